@@ -37,8 +37,9 @@ struct gb_plan_result {
     bool   unfinished;  // neither proved nor good enough, and more effort would probably give a smaller peak
 };
 
-// Never worse than in-order best fit or, up to 100,000 items, first fit by size. Searches as much as a plan made while
-// a program runs may. alignment a power of two. On failure no offset is written.
+// Never worse than in-order best fit or, up to 100,000 items, first fit by size where that takes no more than 10,000
+// steps an item (plan_fit.c). Searches as much as a plan made while a program runs may. alignment a power of two. On
+// failure no offset is written.
 enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t alignment,
     struct gb_plan_result * result);
 enum ggml_status gb_plan_search(struct gb_plan_item * items, size_t n, size_t alignment,

@@ -4,6 +4,9 @@
 // The order decides how good the plan is: large, long or crowded buffers first leave the small ones to fill gaps. The
 // gaps are found in the index of what is placed (plan_index.c). Where few buffers are and many meet, one list of all
 // that are placed, kept sorted by offset, is read instead, which is faster then.
+//
+// There are instances where every buffer needs as many leaps of the index as others are placed. Where first fit must
+// end nevertheless, what is left after a number of steps is placed in a bounded number of steps each.
 #include "alloc/plan_impl.h"
 
 #include <string.h>
@@ -41,7 +44,7 @@ struct gb_plan_placer * gb_plan_placer_new(const struct gb_plan_part * part) {
     if (is_listed(part)) {
         p->list = gb_calloc((size_t) part->n + part->n_fixed, sizeof(*p->list));
     } else {
-        p->index = gb_plan_index_new(part->n_sections);
+        p->index = gb_plan_index_new(part);
     }
     if (!p->list && !p->index) {
         gb_plan_placer_free(p);
@@ -125,11 +128,9 @@ static bool put(struct gb_plan_placer * p, const struct gb_plan_buffer * b, bool
     return note(p, b, *offset);
 }
 
-enum ggml_status gb_plan_place(struct gb_plan_placer * p, const uint32_t * order, uint32_t n, bool smallest_gap,
-    struct gb_plan_budget * budget, size_t * offsets, size_t * peak) {
-    p->n_listed    = 0;
-    *peak          = 0;
-    uint64_t steps = (uint64_t) p->part->n_fixed * 100;
+// Nothing is placed but what stays.
+static enum ggml_status begin(struct gb_plan_placer * p, const size_t * offsets) {
+    p->n_listed = 0;
     if (p->index) {
         gb_plan_index_reset(p->index);
     }
@@ -138,20 +139,74 @@ enum ggml_status gb_plan_place(struct gb_plan_placer * p, const uint32_t * order
             return GGML_STATUS_ALLOC_FAILED;
         }
     }
-    for (uint32_t k = 0; k < n; k++) {
-        const struct gb_plan_buffer * b = &p->part->buffers[order[k]];
-        if (!put(p, b, smallest_gap, &offsets[order[k]], &steps)) {
+    return GGML_STATUS_SUCCESS;
+}
+
+// Places from *k on; *k: what comes next when the budget has ended it, which is *over then.
+static enum ggml_status place_from(struct gb_plan_placer * p, const uint32_t * order, uint32_t n, bool smallest_gap,
+    struct gb_plan_budget * budget, size_t * offsets, uint32_t * k, bool * over) {
+    uint64_t steps = (uint64_t) p->part->n_fixed * 100;
+    *over          = false;
+    while (*k < n && !*over) {
+        const uint32_t b = order[(*k)++];
+        if (!put(p, &p->part->buffers[b], smallest_gap, &offsets[b], &steps)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
-        *peak = GB_MAX(*peak, offsets[order[k]] + b->size);
-        if (k % GB_PLAN_POLL == GB_PLAN_POLL - 1 || k + 1 == n) {
+        if (*k % GB_PLAN_POLL == 0 || *k == n || steps >= GB_PLAN_LOOK_STEPS) {
             GB_TRY(budget ? GGML_STATUS_SUCCESS : gb_go_on());
-            if (budget && !gb_plan_spend(budget, steps)) {
-                *peak = SIZE_MAX;
-                return GGML_STATUS_SUCCESS;
-            }
+            *over = budget && !gb_plan_spend(budget, steps);
             steps = 0;
         }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// The rest in a bounded number of steps each. Only an index needs that many steps that there is a rest.
+static enum ggml_status place_by_hints(struct gb_plan_placer * p, const uint32_t * order, uint32_t k, uint32_t n,
+    size_t * offsets) {
+    uint64_t steps = 0; // nobody's
+    for (; k < n; k++) {
+        const struct gb_plan_buffer * b = &p->part->buffers[order[k]];
+        if (!gb_plan_index_hinted(p->index, b, p->part->chunk, &offsets[order[k]], &steps) ||
+            !gb_plan_index_add(p->index, b, offsets[order[k]])) {
+            return GGML_STATUS_ALLOC_FAILED;
+        }
+        if (k % GB_PLAN_POLL == 0) {
+            GB_TRY(gb_go_on());
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+static size_t peak_of(const struct gb_plan_part * part, const uint32_t * order, uint32_t n, const size_t * offsets) {
+    size_t peak = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        peak = GB_MAX(peak, offsets[order[k]] + part->buffers[order[k]].size);
+    }
+    return peak;
+}
+
+enum ggml_status gb_plan_place(struct gb_plan_placer * p, const uint32_t * order, uint32_t n, bool smallest_gap,
+    struct gb_plan_budget * budget, size_t * offsets, size_t * peak) {
+    uint32_t k = 0;
+    bool     over;
+    GB_TRY(begin(p, offsets));
+    GB_TRY(place_from(p, order, n, smallest_gap, budget, offsets, &k, &over));
+    *peak = over ? SIZE_MAX : peak_of(p->part, order, n, offsets);
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_plan_place_all(struct gb_plan_placer * p, const uint32_t * order, struct gb_plan_budget * budget,
+    size_t * offsets, size_t * peak) {
+    const uint32_t n = p->part->n;
+    uint32_t       k = 0;
+    bool           over;
+    *peak = SIZE_MAX;
+    GB_TRY(begin(p, offsets));
+    GB_TRY(place_from(p, order, n, false, budget, offsets, &k, &over));
+    if (!budget->gave_up) {
+        GB_TRY(place_by_hints(p, order, k, n, offsets));
+        *peak = peak_of(p->part, order, n, offsets);
     }
     return GGML_STATUS_SUCCESS;
 }

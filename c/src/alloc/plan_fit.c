@@ -24,7 +24,7 @@ struct fit {
     struct gb_plan_part * part; // borrowed; only read
     enum gb_plan_key      key;
     bool                  smallest;
-    bool                  free;    // costs nothing of the budget
+    bool                  free;    // has a budget of its own, and a plan in any case
     size_t *              offsets; // owned
     struct gb_plan_budget budget;
     uint64_t              had;      // steps of the budget
@@ -41,7 +41,9 @@ static void place(void * arg) {
     uint32_t *              order  = gb_calloc(f->part->n, sizeof(*order));
     struct gb_plan_placer * placer = gb_plan_placer_new(f->part);
     f->status                      = order && placer ? gb_plan_order(f->part, f->key, order) : GGML_STATUS_ALLOC_FAILED;
-    if (f->status == GGML_STATUS_SUCCESS) {
+    if (f->status == GGML_STATUS_SUCCESS && f->free) {
+        f->status = gb_plan_place_all(placer, order, &f->budget, f->offsets, &f->peak);
+    } else if (f->status == GGML_STATUS_SUCCESS) {
         f->status = gb_plan_place(placer, order, f->part->n, f->smallest, &f->budget, f->offsets, &f->peak);
     }
     gb_plan_placer_free(placer);
@@ -91,6 +93,12 @@ static enum ggml_status take_all(struct gb_plan_part * part, struct fit * fits, 
     return GGML_STATUS_SUCCESS;
 }
 
+// For first fit by size where it is tried whatever the budget, or as much as that has.
+static struct gb_plan_budget free_budget(const struct gb_plan_part * part, const struct gb_plan_budget * budget) {
+    const uint64_t steps = GB_MAX((uint64_t) part->n * GB_PLAN_ALWAYS_STEPS, budget->steps);
+    return (struct gb_plan_budget){ .steps = steps, .deadline = INT64_MAX };
+}
+
 // The orders from `first` on, n of them.
 static enum ggml_status fit_some(struct gb_plan_part * part, size_t goal, bool all, int first, int n,
     struct gb_plan_budget * budget) {
@@ -106,7 +114,7 @@ static enum ggml_status fit_some(struct gb_plan_part * part, size_t goal, bool a
         f->key         = all ? every[(first + k) % N] : some[first + k];
         f->smallest    = first + k >= N;
         f->free        = first + k == 0 && part->n <= GB_PLAN_ALWAYS;
-        f->budget      = f->free ? (struct gb_plan_budget){ .steps = UINT64_MAX, .deadline = INT64_MAX } : *budget;
+        f->budget      = f->free ? free_budget(part, budget) : *budget;
         f->had         = f->budget.steps;
         f->limit_ns    = f->budget.deadline != INT64_MAX ? f->budget.deadline - gb_thread_time_ns() : INT64_MAX;
         f->offsets     = gb_calloc(part->n, sizeof(*f->offsets));
@@ -125,8 +133,9 @@ static enum ggml_status fit_some(struct gb_plan_part * part, size_t goal, bool a
     return status;
 }
 
-// First fit by size is tried in any case up to GB_PLAN_ALWAYS buffers, since gb_plan_offsets promises it. The others
-// are paid from the budget. Where there are many buffers only those are tried that do best there.
+// First fit by size is tried in any case up to GB_PLAN_ALWAYS buffers, since gb_plan_offsets promises it, and bounded
+// in steps by their number, since there are instances in which it takes n squared. The others are paid from the budget.
+// Where there are many buffers only those are tried that do best there.
 enum ggml_status gb_plan_fit_gaps(struct gb_plan_part * part, size_t goal, bool all, int n_threads,
     struct gb_plan_budget * budget) {
     const int n_orders = all ? N_EVERY : N_SOME;

@@ -13,6 +13,7 @@
 //   plan_improve.c   first fit in orders that the plans before have taught
 //   plan_critical.c  the buffers alive where most bytes are, as a problem of their own
 //   plan_window.c    plans anew what lies around the highest peak, again and again
+//   plan_eject.c     makes room for what lies highest, and for what was in its way
 //   plan_search.c    search at several capacities
 //   plan_exact.c     depth-first search at a capacity: finds a plan, or proves that there is none, or gives up
 //   plan_chunks.c    the driver for memory in chunks of limited size
@@ -73,8 +74,9 @@ struct gb_plan_problem {
 // What may still be spent (plan_budget.c). In-order and first fit, which spend nothing meanwhile, ask the thread's poll
 // themselves, every GB_PLAN_POLL buffers.
 enum { GB_PLAN_POLL = 256 };
-// Buffers up to which first fit by size is tried whatever it costs.
-enum { GB_PLAN_ALWAYS = 100000 };
+// Buffers up to which first fit by size is tried whatever the budget, and the steps for each that it may cost then:
+// what is left after them is placed by hints (plan_firstfit.c).
+enum { GB_PLAN_ALWAYS = 100000, GB_PLAN_ALWAYS_STEPS = 10000 };
 struct gb_plan_budget {
     uint64_t steps;    // left
     int64_t  deadline; // gb_thread_time_ns, so that other work changes no plan; INT64_MAX: none
@@ -139,6 +141,12 @@ int                   gb_plan_by_rank(const void * a, const void * b);
 bool                  gb_plan_needs_crowd(enum gb_plan_key key);
 size_t                gb_plan_crowd(const struct gb_plan_buffer * b, const size_t * load);
 enum ggml_status      gb_plan_find_crowds(struct gb_plan_part * part);
+// Sorts by rising key; what is level keeps its sequence. scratch: room for n.
+struct gb_plan_keyed {
+    uint64_t key;
+    uint32_t buffer;
+};
+void gb_plan_sort(struct gb_plan_keyed * all, struct gb_plan_keyed * scratch, uint32_t n);
 // All buffers of the part by rank.
 enum ggml_status gb_plan_order(struct gb_plan_part * part, enum gb_plan_key key, uint32_t * order);
 // By rising offset; first fit in this order puts no buffer higher than it is. Level ones in the order that did best.
@@ -170,7 +178,8 @@ const struct gb_plan_pair * gb_plan_pairs_from(const struct gb_plan_pairs * p, s
 
 // What is placed, by time and offset (plan_index.c).
 struct gb_plan_index;
-struct gb_plan_index * gb_plan_index_new(uint32_t n_sections); // NULL: no memory
+// For buffers whose lives are those of the part's n. NULL: no memory.
+struct gb_plan_index * gb_plan_index_new(const struct gb_plan_part * part);
 void                   gb_plan_index_free(struct gb_plan_index * index);
 void                   gb_plan_index_reset(struct gb_plan_index * index); // nothing is placed
 bool                   gb_plan_index_add(struct gb_plan_index * index, const struct gb_plan_buffer * b,
@@ -180,6 +189,10 @@ bool                   gb_plan_index_add(struct gb_plan_index * index, const str
 size_t gb_plan_index_lowest(const struct gb_plan_index * index, const struct gb_plan_buffer * b, size_t chunk,
     uint64_t * steps);
 size_t gb_plan_index_smallest(const struct gb_plan_index * index, const struct gb_plan_buffer * b, size_t chunk,
+    uint64_t * steps);
+// The same in a bounded number of steps: a gap where a search with 64 leaps finds one, which begins where the one
+// before for about the same time has ended; else above all. False: no memory.
+bool gb_plan_index_hinted(struct gb_plan_index * index, const struct gb_plan_buffer * b, size_t chunk, size_t * offset,
     uint64_t * steps);
 // The first offset at or above `at` where `size` bytes do not cross the end of a chunk.
 size_t gb_plan_within_chunk(size_t at, size_t size, size_t chunk);
@@ -204,6 +217,10 @@ struct gb_plan_placer * gb_plan_placer_new(const struct gb_plan_part * part); //
 void                    gb_plan_placer_free(struct gb_plan_placer * placer);
 enum ggml_status gb_plan_place(struct gb_plan_placer * placer, const uint32_t * order, uint32_t n, bool smallest_gap,
     struct gb_plan_budget * budget, size_t * offsets, size_t * peak);
+// The same, into the first gap; where the budget is used up before the end, the others get places that cost little, not
+// the first. There is a plan unless the poll has ended it.
+enum ggml_status gb_plan_place_all(struct gb_plan_placer * placer, const uint32_t * order,
+    struct gb_plan_budget * budget, size_t * offsets, size_t * peak);
 
 // The trial becomes the plan of the part if it is smaller.
 void gb_plan_keep(struct gb_plan_part * part, size_t peak);
@@ -225,6 +242,16 @@ enum ggml_status gb_plan_from_critical(struct gb_plan_part * part, uint32_t limi
 
 // Plans anew what lies around the highest buffers, as long as that lowers them (plan_window.c).
 enum ggml_status gb_plan_lower_peaks(struct gb_plan_part * part, size_t goal, struct gb_plan_budget * budget);
+
+// Takes out what lies highest and makes room for it, and for what was in its way, move by move (plan_eject.c).
+#define GB_PLAN_MAX_EJECT 20000 // buffers
+struct gb_plan_ejector;
+bool                     gb_plan_can_eject(const struct gb_plan_part * part); // it is small enough, and one space
+struct gb_plan_ejector * gb_plan_ejector_new(struct gb_plan_part * part);     // NULL: no memory
+void                     gb_plan_ejector_free(struct gb_plan_ejector * ejector);
+// Until the peak is the goal, or the budget is used up; then it can go on later.
+enum ggml_status gb_plan_eject(struct gb_plan_ejector * ejector, size_t goal, size_t unit,
+    struct gb_plan_budget * budget);
 
 // Complete search at several capacities (plan_search.c), in passes with ever more nodes.
 struct gb_plan_searcher;

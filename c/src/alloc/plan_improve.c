@@ -9,7 +9,6 @@
 // Random numbers are drawn in the sequence of the order, never of the items, so that equal items give equal plans.
 #include "alloc/plan_impl.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -20,17 +19,12 @@
 #define DISORDER      (2 * UNIT)
 #define SORTING_STEPS 40 // a buffer
 
-struct moved {
-    uint64_t key;
-    uint32_t place, buffer;
-};
-
 struct gb_plan_improver {
     struct gb_plan_part *   part;              // borrowed
     struct gb_plan_placer * placer;            // owned, as what follows
     uint32_t *              order;             // to be placed next
     uint32_t *              best;              // that gave the best plan here
-    struct moved *          moved;             // scratch
+    struct gb_plan_keyed *  moved;             // scratch, twice the buffers
     size_t                  least, least_here; // peaks: of best; since the last start
     uint64_t                random;
     int                     starts, rounds; // so far; since the plan got better
@@ -55,7 +49,7 @@ struct gb_plan_improver * gb_plan_improver_new(struct gb_plan_part * part) {
     x->placer = gb_plan_placer_new(part);
     x->order  = gb_calloc(part->n, sizeof(*x->order));
     x->best   = gb_calloc(part->n, sizeof(*x->best));
-    x->moved  = gb_calloc(part->n, sizeof(*x->moved));
+    x->moved  = gb_calloc((size_t) part->n * 2, sizeof(*x->moved));
     x->least  = SIZE_MAX;
     x->rounds = PATIENCE;
     x->random = UINT64_C(0x9E3779B97F4A7C15) ^ part->n;
@@ -72,14 +66,6 @@ static uint64_t draw(struct gb_plan_improver * x, uint64_t n) {
     x->random ^= x->random << 25;
     x->random ^= x->random >> 27;
     return (x->random * UINT64_C(0x2545F4914F6CDD1D) >> 33) % n;
-}
-
-static int by_key(const void * pa, const void * pb) {
-    const struct moved *a = pa, *b = pb;
-    if (a->key != b->key) {
-        return a->key < b->key ? -1 : 1;
-    }
-    return a->place < b->place ? -1 : a->place > b->place;
 }
 
 enum { N_KEYS = 5 };
@@ -119,9 +105,9 @@ static void reorder(struct gb_plan_improver * x, size_t target) {
             key += draw(x, DISORDER);
             key -= DISORDER / 2;
         }
-        x->moved[k] = (struct moved){ key, k, b };
+        x->moved[k] = (struct gb_plan_keyed){ key, b };
     }
-    qsort(x->moved, part->n, sizeof(*x->moved), by_key);
+    gb_plan_sort(x->moved, x->moved + part->n, part->n);
     for (uint32_t k = 0; k < part->n; k++) {
         x->order[k] = x->moved[k].buffer;
     }

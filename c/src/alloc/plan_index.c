@@ -1,15 +1,18 @@
 // plan_index.c - what is placed already, by time and offset: finds the lowest gap, or the smallest, in which a buffer
 // fits, without looking at each neighbour.
 //
-// A complete binary tree over the sections of a part. A buffer is noted at the few nodes that its life consists of (at
-// most two a level), in the node's set `cover`; and in the set `touch` of these nodes and of all nodes above them. A
-// set is a union of intervals of offsets, so what lies on each other is one interval, however many buffers it was. What
-// is in a buffer's way is then in `touch` of the nodes that its life consists of, or in `cover` of a node above one. A
-// gap common to these sets is found by leaps: an offset that is taken in one of them goes to the end of what takes it
-// there, until all agree.
+// A complete binary tree over blocks of sections. The whole blocks of a life are the few nodes that it consists of (at
+// most two a level): a buffer is noted in the set `cover` of these, and in the set `touch` of these and of all nodes
+// above them. In a block that a life only enters, at its beginning or end, the buffer is in a sorted list. A set is a
+// union of intervals of offsets, so what lies on each other is one interval, however many buffers it was. What is in a
+// buffer's way is then in `touch` of the nodes that its life consists of, or in `cover` of a node above one. A gap
+// common to these sets is found by leaps: an offset that is taken in one of them goes to the end of what takes it
+// there, until all agree. What of the lists meets the buffer is a set like the others. As many leaps may be needed as
+// buffers are in the way, where gaps of the sets alternate.
 //
-// Invariant: intervals of a set are sorted and do not touch each other; `touch` of a node holds that of its children,
-// so what is in it already is in that of its parents, too.
+// Invariant: intervals of a set are sorted and do not touch each other. Only nodes that the life of some buffer of the
+// part consists of are ever asked for `touch`, and only they keep it; `touch` of such a node holds that of those below,
+// so what is in it already is in that of those above, too.
 #include <string.h>
 
 #include "alloc/plan_impl.h"
@@ -43,12 +46,29 @@ struct arena {
     struct interval * freed[N_CLASSES]; // by log2 of the capacity; linked through their first bytes
 };
 
-struct gb_plan_index {
-    struct set * cover; // owned, by node: the root is 1, the leaf of section s is width + s
-    struct set * touch; // owned, by inner node: that of a leaf is its cover
-    size_t       width; // power of two >= sections
-    struct arena arena;
+// A buffer that enters a block, or leaves it.
+struct entry {
+    size_t   start, end;
+    uint32_t first, last;
 };
+
+struct gb_plan_index {
+    struct set *      cover; // owned, by node, as all of these: the root is 1, the leaf of block k is width + k
+    struct set *      touch; // of single sections not for leaves: theirs is their cover
+    uint8_t *         asked; // ASKED and ASKED_ABOVE
+    size_t *          hint;  // NULL until it is needed: where the next search by hints begins
+    size_t            width; // power of two >= blocks
+    unsigned          shift; // a block is 1 << shift sections
+    uint32_t *        begin; // owned; by block: where its list begins; NULL: of single sections
+    uint32_t *        n;     // owned; by block: the length of its list
+    struct entry *    lists; // owned; by offset each
+    struct interval * met;   // owned; room for what of two lists is met
+    uint32_t          longest;
+    size_t            n_blocks; // with lists
+    struct arena      arena;
+};
+
+enum { ASKED = 1, ASKED_ABOVE = 2 }; // some life consists of the node, or of one above
 
 // A set while a gap is looked for: what ends at or below the offset reached lies behind it.
 struct cursor {
@@ -57,6 +77,12 @@ struct cursor {
 };
 #define STEPS_A_BUFFER 200 // as measured, beside what a list of pairs costs
 #define STEPS_A_CURSOR 8
+#define LARGEST_SHIFT  7   // of blocks
+#define LONG_LIST      150 // of a block, on average
+#define FEW_SECTIONS   64
+#define PASSED_A_STEP  8 // intervals of one set, each after the other
+#define PASSED_A_LEAP  16
+#define HINTED_LEAPS   64
 #define MAX_CURSORS    160 // four for each of the 32 levels, and some
 
 // --------------------------------------------------------------------------------------------------------------- arena
@@ -288,20 +314,100 @@ static enum added set_add(struct arena * a, struct set * s, size_t start, size_t
 
 // ------------------------------------------------------------------------------------------------------------ the tree
 
-struct gb_plan_index * gb_plan_index_new(uint32_t n_sections) {
+// A life in blocks: [from, to) are whole; `left` and `right` are those of its first and last section, which may be
+// whole.
+struct span {
+    size_t from, to, left, right;
+};
+static struct span span_of(const struct gb_plan_buffer * b, unsigned shift) {
+    const size_t more = ((size_t) 1 << shift) - 1;
+    return (struct span){ (b->first + more) >> shift, b->last >> shift, b->first >> shift, (b->last - 1) >> shift };
+}
+static bool is_whole(const struct span * s, size_t block) { return block >= s->from && block < s->to; }
+
+// Counts how many buffers each block's list must hold.
+static void count_entries(const struct gb_plan_part * part, unsigned shift, uint32_t * n) {
+    for (uint32_t b = 0; b < part->n + part->n_fixed; b++) {
+        const struct span s = span_of(&part->buffers[b], shift);
+        n[s.left] += !is_whole(&s, s.left);
+        n[s.right] += s.right != s.left && !is_whole(&s, s.right);
+    }
+}
+
+// Blocks are as large as can be while the list that a buffer meets is short on average: there are instances with few
+// sections of many buffers each, where lists would be long.
+static bool choose_blocks(struct gb_plan_index * x, const struct gb_plan_part * part) {
+    if (part->n_sections < FEW_SECTIONS) {
+        return true;
+    }
+    for (unsigned shift = LARGEST_SHIFT; shift > 0; shift--) {
+        const size_t blocks = (part->n_sections >> shift) + 1;
+        uint64_t     total = 0, squares = 0;
+        gb_free(x->n);
+        x->n = gb_calloc(blocks, sizeof(*x->n));
+        if (x->n == NULL) {
+            return false;
+        }
+        count_entries(part, shift, x->n);
+        x->longest = 0;
+        for (size_t k = 0; k < blocks; k++) {
+            total += x->n[k];
+            squares += (uint64_t) x->n[k] * x->n[k];
+            x->longest = GB_MAX(x->longest, x->n[k]);
+        }
+        if (squares <= total * LONG_LIST) {
+            x->shift = shift;
+            x->begin = gb_calloc(blocks, sizeof(*x->begin));
+            x->lists = gb_calloc(total + 1, sizeof(*x->lists));
+            x->met   = gb_calloc(2 * (size_t) x->longest + 1, sizeof(*x->met));
+            for (size_t k = 1; x->begin && k < blocks; k++) {
+                x->begin[k] = x->begin[k - 1] + x->n[k - 1];
+            }
+            return x->begin && x->lists && x->met;
+        }
+    }
+    return true;
+}
+
+// Marks the nodes that lives of the part consist of, and those below them.
+static void mark_asked(struct gb_plan_index * x, const struct gb_plan_part * part) {
+    for (uint32_t b = 0; b < part->n; b++) {
+        const struct span s = span_of(&part->buffers[b], x->shift);
+        for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i /= 2, j /= 2) {
+            if (i & 1) {
+                x->asked[i++] = ASKED;
+            }
+            if (j & 1) {
+                x->asked[--j] = ASKED;
+            }
+        }
+    }
+    for (size_t node = 2; node < 2 * x->width; node++) {
+        x->asked[node] |= x->asked[node / 2] ? ASKED_ABOVE : 0;
+    }
+}
+
+struct gb_plan_index * gb_plan_index_new(const struct gb_plan_part * part) {
     struct gb_plan_index * x = GB_NEW(struct gb_plan_index);
-    if (x == NULL) {
+    if (x == NULL || !choose_blocks(x, part)) {
+        gb_plan_index_free(x);
         return NULL;
     }
     x->width = 1;
-    while (x->width < n_sections) {
+    while (x->width << x->shift < part->n_sections) {
         x->width *= 2;
     }
     x->cover = gb_calloc(2 * x->width, sizeof(*x->cover));
-    x->touch = gb_calloc(x->width, sizeof(*x->touch));
-    if (!x->cover || !x->touch) {
+    x->touch = gb_calloc(2 * x->width, sizeof(*x->touch));
+    x->asked = gb_calloc(2 * x->width, sizeof(*x->asked));
+    if (!x->cover || !x->touch || !x->asked) {
         gb_plan_index_free(x);
         return NULL;
+    }
+    mark_asked(x, part);
+    if (x->begin) { // the counts have become beginnings
+        x->n_blocks = (part->n_sections >> x->shift) + 1;
+        memset(x->n, 0, x->n_blocks * sizeof(*x->n));
     }
     return x;
 }
@@ -309,7 +415,13 @@ struct gb_plan_index * gb_plan_index_new(uint32_t n_sections) {
 // The arena keeps its newest block.
 void gb_plan_index_reset(struct gb_plan_index * x) {
     memset(x->cover, 0, 2 * x->width * sizeof(*x->cover));
-    memset(x->touch, 0, x->width * sizeof(*x->touch));
+    memset(x->touch, 0, 2 * x->width * sizeof(*x->touch));
+    if (x->begin) {
+        memset(x->n, 0, x->n_blocks * sizeof(*x->n));
+    }
+    if (x->hint) {
+        memset(x->hint, 0, 2 * x->width * sizeof(*x->hint));
+    }
     arena_reset(&x->arena);
 }
 
@@ -318,25 +430,35 @@ void gb_plan_index_free(struct gb_plan_index * x) {
         arena_free(&x->arena);
         gb_free(x->cover);
         gb_free(x->touch);
+        gb_free(x->asked);
+        gb_free(x->hint);
+        gb_free(x->begin);
+        gb_free(x->n);
+        gb_free(x->lists);
+        gb_free(x->met);
         gb_free(x);
     }
 }
 
+static bool is_section(const struct gb_plan_index * x, size_t node) { return x->shift == 0 && node >= x->width; }
+
 static struct set * touch_of(const struct gb_plan_index * x, size_t node) {
-    return node < x->width ? &x->touch[node] : &x->cover[node];
+    return is_section(x, node) ? &x->cover[node] : &x->touch[node];
 }
 
 static bool note(struct gb_plan_index * x, size_t node, size_t start, size_t end) {
     return set_add(&x->arena, &x->cover[node], start, end) != NO_MEMORY &&
-           (node >= x->width || set_add(&x->arena, &x->touch[node], start, end) != NO_MEMORY);
+           (is_section(x, node) || !(x->asked[node] & ASKED) ||
+               set_add(&x->arena, &x->touch[node], start, end) != NO_MEMORY);
 }
 
-// Notes the interval at the nodes above a leaf that reach past the life, until one knows it.
-static bool note_above(struct gb_plan_index * x, size_t leaf, uint32_t first, uint32_t last, size_t start, size_t end) {
-    size_t span = 2;
-    for (size_t node = leaf / 2; node > 0; node /= 2, span *= 2) {
-        const size_t begin = node * span - x->width;
-        if (begin >= first && begin + span <= last) {
+// Notes the interval at a leaf that is not whole, and at the nodes above that reach past what is, until one knows it or
+// none above is asked.
+static bool note_above(struct gb_plan_index * x, size_t block, const struct span * s, size_t start, size_t end) {
+    size_t begin = block, width = 1;
+    for (size_t node = x->width + block; node > 0 && x->asked[node]; node /= 2, width *= 2) {
+        begin = node * width - x->width;
+        if ((begin >= s->from && begin + width <= s->to) || !(x->asked[node] & ASKED)) {
             continue;
         }
         const enum added added = set_add(&x->arena, &x->touch[node], start, end);
@@ -347,15 +469,31 @@ static bool note_above(struct gb_plan_index * x, size_t leaf, uint32_t first, ui
     return true;
 }
 
+// There is room: it was counted.
+static void enter(struct gb_plan_index * x, size_t block, const struct gb_plan_buffer * b, size_t offset) {
+    struct entry * const list = x->lists + x->begin[block];
+    uint32_t             at   = x->n[block]++;
+    for (; at > 0 && list[at - 1].start > offset; at--) {
+        list[at] = list[at - 1];
+    }
+    list[at] = (struct entry){ offset, offset + b->size, b->first, b->last };
+}
+
 bool gb_plan_index_add(struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t offset) {
-    const size_t end = offset + b->size;
-    for (size_t i = x->width + b->first, j = x->width + b->last; i < j; i /= 2, j /= 2) {
+    const size_t      end = offset + b->size;
+    const struct span s   = span_of(b, x->shift);
+    for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i /= 2, j /= 2) {
         if ((i & 1 && !note(x, i++, offset, end)) || (j & 1 && !note(x, --j, offset, end))) {
             return false;
         }
     }
-    return note_above(x, x->width + b->first, b->first, b->last, offset, end) &&
-           note_above(x, x->width + b->last - 1, b->first, b->last, offset, end);
+    if (!is_whole(&s, s.left)) {
+        enter(x, s.left, b, offset);
+    }
+    if (s.right != s.left && !is_whole(&s, s.right)) {
+        enter(x, s.right, b, offset);
+    }
+    return note_above(x, s.left, &s, offset, end) && note_above(x, s.right, &s, offset, end);
 }
 
 // ---------------------------------------------------------------------------------------------------------------- gaps
@@ -369,24 +507,54 @@ static size_t push(struct cursor * list, size_t n, const struct set * s) {
     return n;
 }
 
+// What of a block's list meets b, joined; how many steps that took.
+static uint64_t push_met(const struct gb_plan_index * x, size_t block, const struct gb_plan_buffer * b,
+    struct interval * met, struct cursor * list, size_t * n) {
+    const struct entry * const entries = x->lists + x->begin[block];
+    uint32_t                   m       = 0;
+    for (uint32_t k = 0; k < x->n[block]; k++) {
+        const struct entry * const e = &entries[k];
+        if (e->first >= b->last || e->last <= b->first) {
+            continue;
+        }
+        if (m > 0 && e->start <= met[m - 1].end) {
+            met[m - 1].end = GB_MAX(met[m - 1].end, e->end);
+        } else {
+            met[m++] = (struct interval){ e->start, e->end };
+        }
+    }
+    if (m > 0) {
+        list[(*n)++] = (struct cursor){ met, met + m, NULL, NULL };
+    }
+    return x->n[block] / PASSED_A_STEP;
+}
+
 // The sets that say what is in the way of b.
-static size_t collect(const struct gb_plan_index * x, const struct gb_plan_buffer * b, struct cursor * list) {
-    size_t n = 0;
-    size_t i = x->width + b->first, j = x->width + b->last;
-    for (; i < j; i /= 2, j /= 2) {
+static size_t collect(const struct gb_plan_index * x, const struct gb_plan_buffer * b, struct cursor * list,
+    uint64_t * steps) {
+    const struct span s = span_of(b, x->shift);
+    size_t            n = 0;
+    for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i /= 2, j /= 2) {
         n = i & 1 ? push(list, n, touch_of(x, i++)) : n;
         n = j & 1 ? push(list, n, touch_of(x, --j)) : n;
     }
-    size_t left = (x->width + b->first) / 2, right = (x->width + b->last - 1) / 2;
-    for (size_t span = 2; left > 0; left /= 2, right /= 2, span *= 2) {
-        const size_t begin = left * span - x->width, other = right * span - x->width;
-        if (begin < b->first || begin + span > b->last) {
+    size_t left = x->width + s.left, right = x->width + s.right;
+    for (size_t width = 1; left > 0; left /= 2, right /= 2, width *= 2) {
+        const size_t begin = left * width - x->width, other = right * width - x->width;
+        if (begin < s.from || begin + width > s.to) {
             n = push(list, n, &x->cover[left]);
         }
-        if (right != left && (other < b->first || other + span > b->last)) {
+        if (right != left && (other < s.from || other + width > s.to)) {
             n = push(list, n, &x->cover[right]);
         }
     }
+    if (!is_whole(&s, s.left)) {
+        *steps += push_met(x, s.left, b, x->met, list, &n);
+    }
+    if (s.right != s.left && !is_whole(&s, s.right)) {
+        *steps += push_met(x, s.right, b, x->met + x->longest, list, &n);
+    }
+    *steps += STEPS_A_BUFFER + n * STEPS_A_CURSOR;
     return n;
 }
 
@@ -436,6 +604,11 @@ static void advance(struct cursor * c, size_t at) {
     c->at = low;
 }
 
+// What is looked for.
+struct gap {
+    size_t size, chunk; // chunk: see gb_plan_part
+};
+
 // The next interval.
 static void step_on(struct cursor * c) {
     c->at++;
@@ -446,13 +619,19 @@ static void step_on(struct cursor * c) {
     }
 }
 
-// The lowest offset at or above `at` that no set takes any of. Sets that end below are dropped.
-static size_t lowest(struct cursor * list, size_t * n, size_t at, size_t size, size_t chunk, uint64_t * steps) {
-    at = gb_plan_within_chunk(at, size, chunk);
+// The lowest offset at or above `at` that no set takes any of; or, after so many leaps, where the search has come to,
+// with *found false. Sets that end below are dropped.
+static size_t lowest(struct cursor * list, size_t * n, size_t at, const struct gap * gap, uint64_t leaps, bool * found,
+    uint64_t * steps) {
+    const size_t size = gap->size, chunk = gap->chunk;
+    at     = gb_plan_within_chunk(at, size, chunk);
+    *found = true;
     for (size_t k = 0; k < *n;) {
         struct cursor * const c = &list[k];
         *steps += STEPS_A_CURSOR;
-        advance(c, at);
+        if (c->at < c->end && c->at->end <= at) {
+            advance(c, at);
+        }
         if (c->at == c->end) {
             *c = list[--*n];
             continue;
@@ -461,10 +640,18 @@ static size_t lowest(struct cursor * list, size_t * n, size_t at, size_t size, s
             k++;
             continue;
         }
+        if (leaps == 0) {
+            *found = false;
+            return at;
+        }
+        uint64_t passed = 0;
         do {
             at = gb_plan_within_chunk(c->at->end, size, chunk);
             step_on(c);
+            passed++;
         } while (c->at < c->end && (c->at->start <= at || c->at->start - at < size));
+        *steps += passed / PASSED_A_STEP;
+        leaps -= GB_MIN(leaps, 1 + passed / PASSED_A_LEAP);
         if (k > 0) { // what was in the way is asked first from now on
             const struct cursor one = *c;
             list[k]                 = list[k / 2];
@@ -477,19 +664,21 @@ static size_t lowest(struct cursor * list, size_t * n, size_t at, size_t size, s
 
 size_t gb_plan_index_lowest(const struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t chunk,
     uint64_t * steps) {
-    struct cursor list[MAX_CURSORS];
-    size_t        n = collect(x, b, list);
-    *steps += STEPS_A_BUFFER + n * STEPS_A_CURSOR;
-    return lowest(list, &n, 0, b->size, chunk, steps);
+    struct cursor    list[MAX_CURSORS];
+    bool             found;
+    const struct gap gap = { b->size, chunk };
+    size_t           n   = collect(x, b, list, steps);
+    return lowest(list, &n, 0, &gap, UINT64_MAX, &found, steps);
 }
 
 size_t gb_plan_index_smallest(const struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t chunk,
     uint64_t * steps) {
-    struct cursor list[MAX_CURSORS];
-    size_t        n = collect(x, b, list), best = SIZE_MAX, best_size = SIZE_MAX;
-    *steps += STEPS_A_BUFFER + n * STEPS_A_CURSOR;
+    struct cursor    list[MAX_CURSORS];
+    bool             found;
+    const struct gap gap = { b->size, chunk };
+    size_t           n = collect(x, b, list, steps), best = SIZE_MAX, best_size = SIZE_MAX;
     for (size_t at = 0;;) {
-        at = lowest(list, &n, at, b->size, chunk, steps);
+        at = lowest(list, &n, at, &gap, UINT64_MAX, &found, steps);
         if (n == 0) {
             return best != SIZE_MAX ? best : at;
         }
@@ -506,4 +695,45 @@ size_t gb_plan_index_smallest(const struct gb_plan_index * x, const struct gb_pl
         }
         at = end;
     }
+}
+
+// The largest of the nodes that a life consists of, or the leaf of the block that it begins in.
+static size_t widest_node(const struct gb_plan_index * x, const struct gb_plan_buffer * b) {
+    const struct span s    = span_of(b, x->shift);
+    size_t            node = x->width + s.left;
+    for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i = (i + 1) / 2, j /= 2) {
+        node = i & 1 ? i : j & 1 ? j - 1 : node;
+    }
+    return node;
+}
+
+static size_t end_of_all(const struct cursor * list, size_t n) {
+    size_t top = 0;
+    for (size_t k = 0; k < n; k++) {
+        const struct cursor * c = &list[k];
+        if (c->next < c->last) {
+            top = GB_MAX(top, c->last[-1].data[c->last[-1].n - 1].end);
+        } else {
+            top = GB_MAX(top, c->end[-1].end);
+        }
+    }
+    return top;
+}
+
+bool gb_plan_index_hinted(struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t chunk, size_t * offset,
+    uint64_t * steps) {
+    x->hint = x->hint ? x->hint : gb_calloc(2 * x->width, sizeof(*x->hint));
+    if (x->hint == NULL) {
+        return false;
+    }
+    struct cursor    list[MAX_CURSORS];
+    bool             found;
+    const struct gap gap  = { b->size, chunk };
+    size_t * const   hint = &x->hint[widest_node(x, b)];
+    size_t           n    = collect(x, b, list, steps);
+    const size_t     top  = end_of_all(list, n);
+    const size_t     at   = lowest(list, &n, GB_MIN(*hint, top), &gap, HINTED_LEAPS, &found, steps);
+    *offset               = found ? at : gb_plan_within_chunk(top, b->size, chunk);
+    *hint                 = found && n == 0 ? 0 : at;
+    return true;
 }

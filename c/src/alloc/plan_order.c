@@ -82,6 +82,57 @@ int gb_plan_by_rank(const void * pa, const void * pb) {
     return a->buffer < b->buffer ? -1 : a->buffer > b->buffer;
 }
 
+// ------------------------------------------------------------------------------------------------------------- sorting
+
+enum { DIGIT = 11, FEW = 64 };
+
+static void insert(struct gb_plan_keyed * all, uint32_t n) {
+    for (uint32_t k = 1; k < n; k++) {
+        const struct gb_plan_keyed one = all[k];
+        uint32_t                   at  = k;
+        for (; at > 0 && all[at - 1].key > one.key; at--) {
+            all[at] = all[at - 1];
+        }
+        all[at] = one;
+    }
+}
+
+// Digit by digit, the lowest first; digits in which all agree are left out.
+void gb_plan_sort(struct gb_plan_keyed * all, struct gb_plan_keyed * scratch, uint32_t n) {
+    if (n < FEW) {
+        insert(all, n);
+        return;
+    }
+    uint64_t any = 0, each = UINT64_MAX;
+    for (uint32_t k = 0; k < n; k++) {
+        any |= all[k].key;
+        each &= all[k].key;
+    }
+    struct gb_plan_keyed *from = all, *to = scratch;
+    for (unsigned shift = 0; shift < 64; shift += DIGIT) {
+        uint32_t       begin[(1 << DIGIT) + 1] = { 0 };
+        const uint64_t mask                    = (1 << DIGIT) - 1;
+        if (((any ^ each) >> shift & mask) == 0) {
+            continue;
+        }
+        for (uint32_t k = 0; k < n; k++) {
+            begin[(from[k].key >> shift & mask) + 1]++;
+        }
+        for (uint32_t d = 0; d < 1 << DIGIT; d++) {
+            begin[d + 1] += begin[d];
+        }
+        for (uint32_t k = 0; k < n; k++) {
+            to[begin[from[k].key >> shift & mask]++] = from[k];
+        }
+        struct gb_plan_keyed * const swap = from;
+        from                              = to;
+        to                                = swap;
+    }
+    if (from != all) {
+        memcpy(all, from, n * sizeof(*all));
+    }
+}
+
 // ------------------------------------------------------------------------------------------------------- all of a part
 
 // The largest of any range in logarithmic time: node k of a complete tree holds the larger of its two children.
@@ -113,51 +164,87 @@ enum ggml_status gb_plan_find_crowds(struct gb_plan_part * part) {
     return GGML_STATUS_SUCCESS;
 }
 
+// By insertion if little is to be moved: true if that was enough.
+static bool insert_few(struct gb_plan_ranked * ranked, uint32_t n) {
+    uint64_t may_move = 4 * (uint64_t) n;
+    for (uint32_t k = 1; k < n; k++) {
+        const struct gb_plan_ranked one = ranked[k];
+        uint32_t                    at  = k;
+        for (; at > 0 && gb_plan_by_rank(&ranked[at - 1], &one) > 0; at--) {
+            ranked[at] = ranked[at - 1];
+        }
+        ranked[at] = one;
+        if (k - at > may_move) {
+            return false;
+        }
+        may_move -= k - at;
+    }
+    return true;
+}
+
+// Orders buffers whose first keys are equal; they come in the order of births.
+static void order_ties(const struct gb_plan_part * part, enum gb_plan_key key, const struct gb_plan_keyed * ties,
+    uint32_t n, struct gb_plan_ranked * ranked, uint32_t * order) {
+    for (uint32_t k = 0; k < n; k++) {
+        const uint32_t b = ties[k].buffer;
+        ranked[k]        = gb_plan_rank(&part->buffers[b], b, key, part->crowd[b]);
+    }
+    if (!insert_few(ranked, n)) {
+        qsort(ranked, n, sizeof(*ranked), gb_plan_by_rank);
+    }
+    for (uint32_t k = 0; k < n; k++) {
+        order[k] = ranked[k].buffer;
+    }
+}
+
+// By the first key, then what is level in that by all.
 enum ggml_status gb_plan_order(struct gb_plan_part * part, enum gb_plan_key key, uint32_t * order) {
     if (gb_plan_needs_crowd(key)) {
         GB_TRY(gb_plan_find_crowds(part));
     }
-    struct gb_plan_ranked * ranked = gb_calloc(part->n, sizeof(*ranked));
-    if (ranked == NULL) {
-        return GGML_STATUS_ALLOC_FAILED;
+    const uint32_t          n      = part->n;
+    struct gb_plan_keyed *  keyed  = gb_calloc((size_t) n * 2, sizeof(*keyed));
+    struct gb_plan_ranked * ranked = NULL;
+    uint32_t                most   = 0; // level ones
+    for (uint32_t b = 0; keyed && b < n; b++) {
+        keyed[b] = (struct gb_plan_keyed){ ~gb_plan_rank(&part->buffers[b], b, key, part->crowd[b]).key[0], b };
     }
-    for (uint32_t b = 0; b < part->n; b++) {
-        ranked[b] = gb_plan_rank(&part->buffers[b], b, key, part->crowd[b]);
+    if (keyed) {
+        gb_plan_sort(keyed, keyed + n, n);
+        for (uint32_t k = 0, same = 0; k < n; k++) {
+            same = k > 0 && keyed[k].key == keyed[k - 1].key ? same + 1 : 1;
+            most = GB_MAX(most, same);
+        }
+        ranked = gb_calloc(most + 1, sizeof(*ranked));
     }
-    qsort(ranked, part->n, sizeof(*ranked), gb_plan_by_rank);
-    for (uint32_t k = 0; k < part->n; k++) {
-        order[k] = ranked[k].buffer;
+    for (uint32_t k = 0, end = 0; ranked && k < n; k = end) {
+        for (end = k + 1; end < n && keyed[end].key == keyed[k].key;) {
+            end++;
+        }
+        order_ties(part, key, keyed + k, end - k, ranked, order + k);
     }
+    const bool ok = keyed && ranked;
+    gb_free(keyed);
     gb_free(ranked);
-    return GGML_STATUS_SUCCESS;
-}
-
-struct lifted {
-    size_t   offset;
-    uint32_t place, buffer;
-};
-
-static int by_offset(const void * pa, const void * pb) {
-    const struct lifted *a = pa, *b = pb;
-    if (a->offset != b->offset) {
-        return a->offset < b->offset ? -1 : 1;
-    }
-    return a->place < b->place ? -1 : a->place > b->place;
+    return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
 enum ggml_status gb_plan_order_by_offset(struct gb_plan_part * part, const size_t * offsets, uint32_t * order) {
-    struct lifted * lifted = gb_calloc(part->n, sizeof(*lifted));
-    if (lifted == NULL) {
-        return GGML_STATUS_ALLOC_FAILED;
+    const uint32_t         n      = part->n;
+    struct gb_plan_keyed * keyed  = gb_calloc((size_t) n * 2, sizeof(*keyed));
+    enum ggml_status       status = keyed ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    if (status == GGML_STATUS_SUCCESS) {
+        status = gb_plan_order(part, (enum gb_plan_key) part->best_key, order);
     }
-    enum ggml_status status = gb_plan_order(part, (enum gb_plan_key) part->best_key, order);
-    for (uint32_t k = 0; k < part->n; k++) {
-        lifted[k] = (struct lifted){ offsets[order[k]], k, order[k] };
+    if (status == GGML_STATUS_SUCCESS) {
+        for (uint32_t k = 0; k < n; k++) {
+            keyed[k] = (struct gb_plan_keyed){ offsets[order[k]], order[k] };
+        }
+        gb_plan_sort(keyed, keyed + n, n);
+        for (uint32_t k = 0; k < n; k++) {
+            order[k] = keyed[k].buffer;
+        }
     }
-    qsort(lifted, part->n, sizeof(*lifted), by_offset);
-    for (uint32_t k = 0; k < part->n; k++) {
-        order[k] = lifted[k].buffer;
-    }
-    gb_free(lifted);
+    gb_free(keyed);
     return status;
 }

@@ -32,18 +32,25 @@ static enum ggml_status fill_valleys(struct gb_plan_part * part, size_t goal, st
 
 // --------------------------------------------------------------------------------------------------------------- turns
 
-enum method { LOWER_PEAKS, FEW_CRITICAL, MANY_CRITICAL, LEARN, N_METHODS };
+enum method { LOWER_PEAKS, FEW_CRITICAL, MANY_CRITICAL, MAKE_ROOM, LEARN, N_METHODS };
 
 struct turns {
     struct gb_plan_part *     part;     // borrowed
     struct gb_plan_searcher * searcher; // owned; NULL: the part is too large
-    struct gb_plan_improver * improver; // owned; made when its turn comes
-    size_t                    goal, capacity;
+    struct gb_plan_improver * improver; // owned; made when its turn comes, as the next
+    struct gb_plan_ejector *  ejector;  // owned
+    size_t                    goal, unit, capacity;
 };
+
+static enum ggml_status make_room(struct turns * t, struct gb_plan_budget * budget) {
+    t->ejector = t->ejector ? t->ejector : gb_plan_ejector_new(t->part);
+    return t->ejector ? gb_plan_eject(t->ejector, t->goal, t->unit, budget) : GGML_STATUS_ALLOC_FAILED;
+}
 
 static enum ggml_status run(struct turns * t, enum method m, struct gb_plan_budget * budget) {
     const uint32_t n = t->part->n;
     switch (m) {
+        case MAKE_ROOM: return gb_plan_can_eject(t->part) ? make_room(t, budget) : GGML_STATUS_SUCCESS;
         case LOWER_PEAKS: return gb_plan_lower_peaks(t->part, t->goal, budget);
         case FEW_CRITICAL: return gb_plan_from_critical(t->part, GB_MIN(n / 16, 1024), t->goal, t->capacity, budget);
         case MANY_CRITICAL: return gb_plan_from_critical(t->part, GB_MIN(n / 4, 4096), t->goal, t->capacity, budget);
@@ -77,13 +84,18 @@ static uint64_t first_turn(const struct gb_plan_part * part) {
 // A turn of each method but the search, none longer than a share of what is left. Few buffers are all critical.
 static enum ggml_status take_all(struct turns * t, uint64_t steps, struct gb_plan_costs * costs) {
     if (!costs->whole || t->part->n < FEW) {
+        if (t->part->n >= FEW) {
+            GB_TRY(take_turns(t, MAKE_ROOM, GB_MAX(steps, costs->heuristic.steps / 4), &costs->heuristic));
+        }
         return take_turns(t, LEARN, steps, &costs->heuristic);
     }
     const uint64_t share = GB_MIN(steps, costs->heuristic.steps / N_METHODS + LEAST_STEPS);
     for (int m = LOWER_PEAKS; m < N_METHODS; m++) {
-        const bool few = share < (uint64_t) LEAST_ROUNDS * t->part->n * STEPS_A_BUFFER; // to learn from
+        const bool few      = share < (uint64_t) LEAST_ROUNDS * t->part->n * STEPS_A_BUFFER; // to learn from
+        const bool long_one = m == MAKE_ROOM && t->part->n > MANY; // a chain of moves is long there
         if (m != LEARN || !few) {
-            GB_TRY(take_turns(t, (enum method) m, share, &costs->heuristic));
+            GB_TRY(take_turns(t, (enum method) m, long_one ? GB_MAX(share, costs->heuristic.steps / 4) : share,
+                &costs->heuristic));
         }
     }
     return GGML_STATUS_SUCCESS;
@@ -95,7 +107,7 @@ static enum ggml_status all_turns(struct turns * t, struct gb_plan_costs * costs
     struct gb_plan_part * part    = t->part;
     const uint64_t        all     = costs->heuristic.steps + costs->search.steps;
     size_t                halfway = SIZE_MAX;
-    uint64_t              steps   = GB_MIN(first_turn(part), costs->heuristic.steps / 20 + LEAST_STEPS);
+    uint64_t              steps   = GB_MIN(first_turn(part), costs->heuristic.steps / 10 + LEAST_STEPS);
     int                   rounds  = 0;
     GB_TRY(take_all(t, steps, costs));
     while (part->peak > t->goal && costs->heuristic.steps + costs->search.steps > 0) {
@@ -106,6 +118,8 @@ static enum ggml_status all_turns(struct turns * t, struct gb_plan_costs * costs
             steps = GB_MAX(steps, (before - costs->search.steps) / (part->n < FEW ? 4 : 1)); // few: the search does it
         } else if (costs->heuristic.steps == 0) {
             break;
+        } else if (rounds == 0) {
+            steps *= 2; // the same again would bring the same
         }
         rounds += costs->heuristic.steps > 0;
         GB_TRY(take_all(t, steps, costs));
@@ -121,7 +135,7 @@ static enum ggml_status all_turns(struct turns * t, struct gb_plan_costs * costs
 // The search and what is learned are kept from turn to turn.
 static enum ggml_status take_all_turns(struct gb_plan_part * part, size_t goal, size_t unit,
     struct gb_plan_costs * costs) {
-    struct turns     t      = { .part = part, .goal = GB_MAX(goal, part->bound), .capacity = costs->capacity };
+    struct turns     t = { .part = part, .goal = GB_MAX(goal, part->bound), .unit = unit, .capacity = costs->capacity };
     enum ggml_status status = GGML_STATUS_SUCCESS;
     if (gb_plan_can_search(part)) {
         t.searcher = gb_plan_searcher_new(part, t.goal, costs->capacity, unit);
@@ -134,12 +148,13 @@ static enum ggml_status take_all_turns(struct gb_plan_part * part, size_t goal, 
     status = status == GGML_STATUS_SUCCESS ? all_turns(&t, costs) : status;
     gb_plan_searcher_free(t.searcher);
     gb_plan_improver_free(t.improver);
+    gb_plan_ejector_free(t.ejector);
     return status;
 }
 
 enum ggml_status gb_plan_part(struct gb_plan_part * part, size_t goal, size_t unit, struct gb_plan_costs * costs) {
     const bool all      = costs->whole && part->n <= MANY;
-    const int  n_shares = all ? 2 : part->n <= GB_PLAN_ALWAYS ? 3 : 1; // of the budget: for orders, and for turns
+    const int  n_shares = all ? 2 : part->n <= GB_PLAN_ALWAYS ? 4 : 1; // of the budget: for orders, and for turns
     if (!gb_plan_can_search(part)) {                                   // the others may have all of it
         gb_plan_give_back(&costs->heuristic, &costs->search);
         costs->search.steps = 0;

@@ -55,7 +55,7 @@ static void random_items(size_t n, int64_t end, int64_t width, int64_t max_size,
 
 // The index itself, whatever the planner would use.
 static void by_index(const struct gb_plan_part * part, const uint32_t * order, bool smallest, size_t * offsets) {
-    struct gb_plan_index * x     = gb_plan_index_new(part->n_sections);
+    struct gb_plan_index * x     = gb_plan_index_new(part);
     uint64_t               steps = 0;
     REQUIRE(x);
     for (int round = 0; round < 2; round++) { // once more after a reset
@@ -132,9 +132,11 @@ static void large(void) {
 // So many intervals apart in one set that it is kept in runs, filled from either end and at random, then joined.
 static void long_sets(void) {
     enum { N = 40000 };
-    struct gb_plan_index * x     = gb_plan_index_new(8);
-    bool *                 used  = gb_calloc(3 * N, sizeof(*used));
-    uint64_t               steps = 0;
+    struct gb_plan_buffer     lives[] = { { 2, 5, 0, 1, 3 }, { 3, 4, 0, 1, 1 }, { 0, 8, 0, 1, 8 }, { 5, 8, 0, 1, 3 } };
+    const struct gb_plan_part part    = { .buffers = lives, .n = 4, .n_sections = 8 };
+    struct gb_plan_index *    x       = gb_plan_index_new(&part);
+    bool *                    used    = gb_calloc(3 * N, sizeof(*used));
+    uint64_t                  steps   = 0;
     REQUIRE(x && used);
     for (int way = 0; way < 4; way++) {
         gb_plan_index_reset(x);
@@ -165,4 +167,46 @@ static void long_sets(void) {
     gb_plan_index_free(x);
 }
 
-TEST_MAIN(TEST(small), TEST(large), TEST(long_sets))
+// First fit that must end: what the budget pays for lies where first fit puts it, the others somewhere valid.
+static void the_rest_by_hints(void) {
+    enum { N = 3000 };
+    static size_t   found[N], whole[N];
+    static uint32_t order[N];
+    for (int round = 0; round < 12; round++) {
+        struct gb_plan_problem p;
+        const size_t           n = N / (size_t) (1 + round % 3);
+        random_items(n, test_random_int(3, 4 * N), test_random_int(2, N), 1000000, 1);
+        REQUIRE(gb_plan_problem_init(&p, items, n, 1) == GGML_STATUS_SUCCESS);
+        for (size_t k = 0; k < p.n_parts; k++) {
+            struct gb_plan_part *   part   = &p.parts[k];
+            struct gb_plan_budget   budget = { .steps = (uint64_t) part->n * 500, .deadline = INT64_MAX };
+            struct gb_plan_placer * placer = NULL;
+            size_t                  peak, right, most = 0;
+            part->n_pairs = 0; // so that an index is used
+            part->chunk   = round % 4 == 3 ? (size_t) 1 << 21 : 0;
+            placer        = gb_plan_placer_new(part);
+            REQUIRE(placer && gb_plan_order(part, GB_PLAN_BY_SIZE, order) == GGML_STATUS_SUCCESS);
+            REQUIRE(gb_plan_place(placer, order, part->n, false, NULL, whole, &right) == GGML_STATUS_SUCCESS);
+            budget.steps = round == 0 ? UINT64_MAX : round == 1 ? 0 : budget.steps;
+            REQUIRE(gb_plan_place_all(placer, order, &budget, found, &peak) == GGML_STATUS_SUCCESS);
+            uint32_t same = 0;
+            while (same < part->n && found[order[same]] == whole[order[same]]) {
+                same++;
+            }
+            CHECK_MSG(round != 0 || same == part->n, "%u of %u", same, part->n);
+            for (uint32_t b = 0; b < part->n; b++) {
+                items[part->buffers[b].item].offset = found[b];
+                most                                = GB_MAX(most, found[b] + part->buffers[b].size);
+                CHECK(part->chunk == 0 || in_chunk(found[b], part->buffers[b].size, part->chunk) == found[b]);
+            }
+            CHECK_INT(peak, most);
+            gb_plan_placer_free(placer);
+        }
+        size_t       a, b;
+        const char * problem = gb_plan_validate(items, n, 1, &a, &b);
+        CHECK_MSG(problem == NULL, "%s: %zu and %zu", problem, a, b);
+        gb_plan_problem_free(&p);
+    }
+}
+
+TEST_MAIN(TEST(small), TEST(large), TEST(long_sets), TEST(the_rest_by_hints))

@@ -181,21 +181,38 @@ static void few_decide(void) {
     gb_free(items);
 }
 
+// Lowers the plan of the part, by windows or by making room.
+static void lower(struct gb_plan_part * part, size_t unit, bool by_room) {
+    struct gb_plan_budget budget = { .steps = 100000000, .deadline = INT64_MAX };
+    if (!by_room) {
+        REQUIRE(gb_plan_lower_peaks(part, part->bound, &budget) == GGML_STATUS_SUCCESS);
+        return;
+    }
+    struct gb_plan_ejector * x = gb_plan_ejector_new(part);
+    REQUIRE(x && gb_plan_can_eject(part));
+    for (int k = 0; k < 40; k++) { // a chain goes on where the budget ended it, also after the plan got better
+        struct gb_plan_budget turn = gb_plan_share(&budget, k < 30 ? 20000 : 5000000);
+        REQUIRE(gb_plan_eject(x, part->bound, unit, &turn) == GGML_STATUS_SUCCESS);
+        if (k == 20) {
+            lower(part, unit, false);
+        }
+    }
+    gb_plan_ejector_free(x);
+}
+
 // A bad plan, one buffer on the other: peaks fall, and what is left is a plan.
-static void peaks_are_lowered(void) {
-    const size_t           n     = 4000;
+static void check_lowered(size_t n, bool by_room) {
     struct gb_plan_item *  items = new_items(n);
     struct gb_plan_problem p;
     random_lives(items, n);
     REQUIRE(gb_plan_problem_init(&p, items, n, 1) == GGML_STATUS_SUCCESS);
     for (size_t k = 0; k < p.n_parts; k++) {
-        struct gb_plan_part * part   = &p.parts[k];
-        struct gb_plan_budget budget = { .steps = 400000000, .deadline = INT64_MAX };
+        struct gb_plan_part * part = &p.parts[k];
         size_t                peak;
         REQUIRE(gb_plan_first_fit(part, GB_PLAN_BY_BIRTH, false, NULL, &peak) == GGML_STATUS_SUCCESS);
         part->peak = SIZE_MAX;
         gb_plan_keep(part, peak);
-        REQUIRE(gb_plan_lower_peaks(part, part->bound, &budget) == GGML_STATUS_SUCCESS);
+        lower(part, p.unit, by_room);
         CHECK_MSG(part->n < 100 || part->peak < peak, "%zu as before", peak);
         size_t highest = 0;
         for (uint32_t b = 0; b < part->n; b++) {
@@ -207,6 +224,13 @@ static void peaks_are_lowered(void) {
     CHECK(valid(items, n, 1));
     gb_plan_problem_free(&p);
     gb_free(items);
+}
+
+static void peaks_are_lowered(void) {
+    check_lowered(4000, false);
+    check_lowered(300, true);
+    check_lowered(4000, true);
+    check_lowered(9000, true);
 }
 
 // -------------------------------------------------------------------------------------------------- meant to be slow
