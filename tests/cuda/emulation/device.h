@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include <tuple>
+#include <utility>
 
 #include "cuda_runtime.h"
 
@@ -38,12 +38,17 @@ void * gb_emu_dynamic_shared(void);
     type * const      name         = static_cast<type *>(gb_emu_shared(&gb_id_##name, sizeof(type) * (count), #name))
 #define GB_DYNAMIC_SHARED(type, name) type * const name = static_cast<type *>(gb_emu_dynamic_shared())
 
-template <class... P, class... A>
-inline cudaError_t gb_launch(const char * name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-    cudaStream_t stream, A... args) {
-    const std::tuple<P...> values((P) args...);
-    return gb_emu_launch(name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream,
-        [=] { std::apply(kernel, values); });
+template <class... P, size_t... I>
+inline void gb_emu_call(void (*kernel)(P...), void ** values, std::index_sequence<I...>) {
+    kernel(*static_cast<P *>(values[I])...);
+}
+
+template <class... P> inline void gb_know_kernel(const char * name, void (*kernel)(P...)) {
+    gb_emu_know_kernel(name, reinterpret_cast<const void *>(kernel), { sizeof(P)... },
+        [](const void * function, void ** values) {
+            gb_emu_call(reinterpret_cast<void (*)(P...)>(const_cast<void *>(function)), values,
+                std::index_sequence_for<P...>());
+        });
 }
 
 // ---- numbers

@@ -8,12 +8,7 @@
 
 // A warp makes a group: the largest magnitude becomes 127. Rounds half away from zero. As on the CPU, groups below
 // 2^-100 are zeros, and groups with a value of 2^100 or more, an infinity or NaN have the scale NaN.
-GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_bytes(gb_make_rows p) {
-    const int     lane  = (int) threadIdx.x % 32;
-    const int64_t group = (int64_t) blockIdx.y * 8 + threadIdx.x / 32, r = blockIdx.x;
-    if (group >= p.y_row) {
-        return;
-    }
+GB_DEVICE void gb_make_group(const gb_make_rows & p, int64_t r, int64_t group, int lane) {
     const float x       = gb_load_activation(p, gb_source_row(p, r), group * 32 + lane);
     const float largest = gb_warp_max(fabsf(x) < GB_LARGEST_ACTIVATION ? fabsf(x) : INFINITY);
     const float d       = largest < GB_LEAST_ACTIVATION ? 0
@@ -30,6 +25,13 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_bytes(gb_make_rows p) {
     }
     if (lane == 0) {
         y->d = d;
+    }
+}
+
+// grid: x rows, y eight groups, or as many as a grid may have.
+GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_bytes(gb_make_rows p) {
+    for (int64_t g = (int64_t) blockIdx.y * 8 + threadIdx.x / 32; g < p.y_row; g += (int64_t) gridDim.y * 8) {
+        gb_make_group(p, blockIdx.x, g, (int) threadIdx.x % 32);
     }
 }
 

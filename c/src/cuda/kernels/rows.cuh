@@ -103,17 +103,17 @@ GB_DEVICE float gb_load_activation(const gb_make_rows & p, const char * row, int
 
 enum gb_row_kind { GB_ROWS_F16 = GB_HALF_F16, GB_ROWS_BF16 = GB_HALF_BF16, GB_ROWS_WIDE = GB_HALF_WIDE, GB_ROWS_F32 };
 
-// grid: x rows, y stretches of 256 elements.
+// grid: x rows, y stretches of 256 elements, or as many as a grid may have.
 template <int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_floats(gb_make_rows p) {
-    const int64_t i = (int64_t) blockIdx.y * 256 + threadIdx.x, r = blockIdx.x;
-    if (i >= p.y_row) {
-        return;
-    }
-    const float x = i < p.k ? gb_load_activation(p, gb_source_row(p, r), i) : 0;
-    if (KIND == GB_ROWS_F32) {
-        ((float *) p.y)[r * p.y_row + i] = x;
-    } else {
-        ((uint16_t *) p.y)[r * p.y_row + i] = gb_to_half<KIND>(x);
+    const int64_t r   = blockIdx.x;
+    const char *  row = gb_source_row(p, r);
+    for (int64_t i = (int64_t) blockIdx.y * 256 + threadIdx.x; i < p.y_row; i += (int64_t) gridDim.y * 256) {
+        const float x = i < p.k ? gb_load_activation(p, row, i) : 0;
+        if (KIND == GB_ROWS_F32) {
+            ((float *) p.y)[r * p.y_row + i] = x;
+        } else {
+            ((uint16_t *) p.y)[r * p.y_row + i] = gb_to_half<KIND>(x);
+        }
     }
 }
 

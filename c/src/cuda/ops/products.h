@@ -39,9 +39,9 @@ struct gb_ready_rows {
     int64_t      x_row;
 };
 
-cudaError_t gb_launch_vectors_quantized(const gb_product & p, gb_matvec q, cudaStream_t stream);
-cudaError_t gb_launch_vectors_float(const gb_product & p, gb_matvec q, cudaStream_t stream);
+cudaError_t gb_launch_vectors_quantized(const gb_product & p, gb_matvec q, const gb_queue & queue);
+cudaError_t gb_launch_vectors_float(const gb_product & p, gb_matvec q, const gb_queue & queue);
 // source: a type, or GB_HALVES
-cudaError_t gb_launch_tiles(int source, int kind, int nt, dim3 grid, const gb_gemm & q, cudaStream_t stream);
+cudaError_t gb_launch_tiles(int source, int kind, int nt, dim3 grid, const gb_gemm & q, const gb_queue & queue);
 
 #endif // GB_CUDA_OPS_PRODUCTS_H
