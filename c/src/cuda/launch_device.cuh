@@ -40,8 +40,21 @@ static __device__ __forceinline__ float2 gb_unpack_half2(uint32_t u) {
     return __half22float2(*reinterpret_cast<const __half2 *>(&u));
 }
 
+static __device__ __forceinline__ uint32_t gb_prmt(uint32_t a, uint32_t b, uint32_t select) { // as in the PTX manual
+    uint32_t d;
+    asm("prmt.b32 %0, %1, %2, %3;\n" : "=r"(d) : "r"(a), "r"(b), "r"(select));
+    return d;
+}
+
 // c + the sum of four products of signed bytes.
 static __device__ __forceinline__ int gb_dp4a(int a, int b, int c) { return __dp4a(a, b, c); }
+
+// The same, with the bytes of a without a sign.
+static __device__ __forceinline__ int gb_dp4a_unsigned(uint32_t a, int b, int c) {
+    int d;
+    asm("dp4a.u32.s32 %0, %1, %2, %3;\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
 
 static __device__ __forceinline__ void gb_needs_code(int) {}
 
@@ -73,7 +86,7 @@ template <class T> static __device__ __forceinline__ T gb_atomic_max(T * p, T x)
 }
 
 // ---- asynchronous copies into shared memory: 16 bytes, both addresses 16-aligned, the last 16 - bytes of them zeros;
-// or 4
+// or 8, or 4
 
 static __device__ __forceinline__ uint32_t gb_shared_address(const void * p) {
     return (uint32_t) __cvta_generic_to_shared(p);
@@ -94,6 +107,20 @@ static __device__ __forceinline__ void gb_cp_async_16(void * shared, const void 
         }
     }
     *(uint4 *) shared = v;
+#endif
+}
+
+static __device__ __forceinline__ void gb_cp_async_8(void * shared, const void * global, int bytes = 8) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;\n" ::"r"(gb_shared_address(shared)), "l"(global),
+        "r"(bytes)
+        : "memory");
+#else
+    uint64_t v = 0;
+    for (int i = 0; i < bytes; i++) {
+        v |= (uint64_t) ((const unsigned char *) global)[i] << (8 * i);
+    }
+    *(uint64_t *) shared = v;
 #endif
 }
 

@@ -85,6 +85,12 @@ static inline int gb_dp4a(int a, int b, int c) {
     }
     return c;
 }
+static inline int gb_dp4a_unsigned(uint32_t a, int b, int c) {
+    for (int i = 0; i < 4; i++) {
+        c = (int) ((unsigned) c + (unsigned) ((int) (a >> (8 * i) & 255) * (int8_t) (b >> (8 * i))));
+    }
+    return c;
+}
 static inline float    rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline uint32_t __float_as_uint(float x) {
     uint32_t u;
@@ -158,6 +164,7 @@ template <class T> static inline T gb_atomic_max(T * p, T x) {
 // ---- asynchronous copies, matrices, products: matrix.cpp
 
 void                                      gb_cp_async_16(void * shared, const void * global, int bytes = 16);
+void                                      gb_cp_async_8(void * shared, const void * global, int bytes = 8);
 void                                      gb_cp_async_4(void * shared, const void * global, int bytes = 4);
 void                                      gb_cp_async_commit(void);
 void                                      gb_emu_cp_async_wait(int pending);

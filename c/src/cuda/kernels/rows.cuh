@@ -49,23 +49,31 @@ GB_DEVICE float gb_load_float(int type, const char * p) {
 
 // ------------------------------------------------------------------------------------------------------- rows of bytes
 
-struct gb_q8_group { // 32 elements: d q[i]; sum[h]: d times the sum of the q of each half
-    int   q[8];
-    float d, sum[2], zero;
+// 32 groups of 32 elements: quants and scales lie so that a warp, a lane a group, reads them side by side. Element 4 i + j
+// of group g is the scale times byte j of q[i / 4][g][i % 4]. s[g]: the bits of the scale; the sums of the quants of the
+// first half, of the second, and of all. Groups past the end of a row are zeros.
+struct gb_q8_stretch {
+    int q[2][32][4];
+    int s[32][4];
 };
 
-GB_DEVICE gb_q8_group gb_q8_load(const gb_q8_group * p) {
-    const int4 * v = (const int4 *) (const void *) p;
-    const int4   a = v[0], b = v[1], c = v[2];
-    return { { a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w }, gb_bits_to_float((uint32_t) c.x),
-        { gb_bits_to_float((uint32_t) c.y), gb_bits_to_float((uint32_t) c.z) }, 0 };
+struct gb_q8_group { // of one lane
+    int   q[8];
+    float d, minimum; // minimum: d times all, where a kernel has made it
+    int   sum[2], all;
+};
+
+GB_DEVICE gb_q8_group gb_q8_load(const gb_q8_stretch * p, int lane) {
+    const int4 a = *(const int4 *) (const void *) p->q[0][lane], b = *(const int4 *) (const void *) p->q[1][lane],
+               s = *(const int4 *) (const void *) p->s[lane];
+    return { { a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w }, gb_bits_to_float((uint32_t) s.x), 0, { s.y, s.z }, s.w };
 }
 
 template <bool OFFSETS> GB_DEVICE float gb_group_dot(const gb_group & w, const gb_q8_group & x) {
     int half[2] = { 0, 0 };
     GB_UNROLL for (int i = 0; i < 8; i++) { half[i / 4] = gb_dp4a(w.q[i], x.q[i], half[i / 4]); }
     const float dot = x.d * (w.d[0] * (float) half[0] + w.d[1] * (float) half[1]);
-    return OFFSETS ? dot + (w.m[0] * x.sum[0] + w.m[1] * x.sum[1]) : dot;
+    return OFFSETS ? dot + x.d * (w.m[0] * (float) x.sum[0] + w.m[1] * (float) x.sum[1]) : dot;
 }
 
 // --------------------------------------------------------------------------------------------------------- making rows
@@ -76,7 +84,7 @@ struct gb_make_rows { // row r of the result is row r % n of slice r / n % ne2, 
     size_t       nb0, nb1, nb2, nb3;
     int64_t      n, ne2, k;
     void *       y;
-    int64_t      y_row; // elements or groups from row to row; what is past k becomes 0
+    int64_t      y_row; // elements or stretches of 1,024 from row to row; what is past k becomes 0
 };
 
 GB_DEVICE const char * gb_source_row(const gb_make_rows & p, int64_t r) {

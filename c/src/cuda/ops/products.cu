@@ -123,16 +123,24 @@ static enum ggml_status make_rows(gb_cuda_backend & b, const gb_product & p, int
 
 static enum ggml_status make_bytes(gb_cuda_backend & b, const gb_product & p, gb_ready_rows * out) {
     gb_make_rows q = p.b;
-    q.y_row        = p.k / 32;
-    q.y            = gb_cuda_scratch(b, (size_t) (p.rows * p.slices * q.y_row) * sizeof(gb_q8_group));
+    q.y_row        = gb_cuda_ceil_div(p.k, 1024);
+    q.y            = gb_cuda_scratch(b, (size_t) (p.rows * p.slices * q.y_row) * sizeof(gb_q8_stretch));
     if (q.y == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    const dim3 grid((unsigned) (p.rows * p.slices),
-        (unsigned) std::min<int64_t>(gb_cuda_ceil_div(q.y_row, 8), MAX_GRID));
+    const dim3 grid((unsigned) (p.rows * p.slices), (unsigned) std::min<int64_t>(q.y_row * 4, MAX_GRID));
     GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_bytes, grid, 256, 0, b.queue, q));
     *out = { q.y, q.y_row };
     return GGML_STATUS_SUCCESS;
+}
+
+// Rows that can be copied 16 bytes at a time.
+bool gb_product_is_aligned(const gb_product & p) {
+    size_t bits = p.w.nb_m | p.w.nb2 | p.w.nb3;
+    for (int i = 0; i < (p.w.ids != NULL ? p.w.n_experts : 1); i++) {
+        bits |= (uintptr_t) p.w.a[i];
+    }
+    return bits % 16 == 0;
 }
 
 // ------------------------------------------------------------------------------------------------------------ few rows
@@ -145,7 +153,8 @@ static enum ggml_status run_vectors(gb_cuda_backend & b, const gb_product & p) {
         return status;
     }
     gb_matvec     q      = { p.w, x.x, x.x_row, p.dst, p.m, p.k, (int) p.rows, 1 };
-    const int64_t blocks = gb_cuda_ceil_div(p.m, GB_MATVEC_WARPS * GB_MATVEC_ROWS) * p.slices;
+    const int     rows   = gb_vectors_are_quick(p, q) ? GB_QUICK_ROWS : GB_MATVEC_ROWS;
+    const int64_t blocks = gb_cuda_ceil_div(p.m, GB_MATVEC_WARPS * rows) * p.slices;
     q.split              = blocks < 2 * b.device->n_sm && p.k >= GB_MATVEC_WARPS * 256 ? GB_MATVEC_WARPS : 1;
     GB_CUDA_TRY(b, quantized ? gb_launch_vectors_quantized(p, q, b.queue) : gb_launch_vectors_float(p, q, b.queue));
     return GGML_STATUS_SUCCESS;
@@ -271,15 +280,6 @@ static enum ggml_status run_exact(gb_cuda_backend & b, const gb_product & p) {
 
 // ------------------------------------------------------------------------------------------------------------ decision
 
-// Rows of halves that can be copied 16 bytes at a time.
-static bool has_aligned_rows(const gb_product & p) {
-    size_t bits = p.w.nb_m | p.w.nb2 | p.w.nb3;
-    for (int i = 0; i < (p.w.ids != NULL ? p.w.n_experts : 1); i++) {
-        bits |= (uintptr_t) p.w.a[i];
-    }
-    return bits % 16 == 0;
-}
-
 // Slices follow each other evenly in as many calls as `outer` says; 0: they do not.
 static int64_t calls_for_slices(const gb_product & p) {
     enum { CALLS_MAX = 64 };
@@ -348,7 +348,7 @@ enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p) {
                      : p.type == GGML_TYPE_F16 ? (int) GB_HALF_F16
                                                : (int) GB_HALF_BF16;
     if (along && !quantized && (!p.exact || p.type == GGML_TYPE_F32) &&
-        (p.type == GGML_TYPE_F32 || has_aligned_rows(p))) {
+        (p.type == GGML_TYPE_F32 || gb_product_is_aligned(p))) {
         bool                   done;
         const enum ggml_status status = run_blas(b, p, kind, &done);
         if (done || status != GGML_STATUS_SUCCESS) {
@@ -361,6 +361,6 @@ enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p) {
     if (quantized) {
         return run_tiles(b, p, p.type, GB_HALF_WIDE);
     }
-    return has_aligned_rows(p) && (kind == GB_HALF_F16 || b.device->cc >= 80) ? run_tiles(b, p, GB_HALVES, kind)
-                                                                              : run_exact(b, p);
+    return gb_product_is_aligned(p) && (kind == GB_HALF_F16 || b.device->cc >= 80) ? run_tiles(b, p, GB_HALVES, kind)
+                                                                                   : run_exact(b, p);
 }
