@@ -68,8 +68,8 @@ can_attach() {
     said=$(timeout "${SECONDS_EACH:-300}" compute-sanitizer --tool "$1" --error-exitcode 9 \
         build/cuda/tests/cuda/test_cuda_dialect_device 2>&1)
     case $said in
-        *"not supported"* | *"nable to attach"* | *"ailed to attach"* | *"annot attach"* | *"Internal Sanitizer Error"* | \
-            *"before first instrumented API call"* | *"not permitted"* | *"ermission denied"*)
+        *"not supported"* | *"nable to attach"* | *"ailed to attach"* | *"annot attach"* | \
+            *"Internal Sanitizer Error"* | *"before first instrumented API call"* | *"not permitted"* | *"ermission denied"*)
             echo "$said" | tail -n 5
             return 1
             ;;

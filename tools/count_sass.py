@@ -173,7 +173,11 @@ def main_loop(lines: list[str]) -> list[str]:
     def products(loop: set[int]) -> tuple[int, int]:
         return sum(code[i][0].startswith(PRODUCTS) for i in loop), -len(loop)
 
-    return [code[i][1] for i in sorted(max(innermost, key=products)) if code[i][0] != "NOP"]
+    best = innermost[0]
+    for loop in innermost:
+        if products(loop) > products(best):
+            best = loop
+    return [code[i][1] for i in sorted(best) if code[i][0] != "NOP"]
 
 
 def row(kernel: Kernel, loop: list[str]) -> str:

@@ -17,9 +17,10 @@ enum { GB_QUICK_ROWS = 4 };
 // where it would be made again for each use. By all lanes.
 template <class T> __device__ __forceinline__ T gb_quick_keep(T x) { return gb_shfl(x, gb_lane()); }
 
-// What a format does: `place` is what follows from the lane's number, `prepare` makes of the lane's group of activations what suits it, once for all rows; `add`
-// multiplies the lane's group of a row, whose stretch lies at `at` in shared memory, and adds it up. bytes: of a
-// stretch; chunk: of a copy; room: of a stretch in shared memory, with what may be read past its end.
+// What a format does: `place` is what follows from the lane's number; `prepare` makes of the lane's group of activations
+// what suits it, once for all rows; `add` multiplies the lane's group of a row, whose stretch lies at `at` in shared
+// memory, and adds it up. bytes: of a stretch; chunk: of a copy; room: of a stretch in shared memory, with what may be
+// read past its end.
 template <int TYPE> struct gb_quick {
     static constexpr bool exists = false;
 };
@@ -259,11 +260,10 @@ template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick
     const int                    n_groups = any ? (int) (p.k / 32) : 0, n = (n_groups + 31) / 32; // stretches
     const int last_bytes = (int) (p.k / gb_format<TYPE>::block * gb_format<TYPE>::bytes) - (n - 1) * format::bytes;
 
-    const char * from[ROWS]; // of the next copy; rows past the last one repeat it
+    const char * from[ROWS]; // of the next copy; rows past the last one repeat it; without rows nobody follows it
     GB_UNROLL for (int r = 0; r < ROWS; r++) {
-        from[r] = any ? at.a + (at.row + r < p.m ? at.row + r : p.m - 1) * (int64_t) p.w.nb_m +
-                            (int64_t) at.first * format::bytes + lane * format::chunk
-                      : NULL;
+        from[r] = any ? at.a + gb_min<int64_t>(at.row + r, p.m - 1) * (int64_t) p.w.nb_m : (const char *) p.x;
+        from[r] += at.first * format::bytes + lane * format::chunk;
     }
     const gb_q8_stretch * x            = (const gb_q8_stretch *) p.x + at.column * p.x_row + at.first;
     float                 sum[ROWS][1] = {};

@@ -49,9 +49,9 @@ GB_DEVICE float gb_load_float(int type, const char * p) {
 
 // ------------------------------------------------------------------------------------------------------- rows of bytes
 
-// 32 groups of 32 elements: quants and scales lie so that a warp, a lane a group, reads them side by side. Element 4 i + j
-// of group g is the scale times byte j of q[i / 4][g][i % 4]. s[g]: the bits of the scale; the sums of the quants of the
-// first half, of the second, and of all. Groups past the end of a row are zeros.
+// 32 groups of 32 elements: quants and scales lie so that a warp, a lane a group, reads them side by side. Element
+// 4 i + j of group g is the scale times byte j of q[i / 4][g][i % 4]. s[g]: the bits of the scale; the sums of the
+// quants of the first half, of the second, and of all. Groups past the end of a row are zeros.
 struct gb_q8_stretch {
     int q[2][32][4];
     int s[32][4];

@@ -153,7 +153,7 @@ static enum ggml_status run_vectors(gb_cuda_backend & b, const gb_product & p) {
         return status;
     }
     gb_matvec     q      = { p.w, x.x, x.x_row, p.dst, p.m, p.k, (int) p.rows, 1 };
-    const int     rows   = gb_vectors_are_quick(p, q) ? GB_QUICK_ROWS : GB_MATVEC_ROWS;
+    const int     rows   = gb_vectors_are_quick(p, q) ? (int) GB_QUICK_ROWS : (int) GB_MATVEC_ROWS;
     const int64_t blocks = gb_cuda_ceil_div(p.m, GB_MATVEC_WARPS * rows) * p.slices;
     q.split              = blocks < 2 * b.device->n_sm && p.k >= GB_MATVEC_WARPS * 256 ? GB_MATVEC_WARPS : 1;
     GB_CUDA_TRY(b, quantized ? gb_launch_vectors_quantized(p, q, b.queue) : gb_launch_vectors_float(p, q, b.queue));
