@@ -69,7 +69,8 @@ can_attach() {
         build/cuda/tests/cuda/test_cuda_dialect_device 2>&1)
     case $said in
         *"not supported"* | *"nable to attach"* | *"ailed to attach"* | *"annot attach"* | \
-            *"Internal Sanitizer Error"* | *"before first instrumented API call"* | *"not permitted"* | *"ermission denied"*)
+            *"Internal Sanitizer Error"* | *"before first instrumented API call"* | \
+            *"not permitted"* | *"ermission denied"*)
             echo "$said" | tail -n 5
             return 1
             ;;

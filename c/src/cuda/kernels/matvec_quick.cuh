@@ -17,10 +17,10 @@ enum { GB_QUICK_ROWS = 4 };
 // where it would be made again for each use. By all lanes.
 template <class T> __device__ __forceinline__ T gb_quick_keep(T x) { return gb_shfl(x, gb_lane()); }
 
-// What a format does: `place` is what follows from the lane's number; `prepare` makes of the lane's group of activations
-// what suits it, once for all rows; `add` multiplies the lane's group of a row, whose stretch lies at `at` in shared
-// memory, and adds it up. bytes: of a stretch; chunk: of a copy; room: of a stretch in shared memory, with what may be
-// read past its end.
+// What a format does: `place` is what follows from the lane's number; `prepare` makes of the lane's group of
+// activations what suits it, once for all rows; `add` multiplies the lane's group of a row, whose stretch lies at `at`
+// in shared memory, and adds it up. bytes: of a stretch; chunk: of a copy; room: of a stretch in shared memory, with
+// what may be read past its end.
 template <int TYPE> struct gb_quick {
     static constexpr bool exists = false;
 };
