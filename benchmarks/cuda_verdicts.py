@@ -34,7 +34,8 @@ def claims() -> Iterator[tuple[str, str, str, float]]:
         yield f"matrix-vector, {name}", f"mul_mat {name} m=8192 n=1 k=8192", "device copy, bytes read and written", 0.8
     for name in ("f16", "bf16"):
         product = f"mul_mat {name} m=8192 n=8192 k=8192"
-        yield f"8192^3, {name}", product, f"torch:{product}", 0.7
+        yield f"8192^3, {name}", f"{product}, {name} rows", f"torch:{product}", 0.7
+        yield f"8192^3, {name}, float rows made {name}", product, f"torch:{product}, float rows made {name}", 0.7
     for name, other in (("q8_0", "q8_0"), ("q4_0", "q4_0"), ("q4_K", "q4_0")):  # of as many bits
         yield (
             f"512 rows, {name}",

@@ -63,9 +63,27 @@ step_random() {
     GGML_TEST_RANDOM_GRAPHS=2000 build/cuda/tests/cuda/test_cuda_sched_device
 }
 
+# Whether compute-sanitizer reaches the device: where a machine is shared, or its driver is older, it does not.
+can_attach() {
+    said=$(timeout "${SECONDS_EACH:-300}" compute-sanitizer --tool "$1" --error-exitcode 9 \
+        build/cuda/tests/cuda/test_cuda_dialect_device 2>&1)
+    case $said in
+        *"not supported"* | *"nable to attach"* | *"ailed to attach"* | *"annot attach"* | \
+            *"Internal Sanitizer Error"* | *"before first instrumented API call"* | \
+            *"not permitted"* | *"ermission denied"*)
+            echo "$said" | tail -n 5
+            return 1
+            ;;
+    esac
+}
+
 sanitizer() { # all programs, whatever the first one says
     if ! command -v compute-sanitizer >/dev/null; then
         echo "skipped: compute-sanitizer is not installed"
+        return 77
+    fi
+    if ! can_attach "$1"; then
+        echo "skipped: compute-sanitizer cannot attach to a program on this device"
         return 77
     fi
     result=0

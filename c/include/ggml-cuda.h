@@ -45,9 +45,9 @@ GGML_API GGML_CALL enum ggml_status ggml_backend_cuda_unregister_host_buffer(voi
 // graphs that a backend computed
 struct ggml_backend_cuda_graph_stats {
     uint64_t n_eager;    // launched node by node
-    uint64_t n_captured; // recorded, because the same graph came a second time
-    uint64_t n_updated;  // recorded again into the same executable graph, because pointers or sizes had changed
-    uint64_t n_replayed; // launched as they had been recorded
+    uint64_t n_captured; // made into an executable graph, because their shape came a second time
+    uint64_t n_updated;  // launched by an executable graph of their shape, with the nodes that differ changed
+    uint64_t n_replayed; // launched as they had been made
 };
 GGML_API enum ggml_status ggml_backend_cuda_get_graph_stats(ggml_backend_t backend,
     struct ggml_backend_cuda_graph_stats *                                 stats);

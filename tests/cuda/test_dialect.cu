@@ -24,6 +24,8 @@ static cudaStream_t stream() {
     return s;
 }
 
+static gb_queue queue() { return { stream(), nullptr, false }; }
+
 template <class T> static std::vector<T> read_back(const device_memory & m) {
     std::vector<T> host(m.size / sizeof(T));
     (void) cudaMemcpyAsync(host.data(), m.p, m.size, cudaMemcpyDeviceToHost, stream());
@@ -54,7 +56,7 @@ GB_KERNEL lanes(int * out) {
 static void warps_exchange() {
     CUDA_OR_SKIP();
     device_memory m(64 * 8 * sizeof(int));
-    CHECK_INT(GB_LAUNCH(lanes, 1, 64, 0, stream(), (int *) m.p), cudaSuccess);
+    CHECK_INT(GB_LAUNCH(lanes, 1, 64, 0, queue(), (int *) m.p), cudaSuccess);
     const std::vector<int> out = read_back<int>(m);
     for (int t = 0; t < 64; t++) {
         const int   lane = t % 32;
@@ -113,7 +115,7 @@ static void shared_memory_is_shared() {
     }
     device_memory in(x.size() * 4), out(x.size() * 4);
     write(in, x);
-    CHECK_INT(GB_LAUNCH(reverse, 3, 128, 128 * sizeof(float), stream(), (const float *) in.p, (float *) out.p),
+    CHECK_INT(GB_LAUNCH(reverse, 3, 128, 128 * sizeof(float), queue(), (const float *) in.p, (float *) out.p),
         cudaSuccess);
     const std::vector<float> y = read_back<float>(out);
     for (int i = 0; i < 3 * 128; i++) {
@@ -130,7 +132,7 @@ static void copies_arrive() {
     device_memory in(512), out(1024);
     write(in, x);
     for (int bytes = 0; bytes <= 16; bytes += 4) {
-        CHECK_INT(GB_LAUNCH(async_copies, 1, 32, 0, stream(), (const int *) in.p, (int *) out.p, bytes), cudaSuccess);
+        CHECK_INT(GB_LAUNCH(async_copies, 1, 32, 0, queue(), (const int *) in.p, (int *) out.p, bytes), cudaSuccess);
         const std::vector<int> y = read_back<int>(out);
         for (int i = 0; i < 128; i++) {
             const int row = (i / 4 + 1) % 32;
@@ -271,24 +273,24 @@ static void tiles_multiply() {
             write(a, t.a);
             write(b, t.b);
             if (type == 0) {
-                CHECK_INT(GB_LAUNCH(multiply_float<0>, 1, 32, 0, stream(), (const void *) a.p, (const void *) b.p,
+                CHECK_INT(GB_LAUNCH(multiply_float<0>, 1, 32, 0, queue(), (const void *) a.p, (const void *) b.p,
                               (float *) d.p),
                     cudaSuccess);
                 check_product<float>("f16", d, t);
-                CHECK_INT(GB_LAUNCH(multiply_shared, 1, 32, 0, stream(), (const uint16_t *) a.p, (const uint16_t *) b.p,
+                CHECK_INT(GB_LAUNCH(multiply_shared, 1, 32, 0, queue(), (const uint16_t *) a.p, (const uint16_t *) b.p,
                               (float *) d.p, (float *) e.p),
                     cudaSuccess);
                 check_product<float>("f16 from shared memory", d, t);
                 check_product<float>("f16 transposed", e, t);
             } else if (type == 3) {
-                CHECK_INT(GB_LAUNCH(multiply_bytes, 1, 32, 0, stream(), (const int8_t *) a.p, (const int8_t *) b.p,
+                CHECK_INT(GB_LAUNCH(multiply_bytes, 1, 32, 0, queue(), (const int8_t *) a.p, (const int8_t *) b.p,
                               (int *) d.p),
                     cudaSuccess);
                 check_product<int>("s8", d, t);
             } else if (has_8_0()) {
-                CHECK_INT(type == 1 ? GB_LAUNCH(multiply_float<1>, 1, 32, 0, stream(), (const void *) a.p,
+                CHECK_INT(type == 1 ? GB_LAUNCH(multiply_float<1>, 1, 32, 0, queue(), (const void *) a.p,
                                           (const void *) b.p, (float *) d.p)
-                                    : GB_LAUNCH(multiply_float<2>, 1, 32, 0, stream(), (const void *) a.p,
+                                    : GB_LAUNCH(multiply_float<2>, 1, 32, 0, queue(), (const void *) a.p,
                                           (const void *) b.p, (float *) d.p),
                     cudaSuccess);
                 check_product<float>(type == 1 ? "bf16" : "tf32", d, t);
@@ -326,7 +328,7 @@ static void numbers_convert() {
     x[6] = -0.0f;
     device_memory in(N * 4), h(N * 2), b(N * 2), hf(N * 4), bf(N * 4);
     write(in, x);
-    CHECK_INT(GB_LAUNCH(convert, N / 128, 128, 0, stream(), (const float *) in.p, (uint16_t *) h.p, (uint16_t *) b.p,
+    CHECK_INT(GB_LAUNCH(convert, N / 128, 128, 0, queue(), (const float *) in.p, (uint16_t *) h.p, (uint16_t *) b.p,
                   (float *) hf.p, (float *) bf.p, (int) N),
         cudaSuccess);
     const std::vector<uint16_t> gh = read_back<uint16_t>(h), gb = read_back<uint16_t>(b);
@@ -350,7 +352,7 @@ static void bytes_multiply() {
     }
     device_memory in(128), out(128);
     write(in, x);
-    CHECK_INT(GB_LAUNCH(dots, 1, 32, 0, stream(), (const int *) in.p, (int *) out.p), cudaSuccess);
+    CHECK_INT(GB_LAUNCH(dots, 1, 32, 0, queue(), (const int *) in.p, (int *) out.p), cudaSuccess);
     const std::vector<int> y = read_back<int>(out);
     for (int i = 0; i < 32; i++) {
         int sum = 7;
@@ -407,24 +409,38 @@ static void mistakes_are_noticed() {
     device_memory m(512);
     int *         out = (int *) m.p;
     fprintf(stderr, "(five messages of the emulation follow)\n");
-    expect_failure("a barrier that not all threads come to", GB_LAUNCH(barrier_of_some, 1, 64, 0, stream(), out));
-    expect_failure("lanes that do different things", GB_LAUNCH(lanes_disagree, 1, 64, 0, stream(), out));
+    expect_failure("a barrier that not all threads come to", GB_LAUNCH(barrier_of_some, 1, 64, 0, queue(), out));
+    expect_failure("lanes that do different things", GB_LAUNCH(lanes_disagree, 1, 64, 0, queue(), out));
     expect_failure("a copy that nobody waits for",
-        GB_LAUNCH(copy_forgotten, 1, 32, 0, stream(), (const int *) out, out));
-    expect_failure("barriers at two places", GB_LAUNCH(two_barriers, 1, 64, 0, stream(), out));
+        GB_LAUNCH(copy_forgotten, 1, 32, 0, queue(), (const int *) out, out));
+    expect_failure("barriers at two places", GB_LAUNCH(two_barriers, 1, 64, 0, queue(), out));
     expect_failure("dynamic shared memory that was not asked for",
-        GB_LAUNCH(reverse, 1, 128, 0, stream(), (const float *) out, (float *) out));
-    CHECK_INT(GB_LAUNCH(lanes, 1, 2048, 0, stream(), out), cudaErrorInvalidConfiguration);
+        GB_LAUNCH(reverse, 1, 128, 0, queue(), (const float *) out, (float *) out));
+    CHECK_INT(GB_LAUNCH(lanes, 1, 2048, 0, queue(), out), cudaErrorInvalidConfiguration);
     bool wrong = false;
     for (uint64_t seed = 1; seed <= 5; seed++) {
         gb_emu_set_seed(seed);
-        CHECK_INT(GB_LAUNCH(barrier_missing, 1, 128, 0, stream(), out), cudaSuccess);
+        CHECK_INT(GB_LAUNCH(barrier_missing, 1, 128, 0, queue(), out), cudaSuccess);
         const std::vector<int> y = read_back<int>(m);
         for (int i = 0; i < 128; i++) {
             wrong = wrong || y[(size_t) i] != (i + 1) % 128;
         }
     }
     CHECK(wrong);
+}
+
+// What a block may ask for is the process's: a launch that needs less takes nothing from one that needs more.
+static void shared_memory_is_not_taken_away() {
+    CUDA_OR_SKIP();
+    device_memory  m(128 * sizeof(float));
+    const uint64_t before = gb_emu_count().shared_lowered;
+    for (size_t kib : { 100, 60, 100, 49 }) {
+        CHECK_INT(GB_LAUNCH(reverse, 1, 128, kib << 10, queue(), (const float *) m.p, (float *) m.p), cudaSuccess);
+        CHECK_INT(cudaStreamSynchronize(stream()), cudaSuccess);
+    }
+    CHECK_INT(gb_emu_count().shared_lowered, before);
+    CHECK_INT(GB_LAUNCH(reverse, 1, 128, 1 << 20, queue(), (const float *) m.p, (float *) m.p), cudaErrorInvalidValue);
+    gb_emu_reset();
 }
 
 // Nothing is done until somebody waits, and then in the order that events give.
@@ -466,7 +482,7 @@ static void queues_wait() {
     (void) cudaStreamDestroy(b);
 }
 
-#    define EMULATED_TESTS , TEST(mistakes_are_noticed), TEST(queues_wait)
+#    define EMULATED_TESTS , TEST(mistakes_are_noticed), TEST(shared_memory_is_not_taken_away), TEST(queues_wait)
 #else
 #    define EMULATED_TESTS
 #endif

@@ -217,6 +217,29 @@ static void vectors_of_all_formats(void) {
     }
 }
 
+// One column and rows that begin at addresses that 16 divides: some stretches of 1,024 elements and a rest, by one warp
+// and by the four of a block.
+static void vectors_of_long_rows(void) {
+    CUDA_OR_SKIP();
+#ifdef GB_CUDA_EMULATED
+    const uint64_t before = gb_emu_launches_of("gb_matvec_quick");
+#endif
+    for (ggml_type type : { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K, GGML_TYPE_IQ4_XS }) {
+        mul_mat(type, GGML_TYPE_F32, { 13, 1, 1024 * 13, 1, 1, 1, 1 });
+        mul_mat(type, GGML_TYPE_F32, { 6, 1, 1024 * 22 - 2048 + 256 * 8, 1, 1, 1, 1 });
+        mul_mat(type, GGML_TYPE_F32, { 147, 1, 1024 * 5, 1, 1, 1, 1 });
+        for (int64_t k : { 1024 * 3, 1024 * 4 + 512, 1024 * 6 + 768 + 256, 1024 * 5 + 256 }) { // some are not aligned
+            mul_mat(type, GGML_TYPE_F32, { 131, 1, k, 1, 1, 1, 1 });
+        }
+    }
+    mul_mat(GGML_TYPE_Q4_0, GGML_TYPE_F32, { 133, 1, 1024 * 3 + 32 * 8, 1, 1, 1, 1 }); // groups that are not there
+    mul_mat(GGML_TYPE_Q4_0, GGML_TYPE_F32, { 133, 1, 1024 * 3 + 32, 1, 1, 1, 1 });     // not aligned
+    mul_mat(GGML_TYPE_Q8_0, GGML_TYPE_F32, { 133, 1, 1024 * 3 + 32 * 16, 1, 1, 1, 1 });
+#ifdef GB_CUDA_EMULATED
+    CHECK(gb_emu_launches_of("gb_matvec_quick") >= before + 25);
+#endif
+}
+
 static void vectors_of_each_count(void) {
     CUDA_OR_SKIP();
     for (int n = 1; n <= 8; n++) {
@@ -420,6 +443,6 @@ static void wrong_expert(void) { // its row is no number, the others are right; 
     }
 }
 
-TEST_MAIN(TEST(vectors_of_all_formats), TEST(vectors_of_each_count), TEST(tiles_of_all_formats), TEST(tiles_of_halves),
-    TEST(large_tiles), TEST(exact_products), TEST(broadcasts), TEST(partner_formats), TEST(strides),
-    TEST(outer_products), TEST(experts), TEST(wrong_expert))
+TEST_MAIN(TEST(vectors_of_all_formats), TEST(vectors_of_long_rows), TEST(vectors_of_each_count),
+    TEST(tiles_of_all_formats), TEST(tiles_of_halves), TEST(large_tiles), TEST(exact_products), TEST(broadcasts),
+    TEST(partner_formats), TEST(strides), TEST(outer_products), TEST(experts), TEST(wrong_expert))

@@ -136,5 +136,45 @@ static void no_memory_is_an_error(void) {
 #endif
 }
 
-TEST_MAIN(TEST(told_without_memory), TEST(the_scheduler_reports_it), TEST(growth_forgets_what_was_recorded),
-    TEST(no_memory_is_an_error))
+// What the device says that it computes has no launch that is larger than a grid may be: the dry run looks at each.
+// Tensors without memory, of the sizes at which limits lie.
+static void large_shapes_are_launched_or_refused(void) {
+    CUDA_OR_SKIP();
+    ggml_backend_t cuda = cuda_open(0);
+    const int64_t  deep = (int64_t) 1 << 25, tall = (int64_t) 65535 * 64;
+    int            computed = 0, refused = 0;
+    for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q4_0, GGML_TYPE_Q6_K }) {
+        for (int64_t k : { (int64_t) 256, deep }) {
+            for (int64_t rows : { (int64_t) 1, (int64_t) 8, (int64_t) 40, tall - 700, tall - 600, tall, tall + 64 }) {
+                for (int experts = 0; experts < 2; experts++) {
+                    ggml_context * ctx = ggml_init({ 1 << 16, NULL, true });
+                    ggml_tensor *  w[8];
+                    for (ggml_tensor *& t : w) {
+                        t = ggml_new_tensor_2d(ctx, type, k, 8);
+                    }
+                    ggml_tensor * x   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, k, rows);
+                    ggml_tensor * ids = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 1, rows);
+                    ggml_tensor * y   = experts ? ggml_mul_mat_id(ctx, w, 8, ids, 0, x) : ggml_mul_mat(ctx, w[0], x);
+                    y->op_params[experts ? 2 : 0] = GGML_PREC_F32;
+                    ggml_cgraph * graph           = ggml_new_graph(ctx);
+                    ggml_build_forward_expand(graph, y);
+                    ggml_clear_error();
+                    if (ggml_backend_supports_op(cuda, y)) {
+                        (void) cuda_work_size(cuda, graph);
+                        CHECK_MSG(ggml_last_status() == GGML_STATUS_SUCCESS, "%s k=%lld rows=%lld: %s",
+                            ggml_type_name(type), (long long) k, (long long) rows, ggml_last_error());
+                        computed++;
+                    } else {
+                        refused++;
+                    }
+                    ggml_free(ctx);
+                }
+            }
+        }
+    }
+    CHECK(computed >= 60 && refused >= 16);
+    ggml_backend_free(cuda);
+}
+
+TEST_MAIN(TEST(large_shapes_are_launched_or_refused), TEST(told_without_memory), TEST(the_scheduler_reports_it),
+    TEST(growth_forgets_what_was_recorded), TEST(no_memory_is_an_error))

@@ -3,7 +3,9 @@
 //   cuda_device.cu    the devices, their memory pools, errors of calls          gb_cuda_device
 //   cuda_buffer.cu    buffers on a device and in pinned host memory, copies     gb_cuda_buffer
 //   cuda_backend.cu   the backend hooks: streams, events, registration          gb_cuda_backend
-//   cuda_graph.cu     running graphs, capturing and replaying them              gb_cuda_graphs
+//   cuda_graph.cu     running graphs, node by node or as one                    gb_cuda_graphs
+//   cuda_queue.cu     where work goes: a stream, a list, nowhere                gb_queue
+//   cuda_replay.cu    lists of work as executable graphs                        gb_replay
 //   cuda_index.cu     indices that kernels find to be out of range              gb_cuda_index
 //   cuda_blas.cu      products by cuBLAS, where that is wished and there        gb_cuda_blas
 //   ops.cu            the table of operators, and what supports_op answers      gb_cuda_op
@@ -14,10 +16,10 @@
 // list. A new family also gets a line in ops/families.def. `supports` is the only judge: what it lets through, `run`
 // computes, for any shape and stride.
 //
-// Invariant: work is only ever queued on the backend's stream, in the order of calls; nothing in ops/ waits for the
-// device, allocates with cudaMalloc or copies from host memory that a caller owns (a captured graph would replay it).
-// Scratch comes from gb_cuda_scratch, which is measured by a dry run: the same code with a stream that leads nowhere
-// (GB_NOWHERE), so `run` and `fuse` choose by gb_cuda_data and by what the device is, never by what happened before.
+// Invariant: work is only ever queued on the backend's queue, in the order of calls; nothing in ops/ waits for the
+// device, allocates with cudaMalloc or copies from host memory that a caller owns (an executable graph would do it
+// again). Scratch comes from gb_cuda_scratch, which is measured by a dry run: the same code with a queue that leads
+// nowhere. So `run` and `fuse` choose by gb_cuda_data and by what the device is, never by what happened before.
 #ifndef GB_CUDA_CUDA_H
 #define GB_CUDA_CUDA_H
 
@@ -26,6 +28,7 @@
 #include <mutex>
 
 #include "ggml-backend-module.h"
+#include "queue.h"
 
 // ------------------------------------------------------------------------------------------------------------- devices
 
@@ -35,7 +38,8 @@ struct gb_cuda_device {
     int    cc;         // compute capability, major * 10 + minor: after gb_cuda_check_code that of our code, if lower
     size_t shared_max; // bytes of shared memory a block may ask for
     size_t l2_bytes;
-    char   name[16]; // "CUDA0"
+    size_t pitch_max; // of copies of rows, bytes
+    char   name[16];  // "CUDA0"
     char   description[256];
     struct ggml_backend_buffer_type buft; // of its memory
 };
@@ -48,7 +52,8 @@ gb_cuda_device * gb_cuda_device_get(int i);   // NULL when out of range
 // lacks what came later.
 bool gb_cuda_check_code(gb_cuda_device * device);
 
-// Makes the device the calling thread's own until the end of the scope.
+// Makes the device the calling thread's own until the end of the scope. A device before it that nobody had used, as
+// that of a new thread, does not come back: making it current would make a context there.
 class gb_cuda_on_device {
   public:
     explicit gb_cuda_on_device(int id);
@@ -59,13 +64,18 @@ class gb_cuda_on_device {
   private:
     int previous;
 };
+// One that is in use already, or the first: for what belongs to no device, as pinned memory.
+gb_cuda_on_device gb_cuda_on_any_device();
 
-// Waits for everything that is queued on the device. Nobody may wait so while a graph is recorded there: who records
-// holds the lock.
+// Waits for everything that is queued on the device. Nobody of us may wait so while work of a library is captured
+// there: who captures holds the lock.
 cudaError_t  gb_cuda_wait(const gb_cuda_device * device);
 std::mutex & gb_cuda_wait_lock(const gb_cuda_device * device);
 
-void gb_cuda_reach_peers(const gb_cuda_device * device); // copies to and from other devices go directly where they can
+// Before the first copy between two devices: it goes directly where it can. Memory made later is mapped to both.
+void gb_cuda_reach(const gb_cuda_device * a, const gb_cuda_device * b);
+void gb_cuda_wait_for_users(const gb_cuda_device * device); // the device, and those that copies go to or come from
+void gb_cuda_wait_for_all(void);                            // every device that is in use
 
 // Memory of a device, from its pool: `capacity` >= size is what free needs. NULL on failure, reported with what is free
 // and in all.
@@ -82,7 +92,7 @@ bool             gb_cuda_is_sticky(cudaError_t error); // nothing works any more
 
 // ------------------------------------------------------------------------------------------------------------ backends
 
-struct gb_cuda_graphs;      // captured graphs, cuda_graph.cu
+struct gb_cuda_graphs;      // executable graphs, cuda_graph.cu
 struct gb_cuda_blas;        // cuda_blas.h
 struct gb_cuda_index_watch; // cuda_index.cu
 
@@ -101,7 +111,8 @@ enum gb_cuda_run {
 
 struct gb_cuda_backend {
     gb_cuda_device *       device;
-    cudaStream_t           stream; // owned; GB_NOWHERE: launches do nothing
+    cudaStream_t           stream; // owned
+    gb_queue               queue;  // where operators queue their work: the stream, unless it is listed
     enum gb_cuda_run       kind;
     bool                   fusing; // nodes of the graph at hand may be taken together
     bool                   failed; // a sticky error: everything is refused
@@ -138,8 +149,8 @@ enum ggml_status gb_cuda_fail(gb_cuda_backend & b, const char * call, cudaError_
 // NULL on failure, reported.
 void * gb_cuda_scratch(gb_cuda_backend & b, size_t bytes);
 
-// Makes room for `size` bytes of it. When that takes another block, it waits for the stream and forgets captured
-// graphs, which point to the old one. False on failure, reported; then there is none.
+// Makes room for `size` bytes of it. When that takes another block, it waits for the stream and forgets
+// executable graphs, which point to the old one. False on failure, reported; then there is none.
 bool gb_cuda_scratch_reserve(gb_cuda_backend & b, size_t size);
 
 // ------------------------------------------------------------------------------------------------------- wrong indices
@@ -216,7 +227,7 @@ bool               gb_cuda_is_view(enum ggml_op op);                            
 
 gb_cuda_graphs * gb_cuda_graphs_new(void); // NULL: no memory
 void             gb_cuda_graphs_free(gb_cuda_graphs * graphs);
-// captured ones; what they point to is about to go away
+// executable ones; what they point to is about to go away
 void             gb_cuda_graphs_forget(gb_cuda_graphs * graphs);
 enum ggml_status gb_cuda_graph_compute(gb_cuda_backend & b, const ggml_cgraph * graph);
 // tensors need no memory yet
@@ -233,9 +244,9 @@ ggml_backend_buffer_type_i gb_cuda_buffer_type_hooks(void);
 gb_cuda_device *           gb_cuda_device_of(const ggml_tensor * tensor); // NULL: not in memory of a CUDA device
 bool                       gb_cuda_is_host(const ggml_tensor * tensor);   // the host may follow its pointer
 
-// Queues a copy between two tensors of the same layout on `stream`; false, without an error: it would take too many
-// pieces.
-bool gb_cuda_copy_layout(const char * device, const ggml_tensor * src, ggml_tensor * dst, cudaStream_t stream,
+// Queues a copy between two tensors of the same layout on `stream` of the device; false, without an error: it would
+// take too many pieces.
+bool gb_cuda_copy_layout(const gb_cuda_device * device, const ggml_tensor * src, ggml_tensor * dst, cudaStream_t stream,
     cudaError_t * error);
 
 ggml_backend_buffer_type_t gb_cuda_host_buffer_type(void);

@@ -158,7 +158,7 @@ static bool queue_copy(gb_cuda_backend & b, const ggml_tensor * src, ggml_tensor
     }
     gb_cuda_on_device on(b.device->id);
     cudaError_t       error;
-    return gb_cuda_copy_layout(b.device->name, src, dst, b.stream, &error) && check_call(b, "copying to", dst, error);
+    return gb_cuda_copy_layout(b.device, src, dst, b.stream, &error) && check_call(b, "copying to", dst, error);
 }
 
 // Only on the device: hosts and other devices would not know when the copy has read or written their memory.
@@ -442,7 +442,7 @@ static ggml_backend_t new_backend(gb_cuda_device * device) {
         gb_cuda_report(device->name, "cudaStreamCreateWithFlags", error);
         return no_backend(b, backend);
     }
-    gb_cuda_reach_peers(device);
+    b->queue         = { b->stream, nullptr, false };
     b->blas          = gb_cuda_blas_new(device, b->stream, b->blas_text);
     backend->iface   = backend_hooks();
     backend->context = b;
@@ -485,14 +485,21 @@ static enum ggml_status get_memory(int device, size_t * free_bytes, size_t * tot
     return error == cudaSuccess ? GGML_STATUS_SUCCESS : gb_cuda_report(d->name, "cudaMemGetInfo", error);
 }
 
+// Pages that may only be read, as those of a mapped model, have to be called so; not every system can do that.
 static enum ggml_status register_host(void * buffer, size_t size) {
-    const cudaError_t error = cudaHostRegister(buffer, size, cudaHostRegisterPortable);
+    const gb_cuda_on_device on    = gb_cuda_on_any_device();
+    cudaError_t             error = cudaHostRegister(buffer, size, cudaHostRegisterPortable);
+    if (error == cudaErrorInvalidValue) {
+        (void) cudaGetLastError();
+        error = cudaHostRegister(buffer, size, cudaHostRegisterPortable | cudaHostRegisterReadOnly);
+    }
     return error == cudaSuccess ? GGML_STATUS_SUCCESS
                                 : gb_cuda_report("ggml_backend_cuda_register_host_buffer", "cudaHostRegister", error);
 }
 
 static enum ggml_status unregister_host(void * buffer) {
-    const cudaError_t error = cudaHostUnregister(buffer);
+    const gb_cuda_on_device on    = gb_cuda_on_any_device();
+    const cudaError_t       error = cudaHostUnregister(buffer);
     return error == cudaSuccess
                ? GGML_STATUS_SUCCESS
                : gb_cuda_report("ggml_backend_cuda_unregister_host_buffer", "cudaHostUnregister", error);

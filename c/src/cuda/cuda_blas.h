@@ -26,7 +26,7 @@ gb_cuda_blas * gb_cuda_blas_new(gb_cuda_device * device, cudaStream_t stream, ch
 void           gb_cuda_blas_free(gb_cuda_blas * blas); // when the stream is idle; NULL is fine
 
 // Queues the product. False: it did not, another kernel must; after an error that stays so, and the backend's text says
-// why.
-bool gb_cuda_blas_run(gb_cuda_blas * blas, const gb_cuda_blas_product & p);
+// why. listed: work is captured, which somebody else may have broken, so that an error there says nothing.
+bool gb_cuda_blas_run(gb_cuda_blas * blas, const gb_cuda_blas_product & p, bool listed);
 
 #endif // GB_CUDA_CUDA_BLAS_H

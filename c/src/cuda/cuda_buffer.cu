@@ -91,19 +91,47 @@ static size_t n_calls(const pieces & p, bool in_rows) {
     return n < 1e9 ? (size_t) n : (size_t) 1e9;
 }
 
-bool gb_cuda_copy_layout(const char * device, const ggml_tensor * src, ggml_tensor * dst, cudaStream_t stream,
+// Rows of a copy: `run` bytes, `pitch` from one to the next, in both tensors.
+struct rows {
+    char *       to;
+    const char * from;
+    size_t       pitch, run, n;
+};
+
+// ends: the devices that the memory is of, where it is of two.
+static cudaError_t queue_rows(const rows & r, const gb_cuda_device * const (&ends)[2], cudaStream_t stream) {
+    if (ends[0] == nullptr || ends[1] == nullptr || ends[0] == ends[1]) {
+        return r.n == 1 ? cudaMemcpyAsync(r.to, r.from, r.run, cudaMemcpyDefault, stream)
+                        : cudaMemcpy2DAsync(r.to, r.pitch, r.from, r.pitch, r.run, r.n, cudaMemcpyDefault, stream);
+    }
+    if (r.n == 1) {
+        return cudaMemcpyPeerAsync(r.to, ends[1]->id, r.from, ends[0]->id, r.run, stream);
+    }
+    cudaMemcpy3DPeerParms p = {};
+    p.srcPtr                = { const_cast<char *>(r.from), r.pitch, r.run, r.n };
+    p.dstPtr                = { r.to, r.pitch, r.run, r.n };
+    p.srcDevice             = ends[0]->id;
+    p.dstDevice             = ends[1]->id;
+    p.extent                = { r.run, r.n, 1 };
+    return cudaMemcpy3DPeerAsync(&p, stream);
+}
+
+bool gb_cuda_copy_layout(const gb_cuda_device * device, const ggml_tensor * src, ggml_tensor * dst, cudaStream_t stream,
     cudaError_t * error) {
     enum { CALLS_MAX = 4096 };
-    (void) device;
     *error = cudaSuccess;
     if (ggml_nelements(src) == 0) {
         return true;
     }
-    const pieces p       = pieces_of(dst);
-    const bool   in_rows = p.n > 0 && p.stride[0] >= p.run;
-    const size_t n       = n_calls(p, in_rows);
+    const gb_cuda_device * const ends[2] = { gb_cuda_device_of(src), gb_cuda_device_of(dst) };
+    const pieces                 p       = pieces_of(dst);
+    const bool                   in_rows = p.n > 0 && p.stride[0] >= p.run && p.stride[0] <= device->pitch_max;
+    const size_t                 n       = n_calls(p, in_rows);
     if (n > CALLS_MAX) {
         return false;
+    }
+    if (ends[0] != nullptr && ends[1] != nullptr && ends[0] != ends[1]) {
+        gb_cuda_reach(ends[0], ends[1]);
     }
     for (size_t i = 0; i < n && *error == cudaSuccess; i++) {
         size_t offset = 0, rest = i;
@@ -111,11 +139,9 @@ bool gb_cuda_copy_layout(const char * device, const ggml_tensor * src, ggml_tens
             offset += rest % (size_t) p.count[d] * p.stride[d];
             rest /= (size_t) p.count[d];
         }
-        char *       to   = static_cast<char *>(dst->data) + offset;
-        const char * from = static_cast<const char *>(src->data) + offset;
-        *error            = in_rows ? cudaMemcpy2DAsync(to, p.stride[0], from, p.stride[0], p.run, (size_t) p.count[0],
-                                          cudaMemcpyDefault, stream)
-                                    : cudaMemcpyAsync(to, from, p.run, cudaMemcpyDefault, stream);
+        const rows r = { static_cast<char *>(dst->data) + offset, static_cast<const char *>(src->data) + offset,
+            in_rows ? p.stride[0] : p.run, p.run, in_rows ? (size_t) p.count[0] : 1 };
+        *error       = queue_rows(r, ends, stream);
     }
     return true;
 }
@@ -155,10 +181,10 @@ static cuda_buffer * context_of(ggml_backend_buffer_t buffer) { return static_ca
 
 static GGML_CALL const char * buffer_name(ggml_backend_buffer_t buffer) { return context_of(buffer)->device->name; }
 
-// Kernels of any stream may still use it.
+// Kernels of any stream may still use it, and copies of any other device that was reached from here.
 static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer) {
     cuda_buffer * b = context_of(buffer);
-    (void) gb_cuda_wait(b->device); // an error is reported to whoever waits for the work that failed
+    gb_cuda_wait_for_users(b->device);
     gb_cuda_pool_free(b->device, b->memory, b->capacity);
     delete b;
 }
@@ -195,7 +221,7 @@ static bool copy_now(gb_cuda_device * device, const ggml_tensor * src, ggml_tens
     bool       possible = true;
     const bool ok       = do_now(device, "copying a tensor", [&](cudaStream_t stream) {
         cudaError_t error;
-        possible = gb_cuda_copy_layout(device->name, src, dst, stream, &error);
+        possible = gb_cuda_copy_layout(device, src, dst, stream, &error);
         return error;
     });
     return possible && ok;
@@ -285,8 +311,10 @@ static GGML_CALL const char * host_name(ggml_backend_buffer_type_t) { return "CU
 static GGML_CALL const char * pinned_name(ggml_backend_buffer_t) { return "CUDA_Host"; }
 
 static GGML_CALL void pinned_free(ggml_backend_buffer_t buffer) {
-    pinned_buffer *   p     = static_cast<pinned_buffer *>(buffer->context);
-    const cudaError_t error = cudaFreeHost(p->memory); // waits for copies that still use it
+    pinned_buffer * p = static_cast<pinned_buffer *>(buffer->context);
+    gb_cuda_wait_for_all(); // copies of any device may still use it
+    const gb_cuda_on_device on    = gb_cuda_on_any_device();
+    const cudaError_t       error = cudaFreeHost(p->memory);
     if (error != cudaSuccess) {
         gb_cuda_report("CUDA_Host", "cudaFreeHost", error);
     }
@@ -328,7 +356,8 @@ static GGML_CALL ggml_backend_buffer_t host_alloc(ggml_backend_buffer_type_t buf
         ggml_report_error(GGML_STATUS_ALLOC_FAILED, "CUDA_Host: no memory for a buffer");
         return nullptr;
     }
-    const cudaError_t error = cudaHostAlloc(&p->memory, size > 0 ? size : 1, cudaHostAllocPortable);
+    const gb_cuda_on_device on    = gb_cuda_on_any_device();
+    const cudaError_t       error = cudaHostAlloc(&p->memory, size > 0 ? size : 1, cudaHostAllocPortable);
     if (error != cudaSuccess) {
         (void) cudaGetLastError();
         ggml_report_error(error == cudaErrorMemoryAllocation ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_DEVICE_ERROR,

@@ -36,10 +36,35 @@ enum ggml_status gb_cuda_report(const char * device, const char * call, cudaErro
         cudaGetErrorName(error));
 }
 
+// Whether the device has its primary context. Making a device current makes one from CUDA 12 on, which takes some
+// hundred megabytes of its memory, so nobody does that to a device that was not asked for. Only the driver knows.
+static bool is_active(int device) {
+    typedef int (*question)(int device, unsigned * flags, int * active);
+    static const question ask = [] {
+        void *                          function = nullptr;
+        cudaDriverEntryPointQueryResult found    = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+        const cudaError_t error =
+            cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &function, 12000, 0, &found);
+#else
+        const cudaError_t error = cudaGetDriverEntryPoint("cuDevicePrimaryCtxGetState", &function, 0, &found);
+#endif
+        (void) cudaGetLastError();
+        const bool there = error == cudaSuccess && found == cudaDriverEntryPointSuccess;
+        return there ? reinterpret_cast<question>(function) : nullptr;
+    }();
+    unsigned flags  = 0;
+    int      active = 0;
+    return ask != nullptr && ask(device, &flags, &active) == 0 && active != 0;
+}
+
 gb_cuda_on_device::gb_cuda_on_device(int id) : previous(-1) {
     int now = -1;
-    if (cudaGetDevice(&now) == cudaSuccess && now != id && cudaSetDevice(id) == cudaSuccess) {
-        previous = now;
+    if (cudaGetDevice(&now) == cudaSuccess && now != id) {
+        const bool active = is_active(now);
+        if (cudaSetDevice(id) == cudaSuccess && active) {
+            previous = now;
+        }
     }
 }
 
@@ -47,6 +72,15 @@ gb_cuda_on_device::~gb_cuda_on_device() {
     if (previous >= 0) {
         (void) cudaSetDevice(previous);
     }
+}
+
+gb_cuda_on_device gb_cuda_on_any_device() {
+    const int n = gb_cuda_device_count();
+    int       i = 0;
+    while (i < n && !is_active(i)) {
+        i++;
+    }
+    return gb_cuda_on_device(i < n ? i : 0);
 }
 
 // ------------------------------------------------------------------------------------------------------------- devices
@@ -69,6 +103,8 @@ struct devices {
     gb_cuda_device device[GGML_CUDA_MAX_DEVICES];
     pool           pools[GGML_CUDA_MAX_DEVICES];
     std::mutex     waits[GGML_CUDA_MAX_DEVICES];
+    std::mutex     reach_lock;
+    bool           reaches[GGML_CUDA_MAX_DEVICES][GGML_CUDA_MAX_DEVICES] = {}; // a copy between them was queued
     std::mutex     code_lock;
     bool           has_code[GGML_CUDA_MAX_DEVICES] = {}; // checked, and there
     int            n                               = 0;
@@ -81,6 +117,7 @@ void describe(gb_cuda_device & d, int id, const cudaDeviceProp & p) {
     d.cc         = p.major * 10 + p.minor;
     d.shared_max = p.sharedMemPerBlockOptin;
     d.l2_bytes   = (size_t) p.l2CacheSize;
+    d.pitch_max  = p.memPitch;
     snprintf(d.name, sizeof(d.name), "CUDA%d", id);
     snprintf(d.description, sizeof(d.description), "%s", p.name);
     d.buft = { gb_cuda_buffer_type_hooks(), &d };
@@ -167,15 +204,45 @@ bool gb_cuda_check_code(gb_cuda_device * device) {
     return true;
 }
 
-void gb_cuda_reach_peers(const gb_cuda_device * device) {
-    gb_cuda_on_device on(device->id);
-    for (int i = 0; i < gb_cuda_device_count(); i++) {
-        int can = 0;
-        if (i != device->id && cudaDeviceCanAccessPeer(&can, device->id, i) == cudaSuccess && can) {
-            (void) cudaDeviceEnablePeerAccess(i, 0); // it may be enabled already
-        }
+static void enable_peer(int device, int peer) {
+    int can = 0;
+    if (cudaDeviceCanAccessPeer(&can, device, peer) == cudaSuccess && can) {
+        gb_cuda_on_device on(device);
+        (void) cudaDeviceEnablePeerAccess(peer, 0); // somebody else may have enabled it
     }
     (void) cudaGetLastError();
+}
+
+void gb_cuda_reach(const gb_cuda_device * a, const gb_cuda_device * b) {
+    devices &                         all = list();
+    const std::lock_guard<std::mutex> held(all.reach_lock);
+    if (!all.reaches[a->id][b->id]) {
+        enable_peer(a->id, b->id);
+        enable_peer(b->id, a->id);
+        all.reaches[a->id][b->id] = all.reaches[b->id][a->id] = true;
+    }
+}
+
+void gb_cuda_wait_for_users(const gb_cuda_device * device) {
+    devices & all = list();
+    for (int i = 0; i < all.n; i++) {
+        bool reaches;
+        {
+            const std::lock_guard<std::mutex> held(all.reach_lock);
+            reaches = all.reaches[device->id][i];
+        }
+        if (i == device->id || reaches) {
+            (void) gb_cuda_wait(&all.device[i]); // an error is reported to whoever waits for the work that failed
+        }
+    }
+}
+
+void gb_cuda_wait_for_all(void) {
+    for (int i = 0; i < gb_cuda_device_count(); i++) {
+        if (is_active(i)) {
+            (void) gb_cuda_wait(gb_cuda_device_get(i));
+        }
+    }
 }
 
 // ---------------------------------------------------------------------------------------------------------------- pool

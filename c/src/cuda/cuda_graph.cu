@@ -1,73 +1,46 @@
 // cuda_graph.cu - running graphs: node by node at first, replayed as a CUDA graph when they come again.
 //
 // What a graph would queue follows from its signature alone: operators, parameters, types, shapes, strides, addresses
-// and who may look, node by node. The first time a signature comes, its nodes are launched; the second time they are
-// captured; from then on the executable graph is launched. A new signature with the operators of one that is executable
-// takes that one's executable graph over, updated.
+// and who may look, node by node. Its shape is what is left without sizes and addresses. The first time a shape comes,
+// its nodes are launched; from the second time on their work is listed (queue.h) and made an executable graph
+// (replay.h), by changing the parameters of one with the same shape where there is one: so the next step of a decoder,
+// whose cache has grown, is one launch. A signature that is executable is launched as it is.
 //
-// Before a graph is launched or captured, a dry run measures its scratch memory, and there is one block of that size:
+// Before a graph is launched or listed, a dry run measures its scratch memory, and there is one block of that size:
 // nothing grows on the way.
 //
-// Invariant: a captured graph refers to scratch memory and to nothing else of ours, so it is forgotten before scratch
-// memory moves.
+// Invariant: an executable graph refers to scratch memory and to nothing else of ours, so it is forgotten before
+// scratch memory moves.
 #include <stdlib.h>
 #include <string.h>
 
 #include <new>
+#include <utility>
 
 #include "cuda.h"
-#include "launch.cuh"
+#include "replay.h"
 
 namespace {
 
-// A growing array of plain things; no memory is a false, not an exception.
-template <class T> struct array {
-    T *    data     = nullptr;
-    size_t n        = 0;
-    size_t capacity = 0;
-
-    bool reserve(size_t wanted) {
-        if (wanted <= capacity) {
-            return true;
-        }
-        const size_t grown = wanted + wanted / 2 + 64;
-        T *          moved = static_cast<T *>(realloc(static_cast<void *>(data), grown * sizeof(T)));
-        if (moved == nullptr) {
-            return false;
-        }
-        data     = moved;
-        capacity = grown;
-        return true;
-    }
-    void swap(array & other) {
-        const array t = *this;
-        *this         = other;
-        other         = t;
-    }
-    void release() {
-        free(static_cast<void *>(data));
-        *this = array();
-    }
-};
-
-struct captured {
-    array<unsigned char> signature;
-    uint64_t             shape; // of the operators alone: what an update needs to agree
-    cudaGraphExec_t      exec;  // NULL: seen once
-    uint64_t             last_use;
+struct remembered {
+    gb_array<unsigned char> signature;
+    uint64_t                shape;
+    gb_replay               replay; // without exec: only seen
+    uint64_t                last_use;
 };
 
 } // namespace
 
 struct gb_cuda_graphs {
-    enum { N = 16 }; // graphs that are remembered
-    captured             entries[N];
-    int                  n     = 0;
-    uint64_t             clock = 0;
-    bool                 on    = true;
-    array<unsigned char> signature; // of the graph at hand
-    array<ggml_tensor *> nodes;
-    gb_cuda_graph_stats  stats = {};
+    enum { N = 32 }; // graphs that are remembered
+    remembered              entries[N];
+    int                     n     = 0;
+    uint64_t                clock = 0;
+    bool                    on    = true;
+    gb_array<unsigned char> signature; // of the graph at hand
+    gb_array<ggml_tensor *> nodes;
+    gb_task_list            list; // its work
+    gb_cuda_graph_stats     stats = {};
 };
 
 // ---------------------------------------------------------------------------------------------------------- signatures
@@ -93,8 +66,8 @@ tensor_key key_of(const ggml_tensor * t) {
 }
 
 struct writer {
-    array<unsigned char> & to;
-    bool                   ok = true;
+    gb_array<unsigned char> & to;
+    bool                      ok = true;
 
     void put(const void * bytes, size_t size) {
         ok = ok && to.reserve(to.n + size);
@@ -136,7 +109,6 @@ uint64_t mix(uint64_t h, uint64_t x) {
     return (h * 0xff51afd7ed558ccdu) | 1; // 0 is no shape
 }
 
-// Graphs of the same shape are likely, not sure, to be updatable into each other: the runtime has the last word.
 uint64_t shape_of(const gb_cuda_graphs & g) {
     uint64_t h = g.nodes.n;
     for (size_t i = 0; i < g.nodes.n; i++) {
@@ -147,9 +119,9 @@ uint64_t shape_of(const gb_cuda_graphs & g) {
     return h;
 }
 
-captured * find_same(gb_cuda_graphs & g) {
+remembered * find_same(gb_cuda_graphs & g) {
     for (int i = 0; i < g.n; i++) {
-        captured & c = g.entries[i];
+        remembered & c = g.entries[i];
         if (c.signature.n == g.signature.n && memcmp(c.signature.data, g.signature.data, g.signature.n) == 0) {
             return &c;
         }
@@ -157,39 +129,53 @@ captured * find_same(gb_cuda_graphs & g) {
     return nullptr;
 }
 
-captured * find_shape(gb_cuda_graphs & g, uint64_t shape) {
-    captured * best = nullptr;
+bool has_seen(const gb_cuda_graphs & g, uint64_t shape) {
+    bool seen = false;
     for (int i = 0; i < g.n; i++) {
-        captured & c = g.entries[i];
-        if (c.exec != nullptr && c.shape == shape && (best == nullptr || c.last_use < best->last_use)) {
+        seen = seen || g.entries[i].shape == shape;
+    }
+    return seen;
+}
+
+// Of the executable graphs that can become the one at hand, the one that was not used for longest.
+remembered * find_like(gb_cuda_graphs & g, uint64_t shape) {
+    remembered * best = nullptr;
+    for (int i = 0; i < g.n; i++) {
+        remembered & c = g.entries[i];
+        if (c.replay.exec != nullptr && c.shape == shape && gb_replay_fits(c.replay, g.list) &&
+            (best == nullptr || c.last_use < best->last_use)) {
             best = &c;
         }
     }
     return best;
 }
 
-void drop(captured & c) {
-    if (c.exec != nullptr) {
-        (void) cudaGraphExecDestroy(c.exec);
-    }
+void drop(remembered & c) {
+    gb_replay_free(c.replay);
     c.signature.release();
-    c = captured();
+    c = remembered();
 }
 
-// Remembers the graph at hand, in place of the one that was not used for longest.
-captured * remember(gb_cuda_graphs & g, uint64_t shape) {
-    captured * c = g.n < gb_cuda_graphs::N ? &g.entries[g.n] : &g.entries[0];
+// What is only seen goes first.
+bool goes_before(const remembered & a, const remembered & b) {
+    const bool a_seen = a.replay.exec == nullptr, b_seen = b.replay.exec == nullptr;
+    return a_seen != b_seen ? a_seen : a.last_use < b.last_use;
+}
+
+// Remembers the graph at hand, in place of another if there are too many.
+remembered * remember(gb_cuda_graphs & g, uint64_t shape) {
+    remembered * c = g.n < gb_cuda_graphs::N ? &g.entries[g.n] : &g.entries[0];
     for (int i = 0; g.n == gb_cuda_graphs::N && i < g.n; i++) {
-        c = g.entries[i].last_use < c->last_use ? &g.entries[i] : c;
+        c = goes_before(g.entries[i], *c) ? &g.entries[i] : c;
     }
     if (g.n < gb_cuda_graphs::N) {
         g.n++;
-        *c = captured();
     } else {
         drop(*c);
     }
     c->signature.swap(g.signature);
-    c->shape = shape;
+    c->shape    = shape;
+    c->last_use = ++g.clock;
     return c;
 }
 
@@ -206,14 +192,16 @@ gb_cuda_graphs * gb_cuda_graphs_new(void) {
 
 void gb_cuda_graphs_forget(gb_cuda_graphs * g) {
     for (int i = 0; i < g->n; i++) {
-        drop(g->entries[i]);
+        gb_replay_free(g->entries[i].replay); // it stays seen, and is made again when it comes
     }
-    g->n = 0;
 }
 
 void gb_cuda_graphs_free(gb_cuda_graphs * g) {
     if (g != nullptr) {
-        gb_cuda_graphs_forget(g);
+        for (int i = 0; i < g->n; i++) {
+            drop(g->entries[i]);
+        }
+        gb_task_list_free(g->list);
         g->signature.release();
         g->nodes.release();
         delete g;
@@ -254,7 +242,7 @@ static enum ggml_status check_node(const gb_cuda_backend & b, const ggml_tensor 
 // The nodes that are computed. All that can be wrong with the graph is found before anything is queued. `placed`: they
 // have memory.
 static enum ggml_status collect(const gb_cuda_backend & b, const ggml_cgraph * graph, bool placed,
-    array<ggml_tensor *> & nodes) {
+    gb_array<ggml_tensor *> & nodes) {
     nodes.n = 0;
     if (!nodes.reserve((size_t) graph->n_nodes)) {
         return ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: no host memory for a graph of %d nodes", b.device->name,
@@ -286,7 +274,7 @@ static int queue_some(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     return n != 0 ? n : op->run(b, nodes.node[i]) == GGML_STATUS_SUCCESS ? 1 : -1;
 }
 
-static enum ggml_status queue_nodes(gb_cuda_backend & b, const array<ggml_tensor *> & list) {
+static enum ggml_status queue_nodes(gb_cuda_backend & b, const gb_array<ggml_tensor *> & list) {
     const gb_cuda_nodes nodes = { list.data, (int) list.n };
     int                 n     = 0;
     for (int i = 0; i < nodes.n && n >= 0; i += n) {
@@ -298,11 +286,11 @@ static enum ggml_status queue_nodes(gb_cuda_backend & b, const array<ggml_tensor
 }
 
 // Queues everything nowhere: what that takes of scratch memory, the same will take.
-static enum ggml_status measure(const gb_cuda_backend & b, const array<ggml_tensor *> & nodes, enum gb_cuda_run kind,
+static enum ggml_status measure(const gb_cuda_backend & b, const gb_array<ggml_tensor *> & nodes, enum gb_cuda_run kind,
     size_t * size) {
     gb_cuda_backend dry           = {};
     dry.device                    = b.device;
-    dry.stream                    = GB_NOWHERE;
+    dry.queue                     = { nullptr, nullptr, true };
     dry.kind                      = kind;
     dry.fusing                    = kind == GB_CUDA_PLAN || b.fusing;
     dry.blas                      = b.blas;
@@ -314,8 +302,8 @@ static enum ggml_status measure(const gb_cuda_backend & b, const array<ggml_tens
 }
 
 enum ggml_status gb_cuda_graph_work_size(const gb_cuda_backend & b, const ggml_cgraph * graph, size_t * size) {
-    array<ggml_tensor *> nodes;
-    enum ggml_status     status = collect(b, graph, false, nodes);
+    gb_array<ggml_tensor *> nodes;
+    enum ggml_status        status = collect(b, graph, false, nodes);
     if (status == GGML_STATUS_SUCCESS) {
         status = measure(b, nodes, GB_CUDA_PLAN, size);
     }
@@ -331,63 +319,60 @@ static enum ggml_status reserve_scratch(gb_cuda_backend & b) {
                                               : GGML_STATUS_ALLOC_FAILED;
 }
 
-// Records what queue_nodes would queue. NULL: it could not be recorded; the graph is launched node by node then.
-static cudaGraph_t capture(gb_cuda_backend & b) {
-    const std::lock_guard<std::mutex> held(gb_cuda_wait_lock(b.device));
-    if (cudaStreamBeginCapture(b.stream, cudaStreamCaptureModeRelaxed) != cudaSuccess) {
-        (void) cudaGetLastError();
-        return nullptr;
-    }
-    const enum ggml_status queued = queue_nodes(b, b.graphs->nodes);
-    cudaGraph_t            graph  = nullptr;
-    const cudaError_t      ended  = cudaStreamEndCapture(b.stream, &graph);
-    if (queued == GGML_STATUS_SUCCESS && ended == cudaSuccess) {
-        return graph;
-    }
-    if (graph != nullptr) {
-        (void) cudaGraphDestroy(graph);
-    }
-    (void) cudaGetLastError();
-    return nullptr;
+// Lists what queue_nodes would queue. False: it could not be listed; the graph is launched node by node then.
+static bool list_work(gb_cuda_backend & b) {
+    gb_cuda_graphs & g = *b.graphs;
+    gb_task_list_clear(g.list);
+    b.queue.list                  = &g.list;
+    const enum ggml_status listed = queue_nodes(b, g.nodes);
+    b.queue.list                  = nullptr;
+    return listed == GGML_STATUS_SUCCESS && !g.list.broken && g.list.tasks.n > 0;
 }
 
-// Makes `c` executable: by updating `like`, which loses it, or, when that is NULL, from nothing. False: c stays as it
-// was.
-static bool make_executable(gb_cuda_backend & b, captured & c, captured * like) {
-    cudaGraph_t graph = capture(b);
-    if (graph == nullptr) {
-        return false;
+// Makes what is listed executable; c's own graph, if it has one, fits. False: c has none then.
+static bool make_executable(gb_cuda_graphs & g, remembered & c) {
+    if (c.replay.exec != nullptr && gb_replay_update(c.replay, g.list)) {
+        g.stats.n_updated++;
+        return true;
     }
-    gb_cuda_graph_stats &         stats = b.graphs->stats;
-    cudaGraphExecUpdateResultInfo info;
-    if (like == nullptr) {
-        if (cudaGraphInstantiate(&c.exec, graph, 0) != cudaSuccess) {
-            c.exec = nullptr;
-        }
-        stats.n_captured += c.exec != nullptr;
-    } else if (cudaGraphExecUpdate(like->exec, graph, &info) == cudaSuccess) {
-        c.exec     = like->exec;
-        like->exec = nullptr;
-        stats.n_updated++;
-    } else {
-        like->shape = 0; // other kernels, though the operators agree: not tried again
-    }
-    if (c.exec == nullptr) {
-        (void) cudaGetLastError();
-    }
-    (void) cudaGraphDestroy(graph);
-    return c.exec != nullptr;
+    const bool made = gb_replay_make(c.replay, g.list);
+    g.stats.n_captured += made;
+    return made;
 }
 
-static enum ggml_status launch(gb_cuda_backend & b, captured & c) {
+static enum ggml_status launch(gb_cuda_backend & b, remembered & c) {
     c.last_use = ++b.graphs->clock;
-    GB_CUDA_TRY(b, cudaGraphLaunch(c.exec, b.stream));
+    GB_CUDA_TRY(b, cudaGraphLaunch(c.replay.exec, b.stream));
     return GGML_STATUS_SUCCESS;
 }
 
 static enum ggml_status queue_eagerly(gb_cuda_backend & b) {
     b.graphs->stats.n_eager++;
     return queue_nodes(b, b.graphs->nodes);
+}
+
+// The graph at hand, executable; NULL: it is launched node by node.
+static remembered * executable(gb_cuda_backend & b) {
+    gb_cuda_graphs & g     = *b.graphs;
+    const uint64_t   shape = shape_of(g);
+    remembered *     same  = find_same(g);
+    if (same == nullptr && !has_seen(g, shape)) {
+        remember(g, shape);
+        return nullptr;
+    }
+    if (!list_work(b)) {
+        return nullptr;
+    }
+    if (same == nullptr) {
+        remembered * like  = find_like(g, shape);
+        gb_replay    taken = {};
+        if (like != nullptr) {
+            std::swap(taken, like->replay);
+        }
+        same         = remember(g, shape);
+        same->replay = taken;
+    }
+    return make_executable(g, *same) ? same : nullptr;
 }
 
 enum ggml_status gb_cuda_graph_compute(gb_cuda_backend & b, const ggml_cgraph * graph) {
@@ -397,10 +382,10 @@ enum ggml_status gb_cuda_graph_compute(gb_cuda_backend & b, const ggml_cgraph * 
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    b.fusing         = ggml_graph_get_fusion();
-    const bool worth = g.on && g.nodes.n > FEW && write_signature(g, b.fusing);
-    captured * same  = worth ? find_same(g) : nullptr;
-    if (same != nullptr && same->exec != nullptr) {
+    b.fusing           = ggml_graph_get_fusion();
+    const bool   worth = g.on && g.nodes.n > FEW && write_signature(g, b.fusing);
+    remembered * same  = worth ? find_same(g) : nullptr;
+    if (same != nullptr && same->replay.exec != nullptr) {
         g.stats.n_replayed++;
         return launch(b, *same);
     }
@@ -408,22 +393,6 @@ enum ggml_status gb_cuda_graph_compute(gb_cuda_backend & b, const ggml_cgraph * 
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    if (!worth) {
-        return queue_eagerly(b);
-    }
-    same            = find_same(g); // all may have been forgotten
-    captured * like = nullptr;
-    if (same == nullptr) { // new; as the next step of a decoder is, whose cache has grown
-        const uint64_t shape = shape_of(g);
-        like                 = find_shape(g, shape);
-        same                 = remember(g, shape);
-        same->last_use       = ++g.clock;
-        if (like == nullptr || like->exec == nullptr) {
-            return queue_eagerly(b);
-        }
-    }
-    if (!make_executable(b, *same, like)) {
-        return gb_cuda_is_usable(b) ? queue_eagerly(b) : GGML_STATUS_DEVICE_ERROR;
-    }
-    return launch(b, *same);
+    same = worth ? executable(b) : nullptr;
+    return same != nullptr ? launch(b, *same) : queue_eagerly(b);
 }

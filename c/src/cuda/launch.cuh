@@ -31,15 +31,12 @@
 
 #define GB_WARP 32
 
-// Kernel by name, with template arguments in parentheses: GB_LAUNCH((scale<float, 4>), grid, block, 0, b.stream, x, y,
-// n). Grid and block are dim3 or a number.
-#define GB_LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
-    ((stream) == GB_NOWHERE                                       \
-            ? cudaSuccess                                         \
-            : gb_launch(#kernel, kernel, dim3(grid), dim3(block), (size_t) (shared_bytes), stream, __VA_ARGS__))
+#include "queue.h"
 
-// The stream of a dry run: what is queued there is not (cuda_graph.cu).
-#define GB_NOWHERE ((cudaStream_t) ~(uintptr_t) 0)
+// Kernel by name, with template arguments in parentheses: GB_LAUNCH((scale<float, 4>), grid, block, 0, b.queue, x, y,
+// n). Grid and block are dim3 or a number.
+#define GB_LAUNCH(kernel, grid, block, shared_bytes, queue, ...) \
+    gb_launch(#kernel, kernel, dim3(grid), dim3(block), (size_t) (shared_bytes), queue, __VA_ARGS__)
 
 #ifdef GB_CUDA_EMULATED
 #    include "device.h"
@@ -48,6 +45,18 @@
 #endif
 
 // --------------------------------------------------------------------------------------------------- the same for both
+
+// The arguments become what the kernel's parameters are.
+template <class... P, class... A>
+inline cudaError_t gb_launch(const char * name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
+    const gb_queue & queue, A... args) {
+    gb_know_kernel(name, kernel);
+    return [&](P... values) {
+        void *       pointers[] = { (void *) &values... };
+        const size_t sizes[]    = { sizeof(values)... };
+        return gb_queue_kernel(queue, { (const void *) kernel, grid, block, shared, pointers, sizes, sizeof...(P) });
+    }((P) args...);
+}
 
 #define GB_DEVICE static __device__ __forceinline__
 #define GB_KERNEL static __global__ void

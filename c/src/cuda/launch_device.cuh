@@ -16,22 +16,7 @@
     extern __shared__ __align__(1024) unsigned char gb_dynamic_shared_memory[]; \
     type * const                                    name = reinterpret_cast<type *>(gb_dynamic_shared_memory)
 
-// More shared memory than every device has must be asked for, once a kernel; asking again is cheap.
-template <class... P, class... A>
-inline cudaError_t gb_launch(const char *, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-    cudaStream_t stream, A... args) {
-    if (shared > 48 * 1024) {
-        const cudaError_t error =
-            cudaFuncSetAttribute((const void *) kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int) shared);
-        if (error != cudaSuccess) {
-            return error;
-        }
-    }
-    return [&](P... values) {
-        void * pointers[] = { (void *) &values... };
-        return cudaLaunchKernel((const void *) kernel, grid, block, pointers, shared, stream);
-    }((P) args...);
-}
+template <class... P> inline void gb_know_kernel(const char *, void (*)(P...)) {} // the runtime knows it
 
 // ---- numbers
 
@@ -55,8 +40,21 @@ static __device__ __forceinline__ float2 gb_unpack_half2(uint32_t u) {
     return __half22float2(*reinterpret_cast<const __half2 *>(&u));
 }
 
+static __device__ __forceinline__ uint32_t gb_prmt(uint32_t a, uint32_t b, uint32_t select) { // as in the PTX manual
+    uint32_t d;
+    asm("prmt.b32 %0, %1, %2, %3;\n" : "=r"(d) : "r"(a), "r"(b), "r"(select));
+    return d;
+}
+
 // c + the sum of four products of signed bytes.
 static __device__ __forceinline__ int gb_dp4a(int a, int b, int c) { return __dp4a(a, b, c); }
+
+// The same, with the bytes of a without a sign.
+static __device__ __forceinline__ int gb_dp4a_unsigned(uint32_t a, int b, int c) {
+    int d;
+    asm("dp4a.u32.s32 %0, %1, %2, %3;\n" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
 
 static __device__ __forceinline__ void gb_needs_code(int) {}
 
@@ -88,7 +86,7 @@ template <class T> static __device__ __forceinline__ T gb_atomic_max(T * p, T x)
 }
 
 // ---- asynchronous copies into shared memory: 16 bytes, both addresses 16-aligned, the last 16 - bytes of them zeros;
-// or 4
+// or 8, or 4
 
 static __device__ __forceinline__ uint32_t gb_shared_address(const void * p) {
     return (uint32_t) __cvta_generic_to_shared(p);
@@ -109,6 +107,20 @@ static __device__ __forceinline__ void gb_cp_async_16(void * shared, const void 
         }
     }
     *(uint4 *) shared = v;
+#endif
+}
+
+static __device__ __forceinline__ void gb_cp_async_8(void * shared, const void * global, int bytes = 8) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;\n" ::"r"(gb_shared_address(shared)), "l"(global),
+        "r"(bytes)
+        : "memory");
+#else
+    uint64_t v = 0;
+    for (int i = 0; i < bytes; i++) {
+        v |= (uint64_t) ((const unsigned char *) global)[i] << (8 * i);
+    }
+    *(uint64_t *) shared = v;
 #endif
 }
 

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include <functional>
+#include <vector>
 
 #include "emulation.h"
 
@@ -99,24 +100,57 @@ enum cudaStreamCaptureMode {
 enum cudaDeviceAttr {
     cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
 };
-enum cudaGraphExecUpdateResult { cudaGraphExecUpdateSuccess, cudaGraphExecUpdateError };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
 enum cudaMemoryType { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice, cudaMemoryTypeManaged };
 
 typedef struct gb_emu_stream *     cudaStream_t;
 typedef struct gb_emu_event *      cudaEvent_t;
 typedef struct gb_emu_graph *      cudaGraph_t;
 typedef struct gb_emu_graph_exec * cudaGraphExec_t;
-typedef void *                     cudaGraphNode_t;
+typedef struct gb_emu_node *       cudaGraphNode_t;
 
-struct cudaGraphExecUpdateResultInfo {
-    enum cudaGraphExecUpdateResult result;
-    cudaGraphNode_t                errorNode, errorFromNode;
+struct cudaKernelNodeParams {
+    void *   func;
+    dim3     gridDim, blockDim;
+    unsigned sharedMemBytes;
+    void **  kernelParams;
+    void **  extra;
+};
+
+struct cudaMemsetParams {
+    void *   dst;
+    size_t   pitch;
+    unsigned value, elementSize;
+    size_t   width, height;
+};
+
+struct cudaPitchedPtr {
+    void * ptr;
+    size_t pitch, xsize, ysize;
+};
+struct cudaExtent {
+    size_t width, height, depth;
+};
+struct cudaPos {
+    size_t x, y, z;
+};
+struct cudaMemcpy3DPeerParms {
+    void *         srcArray;
+    cudaPos        srcPos;
+    cudaPitchedPtr srcPtr;
+    int            srcDevice;
+    void *         dstArray;
+    cudaPos        dstPos;
+    cudaPitchedPtr dstPtr;
+    int            dstDevice;
+    cudaExtent     extent;
 };
 
 struct cudaDeviceProp {
     char   name[256];
     int    major, minor, multiProcessorCount, l2CacheSize;
-    size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin;
+    size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin, memPitch;
 };
 
 struct cudaFuncAttributes {
@@ -169,14 +203,35 @@ cudaError_t  cudaEventSynchronize(cudaEvent_t event);
 cudaError_t  cudaEventElapsedTime(float * ms, cudaEvent_t start, cudaEvent_t end);
 cudaError_t  cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t  cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t * graph);
-cudaError_t  cudaGraphInstantiate(cudaGraphExec_t * exec, cudaGraph_t graph, unsigned long long flags);
-cudaError_t  cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResultInfo * info);
-cudaError_t  cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
-cudaError_t  cudaGraphDestroy(cudaGraph_t graph);
-cudaError_t  cudaGraphExecDestroy(cudaGraphExec_t exec);
+cudaError_t  cudaGraphCreate(cudaGraph_t * graph, unsigned flags);
+cudaError_t  cudaGraphAddKernelNode(cudaGraphNode_t * node, cudaGraph_t graph, const cudaGraphNode_t * after, size_t n,
+    const cudaKernelNodeParams * parameters);
+cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t * node, cudaGraph_t graph, const cudaGraphNode_t * after, size_t n,
+    void * to, const void * from, size_t size, cudaMemcpyKind kind);
+cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t * node, cudaGraph_t graph, const cudaGraphNode_t * after, size_t n,
+    const cudaMemsetParams * parameters);
+cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t * node, cudaGraph_t graph, const cudaGraphNode_t * after,
+    size_t n, cudaGraph_t child);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t * exec, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+    const cudaKernelNodeParams * parameters);
+cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t exec, cudaGraphNode_t node, void * to, const void * from,
+    size_t size, cudaMemcpyKind kind);
+cudaError_t cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+    const cudaMemsetParams * parameters);
+cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, cudaGraph_t child);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+cudaError_t cudaLaunchKernel(const void * function, dim3 grid, dim3 block, void ** values, size_t shared,
+    cudaStream_t stream);
+cudaError_t cudaFuncSetAttribute(const void * function, enum cudaFuncAttribute attribute, int value);
+cudaError_t cudaGetDriverEntryPointByVersion(const char * symbol, void ** function, unsigned version,
+    unsigned long long flags, enum cudaDriverEntryPointQueryResult * status);
+cudaError_t cudaMemcpy3DPeerAsync(const cudaMemcpy3DPeerParms * parameters, cudaStream_t stream);
 
-// Queues a kernel: `body` runs once a thread. `function` says which kernel it is.
-cudaError_t gb_emu_launch(const char * name, const void * function, dim3 grid, dim3 block, size_t shared,
-    cudaStream_t stream, std::function<void()> body);
+// Calls a kernel, once a thread, with pointers to the values of its parameters.
+typedef void (*gb_emu_caller)(const void * function, void ** values);
+void gb_emu_know_kernel(const char * name, const void * function, std::vector<size_t> sizes, gb_emu_caller call);
 
 #endif // GB_EMULATED_CUDA_RUNTIME_H

@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include <tuple>
+#include <utility>
 
 #include "cuda_runtime.h"
 
@@ -38,12 +38,17 @@ void * gb_emu_dynamic_shared(void);
     type * const      name         = static_cast<type *>(gb_emu_shared(&gb_id_##name, sizeof(type) * (count), #name))
 #define GB_DYNAMIC_SHARED(type, name) type * const name = static_cast<type *>(gb_emu_dynamic_shared())
 
-template <class... P, class... A>
-inline cudaError_t gb_launch(const char * name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
-    cudaStream_t stream, A... args) {
-    const std::tuple<P...> values((P) args...);
-    return gb_emu_launch(name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream,
-        [=] { std::apply(kernel, values); });
+template <class... P, size_t... I>
+inline void gb_emu_call(void (*kernel)(P...), void ** values, std::index_sequence<I...>) {
+    kernel(*static_cast<P *>(values[I])...);
+}
+
+template <class... P> inline void gb_know_kernel(const char * name, void (*kernel)(P...)) {
+    gb_emu_know_kernel(name, reinterpret_cast<const void *>(kernel), { sizeof(P)... },
+        [](const void * function, void ** values) {
+            gb_emu_call(reinterpret_cast<void (*)(P...)>(const_cast<void *>(function)), values,
+                std::index_sequence_for<P...>());
+        });
 }
 
 // ---- numbers
@@ -77,6 +82,12 @@ static inline float2 gb_unpack_half2(uint32_t u) {
 static inline int gb_dp4a(int a, int b, int c) {
     for (int i = 0; i < 4; i++) {
         c = (int) ((unsigned) c + (unsigned) ((int8_t) (a >> (8 * i)) * (int8_t) (b >> (8 * i))));
+    }
+    return c;
+}
+static inline int gb_dp4a_unsigned(uint32_t a, int b, int c) {
+    for (int i = 0; i < 4; i++) {
+        c = (int) ((unsigned) c + (unsigned) ((int) (a >> (8 * i) & 255) * (int8_t) (b >> (8 * i))));
     }
     return c;
 }
@@ -153,6 +164,7 @@ template <class T> static inline T gb_atomic_max(T * p, T x) {
 // ---- asynchronous copies, matrices, products: matrix.cpp
 
 void                                      gb_cp_async_16(void * shared, const void * global, int bytes = 16);
+void                                      gb_cp_async_8(void * shared, const void * global, int bytes = 8);
 void                                      gb_cp_async_4(void * shared, const void * global, int bytes = 4);
 void                                      gb_cp_async_commit(void);
 void                                      gb_emu_cp_async_wait(int pending);

@@ -30,13 +30,22 @@ void gb_emu_fail(const char * function, int after, int error);
 void gb_emu_fail_kernel(int after);
 void gb_emu_reset(void); // devices work again after sticky errors; nothing fails
 
+// Somebody else in the process synchronizes the device all the time: before each call that needs one, as if in between.
+void gb_emu_set_neighbour(int on);
+void gb_emu_set_pitch_max(size_t bytes); // of copies of rows; before the devices are listed
+int  gb_emu_has_context(int device);     // the primary one
+int  gb_emu_has_peer(int device, int peer);
+
 // Queues work of a library on a stream, as a kernel would be: `run` with a copy of the `size` bytes at `argument`. A
 // cudaError_t.
 int gb_emu_queue(void * stream, void (*run)(const void * argument), const void * argument, size_t size);
 
 struct gb_emu_counts {
-    uint64_t launches, graph_launches, graph_nodes, copies, allocations; // since the start
-    uint64_t live_device, live_host, live_objects;                       // allocations; streams, events, graphs
+    uint64_t launches, graph_launches, graph_nodes, copies, allocations; // since the start; launches: that were run
+    uint64_t updates;                                                    // nodes of executable graphs that were changed
+    uint64_t neighbour_errors;                     // calls of the neighbour that failed because of us
+    uint64_t shared_lowered;                       // times that a kernel was given less shared memory than it had
+    uint64_t live_device, live_host, live_objects; // allocations; streams, events, graphs
 };
 struct gb_emu_counts gb_emu_count(void);
 // of kernels with this in their names, as the source has them in GB_LAUNCH

@@ -71,6 +71,8 @@ static void add_copy(void * to, const void * from, int size, int bytes) {
 
 void gb_cp_async_16(void * shared, const void * global, int bytes) { add_copy(shared, global, 16, bytes); }
 
+void gb_cp_async_8(void * shared, const void * global, int bytes) { add_copy(shared, global, 8, bytes); }
+
 void gb_cp_async_4(void * shared, const void * global, int bytes) { add_copy(shared, global, 4, bytes); }
 
 void gb_cp_async_commit(void) {

@@ -8,7 +8,9 @@
 // documentation of the real one says.
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include <algorithm>
 #include <chrono>
 #include <list>
 #include <map>
@@ -17,11 +19,15 @@
 
 #include "block.h"
 
+// kernels' names, which structures of the runtime have, too
+#undef gridDim
+#undef blockDim
+
 namespace {
 
 constexpr unsigned char unwritten = 0xff; // NaN
 
-enum class kind { KERNEL, COPY, RECORD, WAIT, GRAPH };
+enum class kind { KERNEL, COPY, CLEAR, RECORD, WAIT, GRAPH };
 
 struct step {
     enum kind                    what;
@@ -33,19 +39,30 @@ struct step {
 
 struct device {
     size_t      total = (size_t) 1 << 30, used = 0;
-    cudaError_t sticky = cudaSuccess;
+    cudaError_t sticky  = cudaSuccess;
+    bool        context = false; // the primary context is there
+    unsigned    peers   = 0;     // devices whose memory it may follow: a bit each
+};
+
+struct kernel {
+    std::string         name;
+    std::vector<size_t> sizes; // of its parameters
+    gb_emu_caller       call;
+    size_t              shared[16]; // what a block may ask for, by device; 0: what nobody has to ask for
 };
 
 struct allocation {
     size_t size;
     int    device; // -1: host
     bool   registered;
+    bool   read_only; // registered so
 };
 
 std::recursive_mutex               lock;
 std::vector<device>                devices(2);
 int                                capability = 90, code = 90;
 std::map<const char *, allocation> memory;
+std::map<const void *, kernel>     kernels;
 std::list<gb_emu_stream *>         streams;
 gb_emu_random                      order{ 1 };
 gb_emu_counts                      counts;
@@ -54,6 +71,8 @@ std::string                        failing;
 int                                failing_after;
 cudaError_t                        failing_with;
 int                                kernel_fails_after = -1;
+bool                               neighbour;
+size_t                             pitch_max = 0x7fffffff;
 thread_local int                   current_device;
 thread_local cudaError_t           last = cudaSuccess;
 
@@ -71,11 +90,24 @@ struct gb_emu_event {
     int64_t  ns    = 0;
     bool     timed = false;
 };
+struct gb_emu_node {
+    step                       what;
+    std::vector<gb_emu_node *> after;
+    std::vector<step>          child; // what a library queued
+};
 struct gb_emu_graph {
-    std::vector<step> steps;
+    std::vector<std::unique_ptr<gb_emu_node>> nodes;
+};
+struct gb_emu_work { // a node of an executable graph
+    const gb_emu_node * node;
+    step                what;
+    std::vector<size_t> after;
+    std::vector<step>   child;
 };
 struct gb_emu_graph_exec {
-    std::shared_ptr<std::vector<step>> steps; // shared with launches that are on their way
+    std::shared_ptr<std::vector<gb_emu_work>> work; // shared with launches that are on their way
+    gb_emu_graph *                            of;   // NULL: destroyed, and with it the names of the nodes
+    bool                                      broken = false;
 };
 
 namespace {
@@ -94,8 +126,25 @@ cudaError_t result(cudaError_t error) {
     return error;
 }
 
-// Every call of the interface begins so: injected errors, and those of the device that stay.
+// Somebody else in the process, another library, synchronizes the device.
+void let_neighbour_synchronize() {
+    for (gb_emu_stream * s : streams) {
+        if (s->device == current_device && s->capturing) {
+            s->broken = true;
+            counts.neighbour_errors++;
+        }
+    }
+}
+
+// Every call of the interface that needs a device begins so: it makes the primary context. Injected errors, and those
+// of the device that stay.
 cudaError_t enter(const char * function) {
+    if (current_device < (int) devices.size()) {
+        devices[(size_t) current_device].context = true;
+    }
+    if (neighbour) {
+        let_neighbour_synchronize();
+    }
     if (!failing.empty() && failing == function && failing_after-- == 0) {
         failing.clear();
         if (failing_with == cudaErrorIllegalAddress || failing_with == cudaErrorLaunchFailure) {
@@ -147,6 +196,12 @@ void run_step(gb_emu_stream & s) {
     } else if (next.run && d.sticky == cudaSuccess) {
         d.sticky = next.run();
     }
+}
+
+// Work on memory that was given back while it was queued.
+cudaError_t illegal(const char * what) {
+    fprintf(stderr, "emulation: %s, which was freed or unregistered before that was done\n", what);
+    return cudaErrorIllegalAddress;
 }
 
 // Runs until `done`. A queue that waits for what nobody will do is our caller's bug, or ours.
@@ -263,12 +318,32 @@ cudaError_t cudaSetDevice(int device) {
     if (device < 0 || device >= (int) devices.size()) {
         return result(cudaErrorInvalidDevice);
     }
-    current_device = device;
+    current_device                   = device;
+    devices[(size_t) device].context = true; // since CUDA 12
     return cudaSuccess;
 }
 
+static int primary_context_state(int device, unsigned * flags, int * active) {
+    guard held(lock);
+    if (device < 0 || device >= (int) devices.size()) {
+        return 101;
+    }
+    *flags  = 0;
+    *active = devices[(size_t) device].context;
+    return 0;
+}
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char * symbol, void ** function, unsigned, unsigned long long,
+    enum cudaDriverEntryPointQueryResult * status) {
+    const bool known = strcmp(symbol, "cuDevicePrimaryCtxGetState") == 0;
+    *function        = known ? reinterpret_cast<void *>(primary_context_state) : nullptr;
+    *status          = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    return cudaSuccess;
+}
+
+// Makes no context.
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp * p, int id) {
-    ENTER();
+    guard held(lock);
     if (id < 0 || id >= (int) devices.size()) {
         return result(cudaErrorInvalidDevice);
     }
@@ -277,6 +352,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp * p, int id) {
     p->major                  = capability / 10;
     p->minor                  = capability % 10;
     p->multiProcessorCount    = 4;
+    p->memPitch               = pitch_max;
     p->l2CacheSize            = 1 << 18;
     p->totalGlobalMem         = devices[(size_t) id].total;
     p->sharedMemPerBlock      = 48 * 1024;
@@ -306,14 +382,39 @@ cudaError_t cudaDeviceSynchronize(void) {
     return result(error != cudaSuccess ? error : devices[(size_t) current_device].sticky);
 }
 
-cudaError_t cudaDeviceCanAccessPeer(int * can, int a, int b) {
+cudaError_t cudaFuncSetAttribute(const void * function, enum cudaFuncAttribute attribute, int value) {
     ENTER();
+    cudaDeviceProp p;
+    (void) cudaGetDeviceProperties(&p, current_device);
+    auto found = kernels.find(function);
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || found == kernels.end() || value < 0 ||
+        (size_t) value > p.sharedMemPerBlockOptin) {
+        return result(cudaErrorInvalidValue);
+    }
+    size_t & shared = found->second.shared[current_device];
+    counts.shared_lowered += (size_t) value < shared; // under the feet of who asked for more
+    shared = (size_t) value;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int * can, int a, int b) {
+    guard held(lock);
     *can = a != b;
     return cudaSuccess;
 }
 
-cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) {
+// Makes the peer's context, too.
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
     ENTER();
+    if (peer < 0 || peer >= (int) devices.size() || peer == current_device) {
+        return result(cudaErrorInvalidDevice);
+    }
+    devices[(size_t) peer].context = true;
+    unsigned & peers               = devices[(size_t) current_device].peers;
+    if (peers >> peer & 1) {
+        return result(cudaErrorPeerAccessAlreadyEnabled);
+    }
+    peers |= 1u << peer;
     return cudaSuccess;
 }
 
@@ -337,7 +438,7 @@ static cudaError_t allocate(void ** out, size_t size, int id) {
         return result(cudaErrorMemoryAllocation);
     }
     memset(p, unwritten, size);
-    memory[p] = { size, id, false };
+    memory[p] = { size, id, false, false };
     if (d) {
         d->used += size;
     }
@@ -388,20 +489,40 @@ cudaError_t cudaHostAlloc(void ** out, size_t size, unsigned) {
     return allocate(out, size, -1);
 }
 
+// Waits for nothing: the documentation does not say that it does.
 cudaError_t cudaFreeHost(void * p) {
     guard held(lock);
+    devices[(size_t) current_device].context = true;
     return release(p, false);
 }
 
-cudaError_t cudaHostRegister(void * p, size_t size, unsigned) {
+// Whether all pages of it may be written, as the operating system has them.
+static bool is_writable(const void * p, size_t size) {
+    FILE * maps = fopen("/proc/self/maps", "r");
+    if (maps == nullptr) {
+        return true;
+    }
+    const unsigned long first = (unsigned long) p, last = first + size;
+    unsigned long       begin, end;
+    char                rights[5];
+    bool                writable = true;
+    while (fscanf(maps, "%lx-%lx %4s%*[^\n]", &begin, &end, rights) == 3) {
+        writable = writable && (end <= first || begin >= last || rights[1] == 'w');
+    }
+    fclose(maps);
+    return writable;
+}
+
+cudaError_t cudaHostRegister(void * p, size_t size, unsigned flags) {
     ENTER();
-    if (p == nullptr || size == 0) {
+    const bool read_only = (flags & cudaHostRegisterReadOnly) != 0;
+    if (p == nullptr || size == 0 || (!read_only && !is_writable(p, size))) {
         return result(cudaErrorInvalidValue);
     }
     if (find(p, 1) != nullptr) {
         return result(cudaErrorHostMemoryAlreadyRegistered);
     }
-    memory[static_cast<char *>(p)] = { size, -1, true };
+    memory[static_cast<char *>(p)] = { size, -1, true, read_only };
     return cudaSuccess;
 }
 
@@ -430,7 +551,13 @@ static cudaError_t copy_rows(char * to, size_t to_pitch, const char * from, size
     if (from_a == nullptr && find(from, 1) != nullptr) {
         return result(cudaErrorInvalidValue);
     }
+    if (to_a != nullptr && to_a->read_only) {
+        return result(cudaErrorInvalidValue);
+    }
     auto move = [=](const char * source, size_t pitch) {
+        if (to_a != nullptr && find(to, to_span) == nullptr) {
+            return illegal("a copy to memory");
+        }
         for (size_t i = 0; i < height; i++) {
             memmove(to + i * to_pitch, source + i * pitch, width);
         }
@@ -446,7 +573,7 @@ static cudaError_t copy_rows(char * to, size_t to_pitch, const char * from, size
         auto staged = std::make_shared<std::vector<char>>(from, from + from_span);
         s.run       = [=] { return move(staged->data(), from_pitch); };
     } else {
-        s.run = [=] { return move(from, from_pitch); };
+        s.run = [=] { return find(from, from_span) == nullptr ? illegal("a copy of memory") : move(from, from_pitch); };
     }
     counts.copies++;
     const cudaError_t error = submit(stream, std::move(s));
@@ -474,11 +601,36 @@ cudaError_t cudaMemcpyPeerAsync(void * to, int to_device, const void * from, int
 cudaError_t cudaMemcpy2DAsync(void * to, size_t to_pitch, const void * from, size_t from_pitch, size_t width,
     size_t height, cudaMemcpyKind, cudaStream_t stream) {
     ENTER();
-    if (width > to_pitch || width > from_pitch) {
-        return result(cudaErrorInvalidValue);
+    const allocation *a = find(to, 1), *b = find(from, 1);
+    if (width > to_pitch || width > from_pitch || to_pitch > pitch_max || from_pitch > pitch_max ||
+        (a && b && a->device >= 0 && b->device >= 0 && a->device != b->device)) {
+        return result(cudaErrorInvalidValue); // between devices there is cudaMemcpy3DPeerAsync
     }
     return copy_rows(static_cast<char *>(to), to_pitch, static_cast<const char *>(from), from_pitch, width, height,
         stream);
+}
+
+cudaError_t cudaMemcpy3DPeerAsync(const cudaMemcpy3DPeerParms * p, cudaStream_t stream) {
+    ENTER();
+    const cudaPitchedPtr &to = p->dstPtr, &from = p->srcPtr;
+    const allocation *    a = find(to.ptr, 1), *b = find(from.ptr, 1);
+    if (a == nullptr || b == nullptr || a->device != p->dstDevice || b->device != p->srcDevice ||
+        p->extent.depth != 1 || p->extent.width > to.pitch || p->extent.width > from.pitch || to.pitch > pitch_max ||
+        from.pitch > pitch_max) {
+        return result(cudaErrorInvalidValue);
+    }
+    return copy_rows(static_cast<char *>(to.ptr), to.pitch, static_cast<const char *>(from.ptr), from.pitch,
+        p->extent.width, p->extent.height, stream);
+}
+
+static std::function<cudaError_t()> setter(void * to, int value, size_t size) {
+    return [=] {
+        if (!is_on_device(to, size)) {
+            return illegal("setting of memory");
+        }
+        memset(to, value, size);
+        return cudaSuccess;
+    };
 }
 
 cudaError_t cudaMemsetAsync(void * to, int value, size_t size, cudaStream_t stream) {
@@ -486,10 +638,7 @@ cudaError_t cudaMemsetAsync(void * to, int value, size_t size, cudaStream_t stre
     if (!is_on_device(to, size)) {
         return result(cudaErrorInvalidValue);
     }
-    return result(submit(stream, { kind::COPY, nullptr, [=] {
-                                      memset(to, value, size);
-                                      return cudaSuccess;
-                                  } }));
+    return result(submit(stream, { kind::COPY, nullptr, setter(to, value, size) }));
 }
 
 // -------------------------------------------------------------------------------------------------- streams and events
@@ -597,52 +746,165 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t * out) {
     if (s->broken) {
         return result(cudaErrorStreamCaptureInvalidated);
     }
-    *out = new gb_emu_graph{ std::move(s->captured) };
+    gb_emu_graph * graph = new gb_emu_graph;
+    for (step & what : s->captured) {
+        graph->nodes.emplace_back(new gb_emu_node{ std::move(what), {}, {} });
+        if (graph->nodes.size() > 1) {
+            graph->nodes.back()->after.push_back(graph->nodes[graph->nodes.size() - 2].get());
+        }
+    }
     s->captured.clear();
     counts.live_objects++;
+    *out = graph;
     return cudaSuccess;
+}
+
+cudaError_t cudaGraphCreate(cudaGraph_t * out, unsigned) {
+    ENTER();
+    *out = new gb_emu_graph;
+    counts.live_objects++;
+    return cudaSuccess;
+}
+
+static std::list<gb_emu_graph_exec *> execs; // that exist
+
+static cudaError_t add_node(cudaGraphNode_t * out, cudaGraph_t graph, const cudaGraphNode_t * after, size_t n,
+    step what, std::vector<step> child = {}) {
+    std::unique_ptr<gb_emu_node> node(new gb_emu_node{ std::move(what), {}, std::move(child) });
+    for (size_t i = 0; i < n; i++) {
+        bool found = false;
+        for (const auto & x : graph->nodes) {
+            found = found || x.get() == after[i];
+        }
+        if (!found) {
+            return result(cudaErrorInvalidValue);
+        }
+        node->after.push_back(static_cast<gb_emu_node *>(after[i]));
+    }
+    *out = node.get();
+    graph->nodes.push_back(std::move(node));
+    return cudaSuccess;
+}
+
+// Child graphs run in their order.
+static std::vector<step> steps_of(const gb_emu_graph * graph) {
+    std::vector<step> steps;
+    for (const auto & node : graph->nodes) {
+        steps.push_back(node->what);
+    }
+    return steps;
+}
+
+cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t * node, cudaGraph_t graph, const cudaGraphNode_t * after,
+    size_t n, cudaGraph_t child) {
+    ENTER();
+    return add_node(node, graph, after, n, { kind::GRAPH }, steps_of(child));
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t * out, cudaGraph_t graph, unsigned long long) {
     ENTER();
-    *out = new gb_emu_graph_exec{ std::make_shared<std::vector<step>>(graph->steps) };
+    auto work = std::make_shared<std::vector<gb_emu_work>>();
+    for (const auto & node : graph->nodes) {
+        work->push_back({ node.get(), node->what, {}, node->child });
+        for (const gb_emu_node * before : node->after) {
+            size_t i = 0;
+            while (graph->nodes[i].get() != before) {
+                i++;
+            }
+            work->back().after.push_back(i);
+        }
+    }
+    *out = new gb_emu_graph_exec{ work, graph };
+    execs.push_back(*out);
     counts.live_objects++;
     return cudaSuccess;
 }
 
-cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResultInfo * info) {
-    ENTER();
-    const std::vector<step> &a = *exec->steps, &b = graph->steps;
-    bool                     same = a.size() == b.size();
-    for (size_t i = 0; same && i < a.size(); i++) {
-        same = a[i].what == b[i].what && a[i].function == b[i].function;
+// The node of an executable graph by the name it has in the graph that this was made from. What is launched already
+// stays as it is. After a failure nobody may launch it: some nodes are new and some old.
+static gb_emu_work * work_of(cudaGraphExec_t exec, cudaGraphNode_t node, kind what) {
+    if (exec->work.use_count() > 1) {
+        exec->work = std::make_shared<std::vector<gb_emu_work>>(*exec->work);
     }
-    info->result = same ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateError;
+    for (gb_emu_work & w : *exec->work) {
+        if (exec->of != nullptr && w.node == node && w.what.what == what) {
+            return &w;
+        }
+    }
+    exec->broken = true;
+    (void) result(cudaErrorInvalidValue);
+    return nullptr;
+}
+
+#define ENTER_UPDATE(exec)                       \
+    guard             held(lock);                \
+    const cudaError_t entered = enter(__func__); \
+    if (entered != cudaSuccess) {                \
+        (exec)->broken = true;                   \
+        return result(entered);                  \
+    }                                            \
+    (void) 0
+
+cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, cudaGraph_t child) {
+    ENTER_UPDATE(exec);
+    gb_emu_work *           w     = work_of(exec, node, kind::GRAPH);
+    const std::vector<step> steps = steps_of(child);
+    bool                    same  = w != nullptr && w->child.size() == steps.size();
+    for (size_t i = 0; same && i < steps.size(); i++) {
+        same = w->child[i].what == steps[i].what && w->child[i].function == steps[i].function;
+    }
     if (!same) {
+        exec->broken = true;
         return result(cudaErrorGraphExecUpdateFailure);
     }
-    exec->steps = std::make_shared<std::vector<step>>(b);
+    w->child = steps;
+    return cudaSuccess;
+}
+
+// In an order drawn among those that the nodes' dependencies allow.
+static cudaError_t run_work(const std::vector<gb_emu_work> & work) {
+    std::vector<bool> done(work.size());
+    for (size_t n = 0; n < work.size(); n++) {
+        std::vector<size_t> able;
+        for (size_t i = 0; i < work.size(); i++) {
+            bool ready = !done[i];
+            for (size_t before : work[i].after) {
+                ready = ready && done[before];
+            }
+            if (ready) {
+                able.push_back(i);
+            }
+        }
+        const gb_emu_work & w     = work[able[order.below(able.size())]];
+        cudaError_t         error = w.what.run ? w.what.run() : cudaSuccess;
+        for (const step & x : w.child) {
+            error = error == cudaSuccess ? x.run() : error;
+        }
+        if (error != cudaSuccess) {
+            return error;
+        }
+        done[(size_t) (&w - work.data())] = true;
+    }
     return cudaSuccess;
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
     ENTER();
+    if (exec->broken) {
+        fprintf(stderr, "emulation: an executable graph is launched that could not be updated\n");
+        return result(cudaErrorInvalidValue);
+    }
     counts.graph_launches++;
-    counts.graph_nodes += exec->steps->size();
-    const auto steps = exec->steps;
-    return result(submit(s, { kind::GRAPH, nullptr, [=] {
-                                 for (const step & x : *steps) {
-                                     const cudaError_t error = x.run ? x.run() : cudaErrorUnknown;
-                                     if (error != cudaSuccess) {
-                                         return error;
-                                     }
-                                 }
-                                 return cudaSuccess;
-                             } }));
+    counts.graph_nodes += exec->work->size();
+    const auto work = exec->work;
+    return result(submit(s, { kind::GRAPH, nullptr, [=] { return run_work(*work); } }));
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
     guard held(lock);
+    for (gb_emu_graph_exec * exec : execs) {
+        exec->of = exec->of == graph ? nullptr : exec->of;
+    }
     counts.live_objects--;
     delete graph;
     return cudaSuccess;
@@ -650,6 +912,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
     guard held(lock);
+    execs.remove(exec);
     counts.live_objects--;
     delete exec;
     return cudaSuccess;
@@ -683,29 +946,141 @@ static cudaError_t run_kernel(const char * name, dim3 grid, dim3 block, size_t s
     return cudaSuccess;
 }
 
-static bool is_launchable(dim3 grid, dim3 block, size_t shared) {
-    cudaDeviceProp p;
-    return cudaGetDeviceProperties(&p, current_device) == cudaSuccess && grid.x > 0 && grid.y > 0 && grid.z > 0 &&
-           grid.x <= 0x7fffffffu && grid.y <= 65535 && grid.z <= 65535 && block.x > 0 && block.y > 0 && block.z > 0 &&
-           block.z <= 64 && (uint64_t) block.x * block.y * block.z <= 1024 && shared <= p.sharedMemPerBlockOptin;
+static bool is_launchable(const kernel & k, dim3 grid, dim3 block, size_t shared) {
+    enum { FREE_SHARED = 48 * 1024 };
+    return shared <= std::max<size_t>(FREE_SHARED, k.shared[current_device]) && grid.x > 0 && grid.y > 0 &&
+           grid.z > 0 && grid.x <= 0x7fffffffu && grid.y <= 65535 && grid.z <= 65535 && block.x > 0 && block.y > 0 &&
+           block.z > 0 && block.z <= 64 && (uint64_t) block.x * block.y * block.z <= 1024;
 }
 
-cudaError_t gb_emu_launch(const char * name, const void * function, dim3 grid, dim3 block, size_t shared,
-    cudaStream_t stream, std::function<void()> body) {
-    guard             held(lock);
-    const cudaError_t entered = enter("cudaLaunchKernel");
-    if (entered != cudaSuccess) {
-        return result(entered);
+void gb_emu_know_kernel(const char * name, const void * function, std::vector<size_t> sizes, gb_emu_caller call) {
+    guard held(lock);
+    kernels.insert({ function, kernel{ name, std::move(sizes), call, {} } });
+}
+
+// A launch as something that can be done: the values of its parameters are taken now. An error: it cannot be.
+static cudaError_t prepare_kernel(const void * function, dim3 grid, dim3 block, void ** values, size_t shared,
+    step & out) {
+    auto found = kernels.find(function);
+    if (found == kernels.end()) {
+        return cudaErrorInvalidValue;
     }
-    if (!is_launchable(grid, block, shared)) {
+    const kernel & k = found->second;
+    if (!is_launchable(k, grid, block, shared)) {
         fprintf(stderr, "emulation: kernel %s cannot have %u x %u x %u blocks of %u x %u x %u threads with %zu bytes\n",
-            name, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared);
-        return result(cudaErrorInvalidConfiguration);
+            k.name.c_str(), grid.x, grid.y, grid.z, block.x, block.y, block.z, shared);
+        return cudaErrorInvalidConfiguration;
     }
-    counts.launches++;
-    launches[name]++;
-    return result(submit(stream,
-        { kind::KERNEL, function, [=] { return run_kernel(name, grid, block, shared, body); } }));
+    auto kept = std::make_shared<std::vector<std::vector<uint4>>>(); // aligned as parameters are
+    for (size_t i = 0; i < k.sizes.size(); i++) {
+        kept->emplace_back((k.sizes[i] + 15) / 16);
+        memcpy(static_cast<void *>(kept->back().data()), values[i], k.sizes[i]);
+    }
+    out.what     = kind::KERNEL;
+    out.function = function;
+    out.run      = [=, &k] {
+        std::vector<void *> pointers;
+        for (std::vector<uint4> & value : *kept) {
+            pointers.push_back(value.data());
+        }
+        counts.launches++;
+        launches[k.name]++;
+        return run_kernel(k.name.c_str(), grid, block, shared, [&] { k.call(function, pointers.data()); });
+    };
+    return cudaSuccess;
+}
+
+cudaError_t cudaLaunchKernel(const void * function, dim3 grid, dim3 block, void ** values, size_t shared,
+    cudaStream_t stream) {
+    ENTER();
+    step              what;
+    const cudaError_t error = prepare_kernel(function, grid, block, values, shared, what);
+    return result(error != cudaSuccess ? error : submit(stream, std::move(what)));
+}
+
+static cudaError_t prepare_node(const cudaKernelNodeParams * p, step & out) {
+    return prepare_kernel(p->func, p->gridDim, p->blockDim, p->kernelParams, p->sharedMemBytes, out);
+}
+
+static cudaError_t prepare_node(const cudaMemsetParams * p, step & out) {
+    const size_t size = p->elementSize * p->width;
+    if (p->height != 1 || p->value != 0 || !is_on_device(p->dst, size)) {
+        return cudaErrorInvalidValue;
+    }
+    out = { kind::CLEAR, nullptr, setter(p->dst, 0, size) };
+    return cudaSuccess;
+}
+
+static cudaError_t prepare_copy(void * to, const void * from, size_t size, step & out) {
+    if (size == 0 || !is_on_device(to, size) || !is_on_device(from, size)) {
+        return cudaErrorInvalidValue;
+    }
+    out = { kind::COPY, nullptr, [=] {
+               if (!is_on_device(to, size) || !is_on_device(from, size)) {
+                   return illegal("a copy of memory");
+               }
+               memmove(to, from, size);
+               return cudaSuccess;
+           } };
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t * node, cudaGraph_t graph, const cudaGraphNode_t * after, size_t n,
+    const cudaKernelNodeParams * p) {
+    ENTER();
+    step              what;
+    const cudaError_t error = prepare_node(p, what);
+    return error != cudaSuccess ? result(error) : add_node(node, graph, after, n, std::move(what));
+}
+
+cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t * node, cudaGraph_t graph, const cudaGraphNode_t * after, size_t n,
+    const cudaMemsetParams * p) {
+    ENTER();
+    step              what;
+    const cudaError_t error = prepare_node(p, what);
+    return error != cudaSuccess ? result(error) : add_node(node, graph, after, n, std::move(what));
+}
+
+cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t * node, cudaGraph_t graph, const cudaGraphNode_t * after, size_t n,
+    void * to, const void * from, size_t size, cudaMemcpyKind) {
+    ENTER();
+    step              what;
+    const cudaError_t error = prepare_copy(to, from, size, what);
+    return error != cudaSuccess ? result(error) : add_node(node, graph, after, n, std::move(what));
+}
+
+static cudaError_t set_work(cudaGraphExec_t exec, cudaGraphNode_t node, cudaError_t error, step what) {
+    gb_emu_work * w = error == cudaSuccess ? work_of(exec, node, what.what) : nullptr;
+    if (w == nullptr) {
+        exec->broken = true;
+        return result(error != cudaSuccess ? error : cudaErrorInvalidValue);
+    }
+    counts.updates++;
+    w->what = std::move(what);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+    const cudaKernelNodeParams * p) {
+    ENTER_UPDATE(exec);
+    step              what;
+    const cudaError_t error = prepare_node(p, what);
+    return set_work(exec, node, error, std::move(what));
+}
+
+cudaError_t cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, const cudaMemsetParams * p) {
+    ENTER_UPDATE(exec);
+    step              what;
+    const cudaError_t error = prepare_node(p, what);
+    return set_work(exec, node, error, std::move(what));
+}
+
+cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t exec, cudaGraphNode_t node, void * to, const void * from,
+    size_t size, cudaMemcpyKind) {
+    ENTER_UPDATE(exec);
+    step              what;
+    const cudaError_t error = prepare_copy(to, from, size, what);
+    return set_work(exec, node, error, std::move(what));
 }
 
 int gb_emu_queue(void * stream, void (*run)(const void * argument), const void * argument, size_t size) {
@@ -741,6 +1116,26 @@ void gb_emu_set_capability(int major, int minor) {
 void gb_emu_set_code(int major, int minor) { code = major * 10 + minor; }
 
 int gb_emu_code(void) { return code; }
+
+void gb_emu_set_neighbour(int on) {
+    guard held(lock);
+    neighbour = on != 0;
+}
+
+void gb_emu_set_pitch_max(size_t bytes) {
+    guard held(lock);
+    pitch_max = bytes;
+}
+
+int gb_emu_has_context(int device) {
+    guard held(lock);
+    return devices[(size_t) device].context;
+}
+
+int gb_emu_has_peer(int device, int peer) {
+    guard held(lock);
+    return (int) (devices[(size_t) device].peers >> peer & 1);
+}
 
 void gb_emu_set_seed(uint64_t seed) {
     guard held(lock);

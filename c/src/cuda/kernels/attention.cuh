@@ -346,6 +346,7 @@ template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) g
             sum += w;
         }
         GB_UNROLL for (int step = 1; step < LANES; step *= 2) { sum += gb_shfl_xor(sum, step); }
+        gb_sync_warp(); // all have read `largest`: a shuffle orders no memory
         if (my_lane == 0) {
             const float shrink             = expf(before - origin);
             shared[room::largest + my_row] = largest;

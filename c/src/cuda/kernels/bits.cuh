@@ -18,17 +18,19 @@
 
 #define GB_METHOD __device__ __forceinline__ // what GB_DEVICE is, for members
 
-// Byte i of the result is the byte of b:a that nibble i of `select` names, 0 .. 7.
+// Byte i of the result is the byte of b:a that nibble i of `select` names, 0 .. 7; what is above the low half of
+// `select` is not looked at.
 GB_DEVICE uint32_t gb_perm(uint32_t a, uint32_t b, uint32_t select) {
 #ifdef GB_CUDA_EMULATED
     const uint64_t both = a | (uint64_t) b << 32;
     uint32_t       r    = 0;
     for (int i = 0; i < 4; i++) {
-        r |= (uint32_t) (both >> 8 * (select >> 4 * i & 7) & 255) << 8 * i;
+        const uint32_t byte = (uint32_t) (both >> 8 * (select >> 4 * i & 7) & 255); // from 8 on: its sign
+        r |= ((select >> 4 * i & 8) == 0 ? byte : byte < 128 ? 0 : 255) << 8 * i;
     }
     return r;
 #else
-    return __byte_perm(a, b, select);
+    return gb_prmt(a, b, select);
 #endif
 }
 

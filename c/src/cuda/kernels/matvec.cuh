@@ -3,7 +3,7 @@
 // Quantized weights: their blocks have odd sizes, so a warp copies the bytes of a stretch of its rows as they lie, 16
 // bytes at a time and two stretches ahead, into a ring in shared memory of its own, and no other warp is waited for. A
 // lane then takes the group of 32 elements with its number from each row: it reads the activations of the group, which
-// gb_quantize_rows has made bytes, once for all rows. Float weights are read straight into registers. The last warp
+// gb_rows_of_bytes has made bytes, once for all rows. Float weights are read straight into registers. The last warp
 // step adds up over the lanes and, when the warps of a block share rows, over these.
 #ifndef GB_CUDA_KERNELS_MATVEC_CUH
 #define GB_CUDA_KERNELS_MATVEC_CUH
@@ -16,8 +16,8 @@ enum { GB_MATVEC_WARPS = 4, GB_MATVEC_ROWS = 2, GB_MATVEC_STAGES = 3 };
 
 struct gb_matvec {
     struct gb_weights w;
-    const void *      x;     // columns, one after the other: gb_q8_group (quantized weights) or float
-    int64_t           x_row; // groups or floats from one column to the next
+    const void *      x;     // columns, one after the other: gb_q8_stretch (quantized weights) or float
+    int64_t           x_row; // stretches or floats from one column to the next
     float *           dst;   // column j at dst + j m
     int64_t           m, k;
     int               columns; // of a slice; slices share no column
@@ -104,9 +104,9 @@ template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_m
     GB_UNROLL for (int r = 0; r < ROWS; r++) {
         row[r] = any ? at.a + (at.row + r < p.m ? at.row + r : p.m - 1) * (int64_t) p.w.nb_m : NULL;
     }
-    const gb_q8_group * x[NCOLS];
+    const gb_q8_stretch * x[NCOLS];
     GB_UNROLL for (int j = 0; j < NCOLS; j++) {
-        x[j] = (const gb_q8_group *) p.x + (at.column + j < at.last ? at.column + j : at.last - 1) * p.x_row;
+        x[j] = (const gb_q8_stretch *) p.x + (at.column + j < at.last ? at.column + j : at.last - 1) * p.x_row;
     }
 
     float   sum[ROWS][NCOLS] = {};
@@ -140,7 +140,7 @@ template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_m
                 format::unpack(block, lane % (format::block / 32), w[r]);
             }
             GB_UNROLL for (int j = 0; j < NCOLS; j++) {
-                const gb_q8_group v = gb_q8_load(x[j] + group);
+                const gb_q8_group v = gb_q8_load(x[j] + c, lane);
                 GB_UNROLL for (int r = 0; r < ROWS; r++) { sum[r][j] += gb_group_dot<format::offsets>(w[r], v); }
             }
         }

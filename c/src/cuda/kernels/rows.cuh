@@ -49,23 +49,31 @@ GB_DEVICE float gb_load_float(int type, const char * p) {
 
 // ------------------------------------------------------------------------------------------------------- rows of bytes
 
-struct gb_q8_group { // 32 elements: d q[i]; sum[h]: d times the sum of the q of each half
-    int   q[8];
-    float d, sum[2], zero;
+// 32 groups of 32 elements: quants and scales lie so that a warp, a lane a group, reads them side by side. Element
+// 4 i + j of group g is the scale times byte j of q[i / 4][g][i % 4]. s[g]: the bits of the scale; the sums of the
+// quants of the first half, of the second, and of all. Groups past the end of a row are zeros.
+struct gb_q8_stretch {
+    int q[2][32][4];
+    int s[32][4];
 };
 
-GB_DEVICE gb_q8_group gb_q8_load(const gb_q8_group * p) {
-    const int4 * v = (const int4 *) (const void *) p;
-    const int4   a = v[0], b = v[1], c = v[2];
-    return { { a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w }, gb_bits_to_float((uint32_t) c.x),
-        { gb_bits_to_float((uint32_t) c.y), gb_bits_to_float((uint32_t) c.z) }, 0 };
+struct gb_q8_group { // of one lane
+    int   q[8];
+    float d, minimum; // minimum: d times all, where a kernel has made it
+    int   sum[2], all;
+};
+
+GB_DEVICE gb_q8_group gb_q8_load(const gb_q8_stretch * p, int lane) {
+    const int4 a = *(const int4 *) (const void *) p->q[0][lane], b = *(const int4 *) (const void *) p->q[1][lane],
+               s = *(const int4 *) (const void *) p->s[lane];
+    return { { a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w }, gb_bits_to_float((uint32_t) s.x), 0, { s.y, s.z }, s.w };
 }
 
 template <bool OFFSETS> GB_DEVICE float gb_group_dot(const gb_group & w, const gb_q8_group & x) {
     int half[2] = { 0, 0 };
     GB_UNROLL for (int i = 0; i < 8; i++) { half[i / 4] = gb_dp4a(w.q[i], x.q[i], half[i / 4]); }
     const float dot = x.d * (w.d[0] * (float) half[0] + w.d[1] * (float) half[1]);
-    return OFFSETS ? dot + (w.m[0] * x.sum[0] + w.m[1] * x.sum[1]) : dot;
+    return OFFSETS ? dot + x.d * (w.m[0] * (float) x.sum[0] + w.m[1] * (float) x.sum[1]) : dot;
 }
 
 // --------------------------------------------------------------------------------------------------------- making rows
@@ -76,7 +84,7 @@ struct gb_make_rows { // row r of the result is row r % n of slice r / n % ne2, 
     size_t       nb0, nb1, nb2, nb3;
     int64_t      n, ne2, k;
     void *       y;
-    int64_t      y_row; // elements or groups from row to row; what is past k becomes 0
+    int64_t      y_row; // elements or stretches of 1,024 from row to row; what is past k becomes 0
 };
 
 GB_DEVICE const char * gb_source_row(const gb_make_rows & p, int64_t r) {
@@ -103,17 +111,17 @@ GB_DEVICE float gb_load_activation(const gb_make_rows & p, const char * row, int
 
 enum gb_row_kind { GB_ROWS_F16 = GB_HALF_F16, GB_ROWS_BF16 = GB_HALF_BF16, GB_ROWS_WIDE = GB_HALF_WIDE, GB_ROWS_F32 };
 
-// grid: x rows, y stretches of 256 elements.
+// grid: x rows, y stretches of 256 elements, or as many as a grid may have.
 template <int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_floats(gb_make_rows p) {
-    const int64_t i = (int64_t) blockIdx.y * 256 + threadIdx.x, r = blockIdx.x;
-    if (i >= p.y_row) {
-        return;
-    }
-    const float x = i < p.k ? gb_load_activation(p, gb_source_row(p, r), i) : 0;
-    if (KIND == GB_ROWS_F32) {
-        ((float *) p.y)[r * p.y_row + i] = x;
-    } else {
-        ((uint16_t *) p.y)[r * p.y_row + i] = gb_to_half<KIND>(x);
+    const int64_t r   = blockIdx.x;
+    const char *  row = gb_source_row(p, r);
+    for (int64_t i = (int64_t) blockIdx.y * 256 + threadIdx.x; i < p.y_row; i += (int64_t) gridDim.y * 256) {
+        const float x = i < p.k ? gb_load_activation(p, row, i) : 0;
+        if (KIND == GB_ROWS_F32) {
+            ((float *) p.y)[r * p.y_row + i] = x;
+        } else {
+            ((uint16_t *) p.y)[r * p.y_row + i] = gb_to_half<KIND>(x);
+        }
     }
 }
 

@@ -92,10 +92,10 @@ static enum ggml_status run_halves(gb_cuda_backend & b, gb_attention p, int64_t 
     }
     const dim3 grid((unsigned) (tiles * p.parts), (unsigned) p.outer, (unsigned) batch);
     GB_CUDA_TRY(b, GB_LAUNCH((gb_attention_halves<KIND, DP, KEYS, MASK>), grid, GB_ATTENTION_THREADS,
-                       fixed + (size_t) p.stages * stage, b.stream, p));
+                       fixed + (size_t) p.stages * stage, b.queue, p));
     if (p.parts > 1) {
         GB_CUDA_TRY(b, GB_LAUNCH(gb_attention_join, (unsigned) gb_cuda_ceil_div(rows, GB_ATTENTION_THREADS / GB_WARP),
-                           GB_ATTENTION_THREADS, 0, b.stream, p, rows));
+                           GB_ATTENTION_THREADS, 0, b.queue, p, rows));
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -115,7 +115,7 @@ static enum ggml_status run_exact(gb_cuda_backend & b, const gb_attention & p, i
     const int64_t warps  = GB_ATTENTION_THREADS / GB_WARP;
     const size_t  shared = (size_t) (warps * (2 * p.d + 32)) * sizeof(float);
     GB_CUDA_TRY(b, GB_LAUNCH(gb_attention_exact, (unsigned) gb_cuda_ceil_div(rows, warps), GB_ATTENTION_THREADS, shared,
-                       b.stream, p, rows));
+                       b.queue, p, rows));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -123,7 +123,7 @@ template <int DP, int ROWS>
 static enum ggml_status run_floats(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
     const dim3   grid((unsigned) gb_cuda_ceil_div(p.n, ROWS), (unsigned) p.heads, (unsigned) batch);
     const size_t shared = gb_attention_room<DP, ROWS>::end * sizeof(float);
-    GB_CUDA_TRY(b, GB_LAUNCH((gb_attention_floats<DP, ROWS>), grid, GB_ATTENTION_FLOAT_THREADS, shared, b.stream, p));
+    GB_CUDA_TRY(b, GB_LAUNCH((gb_attention_floats<DP, ROWS>), grid, GB_ATTENTION_FLOAT_THREADS, shared, b.queue, p));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -156,7 +156,7 @@ static enum ggml_status flash_attn_run(gb_cuda_backend & b, ggml_tensor * dst) {
     p.dst                         = (float *) (void *) out.p;
     const enum ggml_status status = run(b, p, dst->ne[3]);
     if (status == GGML_STATUS_SUCCESS) {
-        GB_CUDA_TRY(b, gb_launch_copy(gb_view_of(dst), out, b.stream));
+        GB_CUDA_TRY(b, gb_launch_copy(gb_view_of(dst), out, b.queue));
     }
     return status;
 }

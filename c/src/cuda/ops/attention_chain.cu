@@ -176,8 +176,8 @@ static enum ggml_status make_queries(gb_cuda_backend & b, gb_attention & p, int6
     if (q.y == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    GB_CUDA_TRY(b, p.k.type == GGML_TYPE_F16 ? GB_LAUNCH((gb_rows_of_floats<GB_ROWS_F16>), grid, 256, 0, b.stream, q)
-                                             : GB_LAUNCH((gb_rows_of_floats<GB_ROWS_BF16>), grid, 256, 0, b.stream, q));
+    GB_CUDA_TRY(b, p.k.type == GGML_TYPE_F16 ? GB_LAUNCH((gb_rows_of_floats<GB_ROWS_F16>), grid, 256, 0, b.queue, q)
+                                             : GB_LAUNCH((gb_rows_of_floats<GB_ROWS_BF16>), grid, 256, 0, b.queue, q));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -204,7 +204,7 @@ static enum ggml_status run_apart(gb_cuda_backend & b, gb_attention & p, const g
     p.dst                         = (float *) (void *) out.p;
     const enum ggml_status status = run(b, p, last->ne[3], halves);
     if (status == GGML_STATUS_SUCCESS) {
-        GB_CUDA_TRY(b, gb_launch_copy(gb_view_of(last), out, b.stream));
+        GB_CUDA_TRY(b, gb_launch_copy(gb_view_of(last), out, b.queue));
     }
     return status;
 }

@@ -57,43 +57,43 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_pairs_row(float4 * z, const float4 * x, const flo
     }
 }
 
-template <int OP> static cudaError_t launch_dense(const ggml_tensor * dst, cudaStream_t stream) {
+template <int OP> static cudaError_t launch_dense(const ggml_tensor * dst, const gb_queue & queue) {
     const ggml_tensor *x = dst->src[0], *y = dst->src[1];
     const int64_t      n = gb_count(dst);
     if (gb_same_shape(dst, y)) {
-        return GB_LAUNCH((gb_pairs_dense<OP>), gb_blocks(gb_cuda_ceil_div(n, 4)), GB_BLOCK, 0, stream,
+        return GB_LAUNCH((gb_pairs_dense<OP>), gb_blocks(gb_cuda_ceil_div(n, 4)), GB_BLOCK, 0, queue,
             (float *) dst->data, (const float *) x->data, (const float *) y->data, n);
     }
     const int64_t n4 = n / 4, row4 = y->ne[0] / 4;
     if (gb_is_small(n4)) {
-        return GB_LAUNCH((gb_pairs_row<OP, uint32_t>), gb_blocks(n4), GB_BLOCK, 0, stream, (float4 *) dst->data,
+        return GB_LAUNCH((gb_pairs_row<OP, uint32_t>), gb_blocks(n4), GB_BLOCK, 0, queue, (float4 *) dst->data,
             (const float4 *) x->data, (const float4 *) y->data, row4, n4);
     }
-    return GB_LAUNCH((gb_pairs_row<OP, uint64_t>), gb_blocks(n4), GB_BLOCK, 0, stream, (float4 *) dst->data,
+    return GB_LAUNCH((gb_pairs_row<OP, uint64_t>), gb_blocks(n4), GB_BLOCK, 0, queue, (float4 *) dst->data,
         (const float4 *) x->data, (const float4 *) y->data, row4, n4);
 }
 
 template <int OP>
 static cudaError_t launch_strided(const gb_view & z, const gb_view & x, const gb_view & y, int64_t n,
-    cudaStream_t stream) {
-    return gb_is_small(n) ? GB_LAUNCH((gb_pairs_strided<OP, uint32_t>), gb_blocks(n), GB_BLOCK, 0, stream, z, x, y, n)
-                          : GB_LAUNCH((gb_pairs_strided<OP, uint64_t>), gb_blocks(n), GB_BLOCK, 0, stream, z, x, y, n);
+    const gb_queue & queue) {
+    return gb_is_small(n) ? GB_LAUNCH((gb_pairs_strided<OP, uint32_t>), gb_blocks(n), GB_BLOCK, 0, queue, z, x, y, n)
+                          : GB_LAUNCH((gb_pairs_strided<OP, uint64_t>), gb_blocks(n), GB_BLOCK, 0, queue, z, x, y, n);
 }
 
-template <int OP> static cudaError_t launch_pairs(const ggml_tensor * dst, const gb_view & y, cudaStream_t stream) {
+template <int OP> static cudaError_t launch_pairs(const ggml_tensor * dst, const gb_view & y, const gb_queue & queue) {
     const ggml_tensor * x      = dst->src[0];
     const int64_t       n      = gb_count(dst);
     const ggml_tensor * second = dst->src[1];
     const bool          is_row = second->ne[0] == dst->ne[0] && gb_rows(second) == 1 && dst->ne[0] % 4 == 0;
     if (y.p == gb_cuda_data(second) && y.ne[0] == second->ne[0] && gb_is_dense_f32(dst) && gb_is_dense_f32(x) &&
         gb_is_dense_f32(second) && (gb_same_shape(dst, second) || is_row)) {
-        return launch_dense<OP>(dst, stream);
+        return launch_dense<OP>(dst, queue);
     }
-    return launch_strided<OP>(gb_view_of(dst), gb_view_of(x), y, n, stream);
+    return launch_strided<OP>(gb_view_of(dst), gb_view_of(x), y, n, queue);
 }
 
 template <int OP> static enum ggml_status pairs_run(gb_cuda_backend & b, ggml_tensor * dst) {
-    GB_CUDA_TRY(b, (launch_pairs<OP>(dst, gb_view_of(dst->src[1]), b.stream)));
+    GB_CUDA_TRY(b, (launch_pairs<OP>(dst, gb_view_of(dst->src[1]), b.queue)));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -105,9 +105,9 @@ static enum ggml_status sum_of_blocks(gb_cuda_backend & b, ggml_tensor * dst) {
     if (!gb_scratch_floats(b, dst, &values)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    GB_CUDA_TRY(b, gb_launch_conversion(values, x, b.stream));
-    GB_CUDA_TRY(b, launch_strided<GB_PAIR_ADD>(values, values, gb_view_of(dst->src[1]), n, b.stream));
-    GB_CUDA_TRY(b, gb_launch_conversion(z, values, b.stream));
+    GB_CUDA_TRY(b, gb_launch_conversion(values, x, b.queue));
+    GB_CUDA_TRY(b, launch_strided<GB_PAIR_ADD>(values, values, gb_view_of(dst->src[1]), n, b.queue));
+    GB_CUDA_TRY(b, gb_launch_conversion(z, values, b.queue));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -200,25 +200,25 @@ static const char * region_unsupported(const ggml_tensor * dst) {
 }
 
 // The result first becomes src[0], unless it is in its memory.
-static cudaError_t copy_first(const ggml_tensor * dst, cudaStream_t stream) {
+static cudaError_t copy_first(const ggml_tensor * dst, const gb_queue & queue) {
     const ggml_tensor * a = dst->src[0];
-    return dst->data == a->data ? cudaSuccess : gb_launch_copy(gb_view_of(dst), gb_view_of(a), stream);
+    return dst->data == a->data ? cudaSuccess : gb_launch_copy(gb_view_of(dst), gb_view_of(a), queue);
 }
 
 static enum ggml_status set_run(gb_cuda_backend & b, ggml_tensor * dst) {
-    GB_CUDA_TRY(b, copy_first(dst, b.stream));
-    GB_CUDA_TRY(b, gb_launch_copy(region_of(dst), gb_view_of(dst->src[1]), b.stream));
+    GB_CUDA_TRY(b, copy_first(dst, b.queue));
+    GB_CUDA_TRY(b, gb_launch_copy(region_of(dst), gb_view_of(dst->src[1]), b.queue));
     return GGML_STATUS_SUCCESS;
 }
 
 static enum ggml_status acc_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const gb_view region = region_of(dst);
     const int64_t n      = gb_count(dst->src[1]);
-    GB_CUDA_TRY(b, copy_first(dst, b.stream));
+    GB_CUDA_TRY(b, copy_first(dst, b.queue));
     if (n == 0) {
         return GGML_STATUS_SUCCESS;
     }
-    GB_CUDA_TRY(b, launch_strided<GB_PAIR_ADD>(region, region, gb_view_of(dst->src[1]), n, b.stream));
+    GB_CUDA_TRY(b, launch_strided<GB_PAIR_ADD>(region, region, gb_view_of(dst->src[1]), n, b.queue));
     return GGML_STATUS_SUCCESS;
 }
 

@@ -32,8 +32,8 @@ static enum ggml_status im2col_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const gb_im2col_args q     = { gb_view_of(dst), gb_view_of(image), o[0], o[1], o[2], o[3], o[4], o[5], is_2d,
         image->ne[0], is_2d ? image->ne[1] : 1, kernel->ne[0], is_2d ? kernel->ne[1] : 1,
         (int64_t) (is_2d ? image->nb[2] : image->nb[1]), (int64_t) (is_2d ? image->nb[3] : image->nb[2]) };
-    GB_CUDA_TRY(b, (gb_is_small(n) ? GB_LAUNCH((gb_im2col<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, q, n)
-                                   : GB_LAUNCH((gb_im2col<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, q, n)));
+    GB_CUDA_TRY(b, (gb_is_small(n) ? GB_LAUNCH((gb_im2col<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, q, n)
+                                   : GB_LAUNCH((gb_im2col<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, q, n)));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -88,7 +88,7 @@ static enum ggml_status conv_transpose_run(gb_cuda_backend & b, ggml_tensor * ds
     const gb_spread_args q = { gb_view_of(dst), gb_view_of(dst->src[0]), gb_view_of(dst->src[1]), dst->op_params[0],
         dst->op == GGML_OP_CONV_TRANSPOSE_2D };
     const int64_t        n = gb_count(dst);
-    GB_CUDA_TRY(b, GB_LAUNCH(gb_conv_transpose, gb_blocks(n), GB_BLOCK, 0, b.stream, q, n));
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_conv_transpose, gb_blocks(n), GB_BLOCK, 0, b.queue, q, n));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -139,8 +139,8 @@ static gb_pool_args pool_of(const ggml_tensor * dst) {
 static enum ggml_status pool_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const gb_pool_args q = pool_of(dst);
     const int64_t      n = gb_count(dst);
-    GB_CUDA_TRY(b, (gb_is_small(n) ? GB_LAUNCH((gb_pool<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, q, n)
-                                   : GB_LAUNCH((gb_pool<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, q, n)));
+    GB_CUDA_TRY(b, (gb_is_small(n) ? GB_LAUNCH((gb_pool<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, q, n)
+                                   : GB_LAUNCH((gb_pool<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, q, n)));
     return GGML_STATUS_SUCCESS;
 }
 

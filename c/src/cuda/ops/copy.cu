@@ -11,18 +11,18 @@
 
 static int64_t count_of(const gb_view & v) { return v.ne[0] * v.ne[1] * v.ne[2] * v.ne[3]; }
 
-cudaError_t gb_launch_copy(const gb_view & y, const gb_view & x, cudaStream_t stream) {
+cudaError_t gb_launch_copy(const gb_view & y, const gb_view & x, const gb_queue & queue) {
     const int64_t n    = count_of(y);
     const int     size = (int) ggml_type_size((enum ggml_type) y.type);
     if (n == 0) {
         return cudaSuccess;
     }
     if (y.type == x.type) {
-        return gb_is_small(n) ? GB_LAUNCH((gb_copy_moving<uint32_t>), gb_blocks(n), GB_BLOCK, 0, stream, y, x, size, n)
-                              : GB_LAUNCH((gb_copy_moving<uint64_t>), gb_blocks(n), GB_BLOCK, 0, stream, y, x, size, n);
+        return gb_is_small(n) ? GB_LAUNCH((gb_copy_moving<uint32_t>), gb_blocks(n), GB_BLOCK, 0, queue, y, x, size, n)
+                              : GB_LAUNCH((gb_copy_moving<uint64_t>), gb_blocks(n), GB_BLOCK, 0, queue, y, x, size, n);
     }
-    return gb_is_small(n) ? GB_LAUNCH((gb_copy_converting<uint32_t>), gb_blocks(n), GB_BLOCK, 0, stream, y, x, n)
-                          : GB_LAUNCH((gb_copy_converting<uint64_t>), gb_blocks(n), GB_BLOCK, 0, stream, y, x, n);
+    return gb_is_small(n) ? GB_LAUNCH((gb_copy_converting<uint32_t>), gb_blocks(n), GB_BLOCK, 0, queue, y, x, n)
+                          : GB_LAUNCH((gb_copy_converting<uint64_t>), gb_blocks(n), GB_BLOCK, 0, queue, y, x, n);
 }
 
 // The dim along which x is dense where y is along dim 0; 0: none, or grids and types do not fit.
@@ -45,14 +45,14 @@ static int transposed_with(const gb_view & y, const gb_view & x) {
     return 0;
 }
 
-static cudaError_t launch_transposing(const gb_view & y, const gb_view & x, int with, cudaStream_t stream) {
+static cudaError_t launch_transposing(const gb_view & y, const gb_view & x, int with, const gb_queue & queue) {
     const int64_t rest = count_of(y) / (y.ne[0] * y.ne[with]);
     const dim3    grid((unsigned) gb_cuda_ceil_div(y.ne[0], GB_TILE), (unsigned) gb_cuda_ceil_div(y.ne[with], GB_TILE),
         (unsigned) rest);
     const int     block = GB_TILE * GB_TILE_LINES;
     return ggml_type_size((enum ggml_type) y.type) == 2
-               ? GB_LAUNCH((gb_copy_transposing<uint16_t>), grid, block, 0, stream, y, x, with)
-               : GB_LAUNCH((gb_copy_transposing<uint32_t>), grid, block, 0, stream, y, x, with);
+               ? GB_LAUNCH((gb_copy_transposing<uint16_t>), grid, block, 0, queue, y, x, with)
+               : GB_LAUNCH((gb_copy_transposing<uint32_t>), grid, block, 0, queue, y, x, with);
 }
 
 // Blocks as elements.
@@ -62,33 +62,33 @@ static gb_view in_blocks(const ggml_tensor * t) {
     return v;
 }
 
-static cudaError_t launch_dequantizing(const gb_view & y, const gb_view & x, cudaStream_t stream) {
+static cudaError_t launch_dequantizing(const gb_view & y, const gb_view & x, const gb_queue & queue) {
     const int64_t n = count_of(x) / 32;
     switch (x.type) {
 #define GB_FORMAT(id, ...) \
     case GGML_TYPE_##id:   \
-        return GB_LAUNCH((gb_copy_dequantizing<GGML_TYPE_##id>), gb_blocks(n), GB_BLOCK, 0, stream, y, x, n);
+        return GB_LAUNCH((gb_copy_dequantizing<GGML_TYPE_##id>), gb_blocks(n), GB_BLOCK, 0, queue, y, x, n);
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
         default: return cudaErrorInvalidValue;
     }
 }
 
-template <int TYPE> static cudaError_t quantizing(const gb_view & y, const gb_view & x, cudaStream_t stream) {
+template <int TYPE> static cudaError_t quantizing(const gb_view & y, const gb_view & x, const gb_queue & queue) {
     if constexpr (gb_quantizer<TYPE>::exists) {
         const int64_t  n       = count_of(y) / 32;
         const unsigned blocks  = (unsigned) gb_cuda_ceil_div(n, GB_QUANTIZE_WARPS),
                        threads = GB_QUANTIZE_WARPS * GB_WARP;
         const int      bytes   = (int) ggml_type_size((enum ggml_type) TYPE);
-        return GB_LAUNCH((gb_copy_quantizing<TYPE>), blocks, threads, 0, stream, y, x, bytes, n);
+        return GB_LAUNCH((gb_copy_quantizing<TYPE>), blocks, threads, 0, queue, y, x, bytes, n);
     }
     return cudaErrorInvalidValue;
 }
 
-static cudaError_t launch_quantizing(const gb_view & y, const gb_view & x, cudaStream_t stream) {
+static cudaError_t launch_quantizing(const gb_view & y, const gb_view & x, const gb_queue & queue) {
     switch (y.type) {
 #define GB_FORMAT(id, ...) \
-    case GGML_TYPE_##id: return quantizing<GGML_TYPE_##id>(y, x, stream);
+    case GGML_TYPE_##id: return quantizing<GGML_TYPE_##id>(y, x, queue);
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
         default: return cudaErrorInvalidValue;
@@ -109,31 +109,29 @@ bool gb_rows_are_blocks(const ggml_tensor * t) {
     return t->nb[0] == ggml_type_size(t->type) && t->ne[0] % ggml_blck_size(t->type) == 0;
 }
 
-cudaError_t gb_launch_conversion(const gb_view & y, const gb_view & x, cudaStream_t stream) {
+cudaError_t gb_launch_conversion(const gb_view & y, const gb_view & x, const gb_queue & queue) {
     const bool from = ggml_is_quantized((enum ggml_type) x.type), to = ggml_is_quantized((enum ggml_type) y.type);
     return count_of(y) == 0 ? cudaSuccess
-           : from           ? launch_dequantizing(y, x, stream)
-           : to             ? launch_quantizing(y, x, stream)
-                            : gb_launch_copy(y, x, stream);
+           : from           ? launch_dequantizing(y, x, queue)
+           : to             ? launch_quantizing(y, x, queue)
+                            : gb_launch_copy(y, x, queue);
 }
 
-static cudaError_t launch(const ggml_tensor * dst, cudaStream_t stream) {
+static cudaError_t launch(const ggml_tensor * dst, const gb_queue & queue) {
     const ggml_tensor * src = dst->src[0];
     if (dst->type == src->type && ggml_is_contiguous(dst) && ggml_is_contiguous(src)) {
-        return dst->data == src->data || stream == GB_NOWHERE
-                   ? cudaSuccess
-                   : cudaMemcpyAsync(dst->data, src->data, ggml_nbytes(dst), cudaMemcpyDeviceToDevice, stream);
+        return dst->data == src->data ? cudaSuccess : gb_queue_copy(queue, dst->data, src->data, ggml_nbytes(dst));
     }
     if (dst->type != src->type && (ggml_is_quantized(src->type) || ggml_is_quantized(dst->type))) {
-        return gb_launch_conversion(gb_view_of(dst), gb_view_of(src), stream);
+        return gb_launch_conversion(gb_view_of(dst), gb_view_of(src), queue);
     }
     const gb_view y = in_blocks(dst), x = in_blocks(src);
     const int     with = ggml_is_quantized(src->type) ? 0 : transposed_with(y, x);
-    return with > 0 ? launch_transposing(y, x, with, stream) : gb_launch_copy(y, x, stream);
+    return with > 0 ? launch_transposing(y, x, with, queue) : gb_launch_copy(y, x, queue);
 }
 
 static enum ggml_status copy_run(gb_cuda_backend & b, ggml_tensor * dst) {
-    GB_CUDA_TRY(b, launch(dst, b.stream));
+    GB_CUDA_TRY(b, launch(dst, b.queue));
     return GGML_STATUS_SUCCESS;
 }
 

@@ -117,9 +117,9 @@ static inline const char * gb_need_same(const ggml_tensor * dst, int n) {
 int gb_soft_max_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i);
 
 // copy.cu: elements in logical order, of one plain type or converted; as many on both sides, 0 too.
-cudaError_t gb_launch_copy(const gb_view & y, const gb_view & x, cudaStream_t stream);
+cudaError_t gb_launch_copy(const gb_view & y, const gb_view & x, const gb_queue & queue);
 // The same between floats and a quantized type, whose rows are whole blocks; to a type that gb_may_quantize.
-cudaError_t gb_launch_conversion(const gb_view & y, const gb_view & x, cudaStream_t stream);
+cudaError_t gb_launch_conversion(const gb_view & y, const gb_view & x, const gb_queue & queue);
 bool        gb_may_quantize(enum ggml_type type);
 bool        gb_rows_are_blocks(const ggml_tensor * t);
 
@@ -136,11 +136,11 @@ static inline bool gb_is_apart_or_same(const ggml_tensor * earlier, const ggml_t
 
 // ----------------------------------------------------------------------------------------------------- grids over rows
 
-// Launches a row kernel with the number of threads that fits the length: GB_ROW_LAUNCH(kernel, n, rows, stream, ...),
+// Launches a row kernel with the number of threads that fits the length: GB_ROW_LAUNCH(kernel, n, rows, queue, ...),
 // where kernel<WARPS> works on rows of n elements. A short row is a warp's.
-#define GB_ROW_LAUNCH(kernel, n, rows, stream, ...)                                                                 \
-    ((n) <= 256 ? GB_LAUNCH((kernel<1>), (unsigned) gb_cuda_ceil_div(rows, 8), 8 * GB_WARP, 0, stream, __VA_ARGS__) \
-        : (n) <= 2048 ? GB_LAUNCH((kernel<4>), (unsigned) (rows), 4 * GB_WARP, 0, stream, __VA_ARGS__)              \
-                      : GB_LAUNCH((kernel<16>), (unsigned) (rows), 16 * GB_WARP, 0, stream, __VA_ARGS__))
+#define GB_ROW_LAUNCH(kernel, n, rows, q, ...)                                                                       \
+    ((n) <= 256       ? GB_LAUNCH((kernel<1>), (unsigned) gb_cuda_ceil_div(rows, 8), 8 * GB_WARP, 0, q, __VA_ARGS__) \
+        : (n) <= 2048 ? GB_LAUNCH((kernel<4>), (unsigned) (rows), 4 * GB_WARP, 0, q, __VA_ARGS__)                    \
+                      : GB_LAUNCH((kernel<16>), (unsigned) (rows), 16 * GB_WARP, 0, q, __VA_ARGS__))
 
 #endif // GB_CUDA_OPS_ELEMENTS_H

@@ -58,7 +58,7 @@ static enum ggml_status product_and_bias(gb_cuda_backend & b, const ggml_tensor 
         return status;
     }
     const int64_t count = ggml_nelements(y);
-    GB_CUDA_TRY(b, GB_LAUNCH(gb_add_bias, (unsigned) gb_cuda_ceil_div(count, 256), 256, 0, b.stream, (float *) y->data,
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_add_bias, (unsigned) gb_cuda_ceil_div(count, 256), 256, 0, b.queue, (float *) y->data,
                        (const char *) bias->data, (int) bias->type, (int64_t) bias->nb[0], y->ne[0], count, gelu));
     return GGML_STATUS_SUCCESS;
 }

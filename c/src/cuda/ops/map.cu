@@ -76,24 +76,24 @@ template <int OP> GB_KERNEL GB_BOUNDS(256, 1) gb_map_dense(float * y, const floa
     }
 }
 
-template <int OP> static cudaError_t launch(const ggml_tensor * dst, float a, float b, cudaStream_t stream) {
+template <int OP> static cudaError_t launch(const ggml_tensor * dst, float a, float b, const gb_queue & queue) {
     const ggml_tensor * x = dst->src[0];
     const int64_t       n = gb_count(dst);
     if (gb_is_dense_f32(dst) && gb_is_dense_f32(x)) {
-        return GB_LAUNCH((gb_map_dense<OP>), gb_blocks(gb_cuda_ceil_div(n, 4)), GB_BLOCK, 0, stream,
-            (float *) dst->data, (const float *) x->data, a, b, n);
+        return GB_LAUNCH((gb_map_dense<OP>), gb_blocks(gb_cuda_ceil_div(n, 4)), GB_BLOCK, 0, queue, (float *) dst->data,
+            (const float *) x->data, a, b, n);
     }
     if (gb_is_small(n)) {
-        return GB_LAUNCH((gb_map_strided<OP, uint32_t>), gb_blocks(n), GB_BLOCK, 0, stream, gb_view_of(dst),
+        return GB_LAUNCH((gb_map_strided<OP, uint32_t>), gb_blocks(n), GB_BLOCK, 0, queue, gb_view_of(dst),
             gb_view_of(x), a, b, n);
     }
-    return GB_LAUNCH((gb_map_strided<OP, uint64_t>), gb_blocks(n), GB_BLOCK, 0, stream, gb_view_of(dst), gb_view_of(x),
+    return GB_LAUNCH((gb_map_strided<OP, uint64_t>), gb_blocks(n), GB_BLOCK, 0, queue, gb_view_of(dst), gb_view_of(x),
         a, b, n);
 }
 
 template <int OP, int N_PARAMS> static enum ggml_status run(gb_cuda_backend & b, ggml_tensor * dst) {
     const float first = N_PARAMS > 0 ? gb_param_float(dst, 0) : 0, second = N_PARAMS > 1 ? gb_param_float(dst, 1) : 0;
-    GB_CUDA_TRY(b, (launch<OP>(dst, first, second, b.stream)));
+    GB_CUDA_TRY(b, (launch<OP>(dst, first, second, b.queue)));
     return GGML_STATUS_SUCCESS;
 }
 

@@ -61,17 +61,17 @@ template <int WARPS, bool MEAN> GB_KERNEL GB_BOUNDS(512, 1) gb_norm_rows(gb_norm
 }
 
 template <int WARPS>
-static cudaError_t launch_of(const gb_norm_args & q, bool mean, unsigned blocks, cudaStream_t stream) {
+static cudaError_t launch_of(const gb_norm_args & q, bool mean, unsigned blocks, const gb_queue & queue) {
     const int threads = WARPS == 1 ? 8 * GB_WARP : WARPS * GB_WARP;
-    return mean ? GB_LAUNCH((gb_norm_rows<WARPS, true>), blocks, threads, 0, stream, q)
-                : GB_LAUNCH((gb_norm_rows<WARPS, false>), blocks, threads, 0, stream, q);
+    return mean ? GB_LAUNCH((gb_norm_rows<WARPS, true>), blocks, threads, 0, queue, q)
+                : GB_LAUNCH((gb_norm_rows<WARPS, false>), blocks, threads, 0, queue, q);
 }
 
-static cudaError_t launch(const gb_norm_args & q, bool mean, cudaStream_t stream) {
+static cudaError_t launch(const gb_norm_args & q, bool mean, const gb_queue & queue) {
     const int64_t n = q.x.ne[0];
-    return n <= 256    ? launch_of<1>(q, mean, (unsigned) gb_cuda_ceil_div(q.rows, 8), stream)
-           : n <= 2048 ? launch_of<4>(q, mean, (unsigned) q.rows, stream)
-                       : launch_of<16>(q, mean, (unsigned) q.rows, stream);
+    return n <= 256    ? launch_of<1>(q, mean, (unsigned) gb_cuda_ceil_div(q.rows, 8), queue)
+           : n <= 2048 ? launch_of<4>(q, mean, (unsigned) q.rows, queue)
+                       : launch_of<16>(q, mean, (unsigned) q.rows, queue);
 }
 
 static gb_norm_args args_of(const ggml_tensor * dst) {
@@ -84,7 +84,7 @@ static gb_norm_args args_of(const ggml_tensor * dst) {
 }
 
 static enum ggml_status norm_run(gb_cuda_backend & b, ggml_tensor * dst) {
-    GB_CUDA_TRY(b, launch(args_of(dst), dst->op == GGML_OP_NORM, b.stream));
+    GB_CUDA_TRY(b, launch(args_of(dst), dst->op == GGML_OP_NORM, b.queue));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -133,7 +133,7 @@ static int norm_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
         q.s   = gb_view_of(add);
         q.z.p = gb_is_same_place(mul, add) ? NULL : q.z.p;
     }
-    const cudaError_t error = launch(q, norm->op == GGML_OP_NORM, b.stream);
+    const cudaError_t error = launch(q, norm->op == GGML_OP_NORM, b.queue);
     if (error != cudaSuccess) {
         gb_cuda_fail(b, "norm with what follows it", error);
         return -1;
@@ -180,7 +180,7 @@ GB_KERNEL GB_BOUNDS(512, 1) gb_group_norm(gb_view y, gb_view x, int64_t channels
 static enum ggml_status group_norm_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const int64_t channels = gb_cuda_ceil_div(dst->ne[2], dst->op_params[0]),
                   groups   = gb_cuda_ceil_div(dst->ne[2], channels);
-    GB_CUDA_TRY(b, GB_LAUNCH(gb_group_norm, (unsigned) (groups * dst->ne[3]), GB_GROUP_WARPS * GB_WARP, 0, b.stream,
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_group_norm, (unsigned) (groups * dst->ne[3]), GB_GROUP_WARPS * GB_WARP, 0, b.queue,
                        gb_view_of(dst), gb_view_of(dst->src[0]), channels, groups));
     return GGML_STATUS_SUCCESS;
 }

@@ -7,6 +7,7 @@
 //   the rest                       float arithmetic: F32, GGML_PREC_F32 (quantized, or F16 with many rows), OUT_PROD,
 //                                  odd strides
 #include <algorithm>
+#include <mutex>
 
 #include "cuda/cuda_blas.h"
 #include "cuda/kernels/product_steps.cuh"
@@ -56,7 +57,8 @@ const char * gb_product_unsupported(const ggml_tensor * a, const ggml_tensor * b
     if (dst->type != GGML_TYPE_F32 || !ggml_is_contiguous(dst)) {
         return "the result must be f32 and contiguous";
     }
-    if (b->ne[2] * b->ne[3] > MAX_GRID || (int64_t) b->ne[1 - dim] * b->ne[2] > (int64_t) MAX_GRID * 64 ||
+    // tiles have 64 rows or more, and each expert may have one that is not full
+    if (b->ne[2] * b->ne[3] > MAX_GRID || b->ne[1 - dim] * b->ne[2] > (int64_t) (MAX_GRID - GGML_MAX_SRC) * 64 ||
         a->ne[dim] > INT32_MAX) {
         return "more rows or slices than a grid has";
     }
@@ -108,12 +110,12 @@ static enum ggml_status make_rows(gb_cuda_backend & b, const gb_product & p, int
     if (q.y == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    const dim3 grid((unsigned) total, (unsigned) gb_cuda_ceil_div(q.y_row, 256));
+    const dim3 grid((unsigned) total, (unsigned) std::min<int64_t>(gb_cuda_ceil_div(q.y_row, 256), MAX_GRID));
     switch (kind) {
-        case GB_ROWS_F16: GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_floats<GB_ROWS_F16>, grid, 256, 0, b.stream, q)); break;
-        case GB_ROWS_BF16: GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_floats<GB_ROWS_BF16>, grid, 256, 0, b.stream, q)); break;
-        case GB_ROWS_WIDE: GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_floats<GB_ROWS_WIDE>, grid, 256, 0, b.stream, q)); break;
-        default: GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_floats<GB_ROWS_F32>, grid, 256, 0, b.stream, q)); break;
+        case GB_ROWS_F16: GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_floats<GB_ROWS_F16>, grid, 256, 0, b.queue, q)); break;
+        case GB_ROWS_BF16: GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_floats<GB_ROWS_BF16>, grid, 256, 0, b.queue, q)); break;
+        case GB_ROWS_WIDE: GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_floats<GB_ROWS_WIDE>, grid, 256, 0, b.queue, q)); break;
+        default: GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_floats<GB_ROWS_F32>, grid, 256, 0, b.queue, q)); break;
     }
     *out = { q.y, q.y_row };
     return GGML_STATUS_SUCCESS;
@@ -121,15 +123,24 @@ static enum ggml_status make_rows(gb_cuda_backend & b, const gb_product & p, int
 
 static enum ggml_status make_bytes(gb_cuda_backend & b, const gb_product & p, gb_ready_rows * out) {
     gb_make_rows q = p.b;
-    q.y_row        = p.k / 32;
-    q.y            = gb_cuda_scratch(b, (size_t) (p.rows * p.slices * q.y_row) * sizeof(gb_q8_group));
+    q.y_row        = gb_cuda_ceil_div(p.k, 1024);
+    q.y            = gb_cuda_scratch(b, (size_t) (p.rows * p.slices * q.y_row) * sizeof(gb_q8_stretch));
     if (q.y == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    const dim3 grid((unsigned) (p.rows * p.slices), (unsigned) gb_cuda_ceil_div(q.y_row, 8));
-    GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_bytes, grid, 256, 0, b.stream, q));
+    const dim3 grid((unsigned) (p.rows * p.slices), (unsigned) std::min<int64_t>(q.y_row * 4, MAX_GRID));
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_bytes, grid, 256, 0, b.queue, q));
     *out = { q.y, q.y_row };
     return GGML_STATUS_SUCCESS;
+}
+
+// Rows that can be copied 16 bytes at a time.
+bool gb_product_is_aligned(const gb_product & p) {
+    size_t bits = p.w.nb_m | p.w.nb2 | p.w.nb3;
+    for (int i = 0; i < (p.w.ids != NULL ? p.w.n_experts : 1); i++) {
+        bits |= (uintptr_t) p.w.a[i];
+    }
+    return bits % 16 == 0;
 }
 
 // ------------------------------------------------------------------------------------------------------------ few rows
@@ -142,9 +153,10 @@ static enum ggml_status run_vectors(gb_cuda_backend & b, const gb_product & p) {
         return status;
     }
     gb_matvec     q      = { p.w, x.x, x.x_row, p.dst, p.m, p.k, (int) p.rows, 1 };
-    const int64_t blocks = gb_cuda_ceil_div(p.m, GB_MATVEC_WARPS * GB_MATVEC_ROWS) * p.slices;
+    const int     rows   = gb_vectors_are_quick(p, q) ? (int) GB_QUICK_ROWS : (int) GB_MATVEC_ROWS;
+    const int64_t blocks = gb_cuda_ceil_div(p.m, GB_MATVEC_WARPS * rows) * p.slices;
     q.split              = blocks < 2 * b.device->n_sm && p.k >= GB_MATVEC_WARPS * 256 ? GB_MATVEC_WARPS : 1;
-    GB_CUDA_TRY(b, quantized ? gb_launch_vectors_quantized(p, q, b.stream) : gb_launch_vectors_float(p, q, b.stream));
+    GB_CUDA_TRY(b, quantized ? gb_launch_vectors_quantized(p, q, b.queue) : gb_launch_vectors_float(p, q, b.queue));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -159,7 +171,7 @@ static enum ggml_status route(gb_cuda_backend & b, const gb_product & p, gb_gemm
     q.first  = lists;
     q.tokens = lists + GGML_MAX_SRC + 1;
     GB_CUDA_TRY(b,
-        GB_LAUNCH(gb_route, 1, 256, 0, b.stream, p.w, (int) p.rows, lists, lists + GGML_MAX_SRC + 1, p.dst, p.m));
+        GB_LAUNCH(gb_route, 1, 256, 0, b.queue, p.w, (int) p.rows, lists, lists + GGML_MAX_SRC + 1, p.dst, p.m));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -232,9 +244,9 @@ static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, int
     }
     const dim3 grid((unsigned) gb_cuda_ceil_div(p.m, GB_GEMM_M), (unsigned) tiles_of_rows(p, nt),
         (unsigned) (p.slices * q.parts));
-    GB_CUDA_TRY(b, gb_launch_tiles(source, kind, nt, grid, q, b.stream));
+    GB_CUDA_TRY(b, gb_launch_tiles(source, kind, nt, grid, q, b.queue));
     if (q.parts > 1) {
-        GB_CUDA_TRY(b, GB_LAUNCH(gb_gemm_add_parts, (unsigned) gb_cuda_ceil_div(elements, 256), 256, 0, b.stream, p.dst,
+        GB_CUDA_TRY(b, GB_LAUNCH(gb_gemm_add_parts, (unsigned) gb_cuda_ceil_div(elements, 256), 256, 0, b.queue, p.dst,
                            (const float *) q.dst, elements, q.parts));
     }
     return GGML_STATUS_SUCCESS;
@@ -257,25 +269,16 @@ static enum ggml_status run_exact(gb_cuda_backend & b, const gb_product & p) {
     const int  side = large ? 128 : 64;
     const dim3 grid((unsigned) gb_cuda_ceil_div(p.m, side), (unsigned) tiles_of_rows(p, side), (unsigned) p.slices);
     if (quantized) {
-        GB_CUDA_TRY(b, GB_LAUNCH((gb_gemm_exact<true, 4>), grid, GB_GEMM_THREADS, 0, b.stream, q, e));
+        GB_CUDA_TRY(b, GB_LAUNCH((gb_gemm_exact<true, 4>), grid, GB_GEMM_THREADS, 0, b.queue, q, e));
     } else if (large) {
-        GB_CUDA_TRY(b, GB_LAUNCH((gb_gemm_exact<false, 8>), grid, GB_GEMM_THREADS, 0, b.stream, q, e));
+        GB_CUDA_TRY(b, GB_LAUNCH((gb_gemm_exact<false, 8>), grid, GB_GEMM_THREADS, 0, b.queue, q, e));
     } else {
-        GB_CUDA_TRY(b, GB_LAUNCH((gb_gemm_exact<false, 4>), grid, GB_GEMM_THREADS, 0, b.stream, q, e));
+        GB_CUDA_TRY(b, GB_LAUNCH((gb_gemm_exact<false, 4>), grid, GB_GEMM_THREADS, 0, b.queue, q, e));
     }
     return GGML_STATUS_SUCCESS;
 }
 
 // ------------------------------------------------------------------------------------------------------------ decision
-
-// Rows of halves that can be copied 16 bytes at a time.
-static bool has_aligned_rows(const gb_product & p) {
-    size_t bits = p.w.nb_m | p.w.nb2 | p.w.nb3;
-    for (int i = 0; i < (p.w.ids != NULL ? p.w.n_experts : 1); i++) {
-        bits |= (uintptr_t) p.w.a[i];
-    }
-    return bits % 16 == 0;
-}
 
 // Slices follow each other evenly in as many calls as `outer` says; 0: they do not.
 static int64_t calls_for_slices(const gb_product & p) {
@@ -283,6 +286,32 @@ static int64_t calls_for_slices(const gb_product & p) {
     const bool    even  = p.w.r2 == 1 && p.w.r3 == 1;
     const int64_t calls = even ? gb_cuda_ceil_div(p.slices, p.w.ne2) : p.slices;
     return calls <= CALLS_MAX ? calls : 0;
+}
+
+static bool queue_blas(gb_cuda_backend & b, const gb_product & p, const gb_ready_rows & x, int64_t calls,
+    int64_t each) {
+    const bool                   listed = b.queue.list != NULL;
+    std::unique_lock<std::mutex> no_waiting(gb_cuda_wait_lock(b.device), std::defer_lock);
+    const int64_t                size = (int64_t) ggml_type_size((enum ggml_type) p.type);
+    gb_cuda_blas_product         q = { p.type, NULL, x.x, p.dst, p.m, p.k, p.rows, (int64_t) p.w.nb_m / size, x.x_row,
+        (int64_t) p.w.nb2 / size, each };
+    if (listed) {
+        no_waiting.lock();
+    }
+    gb_queue_begin_library(b.queue);
+    bool ok = true;
+    for (int64_t i = 0; i < calls && ok; i++) {
+        const int64_t z = i * each;
+        q.w   = p.w.a[0] + z % p.w.ne2 / p.w.r2 * (int64_t) p.w.nb2 + z / p.w.ne2 / p.w.r3 * (int64_t) p.w.nb3;
+        q.x   = (const char *) x.x + z * p.rows * x.x_row * size;
+        q.dst = p.dst + z * p.rows * p.m;
+        ok    = gb_cuda_blas_run(b.blas, q, listed);
+    }
+    gb_queue_end_library(b.queue);
+    if (listed && !ok) {
+        b.queue.list->broken = true;
+    }
+    return ok;
 }
 
 // Done: it is queued. Else one of our kernels must; an error is only no memory for rows.
@@ -300,26 +329,14 @@ static enum ggml_status run_blas(gb_cuda_backend & b, const gb_product & p, int 
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    gb_cuda_blas_product q  = { p.type, NULL, x.x, p.dst, p.m, p.k, p.rows, (int64_t) p.w.nb_m / size, x.x_row,
-        (int64_t) p.w.nb2 / size, each };
-    bool                 ok = b.stream != GB_NOWHERE; // a dry run goes both ways
-    for (int64_t i = 0; i < calls && ok; i++) {
-        const int64_t z = i * each;
-        q.w   = p.w.a[0] + z % p.w.ne2 / p.w.r2 * (int64_t) p.w.nb2 + z / p.w.ne2 / p.w.r3 * (int64_t) p.w.nb3;
-        q.x   = (const char *) x.x + z * p.rows * x.x_row * size;
-        q.dst = p.dst + z * p.rows * p.m;
-        ok    = gb_cuda_blas_run(b.blas, q);
-    }
-    *done          = ok;
-    b.scratch.used = ok ? b.scratch.used : before; // nobody reads the rows
+    *done          = !b.queue.nowhere && queue_blas(b, p, x, calls, each); // a dry run goes both ways
+    b.scratch.used = *done ? b.scratch.used : before;                      // nobody reads the rows
     return status;
 }
 
 enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p) {
     if (p.k == 0) {
-        GB_CUDA_TRY(b, b.stream == GB_NOWHERE
-                           ? cudaSuccess
-                           : cudaMemsetAsync(p.dst, 0, (size_t) (p.m * p.rows * p.slices) * sizeof(float), b.stream));
+        GB_CUDA_TRY(b, gb_queue_clear(b.queue, p.dst, (size_t) (p.m * p.rows * p.slices) * sizeof(float)));
         return GGML_STATUS_SUCCESS;
     }
     const bool quantized = is_format(p.type),
@@ -331,7 +348,7 @@ enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p) {
                      : p.type == GGML_TYPE_F16 ? (int) GB_HALF_F16
                                                : (int) GB_HALF_BF16;
     if (along && !quantized && (!p.exact || p.type == GGML_TYPE_F32) &&
-        (p.type == GGML_TYPE_F32 || has_aligned_rows(p))) {
+        (p.type == GGML_TYPE_F32 || gb_product_is_aligned(p))) {
         bool                   done;
         const enum ggml_status status = run_blas(b, p, kind, &done);
         if (done || status != GGML_STATUS_SUCCESS) {
@@ -344,6 +361,6 @@ enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p) {
     if (quantized) {
         return run_tiles(b, p, p.type, GB_HALF_WIDE);
     }
-    return has_aligned_rows(p) && (kind == GB_HALF_F16 || b.device->cc >= 80) ? run_tiles(b, p, GB_HALVES, kind)
-                                                                              : run_exact(b, p);
+    return gb_product_is_aligned(p) && (kind == GB_HALF_F16 || b.device->cc >= 80) ? run_tiles(b, p, GB_HALVES, kind)
+                                                                                   : run_exact(b, p);
 }

@@ -12,7 +12,7 @@
 
 #include "cuda/cuda.h"
 #include "cuda/kernels/gemm.cuh"
-#include "cuda/kernels/matvec.cuh"
+#include "cuda/kernels/matvec_quick.cuh"
 
 struct gb_product {
     gb_weights   w;
@@ -39,9 +39,11 @@ struct gb_ready_rows {
     int64_t      x_row;
 };
 
-cudaError_t gb_launch_vectors_quantized(const gb_product & p, gb_matvec q, cudaStream_t stream);
-cudaError_t gb_launch_vectors_float(const gb_product & p, gb_matvec q, cudaStream_t stream);
+bool gb_product_is_aligned(const gb_product & p);
+bool gb_vectors_are_quick(const gb_product & p, const gb_matvec & q); // the kernel of matvec_quick.cuh takes them
+cudaError_t gb_launch_vectors_quantized(const gb_product & p, gb_matvec q, const gb_queue & queue);
+cudaError_t gb_launch_vectors_float(const gb_product & p, gb_matvec q, const gb_queue & queue);
 // source: a type, or GB_HALVES
-cudaError_t gb_launch_tiles(int source, int kind, int nt, dim3 grid, const gb_gemm & q, cudaStream_t stream);
+cudaError_t gb_launch_tiles(int source, int kind, int nt, dim3 grid, const gb_gemm & q, const gb_queue & queue);
 
 #endif // GB_CUDA_OPS_PRODUCTS_H

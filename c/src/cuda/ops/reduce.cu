@@ -42,10 +42,10 @@ static enum ggml_status sum_run(gb_cuda_backend & b, ggml_tensor * dst) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     if (blocks > 0) {
-        GB_CUDA_TRY(b, GB_LAUNCH(gb_sum_shares, (unsigned) blocks, GB_SUM_WARPS * GB_WARP, 0, b.stream,
+        GB_CUDA_TRY(b, GB_LAUNCH(gb_sum_shares, (unsigned) blocks, GB_SUM_WARPS * GB_WARP, 0, b.queue,
                            gb_view_of(dst->src[0]), shares, n));
     }
-    GB_CUDA_TRY(b, GB_LAUNCH(gb_sum_up, 1, GB_SUM_WARPS * GB_WARP, 0, b.stream, gb_cuda_data(dst), (int) dst->type,
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_sum_up, 1, GB_SUM_WARPS * GB_WARP, 0, b.queue, gb_cuda_data(dst), (int) dst->type,
                        shares, blocks));
     return GGML_STATUS_SUCCESS;
 }
@@ -76,7 +76,7 @@ template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_sum_rows(gb_sum_rows_args q)
 static enum ggml_status sum_rows_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const gb_sum_rows_args q = { gb_view_of(dst->src[0]), gb_view_of(dst), dst->op == GGML_OP_MEAN,
         gb_rows(dst->src[0]) };
-    GB_CUDA_TRY(b, GB_ROW_LAUNCH(gb_sum_rows, q.x.ne[0], q.rows, b.stream, q));
+    GB_CUDA_TRY(b, GB_ROW_LAUNCH(gb_sum_rows, q.x.ne[0], q.rows, b.queue, q));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -135,7 +135,7 @@ template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_argmax(gb_argmax_args q) {
 
 static enum ggml_status argmax_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const gb_argmax_args q = { gb_view_of(dst->src[0]), gb_cuda_data(dst), (int64_t) dst->nb[0], gb_rows(dst->src[0]) };
-    GB_CUDA_TRY(b, GB_ROW_LAUNCH(gb_argmax, q.x.ne[0], q.rows, b.stream, q));
+    GB_CUDA_TRY(b, GB_ROW_LAUNCH(gb_argmax, q.x.ne[0], q.rows, b.queue, q));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -243,7 +243,7 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_argsort_merge(gb_sort q) {
 static enum ggml_status sort_runs(gb_cuda_backend & b, const gb_sort & q) {
     const int      threads = std::min(512, std::max<int>(GB_WARP, q.size / 2));
     const unsigned blocks  = (unsigned) (q.rows * gb_cuda_ceil_div(q.n, q.size));
-    GB_CUDA_TRY(b, GB_LAUNCH(gb_argsort, blocks, threads, (size_t) q.size * 8, b.stream, q));
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_argsort, blocks, threads, (size_t) q.size * 8, b.queue, q));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -270,7 +270,7 @@ static enum ggml_status argsort_run(gb_cuda_backend & b, ggml_tensor * dst) {
         q.size = (int) run;
         q.from = (const int *) (const void *) now.p;
         q.y    = 2 * run < q.n ? next : result;
-        GB_CUDA_TRY(b, GB_LAUNCH(gb_argsort_merge, gb_blocks(q.n * q.rows), GB_BLOCK, 0, b.stream, q));
+        GB_CUDA_TRY(b, GB_LAUNCH(gb_argsort_merge, gb_blocks(q.n * q.rows), GB_BLOCK, 0, b.queue, q));
         std::swap(now, next);
     }
     return GGML_STATUS_SUCCESS;

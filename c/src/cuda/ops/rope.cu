@@ -139,14 +139,14 @@ static enum ggml_status rope_into(gb_cuda_backend & b, const ggml_tensor * dst, 
         return GGML_STATUS_ALLOC_FAILED;
     }
     if (n_table > 0) {
-        GB_CUDA_TRY(b, GB_LAUNCH(gb_rope_table, gb_blocks(n_table), GB_BLOCK, 0, b.stream, r, gb_view_of(dst->src[1]),
+        GB_CUDA_TRY(b, GB_LAUNCH(gb_rope_table, gb_blocks(n_table), GB_BLOCK, 0, b.queue, r, gb_view_of(dst->src[1]),
                            table, n_table));
     }
     const gb_view x = gb_view_of(dst->src[0]);
     GB_CUDA_TRY(b,
         (gb_is_small(n)
-                ? GB_LAUNCH((gb_rope_apply<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, r, y, x, table, pairs, n)
-                : GB_LAUNCH((gb_rope_apply<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, r, y, x, table, pairs, n)));
+                ? GB_LAUNCH((gb_rope_apply<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, r, y, x, table, pairs, n)
+                : GB_LAUNCH((gb_rope_apply<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, r, y, x, table, pairs, n)));
     return GGML_STATUS_SUCCESS;
 }
 

@@ -61,33 +61,33 @@ GB_KERNEL GB_BOUNDS(256, 1)
     }
 }
 
-static cudaError_t launch_quantized(const ggml_tensor * dst, const gb_index_reader & reader, cudaStream_t stream) {
+static cudaError_t launch_quantized(const ggml_tensor * dst, const gb_index_reader & reader, const gb_queue & queue) {
     const gb_view y = gb_view_of(dst), a = gb_view_of(dst->src[0]), ids = gb_view_of(dst->src[1]);
     const int64_t n = gb_count(dst) / 32;
     switch (a.type) {
 #define GB_FORMAT(id, ...) \
     case GGML_TYPE_##id:   \
-        return GB_LAUNCH((gb_rows_quantized<GGML_TYPE_##id>), gb_blocks(n), GB_BLOCK, 0, stream, y, a, ids, reader, n);
+        return GB_LAUNCH((gb_rows_quantized<GGML_TYPE_##id>), gb_blocks(n), GB_BLOCK, 0, queue, y, a, ids, reader, n);
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
         default: return cudaErrorInvalidValue;
     }
 }
 
-static cudaError_t launch_rows(const ggml_tensor * dst, const gb_index_reader & reader, cudaStream_t stream) {
+static cudaError_t launch_rows(const ggml_tensor * dst, const gb_index_reader & reader, const gb_queue & queue) {
     const gb_view y = gb_view_of(dst), a = gb_view_of(dst->src[0]), ids = gb_view_of(dst->src[1]);
     const int64_t n    = gb_count(dst);
     const int     size = (int) ggml_type_size(dst->type);
     if (ggml_is_quantized(dst->src[0]->type)) {
-        return launch_quantized(dst, reader, stream);
+        return launch_quantized(dst, reader, queue);
     }
     return gb_is_small(n)
-               ? GB_LAUNCH((gb_rows_plain<uint32_t>), gb_blocks(n), GB_BLOCK, 0, stream, y, a, ids, reader, size, n)
-               : GB_LAUNCH((gb_rows_plain<uint64_t>), gb_blocks(n), GB_BLOCK, 0, stream, y, a, ids, reader, size, n);
+               ? GB_LAUNCH((gb_rows_plain<uint32_t>), gb_blocks(n), GB_BLOCK, 0, queue, y, a, ids, reader, size, n)
+               : GB_LAUNCH((gb_rows_plain<uint64_t>), gb_blocks(n), GB_BLOCK, 0, queue, y, a, ids, reader, size, n);
 }
 
 static enum ggml_status get_rows_run(gb_cuda_backend & b, ggml_tensor * dst) {
-    GB_CUDA_TRY(b, launch_rows(dst, gb_cuda_index_reader(b, dst, -1, dst->src[0]->ne[1]), b.stream));
+    GB_CUDA_TRY(b, launch_rows(dst, gb_cuda_index_reader(b, dst, -1, dst->src[0]->ne[1]), b.queue));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -130,8 +130,8 @@ static enum ggml_status diag_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const int     size = (int) ggml_type_size(dst->type);
     const gb_view y = gb_view_of(dst), a = gb_view_of(dst->src[0]);
     GB_CUDA_TRY(b,
-        (gb_is_small(n) ? GB_LAUNCH((gb_diag<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, a, size, n)
-                        : GB_LAUNCH((gb_diag<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, a, size, n)));
+        (gb_is_small(n) ? GB_LAUNCH((gb_diag<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, y, a, size, n)
+                        : GB_LAUNCH((gb_diag<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, y, a, size, n)));
     return GGML_STATUS_SUCCESS;
 }
 

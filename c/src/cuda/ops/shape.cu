@@ -68,8 +68,8 @@ template <int OP> static enum ggml_status shape_run(gb_cuda_backend & b, ggml_te
         return GGML_STATUS_SUCCESS;
     }
     GB_CUDA_TRY(b,
-        (gb_is_small(n) ? GB_LAUNCH((gb_shape_kernel<OP, uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, s, size, n)
-                        : GB_LAUNCH((gb_shape_kernel<OP, uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, s, size, n)));
+        (gb_is_small(n) ? GB_LAUNCH((gb_shape_kernel<OP, uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, s, size, n)
+                        : GB_LAUNCH((gb_shape_kernel<OP, uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, s, size, n)));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -106,7 +106,7 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_add_rel_pos(gb_view y, gb_view a, gb_view pw, gb_
 
 static enum ggml_status add_rel_pos_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const int64_t n = gb_count(dst), k = dst->src[1]->ne[0];
-    GB_CUDA_TRY(b, GB_LAUNCH(gb_add_rel_pos, gb_blocks(n), GB_BLOCK, 0, b.stream, gb_view_of(dst),
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_add_rel_pos, gb_blocks(n), GB_BLOCK, 0, b.queue, gb_view_of(dst),
                        gb_view_of(dst->src[0]), gb_view_of(dst->src[1]), gb_view_of(dst->src[2]), k, n));
     return GGML_STATUS_SUCCESS;
 }

@@ -109,7 +109,7 @@ static gb_soft_max_args args_of(const ggml_tensor * dst) {
 
 static enum ggml_status soft_max_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const gb_soft_max_args q = args_of(dst);
-    GB_CUDA_TRY(b, GB_ROW_LAUNCH(gb_soft_max, dst->ne[0], q.rows, b.stream, q));
+    GB_CUDA_TRY(b, GB_ROW_LAUNCH(gb_soft_max, dst->ne[0], q.rows, b.queue, q));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -183,7 +183,7 @@ int gb_soft_max_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
         }
     }
     const ggml_tensor * dst   = node[n - 1];
-    const cudaError_t   error = GB_ROW_LAUNCH(gb_soft_max, dst->ne[0], q.rows, b.stream, q);
+    const cudaError_t   error = GB_ROW_LAUNCH(gb_soft_max, dst->ne[0], q.rows, b.queue, q);
     if (error != cudaSuccess) {
         gb_cuda_fail(b, "softmax with what comes before it", error);
         return -1;
@@ -208,8 +208,8 @@ static enum ggml_status mask_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const gb_view y = gb_view_of(dst), x = gb_view_of(dst->src[0]);
     GB_CUDA_TRY(b,
         (gb_is_small(n)
-                ? GB_LAUNCH((gb_diag_mask<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, x, n_past, value, n)
-                : GB_LAUNCH((gb_diag_mask<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, x, n_past, value, n)));
+                ? GB_LAUNCH((gb_diag_mask<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, y, x, n_past, value, n)
+                : GB_LAUNCH((gb_diag_mask<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, y, x, n_past, value, n)));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -230,10 +230,10 @@ static enum ggml_status alibi_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const int     floor_heads = floor_of(dst->op_params[1]);
     const gb_view y = gb_view_of(dst), x = gb_view_of(dst->src[0]);
     const float   bias_max = gb_param_float(dst, 2);
-    GB_CUDA_TRY(b, (gb_is_small(n) ? GB_LAUNCH((gb_alibi<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, x,
-                                         floor_heads, bias_max, n)
-                                   : GB_LAUNCH((gb_alibi<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, y, x,
-                                         floor_heads, bias_max, n)));
+    GB_CUDA_TRY(b,
+        (gb_is_small(n)
+                ? GB_LAUNCH((gb_alibi<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, y, x, floor_heads, bias_max, n)
+                : GB_LAUNCH((gb_alibi<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, y, x, floor_heads, bias_max, n)));
     return GGML_STATUS_SUCCESS;
 }
 

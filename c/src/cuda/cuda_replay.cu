@@ -1,0 +1,146 @@
+// cuda_replay.cu - executable graphs: made of nodes, changed node by node.
+#include "replay.h"
+
+#include <string.h>
+
+#include <utility>
+
+namespace {
+
+struct parameters { // of a kernel's node
+    gb_array<void *>     values;
+    cudaKernelNodeParams node;
+};
+
+bool fill(parameters & p, const gb_task_list & list, const gb_task & t) {
+    if (!p.values.reserve((size_t) t.n_values + 1)) {
+        return false;
+    }
+    for (int i = 0; i < t.n_values; i++) {
+        p.values.data[i] = list.bytes.data + list.offsets.data[t.first_value + (size_t) i];
+    }
+    p.node                = cudaKernelNodeParams{};
+    p.node.func           = const_cast<void *>(t.function);
+    p.node.gridDim        = t.grid;
+    p.node.blockDim       = t.block;
+    p.node.sharedMemBytes = (unsigned) t.shared;
+    p.node.kernelParams   = p.values.data;
+    return true;
+}
+
+cudaMemsetParams zeros(const gb_task & t) {
+    cudaMemsetParams p = {};
+    p.dst              = t.to;
+    p.elementSize      = 4;
+    p.width            = t.size / 4;
+    p.height           = 1;
+    return p;
+}
+
+cudaError_t add_node(gb_replay & r, const gb_task_list & list, const gb_task & t, parameters & p) {
+    const size_t            i     = r.nodes.n;
+    const cudaGraphNode_t * after = i > 0 ? &r.nodes.data[i - 1] : nullptr;
+    const size_t            n     = i > 0 ? 1 : 0;
+    cudaGraphNode_t *       node  = &r.nodes.data[r.nodes.n++];
+    const cudaMemsetParams  clear = zeros(t);
+    switch (t.kind) {
+        case GB_TASK_KERNEL:
+            return fill(p, list, t) ? cudaGraphAddKernelNode(node, r.graph, after, n, &p.node)
+                                    : cudaErrorMemoryAllocation;
+        case GB_TASK_COPY:
+            return cudaGraphAddMemcpyNode1D(node, r.graph, after, n, t.to, t.from, t.size, cudaMemcpyDeviceToDevice);
+        case GB_TASK_CLEAR: return cudaGraphAddMemsetNode(node, r.graph, after, n, &clear);
+        case GB_TASK_LIBRARY: return cudaGraphAddChildGraphNode(node, r.graph, after, n, t.library);
+    }
+    return cudaErrorInvalidValue;
+}
+
+cudaError_t set_node(gb_replay & r, size_t i, const gb_task_list & list, const gb_task & t, parameters & p) {
+    const cudaGraphNode_t  node  = r.nodes.data[i];
+    const cudaMemsetParams clear = zeros(t);
+    switch (t.kind) {
+        case GB_TASK_KERNEL:
+            return fill(p, list, t) ? cudaGraphExecKernelNodeSetParams(r.exec, node, &p.node)
+                                    : cudaErrorMemoryAllocation;
+        case GB_TASK_COPY:
+            return cudaGraphExecMemcpyNodeSetParams1D(r.exec, node, t.to, t.from, t.size, cudaMemcpyDeviceToDevice);
+        case GB_TASK_CLEAR: return cudaGraphExecMemsetNodeSetParams(r.exec, node, &clear);
+        case GB_TASK_LIBRARY: return cudaGraphExecChildGraphNodeSetParams(r.exec, node, t.library);
+    }
+    return cudaErrorInvalidValue;
+}
+
+bool same_size(dim3 a, dim3 b) { return a.x == b.x && a.y == b.y && a.z == b.z; }
+
+bool is_same(const gb_task_list & la, const gb_task & a, const gb_task_list & lb, const gb_task & b) {
+    switch (a.kind) {
+        case GB_TASK_KERNEL:
+            return a.function == b.function && same_size(a.grid, b.grid) && same_size(a.block, b.block) &&
+                   a.shared == b.shared && a.bytes == b.bytes &&
+                   (a.bytes == 0 || memcmp(la.bytes.data + a.bytes_at, lb.bytes.data + b.bytes_at, a.bytes) == 0);
+        case GB_TASK_COPY: return a.to == b.to && a.from == b.from && a.size == b.size;
+        case GB_TASK_CLEAR: return a.to == b.to && a.size == b.size;
+        case GB_TASK_LIBRARY: return false; // nobody but the library knows
+    }
+    return false;
+}
+
+} // namespace
+
+void gb_replay_free(gb_replay & r) {
+    if (r.exec != nullptr) {
+        (void) cudaGraphExecDestroy(r.exec);
+    }
+    if (r.graph != nullptr) {
+        (void) cudaGraphDestroy(r.graph);
+    }
+    gb_task_list_free(r.list);
+    r.nodes.release();
+    r = gb_replay();
+}
+
+bool gb_replay_fits(const gb_replay & r, const gb_task_list & list) {
+    bool fits = r.list.tasks.n == list.tasks.n;
+    for (size_t i = 0; fits && i < list.tasks.n; i++) {
+        fits = r.list.tasks.data[i].kind == list.tasks.data[i].kind;
+    }
+    return fits;
+}
+
+bool gb_replay_make(gb_replay & r, gb_task_list & list) {
+    parameters  p     = {};
+    cudaError_t error = r.nodes.reserve(list.tasks.n) ? cudaGraphCreate(&r.graph, 0) : cudaErrorMemoryAllocation;
+    for (size_t i = 0; i < list.tasks.n && error == cudaSuccess; i++) {
+        error = add_node(r, list, list.tasks.data[i], p);
+    }
+    if (error == cudaSuccess) {
+        error = cudaGraphInstantiate(&r.exec, r.graph, 0);
+    }
+    p.values.release();
+    if (error != cudaSuccess) {
+        (void) cudaGetLastError();
+        r.exec = nullptr;
+        gb_replay_free(r);
+        return false;
+    }
+    std::swap(r.list, list);
+    return true;
+}
+
+bool gb_replay_update(gb_replay & r, gb_task_list & list) {
+    parameters  p     = {};
+    cudaError_t error = cudaSuccess;
+    for (size_t i = 0; i < list.tasks.n && error == cudaSuccess; i++) {
+        if (!is_same(r.list, r.list.tasks.data[i], list, list.tasks.data[i])) {
+            error = set_node(r, i, list, list.tasks.data[i], p);
+        }
+    }
+    p.values.release();
+    if (error != cudaSuccess) { // exec does some of the old work and some of the new
+        (void) cudaGetLastError();
+        gb_replay_free(r);
+        return false;
+    }
+    std::swap(r.list, list);
+    return true;
+}
