@@ -235,20 +235,20 @@ def curve(pieces: Sequence[Storage]) -> list[Moment]:
 
 
 def copy_steps(picture: Picture) -> list[int]:
-    """The step of each copy: those into a split are the steps before it, those back the steps behind it."""
-    into: dict[int, int] = {}
-    for c in picture.copies:
-        if c.reason != "write-back":
-            into[c.split] = into.get(c.split, 0) + 1
-    spans = {s.index: s for s in picture.splits}
-    seen: dict[tuple[int, bool], int] = {}
+    """The step of each copy: that at which its memory begins; of copies that have none in an arena (kept ones, results
+    that go home) the steps that are left, in order."""
+    begins: dict[str, list[int]] = {}
+    for b in (b for a in picture.arenas for b in a.blocks if b.op == "copy"):
+        begins.setdefault(b.name, []).append(b.step if b.step >= 0 else b.lower)
+    taken = {t for s in picture.splits for t in range(s.start, s.end)}.union(*begins.values())
+    left = iter(sorted(set(range(picture.n_steps)) - taken))
+    starts = {s.index: s.start for s in picture.splits}
+    for steps in begins.values():
+        steps.sort(reverse=True)
     found = []
     for c in picture.copies:
-        key = c.split, c.reason == "write-back"
-        k = seen[key] = seen.get(key, -1) + 1
-        span = spans.get(c.split)
-        at = 0 if span is None else span.end + k if key[1] else span.start - into[c.split] + k
-        found.append(max(at, 0))
+        own = begins.get(f"{c.dst_backend}#{c.name}") if c.reason == "input" else None
+        found.append(own.pop() if own else next(left, starts.get(c.split, 0)))
     return found
 
 

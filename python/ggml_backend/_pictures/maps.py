@@ -24,7 +24,9 @@ from .draw import AXIS, FOOT, TOP, Chart, Sheet, axis_text, labels, time_axis, t
 from .labels import Label, alternatives, fitting, shown_name
 from .palette import COLOURS, KINDS, SHADES, kind
 
-__all__ = ["ArenaDrawn", "hatch", "legend", "live_chart", "map_chart", "step_ticks"]
+__all__ = ["MAP", "ArenaDrawn", "hatch", "legend", "live_chart", "map_chart", "step_ticks"]
+
+MAP = 330  # pixels: the height of a map
 
 
 @dataclass(frozen=True)

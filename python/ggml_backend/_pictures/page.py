@@ -19,12 +19,12 @@ from .draw import AXIS, Chart, Sheet
 from .labels import LADDER
 from .lanes import Lanes, lanes_chart, lanes_of
 from .lists import alive_table, copies_table, memory_table, moment_words, splits_table
-from .maps import ArenaDrawn, hatch, legend, live_chart, map_chart, step_ticks
+from .maps import MAP, ArenaDrawn, hatch, legend, live_chart, map_chart, step_ticks
 from .palette import FONT, style, variables
 
 __all__ = ["lanes_page", "page"]
 
-_MAP, _LIVE = 340, 52
+_LIVE = 52
 
 
 @cache
@@ -111,7 +111,7 @@ def _arena_card(picture: Picture, sheet: Sheet, d: ArenaDrawn, number: int) -> s
     label = f"{name}: {len(d.pieces)} blocks over {picture.n_steps} steps. Arrow keys move between them."
     t0, t1 = int(sheet.t0), int(sheet.t1)
     return (
-        f"{begin}{figures}{_chart(map_chart(sheet, d, _MAP), 'map', label, ' data-keys')}"
+        f"{begin}{figures}{_chart(map_chart(sheet, d, MAP), 'map', label, ' data-keys')}"
         "<h3>Live bytes, and gaps below the top of what is alive</h3>"
         f"{_chart(live_chart(sheet, d, _LIVE), 'live', f'Live bytes, at most {size_text(arena.lower_bound)}')}"
         f"{_legend(legend(sheet, d))}"

@@ -15,13 +15,13 @@ from .data import Picture, size_text, span, verdict
 from .draw import AXIS, Chart, Sheet
 from .labels import text_width
 from .lanes import Lanes, lanes_chart, lanes_of
-from .maps import ArenaDrawn, hatch, legend, live_chart, map_chart, step_ticks
+from .maps import MAP, ArenaDrawn, hatch, legend, live_chart, map_chart, step_ticks
 from .palette import FONT, THEMES, style
 
 __all__ = ["WIDTHS", "compose", "drawing", "notebook", "png", "sheet_of"]
 
 WIDTHS = 240, 20000  # pixels that a picture may be wide
-_SIDE, _MAP, _LIVE, _LINE = 12, 300, 44, 18
+_SIDE, _LIVE, _LINE = 12, 44, 18
 
 
 class Paper:
@@ -130,7 +130,7 @@ def _arena(paper: Paper, picture: Picture, d: ArenaDrawn) -> None:
     paper.words(" · ".join(told), 12, name="soft")
     if not any(s.size and s.upper > s.lower for s in d.pieces):
         return
-    paper.chart(map_chart(sheet, d, _MAP))
+    paper.chart(map_chart(sheet, d, MAP))
     paper.chart(live_chart(sheet, d, _LIVE))
     paper.legend([(swatch, words) for swatch, words, _ in legend(sheet, d)])
 
