@@ -15,12 +15,23 @@ from .._text.escape import markup
 from .labels import HIGH, LADDER, PAD, Label, level
 from .palette import attribute
 
-__all__ = ["AXIS", "FOOT", "TOP", "Chart", "Sheet", "axis_text", "labels", "time_axis", "title"]
+__all__ = [
+    "AXIS", "FOOT", "SIDE", "TOP", "Chart", "Sheet", "Tick", "axis_text", "labels", "plot_width", "time_axis", "title",
+]  # fmt: skip
 
 AXIS = 64  # pixels: the width of an axis
 TOP = 8  # above a chart: half a line
 FOOT = 24  # below it: the time axis
+SIDE = 12  # beside charts of a file
 _MOST_LABELS, _MOST_TICKS = 1500, 800
+
+
+Tick = tuple[float, str, float]  # when, what it says, how coarse: the distance to others that are as coarse
+
+
+def plot_width(width: int) -> int:
+    """Of a file so wide."""
+    return width - 2 * SIDE - AXIS - 8
 
 
 class Chart(NamedTuple):
@@ -107,8 +118,8 @@ def labels(sheet: Sheet, found: Iterable[tuple[float, float, float, Label]]) -> 
     return f'<g class="labels" pointer-events="none">{"".join(parts)}</g>'
 
 
-def time_axis(sheet: Sheet, ticks: Iterable[tuple[float, str, float]], y: float) -> str:
-    """``ticks``: (time, words, how coarse: the distance to others that are as coarse). They stay 44 pixels apart."""
+def time_axis(sheet: Sheet, ticks: Iterable[Tick], y: float) -> str:
+    """Ticks stay 44 pixels apart."""
     parts = []
     span = sheet.t1 - sheet.t0
     for t, words, coarse in sorted(ticks, key=lambda tick: -tick[2])[:_MOST_TICKS]:

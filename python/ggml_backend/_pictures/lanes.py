@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .about import about_copy, about_split, count
 from .data import Picture, copy_steps
-from .draw import AXIS, FOOT, TOP, Chart, Sheet, axis_text, labels, time_axis, title
+from .draw import AXIS, FOOT, TOP, Chart, Sheet, Tick, axis_text, labels, time_axis, title
 from .labels import Label, fitting, text_width
 
 __all__ = ["Arrow", "Bar", "Lanes", "lanes_chart", "lanes_of"]
@@ -43,6 +43,7 @@ class Lanes:
     names: Sequence[str]
     bars: Sequence[Bar]
     arrows: Sequence[Arrow]
+    legend: Sequence[tuple[str, str]] = ()  #: (colour, words)
 
 
 def lanes_of(picture: Picture) -> Lanes:
@@ -85,7 +86,7 @@ def _arrow(sheet: Sheet, arrow: Arrow, i: int, points: str | None) -> str:
     )
 
 
-def lanes_chart(sheet: Sheet, lanes: Lanes, ticks: Sequence[tuple[float, str, float]], unit: str) -> Chart:
+def lanes_chart(sheet: Sheet, lanes: Lanes, ticks: Sequence[Tick], unit: str) -> Chart:
     pixels = LANE * len(lanes.names)
     axis, plot, texts = [], [], []
     for k, name in enumerate(lanes.names):

@@ -20,11 +20,11 @@ from .data import (
     tick_text,
     time_tick,
 )
-from .draw import AXIS, FOOT, TOP, Chart, Sheet, axis_text, labels, time_axis, title
+from .draw import AXIS, FOOT, TOP, Chart, Sheet, Tick, axis_text, labels, time_axis, title
 from .labels import Label, alternatives, fitting, shown_name
 from .palette import COLOURS, KINDS, SHADES, kind
 
-__all__ = ["MAP", "ArenaDrawn", "hatch", "legend", "live_chart", "map_chart", "step_ticks"]
+__all__ = ["MAP", "ArenaDrawn", "hatch", "legend", "live_chart", "map_chart", "step_ticks", "swatch"]
 
 MAP = 330  # pixels: the height of a map
 
@@ -54,7 +54,7 @@ class ArenaDrawn:
         return peak_moment(self.moments)
 
 
-def step_ticks(t0: int, t1: int) -> list[tuple[float, str, float]]:
+def step_ticks(t0: int, t1: int) -> list[Tick]:
     fine = max(1, (t1 - t0) // 400)
     return [(t, f"{t:,}", time_tick(t)) for t in range(t0, t1 + 1) if t % fine == 0 or time_tick(t) >= fine]
 
@@ -223,7 +223,7 @@ def live_chart(sheet: Sheet, d: ArenaDrawn, pixels: int) -> Chart:
     return Chart(axis, plot, TOP + pixels + 8)
 
 
-def _swatch(sheet: Sheet, what: str) -> str:
+def swatch(sheet: Sheet, what: str) -> str:
     """16 by 12 pixels."""
     if what == "gap":
         ground = f'<rect {sheet.paint("free")} width="16" height="12"/>'
@@ -249,7 +249,7 @@ def legend(sheet: Sheet, d: ArenaDrawn) -> list[tuple[str, str, str]]:
         words = [f"up to {unit(n)}" for n in ends[:-1]] + [f"up to {unit(most)}"]
         scale[name] = [(f"{name[0] if name == 'life' else 'z'}{k}", w) for k, w in enumerate(words)]
     shown = scale if sheet.width is None else {sheet.colour: scale[sheet.colour]}
-    found = [(_swatch(sheet, c), words, way) for way, entries in shown.items() for c, words in entries]
+    found = [(swatch(sheet, c), words, way) for way, entries in shown.items() for c, words in entries]
     same = d.arena.lower_bound >= d.arena.peak
     lines = [("arena", f"arena {size_text(d.arena.peak)}" + (" = lower bound" if same else ""))]
     if not same:
@@ -258,4 +258,4 @@ def legend(sheet: Sheet, d: ArenaDrawn) -> list[tuple[str, str, str]]:
         lines.append(("chunk", "next chunk"))
     lines += [("now", f"most alive: step {d.moment}"), ("live", "live bytes"),
               ("gap", "gap: unused, below something alive"), ("free", "free: above all that is alive")]  # fmt: skip
-    return found + [(_swatch(sheet, c), words, "") for c, words in lines]
+    return found + [(swatch(sheet, c), words, "") for c, words in lines]

@@ -15,11 +15,11 @@ from .._files import write_text
 from .._text.escape import markup, script_json
 from .about import facts
 from .data import Picture, size_text, span, verdict
-from .draw import AXIS, Chart, Sheet
+from .draw import AXIS, Chart, Sheet, Tick
 from .labels import LADDER
 from .lanes import Lanes, lanes_chart, lanes_of
 from .lists import alive_table, copies_table, memory_table, moment_words, splits_table
-from .maps import MAP, ArenaDrawn, hatch, legend, live_chart, map_chart, step_ticks
+from .maps import MAP, ArenaDrawn, hatch, legend, live_chart, map_chart, step_ticks, swatch
 from .palette import FONT, style, variables
 
 __all__ = ["lanes_page", "page"]
@@ -57,9 +57,9 @@ def _chart(chart: Chart, name: str, label: str, attributes: str = "") -> str:
 
 def _legend(entries: Sequence[tuple[str, str, str]]) -> str:
     items = []
-    for swatch, words, way in entries:
+    for sample, words, way in entries:
         only = f' data-way="{way}"' if way else ""
-        items.append(f'<li{only}><svg width="16" height="12" aria-hidden="true">{swatch}</svg>{markup(words)}</li>')
+        items.append(f'<li{only}><svg width="16" height="12" aria-hidden="true">{sample}</svg>{markup(words)}</li>')
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
@@ -164,9 +164,9 @@ def page(picture: Picture, path: str | PathLike[str] | None = None) -> str:
     return result
 
 
-def lanes_page(title: str, told: str, lanes: Lanes, ticks: Sequence[tuple[float, str, float]], unit: str,
-               sheet: Sheet) -> str:  # fmt: skip
+def lanes_page(title: str, told: str, lanes: Lanes, ticks: Sequence[Tick], unit: str, sheet: Sheet) -> str:
     """A page of lanes alone."""
     chart = _chart(lanes_chart(sheet, lanes, ticks, unit), "lanes", f"{title}. Arrow keys move.", " data-keys")
-    body = f'<section class="card" aria-label="{markup(title)}">{chart}</section>'
+    entries = _legend([(swatch(sheet, c), words, "") for c, words in lanes.legend])
+    body = f'{_hatch(sheet)}<section class="card" aria-label="{markup(title)}">{chart}{entries}</section>'
     return _filled(title, told, body, {"t0": sheet.t0, "t1": sheet.t1, "arenas": []}, "kind")

@@ -12,16 +12,16 @@ from .._files import write_bytes, write_text
 from .._text.escape import line, markup
 from .about import facts, memory_parts
 from .data import Picture, size_text, span, verdict
-from .draw import AXIS, Chart, Sheet
+from .draw import AXIS, SIDE, Chart, Sheet, Tick, plot_width
 from .labels import text_width
 from .lanes import Lanes, lanes_chart, lanes_of
-from .maps import MAP, ArenaDrawn, hatch, legend, live_chart, map_chart, step_ticks
+from .maps import MAP, ArenaDrawn, hatch, legend, live_chart, map_chart, step_ticks, swatch
 from .palette import FONT, THEMES, style
 
-__all__ = ["WIDTHS", "compose", "drawing", "notebook", "png", "sheet_of"]
+__all__ = ["WIDTHS", "check_look", "drawing", "lanes_drawing", "notebook", "png", "sheet_of"]
 
 WIDTHS = 240, 20000  # pixels that a picture may be wide
-_SIDE, _LIVE, _LINE = 12, 44, 18
+_LIVE, _LINE = 44, 18
 
 
 class Paper:
@@ -35,34 +35,34 @@ class Paper:
     def words(self, text: str, size: int, *, bold: bool = False, name: str = "ink") -> None:
         """A line of text, cut where the picture ends."""
         self.y += size + 3
-        room = self.width - 2 * _SIDE
+        room = self.width - 2 * SIDE
         shown = line(text)
         while len(shown) > 1 and text_width(shown, size * (1.08 if bold else 1)) > room:
             shown = shown[: -max(2, len(shown) // 20)] + "…"
         weight = ' font-weight="600"' if bold else ""
         self.parts.append(
-            f'<text {self.sheet.paint(name)} x="{_SIDE}" y="{self.y:.1f}" style="font-size:{size}px" '
+            f'<text {self.sheet.paint(name)} x="{SIDE}" y="{self.y:.1f}" style="font-size:{size}px" '
             f'font-size="{size}"{weight}>{markup(shown)}</text>'
         )
         self.y += 5
 
     def chart(self, chart: Chart) -> None:
         self.parts.append(
-            f'<g transform="translate({_SIDE} {self.y:.1f})">{chart.axis}</g>'
-            f'<svg x="{_SIDE + AXIS}" y="{self.y:.1f}" width="{self.sheet.full()}" height="{chart.height}" '
+            f'<g transform="translate({SIDE} {self.y:.1f})">{chart.axis}</g>'
+            f'<svg x="{SIDE + AXIS}" y="{self.y:.1f}" width="{self.sheet.full()}" height="{chart.height}" '
             f'overflow="visible">{chart.plot}</svg>'
         )
         self.y += chart.height
 
     def legend(self, entries: Sequence[tuple[str, str]]) -> None:
-        x: float = _SIDE + AXIS
+        x: float = SIDE + AXIS
         self.y += 8
-        for swatch, words in entries:
+        for sample, words in entries:
             wide = 21 + text_width(words) + 14
-            if x + wide > self.width - _SIDE and x > _SIDE + AXIS:
-                x, self.y = _SIDE + AXIS, self.y + _LINE
+            if x + wide > self.width - SIDE and x > SIDE + AXIS:
+                x, self.y = SIDE + AXIS, self.y + _LINE
             self.parts.append(
-                f'<g transform="translate({x:.1f} {self.y:.1f})">{swatch}'
+                f'<g transform="translate({x:.1f} {self.y:.1f})">{sample}'
                 f'<text {self.sheet.paint("soft")} x="21" y="10">{markup(words)}</text></g>'
             )
             x += wide
@@ -87,10 +87,10 @@ def sheet_of(picture: Picture, width: int, theme: str) -> Sheet:
     bare = not any(b.op for a in picture.arenas for b in a.blocks)
     names = "\n".join([picture.title, str(width), theme, *(b.name for a in picture.arenas for b in a.blocks)])
     ident = f"g{zlib.crc32(names.encode('utf-8', 'replace')):08x}"
-    return Sheet(t0, t1, width - 2 * _SIDE - AXIS - 8, theme, "life" if bare else "kind", ident)
+    return Sheet(t0, t1, plot_width(width), theme, "life" if bare else "kind", ident)
 
 
-def _check(width: int, theme: str, what: str) -> None:
+def check_look(width: int, theme: str, what: str) -> None:
     if not WIDTHS[0] <= width <= WIDTHS[1]:
         raise InvalidArgumentError(f"{what}: width must be {WIDTHS[0]} to {WIDTHS[1]} pixels, not {width}")
     if theme not in THEMES:
@@ -102,7 +102,7 @@ def drawing(
     what: str = "to_svg",
 ) -> str:  # fmt: skip
     """The whole picture as one SVG: returned, and written to ``path`` if there is one."""
-    _check(width, theme, what)
+    check_look(width, theme, what)
     sheet = sheet_of(picture, width, theme)
     paper = Paper(sheet, width)
     paper.words(picture.title, 16, bold=True)
@@ -132,7 +132,7 @@ def _arena(paper: Paper, picture: Picture, d: ArenaDrawn) -> None:
         return
     paper.chart(map_chart(sheet, d, MAP))
     paper.chart(live_chart(sheet, d, _LIVE))
-    paper.legend([(swatch, words) for swatch, words, _ in legend(sheet, d)])
+    paper.legend([(sample, words) for sample, words, _ in legend(sheet, d)])
 
 
 def notebook(picture: Picture) -> str:
@@ -161,11 +161,13 @@ def png(
     return result
 
 
-def compose(title: str, told: str, lanes: Lanes, ticks: Sequence[tuple[float, str, float]], unit: str,
-            sheet: Sheet, width: int) -> str:  # fmt: skip
+def lanes_drawing(
+    title: str, told: str, lanes: Lanes, ticks: Sequence[Tick], unit: str, sheet: Sheet, width: int
+) -> str:  # fmt: skip
     """A picture of lanes alone."""
     paper = Paper(sheet, width)
     paper.words(title, 16, bold=True)
     paper.words(told, 12, name="soft")
     paper.chart(lanes_chart(sheet, lanes, ticks, unit))
+    paper.legend([(swatch(sheet, c), words) for c, words in lanes.legend])
     return paper.svg(f"{title}: {told}")

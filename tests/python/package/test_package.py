@@ -132,6 +132,7 @@ devices
 graph  context  alloc
 _pictures.data  _pictures.labels  _pictures.palette  _pictures.about  _pictures.draw  _pictures.maps  _pictures.lanes
 _pictures.lists  _pictures.chrome  _pictures.page  _pictures.svg  _pictures.table  _pictures.text  _pictures.plans
+_pictures.traces
 _pictures  _sched  _sched.fallbacks  _sched.costs  _sched.notes  _profiles  _profiles.limits  _profiles.records
 _profiles.tables
 plan  stats  profile  trace  pending  sched  _calibrate  planning
