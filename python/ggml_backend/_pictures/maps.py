@@ -135,9 +135,10 @@ def _storage(sheet: Sheet, d: ArenaDrawn, i: int, pixels: float, largest: int) -
         )
         if k and stage.start > s.lower:
             parts.append(_divider(sheet, s, k, y, high))
-    parts.append(
-        f'<rect {sheet.paint("edge")} fill="none" {sheet.between(s.lower, s.upper)} y="{y:.1f}" height="{high:.1f}"/>'
-    )
+    # an edge would hide what is thinner than a few pixels
+    shown = sheet.when(4 * (sheet.t1 - sheet.t0) / (s.upper - s.lower)) if high >= 3 else None
+    edge = 'class="outline"' if shown is None else sheet.paint("edge", shown=shown)
+    parts.append(f'<rect {edge} fill="none" {sheet.between(s.lower, s.upper)} y="{y:.1f}" height="{high:.1f}"/>')
     return f'<g data-i="{i}">{"".join(parts)}</g>'
 
 

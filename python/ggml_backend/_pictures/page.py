@@ -137,10 +137,10 @@ def _content(drawn: Sequence[ArenaDrawn], sheet: Sheet) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _filled(title: str, told: str, body: str, content: dict[str, Any], colour: str) -> str:
+def _filled(title: str, told: str, body: str, content: dict[str, Any], colour: str, name: str = "plan") -> str:
     look = f"{variables()}{style('body')}{_ladder()}"
     parts = {"STYLE": look, "FONT": FONT, "TITLE": markup(title), "FACTS": markup(told), "BODY": body,
-             "COLOUR": colour, "DATA": script_json(content)}  # fmt: skip
+             "COLOUR": colour, "KIND": name, "DATA": script_json(content)}  # fmt: skip
     return re.sub("@([A-Z]+)@", lambda m: parts[m[1]], _template())
 
 
@@ -169,4 +169,4 @@ def lanes_page(title: str, told: str, lanes: Lanes, ticks: Sequence[Tick], unit:
     chart = _chart(lanes_chart(sheet, lanes, ticks, unit), "lanes", f"{title}. Arrow keys move.", " data-keys")
     entries = _legend([(swatch(sheet, c), words, "") for c, words in lanes.legend])
     body = f'{_hatch(sheet)}<section class="card" aria-label="{markup(title)}">{chart}{entries}</section>'
-    return _filled(title, told, body, {"t0": sheet.t0, "t1": sheet.t1, "arenas": []}, "kind")
+    return _filled(title, told, body, {"t0": sheet.t0, "t1": sheet.t1, "arenas": []}, "kind", "lanes-only")

@@ -1,5 +1,6 @@
 """Pictures of a record: a lane for the host and one for each backend, time to the right. Bars are what was done, arrows
-what travelled; operators of a profile, recorded at the same time, have lanes below, coloured by kind."""
+what travelled; operators of a profile, recorded at the same time, have lanes below, coloured by kind. Splits in a
+profile are those of the record, and not drawn again."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from .svg import check_look, lanes_drawing
 __all__ = ["Record", "trace_page", "trace_svg"]
 
 _MOST = 4000  # bars: the longest
-_COLOURS = {"compute": "bar", "copy": "k4", "write-back": "k4", "plan": "k7", "wait": "k1"}
+_COLOURS = {"compute": "bar", "copy": "k4", "write-back": "k4", "plan": "tip", "wait": "live"}
 _WORDS = {"compute": "split", "copy": "copy", "write-back": "copy", "plan": "plan", "wait": "the host waits"}
 
 
@@ -53,6 +54,8 @@ def _about(s: Slice, names: Sequence[str]) -> str:
 
 def _texts(s: Slice) -> list[str]:
     e = s.event
+    if e.kind == "plan":  # no text is legible on its colour
+        return []
     return [f"split {e.split}: {e.name}", f"split {e.split}", str(e.split)] if e.kind == "compute" else [e.name, e.kind]
 
 
@@ -69,7 +72,7 @@ def _bars(record: Record, origin: int) -> tuple[list[str], list[Bar], list[Arrow
         rows[lane] = len(names)
         for row in packed(slices) or [[]]:
             bars += [
-                Bar(len(names), s.start, s.end, _texts(s), _about(s, record.names), _COLOURS.get(s.event.kind, "k7"))
+                Bar(len(names), s.start, s.end, _texts(s), _about(s, record.names), _COLOURS.get(s.event.kind, "bar"))
                 for s in row
             ]
             names.append(named(lane, record.names))
@@ -85,7 +88,8 @@ def _operator_bars(record: Record, origin: int, first: int) -> tuple[list[str], 
     ends: dict[str, list[list[int]]] = {}  # of each device: rows of (lane, when it is free)
     names: list[str] = []
     bars, kinds = [], set()
-    longest = sorted(record.operators, key=lambda o: o.start_ns - o.end_ns)[:_MOST]
+    own = [o for o in record.operators if not o.lane.endswith(": split")]
+    longest = sorted(own, key=lambda o: o.start_ns - o.end_ns)[:_MOST]
     for o in sorted(longest, key=lambda o: o.start_ns):
         device, _, operators = o.lane.partition(": ")
         rows = ends.setdefault(device, [])

@@ -117,6 +117,11 @@ def test_no_element_is_added(harmless: list[Page], names: list[str]) -> None:
         page = Page(text)
         assert page.elements == before.elements
         assert page.comments == before.comments
+    traced = Page(shown.trace.to_svg(title=names[3]))  # of ticks there are as many as the run took time
+    assert {tag for tag, _ in traced.elements} <= {tag for tag, _ in harmless[1].elements}
+    assert {a for _, attributes in traced.elements for a in attributes} <= {
+        *(a for _, attributes in harmless[1].elements for a in attributes), "data-bar", "stroke-width", "data-arrow",
+    }  # fmt: skip
     table, page = Page(texts[0]), Page(texts[2])
     assert all(escape.line(name) in table.texts for name in shown.names[1:])
     told = {line for text in page.texts for line in text.split("\n")}
