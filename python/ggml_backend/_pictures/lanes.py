@@ -102,9 +102,9 @@ def lanes_chart(sheet: Sheet, lanes: Lanes, ticks: Sequence[Tick], unit: str) ->
             f'<rect {sheet.paint(bar.colour)} data-bar="{i}" {sheet.between(bar.start, bar.end)} '
             f'y="{y - _BAR / 2:.1f}" height="{_BAR}">{title(bar.about)}</rect>'
         )
-        if (shown := sheet.when(4 * (sheet.t1 - sheet.t0) / max(bar.end - bar.start, 1e-9))) is not None:
+        if (edge := sheet.when(4 * (sheet.t1 - sheet.t0) / max(bar.end - bar.start, 1e-9))) is not None:
             plot.append(
-                f'<rect {sheet.paint("edge", shown=shown)} fill="none" pointer-events="none" '
+                f'<rect {sheet.paint("edge", shown=edge)} fill="none" pointer-events="none" '
                 f'{sheet.between(bar.start, bar.end)} y="{y - _BAR / 2:.1f}" height="{_BAR}"/>'
             )
         found: list[Label] = fitting(bar.texts, sheet.share(bar.end) - sheet.share(bar.start), _BAR)
