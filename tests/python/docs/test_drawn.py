@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from source_tree import ROOT, load_tool
 
 tool = load_tool("draw_docs")
