@@ -252,7 +252,7 @@ class Embedder:
         self._lengths = []
 
         memory = [self.scheduler.memory(b) for b in self.backends]
-        self.stats.compute_bytes = max(self.stats.compute_bytes, sum(m.peak for m in memory))
+        self.stats.compute_bytes = max(self.stats.compute_bytes, sum(m.allocated for m in memory))
         self.stats.intermediate_bytes = max(self.stats.intermediate_bytes, sum(m.no_reuse for m in memory))
 
     def _set_lengths(self, lengths: list[int]) -> None:

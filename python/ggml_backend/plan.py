@@ -6,14 +6,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ._core.handles import Local
 from ._errors import check, raise_last
 from ._errors.messages import UnknownKey
 from ._ffi import ffi, lib
-from ._pictures import notebook, picture_of, plan_csv, plan_map, plan_page
+from ._pictures import notebook, picture_of, plan_csv, plan_map, plan_page, plan_png, plan_svg
+from ._pictures.about import count
+from ._pictures.data import Note, size_text
+from ._sched.notes import computes, read_notes
 from .buffer import text
+from .dtypes import dtype_of_id
 from .graph import Graph
 from .tensor import Tensor
 
@@ -41,6 +45,10 @@ class PlanBlock:
     offset: int
     chunk: int  #: chunks have offsets of their own; more than one only where the backend's largest buffer is too small
     root: int | None  #: the block whose memory this one takes over in place
+    step: int = -1  #: the position at which it is computed, or copied
+    node: int = -1  #: its index in the graph; -1: a copy
+    shape: tuple[int, ...] | None = None
+    dtype: str = ""
 
     @property
     def in_place(self) -> bool:
@@ -49,10 +57,11 @@ class PlanBlock:
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """The memory of one backend, in bytes."""
+    """The memory of one backend, in bytes: the arena, with it leafs and kept copies (``allocated``), and with scratch
+    memory all of it (``total``)."""
 
     backend: str
-    peak: int  #: of the arena
+    peak: int  #: of the arena; pictures and tables call it "arena"
     lower_bound: int  #: no plan for these lifetimes needs less
     proved: bool  #: nor than ``peak``
     blocks: tuple[PlanBlock, ...]
@@ -105,6 +114,8 @@ class CopyInfo:
     size: int
     split: int  #: before which it is made; a write-back: after which
     reason: str
+    shape: tuple[int, ...] | None = None  #: of the tensor, of which a part may travel
+    dtype: str = ""
 
 
 class _ByName(dict[str, ArenaPlan]):
@@ -118,11 +129,11 @@ class Plan(Local):
     """What the scheduler decided about a graph, as it was when it was prepared.
 
     It can be looked at (``memory``, ``splits``, ``copies``, ``arenas``, :meth:`explain`), drawn (:meth:`to_html`,
-    :meth:`to_csv`, :meth:`to_text`) and run. Several plans of a scheduler live side by side: running one after the
-    other plans nothing again, while each graph stays as it is.
+    :meth:`to_svg`, :meth:`to_png`, :meth:`to_csv`, :meth:`to_text`) and run. Several plans of a scheduler live side by
+    side: running one after the other plans nothing again, while each graph stays as it is.
     """
 
-    __slots__ = ("_graph", "_scheduler", "arenas", "copies", "splits")
+    __slots__ = ("_graph", "_known", "_scheduler", "arenas", "copies", "splits")
 
     def __init__(
         self,
@@ -134,6 +145,7 @@ class Plan(Local):
     ) -> None:
         self._scheduler = scheduler
         self._graph = graph
+        self._known: dict[int, Note] | None = None
         self.arenas: tuple[ArenaPlan, ...] = arenas
         self.splits: tuple[SplitInfo, ...] = splits
         self.copies: tuple[CopyInfo, ...] = copies
@@ -165,21 +177,54 @@ class Plan(Local):
         """One self-contained page with pictures of the plan. Returned, and written if there is a path."""
         return plan_page(self, path, title)
 
+    def to_svg(
+        self,
+        path: str | PathLike[str] | None = None,
+        width: int = 960,
+        title: str = "plan",
+        theme: Literal["auto", "light", "dark"] = "auto",
+    ) -> str:
+        """The same pictures as one SVG, so many pixels wide; ``theme`` "auto" follows the reader's system. Returned,
+        and written if there is a path."""
+        return plan_svg(self, path, width, title, theme)
+
+    def to_png(
+        self,
+        path: str | PathLike[str] | None = None,
+        width: int = 960,
+        title: str = "plan",
+        theme: Literal["light", "dark"] = "light",
+        scale: int = 2,
+    ) -> bytes:
+        """The same as PNG, ``scale`` of its pixels for each of ``width``: needs the extra ``[png]``. Returned, and
+        written if there is a path."""
+        return plan_png(self, path, width, title, theme, scale)
+
     def to_text(self, width: int = 100, rows: int = 12, largest: int = 8, title: str = "plan") -> str:
         """A map for terminals of so many columns: ``rows`` lines for each arena, and its ``largest`` blocks."""
         return plan_map(self, width, rows, largest, title)
+
+    def _notes(self) -> Mapping[int, Note]:
+        """What is known of the nodes while the graph and the scheduler are open; asked for once."""
+        if self._known is None and self._graph is not None:
+            self._known = read_notes(self._graph, self.explain) or None
+        return self._known or {}
 
     def _repr_html_(self) -> str:
         return notebook(picture_of(self))
 
     def __repr__(self) -> str:
+        """The figures of the pictures, by the same names."""
+        picture = picture_of(self, notes=False)
         arenas = ", ".join(
-            f"{a.backend} {a.allocated} bytes{' (optimal)' if a.proved and a.peak else ''}" for a in self.arenas
+            f"{a.backend}: arena {size_text(a.peak)}{' (optimal)' if a.proved and a.peak else ''}, total"
+            f" {size_text(a.total)}"
+            for a in self.arenas
         )
-        copied = sum(c.size for c in self.copies if c.reason != "kept")
+        copied = size_text(sum(c.size for c in self.copies))
         return (
-            f"<Plan of {sum(len(s.nodes) for s in self.splits)} nodes: {len(self.splits)} splits, {copied} bytes copied"
-            f" a run, {arenas}>"
+            f"<Plan of {count(picture.n_nodes, 'node')} in {count(picture.n_steps, 'step')}:"
+            f" {count(len(self.splits), 'split')}, {count(len(self.copies), 'copy')} of {copied}; {arenas}>"
         )
 
 
@@ -193,10 +238,28 @@ def read_plan(
 ) -> tuple[tuple[ArenaPlan, ...], tuple[SplitInfo, ...], tuple[CopyInfo, ...]]:
     """What a C scheduler has decided about the C graph that it planned last."""
     names = dict(backends)
-    return _arenas(sched, backends, _blocks(sched, names)), _splits(sched, graph, names), _copies(sched, names)
+    splits = _splits(sched, graph, names)
+    blocks = _blocks(sched, names, _places(graph, splits))
+    return _arenas(sched, backends, blocks), splits, _copies(sched, names)
 
 
-def _blocks(sched: Any, names: dict[Any, str]) -> dict[str, list[PlanBlock]]:
+def _places(graph: Any, splits: Sequence[SplitInfo]) -> dict[Any, tuple[int, int]]:
+    """Of each node that computes something: the step at which it does, and its index in the graph."""
+    found, first = {}, 0
+    for s in splits:
+        computing = [i for i in range(first, first + len(s.nodes)) if computes(graph.nodes[i])]
+        known = len(computing) == s.end - s.start
+        found.update({graph.nodes[i]: (s.start + k if known else -1, i) for k, i in enumerate(computing)})
+        first += len(s.nodes)
+    return found
+
+
+def _shape(tensor: Any) -> tuple[tuple[int, ...], str]:
+    n = int(lib.gbpy_ndim(tensor))
+    return tuple(int(tensor.ne[k]) for k in reversed(range(n))), dtype_of_id(tensor.type).name
+
+
+def _blocks(sched: Any, names: dict[Any, str], places: dict[Any, tuple[int, int]]) -> dict[str, list[PlanBlock]]:
     n = lib.ggml_backend_sched_get_blocks(sched, ffi.NULL, 0)
     blocks = ffi.new("struct ggml_backend_sched_block[]", max(n, 0))
     if n < 0 or (n and lib.ggml_backend_sched_get_blocks(sched, blocks, n) < 0):
@@ -210,7 +273,9 @@ def _blocks(sched: Any, names: dict[Any, str]) -> dict[str, list[PlanBlock]]:
         op = text(lib.ggml_op_desc(b.tensor))
         what = (f"{backend}#{name}", "copy") if b.is_copy else (name, op)
         where = (int(b.lower), int(b.upper), int(b.size), int(b.offset), int(b.chunk))
-        found[backend].append(PlanBlock(number[i], *what, backend, *where, None if b.root == i else number[b.root]))
+        root = None if b.root == i else number[b.root]
+        place = (int(b.lower), -1) if b.is_copy else places.get(b.tensor, (-1, -1))
+        found[backend].append(PlanBlock(number[i], *what, backend, *where, root, *place, *_shape(b.tensor)))
     return found
 
 
@@ -247,5 +312,5 @@ def _copies(sched: Any, names: dict[Any, str]) -> tuple[CopyInfo, ...]:
         check(lib.ggml_backend_sched_get_transfer(sched, i, t), "Scheduler.prepare")
         reason = "write-back" if t.is_write_back else "kept" if t.is_kept else "input"
         src, dst = names.get(t.source, "host"), names.get(t.target, "host")
-        found.append(CopyInfo(text(t.tensor.name), src, dst, int(t.size), int(t.split), reason))
+        found.append(CopyInfo(text(t.tensor.name), src, dst, int(t.size), int(t.split), reason, *_shape(t.tensor)))
     return tuple(found)

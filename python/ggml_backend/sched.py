@@ -114,12 +114,17 @@ def _unassigned(node: Tensor, graph: Graph | None, which: str) -> str:
 
 
 class Memory(NamedTuple):
-    """Bytes that the plan of a graph needs on one backend."""
+    """Bytes that the plan of a graph needs on one backend, by the names of :class:`ArenaPlan`."""
 
-    peak: int
-    """The size of the compute buffer."""
+    allocated: int
+    """The arena (``plan.memory[...].peak``), leafs that the scheduler places, and kept copies."""
     no_reuse: int
     """What the same tensors would take if none shared memory."""
+
+    @property
+    def peak(self) -> int:
+        """Another name of ``allocated``: not the peak of the arena alone."""
+        return self.allocated
 
 
 @dataclass(frozen=True)

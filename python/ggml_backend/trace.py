@@ -6,13 +6,15 @@ import json
 import os
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ._core.handles import Owner
 from ._errors import check, expect_path
+from ._errors.messages import kind_of
 from ._ffi import ffi, lib
 from ._files import write_text
 from ._pictures.chrome import OperatorSlice, chrome_trace
+from ._pictures.traces import Record, trace_page, trace_svg
 from .buffer import text
 
 if TYPE_CHECKING:
@@ -124,6 +126,29 @@ class Trace(Owner):
             expect_path(path, "Trace.to_json: path")
             write_text(path, result)
         return result
+
+    def _record(self, title: object, what: str) -> Record:
+        if not isinstance(title, str):
+            raise TypeError(f"{what}: title must be a str, not {kind_of(title)}")
+        return Record(title, self.events, self._names, self._queueless, self._operators)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None, title: str = "trace") -> str:
+        """One self-contained page with a picture of the record: a lane for each device, what each did and what
+        travelled. Returned, and written if there is a path."""
+        return trace_page(self._record(title, "Trace.to_html"), path, "Trace.to_html")
+
+    def to_svg(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        width: int = 960,
+        title: str = "trace",
+        theme: Literal["auto", "light", "dark"] = "auto",
+    ) -> str:
+        """The same picture as SVG, so many pixels wide; as :meth:`Plan.to_svg`."""
+        return trace_svg(self._record(title, "Trace.to_svg"), path, width, theme, "Trace.to_svg")
+
+    def _repr_html_(self) -> str:
+        return f"<div>{self.to_svg(width=880)}</div>"
 
     def __enter__(self) -> Trace:
         return self

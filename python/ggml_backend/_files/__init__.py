@@ -19,7 +19,7 @@ from .._errors import FileError
 from .._ffi import ffi, lib
 from .._text.escape import line
 
-__all__ = ["Sink", "can_write", "encoded", "open_regular", "read_text", "replace_file", "write_text"]
+__all__ = ["Sink", "can_write", "encoded", "open_regular", "read_text", "replace_file", "write_bytes", "write_text"]
 
 _Path = str | os.PathLike[str]
 _PIECE = 8 << 20  # bytes written at once
@@ -113,6 +113,11 @@ def write_text(path: _Path, text: str, *, regular: bool = False) -> None:
     """A text, in UTF-8, in the place of ``path``."""
     data = encoded(text)
     replace_file(path, lambda file: file.write(data), regular=regular)
+
+
+def write_bytes(path: _Path, data: bytes) -> None:
+    """These bytes in the place of ``path``."""
+    replace_file(path, lambda file: file.write(data))
 
 
 def open_regular(path: _Path) -> io.FileIO:

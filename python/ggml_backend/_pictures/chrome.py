@@ -14,7 +14,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-__all__ = ["HOST", "EventLike", "OperatorSlice", "chrome_trace"]
+__all__ = [
+    "HOST", "EventLike", "OperatorSlice", "Slice", "chrome_trace", "lane_of", "named", "packed", "title_of", "told_of",
+]  # fmt: skip
 
 HOST = -1  # the lane of the calling thread
 _PID = 1
@@ -80,7 +82,7 @@ class Slice:
         self.tid = 0
 
 
-def _lane(event: EventLike, queueless: Collection[int]) -> int:
+def lane_of(event: EventLike, queueless: Collection[int]) -> int:
     """The backend in whose lane an event is drawn, or HOST."""
     if event.kind == "compute":
         return event.backend
@@ -89,7 +91,7 @@ def _lane(event: EventLike, queueless: Collection[int]) -> int:
     return event.source if event.kind == "write-back" or event.backend in queueless else event.backend
 
 
-def _pack(slices: Iterable[Slice]) -> list[list[Slice]]:
+def packed(slices: Iterable[Slice]) -> list[list[Slice]]:
     """Rows in which slices are disjoint or nested."""
     rows: list[tuple[list[int], list[Slice]]] = []  # the ends of what is open, innermost last
     for s in sorted(slices, key=lambda s: (s.start, -s.end, s.index)):
@@ -113,37 +115,37 @@ def _meta(what: str, tid: int, **args: Any) -> dict[str, Any]:
     return {"name": what, "ph": "M", "pid": _PID, "tid": tid, "args": args}
 
 
-def _named(index: int, names: Sequence[str]) -> str:
+def named(index: int, names: Sequence[str]) -> str:
     return names[index] if 0 <= index < len(names) else "host"
 
 
-def _title(event: EventLike, names: Sequence[str]) -> str:
+def title_of(event: EventLike, names: Sequence[str]) -> str:
     if event.kind == "compute":
         return f"split {event.split}: {event.name}" + (f" +{event.n_nodes - 1}" if event.n_nodes > 1 else "")
     if event.kind == "plan":
         return f"plan: {event.name}" if event.name else "plan"
     if event.kind == "wait":
         return f"wait for {event.name}" if event.name else "wait"
-    return f"{event.kind} {event.name} to {_named(event.backend, names)}"
+    return f"{event.kind} {event.name} to {named(event.backend, names)}"
 
 
-def _args(event: EventLike, names: Sequence[str]) -> dict[str, Any]:
+def told_of(event: EventLike, names: Sequence[str]) -> dict[str, Any]:
     args: dict[str, Any] = {"run": event.run}
     if event.split >= 0:
         args["split"] = event.split
     if event.kind == "compute":
-        args.update(backend=_named(event.backend, names), first_node=event.node, nodes=event.n_nodes, name=event.name)
+        args.update(backend=named(event.backend, names), first_node=event.node, nodes=event.n_nodes, name=event.name)
     elif event.kind in ("copy", "write-back"):
-        source, target = _named(event.source, names), _named(event.backend, names)
+        source, target = named(event.source, names), named(event.backend, names)
         args.update({"bytes": event.bytes, "reason": event.reason, "from": source, "to": target, "tensor": event.name})
     return args
 
 
 def _slice(s: Slice, names: Sequence[str]) -> dict[str, Any]:
     return {
-        "name": _title(s.event, names), "cat": s.event.kind, "ph": "X", "ts": _us(s.start), "dur": _us(s.end - s.start),
-        "pid": _PID,
-        "tid": s.tid, "args": _args(s.event, names),
+        "name": title_of(s.event, names), "cat": s.event.kind, "ph": "X", "ts": _us(s.start),
+        "dur": _us(s.end - s.start), "pid": _PID,
+        "tid": s.tid, "args": told_of(s.event, names),
     }  # fmt: skip
 
 
@@ -172,7 +174,7 @@ def _arrows(slices: Sequence[Slice], names: Sequence[str]) -> list[dict[str, Any
         stops = [*before[-1:], s, *(reader[:1] if e.kind == "copy" else ())]
         if len(stops) > 1:
             phases = ["s", *["t"] * (len(stops) - 2), "f"]
-            name = f"{e.name} to {_named(e.backend, names)}"
+            name = f"{e.name} to {named(e.backend, names)}"
             times = [stop.end - 1 if ph == "s" else stop.start for ph, stop in zip(phases, stops, strict=True)]
             found += [_arrow(ph, stop, ts, number, name) for ph, stop, ts in zip(phases, stops, times, strict=True)]
     return found
@@ -180,7 +182,7 @@ def _arrows(slices: Sequence[Slice], names: Sequence[str]) -> list[dict[str, Any
 
 def _counters(slices: Sequence[Slice], names: Sequence[str]) -> list[dict[str, Any]]:
     return [
-        {"name": f"memory {_named(s.event.backend, names)}", "ph": "C", "ts": _us(s.start), "pid": _PID, "tid": 0,
+        {"name": f"memory {named(s.event.backend, names)}", "ph": "C", "ts": _us(s.start), "pid": _PID, "tid": 0,
          "args": {"live bytes": s.event.live_bytes, "arena bytes": s.event.arena_bytes}}
         for s in slices if s.event.backend >= 0 and s.event.arena_bytes and s.event.kind not in ("plan", "wait")
     ]  # fmt: skip
@@ -221,15 +223,15 @@ def chrome_trace(
     origin = min(starts, default=0)
     lanes: dict[int, list[Slice]] = {lane: [] for lane in (HOST, *range(len(names)))}
     for i, e in enumerate(events):
-        lanes[_lane(e, queueless)].append(Slice(e, i, origin))
+        lanes[lane_of(e, queueless)].append(Slice(e, i, origin))
     written: list[dict[str, Any]] = [_meta("process_name", 0, name="ggml_backend")]
     tid = 0
     for lane, members in lanes.items():
-        for row in _pack(members) or [[]]:
+        for row in packed(members) or [[]]:
             for s in row:
                 s.tid = tid
             written += [
-                _meta("thread_name", tid, name=_named(lane, names)),
+                _meta("thread_name", tid, name=named(lane, names)),
                 _meta("thread_sort_index", tid, sort_index=tid),
             ]
             tid += 1

@@ -1,16 +1,17 @@
-"""What a picture of a plan shows. Time is the index of a node; spans are half-open; sizes and offsets are bytes.
+"""What a picture of a plan shows. Time is counted in steps of the plan's program; spans are half-open; sizes and
+offsets are bytes.
 
 Chunks of an arena have offsets of their own; a picture stacks them, so that every block has a height above the arena's
-bottom. A block that took over the memory of another (``root``) shares its bytes: a chain of such blocks counts once at
-each moment.
+bottom. Blocks that took over the memory of another (``root``) are stages of one :class:`Storage`, which lives as long
+as any of them, has the size of the largest and counts once.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import chain, pairwise
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 
@@ -39,6 +40,14 @@ class BlockLike(Protocol):
     def root(self) -> int | None: ...
     @property
     def in_place(self) -> bool: ...
+    @property
+    def step(self) -> int: ...  # at which it is computed; -1: not known
+    @property
+    def node(self) -> int: ...  # its index in the graph; -1: a copy, or not known
+    @property
+    def shape(self) -> tuple[int, ...] | None: ...
+    @property
+    def dtype(self) -> str: ...
 
 
 class ArenaLike(Protocol):
@@ -52,6 +61,12 @@ class ArenaLike(Protocol):
     def proved(self) -> bool: ...
     @property
     def blocks(self) -> Sequence[BlockLike]: ...
+    @property
+    def leafs(self) -> int: ...
+    @property
+    def replicas(self) -> int: ...
+    @property
+    def scratch(self) -> int: ...
 
 
 class SplitLike(Protocol):
@@ -82,6 +97,19 @@ class CopyLike(Protocol):
     def split(self) -> int: ...
     @property
     def reason(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...] | None: ...
+    @property
+    def dtype(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Note:
+    """What else is known of a node of the graph."""
+
+    sources: tuple[str, ...]  #: names of what it reads
+    readers: tuple[str, ...]  #: names of what reads it
+    reason: str  #: why it runs where it runs
 
 
 @dataclass(frozen=True)
@@ -89,14 +117,20 @@ class Picture:
     """Everything that is drawn."""
 
     title: str
-    n_nodes: int
+    n_nodes: int  #: of the graph; 0: there is none
     arenas: Sequence[ArenaLike]
     splits: Sequence[SplitLike] = ()
     copies: Sequence[CopyLike] = ()
+    notes: Mapping[int, Note] = field(default_factory=dict)  #: by index of the node
+
+    @property
+    def n_steps(self) -> int:
+        """Of the program: nodes that compute something, and copies."""
+        return max((upper for upper in (*(s.end for s in self.splits), *_ends(self.arenas))), default=0)
 
     @property
     def backends(self) -> list[str]:
-        """In the order in which they get their colours."""
+        """In the order in which their lanes are drawn."""
         copies = chain.from_iterable((c.src_backend, c.dst_backend) for c in self.copies)
         return list(dict.fromkeys([*(a.backend for a in self.arenas), *(s.backend for s in self.splits), *copies]))
 
@@ -132,31 +166,58 @@ def chains(blocks: Sequence[BlockLike]) -> list[int]:
     return found
 
 
-def _shared(members: list[BlockLike]) -> list[tuple[int, int, int]]:
-    """(lower, upper, bytes) of blocks that share memory: at each moment the largest one that is alive counts."""
-    times = sorted({t for b in members for t in (b.lower, b.upper)})
-    spans = []
-    for t, after in pairwise(times):
-        size = max((b.size for b in members if b.lower <= t < b.upper), default=0)
-        if size:
-            spans.append((t, after, size))
-    return spans
+class Stage(NamedTuple):
+    """One of the tensors that have a storage in turn."""
+
+    block: BlockLike
+    start: int
+    end: int
 
 
-def curve(blocks: Sequence[BlockLike]) -> list[Moment]:
-    """Live bytes and the top of what is alive, at each moment at which something changes."""
+@dataclass(frozen=True)
+class Storage:
+    """A piece of memory, drawn as one block."""
+
+    lower: int
+    upper: int
+    size: int  #: of the largest tensor in it
+    bottom: int  #: above the arena's, chunks stacked
+    stages: tuple[Stage, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [s.block.name for s in self.stages]
+
+
+def _stages(members: list[BlockLike], upper: int) -> tuple[Stage, ...]:
+    """From the step at which each is computed to that of the next one. Where the steps are not known, the spans are."""
+    order = sorted(members, key=lambda b: (b.step if b.step >= 0 else b.lower, b.id))
+    starts = [max(b.lower, min(b.step, upper)) if b.step >= 0 else b.lower for b in order]
+    starts[0] = order[0].lower
+    return tuple(Stage(b, a, e) for b, a, e in zip(order, starts, [*starts[1:], upper], strict=True))
+
+
+def storages(blocks: Sequence[BlockLike]) -> list[Storage]:
+    """The pieces of memory that blocks have, by the moment at which they are first used."""
     members: dict[int, list[BlockLike]] = {}
     for b, root in zip(blocks, chains(blocks), strict=True):
-        if b.lower < b.upper and b.size:
-            members.setdefault(root, []).append(b)
-    deltas: dict[int, int] = {}
+        members.setdefault(root, []).append(b)
+    base, found = bases(blocks), []
     for group in members.values():
-        spans = [(b.lower, b.upper, b.size) for b in group] if len(group) == 1 else _shared(group)
-        for lower, upper, size in spans:
-            deltas[lower] = deltas.get(lower, 0) + size
-            deltas[upper] = deltas.get(upper, 0) - size
-    base = bases(blocks)
-    starts = sorted((b.lower, base[b.chunk] + b.offset + b.size, b.upper) for group in members.values() for b in group)
+        lower, upper = min(b.lower for b in group), max(b.upper for b in group)
+        bottom = min(base[b.chunk] + b.offset for b in group)
+        found.append(Storage(lower, upper, max(b.size for b in group), bottom, _stages(group, upper)))
+    return sorted(found, key=lambda s: (s.lower, s.bottom))
+
+
+def curve(pieces: Sequence[Storage]) -> list[Moment]:
+    """Live bytes and the top of what is alive, at each moment at which something changes."""
+    used = [s for s in pieces if s.lower < s.upper and s.size]
+    deltas: dict[int, int] = {}
+    for s in used:
+        deltas[s.lower] = deltas.get(s.lower, 0) + s.size
+        deltas[s.upper] = deltas.get(s.upper, 0) - s.size
+    starts = sorted((s.lower, s.bottom + s.size, s.upper) for s in used)
     alive: list[tuple[int, int]] = []  # (-top, upper)
     moments: list[Moment] = []
     live = k = 0
@@ -173,17 +234,55 @@ def curve(blocks: Sequence[BlockLike]) -> list[Moment]:
     return moments
 
 
+def copy_steps(picture: Picture) -> list[int]:
+    """The step of each copy: that at which its memory begins; of copies that have none in an arena (kept ones, results
+    that go home) the steps that are left, in order."""
+    begins: dict[str, list[int]] = {}
+    for b in (b for a in picture.arenas for b in a.blocks if b.op == "copy"):
+        begins.setdefault(b.name, []).append(b.step if b.step >= 0 else b.lower)
+    taken = {t for s in picture.splits for t in range(s.start, s.end)}.union(*begins.values())
+    left = iter(sorted(set(range(picture.n_steps)) - taken))
+    starts = {s.index: s.start for s in picture.splits}
+    for steps in begins.values():
+        steps.sort(reverse=True)
+    found = []
+    for c in picture.copies:
+        own = begins.get(f"{c.dst_backend}#{c.name}") if c.reason == "input" else None
+        found.append(own.pop() if own else next(left, starts.get(c.split, 0)))
+    return found
+
+
 def peak_moment(moments: Sequence[Moment]) -> int:
     """When the most bytes are alive: what no plan can do without. 0 if nothing ever is."""
     best = max(moments, key=lambda m: (m.live, m.top), default=None)
     return best.time if best is not None else 0
 
 
+def _ends(arenas: Sequence[ArenaLike]) -> list[int]:
+    return [b.upper for a in arenas for b in a.blocks]
+
+
+def byte_ticks(height: int, most: int = 6) -> list[int]:
+    """Multiples of a power of two, from 0 to at most the height."""
+    step = 1
+    while height // step > most:
+        step *= 2
+    return list(range(0, height + 1, step))
+
+
+def time_tick(t: int) -> int:
+    """How coarse an axis shows this step: the largest of 1, 5, 10, 50, 100, ... that divides it."""
+    coarse = 1
+    while t and (nxt := coarse * (5 if str(coarse)[0] == "1" else 2)) <= t and t % nxt == 0:
+        coarse = nxt
+    return coarse if t else 10**12
+
+
 def span(picture: Picture) -> tuple[int, int]:
     """The time axis."""
     lower = min((b.lower for a in picture.arenas for b in a.blocks), default=0)
     upper = max((b.upper for a in picture.arenas for b in a.blocks), default=1)
-    lower, upper = min(lower, 0), max(upper, picture.n_nodes)
+    lower, upper = min(lower, 0), max(upper, picture.n_steps)
     return lower, max(upper, lower + 1)
 
 
@@ -197,6 +296,12 @@ def size_text(n: int) -> str:
             break
         value /= 1024
     return f"{value:.4g} {unit}" if value >= 1000 else f"{value:.3g} {unit}" if value >= 10 else f"{value:.2f} {unit}"
+
+
+def tick_text(n: int) -> str:
+    """1572864 -> "1.5 MiB": a multiple of a power of two, exactly."""
+    power = min(max(n.bit_length() - 1, 0) // 10, 4)
+    return f"{n / 1024**power:.10g} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
 
 
 def verdict(arena: ArenaLike) -> str:
@@ -223,6 +328,10 @@ class BareBlock:
     backend: str = ""
     chunk: int = 0
     root: int | None = None
+    shape: tuple[int, ...] | None = None
+    dtype: str = ""
+    step: int = -1
+    node: int = -1
 
     @property
     def in_place(self) -> bool:
@@ -238,8 +347,11 @@ class BareArena:
     lower_bound: int
     proved: bool
     blocks: tuple[BlockLike, ...]
+    leafs: int = 0
+    replicas: int = 0
+    scratch: int = 0
 
 
 def bare_picture(title: str, arenas: Sequence[ArenaLike]) -> Picture:
     """Of arenas without a graph around them."""
-    return Picture(title, max((b.upper for a in arenas for b in a.blocks), default=0), arenas)
+    return Picture(title, 0, arenas)

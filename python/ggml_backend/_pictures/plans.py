@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Protocol
 
 from .._errors import InvalidArgumentError, expect_int, expect_path
 from .._errors.messages import kind_of
-from .data import ArenaLike, CopyLike, Picture, SplitLike
+from .data import ArenaLike, CopyLike, Note, Picture, SplitLike
 from .page import page
+from .svg import drawing, png
 from .table import write_table
 from .text import text_map
 
-__all__ = ["PlanLike", "picture_of", "plan_csv", "plan_map", "plan_page"]
+__all__ = ["PlanLike", "picture_of", "plan_csv", "plan_map", "plan_page", "plan_png", "plan_svg"]
 
 _MOST = 10000  # columns, lines and blocks of a map
 
@@ -27,11 +28,13 @@ class PlanLike(Protocol):
     def splits(self) -> Sequence[SplitLike]: ...
     @property
     def copies(self) -> Sequence[CopyLike]: ...
+    def _notes(self) -> Mapping[int, Note]: ...
 
 
-def picture_of(plan: PlanLike, title: str = "plan") -> Picture:
-    """Of all nodes that its splits have."""
-    return Picture(title, max((s.end for s in plan.splits), default=0), plan.arenas, plan.splits, plan.copies)
+def picture_of(plan: PlanLike, title: str = "plan", notes: bool = True) -> Picture:
+    """Of all nodes that its splits have. ``notes``: with what is known of each."""
+    nodes = sum(len(s.nodes) for s in plan.splits)
+    return Picture(title, nodes, plan.arenas, plan.splits, plan.copies, plan._notes() if notes else {})
 
 
 def _text(title: object, what: str) -> str:
@@ -52,6 +55,21 @@ def plan_page(plan: PlanLike, path: str | PathLike[str] | None, title: str) -> s
     return page(picture_of(plan, _text(title, "Plan.to_html")), path)
 
 
+def plan_svg(plan: PlanLike, path: str | PathLike[str] | None, width: int, title: str, theme: str) -> str:
+    what = "Plan.to_svg"
+    if path is not None:
+        expect_path(path, f"{what}: path")
+    return drawing(picture_of(plan, _text(title, what)), path, expect_int(width, f"{what}: width"), theme, what)
+
+
+def plan_png(plan: PlanLike, path: str | PathLike[str] | None, width: int, title: str, theme: str, scale: int) -> bytes:
+    what = "Plan.to_png"
+    if path is not None:
+        expect_path(path, f"{what}: path")
+    sizes = expect_int(width, f"{what}: width"), expect_int(scale, f"{what}: scale")
+    return png(picture_of(plan, _text(title, what)), path, sizes[0], theme, sizes[1], what)
+
+
 def plan_map(plan: PlanLike, width: int, rows: int, largest: int, title: str) -> str:
     sizes = [
         expect_int(n, f"Plan.to_text: {name}") for name, n in (("width", width), ("rows", rows), ("largest", largest))
@@ -60,4 +78,4 @@ def plan_map(plan: PlanLike, width: int, rows: int, largest: int, title: str) ->
         raise InvalidArgumentError(
             f"Plan.to_text: width, rows and largest must be 0 to {_MOST}, not {width}, {rows} and {largest}"
         )
-    return text_map(picture_of(plan, _text(title, "Plan.to_text")), *sizes)
+    return text_map(picture_of(plan, _text(title, "Plan.to_text"), notes=False), *sizes)

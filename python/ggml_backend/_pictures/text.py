@@ -7,7 +7,8 @@ import string
 from collections.abc import Sequence
 
 from .._text.escape import line
-from .data import ArenaLike, BlockLike, Picture, bases, curve, peak_moment, size_text, span, verdict
+from .about import count, facts
+from .data import ArenaLike, Picture, Storage, bases, curve, peak_moment, size_text, span, storages, verdict
 
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase
 _FREE, _SMALL = ".", "+"
@@ -24,17 +25,15 @@ def _overlap(lower: float, upper: float, cells: int) -> list[tuple[int, float]]:
 
 
 def _map(
-    blocks: Sequence[BlockLike], height: int, t0: int, t1: int, width: int, rows: int, marks: dict[int, str]
+    pieces: Sequence[Storage], height: int, t0: int, t1: int, width: int, rows: int, marks: dict[int, str]
 ) -> list[str]:
     """Each cell shows the block that covers most of it, if anything covers a third of it."""
     best = [[0.0] * width for _ in range(rows)]
     used = [[0.0] * width for _ in range(rows)]
     shown = [[_FREE] * width for _ in range(rows)]
-    base = bases(blocks)
-    for i, b in enumerate(blocks):
-        bottom = base[b.chunk] + b.offset
-        columns = _overlap((b.lower - t0) * width / (t1 - t0), (b.upper - t0) * width / (t1 - t0), width)
-        for r, high in _overlap(bottom * rows / height, (bottom + b.size) * rows / height, rows):
+    for i, s in enumerate(pieces):
+        columns = _overlap((s.lower - t0) * width / (t1 - t0), (s.upper - t0) * width / (t1 - t0), width)
+        for r, high in _overlap(s.bottom * rows / height, (s.bottom + s.size) * rows / height, rows):
             for c, wide in columns:
                 area = high * wide
                 used[r][c] += area
@@ -48,34 +47,40 @@ def _map(
     return ["".join(row) for row in reversed(shown)]
 
 
-def _arena(arena: ArenaLike, t0: int, t1: int, width: int, rows: int, largest: int) -> list[str]:
-    blocks = arena.blocks
-    title = (
-        f"{_clean(arena.backend) or 'arena'}: peak {size_text(arena.peak)}, lower bound {size_text(arena.lower_bound)}"
+def _line(s: Storage) -> str:
+    """A block, and its tensors in turn."""
+    first = s.stages[0].block
+    where = f"chunk {first.chunk} at {first.offset}" if first.chunk else f"at {first.offset}"
+    stages = s.stages if len(s.stages) <= 3 else (s.stages[0], s.stages[-1])
+    names = f" {'->' if len(stages) == len(s.stages) else '...'} ".join(
+        f"{_clean(t.block.name)} {_clean(t.block.op, 20)}".rstrip() for t in stages
     )
-    lines = [f"{title} ({verdict(arena)}), {len(blocks)} blocks"]
-    height = max(bases(blocks)[-1], arena.peak)
-    if not blocks or not height:
+    return f"{size_text(s.size):>10}  steps {s.lower}..{s.upper - 1}  {where}  {names}".rstrip()
+
+
+def _arena(arena: ArenaLike, t0: int, t1: int, width: int, rows: int, largest: int) -> list[str]:
+    pieces = storages(arena.blocks)
+    title = (
+        f"{_clean(arena.backend) or 'arena'}: arena {size_text(arena.peak)}, lower bound {size_text(arena.lower_bound)}"
+    )
+    lines = [f"{title} ({verdict(arena)}), {count(len(arena.blocks), 'tensor')} in {count(len(pieces), 'block')}"]
+    height = max(bases(arena.blocks)[-1], arena.peak)
+    if not pieces or not height:
         return lines
-    order = sorted(range(len(blocks)), key=lambda i: (-blocks[i].size * (blocks[i].upper - blocks[i].lower), i))[
-        : len(_LETTERS)
-    ]
-    marks = {i: _LETTERS[k] for k, i in enumerate(order)}
+    order = sorted(range(len(pieces)), key=lambda i: (-pieces[i].size * (pieces[i].upper - pieces[i].lower), i))
+    marks = {i: letter for letter, i in zip(_LETTERS, order, strict=False)}
     labels = [size_text(height), *[""] * (rows - 2), size_text(height // rows)]
-    for label, cells in zip(labels, _map(blocks, height, t0, t1, width, rows, marks), strict=True):
+    for label, cells in zip(labels, _map(pieces, height, t0, t1, width, rows, marks), strict=True):
         lines.append(f"{label:>10} |{cells}|")
-    moment = peak_moment(curve(blocks))
+    moments = curve(pieces)
+    moment = peak_moment(moments)
     at = min(width - 1, max(0, int((moment - t0) * width / (t1 - t0))))
-    lines.append(f"{'':10}  {' ' * at}^ peak moment: node {moment}")
-    for k, i in enumerate(order[:largest]):
-        b = blocks[i]
-        where = f"chunk {b.chunk} at {b.offset}" if b.chunk else f"at {b.offset}"
-        lifetime = f"nodes {b.lower}..{b.upper - 1}"
-        what = f"{lifetime}  {where}  {_clean(b.name)} {_clean(b.op, 20)}"
-        lines.append(f"  {_LETTERS[k]} {size_text(b.size):>10}  {what}".rstrip())
-    if len(blocks) > largest:
+    live = max((m.live for m in moments), default=0)
+    lines.append(f"{'':10}  {' ' * at}^ most alive: step {moment}, {size_text(live)}")
+    lines += [f"  {letter} {_line(pieces[i])}" for letter, i in zip(_LETTERS[:largest], order, strict=False)]
+    if len(pieces) > largest:
         lines.append(
-            f"  ... and {len(blocks) - largest} more; '{_SMALL}' is a block without a letter, '{_FREE}' is free"
+            f"  ... and {len(pieces) - largest} more; '{_SMALL}' is a block without a letter, '{_FREE}' is free"
         )
     return lines
 
@@ -89,12 +94,12 @@ def _strip(picture: Picture, t0: int, t1: int, width: int) -> list[str]:
             cells[c] = mark
     used = dict.fromkeys(s.backend for s in picture.splits)
     legend = ", ".join(f"{backends.index(name) % 10} {_clean(name)}" for name in used)
-    return [f"{'splits':>10} |{''.join(cells)}|", f"{'':10}  {len(picture.splits)} splits: {legend}"]
+    return [f"{'splits':>10} |{''.join(cells)}|", f"{'':10}  {count(len(picture.splits), 'split')}: {legend}"]
 
 
 def _copies(picture: Picture, largest: int) -> list[str]:
     total = sum(c.size for c in picture.copies)
-    lines = [f"copies: {len(picture.copies)}, {size_text(total)}"]
+    lines = [f"copies: {len(picture.copies):,}, {size_text(total)}"]
     for c in sorted(picture.copies, key=lambda c: -c.size)[:largest]:
         route = f"{_clean(c.src_backend)} -> {_clean(c.dst_backend)}"
         lines.append(
@@ -109,7 +114,7 @@ def text_map(picture: Picture, width: int = 100, rows: int = 12, largest: int = 
     """The whole plan in plain ASCII (names as they are). ``width``: columns of the terminal; ``rows``: of each map."""
     t0, t1 = span(picture)
     inner, rows = max(16, width - 13), max(2, rows)
-    sections = [[f"{_clean(picture.title, 80)}: {picture.n_nodes} nodes"]]
+    sections = [[f"{_clean(picture.title, 80)}: {line(facts(picture)).replace(' · ', ', ')}"]]
     sections += [_arena(a, t0, t1, inner, rows, largest) for a in picture.arenas]
     if picture.splits:
         sections.append(_strip(picture, t0, t1, inner))

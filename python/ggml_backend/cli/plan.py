@@ -7,7 +7,7 @@ import argparse
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,13 +20,16 @@ from .._pictures import (
     Picture,
     bare_picture,
     chains,
+    drawing,
     page,
+    png,
     read_table,
     text_map,
     write_rows,
     write_table,
 )
-from .._pictures.data import size_text, verdict
+from .._pictures.about import memory_columns
+from .._pictures.data import storages, verdict
 from .._text.escape import line
 from .._text.terminal import fail, print_json, say
 from ..planning import plan_memory
@@ -34,6 +37,7 @@ from .program import add_import, import_named
 
 if TYPE_CHECKING:
     from .._examples.models import Prepared
+    from ..plan import ArenaPlan
 
 DESCRIPTION = (
     "Plans the memory of buffers with lifetimes (FILE.csv: columns id,lower,upper,size; a buffer is alive from lower"
@@ -101,7 +105,7 @@ def _plan_table(options: argparse.Namespace) -> None:
             {a: [(*row, o) for row, o in zip(rows, solved[a][2], strict=True)] for a, rows in tables.items()},
         )
     picture = bare_picture(stem, [arena for _, arena, _ in solved.values()])
-    _write_html(picture, options)
+    _write_pictures(picture, options)
     results = [{"arena": arena, **result} for arena, (result, _, _) in solved.items()]
     if options.json:
         print_json(solved[""][0] if list(solved) == [""] else {"arenas": results})
@@ -152,6 +156,15 @@ def _expect_no_table_flags(options: argparse.Namespace) -> None:
             )
 
 
+def _print_memory(arenas: Sequence[ArenaPlan]) -> None:
+    """A column for each device: what it gives, with its sums."""
+    names, found = memory_columns(arenas)
+    rows = [("", names), *((part, [f"{n:,}" for n in numbers]) for part, numbers in found)]
+    widths = [max(len(line(cells[k])) for _, cells in rows) for k in range(len(names))]
+    for head, cells in rows:
+        say(f"    {head:13}  " + "  ".join(line(c).rjust(w) for c, w in zip(cells, widths, strict=True)))
+
+
 def _plan_graph(options: argparse.Namespace) -> None:
     from .._examples.models import prepare  # imports the operations
 
@@ -165,14 +178,11 @@ def _plan_graph(options: argparse.Namespace) -> None:
         picture, plan, reordered, short = prepared.picture, prepared.plan, prepared.reordered, _does_not_fit(prepared)
         if options.out:
             write_table(picture.arenas, options.out)
-        _write_html(picture, options)
+        _write_pictures(picture, options)
     if not options.json:
         print(text_map(picture, _columns()), end="")
-        print("\nallocated for a run")
-        for a in plan.arenas:
-            parts = {"arena": a.peak, "inputs": a.leafs, "kept copies": a.replicas, "scratch of the device": a.scratch}
-            words = ", ".join(f"{what} {size_text(n)}" for what, n in parts.items() if n)
-            say(f"    {size_text(a.total):>10}  {a.backend}{': ' if words else ''}{words}")
+        print("\nmemory, in bytes")
+        _print_memory(plan.arenas)
         if options.reorder:
             as_it_is = "no order of the nodes needs less was found: as they are"
             print(f"\n{'in another order of the nodes' if reordered else as_it_is}")
@@ -180,10 +190,10 @@ def _plan_graph(options: argparse.Namespace) -> None:
             print(f"\nit does not fit: {line(short)}")
         return
     arenas = [
-        {"arena": a.backend, "buffers": len(a.blocks), "peak": a.peak, "lower_bound": a.lower_bound,
-         "gap": a.gap, "proved": a.proved, "verdict": verdict(a), "no_reuse": a.no_reuse, "inputs": a.leafs,
-         "kept_copies": a.replicas,
-         "allocated": a.allocated, "scratch": a.scratch}
+        {"arena": a.backend, "buffers": len(a.blocks), "blocks": len(storages(a.blocks)), "peak": a.peak,
+         "lower_bound": a.lower_bound, "gap": a.gap, "proved": a.proved, "verdict": verdict(a),
+         "no_reuse": a.no_reuse, "inputs": a.leafs, "kept_copies": a.replicas, "allocated": a.allocated,
+         "scratch": a.scratch, "total": a.total}
         for a in plan.arenas
     ]  # fmt: skip
     splits = [
@@ -202,7 +212,8 @@ def _plan_graph(options: argparse.Namespace) -> None:
         for c in picture.copies
     ]
     result = {
-        "graph": picture.title, "nodes": picture.n_nodes, "arenas": arenas, "splits": splits, "copies": copies,
+        "graph": picture.title, "nodes": picture.n_nodes, "steps": picture.n_steps,
+        "arenas": arenas, "splits": splits, "copies": copies,
         "reordered": reordered, "does_not_fit": short,
     }  # fmt: skip
     print_json(result)
@@ -215,9 +226,13 @@ def _columns() -> int:
     return os.get_terminal_size().columns if sys.stdout.isatty() else 100
 
 
-def _write_html(picture: Picture, options: argparse.Namespace) -> None:
+def _write_pictures(picture: Picture, options: argparse.Namespace) -> None:
     if options.html:
         page(picture, options.html)
+    if options.svg:
+        drawing(picture, options.svg)
+    if options.png:
+        png(picture, options.png)
 
 
 def _is_table(source: str) -> bool:
@@ -260,6 +275,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="FILE.csv", help="write the blocks with their offsets")
     parser.add_argument("--html", metavar="FILE.html", help="write a page with the pictures")
+    parser.add_argument("--svg", metavar="FILE.svg", help="write the pictures as one SVG")
+    parser.add_argument("--png", metavar="FILE.png", help="the same as PNG (extra [png])")
     parser.add_argument("--map", action="store_true", help="print the map for FILE.csv too")
     parser.add_argument("--json", action="store_true", help="print JSON")
     bare = parser.add_argument_group("for FILE.csv")

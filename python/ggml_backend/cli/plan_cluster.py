@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._examples.layers import Passes, drawn, passes_of_file
-from .._pictures import page, text_map
+from .._pictures import drawing, page, png, text_map
 from .._pictures.data import size_text
 from .._text.escape import line
 from .._text.terminal import print_json, say
@@ -32,10 +32,11 @@ def plan_cluster(options: argparse.Namespace, columns: int) -> None:
     placement = place(passes.step, cluster, sequences)
     result = _result(options, passes, placement, cluster, sequences)
     picture = None
-    if options.html or options.map:
+    if options.html or options.svg or options.png or options.map:
         with drawn(passes, passes.step, placement, cluster) as (_, picture):
-            if options.html:
-                page(picture, options.html)
+            for path, write in ((options.html, page), (options.svg, drawing), (options.png, png)):
+                if path:
+                    write(picture, path)
     if options.json:
         print_json(result)
         return

@@ -130,8 +130,11 @@ devices._formats  devices._library  devices._layout  devices._family  devices._e
 devices._rows  devices._copies  devices._fusion  devices._compiled  devices._torch  devices._cupy  devices.arrays
 devices
 graph  context  alloc
-_pictures.data  _pictures.chrome  _pictures.page  _pictures.svg  _pictures.table  _pictures.text  _pictures.plans
-_pictures  _sched  _sched.fallbacks  _sched.costs  _profiles  _profiles.limits  _profiles.records  _profiles.tables
+_pictures.data  _pictures.labels  _pictures.palette  _pictures.about  _pictures.draw  _pictures.maps  _pictures.lanes
+_pictures.lists  _pictures.chrome  _pictures.page  _pictures.svg  _pictures.table  _pictures.text  _pictures.plans
+_pictures.traces
+_pictures  _sched  _sched.fallbacks  _sched.costs  _sched.notes  _profiles  _profiles.limits  _profiles.records
+_profiles.tables
 plan  stats  profile  trace  pending  sched  _calibrate  planning
 gguf._values  gguf._writer  gguf
 cluster._messages  cluster._nodes  cluster._memory  cluster._transport  cluster._worker  cluster._host

@@ -7,6 +7,8 @@ import io
 import json
 import re
 import xml.etree.ElementTree as ET
+from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import NamedTuple
 
@@ -19,13 +21,14 @@ from ggml_backend._pictures import (
     BareBlock,
     Picture,
     bare_picture,
+    drawing,
     notebook,
     page,
     read_table,
     text_map,
     write_table,
 )
-from ggml_backend._pictures.data import bases, chains, curve, peak_moment, size_text, verdict
+from ggml_backend._pictures.data import bases, chains, curve, peak_moment, size_text, storages, verdict
 from ggml_backend.cli import main
 
 HOSTILE = [
@@ -56,6 +59,8 @@ class Copy(NamedTuple):
     size: int
     split: int
     reason: str
+    shape: tuple[int, ...] | None = None
+    dtype: str = ""
 
 
 def random_arena(rng, n, name="X", n_chunks=1, in_place=True):
@@ -116,8 +121,12 @@ class Elements(HTMLParser):
     def handle_data(self, data):
         if self._inside == "script":
             self.scripts[-1] += data
-        if self._inside == "title":
+        if self._inside == "title" and all(tag != "body" for tag, _ in self.found):
             self.title += data
+
+
+def peaks_of_page(text):
+    return [int(n.replace(",", "")) for n in re.findall(r"([\d,]+) bytes: the peak of this plan", text)]
 
 
 def test_curve_counts_what_is_alive(rng):
@@ -126,7 +135,7 @@ def test_curve_counts_what_is_alive(rng):
             rng, int(rng.integers(1, 50)), n_chunks=int(rng.integers(1, 4)), in_place=bool(rng.integers(0, 2))
         )
         base = bases(arena.blocks)
-        moments = curve(arena.blocks)
+        moments = curve(storages(arena.blocks))
         times = [m.time for m in moments]
         assert times == sorted(set(times))
         for t in range(-1, 100):
@@ -140,7 +149,9 @@ def test_curve_counts_what_is_alive(rng):
 def test_shared_memory_counts_once():
     root, over = BareBlock(7, 0, 5, 100), BareBlock(9, 3, 8, 60, root=7)  # alive together from 3 to 5
     assert chains([root, over]) == [0, 0]
-    assert [(m.time, m.live) for m in curve([root, over])] == [(0, 100), (5, 60), (8, 0)]
+    (piece,) = storages([root, over])
+    assert (piece.lower, piece.upper, piece.size) == (0, 8, 100)
+    assert [(m.time, m.live) for m in curve([piece])] == [(0, 100), (8, 0)]
     third = BareBlock(11, 8, 9, 60, root=9)
     assert chains([third, over, root]) == [2, 2, 2]
     assert chains([BareBlock(1, 0, 1, 1, root=5)]) == [0]  # its root is elsewhere
@@ -149,7 +160,7 @@ def test_shared_memory_counts_once():
 def test_chunks_are_stacked():
     blocks = [BareBlock(0, 0, 1, 10), BareBlock(1, 0, 1, 20, 10, chunk=2), BareBlock(2, 0, 1, 5, chunk=1)]
     assert bases(blocks) == [0, 10, 15, 45]
-    assert [(m.live, m.top) for m in curve(blocks)] == [(35, 45), (0, 0)]
+    assert [(m.live, m.top) for m in curve(storages(blocks))] == [(35, 45), (0, 0)]
 
 
 @pytest.mark.parametrize(
@@ -213,11 +224,14 @@ def test_page_holds_the_plan_and_nothing_else(rng, tmp_path):
     assert path.read_text("utf-8") == text
     parsed = Elements(text)
     assert parsed.title == "a graph"
-    data = json.loads(parsed.scripts[0])
-    assert data["arenas"][0]["lower"] == [b.lower for b in arena.blocks]
-    assert data["arenas"][0]["offset"] == [b.offset for b in arena.blocks]
-    assert data["arenas"][0]["name"] == [b.name for b in arena.blocks]
-    assert data["splits"] == [[0, "X", 0, 80, 0]] and data["copies"] == [["c", "Y", "X", 5, 0, "why"]]
+    data = json.loads(parsed.scripts[0])["arenas"][0]
+    pieces = storages(arena.blocks)
+    assert data["lower"] == [p.lower for p in pieces] and data["bottom"] == [p.bottom for p in pieces]
+    assert data["name"] == [p.names[-1] for p in pieces]
+    told = re.findall(r"<title>(.*?)</title>", text, re.DOTALL)
+    for b in arena.blocks:
+        assert any(t.startswith(f"{b.name}\n") and f"bytes: {b.size:,}" in t for t in told), b
+    assert any(t.startswith("copy of c\n") and "from: Y" in t and "reason: why" in t for t in told)
     for tag, attributes in parsed.found:  # nothing from elsewhere
         assert tag not in ("img", "iframe", "object", "embed", "base", "form")
         assert "src" not in attributes
@@ -226,26 +240,44 @@ def test_page_holds_the_plan_and_nothing_else(rng, tmp_path):
     assert "default-src 'none'" in text
 
 
+def of_shape(picture, name="plain"):
+    """The same picture with other names."""
+    arenas = tuple(
+        BareArena(name, a.peak, a.lower_bound, a.proved, tuple(replace(b, name=name, backend=name) for b in a.blocks))
+        for a in picture.arenas
+    )
+    splits = tuple(s._replace(backend=name, nodes=(name,) * len(s.nodes)) for s in picture.splits)
+    copies = tuple(c._replace(name=name, src_backend="other", dst_backend=name, reason=name) for c in picture.copies)
+    return Picture(name, picture.n_nodes, arenas, splits, copies)
+
+
 def test_hostile_names_are_harmless_in_the_page():
-    plain, hostile = Elements(page(bare_picture("x", []))), Elements(page(hostile_picture()))
-    assert hostile.found == plain.found  # no name became an element or an attribute
-    assert hostile.title == HOSTILE[0]
-    data = json.loads(hostile.scripts[0])
+    hostile, plain = hostile_picture(), of_shape(hostile_picture())
+    found = [Elements(re.sub("[\x00-\x1f]", " ", page(p))).found for p in (plain, hostile)]
+    kinds = [Counter(tag for tag, a in f if tag != "text" and "overflow" not in a) for f in found]
+    assert kinds[0] == kinds[1]  # no name became an element; of labels there are as many as fit
+    known = {a for _, attributes in found[0] for a in attributes}
+    assert {a for _, attributes in found[1] for a in attributes} <= known | {"transform"}  # nor an attribute
+    parsed = Elements(page(hostile))
+    assert parsed.title.startswith(HOSTILE[0])
+    data = json.loads(parsed.scripts[0])
     assert data["arenas"][0]["name"] == HOSTILE
-    assert not re.search(r"[<>&]", hostile.scripts[0])
+    assert not re.search(r"[<>&]", parsed.scripts[0])
     page(hostile_picture()).encode("utf-8")
 
 
 def test_notebook(rng):
     ET.fromstring(notebook(Picture("a graph", 80, (random_arena(rng, 40), random_arena(rng, 3, "Y")))))  # well formed
     picture = hostile_picture()
-    root = ET.fromstring(re.sub("[\x00-\x1f]", " ", notebook(picture)))
-    assert {e.tag for e in root.iter()} == {"div", "b", "svg", "rect", "title", "g", "path"}
+    root = ET.fromstring(notebook(picture))
+    tags = {e.tag.rpartition("}")[2] for e in root.iter()}
+    assert tags <= {"div", "svg", "g", "rect", "line", "path", "text", "title", "style", "defs", "pattern"}
     assert not any(k.startswith("on") for e in root.iter() for k in e.attrib)
-    assert len(root.findall(".//g/rect")) == len(HOSTILE)
-    assert any("onerror" in (e.text or "") for e in root.iter("title"))
+    svg = "{http://www.w3.org/2000/svg}"
+    assert len(root.findall(f".//{svg}g[@data-i]")) == len(HOSTILE)
+    assert any("onerror" in (e.text or "") for e in root.iter(f"{svg}title"))
     many = BareArena("X", 5, 5, True, tuple(BareBlock(i, i, i + 1, 5) for i in range(10000)))
-    assert len(notebook(bare_picture("many", [many]))) < 500_000
+    assert len(notebook(bare_picture("many", [many]))) < 8_000_000
 
 
 def test_text_map():
@@ -253,8 +285,8 @@ def test_text_map():
     text = text_map(bare_picture("two", [BareArena("X", 96, 96, True, (a, b))]), width=8 * 2 + 13, rows=3)
     rows = [line.split("|")[1] for line in text.splitlines() if line.count("|") == 2]
     assert rows == ["....BBBBBBBBBBBB", "AAAAAAAA........", "AAAAAAAA........"]
-    assert "    ^ peak moment: node 2" in text
-    assert re.search(r"A +64 B  nodes 0\.\.3  at 0  below ADD", text)
+    assert "    ^ most alive: step 2" in text
+    assert re.search(r"A +64 B  steps 0\.\.3  at 0  below ADD", text)
 
 
 def test_text_map_of_hostile_names():
@@ -262,7 +294,7 @@ def test_text_map_of_hostile_names():
     assert "\x1b" not in text and "onerror" in text
     assert all(c == "\n" or c.isprintable() for c in text)
     text.encode("utf-8")
-    assert "1 splits" in text and "copies: 1, 64 B" in text
+    assert "1 split:" in text and "copies: 1, 64 B" in text
 
 
 def test_methods_of_a_plan(rng, tmp_path):
@@ -273,6 +305,8 @@ def test_methods_of_a_plan(rng, tmp_path):
         plan.to_csv() == write_table(plan.arenas) == plan.to_csv(tmp_path / "a.csv") == (tmp_path / "a.csv").read_text()
     )
     assert plan.to_html() == page(picture) == plan.to_html(tmp_path / "a.html") == (tmp_path / "a.html").read_text()
+    assert plan.to_svg(width=700) == drawing(picture, width=700) == plan.to_svg(tmp_path / "a.svg", 700)
+    assert (tmp_path / "a.svg").read_text() == plan.to_svg(width=700) + "\n"
     assert plan.to_text() == text_map(picture) and len(plan.to_text(60, 3, 2).splitlines()[3]) == 60
     assert plan._repr_html_() == notebook(picture)
 
@@ -306,11 +340,10 @@ def test_plan_command_by_arena(rng, tmp_path, capsys):
                     p["offset"]
                 ) + int(p["size"])
                 assert not (together and overlap) or q["root"] == p["id"] or p["root"] == q["id"]
-    data = json.loads(Elements(drawn.read_text()).scripts[0])
-    assert [a["peak"] for a in data["arenas"]] == [r["peak"] for r in results]
+    assert peaks_of_page(drawn.read_text()) == [r["peak"] for r in results]
     assert main(["plan", str(source), "--map"]) == 0
     text = capsys.readouterr().out
-    assert "lower bound:" in text and "SIM0: peak" in text and "peak moment: node" in text
+    assert "lower bound:" in text and "SIM0: arena" in text and "most alive: step" in text
 
 
 def test_plan_command_of_bare_instance(tmp_path, capsys):
@@ -408,19 +441,18 @@ def test_plan_of_a_model(tmp_path, capsys):
     )
     # the stream between layers
     assert any(c["from"] == sim and c["to"] == "CPU" and c["size"] >= 8 * 64 * 4 for c in result["copies"])
-    data = json.loads(Elements(drawn.read_text()).scripts[0])
-    names = [n for a in data["arenas"] for n in a["name"]]
+    names = [t.partition("\n")[0] for t in re.findall(r"<title>(.*?)</title>", drawn.read_text(), re.DOTALL)]
     assert "blk.0.scores" in names and "blk.1.gate" in names and "blk.0.attn_q.weight" not in names
-    assert [a["peak"] for a in data["arenas"]] == [a["peak"] for a in result["arenas"]]
+    assert peaks_of_page(drawn.read_text()) == [a["peak"] for a in result["arenas"]]
     for arena in result["arenas"]:
         assert arena["lower_bound"] <= arena["peak"]
     rows = list(csv.DictReader(io.StringIO(out.read_text())))
-    assert sorted(r["name"] for r in rows) == sorted(names)
+    assert {r["name"] for r in rows} <= set(names)
     scores = next(r for r in rows if r["name"] == "blk.0.scores")
     assert int(scores["size"]) == 4 * 8 * 32 * 4  # heads, tokens, positions, float32
     assert main(arguments) == 0
     text = capsys.readouterr().out
-    assert "splits |" in text and "copies:" in text and "peak moment" in text
+    assert "splits |" in text and "copies:" in text and "most alive" in text
     assert main(["plan", str(out)]) == 0  # what was written can be planned again
 
 

@@ -1,0 +1,304 @@
+"""Pages and pictures in a headless Chromium: what is seen, and what pointer, finger and keyboard do.
+
+The references in tests/data/pictures are screenshots at a quarter of their size, so that a line of text is a stroke:
+other fonts, and other versions of the browser, stay within the tolerance. ``tools/check_pictures.py --references``
+writes them anew.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from browsers import browser, missing
+from ggml_backend._pictures import drawing, page, png
+from small_plans import HOSTILE, hostile_plan, small_plan
+
+REFERENCES = Path(__file__).parents[2] / "data" / "pictures"
+WIDTHS = (360, 800, 1600)
+
+if missing():
+    pytest.skip(f"no browser: {missing()}", allow_module_level=True)
+
+from PIL import Image  # noqa: E402
+from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
+from selenium.webdriver.common.actions import interaction  # noqa: E402
+from selenium.webdriver.common.actions.action_builder import ActionBuilder  # noqa: E402
+from selenium.webdriver.common.actions.pointer_input import PointerInput  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+
+TIP = """
+const t = document.getElementById("tip");
+return getComputedStyle(t).visibility === "visible" ? t.innerText.toWellFormed() : "";
+"""
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """The small plan and one with hostile names, as pages; the small one as SVG."""
+    folder = tmp_path_factory.mktemp("pages")
+    page(small_plan(), folder / "small.html")
+    page(hostile_plan(), folder / "hostile.html")
+    drawing(small_plan(), folder / "small.svg", width=800)
+    return folder
+
+
+def reduced(picture):
+    """A quarter as large."""
+    return picture.resize((picture.width // 4, picture.height // 4), Image.Resampling.BOX)
+
+
+def differences(a, b):
+    """Of two pictures: the mean of what colours differ, of 255, and the share of places that differ by 48 or more."""
+    assert abs(a.height - b.height) <= 0.06 * b.height and a.width == b.width, (a.size, b.size)
+    height = min(a.height, b.height)
+    x, y = (np.asarray(p.crop((0, 0, p.width, height)), float) for p in (a, b))
+    apart = np.abs(x - y).max(axis=2)
+    return float(apart.mean()), float((apart >= 48).mean())
+
+
+# --------------------------------------------------------------------------------------------------------- what is seen
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_looks_as_it_did(chromium, files, width, dark):
+    chromium.open(files / "small.html", width, dark)
+    chromium.settle()
+    name = f"page-{width}-{'dark' if dark else 'light'}.png"
+    mean, share = differences(reduced(chromium.pixels()), Image.open(REFERENCES / name).convert("RGB"))
+    assert mean < 5 and share < 0.03, f"{name}: differs by {mean:.1f} of 255, in {share:.1%} of the places by 48"
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_the_file_looks_as_it_did_and_as_its_pixels(chromium, files, dark):
+    """The SVG in the browser: beside its reference, and beside the PNG, which another program draws."""
+    theme = "dark" if dark else "light"
+    chromium.open(files / "small.svg", 820, dark)
+    seen = reduced(chromium.pixels("svg"))
+    mean, share = differences(seen, Image.open(REFERENCES / f"file-{theme}.png").convert("RGB"))
+    assert mean < 5 and share < 0.03, (mean, share)
+    pytest.importorskip("resvg_py", reason="resvg-py is not installed (extra [png])")
+    drawn = Image.open(io.BytesIO(png(small_plan(), width=800, theme=theme, scale=1))).convert("RGB")
+    mean, share = differences(reduced(drawn), seen)
+    assert mean < 6 and share < 0.04, (mean, share)
+
+
+@pytest.mark.parametrize("name", ["small", "hostile"])
+def test_nothing_is_said_loaded_or_cut(chromium, files, name):
+    for width, dark in itertools.product(WIDTHS, (False, True)):
+        chromium.open(files / f"{name}.html", width, dark)
+        assert chromium.run("return document.documentElement.dataset.ready") == "yes"
+        assert chromium.run("return document.documentElement.scrollWidth") <= width
+        ground = chromium.run("return getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", ground)[:3])) > 384) != dark
+        assert chromium.loaded(files / f"{name}.html") == [] and chromium.messages() == []
+
+
+LABELS = """
+return [...document.querySelectorAll("svg.map")].map(map => {
+    const box = e => { const r = e.getBoundingClientRect(); return [r.left, r.top, r.right, r.bottom]; };
+    const shown = [...map.querySelectorAll(".labels text")].filter(t => t.getBoundingClientRect().width > 0);
+    return [shown.map(t => [t.textContent, ...box(t)]), [...map.querySelectorAll(".blocks rect:not(.edge)")].map(box)];
+});
+"""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_labels_are_within_their_blocks_and_apart(chromium, files, width):
+    """As the browser measures them, in the font that it has."""
+    chromium.open(files / "small.html", width)
+    seen = 0
+    for labels, blocks in chromium.run(LABELS):
+        for words, *a in labels:
+            assert any(
+                b[0] <= a[0] + 1 and a[2] <= b[2] + 1 and b[1] <= a[1] + 2 and a[3] <= b[3] + 2 for b in blocks
+            ), words
+        for (_, *a), (_, *b) in itertools.combinations(labels, 2):
+            assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+        seen += len(labels)
+    assert seen >= (2 if width == 360 else 5)
+
+
+def test_without_a_script(chromium, files):
+    """Charts and tables are there, with titles; what needs the script is not."""
+    text = (files / "small.html").read_text()
+    bare = files / "no-script.html"
+    bare.write_text(text.replace("script-src 'unsafe-inline'; ", ""))  # forbids the script
+    chromium.open(bare, 800)
+    assert chromium.run("return document.documentElement.dataset.ready") is None
+    shown = "return [...document.querySelectorAll(arguments[0])].filter(e => e.getBoundingClientRect().height).length"
+    assert chromium.run(shown, ".script") == 0
+    assert chromium.run(shown, "svg.map") == 2 and chromium.run(shown, "table") >= 4
+    assert chromium.run('return document.querySelectorAll("svg.map title").length') > 8
+    alive = chromium.run('return document.querySelectorAll("[data-arena] tbody tr:not([hidden])").length')
+    assert alive > 0
+
+
+# ------------------------------------------------------------------------------------------------- pointer and keyboard
+
+
+def centre(chromium, selector, number=0):
+    script = """
+    const e = document.querySelectorAll(arguments[0])[arguments[1]];
+    e.scrollIntoView({ block: "center" });
+    const r = e.getBoundingClientRect();
+    return [r.left + r.width / 2, r.top + r.height / 2];
+    """
+    x, y = chromium.run(script, selector, number)
+    chromium.settle()
+    return chromium.run(script, selector, number) or (x, y)
+
+
+def move(chromium, x, y, kind=interaction.POINTER_MOUSE, press=False):
+    builder = ActionBuilder(chromium.driver, mouse=PointerInput(kind, kind))
+    builder.pointer_action.move_to_location(round(x), round(y))
+    if press:
+        builder.pointer_action.pointer_down().pointer_up()
+    builder.perform()
+    chromium.settle()
+
+
+def test_the_pointer_shows_what_is_known(chromium, files):
+    chromium.open(files / "small.html", 1000)
+    move(chromium, *centre(chromium, "svg.map .blocks rect.k0"))
+    told = chromium.run(TIP)
+    for word in ("scores", "operator", "MUL_MAT", "shape", "(16, 64) float32", "bytes", "4,096", "from", "q", "to",
+                 "probs", "reason", "SIM0: a weight lies there", "in place"):  # fmt: skip
+        assert word in told, (word, told)
+    move(chromium, *centre(chromium, "svg.lanes [data-arrow] .wide"))
+    told = chromium.run(TIP)
+    for word in ("copy of", "bytes", "from\tSIM0", "to\tCPU", "reason", "made in each run"):
+        assert word in told.replace("\n", "\t"), (word, told)
+    move(chromium, *centre(chromium, "svg.lanes [data-bar]"))
+    assert "split 0 on SIM0" in chromium.run(TIP) and "nodes" in chromium.run(TIP)
+    move(chromium, 5, 5)
+    assert chromium.run(TIP) == ""
+
+
+def test_a_gap_is_explained(chromium, files):
+    chromium.open(files / "small.html", 1000)
+    x, y = centre(chromium, "svg.map [data-ground]")
+    left, top, wide, high = chromium.run(
+        'const r = document.querySelector("svg.map [data-ground]").getBoundingClientRect();'
+        "return [r.left, r.top, r.width, r.height]"
+    )
+    steps, bytes_ = small_plan().n_steps, small_plan().arenas[0].peak
+    move(chromium, left + wide * 5.5 / steps, top + high * (1 - 3072 / bytes_))  # below the residual, after the scores
+    told = chromium.run(TIP)
+    assert told.startswith("gap"), told
+    assert "used before" in told and "probs" in told and "used again" in told and "above" in told, told
+    move(chromium, left + wide * 0.5 / steps, top + 3)
+    assert chromium.run(TIP).startswith("free memory")
+
+
+def test_a_finger_shows_it_too(chromium, files):
+    chromium.open(files / "small.html", 360, touch=True)
+    move(chromium, *centre(chromium, "svg.map .blocks rect.k0"), interaction.POINTER_TOUCH, press=True)
+    told = chromium.run(TIP)
+    assert "operator" in told and "MUL_MAT" in told, told
+    inside = chromium.run('const r = document.getElementById("tip").getBoundingClientRect(); return [r.left, r.right]')
+    assert inside[0] >= 0 and inside[1] <= 360
+
+
+def test_the_keyboard_goes_from_block_to_block(chromium, files):
+    chromium.open(files / "small.html", 1000)
+    chromium.run('document.querySelector("svg.map").focus()')
+    chromium.settle()
+    seen = []
+    for key in (Keys.HOME, *[Keys.ARROW_RIGHT] * 3, Keys.ARROW_UP, Keys.END):
+        ActionChains(chromium.driver).send_keys(key).perform()
+        chromium.settle()
+        told = chromium.run(TIP)
+        assert "operator" in told and "bytes" in told, (key, told)
+        seen.append(told.split("\n")[0])
+        assert seen[-1] in chromium.run('return document.getElementById("said").textContent')
+    assert len(set(seen)) >= 5, seen
+    ActionChains(chromium.driver).send_keys(Keys.ESCAPE).perform()
+    assert chromium.run(TIP) == ""
+    ActionChains(chromium.driver).send_keys(Keys.ENTER).perform()
+    assert "step" in chromium.run('return document.querySelector(".slide output").textContent')
+
+
+def letters(chromium):
+    """Of all labels that are shown."""
+    return sum(len(words) for labels, _ in chromium.run(LABELS) for words, *_ in labels)
+
+
+def test_zoom_makes_plots_wider_and_labels_more(chromium, files):
+    chromium.open(files / "small.html", 400)
+    widths = 'return [...document.querySelectorAll(".plot")].map(p => p.clientWidth)'
+    before, said = chromium.run(widths), letters(chromium)
+    chromium.run('document.getElementById("in").click()')
+    chromium.settle()
+    after = chromium.run(widths)
+    assert all(abs(b - 2 * a) <= 2 for a, b in zip(before, after, strict=True))
+    assert letters(chromium) > said
+    chromium.run('document.querySelector(".scroll").scrollLeft = 120')
+    chromium.settle()
+    assert set(chromium.run('return [...document.querySelectorAll(".chart .scroll")].map(s => s.scrollLeft)')) == {120}
+    chromium.run('document.getElementById("all").click()')
+    chromium.settle()
+    assert chromium.run(widths) == before
+
+
+def test_the_table_of_each_step_adds_up(chromium, files):
+    chromium.open(files / "small.html", 1000)
+    script = """
+    const card = document.querySelector('[data-arena="0"]'), slider = card.querySelector(".slide input");
+    slider.value = arguments[0];
+    slider.dispatchEvent(new Event("input"));
+    const rows = [...card.querySelectorAll("tbody tr:not([hidden])")].map(r => r.cells[3].firstChild.textContent);
+    const total = k => card.querySelector(`[data-total="${k}"]`).cells[3].firstChild.textContent;
+    return [rows, total("live"), total("gaps"), total("top"), card.querySelector(".slide output").textContent];
+    """
+    number = lambda text: int(text.replace(",", ""))  # noqa: E731
+    arena = small_plan().arenas[0]
+    for step in range(small_plan().n_steps):
+        rows, live, gaps, top, said = chromium.run(script, step)
+        alive = {b.root if b.root is not None else b.id: b for b in arena.blocks if b.lower <= step < b.upper}
+        assert sum(map(number, rows)) == number(live) == sum(b.size for b in alive.values())
+        assert number(live) + number(gaps) == number(top)
+        assert number(top) == max((b.offset + b.size for b in alive.values()), default=0)
+        assert said.startswith(f"step {step}: ")
+
+
+def test_colours_mean_what_is_chosen(chromium, files):
+    chromium.open(files / "small.html", 1000)
+    script = """
+    const choice = document.getElementById("colour");
+    choice.value = arguments[0];
+    choice.dispatchEvent(new Event("change"));
+    const fills = new Set([...document.querySelectorAll(".blocks rect:not(.edge)")].map(r => getComputedStyle(r).fill));
+    const shown = [...document.querySelectorAll("[data-way]")].filter(e => e.getBoundingClientRect().height);
+    return [[...fills].sort(), [...new Set(shown.map(e => e.dataset.way))],
+            shown.map(e => getComputedStyle(e.querySelector("rect")).fill)];
+    """
+    seen = []
+    for way in ("kind", "life", "size"):
+        fills, ways, legend = chromium.run(script, way)
+        assert ways == [way] and set(fills) <= set(legend)
+        seen.append(tuple(fills))
+    assert len(set(seen)) == 3
+
+
+def test_hostile_names_are_text(chromium, files):
+    chromium.open(files / "hostile.html", 800)
+    assert "hacked" not in chromium.driver.title or "<img" in chromium.driver.title
+    assert chromium.run('return document.querySelectorAll("img, b:not(#tip b), script").length') == 2  # its own scripts
+    text = chromium.run("return document.body.innerText.toWellFormed()")
+    assert "<img src=x" in text
+    move(chromium, *centre(chromium, "svg.map .blocks rect"))
+    assert HOSTILE[0] in chromium.run(TIP)
+    assert chromium.messages() == []
