@@ -40,9 +40,9 @@ static enum ggml_status compare_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const gb_view z = gb_view_of(dst), x = gb_view_of(dst->src[0]), y = gb_view_of(dst->src[1]);
     const int     comparison = dst->op_params[0];
     if (gb_is_small(n)) {
-        GB_CUDA_TRY(b, GB_LAUNCH((gb_compare<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, z, x, y, comparison, n));
+        GB_CUDA_TRY(b, GB_LAUNCH((gb_compare<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, z, x, y, comparison, n));
     } else {
-        GB_CUDA_TRY(b, GB_LAUNCH((gb_compare<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, z, x, y, comparison, n));
+        GB_CUDA_TRY(b, GB_LAUNCH((gb_compare<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, z, x, y, comparison, n));
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -94,9 +94,9 @@ static enum ggml_status where_run(gb_cuda_backend & b, ggml_tensor * dst) {
                   y    = gb_view_of(dst->src[2]);
     const int     size = (int) ggml_type_size(dst->type);
     if (gb_is_small(n)) {
-        GB_CUDA_TRY(b, GB_LAUNCH((gb_where<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, z, c, x, y, size, n));
+        GB_CUDA_TRY(b, GB_LAUNCH((gb_where<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, z, c, x, y, size, n));
     } else {
-        GB_CUDA_TRY(b, GB_LAUNCH((gb_where<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.stream, z, c, x, y, size, n));
+        GB_CUDA_TRY(b, GB_LAUNCH((gb_where<uint64_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, z, c, x, y, size, n));
     }
     return GGML_STATUS_SUCCESS;
 }
