@@ -14,7 +14,7 @@ from ._errors.messages import kind_of
 from ._ffi import ffi, lib
 from ._files import write_text
 from ._pictures.chrome import OperatorSlice, chrome_trace
-from ._pictures.traces import Record, trace_page, trace_svg
+from ._pictures.traces import Record, trace_page, trace_png, trace_svg
 from .buffer import text
 
 if TYPE_CHECKING:
@@ -146,6 +146,17 @@ class Trace(Owner):
     ) -> str:
         """The same picture as SVG, so many pixels wide; as :meth:`Plan.to_svg`."""
         return trace_svg(self._record(title, "Trace.to_svg"), path, width, theme, "Trace.to_svg")
+
+    def to_png(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        width: int = 960,
+        title: str = "trace",
+        theme: Literal["light", "dark"] = "light",
+        scale: int = 2,
+    ) -> bytes:
+        """The same as PNG, ``scale`` of its pixels for each of ``width``; as :meth:`Plan.to_png`."""
+        return trace_png(self._record(title, "Trace.to_png"), path, width, theme, scale, "Trace.to_png")
 
     def _repr_html_(self) -> str:
         return f"<div>{self.to_svg(width=880)}</div>"

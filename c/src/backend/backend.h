@@ -3,6 +3,7 @@
 //   buffer.c        buffer types, buffers, tensor access and placing by hand
 //   multi_buffer.c  several buffers behind one handle
 //   event.c         events in the queue of a device, for others to wait for
+//   file_fill.c     bytes of tensors that devices read from files themselves
 //   fusion.c        whether backends compute neighbouring nodes together
 //   profile.c       what threads compute, recorded (profile.h)
 //   backend.c       devices: queued access, computing, copies between tensors

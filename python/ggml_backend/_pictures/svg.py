@@ -4,7 +4,7 @@ thing is that thing's title, which browsers show under the pointer."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 
 from .._errors import InvalidArgumentError, UnsupportedError
@@ -145,6 +145,13 @@ def png(
     what: str = "to_png",
 ) -> bytes:  # fmt: skip
     """The same as pixels, ``scale`` of them for each of ``width``."""
+    return pixels(lambda: drawing(picture, None, width, theme, what), path, theme, scale, what)
+
+
+def pixels(
+    draw: Callable[[], str], path: str | PathLike[str] | None, theme: str, scale: int, what: str
+) -> bytes:  # fmt: skip
+    """What ``draw`` returns as SVG, as PNG: returned, and written to ``path`` if there is one."""
     if theme == "auto":
         raise InvalidArgumentError(f"{what}: a PNG has one theme, light or dark")
     if not 1 <= scale <= 8:
@@ -155,7 +162,7 @@ def png(
         raise UnsupportedError(
             f"{what}: drawing pixels needs the package resvg-py: pip install 'ggml_backend[png]'"
         ) from None
-    result = bytes(resvg_py.svg_to_bytes(svg_string=drawing(picture, None, width, theme, what), zoom=scale))
+    result = bytes(resvg_py.svg_to_bytes(svg_string=draw(), zoom=scale))
     if path is not None:
         write_bytes(path, result)
     return result

@@ -18,7 +18,7 @@ from .draw import Sheet, Tick, plot_width
 from .lanes import Arrow, Bar, Lanes
 from .page import lanes_page
 from .palette import KINDS, kind
-from .svg import check_look, lanes_drawing
+from .svg import check_look, lanes_drawing, pixels
 
 __all__ = ["Record", "trace_page", "trace_svg"]
 
@@ -157,6 +157,15 @@ def trace_svg(record: Record, path: str | PathLike[str] | None, width: int, them
     if path is not None:
         write_text(path, result + "\n")
     return result
+
+
+def trace_png(
+    record: Record, path: str | PathLike[str] | None, width: int, theme: str, scale: int, what: str
+) -> bytes:  # fmt: skip
+    if path is not None:
+        expect_path(path, f"{what}: path")
+    scale = expect_int(scale, f"{what}: scale")
+    return pixels(lambda: trace_svg(record, None, width, theme, what), path, theme, scale, what)
 
 
 def trace_page(record: Record, path: str | PathLike[str] | None, what: str) -> str:

@@ -62,6 +62,10 @@ def test_parameters_build_the_node_again(ctx):
         sources = list(tensor.sources)
         if node.op == "mul_mat_id":
             given = gb.mul_mat_id(sources[2:], sources[0], b=sources[1], **node.params)
+        elif node.op == "compare":
+            by_sign = {"==": gb.equal, "!=": gb.not_equal, "<": gb.less, "<=": gb.less_equal}
+            by_sign |= {">": gb.greater, ">=": gb.greater_equal}
+            given = by_sign[node.params["comparison"]](*sources)
         else:
             given = gb.ops.OPERATIONS[node.op](*sources, **parameters_of(node))
         assert given.shape == tensor.shape

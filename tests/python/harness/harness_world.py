@@ -369,7 +369,7 @@ def _(w: World) -> None:
         if "recorded already" not in str(error):
             raise
     else:
-        repr(trace.events), trace.running, trace.to_json()
+        repr(trace.events), trace.running, trace.to_json(), trace.to_html(), trace.to_svg(), trace.to_png(scale=1)
 
 
 @operation("profile")

@@ -12,6 +12,7 @@ import pytest
 import ggml_backend as gb
 from ggml_backend._examples.graphs import build
 from ggml_backend._pictures.labels import text_width
+from ggml_backend._pictures.palette import COLOURS
 
 SVG = "{http://www.w3.org/2000/svg}"
 pytestmark = pytest.mark.filterwarnings("ignore::ggml_backend.PerformanceWarning")
@@ -78,6 +79,27 @@ def test_page_and_notebook(trace, tmp_path):
     assert "<title>a &lt;run&gt;</title>" in page and page.count("data-bar=") == trace.to_svg().count("data-bar=")
     ET.fromstring(trace._repr_html_())
     assert trace.to_svg(tmp_path / "trace.svg", theme="dark") + "\n" == (tmp_path / "trace.svg").read_text()
+
+
+def test_pixels_are_the_drawing(trace, tmp_path):
+    pytest.importorskip("resvg_py", reason="the extra [png] is not installed")
+    image = pytest.importorskip("PIL.Image", reason="pillow is not installed")
+    for theme in ("light", "dark"):
+        written = trace.to_png(tmp_path / "trace.png", width=500, theme=theme, scale=3)
+        assert (tmp_path / "trace.png").read_bytes() == written
+        with image.open(tmp_path / "trace.png") as pixels:
+            high = float(ET.fromstring(trace.to_svg(width=500)).get("height"))
+            assert pixels.width == 1500 and abs(pixels.height - 3 * high) <= 3
+            shades = {colour[:3] for _, colour in pixels.getcolors(1 << 24)}
+        card = COLOURS["card"][theme == "dark"]
+        assert tuple(int(card[i : i + 2], 16) for i in (1, 3, 5)) in shades
+    for call, message in (
+        (lambda: trace.to_png(theme="auto"), "one theme"),
+        (lambda: trace.to_png(scale=0), "scale must be"),
+        (lambda: trace.to_png(width=10**6), "width must be"),
+    ):
+        with pytest.raises(gb.InvalidArgumentError, match=rf"Trace\.to_png: .*{message}"):
+            call()
 
 
 def test_empty_and_wrong(trace, cpu):
