@@ -473,11 +473,14 @@ static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph *
     return status == GGML_STATUS_SUCCESS;
 }
 
+// An interrupt may come before the function has let go of memory that somebody frees after the wait. So it is called
+// again, which takes no time: the call is given up now.
 static GGML_CALL void backend_synchronize(ggml_backend_t backend) {
     const struct device * d = backend->context;
     int                   status;
-    CALL(d, status, python->synchronize(d->handle));
-    (void) status;
+    do {
+        CALL(d, status, python->synchronize(d->handle));
+    } while (status == GGML_STATUS_ABORTED && d->info.bounded && gbpy_is_interrupted());
 }
 
 // ------------------------------------------------------------------------------------------------------ queued copies

@@ -1,0 +1,50 @@
+"""An interrupted wait lets go of the memory that results were to come into."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import weakref
+
+import numpy as np
+
+import ggml_backend as gb
+from ggml_backend.cluster import LocalNetwork, simulated
+from harness_clusters import Instructions
+from harness_interleave import interrupt
+
+N = 6000  # elements: more bytes than a command holds
+
+
+def test_nothing_comes_into_memory_of_a_run_that_ended():
+    """Wherever the interrupt comes: whose array is freed, for that no rank's data are awaited any more."""
+    network, places, freed = LocalNetwork(2), Instructions(), 0
+    with simulated(2, network=network) as cluster, gb.Context() as ctx:
+        network.link(1, 0, delay=2e-3)
+        (device,) = cluster.backends()
+        x = ctx.tensor((N,), name="x").set_input()
+        y = x + 1.0
+        graph = ctx.graph(y)
+        with gb.Scheduler([device, gb.Backend("CPU", n_threads=1)], n_copies=2) as sched:
+            sched.set_backend(y, device)
+            sched.allocate(graph)
+            for k in itertools.count(1):
+                x.set(np.full(N, k, np.float32))
+                pending = sched.compute_async(graph, [y])
+                array = weakref.ref(pending._fetches[0].bytes)
+                try:
+                    inside = places.run(sched.synchronize, k, interrupt)
+                except KeyboardInterrupt:
+                    inside = True
+                del pending
+                if array() is None:
+                    freed += 1
+                    peers = cluster._conductor.peers.values()
+                    awaited = [a for p in peers for a in list(p.arrivals.values()) if a.target is not None]
+                    assert not awaited, f"interrupted at {places.where}"
+                with contextlib.suppress(gb.StateError):  # the run was interrupted
+                    sched.synchronize()
+                if not inside:
+                    break
+            np.testing.assert_array_equal(sched.compute_async(graph, [y]).results()[0], np.full(N, k + 1, np.float32))
+    assert k > 20 and freed > 10
