@@ -178,7 +178,7 @@ class Scheduler(Handle):
 
     Nothing that is not there can be read or computed with: a result that was not computed, or not since an input was
     set, or whose memory was used again, and an input that was not set or has lost its memory, raise
-    :class:`StateError`.
+    :class:`StateError`. ``x.numpy()`` sets an input in host memory, to zeros, if nothing else did.
 
     Arrays from ``Tensor.numpy()`` stay valid memory whatever happens; the next computation overwrites them.
 
