@@ -32,7 +32,7 @@ from .backend import Backend, BackendCore
 from .buffer import BufferType, text
 from .graph import ABORTED, Graph, GraphCore
 from .pending import Fetch, Pending, fetch_arrays
-from .plan import Plan, read_plan
+from .plan import Plan, read_plan, read_reasons
 from .profile import Profile, begin
 from .stats import SchedulerStats, read_stats
 from .tensor import Tensor
@@ -336,7 +336,9 @@ class Scheduler(Handle):
         return other if after[0] < before[0] and after[1] <= before[1] and after[2] <= before[2] else graph
 
     def _plan_object(self, core: SchedCore, graph: Graph, graph_core: GraphCore) -> Plan:
-        return Plan(self, graph, *read_plan(core.ptr, graph_core.ptr, core.named))
+        plan = Plan(self, graph, *read_plan(core.ptr, graph_core.ptr, core.named))
+        plan._reasons = read_reasons(core.ptr, graph_core.ptr)
+        return plan
 
     def _draft(self, graph: Graph, warn: bool = True) -> Plan:
         return self._asked(

@@ -267,9 +267,10 @@ class Tensor(Local):
         """Writes data. Returns the tensor.
 
         value: an array of exactly this tensor's shape and dtype, of NumPy or another library (what has ``__dlpack__``,
-            ``__array__`` or the buffer protocol); or a list, converted where nothing is lost; or a number, which fills
-            the tensor; or ``...`` for zeros. bfloat16 takes bfloat16 of any library or uint16 bits, quantized formats
-            take the bytes of their rows.
+            ``__array__`` or the buffer protocol); or a list, or a number, which fills the tensor: rounded to a float
+            that the dtype has, and an error where it would be infinite, or an integer would lose its fraction; or
+            ``...`` for zeros. bfloat16 takes bfloat16 of any library or uint16 bits, quantized formats take the bytes
+            of their rows.
         offset: write ``value``, of any shape, from this flat element index on, and leave the rest as it is.
         quantize: take floats of this tensor's shape and convert them to its dtype, with :func:`ggml_backend.quantize`.
         on_invalid: what :func:`ggml_backend.quantize` does with numbers that the dtype cannot hold.
