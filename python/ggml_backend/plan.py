@@ -104,8 +104,9 @@ class SplitInfo:
 class CopyInfo:
     """A copy that the plan makes.
 
-    ``reason``: "input" is made each run, "kept" only when the original was written since, "write-back" brings a result
-    home.
+    ``reason``: "input" is made each run, since the split reads it, be it an input of the graph or a result of another
+    split (:class:`SchedulerStats` counts the two apart); "kept" only when the original was written since; "write-back"
+    brings a result home.
     """
 
     name: str

@@ -495,6 +495,7 @@ class Tensor(Local):
         return build_1("abs", lib.ggml_abs, self)
 
     def __pow__(self, exponent: float) -> Tensor:
+        """``a ** 2`` and ``a ** 0.5``; other exponents raise TypeError."""
         if exponent == 2:
             return build_1("sqr", lib.ggml_sqr, self)
         if exponent == 0.5:
@@ -505,14 +506,17 @@ class Tensor(Local):
         return NotImplemented
 
     def __matmul__(self, other: TensorLike) -> Tensor:
-        """The matrix product as in NumPy. ``x @ w.T`` costs no transposition: it is ``mul_mat(w, x)``."""
+        """The matrix product as in NumPy. ``x @ w.T`` costs no transposition: it is ``mul_mat(w, x)``. What is neither
+        float32 nor of the other's dtype, weights of float16 or quantized ones, stands there, on the right as ``w.T``:
+        ``w @ x.T`` is ``(x @ w.T).T``."""
         return matmul(self, coerce(other, self, "a @ b", "b"))
 
     def __rmatmul__(self, other: TensorLike) -> Tensor:
         return matmul(coerce(other, self, "a @ b", "a"), self)
 
     def __lt__(self, other: TensorLike) -> Tensor:
-        """1 where ``self < other``, else 0: see :func:`ggml_backend.less`, here and below."""
+        """``<``, ``<=``, ``>``, ``>=``: 1 where it is so, else 0, as a node (:func:`ggml_backend.less`). ``==`` is no
+        such node: :func:`ggml_backend.equal` is."""
         return compared("<", self, other)
 
     def __le__(self, other: TensorLike) -> Tensor:
@@ -541,7 +545,7 @@ class Tensor(Local):
             )
 
     def __eq__(self, other: object) -> bool:
-        """Is it the same tensor? (Not a comparison of elements.)"""
+        """Is it the same tensor? (Not a comparison of elements, which :func:`ggml_backend.equal` is.)"""
         return isinstance(other, Tensor) and bool(self._p == other._p)
 
     def __hash__(self) -> int:
