@@ -57,8 +57,8 @@ static int refresh(struct ggml_tensor * t) {
     return root->buffer ? ggml_backend_view_init(root->buffer, t) : GGML_STATUS_SUCCESS;
 }
 
-// An array over an input is for setting it, too, and begins with zeros (fill_blank); a copy of one that was never set is
-// a mistake.
+// An array over an input is for setting it, too, and begins with zeros (fill_blank); a copy of one that was never set
+// is a mistake.
 static int check_set(const struct gbpy_object * owner, const struct ggml_tensor * t, const char * what) {
     return gbpy_is_unset(owner, t)
                ? gb_fail(GGML_STATUS_INVALID_STATE, "%s was not set since it was given memory", what)

@@ -39,8 +39,8 @@ class PlanBlock:
     name: str  #: of the tensor; of a copy ``BACKEND#name``
     op: str
     backend: str
-    lower: int
-    upper: int
+    lower: int  #: alive from this position on,
+    upper: int  #: up to, not including, this one
     size: int
     offset: int
     chunk: int  #: chunks have offsets of their own; more than one only where the backend's largest buffer is too small

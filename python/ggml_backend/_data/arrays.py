@@ -148,7 +148,9 @@ def _expect_finite(given: np.ndarray[Any, Any], made: np.ndarray[Any, Any], dtyp
     lost = np.isinf(made) & np.isfinite(given)
     if lost.any():
         number = given[lost].reshape(-1)[0]
-        raise InvalidArgumentError(f"{what}: {number} is too large for {dtype.name}; float('inf') is infinite in it, too")
+        raise InvalidArgumentError(
+            f"{what}: {number} is too large for {dtype.name}; float('inf') is infinite in it, too"
+        )
 
 
 def _conversion(dtype: DType, array: np.ndarray[Any, Any]) -> str:

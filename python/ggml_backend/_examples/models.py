@@ -263,9 +263,7 @@ ARCHITECTURES: dict[
 ] = {"llama": _llama}
 
 
-def _model(
-    path: str, backends: Sequence[Backend], asked: Pass, stack: ExitStack
-) -> tuple[Graph, str, Sequence[Held]]:
+def _model(path: str, backends: Sequence[Backend], asked: Pass, stack: ExitStack) -> tuple[Graph, str, Sequence[Held]]:
     file = stack.enter_context(gguf.open(path))
     architecture = file.metadata.get("general.architecture")
     build = ARCHITECTURES.get(architecture) if isinstance(architecture, str) else None

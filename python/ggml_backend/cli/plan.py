@@ -199,7 +199,7 @@ def _plan_graph(options: argparse.Namespace) -> None:
          "scratch": a.scratch, "total": a.total}
         for a in plan.arenas
     ]  # fmt: skip
-    for arena, held in zip(arenas, prepared.held):
+    for arena, held in zip(arenas, prepared.held, strict=bool(prepared.held)):
         arena.update(weights=held.weights, caches=held.caches)
     splits = [
         {"index": s.index, "backend": s.backend, "start": s.start, "end": s.end, "inputs": s.n_inputs}

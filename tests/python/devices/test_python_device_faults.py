@@ -185,7 +185,7 @@ def test_own_memory_that_is_not_there(alloc, kind, cpu):
 def test_memory_that_a_device_has_not_is_an_allocation_error(how, ctx, cpu):
     device = gb.Backend("PYOWN", alloc="full")
     ctx.tensor((4,), name="a")
-    with pytest.raises(gb.AllocationError, match="no memory for a buffer of .* the box is full") as caught:
+    with pytest.raises(gb.AllocationError, match=r"no memory for a buffer of .* the box is full") as caught:
         device.alloc(4096) if how == "alloc" else ctx.allocate(device)
     assert type(caught.value.__cause__) is MemoryError and str(caught.value.__cause__) == "the box is full"
     assert any("raised by the device" in note for note in caught.value.__notes__)

@@ -956,7 +956,10 @@ def test_arrays_of_other_libraries_are_written(tmp_path: Path, rng: np.random.Ge
     }  # fmt: skip
     assert (found["as it is"].numpy() == rows).all() and (found["bits"].numpy() == bits).all()
     assert (found["wider"].numpy() == (bits.astype(np.uint32) << 16).view(np.float32)).all()
-    assert (found["smaller"].numpy() == gb.quantize(rows, "q8_0")).all() and found["list"].numpy().tolist() == [1.5, 2.5]
+    assert (found["smaller"].numpy() == gb.quantize(rows, "q8_0")).all() and found["list"].numpy().tolist() == [
+        1.5,
+        2.5,
+    ]
 
 
 @pytest.mark.parametrize("data", [object(), "text", [[1.0], [1.0, 2.0]], None, {"a": 1.0}])
@@ -1044,4 +1047,4 @@ def test_keys_that_are_not_there_say_which_are_near(tmp_path, ctx):
             assert str(caught.value) == f"{wrong!r}; did you mean {near!r}?"
             with pytest.raises(KeyError) as caught:
                 mapping["zzzzz"]
-            assert str(caught.value) == "'zzzzz'"
+            assert str(caught.value) == f"'zzzzz'; there are {near!r}"
