@@ -51,9 +51,8 @@ def im2col(
 def conv_1d(
     kernel: Tensor, data: Tensor, stride: int = 1, padding: int | Literal["half"] = 0, dilation: int = 1
 ) -> Tensor:
-    """``kernel (oc, ic, k)`` float16 or float32 over ``data (n, ic, w)``: ``(n, oc, ow)`` (cross-correlation, as in
-    deep learning). padding="half" is ``k // 2``. The data is rounded to float16 (:func:`im2col`): beyond 65504 it becomes
-    infinite."""
+    """``kernel (oc, ic, k)`` float16 or float32 over ``data (n, ic, w)``: ``(n, oc, ow)``, a cross-correlation.
+    padding="half" is ``k // 2``. The data is rounded to float16 (:func:`im2col`): beyond 65504 it becomes infinite."""
     ndim = max(dims("conv_1d", data, "data"), 2)
     if isinstance(padding, str) and padding == "half":
         return build("conv_1d", lib.ggml_conv_1d_ph, (kernel, data), stride, dilation, ndim=ndim, labels=_KERNEL)
