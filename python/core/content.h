@@ -5,7 +5,7 @@
 // soon as an input that it was computed from has a higher number. Tensors that the user placed keep the number of the
 // run that computed them; of what a scheduler placed, its plan says whether the plan is the current one, whether it ran
 // to its end, and which memory was given to another tensor since (sched/results.h). A result may only be read if it is
-// there; an input also before it was set, since arrays over it are how some are set.
+// there. An array over an input that nobody set has zeros, which count as set: writing to it is how some are set.
 #ifndef GBPY_CONTENT_H
 #define GBPY_CONTENT_H
 

@@ -57,7 +57,8 @@ static int refresh(struct ggml_tensor * t) {
     return root->buffer ? ggml_backend_view_init(root->buffer, t) : GGML_STATUS_SUCCESS;
 }
 
-// A view of an input is for setting it, too; a copy of one that was never set is garbage.
+// An array over an input is for setting it, too, and begins with zeros (fill_blank); a copy of one that was never set
+// is a mistake.
 static int check_set(const struct gbpy_object * owner, const struct ggml_tensor * t, const char * what) {
     return gbpy_is_unset(owner, t)
                ? gb_fail(GGML_STATUS_INVALID_STATE, "%s was not set since it was given memory", what)
@@ -111,12 +112,46 @@ static bool is_host(const struct ggml_tensor * t) {
 
 // ------------------------------------------------------------------------------------------------------------- looking
 
+// Is it an input that nobody set, in memory of the host that an array over it may write?
+static bool is_blank(const struct gbpy_object * owner, const struct ggml_tensor * t) {
+    return is_host(t) && !owner->readonly && !gbpy_is_constant(t) && gbpy_is_unset(owner, t);
+}
+
+// Gives an input that nobody set zeros, which count as set from then on. Alone, so that no other thread sees half of it
+// or loses what it wrote.
+static int fill_blank(const struct gbpy_handle * context, struct ggml_tensor * t, const char * what) {
+    struct gbpy_want     wants[2];
+    struct gbpy_use      use = { .wants = wants, .capacity = 2, .borrowed = true };
+    struct gbpy_object * owner;
+    GB_TRY(enter_tensor(&use, context, t, true, false, what, &owner));
+    if (is_blank(owner, t)) { // else another thread was faster
+        struct ggml_tensor * root = gb_root(t);
+        memset(root->data, 0, ggml_nbytes(root));
+        gb_buffer_changed(gb_tensor_buffer(root));
+        gbpy_set_stamp(root, 1);
+    }
+    gbpy_leave(&use);
+    return GGML_STATUS_SUCCESS;
+}
+
+// Enters to look at the data, which inputs that nobody set have then, too.
+static int enter_to_look(struct gbpy_use * use, const struct gbpy_handle * context, struct ggml_tensor * t,
+    const char * what, struct gbpy_object ** owner) {
+    GB_TRY(enter_tensor(use, context, t, false, true, what, owner));
+    while (is_blank(*owner, t)) {
+        gbpy_leave(use);
+        GB_TRY(fill_blank(context, t, what));
+        GB_TRY(enter_tensor(use, context, t, false, true, what, owner));
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
 int gbpy_look(struct gbpy_handle * pin, const struct gbpy_handle * context, struct ggml_tensor * t,
     struct gbpy_view * view, const char * what) {
     struct gbpy_want     wants[2];
     struct gbpy_use      use = { .wants = wants, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
-    GB_TRY(enter_tensor(&use, context, t, false, true, what, &owner));
+    GB_TRY(enter_to_look(&use, context, t, what, &owner));
     view->host     = is_host(t);
     view->readonly = owner->readonly || gbpy_is_constant(t);
     view->data     = t->data;

@@ -217,7 +217,10 @@ def _parameter(key: str, value: object) -> str:
     return f"{key}={shown}"
 
 
-_MORE = "; gb.register_device makes a class of Python one, gb.load_backend what a shared library has"
+_MORE = (
+    "; gb.register_device makes a class of Python one (on the command line: --import MODULE), gb.load_backend what a"
+    " shared library has"
+)
 
 
 class Backend(Handle):

@@ -379,7 +379,12 @@ def _of(tensor: Tensor, what: str) -> tuple[ContextCore, Any]:
 def _narrowed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """What NumPy made of numbers of Python as float32 or int32."""
     if array.dtype.kind == "f":
-        return array.astype(np.float32)
+        with np.errstate(over="ignore"):
+            narrow = array.astype(np.float32)
+        if (lost := np.isinf(narrow) & np.isfinite(array)).any():
+            wide = array[lost].reshape(-1)[0]
+            raise InvalidArgumentError(f"Context.constant: {wide} does not fit into float32; say dtype='float64'")
+        return narrow
     if array.size and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**31:
         wide = array.min() if array.min() < -(2**31) else array.max()
         raise InvalidArgumentError(

@@ -9,8 +9,8 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 from ._core.handles import Local
-from ._errors import check, raise_last
-from ._errors.messages import UnknownKey
+from ._errors import StateError, check, raise_last
+from ._errors.messages import UnknownKey, plain
 from ._ffi import ffi, lib
 from ._pictures import notebook, picture_of, plan_csv, plan_map, plan_page, plan_png, plan_svg
 from ._pictures.about import count
@@ -39,8 +39,8 @@ class PlanBlock:
     name: str  #: of the tensor; of a copy ``BACKEND#name``
     op: str
     backend: str
-    lower: int
-    upper: int
+    lower: int  #: alive from this position on,
+    upper: int  #: up to, not including, this one
     size: int
     offset: int
     chunk: int  #: chunks have offsets of their own; more than one only where the backend's largest buffer is too small
@@ -104,8 +104,9 @@ class SplitInfo:
 class CopyInfo:
     """A copy that the plan makes.
 
-    ``reason``: "input" is made each run, "kept" only when the original was written since, "write-back" brings a result
-    home.
+    ``reason``: "input" is made each run, since the split reads it, be it an input of the graph or a result of another
+    split (:class:`SchedulerStats` counts the two apart); "kept" only when the original was written since; "write-back"
+    brings a result home.
     """
 
     name: str
@@ -133,7 +134,7 @@ class Plan(Local):
     side: running one after the other plans nothing again, while each graph stays as it is.
     """
 
-    __slots__ = ("_graph", "_known", "_scheduler", "arenas", "copies", "splits")
+    __slots__ = ("_graph", "_known", "_reasons", "_scheduler", "arenas", "copies", "splits")
 
     def __init__(
         self,
@@ -146,6 +147,7 @@ class Plan(Local):
         self._scheduler = scheduler
         self._graph = graph
         self._known: dict[int, Note] | None = None
+        self._reasons: dict[Any, str] = {}  # by C tensor, for when the scheduler is closed
         self.arenas: tuple[ArenaPlan, ...] = arenas
         self.splits: tuple[SplitInfo, ...] = splits
         self.copies: tuple[CopyInfo, ...] = copies
@@ -165,8 +167,15 @@ class Plan(Local):
         return self._scheduler.compute(self._graph)
 
     def explain(self, tensor: Tensor) -> str:
-        """Why the tensor is where it is, in words; or that it is not in the graph. Allocates nothing."""
-        return self._scheduler._explain_in(self._graph, tensor)
+        """Why the tensor is where it is, in words; or that it is not in the graph. Allocates nothing. Works also after
+        the scheduler was closed."""
+        try:
+            return self._scheduler._explain_in(self._graph, tensor)
+        except StateError:
+            known = self._reasons.get(tensor._live())
+            if known is None:
+                raise
+            return known
 
     def to_csv(self, path: str | PathLike[str] | None = None) -> str:
         """The blocks of all arenas: id,lower,upper,size,offset,name,op,backend,arena,root. Returned, and written if
@@ -241,6 +250,13 @@ def read_plan(
     splits = _splits(sched, graph, names)
     blocks = _blocks(sched, names, _places(graph, splits))
     return _arenas(sched, backends, blocks), splits, _copies(sched, names)
+
+
+def read_reasons(sched: Any, graph: Any) -> dict[Any, str]:
+    """Why each tensor is where it is, by C tensor, in the graph that a C scheduler planned last."""
+    tensors = [*graph.nodes[0 : graph.n_nodes], *graph.leafs[0 : graph.n_leafs]]
+    told = ((t, plain(text(lib.ggml_backend_sched_explain(sched, t)))) for t in tensors)
+    return {t: words for t, words in told if words}
 
 
 def _places(graph: Any, splits: Sequence[SplitInfo]) -> dict[Any, tuple[int, int]]:

@@ -32,7 +32,7 @@ from .backend import Backend, BackendCore
 from .buffer import BufferType, text
 from .graph import ABORTED, Graph, GraphCore
 from .pending import Fetch, Pending, fetch_arrays
-from .plan import Plan, read_plan
+from .plan import Plan, read_plan, read_reasons
 from .profile import Profile, begin
 from .stats import SchedulerStats, read_stats
 from .tensor import Tensor
@@ -178,7 +178,7 @@ class Scheduler(Handle):
 
     Nothing that is not there can be read or computed with: a result that was not computed, or not since an input was
     set, or whose memory was used again, and an input that was not set or has lost its memory, raise
-    :class:`StateError`.
+    :class:`StateError`. ``x.numpy()`` sets an input in host memory, to zeros, if nothing else did.
 
     Arrays from ``Tensor.numpy()`` stay valid memory whatever happens; the next computation overwrites them.
 
@@ -336,7 +336,9 @@ class Scheduler(Handle):
         return other if after[0] < before[0] and after[1] <= before[1] and after[2] <= before[2] else graph
 
     def _plan_object(self, core: SchedCore, graph: Graph, graph_core: GraphCore) -> Plan:
-        return Plan(self, graph, *read_plan(core.ptr, graph_core.ptr, core.named))
+        plan = Plan(self, graph, *read_plan(core.ptr, graph_core.ptr, core.named))
+        plan._reasons = read_reasons(core.ptr, graph_core.ptr)
+        return plan
 
     def _draft(self, graph: Graph, warn: bool = True) -> Plan:
         return self._asked(

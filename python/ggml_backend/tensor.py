@@ -225,6 +225,9 @@ class Tensor(Local):
         the next computation overwrites what a scheduler placed. Device memory: a copy. Waits for a computation in
         progress.
 
+        A view of an input that was never set shows zeros, which count as set from then on: write to it to set the
+        input. A copy of such an input raises :class:`StateError`, and so do :meth:`item` and :meth:`tolist`.
+
         Raises :class:`StateError` for a result that is not there: it was not computed, an input was set since, or its
         memory was used again while the graph ran. ``ctx.graph(y, keep=[h])`` keeps a result in between,
         ``Scheduler(keep_all=True)`` all of them.
@@ -264,9 +267,10 @@ class Tensor(Local):
         """Writes data. Returns the tensor.
 
         value: an array of exactly this tensor's shape and dtype, of NumPy or another library (what has ``__dlpack__``,
-            ``__array__`` or the buffer protocol); or a list, converted where nothing is lost; or a number, which fills
-            the tensor; or ``...`` for zeros. bfloat16 takes bfloat16 of any library or uint16 bits, quantized formats
-            take the bytes of their rows.
+            ``__array__`` or the buffer protocol); or a list, or a number, which fills the tensor: rounded to a float
+            that the dtype has, and an error where it would be infinite, or an integer would lose its fraction; or
+            ``...`` for zeros. bfloat16 takes bfloat16 of any library or uint16 bits, quantized formats take the bytes
+            of their rows.
         offset: write ``value``, of any shape, from this flat element index on, and leave the rest as it is.
         quantize: take floats of this tensor's shape and convert them to its dtype, with :func:`ggml_backend.quantize`.
         on_invalid: what :func:`ggml_backend.quantize` does with numbers that the dtype cannot hold.
@@ -491,6 +495,7 @@ class Tensor(Local):
         return build_1("abs", lib.ggml_abs, self)
 
     def __pow__(self, exponent: float) -> Tensor:
+        """``a ** 2`` and ``a ** 0.5``; other exponents raise TypeError."""
         if exponent == 2:
             return build_1("sqr", lib.ggml_sqr, self)
         if exponent == 0.5:
@@ -501,14 +506,17 @@ class Tensor(Local):
         return NotImplemented
 
     def __matmul__(self, other: TensorLike) -> Tensor:
-        """The matrix product as in NumPy. ``x @ w.T`` costs no transposition: it is ``mul_mat(w, x)``."""
+        """The matrix product as in NumPy. ``x @ w.T`` costs no transposition: it is ``mul_mat(w, x)``. What is neither
+        float32 nor of the other's dtype, weights of float16 or quantized ones, stands there, on the right as ``w.T``:
+        ``w @ x.T`` is ``(x @ w.T).T``."""
         return matmul(self, coerce(other, self, "a @ b", "b"))
 
     def __rmatmul__(self, other: TensorLike) -> Tensor:
         return matmul(coerce(other, self, "a @ b", "a"), self)
 
     def __lt__(self, other: TensorLike) -> Tensor:
-        """1 where ``self < other``, else 0: see :func:`ggml_backend.less`, here and below."""
+        """``<``, ``<=``, ``>``, ``>=``: 1 where it is so, else 0, as a node (:func:`ggml_backend.less`). ``==`` is no
+        such node: :func:`ggml_backend.equal` is."""
         return compared("<", self, other)
 
     def __le__(self, other: TensorLike) -> Tensor:
@@ -537,7 +545,7 @@ class Tensor(Local):
             )
 
     def __eq__(self, other: object) -> bool:
-        """Is it the same tensor? (Not a comparison of elements.)"""
+        """Is it the same tensor? (Not a comparison of elements, which :func:`ggml_backend.equal` is.)"""
         return isinstance(other, Tensor) and bool(self._p == other._p)
 
     def __hash__(self) -> int:

@@ -32,6 +32,12 @@ for shared in OFF ON; do
             $(PKG_CONFIG_PATH=$folder pkg-config --cflags --libs ggml_backend)
         said=$(LD_LIBRARY_PATH=$(dirname "$folder") "$program" "$dir/module-$kind/build/mini.so")
         echo "$kind, by pkg-config: $said"
+        # the program of the documentation
+        sed -n '/^```c$/,/^```$/p' "$source/docs/howto/from-c.md" | sed '/^```/d' >"$dir/app.c"
+        # shellcheck disable=SC2046
+        "${CC:-cc}" -o "$program-app" "$dir/app.c" $(PKG_CONFIG_PATH=$folder pkg-config --cflags --libs ggml_backend)
+        said=$(LD_LIBRARY_PATH=$(dirname "$folder") "$program-app")
+        [ "$said" = "6 0" ] || { echo "docs/howto/from-c.md: the program says $said"; exit 1; }
     else
         echo "$kind, by pkg-config: skipped: pkg-config is not installed"
     fi

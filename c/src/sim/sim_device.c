@@ -571,7 +571,8 @@ enum ggml_status gb_sim_take_memory(struct gb_sim_device * device, size_t size) 
     char needs[32], in_use[32], limit[32];
     GB_FAIL_IF(size > params->max_size, GGML_STATUS_ALLOC_FAILED, "%s: a buffer needs %s, the largest has %s",
         device->name, size_text(size, needs), size_text(params->max_size, limit));
-    GB_FAIL_IF(!fits, GGML_STATUS_ALLOC_FAILED, "%s: %s of %s in use, a buffer needs %s", device->name,
+    GB_FAIL_IF(!fits, GGML_STATUS_ALLOC_FAILED,
+        "%s: %s of %s in use, a buffer needs %s: free what lies there, or give the device more (mem)", device->name,
         size_text(used, in_use), size_text(params->mem_size, limit), size_text(size, needs));
     GB_FAIL_IF(faulty, GGML_STATUS_ALLOC_FAILED, "%s: the allocation of %s fails as asked for (fail_alloc_after)",
         device->name, size_text(size, needs));

@@ -51,7 +51,7 @@ static bool set_shape(struct ggml_tensor * t, const char * func, enum ggml_type 
     }
     const int blck = ggml_blck_size(type);
     GB_FAIL_IF_RETURNING(blck > 1 && t->ne[0] % blck != 0, false, GGML_STATUS_INVALID_ARGUMENT,
-        "%s: argument 'ne': ne0 of %s needs to be a multiple of %d (the block size of %s)", func,
+        "%s: argument 'ne': %s needs a multiple of %d (the block size of %s) as its first number", func,
         shape_text(n_dims, ne, text), blck, ggml_type_name(type));
     t->nb[0]      = ggml_type_size(type);
     size_t extent = t->nb[0];

@@ -126,14 +126,31 @@ def exact_array(value: Any, dtype: DType, what: str) -> np.ndarray[Any, Any]:
             f"{what} takes the bytes of its rows, as an array of uint8; set(value, quantize=True) converts floats"
         )
     if dtype.name == "bfloat16":
-        bits = np.asarray(array, np.float32)
-        return _round_to_bfloat16(bits)
+        with np.errstate(over="ignore"):
+            bits = _round_to_bfloat16(np.asarray(array, np.float32))
+        _expect_finite(array, widened(bits), dtype, what)
+        return bits
     if target.kind == "i" and array.dtype.kind == "f" and array.size:
         raise InvalidArgumentError(f"{what} takes integers, not floats")
     try:
-        return np.asarray(value, target)
+        with np.errstate(over="ignore"):
+            made = np.asarray(value, target)
     except (OverflowError, ValueError, TypeError) as error:
         raise InvalidArgumentError(f"{what}: {error}") from None
+    _expect_finite(array, made, dtype, what)
+    return made
+
+
+def _expect_finite(given: np.ndarray[Any, Any], made: np.ndarray[Any, Any], dtype: DType, what: str) -> None:
+    """Numbers that the dtype has not would be infinite in it."""
+    if made.dtype.kind != "f" or np.isfinite(made).all():
+        return
+    lost = np.isinf(made) & np.isfinite(given)
+    if lost.any():
+        number = given[lost].reshape(-1)[0]
+        raise InvalidArgumentError(
+            f"{what}: {number} is too large for {dtype.name}; float('inf') is infinite in it, too"
+        )
 
 
 def _conversion(dtype: DType, array: np.ndarray[Any, Any]) -> str:

@@ -123,7 +123,7 @@ def take(value: Any, what: str, *, copy: bool = False) -> tuple[Any, Any]:
         except TypeError:  # of a version before 1.0, which knows no options
             capsule = value.__dlpack__()
     except (BufferError, RuntimeError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidArgumentError(f"{what} cannot take this {kind_of(value)}: {error}") from error
+        raise InvalidArgumentError(f"{what} cannot take this {kind_of(value)}: {_reason(value, error)}") from error
     found: list[Any] = []
     c = _new(_array_type)
     status = _take(c, id(capsule), id(found), what.encode())
@@ -212,6 +212,8 @@ def seen(value: Any, what: str) -> tuple[Array, DType | None]:
 def _reason(value: Any, error: Exception) -> str:
     if isinstance(value, (list, tuple)):
         return "its lists have different lengths" if "inhomogeneous" in str(error) else str(error)
+    if getattr(value, "requires_grad", None) is True and "grad" in str(error):
+        return "it requires grad, which tensors here do not have; detach() is its data alone"
     if "bfloat16" in str(error).lower():
         bits = "t.view(torch.int16).numpy().view(np.uint16) has the bits, as tensors of bfloat16 take them"
         return f"NumPy has no bfloat16; t.float().numpy() is float32, {bits}"

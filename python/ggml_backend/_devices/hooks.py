@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._core.handles import address
-from .._errors import DeviceError, FileError, GgmlError, InvalidArgumentError, kept
+from .._errors import AllocationError, DeviceError, FileError, GgmlError, InvalidArgumentError, kept
 from .._errors.messages import add_note, kind_of
 from .._ffi import ffi, lib
 from .._signals import keep_interrupt
@@ -185,7 +185,12 @@ def _alloc(handle: Any, size: int, info: Any, to: Any) -> int:
     state = object_of(handle, State)
     try:
         with state.told(f"in alloc({size})"):
-            content = state.device.alloc(size)
+            try:
+                content = state.device.alloc(size)
+            except MemoryError as error:
+                if isinstance(error, AllocationError):
+                    raise
+                raise AllocationError(f"{state.name}: no memory for a buffer of {size} bytes: {error}") from error
         if content is None:
             raise DeviceError(f"alloc({size}) returned None")
         at = _host_address(state, content, size) if state.host else 0

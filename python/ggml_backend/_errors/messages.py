@@ -246,7 +246,15 @@ class UnknownKey(KeyError):
             near = close_matches(key, self.known)
         if not isinstance(key, str):
             return f"{key!r:.60}; the keys are names"
-        return repr(key) + near
+        return repr(key) + (near or _some(self.known))
+
+
+def _some(known: Any) -> str:
+    """The first of the keys that there are."""
+    with contextlib.suppress(Exception):
+        names = [repr(k) for _, k in zip(range(6), known, strict=False)]
+        return f"; there are {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else "; there are none"
+    return ""
 
 
 UnknownKey.__module__ = "ggml_backend"

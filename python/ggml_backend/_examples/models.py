@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import gguf, ops
-from .._errors import InvalidArgumentError, UnsupportedError
+from .._errors import AllocationError, InvalidArgumentError, UnsupportedError
 from .._pictures import Picture, picture_of
 from ..backend import Backend
 from ..context import Context
@@ -42,6 +42,15 @@ class Prepared:
     picture: Picture
     plan: Plan
     reordered: bool  # another order of the nodes was asked for, and found
+    held: Sequence[Held]  # a model's, of each device
+
+
+@dataclass
+class Held:
+    """Bytes of a model that lie on a device beside what its plan takes."""
+
+    weights: int = 0
+    caches: int = 0
 
 
 # ---------------------------------------------------------------------------------------------------------------- llama
@@ -210,29 +219,51 @@ class LlamaFile:
         return context.graph(*writes, logits)
 
 
-def _llama(file: gguf.GGUFFile, backends: Sequence[Backend], asked: Pass, stack: ExitStack) -> tuple[Graph, str]:
+def _llama(
+    file: gguf.GGUFFile, backends: Sequence[Backend], asked: Pass, stack: ExitStack
+) -> tuple[Graph, str, Sequence[Held]]:
     found = LlamaFile.of(file, asked)
-    contexts = [stack.enter_context(Context()) for _ in backends]
-    w = found.tensors(lambda name: contexts[_place(name, found.c.layers, len(backends))])
-    for context, backend in zip(contexts, backends, strict=True):
-        if context.tensors():
-            context.allocate(backend, "weights")
+    rest, layers = stack.enter_context(Context()), [stack.enter_context(Context()) for _ in range(found.c.layers)]
+    w = found.tensors(lambda name: layers[int(name.split(".")[1])] if name.startswith("blk.") else rest)
+    held = _hold([*layers, rest], backends)
     graph = found.graph(stack.enter_context(Context()), w)
-    return graph, f"{found.tokens} tokens that fill a cache of {found.length}"
+    return graph, f"{found.tokens} tokens that fill a cache of {found.length}", held
 
 
-def _place(name: str, layers: int, n: int) -> int:
-    """On which backend a weight is: layers spread evenly, the rest on the last."""
-    return int(name.split(".")[1]) * n // layers if name.startswith("blk.") else n - 1
+def _hold(parts: Sequence[Context], backends: Sequence[Backend]) -> list[Held]:
+    """Gives the parts of a model memory in their order: spread evenly, the last part on the last device; and where a
+    device has no memory left, on the next one that has."""
+    held, least, n = [Held() for _ in backends], 0, len(backends)
+    for i, part in enumerate(parts):
+        wanted = n - 1 if i == len(parts) - 1 else i * n // (len(parts) - 1)
+        for k in range(max(wanted, least), n):
+            try:
+                part.allocate(backends[k], "weights")
+            except AllocationError as error:
+                if k == n - 1:
+                    raise AllocationError(
+                        f"the weights and caches do not fit on {', '.join(b.name for b in backends)}: {error}; more"
+                        " devices (--devices ... CPU), a smaller cache (--context) or smaller weights (gguf quantize)"
+                        " may help"
+                    ) from error
+                least = k + 1
+                continue
+            for t in part.tensors():
+                if ".cache_" in t.name:
+                    held[k].caches += t.nbytes
+                else:
+                    held[k].weights += t.nbytes
+            break
+    return held
 
 
 #: Architectures of GGUF files (``general.architecture``) whose graphs are known.
-ARCHITECTURES: dict[str, Callable[[gguf.GGUFFile, Sequence[Backend], Pass, ExitStack], tuple[Graph, str]]] = {
-    "llama": _llama
-}
+ARCHITECTURES: dict[
+    str, Callable[[gguf.GGUFFile, Sequence[Backend], Pass, ExitStack], tuple[Graph, str, Sequence[Held]]]
+] = {"llama": _llama}
 
 
-def _model(path: str, backends: Sequence[Backend], asked: Pass, stack: ExitStack) -> tuple[Graph, str]:
+def _model(path: str, backends: Sequence[Backend], asked: Pass, stack: ExitStack) -> tuple[Graph, str, Sequence[Held]]:
     file = stack.enter_context(gguf.open(path))
     architecture = file.metadata.get("general.architecture")
     build = ARCHITECTURES.get(architecture) if isinstance(architecture, str) else None
@@ -240,8 +271,8 @@ def _model(path: str, backends: Sequence[Backend], asked: Pass, stack: ExitStack
         raise UnsupportedError(
             f"{path}: no graph is known for the architecture {architecture!r}; known: {', '.join(ARCHITECTURES)}"
         )
-    graph, what = build(file, backends, asked, stack)
-    return graph, f"{os.path.basename(path)}: {what}"
+    graph, what, held = build(file, backends, asked, stack)
+    return graph, f"{os.path.basename(path)}: {what}", held
 
 
 # ------------------------------------------------------------------------------------------------------------- examples
@@ -267,9 +298,9 @@ def prepare(
     with ExitStack() as stack:
         backends = [stack.enter_context(Backend(name)) for name in devices]
         if os.path.exists(source) or source.lower().endswith(".gguf"):
-            graph, title = _model(source, backends, asked, stack)
+            graph, title, held = _model(source, backends, asked, stack)
         else:
-            graph, title = _example(source, asked, stack)
+            (graph, title), held = _example(source, asked, stack), ()
         scheduler = stack.enter_context(Scheduler(backends))
         plan = scheduler.prepare(graph, allocate=False, reorder=reorder)
-        yield Prepared(plan.graph, scheduler, picture_of(plan, title), plan, plan.graph is not graph)
+        yield Prepared(plan.graph, scheduler, picture_of(plan, title), plan, plan.graph is not graph, held)

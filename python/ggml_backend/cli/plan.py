@@ -36,7 +36,7 @@ from ..planning import plan_memory
 from .program import add_import, import_named
 
 if TYPE_CHECKING:
-    from .._examples.models import Prepared
+    from .._examples.models import Held, Prepared
     from ..plan import ArenaPlan
 
 DESCRIPTION = (
@@ -156,9 +156,12 @@ def _expect_no_table_flags(options: argparse.Namespace) -> None:
             )
 
 
-def _print_memory(arenas: Sequence[ArenaPlan]) -> None:
-    """A column for each device: what it gives, with its sums."""
+def _print_memory(arenas: Sequence[ArenaPlan], held: Sequence[Held]) -> None:
+    """A column for each device: what it gives, with its sums, and what of the model lies there besides."""
     names, found = memory_columns(arenas)
+    for part, sizes in (("weights", [h.weights for h in held]), ("caches", [h.caches for h in held])):
+        if held:
+            found.append((f"  {part}", [*sizes, sum(sizes)] if len(held) > 1 else sizes))
     rows = [("", names), *((part, [f"{n:,}" for n in numbers]) for part, numbers in found)]
     widths = [max(len(line(cells[k])) for _, cells in rows) for k in range(len(names))]
     for head, cells in rows:
@@ -182,7 +185,7 @@ def _plan_graph(options: argparse.Namespace) -> None:
     if not options.json:
         print(text_map(picture, _columns()), end="")
         print("\nmemory, in bytes")
-        _print_memory(plan.arenas)
+        _print_memory(plan.arenas, prepared.held)
         if options.reorder:
             as_it_is = "no order of the nodes needs less was found: as they are"
             print(f"\n{'in another order of the nodes' if reordered else as_it_is}")
@@ -196,6 +199,8 @@ def _plan_graph(options: argparse.Namespace) -> None:
          "scratch": a.scratch, "total": a.total}
         for a in plan.arenas
     ]  # fmt: skip
+    for arena, held in zip(arenas, prepared.held, strict=bool(prepared.held)):
+        arena.update(weights=held.weights, caches=held.caches)
     splits = [
         {"index": s.index, "backend": s.backend, "start": s.start, "end": s.end, "inputs": s.n_inputs}
         for s in picture.splits

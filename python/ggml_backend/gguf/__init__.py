@@ -5,7 +5,7 @@ For example::
     with gb.gguf.open("model.gguf") as file:
         print(file.metadata["general.name"], len(file.tensors))
         weights = file.load(cpu)                # in place: the file's own pages, nothing is copied
-    y = weights["blk.0.ffn_up.weight"] @ x.T
+    y = x @ weights["blk.0.ffn_up.weight"].T    # weights on the right: they need not be float32
 
 A file is mapped, not read. Its metadata is checked completely when it is opened (nothing in it is trusted: what is
 wrong raises :class:`FileError`, naming the field and its offset); values and tensors become Python objects when they

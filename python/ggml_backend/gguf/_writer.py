@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._core.handles import Owner
+from .._data.arrays import widened
+from .._data.foreign import seen
 from .._data.quantize import FLOATS, OnInvalid, dequantize, quantize_part
 from .._data.shapes import ne_of, shape_tuple
 from .._errors import (
@@ -35,7 +37,7 @@ from ..tensor import Tensor
 from ._values import UnknownType, key_bytes, new_metadata, store
 
 if TYPE_CHECKING:
-    from . import GGUFFile, GGUFTensor
+    from . import GGUFFile
 
 __all__ = ["Writer"]
 
@@ -195,7 +197,7 @@ class Writer(Owner):
     def add_tensor(
         self,
         name: str,
-        data: Array | Tensor | GGUFTensor | Callable[[], Any],
+        data: Any,
         dtype: DTypeLike | None = None,
         *,
         shape: int | Sequence[int] | None = None,
@@ -204,9 +206,10 @@ class Writer(Owner):
     ) -> Writer:
         """Adds a tensor. Returns the writer.
 
-        data: an array (also a memory map), a :class:`Tensor`, a tensor of an open file; or a function that is called
-            when the data is needed and returns an array or an iterable of them, the tensor's rows piece by piece (then
-            give ``shape`` and ``dtype``)
+        data: an array of NumPy (also a memory map) or of another library (what has ``__dlpack__`` or ``__array__``), a
+            list, a :class:`Tensor`, a tensor of an open file; or a function that is called when the data is needed and
+            returns an array or an iterable of them, the tensor's rows piece by piece (then give ``shape`` and
+            ``dtype``)
         dtype: how to store it; default: as it is. Floats are converted to any format of floats. An array of uint8 given
             for a quantized format is taken as the bytes of its rows, one of uint16 for bfloat16 as its bits.
         importance, on_invalid: see :func:`ggml_backend.quantize`; the data is looked at when the file is written
@@ -253,16 +256,17 @@ class Writer(Owner):
             if element in (None, stored):
                 return _Entry(name, logical, stored, lambda: source, True, None)
             array: Any = data
-        elif not isinstance(data, np.ndarray) and hasattr(data, "dequantize"):  # of a file
+        elif not isinstance(data, np.ndarray) and isinstance(getattr(data, "dtype", None), DType):  # of a file
             stored, logical = data.dtype, data.shape
             if element in (None, stored):
                 return _Entry(name, logical, stored, data.numpy, True, None)
             array = data
         else:
-            try:
-                given = np.asanyarray(data)
-            except ValueError:
-                raise InvalidArgumentError(f"{what}: data must be an array, not lists of different lengths") from None
+            given, known = seen(data, what)
+            if known is not None and element is None:  # bfloat16, of which NumPy has the bits
+                element = known
+            elif known is not None and element != known:
+                given = widened(given)
             return self._array_entry(name, given, element, shape, importance)
         assert element is not None
         source_ok = stored in FLOATS or stored.name == "float64" or stored.is_quantized

@@ -48,8 +48,7 @@ def _binary(name: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
 
 @builds("ggml_add", "ggml_add_inplace")
 def add(a: Tensor, b: Tensor, inplace: bool = False) -> Tensor:
-    """``a + b``; b repeats over a. float32; or float16 a with float16 or float32 b of the same shape, giving
-    float16."""
+    """``a + b``; b repeats over a. Each is float32, float16 or bfloat16, and the result has the dtype of a."""
     return _binary("add", a, b, inplace)
 
 

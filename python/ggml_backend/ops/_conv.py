@@ -51,9 +51,8 @@ def im2col(
 def conv_1d(
     kernel: Tensor, data: Tensor, stride: int = 1, padding: int | Literal["half"] = 0, dilation: int = 1
 ) -> Tensor:
-    """``kernel (oc, ic, k)`` float16 over ``data (n, ic, w)``: ``(n, oc, ow)`` (cross-correlation, as in deep
-    learning). padding="half" is ``k // 2``. The data is rounded to float16 (:func:`im2col`): beyond 65504 it becomes
-    infinite."""
+    """``kernel (oc, ic, k)`` float16 or float32 over ``data (n, ic, w)``: ``(n, oc, ow)``, a cross-correlation.
+    padding="half" is ``k // 2``. The data is rounded to float16 (:func:`im2col`): beyond 65504 it becomes infinite."""
     ndim = max(dims("conv_1d", data, "data"), 2)
     if isinstance(padding, str) and padding == "half":
         return build("conv_1d", lib.ggml_conv_1d_ph, (kernel, data), stride, dilation, ndim=ndim, labels=_KERNEL)
@@ -68,7 +67,8 @@ def conv_2d(
     padding: IntPair | Literal["half"] = 0,
     dilation: IntPair = 1,
 ) -> Tensor:
-    """``kernel (oc, ic, kh, kw)`` float16 over ``data (n, ic, h, w)``: ``(n, oc, oh, ow)``.
+    """``kernel (oc, ic, kh, kw)`` float16 or float32 over ``data (n, ic, h, w)`` of such: float32 ``(n, oc, oh,
+    ow)``.
 
     stride="kernel" (with padding 0): windows side by side, as for patches. padding="half" (with stride 1): the size of
     the kernel halved. The data is rounded to float16 (:func:`im2col`): beyond 65504 it becomes infinite.

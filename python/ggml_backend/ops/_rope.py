@@ -50,10 +50,10 @@ def rope(
     xpos_down: bool = False,
     inplace: bool = False,
 ) -> Tensor:
-    """Rotary position embedding (Su et al. 2021, arXiv:2104.09864) of ``a (batch, tokens, heads, head size)``, float32
-    or float16.
+    """Rotary position embedding (Su et al. 2021, arXiv:2104.09864) of ``a (batch, tokens, heads, head size)``, or
+    without the batch, float32 or float16.
 
-    positions: int32 ``(tokens,)``
+    positions: a tensor, int32 ``(tokens,)``: ``ctx.constant(np.arange(n, dtype=np.int32))``
     n_dims: how many elements of a head are rotated (default: all), the others stay
     mode: ``"normal"`` rotates neighbours (2i, 2i+1); ``"neox"`` pairs i with i + n_dims/2; ``"glm"`` is the two-part
         form, with n_ctx

@@ -200,7 +200,8 @@ def log(a: Tensor, inplace: bool = False) -> Tensor:
 
 @builds("ggml_clamp")
 def clamp(a: Tensor, min: float, max: float) -> Tensor:
-    """``max(min(x, max), min)``. Always in place: a node that overwrites the memory of ``a``."""
+    """``max(min(x, max), min)``. Always in place: a node that overwrites the memory of ``a``;
+    ``gb.clamp(gb.dup(a), min, max)`` leaves it as it is."""
     return build_1("clamp", lib.ggml_clamp, a, min, max)
 
 

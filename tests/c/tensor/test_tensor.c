@@ -52,7 +52,7 @@ static void refused_shapes(void) {
     CHECK(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 3, -4) == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "ggml_new_tensor_2d: argument 'ne': [3, -4] has a negative");
     CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_Q8_0, 40) == NULL);
-    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "ne0 of [40] needs to be a multiple of 32 (the block size of q8_0)");
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "[40] needs a multiple of 32 (the block size of q8_0)");
     CHECK(ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 65536, 65536, 65536, 65536) == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "f32 [65536, 65536, 65536, 65536] overflows");
     CHECK(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, INT64_MAX, 2) == NULL);

@@ -380,7 +380,10 @@ def test_devices_of_the_users_own(tmp_path):
 
 
 def test_a_name_without_a_device_says_how_one_is_made():
-    words = "gb.register_device makes a class of Python one, gb.load_backend what a shared library has"
+    words = (
+        "gb.register_device makes a class of Python one (on the command line: --import MODULE), gb.load_backend what a"
+        " shared library has"
+    )
     failed(run("plan", "llama", "--devices", "NOPE"), 1, "there is no backend 'NOPE'; there are CPU, ", f"; {words}\n")
     assert words not in run("plan", "llama", "--devices", "CPUS").stderr
 

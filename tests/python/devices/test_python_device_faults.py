@@ -123,7 +123,7 @@ gb.register_device("SLY", Sly, replace=True)
         ("alloc not aligned", gb.GgmlError, "at a multiple of 64"),
         ("alloc of floats", gb.DeviceError, "must return a writable NumPy array of"),
         ("alloc read-only", gb.DeviceError, "must return a writable NumPy array of"),
-        ("alloc is full", MemoryError, "none left"),
+        ("alloc is full", gb.AllocationError, r"SLY: no memory for a buffer of \d+ bytes: none left"),
     ],
 )
 def test_the_library_s_questions_answered_wrongly(sly, kind, message, cpu):
@@ -171,7 +171,7 @@ def test_supports_may_answer_with_a_bool_of_numpy(ctx):
     assert device.supports(a + a) and not device.supports(gb.sqr(a))
 
 
-@pytest.mark.parametrize(("alloc", "kind"), [("none", gb.DeviceError), ("full", MemoryError)])
+@pytest.mark.parametrize(("alloc", "kind"), [("none", gb.DeviceError), ("full", gb.AllocationError)])
 def test_own_memory_that_is_not_there(alloc, kind, cpu):
     device = gb.Backend("PYOWN", alloc=alloc)
 
@@ -179,6 +179,16 @@ def test_own_memory_that_is_not_there(alloc, kind, cpu):
         device.device.odd_alloc = ""
 
     assert isinstance(outcome(device, cpu, again), kind)
+
+
+@pytest.mark.parametrize("how", ["alloc", "allocate"])
+def test_memory_that_a_device_has_not_is_an_allocation_error(how, ctx, cpu):
+    device = gb.Backend("PYOWN", alloc="full")
+    ctx.tensor((4,), name="a")
+    with pytest.raises(gb.AllocationError, match=r"no memory for a buffer of .* the box is full") as caught:
+        device.alloc(4096) if how == "alloc" else ctx.allocate(device)
+    assert type(caught.value.__cause__) is MemoryError and str(caught.value.__cause__) == "the box is full"
+    assert any("raised by the device" in note for note in caught.value.__notes__)
 
 
 @pytest.mark.parametrize("method", ["write", "read", "fill", "copy_from"])

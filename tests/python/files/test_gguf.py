@@ -911,6 +911,63 @@ def test_tensors_refused(tmp_path: Path) -> None:
         gb.gguf.Writer(tmp_path / "nowhere" / "a.gguf").close()
 
 
+class _Foreign:
+    """An array of another library, with names that tensors of files have, too, as PyTorch's have."""
+
+    dtype = "theirs"
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+        self.shape = list(array.shape)
+
+    def dequantize(self) -> Any:
+        raise AssertionError("not a tensor of a file")
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.array
+
+
+def test_arrays_of_other_libraries_are_written(tmp_path: Path, rng: np.random.Generator) -> None:
+    rows = rng.normal(size=(3, 32)).astype(np.float32)
+    bits = gb.quantize(rows, "bfloat16").view(np.uint16)
+    bfloat16 = gb.from_dlpack(rows).context.tensor((3, 32), "bfloat16")
+    bfloat16.context.allocate(gb.Backend("CPU"))
+    bfloat16.set(bits)
+
+    class OnlyDlpack:
+        """NumPy cannot see it."""
+
+        def __dlpack__(self, **options: Any) -> Any:
+            return bfloat16.__dlpack__(**options)
+
+    path = tmp_path / "a.gguf"
+    with gb.gguf.Writer(path) as writer:
+        writer.add_tensor("as it is", _Foreign(rows)).add_tensor("smaller", _Foreign(rows), "q8_0")
+        writer.add_tensor("bits", OnlyDlpack()).add_tensor("wider", OnlyDlpack(), "f32").add_tensor("list", [1.5, 2.5])
+    found = gb.gguf.open(path).tensors
+    assert {n: t.dtype.name for n, t in found.items()} == {
+        "as it is": "float32", "smaller": "q8_0", "bits": "bfloat16", "wider": "float32", "list": "float64",
+    }  # fmt: skip
+    assert (found["as it is"].numpy() == rows).all() and (found["bits"].numpy() == bits).all()
+    assert (found["wider"].numpy() == (bits.astype(np.uint32) << 16).view(np.float32)).all()
+    assert (found["smaller"].numpy() == gb.quantize(rows, "q8_0")).all() and found["list"].numpy().tolist() == [
+        1.5,
+        2.5,
+    ]
+
+
+@pytest.mark.parametrize("data", [object(), "text", [[1.0], [1.0, 2.0]], None, {"a": 1.0}])
+def test_what_is_no_array_is_refused(tmp_path: Path, data: Any) -> None:
+    with pytest.raises(gb.InvalidArgumentError, match="tensor 't'"):
+        gb.gguf.Writer(tmp_path / "a.gguf").add_tensor("t", data)
+
+
 def test_threads_share_a_file(model: Any) -> None:
     path, arrays = model
     file = gb.gguf.open(path)
@@ -992,4 +1049,4 @@ def test_keys_that_are_not_there_say_which_are_near(tmp_path, ctx):
             assert str(caught.value) == f"{wrong!r}; did you mean {near!r}?"
             with pytest.raises(KeyError) as caught:
                 mapping["zzzzz"]
-            assert str(caught.value) == "'zzzzz'"
+            assert str(caught.value) == f"'zzzzz'; there are {near!r}"

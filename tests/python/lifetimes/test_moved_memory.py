@@ -201,6 +201,59 @@ def test_inputs_that_were_never_set(cpu, how):
         assert y.tolist() == [8.0] * 4
 
 
+@pytest.mark.parametrize("how", ["allocate", "scheduler", "host", "dlpack", "view", "python device"])
+def test_an_array_over_an_input_that_was_never_set_begins_with_zeros(cpu, how):
+    for _ in range(8):  # memory that is given next has held something
+        with gb.Context() as before:
+            t = before.tensor((4, 64))
+            before.allocate(cpu)
+            t.set(7.0)
+    with gb.Context(no_alloc=how != "host") as ctx, gb.Scheduler([cpu]) as sched:
+        x = ctx.tensor((4, 64), name="x")
+        graph = ctx.graph(y := x + 1.0)
+        if how in ("scheduler", "dlpack"):
+            sched.allocate(graph)
+        elif how == "python device":
+            gb.register_device("HOSTMEM", gb.Device, replace=True)
+            ctx.allocate(gb.Backend("HOSTMEM"))
+        elif how != "host":
+            ctx.allocate(cpu)
+        for copied in (lambda: x.numpy(copy=True), x.tolist, x[0, 0].item):
+            with pytest.raises(gb.StateError, match="was not set"):
+                copied()
+        if how == "view":
+            assert not x[1:].numpy().any()  # and the rest of the input, too
+        array = np.from_dlpack(x) if how == "dlpack" else x.numpy()
+        assert not array.any() and x.tolist() == [[0.0] * 64] * 4
+        array[1] = 2.0
+        assert sched.compute(graph) if how in ("scheduler", "dlpack") else graph.compute(cpu)
+        assert y.numpy().tolist() == [[1.0] * 64, [3.0] * 64, [1.0] * 64, [1.0] * 64]
+        assert x.numpy()[1].tolist() == [2.0] * 64, "zeros were given once"
+
+
+def test_threads_that_make_the_first_array_of_an_input_lose_no_write(cpu):
+    with gb.Context() as ctx:
+        tensors = [ctx.tensor((1 << 14,)) for _ in range(50)]
+        ctx.allocate(cpu)
+        gate, seen = threading.Barrier(4), []
+
+        def write(k):
+            for t in tensors:
+                gate.wait()
+                t.numpy()[k] = k + 1
+            seen.append(k)
+
+        threads = [threading.Thread(target=write, args=(k,)) for k in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(seen) == 4
+        for t in tensors:
+            array = t.numpy()
+            assert array[:4].tolist() == [1, 2, 3, 4] and not array[4:].any()
+
+
 def test_a_cleared_buffer_is_set(ctx, cpu):
     w, x = ctx.tensor((4, 4), name="w"), ctx.tensor((4,), name="x")
     graph = ctx.graph(y := x @ w)

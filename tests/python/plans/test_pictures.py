@@ -456,6 +456,42 @@ def test_plan_of_a_model(tmp_path, capsys):
     assert main(["plan", str(out)]) == 0  # what was written can be planned again
 
 
+def _held(arena):
+    return arena["weights"], arena["caches"]
+
+
+def test_plan_of_a_model_on_devices_that_are_too_small(tmp_path, capsys):
+    path = tmp_path / "tiny.gguf"
+    write_llama(path, layers=4)
+    with gb.gguf.open(path) as file:
+        sizes = {name: t.nbytes for name, t in file.tensors.items()}
+    layer, cache = sum(n for name, n in sizes.items() if name.startswith("blk.0.")), 2 * 32 * 2 * 16 * 2
+    rest = sum(n for name, n in sizes.items() if not name.startswith("blk."))
+
+    def plan(*devices):
+        assert main(["plan", str(path), "--json", "--devices", *devices]) == 0
+        return [_held(a) for a in json.loads(capsys.readouterr().out)["arenas"]]
+
+    assert plan("CPU") == [(4 * layer + rest, 4 * cache)]
+    assert plan("SIM:mem=16M", "CPU") == [(2 * layer, 2 * cache), (2 * layer + rest, 2 * cache)]
+    room = (layer + cache) * 3 // 2  # for one layer of the two
+    assert plan(f"SIM:mem={room}", "CPU") == [(layer, cache), (3 * layer + rest, 3 * cache)]
+    assert plan("SIM:mem=1K", "CPU") == [(0, 0), (4 * layer + rest, 4 * cache)]
+    assert plan("SIM:mem=16M", f"SIM:mem={room}", "CPU") == [
+        (2 * layer, 2 * cache), (layer, cache), (layer + rest, cache),
+    ]  # fmt: skip
+    assert main(["plan", str(path), "--devices", "SIM:mem=1K", "CPU"]) == 0
+    words = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["weights", "0", *[f"{4 * layer + rest:,}"] * 2] in words and [
+        "caches",
+        "0",
+        *[f"{4 * cache:,}"] * 2,
+    ] in words
+    assert main(["plan", str(path), "--devices", "SIM:mem=1K"]) == 1
+    told = capsys.readouterr().err
+    assert "weights and caches do not fit on SIM" in told and "--devices ... CPU" in told and "--context" in told
+
+
 def test_plan_command_in_another_order(tmp_path, capsys):
     def peak(*arguments):
         assert main(["plan", *arguments, "--json"]) == 0

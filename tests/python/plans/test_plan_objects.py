@@ -152,6 +152,24 @@ def test_closed(ctx, cpu):
         sched.prepare(graph)
 
 
+def test_reasons_are_told_after_closing(ctx, cpu):
+    _, x, y, graph = chain(ctx)
+    device = gb.Backend("SIM", name="MUL", ops=["mul_mat"])
+    sched = gb.Scheduler([device, cpu])
+    plan = sched.prepare(graph, allocate=False)
+    told = {t: plan.explain(t) for t in (x, *graph.nodes)}
+    assert "made without this operator" in told[y]
+    other = gb.relu(y)
+    sched.close()
+    assert {t: plan.explain(t) for t in told} == told
+    with pytest.raises(gb.StateError):
+        plan.explain(other)
+    assert "made without this operator" in plan.to_html()
+    ctx.close()
+    with pytest.raises(gb.StateError, match="closed"):
+        plan.explain(y)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_examples_are_planned(name, capsys):
     from ggml_backend.cli import main

@@ -114,6 +114,27 @@ def test_host_data_is_a_view_and_device_data_a_copy(ctx, cpu, sim):
         u.numpy(copy=False)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "most", "over"),
+    [("float16", 65504.0, 65520.0), ("bfloat16", 3.3895e38, 3.4e38), ("float32", 3.4028e38, 3.41e38)],
+)
+def test_set_and_constant_refuse_numbers_that_would_be_infinite(ctx, cpu, dtype, most, over):
+    t = ctx.tensor((2,), dtype, name="t")
+    ctx.allocate(cpu)
+    for sign in (1, -1):
+        for value in (sign * over, [0.0, sign * over]):
+            with pytest.raises(gb.InvalidArgumentError, match=rf"'t' {dtype}.*too large for {dtype}"):
+                t.set(value)
+            with pytest.raises(gb.InvalidArgumentError, match=f"too large for {dtype}"):
+                ctx.constant(value, dtype)
+        assert np.isfinite(t.set(sign * most).numpy(np.float32)).all()
+        assert np.isinf(t.set([0.0, sign * float("inf")]).numpy(np.float32)[1])
+    assert np.isnan(t.set(float("nan")).numpy(np.float32)).all()
+    with pytest.raises(gb.InvalidArgumentError, match="does not fit into float32"):
+        ctx.constant([1.0, 1e300])
+    assert ctx.constant(1e300, "float64").dtype == gb.float64
+
+
 def test_set_takes_lists_and_numbers(ctx, cpu):
     t, i = ctx.tensor((2, 2), name="t"), ctx.tensor(3, gb.int32)
     ctx.allocate(cpu)

@@ -13,6 +13,7 @@ from .common import fitting
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s [-h] file [PATTERN ...] [--values [N]]"
     parser.add_argument("file", help="the GGUF file")
     parser.add_argument(
         "tensors", nargs="*", metavar="PATTERN", help="only the tensors with such names, as in a shell: blk.0.*"
