@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend.cluster import _messages as m
 from ggml_backend.cluster import LocalNetwork, simulated
+from ggml_backend.cluster import _messages as m
 from ggml_backend.cluster._host import Arrival, Queue
 from ggml_backend.cluster._messages import What
 from ranks import compute_on
