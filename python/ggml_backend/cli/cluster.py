@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from .._errors import InvalidArgumentError
 from .._sched.costs import to_json
 from .._text.terminal import print_json, say, step_bar
 from ..backend import Backend
@@ -75,6 +76,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _script(path: str, arguments: list[str]) -> int:
     """As ``python SCRIPT`` does it, with the script's own errors."""
+    if not os.path.exists(path):
+        raise InvalidArgumentError(f"there is no file {path}")
     sys.argv = [path, *arguments]
     sys.path[0:0] = [os.path.dirname(os.path.abspath(path))]
     try:

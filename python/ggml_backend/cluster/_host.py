@@ -26,12 +26,13 @@ memory of a caller who is gone.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import queue
 import struct
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -90,10 +91,17 @@ class Arrival:
     def __init__(self, target: memoryview, queue: Queue | None = None) -> None:
         self.target: memoryview | None = target
         self.nbytes = len(target)
-        self.begin = address(ffi.from_buffer(target)) if len(target) else 0
+        self.begin = _address_of(target) if len(target) else 0
         self.queue = queue
         self.done = False
         self.loss: Loss | None = None
+
+
+def _address_of(data: memoryview) -> int:
+    """Nothing refers to the bytes then, also if a traceback keeps the frames: CPython cannot collect a memoryview that
+    something refers to."""
+    with ffi.from_buffer(data) as pointer:
+        return address(pointer)
 
 
 def failure_of(status: int, text: str) -> Exception:
@@ -152,9 +160,8 @@ class Conductor:
         self.peers = {r: Peer(r) for r in range(1, transport.size)}
         self.answers: dict[int, memoryview | None] = {}
         self.numbers = itertools.count(1)
-        self.transfers: dict[tuple[int, int], Iterator[int]] = {
-            (a, b): itertools.count(1) for a in range(transport.size) for b in range(transport.size)
-        }
+        # by two ranks; that nothing comes between looking and adding takes a factory that is one call of C
+        self.transfers: defaultdict[tuple[int, int], Iterator[int]] = defaultdict(functools.partial(itertools.count, 1))
         self.cpu = Backend("CPU", n_threads=1)  # knows what CPUs of other ranks compute
         self._alike: dict[int, Backend] = {}  # and what memory they need for that, by threads
         self.closed = False
@@ -351,9 +358,12 @@ class Conductor:
         number, arrival = 0, None
         for number, arrival in peer.arrivals.items():  # noqa: B007  no call, so nothing comes between
             break
+        if letter.finished:
+            return  # by who came between since it was polled, and perhaps others behind it
         if arrival is None or number % m.N_MARKS != letter.mark:
+            again = letter.mark == peer.arrived % m.N_MARKS  # this was interrupted before
             letter.take()
-            if letter.mark != peer.arrived % m.N_MARKS:  # else this was interrupted before
+            if not again:
                 self.lose(peer, "it has sent data that nobody asked for")
             return
         if arrival.done:
@@ -370,7 +380,8 @@ class Conductor:
         else:
             letter.take_into(arrival.target)
         if peer.lost is None:
-            arrival.done, arrival.target, peer.arrived = True, None, number
+            latest = number if number > peer.arrived else peer.arrived
+            arrival.done, arrival.target, peer.arrived = True, None, latest
             peer.arrivals.pop(number, None)
 
     def _heard(self, peer: Peer, message: m.Message) -> None:
@@ -637,7 +648,7 @@ class Conductor:
             waiting = [a for p in self.peers.values() for a in list(p.arrivals.values()) if a.target is not None]
         if not waiting or not len(data):
             return
-        begin = address(ffi.from_buffer(data))
+        begin = _address_of(data)
         end = begin + len(data)
         behind = [a for a in waiting if a.begin < end and begin < a.begin + a.nbytes]
         if behind:

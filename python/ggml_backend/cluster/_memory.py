@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from .._core.handles import address
@@ -150,26 +151,39 @@ def _expect_memory(node: Any) -> None:
 
 
 def fill_from_file(piece: Piece, offset: int, nbytes: int, path: str, at: int, digest: bytes) -> None:
-    """Bytes of a file into memory. FileError: it is another file; FileNotFoundError: there is none."""
+    """Bytes of a file into memory. FileError: it is another file, or cannot be read; FileNotFoundError: there is
+    none."""
     piece.expect_inside(offset, nbytes)
     if "\0" in path:
         raise InvalidArgumentError("a path holds NUL")
     found = hashlib.blake2b(digest_size=32)
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if at > size or nbytes > size - at:
-            raise FileError(f"{path}: needs {nbytes} bytes at {at}, and has {size} in all: another file")
-        file.seek(at)
-        left = nbytes
-        while left:
-            data = file.read(min(left, _PIECE))
-            if not data:
-                raise FileError(f"{path}: it has become shorter while it was read")
-            found.update(data)
-            piece.write(offset + nbytes - left, memoryview(data))
-            left -= len(data)
+    for data in _pieces_of(path, at, nbytes):
+        found.update(data)
+        piece.write(offset, memoryview(data))
+        offset += len(data)
     if found.digest() != digest:
         raise FileError(f"{path}: {nbytes} bytes at {at} differ from those of rank 0: another file")
+
+
+def _pieces_of(path: str, at: int, nbytes: int) -> Iterator[bytes]:
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if at > size or nbytes > size - at:
+                raise FileError(f"{path}: needs {nbytes} bytes at {at}, and has {size} in all: another file")
+            file.seek(at)
+            while nbytes:
+                data = file.read(min(nbytes, _PIECE))
+                if not data:
+                    raise FileError(f"{path}: it has become shorter while it was read")
+                yield data
+                nbytes -= len(data)
+    except NotADirectoryError as error:  # on the way to it
+        raise FileNotFoundError(str(error)) from None
+    except (FileNotFoundError, FileError):
+        raise
+    except OSError as error:
+        raise FileError(f"{path}: it cannot be read: {error.strerror or error}") from None
 
 
 def keep(piece: Piece, offset: int, nbytes: int, folder: str, digest: bytes) -> None:
@@ -177,5 +191,11 @@ def keep(piece: Piece, offset: int, nbytes: int, folder: str, digest: bytes) -> 
     data = piece.read(offset, nbytes)
     if hashlib.blake2b(data, digest_size=32).digest() != digest:
         raise FileError("what was received is not what was sent: its hash differs")
-    os.makedirs(folder, exist_ok=True)
-    replace_file(os.path.join(folder, digest.hex()), lambda file: file.write(data))
+    try:
+        os.makedirs(folder, exist_ok=True)
+        replace_file(os.path.join(folder, digest.hex()), lambda file: file.write(data))
+    except OSError as error:
+        raise FileError(
+            f"the cache {folder} cannot keep {nbytes} bytes of weights: {error.strerror or error}: make room, or name"
+            " another folder, or none, in gb.cluster(cache=...)"
+        ) from None

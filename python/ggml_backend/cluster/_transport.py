@@ -9,12 +9,11 @@ pair of ranks by itself, so that what comes from different ranks arrives in othe
 from __future__ import annotations
 
 import contextlib
-import heapq
-import itertools
 import math
 import random
 import threading
 import time
+from collections import deque
 from typing import Any
 
 from .._errors import InvalidArgumentError, StateError
@@ -137,13 +136,14 @@ class LocalNetwork:
         self.rate: float | None = rate
         self.jitter: float = jitter
         self._sending = [threading.Lock() for _ in range(size)]  # of the two threads of a rank that is not rank 0
-        self.inboxes: list[list[tuple[float, int, _Bytes]]] = [[] for _ in range(size)]
+        # of each rank, by who has sent: what is on its way, and when it arrives
+        self.inboxes: list[dict[int, deque[tuple[float, _Bytes]]]] = [{} for _ in range(size)]
         self.bells: list[threading.Lock] = [threading.Lock() for _ in range(size)]  # open when something has come
         self.sent: dict[tuple[int, int, int], list[int]] = {}  #: (from, to, channel): messages and bytes
         self._free: dict[tuple[int, int], float] = {}  # when a link has sent all
         self._latest: dict[tuple[int, int], float] = {}  # when its last message arrives
-        self._random = {(a, b): random.Random(f"{seed}/{a}/{b}") for a in range(size) for b in range(size)}
-        self._number = itertools.count()
+        self._seed = seed
+        self._random: dict[tuple[int, int], random.Random] = {}
         self._links: dict[tuple[int, int], tuple[float, float | None]] = {}  # with delay and rate of their own
         self._cut: set[tuple[int, int]] = set()
         self._stopped: set[int] = set()
@@ -217,11 +217,18 @@ class LocalNetwork:
             return
         delay, rate = self.of_link(source, target)
         start = max(time.monotonic(), self._free.get(link, 0.0)) + (len(data) / rate if rate else 0.0)
-        due = start + delay + (self._random[link].random() * self.jitter if self.jitter else 0.0)
-        due = max(due, self._latest.get(link, 0.0))
+        due = max(start + delay + self._late(link), self._latest.get(link, 0.0))
         self._free[link], self._latest[link] = start, due
-        heapq.heappush(self.inboxes[target], (due, next(self._number), _Bytes(source, tag, data)))
+        self.inboxes[target].setdefault(source, deque()).append((due, _Bytes(source, tag, data)))
         self._ring(target)
+
+    def _late(self, link: tuple[int, int]) -> float:
+        if not self.jitter:
+            return 0.0
+        chance = self._random.get(link)
+        if chance is None:
+            chance = self._random.setdefault(link, random.Random(f"{self._seed}/{link[0]}/{link[1]}"))
+        return chance.random() * self.jitter
 
     def arrives_at(self, source: int, target: int) -> float:
         """When what was sent that way last is there."""
@@ -254,21 +261,28 @@ class LocalTransport(Transport):
     def poll(self) -> Letter | None:
         network = self.network
         network.alive(self.rank)
-        inbox = network.inboxes[self.rank]
-        while inbox and inbox[0][2].finished and heapq.heappop(inbox):
-            pass
-        first = inbox[0] if inbox else None
+        first = self._first()
         if first is None or first[0] > time.monotonic():
             return None
         if self.rank:  # the others have one thread, which takes each letter once
-            first[2].finished = True
-        return first[2]
+            first[1].finished = True
+        return first[1]
+
+    def _first(self) -> tuple[float, _Bytes] | None:
+        """What arrives first of what nobody has finished. Only who sends adds to a box, and behind what is there; so
+        nothing comes between a look at its head and taking that away."""
+        found: tuple[float, _Bytes] | None = None
+        for box in list(self.network.inboxes[self.rank].values()):
+            while box and box[0][1].finished:
+                box.popleft()
+            if box and (found is None or box[0][0] < found[0]):
+                found = box[0]
+        return found
 
     def pause(self, waited: float) -> None:
         network = self.network
         network.alive(self.rank)
-        inbox = network.inboxes[self.rank]
-        first = inbox[0] if inbox else None
+        first = self._first()
         due = self._nap if first is None else first[0] - time.monotonic()
         if due > 0:
             network.bells[self.rank].acquire(timeout=min(due, self._nap))

@@ -287,3 +287,9 @@ def test_command_line_without_ranks(tmp_path, capsys):
     assert [d.host for d in Description.read(out).devices] == ["rank0"]
     assert main(["cluster", "calibrate"]) == 0
     assert "rank 0: products of float32" in capsys.readouterr().out
+
+
+def test_a_script_that_is_not_there(tmp_path, capsys):
+    assert main(["cluster", "run", str(tmp_path / "none.py")]) == 1
+    told = capsys.readouterr().err
+    assert told.endswith(f"error: there is no file {tmp_path / 'none.py'}\n") and "Traceback" not in told

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import shutil
 
 import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend.cluster import LocalNetwork, _worker, simulated
+from ggml_backend.cluster import LocalNetwork, _memory, _worker, simulated
 from ggml_backend.cluster._messages import DATA
+from ranks import compute_on
 
 NBYTES = 4 * 50 * 1000  # of a tensor
 
@@ -83,6 +87,62 @@ def test_another_file_is_an_error_with_file_tensor_and_rank(file, tmp_path):
             loaded(file, cluster)
         (tmp_path / "model.gguf").unlink()
         loaded(file, cluster)  # sent
+
+
+@pytest.mark.parametrize("what", ["loop", "pipe", "folder", "unreadable"])
+def test_what_cannot_be_read_is_an_error_with_file_tensor_and_rank(file, tmp_path, what, monkeypatch):
+    path = tmp_path / "model.gguf"
+    path.unlink()
+    if what == "loop":
+        path.symlink_to(path)
+    elif what == "pipe":
+        os.mkfifo(path)
+    elif what == "folder":
+        path.mkdir()
+    else:  # the super-user reads all files
+        path.touch()
+        monkeypatch.setattr(_memory, "open_regular", denied)
+    with simulated(3) as cluster:
+        with pytest.raises(gb.FileError, match=r"load: 't0': rank 1 \(.*\): .*model\.gguf: "):
+            loaded(file, cluster)
+        compute_on(cluster.backends()[0])
+
+
+def denied(path):
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+
+def test_a_path_that_leads_through_a_file_is_no_file(file, tmp_path):
+    """On this rank what is a folder elsewhere is a file."""
+    (tmp_path / "folder").mkdir()
+    moved = gb.gguf.open(shutil.copy(tmp_path / "model.gguf", tmp_path / "folder"))
+    shutil.rmtree(tmp_path / "folder")
+    (tmp_path / "folder").touch()
+    network = LocalNetwork(3)
+    with simulated(3, network=network) as cluster:
+        loaded(moved, cluster)
+        assert sent(network) == [[2, 2 * NBYTES], [2, 2 * NBYTES]]
+
+
+def test_another_path_to_the_same_bytes(file, tmp_path):
+    (tmp_path / "model.gguf").rename(tmp_path / "real")
+    (tmp_path / "model.gguf").symlink_to("real")
+    network = LocalNetwork(3)
+    with simulated(3, network=network) as cluster:
+        loaded(file, cluster)
+        assert sent(network) == [[0, 0], [0, 0]]
+
+
+def test_a_cache_that_cannot_be_written(file, tmp_path, monkeypatch):
+    without_the_file(monkeypatch)
+    (tmp_path / "cache").touch()
+    with simulated(2, cache=tmp_path / "cache") as cluster:
+        device = cluster.backends()[0]
+        weights = file.load(device)
+        with pytest.raises(gb.FileError, match=r"rank 1 \(.*\): the cache .* cannot keep 200000 bytes .*cache=\.\.\."):
+            device.synchronize()
+        compute_on(device)
+        np.testing.assert_array_equal(weights["t0"].numpy(), file.tensors["t0"].numpy())
 
 
 def test_a_rank_that_is_lost_while_it_reads(file):

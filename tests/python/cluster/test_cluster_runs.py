@@ -8,6 +8,7 @@ import contextlib
 import gc
 import itertools
 import os
+import sys
 import threading
 import time
 
@@ -15,9 +16,9 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from ggml_backend.cluster import LocalNetwork, simulated
 from ggml_backend.cluster import _messages as m
-from ggml_backend.cluster import simulated
-from ggml_backend.cluster._host import Queue
+from ggml_backend.cluster._host import Arrival, Queue
 from ggml_backend.cluster._messages import What
 from ranks import compute_on
 
@@ -388,3 +389,39 @@ def test_a_message_that_is_too_long_for_a_rank_is_told(monkeypatch):
         conductor.transport.send(1, m.CONTROL, bytes(m.MAX_CONTROL + 100))
         with pytest.raises(gb.DeviceLostError, match=r"rank 1 .*is longer than"):
             cluster._conductor.wait_for(conductor.peers[1], Queue(9), (1 << 40, 0))
+
+
+def test_frames_that_a_traceback_keeps_refer_to_no_buffer(monkeypatch):
+    """CPython's collector says "memoryview has 1 exported buffer" where something in the same cycle refers to one."""
+    raised = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda told: raised.append(str(told.exc_value)))
+
+    def cycle():
+        data, frames = memoryview(bytearray(64)), []  # the oldest is collected first
+        sys.settrace(lambda frame, event, arg: frames.append(frame))
+        try:
+            Arrival(data)
+        finally:
+            sys.settrace(None)
+        frames += [frames, data]
+        return [f.f_code.co_name for f in frames[:-2]]
+
+    assert "address" in cycle()
+    gc.collect()
+    assert not raised
+
+
+def test_a_network_has_what_its_links_use():
+    """With many ranks: no memory for each pair of them."""
+    network = LocalNetwork(1024, jitter=1e-9)
+    ends = [network.transport(r) for r in (0, 5, 1023)]
+    for sender in ends[1:]:
+        sender.send(0, 1, b"x")
+    found = []
+    while len(found) < 2:
+        letter = ends[0].poll()
+        if letter is not None:
+            found.append(letter.peer)
+            letter.finished = True
+    assert sorted(found) == [5, 1023]
+    assert len(network._random) == 2 and sum(map(len, network.inboxes)) == 2

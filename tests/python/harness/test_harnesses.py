@@ -14,7 +14,7 @@ import pytest
 
 import ggml_backend as gb
 from harness_clusters import OPERATIONS as CLUSTER_OPERATIONS
-from harness_clusters import ClusterWorld
+from harness_clusters import ClusterWorld, Instructions
 from harness_interleave import Places, tolerant
 from harness_world import CLOSERS, OPERATIONS, SANITIZED, World
 
@@ -42,6 +42,22 @@ def test_every_operation_of_a_cluster_works_alone():
     world = ClusterWorld()
     for act in CLUSTER_OPERATIONS.values():
         act(world)
+    world.check()
+    world.check_ranks()
+    world.close()
+
+
+@pytest.mark.parametrize("name", ["read a", "compute", "copy to b"])
+def test_handlers_may_read_in_the_middle_of_everything(name):
+    """At each place of an operation of a cluster a handler, which is on the same thread, takes what has come, and asks
+    for more: what the operation was about to take among it."""
+    world, places = ClusterWorld(), Instructions()
+    for k in itertools.count(1):
+        if not places.run(lambda: CLUSTER_OPERATIONS[name](world), k, lambda: CLUSTER_OPERATIONS["read a"](world)):
+            break
+        lost = [r.lost for r in world.cluster.ranks if r.lost]
+        assert not lost, f"{places.where}: {lost[0]}"
+    assert k > 20
     world.check()
     world.check_ranks()
     world.close()
