@@ -2,6 +2,8 @@
 
 Names of the package stand without it: they refer to what ``ggml_backend`` has of that name, in its other modules, too.
 
+Documents are named by their place in the repository, ``docs/PLANS.md``: they become links to the site's pages.
+
 A parameter stands on a line of its own as ``name: what it is``, several as ``a, b: what they are``, and lines that
 follow are indented further. Such a paragraph becomes a list of definitions.
 """
@@ -12,6 +14,7 @@ import re
 from typing import Any
 
 _ENTRY = re.compile(r"(?P<names>\*{0,2}\w+(?:, \*{0,2}\w+)*): (?P<text>\S.*)")
+_DOCUMENT = re.compile(r"(?<![\w/`])docs/(?P<page>\w+)\.md\b")
 
 
 def _is_list(paragraph: list[str]) -> bool:
@@ -45,7 +48,7 @@ def rewrite(lines: list[str]) -> list[str]:
             result += _as_definitions(paragraph) if _is_list(paragraph) else paragraph
         result.append("")
         paragraph = []
-    return result
+    return [_DOCUMENT.sub(r":doc:`/\g<page>`", line) for line in result]
 
 
 def _process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:

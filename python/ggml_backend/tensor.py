@@ -326,6 +326,7 @@ class Tensor(Local):
         return self.numpy(dtype, copy=True).reshape(-1)[0].item()
 
     def tolist(self) -> Any:
+        """The values in lists, one in another for each axis."""
         return self.numpy(np.float32 if self.dtype.name == "bfloat16" else None, copy=True).tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

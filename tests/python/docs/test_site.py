@@ -75,6 +75,7 @@ def test_every_page_is_reached():
          ["Does it.", "", "", "``a``", "    one", "", "``b``, ``c``", "    two,", "    and more", "",
           "Text: as it is, and", "goes on", ""]),
         (["A text", "", "    code: 1"], ["A text", "", "    code: 1", ""]),
+        (["See docs/PLANS.md, not my/docs/PLANS.md."], ["See :doc:`/PLANS`, not my/docs/PLANS.md.", ""]),
     ],
 )  # fmt: skip
 def test_lists_of_parameters_become_definitions(docstring, page):
