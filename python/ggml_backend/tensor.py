@@ -226,7 +226,7 @@ class Tensor(Local):
         progress.
 
         A view of an input that was never set shows zeros, which count as set from then on: write to it to set the
-        input. A copy of such an input raises :class:`StateError`, and so do :meth:`item` and :meth:`tolist`.
+        input. A copy of such an input raises :class:`StateError`, and so do :meth:`item` and ``tolist``.
 
         Raises :class:`StateError` for a result that is not there: it was not computed, an input was set since, or its
         memory was used again while the graph ran. ``ctx.graph(y, keep=[h])`` keeps a result in between,

@@ -256,7 +256,12 @@ def scheduling(cpu: gb.Backend, folder: Path) -> None:
             assert_type(trace, gb.Trace)
             assert_type(sched.compute(graph, lambda t: None, wanted="y*"), bool)
         assert_type(trace.events[0], gb.TraceEvent)
-        pages: list[str] = [plan.to_html(), plan.to_svg(width=700, theme="dark"), trace.to_html(), trace.to_svg(title="t")]
+        pages: list[str] = [
+            plan.to_html(),
+            plan.to_svg(width=700, theme="dark"),
+            trace.to_html(),
+            trace.to_svg(title="t"),
+        ]
         pixels: list[bytes] = [plan.to_png(theme="light", scale=1), trace.to_png(width=700)]
         print(len(pages), len(pixels))
         with sched.profile() as profile:

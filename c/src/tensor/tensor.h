@@ -5,7 +5,7 @@
 //   types.c                   element formats, from types.def and quant/formats.def
 //   access.c, describe.c      single elements; how a tensor reads in a message
 //   graph.c                   graphs;  graph_print.c, graph_file.c: shown, and as files
-//   nodes.c, record.c         nodes as a message to another process (nodes.h), with records of tensors as in graph files
+//   nodes.c, record.c         nodes as a message to another process (nodes.h); a tensor as bytes, also in graph files
 //   backward.c                derivatives of graphs, by the rules of derivatives.c
 //   op_info.c                 the table of operators, from ops.def
 //   ops.c, ops_<family>.c     builders, and what they share (ops.h), with shapes.h for results

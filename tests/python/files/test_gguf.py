@@ -1006,9 +1006,7 @@ def test_many_keys_open_in_linear_time(tmp_path: Path) -> None:
         times[n] = best
         assert file.metadata[f"some.key.{n - 1}"] == n - 1
         assert len(file.metadata) == n
-    assert (
-        times[200_000] < 100 * times[12_500]
-    )  # a search for each key among all would take 256 times
+    assert times[200_000] < 100 * times[12_500]  # a search for each key among all would take 256 times
 
 
 @pytest.mark.parametrize("key", ["split.no", "split.count", "split.tensors.count"])
