@@ -253,7 +253,7 @@ def _some(known: Any) -> str:
     """The first of the keys that there are."""
     with contextlib.suppress(Exception):
         names = [repr(k) for _, k in zip(range(6), known, strict=False)]
-        return f"; there are {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else "; there are none"
+        return f"; there are {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else ""
     return ""
 
 
