@@ -300,11 +300,12 @@ def cluster(
     raise SystemExit(0)
 
 
-def rank_of_process() -> int:
-    """The number of this process in its MPI job; 0 without one."""
+def rank_of_process(deadline: float = 30.0) -> int:
+    """The number of this process in its MPI job; 0 without one. The process ends where MPI has not begun after so many
+    seconds."""
     from . import _mpi
 
-    return _mpi.rank()
+    return _mpi.rank(deadline)
 
 
 def dismiss() -> None:
