@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     how = {"deadline": options.deadline, "threads": options.threads, "cache": options.cache}
     if options.action == "run":
-        if rank_of_process() != 0:
+        if rank_of_process(options.deadline) != 0:
             cluster(**how)
         try:
             return _script(options.script, options.arguments)

@@ -126,6 +126,9 @@ def _devices(words: list[str] | None) -> list[str]:
     names = [name for word in words or ["CPU"] for name in ([word] if ":" in word else word.split(","))]
     if not all(names):
         raise InvalidArgumentError("--devices: an empty name")
+    for name in names:
+        if name.endswith((".toml", ".json")):
+            raise InvalidArgumentError(f"--devices: {name} is no device: a description of a cluster is for --cluster")
     return names
 
 

@@ -212,7 +212,7 @@ class Cluster(Owner):
 
 
 def _rank(number: int, facts: dict[str, Any], peer: Peer | None) -> Rank:
-    lost = str(peer.lost) if peer is not None and peer.lost is not None else None
+    lost = None if peer is None else peer.lost
     return Rank(
         number, str(facts.get("host")), int(facts.get("pid", 0)), int(facts.get("cores", 0)),
         int(facts.get("memory", 0)), tuple(facts.get("backends", ())), str(facts.get("version")), lost,
@@ -300,11 +300,12 @@ def cluster(
     raise SystemExit(0)
 
 
-def rank_of_process() -> int:
-    """The number of this process in its MPI job; 0 without one."""
+def rank_of_process(deadline: float = 30.0) -> int:
+    """The number of this process in its MPI job; 0 without one. The process ends where MPI has not begun after so many
+    seconds."""
     from . import _mpi
 
-    return _mpi.rank()
+    return _mpi.rank(deadline)
 
 
 def dismiss() -> None:

@@ -118,7 +118,8 @@ class Mark:
             conductor.wait(lambda: conductor.answers.get(self._question) is not None or peer.lost is not None)
             found = conductor.answers.get(self._question)
         if found is None:
-            raise peer.lost or StateError(f"{peer.who} has not answered")
+            conductor.expect_there(peer)
+            raise StateError(f"{peer.who} has not answered")
         return int(conductor.fields_of(peer, m.CLOCK, found)[0]) + peer.clock
 
 
@@ -177,8 +178,7 @@ class RankDevice(Measured, Device):
         conductor = current[0]
         if conductor is None or cls.rank not in conductor.peers:
             return "there is no cluster with this rank now: gb.cluster()"
-        lost = conductor.peers[cls.rank].lost
-        return str(lost) if lost is not None else None
+        return conductor.peers[cls.rank].lost
 
     # ------------------------------------------------------------------------------------------------ what it computes
 

@@ -122,7 +122,7 @@ class Peer:
         self.total = self.acknowledged = 0  # bytes that were sent, and of these those that it has dealt with
         self.on_its_way: deque[tuple[int, int]] = deque()  # number of a message, and the bytes up to it
         self.queues: dict[int, Queue] = {}
-        self.lost: DeviceLostError | None = None
+        self.lost: str | None = None  # why it is given up
         self.announced = False  # that it is lost
         self.died = False  # its process is known to be gone
         self.heard = self.owes_since = self.flushed = time.monotonic()
@@ -135,6 +135,10 @@ class Peer:
     def who(self) -> str:
         host = self.facts.get("host")
         return f"rank {self.number} ({host})" if host else f"rank {self.number}"
+
+    def loss(self) -> DeviceLostError:
+        """That it is lost, to be raised. A new one each time: the traceback of one that is raised again grows."""
+        return DeviceLostError(f"{self.lost}", self.number, str(self.facts.get("host", "")))
 
     @property
     def place(self) -> Place:
@@ -300,7 +304,7 @@ class Conductor:
         if self.closed:
             raise StateError(f"{peer.who}: the cluster is closed")
         if peer.lost is not None:
-            raise peer.lost
+            raise peer.loss()
 
     def flush(self, peer: Peer) -> None:
         """Sends what is queued."""
@@ -433,12 +437,11 @@ class Conductor:
     def lose(self, peer: Peer, why: str) -> None:
         """Gives a rank up; the others hear of it."""
         with self.lock:
-            host = str(peer.facts.get("host", ""))
             if peer.lost is None:
-                peer.lost = DeviceLostError(f"{peer.who} is lost: {why}", peer.number, host)
+                peer.lost = f"{peer.who} is lost: {why}"
             if peer.announced:
                 return
-            same = host == self.facts["host"]
+            same = str(peer.facts.get("host", "")) == self.facts["host"]
             self.transport.gave_up(peer.number, int(peer.facts.get("pid", 0)) if same else 0)
             for arrival in list(peer.arrivals.values()):
                 arrival.target = None
@@ -484,7 +487,7 @@ class Conductor:
         if peer.done < place[0] or peer.lost is not None or self.closed or self.forked:
             self.wait(lambda: peer.done >= place[0] or peer.lost is not None)
         if peer.lost is not None:
-            raise peer.lost
+            raise peer.loss()
         loss = at.loss
         if loss is not None and loss.begin < place:
             raise self.error_of(loss)
@@ -496,7 +499,7 @@ class Conductor:
             return failure_of(loss.status, loss.text)
         if gone.lost is None:
             self.lose(gone, loss.text)
-        return DeviceLostError(f"{gone.lost}", gone.number, str(gone.facts.get("host", "")))
+        return gone.loss()
 
     def settle(self, peer: Peer, at: Queue) -> None:
         """Until a rank has done everything, and all data that a queue has asked for have come. Raises what failed in
@@ -520,7 +523,7 @@ class Conductor:
             if not all(a.done for a in mine):
                 self.let_go(*mine)
         if peer.lost is not None:
-            raise peer.lost
+            raise peer.loss()
         if at.loss is not None:
             self._tell(peer, at)
 

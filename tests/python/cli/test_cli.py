@@ -335,6 +335,11 @@ except ValueError:
         ("plan", ["absent"], "absent: neither a file nor an example; examples: llama, moe, whisper, unet, embed"),
         ("plan", ["absent.csv"], "absent.csv: No such file or directory"),
         ("plan", ["llama", "--devices", "A,,B"], "--devices: an empty name"),
+        (
+            "plan",
+            ["llama", "--devices", "c.toml"],
+            "--devices: c.toml is no device: a description of a cluster is for --cluster",
+        ),
         ("bench", ["--compare", "absent"], "--compare: absent is no result of bench --json: No such file or directory"),
         ("bench", ["--cpu", "--threads", "3"], "--cpu measures the time of one thread, not of 3"),
         ("gguf info", ["absent"], "absent: No such file or directory"),

@@ -165,6 +165,15 @@ def does_not_come() -> None:
         gb.cluster(deadline=1)
 
 
+def never_begins(how: str) -> None:
+    """Rank 1 does not even initialize MPI, for which the others wait."""
+    if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+        if how == "sleeps":
+            time.sleep(300)
+        return
+    gb.cluster(deadline=1)
+
+
 def too_few_threads() -> None:
     import mpi4py
 

@@ -15,7 +15,7 @@ import pytest
 
 import ggml_backend as gb
 from ggml_backend._ffi import ffi, lib
-from ggml_backend.cluster import LocalNetwork, Options, _started, simulated
+from ggml_backend.cluster import LocalNetwork, Options, _started, _worker, simulated
 from ggml_backend.cluster import _messages as m
 from ggml_backend.cluster._memory import Compiled, Piece
 from ggml_backend.cluster._messages import Kind, MessageError, What
@@ -76,6 +76,37 @@ def test_a_rank_is_lost_at_every_step_of_a_run(how):
             assert [r.number for r in cluster.ranks if r.lost] == [2]
             assert [b.name for b in cluster.backends()] == ["MPI1:CPU", "MPI3:CPU"]
             survivors_compute(cluster)
+
+
+def length(error):
+    trace, n = error.__traceback__, 0
+    while trace is not None:
+        trace, n = trace.tb_next, n + 1
+    return n
+
+
+def test_who_is_told_often_that_a_rank_is_lost_keeps_nothing():
+    """Each exception has a traceback of its own."""
+    network = LocalNetwork(2)
+    with simulated(2, network=network) as cluster:
+        device = cluster.backends()[0]
+        network.kill(1)
+        found = []
+        for _ in range(5):
+            with pytest.raises(gb.DeviceLostError) as told:
+                device.alloc(64)
+            found.append((length(told.value), told.value.rank, str(told.value)))
+        assert len({n for n, *_ in found[1:]}) == 1 and len(set(found[1:])) == 1
+
+
+def test_a_graph_that_cannot_be_prepared_is_told_each_time():
+    broken = _worker._Broken(0, _worker._Failure(-1, -1, "why"))
+    found = []
+    for _ in range(3):
+        with pytest.raises(_worker._Failure, match="why") as told:
+            broken.run()
+        found.append(length(told.value))
+    assert len(set(found)) == 1 and broken.failure.__traceback__ is None
 
 
 @pytest.mark.parametrize("link", [(1, 2), (2, 0), (0, 2)])

@@ -220,6 +220,14 @@ def test_a_rank_that_does_not_come():
     assert "DeviceLostError: rank 1 has not called gb.cluster() within 1 s" in done.stderr
 
 
+@pytest.mark.parametrize(("how", "tolerant"), [("sleeps", False), ("ends", True)])
+def test_a_rank_that_never_begins(how, tolerant):
+    """An MPI that tolerates faults does not end the job of a process that ends without having begun."""
+    done = run(3, "never_begins", how, ft=tolerant)
+    assert tolerant or done.returncode != 0  # to that mpiexec processes that are ended are no failure
+    assert "MPI has not begun within 1 s, since some rank of the job has not called gb.cluster()" in done.stderr
+
+
 def test_threads_are_needed():
     fine(run(2, "too_few_threads"))
 
