@@ -29,11 +29,15 @@ static int by_time(const void * pa, const void * pb) {
 }
 
 struct by_offset {
+    int    chunk; // 0 where all is one space
     size_t offset, item;
 };
 
 static int compare_offsets(const void * pa, const void * pb) {
     const struct by_offset *a = pa, *b = pb;
+    if (a->chunk != b->chunk) {
+        return a->chunk < b->chunk ? -1 : 1;
+    }
     if (a->offset != b->offset) {
         return a->offset < b->offset ? -1 : 1;
     }
@@ -156,27 +160,28 @@ static bool sweep_init(struct sweep * s, size_t n) {
     return live_init(&s->live, n) && s->events && s->ranked && s->rank;
 }
 
+// By rank; none, SIZE_MAX, meets nobody.
+static bool collide(const struct sweep * s, const struct gb_plan_item * items, size_t below, size_t above) {
+    if (below == SIZE_MAX || above == SIZE_MAX || s->ranked[below].chunk != s->ranked[above].chunk) {
+        return false;
+    }
+    const struct gb_plan_item * low = &items[s->ranked[below].item];
+    return low->offset + low->size > s->ranked[above].offset;
+}
+
 // NULL if no two collide.
 static const char * run(struct sweep * s, const struct gb_plan_item * items, size_t * item_a, size_t * item_b) {
     for (size_t e = 0; e < s->n_events; e++) {
-        const struct gb_plan_item * item = &items[s->events[e].item];
-        const size_t                rank = s->rank[s->events[e].item];
+        const size_t rank = s->rank[s->events[e].item];
         if (!s->events[e].starts) {
             live_remove(&s->live, rank);
             continue;
         }
         const size_t below = live_below(&s->live, rank), above = live_above(&s->live, rank);
-        const size_t before = below != SIZE_MAX ? s->ranked[below].item : SIZE_MAX;
-        const size_t behind = above != SIZE_MAX ? s->ranked[above].item : SIZE_MAX;
-        size_t       other  = SIZE_MAX;
-        if (before != SIZE_MAX && items[before].offset + items[before].size > item->offset) {
-            other = before;
-        } else if (behind != SIZE_MAX && items[behind].offset < item->offset + item->size) {
-            other = behind;
-        }
+        const size_t other = collide(s, items, below, rank) ? below : collide(s, items, rank, above) ? above : SIZE_MAX;
         if (other != SIZE_MAX) {
             *item_a = s->events[e].item;
-            *item_b = other;
+            *item_b = s->ranked[other].item;
             return "two items alive at the same time overlap";
         }
         live_insert(&s->live, rank);
@@ -184,8 +189,9 @@ static const char * run(struct sweep * s, const struct gb_plan_item * items, siz
     return NULL;
 }
 
-const char * gb_plan_validate(const struct gb_plan_item * items, size_t n, size_t alignment, size_t * item_a,
-    size_t * item_b) {
+// chunk_of: NULL where all is one space.
+static const char * judge(const struct gb_plan_item * items, size_t n, size_t alignment, const int * chunk_of,
+    size_t * item_a, size_t * item_b) {
     struct sweep s        = { 0 };
     const char * problem  = sweep_init(&s, n) ? NULL : "no memory to check the plan";
     size_t       n_ranked = 0;
@@ -198,7 +204,7 @@ const char * gb_plan_validate(const struct gb_plan_item * items, size_t n, size_
         } else if (items[i].size > 0 && items[i].lower < items[i].upper) {
             s.events[s.n_events++] = (struct sweep_event){ items[i].lower, true, i };
             s.events[s.n_events++] = (struct sweep_event){ items[i].upper, false, i };
-            s.ranked[n_ranked++]   = (struct by_offset){ items[i].offset, i };
+            s.ranked[n_ranked++]   = (struct by_offset){ chunk_of ? chunk_of[i] : 0, items[i].offset, i };
         }
     }
     if (problem == NULL) {
@@ -213,26 +219,21 @@ const char * gb_plan_validate(const struct gb_plan_item * items, size_t n, size_
     return problem;
 }
 
-// Chunks side by side in one space: items in different chunks cannot meet there, those in the same one meet as in the
-// chunk.
+const char * gb_plan_validate(const struct gb_plan_item * items, size_t n, size_t alignment, size_t * item_a,
+    size_t * item_b) {
+    return judge(items, n, alignment, NULL, item_a, item_b);
+}
+
 const char * gb_plan_validate_chunks(const struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk,
     const int * chunk_of, size_t * item_a, size_t * item_b) {
-    struct gb_plan_item * flat    = gb_calloc(n + 1, sizeof(*flat));
-    const char *          problem = flat ? NULL : "no memory to check the plan";
-    for (size_t i = 0; problem == NULL && i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         *item_a = *item_b = i;
-        if (chunk_of[i] < 0 || (size_t) chunk_of[i] >= SIZE_MAX / chunk) {
-            problem = "an item is in no chunk";
-        } else if (items[i].offset > chunk || items[i].size > chunk - items[i].offset) {
-            problem = "an item reaches past the end of its chunk";
-        } else if (items[i].offset % alignment != 0) {
-            problem = "an offset is not aligned";
-        } else {
-            flat[i] = items[i];
-            flat[i].offset += (size_t) chunk_of[i] * chunk;
+        if (chunk_of[i] < 0) {
+            return "an item is in no chunk";
+        }
+        if (items[i].offset > chunk || items[i].size > chunk - items[i].offset) {
+            return "an item reaches past the end of its chunk";
         }
     }
-    problem = problem ? problem : gb_plan_validate(flat, n, 1, item_a, item_b);
-    gb_free(flat);
-    return problem;
+    return judge(items, n, alignment, chunk_of, item_a, item_b);
 }

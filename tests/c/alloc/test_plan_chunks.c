@@ -138,6 +138,50 @@ static void validator_fires(void) {
     CHECK_STR(gb_plan_validate_chunks(items, 2, 1, 16, chunk_of, &a, &b), "an item is in no chunk");
 }
 
+// The chunks together may be larger than the address space: each is memory of its own.
+static void huge_chunks(void) {
+    size_t       a, b;
+    const size_t most = (size_t) -1, half = most / 2 + 1;
+    items[0]    = (struct gb_plan_item){ 0, 2, most, 0 };
+    items[1]    = (struct gb_plan_item){ 1, 3, most - 8, 8 };
+    chunk_of[0] = 0;
+    chunk_of[1] = INT32_MAX;
+    CHECK(gb_plan_validate_chunks(items, 2, 1, most, chunk_of, &a, &b) == NULL);
+    chunk_of[1] = 0;
+    CHECK_STR(gb_plan_validate_chunks(items, 2, 1, most, chunk_of, &a, &b), "two items alive at the same time overlap");
+    items[1] = (struct gb_plan_item){ 1, 3, 9, most - 8 };
+    CHECK_STR(gb_plan_validate_chunks(items, 2, 1, most, chunk_of, &a, &b),
+        "an item reaches past the end of its chunk");
+    items[0] = (struct gb_plan_item){ 0, 2, half - 1, 0 };
+    items[1] = (struct gb_plan_item){ 1, 3, half - 1, 0 };
+    struct gb_plan_chunks result;
+    REQUIRE(gb_plan_in_chunks(items, 2, 1, half, chunk_of, &result) == GGML_STATUS_SUCCESS);
+    CHECK(chunk_of[0] != chunk_of[1]);
+    CHECK_INT(result.n, 2);
+    CHECK(gb_plan_validate_chunks(items, 2, 1, half, chunk_of, &a, &b) == NULL);
+    CHECK(gb_plan_validate_chunks(items, 0, 1, 0, NULL, &a, &b) == NULL);
+    chunk_of[0] = 0;
+    CHECK_STR(gb_plan_validate_chunks(items, 1, 1, 0, chunk_of, &a, &b), "an item reaches past the end of its chunk");
+}
+
+// Random sizes up to a chunk of nearly the whole address space, few alive at once: sums reach 2^64, not beyond.
+static void huge_plans(void) {
+    for (int round = 0; round < 300; round++) {
+        const size_t          n         = (size_t) test_random_int(1, 30);
+        const size_t          alignment = (size_t) 1 << test_random_int(0, 6);
+        const size_t          chunk     = ((size_t) 1 << test_random_int(60, 63)) - (size_t) test_random_int(0, 99);
+        const size_t          largest   = (size_t) -1 / n / 2;
+        struct gb_plan_chunks result;
+        size_t                a, b;
+        random_items(n, test_random_int(1, 40), 1 << 20);
+        for (size_t i = 0; i < n; i++) {
+            items[i].size = GB_MIN(largest / (1 << 20) * items[i].size, chunk - 2 * alignment);
+        }
+        REQUIRE(gb_plan_in_chunks(items, n, alignment, chunk, chunk_of, &result) == GGML_STATUS_SUCCESS);
+        CHECK(gb_plan_validate_chunks(items, n, alignment, chunk, chunk_of, &a, &b) == NULL);
+    }
+}
+
 // Two halves that only meet at the border are cut there: nothing is lost.
 static void clean_cuts(void) {
     struct gb_plan_chunks result;
@@ -183,5 +227,5 @@ static void out_of_memory(void) {
     CHECK(fail > 30);
 }
 
-TEST_MAIN(TEST(random_plans), TEST(against_brute_force), TEST(validator_fires), TEST(clean_cuts), TEST(bad_arguments),
-    TEST(out_of_memory))
+TEST_MAIN(TEST(random_plans), TEST(against_brute_force), TEST(validator_fires), TEST(huge_chunks), TEST(huge_plans),
+    TEST(clean_cuts), TEST(bad_arguments), TEST(out_of_memory))

@@ -350,6 +350,76 @@ static void for_programs(void) {
     CHECK_INT(ggml_plan_memory_with(N, lower, upper, size, 1, NULL, others, &other), GGML_STATUS_INVALID_ARGUMENT);
 }
 
+// Blocks that meet only in what is alive throughout, the last n_held items; the bytes of these.
+static size_t held_blocks(struct gb_plan_item * items, size_t n_blocks, size_t per, size_t n_held) {
+    const size_t  n    = n_blocks * per;
+    const int64_t end  = 1000 * (int64_t) n_blocks;
+    size_t        held = 0;
+    for (size_t i = 0; i < n; i++) {
+        const int64_t at = 1000 * (int64_t) (i / per) + 2 * (int64_t) (i % per);
+        items[i] =
+            (struct gb_plan_item){ at, at + test_random_int(1, 60), (size_t) test_random_int(1, 1 << 16) * 16, 0 };
+    }
+    for (size_t i = n; i < n + n_held; i++) {
+        items[i] = (struct gb_plan_item){ -(int64_t) i, end, (size_t) test_random_int(1, 1 << 16) * 16, 0 };
+        held += items[i].size;
+    }
+    return held;
+}
+
+// What is alive throughout costs its bytes and nothing else: the others are planned as if it were not there.
+static void held_apart(void) {
+    enum { N_BLOCKS = 12, PER = 40, N = N_BLOCKS * PER };
+    struct gb_plan_item * items = new_items(N + 3);
+    struct gb_plan_item * alone = new_items(N);
+    int                   more  = 0;
+    for (int round = 0; round < 24; round++) {
+        const size_t          n_held = 1 + (size_t) round % 3;
+        const size_t          held   = held_blocks(items, N_BLOCKS, PER, n_held);
+        struct gb_plan_effort effort = { .steps = round % 4 == 0 ? 0 : 2000000 };
+        struct gb_plan_result with, without;
+        memcpy(alone, items, N * sizeof(*alone));
+        REQUIRE(gb_plan_search(alone, N, 16, &effort, &without) == GGML_STATUS_SUCCESS);
+        REQUIRE(gb_plan_search(items, N + n_held, 16, &effort, &with) == GGML_STATUS_SUCCESS);
+        CHECK(valid(items, N + n_held, 16));
+        CHECK_INT(with.lower_bound, held + without.lower_bound);
+        CHECK_INT(with.bound, held + without.bound);
+        CHECK(with.peak <= held + without.peak && with.peak >= with.bound && with.peak <= with.best_fit);
+        CHECK(with.peak <= greedy_peak(items, N + n_held));
+        CHECK(with.proved == (with.peak == with.bound));
+        more += with.peak > with.lower_bound;
+        effort.capacity = with.best_fit; // good enough
+        REQUIRE(gb_plan_search(items, N + n_held, 16, &effort, &with) == GGML_STATUS_SUCCESS);
+        CHECK(valid(items, N + n_held, 16) && with.peak <= effort.capacity && !with.unfinished);
+        effort.capacity = held; // never enough
+        REQUIRE(gb_plan_search(items, N + n_held, 16, &effort, &with) == GGML_STATUS_SUCCESS);
+        CHECK(valid(items, N + n_held, 16) && with.peak > held);
+    }
+    CHECK_MSG(more > 0, "no plan was above the load"); // so the smaller of two plans was chosen, too
+    gb_free(items);
+    gb_free(alone);
+}
+
+static void held_out_of_memory(void) {
+    struct gb_plan_item *       items  = new_items(162);
+    const int64_t               live   = gb_test_live_allocs();
+    const struct gb_plan_effort effort = { .steps = 100000 };
+    bool                        failed = true;
+    held_blocks(items, 4, 40, 2);
+    for (int fail = 1; failed; fail++) {
+        struct gb_plan_result result;
+        items[3].offset = 12345;
+        gb_test_fail_alloc(fail, false);
+        const enum ggml_status status = gb_plan_search(items, 162, 8, &effort, &result);
+        failed                        = gb_test_alloc_failed();
+        gb_test_fail_alloc(0, false);
+        CHECK_INT(status, failed ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS);
+        CHECK(!failed || items[3].offset == 12345);
+        CHECK_INT(gb_test_live_allocs(), live);
+    }
+    gb_free(items);
+}
+
 // Each allocation fails in turn, where windows, critical buffers, learning and search all have their turns.
 static void out_of_memory(void) {
     const size_t                n      = 700;
@@ -378,4 +448,5 @@ static void out_of_memory(void) {
 }
 
 TEST_MAIN(TEST(never_worse), TEST(the_same_plan), TEST(few_decide), TEST(peaks_are_lowered), TEST(meant_to_be_slow),
-    TEST(huge_sizes), TEST(one_mistake), TEST(for_programs), TEST(out_of_memory))
+    TEST(huge_sizes), TEST(one_mistake), TEST(for_programs), TEST(held_apart), TEST(held_out_of_memory),
+    TEST(out_of_memory))
