@@ -46,6 +46,12 @@ static __device__ __forceinline__ uint32_t gb_prmt(uint32_t a, uint32_t b, uint3
     return d;
 }
 
+static __device__ __forceinline__ uint32_t gb_lop3_select(uint32_t mask, uint32_t a, uint32_t b) {
+    uint32_t d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xca;\n" : "=r"(d) : "r"(mask), "r"(a), "r"(b));
+    return d;
+}
+
 // c + the sum of four products of signed bytes.
 static __device__ __forceinline__ int gb_dp4a(int a, int b, int c) { return __dp4a(a, b, c); }
 

@@ -60,6 +60,34 @@ GB_DEVICE void gb_attention_load(const char * x, size_t nb1, int64_t first, int6
     }
 }
 
+// The same where everything exists. mine: the piece of the first row that this thread copies.
+template <int ROWS, int WIDTH> GB_DEVICE void gb_attention_load_whole(const char * mine, size_t nb1, uint16_t * tile) {
+    constexpr int PIECES = WIDTH / 8, STEP = GB_ATTENTION_THREADS / PIECES;
+    GB_UNROLL for (int i = 0; i < ROWS / STEP; i++) {
+        gb_cp_async_16(gb_attention_piece<WIDTH>(tile, (int) threadIdx.x / PIECES + i * STEP,
+                           (int) threadIdx.x % PIECES),
+            mine + i * (int64_t) (STEP * nb1));
+    }
+}
+
+// In a tile of rows of WIDTH halves: where the first piece that this thread copies lies.
+template <int WIDTH> GB_DEVICE int64_t gb_attention_mine(size_t nb1) {
+    return threadIdx.x / (WIDTH / 8) * (int64_t) nb1 + threadIdx.x % (WIDTH / 8) * 16;
+}
+
+// Keys and values of a tile of keys from `key` on; k, v: of the head, the first pieces of this thread.
+template <int DP, int KEYS>
+GB_DEVICE void gb_attention_load_keys(const gb_attention & p, const char * k, const char * v, int64_t key,
+    uint16_t * stage) {
+    if (p.d == DP && key + KEYS <= p.m) {
+        gb_attention_load_whole<KEYS, DP>(k + key * (int64_t) p.k.nb1, p.k.nb1, stage);
+        gb_attention_load_whole<DP, KEYS>(v + key * 2, p.v.nb1, stage + DP * KEYS);
+    } else {
+        gb_attention_load<KEYS, DP>(k - gb_attention_mine<DP>(p.k.nb1), p.k.nb1, key, p.m, 0, p.d, stage);
+        gb_attention_load<DP, KEYS>(v - gb_attention_mine<KEYS>(p.v.nb1), p.v.nb1, 0, p.d, key, p.m, stage + DP * KEYS);
+    }
+}
+
 // The fragments of 16 columns of a product with rows along the sum: columns 0 - 7, then 8 - 15.
 template <int WIDTH> GB_DEVICE void gb_attention_columns(uint32_t (&b)[2][2], uint16_t * tile, int first, int step) {
     const int lane = (int) threadIdx.x % 32;
@@ -120,8 +148,8 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
     const int64_t first = tile * GB_ATTENTION_ROWS, last = gb_min(rows, first + GB_ATTENTION_ROWS);
     const bool    one_head = first / p.n == (last - 1) / p.n;
     const int64_t end      = gb_min(gb_keys_seen(p, one_head ? (last - 1) % p.n : p.n - 1), (part + 1) * p.part_keys);
-    const char *  k        = gb_attention_at(p.k, 0, group * p.group_step, i3);
-    const char *  v        = gb_attention_at(p.v, 0, group * p.group_step, i3);
+    const char *  k        = gb_attention_at(p.k, 0, group * p.group_step, i3) + gb_attention_mine<DP>(p.k.nb1);
+    const char *  v        = gb_attention_at(p.v, 0, group * p.group_step, i3) + gb_attention_mine<KEYS>(p.v.nb1);
     int64_t       key      = part * p.part_keys;
 
     for (int i = (int) threadIdx.x; i < GB_ATTENTION_ROWS * DP / 8; i += GB_ATTENTION_THREADS) {
@@ -132,8 +160,7 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
             gb_attention_at(p.q, at.i1, at.i2, i3) + (in ? piece * 16 : 0), in ? 16 : 0);
     }
     if (p.stages == 2 && key < end) {
-        gb_attention_load<KEYS, DP>(k, p.k.nb1, key, p.m, 0, p.d, stages);
-        gb_attention_load<DP, KEYS>(v, p.v.nb1, 0, p.d, key, p.m, stages + DP * KEYS);
+        gb_attention_load_keys<DP, KEYS>(p, k, v, key, stages);
     }
     gb_cp_async_commit();
 
@@ -149,13 +176,17 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
             mask[h]                   = gb_attention_mask_row(p.mask, at.i1, at.i2, i3);
         }
     }
+    int64_t all_see = p.m; // keys that all rows of the warp see
+    GB_UNROLL for (int h = 0; h < 2; h++) {
+        all_see = first + warp * 16 + lane / 4 + 8 * h < rows ? gb_min(all_see, seen[h]) : all_see;
+    }
+    GB_UNROLL for (int d = GB_WARP / 2; d > 0; d /= 2) { all_see = gb_min(all_see, gb_shfl_xor(all_see, d)); }
     const float base = 1.44269504088896f, to_exponent = p.scale * base; // exponentials are taken to base 2
     for (int stage = 0; key < end; key += KEYS) {
         const int64_t next = p.stages == 2 ? key + KEYS : key;
         const int     to   = p.stages == 2 ? 1 - stage : 0;
         if (next < end) {
-            gb_attention_load<KEYS, DP>(k, p.k.nb1, next, p.m, 0, p.d, stages + to * STAGE);
-            gb_attention_load<DP, KEYS>(v, p.v.nb1, 0, p.d, next, p.m, stages + to * STAGE + DP * KEYS);
+            gb_attention_load_keys<DP, KEYS>(p, k, v, next, stages + to * STAGE);
         }
         gb_cp_async_commit();
         if (p.stages == 2) {
@@ -178,12 +209,19 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
                 gb_mma<KIND>(s[2 * j + 1], a, b[1]);
             }
         }
-        GB_UNROLL for (int j = 0; j < KEYS / 8; j++) {
+        if (!MASK && key + KEYS <= all_see) {
+            GB_UNROLL for (int j = 0; j < KEYS / 8; j++) {
+                GB_UNROLL for (int e = 0; e < 4; e++) { s[j][e] *= to_exponent; }
+            }
+        } else {
             GB_UNROLL for (int e = 0; e < 4; e++) {
-                const int64_t c = key + 8 * j + 2 * (lane % 4) + e % 2;
-                s[j][e]         = c < seen[e / 2] ? s[j][e] * to_exponent : -INFINITY;
-                if (MASK && c < seen[e / 2]) {
-                    s[j][e] += base * gb_load_float(p.mask.type, mask[e / 2] + c * (int64_t) p.mask.nb0);
+                const int left = (int) gb_min<int64_t>(KEYS, seen[e / 2] - key);
+                GB_UNROLL for (int j = 0; j < KEYS / 8; j++) {
+                    const int c = 8 * j + 2 * (lane % 4) + e % 2;
+                    s[j][e]     = c < left ? s[j][e] * to_exponent : -INFINITY;
+                    if (MASK && c < left) {
+                        s[j][e] += base * gb_load_float(p.mask.type, mask[e / 2] + (key + c) * (int64_t) p.mask.nb0);
+                    }
                 }
             }
         }

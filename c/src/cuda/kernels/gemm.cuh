@@ -309,7 +309,15 @@ GB_DEVICE void gb_exact_floats(const gb_gemm & p, const gb_tile & t, const gb_ex
     }
 }
 
-// Tiles of 16 TM x 16 TM; a thread has TM x TM of it. QUANTIZED: any format, along or across.
+// Of a row of a tile: four elements, and four more 64 further on.
+template <int TM> GB_DEVICE void gb_exact_fours(const float * from, float (&to)[TM]) {
+    GB_UNROLL for (int i = 0; i < TM; i += 4) {
+        const float4 v = *(const float4 *) (const void *) (from + 16 * i);
+        to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
+    }
+}
+
+// Tiles of 16 TM x 16 TM; a thread has TM x TM of it, in fours. QUANTIZED: any format, along or across.
 template <bool QUANTIZED, int TM> GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, 1) gb_gemm_exact(gb_gemm p, gb_exact e) {
     constexpr int SIDE = 16 * TM;
     GB_SHARED(float, weights, GB_EXACT_K *(SIDE + 4));
@@ -334,12 +342,10 @@ template <bool QUANTIZED, int TM> GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, 1) gb_gem
                 in ? ((const float *) p.x)[gb_tile_row(p, t, r) * p.x_row + k + depth] : 0;
         }
         gb_sync_block();
-        for (int depth = 0; depth < GB_EXACT_K; depth++) {
+        GB_UNROLL_2 for (int depth = 0; depth < GB_EXACT_K; depth++) {
             float a[TM], b[TM];
-            GB_UNROLL for (int i = 0; i < TM; i++) {
-                a[i] = gb_exact_at<SIDE>(rows, depth, ty + 16 * i);
-                b[i] = gb_exact_at<SIDE>(weights, depth, tx + 16 * i);
-            }
+            gb_exact_fours(&gb_exact_at<SIDE>(rows, depth, 4 * ty), a);
+            gb_exact_fours(&gb_exact_at<SIDE>(weights, depth, 4 * tx), b);
             GB_UNROLL for (int i = 0; i < TM; i++) {
                 GB_UNROLL for (int j = 0; j < TM; j++) { sum[i][j] += a[i] * b[j]; }
             }
@@ -347,13 +353,11 @@ template <bool QUANTIZED, int TM> GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, 1) gb_gem
         gb_sync_block();
     }
     GB_UNROLL for (int i = 0; i < TM; i++) {
-        const int64_t r = t.row + ty + 16 * i;
+        const int64_t r = t.row + 4 * ty + i / 4 * 64 + i % 4;
         if (r < t.end) {
-            float * to = t.dst + gb_tile_row(p, t, r) * p.m + t.column;
-            GB_UNROLL for (int j = 0; j < TM; j++) {
-                if (t.column + tx + 16 * j < p.m) {
-                    to[tx + 16 * j] = sum[i][j];
-                }
+            const int64_t to = gb_tile_row(p, t, r);
+            GB_UNROLL for (int j = 0; j < TM; j += 2) {
+                gb_store_two(p, t, to, t.column + 4 * tx + j / 4 * 64 + j % 4, sum[i][j], sum[i][j + 1]);
             }
         }
     }

@@ -17,12 +17,17 @@ enum { GB_QUICK_ROWS = 4 };
 // where it would be made again for each use. By all lanes.
 template <class T> __device__ __forceinline__ T gb_quick_keep(T x) { return gb_shfl(x, gb_lane()); }
 
-// What a format does: `place` is what follows from the lane's number; `prepare` makes of the lane's group of
-// activations what suits it, once for all rows; `add` multiplies the lane's group of a row, whose stretch lies at `at`
-// in shared memory, and adds it up. bytes: of a stretch; chunk: of a copy; room: of a stretch in shared memory, with
+// What a format does: `place` is what follows from the lane's number; `group` is what a lane has of the activations, a
+// group or as many elements of two, which `load` fetches and `prepare` makes into what suits the format, once for all
+// rows; `add` multiplies these elements of a row, whose stretch lies at `at` in shared memory, and adds them up. bytes: of a stretch; chunk: of a copy; room: of a stretch in shared memory, with
 // what may be read past its end.
 template <int TYPE> struct gb_quick {
     static constexpr bool exists = false;
+};
+
+struct gb_quick_groups { // of formats whose lanes have a group each
+    typedef gb_q8_group   group;
+    static GB_METHOD void load(group & x, const gb_q8_stretch * stretch, int lane) { x = gb_q8_load(stretch, lane); }
 };
 
 struct gb_quick_lane { // the place of formats that need no more
@@ -56,7 +61,7 @@ GB_DEVICE int gb_quick_nibbles(const uint32_t (&w)[4], const int (&q)[8], int st
     return sum;
 }
 
-template <> struct gb_quick<GGML_TYPE_Q4_0> {
+template <> struct gb_quick<GGML_TYPE_Q4_0> : gb_quick_groups {
     static constexpr bool exists = true;
     static constexpr int  bytes = 32 * GB_BYTES(q4_0), chunk = 16, room = bytes + 16;
     typedef gb_quick_lane place;
@@ -70,7 +75,7 @@ template <> struct gb_quick<GGML_TYPE_Q4_0> {
     }
 };
 
-template <> struct gb_quick<GGML_TYPE_Q8_0> {
+template <> struct gb_quick<GGML_TYPE_Q8_0> : gb_quick_groups {
     static constexpr bool exists = true;
     static constexpr int  bytes = 32 * GB_BYTES(q8_0), chunk = 16, room = bytes + 16;
     typedef gb_quick_lane place;
@@ -85,7 +90,7 @@ template <> struct gb_quick<GGML_TYPE_Q8_0> {
     }
 };
 
-template <> struct gb_quick<GGML_TYPE_Q4_K> {
+template <> struct gb_quick<GGML_TYPE_Q4_K> : gb_quick_groups {
     static constexpr bool exists = true;
     static constexpr int  bytes = 4 * GB_BYTES(q4_k), chunk = 16, room = bytes;
     struct place {
@@ -123,49 +128,68 @@ template <> struct gb_quick<GGML_TYPE_Q4_K> {
     }
 };
 
+// A lane has sixteen bytes of low bits, whose nibbles are halves of two groups, `side` and the second after it of four.
+// One shift brings the two high bits of both where one mask takes them.
 template <> struct gb_quick<GGML_TYPE_Q6_K> {
     static constexpr bool exists = true;
     static constexpr int  bytes = 4 * GB_BYTES(q6_k), chunk = 8, room = (bytes + 31) / 16 * 16;
     struct place {
-        int      low, high, scale, d; // bytes in a stretch: of words
+        int      low, high, scale, d; // bytes in a stretch: of words; of the first scale, the second is 4 further
         uint32_t move_low, move_high; // bits
         GB_METHOD explicit place(int lane) {
-            const int g = lane % 8, block = lane / 8 * GB_BYTES(q6_k);
-            const int low_bit  = (block + GB_AT(q6_k, ql) + g / 4 * 64 + g % 2 * 32) * 8 + g / 2 % 2 * 4;
-            const int high_bit = (block + GB_AT(q6_k, qh) + g / 4 * 32) * 8 + g % 4 * 2 - 4; // two bits become 4 and 5
-            low                = gb_quick_keep(low_bit / 32 * 4);
-            high               = gb_quick_keep(high_bit / 32 * 4);
-            move_low           = gb_quick_keep((uint32_t) low_bit % 32);
-            move_high          = gb_quick_keep((uint32_t) high_bit % 32);
-            scale              = gb_quick_keep(block + GB_AT(q6_k, scales) + 2 * g);
-            d                  = gb_quick_keep(block + GB_AT(q6_k, d));
+            const int half = lane / 4 % 2, side = lane / 2 % 2, part = lane % 2, block = lane / 8 * GB_BYTES(q6_k);
+            const int ql = block + GB_AT(q6_k, ql) + 64 * half + 32 * side + 16 * part,
+                      qh = block + GB_AT(q6_k, qh) + 32 * half + 16 * part;
+            low          = gb_quick_keep(ql & ~3);
+            high         = gb_quick_keep(qh & ~3);
+            move_low     = gb_quick_keep((uint32_t) (ql & 3) * 8);
+            move_high    = gb_quick_keep((uint32_t) (qh & 3) * 8 + (uint32_t) side * 2);
+            scale        = gb_quick_keep(block + GB_AT(q6_k, scales) + 8 * half + 2 * side + part);
+            d            = gb_quick_keep(block + GB_AT(q6_k, d));
         }
     };
-    static GB_METHOD void prepare(gb_q8_group & x, const place &) {
+    struct group {
+        int   q[2][4], sum[2];
+        float d[2];
+    };
+    static GB_METHOD void load(group & x, const gb_q8_stretch * stretch, int lane) {
+        GB_UNROLL for (int i = 0; i < 2; i++) {
+            const int  part = lane % 2, g = lane / 4 * 4 + lane / 2 % 2 + 2 * i;
+            const int4 q = *(const int4 *) (const void *) stretch->q[part][g];
+            x.q[i][0] = q.x, x.q[i][1] = q.y, x.q[i][2] = q.z, x.q[i][3] = q.w;
+            x.sum[i] = stretch->s[g][1 + part];
+            x.d[i]   = gb_bits_to_float((uint32_t) stretch->s[g][0]);
+        }
+    }
+    static GB_METHOD void prepare(group & x, const place &) {
         x.sum[0] *= -GB_ZERO(q6_k);
         x.sum[1] *= -GB_ZERO(q6_k);
     }
-    // Eight words from a bit on: a value then lies where it is used, and only needs a mask.
-    static GB_METHOD void words(const char * at, uint32_t move, uint32_t (&w)[8]) {
-        uint32_t raw[9];
-        GB_UNROLL for (int i = 0; i < 9; i++) { raw[i] = gb_quick_word(at, 4 * i); }
-        GB_UNROLL for (int i = 0; i < 8; i++) { w[i] = gb_funnel_right(raw[i], raw[i + 1], move); }
+    static GB_METHOD void words(const char * at, uint32_t move, uint32_t (&w)[4]) { // from a bit on
+        uint32_t raw[5];
+        GB_UNROLL for (int i = 0; i < 5; i++) { raw[i] = gb_quick_word(at, 4 * i); }
+        GB_UNROLL for (int i = 0; i < 4; i++) { w[i] = gb_funnel_right(raw[i], raw[i + 1], move); }
     }
-    static GB_METHOD void add(const char * at, const place & p, const gb_q8_group & x, float & to) {
-        uint32_t low[8], high[8];
+    static GB_METHOD void add(const char * at, const place & p, const group & x, float & to) {
+        constexpr uint32_t nibble = 0x0f0f0f0fu;
+        uint32_t           low[4], high[4];
         words(at + p.low, p.move_low, low);
         words(at + p.high, p.move_high, high);
         int sum[2] = { x.sum[0], x.sum[1] };
-        GB_UNROLL for (int i = 0; i < 8; i++) {
-            const uint32_t both = (low[i] & 0x0f0f0f0fu) | (high[i] & 0x30303030u);
-            sum[i / 4]          = gb_dp4a((int) both, x.q[i], sum[i / 4]);
+        GB_UNROLL for (int i = 0; i < 4; i++) {
+            // bits 0 and 1 are the first's, 4 and 5 the second's
+            const uint32_t both   = gb_select(0x33333333u, high[i], 0);
+            const uint32_t first  = gb_select(nibble, low[i], both << 4);
+            const uint32_t second = gb_select(nibble, low[i] >> 4, both);
+            sum[0]                = gb_dp4a((int) first, x.q[0][i], sum[0]);
+            sum[1]                = gb_dp4a((int) second, x.q[1][i], sum[1]);
         }
         const int8_t * scale = (const int8_t *) at + p.scale;
-        to += gb_quick_half(at, p.d) * (x.d * (float) (sum[0] * scale[0] + sum[1] * scale[1]));
+        to += gb_quick_half(at, p.d) * (x.d[0] * (float) (sum[0] * scale[0]) + x.d[1] * (float) (sum[1] * scale[4]));
     }
 };
 
-template <> struct gb_quick<GGML_TYPE_IQ4_XS> {
+template <> struct gb_quick<GGML_TYPE_IQ4_XS> : gb_quick_groups {
     static constexpr bool exists = true;
     static constexpr int  bytes = 4 * GB_BYTES(iq4_xs), chunk = 16, room = bytes;
     struct place {
@@ -179,6 +203,8 @@ template <> struct gb_quick<GGML_TYPE_IQ4_XS> {
             low         = gb_quick_keep((uint32_t) (4 * g));
             high        = gb_quick_keep((uint32_t) (12 + 2 * g));
             t           = gb_iq4_table();
+            t.w[2] += 0x01010101u; // see `lookup`
+            t.w[3] += 0x01010101u;
             GB_UNROLL for (int i = 0; i < 4; i++) { // what is the same in all lanes would not be kept
                 t.w[i] = gb_quick_keep(t.w[i] ^ (uint32_t) lane) ^ (uint32_t) lane;
             }
@@ -193,14 +219,12 @@ template <> struct gb_quick<GGML_TYPE_IQ4_XS> {
         }
         GB_UNROLL for (int i = 0; i < 8; i++) { x.q[i] = q[i]; }
     }
-    // The values of eight nibbles, in their order. A selector's high half is not looked at.
-    static GB_METHOD void lookup(const gb_table16 & t, uint32_t codes, uint32_t (&v)[2]) {
-        const uint32_t three = codes & 0x77777777u, fourth = 0x32103210u | (codes >> 1 & 0x44444444u);
-        GB_UNROLL for (int i = 0; i < 2; i++) {
-            const uint32_t low  = gb_perm(t.w[0], t.w[1], three >> 16 * i),
-                           high = gb_perm(t.w[2], t.w[3], three >> 16 * i);
-            v[i]                = gb_perm(low, high, fourth >> 16 * i);
-        }
+    // Adds four products: of the nibbles in the low half of `codes`. A selector of 8 or more gives the sign of a byte.
+    // Values of the lower half are negative, those of the upper half are not, and lie in the table one higher: so the
+    // table that does not have a value gives -1 or 0, and both add up to the value.
+    static GB_METHOD int lookup(const gb_table16 & t, uint32_t codes, uint32_t others, int x, int sum) {
+        sum = gb_dp4a((int) gb_perm(t.w[0], t.w[1], codes), x, sum);
+        return gb_dp4a((int) gb_perm(t.w[2], t.w[3], others), x, sum);
     }
     static GB_METHOD void add(const char * at, const place & p, const gb_q8_group & x, float & to) {
         const uint2    head = *(const uint2 *) (const void *) (at + p.head);
@@ -209,10 +233,9 @@ template <> struct gb_quick<GGML_TYPE_IQ4_XS> {
         const uint32_t w[4] = { a.x, a.y, b.x, b.y };
         int            sum  = 0;
         GB_UNROLL for (int i = 0; i < 4; i++) {
-            uint32_t v[2];
-            lookup(p.t, w[i], v);
-            sum = gb_dp4a((int) v[0], x.q[2 * i], sum);
-            sum = gb_dp4a((int) v[1], x.q[2 * i + 1], sum);
+            const uint32_t others = w[i] ^ 0x88888888u;
+            sum                   = lookup(p.t, w[i], others, x.q[2 * i], sum);
+            sum                   = lookup(p.t, w[i] >> 16, others >> 16, x.q[2 * i + 1], sum);
         }
         const uint32_t scale = (head.y >> p.low & 15) | (head.x >> p.high & 0x30);
         to += gb_half_bits_to_float((uint16_t) head.x) * (x.d * (float) (sum * ((int) scale - 32)));
@@ -238,7 +261,8 @@ template <int TYPE, bool WHOLE> GB_DEVICE void gb_quick_copy(char * to, const ch
 template <int TYPE>
 GB_DEVICE void gb_quick_multiply(const char * at, const typename gb_quick<TYPE>::place & place,
     const gb_q8_stretch * stretch, bool mine, float (&sum)[GB_QUICK_ROWS][1]) {
-    gb_q8_group x = gb_q8_load(stretch, (int) threadIdx.x % 32);
+    typename gb_quick<TYPE>::group x;
+    gb_quick<TYPE>::load(x, stretch, (int) threadIdx.x % 32);
     gb_quick<TYPE>::prepare(x, place);
     GB_UNROLL for (int r = 0; r < GB_QUICK_ROWS; r++) {
         float more = sum[r][0];

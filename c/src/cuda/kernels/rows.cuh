@@ -87,9 +87,10 @@ struct gb_make_rows { // row r of the result is row r % n of slice r / n % ne2, 
     int64_t      y_row; // elements or stretches of 1,024 from row to row; what is past k becomes 0
 };
 
+// r: less than 2^31, as a grid has it.
 GB_DEVICE const char * gb_source_row(const gb_make_rows & p, int64_t r) {
-    const int64_t slice = r / p.n;
-    return p.x + r % p.n * (int64_t) p.nb1 + slice % p.ne2 * (int64_t) p.nb2 + slice / p.ne2 * (int64_t) p.nb3;
+    const uint32_t n = (uint32_t) p.n, ne2 = (uint32_t) p.ne2, row = (uint32_t) r, slice = row / n;
+    return p.x + row % n * (int64_t) p.nb1 + slice % ne2 * (int64_t) p.nb2 + slice / ne2 * (int64_t) p.nb3;
 }
 
 // Element i of a row: of a float type, or the formats that activations come in.
@@ -121,6 +122,31 @@ template <int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_floats(gb_make_rows p
             ((float *) p.y)[r * p.y_row + i] = x;
         } else {
             ((uint16_t *) p.y)[r * p.y_row + i] = gb_to_half<KIND>(x);
+        }
+    }
+}
+
+// The same from dense rows of F32 that begin where 16 bytes may be read at a time. grid: y stretches of 2,048 elements,
+// eight a thread.
+template <int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_dense(gb_make_rows p) {
+    const int64_t r   = blockIdx.x;
+    const float * row = (const float *) (const void *) gb_source_row(p, r);
+    for (int64_t i = ((int64_t) blockIdx.y * 256 + threadIdx.x) * 8; i < p.y_row; i += (int64_t) gridDim.y * 2048) {
+        float v[8];
+        if (i + 8 <= p.k) {
+            const float4 a = *(const float4 *) (const void *) (row + i),
+                         b = *(const float4 *) (const void *) (row + i + 4);
+            v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+        } else {
+            GB_UNROLL for (int j = 0; j < 8; j++) { v[j] = i + j < p.k ? row[i + j] : 0; }
+        }
+        if constexpr (KIND == GB_ROWS_F32) {
+            float4 * to = (float4 *) (void *) ((float *) p.y + r * p.y_row + i);
+            to[0]       = make_float4(v[0], v[1], v[2], v[3]);
+            to[1]       = make_float4(v[4], v[5], v[6], v[7]);
+        } else {
+            *(uint4 *) (void *) ((uint16_t *) p.y + r * p.y_row + i) = make_uint4(gb_pack2<KIND>(v[0], v[1]),
+                gb_pack2<KIND>(v[2], v[3]), gb_pack2<KIND>(v[4], v[5]), gb_pack2<KIND>(v[6], v[7]));
         }
     }
 }

@@ -93,6 +93,15 @@ void gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tenso
 
 static int64_t round_up(int64_t x, int64_t to) { return gb_cuda_ceil_div(x, to) * to; }
 
+template <int KIND> static cudaError_t launch_rows(const gb_make_rows & q, int64_t rows, const gb_queue & queue) {
+    const bool dense =
+        q.type == GGML_TYPE_F32 && q.nb0 == sizeof(float) && ((uintptr_t) q.x | q.nb1 | q.nb2 | q.nb3) % 16 == 0;
+    const int64_t blocks = std::min<int64_t>(gb_cuda_ceil_div(q.y_row, dense ? 2048 : 256), MAX_GRID);
+    const dim3    grid((unsigned) rows, (unsigned) blocks);
+    return dense ? GB_LAUNCH(gb_rows_of_dense<KIND>, grid, 256, 0, queue, q)
+                 : GB_LAUNCH(gb_rows_of_floats<KIND>, grid, 256, 0, queue, q);
+}
+
 static enum ggml_status make_rows(gb_cuda_backend & b, const gb_product & p, int kind, gb_ready_rows * out) {
     const int     type  = kind == GB_ROWS_F32    ? GGML_TYPE_F32
                           : kind == GB_ROWS_F16  ? GGML_TYPE_F16
@@ -110,12 +119,11 @@ static enum ggml_status make_rows(gb_cuda_backend & b, const gb_product & p, int
     if (q.y == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    const dim3 grid((unsigned) total, (unsigned) std::min<int64_t>(gb_cuda_ceil_div(q.y_row, 256), MAX_GRID));
     switch (kind) {
-        case GB_ROWS_F16: GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_floats<GB_ROWS_F16>, grid, 256, 0, b.queue, q)); break;
-        case GB_ROWS_BF16: GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_floats<GB_ROWS_BF16>, grid, 256, 0, b.queue, q)); break;
-        case GB_ROWS_WIDE: GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_floats<GB_ROWS_WIDE>, grid, 256, 0, b.queue, q)); break;
-        default: GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_floats<GB_ROWS_F32>, grid, 256, 0, b.queue, q)); break;
+        case GB_ROWS_F16: GB_CUDA_TRY(b, launch_rows<GB_ROWS_F16>(q, total, b.queue)); break;
+        case GB_ROWS_BF16: GB_CUDA_TRY(b, launch_rows<GB_ROWS_BF16>(q, total, b.queue)); break;
+        case GB_ROWS_WIDE: GB_CUDA_TRY(b, launch_rows<GB_ROWS_WIDE>(q, total, b.queue)); break;
+        default: GB_CUDA_TRY(b, launch_rows<GB_ROWS_F32>(q, total, b.queue)); break;
     }
     *out = { q.y, q.y_row };
     return GGML_STATUS_SUCCESS;
