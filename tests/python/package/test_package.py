@@ -121,7 +121,7 @@ _core  _core.owned  _core.handles
 _text  _text.escape  _text.names  _text.patterns  _text.terminal  _files  _files.mapped
 dtypes  _data  _data.choices  _data.foreign  _data.arrays  _data.exchange  _data.blocks  _data.quantize  _data.shapes
 _data.results
-_devices  _devices.registry  _devices.nodes  _devices.state  _devices.files  _devices.program  _devices.hooks
+_devices  _devices.registry  _devices.nodes  _devices.state  _devices.program  _devices.hooks
 _nodes  _nodes.build  _nodes.operators  _nodes.ufuncs
 buffer  tensor  backend  event  _callbacks
 ops._axes  ops._form  ops._unary  ops._binary  ops._select  ops._reduce  ops._norms  ops._products  ops._copies
