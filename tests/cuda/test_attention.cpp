@@ -106,6 +106,7 @@ static void halves(void) {
             check({ type, 64, 70, 136, 2, 2, 2, 1, masked != 0, false });
             check({ type, 40, 17, 72, 3, 1, 1, 2, masked != 0, true });
             check({ type, 128, 5, 64, 4, 2, 2, 1, masked != 0, true });
+            check({ type, 128, 70, 200, 2, 1, 1, 1, masked != 0, false });
             check({ type, 256, 3, 40, 2, 1, 1, 1, masked != 0, false });
         }
     }

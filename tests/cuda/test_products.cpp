@@ -324,8 +324,8 @@ static void partner_formats(void) {
 }
 
 // Both operands as views with their dimensions 1 and 2 exchanged, as attention makes them; rows of a wider matrix.
-static void permuted(ggml_type type, int64_t n) {
-    const int64_t d = 32, m = 12, heads = 3;
+static void permuted(ggml_type type, int64_t n, int64_t d) {
+    const int64_t m = 12, heads = 3;
     device_graph  g;
     ggml_tensor * a_root = ggml_new_tensor_3d(g.ctx, type, d, heads, m);
     ggml_tensor * b_root = ggml_new_tensor_3d(g.ctx, GGML_TYPE_F32, d, heads, n);
@@ -342,9 +342,12 @@ static void permuted(ggml_type type, int64_t n) {
 static void strides(void) {
     CUDA_OR_SKIP();
     for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q5_0 }) {
-        permuted(type, 1);
-        permuted(type, 7);
-        permuted(type, 20);
+        for (int64_t n : { 1, 7, 20 }) {
+            permuted(type, n, 32);
+            if (!ggml_is_quantized(type)) {
+                permuted(type, n, 36); // rows of F32 can be read 16 bytes at a time, and end within eight elements
+            }
+        }
     }
 }
 
