@@ -18,8 +18,7 @@ struct window {
     size_t                          begun, ended;
 };
 
-static enum ggml_status check_part(const struct ggml_backend_file_fill * part, size_t i) {
-    static const char func[] = "ggml_backend_fill_from_files";
+static enum ggml_status check_part(const char * func, const struct ggml_backend_file_fill * part, size_t i) {
     GB_FAIL_IF(part->tensor == NULL || part->path == NULL || (part->data == NULL && part->size > 0),
         GGML_STATUS_INVALID_ARGUMENT, "%s: part %zu has no %s", func, i,
         part->tensor == NULL ? "tensor"
@@ -101,7 +100,7 @@ enum ggml_status ggml_backend_fill_from_files(struct ggml_backend_file_fill * fi
         GB_CHECK_ARG(fills);
     }
     for (size_t i = 0; i < n; i++) {
-        GB_TRY(check_part(&fills[i], i));
+        GB_TRY(check_part(__func__, &fills[i], i));
         fills[i].asked = fills[i].filled = false;
     }
     for (size_t i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
@@ -123,7 +122,7 @@ enum ggml_status ggml_backend_fill_from_files(struct ggml_backend_file_fill * fi
 
 enum ggml_status ggml_backend_keep_file(const struct ggml_backend_file_fill * fill) {
     GB_CHECK_ARG(fill);
-    GB_TRY(check_part(fill, 0));
+    GB_TRY(check_part(__func__, fill, 0));
     const ggml_backend_buffer_t buffer = reader_of(fill);
     if (buffer == NULL || buffer->iface.file_keep == NULL || fill->size == 0 || !fill->asked) {
         return GGML_STATUS_SUCCESS;

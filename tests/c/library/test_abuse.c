@@ -740,6 +740,7 @@ static void buffers(void) {
     for (int i = 0; i < N_FIXED; i++) {
         CHECK(ggml_backend_fill_from_files(&fills[i], 1) != GGML_STATUS_SUCCESS);
         CHECK(ggml_backend_keep_file(&fills[i]) != GGML_STATUS_SUCCESS);
+        CHECK(strstr(ggml_last_error(), "ggml_backend_keep_file") != NULL);
         fills[i] = (struct ggml_backend_file_fill){ pool.t[i], 0, 16, "file", 0, long_text, { 0 }, true, true };
         ggml_backend_fill_from_files(&fills[i], 1);
         ggml_backend_keep_file(&fills[i]);
