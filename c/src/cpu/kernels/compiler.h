@@ -6,7 +6,7 @@
 
 #if defined(__SANITIZE_ADDRESS__) || \
     defined(__SANITIZE_THREAD__) // checks in dozens of unrolled copies take minutes to compile
-#    define ALWAYS_INLINE __attribute__((noinline))
+#    define ALWAYS_INLINE __attribute__((noinline, unused))
 #    define UNROLL
 #elif defined(__GNUC__)
 #    define ALWAYS_INLINE inline __attribute__((always_inline))

@@ -19,8 +19,8 @@ template <class T> __device__ __forceinline__ T gb_quick_keep(T x) { return gb_s
 
 // What a format does: `place` is what follows from the lane's number; `group` is what a lane has of the activations, a
 // group or as many elements of two, which `load` fetches and `prepare` makes into what suits the format, once for all
-// rows; `add` multiplies these elements of a row, whose stretch lies at `at` in shared memory, and adds them up. bytes: of a stretch; chunk: of a copy; room: of a stretch in shared memory, with
-// what may be read past its end.
+// rows; `add` multiplies these elements of a row, whose stretch lies at `at` in shared memory, and adds them up.
+// bytes: of a stretch; chunk: of a copy; room: of a stretch in shared memory, with what may be read past its end.
 template <int TYPE> struct gb_quick {
     static constexpr bool exists = false;
 };
