@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +23,7 @@ __all__ = ["CHECKS"]
 
 Check = Callable[[Backend, Backend, np.random.Generator], None]
 _LARGE = 4 << 20
+_OWN_MEMORY = ("RssAnon:", "RssShmem:", "VmSwap:")  # lines of /proc/self/status, in KiB
 
 
 def _equal(got: Array, want: Array, what: str) -> None:
@@ -153,9 +156,18 @@ def _too_large(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None
 
 
 def _resident() -> int | None:
-    """Bytes of memory that this process has; None where the system does not tell."""
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    """Bytes of memory that this process has of its own, in memory or swapped out; None where the system does not tell.
+
+    What is garbage, or free in the heap, goes back to the system first: memory that is kept would else take its place
+    and not show.
+    """
+    gc.collect()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)  # glibc has it
+    with suppress(OSError, ValueError, KeyError):
+        lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
+        kib = {words[0]: int(words[1]) for words in lines if words and words[0] in _OWN_MEMORY}
+        return sum(kib[name] for name in _OWN_MEMORY) << 10
     return None
 
 
