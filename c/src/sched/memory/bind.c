@@ -167,9 +167,10 @@ static enum ggml_status bind_shadows(struct gb_sched_plan * p) {
         struct ggml_tensor *       t        = &sh->tensor;
         const struct ggml_tensor * root     = t->view_src;
         const struct ggml_tensor * original = p->in.ids.data[sh->origin].tensor;
-        if (sh->copy < 0 && root == original->view_src) {
+        if (sh->copy < 0 && root != original) { // not a range of it
             gb_tensor_put(t, original->buffer, original->data);
             t->extra = original->extra;
+            gb_tensor_set_read_once(t, gb_tensor_is_read_once(original));
         } else if (root) {
             GB_TRY(put(t, root->buffer, (char *) root->data + t->view_offs));
         }

@@ -6,6 +6,11 @@
 // copy holds the bytes that its readers use, as one range that grows while the version lasts; it holds all of a root
 // that is quantized, because such types may be stored in another form.
 //
+// What a shadow computed lies where its original's result would, so later nodes may read it as the original. But backends
+// compute neighbouring nodes together by who reads whom, and a cut must not change that: it would cost time, and sums
+// would be rounded in another order. So readers that come soon after a shadow in its split are shadows, too, that read
+// it; views in between as well.
+//
 // A copy is filled before its split begins although it may be read later in it: within a split only its own backend
 // writes, and where that backend needs a copy its writes go through the copy. Copies of what no node writes may outlive
 // the run (memory/replica.c).
@@ -34,6 +39,11 @@ struct seen { // the shadow made last for reading a tensor
     struct gb_shadow * shadow;
 };
 
+struct twin { // the shadow that stands for a node, or for a view of one, in the memory of the original
+    struct gb_shadow * shadow;
+    size_t             at; // of the node: its index in the program's list
+};
+
 // What is known of the program while the splits are completed, in order.
 struct builder {
     const struct ggml_backend_sched * sched;
@@ -45,6 +55,7 @@ struct builder {
     int *                             version; // owned; per id, of roots
     int32_t *                         copy_of; // owned; per id and backend: the latest copy of a root + 1
     struct seen *                     seen;    // owned; per id
+    struct twin *                     twins;   // owned; per id, of nodes
     uint8_t *                         written; // owned; per id, of roots: some node writes it
     struct gb_split *                 split;
 };
@@ -54,6 +65,7 @@ static void free_builder(struct builder * b) {
     gb_free(b->version);
     gb_free(b->copy_of);
     gb_free(b->seen);
+    gb_free(b->twins);
     gb_free(b->written);
 }
 
@@ -63,8 +75,9 @@ static bool init_builder(struct builder * b) {
     b->version     = gb_calloc(n, sizeof(*b->version));
     b->copy_of     = gb_calloc(n, (size_t) b->in->n_backends * sizeof(*b->copy_of));
     b->seen        = gb_calloc(n, sizeof(*b->seen));
+    b->twins       = gb_calloc(n, sizeof(*b->twins));
     b->written     = gb_calloc(n, sizeof(*b->written));
-    return b->version && b->copy_of && b->seen && b->written;
+    return b->version && b->copy_of && b->seen && b->twins && b->written;
 }
 
 // ----------------------------------------------------------------------------------------------------- what is written
@@ -245,7 +258,61 @@ static bool reads_own_root(const struct gb_sched_input * in, int node) {
     return false;
 }
 
-// Replaces the sources of a shadow that are out of reach.
+enum {
+    NEAR      = 8, // nodes: no backend computes more together
+    MAX_VIEWS = 4  // between a node and its reader
+};
+
+// The node whose result the tensor shows, unchanged or through views, if a shadow computed it shortly before in this
+// split; -1: none.
+static int near_twin(const struct builder * b, int t) {
+    for (int views = 0; views <= MAX_VIEWS && t >= b->split->start && t < b->split->end; views++) {
+        if (b->in->ids.data[t].computes) {
+            const struct twin * twin = &b->twins[t];
+            return twin->shadow && b->program->exec.n - twin->at < NEAR ? t : -1;
+        }
+        const struct ggml_tensor * src = b->in->ids.data[t].tensor->src[0];
+        t                              = src ? (int) gb_ptrmap_get(&b->in->map, src) : -1;
+    }
+    return -1;
+}
+
+static bool reads_near_twin(const struct builder * b, int node) {
+    for (uint32_t k = b->in->src_begin[node]; k < b->in->src_begin[node + 1]; k++) {
+        if (near_twin(b, b->in->srcs[k]) >= 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+// A shadow of a view lies in the one that stands for its root, if there is one.
+static void lie_in_twin(const struct builder * b, struct gb_shadow * shadow) {
+    const int          root = b->in->ids.data[shadow->origin].root;
+    struct gb_shadow * twin = b->twins[root].shadow;
+    if (root != shadow->origin && root >= b->split->start && twin != NULL) {
+        shadow->tensor.view_src = &twin->tensor;
+    }
+}
+
+// The shadow that stands for t, for which near_twin has found a node; of a view it is made here, with those of the
+// views between. NULL: no memory.
+static struct gb_shadow * twin_of(struct builder * b, int t) {
+    if (b->twins[t].shadow == NULL) {
+        const struct ggml_tensor * src    = b->in->ids.data[t].tensor->src[0];
+        struct gb_shadow *         source = twin_of(b, (int) gb_ptrmap_get(&b->in->map, src));
+        struct gb_shadow *         shadow = source ? gb_sched_new_shadow(b->program, b->in, t, -1) : NULL;
+        if (shadow == NULL) {
+            return NULL;
+        }
+        shadow->tensor.src[0] = &source->tensor;
+        lie_in_twin(b, shadow);
+        b->twins[t].shadow = shadow;
+    }
+    return b->twins[t].shadow;
+}
+
+// Replaces the sources of a shadow that are out of reach, and those that a shadow near by stands for.
 static bool replace_sources(struct builder * b, struct gb_shadow * shadow) {
     const struct ggml_tensor * node = b->in->ids.data[shadow->origin].tensor;
     for (int s = 0; s < GGML_MAX_SRC; s++) {
@@ -258,6 +325,13 @@ static bool replace_sources(struct builder * b, struct gb_shadow * shadow) {
         }
         const int t = (int) gb_ptrmap_get(&b->in->map, node->src[s]);
         if (is_reached(b, t)) {
+            if (near_twin(b, t) >= 0) {
+                struct gb_shadow * twin = twin_of(b, t);
+                if (twin == NULL) {
+                    return false;
+                }
+                shadow->tensor.src[s] = &twin->tensor;
+            }
             continue;
         }
         const int          copy = need_copy(b, t, true);
@@ -290,7 +364,7 @@ static bool add_write_back(struct builder * b, struct gb_shadow * shadow, int co
     return gb_vec_push(&b->program->backs, ((struct gb_write_back){ node, shadow, marker }));
 }
 
-// The node runs as a clone whose sources, or whose result, lie on copies.
+// The node runs as a clone whose sources, or whose result, lie on copies, or whose sources are clones.
 static bool add_shadow_node(struct builder * b, int node) {
     const int          root   = b->in->ids.data[node].root;
     struct gb_shadow * shadow = gb_sched_new_shadow(b->program, b->in, node, -1);
@@ -307,13 +381,18 @@ static bool add_shadow_node(struct builder * b, int node) {
     if (!replace_sources(b, shadow) || !gb_vec_push(&b->program->exec, &shadow->tensor)) {
         return false;
     }
-    return copy < 0 || add_write_back(b, shadow, copy);
+    if (copy < 0) {
+        lie_in_twin(b, shadow);
+        b->twins[node] = (struct twin){ shadow, b->program->exec.n - 1 };
+        return true;
+    }
+    return add_write_back(b, shadow, copy);
 }
 
 // Each node raises the version of its root, on whatever memory it computes.
 static bool add_node(struct builder * b, int node) {
     const size_t n_backs = b->program->backs.n;
-    if (runs_as_it_is(b, node) ? !gb_vec_push(&b->program->exec, b->in->ids.data[node].tensor)
+    if (runs_as_it_is(b, node) && !reads_near_twin(b, node) ? !gb_vec_push(&b->program->exec, b->in->ids.data[node].tensor)
                                : !add_shadow_node(b, node)) {
         return false;
     }

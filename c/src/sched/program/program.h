@@ -2,7 +2,7 @@
 // of issue.
 //
 // The user's graph is never changed. A node that must read or write a copy runs as a shadow: a clone of its tensor,
-// owned by the plan, whose sources are replaced.
+// owned by the plan, whose sources are replaced. So do nodes that read a shadow soon after it.
 #ifndef GB_SCHED_PROGRAM_PROGRAM_H
 #define GB_SCHED_PROGRAM_PROGRAM_H
 

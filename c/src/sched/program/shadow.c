@@ -31,7 +31,7 @@ struct gb_shadow * gb_sched_new_shadow(struct gb_sched_program * program, const 
     shadow->tensor.data       = NULL;
     shadow->tensor.extra      = NULL;
     shadow->tensor.grad       = NULL;
-    // The shadow is no input or output and not read once: the original is.
+    // The shadow is no input or output: the original is. Binding says whether it is read once, as the original is.
     gb_tensor_clear_marks(&shadow->tensor);
     gb_tensor_set_ndim(&shadow->tensor, gb_tensor_ndim(in->ids.data[origin].tensor));
     shadow->origin = origin;
