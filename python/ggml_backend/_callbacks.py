@@ -464,7 +464,7 @@ def gbpy_log_line(level: int, message: Any) -> None:
         return
     try:
         _logging.active = True
-        target(_LEVELS.get(level, logging.INFO), ffi.string(message).decode("utf-8", "replace").rstrip("\n"))
+        target(_LEVELS.get(level, logging.INFO), ffi.string(message).decode("utf-8", "backslashreplace").rstrip("\n"))
     finally:
         _logging.active = False
 

@@ -34,8 +34,13 @@ def usage_id(usage: Usage) -> int:
 
 
 def text(pointer: Any) -> str:
-    """A C string, "" for NULL."""
-    return ffi.string(pointer).decode("utf-8", "replace") if pointer else ""
+    """A C string, "" for NULL. Of names, bytes that are no UTF-8 become surrogates, as in ``Tensor.name``."""
+    return ffi.string(pointer).decode("utf-8", "surrogateescape") if pointer else ""
+
+
+def message(pointer: Any) -> str:
+    """A C string that people read, "" for NULL: bytes that are no UTF-8 as ``\\xff``, so that it prints anywhere."""
+    return ffi.string(pointer).decode("utf-8", "backslashreplace") if pointer else ""
 
 
 def expect_tensor(value: object, what: str) -> None:

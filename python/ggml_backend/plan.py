@@ -16,7 +16,7 @@ from ._pictures import notebook, picture_of, plan_csv, plan_map, plan_page, plan
 from ._pictures.about import count
 from ._pictures.data import Note, size_text
 from ._sched.notes import computes, read_notes
-from .buffer import text
+from .buffer import message, text
 from .dtypes import dtype_of_id
 from .graph import Graph
 from .tensor import Tensor
@@ -255,7 +255,7 @@ def read_plan(
 def read_reasons(sched: Any, graph: Any) -> dict[Any, str]:
     """Why each tensor is where it is, by C tensor, in the graph that a C scheduler planned last."""
     tensors = [*graph.nodes[0 : graph.n_nodes], *graph.leafs[0 : graph.n_leafs]]
-    told = ((t, plain(text(lib.ggml_backend_sched_explain(sched, t)))) for t in tensors)
+    told = ((t, plain(message(lib.ggml_backend_sched_explain(sched, t)))) for t in tensors)
     return {t: words for t, words in told if words}
 
 

@@ -45,7 +45,7 @@ def array_at(pointer: Any, data: Any, pin: object, readonly: bool) -> np.ndarray
 
 def describe_at(pointer: Any) -> str:
     """``'y' float32 (16, 64)``: a C tensor, for messages."""
-    name, n = ffi.string(pointer.name).decode("utf-8", "replace"), _ndim(pointer)
+    name, n = ffi.string(pointer.name).decode("utf-8", "surrogateescape"), _ndim(pointer)
     shown = f"{dtype_of_id(pointer.type).name} {tuple(_unpack(pointer.ne, n)[::-1])}"
     return f"{name!r} {shown}" if name else shown
 

@@ -177,5 +177,5 @@ def _has_memory(x: Any) -> bool:
 
 def not_shared() -> NoReturn:
     """Raises why :func:`share` gave None."""
-    reason = plain(ffi.string(lib.ggml_last_error()).decode("utf-8", "replace"))
+    reason = plain(ffi.string(lib.ggml_last_error()).decode("utf-8", "backslashreplace"))
     raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, f"{reason}; copy=True gives the tensor memory of its own")

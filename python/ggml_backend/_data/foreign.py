@@ -136,7 +136,7 @@ def take(value: Any, what: str, *, copy: bool = False) -> tuple[Any, Any]:
 
 def refuse(status: int, value: Any) -> NoReturn:
     """Raises what C said of an array."""
-    message = plain(ffi.string(lib.ggml_last_error()).decode("utf-8", "replace"))
+    message = plain(ffi.string(lib.ggml_last_error()).decode("utf-8", "backslashreplace"))
     if status == lib.GBPY_NOT_ON_HOST:
         raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, message + host_hint(value))
     if "no elements of uint16" in message:

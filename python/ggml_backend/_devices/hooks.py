@@ -307,7 +307,7 @@ def _file_begin(handle: Any, offset: int, part: Any, to: Any) -> int:
     try:
         _settled(memory.state)
         path = os.fsdecode(ffi.string(part.path))
-        name = ffi.string(part.tensor.name).decode("utf-8", "replace")
+        name = ffi.string(part.tensor.name).decode("utf-8", "surrogateescape")
         with memory.state.told(f"while it was asked for {part.size} bytes of {path!r}"):
             wait = memory.state.device.fill_from_file(
                 memory.content, offset, path, part.at, part.size, bytes(ffi.buffer(part.digest))

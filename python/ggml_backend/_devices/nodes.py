@@ -210,7 +210,7 @@ def _shallow(pointer: Any) -> Node:
     op = pointer.op
     name = lib.ggml_op_name(op) if op == 0 else lib.ggml_op_desc(pointer)
     node.op = _string(name).decode().lower()
-    node.name = str(_string(pointer.name), "utf-8", "replace")
+    node.name = str(_string(pointer.name), "utf-8", "surrogateescape")
     node.dtype = dtype_of_id(pointer.type)
     node.shape = tuple(_unpack(pointer.ne, MAX_DIMS)[:n][::-1])
     node.strides = tuple(_unpack(pointer.nb, MAX_DIMS)[:n][::-1])

@@ -111,7 +111,7 @@ def raise_last(prefix: str = "", status: int | None = None) -> NoReturn:
         status = _last_status()
     if _outcome(status) == _INTERRUPTED:
         raise_interrupt()
-    message = _string(_last_error()).decode("utf-8", "replace")
+    message = _string(_last_error()).decode("utf-8", "backslashreplace")
     kept = take(message)
     if kept is not None:
         raise kept

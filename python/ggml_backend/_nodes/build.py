@@ -84,8 +84,8 @@ _LABELS = "abcdefgh"
 def _refuse(
     op: str, tensors: Sequence[Tensor | None], labels: Sequence[str], error: Exception | None, args: Sequence[Any] = ()
 ) -> NoReturn:
-    status, marked = lib.ggml_last_status(), ffi.string(lib.gbpy_last_reason()).decode("utf-8", "replace")
-    message = ffi.string(lib.ggml_last_error()).decode("utf-8", "replace")
+    status, marked = lib.ggml_last_status(), ffi.string(lib.gbpy_last_reason()).decode("utf-8", "backslashreplace")
+    message = ffi.string(lib.ggml_last_error()).decode("utf-8", "backslashreplace")
     if tensors:
         newest(op, tensors, labels)  # a context that cannot be built on is the better reason
     named = [(label, t) for label, t in zip(labels, tensors, strict=False) if t is not None]

@@ -115,7 +115,7 @@ def _array(entries: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
 
 
 def _text(field: Any) -> str:
-    return bytes(ffi.string(field)).decode("utf-8", "replace")
+    return bytes(ffi.string(field)).decode("utf-8", "surrogateescape")
 
 
 def _step(step: Any) -> ProfileStep:

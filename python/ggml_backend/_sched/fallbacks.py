@@ -15,7 +15,7 @@ from .._errors import PerformanceWarning, check
 from .._errors.messages import plain
 from .._ffi import ffi, lib
 from .._pictures.data import size_text
-from ..buffer import text
+from ..buffer import message, text
 
 __all__ = ["Fallback", "heavy_fallbacks", "unmarked_weights", "warn_of", "warn_of_weights"]
 
@@ -58,7 +58,9 @@ def heavy_fallbacks(sched: Any, backends: Sequence[tuple[Any, str, bool]]) -> li
         if f.is_heavy and not is_cpu:
             work = (float(f.flops), int(f.n_copies), int(f.copied_bytes))
             found.append(
-                Fallback(text(f.name), text(lib.ggml_op_name(f.op)), *work, backend, refused_by, plain(text(f.reason)))
+                Fallback(
+                    text(f.name), text(lib.ggml_op_name(f.op)), *work, backend, refused_by, plain(message(f.reason))
+                )
             )
     return found
 

@@ -190,7 +190,7 @@ class RankDevice(Measured, Device):
         if self._is_cpu:
             core = self.conductor.cpu._live()
             found = lib.ggml_backend_unsupported_reason(core.ptr, pointer)
-            return ffi.string(found).decode("utf-8", "replace") if found else None
+            return ffi.string(found).decode("utf-8", "backslashreplace") if found else None
         question = pack([pointer], ffi.NULL)
         answer = self._answers.get(question)
         if answer is None:

@@ -107,7 +107,7 @@ def expect_supported(backend: Any, graph: Graph) -> list[Any]:
         reason = lib.ggml_backend_unsupported_reason(backend, node)
         if reason:
             name = ffi.string(lib.ggml_op_desc(node)).decode()
-            raise UnsupportedError(f"{name}: {ffi.string(reason).decode('utf-8', 'replace')}")
+            raise UnsupportedError(f"{name}: {ffi.string(reason).decode('utf-8', 'backslashreplace')}")
     return found
 
 

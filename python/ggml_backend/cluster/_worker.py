@@ -542,7 +542,7 @@ class Worker:
         reason = "no node"
         if graph.ptr.n_nodes == 1:
             found = lib.ggml_backend_unsupported_reason(core.ptr, graph.nodes[0])
-            reason = ffi.string(found).decode("utf-8", "replace") if found else ""
+            reason = ffi.string(found).decode("utf-8", "backslashreplace") if found else ""
         self._answer(question, m.text_bytes(reason))
 
     def _work(self, command: Command) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import ggml_backend as gb
@@ -109,6 +109,7 @@ def harmless() -> list[Page]:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.lists(anything, min_size=4, max_size=4))
+@example(names=["a", "\udcff", "b\udcff\udc80", "\udc80"])  # bytes of a file that are no UTF-8
 def test_no_element_is_added(harmless: list[Page], names: list[str]) -> None:
     """A parser finds the same elements with the same attributes whatever the names are, and the names as text."""
     shown = Shown(names)

@@ -629,3 +629,23 @@ def test_beside_nothing_there_is_no_ratio(recorded, cpu):
         pass
     for change in (nothing.compare(recorded), recorded.compare(nothing)):
         assert "ratio" not in str(change).splitlines()[0]
+
+
+def test_names_are_the_tensors_own(cpu):
+    """In plans, traces and profiles: also bytes that are no UTF-8, which are surrogates in Python."""
+    name = "a\udcff\udc80"
+    with gb.Context() as ctx, gb.Scheduler([cpu]) as sched:
+        y = gb.relu(ctx.tensor((4,), name="x")).named(name)
+        graph = ctx.graph(y)
+        plan = sched.prepare(graph)
+        graph["x"].set(1.0)
+        with sched.profile() as profile, sched.trace() as trace:
+            sched.compute(graph)
+        assert y.name == name
+        assert [b.name for a in plan.arenas for b in a.blocks] == [name]
+        assert [list(s.nodes) for s in plan.splits] == [[name]]
+        assert [s.names for s in profile.steps] == [(name,)]
+        assert "a\\xff\\x80" in plan.to_html() and trace.to_svg().encode()
+        with pytest.raises(gb.GgmlError) as caught:
+            gb.mul_mat(y, ctx.tensor((3,)))
+        assert str(caught.value).encode()  # prints anywhere
