@@ -147,7 +147,7 @@ class Plan(Local):
         self._scheduler = scheduler
         self._graph = graph
         self._known: dict[int, Note] | None = None
-        self._reasons: dict[Any, str] = {}  # by C tensor, for when the scheduler is closed
+        self._reasons: dict[Any, str] = {}  # by C tensor, in C's words, for when the scheduler is closed
         self.arenas: tuple[ArenaPlan, ...] = arenas
         self.splits: tuple[SplitInfo, ...] = splits
         self.copies: tuple[CopyInfo, ...] = copies
@@ -175,7 +175,7 @@ class Plan(Local):
             known = self._reasons.get(tensor._live())
             if known is None:
                 raise
-            return known
+            return plain(known)
 
     def to_csv(self, path: str | PathLike[str] | None = None) -> str:
         """The blocks of all arenas: id,lower,upper,size,offset,name,op,backend,arena,root. Returned, and written if
@@ -253,10 +253,12 @@ def read_plan(
 
 
 def read_reasons(sched: Any, graph: Any) -> dict[Any, str]:
-    """Why each tensor is where it is, by C tensor, in the graph that a C scheduler planned last."""
+    """Why each tensor is where it is, by C tensor, in the graph that a C scheduler planned last: in C's words, which
+    many tensors share, for :func:`plain` to translate when somebody asks."""
     tensors = [*graph.nodes[0 : graph.n_nodes], *graph.leafs[0 : graph.n_leafs]]
-    told = ((t, plain(message(lib.ggml_backend_sched_explain(sched, t)))) for t in tensors)
-    return {t: words for t, words in told if words}
+    shared: dict[str, str] = {}
+    told = ((t, message(lib.ggml_backend_sched_explain(sched, t))) for t in tensors)
+    return {t: shared.setdefault(words, words) for t, words in told if words}
 
 
 def _places(graph: Any, splits: Sequence[SplitInfo]) -> dict[Any, tuple[int, int]]:
