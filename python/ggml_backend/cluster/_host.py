@@ -405,8 +405,8 @@ class Conductor:
             if number in self.answers:
                 self.answers[number] = body
         elif kind == Kind.BEAT:
-            waits_for, ns = m.BEAT_BODY.unpack(body)
-            self._waits(peer, waits_for, ns / 1e9)
+            other, sends, ns = m.BEAT_BODY.unpack(body)
+            self._waits(peer, other, bool(sends), ns / 1e9)
 
     def _failed(self, peer: Peer, number: int, body: memoryview) -> None:
         status, rank, at, command = m.LOSS.unpack_from(body)
@@ -418,10 +418,15 @@ class Conductor:
         if found is not None and found.loss is None and (number, command) > found.told:
             found.loss = Loss((number, command), status, rank, text)
 
-    def _waits(self, peer: Peer, other: int, seconds: float) -> None:
-        """A rank says that it waits for data. If the other one has long sent all that it was told to, these are
-        lost."""
+    def _waits(self, peer: Peer, other: int, sends: bool, seconds: float) -> None:
+        """A rank says that it waits for data. If the other one has long sent all that it was told to, these are lost;
+        and what it sends to one that has asked for it is, if that has long not got it."""
         now = time.monotonic()
+        if sends:
+            target = self.peers.get(other)
+            if target is not None and seconds > self.options.deadline:
+                self.lose(target, f"it has not received within {seconds:.1f} s what {peer.who} sends it")
+            return
         if other == 0:  # which has sent data before it has asked anybody to take them
             if self.transport.is_sending(peer.number):
                 peer.owes_since = now

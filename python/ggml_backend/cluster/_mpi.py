@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from .._errors import DeviceError, DeviceLostError, StateError, UnsupportedError
-from ._transport import Letter, Transport
+from ._transport import Letter, Loan, Transport
 from ._worker import Worker
 
 __all__ = ["MpiTransport", "connect", "dismiss", "serve"]
@@ -307,6 +307,35 @@ class MpiTransport(Transport):
             if len(self._sends) > _UNTIDY:
                 self._tidy()
 
+    def lend(self, peer: int, tag: int, data: memoryview, keep: object) -> Loan:
+        if self.closed:
+            raise StateError("the transport is closed")
+        loan = Loan(peer, data, keep)
+        if peer in self._lost:
+            loan.end()
+            return loan
+        with self.lock:
+            try:
+                loan.request = self._comm.Isend([data, len(data), self._MPI.BYTE], dest=peer, tag=tag)
+            except self.Error as error:
+                self._failed(error, peer)
+                loan.end()
+            else:
+                self._sends.append([loan.request, loan])
+        return loan
+
+    def is_over(self, loan: Loan) -> bool:
+        if not loan.is_over:
+            with self.lock:
+                try:
+                    over = loan.request.Test()
+                except self.Error as error:
+                    self._failed(error, -1)
+                    over = True
+            if over:
+                loan.end()
+        return loan.is_over
+
     def _copied(self, data: Any, nbytes: int) -> bytes | bytearray:
         """Bytes to be sent, in memory that stays until they are. Large pieces are used again: new ones cost as much as
         the copy."""
@@ -322,11 +351,12 @@ class MpiTransport(Transport):
         memoryview(kept)[:nbytes] = data
         return kept
 
-    def _give_back(self, kept: bytes | bytearray) -> None:
-        size = len(kept)
-        if isinstance(kept, bytearray) and self._free_bytes + size <= _MOST_FREE:
-            self._free.setdefault(size, []).append(kept)
-            self._free_bytes += size
+    def _give_back(self, kept: bytes | bytearray | Loan) -> None:
+        if isinstance(kept, Loan):
+            kept.end()
+        elif isinstance(kept, bytearray) and self._free_bytes + len(kept) <= _MOST_FREE:
+            self._free.setdefault(len(kept), []).append(kept)
+            self._free_bytes += len(kept)
 
     def _tidy(self) -> None:
         """Forgets what has been sent."""

@@ -143,6 +143,23 @@ def test_a_rank_dies_at_any_step_of_a_run(at):
     fine(run(3, "dies", str(at), ft=True))
 
 
+@pytest.mark.parametrize("link", ["", "self,tcp"])
+def test_large_activations_are_sent_from_where_they_are(link, monkeypatch):
+    if link:
+        monkeypatch.setenv("OMPI_MCA_btl", link)
+    lent = sorted(int(line.split()[1]) for line in run(3, "large").stdout.splitlines() if line.startswith("lent"))
+    assert lent[0] == 0 and lent[1] > 0, lent  # not by rank 0
+
+
+@ulfm
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize("link", ["", "self,tcp"])
+def test_a_rank_is_lost_while_large_activations_are_on_their_way(how, link, monkeypatch):
+    if link:
+        monkeypatch.setenv("OMPI_MCA_btl", link)
+    fine(run(3, "lost_large", how, str(time.time_ns() % 60), ft=True))
+
+
 @ulfm
 def test_a_text_survives_the_loss_of_a_rank(tmp_path):
     sys.path.insert(0, str(in_tree("tests/python/docs")))

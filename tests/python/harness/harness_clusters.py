@@ -37,12 +37,13 @@ from typing import Any
 import numpy as np
 
 import ggml_backend as gb
-from ggml_backend.cluster import LocalNetwork, simulated
+from ggml_backend.cluster import LocalNetwork, _worker, simulated
 from harness_interleave import Places, after_calls, interrupted
 from harness_interrupts import Timer
 from harness_world import PATIENCE, Wrong, in_thread, model_file, must, report, shuffled, supervise, valid, watched
 
 SMALL, LARGE = 16, 4096  # elements; bytes of the second go as data of their own
+_worker._LEND = 1024  # bytes: what is LARGE may be sent from where it is
 Act = Callable[["ClusterWorld"], Any]
 
 
