@@ -224,6 +224,8 @@ class Conductor:
         if not all(type(other.get(key)) is int for key in ("pid", "cores", "memory")):
             raise m.MessageError(f"rank {peer.number} ({host}) does not say what pid, cores and memory it has")
         peer.facts = other
+        if host == self.facts["host"]:
+            self.transport.processes[peer.number] = other["pid"]
 
     def cpu_like(self, peer: Peer) -> Backend | None:
         """A CPU here that plans as that of a rank does; None: that has another processor."""
@@ -446,8 +448,7 @@ class Conductor:
                 peer.lost = f"{peer.who} is lost: {why}"
             if peer.announced:
                 return
-            same = str(peer.facts.get("host", "")) == self.facts["host"]
-            self.transport.gave_up(peer.number, int(peer.facts.get("pid", 0)) if same else 0)
+            self.transport.gave_up(peer.number, self.transport.processes.get(peer.number, 0))
             for arrival in list(peer.arrivals.values()):
                 arrival.target = None
             peer.out, peer.count, peer.outbox = b"", 0, ()

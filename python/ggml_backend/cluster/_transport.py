@@ -79,6 +79,7 @@ class Transport:
     rank: int
     size: int
     name: str  #: what it goes over, for messages
+    processes: dict[int, int]  #: of rank 0: the processes of the ranks on this host
     crowded: bool = False  #: there are more ranks on this host than cores, so who works keeps another one from it
 
     def send(self, peer: int, tag: int, data: Any) -> None:
@@ -299,6 +300,7 @@ class LocalTransport(Transport):
         self.size: int = network.size
         self.name: str = "one process"
         self.crowded: bool = True
+        self.processes: dict[int, int] = {}
         self.closed: bool = False
         self._nap = 0.01 if rank else 0.002  # several threads of rank 0 may wait, and one of them hears the bell
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from .._core.handles import address
 from .._devices import registry
-from .._errors import AllocationError, GgmlError, InvalidArgumentError, StateError, check
+from .._errors import AllocationError, DeviceLostError, GgmlError, InvalidArgumentError, StateError, check
 from .._ffi import ffi, lib
 from .._sched.costs import processor_model
 from ..backend import Backend, backends
@@ -318,7 +318,8 @@ class Worker:
         if isinstance(error, _Failure):
             return error.again()
         status, text = _told(error)
-        return _Failure(status, -1, f"{self.me}: {text}")
+        rank = error.rank if isinstance(error, DeviceLostError) else -1
+        return _Failure(status, rank, f"{self.me}: {text}")
 
     def _fail(self, queue: int, error: Exception) -> None:
         """The first failure of a queue counts, until rank 0 has heard of it. What is of none, a message that cannot be

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import signal
@@ -18,6 +19,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 import ggml_backend as gb
+from ggml_backend.cluster import _mpi
 from ranks import alone, compute_on, placed
 
 
@@ -82,6 +84,7 @@ def weights(path: str, *other: str) -> None:
 
 def lost(how: str) -> None:
     """A rank is killed or stopped in the middle of runs; the others go on."""
+    _mpi.rank()  # MPI begins, which may take longer than the deadline
     with gb.cluster(deadline=3 if how == "SIGSTOP" else 60, threads=1) as cluster:
         with placed("embed", cluster.backends()) as (model, sched):
             model.run(sched, 0)
@@ -160,15 +163,13 @@ class Large:
 
 def large() -> None:
     """Large activations are sent from where they are, and right, one run at a time and many."""
-    from ggml_backend.cluster._mpi import MpiTransport
+    lent, real = [], _mpi.MpiTransport.lend
 
-    lent, real = [], MpiTransport.lend
-
-    def lend(self: MpiTransport, peer: int, tag: int, data: memoryview, keep: object) -> object:
+    def lend(self: _mpi.MpiTransport, peer: int, tag: int, data: memoryview, keep: object) -> object:
         lent.append(len(data))
         return real(self, peer, tag, data, keep)
 
-    MpiTransport.lend = lend  # type: ignore[method-assign]
+    _mpi.MpiTransport.lend = lend  # type: ignore[method-assign]
     atexit.register(lambda: print(f"lent {len(lent)} times", flush=True))
     with gb.cluster(deadline=60, threads=1) as cluster:
         for copies in (1, 4):
@@ -182,6 +183,7 @@ def large() -> None:
 
 def lost_large(how: str, ms: str) -> None:
     """Rank 2 is killed or stopped while large activations go to and fro; rank 1 goes on."""
+    _mpi.rank()  # MPI begins, which may take longer than the deadline
     with gb.cluster(deadline=3, threads=1) as cluster:
         work, pid = Large(cluster.backends(), 2), cluster.ranks[2].pid
         work.expect(work.start(0), 0)
@@ -195,6 +197,36 @@ def lost_large(how: str, ms: str) -> None:
         except gb.DeviceLostError as error:
             assert error.rank == 2, error
         assert [b.name for b in cluster.backends()] == ["MPI1:CPU"], [r.lost for r in cluster.ranks]
+        compute_on(cluster.backends()[0])
+
+
+def silent(who: str, ms: str, how: str = "SIGSTOP") -> None:
+    """Rank 1 is killed or stopped in the middle of a long message to rank 0 or 2; these go on."""
+    _mpi.rank()
+    _mpi._SLOWEST = 1e9
+    with gb.cluster(deadline=4, threads=1) as cluster, gb.Context() as c1, gb.Context() as c2:
+        one, two = cluster.backends()
+        a, b = c1.tensor((1 << 27,), name="a"), c2.tensor((1 << 27,), name="b")
+        c1.allocate(one), c2.allocate(two)
+        for memory in (a, b):
+            memory.buffer.clear()
+        one.synchronize(), two.synchronize()
+        threading.Timer(float(ms) / 1e3, os.kill, (cluster.ranks[1].pid, getattr(signal, how))).start()
+        begin = time.monotonic()
+        try:
+            while time.monotonic() < begin + 20:
+                if who == "0":
+                    a.numpy(copy=True)
+                else:
+                    b.copy_from(a)
+                    two.synchronize()
+            raise AssertionError("nobody noticed")
+        except gb.DeviceLostError as error:
+            assert error.rank == 1, error
+        print(f"noticed after {time.monotonic() - begin:.1f} s", flush=True)
+        assert [b.name for b in cluster.backends()] == ["MPI2:CPU"], [r.lost for r in cluster.ranks]
+        with contextlib.suppress(gb.DeviceLostError):
+            two.synchronize()
         compute_on(cluster.backends()[0])
 
 
@@ -237,7 +269,7 @@ def does_not_come() -> None:
 
 def never_begins(how: str) -> None:
     """Rank 1 does not even initialize MPI, for which the others wait."""
-    if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    if "1" in (os.environ.get("OMPI_COMM_WORLD_RANK"), os.environ.get("PMI_RANK")):
         if how == "sleeps":
             time.sleep(300)
         return

@@ -43,7 +43,6 @@ from harness_interrupts import Timer
 from harness_world import PATIENCE, Wrong, in_thread, model_file, must, report, shuffled, supervise, valid, watched
 
 SMALL, LARGE = 16, 4096  # elements; bytes of the second go as data of their own
-_worker._LEND = 1024  # bytes: what is LARGE may be sent from where it is
 Act = Callable[["ClusterWorld"], Any]
 
 
@@ -450,6 +449,7 @@ MODES = {"interrupts": interrupts, "timer": by_timer, "handlers": handlers, "thr
 
 
 def work(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
+    _worker._LEND = 1024  # bytes: what is LARGE may be sent from where it is
     try:
         return MODES[options.mode](seconds, seed, options)
     finally:
