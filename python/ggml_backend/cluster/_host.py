@@ -224,6 +224,8 @@ class Conductor:
         if not all(type(other.get(key)) is int for key in ("pid", "cores", "memory")):
             raise m.MessageError(f"rank {peer.number} ({host}) does not say what pid, cores and memory it has")
         peer.facts = other
+        if host == self.facts["host"]:
+            self.transport.processes[peer.number] = other["pid"]
 
     def cpu_like(self, peer: Peer) -> Backend | None:
         """A CPU here that plans as that of a rank does; None: that has another processor."""
@@ -405,8 +407,8 @@ class Conductor:
             if number in self.answers:
                 self.answers[number] = body
         elif kind == Kind.BEAT:
-            waits_for, ns = m.BEAT_BODY.unpack(body)
-            self._waits(peer, waits_for, ns / 1e9)
+            other, sends, ns = m.BEAT_BODY.unpack(body)
+            self._waits(peer, other, bool(sends), ns / 1e9)
 
     def _failed(self, peer: Peer, number: int, body: memoryview) -> None:
         status, rank, at, command = m.LOSS.unpack_from(body)
@@ -418,10 +420,15 @@ class Conductor:
         if found is not None and found.loss is None and (number, command) > found.told:
             found.loss = Loss((number, command), status, rank, text)
 
-    def _waits(self, peer: Peer, other: int, seconds: float) -> None:
-        """A rank says that it waits for data. If the other one has long sent all that it was told to, these are
-        lost."""
+    def _waits(self, peer: Peer, other: int, sends: bool, seconds: float) -> None:
+        """A rank says that it waits for data. If the other one has long sent all that it was told to, these are lost;
+        and what it sends to one that has asked for it is, if that has long not got it."""
         now = time.monotonic()
+        if sends:
+            target = self.peers.get(other)
+            if target is not None and seconds > self.options.deadline:
+                self.lose(target, f"it has not received within {seconds:.1f} s what {peer.who} sends it")
+            return
         if other == 0:  # which has sent data before it has asked anybody to take them
             if self.transport.is_sending(peer.number):
                 peer.owes_since = now
@@ -441,8 +448,7 @@ class Conductor:
                 peer.lost = f"{peer.who} is lost: {why}"
             if peer.announced:
                 return
-            same = str(peer.facts.get("host", "")) == self.facts["host"]
-            self.transport.gave_up(peer.number, int(peer.facts.get("pid", 0)) if same else 0)
+            self.transport.gave_up(peer.number, self.transport.processes.get(peer.number, 0))
             for arrival in list(peer.arrivals.values()):
                 arrival.target = None
             peer.out, peer.count, peer.outbox = b"", 0, ()

@@ -114,10 +114,11 @@ def expect_supported(backend: Any, graph: Graph) -> list[Any]:
 class Compiled:
     """A graph that a device of this rank has prepared."""
 
-    __slots__ = ("_backend", "_graph", "_plan", "_ptr", "queue")
+    __slots__ = ("_backend", "_graph", "_plan", "_ptr", "_written", "queue")
 
     def __init__(self, backend: Backend, queue: int, graph: Graph) -> None:
         self._backend, self._graph = backend, graph
+        self._written: list[tuple[int, int]] | None = None
         self.queue = queue  # the number of the device
         core = backend._live()
         self._ptr = core.ptr
@@ -134,6 +135,16 @@ class Compiled:
             if not lib.ggml_backend_graph_compute(self._ptr, graph.ptr):
                 check(lib.ggml_last_status() or lib.GGML_STATUS_FAILED)
         check(lib.ggml_backend_synchronize(self._ptr))
+
+    @property
+    def written(self) -> list[tuple[int, int]]:
+        """Between which addresses a run changes something: results of nodes, and nothing else."""
+        if self._written is None:
+            graph = self._graph
+            nodes = (graph.nodes[i] for i in range(graph.ptr.n_nodes))
+            found = ((address(node.data), lib.ggml_nbytes(node)) for node in nodes if node.data)
+            self._written = [(at, at + nbytes) for at, nbytes in found if nbytes]
+        return self._written
 
     def close(self) -> None:
         plan, self._plan = self._plan, None

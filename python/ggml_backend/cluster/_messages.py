@@ -4,7 +4,8 @@ Messages travel on three *channels*. ``HELLO`` is text (JSON), so that ranks of 
 tell what differs; it comes once, in each direction. ``CONTROL`` carries what rank 0 wants and what the others answer.
 ``DATA`` carries bytes of tensors and nothing else, so a copy between two ranks is one message of exactly its bytes.
 ``POISON`` stands in the place of data that a rank has not got, because it failed before: i32 status, i32 the rank whose
-loss is the reason (-1: none), text.
+loss is the reason (-1: none), text. ``ASKED`` is an empty message to the rank that data are to come from: its sender
+waits for them, and does nothing else until they are there.
 
 Between two ranks data come in the order in which they were asked for. Which transfer they are of stands beside the
 channel (`tag_of`): the lowest bits of its number, which ``TAKE`` and ``GIVE`` have, too. So data that nobody asks for
@@ -36,13 +37,15 @@ from typing import Any, NamedTuple
 
 from .._errors import DeviceError
 
-__all__ = ["CONTROL", "DATA", "HELLO", "NO_QUEUE", "POISON", "Command", "Kind", "Message", "MessageError", "What"]
+__all__ = [
+    "ASKED", "CONTROL", "DATA", "HELLO", "NO_QUEUE", "POISON", "Command", "Kind", "Message", "MessageError", "What",
+]  # fmt: skip
 
-HELLO, CONTROL, DATA, POISON = 1, 2, 3, 4  # channels
+HELLO, CONTROL, DATA, POISON, ASKED = 1, 2, 3, 4, 5  # channels
 N_CHANNELS, N_MARKS = 8, 4096  # together what a tag of MPI holds everywhere
 
 MAGIC = b"gbCl"
-PROTOCOL = 3
+PROTOCOL = 4
 NO_QUEUE = 0xFFFFFFFF
 MAX_CONTROL = 64 << 20  #: bytes of one control message
 MAX_COMMAND = MAX_CONTROL - (1 << 16)  #: bytes behind the fields of one command
@@ -67,7 +70,8 @@ class Kind:
     # to rank 0
     DONE = 16  # all messages up to that number are done
     FAILED = 17  # of that message: i32 status, i32 lost rank (-1: none), u32 queue, u32 number of the command, text
-    BEAT = 18  # alive, at work on that message: i32 the rank it waits for (-1: none), u64 ns for how long
+    BEAT = 18  # alive, at work on that message: i32 the rank it waits for (-1: none), u8 1: which waits for what it
+    # sends to that, 0: for data of that, u64 ns for how long
     ANSWER = 19  # to a question of that number: what the command says
     PONG = 20  # u64 ns on the clock of the rank
 
@@ -119,7 +123,7 @@ _NOTHING = memoryview(b"")
 _HAS_MORE = frozenset((What.OPEN, What.PUT, What.GRAPH, What.ASK, What.FILE, What.WORK))
 _KINDS = frozenset(v for k, v in vars(Kind).items() if k.isupper())
 ANSWER_STATUS = struct.Struct("<i")
-BEAT_BODY = struct.Struct("<iQ")
+BEAT_BODY = struct.Struct("<iBQ")
 CLOCK = struct.Struct("<Q")
 OPENED = struct.Struct("<BQQ")
 LOSS = struct.Struct("<iiII")
@@ -135,11 +139,12 @@ class Message(NamedTuple):
 
 
 class Command(NamedTuple):
-    """One command of a message: what is to be done, its fields, and the bytes behind them."""
+    """One command of a message: what is to be done, its fields, and the bytes behind them. ``end``: where it ends."""
 
     what: int
     fields: tuple[Any, ...]
     more: memoryview
+    end: int
 
 
 def message(kind: int, number: int, body: bytes | bytearray | memoryview = b"") -> bytes:
@@ -179,9 +184,8 @@ def take(queue: int, rank: int, transfer: int, memory: int, offset: int, nbytes:
     return _GIVE_OR_TAKE.pack(What.TAKE, _LENGTH, queue, rank, transfer, memory, offset, nbytes)
 
 
-def commands_of(body: memoryview) -> Iterator[Command]:
-    """The commands of a message. MessageError as soon as one is malformed."""
-    at = 0
+def commands_of(body: memoryview, at: int = 0) -> Iterator[Command]:
+    """The commands of a message, from the one that begins at ``at``. MessageError as soon as one is malformed."""
     while at < len(body):
         if len(body) - at < _COMMAND.size:
             raise MessageError(f"{len(body) - at} bytes at the end of a message are no command")
@@ -193,7 +197,7 @@ def commands_of(body: memoryview) -> Iterator[Command]:
         if length > len(body) - at or length < fields.size or (length > fields.size and what not in _HAS_MORE):
             raise MessageError(f"command {what} says that it has {length} bytes, of {len(body) - at}")
         more = _NOTHING if length == fields.size else body[at + fields.size : at + length]
-        yield Command(what, fields.unpack_from(body, at), more)
+        yield Command(what, fields.unpack_from(body, at), more, at + length)
         at += length
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -23,7 +24,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from .._errors import DeviceError, DeviceLostError, StateError, UnsupportedError
-from ._transport import Letter, Transport
+from ._transport import Letter, Loan, Transport
 from ._worker import Worker
 
 __all__ = ["MpiTransport", "connect", "dismiss", "serve"]
@@ -33,6 +34,8 @@ _SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE")
 
 _SPIN, _YIELD, _LONGEST = 50e-6, 1e-3, 2e-3  # seconds
 _SMALL, _MOST_FREE = 4096, 64 << 20  # bytes
+_SLOWEST = 1e6  # bytes a second: what comes more slowly than that, beyond the deadline, has stopped
+_LOOK = 0.01  # seconds between two looks whether the sender of a long message is alive
 _UNTIDY = 4  # messages after which a sender looks which were sent; whoever polls does anyway
 _TOLERANT = "OMPI_MCA_mpi_ft_enable"  # what mpiexec --with-ft ulfm sets
 _MEETING = 21  # a tag on COMM_WORLD
@@ -166,6 +169,10 @@ def _library(MPI: Any) -> str:
     return str(MPI.Get_library_version()).splitlines()[0].strip(" ,\0")[:80]
 
 
+class Unusable(BaseException):
+    """A rank cannot go on."""
+
+
 class _Matched(Letter):
     """A message that MPI has matched, and not received yet."""
 
@@ -182,18 +189,32 @@ class _Matched(Letter):
         return data
 
     def take_into(self, target: memoryview) -> None:
-        owner = self._owner
+        owner, request = self._owner, None
         with owner.lock:
             try:
-                owner.receive(self._message, target)
+                if self.nbytes <= _SMALL:
+                    owner.receive(self._message, target)
+                else:
+                    request = owner.begin(self._message, target)
             except owner.Error as error:
-                raise DeviceError(f"MPI: a message of rank {self.peer} cannot be received: {error}") from None
+                raise owner.broken_off(error, self.peer) from None
+        if request is None:
+            return
+        try:
+            owner.finish_receiving(request, self.peer, self.nbytes)
+        except DeviceLostError as error:
+            if request:  # MPI may still put something there, so the memory is not this rank's any more
+                raise Unusable(f"rank {self.peer}: {error}") from None
+            raise
 
 
 class _Waiting(Letter):
-    """A message that MPI has, and rank 0 has not received yet. Received once, however often it is asked for."""
+    """A message that MPI has, and rank 0 has not received yet. Received once, however often it is asked for.
 
-    __slots__ = ("_data", "_owner", "_status", "_tag")
+    What is long comes into memory that stays, and is copied: who waits for it may be interrupted, and the sender may
+    die or stop in the middle, and MPI has the memory until all has come, which may be never."""
+
+    __slots__ = ("_data", "_owner", "_requests", "_status", "_tag")
 
     def __init__(self, owner: MpiTransport, peer: int, tag: int, nbytes: int, status: Any) -> None:
         super().__init__(peer, tag, nbytes)
@@ -201,18 +222,38 @@ class _Waiting(Letter):
         self._tag = tag
         self._status = status  # of no message, until this one is received
         self._data: memoryview | None = None
+        self._requests: list[Any] = []
 
     def take(self) -> memoryview:
+        if self.nbytes > _SMALL:
+            return self._kept()
         if self._data is None:
             self._data = memoryview(bytearray(self.nbytes))
         self.take_into(self._data)
         return self._data
 
     def take_into(self, target: memoryview) -> None:
+        if self.nbytes > _SMALL:
+            target[:] = self._kept()
+            return
         owner = self._owner
         with owner.lock:
             if self._status.source != self.peer:
-                owner.receive_from(self.peer, self._tag, target, self._status)
+                owner.receive_now(self.peer, self._tag, target, self._status)
+
+    def _kept(self) -> memoryview:
+        owner = self._owner
+        with owner.lock:
+            if self._data is None:
+                self._data = memoryview(bytearray(self.nbytes))
+            if not self._requests:
+                owner.begin_receiving(self.peer, self._tag, self._data, self._requests)
+            try:
+                owner.finish_receiving(self._requests[0], self.peer, self.nbytes)
+            except DeviceLostError:
+                owner.keep(self)
+                raise
+        return self._data
 
 
 class MpiTransport(Transport):
@@ -227,6 +268,9 @@ class MpiTransport(Transport):
         self.name = _library(MPI)
         self.ranks_of_host = 1
         self._sends: deque[list[Any]] = deque()  # requests, with what they send
+        self.processes: dict[int, int] = {}
+        self._deadline = 30.0
+        self._kept: list[Letter] = []  # whose memory MPI has for ever
         self._unknown: list[Any] = []  # what is sent, perhaps, by a request that an interrupt has lost
         self._waiting: _Waiting | None = None
         self._free: dict[int, list[bytearray]] = {}  # by size
@@ -244,6 +288,7 @@ class MpiTransport(Transport):
 
     def meet(self, deadline: float) -> None:
         """Waits until all ranks are here; the communicator of our own is made by all of them together."""
+        self._deadline = deadline
         world, others = self._MPI.COMM_WORLD, range(1, self.size)
         from_whom = others if self.rank == 0 else [0]
         words = [bytearray(1) for _ in from_whom]
@@ -283,11 +328,63 @@ class MpiTransport(Transport):
     def receive(self, message: Any, target: memoryview) -> None:
         message.Recv([target, len(target), self._MPI.BYTE])
 
-    def receive_from(self, peer: int, tag: int, target: memoryview, status: Any) -> None:
+    def keep(self, letter: Letter) -> None:
+        self._kept.append(letter)
+
+    def begin(self, message: Any, target: memoryview) -> Any:
+        return message.Irecv([target, len(target), self._MPI.BYTE])
+
+    def receive_now(self, peer: int, tag: int, target: memoryview, status: Any) -> None:
+        """Of rank 0, which sees in the status that it was done, whatever comes between."""
         try:
             self._comm.Recv([target, len(target), self._MPI.BYTE], peer, tag, status)
         except self.Error as error:
-            raise DeviceError(f"MPI: a message of rank {peer} cannot be received: {error}") from None
+            raise self.broken_off(error, peer) from None
+
+    def begin_receiving(self, peer: int, tag: int, target: memoryview, requests: list[Any]) -> None:
+        """Adds the request to a list, in one call of C: an interrupt comes before or after it."""
+        asked = ([target, len(target), self._MPI.BYTE], peer, tag)
+        try:
+            requests.extend(itertools.starmap(self._comm.Irecv, [asked]))
+        except self.Error as error:
+            raise self.broken_off(error, peer) from None
+
+    def finish_receiving(self, request: Any, peer: int, nbytes: int) -> None:
+        """Until all bytes have come. MPI would wait for ever for a sender that stops in the middle, or dies there."""
+        since = looked = 0.0
+        while True:
+            with self.lock:
+                try:
+                    if request.Test():
+                        return
+                except self.Error as error:
+                    raise self.broken_off(error, peer) from None
+                now = time.monotonic()
+                since = since or now
+                if now - looked > _LOOK:
+                    looked = now
+                    self._look_for_failures()
+                if peer in self._lost:
+                    raise DeviceLostError(self._lost[peer], peer)
+            if now - since > self._deadline + nbytes / _SLOWEST:
+                raise DeviceLostError(f"it has stopped within a message of {nbytes} bytes", peer)
+            if now - since > _YIELD:
+                time.sleep(1e-4)
+            elif now - since > _SPIN:
+                os.sched_yield()
+
+    def _look_for_failures(self) -> None:
+        try:
+            self._comm.Iprobe(self._MPI.ANY_SOURCE, self._MPI.ANY_TAG)
+        except self.Error as error:
+            self._failed(error, -1)
+
+    def broken_off(self, error: Any, peer: int) -> DeviceError:
+        """The exception of a message of which nobody knows how much has come."""
+        if error.Get_error_class() not in self._failures:
+            return DeviceError(f"MPI: a message of rank {peer} cannot be received: {error}")
+        self._failed(error, peer)
+        return DeviceLostError(self._lost[peer], peer)
 
     def send(self, peer: int, tag: int, data: Any) -> None:
         if self.closed:
@@ -307,6 +404,35 @@ class MpiTransport(Transport):
             if len(self._sends) > _UNTIDY:
                 self._tidy()
 
+    def lend(self, peer: int, tag: int, data: memoryview, keep: object) -> Loan:
+        if self.closed:
+            raise StateError("the transport is closed")
+        loan = Loan(peer, data, keep)
+        if peer in self._lost:
+            loan.end()
+            return loan
+        with self.lock:
+            try:
+                loan.request = self._comm.Isend([data, len(data), self._MPI.BYTE], dest=peer, tag=tag)
+            except self.Error as error:
+                self._failed(error, peer)
+                loan.end()
+            else:
+                self._sends.append([loan.request, loan])
+        return loan
+
+    def is_over(self, loan: Loan) -> bool:
+        if not loan.is_over:
+            with self.lock:
+                try:
+                    over = loan.request.Test()
+                except self.Error as error:
+                    self._failed(error, -1)
+                    over = True
+            if over:
+                loan.end()
+        return loan.is_over
+
     def _copied(self, data: Any, nbytes: int) -> bytes | bytearray:
         """Bytes to be sent, in memory that stays until they are. Large pieces are used again: new ones cost as much as
         the copy."""
@@ -322,11 +448,12 @@ class MpiTransport(Transport):
         memoryview(kept)[:nbytes] = data
         return kept
 
-    def _give_back(self, kept: bytes | bytearray) -> None:
-        size = len(kept)
-        if isinstance(kept, bytearray) and self._free_bytes + size <= _MOST_FREE:
-            self._free.setdefault(size, []).append(kept)
-            self._free_bytes += size
+    def _give_back(self, kept: bytes | bytearray | Loan) -> None:
+        if isinstance(kept, Loan):
+            kept.end()
+        elif isinstance(kept, bytearray) and self._free_bytes + len(kept) <= _MOST_FREE:
+            self._free.setdefault(len(kept), []).append(kept)
+            self._free_bytes += len(kept)
 
     def _tidy(self) -> None:
         """Forgets what has been sent."""

@@ -19,7 +19,7 @@ from typing import Any
 from .._errors import InvalidArgumentError, StateError
 from ._messages import N_CHANNELS
 
-__all__ = ["Killed", "Letter", "LocalNetwork", "Transport"]
+__all__ = ["Killed", "Letter", "Loan", "LocalNetwork", "Transport"]
 
 
 class Letter:
@@ -47,6 +47,27 @@ class Letter:
         target[:] = self.take()
 
 
+class Loan:
+    """Memory from which bytes are being sent. ``keep``: what holds it, until it ``is_over``."""
+
+    __slots__ = ("data", "is_over", "keep", "peer", "request")
+    data: memoryview
+    is_over: bool
+    keep: object
+    peer: int
+    request: Any  # what the transport knows of it
+
+    def __init__(self, peer: int, data: memoryview, keep: object) -> None:
+        self.peer = peer
+        self.data = data
+        self.keep = keep
+        self.is_over = False
+        self.request = None
+
+    def end(self) -> None:
+        self.is_over, self.keep = True, None
+
+
 class Transport:
     """One rank's way to the others. Used by one thread at a time, but for :meth:`pulse`.
 
@@ -58,12 +79,22 @@ class Transport:
     rank: int
     size: int
     name: str  #: what it goes over, for messages
+    processes: dict[int, int]  #: of rank 0: the processes of the ranks on this host
     crowded: bool = False  #: there are more ranks on this host than cores, so who works keeps another one from it
 
     def send(self, peer: int, tag: int, data: Any) -> None:
         """Sends bytes, which are the caller's again when this returns. To a rank that is gone: nothing happens. tag: a
         channel, and perhaps a transfer (``tag_of``)."""
         raise NotImplementedError
+
+    def lend(self, peer: int, tag: int, data: memoryview, keep: object) -> Loan:
+        """Sends bytes from where they are. They may be changed when the loan `is_over`, which another rank decides,
+        and of one that is gone perhaps never: ``keep``, which holds them, stays as long. Not of rank 0."""
+        raise NotImplementedError
+
+    def is_over(self, loan: Loan) -> bool:
+        """Looks whether all bytes have been sent."""
+        return loan.is_over
 
     def poll(self) -> Letter | None:
         """What has arrived next, if anything has."""
@@ -113,6 +144,23 @@ class _Bytes(Letter):
         self.data = data
 
     def take(self) -> memoryview:
+        return memoryview(self.data)
+
+
+class _Lent(_Bytes):
+    """Bytes that are read when somebody takes them: as late as any transport may."""
+
+    __slots__ = ("_loan",)
+
+    def __init__(self, peer: int, tag: int, loan: Loan) -> None:
+        super().__init__(peer, tag, b"")
+        self.nbytes = len(loan.data)
+        self._loan = loan
+
+    def take(self) -> memoryview:
+        if not self._loan.is_over:
+            self.data = bytes(self._loan.data)
+            self._loan.end()
         return memoryview(self.data)
 
 
@@ -200,7 +248,7 @@ class LocalNetwork:
         if rank in self._dead:
             raise Killed
 
-    def post(self, source: int, target: int, tag: int, data: bytes) -> None:
+    def post(self, source: int, target: int, tag: int, data: bytes | Loan) -> None:
         self.alive(source)
         if source == 0:
             self._post(source, target, tag, data)
@@ -208,18 +256,20 @@ class LocalNetwork:
             with self._sending[source]:
                 self._post(source, target, tag, data)
 
-    def _post(self, source: int, target: int, tag: int, data: bytes) -> None:
+    def _post(self, source: int, target: int, tag: int, data: bytes | Loan) -> None:
         link = (source, target)
+        letter = _Bytes(source, tag, data) if isinstance(data, bytes) else _Lent(source, tag, data)
+        nbytes = letter.nbytes
         count = self.sent.setdefault((source, target, tag % N_CHANNELS), [0, 0])
         count[0] += 1
-        count[1] += len(data)
+        count[1] += nbytes
         if link in self._cut or target in self._dead:
             return
         delay, rate = self.of_link(source, target)
-        start = max(time.monotonic(), self._free.get(link, 0.0)) + (len(data) / rate if rate else 0.0)
+        start = max(time.monotonic(), self._free.get(link, 0.0)) + (nbytes / rate if rate else 0.0)
         due = max(start + delay + self._late(link), self._latest.get(link, 0.0))
         self._free[link], self._latest[link] = start, due
-        self.inboxes[target].setdefault(source, deque()).append((due, _Bytes(source, tag, data)))
+        self.inboxes[target].setdefault(source, deque()).append((due, letter))
         self._ring(target)
 
     def _late(self, link: tuple[int, int]) -> float:
@@ -250,6 +300,7 @@ class LocalTransport(Transport):
         self.size: int = network.size
         self.name: str = "one process"
         self.crowded: bool = True
+        self.processes: dict[int, int] = {}
         self.closed: bool = False
         self._nap = 0.01 if rank else 0.002  # several threads of rank 0 may wait, and one of them hears the bell
 
@@ -257,6 +308,13 @@ class LocalTransport(Transport):
         if self.closed:
             raise StateError("the transport is closed")
         self.network.post(self.rank, peer, tag, bytes(data))
+
+    def lend(self, peer: int, tag: int, data: memoryview, keep: object) -> Loan:
+        if self.closed:
+            raise StateError("the transport is closed")
+        loan = Loan(peer, data, keep)
+        self.network.post(self.rank, peer, tag, loan)
+        return loan
 
     def poll(self) -> Letter | None:
         network = self.network

@@ -4,11 +4,15 @@ One thread takes messages and computes. Whatever fails is told to rank 0 at once
 in the queue that it belongs to until that has heard of it; data that others wait for are replaced by the reason
 (``POISON``), so that nobody waits in vain. What is of no run, sets and copies of the program, is carried out all the
 same. A second thread, which sleeps most of the time, says that this rank is alive while the first one computes.
+
+Large data are lent: sent from where they are, if somebody waits for them. Whatever would change them waits until they
+are sent, or their receiver is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import re
@@ -17,11 +21,12 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from .._core.handles import address
 from .._devices import registry
-from .._errors import AllocationError, GgmlError, InvalidArgumentError, StateError, check
+from .._errors import AllocationError, DeviceLostError, GgmlError, InvalidArgumentError, StateError, check
 from .._ffi import ffi, lib
 from .._sched.costs import processor_model
 from ..backend import Backend, backends
@@ -29,7 +34,7 @@ from . import _messages as m
 from ._memory import Compiled, Piece, expect_supported, fill_from_file, keep
 from ._messages import Command, Kind, Message, MessageError, What
 from ._nodes import graph_of
-from ._transport import Letter, Transport
+from ._transport import Letter, Loan, Transport
 
 __all__ = ["Worker", "facts"]
 
@@ -39,7 +44,13 @@ _MAX_DEVICES = 256  # that are open at once
 _TELL = 4  # messages after which DONE is said, also when there are more
 _OF_QUEUE = frozenset((What.TAKE, What.GIVE, What.COPY, What.GRAPH))  # whose first field is a queue
 _OF_MEMORY = {What.FILL: 0, What.PUT: 0, What.KEEP: 0, What.TAKE: 3, What.COPY: 1}  # which field says what is set
+_CHANGED = {**_OF_MEMORY, What.FREE: 0, What.FILE: 1}  # which field says what is changed
 _OF_DATA = frozenset((m.DATA, m.POISON))  # channels
+_READS = frozenset((
+    What.OPEN, What.ALLOC, What.GIVE, What.GRAPH, What.DROP, What.ASK, What.MARK, What.CLEAR, What.KEEP, What.CLOSE,
+    What.WORK,
+))  # what changes no memory  # fmt: skip
+_LEND = 512 << 10  # bytes that may be lent: of less a copy costs no more than to ask
 _OLD = 16  # transfers of a rank after which data that nobody has asked for are dropped
 _HEADERS = 64  # bytes, more than a header has
 _TICK = 0.005  # seconds between two looks of the thread that says that the rank is alive
@@ -122,12 +133,15 @@ class Worker:
         self.gone: dict[int, str] = {}
         self.failed: dict[int, _Failure] = {}  # by queue
         self.orphans = 0  # data that nobody took any more
+        self.asked: dict[int, int] = {}  # which transfer another rank waits for
+        self.loans: list[tuple[Loan, int, int]] = []  # what is being sent, between which addresses
+        self.body = memoryview(b"")  # of the message that is being carried out
         self.ended = False
         self.received = 0  # number of the message that came last
         self.told = 0  # number of the message that DONE was said of last
         self.busy = 0  # number of the message that is being carried out,
         self.command = 0  # and of the command in it
-        self.waits = (-1, 0.0)  # for whom, since when
+        self.waits = (-1, False, 0.0)  # for whom: to take what is sent to it, else for its data; since when
         self._stop = threading.Event()
         self._do: dict[int, Callable[..., None]] = {
             getattr(What, name): getattr(self, f"_{name.lower()}") for name in vars(What) if name.isupper()
@@ -217,6 +231,8 @@ class Worker:
         if letter.channel in _OF_DATA:
             self.data[letter.peer].append(letter)
             return True
+        if letter.channel == m.ASKED:
+            self.asked[letter.peer] = letter.mark
         if letter.channel != m.CONTROL or letter.peer != 0:
             letter.take()
             return True
@@ -261,14 +277,17 @@ class Worker:
                 now = time.monotonic()
                 if now - said >= self.options.heartbeat:
                     said = now
-                    peer, since = self.waits
-                    self._tell(Kind.BEAT, self.busy, m.BEAT_BODY.pack(peer, int((now - since) * 1e9) if since else 0))
+                    peer, sends, since = self.waits
+                    ns = int((now - since) * 1e9) if since else 0
+                    self._tell(Kind.BEAT, self.busy, m.BEAT_BODY.pack(peer, sends, ns))
 
     def _carry_out(self, message: Message) -> None:
-        self.busy = message.number
+        self.busy, self.body = message.number, message.body
         try:
             for self.command, command in enumerate(m.commands_of(message.body)):
                 try:
+                    if self.loans and command.what not in _READS:
+                        self._await_loans(command)
                     self._do[command.what](command)
                 except Exception as error:
                     self._fail(self._queue_of(command), error)
@@ -299,7 +318,8 @@ class Worker:
         if isinstance(error, _Failure):
             return error.again()
         status, text = _told(error)
-        return _Failure(status, -1, f"{self.me}: {text}")
+        rank = error.rank if isinstance(error, DeviceLostError) else -1
+        return _Failure(status, rank, f"{self.me}: {text}")
 
     def _fail(self, queue: int, error: Exception) -> None:
         """The first failure of a queue counts, until rank 0 has heard of it. What is of none, a message that cannot be
@@ -405,7 +425,7 @@ class Worker:
             self._receive(peer, transfer, number, offset, nbytes)
 
     def _receive(self, peer: int, transfer: int, number: int, offset: int, nbytes: int) -> None:
-        letter = self._next_of(peer, transfer)
+        letter = self._next_of(peer, transfer, nbytes)
         if letter.channel == m.POISON or letter.nbytes != nbytes:
             data = letter.take()
             if letter.channel == m.POISON and len(data) >= m.POISON_BODY.size:
@@ -424,7 +444,7 @@ class Worker:
         else:
             memory.write(offset, letter.take())
 
-    def _next_of(self, peer: int, transfer: int) -> Letter:
+    def _next_of(self, peer: int, transfer: int, nbytes: int) -> Letter:
         """Data of one transfer. Others come before it where rank 0 was interrupted: what nobody asks for in the end is
         dropped when it is old."""
         if peer >= self.transport.size or peer == self.transport.rank:
@@ -437,7 +457,9 @@ class Worker:
             return bool(box) and (box[0].mark == mark or any(letter.mark == mark for letter in box))
 
         if not there():
-            self._wait_for_data(peer, there)
+            if peer != 0 and nbytes >= _LEND:
+                self.transport.send(peer, m.tag_of(m.ASKED, transfer), b"")
+            self._wait_for(peer, False, there)
         if box and box[0].mark == mark:
             return box.popleft()
         found = next((letter for letter in box if letter.mark == mark), None)
@@ -450,13 +472,14 @@ class Worker:
             self.orphans += 1
         return found
 
-    def _wait_for_data(self, peer: int, there: Callable[[], bool]) -> None:
+    def _wait_for(self, peer: int, sends: bool, ready: Callable[[], bool]) -> None:
+        """Until something is so, or another rank is gone, on which that depends."""
         self._tell_done(self.busy - 1)  # this may take long
-        self.waits = (peer, time.monotonic())
+        self.waits = (peer, sends, time.monotonic())
         try:
-            self._wait(lambda: there() or peer in self.gone)
+            self._wait(lambda: ready() or peer in self.gone)
         finally:
-            self.waits = (-1, 0.0)
+            self.waits = (-1, False, 0.0)
 
     def _give(self, command: Command) -> None:
         queue, peer, transfer, number, offset, nbytes = command.fields
@@ -476,10 +499,68 @@ class Worker:
         if peer in self.gone:
             return
         if failure is None:
-            self.transport.send(peer, m.tag_of(m.DATA, transfer), data)
+            assert data is not None
+            self._send_data(command, peer, m.tag_of(m.DATA, transfer), data, piece)
         else:
             body = m.POISON_BODY.pack(failure.status, failure.rank) + m.text_bytes(str(failure))
             self.transport.send(peer, m.tag_of(m.POISON, transfer), body)
+
+    def _send_data(self, command: Command, peer: int, tag: int, data: memoryview, piece: Piece) -> None:
+        """From where they are, if the other rank waits for them and this one has nothing else to do meanwhile; else
+        from a copy, so that this one goes on while the other one is busy, or the link slow. Rank 0 gets copies: it
+        takes them when its program comes to that."""
+        if len(data) < _LEND or peer == 0:
+            self.transport.send(peer, tag, data)
+        elif not piece.host:  # a copy already, and nobody's
+            self.transport.lend(peer, tag, data, data)
+        elif self._is_asked(peer, tag) and not self._goes_on(command.end):
+            loan = self.transport.lend(peer, tag, data, piece)
+            begin = address(ffi.from_buffer(data))
+            self.loans = [k for k in self.loans if not self.transport.is_over(k[0])]
+            self.loans.append((loan, begin, begin + len(data)))
+        else:
+            self.transport.send(peer, tag, data)
+
+    def _is_asked(self, peer: int, tag: int) -> bool:
+        """Does another rank wait for that transfer?"""
+        mark = tag // m.N_CHANNELS
+        while self.asked.get(peer) != mark and (self._pump() or self._pump()):
+            pass  # (MPI looks whether something has come when it has said that nothing has: it is asked twice)
+        return self.asked.pop(peer, None) == mark
+
+    def _goes_on(self, at: int) -> bool:
+        """Does this rank have anything to do before it waits for others? As far as it knows."""
+        with contextlib.suppress(MessageError):
+            for command in m.commands_of(self.body, at):
+                if command.what == What.TAKE:
+                    box, mark = self.data.get(command.fields[1], ()), command.fields[2] % m.N_MARKS
+                    return any(letter.mark == mark for letter in box)
+                if command.what not in _READS:
+                    return True
+        return bool(self.queue)
+
+    def _await_loans(self, command: Command) -> None:
+        """Until what a command changes is not being sent any more. Ranks do not wait for each other in a circle then:
+        who lends is asked by one that waits for these bytes, and takes them."""
+        for begin, end in self._changed(command):
+            for loan, first, last in self.loans:
+                if begin < last and first < end and not self.transport.is_over(loan):
+                    self._wait_for(loan.peer, True, functools.partial(self.transport.is_over, loan))
+        self.loans = [k for k in self.loans if not k[0].is_over and k[0].peer not in self.gone]
+
+    def _changed(self, command: Command) -> Iterator[tuple[int, int]]:
+        """Between which addresses."""
+        what, fields = command.what, command.fields
+        if what == What.RUN:
+            graph = self.graphs.get(fields[0])
+            if isinstance(graph, Compiled):
+                yield from graph.written
+            return
+        piece = self.memories.get(fields[_CHANGED[what]])
+        if piece is None:
+            return
+        begin, nbytes = (fields[4], fields[5]) if what == What.TAKE else (0, piece.size)
+        yield piece.base + begin, piece.base + begin + nbytes
 
     def _copy(self, command: Command) -> None:
         queue, to, to_offset, source, offset, nbytes = command.fields

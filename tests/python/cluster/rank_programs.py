@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import itertools
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +19,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 
 import ggml_backend as gb
+from ggml_backend.cluster import _mpi
 from ranks import alone, compute_on, placed
 
 
@@ -77,6 +81,7 @@ def weights(path: str, *other: str) -> None:
 
 def lost(how: str) -> None:
     """A rank is killed or stopped in the middle of runs; the others go on."""
+    _mpi.rank()  # MPI begins, which may take longer than the deadline
     with gb.cluster(deadline=3 if how == "SIGSTOP" else 60, threads=1) as cluster:
         with placed("embed", cluster.backends()) as (model, sched):
             model.run(sched, 0)
@@ -104,11 +109,16 @@ def dies(at: str) -> None:
 
     real, number, runs = m.commands_of, itertools.count(1), False
 
-    def commands_of(body: memoryview) -> Iterator[m.Command]:
+    def commands_of(body: memoryview, begin: int = 0) -> Iterator[m.Command]:
         nonlocal runs
-        for command in real(body):
+        for command in real(body, begin):
             runs = runs or command.what == m.What.RUN
-            if runs and command.what in (m.What.TAKE, m.What.RUN, m.What.GIVE) and next(number) == int(at):
+            if (
+                runs
+                and begin == 0
+                and command.what in (m.What.TAKE, m.What.RUN, m.What.GIVE)
+                and next(number) == int(at)
+            ):
                 os.kill(os.getpid(), signal.SIGKILL)
             yield command
 
@@ -122,6 +132,98 @@ def dies(at: str) -> None:
                 raise AssertionError("nobody noticed")
             except gb.DeviceLostError as error:
                 assert error.rank == 2 and "its process has died" in str(error), error
+        compute_on(cluster.backends()[0])
+
+
+class Large:
+    """x + 1 + 1 ... with 4 MiB that go to and fro between two ranks, whose copies are of other values all the time."""
+
+    def __init__(self, devices: list[gb.Backend], copies: int, n: int = 1 << 20) -> None:
+        self.ctx = gb.Context()
+        self.sched = gb.Scheduler([*devices, gb.Backend("CPU", n_threads=1)], n_copies=copies)
+        self.x = self.ctx.tensor((n,), name="x").set_input()
+        node = self.x
+        for i in range(8):
+            node = node + 1.0
+            self.sched.set_backend(node, devices[i % len(devices)])
+        self.y, self.graph = node, self.ctx.graph(node)
+        self.sched.allocate(self.graph)
+        self.base = np.arange(n, dtype=np.float32) % 1000
+
+    def start(self, value: int) -> gb.Pending:
+        self.x.set(self.base + np.float32(value))
+        return self.sched.compute_async(self.graph, results=self.y)
+
+    def expect(self, run: gb.Pending, value: int) -> None:
+        np.testing.assert_array_equal(run.results()[0], self.base + np.float32(value + 8))
+
+
+def large() -> None:
+    """Large activations are sent from where they are, and right, one run at a time and many."""
+    lent, real = [], _mpi.MpiTransport.lend
+
+    def lend(self: _mpi.MpiTransport, peer: int, tag: int, data: memoryview, keep: object) -> object:
+        lent.append(len(data))
+        return real(self, peer, tag, data, keep)
+
+    _mpi.MpiTransport.lend = lend  # type: ignore[method-assign]
+    atexit.register(lambda: print(f"lent {len(lent)} times", flush=True))
+    with gb.cluster(deadline=60, threads=1) as cluster:
+        for copies in (1, 4):
+            work = Large(cluster.backends(), copies)
+            for value in range(20):
+                work.expect(work.start(value), value)
+            runs = [(work.start(value), value) for value in range(3 * copies)]
+            for run in runs:
+                work.expect(*run)
+
+
+def lost_large(how: str, ms: str) -> None:
+    """Rank 2 is killed or stopped while large activations go to and fro; rank 1 goes on."""
+    _mpi.rank()  # MPI begins, which may take longer than the deadline
+    with gb.cluster(deadline=3, threads=1) as cluster:
+        work, pid = Large(cluster.backends(), 2), cluster.ranks[2].pid
+        work.expect(work.start(0), 0)
+        threading.Timer(float(ms) / 1e3, os.kill, (pid, getattr(signal, how))).start()
+        begin = time.monotonic()
+        try:
+            while time.monotonic() < begin + 20:
+                for value in range(3):
+                    work.expect(work.start(value), value)
+            raise AssertionError("nobody noticed")
+        except gb.DeviceLostError as error:
+            assert error.rank == 2, error
+        assert [b.name for b in cluster.backends()] == ["MPI1:CPU"], [r.lost for r in cluster.ranks]
+        compute_on(cluster.backends()[0])
+
+
+def silent(who: str, ms: str, how: str = "SIGSTOP") -> None:
+    """Rank 1 is killed or stopped in the middle of a long message to rank 0 or 2; these go on."""
+    _mpi.rank()
+    _mpi._SLOWEST = 1e9
+    with gb.cluster(deadline=4, threads=1) as cluster, gb.Context() as c1, gb.Context() as c2:
+        one, two = cluster.backends()
+        a, b = c1.tensor((1 << 27,), name="a"), c2.tensor((1 << 27,), name="b")
+        c1.allocate(one), c2.allocate(two)
+        for memory in (a, b):
+            memory.buffer.clear()
+        one.synchronize(), two.synchronize()
+        threading.Timer(float(ms) / 1e3, os.kill, (cluster.ranks[1].pid, getattr(signal, how))).start()
+        begin = time.monotonic()
+        try:
+            while time.monotonic() < begin + 20:
+                if who == "0":
+                    a.numpy(copy=True)
+                else:
+                    b.copy_from(a)
+                    two.synchronize()
+            raise AssertionError("nobody noticed")
+        except gb.DeviceLostError as error:
+            assert error.rank == 1, error
+        print(f"noticed after {time.monotonic() - begin:.1f} s", flush=True)
+        assert [b.name for b in cluster.backends()] == ["MPI2:CPU"], [r.lost for r in cluster.ranks]
+        with contextlib.suppress(gb.DeviceLostError):
+            two.synchronize()
         compute_on(cluster.backends()[0])
 
 
@@ -164,7 +266,7 @@ def does_not_come() -> None:
 
 def never_begins(how: str) -> None:
     """Rank 1 does not even initialize MPI, for which the others wait."""
-    if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+    if "1" in (os.environ.get("OMPI_COMM_WORLD_RANK"), os.environ.get("PMI_RANK")):
         if how == "sleeps":
             time.sleep(300)
         return

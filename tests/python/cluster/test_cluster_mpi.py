@@ -143,6 +143,32 @@ def test_a_rank_dies_at_any_step_of_a_run(at):
     fine(run(3, "dies", str(at), ft=True))
 
 
+@pytest.mark.parametrize("link", ["", "self,tcp"])
+def test_large_activations_are_sent_from_where_they_are(link, monkeypatch):
+    if link:
+        monkeypatch.setenv("OMPI_MCA_btl", link)
+    lent = sorted(int(line.split()[1]) for line in run(3, "large").stdout.splitlines() if line.startswith("lent"))
+    assert lent[0] == 0 and lent[1] > 0, lent  # not by rank 0
+
+
+@ulfm
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize("link", ["", "self,tcp"])
+def test_a_rank_is_lost_while_large_activations_are_on_their_way(how, link, monkeypatch):
+    if link:
+        monkeypatch.setenv("OMPI_MCA_btl", link)
+    fine(run(3, "lost_large", how, str(time.time_ns() % 60), ft=True))
+
+
+@ulfm
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize("link", ["", "self,tcp"])
+def test_a_rank_is_lost_within_a_long_message_to_rank_0(how, link, monkeypatch):
+    if link:
+        monkeypatch.setenv("OMPI_MCA_btl", link)
+    assert "noticed after" in fine(run(3, "silent", "0", str(80 + time.time_ns() % 100), how, ft=True))
+
+
 @ulfm
 def test_a_text_survives_the_loss_of_a_rank(tmp_path):
     sys.path.insert(0, str(in_tree("tests/python/docs")))
@@ -220,7 +246,7 @@ def test_a_rank_that_does_not_come():
     assert "DeviceLostError: rank 1 has not called gb.cluster() within 1 s" in done.stderr
 
 
-@pytest.mark.parametrize(("how", "tolerant"), [("sleeps", False), ("ends", True)])
+@pytest.mark.parametrize(("how", "tolerant"), [("sleeps", False), pytest.param("ends", True, marks=ulfm)])
 def test_a_rank_that_never_begins(how, tolerant):
     """An MPI that tolerates faults does not end the job of a process that ends without having begun."""
     done = run(3, "never_begins", how, ft=tolerant)

@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 
 import ggml_backend as gb
-from ggml_backend.cluster import LocalNetwork, simulated
+from ggml_backend.cluster import LocalNetwork, _worker, simulated
 from harness_interleave import Places, after_calls, interrupted
 from harness_interrupts import Timer
 from harness_world import PATIENCE, Wrong, in_thread, model_file, must, report, shuffled, supervise, valid, watched
@@ -449,6 +449,7 @@ MODES = {"interrupts": interrupts, "timer": by_timer, "handlers": handlers, "thr
 
 
 def work(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
+    _worker._LEND = 1024  # bytes: what is LARGE may be sent from where it is
     try:
         return MODES[options.mode](seconds, seed, options)
     finally:
