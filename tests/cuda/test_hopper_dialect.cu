@@ -222,8 +222,7 @@ GB_DEVICE int made(int wrong) { return wrong; }
 GB_DEVICE int made(int) { return NONE; }
 #endif
 
-// d[128][N] = a b^T, twice as many products as there are sums: two tiles of 64 elements of depth, one after the other in
-// the same memory.
+// d[128][N] = a b^T, by two tiles of 64 elements of depth, one after the other in the same memory.
 template <int KIND, int N> GB_KERNEL multiply(GB_FIXED_PARAMETER two_maps q, float * d, int asked) {
     const int wrong = made(asked);
     GB_DYNAMIC_SHARED(char, shared);

@@ -30,8 +30,8 @@
 //   gb_matrix_wait<pending>     until at most `pending` of the newest groups are going on
 //   gb_matrix_done              the sums may be read: after a wait
 //
-// KIND: GB_HALF_F16 or GB_HALF_BF16. N: 64, 128 or 256. A kernel that takes tensor maps takes them by value, inside of a
-// parameter that is declared GB_FIXED_PARAMETER.
+// KIND: GB_HALF_F16 or GB_HALF_BF16. N: 64, 128 or 256. A kernel that takes tensor maps takes them by value, inside of
+// a parameter that is declared GB_FIXED_PARAMETER.
 #ifndef GB_CUDA_HOPPER_CUH
 #define GB_CUDA_HOPPER_CUH
 

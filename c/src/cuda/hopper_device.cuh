@@ -14,8 +14,8 @@
 #    define GB_HOPPER_ONLY(code) __trap()
 #endif
 
-// Of a kernel of this file, which is compiled for 9.0a alone if GB_HOPPER_CODE says so: the current device has its code.
-// Makes the device's context.
+// The current device has the code of this kernel. Its file is compiled for 9.0a alone where GB_HOPPER_CODE says so, and
+// nobody has it otherwise. Makes the device's context.
 template <class... P> inline bool gb_has_hopper_code(void (*kernel)(P...)) {
 #ifndef GB_HOPPER_CODE
     return (void) kernel, false;

@@ -27,7 +27,14 @@ encode_tiled find_encode(void) {
     return there ? reinterpret_cast<encode_tiled>(function) : nullptr;
 }
 
+encode_tiled encoder(void) {
+    static const encode_tiled found = find_encode();
+    return found;
+}
+
 } // namespace
+
+bool gb_tensor_maps_exist(void) { return encoder() != nullptr; }
 
 bool gb_tensor_map_is_possible(const gb_tensor_layout & t) {
     const int64_t most   = (int64_t) 1 << 32;
@@ -44,7 +51,7 @@ bool gb_tensor_map_is_possible(const gb_tensor_layout & t) {
 }
 
 bool gb_tensor_map_make(const gb_tensor_layout & t, gb_tensor_map * map) {
-    static const encode_tiled encode = find_encode();
+    const encode_tiled encode = encoder();
     if (encode == nullptr || !gb_tensor_map_is_possible(t)) {
         return false;
     }

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct alignas(64) gb_tensor_map {
+struct alignas(128) gb_tensor_map {
     uint64_t opaque[16];
 };
 
@@ -25,6 +25,8 @@ struct gb_tensor_layout {
 // What the driver's documentation asks for: addresses and strides that 16 divides, and dimensions in the order of their
 // strides, each of which holds the one before it a whole number of times.
 bool gb_tensor_map_is_possible(const gb_tensor_layout & layout);
+
+bool gb_tensor_maps_exist(void); // for this driver
 
 // False: it is not possible, or the driver has no tensor maps or refuses this one.
 bool gb_tensor_map_make(const gb_tensor_layout & layout, gb_tensor_map * map);

@@ -295,8 +295,8 @@ struct matrix { // in shared memory: rows of `span` bytes, eight of them behind 
     }
 };
 
-// Matrix descriptor of wgmma: bits 0 to 13 the address / 16, 16 to 29 a distance that swizzled rows do not use, 32 to 45
-// the distance of eight rows / 16, 49 to 51 where the pattern begins, 62 and 63 the swizzle; the others are zeros.
+// Matrix descriptor of wgmma: bits 0 to 13 the address / 16, 16 to 29 a distance that swizzled rows do not use, 32 to
+// 45 the distance of eight rows / 16, 49 to 51 where the pattern begins, 62 and 63 the swizzle; the others are zeros.
 matrix matrix_of(uint64_t descriptor, int rows) {
     const unsigned swizzle = (unsigned) (descriptor >> 62);
     const matrix   m = { static_cast<const char *>(gb_emu_dynamic_shared()), (uint32_t) (descriptor & 0x3fff) << 4,

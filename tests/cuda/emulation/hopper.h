@@ -1,8 +1,9 @@
 // hopper.h - the dialect of hopper.cuh in the emulation: barriers with phases, tiles on their way, products that go on.
 //
-// Copies of tiles arrive in any order, each at once: at a time drawn at random, or, most of them, when all threads wait. Shared memory that a copy will write is NaN from the
-// request on. Products read their operands when their thread waits for them, no earlier, and until then the registers
-// of their sums are NaN: who reads early, or lets memory be overwritten, has wrong results.
+// Copies of tiles arrive in any order, each at once: at a time drawn at random, or, most of them, when all threads
+// wait. Shared memory that a copy will write is NaN from the request on. Products read their operands when their thread
+// waits for them, no earlier, and until then the registers of their sums are NaN: who reads early, or lets memory be
+// overwritten, has wrong results.
 //
 // Errors, with the line: barriers that nobody made, that something wrote over, or whose counts leave their range;
 // copies to addresses that the hardware has not; products by a part of the four warps, or by warps that give different

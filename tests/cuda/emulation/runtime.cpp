@@ -52,8 +52,8 @@ struct kernel {
     size_t              shared[16]; // what a block may ask for, by device; 0: what nobody has to ask for
 };
 
-struct alignas(64) parameter { // of a kernel, or a part: aligned as any may be
-    unsigned char bytes[64];
+struct alignas(128) parameter { // of a kernel, or a part: aligned as any may be
+    unsigned char bytes[128];
 };
 
 struct allocation {
