@@ -114,9 +114,9 @@ template <int KIND, int NT> GB_DEVICE void gb_hopper_multiply(const gb_gemm_tile
     const int       lane = (int) threadIdx.x % 32, group = (int) threadIdx.x / 128;
     gb_hopper_place at;
     for (int number = (int) blockIdx.x; number < p.tiles; number += (int) gridDim.x) {
-        const gb_hopper_tile t = gb_hopper_tile_of<NT>(p, number);
-        float                sum[NT / 2];
-        int                  before = 0; // the stage whose products may be going on
+        const gb_hopper_tile t           = gb_hopper_tile_of<NT>(p, number);
+        float                sum[NT / 2] = {}; // ptxas of CUDA 12.0 has wgmma one by one where they begin with none
+        int                  before      = 0;  // the stage whose products may be going on
         for (int step = 0; step < t.steps; step++) {
             const char * weights = shared + at.stage * STAGE;
             gb_barrier_wait(&full[at.stage], at.parity);
@@ -124,7 +124,7 @@ template <int KIND, int NT> GB_DEVICE void gb_hopper_multiply(const gb_gemm_tile
                            b = gb_matrix_of(weights + GB_HOPPER_M * GB_HOPPER_K * 2);
             gb_matrix_fence();
             GB_UNROLL for (int i = 0; i < GB_HOPPER_K / 16; i++) { // 16 elements are 32 bytes, two units of an address
-                gb_matrix_mma<KIND, NT>(sum, a + 2 * i, b + 2 * i, step + i > 0);
+                gb_matrix_mma<KIND, NT>(sum, a + 2 * i, b + 2 * i, true);
             }
             gb_matrix_commit();
             if (step > 0) {
