@@ -8,7 +8,7 @@
 #   build      C library, module, tests and benchmarks for the device
 #   tests      all tests on the device; the module loads, and exports its entry point alone
 #   figures    build/bench/cuda.json: upload, copies, launches, matrix-vector products, products, also by cuBLAS,
-#              attention
+#              attention; build/bench/cuda-mma.json: the same without the kernels for 9.0 alone
 #   torch      build/bench/torch.json: the same by PyTorch, and what the figures mean beside it
 #              (benchmarks/cuda_verdicts.py)
 #   random     2,000 random graphs over CUDA0 and the CPU
@@ -50,6 +50,8 @@ step_figures() {
     build/cuda/benchmarks/bench_cuda >build/bench/cuda.json
     code=$?
     cat build/bench/cuda.json
+    GGML_CUDA_HOPPER=0 build/cuda/benchmarks/bench_cuda >build/bench/cuda-mma.json || code=$?
+    cat build/bench/cuda-mma.json
     return $code
 }
 

@@ -8,6 +8,20 @@ find_package(CUDAToolkit 12.0 REQUIRED)
 file(GLOB cuda_sources CONFIGURE_DEPENDS src/cuda/*.cu src/cuda/ops/*.cu)
 set(cuda_entry src/cuda/cuda_backend.cu) # alone knows whether it is in a module
 list(FILTER cuda_sources EXCLUDE REGEX "/cuda_backend\\.cu$")
+set(hopper_sources ${cuda_sources})
+list(FILTER hopper_sources INCLUDE REGEX "_hopper\\.cu$")
+list(FILTER cuda_sources EXCLUDE REGEX "_hopper\\.cu$")
+
+include(cmake/cuda_architectures.cmake)
+gb_cuda_has_hopper("${CMAKE_CUDA_ARCHITECTURES}" "${CMAKE_CUDA_ARCHITECTURES_NATIVE}" cuda_has_hopper)
+set(cuda_has_hopper ${cuda_has_hopper} PARENT_SCOPE) # for the tests
+# Kernels for 9.0a: for nothing else, so that who has a kernel's code has all of it; without, they are empty.
+function(ggml_backend_cuda_hopper name)
+    if(cuda_has_hopper)
+        set_target_properties(${name} PROPERTIES CUDA_ARCHITECTURES 90a-real)
+        target_compile_definitions(${name} PRIVATE GB_HOPPER_CODE)
+    endif()
+endfunction()
 
 function(ggml_backend_cuda_target name)
     target_include_directories(${name} PRIVATE
@@ -22,8 +36,15 @@ endfunction()
 
 add_library(ggml_backend_cuda_objects OBJECT ${cuda_sources})
 ggml_backend_cuda_target(ggml_backend_cuda_objects)
+set(cuda_objects $<TARGET_OBJECTS:ggml_backend_cuda_objects>)
+if(hopper_sources)
+    add_library(ggml_backend_cuda_hopper_objects OBJECT ${hopper_sources})
+    ggml_backend_cuda_target(ggml_backend_cuda_hopper_objects)
+    ggml_backend_cuda_hopper(ggml_backend_cuda_hopper_objects)
+    list(APPEND cuda_objects $<TARGET_OBJECTS:ggml_backend_cuda_hopper_objects>)
+endif()
 
-add_library(ggml_backend_cuda MODULE ${cuda_entry} $<TARGET_OBJECTS:ggml_backend_cuda_objects>)
+add_library(ggml_backend_cuda MODULE ${cuda_entry} ${cuda_objects})
 ggml_backend_cuda_target(ggml_backend_cuda)
 target_link_libraries(ggml_backend_cuda PRIVATE ggml_backend_module ${CMAKE_DL_LIBS})
 # No C++ library of one machine is asked for on another, and nothing of it is exported.
@@ -46,7 +67,7 @@ target_compile_definitions(ggml_backend_objects PRIVATE GB_CUDA_MODULE_PATH="${m
 
 if(GGML_BACKEND_TESTS)
     add_library(ggml_backend_cuda_linked STATIC EXCLUDE_FROM_ALL
-        ${cuda_entry} $<TARGET_OBJECTS:ggml_backend_cuda_objects>)
+        ${cuda_entry} ${cuda_objects})
     ggml_backend_cuda_target(ggml_backend_cuda_linked)
     target_link_libraries(ggml_backend_cuda_linked PUBLIC CUDA::cudart_static)
 endif()

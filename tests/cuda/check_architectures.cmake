@@ -1,5 +1,6 @@
 # Run by ctest: the compute capabilities that are built for by default are among those that the toolkit's nvcc has.
 #     cmake -D SOURCE=<tree> -P check_architectures.cmake
+cmake_minimum_required(VERSION 3.18)
 include(${SOURCE}/c/cmake/cuda_architectures.cmake)
 
 # As NVIDIA's release notes have them: the first toolkit that knows a capability.
@@ -31,3 +32,21 @@ foreach(version 12.0 12.4 12.7.99 12.8 12.8.61 12.9 13.0.88 13.1)
         message(FATAL_ERROR "CUDA ${version}: ${found}")
     endif()
 endforeach()
+
+# Code for 9.0a comes with code for 9.0.
+foreach(with "90" "75;90-real" "90a" "90-virtual;100" "all" "all-major")
+    gb_cuda_has_hopper("${with}" "" found)
+    if(NOT found)
+        message(FATAL_ERROR "${with}: no code for 9.0a")
+    endif()
+endforeach()
+foreach(without "75" "89-real;100" "native" "120a" "190" "")
+    gb_cuda_has_hopper("${without}" "89-real" found)
+    if(found)
+        message(FATAL_ERROR "${without}: code for 9.0a")
+    endif()
+endforeach()
+gb_cuda_has_hopper("native" "86-real;90-real" found)
+if(NOT found)
+    message(FATAL_ERROR "native: no code for 9.0a")
+endif()

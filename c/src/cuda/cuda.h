@@ -39,6 +39,7 @@ struct gb_cuda_device {
     size_t shared_max; // bytes of shared memory a block may ask for
     size_t l2_bytes;
     size_t pitch_max; // of copies of rows, bytes
+    bool   hopper;    // there are kernels for it that only 9.0 has (hopper.cuh): known after gb_cuda_check_code
     char   name[16];  // "CUDA0"
     char   description[256];
     struct ggml_backend_buffer_type buft; // of its memory
@@ -51,6 +52,7 @@ gb_cuda_device * gb_cuda_device_get(int i);   // NULL when out of range
 // Whether kernels of this build run on the device; else reported. Code for an older one, compiled again by the driver,
 // lacks what came later.
 bool gb_cuda_check_code(gb_cuda_device * device);
+bool gb_hopper_is_there(void); // of the current device: its code has kernels of hopper.cuh, its driver tensor maps
 
 // Makes the device the calling thread's own until the end of the scope. A device before it that nobody had used, as
 // that of a new thread, does not come back: making it current would make a context there.

@@ -118,6 +118,7 @@ void describe(gb_cuda_device & d, int id, const cudaDeviceProp & p) {
     d.shared_max = p.sharedMemPerBlockOptin;
     d.l2_bytes   = (size_t) p.l2CacheSize;
     d.pitch_max  = p.memPitch;
+    d.hopper     = false;
     snprintf(d.name, sizeof(d.name), "CUDA%d", id);
     snprintf(d.description, sizeof(d.description), "%s", p.name);
     d.buft = { gb_cuda_buffer_type_hooks(), &d };
@@ -200,6 +201,7 @@ bool gb_cuda_check_code(gb_cuda_device * device) {
         return false;
     }
     device->cc               = a.ptxVersion < device->cc ? a.ptxVersion : device->cc;
+    device->hopper           = device->cc == 90 && gb_hopper_is_there();
     all.has_code[device->id] = true;
     return true;
 }

@@ -130,7 +130,7 @@ thread_local std::vector<std::unique_ptr<fiber>> stuck;
 
 // ------------------------------------------------------------------------------------------------------------- threads
 
-enum class state { READY, RUNNING, AT_BARRIER, IN_WARP, DONE };
+enum class state { READY, RUNNING, AT_BARRIER, IN_WARP, ASLEEP, DONE };
 
 struct thread {
     gb_emu_thread_view     view;
@@ -138,6 +138,7 @@ struct thread {
     state                  now       = state::READY;
     int                    line      = 0; // where it waits
     const char *           what      = "";
+    const void *           asleep_on = nullptr;
     uint64_t               exchanges = 0;
     gb_emu_copies          copies;
 };
@@ -166,6 +167,8 @@ struct block_run {
     int                                  at_barrier = 0, n_done = 0;
     std::map<const void *, shared_piece> shared;
     shared_piece                         dynamic;
+    std::unique_ptr<gb_emu_beside>       beside;
+    gb_emu_random *                      random;
     std::string                          failure;
     int                                  current = -1;
 };
@@ -261,39 +264,68 @@ void say_who_waits() {
                    std::to_string(run->n_done) + " of " + std::to_string(run->threads.size()) + " have returned";
 }
 
-void run_threads(gb_emu_random & random) {
-    while (!run->ready.empty() && run->failure.empty()) {
-        const size_t i = random.below(run->ready.size());
-        run->current   = run->ready[i];
-        run->ready[i]  = run->ready.back();
-        run->ready.pop_back();
-        thread & t = current();
+// In between, and when no thread can go on, what goes on beside them.
+bool work_beside(gb_emu_random & random) {
+    const bool over = run->n_done == (int) run->threads.size(), idle = run->ready.empty();
+    if (!run->beside || over || !run->beside->has_work(idle) || (!idle && random.below(8) != 0)) {
+        return false;
+    }
+    run->failure = run->beside->work(idle, random);
+    return true;
+}
+
+void finish_thread(thread & t) {
+    run->n_done++;
+    spare.push_back(std::move(t.f));
+    if (!run->failure.empty()) {
+        return;
+    }
+    if (!t.copies.open.empty() || !t.copies.groups.empty()) {
+        run->failure = "thread returns with asynchronous copies on their way";
+    }
+    if (run->at_barrier > 0) {
+        run->failure = "a thread returned while others wait at a barrier";
+    }
+    if (run->beside && run->failure.empty()) {
+        run->failure = run->beside->at_end_of((size_t) run->current);
+    }
+}
+
+void run_thread(gb_emu_random & random) {
+    const size_t i = random.below(run->ready.size());
+    run->current   = run->ready[i];
+    run->ready[i]  = run->ready.back();
+    run->ready.pop_back();
+    thread & t = current();
+    if (!t.f) {
+        t.f = get_fiber();
         if (!t.f) {
-            t.f = get_fiber();
-            if (!t.f) {
-                run->failure = "no memory for a fiber";
-                return;
-            }
+            run->failure = "no memory for a fiber";
+            return;
         }
-        t.now       = state::RUNNING;
-        gb_emu_view = &t.view;
-        go_to(*t.f);
-        if (t.now == state::DONE) {
-            run->n_done++;
-            spare.push_back(std::move(t.f));
-            if (!run->failure.empty()) {
-                return;
+    }
+    t.now       = state::RUNNING;
+    gb_emu_view = &t.view;
+    go_to(*t.f);
+    if (t.now == state::DONE) {
+        finish_thread(t);
+    }
+}
+
+void run_threads(gb_emu_random & random) {
+    while (run->failure.empty()) {
+        if (!work_beside(random)) {
+            if (run->ready.empty()) {
+                break;
             }
-            if (!t.copies.open.empty() || !t.copies.groups.empty()) {
-                run->failure = "thread returns with asynchronous copies on their way";
-            }
-            if (run->at_barrier > 0) {
-                run->failure = "a thread returned while others wait at a barrier";
-            }
+            run_thread(random);
         }
     }
     if (run->failure.empty() && run->n_done < (int) run->threads.size()) {
         say_who_waits();
+    }
+    if (run->failure.empty() && run->beside) {
+        run->failure = run->beside->at_end();
     }
 }
 
@@ -302,8 +334,9 @@ void run_threads(gb_emu_random & random) {
 std::string gb_emu_run_block(const gb_emu_block & what, const std::function<void()> & body, gb_emu_random & random) {
     const size_t n = (size_t) what.block.x * what.block.y * what.block.z;
     block_run    b;
-    b.what = &what;
-    b.body = &body;
+    b.what   = &what;
+    b.body   = &body;
+    b.random = &random;
     b.threads.resize(n);
     b.warps.resize((n + 31) / 32);
     if (what.shared > 0) {
@@ -340,6 +373,34 @@ void gb_emu_fail_block(const std::string & message) { throw message + ", " + pla
 int gb_emu_lane(void) { return run->current % 32; }
 
 gb_emu_copies & gb_emu_thread_copies(void) { return current().copies; }
+
+std::unique_ptr<gb_emu_beside> & gb_emu_block_beside(void) { return run->beside; }
+
+size_t gb_emu_thread(void) { return (size_t) run->current; }
+
+size_t gb_emu_threads(void) { return run->threads.size(); }
+
+size_t gb_emu_draw(size_t n) { return run->random->below(n); }
+
+void gb_emu_at(const char * what, int line) {
+    current().what = what;
+    current().line = line;
+}
+
+void gb_emu_sleep(const void * on) {
+    current().asleep_on = on;
+    current().now       = state::ASLEEP;
+    pause_thread();
+}
+
+void gb_emu_wake(const void * on) {
+    for (size_t i = 0; i < run->threads.size(); i++) {
+        if (run->threads[i].asleep_on == on) {
+            run->threads[i].asleep_on = nullptr;
+            wake_all(state::ASLEEP, i, i + 1);
+        }
+    }
+}
 
 void * gb_emu_shared(const void * id, size_t bytes, const char * name) {
     (void) name;

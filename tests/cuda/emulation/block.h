@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,25 @@ gb_emu_copies & gb_emu_thread_copies(void);
 // The bytes are inside the block's shared memory; else the block fails with a message.
 void              gb_emu_check_shared(const char * what, const void * p, size_t bytes);
 [[noreturn]] void gb_emu_fail_block(const std::string & message);
+
+// What the device does for a block beside its threads (hopper.cpp).
+struct gb_emu_beside {
+    virtual ~gb_emu_beside() = default;
+    // idle: no thread can go on; else there may be work that waits until then
+    virtual bool        has_work(bool idle) const               = 0;
+    virtual std::string work(bool idle, gb_emu_random & random) = 0; // some of it; "" or what is wrong
+    virtual std::string at_end_of(size_t thread)                = 0; // the same, when the thread has returned
+    virtual std::string at_end()                                = 0; // and the block
+};
+std::unique_ptr<gb_emu_beside> & gb_emu_block_beside(void); // of the block that runs; NULL: there is nothing
+
+size_t gb_emu_thread(void); // number in the block of the one that runs
+size_t gb_emu_threads(void);
+size_t gb_emu_draw(size_t n);                  // below n, from the order's random numbers
+void   gb_emu_at(const char * what, int line); // where it is, for messages
+void   gb_emu_sleep(const void * on);          // until the next gb_emu_wake of the same
+void   gb_emu_wake(const void * on);
+void   gb_needs_hopper(void); // the block fails when there is no code for 9.0a
 
 struct gb_emu_block {
     uint3  index;

@@ -18,6 +18,7 @@
 #include <mutex>
 
 #include "block.h"
+#include "hopper.h"
 
 // kernels' names, which structures of the runtime have, too
 #undef gridDim
@@ -51,6 +52,10 @@ struct kernel {
     size_t              shared[16]; // what a block may ask for, by device; 0: what nobody has to ask for
 };
 
+struct alignas(128) parameter { // of a kernel, or a part: aligned as any may be
+    unsigned char bytes[128];
+};
+
 struct allocation {
     size_t size;
     int    device; // -1: host
@@ -61,6 +66,7 @@ struct allocation {
 std::recursive_mutex               lock;
 std::vector<device>                devices(2);
 int                                capability = 90, code = 90;
+bool                               hopper_code = true; // beside it, where it is for 9.0
 std::map<const char *, allocation> memory;
 std::map<const void *, kernel>     kernels;
 std::list<gb_emu_stream *>         streams;
@@ -335,9 +341,10 @@ static int primary_context_state(int device, unsigned * flags, int * active) {
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char * symbol, void ** function, unsigned, unsigned long long,
     enum cudaDriverEntryPointQueryResult * status) {
-    const bool known = strcmp(symbol, "cuDevicePrimaryCtxGetState") == 0;
-    *function        = known ? reinterpret_cast<void *>(primary_context_state) : nullptr;
-    *status          = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    *function = strcmp(symbol, "cuDevicePrimaryCtxGetState") == 0 ? reinterpret_cast<void *>(primary_context_state)
+                : strcmp(symbol, "cuTensorMapEncodeTiled") == 0   ? reinterpret_cast<void *>(gb_emu_encode_tiled)
+                                                                  : nullptr;
+    *status   = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;
 }
 
@@ -971,16 +978,16 @@ static cudaError_t prepare_kernel(const void * function, dim3 grid, dim3 block, 
             k.name.c_str(), grid.x, grid.y, grid.z, block.x, block.y, block.z, shared);
         return cudaErrorInvalidConfiguration;
     }
-    auto kept = std::make_shared<std::vector<std::vector<uint4>>>(); // aligned as parameters are
+    auto kept = std::make_shared<std::vector<std::vector<parameter>>>();
     for (size_t i = 0; i < k.sizes.size(); i++) {
-        kept->emplace_back((k.sizes[i] + 15) / 16);
+        kept->emplace_back((k.sizes[i] + sizeof(parameter) - 1) / sizeof(parameter));
         memcpy(static_cast<void *>(kept->back().data()), values[i], k.sizes[i]);
     }
     out.what     = kind::KERNEL;
     out.function = function;
     out.run      = [=, &k] {
         std::vector<void *> pointers;
-        for (std::vector<uint4> & value : *kept) {
+        for (std::vector<parameter> & value : *kept) {
             pointers.push_back(value.data());
         }
         counts.launches++;
@@ -1116,6 +1123,16 @@ void gb_emu_set_capability(int major, int minor) {
 void gb_emu_set_code(int major, int minor) { code = major * 10 + minor; }
 
 int gb_emu_code(void) { return code; }
+
+void gb_emu_set_hopper_code(int on) { hopper_code = on != 0; }
+
+bool gb_emu_has_hopper_code(void) { return hopper_code && code == 90 && capability == 90; }
+
+void gb_needs_hopper(void) {
+    if (!gb_emu_has_hopper_code()) {
+        gb_emu_fail_block("there is no code for compute capability 9.0a");
+    }
+}
 
 void gb_emu_set_neighbour(int on) {
     guard held(lock);

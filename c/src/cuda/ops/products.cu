@@ -1,6 +1,7 @@
 // products.cu - which kernel computes a product, and the scratch memory for it.
 //
 //   few rows (up to 8)             weights are streamed (matvec.cuh); quantized: the rows become bytes, as on the CPU
+//   many rows, halves              on 9.0 tiles that the copy engine brings (gemm_hopper.cuh), else as the next
 //   many rows, halves, quantized   tensor cores; the depth is cut into parts where the tiles alone would leave the
 //                                  device idle
 //   many rows of floats            cuBLAS instead, where the backend has it
@@ -12,6 +13,7 @@
 #include "cuda/cuda_blas.h"
 #include "cuda/kernels/product_steps.cuh"
 #include "cuda/ops/elements.h"
+#include "cuda/ops/product_hopper.h"
 #include "cuda/ops/products.h"
 
 enum { FEW_ROWS = 8, MAX_GRID = 65535, LEAST_DEPTH = 512, PART_DEPTH = 256 };
@@ -260,6 +262,26 @@ static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, int
     return GGML_STATUS_SUCCESS;
 }
 
+static enum ggml_status run_hopper(gb_cuda_backend & b, const gb_product & p, int kind, const gb_hopper_way & way) {
+    const int64_t    elements = p.rows * p.slices * p.m;
+    gb_ready_rows    x        = {};
+    enum ggml_status status   = make_rows(b, p, kind, &x);
+    float *          dst      = p.dst;
+    if (status == GGML_STATUS_SUCCESS && way.parts > 1) {
+        dst    = (float *) gb_cuda_scratch(b, (size_t) (elements * way.parts) * sizeof(float));
+        status = dst != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    }
+    if (status != GGML_STATUS_SUCCESS) {
+        return status;
+    }
+    GB_CUDA_TRY(b, gb_launch_hopper(*b.device, p, way, x, dst, b.queue));
+    if (way.parts > 1) {
+        GB_CUDA_TRY(b, GB_LAUNCH(gb_gemm_add_parts, (unsigned) gb_cuda_ceil_div(elements, 256), 256, 0, b.queue, p.dst,
+                           (const float *) dst, elements, way.parts));
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
 static enum ggml_status run_exact(gb_cuda_backend & b, const gb_product & p) {
     gb_ready_rows    x      = {};
     enum ggml_status status = make_rows(b, p, GB_ROWS_F32, &x);
@@ -368,6 +390,10 @@ enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p) {
     }
     if (quantized) {
         return run_tiles(b, p, p.type, GB_HALF_WIDE);
+    }
+    gb_hopper_way way;
+    if (gb_hopper_takes(*b.device, p, &way)) {
+        return run_hopper(b, p, kind, way);
     }
     return gb_product_is_aligned(p) && (kind == GB_HALF_F16 || b.device->cc >= 80) ? run_tiles(b, p, GB_HALVES, kind)
                                                                                    : run_exact(b, p);

@@ -1,0 +1,58 @@
+// hopper.cuh - what the dialect of launch.cuh has in addition on compute capability 9.0, in code that was compiled for
+// it alone ("9.0a"): barriers that count bytes, copies of whole tiles, products of tiles in shared memory.
+//
+// Kernels of these stand in files that are compiled for 9.0a and nothing else (c/cmake/cuda.cmake), or are empty
+// (GB_HAS_HOPPER is 0): gb_has_hopper_code says at run time whether the device can launch them.
+//
+//   gb_barrier                  eight bytes of shared memory, 8-aligned. It has phases, with parities 0, 1, 0, ...: a
+//                               phase is over when as many arrivals came as gb_barrier_init says, and as many bytes as
+//                               gb_barrier_expect promised
+//   gb_barrier_init             by one thread, which then calls gb_barrier_fence; others use it after a gb_sync_block
+//   gb_barrier_arrive           one arrival
+//   gb_barrier_expect           one arrival, and the phase waits for `bytes` more
+//   gb_barrier_wait             returns when the phase of that parity is over: the running one has another parity. So
+//                               parity 1 of a new barrier is over at once
+//   gb_copy_tile                by one thread: starts the copy of the box of a tensor map that begins at element
+//                               (x, y, z, w), innermost first, to shared memory, and counts all bytes of the box at the
+//                               barrier. What lies outside of the tensor is zeros. With rows of 128 bytes, the 16 bytes
+//                               number i of row r, counted from an address that 1,024 divides, lie at number i ^ r % 8
+//
+//   gb_matrix_of                describes a matrix of 16-bit elements in shared memory whose rows, 128 bytes each, lie
+//                               as gb_copy_tile puts them; from an address that 1,024 divides, and some multiples of 16
+//                               elements further along the rows: `depth` of them
+//   gb_matrix_mma<KIND, N>      by the four warps of a group (number 4 i to 4 i + 3 in the block), all at the same
+//                               place: sum (+)= a b^T, of the first 64 rows of a and N rows of b, over 16 elements of
+//                               the rows. Warp w of the group has rows 16 w on; with g = lane / 4 and t = lane % 4,
+//                               sum[4 j + i] is in row g + i / 2 * 8, column 8 j + 2 t + i % 2. It goes on beside the
+//                               thread: sum and the operands are its own until a wait
+//   gb_matrix_fence             before products: what the thread did with the registers of its sums comes first
+//   gb_matrix_commit            closes a group of products
+//   gb_matrix_wait<pending>     until at most `pending` of the newest groups are going on
+//   gb_matrix_done              the sums may be read: after a wait
+//
+// KIND: GB_HALF_F16 or GB_HALF_BF16. N: 64, 128 or 256. A kernel that takes tensor maps takes them by value, inside of
+// a parameter that is declared GB_FIXED_PARAMETER.
+#ifndef GB_CUDA_HOPPER_CUH
+#define GB_CUDA_HOPPER_CUH
+
+#include "cuda/kernels/bits.cuh"
+#include "cuda/tensor_map.h"
+
+typedef uint64_t gb_barrier;
+
+#ifdef GB_CUDA_EMULATED
+#    include "hopper.h"
+#else
+#    include "hopper_device.cuh"
+#endif
+
+// ---- the same for both
+
+// As the PTX manual has it for the operands of wgmma whose rows lie along the sum: the address, 1 (not used with this
+// swizzle), from eight rows to the next eight, and the swizzle of 128 bytes.
+GB_DEVICE uint64_t gb_matrix_of(const void * rows, int depth = 0) {
+    const uint64_t address = gb_shared_address(rows) + (uint32_t) depth * 32;
+    return (address & 0x3ffff) >> 4 | (uint64_t) 1 << 16 | (uint64_t) (1024 >> 4) << 32 | (uint64_t) 1 << 62;
+}
+
+#endif // GB_CUDA_HOPPER_CUH

@@ -1,0 +1,70 @@
+// tensor_map.cu - tensor maps, by the driver's function for them.
+//
+// The driver is not linked: the runtime knows where its functions are. Its header has the name of ours, so the numbers
+// that the function takes stand here.
+#include <cuda_runtime.h>
+
+#include "tensor_map.h"
+
+namespace {
+
+enum { TYPE_F16 = 6, TYPE_BF16 = 9, INTERLEAVE_NONE = 0, SWIZZLE_128B = 3, L2_256B = 3, OUTSIDE_IS_ZERO = 0 };
+
+typedef int (*encode_tiled)(gb_tensor_map * map, int type, unsigned rank, void * address, const uint64_t * ne,
+    const uint64_t * nb, const unsigned * box, const unsigned * steps, int interleave, int swizzle, int l2,
+    int outside);
+
+encode_tiled find_encode(void) {
+    void *                          function = nullptr;
+    cudaDriverEntryPointQueryResult found    = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, 0, &found);
+#else
+    const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, 0, &found);
+#endif
+    (void) cudaGetLastError();
+    const bool there = error == cudaSuccess && found == cudaDriverEntryPointSuccess;
+    return there ? reinterpret_cast<encode_tiled>(function) : nullptr;
+}
+
+encode_tiled encoder(void) {
+    static const encode_tiled found = find_encode();
+    return found;
+}
+
+} // namespace
+
+bool gb_tensor_maps_exist(void) { return encoder() != nullptr; }
+
+bool gb_tensor_map_is_possible(const gb_tensor_layout & t) {
+    const int64_t most   = (int64_t) 1 << 32;
+    int64_t       before = 2; // bytes of an element of the dimension below, and how many there are
+    int64_t       extent = t.ne[0];
+    bool          fits   = (uintptr_t) t.base % 16 == 0 && t.ne[0] > 0 && t.ne[0] <= most;
+    for (int i = 0; i < 3 && fits; i++) {
+        fits   = t.ne[i + 1] > 0 && t.ne[i + 1] <= most && t.nb[i] % 16 == 0 && t.nb[i] > 0 &&
+                 t.nb[i] < (int64_t) 1 << 40 && t.nb[i] % before == 0 && t.nb[i] / before >= extent;
+        before = t.nb[i];
+        extent = t.ne[i + 1];
+    }
+    return fits;
+}
+
+bool gb_tensor_map_make(const gb_tensor_layout & t, gb_tensor_map * map) {
+    const encode_tiled encode = encoder();
+    if (encode == nullptr || !gb_tensor_map_is_possible(t)) {
+        return false;
+    }
+    const unsigned steps[4] = { 1, 1, 1, 1 };
+    uint64_t       ne[4], nb[3];
+    unsigned       box[4];
+    for (int i = 0; i < 4; i++) {
+        ne[i]  = (uint64_t) t.ne[i];
+        box[i] = (unsigned) t.box[i];
+        if (i < 3) {
+            nb[i] = (uint64_t) t.nb[i];
+        }
+    }
+    return encode(map, t.bf16 ? TYPE_BF16 : TYPE_F16, 4, const_cast<void *>(t.base), ne, nb, box, steps,
+               INTERLEAVE_NONE, SWIZZLE_128B, L2_256B, OUTSIDE_IS_ZERO) == 0;
+}

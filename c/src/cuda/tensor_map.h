@@ -1,0 +1,34 @@
+// tensor_map.h - what a device of compute capability 9.0 is told about a tensor that it copies tiles of.
+//
+// A map is a value of 128 bytes that only the driver can make, on the host; a kernel gets it as a part of a parameter.
+// It holds the address: who lists a launch lists the map with it, and a graph that is updated gets another.
+#ifndef GB_CUDA_TENSOR_MAP_H
+#define GB_CUDA_TENSOR_MAP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct alignas(128) gb_tensor_map {
+    uint64_t opaque[16];
+};
+
+// Elements of 16 bits. ne: extents, the rows of ne[0] are dense; nb: bytes from one to the next along dimensions 1 to
+// 3. box: the tile, 64 elements along the rows, and at most 256 along the others.
+struct gb_tensor_layout {
+    const void * base;
+    bool         bf16; // else f16
+    int64_t      ne[4];
+    int64_t      nb[3];
+    int          box[4];
+};
+
+// What the driver's documentation asks for: addresses and strides that 16 divides, and dimensions in the order of their
+// strides, each of which holds the one before it a whole number of times.
+bool gb_tensor_map_is_possible(const gb_tensor_layout & layout);
+
+bool gb_tensor_maps_exist(void); // for this driver
+
+// False: it is not possible, or the driver has no tensor maps or refuses this one.
+bool gb_tensor_map_make(const gb_tensor_layout & layout, gb_tensor_map * map);
+
+#endif // GB_CUDA_TENSOR_MAP_H

@@ -1,0 +1,452 @@
+// hopper.cpp - what hopper.h declares, as the PTX manual has mbarrier, cp.async.bulk.tensor and wgmma.
+#include "hopper.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "block.h"
+#include "cuda/tensor_map.h"
+
+// --------------------------------------------------------------------------------------------------------- tensor maps
+
+namespace {
+
+struct tensor { // what a map holds, in its 128 bytes
+    uint64_t magic;
+    char *   base;
+    uint64_t ne[4];
+    uint64_t nb[3];
+    uint32_t box[4];
+};
+static_assert(sizeof(tensor) <= sizeof(gb_tensor_map), "fits");
+enum { DYNAMIC_AT = 1024 }; // the address of dynamic shared memory
+constexpr uint64_t magic_of_map = 0x70616d726f736e74u;
+
+} // namespace
+
+int gb_emu_encode_tiled(void * map, int type, unsigned rank, void * address, const uint64_t * ne, const uint64_t * nb,
+    const unsigned * box, const unsigned * steps, int interleave, int swizzle, int l2, int outside) {
+    enum { F16 = 6, BF16 = 9, NO_INTERLEAVE = 0, SWIZZLE_128B = 3, ZEROS = 0 };
+    const bool known = (type == F16 || type == BF16) && rank == 4 && interleave == NO_INTERLEAVE &&
+                       swizzle == SWIZZLE_128B && l2 >= 0 && l2 <= 3 && outside == ZEROS;
+    if (!known || (uintptr_t) map % 64 != 0 || (uintptr_t) address % 16 != 0 || box[0] * 2 % 16 != 0 ||
+        box[0] * 2 > 128) {
+        return 1;
+    }
+    tensor   t      = { magic_of_map, static_cast<char *>(address), {}, {}, {} };
+    uint64_t stride = 2, extent = 1; // of the dimension below
+    for (unsigned i = 0; i < rank; i++) {
+        if (ne[i] == 0 || ne[i] > (uint64_t) 1 << 32 || box[i] == 0 || box[i] > 256 || steps[i] != 1) {
+            return 1;
+        }
+        if (i > 0 && (nb[i - 1] % 16 != 0 || nb[i - 1] >= (uint64_t) 1 << 40 || nb[i - 1] % stride != 0 ||
+                         nb[i - 1] / stride < extent)) {
+            return 1;
+        }
+        stride   = i > 0 ? nb[i - 1] : stride;
+        extent   = ne[i];
+        t.ne[i]  = ne[i];
+        t.box[i] = box[i];
+        if (i > 0) {
+            t.nb[i - 1] = nb[i - 1];
+        }
+    }
+    memset(map, 0, sizeof(gb_tensor_map));
+    memcpy(map, &t, sizeof(t));
+    return 0;
+}
+
+// ---------------------------------------------------------------------------------------------------------- of a block
+
+namespace {
+
+struct barrier {
+    int  arrivals; // of a phase
+    int  waiting;  // arrivals that this phase lacks
+    int  bytes;    // that it lacks
+    int  phase;    // number of the phase that runs
+    bool fenced;   // copies may count here
+};
+
+struct copy {
+    tensor     t;
+    char *     to;
+    int        at[4];
+    uint64_t * barrier;
+    bool       late; // comes when everybody waits
+};
+
+struct sums { // registers of a thread that products use
+    std::vector<float> values;
+    int                going_on = 0; // products
+};
+
+struct thread_state {
+    std::vector<gb_emu_product>              open;
+    std::vector<std::vector<gb_emu_product>> groups; // oldest first
+    std::map<float *, sums>                  sums_of;
+    bool                                     fenced = false;
+};
+
+struct group_state { // of four warps, that meet
+    int            arrived = 0;
+    uint64_t       round   = 0;
+    int            line    = 0;
+    gb_emu_product what    = {};
+};
+
+uint64_t mark_of(const uint64_t * b, int phase) { return (uintptr_t) b * 0x9e3779b97f4a7c15u ^ (uint64_t) phase; }
+
+struct hopper : gb_emu_beside {
+    std::map<uint64_t *, barrier>  barriers;
+    std::vector<copy>              copies;
+    std::map<size_t, thread_state> threads;
+    std::map<size_t, group_state>  groups;
+
+    bool has_work(bool idle) const override {
+        return std::any_of(copies.begin(), copies.end(), [=](const copy & c) { return idle || !c.late; });
+    }
+    std::string work(bool idle, gb_emu_random & random) override;
+    std::string at_end_of(size_t thread) override {
+        const auto found = threads.find(thread);
+        const bool idle  = found == threads.end() || (found->second.open.empty() && found->second.groups.empty());
+        return idle ? "" : "a thread returns while its products go on";
+    }
+    std::string at_end() override { return copies.empty() ? "" : "a block ends before its copies"; }
+    // When nothing is lacking, the next phase begins. "" or what is wrong.
+    std::string settle(uint64_t * p, barrier & b);
+};
+
+hopper & here(void) {
+    std::unique_ptr<gb_emu_beside> & beside = gb_emu_block_beside();
+    if (!beside) {
+        beside.reset(new hopper);
+    }
+    return static_cast<hopper &>(*beside);
+}
+
+std::string hopper::settle(uint64_t * p, barrier & b) {
+    enum { MOST_BYTES = (1 << 20) - 1 };
+    if (b.waiting < 0) {
+        return "a barrier gets more arrivals than its phase has";
+    }
+    if (b.bytes > MOST_BYTES || b.bytes < -MOST_BYTES) {
+        return "a barrier counts more bytes than it can";
+    }
+    if (b.waiting == 0 && b.bytes == 0) {
+        b.phase++;
+        b.waiting = b.arrivals;
+        *p        = mark_of(p, b.phase);
+        gb_emu_wake(p);
+    }
+    return "";
+}
+
+// Row and place of each 16 bytes of the box, in the order of shared memory.
+std::string hopper::work(bool idle, gb_emu_random & random) {
+    size_t i = random.below(copies.size());
+    while (!idle && copies[i].late) {
+        i = random.below(copies.size());
+    }
+    const copy c = copies[i];
+    copies.erase(copies.begin() + (ptrdiff_t) i);
+    const int64_t rows = (int64_t) c.t.box[1] * c.t.box[2] * c.t.box[3], pitch = c.t.box[0] * 2;
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t y = c.at[1] + r % c.t.box[1], z = c.at[2] + r / c.t.box[1] % c.t.box[2],
+                      w = c.at[3] + r / c.t.box[1] / c.t.box[2];
+        const bool    in =
+            y >= 0 && y < (int64_t) c.t.ne[1] && z >= 0 && z < (int64_t) c.t.ne[2] && w >= 0 && w < (int64_t) c.t.ne[3];
+        const char * from =
+            in ? c.t.base + y * (int64_t) c.t.nb[0] + z * (int64_t) c.t.nb[1] + w * (int64_t) c.t.nb[2] : nullptr;
+        for (int64_t piece = 0; piece < pitch / 16; piece++) {
+            char *          flat    = c.to + r * pitch + piece * 16;
+            const uintptr_t address = gb_shared_address(flat);
+            uint16_t *      to = reinterpret_cast<uint16_t *>(flat + (((address >> 7 & 7) << 4) ^ address) - address);
+            for (int j = 0; j < 8; j++) {
+                const int64_t x = c.at[0] + piece * 8 + j;
+                to[j]           = 0;
+                if (in && x >= 0 && x < (int64_t) c.t.ne[0]) {
+                    memcpy(&to[j], from + 2 * x, 2);
+                }
+            }
+        }
+    }
+    auto found = barriers.find(c.barrier);
+    if (found == barriers.end() || *c.barrier != mark_of(c.barrier, found->second.phase)) {
+        return "a copy comes to a barrier that something wrote over";
+    }
+    found->second.bytes -= (int) (rows * pitch);
+    return settle(c.barrier, found->second);
+}
+
+} // namespace
+
+uint32_t gb_shared_address(const void * p) {
+    gb_emu_check_shared("an address", p, 1);
+    const char * start = static_cast<const char *>(gb_emu_dynamic_shared());
+    const char * c     = static_cast<const char *>(p);
+    if (c < start || c - start > 1 << 18) {
+        gb_emu_fail_block("an address of static shared memory, which is not modelled");
+    }
+    return (uint32_t) (DYNAMIC_AT + (c - start));
+}
+
+// ------------------------------------------------------------------------------------------------------------ barriers
+
+static barrier & barrier_at(const char * what, uint64_t * p, int line) {
+    gb_emu_at(what, line);
+    gb_needs_hopper();
+    auto found = here().barriers.find(p);
+    if (found == here().barriers.end()) {
+        gb_emu_fail_block("a barrier that was not made");
+    }
+    if (*p != mark_of(p, found->second.phase)) {
+        gb_emu_fail_block("a barrier that something wrote over");
+    }
+    return found->second;
+}
+
+static void require(const std::string & wrong) {
+    if (!wrong.empty()) {
+        gb_emu_fail_block(wrong);
+    }
+}
+
+void gb_barrier_init(uint64_t * p, int arrivals, int line) {
+    gb_emu_at("gb_barrier_init", line);
+    gb_needs_hopper();
+    gb_emu_check_shared("a barrier", p, 8);
+    if ((uintptr_t) p % 8 != 0 || arrivals < 1 || arrivals >= 1 << 20) {
+        gb_emu_fail_block("a barrier that is not 8-aligned, or without arrivals");
+    }
+    if (here().barriers.count(p)) {
+        gb_emu_fail_block("a barrier that is made twice");
+    }
+    here().barriers[p] = { arrivals, arrivals, 0, 0, false };
+    *p                 = mark_of(p, 0);
+}
+
+void gb_barrier_fence(int line) {
+    gb_emu_at("gb_barrier_fence", line);
+    for (auto & b : here().barriers) {
+        b.second.fenced = true;
+    }
+}
+
+void gb_barrier_arrive(uint64_t * p, int line) {
+    barrier & b = barrier_at("gb_barrier_arrive", p, line);
+    b.waiting--;
+    require(here().settle(p, b));
+}
+
+void gb_barrier_expect(uint64_t * p, int bytes, int line) {
+    barrier & b = barrier_at("gb_barrier_expect", p, line);
+    if (bytes < 0) {
+        gb_emu_fail_block("fewer bytes than none");
+    }
+    b.bytes += bytes;
+    b.waiting--;
+    require(here().settle(p, b));
+}
+
+void gb_barrier_wait(uint64_t * p, int parity, int line) {
+    if (parity != 0 && parity != 1) {
+        gb_emu_fail_block("a parity that is none");
+    }
+    while ((barrier_at("gb_barrier_wait", p, line).phase & 1) == parity) { // it runs, or is the one after the next
+        gb_emu_sleep(p);
+    }
+}
+
+// -------------------------------------------------------------------------------------------------------------- copies
+
+void gb_copy_tile(void * shared, const gb_tensor_map & map, int x, int y, int z, int w, uint64_t * p, int line) {
+    const barrier & b = barrier_at("gb_copy_tile", p, line);
+    copy            c = { {}, static_cast<char *>(shared), { x, y, z, w }, p, gb_emu_draw(4) != 0 };
+    memcpy(&c.t, &map, sizeof(c.t));
+    if ((uintptr_t) &map % 64 != 0 || c.t.magic != magic_of_map) {
+        gb_emu_fail_block("a tensor map that is none");
+    }
+    const size_t bytes = (size_t) c.t.box[0] * c.t.box[1] * c.t.box[2] * c.t.box[3] * 2;
+    gb_emu_check_shared("a copy of a tile", shared, bytes);
+    if (gb_shared_address(shared) % 128 != 0) {
+        gb_emu_fail_block("a copy of a tile to an address that 128 does not divide");
+    }
+    if (!b.fenced) {
+        gb_emu_fail_block("a copy counts at a barrier without a fence after it was made");
+    }
+    memset(shared, 0xff, bytes);
+    here().copies.push_back(c);
+}
+
+// ------------------------------------------------------------------------------------------------------------ products
+
+namespace {
+
+struct matrix { // in shared memory: rows of `span` bytes, eight of them behind each other, then `eight` further on
+    const char * memory; // dynamic
+    uint32_t     address, span, eight;
+    uint16_t     at(int row, int k) const {
+        const uint32_t flat = address + (uint32_t) (row % 8) * span + (uint32_t) (row / 8) * eight + (uint32_t) k * 2;
+        uint16_t       bits;
+        memcpy(&bits, memory + ((flat ^ ((flat >> 7 & (span / 16 - 1)) << 4)) - DYNAMIC_AT), 2);
+        return bits;
+    }
+};
+
+// Matrix descriptor of wgmma: bits 0 to 13 the address / 16, 16 to 29 a distance that swizzled rows do not use, 32 to
+// 45 the distance of eight rows / 16, 49 to 51 where the pattern begins, 62 and 63 the swizzle; the others are zeros.
+matrix matrix_of(uint64_t descriptor, int rows) {
+    const unsigned swizzle = (unsigned) (descriptor >> 62);
+    const matrix   m = { static_cast<const char *>(gb_emu_dynamic_shared()), (uint32_t) (descriptor & 0x3fff) << 4,
+        swizzle == 0 ? 0 : 256u >> swizzle, (uint32_t) (descriptor >> 32 & 0x3fff) << 4 };
+    if (swizzle == 0 || (descriptor & 0x3fffc000c000c000u) != 0) {
+        gb_emu_fail_block("a matrix without swizzle, with a base offset, or with bits that mean nothing");
+    }
+    // 128 bytes: the address decides by bits 7 to 9 where 16 bytes lie, so they must be those of the row
+    if (m.address / (8 * m.span) * (8 * m.span) != m.address / m.span * m.span || m.eight % (8 * m.span) != 0 ||
+        m.eight == 0) {
+        gb_emu_fail_block("a matrix whose rows do not begin where its pattern does");
+    }
+    if (m.address % m.span + 32 > m.span) {
+        gb_emu_fail_block("16 elements that reach over the end of a row");
+    }
+    const intptr_t start = (intptr_t) m.memory + (intptr_t) (m.address / m.span * m.span) - DYNAMIC_AT;
+    for (int r = 0; r < rows; r += 8) {
+        gb_emu_check_shared("a matrix", (const void *) (start + r / 8 * (intptr_t) m.eight), 8 * m.span);
+    }
+    return m;
+}
+
+const std::vector<float> & table(bool f16) {
+    static const std::vector<float> halves = [] {
+        std::vector<float> t(65536);
+        for (uint32_t i = 0; i < 65536; i++) {
+            t[i] = gb_emu_half_to_float((uint16_t) i);
+        }
+        return t;
+    }();
+    static const std::vector<float> wide = [] {
+        std::vector<float> t(65536);
+        for (uint32_t i = 0; i < 65536; i++) {
+            t[i] = gb_emu_bf16_to_float((uint16_t) i);
+        }
+        return t;
+    }();
+    return f16 ? halves : wide;
+}
+
+// Of one thread: rows g and g + 8 of its warp, columns 2 t, 2 t + 1 of each eight.
+void compute(const gb_emu_product & p, std::vector<float> & values) {
+    const int                  warp = (int) gb_emu_thread() / 32 % 4, g = gb_emu_lane() / 4, t = gb_emu_lane() % 4;
+    const matrix               a = matrix_of(p.a, 64), b = matrix_of(p.b, p.n);
+    const std::vector<float> & number = table(p.f16);
+    float                      rows[2][16];
+    for (int k = 0; k < 16; k++) {
+        rows[0][k] = number[a.at(16 * warp + g, k)];
+        rows[1][k] = number[a.at(16 * warp + g + 8, k)];
+    }
+    for (int j = 0; j < p.n / 8; j++) {
+        for (int i = 0; i < 2; i++) {
+            double sum[2] = { 0, 0 };
+            for (int k = 0; k < 16; k++) {
+                const float x = number[b.at(8 * j + 2 * t + i, k)];
+                sum[0] += (double) rows[0][k] * x;
+                sum[1] += (double) rows[1][k] * x;
+            }
+            for (int h = 0; h < 2; h++) {
+                float & d = values[(size_t) (4 * j + 2 * h + i)];
+                d         = (float) ((p.keep ? (double) d : 0.0) + sum[h]);
+            }
+        }
+    }
+}
+
+bool same_product(const gb_emu_product & x, const gb_emu_product & y) {
+    return x.n == y.n && x.f16 == y.f16 && x.keep == y.keep && x.a == y.a && x.b == y.b;
+}
+
+// All 128 threads of four warps come, with the same matrices.
+void meet(const gb_emu_product & p, int line) {
+    group_state & g = here().groups[gb_emu_thread() / 128];
+    if (g.arrived == 0) {
+        g.what = p;
+        g.line = line;
+    } else if (!same_product(g.what, p) || g.line != line) {
+        gb_emu_fail_block("warps of a group multiply different matrices, another at line " + std::to_string(g.line));
+    }
+    if (++g.arrived == 128) {
+        g.arrived = 0;
+        g.round++;
+        gb_emu_wake(&g);
+        return;
+    }
+    const uint64_t round = g.round;
+    while (g.round == round) {
+        gb_emu_sleep(&g);
+    }
+}
+
+} // namespace
+
+void gb_matrix_fence(int line) {
+    const char nothing = 0;
+    gb_needs_hopper();
+    gb_emu_exchange("gb_matrix_fence", line, &nothing, 1);
+    here().threads[gb_emu_thread()].fenced = true;
+}
+
+void gb_matrix_commit(int line) {
+    const char nothing = 0;
+    gb_emu_exchange("gb_matrix_commit", line, &nothing, 1);
+    thread_state & t = here().threads[gb_emu_thread()];
+    t.groups.push_back(std::move(t.open));
+    t.open.clear();
+}
+
+void gb_emu_matrix_mma(const gb_emu_product & p, int line) {
+    gb_emu_at("gb_matrix_mma", line);
+    gb_needs_hopper();
+    if ((gb_emu_thread() / 128 + 1) * 128 > gb_emu_threads()) {
+        gb_emu_fail_block("a product by fewer than four warps");
+    }
+    (void) matrix_of(p.a, 64);
+    (void) matrix_of(p.b, p.n);
+    meet(p, line);
+    thread_state & t     = here().threads[gb_emu_thread()];
+    const size_t   n     = (size_t) p.n / 2;
+    sums &         s     = t.sums_of[p.sum];
+    const bool     known = s.values.size() == n;
+    if (!known && s.going_on > 0) {
+        gb_emu_fail_block("products of different shapes go on with the same sums");
+    }
+    if (s.going_on == 0) {
+        if (!t.fenced && (!known || memcmp(s.values.data(), p.sum, n * sizeof(float)) != 0)) {
+            gb_emu_fail_block("the registers of the sums were written without a fence after it");
+        }
+        s.values.assign(p.sum, p.sum + n);
+    }
+    s.going_on++;
+    std::fill(p.sum, p.sum + n, NAN);
+    t.open.push_back(p);
+}
+
+void gb_emu_matrix_wait(int pending, int line) {
+    const char nothing = 0;
+    gb_needs_hopper();
+    gb_emu_exchange("gb_matrix_wait", line, &nothing, 1);
+    thread_state & t = here().threads[gb_emu_thread()];
+    while ((int) t.groups.size() > pending) {
+        for (const gb_emu_product & p : t.groups.front()) {
+            sums & s = t.sums_of[p.sum];
+            compute(p, s.values);
+            if (--s.going_on == 0) {
+                std::copy(s.values.begin(), s.values.end(), p.sum);
+            }
+        }
+        t.groups.erase(t.groups.begin());
+    }
+    t.fenced = false;
+    gb_emu_exchange("gb_matrix_wait", line, &nothing, 1); // a warp waits as one
+}

@@ -1,0 +1,66 @@
+// hopper.h - the dialect of hopper.cuh in the emulation: barriers with phases, tiles on their way, products that go on.
+//
+// Copies of tiles arrive in any order, each at once: at a time drawn at random, or, most of them, when all threads
+// wait. Shared memory that a copy will write is NaN from the request on. Products read their operands when their thread
+// waits for them, no earlier, and until then the registers of their sums are NaN: who reads early, or lets memory be
+// overwritten, has wrong results.
+//
+// Errors, with the line: barriers that nobody made, that something wrote over, or whose counts leave their range;
+// copies to addresses that the hardware has not; products by a part of the four warps, or by warps that give different
+// matrices; descriptors that are none; sums that were touched without a fence; threads that end before their products;
+// and waiting for a phase that does not come.
+//
+// Of tensor maps: four dimensions of 16-bit elements with swizzled rows of 128 bytes. Of matrices: rows along the sum,
+// any of the three swizzles. Everything else is refused.
+#ifndef GB_EMULATED_HOPPER_H
+#define GB_EMULATED_HOPPER_H
+
+#include "device.h"
+
+#define GB_FIXED_PARAMETER
+#define GB_HAS_HOPPER 1
+
+bool                              gb_emu_has_hopper_code(void);
+template <class... P> inline bool gb_has_hopper_code(void (*)(P...)) { return gb_emu_has_hopper_code(); }
+
+// Where the hardware would have it: dynamic shared memory begins behind the first KiB.
+uint32_t gb_shared_address(const void * p);
+
+void gb_barrier_init(uint64_t * b, int arrivals, int line = __builtin_LINE());
+void gb_barrier_fence(int line = __builtin_LINE());
+void gb_barrier_arrive(uint64_t * b, int line = __builtin_LINE());
+void gb_barrier_expect(uint64_t * b, int bytes, int line = __builtin_LINE());
+void gb_barrier_wait(uint64_t * b, int parity, int line = __builtin_LINE());
+
+struct gb_tensor_map;
+void gb_copy_tile(void * shared, const gb_tensor_map & map, int x, int y, int z, int w, uint64_t * b,
+    int line = __builtin_LINE());
+
+struct gb_emu_product {
+    float *  sum; // n / 2 of the thread
+    int      n;
+    bool     f16, keep;
+    uint64_t a, b;
+};
+
+void gb_matrix_fence(int line = __builtin_LINE());
+void gb_matrix_commit(int line = __builtin_LINE());
+void gb_emu_matrix_mma(const gb_emu_product & product, int line);
+void gb_emu_matrix_wait(int pending, int line);
+
+template <int pending> static inline void gb_matrix_wait(int line = __builtin_LINE()) {
+    gb_emu_matrix_wait(pending, line);
+}
+template <int N> static inline void gb_matrix_done(float (&)[N]) {}
+// KIND as GB_HALF_F16 and GB_HALF_BF16 are numbered
+template <int KIND, int N>
+static inline void gb_matrix_mma(float (&sum)[N / 2], uint64_t a, uint64_t b, bool keep, int line = __builtin_LINE()) {
+    static_assert(N % 8 == 0 && N >= 8 && N <= 256, "as the manual has it");
+    gb_emu_matrix_mma({ sum, N, KIND == 0, keep, a, b }, line);
+}
+
+// The driver's cuTensorMapEncodeTiled, as far as it is used.
+int gb_emu_encode_tiled(void * map, int type, unsigned rank, void * address, const uint64_t * ne, const uint64_t * nb,
+    const unsigned * box, const unsigned * steps, int interleave, int swizzle, int l2, int outside);
+
+#endif // GB_EMULATED_HOPPER_H

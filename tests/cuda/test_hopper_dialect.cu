@@ -1,0 +1,402 @@
+// test_hopper_dialect.cu - the dialect of hopper.cuh does what its comments say: on a device of compute capability 9.0,
+// and in the emulation.
+//
+// Copies are judged by the picture of the whole tensor, products by their definition, with small integers, which every
+// arithmetic has exactly. In the emulation also: what must not be written is noticed.
+#include "cuda_test.h"
+#include "hopper.cuh"
+#include "launch.cuh"
+
+#include <vector>
+
+// ---------------------------------------------------------------------------------------------------- running a kernel
+
+struct device_memory {
+    void * p = nullptr;
+    size_t size;
+    explicit device_memory(size_t bytes) : size(bytes) { (void) cudaMalloc(&p, bytes); }
+    ~device_memory() { (void) cudaFree(p); }
+};
+
+static cudaStream_t stream() {
+    static cudaStream_t s = nullptr;
+    if (s == nullptr) {
+        (void) cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking);
+    }
+    return s;
+}
+
+static gb_queue queue() { return { stream(), nullptr, false }; }
+
+template <class T> static std::vector<T> read_back(const device_memory & m) {
+    std::vector<T> host(m.size / sizeof(T));
+    (void) cudaMemcpyAsync(host.data(), m.p, m.size, cudaMemcpyDeviceToHost, stream());
+    CHECK_INT(cudaStreamSynchronize(stream()), cudaSuccess);
+    return host;
+}
+
+template <class T> static void write(const device_memory & m, const std::vector<T> & host) {
+    (void) cudaMemcpyAsync(m.p, host.data(), m.size, cudaMemcpyHostToDevice, stream());
+    CHECK_INT(cudaStreamSynchronize(stream()), cudaSuccess);
+}
+
+GB_KERNEL nothing(int *) {}
+
+#define HOPPER_OR_SKIP()                                      \
+    do {                                                      \
+        CUDA_OR_SKIP();                                       \
+        if (!gb_has_hopper_code(nothing)) {                   \
+            SKIP("no code for compute capability 9.0 alone"); \
+        }                                                     \
+    } while (0)
+
+// -------------------------------------------------------------------------------------------------------------- copies
+
+struct one_map {
+    gb_tensor_map map;
+};
+
+// The box that begins at (x, y, z, w), as rows in their order: out[row][element].
+GB_KERNEL copy_box(GB_FIXED_PARAMETER one_map q, uint16_t * out, int rows, int x, int y, int z, int w) {
+    GB_DYNAMIC_SHARED(char, shared);
+    gb_barrier * b = (gb_barrier *) (void *) (shared + rows * 128);
+    if (threadIdx.x == 0) {
+        gb_barrier_init(b, 1);
+        gb_barrier_fence();
+    }
+    gb_sync_block();
+    if (threadIdx.x == 0) {
+        gb_barrier_expect(b, rows * 128);
+        gb_copy_tile(shared, q.map, x, y, z, w, b);
+    }
+    gb_barrier_wait(b, 0);
+    for (int i = (int) threadIdx.x; i < rows * 64; i += (int) blockDim.x) {
+        const int r = i / 64, piece = i % 64 / 8;
+        out[i] = ((const uint16_t *) (const void *) shared)[r * 64 + (piece ^ r % 8) * 8 + i % 8];
+    }
+}
+
+static void boxes_are_copied() {
+    HOPPER_OR_SKIP();
+    // rows of 80 elements of which 77 are the tensor's, 11 of them, 3 slices of 12 rows, 2 of 4
+    const int64_t         ne[4] = { 77, 11, 3, 2 }, at_y = 80, at_z = 80 * 12, at_w = 80 * 12 * 4;
+    device_memory         m((size_t) at_w * 2 * 2);
+    std::vector<uint16_t> tensor(m.size / 2);
+    for (uint16_t & v : tensor) {
+        v = (uint16_t) test_random();
+    }
+    write(m, tensor);
+    const int boxes[][4]  = { { 64, 16, 1, 1 }, { 64, 4, 2, 1 }, { 64, 1, 3, 2 }, { 64, 256, 1, 1 } };
+    const int starts[][4] = { { 0, 0, 0, 0 }, { 64, 8, 1, 1 }, { 24, -3, 2, 0 }, { 7, 5, -1, 1 }, { 128, 0, 0, 0 } };
+    for (const int (&box)[4] : boxes) {
+        one_map q = {};
+        REQUIRE(gb_tensor_map_make({ m.p, false, { ne[0], ne[1], ne[2], ne[3] }, { at_y * 2, at_z * 2, at_w * 2 },
+                                       { box[0], box[1], box[2], box[3] } },
+            &q.map));
+        for (const int (&s)[4] : starts) {
+            const int     rows = box[1] * box[2] * box[3];
+            device_memory out((size_t) rows * 128);
+            CHECK_INT(GB_LAUNCH(copy_box, 1, 64, rows * 128 + 8, queue(), q, (uint16_t *) out.p, rows, s[0], s[1], s[2],
+                          s[3]),
+                cudaSuccess);
+            const std::vector<uint16_t> got = read_back<uint16_t>(out);
+            for (int i = 0; i < rows * 64; i++) {
+                const int64_t r = i / 64, x = s[0] + i % 64, y = s[1] + r % box[1], z = s[2] + r / box[1] % box[2],
+                              w = s[3] + r / box[1] / box[2];
+                const bool    in =
+                    x >= 0 && x < ne[0] && y >= 0 && y < ne[1] && z >= 0 && z < ne[2] && w >= 0 && w < ne[3];
+                const uint16_t expected = in ? tensor[(size_t) (x + y * at_y + z * at_z + w * at_w)] : (uint16_t) 0;
+                CHECK_MSG(got[(size_t) i] == expected, "box %d %d %d from %d %d %d %d: row %d element %d: %d, not %d",
+                    box[1], box[2], box[3], s[0], s[1], s[2], s[3], (int) r, i % 64, got[(size_t) i], expected);
+            }
+        }
+    }
+}
+
+static void maps_have_conditions() {
+    HOPPER_OR_SKIP();
+    device_memory          m(1 << 16);
+    char * const           p    = (char *) m.p;
+    const gb_tensor_layout good = { p, true, { 64, 16, 4, 2 }, { 128, 2048, 8192 }, { 64, 16, 1, 1 } };
+    gb_tensor_map          map;
+    CHECK(gb_tensor_map_make(good, &map));
+    gb_tensor_layout t = good;
+    t.base             = p + 8; // an address that 16 does not divide
+    CHECK(!gb_tensor_map_make(t, &map));
+    t       = good;
+    t.nb[0] = 136; // a stride that 16 does not divide
+    CHECK(!gb_tensor_map_make(t, &map));
+    t       = good;
+    t.nb[1] = 128 * 15; // rows that belong to two slices
+    CHECK(!gb_tensor_map_make(t, &map));
+    t       = good;
+    t.nb[1] = 2048 + 16; // no whole number of rows
+    CHECK(!gb_tensor_map_make(t, &map));
+    t       = good;
+    t.ne[0] = 65; // rows that overlap
+    CHECK(!gb_tensor_map_make(t, &map));
+    t        = good;
+    t.box[1] = 257;
+    CHECK(!gb_tensor_map_make(t, &map));
+    t       = good;
+    t.ne[3] = 0;
+    CHECK(!gb_tensor_map_make(t, &map));
+}
+
+// ------------------------------------------------------------------------------------------------------------ barriers
+
+// Warp 0 writes a number to each of two places in turn, warps 1 and 2 add them up: a place is written again when both
+// have read it.
+GB_KERNEL hand_over(int * out, int n) {
+    GB_DYNAMIC_SHARED(int, shared);
+    gb_barrier * full  = (gb_barrier *) (void *) (shared + 64);
+    gb_barrier * empty = full + 2;
+    const int    lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2; i++) {
+            gb_barrier_init(&full[i], 32);
+            gb_barrier_init(&empty[i], 64);
+        }
+        gb_barrier_fence();
+    }
+    gb_sync_block();
+    int sum = 0;
+    for (int i = 0; i < n; i++) {
+        const int at = i % 2, parity = i / 2 % 2;
+        if (warp == 0) {
+            gb_barrier_wait(&empty[at], parity ^ 1);
+            shared[32 * at + lane] = i * i + lane;
+            gb_barrier_arrive(&full[at]);
+        } else {
+            gb_barrier_wait(&full[at], parity);
+            sum = 3 * sum + shared[32 * at + (lane + warp) % 32];
+            gb_barrier_arrive(&empty[at]);
+        }
+    }
+    out[threadIdx.x] = sum;
+}
+
+static void phases_follow_each_other() {
+    HOPPER_OR_SKIP();
+    for (int n : { 1, 2, 3, 9 }) {
+        device_memory out(96 * sizeof(int));
+        CHECK_INT(GB_LAUNCH(hand_over, 1, 96, 64 * 4 + 32, queue(), (int *) out.p, n), cudaSuccess);
+        const std::vector<int> got = read_back<int>(out);
+        for (int t = 32; t < 96; t++) {
+            int sum = 0;
+            for (int i = 0; i < n; i++) {
+                sum = 3 * sum + i * i + (t % 32 + t / 32) % 32;
+            }
+            CHECK_INT(got[(size_t) t], sum);
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------------ products
+
+struct two_maps {
+    gb_tensor_map a, b;
+};
+
+enum mistake {
+    NONE,
+    NO_SWIZZLE,     // in a descriptor
+    WRONG_DISTANCE, // of eight rows
+    WRONG_DEPTH,    // 16 elements that are not there
+    WRONG_PARITY,   // one that is over at once
+    NO_PHASE,       // one that never comes
+    TOO_FEW_BYTES,  // expected
+    NO_BARRIER_FENCE,
+    NO_MATRIX_FENCE,
+    NO_WAIT, // for products, before the sums are read
+    NEVER_WAIT,
+    EARLY_COPY, // over operands of products that go on
+    FEW_WARPS,
+    OTHER_MATRICES, // in one of four warps
+    WRITTEN_OVER,   // a barrier
+};
+
+#ifdef GB_CUDA_EMULATED
+GB_DEVICE int made(int wrong) { return wrong; }
+#else
+GB_DEVICE int made(int) { return NONE; }
+#endif
+
+// d[128][N] = a b^T, by two tiles of 64 elements of depth, one after the other in the same memory.
+template <int KIND, int N> GB_KERNEL multiply(GB_FIXED_PARAMETER two_maps q, float * d, int asked) {
+    const int wrong = made(asked);
+    GB_DYNAMIC_SHARED(char, shared);
+    constexpr int A = 128 * 128, B = N * 128;
+    gb_barrier *  b    = (gb_barrier *) (void *) (shared + A + B);
+    const int     lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
+    if (threadIdx.x == 0) {
+        gb_barrier_init(b, 1);
+        if (wrong != NO_BARRIER_FENCE) {
+            gb_barrier_fence();
+        }
+    }
+    gb_sync_block();
+    float sum[N / 2];
+    for (int tile = 0; tile < 2; tile++) {
+        if (threadIdx.x == 0) {
+            gb_barrier_expect(b, wrong == TOO_FEW_BYTES ? A + B - 64 : A + B);
+            gb_copy_tile(shared, q.a, 64 * tile, 0, 0, 0, b);
+            gb_copy_tile(shared + A, q.b, 64 * tile, 0, 0, 0, b);
+        }
+        gb_barrier_wait(b, wrong == WRONG_PARITY ? tile ^ 1 : wrong == NO_PHASE ? tile * 0 : tile);
+        uint64_t x = gb_matrix_of(shared + warp / 4 * 64 * 128), y = gb_matrix_of(shared + A);
+        x = wrong == NO_SWIZZLE ? x & ~((uint64_t) 3 << 62) : x;
+        y = wrong == WRONG_DISTANCE ? y + ((uint64_t) 64 << 32) : wrong == WRONG_DEPTH ? y + 1 : y;
+        y += wrong == OTHER_MATRICES && warp == 1 ? 2 : 0;
+        if (wrong != NO_MATRIX_FENCE) {
+            gb_matrix_fence();
+        }
+        if (wrong != FEW_WARPS || warp > 0) {
+            for (int i = 0; i < 4; i++) {
+                gb_matrix_mma<KIND, N>(sum, x + 2 * i, y + 2 * i, tile + i > 0);
+                if (i % 2 == 1) {
+                    gb_matrix_commit();
+                }
+            }
+        }
+        if (wrong == EARLY_COPY && tile == 0 && threadIdx.x == 0) {
+            gb_copy_tile(shared, q.a, 64, 0, 0, 0, b);
+        }
+        if (wrong != NEVER_WAIT && (wrong != NO_WAIT || tile == 0)) {
+            gb_matrix_wait<1>();
+            gb_matrix_wait<0>();
+        }
+        if (wrong == WRITTEN_OVER && threadIdx.x == 0) {
+            *b = 1;
+        }
+        gb_sync_block(); // the operands are free
+    }
+    gb_matrix_done(sum);
+    for (int j = 0; j < N / 8; j++) {
+        for (int i = 0; i < 4; i++) {
+            d[(16 * warp + lane / 4 + i / 2 * 8) * N + 8 * j + 2 * (lane % 4) + i % 2] = sum[4 * j + i];
+        }
+    }
+    if (wrong == NO_WAIT) {
+        gb_matrix_wait<0>();
+    }
+}
+
+struct operands {
+    std::vector<uint16_t> a, b; // rows of 128 elements
+    device_memory         da, db;
+    two_maps              maps = {};
+
+    operands(bool bf16, int n) : a(128 * 128), b((size_t) n * 128), da(a.size() * 2), db(b.size() * 2) {
+        for (uint16_t & v : a) {
+            v = number(bf16);
+        }
+        for (uint16_t & v : b) {
+            v = number(bf16);
+        }
+        write(da, a);
+        write(db, b);
+        REQUIRE(gb_tensor_map_make({ da.p, bf16, { 128, 128, 1, 1 }, { 256, 1 << 15, 1 << 15 }, { 64, 128, 1, 1 } },
+            &maps.a));
+        REQUIRE(gb_tensor_map_make({ db.p, bf16, { 128, n, 1, 1 }, { 256, n * 256, n * 256 }, { 64, n, 1, 1 } },
+            &maps.b));
+    }
+    static uint16_t number(bool bf16) {
+        const float x = (float) test_random_int(-8, 8);
+        return bf16 ? ggml_fp32_to_bf16(x).bits : ggml_fp32_to_fp16(x);
+    }
+};
+
+static float value_of(bool bf16, uint16_t bits) {
+    ggml_bf16_t b;
+    b.bits = bits;
+    return bf16 ? ggml_bf16_to_fp32(b) : ggml_fp16_to_fp32(bits);
+}
+
+// How many elements are not the sum.
+template <int KIND, int N> static int count_wrong(int wrong) {
+    const bool     bf16 = KIND == GB_HALF_BF16;
+    const operands o(bf16, N);
+    device_memory  d(128 * N * sizeof(float));
+    CHECK_INT(GB_LAUNCH((multiply<KIND, N>), 1, 256, (128 + N) * 128 + 8, queue(), o.maps, (float *) d.p, wrong),
+        cudaSuccess);
+    if (cudaStreamSynchronize(stream()) != cudaSuccess) {
+        return -1;
+    }
+    const std::vector<float> got = read_back<float>(d);
+    int                      n   = 0;
+    for (int r = 0; r < 128; r++) {
+        for (int c = 0; c < N; c++) {
+            float sum = 0;
+            for (int k = 0; k < 128; k++) {
+                sum += value_of(bf16, o.a[(size_t) (r * 128 + k)]) * value_of(bf16, o.b[(size_t) (c * 128 + k)]);
+            }
+            n += !(got[(size_t) (r * N + c)] == sum);
+        }
+    }
+    return n;
+}
+
+static void tiles_multiply() {
+    HOPPER_OR_SKIP();
+    CHECK_INT((count_wrong<GB_HALF_F16, 64>(NONE)), 0);
+    CHECK_INT((count_wrong<GB_HALF_BF16, 64>(NONE)), 0);
+    CHECK_INT((count_wrong<GB_HALF_F16, 128>(NONE)), 0);
+    CHECK_INT((count_wrong<GB_HALF_BF16, 128>(NONE)), 0);
+    CHECK_INT((count_wrong<GB_HALF_F16, 256>(NONE)), 0);
+    CHECK_INT((count_wrong<GB_HALF_BF16, 256>(NONE)), 0);
+}
+
+#ifdef GB_CUDA_EMULATED
+// -------------------------------------------------------------------------------------- what the emulation must notice
+
+static void mistakes_are_noticed() {
+    HOPPER_OR_SKIP();
+    const struct {
+        mistake      what;
+        const char * name;
+        bool         fails; // for sure; else the result may be wrong instead
+    } all[] = {
+        { NO_SWIZZLE, "a descriptor without swizzle", true },
+        { WRONG_DISTANCE, "a wrong distance of eight rows", true }, // past the end of shared memory
+        { WRONG_DEPTH, "elements past the end of a row", true },
+        { WRONG_PARITY, "a phase that was over before", false },
+        { NO_PHASE, "a phase that was over when the first tile came", false },
+        { TOO_FEW_BYTES, "a phase that lacks bytes", true },
+        { NO_BARRIER_FENCE, "a barrier that copies do not see", true },
+        { NO_MATRIX_FENCE, "sums without a fence", true },
+        { NO_WAIT, "sums that are read early", false },
+        { NEVER_WAIT, "products that nobody waits for", true },
+        { EARLY_COPY, "operands that are overwritten", false },
+        { FEW_WARPS, "products of three warps", true },
+        { OTHER_MATRICES, "warps with different matrices", true },
+        { WRITTEN_OVER, "a barrier that is overwritten", true },
+    };
+    fprintf(stderr, "(messages of the emulation follow)\n");
+    for (const auto & m : all) {
+        const int n = count_wrong<GB_HALF_F16, 64>(m.what);
+        CHECK_MSG(m.fails ? n < 0 : n != 0, "%s is not noticed: %d", m.name, n);
+        gb_emu_reset();
+    }
+    CHECK_INT((count_wrong<GB_HALF_F16, 64>(NONE)), 0);
+}
+
+static void other_devices_have_no_code() {
+    CUDA_OR_SKIP();
+    CHECK(gb_has_hopper_code(nothing));
+    gb_emu_set_hopper_code(0);
+    CHECK(!gb_has_hopper_code(nothing));
+    fprintf(stderr, "(a message of the emulation follows)\n");
+    CHECK_INT((count_wrong<GB_HALF_F16, 64>(NONE)), -1);
+    gb_emu_reset();
+    gb_emu_set_hopper_code(1);
+    CHECK_INT((count_wrong<GB_HALF_F16, 64>(NONE)), 0);
+}
+
+#    define EMULATED_TESTS , TEST(mistakes_are_noticed), TEST(other_devices_have_no_code)
+#else
+#    define EMULATED_TESTS
+#endif
+
+TEST_MAIN(TEST(boxes_are_copied), TEST(maps_have_conditions), TEST(phases_follow_each_other),
+    TEST(tiles_multiply) EMULATED_TESTS)

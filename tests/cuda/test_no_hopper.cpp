@@ -1,0 +1,30 @@
+// test_no_hopper.cpp - products of F16 and BF16 on devices of compute capability 9.0 that are told to compute as others
+// do (GGML_CUDA_HOPPER=0): the kernels of all devices serve.
+#include "device_graph.h"
+
+#pragma push_macro("TEST_MAIN")
+#undef TEST_MAIN
+#define TEST_MAIN(...) [[maybe_unused]] static const struct test_case all_cases[] = { __VA_ARGS__ };
+namespace products {
+#include "test_products.cpp"
+}
+#pragma pop_macro("TEST_MAIN")
+
+static void products_of_halves(void) {
+    setenv("GGML_CUDA_HOPPER", "0", 1); // before the first backend
+    CUDA_OR_SKIP();
+    products::tiles_of_halves();
+    products::large_tiles();
+    products::broadcasts();
+    products::strides();
+    for (ggml_type type : { GGML_TYPE_F16, GGML_TYPE_BF16 }) {
+        products::mul_mat(type, GGML_TYPE_F32, { 200, 150, 136, 2, 1, 2, 1 });
+        products::mul_mat(type, GGML_TYPE_F32, { 130, 50, 1032, 1, 1, 1, 1 });
+    }
+#ifdef GB_CUDA_EMULATED
+    CHECK_INT(gb_emu_launches_of("gb_gemm_hopper"), 0);
+    CHECK(gb_emu_launches_of("gb_gemm_halves<SOURCE, KIND, 256>") >= 4);
+#endif
+}
+
+TEST_MAIN(TEST(products_of_halves))

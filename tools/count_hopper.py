@@ -1,0 +1,98 @@
+"""Counts the instructions of the kernels for compute capability 9.0 alone, from their disassembly, and what bound
+follows.
+
+    python tools/count_hopper.py             # compiles for 9.0a and prints a table
+    python tools/count_hopper.py --check     # fails where wgmma was serialized, or a warp has too much beside it
+    python tools/count_hopper.py --show      # the loops, too
+
+Needs what count_sass.py needs. A stage is 64 elements of depth of a tile: the loop has four HGMMA, whose 64 x NT x 16
+products take NT / 2 clocks of a multiprocessor; both groups of warps take 4 NT clocks. Shared memory gives 128 bytes a
+clock: each HGMMA reads its 64 rows and all NT, and the copies write a stage once. What a warp issues beside it runs
+while products go on: four schedulers issue one instruction a clock each, and each has two of the eight warps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from count_sass import ROOT, find_disassembler, loops_of, read_code
+
+TILES, TILE_M, DEPTH, MOST_BESIDE = (256, 128, 64), 128, 64, 80
+
+
+def disassemble(folder: Path) -> dict[int, list[str]]:
+    """The lines of the kernel of F16 for each number of rows of a tile; what ptxas says about wgmma ends the script."""
+    source, code = folder / "kernels.cu", folder / "kernels.cubin"
+    lines = ['#include "cuda/kernels/gemm_hopper.cuh"', "const void * kernels[] = {"]
+    lines += [f"    (const void *) (void (*)(gb_gemm_tiles)) gb_gemm_hopper<GB_HALF_F16, {nt}>," for nt in TILES]
+    source.write_text("\n".join([*lines, "};"]) + "\n")
+    include = [f"-I{ROOT / path}" for path in ("c/src", "c/src/cuda", "c/include")]
+    options = ["-std=c++17", "-O3", "-gencode", "arch=compute_90a,code=sm_90a", "-Xcudafe", "--diag_suppress=177"]
+    command = ["nvcc", *options, *include, "-cubin", "-o", str(code), str(source)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True)
+    if "serialized" in said.stdout + said.stderr:
+        raise SystemExit(said.stdout + said.stderr)
+    text = subprocess.run([find_disassembler(), "-c", str(code)], check=True, capture_output=True, text=True).stdout
+    sections: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("//--------------------- .text."):
+            current = sections.setdefault(line.split(".text.", 1)[1].split()[0], [])
+        current.append(line)
+    return {nt: next(s for name, s in sections.items() if f"gb_gemm_hopperILi0ELi{nt}E" in name) for nt in TILES}
+
+
+def stage_loop(lines: list[str]) -> list[str]:
+    """The smallest loop with wgmma, without the loops inside of it, which wait."""
+    code, after = read_code(lines)
+    loops = loops_of(after)
+    outer = min((a for a in loops if any(code[i][0].startswith("HGMMA") for i in a)), key=len)
+    inside = {i for a in loops if a < outer for i in a}
+    return [code[i][1] for i in sorted(outer - inside) if code[i][0] != "NOP"]
+
+
+def row(nt: int, loop: list[str]) -> str:
+    products = sum("HGMMA" in text for text in loop)
+    clocks = 2 * products * nt // 2
+    reads = 2 * products * (64 + nt) * 16 * 2
+    writes = (TILE_M + nt) * DEPTH * 2
+    shared = (reads + writes) / 128
+    beside = len(loop) - products
+    return (
+        f"| 128 x {nt} | {products} | {beside} | {clocks} | {reads / 1024:.0f} + {writes / 1024:.0f} | {shared:.0f} "
+        f"| {clocks / max(shared, clocks):.0%} | {2 * len(loop) / clocks:.0%} |"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a stage has too much beside wgmma")
+    parser.add_argument("--show", action="store_true", help="print the loops")
+    arguments = parser.parse_args()
+    if shutil.which("nvcc") is None:
+        print("skipped: nvcc is missing", file=sys.stderr)
+        return 77
+    with tempfile.TemporaryDirectory() as folder:
+        kernels = disassemble(Path(folder))
+    over = []
+    print("| tile | wgmma | beside | clocks | KiB of shared memory | clocks for them | of the peak | of issue |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for nt in TILES:
+        loop = stage_loop(kernels[nt])
+        print(row(nt, loop))
+        if arguments.show:
+            print("\n".join(loop))
+        if sum(not re.search("HGMMA", text) for text in loop) > MOST_BESIDE:
+            over.append(f"128 x {nt}: {len(loop)} instructions, at most {MOST_BESIDE} beside wgmma")
+    print("\n".join(over), end="\n" if over else "")
+    return 1 if arguments.check and over else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
