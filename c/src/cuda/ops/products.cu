@@ -294,6 +294,15 @@ static int rows_of_tile(const gb_cuda_device & d, const gb_product & p) {
     return d.cc >= 80 && 3 * stage_of(256) <= d.shared_max && 16 * large <= 10 * small ? 256 : 128;
 }
 
+// As many stages as there is room for, beside the bytes of quantized weights if they and two stages fit. Two blocks
+// with small tiles share a multiprocessor.
+static void set_stages(gb_gemm & q, int source, const gb_cuda_device & d, int nt) {
+    const size_t stage = stage_of(nt), raw = gb_raw_bytes(source), all = nt == 32 ? d.shared_max / 2 : d.shared_max;
+    q.raw             = raw > 0 && raw + 2 * stage <= all;
+    const size_t room = q.raw != 0 ? all - raw : d.shared_max;
+    q.stages          = (int) std::min<size_t>(4, std::max<size_t>(2, room / stage));
+}
+
 static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, int source, int kind) {
     gb_ready_rows    x      = {};
     enum ggml_status status = make_rows(b, p, kind, &x);
@@ -303,7 +312,7 @@ static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, int
     gb_gemm       q     = gemm_of(p, x);
     const int     nt    = rows_of_tile(*b.device, p);
     const int64_t tiles = tiles_of(p, nt);
-    q.stages            = (int) std::min<size_t>(4, std::max<size_t>(2, b.device->shared_max / stage_of(nt)));
+    set_stages(q, source, *b.device, nt);
     if (p.w.ids != NULL) {
         status = route(b, p, q);
     } else if (tiles < b.device->n_sm && p.k >= LEAST_DEPTH) {

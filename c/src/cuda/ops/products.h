@@ -55,6 +55,7 @@ cudaError_t gb_launch_vectors_quantized(const gb_product & p, gb_matvec q, const
 cudaError_t gb_launch_vectors_float(const gb_product & p, gb_matvec q, const gb_queue & queue);
 bool gb_few_rows_suit(const gb_cuda_device & d, const gb_product & p); // the kernel of few_rows.cuh takes the product
 enum ggml_status gb_run_few_rows(gb_cuda_backend & b, const gb_product & p);
+size_t           gb_raw_bytes(int source); // shared memory for the bytes of quantized weights
 // source: a type, or GB_HALVES
 cudaError_t gb_launch_tiles(int source, int kind, int nt, dim3 grid, const gb_gemm & q, const gb_queue & queue);
 
