@@ -41,13 +41,14 @@ static int last_of(const gb_cuda_backend & b, const gb_cuda_recipe & r,
     if (b.nodes == nullptr || writes_to(b, b.nodes->node[b.at], r.source)) {
         return last;
     }
+    const char * end = gb_cuda_data(r.source) + ggml_nbytes(r.source);
     for (int i = b.at + 1; i < b.nodes->n && i <= b.at + AHEAD; i++) {
         const ggml_tensor * node = b.nodes->node[i];
         gb_cuda_recipe      wanted;
         if (is_source(node->src[1], r) && of(b, node, &wanted) && is_same(wanted, r)) {
             last = i;
         }
-        if (writes_to(b, node, r.source)) {
+        if (gb_cuda_data(node) < end && writes_to(b, node, r.source)) { // half of them need no second look
             break;
         }
     }
