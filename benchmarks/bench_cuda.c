@@ -4,10 +4,10 @@
 //     cmake -S . -B build/cuda -DGGML_CUDA=ON -DGGML_BACKEND_BENCHMARKS=ON && cmake --build build/cuda --target
 //     bench_cuda && build/cuda/benchmarks/bench_cuda
 //
-// Each figure is the best of several rounds between two waits; rates of products count each weight byte once (n = 1) or
-// 2 m n k operations. The device's own copy rate is measured in the same run: matrix-vector products are judged by it.
-// Large products are done once more by cuBLAS, where the system has it; bench_cuda_torch.py has more to compare with,
-// where PyTorch is installed.
+// Each figure is the best of several rounds between two waits; rates of products count each weight byte once (n up to
+// 16) or 2 m n k operations. The device's own copy rate is measured in the same run: matrix-vector products are judged
+// by it. Large products are done once more by cuBLAS, where the system has it; bench_cuda_torch.py has more to compare
+// with, where PyTorch is installed.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE // setenv
 #endif
@@ -113,15 +113,15 @@ static struct ggml_context * new_context(size_t n_nodes) {
         ggml_tensor_overhead() * (n_nodes + 64) + ggml_graph_overhead_custom(n_nodes + 64, false), NULL, true });
 }
 
-// W (k x m) times x (k x n) of type `rows`, `layers` of them one after the other, each with weights of its own.
+// W (k x m) times x (k x n) of type `rows`, `layers` of them one after the other, each with operands of its own: rows
+// that are the same would be made ready once.
 static void product_of(enum ggml_type type, enum ggml_type rows, int64_t k, int64_t m, int64_t n, int layers,
     const char * by) {
     struct ggml_context * ctx   = new_context((size_t) layers * 3);
     struct ggml_cgraph *  graph = ggml_new_graph_custom(ctx, (size_t) layers * 3 + 8, false);
-    struct ggml_tensor *  x     = ggml_new_tensor_2d(ctx, rows, k, n);
     size_t                bytes = 0;
     for (int i = 0; i < layers; i++) {
-        struct ggml_tensor * w = ggml_new_tensor_2d(ctx, type, k, m);
+        struct ggml_tensor *w = ggml_new_tensor_2d(ctx, type, k, m), *x = ggml_new_tensor_2d(ctx, rows, k, n);
         bytes += ggml_nbytes(w);
         ggml_build_forward_expand(graph, ggml_mul_mat(ctx, w, x));
     }
@@ -138,7 +138,7 @@ static void product_of(enum ggml_type type, enum ggml_type rows, int64_t k, int6
             }
         }
         const double seconds = time_graph(graph, 4);
-        if (n == 1) {
+        if (n <= 16) {
             put(name, "GB_per_s", (double) bytes / seconds / 1e9);
         } else {
             put(name, "TFLOP_per_s", 2.0 * (double) m * (double) n * (double) k * layers / seconds / 1e12);
@@ -309,7 +309,9 @@ int main(void) {
     launches(1000, true);
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         const double layer = (double) ggml_row_size(types[i], 8192) * 8192;
-        product(types[i], 8192, 8192, 1, (int) (1.3e9 / layer) + 1, ""); // more than a gigabyte: not from a cache
+        for (int n = 1; n <= (ggml_is_quantized(types[i]) ? 16 : 1); n += n == 1 ? 7 : 8) {
+            product(types[i], 8192, 8192, n, (int) (1.3e9 / layer) + 1, ""); // more than a gigabyte: not from a cache
+        }
     }
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         product(types[i], 8192, 8192, 512, 4, "");

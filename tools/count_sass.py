@@ -1,6 +1,6 @@
 """Counts the instructions of the main loops of CUDA kernels, from their disassembly, and what bound follows.
 
-    python tools/count_sass.py                    # compiles for compute capability 9.0 and prints a table
+    python tools/count_sass.py                    # compiles for compute capability 9.0 and prints two tables
     python tools/count_sass.py --check            # fails where a kernel is over its limit
     python tools/count_sass.py --show matvec_quick.*Q4_0     # the loop itself
 
@@ -9,7 +9,7 @@ Needs nvcc, and nvdisasm: of the toolkit, or of the wheel `nvidia-cuda-nvdisasm`
 The main loop of a kernel is the innermost loop that has most of its products. A multiprocessor issues four instructions
 of a warp a clock, so `instructions / 4` clocks is the least that a unit of work takes: the bound is what that gives on
 all multiprocessors of an H200 (132 at 1.98 GHz), beside the 4.3 TB/s that its memory gives to a copy. It is an upper
-bound, nothing that was measured.
+bound, nothing that was measured. Of tiles of quantized weights the second table has the shortest way through the loop.
 """
 
 from __future__ import annotations
@@ -49,12 +49,44 @@ def streaming(name: str, elements: int, size: int, limit: int) -> Kernel:
     return Kernel(name, f"gb_matvec_quick<GGML_TYPE_{name}>", "gb_matvec", 4, 1024 // elements * size, limit)
 
 
+def few_rows(name: str, elements: int, size: int, panels: int, limit: int) -> Kernel:
+    """An iteration: 16 rows and a quarter of a stretch; for up to 8 rows of activations, or 16."""
+    title = f"{name}, {8 * panels} rows"
+    call = f"gb_few_rows<GGML_TYPE_{name}, {panels}>"
+    return Kernel(title, call, "gb_few", 4, 1024 // elements * size, limit)
+
+
 KERNELS = (
     streaming("Q4_0", 32, 18, 50),
     streaming("Q8_0", 32, 34, 50),
     streaming("Q4_K", 256, 144, 50),
     streaming("Q6_K", 256, 210, 75),
     streaming("IQ4_XS", 256, 136, 73),
+    few_rows("Q4_0", 32, 18, 1, 70),
+    few_rows("Q4_0", 32, 18, 2, 88),
+    few_rows("Q8_0", 32, 34, 1, 66),
+    few_rows("Q8_0", 32, 34, 2, 84),
+    few_rows("Q4_K", 256, 144, 1, 77),
+    few_rows("Q4_K", 256, 144, 2, 96),
+    few_rows("Q6_K", 256, 210, 1, 136),
+    few_rows("Q6_K", 256, 210, 2, 173),
+    few_rows("IQ4_XS", 256, 136, 1, 115),
+    few_rows("IQ4_XS", 256, 136, 2, 134),
+)
+
+
+def tile(name: str, rows: int, limit: int) -> Kernel:
+    """An iteration: a stage of 64 elements, `rows` rows of dst and 128 columns. GB_HALF_WIDE is 2."""
+    return Kernel(f"{name}, tiles of {rows}", f"gb_gemm_halves<GGML_TYPE_{name}, 2, {rows}>", "gb_gemm", 1, 0, limit)
+
+
+TILES = (
+    tile("Q4_0", 128, 425),
+    tile("Q4_0", 256, 512),
+    tile("Q8_0", 128, 405),
+    tile("Q4_K", 128, 448),
+    tile("Q6_K", 128, 530),
+    tile("IQ4_XS", 128, 498),
 )
 
 
@@ -72,8 +104,8 @@ def find_disassembler() -> str:
 def disassemble(architecture: str, folder: Path) -> dict[str, list[str]]:
     """The lines of each kernel, by the call that made it."""
     source, code = folder / "kernels.cu", folder / "kernels.cubin"
-    lines = ['#include "cuda/ops/products.h"', "const void * kernels[] = {"]
-    lines += [f"    (const void *) (void (*)({k.arguments})) {k.call}," for k in KERNELS] + ["};"]
+    lines = ['#include "cuda/kernels/few_rows.cuh"', '#include "cuda/ops/products.h"', "const void * kernels[] = {"]
+    lines += [f"    (const void *) (void (*)({k.arguments})) {k.call}," for k in (*KERNELS, *TILES)] + ["};"]
     source.write_text("\n".join(lines) + "\n")
     include = [f"-I{ROOT / path}" for path in ("c/src", "c/src/cuda", "c/include")]
     options = ["-std=c++17", "-O3", f"-arch=sm_{architecture}", "-Xcudafe", "--diag_suppress=177"]
@@ -92,9 +124,10 @@ def names_of(sections: dict[str, list[str]]) -> dict[str, str]:
     """The mangled name of each kernel: a template's first argument is the number of the type."""
     types = dict(re.findall(r"GGML_TYPE_(\w+)\s*=\s*(\d+)", (ROOT / "c/include/ggml.h").read_text()))
     names = {}
-    for kernel in KERNELS:
-        function, argument = re.fullmatch(r"(\w+)<GGML_TYPE_(\w+)>", kernel.call).groups()  # type: ignore[union-attr]
-        names[kernel.call] = next(n for n in sections if f"{function}ILi{types[argument]}E" in n)
+    for kernel in (*KERNELS, *TILES):
+        function, argument, *more = re.findall(r"\w+", kernel.call)
+        mangled = "".join(f"Li{value}E" for value in (types[argument.removeprefix("GGML_TYPE_")], *more))
+        names[kernel.call] = next(n for n in sections if f"{function}I{mangled}E" in n)
     return names
 
 
@@ -163,21 +196,46 @@ def loops_of(after: list[list[int]]) -> list[set[int]]:
 
 def main_loop(lines: list[str]) -> list[str]:
     """The instructions of the innermost loop that has most products, as text, without what fills gaps. Where several
-    have as many (a loop and what is left for after it), the shortest."""
+    have as many (a loop and what is left for after it), the shortest. Loops in it that have none count once."""
     code, after = read_code(lines)
-    loops = loops_of(after)
-    innermost = [a for a in loops if not any(b < a for b in loops)]
-    if not innermost:
-        raise SystemExit("a kernel has no loop")
 
     def products(loop: set[int]) -> tuple[int, int]:
         return sum(code[i][0].startswith(PRODUCTS) for i in loop), -len(loop)
+
+    loops = [loop for loop in loops_of(after) if products(loop)[0] > 0]
+    innermost = [a for a in loops if not any(b < a for b in loops)]
+    if not innermost:
+        raise SystemExit("a kernel has no loop")
 
     best = innermost[0]
     for loop in innermost:
         if products(loop) > products(best):
             best = loop
     return [code[i][1] for i in sorted(best) if code[i][0] != "NOP"]
+
+
+def shortest_way(lines: list[str], loop: list[str]) -> int:
+    """How many of the loop's instructions an iteration takes at least that has all of its products and reads weights:
+    what is for edges, or done once in several iterations, is left out."""
+    code, after = read_code(lines)
+    inside = {i for i, (opcode, text) in enumerate(code) if text in set(loop) or opcode == "NOP"}
+    dominating = dominators(after)
+    head = next(i for i in sorted(inside) if all(dominating[j] >> i & 1 for j in inside if code[j][0] != "NOP"))
+    best: dict[int, tuple[int, int]] = {}  # products, and less instructions, from here to the head
+
+    todo = [head]
+    while todo:
+        i = todo[-1]
+        ways = [way for way in after[i] if way != head and way in inside and not dominating[i] >> way & 1]
+        missing = [way for way in ways if way not in best]
+        if missing:
+            todo += missing
+            continue
+        found = [best[way] for way in ways] + ([(0, 0)] if head in after[i] else [])
+        products, less = max(found, default=(-1, 0))
+        own = code[i][0].startswith((*PRODUCTS, "LD.", "LDG."))
+        best[todo.pop()] = (products + own if products >= 0 else -1, less - (code[i][0] != "NOP"))
+    return -best[head][1]
 
 
 def row(kernel: Kernel, loop: list[str]) -> str:
@@ -207,6 +265,16 @@ def main() -> int:
         print(row(kernel, loop))
         if len(loop) > kernel.limit * kernel.units:
             over.append(f"{kernel.title}: {len(loop) / kernel.units:.1f} instructions, at most {kernel.limit}")
+        if arguments.show and re.search(arguments.show, kernel.call):
+            print("\n".join(loop))
+    print("\n| weights, rows of a tile | instructions of a warp and a stage | the copy in one stage of four, edges |")
+    print("| --- | --- | --- |")
+    for kernel in TILES:
+        loop = main_loop(kernels[kernel.call])
+        each = shortest_way(kernels[kernel.call], loop)
+        print(f"| {kernel.title} | {each} | {len(loop) - each} |")
+        if each > kernel.limit:
+            over.append(f"{kernel.title}: {each} instructions, at most {kernel.limit}")
         if arguments.show and re.search(arguments.show, kernel.call):
             print("\n".join(loop))
     print("\n".join(over), end="\n" if over else "")

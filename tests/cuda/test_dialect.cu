@@ -188,6 +188,23 @@ GB_KERNEL multiply_bytes(const int8_t * a, const int8_t * b, int * d) {
     store_fragments(d, rd);
 }
 
+// The same in two steps.
+GB_KERNEL multiply_half_bytes(const int8_t * a, const int8_t * b, int * d) {
+    uint32_t ra[4], rb[2];
+    int      rd[4] = { 1, 1, 1, 1 };
+    load_fragments<32>(a, b, ra, rb);
+    int            half[4], all[4];
+    const uint32_t low[2] = { ra[0], ra[1] }, high[2] = { ra[2], ra[3] };
+    gb_mma_s8_half(half, low, rb[0], rd);
+    gb_mma_s8_half(rd, high, rb[1], half);
+    const int one[4] = { 1, 1, 1, 1 };
+    gb_mma_s8(all, ra, rb, one);
+    for (int i = 0; i < 4; i++) {
+        rd[i] = all[i] == rd[i] ? rd[i] : -1000000;
+    }
+    store_fragments(d, rd);
+}
+
 // The same product of halves, with fragments from shared memory: A by rows, B by rows and transposed while it is
 // loaded.
 GB_KERNEL multiply_shared(const uint16_t * a, const uint16_t * b, float * d, float * e) {
@@ -287,6 +304,12 @@ static void tiles_multiply() {
                               (int *) d.p),
                     cudaSuccess);
                 check_product<int>("s8", d, t);
+                if (has_8_0()) {
+                    CHECK_INT(GB_LAUNCH(multiply_half_bytes, 1, 32, 0, queue(), (const int8_t *) a.p,
+                                  (const int8_t *) b.p, (int *) d.p),
+                        cudaSuccess);
+                    check_product<int>("s8 in halves", d, t);
+                }
             } else if (has_8_0()) {
                 CHECK_INT(type == 1 ? GB_LAUNCH(multiply_float<1>, 1, 32, 0, queue(), (const void *) a.p,
                                           (const void *) b.p, (float *) d.p)

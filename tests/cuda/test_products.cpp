@@ -170,12 +170,24 @@ static void check_product(const problem & p, const ggml_tensor * dst, const floa
         v.text().c_str());
 }
 
-static rounding rounding_of(ggml_type a, int64_t rows, bool exact) {
+// Which formats the tensor cores multiply in bytes with up to 16 rows, if rows of k elements begin where they have to:
+// those of Q6_K anywhere, of IQ4_XS at addresses that 8 divides, of the others 16.
+static bool has_few_rows(ggml_type a, int64_t k) {
+#ifdef GB_CUDA_EMULATED
+    if (gb_emu_code() < 80) {
+        return false;
+    }
+#endif
+    return a == GGML_TYPE_Q6_K || a == GGML_TYPE_IQ4_XS || a == GGML_TYPE_Q4_K ||
+           ((a == GGML_TYPE_Q4_0 || a == GGML_TYPE_Q8_0) && ggml_row_size(a, k) % 16 == 0);
+}
+
+static rounding rounding_of(ggml_type a, int64_t k, int64_t rows, bool exact) {
     if (exact || a == GGML_TYPE_F32) {
         return EXACT;
     }
     if (ggml_is_quantized(a)) {
-        return rows <= 8 ? BYTES : WIDE;
+        return rows <= (has_few_rows(a, k) ? 16 : 8) ? BYTES : WIDE;
     }
     return rows <= 8 ? EXACT : a == GGML_TYPE_F16 ? HALVES : WIDE;
 }
@@ -197,7 +209,7 @@ static void mul_mat(ggml_type a_type, ggml_type b_type, const shape & s, bool ex
     fill(b);
     REQUIRE(g.compute(dst));
     const int64_t rows = s.b3 == s.a3 ? s.n * (s.b2 / s.a2) : s.n;
-    check_product({ a, a, b, b, 0, rounding_of(a_type, rows, exact) }, dst, g.result.data());
+    check_product({ a, a, b, b, 0, rounding_of(a_type, s.k, rows, exact) }, dst, g.result.data());
 }
 
 static const ggml_type formats[] = { GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1, GGML_TYPE_Q8_0,
@@ -254,6 +266,83 @@ static void vectors_of_each_count(void) {
     mul_mat(GGML_TYPE_F16, GGML_TYPE_F32, { 700, 2, 1100, 1, 1, 1, 1 });
 }
 
+static const ggml_type few_formats[] = { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K,
+    GGML_TYPE_IQ4_XS };
+
+// Rows of a wider matrix, which end within a stage of 256 elements.
+static void few_rows_of_a_wider_matrix(ggml_type type, int64_t m, int64_t n, int64_t k, int64_t wide) {
+    device_graph  g;
+    ggml_tensor * root = ggml_new_tensor_2d(g.ctx, type, wide, m);
+    ggml_tensor * a    = ggml_view_2d(g.ctx, root, k, m, root->nb[1], 0);
+    ggml_tensor * b    = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, k, n);
+    ggml_tensor * dst  = ggml_mul_mat(g.ctx, a, b);
+    REQUIRE(dst != NULL);
+    fill(root);
+    fill(b);
+    REQUIRE(g.compute(dst));
+    check_product({ a, root, b, b, 0, rounding_of(type, wide, n, false) }, dst, g.result.data());
+}
+
+// The tensor cores in bytes: every count of rows and those beside, shapes that fill nothing evenly, warps that share
+// rows of weights and warps that do not.
+static void few_rows(void) {
+    CUDA_OR_SKIP();
+#ifdef GB_CUDA_EMULATED
+    const uint64_t before = gb_emu_launches_of("gb_few_rows<TYPE, 1>"),
+                   two    = gb_emu_launches_of("gb_few_rows<TYPE, 2>");
+#endif
+    for (ggml_type type : few_formats) {
+        for (int64_t n = 1; n <= 17; n++) {
+            mul_mat(type, GGML_TYPE_F32, { test_random_int(1, 70), n, 256 * test_random_int(1, 5), 1, 1, 1, 1 });
+        }
+        for (int64_t n : { 2, 5, 8, 9, 16 }) {
+            mul_mat(type, GGML_TYPE_F32, { 16, n, 256 * 13, 1, 1, 1, 1 });                       // four warps
+            mul_mat(type, GGML_TYPE_F32, { 16 * 5 + 3, n, 256 * 5, 1, 1, 1, 1 });                // two
+            mul_mat(type, GGML_TYPE_F16, { test_random_int(500, 600), n, 256 * 2, 1, 1, 1, 1 }); // one
+        }
+        mul_mat(type, GGML_TYPE_F32, { 10, 3, 512, 2, 1, 4, 1 });
+        mul_mat(type, GGML_TYPE_F32, { 10, 5, 256, 2, 3, 4, 3 }); // ten rows of a slice
+        mul_mat(type, GGML_TYPE_F32, { 10, 2, 256, 2, 1, 4, 3 });
+        mul_mat(type, type == GGML_TYPE_Q4_0 || type == GGML_TYPE_Q8_0 ? GGML_TYPE_Q8_0 : GGML_TYPE_Q8_K,
+            { 33, 6, 768, 1, 1, 1, 1 });
+    }
+    for (int64_t k : { 32, 288, 512 - 32 }) {
+        few_rows_of_a_wider_matrix(GGML_TYPE_Q4_0, 21, 7, k, 512);
+        few_rows_of_a_wider_matrix(GGML_TYPE_Q8_0, 21, 11, k, 512);
+    }
+    for (ggml_type type : { GGML_TYPE_Q4_K, GGML_TYPE_Q6_K, GGML_TYPE_IQ4_XS }) {
+        few_rows_of_a_wider_matrix(type, 35, 4, 512, 768);
+    }
+#ifdef GB_CUDA_EMULATED
+    CHECK_INT(gb_emu_launches_of("gb_few_rows<TYPE, 1>") - before, 5 * (7 + 9 + 3) + 6);
+    CHECK_INT(gb_emu_launches_of("gb_few_rows<TYPE, 2>") - two, 5 * (8 + 6 + 1) + 3);
+#endif
+}
+
+// What the CPU says of activations without a number or too large: their row has no number, other rows do.
+static void few_rows_without_numbers(void) {
+    CUDA_OR_SKIP();
+    for (ggml_type type : few_formats) {
+        for (float bad : { NAN, INFINITY, 0x1p100f }) {
+            device_graph  g;
+            const int64_t m = 20, n = 6, k = 512;
+            ggml_tensor * a   = ggml_new_tensor_2d(g.ctx, type, k, m);
+            ggml_tensor * b   = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, k, n);
+            ggml_tensor * dst = ggml_mul_mat(g.ctx, a, b);
+            fill(a);
+            fill(b);
+            ((float *) b->data)[3 * k + 300] = bad;
+            ((float *) b->data)[5 * k]       = 0x1p-101f; // far below the others
+            REQUIRE(g.compute(dst));
+            int wrong = 0;
+            for (int64_t i = 0; i < m * n; i++) {
+                wrong += (i / m == 3) != (bool) isnan(g.result[(size_t) i]);
+            }
+            CHECK_MSG(wrong == 0, "%s with %g: %d of %d", ggml_type_name(type), (double) bad, wrong, (int) (m * n));
+        }
+    }
+}
+
 static void tiles_of_all_formats(void) {
     CUDA_OR_SKIP();
     for (ggml_type type : formats) {
@@ -261,6 +350,21 @@ static void tiles_of_all_formats(void) {
         mul_mat(type, GGML_TYPE_F32, { 5, 9, block, 1, 1, 1, 1 });
         mul_mat(type, GGML_TYPE_F32, { 140, 70, 256 * 2 + block, 1, 1, 1, 1 });
     }
+}
+
+// Quantized weights whose bytes are copied 256 elements ahead of what is unpacked: depths of many such steps, in one
+// part and in several, with few rows of a tile and with many; rows that begin anywhere; where the device has less
+// shared memory they are unpacked from where they lie.
+static void deep_tiles(void) {
+    CUDA_OR_SKIP();
+    for (ggml_type type : { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q6_K, GGML_TYPE_IQ4_XS, GGML_TYPE_Q3_K }) {
+        mul_mat(type, GGML_TYPE_F32, { 129, 33, 256 * 7, 1, 1, 1, 1 }); // parts
+        mul_mat(type, GGML_TYPE_F32, { 515, 17, 256 * 6, 1, 1, 1, 1 });
+        mul_mat(type, GGML_TYPE_F32, { 130, 70, 256 * 5, 1, 1, 2, 1 });
+    }
+    mul_mat(GGML_TYPE_Q4_0, GGML_TYPE_F32, { 150, 260, 1024 + 96, 1, 1, 1, 1 });
+    mul_mat(GGML_TYPE_MXFP4, GGML_TYPE_F32, { 131, 65, 1024 + 32, 1, 1, 1, 1 });
+    mul_mat(GGML_TYPE_Q8_0, GGML_TYPE_F32, { 600, 18, 1024 + 32 * 9, 1, 1, 1, 1 });
 }
 
 static void tiles_of_halves(void) {
@@ -336,7 +440,7 @@ static void permuted(ggml_type type, int64_t n, int64_t d) {
     fill(a_root);
     fill(b_root);
     REQUIRE(g.compute(dst));
-    check_product({ a, a_root, b, b_root, 0, rounding_of(type, n, false) }, dst, g.result.data());
+    check_product({ a, a_root, b, b_root, 0, rounding_of(type, d, n, false) }, dst, g.result.data());
 }
 
 static void strides(void) {
@@ -401,7 +505,7 @@ static void mul_mat_id(ggml_type type, int64_t m, int64_t n, int64_t k, int n_ex
     for (int64_t t = 0; t < n; t++) {
         const ggml_tensor * a = as[((const int32_t *) ids->data)[t * used + id]];
         const layout        x = layout_of(a, a, 0);
-        const problem       p = { a, a, b, b, 0, rounding_of(type, n, exact) };
+        const problem p = { a, a, b, b, 0, n <= 8 ? rounding_of(type, k, n, exact) : rounding_of(type, k, 17, exact) };
         for (int64_t c = 0; c < m; c++) {
             const int64_t at[4] = { c, t, 0, 0 };
             judge(p, x, y, at, g.result[(size_t) (t * m + c)], &v);
@@ -446,6 +550,7 @@ static void wrong_expert(void) { // its row is no number, the others are right; 
     }
 }
 
-TEST_MAIN(TEST(vectors_of_all_formats), TEST(vectors_of_long_rows), TEST(vectors_of_each_count),
-    TEST(tiles_of_all_formats), TEST(tiles_of_halves), TEST(large_tiles), TEST(exact_products), TEST(broadcasts),
-    TEST(partner_formats), TEST(strides), TEST(outer_products), TEST(experts), TEST(wrong_expert))
+TEST_MAIN(TEST(vectors_of_all_formats), TEST(vectors_of_long_rows), TEST(vectors_of_each_count), TEST(few_rows),
+    TEST(few_rows_without_numbers), TEST(tiles_of_all_formats), TEST(deep_tiles), TEST(tiles_of_halves),
+    TEST(large_tiles), TEST(exact_products), TEST(broadcasts), TEST(partner_formats), TEST(strides),
+    TEST(outer_products), TEST(experts), TEST(wrong_expert))

@@ -35,6 +35,7 @@ static void few_stages(void) {
         products::mul_mat(type, GGML_TYPE_F32, { 130, 70, 512, 1, 1, 1, 1 });
         products::mul_mat(type, GGML_TYPE_F32, { 20, 12, 256, 1, 1, 1, 1 });
         products::mul_mat(type, GGML_TYPE_F32, { 20, 3, 256, 1, 1, 1, 1 });
+        products::mul_mat(type, GGML_TYPE_F32, { 40, 17, 1792, 1, 1, 1, 1 });
     }
 }
 

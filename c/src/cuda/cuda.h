@@ -6,6 +6,7 @@
 //   cuda_graph.cu     running graphs, node by node or as one                    gb_cuda_graphs
 //   cuda_queue.cu     where work goes: a stream, a list, nowhere                gb_queue
 //   cuda_replay.cu    lists of work as executable graphs                        gb_replay
+//   cuda_kept.cu      what several nodes of a graph share, made once              gb_cuda_keep
 //   cuda_index.cu     indices that kernels find to be out of range              gb_cuda_index
 //   cuda_blas.cu      products by cuBLAS, where that is wished and there        gb_cuda_blas
 //   ops.cu            the table of operators, and what supports_op answers      gb_cuda_op
@@ -105,6 +106,24 @@ struct gb_cuda_scratch_memory {
     size_t peak;     // the most that an operator used
 };
 
+struct gb_cuda_nodes;
+
+// What is made of a tensor's data, and all that it depends on beside the data. Two are the same when source, offset and
+// key are.
+enum { GB_CUDA_KEY = 128 };
+struct gb_cuda_recipe {
+    const ggml_tensor * source;           // the tensor that has the memory, not a view of it
+    size_t              offset;           // of the view
+    unsigned char       key[GB_CUDA_KEY]; // what is not used is zeros
+};
+
+struct gb_cuda_kept { // in scratch memory
+    gb_cuda_recipe recipe;
+    void *         memory;
+    size_t         end;  // bytes of scratch memory up to its end
+    int            last; // the last node that is known to want it
+};
+
 enum gb_cuda_run {
     GB_CUDA_RUN,     // work is queued
     GB_CUDA_MEASURE, // a dry run of the graph as it stands: what it decides, the run decides
@@ -121,6 +140,9 @@ struct gb_cuda_backend {
     char                   reason[512];
     const ggml_tensor *    node; // being queued, for messages; else NULL
     gb_cuda_scratch_memory scratch;
+    const gb_cuda_nodes *  nodes; // of the graph that is being queued, and the number of `node`
+    int                    at;
+    gb_array<gb_cuda_kept> kept;
     gb_cuda_graphs *       graphs; // owned
     gb_cuda_blas *         blas;   // owned; NULL: not used
     gb_cuda_index_watch *  index;  // owned; NULL in a dry run
@@ -150,6 +172,17 @@ enum ggml_status gb_cuda_fail(gb_cuda_backend & b, const char * call, cudaError_
 // gets is the same memory, and the order of the stream keeps them apart. Several pieces of one operator are disjoint.
 // NULL on failure, reported.
 void * gb_cuda_scratch(gb_cuda_backend & b, size_t bytes);
+
+// The same for what later nodes of the graph may want, too: rows made ready for products, tables of ROPE. *there: it
+// is made already, else the caller makes it. It is kept while one of the next nodes has the same recipe (`of` gives
+// that of a node whose src[1] is the source, false: it has none) and nobody writes to the source.
+// A view of `t` has the data; key_size bytes from `key` on are copied into the recipe.
+gb_cuda_recipe gb_cuda_recipe_of(const ggml_tensor * t, const void * key, size_t key_size);
+void *         gb_cuda_keep(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t bytes,
+    bool (*of)(const gb_cuda_backend & b, const ggml_tensor * node, gb_cuda_recipe * recipe), bool * there);
+// When nodes [i, i + n) are queued: forgets what nobody wants, or what was made of memory that they wrote.
+void   gb_cuda_kept_settle(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i, int n);
+size_t gb_cuda_kept_end(const gb_cuda_backend & b); // bytes of scratch memory that kept things take
 
 // Makes room for `size` bytes of it. When that takes another block, it waits for the stream and forgets
 // executable graphs, which point to the old one. False on failure, reported; then there is none.
@@ -183,8 +216,6 @@ bool gb_cuda_index_is_noted(const gb_cuda_backend & b); // at any time
 bool gb_cuda_index_check_memory(const char * device, const char * memory, size_t size);
 
 // ----------------------------------------------------------------------------------------------------------- operators
-
-struct gb_cuda_nodes;
 
 struct gb_cuda_op {
     enum ggml_op op;

@@ -264,11 +264,13 @@ static enum ggml_status collect(const gb_cuda_backend & b, const ggml_cgraph * g
 
 // How many nodes from i on were queued; -1: failed, reported.
 static int queue_some(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
-    const gb_cuda_op * op = gb_cuda_op_get(nodes.node[i]->op);
-    b.scratch.used        = 0;
-    int n                 = op->fuse != nullptr && b.fusing ? op->fuse(b, nodes, i) : 0;
+    const gb_cuda_op * op     = gb_cuda_op_get(nodes.node[i]->op);
+    const size_t       n_kept = b.kept.n;
+    b.scratch.used            = gb_cuda_kept_end(b);
+    int n                     = op->fuse != nullptr && b.fusing ? op->fuse(b, nodes, i) : 0;
     if (b.kind == GB_CUDA_PLAN && n > 0) { // it may be decided otherwise in the end
-        b.scratch.used = 0;
+        b.kept.n       = n_kept;
+        b.scratch.used = gb_cuda_kept_end(b);
         n              = 0;
     }
     return n != 0 ? n : op->run(b, nodes.node[i]) == GGML_STATUS_SUCCESS ? 1 : -1;
@@ -277,11 +279,16 @@ static int queue_some(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
 static enum ggml_status queue_nodes(gb_cuda_backend & b, const gb_array<ggml_tensor *> & list) {
     const gb_cuda_nodes nodes = { list.data, (int) list.n };
     int                 n     = 0;
+    b.nodes                   = &nodes;
+    b.kept.n                  = 0; // nobody knows what was written since the last graph
     for (int i = 0; i < nodes.n && n >= 0; i += n) {
         b.node = nodes.node[i];
+        b.at   = i;
         n      = queue_some(b, nodes, i);
+        gb_cuda_kept_settle(b, nodes, i, n);
     }
-    b.node = nullptr;
+    b.node  = nullptr;
+    b.nodes = nullptr;
     return n >= 0 ? GGML_STATUS_SUCCESS : GGML_STATUS_FAILED;
 }
 
@@ -298,6 +305,7 @@ static enum ggml_status measure(const gb_cuda_backend & b, const gb_array<ggml_t
     dry.scratch.capacity          = SIZE_MAX / 4;
     const enum ggml_status status = queue_nodes(dry, nodes);
     *size                         = dry.scratch.peak;
+    dry.kept.release();
     return status;
 }
 

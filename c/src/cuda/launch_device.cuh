@@ -242,7 +242,7 @@ static __device__ __forceinline__ uint32_t gb_to_tf32(float x) {
 #endif
 }
 
-// k = 32, of signed bytes.
+// k = 32, of signed bytes. With c: d = c + a b.
 static __device__ __forceinline__ void gb_mma_s8(int (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, "
@@ -258,6 +258,34 @@ static __device__ __forceinline__ void gb_mma_s8(int (&d)[4], const uint32_t (&a
                 : "r"(a[2 * h + m]), "r"(b[h]));
         }
     }
+#endif
+}
+
+static __device__ __forceinline__ void gb_mma_s8(int (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+    const int (&c)[4]) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, "
+        "%13};\n"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
+#else
+    for (int i = 0; i < 4; i++) {
+        d[i] = c[i];
+    }
+    gb_mma_s8(d, a, b);
+#endif
+}
+
+// d = c + a b, k = 16, of signed bytes: the half of the fragments of gb_mma_s8 that has the lower k. From 8.0.
+static __device__ __forceinline__ void gb_mma_s8_half(int (&d)[4], const uint32_t (&a)[2], uint32_t b,
+    const int (&c)[4]) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %8, %9, %10};\n"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(b), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
+#else
+    (void) d, (void) a, (void) b, (void) c;
+    __trap();
 #endif
 }
 

@@ -182,10 +182,13 @@ static inline void gb_ldmatrix_x4_trans(uint32_t (&r)[4], const void * row, int 
 static inline void gb_ldmatrix_x2_trans(uint32_t (&r)[2], const void * row, int line = __builtin_LINE()) {
     gb_emu_ldmatrix(r, 2, true, row, line);
 }
-void     gb_mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line = __builtin_LINE());
-void     gb_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line = __builtin_LINE());
-void     gb_mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line = __builtin_LINE());
-void     gb_mma_s8(int (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line = __builtin_LINE());
+void gb_mma_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line = __builtin_LINE());
+void gb_mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line = __builtin_LINE());
+void gb_mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line = __builtin_LINE());
+void gb_mma_s8(int (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line = __builtin_LINE());
+void gb_mma_s8(int (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const int (&c)[4],
+    int line = __builtin_LINE());
+void gb_mma_s8_half(int (&d)[4], const uint32_t (&a)[2], uint32_t b, const int (&c)[4], int line = __builtin_LINE());
 uint32_t gb_to_tf32(float x);
 
 #endif // GB_EMULATED_DEVICE_H

@@ -4,8 +4,8 @@
 //   a[0], a[1]: rows g, g + 8 at k = 2 t, 2 t + 1;  a[2], a[3]: the same 8 further along k
 //   b[0], b[1]: column g at k = 2 t, 2 t + 1;  8 further
 //   d[0..1], d[2..3]: rows g, g + 8 at columns 2 t, 2 t + 1
-// and for bytes (m16n8k32) with four to a register at k = 4 t ... 4 t + 3, 16 further; for tf32 (m16n8k8) with one, at
-// k = t, 4 further.
+// and for bytes (m16n8k32) with four to a register at k = 4 t ... 4 t + 3, 16 further; m16n8k16 of bytes has a[0], a[1]
+// and b[0] of that. For tf32 (m16n8k8) with one, at k = t, 4 further.
 #include "block.h"
 
 // ------------------------------------------------------------------------------------------------------------- numbers
@@ -176,4 +176,15 @@ void gb_mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], 
 
 void gb_mma_s8(int (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], int line) {
     multiply<int64_t, int, byte_at, 4>(d, a, b, "gb_mma_s8", line);
+}
+
+void gb_mma_s8(int (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const int (&c)[4], int line) {
+    memcpy(d, c, sizeof(d));
+    gb_mma_s8(d, a, b, line);
+}
+
+void gb_mma_s8_half(int (&d)[4], const uint32_t (&a)[2], uint32_t b, const int (&c)[4], int line) {
+    const uint32_t whole_a[4] = { a[0], a[1], 0, 0 }, whole_b[2] = { b, 0 };
+    memcpy(d, c, sizeof(d));
+    multiply<int64_t, int, byte_at, 4>(d, whole_a, whole_b, "gb_mma_s8_half", line);
 }

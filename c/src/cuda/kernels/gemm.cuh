@@ -5,8 +5,10 @@
 // 16: the larger, the fewer bytes of shared memory a product needs, which is what limits the tensor cores. Both
 // operands have the sum along their rows, so both go to shared memory as rows of 64 halves, 16 bytes at a time, and a
 // piece lies in its row at its number xor the row's: loads of fragments then meet no bank twice. Copies run some stages
-// ahead of the products. Quantized weights take the way through registers, a thread unpacks 32 elements of a stage.
-// What lies past the operands is zeros.
+// ahead of the products. Quantized weights are copied as they lie, 256 elements of each row at a time; after the
+// products of a stage, which the tensor cores still work on, a thread unpacks 32 elements of a later one from there.
+// Where shared memory has no room for these copies it unpacks them from where they are. What lies past the operands is
+// zeros.
 // gb_gemm_exact: the same product in float, from any type and stride; a stage is 32 deep.
 //
 // In MUL_MAT_ID, rows of dst are sorted by expert (gb_route in product_steps.cuh), and a block finds out which expert
@@ -31,6 +33,7 @@ struct gb_gemm {
     const int *  first;  // NULL, or of the rows of each expert in `tokens`, and their end
     const int *  tokens; // row numbers, sorted by expert
     int          stages; // 2, 3 or 4
+    int          raw;    // quantized: their bytes are copied to shared memory first
 };
 
 // The part of the product that a block has.
@@ -115,9 +118,83 @@ template <int KIND> GB_DEVICE uint4 gb_group_halves(const gb_group & o, int i) {
     return make_uint4(pair[0], pair[1], pair[2], pair[3]);
 }
 
-// Weights of columns [t.column, + 128), depth [k, + 64).
+// Quantized weights as they lie: of each column of a tile 256 elements, with what precedes them from where 16 divides.
+enum { GB_RAW_DEPTH = 256, GB_RAW_STAGES = GB_RAW_DEPTH / GB_GEMM_K };
+template <int SOURCE> struct gb_raw {
+    static constexpr int bytes  = GB_RAW_DEPTH / gb_format<SOURCE>::block * gb_format<SOURCE>::bytes,
+                         pieces = (bytes + 15 + 15) / 16, // an odd number lies between columns: banks
+        pitch = (pieces | 1) * 16, slot = GB_GEMM_M * pitch;
+};
+template <> struct gb_raw<GB_HALVES> {
+    static constexpr int slot = 0;
+};
+
+// The column of weights that a thread copies and unpacks, two threads each.
+struct gb_raw_column {
+    const char * at;    // its row at depth t.k0; NULL: there is none
+    int          depth; // of the part, from t.k0 on
+};
+
+template <int SOURCE> GB_DEVICE gb_raw_column gb_raw_column_of(const gb_gemm & p, const gb_tile & t) {
+    typedef gb_format<SOURCE> format;
+    const int64_t             column = t.column + threadIdx.x / 2;
+    return { column < p.m ? t.a + column * (int64_t) p.w.nb_m + t.k0 / format::block * format::bytes : NULL,
+        (int) (t.k1 - t.k0) };
+}
+
+// Starts copying the bytes of depth [256 n, + 256) of the part.
+template <int SOURCE> GB_DEVICE void gb_raw_copy(const gb_raw_column & c, int n, char * raw) {
+    typedef gb_format<SOURCE> format;
+    typedef gb_raw<SOURCE>    layout;
+    const int                 left = c.depth / format::block * format::bytes - n * layout::bytes;
+    if (c.at == NULL || left <= 0) {
+        return;
+    }
+    const char *   from   = c.at + n * layout::bytes;
+    const uint32_t before = (uint32_t) (uintptr_t) from & 15;
+    const int      side   = (int) threadIdx.x % 2 * 16;
+    const int      total  = gb_min(left, (int) layout::bytes) + (int) before - side;
+    char * const   to     = raw + n % 2 * layout::slot + (int) threadIdx.x / 2 * layout::pitch + side;
+    from += side - (int) before;
+    if (left >= layout::pieces * 16) { // what is copied beyond is still the row's
+        GB_UNROLL for (int i = 0; i < layout::pieces * 16; i += 32) {
+            if (i + 16 < layout::pieces * 16 || side == 0) {
+                gb_cp_async_16(to + i, from + i);
+            }
+        }
+        return;
+    }
+    for (int i = 0; i < total; i += 32) {
+        gb_cp_async_16(to + i, from + i, gb_min(total - i, 16));
+    }
+}
+
+// Unpacks depth [64 stage, + 64) of the part.
 template <int SOURCE, int KIND>
-GB_DEVICE void gb_load_weights(const gb_gemm & p, const gb_tile & t, int64_t k, uint16_t * tile) {
+GB_DEVICE void gb_unpack_weights(const gb_gemm & p, const gb_raw_column & c, int stage, const char * raw,
+    uint16_t * tile) {
+    if constexpr (SOURCE != GB_HALVES) {
+        typedef gb_format<SOURCE> format;
+        typedef gb_raw<SOURCE>    layout;
+        const int  r = (int) threadIdx.x / 2, half = (int) threadIdx.x % 2, from = stage * GB_GEMM_K + half * 32;
+        const bool in = c.at != NULL && from < c.depth;
+        gb_group   o;
+        if (in) {
+            const int    n = stage / GB_RAW_STAGES, block = from % GB_RAW_DEPTH / format::block * format::bytes;
+            const char * at = c.at + n * layout::bytes;
+            at = p.raw != 0 ? raw + n % 2 * layout::slot + r * layout::pitch + (int) ((uint32_t) (uintptr_t) at & 15)
+                            : at;
+            format::unpack((const uint8_t *) at + block, from % format::block / 32, o);
+        }
+        GB_UNROLL for (int i = 0; i < 4; i++) {
+            *(uint4 *) (void *) gb_piece(tile, r, half * 4 + i) =
+                in ? gb_group_halves<KIND>(o, i) : make_uint4(0, 0, 0, 0);
+        }
+    }
+}
+
+// Weights of columns [t.column, + 128), depth [k, + 64), that are halves.
+template <int SOURCE> GB_DEVICE void gb_load_weights(const gb_gemm & p, const gb_tile & t, int64_t k, uint16_t * tile) {
     if constexpr (SOURCE == GB_HALVES) {
         GB_UNROLL for (int i = 0; i < GB_GEMM_M * 8 / GB_GEMM_THREADS; i++) {
             const int     at = (int) threadIdx.x + i * GB_GEMM_THREADS, r = at / 8, piece = at % 8;
@@ -125,21 +202,6 @@ GB_DEVICE void gb_load_weights(const gb_gemm & p, const gb_tile & t, int64_t k, 
             const int     bytes = column >= p.m || left <= 0 ? 0 : left >= 16 ? 16 : (int) left;
             const char *  a     = t.a + (bytes > 0 ? column * (int64_t) p.w.nb_m + from * 2 : 0);
             gb_cp_async_16(gb_piece(tile, r, piece), a, bytes);
-        }
-    } else {
-        typedef gb_format<SOURCE> format;
-        const int                 r = (int) threadIdx.x / 2, half = (int) threadIdx.x % 2;
-        const int64_t             column = t.column + r, from = k + half * 32;
-        const bool                in = column < p.m && from < t.k1;
-        gb_group                  o;
-        if (in) {
-            const uint32_t element = (uint32_t) from; // the depth is within int
-            const char *   block   = t.a + column * (int64_t) p.w.nb_m + element / format::block * format::bytes;
-            format::unpack((const uint8_t *) block, (int) (element % format::block / 32), o);
-        }
-        GB_UNROLL for (int i = 0; i < 4; i++) {
-            *(uint4 *) (void *) gb_piece(tile, r, half * 4 + i) =
-                in ? gb_group_halves<KIND>(o, i) : make_uint4(0, 0, 0, 0);
         }
     }
 }
@@ -189,12 +251,37 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
     const int warp_n = warp % WN * (NT / WN), warp_m = warp / WN * (GB_GEMM_M / WM);
     float     sum[FN][2 * FM][4] = {};
     int64_t   ahead              = t.k0;
+    char *    raw                = (char *) (shared + p.stages * STAGE);
+    // of the weights: the stage to unpack next; the next bytes to copy
+    gb_raw_column column   = {};
+    int           unpacked = 0, copied = 2;
+    if constexpr (SOURCE != GB_HALVES) {
+        column = gb_raw_column_of<SOURCE>(p, t);
+        if (p.raw != 0) {
+            gb_raw_copy<SOURCE>(column, 0, raw);
+            gb_raw_copy<SOURCE>(column, 1, raw);
+        }
+        gb_cp_async_commit();
+    }
     for (int s = 0; s < p.stages - 1; s++, ahead += GB_GEMM_K) {
         if (ahead < t.k1) {
-            gb_load_weights<SOURCE, KIND>(p, t, ahead, shared + s * STAGE);
+            gb_load_weights<SOURCE>(p, t, ahead, shared + s * STAGE);
             gb_load_rows<N_ROWS>(t, ahead, row, p.x, shared + s * STAGE + GB_GEMM_M * GB_GEMM_K);
         }
         gb_cp_async_commit();
+    }
+    if constexpr (SOURCE != GB_HALVES) {
+        if (p.stages == 2) {
+            gb_cp_async_wait<1>();
+        } else if (p.stages == 3) {
+            gb_cp_async_wait<2>();
+        } else {
+            gb_cp_async_wait<3>();
+        }
+        gb_sync_block();
+        for (; unpacked < p.stages - 1; unpacked++) {
+            gb_unpack_weights<SOURCE, KIND>(p, column, unpacked, raw, shared + unpacked * STAGE);
+        }
     }
     int stage = 0;
     for (int64_t k = t.k0; k < t.k1; k += GB_GEMM_K, ahead += GB_GEMM_K) {
@@ -206,10 +293,16 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
             gb_cp_async_wait<2>();
         }
         gb_sync_block(); // this stage is there, and nobody reads the one that is overwritten now
+        uint16_t * to = shared + (stage == 0 ? p.stages - 1 : stage - 1) * STAGE;
         if (ahead < t.k1) {
-            uint16_t * to = shared + (stage == 0 ? p.stages - 1 : stage - 1) * STAGE;
             gb_load_rows<N_ROWS>(t, ahead, row, p.x, to + GB_GEMM_M * GB_GEMM_K);
-            gb_load_weights<SOURCE, KIND>(p, t, ahead, to);
+            gb_load_weights<SOURCE>(p, t, ahead, to);
+        }
+        if constexpr (SOURCE != GB_HALVES) {
+            // what was copied two before is unpacked; this is there in four stages
+            if (p.raw != 0 && unpacked == GB_RAW_STAGES * (copied - 1)) {
+                gb_raw_copy<SOURCE>(column, copied++, raw);
+            }
         }
         gb_cp_async_commit();
         uint16_t * weights = shared + stage * STAGE;
@@ -228,6 +321,12 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
             GB_UNROLL for (int i = 0; i < FN; i++) {
                 GB_UNROLL for (int j = 0; j < 2 * FM; j++) { gb_mma<KIND>(sum[i][j], a[i], b[j]); }
             }
+        }
+        if constexpr (SOURCE != GB_HALVES) {
+            if (ahead < t.k1) {
+                gb_unpack_weights<SOURCE, KIND>(p, column, unpacked, raw, to);
+            }
+            unpacked++;
         }
         stage = stage + 1 == p.stages ? 0 : stage + 1;
     }

@@ -8,8 +8,7 @@ static const char * mul_mat_supports(const gb_cuda_device &, const ggml_tensor *
 
 static enum ggml_status mul_mat_run(gb_cuda_backend & b, ggml_tensor * dst) {
     gb_product p;
-    gb_product_describe(p, dst->src[0], dst->src[1], dst, 0);
-    p.exact = dst->op_params[0] == GGML_PREC_F32;
+    gb_product_of(p, dst);
     return gb_product_run(b, p);
 }
 

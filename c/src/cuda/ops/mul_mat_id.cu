@@ -25,16 +25,8 @@ static const char * mul_mat_id_supports(const gb_cuda_device &, const ggml_tenso
 }
 
 static enum ggml_status mul_mat_id_run(gb_cuda_backend & b, ggml_tensor * dst) {
-    const ggml_tensor * ids = dst->src[0];
-    gb_product          p;
-    gb_product_describe(p, dst->src[2], dst->src[1], dst, 0);
-    p.exact       = dst->op_params[2] == GGML_PREC_F32;
-    p.w.n_experts = dst->op_params[1];
-    for (int i = 0; i < p.w.n_experts; i++) {
-        p.w.a[i] = gb_cuda_data(dst->src[2 + i]);
-    }
-    p.w.ids    = gb_cuda_data(ids) + dst->op_params[0] * (int64_t) ids->nb[0];
-    p.w.ids_nb = ids->nb[1];
+    gb_product p;
+    gb_product_of(p, dst);
     p.w.reader = gb_cuda_index_reader(b, dst, dst->op_params[0], p.w.n_experts);
     return gb_product_run(b, p);
 }

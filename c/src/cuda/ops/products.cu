@@ -1,6 +1,7 @@
 // products.cu - which kernel computes a product, and the scratch memory for it.
 //
 //   few rows (up to 8)             weights are streamed (matvec.cuh); quantized: the rows become bytes, as on the CPU
+//   2 to 16 rows                   the same by the tensor cores (few_rows.cuh), for formats that most models have
 //   many rows, halves              on 9.0 tiles that the copy engine brings (gemm_hopper.cuh), else as the next
 //   many rows, halves, quantized   tensor cores; the depth is cut into parts where the tiles alone would leave the
 //                                  device idle
@@ -82,13 +83,31 @@ void gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tenso
     p.w.nb2         = a->nb[2];
     p.w.nb3         = a->nb[3];
     const int64_t n = b->ne[1 - dim], r2 = b->ne[2] / a->ne[2], r3 = b->ne[3] / a->ne[3];
-    p.rows    = r3 == 1 ? n * r2 : n;
-    p.slices  = r3 == 1 ? a->ne[2] * a->ne[3] : b->ne[2] * b->ne[3];
-    p.w.ne2   = r3 == 1 ? a->ne[2] : b->ne[2];
-    p.w.r2    = r3 == 1 ? 1 : r2;
-    p.w.r3    = r3;
-    p.b       = { b->type, gb_cuda_data(b), b->nb[dim], b->nb[1 - dim], b->nb[2], b->nb[3], n, b->ne[2], p.k, NULL, 0 };
-    p.b_dense = dim == 0 && ggml_is_contiguous(b) && (uintptr_t) gb_cuda_data(b) % 16 == 0;
+    p.rows   = r3 == 1 ? n * r2 : n;
+    p.slices = r3 == 1 ? a->ne[2] * a->ne[3] : b->ne[2] * b->ne[3];
+    p.w.ne2  = r3 == 1 ? a->ne[2] : b->ne[2];
+    p.w.r2   = r3 == 1 ? 1 : r2;
+    p.w.r3   = r3;
+    p.b      = { b->type, gb_cuda_data(b), b->nb[dim], b->nb[1 - dim], b->nb[2], b->nb[3], n, b->ne[2], p.k, NULL, 0 };
+    p.b_tensor = b;
+    p.b_dense  = dim == 0 && ggml_is_contiguous(b) && (uintptr_t) gb_cuda_data(b) % 16 == 0;
+}
+
+void gb_product_of(gb_product & p, const ggml_tensor * dst) {
+    if (dst->op == GGML_OP_MUL_MAT) {
+        gb_product_describe(p, dst->src[0], dst->src[1], dst, 0);
+        p.exact = dst->op_params[0] == GGML_PREC_F32;
+        return;
+    }
+    const ggml_tensor * ids = dst->src[0];
+    gb_product_describe(p, dst->src[2], dst->src[1], dst, 0);
+    p.exact       = dst->op_params[2] == GGML_PREC_F32;
+    p.w.n_experts = dst->op_params[1];
+    for (int i = 0; i < p.w.n_experts; i++) {
+        p.w.a[i] = gb_cuda_data(dst->src[2 + i]);
+    }
+    p.w.ids    = gb_cuda_data(ids) + dst->op_params[0] * (int64_t) ids->nb[0];
+    p.w.ids_nb = ids->nb[1];
 }
 
 // ----------------------------------------------------------------------------------------------------------- rows of b
@@ -104,7 +123,53 @@ template <int KIND> static cudaError_t launch_rows(const gb_make_rows & q, int64
                  : GB_LAUNCH(gb_rows_of_floats<KIND>, grid, 256, 0, queue, q);
 }
 
-static enum ggml_status make_rows(gb_cuda_backend & b, const gb_product & p, int kind, gb_ready_rows * out) {
+// What the rows of b will be made, by gb_product_run; cuBLAS takes those of its kind.
+static int kind_of_rows(const gb_cuda_device & d, const gb_product & p) {
+    const bool quantized = is_format(p.type),
+               along     = quantized ? !p.across : p.nb_k == ggml_type_size((enum ggml_type) p.type);
+    if (p.k == 0) {
+        return GB_ROWS_NONE;
+    }
+    if (along && gb_few_rows_suit(d, p)) {
+        return GB_ROWS_PANELS;
+    }
+    if (along && p.rows <= FEW_ROWS && quantized && !p.exact) {
+        return GB_ROWS_BYTES;
+    }
+    if (!along || p.exact || p.rows <= FEW_ROWS || p.type == GGML_TYPE_F32) {
+        return GB_ROWS_F32;
+    }
+    if (quantized) {
+        return GB_ROWS_WIDE;
+    }
+    const int kind = p.type == GGML_TYPE_F16 ? (int) GB_ROWS_F16 : (int) GB_ROWS_BF16;
+    return gb_product_is_aligned(p) && (p.type == GGML_TYPE_F16 || d.cc >= 80) ? kind : (int) GB_ROWS_F32;
+}
+
+static gb_cuda_recipe recipe_of(const gb_product & p, int kind) {
+    const int64_t key[] = { kind, p.b.type, (int64_t) p.b.nb0, (int64_t) p.b.nb1, (int64_t) p.b.nb2, (int64_t) p.b.nb3,
+        p.b.n, p.b.ne2, p.k, p.rows, p.slices };
+    static_assert(sizeof(key) <= GB_CUDA_KEY, "the key has room");
+    return gb_cuda_recipe_of(p.b_tensor, key, sizeof(key));
+}
+
+static bool recipe_of_node(const gb_cuda_backend & b, const ggml_tensor * node, gb_cuda_recipe * recipe) {
+    gb_product p;
+    if (node->op != GGML_OP_MUL_MAT && node->op != GGML_OP_MUL_MAT_ID) {
+        return false;
+    }
+    gb_product_of(p, node);
+    *recipe = recipe_of(p, kind_of_rows(*b.device, p));
+    return true;
+}
+
+void * gb_rows_memory(gb_cuda_backend & b, const gb_product & p, int kind, size_t bytes, bool * there) {
+    return gb_cuda_keep(b, recipe_of(p, kind), bytes, recipe_of_node, there);
+}
+
+// shared: with other products of the graph.
+static enum ggml_status make_rows(gb_cuda_backend & b, const gb_product & p, int kind, gb_ready_rows * out,
+    bool shared = true) {
     const int     type  = kind == GB_ROWS_F32    ? GGML_TYPE_F32
                           : kind == GB_ROWS_F16  ? GGML_TYPE_F16
                           : kind == GB_ROWS_BF16 ? GGML_TYPE_BF16
@@ -115,11 +180,17 @@ static enum ggml_status make_rows(gb_cuda_backend & b, const gb_product & p, int
         *out = { p.b.x, p.k };
         return GGML_STATUS_SUCCESS;
     }
-    gb_make_rows q = p.b;
-    q.y_row        = round_up(p.k, 8);
-    q.y            = gb_cuda_scratch(b, (size_t) (total * q.y_row * size));
+    gb_make_rows q     = p.b;
+    q.y_row            = round_up(p.k, 8);
+    const size_t bytes = (size_t) (total * q.y_row * size);
+    bool         there = false;
+    q.y                = shared ? gb_rows_memory(b, p, kind, bytes, &there) : gb_cuda_scratch(b, bytes);
     if (q.y == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
+    }
+    *out = { q.y, q.y_row };
+    if (there) {
+        return GGML_STATUS_SUCCESS;
     }
     switch (kind) {
         case GB_ROWS_F16: GB_CUDA_TRY(b, launch_rows<GB_ROWS_F16>(q, total, b.queue)); break;
@@ -127,20 +198,23 @@ static enum ggml_status make_rows(gb_cuda_backend & b, const gb_product & p, int
         case GB_ROWS_WIDE: GB_CUDA_TRY(b, launch_rows<GB_ROWS_WIDE>(q, total, b.queue)); break;
         default: GB_CUDA_TRY(b, launch_rows<GB_ROWS_F32>(q, total, b.queue)); break;
     }
-    *out = { q.y, q.y_row };
     return GGML_STATUS_SUCCESS;
 }
 
 static enum ggml_status make_bytes(gb_cuda_backend & b, const gb_product & p, gb_ready_rows * out) {
     gb_make_rows q = p.b;
     q.y_row        = gb_cuda_ceil_div(p.k, 1024);
-    q.y            = gb_cuda_scratch(b, (size_t) (p.rows * p.slices * q.y_row) * sizeof(gb_q8_stretch));
+    bool there     = false;
+    q.y = gb_rows_memory(b, p, GB_ROWS_BYTES, (size_t) (p.rows * p.slices * q.y_row) * sizeof(gb_q8_stretch), &there);
     if (q.y == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
+    *out = { q.y, q.y_row };
+    if (there) {
+        return GGML_STATUS_SUCCESS;
+    }
     const dim3 grid((unsigned) (p.rows * p.slices), (unsigned) std::min<int64_t>(q.y_row * 4, MAX_GRID));
     GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_bytes, grid, 256, 0, b.queue, q));
-    *out = { q.y, q.y_row };
     return GGML_STATUS_SUCCESS;
 }
 
@@ -222,6 +296,15 @@ static int rows_of_tile(const gb_cuda_device & d, const gb_product & p) {
     return d.cc >= 80 && 3 * stage_of(256) <= d.shared_max && 16 * large <= 10 * small ? 256 : 128;
 }
 
+// As many stages as there is room for, beside the bytes of quantized weights if they and two stages fit. Two blocks
+// with small tiles share a multiprocessor.
+static void set_stages(gb_gemm & q, int source, const gb_cuda_device & d, int nt) {
+    const size_t stage = stage_of(nt), raw = gb_raw_bytes(source), all = nt == 32 ? d.shared_max / 2 : d.shared_max;
+    q.raw             = raw > 0 && raw + 2 * stage <= all;
+    const size_t room = q.raw != 0 ? all - raw : d.shared_max;
+    q.stages          = (int) std::min<size_t>(4, std::max<size_t>(2, room / stage));
+}
+
 static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, int source, int kind) {
     gb_ready_rows    x      = {};
     enum ggml_status status = make_rows(b, p, kind, &x);
@@ -231,8 +314,7 @@ static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, int
     gb_gemm       q     = gemm_of(p, x);
     const int     nt    = rows_of_tile(*b.device, p);
     const int64_t tiles = tiles_of(p, nt);
-    const size_t  stage = stage_of(nt);
-    q.stages            = (int) std::min<size_t>(4, std::max<size_t>(2, b.device->shared_max / stage));
+    set_stages(q, source, *b.device, nt);
     if (p.w.ids != NULL) {
         status = route(b, p, q);
     } else if (tiles < b.device->n_sm && p.k >= LEAST_DEPTH) {
@@ -355,7 +437,7 @@ static enum ggml_status run_blas(gb_cuda_backend & b, const gb_product & p, int 
         return GGML_STATUS_SUCCESS;
     }
     const size_t           before = b.scratch.used;
-    const enum ggml_status status = make_rows(b, p, row_kind, &x);
+    const enum ggml_status status = make_rows(b, p, row_kind, &x, false);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
@@ -371,30 +453,28 @@ enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p) {
     }
     const bool quantized = is_format(p.type),
                along     = quantized ? !p.across : p.nb_k == ggml_type_size((enum ggml_type) p.type);
-    if (along && p.rows <= FEW_ROWS && (!quantized || !p.exact)) {
+    const int  kind      = kind_of_rows(*b.device, p);
+    if (kind == GB_ROWS_PANELS) {
+        return gb_run_few_rows(b, p);
+    }
+    if (kind == GB_ROWS_BYTES || (along && p.rows <= FEW_ROWS && !quantized)) {
         return run_vectors(b, p);
     }
-    const int kind = p.type == GGML_TYPE_F32   ? (int) GB_ROWS_F32
-                     : p.type == GGML_TYPE_F16 ? (int) GB_HALF_F16
-                                               : (int) GB_HALF_BF16;
     if (along && !quantized && (!p.exact || p.type == GGML_TYPE_F32) &&
         (p.type == GGML_TYPE_F32 || gb_product_is_aligned(p))) {
+        const int              blas_kind = p.type == GGML_TYPE_F32   ? (int) GB_ROWS_F32
+                                           : p.type == GGML_TYPE_F16 ? (int) GB_ROWS_F16
+                                                                     : (int) GB_ROWS_BF16;
         bool                   done;
-        const enum ggml_status status = run_blas(b, p, kind, &done);
+        const enum ggml_status status = run_blas(b, p, blas_kind, &done);
         if (done || status != GGML_STATUS_SUCCESS) {
             return status;
         }
     }
-    if (!along || p.exact || p.type == GGML_TYPE_F32) {
-        return run_exact(b, p);
-    }
-    if (quantized) {
-        return run_tiles(b, p, p.type, GB_HALF_WIDE);
-    }
     gb_hopper_way way;
-    if (gb_hopper_takes(*b.device, p, &way)) {
-        return run_hopper(b, p, kind, way);
+    if (along && gb_hopper_takes(*b.device, p, &way)) {
+        return run_hopper(b, p, p.type == GGML_TYPE_F16 ? (int) GB_ROWS_F16 : (int) GB_ROWS_BF16, way);
     }
-    return gb_product_is_aligned(p) && (kind == GB_HALF_F16 || b.device->cc >= 80) ? run_tiles(b, p, GB_HALVES, kind)
-                                                                                   : run_exact(b, p);
+    return kind == GB_ROWS_F32 ? run_exact(b, p)
+                               : run_tiles(b, p, kind == GB_ROWS_WIDE ? p.type : (int) GB_HALVES, kind);
 }

@@ -2,6 +2,7 @@
 //
 //   products.cu          which kernel; the rows of b made ready for it          gb_product_run
 //   product_vectors.cu   few rows: weights are streamed                         kernels/matvec.cuh
+//   product_few.cu       2 to 16 rows, five formats: tensor cores, in bytes      kernels/few_rows.cuh
 //   product_tiles.cu     many rows: tensor cores                                kernels/gemm.cuh
 //   mul_mat.cu, mul_mat_id.cu, out_prod.cu describe the operators.
 //
@@ -15,23 +16,32 @@
 #include "cuda/kernels/matvec_quick.cuh"
 
 struct gb_product {
-    gb_weights   w;
-    int          type;   // of the weights
-    size_t       nb_k;   // bytes along the sum; quantized across it: from one k to the next
-    bool         across; // quantized, the blocks lie along the columns
-    bool         exact;  // GGML_PREC_F32: nothing is rounded but sums
-    int64_t      m, k, rows, slices;
-    gb_make_rows b; // where the rows of b lie, by number over all slices; y is not set
-    bool         b_dense;
-    float *      dst;
+    gb_weights          w;
+    int                 type;   // of the weights
+    size_t              nb_k;   // bytes along the sum; quantized across it: from one k to the next
+    bool                across; // quantized, the blocks lie along the columns
+    bool                exact;  // GGML_PREC_F32: nothing is rounded but sums
+    int64_t             m, k, rows, slices;
+    gb_make_rows        b; // where the rows of b lie, by number over all slices; y is not set
+    bool                b_dense;
+    const ggml_tensor * b_tensor;
+    float *             dst;
 };
 
 // Which products are possible: dim is the dimension of the sum, 0 or 1.
 const char * gb_product_unsupported(const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst, int dim);
 
+// of a MUL_MAT or MUL_MAT_ID
+void gb_product_of(gb_product & p, const ggml_tensor * dst);
 void gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst,
     int dim);
 enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p);
+
+// How a kernel wants the rows of b: floats and halves as the kinds of rows.cuh, bytes, panels of bytes, or not at all.
+enum { GB_ROWS_BYTES = GB_ROWS_F32 + 1, GB_ROWS_PANELS, GB_ROWS_NONE };
+
+// Scratch memory for them, which products with the same rows share: *there, they are made already.
+void * gb_rows_memory(gb_cuda_backend & b, const gb_product & p, int kind, size_t bytes, bool * there);
 
 // Rows of b, ready at y (type and y_row as the kernel wants them).
 struct gb_ready_rows {
@@ -43,6 +53,9 @@ bool gb_product_is_aligned(const gb_product & p);
 bool gb_vectors_are_quick(const gb_product & p, const gb_matvec & q); // the kernel of matvec_quick.cuh takes them
 cudaError_t gb_launch_vectors_quantized(const gb_product & p, gb_matvec q, const gb_queue & queue);
 cudaError_t gb_launch_vectors_float(const gb_product & p, gb_matvec q, const gb_queue & queue);
+bool gb_few_rows_suit(const gb_cuda_device & d, const gb_product & p); // the kernel of few_rows.cuh takes the product
+enum ggml_status gb_run_few_rows(gb_cuda_backend & b, const gb_product & p);
+size_t           gb_raw_bytes(int source); // shared memory for the bytes of quantized weights
 // source: a type, or GB_HALVES
 cudaError_t gb_launch_tiles(int source, int kind, int nt, dim3 grid, const gb_gemm & q, const gb_queue & queue);
 

@@ -2,8 +2,9 @@
 // A copy of the result that is its only reader, as keys are copied into their cache, is what is written then.
 //
 // Two kernels: the first makes a table of cosines and sines, a pair of floats for each position and pair of elements,
-// from angles in double precision (at position 100,000 a float is off by a hundredth of a turn); the second applies it
-// to all heads. The layouts of pairs and the formulas of angles are those of the three modes, normal (2j, 2j + 1), NeoX
+// once for all nodes of a graph that have the same positions and parameters (gb_cuda_keep), from angles in double
+// precision (at position 100,000 a float is off by a hundredth of a turn); the second applies it to all heads. The
+// layouts of pairs and the formulas of angles are those of the three modes, normal (2j, 2j + 1), NeoX
 // (j, j + n_dims/2), GLM (two halves with a position each), and of GGML_ROPE_EXACT (ggml.h).
 #include "cuda/ops/elements.h"
 #include "tensor/numbers.h"
@@ -109,11 +110,12 @@ static double corr_dim(const gb_rope & r, int n_orig_ctx, double beta) {
 }
 
 static gb_rope rope_of(const ggml_tensor * dst) {
-    gb_rope r = {};
-    r.n_dims  = dst->op_params[1];
-    r.mode    = dst->op_params[2];
-    r.n_ctx   = dst->op_params[3];
-    r.n       = (int) dst->ne[0];
+    gb_rope r;
+    memset(&r, 0, sizeof(r)); // the bytes between its members, too: they are compared
+    r.n_dims = dst->op_params[1];
+    r.mode   = dst->op_params[2];
+    r.n_ctx  = dst->op_params[3];
+    r.n      = (int) dst->ne[0];
     r.n_turns =
         (int) ((r.mode & (GB_ROPE_NEOX | GGML_ROPE_EXACT)) && !(r.mode & GB_ROPE_GLM) ? r.n_dims / 2 : dst->ne[0] / 2);
     r.freq_base   = gb_param_float(dst, 5);
@@ -130,15 +132,39 @@ static gb_rope rope_of(const ggml_tensor * dst) {
     return r;
 }
 
+// Tables are the same for the same positions and parameters: q and k of all layers share one.
+static gb_cuda_recipe table_of(const ggml_tensor * dst, const gb_rope & r) {
+    struct {
+        gb_rope rope;
+        int64_t nb0, n;
+    } key;
+    static_assert(sizeof(key) <= GB_CUDA_KEY, "the key has room");
+    memset(&key, 0, sizeof(key));
+    memcpy(&key.rope, &r, sizeof(r));
+    key.nb0 = (int64_t) dst->src[1]->nb[0];
+    key.n   = dst->ne[2];
+    return gb_cuda_recipe_of(dst->src[1], &key, sizeof(key));
+}
+
+static bool table_of_node(const gb_cuda_backend &, const ggml_tensor * node, gb_cuda_recipe * recipe) {
+    if (node->op != GGML_OP_ROPE && node->op != GGML_OP_ROPE_BACK) {
+        return false;
+    }
+    *recipe = table_of(node, rope_of(node));
+    return true;
+}
+
 // y: where the result goes, of the shape of dst.
 static enum ggml_status rope_into(gb_cuda_backend & b, const ggml_tensor * dst, const gb_view & y) {
     const gb_rope r       = rope_of(dst);
     const int64_t n_table = dst->ne[2] * r.n_turns, pairs = gb_cuda_ceil_div(dst->ne[0], 2), n = pairs * gb_rows(dst);
-    float2 *      table = (float2 *) gb_cuda_scratch(b, (size_t) (n_table + 1) * sizeof(float2));
+    bool          there = false;
+    float2 *      table =
+        (float2 *) gb_cuda_keep(b, table_of(dst, r), (size_t) (n_table + 1) * sizeof(float2), table_of_node, &there);
     if (table == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    if (n_table > 0) {
+    if (n_table > 0 && !there) {
         GB_CUDA_TRY(b, GB_LAUNCH(gb_rope_table, gb_blocks(n_table), GB_BLOCK, 0, b.queue, r, gb_view_of(dst->src[1]),
                            table, n_table));
     }

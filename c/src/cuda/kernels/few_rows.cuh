@@ -1,0 +1,461 @@
+// few_rows.cuh - products with 2 to 16 columns and weights of the formats that models have most, on the tensor cores:
+// Q4_0, Q8_0, Q4_K, Q6_K, IQ4_XS. From 8.0.
+//
+// Each weight is read once for all columns. A warp has 16 rows of weights, which are the rows of gb_mma_s8, and one or
+// two panels (panels.cuh) are its columns; a stage is 256 elements deep, what a block of the K formats has. The bytes
+// of its rows are copied as they lie, some stages ahead, and a lane makes of them what its fragment has: four times
+// four quants for a group of 32, in the order in which they lie, so that nothing is exchanged. Warps of a block have
+// rows of their own and share panels or, where there are few rows, share rows and take turns along the depth.
+//
+// Sums of a group start at a number whose bits, with a sum added to them, are a float: 3 * 2^22. One multiplication
+// with addition takes that off again and applies the scale of the weights exactly, a second that of the activations.
+// Sums of products are below 2^22: 32 * 128 * 127. The table of instructions that docs/CUDA.md has is counted from this
+// loop (tools/count_sass.py).
+#ifndef GB_CUDA_KERNELS_FEW_ROWS_CUH
+#define GB_CUDA_KERNELS_FEW_ROWS_CUH
+
+#include "cuda/kernels/matvec_quick.cuh"
+#include "cuda/kernels/panels.cuh"
+
+enum { GB_FEW_WARPS = 4, GB_FEW_ROWS = 16, GB_FEW_COLUMNS = 16 };
+
+struct gb_few {
+    gb_weights       w;
+    const gb_panel * x; // of a slice: by eight columns, then along the depth
+    float *          dst;
+    int64_t          m, k;
+    int              columns; // of a slice
+    int              stages;  // panels along the depth
+    int              split;   // 2 to the power of it warps share rows: 0, 1 or 2
+};
+
+// What is the same for all stages: constants that stay in registers, and what follows from the lane's number; and the
+// lane's part of a stage in shared memory.
+struct gb_few_place {
+    const char * row[2];            // rows g and g + 8: where the block begins
+    int          word;              // 4 t: byte of the lane's word
+    int          owner[4];          // 4 g ...: lanes that have scales of row g
+    int          start[4];          // of a sum
+    uint32_t     high, top2, signs; // bits of each byte: four, two, one
+    gb_table16   table;             // of IQ4_XS
+    GB_METHOD explicit gb_few_place(int lane) {
+        word  = lane % 4 * 4;
+        high  = keep(0xf0f0f0f0u, lane);
+        top2  = keep(0xc0c0c0c0u, lane);
+        signs = keep(0x80808080u, lane);
+        table = gb_iq4_table();
+        GB_UNROLL for (int i = 0; i < 4; i++) {
+            start[i]   = (int) keep(0x4b400000u, lane * (i + 1)); // the bits of 3 * 2^22
+            table.w[i] = keep(table.w[i], lane);
+            owner[i]   = gb_quick_keep(lane / 4 * 4 + i);
+        }
+    }
+    static GB_METHOD uint32_t keep(uint32_t x, int by) { // what is the same in all lanes would not be kept
+        return gb_quick_keep(x ^ (uint32_t) by) ^ (uint32_t) by;
+    }
+};
+
+// What a format does: `begin` decodes what a stage has once; `load` reads the words of `span` groups; `fragment` makes
+// of these the fragment of one of them, in signed bytes, and `scales` gives the scale of each row and half of it.
+// align: what addresses of rows have to be multiples of; 0: there is no kernel; bytes: of a stage; pitch: from row to
+// row in shared memory, such that the rows of a load meet no bank twice; chunk: of a copy; halves: scales of a group;
+// minima: activations are asked for their sums; unit: what all scales leave out.
+template <int TYPE> struct gb_few_format {
+    static constexpr int align = 0;
+};
+
+GB_DEVICE uint32_t gb_few_word(const char * at, int offset) { return *(const uint32_t *) (const void *) (at + offset); }
+
+GB_DEVICE float gb_few_half(const char * at, int offset) {
+    return gb_half_bits_to_float(*(const uint16_t *) (const void *) (at + offset));
+}
+
+// The word at an even byte of blocks whose first byte lies where 4 divides; the offset is a constant but for `word`.
+GB_DEVICE uint32_t gb_few_even_word(const char * at, int offset, int word) {
+    return offset % 4 == 0 ? gb_few_word(at + word, offset)
+                           : gb_perm(gb_few_word(at + word, offset - 2), gb_few_word(at + word, offset + 2), 0x5432);
+}
+
+// Scales of eight groups: a lane decodes those of groups t and t + 4, others ask it.
+struct gb_few_scales {
+    float                               mine[2][2];                         // of row, and group
+    template <int BYTES> GB_METHOD void of_blocks(const gb_few_place & p) { // of 32 elements, which begin with theirs
+        GB_UNROLL for (int i = 0; i < 4; i++) {
+            mine[i / 2][i % 2] = gb_few_half(p.row[i / 2] + p.word / 4 * BYTES, i % 2 * 4 * BYTES);
+        }
+    }
+    GB_METHOD void scales(const gb_few_place & p, int group, float (&d)[2][1]) const {
+        GB_UNROLL for (int r = 0; r < 2; r++) { d[r][0] = gb_shfl(mine[r][group / 4], p.owner[group % 4]); }
+    }
+};
+
+template <> struct gb_few_format<GGML_TYPE_Q4_0> : gb_few_scales {
+    static constexpr bool  minima = false;
+    static constexpr int   bytes = 8 * GB_BYTES(q4_0), pitch = bytes, chunk = 16, align = 16, span = 1, halves = 1,
+                           stages = 4;
+    static constexpr float unit = 0.0625f; // nibbles are the high ones of their bytes, less 8, so sixteen times as much
+    uint32_t               w[2];
+    GB_METHOD void         begin(const gb_few_place & p) { of_blocks<GB_BYTES(q4_0)>(p); }
+    GB_METHOD void         load(const gb_few_place & p, int group) {
+        GB_UNROLL for (int r = 0; r < 2; r++) {
+            w[r] = gb_few_even_word(p.row[r], group * GB_BYTES(q4_0) + GB_AT(q4_0, qs), p.word);
+        }
+    }
+    GB_METHOD void fragment(const gb_few_place & p, int, uint32_t (&a)[4]) const {
+        GB_UNROLL for (int r = 0; r < 2; r++) {
+            a[r]     = (w[r] << 4 & p.high) ^ p.signs;
+            a[2 + r] = (w[r] & p.high) ^ p.signs;
+        }
+    }
+};
+
+template <> struct gb_few_format<GGML_TYPE_Q8_0> : gb_few_scales {
+    static constexpr bool  minima = false;
+    static constexpr int   bytes = 8 * GB_BYTES(q8_0), pitch = bytes, chunk = 16, align = 16, span = 1, halves = 1,
+                           stages = 3;
+    static constexpr float unit   = 1;
+    uint32_t               w[2][2];
+    GB_METHOD void         begin(const gb_few_place & p) { of_blocks<GB_BYTES(q8_0)>(p); }
+    GB_METHOD void         load(const gb_few_place & p, int group) {
+        GB_UNROLL for (int i = 0; i < 4; i++) {
+            w[i / 2][i % 2] =
+                gb_few_even_word(p.row[i % 2], group * GB_BYTES(q8_0) + GB_AT(q8_0, qs) + 16 * (i / 2), p.word);
+        }
+    }
+    GB_METHOD void fragment(const gb_few_place &, int, uint32_t (&a)[4]) const {
+        GB_UNROLL for (int i = 0; i < 4; i++) { a[i] = w[i / 2][i % 2]; }
+    }
+};
+
+template <> struct gb_few_format<GGML_TYPE_Q4_K> : gb_few_scales {
+    static constexpr bool  minima = true;
+    static constexpr int   bytes = GB_BYTES(q4_k), pitch = bytes, chunk = 16, align = 16, span = 2, halves = 1,
+                           stages = 4;
+    static constexpr float unit   = 1;
+    uint32_t               w[2][2], minimum[4]; // minimum: the fragment of rows g, g + 8 and groups t, t + 4
+    float                  dmin[2];
+    GB_METHOD void         begin(const gb_few_place & p) {
+        const uint32_t shift = (uint32_t) p.word * 2; // byte t of a word
+        GB_UNROLL for (int r = 0; r < 2; r++) {
+            const uint4    head = *(const uint4 *) (const void *) p.row[r];
+            const float2   d    = gb_unpack_half2(head.x);
+            const uint32_t s = head.y >> shift, m = head.z >> shift, both = head.w >> shift;
+            mine[r][0]     = d.x * (float) (s & 63);
+            mine[r][1]     = d.x * (float) ((both & 15) | (s >> 2 & 48));
+            minimum[r]     = gb_bits((float) (m & 63)); // few bits: tf32 has them
+            minimum[2 + r] = gb_bits((float) ((both >> 4 & 15) | (m >> 2 & 48)));
+            dmin[r]        = d.y;
+        }
+    }
+    GB_METHOD void load(const gb_few_place & p, int group) {
+        GB_UNROLL for (int i = 0; i < 4; i++) {
+            w[i / 2][i % 2] = gb_few_word(p.row[i % 2] + p.word, GB_AT(q4_k, qs) + 16 * group + 16 * (i / 2));
+        }
+    }
+    GB_METHOD void fragment(const gb_few_place &, int group, uint32_t (&a)[4]) const {
+        GB_UNROLL for (int i = 0; i < 4; i++) {
+            a[i] = (group % 2 == 0 ? w[i / 2][i % 2] : w[i / 2][i % 2] >> 4) & 0x0f0f0f0fu;
+        }
+    }
+    // The minima of 8 groups times the sums of the activations are a product of their own.
+    GB_METHOD void take_minima(const uint4 & s, float (&sum)[4]) const {
+        const uint32_t first[2] = { s.x, s.y }, second[2] = { s.z, s.w };
+        float          all[4] = { 0, 0, 0, 0 };
+        gb_mma_tf32(all, minimum, first);
+        gb_mma_tf32(all, minimum, second);
+        GB_UNROLL for (int i = 0; i < 4; i++) { sum[i] -= dmin[i / 2] * all[i]; }
+    }
+};
+
+template <> struct gb_few_format<GGML_TYPE_IQ4_XS> : gb_few_scales {
+    static constexpr bool  minima = false;
+    static constexpr int   bytes = GB_BYTES(iq4_xs), pitch = bytes + 8, chunk = 8, align = 8, span = 1, halves = 1,
+                           stages = 4;
+    static constexpr float unit   = 1;
+    uint32_t               w[2];
+    GB_METHOD void         begin(const gb_few_place & p) {
+        const uint32_t t = (uint32_t) p.word / 4;
+        GB_UNROLL for (int r = 0; r < 2; r++) {
+            const uint2 head = *(const uint2 *) (const void *) p.row[r];
+            const float d    = gb_half_bits_to_float((uint16_t) head.x);
+            GB_UNROLL for (uint32_t i = 0; i < 2; i++) {
+                const uint32_t low = head.y >> (4 * t + 16 * i) & 15, high = head.x >> (16 + 2 * t + 8 * i) & 3;
+                mine[r][i] = d * (float) ((int) (low | high << 4) - 32);
+            }
+        }
+    }
+    GB_METHOD void load(const gb_few_place & p, int group) {
+        GB_UNROLL for (int r = 0; r < 2; r++) { w[r] = gb_few_word(p.row[r] + p.word, GB_AT(iq4_xs, qs) + 16 * group); }
+    }
+    // Values come in the order of their nibbles, so the activations do: gb_few_alternate.
+    GB_METHOD void fragment(const gb_few_place & p, int, uint32_t (&a)[4]) const {
+        const gb_table16 & t = p.table;
+        GB_UNROLL for (int r = 0; r < 2; r++) {
+            const uint32_t codes = w[r] & 0x77777777u, upper = gb_select(0x44444444u, w[r] >> 1, 0x32103210u);
+            GB_UNROLL for (int i = 0; i < 2; i++) {
+                const uint32_t c = codes >> 16 * i;
+                a[2 * i + r]     = gb_perm(gb_perm(t.w[0], t.w[1], c), gb_perm(t.w[2], t.w[3], c), upper >> 16 * i);
+            }
+        }
+    }
+};
+
+// The bits of a word lie where 2 divides, the same for all words of a block. A value is four times the level less 32.
+template <> struct gb_few_format<GGML_TYPE_Q6_K> {
+    static constexpr bool  minima = false;
+    static constexpr int   bytes = GB_BYTES(q6_k), pitch = 240, chunk = 16, align = 2, span = 4, halves = 2, stages = 3;
+    static constexpr float unit = 0.25f;
+    uint32_t               low[2][2][2], high[2][2], shift[2]; // low: of row, side, part; high: of row, part
+    float                  mine[2][4];                         // scales t, t + 4, ...
+    const char *           at[2];                              // where 4 divides
+    GB_METHOD void         begin(const gb_few_place & p) {
+        GB_UNROLL for (int r = 0; r < 2; r++) {
+            const uint32_t odd = (uint32_t) (uintptr_t) p.row[r] & 2;
+            at[r]              = p.row[r] - odd;
+            shift[r]           = odd * 8;
+            const float d      = gb_few_half(p.row[r], GB_AT(q6_k, d));
+            GB_UNROLL for (int i = 0; i < 4; i++) {
+                const int8_t s = *(const int8_t *) (p.row[r] + GB_AT(q6_k, scales) + p.word / 4 + 4 * i);
+                mine[r][i]     = d * (float) s;
+            }
+        }
+    }
+    GB_METHOD uint32_t word(const gb_few_place & p, int r, int offset) const {
+        const char * from = at[r] + p.word;
+        return gb_funnel_right(gb_few_word(from, offset), gb_few_word(from, offset + 4), shift[r]);
+    }
+    GB_METHOD void load(const gb_few_place & p, int group) { // of half a block
+        GB_UNROLL for (int i = 0; i < 4; i++) {
+            const int r = i / 2, part = i % 2;
+            low[r][0][part] = word(p, r, GB_AT(q6_k, ql) + 16 * group + 16 * part);
+            low[r][1][part] = word(p, r, GB_AT(q6_k, ql) + 16 * group + 16 * part + 32);
+            high[r][part]   = word(p, r, GB_AT(q6_k, qh) + 8 * group + 16 * part);
+        }
+    }
+    GB_METHOD void fragment(const gb_few_place & p, int group, uint32_t (&a)[4]) const {
+        GB_UNROLL for (int i = 0; i < 4; i++) {
+            const int      part = i / 2, r = i % 2, side = group % 2, n = group % 4;
+            const uint32_t l = low[r][side][part], h = high[r][part];
+            const uint32_t top = ((n == 0 ? h << 6 : n == 1 ? h << 4 : n == 2 ? h << 2 : h) & p.top2) ^ p.signs;
+            a[i]               = gb_select(0x3c3c3c3cu, n < 2 ? l << 2 : l >> 2, top);
+        }
+    }
+    GB_METHOD void scales(const gb_few_place & p, int group, float (&d)[2][2]) const {
+        GB_UNROLL for (int r = 0; r < 2; r++) {
+            GB_UNROLL for (int h = 0; h < 2; h++) {
+                const int i = 2 * group + h;
+                d[r][h]     = gb_shfl(mine[r][i / 4], p.owner[i % 4]);
+            }
+        }
+    }
+};
+
+template <int TYPE> struct gb_few_stage { // in shared memory: the rows of all warps, then `split` times the panels
+    static constexpr int slot = GB_FEW_ROWS * gb_few_format<TYPE>::pitch, rows = GB_FEW_WARPS * slot,
+                         panel = gb_few_format<TYPE>::minima ? (int) sizeof(gb_panel) : (int) offsetof(gb_panel, s);
+};
+
+// Where a thread is on its way along the depth, and where its things lie in a stage.
+struct gb_few_walk {
+    const char * row;                    // of the next copy: the lane's row of weights, and its piece of it
+    const char * x;                      // panels
+    int64_t      gap;                    // bytes from the end of one panel to the second
+    int          left;                   // bytes to the end of the row
+    int          ahead, computed;        // stage to copy, to compute
+    char *       there, *here, *end;     // where these are; end of the stages
+    int          step, stage, to_panels; // bytes of the next stage of the warp in a row; of a stage in shared memory
+    int          first, each;            // bytes of panels that the thread copies: from, distance
+    uint32_t     begin[2];               // Q6_K: where rows g and g + 8 begin
+    float        sum[2][4];              // of panels
+};
+
+// Queues the copy of a stage of the warp's rows; two lanes for each. `whole`: it is not the last.
+template <int TYPE, bool WHOLE> GB_DEVICE void gb_few_copy(char * slot, const char * row, int left) {
+    typedef gb_few_format<TYPE> format;
+    constexpr bool              moves = format::align < 8; // from where 16 divides, before the row
+    constexpr int               chunk = format::chunk, n = (format::bytes + (moves ? 14 : 0) + chunk - 1) / chunk;
+    const int                   lane   = (int) threadIdx.x % 32;
+    const uint32_t              before = moves ? (uint32_t) (uintptr_t) row & 15 : 0;
+    const char *                from   = row - before;
+    char *                      to     = slot + lane / 2 * format::pitch + lane % 2 * chunk;
+    left                               = gb_min((int) format::bytes, left) + (int) before - lane % 2 * chunk;
+    GB_UNROLL for (int i = 0; i < (n + 1) / 2; i++) {
+        const int at = i * 2 * chunk, here = WHOLE ? chunk : gb_min(gb_max(left - at, 0), chunk);
+        if (2 * i + 1 < n || lane % 2 == 0) {
+            if constexpr (chunk == 16) {
+                gb_cp_async_16(to + at, here > 0 ? from + at : from - lane % 2 * chunk, here);
+            } else {
+                gb_cp_async_8(to + at, here > 0 ? from + at : from - lane % 2 * chunk, here);
+            }
+        }
+    }
+}
+
+// The next copy of a thread, if there is one.
+template <int TYPE, int NT, bool WHOLE> GB_DEVICE void gb_few_fetch(const gb_few & p, gb_few_walk & w, char * shared) {
+    typedef gb_few_stage<TYPE> layout;
+    if (WHOLE || w.ahead < p.stages) {
+        gb_few_copy<TYPE, WHOLE>(w.there + (int) threadIdx.x / 32 * layout::slot, w.row, w.left);
+        for (int i = w.first; i < NT * layout::panel; i += w.each) {
+            gb_cp_async_16(w.there + w.to_panels + i, w.x + i + (NT > 1 && i >= layout::panel ? w.gap : 0));
+        }
+    }
+    gb_cp_async_commit();
+    w.ahead += 1 << p.split;
+    w.left -= w.step;
+    w.row += w.step;
+    w.x += (int) sizeof(gb_panel) << p.split;
+    w.there += w.stage;
+    w.there = w.there == w.end ? shared : w.there;
+}
+
+// A group of the weights times the panels.
+template <int TYPE, int NT>
+GB_DEVICE void gb_few_multiply(const gb_few_format<TYPE> & f, const gb_few_place & place, const char * panels,
+    int group, float (&sum)[2][4]) {
+    typedef gb_few_format<TYPE> format;
+    constexpr int               H = format::halves;
+    uint32_t                    a[4];
+    float                       d[2][H], less[2][H];
+    f.fragment(place, group, a);
+    f.scales(place, group, d);
+    GB_UNROLL for (int r = 0; r < 2; r++) {
+        GB_UNROLL for (int h = 0; h < H; h++) { less[r][h] = -12582912.0f * d[r][h]; }
+    }
+    GB_UNROLL for (int c = 0; c < NT; c++) {
+        const gb_panel & panel = *(const gb_panel *) (const void *) (panels + c * gb_few_stage<TYPE>::panel);
+        const int        lane = (int) threadIdx.x % 32, at = group % 2 * 2;
+        const uint4      q        = *(const uint4 *) (const void *) panel.q[group / 2][lane];
+        const float4     x        = *(const float4 *) (const void *) panel.d[group / 2][lane % 4];
+        uint32_t         b[2]     = { at == 0 ? q.x : q.z, at == 0 ? q.y : q.w };
+        const float      scale[2] = { at == 0 ? x.x : x.z, at == 0 ? x.y : x.w };
+        if constexpr (TYPE == GGML_TYPE_IQ4_XS) { // in the order of nibbles
+            const uint32_t first = gb_perm(b[0], b[1], 0x5140), second = gb_perm(b[0], b[1], 0x7362);
+            b[0] = first, b[1] = second;
+        }
+        if constexpr (H == 1) {
+            int dot[4];
+            gb_mma_s8(dot, a, b, place.start);
+            GB_UNROLL for (int i = 0; i < 4; i++) {
+                const float scaled = fmaf(gb_bits_to_float((uint32_t) dot[i]), d[i / 2][0], less[i / 2][0]);
+                sum[c][i]          = fmaf(scale[i % 2], scaled, sum[c][i]);
+            }
+        } else {
+            const uint32_t a0[2] = { a[0], a[1] }, a1[2] = { a[2], a[3] };
+            int            dot[2][4];
+            gb_mma_s8_half(dot[0], a0, b[0], place.start);
+            gb_mma_s8_half(dot[1], a1, b[1], place.start);
+            GB_UNROLL for (int i = 0; i < 4; i++) {
+                const float scaled = fmaf(gb_bits_to_float((uint32_t) dot[0][i]), d[i / 2][0], less[i / 2][0]) +
+                                     fmaf(gb_bits_to_float((uint32_t) dot[1][i]), d[i / 2][1], less[i / 2][1]);
+                sum[c][i]          = fmaf(scale[i % 2], scaled, sum[c][i]);
+            }
+        }
+    }
+}
+
+template <int TYPE, int NT>
+GB_DEVICE void gb_few_compute(const gb_few_place & place, const char * panels, float (&sum)[2][4]) {
+    typedef gb_few_format<TYPE> format;
+    format                      f;
+    f.begin(place);
+    GB_UNROLL for (int group = 0; group < 8; group++) {
+        if (group % format::span == 0) {
+            f.load(place, group);
+        }
+        gb_few_multiply<TYPE, NT>(f, place, panels, group, sum);
+    }
+    if constexpr (format::minima) {
+        GB_UNROLL for (int c = 0; c < NT; c++) {
+            const gb_panel & panel = *(const gb_panel *) (const void *) (panels + c * gb_few_stage<TYPE>::panel);
+            f.take_minima(*(const uint4 *) (const void *) panel.s[threadIdx.x % 32], sum[c]);
+        }
+    }
+}
+
+// The sums of warps that share rows, by the first of them; every thread of the block comes here.
+template <int NT> GB_DEVICE void gb_few_join(char * shared, int split, float (&sum)[2][4]) {
+    float * const part = (float *) (void *) shared;
+    const int     lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
+    gb_sync_block();
+    GB_UNROLL for (int i = 0; i < 4 * NT; i++) { part[(warp * 4 * NT + i) * 32 + lane] = sum[i / 4][i % 4]; }
+    gb_sync_block();
+    for (int w = 1; warp % split == 0 && w < split; w++) {
+        GB_UNROLL for (int i = 0; i < 4 * NT; i++) { sum[i / 4][i % 4] += part[((warp + w) * 4 * NT + i) * 32 + lane]; }
+    }
+}
+
+// Waits for a stage, starts the copy of another and computes.
+template <int TYPE, int NT, bool WHOLE>
+GB_DEVICE void gb_few_turn(const gb_few & p, gb_few_walk & w, gb_few_place & place, char * shared) {
+    typedef gb_few_format<TYPE> format;
+    const int                   lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
+    gb_cp_async_wait<format::stages - 2>();
+    gb_sync_block(); // the copies of all threads have arrived, and all have read what is overwritten next
+    gb_few_fetch<TYPE, NT, WHOLE>(p, w, shared);
+    GB_UNROLL for (int r = 0; r < 2; r++) {
+        place.row[r] = w.here + warp * gb_few_stage<TYPE>::slot + (lane / 4 + 8 * r) * format::pitch;
+        place.row[r] += format::align < 8 ? w.begin[r] & 15 : 0;
+        w.begin[r] += (uint32_t) w.step;
+    }
+    if (WHOLE || w.computed < p.stages) {
+        gb_few_compute<TYPE, NT>(place, w.here + w.to_panels, w.sum);
+    }
+    w.computed += 1 << p.split;
+    w.here += w.stage;
+    w.here = w.here == w.end ? shared : w.here;
+}
+
+// NT: panels across the columns. grid: x rows, z slices.
+template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_rows(gb_few p) {
+    typedef gb_few_format<TYPE> format;
+    typedef gb_few_stage<TYPE>  layout;
+    gb_needs_code(80);
+    GB_DYNAMIC_SHARED(char, shared);
+    const int     lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const int     part = warp & ((1 << p.split) - 1), band = warp >> p.split, bands = GB_FEW_WARPS >> p.split;
+    const int64_t row = ((int64_t) blockIdx.x * bands + band) * GB_FEW_ROWS;
+    const char *  a   = gb_weights_of_slice(p.w, blockIdx.z) + part * format::bytes; // rows past the last repeat it
+    gb_few_place  place(lane);
+    gb_few_walk   w = {};
+    w.row           = a + gb_min<int64_t>(row + lane / 2, p.m - 1) * (int64_t) p.w.nb_m + lane % 2 * format::chunk;
+    w.x             = (const char *) (p.x + (int64_t) blockIdx.z * NT * p.stages + part);
+    w.gap           = (int64_t) p.stages * (int64_t) sizeof(gb_panel) - layout::panel;
+    w.left          = (int) (p.k / gb_format<TYPE>::block * gb_format<TYPE>::bytes) - part * format::bytes;
+    w.ahead = w.computed = part;
+    w.step               = format::bytes << p.split;
+    w.stage              = layout::rows + (NT * layout::panel << p.split);
+    w.to_panels          = layout::rows + part * NT * layout::panel;
+    w.first              = (band * 32 + lane) * 16;
+    w.each               = bands * 512;
+    w.there = w.here = shared;
+    w.end            = shared + format::stages * w.stage;
+    GB_UNROLL for (int r = 0; r < 2; r++) {
+        w.begin[r] = (uint32_t) (uintptr_t) (a + gb_min<int64_t>(row + g + 8 * r, p.m - 1) * (int64_t) p.w.nb_m);
+    }
+    for (int s = 0; s < format::stages - 1; s++) {
+        gb_few_fetch<TYPE, NT, false>(p, w, shared);
+    }
+    const int turns = (p.stages + (1 << p.split) - 1) >> p.split;
+    const int whole = ((p.stages - 1) >> p.split) - (format::stages - 1);
+    int       turn  = 0;
+    for (; turn < whole; turn++) { // what is copied now are whole stages of all warps, and not the last
+        gb_few_turn<TYPE, NT, true>(p, w, place, shared);
+    }
+    for (; turn < turns; turn++) {
+        gb_few_turn<TYPE, NT, false>(p, w, place, shared);
+    }
+    gb_cp_async_wait<0>();
+    if (p.split > 0) {
+        gb_few_join<NT>(shared, 1 << p.split, w.sum);
+    }
+    GB_UNROLL for (int i = 0; i < 4 * NT; i++) {
+        const int     column = i / 4 * GB_PANEL_ROWS + 2 * t + i % 2;
+        const int64_t r      = row + g + i % 4 / 2 * 8;
+        if (part == 0 && r < p.m && column < p.columns) {
+            p.dst[((int64_t) blockIdx.z * p.columns + column) * p.m + r] = w.sum[i / 4][i % 4] * format::unit;
+        }
+    }
+}
+
+#endif // GB_CUDA_KERNELS_FEW_ROWS_CUH

@@ -1,0 +1,95 @@
+// panels.cuh - rows of activations as bytes, laid out for the tensor cores: what few_rows.cuh multiplies with.
+//
+// A panel has eight rows and 256 elements of each, so that a lane reads what its fragment of gb_mma_s8 has with one
+// load for two groups of 32 elements, and the scales of its two columns of the result with another. Rows that are not
+// there, and elements past the end of a row, are zeros.
+//
+// Invariant: bytes and scales are those of gb_rows_of_bytes.
+#ifndef GB_CUDA_KERNELS_PANELS_CUH
+#define GB_CUDA_KERNELS_PANELS_CUH
+
+#include "cuda/kernels/rows.cuh"
+#include "tensor/numbers.h"
+
+enum { GB_PANEL_ROWS = 8, GB_PANEL_DEPTH = 256 };
+
+// With g and t as in the PTX manual, lane 4 g + t: fragments of groups 2 p and 2 p + 1 are q[p][lane]; scales of rows
+// 2 t and 2 t + 1, of both groups, d[p][t]. s[lane] is for formats with minima: of row g, the scale times the sum of
+// the bytes, as two floats for gb_mma_tf32 that add up to it: the first of groups t and t + 4, then the second of both.
+struct gb_panel {
+    uint32_t q[4][32][4];
+    float    d[4][4][4];
+    uint32_t s[32][4];
+};
+
+struct gb_make_panels {
+    gb_make_rows rows;          // y: panels, slice by slice, eight rows by eight, along the depth; y_row is not used
+    int          n;             // rows of a slice
+    int          bands, stages; // panels of a slice: across its rows, along the depth
+    bool         dense;         // F32, 16 bytes at a time
+};
+
+// Eight neighbouring elements of a row.
+GB_DEVICE void gb_panel_load(const gb_make_panels & p, const char * row, int64_t i, float (&v)[8]) {
+    if (p.dense && i + 8 <= p.rows.k) {
+        const float4 a = *(const float4 *) (const void *) (row + i * 4),
+                     b = *(const float4 *) (const void *) (row + i * 4 + 16);
+        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+        return;
+    }
+    GB_UNROLL for (int j = 0; j < 8; j++) {
+        v[j] = row != NULL && i + j < p.rows.k ? gb_load_activation(p.rows, row, i + j) : 0;
+    }
+}
+
+// Four bytes of a word, rounded half away from zero; adds them to sum.
+GB_DEVICE uint32_t gb_panel_word(const float * v, float inverse, int & sum) {
+    uint32_t word = 0;
+    GB_UNROLL for (int j = 0; j < 4; j++) {
+        const int q = (int) roundf(fminf(fmaxf(inverse > 0 ? v[j] * inverse : 0, -127.0f), 127.0f));
+        sum += q;
+        word |= (uint32_t) (q & 255) << 8 * j;
+    }
+    return word;
+}
+
+// grid: x rows of panels over all slices; y eight panels along the depth, or as many as a grid may have. A warp makes
+// one row of a panel, a lane eight elements.
+GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_panels(gb_make_panels p) {
+    const int      lane = (int) threadIdx.x % 32, group = lane / 4, half = lane / 2 % 2, word = lane % 2 * 2;
+    const uint32_t rows = (uint32_t) p.bands * GB_PANEL_ROWS, slice = blockIdx.x / rows, r = blockIdx.x % rows;
+    const int      g   = (int) (r % GB_PANEL_ROWS);
+    const char *   row = (int) r < p.n ? gb_source_row(p.rows, (int64_t) slice * p.n + r) : NULL;
+    gb_panel *     to  = (gb_panel *) p.rows.y + (int64_t) (blockIdx.x / GB_PANEL_ROWS) * p.stages;
+    for (int s = (int) (blockIdx.y * 8 + threadIdx.x / 32); s < p.stages; s += (int) gridDim.y * 8) {
+        float v[8], largest = 0;
+        if (row != NULL) {
+            gb_panel_load(p, row, (int64_t) s * GB_PANEL_DEPTH + lane * 8, v);
+        } else {
+            GB_UNROLL for (int j = 0; j < 8; j++) { v[j] = 0; }
+        }
+        GB_UNROLL for (int j = 0; j < 8; j++) {
+            largest = fmaxf(largest, fabsf(v[j]) < GB_LARGEST_ACTIVATION ? fabsf(v[j]) : INFINITY);
+        }
+        largest             = fmaxf(largest, gb_shfl_xor(largest, 1));
+        largest             = fmaxf(largest, gb_shfl_xor(largest, 2));
+        const float d       = largest < GB_LEAST_ACTIVATION ? 0 : largest < INFINITY ? largest / 127 : NAN;
+        const float inverse = d > 0 ? 1 / d : 0;
+        int         sum     = 0;
+        gb_panel &  panel   = to[s];
+        GB_UNROLL for (int j = 0; j < 2; j++) {
+            panel.q[group / 2][g * 4 + word + j][group % 2 * 2 + half] = gb_panel_word(v + 4 * j, inverse, sum);
+        }
+        sum += gb_shfl_xor(sum, 1);
+        sum += gb_shfl_xor(sum, 2);
+        if (lane % 4 == 0) {
+            const float    all                               = d * (float) sum;
+            const uint32_t first                             = gb_to_tf32(all);
+            panel.d[group / 2][g / 2][group % 2 * 2 + g % 2] = d;
+            panel.s[g * 4 + group % 4][group / 4]            = first;
+            panel.s[g * 4 + group % 4][2 + group / 4]        = gb_to_tf32(all - gb_bits_to_float(first));
+        }
+    }
+}
+
+#endif // GB_CUDA_KERNELS_PANELS_CUH

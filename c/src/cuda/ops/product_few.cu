@@ -1,0 +1,97 @@
+// product_few.cu - launches the kernels of few_rows.cuh and panels.cuh.
+#include <algorithm>
+
+#include "cuda/kernels/few_rows.cuh"
+#include "cuda/ops/products.h"
+
+enum { MAX_GRID = 65535 };
+
+// What addresses of rows have to be multiples of; 0: there is no kernel.
+static size_t alignment_of(int type) {
+    switch (type) {
+#define GB_FORMAT(id, ...) \
+    case GGML_TYPE_##id: return gb_few_format<GGML_TYPE_##id>::align;
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
+        default: return 0;
+    }
+}
+
+bool gb_few_rows_suit(const gb_cuda_device & d, const gb_product & p) {
+    const size_t align = alignment_of(p.type), bits = (uintptr_t) p.w.a[0] | p.w.nb_m | p.w.nb2 | p.w.nb3;
+    return align != 0 && bits % align == 0 && d.cc >= 80 && p.w.ids == NULL && !p.exact && p.rows >= 2 &&
+           p.rows <= GB_FEW_COLUMNS && p.k <= INT32_MAX / 8;
+}
+
+static int panels_across(const gb_product & p) { return p.rows <= GB_PANEL_ROWS ? 1 : 2; }
+
+static enum ggml_status make_panels(gb_cuda_backend & b, const gb_product & p, gb_make_panels & q) {
+    q.rows     = p.b;
+    q.n        = (int) p.rows;
+    q.bands    = panels_across(p);
+    q.stages   = (int) gb_cuda_ceil_div(p.k, GB_PANEL_DEPTH);
+    q.dense    = p.b.type == GGML_TYPE_F32 && p.b.nb0 == sizeof(float) &&
+                 ((uintptr_t) p.b.x | p.b.nb1 | p.b.nb2 | p.b.nb3) % 16 == 0;
+    bool there = false;
+    q.rows.y =
+        gb_rows_memory(b, p, GB_ROWS_PANELS, (size_t) (p.slices * q.bands * q.stages) * sizeof(gb_panel), &there);
+    if (q.rows.y == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    if (there) {
+        return GGML_STATUS_SUCCESS;
+    }
+    const dim3 grid((unsigned) (p.slices * q.bands * GB_PANEL_ROWS),
+        (unsigned) std::min<int64_t>(gb_cuda_ceil_div(q.stages, 8), MAX_GRID));
+    GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_panels, grid, 256, 0, b.queue, q));
+    return GGML_STATUS_SUCCESS;
+}
+
+template <int TYPE> static size_t shared_of(const gb_few & q, int nt) {
+    typedef gb_few_stage<TYPE> stage;
+    return (size_t) (gb_few_format<TYPE>::stages * (stage::rows + (nt * stage::panel << q.split)));
+}
+
+template <int TYPE>
+static cudaError_t launch(const gb_cuda_device & d, const gb_product & p, gb_few q, int nt, const gb_queue & queue) {
+    // warps share rows where blocks would be fewer than multiprocessors
+    const int64_t warps = gb_cuda_ceil_div(p.m, GB_FEW_ROWS) * p.slices;
+    while (1 << q.split < GB_FEW_WARPS && warps << q.split < (int64_t) GB_FEW_WARPS * d.n_sm &&
+           q.stages >> q.split >= 4) {
+        q.split++;
+    }
+    while (q.split > 0 && shared_of<TYPE>(q, nt) > d.shared_max) {
+        q.split--;
+    }
+    const dim3 grid((unsigned) gb_cuda_ceil_div(p.m, GB_FEW_ROWS * (GB_FEW_WARPS >> q.split)), 1, (unsigned) p.slices);
+    const int  block = GB_FEW_WARPS * GB_WARP;
+    return nt == 1 ? GB_LAUNCH((gb_few_rows<TYPE, 1>), grid, block, shared_of<TYPE>(q, nt), queue, q)
+                   : GB_LAUNCH((gb_few_rows<TYPE, 2>), grid, block, shared_of<TYPE>(q, nt), queue, q);
+}
+
+static cudaError_t launch_type(const gb_cuda_device & d, const gb_product & p, const gb_few & q, int nt,
+    const gb_queue & queue) {
+    switch (p.type) {
+#define GB_FORMAT(id, ...)                                         \
+    case GGML_TYPE_##id:                                           \
+        if constexpr (gb_few_format<GGML_TYPE_##id>::align != 0) { \
+            return launch<GGML_TYPE_##id>(d, p, q, nt, queue);     \
+        }                                                          \
+        break;
+#include "tensor/quant/formats.def"
+#undef GB_FORMAT
+        default: break;
+    }
+    return cudaErrorInvalidValue;
+}
+
+enum ggml_status gb_run_few_rows(gb_cuda_backend & b, const gb_product & p) {
+    gb_make_panels         x      = {};
+    const enum ggml_status status = make_panels(b, p, x);
+    if (status != GGML_STATUS_SUCCESS) {
+        return status;
+    }
+    const gb_few q = { p.w, (const gb_panel *) x.rows.y, p.dst, p.m, p.k, (int) p.rows, x.stages, 0 };
+    GB_CUDA_TRY(b, launch_type(*b.device, p, q, x.bands, b.queue));
+    return GGML_STATUS_SUCCESS;
+}

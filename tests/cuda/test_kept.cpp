@@ -1,0 +1,270 @@
+// test_kept.cpp - what several nodes of a graph share is made once: activations are rounded once for all products that
+// read them, and ROPE has one table for all nodes with the same positions and parameters. The results are those of the
+// nodes computed one by one, bit by bit; what is written to in between is made again.
+#include <cmath>
+
+#include "device_graph.h"
+
+enum { D = 64, HEADS = 4, WIDE = 512, LAYERS = 2 };
+
+struct model {
+    ggml_backend_t        cuda;
+    ggml_context *        ctx, *given; // what is computed; weights, x, positions
+    ggml_cgraph *         graph;
+    ggml_tensor *         x, *positions, *out;
+    ggml_backend_buffer_t buffer, given_buffer;
+    ggml_allocr_t         reuse; // NULL: every tensor has memory of its own
+};
+
+static ggml_tensor * weights(model & m, ggml_type type, int64_t k, int64_t n) {
+    return ggml_new_tensor_2d(m.given, type, k, n);
+}
+
+static ggml_tensor * rotate(model & m, ggml_tensor * t, float base, int64_t first = 0) {
+    const int64_t n         = t->ne[1];
+    ggml_tensor * positions = ggml_view_1d(m.ctx, m.positions, n, (size_t) first * sizeof(int32_t));
+    ggml_tensor * r = ggml_rope_custom(m.ctx, ggml_reshape_3d(m.ctx, t, D, t->ne[0] / D, n), positions, D, 0, 0, 0,
+        base, 1, 0, 1, 0, 0);
+    return ggml_reshape_2d(m.ctx, r, t->ne[0], n);
+}
+
+// Queries, keys and values read the same rows, and so do the gate and what it opens: four rows of activations for seven
+// products, in formats of which two are not like the others.
+static ggml_tensor * layer(model & m, ggml_tensor * x, ggml_type odd) {
+    ggml_context * c = m.ctx;
+    const int64_t  n = D * HEADS;
+    ggml_tensor *  y = ggml_rms_norm(c, x, 1e-5f);
+    ggml_tensor *  q = rotate(m, ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_0, n, n), y), 10000);
+    ggml_tensor *  k = rotate(m, ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_K, n, n), y), 10000);
+    ggml_tensor *  v = ggml_mul_mat(c, weights(m, odd, n, n), y);
+    ggml_tensor *  o = ggml_mul_mat(c, weights(m, GGML_TYPE_Q8_0, n, n), ggml_mul(c, ggml_add(c, q, k), v));
+    ggml_tensor *  h = ggml_add(c, x, o);
+    ggml_tensor *  z = ggml_rms_norm(c, h, 1e-5f);
+    ggml_tensor *  g = ggml_silu(c, ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_0, n, WIDE), z));
+    ggml_tensor *  u = ggml_mul_mat(c, weights(m, GGML_TYPE_IQ4_XS, n, WIDE), z);
+    return ggml_add(c, h, ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_0, WIDE, n), ggml_mul(c, g, u)));
+}
+
+static model begin(int64_t n, int64_t n_positions) {
+    model m     = {};
+    m.cuda      = cuda_open(0);
+    m.ctx       = ggml_init({ 1 << 18, NULL, true });
+    m.given     = ggml_init({ 1 << 16, NULL, true });
+    m.graph     = ggml_new_graph(m.ctx);
+    m.x         = ggml_new_tensor_2d(m.given, GGML_TYPE_F32, D * HEADS, n);
+    m.positions = ggml_new_tensor_1d(m.given, GGML_TYPE_I32, n_positions);
+    return m;
+}
+
+static void set_random(ggml_tensor * t) {
+    std::vector<float> v((size_t) ggml_nelements(t));
+    for (float & f : v) {
+        f = test_random_float(-1, 1);
+    }
+    if (t->type == GGML_TYPE_F32) {
+        ggml_backend_tensor_set(t, v.data(), 0, ggml_nbytes(t));
+        return;
+    }
+    std::vector<unsigned char> blocks(ggml_nbytes(t));
+    const std::vector<float>   ones((size_t) t->ne[0], 1.0f);
+    int64_t                    hist[16] = {};
+    ggml_quantize_chunk(t->type, v.data(), blocks.data(), 0, (int) ggml_nrows(t), (int) t->ne[0], hist, ones.data());
+    ggml_backend_tensor_set(t, blocks.data(), 0, blocks.size());
+}
+
+static void set_inputs(model & m) {
+    std::vector<int32_t> positions((size_t) ggml_nelements(m.positions));
+    for (int32_t & p : positions) {
+        p = (int32_t) test_random_int(0, 1000);
+    }
+    set_random(m.x);
+    ggml_backend_tensor_set(m.positions, positions.data(), 0, ggml_nbytes(m.positions));
+}
+
+// Memory for all: of its own for each tensor, or used again as soon as nobody reads it.
+static void place(model & m, bool reuse) {
+    ggml_set_output(m.out);
+    ggml_build_forward_expand(m.graph, m.out);
+    m.given_buffer = ggml_backend_alloc_ctx_tensors(m.given, m.cuda);
+    CHECK(m.given_buffer != NULL);
+    if (reuse) {
+        m.reuse = ggml_allocr_new_from_backend(m.cuda, 1 << 20);
+        CHECK(ggml_allocr_alloc_graph(m.reuse, m.graph) > 0);
+    } else {
+        m.buffer = ggml_backend_alloc_ctx_tensors(m.ctx, m.cuda);
+        CHECK(m.buffer != NULL);
+    }
+    for (int i = 0; i < m.graph->n_leafs; i++) {
+        if (m.graph->leafs[i]->type != GGML_TYPE_I32) {
+            set_random(m.graph->leafs[i]);
+        }
+    }
+    set_inputs(m);
+}
+
+static void release(model & m) {
+    ggml_allocr_free(m.reuse);
+    ggml_backend_buffer_free(m.buffer);
+    ggml_backend_buffer_free(m.given_buffer);
+    ggml_free(m.ctx);
+    ggml_free(m.given);
+    ggml_backend_free(m.cuda);
+}
+
+static std::vector<float> result(const model & m) {
+    std::vector<float> v((size_t) ggml_nelements(m.out));
+    CHECK_INT(ggml_backend_tensor_get(m.out, v.data(), 0, ggml_nbytes(m.out)), GGML_STATUS_SUCCESS);
+    return v;
+}
+
+static std::vector<float> compute(model & m) {
+    CHECK_MSG(ggml_backend_graph_compute(m.cuda, m.graph), "%s", ggml_last_error());
+    return result(m);
+}
+
+// Each node a graph of its own: nobody shares anything.
+static std::vector<float> compute_one_by_one(model & m) {
+    for (int i = 0; i < m.graph->n_nodes; i++) {
+        struct ggml_cgraph one = ggml_graph_view(m.graph, i, i + 1);
+        CHECK_MSG(ggml_backend_graph_compute(m.cuda, &one), "%s", ggml_last_error());
+    }
+    return result(m);
+}
+
+static void check_same(const char * what, const std::vector<float> & a, const std::vector<float> & b) {
+    double worst = 0;
+    for (size_t i = 0; i < a.size(); i++) {
+        worst = std::isfinite(a[i]) ? std::fmax(worst, std::fabs((double) a[i] - b[i])) : 1e9;
+    }
+    CHECK_MSG(memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0, "%s: %g", what, worst);
+}
+
+static uint64_t launches_of(const char * part) {
+#ifdef GB_CUDA_EMULATED
+    return gb_emu_launches_of(part);
+#else
+    (void) part;
+    return 0;
+#endif
+}
+
+static void check_count(const char * what, const char * part, uint64_t before, uint64_t expected) {
+#ifdef GB_CUDA_EMULATED
+    CHECK_MSG(launches_of(part) - before == expected, "%s: %d launches of %s, expected %d", what,
+        (int) (launches_of(part) - before), part, (int) expected);
+#else
+    (void) what, (void) part, (void) before, (void) expected;
+#endif
+}
+
+// A row becomes bytes, some become panels of bytes, many become halves: once for each tensor of activations.
+static void activations_are_rounded_once(void) {
+    CUDA_OR_SKIP();
+    ggml_graph_set_fusion(false);
+    for (int64_t n : { 1, 3, 12, 20 }) {
+        for (bool reuse : { false, true }) {
+            model m           = begin(n, n);
+            m.out             = m.x;
+            const char * part = n == 1 ? "gb_rows_of_bytes" : n <= 16 ? "gb_rows_of_panels" : "gb_rows_of_dense";
+            for (int i = 0; i < LAYERS; i++) {
+                m.out = layer(m, m.out, GGML_TYPE_Q6_K);
+            }
+            place(m, reuse);
+            const size_t             told = cuda_work_size(m.cuda, m.graph), free_before = cuda_free_memory(0);
+            const uint64_t           rows = launches_of(part), tables = launches_of("gb_rope_table");
+            const std::vector<float> got = compute(m);
+            if (!reuse) {
+                cuda_check_work_size("a model", free_before - cuda_free_memory(0), told, false);
+            } else {
+                CHECK(free_before - cuda_free_memory(0) <= (told + 511) / 512 * 512);
+            }
+            check_count("two layers", part, rows, 4 * LAYERS);
+            check_count("two layers", "gb_rope_table", tables, 1);
+            check_same("together and one by one", got, compute_one_by_one(m));
+            check_count("one by one", "gb_rope_table", tables, 1 + 2 * LAYERS);
+            release(m);
+        }
+    }
+    ggml_graph_set_fusion(true);
+}
+
+// Formats that want different kernels want different rows: of each kind one.
+static void rows_of_two_kinds(void) {
+    CUDA_OR_SKIP();
+    model m = begin(4, 4);
+    m.out   = layer(m, m.x, GGML_TYPE_Q5_K);
+    place(m, false);
+    const uint64_t           panels = launches_of("gb_rows_of_panels"), bytes = launches_of("gb_rows_of_bytes");
+    const std::vector<float> got = compute(m);
+    check_count("q and k, v apart", "gb_rows_of_panels", panels, 4);
+    check_count("q and k, v apart", "gb_rows_of_bytes", bytes, 1);
+    check_same("together and one by one", got, compute_one_by_one(m));
+    release(m);
+}
+
+// The same as CUDA graphs, with other inputs each time.
+static void graphs_are_launched_again(void) {
+    CUDA_OR_SKIP();
+    model m = begin(2, 2);
+    m.out   = layer(m, m.x, GGML_TYPE_Q6_K);
+    place(m, true);
+    ggml_graph_set_fusion(false);
+    for (int i = 0; i < 4; i++) {
+        set_inputs(m);
+        const std::vector<float> got = compute(m);
+        check_same("a launch", got, compute_one_by_one(m));
+    }
+    ggml_graph_set_fusion(true);
+    release(m);
+}
+
+// A node writes to the activations between two products, and to the positions between two rotations.
+static void what_is_written_is_made_again(void) {
+    CUDA_OR_SKIP();
+    model          m      = begin(3, 3);
+    ggml_context * c      = m.ctx;
+    ggml_tensor *  others = ggml_new_tensor_1d(m.given, GGML_TYPE_I32, 3);
+    ggml_tensor *  y      = ggml_scale(c, m.x, 0.5f);
+    ggml_tensor *  a      = ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_0, D * HEADS, 64), y);
+    ggml_tensor *  b      = ggml_mul_mat(c, weights(m, GGML_TYPE_Q8_0, D * HEADS, 64), y);
+    ggml_build_forward_expand(m.graph, a);
+    ggml_build_forward_expand(m.graph, b);
+    ggml_tensor * turned = rotate(m, a, 10000);
+    ggml_build_forward_expand(m.graph, turned);
+    ggml_build_forward_expand(m.graph, ggml_cpy(c, others, m.positions));
+    ggml_tensor * again = rotate(m, b, 10000);
+    ggml_build_forward_expand(m.graph, again);
+    ggml_tensor * z = ggml_scale_inplace(c, y, 3.0f);
+    m.out = ggml_add(c, ggml_add(c, turned, again), ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_0, D * HEADS, 64), z));
+    place(m, false);
+    std::vector<int32_t> other = { 5, 900, 77 }, first = { 4, 3, 2 };
+    ggml_backend_tensor_set(others, other.data(), 0, 12);
+    std::vector<float> got[2];
+    for (int i = 0; i < 2; i++) {
+        ggml_backend_tensor_set(m.positions, first.data(), 0, 12);
+        const uint64_t panels = launches_of("gb_rows_of_panels"), tables = launches_of("gb_rope_table");
+        got[i] = i == 0 ? compute(m) : compute_one_by_one(m);
+        check_count("written in between", "gb_rows_of_panels", panels, i == 0 ? 2 : 3);
+        check_count("written in between", "gb_rope_table", tables, 2);
+    }
+    check_same("together and one by one", got[0], got[1]);
+    release(m);
+}
+
+// Other parameters, or other positions of the same tensor, are another table.
+static void tables_by_positions_and_parameters(void) {
+    CUDA_OR_SKIP();
+    model        m = begin(3, 6);
+    ggml_tensor *a = rotate(m, m.x, 10000), *b = rotate(m, m.x, 500000), *c = rotate(m, m.x, 10000, 3);
+    ggml_tensor *d = rotate(m, a, 10000), *e = rotate(m, b, 500000), *f = rotate(m, c, 10000, 3);
+    m.out = ggml_add(m.ctx, ggml_add(m.ctx, d, e), f);
+    place(m, false);
+    const uint64_t           tables = launches_of("gb_rope_table");
+    const std::vector<float> got    = compute(m);
+    check_count("three tables", "gb_rope_table", tables, 3);
+    check_same("together and one by one", got, compute_one_by_one(m));
+    release(m);
+}
+
+TEST_MAIN(TEST(activations_are_rounded_once), TEST(rows_of_two_kinds), TEST(graphs_are_launched_again),
+    TEST(what_is_written_is_made_again), TEST(tables_by_positions_and_parameters))
