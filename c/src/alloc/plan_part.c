@@ -1,9 +1,10 @@
 // plan_part.c - planning one part, after in-order best fit: what is tried, in which order, and how long.
 //
-// First fit by several keys and skylines first. What is then above the goal gets turns: complete search, which finds
-// plans without a gap and proves that there is none where parts are small; the peaks planned anew; the critical buffers
-// alone; first fit in orders that are learned, which comes close. Nothing says beforehand which will do: a turn is as
-// long as a pass of the search, or twice the one before, and what helps has another at once.
+// First fit by several keys and skylines first. What is then above the goal is planned apart where long buffers hold it
+// together, then gets turns: complete search, which finds plans without a gap and proves that there is none where parts
+// are small; the peaks planned anew; the critical buffers alone; room made for what lies highest; first fit in orders
+// that are learned, which comes close. Nothing says beforehand which will do: a turn is as long as a pass of the search,
+// or twice the one before, and what helps has another at once.
 #include "alloc/plan_impl.h"
 
 #include "base/mem.h"
@@ -14,8 +15,9 @@
 #define FIRST_ROUNDS   8     // of first fit, in the first turn
 #define LEAST_STEPS    10000 // of a turn: one of none would never end
 #define LEAST_ROUNDS   4
-#define MAX_TURNS      4   // one after the other
-#define STEPS_A_BUFFER 400 // of first fit, where there are many
+#define MAX_TURNS      4    // one after the other
+#define STEPS_A_BUFFER 400  // of first fit, where there are many
+#define STEPS_CRITICAL 2500 // a buffer, to plan those that decide and then all
 
 // ---------------------------------------------------------------------------------------------------------- heuristics
 
@@ -81,6 +83,33 @@ static uint64_t first_turn(const struct gb_plan_part * part) {
     return FIRST_ROUNDS * (n * 200 + GB_MIN(part->n_pairs, n * n / 4));
 }
 
+// The sequence of turns. Of many buffers of which few are alive with each, those alive where most bytes are decide, and
+// room for the others is soon made, for a good plan of these above all. Where they are too many, or too little is left,
+// room comes first, which costs little then.
+static const enum method * sequence_of(const struct gb_plan_part * part, uint64_t steps) {
+    static const enum method usual[]  = { LOWER_PEAKS, FEW_CRITICAL, MANY_CRITICAL, MAKE_ROOM, LEARN };
+    static const enum method spread[] = { FEW_CRITICAL, MANY_CRITICAL, MAKE_ROOM, LOWER_PEAKS, LEARN };
+    static const enum method tight[]  = { MAKE_ROOM, FEW_CRITICAL, MANY_CRITICAL, LOWER_PEAKS, LEARN };
+    static const enum method vast[]   = { MAKE_ROOM, LOWER_PEAKS, FEW_CRITICAL, MANY_CRITICAL, LEARN };
+    if (part->n <= MANY || !gb_plan_is_ejecting_cheap(part)) {
+        return usual;
+    }
+    if (part->n > GB_PLAN_MAX_EJECT) {
+        return vast;
+    }
+    return steps / 2 < (uint64_t) part->n * STEPS_CRITICAL ? tight : spread;
+}
+
+// How many steps a turn has at least: a chain of moves is long where buffers are many, and critical buffers are of use
+// only if they and all others are planned to the end.
+static uint64_t least_of(const struct gb_plan_part * part, enum method m, uint64_t steps) {
+    const bool few_meet = gb_plan_is_ejecting_cheap(part);
+    if (part->n <= MANY || m != (few_meet ? FEW_CRITICAL : MAKE_ROOM)) {
+        return 0;
+    }
+    return few_meet ? GB_MIN(steps / 2, (uint64_t) part->n * STEPS_CRITICAL) : steps / 4;
+}
+
 // A turn of each method but the search, none longer than a share of what is left. Few buffers are all critical.
 static enum ggml_status take_all(struct turns * t, uint64_t steps, struct gb_plan_costs * costs) {
     if (!costs->whole || t->part->n < FEW) {
@@ -89,13 +118,13 @@ static enum ggml_status take_all(struct turns * t, uint64_t steps, struct gb_pla
         }
         return take_turns(t, LEARN, steps, &costs->heuristic);
     }
-    const uint64_t share = GB_MIN(steps, costs->heuristic.steps / N_METHODS + LEAST_STEPS);
-    for (int m = LOWER_PEAKS; m < N_METHODS; m++) {
-        const bool few      = share < (uint64_t) LEAST_ROUNDS * t->part->n * STEPS_A_BUFFER; // to learn from
-        const bool long_one = m == MAKE_ROOM && t->part->n > MANY; // a chain of moves is long there
-        if (m != LEARN || !few) {
-            GB_TRY(take_turns(t, (enum method) m, long_one ? GB_MAX(share, costs->heuristic.steps / 4) : share,
-                &costs->heuristic));
+    const uint64_t      share   = GB_MIN(steps, costs->heuristic.steps / N_METHODS + LEAST_STEPS);
+    const bool          few     = share < (uint64_t) LEAST_ROUNDS * t->part->n * STEPS_A_BUFFER; // to learn from
+    const enum method * methods = sequence_of(t->part, costs->heuristic.steps);
+    for (int k = 0; k < N_METHODS; k++) {
+        if (methods[k] != LEARN || !few) {
+            const uint64_t least = least_of(t->part, methods[k], costs->heuristic.steps);
+            GB_TRY(take_turns(t, methods[k], GB_MAX(share, least), &costs->heuristic));
         }
     }
     return GGML_STATUS_SUCCESS;
@@ -152,23 +181,48 @@ static enum ggml_status take_all_turns(struct gb_plan_part * part, size_t goal, 
     return status;
 }
 
-enum ggml_status gb_plan_part(struct gb_plan_part * part, size_t goal, size_t unit, struct gb_plan_costs * costs) {
+// Where buffers alive throughout hold parts together, only what is promised is tried for all at once.
+enum ggml_status gb_plan_fit_part(struct gb_plan_part * part, size_t goal, size_t unit, struct gb_plan_costs * costs) {
     const bool all      = costs->whole && part->n <= MANY;
     const int  n_shares = all ? 2 : part->n <= GB_PLAN_ALWAYS ? 4 : 1; // of the budget: for orders, and for turns
-    if (!gb_plan_can_search(part)) {                                   // the others may have all of it
-        gb_plan_give_back(&costs->heuristic, &costs->search);
-        costs->search.steps = 0;
-    }
+    const bool held     = costs->whole && gb_plan_is_held(part, GB_PLAN_THROUGHOUT);
     struct gb_plan_budget share  = gb_plan_share(&costs->heuristic, costs->heuristic.steps / n_shares);
-    enum ggml_status      status = gb_plan_fit_gaps(part, goal, all, costs->n_threads, &share);
-    if (status == GGML_STATUS_SUCCESS && part->n <= MANY) {
+    enum ggml_status      status = gb_plan_fit_gaps(part, goal,
+        held  ? GB_PLAN_PROMISED
+        : all ? GB_PLAN_EVERY
+              : GB_PLAN_SOME,
+        costs->n_threads, &share);
+    if (status == GGML_STATUS_SUCCESS && part->n <= MANY && !held) {
         status = fill_valleys(part, goal, &share);
     }
     gb_plan_give_back(&costs->heuristic, &share);
-    GB_TRY(status);
     part->unfinished = part->peak > goal;
-    if (part->peak <= goal || !costs->turns) {
-        return GGML_STATUS_SUCCESS;
+    if (status == GGML_STATUS_SUCCESS && held && part->peak > goal && !costs->heuristic.gave_up) {
+        struct gb_plan_costs some = *costs;
+        some.turns                = false;
+        status                    = gb_plan_apart(part, GB_PLAN_THROUGHOUT, goal, unit, &some);
+        costs->heuristic          = some.heuristic;
     }
-    return take_all_turns(part, goal, unit, costs);
+    return status;
+}
+
+// What long buffers hold together first, with half of the costs, since some plans are worse with these at the bottom.
+enum ggml_status gb_plan_improve_part(struct gb_plan_part * part, size_t goal, size_t unit,
+    struct gb_plan_costs * costs) {
+    if (costs->whole && gb_plan_is_held(part, GB_PLAN_THROUGHOUT)) {
+        return gb_plan_apart(part, GB_PLAN_THROUGHOUT, goal, unit, costs);
+    }
+    if (costs->whole && gb_plan_is_held(part, GB_PLAN_LONG)) {
+        struct gb_plan_costs half = *costs;
+        half.heuristic            = gb_plan_share(&costs->heuristic, costs->heuristic.steps / 2);
+        half.search               = gb_plan_share(&costs->search, costs->search.steps / 2);
+        GB_TRY(gb_plan_apart(part, GB_PLAN_LONG, goal, unit, &half));
+        gb_plan_give_back(&costs->heuristic, &half.heuristic);
+        gb_plan_give_back(&costs->search, &half.search);
+    }
+    if (!gb_plan_can_search(part)) { // the others may have all of it
+        gb_plan_give_back(&costs->heuristic, &costs->search);
+        costs->search.steps = 0;
+    }
+    return part->peak > GB_MAX(goal, part->bound) ? take_all_turns(part, goal, unit, costs) : GGML_STATUS_SUCCESS;
 }
