@@ -1,9 +1,8 @@
-// plan.c - the driver of the planner: what is tried, in which order, and when it is enough.
+// plan.c - the driver of the planner, and the public functions.
 //
-// In-order best fit first, as nothing may be worse; then first fit by several keys, skylines, and at last the search.
-// Parts are buffers that no other buffer ever meets, and each is planned on its own, the one with the highest bound
-// first. Each stage ends when the plan of the part needs no more than the goal: the lower bound of all parts, the
-// capacity that is asked for, or the peak that another part needs anyway. Offsets are written only when all went well.
+// Parts are buffers that no other buffer ever meets, and each is planned on its own (plan_part.c). Each stage ends when
+// the plan of the part needs no more than the goal: the lower bound of all parts, the capacity that is asked for, or
+// the peak that another part needs anyway. Offsets are written only when all went well.
 #include "alloc/plan.h"
 
 #include <string.h>
@@ -20,120 +19,6 @@
 #define HEURISTIC_STEPS ((uint64_t) 1 << 22) // for what comes after first fit by size
 
 // ----------------------------------------------------------------------------------------------------------- the whole
-
-static size_t top_of(const struct gb_plan_part * part) { return part->floor + part->peak; }
-
-// What a part may need of the goal of all, above its floor. Less than its bound it does need.
-static size_t goal_of(const struct gb_plan_part * part, size_t goal) {
-    return GB_MAX(goal > part->floor ? goal - part->floor : 0, part->bound);
-}
-
-// The costs with a capacity above the floor.
-static struct gb_plan_costs costs_of(const struct gb_plan_part * part, const struct gb_plan_costs * costs) {
-    struct gb_plan_costs above = *costs;
-    above.capacity = costs->capacity > part->floor ? costs->capacity - part->floor : GB_MIN(costs->capacity, 1);
-    return above;
-}
-
-static enum ggml_status stopped(const struct gb_plan_costs * costs) {
-    return costs->heuristic.gave_up || costs->search.gave_up ? GGML_STATUS_ABORTED : GGML_STATUS_SUCCESS;
-}
-
-static enum ggml_status fit(struct gb_plan_problem * p, struct gb_plan_part * part, size_t goal,
-    struct gb_plan_costs * costs, size_t * best_fit) {
-    part->peak = SIZE_MAX;
-    if (part->n == 1) { // as the many parts of a chain are
-        part->offsets[0] = 0;
-        *best_fit        = part->buffers[0].size;
-        part->peak       = *best_fit;
-        return GGML_STATUS_SUCCESS;
-    }
-    GB_TRY(gb_plan_in_order(part, best_fit));
-    gb_plan_keep(part, *best_fit);
-    if (!gb_plan_can_search(part)) { // others may have its share
-        const struct gb_plan_budget more =
-            gb_plan_share(&costs->search, (uint64_t) ((double) costs->search.steps * part->n / (double) p->n));
-        gb_plan_give_back(&costs->heuristic, &more);
-    }
-    struct gb_plan_costs some = costs_of(part, costs);
-    GB_TRY(gb_plan_fit_part(part, goal_of(part, goal), p->unit, &some));
-    costs->heuristic = some.heuristic;
-    return stopped(costs);
-}
-
-// So much of what is left.
-static enum ggml_status improve(struct gb_plan_problem * p, struct gb_plan_part * part, size_t goal, double of_left,
-    struct gb_plan_costs * costs) {
-    struct gb_plan_costs share = costs_of(part, costs);
-    share.heuristic = gb_plan_share(&costs->heuristic, (uint64_t) (of_left * (double) costs->heuristic.steps));
-    share.search    = gb_plan_share(&costs->search, (uint64_t) (of_left * (double) costs->search.steps));
-    const enum ggml_status status = gb_plan_improve_part(part, goal_of(part, goal), p->unit, &share);
-    gb_plan_give_back(&costs->heuristic, &share.heuristic);
-    gb_plan_give_back(&costs->search, &share.search);
-    GB_TRY(status);
-    return stopped(costs);
-}
-
-// Of equal ones the first, since these are sorted by bound.
-static struct gb_plan_part * highest_of(struct gb_plan_problem * p) {
-    struct gb_plan_part * best = &p->parts[0];
-    for (size_t k = 1; k < p->n_parts; k++) {
-        best = top_of(&p->parts[k]) > top_of(best) ? &p->parts[k] : best;
-    }
-    return best;
-}
-
-// The highest part is improved, again and again: the others only matter when it has become lower. Of n parts above the
-// goal it has a share of what is left at first, then twice as much as before, as long as that is left.
-static enum ggml_status improve_all(struct gb_plan_problem * p, size_t goal, struct gb_plan_costs * costs) {
-    for (;;) {
-        struct gb_plan_part * part = highest_of(p);
-        const double          left = (double) costs->heuristic.steps + (double) costs->search.steps;
-        size_t                n    = 0;
-        if (top_of(part) <= goal || part->floor + goal_of(part, goal) >= top_of(part)) {
-            return GGML_STATUS_SUCCESS;
-        }
-        for (size_t k = 0; k < p->n_parts; k++) {
-            n += top_of(&p->parts[k]) > goal;
-        }
-        const double share = n > 1 ? GB_MAX(left / (double) n, 2 * part->had) : left;
-        if (left < part->had || left == 0) {
-            return GGML_STATUS_SUCCESS;
-        }
-        part->had = GB_MIN(share, left);
-        if (!gb_plan_spend(&costs->heuristic, p->n_parts)) { // to look at all parts
-            (void) gb_plan_spend(&costs->search, p->n_parts);
-        }
-        GB_TRY(improve(p, part, goal, part->had / left, costs));
-        if (n == 1) { // it had all
-            return GGML_STATUS_SUCCESS;
-        }
-    }
-}
-
-enum ggml_status gb_plan_parts(struct gb_plan_problem * p, size_t goal, struct gb_plan_costs * costs,
-    struct gb_plan_result * result) {
-    *result = (struct gb_plan_result){ .lower_bound = p->bound };
-    for (size_t k = 0; k < p->n_parts; k++) {
-        size_t best_fit;
-        GB_TRY(fit(p, &p->parts[k], goal, costs, &best_fit));
-        result->best_fit = GB_MAX(result->best_fit, best_fit);
-    }
-    if (p->n_parts > 0 && costs->turns) {
-        GB_TRY(improve_all(p, goal, costs));
-    }
-    for (size_t k = 0; k < p->n_parts; k++) {
-        const struct gb_plan_part * part = &p->parts[k];
-        const size_t                top  = top_of(part);
-        result->unfinished =
-            top > result->peak ? part->unfinished : result->unfinished || (part->unfinished && top == result->peak);
-        result->peak  = GB_MAX(result->peak, top);
-        result->bound = GB_MAX(result->bound, part->below + part->bound);
-    }
-    result->proved     = result->peak <= result->bound;
-    result->unfinished = result->unfinished && !result->proved && result->peak > costs->capacity;
-    return GGML_STATUS_SUCCESS;
-}
 
 // The heuristics have steps of their own, and more of them where the search has more.
 static enum ggml_status plan_problem(struct gb_plan_problem * p, const struct gb_plan_effort * effort,

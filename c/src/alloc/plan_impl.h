@@ -1,7 +1,7 @@
 // plan_impl.h - what the parts of the planner share.
 //
 //   plan.c           the driver, and the public functions
-//   plan_part.c      what is tried for a part, in which order, and how long
+//   plan_part.c      what is tried for parts, in which order, and how long
 //   plan_apart.c     parts that a few long buffers hold together, each planned on its own above these
 //   plan_bounds.c    from items to parts: rounding, sections, independent parts, loads
 //   plan_order.c     orders of buffers, by keys
@@ -277,14 +277,10 @@ struct gb_plan_costs {
     bool                  turns; // more than heuristics
     int                   n_threads;
 };
-// All parts, down to the goal: in-order best fit and first fit for each, then more for the highest, which share what is
-// left (plan.c).
+// All parts, down to the goal: in-order best fit and first fit for each, then more for the highest, again and again
+// (plan_part.c).
 enum ggml_status gb_plan_parts(struct gb_plan_problem * p, size_t goal, struct gb_plan_costs * costs,
     struct gb_plan_result * result);
-// One part, after in-order best fit: the heuristics, then what has turns (plan_part.c).
-enum ggml_status gb_plan_fit_part(struct gb_plan_part * part, size_t goal, size_t unit, struct gb_plan_costs * costs);
-enum ggml_status gb_plan_improve_part(struct gb_plan_part * part, size_t goal, size_t unit,
-    struct gb_plan_costs * costs);
 
 // Buffers that hold others together: those alive throughout the part, any number; or a few that are alive for an eighth
 // of its sections or more. Without them the others are several parts, which can be planned one by one above them.

@@ -182,8 +182,8 @@ static void few_decide(void) {
 }
 
 // Problems one after the other, each of which is proved at once on its own, under a buffer that is alive for nearly all
-// of the time: from the middle of the first, or into the middle of the last, or both. All lie above it in the best plan,
-// and where that is not alive less is needed, so the load is reached.
+// of the time: from the middle of the first, or into the middle of the last, or both. The best plan has it at the
+// bottom, and where it is not alive less is needed, so the load is reached.
 static void held_together(void) {
     enum { PROBLEMS = 12, EACH = 200, N = PROBLEMS * EACH + 2 };
     struct gb_plan_item *       items  = new_items(N);
@@ -207,8 +207,8 @@ static void held_together(void) {
     gb_free(items);
 }
 
-// Parts of a problem in which buffers that are alive throughout, or long, hold others together, planned apart: a plan of
-// all, not higher than before, and no bound above it.
+// Parts of a problem in which buffers that are alive throughout, or long, hold others together, planned apart: a plan
+// of all, not higher than before, and no bound above it.
 static void planned_apart(void) {
     enum { N = 60 };
     struct gb_plan_item items[N];
