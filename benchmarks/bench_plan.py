@@ -56,6 +56,18 @@ def dense_random(n: int = 10000) -> tuple[np.ndarray, ...]:
     return lower, lower + 1 + (rng.random(n) * (2 * n - lower)).astype(np.int64), rng.integers(1, 1 << 20, n)
 
 
+def chain_under_one() -> tuple[np.ndarray, ...]:
+    """Eight published instances, one after the other, under a buffer that is alive until shortly before the end."""
+    spans, t = [], 0
+    for letter in "ABCEFGHK":
+        lower, upper, size = read_instance(next((DATA / "minimalloc").glob(f"{letter}.*.csv")))[1:]
+        begin, end = int(np.min(lower)), int(np.max(upper))
+        spans += [(int(a) - begin + t, int(b) - begin + t, int(s)) for a, b, s in zip(lower, upper, size, strict=True)]
+        t += end - begin
+    spans.append((0, t - (end - begin) // 50, 1 << 20))
+    return tuple(np.array(column) for column in zip(*spans, strict=True))
+
+
 def row(name: str, instance: tuple[Any, ...], budget: int, capacity: int | None = None) -> dict[str, Any]:
     seconds, plan = timed(lambda: gb.plan_memory(*instance, capacity=capacity, budget_ms=budget), PROCESS)
     over = lambda peak: 100 * (peak / plan.lower_bound - 1)  # noqa: E731
@@ -75,6 +87,7 @@ def rows(files: list[Path], budget: int) -> list[dict[str, Any]]:
         result.append(row(letter, read_instance(f)[1:], budget))
         if letter in "DJ":
             result.append(row(f"{letter}, 1 MiB will do", read_instance(f)[1:], budget, 1 << 20))
+    result += [row(f"chain under one, {ms} ms", chain_under_one(), ms) for ms in (200, 2000)]
     result += [row(f.stem, read_instance(f)[1:], 20) for f in sorted((DATA / "model-graphs").glob("*.csv"))]
     result.append(row("deep transformer", deep_transformer(), 20))
     result.append(row("dense random", dense_random(), 20))

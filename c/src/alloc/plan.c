@@ -1,9 +1,8 @@
-// plan.c - the driver of the planner: what is tried, in which order, and when it is enough.
+// plan.c - the driver of the planner, and the public functions.
 //
-// In-order best fit first, as nothing may be worse; then first fit by several keys, skylines, and at last the search.
-// Parts are buffers that no other buffer ever meets, and each is planned on its own, the one with the highest bound
-// first. Each stage ends when the plan of the part needs no more than the goal: the lower bound of all parts, the
-// capacity that is asked for, or the peak that another part needs anyway. Offsets are written only when all went well.
+// Parts are buffers that no other buffer ever meets, and each is planned on its own (plan_part.c). Each stage ends when
+// the plan of the part needs no more than the goal: the lower bound of all parts, the capacity that is asked for, or
+// the peak that another part needs anyway. Offsets are written only when all went well.
 #include "alloc/plan.h"
 
 #include <string.h>
@@ -21,41 +20,6 @@
 
 // ----------------------------------------------------------------------------------------------------------- the whole
 
-// All stages for all parts.
-enum ggml_status gb_plan_parts(struct gb_plan_problem * p, struct gb_plan_costs * costs,
-    struct gb_plan_result * result) {
-    size_t goal = GB_MAX(p->bound, costs->capacity);
-    *result     = (struct gb_plan_result){ .lower_bound = p->bound, .bound = p->bound };
-    for (size_t k = 0; k < p->n_parts; k++) {
-        struct gb_plan_part * part = &p->parts[k];
-        size_t                peak;
-        part->peak = SIZE_MAX;
-        if (part->n == 1) { // as the many parts of a chain are
-            part->offsets[0] = 0;
-            part->peak       = part->buffers[0].size;
-            result->best_fit = GB_MAX(result->best_fit, part->peak);
-            result->peak     = GB_MAX(result->peak, part->peak);
-            continue;
-        }
-        GB_TRY(gb_plan_in_order(part, &peak));
-        gb_plan_keep(part, peak);
-        result->best_fit = GB_MAX(result->best_fit, peak);
-        GB_TRY(gb_plan_part(part, goal, p->unit, costs));
-        if (costs->heuristic.gave_up || costs->search.gave_up) {
-            return GGML_STATUS_ABORTED;
-        }
-        result->unfinished = part->peak > result->peak
-                                 ? part->unfinished
-                                 : result->unfinished || (part->unfinished && part->peak == result->peak);
-        result->peak       = GB_MAX(result->peak, part->peak);
-        result->bound      = GB_MAX(result->bound, part->bound);
-        goal               = GB_MAX(goal, part->peak); // the others need not be smaller
-    }
-    result->proved     = result->peak <= result->bound;
-    result->unfinished = result->unfinished && !result->proved && result->peak > costs->capacity;
-    return GGML_STATUS_SUCCESS;
-}
-
 // The heuristics have steps of their own, and more of them where the search has more.
 static enum ggml_status plan_problem(struct gb_plan_problem * p, const struct gb_plan_effort * effort,
     struct gb_plan_result * result) {
@@ -66,106 +30,7 @@ static enum ggml_status plan_problem(struct gb_plan_problem * p, const struct gb
         .whole                               = true,
         .turns                               = effort->steps > 0,
         .n_threads                           = effort->n_threads };
-    return gb_plan_parts(p, &costs, result);
-}
-
-// --------------------------------------------------------------------------------------- what is alive throughout
-
-// A buffer that meets all others may lie at the bottom of a plan: every plan can be changed into one like that, by
-// moving down what lies above. Taken out, it holds no parts together that are independent without it.
-static bool is_throughout(const struct gb_plan_part * part, uint32_t b) {
-    return part->buffers[b].first == 0 && part->buffers[b].last == part->n_sections;
-}
-
-// True if the others are several parts. Else taking out gains nothing.
-static bool holds_parts(const struct gb_plan_problem * p) {
-    const struct gb_plan_part * part  = p->parts;
-    uint32_t                    reach = 0; // the section at which those so far are dead
-    for (uint32_t b = 0; p->n_parts == 1 && b < part->n; b++) {
-        if (!is_throughout(part, b)) {
-            if (reach > 0 && part->buffers[b].first >= reach) {
-                return true;
-            }
-            reach = GB_MAX(reach, part->buffers[b].last);
-        }
-    }
-    return false;
-}
-
-// The only part of p, for a floor: in-order best fit alone where the others have the best plan there is.
-static enum ggml_status plan_floor(struct gb_plan_problem * p, const struct gb_plan_effort * effort, bool proved,
-    struct gb_plan_result * floor) {
-    const struct gb_plan_effort least = { effort->capacity, 0, effort->limit_ns, effort->n_threads };
-    if (!proved) {
-        return plan_problem(p, &least, floor);
-    }
-    p->parts[0].peak = SIZE_MAX;
-    GB_TRY(gb_plan_in_order(p->parts, &floor->best_fit));
-    gb_plan_keep(p->parts, floor->best_fit);
-    floor->peak = floor->best_fit;
-    return GGML_STATUS_SUCCESS;
-}
-
-// Offsets of p from those of the others: what is alive throughout lies below, by falling size.
-static enum ggml_status join(struct gb_plan_problem * p, const struct gb_plan_problem * others, size_t below) {
-    const struct gb_plan_part * part  = p->parts;
-    uint32_t *                  order = gb_calloc(part->n, sizeof(*order));
-    enum ggml_status status = order ? gb_plan_order(p->parts, GB_PLAN_BY_SIZE, order) : GGML_STATUS_ALLOC_FAILED;
-    size_t           at     = 0;
-    for (uint32_t k = 0; status == GGML_STATUS_SUCCESS && k < part->n; k++) {
-        if (is_throughout(part, order[k])) {
-            part->offsets[order[k]] = at;
-            at += part->buffers[order[k]].size;
-        }
-    }
-    for (size_t k = 0; status == GGML_STATUS_SUCCESS && k < others->n; k++) {
-        part->offsets[others->buffers[k].item] = below + others->offsets[k];
-    }
-    gb_free(order);
-    return status;
-}
-
-// The others, which are items by their index in the part, then the floor; the smaller plan counts.
-static enum ggml_status plan_both(struct gb_plan_problem * p, struct gb_plan_problem * others, size_t below,
-    const struct gb_plan_effort * effort, struct gb_plan_result * result) {
-    struct gb_plan_effort above = *effort;
-    struct gb_plan_result floor, found;
-    above.capacity = effort->capacity > below ? effort->capacity - below : GB_MIN(effort->capacity, 1);
-    GB_TRY(plan_problem(others, &above, &found));
-    GB_TRY(plan_floor(p, effort, found.proved, &floor));
-    if (below + found.peak <= floor.peak) {
-        GB_TRY(join(p, others, below));
-    }
-    result->peak        = GB_MIN(below + found.peak, floor.peak);
-    result->lower_bound = p->bound;
-    result->bound       = below + found.bound;
-    result->best_fit    = floor.best_fit;
-    result->proved      = result->peak <= result->bound;
-    result->unfinished  = found.unfinished && !result->proved && result->peak > effort->capacity;
-    return GGML_STATUS_SUCCESS;
-}
-
-static enum ggml_status plan_apart(struct gb_plan_problem * p, const struct gb_plan_item * items,
-    const struct gb_plan_effort * effort, struct gb_plan_result * result) {
-    const struct gb_plan_part * part   = p->parts;
-    struct gb_plan_problem      others = { 0 };
-    struct gb_plan_item *       some   = gb_calloc(part->n, sizeof(*some)); // empty: alive throughout
-    size_t                      below  = 0;
-    for (uint32_t b = 0; some && b < part->n; b++) {
-        if (is_throughout(part, b)) {
-            below += part->buffers[b].size;
-        } else {
-            const struct gb_plan_item * item = &items[part->buffers[b].item];
-            some[b] = (struct gb_plan_item){ item->lower, item->upper, part->buffers[b].size, 0 };
-        }
-    }
-    enum ggml_status status = some ? gb_plan_problem_init(&others, some, part->n, 1) : GGML_STATUS_ALLOC_FAILED;
-    if (status == GGML_STATUS_SUCCESS) {
-        status = plan_both(p, &others, below, effort, result);
-    }
-    gb_plan_problem_free(&others);
-    gb_free(some);
-    return status;
+    return gb_plan_parts(p, GB_MAX(p->bound, effort->capacity), &costs, result);
 }
 
 // ----------------------------------------------------------------------------------------------------------- results
@@ -190,7 +55,7 @@ enum ggml_status gb_plan_search(struct gb_plan_item * items, size_t n, size_t al
     struct gb_plan_result  found;
     enum ggml_status       status = gb_plan_problem_init(&p, items, n, alignment);
     if (status == GGML_STATUS_SUCCESS) {
-        status = holds_parts(&p) ? plan_apart(&p, items, effort, &found) : plan_problem(&p, effort, &found);
+        status = plan_problem(&p, effort, &found);
     }
     if (status == GGML_STATUS_SUCCESS) {
         write_offsets(&p, items, n);

@@ -18,26 +18,16 @@ struct birth {
     uint32_t item;
 };
 
-// Items born at once stay in their order, so that the same items give the same plan.
-static int by_birth(const void * pa, const void * pb) {
-    const struct birth *a = pa, *b = pb;
-    if (a->lower != b->lower) {
-        return a->lower < b->lower ? -1 : 1;
-    }
-    return a->item < b->item ? -1 : a->item > b->item;
-}
-
-static int by_time(const void * pa, const void * pb) {
-    const int64_t a = *(const int64_t *) pa, b = *(const int64_t *) pb;
-    return a < b ? -1 : a > b;
-}
-
 struct sections {
-    struct birth * births; // owned; by lower
+    struct birth * births; // owned; by lower; items born at once stay in their order
     int64_t *      deaths; // owned; sorted
     int64_t *      starts; // owned; by section, of the whole: its first birth
     size_t         n, n_starts;
 };
+
+// Times as unsigned numbers in the same sequence.
+static uint64_t rank_of(int64_t time) { return (uint64_t) time ^ (uint64_t) 1 << 63; }
+static int64_t  time_of(uint64_t rank) { return (int64_t) (rank ^ (uint64_t) 1 << 63); }
 
 static void sections_free(struct sections * s) {
     gb_free(s->births);
@@ -53,6 +43,55 @@ static size_t greatest_divisor(size_t a, size_t b) {
         b                 = rest;
     }
     return a;
+}
+
+// Both by time, in place: most come nearly so, and digits of times are few. *scratch: owned by the caller.
+static bool sort_births(struct sections * s, struct gb_plan_keyed ** scratch) {
+    bool sorted = true;
+    for (size_t i = 1; i < s->n; i++) {
+        sorted = sorted && s->births[i - 1].lower <= s->births[i].lower;
+    }
+    if (sorted) {
+        return true;
+    }
+    struct birth * births = gb_calloc(s->n, sizeof(*births));
+    *scratch              = gb_calloc(2 * s->n, sizeof(**scratch));
+    if (!births || !*scratch) {
+        gb_free(births);
+        return false;
+    }
+    for (size_t i = 0; i < s->n; i++) {
+        (*scratch)[i] = (struct gb_plan_keyed){ rank_of(s->births[i].lower), (uint32_t) i };
+    }
+    gb_plan_sort(*scratch, *scratch + s->n, (uint32_t) s->n);
+    for (size_t i = 0; i < s->n; i++) {
+        births[i] = s->births[(*scratch)[i].buffer];
+    }
+    gb_free(s->births);
+    s->births = births;
+    return true;
+}
+
+static bool sort_deaths(struct sections * s, struct gb_plan_keyed ** scratch) {
+    bool sorted = true;
+    for (size_t i = 1; i < s->n; i++) {
+        sorted = sorted && s->deaths[i - 1] <= s->deaths[i];
+    }
+    if (sorted) {
+        return true;
+    }
+    *scratch = *scratch ? *scratch : gb_calloc(2 * s->n, sizeof(**scratch));
+    if (*scratch == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < s->n; i++) {
+        (*scratch)[i].key = rank_of(s->deaths[i]);
+    }
+    gb_plan_sort(*scratch, *scratch + s->n, (uint32_t) s->n);
+    for (size_t i = 0; i < s->n; i++) {
+        s->deaths[i] = time_of((*scratch)[i].key);
+    }
+    return true;
 }
 
 // Checks the items, rounds their sizes up, and sorts births and deaths by time.
@@ -80,9 +119,10 @@ static enum ggml_status collect(struct gb_plan_problem * p, struct sections * s,
             p->unit           = greatest_divisor(size, p->unit);
         }
     }
-    qsort(s->births, s->n, sizeof(*s->births), by_birth);
-    qsort(s->deaths, s->n, sizeof(*s->deaths), by_time);
-    return GGML_STATUS_SUCCESS;
+    struct gb_plan_keyed * scratch = NULL;
+    const bool             ok      = sort_births(s, &scratch) && sort_deaths(s, &scratch);
+    gb_free(scratch);
+    return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
 // Gives every buffer its first section, counted over the whole, and begins parts.

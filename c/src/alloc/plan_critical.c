@@ -98,7 +98,7 @@ static enum ggml_status plan_critical(struct gb_plan_part * part, struct critica
     costs.heuristic              = gb_plan_share(budget, budget->steps / 3);
     costs.search                 = gb_plan_share(budget, budget->steps / 2);
     enum ggml_status status      = gb_plan_problem_init(&p, c->items, c->n, 1);
-    status                       = status == GGML_STATUS_SUCCESS ? gb_plan_parts(&p, &costs, &result) : status;
+    status = status == GGML_STATUS_SUCCESS ? gb_plan_parts(&p, GB_MAX(p.bound, capacity), &costs, &result) : status;
     for (size_t i = 0; status == GGML_STATUS_SUCCESS && i < p.n; i++) {
         offsets[p.buffers[i].item] = p.offsets[i];
     }

@@ -3,8 +3,10 @@
 //
 // What is in the way costs its size times its life, and more each time that it was taken out, so that a chain of moves
 // does not go in circles. A move costs as much as reading the list of what is placed, not as much as a plan, so
-// thousands of them fit where a few plans would. A chain that does not end, or with ever more outside, is dropped, and
-// the target is set closer to the plan; where none is reached, what was learned of the costs is forgotten in part.
+// thousands of them fit where a few plans would. Where few of all are alive with a buffer, it costs only as much as
+// sorting these: they follow in the order of births, or are in a list of what is alive at a section. A chain that does
+// not end, or with ever more outside, is dropped, and the target is set closer to the plan; where none is reached, what
+// was learned of the costs is forgotten in part.
 //
 // Random numbers are drawn in the order of births.
 #include "alloc/plan_impl.h"
@@ -23,6 +25,8 @@
 #define MANY         4096
 #define COST_BITS    30
 #define MAX_TIMES    1023
+#define LEAST_NEAR   1024 // buffers
+#define FEW_MET      16   // one of so many, on average
 
 struct gb_plan_ejector {
     struct gb_plan_part * part; // borrowed
@@ -36,9 +40,15 @@ struct gb_plan_ejector {
     uint16_t *             times;   // by buffer: taken out so often
     uint32_t *             outside; // buffers
     uint32_t               n_outside;
-    uint32_t *             met;    // places in the list of those that are alive with a buffer
-    struct gb_plan_keyed * ends;   // of these, sorted; twice the buffers
+    uint32_t *             met;  // places in the list of those that are alive with a buffer
+    struct gb_plan_keyed * ends; // of these, sorted; twice the buffers
+    // Where few are alive with a buffer, instead of the list of what is placed and `met`; NULL: else.
+    struct gb_plan_keyed * begins; // those alive with a buffer, by offset; twice the buffers
+    uint32_t *             alive;  // at section k * stride, born before: from alive_at[k] up to alive_at[k + 1]
+    uint32_t *             alive_at;
+    uint32_t               stride;
     size_t                 target; // of the chain
+    size_t                 peak;   // of the plan from which it began
     uint64_t               moves;  // that it may still have; 0: there is none
     uint32_t               most;   // outside
     unsigned               fine;   // the next target
@@ -57,6 +67,9 @@ void gb_plan_ejector_free(struct gb_plan_ejector * x) {
         gb_free(x->outside);
         gb_free(x->met);
         gb_free(x->ends);
+        gb_free(x->begins);
+        gb_free(x->alive);
+        gb_free(x->alive_at);
         gb_free(x);
     }
 }
@@ -77,6 +90,49 @@ static void find_costs(struct gb_plan_ejector * x) {
     for (uint32_t b = 0; b < part->n; b++) {
         x->cost[b] = (x->cost[b] >> shift) + 1;
     }
+}
+
+// True where reading a list of all costs more than sorting those that are alive with a buffer.
+bool gb_plan_is_ejecting_cheap(const struct gb_plan_part * part) {
+    return part->n >= LEAST_NEAR && part->n_pairs < (uint64_t) part->n * part->n / 2 / FEW_MET;
+}
+
+// Lists of what is alive at some sections, as many as make some twice the buffers in all.
+static bool list_alive(struct gb_plan_ejector * x) {
+    const struct gb_plan_part * part   = x->part;
+    uint64_t                    widths = 0;
+    for (uint32_t b = 0; b < part->n; b++) {
+        widths += part->buffers[b].last - part->buffers[b].first;
+    }
+    x->stride            = (uint32_t) GB_MIN(widths / part->n / 2 + 1, part->n_sections);
+    const size_t n_lists = part->n_sections / x->stride + 1;
+    x->begins            = gb_calloc(2 * (size_t) part->n, sizeof(*x->begins));
+    x->alive_at          = gb_calloc(n_lists + 2, sizeof(*x->alive_at));
+    if (!x->begins || !x->alive_at) {
+        return false;
+    }
+    for (int fill = 0; fill < 2; fill++) {
+        for (uint32_t b = 0; b < part->n; b++) {
+            const uint32_t to = (part->buffers[b].last - 1) / x->stride;
+            for (uint32_t k = part->buffers[b].first / x->stride + 1; k <= to; k++) {
+                if (fill) {
+                    x->alive[x->alive_at[k + 1]++] = b;
+                } else {
+                    x->alive_at[k + 2]++;
+                }
+            }
+        }
+        for (size_t k = 2; !fill && k < n_lists + 2; k++) { // where each begins, one place behind its own
+            x->alive_at[k] += x->alive_at[k - 1];
+        }
+        if (!fill) {
+            x->alive = gb_calloc((size_t) x->alive_at[n_lists + 1] + 1, sizeof(*x->alive));
+            if (x->alive == NULL) {
+                return false;
+            }
+        }
+    }
+    return true;
 }
 
 struct gb_plan_ejector * gb_plan_ejector_new(struct gb_plan_part * part) {
@@ -102,6 +158,10 @@ struct gb_plan_ejector * gb_plan_ejector_new(struct gb_plan_part * part) {
         gb_plan_ejector_free(x);
         return NULL;
     }
+    if (gb_plan_is_ejecting_cheap(part) && !list_alive(x)) {
+        gb_plan_ejector_free(x);
+        return NULL;
+    }
     find_costs(x);
     return x;
 }
@@ -110,13 +170,21 @@ static size_t end_of(const struct gb_plan_ejector * x, uint32_t b) { return x->o
 
 static uint64_t cost_of(const struct gb_plan_ejector * x, uint32_t b) { return x->cost[b] * (1 + x->times[b]); }
 
+#define NOT_PLACED SIZE_MAX // an offset
+
 static void take_out(struct gb_plan_ejector * x, uint32_t b) {
+    x->offsets[b]              = NOT_PLACED;
     x->times[b]                = (uint16_t) (x->times[b] + (x->times[b] < MAX_TIMES));
     x->outside[x->n_outside++] = b;
 }
 
 static void put_in(struct gb_plan_ejector * x, uint32_t b, size_t offset) {
     uint32_t low = 0, high = x->n_placed;
+    if (x->begins) {
+        x->offsets[b] = offset;
+        x->n_placed++;
+        return;
+    }
     while (low < high) {
         const uint32_t middle = (low + high) / 2;
         if (x->offsets[x->placed[middle]] <= offset) {
@@ -161,9 +229,35 @@ static void begin(struct gb_plan_ejector * x, size_t target) {
     x->most              = MOST_OUTSIDE * (x->n_outside + 8);
 }
 
-// The places in the list of those alive with b.
-static uint32_t find_met(struct gb_plan_ejector * x, const struct gb_plan_buffer * b) {
+// Those alive with b, by offset. They are among *looked_at: what is alive at the last section with a list that is not
+// behind b's birth, and what is born from there on, before b is dead, which has indices in between.
+static uint32_t find_near(struct gb_plan_ejector * x, const struct gb_plan_buffer * b, uint64_t * looked_at) {
+    const struct gb_plan_part * part   = x->part;
+    const uint32_t              k      = b->first / x->stride;
+    const uint32_t *            list   = x->alive + x->alive_at[k];
+    const uint32_t              n_list = x->alive_at[k + 1] - x->alive_at[k];
+    const uint32_t              from = k > 0 ? part->born[k * x->stride - 1] : 0, to = part->born[b->last - 1];
+    uint32_t                    n = 0;
+    for (uint32_t j = 0; j < n_list; j++) {
+        x->begins[n] = (struct gb_plan_keyed){ x->offsets[list[j]], list[j] };
+        n += (uint32_t) ((part->buffers[list[j]].last > b->first) & (x->offsets[list[j]] != NOT_PLACED));
+    }
+    for (uint32_t j = from; j < to; j++) {
+        x->begins[n] = (struct gb_plan_keyed){ x->offsets[j], j };
+        n += (uint32_t) ((part->buffers[j].last > b->first) & (x->offsets[j] != NOT_PLACED));
+    }
+    *looked_at = n_list + (to - from);
+    gb_plan_sort(x->begins, x->begins + n, n);
+    return n;
+}
+
+// The places in the list of those alive with b; or themselves.
+static uint32_t find_met(struct gb_plan_ejector * x, const struct gb_plan_buffer * b, uint64_t * looked_at) {
     uint32_t n = 0;
+    if (x->begins) {
+        return find_near(x, b, looked_at);
+    }
+    *looked_at = x->n_placed;
     for (uint32_t k = 0; k < x->n_placed; k++) {
         x->met[n] = k; // kept if it is alive with b
         n += (uint32_t) ((x->first[k] < b->last) & (x->last[k] > b->first));
@@ -171,11 +265,15 @@ static uint32_t find_met(struct gb_plan_ejector * x, const struct gb_plan_buffer
     return n;
 }
 
+static uint32_t met_at(const struct gb_plan_ejector * x, uint32_t k) {
+    return x->begins ? x->begins[k].buffer : x->placed[x->met[k]];
+}
+
 // The offset where what is in the way of b costs least, the lowest of several: at the bottom, or on something.
 static size_t cheapest(struct gb_plan_ejector * x, const struct gb_plan_buffer * b, uint32_t n, size_t target) {
     const size_t * const offsets = x->offsets;
     for (uint32_t k = 0; k < n; k++) {
-        const uint32_t other = x->placed[x->met[k]];
+        const uint32_t other = met_at(x, k);
         x->ends[k]           = (struct gb_plan_keyed){ end_of(x, other), other };
     }
     gb_plan_sort(x->ends, x->ends + n, n);
@@ -185,8 +283,8 @@ static size_t cheapest(struct gb_plan_ejector * x, const struct gb_plan_buffer *
         while (ended < n && x->ends[ended].key <= at) {
             cost -= cost_of(x, x->ends[ended++].buffer); // unsigned: its beginning follows below
         }
-        while (begun < n && offsets[x->placed[x->met[begun]]] < at + b->size) {
-            cost += cost_of(x, x->placed[x->met[begun++]]);
+        while (begun < n && offsets[met_at(x, begun)] < at + b->size) {
+            cost += cost_of(x, met_at(x, begun++));
         }
         if (cost < least) {
             least = cost;
@@ -203,12 +301,19 @@ static size_t cheapest(struct gb_plan_ejector * x, const struct gb_plan_buffer *
 static void make_room(struct gb_plan_ejector * x, const struct gb_plan_buffer * b, size_t offset, uint32_t n) {
     uint32_t kept = x->n_placed, from = x->n_placed;
     for (uint32_t k = 0; k < n; k++) {
-        const uint32_t other = x->placed[x->met[k]];
+        const uint32_t other = met_at(x, k);
         if (x->offsets[other] < offset + b->size && end_of(x, other) > offset) {
             take_out(x, other);
+            if (x->begins) {
+                x->n_placed--;
+                continue;
+            }
             x->placed[x->met[k]] = UINT32_MAX;
             from                 = GB_MIN(from, x->met[k]);
         }
+    }
+    if (x->begins) {
+        return;
     }
     for (uint32_t k = kept = from; k < x->n_placed; k++) {
         x->first[kept]  = x->first[k];
@@ -234,14 +339,15 @@ static uint32_t next_of(struct gb_plan_ejector * x) {
 // Until nothing is outside, or the chain is dropped, or the budget is used up, which is said by false.
 static bool go_on(struct gb_plan_ejector * x, struct gb_plan_budget * budget) {
     for (; x->moves > 0 && x->n_outside > 0 && x->n_outside <= x->most; x->moves--) {
-        if (!gb_plan_spend(budget, x->n_placed / 2 + 4 * (uint64_t) x->n_outside)) {
+        if (!gb_plan_spend(budget, (x->begins ? 0 : x->n_placed / 2) + 4 * (uint64_t) x->n_outside)) {
             return false;
         }
         const uint32_t                b   = next_of(x);
         const struct gb_plan_buffer * one = &x->part->buffers[b];
-        const uint32_t                n   = find_met(x, one);
-        const size_t                  at  = cheapest(x, one, n, x->target);
-        (void) gb_plan_spend(budget, 10 * (uint64_t) n);
+        uint64_t                      looked_at;
+        const uint32_t                n  = find_met(x, one, &looked_at);
+        const size_t                  at = cheapest(x, one, n, x->target);
+        (void) gb_plan_spend(budget, x->begins ? looked_at + 20 * (uint64_t) n : 10 * (uint64_t) n);
         make_room(x, one, at, n);
         put_in(x, b, at);
     }
@@ -260,13 +366,15 @@ static void forget(struct gb_plan_ejector * x) {
 }
 
 bool gb_plan_can_eject(const struct gb_plan_part * part) {
-    return part->chunk == 0 && part->n_fixed == 0 && part->n <= GB_PLAN_MAX_EJECT;
+    return part->chunk == 0 && part->n_fixed == 0 &&
+           part->n <= (gb_plan_is_ejecting_cheap(part) ? GB_PLAN_MAX_EJECT_NEAR : GB_PLAN_MAX_EJECT);
 }
 
 enum ggml_status gb_plan_eject(struct gb_plan_ejector * x, size_t goal, size_t unit, struct gb_plan_budget * budget) {
     struct gb_plan_part * part = x->part;
     while (part->peak > goal && budget->steps > 0) {
-        if (x->moves == 0 || x->target >= part->peak) {
+        if (x->moves == 0 || x->target >= part->peak || (x->begins && x->peak != part->peak)) {
+            x->peak            = part->peak;
             const size_t lower = GB_MAX((part->peak - goal) >> x->fine, unit);
             (void) gb_plan_spend(budget, (uint64_t) part->n * 10);
             begin(x, part->peak - GB_MIN(lower, part->peak - goal));
@@ -281,6 +389,7 @@ enum ggml_status gb_plan_eject(struct gb_plan_ejector * x, size_t goal, size_t u
                 peak           = GB_MAX(peak, end_of(x, b));
             }
             gb_plan_keep(part, peak);
+            x->peak = part->peak;
             x->fine -= x->fine > 1;
         } else if (x->fine < FINEST) {
             x->fine++;

@@ -136,10 +136,11 @@ static enum ggml_status fit_some(struct gb_plan_part * part, size_t goal, bool a
 // First fit by size is tried in any case up to GB_PLAN_ALWAYS buffers, since gb_plan_offsets promises it, and bounded
 // in steps by their number, since there are instances in which it takes n squared. The others are paid from the budget.
 // Where there are many buffers only those are tried that do best there.
-enum ggml_status gb_plan_fit_gaps(struct gb_plan_part * part, size_t goal, bool all, int n_threads,
+enum ggml_status gb_plan_fit_gaps(struct gb_plan_part * part, size_t goal, enum gb_plan_orders which, int n_threads,
     struct gb_plan_budget * budget) {
-    const int n_orders = all ? N_EVERY : N_SOME;
-    const int at_once  = part->n < MIN_THREADED ? 1 : GB_MIN(GB_MAX(n_threads, 1), MAX_AT_ONCE);
+    const bool all      = which == GB_PLAN_EVERY;
+    const int  n_orders = all ? N_EVERY : which == GB_PLAN_SOME ? N_SOME : 1;
+    const int  at_once  = part->n < MIN_THREADED ? 1 : GB_MIN(GB_MAX(n_threads, 1), MAX_AT_ONCE);
     for (int k = 0; k < n_orders && part->peak > goal && !budget->gave_up; k += at_once) {
         if (budget->steps == 0 && (k > 0 || part->n > GB_PLAN_ALWAYS)) {
             break;

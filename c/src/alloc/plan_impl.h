@@ -1,7 +1,8 @@
 // plan_impl.h - what the parts of the planner share.
 //
 //   plan.c           the driver, and the public functions
-//   plan_part.c      what is tried for a part, in which order, and how long
+//   plan_part.c      what is tried for parts, in which order, and how long
+//   plan_apart.c     parts that a few long buffers hold together, each planned on its own above these
 //   plan_bounds.c    from items to parts: rounding, sections, independent parts, loads
 //   plan_order.c     orders of buffers, by keys
 //   plan_inorder.c   best fit, buffer by buffer in the order of births, as an allocator does it
@@ -56,6 +57,10 @@ struct gb_plan_part {
     bool             unfinished; // more turns would probably help
     int              best_key;   // enum gb_plan_key: the order that gave the best plan by first fit
     size_t           chunk;      // for first fit: no buffer may lie across a multiple of it; 0: none
+    // Offsets begin at 0, above `floor` bytes of other buffers, which count for what the part needs; of these, `below`
+    // bytes are alive throughout the part, so that no plan of all is smaller than below + bound.
+    size_t floor, below;
+    double had; // steps to be improved, the last time
 };
 
 struct gb_plan_problem {
@@ -205,9 +210,10 @@ enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key 
 enum ggml_status gb_plan_skyline(struct gb_plan_part * part, enum gb_plan_key key, struct gb_plan_budget * budget,
     size_t * peak); // into part->trial
 
-// By several keys, sixteen times or four, on as many threads; keeps what is smaller than the plan of the part
-// (plan_fit.c).
-enum ggml_status gb_plan_fit_gaps(struct gb_plan_part * part, size_t goal, bool all, int n_threads,
+// By several keys, sixteen times or four, or by size alone, on as many threads; keeps what is smaller than the plan of
+// the part (plan_fit.c).
+enum gb_plan_orders { GB_PLAN_EVERY, GB_PLAN_SOME, GB_PLAN_PROMISED };
+enum ggml_status gb_plan_fit_gaps(struct gb_plan_part * part, size_t goal, enum gb_plan_orders which, int n_threads,
     struct gb_plan_budget * budget);
 
 // The same for an order, again and again: places n buffers of the part into an empty space, each into the first gap or
@@ -244,10 +250,12 @@ enum ggml_status gb_plan_from_critical(struct gb_plan_part * part, uint32_t limi
 enum ggml_status gb_plan_lower_peaks(struct gb_plan_part * part, size_t goal, struct gb_plan_budget * budget);
 
 // Takes out what lies highest and makes room for it, and for what was in its way, move by move (plan_eject.c).
-#define GB_PLAN_MAX_EJECT 20000 // buffers
+#define GB_PLAN_MAX_EJECT      20000  // buffers
+#define GB_PLAN_MAX_EJECT_NEAR 200000 // where few are alive with each
 struct gb_plan_ejector;
 bool                     gb_plan_can_eject(const struct gb_plan_part * part); // it is small enough, and one space
-struct gb_plan_ejector * gb_plan_ejector_new(struct gb_plan_part * part);     // NULL: no memory
+bool                     gb_plan_is_ejecting_cheap(const struct gb_plan_part * part); // few are alive with each
+struct gb_plan_ejector * gb_plan_ejector_new(struct gb_plan_part * part);             // NULL: no memory
 void                     gb_plan_ejector_free(struct gb_plan_ejector * ejector);
 // Until the peak is the goal, or the budget is used up; then it can go on later.
 enum ggml_status gb_plan_eject(struct gb_plan_ejector * ejector, size_t goal, size_t unit,
@@ -269,10 +277,18 @@ struct gb_plan_costs {
     bool                  turns; // more than heuristics
     int                   n_threads;
 };
-// Each part after the other; or one, after in-order best fit (plan_part.c).
-enum ggml_status gb_plan_parts(struct gb_plan_problem * p, struct gb_plan_costs * costs,
+// All parts, down to the goal: in-order best fit and first fit for each, then more for the highest, again and again
+// (plan_part.c).
+enum ggml_status gb_plan_parts(struct gb_plan_problem * p, size_t goal, struct gb_plan_costs * costs,
     struct gb_plan_result * result);
-enum ggml_status gb_plan_part(struct gb_plan_part * part, size_t goal, size_t unit, struct gb_plan_costs * costs);
+
+// Buffers that hold others together: those alive throughout the part, any number; or a few that are alive for an eighth
+// of its sections or more. Without them the others are several parts, which can be planned one by one above them.
+enum gb_plan_holders { GB_PLAN_THROUGHOUT, GB_PLAN_LONG };
+bool gb_plan_is_held(const struct gb_plan_part * part, enum gb_plan_holders by);
+// Does so, as far as the costs go, and keeps the plan if it is smaller. What this proves is proved of the part.
+enum ggml_status gb_plan_apart(struct gb_plan_part * part, enum gb_plan_holders by, size_t goal, size_t unit,
+    struct gb_plan_costs * costs);
 
 enum gb_plan_outcome { GB_PLAN_FOUND, GB_PLAN_INFEASIBLE, GB_PLAN_GAVE_UP, GB_PLAN_NO_MEMORY };
 

@@ -48,8 +48,8 @@ struct arena {
 
 // A buffer that enters a block, or leaves it.
 struct entry {
-    size_t   start, end;
-    uint32_t first, last;
+    struct interval at;
+    uint32_t        first, last;
 };
 
 struct gb_plan_index {
@@ -473,10 +473,10 @@ static bool note_above(struct gb_plan_index * x, size_t block, const struct span
 static void enter(struct gb_plan_index * x, size_t block, const struct gb_plan_buffer * b, size_t offset) {
     struct entry * const list = x->lists + x->begin[block];
     uint32_t             at   = x->n[block]++;
-    for (; at > 0 && list[at - 1].start > offset; at--) {
+    for (; at > 0 && list[at - 1].at.start > offset; at--) {
         list[at] = list[at - 1];
     }
-    list[at] = (struct entry){ offset, offset + b->size, b->first, b->last };
+    list[at] = (struct entry){ { offset, offset + b->size }, b->first, b->last };
 }
 
 bool gb_plan_index_add(struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t offset) {
@@ -511,18 +511,17 @@ static size_t push(struct cursor * list, size_t n, const struct set * s) {
 static uint64_t push_met(const struct gb_plan_index * x, size_t block, const struct gb_plan_buffer * b,
     struct interval * met, struct cursor * list, size_t * n) {
     const struct entry * const entries = x->lists + x->begin[block];
-    uint32_t                   m       = 0;
+    uint32_t                   n_met = 0, m = 0;
     for (uint32_t k = 0; k < x->n[block]; k++) {
-        const struct entry * const e = &entries[k];
-        if (e->first >= b->last || e->last <= b->first) {
-            continue;
-        }
-        if (m > 0 && e->start <= met[m - 1].end) {
-            met[m - 1].end = GB_MAX(met[m - 1].end, e->end);
-        } else {
-            met[m++] = (struct interval){ e->start, e->end };
-        }
+        met[n_met] = entries[k].at; // kept if it is alive with b
+        n_met += (uint32_t) ((entries[k].first < b->last) & (entries[k].last > b->first));
     }
+    for (uint32_t k = 1; k < n_met; k++) {
+        const bool apart = met[k].start > met[m].end;
+        m += apart;
+        met[m] = (struct interval){ apart ? met[k].start : met[m].start, GB_MAX(met[m].end, met[k].end) };
+    }
+    m += n_met > 0;
     if (m > 0) {
         list[(*n)++] = (struct cursor){ met, met + m, NULL, NULL };
     }
@@ -604,6 +603,11 @@ static void advance(struct cursor * c, size_t at) {
     c->at = low;
 }
 
+// Most memory has no chunks.
+static inline size_t within(size_t at, size_t size, size_t chunk) {
+    return chunk == 0 ? at : gb_plan_within_chunk(at, size, chunk);
+}
+
 // What is looked for.
 struct gap {
     size_t size, chunk; // chunk: see gb_plan_part
@@ -624,7 +628,7 @@ static void step_on(struct cursor * c) {
 static size_t lowest(struct cursor * list, size_t * n, size_t at, const struct gap * gap, uint64_t leaps, bool * found,
     uint64_t * steps) {
     const size_t size = gap->size, chunk = gap->chunk;
-    at     = gb_plan_within_chunk(at, size, chunk);
+    at     = within(at, size, chunk);
     *found = true;
     for (size_t k = 0; k < *n;) {
         struct cursor * const c = &list[k];
@@ -646,7 +650,7 @@ static size_t lowest(struct cursor * list, size_t * n, size_t at, const struct g
         }
         uint64_t passed = 0;
         do {
-            at = gb_plan_within_chunk(c->at->end, size, chunk);
+            at = within(c->at->end, size, chunk);
             step_on(c);
             passed++;
         } while (c->at < c->end && (c->at->start <= at || c->at->start - at < size));

@@ -1,9 +1,11 @@
-// plan_part.c - planning one part, after in-order best fit: what is tried, in which order, and how long.
+// plan_part.c - planning parts, one after the other: what is tried, in which order, and how long.
 //
-// First fit by several keys and skylines first. What is then above the goal gets turns: complete search, which finds
-// plans without a gap and proves that there is none where parts are small; the peaks planned anew; the critical buffers
-// alone; first fit in orders that are learned, which comes close. Nothing says beforehand which will do: a turn is as
-// long as a pass of the search, or twice the one before, and what helps has another at once.
+// In-order best fit first, as nothing may be worse; then first fit by several keys and skylines. What is then above the
+// goal is planned apart where long buffers hold it together, then gets turns: complete search, which finds plans
+// without a gap and proves that there is none where parts are small; the peaks planned anew; the critical buffers
+// alone; room made for what lies highest; first fit in orders that are learned, which comes close. Nothing says
+// beforehand which will do: a turn is as long as a pass of the search, or twice the one before, and what helps has
+// another at once.
 #include "alloc/plan_impl.h"
 
 #include "base/mem.h"
@@ -14,8 +16,9 @@
 #define FIRST_ROUNDS   8     // of first fit, in the first turn
 #define LEAST_STEPS    10000 // of a turn: one of none would never end
 #define LEAST_ROUNDS   4
-#define MAX_TURNS      4   // one after the other
-#define STEPS_A_BUFFER 400 // of first fit, where there are many
+#define MAX_TURNS      4    // one after the other
+#define STEPS_A_BUFFER 400  // of first fit, where there are many
+#define STEPS_CRITICAL 2500 // a buffer, to plan those that decide and then all
 
 // ---------------------------------------------------------------------------------------------------------- heuristics
 
@@ -81,6 +84,33 @@ static uint64_t first_turn(const struct gb_plan_part * part) {
     return FIRST_ROUNDS * (n * 200 + GB_MIN(part->n_pairs, n * n / 4));
 }
 
+// The sequence of turns. Of many buffers of which few are alive with each, those alive where most bytes are decide, and
+// room for the others is soon made, for a good plan of these above all. Where they are too many, or too little is left,
+// room comes first, which costs little then.
+static const enum method * sequence_of(const struct gb_plan_part * part, uint64_t steps) {
+    static const enum method usual[]  = { LOWER_PEAKS, FEW_CRITICAL, MANY_CRITICAL, MAKE_ROOM, LEARN };
+    static const enum method spread[] = { FEW_CRITICAL, MANY_CRITICAL, MAKE_ROOM, LOWER_PEAKS, LEARN };
+    static const enum method tight[]  = { MAKE_ROOM, FEW_CRITICAL, MANY_CRITICAL, LOWER_PEAKS, LEARN };
+    static const enum method vast[]   = { MAKE_ROOM, LOWER_PEAKS, FEW_CRITICAL, MANY_CRITICAL, LEARN };
+    if (part->n <= MANY || !gb_plan_is_ejecting_cheap(part)) {
+        return usual;
+    }
+    if (part->n > GB_PLAN_MAX_EJECT) {
+        return vast;
+    }
+    return steps / 2 < (uint64_t) part->n * STEPS_CRITICAL ? tight : spread;
+}
+
+// How many steps a turn has at least: a chain of moves is long where buffers are many, and critical buffers are of use
+// only if they and all others are planned to the end.
+static uint64_t least_of(const struct gb_plan_part * part, enum method m, uint64_t steps) {
+    const bool few_meet = gb_plan_is_ejecting_cheap(part);
+    if (part->n <= MANY || m != (few_meet ? FEW_CRITICAL : MAKE_ROOM)) {
+        return 0;
+    }
+    return few_meet ? GB_MIN(steps / 2, (uint64_t) part->n * STEPS_CRITICAL) : steps / 4;
+}
+
 // A turn of each method but the search, none longer than a share of what is left. Few buffers are all critical.
 static enum ggml_status take_all(struct turns * t, uint64_t steps, struct gb_plan_costs * costs) {
     if (!costs->whole || t->part->n < FEW) {
@@ -89,13 +119,13 @@ static enum ggml_status take_all(struct turns * t, uint64_t steps, struct gb_pla
         }
         return take_turns(t, LEARN, steps, &costs->heuristic);
     }
-    const uint64_t share = GB_MIN(steps, costs->heuristic.steps / N_METHODS + LEAST_STEPS);
-    for (int m = LOWER_PEAKS; m < N_METHODS; m++) {
-        const bool few      = share < (uint64_t) LEAST_ROUNDS * t->part->n * STEPS_A_BUFFER; // to learn from
-        const bool long_one = m == MAKE_ROOM && t->part->n > MANY; // a chain of moves is long there
-        if (m != LEARN || !few) {
-            GB_TRY(take_turns(t, (enum method) m, long_one ? GB_MAX(share, costs->heuristic.steps / 4) : share,
-                &costs->heuristic));
+    const uint64_t      share   = GB_MIN(steps, costs->heuristic.steps / N_METHODS + LEAST_STEPS);
+    const bool          few     = share < (uint64_t) LEAST_ROUNDS * t->part->n * STEPS_A_BUFFER; // to learn from
+    const enum method * methods = sequence_of(t->part, costs->heuristic.steps);
+    for (int k = 0; k < N_METHODS; k++) {
+        if (methods[k] != LEARN || !few) {
+            const uint64_t least = least_of(t->part, methods[k], costs->heuristic.steps);
+            GB_TRY(take_turns(t, methods[k], GB_MAX(share, least), &costs->heuristic));
         }
     }
     return GGML_STATUS_SUCCESS;
@@ -152,23 +182,164 @@ static enum ggml_status take_all_turns(struct gb_plan_part * part, size_t goal, 
     return status;
 }
 
-enum ggml_status gb_plan_part(struct gb_plan_part * part, size_t goal, size_t unit, struct gb_plan_costs * costs) {
+// Where buffers alive throughout hold parts together, only what is promised is tried for all at once.
+static enum ggml_status fit_part(struct gb_plan_part * part, size_t goal, size_t unit, struct gb_plan_costs * costs) {
     const bool all      = costs->whole && part->n <= MANY;
     const int  n_shares = all ? 2 : part->n <= GB_PLAN_ALWAYS ? 4 : 1; // of the budget: for orders, and for turns
-    if (!gb_plan_can_search(part)) {                                   // the others may have all of it
-        gb_plan_give_back(&costs->heuristic, &costs->search);
-        costs->search.steps = 0;
-    }
+    const bool held     = costs->whole && gb_plan_is_held(part, GB_PLAN_THROUGHOUT);
     struct gb_plan_budget share  = gb_plan_share(&costs->heuristic, costs->heuristic.steps / n_shares);
-    enum ggml_status      status = gb_plan_fit_gaps(part, goal, all, costs->n_threads, &share);
-    if (status == GGML_STATUS_SUCCESS && part->n <= MANY) {
+    enum ggml_status      status = gb_plan_fit_gaps(part, goal,
+        held  ? GB_PLAN_PROMISED
+        : all ? GB_PLAN_EVERY
+              : GB_PLAN_SOME,
+        costs->n_threads, &share);
+    if (status == GGML_STATUS_SUCCESS && part->n <= MANY && !held) {
         status = fill_valleys(part, goal, &share);
     }
     gb_plan_give_back(&costs->heuristic, &share);
-    GB_TRY(status);
     part->unfinished = part->peak > goal;
-    if (part->peak <= goal || !costs->turns) {
+    if (status == GGML_STATUS_SUCCESS && held && part->peak > goal && !costs->heuristic.gave_up) {
+        struct gb_plan_costs some = *costs;
+        some.turns                = false;
+        status                    = gb_plan_apart(part, GB_PLAN_THROUGHOUT, goal, unit, &some);
+        costs->heuristic          = some.heuristic;
+    }
+    return status;
+}
+
+// What long buffers hold together first, with half of the costs, since some plans are worse with these at the bottom.
+static enum ggml_status improve_part(struct gb_plan_part * part, size_t goal, size_t unit,
+    struct gb_plan_costs * costs) {
+    if (costs->whole && gb_plan_is_held(part, GB_PLAN_THROUGHOUT)) {
+        return gb_plan_apart(part, GB_PLAN_THROUGHOUT, goal, unit, costs);
+    }
+    if (costs->whole && gb_plan_is_held(part, GB_PLAN_LONG)) {
+        struct gb_plan_costs half = *costs;
+        half.heuristic            = gb_plan_share(&costs->heuristic, costs->heuristic.steps / 2);
+        half.search               = gb_plan_share(&costs->search, costs->search.steps / 2);
+        GB_TRY(gb_plan_apart(part, GB_PLAN_LONG, goal, unit, &half));
+        gb_plan_give_back(&costs->heuristic, &half.heuristic);
+        gb_plan_give_back(&costs->search, &half.search);
+    }
+    if (!gb_plan_can_search(part)) { // the others may have all of it
+        gb_plan_give_back(&costs->heuristic, &costs->search);
+        costs->search.steps = 0;
+    }
+    return part->peak > GB_MAX(goal, part->bound) ? take_all_turns(part, goal, unit, costs) : GGML_STATUS_SUCCESS;
+}
+
+// ----------------------------------------------------------------------------------------------------------- all parts
+
+static size_t top_of(const struct gb_plan_part * part) { return part->floor + part->peak; }
+
+// What a part may need of the goal of all, above its floor. Less than its bound it does need.
+static size_t goal_of(const struct gb_plan_part * part, size_t goal) {
+    return GB_MAX(goal > part->floor ? goal - part->floor : 0, part->bound);
+}
+
+// The costs with a capacity above the floor.
+static struct gb_plan_costs costs_of(const struct gb_plan_part * part, const struct gb_plan_costs * costs) {
+    struct gb_plan_costs above = *costs;
+    above.capacity = costs->capacity > part->floor ? costs->capacity - part->floor : GB_MIN(costs->capacity, 1);
+    return above;
+}
+
+static enum ggml_status stopped(const struct gb_plan_costs * costs) {
+    return costs->heuristic.gave_up || costs->search.gave_up ? GGML_STATUS_ABORTED : GGML_STATUS_SUCCESS;
+}
+
+static enum ggml_status fit(struct gb_plan_problem * p, struct gb_plan_part * part, size_t goal,
+    struct gb_plan_costs * costs, size_t * best_fit) {
+    part->peak = SIZE_MAX;
+    if (part->n == 1) { // as the many parts of a chain are
+        part->offsets[0] = 0;
+        *best_fit        = part->buffers[0].size;
+        part->peak       = *best_fit;
         return GGML_STATUS_SUCCESS;
     }
-    return take_all_turns(part, goal, unit, costs);
+    GB_TRY(gb_plan_in_order(part, best_fit));
+    gb_plan_keep(part, *best_fit);
+    if (!gb_plan_can_search(part)) { // others may have its share
+        const struct gb_plan_budget more =
+            gb_plan_share(&costs->search, (uint64_t) ((double) costs->search.steps * part->n / (double) p->n));
+        gb_plan_give_back(&costs->heuristic, &more);
+    }
+    struct gb_plan_costs some = costs_of(part, costs);
+    GB_TRY(fit_part(part, goal_of(part, goal), p->unit, &some));
+    costs->heuristic = some.heuristic;
+    return stopped(costs);
+}
+
+// So much of what is left.
+static enum ggml_status improve(struct gb_plan_problem * p, struct gb_plan_part * part, size_t goal, double of_left,
+    struct gb_plan_costs * costs) {
+    struct gb_plan_costs share = costs_of(part, costs);
+    share.heuristic = gb_plan_share(&costs->heuristic, (uint64_t) (of_left * (double) costs->heuristic.steps));
+    share.search    = gb_plan_share(&costs->search, (uint64_t) (of_left * (double) costs->search.steps));
+    const enum ggml_status status = improve_part(part, goal_of(part, goal), p->unit, &share);
+    gb_plan_give_back(&costs->heuristic, &share.heuristic);
+    gb_plan_give_back(&costs->search, &share.search);
+    GB_TRY(status);
+    return stopped(costs);
+}
+
+// Of equal ones the first, since these are sorted by bound.
+static struct gb_plan_part * highest_of(struct gb_plan_problem * p) {
+    struct gb_plan_part * best = &p->parts[0];
+    for (size_t k = 1; k < p->n_parts; k++) {
+        best = top_of(&p->parts[k]) > top_of(best) ? &p->parts[k] : best;
+    }
+    return best;
+}
+
+// The highest part is improved, again and again: the others only matter when it has become lower. Of n parts above the
+// goal it has a share of what is left at first, then twice as much as before, as long as that is left.
+static enum ggml_status improve_all(struct gb_plan_problem * p, size_t goal, struct gb_plan_costs * costs) {
+    for (;;) {
+        struct gb_plan_part * part = highest_of(p);
+        const double          left = (double) costs->heuristic.steps + (double) costs->search.steps;
+        size_t                n    = 0;
+        if (top_of(part) <= goal || part->floor + goal_of(part, goal) >= top_of(part)) {
+            return GGML_STATUS_SUCCESS;
+        }
+        for (size_t k = 0; k < p->n_parts; k++) {
+            n += top_of(&p->parts[k]) > goal;
+        }
+        const double share = n > 1 ? GB_MAX(left / (double) n, 2 * part->had) : left;
+        if (left < part->had || left == 0) {
+            return GGML_STATUS_SUCCESS;
+        }
+        part->had = GB_MIN(share, left);
+        if (!gb_plan_spend(&costs->heuristic, p->n_parts)) { // to look at all parts
+            (void) gb_plan_spend(&costs->search, p->n_parts);
+        }
+        GB_TRY(improve(p, part, goal, part->had / left, costs));
+        if (n == 1) { // it had all
+            return GGML_STATUS_SUCCESS;
+        }
+    }
+}
+
+enum ggml_status gb_plan_parts(struct gb_plan_problem * p, size_t goal, struct gb_plan_costs * costs,
+    struct gb_plan_result * result) {
+    *result = (struct gb_plan_result){ .lower_bound = p->bound };
+    for (size_t k = 0; k < p->n_parts; k++) {
+        size_t best_fit;
+        GB_TRY(fit(p, &p->parts[k], goal, costs, &best_fit));
+        result->best_fit = GB_MAX(result->best_fit, best_fit);
+    }
+    if (p->n_parts > 0 && costs->turns) {
+        GB_TRY(improve_all(p, goal, costs));
+    }
+    for (size_t k = 0; k < p->n_parts; k++) {
+        const struct gb_plan_part * part = &p->parts[k];
+        const size_t                top  = top_of(part);
+        result->unfinished =
+            top > result->peak ? part->unfinished : result->unfinished || (part->unfinished && top == result->peak);
+        result->peak  = GB_MAX(result->peak, top);
+        result->bound = GB_MAX(result->bound, part->below + part->bound);
+    }
+    result->proved     = result->peak <= result->bound;
+    result->unfinished = result->unfinished && !result->proved && result->peak > costs->capacity;
+    return GGML_STATUS_SUCCESS;
 }

@@ -11,21 +11,27 @@
 #include "base/mem.h"
 
 // A span of an item begins or ends.
-struct sweep_event {
+struct moment {
     int64_t time;
-    bool    starts;
     size_t  item;
 };
 
 static int by_time(const void * pa, const void * pb) {
-    const struct sweep_event *a = pa, *b = pb;
+    const struct moment *a = pa, *b = pb;
     if (a->time != b->time) {
         return a->time < b->time ? -1 : 1;
     }
-    if (a->starts != b->starts) {
-        return a->starts ? 1 : -1; // ends come first: spans are half-open
-    }
     return a->item < b->item ? -1 : a->item > b->item;
+}
+
+// Most come in the order of time.
+static void sort_by_time(struct moment * all, size_t n) {
+    for (size_t k = 1; k < n; k++) {
+        if (by_time(&all[k - 1], &all[k]) > 0) {
+            qsort(all, n, sizeof(*all), by_time);
+            return;
+        }
+    }
 }
 
 struct by_offset {
@@ -139,25 +145,28 @@ static size_t live_below(const struct live_set * s, size_t rank) {
 
 // What the sweep works with. Owned.
 struct sweep {
-    struct sweep_event * events; // in the order of time
-    size_t               n_events;
-    struct by_offset *   ranked; // by rank
-    size_t *             rank;   // by item
-    struct live_set      live;
+    struct moment *    starts; // in the order of time, as ends
+    struct moment *    ends;
+    size_t             n;
+    struct by_offset * ranked; // by rank
+    size_t *           rank;   // by item
+    struct live_set    live;
 };
 
 static void sweep_free(struct sweep * s) {
-    gb_free(s->events);
+    gb_free(s->starts);
+    gb_free(s->ends);
     gb_free(s->ranked);
     gb_free(s->rank);
     gb_free(s->live.words);
 }
 
 static bool sweep_init(struct sweep * s, size_t n) {
-    s->events = gb_calloc(2 * n + 1, sizeof(*s->events));
+    s->starts = gb_calloc(n + 1, sizeof(*s->starts));
+    s->ends   = gb_calloc(n + 1, sizeof(*s->ends));
     s->ranked = gb_calloc(n + 1, sizeof(*s->ranked));
     s->rank   = gb_calloc(n + 1, sizeof(*s->rank));
-    return live_init(&s->live, n) && s->events && s->ranked && s->rank;
+    return live_init(&s->live, n) && s->starts && s->ends && s->ranked && s->rank;
 }
 
 // By rank; none, SIZE_MAX, meets nobody.
@@ -171,16 +180,15 @@ static bool collide(const struct sweep * s, const struct gb_plan_item * items, s
 
 // NULL if no two collide.
 static const char * run(struct sweep * s, const struct gb_plan_item * items, size_t * item_a, size_t * item_b) {
-    for (size_t e = 0; e < s->n_events; e++) {
-        const size_t rank = s->rank[s->events[e].item];
-        if (!s->events[e].starts) {
-            live_remove(&s->live, rank);
-            continue;
+    for (size_t start = 0, end = 0; start < s->n; start++) {
+        for (; s->ends[end].time <= s->starts[start].time; end++) { // spans are half-open; what starts now ends later
+            live_remove(&s->live, s->rank[s->ends[end].item]);
         }
+        const size_t rank  = s->rank[s->starts[start].item];
         const size_t below = live_below(&s->live, rank), above = live_above(&s->live, rank);
         const size_t other = collide(s, items, below, rank) ? below : collide(s, items, rank, above) ? above : SIZE_MAX;
         if (other != SIZE_MAX) {
-            *item_a = s->events[e].item;
+            *item_a = s->starts[start].item;
             *item_b = s->ranked[other].item;
             return "two items alive at the same time overlap";
         }
@@ -192,9 +200,8 @@ static const char * run(struct sweep * s, const struct gb_plan_item * items, siz
 // chunk_of: NULL where all is one space.
 static const char * judge(const struct gb_plan_item * items, size_t n, size_t alignment, const int * chunk_of,
     size_t * item_a, size_t * item_b) {
-    struct sweep s        = { 0 };
-    const char * problem  = sweep_init(&s, n) ? NULL : "no memory to check the plan";
-    size_t       n_ranked = 0;
+    struct sweep s       = { 0 };
+    const char * problem = sweep_init(&s, n) ? NULL : "no memory to check the plan";
     for (size_t i = 0; problem == NULL && i < n; i++) {
         *item_a = *item_b = i;
         if (items[i].offset % alignment != 0) {
@@ -202,15 +209,16 @@ static const char * judge(const struct gb_plan_item * items, size_t n, size_t al
         } else if (items[i].offset + items[i].size < items[i].offset) {
             problem = "an item reaches past the address space";
         } else if (items[i].size > 0 && items[i].lower < items[i].upper) {
-            s.events[s.n_events++] = (struct sweep_event){ items[i].lower, true, i };
-            s.events[s.n_events++] = (struct sweep_event){ items[i].upper, false, i };
-            s.ranked[n_ranked++]   = (struct by_offset){ chunk_of ? chunk_of[i] : 0, items[i].offset, i };
+            s.starts[s.n]   = (struct moment){ items[i].lower, i };
+            s.ends[s.n]     = (struct moment){ items[i].upper, i };
+            s.ranked[s.n++] = (struct by_offset){ chunk_of ? chunk_of[i] : 0, items[i].offset, i };
         }
     }
     if (problem == NULL) {
-        qsort(s.events, s.n_events, sizeof(*s.events), by_time);
-        qsort(s.ranked, n_ranked, sizeof(*s.ranked), compare_offsets);
-        for (size_t k = 0; k < n_ranked; k++) {
+        sort_by_time(s.starts, s.n);
+        sort_by_time(s.ends, s.n);
+        qsort(s.ranked, s.n, sizeof(*s.ranked), compare_offsets);
+        for (size_t k = 0; k < s.n; k++) {
             s.rank[s.ranked[k].item] = k;
         }
         problem = run(&s, items, item_a, item_b);

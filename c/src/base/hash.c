@@ -29,7 +29,7 @@ uint64_t gb_hash_bytes(const void * data, size_t size, uint64_t seed) {
 static size_t slot_of(const struct gb_ptrmap * map, const void * key) {
     const size_t mask = map->cap - 1;
     size_t       i    = (size_t) gb_hash_u64((uint64_t) (uintptr_t) key) & mask;
-    while (map->keys[i] != NULL && map->keys[i] != key) {
+    while (map->slots[i].key != NULL && map->slots[i].key != key) {
         i = (i + 1) & mask;
     }
     return i;
@@ -40,7 +40,7 @@ int64_t gb_ptrmap_get(const struct gb_ptrmap * map, const void * key) {
         return GB_PTRMAP_ABSENT;
     }
     const size_t i = slot_of(map, key);
-    return map->keys[i] ? map->values[i] : GB_PTRMAP_ABSENT;
+    return map->slots[i].key ? map->slots[i].value : GB_PTRMAP_ABSENT;
 }
 
 // The new table is filled before the old one is freed, so a failure changes nothing.
@@ -57,17 +57,13 @@ bool gb_ptrmap_reserve(struct gb_ptrmap * map, size_t n) {
     }
     struct gb_ptrmap larger = { 0 };
     larger.cap              = cap;
-    larger.keys             = gb_calloc(cap, sizeof(*larger.keys));
-    larger.values           = larger.keys ? gb_calloc(cap, sizeof(*larger.values)) : NULL;
-    if (larger.values == NULL) {
-        gb_free((void *) larger.keys);
+    larger.slots            = gb_calloc(cap, sizeof(*larger.slots));
+    if (larger.slots == NULL) {
         return false;
     }
     for (size_t i = 0; i < map->cap; i++) {
-        if (map->keys[i]) {
-            const size_t slot   = slot_of(&larger, map->keys[i]);
-            larger.keys[slot]   = map->keys[i];
-            larger.values[slot] = map->values[i];
+        if (map->slots[i].key) {
+            larger.slots[slot_of(&larger, map->slots[i].key)] = map->slots[i];
         }
     }
     larger.n = map->n;
@@ -81,24 +77,20 @@ bool gb_ptrmap_set(struct gb_ptrmap * map, const void * key, int64_t value) {
         return false;
     }
     const size_t i = slot_of(map, key);
-    if (map->keys[i] == NULL) {
-        map->keys[i] = key;
-        map->n++;
-    }
-    map->values[i] = value;
+    map->n += map->slots[i].key == NULL;
+    map->slots[i] = (struct gb_ptrmap_slot){ key, value };
     return true;
 }
 
 // For a map that is filled again with about as many keys.
 void gb_ptrmap_clear(struct gb_ptrmap * map) {
     if (map->cap) {
-        memset((void *) map->keys, 0, map->cap * sizeof(*map->keys));
+        memset(map->slots, 0, map->cap * sizeof(*map->slots));
     }
     map->n = 0;
 }
 
 void gb_ptrmap_free(struct gb_ptrmap * map) {
-    gb_free((void *) map->keys);
-    gb_free(map->values);
+    gb_free(map->slots);
     *map = (struct gb_ptrmap){ 0 };
 }

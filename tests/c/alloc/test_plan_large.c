@@ -181,6 +181,83 @@ static void few_decide(void) {
     gb_free(items);
 }
 
+// Problems one after the other, each of which is proved at once on its own, under a buffer that is alive for nearly all
+// of the time: from the middle of the first, or into the middle of the last, or both. The best plan has it at the
+// bottom, and where it is not alive less is needed, so the load is reached.
+static void held_together(void) {
+    enum { PROBLEMS = 12, EACH = 200, N = PROBLEMS * EACH + 2 };
+    struct gb_plan_item *       items  = new_items(N);
+    const struct gb_plan_effort effort = { .steps = 100000000 };
+    for (int shape = 0; shape < 4; shape++) {
+        struct gb_plan_result result;
+        const int64_t         last = 1000 * (PROBLEMS - 1);
+        for (int i = 0; i < PROBLEMS * EACH; i++) {
+            const int64_t begin = 1000 * (int64_t) (i / EACH), at = test_random_int(0, 990);
+            const int64_t life = test_random_int(1, 100);
+            items[i]           = (struct gb_plan_item){ begin + at, begin + GB_MIN(at + life, 1000),
+                (size_t) test_random_int(1, 4000), 0 };
+        }
+        items[N - 2] = (struct gb_plan_item){ shape % 2 ? 500 : 0, shape / 2 ? last + 500 : last + 1000, 700000, 0 };
+        items[N - 1] = (struct gb_plan_item){ 2 * 1000, last - 2 * 1000, 30000, 0 };
+        REQUIRE(gb_plan_search(items, N, 1, &effort, &result) == GGML_STATUS_SUCCESS);
+        CHECK(valid(items, N, 1));
+        CHECK_MSG(result.proved, "shape %d: %zu, load %zu", shape, result.peak, result.lower_bound);
+        CHECK(result.peak <= greedy_peak(items, N) && result.peak <= result.best_fit);
+    }
+    gb_free(items);
+}
+
+// Parts of a problem in which buffers that are alive throughout, or long, hold others together, planned apart: a plan
+// of all, not higher than before, and no bound above it.
+static void planned_apart(void) {
+    enum { N = 60 };
+    struct gb_plan_item items[N];
+    int                 n_apart[2] = { 0 };
+    for (int round = 0; round < 200; round++) {
+        struct gb_plan_problem p;
+        const int              n_longs = round % 4;
+        for (int i = 0; i < N; i++) {
+            const int64_t begin = 100 * (int64_t) (i / 15), at = test_random_int(0, 80);
+            const int64_t life = test_random_int(1, 20);
+            items[i] = (struct gb_plan_item){ begin + at, begin + at + life, (size_t) test_random_int(1, 50), 0 };
+            if (i < n_longs) {
+                items[i].lower = test_random_int(0, 1) * test_random_int(0, 90);
+                items[i].upper = 400 - test_random_int(0, 1) * test_random_int(0, 150);
+            } else if (i == 3) {
+                items[i].lower = 0;
+                items[i].upper = 400;
+            }
+        }
+        REQUIRE(gb_plan_problem_init(&p, items, N, 1) == GGML_STATUS_SUCCESS);
+        for (size_t k = 0; k < p.n_parts; k++) {
+            struct gb_plan_part * part = &p.parts[k];
+            size_t                peak;
+            part->peak = SIZE_MAX;
+            REQUIRE(gb_plan_first_fit(part, GB_PLAN_BY_BIRTH, false, NULL, &peak) == GGML_STATUS_SUCCESS);
+            gb_plan_keep(part, peak);
+            for (int by = 0; by < 2; by++) {
+                struct gb_plan_costs       costs   = { .heuristic = { .steps = 1000000, .deadline = INT64_MAX },
+                    .search                                     = { .steps = 1000000, .deadline = INT64_MAX },
+                    .whole                                      = true,
+                    .turns                                      = true };
+                const enum gb_plan_holders holders = by == 0 ? GB_PLAN_THROUGHOUT : GB_PLAN_LONG;
+                n_apart[by] += gb_plan_is_held(part, holders);
+                REQUIRE(gb_plan_apart(part, holders, part->bound, p.unit, &costs) == GGML_STATUS_SUCCESS);
+                CHECK(part->peak <= peak && part->bound <= part->peak);
+            }
+            size_t highest = 0;
+            for (uint32_t b = 0; b < part->n; b++) {
+                items[part->buffers[b].item].offset = part->offsets[b];
+                highest                             = GB_MAX(highest, part->offsets[b] + part->buffers[b].size);
+            }
+            CHECK_INT(part->peak, highest);
+        }
+        CHECK(valid(items, N, 1));
+        gb_plan_problem_free(&p);
+    }
+    CHECK_MSG(n_apart[0] > 20 && n_apart[1] > 20, "%d, %d", n_apart[0], n_apart[1]);
+}
+
 // Lowers the plan of the part, by windows or by making room.
 static void lower(struct gb_plan_part * part, size_t unit, bool by_room) {
     struct gb_plan_budget budget = { .steps = 100000000, .deadline = INT64_MAX };
@@ -447,6 +524,6 @@ static void out_of_memory(void) {
     gb_free(items);
 }
 
-TEST_MAIN(TEST(never_worse), TEST(the_same_plan), TEST(few_decide), TEST(peaks_are_lowered), TEST(meant_to_be_slow),
-    TEST(huge_sizes), TEST(one_mistake), TEST(for_programs), TEST(held_apart), TEST(held_out_of_memory),
-    TEST(out_of_memory))
+TEST_MAIN(TEST(never_worse), TEST(the_same_plan), TEST(few_decide), TEST(held_together), TEST(planned_apart),
+    TEST(peaks_are_lowered), TEST(meant_to_be_slow), TEST(huge_sizes), TEST(one_mistake), TEST(for_programs),
+    TEST(held_apart), TEST(held_out_of_memory), TEST(out_of_memory))
