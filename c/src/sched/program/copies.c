@@ -392,8 +392,9 @@ static bool add_shadow_node(struct builder * b, int node) {
 // Each node raises the version of its root, on whatever memory it computes.
 static bool add_node(struct builder * b, int node) {
     const size_t n_backs = b->program->backs.n;
-    if (runs_as_it_is(b, node) && !reads_near_twin(b, node) ? !gb_vec_push(&b->program->exec, b->in->ids.data[node].tensor)
-                               : !add_shadow_node(b, node)) {
+    if (runs_as_it_is(b, node) && !reads_near_twin(b, node)
+            ? !gb_vec_push(&b->program->exec, b->in->ids.data[node].tensor)
+            : !add_shadow_node(b, node)) {
         return false;
     }
     const int root = b->in->ids.data[node].root;
