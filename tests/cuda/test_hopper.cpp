@@ -95,7 +95,7 @@ static void views(void) {
         products::fill(root);
         products::fill(b);
         REQUIRE(g.compute(dst));
-        products::check_product({ a, root, b, b, 0, products::rounding_of(type, 50, false) }, dst, g.result.data());
+        products::check_product({ a, root, b, b, 0, products::rounding_of(type, 75, 50, false) }, dst, g.result.data());
         check_launches(before, 1, "a part of rows");
     }
 }
