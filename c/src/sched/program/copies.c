@@ -6,10 +6,10 @@
 // copy holds the bytes that its readers use, as one range that grows while the version lasts; it holds all of a root
 // that is quantized, because such types may be stored in another form.
 //
-// What a shadow computed lies where its original's result would, so later nodes may read it as the original. But backends
-// compute neighbouring nodes together by who reads whom, and a cut must not change that: it would cost time, and sums
-// would be rounded in another order. So readers that come soon after a shadow in its split are shadows, too, that read
-// it; views in between as well.
+// What a shadow computed lies where its original's result would, so later nodes may read it as the original. But
+// backends compute neighbouring nodes together by who reads whom, and a cut must not change that: it would cost time,
+// and sums would be rounded in another order. So readers that come soon after a shadow in its split are shadows, too,
+// that read it; views in between as well.
 //
 // A copy is filled before its split begins although it may be read later in it: within a split only its own backend
 // writes, and where that backend needs a copy its writes go through the copy. Copies of what no node writes may outlive
