@@ -22,7 +22,7 @@ from ._data.arrays import array_at, describe_at
 from ._data.blocks import as_blocks
 from ._data.results import Result, apart, parts_of, returned, write
 from ._errors import InvalidArgumentError, StateError, expect, expect_function
-from ._errors.messages import add_note, kind_of
+from ._errors.messages import add_note, kind_of, message_of
 from ._ffi import ffi, lib
 from .backend import Backend, BackendCore
 from .dtypes import as_dtype, bfloat16, dtype_of_id
@@ -464,7 +464,7 @@ def gbpy_log_line(level: int, message: Any) -> None:
         return
     try:
         _logging.active = True
-        target(_LEVELS.get(level, logging.INFO), ffi.string(message).decode("utf-8", "backslashreplace").rstrip("\n"))
+        target(_LEVELS.get(level, logging.INFO), message_of(message).rstrip("\n"))
     finally:
         _logging.active = False
 

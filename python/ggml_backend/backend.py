@@ -24,11 +24,11 @@ from ._errors import (
     non_null,
     raise_last,
 )
-from ._errors.messages import close_matches, kind_of, plain
+from ._errors.messages import close_matches, kind_of, message_of, plain
 from ._ffi import ffi, lib
 from ._signals import watch
 from ._text.names import as_name
-from .buffer import Buffer, BufferType, Usage, expect_tensor, message, text
+from .buffer import Buffer, BufferType, Usage, expect_tensor, text
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -100,7 +100,7 @@ def _load_cuda() -> str:
         elif lib.ggml_backend_load(os.fsencode(path)) == lib.GGML_STATUS_SUCCESS:
             outcome = ""
         else:
-            outcome = message(lib.ggml_last_error()).removeprefix("CUDA: ")
+            outcome = message_of(lib.ggml_last_error()).removeprefix("CUDA: ")
             lib.ggml_clear_error()
         if _cuda_outcome is None:
             _cuda_outcome = outcome
@@ -151,7 +151,9 @@ def load_report() -> list[LoadRecord]:
     records = [lib.ggml_backend_load_get(i) for i in range(lib.ggml_backend_load_count())]
     success = lib.GGML_STATUS_SUCCESS
     return [
-        LoadRecord(os.fsdecode(ffi.string(r.path)), text(r.name), r.status == success, message(r.message), r.n_backends)
+        LoadRecord(
+            os.fsdecode(ffi.string(r.path)), text(r.name), r.status == success, message_of(r.message), r.n_backends
+        )
         for r in records
     ]
 
@@ -376,7 +378,7 @@ class Backend(Handle):
         reason = lib.ggml_backend_unsupported_reason(core.ptr, tensor._live())
         if reason and lib.ggml_last_status():
             raise_last("Backend.unsupported_reason")
-        return plain(message(reason)) if reason else None
+        return plain(message_of(reason)) if reason else None
 
     def synchronize(self) -> None:
         """Waits for everything queued on the device; raises for the first failure among it."""

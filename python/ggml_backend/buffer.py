@@ -38,11 +38,6 @@ def text(pointer: Any) -> str:
     return ffi.string(pointer).decode("utf-8", "surrogateescape") if pointer else ""
 
 
-def message(pointer: Any) -> str:
-    """A C string that people read, "" for NULL: bytes that are no UTF-8 as ``\\xff``, so that it prints anywhere."""
-    return ffi.string(pointer).decode("utf-8", "backslashreplace") if pointer else ""
-
-
 def expect_tensor(value: object, what: str) -> None:
     """TypeError unless it is a tensor, whose module comes after this one."""
     if not hasattr(value, "view_of"):

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ._core.handles import Local
 from ._errors import StateError, check, raise_last
-from ._errors.messages import UnknownKey, plain
+from ._errors.messages import UnknownKey, message_of, plain
 from ._ffi import ffi, lib
 from ._pictures import notebook, picture_of, plan_csv, plan_map, plan_page, plan_png, plan_svg
 from ._pictures.about import count
 from ._pictures.data import Note, size_text
 from ._sched.notes import computes, read_notes
-from .buffer import message, text
+from .buffer import text
 from .dtypes import dtype_of_id
 from .graph import Graph
 from .tensor import Tensor
@@ -257,7 +257,7 @@ def read_reasons(sched: Any, graph: Any) -> dict[Any, str]:
     many tensors share, for :func:`plain` to translate when somebody asks."""
     tensors = [*graph.nodes[0 : graph.n_nodes], *graph.leafs[0 : graph.n_leafs]]
     shared: dict[str, str] = {}
-    told = ((t, message(lib.ggml_backend_sched_explain(sched, t))) for t in tensors)
+    told = ((t, message_of(lib.ggml_backend_sched_explain(sched, t))) for t in tensors)
     return {t: shared.setdefault(words, words) for t, words in told if words}
 
 

@@ -23,13 +23,13 @@ from ._errors import (
     raise_last,
 )
 from ._errors import check as _check
-from ._errors.messages import plain
+from ._errors.messages import message_of, plain
 from ._ffi import ffi, lib
 from ._files import can_write
 from ._sched.costs import Costs, Prediction
 from ._sched.fallbacks import heavy_fallbacks, unmarked_weights, warn_of, warn_of_weights
 from .backend import Backend, BackendCore
-from .buffer import BufferType, message, text
+from .buffer import BufferType, text
 from .graph import ABORTED, Graph, GraphCore
 from .pending import Fetch, Pending, fetch_arrays
 from .plan import Plan, read_plan, read_reasons
@@ -350,7 +350,9 @@ class Scheduler(Handle):
         expect(node, Tensor, "Plan.explain: tensor")
         pointer = node._live()
         told = self._asked(
-            graph, lib.GBPY_PLAN_ONLY, lambda core, _: plain(message(lib.ggml_backend_sched_explain(core.ptr, pointer)))
+            graph,
+            lib.GBPY_PLAN_ONLY,
+            lambda core, _: plain(message_of(lib.ggml_backend_sched_explain(core.ptr, pointer))),
         )
         return told or _unassigned(node, graph, "the graph of the plan")
 
@@ -519,7 +521,7 @@ class Scheduler(Handle):
         expect(node, Tensor, "Scheduler.explain: node")
         graph = self._graph
         with use("Scheduler", core, nested=True):
-            told = plain(message(lib.ggml_backend_sched_explain(core.ptr, node._live())))
+            told = plain(message_of(lib.ggml_backend_sched_explain(core.ptr, node._live())))
         return told or _unassigned(node, graph, "the graph that was allocated last")
 
     # ----------------------------------------------------------------------------------------- what it does, in numbers

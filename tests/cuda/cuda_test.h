@@ -42,6 +42,16 @@ static inline size_t cuda_free_memory(int device) {
     return free_bytes;
 }
 
+// How many kernels were launched whose names hold `part`, which the emulation counts; 0 on a device.
+static inline uint64_t cuda_launches(const char * part) {
+#ifdef GB_CUDA_EMULATED
+    return gb_emu_launches_of(part);
+#else
+    (void) part;
+    return 0;
+#endif
+}
+
 // What the backend says that a graph takes beside its tensors.
 static inline size_t cuda_work_size(ggml_backend_t backend, const struct ggml_cgraph * graph) {
     return backend->iface.graph_work_size(backend, graph);

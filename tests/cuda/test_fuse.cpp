@@ -71,23 +71,14 @@ static void compute_alone(ggml_backend_t cuda, const affine & a) {
     }
 }
 
-static uint64_t launches(const char * part) {
-#ifdef GB_CUDA_EMULATED
-    return gb_emu_launches_of(part);
-#else
-    (void) part;
-    return 0;
-#endif
-}
-
 static void compare(ggml_backend_t cuda, ggml_op op, int64_t n, int64_t rows, how kind, int n_pairs) {
     affine         a = build(cuda, op, n, rows, kind), b = build(cuda, op, n, rows, kind);
-    const uint64_t norms = launches("gb_norm_rows"), pairs = launches("gb_pairs");
+    const uint64_t norms = cuda_launches("gb_norm_rows"), pairs = cuda_launches("gb_pairs");
     CHECK(ggml_backend_graph_compute(cuda, a.graph));
     ggml_backend_synchronize(cuda);
 #ifdef GB_CUDA_EMULATED
-    CHECK_INT(launches("gb_norm_rows") - norms, 1);
-    CHECK_INT(launches("gb_pairs") - pairs, n_pairs);
+    CHECK_INT(cuda_launches("gb_norm_rows") - norms, 1);
+    CHECK_INT(cuda_launches("gb_pairs") - pairs, n_pairs);
 #else
     (void) norms;
     (void) pairs;
@@ -205,12 +196,13 @@ static scores build_scores(ggml_backend_t cuda, const scores_case & k, int64_t n
 
 static void compare_scores(ggml_backend_t cuda, const scores_case & k, int64_t n, int64_t rows) {
     scores         a = build_scores(cuda, k, n, rows), b = build_scores(cuda, k, n, rows);
-    const uint64_t soft = launches("gb_soft_max"), others = launches("gb_map") + launches("gb_diag_mask");
+    const uint64_t soft   = cuda_launches("gb_soft_max"),
+                   others = cuda_launches("gb_map") + cuda_launches("gb_diag_mask");
     CHECK(ggml_backend_graph_compute(cuda, a.graph));
     ggml_backend_synchronize(cuda);
 #ifdef GB_CUDA_EMULATED
-    CHECK_INT(launches("gb_soft_max") - soft, 1);
-    CHECK_INT(launches("gb_map") + launches("gb_diag_mask") - others, 0);
+    CHECK_INT(cuda_launches("gb_soft_max") - soft, 1);
+    CHECK_INT(cuda_launches("gb_map") + cuda_launches("gb_diag_mask") - others, 0);
 #else
     (void) soft;
     (void) others;

@@ -10,13 +10,7 @@ namespace products {
 }
 #pragma pop_macro("TEST_MAIN")
 
-static uint64_t launches(void) {
-#ifdef GB_CUDA_EMULATED
-    return gb_emu_launches_of("gb_gemm_hopper");
-#else
-    return 0;
-#endif
-}
+static uint64_t launches(void) { return cuda_launches("gb_gemm_hopper"); }
 
 // Since `before`: on a device nobody counts.
 static void check_launches(uint64_t before, uint64_t expected, const char * what) {

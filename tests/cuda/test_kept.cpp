@@ -139,19 +139,10 @@ static void check_same(const char * what, const std::vector<float> & a, const st
     CHECK_MSG(memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0, "%s: %g", what, worst);
 }
 
-static uint64_t launches_of(const char * part) {
-#ifdef GB_CUDA_EMULATED
-    return gb_emu_launches_of(part);
-#else
-    (void) part;
-    return 0;
-#endif
-}
-
 static void check_count(const char * what, const char * part, uint64_t before, uint64_t expected) {
 #ifdef GB_CUDA_EMULATED
-    CHECK_MSG(launches_of(part) - before == expected, "%s: %d launches of %s, expected %d", what,
-        (int) (launches_of(part) - before), part, (int) expected);
+    CHECK_MSG(cuda_launches(part) - before == expected, "%s: %d launches of %s, expected %d", what,
+        (int) (cuda_launches(part) - before), part, (int) expected);
 #else
     (void) what, (void) part, (void) before, (void) expected;
 #endif
@@ -171,7 +162,7 @@ static void activations_are_rounded_once(void) {
             }
             place(m, reuse);
             const size_t             told = cuda_work_size(m.cuda, m.graph), free_before = cuda_free_memory(0);
-            const uint64_t           rows = launches_of(part), tables = launches_of("gb_rope_table");
+            const uint64_t           rows = cuda_launches(part), tables = cuda_launches("gb_rope_table");
             const std::vector<float> got = compute(m);
             if (!reuse) {
                 cuda_check_work_size("a model", free_before - cuda_free_memory(0), told, false);
@@ -194,7 +185,7 @@ static void rows_of_two_kinds(void) {
     model m = begin(4, 4);
     m.out   = layer(m, m.x, GGML_TYPE_Q5_K);
     place(m, false);
-    const uint64_t           panels = launches_of("gb_rows_of_panels"), bytes = launches_of("gb_rows_of_bytes");
+    const uint64_t           panels = cuda_launches("gb_rows_of_panels"), bytes = cuda_launches("gb_rows_of_bytes");
     const std::vector<float> got = compute(m);
     check_count("q and k, v apart", "gb_rows_of_panels", panels, 4);
     check_count("q and k, v apart", "gb_rows_of_bytes", bytes, 1);
@@ -242,7 +233,7 @@ static void what_is_written_is_made_again(void) {
     std::vector<float> got[2];
     for (int i = 0; i < 2; i++) {
         ggml_backend_tensor_set(m.positions, first.data(), 0, 12);
-        const uint64_t panels = launches_of("gb_rows_of_panels"), tables = launches_of("gb_rope_table");
+        const uint64_t panels = cuda_launches("gb_rows_of_panels"), tables = cuda_launches("gb_rope_table");
         got[i] = i == 0 ? compute(m) : compute_one_by_one(m);
         check_count("written in between", "gb_rows_of_panels", panels, i == 0 ? 2 : 3);
         check_count("written in between", "gb_rope_table", tables, 2);
@@ -259,7 +250,7 @@ static void tables_by_positions_and_parameters(void) {
     ggml_tensor *d = rotate(m, a, 10000), *e = rotate(m, b, 500000), *f = rotate(m, c, 10000, 3);
     m.out = ggml_add(m.ctx, ggml_add(m.ctx, d, e), f);
     place(m, false);
-    const uint64_t           tables = launches_of("gb_rope_table");
+    const uint64_t           tables = cuda_launches("gb_rope_table");
     const std::vector<float> got    = compute(m);
     check_count("three tables", "gb_rope_table", tables, 3);
     check_same("together and one by one", got, compute_one_by_one(m));

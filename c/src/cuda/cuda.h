@@ -6,9 +6,11 @@
 //   cuda_graph.cu     running graphs, node by node or as one                    gb_cuda_graphs
 //   cuda_queue.cu     where work goes: a stream, a list, nowhere                gb_queue
 //   cuda_replay.cu    lists of work as executable graphs                        gb_replay
-//   cuda_kept.cu      what several nodes of a graph share, made once              gb_cuda_keep
+//   cuda_kept.cu      what several nodes of a graph share, made once            gb_cuda_keep
 //   cuda_index.cu     indices that kernels find to be out of range              gb_cuda_index
 //   cuda_blas.cu      products by cuBLAS, where that is wished and there        gb_cuda_blas
+//   tensor_map.cu     tensors as the copy engine of 9.0 sees them               gb_tensor_map
+//   driver.h          functions of the driver, which is not linked              gb_cuda_driver_function
 //   ops.cu            the table of operators, and what supports_op answers      gb_cuda_op
 //   ops/<family>.cu   host code of operators: checks, sizes of grids, launches
 //   kernels/*.cuh     device code, in the dialect of launch.cuh

@@ -11,6 +11,7 @@
 #include <new>
 
 #include "cuda.h"
+#include "driver.h"
 #include "ggml-cuda.h"
 #include "launch.cuh"
 
@@ -40,21 +41,9 @@ enum ggml_status gb_cuda_report(const char * device, const char * call, cudaErro
 // hundred megabytes of its memory, so nobody does that to a device that was not asked for. Only the driver knows.
 static bool is_active(int device) {
     typedef int (*question)(int device, unsigned * flags, int * active);
-    static const question ask = [] {
-        void *                          function = nullptr;
-        cudaDriverEntryPointQueryResult found    = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-        const cudaError_t error =
-            cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &function, 12000, 0, &found);
-#else
-        const cudaError_t error = cudaGetDriverEntryPoint("cuDevicePrimaryCtxGetState", &function, 0, &found);
-#endif
-        (void) cudaGetLastError();
-        const bool there = error == cudaSuccess && found == cudaDriverEntryPointSuccess;
-        return there ? reinterpret_cast<question>(function) : nullptr;
-    }();
-    unsigned flags  = 0;
-    int      active = 0;
+    static const question ask    = reinterpret_cast<question>(gb_cuda_driver_function("cuDevicePrimaryCtxGetState"));
+    unsigned              flags  = 0;
+    int                   active = 0;
     return ask != nullptr && ask(device, &flags, &active) == 0 && active != 0;
 }
 

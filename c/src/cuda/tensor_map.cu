@@ -1,10 +1,9 @@
 // tensor_map.cu - tensor maps, by the driver's function for them.
 //
-// The driver is not linked: the runtime knows where its functions are. Its header has the name of ours, so the numbers
-// that the function takes stand here.
-#include <cuda_runtime.h>
-
+// The driver's header has the name of ours, so the numbers that the function takes stand here.
 #include "tensor_map.h"
+
+#include "driver.h"
 
 namespace {
 
@@ -14,21 +13,8 @@ typedef int (*encode_tiled)(gb_tensor_map * map, int type, unsigned rank, void *
     const uint64_t * nb, const unsigned * box, const unsigned * steps, int interleave, int swizzle, int l2,
     int outside);
 
-encode_tiled find_encode(void) {
-    void *                          function = nullptr;
-    cudaDriverEntryPointQueryResult found    = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-    const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, 0, &found);
-#else
-    const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, 0, &found);
-#endif
-    (void) cudaGetLastError();
-    const bool there = error == cudaSuccess && found == cudaDriverEntryPointSuccess;
-    return there ? reinterpret_cast<encode_tiled>(function) : nullptr;
-}
-
 encode_tiled encoder(void) {
-    static const encode_tiled found = find_encode();
+    static const encode_tiled found = reinterpret_cast<encode_tiled>(gb_cuda_driver_function("cuTensorMapEncodeTiled"));
     return found;
 }
 

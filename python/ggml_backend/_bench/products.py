@@ -12,10 +12,11 @@ import numpy as np
 from .. import ops
 from .._data.quantize import quantize
 from .._errors import GgmlError, non_null
+from .._errors.messages import message_of
 from .._ffi import ffi, lib
 from .._profiles.limits import arithmetic_of
 from ..backend import Backend
-from ..buffer import message, text
+from ..buffer import text
 from ..context import Context
 from ..dtypes import DType, dtypes, float32
 from ..tensor import Tensor
@@ -65,7 +66,7 @@ def algorithm_of(product: Tensor, level: str) -> Algorithm:
         name = non_null(found, "Which algorithm computes the product?")
         if not why[0]:
             return Algorithm(text(name), tuple(declined))
-        declined.append((text(name), message(why[0])))
+        declined.append((text(name), message_of(why[0])))
 
 
 def _shape(quick: bool) -> tuple[int, int]:

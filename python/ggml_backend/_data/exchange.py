@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from .._errors import InvalidArgumentError, StateError, raise_as, raise_last
-from .._errors.messages import kind_of, plain
+from .._errors.messages import kind_of, message_of, plain
 from .._ffi import ffi, lib
 from .._files.mapped import watch_of
 from .._signals import INTERRUPTED, raise_interrupt
@@ -177,5 +177,5 @@ def _has_memory(x: Any) -> bool:
 
 def not_shared() -> NoReturn:
     """Raises why :func:`share` gave None."""
-    reason = plain(ffi.string(lib.ggml_last_error()).decode("utf-8", "backslashreplace"))
+    reason = plain(message_of(lib.ggml_last_error()))
     raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, f"{reason}; copy=True gives the tensor memory of its own")

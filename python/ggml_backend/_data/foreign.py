@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from .._errors import InvalidArgumentError, raise_as, raise_last
-from .._errors.messages import host_hint, kind_of, plain
+from .._errors.messages import host_hint, kind_of, message_of, plain
 from .._ffi import ffi, lib
 from ..dtypes import DType, as_dtype, dtype_of_id
 
@@ -136,7 +136,7 @@ def take(value: Any, what: str, *, copy: bool = False) -> tuple[Any, Any]:
 
 def refuse(status: int, value: Any) -> NoReturn:
     """Raises what C said of an array."""
-    message = plain(ffi.string(lib.ggml_last_error()).decode("utf-8", "backslashreplace"))
+    message = plain(message_of(lib.ggml_last_error()))
     if status == lib.GBPY_NOT_ON_HOST:
         raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, message + host_hint(value))
     if "no elements of uint16" in message:

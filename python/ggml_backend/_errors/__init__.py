@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from .._ffi import ffi, lib
 from .._signals import raise_interrupt
 from .kept import take
-from .messages import kind_of, maker_hint, plain
+from .messages import kind_of, maker_hint, message_of, plain
 
 __all__ = [
     "AllocationError",
@@ -111,7 +111,7 @@ def raise_last(prefix: str = "", status: int | None = None) -> NoReturn:
         status = _last_status()
     if _outcome(status) == _INTERRUPTED:
         raise_interrupt()
-    message = _string(_last_error()).decode("utf-8", "backslashreplace")
+    message = message_of(_last_error())
     kept = take(message)
     if kept is not None:
         raise kept

@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from .._ffi import ffi
+
 __all__ = ["add_note", "close_matches", "hint_of", "kind_of", "plain", "reader_hint", "reason_of"]
 
 _DTYPES = {
@@ -55,6 +57,11 @@ def _described(match: re.Match[str]) -> str:
     name, dtype, ne = match.groups()
     shown = f"{_dtype(dtype)} {_shape(ne)}"
     return shown if name == "''" else f"{name} {shown}"
+
+
+def message_of(pointer: Any) -> str:
+    """A C string that people read, "" for NULL: bytes that are no UTF-8 as ``\\xff``, so that it prints anywhere."""
+    return ffi.string(pointer).decode("utf-8", "backslashreplace") if pointer else ""
 
 
 def plain(message: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from .._errors import InvalidArgumentError, StateError, raise_as
-from .._errors.messages import hint_of, kind_of, plain, reason_of, tensor_hint
+from .._errors.messages import hint_of, kind_of, message_of, plain, reason_of, tensor_hint
 from .._errors.parameters import parameter_error
 from .._ffi import ffi, lib
 
@@ -84,8 +84,8 @@ _LABELS = "abcdefgh"
 def _refuse(
     op: str, tensors: Sequence[Tensor | None], labels: Sequence[str], error: Exception | None, args: Sequence[Any] = ()
 ) -> NoReturn:
-    status, marked = lib.ggml_last_status(), ffi.string(lib.gbpy_last_reason()).decode("utf-8", "backslashreplace")
-    message = ffi.string(lib.ggml_last_error()).decode("utf-8", "backslashreplace")
+    status, marked = lib.ggml_last_status(), message_of(lib.gbpy_last_reason())
+    message = message_of(lib.ggml_last_error())
     if tensors:
         newest(op, tensors, labels)  # a context that cannot be built on is the better reason
     named = [(label, t) for label, t in zip(labels, tensors, strict=False) if t is not None]

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import PerformanceWarning, check
-from .._errors.messages import plain
+from .._errors.messages import message_of, plain
 from .._ffi import ffi, lib
 from .._pictures.data import size_text
-from ..buffer import message, text
+from ..buffer import text
 
 __all__ = ["Fallback", "heavy_fallbacks", "unmarked_weights", "warn_of", "warn_of_weights"]
 
@@ -59,7 +59,7 @@ def heavy_fallbacks(sched: Any, backends: Sequence[tuple[Any, str, bool]]) -> li
             work = (float(f.flops), int(f.n_copies), int(f.copied_bytes))
             found.append(
                 Fallback(
-                    text(f.name), text(lib.ggml_op_name(f.op)), *work, backend, refused_by, plain(message(f.reason))
+                    text(f.name), text(lib.ggml_op_name(f.op)), *work, backend, refused_by, plain(message_of(f.reason))
                 )
             )
     return found

@@ -13,6 +13,7 @@ from typing import Any
 
 from .._devices.nodes import Node
 from .._errors import InvalidArgumentError, StateError, check
+from .._errors.messages import message_of
 from .._ffi import ffi, lib
 from ..backend import Backend
 from ..device import Device
@@ -190,7 +191,7 @@ class RankDevice(Measured, Device):
         if self._is_cpu:
             core = self.conductor.cpu._live()
             found = lib.ggml_backend_unsupported_reason(core.ptr, pointer)
-            return ffi.string(found).decode("utf-8", "backslashreplace") if found else None
+            return message_of(found) or None
         question = pack([pointer], ffi.NULL)
         answer = self._answers.get(question)
         if answer is None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from .._core.handles import address
 from .._errors import FileError, InvalidArgumentError, UnsupportedError, check
+from .._errors.messages import message_of
 from .._ffi import ffi, lib
 from .._files import open_regular, replace_file
 from ..backend import Backend
@@ -107,7 +108,7 @@ def expect_supported(backend: Any, graph: Graph) -> list[Any]:
         reason = lib.ggml_backend_unsupported_reason(backend, node)
         if reason:
             name = ffi.string(lib.ggml_op_desc(node)).decode()
-            raise UnsupportedError(f"{name}: {ffi.string(reason).decode('utf-8', 'backslashreplace')}")
+            raise UnsupportedError(f"{name}: {message_of(reason)}")
     return found
 
 

@@ -27,6 +27,7 @@ from typing import Any
 from .._core.handles import address
 from .._devices import registry
 from .._errors import AllocationError, DeviceLostError, GgmlError, InvalidArgumentError, StateError, check
+from .._errors.messages import message_of
 from .._ffi import ffi, lib
 from .._sched.costs import processor_model
 from ..backend import Backend, backends
@@ -623,7 +624,7 @@ class Worker:
         reason = "no node"
         if graph.ptr.n_nodes == 1:
             found = lib.ggml_backend_unsupported_reason(core.ptr, graph.nodes[0])
-            reason = ffi.string(found).decode("utf-8", "backslashreplace") if found else ""
+            reason = message_of(found)
         self._answer(question, m.text_bytes(reason))
 
     def _work(self, command: Command) -> None:

@@ -82,6 +82,16 @@ static size_t greedy_peak(const struct gb_plan_item * items, size_t n) {
     return peak;
 }
 
+// From a part to the items that it was made of, and whether they are as high as it says.
+static void take_offsets(const struct gb_plan_part * part, struct gb_plan_item * items) {
+    size_t highest = 0;
+    for (uint32_t b = 0; b < part->n; b++) {
+        items[part->buffers[b].item].offset = part->offsets[b];
+        highest                             = GB_MAX(highest, part->offsets[b] + part->buffers[b].size);
+    }
+    CHECK_INT(part->peak, highest);
+}
+
 static void never_worse(void) {
     const size_t          n     = 3000;
     struct gb_plan_item * items = new_items(n);
@@ -245,12 +255,7 @@ static void planned_apart(void) {
                 REQUIRE(gb_plan_apart(part, holders, part->bound, p.unit, &costs) == GGML_STATUS_SUCCESS);
                 CHECK(part->peak <= peak && part->bound <= part->peak);
             }
-            size_t highest = 0;
-            for (uint32_t b = 0; b < part->n; b++) {
-                items[part->buffers[b].item].offset = part->offsets[b];
-                highest                             = GB_MAX(highest, part->offsets[b] + part->buffers[b].size);
-            }
-            CHECK_INT(part->peak, highest);
+            take_offsets(part, items);
         }
         CHECK(valid(items, N, 1));
         gb_plan_problem_free(&p);
@@ -291,12 +296,7 @@ static void check_lowered(size_t n, bool by_room) {
         gb_plan_keep(part, peak);
         lower(part, p.unit, by_room);
         CHECK_MSG(part->n < 100 || part->peak < peak, "%zu as before", peak);
-        size_t highest = 0;
-        for (uint32_t b = 0; b < part->n; b++) {
-            items[part->buffers[b].item].offset = part->offsets[b];
-            highest                             = GB_MAX(highest, part->offsets[b] + part->buffers[b].size);
-        }
-        CHECK_INT(part->peak, highest);
+        take_offsets(part, items);
     }
     CHECK(valid(items, n, 1));
     gb_plan_problem_free(&p);

@@ -143,29 +143,30 @@ def test_a_rank_dies_at_any_step_of_a_run(at):
     fine(run(3, "dies", str(at), ft=True))
 
 
-@pytest.mark.parametrize("link", ["", "self,tcp"])
-def test_large_activations_are_sent_from_where_they_are(link, monkeypatch):
-    if link:
-        monkeypatch.setenv("OMPI_MCA_btl", link)
+@pytest.fixture(params=["", "self,tcp"], ids=["shared memory", "TCP"])
+def link(request, monkeypatch):
+    """What messages of Open MPI go over: "" is its own choice."""
+    if request.param:
+        monkeypatch.setenv("OMPI_MCA_btl", request.param)
+
+
+@pytest.mark.usefixtures("link")
+def test_large_activations_are_sent_from_where_they_are():
     lent = sorted(int(line.split()[1]) for line in run(3, "large").stdout.splitlines() if line.startswith("lent"))
     assert lent[0] == 0 and lent[1] > 0, lent  # not by rank 0
 
 
 @ulfm
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
-@pytest.mark.parametrize("link", ["", "self,tcp"])
-def test_a_rank_is_lost_while_large_activations_are_on_their_way(how, link, monkeypatch):
-    if link:
-        monkeypatch.setenv("OMPI_MCA_btl", link)
+@pytest.mark.usefixtures("link")
+def test_a_rank_is_lost_while_large_activations_are_on_their_way(how):
     fine(run(3, "lost_large", how, str(time.time_ns() % 60), ft=True))
 
 
 @ulfm
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
-@pytest.mark.parametrize("link", ["", "self,tcp"])
-def test_a_rank_is_lost_within_a_long_message_to_rank_0(how, link, monkeypatch):
-    if link:
-        monkeypatch.setenv("OMPI_MCA_btl", link)
+@pytest.mark.usefixtures("link")
+def test_a_rank_is_lost_within_a_long_message_to_rank_0(how):
     assert "noticed after" in fine(run(3, "silent", "0", str(80 + time.time_ns() % 100), how, ft=True))
 
 
