@@ -211,37 +211,20 @@ class _Matched(Letter):
 class _Waiting(Letter):
     """A message that MPI has, and rank 0 has not received yet. Received once, however often it is asked for.
 
-    What is long comes into memory that stays, and is copied: who waits for it may be interrupted, and the sender may
-    die or stop in the middle, and MPI has the memory until all has come, which may be never."""
+    It comes into memory that stays, and is copied: who waits for it may be interrupted, and the sender may die or stop
+    in the middle, and MPI has the memory until all has come, which may be never. Short ones, too: MPI drops what it has
+    of a rank that dies, so a message that was there need not be there any more."""
 
-    __slots__ = ("_data", "_owner", "_requests", "_status", "_tag")
+    __slots__ = ("_data", "_owner", "_requests", "_tag")
 
-    def __init__(self, owner: MpiTransport, peer: int, tag: int, nbytes: int, status: Any) -> None:
+    def __init__(self, owner: MpiTransport, peer: int, tag: int, nbytes: int) -> None:
         super().__init__(peer, tag, nbytes)
         self._owner = owner
         self._tag = tag
-        self._status = status  # of no message, until this one is received
         self._data: memoryview | None = None
         self._requests: list[Any] = []
 
     def take(self) -> memoryview:
-        if self.nbytes > _SMALL:
-            return self._kept()
-        if self._data is None:
-            self._data = memoryview(bytearray(self.nbytes))
-        self.take_into(self._data)
-        return self._data
-
-    def take_into(self, target: memoryview) -> None:
-        if self.nbytes > _SMALL:
-            target[:] = self._kept()
-            return
-        owner = self._owner
-        with owner.lock:
-            if self._status.source != self.peer:
-                owner.receive_now(self.peer, self._tag, target, self._status)
-
-    def _kept(self) -> memoryview:
         owner = self._owner
         with owner.lock:
             if self._data is None:
@@ -333,13 +316,6 @@ class MpiTransport(Transport):
 
     def begin(self, message: Any, target: memoryview) -> Any:
         return message.Irecv([target, len(target), self._MPI.BYTE])
-
-    def receive_now(self, peer: int, tag: int, target: memoryview, status: Any) -> None:
-        """Of rank 0, which sees in the status that it was done, whatever comes between."""
-        try:
-            self._comm.Recv([target, len(target), self._MPI.BYTE], peer, tag, status)
-        except self.Error as error:
-            raise self.broken_off(error, peer) from None
 
     def begin_receiving(self, peer: int, tag: int, target: memoryview, requests: list[Any]) -> None:
         """Adds the request to a list, in one call of C: an interrupt comes before or after it."""
@@ -499,7 +475,7 @@ class MpiTransport(Transport):
             self._failed(error, -1)
             return None
         nbytes = status.Get_count(self._MPI.BYTE)
-        self._waiting = found = _Waiting(self, status.source, status.tag, nbytes, self._MPI.Status())
+        self._waiting = found = _Waiting(self, status.source, status.tag, nbytes)
         return found
 
     def pause(self, waited: float) -> None:

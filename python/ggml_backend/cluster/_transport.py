@@ -248,18 +248,20 @@ class LocalNetwork:
         if rank in self._dead:
             raise Killed
 
-    def post(self, source: int, target: int, tag: int, data: bytes | Loan) -> None:
+    def post(self, source: int, target: int, tag: int, data: bytes) -> None:
+        self._post_letter(target, tag, _Bytes(source, tag, data))
+
+    def _post_letter(self, target: int, tag: int, letter: _Bytes) -> None:
+        source = letter.peer
         self.alive(source)
         if source == 0:
-            self._post(source, target, tag, data)
+            self._post(source, target, tag, letter)
         else:
             with self._sending[source]:
-                self._post(source, target, tag, data)
+                self._post(source, target, tag, letter)
 
-    def _post(self, source: int, target: int, tag: int, data: bytes | Loan) -> None:
-        link = (source, target)
-        letter = _Bytes(source, tag, data) if isinstance(data, bytes) else _Lent(source, tag, data)
-        nbytes = letter.nbytes
+    def _post(self, source: int, target: int, tag: int, letter: _Bytes) -> None:
+        link, nbytes = (source, target), letter.nbytes
         count = self.sent.setdefault((source, target, tag % N_CHANNELS), [0, 0])
         count[0] += 1
         count[1] += nbytes
@@ -313,7 +315,7 @@ class LocalTransport(Transport):
         if self.closed:
             raise StateError("the transport is closed")
         loan = Loan(peer, data, keep)
-        self.network.post(self.rank, peer, tag, loan)
+        self.network._post_letter(peer, tag, _Lent(self.rank, tag, loan))
         return loan
 
     def poll(self) -> Letter | None:

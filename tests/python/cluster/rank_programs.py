@@ -179,7 +179,8 @@ def large() -> None:
 
 
 def lost_large(how: str, ms: str) -> None:
-    """Rank 2 is killed or stopped while large activations go to and fro; rank 1 goes on."""
+    """Rank 2 is killed or stopped while large activations go to and fro; rank 1 goes on, unless rank 2 was stopped
+    within a message to it."""
     _mpi.rank()  # MPI begins, which may take longer than the deadline
     with gb.cluster(deadline=3, threads=1) as cluster:
         work, pid = Large(cluster.backends(), 2), cluster.ranks[2].pid
@@ -192,9 +193,14 @@ def lost_large(how: str, ms: str) -> None:
                     work.expect(work.start(value), value)
             raise AssertionError("nobody noticed")
         except gb.DeviceLostError as error:
-            assert error.rank == 2, error
-        assert [b.name for b in cluster.backends()] == ["MPI1:CPU"], [r.lost for r in cluster.ranks]
-        compute_on(cluster.backends()[0])
+            assert error.rank == 2 or how == "SIGSTOP", error
+        try:
+            assert [b.name for b in cluster.backends()] == ["MPI1:CPU"], [r.lost for r in cluster.ranks]
+            compute_on(cluster.backends()[0])
+        except (AssertionError, gb.DeviceLostError):
+            if how != "SIGSTOP" or cluster.ranks[1].lost is None:
+                raise
+            print("rank 1 is lost, too", flush=True)
 
 
 def silent(who: str, ms: str, how: str = "SIGSTOP") -> None:

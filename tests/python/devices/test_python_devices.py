@@ -15,6 +15,7 @@ import pytest
 
 import ggml_backend as gb
 from ggml_backend._devices.nodes import node_at
+from ggml_backend._errors import kept
 from ggml_backend.device import ELEMENTWISE
 from python_devices import NAMES, Host, Own
 
@@ -753,3 +754,13 @@ import time; time.sleep(0.05)
             check=False,
         )
         assert done.returncode == 0, done.stderr
+
+
+def test_of_several_failures_the_reported_one_is_raised():
+    """A call that waits for two devices sees both fail, and C reports the first."""
+    first, second = ZeroDivisionError("one"), KeyError("two")
+    kept.keep(first, "A: device one failed")
+    kept.keep(second, "B: device two failed")
+    assert kept.take("backend B: something else") is None
+    assert kept.take("Pending: A: device one failed: more") is first
+    assert kept.take("B: device two failed") is None  # it came with the first
