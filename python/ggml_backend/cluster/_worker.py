@@ -462,7 +462,8 @@ class Worker:
             return False
         self._tell_done(self.busy - 1)
         target = piece.target(offset, nbytes)
-        found = None if target is None else self.transport.catch(peer, m.tag_of(m.DATA, transfer), target, _MOMENT)
+        assert target is not None
+        found = self.transport.catch(peer, m.tag_of(m.DATA, transfer), target, _MOMENT)
         if found is None:
             return False
         if found != nbytes:
