@@ -1,10 +1,13 @@
 """MPI as a transport: point-to-point messages of bytes on a communicator of our own.
 
 Messages are matched as they arrive (``Improbe``), so nothing has to be announced, and MPI keeps the order between two
-ranks. All calls are made under one lock, since a second thread lets transfers go on while the first one computes. A
-rank that has nothing to do asks often for 50 us, leaves its core to others for a millisecond, and then asks less and
-less often, down to every two milliseconds. Where the MPI tolerates faults (ULFM), a rank that dies is an error of a
-call here, and the others stay; elsewhere MPI ends the job.
+ranks. A rank that waits for the data of a cut does not begin so: for a millisecond it asks MPI for that one message and
+nothing else, into the memory that it belongs to (`MpiTransport.catch`); what has not begun to come then is called off.
+All calls are made under one lock, since a second thread lets transfers go on while the first one computes. A rank that
+has nothing to do asks often for 50 us, leaves its core to others for a millisecond, and then asks less and less often,
+down to every two milliseconds. Rank 0 leaves its core at once where there are fewer cores than ranks: the others begin
+with what it has just sent. Where the MPI tolerates faults (ULFM), a rank that dies is an error of a call here, and the
+others stay; elsewhere MPI ends the job.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ _SPIN, _YIELD, _LONGEST = 50e-6, 1e-3, 2e-3  # seconds
 _SMALL, _MOST_FREE = 4096, 64 << 20  # bytes
 _SLOWEST = 1e6  # bytes a second: what comes more slowly than that, beyond the deadline, has stopped
 _LOOK = 0.01  # seconds between two looks whether the sender of a long message is alive
+_TESTS = 16  # how often a message that is expected is looked for between two looks at the clock
 _UNTIDY = 4  # messages after which a sender looks which were sent; whoever polls does anyway
 _TOLERANT = "OMPI_MCA_mpi_ft_enable"  # what mpiexec --with-ft ulfm sets
 _MEETING = 21  # a tag on COMM_WORLD
@@ -198,14 +202,8 @@ class _Matched(Letter):
                     request = owner.begin(self._message, target)
             except owner.Error as error:
                 raise owner.broken_off(error, self.peer) from None
-        if request is None:
-            return
-        try:
-            owner.finish_receiving(request, self.peer, self.nbytes)
-        except DeviceLostError as error:
-            if request:  # MPI may still put something there, so the memory is not this rank's any more
-                raise Unusable(f"rank {self.peer}: {error}") from None
-            raise
+        if request is not None:
+            owner.finish_or_end(request, self.peer, self.nbytes)
 
 
 class _Waiting(Letter):
@@ -259,6 +257,7 @@ class MpiTransport(Transport):
         self._free: dict[int, list[bytearray]] = {}  # by size
         self._free_bytes = 0
         self._status = MPI.Status()
+        self._caught = MPI.Status()
         self._lost: dict[int, str] = {}
         self._failures = {getattr(MPI, n, None) for n in ("ERR_PROC_FAILED", "ERR_PROC_FAILED_PENDING", "ERR_REVOKED")}
         self.closed = False
@@ -325,18 +324,63 @@ class MpiTransport(Transport):
         except self.Error as error:
             raise self.broken_off(error, peer) from None
 
-    def finish_receiving(self, request: Any, peer: int, nbytes: int) -> None:
+    def catch(self, peer: int, tag: int, target: memoryview, seconds: float) -> int | None:
+        """MPI is told beforehand where the bytes belong, and asked about this one message alone, so a rank that waits
+        for a cut goes on a microsecond after it has come. What has not begun to come in time is called off; what has
+        is received as any other message."""
+        if peer in self._lost:
+            return None
+        lock, nbytes, status = self.lock, len(target), self._caught
+        request = None
+        try:
+            with lock:
+                request = self._comm.Irecv([target, nbytes, self._MPI.BYTE], peer, tag)
+                test = request.Test
+            since = time.monotonic()
+            while True:
+                for _ in range(_TESTS):
+                    with lock:
+                        if test(status):
+                            return int(status.Get_count(self._MPI.BYTE))
+                waited = time.monotonic() - since
+                if waited > seconds:
+                    break
+                if waited > _SPIN:
+                    os.sched_yield()
+            with lock:
+                request.Cancel()
+        except self.Error as error:
+            if error.Get_error_class() not in self._failures:
+                raise self.broken_off(error, peer) from None
+            self._failed(error, peer)
+            if request:
+                raise Unusable(f"rank {peer} has died, and MPI may still put something into memory") from None
+            return None
+        self.finish_or_end(request, peer, nbytes, status)
+        return None if status.Is_cancelled() else int(status.Get_count(self._MPI.BYTE))
+
+    def finish_or_end(self, request: Any, peer: int, nbytes: int, status: Any = None) -> None:
+        """Receives the rest of a message, which goes into memory of a tensor."""
+        try:
+            self.finish_receiving(request, peer, nbytes, status)
+        except DeviceLostError as error:
+            if request:  # MPI may still put something there, so the memory is not this rank's any more
+                raise Unusable(f"rank {peer}: {error}") from None
+            raise
+
+    def finish_receiving(self, request: Any, peer: int, nbytes: int, status: Any = None) -> None:
         """Until all bytes have come. MPI would wait for ever for a sender that stops in the middle, or dies there."""
         since = looked = 0.0
         while True:
             with self.lock:
                 try:
-                    if request.Test():
+                    if request.Test(status):
                         return
                 except self.Error as error:
                     raise self.broken_off(error, peer) from None
                 now = time.monotonic()
                 since = since or now
+                looked = looked or now
                 if now - looked > _LOOK:
                     looked = now
                     self._look_for_failures()
@@ -479,7 +523,7 @@ class MpiTransport(Transport):
         return found
 
     def pause(self, waited: float) -> None:
-        if waited < _SPIN:
+        if waited < _SPIN and not (self.crowded and self.rank == 0):
             return
         if waited < _YIELD:
             os.sched_yield()

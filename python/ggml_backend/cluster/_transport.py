@@ -100,6 +100,12 @@ class Transport:
         """What has arrived next, if anything has."""
         raise NotImplementedError
 
+    def catch(self, peer: int, tag: int, target: memoryview, seconds: float) -> int | None:
+        """Waits a moment for one message, which `poll` has not given, and receives it where its bytes belong, without a
+        letter. Its length, which may be another one than that of ``target``; None: it has not come, and nothing was
+        written. Not of rank 0. Nothing else is heard meanwhile, so ``seconds`` is at most some milliseconds."""
+        return None
+
     def pause(self, waited: float) -> None:
         """Lets a little time pass, at most some milliseconds, or less if something arrives. waited: seconds since
         there was something; the longer, the less attention is paid."""
@@ -327,6 +333,28 @@ class LocalTransport(Transport):
         if self.rank:  # the others have one thread, which takes each letter once
             first[1].finished = True
         return first[1]
+
+    def catch(self, peer: int, tag: int, target: memoryview, seconds: float) -> int | None:
+        network, until = self.network, time.monotonic() + seconds
+        box = network.inboxes[self.rank].setdefault(peer, deque())
+        while True:
+            network.alive(self.rank)
+            now = time.monotonic()
+            due, letter = box[0] if box else (math.inf, None)
+            if letter is not None and (letter.finished or due <= now):
+                if letter.finished:
+                    box.popleft()
+                    continue
+                if letter.channel + N_CHANNELS * letter.mark != tag:
+                    return None
+                letter.finished = True
+                data = letter.take()
+                if len(data) == len(target):
+                    target[:] = data
+                return len(data)
+            if now >= until:
+                return None
+            network.bells[self.rank].acquire(timeout=min(due, until) - now)
 
     def _first(self) -> tuple[float, _Bytes] | None:
         """What arrives first of what nobody has finished. Only who sends adds to a box, and behind what is there; so

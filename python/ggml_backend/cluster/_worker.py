@@ -52,6 +52,7 @@ _READS = frozenset((
     What.WORK,
 ))  # what changes no memory  # fmt: skip
 _LEND = 512 << 10  # bytes that may be lent: of less a copy costs no more than to ask
+_MOMENT = 1e-3  # seconds that a rank listens to nothing but the message that it waits for
 _OLD = 16  # transfers of a rank after which data that nobody has asked for are dropped
 _HEADERS = 64  # bytes, more than a header has
 _TICK = 0.005  # seconds between two looks of the thread that says that the rank is alive
@@ -426,7 +427,15 @@ class Worker:
             self._receive(peer, transfer, number, offset, nbytes)
 
     def _receive(self, peer: int, transfer: int, number: int, offset: int, nbytes: int) -> None:
-        letter = self._next_of(peer, transfer, nbytes)
+        if peer >= self.transport.size or peer == self.transport.rank:
+            raise MessageError(f"nothing comes from rank {peer}")
+        box = self.data[peer]
+        if peer != 0 and not (box and any(letter.mark == transfer % m.N_MARKS for letter in box)):
+            if nbytes >= _LEND:
+                self.transport.send(peer, m.tag_of(m.ASKED, transfer), b"")
+            if self._caught(peer, transfer, number, offset, nbytes):
+                return
+        letter = self._next_of(peer, transfer)
         if letter.channel == m.POISON or letter.nbytes != nbytes:
             data = letter.take()
             if letter.channel == m.POISON and len(data) >= m.POISON_BODY.size:
@@ -445,11 +454,26 @@ class Worker:
         else:
             memory.write(offset, letter.take())
 
-    def _next_of(self, peer: int, transfer: int, nbytes: int) -> Letter:
+    def _caught(self, peer: int, transfer: int, number: int, offset: int, nbytes: int) -> bool:
+        """Receives data where they belong, if they come within a moment: the usual case of a cut. All others, and what
+        is no data, are left to `_next_of`."""
+        piece = self.memories.get(number)
+        if piece is None or not piece.host or not 0 < nbytes <= piece.size - offset or peer in self.gone:
+            return False
+        self._tell_done(self.busy - 1)
+        target = piece.target(offset, nbytes)
+        assert target is not None
+        found = self.transport.catch(peer, m.tag_of(m.DATA, transfer), target, _MOMENT)
+        if found is None:
+            return False
+        if found != nbytes:
+            raise MessageError(f"rank {peer} sent {found} bytes instead of {nbytes}")
+        piece.written(offset, nbytes)
+        return True
+
+    def _next_of(self, peer: int, transfer: int) -> Letter:
         """Data of one transfer. Others come before it where rank 0 was interrupted: what nobody asks for in the end is
         dropped when it is old."""
-        if peer >= self.transport.size or peer == self.transport.rank:
-            raise MessageError(f"nothing comes from rank {peer}")
         box, mark = self.data[peer], transfer % m.N_MARKS
         if box and box[0].mark == mark:
             return box.popleft()
@@ -458,8 +482,6 @@ class Worker:
             return bool(box) and (box[0].mark == mark or any(letter.mark == mark for letter in box))
 
         if not there():
-            if peer != 0 and nbytes >= _LEND:
-                self.transport.send(peer, m.tag_of(m.ASKED, transfer), b"")
             self._wait_for(peer, False, there)
         if box and box[0].mark == mark:
             return box.popleft()

@@ -13,12 +13,14 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import ggml_backend as gb
+from ggml_backend.cluster import _messages as m
 from ggml_backend.cluster import _mpi
 from ranks import alone, compute_on, placed
 
@@ -105,8 +107,6 @@ def dies(at: str) -> None:
     """Rank 2 kills itself before the command of that number, of those that take, compute and give in runs."""
     from mpi4py import MPI
 
-    from ggml_backend.cluster import _messages as m
-
     real, number, runs = m.commands_of, itertools.count(1), False
 
     def commands_of(body: memoryview, begin: int = 0) -> Iterator[m.Command]:
@@ -176,6 +176,113 @@ def large() -> None:
             runs = [(work.start(value), value) for value in range(3 * copies)]
             for run in runs:
                 work.expect(*run)
+
+
+def catches() -> None:
+    """Rank 2 waits a moment for messages of rank 1, as the transport does it for a cut, and receives the others as
+    letters."""
+    transport = _mpi.connect(20)
+    assert transport is not None
+    world, rank, tag = transport._MPI.COMM_WORLD, transport.rank, m.tag_of(m.DATA, 5)
+
+    def sends(nbytes: int, at: int = tag) -> None:
+        if rank == 1:
+            transport.send(2, at, bytes([nbytes % 251]) * nbytes)
+
+    def caught(seconds: float, size: int) -> tuple[int | None, bytearray]:
+        target = bytearray(b"." * size)
+        return transport.catch(1, tag, memoryview(target), seconds), target
+
+    def letter() -> Any:
+        until = time.monotonic() + 10
+        while (found := transport.poll()) is None:
+            assert time.monotonic() < until
+        return found
+
+    for nbytes in (1, 1000, 5000, 16 << 10, 300_000, 5 << 20):
+        wanted = bytes([nbytes % 251]) * nbytes
+        world.Barrier()  # what comes later, and what is there
+        for early in (False, True):
+            if rank == 1 and not early:
+                time.sleep(0.01)
+            sends(nbytes)
+            if rank == 2:
+                time.sleep(0.02 * early)
+                found, target = caught(5, nbytes)
+                assert found == nbytes and target == wanted, (nbytes, early, found)
+            world.Barrier()
+        if rank == 2:  # what comes too late is a letter, and nothing was written
+            found, target = caught(0.001, nbytes)
+            assert found is None and target == b"." * nbytes, (nbytes, found)
+        world.Barrier()
+        sends(nbytes)
+        if rank == 2:
+            late = letter()
+            assert (late.peer, late.channel, late.mark) == (1, m.DATA, 5) and late.take() == wanted
+            assert target == b"." * nbytes
+        world.Barrier()
+        sends(nbytes, m.tag_of(m.POISON, 5))  # another message is none of it, and one behind it is
+        sends(nbytes)
+        if rank == 2:
+            found, target = caught(5, nbytes)
+            assert found == nbytes and target == wanted
+            assert letter().channel == m.POISON
+        world.Barrier()
+        sends(nbytes)  # of another length
+        if rank == 2:
+            found, _ = caught(5, nbytes + 1)
+            assert found == nbytes
+        world.Barrier()
+        sends(nbytes)
+        if rank == 2 and nbytes > 1:
+            try:
+                caught(5, nbytes - 1)
+                raise AssertionError("too long, and nobody says so")
+            except gb.DeviceError as error:
+                assert "cannot be received" in str(error), error
+        elif rank == 2:
+            letter().take()
+        world.Barrier()
+        transport.flush(5)
+    for _ in range(3000):  # called off and sent at the same time: it is one or the other
+        world.Barrier()
+        sends(5000)
+        if rank == 2:
+            found, target = caught(1e-6, 5000)
+            data = letter().take() if found is None else target
+            assert data == bytes([5000 % 251]) * 5000 and (found == 5000 or target == b"." * 5000)
+    world.Barrier()
+    transport.close()
+
+
+def sender_dies(nbytes: str) -> None:
+    """Rank 2 waits for a message of rank 1, which dies. It goes on, unless MPI may still write to its memory."""
+    transport = _mpi.connect(20)
+    assert transport is not None
+    world, rank, tag, size = transport._MPI.COMM_WORLD, transport.rank, m.tag_of(m.DATA, 5), int(nbytes)
+    world.Barrier()
+    if rank == 1:
+        time.sleep(0.05)
+        if size:
+            kept = np.zeros(size, np.uint8)
+            transport.lend(2, tag, memoryview(kept), kept)  # and no progress is made
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 2:
+        begin, target = time.monotonic(), memoryview(bytearray(size or 16384))
+        try:
+            found = transport.catch(1, tag, target, 30)
+            assert found in (None, size) and (size or found is None), found
+        except (gb.DeviceLostError, _mpi.Unusable) as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+        assert time.monotonic() - begin < 5
+        transport.send(0, tag, b"fine")
+    if rank == 0:
+        until = time.monotonic() + 10
+        while (letter := transport.poll()) is None:
+            assert time.monotonic() < until
+        assert letter.take() == b"fine"
+        letter.finished = True
+    transport.in_trouble()  # MPI cannot be ended together any more, also where no call of this rank has said so
 
 
 def lost_large(how: str, ms: str) -> None:

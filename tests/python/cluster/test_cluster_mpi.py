@@ -156,6 +156,18 @@ def test_large_activations_are_sent_from_where_they_are():
     assert lent[0] == 0 and lent[1] > 0, lent  # not by rank 0
 
 
+@pytest.mark.usefixtures("link")
+def test_a_rank_waits_a_moment_for_one_message():
+    fine(run(3, "catches"))
+
+
+@ulfm
+@pytest.mark.parametrize("nbytes", ["0", "16384", str(64 << 20)])
+@pytest.mark.usefixtures("link")
+def test_the_sender_of_that_message_dies(nbytes):
+    fine(run(3, "sender_dies", nbytes, ft=True))
+
+
 @ulfm
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
 @pytest.mark.usefixtures("link")
