@@ -155,8 +155,8 @@ struct warp {
 
 struct shared_piece {
     std::unique_ptr<char[]> memory;
-    char *                  start;
-    size_t                  bytes;
+    char *                  start = nullptr;
+    size_t                  bytes = 0;
 };
 
 struct block_run {
