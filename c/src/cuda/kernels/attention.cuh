@@ -83,11 +83,11 @@ GB_DEVICE void gb_attention_softmax(float (&s)[TILES][4], gb_softmax_state & sta
         GB_UNROLL for (int j = 0; j < TILES; j++) { largest = fmaxf(largest, fmaxf(s[j][2 * h], s[j][2 * h + 1])); }
         largest            = gb_quad_max(largest);
         const float origin = largest == -INFINITY ? 0 : largest; // no key seen yet
-        shrink[h]          = exp2f(state.largest[h] - origin);
+        shrink[h]          = gb_exp2(state.largest[h] - origin);
         float sum          = 0;
         GB_UNROLL for (int j = 0; j < TILES; j++) {
             GB_UNROLL for (int e = 0; e < 2; e++) {
-                s[j][2 * h + e] = exp2f(s[j][2 * h + e] - origin);
+                s[j][2 * h + e] = gb_exp2(s[j][2 * h + e] - origin);
                 sum += s[j][2 * h + e];
             }
         }
