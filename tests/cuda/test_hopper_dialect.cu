@@ -319,26 +319,28 @@ static void tiles_multiply() {
     CHECK_INT((count_wrong<GB_HALF_BF16, 256>(NONE)), 0);
 }
 
+// N rows of 64 elements, by 128 threads, as products read them.
+template <int N> GB_DEVICE void copy_rows(const uint16_t * rows, char * shared) {
+    for (int i = (int) threadIdx.x; i < N * 8; i += 128) {
+        const int r = i / 8, piece = i % 8;
+        gb_cp_async_16(shared + r * 128 + (piece ^ r % 8) * 16, rows + r * 64 + piece * 8);
+    }
+    gb_cp_async_commit();
+}
+
 // d[64][N] = a b^T, 64 elements deep: the rows of a in registers, those of b brought to shared memory by the threads.
 template <int KIND, int N> GB_KERNEL multiply_rows(const uint16_t * a, const uint16_t * b, float * d, int asked) {
     const int wrong = made(asked);
     GB_DYNAMIC_SHARED(char, shared);
     const int lane = (int) threadIdx.x % 32, first = (int) threadIdx.x / 32 * 16 + lane / 4;
-    auto      copy = [&] {
-        for (int i = (int) threadIdx.x; i < N * 8; i += 128) {
-            const int r = i / 8, piece = i % 8;
-            gb_cp_async_16(shared + r * 128 + (piece ^ r % 8) * 16, b + r * 64 + piece * 8);
-        }
-        gb_cp_async_commit();
-    };
-    copy();
+    copy_rows<N>(b, shared);
     gb_cp_async_wait<0>();
     if (wrong != NOT_PASSED_ON || threadIdx.x != 77) {
         gb_copies_to_matrix();
     }
     gb_sync_block();
     uint32_t rows[4][4];
-    for (int i = 0; i < 16; i++) {
+    GB_UNROLL for (int i = 0; i < 16; i++) { // registers have no number that is computed
         const int r = first + i % 2 * 8, k = i / 4 * 16 + i / 2 % 2 * 8 + lane % 4 * 2;
         memcpy(&rows[i / 4][i % 4], a + r * 64 + k, 4);
     }
@@ -348,15 +350,13 @@ template <int KIND, int N> GB_KERNEL multiply_rows(const uint16_t * a, const uin
     } else {
         gb_matrix_fence(rows);
     }
-    for (int i = 0; i < 4; i++) {
-        gb_matrix_mma_rows<KIND, N>(sum, rows[i], gb_matrix_of(shared, i), i > 0);
-    }
+    GB_UNROLL for (int i = 0; i < 4; i++) { gb_matrix_mma_rows<KIND, N>(sum, rows[i], gb_matrix_of(shared, i), i > 0); }
     gb_matrix_commit();
     if (wrong == EARLY_WRITE) {
         rows[3][lane % 4] ^= 1;
     }
     if (wrong == LATE_COPY) {
-        copy();
+        copy_rows<N>(b, shared);
     }
     gb_matrix_wait<0>();
     gb_matrix_done(sum);
