@@ -5,10 +5,15 @@ follows.
     python tools/count_hopper.py --check     # fails where wgmma was serialized, or a warp has too much beside it
     python tools/count_hopper.py --show      # the loops, too
 
-Needs what count_sass.py needs. A stage is 64 elements of depth of a tile: the loop has four HGMMA, whose 64 x NT x 16
-products take NT / 2 clocks of a multiprocessor; both groups of warps take 4 NT clocks. Shared memory gives 128 bytes a
-clock: each HGMMA reads its 64 rows and all NT, and the copies write a stage once. What a warp issues beside it runs
-while products go on: four schedulers issue one instruction a clock each, and each has two of the eight warps.
+Needs what count_sass.py needs. Of products: a stage is 64 elements of depth of a tile: the loop has four HGMMA, whose
+64 x NT x 16 products take NT / 2 clocks of a multiprocessor; both groups of warps take 4 NT clocks. Shared memory
+gives 128 bytes a clock: each HGMMA reads its 64 rows and all NT, and the copies write a stage once. What a warp issues
+beside it runs while products go on: four schedulers issue one instruction a clock each, and each has two of the eight
+warps.
+
+Of attention: a tile of keys and 128 rows of queries, of which a warp has 16. Both products take KEYS x D / 8 clocks;
+the exponentials, KEYS for each row, 16 a clock. Instructions are those of the shortest way: a tile that no edge
+touches.
 """
 
 from __future__ import annotations
@@ -21,16 +26,32 @@ import sys
 import tempfile
 from pathlib import Path
 
-from count_sass import ROOT, find_disassembler, loops_of, read_code
+from count_sass import ROOT, find_disassembler, loops_of, read_code, shortest_way
 
 TILES, TILE_M, DEPTH, MOST_BESIDE = (256, 128, 64), 128, 64, 80
+# D, keys of a tile, whether a mask is added: the most instructions of a warp and a tile
+ATTENTION = {
+    (64, 128, "false"): 500,
+    (128, 128, "false"): 580,
+    (256, 64, "false"): 570,
+    (64, 128, "true"): 775,
+    (128, 128, "true"): 855,
+    (256, 64, "true"): 730,
+}
+TALL_ROWS = 128
 
 
-def disassemble(folder: Path) -> dict[int, list[str]]:
-    """The lines of the kernel of F16 for each number of rows of a tile; what ptxas says about wgmma ends the script."""
+def disassemble(folder: Path) -> tuple[dict[int, list[str]], dict[tuple[int, int, str], list[str]]]:
+    """The lines of the kernels of F16: of products for each number of rows of a tile, of attention. What ptxas says
+    about wgmma ends the script."""
     source, code = folder / "kernels.cu", folder / "kernels.cubin"
-    lines = ['#include "cuda/kernels/gemm_hopper.cuh"', "const void * kernels[] = {"]
+    lines = [f'#include "cuda/kernels/{name}_hopper.cuh"' for name in ("gemm", "attention")]
+    lines += ["const void * kernels[] = {"]
     lines += [f"    (const void *) (void (*)(gb_gemm_tiles)) gb_gemm_hopper<GB_HALF_F16, {nt}>," for nt in TILES]
+    lines += [
+        f"    (const void *) (void (*)(gb_attention_tiles)) gb_attention_tall<GB_HALF_F16, {d}, {keys}, {mask}>,"
+        for d, keys, mask in ATTENTION
+    ]
     source.write_text("\n".join([*lines, "};"]) + "\n")
     include = [f"-I{ROOT / path}" for path in ("c/src", "c/src/cuda", "c/include")]
     options = ["-std=c++17", "-O3", "-gencode", "arch=compute_90a,code=sm_90a", "-Xcudafe", "--diag_suppress=177"]
@@ -45,7 +66,23 @@ def disassemble(folder: Path) -> dict[int, list[str]]:
         if line.startswith("//--------------------- .text."):
             current = sections.setdefault(line.split(".text.", 1)[1].split()[0], [])
         current.append(line)
-    return {nt: next(s for name, s in sections.items() if f"gb_gemm_hopperILi0ELi{nt}E" in name) for nt in TILES}
+
+    def find(part: str) -> list[str]:
+        return next(lines for name, lines in sections.items() if part in name)
+
+    products = {nt: find(f"gb_gemm_hopperILi0ELi{nt}E") for nt in TILES}
+    attention = {
+        (d, keys, mask): find(f"gb_attention_tallILi0ELi{d}ELi{keys}ELb{int(mask == 'true')}E")
+        for d, keys, mask in ATTENTION
+    }
+    return products, attention
+
+
+def tile_loop(lines: list[str]) -> list[str]:
+    """The smallest loop with wgmma."""
+    code, after = read_code(lines)
+    loop = min((a for a in loops_of(after) if any(code[i][0].startswith("HGMMA") for i in a)), key=len)
+    return [code[i][1] for i in sorted(loop) if code[i][0] != "NOP"]
 
 
 def stage_loop(lines: list[str]) -> list[str]:
@@ -70,6 +107,22 @@ def row(nt: int, loop: list[str]) -> str:
     )
 
 
+def attention_row(kind: tuple[int, int, str], loop: list[str], way: int) -> str:
+    d, keys, mask = kind
+    clocks, exponentials = keys * d // 8, TALL_ROWS * keys // 16
+    issue = 2 * way
+    # a product reads its 64 rows and all of the second operand's, or the second alone, for two groups of warps
+    reads = 2 * (d // 16 * (64 + keys) + keys // 16 * d) * 16 * 2
+    shared = (reads + 2 * keys * d * 2) // 128
+    most = max(clocks, exponentials, issue, shared)
+    added = ", a mask" if mask == "true" else ""
+    products = sum("HGMMA" in text for text in loop)
+    return (
+        f"| {d}{added} | {keys} | {products} | {way - products} | {clocks} | {exponentials} | {shared} | {issue} "
+        f"| {clocks / most:.0%} |"
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="exit with 1 where a stage has too much beside wgmma")
@@ -79,7 +132,7 @@ def main() -> int:
         print("skipped: nvcc is missing", file=sys.stderr)
         return 77
     with tempfile.TemporaryDirectory() as folder:
-        kernels = disassemble(Path(folder))
+        kernels, attention = disassemble(Path(folder))
     over = []
     print("| tile | wgmma | beside | clocks | KiB of shared memory | clocks for them | of the peak | of issue |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
@@ -90,6 +143,16 @@ def main() -> int:
             print("\n".join(loop))
         if sum(not re.search("HGMMA", text) for text in loop) > MOST_BESIDE:
             over.append(f"128 x {nt}: {len(loop)} instructions, at most {MOST_BESIDE} beside wgmma")
+    print("\n| heads | keys | wgmma | beside | clocks | exponentials | shared memory | issue | of the peak |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    for kind, most in ATTENTION.items():
+        loop = tile_loop(attention[kind])
+        way = shortest_way(attention[kind], loop, ("HGMMA",))
+        print(attention_row(kind, loop, way))
+        if arguments.show:
+            print("\n".join(loop))
+        if way > most:
+            over.append(f"attention {kind}: {way} instructions, at most {most}")
     print("\n".join(over), end="\n" if over else "")
     return 1 if arguments.check and over else 0
 

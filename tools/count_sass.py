@@ -214,9 +214,9 @@ def main_loop(lines: list[str]) -> list[str]:
     return [code[i][1] for i in sorted(best) if code[i][0] != "NOP"]
 
 
-def shortest_way(lines: list[str], loop: list[str]) -> int:
-    """How many of the loop's instructions an iteration takes at least that has all of its products and reads weights:
-    what is for edges, or done once in several iterations, is left out."""
+def shortest_way(lines: list[str], loop: list[str], all_of: tuple[str, ...] = (*PRODUCTS, "LD.", "LDG.")) -> int:
+    """How many of the loop's instructions an iteration takes at least that has all of its products and reads weights
+    (`all_of`): what is for edges, or done once in several iterations, is left out."""
     code, after = read_code(lines)
     inside = {i for i, (opcode, text) in enumerate(code) if text in set(loop) or opcode == "NOP"}
     dominating = dominators(after)
@@ -233,7 +233,7 @@ def shortest_way(lines: list[str], loop: list[str]) -> int:
             continue
         found = [best[way] for way in ways] + ([(0, 0)] if head in after[i] else [])
         products, less = max(found, default=(-1, 0))
-        own = code[i][0].startswith((*PRODUCTS, "LD.", "LDG."))
+        own = code[i][0].startswith(all_of)
         best[todo.pop()] = (products + own if products >= 0 else -1, less - (code[i][0] != "NOP"))
     return -best[head][1]
 

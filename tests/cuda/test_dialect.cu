@@ -290,6 +290,27 @@ static void tiles_multiply() {
 
 // ------------------------------------------------------------------------------------------------------------- numbers
 
+GB_KERNEL raise_two(const float * x, float * y) { y[threadIdx.x] = gb_exp2(x[threadIdx.x]); }
+
+static void powers_of_two(void) {
+    CUDA_OR_SKIP();
+    std::vector<float> x = { 0, 1, -1, 127.5f, -126, -130, -149.5f, -200, -INFINITY, INFINITY, NAN };
+    while (x.size() < 256) {
+        x.push_back(test_random_float(-40, 40));
+    }
+    device_memory from(x.size() * sizeof(float)), to(x.size() * sizeof(float));
+    write(from, x);
+    CHECK_INT(GB_LAUNCH(raise_two, 1, (unsigned) x.size(), 0, queue(), (const float *) from.p, (float *) to.p),
+        cudaSuccess);
+    const std::vector<float> y = read_back<float>(to);
+    for (size_t i = 0; i < x.size(); i++) {
+        const double exact = exp2((double) x[i]), error = fabs(y[i] - exact);
+        const bool   tiny = exact < ldexp(1, -126) && y[i] == 0;
+        const bool   same = isnan(exact) ? isnan(y[i]) : isinf(exact) ? (double) y[i] == exact : false;
+        CHECK_MSG(same || tiny || error <= exact * ldexp(1, -22), "2^%g is %g", x[i], y[i]);
+    }
+}
+
 GB_KERNEL convert(const float * x, uint16_t * h, uint16_t * b, float * hf, float * bf, int n) {
     const int i = (int) (blockIdx.x * blockDim.x + threadIdx.x);
     if (i < n) {
@@ -477,4 +498,4 @@ static void queues_wait() {
 #endif
 
 TEST_MAIN(TEST(warps_exchange), TEST(shared_memory_is_shared), TEST(copies_arrive), TEST(tiles_multiply),
-    TEST(numbers_convert), TEST(bytes_multiply) EMULATED_TESTS)
+    TEST(powers_of_two), TEST(numbers_convert), TEST(bytes_multiply) EMULATED_TESTS)

@@ -180,6 +180,12 @@ enum mistake {
     FEW_WARPS,
     OTHER_MATRICES, // in one of four warps
     WRITTEN_OVER,   // a barrier
+    UNNAMED_ROWS,   // operands in registers, by the fence
+    EARLY_WRITE,    // to such registers
+    NOT_PASSED_ON,  // operands that threads copied
+    LATE_COPY,      // copied again while products go on
+    TOO_MANY,       // registers
+    NOT_ALL,        // of a group's warps ask for them
 };
 
 #ifdef GB_CUDA_EMULATED
@@ -313,6 +319,134 @@ static void tiles_multiply() {
     CHECK_INT((count_wrong<GB_HALF_BF16, 256>(NONE)), 0);
 }
 
+// N rows of 64 elements, by 128 threads, as products read them.
+template <int N> GB_DEVICE void copy_rows(const uint16_t * rows, char * shared) {
+    for (int i = (int) threadIdx.x; i < N * 8; i += 128) {
+        const int r = i / 8, piece = i % 8;
+        gb_cp_async_16(shared + r * 128 + (piece ^ r % 8) * 16, rows + r * 64 + piece * 8);
+    }
+    gb_cp_async_commit();
+}
+
+// d[64][N] = a b^T, 64 elements deep: the rows of a in registers, those of b brought to shared memory by the threads.
+template <int KIND, int N> GB_KERNEL multiply_rows(const uint16_t * a, const uint16_t * b, float * d, int asked) {
+    const int wrong = made(asked);
+    GB_DYNAMIC_SHARED(char, shared);
+    const int lane = (int) threadIdx.x % 32, first = (int) threadIdx.x / 32 * 16 + lane / 4;
+    copy_rows<N>(b, shared);
+    gb_cp_async_wait<0>();
+    if (wrong != NOT_PASSED_ON || threadIdx.x != 77) {
+        gb_copies_to_matrix();
+    }
+    gb_sync_block();
+    uint32_t rows[4][4];
+    GB_UNROLL for (int i = 0; i < 16; i++) { // registers have no number that is computed
+        const int r = first + i % 2 * 8, k = i / 4 * 16 + i / 2 % 2 * 8 + lane % 4 * 2;
+        memcpy(&rows[i / 4][i % 4], a + r * 64 + k, 4);
+    }
+    float sum[N / 2] = {};
+    if (wrong == UNNAMED_ROWS) {
+        gb_matrix_fence();
+    } else {
+        gb_matrix_fence(rows);
+    }
+    GB_UNROLL for (int i = 0; i < 4; i++) { gb_matrix_mma_rows<KIND, N>(sum, rows[i], gb_matrix_of(shared, i), i > 0); }
+    gb_matrix_commit();
+    if (wrong == EARLY_WRITE) {
+        rows[3][lane % 4] ^= 1;
+    }
+    if (wrong == LATE_COPY) {
+        copy_rows<N>(b, shared);
+    }
+    gb_matrix_wait<0>();
+    gb_matrix_done(sum);
+    gb_cp_async_wait<0>();
+    for (int j = 0; j < N / 8; j++) {
+        for (int i = 0; i < 4; i++) {
+            d[(first + i / 2 * 8) * N + 8 * j + 2 * (lane % 4) + i % 2] = sum[4 * j + i];
+        }
+    }
+}
+
+// How many elements are not the sum.
+template <int KIND, int N> static int count_wrong_rows(int wrong) {
+    const bool            bf16 = KIND == GB_HALF_BF16;
+    std::vector<uint16_t> a(64 * 64), b((size_t) N * 64);
+    for (std::vector<uint16_t> * v : { &a, &b }) {
+        for (uint16_t & x : *v) {
+            x = operands::number(bf16);
+        }
+    }
+    device_memory da(a.size() * 2), db(b.size() * 2), d(64 * N * sizeof(float));
+    write(da, a);
+    write(db, b);
+    CHECK_INT(GB_LAUNCH((multiply_rows<KIND, N>), 1, 128, N * 128, queue(), (const uint16_t *) da.p,
+                  (const uint16_t *) db.p, (float *) d.p, wrong),
+        cudaSuccess);
+    if (cudaStreamSynchronize(stream()) != cudaSuccess) {
+        return -1;
+    }
+    const std::vector<float> got = read_back<float>(d);
+    int                      n   = 0;
+    for (int r = 0; r < 64; r++) {
+        for (int c = 0; c < N; c++) {
+            float sum = 0;
+            for (int k = 0; k < 64; k++) {
+                sum += value_of(bf16, a[(size_t) (r * 64 + k)]) * value_of(bf16, b[(size_t) (c * 64 + k)]);
+            }
+            n += !(got[(size_t) (r * N + c)] == sum);
+        }
+    }
+    return n;
+}
+
+static void rows_in_registers_multiply() {
+    HOPPER_OR_SKIP();
+    CHECK_INT((count_wrong_rows<GB_HALF_F16, 64>(NONE)), 0);
+    CHECK_INT((count_wrong_rows<GB_HALF_BF16, 64>(NONE)), 0);
+    CHECK_INT((count_wrong_rows<GB_HALF_F16, 128>(NONE)), 0);
+    CHECK_INT((count_wrong_rows<GB_HALF_BF16, 128>(NONE)), 0);
+    CHECK_INT((count_wrong_rows<GB_HALF_F16, 256>(NONE)), 0);
+    CHECK_INT((count_wrong_rows<GB_HALF_BF16, 256>(NONE)), 0);
+}
+
+// ----------------------------------------------------------------------------------------------------------- registers
+
+// Two of three groups of warps have what the third gives back.
+GB_KERNEL GB_BOUNDS(384, 1) share_registers(int * out, int asked) {
+    const int wrong = made(asked);
+    const int group = (int) threadIdx.x / 128;
+    if (group == 2) {
+        if (wrong == TOO_MANY) {
+            gb_registers_fewer<160>();
+        } else {
+            gb_registers_fewer<24>();
+        }
+    } else if (wrong != NOT_ALL || threadIdx.x >= 32) {
+        gb_registers_more<240>();
+    }
+    out[threadIdx.x] = group;
+}
+
+static int count_wrong_groups(int wrong) {
+    device_memory out(384 * sizeof(int));
+    CHECK_INT(GB_LAUNCH(share_registers, 1, 384, 0, queue(), (int *) out.p, wrong), cudaSuccess);
+    if (cudaStreamSynchronize(stream()) != cudaSuccess) {
+        return -1;
+    }
+    const std::vector<int> got = read_back<int>(out);
+    int                    n   = 0;
+    for (int t = 0; t < 384; t++) {
+        n += got[(size_t) t] != t / 128;
+    }
+    return n;
+}
+
+static void registers_are_shared() {
+    HOPPER_OR_SKIP();
+    CHECK_INT(count_wrong_groups(NONE), 0);
+}
+
 #ifdef GB_CUDA_EMULATED
 // -------------------------------------------------------------------------------------- what the emulation must notice
 
@@ -347,6 +481,23 @@ static void mistakes_are_noticed() {
     CHECK_INT((count_wrong<GB_HALF_F16, 64>(NONE)), 0);
 }
 
+static void mistakes_with_registers_are_noticed() {
+    HOPPER_OR_SKIP();
+    fprintf(stderr, "(messages of the emulation follow)\n");
+    for (int m : { UNNAMED_ROWS, EARLY_WRITE, NOT_PASSED_ON }) {
+        CHECK_INT((count_wrong_rows<GB_HALF_F16, 64>(m)), -1);
+        gb_emu_reset();
+    }
+    CHECK((count_wrong_rows<GB_HALF_F16, 64>(LATE_COPY)) != 0);
+    gb_emu_reset();
+    for (int m : { TOO_MANY, NOT_ALL }) {
+        CHECK_INT(count_wrong_groups(m), -1);
+        gb_emu_reset();
+    }
+    CHECK_INT((count_wrong_rows<GB_HALF_F16, 64>(NONE)), 0);
+    CHECK_INT(count_wrong_groups(NONE), 0);
+}
+
 static void other_devices_have_no_code() {
     CUDA_OR_SKIP();
     CHECK(gb_has_hopper_code(nothing));
@@ -359,10 +510,11 @@ static void other_devices_have_no_code() {
     CHECK_INT((count_wrong<GB_HALF_F16, 64>(NONE)), 0);
 }
 
-#    define EMULATED_TESTS , TEST(mistakes_are_noticed), TEST(other_devices_have_no_code)
+#    define EMULATED_TESTS \
+    , TEST(mistakes_are_noticed), TEST(mistakes_with_registers_are_noticed), TEST(other_devices_have_no_code)
 #else
 #    define EMULATED_TESTS
 #endif
 
-TEST_MAIN(TEST(boxes_are_copied), TEST(maps_have_conditions), TEST(phases_follow_each_other),
-    TEST(tiles_multiply) EMULATED_TESTS)
+TEST_MAIN(TEST(boxes_are_copied), TEST(maps_have_conditions), TEST(phases_follow_each_other), TEST(tiles_multiply),
+    TEST(rows_in_registers_multiply), TEST(registers_are_shared) EMULATED_TESTS)

@@ -145,9 +145,10 @@ struct gb_cuda_backend {
     const gb_cuda_nodes *  nodes; // of the graph that is being queued, and the number of `node`
     int                    at;
     gb_array<gb_cuda_kept> kept;
-    gb_cuda_graphs *       graphs; // owned
-    gb_cuda_blas *         blas;   // owned; NULL: not used
-    gb_cuda_index_watch *  index;  // owned; NULL in a dry run
+    gb_array<int>          readers; // next_reader of these nodes
+    gb_cuda_graphs *       graphs;  // owned
+    gb_cuda_blas *         blas;    // owned; NULL: not used
+    gb_cuda_index_watch *  index;   // owned; NULL in a dry run
     char                   blas_text[256];
     // a point in time that both clocks know, for event_time
     cudaEvent_t base_event; // NULL: not made yet
@@ -182,6 +183,8 @@ void * gb_cuda_scratch(gb_cuda_backend & b, size_t bytes);
 gb_cuda_recipe gb_cuda_recipe_of(const ggml_tensor * t, const void * key, size_t key_size);
 void *         gb_cuda_keep(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t bytes,
     bool (*of)(const gb_cuda_backend & b, const ggml_tensor * node, gb_cuda_recipe * recipe), bool * there);
+// next_reader of the nodes, into `memory`; false: no memory
+bool gb_cuda_note_readers(gb_array<int> & memory, const gb_cuda_nodes & nodes);
 // When nodes [i, i + n) are queued: forgets what nobody wants, or what was made of memory that they wrote.
 void   gb_cuda_kept_settle(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i, int n);
 size_t gb_cuda_kept_end(const gb_cuda_backend & b); // bytes of scratch memory that kept things take
@@ -234,6 +237,7 @@ struct gb_cuda_op {
 struct gb_cuda_nodes { // of a graph that is being queued; views and empty ones are left out, all others are supported
     ggml_tensor * const * node;
     int                   n;
+    const int *           next_reader; // of each node: the next one whose src[1] lies in the same tensor, or n
 };
 
 // Where a tensor lies; of one that has no memory yet, an address aligned as its own will be.

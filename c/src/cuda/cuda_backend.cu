@@ -375,6 +375,7 @@ static GGML_CALL void backend_free(ggml_backend_t backend) {
     gb_cuda_index_free(b.index);
     gb_cuda_pool_free(b.device, b.scratch.memory, b.scratch.capacity);
     b.kept.release();
+    b.readers.release();
     if (b.base_event != nullptr) {
         (void) cudaEventDestroy(b.base_event);
     }

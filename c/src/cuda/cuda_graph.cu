@@ -277,10 +277,15 @@ static int queue_some(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
 }
 
 static enum ggml_status queue_nodes(gb_cuda_backend & b, const gb_array<ggml_tensor *> & list) {
-    const gb_cuda_nodes nodes = { list.data, (int) list.n };
-    int                 n     = 0;
-    b.nodes                   = &nodes;
-    b.kept.n                  = 0; // nobody knows what was written since the last graph
+    gb_cuda_nodes nodes = { list.data, (int) list.n, nullptr };
+    int           n     = 0;
+    if (!gb_cuda_note_readers(b.readers, nodes)) {
+        return ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: no host memory for a graph of %d nodes", b.device->name,
+            nodes.n);
+    }
+    nodes.next_reader = b.readers.data;
+    b.nodes           = &nodes;
+    b.kept.n          = 0; // nobody knows what was written since the last graph
     for (int i = 0; i < nodes.n && n >= 0; i += n) {
         b.node = nodes.node[i];
         b.at   = i;
@@ -306,6 +311,7 @@ static enum ggml_status measure(const gb_cuda_backend & b, const gb_array<ggml_t
     const enum ggml_status status = queue_nodes(dry, nodes);
     *size                         = dry.scratch.peak;
     dry.kept.release();
+    dry.readers.release();
     return status;
 }
 

@@ -3,7 +3,8 @@
 //
 // Kept things lie at the beginning of the scratch memory, one after the other as they are made; an operator's own
 // scratch memory begins behind the last that lives. Which nodes want one is looked up in the graph when it is made and
-// when it is used again, so nothing is kept for nobody.
+// when it is used again, so nothing is kept for nobody. Before a graph is queued, each node notes the next one that
+// reads the same tensor: what is looked at is these, and once for each thing that is kept what lies between.
 //
 // Invariant: what is kept is what would be made again now. In a dry run of tensors without memory nobody is known to
 // write to a source, so there things live at least as long as they will, and their memory is enough.
@@ -26,33 +27,82 @@ static bool is_same(const gb_cuda_recipe & a, const gb_cuda_recipe & b) {
     return a.source == b.source && a.offset == b.offset && memcmp(a.key, b.key, sizeof(a.key)) == 0;
 }
 
-static bool is_source(const ggml_tensor * t, const gb_cuda_recipe & r) {
-    return t != nullptr && (t->view_src != nullptr ? t->view_src : t) == r.source;
+// What the node's second operand, or no tensor, lies in.
+static const ggml_tensor * source_of(const ggml_tensor * node) {
+    const ggml_tensor * t = node->src[1];
+    return t != nullptr && t->view_src != nullptr ? t->view_src : t;
 }
 
 static bool writes_to(const gb_cuda_backend & b, const ggml_tensor * node, const ggml_tensor * source) {
     return b.kind != GB_CUDA_PLAN && gb_cuda_overlap(node, source);
 }
 
-// The last of the next nodes that has the recipe, or the one that is being queued.
-static int last_of(const gb_cuda_backend & b, const gb_cuda_recipe & r,
-    bool (*of)(const gb_cuda_backend & b, const ggml_tensor * node, gb_cuda_recipe * recipe)) {
-    int last = b.at;
-    if (b.nodes == nullptr || writes_to(b, b.nodes->node[b.at], r.source)) {
-        return last;
+// One of the nodes [from, to) writes to the source.
+static bool is_written(const gb_cuda_backend & b, const ggml_tensor * source, int from, int to) {
+    if (b.kind == GB_CUDA_PLAN) {
+        return false;
     }
-    const char * end = gb_cuda_data(r.source) + ggml_nbytes(r.source);
-    for (int i = b.at + 1; i < b.nodes->n && i <= b.at + AHEAD; i++) {
+    const char * end   = gb_cuda_data(source) + ggml_nbytes(source);
+    bool         found = false;
+    for (int i = from; i < to && !found; i++) {
         const ggml_tensor * node = b.nodes->node[i];
-        gb_cuda_recipe      wanted;
-        if (is_source(node->src[1], r) && of(b, node, &wanted) && is_same(wanted, r)) {
-            last = i;
-        }
-        if (gb_cuda_data(node) < end && writes_to(b, node, r.source)) { // half of them need no second look
-            break;
+        found                    = gb_cuda_data(node) < end && writes_to(b, node, source);
+    }
+    return found;
+}
+
+// The first node from i on that reads the source; `end` or more: none before that.
+static int reader_from(const gb_cuda_nodes & nodes, const ggml_tensor * source, int i, int end) {
+    while (i < end && source_of(nodes.node[i]) != source) {
+        i++;
+    }
+    return i;
+}
+
+// The last of the next nodes that has the recipe, or the one that is being queued. known: the same as it was found
+// before, by an earlier node.
+static int last_of(const gb_cuda_backend & b, const gb_cuda_recipe & r, int known,
+    bool (*of)(const gb_cuda_backend & b, const ggml_tensor * node, gb_cuda_recipe * recipe)) {
+    if (b.nodes == nullptr) {
+        return b.at;
+    }
+    const gb_cuda_nodes & nodes = *b.nodes;
+    const int             end   = nodes.n - b.at > AHEAD ? b.at + AHEAD + 1 : nodes.n;
+    int                   last = known > b.at ? known : b.at, seen = last; // up to there nobody writes
+    int                   i = reader_from(nodes, r.source, last, end);
+    for (i = i == last ? nodes.next_reader[i] : i; i < end; i = nodes.next_reader[i]) {
+        gb_cuda_recipe wanted;
+        if (of(b, nodes.node[i], &wanted) && is_same(wanted, r)) {
+            if (is_written(b, r.source, seen, i)) {
+                break;
+            }
+            last = seen = i;
         }
     }
     return last;
+}
+
+bool gb_cuda_note_readers(gb_array<int> & memory, const gb_cuda_nodes & nodes) {
+    size_t slots = 16;
+    while (slots < 2 * (size_t) nodes.n) {
+        slots *= 2;
+    }
+    if (!memory.reserve((size_t) nodes.n + slots)) {
+        return false;
+    }
+    int * const next  = memory.data;
+    int * const first = next + nodes.n; // of the sources, by their addresses: the first node that reads one, from 1 on
+    memset(first, 0, slots * sizeof(int));
+    for (int i = nodes.n - 1; i >= 0; i--) {
+        const ggml_tensor * source = source_of(nodes.node[i]);
+        size_t              s      = (size_t) ((uintptr_t) source * 0x9e3779b97f4a7c15u >> 20) & (slots - 1);
+        while (first[s] != 0 && source_of(nodes.node[first[s] - 1]) != source) {
+            s = (s + 1) & (slots - 1);
+        }
+        next[i]  = first[s] != 0 ? first[s] - 1 : nodes.n;
+        first[s] = i + 1;
+    }
+    return true;
 }
 
 void * gb_cuda_keep(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t bytes,
@@ -60,15 +110,14 @@ void * gb_cuda_keep(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t b
     for (size_t i = 0; i < b.kept.n; i++) {
         gb_cuda_kept & kept = b.kept.data[i];
         if (is_same(kept.recipe, recipe)) {
-            const int last = last_of(b, recipe, of);
-            kept.last      = last > kept.last ? last : kept.last;
-            *there         = true;
+            kept.last = last_of(b, recipe, kept.last, of);
+            *there    = true;
             return kept.memory;
         }
     }
     *there              = false;
     void * const memory = gb_cuda_scratch(b, bytes);
-    const int    last   = memory != nullptr ? last_of(b, recipe, of) : b.at;
+    const int    last   = memory != nullptr ? last_of(b, recipe, b.at, of) : b.at;
     if (last > b.at && b.kept.reserve(b.kept.n + 1)) {
         b.kept.data[b.kept.n++] = { recipe, memory, b.scratch.used, last };
     }

@@ -16,6 +16,13 @@
 //                               (x, y, z, w), innermost first, to shared memory, and counts all bytes of the box at the
 //                               barrier. What lies outside of the tensor is zeros. With rows of 128 bytes, the 16 bytes
 //                               number i of row r, counted from an address that 1,024 divides, lie at number i ^ r % 8
+//   gb_copies_to_matrix         what the thread brought to shared memory by gb_cp_async_16 and waited for may be read
+//                               by products of all threads, after they met. Without it products, which go another way
+//                               to memory, may read what was there before. Plain stores are not for operands
+//
+//   gb_registers_fewer<N>       by the four warps of a group, all at the same place: from here on each of their threads
+//                               has N registers, a multiple of 8, and the others are free
+//   gb_registers_more<N>        the same, when so many are free. A kernel that does this has launch bounds of one block
 //
 //   gb_matrix_of                describes a matrix of 16-bit elements in shared memory whose rows, 128 bytes each, lie
 //                               as gb_copy_tile puts them; from an address that 1,024 divides, and some multiples of 16
@@ -25,7 +32,11 @@
 //                               the rows. Warp w of the group has rows 16 w on; with g = lane / 4 and t = lane % 4,
 //                               sum[4 j + i] is in row g + i / 2 * 8, column 8 j + 2 t + i % 2. It goes on beside the
 //                               thread: sum and the operands are its own until a wait
-//   gb_matrix_fence             before products: what the thread did with the registers of its sums comes first
+//   gb_matrix_mma_rows<KIND, N> the same with a in registers, two elements in each: a[0], a[1] have columns 2 t and
+//                               2 t + 1 of rows g and g + 8, a[2], a[3] those 8 further. So the sums of N columns,
+//                               rounded and put in pairs, are N / 16 such a
+//   gb_matrix_fence             before products: what the thread did with the registers of its sums comes first; with
+//                               operands in registers, what it did with these, too
 //   gb_matrix_commit            closes a group of products
 //   gb_matrix_wait<pending>     until at most `pending` of the newest groups are going on
 //   gb_matrix_done              the sums may be read: after a wait
@@ -54,5 +65,16 @@ GB_DEVICE uint64_t gb_matrix_of(const void * rows, int depth = 0) {
     const uint64_t address = gb_shared_address(rows) + (uint32_t) depth * 32;
     return (address & 0x3ffff) >> 4 | (uint64_t) 1 << 16 | (uint64_t) (1024 >> 4) << 32 | (uint64_t) 1 << 62;
 }
+
+// A stage of a ring of them, and the parity of its present use.
+struct gb_hopper_place {
+    int            stage = 0, parity = 0;
+    GB_METHOD void next(int stages) {
+        if (++stage == stages) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
 
 #endif // GB_CUDA_HOPPER_CUH

@@ -66,6 +66,16 @@ static __device__ __forceinline__ void gb_barrier_wait(gb_barrier * b, int parit
     }
 }
 
+// ---- registers
+
+template <int N> static __device__ __forceinline__ void gb_registers_fewer(void) {
+    GB_HOPPER_ONLY(asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(N)));
+}
+
+template <int N> static __device__ __forceinline__ void gb_registers_more(void) {
+    GB_HOPPER_ONLY(asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(N)));
+}
+
 // ---- copies
 
 static __device__ __forceinline__ void gb_copy_tile(void * shared, const gb_tensor_map & map, int x, int y, int z,
@@ -79,6 +89,18 @@ static __device__ __forceinline__ void gb_copy_tile(void * shared, const gb_tens
 
 static __device__ __forceinline__ void gb_matrix_fence(void) {
     GB_HOPPER_ONLY(asm volatile("wgmma.fence.sync.aligned;\n" :: : "memory"));
+}
+
+// Keeps the compiler from writing the registers after.
+template <int N> static __device__ __forceinline__ void gb_matrix_fence(uint32_t (&a)[N][4]) {
+    GB_UNROLL for (int i = 0; i < N; i++) {
+        GB_UNROLL for (int j = 0; j < 4; j++) { asm volatile("" : "+r"(a[i][j])::"memory"); }
+    }
+    gb_matrix_fence();
+}
+
+static __device__ __forceinline__ void gb_copies_to_matrix(void) {
+    GB_HOPPER_ONLY(asm volatile("fence.proxy.async.shared::cta;\n" :: : "memory"));
 }
 
 static __device__ __forceinline__ void gb_matrix_commit(void) {
@@ -140,6 +162,38 @@ static __device__ __forceinline__ void gb_matrix_mma(float (&sum)[N / 2], uint64
         GB_WGMMA_OF(128, 64, "64", "65", "66");
     } else {
         GB_WGMMA_OF(256, 128, "128", "129", "130");
+    }
+#else
+    (void) sum, (void) a, (void) b, (void) keep;
+    __trap();
+#endif
+}
+
+#define GB_WGMMA_ROWS(n, type, count, a0, a1, a2, a3, b_at, keep_at)                                  \
+    asm volatile("{\n.reg .pred keep;\nsetp.ne.b32 keep, %" keep_at ", 0;\n"                          \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" GB_SUMS_##count \
+        "}, {%" a0 ", %" a1 ", %" a2 ", %" a3 "}, %" b_at ", keep, 1, 1, 0;\n}\n"                     \
+        : GB_SUM_##count(sum, 0)                                                                      \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int) keep)                         \
+        : "memory")
+#define GB_WGMMA_ROWS_OF(n, count, a0, a1, a2, a3, b_at, keep_at)       \
+    if constexpr (KIND == GB_HALF_F16) {                                \
+        GB_WGMMA_ROWS(n, "f16", count, a0, a1, a2, a3, b_at, keep_at);  \
+    } else {                                                            \
+        GB_WGMMA_ROWS(n, "bf16", count, a0, a1, a2, a3, b_at, keep_at); \
+    }
+
+template <int KIND, int N>
+static __device__ __forceinline__ void gb_matrix_mma_rows(float (&sum)[N / 2], const uint32_t (&a)[4], uint64_t b,
+    bool keep) {
+    static_assert(N == 64 || N == 128 || N == 256, "of those that are written down");
+#if GB_HAS_HOPPER
+    if constexpr (N == 64) {
+        GB_WGMMA_ROWS_OF(64, 32, "32", "33", "34", "35", "36", "37");
+    } else if constexpr (N == 128) {
+        GB_WGMMA_ROWS_OF(128, 64, "64", "65", "66", "67", "68", "69");
+    } else {
+        GB_WGMMA_ROWS_OF(256, 128, "128", "129", "130", "131", "132", "133");
     }
 #else
     (void) sum, (void) a, (void) b, (void) keep;

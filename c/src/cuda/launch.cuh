@@ -12,6 +12,7 @@
 //                                may have returned
 //   gb_shfl* gb_ballot gb_any    by all 32 lanes; so blocks have a multiple of 32 threads
 //   gb_all gb_warp_sum gb_warp_max
+//   gb_exp2                      2 to the power of x in one instruction, to 2^-22 of it; below 2^-126 it may be zero
 //   gb_cp_async_* gb_ldmatrix_*  as in the PTX manual
 //   gb_mma_* gb_dp4a gb_atomic_*
 //   gb_fence_system              instead of __threadfence_system

@@ -52,6 +52,12 @@ static __device__ __forceinline__ uint32_t gb_lop3_select(uint32_t mask, uint32_
     return d;
 }
 
+static __device__ __forceinline__ float gb_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // c + the sum of four products of signed bytes.
 static __device__ __forceinline__ int gb_dp4a(int a, int b, int c) { return __dp4a(a, b, c); }
 

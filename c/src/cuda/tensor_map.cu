@@ -3,6 +3,8 @@
 // The driver's header has the name of ours, so the numbers that the function takes stand here.
 #include "tensor_map.h"
 
+#include <algorithm>
+
 #include "driver.h"
 
 namespace {
@@ -19,6 +21,26 @@ encode_tiled encoder(void) {
 }
 
 } // namespace
+
+gb_tensor_layout gb_tensor_layout_of(const void * base, bool bf16, const int64_t (&ne)[4], const size_t (&nb)[3],
+    int rows, int (&axis)[3]) {
+    enum { WIDE = 64 }; // elements along the rows
+    int              order[3] = { 0, 1, 2 };
+    gb_tensor_layout t        = { base, bf16, { ne[0], 1, 1, 1 }, {}, { WIDE, 1, 1, 1 } };
+    std::stable_sort(order, order + 3, [&](int a, int b) {
+        return (ne[a + 1] == 1) != (ne[b + 1] == 1) ? ne[b + 1] == 1 : ne[a + 1] != 1 && nb[a] < nb[b];
+    });
+    int64_t free_stride = (ne[0] * 2 + 15) / 16 * 16;
+    for (int i = 0; i < 3; i++) {
+        const int j  = order[i];
+        t.ne[i + 1]  = ne[j + 1];
+        t.nb[i]      = ne[j + 1] == 1 ? free_stride : (int64_t) nb[j];
+        t.box[i + 1] = j == 0 ? rows : 1;
+        axis[j]      = i + 1;
+        free_stride  = t.nb[i] * ne[j + 1];
+    }
+    return t;
+}
 
 bool gb_tensor_maps_exist(void) { return encoder() != nullptr; }
 

@@ -22,6 +22,12 @@ struct gb_tensor_layout {
     int          box[4];
 };
 
+// Rows of ne[0] elements, whose dimensions 1 to 3 are put in the order of their strides, as a map wants them; those of
+// one element come last, where any stride will do. axis[i]: where dimension i + 1 went, 1 to 3. `rows`: of dimension 1
+// in a tile, of 64 elements each.
+gb_tensor_layout gb_tensor_layout_of(const void * base, bool bf16, const int64_t (&ne)[4], const size_t (&nb)[3],
+    int rows, int (&axis)[3]);
+
 // What the driver's documentation asks for: addresses and strides that 16 divides, and dimensions in the order of their
 // strides, each of which holds the one before it a whole number of times.
 bool gb_tensor_map_is_possible(const gb_tensor_layout & layout);

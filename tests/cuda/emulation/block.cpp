@@ -8,6 +8,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 
@@ -154,8 +155,8 @@ struct warp {
 
 struct shared_piece {
     std::unique_ptr<char[]> memory;
-    char *                  start;
-    size_t                  bytes;
+    char *                  start = nullptr;
+    size_t                  bytes = 0;
 };
 
 struct block_run {
@@ -167,6 +168,7 @@ struct block_run {
     int                                  at_barrier = 0, n_done = 0;
     std::map<const void *, shared_piece> shared;
     shared_piece                         dynamic;
+    std::vector<uint16_t>                copied_by; // gb_emu_copied_by, for each 16 bytes of it; the last: elsewhere
     std::unique_ptr<gb_emu_beside>       beside;
     gb_emu_random *                      random;
     std::string                          failure;
@@ -342,6 +344,7 @@ std::string gb_emu_run_block(const gb_emu_block & what, const std::function<void
     if (what.shared > 0) {
         b.dynamic = new_piece(what.shared);
     }
+    b.copied_by.resize(what.shared / 16 + 2);
     for (size_t i = 0; i < n; i++) {
         thread & t       = b.threads[i];
         t.view.thread    = { (unsigned) (i % what.block.x), (unsigned) (i / what.block.x % what.block.y),
@@ -435,6 +438,17 @@ void gb_emu_check_shared(const char * what, const void * p, size_t bytes) {
     if (!ok) {
         gb_emu_fail_block(std::string(what) + ": an address outside of shared memory");
     }
+}
+
+uint16_t & gb_emu_copied_by(const void * p) {
+    const char * c      = static_cast<const char *>(p);
+    const bool   inside = c >= run->dynamic.start && c < run->dynamic.start + run->dynamic.bytes;
+    const size_t last   = run->copied_by.size() - 1;
+    return run->copied_by[inside ? (size_t) (c - run->dynamic.start) / 16 : last];
+}
+
+void gb_emu_pass_on_copied(void) {
+    std::replace(run->copied_by.begin(), run->copied_by.end(), (uint16_t) (run->current + 1), (uint16_t) 0);
 }
 
 void gb_emu_sync_block(int line) {

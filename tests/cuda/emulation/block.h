@@ -35,6 +35,10 @@ struct gb_emu_copies {
     std::vector<gb_emu_copy>              open;
 };
 gb_emu_copies & gb_emu_thread_copies(void);
+// Of 16 bytes of dynamic shared memory: which thread's asynchronous copy brought them, from 1 on, so that products of
+// four warps do not read them (hopper.cpp); 0: they may.
+uint16_t & gb_emu_copied_by(const void * p);
+void       gb_emu_pass_on_copied(void); // what the thread that runs brought
 
 // The bytes are inside the block's shared memory; else the block fails with a message.
 void              gb_emu_check_shared(const char * what, const void * p, size_t bytes);

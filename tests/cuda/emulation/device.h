@@ -91,6 +91,10 @@ static inline int gb_dp4a_unsigned(uint32_t a, int b, int c) {
     }
     return c;
 }
+static inline float gb_exp2(float x) {
+    const float y = exp2f(x);
+    return y < 0x1p-126f ? 0 : y;
+}
 static inline float    rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline uint32_t __float_as_uint(float x) {
     uint32_t u;

@@ -2,6 +2,8 @@
 #include "hopper.h"
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -87,6 +89,8 @@ struct thread_state {
     std::vector<std::vector<gb_emu_product>> groups; // oldest first
     std::map<float *, sums>                  sums_of;
     bool                                     fenced = false;
+    // operands in registers, as they were when a fence named them
+    std::map<const uint32_t *, std::array<uint32_t, 4>> rows;
 };
 
 struct group_state { // of four warps, that meet
@@ -103,6 +107,8 @@ struct hopper : gb_emu_beside {
     std::vector<copy>              copies;
     std::map<size_t, thread_state> threads;
     std::map<size_t, group_state>  groups;
+    std::map<size_t, int>          registers; // of a thread of the group, where it is not as at first
+    int                            free_registers = -1;
 
     bool has_work(bool idle) const override {
         return std::any_of(copies.begin(), copies.end(), [=](const copy & c) { return idle || !c.late; });
@@ -277,7 +283,16 @@ void gb_copy_tile(void * shared, const gb_tensor_map & map, int x, int y, int z,
         gb_emu_fail_block("a copy counts at a barrier without a fence after it was made");
     }
     memset(shared, 0xff, bytes);
+    for (size_t i = 0; i < bytes; i += 16) {
+        gb_emu_copied_by(static_cast<char *>(shared) + i) = 0;
+    }
     here().copies.push_back(c);
+}
+
+void gb_copies_to_matrix(int line) {
+    gb_emu_at("gb_copies_to_matrix", line);
+    gb_needs_hopper();
+    gb_emu_pass_on_copied();
 }
 
 // ------------------------------------------------------------------------------------------------------------ products
@@ -287,11 +302,25 @@ namespace {
 struct matrix { // in shared memory: rows of `span` bytes, eight of them behind each other, then `eight` further on
     const char * memory; // dynamic
     uint32_t     address, span, eight;
-    uint16_t     at(int row, int k) const {
+    uint32_t     address_of(int row, int k) const {
         const uint32_t flat = address + (uint32_t) (row % 8) * span + (uint32_t) (row / 8) * eight + (uint32_t) k * 2;
-        uint16_t       bits;
-        memcpy(&bits, memory + ((flat ^ ((flat >> 7 & (span / 16 - 1)) << 4)) - DYNAMIC_AT), 2);
+        return flat ^ ((flat >> 7 & (span / 16 - 1)) << 4);
+    }
+    uint16_t at(int row, int k) const {
+        uint16_t bits;
+        memcpy(&bits, memory + (address_of(row, k) - DYNAMIC_AT), 2);
         return bits;
+    }
+    void check_copied(int rows) const {
+        for (int r = 0; r < rows; r++) {
+            for (int k = 0; k < 16; k += 8) {
+                const int who = gb_emu_copied_by(memory + (address_of(r, k) - DYNAMIC_AT));
+                if (who != 0) {
+                    gb_emu_fail_block("products read what thread " + std::to_string(who - 1) +
+                                      " copied to shared memory and did not pass on (gb_copies_to_matrix)");
+                }
+            }
+        }
     }
 };
 
@@ -337,15 +366,44 @@ const std::vector<float> & table(bool f16) {
     return f16 ? halves : wide;
 }
 
-// Of one thread: rows g and g + 8 of its warp, columns 2 t, 2 t + 1 of each eight.
-void compute(const gb_emu_product & p, std::vector<float> & values) {
-    const int                  warp = (int) gb_emu_thread() / 32 % 4, g = gb_emu_lane() / 4, t = gb_emu_lane() % 4;
-    const matrix               a = matrix_of(p.a, 64), b = matrix_of(p.b, p.n);
+// Rows g and g + 8 of the thread's warp.
+void rows_in_memory(const gb_emu_product & p, const std::vector<float> & number, float (&rows)[2][16]) {
+    const int    first = (int) gb_emu_thread() / 32 % 4 * 16 + gb_emu_lane() / 4;
+    const matrix a     = matrix_of(p.a, 64);
+    for (int k = 0; k < 16; k++) {
+        rows[0][k] = number[a.at(first, k)];
+        rows[1][k] = number[a.at(first + 8, k)];
+    }
+}
+
+// The same of four lanes that have them in registers.
+void rows_in_registers(const gb_emu_product & p, const std::vector<float> & number, int line, float (&rows)[2][16]) {
+    std::array<uint32_t, 4> mine;
+    std::copy(p.rows, p.rows + 4, mine.begin());
+    if (mine != here().threads[gb_emu_thread()].rows[p.rows]) {
+        gb_emu_fail_block("registers of an operand were written while products with them went on");
+    }
+    const unsigned char * all = gb_emu_exchange("gb_matrix_wait", line, mine.data(), sizeof(mine));
+    for (int t = 0; t < 4; t++) {
+        const auto theirs = gb_emu_slot<std::array<uint32_t, 4>>(all, gb_emu_lane() / 4 * 4 + t);
+        for (int i = 0; i < 4; i++) {
+            for (int e = 0; e < 2; e++) {
+                rows[i % 2][i / 2 * 8 + 2 * t + e] = number[theirs[(size_t) i] >> (16 * e) & 0xffff];
+            }
+        }
+    }
+}
+
+// Of one thread: its two rows, columns 2 t, 2 t + 1 of each eight.
+void compute(const gb_emu_product & p, int line, std::vector<float> & values) {
+    const int                  t      = gb_emu_lane() % 4;
+    const matrix               b      = matrix_of(p.b, p.n);
     const std::vector<float> & number = table(p.f16);
     float                      rows[2][16];
-    for (int k = 0; k < 16; k++) {
-        rows[0][k] = number[a.at(16 * warp + g, k)];
-        rows[1][k] = number[a.at(16 * warp + g + 8, k)];
+    if (p.rows != nullptr) {
+        rows_in_registers(p, number, line, rows);
+    } else {
+        rows_in_memory(p, number, rows);
     }
     for (int j = 0; j < p.n / 8; j++) {
         for (int i = 0; i < 2; i++) {
@@ -364,19 +422,25 @@ void compute(const gb_emu_product & p, std::vector<float> & values) {
 }
 
 bool same_product(const gb_emu_product & x, const gb_emu_product & y) {
-    return x.n == y.n && x.f16 == y.f16 && x.keep == y.keep && x.a == y.a && x.b == y.b;
+    return x.n == y.n && x.f16 == y.f16 && x.keep == y.keep && x.a == y.a && x.b == y.b &&
+           (x.rows == nullptr) == (y.rows == nullptr);
 }
 
-// All 128 threads of four warps come, with the same matrices.
-void meet(const gb_emu_product & p, int line) {
+// All 128 threads of four warps come, with the same matrices (or none). The last one does what is to be done for all.
+void meet(const gb_emu_product & p, int line, const std::function<void()> & for_all) {
+    if ((gb_emu_thread() / 128 + 1) * 128 > gb_emu_threads()) {
+        gb_emu_fail_block("fewer than four warps");
+    }
     group_state & g = here().groups[gb_emu_thread() / 128];
     if (g.arrived == 0) {
         g.what = p;
         g.line = line;
     } else if (!same_product(g.what, p) || g.line != line) {
-        gb_emu_fail_block("warps of a group multiply different matrices, another at line " + std::to_string(g.line));
+        gb_emu_fail_block("warps of a group do different things, or multiply different matrices, another at line " +
+                          std::to_string(g.line));
     }
     if (++g.arrived == 128) {
+        for_all();
         g.arrived = 0;
         g.round++;
         gb_emu_wake(&g);
@@ -397,6 +461,14 @@ void gb_matrix_fence(int line) {
     here().threads[gb_emu_thread()].fenced = true;
 }
 
+void gb_emu_matrix_fence(const uint32_t (*rows)[4], int n, int line) {
+    thread_state & t = here().threads[gb_emu_thread()];
+    for (int i = 0; i < n; i++) {
+        std::copy(rows[i], rows[i] + 4, t.rows[rows[i]].begin());
+    }
+    gb_matrix_fence(line);
+}
+
 void gb_matrix_commit(int line) {
     const char nothing = 0;
     gb_emu_exchange("gb_matrix_commit", line, &nothing, 1);
@@ -408,16 +480,22 @@ void gb_matrix_commit(int line) {
 void gb_emu_matrix_mma(const gb_emu_product & p, int line) {
     gb_emu_at("gb_matrix_mma", line);
     gb_needs_hopper();
-    if ((gb_emu_thread() / 128 + 1) * 128 > gb_emu_threads()) {
-        gb_emu_fail_block("a product by fewer than four warps");
+    thread_state & t = here().threads[gb_emu_thread()];
+    if (p.rows == nullptr) {
+        (void) matrix_of(p.a, 64);
+    } else if (t.rows.count(p.rows) == 0 || !std::equal(p.rows, p.rows + 4, t.rows[p.rows].begin())) {
+        gb_emu_fail_block("registers of an operand were written without a fence after it that names them");
     }
-    (void) matrix_of(p.a, 64);
     (void) matrix_of(p.b, p.n);
-    meet(p, line);
-    thread_state & t     = here().threads[gb_emu_thread()];
-    const size_t   n     = (size_t) p.n / 2;
-    sums &         s     = t.sums_of[p.sum];
-    const bool     known = s.values.size() == n;
+    meet(p, line, [&] {
+        if (p.rows == nullptr) {
+            matrix_of(p.a, 64).check_copied(64);
+        }
+        matrix_of(p.b, p.n).check_copied(p.n);
+    });
+    const size_t n     = (size_t) p.n / 2;
+    sums &       s     = t.sums_of[p.sum];
+    const bool   known = s.values.size() == n;
     if (!known && s.going_on > 0) {
         gb_emu_fail_block("products of different shapes go on with the same sums");
     }
@@ -440,7 +518,7 @@ void gb_emu_matrix_wait(int pending, int line) {
     while ((int) t.groups.size() > pending) {
         for (const gb_emu_product & p : t.groups.front()) {
             sums & s = t.sums_of[p.sum];
-            compute(p, s.values);
+            compute(p, line, s.values);
             if (--s.going_on == 0) {
                 std::copy(s.values.begin(), s.values.end(), p.sum);
             }
@@ -449,4 +527,32 @@ void gb_emu_matrix_wait(int pending, int line) {
     }
     t.fenced = false;
     gb_emu_exchange("gb_matrix_wait", line, &nothing, 1); // a warp waits as one
+}
+
+// ----------------------------------------------------------------------------------------------------------- registers
+
+void gb_emu_set_registers(int n, bool more, int line) {
+    enum { ALL = 65536, LEAST_STEP = 8, MOST = 248 };
+    gb_emu_at(more ? "gb_registers_more" : "gb_registers_fewer", line);
+    gb_needs_hopper();
+    const size_t group = gb_emu_thread() / 128;
+    // warps are spread over four parts of the registers
+    const int warps = (int) (gb_emu_threads() + 127) / 128,
+              first = std::min<int>(MOST, ALL / 4 / 32 / warps / LEAST_STEP * LEAST_STEP);
+    meet({}, line, [] {});
+    if (gb_emu_thread() % 128 == 0) { // for all of them
+        hopper & h       = here();
+        h.free_registers = h.free_registers < 0 ? ALL - first * 128 * warps : h.free_registers;
+        int & mine       = h.registers.emplace(group, first).first->second;
+        if (more ? n < mine : n > mine) {
+            gb_emu_fail_block("a group has " + std::to_string(mine) + " registers a thread");
+        }
+        while ((n - mine) * 128 > h.free_registers) {
+            gb_emu_sleep(&h.free_registers);
+        }
+        h.free_registers -= (n - mine) * 128;
+        mine = n;
+        gb_emu_wake(&h.free_registers);
+    }
+    meet({}, line, [] {});
 }

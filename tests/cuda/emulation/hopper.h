@@ -5,9 +5,14 @@
 // waits for them, no earlier, and until then the registers of their sums are NaN: who reads early, or lets memory be
 // overwritten, has wrong results.
 //
+// Operands in registers are read then, too: by all lanes of a warp together, as fragments.
+//
 // Errors, with the line: barriers that nobody made, that something wrote over, or whose counts leave their range;
 // copies to addresses that the hardware has not; products by a part of the four warps, or by warps that give different
-// matrices; descriptors that are none; sums that were touched without a fence; threads that end before their products;
+// matrices; descriptors that are none; sums that were touched without a fence; operands in registers that a fence did
+// not name since they were written, or that were written while products go on; operands in memory that a thread copied
+// there and did not pass on (gb_copies_to_matrix); registers that a group gives back but has not, or waits for in vain:
+// a thread begins with as many as launch bounds of one block of its size allow; threads that end before their products;
 // and waiting for a phase that does not come.
 //
 // Of tensor maps: four dimensions of 16-bit elements with swizzled rows of 128 bytes. Of matrices: rows along the sum,
@@ -32,31 +37,53 @@ void gb_barrier_arrive(uint64_t * b, int line = __builtin_LINE());
 void gb_barrier_expect(uint64_t * b, int bytes, int line = __builtin_LINE());
 void gb_barrier_wait(uint64_t * b, int parity, int line = __builtin_LINE());
 
+void                                gb_emu_set_registers(int n, bool more, int line);
+template <int N> static inline void gb_registers_fewer(int line = __builtin_LINE()) {
+    static_assert(N % 8 == 0 && N >= 24 && N <= 256, "as the manual has it");
+    gb_emu_set_registers(N, false, line);
+}
+template <int N> static inline void gb_registers_more(int line = __builtin_LINE()) {
+    static_assert(N % 8 == 0 && N >= 24 && N <= 256, "as the manual has it");
+    gb_emu_set_registers(N, true, line);
+}
+
 struct gb_tensor_map;
 void gb_copy_tile(void * shared, const gb_tensor_map & map, int x, int y, int z, int w, uint64_t * b,
     int line = __builtin_LINE());
 
 struct gb_emu_product {
-    float *  sum; // n / 2 of the thread
-    int      n;
-    bool     f16, keep;
-    uint64_t a, b;
+    float *          sum; // n / 2 of the thread
+    int              n;
+    bool             f16, keep;
+    uint64_t         a, b;
+    const uint32_t * rows; // four registers instead of a; or NULL
 };
 
 void gb_matrix_fence(int line = __builtin_LINE());
+void gb_emu_matrix_fence(const uint32_t (*rows)[4], int n, int line);
 void gb_matrix_commit(int line = __builtin_LINE());
+void gb_copies_to_matrix(int line = __builtin_LINE());
 void gb_emu_matrix_mma(const gb_emu_product & product, int line);
 void gb_emu_matrix_wait(int pending, int line);
 
 template <int pending> static inline void gb_matrix_wait(int line = __builtin_LINE()) {
     gb_emu_matrix_wait(pending, line);
 }
+template <int N> static inline void gb_matrix_fence(uint32_t (&rows)[N][4], int line = __builtin_LINE()) {
+    gb_emu_matrix_fence(rows, N, line);
+}
 template <int N> static inline void gb_matrix_done(float (&)[N]) {}
 // KIND as GB_HALF_F16 and GB_HALF_BF16 are numbered
 template <int KIND, int N>
 static inline void gb_matrix_mma(float (&sum)[N / 2], uint64_t a, uint64_t b, bool keep, int line = __builtin_LINE()) {
     static_assert(N % 8 == 0 && N >= 8 && N <= 256, "as the manual has it");
-    gb_emu_matrix_mma({ sum, N, KIND == 0, keep, a, b }, line);
+    gb_emu_matrix_mma({ sum, N, KIND == 0, keep, a, b, NULL }, line);
+}
+template <int KIND, int N>
+static inline void gb_matrix_mma_rows(float (&sum)[N / 2], const uint32_t (&a)[4], uint64_t b, bool keep,
+    int line = __builtin_LINE()) {
+    static_assert(N % 8 == 0 && N >= 8 && N <= 256, "as the manual has it");
+    gb_emu_matrix_mma({ sum, N, KIND == 0, keep, 0, b, a }, line);
 }
 
 // The driver's cuTensorMapEncodeTiled, as far as it is used.

@@ -87,6 +87,7 @@ void gb_emu_cp_async_wait(int pending) {
         for (const gb_emu_copy & c : copies.groups.front()) {
             memset(c.to, 0, (size_t) c.size);
             memcpy(c.to, c.from, (size_t) c.bytes);
+            gb_emu_copied_by(c.to) = (uint16_t) (gb_emu_thread() + 1);
         }
         copies.groups.erase(copies.groups.begin());
     }

@@ -11,32 +11,10 @@
 #ifndef GB_CUDA_KERNELS_ATTENTION_CUH
 #define GB_CUDA_KERNELS_ATTENTION_CUH
 
-#include "cuda/kernels/attention_args.h"
-#include "cuda/kernels/bits.cuh"
+#include "cuda/kernels/attention_parts.cuh"
 #include "cuda/kernels/rows.cuh"
 
 enum { GB_ATTENTION_ROWS = 64, GB_ATTENTION_THREADS = 128 };
-
-struct gb_attention_row { // row r of a group: queries first, then heads
-    int64_t i1, i2;
-};
-
-GB_DEVICE gb_attention_row gb_attention_row_of(const gb_attention & p, int64_t group, int64_t r) {
-    return { r % p.n, group * p.group_step + r / p.n * p.head_step };
-}
-
-GB_DEVICE const char * gb_attention_at(const gb_attention_input & t, int64_t i1, int64_t i2, int64_t i3) {
-    return t.x + i1 * (int64_t) t.nb1 + i2 / t.r2 % t.ne2 * (int64_t) t.nb2 + i3 / t.r3 % t.ne3 * (int64_t) t.nb3;
-}
-
-// Of a query: what is added to its score with key c lies c nb0 further.
-GB_DEVICE const char * gb_attention_mask_row(const gb_attention_mask & t, int64_t i1, int64_t i2, int64_t i3) {
-    return t.x + i1 % t.ne1 * (int64_t) t.nb1 + i2 % t.ne2 * (int64_t) t.nb2 + i3 % t.ne3 * (int64_t) t.nb3;
-}
-
-GB_DEVICE int64_t gb_keys_seen(const gb_attention & p, int64_t query) {
-    return p.masked ? gb_max<int64_t>(0, gb_min(p.m, p.past + query + 1)) : p.m;
-}
 
 // -------------------------------------------------------------------------------------------------------- tensor cores
 
@@ -96,20 +74,6 @@ template <int WIDTH> GB_DEVICE void gb_attention_columns(uint32_t (&b)[2][2], ui
     b[0][0] = four[0], b[0][1] = four[1], b[1][0] = four[2], b[1][1] = four[3];
 }
 
-GB_DEVICE float gb_quad_max(float x) { // over the four lanes that have a row
-    x = fmaxf(x, gb_shfl_xor(x, 1));
-    return fmaxf(x, gb_shfl_xor(x, 2));
-}
-
-GB_DEVICE float gb_quad_sum(float x) {
-    x += gb_shfl_xor(x, 1);
-    return x + gb_shfl_xor(x, 2);
-}
-
-struct gb_softmax_state { // of the two rows of a lane
-    float largest[2], sum[2];
-};
-
 // Scores become exponentials; returns in `shrink` what earlier sums are to be multiplied with. n: scores of a lane's
 // rows.
 template <int TILES>
@@ -119,11 +83,11 @@ GB_DEVICE void gb_attention_softmax(float (&s)[TILES][4], gb_softmax_state & sta
         GB_UNROLL for (int j = 0; j < TILES; j++) { largest = fmaxf(largest, fmaxf(s[j][2 * h], s[j][2 * h + 1])); }
         largest            = gb_quad_max(largest);
         const float origin = largest == -INFINITY ? 0 : largest; // no key seen yet
-        shrink[h]          = exp2f(state.largest[h] - origin);
+        shrink[h]          = gb_exp2(state.largest[h] - origin);
         float sum          = 0;
         GB_UNROLL for (int j = 0; j < TILES; j++) {
             GB_UNROLL for (int e = 0; e < 2; e++) {
-                s[j][2 * h + e] = exp2f(s[j][2 * h + e] - origin);
+                s[j][2 * h + e] = gb_exp2(s[j][2 * h + e] - origin);
                 sum += s[j][2 * h + e];
             }
         }
@@ -245,27 +209,7 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
         stage = to;
     }
     gb_cp_async_wait<0>();
-    GB_UNROLL for (int h = 0; h < 2; h++) {
-        const int64_t r     = first + warp * 16 + lane / 4 + 8 * h;
-        const float   sum   = gb_quad_sum(state.sum[h]);
-        const float   scale = p.partial != NULL ? 1 : sum == 0 ? 0 : 1 / sum; // NaN stays
-        if (r < rows) {
-            const gb_attention_row at  = gb_attention_row_of(p, group, r);
-            const int64_t          row = (i3 * p.heads + at.i2) * p.n + at.i1;
-            float * to = p.partial != NULL ? p.partial + (row * p.parts + part) * (p.d + 2) : p.dst + row * p.d;
-            GB_UNROLL for (int j = 0; j < DP / 8; j++) {
-                const int column = 8 * j + 2 * (lane % 4);
-                if (column < p.d) { // d is a multiple of 8
-                    to[column]     = out[j][2 * h] * scale;
-                    to[column + 1] = out[j][2 * h + 1] * scale;
-                }
-            }
-            if (p.partial != NULL && lane % 4 == 0) {
-                to[p.d]     = state.largest[h];
-                to[p.d + 1] = sum;
-            }
-        }
-    }
+    gb_attention_store<DP>(p, group, i3, part, first + warp * 16 + lane / 4, rows, state, &out[0][0]);
 }
 
 // A warp puts the parts of a row together.

@@ -60,17 +60,6 @@ template <int NT> GB_DEVICE gb_hopper_tile gb_hopper_tile_of(const gb_gemm_tiles
     return t;
 }
 
-// A stage of the pipeline and the parity of its present use.
-struct gb_hopper_place {
-    int            stage = 0, parity = 0;
-    GB_METHOD void next(int stages) {
-        if (++stage == stages) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
-
 template <int NT> GB_DEVICE void gb_hopper_copy(const gb_gemm_tiles & p, char * shared) {
     constexpr int   STAGE = gb_hopper_stage<NT>;
     gb_barrier *    full  = (gb_barrier *) (void *) (shared + p.stages * STAGE);

@@ -73,31 +73,50 @@ bool gb_attention_for_tensor_cores(const gb_cuda_device & device, const gb_atten
            (type == GGML_TYPE_F16 || (type == GGML_TYPE_BF16 && device.cc >= 80));
 }
 
-template <int KIND, int DP, int KEYS, bool MASK>
-static enum ggml_status run_halves(gb_cuda_backend & b, gb_attention p, int64_t batch) {
-    const int64_t tiles  = gb_cuda_ceil_div(p.n * (p.heads / p.outer), GB_ATTENTION_ROWS),
-                  blocks = tiles * p.outer * batch;
-    const int64_t rows = p.n * p.heads * batch, key_tiles = gb_cuda_ceil_div(p.m, KEYS);
-    const int64_t wanted =
-        std::min<int64_t>(std::min<int64_t>(2 * b.device->n_sm / blocks, p.m / LEAST_KEYS), MAX_PARTS);
-    const size_t fixed = GB_ATTENTION_ROWS * DP * 2, stage = 2 * DP * KEYS * 2;
-    p.part_keys = (int) (gb_cuda_ceil_div(key_tiles, std::max<int64_t>(1, wanted)) * KEYS);
-    p.parts     = p.m > 0 ? (int) gb_cuda_ceil_div(p.m, p.part_keys) : 1;
-    p.stages    = fixed + 2 * stage <= b.device->shared_max ? 2 : 1;
+static int64_t row_tiles(const gb_attention & p, int rows) { return gb_cuda_ceil_div(p.n * (p.heads / p.outer), rows); }
+
+// Keys in parts, of whole tiles of `keys`, where the tiles of `rows` rows are fewer than `places` for blocks. False: no
+// memory, reported.
+static bool cut_keys(gb_cuda_backend & b, gb_attention & p, int64_t batch, int rows, int keys, int64_t places) {
+    const int64_t blocks = row_tiles(p, rows) * p.outer * batch, key_tiles = gb_cuda_ceil_div(p.m, keys);
+    const int64_t wanted = std::min<int64_t>(std::min<int64_t>(places / blocks, p.m / LEAST_KEYS), MAX_PARTS);
+    p.part_keys          = (int) (gb_cuda_ceil_div(key_tiles, std::max<int64_t>(1, wanted)) * keys);
+    p.parts              = p.m > 0 ? (int) gb_cuda_ceil_div(p.m, p.part_keys) : 1;
     if (p.parts > 1) {
-        p.partial = (float *) gb_cuda_scratch(b, (size_t) (rows * p.parts * (p.d + 2)) * sizeof(float));
-        if (p.partial == NULL) {
-            return GGML_STATUS_ALLOC_FAILED;
-        }
+        const int64_t all = p.n * p.heads * batch * p.parts * (p.d + 2);
+        p.partial         = (float *) gb_cuda_scratch(b, (size_t) all * sizeof(float));
     }
-    const dim3 grid((unsigned) (tiles * p.parts), (unsigned) p.outer, (unsigned) batch);
-    GB_CUDA_TRY(b, GB_LAUNCH((gb_attention_halves<KIND, DP, KEYS, MASK>), grid, GB_ATTENTION_THREADS,
-                       fixed + (size_t) p.stages * stage, b.queue, p));
+    return p.parts == 1 || p.partial != NULL;
+}
+
+static enum ggml_status join_parts(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
+    const int64_t rows = p.n * p.heads * batch;
     if (p.parts > 1) {
         GB_CUDA_TRY(b, GB_LAUNCH(gb_attention_join, (unsigned) gb_cuda_ceil_div(rows, GB_ATTENTION_THREADS / GB_WARP),
                            GB_ATTENTION_THREADS, 0, b.queue, p, rows));
     }
     return GGML_STATUS_SUCCESS;
+}
+
+template <int KIND, int DP, int KEYS, bool MASK>
+static enum ggml_status run_halves(gb_cuda_backend & b, gb_attention p, int64_t batch) {
+    const size_t fixed = GB_ATTENTION_ROWS * DP * 2, stage = 2 * DP * KEYS * 2;
+    p.stages = fixed + 2 * stage <= b.device->shared_max ? 2 : 1;
+    if (!cut_keys(b, p, batch, GB_ATTENTION_ROWS, KEYS, 2 * b.device->n_sm)) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    const dim3 grid((unsigned) (row_tiles(p, GB_ATTENTION_ROWS) * p.parts), (unsigned) p.outer, (unsigned) batch);
+    GB_CUDA_TRY(b, GB_LAUNCH((gb_attention_halves<KIND, DP, KEYS, MASK>), grid, GB_ATTENTION_THREADS,
+                       fixed + (size_t) p.stages * stage, b.queue, p));
+    return join_parts(b, p, batch);
+}
+
+static enum ggml_status run_tall(gb_cuda_backend & b, gb_attention p, int64_t batch) {
+    if (!cut_keys(b, p, batch, GB_ATTENTION_TALL_ROWS, gb_attention_tall_keys(p), b.device->n_sm)) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    GB_CUDA_TRY(b, gb_attention_launch_tall(p, batch, b.queue));
+    return join_parts(b, p, batch);
 }
 
 template <int KIND, bool MASK>
@@ -132,6 +151,9 @@ enum ggml_status gb_attention_run_floats(gb_cuda_backend & b, const gb_attention
 }
 
 enum ggml_status gb_attention_run_halves(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
+    if (gb_attention_tall_takes(*b.device, p)) {
+        return run_tall(b, p, batch);
+    }
     return p.q.type == GGML_TYPE_F16 ? run_kind<GB_HALF_F16>(b, p, batch) : run_kind<GB_HALF_BF16>(b, p, batch);
 }
 

@@ -16,25 +16,11 @@ bool gb_hopper_is_there(void) {
 
 // ------------------------------------------------------------------------------------------------------------ operands
 
-// The weights as a tensor map has them: dimensions above the depth in the order of their strides, those of one element
-// last, where any stride will do. axis: where the columns of dst, and the dimensions 2 and 3 of the matrices went.
+// axis: where the columns of dst, and the dimensions 2 and 3 of the matrices went.
 static gb_tensor_layout layout_of_weights(const gb_product & p, int (&axis)[3]) {
-    const int64_t    ne[3]    = { p.m, p.w.ne2 / p.w.r2, p.slices / p.w.ne2 / p.w.r3 };
-    const size_t     nb[3]    = { p.w.nb_m, p.w.nb2, p.w.nb3 };
-    int              order[3] = { 0, 1, 2 };
-    gb_tensor_layout t        = { p.w.a[0], p.type == GGML_TYPE_BF16, { p.k, 1, 1, 1 }, {}, { GB_HOPPER_K, 1, 1, 1 } };
-    std::stable_sort(order, order + 3,
-        [&](int a, int b) { return (ne[a] == 1) != (ne[b] == 1) ? ne[b] == 1 : ne[a] != 1 && nb[a] < nb[b]; });
-    int64_t free_stride = (p.k * 2 + 15) / 16 * 16;
-    for (int i = 0; i < 3; i++) {
-        const int j  = order[i];
-        t.ne[i + 1]  = ne[j];
-        t.nb[i]      = ne[j] == 1 ? free_stride : (int64_t) nb[j];
-        t.box[i + 1] = j == 0 ? (int) GB_HOPPER_M : 1;
-        axis[j]      = i + 1;
-        free_stride  = t.nb[i] * ne[j];
-    }
-    return t;
+    const int64_t ne[4] = { p.k, p.m, p.w.ne2 / p.w.r2, p.slices / p.w.ne2 / p.w.r3 };
+    const size_t  nb[3] = { p.w.nb_m, p.w.nb2, p.w.nb3 };
+    return gb_tensor_layout_of(p.w.a[0], p.type == GGML_TYPE_BF16, ne, nb, GB_HOPPER_M, axis);
 }
 
 static gb_tensor_layout layout_of_rows(const gb_product & p, const gb_ready_rows & x, int nt) {
