@@ -7,8 +7,8 @@
 // troubles both.
 //
 //     bench_sched                  all of that; fails beyond the limits
-//     bench_sched nodes [N...]     new plans of graphs of N nodes (1,000, 30,000, 1,000,000), each layer with weights of
-//                                  its own: the median of five in microseconds a node
+//     bench_sched nodes [N...]     new plans of graphs of N nodes (1,000, 30,000 and 1,000,000), layers with weights of
+//                                  their own: the median of five in microseconds a node
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

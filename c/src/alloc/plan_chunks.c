@@ -1,9 +1,9 @@
 // plan_chunks.c - memory that comes in chunks of limited size: no item may lie across the end of one.
 //
-// First as if there were no limit, which is all where that fits into one. What exceeds a chunk is cut where no item lies across, if such places are close
-// enough: then nothing is lost. Else items are fitted into chunks in several orders, and each chunk is planned anew on
-// its own. The chunks are only as large as needed, so that the sum counts, and the bound of the unlimited problem holds
-// for it, too.
+// First as if there were no limit, which is all where that fits into one. What exceeds a chunk is cut where no item
+// lies across, if such places are close enough: then nothing is lost. Else items are fitted into chunks in several
+// orders, and each chunk is planned anew on its own. The chunks are only as large as needed, so that the sum counts,
+// and the bound of the unlimited problem holds for it, too.
 #include "alloc/plan.h"
 
 #include <stdlib.h>

@@ -58,7 +58,7 @@ static bool list_nodes(struct layout * l) {
     return ok;
 }
 
-// The ids of a node's slots, from those of its sources, which come in the order of the slots and without the node itself.
+// The ids of a node's slots, from those of its sources, which come in the order of the slots, without the node itself.
 static enum ggml_status name_slots(const struct gb_sched_input * in, int32_t node, int32_t * slots) {
     const struct ggml_tensor * t = in->ids.data[node].tensor;
     uint32_t                   k = in->src_begin[node];
