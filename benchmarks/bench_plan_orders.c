@@ -4,7 +4,8 @@
 //     python benchmarks/plan_instances.py transformer-100000 --out big.csv
 //     bench_plan_orders FILE.csv...          columns id,lower,upper,size
 //
-// With several files the exponents are fitted of the growth of time with the number of buffers: 1 is linear.
+// With several files the exponents are fitted of the growth of time with the number of buffers, and with n log n and
+// the pairs of buffers that are alive together, which any placement has to keep apart: 1 is linear.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,7 +64,7 @@ static size_t run(struct gb_plan_problem * p, struct gb_plan_item * items, int c
     return highest;
 }
 
-static void measure(const char * path, double * n_buffers, double * time) {
+static void measure(const char * path, double * n_buffers, double * conflicts, double * time) {
     size_t                 n, a, b;
     struct gb_plan_item *  items = load(path, &n);
     struct gb_plan_problem p;
@@ -71,8 +72,14 @@ static void measure(const char * path, double * n_buffers, double * time) {
     if (n == 0 || gb_plan_problem_init(&p, items, n, 1) != GGML_STATUS_SUCCESS) {
         exit(2);
     }
-    time[0] = seconds() - start;
-    printf("%-30s %8zu buffers", path, n);
+    time[0]        = seconds() - start;
+    *conflicts     = (double) n * log2((double) n);
+    uint64_t pairs = 0;
+    for (size_t k = 0; k < p.n_parts; k++) {
+        pairs += p.parts[k].n_pairs;
+    }
+    *conflicts += (double) pairs;
+    printf("%-30s %8zu buffers %11llu pairs", path, n, (unsigned long long) pairs);
     for (int c = 1; c < N_COLUMNS; c++) {
         time[c] = 0.0;
         if ((c == 3 || c == 6) && n > MAX_SLOW) {
@@ -96,24 +103,29 @@ static void measure(const char * path, double * n_buffers, double * time) {
     gb_free(items);
 }
 
+// The slope of log(time) over log(x), of those that were measured.
+static double power_of(const double * x, const double (*time)[N_COLUMNS], int c, int files) {
+    double sx = 0.0, sy = 0.0, xx = 0.0, xy = 0.0, m = 0.0;
+    for (int k = 0; k < files; k++) {
+        if (time[k][c] == 0.0) {
+            continue;
+        }
+        m += 1.0;
+        const double lx = log(x[k]), ly = log(time[k][c]);
+        sx += lx, sy += ly, xx += lx * lx, xy += lx * ly;
+    }
+    return (m * xy - sx * sy) / (m * xx - sx * sx);
+}
+
 int main(int argc, char ** argv) {
-    double n[MAX_FILES], time[MAX_FILES][N_COLUMNS];
+    double n[MAX_FILES], conflicts[MAX_FILES], time[MAX_FILES][N_COLUMNS];
     int    files = GB_MIN(argc - 1, (int) MAX_FILES);
     for (int k = 0; k < files; k++) {
-        measure(argv[k + 1], &n[k], time[k]);
+        measure(argv[k + 1], &n[k], &conflicts[k], time[k]);
     }
-    for (int c = 0; files > 1 && c < N_COLUMNS; c++) { // the slope of log(time) over log(n)
-        double x = 0.0, y = 0.0, xx = 0.0, xy = 0.0, m = 0.0;
-        for (int k = 0; k < files; k++) {
-            if (time[k][c] == 0.0) {
-                continue;
-            }
-            m += 1.0;
-            const double lx = log(n[k]), ly = log(time[k][c]);
-            x += lx, y += ly, xx += lx * lx, xy += lx * ly;
-        }
-        printf("%-14s time grows with the number of buffers to the power of %.2f\n", columns[c],
-            (m * xy - x * y) / (m * xx - x * x));
+    for (int c = 0; files > 1 && c < N_COLUMNS; c++) {
+        printf("%-14s time grows with the number of buffers to the power of %.2f, with n log n + pairs to %.2f\n",
+            columns[c], power_of(n, time, c, files), power_of(conflicts, time, c, files));
     }
     return 0;
 }

@@ -5,6 +5,10 @@
 // computing it takes little, so that what the scheduler adds can be seen. Overhead is the shortest run through the
 // scheduler less the shortest run of the prepared graph by the backend alone; the two alternate, so a busy machine
 // troubles both.
+//
+//     bench_sched                  all of that; fails beyond the limits
+//     bench_sched nodes [N...]     new plans of graphs of N nodes (1,000, 30,000 and 1,000,000), layers with weights of
+//                                  their own: the median of five in microseconds a node
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -217,7 +221,59 @@ static bool bench_second_run(ggml_backend_t * backends) {
     return second.weights.bytes == 0 && first.weights.bytes > 0 && !asked;
 }
 
-int main(void) {
+// A graph of about n nodes of layers with weights of their own, which lie in one buffer: what a new plan of it costs.
+static void bench_nodes(ggml_backend_t backend, size_t n) {
+    enum { NODES_A_LAYER = 20, TENSORS_A_LAYER = 24, TIMES = 5 };
+    const size_t                  layers = GB_MAX(n / NODES_A_LAYER, 1);
+    const struct ggml_init_params params = { (layers + 1) * TENSORS_A_LAYER * 2 * ggml_tensor_overhead(), NULL, true };
+    struct ggml_context *         of_weights = ggml_init(params), *ctx = ggml_init(params);
+    struct ggml_tensor *(*w)[4] = gb_calloc(layers, sizeof(*w));
+    need(of_weights && ctx && w, "contexts");
+    for (size_t i = 0; i < layers * 4; i++) {
+        w[i / 4][i % 4] = ggml_new_tensor_2d(of_weights, GGML_TYPE_F32, D, D);
+    }
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(of_weights, backend);
+    struct ggml_cgraph *  graph  = ggml_new_graph_custom(ctx, layers * TENSORS_A_LAYER + 1, false);
+    struct ggml_tensor *  x      = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, D, TOKENS);
+    need(buffer && graph && x, "graph");
+    ggml_backend_buffer_set_usage(buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    for (size_t i = 0; i < layers; i++) {
+        x = layer(ctx, w[i], x);
+    }
+    need(ggml_build_forward_expand(graph, x) == GGML_STATUS_SUCCESS, "graph");
+    ggml_backend_sched_t sched = new_sched(&backend, 1);
+    double               took[TIMES];
+    for (int i = 0; i < TIMES; i++) {
+        need(ggml_backend_sched_reset(sched) == GGML_STATUS_SUCCESS, "reset");
+        const double start = bench_now(1);
+        need(ggml_backend_sched_reserve(sched, graph) == GGML_STATUS_SUCCESS, "reserve");
+        took[i] = 1e6 * (bench_now(1) - start) / graph->n_nodes;
+    }
+    qsort(took, TIMES, sizeof(*took), by_size);
+    printf("plan of %d nodes on CPU: %.3f us a node (%.3f to %.3f)\n", graph->n_nodes, took[TIMES / 2], took[0],
+        took[TIMES - 1]);
+    ggml_backend_sched_free(sched);
+    ggml_free(ctx);
+    ggml_backend_buffer_free(buffer);
+    ggml_free(of_weights);
+    gb_free(w);
+}
+
+static int bench_all_nodes(int n, char ** numbers) {
+    static const size_t usual[] = { 1000, 30000, 1000000 };
+    ggml_backend_t      backend = ggml_backend_cpu_init();
+    need(backend != NULL, "device");
+    for (int k = 0; k < (n > 0 ? n : (int) GB_ARRAY_LEN(usual)); k++) {
+        bench_nodes(backend, n > 0 ? (size_t) strtoull(numbers[k], NULL, 10) : usual[k]);
+    }
+    ggml_backend_free(backend);
+    return 0;
+}
+
+int main(int argc, char ** argv) {
+    if (argc > 1 && strcmp(argv[1], "nodes") == 0) {
+        return bench_all_nodes(argc - 2, argv + 2);
+    }
     ggml_backend_t backends[2] = { ggml_backend_reg_init_backend_from_str("SIM"), ggml_backend_cpu_init() };
     need(backends[0] && backends[1], "devices");
     ggml_backend_cpu_set_n_threads(backends[1], 1);

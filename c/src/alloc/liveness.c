@@ -203,6 +203,7 @@ static void note_node(struct liveness * l, int i) {
 // a view counts for the view only, so a view that nobody reads makes its source last.
 static enum ggml_status find_usages(struct liveness * l) {
     for (int i = 0; i < l->in->n_nodes; i++) {
+        gb_tensor_prefetch_ahead(l->in->nodes, (size_t) l->in->n_nodes, (size_t) i);
         for (int s = 0; s < GGML_MAX_SRC; s++) {
             if (l->in->nodes[i]->src[s]) {
                 GB_TRY(note_source(l, i, s));
@@ -402,6 +403,7 @@ static enum ggml_status make_item(struct liveness * l, int i, int s) {
 static enum ggml_status make_items(struct liveness * l) {
     for (int i = 0; i < l->in->n_nodes; i++) {
         struct ggml_tensor * node = l->in->nodes[i];
+        gb_tensor_prefetch_ahead(l->in->nodes, (size_t) l->in->n_nodes, (size_t) i);
         for (int s = 0; s < GGML_MAX_SRC; s++) {
             if (node->src[s] && gb_root(node->src[s]) != node) {
                 GB_TRY(make_item(l, i, s));
@@ -419,6 +421,9 @@ static enum ggml_status compute(struct liveness * l, const struct gb_liveness_in
     GB_TRY(gb_go_on());
     GB_TRY(find_loads(l));
     GB_TRY(gb_go_on());
+    if (!gb_vec_reserve(&l->items, (size_t) in->n_nodes / 2)) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
     return make_items(l);
 }
 

@@ -6,7 +6,6 @@
 // sizes alive in it: the largest is the lower bound.
 #include "alloc/plan_impl.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -194,13 +193,35 @@ static void fill_part(struct gb_plan_part * part, const struct gb_plan_problem *
     }
 }
 
-// The part with the highest bound first: its peak is what the others may use for nothing.
-static int by_bound(const void * pa, const void * pb) {
-    const struct gb_plan_part *a = pa, *b = pb;
-    if (a->bound != b->bound) {
-        return a->bound > b->bound ? -1 : 1;
+// The part with the highest bound first: its peak is what the others may use for nothing. Of equal ones the first in
+// time, as they come.
+static bool sort_parts(struct gb_plan_problem * p) {
+    const size_t n      = p->n_parts;
+    bool         sorted = true;
+    for (size_t k = 1; k < n; k++) {
+        sorted = sorted && p->parts[k - 1].bound >= p->parts[k].bound;
     }
-    return a->buffers < b->buffers ? -1 : a->buffers > b->buffers;
+    if (sorted) {
+        return true;
+    }
+    struct gb_plan_keyed * keyed = gb_calloc(2 * n, sizeof(*keyed));
+    struct gb_plan_part *  parts = gb_calloc(n, sizeof(*parts));
+    for (size_t k = 0; keyed && parts && k < n; k++) {
+        keyed[k] = (struct gb_plan_keyed){ SIZE_MAX - p->parts[k].bound, (uint32_t) k };
+    }
+    const bool ok = keyed && parts;
+    if (ok) {
+        gb_plan_sort(keyed, keyed + n, (uint32_t) n);
+        for (size_t k = 0; k < n; k++) {
+            parts[k] = p->parts[keyed[k].buffer];
+        }
+        gb_free(p->parts);
+        p->parts = parts;
+    } else {
+        gb_free(parts);
+    }
+    gb_free(keyed);
+    return ok;
 }
 
 enum ggml_status gb_plan_problem_init(struct gb_plan_problem * p, const struct gb_plan_item * items, size_t n,
@@ -227,7 +248,7 @@ enum ggml_status gb_plan_problem_init(struct gb_plan_problem * p, const struct g
             fill_part(&p->parts[k], p, &s);
             p->bound = GB_MAX(p->bound, p->parts[k].bound);
         }
-        qsort(p->parts, p->n_parts, sizeof(*p->parts), by_bound);
+        status = sort_parts(p) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
     sections_free(&s);
     return status;

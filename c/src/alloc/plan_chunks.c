@@ -1,9 +1,9 @@
 // plan_chunks.c - memory that comes in chunks of limited size: no item may lie across the end of one.
 //
-// First as if there were no limit. What exceeds a chunk is cut where no item lies across, if such places are close
-// enough: then nothing is lost. Else items are fitted into chunks in several orders, and each chunk is planned anew on
-// its own. The chunks are only as large as needed, so that the sum counts, and the bound of the unlimited problem holds
-// for it, too.
+// First as if there were no limit, which is all where that fits into one. What exceeds a chunk is cut where no item
+// lies across, if such places are close enough: then nothing is lost. Else items are fitted into chunks in several
+// orders, and each chunk is planned anew on its own. The chunks are only as large as needed, so that the sum counts,
+// and the bound of the unlimited problem holds for it, too.
 #include "alloc/plan.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ struct spot {
 
 // One call: the plan without limit, the smallest plan in chunks so far (best) and the one being made (trial).
 struct chunked {
-    struct gb_plan_item * items; // owned; with the offsets of the plan without limit
+    struct gb_plan_item * items; // borrowed, the caller's; with the offsets of the plan without limit
     size_t                n, alignment, chunk;
     struct spot *         best;            // owned; by item
     struct spot *         trial;           // owned
@@ -292,9 +292,9 @@ static enum ggml_status count_chunks(const struct chunked * c, const struct gb_p
 
 // ----------------------------------------------------------------------------------------------------------- the whole
 
-// The plan without limit gives the bound; cut cleanly, it is the answer, and nothing else is tried.
+// What is more than one chunk. The plan without limit gives the bound; cut cleanly, it is the answer, and nothing else
+// is tried.
 static enum ggml_status plan_chunks(struct chunked * c, struct gb_plan_problem * p, struct gb_plan_chunks * result) {
-    GB_TRY(gb_plan_offsets(c->items, c->n, c->alignment, &result->one));
     GB_TRY(gb_plan_problem_init(p, c->items, c->n, c->alignment));
     GB_TRY(count_chunks(c, p, &result->n_bound));
     GB_TRY(cut_cleanly(c));
@@ -309,27 +309,16 @@ static enum ggml_status plan_chunks(struct chunked * c, struct gb_plan_problem *
     return GGML_STATUS_SUCCESS;
 }
 
-// The items are copied: those of the caller get their offsets at the end, when all went well.
-static enum ggml_status init(struct chunked * c, const struct gb_plan_item * items) {
-    c->items = gb_calloc(c->n + 1, sizeof(*c->items));
+static enum ggml_status init(struct chunked * c) {
     c->best  = gb_calloc(c->n + 1, sizeof(*c->best));
     c->trial = gb_calloc(c->n + 1, sizeof(*c->trial));
     c->peaks = gb_calloc(c->n + 1, sizeof(*c->peaks));
     c->some  = gb_calloc(c->n + 1, sizeof(*c->some));
     c->order = gb_calloc(c->n + 1, sizeof(*c->order));
-    if (!c->items || !c->best || !c->trial || !c->peaks || !c->some || !c->order) {
-        return GGML_STATUS_ALLOC_FAILED;
-    }
-    for (size_t i = 0; i < c->n; i++) {
-        c->items[i] = items[i];
-        GB_FAIL_IF(items[i].size > c->chunk, GGML_STATUS_ALLOC_FAILED,
-            "gb_plan_in_chunks: item %zu of %zu bytes exceeds a chunk, %zu bytes", i, items[i].size, c->chunk);
-    }
-    return GGML_STATUS_SUCCESS;
+    return c->best && c->trial && c->peaks && c->some && c->order ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
 static void free_all(struct chunked * c) {
-    gb_free(c->items);
     gb_free(c->best);
     gb_free(c->trial);
     gb_free(c->peaks);
@@ -337,6 +326,42 @@ static void free_all(struct chunked * c) {
     gb_free(c->order);
 }
 
+// The plan without limit fits into one chunk, which no item of a size needs if there is none.
+static void be_one_chunk(size_t n, int * chunk_of, struct gb_plan_chunks * result) {
+    for (size_t i = 0; i < n; i++) {
+        chunk_of[i] = 0;
+    }
+    result->total   = result->one.peak;
+    result->bound   = result->one.bound;
+    result->n       = result->one.peak > 0;
+    result->n_bound = result->n;
+    result->proved  = result->total <= result->bound;
+}
+
+// More than one chunk: the items have the offsets of the plan without limit, and get those in chunks.
+static enum ggml_status plan_in_some(struct chunked * c, int * chunk_of, struct gb_plan_chunks * result) {
+    struct gb_plan_problem p      = { 0 };
+    enum ggml_status       status = init(c);
+    status                        = status == GGML_STATUS_SUCCESS ? plan_chunks(c, &p, result) : status;
+    for (size_t i = 0; status == GGML_STATUS_SUCCESS && i < c->n; i++) {
+        c->items[i].offset = c->best[i].offset;
+        chunk_of[i]        = (int) c->best[i].chunk;
+    }
+    gb_plan_problem_free(&p);
+    free_all(c);
+    return status;
+}
+
+// What is too large for any chunk is found before anything is planned.
+static enum ggml_status check_sizes(const struct chunked * c) {
+    for (size_t i = 0; i < c->n; i++) {
+        GB_FAIL_IF(c->items[i].size > c->chunk, GGML_STATUS_ALLOC_FAILED,
+            "gb_plan_in_chunks: item %zu of %zu bytes exceeds a chunk, %zu bytes", i, c->items[i].size, c->chunk);
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// After a failure the items have the offsets again that they had before.
 enum ggml_status gb_plan_in_chunks(struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk,
     int * chunk_of, struct gb_plan_chunks * result) {
     GB_CHECK_ARG(result);
@@ -346,19 +371,30 @@ enum ggml_status gb_plan_in_chunks(struct gb_plan_item * items, size_t n, size_t
     GB_FAIL_IF(alignment == 0 || (alignment & (alignment - 1)) != 0 || chunk < alignment, GGML_STATUS_INVALID_ARGUMENT,
         "%s: needs an alignment that is a power of two and a chunk of at least that, has %zu and %zu", __func__,
         alignment, chunk);
-    struct chunked c = { .n = n, .alignment = alignment, .chunk = chunk - chunk % alignment, .total = SIZE_MAX };
-    struct gb_plan_problem p      = { 0 };
-    struct gb_plan_chunks  found  = { 0 };
-    enum ggml_status       status = init(&c, items);
-    status                        = status == GGML_STATUS_SUCCESS ? plan_chunks(&c, &p, &found) : status;
-    for (size_t i = 0; status == GGML_STATUS_SUCCESS && i < n; i++) {
-        items[i].offset = c.best[i].offset;
-        chunk_of[i]     = (int) c.best[i].chunk;
+    struct chunked c = {
+        .items = items, .n = n, .alignment = alignment, .chunk = chunk - chunk % alignment, .total = SIZE_MAX
+    };
+    struct gb_plan_chunks found = { 0 };
+    GB_TRY(check_sizes(&c));
+    size_t * before = gb_calloc(n, sizeof(*before));
+    if (before == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    for (size_t i = 0; i < n; i++) {
+        before[i] = items[i].offset;
+    }
+    enum ggml_status status = gb_plan_offsets(items, n, alignment, &found.one);
+    if (status == GGML_STATUS_SUCCESS && found.one.peak <= c.chunk) {
+        be_one_chunk(n, chunk_of, &found);
+    } else if (status == GGML_STATUS_SUCCESS) {
+        status = plan_in_some(&c, chunk_of, &found);
     }
     if (status == GGML_STATUS_SUCCESS) {
         *result = found;
     }
-    gb_plan_problem_free(&p);
-    free_all(&c);
+    for (size_t i = 0; status != GGML_STATUS_SUCCESS && i < n; i++) {
+        items[i].offset = before[i];
+    }
+    gb_free(before);
     return status;
 }

@@ -15,6 +15,7 @@
 //   plan_critical.c  the buffers alive where most bytes are, as a problem of their own
 //   plan_window.c    plans anew what lies around the highest peak, again and again
 //   plan_eject.c     makes room for what lies highest, and for what was in its way
+//   plan_near.c      who is placed and alive with a buffer, for that
 //   plan_search.c    search at several capacities
 //   plan_exact.c     depth-first search at a capacity: finds a plan, or proves that there is none, or gives up
 //   plan_chunks.c    the driver for memory in chunks of limited size
@@ -248,6 +249,22 @@ enum ggml_status gb_plan_from_critical(struct gb_plan_part * part, uint32_t limi
 
 // Plans anew what lies around the highest buffers, as long as that lowers them (plan_window.c).
 enum ggml_status gb_plan_lower_peaks(struct gb_plan_part * part, size_t goal, struct gb_plan_budget * budget);
+
+// Who is placed, and alive with a buffer (plan_near.c). Invariant: offsets[b] is where b was put last, or
+// GB_PLAN_NOT_PLACED after clear and take; find gives exactly those placed that share a section with b, by rising
+// offset. The same ones in the same sequence after the same calls, whatever it costs.
+#define GB_PLAN_NOT_PLACED SIZE_MAX
+struct gb_plan_near;
+struct gb_plan_near * gb_plan_near_new(const struct gb_plan_part * part); // nothing is placed; NULL: no memory
+void                  gb_plan_near_free(struct gb_plan_near * near);
+void                  gb_plan_near_clear(struct gb_plan_near * near);         // nothing is placed
+const size_t *        gb_plan_near_offsets(const struct gb_plan_near * near); // by buffer; valid as long as `near` is
+void                  gb_plan_near_put(struct gb_plan_near * near, uint32_t b, size_t offset); // is not placed
+// *met: the buffers, valid until the next call of find. Returns how many. *steps: what it cost, and sorting their ends.
+uint32_t gb_plan_near_find(struct gb_plan_near * near, const struct gb_plan_buffer * b, const uint32_t ** met,
+    uint64_t * steps);
+void     gb_plan_near_take(struct gb_plan_near * near, uint32_t k); // out, the k-th of those found last
+uint64_t gb_plan_near_steps(const struct gb_plan_near * near);      // what a find costs in any case
 
 // Takes out what lies highest and makes room for it, and for what was in its way, move by move (plan_eject.c).
 #define GB_PLAN_MAX_EJECT      20000  // buffers

@@ -50,6 +50,49 @@ static int compare_offsets(const void * pa, const void * pb) {
     return a->item < b->item ? -1 : a->item > b->item;
 }
 
+enum { DIGIT_BITS = 11, N_VALUES = 1 << DIGIT_BITS, FEW = 1000 };
+
+// By the digit of the offset, or of the chunk, at that bit; what is level in it stays in its sequence.
+static void sort_by_digit(const struct by_offset * from, struct by_offset * to, size_t n, bool chunk, int bit) {
+    size_t begin[N_VALUES + 1] = { 0 };
+    for (size_t k = 0; k < n; k++) {
+        const uint64_t number = chunk ? (uint64_t) from[k].chunk : from[k].offset;
+        begin[(number >> bit) % N_VALUES + 1]++;
+    }
+    for (size_t v = 0; v < N_VALUES; v++) {
+        begin[v + 1] += begin[v];
+    }
+    for (size_t k = 0; k < n; k++) {
+        const uint64_t number                   = chunk ? (uint64_t) from[k].chunk : from[k].offset;
+        to[begin[(number >> bit) % N_VALUES]++] = from[k];
+    }
+}
+
+// By chunk, offset and item; they come by item. Many are sorted digit by digit, the lowest of the offset first and the
+// highest of the chunk last, without those in which all agree. Returns where they are: `all`, or `scratch`.
+static struct by_offset * sort_by_offset(struct by_offset * all, struct by_offset * scratch, size_t n) {
+    if (n < FEW) {
+        qsort(all, n, sizeof(*all), compare_offsets);
+        return all;
+    }
+    for (int chunk = 0; chunk < 2; chunk++) {
+        uint64_t differ = 0;
+        for (size_t k = 1; k < n; k++) {
+            differ |=
+                chunk ? (uint64_t) all[k].chunk ^ (uint64_t) all[0].chunk : (uint64_t) (all[k].offset ^ all[0].offset);
+        }
+        for (int bit = 0; bit < 64; bit += DIGIT_BITS) {
+            if ((differ >> bit) % N_VALUES != 0) {
+                sort_by_digit(all, scratch, n, chunk, bit);
+                struct by_offset * const sorted = scratch;
+                scratch                         = all;
+                all                             = sorted;
+            }
+        }
+    }
+    return all;
+}
+
 // A set of ranks below n: a bit for each, above that a bit for each word that is not 0, and so on up to a single word.
 // Neighbours are found in as many steps as there are levels, one for each factor of 64.
 enum { MAX_LEVELS = 11 };
@@ -148,15 +191,17 @@ struct sweep {
     struct moment *    starts; // in the order of time, as ends
     struct moment *    ends;
     size_t             n;
-    struct by_offset * ranked; // by rank
-    size_t *           rank;   // by item
+    struct by_offset * sorted[2]; // one is scratch
+    struct by_offset * ranked;    // borrowed, one of the two: by rank
+    size_t *           rank;      // by item
     struct live_set    live;
 };
 
 static void sweep_free(struct sweep * s) {
     gb_free(s->starts);
     gb_free(s->ends);
-    gb_free(s->ranked);
+    gb_free(s->sorted[0]);
+    gb_free(s->sorted[1]);
     gb_free(s->rank);
     gb_free(s->live.words);
 }
@@ -164,9 +209,12 @@ static void sweep_free(struct sweep * s) {
 static bool sweep_init(struct sweep * s, size_t n) {
     s->starts = gb_calloc(n + 1, sizeof(*s->starts));
     s->ends   = gb_calloc(n + 1, sizeof(*s->ends));
-    s->ranked = gb_calloc(n + 1, sizeof(*s->ranked));
     s->rank   = gb_calloc(n + 1, sizeof(*s->rank));
-    return live_init(&s->live, n) && s->starts && s->ends && s->ranked && s->rank;
+    for (int k = 0; k < 2; k++) {
+        s->sorted[k] = gb_calloc(n + 1, sizeof(*s->sorted[k]));
+    }
+    s->ranked = s->sorted[0];
+    return live_init(&s->live, n) && s->starts && s->ends && s->sorted[0] && s->sorted[1] && s->rank;
 }
 
 // By rank; none, SIZE_MAX, meets nobody.
@@ -217,7 +265,7 @@ static const char * judge(const struct gb_plan_item * items, size_t n, size_t al
     if (problem == NULL) {
         sort_by_time(s.starts, s.n);
         sort_by_time(s.ends, s.n);
-        qsort(s.ranked, s.n, sizeof(*s.ranked), compare_offsets);
+        s.ranked = sort_by_offset(s.sorted[0], s.sorted[1], s.n);
         for (size_t k = 0; k < s.n; k++) {
             s.rank[s.ranked[k].item] = k;
         }

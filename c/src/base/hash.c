@@ -1,5 +1,9 @@
 // hash.c - hash functions, and the map from addresses to integers: open addressing with linear probing.
 //
+// Most keys are tensors, which lie one behind the other in the memory of a context, and are looked up in about that
+// order. So the addresses of a page share neighbouring slots, in their order: a look-up in a large map mostly finds
+// those lines of memory in the cache that the one before has read. Pages are spread over the map at random.
+//
 // Keys are never removed one by one, so a probe ends at the first free slot; at least half of the slots are free.
 #include "hash.h"
 
@@ -25,10 +29,15 @@ uint64_t gb_hash_bytes(const void * data, size_t size, uint64_t seed) {
     return gb_hash_u64(h);
 }
 
+// A page is 4096 bytes, with a slot for each 256 of them: a tensor is longer, so that each begins at a slot of its own.
+#define KEY_BITS       8
+#define PAGE_SLOT_BITS 4
+
 // The slot that holds the key, or the free one where it belongs. The map must have slots.
 static size_t slot_of(const struct gb_ptrmap * map, const void * key) {
-    const size_t mask = map->cap - 1;
-    size_t       i    = (size_t) gb_hash_u64((uint64_t) (uintptr_t) key) & mask;
+    const size_t    mask    = map->cap - 1;
+    const uintptr_t address = (uintptr_t) key, within = address >> KEY_BITS & (((uintptr_t) 1 << PAGE_SLOT_BITS) - 1);
+    size_t i = ((size_t) gb_hash_u64(address >> (KEY_BITS + PAGE_SLOT_BITS)) << PAGE_SLOT_BITS | within) & mask;
     while (map->slots[i].key != NULL && map->slots[i].key != key) {
         i = (i + 1) & mask;
     }

@@ -127,6 +127,7 @@ static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor
     int n_threads) {
     GB_TRY(gb_tensors_check(nodes, n_nodes, "CPU"));
     for (int i = 0; i < n_nodes; i++) {
+        gb_tensor_prefetch_ahead(nodes, (size_t) n_nodes, (size_t) i);
         plan->nodes[plan->n_nodes++] = nodes[i];
         if (gb_op_is_idle(nodes[i])) {
             continue;

@@ -127,6 +127,27 @@ static inline bool gb_view_is_bound(const struct ggml_tensor * t) {
 
 // --------------------------------------------------------------------------------------------------------------- names
 
+// Asks for the memory of a tensor that a walk over many comes to soon: its operator, sources and marks. Tensors of a
+// large graph are in no cache, and who reads one after the other would wait for each.
+enum { GB_TENSORS_AHEAD = 8 };
+static inline void gb_tensor_prefetch(const struct ggml_tensor * t) {
+#if defined(__GNUC__)
+    __builtin_prefetch(&t->op);
+    __builtin_prefetch(&t->src[0]);
+    __builtin_prefetch(&t->src[GGML_MAX_SRC - 1]);
+    __builtin_prefetch(&t->view_src);
+    __builtin_prefetch(t->padding);
+#else
+    (void) t;
+#endif
+}
+// The one that is so far ahead of index i of n.
+static inline void gb_tensor_prefetch_ahead(struct ggml_tensor * const * tensors, size_t n, size_t i) {
+    if (i + GB_TENSORS_AHEAD < n) {
+        gb_tensor_prefetch(tensors[i + GB_TENSORS_AHEAD]);
+    }
+}
+
 // Copies the name as it is now, though another thread may be setting it: each eight bytes of it are old or new. Returns
 // text.
 const char * gb_tensor_read_name(const struct ggml_tensor * t, char text[GGML_MAX_NAME]);

@@ -138,6 +138,33 @@ static void validator_fires(void) {
     CHECK_STR(gb_plan_validate_chunks(items, 2, 1, 16, chunk_of, &a, &b), "an item is in no chunk");
 }
 
+// Many items, which the validator sorts in another way: side by side in chunks of any number, then one of them moved.
+static void validator_fires_on_many(void) {
+    enum { N = 2000, CHUNKS = 40, SIZE = 16, EACH = N / CHUNKS };
+    for (int round = 0; round < 40; round++) {
+        size_t a, b, total;
+        for (int i = 0; i < N; i++) {
+            items[i]    = (struct gb_plan_item){ 0, 9, SIZE, (size_t) (i / CHUNKS) * SIZE };
+            chunk_of[i] = i % CHUNKS * EACH;
+        }
+        for (int i = N - 1; i > 0; i--) {
+            const int64_t             other = test_random_int(0, i);
+            const struct gb_plan_item item  = items[i];
+            const int                 chunk = chunk_of[i];
+            items[i] = items[other], chunk_of[i] = chunk_of[other];
+            items[other] = item, chunk_of[other] = chunk;
+        }
+        REQUIRE(is_valid(N, 1, (size_t) EACH * SIZE, &total));
+        CHECK(gb_plan_validate_chunks(items, N, 1, (size_t) EACH * SIZE, chunk_of, &a, &b) == NULL);
+        const int64_t one = test_random_int(0, N - 1);
+        items[one].offset = items[one].offset >= SIZE ? items[one].offset - 1 : items[one].offset + 1;
+        CHECK(!is_valid(N, 1, (size_t) EACH * SIZE, &total));
+        CHECK_STR(gb_plan_validate_chunks(items, N, 1, (size_t) EACH * SIZE, chunk_of, &a, &b),
+            "two items alive at the same time overlap");
+        CHECK((int64_t) a == one || (int64_t) b == one);
+    }
+}
+
 // The chunks together may be larger than the address space: each is memory of its own.
 static void huge_chunks(void) {
     size_t       a, b;
@@ -227,5 +254,5 @@ static void out_of_memory(void) {
     CHECK(fail > 30);
 }
 
-TEST_MAIN(TEST(random_plans), TEST(against_brute_force), TEST(validator_fires), TEST(huge_chunks), TEST(huge_plans),
-    TEST(clean_cuts), TEST(bad_arguments), TEST(out_of_memory))
+TEST_MAIN(TEST(random_plans), TEST(against_brute_force), TEST(validator_fires), TEST(validator_fires_on_many),
+    TEST(huge_chunks), TEST(huge_plans), TEST(clean_cuts), TEST(bad_arguments), TEST(out_of_memory))

@@ -93,12 +93,13 @@ static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sch
     }
     for (int i = 0; i < in->n_ids; i++) {
         const struct gb_id * id = &in->ids.data[i];
-        t->root[i]              = id->root;
-        t->placed[i]            = gb_sched_placed_buft(in, i) != NULL;
-        t->computes[i]          = id->computes;
-        t->bytes[i]             = ggml_nbytes(id->tensor);
-        t->chosen[i]            = wants_host(s, in, i) ? s->n_backends - 1 : in->chosen[i];
-        t->place[i]             = t->placed[i] ? backend_of_memory(s, in, i) : -1;
+        gb_tensor_prefetch_ahead(in->nodes, n, (size_t) i);
+        t->root[i]     = id->root;
+        t->placed[i]   = gb_sched_placed_buft(in, i) != NULL;
+        t->computes[i] = id->computes;
+        t->bytes[i]    = ggml_nbytes(id->tensor);
+        t->chosen[i]   = wants_host(s, in, i) ? s->n_backends - 1 : in->chosen[i];
+        t->place[i]    = t->placed[i] ? backend_of_memory(s, in, i) : -1;
     }
     for (int i = 0; i < in->n_ids; i++) {
         t->place[i] = t->place[t->root[i]];

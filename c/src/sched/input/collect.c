@@ -67,6 +67,9 @@ static bool add_sources(struct gb_sched_input * in, struct ggml_tensor * t, id_l
 static bool add_reached(struct gb_sched_input * in, id_list * list) {
     for (size_t i = 0; i < in->ids.n; i++) {
         struct ggml_tensor * t = in->ids.data[i].tensor;
+        if (i + GB_TENSORS_AHEAD < in->ids.n) {
+            gb_tensor_prefetch(in->ids.data[i + GB_TENSORS_AHEAD].tensor);
+        }
         if (i < (size_t) in->n_nodes) {
             if (!add_sources(in, t, list)) {
                 return false;
@@ -84,9 +87,9 @@ static bool add_reached(struct gb_sched_input * in, id_list * list) {
 
 // The sources of node i are srcs[src_begin[i]] to srcs[src_begin[i + 1] - 1].
 static enum ggml_status find_sources(struct gb_sched_input * in) {
-    id_list list  = { 0 };
+    id_list list  = { 0 }; // of two sources a node, as most graphs have
     in->src_begin = gb_calloc((size_t) in->n_nodes + 1, sizeof(*in->src_begin));
-    const bool ok = in->src_begin != NULL && add_reached(in, &list);
+    const bool ok = in->src_begin != NULL && gb_vec_reserve(&list, 2 * (size_t) in->n_nodes) && add_reached(in, &list);
     in->srcs      = list.data; // NULL when there are none
     in->n_ids     = (int) in->ids.n;
     return ok ? GGML_STATUS_SUCCESS : ggml_last_status();

@@ -16,6 +16,7 @@ struct layout {
     struct ggml_backend_sched * sched;
     struct gb_sched_plan *      plan;
     GB_VEC(struct ggml_tensor *) list;       // the private node list
+    int32_t *                    ids;        // owned; of the list's slots, where nothing stands for anything; or:
     struct gb_ptrmap             stands_for; // roots in the list -> lifetime id: tensor ids, then copies
     const struct gb_sched_plan * tmpl;       // borrowed: whose sizes decide what is computed in place; NULL: none
     struct gb_liveness           live;
@@ -23,6 +24,7 @@ struct layout {
 
 static void free_layout(struct layout * l) {
     gb_vec_free(&l->list);
+    gb_free(l->ids);
     gb_ptrmap_free(&l->stands_for);
     gb_liveness_free(&l->live);
 }
@@ -54,6 +56,41 @@ static bool list_nodes(struct layout * l) {
         }
     }
     return ok;
+}
+
+// The ids of a node's slots, from those of its sources, which come in the order of the slots, without the node itself.
+static enum ggml_status name_slots(const struct gb_sched_input * in, int32_t node, int32_t * slots) {
+    const struct ggml_tensor * t = in->ids.data[node].tensor;
+    uint32_t                   k = in->src_begin[node];
+    slots[GGML_MAX_SRC]          = in->ids.data[node].root;
+    for (int s = 0; s < GGML_MAX_SRC; s++) {
+        const bool    other = t->src[s] != NULL && t->src[s] != t;
+        const int32_t id    = other ? in->srcs[k++] : node;
+        GB_FAIL_IF(id > node && id < in->n_nodes && in->ids.data[id].computes, GGML_STATUS_INVALID_ARGUMENT,
+            "ggml_backend_sched: node %d, '%s', reads '%s', which is computed later, as node %d", (int) node, t->name,
+            t->src[s]->name, (int) id);
+        slots[s] = t->src[s] != NULL ? in->ids.data[id].root : -1;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// Where the program has no tensors of its own, the list is the graph's nodes in their order, and the ids of all slots
+// are known. Else tensors of the program stand for others, and roots are looked up.
+static enum ggml_status name_storage(struct layout * l) {
+    const struct gb_sched_plan * p = l->plan;
+    if (p->program.shadows != NULL) {
+        return gb_sched_map_storage(&p->in, &p->program, &l->stands_for) ? GGML_STATUS_SUCCESS
+                                                                         : GGML_STATUS_ALLOC_FAILED;
+    }
+    l->ids = gb_calloc(l->list.n, GB_LIVE_SLOTS * sizeof(*l->ids));
+    if (l->ids == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    for (size_t i = 0; i < l->list.n; i++) {
+        gb_tensor_prefetch_ahead(l->list.data, l->list.n, i);
+        GB_TRY(name_slots(&p->in, p->program.exec_node.data[i], l->ids + i * GB_LIVE_SLOTS));
+    }
+    return GGML_STATUS_SUCCESS;
 }
 
 // The storage id of a root in the private node list; -1: memory that is not laid out here.
@@ -115,7 +152,8 @@ static enum ggml_status find_lifetimes(struct layout * l, bool no_join, struct g
         .nodes       = l->list.data,
         .n_nodes     = (int) l->list.n,
         .user_data   = l,
-        .id_of       = id_of,
+        .id_of       = l->ids ? NULL : id_of,
+        .ids         = l->ids,
         .n_ids       = (int64_t) l->plan->in.n_ids + (int64_t) l->plan->program.copies.n,
         .arena_of    = arena_of,
         .size_of     = size_of,
@@ -414,10 +452,10 @@ static bool has_all_locations(const struct gb_sched_plan * p) {
 static enum ggml_status lay_out(struct layout * l) {
     struct gb_sched_plan * p = l->plan;
     if (!gb_vec_resize_zero(&p->layout.items, (size_t) p->in.n_ids + p->program.copies.n) ||
-        !gb_vec_resize_zero(&p->layout.spans, p->program.splits.n) || !list_nodes(l) ||
-        !gb_sched_map_storage(&p->in, &p->program, &l->stands_for)) {
+        !gb_vec_resize_zero(&p->layout.spans, p->program.splits.n) || !list_nodes(l)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
+    GB_TRY(name_storage(l));
     GB_TRY(gb_go_on());
     GB_TRY(find_template(l));
     if (l->tmpl == NULL) {

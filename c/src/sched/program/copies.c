@@ -278,6 +278,9 @@ static int near_twin(const struct builder * b, int t) {
 }
 
 static bool reads_near_twin(const struct builder * b, int node) {
+    if (b->program->shadows == NULL) { // and so no twins, as in most graphs
+        return false;
+    }
     for (uint32_t k = b->in->src_begin[node]; k < b->in->src_begin[node + 1]; k++) {
         if (near_twin(b, b->in->srcs[k]) >= 0) {
             return true;
