@@ -136,7 +136,7 @@ static inline void gb_tensor_prefetch(const struct ggml_tensor * t) {
     __builtin_prefetch(&t->src[0]);
     __builtin_prefetch(&t->src[GGML_MAX_SRC - 1]);
     __builtin_prefetch(&t->view_src);
-    __builtin_prefetch(t->padding);
+    __builtin_prefetch((const char *) (t + 1) - 1);
 #else
     (void) t;
 #endif
