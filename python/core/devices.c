@@ -576,10 +576,15 @@ static GGML_CALL void event_record(ggml_backend_event_t event) {
     (void) status;
 }
 
+static GGML_CALL bool comes_behind(ggml_backend_t backend, ggml_backend_t other) {
+    return ((const struct device *) backend->context)->info.ordered &&
+           ((const struct device *) other->context)->info.ordered;
+}
+
 static GGML_CALL void event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
-    const struct device *d = backend->context, *other = event->backend->context;
-    int                  status;
-    if (d->info.ordered && other->info.ordered) {
+    struct device * d = backend->context;
+    int             status;
+    if (comes_behind(backend, event->backend)) {
         return;
     }
     CALL(d, status, python->event_wait(d->handle, event->context));
@@ -622,6 +627,7 @@ static void set_hooks(struct device * d) {
         hooks->event_synchronize = event_synchronize;
         hooks->event_new_timed   = d->info.timed ? event_new_timed : NULL;
         hooks->event_time        = d->info.timed ? event_time : NULL;
+        hooks->comes_behind      = comes_behind;
     }
     if (d->info.queue && d->info.transfers) {
         hooks->set_tensor_async      = set_async;

@@ -77,6 +77,9 @@ bool gb_tensor_has_gaps(const struct ggml_tensor * t);
 // Whether work that is queued on `backend` can wait for events of `other` without stopping the host.
 bool gb_backend_waits_for(ggml_backend_t backend, ggml_backend_t other);
 
+// Whether it comes behind what was queued on `other` before, without any event.
+bool gb_backend_comes_behind(ggml_backend_t backend, ggml_backend_t other);
+
 // An object that keeps a backend which it does not own watches it, and is told before the backend is freed. The struct
 // and the backend are safe to use until `on_free` was called or the watch is ended.
 struct gb_backend_watch {

@@ -18,6 +18,11 @@ bool gb_backend_waits_for(ggml_backend_t backend, ggml_backend_t other) {
     return has_events(backend) && has_events(other) && backend->iface.event_wait == other->iface.event_wait;
 }
 
+bool gb_backend_comes_behind(ggml_backend_t backend, ggml_backend_t other) {
+    return gb_backend_waits_for(backend, other) && backend->iface.comes_behind &&
+           backend->iface.comes_behind(backend, other);
+}
+
 // The event of a backend without the hooks is only the struct: it says whom to wait for.
 ggml_backend_event_t ggml_backend_event_new(ggml_backend_t backend) {
     GB_CHECK_ARG_RETURNING(backend, NULL);

@@ -84,6 +84,34 @@ static void nobody_waits_alone(void) {
     close_place(&p);
 }
 
+static GGML_CALL bool yes(ggml_backend_t backend, ggml_backend_t other) { return backend != other; }
+
+static GGML_CALL bool no(ggml_backend_t backend, ggml_backend_t other) { return backend == other; }
+
+// Of queues that keep one order the host alone waits, which is what events are for then. (Planned only: simulated
+// queues keep none.)
+static void queues_that_keep_one_order(void) {
+    bool (*GGML_CALL const answers[])(ggml_backend_t, ggml_backend_t) = { NULL, no, yes };
+    for (int i = 0; i < 3; i++) {
+        OPEN(p, "SIM:name=A SIM:name=B CPU");
+        p.backends[0]->iface.comes_behind = p.backends[1]->iface.comes_behind = answers[i];
+        struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false);
+        struct ggml_tensor * a = on(&p, ggml_sqr(p.ctx, x), 0), *b = on(&p, ggml_soft_max(p.ctx, a), 1),
+                           *c  = on(&p, ggml_sqr(p.ctx, b), 0);
+        expand(&p, on(&p, ggml_scale(p.ctx, c, 16), 2));
+        OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+        CHECK_STR(steps(&p), "compute@A copy@B<0 compute@B copy@A<2 compute@A copy@A compute@host!5");
+        CHECK_INT(n_waits(&p, false, false), 2);
+        CHECK_INT(p.sched->last->waits.n_events, answers[i] == yes ? 1 : 3);
+        for (size_t w = 0; w < p.sched->last->waits.list.n; w++) {
+            const struct gb_wait * wait = &p.sched->last->waits.list.data[w];
+            CHECK_INT(wait->implied, answers[i] == yes && !wait->by_host);
+            CHECK_INT(p.sched->last->waits.of[wait->step].event >= 0, !wait->implied);
+        }
+        close_place(&p);
+    }
+}
+
 // Memory of a dead tensor is taken over by its own queue while another one may still read it. (Queues on shared memory:
 // no copies.)
 static void memory_is_reused_across_queues(void) {
@@ -349,7 +377,8 @@ static void the_validator_of_places_fires(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(a_chain), TEST(no_wait_too_many), TEST(nobody_waits_alone), TEST(memory_is_reused_across_queues),
+TEST_MAIN(TEST(a_chain), TEST(no_wait_too_many), TEST(nobody_waits_alone), TEST(queues_that_keep_one_order),
+    TEST(memory_is_reused_across_queues),
     TEST(copies_come_ahead), TEST(copies_come_far_ahead), TEST(copies_do_not_hold_up_others),
     TEST(inputs_travel_together), TEST(the_host_is_not_held_up), TEST(failures_while_others_wait),
     TEST(the_validator_names_both), TEST(the_validator_of_places_fires))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend.cluster import LocalNetwork, _worker, simulated
+from ggml_backend.cluster import LocalNetwork, _device, _worker, simulated
 from ggml_backend.cluster import _messages as m
 from ggml_backend.cluster._transport import Killed, LocalTransport
 from ranks import alone, placed
@@ -129,3 +129,33 @@ def test_a_message_of_another_length_fails_the_run_and_no_more(monkeypatch, nbyt
         assert not wrong
         sched.compute(graph)
         np.testing.assert_array_equal(y.numpy(), np.full(4096, 4.0, np.float32))
+
+
+def test_ranks_that_keep_one_order_record_no_events_for_each_other(monkeypatch):
+    """Only whoever waits on the host has a use for the place of a rank's queue."""
+    records, real = [], _device.Mark.record
+
+    def record(self):
+        records.append(self)
+        real(self)
+
+    monkeypatch.setattr(_device.Mark, "record", record)
+    cpu = gb.Backend("CPU", n_threads=1)
+    with simulated(3) as cluster, gb.Context() as ctx, gb.Scheduler([*(found := cluster.backends()), cpu]) as sched:
+        x = ctx.tensor((4,), name="x")
+        nodes = [x]
+        for _ in range(9):
+            nodes.append(gb.scale(nodes[-1], 2.0))
+        for n, node in enumerate(nodes[1:8]):
+            sched.set_backend(node, found[n % 2])
+        for node in nodes[8:]:
+            sched.set_backend(node, cpu)
+        sched.allocate(graph := ctx.graph(nodes[-1]))
+        x.set(np.ones(4, np.float32))
+        for _ in range(3):
+            records.clear()
+            sched.compute(graph)
+            np.testing.assert_array_equal(nodes[-1].numpy(), np.full(4, 512.0, np.float32))
+        assert sched.n_splits == 8
+        assert len(records) == 1, "the host waits for the last rank's result"
+        assert sched.stats.waits_queue == 0 < sched.stats.waits_host

@@ -301,10 +301,11 @@ static bool add_waits(struct hazards * h, int issuer, const struct need * needs)
         }
         const int  on      = needs[b].step - 1;
         const bool by_host = !waits_by_itself(h, issuer, b);
-        if (!gb_vec_push(&p->waits.list, ((struct gb_wait){ on, by_host, !needs[b].content }))) {
+        const bool implied = !by_host && gb_backend_comes_behind(h->sched->devices[issuer].backend, h->sched->devices[b].backend);
+        if (!gb_vec_push(&p->waits.list, ((struct gb_wait){ on, by_host, implied, !needs[b].content }))) {
             return false;
         }
-        p->waits.of[on].event = 0;
+        p->waits.of[on].event = implied ? p->waits.of[on].event : 0;
         learn(h, issuer, told_by(h, on));
         if (by_host) {
             learn(h, p->in.n_backends, told_by(h, on));

@@ -43,10 +43,13 @@ static enum ggml_status wait_for(struct run * r, const struct gb_step * step, co
     if (is_left_out(r, GB_DROP_WAIT)) {
         return GGML_STATUS_SUCCESS;
     }
-    const ggml_backend_event_t event = p->binding.events.data[p->waits.of[wait->step].event];
     if (r->sched->validator) {
         gb_validator_wait(r->sched, step, wait);
     }
+    if (wait->implied) {
+        return GGML_STATUS_SUCCESS;
+    }
+    const ggml_backend_event_t event = p->binding.events.data[p->waits.of[wait->step].event];
     if (wait->by_host) {
         const int64_t          start  = gb_time_ns();
         const enum ggml_status status = ggml_backend_event_synchronize(event);

@@ -21,6 +21,7 @@ struct gb_write_back;
 struct gb_wait {
     int32_t step;    // that must be complete
     bool    by_host; // else the queue waits
+    bool    implied; // or comes behind the other one anyway: nothing is done then
     // Memory is reused; else content is needed. A run waits in the same way for both: the tests ask.
     bool hazard;
 };
