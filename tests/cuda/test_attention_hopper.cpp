@@ -104,7 +104,14 @@ static void masks(void) { // whole tiles of them, of which two elements are read
             chains::on_and_off(cuda, { GGML_TYPE_F16, 144, 66, 136, 1, 1, 1, 1 }, o);
         }
     }
-    check_launches(before, 24, "masks");
+    for (int64_t hidden : { 1, 64, 130, 256 }) { // rows that see nothing of their first tiles
+        chains::options o;
+        o.edit   = chains::ADDED;
+        o.hidden = hidden;
+        chains::on_and_off(cuda, { GGML_TYPE_F16, 64, 70, 264, 2, 1, 1, 1 }, o);
+        chains::on_and_off(cuda, { GGML_TYPE_BF16, 128, 140, 1032, 1, 1, 1, 1 }, o);
+    }
+    check_launches(before, 32, "masks");
     ggml_backend_free(cuda);
 }
 

@@ -21,6 +21,7 @@ struct chain {
     std::vector<ggml_tensor *> inputs;
     ggml_cgraph *              graph;
     ggml_allocr_t              memory;
+    int64_t                    hidden;
 };
 
 struct options {
@@ -29,6 +30,7 @@ struct options {
     bool      computed_q = false; // its memory is free once the first product is done
     bool      half_mask  = false;
     bool      exact      = false;
+    int64_t   hidden     = 0; // the first keys of every second row, whose mask is minus infinity
     // who looks at what is in between
     bool output = false, second_reader = false, view_of_it = false;
 };
@@ -72,6 +74,7 @@ static ggml_tensor * edited(chain & c, const options & o, const shape & s, ggml_
 static chain build(ggml_backend_t cuda, const shape & s, const options & o) {
     chain c         = {};
     c.ctx           = ggml_init({ 1 << 18, NULL, true });
+    c.hidden        = o.hidden;
     c.k             = input(c, s.type, s.d, s.m + 8, s.k_heads, s.k_batch);
     c.v             = input(c, s.type, s.m + 8, s.d, s.k_heads, s.k_batch);
     ggml_tensor * k = ggml_view_4d(c.ctx, c.k, s.d, s.m, s.k_heads, s.k_batch, c.k->nb[1], c.k->nb[2], c.k->nb[3], 0);
@@ -111,7 +114,9 @@ static void fill(const chain & c) {
         const size_t       n = (size_t) ggml_nelements(t);
         std::vector<float> x(n);
         for (size_t i = 0; i < n; i++) {
-            x[i] = t == c.mask && i % 5 == 3 ? -INFINITY : test_random_float(-1, 1);
+            const int64_t key = (int64_t) i % t->ne[0], row = (int64_t) i / t->ne[0];
+            const bool    out = i % 5 == 3 || (row % 2 != 0 && key < c.hidden);
+            x[i]              = t == c.mask && out ? -INFINITY : test_random_float(-1, 1);
         }
         std::vector<uint16_t> halves(n);
         if (t->type == GGML_TYPE_F16) {

@@ -252,7 +252,7 @@ enum ggml_status gb_plan_lower_peaks(struct gb_plan_part * part, size_t goal, st
 
 // Who is placed, and alive with a buffer (plan_near.c). Invariant: offsets[b] is where b was put last, or
 // GB_PLAN_NOT_PLACED after clear and take; find gives exactly those placed that share a section with b, by rising
-// offset. The same ones in the same sequence after the same calls, whatever it costs.
+// offset. What it finds, and in which sequence, depends on the calls before alone.
 #define GB_PLAN_NOT_PLACED SIZE_MAX
 struct gb_plan_near;
 struct gb_plan_near * gb_plan_near_new(const struct gb_plan_part * part); // nothing is placed; NULL: no memory
@@ -263,7 +263,7 @@ void                  gb_plan_near_put(struct gb_plan_near * near, uint32_t b, s
 // *met: the buffers, valid until the next call of find. Returns how many. *steps: what it cost, and sorting their ends.
 uint32_t gb_plan_near_find(struct gb_plan_near * near, const struct gb_plan_buffer * b, const uint32_t ** met,
     uint64_t * steps);
-void     gb_plan_near_take(struct gb_plan_near * near, uint32_t k); // out, the k-th of those found last
+void     gb_plan_near_take(struct gb_plan_near * near, uint32_t k); // out, the k-th found last; no put since
 uint64_t gb_plan_near_steps(const struct gb_plan_near * near);      // what a find costs in any case
 
 // Takes out what lies highest and makes room for it, and for what was in its way, move by move (plan_eject.c).

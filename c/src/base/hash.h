@@ -1,6 +1,7 @@
 // hash.h - a growing map from addresses to integers (mostly dense ids), and hash functions.
 //
-// All zero is the empty map, which owns nothing. Keys are never NULL, are compared by address, and are not owned.
+// All zero is the empty map, which owns nothing. Keys are never NULL, are compared by address, and are not owned. Many
+// keys that lie less than 256 bytes apart are slow.
 #ifndef GB_BASE_HASH_H
 #define GB_BASE_HASH_H
 

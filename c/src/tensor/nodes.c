@@ -135,14 +135,20 @@ static enum ggml_status malformed(const char * what, int i) {
 // A message that is being read, and where in `memories` the numbers are that it has named so far.
 struct reader {
     struct gb_nodes * nodes;
-    struct gb_ptrmap  known; // by the number, as an address
+    struct gb_ptrmap  known; // by key_of a number
 };
+
+// Numbers follow each other, and the map is made for addresses that lie as far apart as tensors do.
+static const void * key_of(uint64_t number) {
+    const uintptr_t n = (uintptr_t) number;
+    return (const void *) (n << 9 | n >> (8 * sizeof(n) - 9));
+}
 
 static enum ggml_status find_memory(struct reader * in, uint64_t number, bool weights, int * found) {
     struct gb_nodes * nodes = in->nodes;
     GB_FAIL_IF(number > UINTPTR_MAX, GGML_STATUS_INVALID_ARGUMENT, "nodes: there is no memory %llu",
         (unsigned long long) number);
-    const void *  key = (const void *) (uintptr_t) number;
+    const void *  key = key_of(number);
     const int64_t at  = gb_ptrmap_get(&in->known, key);
     if (at == GB_PTRMAP_ABSENT) {
         if (!gb_ptrmap_set(&in->known, key, nodes->n_memories)) {

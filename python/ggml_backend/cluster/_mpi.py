@@ -352,7 +352,8 @@ class MpiTransport(Transport):
         except self.Error as error:
             if error.Get_error_class() not in self._failures:
                 raise self.broken_off(error, peer) from None
-            self._failed(error, peer)
+            with lock:
+                self._failed(error, peer)
             if request:
                 raise Unusable(f"rank {peer} has died, and MPI may still put something into memory") from None
             return None

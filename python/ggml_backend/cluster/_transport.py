@@ -102,8 +102,9 @@ class Transport:
 
     def catch(self, peer: int, tag: int, target: memoryview, seconds: float) -> int | None:
         """Waits a moment for one message, which `poll` has not given, and receives it where its bytes belong, without a
-        letter. Its length, which may be another one than that of ``target``; None: it has not come, and nothing was
-        written. Not of rank 0. Nothing else is heard meanwhile, so ``seconds`` is at most some milliseconds."""
+        letter. Its length; where that is not the length of ``target``, which no rank of this package sends, what is
+        there afterwards is undefined, or DeviceError is raised. None: it has not come, and nothing was written. Not of
+        rank 0. Nothing else is heard meanwhile, so ``seconds`` is at most some milliseconds."""
         return None
 
     def pause(self, waited: float) -> None:

@@ -434,6 +434,8 @@ class Worker:
             if nbytes >= _LEND:
                 self.transport.send(peer, m.tag_of(m.ASKED, transfer), b"")
             if self._caught(peer, transfer, number, offset, nbytes):
+                if box:
+                    self._drop_old(box, transfer % m.N_MARKS)
                 return
         letter = self._next_of(peer, transfer)
         if letter.channel == m.POISON or letter.nbytes != nbytes:
@@ -490,10 +492,14 @@ class Worker:
             text = f"{self.me}: nothing comes from rank {peer} any more: {self.gone[peer]}"
             raise _Failure(_ERROR, peer, text)
         box.remove(found)
+        self._drop_old(box, mark)
+        return found
+
+    def _drop_old(self, box: deque[Letter], mark: int) -> None:
+        """What came long before a transfer that was received."""
         while box and _OLD < (mark - box[0].mark) % m.N_MARKS < m.N_MARKS // 2:
             box.popleft().take()
             self.orphans += 1
-        return found
 
     def _wait_for(self, peer: int, sends: bool, ready: Callable[[], bool]) -> None:
         """Until something is so, or another rank is gone, on which that depends."""

@@ -94,6 +94,24 @@ static void pointer_map(void) {
     gb_ptrmap_free(&map);
 }
 
+// Keys as addresses of objects of one size, side by side: all are found, and none between them.
+static void keys_at_any_distance(void) {
+    static const uintptr_t distances[] = { 2, 16, 100, 256, 368, 4096, 5000, 65536, 1 << 20 };
+    for (int d = 0; d < 9; d++) {
+        struct gb_ptrmap map   = { 0 };
+        const uintptr_t  begin = (uintptr_t) test_random_int(1, 1 << 20);
+        for (int i = 0; i < 3000; i++) {
+            CHECK(gb_ptrmap_set(&map, (const void *) (begin + (uintptr_t) i * distances[d]), i));
+        }
+        for (int i = 0; i < 3000; i++) {
+            const uintptr_t key = begin + (uintptr_t) i * distances[d];
+            CHECK_INT(gb_ptrmap_get(&map, (const void *) key), i);
+            CHECK_INT(gb_ptrmap_get(&map, (const void *) (key + 1)), GB_PTRMAP_ABSENT);
+        }
+        gb_ptrmap_free(&map);
+    }
+}
+
 static void vectors(void) {
     GB_VEC(int) v = { 0 };
     for (int i = 0; i < 1000; i++) {
@@ -146,4 +164,4 @@ static void environment(void) {
 }
 
 TEST_MAIN(TEST(error_state), TEST(errors_are_per_thread), TEST(checked_arithmetic), TEST(failing_allocations),
-    TEST(pointer_map), TEST(vectors), TEST(half_precision), TEST(environment))
+    TEST(pointer_map), TEST(keys_at_any_distance), TEST(vectors), TEST(half_precision), TEST(environment))

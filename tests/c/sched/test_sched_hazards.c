@@ -95,9 +95,9 @@ static void queues_that_keep_one_order(void) {
     for (int i = 0; i < 3; i++) {
         OPEN(p, "SIM:name=A SIM:name=B CPU");
         p.backends[0]->iface.comes_behind = p.backends[1]->iface.comes_behind = answers[i];
-        struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false);
+        struct ggml_tensor * x                                                = put(&p, leaf(&p, "x", 4, 1), 0, false);
         struct ggml_tensor * a = on(&p, ggml_sqr(p.ctx, x), 0), *b = on(&p, ggml_soft_max(p.ctx, a), 1),
-                           *c  = on(&p, ggml_sqr(p.ctx, b), 0);
+                           *c = on(&p, ggml_sqr(p.ctx, b), 0);
         expand(&p, on(&p, ggml_scale(p.ctx, c, 16), 2));
         OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
         CHECK_STR(steps(&p), "compute@A copy@B<0 compute@B copy@A<2 compute@A copy@A compute@host!5");
@@ -378,7 +378,6 @@ static void the_validator_of_places_fires(void) {
 }
 
 TEST_MAIN(TEST(a_chain), TEST(no_wait_too_many), TEST(nobody_waits_alone), TEST(queues_that_keep_one_order),
-    TEST(memory_is_reused_across_queues),
-    TEST(copies_come_ahead), TEST(copies_come_far_ahead), TEST(copies_do_not_hold_up_others),
-    TEST(inputs_travel_together), TEST(the_host_is_not_held_up), TEST(failures_while_others_wait),
-    TEST(the_validator_names_both), TEST(the_validator_of_places_fires))
+    TEST(memory_is_reused_across_queues), TEST(copies_come_ahead), TEST(copies_come_far_ahead),
+    TEST(copies_do_not_hold_up_others), TEST(inputs_travel_together), TEST(the_host_is_not_held_up),
+    TEST(failures_while_others_wait), TEST(the_validator_names_both), TEST(the_validator_of_places_fires))

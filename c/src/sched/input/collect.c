@@ -87,10 +87,11 @@ static bool add_reached(struct gb_sched_input * in, id_list * list) {
 
 // The sources of node i are srcs[src_begin[i]] to srcs[src_begin[i + 1] - 1].
 static enum ggml_status find_sources(struct gb_sched_input * in) {
-    id_list list  = { 0 }; // of two sources a node, as most graphs have
+    id_list list  = { 0 };
     in->src_begin = gb_calloc((size_t) in->n_nodes + 1, sizeof(*in->src_begin));
+    // most nodes have at most two
     const bool ok = in->src_begin != NULL && gb_vec_reserve(&list, 2 * (size_t) in->n_nodes) && add_reached(in, &list);
-    in->srcs      = list.data; // NULL when there are none
+    in->srcs      = list.data;
     in->n_ids     = (int) in->ids.n;
     return ok ? GGML_STATUS_SUCCESS : ggml_last_status();
 }

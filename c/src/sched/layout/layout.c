@@ -15,8 +15,8 @@
 struct layout {
     struct ggml_backend_sched * sched;
     struct gb_sched_plan *      plan;
-    GB_VEC(struct ggml_tensor *) list;       // the private node list
-    int32_t *                    ids;        // owned; of the list's slots, where nothing stands for anything; or:
+    GB_VEC(struct ggml_tensor *) list; // the private node list
+    int32_t *                    ids;  // owned; storage of all slots, if the program has no tensors of its own; else:
     struct gb_ptrmap             stands_for; // roots in the list -> lifetime id: tensor ids, then copies
     const struct gb_sched_plan * tmpl;       // borrowed: whose sizes decide what is computed in place; NULL: none
     struct gb_liveness           live;

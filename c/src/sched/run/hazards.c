@@ -301,7 +301,8 @@ static bool add_waits(struct hazards * h, int issuer, const struct need * needs)
         }
         const int  on      = needs[b].step - 1;
         const bool by_host = !waits_by_itself(h, issuer, b);
-        const bool implied = !by_host && gb_backend_comes_behind(h->sched->devices[issuer].backend, h->sched->devices[b].backend);
+        const bool implied =
+            !by_host && gb_backend_comes_behind(h->sched->devices[issuer].backend, h->sched->devices[b].backend);
         if (!gb_vec_push(&p->waits.list, ((struct gb_wait){ on, by_host, implied, !needs[b].content }))) {
             return false;
         }
