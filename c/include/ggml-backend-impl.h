@@ -163,7 +163,7 @@ struct ggml_backend_i {
     bool (*GGML_CALL computes_on_host)(ggml_backend_t backend);
 
     // Whether all that is queued on `backend` from now on comes behind what was queued on `other` before, without an
-    // event. The scheduler then neither records one nor calls event_wait. Called with backends that have the same
+    // event: then event_wait is not called, and the scheduler records none. Called with backends that have the same
     // event_wait; the answer for a pair never changes.
     bool (*GGML_CALL comes_behind)(ggml_backend_t backend, ggml_backend_t other);
 };

@@ -584,9 +584,6 @@ static GGML_CALL bool comes_behind(ggml_backend_t backend, ggml_backend_t other)
 static GGML_CALL void event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
     struct device * d = backend->context;
     int             status;
-    if (comes_behind(backend, event->backend)) {
-        return;
-    }
     CALL(d, status, python->event_wait(d->handle, event->context));
     (void) status;
 }

@@ -52,6 +52,16 @@ static inline uint64_t cuda_launches(const char * part) {
 #endif
 }
 
+// Of these there were so many since they were `before`; on a device nobody counts.
+static inline void cuda_check_launches(const char * part, uint64_t before, uint64_t expected, const char * what) {
+#ifdef GB_CUDA_EMULATED
+    const uint64_t n = cuda_launches(part) - before;
+    CHECK_MSG(n == expected, "%s: %d launches of %s, not %d", what, (int) n, part, (int) expected);
+#else
+    (void) part, (void) before, (void) expected, (void) what;
+#endif
+}
+
 // What the backend says that a graph takes beside its tensors.
 static inline size_t cuda_work_size(ggml_backend_t backend, const struct ggml_cgraph * graph) {
     return backend->iface.graph_work_size(backend, graph);

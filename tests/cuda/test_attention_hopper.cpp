@@ -20,23 +20,14 @@ namespace chains {
 }
 #pragma pop_macro("TEST_MAIN")
 
-static uint64_t launches(void) { return cuda_launches("gb_attention_tall"); }
-
-// Since `before`: on a device nobody counts.
-static void check_launches(uint64_t before, uint64_t expected, const char * what) {
-#ifdef GB_CUDA_EMULATED
-    CHECK_MSG(launches() == before + expected, "%s: %d launches of the kernel", what, (int) (launches() - before));
-#else
-    (void) before, (void) expected, (void) what;
-#endif
-}
+static const char kernel[] = "gb_attention_tall";
 
 static void attend(const attentions::attention & s, bool taken = true) {
-    const uint64_t before = launches();
+    const uint64_t before = cuda_launches(kernel);
     char           text[100];
     attentions::check(s);
     snprintf(text, sizeof(text), "%s d %d n %d m %d", ggml_type_name(s.type), (int) s.d, (int) s.n, (int) s.m);
-    check_launches(before, taken ? 1 : 0, text);
+    cuda_check_launches(kernel, before, taken ? 1 : 0, text);
 }
 
 static const ggml_type halves[] = { GGML_TYPE_F16, GGML_TYPE_BF16 };
@@ -93,7 +84,7 @@ static void others_are_not_taken(void) {
 static void masks(void) { // whole tiles of them, of which two elements are read at once, and others
     CUDA_OR_SKIP();
     ggml_backend_t cuda   = chains::open();
-    const uint64_t before = launches();
+    const uint64_t before = cuda_launches(kernel);
     for (chains::edit e : { chains::ADDED, chains::ADDED_BY_HEAD, chains::IN_SOFT_MAX, chains::CAUSAL_AND_ADDED }) {
         for (int half = 0; half < 2; half++) {
             chains::options o;
@@ -111,19 +102,15 @@ static void masks(void) { // whole tiles of them, of which two elements are read
         chains::on_and_off(cuda, { GGML_TYPE_F16, 64, 70, 264, 2, 1, 1, 1 }, o);
         chains::on_and_off(cuda, { GGML_TYPE_BF16, 128, 140, 1032, 1, 1, 1, 1 }, o);
     }
-    check_launches(before, 32, "masks");
+    cuda_check_launches(kernel, before, 32, "masks");
     ggml_backend_free(cuda);
 }
 
 static void chains_of_operators(void) {
     CUDA_OR_SKIP();
-    const uint64_t before = launches();
+    const uint64_t before = cuda_launches(kernel);
     chains::halves(); // 70 rows of heads that share keys, with each kind of mask
-#ifdef GB_CUDA_EMULATED
-    CHECK_MSG(launches() - before == chains::N_EDITS, "%d launches of the kernel", (int) (launches() - before));
-#else
-    (void) before;
-#endif
+    cuda_check_launches(kernel, before, chains::N_EDITS, "chains");
 }
 
 TEST_MAIN(TEST(edges), TEST(long_heads), TEST(heads_that_share_keys), TEST(keys_in_parts), TEST(many_tiles),

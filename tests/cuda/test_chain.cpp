@@ -131,12 +131,8 @@ static void fill(const chain & c) {
 }
 
 static uint64_t attentions(void) {
-#ifdef GB_CUDA_EMULATED
-    return gb_emu_launches_of("gb_attention_halves") + gb_emu_launches_of("gb_attention_tall") +
-           gb_emu_launches_of("gb_attention_floats");
-#else
-    return 0;
-#endif
+    return cuda_launches("gb_attention_halves") + cuda_launches("gb_attention_tall") +
+           cuda_launches("gb_attention_floats");
 }
 
 // n_expected: launches; -1: any

@@ -10,23 +10,14 @@ namespace products {
 }
 #pragma pop_macro("TEST_MAIN")
 
-static uint64_t launches(void) { return cuda_launches("gb_gemm_hopper"); }
-
-// Since `before`: on a device nobody counts.
-static void check_launches(uint64_t before, uint64_t expected, const char * what) {
-#ifdef GB_CUDA_EMULATED
-    CHECK_MSG(launches() == before + expected, "%s: %d launches of the kernel", what, (int) (launches() - before));
-#else
-    (void) before, (void) expected, (void) what;
-#endif
-}
+static const char kernel[] = "gb_gemm_hopper";
 
 static void multiply(ggml_type type, ggml_type b, const products::shape & s, bool taken = true) {
-    const uint64_t before = launches();
+    const uint64_t before = cuda_launches(kernel);
     char           text[100];
     products::mul_mat(type, b, s);
     snprintf(text, sizeof(text), "%s m %d n %d k %d", ggml_type_name(type), (int) s.m, (int) s.n, (int) s.k);
-    check_launches(before, taken ? 1 : 0, text);
+    cuda_check_launches(kernel, before, taken ? 1 : 0, text);
 }
 
 static const ggml_type halves[] = { GGML_TYPE_F16, GGML_TYPE_BF16 };
@@ -72,14 +63,14 @@ static void depth_in_parts(void) {
 static void views(void) {
     CUDA_OR_SKIP();
     for (ggml_type type : halves) { // dimensions exchanged: the order of strides is not that of dimensions
-        const uint64_t before = launches();
+        const uint64_t before = cuda_launches(kernel);
         products::permuted(type, 40, 32);
         products::permuted(type, 70, 64);
-        check_launches(before, 2, "permuted");
+        cuda_check_launches(kernel, before, 2, "permuted");
     }
     // a part of each row, which ends where 16 bytes do not
     for (ggml_type type : halves) {
-        const uint64_t before = launches();
+        const uint64_t before = cuda_launches(kernel);
         device_graph   g;
         ggml_tensor *  root = ggml_new_tensor_2d(g.ctx, type, 80, 33);
         ggml_tensor *  a    = ggml_view_2d(g.ctx, root, 75, 33, root->nb[1], 0);
@@ -90,13 +81,13 @@ static void views(void) {
         products::fill(b);
         REQUIRE(g.compute(dst));
         products::check_product({ a, root, b, b, 0, products::rounding_of(type, 75, 50, false) }, dst, g.result.data());
-        check_launches(before, 1, "a part of rows");
+        cuda_check_launches(kernel, before, 1, "a part of rows");
     }
 }
 
 static void others_are_not_taken(void) {
     CUDA_OR_SKIP();
-    const uint64_t before = launches();
+    const uint64_t before = cuda_launches(kernel);
     multiply(GGML_TYPE_F16, GGML_TYPE_F32, { 40, 32, 64, 1, 1, 1, 1 }, false);  // few rows
     multiply(GGML_TYPE_BF16, GGML_TYPE_F32, { 40, 50, 75, 1, 1, 1, 1 }, false); // rows that are not aligned
     multiply(GGML_TYPE_F32, GGML_TYPE_F32, { 40, 50, 64, 1, 1, 1, 1 }, false);
@@ -114,14 +105,14 @@ static void others_are_not_taken(void) {
     products::fill(b);
     REQUIRE(g.compute(dst));
     products::check_product({ a, root, b, b, 0, products::HALVES }, dst, g.result.data());
-    check_launches(before, 0, "others");
+    cuda_check_launches(kernel, before, 0, "others");
 }
 
 // A graph that is replayed, with other data in the same memory, and one of the same shape elsewhere, which takes the
 // executable graph over: maps hold addresses.
 static void replayed(void) {
     CUDA_OR_SKIP();
-    const uint64_t before = launches();
+    const uint64_t before = cuda_launches(kernel);
     ggml_backend_t cuda   = cuda_open(0);
     REQUIRE(cuda != NULL);
     device_graph  g;
@@ -148,7 +139,7 @@ static void replayed(void) {
         }
         ggml_backend_graph_copy_free(copy);
     }
-    check_launches(before, 9, "replayed");
+    cuda_check_launches(kernel, before, 9, "replayed");
     ggml_backend_free(cuda);
 }
 

@@ -125,8 +125,6 @@ static inline bool gb_view_is_bound(const struct ggml_tensor * t) {
     return t->view_src == NULL || (uintptr_t) t->data == (uintptr_t) t->view_src->data + t->view_offs;
 }
 
-// --------------------------------------------------------------------------------------------------------------- names
-
 // Asks for the memory of a tensor that a walk over many comes to soon: its operator, sources and marks. Tensors of a
 // large graph are in no cache, and who reads one after the other would wait for each.
 enum { GB_TENSORS_AHEAD = 8 };
@@ -147,6 +145,8 @@ static inline void gb_tensor_prefetch_ahead(struct ggml_tensor * const * tensors
         gb_tensor_prefetch(tensors[i + GB_TENSORS_AHEAD]);
     }
 }
+
+// --------------------------------------------------------------------------------------------------------------- names
 
 // Copies the name as it is now, though another thread may be setting it: each eight bytes of it are old or new. Returns
 // text.

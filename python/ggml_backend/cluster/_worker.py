@@ -429,15 +429,14 @@ class Worker:
     def _receive(self, peer: int, transfer: int, number: int, offset: int, nbytes: int) -> None:
         if peer >= self.transport.size or peer == self.transport.rank:
             raise MessageError(f"nothing comes from rank {peer}")
-        box = self.data[peer]
-        if peer != 0 and not (box and any(letter.mark == transfer % m.N_MARKS for letter in box)):
+        box, mark = self.data[peer], transfer % m.N_MARKS
+        if peer != 0 and not _has(box, mark):
             if nbytes >= _LEND:
                 self.transport.send(peer, m.tag_of(m.ASKED, transfer), b"")
             if self._caught(peer, transfer, number, offset, nbytes):
-                if box:
-                    self._drop_old(box, transfer % m.N_MARKS)
+                self._drop_old(box, mark)
                 return
-        letter = self._next_of(peer, transfer)
+        letter = self._next_of(peer, mark)
         if letter.channel == m.POISON or letter.nbytes != nbytes:
             data = letter.take()
             if letter.channel == m.POISON and len(data) >= m.POISON_BODY.size:
@@ -473,18 +472,12 @@ class Worker:
         piece.written(offset, nbytes)
         return True
 
-    def _next_of(self, peer: int, transfer: int) -> Letter:
+    def _next_of(self, peer: int, mark: int) -> Letter:
         """Data of one transfer. Others come before it where rank 0 was interrupted: what nobody asks for in the end is
         dropped when it is old."""
-        box, mark = self.data[peer], transfer % m.N_MARKS
-        if box and box[0].mark == mark:
-            return box.popleft()
-
-        def there() -> bool:
-            return bool(box) and (box[0].mark == mark or any(letter.mark == mark for letter in box))
-
-        if not there():
-            self._wait_for(peer, False, there)
+        box = self.data[peer]
+        if not _has(box, mark):
+            self._wait_for(peer, False, lambda: _has(box, mark))
         if box and box[0].mark == mark:
             return box.popleft()
         found = next((letter for letter in box if letter.mark == mark), None)
@@ -696,6 +689,10 @@ class Worker:
     def _close(self, command: Command) -> None:
         self.failed.pop(command.fields[0], None)
         self.devices.pop(command.fields[0], None)
+
+
+def _has(box: deque[Letter], mark: int) -> bool:
+    return any(letter.mark == mark for letter in box)
 
 
 def _told(error: Exception) -> tuple[int, str]:

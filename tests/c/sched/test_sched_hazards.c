@@ -88,6 +88,12 @@ static GGML_CALL bool yes(ggml_backend_t backend, ggml_backend_t other) { return
 
 static GGML_CALL bool no(ggml_backend_t backend, ggml_backend_t other) { return backend == other; }
 
+static int            n_event_waits;
+static GGML_CALL void count_event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
+    (void) backend, (void) event;
+    n_event_waits++;
+}
+
 // Of queues that keep one order the host alone waits, which is what events are for then. (Planned only: simulated
 // queues keep none.)
 static void queues_that_keep_one_order(void) {
@@ -95,7 +101,8 @@ static void queues_that_keep_one_order(void) {
     for (int i = 0; i < 3; i++) {
         OPEN(p, "SIM:name=A SIM:name=B CPU");
         p.backends[0]->iface.comes_behind = p.backends[1]->iface.comes_behind = answers[i];
-        struct ggml_tensor * x                                                = put(&p, leaf(&p, "x", 4, 1), 0, false);
+        p.backends[0]->iface.event_wait = p.backends[1]->iface.event_wait = count_event_wait;
+        struct ggml_tensor * x                                            = put(&p, leaf(&p, "x", 4, 1), 0, false);
         struct ggml_tensor * a = on(&p, ggml_sqr(p.ctx, x), 0), *b = on(&p, ggml_soft_max(p.ctx, a), 1),
                            *c = on(&p, ggml_sqr(p.ctx, b), 0);
         expand(&p, on(&p, ggml_scale(p.ctx, c, 16), 2));
@@ -108,6 +115,11 @@ static void queues_that_keep_one_order(void) {
             CHECK_INT(wait->implied, answers[i] == yes && !wait->by_host);
             CHECK_INT(p.sched->last->waits.of[wait->step].event >= 0, !wait->implied);
         }
+        ggml_backend_event_t event = ggml_backend_event_new(p.backends[0]);
+        n_event_waits              = 0;
+        OK(ggml_backend_event_wait(p.backends[1], event));
+        CHECK_INT(n_event_waits, answers[i] == yes ? 0 : 1);
+        ggml_backend_event_free(event);
         close_place(&p);
     }
 }

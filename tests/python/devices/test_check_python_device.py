@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -140,15 +140,32 @@ class Hasty(Queued):
         pass
 
 
-class Deaf(HostQueued):
-    """Its marks are not waited for. Its queues are late, so that who does not wait is seen."""
+class Lazy(HostQueued):
+    """It does nothing before somebody waits for it, so that who does not wait is seen, however busy the machine is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left: deque[Callable[[], None]] = deque()
 
     def submit(self, work: Callable[[], None]) -> None:
-        super().submit(lambda: time.sleep(0.01))
-        super().submit(work)
+        self.left.append(work)
+
+    def synchronize(self) -> None:
+        while self.left:
+            self.left.popleft()()
 
     def event(self) -> Mark:
         mark = Mark(self)
+        mark.synchronize = self.synchronize  # type: ignore[method-assign]
+        mark.wait = lambda device: self.synchronize()  # type: ignore[method-assign]
+        return mark
+
+
+class Deaf(Lazy):
+    """Other queues do not wait for its marks."""
+
+    def event(self) -> Mark:
+        mark = super().event()
         mark.wait = lambda device: None  # type: ignore[method-assign]
         return mark
 
@@ -206,6 +223,12 @@ def test_what_is_wrong_is_found(wrong):
     assert all(c.message for c in report.failed)
     gb.register_device("RIGHT", Host, replace=True)  # and nothing else has suffered
     assert gb.testing.check_device("RIGHT", quick=True, only="add").ok
+
+
+def test_a_queue_that_works_when_it_is_waited_for_is_right():
+    gb.register_device("LAZY", Lazy, replace=True)
+    report = gb.testing.check_device("LAZY", quick=True, only=["add", "mul", "sqr", "memory", "graphs"])
+    assert report.ok, str(report)
 
 
 def test_messages_name_device_node_and_line(tmp_path, monkeypatch):
