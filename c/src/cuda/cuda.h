@@ -42,6 +42,7 @@ struct gb_cuda_device {
     size_t shared_max; // bytes of shared memory a block may ask for
     size_t l2_bytes;
     size_t pitch_max; // of copies of rows, bytes
+    bool   dependent; // a kernel may begin while the one before it ends (queue.h): known after gb_cuda_check_code
     bool   hopper;    // there are kernels for it that only 9.0 has (hopper.cuh): known after gb_cuda_check_code
     char   name[16];  // "CUDA0"
     char   description[256];

@@ -101,6 +101,7 @@ template <int KIND, int DP, int KEYS, bool MASK>
 GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
                                           : MASK  ? 2
                                                   : 3) gb_attention_halves(gb_attention p) {
+    gb_wait_for_earlier();
     constexpr int STAGE = 2 * DP * KEYS; // halves: keys, values
     GB_DYNAMIC_SHARED(uint16_t, shared);
     uint16_t * const q_tile = shared;
@@ -214,6 +215,7 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
 
 // A warp puts the parts of a row together.
 GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_join(gb_attention p, int64_t rows) {
+    gb_wait_for_earlier();
     const int     lane = (int) threadIdx.x % 32;
     const int64_t row  = (int64_t) blockIdx.x * (GB_ATTENTION_THREADS / 32) + threadIdx.x / 32;
     if (row >= rows) {
@@ -272,6 +274,7 @@ GB_DEVICE void gb_attention_floats_load(const gb_attention_input & x, const char
 // grid: x tiles of rows, y heads, z batch. A thread makes ROWS / 16 by 2 scores of a tile, then 4 rows by 4 columns of
 // the result.
 template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) gb_attention_floats(gb_attention p) {
+    gb_wait_for_earlier();
     typedef gb_attention_room<DP, ROWS> room;
     constexpr int LANES = GB_ATTENTION_FLOAT_THREADS / ROWS, MINE = ROWS / 16; // lanes that share a row's softmax
     static_assert(ROWS * DP == 16 * GB_ATTENTION_FLOAT_THREADS, "4 x 4 of the result for each thread");
@@ -365,6 +368,7 @@ template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) g
 
 // Shared memory of a warp: the query, what is added up, 32 exponentials.
 GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_exact(gb_attention p, int64_t rows) {
+    gb_wait_for_earlier();
     GB_DYNAMIC_SHARED(float, shared);
     const int     lane  = (int) threadIdx.x % 32;
     const int64_t row   = (int64_t) blockIdx.x * (GB_ATTENTION_THREADS / 32) + threadIdx.x / 32;

@@ -408,6 +408,7 @@ GB_DEVICE void gb_few_turn(const gb_few & p, gb_few_walk & w, gb_few_place & pla
 
 // NT: panels across the columns. grid: x rows, z slices.
 template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_rows(gb_few p) {
+    gb_wait_for_earlier();
     typedef gb_few_format<TYPE> format;
     typedef gb_few_stage<TYPE>  layout;
     gb_needs_code(80);

@@ -90,6 +90,7 @@ template <int TYPE> GB_DEVICE void gb_stretch_load(char * slot, const char * a, 
 }
 
 template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_quantized(gb_matvec p) {
+    gb_wait_for_earlier();
     typedef gb_stretch<TYPE> stretch;
     typedef gb_format<TYPE>  format;
     constexpr int            ROWS = GB_MATVEC_ROWS, STAGES = GB_MATVEC_STAGES;
@@ -178,6 +179,7 @@ template <int TYPE> struct gb_sixteen_bytes {
 };
 
 template <int TYPE, int NCOLS, int ROWS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_float(gb_matvec p) {
+    gb_wait_for_earlier();
     constexpr int         N     = gb_sixteen_bytes<TYPE>::n;
     const int             lane  = (int) threadIdx.x % 32;
     const gb_matvec_place at    = gb_matvec_where<NCOLS, ROWS>(p);

@@ -273,6 +273,7 @@ GB_DEVICE void gb_quick_multiply(const char * at, const typename gb_quick<TYPE>:
 
 // One column; rows of weights begin at addresses that 16 divides.
 template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick(gb_matvec p) {
+    gb_wait_for_earlier();
     typedef gb_quick<TYPE> format;
     constexpr int          ROWS = GB_QUICK_ROWS, STAGES = format::bytes > 800 ? 2 : 3, stage = ROWS * format::room;
     GB_SHARED(char, rings, GB_MATVEC_WARPS * STAGES * stage);

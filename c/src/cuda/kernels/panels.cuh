@@ -56,6 +56,7 @@ GB_DEVICE uint32_t gb_panel_word(const float * v, float inverse, int & sum) {
 // grid: x rows of panels over all slices; y eight panels along the depth, or as many as a grid may have. A warp makes
 // one row of a panel, a lane eight elements.
 GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_panels(gb_make_panels p) {
+    gb_wait_for_earlier();
     const int      lane = (int) threadIdx.x % 32, group = lane / 4, half = lane / 2 % 2, word = lane % 2 * 2;
     const uint32_t rows = (uint32_t) p.bands * GB_PANEL_ROWS, slice = blockIdx.x / rows, r = blockIdx.x % rows;
     const int      g   = (int) (r % GB_PANEL_ROWS);

@@ -33,6 +33,7 @@ GB_DEVICE void gb_make_group(const gb_make_rows & p, int64_t r, int64_t group, i
 
 // grid: x rows, y eight groups, or as many as a grid may have.
 GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_bytes(gb_make_rows p) {
+    gb_wait_for_earlier();
     for (int64_t g = (int64_t) blockIdx.y * 8 + threadIdx.x / 32; g < p.y_row * 32; g += (int64_t) gridDim.y * 8) {
         gb_make_group(p, blockIdx.x, g, (int) threadIdx.x % 32);
     }
@@ -40,6 +41,7 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_bytes(gb_make_rows p) {
 
 // dst[i] = the sum of the parts.
 GB_KERNEL GB_BOUNDS(256, 1) gb_gemm_add_parts(float * dst, const float * part, int64_t n, int parts) {
+    gb_wait_for_earlier();
     const int64_t i = (int64_t) blockIdx.x * 256 + threadIdx.x;
     if (i < n) {
         float sum = 0;
@@ -53,6 +55,7 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_gemm_add_parts(float * dst, const float * part, i
 // One block sorts the tokens by expert, in their order: first[e] .. first[e + 1] in `tokens`. Rows of dst whose id is
 // out of range are not in the list and become NaN; the first is noted.
 GB_KERNEL GB_BOUNDS(256, 1) gb_route(gb_weights w, int n, int * first, int * tokens, float * dst, int64_t m) {
+    gb_wait_for_earlier();
     GB_SHARED(int, counts, 256);
     GB_SHARED(int, next, GGML_MAX_SRC + 1);
     const int per = (n + 255) / 256, begin = gb_min(n, (int) threadIdx.x * per), end = gb_min(n, begin + per);

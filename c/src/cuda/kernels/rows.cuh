@@ -114,6 +114,7 @@ enum gb_row_kind { GB_ROWS_F16 = GB_HALF_F16, GB_ROWS_BF16 = GB_HALF_BF16, GB_RO
 
 // grid: x rows, y stretches of 256 elements, or as many as a grid may have.
 template <int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_floats(gb_make_rows p) {
+    gb_wait_for_earlier();
     const int64_t r   = blockIdx.x;
     const char *  row = gb_source_row(p, r);
     for (int64_t i = (int64_t) blockIdx.y * 256 + threadIdx.x; i < p.y_row; i += (int64_t) gridDim.y * 256) {
@@ -129,6 +130,7 @@ template <int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_floats(gb_make_rows p
 // The same from dense rows of F32 that begin where 16 bytes may be read at a time. grid: y stretches of 2,048 elements,
 // eight a thread.
 template <int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_dense(gb_make_rows p) {
+    gb_wait_for_earlier();
     const int64_t r   = blockIdx.x;
     const float * row = (const float *) (const void *) gb_source_row(p, r);
     for (int64_t i = ((int64_t) blockIdx.y * 256 + threadIdx.x) * 8; i < p.y_row; i += (int64_t) gridDim.y * 2048) {

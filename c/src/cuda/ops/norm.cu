@@ -17,6 +17,7 @@ struct gb_norm_args {
 #define GB_NORM_FAR 0x1p-80f
 
 template <int WARPS, bool MEAN> GB_KERNEL GB_BOUNDS(512, 1) gb_norm_rows(gb_norm_args q) {
+    gb_wait_for_earlier();
     GB_SHARED(float, shared, WARPS);
     const int64_t  row = gb_my_row<WARPS>(), n = q.x.ne[0], step = WARPS * GB_WARP;
     const gb_index at   = gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne);
@@ -147,6 +148,7 @@ static int norm_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
 enum { GB_GROUP_WARPS = 16 };
 
 GB_KERNEL GB_BOUNDS(512, 1) gb_group_norm(gb_view y, gb_view x, int64_t channels, int64_t groups) {
+    gb_wait_for_earlier();
     GB_SHARED(float, shared, GB_GROUP_WARPS);
     const int64_t i3 = (int64_t) blockIdx.x / groups, c0 = (int64_t) blockIdx.x % groups * channels;
     const int64_t c1 = gb_min(c0 + channels, x.ne[2]), plane = x.ne[0] * x.ne[1], n = plane * (c1 - c0);
