@@ -3,8 +3,9 @@ is measured against, and whether it holds.
 
     python3 benchmarks/cuda_verdicts.py build/bench/cuda.json build/bench/torch.json [build/bench/cuda-waiting.json]
 
-The third is of the same program with GGML_CUDA_DEPENDENT=0: what dependent launches gain. All files are of one machine, from the same hour. A figure that is missing is owed. Exits with 1 if a claim does not
-hold, with 77 if one is owed.
+The third is of the same program with GGML_CUDA_DEPENDENT=0: what dependent launches gain. All files are
+of one machine, from the same hour. A figure that is missing is owed. Exits with 1 if a claim does not hold, with 77 if
+one is owed.
 """
 
 import json

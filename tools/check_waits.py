@@ -7,9 +7,9 @@ where a kernel may begin while the one before it ends.
     python tools/check_waits.py --registers       # prints registers and spills of each kernel, too
 
 Needs what count_sass.py needs. Of each kernel, on every way through its code: no instruction reads or writes global
-memory before ACQBULK (`griddepcontrol.wait`), no thread ends without it, and PREEXIT (`griddepcontrol.launch_dependents`)
-comes after it. Ways are those of the code: conditions count as if both could be, jumps to computed places as if they
-touched memory.
+memory before ACQBULK (`griddepcontrol.wait`), no thread ends without it, and PREEXIT
+(`griddepcontrol.launch_dependents`) comes after it. Ways are those of the code: conditions count as if both could be,
+jumps to computed places as if they touched memory.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ GLOBAL = re.compile(
 LABEL = re.compile(r"([.$\w]+):\s*$")
 TARGET = re.compile(r"`\(([.$\w]+)\)")
 COMPUTED = ("BRX", "BRXU", "JMX", "JMXU", "CALL.ABS", "JMP")
-RESOURCES = re.compile(r"Compiling entry function '(\w+)' for|(\d+) bytes spill stores, (\d+) bytes spill loads|Used (\d+) reg")
+RESOURCES = re.compile(
+    r"Compiling entry function '(\w+)' for|(\d+) bytes spill stores, (\d+) bytes spill loads|Used (\d+) reg"
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def sources(patterns: list[str]) -> list[Path]:
 
 
 def compile_one(source: Path, folder: Path, compiler: str) -> tuple[str, str]:
-    """The disassembly of a file, and what ptxas says about registers. Files of 9.0a are compiled as the module has them."""
+    """The disassembly of a file, compiled as for the module, and what ptxas says about registers."""
     hopper = source.name.endswith("_hopper.cu")
     code = folder / f"{source.stem}.cubin"
     include = [f"-I{ROOT / path}" for path in ("c/src", "c/src/cuda", "c/include")]
@@ -91,9 +93,7 @@ def read_kernel(name: str, lines: list[str]) -> Kernel:
             ways = [labels.get(target.group(1)) if target else None, i + 1]
         elif opcode.startswith("BRA"):
             ways = [labels.get(target.group(1)) if target else None, *([] if sure else [i + 1])]
-        elif opcode.startswith("RET"):
-            ways = [] if sure else [i + 1]
-        elif opcode == "EXIT":
+        elif opcode.startswith("RET") or opcode == "EXIT":
             ways = [] if sure else [i + 1]
         elif opcode.startswith(COMPUTED):
             ways = [None]

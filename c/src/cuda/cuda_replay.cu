@@ -37,6 +37,8 @@ cudaMemsetParams zeros(const gb_task & t) {
     return p;
 }
 
+constexpr cudaError_t no_such_edge = cudaErrorNotSupported; // whatever the runtime says
+
 // `to`, a kernel, may begin when every block of `from`, a kernel, has waited for what is before that.
 cudaError_t add_edge(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
 #if CUDART_VERSION >= 12030
@@ -59,7 +61,9 @@ cudaError_t add_kernel(gb_replay & r, const cudaKernelNodeParams & node, size_t 
         return cudaGraphAddKernelNode(&nodes[i], r.graph, i > 0 ? &nodes[i - 1] : nullptr, i > 0 ? 1 : 0, &node);
     }
     const cudaError_t error = cudaGraphAddKernelNode(&nodes[i], r.graph, nullptr, 0, &node);
-    return error != cudaSuccess ? error : add_edge(r.graph, nodes[i - 1], nodes[i]);
+    return error != cudaSuccess                                       ? error
+           : add_edge(r.graph, nodes[i - 1], nodes[i]) == cudaSuccess ? cudaSuccess
+                                                                      : no_such_edge;
 }
 
 cudaError_t add_node(gb_replay & r, const gb_task_list & list, const gb_task & t, bool dependent, parameters & p) {
@@ -152,9 +156,9 @@ static cudaError_t make(gb_replay & r, const gb_task_list & list, bool dependent
 
 bool gb_replay_make(gb_replay & r, gb_task_list & list, bool & dependent) {
     cudaError_t error = make(r, list, dependent);
-    if (error != cudaSuccess && dependent) {
+    if (error == no_such_edge && dependent) {
+        dependent = false;
         error     = make(r, list, false);
-        dependent = error != cudaSuccess; // nothing works: that says nothing about edges
     }
     if (error == cudaSuccess) {
         std::swap(r.list, list);

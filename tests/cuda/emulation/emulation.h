@@ -26,7 +26,7 @@ enum { // numbers as cudaError_t has them
     GB_EMU_ILLEGAL_ADDRESS = 700, // sticky
     GB_EMU_INVALID_VALUE   = 1
 };
-// the call of it after `after` more fails; NULL: none. "cudaLaunchKernel" too
+// the call of it after `after` more fails; NULL: none. "cudaLaunchKernel" too, however it is asked for
 void gb_emu_fail(const char * function, int after, int error);
 // a kernel touches what is not there, when it runs; -1: none
 void gb_emu_fail_kernel(int after);

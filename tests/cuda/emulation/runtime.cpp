@@ -1279,7 +1279,11 @@ cudaError_t cudaLaunchKernel(const void * function, dim3 grid, dim3 block, void 
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t * c, const void * function, void ** values) {
-    ENTER();
+    guard             held(lock);
+    const cudaError_t entered = enter("cudaLaunchKernel"); // which of both a launch is, is no matter of tests
+    if (entered != cudaSuccess) {
+        return result(entered);
+    }
     step        what;
     cudaError_t error = prepare_kernel(function, c->gridDim, c->blockDim, values, c->dynamicSmemBytes, what);
     for (unsigned i = 0; i < c->numAttrs; i++) {

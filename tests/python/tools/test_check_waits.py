@@ -10,7 +10,7 @@ import pytest
 from source_tree import in_tree
 
 sys.path.insert(0, str(Path(in_tree("tools/check_waits.py")).parent))
-import check_waits  # noqa: E402
+import check_waits
 
 
 def faults(*lines: str) -> list[str]:

@@ -94,7 +94,11 @@ def test_without_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("waiting", "code", "says"),
-    [({"1000 nodes, replayed": 0.7}, 0, "holds"), ({"1000 nodes, replayed": 0.4}, 1, "DOES NOT HOLD"), ({}, 77, "owed")],
+    [
+        ({"1000 nodes, replayed": 0.7}, 0, "holds"),
+        ({"1000 nodes, replayed": 0.4}, 1, "DOES NOT HOLD"),
+        ({}, 77, "owed"),
+    ],
 )
 def test_dependent_launches(tmp_path: Path, waiting: dict[str, float], code: int, says: str) -> None:
     run(tmp_path, *good())  # writes both files

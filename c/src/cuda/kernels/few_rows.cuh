@@ -459,4 +459,13 @@ template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_row
     }
 }
 
+// The panels: x rows of panels over all slices; y eight panels along the depth, or as many as a grid may have.
+GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_panels(gb_make_panels p) {
+    gb_wait_for_earlier();
+    const uint32_t rows = (uint32_t) p.bands * GB_PANEL_ROWS, slice = blockIdx.x / rows, r = blockIdx.x % rows;
+    for (int s = (int) (blockIdx.y * 8 + threadIdx.x / 32); s < p.stages; s += (int) gridDim.y * 8) {
+        gb_make_panel_row(p, slice, r, s);
+    }
+}
+
 #endif // GB_CUDA_KERNELS_FEW_ROWS_CUH

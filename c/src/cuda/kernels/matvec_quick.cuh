@@ -283,8 +283,7 @@ template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick
     const bool                   any  = at.a != NULL && at.row < p.m;
     const typename format::place place(lane);
     const int                    n_groups = any ? (int) (p.k / 32) : 0, n = (n_groups + 31) / 32; // stretches
-    const int last_bytes = (int) (p.k / gb_format<TYPE>::block * gb_format<TYPE>::bytes) - (n - 1) * format::bytes;
-
+    const int    last_bytes = (int) (p.k / gb_format<TYPE>::block * gb_format<TYPE>::bytes) - (n - 1) * format::bytes;
     const char * from[ROWS]; // of the next copy; rows past the last one repeat it; without rows nobody follows it
     GB_UNROLL for (int r = 0; r < ROWS; r++) {
         from[r] = any ? at.a + gb_min<int64_t>(at.row + r, p.m - 1) * (int64_t) p.w.nb_m : (const char *) p.x;

@@ -4,32 +4,6 @@
 #define GB_CUDA_KERNELS_PRODUCT_STEPS_CUH
 
 #include "cuda/kernels/rows.cuh"
-#include "tensor/numbers.h"
-
-// A warp makes a group: the largest magnitude becomes 127. Rounds half away from zero. As on the CPU, groups below
-// 2^-100 are zeros, and groups with a value of 2^100 or more, an infinity or NaN have the scale NaN.
-GB_DEVICE void gb_make_group(const gb_make_rows & p, int64_t r, int64_t group, int lane) {
-    const int64_t i       = group * 32 + lane;
-    const float   x       = i < p.k ? gb_load_activation(p, gb_source_row(p, r), i) : 0;
-    const float   largest = gb_warp_max(fabsf(x) < GB_LARGEST_ACTIVATION ? fabsf(x) : INFINITY);
-    const float   d       = largest < GB_LEAST_ACTIVATION ? 0
-                            : largest < INFINITY          ? largest / 127
-                                                          : NAN,
-                  scaled  = d > 0 ? x * (1 / d) : 0;
-    const int     q       = (int) roundf(fminf(fmaxf(scaled, -127.0f), 127.0f));
-    int           sum     = q;
-    GB_UNROLL for (int mask = 8; mask > 0; mask /= 2) { sum += gb_shfl_xor(sum, mask); }
-    const int       all = sum + gb_shfl_xor(sum, 16), g = (int) (group % 32);
-    gb_q8_stretch * y                          = (gb_q8_stretch *) p.y + r * p.y_row + group / 32;
-    ((int8_t *) y->q[lane / 16][g])[lane % 16] = (int8_t) q;
-    if (lane % 16 == 0) {
-        y->s[g][1 + lane / 16] = sum;
-    }
-    if (lane == 0) {
-        y->s[g][0] = (int) gb_bits(d);
-        y->s[g][3] = all;
-    }
-}
 
 // grid: x rows, y eight groups, or as many as a grid may have.
 GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_bytes(gb_make_rows p) {
