@@ -1,10 +1,11 @@
 """What the figures of bench_cuda.c and bench_cuda_torch.py mean: each claim about the CUDA backend, its figure, what it
 is measured against, and whether it holds.
 
-    python3 benchmarks/cuda_verdicts.py build/bench/cuda.json build/bench/torch.json
+    python3 benchmarks/cuda_verdicts.py build/bench/cuda.json build/bench/torch.json [build/bench/cuda-waiting.json]
 
-Both files are of one machine, from the same hour. A figure that is missing is owed. Exits with 1 if a claim does not
-hold, with 77 if one is owed.
+The third is of the same program with GGML_CUDA_DEPENDENT=0: what dependent launches gain. All files are
+of one machine, from the same hour. A figure that is missing is owed. Exits with 1 if a claim does not hold, with 77 if
+one is owed.
 """
 
 import json
@@ -75,11 +76,26 @@ def judge(ours: Figures, torch: Figures) -> tuple[list[str], bool, bool]:
     return lines, holds and (replay is None or replay < 1), owed or replay is None
 
 
+def judge_dependent(ours: Figures, waiting: Figures) -> tuple[str, bool, bool]:
+    """The same of dependent launches: kernels that follow each other take no longer with them."""
+    name = "1000 nodes, replayed"
+    with_it, without = ours.get(name), waiting.get(name)
+    if with_it is None or without is None:
+        return f"{'dependent launches':42} owed: no figure", True, True
+    good = with_it <= without
+    shares = f"{with_it:10.4g} of {without:10.4g} ms: {with_it / without:6.1%}, at most 100% claimed"
+    return f"{'dependent launches':42} {shares}: {'holds' if good else 'DOES NOT HOLD'}", good, False
+
+
 def main() -> int:
-    if len(sys.argv) != 3:
+    if len(sys.argv) not in (3, 4):
         print(__doc__, file=sys.stderr)
         return 2
-    lines, holds, owed = judge(figures(sys.argv[1]), figures(sys.argv[2]))
+    ours = figures(sys.argv[1])
+    lines, holds, owed = judge(ours, figures(sys.argv[2]))
+    if len(sys.argv) == 4:
+        line, good, missing = judge_dependent(ours, figures(sys.argv[3]))
+        lines, holds, owed = [*lines, line], holds and good, owed or missing
     print("\n".join(lines))
     return 1 if not holds else 77 if owed else 0
 

@@ -8,7 +8,8 @@
 #   build      C library, module, tests and benchmarks for the device
 #   tests      all tests on the device; the module loads, and exports its entry point alone
 #   figures    build/bench/cuda.json: upload, copies, launches, matrix-vector products, products, also by cuBLAS,
-#              attention; build/bench/cuda-mma.json: the same without the kernels for 9.0 alone
+#              attention; build/bench/cuda-mma.json: the same without the kernels for 9.0 alone;
+#              build/bench/cuda-waiting.json: the same with kernels that wait for those before them in the queue
 #   torch      build/bench/torch.json: the same by PyTorch, and what the figures mean beside it
 #              (benchmarks/cuda_verdicts.py)
 #   random     2,000 random graphs over CUDA0 and the CPU
@@ -52,13 +53,16 @@ step_figures() {
     cat build/bench/cuda.json
     GGML_CUDA_HOPPER=0 build/cuda/benchmarks/bench_cuda >build/bench/cuda-mma.json || code=$?
     cat build/bench/cuda-mma.json
+    GGML_CUDA_DEPENDENT=0 build/cuda/benchmarks/bench_cuda >build/bench/cuda-waiting.json || code=$?
+    cat build/bench/cuda-waiting.json
     return $code
 }
 
 step_torch() {
     python3 benchmarks/bench_cuda_torch.py >build/bench/torch.json || return $?
     cat build/bench/torch.json
-    python3 benchmarks/cuda_verdicts.py build/bench/cuda.json build/bench/torch.json
+    python3 benchmarks/cuda_verdicts.py build/bench/cuda.json build/bench/torch.json \
+        build/bench/cuda-waiting.json
 }
 
 step_random() {

@@ -1,6 +1,6 @@
 """Counts the instructions of the main loops of CUDA kernels, from their disassembly, and what bound follows.
 
-    python tools/count_sass.py                    # compiles for compute capability 9.0 and prints two tables
+    python tools/count_sass.py                    # compiles for compute capability 9.0 and prints three tables
     python tools/count_sass.py --check            # fails where a kernel is over its limit
     python tools/count_sass.py --show matvec_quick.*Q4_0     # the loop itself
 
@@ -9,7 +9,8 @@ Needs nvcc, and nvdisasm: of the toolkit, or of the wheel `nvidia-cuda-nvdisasm`
 The main loop of a kernel is the innermost loop that has most of its products. A multiprocessor issues four instructions
 of a warp a clock, so `instructions / 4` clocks is the least that a unit of work takes: the bound is what that gives on
 all multiprocessors of an H200 (132 at 1.98 GHz), beside the 4.3 TB/s that its memory gives to a copy. It is an upper
-bound, nothing that was measured. Of tiles of quantized weights the second table has the shortest way through the loop.
+bound, nothing that was measured. Of tiles of quantized weights, and of attention, the other tables have the shortest
+way through the loop that has all products.
 """
 
 from __future__ import annotations
@@ -90,6 +91,21 @@ TILES = (
 )
 
 
+def attention(heads: int, keys: int, mask: str, limit: int) -> Kernel:
+    """An iteration: a warp's 16 rows of queries and a tile of keys that no edge touches."""
+    title = f"heads of {heads}, {keys} keys{', a mask' if mask == 'true' else ''}"
+    return Kernel(title, f"gb_attention_halves<GB_HALF_F16, {heads}, {keys}, {mask}>", "gb_attention", 1, 0, limit)
+
+
+ATTENTION = (
+    attention(64, 64, "false", 375),
+    attention(128, 64, "false", 580),
+    attention(256, 32, "false", 655),
+    attention(128, 64, "true", 780),
+)
+ALL = (*KERNELS, *TILES, *ATTENTION)
+
+
 def find_disassembler() -> str:
     """The path of nvdisasm."""
     found = shutil.which("nvdisasm")
@@ -104,8 +120,9 @@ def find_disassembler() -> str:
 def disassemble(architecture: str, folder: Path) -> dict[str, list[str]]:
     """The lines of each kernel, by the call that made it."""
     source, code = folder / "kernels.cu", folder / "kernels.cubin"
-    lines = ['#include "cuda/kernels/few_rows.cuh"', '#include "cuda/ops/products.h"', "const void * kernels[] = {"]
-    lines += [f"    (const void *) (void (*)({k.arguments})) {k.call}," for k in (*KERNELS, *TILES)] + ["};"]
+    lines = [f'#include "cuda/{name}"' for name in ("kernels/few_rows.cuh", "kernels/attention.cuh", "ops/products.h")]
+    lines += ["const void * kernels[] = {"]
+    lines += [f"    (const void *) (void (*)({k.arguments})) {k.call}," for k in ALL] + ["};"]
     source.write_text("\n".join(lines) + "\n")
     include = [f"-I{ROOT / path}" for path in ("c/src", "c/src/cuda", "c/include")]
     options = ["-std=c++17", "-O3", f"-arch=sm_{architecture}", "-Xcudafe", "--diag_suppress=177"]
@@ -122,11 +139,13 @@ def disassemble(architecture: str, folder: Path) -> dict[str, list[str]]:
 
 def names_of(sections: dict[str, list[str]]) -> dict[str, str]:
     """The mangled name of each kernel: a template's first argument is the number of the type."""
-    types = dict(re.findall(r"GGML_TYPE_(\w+)\s*=\s*(\d+)", (ROOT / "c/include/ggml.h").read_text()))
+    known = dict(re.findall(r"(GGML_TYPE_\w+)\s*=\s*(\d+)", (ROOT / "c/include/ggml.h").read_text()))
+    mangled_as = {name: f"Li{value}E" for name, value in known.items()}
+    mangled_as |= {"GB_HALF_F16": "Li0E", "false": "Lb0E", "true": "Lb1E"}
     names = {}
-    for kernel in (*KERNELS, *TILES):
-        function, argument, *more = re.findall(r"\w+", kernel.call)
-        mangled = "".join(f"Li{value}E" for value in (types[argument.removeprefix("GGML_TYPE_")], *more))
+    for kernel in ALL:
+        function, *values = re.findall(r"\w+", kernel.call)
+        mangled = "".join(mangled_as.get(value, f"Li{value}E") for value in values)
         names[kernel.call] = next(n for n in sections if f"{function}I{mangled}E" in n)
     return names
 
@@ -272,6 +291,16 @@ def main() -> int:
     for kernel in TILES:
         loop = main_loop(kernels[kernel.call])
         each = shortest_way(kernels[kernel.call], loop)
+        print(f"| {kernel.title} | {each} | {len(loop) - each} |")
+        if each > kernel.limit:
+            over.append(f"{kernel.title}: {each} instructions, at most {kernel.limit}")
+        if arguments.show and re.search(arguments.show, kernel.call):
+            print("\n".join(loop))
+    print("\n| attention | instructions of a warp and a tile of keys | the copy of the next, edges |")
+    print("| --- | --- | --- |")
+    for kernel in ATTENTION:
+        loop = main_loop(kernels[kernel.call])
+        each = shortest_way(kernels[kernel.call], loop, ("HMMA",))
         print(f"| {kernel.title} | {each} | {len(loop) - each} |")
         if each > kernel.limit:
             over.append(f"{kernel.title}: {each} instructions, at most {kernel.limit}")

@@ -30,6 +30,7 @@ struct options {
     bool      computed_q = false; // its memory is free once the first product is done
     bool      half_mask  = false;
     bool      exact      = false;
+    float     times      = 1; // of the usual scale
     int64_t   hidden     = 0; // the first keys of every second row, whose mask is minus infinity
     // who looks at what is in between
     bool output = false, second_reader = false, view_of_it = false;
@@ -43,7 +44,7 @@ static ggml_tensor * input(chain & c, ggml_type type, int64_t a, int64_t b = 1, 
 }
 
 static ggml_tensor * edited(chain & c, const options & o, const shape & s, ggml_tensor * t) {
-    const float     scale  = 1 / sqrtf((float) s.d);
+    const float     scale  = o.times / sqrtf((float) s.d);
     const ggml_type type   = o.half_mask ? GGML_TYPE_F16 : GGML_TYPE_F32;
     auto            scaled = [&](ggml_tensor * x) {
         return o.inplace ? ggml_scale_inplace(c.ctx, x, scale) : ggml_scale(c.ctx, x, scale);
@@ -195,6 +196,13 @@ static void halves(void) {
         on_and_off(cuda, { GGML_TYPE_BF16, 128, 9, 40, 2, 1, 2, 2 }, o);
     }
     on_and_off(cuda, { GGML_TYPE_F16, 32, 12, 1032, 2, 1, 1, 1 }, options()); // keys in parts
+    for (float times : { -6.0f, 0.0f, 6.0f }) {                               // the smallest score may weigh most
+        options o;
+        o.times = times;
+        on_and_off(cuda, { GGML_TYPE_F16, 64, 20, 1032, 2, 2, 1, 1 }, o);
+        o.edit = ADDED;
+        on_and_off(cuda, { GGML_TYPE_BF16, 128, 9, 72, 2, 1, 1, 1 }, o);
+    }
     ggml_backend_free(cuda);
 }
 

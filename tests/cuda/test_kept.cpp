@@ -1,6 +1,7 @@
 // test_kept.cpp - what several nodes of a graph share is made once: activations are rounded once for all products that
-// read them, and ROPE has one table for all nodes with the same positions and parameters. The results are those of the
-// nodes computed one by one, bit by bit; what is written to in between is made again.
+// read them, by the norm that computes them if one does, and ROPE has one table for all nodes with the same positions
+// and parameters. The results are those of the nodes computed one by one, bit by bit; what is written to in between is
+// made again.
 #include <cmath>
 
 #include "device_graph.h"
@@ -28,18 +29,26 @@ static ggml_tensor * rotate(model & m, ggml_tensor * t, float base, int64_t firs
     return ggml_reshape_2d(m.ctx, r, t->ne[0], n);
 }
 
+// RMS_NORM alone, times a row, or NORM times a row plus a row.
+static ggml_tensor * normed(model & m, ggml_tensor * x, int style) {
+    ggml_context * c = m.ctx;
+    ggml_tensor *  y = style == 2 ? ggml_norm(c, x, 1e-5f) : ggml_rms_norm(c, x, 1e-5f);
+    y                = style >= 1 ? ggml_mul(c, y, ggml_new_tensor_1d(m.given, GGML_TYPE_F32, x->ne[0])) : y;
+    return style == 2 ? ggml_add(c, y, ggml_new_tensor_1d(m.given, GGML_TYPE_F32, x->ne[0])) : y;
+}
+
 // Queries, keys and values read the same rows, and so do the gate and what it opens: four rows of activations for seven
 // products, in formats of which two are not like the others.
-static ggml_tensor * layer(model & m, ggml_tensor * x, ggml_type odd) {
+static ggml_tensor * layer(model & m, ggml_tensor * x, ggml_type odd, int style = 0) {
     ggml_context * c = m.ctx;
     const int64_t  n = D * HEADS;
-    ggml_tensor *  y = ggml_rms_norm(c, x, 1e-5f);
+    ggml_tensor *  y = normed(m, x, style);
     ggml_tensor *  q = rotate(m, ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_0, n, n), y), 10000);
     ggml_tensor *  k = rotate(m, ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_K, n, n), y), 10000);
     ggml_tensor *  v = ggml_mul_mat(c, weights(m, odd, n, n), y);
     ggml_tensor *  o = ggml_mul_mat(c, weights(m, GGML_TYPE_Q8_0, n, n), ggml_mul(c, ggml_add(c, q, k), v));
     ggml_tensor *  h = ggml_add(c, x, o);
-    ggml_tensor *  z = ggml_rms_norm(c, h, 1e-5f);
+    ggml_tensor *  z = normed(m, h, style);
     ggml_tensor *  g = ggml_silu(c, ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_0, n, WIDE), z));
     ggml_tensor *  u = ggml_mul_mat(c, weights(m, GGML_TYPE_IQ4_XS, n, WIDE), z);
     return ggml_add(c, h, ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_0, WIDE, n), ggml_mul(c, g, u)));
@@ -179,6 +188,79 @@ static void activations_are_rounded_once(void) {
     ggml_graph_set_fusion(true);
 }
 
+// Of the four roundings of a layer two are done by the norms, which take as many launches as without.
+static void norms_round_what_they_compute(void) {
+    CUDA_OR_SKIP();
+    for (int style = 0; style < 3; style++) {
+        for (int64_t n : { 1, 3, 12, 20 }) {
+            for (bool reuse : { false, true }) {
+                model m = begin(n, n);
+                m.out   = m.x;
+                for (int i = 0; i < LAYERS; i++) {
+                    m.out = layer(m, m.out, GGML_TYPE_Q6_K, style);
+                }
+                place(m, reuse);
+                const size_t             told = cuda_work_size(m.cuda, m.graph), free_before = cuda_free_memory(0);
+                const uint64_t           rows = cuda_launches("gb_rows_of"), norms = cuda_launches("gb_norm_rows");
+                const std::vector<float> got = compute(m);
+                if (!reuse) {
+                    cuda_check_work_size("a model", free_before - cuda_free_memory(0), told, false);
+                } else {
+                    CHECK(free_before - cuda_free_memory(0) <= (told + 511) / 512 * 512);
+                }
+                check_count("two layers", "gb_rows_of", rows, 2 * LAYERS);
+                check_count("two layers", "gb_norm_rows", norms, 2 * LAYERS);
+                check_same("together and one by one", got, compute_one_by_one(m));
+                release(m);
+            }
+        }
+    }
+}
+
+// Products of what a norm gives, as it is and as two slices, with rows of one warp, of four and of sixteen.
+static void norms_round_for_products_of_all_kinds(void) {
+    CUDA_OR_SKIP();
+    for (ggml_type type : { GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q4_0, GGML_TYPE_Q5_K, GGML_TYPE_Q8_0 }) {
+        for (int64_t n : { 2, 6, 12, 20 }) {
+            for (int64_t k : { n == 12 ? 2304 : n == 20 ? 512 : 256 }) {
+                model          m = begin(n, n);
+                ggml_context * c = m.ctx;
+                ggml_tensor *  x = ggml_new_tensor_2d(m.given, GGML_TYPE_F32, k, n);
+                ggml_tensor *  y = normed(m, x, 1);
+                ggml_tensor *  a = ggml_mul_mat(c, weights(m, type, k, 64), ggml_reshape_3d(c, y, k, n / 2, 2));
+                ggml_tensor *  z = normed(m, ggml_scale(c, x, 2), 2);
+                ggml_tensor *  d = ggml_mul_mat(c, weights(m, type, k, 64), z);
+                m.out            = ggml_add(c, ggml_reshape_2d(c, a, 64, n), d);
+                place(m, false);
+                const uint64_t           rows  = cuda_launches("gb_rows_of");
+                const std::vector<float> got   = compute(m);
+                const bool               exact = n <= 8 && !ggml_is_quantized(type); // as floats, which nobody rounds
+                check_count("two products", "gb_rows_of", rows, 0);
+                check_same("together and one by one", got, compute_one_by_one(m));
+                check_count("two products apart", "gb_rows_of", rows, exact ? 0 : 2);
+                release(m);
+            }
+        }
+    }
+}
+
+// The norm's result is changed before it is read; and it is read by nobody but an addition.
+static void norms_round_nothing_in_vain(void) {
+    CUDA_OR_SKIP();
+    model          m = begin(3, 3);
+    ggml_context * c = m.ctx;
+    ggml_tensor *  y = normed(m, m.x, 1);
+    ggml_tensor *  z = ggml_scale_inplace(c, y, 3.0f);
+    ggml_tensor *  d = ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_0, D * HEADS, D * HEADS), z);
+    m.out            = ggml_add(c, d, normed(m, d, 1));
+    place(m, false);
+    const uint64_t           rows = cuda_launches("gb_rows_of_panels");
+    const std::vector<float> got  = compute(m);
+    check_count("changed in between", "gb_rows_of_panels", rows, 1);
+    check_same("together and one by one", got, compute_one_by_one(m));
+    release(m);
+}
+
 // Formats that want different kernels want different rows: of each kind one.
 static void rows_of_two_kinds(void) {
     CUDA_OR_SKIP();
@@ -187,7 +269,7 @@ static void rows_of_two_kinds(void) {
     place(m, false);
     const uint64_t           panels = cuda_launches("gb_rows_of_panels"), bytes = cuda_launches("gb_rows_of_bytes");
     const std::vector<float> got = compute(m);
-    check_count("q and k, v apart", "gb_rows_of_panels", panels, 4);
+    check_count("q and k, v apart", "gb_rows_of_panels", panels, 2); // two by the norms
     check_count("q and k, v apart", "gb_rows_of_bytes", bytes, 1);
     check_same("together and one by one", got, compute_one_by_one(m));
     release(m);
@@ -257,5 +339,6 @@ static void tables_by_positions_and_parameters(void) {
     release(m);
 }
 
-TEST_MAIN(TEST(activations_are_rounded_once), TEST(rows_of_two_kinds), TEST(graphs_are_launched_again),
-    TEST(what_is_written_is_made_again), TEST(tables_by_positions_and_parameters))
+TEST_MAIN(TEST(activations_are_rounded_once), TEST(norms_round_what_they_compute),
+    TEST(norms_round_for_products_of_all_kinds), TEST(norms_round_nothing_in_vain), TEST(rows_of_two_kinds),
+    TEST(graphs_are_launched_again), TEST(what_is_written_is_made_again), TEST(tables_by_positions_and_parameters))

@@ -42,6 +42,7 @@ struct gb_cuda_device {
     size_t shared_max; // bytes of shared memory a block may ask for
     size_t l2_bytes;
     size_t pitch_max; // of copies of rows, bytes
+    bool   dependent; // a kernel may begin while the one before it ends (queue.h): known after gb_cuda_check_code
     bool   hopper;    // there are kernels for it that only 9.0 has (hopper.cuh): known after gb_cuda_check_code
     char   name[16];  // "CUDA0"
     char   description[256];
@@ -122,8 +123,10 @@ struct gb_cuda_recipe {
 struct gb_cuda_kept { // in scratch memory
     gb_cuda_recipe recipe;
     void *         memory;
-    size_t         end;  // bytes of scratch memory up to its end
-    int            last; // the last node that is known to want it
+    size_t         end;     // bytes of scratch memory up to its end
+    int            last;    // the last node that is known to want it
+    int            written; // the last node that has a part in making its source, or -1
+    bool           made;    // else its memory is kept for it
 };
 
 enum gb_cuda_run {
@@ -183,6 +186,11 @@ void * gb_cuda_scratch(gb_cuda_backend & b, size_t bytes);
 gb_cuda_recipe gb_cuda_recipe_of(const ggml_tensor * t, const void * key, size_t key_size);
 void *         gb_cuda_keep(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t bytes,
     bool (*of)(const gb_cuda_backend & b, const ggml_tensor * node, gb_cuda_recipe * recipe), bool * there);
+// The same for what nodes from the one that is being queued to `written` make the source of: memory is kept for it, and
+// who fills it sets `made` (until the next call for a kept thing), else the first that wants it makes it. NULL: no node
+// after them wants it.
+gb_cuda_kept * gb_cuda_keep_ahead(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t bytes,
+    bool (*of)(const gb_cuda_backend & b, const ggml_tensor * node, gb_cuda_recipe * recipe), int written);
 // next_reader of the nodes, into `memory`; false: no memory
 bool gb_cuda_note_readers(gb_array<int> & memory, const gb_cuda_nodes & nodes);
 // When nodes [i, i + n) are queued: forgets what nobody wants, or what was made of memory that they wrote.

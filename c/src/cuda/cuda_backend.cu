@@ -444,7 +444,7 @@ static ggml_backend_t new_backend(gb_cuda_device * device) {
         gb_cuda_report(device->name, "cudaStreamCreateWithFlags", error);
         return no_backend(b, backend);
     }
-    b->queue         = { b->stream, nullptr, false };
+    b->queue         = { b->stream, nullptr, false, device->dependent };
     b->blas          = gb_cuda_blas_new(device, b->stream, b->blas_text);
     backend->iface   = backend_hooks();
     backend->context = b;

@@ -107,6 +107,7 @@ void describe(gb_cuda_device & d, int id, const cudaDeviceProp & p) {
     d.shared_max = p.sharedMemPerBlockOptin;
     d.l2_bytes   = (size_t) p.l2CacheSize;
     d.pitch_max  = p.memPitch;
+    d.dependent  = false;
     d.hopper     = false;
     snprintf(d.name, sizeof(d.name), "CUDA%d", id);
     snprintf(d.description, sizeof(d.description), "%s", p.name);
@@ -171,7 +172,16 @@ cudaError_t gb_cuda_wait(const gb_cuda_device * device) {
     return cudaDeviceSynchronize();
 }
 
-GB_KERNEL gb_any_kernel(int * p) { *p = 0; }
+GB_KERNEL gb_any_kernel(int * p) {
+    gb_wait_for_earlier();
+    *p = 0;
+}
+
+// Code for 9.0 and newer waits by itself for the kernel before.
+static bool may_be_dependent(const gb_cuda_device * device) {
+    const char * wish = getenv("GGML_CUDA_DEPENDENT");
+    return device->cc >= 90 && (wish == nullptr || strcmp(wish, "0") != 0);
+}
 
 // Not when the devices are listed: the question makes a context on the device, which takes time and memory.
 bool gb_cuda_check_code(gb_cuda_device * device) {
@@ -190,6 +200,7 @@ bool gb_cuda_check_code(gb_cuda_device * device) {
         return false;
     }
     device->cc               = a.ptxVersion < device->cc ? a.ptxVersion : device->cc;
+    device->dependent        = may_be_dependent(device);
     device->hopper           = device->cc == 90 && gb_hopper_is_there();
     all.has_code[device->id] = true;
     return true;

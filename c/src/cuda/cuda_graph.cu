@@ -39,8 +39,9 @@ struct gb_cuda_graphs {
     bool                    on    = true;
     gb_array<unsigned char> signature; // of the graph at hand
     gb_array<ggml_tensor *> nodes;
-    gb_task_list            list; // its work
-    gb_cuda_graph_stats     stats = {};
+    gb_task_list            list;                  // its work
+    bool                    edges_refused = false; // the driver knows no dependent nodes
+    gb_cuda_graph_stats     stats         = {};
 };
 
 // ---------------------------------------------------------------------------------------------------------- signatures
@@ -285,7 +286,8 @@ static enum ggml_status queue_nodes(gb_cuda_backend & b, const gb_array<ggml_ten
     }
     nodes.next_reader = b.readers.data;
     b.nodes           = &nodes;
-    b.kept.n          = 0; // nobody knows what was written since the last graph
+    gb_queue_settle(b.queue);
+    b.kept.n = 0; // nobody knows what was written since the last graph
     for (int i = 0; i < nodes.n && n >= 0; i += n) {
         b.node = nodes.node[i];
         b.at   = i;
@@ -344,12 +346,14 @@ static bool list_work(gb_cuda_backend & b) {
 }
 
 // Makes what is listed executable; c's own graph, if it has one, fits. False: c has none then.
-static bool make_executable(gb_cuda_graphs & g, remembered & c) {
+static bool make_executable(gb_cuda_graphs & g, remembered & c, bool dependent) {
     if (c.replay.exec != nullptr && gb_replay_update(c.replay, g.list)) {
         g.stats.n_updated++;
         return true;
     }
-    const bool made = gb_replay_make(c.replay, g.list);
+    bool       edges = dependent && !g.edges_refused;
+    const bool tried = edges, made = gb_replay_make(c.replay, g.list, edges);
+    g.edges_refused = g.edges_refused || tried != edges;
     g.stats.n_captured += made;
     return made;
 }
@@ -386,7 +390,7 @@ static remembered * executable(gb_cuda_backend & b) {
         same         = remember(g, shape);
         same->replay = taken;
     }
-    return make_executable(g, *same) ? same : nullptr;
+    return make_executable(g, *same, b.queue.dependent) ? same : nullptr;
 }
 
 enum ggml_status gb_cuda_graph_compute(gb_cuda_backend & b, const ggml_cgraph * graph) {

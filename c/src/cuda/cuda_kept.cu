@@ -6,6 +6,9 @@
 // when it is used again, so nothing is kept for nobody. Before a graph is queued, each node notes the next one that
 // reads the same tensor: what is looked at is these, and once for each thing that is kept what lies between.
 //
+// The kernel that computes activations can make them ready as well (norm.cu): then memory is kept from there on. That
+// it is follows from the graph, whoever fills it in the end, so a dry run of tensors without memory finds the same.
+//
 // Invariant: what is kept is what would be made again now. In a dry run of tensors without memory nobody is known to
 // write to a source, so there things live at least as long as they will, and their memory is enough.
 #include <string.h>
@@ -60,16 +63,17 @@ static int reader_from(const gb_cuda_nodes & nodes, const ggml_tensor * source, 
 }
 
 // The last of the next nodes that has the recipe, or the one that is being queued. known: the same as it was found
-// before, by an earlier node.
-static int last_of(const gb_cuda_backend & b, const gb_cuda_recipe & r, int known,
+// before, by an earlier node, or the last that makes the source. made: up to there nodes write to it.
+static int last_of(const gb_cuda_backend & b, const gb_cuda_recipe & r, int known, int made,
     bool (*of)(const gb_cuda_backend & b, const ggml_tensor * node, gb_cuda_recipe * recipe)) {
     if (b.nodes == nullptr) {
         return b.at;
     }
     const gb_cuda_nodes & nodes = *b.nodes;
     const int             end   = nodes.n - b.at > AHEAD ? b.at + AHEAD + 1 : nodes.n;
-    int                   last = known > b.at ? known : b.at, seen = last; // up to there nobody writes
-    int                   i = reader_from(nodes, r.source, last, end);
+    int                   last  = known > b.at ? known : b.at;
+    int                   seen  = made < last ? last : made + 1; // up to there nobody writes after that
+    int                   i     = reader_from(nodes, r.source, last, end);
     for (i = i == last ? nodes.next_reader[i] : i; i < end; i = nodes.next_reader[i]) {
         gb_cuda_recipe wanted;
         if (of(b, nodes.node[i], &wanted) && is_same(wanted, r)) {
@@ -110,25 +114,45 @@ void * gb_cuda_keep(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t b
     for (size_t i = 0; i < b.kept.n; i++) {
         gb_cuda_kept & kept = b.kept.data[i];
         if (is_same(kept.recipe, recipe)) {
-            kept.last = last_of(b, recipe, kept.last, of);
-            *there    = true;
+            kept.last = last_of(b, recipe, kept.last, -1, of);
+            *there    = kept.made;
+            kept.made = true;
             return kept.memory;
         }
     }
     *there              = false;
     void * const memory = gb_cuda_scratch(b, bytes);
-    const int    last   = memory != nullptr ? last_of(b, recipe, b.at, of) : b.at;
+    const int    last   = memory != nullptr ? last_of(b, recipe, b.at, -1, of) : b.at;
     if (last > b.at && b.kept.reserve(b.kept.n + 1)) {
-        b.kept.data[b.kept.n++] = { recipe, memory, b.scratch.used, last };
+        b.kept.data[b.kept.n++] = { recipe, memory, b.scratch.used, last, -1, true };
     }
     return memory;
+}
+
+gb_cuda_kept * gb_cuda_keep_ahead(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t bytes,
+    bool (*of)(const gb_cuda_backend & b, const ggml_tensor * node, gb_cuda_recipe * recipe), int written) {
+    size_t left = 0;
+    for (size_t i = 0; i < b.kept.n; i++) { // what was made of the source before
+        if (!is_same(b.kept.data[i].recipe, recipe)) {
+            b.kept.data[left++] = b.kept.data[i];
+        }
+    }
+    b.kept.n            = left;
+    const int    last   = last_of(b, recipe, written, written, of);
+    void * const memory = last > written && b.kept.reserve(left + 1) ? gb_cuda_scratch(b, bytes) : nullptr;
+    if (memory == nullptr) {
+        return nullptr;
+    }
+    b.kept.data[b.kept.n++] = { recipe, memory, b.scratch.used, last, written, false };
+    return &b.kept.data[left];
 }
 
 void gb_cuda_kept_settle(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i, int n) {
     size_t left = 0;
     for (size_t k = 0; k < b.kept.n; k++) {
-        bool lives = b.kept.data[k].last >= i + n;
-        for (int j = i; j < i + n && lives; j++) {
+        bool      lives = b.kept.data[k].last >= i + n;
+        const int from  = b.kept.data[k].written < i ? i : b.kept.data[k].written + 1;
+        for (int j = from; j < i + n && lives; j++) {
             lives = !writes_to(b, nodes.node[j], b.kept.data[k].recipe.source);
         }
         if (lives) {

@@ -120,14 +120,34 @@ static bool has_room(dim3 grid) {
     return grid.x <= INT32_MAX && grid.y <= MAX_YZ && grid.z <= MAX_YZ;
 }
 
+void gb_queue_settle(const gb_queue & queue) { queue.after_kernel = false; }
+
+static cudaError_t launch(const gb_queue & queue, const gb_kernel_launch & l) {
+    const bool early   = queue.dependent && queue.after_kernel;
+    queue.after_kernel = true;
+    if (!early) {
+        return cudaLaunchKernel(l.function, l.grid, l.block, l.values, l.shared, queue.stream);
+    }
+    cudaLaunchAttribute attribute                        = {};
+    attribute.id                                         = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config                            = {};
+    config.gridDim                                       = l.grid;
+    config.blockDim                                      = l.block;
+    config.dynamicSmemBytes                              = l.shared;
+    config.stream                                        = queue.stream;
+    config.attrs                                         = &attribute;
+    config.numAttrs                                      = 1;
+    return cudaLaunchKernelExC(&config, l.function, l.values);
+}
+
 cudaError_t gb_queue_kernel(const gb_queue & queue, const gb_kernel_launch & l) {
     if (queue.nowhere) {
         return has_room(l.grid) ? cudaSuccess : cudaErrorInvalidConfiguration;
     }
     const cudaError_t error = l.shared > FREE_SHARED ? allow_shared(l.function, l.shared) : cudaSuccess;
     if (queue.list == nullptr) {
-        return error != cudaSuccess ? error
-                                    : cudaLaunchKernel(l.function, l.grid, l.block, l.values, l.shared, queue.stream);
+        return error != cudaSuccess ? error : launch(queue, l);
     }
     if (error == cudaSuccess) {
         list_kernel(*queue.list, l);
@@ -142,6 +162,7 @@ cudaError_t gb_queue_copy(const gb_queue & queue, void * to, const void * from, 
     if (queue.nowhere || size == 0) {
         return cudaSuccess;
     }
+    gb_queue_settle(queue);
     if (queue.list == nullptr) {
         return cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToDevice, queue.stream);
     }
@@ -158,6 +179,7 @@ cudaError_t gb_queue_clear(const gb_queue & queue, void * to, size_t size) {
     if (queue.nowhere || size == 0) {
         return cudaSuccess;
     }
+    gb_queue_settle(queue);
     if (queue.list == nullptr) {
         return cudaMemsetAsync(to, 0, size, queue.stream);
     }
@@ -170,6 +192,7 @@ cudaError_t gb_queue_clear(const gb_queue & queue, void * to, size_t size) {
 }
 
 void gb_queue_begin_library(const gb_queue & queue) {
+    gb_queue_settle(queue);
     if (queue.list != nullptr && !queue.list->broken &&
         cudaStreamBeginCapture(queue.stream, cudaStreamCaptureModeRelaxed) != cudaSuccess) {
         (void) cudaGetLastError();

@@ -37,16 +37,44 @@ cudaMemsetParams zeros(const gb_task & t) {
     return p;
 }
 
-cudaError_t add_node(gb_replay & r, const gb_task_list & list, const gb_task & t, parameters & p) {
+constexpr cudaError_t no_such_edge = cudaErrorNotSupported; // whatever the runtime says
+
+// `to`, a kernel, may begin when every block of `from`, a kernel, has waited for what is before that.
+cudaError_t add_edge(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
+#if CUDART_VERSION >= 12030
+    cudaGraphEdgeData edge = {};
+    edge.from_port         = cudaGraphKernelNodePortProgrammatic;
+    edge.type              = cudaGraphDependencyTypeProgrammatic;
+#endif
+#if CUDART_VERSION >= 13000
+    return cudaGraphAddDependencies(graph, &from, &to, &edge, 1);
+#elif CUDART_VERSION >= 12030
+    return cudaGraphAddDependencies_v2(graph, &from, &to, &edge, 1);
+#else
+    return cudaGraphAddDependencies(graph, &from, &to, 1); // there are no other edges
+#endif
+}
+
+cudaError_t add_kernel(gb_replay & r, const cudaKernelNodeParams & node, size_t i, bool early) {
+    cudaGraphNode_t * const nodes = r.nodes.data;
+    if (!early) {
+        return cudaGraphAddKernelNode(&nodes[i], r.graph, i > 0 ? &nodes[i - 1] : nullptr, i > 0 ? 1 : 0, &node);
+    }
+    const cudaError_t error = cudaGraphAddKernelNode(&nodes[i], r.graph, nullptr, 0, &node);
+    return error != cudaSuccess                                       ? error
+           : add_edge(r.graph, nodes[i - 1], nodes[i]) == cudaSuccess ? cudaSuccess
+                                                                      : no_such_edge;
+}
+
+cudaError_t add_node(gb_replay & r, const gb_task_list & list, const gb_task & t, bool dependent, parameters & p) {
     const size_t            i     = r.nodes.n;
+    const bool              early = dependent && i > 0 && list.tasks.data[i - 1].kind == GB_TASK_KERNEL;
     const cudaGraphNode_t * after = i > 0 ? &r.nodes.data[i - 1] : nullptr;
     const size_t            n     = i > 0 ? 1 : 0;
     cudaGraphNode_t *       node  = &r.nodes.data[r.nodes.n++];
     const cudaMemsetParams  clear = zeros(t);
     switch (t.kind) {
-        case GB_TASK_KERNEL:
-            return fill(p, list, t) ? cudaGraphAddKernelNode(node, r.graph, after, n, &p.node)
-                                    : cudaErrorMemoryAllocation;
+        case GB_TASK_KERNEL: return fill(p, list, t) ? add_kernel(r, p.node, i, early) : cudaErrorMemoryAllocation;
         case GB_TASK_COPY:
             return cudaGraphAddMemcpyNode1D(node, r.graph, after, n, t.to, t.from, t.size, cudaMemcpyDeviceToDevice);
         case GB_TASK_CLEAR: return cudaGraphAddMemsetNode(node, r.graph, after, n, &clear);
@@ -107,11 +135,12 @@ bool gb_replay_fits(const gb_replay & r, const gb_task_list & list) {
     return fits;
 }
 
-bool gb_replay_make(gb_replay & r, gb_task_list & list) {
+// A graph of the list's tasks, or an error, and nothing then.
+static cudaError_t make(gb_replay & r, const gb_task_list & list, bool dependent) {
     parameters  p     = {};
     cudaError_t error = r.nodes.reserve(list.tasks.n) ? cudaGraphCreate(&r.graph, 0) : cudaErrorMemoryAllocation;
     for (size_t i = 0; i < list.tasks.n && error == cudaSuccess; i++) {
-        error = add_node(r, list, list.tasks.data[i], p);
+        error = add_node(r, list, list.tasks.data[i], dependent, p);
     }
     if (error == cudaSuccess) {
         error = cudaGraphInstantiate(&r.exec, r.graph, 0);
@@ -121,10 +150,20 @@ bool gb_replay_make(gb_replay & r, gb_task_list & list) {
         (void) cudaGetLastError();
         r.exec = nullptr;
         gb_replay_free(r);
-        return false;
     }
-    std::swap(r.list, list);
-    return true;
+    return error;
+}
+
+bool gb_replay_make(gb_replay & r, gb_task_list & list, bool & dependent) {
+    cudaError_t error = make(r, list, dependent);
+    if (error == no_such_edge && dependent) {
+        dependent = false;
+        error     = make(r, list, false);
+    }
+    if (error == cudaSuccess) {
+        std::swap(r.list, list);
+    }
+    return error == cudaSuccess;
 }
 
 bool gb_replay_update(gb_replay & r, gb_task_list & list) {

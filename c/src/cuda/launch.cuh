@@ -8,6 +8,7 @@
 //   functions of <math.h> on float, rsqrtf
 //   GB_LAUNCH                    instead of <<< >>>; gives a cudaError_t, to be checked with GB_CUDA_TRY
 //   GB_SHARED, GB_DYNAMIC_SHARED instead of __shared__
+//   gb_wait_for_earlier          the first statement of every kernel, by all threads: see below
 //   gb_sync_block gb_sync_warp   instead of __syncthreads, __syncwarp: by all threads of the block, of the warp; none
 //                                may have returned
 //   gb_shfl* gb_ballot gb_any    by all 32 lanes; so blocks have a multiple of 32 threads
@@ -17,6 +18,14 @@
 //   gb_mma_* gb_dp4a gb_atomic_*
 //   gb_fence_system              instead of __threadfence_system
 //   gb_needs_code                only code for this capability (80, say) may come here: the emulation looks
+//
+// From compute capability 9.0 on a kernel may begin while the one before it in the queue still runs (queue.h). What
+// keeps them in order is gb_wait_for_earlier: it returns when every earlier kernel has ended and what these wrote is
+// seen, and from then on the next kernel may begin, up to its own. Invariant: every thread of every kernel calls it
+// once, before it touches memory that is not its block's or its own, and before it returns. Then a kernel ends after
+// all before it ended, so to wait for one is to wait for all, and no more than two overlap. Before it a kernel may set
+// up its barriers and compute with its parameters. The emulation fails where a kernel breaks this, and
+// tools/check_waits.py proves it of the machine code. Elsewhere it is nothing.
 //
 // Not allowed: device lambdas, recursion, printf, asserts, warp-level code under a condition that lanes disagree on,
 // __constant__ (use GB_CONST for tables), cooperative groups, other inline assembly.

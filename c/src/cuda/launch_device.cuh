@@ -70,6 +70,16 @@ static __device__ __forceinline__ int gb_dp4a_unsigned(uint32_t a, int b, int c)
 
 static __device__ __forceinline__ void gb_needs_code(int) {}
 
+// ---- kernels after each other
+
+// Every block has come to its place when the first block of the next kernel does: it takes nobody's.
+static __device__ __forceinline__ void gb_wait_for_earlier(void) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;\n" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+
 // ---- threads together
 
 static __device__ __forceinline__ void                 gb_sync_block(void) { __syncthreads(); }

@@ -4,7 +4,10 @@
 // listed is data: it makes no call of the runtime but for the shared memory of a kernel, so nobody else who uses the
 // device can disturb it, and two lists can be compared. Only what a library queues for itself has to be captured.
 //
-// Invariant: the work of a list is done in its order, each piece after the one before it.
+// Invariant: the work of a list is done in its order, each piece after the one before it. Where `dependent` is set, a
+// kernel that directly follows another kernel of ours may begin before that one has ended, and waits for it by itself
+// (gb_wait_for_earlier in launch.cuh). Copies, zeros and what a library queues wait for all before them, and what
+// follows these waits for them, as does the first kernel after anything that did not come through the queue.
 #ifndef GB_CUDA_QUEUE_H
 #define GB_CUDA_QUEUE_H
 
@@ -77,10 +80,15 @@ struct gb_task_list {
 };
 
 struct gb_queue {
-    cudaStream_t   stream;  // not owned
-    gb_task_list * list;    // not NULL: work is listed instead of queued; not owned
-    bool           nowhere; // a dry run (cuda_graph.cu): what is queued there is not
+    cudaStream_t   stream;               // not owned
+    gb_task_list * list;                 // not NULL: work is listed instead of queued; not owned
+    bool           nowhere;              // a dry run (cuda_graph.cu): what is queued there is not
+    bool           dependent    = false; // gb_cuda_device.dependent
+    mutable bool   after_kernel = false; // of ours, the last that came to the stream
 };
+
+// What comes next waits for everything on the stream: others may have used it.
+void gb_queue_settle(const gb_queue & queue);
 
 // Where work is listed these do not fail: the list is broken, and whoever queues the work instead hears why.
 cudaError_t gb_queue_kernel(const gb_queue & queue, const gb_kernel_launch & launch);

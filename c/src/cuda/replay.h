@@ -2,6 +2,9 @@
 //
 // A node is made for each task, one after the other; nothing is captured. Another list with tasks of the same kinds in
 // the same order is taken over by setting the parameters of the nodes that differ; the rest of the graph stays.
+//
+// A kernel's node that follows another kernel's depends on it as a dependent launch does (queue.h). Which nodes do so
+// follows from the kinds of tasks alone, so it is the same for every list that fits.
 #ifndef GB_CUDA_REPLAY_H
 #define GB_CUDA_REPLAY_H
 
@@ -18,7 +21,9 @@ struct gb_replay {
 bool gb_replay_fits(const gb_replay & r, const gb_task_list & list);
 
 // Takes the list's contents, exec is NULL before. False: exec stays NULL, and the runtime's record has no error of it.
-bool gb_replay_make(gb_replay & r, gb_task_list & list);
+// dependent: kernels may begin before those before them have ended; becomes false where the driver refuses that, as
+// one before 12.3 does.
+bool gb_replay_make(gb_replay & r, gb_task_list & list, bool & dependent);
 
 // Takes the contents of a list that fits. False: a node could not be changed, and r is as after gb_replay_free.
 bool gb_replay_update(gb_replay & r, gb_task_list & list);

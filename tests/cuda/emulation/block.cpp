@@ -131,7 +131,7 @@ thread_local std::vector<std::unique_ptr<fiber>> stuck;
 
 // ------------------------------------------------------------------------------------------------------------- threads
 
-enum class state { READY, RUNNING, AT_BARRIER, IN_WARP, ASLEEP, DONE };
+enum class state { READY, RUNNING, AT_BARRIER, IN_WARP, ASLEEP, HELD, DONE }; // HELD: in gb_wait_for_earlier
 
 struct thread {
     gb_emu_thread_view     view;
@@ -142,6 +142,7 @@ struct thread {
     const void *           asleep_on = nullptr;
     uint64_t               exchanges = 0;
     gb_emu_copies          copies;
+    bool                   waited = false; // for earlier kernels
 };
 
 struct warp {
@@ -159,8 +160,10 @@ struct shared_piece {
     size_t                  bytes = 0;
 };
 
-struct block_run {
-    const gb_emu_block *                 what;
+} // namespace
+
+struct gb_emu_block_run {
+    gb_emu_block                         what;
     const std::function<void()> *        body;
     std::vector<thread>                  threads;
     std::vector<warp>                    warps;
@@ -173,7 +176,12 @@ struct block_run {
     gb_emu_random *                      random;
     std::string                          failure;
     int                                  current = -1;
+    bool                                 early   = false; // kernels before it still run
 };
+
+namespace {
+
+typedef gb_emu_block_run block_run;
 
 thread_local block_run * run;
 
@@ -217,7 +225,8 @@ std::unique_ptr<fiber> get_fiber() {
 
 std::string place(const thread & t) {
     return "thread (" + std::to_string(t.view.thread.x) + ", " + std::to_string(t.view.thread.y) + ", " +
-           std::to_string(t.view.thread.z) + ") in " + t.what + " at line " + std::to_string(t.line);
+           std::to_string(t.view.thread.z) + ")" +
+           (t.line > 0 ? std::string(" in ") + t.what + " at line " + std::to_string(t.line) : std::string());
 }
 
 shared_piece new_piece(size_t bytes) {
@@ -282,6 +291,9 @@ void finish_thread(thread & t) {
     if (!run->failure.empty()) {
         return;
     }
+    if (run->what.dependent && !t.waited) {
+        run->failure = "a thread returns that has not waited for earlier kernels: " + place(t);
+    }
     if (!t.copies.open.empty() || !t.copies.groups.empty()) {
         run->failure = "thread returns with asynchronous copies on their way";
     }
@@ -314,7 +326,7 @@ void run_thread(gb_emu_random & random) {
     }
 }
 
-void run_threads(gb_emu_random & random) {
+void run_ready(gb_emu_random & random) {
     while (run->failure.empty()) {
         if (!work_beside(random)) {
             if (run->ready.empty()) {
@@ -323,6 +335,19 @@ void run_threads(gb_emu_random & random) {
             run_thread(random);
         }
     }
+}
+
+// Nobody can go on until kernels before the block's have ended: that is where all threads must be.
+void check_held() {
+    for (const thread & t : run->threads) {
+        if (run->failure.empty() && t.now != state::HELD) {
+            run->failure = "not every thread comes to gb_wait_for_earlier by itself: " + place(t);
+        }
+    }
+}
+
+void run_threads(gb_emu_random & random) {
+    run_ready(random);
     if (run->failure.empty() && run->n_done < (int) run->threads.size()) {
         say_who_waits();
     }
@@ -333,45 +358,88 @@ void run_threads(gb_emu_random & random) {
 
 } // namespace
 
-std::string gb_emu_run_block(const gb_emu_block & what, const std::function<void()> & body, gb_emu_random & random) {
+gb_emu_running::gb_emu_running(const gb_emu_block & what, const std::function<void()> & body)
+    : b(new gb_emu_block_run) {
     const size_t n = (size_t) what.block.x * what.block.y * what.block.z;
-    block_run    b;
-    b.what   = &what;
-    b.body   = &body;
-    b.random = &random;
-    b.threads.resize(n);
-    b.warps.resize((n + 31) / 32);
+    b->what        = what;
+    b->body        = &body;
+    b->threads.resize(n);
+    b->warps.resize((n + 31) / 32);
     if (what.shared > 0) {
-        b.dynamic = new_piece(what.shared);
+        b->dynamic = new_piece(what.shared);
     }
-    b.copied_by.resize(what.shared / 16 + 2);
+    b->copied_by.resize(what.shared / 16 + 2);
     for (size_t i = 0; i < n; i++) {
-        thread & t       = b.threads[i];
+        thread & t       = b->threads[i];
         t.view.thread    = { (unsigned) (i % what.block.x), (unsigned) (i / what.block.x % what.block.y),
             (unsigned) (i / what.block.x / what.block.y) };
         t.view.block     = what.index;
         t.view.block_dim = what.block;
         t.view.grid_dim  = what.grid;
-        b.ready.push_back((int) i);
+        b->ready.push_back((int) i);
     }
-    run = &b;
-    run_threads(random);
-    run = nullptr;
-    for (thread & t : b.threads) {
+}
+
+gb_emu_running::~gb_emu_running() {
+    for (thread & t : b->threads) {
         if (t.f) { // of a failed block: stopped in the middle, nothing can be done with it
             stuck.push_back(std::move(t.f));
         }
     }
-    for (auto & s : b.shared) {
+    for (auto & s : b->shared) {
         free_piece(s.second);
     }
-    free_piece(b.dynamic);
-    return b.failure;
+    free_piece(b->dynamic);
+}
+
+std::string gb_emu_running::begin(gb_emu_random & random) {
+    b->random = &random;
+    b->early  = true;
+    run       = b.get();
+    run_ready(random);
+    check_held();
+    run      = nullptr;
+    b->early = false;
+    return b->failure;
+}
+
+std::string gb_emu_running::finish(gb_emu_random & random) {
+    b->random = &random;
+    run       = b.get();
+    wake_all(state::HELD, 0, b->threads.size());
+    run_threads(random);
+    run = nullptr;
+    return b->failure;
 }
 
 // -------------------------------------------------------------------------------------------------------- for device.h
 
 void gb_emu_fail_block(const std::string & message) { throw message + ", " + place(current()); }
+
+void gb_wait_for_earlier(int line) {
+    thread & t = current();
+    gb_emu_at("gb_wait_for_earlier", line);
+    if (t.waited) {
+        gb_emu_fail_block("a second wait for earlier kernels");
+    }
+    t.waited = true;
+    if (run->early) {
+        t.now = state::HELD;
+        pause_thread();
+    }
+}
+
+void gb_emu_touch_device(const char * what) {
+    if (run->what.dependent && !current().waited) {
+        gb_emu_fail_block(std::string(what) + " of a thread that has not waited for earlier kernels");
+    }
+}
+
+void gb_emu_note_touch(const std::string & message) {
+    if (run != nullptr && run->failure.empty()) {
+        run->failure = message;
+    }
+}
 
 int gb_emu_lane(void) { return run->current % 32; }
 
@@ -422,7 +490,7 @@ void * gb_emu_shared(const void * id, size_t bytes, const char * name) {
 }
 
 void * gb_emu_dynamic_shared(void) {
-    if (run->dynamic.start == nullptr || run->what->shared == 0) {
+    if (run->dynamic.start == nullptr || run->what.shared == 0) {
         gb_emu_fail_block("dynamic shared memory is used, and the launch gave none");
     }
     return run->dynamic.start;

@@ -66,10 +66,31 @@ void   gb_needs_hopper(void); // the block fails when there is no code for 9.0a
 struct gb_emu_block {
     uint3  index;
     dim3   grid, block;
-    size_t shared; // bytes, dynamic
+    size_t shared;    // bytes, dynamic
+    bool   dependent; // every thread must call gb_wait_for_earlier, before it touches memory of the device
 };
 
-// "" when all threads came to their end.
-std::string gb_emu_run_block(const gb_emu_block & what, const std::function<void()> & body, gb_emu_random & random);
+// What the thread that runs asks for reads or writes memory of the device: it must have waited.
+void gb_emu_touch_device(const char * what);
+// The block that runs has touched it too early: it fails with this when it stops.
+void gb_emu_note_touch(const std::string & message);
+
+struct gb_emu_block_run;
+
+// A block on its way. What it is given must live as long. It stays on the host's thread that begins it.
+class gb_emu_running {
+  public:
+    gb_emu_running(const gb_emu_block & what, const std::function<void()> & body);
+    ~gb_emu_running();
+    gb_emu_running(const gb_emu_running &)             = delete;
+    gb_emu_running & operator=(const gb_emu_running &) = delete;
+    // Of a dependent block, while kernels before it still run: all threads up to where they wait. "" or what is wrong.
+    std::string begin(gb_emu_random & random);
+    // "" when all threads came to their end.
+    std::string finish(gb_emu_random & random);
+
+  private:
+    std::unique_ptr<gb_emu_block_run> b;
+};
 
 #endif // GB_EMULATED_BLOCK_H

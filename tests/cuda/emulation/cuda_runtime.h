@@ -118,6 +118,32 @@ struct cudaKernelNodeParams {
     void **  extra;
 };
 
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+union cudaLaunchAttributeValue {
+    char pad[64];
+    int  programmaticStreamSerializationAllowed;
+};
+struct cudaLaunchAttribute {
+    cudaLaunchAttributeID    id;
+    char                     pad[8 - sizeof(cudaLaunchAttributeID)];
+    cudaLaunchAttributeValue val;
+};
+struct cudaLaunchConfig_t {
+    dim3                  gridDim, blockDim;
+    size_t                dynamicSmemBytes;
+    cudaStream_t          stream;
+    cudaLaunchAttribute * attrs;
+    unsigned              numAttrs;
+};
+
+enum { cudaGraphDependencyTypeDefault = 0, cudaGraphDependencyTypeProgrammatic = 1 };
+#define cudaGraphKernelNodePortDefault          0
+#define cudaGraphKernelNodePortProgrammatic     1
+#define cudaGraphKernelNodePortLaunchCompletion 2
+struct cudaGraphEdgeData {
+    unsigned char from_port, to_port, type, reserved[5];
+};
+
 struct cudaMemsetParams {
     void *   dst;
     size_t   pitch;
@@ -212,6 +238,8 @@ cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t * node, cudaGraph_t graph, co
     const cudaMemsetParams * parameters);
 cudaError_t cudaGraphAddChildGraphNode(cudaGraphNode_t * node, cudaGraph_t graph, const cudaGraphNode_t * after,
     size_t n, cudaGraph_t child);
+cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t * from, const cudaGraphNode_t * to,
+    const cudaGraphEdgeData * edges, size_t n);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t * exec, cudaGraph_t graph, unsigned long long flags);
 cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
     const cudaKernelNodeParams * parameters);
@@ -225,6 +253,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaLaunchKernel(const void * function, dim3 grid, dim3 block, void ** values, size_t shared,
     cudaStream_t stream);
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t * config, const void * function, void ** values);
 cudaError_t cudaFuncSetAttribute(const void * function, enum cudaFuncAttribute attribute, int value);
 cudaError_t cudaGetDriverEntryPointByVersion(const char * symbol, void ** function, unsigned version,
     unsigned long long flags, enum cudaDriverEntryPointQueryResult * status);

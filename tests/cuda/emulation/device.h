@@ -109,6 +109,10 @@ static inline float __uint_as_float(uint32_t u) {
 
 void gb_needs_code(int capability); // the block fails when the code is for an older one
 
+// ---- kernels after each other
+
+void gb_wait_for_earlier(int line = __builtin_LINE());
+
 // ---- threads together; `line` says where, for the message about threads that wait at different places
 
 void gb_emu_sync_block(int line);
@@ -167,11 +171,11 @@ template <class T> static inline T gb_atomic_max(T * p, T x) {
 
 // ---- asynchronous copies, matrices, products: matrix.cpp
 
-void                                      gb_cp_async_16(void * shared, const void * global, int bytes = 16);
-void                                      gb_cp_async_8(void * shared, const void * global, int bytes = 8);
-void                                      gb_cp_async_4(void * shared, const void * global, int bytes = 4);
-void                                      gb_cp_async_commit(void);
-void                                      gb_emu_cp_async_wait(int pending);
+void gb_cp_async_16(void * shared, const void * global, int bytes = 16, int line = __builtin_LINE());
+void gb_cp_async_8(void * shared, const void * global, int bytes = 8, int line = __builtin_LINE());
+void gb_cp_async_4(void * shared, const void * global, int bytes = 4, int line = __builtin_LINE());
+void gb_cp_async_commit(void);
+void gb_emu_cp_async_wait(int pending);
 template <int pending> static inline void gb_cp_async_wait(void) { gb_emu_cp_async_wait(pending); }
 void                                      gb_emu_ldmatrix(uint32_t * r, int n, bool trans, const void * row, int line);
 static inline void gb_ldmatrix_x4(uint32_t (&r)[4], const void * row, int line = __builtin_LINE()) {

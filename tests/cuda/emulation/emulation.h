@@ -26,7 +26,7 @@ enum { // numbers as cudaError_t has them
     GB_EMU_ILLEGAL_ADDRESS = 700, // sticky
     GB_EMU_INVALID_VALUE   = 1
 };
-// the call of it after `after` more fails; NULL: none. "cudaLaunchKernel" too
+// the call of it after `after` more fails; NULL: none. "cudaLaunchKernel" too, however it is asked for
 void gb_emu_fail(const char * function, int after, int error);
 // a kernel touches what is not there, when it runs; -1: none
 void gb_emu_fail_kernel(int after);
@@ -45,6 +45,8 @@ int gb_emu_queue(void * stream, void (*run)(const void * argument), const void *
 struct gb_emu_counts {
     uint64_t launches, graph_launches, graph_nodes, copies, allocations; // since the start; launches: that were run
     uint64_t updates;                                                    // nodes of executable graphs that were changed
+    uint64_t dependent;                            // launches that were allowed to begin early, of those that were run
+    uint64_t early_blocks;                         // that began while the kernel before theirs ran
     uint64_t neighbour_errors;                     // calls of the neighbour that failed because of us
     uint64_t shared_lowered;                       // times that a kernel was given less shared memory than it had
     uint64_t live_device, live_host, live_objects; // allocations; streams, events, graphs

@@ -276,6 +276,7 @@ void gb_copy_tile(void * shared, const gb_tensor_map & map, int x, int y, int z,
     }
     const size_t bytes = (size_t) c.t.box[0] * c.t.box[1] * c.t.box[2] * c.t.box[3] * 2;
     gb_emu_check_shared("a copy of a tile", shared, bytes);
+    gb_emu_touch_device("a copy of a tile");
     if (gb_shared_address(shared) % 128 != 0) {
         gb_emu_fail_block("a copy of a tile to an address that 128 does not divide");
     }

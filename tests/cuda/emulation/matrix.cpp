@@ -65,15 +65,25 @@ static void add_copy(void * to, const void * from, int size, int bytes) {
         gb_emu_fail_block("an asynchronous copy of more than its size");
     }
     gb_emu_check_shared("asynchronous copy", to, (size_t) size);
+    gb_emu_touch_device("an asynchronous copy");
     memset(to, 0xff, (size_t) size); // nothing to rely on until it is waited for
     gb_emu_thread_copies().open.push_back({ to, from, size, bytes });
 }
 
-void gb_cp_async_16(void * shared, const void * global, int bytes) { add_copy(shared, global, 16, bytes); }
+void gb_cp_async_16(void * shared, const void * global, int bytes, int line) {
+    gb_emu_at("gb_cp_async_16", line);
+    add_copy(shared, global, 16, bytes);
+}
 
-void gb_cp_async_8(void * shared, const void * global, int bytes) { add_copy(shared, global, 8, bytes); }
+void gb_cp_async_8(void * shared, const void * global, int bytes, int line) {
+    gb_emu_at("gb_cp_async_8", line);
+    add_copy(shared, global, 8, bytes);
+}
 
-void gb_cp_async_4(void * shared, const void * global, int bytes) { add_copy(shared, global, 4, bytes); }
+void gb_cp_async_4(void * shared, const void * global, int bytes, int line) {
+    gb_emu_at("gb_cp_async_4", line);
+    add_copy(shared, global, 4, bytes);
+}
 
 void gb_cp_async_commit(void) {
     gb_emu_copies & copies = gb_emu_thread_copies();

@@ -6,9 +6,12 @@
 //
 // Host memory that is not pinned is read when a copy is queued, and written before the call returns, as the
 // documentation of the real one says.
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
 
 #include <algorithm>
 #include <chrono>
@@ -16,6 +19,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+
+#if defined(__SANITIZE_ADDRESS__)
+#    include <sanitizer/asan_interface.h>
+#    include <sanitizer/common_interface_defs.h>
+#endif
 
 #include "block.h"
 #include "hopper.h"
@@ -30,12 +38,16 @@ constexpr unsigned char unwritten = 0xff; // NaN
 
 enum class kind { KERNEL, COPY, CLEAR, RECORD, WAIT, GRAPH };
 
+struct launch; // of a kernel, below
+
 struct step {
     enum kind                    what;
     const void *                 function = nullptr; // of a kernel, to compare graphs
     std::function<cudaError_t()> run;
     gb_emu_event *               event  = nullptr;
-    uint64_t                     ticket = 0; // of the event: record number that is made or waited for
+    uint64_t                     ticket = 0;        // of the event: record number that is made or waited for
+    std::shared_ptr<launch>      kernel;            // in place of run
+    bool                         dependent = false; // a kernel that may begin while the one before it runs
 };
 
 struct device {
@@ -54,6 +66,14 @@ struct kernel {
 
 struct alignas(128) parameter { // of a kernel, or a part: aligned as any may be
     unsigned char bytes[128];
+};
+
+struct launch {
+    const struct kernel *               k;
+    dim3                                grid, block;
+    size_t                              shared;
+    const void *                        function;
+    std::vector<std::vector<parameter>> values; // of its parameters
 };
 
 struct allocation {
@@ -97,8 +117,9 @@ struct gb_emu_event {
     bool     timed = false;
 };
 struct gb_emu_node {
-    step                       what;
+    step                       what; // dependent: one of `early` is there
     std::vector<gb_emu_node *> after;
+    std::vector<bool>          early; // of `after`: this one may begin while that one runs
     std::vector<step>          child; // what a library queued
 };
 struct gb_emu_graph {
@@ -108,6 +129,7 @@ struct gb_emu_work { // a node of an executable graph
     const gb_emu_node * node;
     step                what;
     std::vector<size_t> after;
+    std::vector<bool>   early;
     std::vector<step>   child;
 };
 struct gb_emu_graph_exec {
@@ -192,13 +214,22 @@ bool can_run(const gb_emu_stream & s) {
            (s.queue.front().what != kind::WAIT || s.queue.front().event->done >= s.queue.front().ticket);
 }
 
-void run_step(gb_emu_stream & s) {
+step take(gb_emu_stream & s) {
     step next = std::move(s.queue.front());
     s.queue.pop_front();
-    device & d = devices[(size_t) s.device];
+    return next;
+}
+
+cudaError_t run_kernels(gb_emu_stream & s, const step & first);
+
+void run_step(gb_emu_stream & s) {
+    step     next = take(s);
+    device & d    = devices[(size_t) s.device];
     if (next.what == kind::RECORD) {
         next.event->done = next.ticket;
         next.event->ns   = now();
+    } else if (next.kernel && d.sticky == cudaSuccess) {
+        d.sticky = run_kernels(s, next);
     } else if (next.run && d.sticky == cudaSuccess) {
         d.sticky = next.run();
     }
@@ -435,16 +466,38 @@ cudaError_t cudaMemGetInfo(size_t * free_bytes, size_t * total) {
     return cudaSuccess;
 }
 
+constexpr size_t page = 4096; // so that memory can be guarded
+
+static size_t whole_pages(size_t size) { return size == 0 ? page : (size + page - 1) / page * page; }
+
+// What is behind the first `size` bytes of `all` is nobody's.
+static void poison([[maybe_unused]] char * p, [[maybe_unused]] size_t size, [[maybe_unused]] size_t all) {
+#if defined(__SANITIZE_ADDRESS__)
+    const size_t behind = (size + 7) & ~(size_t) 7;
+    if (behind < all) {
+        __asan_poison_memory_region(p + behind, all - behind);
+    }
+#endif
+}
+
+static void unpoison([[maybe_unused]] char * p, [[maybe_unused]] size_t all) {
+#if defined(__SANITIZE_ADDRESS__)
+    __asan_unpoison_memory_region(p, all);
+#endif
+}
+
 static cudaError_t allocate(void ** out, size_t size, int id) {
     device * d = id >= 0 ? &devices[(size_t) id] : nullptr;
     if (d && size > d->total - d->used) {
         return result(cudaErrorMemoryAllocation);
     }
-    char * p = static_cast<char *>(aligned_alloc(512, (size + 511) & ~(size_t) 511));
+    const size_t all = whole_pages(size);
+    char *       p   = static_cast<char *>(aligned_alloc(page, all));
     if (p == nullptr) {
         return result(cudaErrorMemoryAllocation);
     }
     memset(p, unwritten, size);
+    poison(p, size, all);
     memory[p] = { size, id, false, false };
     if (d) {
         d->used += size;
@@ -464,6 +517,7 @@ static cudaError_t release(void * p, bool on_device) {
         devices[(size_t) found->second.device].used -= found->second.size;
     }
     (on_device ? counts.live_device : counts.live_host) -= 1;
+    unpoison(static_cast<char *>(p), whole_pages(found->second.size));
     memory.erase(found);
     free(p);
     return cudaSuccess;
@@ -755,9 +809,10 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t * out) {
     }
     gb_emu_graph * graph = new gb_emu_graph;
     for (step & what : s->captured) {
-        graph->nodes.emplace_back(new gb_emu_node{ std::move(what), {}, {} });
+        graph->nodes.emplace_back(new gb_emu_node{ std::move(what), {}, {}, {} });
         if (graph->nodes.size() > 1) {
             graph->nodes.back()->after.push_back(graph->nodes[graph->nodes.size() - 2].get());
+            graph->nodes.back()->early.push_back(false);
         }
     }
     s->captured.clear();
@@ -777,7 +832,7 @@ static std::list<gb_emu_graph_exec *> execs; // that exist
 
 static cudaError_t add_node(cudaGraphNode_t * out, cudaGraph_t graph, const cudaGraphNode_t * after, size_t n,
     step what, std::vector<step> child = {}) {
-    std::unique_ptr<gb_emu_node> node(new gb_emu_node{ std::move(what), {}, std::move(child) });
+    std::unique_ptr<gb_emu_node> node(new gb_emu_node{ std::move(what), {}, {}, std::move(child) });
     for (size_t i = 0; i < n; i++) {
         bool found = false;
         for (const auto & x : graph->nodes) {
@@ -787,9 +842,50 @@ static cudaError_t add_node(cudaGraphNode_t * out, cudaGraph_t graph, const cuda
             return result(cudaErrorInvalidValue);
         }
         node->after.push_back(static_cast<gb_emu_node *>(after[i]));
+        node->early.push_back(false);
     }
     *out = node.get();
     graph->nodes.push_back(std::move(node));
+    return cudaSuccess;
+}
+
+static gb_emu_node * node_of(cudaGraph_t graph, cudaGraphNode_t node) {
+    for (const auto & x : graph->nodes) {
+        if (x.get() == node) {
+            return x.get();
+        }
+    }
+    return nullptr;
+}
+
+// What the documentation allows: `from` ends, or from a kernel to a kernel, before `from` has ended.
+static bool is_edge(const gb_emu_node * from, const gb_emu_node * to, const cudaGraphEdgeData & e) {
+    bool plain = e.to_port == 0;
+    for (unsigned char x : e.reserved) {
+        plain = plain && x == 0;
+    }
+    const bool both = from->what.kernel && to->what.kernel && capability >= 90;
+    return plain &&
+           (e.type == cudaGraphDependencyTypeDefault ? e.from_port == cudaGraphKernelNodePortDefault
+                                                     : e.type == cudaGraphDependencyTypeProgrammatic && both &&
+                                                           (e.from_port == cudaGraphKernelNodePortProgrammatic ||
+                                                               e.from_port == cudaGraphKernelNodePortLaunchCompletion));
+}
+
+cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t * from, const cudaGraphNode_t * to,
+    const cudaGraphEdgeData * edges, size_t n) {
+    ENTER();
+    for (size_t i = 0; i < n; i++) {
+        const cudaGraphEdgeData e = edges != nullptr ? edges[i] : cudaGraphEdgeData{};
+        gb_emu_node *           a = node_of(graph, from[i]);
+        gb_emu_node *           b = node_of(graph, to[i]);
+        if (a == nullptr || b == nullptr || a == b || !is_edge(a, b, e)) {
+            return result(cudaErrorInvalidValue);
+        }
+        b->after.push_back(a);
+        b->early.push_back(e.type == cudaGraphDependencyTypeProgrammatic);
+        b->what.dependent = b->what.dependent || b->early.back();
+    }
     return cudaSuccess;
 }
 
@@ -812,7 +908,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t * out, cudaGraph_t graph, unsig
     ENTER();
     auto work = std::make_shared<std::vector<gb_emu_work>>();
     for (const auto & node : graph->nodes) {
-        work->push_back({ node.get(), node->what, {}, node->child });
+        work->push_back({ node.get(), node->what, {}, node->early, node->child });
         for (const gb_emu_node * before : node->after) {
             size_t i = 0;
             while (graph->nodes[i].get() != before) {
@@ -868,32 +964,7 @@ cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t exec, cudaGraph
     return cudaSuccess;
 }
 
-// In an order drawn among those that the nodes' dependencies allow.
-static cudaError_t run_work(const std::vector<gb_emu_work> & work) {
-    std::vector<bool> done(work.size());
-    for (size_t n = 0; n < work.size(); n++) {
-        std::vector<size_t> able;
-        for (size_t i = 0; i < work.size(); i++) {
-            bool ready = !done[i];
-            for (size_t before : work[i].after) {
-                ready = ready && done[before];
-            }
-            if (ready) {
-                able.push_back(i);
-            }
-        }
-        const gb_emu_work & w     = work[able[order.below(able.size())]];
-        cudaError_t         error = w.what.run ? w.what.run() : cudaSuccess;
-        for (const step & x : w.child) {
-            error = error == cudaSuccess ? x.run() : error;
-        }
-        if (error != cudaSuccess) {
-            return error;
-        }
-        done[(size_t) (&w - work.data())] = true;
-    }
-    return cudaSuccess;
-}
+static cudaError_t run_work(const std::vector<gb_emu_work> & work);
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
     ENTER();
@@ -927,28 +998,238 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
 
 // ------------------------------------------------------------------------------------------------------------- kernels
 
-static cudaError_t run_kernel(const char * name, dim3 grid, dim3 block, size_t shared,
-    const std::function<void()> & body) {
-    const uint64_t        n = (uint64_t) grid.x * grid.y * grid.z;
-    std::vector<uint64_t> blocks(n);
-    for (uint64_t i = 0; i < n; i++) {
-        blocks[i] = i;
-    }
-    if (kernel_fails_after >= 0 && kernel_fails_after-- == 0) {
-        return cudaErrorIllegalAddress;
-    }
-    for (uint64_t i = 0; i < n; i++) {
-        std::swap(blocks[i], blocks[i + order.below(n - i)]);
-        const uint64_t     b     = blocks[i];
-        const gb_emu_block what  = { { (unsigned) (b % grid.x), (unsigned) (b / grid.x % grid.y),
-                                         (unsigned) (b / grid.x / grid.y) },
-            grid, block, shared };
-        const std::string  wrong = gb_emu_run_block(what, body, order);
-        if (!wrong.empty()) {
-            fprintf(stderr, "emulation: kernel %s, block (%u, %u, %u): %s\n", name, what.index.x, what.index.y,
-                what.index.z, wrong.c_str());
-            return cudaErrorLaunchFailure;
+// The memory of all devices cannot be touched while blocks run that have begun early. Who does all the same is noticed:
+// the access is done, and the block fails.
+namespace {
+
+struct {
+    bool             on = false;
+    struct sigaction before;
+} guarding;
+
+void protect(int rights) {
+    for (const auto & m : memory) {
+        if (m.second.device >= 0) {
+            (void) mprotect(const_cast<char *>(m.first), whole_pages(m.second.size), rights);
         }
+    }
+}
+
+std::string place_of([[maybe_unused]] void * pc) {
+#if defined(__SANITIZE_ADDRESS__)
+    char text[512] = "";
+    __sanitizer_symbolize_pc(pc, "%f, %s:%l", text, sizeof(text));
+    return text;
+#else
+    return "a place that only the address sanitizer's build can name";
+#endif
+}
+
+void on_fault(int, siginfo_t * info, void * context) {
+    const char * at = static_cast<const char *>(info->si_addr);
+    auto         m  = memory.upper_bound(at);
+    if (guarding.on && m != memory.begin() && (--m)->second.device >= 0 &&
+        at < m->first + whole_pages(m->second.size)) {
+        void * pc = nullptr;
+#if defined(__x86_64__)
+        pc = reinterpret_cast<void *>(static_cast<ucontext_t *>(context)->uc_mcontext.gregs[REG_RIP] + 1);
+#else
+        (void) context;
+#endif
+        guarding.on = false;
+        protect(PROT_READ | PROT_WRITE);
+        gb_emu_note_touch("a thread that has not waited for earlier kernels touches memory of the device: " +
+                          place_of(pc));
+        return;
+    }
+    sigaction(SIGSEGV, &guarding.before, nullptr); // not ours: it happens again
+}
+
+void start_guarding() {
+    struct sigaction ours = {};
+    ours.sa_sigaction     = on_fault;
+    ours.sa_flags         = SA_SIGINFO;
+    sigaction(SIGSEGV, &ours, &guarding.before);
+    guarding.on = true;
+    protect(PROT_NONE);
+}
+
+void stop_guarding() {
+    if (guarding.on) {
+        guarding.on = false;
+        protect(PROT_READ | PROT_WRITE);
+    }
+    sigaction(SIGSEGV, &guarding.before, nullptr);
+}
+
+// A kernel that runs. All on one thread of the host.
+class grid_run {
+  public:
+    grid_run(const launch & what_, bool dependent_) : what(what_), dependent(dependent_) {
+        for (const std::vector<parameter> & value : what.values) {
+            pointers.push_back(const_cast<parameter *>(value.data()));
+        }
+        body = [this] { what.k->call(what.function, pointers.data()); };
+    }
+
+    // Some blocks of a dependent one come to where they wait, whatever else runs.
+    cudaError_t begin_some() {
+        const uint64_t n = size(), some = 1 + order.below(std::min<uint64_t>(n, 3));
+        cudaError_t    error = cudaSuccess;
+        start_guarding();
+        for (uint64_t i = 0; i < some && error == cudaSuccess; i++) {
+            const uint64_t b = order.below(n);
+            if (begun.count(b) == 0) {
+                begun[b].reset(new gb_emu_running(block(b), body));
+                error = check(b, begun[b]->begin(order));
+            }
+        }
+        stop_guarding();
+        return error;
+    }
+
+    // All blocks, to their ends. next: a dependent one, some blocks of which begin at a time that is drawn.
+    cudaError_t run(grid_run * next) {
+        if (kernel_fails_after >= 0 && kernel_fails_after-- == 0) {
+            return cudaErrorIllegalAddress;
+        }
+        counts.launches++;
+        counts.dependent += dependent;
+        launches[what.k->name]++;
+        const uint64_t        n = size(), when = next != nullptr ? order.below(n + 1) : n + 1;
+        std::vector<uint64_t> blocks(n);
+        for (uint64_t i = 0; i < n; i++) {
+            blocks[i] = i;
+        }
+        cudaError_t error = dependent && begun.empty() ? begin_some() : cudaSuccess;
+        for (uint64_t i = 0; i <= n && error == cudaSuccess; i++) {
+            if (i == when) {
+                error = next->begin_some();
+                counts.early_blocks += next->begun.size();
+            }
+            if (i < n && error == cudaSuccess) {
+                std::swap(blocks[i], blocks[i + order.below(n - i)]);
+                error = finish(blocks[i]);
+            }
+        }
+        return error;
+    }
+
+  private:
+    uint64_t size() const { return (uint64_t) what.grid.x * what.grid.y * what.grid.z; }
+
+    gb_emu_block block(uint64_t b) const {
+        const dim3 & grid = what.grid;
+        return { { (unsigned) (b % grid.x), (unsigned) (b / grid.x % grid.y), (unsigned) (b / grid.x / grid.y) }, grid,
+            what.block, what.shared, dependent };
+    }
+
+    cudaError_t finish(uint64_t b) {
+        std::unique_ptr<gb_emu_running> running;
+        auto                            found = begun.find(b);
+        if (found != begun.end()) {
+            running = std::move(found->second);
+        } else {
+            running.reset(new gb_emu_running(block(b), body));
+        }
+        return check(b, running->finish(order));
+    }
+
+    cudaError_t check(uint64_t b, const std::string & wrong) const {
+        if (wrong.empty()) {
+            return cudaSuccess;
+        }
+        const uint3 at = block(b).index;
+        fprintf(stderr, "emulation: kernel %s, block (%u, %u, %u): %s\n", what.k->name.c_str(), at.x, at.y, at.z,
+            wrong.c_str());
+        return cudaErrorLaunchFailure;
+    }
+
+    const launch &                                      what;
+    bool                                                dependent;
+    std::vector<void *>                                 pointers;
+    std::function<void()>                               body;
+    std::map<uint64_t, std::unique_ptr<gb_emu_running>> begun; // empty ones: done
+};
+
+typedef std::unique_ptr<grid_run> running_grid;
+
+running_grid grid_of(const step & s) { return running_grid(new grid_run(*s.kernel, s.dependent)); }
+
+// A kernel, and those after it that begin while the one before runs: whether one does, where it may, is drawn.
+cudaError_t run_kernels(gb_emu_stream & s, const step & first) {
+    step         at_step = first;
+    running_grid at      = grid_of(at_step);
+    for (;;) {
+        step         next_step;
+        running_grid next;
+        if (!s.queue.empty() && s.queue.front().kernel && s.queue.front().dependent && order.below(4) != 0) {
+            next_step = take(s);
+            next      = grid_of(next_step);
+        }
+        const cudaError_t error = at->run(next.get());
+        if (error != cudaSuccess || !next) {
+            return error;
+        }
+        at_step = std::move(next_step);
+        at      = std::move(next);
+    }
+}
+
+} // namespace
+
+// Of the nodes that are not done, those whose dependencies are, beside `running`, from which the edge must be an early
+// one.
+static std::vector<size_t> able_nodes(const std::vector<gb_emu_work> & work, const std::vector<bool> & done,
+    size_t running) {
+    std::vector<size_t> able;
+    for (size_t i = 0; i < work.size(); i++) {
+        bool ready = !done[i] && i != running, early = running == work.size();
+        for (size_t k = 0; k < work[i].after.size(); k++) {
+            const size_t before = work[i].after[k];
+            early               = early || (before == running && work[i].early[k]);
+            ready               = ready && (done[before] || (before == running && work[i].early[k]));
+        }
+        if (ready && early) {
+            able.push_back(i);
+        }
+    }
+    return able;
+}
+
+// In an order drawn among those that the nodes' dependencies allow.
+static cudaError_t run_work(const std::vector<gb_emu_work> & work) {
+    std::vector<bool> done(work.size());
+    running_grid      at;
+    size_t            w = 0;
+    for (size_t n = 0; n < work.size(); n++) {
+        if (!at) {
+            const std::vector<size_t> able = able_nodes(work, done, work.size());
+            w                              = able[order.below(able.size())];
+        }
+        running_grid next;
+        size_t       next_w = 0;
+        cudaError_t  error  = cudaSuccess;
+        if (work[w].what.kernel) {
+            const std::vector<size_t> able = able_nodes(work, done, w);
+            if (!able.empty() && order.below(4) != 0) {
+                next_w = able[order.below(able.size())];
+                next   = grid_of(work[next_w].what);
+            }
+            at    = at ? std::move(at) : grid_of(work[w].what);
+            error = at->run(next.get());
+        } else if (work[w].what.run) {
+            error = work[w].what.run();
+        }
+        for (const step & x : work[w].child) {
+            error = error != cudaSuccess ? error : x.kernel ? grid_of(x)->run(nullptr) : x.run();
+        }
+        if (error != cudaSuccess) {
+            return error;
+        }
+        done[w] = true;
+        at      = std::move(next);
+        w       = next_w;
     }
     return cudaSuccess;
 }
@@ -978,22 +1259,14 @@ static cudaError_t prepare_kernel(const void * function, dim3 grid, dim3 block, 
             k.name.c_str(), grid.x, grid.y, grid.z, block.x, block.y, block.z, shared);
         return cudaErrorInvalidConfiguration;
     }
-    auto kept = std::make_shared<std::vector<std::vector<parameter>>>();
+    auto kept = std::make_shared<launch>(launch{ &k, grid, block, shared, function, {} });
     for (size_t i = 0; i < k.sizes.size(); i++) {
-        kept->emplace_back((k.sizes[i] + sizeof(parameter) - 1) / sizeof(parameter));
-        memcpy(static_cast<void *>(kept->back().data()), values[i], k.sizes[i]);
+        kept->values.emplace_back((k.sizes[i] + sizeof(parameter) - 1) / sizeof(parameter));
+        memcpy(static_cast<void *>(kept->values.back().data()), values[i], k.sizes[i]);
     }
     out.what     = kind::KERNEL;
     out.function = function;
-    out.run      = [=, &k] {
-        std::vector<void *> pointers;
-        for (std::vector<parameter> & value : *kept) {
-            pointers.push_back(value.data());
-        }
-        counts.launches++;
-        launches[k.name]++;
-        return run_kernel(k.name.c_str(), grid, block, shared, [&] { k.call(function, pointers.data()); });
-    };
+    out.kernel   = kept;
     return cudaSuccess;
 }
 
@@ -1003,6 +1276,23 @@ cudaError_t cudaLaunchKernel(const void * function, dim3 grid, dim3 block, void 
     step              what;
     const cudaError_t error = prepare_kernel(function, grid, block, values, shared, what);
     return result(error != cudaSuccess ? error : submit(stream, std::move(what)));
+}
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t * c, const void * function, void ** values) {
+    guard             held(lock);
+    const cudaError_t entered = enter("cudaLaunchKernel"); // which of both a launch is, is no matter of tests
+    if (entered != cudaSuccess) {
+        return result(entered);
+    }
+    step        what;
+    cudaError_t error = prepare_kernel(function, c->gridDim, c->blockDim, values, c->dynamicSmemBytes, what);
+    for (unsigned i = 0; i < c->numAttrs; i++) {
+        if (c->attrs[i].id != cudaLaunchAttributeProgrammaticStreamSerialization || capability < 90) {
+            error = cudaErrorNotSupported; // it is nothing for an older device: nobody should ask
+        }
+        what.dependent = what.dependent || c->attrs[i].val.programmaticStreamSerializationAllowed != 0;
+    }
+    return result(error != cudaSuccess ? error : submit(c->stream, std::move(what)));
 }
 
 static cudaError_t prepare_node(const cudaKernelNodeParams * p, step & out) {
@@ -1063,7 +1353,8 @@ static cudaError_t set_work(cudaGraphExec_t exec, cudaGraphNode_t node, cudaErro
         return result(error != cudaSuccess ? error : cudaErrorInvalidValue);
     }
     counts.updates++;
-    w->what = std::move(what);
+    what.dependent = w->what.dependent; // that is its edges' matter
+    w->what        = std::move(what);
     return cudaSuccess;
 }
 

@@ -90,3 +90,21 @@ def test_without_files(tmp_path: Path) -> None:
     )
     assert done.returncode == 77
     assert "holds" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("waiting", "code", "says"),
+    [
+        ({"1000 nodes, replayed": 0.7}, 0, "holds"),
+        ({"1000 nodes, replayed": 0.4}, 1, "DOES NOT HOLD"),
+        ({}, 77, "owed"),
+    ],
+)
+def test_dependent_launches(tmp_path: Path, waiting: dict[str, float], code: int, says: str) -> None:
+    run(tmp_path, *good())  # writes both files
+    other = tmp_path / "waiting.json"
+    other.write_text(json.dumps({"results": [{"name": k, "unit": v} for k, v in waiting.items()]}))
+    files = [str(tmp_path / "cuda.json"), str(tmp_path / "torch.json"), str(other)]
+    done = subprocess.run([sys.executable, str(SCRIPT), *files], capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert says in done.stdout.splitlines()[-1]

@@ -74,20 +74,20 @@ template <int WIDTH> GB_DEVICE void gb_attention_columns(uint32_t (&b)[2][2], ui
     b[0][0] = four[0], b[0][1] = four[1], b[1][0] = four[2], b[1][1] = four[3];
 }
 
-// Scores become exponentials; returns in `shrink` what earlier sums are to be multiplied with. n: scores of a lane's
-// rows.
+// Scores become exponentials, of base 2; returns in `shrink` what earlier sums are to be multiplied with. A score, and
+// the largest in `state`, counts `unit` times, which is above zero: one multiplication and subtraction for each.
 template <int TILES>
-GB_DEVICE void gb_attention_softmax(float (&s)[TILES][4], gb_softmax_state & state, float (&shrink)[2]) {
+GB_DEVICE void gb_attention_softmax(float (&s)[TILES][4], float unit, gb_softmax_state & state, float (&shrink)[2]) {
     GB_UNROLL for (int h = 0; h < 2; h++) {
         float largest = state.largest[h];
         GB_UNROLL for (int j = 0; j < TILES; j++) { largest = fmaxf(largest, fmaxf(s[j][2 * h], s[j][2 * h + 1])); }
         largest            = gb_quad_max(largest);
-        const float origin = largest == -INFINITY ? 0 : largest; // no key seen yet
-        shrink[h]          = gb_exp2(state.largest[h] - origin);
+        const float origin = largest == -INFINITY ? 0 : largest * unit; // no key seen yet
+        shrink[h]          = gb_exp2(state.largest[h] * unit - origin);
         float sum          = 0;
         GB_UNROLL for (int j = 0; j < TILES; j++) {
             GB_UNROLL for (int e = 0; e < 2; e++) {
-                s[j][2 * h + e] = gb_exp2(s[j][2 * h + e] - origin);
+                s[j][2 * h + e] = gb_exp2(s[j][2 * h + e] * unit - origin);
                 sum += s[j][2 * h + e];
             }
         }
@@ -101,6 +101,7 @@ template <int KIND, int DP, int KEYS, bool MASK>
 GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
                                           : MASK  ? 2
                                                   : 3) gb_attention_halves(gb_attention p) {
+    gb_wait_for_earlier();
     constexpr int STAGE = 2 * DP * KEYS; // halves: keys, values
     GB_DYNAMIC_SHARED(uint16_t, shared);
     uint16_t * const q_tile = shared;
@@ -145,7 +146,11 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
         all_see = first + warp * 16 + lane / 4 + 8 * h < rows ? gb_min(all_see, seen[h]) : all_see;
     }
     GB_UNROLL for (int d = GB_WARP / 2; d > 0; d /= 2) { all_see = gb_min(all_see, gb_shfl_xor(all_see, d)); }
-    const float base = 1.44269504088896f, to_exponent = p.scale * base; // exponentials are taken to base 2
+    // Exponentials are taken to base 2. Products count `unit` times; where that would change which is the largest, or
+    // something is added to them, they are multiplied before.
+    const float base = 1.44269504088896f, to_exponent = p.scale * base;
+    const bool  late = !MASK && to_exponent > 0;
+    const float unit = late ? to_exponent : 1, at_once = late ? 1 : to_exponent;
     for (int stage = 0; key < end; key += KEYS) {
         const int64_t next = p.stages == 2 ? key + KEYS : key;
         const int     to   = p.stages == 2 ? 1 - stage : 0;
@@ -174,15 +179,17 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
             }
         }
         if (!MASK && key + KEYS <= all_see) {
-            GB_UNROLL for (int j = 0; j < KEYS / 8; j++) {
-                GB_UNROLL for (int e = 0; e < 4; e++) { s[j][e] *= to_exponent; }
+            if (!late) {
+                GB_UNROLL for (int j = 0; j < KEYS / 8; j++) {
+                    GB_UNROLL for (int e = 0; e < 4; e++) { s[j][e] *= to_exponent; }
+                }
             }
         } else {
             GB_UNROLL for (int e = 0; e < 4; e++) {
                 const int left = (int) gb_min<int64_t>(KEYS, seen[e / 2] - key);
                 GB_UNROLL for (int j = 0; j < KEYS / 8; j++) {
                     const int c = 8 * j + 2 * (lane % 4) + e % 2;
-                    s[j][e]     = c < left ? s[j][e] * to_exponent : -INFINITY;
+                    s[j][e]     = c < left ? s[j][e] * at_once : -INFINITY;
                     if (MASK && c < left) {
                         s[j][e] += base * gb_load_float(p.mask.type, mask[e / 2] + (key + c) * (int64_t) p.mask.nb0);
                     }
@@ -190,7 +197,7 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
             }
         }
         float shrink[2];
-        gb_attention_softmax<KEYS / 8>(s, state, shrink);
+        gb_attention_softmax<KEYS / 8>(s, unit, state, shrink);
         GB_UNROLL for (int j = 0; j < DP / 8; j++) {
             GB_UNROLL for (int e = 0; e < 4; e++) { out[j][e] *= shrink[e / 2]; }
         }
@@ -209,11 +216,15 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
         stage = to;
     }
     gb_cp_async_wait<0>();
+    GB_UNROLL for (int h = 0; h < 2; h++) { // as gb_attention_join has them
+        state.largest[h] = state.largest[h] == -INFINITY ? -INFINITY : state.largest[h] * unit;
+    }
     gb_attention_store<DP>(p, group, i3, part, first + warp * 16 + lane / 4, rows, state, &out[0][0]);
 }
 
 // A warp puts the parts of a row together.
 GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_join(gb_attention p, int64_t rows) {
+    gb_wait_for_earlier();
     const int     lane = (int) threadIdx.x % 32;
     const int64_t row  = (int64_t) blockIdx.x * (GB_ATTENTION_THREADS / 32) + threadIdx.x / 32;
     if (row >= rows) {
@@ -272,6 +283,7 @@ GB_DEVICE void gb_attention_floats_load(const gb_attention_input & x, const char
 // grid: x tiles of rows, y heads, z batch. A thread makes ROWS / 16 by 2 scores of a tile, then 4 rows by 4 columns of
 // the result.
 template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) gb_attention_floats(gb_attention p) {
+    gb_wait_for_earlier();
     typedef gb_attention_room<DP, ROWS> room;
     constexpr int LANES = GB_ATTENTION_FLOAT_THREADS / ROWS, MINE = ROWS / 16; // lanes that share a row's softmax
     static_assert(ROWS * DP == 16 * GB_ATTENTION_FLOAT_THREADS, "4 x 4 of the result for each thread");
@@ -365,6 +377,7 @@ template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) g
 
 // Shared memory of a warp: the query, what is added up, 32 exponentials.
 GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_exact(gb_attention p, int64_t rows) {
+    gb_wait_for_earlier();
     GB_DYNAMIC_SHARED(float, shared);
     const int     lane  = (int) threadIdx.x % 32;
     const int64_t row   = (int64_t) blockIdx.x * (GB_ATTENTION_THREADS / 32) + threadIdx.x / 32;

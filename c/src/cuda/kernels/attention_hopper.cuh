@@ -311,6 +311,7 @@ GB_KERNEL GB_BOUNDS(GB_TALL_THREADS, 1) gb_attention_tall(GB_FIXED_PARAMETER gb_
         }
         gb_barrier_fence();
     }
+    gb_wait_for_earlier();
     gb_tall_queries<DP>(t.p, b, shared);
     gb_sync_block();
     if (threadIdx.x < 32 * GB_TALL_WARPS) {

@@ -26,6 +26,7 @@ GB_DEVICE void gb_convert(int to, char * y, int from, const char * x) {
 
 // Elements of `size` bytes; blocks of quantized types count as elements, with ne in blocks.
 template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_moving(gb_view y, gb_view x, int size, int64_t n) {
+    gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k < n) {
         gb_move(size, gb_at(y, gb_unravel<I>((I) k, y.ne)), gb_at(x, gb_unravel<I>((I) k, x.ne)));
@@ -33,6 +34,7 @@ template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_moving(gb_view y, gb_view
 }
 
 template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_converting(gb_view y, gb_view x, int64_t n) {
+    gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k < n) {
         gb_convert(y.type, gb_at(y, gb_unravel<I>((I) k, y.ne)), x.type, gb_at(x, gb_unravel<I>((I) k, x.ne)));
@@ -45,6 +47,7 @@ template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_converting(gb_view y, gb_
 enum { GB_TILE = 32, GB_TILE_LINES = 8 };
 
 template <class T> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_transposing(gb_view y, gb_view x, int with) {
+    gb_wait_for_earlier();
     GB_SHARED(T, tile, GB_TILE * (GB_TILE + 1));
     const int     a = with == 1 ? 2 : 1, b = with == 3 ? 2 : 3;
     const int64_t ia = blockIdx.z % y.ne[a], ib = blockIdx.z / y.ne[a];
@@ -78,6 +81,7 @@ GB_DEVICE float gb_group_element(const gb_group & o, int i) {
 }
 
 template <int TYPE> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_dequantizing(gb_view y, gb_view x, int64_t n_groups) {
+    gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k >= n_groups) {
         return;

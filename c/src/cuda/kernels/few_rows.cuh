@@ -408,6 +408,7 @@ GB_DEVICE void gb_few_turn(const gb_few & p, gb_few_walk & w, gb_few_place & pla
 
 // NT: panels across the columns. grid: x rows, z slices.
 template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_rows(gb_few p) {
+    gb_wait_for_earlier();
     typedef gb_few_format<TYPE> format;
     typedef gb_few_stage<TYPE>  layout;
     gb_needs_code(80);
@@ -455,6 +456,15 @@ template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_row
         if (part == 0 && r < p.m && column < p.columns) {
             p.dst[((int64_t) blockIdx.z * p.columns + column) * p.m + r] = w.sum[i / 4][i % 4] * format::unit;
         }
+    }
+}
+
+// The panels: x rows of panels over all slices; y eight panels along the depth, or as many as a grid may have.
+GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_panels(gb_make_panels p) {
+    gb_wait_for_earlier();
+    const uint32_t rows = (uint32_t) p.bands * GB_PANEL_ROWS, slice = blockIdx.x / rows, r = blockIdx.x % rows;
+    for (int s = (int) (blockIdx.y * 8 + threadIdx.x / 32); s < p.stages; s += (int) gridDim.y * 8) {
+        gb_make_panel_row(p, slice, r, s);
     }
 }
 

@@ -229,6 +229,7 @@ constexpr bool gb_has_large_tiles = false;
 // WN x WM warps. A warp has FN fragments of 16 rows times FM pairs of 8 columns.
 template <int SOURCE, int KIND, int NT>
 GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p) {
+    gb_wait_for_earlier();
     constexpr int WN = NT == 256   ? 4
                        : NT == 128 ? 2
                                    : 1,
@@ -418,6 +419,7 @@ template <int TM> GB_DEVICE void gb_exact_fours(const float * from, float (&to)[
 
 // Tiles of 16 TM x 16 TM; a thread has TM x TM of it, in fours. QUANTIZED: any format, along or across.
 template <bool QUANTIZED, int TM> GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, 1) gb_gemm_exact(gb_gemm p, gb_exact e) {
+    gb_wait_for_earlier();
     constexpr int SIDE = 16 * TM;
     GB_SHARED(float, weights, GB_EXACT_K *(SIDE + 4));
     GB_SHARED(float, rows, GB_EXACT_K *(SIDE + 4));

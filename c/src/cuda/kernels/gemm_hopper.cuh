@@ -148,6 +148,7 @@ GB_KERNEL GB_BOUNDS(GB_HOPPER_THREADS, 1) gb_gemm_hopper(GB_FIXED_PARAMETER gb_g
         }
         gb_barrier_fence();
     }
+    gb_wait_for_earlier();
     gb_sync_block();
     if (threadIdx.x < 32 * GB_HOPPER_WARPS) {
         gb_hopper_multiply<KIND, NT>(p, shared);

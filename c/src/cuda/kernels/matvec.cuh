@@ -90,6 +90,7 @@ template <int TYPE> GB_DEVICE void gb_stretch_load(char * slot, const char * a, 
 }
 
 template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_quantized(gb_matvec p) {
+    gb_wait_for_earlier();
     typedef gb_stretch<TYPE> stretch;
     typedef gb_format<TYPE>  format;
     constexpr int            ROWS = GB_MATVEC_ROWS, STAGES = GB_MATVEC_STAGES;
@@ -99,8 +100,7 @@ template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_m
     const gb_matvec_place at   = gb_matvec_where<NCOLS, ROWS>(p);
     const int64_t n_groups = p.k / 32, n = (n_groups + 31) / 32, row_bytes = p.k / format::block * format::bytes;
     const bool    any = at.a != NULL && at.row < p.m;
-
-    const char * row[ROWS]; // rows past the last one repeat it
+    const char *  row[ROWS]; // rows past the last one repeat it
     GB_UNROLL for (int r = 0; r < ROWS; r++) {
         row[r] = any ? at.a + (at.row + r < p.m ? at.row + r : p.m - 1) * (int64_t) p.w.nb_m : NULL;
     }
@@ -178,6 +178,7 @@ template <int TYPE> struct gb_sixteen_bytes {
 };
 
 template <int TYPE, int NCOLS, int ROWS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_float(gb_matvec p) {
+    gb_wait_for_earlier();
     constexpr int         N     = gb_sixteen_bytes<TYPE>::n;
     const int             lane  = (int) threadIdx.x % 32;
     const gb_matvec_place at    = gb_matvec_where<NCOLS, ROWS>(p);

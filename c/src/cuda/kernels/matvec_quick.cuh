@@ -273,6 +273,7 @@ GB_DEVICE void gb_quick_multiply(const char * at, const typename gb_quick<TYPE>:
 
 // One column; rows of weights begin at addresses that 16 divides.
 template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick(gb_matvec p) {
+    gb_wait_for_earlier();
     typedef gb_quick<TYPE> format;
     constexpr int          ROWS = GB_QUICK_ROWS, STAGES = format::bytes > 800 ? 2 : 3, stage = ROWS * format::room;
     GB_SHARED(char, rings, GB_MATVEC_WARPS * STAGES * stage);
@@ -282,8 +283,7 @@ template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick
     const bool                   any  = at.a != NULL && at.row < p.m;
     const typename format::place place(lane);
     const int                    n_groups = any ? (int) (p.k / 32) : 0, n = (n_groups + 31) / 32; // stretches
-    const int last_bytes = (int) (p.k / gb_format<TYPE>::block * gb_format<TYPE>::bytes) - (n - 1) * format::bytes;
-
+    const int    last_bytes = (int) (p.k / gb_format<TYPE>::block * gb_format<TYPE>::bytes) - (n - 1) * format::bytes;
     const char * from[ROWS]; // of the next copy; rows past the last one repeat it; without rows nobody follows it
     GB_UNROLL for (int r = 0; r < ROWS; r++) {
         from[r] = any ? at.a + gb_min<int64_t>(at.row + r, p.m - 1) * (int64_t) p.w.nb_m : (const char *) p.x;

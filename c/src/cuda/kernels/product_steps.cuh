@@ -4,35 +4,10 @@
 #define GB_CUDA_KERNELS_PRODUCT_STEPS_CUH
 
 #include "cuda/kernels/rows.cuh"
-#include "tensor/numbers.h"
-
-// A warp makes a group: the largest magnitude becomes 127. Rounds half away from zero. As on the CPU, groups below
-// 2^-100 are zeros, and groups with a value of 2^100 or more, an infinity or NaN have the scale NaN.
-GB_DEVICE void gb_make_group(const gb_make_rows & p, int64_t r, int64_t group, int lane) {
-    const int64_t i       = group * 32 + lane;
-    const float   x       = i < p.k ? gb_load_activation(p, gb_source_row(p, r), i) : 0;
-    const float   largest = gb_warp_max(fabsf(x) < GB_LARGEST_ACTIVATION ? fabsf(x) : INFINITY);
-    const float   d       = largest < GB_LEAST_ACTIVATION ? 0
-                            : largest < INFINITY          ? largest / 127
-                                                          : NAN,
-                  scaled  = d > 0 ? x * (1 / d) : 0;
-    const int     q       = (int) roundf(fminf(fmaxf(scaled, -127.0f), 127.0f));
-    int           sum     = q;
-    GB_UNROLL for (int mask = 8; mask > 0; mask /= 2) { sum += gb_shfl_xor(sum, mask); }
-    const int       all = sum + gb_shfl_xor(sum, 16), g = (int) (group % 32);
-    gb_q8_stretch * y                          = (gb_q8_stretch *) p.y + r * p.y_row + group / 32;
-    ((int8_t *) y->q[lane / 16][g])[lane % 16] = (int8_t) q;
-    if (lane % 16 == 0) {
-        y->s[g][1 + lane / 16] = sum;
-    }
-    if (lane == 0) {
-        y->s[g][0] = (int) gb_bits(d);
-        y->s[g][3] = all;
-    }
-}
 
 // grid: x rows, y eight groups, or as many as a grid may have.
 GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_bytes(gb_make_rows p) {
+    gb_wait_for_earlier();
     for (int64_t g = (int64_t) blockIdx.y * 8 + threadIdx.x / 32; g < p.y_row * 32; g += (int64_t) gridDim.y * 8) {
         gb_make_group(p, blockIdx.x, g, (int) threadIdx.x % 32);
     }
@@ -40,6 +15,7 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_bytes(gb_make_rows p) {
 
 // dst[i] = the sum of the parts.
 GB_KERNEL GB_BOUNDS(256, 1) gb_gemm_add_parts(float * dst, const float * part, int64_t n, int parts) {
+    gb_wait_for_earlier();
     const int64_t i = (int64_t) blockIdx.x * 256 + threadIdx.x;
     if (i < n) {
         float sum = 0;
@@ -53,6 +29,7 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_gemm_add_parts(float * dst, const float * part, i
 // One block sorts the tokens by expert, in their order: first[e] .. first[e + 1] in `tokens`. Rows of dst whose id is
 // out of range are not in the list and become NaN; the first is noted.
 GB_KERNEL GB_BOUNDS(256, 1) gb_route(gb_weights w, int n, int * first, int * tokens, float * dst, int64_t m) {
+    gb_wait_for_earlier();
     GB_SHARED(int, counts, 256);
     GB_SHARED(int, next, GGML_MAX_SRC + 1);
     const int per = (n + 255) / 256, begin = gb_min(n, (int) threadIdx.x * per), end = gb_min(n, begin + per);

@@ -350,6 +350,7 @@ template <int TYPE> GB_DEVICE void gb_check_block(float x, uint8_t * block, int 
 template <int TYPE>
 GB_KERNEL GB_BOUNDS(GB_QUANTIZE_WARPS * GB_WARP, 1)
     gb_copy_quantizing(gb_view y, gb_view x, int bytes, int64_t n_blocks) {
+    gb_wait_for_earlier();
     GB_SHARED(float, shared, GB_QUANTIZE_WARPS * 64);
     const int     warp = (int) threadIdx.x / GB_WARP;
     const int64_t k = (int64_t) blockIdx.x * GB_QUANTIZE_WARPS + warp, per_row = y.ne[0] / 32;

@@ -10,6 +10,7 @@
 #include "cuda/kernels/unpack.cuh"
 #include "cuda/kernels/wrong_index.cuh"
 #include "ggml.h"
+#include "tensor/numbers.h"
 
 struct gb_weights {
     const char *    a[GGML_MAX_SRC]; // matrices: one, or the experts
@@ -110,10 +111,36 @@ GB_DEVICE float gb_load_activation(const gb_make_rows & p, const char * row, int
     }
 }
 
+// A warp makes a group: the largest magnitude becomes 127. Rounds half away from zero. As on the CPU, groups below
+// 2^-100 are zeros, and groups with a value of 2^100 or more, an infinity or NaN have the scale NaN.
+GB_DEVICE void gb_make_group(const gb_make_rows & p, int64_t r, int64_t group, int lane) {
+    const int64_t i       = group * 32 + lane;
+    const float   x       = i < p.k ? gb_load_activation(p, gb_source_row(p, r), i) : 0;
+    const float   largest = gb_warp_max(fabsf(x) < GB_LARGEST_ACTIVATION ? fabsf(x) : INFINITY);
+    const float   d       = largest < GB_LEAST_ACTIVATION ? 0
+                            : largest < INFINITY          ? largest / 127
+                                                          : NAN,
+                  scaled  = d > 0 ? x * (1 / d) : 0;
+    const int     q       = (int) roundf(fminf(fmaxf(scaled, -127.0f), 127.0f));
+    int           sum     = q;
+    GB_UNROLL for (int mask = 8; mask > 0; mask /= 2) { sum += gb_shfl_xor(sum, mask); }
+    const int       all = sum + gb_shfl_xor(sum, 16), g = (int) (group % 32);
+    gb_q8_stretch * y                          = (gb_q8_stretch *) p.y + r * p.y_row + group / 32;
+    ((int8_t *) y->q[lane / 16][g])[lane % 16] = (int8_t) q;
+    if (lane % 16 == 0) {
+        y->s[g][1 + lane / 16] = sum;
+    }
+    if (lane == 0) {
+        y->s[g][0] = (int) gb_bits(d);
+        y->s[g][3] = all;
+    }
+}
+
 enum gb_row_kind { GB_ROWS_F16 = GB_HALF_F16, GB_ROWS_BF16 = GB_HALF_BF16, GB_ROWS_WIDE = GB_HALF_WIDE, GB_ROWS_F32 };
 
 // grid: x rows, y stretches of 256 elements, or as many as a grid may have.
 template <int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_floats(gb_make_rows p) {
+    gb_wait_for_earlier();
     const int64_t r   = blockIdx.x;
     const char *  row = gb_source_row(p, r);
     for (int64_t i = (int64_t) blockIdx.y * 256 + threadIdx.x; i < p.y_row; i += (int64_t) gridDim.y * 256) {
@@ -126,28 +153,33 @@ template <int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_floats(gb_make_rows p
     }
 }
 
-// The same from dense rows of F32 that begin where 16 bytes may be read at a time. grid: y stretches of 2,048 elements,
-// eight a thread.
+// Eight neighbouring elements of a row, from i on; row: the source's, dense F32 that begins where 16 bytes may be read
+// at a time.
+template <int KIND> GB_DEVICE void gb_make_eight(const gb_make_rows & p, const float * row, int64_t r, int64_t i) {
+    float v[8];
+    if (i + 8 <= p.k) {
+        const float4 a = *(const float4 *) (const void *) (row + i), b = *(const float4 *) (const void *) (row + i + 4);
+        v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+    } else {
+        GB_UNROLL for (int j = 0; j < 8; j++) { v[j] = i + j < p.k ? row[i + j] : 0; }
+    }
+    if constexpr (KIND == GB_ROWS_F32) {
+        float4 * to = (float4 *) (void *) ((float *) p.y + r * p.y_row + i);
+        to[0]       = make_float4(v[0], v[1], v[2], v[3]);
+        to[1]       = make_float4(v[4], v[5], v[6], v[7]);
+    } else {
+        *(uint4 *) (void *) ((uint16_t *) p.y + r * p.y_row + i) = make_uint4(gb_pack2<KIND>(v[0], v[1]),
+            gb_pack2<KIND>(v[2], v[3]), gb_pack2<KIND>(v[4], v[5]), gb_pack2<KIND>(v[6], v[7]));
+    }
+}
+
+// The same from such rows. grid: y stretches of 2,048 elements, eight a thread.
 template <int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_dense(gb_make_rows p) {
+    gb_wait_for_earlier();
     const int64_t r   = blockIdx.x;
     const float * row = (const float *) (const void *) gb_source_row(p, r);
     for (int64_t i = ((int64_t) blockIdx.y * 256 + threadIdx.x) * 8; i < p.y_row; i += (int64_t) gridDim.y * 2048) {
-        float v[8];
-        if (i + 8 <= p.k) {
-            const float4 a = *(const float4 *) (const void *) (row + i),
-                         b = *(const float4 *) (const void *) (row + i + 4);
-            v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
-        } else {
-            GB_UNROLL for (int j = 0; j < 8; j++) { v[j] = i + j < p.k ? row[i + j] : 0; }
-        }
-        if constexpr (KIND == GB_ROWS_F32) {
-            float4 * to = (float4 *) (void *) ((float *) p.y + r * p.y_row + i);
-            to[0]       = make_float4(v[0], v[1], v[2], v[3]);
-            to[1]       = make_float4(v[4], v[5], v[6], v[7]);
-        } else {
-            *(uint4 *) (void *) ((uint16_t *) p.y + r * p.y_row + i) = make_uint4(gb_pack2<KIND>(v[0], v[1]),
-                gb_pack2<KIND>(v[2], v[3]), gb_pack2<KIND>(v[4], v[5]), gb_pack2<KIND>(v[6], v[7]));
-        }
+        gb_make_eight<KIND>(p, row, r, i);
     }
 }
 

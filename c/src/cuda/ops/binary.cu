@@ -18,6 +18,7 @@ template <int OP> GB_DEVICE float gb_pair_of(float x, float y) {
 // --------------------------------------------------------------------------------------------------------- elementwise
 
 template <int OP, class I> GB_KERNEL GB_BOUNDS(256, 1) gb_pairs_strided(gb_view z, gb_view x, gb_view y, int64_t n) {
+    gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k < n) {
         const gb_index at = gb_unravel<I>((I) k, z.ne);
@@ -37,6 +38,7 @@ template <int OP> GB_DEVICE float4 gb_pair4(float4 x, float4 y) {
 }
 
 template <int OP> GB_KERNEL GB_BOUNDS(256, 1) gb_pairs_dense(float * z, const float * x, const float * y, int64_t n) {
+    gb_wait_for_earlier();
     const int64_t k = 4 * gb_thread();
     if (k + 4 <= n) {
         *(float4 *) (void *) (z + k) =
@@ -51,6 +53,7 @@ template <int OP> GB_KERNEL GB_BOUNDS(256, 1) gb_pairs_dense(float * z, const fl
 // y is one row of 4 `row4` elements for all.
 template <int OP, class I>
 GB_KERNEL GB_BOUNDS(256, 1) gb_pairs_row(float4 * z, const float4 * x, const float4 * y, I row4, int64_t n4) {
+    gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k < n4) {
         z[k] = gb_pair4<OP>(x[k], y[(I) k % row4]);

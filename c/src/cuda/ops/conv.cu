@@ -11,6 +11,7 @@ struct gb_im2col_args {
 };
 
 template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_im2col(gb_im2col_args q, int64_t n) {
+    gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k >= n) {
         return;
@@ -60,6 +61,7 @@ struct gb_spread_args {
 
 // Sum over the input positions x with 0 <= position - x stride < width, in their order.
 GB_KERNEL GB_BOUNDS(256, 1) gb_conv_transpose(gb_spread_args q, int64_t n) {
+    gb_wait_for_earlier();
     const int64_t t = gb_thread();
     if (t >= n) {
         return;
@@ -111,6 +113,7 @@ struct gb_pool_args {
 };
 
 template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_pool(gb_pool_args q, int64_t n) {
+    gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k >= n) {
         return;

@@ -6,6 +6,7 @@
 // x[i] += bias[i % n], then gelu.
 GB_KERNEL GB_BOUNDS(256, 1)
     gb_add_bias(float * x, const char * bias, int bias_type, int64_t bias_nb, int64_t n, int64_t count, bool gelu) {
+    gb_wait_for_earlier();
     const int64_t i = (int64_t) blockIdx.x * 256 + threadIdx.x;
     if (i >= count) {
         return;

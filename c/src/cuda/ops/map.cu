@@ -56,6 +56,7 @@ template <int OP> GB_DEVICE float gb_map_one(float x, float a, float b) {
 
 template <int OP, class I>
 GB_KERNEL GB_BOUNDS(256, 1) gb_map_strided(gb_view y, gb_view x, float a, float b, int64_t n) {
+    gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k < n) {
         const gb_index at = gb_unravel<I>((I) k, y.ne);
@@ -64,6 +65,7 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_map_strided(gb_view y, gb_view x, float a, float 
 }
 
 template <int OP> GB_KERNEL GB_BOUNDS(256, 1) gb_map_dense(float * y, const float * x, float a, float b, int64_t n) {
+    gb_wait_for_earlier();
     const int64_t k = 4 * gb_thread();
     if (k + 4 <= n) {
         const float4 v               = *(const float4 *) (const void *) (x + k);

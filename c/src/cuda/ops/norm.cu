@@ -1,10 +1,10 @@
 // norm.cu - NORM, RMS_NORM, GROUP_NORM, and NORM or RMS_NORM together with the product and sum by rows that follow it
-// in models.
+// in models, and with the rounding of the result that products want who read it.
 //
 // Deviations are summed around the mean that was found before, in a second pass over the row, which is in a cache by
 // then.
 #include "cuda/ops/elements.h"
-#include "tensor/numbers.h"
+#include "cuda/ops/products.h"
 
 struct gb_norm_args {
     gb_view x, y;    // y.p NULL: nobody will see the norm itself
@@ -12,11 +12,53 @@ struct gb_norm_args {
     gb_view s;       // y w + b
     float   eps;
     int64_t rows;
+    // the last of these results, rounded: as products want it
+    int            kind; // of rows; GB_ROWS_NONE: nobody does
+    gb_make_panels made; // of other kinds than panels: its rows
 };
 
 #define GB_NORM_FAR 0x1p-80f
 
+template <int WARPS, int KIND> GB_DEVICE void gb_norm_eights(const gb_make_rows & p, int64_t row) {
+    const float * x = (const float *) (const void *) gb_source_row(p, row);
+    for (int64_t i = 8 * gb_my_place<WARPS>(); i < p.y_row; i += 8 * WARPS * GB_WARP) {
+        gb_make_eight<KIND>(p, x, row, i);
+    }
+}
+
+// The row, whose result is stored, rounded by the threads that made it, just as kernels for that alone do.
+template <int WARPS> GB_DEVICE void gb_norm_round(const gb_norm_args & q, int64_t row) {
+    const gb_make_rows & p    = q.made.rows;
+    const int            warp = WARPS == 1 ? 0 : (int) threadIdx.x / GB_WARP;
+    if (WARPS == 1) {
+        gb_sync_warp();
+    } else {
+        gb_sync_block();
+    }
+    switch (q.kind) {
+        case GB_ROWS_BYTES:
+            for (int64_t g = warp; g < p.y_row * 32; g += WARPS) {
+                gb_make_group(p, row, g, gb_lane());
+            }
+            break;
+        case GB_ROWS_PANELS: {
+            const uint32_t n = (uint32_t) q.made.n, slice = (uint32_t) row / n, r = (uint32_t) row % n;
+            const uint32_t end = r + 1 < n ? r + 1 : (uint32_t) q.made.bands * GB_PANEL_ROWS; // the last: what is left
+            for (uint32_t i = r; i < end; i++) {
+                for (int s = warp; s < q.made.stages; s += WARPS) {
+                    gb_make_panel_row(q.made, slice, i, s);
+                }
+            }
+            break;
+        }
+        case GB_ROWS_F16: gb_norm_eights<WARPS, GB_ROWS_F16>(p, row); break;
+        case GB_ROWS_BF16: gb_norm_eights<WARPS, GB_ROWS_BF16>(p, row); break;
+        default: gb_norm_eights<WARPS, GB_ROWS_WIDE>(p, row); break;
+    }
+}
+
 template <int WARPS, bool MEAN> GB_KERNEL GB_BOUNDS(512, 1) gb_norm_rows(gb_norm_args q) {
+    gb_wait_for_earlier();
     GB_SHARED(float, shared, WARPS);
     const int64_t  row = gb_my_row<WARPS>(), n = q.x.ne[0], step = WARPS * GB_WARP;
     const gb_index at   = gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne);
@@ -58,6 +100,9 @@ template <int WARPS, bool MEAN> GB_KERNEL GB_BOUNDS(512, 1) gb_norm_rows(gb_norm
             gb_put(q.s.type, gb_at(q.s, at) + i * q.s.nb[0], v + ((const float *) (const void *) q.b.p)[i]);
         }
     }
+    if (q.kind != GB_ROWS_NONE) {
+        gb_norm_round<WARPS>(q, row);
+    }
 }
 
 template <int WARPS>
@@ -80,6 +125,7 @@ static gb_norm_args args_of(const ggml_tensor * dst) {
     q.y            = gb_view_of(dst);
     q.eps          = gb_param_float(dst, 0);
     q.rows         = gb_rows(dst);
+    q.kind         = GB_ROWS_NONE;
     return q;
 }
 
@@ -114,20 +160,33 @@ static bool may_fuse(const ggml_tensor * norm, const ggml_tensor * node, const g
 }
 
 static int norm_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
-    const ggml_tensor * norm = nodes.node[i];
-    const ggml_tensor * mul  = i + 1 < nodes.n ? nodes.node[i + 1] : NULL;
-    const ggml_tensor * w    = mul != NULL ? row_beside(mul, GGML_OP_MUL, norm) : NULL;
-    if (!may_fuse(norm, mul, w)) {
+    const ggml_tensor * norm   = nodes.node[i];
+    const ggml_tensor * mul    = i + 1 < nodes.n ? nodes.node[i + 1] : NULL;
+    const ggml_tensor * w      = mul != NULL ? row_beside(mul, GGML_OP_MUL, norm) : NULL;
+    const ggml_tensor * add    = w != NULL && i + 2 < nodes.n ? nodes.node[i + 2] : NULL;
+    const ggml_tensor * bias   = add != NULL ? row_beside(add, GGML_OP_ADD, mul) : NULL;
+    const int           whole  = bias != NULL ? 3 : w != NULL ? 2 : 1; // if the memory allows
+    gb_norm_args        q      = args_of(norm);
+    int                 kind   = GB_ROWS_NONE;
+    gb_cuda_kept *      wanted = gb_rows_ahead(b, nodes.node[i + whole - 1], i + whole - 1, &kind, &q.made);
+    if (b.kind == GB_CUDA_PLAN) {
         return 0;
     }
-    const ggml_tensor * add  = i + 2 < nodes.n ? nodes.node[i + 2] : NULL;
-    const ggml_tensor * bias = add != NULL ? row_beside(add, GGML_OP_ADD, mul) : NULL;
-    const bool   all = may_fuse(norm, add, bias) && gb_is_apart_or_same(mul, add) && !gb_cuda_overlap(bias, mul) &&
-                       !gb_cuda_overlap(w, add);
-    gb_norm_args q   = args_of(norm);
-    q.w              = gb_view_of(w);
-    q.z              = gb_view_of(mul);
-    q.y.p            = gb_is_same_place(norm, mul) || (all && gb_is_same_place(norm, add)) ? NULL : q.y.p;
+    const bool two = may_fuse(norm, mul, w);
+    const bool all = two && may_fuse(norm, add, bias) && gb_is_apart_or_same(mul, add) && !gb_cuda_overlap(bias, mul) &&
+                     !gb_cuda_overlap(w, add);
+    const int  n   = all ? 3 : two ? 2 : 1;
+    if (wanted != NULL && n == whole) {
+        q.kind       = kind;
+        wanted->made = true;
+    } else if (n == 1) {
+        return 0;
+    }
+    if (two) {
+        q.w   = gb_view_of(w);
+        q.z   = gb_view_of(mul);
+        q.y.p = gb_is_same_place(norm, mul) || (all && gb_is_same_place(norm, add)) ? NULL : q.y.p;
+    }
     if (all) {
         q.b   = gb_view_of(bias);
         q.s   = gb_view_of(add);
@@ -138,7 +197,7 @@ static int norm_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
         gb_cuda_fail(b, "norm with what follows it", error);
         return -1;
     }
-    return all ? 3 : 2;
+    return n;
 }
 
 // ---------------------------------------------------------------------------------------------------------- GROUP_NORM
@@ -147,6 +206,7 @@ static int norm_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
 enum { GB_GROUP_WARPS = 16 };
 
 GB_KERNEL GB_BOUNDS(512, 1) gb_group_norm(gb_view y, gb_view x, int64_t channels, int64_t groups) {
+    gb_wait_for_earlier();
     GB_SHARED(float, shared, GB_GROUP_WARPS);
     const int64_t i3 = (int64_t) blockIdx.x / groups, c0 = (int64_t) blockIdx.x % groups * channels;
     const int64_t c1 = gb_min(c0 + channels, x.ne[2]), plane = x.ne[0] * x.ne[1], n = plane * (c1 - c0);

@@ -25,16 +25,23 @@ bool gb_few_rows_suit(const gb_cuda_device & d, const gb_product & p) {
 
 static int panels_across(const gb_product & p) { return p.rows <= GB_PANEL_ROWS ? 1 : 2; }
 
+gb_make_panels gb_panels_of(const gb_product & p, size_t * bytes) {
+    gb_make_panels q = {};
+    q.rows           = p.b;
+    q.n              = (int) p.rows;
+    q.bands          = panels_across(p);
+    q.stages         = (int) gb_cuda_ceil_div(p.k, GB_PANEL_DEPTH);
+    q.dense          = p.b.type == GGML_TYPE_F32 && p.b.nb0 == sizeof(float) &&
+                       ((uintptr_t) p.b.x | p.b.nb1 | p.b.nb2 | p.b.nb3) % 16 == 0;
+    *bytes           = (size_t) (p.slices * q.bands * q.stages) * sizeof(gb_panel);
+    return q;
+}
+
 static enum ggml_status make_panels(gb_cuda_backend & b, const gb_product & p, gb_make_panels & q) {
-    q.rows     = p.b;
-    q.n        = (int) p.rows;
-    q.bands    = panels_across(p);
-    q.stages   = (int) gb_cuda_ceil_div(p.k, GB_PANEL_DEPTH);
-    q.dense    = p.b.type == GGML_TYPE_F32 && p.b.nb0 == sizeof(float) &&
-                 ((uintptr_t) p.b.x | p.b.nb1 | p.b.nb2 | p.b.nb3) % 16 == 0;
-    bool there = false;
-    q.rows.y =
-        gb_rows_memory(b, p, GB_ROWS_PANELS, (size_t) (p.slices * q.bands * q.stages) * sizeof(gb_panel), &there);
+    size_t bytes = 0;
+    bool   there = false;
+    q            = gb_panels_of(p, &bytes);
+    q.rows.y     = gb_rows_memory(b, p, GB_ROWS_PANELS, bytes, &there);
     if (q.rows.y == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }

@@ -167,6 +167,57 @@ void * gb_rows_memory(gb_cuda_backend & b, const gb_product & p, int kind, size_
     return gb_cuda_keep(b, recipe_of(p, kind), bytes, recipe_of_node, there);
 }
 
+gb_make_panels gb_rows_of_kind(const gb_product & p, int kind, size_t * bytes) {
+    if (kind == GB_ROWS_PANELS) {
+        return gb_panels_of(p, bytes);
+    }
+    const bool     is_bytes = kind == GB_ROWS_BYTES;
+    gb_make_panels q        = {};
+    q.rows                  = p.b;
+    q.rows.y_row            = is_bytes ? gb_cuda_ceil_div(p.k, 1024) : round_up(p.k, 8);
+    const size_t each       = is_bytes ? sizeof(gb_q8_stretch) : kind == GB_ROWS_F32 ? sizeof(float) : sizeof(uint16_t);
+    *bytes                  = (size_t) (p.rows * p.slices * q.rows.y_row) * each;
+    return q;
+}
+
+// The first of the next nodes that reads t as rows for a product; NULL: there is none.
+static const ggml_tensor * first_product(const gb_cuda_backend & b, const ggml_tensor * t, int after) {
+    enum { AHEAD = 64 };
+    for (int i = after + 1; i < b.nodes->n && i <= after + AHEAD; i++) {
+        const ggml_tensor * node = b.nodes->node[i];
+        const ggml_tensor * x    = node->src[1];
+        if ((node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID) &&
+            (x == t || (x->view_src == t && x->view_offs == 0))) {
+            return node;
+        }
+    }
+    return NULL;
+}
+
+gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int last, int * kind, gb_make_panels * q) {
+    const bool          plain  = t->type == GGML_TYPE_F32 && ggml_is_contiguous(t) && t->view_src == NULL;
+    const ggml_tensor * reader = plain && b.blas == NULL && b.nodes != NULL ? first_product(b, t, last) : NULL;
+    if (reader == NULL) {
+        return NULL;
+    }
+    gb_product p;
+    size_t     bytes = 0;
+    gb_product_of(p, reader);
+    *kind = kind_of_rows(*b.device, p);
+    if (*kind == GB_ROWS_F32 || *kind == GB_ROWS_NONE || p.b.type != GGML_TYPE_F32 || !ggml_is_contiguous(p.b_tensor) ||
+        p.k != t->ne[0] || ggml_nelements(p.b_tensor) != ggml_nelements(t)) {
+        return NULL;
+    }
+    *q                    = gb_rows_of_kind(p, *kind, &bytes);
+    gb_cuda_kept * kept   = gb_cuda_keep_ahead(b, recipe_of(p, *kind), bytes, recipe_of_node, last);
+    const bool     halves = *kind != GB_ROWS_BYTES && *kind != GB_ROWS_PANELS;
+    if (kept == NULL || (halves && (!p.b_dense || p.b.nb1 % 16 != 0))) {
+        return NULL;
+    }
+    q->rows.y = kept->memory;
+    return kept;
+}
+
 // shared: with other products of the graph.
 static enum ggml_status make_rows(gb_cuda_backend & b, const gb_product & p, int kind, gb_ready_rows * out,
     bool shared = true) {
@@ -180,9 +231,8 @@ static enum ggml_status make_rows(gb_cuda_backend & b, const gb_product & p, int
         *out = { p.b.x, p.k };
         return GGML_STATUS_SUCCESS;
     }
-    gb_make_rows q     = p.b;
-    q.y_row            = round_up(p.k, 8);
-    const size_t bytes = (size_t) (total * q.y_row * size);
+    size_t       bytes = 0;
+    gb_make_rows q     = gb_rows_of_kind(p, kind, &bytes).rows;
     bool         there = false;
     q.y                = shared ? gb_rows_memory(b, p, kind, bytes, &there) : gb_cuda_scratch(b, bytes);
     if (q.y == NULL) {
@@ -202,10 +252,10 @@ static enum ggml_status make_rows(gb_cuda_backend & b, const gb_product & p, int
 }
 
 static enum ggml_status make_bytes(gb_cuda_backend & b, const gb_product & p, gb_ready_rows * out) {
-    gb_make_rows q = p.b;
-    q.y_row        = gb_cuda_ceil_div(p.k, 1024);
-    bool there     = false;
-    q.y = gb_rows_memory(b, p, GB_ROWS_BYTES, (size_t) (p.rows * p.slices * q.y_row) * sizeof(gb_q8_stretch), &there);
+    size_t       bytes = 0;
+    gb_make_rows q     = gb_rows_of_kind(p, GB_ROWS_BYTES, &bytes).rows;
+    bool         there = false;
+    q.y                = gb_rows_memory(b, p, GB_ROWS_BYTES, bytes, &there);
     if (q.y == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }

@@ -14,6 +14,7 @@
 #include "cuda/cuda.h"
 #include "cuda/kernels/gemm.cuh"
 #include "cuda/kernels/matvec_quick.cuh"
+#include "cuda/kernels/panels.cuh"
 
 struct gb_product {
     gb_weights          w;
@@ -48,6 +49,15 @@ struct gb_ready_rows {
     const void * x;
     int64_t      x_row;
 };
+
+// How rows of a kind lie (y is not set), and the bytes they take. Of other kinds than panels: `rows` alone.
+gb_make_panels gb_rows_of_kind(const gb_product & p, int kind, size_t * bytes);
+gb_make_panels gb_panels_of(const gb_product & p, size_t * bytes);
+
+// Rows that the kernel which computes them may make ready as well: kind, and y is set. Nodes up to `last` compute `t`,
+// beginning with the one that is being queued; memory for what the first product after them wants is kept in any case.
+// NULL: nobody wants anything of it, or the product must make it. Who makes it sets `made`.
+gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int last, int * kind, gb_make_panels * q);
 
 bool gb_product_is_aligned(const gb_product & p);
 bool gb_vectors_are_quick(const gb_product & p, const gb_matvec & q); // the kernel of matvec_quick.cuh takes them

@@ -11,6 +11,7 @@
 enum { GB_SUM_BLOCKS = 512, GB_SUM_WARPS = 8 };
 
 GB_KERNEL GB_BOUNDS(256, 1) gb_sum_shares(gb_view x, double * shares, int64_t n) {
+    gb_wait_for_earlier();
     GB_SHARED(double, shared, GB_SUM_WARPS);
     double sum = 0;
     for (int64_t k = gb_thread(); k < n; k += (int64_t) gridDim.x * blockDim.x) {
@@ -23,6 +24,7 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_sum_shares(gb_view x, double * shares, int64_t n)
 }
 
 GB_KERNEL GB_BOUNDS(256, 1) gb_sum_up(char * y, int type, const double * shares, int n) {
+    gb_wait_for_earlier();
     GB_SHARED(double, shared, GB_SUM_WARPS);
     double sum = 0;
     for (int k = (int) threadIdx.x; k < n; k += (int) blockDim.x) {
@@ -59,6 +61,7 @@ struct gb_sum_rows_args {
 };
 
 template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_sum_rows(gb_sum_rows_args q) {
+    gb_wait_for_earlier();
     GB_SHARED(double, shared, WARPS);
     const int64_t  row = gb_my_row<WARPS>(), n = q.x.ne[0];
     const gb_index at  = gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne);
@@ -107,6 +110,7 @@ GB_DEVICE gb_best gb_better(gb_best a, gb_best b) {
 }
 
 template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_argmax(gb_argmax_args q) {
+    gb_wait_for_earlier();
     GB_SHARED(gb_best, shared, WARPS);
     const int64_t row = gb_my_row<WARPS>(), n = q.x.ne[0];
     const char *  x    = gb_at(q.x, gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne));
@@ -182,6 +186,7 @@ GB_DEVICE char * gb_sort_row(const gb_view & v, int64_t row) {
 
 // A block sorts a run with a network of comparators (bitonic). Places past the run come last of all.
 GB_KERNEL GB_BOUNDS(512, 1) gb_argsort(gb_sort q) {
+    gb_wait_for_earlier();
     GB_DYNAMIC_SHARED(float, values);
     int *         index = (int *) (void *) (values + q.size);
     const int64_t runs = (q.n + q.size - 1) / q.size, row = blockIdx.x / runs, first = blockIdx.x % runs * q.size;
@@ -214,6 +219,7 @@ GB_KERNEL GB_BOUNDS(512, 1) gb_argsort(gb_sort q) {
 
 // A thread moves one index from its run to the two merged ones.
 GB_KERNEL GB_BOUNDS(256, 1) gb_argsort_merge(gb_sort q) {
+    gb_wait_for_earlier();
     const int64_t k = gb_thread(), row = k / q.n, i = k % q.n;
     if (row >= q.rows) {
         return;

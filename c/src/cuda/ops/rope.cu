@@ -58,6 +58,7 @@ GB_DEVICE float2 gb_turn_at(const gb_rope & r, int position, int j) {
 }
 
 GB_KERNEL GB_BOUNDS(256, 1) gb_rope_table(gb_rope r, gb_view positions, float2 * table, int64_t n) {
+    gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k < n) {
         const int64_t at       = k / r.n_turns;
@@ -84,6 +85,7 @@ GB_DEVICE void gb_pair_at(const gb_rope & r, int64_t j, int64_t * a, int64_t * b
 template <class I>
 GB_KERNEL GB_BOUNDS(256, 1)
     gb_rope_apply(gb_rope r, gb_view y, gb_view x, const float2 * table, int64_t pairs, int64_t n) {
+    gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k >= n) {
         return;

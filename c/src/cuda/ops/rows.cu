@@ -23,6 +23,7 @@ GB_DEVICE const char * gb_chosen_row(const gb_view & a, const gb_view & ids, con
 template <class I>
 GB_KERNEL GB_BOUNDS(256, 1)
     gb_rows_plain(gb_view y, gb_view a, gb_view ids, gb_index_reader reader, int size, int64_t n) {
+    gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k >= n) {
         return;
@@ -44,6 +45,7 @@ GB_KERNEL GB_BOUNDS(256, 1)
 template <int TYPE>
 GB_KERNEL GB_BOUNDS(256, 1)
     gb_rows_quantized(gb_view y, gb_view a, gb_view ids, gb_index_reader reader, int64_t n_groups) {
+    gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k >= n_groups) {
         return;
@@ -114,6 +116,7 @@ static const char * get_rows_supports(const gb_cuda_device &, const ggml_tensor 
 // ---------------------------------------------------------------------------------------------------------------- DIAG
 
 template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_diag(gb_view y, gb_view a, int size, int64_t n) {
+    gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k < n) {
         const gb_index at = gb_unravel<I>((I) k, y.ne);

@@ -25,6 +25,7 @@ template <class T> GB_DEVICE bool gb_holds(int comparison, T x, T y) {
 }
 
 template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_compare(gb_view z, gb_view x, gb_view y, int comparison, int64_t n) {
+    gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k < n) {
         const gb_index at = gb_unravel<I>((I) k, z.ne);
@@ -79,6 +80,7 @@ static const char * compare_supports(const gb_cuda_device &, const ggml_tensor *
 
 template <class I>
 GB_KERNEL GB_BOUNDS(256, 1) gb_where(gb_view z, gb_view c, gb_view x, gb_view y, int size, int64_t n) {
+    gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k < n) {
         const gb_index at    = gb_unravel<I>((I) k, z.ne);

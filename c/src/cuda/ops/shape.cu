@@ -38,6 +38,7 @@ template <int OP> GB_DEVICE const char * gb_origin(const gb_shape_args & s, cons
 }
 
 template <int OP, class I> GB_KERNEL GB_BOUNDS(256, 1) gb_shape_kernel(gb_shape_args s, int size, int64_t n) {
+    gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k < n) {
         const gb_index at   = gb_unravel<I>((I) k, s.y.ne);
@@ -90,6 +91,7 @@ template <int OP> static const char * shape_supports(const gb_cuda_device &, con
 // Rows of src[0] are k x k pictures; line y gets ph[y], column x gets pw[x] of the same row of pw and ph. Dims 1 and on
 // are counted as rows.
 GB_KERNEL GB_BOUNDS(256, 1) gb_add_rel_pos(gb_view y, gb_view a, gb_view pw, gb_view ph, int64_t k, int64_t n) {
+    gb_wait_for_earlier();
     const int64_t t = gb_thread();
     if (t < n) {
         gb_index      at  = gb_unravel<uint64_t>((uint64_t) t, y.ne);

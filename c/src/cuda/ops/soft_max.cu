@@ -47,6 +47,7 @@ GB_DEVICE float gb_score(const gb_soft_max_args & q, const char * x, const char 
 }
 
 template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q) {
+    gb_wait_for_earlier();
     GB_SHARED(float, shared, WARPS);
     const int64_t  row = gb_my_row<WARPS>(), real = gb_min(row, q.rows - 1), n = q.x.ne[0], step = WARPS * GB_WARP;
     const gb_index at    = gb_unravel_row<uint64_t>((uint64_t) real, q.x.ne);
@@ -195,6 +196,7 @@ int gb_soft_max_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
 
 template <class I>
 GB_KERNEL GB_BOUNDS(256, 1) gb_diag_mask(gb_view y, gb_view x, int64_t n_past, float value, int64_t n) {
+    gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k < n) {
         const gb_index at = gb_unravel<I>((I) k, y.ne);
@@ -217,6 +219,7 @@ static const char * mask_supports(const gb_cuda_device &, const ggml_tensor * ds
 
 template <class I>
 GB_KERNEL GB_BOUNDS(256, 1) gb_alibi(gb_view y, gb_view x, int floor_heads, float bias_max, int64_t n) {
+    gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k < n) {
         const gb_index at    = gb_unravel<I>((I) k, y.ne);
