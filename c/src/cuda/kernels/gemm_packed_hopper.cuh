@@ -74,19 +74,30 @@ GB_DEVICE void gb_packed_copy_weights(const gb_gemm_packed & p, char * slots, co
     const gb_hopper_tile & t, gb_hopper_place & at) {
     typedef gb_format<SOURCE> format;
     typedef gb_raw<SOURCE>    layout;
-    enum { LANES = 8, ROWS = GB_WARP / LANES };
-    const int    lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32 - GB_HOPPER_WARPS;
-    const int    rows = (int) gb_min<int64_t>(GB_HOPPER_M, p.grid.m - t.column);
-    const char * a    = gb_packed_matrix(p, t, format::block, format::bytes);
+    enum { LANES = 8, ROWS = GB_WARP / LANES * GB_PACKED_COPIERS }; // at a time
+    const int    lane = (int) threadIdx.x % 32, piece = lane % LANES * 16;
+    const int    first = ((int) threadIdx.x - 32 * GB_HOPPER_WARPS) / LANES;
+    const int    rows  = (int) gb_min<int64_t>(GB_HOPPER_M, p.grid.m - t.column);
+    const char * a     = gb_packed_matrix(p, t, format::block, format::bytes) + first * (int64_t) p.w.nb_m;
     for (int depth = t.depth; depth > 0; depth -= GB_RAW_DEPTH, a += layout::bytes) {
-        const int bytes = gb_min(depth, GB_RAW_DEPTH + 0) / format::block * format::bytes;
+        const int    left = depth / format::block * format::bytes;
+        const char * from = a;
+        char *       to   = slots + at.stage * layout::slot + first * layout::pitch + piece;
         gb_barrier_wait(&b.raw_empty[at.stage], at.parity ^ 1);
-        for (int r = warp * ROWS + lane / LANES; r < rows; r += GB_PACKED_COPIERS * ROWS) {
-            const char * from   = a + r * (int64_t) p.w.nb_m;
-            const int    before = (int) ((uintptr_t) from & 15), total = before + bytes;
-            char *       to = slots + at.stage * layout::slot + r * layout::pitch;
-            for (int i = lane % LANES * 16; i < total; i += LANES * 16) {
-                gb_cp_async_16(to + i, from - before + i, gb_min(total - i, 16));
+        GB_NO_UNROLL for (int r = first; r < rows;
+            r += ROWS, from += ROWS * (int64_t) p.w.nb_m, to += ROWS * layout::pitch) {
+            const int    before = (int) ((uint32_t) (uintptr_t) from & 15);
+            const char * x      = from - before + piece;
+            if (left >= layout::pieces * 16) { // what is copied beyond is still the row's
+                GB_UNROLL for (int i = 0; i < layout::pieces * 16; i += LANES * 16) {
+                    if (piece < layout::pieces * 16 - i) {
+                        gb_cp_async_16(to + i, x + i);
+                    }
+                }
+            } else {
+                GB_NO_UNROLL for (int i = 0; i < before + left - piece; i += LANES * 16) {
+                    gb_cp_async_16(to + i, x + i, gb_min(before + left - piece - i, 16));
+                }
             }
         }
         gb_cp_async_commit();

@@ -92,8 +92,8 @@ static gb_hopper_way way_of(const gb_cuda_device & d, const gb_product & p, int 
 // What it takes, in 64 clocks for a stage of each tile that the scarcest thing needs (docs/CUDA.md: shared memory, or
 // instructions where weights are unpacked), for all of the depth.
 static int64_t cost_of(const gb_cuda_device & d, const gb_product & p, const gb_hopper_way & w) {
-    const int64_t small = is_packed(p) ? 8 : 7, middle = is_packed(p) ? 9 : 10;
-    const int64_t tile = w.nt == 256 ? 16 : w.nt == 128 ? middle : small;
+    const int64_t halves[] = { 16, 10, 7 }, packed[] = { 17, 10, 8 };
+    const int64_t tile = (is_packed(p) ? packed : halves)[w.nt == 256 ? 0 : w.nt == 128 ? 1 : 2];
     return gb_cuda_ceil_div(full_tiles_of(p, w.nt) * w.parts, d.n_sm) * tile * 16 / w.parts;
 }
 
