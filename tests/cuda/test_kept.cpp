@@ -148,8 +148,8 @@ static void check_count(const char * what, const char * part, uint64_t before, u
 #endif
 }
 
-// A row becomes bytes, some become panels of bytes, many become halves, in an order of their own for the kernels of 9.0:
-// once for each tensor of activations.
+// A row becomes bytes, some become panels of bytes, many become halves, on 9.0 in an order of their own: once for each
+// tensor of activations.
 static void activations_are_rounded_once(void) {
     CUDA_OR_SKIP();
     ggml_graph_set_fusion(false);
