@@ -38,7 +38,7 @@ static gb_tensor_layout layout_of_rows(const gb_product & p, const gb_ready_rows
 static bool operands_suit(const gb_product & p) {
     int axis[3];
     if (is_packed(p)) {
-        return !p.across;
+        return !p.across && gb_packed_bytes(p.type, 64, 1) > 0;
     }
     bool suit = p.type == GGML_TYPE_F16 || p.type == GGML_TYPE_BF16;
     for (int i = 0; i < matrices_of(p) && suit; i++) {

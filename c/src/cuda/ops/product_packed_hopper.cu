@@ -7,8 +7,15 @@ template <int TYPE> static size_t bytes_of(int nt, int stages) {
     return (size_t) room::once + (size_t) stages * ((size_t) nt * GB_HOPPER_K * 2 + 2 * sizeof(gb_barrier));
 }
 
+// ptxas of CUDA 12.0 makes these products one by one, that of 12.4 does not; of those between nothing is known.
+#if defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1204
+enum { ARE_FAST = 0 };
+#else
+enum { ARE_FAST = 1 };
+#endif
+
 size_t gb_packed_bytes(int type, int nt, int stages) {
-    switch (type) {
+    switch (ARE_FAST != 0 ? type : (int) GGML_TYPE_COUNT) {
 #define GB_FORMAT(id, ...) \
     case GGML_TYPE_##id: return bytes_of<GGML_TYPE_##id>(nt, stages);
 #include "tensor/quant/formats.def"
