@@ -38,6 +38,8 @@ static void products_of_quantized_weights(void) {
     }
     products::mul_mat_id(GGML_TYPE_F16, 35, 75, 256, 2, false);
     cuda_check_launches("gb_gemm_halves", before, 7, "quantized weights");
+    products::tiles_of_all_formats();
+    products::deep_tiles();
     cuda_check_launches("hopper", 0, 0, "quantized weights");
 }
 
