@@ -154,6 +154,43 @@ static void product(enum ggml_type type, int64_t k, int64_t m, int64_t n, int la
     product_of(type, GGML_TYPE_F32, k, m, n, layers, by);
 }
 
+// n tokens, each of which has one of `experts` matrices, drawn at random.
+static void product_of_experts(enum ggml_type type, int64_t k, int64_t m, int64_t n, int experts) {
+    struct ggml_context * ctx   = new_context((size_t) experts + 4);
+    struct ggml_cgraph *  graph = ggml_new_graph(ctx);
+    struct ggml_tensor *  w[GGML_MAX_SRC];
+    struct ggml_tensor *  ids = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 1, n);
+    struct ggml_tensor *  x   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, k, n);
+    for (int i = 0; i < experts; i++) {
+        w[i] = ggml_new_tensor_2d(ctx, type, k, m);
+    }
+    ggml_build_forward_expand(graph, ggml_mul_mat_id(ctx, w, experts, ids, 0, x));
+    ggml_backend_buffer_t buffer =
+        ggml_backend_supports_op(backend, graph->nodes[0]) ? ggml_backend_alloc_ctx_tensors(ctx, backend) : NULL;
+    int32_t * id = malloc((size_t) n * sizeof(int32_t));
+    char      name[96];
+    snprintf(name, sizeof(name), "mul_mat_id %s m=%lld n=%lld k=%lld experts=%d", ggml_type_name(type), (long long) m,
+        (long long) n, (long long) k, experts);
+    if (buffer != NULL && id != NULL) {
+        uint64_t state = 1;
+        for (int64_t i = 0; i < n; i++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            id[i] = (int32_t) ((state >> 33) % (uint64_t) experts);
+        }
+        for (int i = 0; i < experts; i++) {
+            fill(w[i]);
+        }
+        fill(x);
+        ggml_backend_tensor_set(ids, id, 0, (size_t) n * sizeof(int32_t));
+        put(name, "TFLOP_per_s", 2.0 * (double) m * (double) n * (double) k / time_graph(graph, 4) / 1e12);
+    } else {
+        fprintf(stderr, "%s: %s\n", name, ggml_last_error());
+    }
+    free(id);
+    ggml_backend_buffer_free(buffer);
+    ggml_free(ctx);
+}
+
 // Heads of 128 elements, n queries that see n keys, or those up to their own place.
 static void attention(enum ggml_type type, int64_t n, int64_t heads, bool masked) {
     enum { D = 128 };
@@ -315,6 +352,11 @@ int main(void) {
     }
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         product(types[i], 8192, 8192, 512, 4, "");
+    }
+    for (size_t i = 1; i < sizeof(types) / sizeof(types[0]); i++) { // tiles of fewer rows, and rows of experts
+        product(types[i], 8192, 8192, 48, 4, "");
+        product(types[i], 8192, 8192, 128, 4, "");
+        product_of_experts(types[i], 4096, 4096, 2048, 8);
     }
     attention(GGML_TYPE_F16, 4096, 32, true);
     attention(GGML_TYPE_BF16, 4096, 32, false);

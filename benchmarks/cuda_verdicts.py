@@ -1,13 +1,14 @@
 """What the figures of bench_cuda.c and bench_cuda_torch.py mean: each claim about the CUDA backend, its figure, what it
 is measured against, and whether it holds.
 
-    python3 benchmarks/cuda_verdicts.py build/bench/cuda.json build/bench/torch.json [build/bench/cuda-waiting.json]
+    python3 benchmarks/cuda_verdicts.py build/bench/cuda.json build/bench/torch.json [--mma build/bench/cuda-mma.json]
+        [--waiting build/bench/cuda-waiting.json]
 
-The third is of the same program with GGML_CUDA_DEPENDENT=0: what dependent launches gain. All files are
-of one machine, from the same hour. A figure that is missing is owed. Exits with 1 if a claim does not hold, with 77 if
-one is owed.
+All files are of one machine, from the same hour. A figure that is missing is owed. Exits with 1 if a claim does not
+hold, with 77 if one is owed.
 """
 
+import argparse
 import json
 import sys
 from collections.abc import Iterator
@@ -28,9 +29,9 @@ def figures(path: str) -> Figures:
     return {r["name"]: next(v for k, v in r.items() if k != "name") for r in results}
 
 
-def claims() -> Iterator[tuple[str, str, str, float]]:
-    """Name of the figure, of what it is divided by (``torch:`` is the other file), and the least ratio that is
-    claimed."""
+def claims(hopper: bool) -> Iterator[tuple[str, str, str, float]]:
+    """Name of the figure, of what it is divided by (``torch:`` and ``mma:`` are the other files), and the least ratio
+    that is claimed."""
     for name in WEIGHTS:
         yield f"matrix-vector, {name}", f"mul_mat {name} m=8192 n=1 k=8192", "device copy, bytes read and written", 0.8
     for name in ("f16", "bf16"):
@@ -46,15 +47,24 @@ def claims() -> Iterator[tuple[str, str, str, float]]:
         )
     for name in ("f16 n=4096 heads=32 d=128 causal", "bf16 n=4096 heads=32 d=128"):
         yield f"attention, {name}", f"flash_attn {name}", f"torch:flash_attn {name}", 0.5
+    for name in WEIGHTS if hopper else ():
+        for rows in (48, 128, 512):
+            product = f"mul_mat {name} m=8192 n={rows} k=8192"
+            yield f"{rows} rows, {name}, beside mma.sync", product, f"mma:{product}", 1.0
+        product = f"mul_mat_id {name} m=4096 n=2048 k=4096 experts=8"
+        yield f"experts, {name}, beside mma.sync", product, f"mma:{product}", 1.0
     yield "upload, pinned", "upload of 2 GiB, pinned memory", "torch:upload of 2 GiB, pinned memory", 0.9
 
 
-def judge(ours: Figures, torch: Figures) -> tuple[list[str], bool, bool]:
-    """Lines of a table; whether all that was measured holds; whether something is owed."""
+def judge(ours: Figures, torch: Figures, mma: Figures | None) -> tuple[list[str], bool, bool]:
+    """Lines of a table; whether all that was measured holds; whether something is owed. ``mma``: None on devices that
+    have no kernels of their own."""
+    files = {"torch": torch, "mma": mma or {}}
     lines, holds, owed = [], True, False
-    for text, name, reference, least in claims():
+    for text, name, reference, least in claims(mma is not None):
         value = ours.get(name)
-        against = torch.get(reference.removeprefix("torch:")) if reference.startswith("torch:") else ours.get(reference)
+        file, _, other = reference.partition(":")
+        against = files[file].get(other) if file in files else ours.get(reference)
         if value is None or against is None:
             lines.append(f"{text:42} owed: {'no figure' if value is None else 'nothing to compare with'}")
             owed = True
@@ -88,13 +98,17 @@ def judge_dependent(ours: Figures, waiting: Figures) -> tuple[str, bool, bool]:
 
 
 def main() -> int:
-    if len(sys.argv) not in (3, 4):
-        print(__doc__, file=sys.stderr)
-        return 2
-    ours = figures(sys.argv[1])
-    lines, holds, owed = judge(ours, figures(sys.argv[2]))
-    if len(sys.argv) == 4:
-        line, good, missing = judge_dependent(ours, figures(sys.argv[3]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ours", help="of bench_cuda")
+    parser.add_argument("torch", help="of bench_cuda_torch.py")
+    parser.add_argument("--mma", help="of bench_cuda with GGML_CUDA_HOPPER=0, on a device of compute capability 9.0:"
+                        " the kernels for it alone are ahead of those for all")  # fmt: skip
+    parser.add_argument("--waiting", help="of bench_cuda with GGML_CUDA_DEPENDENT=0: what dependent launches gain")
+    args = parser.parse_args()
+    ours = figures(args.ours)
+    lines, holds, owed = judge(ours, figures(args.torch), figures(args.mma) if args.mma else None)
+    if args.waiting:
+        line, good, missing = judge_dependent(ours, figures(args.waiting))
         lines, holds, owed = [*lines, line], holds and good, owed or missing
     print("\n".join(lines))
     return 1 if not holds else 77 if owed else 0

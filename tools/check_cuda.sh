@@ -61,8 +61,11 @@ step_figures() {
 step_torch() {
     python3 benchmarks/bench_cuda_torch.py >build/bench/torch.json || return $?
     cat build/bench/torch.json
-    python3 benchmarks/cuda_verdicts.py build/bench/cuda.json build/bench/torch.json \
-        build/bench/cuda-waiting.json
+    set -- build/bench/cuda.json build/bench/torch.json
+    if grep -q '"device": "NVIDIA G\{0,1\}H[0-9]' build/bench/cuda.json; then # compute capability 9.0
+        set -- "$@" --mma build/bench/cuda-mma.json
+    fi
+    python3 benchmarks/cuda_verdicts.py "$@" --waiting build/bench/cuda-waiting.json
 }
 
 step_random() {

@@ -11,6 +11,12 @@ gives 128 bytes a clock: each HGMMA reads its 64 rows and all NT, and the copies
 beside it runs while products go on: four schedulers issue one instruction a clock each, and each has two of the eight
 warps.
 
+Of quantized weights: the loop has 128 elements of depth, two stages. Groups of warps read only the second operand from
+shared memory for their products, and the words of their weights, for which two rows meet in a bank: two clocks for each
+load of a warp. Three warps copy the bytes of 128 rows for 256 elements, twelve rows at a time; what they issue counts,
+too. An unpacked element also takes the half of a clock of the pipe that permutes, converts and does logic, which takes
+an instruction of a warp every other clock.
+
 Of attention: a tile of keys and 128 rows of queries, of which a warp has 16. Both products take KEYS x D / 8 clocks;
 the exponentials, KEYS for each row, 16 a clock. Instructions are those of the shortest way: a tile that no edge
 touches.
@@ -24,9 +30,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
-from count_sass import ROOT, find_disassembler, loops_of, read_code, shortest_way
+from count_sass import LINE, ROOT, find_disassembler, loops_of, read_code, shortest_way
 
 TILES, TILE_M, DEPTH, MOST_BESIDE = (256, 128, 64), 128, 64, 80
 # D, keys of a tile, whether a mask is added: the most instructions of a warp and a tile
@@ -39,18 +46,44 @@ ATTENTION = {
     (256, 64, "true"): 730,
 }
 TALL_ROWS = 128
+# weights, their bytes for 256 elements: the most instructions of a warp and 128 elements, for tiles of 256 rows and 128
+PACKED = {
+    "Q4_0": (144, 440, 420),
+    "Q8_0": (272, 430, 410),
+    "Q4_K": (144, 520, 495),
+    "Q6_K": (210, 615, 595),
+    "IQ4_XS": (136, 575, 560),
+}
+PACKED_ROWS = (256, 128, 64)
+COPIERS, ROWS_AT_ONCE = 3, 12
+# opcodes of the pipe that takes an instruction of a warp every other clock
+HALF_RATE = ("PRMT", "LOP3", "SHF", "F2FP", "IADD3", "VIADD", "ISETP", "LEA", "SEL", "FSEL", "MOV", "I2FP", "PLOP3")
 
 
-def disassemble(folder: Path) -> tuple[dict[int, list[str]], dict[tuple[int, int, str], list[str]]]:
-    """The lines of the kernels of F16: of products for each number of rows of a tile, of attention. What ptxas says
-    about wgmma ends the script."""
+@dataclass(frozen=True)
+class Kernels:
+    """The lines of the kernels of F16: of products for each number of rows of a tile, of attention, and of products of
+    quantized weights."""
+
+    products: dict[int, list[str]]
+    attention: dict[tuple[int, int, str], list[str]]
+    packed: dict[tuple[str, int], list[str]]
+
+
+def disassemble(folder: Path) -> Kernels:
+    """Compiles them. What ptxas says about wgmma ends the script."""
     source, code = folder / "kernels.cu", folder / "kernels.cubin"
-    lines = [f'#include "cuda/kernels/{name}_hopper.cuh"' for name in ("gemm", "attention")]
+    lines = [f'#include "cuda/kernels/{name}_hopper.cuh"' for name in ("gemm", "gemm_packed", "attention")]
     lines += ["const void * kernels[] = {"]
     lines += [f"    (const void *) (void (*)(gb_gemm_tiles)) gb_gemm_hopper<GB_HALF_F16, {nt}>," for nt in TILES]
     lines += [
         f"    (const void *) (void (*)(gb_attention_tiles)) gb_attention_tall<GB_HALF_F16, {d}, {keys}, {mask}>,"
         for d, keys, mask in ATTENTION
+    ]
+    lines += [
+        f"    (const void *) (void (*)(gb_gemm_packed)) gb_gemm_packed_hopper<GGML_TYPE_{name}, {nt}>,"
+        for name in PACKED
+        for nt in PACKED_ROWS
     ]
     source.write_text("\n".join([*lines, "};"]) + "\n")
     include = [f"-I{ROOT / path}" for path in ("c/src", "c/src/cuda", "c/include")]
@@ -75,7 +108,11 @@ def disassemble(folder: Path) -> tuple[dict[int, list[str]], dict[tuple[int, int
         (d, keys, mask): find(f"gb_attention_tallILi0ELi{d}ELi{keys}ELb{int(mask == 'true')}E")
         for d, keys, mask in ATTENTION
     }
-    return products, attention
+    types = dict(re.findall(r"GGML_TYPE_(\w+)\s*=\s*(\d+)", (ROOT / "c/include/ggml.h").read_text()))
+    packed = {
+        (name, nt): find(f"gb_gemm_packed_hopperILi{types[name]}ELi{nt}E") for name in PACKED for nt in PACKED_ROWS
+    }
+    return Kernels(products, attention, packed)
 
 
 def tile_loop(lines: list[str]) -> list[str]:
@@ -123,6 +160,30 @@ def attention_row(kind: tuple[int, int, str], loop: list[str], way: int) -> str:
     )
 
 
+def copy_way(lines: list[str]) -> int:
+    """Instructions of a warp that copies whole pieces of as many rows as it has lanes for."""
+    code, after = read_code(lines)
+    loops = [a for a in loops_of(after) if any(code[i][0].startswith("LDGSTS") for i in a)]
+    rows = min((a for a in loops if any(b < a for b in loops)), key=len)
+    return shortest_way(lines, [code[i][1] for i in sorted(rows)], ("LDGSTS",))
+
+
+def packed_row(name: str, nt: int, loop: list[str], copies: int) -> str:
+    size = PACKED[name][0]
+    opcodes = [LINE.match(text).group(2).split(".")[0] for text in loop]  # type: ignore[union-attr]
+    clocks = 4 * nt
+    copying = COPIERS * -(-TILE_M // ROWS_AT_ONCE) * copies / 4  # of a stage
+    issue = (8 * len(loop) / 2 + copying) / 4
+    pipe = 2 * 8 / 4 * sum(opcode in HALF_RATE for opcode in opcodes) / 2
+    loads = 8 * opcodes.count("LDS") / 2
+    shared = 2 * nt + nt + TILE_M * size / 4 / 128 + 2 * loads
+    most = max(clocks, issue, pipe, shared)
+    return (
+        f"| {name}, {nt} | {len(loop)} | {copies} | {clocks} | {issue:.0f} | {pipe:.0f} | {shared:.0f} "
+        f"| {clocks / most:.0%} |"
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="exit with 1 where a stage has too much beside wgmma")
@@ -132,7 +193,8 @@ def main() -> int:
         print("skipped: nvcc is missing", file=sys.stderr)
         return 77
     with tempfile.TemporaryDirectory() as folder:
-        kernels, attention = disassemble(Path(folder))
+        all_kernels = disassemble(Path(folder))
+    kernels, attention = all_kernels.products, all_kernels.attention
     over = []
     print("| tile | wgmma | beside | clocks | KiB of shared memory | clocks for them | of the peak | of issue |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
@@ -153,6 +215,16 @@ def main() -> int:
             print("\n".join(loop))
         if way > most:
             over.append(f"attention {kind}: {way} instructions, at most {most}")
+    print("\n| weights, rows | instructions | of a copy | clocks | issue | half rate | shared memory | of the peak |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for (name, nt), lines in all_kernels.packed.items():
+        loop = stage_loop(lines)
+        print(packed_row(name, nt, loop, copy_way(lines)))
+        if arguments.show:
+            print("\n".join(loop))
+        limit = PACKED[name][1] if nt == 256 else PACKED[name][2]
+        if len(loop) > limit and nt != 64:
+            over.append(f"{name}, {nt} rows: {len(loop)} instructions, at most {limit}")
     print("\n".join(over), end="\n" if over else "")
     return 1 if arguments.check and over else 0
 

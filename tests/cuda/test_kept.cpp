@@ -157,15 +157,19 @@ static void check_count(const char * what, const char * part, uint64_t before, u
 #endif
 }
 
-// A row becomes bytes, some become panels of bytes, many become halves: once for each tensor of activations.
+// A row becomes bytes, some become panels of bytes, many become halves, on 9.0 in an order of their own: once for each
+// tensor of activations.
 static void activations_are_rounded_once(void) {
     CUDA_OR_SKIP();
     ggml_graph_set_fusion(false);
-    for (int64_t n : { 1, 3, 12, 20 }) {
+    for (int64_t n : { 1, 3, 12, 20, 40 }) {
         for (bool reuse : { false, true }) {
             model m           = begin(n, n);
             m.out             = m.x;
-            const char * part = n == 1 ? "gb_rows_of_bytes" : n <= 16 ? "gb_rows_of_panels" : "gb_rows_of_dense";
+            const char * part = n == 1    ? "gb_rows_of_bytes"
+                                : n <= 16 ? "gb_rows_of_panels"
+                                : n <= 32 ? "gb_rows_of_dense"
+                                          : "gb_rows_in_order";
             for (int i = 0; i < LAYERS; i++) {
                 m.out = layer(m, m.out, GGML_TYPE_Q6_K);
             }

@@ -1,4 +1,4 @@
-// test_no_hopper.cpp - products of F16 and BF16 on devices of compute capability 9.0 that are told to compute as others
+// test_no_hopper.cpp - products on devices of compute capability 9.0 that are told to compute as others
 // do (GGML_CUDA_HOPPER=0): the kernels of all devices serve.
 #include "device_graph.h"
 
@@ -22,9 +22,25 @@ static void products_of_halves(void) {
         products::mul_mat(type, GGML_TYPE_F32, { 130, 50, 1032, 1, 1, 1, 1 });
     }
 #ifdef GB_CUDA_EMULATED
-    CHECK_INT(gb_emu_launches_of("gb_gemm_hopper"), 0);
+    CHECK_INT(gb_emu_launches_of("hopper"), 0);
     CHECK(gb_emu_launches_of("gb_gemm_halves<SOURCE, KIND, 256>") >= 4);
 #endif
 }
 
-TEST_MAIN(TEST(products_of_halves))
+static void products_of_quantized_weights(void) {
+    setenv("GGML_CUDA_HOPPER", "0", 1);
+    CUDA_OR_SKIP();
+    const uint64_t before = cuda_launches("gb_gemm_halves");
+    for (ggml_type type : { GGML_TYPE_Q4_0, GGML_TYPE_Q6_K }) {
+        products::mul_mat(type, GGML_TYPE_F32, { 140, 70, 512, 1, 1, 1, 1 });
+        products::mul_mat(type, GGML_TYPE_F32, { 40, 300, 256, 1, 1, 1, 1 });
+        products::mul_mat_id(type, 35, 75, 256, 2, false);
+    }
+    products::mul_mat_id(GGML_TYPE_F16, 35, 75, 256, 2, false);
+    cuda_check_launches("gb_gemm_halves", before, 7, "quantized weights");
+    products::tiles_of_all_formats();
+    products::deep_tiles();
+    cuda_check_launches("hopper", 0, 0, "quantized weights");
+}
+
+TEST_MAIN(TEST(products_of_halves), TEST(products_of_quantized_weights))

@@ -41,6 +41,8 @@
 //   gb_matrix_wait<pending>     until at most `pending` of the newest groups are going on
 //   gb_matrix_done              the sums may be read: after a wait
 //
+//   gb_pack_bf16                two bf16 in a register, the first in the low bits, in one instruction
+//
 // KIND: GB_HALF_F16 or GB_HALF_BF16. N: 64, 128 or 256. A kernel that takes tensor maps takes them by value, inside of
 // a parameter that is declared GB_FIXED_PARAMETER.
 #ifndef GB_CUDA_HOPPER_CUH

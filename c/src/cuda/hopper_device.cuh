@@ -87,6 +87,12 @@ static __device__ __forceinline__ void gb_copy_tile(void * shared, const gb_tens
 
 // ---- products
 
+static __device__ __forceinline__ uint32_t gb_pack_bf16(float low, float high) {
+    uint32_t both = 0;
+    GB_HOPPER_ONLY(asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(both) : "f"(high), "f"(low)));
+    return both;
+}
+
 static __device__ __forceinline__ void gb_matrix_fence(void) {
     GB_HOPPER_ONLY(asm volatile("wgmma.fence.sync.aligned;\n" :: : "memory"));
 }

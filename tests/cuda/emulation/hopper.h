@@ -72,6 +72,9 @@ template <int pending> static inline void gb_matrix_wait(int line = __builtin_LI
 template <int N> static inline void gb_matrix_fence(uint32_t (&rows)[N][4], int line = __builtin_LINE()) {
     gb_emu_matrix_fence(rows, N, line);
 }
+static inline uint32_t gb_pack_bf16(float low, float high) {
+    return gb_emu_float_to_bf16(low) | (uint32_t) gb_emu_float_to_bf16(high) << 16;
+}
 template <int N> static inline void gb_matrix_done(float (&)[N]) {}
 // KIND as GB_HALF_F16 and GB_HALF_BF16 are numbered
 template <int KIND, int N>

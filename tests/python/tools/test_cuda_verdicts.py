@@ -14,12 +14,21 @@ from source_tree import in_tree
 SCRIPT = in_tree("benchmarks/cuda_verdicts.py")
 
 
-def run(folder: Path, ours: dict[str, float], torch: dict[str, float]) -> tuple[int, list[str]]:
-    files = []
-    for name, figures in (("cuda", ours), ("torch", torch)):
-        files.append(folder / f"{name}.json")
-        files[-1].write_text(json.dumps({"results": [{"name": k, "unit": v} for k, v in figures.items()]}))
-    done = subprocess.run([sys.executable, str(SCRIPT), *map(str, files)], capture_output=True, text=True, check=False)
+def run(
+    folder: Path,
+    ours: dict[str, float],
+    torch: dict[str, float],
+    mma: dict[str, float] | None = None,
+    waiting: dict[str, float] | None = None,
+) -> tuple[int, list[str]]:
+    files: list[str] = []
+    for option, figures in (("", ours), ("", torch), ("--mma", mma), ("--waiting", waiting)):
+        if figures is None:
+            continue
+        path = folder / f"{len(files)}.json"
+        path.write_text(json.dumps({"results": [{"name": k, "unit": v} for k, v in figures.items()]}))
+        files += [option, str(path)] if option else [str(path)]
+    done = subprocess.run([sys.executable, str(SCRIPT), *files], capture_output=True, text=True, check=False)
     return done.returncode, done.stdout.splitlines()
 
 
@@ -71,6 +80,23 @@ def test_one_does_not(tmp_path: Path, name: str, value: float) -> None:
     assert sum(line.endswith("DOES NOT HOLD") for line in lines) == 1
 
 
+def test_beside_the_kernels_of_all_devices(tmp_path: Path) -> None:
+    ours, torch = good()
+    for kind in ("f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K", "iq4_xs"):
+        for rows in (48, 128, 512):
+            ours[f"mul_mat {kind} m=8192 n={rows} k=8192"] = 300.0
+        ours[f"mul_mat_id {kind} m=4096 n=2048 k=4096 experts=8"] = 300.0
+    code, lines = run(tmp_path, ours, torch, dict.fromkeys(ours, 299.0))
+    assert (code, len(lines)) == (0, 18 + 7 * 4)
+    slower = {**ours, "mul_mat q4_0 m=8192 n=48 k=8192": 301.0}
+    code, lines = run(tmp_path, ours, torch, slower)
+    assert code == 1
+    assert [line for line in lines if line.endswith("DOES NOT HOLD")] == [
+        line for line in lines if line.startswith("48 rows, q4_0, beside mma.sync")
+    ]
+    assert run(tmp_path, ours, torch, {})[0] == 77
+
+
 def test_missing_figures_are_owed(tmp_path: Path) -> None:
     ours, torch = good()
     del ours["1000 nodes, replayed"]
@@ -101,10 +127,14 @@ def test_without_files(tmp_path: Path) -> None:
     ],
 )
 def test_dependent_launches(tmp_path: Path, waiting: dict[str, float], code: int, says: str) -> None:
-    run(tmp_path, *good())  # writes both files
-    other = tmp_path / "waiting.json"
-    other.write_text(json.dumps({"results": [{"name": k, "unit": v} for k, v in waiting.items()]}))
-    files = [str(tmp_path / "cuda.json"), str(tmp_path / "torch.json"), str(other)]
-    done = subprocess.run([sys.executable, str(SCRIPT), *files], capture_output=True, text=True, check=False)
-    assert done.returncode == code
-    assert says in done.stdout.splitlines()[-1]
+    got, lines = run(tmp_path, *good(), waiting=waiting)
+    assert got == code
+    assert says in lines[-1]
+
+
+def test_beside_both(tmp_path: Path) -> None:
+    ours, torch = good()
+    code, lines = run(tmp_path, ours, torch, mma={}, waiting={"1000 nodes, replayed": 0.7})
+    assert code == 77
+    assert lines[-1].endswith("holds")
+    assert sum("beside mma.sync" in line and "owed" in line for line in lines) == 7 * 4

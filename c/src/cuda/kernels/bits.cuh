@@ -9,11 +9,13 @@
 #    define GB_BOUNDS(threads, blocks)
 #    define GB_UNROLL
 #    define GB_UNROLL_2
+#    define GB_NO_UNROLL
 #else
 #    define GB_BOUNDS(threads, blocks) \
     __launch_bounds__(threads, blocks) // of a block; blocks that a multiprocessor should hold
-#    define GB_UNROLL   _Pragma("unroll")
-#    define GB_UNROLL_2 _Pragma("unroll 2")
+#    define GB_UNROLL    _Pragma("unroll")
+#    define GB_UNROLL_2  _Pragma("unroll 2")
+#    define GB_NO_UNROLL _Pragma("unroll 1")
 #endif
 
 #define GB_METHOD __device__ __forceinline__ // what GB_DEVICE is, for members

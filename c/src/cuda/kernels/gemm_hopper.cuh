@@ -1,72 +1,43 @@
 // gemm_hopper.cuh - products of F16 and BF16 with many columns on compute capability 9.0: tiles that the copy engine
 // brings, and products that read them from shared memory.
 //
-// A block makes tiles of 128 columns by NT rows of dst, one after the other: tile number blockIdx.x, then gridDim.x
-// further. Its last warp copies: a thread of it asks for 64 elements of depth of both operands at a time, p.stages
-// ahead. Two groups of four warps multiply, each 64 columns by NT rows, all of whose sums are in registers.
+// A block makes tiles as hopper_tiles.cuh has them. Its last warp copies: a thread of it asks for 64 elements of depth
+// of both operands at a time, p.stages ahead. Two groups of four warps multiply, each 64 columns by NT rows, all of
+// whose sums are in registers.
 //
 // Each stage of shared memory has two barriers. `full`: the thread that copies has asked, and all bytes have come.
 // `empty`: the eight warps are done with reading. A warp says so one stage later, when at most the products of the
 // newest stage are going on; so the tensor cores always have the next products, and copies go on while sums are stored.
 //
-// What lies past the operands is zeros, and has no place in dst.
+// What lies past the operands is zeros, and has no place in dst. In MUL_MAT_ID the rows of the second operand are
+// sorted by expert, too; those of the next expert, which the end of a tile may have, have no place in dst either.
 #ifndef GB_CUDA_KERNELS_GEMM_HOPPER_CUH
 #define GB_CUDA_KERNELS_GEMM_HOPPER_CUH
 
-#include "cuda/hopper.cuh"
+#include "cuda/kernels/hopper_tiles.cuh"
+#include "ggml.h"
 
-enum {
-    GB_HOPPER_M       = 128, // columns of dst of a tile
-    GB_HOPPER_K       = 64,  // elements of a stage: 128 bytes of a row
-    GB_HOPPER_BAND    = 8,
-    GB_HOPPER_WARPS   = 8, // that multiply
-    GB_HOPPER_THREADS = 32 * (GB_HOPPER_WARPS + 1),
-};
+enum { GB_HOPPER_THREADS = 32 * (GB_HOPPER_WARPS + 1) };
 
 struct gb_gemm_tiles {
-    gb_tensor_map weights;     // (depth, and in the order of their strides: column, two dimensions of slices)
-    gb_tensor_map rows;        // (depth, row, slice, 1)
-    int           axis[3];     // where the column and the two dimensions of slices are in it: 1 to 3
-    int           ne2, r2, r3; // slices z of the product: z % ne2 / r2, z / ne2 / r3 of the weights
-    float *       dst;
-    int64_t       m, n;      // columns of dst, rows of a slice
-    int64_t       part_rows; // the depth is cut into parts, whose results lie part_rows rows apart
-    int           k, parts, part_depth;
-    int           tiles_m, tiles_n, tiles; // of a slice and a part; in all
-    int           stages;
+    gb_tensor_map  rows; // (depth, row, slice, 1)
+    gb_hopper_grid grid;
+    int            stages;
+    int            axis[3];     // of weights: where the column and the two dimensions of slices are: 1 to 3
+    int            ne2, r2, r3; // slices z of the product: z % ne2 / r2, z / ne2 / r3 of the weights
+    // of the matrix or of the experts: (depth, and in the order of their strides: column, two dimensions of slices)
+    gb_tensor_map weights[GGML_MAX_SRC];
 };
 
 template <int NT> constexpr int gb_hopper_stage = (GB_HOPPER_M + NT) * GB_HOPPER_K * 2; // bytes
-
-struct gb_hopper_tile {
-    int     column, row, slice; // the first of dst; row: of the slice
-    int     k0, steps;          // depth, and how many stages it takes
-    float * dst;                // of the part
-};
-
-// Blocks with neighbouring numbers work at the same time: they take tiles that are close both ways.
-template <int NT> GB_DEVICE gb_hopper_tile gb_hopper_tile_of(const gb_gemm_tiles & p, int number) {
-    gb_hopper_tile t;
-    const int      plane = p.tiles_m * p.tiles_n, z = number / plane, in_plane = number % plane;
-    const int      per_band = GB_HOPPER_BAND * p.tiles_m, band = in_plane / per_band * GB_HOPPER_BAND;
-    const int      wide = gb_min(GB_HOPPER_BAND + 0, p.tiles_n - band), in_band = in_plane % per_band;
-    const int      part = z % p.parts;
-    t.slice             = z / p.parts;
-    t.column            = in_band / wide * GB_HOPPER_M;
-    t.row               = (band + in_band % wide) * NT;
-    t.k0                = part * p.part_depth;
-    t.steps             = (gb_min(p.k - t.k0, p.part_depth) + GB_HOPPER_K - 1) / GB_HOPPER_K;
-    t.dst               = p.dst + (part * p.part_rows + t.slice * p.n) * p.m;
-    return t;
-}
 
 template <int NT> GB_DEVICE void gb_hopper_copy(const gb_gemm_tiles & p, char * shared) {
     constexpr int   STAGE = gb_hopper_stage<NT>;
     gb_barrier *    full  = (gb_barrier *) (void *) (shared + p.stages * STAGE);
     gb_barrier *    empty = full + p.stages;
     gb_hopper_place at;
-    for (int number = (int) blockIdx.x; number < p.tiles; number += (int) gridDim.x) {
-        const gb_hopper_tile t  = gb_hopper_tile_of<NT>(p, number);
+    for (int number = (int) blockIdx.x; number < p.grid.tiles; number += (int) gridDim.x) {
+        const gb_hopper_tile t  = gb_hopper_tile_of<NT>(p.grid, number);
         const int            a2 = t.slice % p.ne2 / p.r2, a3 = t.slice / p.ne2 / p.r3;
         int                  c[4] = { 0, 0, 0, 0 };
         GB_UNROLL for (int i = 1; i < 4; i++) { c[i] = p.axis[0] == i ? t.column : p.axis[1] == i ? a2 : a3; }
@@ -75,23 +46,9 @@ template <int NT> GB_DEVICE void gb_hopper_copy(const gb_gemm_tiles & p, char * 
             char *    to = shared + at.stage * STAGE;
             gb_barrier_wait(&empty[at.stage], at.parity ^ 1); // nobody has used it before: over at once
             gb_barrier_expect(&full[at.stage], STAGE);
-            gb_copy_tile(to, p.weights, k, c[1], c[2], c[3], &full[at.stage]);
+            gb_copy_tile(to, p.weights[t.expert], k, c[1], c[2], c[3], &full[at.stage]);
             gb_copy_tile(to + GB_HOPPER_M * GB_HOPPER_K * 2, p.rows, k, t.row, t.slice, 0, &full[at.stage]);
             at.next(p.stages);
-        }
-    }
-}
-
-template <int NT>
-GB_DEVICE void gb_hopper_store(const gb_gemm_tiles & p, const gb_hopper_tile & t, const float (&sum)[NT / 2]) {
-    const int     lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
-    const int64_t column = t.column + 16 * warp + lane / 4, row = t.row + 2 * (lane % 4);
-    float *       to = t.dst + row * p.m + column;
-    GB_UNROLL for (int j = 0; j < NT / 8; j++) {
-        GB_UNROLL for (int i = 0; i < 4; i++) { // neighbouring lanes have neighbouring columns
-            if (row + 8 * j + i % 2 < p.n && column + i / 2 * 8 < p.m) {
-                to[(8 * j + i % 2) * p.m + i / 2 * 8] = sum[4 * j + i];
-            }
         }
     }
 }
@@ -102,10 +59,13 @@ template <int KIND, int NT> GB_DEVICE void gb_hopper_multiply(const gb_gemm_tile
     gb_barrier *    empty = full + p.stages;
     const int       lane = (int) threadIdx.x % 32, group = (int) threadIdx.x / 128;
     gb_hopper_place at;
-    for (int number = (int) blockIdx.x; number < p.tiles; number += (int) gridDim.x) {
-        const gb_hopper_tile t           = gb_hopper_tile_of<NT>(p, number);
+    for (int number = (int) blockIdx.x; number < p.grid.tiles; number += (int) gridDim.x) {
+        const gb_hopper_tile t           = gb_hopper_tile_of<NT>(p.grid, number);
         float                sum[NT / 2] = {}; // ptxas of CUDA 12.0 has wgmma one by one where they begin with none
         int                  before      = 0;  // the stage whose products may be going on
+        if (t.steps == 0) {
+            continue;
+        }
         for (int step = 0; step < t.steps; step++) {
             const char * weights = shared + at.stage * STAGE;
             gb_barrier_wait(&full[at.stage], at.parity);
@@ -130,7 +90,7 @@ template <int KIND, int NT> GB_DEVICE void gb_hopper_multiply(const gb_gemm_tile
             gb_barrier_arrive(&empty[before]);
         }
         gb_matrix_done(sum);
-        gb_hopper_store<NT>(p, t, sum);
+        gb_hopper_store<NT>(p.grid, t, sum);
     }
 }
 

@@ -29,9 +29,9 @@ struct gb_words {
     const uint32_t * aligned;
     uint32_t         shift; // bits
     GB_METHOD explicit gb_words(const uint8_t * p) {
-        const uintptr_t a = (uintptr_t) p;
-        aligned           = (const uint32_t *) (a & ~(uintptr_t) 3);
-        shift             = (uint32_t) (a & 3) * 8;
+        const uint32_t beyond = (uint32_t) (uintptr_t) p & 3;
+        aligned = (const uint32_t *) (const void *) (p - beyond); // a pointer, of which is known what memory it is to
+        shift   = beyond * 8;
     }
     GB_METHOD uint32_t operator[](int i) const {
         const uint32_t low = aligned[i], high = shift != 0 ? aligned[i + 1] : 0;

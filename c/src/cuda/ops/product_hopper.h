@@ -1,21 +1,38 @@
-// product_hopper.h - products of F16 and BF16 on compute capability 9.0, by kernels/gemm_hopper.cuh: one of the ways
-// that products.cu chooses from.
+// product_hopper.h - products on compute capability 9.0, by kernels/gemm_hopper.cuh (F16 and BF16) and
+// kernels/gemm_packed_hopper.cuh (quantized weights): ways that products.cu chooses from.
 #ifndef GB_CUDA_OPS_PRODUCT_HOPPER_H
 #define GB_CUDA_OPS_PRODUCT_HOPPER_H
 
 #include "cuda/ops/products.h"
+
+struct gb_hopper_grid;
+struct gb_tensor_map;
 
 // How a product is done so: rows of a tile, parts of the depth and what each has of it.
 struct gb_hopper_way {
     int nt, parts, part_depth;
 };
 
-// Whether the product can be done so, and should: more than 32 rows, one matrix for each slice, and strides that tensor
-// maps can have. It looks at addresses, types, sizes and the device alone.
+// Whether the product can be done so, and should: more than 32 rows (of an expert, on average), and of F16 and BF16
+// strides that tensor maps can have. It looks at addresses, types, sizes and the device alone.
 bool gb_hopper_takes(const gb_cuda_device & d, const gb_product & p, gb_hopper_way * way);
 
-// dst: of the product, or memory for all parts, one behind the other.
-cudaError_t gb_launch_hopper(const gb_cuda_device & d, const gb_product & p, const gb_hopper_way & way,
-    const gb_ready_rows & x, float * dst, const gb_queue & queue);
+// dst: of the product, or memory for all parts, one behind the other. x: 16-bit rows, of quantized weights in the order
+// of gb_rows_in_order. first, tokens: NULL, or rows by expert (gb_route), in whose order x is.
+struct gb_hopper_run {
+    gb_hopper_way way;
+    gb_ready_rows x;
+    float *       dst;
+    const int *   first;
+    const int *   tokens;
+};
+cudaError_t gb_launch_hopper(const gb_cuda_device & d, const gb_product & p, const gb_hopper_run & run,
+    const gb_queue & queue);
+
+// ---- for product_hopper.cu alone
+
+size_t      gb_packed_bytes(int type, int nt, int stages); // shared memory; 0: there is no kernel
+cudaError_t gb_launch_packed(const gb_product & p, const gb_tensor_map & rows, const gb_hopper_grid & grid, int stages,
+    int nt, unsigned blocks, const gb_queue & queue);
 
 #endif // GB_CUDA_OPS_PRODUCT_HOPPER_H

@@ -2,7 +2,7 @@
 //
 //   few rows (up to 8)             weights are streamed (matvec.cuh); quantized: the rows become bytes, as on the CPU
 //   2 to 16 rows                   the same by the tensor cores (few_rows.cuh), for formats that most models have
-//   many rows, halves              on 9.0 tiles that the copy engine brings (gemm_hopper.cuh), else as the next
+//   many rows, halves, quantized   on 9.0 its own kernels (gemm_hopper.cuh, gemm_packed_hopper.cuh), else the next
 //   many rows, halves, quantized   tensor cores; the depth is cut into parts where the tiles alone would leave the
 //                                  device idle
 //   many rows of floats            cuBLAS instead, where the backend has it
@@ -13,6 +13,7 @@
 
 #include "cuda/cuda_blas.h"
 #include "cuda/kernels/product_steps.cuh"
+#include "cuda/kernels/rows_in_order.cuh"
 #include "cuda/ops/elements.h"
 #include "cuda/ops/product_hopper.h"
 #include "cuda/ops/products.h"
@@ -138,6 +139,10 @@ static int kind_of_rows(const gb_cuda_device & d, const gb_product & p) {
     }
     if (!along || p.exact || p.rows <= FEW_ROWS || p.type == GGML_TYPE_F32) {
         return GB_ROWS_F32;
+    }
+    gb_hopper_way way;
+    if ((quantized || p.w.ids != NULL) && gb_hopper_takes(d, p, &way)) {
+        return p.w.ids != NULL ? GB_ROWS_SORTED : GB_ROWS_TURNED;
     }
     if (quantized) {
         return GB_ROWS_WIDE;
@@ -394,22 +399,68 @@ static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, int
     return GGML_STATUS_SUCCESS;
 }
 
+template <int KIND, bool TURNED>
+static cudaError_t launch_order(const gb_order_rows & q, int64_t rows, const gb_queue & queue) {
+    const int64_t blocks = std::min<int64_t>(gb_cuda_ceil_div(q.rows.y_row, 2048), MAX_GRID);
+    return GB_LAUNCH((gb_rows_in_order<KIND, TURNED>), dim3((unsigned) rows, (unsigned) blocks), 256, 0, queue, q);
+}
+
+// Rows of kind GB_ROWS_TURNED or GB_ROWS_SORTED; of quantized weights both have the order of gemm_packed_hopper.cuh.
+static enum ggml_status make_rows_in_order(gb_cuda_backend & b, const gb_product & p, int kind, const gb_gemm & lists,
+    gb_ready_rows * out) {
+    enum { STRETCH = 128 };
+    const bool    quantized = is_format(p.type);
+    const int64_t total     = p.rows * p.slices;
+    gb_order_rows q         = { p.b, NULL, NULL, false };
+    q.rows.y_row            = round_up(p.k, quantized ? STRETCH : 8);
+    q.pairs                 = p.b.type == GGML_TYPE_F32 && p.b.nb0 == sizeof(float) &&
+                              ((uintptr_t) p.b.x | p.b.nb1 | p.b.nb2 | p.b.nb3) % 8 == 0;
+    const size_t bytes      = (size_t) (total * q.rows.y_row) * sizeof(uint16_t);
+    bool         there      = false;
+    if (kind == GB_ROWS_SORTED) {
+        q.source = lists.tokens;
+        q.n      = lists.first + p.w.n_experts;
+    }
+    q.rows.y = kind == GB_ROWS_TURNED ? gb_rows_memory(b, p, kind, bytes, &there) : gb_cuda_scratch(b, bytes);
+    if (q.rows.y == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    *out = { q.rows.y, q.rows.y_row };
+    if (there) {
+        return GGML_STATUS_SUCCESS;
+    }
+    if (quantized) {
+        GB_CUDA_TRY(b, (launch_order<GB_ROWS_BF16, true>(q, total, b.queue)));
+    } else if (p.type == GGML_TYPE_F16) {
+        GB_CUDA_TRY(b, (launch_order<GB_ROWS_F16, false>(q, total, b.queue)));
+    } else {
+        GB_CUDA_TRY(b, (launch_order<GB_ROWS_BF16, false>(q, total, b.queue)));
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
 static enum ggml_status run_hopper(gb_cuda_backend & b, const gb_product & p, int kind, const gb_hopper_way & way) {
     const int64_t    elements = p.rows * p.slices * p.m;
-    gb_ready_rows    x        = {};
-    enum ggml_status status   = make_rows(b, p, kind, &x);
-    float *          dst      = p.dst;
+    gb_gemm          lists    = {};
+    gb_hopper_run    run      = { way, {}, p.dst, NULL, NULL };
+    enum ggml_status status   = p.w.ids != NULL ? route(b, p, lists) : GGML_STATUS_SUCCESS;
+    if (status == GGML_STATUS_SUCCESS) {
+        status = kind == GB_ROWS_TURNED || kind == GB_ROWS_SORTED ? make_rows_in_order(b, p, kind, lists, &run.x)
+                                                                  : make_rows(b, p, kind, &run.x);
+    }
     if (status == GGML_STATUS_SUCCESS && way.parts > 1) {
-        dst    = (float *) gb_cuda_scratch(b, (size_t) (elements * way.parts) * sizeof(float));
-        status = dst != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+        run.dst = (float *) gb_cuda_scratch(b, (size_t) (elements * way.parts) * sizeof(float));
+        status  = run.dst != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    GB_CUDA_TRY(b, gb_launch_hopper(*b.device, p, way, x, dst, b.queue));
+    run.first  = lists.first;
+    run.tokens = lists.tokens;
+    GB_CUDA_TRY(b, gb_launch_hopper(*b.device, p, run, b.queue));
     if (way.parts > 1) {
         GB_CUDA_TRY(b, GB_LAUNCH(gb_gemm_add_parts, (unsigned) gb_cuda_ceil_div(elements, 256), 256, 0, b.queue, p.dst,
-                           (const float *) dst, elements, way.parts));
+                           (const float *) run.dst, elements, way.parts));
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -523,7 +574,7 @@ enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p) {
     }
     gb_hopper_way way;
     if (along && gb_hopper_takes(*b.device, p, &way)) {
-        return run_hopper(b, p, p.type == GGML_TYPE_F16 ? (int) GB_ROWS_F16 : (int) GB_ROWS_BF16, way);
+        return run_hopper(b, p, kind, way);
     }
     return kind == GB_ROWS_F32 ? run_exact(b, p)
                                : run_tiles(b, p, kind == GB_ROWS_WIDE ? p.type : (int) GB_HALVES, kind);

@@ -4,6 +4,7 @@
 //   product_vectors.cu   few rows: weights are streamed                         kernels/matvec.cuh
 //   product_few.cu       2 to 16 rows, five formats: tensor cores, in bytes      kernels/few_rows.cuh
 //   product_tiles.cu     many rows: tensor cores                                kernels/gemm.cuh
+//   product_hopper.cu    the same on 9.0                   kernels/gemm_hopper.cuh, gemm_packed_hopper.cuh
 //   mul_mat.cu, mul_mat_id.cu, out_prod.cu describe the operators.
 //
 // Slices of dst that share a matrix lie one after the other and count as one with more rows, where the broadcast allows
@@ -38,8 +39,9 @@ void gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tenso
     int dim);
 enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p);
 
-// How a kernel wants the rows of b: floats and halves as the kinds of rows.cuh, bytes, panels of bytes, or not at all.
-enum { GB_ROWS_BYTES = GB_ROWS_F32 + 1, GB_ROWS_PANELS, GB_ROWS_NONE };
+// How a kernel wants the rows of b: floats and halves as the kinds of rows.cuh, bytes, panels of bytes, in the order of
+// gemm_packed_hopper.cuh, sorted by expert (which no other product shares), or not at all.
+enum { GB_ROWS_BYTES = GB_ROWS_F32 + 1, GB_ROWS_PANELS, GB_ROWS_TURNED, GB_ROWS_SORTED, GB_ROWS_NONE };
 
 // Scratch memory for them, which products with the same rows share: *there, they are made already.
 void * gb_rows_memory(gb_cuda_backend & b, const gb_product & p, int kind, size_t bytes, bool * there);

@@ -1,0 +1,273 @@
+// gemm_packed_hopper.cuh - products of quantized weights with many columns on compute capability 9.0: weights become
+// bf16 in the registers that the products read them from, and are in shared memory only as the bytes they are.
+//
+// A block makes tiles as hopper_tiles.cuh has them, with twelve warps. Two groups of four multiply, each 64 columns
+// (rows of weights) by NT rows, all of whose sums are in registers. Three warps copy the bytes of weights, GB_RAW_DEPTH
+// elements of 128 rows at a time, into one of two slots; a thread of the last asks for 64 elements of depth of the
+// other operand, p.stages ahead. setmaxnreg gives the groups what these four warps do not need.
+//
+// The order of the depth is ours, as a product is a sum: a thread has, of each of its two rows of weights, one of four
+// neighbouring groups of 32 elements, so each format is unpacked as everywhere (unpack.cuh) and no lane does what
+// another does. Of 128 elements, those that 16 columns of a step have are four of each group: column 2 t + 8 j + i of
+// step s is element 32 t + 4 s + 2 j + i. gb_rows_in_order puts the rows of the other operand in that order.
+//
+// Barriers: `full` and `empty` of each stage as in gemm_hopper.cuh; `raw_full` of a slot: the three warps have copied
+// it; `raw_empty`: the eight warps have it in registers. The products of 64 elements go on while the next 64 become
+// numbers: there are registers for two such operands.
+#ifndef GB_CUDA_KERNELS_GEMM_PACKED_HOPPER_CUH
+#define GB_CUDA_KERNELS_GEMM_PACKED_HOPPER_CUH
+
+#include "cuda/kernels/gemm.cuh"
+#include "cuda/kernels/hopper_tiles.cuh"
+
+enum {
+    GB_PACKED_COPIERS = 3, // warps
+    GB_PACKED_THREADS = 32 * (GB_HOPPER_WARPS + GB_PACKED_COPIERS + 1),
+    GB_PACKED_SLOTS   = 2,
+};
+
+struct gb_gemm_packed {
+    gb_tensor_map  rows; // (depth in that order, row, slice, 1)
+    gb_hopper_grid grid;
+    int            stages;
+    gb_weights     w;
+};
+
+// Shared memory, in bytes: stages of the rows, slots, barriers.
+template <int SOURCE, int NT> struct gb_packed_room {
+    static constexpr int stage = NT * GB_HOPPER_K * 2, slot = gb_raw<SOURCE>::slot, each = stage + 2 * 8,
+                         once = GB_PACKED_SLOTS * (slot + 2 * 8);
+};
+
+struct gb_packed_barriers {
+    gb_barrier *            full, *empty, *raw_full, *raw_empty;
+    GB_METHOD static void * at(char * shared, int stages, int stage, int slot) {
+        return shared + stages * stage + GB_PACKED_SLOTS * slot;
+    }
+    GB_METHOD gb_packed_barriers(void * memory, int stages)
+        : full((gb_barrier *) memory), empty(full + stages), raw_full(empty + stages),
+          raw_empty(raw_full + GB_PACKED_SLOTS) {}
+};
+
+// Rows of weights of a tile, from its depth on.
+GB_DEVICE const char * gb_packed_matrix(const gb_gemm_packed & p, const gb_hopper_tile & t, int block, int bytes) {
+    const char * a = p.grid.first != NULL ? p.w.a[t.expert] : gb_weights_of_slice(p.w, t.slice);
+    return a + t.column * (int64_t) p.w.nb_m + t.k0 / block * (int64_t) bytes;
+}
+
+// -------------------------------------------------------------------------------------------------------------- copies
+
+GB_DEVICE void gb_packed_copy_rows(const gb_gemm_packed & p, char * shared, int stage, const gb_packed_barriers & b,
+    const gb_hopper_tile & t, gb_hopper_place & at) {
+    for (int step = 0; step < (t.steps + 1) / 2 * 2; step++) { // 128 elements belong together
+        gb_barrier_wait(&b.empty[at.stage], at.parity ^ 1);    // nobody has used it before: over at once
+        gb_barrier_expect(&b.full[at.stage], stage);
+        gb_copy_tile(shared + at.stage * stage, p.rows, t.k0 + step * GB_HOPPER_K, t.row, t.slice, 0,
+            &b.full[at.stage]);
+        at.next(p.stages);
+    }
+}
+
+// By each of the warps that copy: eight lanes a row, as neighbouring bytes are asked for together.
+template <int SOURCE>
+GB_DEVICE void gb_packed_copy_weights(const gb_gemm_packed & p, char * slots, const gb_packed_barriers & b,
+    const gb_hopper_tile & t, gb_hopper_place & at) {
+    typedef gb_format<SOURCE> format;
+    typedef gb_raw<SOURCE>    layout;
+    enum { LANES = 8, ROWS = GB_WARP / LANES * GB_PACKED_COPIERS }; // at a time
+    const int    lane = (int) threadIdx.x % 32, piece = lane % LANES * 16;
+    const int    first = ((int) threadIdx.x - 32 * GB_HOPPER_WARPS) / LANES;
+    const int    rows  = (int) gb_min<int64_t>(GB_HOPPER_M, p.grid.m - t.column);
+    const char * a     = gb_packed_matrix(p, t, format::block, format::bytes) + first * (int64_t) p.w.nb_m;
+    for (int depth = t.depth; depth > 0; depth -= GB_RAW_DEPTH, a += layout::bytes) {
+        const int    left = depth / format::block * format::bytes;
+        const char * from = a;
+        char *       to   = slots + at.stage * layout::slot + first * layout::pitch + piece;
+        gb_barrier_wait(&b.raw_empty[at.stage], at.parity ^ 1);
+        GB_NO_UNROLL for (int r = first; r < rows;
+            r += ROWS, from += ROWS * (int64_t) p.w.nb_m, to += ROWS * layout::pitch) {
+            const int    before = (int) ((uint32_t) (uintptr_t) from & 15);
+            const char * x      = from - before + piece;
+            if (left >= layout::pieces * 16) { // what is copied beyond is still the row's
+                GB_UNROLL for (int i = 0; i < layout::pieces * 16; i += LANES * 16) {
+                    if (piece < layout::pieces * 16 - i) {
+                        gb_cp_async_16(to + i, x + i);
+                    }
+                }
+            } else {
+                GB_NO_UNROLL for (int i = 0; i < before + left - piece; i += LANES * 16) {
+                    gb_cp_async_16(to + i, x + i, gb_min(before + left - piece - i, 16));
+                }
+            }
+        }
+        gb_cp_async_commit();
+        gb_cp_async_wait<0>();
+        gb_sync_warp();
+        if (lane == 0) {
+            gb_barrier_arrive(&b.raw_full[at.stage]);
+        }
+        at.next(GB_PACKED_SLOTS);
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------------ products
+
+// Formats whose scales are not halves: what is large times one of them may be no number.
+template <int SOURCE>
+constexpr bool gb_has_large_scales = SOURCE == GGML_TYPE_MXFP4 || SOURCE == GGML_TYPE_Q8_1 || SOURCE == GGML_TYPE_Q8_K;
+
+// Four neighbouring elements of a group, as pairs of bf16. A signed byte x becomes the float 2^15 + 128 + x, whose part
+// before x is taken away with the offset: GB_PACKED_ABOVE times the scale, which loses nothing that bf16 has.
+constexpr float GB_PACKED_ABOVE = 32768 + 128;
+
+template <int SOURCE>
+GB_DEVICE void gb_packed_numbers(const gb_group & o, int word, uint32_t & first, uint32_t & second) {
+    const float d = o.d[word / 4], m = o.m[word / 4];
+    float       x[4];
+    if constexpr (gb_has_large_scales<SOURCE>) {
+        GB_UNROLL for (int i = 0; i < 4; i++) { x[i] = d * gb_byte_to_float(o.q[word], i) + m; }
+    } else {
+        const uint32_t bytes = (uint32_t) o.q[word] ^ 0x80808080u;
+        GB_UNROLL for (int i = 0; i < 4; i++) {
+            x[i] = d * gb_bits_to_float(gb_perm(bytes, 0x47000000u, 0x7404u + ((uint32_t) i << 4))) + m;
+        }
+    }
+    first  = gb_pack_bf16(x[0], x[1]);
+    second = gb_pack_bf16(x[2], x[3]);
+}
+
+// The two rows of a thread in a slot, its group of 128 elements from `element` on.
+template <int SOURCE>
+GB_DEVICE void gb_packed_groups(const char * const (&row)[2], int element, int left, gb_group (&o)[2]) {
+    typedef gb_format<SOURCE> format;
+    const int                 mine = element + (int) threadIdx.x % 4 * 32;
+    GB_UNROLL for (int h = 0; h < 2; h++) {
+        format::unpack((const uint8_t *) row[h] + mine / format::block * format::bytes, mine % format::block / 32,
+            o[h]);
+        const bool in = format::block == GB_RAW_DEPTH || mine < left;
+        GB_UNROLL for (int i = 0; i < 2; i++) { // past the end the other operand has zeros
+            o[h].d[i] = in ? o[h].d[i] : 0;
+            o[h].m[i] = in ? o[h].m[i] : 0;
+            if constexpr (!gb_has_large_scales<SOURCE>) {
+                o[h].m[i] -= GB_PACKED_ABOVE * o[h].d[i];
+            }
+        }
+    }
+}
+
+// The first 64 of the 128 elements, or the last, times those of a stage.
+template <int SOURCE, int NT>
+GB_DEVICE void gb_packed_products(const gb_group (&o)[2], int half, const char * rows, gb_barrier * full, int parity,
+    uint32_t (&a)[4][4], float (&sum)[NT / 2]) {
+    GB_UNROLL for (int s = 0; s < 4; s++) {
+        gb_packed_numbers<SOURCE>(o[0], 4 * half + s, a[s][0], a[s][2]);
+        gb_packed_numbers<SOURCE>(o[1], 4 * half + s, a[s][1], a[s][3]);
+    }
+    gb_barrier_wait(full, parity);
+    const uint64_t b = gb_matrix_of(rows);
+    gb_matrix_fence(a);
+    GB_UNROLL for (int s = 0; s < 4; s++) { // 16 elements are 32 bytes, two units of an address
+        gb_matrix_mma_rows<GB_HALF_BF16, NT>(sum, a[s], b + 2 * s, true);
+    }
+    gb_matrix_commit();
+}
+
+template <int SOURCE, int NT>
+GB_DEVICE void gb_packed_multiply(const gb_gemm_packed & p, char * shared, const gb_packed_barriers & b) {
+    typedef gb_format<SOURCE>          format;
+    typedef gb_raw<SOURCE>             layout;
+    typedef gb_packed_room<SOURCE, NT> room;
+    const int                          lane = (int) threadIdx.x % 32, mine = (int) threadIdx.x / 32 * 16 + lane / 4;
+    gb_hopper_place                    at, raw_at;
+    for (int number = (int) blockIdx.x; number < p.grid.tiles; number += (int) gridDim.x) {
+        const gb_hopper_tile t = gb_hopper_tile_of<NT>(p.grid, number);
+        if (t.steps == 0) {
+            continue;
+        }
+        const uint32_t at_first    = (uint32_t) (uintptr_t) gb_packed_matrix(p, t, format::block, format::bytes) +
+                                     (uint32_t) mine * (uint32_t) p.w.nb_m; // low bits of the address of the first row
+        float          sum[NT / 2] = {};
+        uint32_t       a[2][4][4];
+        gb_group       o[2];
+        int            before[2] = { 0, 0 }; // stages whose products may be going on
+        for (int i = 0; i < (t.steps + 1) / 2; i++) {
+            const int      half = i % 2;
+            const uint32_t from = at_first + (uint32_t) (i / 2 * layout::bytes);
+            const char *   slot = shared + p.stages * room::stage + raw_at.stage * layout::slot + mine * layout::pitch;
+            const char * const row[2] = { slot + (from & 15),
+                slot + 8 * layout::pitch + ((from + 8 * (uint32_t) p.w.nb_m) & 15) };
+            if (half == 0) {
+                gb_barrier_wait(&b.raw_full[raw_at.stage], raw_at.parity);
+            }
+            gb_packed_groups<SOURCE>(row, half * 128, t.depth - i / 2 * GB_RAW_DEPTH, o);
+            if (half == 1 || (i + 1) * 2 >= t.steps) {
+                gb_sync_warp();
+                if (lane == 0) {
+                    gb_barrier_arrive(&b.raw_empty[raw_at.stage]);
+                }
+                raw_at.next(GB_PACKED_SLOTS);
+            }
+            GB_UNROLL for (int h = 0; h < 2; h++) {
+                if (i > 0) { // then its operand may be written again
+                    gb_matrix_wait<1>();
+                    if (lane == 0) {
+                        gb_barrier_arrive(&b.empty[before[h]]);
+                    }
+                }
+                gb_packed_products<SOURCE, NT>(o, h, shared + at.stage * room::stage, &b.full[at.stage], at.parity,
+                    a[h], sum);
+                before[h] = at.stage;
+                at.next(p.stages);
+            }
+        }
+        gb_matrix_wait<0>();
+        if (lane == 0) {
+            gb_barrier_arrive(&b.empty[before[0]]);
+            gb_barrier_arrive(&b.empty[before[1]]);
+        }
+        gb_matrix_done(sum);
+        gb_hopper_store<NT>(p.grid, t, sum);
+    }
+}
+
+// grid: as many blocks as the device has multiprocessors, or tiles.
+template <int SOURCE, int NT>
+GB_KERNEL GB_BOUNDS(GB_PACKED_THREADS, 1) gb_gemm_packed_hopper(GB_FIXED_PARAMETER gb_gemm_packed p) {
+    typedef gb_packed_room<SOURCE, NT> room;
+    GB_DYNAMIC_SHARED(char, shared);
+    const gb_packed_barriers b(gb_packed_barriers::at(shared, p.stages, room::stage, room::slot), p.stages);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < p.stages; i++) {
+            gb_barrier_init(&b.full[i], 1);
+            gb_barrier_init(&b.empty[i], GB_HOPPER_WARPS);
+        }
+        for (int i = 0; i < GB_PACKED_SLOTS; i++) {
+            gb_barrier_init(&b.raw_full[i], GB_PACKED_COPIERS);
+            gb_barrier_init(&b.raw_empty[i], GB_HOPPER_WARPS);
+        }
+        gb_barrier_fence();
+    }
+    gb_wait_for_earlier();
+    gb_sync_block();
+    if (threadIdx.x < 32 * GB_HOPPER_WARPS) {
+        gb_registers_more<232>();
+        gb_packed_multiply<SOURCE, NT>(p, shared, b);
+        return;
+    }
+    gb_registers_fewer<40>();
+    const bool      copies_weights = threadIdx.x < 32 * (GB_HOPPER_WARPS + GB_PACKED_COPIERS);
+    gb_hopper_place at;
+    for (int number = (int) blockIdx.x; number < p.grid.tiles; number += (int) gridDim.x) {
+        const gb_hopper_tile t = gb_hopper_tile_of<NT>(p.grid, number);
+        if (t.steps == 0) {
+            continue;
+        }
+        if (copies_weights) {
+            gb_packed_copy_weights<SOURCE>(p, shared + p.stages * room::stage, b, t, at);
+        } else if (threadIdx.x % 32 == 0) {
+            gb_packed_copy_rows(p, shared, room::stage, b, t, at);
+        }
+    }
+}
+
+#endif // GB_CUDA_KERNELS_GEMM_PACKED_HOPPER_CUH

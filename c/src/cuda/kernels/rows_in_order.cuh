@@ -1,0 +1,45 @@
+// rows_in_order.cuh - rows of the second operand as products on compute capability 9.0 want them: 16-bit, as elsewhere,
+// but in the order of gemm_packed_hopper.cuh, or sorted by expert, so that tiles of them lie together.
+#ifndef GB_CUDA_KERNELS_ROWS_IN_ORDER_CUH
+#define GB_CUDA_KERNELS_ROWS_IN_ORDER_CUH
+
+#include "cuda/kernels/rows.cuh"
+
+struct gb_order_rows {
+    gb_make_rows rows;   // y_row: a multiple of 128 where elements change places, else of 8
+    const int *  source; // NULL, or which row each is made of
+    const int *  n;      // with `source`: how many there are
+    bool         pairs;  // rows are F32, dense, and two elements can be read at once
+};
+
+// Where the pair number i of 128 elements, 2 i and 2 i + 1 of the result, comes from: pair t + 4 j of step s has
+// elements 32 t + 4 s + 2 j on.
+GB_DEVICE int gb_pair_source(int i) { return i % 4 * 32 + i / 8 * 4 + i / 4 % 2 * 2; }
+
+// A thread makes eight elements of a row. grid: x rows, y stretches of 2,048 elements, or as many as a grid may have.
+template <int KIND, bool TURNED> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_in_order(gb_order_rows q) {
+    gb_wait_for_earlier();
+    const gb_make_rows & p = q.rows;
+    const int64_t        r = blockIdx.x;
+    if (q.source != NULL && r >= *q.n) {
+        return; // a row of a token without an expert
+    }
+    const char * row = gb_source_row(p, q.source != NULL ? q.source[r] : r);
+    for (int64_t i = ((int64_t) blockIdx.y * 256 + threadIdx.x) * 8; i < p.y_row; i += (int64_t) gridDim.y * 2048) {
+        uint32_t both[4];
+        GB_UNROLL for (int j = 0; j < 4; j++) {
+            const int64_t from = TURNED ? i / 128 * 128 + gb_pair_source((int) (i % 128) / 2 + j) : i + 2 * j;
+            float2        x    = make_float2(0, 0);
+            if (q.pairs && from + 1 < p.k) {
+                x = *(const float2 *) (const void *) (row + from * 4);
+            } else {
+                x.x = from < p.k ? gb_load_activation(p, row, from) : 0;
+                x.y = from + 1 < p.k ? gb_load_activation(p, row, from + 1) : 0;
+            }
+            both[j] = gb_pack2<KIND>(x.x, x.y);
+        }
+        *(uint4 *) (void *) ((uint16_t *) p.y + r * p.y_row + i) = make_uint4(both[0], both[1], both[2], both[3]);
+    }
+}
+
+#endif // GB_CUDA_KERNELS_ROWS_IN_ORDER_CUH
