@@ -71,7 +71,7 @@ struct source {
 #define PASSED_A_LEAP  16
 #define HINTED_LEAPS   64
 #define PLAIN_LEAPS    16 // before there are notes
-#define STEPS_ALONG    16 // for a cursor
+#define STEPS_ALONG    22 // for a cursor
 #define GAPS_A_STEP    4
 #define NEAR           8
 #define MAX_CURSORS    160 // four for each of the 32 levels, and some
