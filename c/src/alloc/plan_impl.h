@@ -10,6 +10,7 @@
 //   plan_firstfit.c  each buffer in turn into the first (or smallest) gap, for an order given by a key
 //   plan_fit.c       several orders of first fit, on one thread or more
 //   plan_index.c     what is placed, by time and offset, to find gaps fast
+//   plan_sets.c      unions of intervals of offsets, for that
 //   plan_skyline.c   the lowest valley of the skyline filled with the best buffer that fits between its walls
 //   plan_improve.c   first fit in orders that the plans before have taught
 //   plan_critical.c  the buffers alive where most bytes are, as a problem of their own
@@ -192,7 +193,7 @@ bool                   gb_plan_index_add(struct gb_plan_index * index, const str
     size_t offset); // false: no memory
 // The offset of the lowest gap for b, or of the smallest; above all else if there is none. What that cost is added to
 // *steps. chunk: see gb_plan_part.
-size_t gb_plan_index_lowest(const struct gb_plan_index * index, const struct gb_plan_buffer * b, size_t chunk,
+size_t gb_plan_index_lowest(struct gb_plan_index * index, const struct gb_plan_buffer * b, size_t chunk,
     uint64_t * steps);
 size_t gb_plan_index_smallest(const struct gb_plan_index * index, const struct gb_plan_buffer * b, size_t chunk,
     uint64_t * steps);

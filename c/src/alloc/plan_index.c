@@ -10,71 +10,58 @@
 // there, until all agree. What of the lists meets the buffer is a set like the others. As many leaps may be needed as
 // buffers are in the way, where gaps of the sets alternate.
 //
-// Invariant: intervals of a set are sorted and do not touch each other. Only nodes that the life of some buffer of the
-// part consists of are ever asked for `touch`, and only they keep it; `touch` of such a node holds that of those below,
-// so what is in it already is in that of those above, too.
+// Where that takes many leaps, the gaps of one set, the lead, are gone through instead: `touch` of the widest node of
+// the life, which leaves the fewest. Why a gap of the lead did not do is noted with it: what else was in the way, and
+// how far a life must reach to meet that. Later lives with the same lead that reach as far pass the gap at once. As the
+// sets only grow, a note stays true.
+//
+// Invariant: only nodes that the life of some buffer of the part consists of are ever asked for `touch`, and only they
+// keep it; `touch` of such a node holds that of those below, so what is in it already is in that of those above, too.
 #include <string.h>
 
 #include "alloc/plan_impl.h"
+#include "alloc/plan_sets.h"
 #include "base/mem.h"
-
-struct interval {
-    size_t start, end;
-};
-
-// Few intervals are one array, many an array of runs, so that one more moves few. All lie in the arena.
-#define RUN ((uint32_t) 256)
-struct run {
-    struct interval * data;
-    uint32_t          n; // 1 .. RUN
-};
-struct set {
-    union {
-        struct interval * flat;
-        struct run *      runs;
-    };
-    uint32_t n, cap;
-    // cap > RUN: of runs
-};
-
-// Memory of sets: blocks that are freed together; what a set has outgrown serves others of that size.
-#define N_CLASSES    28
-#define BLOCK_HEADER 16
-struct arena {
-    char *            block; // the newest; begins with a pointer to the one before
-    size_t            used, size;
-    struct interval * freed[N_CLASSES]; // by log2 of the capacity; linked through their first bytes
-};
 
 // A buffer that enters a block, or leaves it.
 struct entry {
-    struct interval at;
-    uint32_t        first, last;
+    struct gb_plan_interval at;
+    uint32_t                first, last;
 };
 
 struct gb_plan_index {
-    struct set *      cover; // owned, by node, as all of these: the root is 1, the leaf of block k is width + k
-    struct set *      touch; // of single sections not for leaves: theirs is their cover
-    uint8_t *         asked; // ASKED and ASKED_ABOVE
-    size_t *          hint;  // NULL until it is needed: where the next search by hints begins
-    size_t            width; // power of two >= blocks
-    unsigned          shift; // a block is 1 << shift sections
-    uint32_t *        begin; // owned; by block: where its list begins; NULL: of single sections
-    uint32_t *        n;     // owned; by block: the length of its list
-    struct entry *    lists; // owned; by offset each
-    struct interval * met;   // owned; room for what of two lists is met
-    uint32_t          longest;
-    size_t            n_blocks; // with lists
-    struct arena      arena;
+    struct gb_plan_set *      cover; // owned, by node, as all of these: the root is 1, the leaf of block k is width + k
+    struct gb_plan_set *      touch; // of single sections not for leaves: theirs is their cover
+    uint8_t *                 asked; // ASKED and ASKED_ABOVE
+    size_t *                  hint;  // NULL until it is needed: where the next search by hints begins
+    size_t                    width; // power of two >= blocks
+    uint32_t                  n_sections;
+    unsigned                  shift; // a block is 1 << shift sections
+    uint32_t *                begin; // owned; by block: where its list begins; NULL: of single sections
+    uint32_t *                n;     // owned; by block: the length of its list
+    struct entry *            lists; // owned; by offset each
+    struct gb_plan_interval * met;   // owned; room for what of two lists is met
+    uint32_t                  longest;
+    size_t                    n_blocks; // with lists
+    struct gb_plan_arena      arena;
+    bool                      no_memory; // for notes: the next to be added fails
 };
 
 enum { ASKED = 1, ASKED_ABOVE = 2 }; // some life consists of the node, or of one above
 
-// A set while a gap is looked for: what ends at or below the offset reached lies behind it.
-struct cursor {
-    const struct interval *at, *end;
-    const struct run *     next, *last; // what follows
+// A set that says what is in the way of a life.
+enum kind {
+    WITHIN, // `touch` of a node that the life consists of
+    AROUND, // `cover` of a node that reaches past the life
+    BEGIN,  // the list of the block in which the life begins
+    END     // the list of the one in which it ends
 };
+struct source {
+    struct gb_plan_cursor c;
+    size_t                node; // of WITHIN and AROUND
+    enum kind             kind;
+};
+
 #define STEPS_A_BUFFER 200 // as measured, beside what a list of pairs costs
 #define STEPS_A_CURSOR 8
 #define LARGEST_SHIFT  7   // of blocks
@@ -83,234 +70,11 @@ struct cursor {
 #define PASSED_A_STEP  8 // intervals of one set, each after the other
 #define PASSED_A_LEAP  16
 #define HINTED_LEAPS   64
+#define PLAIN_LEAPS    16 // before there are notes
+#define STEPS_ALONG    22 // for a cursor
+#define GAPS_A_STEP    4
+#define NEAR           8
 #define MAX_CURSORS    160 // four for each of the 32 levels, and some
-
-// --------------------------------------------------------------------------------------------------------------- arena
-
-static void * arena_take(struct arena * a, unsigned class) {
-    if (a->freed[class]) {
-        void * const one = a->freed[class];
-        memcpy(&a->freed[class], one, sizeof(a->freed[class]));
-        return one;
-    }
-    const size_t bytes = sizeof(struct interval) << class;
-    if (a->used + bytes > a->size) {
-        const size_t size =
-            GB_MAX(GB_MIN(GB_MAX(2 * a->size, (size_t) 1 << 12), (size_t) 1 << 22), bytes + BLOCK_HEADER);
-        char * const block = gb_malloc(size);
-        if (block == NULL) {
-            return NULL;
-        }
-        memcpy(block, &a->block, sizeof(a->block));
-        a->block = block;
-        a->size  = size;
-        a->used  = BLOCK_HEADER;
-    }
-    void * const one = a->block + a->used;
-    a->used += bytes;
-    return one;
-}
-
-static void arena_reset(struct arena * a) {
-    for (char * older = NULL; a->block; older = NULL) {
-        memcpy(&older, a->block, sizeof(older));
-        if (older == NULL) {
-            break;
-        }
-        char * before;
-        memcpy(&before, older, sizeof(before));
-        memcpy(a->block, &before, sizeof(before));
-        gb_free(older);
-    }
-    memset(a->freed, 0, sizeof(a->freed));
-    a->used = a->block ? BLOCK_HEADER : 0;
-}
-
-static void arena_free(struct arena * a) {
-    while (a->block) {
-        char * const block = a->block;
-        memcpy(&a->block, block, sizeof(a->block));
-        gb_free(block);
-    }
-}
-
-// The smallest power of two, by its exponent, that is at least n.
-static unsigned class_of(uint32_t n) {
-    unsigned class = 0;
-    while ((uint32_t) 1 << class < n) {
-        class++;
-    }
-    return class;
-}
-
-static void arena_give_back(struct arena * a, void * one, unsigned class) {
-    memcpy(one, &a->freed[class], sizeof(a->freed[class]));
-    a->freed[class] = one;
-}
-
-// Room for twice as many elements; an element is an interval or a run, which are of one size.
-static void * grown(struct arena * a, void * old, uint32_t n, uint32_t * cap) {
-    const unsigned class = *cap == 0 ? 0 : class_of(*cap) + 1;
-    void * const   data  = arena_take(a, class);
-    if (data == NULL) {
-        return NULL;
-    }
-    if (*cap > 0) {
-        memcpy(data, old, n * sizeof(struct interval));
-        arena_give_back(a, old, class - 1);
-    }
-    *cap = (uint32_t) 1 << class;
-    return data;
-}
-
-// ---------------------------------------------------------------------------------------------------------------- sets
-
-enum added { NOTHING_NEW, ADDED, FULL, NO_MEMORY };
-
-// The first of n intervals that ends at or behind `offset`.
-static uint32_t find(const struct interval * data, uint32_t n, size_t offset) {
-    uint32_t low = 0;
-    while (n > 0) {
-        const uint32_t half = n / 2;
-        if (data[low + half].end < offset) {
-            low += half + 1;
-            n -= half + 1;
-        } else {
-            n = half;
-        }
-    }
-    return low;
-}
-
-// Puts the interval among n others, joined with those that it touches; *at: where. FULL, if it needs room that there is
-// not.
-static enum added put(struct interval * data, uint32_t * n, uint32_t cap, size_t start, size_t end, uint32_t * at) {
-    const uint32_t from = find(data, *n, start);
-    uint32_t       to   = from;
-    *at                 = from;
-    while (to < *n && data[to].start <= end) {
-        if (data[to].start <= start && data[to].end >= end) {
-            return NOTHING_NEW;
-        }
-        to++;
-    }
-    if (from == to) {
-        if (*n == cap) {
-            return FULL;
-        }
-        memmove(data + from + 1, data + from, (*n - from) * sizeof(*data));
-        data[from] = (struct interval){ start, end };
-        ++*n;
-        return ADDED;
-    }
-    data[from].start = GB_MIN(data[from].start, start);
-    data[from].end   = GB_MAX(data[to - 1].end, end);
-    if (to - from > 1) {
-        memmove(data + from + 1, data + to, (*n - to) * sizeof(*data));
-        *n -= to - from - 1;
-    }
-    return ADDED;
-}
-
-// A full run becomes two of half the length.
-static bool split_run(struct arena * a, struct set * s, uint32_t k) {
-    if (s->n == s->cap - RUN) {
-        uint32_t cap = s->cap - RUN;
-        void *   all = grown(a, s->runs, s->n, &cap);
-        if (all == NULL) {
-            return false;
-        }
-        s->runs = all;
-        s->cap  = cap + RUN;
-    }
-    struct interval * const data = arena_take(a, class_of(RUN));
-    if (data == NULL) {
-        return false;
-    }
-    memmove(s->runs + k + 1, s->runs + k, (s->n - k) * sizeof(*s->runs));
-    memcpy(data, s->runs[k].data + RUN / 2, RUN / 2 * sizeof(*data));
-    s->runs[k].n   = RUN / 2;
-    s->runs[k + 1] = (struct run){ data, RUN / 2 };
-    s->n++;
-    return true;
-}
-
-// The last interval of run k has grown: what it touches of the runs behind joins it.
-static void join_behind(struct arena * a, struct set * s, uint32_t k) {
-    struct interval * const last = &s->runs[k].data[s->runs[k].n - 1];
-    while (k + 1 < s->n && s->runs[k + 1].data[0].start <= last->end) {
-        struct run * const next = &s->runs[k + 1];
-        last->end               = GB_MAX(last->end, next->data[0].end);
-        memmove(next->data, next->data + 1, --next->n * sizeof(*next->data));
-        if (next->n == 0) {
-            arena_give_back(a, next->data, class_of(RUN));
-            memmove(next, next + 1, (s->n - k - 2) * sizeof(*next));
-            s->n--;
-        }
-    }
-}
-
-// The first run whose last interval ends at or behind `offset`; the last if there is none.
-static uint32_t find_run(const struct set * s, size_t offset) {
-    uint32_t low = 0, n = s->n - 1;
-    while (n > 0) {
-        const uint32_t     half = n / 2;
-        const struct run * r    = &s->runs[low + half];
-        if (r->data[r->n - 1].end < offset) {
-            low += half + 1;
-            n -= half + 1;
-        } else {
-            n = half;
-        }
-    }
-    return low;
-}
-
-static enum added put_long(struct arena * a, struct set * s, size_t start, size_t end) {
-    uint32_t   at;
-    uint32_t   k     = find_run(s, start);
-    enum added added = put(s->runs[k].data, &s->runs[k].n, RUN, start, end, &at);
-    if (added == FULL) {
-        if (!split_run(a, s, k)) {
-            return NO_MEMORY;
-        }
-        k     = find_run(s, start);
-        added = put(s->runs[k].data, &s->runs[k].n, RUN, start, end, &at);
-    }
-    if (added == ADDED && at + 1 == s->runs[k].n) {
-        join_behind(a, s, k);
-    }
-    return added;
-}
-
-// Joins what it touches. A set that has as many intervals as a run becomes one of runs.
-static enum added set_add(struct arena * a, struct set * s, size_t start, size_t end) {
-    uint32_t at;
-    if (s->cap > RUN) {
-        return put_long(a, s, start, end);
-    }
-    const enum added added = put(s->flat, &s->n, s->cap, start, end, &at);
-    if (added != FULL) {
-        return added;
-    }
-    if (s->cap < RUN) {
-        void * const data = grown(a, s->flat, s->n, &s->cap);
-        if (data == NULL) {
-            return NO_MEMORY;
-        }
-        s->flat = data;
-        return put(s->flat, &s->n, s->cap, start, end, &at);
-    }
-    struct run * const runs = arena_take(a, 1);
-    if (runs == NULL) {
-        return NO_MEMORY;
-    }
-    runs[0] = (struct run){ s->flat, RUN };
-    s->runs = runs;
-    s->n    = 1;
-    s->cap  = RUN + 2;
-    return put_long(a, s, start, end);
-}
 
 // ------------------------------------------------------------------------------------------------------------ the tree
 
@@ -319,16 +83,18 @@ static enum added set_add(struct arena * a, struct set * s, size_t start, size_t
 struct span {
     size_t from, to, left, right;
 };
-static struct span span_of(const struct gb_plan_buffer * b, unsigned shift) {
+// The last block ends with the part: what is alive at the end does not leave it.
+static struct span span_of(const struct gb_plan_buffer * b, unsigned shift, uint32_t n_sections) {
     const size_t more = ((size_t) 1 << shift) - 1;
-    return (struct span){ (b->first + more) >> shift, b->last >> shift, b->first >> shift, (b->last - 1) >> shift };
+    const size_t last = b->last < n_sections ? b->last : b->last + more;
+    return (struct span){ (b->first + more) >> shift, last >> shift, b->first >> shift, (b->last - 1) >> shift };
 }
 static bool is_whole(const struct span * s, size_t block) { return block >= s->from && block < s->to; }
 
 // Counts how many buffers each block's list must hold.
 static void count_entries(const struct gb_plan_part * part, unsigned shift, uint32_t * n) {
     for (uint32_t b = 0; b < part->n + part->n_fixed; b++) {
-        const struct span s = span_of(&part->buffers[b], shift);
+        const struct span s = span_of(&part->buffers[b], shift, part->n_sections);
         n[s.left] += !is_whole(&s, s.left);
         n[s.right] += s.right != s.left && !is_whole(&s, s.right);
     }
@@ -372,7 +138,7 @@ static bool choose_blocks(struct gb_plan_index * x, const struct gb_plan_part * 
 // Marks the nodes that lives of the part consist of, and those below them.
 static void mark_asked(struct gb_plan_index * x, const struct gb_plan_part * part) {
     for (uint32_t b = 0; b < part->n; b++) {
-        const struct span s = span_of(&part->buffers[b], x->shift);
+        const struct span s = span_of(&part->buffers[b], x->shift, part->n_sections);
         for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i /= 2, j /= 2) {
             if (i & 1) {
                 x->asked[i++] = ASKED;
@@ -389,6 +155,9 @@ static void mark_asked(struct gb_plan_index * x, const struct gb_plan_part * par
 
 struct gb_plan_index * gb_plan_index_new(const struct gb_plan_part * part) {
     struct gb_plan_index * x = GB_NEW(struct gb_plan_index);
+    if (x) {
+        x->n_sections = part->n_sections;
+    }
     if (x == NULL || !choose_blocks(x, part)) {
         gb_plan_index_free(x);
         return NULL;
@@ -422,12 +191,13 @@ void gb_plan_index_reset(struct gb_plan_index * x) {
     if (x->hint) {
         memset(x->hint, 0, 2 * x->width * sizeof(*x->hint));
     }
-    arena_reset(&x->arena);
+    x->no_memory = false;
+    gb_plan_arena_reset(&x->arena);
 }
 
 void gb_plan_index_free(struct gb_plan_index * x) {
     if (x) {
-        arena_free(&x->arena);
+        gb_plan_arena_free(&x->arena);
         gb_free(x->cover);
         gb_free(x->touch);
         gb_free(x->asked);
@@ -442,14 +212,14 @@ void gb_plan_index_free(struct gb_plan_index * x) {
 
 static bool is_section(const struct gb_plan_index * x, size_t node) { return x->shift == 0 && node >= x->width; }
 
-static struct set * touch_of(const struct gb_plan_index * x, size_t node) {
+static struct gb_plan_set * touch_of(const struct gb_plan_index * x, size_t node) {
     return is_section(x, node) ? &x->cover[node] : &x->touch[node];
 }
 
 static bool note(struct gb_plan_index * x, size_t node, size_t start, size_t end) {
-    return set_add(&x->arena, &x->cover[node], start, end) != NO_MEMORY &&
+    return gb_plan_set_add(&x->arena, &x->cover[node], start, end) != GB_PLAN_SET_FAILED &&
            (is_section(x, node) || !(x->asked[node] & ASKED) ||
-               set_add(&x->arena, &x->touch[node], start, end) != NO_MEMORY);
+               gb_plan_set_add(&x->arena, &x->touch[node], start, end) != GB_PLAN_SET_FAILED);
 }
 
 // Notes the interval at a leaf that is not whole, and at the nodes above that reach past what is, until one knows it or
@@ -461,9 +231,9 @@ static bool note_above(struct gb_plan_index * x, size_t block, const struct span
         if ((begin >= s->from && begin + width <= s->to) || !(x->asked[node] & ASKED)) {
             continue;
         }
-        const enum added added = set_add(&x->arena, &x->touch[node], start, end);
-        if (added != ADDED) {
-            return added == NOTHING_NEW;
+        const enum gb_plan_added added = gb_plan_set_add(&x->arena, &x->touch[node], start, end);
+        if (added != GB_PLAN_ADDED) {
+            return added == GB_PLAN_NOTHING_NEW;
         }
     }
     return true;
@@ -480,8 +250,11 @@ static void enter(struct gb_plan_index * x, size_t block, const struct gb_plan_b
 }
 
 bool gb_plan_index_add(struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t offset) {
+    if (x->no_memory) {
+        return false;
+    }
     const size_t      end = offset + b->size;
-    const struct span s   = span_of(b, x->shift);
+    const struct span s   = span_of(b, x->shift, x->n_sections);
     for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i /= 2, j /= 2) {
         if ((i & 1 && !note(x, i++, offset, end)) || (j & 1 && !note(x, --j, offset, end))) {
             return false;
@@ -498,20 +271,19 @@ bool gb_plan_index_add(struct gb_plan_index * x, const struct gb_plan_buffer * b
 
 // ---------------------------------------------------------------------------------------------------------------- gaps
 
-static size_t push(struct cursor * list, size_t n, const struct set * s) {
-    if (s->cap > RUN) {
-        list[n++] = (struct cursor){ s->runs->data, s->runs->data + s->runs->n, s->runs + 1, s->runs + s->n };
-    } else if (s->n > 0) {
-        list[n++] = (struct cursor){ s->flat, s->flat + s->n, NULL, NULL };
+static size_t push(struct source * list, size_t n, const struct gb_plan_set * s, size_t node, enum kind kind) {
+    if (s->n > 0) {
+        list[n++] = (struct source){ gb_plan_set_begin(s), node, kind };
     }
     return n;
 }
 
 // What of a block's list meets b, joined; how many steps that took.
-static uint64_t push_met(const struct gb_plan_index * x, size_t block, const struct gb_plan_buffer * b,
-    struct interval * met, struct cursor * list, size_t * n) {
-    const struct entry * const entries = x->lists + x->begin[block];
-    uint32_t                   n_met = 0, m = 0;
+static uint64_t push_met(const struct gb_plan_index * x, size_t block, const struct gb_plan_buffer * b, enum kind kind,
+    struct source * list, size_t * n) {
+    const struct entry * const      entries = x->lists + x->begin[block];
+    struct gb_plan_interval * const met     = x->met + (kind == END ? x->longest : 0);
+    uint32_t                        n_met = 0, m = 0;
     for (uint32_t k = 0; k < x->n[block]; k++) {
         met[n_met] = entries[k].at; // kept if it is alive with b
         n_met += (uint32_t) ((entries[k].first < b->last) & (entries[k].last > b->first));
@@ -519,47 +291,53 @@ static uint64_t push_met(const struct gb_plan_index * x, size_t block, const str
     for (uint32_t k = 1; k < n_met; k++) {
         const bool apart = met[k].start > met[m].end;
         m += apart;
-        met[m] = (struct interval){ apart ? met[k].start : met[m].start, GB_MAX(met[m].end, met[k].end) };
+        met[m] = (struct gb_plan_interval){ apart ? met[k].start : met[m].start, GB_MAX(met[m].end, met[k].end) };
     }
     m += n_met > 0;
     if (m > 0) {
-        list[(*n)++] = (struct cursor){ met, met + m, NULL, NULL };
+        list[(*n)++] = (struct source){ { met, met + m, NULL, NULL }, 0, kind };
     }
     return x->n[block] / PASSED_A_STEP;
 }
 
 // The sets that say what is in the way of b.
-static size_t collect(const struct gb_plan_index * x, const struct gb_plan_buffer * b, struct cursor * list,
+static size_t collect(const struct gb_plan_index * x, const struct gb_plan_buffer * b, struct source * list,
     uint64_t * steps) {
-    const struct span s = span_of(b, x->shift);
+    const struct span s = span_of(b, x->shift, x->n_sections);
     size_t            n = 0;
     for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i /= 2, j /= 2) {
-        n = i & 1 ? push(list, n, touch_of(x, i++)) : n;
-        n = j & 1 ? push(list, n, touch_of(x, --j)) : n;
+        if (i & 1) {
+            n = push(list, n, touch_of(x, i), i, WITHIN);
+            i++;
+        }
+        if (j & 1) {
+            j--;
+            n = push(list, n, touch_of(x, j), j, WITHIN);
+        }
     }
     size_t left = x->width + s.left, right = x->width + s.right;
     for (size_t width = 1; left > 0; left /= 2, right /= 2, width *= 2) {
         const size_t begin = left * width - x->width, other = right * width - x->width;
         if (begin < s.from || begin + width > s.to) {
-            n = push(list, n, &x->cover[left]);
+            n = push(list, n, &x->cover[left], left, AROUND);
         }
         if (right != left && (other < s.from || other + width > s.to)) {
-            n = push(list, n, &x->cover[right]);
+            n = push(list, n, &x->cover[right], right, AROUND);
         }
     }
     if (!is_whole(&s, s.left)) {
-        *steps += push_met(x, s.left, b, x->met, list, &n);
+        *steps += push_met(x, s.left, b, BEGIN, list, &n);
     }
     if (s.right != s.left && !is_whole(&s, s.right)) {
-        *steps += push_met(x, s.right, b, x->met + x->longest, list, &n);
+        *steps += push_met(x, s.right, b, END, list, &n);
     }
     *steps += STEPS_A_BUFFER + n * STEPS_A_CURSOR;
     return n;
 }
 
 // To the first run that has something behind `at`.
-static void skip_runs(struct cursor * c, size_t at) {
-    const struct run * low = c->next;
+static void skip_runs(struct gb_plan_cursor * c, size_t at) {
+    const struct gb_plan_run * low = c->next;
     for (size_t n = (size_t) (c->last - low); n > 0;) {
         const size_t half = n / 2;
         if (low[half].data[low[half].n - 1].end <= at) {
@@ -577,30 +355,24 @@ static void skip_runs(struct cursor * c, size_t at) {
     }
 }
 
-// To the first interval that ends behind `at`: by steps that double, then by halves.
-static void advance(struct cursor * c, size_t at) {
+// To the first interval that ends behind `at`: the next ones first, then by halves, without branches that cannot be
+// foreseen.
+static void advance(struct gb_plan_cursor * c, size_t at) {
     if (c->next < c->last && c->end[-1].end <= at) {
         c->at = c->end;
         skip_runs(c, at);
     }
-    size_t                  step = 1;
-    const struct interval * p    = c->at;
-    while (p < c->end && p->end <= at) {
-        c->at = p + 1;
-        p     = (size_t) (c->end - p) > step ? p + step : c->end;
-        step *= 2;
+    const struct gb_plan_interval * p = c->at;
+    size_t                          n = (size_t) (c->end - p);
+    if (n > NEAR && p[NEAR - 1].end > at) {
+        n = NEAR;
     }
-    const struct interval * low = c->at;
-    for (size_t n = (size_t) (p - low); n > 0;) {
+    while (n > 1) {
         const size_t half = n / 2;
-        if (low[half].end <= at) {
-            low += half + 1;
-            n -= half + 1;
-        } else {
-            n = half;
-        }
+        p += half & (0 - (size_t) (p[half - 1].end <= at)); // no branch
+        n -= half;
     }
-    c->at = low;
+    c->at = p + (n > 0 && p->end <= at);
 }
 
 // Most memory has no chunks.
@@ -614,7 +386,7 @@ struct gap {
 };
 
 // The next interval.
-static void step_on(struct cursor * c) {
+static void step_on(struct gb_plan_cursor * c) {
     c->at++;
     if (c->at == c->end && c->next < c->last) {
         c->at  = c->next->data;
@@ -623,21 +395,28 @@ static void step_on(struct cursor * c) {
     }
 }
 
+// What was in the way is asked earlier from now on.
+static void bring_forward(struct source * list, size_t k) {
+    const struct source one = list[k];
+    list[k]                 = list[k / 2];
+    list[k / 2]             = one;
+}
+
 // The lowest offset at or above `at` that no set takes any of; or, after so many leaps, where the search has come to,
 // with *found false. Sets that end below are dropped.
-static size_t lowest(struct cursor * list, size_t * n, size_t at, const struct gap * gap, uint64_t leaps, bool * found,
+static size_t lowest(struct source * list, size_t * n, size_t at, const struct gap * gap, uint64_t leaps, bool * found,
     uint64_t * steps) {
     const size_t size = gap->size, chunk = gap->chunk;
     at     = within(at, size, chunk);
     *found = true;
     for (size_t k = 0; k < *n;) {
-        struct cursor * const c = &list[k];
+        struct gb_plan_cursor * const c = &list[k].c;
         *steps += STEPS_A_CURSOR;
         if (c->at < c->end && c->at->end <= at) {
             advance(c, at);
         }
         if (c->at == c->end) {
-            *c = list[--*n];
+            list[k] = list[--*n];
             continue;
         }
         if (c->at->start > at && c->at->start - at >= size) {
@@ -656,28 +435,202 @@ static size_t lowest(struct cursor * list, size_t * n, size_t at, const struct g
         } while (c->at < c->end && (c->at->start <= at || c->at->start - at < size));
         *steps += passed / PASSED_A_STEP;
         leaps -= GB_MIN(leaps, 1 + passed / PASSED_A_LEAP);
-        if (k > 0) { // what was in the way is asked first from now on
-            const struct cursor one = *c;
-            list[k]                 = list[k / 2];
-            list[k / 2]             = one;
-        }
+        bring_forward(list, k);
         k = 0;
     }
     return at;
 }
 
-size_t gb_plan_index_lowest(const struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t chunk,
-    uint64_t * steps) {
-    struct cursor    list[MAX_CURSORS];
+// ---------------------------------------------------------------------------------------------------------------- lead
+
+// A life in sections.
+struct reach {
+    uint32_t first, last;
+};
+
+static struct reach reach_of_node(const struct gb_plan_index * x, size_t node) {
+    size_t begin = node, end = node + 1;
+    while (begin < x->width) {
+        begin *= 2;
+        end *= 2;
+    }
+    const uint64_t last = (uint64_t) (end - x->width) << x->shift; // the last block may end behind the sections
+    return (struct reach){ (uint32_t) ((begin - x->width) << x->shift), (uint32_t) GB_MIN(last, x->n_sections) };
+}
+
+// How far a life must reach, beside what it had to already, to meet what of the source is in the way of b: all of a
+// node that b consists of, the next section of one that reaches past b, or, of a list, as far as b does.
+static struct reach reach_with(const struct gb_plan_index * x, const struct source * s, const struct gb_plan_buffer * b,
+    struct reach r) {
+    if (s->kind == BEGIN) {
+        return (struct reach){ b->first, r.last };
+    }
+    if (s->kind == END) {
+        return (struct reach){ r.first, b->last };
+    }
+    const struct reach node = reach_of_node(x, s->node);
+    if (s->kind == WITHIN) {
+        return (struct reach){ GB_MIN(r.first, node.first), GB_MAX(r.last, node.last) };
+    }
+    return (struct reach){ GB_MIN(r.first, node.last - 1), GB_MAX(r.last, node.first + 1) };
+}
+
+// The search for the lowest gap for b along a lead.
+struct along {
+    struct gb_plan_index *        x;
+    const struct gb_plan_buffer * b;
+    struct source *               list; // the others
+    size_t                        n;
+    struct gb_plan_set *          set;   // of the lead
+    struct gb_plan_cursor         c;     // in it
+    struct reach                  lead;  // all of it
+    struct reach                  cause; // how far a life must reach that nothing is free just below `at`
+    size_t                        at;    // the search has come to
+    uint64_t                      steps;
+};
+
+// To the next gap of the lead that may do; false: above all of them.
+static bool next_gap(struct along * a) {
+    const struct gb_plan_buffer b      = *a->b;
+    size_t                      at     = a->at;
+    bool                        is_gap = false;
+    while (a->c.at < a->c.end && !is_gap) {
+        const struct gb_plan_note *     note = gb_plan_note_of(a->set, &a->c);
+        const struct gb_plan_interval * p    = a->c.at;
+        for (; p < a->c.end; p++, note++) {
+            const size_t room = p->start > at ? p->start - at : 0;
+            if (room >= b.size && (b.size < note->size || b.first > note->first || b.last < note->last)) {
+                is_gap = true;
+                break;
+            }
+            at = p->end;
+        }
+        a->steps += (uint64_t) (p - a->c.at) / GAPS_A_STEP;
+        a->c.at = p;
+        if (p == a->c.end && a->c.next < a->c.last) {
+            a->c.at  = a->c.next->data;
+            a->c.end = a->c.next->data + a->c.next->n;
+            a->c.next++;
+        }
+    }
+    a->cause = at > a->at ? a->lead : a->cause;
+    a->at    = at;
+    return is_gap;
+}
+
+// Whether b fits at `at` or above, and below `end`, where the gap of the lead ends. If not, *why.
+static bool fits_below(struct along * a, size_t end, struct gb_plan_note * why) {
+    const size_t size   = a->b->size;
+    size_t       widest = 0; // of what is free, but too small
+    struct reach all    = a->cause;
+    for (size_t k = 0; k < a->n;) {
+        struct gb_plan_cursor * const c = &a->list[k].c;
+        a->steps += STEPS_ALONG;
+        if (c->at < c->end && c->at->end <= a->at) {
+            advance(c, a->at);
+        }
+        if (c->at == c->end) {
+            a->list[k] = a->list[--a->n];
+            continue;
+        }
+        if (c->at->start > a->at && c->at->start - a->at >= size) {
+            k++;
+            continue;
+        }
+        uint64_t passed = 0;
+        do {
+            widest = GB_MAX(widest, c->at->start > a->at ? c->at->start - a->at : 0);
+            a->at  = c->at->end;
+            step_on(c);
+            passed++;
+        } while (c->at < c->end && c->at->start - a->at < size && a->at < end && end - a->at >= size);
+        a->steps += passed / PASSED_A_STEP;
+        a->cause = reach_with(a->x, &a->list[k], a->b, a->lead);
+        all      = reach_with(a->x, &a->list[k], a->b, all);
+        if (a->at >= end || end - a->at < size) {
+            widest = GB_MAX(widest, a->at < end ? end - a->at : 0);
+            *why   = (struct gb_plan_note){ all.first, all.last, widest + 1 };
+            return false;
+        }
+        bring_forward(a->list, k);
+        k = 0;
+    }
+    return true;
+}
+
+// The lowest offset at or above `at`, where a search by leaps has come to, by the notes of the lead. The list is that
+// of the search, with the lead.
+static size_t lowest_along(struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t lead, struct source * list,
+    size_t n, size_t at, uint64_t * steps) {
+    const struct gap gap = { b->size, 0 };
+    struct along a = { x, b, list, n, touch_of(x, lead), gb_plan_set_begin(touch_of(x, lead)), reach_of_node(x, lead),
+        { b->first, b->last }, at, 0 };
+    bool         found, known = at == 0; // what is in the way below `at`, up to the last gap
+    for (size_t k = 0; k < a.n; k++) {
+        if (list[k].kind == WITHIN && list[k].node == lead) {
+            list[k] = list[--a.n];
+        }
+    }
+    for (size_t k = 0; k < a.n / 2; k++) { // wide nodes and lists are more often in the way
+        const struct source one = list[k];
+        list[k]                 = list[a.n - 1 - k];
+        list[a.n - 1 - k]       = one;
+    }
+    if (a.c.at->end <= at) {
+        advance(&a.c, at);
+    }
+    while (next_gap(&a)) {
+        struct gb_plan_note why = GB_PLAN_NO_NOTE;
+        known                   = known || a.at > at;
+        if (fits_below(&a, a.c.at->start, &why)) {
+            *steps += a.steps;
+            return a.at;
+        }
+        if (known) {
+            *gb_plan_note_of(a.set, &a.c) = why;
+        }
+        known = true;
+        if (a.c.at->end <= a.at) {
+            advance(&a.c, a.at);
+        }
+    }
+    *steps += a.steps;
+    return lowest(list, &a.n, a.at, &gap, UINT64_MAX, &found, steps);
+}
+
+// The largest of the nodes that a life consists of; 0: it has no whole block.
+static size_t widest_node(const struct gb_plan_index * x, const struct gb_plan_buffer * b) {
+    const struct span s    = span_of(b, x->shift, x->n_sections);
+    size_t            node = 0;
+    for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i = (i + 1) / 2, j /= 2) {
+        node = i & 1 ? i : j & 1 ? j - 1 : node;
+    }
+    return node;
+}
+
+size_t gb_plan_index_lowest(struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t chunk, uint64_t * steps) {
+    struct source    list[MAX_CURSORS];
     bool             found;
-    const struct gap gap = { b->size, chunk };
-    size_t           n   = collect(x, b, list, steps);
-    return lowest(list, &n, 0, &gap, UINT64_MAX, &found, steps);
+    const struct gap gap   = { b->size, chunk };
+    const size_t     node  = chunk == 0 ? widest_node(x, b) : 0;
+    const size_t     lead  = node > 0 && touch_of(x, node)->n > 0 ? node : 0;
+    const bool       noted = lead > 0 && touch_of(x, lead)->noted;
+    const uint64_t   leaps = lead == 0 ? UINT64_MAX : noted ? 0 : PLAIN_LEAPS;
+    size_t           n     = collect(x, b, list, steps);
+    const size_t     at    = lowest(list, &n, 0, &gap, leaps, &found, steps);
+    if (found) {
+        return at;
+    }
+    if (!noted) {
+        x->no_memory = !gb_plan_set_carry_notes(&x->arena, touch_of(x, lead));
+        n            = collect(x, b, list, steps); // the set has moved
+    }
+    return x->no_memory ? at : lowest_along(x, b, lead, list, n, at, steps);
 }
 
 size_t gb_plan_index_smallest(const struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t chunk,
     uint64_t * steps) {
-    struct cursor    list[MAX_CURSORS];
+    struct source    list[MAX_CURSORS];
     bool             found;
     const struct gap gap = { b->size, chunk };
     size_t           n = collect(x, b, list, steps), best = SIZE_MAX, best_size = SIZE_MAX;
@@ -688,7 +641,7 @@ size_t gb_plan_index_smallest(const struct gb_plan_index * x, const struct gb_pl
         }
         size_t end = SIZE_MAX;
         for (size_t k = 0; k < n; k++) {
-            end = GB_MIN(end, list[k].at->start);
+            end = GB_MIN(end, list[k].c.at->start);
         }
         if (end - at < best_size) {
             best      = at;
@@ -701,20 +654,10 @@ size_t gb_plan_index_smallest(const struct gb_plan_index * x, const struct gb_pl
     }
 }
 
-// The largest of the nodes that a life consists of, or the leaf of the block that it begins in.
-static size_t widest_node(const struct gb_plan_index * x, const struct gb_plan_buffer * b) {
-    const struct span s    = span_of(b, x->shift);
-    size_t            node = x->width + s.left;
-    for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i = (i + 1) / 2, j /= 2) {
-        node = i & 1 ? i : j & 1 ? j - 1 : node;
-    }
-    return node;
-}
-
-static size_t end_of_all(const struct cursor * list, size_t n) {
+static size_t end_of_all(const struct source * list, size_t n) {
     size_t top = 0;
     for (size_t k = 0; k < n; k++) {
-        const struct cursor * c = &list[k];
+        const struct gb_plan_cursor * c = &list[k].c;
         if (c->next < c->last) {
             top = GB_MAX(top, c->last[-1].data[c->last[-1].n - 1].end);
         } else {
@@ -730,10 +673,11 @@ bool gb_plan_index_hinted(struct gb_plan_index * x, const struct gb_plan_buffer 
     if (x->hint == NULL) {
         return false;
     }
-    struct cursor    list[MAX_CURSORS];
+    struct source    list[MAX_CURSORS];
     bool             found;
     const struct gap gap  = { b->size, chunk };
-    size_t * const   hint = &x->hint[widest_node(x, b)];
+    const size_t     node = widest_node(x, b);
+    size_t * const   hint = &x->hint[node > 0 ? node : x->width + (b->first >> x->shift)];
     size_t           n    = collect(x, b, list, steps);
     const size_t     top  = end_of_all(list, n);
     const size_t     at   = lowest(list, &n, GB_MIN(*hint, top), &gap, HINTED_LEAPS, &found, steps);

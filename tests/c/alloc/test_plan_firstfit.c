@@ -3,6 +3,7 @@
 #include "base/env.h"
 #include "base/mem.h"
 #include "test.h"
+#include "test_memory.h"
 
 enum { MAX_ITEMS = 3000 };
 static struct gb_plan_item items[MAX_ITEMS];
@@ -129,6 +130,62 @@ static void large(void) {
     }
 }
 
+// Lives that share long stretches of time, so that gaps are looked for by notes: nested, in steps, long and short ones
+// in turns, many of one length, all until the end; sizes that are all equal, grow by factors, or fill most of the
+// address space; some that are empty or never live.
+static void hard_items(size_t n, int lives, int sizes) {
+    const int64_t end = 4 * (int64_t) n;
+    for (size_t i = 0; i < n; i++) {
+        const int64_t at    = (int64_t) i;
+        int64_t       lower = test_random_int(0, end - 1), upper = end;
+        switch (lives) {
+            case 0: lower = 2 * at, upper = 2 * end - 2 * at; break;
+            case 1: lower = at, upper = at + end / 4; break;
+            case 2: upper = i % 2 ? lower + end / 8 + test_random_int(0, 9) : lower + 1; break;
+            case 3: upper = lower + end / 10; break;
+            case 4: break;
+            default: upper = i == 0 ? end : lower + test_random_int(1, end / 3); lower = i == 0 ? 0 : lower;
+        }
+        const size_t size = sizes == 0   ? 64
+                            : sizes == 1 ? (size_t) 1 << test_random_int(0, 22)
+                            : sizes == 2 ? (size_t) test_random_int(1, INT64_MAX / MAX_ITEMS)
+                                         : (size_t) test_random_int(1, 1000);
+        items[i]          = (struct gb_plan_item){ lower, i % 97 == 96 ? lower : upper, i % 89 == 88 ? 0 : size, 0 };
+    }
+}
+
+static void hard(void) {
+    const int rounds = gb_env_get("GGML_TEST_LONG") ? 10 : 1;
+    for (int round = 0; round < rounds; round++) {
+        for (int lives = 0; lives < 6; lives++) {
+            for (int sizes = 0; sizes < 4; sizes++) {
+                const size_t n = (size_t) test_random_int(300, 900);
+                hard_items(n, lives, sizes);
+                check_items(n, 0);
+            }
+        }
+    }
+}
+
+// What has been learned of gaps while buffers are large must not hide those in which smaller ones fit.
+static void falling_sizes(void) {
+    enum { N = MAX_ITEMS };
+    const int rounds = gb_env_get("GGML_TEST_LONG") ? 20 : 2;
+    for (int round = 0; round < rounds; round++) {
+        for (size_t i = 0; i < N; i++) {
+            const int64_t lower = test_random_int(0, 2 * N - 1), width = round % 2 ? N / 3 : N;
+            items[i] = (struct gb_plan_item){ lower, lower + test_random_int(1, width),
+                (size_t) test_random_int(1, 1 << 12) << test_random_int(0, 10), 0 };
+        }
+        struct gb_plan_problem p;
+        REQUIRE(gb_plan_problem_init(&p, items, N, 1) == GGML_STATUS_SUCCESS);
+        for (size_t k = 0; k < p.n_parts; k++) {
+            check_part(&p.parts[k], GB_PLAN_BY_SIZE, false);
+        }
+        gb_plan_problem_free(&p);
+    }
+}
+
 // So many intervals apart in one set that it is kept in runs, filled from either end and at random, then joined.
 static void long_sets(void) {
     enum { N = 40000 };
@@ -209,4 +266,31 @@ static void the_rest_by_hints(void) {
     }
 }
 
-TEST_MAIN(TEST(small), TEST(large), TEST(long_sets), TEST(the_rest_by_hints))
+// Notes, runs, the notes of runs.
+static bool with_notes(void) {
+    enum { N = 2000 };
+    static uint32_t        order[N];
+    static size_t          offsets[N];
+    struct gb_plan_problem p;
+    size_t                 peak;
+    for (size_t i = 0; i < N; i++) { // every third life is short and large, so that gaps stay between them
+        const int64_t lower = (int64_t) (i * 7919 % (2 * N)), width = i % 3 ? N + (int64_t) (i * 31 % 500) : 40;
+        items[i] = (struct gb_plan_item){ lower, lower + width, 1 + i * 104729 % (i % 3 ? 1000 : 100000), 0 };
+    }
+    bool ok = gb_plan_problem_init(&p, items, N, 1) == GGML_STATUS_SUCCESS;
+    for (size_t k = 0; ok && k < p.n_parts; k++) {
+        struct gb_plan_part * part           = &p.parts[k];
+        part->n_pairs                        = 0; // so that an index is used
+        ok                                   = gb_plan_order(part, GB_PLAN_BY_SIZE, order) == GGML_STATUS_SUCCESS;
+        struct gb_plan_placer * const placer = ok ? gb_plan_placer_new(part) : NULL;
+        ok = placer && gb_plan_place(placer, order, part->n, false, NULL, offsets, &peak) == GGML_STATUS_SUCCESS;
+        gb_plan_placer_free(placer);
+    }
+    gb_plan_problem_free(&p);
+    return ok;
+}
+
+static void out_of_memory(void) { test_each_allocation_fails(with_notes, 200); }
+
+TEST_MAIN(TEST(small), TEST(large), TEST(hard), TEST(falling_sizes), TEST(long_sets), TEST(the_rest_by_hints),
+    TEST(out_of_memory))
