@@ -11,6 +11,8 @@
 #include "base/mem.h"
 #include "base/status.h"
 
+#define MANY 4096 // buffers: fewer have room made for them in a turn of its own
+
 struct critical {
     struct gb_plan_item * items;   // owned; the same with sections for times
     uint32_t *            buffers; // owned; by item: its index in the part
@@ -112,20 +114,51 @@ static enum ggml_status plan_critical(struct gb_plan_part * part, struct critica
     return status;
 }
 
-// A plan of all from one of the critical buffers: these come first, the others in the order that did best.
+// A plan of all from one of the critical buffers, which becomes that of the part: these come first, the others in the
+// order that did best; where there are many, room is made then for what lies highest.
 static enum ggml_status extend_critical(struct gb_plan_part * part, const struct critical * c, const size_t * offsets,
-    size_t goal, struct gb_plan_budget * budget) {
+    size_t goal, size_t unit, struct gb_plan_budget * budget) {
     uint32_t *                order    = gb_calloc(part->n, sizeof(*order));
     struct gb_plan_improver * improver = gb_plan_improver_new(part);
+    struct gb_plan_ejector *  ejector  = NULL;
     enum ggml_status          status = order && improver ? to_front(part, c, offsets, order) : GGML_STATUS_ALLOC_FAILED;
-    status = status == GGML_STATUS_SUCCESS ? gb_plan_improve_from(improver, order, goal, budget) : status;
+    if (status == GGML_STATUS_SUCCESS) {
+        struct gb_plan_budget share = gb_plan_share(budget, budget->steps / (part->n > MANY ? 3 : 1));
+        status                      = gb_plan_improve_from(improver, order, goal, &share);
+        gb_plan_give_back(budget, &share);
+    }
+    const bool more = part->n > MANY && part->peak > goal && part->peak < SIZE_MAX && gb_plan_can_eject(part);
+    if (status == GGML_STATUS_SUCCESS && more) {
+        ejector = gb_plan_ejector_new(part);
+        status  = ejector ? gb_plan_eject(ejector, goal, unit, budget) : GGML_STATUS_ALLOC_FAILED;
+    }
+    gb_plan_ejector_free(ejector);
     gb_plan_improver_free(improver);
     gb_free(order);
     return status;
 }
 
-enum ggml_status gb_plan_from_critical(struct gb_plan_part * part, uint32_t limit, size_t goal, size_t capacity,
-    struct gb_plan_budget * budget) {
+// Where there are many, the plan of the part is set aside meanwhile: one that begins higher may end lower.
+static enum ggml_status extend_aside(struct gb_plan_part * part, const struct critical * c, const size_t * offsets,
+    size_t goal, size_t unit, struct gb_plan_budget * budget) {
+    const size_t   peak   = part->peak;
+    size_t * const before = gb_calloc(part->n, sizeof(*before));
+    if (before == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    memcpy(before, part->offsets, part->n * sizeof(*before));
+    part->peak                    = part->n > MANY ? SIZE_MAX : peak;
+    const enum ggml_status status = extend_critical(part, c, offsets, goal, unit, budget);
+    if (part->peak >= peak) {
+        memcpy(part->offsets, before, part->n * sizeof(*before));
+        part->peak = peak;
+    }
+    gb_free(before);
+    return status;
+}
+
+enum ggml_status gb_plan_from_critical(struct gb_plan_part * part, uint32_t limit, size_t goal, size_t unit,
+    size_t capacity, struct gb_plan_budget * budget) {
     struct critical  c       = { 0 };
     size_t           peak    = 0;
     size_t *         offsets = NULL;
@@ -134,7 +167,7 @@ enum ggml_status gb_plan_from_critical(struct gb_plan_part * part, uint32_t limi
         offsets = gb_calloc(c.n, sizeof(*offsets));
         status  = offsets ? plan_critical(part, &c, capacity, budget, offsets, &peak) : GGML_STATUS_ALLOC_FAILED;
         if (status == GGML_STATUS_SUCCESS && peak < part->peak && budget->steps > 0) {
-            status = extend_critical(part, &c, offsets, GB_MAX(goal, peak), budget);
+            status = extend_aside(part, &c, offsets, GB_MAX(goal, peak), unit, budget);
         }
     }
     gb_free(offsets);

@@ -12,6 +12,7 @@
 
 #include "base/mem.h"
 #include "base/status.h"
+#include "base/status.h"
 
 #define FINEST       6   // targets are half of the gap below the plan, or down to this power of two of it
 #define FIRST_MOVES  200 // of a chain, and
@@ -20,34 +21,37 @@
 #define MOST_OUTSIDE 4 // times as many as at first
 #define FORGET       4
 #define MANY         4096
+#define MOVE_STEPS   1000 // to take one out, or put it in
 #define COST_BITS    30
 #define MAX_TIMES    1023
 
 struct gb_plan_ejector {
-    struct gb_plan_part *  part;    // borrowed
-    struct gb_plan_near *  near;    // owned: what is placed
-    const size_t *         offsets; // borrowed: its offsets
-    uint64_t *             cost;    // by buffer
-    uint16_t *             times;   // by buffer: taken out so often
-    uint32_t *             outside; // buffers
-    uint32_t               n_outside;
-    struct gb_plan_keyed * ends;   // of these, sorted; twice the buffers
-    size_t                 target; // of the chain
-    size_t                 peak;   // of the plan from which it began
-    uint64_t               moves;  // that it may still have; 0: there is none
-    uint32_t               most;   // outside
-    unsigned               fine;   // the next target
-    uint32_t               more;   // rounds of targets of which none was reached
-    uint64_t               random;
+    struct gb_plan_part * part;    // borrowed
+    struct gb_plan_near * near;    // owned: what is placed
+    const size_t *        offsets; // borrowed: its offsets
+    uint64_t *            cost;    // by buffer
+    uint64_t *            price;   // by buffer: its cost times one more than it was taken out
+    uint16_t *            times;   // by buffer: taken out so often
+    uint32_t *            outside; // buffers
+    uint32_t              n_outside;
+    size_t *              from;   // by buffer: the plan from which the chain begins
+    size_t                target; // of the chain
+    size_t                peak;   // of the plan from which it began
+    uint64_t              moves;  // that it may still have; 0: there is none
+    uint32_t              most;   // outside
+    unsigned              fine;   // the next target
+    uint32_t              more;   // rounds of targets of which none was reached
+    uint64_t              random;
 };
 
 void gb_plan_ejector_free(struct gb_plan_ejector * x) {
     if (x) {
         gb_plan_near_free(x->near);
         gb_free(x->cost);
+        gb_free(x->price);
         gb_free(x->times);
         gb_free(x->outside);
-        gb_free(x->ends);
+        gb_free(x->from);
         gb_free(x);
     }
 }
@@ -66,7 +70,8 @@ static void find_costs(struct gb_plan_ejector * x) {
         shift++;
     }
     for (uint32_t b = 0; b < part->n; b++) {
-        x->cost[b] = (x->cost[b] >> shift) + 1;
+        x->cost[b]  = (x->cost[b] >> shift) + 1;
+        x->price[b] = x->cost[b];
     }
 }
 
@@ -81,10 +86,11 @@ struct gb_plan_ejector * gb_plan_ejector_new(struct gb_plan_part * part) {
     x->random      = UINT64_C(0x9E3779B97F4A7C15) ^ n;
     x->near        = gb_plan_near_new(part);
     x->cost        = gb_calloc(n, sizeof(*x->cost));
+    x->price       = gb_calloc(n, sizeof(*x->price));
     x->times       = gb_calloc(n, sizeof(*x->times));
     x->outside     = gb_calloc(n, sizeof(*x->outside));
-    x->ends        = gb_calloc(2 * n, sizeof(*x->ends));
-    if (!x->near || !x->cost || !x->times || !x->outside || !x->ends) {
+    x->from        = gb_calloc(n, sizeof(*x->from));
+    if (!x->near || !x->cost || !x->price || !x->times || !x->outside || !x->from) {
         gb_plan_ejector_free(x);
         return NULL;
     }
@@ -95,82 +101,87 @@ struct gb_plan_ejector * gb_plan_ejector_new(struct gb_plan_part * part) {
 
 static size_t end_of(const struct gb_plan_ejector * x, uint32_t b) { return x->offsets[b] + x->part->buffers[b].size; }
 
-static uint64_t cost_of(const struct gb_plan_ejector * x, uint32_t b) { return x->cost[b] * (1 + x->times[b]); }
+static void set_times(struct gb_plan_ejector * x, uint32_t b, uint16_t times) {
+    x->times[b] = times;
+    x->price[b] = x->cost[b] * (1 + (uint64_t) times);
+}
 
 static void take_out(struct gb_plan_ejector * x, uint32_t b) {
-    x->times[b]                = (uint16_t) (x->times[b] + (x->times[b] < MAX_TIMES));
+    set_times(x, b, (uint16_t) (x->times[b] + (x->times[b] < MAX_TIMES)));
     x->outside[x->n_outside++] = b;
 }
 
-// A chain from the plan of the part, without what ends above the target.
-static void begin(struct gb_plan_ejector * x, size_t target) {
+// A chain from the plan of the part, without what ends above the target. False: no memory.
+static bool begin(struct gb_plan_ejector * x, size_t target) {
     const struct gb_plan_part * part = x->part;
     x->n_outside                     = 0;
-    gb_plan_near_clear(x->near);
     for (uint32_t b = 0; b < part->n; b++) {
-        x->ends[b] = (struct gb_plan_keyed){ part->offsets[b], b };
-    }
-    gb_plan_sort(x->ends, x->ends + part->n, part->n);
-    for (uint32_t k = 0; k < part->n; k++) {
-        const uint32_t b = x->ends[k].buffer;
-        if (part->offsets[b] + part->buffers[b].size > target) {
+        const bool above = part->offsets[b] + part->buffers[b].size > target;
+        x->from[b]       = above ? GB_PLAN_NOT_PLACED : part->offsets[b];
+        if (above) {
             take_out(x, b);
-        } else {
-            gb_plan_near_put(x->near, b, part->offsets[b]);
         }
     }
     const uint64_t moves = (FIRST_MOVES + (uint64_t) MOVES_A_MISS * x->n_outside) * (1 + x->more);
     x->target            = target;
     x->moves             = GB_MIN(moves, MOST_MOVES);
     x->most              = MOST_OUTSIDE * (x->n_outside + 8);
+    return gb_plan_near_set(x->near, x->from);
 }
 
-// The offset where what is in the way of b costs least, the lowest of several: at the bottom, or on something.
-static size_t cheapest(struct gb_plan_ejector * x, const struct gb_plan_buffer * b, const uint32_t * met, uint32_t n,
-    size_t target) {
-    const size_t * const offsets = x->offsets;
-    for (uint32_t k = 0; k < n; k++) {
-        const uint32_t other = met[k];
-        x->ends[k]           = (struct gb_plan_keyed){ end_of(x, other), other };
+// The offset where what is in the way of b costs least, the lowest of several: at the bottom, or on something. A sweep
+// over both sequences of what was met: the next that begins below the top of b is added, or else the next that ends is
+// taken off, and its end is an offset to try. Which it is cannot be predicted, so nothing branches on it.
+static size_t cheapest(const struct gb_plan_ejector * x, const struct gb_plan_buffer * b,
+    const struct gb_plan_met * met) {
+    const struct gb_plan_pair *       begin = met->by_offset, *end = met->by_end;
+    const uint64_t * const            price = x->price;
+    const size_t                      size = b->size, most = x->target - size;
+    const struct gb_plan_pair * const last = begin + met->n;
+    uint64_t                          cost = 0, least = 0;
+    size_t                            best = 0;
+    for (; begin < last && begin->a < size; begin++) {
+        least += price[begin->b];
     }
-    gb_plan_sort(x->ends, x->ends + n, n);
-    uint64_t cost = 0, least = UINT64_MAX;
-    size_t   best = 0, at = 0;
-    for (uint32_t begun = 0, ended = 0; at <= target - b->size; at = x->ends[ended].key) {
-        while (ended < n && x->ends[ended].key <= at) {
-            cost -= cost_of(x, x->ends[ended++].buffer); // unsigned: its beginning follows below
-        }
-        while (begun < n && offsets[met[begun]] < at + b->size) {
-            cost += cost_of(x, met[begun++]);
-        }
-        if (cost < least) {
+    cost = least;
+    for (const struct gb_plan_pair * const stop = end + met->n; least > 0 && end < stop && end->a <= most;) {
+        const size_t   at   = end->a;
+        const bool     more = (begin < last) & (begin->a < at + size);
+        const uint64_t one = price[(more ? begin : end)->b], sign = (uint64_t) more - 1; // all ones: taken off
+        cost += (one ^ sign) - sign;
+        begin += more;
+        end += !more;
+        if (!more & (cost < least)) {
             least = cost;
             best  = at;
-        }
-        if (least == 0 || ended == n) {
-            break;
         }
     }
     return best;
 }
 
-// Takes out what is in the way of b at the offset.
-static void make_room(struct gb_plan_ejector * x, const struct gb_plan_buffer * b, const uint32_t * met, uint32_t n,
+// Takes out what is in the way of b at the offset. Returns how many.
+static uint32_t make_room(struct gb_plan_ejector * x, const struct gb_plan_buffer * b, const struct gb_plan_met * met,
     size_t offset) {
-    for (uint32_t k = 0; k < n; k++) {
-        const uint32_t other = met[k];
-        if (x->offsets[other] < offset + b->size && end_of(x, other) > offset) {
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < met->n; k++) {
+        const uint32_t other = (uint32_t) met->by_offset[k].b;
+        if (met->by_offset[k].a >= offset + b->size) {
+            break;
+        }
+        if (end_of(x, other) > offset) {
             take_out(x, other);
-            gb_plan_near_take(x->near, k);
+            gb_plan_near_take(x->near, other);
+            n++;
         }
     }
+    return n;
 }
 
 // What costs most is placed next; of equal ones the first by birth, then by index.
 static uint32_t next_of(struct gb_plan_ejector * x) {
     uint32_t best = 0;
     for (uint32_t k = 1; k < x->n_outside; k++) {
-        const uint64_t cost = cost_of(x, x->outside[k]), most = cost_of(x, x->outside[best]);
+        const uint64_t cost = x->price[x->outside[k]], most = x->price[x->outside[best]];
         best = cost > most || (cost == most && x->outside[k] < x->outside[best]) ? k : best;
     }
     const uint32_t b = x->outside[best];
@@ -178,24 +189,26 @@ static uint32_t next_of(struct gb_plan_ejector * x) {
     return b;
 }
 
-// Until nothing is outside, or the chain is dropped, or the budget is used up, which is said by false.
-static bool go_on(struct gb_plan_ejector * x, struct gb_plan_budget * budget) {
-    for (; x->moves > 0 && x->n_outside > 0 && x->n_outside <= x->most; x->moves--) {
-        if (!gb_plan_spend(budget, gb_plan_near_steps(x->near) + 4 * (uint64_t) x->n_outside)) {
-            return false;
+// Until nothing is outside, or the chain is dropped, or the budget is used up, which is said by false in *going.
+static enum ggml_status go_on(struct gb_plan_ejector * x, struct gb_plan_budget * budget, bool * going) {
+    for (*going = true; x->moves > 0 && x->n_outside > 0 && x->n_outside <= x->most; x->moves--) {
+        if (!gb_plan_spend(budget, MOVE_STEPS + 4 * (uint64_t) x->n_outside)) {
+            *going = false;
+            return GGML_STATUS_SUCCESS;
         }
         const uint32_t                b   = next_of(x);
         const struct gb_plan_buffer * one = &x->part->buffers[b];
-        const uint32_t *              met;
         uint64_t                      steps;
-        const uint32_t                n  = gb_plan_near_find(x->near, one, &met, &steps);
-        const size_t                  at = cheapest(x, one, met, n, x->target);
-        (void) gb_plan_spend(budget, steps);
-        make_room(x, one, met, n, at);
-        gb_plan_near_put(x->near, b, at);
+        const struct gb_plan_met *    met = gb_plan_near_find(x->near, b, &steps);
+        const size_t                  at  = cheapest(x, one, met);
+        const uint32_t                out = make_room(x, one, met, at);
+        (void) gb_plan_spend(budget, steps + 4 * (uint64_t) met->n + MOVE_STEPS * (uint64_t) out);
+        if (!gb_plan_near_put(x->near, b, at)) {
+            return GGML_STATUS_ALLOC_FAILED;
+        }
     }
     x->moves = 0;
-    return true;
+    return GGML_STATUS_SUCCESS;
 }
 
 static void forget(struct gb_plan_ejector * x) {
@@ -203,7 +216,7 @@ static void forget(struct gb_plan_ejector * x) {
         x->random ^= x->random << 13;
         x->random ^= x->random >> 7;
         x->random ^= x->random << 17;
-        x->times[b] = (uint16_t) (x->times[b] / FORGET + (x->random >> 33) % FORGET);
+        set_times(x, b, (uint16_t) (x->times[b] / FORGET + (x->random >> 33) % FORGET));
     }
     x->more++;
 }
@@ -220,9 +233,13 @@ enum ggml_status gb_plan_eject(struct gb_plan_ejector * x, size_t goal, size_t u
             x->peak            = part->peak;
             const size_t lower = GB_MAX((part->peak - goal) >> x->fine, unit);
             (void) gb_plan_spend(budget, (uint64_t) part->n * 10);
-            begin(x, part->peak - GB_MIN(lower, part->peak - goal));
+            if (!begin(x, part->peak - GB_MIN(lower, part->peak - goal))) {
+                return GGML_STATUS_ALLOC_FAILED;
+            }
         }
-        if (!go_on(x, budget)) {
+        bool going;
+        GB_TRY(go_on(x, budget, &going));
+        if (!going) {
             break;
         }
         if (x->n_outside == 0) {

@@ -245,7 +245,7 @@ static bool rank_anew(struct gb_plan_exact * x, const struct remainder * r) {
     for (size_t k = 0; k < n; k++) {
         const uint32_t b     = x->lists.data[r->begin + k];
         const size_t   crowd = needs_crowd ? gb_plan_crowd(&x->part->buffers[b], x->rest) : 0;
-        x->ranked[k]         = gb_plan_rank(&x->part->buffers[b], b, x->key, crowd);
+        x->ranked[k]         = gb_plan_rank(x->part, b, x->key, crowd);
         x->steps += 8 + x->part->buffers[b].last - x->part->buffers[b].first;
     }
     qsort(x->ranked, n, sizeof(*x->ranked), gb_plan_by_rank);

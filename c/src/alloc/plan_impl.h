@@ -49,6 +49,7 @@ struct gb_plan_part {
     uint32_t                n, n_sections;
     uint32_t                n_fixed; // buffers behind the n, which first fit leaves where `trial` says
     size_t *                crowd;   // borrowed; by buffer: the largest load of its sections; if has_crowds
+    uint32_t                busiest; // the first section with the largest load; if has_crowds
     bool                    has_crowds;
     const size_t *          load; // borrowed; by section: bytes alive
     // borrowed; by section: buffers with first <= section, all of which come first in `buffers`
@@ -119,6 +120,10 @@ enum gb_plan_key {
     GB_PLAN_BY_LOAD,
     GB_PLAN_BY_BIRTH,
     GB_PLAN_BY_DEATH,
+    // for first fit of many: what is large and lives where much else does (plan_order.c)
+    GB_PLAN_BY_CROWDED_SIZE,
+    GB_PLAN_BY_CROWDED_WIDTH,
+    GB_PLAN_BY_PEAK,
     // for the search
     GB_PLAN_BY_WIDTH_AREA_LOAD,
     GB_PLAN_BY_LOAD_AREA_WIDTH,
@@ -142,8 +147,9 @@ struct gb_plan_ranked {
     size_t   size;
     uint32_t buffer;
 };
-// crowd: the largest load of the buffer's sections, gb_plan_crowd, which only some keys need.
-struct gb_plan_ranked gb_plan_rank(const struct gb_plan_buffer * b, uint32_t index, enum gb_plan_key key, size_t crowd);
+// crowd: the largest load of the buffer's sections, gb_plan_crowd, which only some keys need; GB_PLAN_BY_PEAK needs
+// gb_plan_find_crowds.
+struct gb_plan_ranked gb_plan_rank(const struct gb_plan_part * part, uint32_t b, enum gb_plan_key key, size_t crowd);
 int                   gb_plan_by_rank(const void * a, const void * b);
 bool                  gb_plan_needs_crowd(enum gb_plan_key key);
 size_t                gb_plan_crowd(const struct gb_plan_buffer * b, const size_t * load);
@@ -245,27 +251,31 @@ enum ggml_status gb_plan_improve_from(struct gb_plan_improver * improver, const 
 
 // From a plan of the buffers that are alive where most bytes are (plan_critical.c): about `limit` of them, more if more
 // are alive in the busiest section. What that proves of them is proved of the part.
-enum ggml_status gb_plan_from_critical(struct gb_plan_part * part, uint32_t limit, size_t goal, size_t capacity,
-    struct gb_plan_budget * budget);
+enum ggml_status gb_plan_from_critical(struct gb_plan_part * part, uint32_t limit, size_t goal, size_t unit,
+    size_t capacity, struct gb_plan_budget * budget);
 
 // Plans anew what lies around the highest buffers, as long as that lowers them (plan_window.c).
 enum ggml_status gb_plan_lower_peaks(struct gb_plan_part * part, size_t goal, struct gb_plan_budget * budget);
 
 // Who is placed, and alive with a buffer (plan_near.c). Invariant: offsets[b] is where b was put last, or
-// GB_PLAN_NOT_PLACED after clear and take; find gives exactly those placed that share a section with b, by rising
-// offset. What it finds, and in which sequence, depends on the calls before alone.
+// GB_PLAN_NOT_PLACED after take; find gives exactly those placed that share a section with b, which is not placed. What
+// it finds, and in which sequence, depends on what is placed alone. After false, for want of memory, only free.
 #define GB_PLAN_NOT_PLACED SIZE_MAX
 struct gb_plan_near;
+struct gb_plan_met {
+    struct gb_plan_pair * by_offset; // n pairs of offset and buffer, sorted
+    struct gb_plan_pair * by_end;    // of the same buffers, offset + size and buffer, sorted
+    uint32_t              n;
+};
 struct gb_plan_near * gb_plan_near_new(const struct gb_plan_part * part); // nothing is placed; NULL: no memory
 void                  gb_plan_near_free(struct gb_plan_near * near);
-void                  gb_plan_near_clear(struct gb_plan_near * near);         // nothing is placed
 const size_t *        gb_plan_near_offsets(const struct gb_plan_near * near); // by buffer; valid as long as `near` is
-void                  gb_plan_near_put(struct gb_plan_near * near, uint32_t b, size_t offset); // is not placed
-// *met: the buffers, valid until the next call of find. Returns how many. *steps: what it cost, and sorting their ends.
-uint32_t gb_plan_near_find(struct gb_plan_near * near, const struct gb_plan_buffer * b, const uint32_t ** met,
-    uint64_t * steps);
-void     gb_plan_near_take(struct gb_plan_near * near, uint32_t k); // out, the k-th found last; no put since
-uint64_t gb_plan_near_steps(const struct gb_plan_near * near);      // what a find costs in any case
+bool                  gb_plan_near_put(struct gb_plan_near * near, uint32_t b, size_t offset); // is not placed
+void                  gb_plan_near_take(struct gb_plan_near * near, uint32_t b);               // is placed
+// All offsets at once, by buffer. It costs as much as what differs.
+bool gb_plan_near_set(struct gb_plan_near * near, const size_t * offsets);
+// Valid until the next call of find. *steps: buffers that were looked at.
+const struct gb_plan_met * gb_plan_near_find(struct gb_plan_near * near, uint32_t b, uint64_t * steps);
 
 // Takes out what lies highest and makes room for it, and for what was in its way, move by move (plan_eject.c).
 #define GB_PLAN_MAX_EJECT      20000  // buffers

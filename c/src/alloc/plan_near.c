@@ -1,90 +1,84 @@
-// plan_near.c - who is placed, and alive with a buffer, by rising offset: for moves one by one (plan_eject.c).
+// plan_near.c - who is placed, and alive with a buffer, by offset and by end: for moves one by one (plan_eject.c).
 //
-// Either all that is placed is one list, by offset, which is read from one end to the other; or, where few of all are
-// alive with a buffer, these are gathered and sorted: they follow in the order of births, or are in a list of what is
-// alive at a section.
+// Time is covered by windows of several lengths. At each level windows of 2 L sections begin at all multiples of L, so a
+// life of at most L sections lies within one of them; L is doubled from level to level, from about the average life to
+// the longest. A window has what is placed and alive in it in two sorted sequences, by offset and by end. So what is
+// alive with a buffer is found in one window of the level for its life, already sorted, among little else.
 #include "alloc/plan_impl.h"
 
 #include <string.h>
 
 #include "base/mem.h"
 
-#define LEAST_GATHERED 1024 // buffers
-#define FEW_MET        16   // one of so many, on average
+#define LEAST_SPREAD 1024 // buffers
+#define FEW_MET      16   // one of so many, on average
+#define MAX_LEVELS   33
+#define PUT_STEPS    20 // into one window, or out of it
+
+struct window {
+    struct gb_plan_pairs begins, ends; // offset or end, buffer
+};
+
+struct level {
+    unsigned        shift;   // L is two to the power of it
+    uint32_t        n;       // windows
+    struct window * windows; // borrowed
+};
+
+struct life {
+    uint32_t first, last;
+};
 
 struct gb_plan_near {
     const struct gb_plan_part * part;    // borrowed
     size_t *                    offsets; // by buffer; owned, as all arrays
-    uint32_t *                  met;     // buffers found last
-    // The list: what is placed, of equal ones in the sequence in which they came.
-    uint32_t * first;
-    uint32_t * last;
-    uint32_t * placed; // buffers; UINT32_MAX: taken out since `closed`
-    uint32_t * places; // in the list, of those found last
-    uint32_t   n_placed;
-    uint32_t   open; // the first place that was taken out, n_placed if there is none
-    // Or, where `begins` is not NULL, those alive with a buffer.
-    struct gb_plan_keyed * begins;   // by offset; twice the buffers
-    uint32_t *             alive;    // at section k * stride, born before: from alive_at[k] up to alive_at[k + 1]
-    uint32_t *             alive_at; // by multiple of the stride, and some more
-    uint32_t               stride;
+    struct life *               lives;   // by buffer
+    struct window *             windows; // of all levels
+    size_t                      n_windows;
+    struct level                levels[MAX_LEVELS];
+    unsigned                    n_levels;
+    struct gb_plan_met          met;    // found last
+    struct gb_plan_keyed *      sorted; // twice the buffers
 };
 
 void gb_plan_near_free(struct gb_plan_near * x) {
     if (x) {
+        for (size_t k = 0; x->windows && k < x->n_windows; k++) {
+            gb_plan_pairs_free(&x->windows[k].begins);
+            gb_plan_pairs_free(&x->windows[k].ends);
+        }
+        gb_free(x->windows);
         gb_free(x->offsets);
-        gb_free(x->met);
-        gb_free(x->first);
-        gb_free(x->last);
-        gb_free(x->placed);
-        gb_free(x->places);
-        gb_free(x->begins);
-        gb_free(x->alive);
-        gb_free(x->alive_at);
+        gb_free(x->lives);
+        gb_free(x->met.by_offset);
+        gb_free(x->met.by_end);
+        gb_free(x->sorted);
         gb_free(x);
     }
 }
 
 bool gb_plan_is_ejecting_cheap(const struct gb_plan_part * part) {
-    return part->n >= LEAST_GATHERED && part->n_pairs < (uint64_t) part->n * part->n / 2 / FEW_MET;
+    return part->n >= LEAST_SPREAD && part->n_pairs < (uint64_t) part->n * part->n / 2 / FEW_MET;
 }
 
-// Lists of what is alive at some sections, as many as make some twice the buffers in all.
-static bool list_alive(struct gb_plan_near * x) {
-    const struct gb_plan_part * part   = x->part;
-    uint64_t                    widths = 0;
-    for (uint32_t b = 0; b < part->n; b++) {
-        widths += part->buffers[b].last - part->buffers[b].first;
+// The levels, and how many windows they have.
+static void choose_levels(struct gb_plan_near * x) {
+    uint64_t widths = 0, longest = 1;
+    for (uint32_t b = 0; b < x->part->n; b++) {
+        const uint64_t width = x->lives[b].last - x->lives[b].first;
+        widths += width;
+        longest = GB_MAX(longest, width);
     }
-    x->stride            = (uint32_t) GB_MIN(widths / part->n / 2 + 1, part->n_sections);
-    const size_t n_lists = part->n_sections / x->stride + 1;
-    x->begins            = gb_calloc(2 * (size_t) part->n, sizeof(*x->begins));
-    x->alive_at          = gb_calloc(n_lists + 2, sizeof(*x->alive_at));
-    if (!x->begins || !x->alive_at) {
-        return false;
+    unsigned shift = 0;
+    while ((uint64_t) 1 << (shift + 1) <= widths / x->part->n) {
+        shift++;
     }
-    for (int fill = 0; fill < 2; fill++) {
-        for (uint32_t b = 0; b < part->n; b++) {
-            const uint32_t to = (part->buffers[b].last - 1) / x->stride;
-            for (uint32_t k = part->buffers[b].first / x->stride + 1; k <= to; k++) {
-                if (fill) {
-                    x->alive[x->alive_at[k + 1]++] = b;
-                } else {
-                    x->alive_at[k + 2]++;
-                }
-            }
-        }
-        for (size_t k = 2; !fill && k < n_lists + 2; k++) { // where each begins, one place behind its own
-            x->alive_at[k] += x->alive_at[k - 1];
-        }
-        if (!fill) {
-            x->alive = gb_calloc((size_t) x->alive_at[n_lists + 1] + 1, sizeof(*x->alive));
-            if (x->alive == NULL) {
-                return false;
-            }
-        }
+    for (bool enough = false; !enough; shift++) {
+        const uint32_t n         = ((x->part->n_sections - 1) >> shift) + 1;
+        x->levels[x->n_levels++] = (struct level){ shift, n, NULL };
+        x->n_windows += n;
+        enough = (uint64_t) 1 << shift >= longest;
     }
-    return true;
 }
 
 struct gb_plan_near * gb_plan_near_new(const struct gb_plan_part * part) {
@@ -92,127 +86,143 @@ struct gb_plan_near * gb_plan_near_new(const struct gb_plan_part * part) {
     if (x == NULL) {
         return NULL;
     }
-    const size_t n = part->n;
-    x->part        = part;
-    x->offsets     = gb_calloc(n, sizeof(*x->offsets));
-    x->met         = gb_calloc(n + 1, sizeof(*x->met));
-    bool ok        = x->offsets && x->met;
-    if (ok && gb_plan_is_ejecting_cheap(part)) {
-        ok = list_alive(x);
-    } else if (ok) {
-        x->first  = gb_calloc(n, sizeof(*x->first));
-        x->last   = gb_calloc(n, sizeof(*x->last));
-        x->placed = gb_calloc(n, sizeof(*x->placed));
-        x->places = gb_calloc(n + 1, sizeof(*x->places));
-        ok        = x->first && x->last && x->placed && x->places;
-    }
-    if (!ok) {
+    const size_t n   = part->n;
+    x->part          = part;
+    x->offsets       = gb_calloc(n, sizeof(*x->offsets));
+    x->lives         = gb_calloc(n, sizeof(*x->lives));
+    x->met.by_offset = gb_calloc(n + 1, sizeof(*x->met.by_offset));
+    x->met.by_end    = gb_calloc(n + 1, sizeof(*x->met.by_end));
+    x->sorted        = gb_calloc(2 * n, sizeof(*x->sorted));
+    if (!x->offsets || !x->lives || !x->met.by_offset || !x->met.by_end || !x->sorted) {
         gb_plan_near_free(x);
         return NULL;
     }
-    gb_plan_near_clear(x);
-    return x;
-}
-
-void gb_plan_near_clear(struct gb_plan_near * x) {
-    x->n_placed = x->open = 0;
-    for (uint32_t b = 0; b < x->part->n; b++) {
+    for (uint32_t b = 0; b < n; b++) {
         x->offsets[b] = GB_PLAN_NOT_PLACED;
+        x->lives[b]   = (struct life){ part->buffers[b].first, part->buffers[b].last };
     }
+    choose_levels(x);
+    x->windows = gb_calloc(x->n_windows, sizeof(*x->windows));
+    if (x->windows == NULL) {
+        gb_plan_near_free(x);
+        return NULL;
+    }
+    struct window * next = x->windows;
+    for (unsigned k = 0; k < x->n_levels; k++) {
+        x->levels[k].windows = next;
+        next += x->levels[k].n;
+    }
+    return x;
 }
 
 const size_t * gb_plan_near_offsets(const struct gb_plan_near * x) { return x->offsets; }
 
-// Closes the places of the list that were taken out.
-static void close_up(struct gb_plan_near * x) {
-    uint32_t kept = x->open;
-    for (uint32_t k = x->open; k < x->n_placed; k++) {
-        x->first[kept]  = x->first[k];
-        x->last[kept]   = x->last[k];
-        x->placed[kept] = x->placed[k];
-        kept += x->placed[k] != UINT32_MAX;
-    }
-    x->n_placed = x->open = kept;
+static size_t end_of(const struct gb_plan_near * x, uint32_t b) { return x->offsets[b] + x->part->buffers[b].size; }
+
+// The windows of a level in which b is alive: from *from up to, not including, the result.
+static uint32_t windows_of(const struct level * level, struct life b, uint32_t * from) {
+    const uint32_t at = b.first >> level->shift;
+    *from             = at > 0 ? at - 1 : 0;
+    return ((b.last - 1) >> level->shift) + 1;
 }
 
-void gb_plan_near_put(struct gb_plan_near * x, uint32_t b, size_t offset) {
-    x->offsets[b] = offset;
-    if (x->begins) {
-        return;
-    }
-    close_up(x);
-    uint32_t low = 0, high = x->n_placed;
-    if (high > 0 && x->offsets[x->placed[high - 1]] <= offset) { // as where all are put in by offset
-        low = high;
-    }
-    while (low < high) {
-        const uint32_t middle = (low + high) / 2;
-        if (x->offsets[x->placed[middle]] <= offset) {
-            low = middle + 1;
-        } else {
-            high = middle;
+// Into the sequences by offset or by end.
+static bool insert(struct gb_plan_near * x, uint32_t b, bool by_end) {
+    const struct gb_plan_pair one = { by_end ? end_of(x, b) : x->offsets[b], b };
+    for (unsigned k = 0; k < x->n_levels; k++) {
+        uint32_t       from;
+        const uint32_t to = windows_of(&x->levels[k], x->lives[b], &from);
+        for (uint32_t w = from; w < to; w++) {
+            struct window * const window = &x->levels[k].windows[w];
+            if (!gb_plan_pairs_insert(by_end ? &window->ends : &window->begins, one)) {
+                return false;
+            }
         }
     }
-    const size_t moved = (x->n_placed - low) * sizeof(uint32_t);
-    memmove(x->first + low + 1, x->first + low, moved);
-    memmove(x->last + low + 1, x->last + low, moved);
-    memmove(x->placed + low + 1, x->placed + low, moved);
-    x->first[low]  = x->part->buffers[b].first;
-    x->last[low]   = x->part->buffers[b].last;
-    x->placed[low] = b;
-    x->open        = ++x->n_placed;
+    return true;
 }
 
-void gb_plan_near_take(struct gb_plan_near * x, uint32_t k) {
-    x->offsets[x->met[k]] = GB_PLAN_NOT_PLACED;
-    if (x->begins == NULL) {
-        x->placed[x->places[k]] = UINT32_MAX;
-        x->open                 = GB_MIN(x->open, x->places[k]);
-    }
+bool gb_plan_near_put(struct gb_plan_near * x, uint32_t b, size_t offset) {
+    x->offsets[b] = offset;
+    return insert(x, b, false) && insert(x, b, true);
 }
 
-// Those that can be alive with b are what is alive at the last section with a list that is not behind its birth, and
-// what is born from there on, before b is dead, which has indices in between.
-static uint32_t gather(struct gb_plan_near * x, const struct gb_plan_buffer * b, uint64_t * steps) {
-    const struct gb_plan_part * part   = x->part;
-    const uint32_t              k      = b->first / x->stride;
-    const uint32_t *            list   = x->alive + x->alive_at[k];
-    const uint32_t              n_list = x->alive_at[k + 1] - x->alive_at[k];
-    const uint32_t              from = k > 0 ? part->born[k * x->stride - 1] : 0, to = part->born[b->last - 1];
-    uint32_t                    n = 0;
-    for (uint32_t j = 0; j < n_list; j++) {
-        x->begins[n] = (struct gb_plan_keyed){ x->offsets[list[j]], list[j] };
-        n += (uint32_t) ((part->buffers[list[j]].last > b->first) & (x->offsets[list[j]] != GB_PLAN_NOT_PLACED));
+void gb_plan_near_take(struct gb_plan_near * x, uint32_t b) {
+    const struct gb_plan_pair begin = { x->offsets[b], b }, end = { end_of(x, b), b };
+    for (unsigned k = 0; k < x->n_levels; k++) {
+        uint32_t       from;
+        const uint32_t to = windows_of(&x->levels[k], x->lives[b], &from);
+        for (uint32_t w = from; w < to; w++) {
+            gb_plan_pairs_remove(&x->levels[k].windows[w].begins, begin);
+            gb_plan_pairs_remove(&x->levels[k].windows[w].ends, end);
+        }
     }
-    for (uint32_t j = from; j < to; j++) {
-        x->begins[n] = (struct gb_plan_keyed){ x->offsets[j], j };
-        n += (uint32_t) ((part->buffers[j].last > b->first) & (x->offsets[j] != GB_PLAN_NOT_PLACED));
-    }
-    gb_plan_sort(x->begins, x->begins + n, n);
-    for (uint32_t j = 0; j < n; j++) {
-        x->met[j] = x->begins[j].buffer;
-    }
-    *steps = n_list + (to - from) + 20 * (uint64_t) n;
-    return n;
+    x->offsets[b] = GB_PLAN_NOT_PLACED;
 }
 
-uint32_t gb_plan_near_find(struct gb_plan_near * x, const struct gb_plan_buffer * b, const uint32_t ** met,
-    uint64_t * steps) {
+// Puts in all that have an offset and are not placed, those that come first in each sequence first: each is its last then.
+static bool put_sorted(struct gb_plan_near * x, const size_t * offsets, bool by_end) {
     uint32_t n = 0;
-    *met       = x->met;
-    if (x->begins) {
-        return gather(x, b, steps);
+    for (uint32_t b = 0; b < x->part->n; b++) {
+        if (offsets[b] != GB_PLAN_NOT_PLACED) {
+            x->offsets[b]  = offsets[b];
+            x->sorted[n++] = (struct gb_plan_keyed){ by_end ? end_of(x, b) : offsets[b], b };
+        }
     }
-    close_up(x);
-    for (uint32_t k = 0; k < x->n_placed; k++) {
-        x->places[n] = k; // kept if it is alive with b
-        n += (uint32_t) ((x->first[k] < b->last) & (x->last[k] > b->first));
-    }
+    gb_plan_sort(x->sorted, x->sorted + n, n);
     for (uint32_t k = 0; k < n; k++) {
-        x->met[k] = x->placed[x->places[k]];
+        if (!insert(x, x->sorted[k].buffer, by_end)) {
+            return false;
+        }
     }
-    *steps = 10 * (uint64_t) n;
+    return true;
+}
+
+bool gb_plan_near_set(struct gb_plan_near * x, const size_t * offsets) {
+    uint32_t n_placed = 0;
+    for (uint32_t b = 0; b < x->part->n; b++) {
+        if (x->offsets[b] != GB_PLAN_NOT_PLACED && x->offsets[b] != offsets[b]) {
+            gb_plan_near_take(x, b);
+        }
+        n_placed += x->offsets[b] != GB_PLAN_NOT_PLACED;
+    }
+    if (n_placed == 0) {
+        return put_sorted(x, offsets, false) && put_sorted(x, offsets, true);
+    }
+    for (uint32_t b = 0; b < x->part->n; b++) {
+        if (offsets[b] != x->offsets[b] && !gb_plan_near_put(x, b, offsets[b])) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Those of the sequence that are alive with b.
+static uint32_t filter(const struct gb_plan_near * x, const struct gb_plan_pairs * all, struct life b,
+    struct gb_plan_pair * met, uint64_t * steps) {
+    const struct life * const lives = x->lives;
+    uint32_t                  n     = 0;
+    for (size_t r = 0; r < all->runs.n; r++) {
+        const struct gb_plan_pairs_run run = all->runs.data[r];
+        for (uint32_t k = 0; k < run.n; k++) {
+            const struct life one = lives[run.pairs[k].b];
+            met[n]                = run.pairs[k];
+            n += (uint32_t) ((one.first < b.last) & (one.last > b.first));
+        }
+        *steps += run.n;
+    }
     return n;
 }
 
-uint64_t gb_plan_near_steps(const struct gb_plan_near * x) { return x->begins ? 0 : x->n_placed / 2; }
+const struct gb_plan_met * gb_plan_near_find(struct gb_plan_near * x, uint32_t b, uint64_t * steps) {
+    const struct life life = x->lives[b];
+    unsigned          k    = 0;
+    while (((life.last - life.first - 1) >> x->levels[k].shift) > 0) {
+        k++;
+    }
+    const struct window * const window = &x->levels[k].windows[life.first >> x->levels[k].shift];
+    *steps                             = 0;
+    x->met.n                           = filter(x, &window->begins, life, x->met.by_offset, steps);
+    (void) filter(x, &window->ends, life, x->met.by_end, steps);
+    return &x->met;
+}

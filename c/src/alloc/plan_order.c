@@ -4,6 +4,7 @@
 // items does not matter.
 #include "alloc/plan_impl.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +14,30 @@
 // Saturates: an area beyond 64 bits is the largest, whatever it is exactly.
 static uint64_t area(const struct gb_plan_buffer * b, uint64_t width) {
     return b->size > UINT64_MAX / width ? UINT64_MAX : b->size * width;
+}
+
+// size * crowd^(2^squares) * width^(1/4) if `wide`, as bits that sort as the number does and are below 2^63. Products,
+// square roots and conversions are rounded the same everywhere; what the crowd is scaled by, so that nothing overflows,
+// changes no order.
+static uint64_t weight(const struct gb_plan_buffer * b, size_t crowd, int squares, bool wide) {
+    double power = (double) crowd * 0x1p-32;
+    for (int k = 0; k < squares; k++) {
+        power *= power;
+    }
+    const double root   = wide ? sqrt(sqrt((double) (b->last - b->first))) : 1;
+    const double number = power * (double) b->size * root;
+    uint64_t     bits;
+    memcpy(&bits, &number, sizeof(bits));
+    return bits;
+}
+
+// What is alive in the busiest section by width, so that its tops fall like stairs to both sides and what is free there
+// hangs together; then the others by size, crowd and width.
+static uint64_t around_peak(const struct gb_plan_part * part, const struct gb_plan_buffer * b, size_t crowd) {
+    if (b->first <= part->busiest && b->last > part->busiest) {
+        return ((uint64_t) 1 << 63) + (b->last - b->first);
+    }
+    return weight(b, crowd, 4, true);
 }
 
 bool gb_plan_needs_crowd(enum gb_plan_key key) {
@@ -36,11 +61,12 @@ size_t gb_plan_crowd(const struct gb_plan_buffer * b, const size_t * load) {
     return most;
 }
 
-struct gb_plan_ranked gb_plan_rank(const struct gb_plan_buffer * b, uint32_t index, enum gb_plan_key key,
+struct gb_plan_ranked gb_plan_rank(const struct gb_plan_part * part, uint32_t index, enum gb_plan_key key,
     size_t crowd) {
-    struct gb_plan_ranked r     = { { 0, 0, 0 }, b->first, b->last, b->size, index };
-    uint64_t * const      k     = r.key;
-    const uint64_t        width = b->last - b->first;
+    const struct gb_plan_buffer * const b     = &part->buffers[index];
+    struct gb_plan_ranked               r     = { { 0, 0, 0 }, b->first, b->last, b->size, index };
+    uint64_t * const                    k     = r.key;
+    const uint64_t                      width = b->last - b->first;
     switch (key) {
         case GB_PLAN_BY_SIZE: k[0] = b->size; break;
         case GB_PLAN_BY_AREA: k[0] = area(b, width); break;
@@ -48,6 +74,9 @@ struct gb_plan_ranked gb_plan_rank(const struct gb_plan_buffer * b, uint32_t ind
         case GB_PLAN_BY_LOAD: k[0] = crowd; break;
         case GB_PLAN_BY_BIRTH: k[0] = UINT32_MAX - b->first; break;
         case GB_PLAN_BY_DEATH: k[0] = b->last; break;
+        case GB_PLAN_BY_CROWDED_SIZE: k[0] = weight(b, crowd, 3, false); break;
+        case GB_PLAN_BY_CROWDED_WIDTH: k[0] = weight(b, crowd, 3, true); break;
+        case GB_PLAN_BY_PEAK: k[0] = around_peak(part, b, crowd); break;
         case GB_PLAN_BY_WIDTH_AREA_LOAD: k[0] = width, k[1] = area(b, width), k[2] = crowd; break;
         case GB_PLAN_BY_LOAD_AREA_WIDTH: k[0] = crowd, k[1] = area(b, width), k[2] = width; break;
         case GB_PLAN_BY_LOAD_WIDTH_AREA: k[0] = crowd, k[1] = width, k[2] = area(b, width); break;
@@ -160,6 +189,10 @@ enum ggml_status gb_plan_find_crowds(struct gb_plan_part * part) {
         part->crowd[b] = crowd;
     }
     gb_free(most);
+    part->busiest = 0;
+    for (uint32_t k = 1; k < m; k++) {
+        part->busiest = part->load[k] > part->load[part->busiest] ? k : part->busiest;
+    }
     part->has_crowds = true;
     return GGML_STATUS_SUCCESS;
 }
@@ -187,7 +220,7 @@ static void order_ties(const struct gb_plan_part * part, enum gb_plan_key key, c
     uint32_t n, struct gb_plan_ranked * ranked, uint32_t * order) {
     for (uint32_t k = 0; k < n; k++) {
         const uint32_t b = ties[k].buffer;
-        ranked[k]        = gb_plan_rank(&part->buffers[b], b, key, part->crowd[b]);
+        ranked[k]        = gb_plan_rank(part, b, key, part->crowd[b]);
     }
     if (!insert_few(ranked, n)) {
         qsort(ranked, n, sizeof(*ranked), gb_plan_by_rank);
@@ -207,7 +240,7 @@ enum ggml_status gb_plan_order(struct gb_plan_part * part, enum gb_plan_key key,
     struct gb_plan_ranked * ranked = NULL;
     uint32_t                most   = 0; // level ones
     for (uint32_t b = 0; keyed && b < n; b++) {
-        keyed[b] = (struct gb_plan_keyed){ ~gb_plan_rank(&part->buffers[b], b, key, part->crowd[b]).key[0], b };
+        keyed[b] = (struct gb_plan_keyed){ ~gb_plan_rank(part, b, key, part->crowd[b]).key[0], b };
     }
     if (keyed) {
         gb_plan_sort(keyed, keyed + n, n);

@@ -80,6 +80,11 @@ bool gb_plan_pairs_insert(struct gb_plan_pairs * p, struct gb_plan_pair x) {
     if (p->runs.n == 0 && !new_run(p, 0)) {
         return false;
     }
+    struct gb_plan_pairs_run * const end = &p->runs.data[p->runs.n - 1];
+    if (end->n > 0 && end->n < GB_PLAN_RUN && less(end->pairs[end->n - 1], x)) { // as where all come sorted
+        end->pairs[end->n++] = x;
+        return true;
+    }
     size_t k = find_run(p, x);
     if (p->runs.data[k].n == GB_PLAN_RUN) {
         if (!new_run(p, k + 1)) {

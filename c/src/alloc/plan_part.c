@@ -16,9 +16,11 @@
 #define FIRST_ROUNDS   8     // of first fit, in the first turn
 #define LEAST_STEPS    10000 // of a turn: one of none would never end
 #define LEAST_ROUNDS   4
-#define MAX_TURNS      4    // one after the other
-#define STEPS_A_BUFFER 400  // of first fit, where there are many
-#define STEPS_CRITICAL 2500 // a buffer, to plan those that decide and then all
+#define MAX_TURNS      4     // one after the other
+#define STEPS_A_BUFFER 400   // of first fit, where there are many
+#define STEPS_ORDERS   2000  // a buffer, for a few orders
+#define STEPS_CRITICAL 2500  // to plan those that decide and then all
+#define STEPS_ALL      20000 // for turns of everything
 
 // ---------------------------------------------------------------------------------------------------------- heuristics
 
@@ -55,8 +57,10 @@ static enum ggml_status run(struct turns * t, enum method m, struct gb_plan_budg
     switch (m) {
         case MAKE_ROOM: return gb_plan_can_eject(t->part) ? make_room(t, budget) : GGML_STATUS_SUCCESS;
         case LOWER_PEAKS: return gb_plan_lower_peaks(t->part, t->goal, budget);
-        case FEW_CRITICAL: return gb_plan_from_critical(t->part, GB_MIN(n / 16, 1024), t->goal, t->capacity, budget);
-        case MANY_CRITICAL: return gb_plan_from_critical(t->part, GB_MIN(n / 4, 4096), t->goal, t->capacity, budget);
+        case FEW_CRITICAL:
+            return gb_plan_from_critical(t->part, GB_MIN(n / 16, 1024), t->goal, t->unit, t->capacity, budget);
+        case MANY_CRITICAL:
+            return gb_plan_from_critical(t->part, GB_MIN(n / 4, 4096), t->goal, t->unit, t->capacity, budget);
         default: break;
     }
     t->improver = t->improver ? t->improver : gb_plan_improver_new(t->part);
@@ -84,31 +88,39 @@ static uint64_t first_turn(const struct gb_plan_part * part) {
     return FIRST_ROUNDS * (n * 200 + GB_MIN(part->n_pairs, n * n / 4));
 }
 
-// The sequence of turns. Of many buffers of which few are alive with each, those alive where most bytes are decide, and
-// room for the others is soon made, for a good plan of these above all. Where they are too many, or too little is left,
-// room comes first, which costs little then.
+// The sequence of turns. Those alive where most bytes are decide, and room for the others is soon made, for a good plan
+// of these above all: so they come first, where there is enough for both. Where few of many are alive with each, or
+// there are too many, room comes first if little is left, since it costs little then.
 static const enum method * sequence_of(const struct gb_plan_part * part, uint64_t steps) {
-    static const enum method usual[]  = { LOWER_PEAKS, FEW_CRITICAL, MANY_CRITICAL, MAKE_ROOM, LEARN };
-    static const enum method spread[] = { FEW_CRITICAL, MANY_CRITICAL, MAKE_ROOM, LOWER_PEAKS, LEARN };
-    static const enum method tight[]  = { MAKE_ROOM, FEW_CRITICAL, MANY_CRITICAL, LOWER_PEAKS, LEARN };
-    static const enum method vast[]   = { MAKE_ROOM, LOWER_PEAKS, FEW_CRITICAL, MANY_CRITICAL, LEARN };
-    if (part->n <= MANY || !gb_plan_is_ejecting_cheap(part)) {
-        return usual;
+    static const enum method usual[]   = { LOWER_PEAKS, FEW_CRITICAL, MANY_CRITICAL, MAKE_ROOM, LEARN };
+    static const enum method decided[] = { FEW_CRITICAL, MANY_CRITICAL, MAKE_ROOM, LOWER_PEAKS, LEARN };
+    static const enum method crowded[] = { MANY_CRITICAL, MAKE_ROOM, LOWER_PEAKS, FEW_CRITICAL, LEARN };
+    static const enum method tight[]   = { MAKE_ROOM, FEW_CRITICAL, MANY_CRITICAL, LOWER_PEAKS, LEARN };
+    static const enum method vast[]    = { MAKE_ROOM, LOWER_PEAKS, FEW_CRITICAL, MANY_CRITICAL, LEARN };
+    const uint64_t           n         = part->n;
+    if (n <= MANY) {
+        return steps > n * STEPS_ALL ? decided : usual;
     }
-    if (part->n > GB_PLAN_MAX_EJECT) {
+    if (!gb_plan_is_ejecting_cheap(part)) {
+        return crowded;
+    }
+    if (n > GB_PLAN_MAX_EJECT) {
         return vast;
     }
-    return steps / 2 < (uint64_t) part->n * STEPS_CRITICAL ? tight : spread;
+    return steps / 2 < n * STEPS_CRITICAL ? tight : decided;
 }
 
 // How many steps a turn has at least: a chain of moves is long where buffers are many, and critical buffers are of use
 // only if they and all others are planned to the end.
 static uint64_t least_of(const struct gb_plan_part * part, enum method m, uint64_t steps) {
     const bool few_meet = gb_plan_is_ejecting_cheap(part);
-    if (part->n <= MANY || m != (few_meet ? FEW_CRITICAL : MAKE_ROOM)) {
+    if (part->n <= MANY) {
         return 0;
     }
-    return few_meet ? GB_MIN(steps / 2, (uint64_t) part->n * STEPS_CRITICAL) : steps / 4;
+    if (few_meet) {
+        return m == FEW_CRITICAL ? GB_MIN(steps / 2, (uint64_t) part->n * STEPS_CRITICAL) : 0;
+    }
+    return m == MANY_CRITICAL ? steps / 3 : m == MAKE_ROOM ? steps / 4 : 0;
 }
 
 // A turn of each method but the search, none longer than a share of what is left. Few buffers are all critical.
@@ -182,12 +194,21 @@ static enum ggml_status take_all_turns(struct gb_plan_part * part, size_t goal, 
     return status;
 }
 
+// How much of the budget orders may cost: a half or a third, at least what a few need where many are alive together, since
+// they do most there.
+static uint64_t orders_may_cost(const struct gb_plan_part * part, uint64_t steps) {
+    if (part->n > GB_PLAN_ALWAYS) {
+        return steps;
+    }
+    const uint64_t least = gb_plan_is_ejecting_cheap(part) ? 0 : (uint64_t) part->n * STEPS_ORDERS;
+    return GB_MAX(steps / (part->n <= MANY ? 2 : part->n <= GB_PLAN_MAX_EJECT ? 3 : 6), least);
+}
+
 // Where buffers alive throughout hold parts together, only what is promised is tried for all at once.
 static enum ggml_status fit_part(struct gb_plan_part * part, size_t goal, size_t unit, struct gb_plan_costs * costs) {
-    const bool all      = costs->whole && part->n <= MANY;
-    const int  n_shares = all ? 2 : part->n <= GB_PLAN_ALWAYS ? 4 : 1; // of the budget: for orders, and for turns
-    const bool held     = costs->whole && gb_plan_is_held(part, GB_PLAN_THROUGHOUT);
-    struct gb_plan_budget share  = gb_plan_share(&costs->heuristic, costs->heuristic.steps / n_shares);
+    const bool            all    = costs->whole && part->n <= MANY;
+    const bool            held   = costs->whole && gb_plan_is_held(part, GB_PLAN_THROUGHOUT);
+    struct gb_plan_budget share  = gb_plan_share(&costs->heuristic, orders_may_cost(part, costs->heuristic.steps));
     enum ggml_status      status = gb_plan_fit_gaps(part, goal,
         held  ? GB_PLAN_PROMISED
         : all ? GB_PLAN_EVERY

@@ -137,7 +137,7 @@ enum ggml_status gb_plan_skyline(struct gb_plan_part * part, enum gb_plan_key ke
     if (ok) {
         for (uint32_t i = 0; i < part->n; i++) {
             const size_t crowd = gb_plan_needs_crowd(key) ? gb_plan_crowd(&part->buffers[i], part->load) : 0;
-            sky.order[i]       = gb_plan_rank(&part->buffers[i], i, key, crowd);
+            sky.order[i]       = gb_plan_rank(part, i, key, crowd);
         }
         qsort(sky.order, part->n, sizeof(*sky.order), gb_plan_by_rank);
         run(&sky, part, budget, peak);

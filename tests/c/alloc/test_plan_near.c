@@ -12,45 +12,56 @@ static bool meet(const struct gb_plan_buffer * a, const struct gb_plan_buffer * 
     return a->first < b->last && b->first < a->last;
 }
 
-// Found are exactly those that looking at all finds, by rising offset.
-static void check_found(const struct gb_plan_part * part, const struct gb_plan_buffer * b, const uint32_t * met,
-    uint32_t n) {
+static bool in_order(const struct gb_plan_pair * a, const struct gb_plan_pair * b) {
+    return a->a != b->a ? a->a < b->a : a->b < b->b;
+}
+
+// Found are exactly those that looking at all finds, sorted by offset and by end.
+static void check_found(const struct gb_plan_part * part, const struct gb_plan_buffer * b,
+    const struct gb_plan_met * met) {
     uint32_t all = 0;
     for (uint32_t k = 0; k < part->n; k++) {
         all += expected[k] != GB_PLAN_NOT_PLACED && meet(&part->buffers[k], b);
     }
-    CHECK_INT(n, all);
-    for (uint32_t k = 0; k < n; k++) {
-        CHECK(expected[met[k]] != GB_PLAN_NOT_PLACED && meet(&part->buffers[met[k]], b));
-        CHECK(k == 0 || expected[met[k - 1]] <= expected[met[k]]);
-        for (uint32_t j = 0; j < k && expected[met[j]] == expected[met[k]]; j++) {
-            CHECK(met[j] != met[k]);
+    CHECK_INT(met->n, all);
+    for (uint32_t k = 0; k < met->n; k++) {
+        const struct gb_plan_pair begin = met->by_offset[k], end = met->by_end[k];
+        REQUIRE(begin.b < part->n && end.b < part->n);
+        CHECK(begin.a == expected[begin.b] && meet(&part->buffers[begin.b], b));
+        CHECK(end.a == expected[end.b] + part->buffers[end.b].size && meet(&part->buffers[end.b], b));
+        CHECK(k == 0 || in_order(&met->by_offset[k - 1], &begin)); // so none is there twice
+        CHECK(k == 0 || in_order(&met->by_end[k - 1], &end));
+    }
+}
+
+// Takes some of those that were found.
+static void take_some(struct gb_plan_near * near, const struct gb_plan_met * met) {
+    for (uint32_t k = 0; k < met->n; k++) {
+        const uint32_t one = (uint32_t) met->by_offset[k].b;
+        if (test_random_int(0, 3) == 0) {
+            expected[one] = GB_PLAN_NOT_PLACED;
+            gb_plan_near_take(near, one);
         }
     }
 }
 
 static void move_around(const struct gb_plan_part * part, struct gb_plan_near * near) {
     const size_t * offsets = gb_plan_near_offsets(near);
-    for (uint32_t b = 0; b < part->n; b++) {
-        expected[b] = GB_PLAN_NOT_PLACED;
-    }
     for (int move = 0; move < MOVES; move++) {
-        const uint32_t   b = (uint32_t) test_random_int(0, part->n - 1);
-        const uint32_t * met;
-        uint64_t         steps;
-        const uint32_t   n = gb_plan_near_find(near, &part->buffers[b], &met, &steps);
-        check_found(part, &part->buffers[b], met, n);
-        for (uint32_t k = 0; k < n; k++) {
-            if (test_random_int(0, 3) == 0) {
-                expected[met[k]] = GB_PLAN_NOT_PLACED;
-                gb_plan_near_take(near, k);
-            }
+        const uint32_t b = (uint32_t) test_random_int(0, part->n - 1);
+        uint64_t       steps;
+        if (expected[b] != GB_PLAN_NOT_PLACED) {
+            expected[b] = GB_PLAN_NOT_PLACED;
+            gb_plan_near_take(near, b);
         }
+        const struct gb_plan_met * met = gb_plan_near_find(near, b, &steps);
+        check_found(part, &part->buffers[b], met);
+        take_some(near, met);
         for (int k = 0; k < 8; k++) {
             const uint32_t one = (uint32_t) test_random_int(0, part->n - 1);
             if (expected[one] == GB_PLAN_NOT_PLACED) {
                 expected[one] = (size_t) test_random_int(0, 50);
-                gb_plan_near_put(near, one, expected[one]);
+                REQUIRE(gb_plan_near_put(near, one, expected[one]));
             }
         }
         for (uint32_t k = 0; k < part->n; k++) {
@@ -59,11 +70,21 @@ static void move_around(const struct gb_plan_part * part, struct gb_plan_near * 
     }
 }
 
+// One of `in` is placed elsewhere than before, or not at all.
+static void set_other(const struct gb_plan_part * part, struct gb_plan_near * near, int in) {
+    for (uint32_t b = 0; b < part->n; b++) {
+        if (test_random_int(1, in) == 1) {
+            expected[b] = test_random_int(0, 2) == 0 ? GB_PLAN_NOT_PLACED : (size_t) test_random_int(0, 50);
+        }
+    }
+    REQUIRE(gb_plan_near_set(near, expected));
+}
+
 static void like_looking_at_all(size_t n, int64_t longest, bool few) {
     struct gb_plan_problem p;
     for (size_t i = 0; i < n; i++) {
         const int64_t at = test_random_int(0, (int64_t) n);
-        items[i]         = (struct gb_plan_item){ at, at + test_random_int(1, longest), 8, 0 };
+        items[i] = (struct gb_plan_item){ at, at + test_random_int(1, longest), 8 * (size_t) test_random_int(1, 9), 0 };
     }
     items[0] = (struct gb_plan_item){ 0, 2 * (int64_t) n, 8, 0 }; // one part
     REQUIRE(gb_plan_problem_init(&p, items, n, 8) == GGML_STATUS_SUCCESS);
@@ -71,19 +92,28 @@ static void like_looking_at_all(size_t n, int64_t longest, bool few) {
     CHECK_INT(gb_plan_is_ejecting_cheap(&p.parts[0]), few);
     struct gb_plan_near * near = gb_plan_near_new(&p.parts[0]);
     REQUIRE(near != NULL);
+    for (uint32_t b = 0; b < p.parts[0].n; b++) {
+        expected[b] = GB_PLAN_NOT_PLACED;
+    }
     move_around(&p.parts[0], near);
-    gb_plan_near_clear(near);
+    set_other(&p.parts[0], near, 10);
+    move_around(&p.parts[0], near);
+    for (uint32_t b = 0; b < p.parts[0].n; b++) {
+        expected[b] = GB_PLAN_NOT_PLACED;
+    }
+    REQUIRE(gb_plan_near_set(near, expected)); // nothing is left
+    set_other(&p.parts[0], near, 1);           // all at once
     move_around(&p.parts[0], near);
     gb_plan_near_free(near);
     gb_plan_problem_free(&p);
 }
 
-static void listed(void) {
+static void where_many_meet(void) {
     like_looking_at_all(300, 100, false);
     like_looking_at_all(2000, 1500, false);
 }
 
-static void gathered(void) {
+static void where_few_meet(void) {
     like_looking_at_all(MAX_ITEMS, 40, true);
     like_looking_at_all(1500, 3, true);
 }
@@ -92,7 +122,7 @@ static void out_of_memory(void) {
     struct gb_plan_problem p;
     const int64_t          live = gb_test_live_allocs();
     for (int kind = 0; kind < 2; kind++) {
-        const size_t n = kind ? 1500 : 100;
+        const uint32_t n = kind ? 1500 : 100;
         for (size_t i = 0; i < n; i++) {
             items[i] = (struct gb_plan_item){ (int64_t) i, (int64_t) i + 2, 8, 0 };
         }
@@ -101,9 +131,13 @@ static void out_of_memory(void) {
         for (bool failed = true; failed; fail++) {
             gb_test_fail_alloc(fail, false);
             struct gb_plan_near * near = gb_plan_near_new(&p.parts[0]);
-            failed                     = gb_test_alloc_failed();
+            bool                  ok   = near != NULL;
+            for (uint32_t b = 0; ok && b < p.parts[0].n; b += n / 20) {
+                ok = gb_plan_near_put(near, b, b);
+            }
+            failed = gb_test_alloc_failed();
             gb_test_fail_alloc(0, false);
-            CHECK((near == NULL) == failed);
+            CHECK(ok == !failed);
             gb_plan_near_free(near);
         }
         CHECK(fail > 5);
@@ -112,4 +146,4 @@ static void out_of_memory(void) {
     CHECK_INT(gb_test_live_allocs(), live);
 }
 
-TEST_MAIN(TEST(listed), TEST(gathered), TEST(out_of_memory))
+TEST_MAIN(TEST(where_many_meet), TEST(where_few_meet), TEST(out_of_memory))
