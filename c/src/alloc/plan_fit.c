@@ -183,6 +183,9 @@ enum ggml_status gb_plan_fit_gaps(struct gb_plan_part * part, size_t goal, enum 
     uint64_t                   most    = UINT64_MAX;
     for (int k = 0; k < n_orders && part->peak > goal && !budget->gave_up; k += n) {
         const bool is_free = k == 0 && part->n <= GB_PLAN_ALWAYS;
+        if (k > 0) {
+            gb_plan_look(budget); // the first may have taken longer than all may
+        }
         if (!is_free && !is_enough(budget, most)) {
             break;
         }
