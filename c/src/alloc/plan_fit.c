@@ -113,8 +113,8 @@ struct order {
     bool             smallest; // gap, or the first
 };
 
-// All of them, or where there are many buffers those that do best there; what is promised is always the first. Where few
-// of very many are alive together, no section is the busiest for most.
+// All of them, or where there are many buffers those that do best there; what is promised is always the first. Where
+// few of very many are alive together, no section is the busiest for most.
 static const struct order * orders_of(const struct gb_plan_part * part, enum gb_plan_orders which, int * n) {
     static const struct order every[]  = { { GB_PLAN_BY_SIZE, false }, { GB_PLAN_BY_PEAK, false },
         { GB_PLAN_BY_CROWDED_WIDTH, false }, { GB_PLAN_BY_AREA, false }, { GB_PLAN_BY_WIDTH, false },

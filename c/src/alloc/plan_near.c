@@ -1,8 +1,8 @@
 // plan_near.c - who is placed, and alive with a buffer, by offset and by end: for moves one by one (plan_eject.c).
 //
-// Time is covered by windows of several lengths. At each level windows of 2 L sections begin at all multiples of L, so a
-// life of at most L sections lies within one of them; L is doubled from level to level, from about the average life to
-// the longest. A window has what is placed and alive in it in two sorted sequences, by offset and by end. So what is
+// Time is covered by windows of several lengths. At each level windows of 2 L sections begin at all multiples of L, so
+// a life of at most L sections lies within one of them; L is doubled from level to level, from about the average life
+// to the longest. A window has what is placed and alive in it in two sorted sequences, by offset and by end. So what is
 // alive with a buffer is found in one window of the level for its life, already sorted, among little else.
 #include "alloc/plan_impl.h"
 
@@ -160,7 +160,7 @@ void gb_plan_near_take(struct gb_plan_near * x, uint32_t b) {
     x->offsets[b] = GB_PLAN_NOT_PLACED;
 }
 
-// Puts in all that have an offset and are not placed, those that come first in each sequence first: each is its last then.
+// Puts in all that have an offset and are not placed, in the sequence by offset or by end: each comes last then.
 static bool put_sorted(struct gb_plan_near * x, const size_t * offsets, bool by_end) {
     uint32_t n = 0;
     for (uint32_t b = 0; b < x->part->n; b++) {

@@ -194,8 +194,8 @@ static enum ggml_status take_all_turns(struct gb_plan_part * part, size_t goal, 
     return status;
 }
 
-// How much of the budget orders may cost: a half or a third, at least what a few need where many are alive together, since
-// they do most there.
+// How much of the budget orders may cost: a half or a third, at least what a few need where many are alive together,
+// since they do most there.
 static uint64_t orders_may_cost(const struct gb_plan_part * part, uint64_t steps) {
     if (part->n > GB_PLAN_ALWAYS) {
         return steps;
