@@ -6,7 +6,7 @@ find_program(GGML_HIPCC hipcc REQUIRED)
 set(CMAKE_HIP_ARCHITECTURES gfx1030 CACHE STRING "Devices of AMD to compile for, with wavefronts of 32 lanes")
 # HIP_PLATFORM: hipcc takes CUDA's where that is installed.
 execute_process(COMMAND ${CMAKE_COMMAND} -E env HIP_PLATFORM=amd ${GGML_HIPCC} --version
-    OUTPUT_VARIABLE hip_version RESULT_VARIABLE failed)
+    OUTPUT_VARIABLE hip_version RESULT_VARIABLE failed ERROR_QUIET)
 string(REGEX MATCH "HIP version: ([0-9.]+)" hip_version "${hip_version}")
 if(failed OR NOT hip_version OR CMAKE_MATCH_1 VERSION_LESS 5.2)
     message(FATAL_ERROR "GGML_HIP needs hipcc 5.2 or newer: ${GGML_HIPCC} says '${hip_version}'")

@@ -11,9 +11,6 @@ namespace products {
 namespace attentions {
 #include "test_attention.cpp"
 }
-namespace chains {
-#include "test_chain.cpp"
-}
 #pragma pop_macro("TEST_MAIN")
 
 static bool use_none(void) {

@@ -160,8 +160,11 @@ template <class T> static __device__ __forceinline__ void gb_copy_now(void * sha
     if (bytes == (int) sizeof(T)) {
         v = *(const T *) global;
     } else {
-        for (int i = 0; i < bytes; i++) {
-            ((unsigned char *) &v)[i] = ((const unsigned char *) global)[i];
+#pragma unroll
+        for (int i = 0; i < (int) sizeof(T); i++) { // numbers that the compiler knows: v stays in registers
+            if (i < bytes) {
+                ((unsigned char *) &v)[i] = ((const unsigned char *) global)[i];
+            }
         }
     }
     *(T *) shared = v;
