@@ -4,6 +4,7 @@
 # make docs        build the documentation site into build/docs; warnings are errors
 # make build-c     build the C library and its tests into build/dev
 # make check-long  what takes longer: sanitizers, thousands of random graphs, other compilers
+# make check-hip   compile the CUDA backend for devices of AMD, where hipcc is
 # make bench       measure; JSON under build/bench
 # make clean       remove build/
 #

@@ -85,7 +85,9 @@ def read_kernels(module: Path) -> list[Kernel]:
             notes = subprocess.run([readelf, "--notes", str(code)], check=True, capture_output=True, text=True).stdout
             names = subprocess.run([demangle], input=notes, check=True, capture_output=True, text=True).stdout
             for entry in re.split(r"\n  - \.a", names)[1:]:
-                numbers = {field: int(found[1]) for field in FIELDS if (found := re.search(rf"\.{field}:\s+(\d+)", entry))}
+                numbers = {
+                    field: int(found[1]) for field in FIELDS if (found := re.search(rf"\.{field}:\s+(\d+)", entry))
+                }
                 name = re.search(r"\.name:\s+'?(.*?)'?\n(?:    \.)", entry)
                 if name is None or len(numbers) != len(FIELDS):
                     raise SystemExit(f"{module}: metadata that are not understood:\n{entry}")
@@ -124,7 +126,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("module", type=Path)
     parser.add_argument("--all", action="store_true", help="print every kernel, not groups by name")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a kernel cannot be launched, or is none")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where one cannot be launched")
     arguments = parser.parse_args()
     try:
         kernels = read_kernels(arguments.module)

@@ -14,7 +14,7 @@
 #define GB_HIP
 #define CUDART_VERSION 0 // none: no edges between nodes but full ones, no entry points by version
 
-// ------------------------------------------------------------------------------------------------- other names, no more
+// ------------------------------------------------------------------------------------------------ other names, no more
 
 #define cudaError_t                                 hipError_t
 #define cudaSuccess                                 hipSuccess
@@ -149,7 +149,7 @@ static inline hipError_t cudaGetDriverEntryPoint(const char * name, void ** func
     return hipSuccess;
 }
 
-// -------------------------------------------------------------------------------------------------- copies and launches
+// ------------------------------------------------------------------------------------------------- copies and launches
 
 struct cudaMemcpy3DPeerParms {
     hipPitchedPtr srcPtr, dstPtr;
