@@ -7,7 +7,7 @@
 //                                  device idle
 //   many rows of floats            cuBLAS instead, where the backend has it
 //   the rest                       float arithmetic: F32, GGML_PREC_F32 (quantized, or F16 with many rows), OUT_PROD,
-//                                  odd strides
+//                                  odd strides, devices without products of tiles
 #include <algorithm>
 #include <mutex>
 
@@ -137,7 +137,7 @@ static int kind_of_rows(const gb_cuda_device & d, const gb_product & p) {
     if (along && p.rows <= FEW_ROWS && quantized && !p.exact) {
         return GB_ROWS_BYTES;
     }
-    if (!along || p.exact || p.rows <= FEW_ROWS || p.type == GGML_TYPE_F32) {
+    if (!along || p.exact || !d.mma || p.rows <= FEW_ROWS || p.type == GGML_TYPE_F32) {
         return GB_ROWS_F32;
     }
     gb_hopper_way way;
