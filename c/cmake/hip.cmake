@@ -20,6 +20,7 @@ set(hip_left_out
     ops/product_tiles.cu     # mma.sync: the fragments of kernels/gemm.cuh are NVIDIA's; MFMA and WMMA have others
     ops/product_few.cu       # the same: kernels/few_rows.cuh
     ops/product_hopper.cu    # wgmma, tensor maps and barriers of 9.0
+    ops/product_packed_hopper.cu # the same
     ops/attention_hopper.cu  # the same; in ops/attention.cu GB_NO_MMA leaves out gb_attention_halves, of mma.sync
     tensor_map.cu            # HIP has no tensor maps
     cuda_blas.cu)            # would give memory of AMD's devices to cuBLAS

@@ -34,8 +34,7 @@ bool gb_hopper_is_there(void) { return false; }
 
 bool gb_hopper_takes(const gb_cuda_device &, const gb_product &, gb_hopper_way *) { return false; }
 
-cudaError_t gb_launch_hopper(const gb_cuda_device &, const gb_product &, const gb_hopper_way &, const gb_ready_rows &,
-    float *, const gb_queue &) {
+cudaError_t gb_launch_hopper(const gb_cuda_device &, const gb_product &, const gb_hopper_run &, const gb_queue &) {
     return cudaErrorNotSupported;
 }
 
