@@ -17,8 +17,8 @@ extern "C" {
 //   capacity   0: as small as can be. Else a plan of at most so many bytes is good enough; if none is found,
 //              ALLOC_FAILED, and offsets and info hold the smallest that was
 //   budget_ms  for search where heuristics do not reach the lower bound; 0: none. It is spent in steps, not by the
-//              clock (the thread's processor time), which only ends what takes longer than it: the same input gives the
-//              same plan on any machine that is fast enough
+//              clock (the calling thread's processor time), which ends what takes longer than the budget: the same
+//              input gives the same plan where the clock does not
 struct ggml_plan_info {
     size_t peak;         // bytes; sizes count rounded up to the alignment
     size_t lower_bound;  // most bytes alive at once: no plan has a smaller peak
@@ -36,7 +36,7 @@ GGML_API enum ggml_status ggml_plan_memory(size_t n, const int64_t * lower, cons
 struct ggml_plan_options {
     size_t  capacity;
     int64_t budget_ms;
-    int     n_threads; // that try several orders of buffers at once; 0 as 1. It changes the time, not the plan
+    int     n_threads; // that try several orders of buffers at once; 0 as 1. Without the clock it changes no plan
 };
 GGML_API enum ggml_status ggml_plan_memory_with(size_t n, const int64_t * lower, const int64_t * upper,
     const size_t * size, size_t alignment, const struct ggml_plan_options * options, size_t * offsets,

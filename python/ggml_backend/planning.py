@@ -74,8 +74,9 @@ def plan_memory(
     never worse than in-order best fit or, up to 100,000 buffers, first fit by size. ``alignment`` is a power of two.
     With a ``capacity`` in bytes any plan within it will do, and :class:`AllocationError` is raised if none is found.
     ``budget_ms`` is for search where heuristics do not reach the lower bound; 0: none. It is spent in counted steps, so
-    that equal inputs give equal plans; the clock (processor time) only ends what takes longer. ``n_threads`` threads
-    try several orders at once, which changes the time and not the plan.
+    that equal inputs give equal plans where the clock (the calling thread's processor time) does not end the search
+    first, which it does when the budget is over. ``n_threads`` threads try several orders at once; without the clock
+    that changes no plan.
     """
     lowers, uppers, sizes = (
         _integers(lower, np.int64, "lower"),

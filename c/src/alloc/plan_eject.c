@@ -12,7 +12,6 @@
 
 #include "base/mem.h"
 #include "base/status.h"
-#include "base/status.h"
 
 #define FINEST       6   // targets are half of the gap below the plan, or down to this power of two of it
 #define FIRST_MOVES  200 // of a chain, and
@@ -21,7 +20,7 @@
 #define MOST_OUTSIDE 4 // times as many as at first
 #define FORGET       4
 #define MANY         4096
-#define MOVE_STEPS   1000 // to take one out, or put it in
+#define MOVE_STEPS   700 // to take one out, or put it in
 #define COST_BITS    30
 #define MAX_TIMES    1023
 
@@ -42,6 +41,7 @@ struct gb_plan_ejector {
     unsigned              fine;   // the next target
     uint32_t              more;   // rounds of targets of which none was reached
     uint64_t              random;
+    bool                  begun; // all were put in
 };
 
 void gb_plan_ejector_free(struct gb_plan_ejector * x) {
@@ -228,6 +228,10 @@ bool gb_plan_can_eject(const struct gb_plan_part * part) {
 
 enum ggml_status gb_plan_eject(struct gb_plan_ejector * x, size_t goal, size_t unit, struct gb_plan_budget * budget) {
     struct gb_plan_part * part = x->part;
+    if (!x->begun && !gb_plan_spend(budget, gb_plan_near_all(x->near))) {
+        return GGML_STATUS_SUCCESS;
+    }
+    x->begun = true;
     while (part->peak > goal && budget->steps > 0) {
         if (x->moves == 0 || x->target >= part->peak || (gb_plan_is_ejecting_cheap(part) && x->peak != part->peak)) {
             x->peak            = part->peak;

@@ -176,8 +176,9 @@ struct gb_plan_pair {
     size_t a, b;
 };
 struct gb_plan_pairs_run {
-    struct gb_plan_pair * pairs; // owned; room for GB_PLAN_RUN
+    struct gb_plan_pair * pairs; // owned
     uint32_t              n;     // > 0
+    uint32_t              room;  // doubled when it is full, up to GB_PLAN_RUN
 };
 struct gb_plan_pairs {
     GB_VEC(struct gb_plan_pairs_run) runs;
@@ -218,7 +219,7 @@ enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key 
 enum ggml_status gb_plan_skyline(struct gb_plan_part * part, enum gb_plan_key key, struct gb_plan_budget * budget,
     size_t * peak); // into part->trial
 
-// By several keys, sixteen times or four, or by size alone, on as many threads; keeps what is smaller than the plan of
+// By every key that is known, or some, or by size alone, on as many threads; keeps what is smaller than the plan of
 // the part (plan_fit.c).
 enum gb_plan_orders { GB_PLAN_EVERY, GB_PLAN_SOME, GB_PLAN_PROMISED };
 enum ggml_status gb_plan_fit_gaps(struct gb_plan_part * part, size_t goal, enum gb_plan_orders which, int n_threads,
@@ -274,7 +275,9 @@ bool                  gb_plan_near_put(struct gb_plan_near * near, uint32_t b, s
 void                  gb_plan_near_take(struct gb_plan_near * near, uint32_t b);               // is placed
 // All offsets at once, by buffer. It costs as much as what differs.
 bool gb_plan_near_set(struct gb_plan_near * near, const size_t * offsets);
-// Valid until the next call of find. *steps: buffers that were looked at.
+// Steps to put all in at once, which is what the first call of set costs.
+uint64_t gb_plan_near_all(const struct gb_plan_near * near);
+// Valid until the next call of find. *steps: buffers that were looked at, and what it costs to put b in.
 const struct gb_plan_met * gb_plan_near_find(struct gb_plan_near * near, uint32_t b, uint64_t * steps);
 
 // Takes out what lies highest and makes room for it, and for what was in its way, move by move (plan_eject.c).

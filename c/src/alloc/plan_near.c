@@ -12,6 +12,7 @@
 
 #define LEAST_SPREAD 1024 // buffers
 #define FEW_MET      16   // one of so many, on average
+#define A_WINDOW     32   // buffers that begin in half of the shortest windows, at least, on average
 #define MAX_LEVELS   33
 #define PUT_STEPS    20 // into one window, or out of it
 
@@ -69,8 +70,9 @@ static void choose_levels(struct gb_plan_near * x) {
         widths += width;
         longest = GB_MAX(longest, width);
     }
-    unsigned shift = 0;
-    while ((uint64_t) 1 << (shift + 1) <= widths / x->part->n) {
+    const uint64_t least = GB_MAX(widths / x->part->n, (uint64_t) x->part->n_sections * A_WINDOW / x->part->n);
+    unsigned       shift = 0;
+    while (shift < 31 && (uint64_t) 1 << (shift + 1) <= least) {
         shift++;
     }
     for (bool enough = false; !enough; shift++) {
@@ -124,6 +126,24 @@ static uint32_t windows_of(const struct level * level, struct life b, uint32_t *
     const uint32_t at = b.first >> level->shift;
     *from             = at > 0 ? at - 1 : 0;
     return ((b.last - 1) >> level->shift) + 1;
+}
+
+static uint64_t windows_with(const struct gb_plan_near * x, uint32_t b) {
+    uint64_t n = 0;
+    for (unsigned k = 0; k < x->n_levels; k++) {
+        uint32_t       from;
+        const uint32_t to = windows_of(&x->levels[k], x->lives[b], &from);
+        n += to - from;
+    }
+    return n;
+}
+
+uint64_t gb_plan_near_all(const struct gb_plan_near * x) {
+    uint64_t n = 0;
+    for (uint32_t b = 0; b < x->part->n; b++) {
+        n += windows_with(x, b);
+    }
+    return n * 4 + (uint64_t) x->part->n * 20;
 }
 
 // Into the sequences by offset or by end.
@@ -221,7 +241,7 @@ const struct gb_plan_met * gb_plan_near_find(struct gb_plan_near * x, uint32_t b
         k++;
     }
     const struct window * const window = &x->levels[k].windows[life.first >> x->levels[k].shift];
-    *steps                             = 0;
+    *steps                             = PUT_STEPS * windows_with(x, b);
     x->met.n                           = filter(x, &window->begins, life, x->met.by_offset, steps);
     (void) filter(x, &window->ends, life, x->met.by_end, steps);
     return &x->met;

@@ -63,31 +63,51 @@ const struct gb_plan_pair * gb_plan_pairs_from(const struct gb_plan_pairs * p, s
     return at < r->n ? &r->pairs[at] : NULL;
 }
 
+#define FIRST_ROOM 8
+
 // An empty run at k; false: no memory.
-static bool new_run(struct gb_plan_pairs * p, size_t k) {
-    struct gb_plan_pair * pairs = gb_calloc(GB_PLAN_RUN, sizeof(*pairs));
+static bool new_run(struct gb_plan_pairs * p, size_t k, uint32_t room) {
+    struct gb_plan_pair * pairs = gb_calloc(room, sizeof(*pairs));
     if (pairs == NULL || !gb_vec_reserve(&p->runs, p->runs.n + 1)) {
         gb_free(pairs);
         return false;
     }
     memmove(p->runs.data + k + 1, p->runs.data + k, (p->runs.n - k) * sizeof(*p->runs.data));
-    p->runs.data[k] = (struct gb_plan_pairs_run){ pairs, 0 };
+    p->runs.data[k] = (struct gb_plan_pairs_run){ pairs, 0, room };
     p->runs.n++;
     return true;
 }
 
+// Room for one more in a run that is not the longest; false: no memory.
+static bool make_room(struct gb_plan_pairs_run * r) {
+    if (r->n < r->room) {
+        return true;
+    }
+    const uint32_t        room  = GB_MIN(2 * r->room, GB_PLAN_RUN);
+    struct gb_plan_pair * pairs = gb_realloc(r->pairs, room, sizeof(*pairs));
+    if (pairs == NULL) {
+        return false;
+    }
+    r->pairs = pairs;
+    r->room  = room;
+    return true;
+}
+
 bool gb_plan_pairs_insert(struct gb_plan_pairs * p, struct gb_plan_pair x) {
-    if (p->runs.n == 0 && !new_run(p, 0)) {
+    if (p->runs.n == 0 && !new_run(p, 0, FIRST_ROOM)) {
         return false;
     }
     struct gb_plan_pairs_run * const end = &p->runs.data[p->runs.n - 1];
     if (end->n > 0 && end->n < GB_PLAN_RUN && less(end->pairs[end->n - 1], x)) { // as where all come sorted
+        if (!make_room(end)) {
+            return false;
+        }
         end->pairs[end->n++] = x;
         return true;
     }
     size_t k = find_run(p, x);
     if (p->runs.data[k].n == GB_PLAN_RUN) {
-        if (!new_run(p, k + 1)) {
+        if (!new_run(p, k + 1, GB_PLAN_RUN)) {
             return false;
         }
         struct gb_plan_pairs_run * const full = &p->runs.data[k];
@@ -95,8 +115,11 @@ bool gb_plan_pairs_insert(struct gb_plan_pairs * p, struct gb_plan_pair x) {
         full[0].n = full[1].n = GB_PLAN_RUN / 2;
         k                     = find_run(p, x);
     }
-    struct gb_plan_pairs_run * const r  = &p->runs.data[k];
-    const uint32_t                   at = find_in(r, x);
+    struct gb_plan_pairs_run * const r = &p->runs.data[k];
+    if (!make_room(r)) {
+        return false;
+    }
+    const uint32_t at = find_in(r, x);
     memmove(r->pairs + at + 1, r->pairs + at, (r->n - at) * sizeof(*r->pairs));
     r->pairs[at] = x;
     r->n++;

@@ -350,7 +350,14 @@ enum ggml_status gb_plan_parts(struct gb_plan_problem * p, size_t goal, struct g
         result->best_fit = GB_MAX(result->best_fit, best_fit);
     }
     if (p->n_parts > 0 && costs->turns) {
-        GB_TRY(improve_all(p, goal, costs));
+        const uint64_t         before = gb_fail_count();
+        const enum ggml_status status = improve_all(p, goal, costs);
+        if (status != GGML_STATUS_ALLOC_FAILED) {
+            GB_TRY(status);
+        } else { // there is a plan already, and nothing has changed it for a worse one
+            gb_forget_failures_since(before);
+            costs->heuristic.steps = costs->search.steps = 0;
+        }
     }
     for (size_t k = 0; k < p->n_parts; k++) {
         const struct gb_plan_part * part = &p->parts[k];

@@ -4,6 +4,7 @@
 #include "alloc/plan.h"
 #include "alloc/plan_impl.h"
 #include "base/mem.h"
+#include "base/status.h"
 #include "ggml-alloc.h"
 #include "test.h"
 
@@ -477,6 +478,20 @@ static void held_apart(void) {
     gb_free(alone);
 }
 
+// Where memory runs out there is an error and nothing is written, or a plan all the same, and no error on record: what
+// would only improve it is left out.
+static bool check_coped(const struct gb_plan_item * items, size_t n, enum ggml_status status, bool failed,
+    uint64_t fail_count) {
+    if (status == GGML_STATUS_SUCCESS) {
+        CHECK(valid(items, n, 8));
+        CHECK(gb_fail_count() == fail_count);
+        return failed;
+    }
+    CHECK_INT(status, GGML_STATUS_ALLOC_FAILED);
+    CHECK(failed && items[3].offset == 12345 && gb_fail_count() > fail_count);
+    return false;
+}
+
 static void held_out_of_memory(void) {
     struct gb_plan_item *       items  = new_items(162);
     const int64_t               live   = gb_test_live_allocs();
@@ -485,13 +500,13 @@ static void held_out_of_memory(void) {
     held_blocks(items, 4, 40, 2);
     for (int fail = 1; failed; fail++) {
         struct gb_plan_result result;
-        items[3].offset = 12345;
+        const uint64_t        before = gb_fail_count();
+        items[3].offset              = 12345;
         gb_test_fail_alloc(fail, false);
         const enum ggml_status status = gb_plan_search(items, 162, 8, &effort, &result);
         failed                        = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
-        CHECK_INT(status, failed ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS);
-        CHECK(!failed || items[3].offset == 12345);
+        check_coped(items, 162, status, failed, before);
         CHECK_INT(gb_test_live_allocs(), live);
     }
     gb_free(items);
@@ -508,19 +523,20 @@ static void out_of_memory(void) {
         items[i].upper = items[i].lower + 1 + (items[i].upper - items[i].lower) * 10;
     }
     bool failed = true;
-    int  fail   = 1;
+    int  fail = 1, coped = 0;
     for (; failed; fail += fail < 200 ? 1 : 1 + fail / 20) {
         struct gb_plan_result result;
-        items[3].offset = 12345;
+        const uint64_t        before = gb_fail_count();
+        items[3].offset              = 12345;
         gb_test_fail_alloc(fail, false);
         const enum ggml_status status = gb_plan_search(items, n, 8, &effort, &result);
         failed                        = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
-        CHECK_INT(status, failed ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS);
-        CHECK(!failed || items[3].offset == 12345);
+        coped += check_coped(items, n, status, failed, before);
         CHECK_INT(gb_test_live_allocs(), live);
     }
     CHECK_MSG(fail > 200, "%d", fail);
+    CHECK(coped > 50);
     gb_free(items);
 }
 
