@@ -203,9 +203,10 @@ static bool plans_without(ggml_backend_t cpu, uint64_t seed, int64_t n) {
     const enum ggml_status status = ggml_backend_sched_plan_graph(sched, w.graph);
     const bool             failed = gb_test_alloc_failed();
     gb_test_fail_alloc(0, false);
-    CHECK_MSG(status == (failed ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS), "allocation %d: %s", (int) n,
+    const bool planned = status == GGML_STATUS_SUCCESS; // where only what improves a plan failed, too
+    CHECK_MSG(planned || (failed && status == GGML_STATUS_ALLOC_FAILED), "allocation %d: %s", (int) n,
         ggml_status_to_string(status));
-    CHECK_INT(ggml_backend_sched_get_n_splits(sched), failed ? 0 : 1);
+    CHECK_INT(ggml_backend_sched_get_n_splits(sched), planned ? 1 : 0);
     ggml_backend_sched_free(sched);
     ggml_free(w.ctx);
     ggml_clear_error();
