@@ -14,12 +14,36 @@
 #include "alloc/plan_impl.h"
 #include "base/mem.h"
 
-enum { N_COLUMNS = 8, MAX_FILES = 64 };
+enum {
+    SECTIONS,
+    IN_ORDER,
+    BY_SIZE,
+    BY_AREA,
+    BY_LOAD,
+    BY_DEATH,
+    BY_PEAK,
+    BY_CROWDED_WIDTH,
+    BY_CROWDED_SIZE,
+    SMALLEST_GAP,
+    VALIDATOR,
+    N_COLUMNS
+};
+enum { MAX_FILES = 64 };
 enum { MAX_SLOW = 200000 }; // buffers: beyond that, by area and smallest gap are left out
-static const char * const columns[N_COLUMNS]  = { "sections", "in order", "by size", "by area", "by load", "by death",
-    "smallest gap", "validator" };
-static const enum gb_plan_key keys[N_COLUMNS] = { 0, 0, GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_LOAD,
-    GB_PLAN_BY_DEATH, GB_PLAN_BY_SIZE, 0 };
+static const struct {
+    const char *     name;
+    enum gb_plan_key key; // of first fit
+} columns[N_COLUMNS] = { [SECTIONS] = { "sections", 0 },
+    [IN_ORDER]                      = { "in order", 0 },
+    [BY_SIZE]                       = { "by size", GB_PLAN_BY_SIZE },
+    [BY_AREA]                       = { "by area", GB_PLAN_BY_AREA },
+    [BY_LOAD]                       = { "by load", GB_PLAN_BY_LOAD },
+    [BY_DEATH]                      = { "by death", GB_PLAN_BY_DEATH },
+    [BY_PEAK]                       = { "by peak", GB_PLAN_BY_PEAK },
+    [BY_CROWDED_WIDTH]              = { "by crowded width", GB_PLAN_BY_CROWDED_WIDTH },
+    [BY_CROWDED_SIZE]               = { "by crowded size", GB_PLAN_BY_CROWDED_SIZE },
+    [SMALLEST_GAP]                  = { "smallest gap", GB_PLAN_BY_SIZE },
+    [VALIDATOR]                     = { "validator", 0 } };
 
 static double seconds(void) { return (double) clock() / CLOCKS_PER_SEC; }
 
@@ -49,10 +73,11 @@ static struct gb_plan_item * load(const char * path, size_t * n) {
 static size_t run(struct gb_plan_problem * p, struct gb_plan_item * items, int column) {
     size_t highest = 0;
     for (size_t k = 0; k < p->n_parts; k++) {
-        struct gb_plan_part *  part   = &p->parts[k];
-        size_t                 peak   = 0;
-        const enum ggml_status status = column == 1 ? gb_plan_in_order(part, &peak)
-                                                    : gb_plan_first_fit(part, keys[column], column == 6, NULL, &peak);
+        struct gb_plan_part *  part = &p->parts[k];
+        size_t                 peak = 0;
+        const enum ggml_status status =
+            column == IN_ORDER ? gb_plan_in_order(part, &peak)
+                               : gb_plan_first_fit(part, columns[column].key, column == SMALLEST_GAP, NULL, &peak);
         if (status != GGML_STATUS_SUCCESS) {
             exit(1);
         }
@@ -82,16 +107,16 @@ static void measure(const char * path, double * n_buffers, double * conflicts, d
     printf("%-30s %8zu buffers %11llu pairs", path, n, (unsigned long long) pairs);
     for (int c = 1; c < N_COLUMNS; c++) {
         time[c] = 0.0;
-        if ((c == 3 || c == 6) && n > MAX_SLOW) {
+        if ((c == BY_AREA || c == SMALLEST_GAP) && n > MAX_SLOW) {
             continue;
         }
         start             = seconds();
-        const size_t peak = c < N_COLUMNS - 1 ? run(&p, items, c) : 0;
-        if (c == N_COLUMNS - 1 && gb_plan_validate(items, n, 1, &a, &b) != NULL) {
+        const size_t peak = c != VALIDATOR ? run(&p, items, c) : 0;
+        if (c == VALIDATOR && gb_plan_validate(items, n, 1, &a, &b) != NULL) {
             exit(1);
         }
         time[c] = seconds() - start;
-        printf("  %s %.2f us", columns[c], 1e6 * time[c] / (double) n);
+        printf("  %s %.2f us", columns[c].name, 1e6 * time[c] / (double) n);
         if (peak > 0) {
             printf(" +%.2f %%", 100.0 * ((double) peak / (double) p.bound - 1.0));
         }
@@ -125,7 +150,7 @@ int main(int argc, char ** argv) {
     }
     for (int c = 0; files > 1 && c < N_COLUMNS; c++) {
         printf("%-14s time grows with the number of buffers to the power of %.2f, with n log n + pairs to %.2f\n",
-            columns[c], power_of(n, time, c, files), power_of(conflicts, time, c, files));
+            columns[c].name, power_of(n, time, c, files), power_of(conflicts, time, c, files));
     }
     return 0;
 }

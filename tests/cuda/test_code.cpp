@@ -1,17 +1,6 @@
 // test_code.cpp - code that was compiled for another compute capability than the device has: for an older one, which
 // the driver compiles again but which lacks what came later, and for a newer one, which does not run.
-#include "device_graph.h"
-
-#pragma push_macro("TEST_MAIN")
-#undef TEST_MAIN
-#define TEST_MAIN(...) [[maybe_unused]] static const struct test_case all_cases[] = { __VA_ARGS__ };
-namespace products {
-#include "test_products.cpp"
-}
-namespace attentions {
-#include "test_attention.cpp"
-}
-#pragma pop_macro("TEST_MAIN")
+#include "products_and_attention.h"
 
 #ifdef GB_CUDA_EMULATED
 static void set_code(int major, int minor) { gb_emu_set_code(major, minor); }

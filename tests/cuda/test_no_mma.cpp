@@ -1,17 +1,6 @@
 // test_no_mma.cpp - products and attention on emulated devices that have no products of tiles, as those that hipcc
 // compiles for (docs/CUDA.md, ROCm): the kernels in float serve, and no other is launched.
-#include "device_graph.h"
-
-#pragma push_macro("TEST_MAIN")
-#undef TEST_MAIN
-#define TEST_MAIN(...) [[maybe_unused]] static const struct test_case all_cases[] = { __VA_ARGS__ };
-namespace products {
-#include "test_products.cpp"
-}
-namespace attentions {
-#include "test_attention.cpp"
-}
-#pragma pop_macro("TEST_MAIN")
+#include "products_and_attention.h"
 
 static bool use_none(void) {
 #ifdef GB_CUDA_EMULATED

@@ -1,17 +1,6 @@
 // test_turing.cpp - products and attention on emulated devices of compute capability 7.5: no bf16 on their tensor
 // cores, 64 KiB of shared memory.
-#include "device_graph.h"
-
-#pragma push_macro("TEST_MAIN")
-#undef TEST_MAIN
-#define TEST_MAIN(...) [[maybe_unused]] static const struct test_case all_cases[] = { __VA_ARGS__ };
-namespace products {
-#include "test_products.cpp"
-}
-namespace attentions {
-#include "test_attention.cpp"
-}
-#pragma pop_macro("TEST_MAIN")
+#include "products_and_attention.h"
 
 static bool use_turing(void) {
 #ifdef GB_CUDA_EMULATED

@@ -11,8 +11,6 @@
 #include "base/mem.h"
 #include "base/status.h"
 
-#define MANY 4096 // buffers: fewer have room made for them in a turn of its own
-
 struct critical {
     struct gb_plan_item * items;   // owned; the same with sections for times
     uint32_t *            buffers; // owned; by item: its index in the part
@@ -123,11 +121,11 @@ static enum ggml_status extend_critical(struct gb_plan_part * part, const struct
     struct gb_plan_ejector *  ejector  = NULL;
     enum ggml_status          status = order && improver ? to_front(part, c, offsets, order) : GGML_STATUS_ALLOC_FAILED;
     if (status == GGML_STATUS_SUCCESS) {
-        struct gb_plan_budget share = gb_plan_share(budget, budget->steps / (part->n > MANY ? 3 : 1));
+        struct gb_plan_budget share = gb_plan_share(budget, budget->steps / (part->n > GB_PLAN_MANY ? 3 : 1));
         status                      = gb_plan_improve_from(improver, order, goal, &share);
         gb_plan_give_back(budget, &share);
     }
-    const bool more = part->n > MANY && part->peak > goal && part->peak < SIZE_MAX && gb_plan_can_eject(part);
+    const bool more = part->n > GB_PLAN_MANY && part->peak > goal && part->peak < SIZE_MAX && gb_plan_can_eject(part);
     if (status == GGML_STATUS_SUCCESS && more) {
         ejector = gb_plan_ejector_new(part);
         status  = ejector ? gb_plan_eject(ejector, goal, unit, budget) : GGML_STATUS_ALLOC_FAILED;
@@ -147,7 +145,7 @@ static enum ggml_status extend_aside(struct gb_plan_part * part, const struct cr
         return GGML_STATUS_ALLOC_FAILED;
     }
     memcpy(before, part->offsets, part->n * sizeof(*before));
-    part->peak                    = part->n > MANY ? SIZE_MAX : peak;
+    part->peak                    = part->n > GB_PLAN_MANY ? SIZE_MAX : peak;
     const enum ggml_status status = extend_critical(part, c, offsets, goal, unit, budget);
     if (part->peak >= peak) {
         memcpy(part->offsets, before, part->n * sizeof(*before));

@@ -19,7 +19,6 @@
 #define MOST_MOVES   20000
 #define MOST_OUTSIDE 4 // times as many as at first
 #define FORGET       4
-#define MANY         4096
 #define MOVE_STEPS   700 // to take one out, or put it in
 #define COST_BITS    30
 #define MAX_TIMES    1023
@@ -82,7 +81,7 @@ struct gb_plan_ejector * gb_plan_ejector_new(struct gb_plan_part * part) {
     }
     const size_t n = part->n;
     x->part        = part;
-    x->fine        = n > MANY ? 3 : 1; // long chains: sooner something than later more
+    x->fine        = n > GB_PLAN_MANY ? 3 : 1; // long chains: sooner something than later more
     x->random      = UINT64_C(0x9E3779B97F4A7C15) ^ n;
     x->near        = gb_plan_near_new(part);
     x->cost        = gb_calloc(n, sizeof(*x->cost));
@@ -137,13 +136,13 @@ static size_t cheapest(const struct gb_plan_ejector * x, const struct gb_plan_bu
     const struct gb_plan_pair *       begin = met->by_offset, *end = met->by_end;
     const uint64_t * const            price = x->price;
     const size_t                      size = b->size, most = x->target - size;
-    const struct gb_plan_pair * const last = begin + met->n;
-    uint64_t                          cost = 0, least = 0;
-    size_t                            best = 0;
+    const struct gb_plan_pair * const last  = begin + met->n;
+    uint64_t                          least = 0;
+    size_t                            best  = 0;
     for (; begin < last && begin->a < size; begin++) {
         least += price[begin->b];
     }
-    cost = least;
+    uint64_t cost = least;
     for (const struct gb_plan_pair * const stop = end + met->n; least > 0 && end < stop && end->a <= most;) {
         const size_t   at   = end->a;
         const bool     more = (begin < last) & (begin->a < at + size);
@@ -223,7 +222,7 @@ static void forget(struct gb_plan_ejector * x) {
 
 bool gb_plan_can_eject(const struct gb_plan_part * part) {
     return part->chunk == 0 && part->n_fixed == 0 &&
-           part->n <= (gb_plan_is_ejecting_cheap(part) ? GB_PLAN_MAX_EJECT_NEAR : GB_PLAN_MAX_EJECT);
+           part->n <= (gb_plan_few_meet(part) ? GB_PLAN_MAX_EJECT_NEAR : GB_PLAN_MAX_EJECT);
 }
 
 enum ggml_status gb_plan_eject(struct gb_plan_ejector * x, size_t goal, size_t unit, struct gb_plan_budget * budget) {
@@ -233,7 +232,7 @@ enum ggml_status gb_plan_eject(struct gb_plan_ejector * x, size_t goal, size_t u
     }
     x->begun = true;
     while (part->peak > goal && budget->steps > 0) {
-        if (x->moves == 0 || x->target >= part->peak || (gb_plan_is_ejecting_cheap(part) && x->peak != part->peak)) {
+        if (x->moves == 0 || x->target >= part->peak || (gb_plan_few_meet(part) && x->peak != part->peak)) {
             x->peak            = part->peak;
             const size_t lower = GB_MAX((part->peak - goal) >> x->fine, unit);
             (void) gb_plan_spend(budget, (uint64_t) part->n * 10);

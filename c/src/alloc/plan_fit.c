@@ -132,7 +132,7 @@ static const struct order * orders_of(const struct gb_plan_part * part, enum gb_
         *n = GB_ARRAY_LEN(every);
         return every;
     }
-    const bool few_meet = part->n > GB_PLAN_MAX_EJECT && gb_plan_is_ejecting_cheap(part);
+    const bool few_meet = part->n > GB_PLAN_MAX_EJECT && gb_plan_few_meet(part);
     *n                  = which == GB_PLAN_PROMISED ? 1 : few_meet ? GB_ARRAY_LEN(spread) : GB_ARRAY_LEN(some);
     return few_meet ? spread : some;
 }

@@ -79,6 +79,9 @@ struct gb_plan_problem {
     size_t                  bound; // largest load
 };
 
+// Parts of more buffers than this are many: they are not searched, few orders are tried, chains are long.
+enum { GB_PLAN_MANY = 4096 };
+
 // What may still be spent (plan_budget.c). In-order and first fit, which spend nothing meanwhile, ask the thread's poll
 // themselves, every GB_PLAN_POLL buffers.
 enum { GB_PLAN_POLL = 256 };
@@ -219,7 +222,7 @@ enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key 
 enum ggml_status gb_plan_skyline(struct gb_plan_part * part, enum gb_plan_key key, struct gb_plan_budget * budget,
     size_t * peak); // into part->trial
 
-// By every key that is known, or some, or by size alone, on as many threads; keeps what is smaller than the plan of
+// By many keys, or some, or by size alone, on as many threads; keeps what is smaller than the plan of
 // the part (plan_fit.c).
 enum gb_plan_orders { GB_PLAN_EVERY, GB_PLAN_SOME, GB_PLAN_PROMISED };
 enum ggml_status gb_plan_fit_gaps(struct gb_plan_part * part, size_t goal, enum gb_plan_orders which, int n_threads,
@@ -285,8 +288,8 @@ const struct gb_plan_met * gb_plan_near_find(struct gb_plan_near * near, uint32_
 #define GB_PLAN_MAX_EJECT_NEAR 200000 // where few are alive with each
 struct gb_plan_ejector;
 bool                     gb_plan_can_eject(const struct gb_plan_part * part); // it is small enough, and one space
-bool                     gb_plan_is_ejecting_cheap(const struct gb_plan_part * part); // few are alive with each
-struct gb_plan_ejector * gb_plan_ejector_new(struct gb_plan_part * part);             // NULL: no memory
+bool                     gb_plan_few_meet(const struct gb_plan_part * part);  // few are alive with each
+struct gb_plan_ejector * gb_plan_ejector_new(struct gb_plan_part * part);     // NULL: no memory
 void                     gb_plan_ejector_free(struct gb_plan_ejector * ejector);
 // Until the peak is the goal, or the budget is used up; then it can go on later.
 enum ggml_status gb_plan_eject(struct gb_plan_ejector * ejector, size_t goal, size_t unit,

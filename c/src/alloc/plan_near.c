@@ -58,7 +58,7 @@ void gb_plan_near_free(struct gb_plan_near * x) {
     }
 }
 
-bool gb_plan_is_ejecting_cheap(const struct gb_plan_part * part) {
+bool gb_plan_few_meet(const struct gb_plan_part * part) {
     return part->n >= LEAST_SPREAD && part->n_pairs < (uint64_t) part->n * part->n / 2 / FEW_MET;
 }
 

@@ -11,7 +11,6 @@
 #include "base/mem.h"
 #include "base/status.h"
 
-#define MANY           4096 // buffers
 #define FEW            512
 #define FIRST_ROUNDS   8     // of first fit, in the first turn
 #define LEAST_STEPS    10000 // of a turn: one of none would never end
@@ -98,10 +97,10 @@ static const enum method * sequence_of(const struct gb_plan_part * part, uint64_
     static const enum method tight[]   = { MAKE_ROOM, FEW_CRITICAL, MANY_CRITICAL, LOWER_PEAKS, LEARN };
     static const enum method vast[]    = { MAKE_ROOM, LOWER_PEAKS, FEW_CRITICAL, MANY_CRITICAL, LEARN };
     const uint64_t           n         = part->n;
-    if (n <= MANY) {
+    if (n <= GB_PLAN_MANY) {
         return steps > n * STEPS_ALL ? decided : usual;
     }
-    if (!gb_plan_is_ejecting_cheap(part)) {
+    if (!gb_plan_few_meet(part)) {
         return crowded;
     }
     if (n > GB_PLAN_MAX_EJECT) {
@@ -113,8 +112,8 @@ static const enum method * sequence_of(const struct gb_plan_part * part, uint64_
 // How many steps a turn has at least: a chain of moves is long where buffers are many, and critical buffers are of use
 // only if they and all others are planned to the end.
 static uint64_t least_of(const struct gb_plan_part * part, enum method m, uint64_t steps) {
-    const bool few_meet = gb_plan_is_ejecting_cheap(part);
-    if (part->n <= MANY) {
+    const bool few_meet = gb_plan_few_meet(part);
+    if (part->n <= GB_PLAN_MANY) {
         return 0;
     }
     if (few_meet) {
@@ -200,13 +199,13 @@ static uint64_t orders_may_cost(const struct gb_plan_part * part, uint64_t steps
     if (part->n > GB_PLAN_ALWAYS) {
         return steps;
     }
-    const uint64_t least = gb_plan_is_ejecting_cheap(part) ? 0 : (uint64_t) part->n * STEPS_ORDERS;
-    return GB_MAX(steps / (part->n <= MANY ? 2 : part->n <= GB_PLAN_MAX_EJECT ? 3 : 6), least);
+    const uint64_t least = gb_plan_few_meet(part) ? 0 : (uint64_t) part->n * STEPS_ORDERS;
+    return GB_MAX(steps / (part->n <= GB_PLAN_MANY ? 2 : part->n <= GB_PLAN_MAX_EJECT ? 3 : 6), least);
 }
 
 // Where buffers alive throughout hold parts together, only what is promised is tried for all at once.
 static enum ggml_status fit_part(struct gb_plan_part * part, size_t goal, size_t unit, struct gb_plan_costs * costs) {
-    const bool            all    = costs->whole && part->n <= MANY;
+    const bool            all    = costs->whole && part->n <= GB_PLAN_MANY;
     const bool            held   = costs->whole && gb_plan_is_held(part, GB_PLAN_THROUGHOUT);
     struct gb_plan_budget share  = gb_plan_share(&costs->heuristic, orders_may_cost(part, costs->heuristic.steps));
     enum ggml_status      status = gb_plan_fit_gaps(part, goal,
@@ -214,7 +213,7 @@ static enum ggml_status fit_part(struct gb_plan_part * part, size_t goal, size_t
         : all ? GB_PLAN_EVERY
               : GB_PLAN_SOME,
         costs->n_threads, &share);
-    if (status == GGML_STATUS_SUCCESS && part->n <= MANY && !held) {
+    if (status == GGML_STATUS_SUCCESS && part->n <= GB_PLAN_MANY && !held) {
         status = fill_valleys(part, goal, &share);
     }
     gb_plan_give_back(&costs->heuristic, &share);

@@ -89,7 +89,7 @@ static void like_looking_at_all(size_t n, int64_t longest, bool few) {
     items[0] = (struct gb_plan_item){ 0, 2 * (int64_t) n, 8, 0 }; // one part
     REQUIRE(gb_plan_problem_init(&p, items, n, 8) == GGML_STATUS_SUCCESS);
     CHECK_INT(p.n_parts, 1);
-    CHECK_INT(gb_plan_is_ejecting_cheap(&p.parts[0]), few);
+    CHECK_INT(gb_plan_few_meet(&p.parts[0]), few);
     struct gb_plan_near * near = gb_plan_near_new(&p.parts[0]);
     REQUIRE(near != NULL);
     for (uint32_t b = 0; b < p.parts[0].n; b++) {
