@@ -15,25 +15,13 @@ static bool same_lists(const struct gb_sched_plan * p, const struct ggml_cgraph 
                memcmp(p->in.leafs, graph->leafs, (size_t) p->in.n_leafs * sizeof(*p->in.leafs)) == 0);
 }
 
-// Two parts of the struct are compared as bytes: they are copies of the same bytes unless somebody wrote to the tensor.
-static bool same_bytes(const struct ggml_tensor * a, const struct ggml_tensor * b, size_t from, size_t to) {
-    return memcmp((const char *) a + from, (const char *) b + from, to - from) == 0;
-}
-
-// Compares all that planning looks at, except for places. The mark "read once" is the plan's own and not compared.
-static bool same_structure(const struct ggml_tensor * a, const struct ggml_tensor * b) {
-    return a->type == b->type &&
-           same_bytes(a, b, offsetof(struct ggml_tensor, ne), offsetof(struct ggml_tensor, is_param)) &&
-           same_bytes(a, b, offsetof(struct ggml_tensor, src), offsetof(struct ggml_tensor, perf_runs)) &&
-           a->view_src == b->view_src && a->view_offs == b->view_offs && gb_tensor_state(a) == gb_tensor_state(b);
-}
-
 // Each tensor is led to by one that was compared before it (collect.c), so no pointer is followed that the graph does
 // not hold.
 static bool is_as_bound(const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
-        const struct ggml_tensor * t = p->in.nodes[i];
-        if (t->data != p->in.key[i].data || t->buffer != p->in.key[i].buffer || !same_structure(t, &p->in.key[i])) {
+        const struct ggml_tensor * t   = p->in.nodes[i];
+        const struct gb_key *      key = gb_key_of(&p->in.keys, i);
+        if (t->data != key->data || t->buffer != key->buffer || !gb_key_is_like(key, t)) {
             return false;
         }
     }
@@ -45,7 +33,7 @@ static bool is_as_bound(const struct gb_sched_plan * p) {
 static bool has_same_buffers(const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
         const struct ggml_backend_buffer * buffer =
-            p->in.ids.data[i].location == GB_LOCATION_USER ? p->in.key[i].buffer : NULL;
+            p->in.ids.data[i].location == GB_LOCATION_USER ? gb_key_of(&p->in.keys, i)->buffer : NULL;
         if (buffer == NULL) {
             continue;
         }
@@ -86,6 +74,7 @@ static bool has_same_locations(struct ggml_backend_sched * s, const struct gb_sc
         const struct gb_id *  id = &p->in.ids.data[i];
         enum gb_location      location;
         const struct gb_mem * mem = p->binding.mem[i];
+        const struct gb_key * key = gb_key_of(&p->in.keys, i);
         if (id->root != i) {
             continue;
         }
@@ -94,12 +83,12 @@ static bool has_same_locations(struct ggml_backend_sched * s, const struct gb_sc
         }
         // A leaf of this very plan that is where the plan put it.
         const bool own = id->location == GB_LOCATION_LEAF && location == GB_LOCATION_SHARED && mem &&
-                         mem->buffer == id->tensor->buffer && p->in.key[i].data == id->tensor->data;
+                         mem->buffer == id->tensor->buffer && key->data == id->tensor->data;
         if (location != id->location && !own) {
             return false;
         }
         if (location >= GB_LOCATION_SHARED && !own &&
-            (id->tensor->buffer != p->in.key[i].buffer || id->tensor->data != p->in.key[i].data)) {
+            (id->tensor->buffer != key->buffer || id->tensor->data != key->data)) {
             return false;
         }
     }
@@ -111,7 +100,7 @@ static bool is_structure_of(const struct gb_sched_plan * p, const struct ggml_cg
         return false;
     }
     for (int i = 0; i < p->in.n_ids; i++) {
-        if (!same_structure(p->in.nodes[i], &p->in.key[i])) {
+        if (!gb_key_is_like(gb_key_of(&p->in.keys, i), p->in.nodes[i])) {
             return false;
         }
     }

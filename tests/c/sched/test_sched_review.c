@@ -174,7 +174,7 @@ static void weights_change_their_device(void) {
     *p.buffers[0]                    = *other; // the same handle now is one of the device
     w->data                          = ggml_backend_buffer_get_base(p.buffers[0]);
     // and had this address then
-    p.sched->plans.data[0]->in.key[gb_ptrmap_get(&p.sched->plans.data[0]->in.map, w)].data = w->data;
+    gb_key_of(&p.sched->plans.data[0]->in.keys, gb_ptrmap_get(&p.sched->plans.data[0]->in.map, w))->data = w->data;
     fill(w, 5, 0);
     p.buffers[0]->usage = GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));

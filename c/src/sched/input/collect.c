@@ -81,6 +81,7 @@ static bool add_reached(struct gb_sched_input * in, id_list * list) {
             return false;
         }
         in->ids.data[i].root = root;
+        in->ids.data[root].keep |= gb_tensor_has_flag(t, GB_TENSOR_OUTPUT);
     }
     return true;
 }
@@ -97,19 +98,18 @@ static enum ggml_status find_sources(struct gb_sched_input * in) {
 }
 
 // Results that nobody reads are what the user wants: their memory is kept, as is what was flagged.
-static enum ggml_status find_outputs(struct gb_sched_input * in) {
-    uint8_t * is_read = gb_calloc((size_t) in->n_ids, 1);
+static enum ggml_status keep_unread(struct gb_sched_input * in) {
+    uint8_t * is_read = gb_calloc((size_t) in->n_nodes, 1);
     if (is_read == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     for (uint32_t k = 0; k < in->src_begin[in->n_nodes]; k++) {
-        is_read[in->srcs[k]] = 1;
-    }
-    for (int i = 0; i < in->n_ids; i++) {
-        const struct gb_id * id = &in->ids.data[i];
-        if ((i < in->n_nodes && !is_read[i]) || gb_tensor_has_flag(id->tensor, GB_TENSOR_OUTPUT)) {
-            in->ids.data[id->root].keep = true;
+        if (in->srcs[k] < in->n_nodes) {
+            is_read[in->srcs[k]] = 1;
         }
+    }
+    for (int i = 0; i < in->n_nodes; i++) {
+        in->ids.data[in->ids.data[i].root].keep |= !is_read[i];
     }
     gb_free(is_read);
     return GGML_STATUS_SUCCESS;
@@ -117,21 +117,21 @@ static enum ggml_status find_outputs(struct gb_sched_input * in) {
 
 // --------------------------------------------------------------------------------------------------------- what memory
 
-// Needs the choices of the user: a leaf moves when the user wants it elsewhere.
-static enum ggml_status find_locations(struct ggml_backend_sched * s, struct gb_sched_input * in) {
-    for (int i = 0; i < in->n_ids; i++) {
-        struct gb_id *   id       = &in->ids.data[i];
-        enum gb_location location = GB_LOCATION_VIEW;
-        if (id->root == i && !gb_sched_find_location(s, id->tensor, id->computes, in->chosen[i], &location)) {
-            return ggml_last_status();
-        }
-        id->location  = (uint8_t) location;
-        id->buft      = location == GB_LOCATION_USER ? id->tensor->buffer->buft : NULL;
-        in->weight[i] = location == GB_LOCATION_USER &&
-                        GB_READ_RELAXED(id->tensor->buffer->usage) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
-        in->foreign |= location == GB_LOCATION_USER;
+// The location of a tensor that was looked at. Needs the choice of the user: a leaf moves when the user wants it
+// elsewhere.
+static bool find_location(struct ggml_backend_sched * s, struct gb_sched_input * in, int i) {
+    struct gb_id *   id       = &in->ids.data[i];
+    enum gb_location location = GB_LOCATION_VIEW;
+    if (id->root == i && !gb_sched_find_location(s, id->tensor, id->computes, in->chosen[i], &location)) {
+        return false;
     }
-    return GGML_STATUS_SUCCESS;
+    id->location = (uint8_t) location;
+    if (location == GB_LOCATION_USER) {
+        id->buft      = id->tensor->buffer->buft;
+        in->weight[i] = GB_READ_RELAXED(id->tensor->buffer->usage) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
+        in->foreign   = true;
+    }
+    return true;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -139,33 +139,37 @@ static enum ggml_status find_locations(struct ggml_backend_sched * s, struct gb_
 // All that is per id.
 static enum ggml_status allocate_tables(struct gb_sched_input * in) {
     const size_t n = (size_t) in->n_ids;
-    in->key        = gb_calloc(n, sizeof(*in->key));
     in->chosen     = gb_calloc(n, sizeof(*in->chosen));
     in->weight     = gb_calloc(n, sizeof(*in->weight));
     in->nodes      = gb_calloc(n, sizeof(*in->nodes));
-    if (!in->key || !in->chosen || !in->weight || !in->nodes) {
+    if (!gb_keys_reserve(&in->keys, n) || !in->chosen || !in->weight || !in->nodes) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     return GGML_STATUS_SUCCESS;
 }
 
-// What a plan is found by again is a copy of each tensor, which is looked at while it is at hand.
-static enum ggml_status fill_tables(const struct ggml_backend_sched * s, struct gb_sched_input * in) {
+// All of a tensor that is looked at while it is at hand; what it is known by again is kept.
+static enum ggml_status fill_tables(struct ggml_backend_sched * s, struct gb_sched_input * in) {
     const bool look = !gb_tensors_are_trusted();
     for (int i = 0; i < in->n_ids; i++) {
         struct gb_id *       id = &in->ids.data[i];
         struct ggml_tensor * t  = id->tensor;
-        memcpy(&in->key[i], t, sizeof(*in->key));
         if (look) {
             GB_TRY(gb_tensor_check(t, "ggml_backend_sched"));
         }
         if (look && i < in->n_nodes) {
             GB_TRY(gb_node_check(t, "ggml_backend_sched"));
         }
+        if (!gb_keys_add(&in->keys, t)) {
+            return GGML_STATUS_ALLOC_FAILED;
+        }
         id->computes  = i < in->n_nodes && gb_op_computes(t->op);
         in->nodes[i]  = t;
         in->chosen[i] = gb_sched_chosen_for(s, t);
         in->has_chosen |= in->chosen[i] >= 0;
+        if (!find_location(s, in, i)) {
+            return ggml_last_status();
+        }
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -194,12 +198,11 @@ enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched
     GB_TRY(gb_go_on());
     GB_TRY(find_sources(in));
     GB_TRY(gb_go_on());
-    GB_TRY(find_outputs(in));
+    GB_TRY(keep_unread(in));
     GB_TRY(allocate_tables(in));
     GB_TRY(fill_tables(s, in));
     GB_TRY(gb_go_on());
-    GB_TRY(copy_leafs(in, graph));
-    return find_locations(s, in);
+    return copy_leafs(in, graph);
 }
 
 void gb_sched_free_input(struct gb_sched_input * in) {
@@ -207,7 +210,7 @@ void gb_sched_free_input(struct gb_sched_input * in) {
     gb_vec_free(&in->ids);
     gb_free(in->nodes);
     gb_free(in->leafs);
-    gb_free(in->key);
+    gb_keys_free(&in->keys);
     gb_free(in->src_begin);
     gb_free(in->srcs);
     gb_free(in->chosen);

@@ -10,6 +10,7 @@
 #include "base/vec.h"
 #include "ggml-backend-impl.h"
 #include "sched/assign/rules.h"
+#include "sched/input/key.h"
 #include "tensor/tensor.h"
 
 struct ggml_backend_sched;
@@ -35,7 +36,7 @@ struct gb_id {
     ggml_backend_buffer_type_t buft; // borrowed; of the buffer, for roots in memory of the user
 };
 
-// Made by gb_sched_collect, then never changed, except for `key`: binding notes there where tensors lie. Arrays are
+// Made by gb_sched_collect, then never changed, except for `keys`: binding notes there where tensors lie. Arrays are
 // owned by the plan, tensors by the user: they may be gone when another graph is compared with the plan.
 struct gb_sched_input {
     int                   n_nodes, n_leafs, n_ids, n_backends;
@@ -43,7 +44,7 @@ struct gb_sched_input {
     struct ggml_tensor ** leafs;
     struct gb_ptrmap      map; // tensor -> id
     GB_VEC(struct gb_id) ids;
-    struct ggml_tensor *  key;        // per id: the tensor as it was when planned; after binding: as it is bound
+    struct gb_keys        keys;       // per id: the tensor as it was when planned; after binding: as it is bound
     uint32_t *            src_begin;  // per node and one more: its part of srcs
     int32_t *             srcs;       // ids; a node that names itself as a source is left out
     int32_t *             chosen;     // per id: the backend that the user chose, -1: none
@@ -62,6 +63,11 @@ enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched
     const struct ggml_cgraph * graph);
 // Frees the tables and touches no tensor: they may be gone.
 void gb_sched_free_input(struct gb_sched_input * in);
+
+// The name that the tensor had when it was planned, also where it is gone.
+static inline const char * gb_sched_name_of(const struct gb_sched_input * in, int64_t id) {
+    return gb_key_name(gb_key_of(&in->keys, id));
+}
 
 // The location of a root as it stands now. LEAF and ARENA mean: to be placed. Reports and returns false if its content
 // is lost. `computed`: a node of the graph computes the tensor. `chosen`: the backend that the user chose for it, -1:

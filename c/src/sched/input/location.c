@@ -15,7 +15,7 @@ bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct gg
         const struct gb_id *  id  = &p->in.ids.data[at];
         const struct gb_mem * mem = p->binding.mem[at];
         if ((id->location == GB_LOCATION_LEAF || id->location == GB_LOCATION_SHARED) && mem &&
-            mem->buffer == t->buffer && p->in.key[at].data == t->data) {
+            mem->buffer == t->buffer && gb_key_of(&p->in.keys, at)->data == t->data) {
             return true;
         }
     }
@@ -32,7 +32,7 @@ bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct 
     const struct gb_id *  id  = &p->in.ids.data[at];
     const struct gb_mem * mem = p->binding.mem[at];
     return id->location == GB_LOCATION_ARENA && id->keep && mem && mem->buffer == t->buffer &&
-           p->in.key[at].data == t->data;
+           gb_key_of(&p->in.keys, at)->data == t->data;
 }
 
 // A handle of some scheduler whose memory was given back.

@@ -13,13 +13,13 @@
 
 // ----------------------------------------------------------------------------------------------------------- structure
 
-// Compares the plans' own copies of tensors: those that the template was made from may be freed.
+// Compares what the plans keep of tensors: those that the template was made from may be freed.
 static bool same_ids(const struct gb_sched_plan * p, const struct gb_sched_plan * tmpl) {
     for (int i = 0; i < p->in.n_ids; i++) {
-        const struct ggml_tensor *a = &p->in.key[i], *b = &tmpl->in.key[i];
-        const struct gb_id *      x = &p->in.ids.data[i], *y = &tmpl->in.ids.data[i];
-        if (a->op != b->op || a->type != b->type || gb_tensor_state(a) != gb_tensor_state(b) || x->root != y->root ||
-            x->keep != y->keep || (x->location == GB_LOCATION_ARENA) != (y->location == GB_LOCATION_ARENA) ||
+        const struct gb_key *a = gb_key_of(&p->in.keys, i), *b = gb_key_of(&tmpl->in.keys, i);
+        const struct gb_id * x = &p->in.ids.data[i], *y = &tmpl->in.ids.data[i];
+        if (a->op != b->op || a->type != b->type || a->state != b->state || x->root != y->root || x->keep != y->keep ||
+            (x->location == GB_LOCATION_ARENA) != (y->location == GB_LOCATION_ARENA) ||
             p->assigned.to[i].backend != tmpl->assigned.to[i].backend || p->in.chosen[i] != tmpl->in.chosen[i]) {
             return false;
         }
@@ -72,12 +72,12 @@ static bool fits(const struct gb_sched_plan * p, const struct gb_sched_plan * tm
     bool fits = true;
     for (int i = 0; fits && i < p->in.n_ids; i++) {
         const struct gb_item * item = gb_sched_arena_item(tmpl, i);
-        fits                        = item == NULL || ggml_nbytes(&p->in.key[i]) <= item->capacity;
+        fits                        = item == NULL || gb_key_nbytes(gb_key_of(&p->in.keys, i)) <= item->capacity;
     }
     for (size_t c = 0; fits && c < tmpl->program.copies.n; c++) {
         const struct gb_copy * copy = &tmpl->program.copies.data[c];
         const struct gb_item * item = gb_sched_arena_item(tmpl, tmpl->in.n_ids + (int64_t) c);
-        fits = item == NULL || !copy->whole || ggml_nbytes(&p->in.key[copy->root]) <= item->capacity;
+        fits = item == NULL || !copy->whole || gb_key_nbytes(gb_key_of(&p->in.keys, copy->root)) <= item->capacity;
     }
     return fits;
 }

@@ -21,7 +21,7 @@ struct validator {
 // For messages. Copies have a name of their own, tensors the one that they had when the graph was planned.
 static const char * name_of(const struct validator * v, int64_t id) {
     const struct gb_sched_plan * p = v->plan;
-    return id >= p->in.n_ids ? p->program.copies.data[id - p->in.n_ids].dst->tensor.name : p->in.key[id].name;
+    return id >= p->in.n_ids ? p->program.copies.data[id - p->in.n_ids].dst->tensor.name : gb_sched_name_of(&p->in, id);
 }
 
 // An alias group is one item: as large as its largest member. All members must be at one offset.

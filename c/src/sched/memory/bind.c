@@ -261,11 +261,11 @@ static void undo(struct binding * b, bool was_bound) {
         unbind(b->sched, p);
     }
     for (int i = 0; i < p->in.n_ids; i++) {
-        p->binding.mem[i] = was_bound ? gb_sched_mem_of(b->sched, p->in.key[i].buffer) : NULL;
+        p->binding.mem[i] = was_bound ? gb_sched_mem_of(b->sched, gb_key_of(&p->in.keys, i)->buffer) : NULL;
     }
 }
 
-// From here on the plan vouches for its leafs: `key` says where each tensor lies.
+// From here on the plan vouches for its leafs: `keys` say where each tensor lies.
 static void commit(struct binding * b, gb_mem_list arenas, gb_mem_list shared) {
     struct gb_sched_plan * p = b->plan;
     release(b->sched, &p->binding.arenas);
@@ -275,7 +275,11 @@ static void commit(struct binding * b, gb_mem_list arenas, gb_mem_list shared) {
     p->binding.is_bound = true;
     p->binding.stale    = false;
     for (int i = 0; i < p->in.n_ids; i++) {
-        memcpy(&p->in.key[i], p->in.ids.data[i].tensor, sizeof(*p->in.key));
+        const struct ggml_tensor * t   = p->in.ids.data[i].tensor;
+        struct gb_key *            key = gb_key_of(&p->in.keys, i);
+        key->buffer                    = t->buffer;
+        key->data                      = t->data;
+        key->state                     = gb_tensor_state(t);
     }
 }
 

@@ -73,7 +73,7 @@ struct gb_bound_split {
 // What a plan holds of the scheduler's memory and of backends: the only part of a plan that comes and goes while it is
 // kept. Refs on memory are given back when the plan is unbound, what backends made when they are freed.
 struct gb_sched_binding {
-    bool                    is_bound; // the user's tensors were given the places in the input's `key`
+    bool                    is_bound; // the user's tensors were given the places in the input's `keys`
     bool                    stale;    // its shadows have no addresses, or its arenas were given up
     struct gb_mem **        mem;      // owned; per id, roots: where it is bound; NULL if not by us
     struct gb_bound_copy *  copies;   // owned; per copy of the program

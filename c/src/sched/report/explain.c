@@ -17,7 +17,7 @@ static void append_cost(struct gb_text * t, const struct ggml_backend_sched * s,
 static void append_cause(struct gb_text * t, const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     int id) {
     const struct gb_assignment * a  = &p->assigned.to[id];
-    const char *                 by = a->by >= 0 ? p->in.key[a->by].name : "";
+    const char *                 by = a->by >= 0 ? gb_sched_name_of(&p->in, a->by) : "";
     switch ((enum gb_cause) a->cause) {
         case GB_CAUSE_USER: gb_text_append(t, "assigned by the user"); break;
         case GB_CAUSE_BUFFER:
@@ -67,7 +67,8 @@ static void append_copies(struct gb_text * t, const struct ggml_backend_sched * 
     }
     for (size_t w = 0; w < p->program.backs.n; w++) {
         if (p->program.backs.data[w].node == id) {
-            gb_text_append(t, "; its result is written back to '%s'", p->in.key[p->in.ids.data[id].root].name);
+            gb_text_append(t, "; its result is written back to '%s'",
+                gb_sched_name_of(&p->in, p->in.ids.data[id].root));
         }
     }
 }

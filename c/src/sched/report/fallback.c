@@ -6,6 +6,7 @@
 // made, while the tensors are there; told by explain.c and to the user.
 #include "sched/plan.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "tensor/work.h"
@@ -162,7 +163,7 @@ enum ggml_status ggml_backend_sched_get_fallback(ggml_backend_sched_t sched, int
     *fallback                    = (struct ggml_backend_sched_fallback){
         .tensor       = p->in.ids.data[f->node].tensor,
         .node         = f->node,
-        .op           = p->in.key[f->node].op,
+        .op           = gb_key_of(&p->in.keys, f->node)->op,
         .backend      = sched->devices[p->assigned.to[f->node].backend].backend,
         .refused_by   = sched->devices[f->refused_by].backend,
         .flops        = f->flops,
@@ -170,7 +171,7 @@ enum ggml_status ggml_backend_sched_get_fallback(ggml_backend_sched_t sched, int
         .copied_bytes = f->copied,
         .is_heavy     = f->flops >= GGML_BACKEND_SCHED_HEAVY_FLOPS || f->copied >= GGML_BACKEND_SCHED_HEAVY_BYTES,
     };
-    memcpy(fallback->name, p->in.key[f->node].name, sizeof(fallback->name));
+    snprintf(fallback->name, sizeof(fallback->name), "%s", gb_sched_name_of(&p->in, f->node));
     memcpy(fallback->reason, f->reason, sizeof(fallback->reason));
     return GGML_STATUS_SUCCESS;
 }

@@ -15,7 +15,8 @@ static int64_t id_of(const struct ggml_backend_sched * s, const struct ggml_tens
 bool gb_sched_has_placed(const struct ggml_backend_sched * s, const struct ggml_tensor * root) {
     const struct gb_sched_plan * p  = s->current;
     const int64_t                id = id_of(s, root);
-    return (id != GB_PTRMAP_ABSENT && p->in.key[id].data == root->data && p->in.key[id].buffer == root->buffer) ||
+    return (id != GB_PTRMAP_ABSENT && gb_key_of(&p->in.keys, id)->data == root->data &&
+               gb_key_of(&p->in.keys, id)->buffer == root->buffer) ||
            gb_sched_leaf_is_bound(s, root);
 }
 

@@ -223,7 +223,7 @@ static void describe_copy(struct ggml_backend_sched * s, const struct gb_copy * 
     e->source                      = gb_sched_owner_of(s, &p->in, &p->assigned, copy->root);
     e->split                       = copy->split;
     e->bytes                       = copy->span;
-    set_name(e, p->in.key[copy->shown].name);
+    set_name(e, gb_sched_name_of(&p->in, copy->shown));
 }
 
 // A write-back is the result of a split, on its way to the owner of the memory.
@@ -235,7 +235,7 @@ static void describe_back(struct ggml_backend_sched * s, int back, struct ggml_b
     e->split                          = gb_sched_split_of_back(&p->program, (size_t) back);
     e->source                         = p->program.splits.data[e->split].backend;
     e->bytes                          = ggml_nbytes(&p->program.backs.data[back].from->tensor);
-    set_name(e, p->in.key[node].name);
+    set_name(e, gb_sched_name_of(&p->in, node));
 }
 
 // A split is named after its first node.
@@ -246,7 +246,7 @@ static void describe_split(struct ggml_backend_sched * s, int k, struct ggml_bac
     e->split                           = k;
     e->node                            = split->start;
     e->n_nodes                         = split->end - split->start;
-    set_name(e, p->in.key[split->start].name);
+    set_name(e, gb_sched_name_of(&p->in, split->start));
 }
 
 // All that is known of a step before it runs.

@@ -203,7 +203,7 @@ static const char * describe_step(const struct ggml_backend_sched * s, int k, ch
         snprintf(text, size, "step %d (the copy '%s')", k, copy->dst->tensor.name);
     } else {
         snprintf(text, size, "step %d (the write-back of '%s')", k,
-            p->in.key[p->program.backs.data[step->index].node].name);
+            gb_sched_name_of(&p->in, p->program.backs.data[step->index].node));
     }
     return text;
 }
@@ -212,7 +212,7 @@ static const char * describe_storage(const struct gb_sched_plan * p, int32_t sto
     return storage == DEAD          ? "what died before"
            : storage < 0            ? "nothing"
            : storage >= p->in.n_ids ? p->program.copies.data[storage - p->in.n_ids].dst->tensor.name
-                                    : p->in.key[storage].name;
+                                    : gb_sched_name_of(&p->in, storage);
 }
 
 // Two accesses that no wait orders.
@@ -273,7 +273,8 @@ static enum ggml_status check_replica(const struct ggml_backend_sched * s, int k
     GB_FAIL_IF(c >= 0 && p->program.copies.data[c].kept &&
                    p->binding.copies[c].replica->checked != p->binding.copies[c].seen,
         GGML_STATUS_FAILED, "check: %s reads '%s', but '%s' was written since that was filled",
-        describe_step(s, k, one, sizeof(one)), a->tensor->name, p->in.key[p->program.copies.data[c].root].name);
+        describe_step(s, k, one, sizeof(one)), a->tensor->name,
+        gb_sched_name_of(&p->in, p->program.copies.data[c].root));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -460,7 +461,7 @@ enum ggml_status gb_validator_end(struct ggml_backend_sched * s) {
     for (size_t w = 0; w < p->program.backs.n; w++) {
         GB_FAIL_IF(s->validator->away.data[w], GGML_STATUS_FAILED,
             "check: the result '%s' is in a copy on another backend and was never written back",
-            p->in.key[p->program.backs.data[w].node].name);
+            gb_sched_name_of(&p->in, p->program.backs.data[w].node));
     }
     return GGML_STATUS_SUCCESS;
 }

@@ -1,0 +1,97 @@
+// key.h - what a plan keeps of each tensor of its graph: enough to know it again, and what is said of it once it is
+// gone.
+//
+// Records lie one after the other, in the order of ids. The parameters of an operator take room where one is not 0, and
+// sources beyond the second where there are some. A record is compared field by field; no hash stands for a tensor. The
+// comparison is part of every run of a kept plan.
+#ifndef GB_SCHED_INPUT_KEY_H
+#define GB_SCHED_INPUT_KEY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/vec.h"
+#include "tensor/tensor.h"
+
+enum {
+    GB_KEY_PARAMS = GGML_MAX_OP_PARAMS / sizeof(int32_t),
+    GB_KEY_SRC    = 2, // that have a place in each record
+    GB_KEY_MORE   = GGML_MAX_SRC - GB_KEY_SRC,
+};
+
+// The tensor as it was when planned; `buffer`, `data` and `state` after binding as it is bound. Behind it lie the parameters and
+// the other sources, if there are any, and the name, which ends with a 0.
+struct gb_key {
+    struct ggml_backend_buffer * buffer; // borrowed, as all tensors here: they may be gone
+    void *                       data;
+    struct ggml_tensor *         view_src;
+    struct ggml_tensor *         src[GB_KEY_SRC];
+    size_t                       view_offs;
+    int64_t                      ne[GGML_MAX_DIMS];
+    size_t                       nb[GGML_MAX_DIMS];
+    int32_t                      type, op;
+    int32_t                      state; // gb_tensor_state
+    bool                         has_params, has_more;
+};
+
+// All zero: none. Keys are valid until the next is added.
+struct gb_keys {
+    GB_VEC(uint64_t) words; // owned
+    GB_VEC(size_t) at;      // owned; by id: where in `words`
+};
+
+bool gb_keys_reserve(struct gb_keys * keys, size_t n);                      // for n tensors. False: no memory
+bool gb_keys_add(struct gb_keys * keys, const struct ggml_tensor * tensor); // the next id. False: no memory
+void gb_keys_free(struct gb_keys * keys);
+
+static inline struct gb_key * gb_key_of(const struct gb_keys * keys, int64_t id) {
+    return (struct gb_key *) (void *) (keys->words.data + keys->at.data[id]);
+}
+
+static inline const int32_t * gb_key_params(const struct gb_key * key) {
+    return (const int32_t *) (const void *) (key + 1);
+}
+static inline struct ggml_tensor * const * gb_key_more(const struct gb_key * key) {
+    return (struct ggml_tensor * const *) (const void *) (gb_key_params(key) + (key->has_params ? GB_KEY_PARAMS : 0));
+}
+static inline const char * gb_key_name(const struct gb_key * key) {
+    return (const char *) (gb_key_more(key) + (key->has_more ? GB_KEY_MORE : 0));
+}
+
+size_t gb_key_nbytes(const struct gb_key * key); // ggml_nbytes of the tensor
+
+// Whether an operator has parameters, or sources without a place in each record. (Sums in place of branches: these
+// loops become a few instructions.)
+static inline bool gb_key_wants_params(const struct ggml_tensor * t) {
+    int32_t any = 0;
+    for (int i = 0; i < GB_KEY_PARAMS; i++) {
+        any |= t->op_params[i];
+    }
+    return any != 0;
+}
+static inline bool gb_key_wants_more(const struct ggml_tensor * t) {
+    uintptr_t any = 0;
+    for (int i = GB_KEY_SRC; i < GGML_MAX_SRC; i++) {
+        any |= (uintptr_t) t->src[i];
+    }
+    return any != 0;
+}
+
+// Whether all that planning looks at is the same, except for places. The mark "read once" is the plan's own and not
+// compared.
+static inline bool gb_key_is_like(const struct gb_key * key, const struct ggml_tensor * t) {
+    const bool params = key->has_params ? memcmp(gb_key_params(key), t->op_params, GB_KEY_PARAMS * sizeof(int32_t)) == 0
+                                        : !gb_key_wants_params(t);
+    const bool more  = key->has_more ? memcmp(gb_key_more(key), t->src + GB_KEY_SRC, GB_KEY_MORE * sizeof(*t->src)) == 0
+                                     : !gb_key_wants_more(t);
+    uint64_t   shape = 0;
+    for (int i = 0; i < GGML_MAX_DIMS; i++) {
+        shape |= (uint64_t) (key->ne[i] ^ t->ne[i]) | (uint64_t) (key->nb[i] ^ t->nb[i]);
+    }
+    return params && more && shape == 0 && key->type == (int32_t) t->type && key->op == (int32_t) t->op &&
+           key->src[0] == t->src[0] && key->src[1] == t->src[1] && key->view_src == t->view_src &&
+           key->view_offs == t->view_offs && key->state == gb_tensor_state(t);
+}
+
+#endif // GB_SCHED_INPUT_KEY_H
