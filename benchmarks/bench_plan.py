@@ -1,8 +1,8 @@
 """The memory planner on published instances, graphs of models and synthetic graphs: peak beside lower bound and
 in-order best fit.
 
-    python benchmarks/bench_plan.py [--budget-ms N] [--json FILE] [--markdown] [FILE.csv ...]
-    python benchmarks/bench_plan.py --large [--budgets MS,...] [--markdown] [NAME ...]
+    python benchmarks/bench_plan.py [--budget-ms N] [--reproducible] [--json FILE] [--markdown] [FILE.csv ...]
+    python benchmarks/bench_plan.py --large [--budgets MS,...] [--reproducible] [--markdown] [NAME ...]
 
 Without files: tests/data/minimalloc, tests/data/model-graphs and two graphs of 10,000 buffers. For instances whose
 lower bound is not known to be reachable, the published capacity is asked for too. Percentages are above the lower
@@ -11,6 +11,8 @@ busy machine.
 
 --large: made instances (plan_instances.py; NAMES such as transformer-20000) with several budgets, beside in-order best
 fit and greedy by size, which this program computes on its own up to 20,000 buffers.
+
+--reproducible: the counted steps end the search, not the clock. The processor time is that of all threads.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +71,12 @@ def chain_under_one() -> tuple[np.ndarray, ...]:
     return tuple(np.array(column) for column in zip(*spans, strict=True))
 
 
-def row(name: str, instance: tuple[Any, ...], budget: int, capacity: int | None = None) -> dict[str, Any]:
-    seconds, plan = timed(lambda: gb.plan_memory(*instance, capacity=capacity, budget_ms=budget), PROCESS)
+def row(
+    name: str, instance: tuple[Any, ...], budget: int, capacity: int | None = None, *, reproducible: bool
+) -> dict[str, Any]:
+    seconds, plan = timed(
+        lambda: gb.plan_memory(*instance, capacity=capacity, budget_ms=budget, reproducible=reproducible), PROCESS
+    )
     over = lambda peak: 100 * (peak / plan.lower_bound - 1)  # noqa: E731
     return {
         "instance": name, "buffers": len(instance[0]), "lower bound": plan.lower_bound, "best fit": over(plan.best_fit),
@@ -78,19 +85,20 @@ def row(name: str, instance: tuple[Any, ...], budget: int, capacity: int | None 
     }  # fmt: skip
 
 
-def rows(files: list[Path], budget: int) -> list[dict[str, Any]]:
+def rows(files: list[Path], budget: int, *, reproducible: bool) -> list[dict[str, Any]]:
+    one = partial(row, reproducible=reproducible)
     if files:
-        return [row(f.stem, read_instance(f)[1:], budget) for f in files]
+        return [one(f.stem, read_instance(f)[1:], budget) for f in files]
     result = []
     for f in sorted((DATA / "minimalloc").glob("*.csv")):
         letter = f.stem.split(".")[0]
-        result.append(row(letter, read_instance(f)[1:], budget))
+        result.append(one(letter, read_instance(f)[1:], budget))
         if letter in "DJ":
-            result.append(row(f"{letter}, 1 MiB will do", read_instance(f)[1:], budget, 1 << 20))
-    result += [row(f"chain under one, {ms} ms", chain_under_one(), ms) for ms in (200, 2000)]
-    result += [row(f.stem, read_instance(f)[1:], 20) for f in sorted((DATA / "model-graphs").glob("*.csv"))]
-    result.append(row("deep transformer", deep_transformer(), 20))
-    result.append(row("dense random", dense_random(), 20))
+            result.append(one(f"{letter}, 1 MiB will do", read_instance(f)[1:], budget, 1 << 20))
+    result += [one(f"chain under one, {ms} ms", chain_under_one(), ms) for ms in (200, 2000)]
+    result += [one(f.stem, read_instance(f)[1:], 20) for f in sorted((DATA / "model-graphs").glob("*.csv"))]
+    result.append(one("deep transformer", deep_transformer(), 20))
+    result.append(one("dense random", dense_random(), 20))
     return result
 
 
@@ -120,11 +128,12 @@ def greedy_by_size(lower: np.ndarray, upper: np.ndarray, size: np.ndarray) -> in
     return peak
 
 
-def large_row(name: str, budgets: list[int]) -> list[str]:
+def large_row(name: str, budgets: list[int], *, reproducible: bool) -> list[str]:
     lower, upper, size = make(name)
     cells = []
     for budget in budgets:
-        seconds, plan = timed(lambda b=budget: gb.plan_memory(lower, upper, size, budget_ms=b), PROCESS)
+        plans = partial(gb.plan_memory, lower, upper, size, budget_ms=budget, reproducible=reproducible)
+        seconds, plan = timed(plans, PROCESS)
         mark = " proved" if plan.proved else ""
         cells.append(f"+{100 * plan.gap:.2f} %{mark}, {1e3 * seconds:.0f} ms")
     over = lambda peak: f"+{100 * (peak / plan.lower_bound - 1):.2f} %"  # noqa: E731
@@ -132,10 +141,11 @@ def large_row(name: str, budgets: list[int]) -> list[str]:
     return [name, str(len(lower)), over(plan.best_fit), greedy, *cells]
 
 
-def large(names: list[str], budgets: list[int], *, markdown: bool) -> None:
+def large(names: list[str], budgets: list[int], *, reproducible: bool, markdown: bool) -> None:
     names = names or [f"{family}-{n}" for family in FAMILIES for n in (100, 1000, 10000, 100000)]
     titles = ["instance", "buffers", "best fit", "by size", *(f"{b} ms" for b in budgets)]
-    print_table([titles, *(large_row(name, budgets) for name in names)], markdown=markdown)
+    made = (large_row(name, budgets, reproducible=reproducible) for name in names)
+    print_table([titles, *made], markdown=markdown)
 
 
 def main() -> int:
@@ -144,14 +154,16 @@ def main() -> int:
     parser.add_argument("--large", action="store_true", help="made instances; the files are their names")
     parser.add_argument("--budgets", default="20,200,2000,20000", help="milliseconds, for --large (%(default)s)")
     parser.add_argument("--budget-ms", type=int, default=5000, help="for published instances and given files (5000)")
+    parser.add_argument("--reproducible", action="store_true", help="steps end the search, not the clock")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", action="store_true")
     options = parser.parse_args()
     if options.large:
         budgets = [int(b) for b in options.budgets.split(",")]
-        large([str(f) for f in options.files], budgets, markdown=options.markdown)
+        names = [str(f) for f in options.files]
+        large(names, budgets, reproducible=options.reproducible, markdown=options.markdown)
         return 0
-    result = rows(options.files, options.budget_ms)
+    result = rows(options.files, options.budget_ms, reproducible=options.reproducible)
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")
     table = [

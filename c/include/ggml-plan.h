@@ -33,10 +33,19 @@ GGML_API enum ggml_status ggml_plan_memory(size_t n, const int64_t * lower, cons
     size_t alignment, size_t capacity, int64_t budget_ms, size_t * offsets, struct ggml_plan_info * info);
 
 // The same with more to choose.
+//   n_threads     that try several orders of buffers at once; 0 as 1. Without the clock it changes no plan
+//   reproducible  the steps alone end the search, 500,000 for each millisecond of the budget; the clock does not. So
+//                 the same input, capacity and budget_ms give the same offsets, and the same info but for milliseconds,
+//                 on any machine, busy or not, and for any n_threads, as long as there is memory for the search. The
+//                 price is time: the steps may take longer than the budget (docs/PLANNING.md: how much). Another
+//                 version of the library may give another plan. Of floating point a plan depends on sums, products,
+//                 quotients and square roots of doubles, each rounded on its own as IEEE 754 says: neither libm nor
+//                 -ffp-contract changes it, but a thread's rounding mode may, and 32-bit x86 without SSE2
 struct ggml_plan_options {
     size_t  capacity;
     int64_t budget_ms;
-    int     n_threads; // that try several orders of buffers at once; 0 as 1. Without the clock it changes no plan
+    int     n_threads;
+    bool    reproducible;
 };
 GGML_API enum ggml_status ggml_plan_memory_with(size_t n, const int64_t * lower, const int64_t * upper,
     const size_t * size, size_t alignment, const struct ggml_plan_options * options, size_t * offsets,

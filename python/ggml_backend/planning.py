@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._errors import InvalidArgumentError, check, expect_int
+from ._errors import InvalidArgumentError, check, expect_bool, expect_int
 from ._ffi import ffi, lib
 from ._files import read_text
 
@@ -67,16 +67,19 @@ def plan_memory(
     capacity: int | None = None,
     budget_ms: int = 1000,
     n_threads: int = 1,
+    reproducible: bool = False,
 ) -> MemoryPlan:
     """Offsets for buffers such that no two that are alive at the same time overlap and little memory is needed.
 
     Buffer ``i`` is alive from ``lower[i]`` up to, not including, ``upper[i]`` and has ``size[i]`` bytes. The result is
     never worse than in-order best fit or, up to 100,000 buffers, first fit by size. ``alignment`` is a power of two.
     With a ``capacity`` in bytes any plan within it will do, and :class:`AllocationError` is raised if none is found.
-    ``budget_ms`` is for search where heuristics do not reach the lower bound; 0: none. It is spent in counted steps, so
-    that equal inputs give equal plans where the clock (the calling thread's processor time) does not end the search
-    first, which it does when the budget is over. ``n_threads`` threads try several orders at once; without the clock
-    that changes no plan.
+    ``budget_ms`` is for search where heuristics do not reach the lower bound; 0: none. It is spent in counted steps,
+    but the clock (the calling thread's processor time) ends the search first where these take longer than the budget,
+    as they mostly do: so the plan depends on the processor's speed and on ``n_threads``, the number of threads that try
+    several orders at once. With ``reproducible`` the clock ends nothing, and equal inputs, capacities and budgets give
+    equal plans on any machine, busy or not, for any number of threads, until the next version of the package; that
+    takes as long as the steps take, mostly more than the budget (docs/PLANNING.md).
     """
     lowers, uppers, sizes = (
         _integers(lower, np.int64, "lower"),
@@ -96,11 +99,12 @@ def plan_memory(
             raise InvalidArgumentError(f"plan_memory: {name} must not be negative nor huge, is {value}")
     if not 1 <= expect_int(n_threads, "plan_memory: n_threads") < 2**31:
         raise InvalidArgumentError(f"plan_memory: n_threads must be at least 1 and not huge, is {n_threads}")
+    reproducible = expect_bool(reproducible, "plan_memory: reproducible")
     if capacity == 0 and any(int(s) for s in sizes):
         raise InvalidArgumentError("plan_memory: capacity is 0: None means no limit")
     offsets = np.zeros(lowers.size, np.uint64)
     info = ffi.new("struct ggml_plan_info *")
-    options = ffi.new("struct ggml_plan_options *", (capacity or 0, budget_ms, n_threads))
+    options = ffi.new("struct ggml_plan_options *", (capacity or 0, budget_ms, n_threads, reproducible))
     status = lib.ggml_plan_memory_with(
         lowers.size, ffi.from_buffer("int64_t[]", lowers), ffi.from_buffer("int64_t[]", uppers),
         ffi.from_buffer("size_t[]", sizes),

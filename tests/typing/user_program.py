@@ -221,7 +221,7 @@ def memory(cpu: gb.Backend, folder: Path) -> None:
     back: np.ndarray[Any, Any] = np.from_dlpack(shared)
     assert back.shape == (2, 3)
     assert_type(shared.__dlpack_device__(), tuple[int, int])
-    plan = gb.plan_memory([0, 1], [2, 3], [64, 64], alignment=32, n_threads=2)
+    plan = gb.plan_memory([0, 1], [2, 3], [64, 64], alignment=32, n_threads=2, reproducible=True)
     assert_type(plan, gb.MemoryPlan)
     assert_type(plan.peak, int)
     assert_type(plan.bound, int)

@@ -108,8 +108,8 @@ enum ggml_status ggml_plan_memory_with(size_t n, const int64_t * lower, const in
         options->n_threads);
     const int64_t               start  = gb_time_ns();
     const int64_t               ms     = GB_MIN(options->budget_ms, (int64_t) 1000 * 1000 * 1000);
-    const struct gb_plan_effort effort = { options->capacity, (uint64_t) ms * STEPS_PER_MS, ms * 1000000,
-        options->n_threads };
+    const struct gb_plan_effort effort = { options->capacity, (uint64_t) ms * STEPS_PER_MS,
+        options->reproducible ? 0 : ms * 1000000, options->n_threads };
     struct gb_plan_result       result;
     GB_TRY(plan_arrays(n, lower, upper, size, alignment, &effort, offsets, &result));
     if (info) {
@@ -124,6 +124,6 @@ enum ggml_status ggml_plan_memory_with(size_t n, const int64_t * lower, const in
 
 enum ggml_status ggml_plan_memory(size_t n, const int64_t * lower, const int64_t * upper, const size_t * size,
     size_t alignment, size_t capacity, int64_t budget_ms, size_t * offsets, struct ggml_plan_info * info) {
-    const struct ggml_plan_options options = { capacity, budget_ms, 1 };
+    const struct ggml_plan_options options = { .capacity = capacity, .budget_ms = budget_ms, .n_threads = 1 };
     return ggml_plan_memory_with(n, lower, upper, size, alignment, &options, offsets, info);
 }

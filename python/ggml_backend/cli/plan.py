@@ -72,7 +72,10 @@ def _merged(rows: _Rows) -> tuple[list[int], list[tuple[int, int, int]]]:
 def _solve(name: str, rows: _Rows, options: argparse.Namespace) -> tuple[dict[str, Any], BareArena, list[int]]:
     which, spans = _merged(rows)
     lower, upper, size = ([s[k] for s in spans] for k in range(3))
-    plan = plan_memory(lower, upper, size, options.align, options.capacity, options.budget_ms, options.threads)
+    plan = plan_memory(
+        lower, upper, size, options.align, options.capacity, options.budget_ms, options.threads,
+        options.reproducible is not None,
+    )  # fmt: skip
     result = {
         "buffers": len(rows), "peak": plan.peak, "lower_bound": plan.lower_bound, "gap": plan.gap,
         "best_fit": plan.best_fit,
@@ -152,7 +155,7 @@ def _does_not_fit(prepared: Prepared) -> str | None:
 
 
 def _expect_no_table_flags(options: argparse.Namespace) -> None:
-    for flag in ("capacity", "budget_ms", "align", "threads"):
+    for flag in ("capacity", "budget_ms", "align", "threads", "reproducible"):
         if getattr(options, flag) is not None:
             options.parser.error(
                 f"--{flag.replace('_', '-')} is for FILE.csv; a graph has the alignment and limits of its devices"
@@ -297,6 +300,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     bare.add_argument("--budget-ms", type=int, metavar="N", help="milliseconds for search beyond heuristics (5000)")
     bare.add_argument("--threads", type=int, metavar="N", help="threads that try several orders at once (1)")
+    bare.add_argument(
+        "--reproducible",
+        action="store_const",
+        const=True,
+        help="the same plan on any machine, with any load and number of threads: steps alone end the search, not the"
+        " clock, so it may take longer than --budget-ms",
+    )
     graph = parser.add_argument_group("for graphs")
     graph.add_argument(
         "--devices", nargs="+", metavar="NAME", help="the devices by priority: SIM,CPU or SIM:mem=64M CPU (CPU)"

@@ -223,7 +223,7 @@ static struct ggml_scratch pick_scratch(void) { // the memory is as large as sai
 
 static const struct ggml_plan_options * pick_options(void) {
     static struct ggml_plan_options options;
-    options = (struct ggml_plan_options){ pick_size(), pick_i64() % 10, pick_int() };
+    options = (struct ggml_plan_options){ pick_size(), pick_i64() % 10, pick_int(), any(2) == 1 };
     return null_now() ? NULL : &options;
 }
 

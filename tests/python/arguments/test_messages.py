@@ -685,6 +685,7 @@ MISTAKES = [
     ("gb.plan_memory([[0], [1, 2]], [1], [2])", E,
      "plan_memory: lower must be integers, and its lists have different lengths"),
     ("gb.plan_memory([0], [1], [2], 1.5)", T, "plan_memory: alignment must be an int, not float"),
+    ("gb.plan_memory([0], [1], [2], reproducible='a')", T, "plan_memory: reproducible must be a bool, not str"),
     ("gb.gguf.Writer(3)", T, "Writer: path must be a path, not int"),
     ("gb.gguf.open('')", E, "open: source is empty"),
     ("gb.gguf.fallback_dtype('q4_k', 1.5)", T, "fallback_dtype: n must be an int, not float"),

@@ -73,9 +73,9 @@ def chain(n: int) -> tuple[gb.Context, list[gb.Tensor]]:
     return ctx, live
 
 
-def search() -> Callable[[], object]:
+def search(*, reproducible: bool = False) -> Callable[[], object]:
     numbers = instance(3000, 200)
-    return lambda: gb.plan_memory(*numbers, budget_ms=20_000)
+    return lambda: gb.plan_memory(*numbers, budget_ms=20_000, reproducible=reproducible)
 
 
 def reorder() -> Callable[[], object]:
@@ -98,6 +98,7 @@ def open_again(path: Path) -> Callable[[], object]:
 
 LONG: dict[str, Callable[[Path], Callable[[], object]]] = {
     "plan_memory": lambda folder: search(),
+    "plan_memory, reproducible": lambda folder: search(reproducible=True),
     "Graph.reordered": lambda folder: reorder(),
     "prepare": lambda folder: place("weights", 50_000),
     "prepare by cost": lambda folder: place("cost", 50_000),

@@ -553,6 +553,7 @@ def test_plan_command_draws_what_does_not_fit(tmp_path, capsys):
         ({}, ["--devices", "NOPE"], "NOPE"),
         ({}, ["--devices", "SIM,,CPU"], "an empty name"),
         ({}, ["--align", "32"], "--align is for FILE.csv"),
+        ({}, ["--reproducible"], "--reproducible is for FILE.csv"),
     ],
 )
 def test_plan_command_refuses_models(changes, arguments, message, tmp_path, capsys):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import signal
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -83,6 +86,77 @@ def test_threads_change_no_plan(rng):
     assert_valid(*instance, plans[0].offsets)
     assert all((plan.offsets == plans[0].offsets).all() for plan in plans)
     assert all(plan.unfinished or plan.proved for plan in plans)
+
+
+def hard(rng, n, part):
+    """n buffers with lives of up to that part of the time, of which a few milliseconds do not find the best plan."""
+    lower = rng.integers(0, 2 * n, n)
+    return lower, lower + rng.integers(1, 2 * n // part, n), rng.integers(1, 1 << 20, n)
+
+
+def planned_slowly(instance, **options):
+    """A plan made while the clock runs away: a signal's handler, which the search hears after some 20 ms, burns three
+    times the budget in processor time of the thread."""
+    burned = []
+
+    def burn(*_):
+        end = time.thread_time() + 3e-3 * options["budget_ms"]
+        while time.thread_time() < end:
+            pass
+        burned.append(end)
+
+    before = signal.signal(signal.SIGALRM, burn)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.002)
+        plan = gb.plan_memory(*instance, **options)
+        if not burned:
+            pytest.skip("the plan was made before the signal was heard")
+        return plan
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers here")
+def test_reproducible_whatever_the_clock_says(rng):
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("signals are handled on the main thread only")
+    ended = 0
+    for n, part in ((1000, 1), (1000, 3), (2000, 10)):
+        instance = hard(rng, n, part)
+        plan = gb.plan_memory(*instance, budget_ms=60, reproducible=True)
+        assert_valid(*instance, plan.offsets)
+        slow = planned_slowly(instance, budget_ms=60, reproducible=True)
+        assert (slow.offsets == plan.offsets).all()
+        assert (slow.peak, slow.bound, slow.proved, slow.unfinished) == (
+            plan.peak, plan.bound, plan.proved, plan.unfinished,
+        )  # fmt: skip
+        ended += planned_slowly(instance, budget_ms=60).peak > plan.peak
+    assert ended, "the clock would have ended no search"
+
+
+def test_reproducible_whatever_the_threads_and_the_load(rng):
+    over = threading.Event()
+
+    def work():
+        while not over.is_set():
+            np.sort(np.arange(20000)[::-1])
+
+    instances = [hard(rng, n, part) for n, part in ((300, 1), (1000, 1), (3000, 10), (5000, 30))]
+    plans = [gb.plan_memory(*instance, budget_ms=3, reproducible=True) for instance in instances]
+    workers = [threading.Thread(target=work) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    try:
+        for instance, plan in zip(instances, plans, strict=True):
+            assert_valid(*instance, plan.offsets)
+            for n_threads in (1, 2, 4):
+                again = gb.plan_memory(*instance, budget_ms=3, n_threads=n_threads, reproducible=True)
+                assert (again.offsets == plan.offsets).all()
+    finally:
+        over.set()
+        for worker in workers:
+            worker.join()
 
 
 def test_bound():
@@ -176,6 +250,34 @@ def test_wrong_types_say_which_argument(name):
         with pytest.raises(TypeError, match=f"plan_memory: {name} must be an int, not {type(wrong).__name__}"):
             gb.plan_memory([0], [1], [32], **{name: wrong})
     assert gb.plan_memory([0], [1], [32], **{name: np.int64(64)}).peak in (32, 64)
+
+
+def test_reproducible_is_true_or_false():
+    for wrong in (None, 2, "yes", [True]):
+        with pytest.raises(TypeError, match=f"plan_memory: reproducible must be a bool, not {type(wrong).__name__}"):
+            gb.plan_memory([0], [1], [32], reproducible=wrong)
+    for right in (True, False, np.True_, 1):
+        assert gb.plan_memory([0], [1], [32], reproducible=right).peak == 32
+
+
+def test_command_line_reproducible(tmp_path, capsys, rng):
+    instance = hard(rng, 1000, 1)
+    rows = "".join(f"{i},{a},{b},{c}\n" for i, (a, b, c) in enumerate(zip(*instance, strict=True)))
+    source = tmp_path / "hard.csv"
+    source.write_text("id,lower,upper,size\n" + rows)
+    written = []
+    for k, threads in enumerate((1, 3, 1)):
+        out = tmp_path / f"{k}.csv"
+        arguments = ["--budget-ms", "5", "--threads", str(threads), "--out", str(out), "--json"]
+        assert main(["plan", str(source), *arguments, "--reproducible"]) == 0
+        peak = json.loads(capsys.readouterr().out)["peak"]
+        with open(out, newline="") as file:
+            written.append([int(row["offset"]) for row in csv.DictReader(file)])
+    plan = gb.plan_memory(*instance, budget_ms=5, reproducible=True)
+    assert written == [plan.offsets.tolist()] * 3
+    assert peak == plan.peak
+    assert main(["plan", "llama", "--reproducible"]) == 2
+    assert "--reproducible is for FILE.csv" in capsys.readouterr().err
 
 
 def test_command_line_says_whether_more_time_would_help(tmp_path, capsys, rng):
