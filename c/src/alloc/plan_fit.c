@@ -14,7 +14,7 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-#define MOST_BY_SIZE 3    // an order may cost so many times as much as first fit by size
+#define MOST_BY_SIZE 4    // an order may cost so many times as much as first fit by size
 #define LEAST_STEPS  4000 // that this is taken to be
 #define MAX_AT_ONCE  16
 #define MIN_THREADED 1000 // buffers: fewer are not worth a thread
@@ -124,10 +124,10 @@ static const struct order * orders_of(const struct gb_plan_part * part, enum gb_
         { GB_PLAN_BY_DEATH, true }, { GB_PLAN_BY_WIDTH_AREA_LOAD, true }, { GB_PLAN_BY_LOAD_AREA_WIDTH, true } };
     static const struct order some[]   = { { GB_PLAN_BY_SIZE, false }, { GB_PLAN_BY_PEAK, false },
         { GB_PLAN_BY_CROWDED_WIDTH, false }, { GB_PLAN_BY_CROWDED_SIZE, false }, { GB_PLAN_BY_DEATH, false },
-        { GB_PLAN_BY_AREA, false }, { GB_PLAN_BY_LOAD, false } };
+        { GB_PLAN_BY_LOAD, false }, { GB_PLAN_BY_AREA, false } };
     static const struct order spread[] = { { GB_PLAN_BY_SIZE, false }, { GB_PLAN_BY_CROWDED_WIDTH, false },
         { GB_PLAN_BY_CROWDED_SIZE, false }, { GB_PLAN_BY_PEAK, false }, { GB_PLAN_BY_DEATH, false },
-        { GB_PLAN_BY_AREA, false }, { GB_PLAN_BY_LOAD, false } };
+        { GB_PLAN_BY_LOAD, false }, { GB_PLAN_BY_AREA, false } };
     if (which == GB_PLAN_EVERY) {
         *n = GB_ARRAY_LEN(every);
         return every;

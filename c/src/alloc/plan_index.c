@@ -64,6 +64,7 @@ struct source {
 
 #define STEPS_A_BUFFER 200 // as measured, beside what a list of pairs costs
 #define STEPS_A_CURSOR 8
+#define STEPS_A_LOOK   3  // at a cursor that is at hand
 #define LARGEST_SHIFT  7   // of blocks
 #define LONG_LIST      150 // of a block, on average
 #define FEW_SECTIONS   64
@@ -411,7 +412,7 @@ static size_t lowest(struct source * list, size_t * n, size_t at, const struct g
     *found = true;
     for (size_t k = 0; k < *n;) {
         struct gb_plan_cursor * const c = &list[k].c;
-        *steps += STEPS_A_CURSOR;
+        *steps += STEPS_A_LOOK;
         if (c->at < c->end && c->at->end <= at) {
             advance(c, at);
         }

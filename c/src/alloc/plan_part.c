@@ -16,10 +16,13 @@
 #define LEAST_STEPS    10000 // of a turn: one of none would never end
 #define LEAST_ROUNDS   4
 #define MAX_TURNS      4     // one after the other
+#define LEAST_ROOM     64    // buffers to make room among
+#define FIRST_PASSES   2     // of the search among few, which do not get all that is left
 #define STEPS_A_BUFFER 400   // of first fit, where there are many
 #define STEPS_ORDERS   2000  // a buffer, for a few orders
 #define STEPS_CRITICAL 2500  // to plan those that decide and then all
 #define STEPS_ALL      20000 // for turns of everything
+#define LEAST_PASS     16000000
 
 // ---------------------------------------------------------------------------------------------------------- heuristics
 
@@ -128,7 +131,9 @@ static enum ggml_status take_all(struct turns * t, uint64_t steps, struct gb_pla
         if (t->part->n >= FEW) {
             GB_TRY(take_turns(t, MAKE_ROOM, GB_MAX(steps, costs->heuristic.steps / 4), &costs->heuristic));
         }
-        return take_turns(t, LEARN, steps, &costs->heuristic);
+        GB_TRY(take_turns(t, LEARN, steps, &costs->heuristic));
+        return t->part->n < FEW && t->part->n >= LEAST_ROOM ? take_turns(t, MAKE_ROOM, steps / 2, &costs->heuristic)
+                                                            : GGML_STATUS_SUCCESS;
     }
     const uint64_t      share   = GB_MIN(steps, costs->heuristic.steps / N_METHODS + LEAST_STEPS);
     const bool          few     = share < (uint64_t) LEAST_ROUNDS * t->part->n * STEPS_A_BUFFER; // to learn from
@@ -140,6 +145,18 @@ static enum ggml_status take_all(struct turns * t, uint64_t steps, struct gb_pla
         }
     }
     return GGML_STATUS_SUCCESS;
+}
+
+// A pass of the search. One in vain must leave something for what may help: among more than a few buffers each has half
+// of what is left, among few the first ones have a quarter, unless that is little. Where the capacity is proved to be
+// too small, there is nothing to search for.
+static enum ggml_status search(struct turns * t, int rounds, struct gb_plan_budget * budget) {
+    const uint64_t         of_left = t->part->n >= FEW ? 2 : rounds < FIRST_PASSES ? 4 : 1;
+    struct gb_plan_budget  pass    = gb_plan_share(budget, GB_MAX(budget->steps / of_left, LEAST_PASS));
+    const enum ggml_status status  = gb_plan_search_pass(t->searcher, &pass, &t->goal);
+    gb_plan_give_back(budget, &pass);
+    budget->steps = t->capacity > 0 && t->part->bound > t->capacity ? 0 : budget->steps;
+    return status;
 }
 
 // Rounds of turns until the goal is reached or the budget used up. Then more would probably help if it did in the later
@@ -155,7 +172,7 @@ static enum ggml_status all_turns(struct turns * t, struct gb_plan_costs * costs
         const uint64_t before = costs->search.steps, left = before + costs->heuristic.steps;
         halfway = left > all / 2 ? part->peak : halfway;
         if (t->searcher && before > 0) {
-            GB_TRY(gb_plan_search_pass(t->searcher, &costs->search, &t->goal));
+            GB_TRY(search(t, rounds, &costs->search));
             steps = GB_MAX(steps, (before - costs->search.steps) / (part->n < FEW ? 4 : 1)); // few: the search does it
         } else if (costs->heuristic.steps == 0) {
             break;
