@@ -3,12 +3,15 @@
 //
 // A complete binary tree over blocks of sections. The whole blocks of a life are the few nodes that it consists of (at
 // most two a level): a buffer is noted in the set `cover` of these, and in the set `touch` of these and of all nodes
-// above them. In a block that a life only enters, at its beginning or end, the buffer is in a sorted list. A set is a
-// union of intervals of offsets, so what lies on each other is one interval, however many buffers it was. What is in a
-// buffer's way is then in `touch` of the nodes that its life consists of, or in `cover` of a node above one. A gap
-// common to these sets is found by leaps: an offset that is taken in one of them goes to the end of what takes it
-// there, until all agree. What of the lists meets the buffer is a set like the others. As many leaps may be needed as
-// buffers are in the way, where gaps of the sets alternate.
+// above them. In a block that a life only enters, at its beginning or end, the buffer is in a sorted list
+// (plan_lists.h). A set is a union of intervals of offsets, so what lies on each other is one interval, however many
+// buffers it was. What is in a buffer's way is then in `touch` of the nodes that its life consists of, in `cover` of a
+// node above one, or in the lists of the blocks in which it begins and ends. A gap common to these is found by leaps:
+// an offset that is taken in one of them goes to the end of what takes it there, until all agree. As many leaps may be
+// needed as buffers are in the way, where gaps of the sets alternate.
+//
+// Where lives consist of few nodes, `cover` is kept at every second or third height only: what consists of a node
+// between is noted in those below it, and a search asks fewer sets.
 //
 // Where that takes many leaps, the gaps of one set, the lead, are gone through instead: `touch` of the widest node of
 // the life, which leaves the fewest. Why a gap of the lead did not do is noted with it: what else was in the way, and
