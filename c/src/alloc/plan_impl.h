@@ -11,6 +11,7 @@
 //   plan_fit.c       several orders of first fit, on one thread or more
 //   plan_index.c     what is placed, by time and offset, to find gaps fast
 //   plan_sets.c      unions of intervals of offsets, for that
+//   plan_lists.c     the buffers that begin or end within a block of sections, for that
 //   plan_skyline.c   the lowest valley of the skyline filled with the best buffer that fits between its walls
 //   plan_improve.c   first fit in orders that the plans before have taught
 //   plan_critical.c  the buffers alive where most bytes are, as a problem of their own

@@ -3,12 +3,15 @@
 //
 // A complete binary tree over blocks of sections. The whole blocks of a life are the few nodes that it consists of (at
 // most two a level): a buffer is noted in the set `cover` of these, and in the set `touch` of these and of all nodes
-// above them. In a block that a life only enters, at its beginning or end, the buffer is in a sorted list. A set is a
-// union of intervals of offsets, so what lies on each other is one interval, however many buffers it was. What is in a
-// buffer's way is then in `touch` of the nodes that its life consists of, or in `cover` of a node above one. A gap
-// common to these sets is found by leaps: an offset that is taken in one of them goes to the end of what takes it
-// there, until all agree. What of the lists meets the buffer is a set like the others. As many leaps may be needed as
-// buffers are in the way, where gaps of the sets alternate.
+// above them. In a block that a life only enters, at its beginning or end, the buffer is in a sorted list
+// (plan_lists.h). A set is a union of intervals of offsets, so what lies on each other is one interval, however many
+// buffers it was. What is in a buffer's way is then in `touch` of the nodes that its life consists of, in `cover` of a
+// node above one, or in the lists of the blocks in which it begins and ends. A gap common to these is found by leaps:
+// an offset that is taken in one of them goes to the end of what takes it there, until all agree. As many leaps may be
+// needed as buffers are in the way, where gaps of the sets alternate.
+//
+// Where lives consist of few nodes, `cover` is kept at every second or third height only: what consists of a node
+// between is noted in those below it, and a search asks fewer sets.
 //
 // Where that takes many leaps, the gaps of one set, the lead, are gone through instead: `touch` of the widest node of
 // the life, which leaves the fewest. Why a gap of the lead did not do is noted with it: what else was in the way, and
@@ -20,31 +23,22 @@
 #include <string.h>
 
 #include "alloc/plan_impl.h"
+#include "alloc/plan_lists.h"
 #include "alloc/plan_sets.h"
 #include "base/mem.h"
 
-// A buffer that enters a block, or leaves it.
-struct entry {
-    struct gb_plan_interval at;
-    uint32_t                first, last;
-};
-
 struct gb_plan_index {
-    struct gb_plan_set *      cover; // owned, by node, as all of these: the root is 1, the leaf of block k is width + k
-    struct gb_plan_set *      touch; // of single sections not for leaves: theirs is their cover
-    uint8_t *                 asked; // ASKED and ASKED_ABOVE
-    size_t *                  hint;  // NULL until it is needed: where the next search by hints begins
-    size_t                    width; // power of two >= blocks
-    uint32_t                  n_sections;
-    unsigned                  shift; // a block is 1 << shift sections
-    uint32_t *                begin; // owned; by block: where its list begins; NULL: of single sections
-    uint32_t *                n;     // owned; by block: the length of its list
-    struct entry *            lists; // owned; by offset each
-    struct gb_plan_interval * met;   // owned; room for what of two lists is met
-    uint32_t                  longest;
-    size_t                    n_blocks; // with lists
-    struct gb_plan_arena      arena;
-    bool                      no_memory; // for notes: the next to be added fails
+    struct gb_plan_set * cover; // owned, by node, as all of these: the root is 1, the leaf of block k is width + k
+    struct gb_plan_set * touch; // of single sections not for leaves: theirs is their cover
+    uint8_t *            asked; // ASKED and ASKED_ABOVE
+    size_t *             hint;  // NULL until it is needed: where the next search by hints begins
+    size_t               width; // power of two >= blocks
+    uint32_t             n_sections;
+    unsigned             shift;  // a block is 1 << shift sections
+    unsigned             spread; // `cover` is kept at heights that this divides
+    struct gb_plan_lists lists;  // of what blocks are not whole for; none of single sections
+    struct gb_plan_arena arena;
+    bool                 no_memory; // for notes: the next to be added fails
 };
 
 enum { ASKED = 1, ASKED_ABOVE = 2 }; // some life consists of the node, or of one above
@@ -53,8 +47,7 @@ enum { ASKED = 1, ASKED_ABOVE = 2 }; // some life consists of the node, or of on
 enum kind {
     WITHIN, // `touch` of a node that the life consists of
     AROUND, // `cover` of a node that reaches past the life
-    BEGIN,  // the list of the block in which the life begins
-    END     // the list of the one in which it ends
+    LISTED  // the list of the block in which the life begins or ends
 };
 struct source {
     struct gb_plan_cursor c;
@@ -65,9 +58,14 @@ struct source {
 #define STEPS_A_BUFFER 200 // as measured, beside what a list of pairs costs
 #define STEPS_A_CURSOR 8
 #define STEPS_A_LOOK   3  // at a cursor that is at hand
-#define LARGEST_SHIFT  7   // of blocks
-#define LONG_LIST      150 // of a block, on average
+#define LARGEST_SHIFT  12 // of blocks
+#define MIN_BLOCKS     8
+#define LONG_LIST      1200 // of a block, on average
+#define LONG_LOOK      150  // of the list that lives without a whole block look through, on average of all lives
 #define FEW_SECTIONS   64
+#define MAX_HEIGHTS    33
+#define MAX_SPREAD     3
+#define MORE_OF_TWO    3 // sets that two lives may enter more than they consist of nodes
 #define PASSED_A_STEP  8 // intervals of one set, each after the other
 #define PASSED_A_LEAP  16
 #define HINTED_LEAPS   64
@@ -92,55 +90,70 @@ static struct span span_of(const struct gb_plan_buffer * b, unsigned shift, uint
 }
 static bool is_whole(const struct span * s, size_t block) { return block >= s->from && block < s->to; }
 
-// Counts how many buffers each block's list must hold.
-static void count_entries(const struct gb_plan_part * part, unsigned shift, uint32_t * n) {
+// Counts how many buffers each block's list must hold; how many lives have no whole block.
+static uint32_t count_entries(const struct gb_plan_part * part, unsigned shift, uint32_t * n) {
+    uint32_t n_short = 0;
     for (uint32_t b = 0; b < part->n + part->n_fixed; b++) {
         const struct span s = span_of(&part->buffers[b], shift, part->n_sections);
         n[s.left] += !is_whole(&s, s.left);
         n[s.right] += s.right != s.left && !is_whole(&s, s.right);
+        n_short += s.from >= s.to;
     }
+    return n_short;
 }
 
-// Blocks are as large as can be while the list that a buffer meets is short on average: there are instances with few
-// sections of many buffers each, where lists would be long.
+// Blocks are as large as can be while the list that a buffer meets is short on average: larger ones mean fewer sets to
+// enter and to ask, and a life that has whole blocks passes most of a list by halves, or asks it last. One that has
+// none is looked for among the entries themselves. There are instances with few sections of many buffers each.
 static bool choose_blocks(struct gb_plan_index * x, const struct gb_plan_part * part) {
-    if (part->n_sections < FEW_SECTIONS) {
-        return true;
-    }
-    for (unsigned shift = LARGEST_SHIFT; shift > 0; shift--) {
+    const uint64_t all = (uint64_t) part->n + part->n_fixed;
+    for (unsigned shift = LARGEST_SHIFT; shift > 0 && part->n_sections >= FEW_SECTIONS; shift--) {
         const size_t blocks = (part->n_sections >> shift) + 1;
         uint64_t     total = 0, squares = 0;
-        gb_free(x->n);
-        x->n = gb_calloc(blocks, sizeof(*x->n));
-        if (x->n == NULL) {
+        if (blocks < MIN_BLOCKS || all / blocks > LONG_LIST) { // lists would be long, as a rule
+            continue;
+        }
+        uint32_t * const n = gb_calloc(blocks, sizeof(*n));
+        if (n == NULL) {
             return false;
         }
-        count_entries(part, shift, x->n);
-        x->longest = 0;
+        const uint32_t n_short = count_entries(part, shift, n);
         for (size_t k = 0; k < blocks; k++) {
-            total += x->n[k];
-            squares += (uint64_t) x->n[k] * x->n[k];
-            x->longest = GB_MAX(x->longest, x->n[k]);
+            total += n[k];
+            squares += (uint64_t) n[k] * n[k];
         }
-        if (squares <= total * LONG_LIST) {
+        const uint64_t length = total > 0 ? squares / total : 0;
+        if (length <= LONG_LIST && length * n_short <= all * LONG_LOOK) {
             x->shift = shift;
-            x->begin = gb_calloc(blocks, sizeof(*x->begin));
-            x->lists = gb_calloc(total + 1, sizeof(*x->lists));
-            x->met   = gb_calloc(2 * (size_t) x->longest + 1, sizeof(*x->met));
-            for (size_t k = 1; x->begin && k < blocks; k++) {
-                x->begin[k] = x->begin[k - 1] + x->n[k - 1];
-            }
-            return x->begin && x->lists && x->met;
+            return gb_plan_lists_init(&x->lists, n, blocks, total);
         }
+        gb_free(n);
     }
     return true;
 }
 
+// How far the sets `cover` can be spread: a node of another height is noted in those below it instead. So there are
+// fewer to ask, but more to enter.
+static unsigned choose_spread(const uint64_t * by_height, uint64_t n) {
+    unsigned spread = 1;
+    for (unsigned more = 2; more <= MAX_SPREAD; more++) {
+        uint64_t added = 0; // beside one for each node
+        for (unsigned height = 0; height < MAX_HEIGHTS; height++) {
+            added += by_height[height] * (((uint64_t) 1 << height % more) - 1);
+        }
+        spread = 2 * added <= MORE_OF_TWO * n ? more : spread;
+    }
+    return spread;
+}
+
 // Marks the nodes that lives of the part consist of, and those below them.
 static void mark_asked(struct gb_plan_index * x, const struct gb_plan_part * part) {
+    uint64_t by_height[MAX_HEIGHTS] = { 0 };
     for (uint32_t b = 0; b < part->n; b++) {
-        const struct span s = span_of(&part->buffers[b], x->shift, part->n_sections);
-        for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i /= 2, j /= 2) {
+        const struct span s      = span_of(&part->buffers[b], x->shift, part->n_sections);
+        unsigned          height = 0;
+        for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i /= 2, j /= 2, height++) {
+            by_height[height] += (i & 1) + (j & 1);
             if (i & 1) {
                 x->asked[i++] = ASKED;
             }
@@ -152,6 +165,7 @@ static void mark_asked(struct gb_plan_index * x, const struct gb_plan_part * par
     for (size_t node = 2; node < 2 * x->width; node++) {
         x->asked[node] |= x->asked[node / 2] ? ASKED_ABOVE : 0;
     }
+    x->spread = choose_spread(by_height, part->n);
 }
 
 struct gb_plan_index * gb_plan_index_new(const struct gb_plan_part * part) {
@@ -175,10 +189,6 @@ struct gb_plan_index * gb_plan_index_new(const struct gb_plan_part * part) {
         return NULL;
     }
     mark_asked(x, part);
-    if (x->begin) { // the counts have become beginnings
-        x->n_blocks = (part->n_sections >> x->shift) + 1;
-        memset(x->n, 0, x->n_blocks * sizeof(*x->n));
-    }
     return x;
 }
 
@@ -186,9 +196,7 @@ struct gb_plan_index * gb_plan_index_new(const struct gb_plan_part * part) {
 void gb_plan_index_reset(struct gb_plan_index * x) {
     memset(x->cover, 0, 2 * x->width * sizeof(*x->cover));
     memset(x->touch, 0, 2 * x->width * sizeof(*x->touch));
-    if (x->begin) {
-        memset(x->n, 0, x->n_blocks * sizeof(*x->n));
-    }
+    gb_plan_lists_reset(&x->lists);
     if (x->hint) {
         memset(x->hint, 0, 2 * x->width * sizeof(*x->hint));
     }
@@ -203,10 +211,7 @@ void gb_plan_index_free(struct gb_plan_index * x) {
         gb_free(x->touch);
         gb_free(x->asked);
         gb_free(x->hint);
-        gb_free(x->begin);
-        gb_free(x->n);
-        gb_free(x->lists);
-        gb_free(x->met);
+        gb_plan_lists_free(&x->lists);
         gb_free(x);
     }
 }
@@ -217,10 +222,15 @@ static struct gb_plan_set * touch_of(const struct gb_plan_index * x, size_t node
     return is_section(x, node) ? &x->cover[node] : &x->touch[node];
 }
 
-static bool note(struct gb_plan_index * x, size_t node, size_t start, size_t end) {
-    return gb_plan_set_add(&x->arena, &x->cover[node], start, end) != GB_PLAN_SET_FAILED &&
-           (is_section(x, node) || !(x->asked[node] & ASKED) ||
-               gb_plan_set_add(&x->arena, &x->touch[node], start, end) != GB_PLAN_SET_FAILED);
+static bool note(struct gb_plan_index * x, size_t node, unsigned height, size_t start, size_t end) {
+    const unsigned down = height % x->spread;
+    for (size_t k = node << down; k < (node + 1) << down; k++) {
+        if (gb_plan_set_add(&x->arena, &x->cover[k], start, end) == GB_PLAN_SET_FAILED) {
+            return false;
+        }
+    }
+    return is_section(x, node) || !(x->asked[node] & ASKED) ||
+           gb_plan_set_add(&x->arena, &x->touch[node], start, end) != GB_PLAN_SET_FAILED;
 }
 
 // Notes the interval at a leaf that is not whole, and at the nodes above that reach past what is, until one knows it or
@@ -240,32 +250,23 @@ static bool note_above(struct gb_plan_index * x, size_t block, const struct span
     return true;
 }
 
-// There is room: it was counted.
-static void enter(struct gb_plan_index * x, size_t block, const struct gb_plan_buffer * b, size_t offset) {
-    struct entry * const list = x->lists + x->begin[block];
-    uint32_t             at   = x->n[block]++;
-    for (; at > 0 && list[at - 1].at.start > offset; at--) {
-        list[at] = list[at - 1];
-    }
-    list[at] = (struct entry){ { offset, offset + b->size }, b->first, b->last };
-}
-
 bool gb_plan_index_add(struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t offset) {
     if (x->no_memory) {
         return false;
     }
-    const size_t      end = offset + b->size;
-    const struct span s   = span_of(b, x->shift, x->n_sections);
-    for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i /= 2, j /= 2) {
-        if ((i & 1 && !note(x, i++, offset, end)) || (j & 1 && !note(x, --j, offset, end))) {
+    const size_t      end    = offset + b->size;
+    const struct span s      = span_of(b, x->shift, x->n_sections);
+    unsigned          height = 0;
+    for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i /= 2, j /= 2, height++) {
+        if ((i & 1 && !note(x, i++, height, offset, end)) || (j & 1 && !note(x, --j, height, offset, end))) {
             return false;
         }
     }
     if (!is_whole(&s, s.left)) {
-        enter(x, s.left, b, offset);
+        gb_plan_lists_enter(&x->lists, s.left, b, offset);
     }
     if (s.right != s.left && !is_whole(&s, s.right)) {
-        enter(x, s.right, b, offset);
+        gb_plan_lists_enter(&x->lists, s.right, b, offset);
     }
     return note_above(x, s.left, &s, offset, end) && note_above(x, s.right, &s, offset, end);
 }
@@ -279,26 +280,36 @@ static size_t push(struct source * list, size_t n, const struct gb_plan_set * s,
     return n;
 }
 
-// What of a block's list meets b, joined; how many steps that took.
-static uint64_t push_met(const struct gb_plan_index * x, size_t block, const struct gb_plan_buffer * b, enum kind kind,
-    struct source * list, size_t * n) {
-    const struct entry * const      entries = x->lists + x->begin[block];
-    struct gb_plan_interval * const met     = x->met + (kind == END ? x->longest : 0);
-    uint32_t                        n_met = 0, m = 0;
-    for (uint32_t k = 0; k < x->n[block]; k++) {
-        met[n_met] = entries[k].at; // kept if it is alive with b
-        n_met += (uint32_t) ((entries[k].first < b->last) & (entries[k].last > b->first));
+// What of a block's list meets b.
+static size_t push_met(const struct gb_plan_index * x, size_t block, const struct gb_plan_buffer * b,
+    struct source * list, size_t n, uint64_t * steps) {
+    const struct gb_plan_cursor c = gb_plan_list_begin(&x->lists, block, b, steps);
+    if (c.at < c.end) {
+        list[n++] = (struct source){ c, 0, LISTED };
     }
-    for (uint32_t k = 1; k < n_met; k++) {
-        const bool apart = met[k].start > met[m].end;
-        m += apart;
-        met[m] = (struct gb_plan_interval){ apart ? met[k].start : met[m].start, GB_MAX(met[m].end, met[k].end) };
+    return n;
+}
+
+// Whether a node of so many blocks reaches past the life; 0: what would be above the root.
+static bool reaches_past(const struct gb_plan_index * x, const struct span * s, size_t node, size_t width) {
+    const size_t begin = node * width - x->width;
+    return node == 0 || begin < s->from || begin + width > s->to;
+}
+
+// The sets `cover` that may hold what reaches past b: those that stand for nodes that do, of which the highest has the
+// most blocks.
+static size_t push_around(const struct gb_plan_index * x, const struct span * s, struct source * list, size_t n) {
+    const unsigned spread = x->spread, up = spread - 1;
+    size_t         left = x->width + s->left, right = x->width + s->right;
+    for (size_t width = (size_t) 1 << up; left > 0; left >>= spread, right >>= spread, width <<= spread) {
+        if (reaches_past(x, s, left >> up, width)) {
+            n = push(list, n, &x->cover[left], left, AROUND);
+        }
+        if (right != left && reaches_past(x, s, right >> up, width)) {
+            n = push(list, n, &x->cover[right], right, AROUND);
+        }
     }
-    m += n_met > 0;
-    if (m > 0) {
-        list[(*n)++] = (struct source){ { met, met + m, NULL, NULL }, 0, kind };
-    }
-    return x->n[block] / PASSED_A_STEP;
+    return n;
 }
 
 // The sets that say what is in the way of b.
@@ -316,21 +327,12 @@ static size_t collect(const struct gb_plan_index * x, const struct gb_plan_buffe
             n = push(list, n, touch_of(x, j), j, WITHIN);
         }
     }
-    size_t left = x->width + s.left, right = x->width + s.right;
-    for (size_t width = 1; left > 0; left /= 2, right /= 2, width *= 2) {
-        const size_t begin = left * width - x->width, other = right * width - x->width;
-        if (begin < s.from || begin + width > s.to) {
-            n = push(list, n, &x->cover[left], left, AROUND);
-        }
-        if (right != left && (other < s.from || other + width > s.to)) {
-            n = push(list, n, &x->cover[right], right, AROUND);
-        }
-    }
+    n = push_around(x, &s, list, n);
     if (!is_whole(&s, s.left)) {
-        *steps += push_met(x, s.left, b, BEGIN, list, &n);
+        n = push_met(x, s.left, b, list, n, steps);
     }
     if (s.right != s.left && !is_whole(&s, s.right)) {
-        *steps += push_met(x, s.right, b, END, list, &n);
+        n = push_met(x, s.right, b, list, n, steps);
     }
     *steps += STEPS_A_BUFFER + n * STEPS_A_CURSOR;
     return n;
@@ -383,7 +385,9 @@ static inline size_t within(size_t at, size_t size, size_t chunk) {
 
 // What is looked for.
 struct gap {
-    size_t size, chunk; // chunk: see gb_plan_part
+    size_t                        size, chunk; // chunk: see gb_plan_part
+    const struct gb_plan_index *  x;
+    const struct gb_plan_buffer * b;
 };
 
 // The next interval.
@@ -393,6 +397,25 @@ static void step_on(struct gb_plan_cursor * c) {
         c->at  = c->next->data;
         c->end = c->next->data + c->next->n;
         c->next++;
+    }
+}
+
+// To the first interval of the source that ends behind `at`.
+static inline void seek(struct source * s, const struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t at,
+    uint64_t * steps) {
+    if (s->kind == LISTED) {
+        *steps += gb_plan_list_seek(&x->lists, &s->c, b, at);
+    } else {
+        advance(&s->c, at);
+    }
+}
+
+// Past the interval at the cursor, which ends at `at` or below.
+static inline void pass(struct source * s, const struct gb_plan_buffer * b, size_t at, uint64_t * steps) {
+    if (s->kind == LISTED) {
+        *steps += gb_plan_list_step(&s->c, b, at);
+    } else {
+        step_on(&s->c);
     }
 }
 
@@ -414,7 +437,7 @@ static size_t lowest(struct source * list, size_t * n, size_t at, const struct g
         struct gb_plan_cursor * const c = &list[k].c;
         *steps += STEPS_A_LOOK;
         if (c->at < c->end && c->at->end <= at) {
-            advance(c, at);
+            seek(&list[k], gap->x, gap->b, at, steps);
         }
         if (c->at == c->end) {
             list[k] = list[--*n];
@@ -431,7 +454,7 @@ static size_t lowest(struct source * list, size_t * n, size_t at, const struct g
         uint64_t passed = 0;
         do {
             at = within(c->at->end, size, chunk);
-            step_on(c);
+            pass(&list[k], gap->b, at, steps);
             passed++;
         } while (c->at < c->end && (c->at->start <= at || c->at->start - at < size));
         *steps += passed / PASSED_A_STEP;
@@ -459,15 +482,12 @@ static struct reach reach_of_node(const struct gb_plan_index * x, size_t node) {
     return (struct reach){ (uint32_t) ((begin - x->width) << x->shift), (uint32_t) GB_MIN(last, x->n_sections) };
 }
 
-// How far a life must reach, beside what it had to already, to meet what of the source is in the way of b: all of a
-// node that b consists of, the next section of one that reaches past b, or, of a list, as far as b does.
-static struct reach reach_with(const struct gb_plan_index * x, const struct source * s, const struct gb_plan_buffer * b,
-    struct reach r) {
-    if (s->kind == BEGIN) {
-        return (struct reach){ b->first, r.last };
-    }
-    if (s->kind == END) {
-        return (struct reach){ r.first, b->last };
+// How far a life must reach, beside what it had to already, to meet the interval at the cursor: all of a node that b
+// consists of, the next section of one that reaches past b, or of a life of a list.
+static struct reach reach_with(const struct gb_plan_index * x, const struct source * s, struct reach r) {
+    if (s->kind == LISTED) {
+        const struct gb_plan_entry * const e = (const struct gb_plan_entry *) s->c.at;
+        return (struct reach){ GB_MIN(r.first, e->last - 1), GB_MAX(r.last, e->first + 1) };
     }
     const struct reach node = reach_of_node(x, s->node);
     if (s->kind == WITHIN) {
@@ -519,35 +539,47 @@ static bool next_gap(struct along * a) {
     return is_gap;
 }
 
+// To the end of what source s has in the way, as long as b may fit below `end`; *all: how far a life must reach to meet
+// all that was passed; *widest: of what is free between.
+static void pass_all(struct along * a, struct source * s, size_t end, struct reach * all, size_t * widest) {
+    struct gb_plan_cursor * const c      = &s->c;
+    const size_t                  size   = a->b->size;
+    uint64_t                      passed = 0;
+    do {
+        if (passed == 0 || s->kind == LISTED) { // each entry of a list has a life of its own
+            a->cause = reach_with(a->x, s, a->lead);
+            *all     = reach_with(a->x, s, *all);
+        }
+        *widest = GB_MAX(*widest, c->at->start > a->at ? c->at->start - a->at : 0);
+        a->at   = c->at->end;
+        pass(s, a->b, a->at, &a->steps);
+        passed++;
+    } while (c->at < c->end && (c->at->start <= a->at || c->at->start - a->at < size) && a->at < end &&
+             end - a->at >= size);
+    a->steps += passed / PASSED_A_STEP;
+}
+
 // Whether b fits at `at` or above, and below `end`, where the gap of the lead ends. If not, *why.
 static bool fits_below(struct along * a, size_t end, struct gb_plan_note * why) {
     const size_t size   = a->b->size;
     size_t       widest = 0; // of what is free, but too small
     struct reach all    = a->cause;
     for (size_t k = 0; k < a->n;) {
-        struct gb_plan_cursor * const c = &a->list[k].c;
+        struct source * const         s = &a->list[k];
+        struct gb_plan_cursor * const c = &s->c;
         a->steps += STEPS_ALONG;
         if (c->at < c->end && c->at->end <= a->at) {
-            advance(c, a->at);
+            seek(s, a->x, a->b, a->at, &a->steps);
         }
         if (c->at == c->end) {
-            a->list[k] = a->list[--a->n];
+            *s = a->list[--a->n];
             continue;
         }
         if (c->at->start > a->at && c->at->start - a->at >= size) {
             k++;
             continue;
         }
-        uint64_t passed = 0;
-        do {
-            widest = GB_MAX(widest, c->at->start > a->at ? c->at->start - a->at : 0);
-            a->at  = c->at->end;
-            step_on(c);
-            passed++;
-        } while (c->at < c->end && c->at->start - a->at < size && a->at < end && end - a->at >= size);
-        a->steps += passed / PASSED_A_STEP;
-        a->cause = reach_with(a->x, &a->list[k], a->b, a->lead);
-        all      = reach_with(a->x, &a->list[k], a->b, all);
+        pass_all(a, s, end, &all, &widest);
         if (a->at >= end || end - a->at < size) {
             widest = GB_MAX(widest, a->at < end ? end - a->at : 0);
             *why   = (struct gb_plan_note){ all.first, all.last, widest + 1 };
@@ -563,7 +595,7 @@ static bool fits_below(struct along * a, size_t end, struct gb_plan_note * why) 
 // of the search, with the lead.
 static size_t lowest_along(struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t lead, struct source * list,
     size_t n, size_t at, uint64_t * steps) {
-    const struct gap gap = { b->size, 0 };
+    const struct gap gap = { b->size, 0, x, b };
     struct along a = { x, b, list, n, touch_of(x, lead), gb_plan_set_begin(touch_of(x, lead)), reach_of_node(x, lead),
         { b->first, b->last }, at, 0 };
     bool         found, known = at == 0; // what is in the way below `at`, up to the last gap
@@ -612,7 +644,7 @@ static size_t widest_node(const struct gb_plan_index * x, const struct gb_plan_b
 size_t gb_plan_index_lowest(struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t chunk, uint64_t * steps) {
     struct source    list[MAX_CURSORS];
     bool             found;
-    const struct gap gap   = { b->size, chunk };
+    const struct gap gap   = { b->size, chunk, x, b };
     const size_t     node  = chunk == 0 ? widest_node(x, b) : 0;
     const size_t     lead  = node > 0 && touch_of(x, node)->n > 0 ? node : 0;
     const bool       noted = lead > 0 && touch_of(x, lead)->noted;
@@ -633,7 +665,7 @@ size_t gb_plan_index_smallest(const struct gb_plan_index * x, const struct gb_pl
     uint64_t * steps) {
     struct source    list[MAX_CURSORS];
     bool             found;
-    const struct gap gap = { b->size, chunk };
+    const struct gap gap = { b->size, chunk, x, b };
     size_t           n = collect(x, b, list, steps), best = SIZE_MAX, best_size = SIZE_MAX;
     for (size_t at = 0;;) {
         at = lowest(list, &n, at, &gap, UINT64_MAX, &found, steps);
@@ -655,14 +687,19 @@ size_t gb_plan_index_smallest(const struct gb_plan_index * x, const struct gb_pl
     }
 }
 
-static size_t end_of_all(const struct source * list, size_t n) {
+static size_t end_of_all(const struct source * list, size_t n, const struct gb_plan_buffer * b, uint64_t * steps) {
     size_t top = 0;
     for (size_t k = 0; k < n; k++) {
-        const struct gb_plan_cursor * c = &list[k].c;
-        if (c->next < c->last) {
-            top = GB_MAX(top, c->last[-1].data[c->last[-1].n - 1].end);
+        struct gb_plan_cursor c = list[k].c;
+        if (list[k].kind == LISTED) {
+            while (c.at < c.end) {
+                top = GB_MAX(top, c.at->end);
+                *steps += gb_plan_list_step(&c, b, c.at->end);
+            }
+        } else if (c.next < c.last) {
+            top = GB_MAX(top, c.last[-1].data[c.last[-1].n - 1].end);
         } else {
-            top = GB_MAX(top, c->end[-1].end);
+            top = GB_MAX(top, c.end[-1].end);
         }
     }
     return top;
@@ -676,11 +713,11 @@ bool gb_plan_index_hinted(struct gb_plan_index * x, const struct gb_plan_buffer 
     }
     struct source    list[MAX_CURSORS];
     bool             found;
-    const struct gap gap  = { b->size, chunk };
+    const struct gap gap  = { b->size, chunk, x, b };
     const size_t     node = widest_node(x, b);
     size_t * const   hint = &x->hint[node > 0 ? node : x->width + (b->first >> x->shift)];
     size_t           n    = collect(x, b, list, steps);
-    const size_t     top  = end_of_all(list, n);
+    const size_t     top  = end_of_all(list, n, b, steps);
     const size_t     at   = lowest(list, &n, GB_MIN(*hint, top), &gap, HINTED_LEAPS, &found, steps);
     *offset               = found ? at : gb_plan_within_chunk(top, b->size, chunk);
     *hint                 = found && n == 0 ? 0 : at;

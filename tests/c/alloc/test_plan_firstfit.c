@@ -224,6 +224,29 @@ static void long_sets(void) {
     gb_plan_index_free(x);
 }
 
+// A search that has leapt over gaps knows nothing of them: what it learns of the rest must not hide them. Below what
+// the lead holds are two others in turns, with gaps of 10 at the bottom, which the leaps pass, then of 5; at the top of
+// 3.
+static void gaps_leapt_over(void) {
+    enum { PERIODS = 14, WIDE = 5, PERIOD = 110, TOP = PERIODS * PERIOD - 5 + 3 };
+    struct gb_plan_buffer lives[]   = { { 1, 8, 0, 50, 7 }, { 1, 2, 0, 40, 1 }, { 2, 4, 0, 60, 2 }, { 4, 8, 0, 9, 4 } };
+    const struct gb_plan_part part  = { .buffers = lives, .n = 4, .n_sections = 8 };
+    struct gb_plan_index *    x     = gb_plan_index_new(&part);
+    uint64_t                  steps = 0;
+    REQUIRE(x);
+    REQUIRE(gb_plan_index_add(x, &lives[3], TOP));
+    for (size_t k = 0; k < PERIODS; k++) {
+        const size_t                gap = k < WIDE ? 10 : 5, at = k * PERIOD;
+        const struct gb_plan_buffer one = { 1, 2, 0, 40, 1 }, other = { 2, 4, 0, 70 - 2 * gap, 2 };
+        REQUIRE(gb_plan_index_add(x, &one, at) && gb_plan_index_add(x, &other, at + 40 + gap));
+    }
+    for (size_t size = 50; size > 5; size -= 7) { // 50 leaps, 8 fits into the lowest gap
+        const struct gb_plan_buffer b = { 1, 8, 0, size, 7 };
+        CHECK_INT(gb_plan_index_lowest(x, &b, 0, &steps), size > 10 ? TOP + 9 : 40);
+    }
+    gb_plan_index_free(x);
+}
+
 // First fit that must end: what the budget pays for lies where first fit puts it, the others somewhere valid.
 static void the_rest_by_hints(void) {
     enum { N = 3000 };
@@ -292,5 +315,5 @@ static bool with_notes(void) {
 
 static void out_of_memory(void) { test_each_allocation_fails(with_notes, 200); }
 
-TEST_MAIN(TEST(small), TEST(large), TEST(hard), TEST(falling_sizes), TEST(long_sets), TEST(the_rest_by_hints),
-    TEST(out_of_memory))
+TEST_MAIN(TEST(small), TEST(large), TEST(hard), TEST(falling_sizes), TEST(long_sets), TEST(gaps_leapt_over),
+    TEST(the_rest_by_hints), TEST(out_of_memory))
