@@ -45,10 +45,3 @@ void gb_keys_free(struct gb_keys * keys) {
     gb_vec_free(&keys->words);
     gb_vec_free(&keys->at);
 }
-
-size_t gb_key_nbytes(const struct gb_key * key) {
-    struct ggml_tensor t = { .type = (enum ggml_type) key->type };
-    memcpy(t.ne, key->ne, sizeof(t.ne));
-    memcpy(t.nb, key->nb, sizeof(t.nb));
-    return ggml_nbytes(&t);
-}

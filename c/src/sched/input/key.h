@@ -20,8 +20,8 @@ enum {
     GB_KEY_MORE   = GGML_MAX_SRC - GB_KEY_SRC,
 };
 
-// The tensor as it was when planned; `buffer`, `data` and `state` after binding as it is bound. Behind it lie the parameters and
-// the other sources, if there are any, and the name, which ends with a 0.
+// The tensor as it was when planned; `buffer`, `data` and `state` after binding as it is bound. Behind it lie the
+// parameters and the other sources, if there are any, and the name, which ends with a 0.
 struct gb_key {
     struct ggml_backend_buffer * buffer; // borrowed, as all tensors here: they may be gone
     void *                       data;
@@ -59,7 +59,13 @@ static inline const char * gb_key_name(const struct gb_key * key) {
     return (const char *) (gb_key_more(key) + (key->has_more ? GB_KEY_MORE : 0));
 }
 
-size_t gb_key_nbytes(const struct gb_key * key); // ggml_nbytes of the tensor
+// ggml_nbytes of the tensor.
+static inline size_t gb_key_nbytes(const struct gb_key * key) {
+    struct ggml_tensor t = { .type = (enum ggml_type) key->type };
+    memcpy(t.ne, key->ne, sizeof(t.ne));
+    memcpy(t.nb, key->nb, sizeof(t.nb));
+    return ggml_nbytes(&t);
+}
 
 // Whether an operator has parameters, or sources without a place in each record. (Sums in place of branches: these
 // loops become a few instructions.)
