@@ -26,7 +26,8 @@ static uint32_t width_of(const struct gb_plan_part * part, uint32_t b) {
     return part->buffers[b].last - part->buffers[b].first;
 }
 
-// Whether buffers of at least this width hold others together. Of few parts none may be most of all.
+// Whether buffers of at least this width hold others together. No part may be most of all others: that would be planned
+// as all are now, and once more for each of the holders that it may have itself.
 static bool holds(const struct gb_plan_part * part, uint32_t width) {
     uint32_t reach = 0, n = 0, most = 0, n_parts = 0, n_others = 0, n_longs = 0;
     for (uint32_t b = 0; b < part->n; b++) {
@@ -42,7 +43,7 @@ static bool holds(const struct gb_plan_part * part, uint32_t width) {
         most  = GB_MAX(most, ++n);
         n_others++;
     }
-    return n_parts > 1 && (width == part->n_sections || (n_longs <= MOST_LONG && most <= n_others / 4 * 3));
+    return n_parts > 1 && n_longs <= MOST_LONG && most <= n_others / 4 * 3;
 }
 
 // The width of the longest buffers that hold others together; 0: there are none.

@@ -264,6 +264,32 @@ static void planned_apart(void) {
     CHECK_MSG(n_apart[0] > 20 && n_apart[1] > 20, "%d, %d", n_apart[0], n_apart[1]);
 }
 
+// Buffers alive through all that comes after them, each with a small part beside the rest: to plan that rest apart would
+// be to plan nearly all again, for each of them. Small parts are taken apart.
+static void nested(void) {
+    enum { DEPTH = 50, CORE = 300, N = 2 * DEPTH + CORE };
+    struct gb_plan_item items[N];
+    for (int small_parts = 0; small_parts < 2; small_parts++) {
+        struct gb_plan_problem p;
+        for (int i = 0; i < N; i++) {
+            const int64_t at  = 2 * DEPTH + test_random_int(0, 398);
+            items[i]          = (struct gb_plan_item){ at, at + 1, (size_t) test_random_int(1, 50), 0 };
+            const int64_t all = 2 * DEPTH + 400, level = i / 2 * 2;
+            if (i < 2 * DEPTH && small_parts == 0) {
+                items[i].lower = level;
+                items[i].upper = i % 2 == 0 ? all : level + 1;
+            } else if (i == 0) {
+                items[i].lower = 2 * DEPTH;
+                items[i].upper = all;
+            }
+        }
+        REQUIRE(gb_plan_problem_init(&p, items, N, 1) == GGML_STATUS_SUCCESS && p.n_parts > 0);
+        CHECK_INT(p.n_parts, 1);
+        CHECK_INT(gb_plan_is_held(&p.parts[0], GB_PLAN_THROUGHOUT), small_parts);
+        gb_plan_problem_free(&p);
+    }
+}
+
 // Lowers the plan of the part, by windows or by making room.
 static void lower(struct gb_plan_part * part, size_t unit, bool by_room) {
     struct gb_plan_budget budget = { .steps = 100000000, .deadline = INT64_MAX };
@@ -541,5 +567,5 @@ static void out_of_memory(void) {
 }
 
 TEST_MAIN(TEST(never_worse), TEST(the_same_plan), TEST(few_decide), TEST(held_together), TEST(planned_apart),
-    TEST(peaks_are_lowered), TEST(meant_to_be_slow), TEST(huge_sizes), TEST(one_mistake), TEST(for_programs),
-    TEST(held_apart), TEST(held_out_of_memory), TEST(out_of_memory))
+    TEST(nested), TEST(peaks_are_lowered), TEST(meant_to_be_slow), TEST(huge_sizes), TEST(one_mistake),
+    TEST(for_programs), TEST(held_apart), TEST(held_out_of_memory), TEST(out_of_memory))
