@@ -264,8 +264,8 @@ static void planned_apart(void) {
     CHECK_MSG(n_apart[0] > 20 && n_apart[1] > 20, "%d, %d", n_apart[0], n_apart[1]);
 }
 
-// Buffers alive through all that comes after them, each with a small part beside the rest: to plan that rest apart would
-// be to plan nearly all again, for each of them. Small parts are taken apart.
+// Buffers alive through all that comes after them, each with a small part beside the rest: to plan that rest apart
+// would be to plan nearly all again, for each of them. Small parts are taken apart.
 static void nested(void) {
     enum { DEPTH = 50, CORE = 300, N = 2 * DEPTH + CORE };
     struct gb_plan_item items[N];
