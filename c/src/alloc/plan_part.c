@@ -148,16 +148,17 @@ static enum ggml_status take_all(struct turns * t, uint64_t steps, struct gb_pla
 }
 
 // A pass of the search. One in vain must leave something for what may help: among more than a few buffers each has half
-// of what is left, among few the first ones have a quarter, unless that is little. Where the capacity is proved to be
-// too small, there is nothing to search for.
+// of what is left, among few the first ones have a quarter, unless that is little.
 static enum ggml_status search(struct turns * t, int rounds, struct gb_plan_budget * budget) {
     const uint64_t         of_left = t->part->n >= FEW ? 2 : rounds < FIRST_PASSES ? 4 : 1;
     struct gb_plan_budget  pass    = gb_plan_share(budget, GB_MAX(budget->steps / of_left, LEAST_PASS));
     const enum ggml_status status  = gb_plan_search_pass(t->searcher, &pass, &t->goal);
     gb_plan_give_back(budget, &pass);
-    budget->steps = t->capacity > 0 && t->part->bound > t->capacity ? 0 : budget->steps;
     return status;
 }
+
+// Whether the capacity is known to be too small: then there is nothing to look for.
+static bool is_hopeless(const struct turns * t) { return t->capacity > 0 && t->part->bound > t->capacity; }
 
 // Rounds of turns until the goal is reached or the budget used up. Then more would probably help if it did in the later
 // half, or if there was no whole round.
@@ -168,11 +169,14 @@ static enum ggml_status all_turns(struct turns * t, struct gb_plan_costs * costs
     uint64_t              steps   = GB_MIN(first_turn(part), costs->heuristic.steps / 10 + LEAST_STEPS);
     int                   rounds  = 0;
     GB_TRY(take_all(t, steps, costs));
-    while (part->peak > t->goal && costs->heuristic.steps + costs->search.steps > 0) {
+    while (part->peak > t->goal && !is_hopeless(t) && costs->heuristic.steps + costs->search.steps > 0) {
         const uint64_t before = costs->search.steps, left = before + costs->heuristic.steps;
         halfway = left > all / 2 ? part->peak : halfway;
         if (t->searcher && before > 0) {
             GB_TRY(search(t, rounds, &costs->search));
+            if (is_hopeless(t)) {
+                break;
+            }
             steps = GB_MAX(steps, (before - costs->search.steps) / (part->n < FEW ? 4 : 1)); // few: the search does it
         } else if (costs->heuristic.steps == 0) {
             break;
@@ -335,12 +339,16 @@ static enum ggml_status improve_all(struct gb_plan_problem * p, size_t goal, str
     for (;;) {
         struct gb_plan_part * part = highest_of(p);
         const double          left = (double) costs->heuristic.steps + (double) costs->search.steps;
-        size_t                n    = 0;
+        size_t                n = 0, bound = 0;
         if (top_of(part) <= goal || part->floor + goal_of(part, goal) >= top_of(part)) {
             return GGML_STATUS_SUCCESS;
         }
         for (size_t k = 0; k < p->n_parts; k++) {
             n += top_of(&p->parts[k]) > goal;
+            bound = GB_MAX(bound, p->parts[k].below + p->parts[k].bound);
+        }
+        if (costs->capacity > 0 && bound > costs->capacity && part->had > 0) { // proved to be too small
+            return GGML_STATUS_SUCCESS;
         }
         const double share = n > 1 ? GB_MAX(left / (double) n, 2 * part->had) : left;
         if (left < part->had || left == 0) {

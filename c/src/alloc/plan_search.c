@@ -19,7 +19,8 @@ struct gb_plan_searcher {
 };
 
 // Tries several ranks in turn: each finds at once what others look for in vain, so that a little of each is worth more
-// than much of one. A proof that nothing fits raises the bound of the part by one unit.
+// than much of one. A proof that nothing fits raises the bound of the part to the next multiple of the unit: the
+// capacity may be none.
 static enum gb_plan_outcome try_capacity(struct gb_plan_searcher * s, size_t capacity, uint64_t nodes) {
     static const struct {
         enum gb_plan_key key;
@@ -42,7 +43,7 @@ static enum gb_plan_outcome try_capacity(struct gb_plan_searcher * s, size_t cap
         }
         gb_plan_keep(part, peak);
     } else if (outcome == GB_PLAN_INFEASIBLE) {
-        part->bound = GB_MAX(part->bound, capacity + s->unit);
+        part->bound = GB_MAX(part->bound, capacity - capacity % s->unit + s->unit);
         s->goal     = GB_MAX(s->goal, part->bound);
     }
     return outcome;

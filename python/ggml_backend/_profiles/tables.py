@@ -239,6 +239,11 @@ def _joined(values: Any) -> str:
     return ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
 
 
+def _index(numbers: Any) -> Any:
+    """To index by: NumPy (2.4) crashes where it converts an index piece by piece and has no memory for a piece."""
+    return numbers.astype(np.intp)
+
+
 class _Groups:
     """Records by group. what: who is told of a wrong ``by``"""
 
@@ -249,7 +254,7 @@ class _Groups:
         number = {n: i for i, n in enumerate(self.names)}
         self.of_step = np.array([number[n] for n in names], np.intp)
         self.records = data.records
-        self.of = self.of_step[self.records["step"]]
+        self.of = self.of_step[_index(self.records["step"])]
         self.seconds = (self.records["end_ns"] - self.records["start_ns"]) * 1e-9
         self.data = data
 
@@ -260,7 +265,7 @@ class _Groups:
         """Seconds a run, by group, and in how many runs it was; runs that were not complete do not count where others
         are."""
         complete = self.data.runs["complete"]
-        counts = complete[self.records["run"]] if complete.any() else np.ones(len(self.records), bool)
+        counts = complete[_index(self.records["run"])] if complete.any() else np.ones(len(self.records), bool)
         n_runs = max(len(self.data.runs), 1)
         keys, inverse = np.unique(
             self.of[counts] * n_runs + self.records["run"][counts].astype(np.intp), return_inverse=True

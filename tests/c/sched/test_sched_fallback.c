@@ -136,5 +136,27 @@ static void outlives_the_graph(void) {
     close_place(&p);
 }
 
+// A tensor that gets another name before its graph runs is told by that one, as long as it may be.
+static void renamed(void) {
+    char name[GGML_MAX_NAME];
+    memset(name, 'n', sizeof(name) - 1);
+    name[sizeof(name) - 1] = 0;
+    OPEN(p, "SIM:name=A,noops=tanh CPU");
+    struct ggml_tensor *x = leaf(&p, "x", 8, 1), *here = ggml_set_name(ggml_tanh(p.ctx, ggml_sqr(p.ctx, x)), "here");
+    expand(&p, ggml_sqr(p.ctx, here));
+    OK(ggml_backend_sched_reserve(p.sched, p.graph));
+    CHECK_STR(fallback_at(&p, 0).name, "here");
+    ggml_set_name(here, name);
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    CHECK_STR(fallback_at(&p, 0).name, name);
+    ggml_set_name(here, "");
+    ggml_set_name(x, "y");
+    OK(ggml_backend_sched_reset(p.sched));
+    OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+    CHECK_STR(fallback_at(&p, 0).name, here->name);
+    close_place(&p);
+}
+
 TEST_MAIN(TEST(between_nodes_of_the_better_backend), TEST(not_where_it_belongs_there), TEST(one_backend_has_none),
-    TEST(heavy_by_operations), TEST(experts_are_products), TEST(heavy_by_copies), TEST(outlives_the_graph))
+    TEST(heavy_by_operations), TEST(experts_are_products), TEST(heavy_by_copies), TEST(outlives_the_graph),
+    TEST(renamed))

@@ -64,7 +64,7 @@ enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched
 // Frees the tables and touches no tensor: they may be gone.
 void gb_sched_free_input(struct gb_sched_input * in);
 
-// The name that the tensor had when it was planned, also where it is gone.
+// The name that the tensor had when it was planned, or bound since, also where it is gone.
 static inline const char * gb_sched_name_of(const struct gb_sched_input * in, int64_t id) {
     return gb_key_name(gb_key_of(&in->keys, id));
 }

@@ -265,6 +265,32 @@ static void undo(struct binding * b, bool was_bound) {
     }
 }
 
+// Tensors may have other names than when the graph was planned: these are what is said of them from now on. False: no
+// memory, and nothing has changed.
+static bool renew_names(struct gb_sched_plan * p) {
+    const size_t n    = (size_t) p->in.n_ids;
+    bool         same = true;
+    for (size_t i = 0; i < n && same; i++) {
+        const struct ggml_tensor * t = p->in.ids.data[i].tensor;
+        same = strncmp(gb_sched_name_of(&p->in, (int64_t) i), t->name, sizeof(t->name) - 1) == 0;
+    }
+    if (same) {
+        return true;
+    }
+    struct gb_keys keys = { 0 };
+    bool           ok   = gb_keys_reserve(&keys, n);
+    for (size_t i = 0; i < n && ok; i++) {
+        ok = gb_keys_add(&keys, p->in.ids.data[i].tensor);
+    }
+    if (!ok) {
+        gb_keys_free(&keys);
+        return false;
+    }
+    gb_keys_free(&p->in.keys);
+    p->in.keys = keys;
+    return true;
+}
+
 // From here on the plan vouches for its leafs: `keys` say where each tensor lies.
 static void commit(struct binding * b, gb_mem_list arenas, gb_mem_list shared) {
     struct gb_sched_plan * p = b->plan;
@@ -288,8 +314,11 @@ enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_pl
     const bool     was_bound = p->binding.is_bound;
     gb_mem_list    arenas = { 0 }, shared = { 0 };
     gb_sched_drop_prepared(s, p);
-    const enum ggml_status status =
+    enum ggml_status status =
         note_old(&b) && hold_memory(s, p, &arenas, &shared) ? bind_all(&b) : GGML_STATUS_ALLOC_FAILED;
+    if (status == GGML_STATUS_SUCCESS && !renew_names(p)) {
+        status = GGML_STATUS_ALLOC_FAILED;
+    }
     if (status == GGML_STATUS_SUCCESS) {
         commit(&b, arenas, shared);
     } else {
