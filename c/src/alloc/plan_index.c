@@ -385,9 +385,9 @@ static inline size_t within(size_t at, size_t size, size_t chunk) {
 
 // What is looked for.
 struct gap {
-    size_t                        size, chunk; // chunk: see gb_plan_part
     const struct gb_plan_index *  x;
-    const struct gb_plan_buffer * b;
+    const struct gb_plan_buffer * b;     // which fits into it
+    size_t                        chunk; // see gb_plan_part
 };
 
 // The next interval.
@@ -430,7 +430,7 @@ static void bring_forward(struct source * list, size_t k) {
 // with *found false. Sets that end below are dropped.
 static size_t lowest(struct source * list, size_t * n, size_t at, const struct gap * gap, uint64_t leaps, bool * found,
     uint64_t * steps) {
-    const size_t size = gap->size, chunk = gap->chunk;
+    const size_t size = gap->b->size, chunk = gap->chunk;
     at     = within(at, size, chunk);
     *found = true;
     for (size_t k = 0; k < *n;) {
@@ -595,7 +595,7 @@ static bool fits_below(struct along * a, size_t end, struct gb_plan_note * why) 
 // of the search, with the lead.
 static size_t lowest_along(struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t lead, struct source * list,
     size_t n, size_t at, uint64_t * steps) {
-    const struct gap gap = { b->size, 0, x, b };
+    const struct gap gap = { x, b, 0 };
     struct along a = { x, b, list, n, touch_of(x, lead), gb_plan_set_begin(touch_of(x, lead)), reach_of_node(x, lead),
         { b->first, b->last }, at, 0 };
     bool         found, known = at == 0; // what is in the way below `at`, up to the last gap
@@ -644,7 +644,7 @@ static size_t widest_node(const struct gb_plan_index * x, const struct gb_plan_b
 size_t gb_plan_index_lowest(struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t chunk, uint64_t * steps) {
     struct source    list[MAX_CURSORS];
     bool             found;
-    const struct gap gap   = { b->size, chunk, x, b };
+    const struct gap gap   = { x, b, chunk };
     const size_t     node  = chunk == 0 ? widest_node(x, b) : 0;
     const size_t     lead  = node > 0 && touch_of(x, node)->n > 0 ? node : 0;
     const bool       noted = lead > 0 && touch_of(x, lead)->noted;
@@ -665,7 +665,7 @@ size_t gb_plan_index_smallest(const struct gb_plan_index * x, const struct gb_pl
     uint64_t * steps) {
     struct source    list[MAX_CURSORS];
     bool             found;
-    const struct gap gap = { b->size, chunk, x, b };
+    const struct gap gap = { x, b, chunk };
     size_t           n = collect(x, b, list, steps), best = SIZE_MAX, best_size = SIZE_MAX;
     for (size_t at = 0;;) {
         at = lowest(list, &n, at, &gap, UINT64_MAX, &found, steps);
@@ -713,7 +713,7 @@ bool gb_plan_index_hinted(struct gb_plan_index * x, const struct gb_plan_buffer 
     }
     struct source    list[MAX_CURSORS];
     bool             found;
-    const struct gap gap  = { b->size, chunk, x, b };
+    const struct gap gap  = { x, b, chunk };
     const size_t     node = widest_node(x, b);
     size_t * const   hint = &x->hint[node > 0 ? node : x->width + (b->first >> x->shift)];
     size_t           n    = collect(x, b, list, steps);

@@ -100,9 +100,10 @@ void gb_plan_searcher_free(struct gb_plan_searcher * s) {
 enum ggml_status gb_plan_search_pass(struct gb_plan_searcher * s, struct gb_plan_budget * budget, size_t * goal) {
     s->budget                    = budget;
     enum gb_plan_outcome outcome = GB_PLAN_INFEASIBLE;
-    for (bool more = true; more && outcome == GB_PLAN_INFEASIBLE && s->part->peak > s->goal && budget->steps > 0;) {
-        outcome = try_capacity(s, s->goal, s->nodes);
-        more    = s->capacity == 0;
+    if (s->part->peak > s->goal) {
+        do {
+            outcome = try_capacity(s, s->goal, s->nodes);
+        } while (outcome == GB_PLAN_INFEASIBLE && s->capacity == 0 && s->part->peak > s->goal && budget->steps > 0);
     }
     if (outcome == GB_PLAN_GAVE_UP) {
         outcome = s->capacity > 0 ? outcome : bisect(s, s->nodes / 4);

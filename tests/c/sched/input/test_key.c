@@ -5,39 +5,34 @@
 
 enum { N = 3000 };
 
-static uint64_t state = 88172645463325252u;
-static uint64_t next(void) { // xorshift
-    state ^= state << 13;
-    state ^= state >> 7;
-    return state ^= state << 17;
-}
-
 static struct ggml_tensor tensors[N], others[4];
 
 // Any bytes in the fields: some with all parameters and sources, many with few, in any places.
 static void fill(struct ggml_tensor * t) {
     memset(t, 0, sizeof(*t));
-    t->type = (enum ggml_type)(next() % 3 == 0 ? GGML_TYPE_F16 : GGML_TYPE_F32);
-    t->op   = (enum ggml_op)(next() % GGML_OP_COUNT);
+    t->type = (enum ggml_type)(test_random() % 3 == 0 ? GGML_TYPE_F16 : GGML_TYPE_F32);
+    t->op   = (enum ggml_op)(test_random() % GGML_OP_COUNT);
     for (int i = 0; i < GGML_MAX_DIMS; i++) {
-        t->ne[i] = (int64_t) (1 + next() % 5);
+        t->ne[i] = (int64_t) (1 + test_random() % 5);
         t->nb[i] = (size_t) (i == 0 ? ggml_type_size(t->type) : t->nb[i - 1] * (size_t) t->ne[i - 1]);
     }
-    const uint64_t kind = next() % 4;
+    const uint64_t kind = test_random() % 4;
     for (size_t i = 0; i < GGML_MAX_OP_PARAMS / sizeof(int32_t); i++) {
-        t->op_params[i] = kind == 0 || (kind == 1 && next() % 8 == 0) ? (int32_t) next() : 0;
+        t->op_params[i] = kind == 0 || (kind == 1 && test_random() % 8 == 0) ? (int32_t) test_random() : 0;
     }
     for (int i = 0; i < GGML_MAX_SRC; i++) {
-        t->src[i] = kind == 2 ? &others[next() % 4] : next() % 4 == 0 && i < (int) kind ? &others[1] : NULL;
+        t->src[i] = kind == 2                                  ? &others[test_random() % 4]
+                    : test_random() % 4 == 0 && i < (int) kind ? &others[1]
+                                                               : NULL;
     }
-    t->view_src          = next() % 3 == 0 ? &others[2] : NULL;
-    t->view_offs         = t->view_src ? next() % 100 : 0;
-    t->data              = (void *) &others[next() % 4];
-    const size_t letters = next() % 5 == 0 ? GGML_MAX_NAME - 1 : next() % 20;
+    t->view_src          = test_random() % 3 == 0 ? &others[2] : NULL;
+    t->view_offs         = t->view_src ? test_random() % 100 : 0;
+    t->data              = (void *) &others[test_random() % 4];
+    const size_t letters = test_random() % 5 == 0 ? GGML_MAX_NAME - 1 : test_random() % 20;
     for (size_t i = 0; i < letters; i++) {
-        t->name[i] = (char) ('a' + next() % 26);
+        t->name[i] = (char) ('a' + test_random() % 26);
     }
-    gb_tensor_set_ndim(t, (int) (next() % 5));
+    gb_tensor_set_ndim(t, (int) (test_random() % 5));
 }
 
 // Every byte of the fields that count, one bit at a time; then those that do not.
@@ -61,7 +56,7 @@ static void changes(const struct gb_key * key, const struct ggml_tensor * t) {
     for (size_t f = 0; f < GB_ARRAY_LEN(fields); f++) {
         for (size_t at = fields[f].from; at < fields[f].to; at++) {
             char * byte = (char *) &x + at;
-            *byte       = (char) (*byte ^ (char) (1 << next() % 8));
+            *byte       = (char) (*byte ^ (char) (1 << test_random() % 8));
             CHECK_MSG(gb_key_is_like(key, &x) != fields[f].counts, "byte %zu of the struct", at);
             memcpy(byte, (const char *) t + at, 1);
         }
