@@ -16,10 +16,13 @@ struct device_graph {
     device_graph(const device_graph &)             = delete;
     device_graph & operator=(const device_graph &) = delete;
 
-    // False, with a failed check: the device does not compute it.
-    bool compute(ggml_tensor * dst) {
+    // False, with a failed check: the device does not compute it. before: NULL, or what is computed first.
+    bool compute(ggml_tensor * dst, ggml_tensor * before = NULL) {
         ggml_backend_t cuda  = cuda_open(0);
         ggml_cgraph *  graph = ggml_new_graph(ctx);
+        if (before != NULL) {
+            ggml_build_forward_expand(graph, before);
+        }
         ggml_build_forward_expand(graph, dst);
         const bool ok = cuda != NULL && compute_on(cuda, graph, dst);
         ggml_backend_free(cuda);
