@@ -78,7 +78,7 @@ test: test-c test-consumer lint test-python
 # The library and its tests in C, where ctest and the checks of object files find them.
 build-c:
 	cmake -S . -B build/dev -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DGGML_BACKEND_WERROR=ON \
-	  $(CMAKE_ARGS)
+	  -DGGML_CUDA_EMULATION=SAMPLE $(CMAKE_ARGS)
 	cmake --build build/dev -j $(JOBS)
 
 test-c: build-c

@@ -45,7 +45,7 @@ struct device_graph {
         // told of the graph without device memory
         const size_t told = cuda_work_size(cuda, graph), before = cuda_free_memory(0);
         const bool   ok = ggml_backend_graph_compute(cuda, copy.graph);
-        cuda_check_work_size(ggml_op_name(dst->op), before - cuda_free_memory(0), told, false);
+        cuda_check_work_size(ggml_op_name(dst->op), before - cuda_free_memory(0), told, CUDA_WORK_EXACT);
         result.assign((size_t) ggml_nelements(dst), NAN);
         if (ok) {
             ggml_backend_tensor_get(copy.graph->nodes[copy.graph->n_nodes - 1], result.data(), 0,

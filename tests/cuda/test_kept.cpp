@@ -178,9 +178,9 @@ static void activations_are_rounded_once(void) {
             const uint64_t           rows = cuda_launches(part), tables = cuda_launches("gb_rope_table");
             const std::vector<float> got = compute(m);
             if (!reuse) {
-                cuda_check_work_size("a model", free_before - cuda_free_memory(0), told, false);
+                cuda_check_work_size("a model", free_before - cuda_free_memory(0), told, CUDA_WORK_EXACT);
             } else {
-                CHECK(free_before - cuda_free_memory(0) <= (told + 511) / 512 * 512);
+                cuda_check_work_size("a model", free_before - cuda_free_memory(0), told, CUDA_WORK_AT_MOST);
             }
             check_count("two layers", part, rows, 4 * LAYERS);
             check_count("two layers", "gb_rope_table", tables, 1);
@@ -208,9 +208,9 @@ static void norms_round_what_they_compute(void) {
                 const uint64_t           rows = cuda_launches("gb_rows_"), norms = cuda_launches("gb_norm_rows");
                 const std::vector<float> got = compute(m);
                 if (!reuse) {
-                    cuda_check_work_size("a model", free_before - cuda_free_memory(0), told, false);
+                    cuda_check_work_size("a model", free_before - cuda_free_memory(0), told, CUDA_WORK_EXACT);
                 } else {
-                    CHECK(free_before - cuda_free_memory(0) <= (told + 511) / 512 * 512);
+                    cuda_check_work_size("a model", free_before - cuda_free_memory(0), told, CUDA_WORK_AT_MOST);
                 }
                 check_count("two layers", "gb_rows_", rows, 2 * LAYERS);
                 check_count("two layers", "gb_norm_rows", norms, 2 * LAYERS);

@@ -4,7 +4,7 @@
 // Each feature that a model combines has a test of its own. This one asks whether they agree when they meet: the kernel
 // that computes activations also makes them ready for the product that comes next, and how it does depends on the
 // format, on the number of rows and on the device. In the emulation, GB_EMU_CAPABILITY (7.5, 8.0 or 9.0) says what
-// devices can do.
+// devices can do. Every format takes minutes there, so that GGML_TEST_LONG=1 must ask for it.
 #include <cmath>
 #include <map>
 
@@ -303,6 +303,9 @@ static void check_model(architecture arch, ggml_type type, std::initializer_list
 }
 
 static void every_format_agrees_with_the_cpu(void) {
+    if (getenv("GGML_TEST_LONG") == NULL) {
+        SKIP("every format: set GGML_TEST_LONG=1");
+    }
     CUDA_OR_SKIP();
     for (ggml_type type : all_types) {
         check_model(BERT, type, { 1, 31, 33, LONGEST });
