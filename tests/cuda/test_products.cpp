@@ -118,7 +118,7 @@ struct problem {
     const ggml_tensor * b_root;
     int                 dim;
     rounding            how;
-    double              given; // relative error of the activations: of what the device computes them from
+    double              given = 0; // relative error of the activations: of what the device computes them from
 };
 
 static void judge(const problem & p, const layout & a, const layout & b, const int64_t * at, float got, verdict * v) {

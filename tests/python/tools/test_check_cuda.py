@@ -68,7 +68,7 @@ def test_what_passes_has_passed(tmp_path: Path) -> None:
 
 
 def test_what_takes_too_long_is_owed(tmp_path: Path) -> None:
-    code, text = run_sanitizer(tmp_path, 'case $* in *ops*) exit 124;; esac')
+    code, text = run_sanitizer(tmp_path, "case $* in *ops*) exit 124;; esac")
     assert "test_cuda_ops_device: memcheck: not finished" in text
     assert "== owed: memcheck" in text
     assert "== failed: nothing" in text
