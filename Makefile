@@ -8,7 +8,8 @@
 # make bench       measure; JSON under build/bench
 # make clean       remove build/
 #
-# Needs python3 (with venv), a C compiler and cmake. Everything else goes into build/venv. On an externally prepared
+# Needs python3 (with venv), a C compiler and cmake. Where there is a C++ compiler, `make test` also runs models on
+# emulated CUDA devices. Everything else goes into build/venv. On an externally prepared
 # machine, PYTHON=... chooses the interpreter, JOBS=... the number of parallel compile jobs, and
 # CMAKE_ARGS=-DGGML_CUDA=ON, say, options of the build, of the C library and the package alike (the package builder
 # reads the variable itself).
@@ -78,7 +79,7 @@ test: test-c test-consumer lint test-python
 # The library and its tests in C, where ctest and the checks of object files find them.
 build-c:
 	cmake -S . -B build/dev -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DGGML_BACKEND_WERROR=ON \
-	  $(CMAKE_ARGS)
+	  -DGGML_CUDA_EMULATION=SAMPLE $(CMAKE_ARGS)
 	cmake --build build/dev -j $(JOBS)
 
 test-c: build-c

@@ -16,10 +16,13 @@ struct device_graph {
     device_graph(const device_graph &)             = delete;
     device_graph & operator=(const device_graph &) = delete;
 
-    // False, with a failed check: the device does not compute it.
-    bool compute(ggml_tensor * dst) {
+    // False, with a failed check: the device does not compute it. before: NULL, or what is computed first.
+    bool compute(ggml_tensor * dst, ggml_tensor * before = NULL) {
         ggml_backend_t cuda  = cuda_open(0);
         ggml_cgraph *  graph = ggml_new_graph(ctx);
+        if (before != NULL) {
+            ggml_build_forward_expand(graph, before);
+        }
         ggml_build_forward_expand(graph, dst);
         const bool ok = cuda != NULL && compute_on(cuda, graph, dst);
         ggml_backend_free(cuda);
@@ -42,7 +45,7 @@ struct device_graph {
         // told of the graph without device memory
         const size_t told = cuda_work_size(cuda, graph), before = cuda_free_memory(0);
         const bool   ok = ggml_backend_graph_compute(cuda, copy.graph);
-        cuda_check_work_size(ggml_op_name(dst->op), before - cuda_free_memory(0), told, false);
+        cuda_check_work_size(ggml_op_name(dst->op), before - cuda_free_memory(0), told, CUDA_WORK_EXACT);
         result.assign((size_t) ggml_nelements(dst), NAN);
         if (ok) {
             ggml_backend_tensor_get(copy.graph->nodes[copy.graph->n_nodes - 1], result.data(), 0,

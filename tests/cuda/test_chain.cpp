@@ -316,8 +316,10 @@ static void replayed(void) {
     }
     struct ggml_backend_cuda_graph_stats stats = {};
     CHECK_INT(ggml_backend_cuda_get_graph_stats(cuda, &stats), GGML_STATUS_SUCCESS);
-    CHECK_INT(stats.n_captured, 2); // one of each way
-    CHECK_INT(stats.n_replayed, 6); // the second way is made at once: its shape has been seen
+    if (cuda_replays()) {
+        CHECK_INT(stats.n_captured, 2); // one of each way
+        CHECK_INT(stats.n_replayed, 6); // the second way is made at once: its shape has been seen
+    }
     release(c);
     ggml_backend_free(cuda);
 }

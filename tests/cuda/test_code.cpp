@@ -2,17 +2,11 @@
 // the driver compiles again but which lacks what came later, and for a newer one, which does not run.
 #include "products_and_attention.h"
 
-#ifdef GB_CUDA_EMULATED
 static void set_code(int major, int minor) { gb_emu_set_code(major, minor); }
-#    define EMULATED_OR_SKIP() CUDA_OR_SKIP()
-#else
-static void set_code(int, int) {}
-#    define EMULATED_OR_SKIP() SKIP("only in the emulation")
-#endif
 
 // First: what is found out about a device stays.
 static void newer_code(void) {
-    EMULATED_OR_SKIP();
+    CUDA_OR_SKIP();
     set_code(10, 0);
     ggml_backend_t cuda = cuda_open(0);
     CHECK(cuda == NULL);
@@ -24,7 +18,7 @@ static void newer_code(void) {
 }
 
 static void older_code(void) {
-    EMULATED_OR_SKIP();
+    CUDA_OR_SKIP();
     set_code(7, 5);
     for (ggml_type type : { GGML_TYPE_BF16, GGML_TYPE_F16, GGML_TYPE_Q4_0 }) { // products of bf16 tiles began with 8.0
         products::mul_mat(type, GGML_TYPE_F32, { 130, 70, 512, 1, 1, 1, 1 });

@@ -6,7 +6,6 @@
 
 #include "device_graph.h"
 
-#ifdef GB_CUDA_EMULATED
 
 static void compute(int device) {
     ggml_backend_t cuda = cuda_open(device);
@@ -71,10 +70,5 @@ static void devices_that_nobody_asked_for(void) {
     }
 }
 
-#else
-
-static void devices_that_nobody_asked_for(void) { SKIP("only the emulation tells who has a context"); }
-
-#endif
 
 TEST_MAIN(TEST(devices_that_nobody_asked_for))

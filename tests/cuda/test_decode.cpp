@@ -138,18 +138,21 @@ static struct ggml_backend_cuda_graph_stats stats_of(const decoder & d) {
 // 64 steps: from the third on, and in fact from the second, each is one launch.
 static void a_cache_that_grows(void) {
     CUDA_OR_SKIP();
-    decoder device = open_decoder(cuda_open(0)), cpu = open_decoder(ggml_backend_cpu_init());
+    const bool replays = cuda_replays();
+    decoder    device = open_decoder(cuda_open(0)), cpu = open_decoder(ggml_backend_cpu_init());
     for (int64_t past = 0; past < 64; past++) {
         const struct ggml_backend_cuda_graph_stats before = stats_of(device);
         check_step(device, cpu, past, 1);
         const struct ggml_backend_cuda_graph_stats after = stats_of(device);
         const uint64_t launched = after.n_captured + after.n_updated + after.n_replayed - before.n_captured -
                                   before.n_updated - before.n_replayed;
-        CHECK_MSG(past < 2 || launched == 1, "step %d is launched node by node", (int) past);
+        CHECK_MSG(past < 2 || !replays || launched == 1, "step %d is launched node by node", (int) past);
     }
     const struct ggml_backend_cuda_graph_stats s = stats_of(device);
-    CHECK_INT(s.n_eager, 1);
-    CHECK_MSG(s.n_captured <= 4, "%d graphs are made for 64 steps of one shape", (int) s.n_captured);
+    if (replays) {
+        CHECK_INT(s.n_eager, 1);
+        CHECK_MSG(s.n_captured <= 4, "%d graphs are made for 64 steps of one shape", (int) s.n_captured);
+    }
     CHECK_INT(s.n_eager + s.n_captured + s.n_updated, 64);
     close_decoder(device);
     close_decoder(cpu);
@@ -168,8 +171,10 @@ static void prompts_in_between(void) {
         }
     }
     const struct ggml_backend_cuda_graph_stats s = stats_of(device);
-    CHECK_INT(s.n_eager, 1);
-    CHECK_MSG(s.n_captured <= 6, "%d graphs are made for two shapes", (int) s.n_captured);
+    if (cuda_replays()) {
+        CHECK_INT(s.n_eager, 1);
+        CHECK_MSG(s.n_captured <= 6, "%d graphs are made for two shapes", (int) s.n_captured);
+    }
     close_decoder(device);
     close_decoder(cpu);
 }

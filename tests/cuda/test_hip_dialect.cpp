@@ -3,7 +3,6 @@
 // formats of floats say. Only what the header computes itself: what hipcc makes of it, a device must show.
 #include "cuda_test.h"
 
-#ifdef GB_CUDA_EMULATED
 
 #    include "launch.cuh"
 
@@ -154,11 +153,3 @@ static void copies(void) {
 }
 
 TEST_MAIN(TEST(bytes), TEST(dot_products), TEST(floats), TEST(copies))
-
-#else
-
-static void only_on_the_host(void) { SKIP("only in the emulation"); }
-
-TEST_MAIN(TEST(only_on_the_host))
-
-#endif

@@ -1,83 +1,11 @@
 // test_hopper_dialect.cu - the dialect of hopper.cuh does what its comments say: on a device of compute capability 9.0,
 // and in the emulation.
 //
-// Copies are judged by the picture of the whole tensor, products by their definition, with small integers, which every
-// arithmetic has exactly. In the emulation also: what must not be written is noticed.
-#include "hopper.cuh"
-#include "kernel_test.h"
+// Products are judged by their definition, with small integers, which every arithmetic has exactly. In the emulation
+// also: what must not be written is noticed. Copies of tiles: test_hopper_boxes.cu.
+#include "hopper_test.h"
 
-GB_KERNEL nothing(int *) {}
-
-#define HOPPER_OR_SKIP()                                      \
-    do {                                                      \
-        CUDA_OR_SKIP();                                       \
-        if (!gb_has_hopper_code(nothing)) {                   \
-            SKIP("no code for compute capability 9.0 alone"); \
-        }                                                     \
-    } while (0)
-
-// -------------------------------------------------------------------------------------------------------------- copies
-
-struct one_map {
-    gb_tensor_map map;
-};
-
-// The box that begins at (x, y, z, w), as rows in their order: out[row][element].
-GB_KERNEL copy_box(GB_FIXED_PARAMETER one_map q, uint16_t * out, int rows, int x, int y, int z, int w) {
-    GB_DYNAMIC_SHARED(char, shared);
-    gb_barrier * b = (gb_barrier *) (void *) (shared + rows * 128);
-    if (threadIdx.x == 0) {
-        gb_barrier_init(b, 1);
-        gb_barrier_fence();
-    }
-    gb_sync_block();
-    if (threadIdx.x == 0) {
-        gb_barrier_expect(b, rows * 128);
-        gb_copy_tile(shared, q.map, x, y, z, w, b);
-    }
-    gb_barrier_wait(b, 0);
-    for (int i = (int) threadIdx.x; i < rows * 64; i += (int) blockDim.x) {
-        const int r = i / 64, piece = i % 64 / 8;
-        out[i] = ((const uint16_t *) (const void *) shared)[r * 64 + (piece ^ r % 8) * 8 + i % 8];
-    }
-}
-
-static void boxes_are_copied() {
-    HOPPER_OR_SKIP();
-    // rows of 80 elements of which 77 are the tensor's, 11 of them, 3 slices of 12 rows, 2 of 4
-    const int64_t         ne[4] = { 77, 11, 3, 2 }, at_y = 80, at_z = 80 * 12, at_w = 80 * 12 * 4;
-    device_memory         m((size_t) at_w * 2 * 2);
-    std::vector<uint16_t> tensor(m.size / 2);
-    for (uint16_t & v : tensor) {
-        v = (uint16_t) test_random();
-    }
-    write(m, tensor);
-    const int boxes[][4]  = { { 64, 16, 1, 1 }, { 64, 4, 2, 1 }, { 64, 1, 3, 2 }, { 64, 256, 1, 1 } };
-    const int starts[][4] = { { 0, 0, 0, 0 }, { 64, 8, 1, 1 }, { 24, -3, 2, 0 }, { 7, 5, -1, 1 }, { 128, 0, 0, 0 } };
-    for (const int (&box)[4] : boxes) {
-        one_map q = {};
-        REQUIRE(gb_tensor_map_make({ m.p, false, { ne[0], ne[1], ne[2], ne[3] }, { at_y * 2, at_z * 2, at_w * 2 },
-                                       { box[0], box[1], box[2], box[3] } },
-            &q.map));
-        for (const int (&s)[4] : starts) {
-            const int     rows = box[1] * box[2] * box[3];
-            device_memory out((size_t) rows * 128);
-            CHECK_INT(GB_LAUNCH(copy_box, 1, 64, rows * 128 + 8, queue(), q, (uint16_t *) out.p, rows, s[0], s[1], s[2],
-                          s[3]),
-                cudaSuccess);
-            const std::vector<uint16_t> got = read_back<uint16_t>(out);
-            for (int i = 0; i < rows * 64; i++) {
-                const int64_t r = i / 64, x = s[0] + i % 64, y = s[1] + r % box[1], z = s[2] + r / box[1] % box[2],
-                              w = s[3] + r / box[1] / box[2];
-                const bool    in =
-                    x >= 0 && x < ne[0] && y >= 0 && y < ne[1] && z >= 0 && z < ne[2] && w >= 0 && w < ne[3];
-                const uint16_t expected = in ? tensor[(size_t) (x + y * at_y + z * at_z + w * at_w)] : (uint16_t) 0;
-                CHECK_MSG(got[(size_t) i] == expected, "box %d %d %d from %d %d %d %d: row %d element %d: %d, not %d",
-                    box[1], box[2], box[3], s[0], s[1], s[2], s[3], (int) r, i % 64, got[(size_t) i], expected);
-            }
-        }
-    }
-}
+// ---------------------------------------------------------------------------------------------------------------- maps
 
 static void maps_have_conditions() {
     HOPPER_OR_SKIP();
@@ -516,5 +444,5 @@ static void other_devices_have_no_code() {
 #    define EMULATED_TESTS
 #endif
 
-TEST_MAIN(TEST(boxes_are_copied), TEST(maps_have_conditions), TEST(phases_follow_each_other), TEST(tiles_multiply),
+TEST_MAIN(TEST(maps_have_conditions), TEST(phases_follow_each_other), TEST(tiles_multiply),
     TEST(rows_in_registers_multiply), TEST(registers_are_shared) EMULATED_TESTS)

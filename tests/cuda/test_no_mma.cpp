@@ -2,20 +2,13 @@
 // compiles for (docs/CUDA.md, ROCm): the kernels in float serve, and no other is launched.
 #include "products_and_attention.h"
 
-static bool use_none(void) {
-#ifdef GB_CUDA_EMULATED
+static void use_none(void) {
     gb_emu_set_capability(7, 5); // before the first call that finds the devices
     gb_emu_set_mma(0);
-    return true;
-#else
-    return false;
-#endif
 }
 
 static void products_in_float(void) {
-    if (!use_none()) {
-        SKIP("only in the emulation");
-    }
+    use_none();
     CUDA_OR_SKIP();
     for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q4_0, GGML_TYPE_Q8_0,
              GGML_TYPE_Q4_K, GGML_TYPE_Q6_K, GGML_TYPE_IQ4_XS }) {
@@ -28,9 +21,7 @@ static void products_in_float(void) {
 }
 
 static void attention_in_float(void) {
-    if (!use_none()) {
-        SKIP("only in the emulation");
-    }
+    use_none();
     CUDA_OR_SKIP();
     for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 }) {
         for (int64_t d : { 64, 128, 256 }) {
@@ -41,16 +32,12 @@ static void attention_in_float(void) {
 }
 
 static void no_kernel_of_tiles(void) {
-#ifdef GB_CUDA_EMULATED
     for (const char * kernel : { "gb_gemm_halves", "gb_few_rows", "gb_attention_halves", "gb_rows_of_panels" }) {
         CHECK_INT(gb_emu_launches_of(kernel), 0);
     }
     for (const char * kernel : { "gb_gemm_exact", "gb_matvec", "gb_attention_floats", "gb_attention_exact" }) {
         CHECK(gb_emu_launches_of(kernel) > 0);
     }
-#else
-    SKIP("only in the emulation");
-#endif
 }
 
 TEST_MAIN(TEST(products_in_float), TEST(attention_in_float), TEST(no_kernel_of_tiles))

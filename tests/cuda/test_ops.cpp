@@ -170,7 +170,7 @@ static bool run(const bench & t, ggml_tensor * node, const char * name, double t
     CHECK_MSG(ggml_backend_compare_graph_backend(cpu, cuda, graph, compare, &c), "%s: %s", name, ggml_last_error());
     CHECK_MSG(c.n_nodes > 0, "%s: nothing was compared", name);
     note_work(cuda, graph);
-    cuda_check_work_size(name, free_at_first - cuda_free_memory(0), most_told, true);
+    cuda_check_work_size(name, free_at_first - cuda_free_memory(0), most_told, CUDA_WORK_POOLED);
     ggml_backend_buffer_free(buffer);
     return true;
 }

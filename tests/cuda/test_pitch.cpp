@@ -2,8 +2,6 @@
 #include "device_graph.h"
 
 
-#ifdef GB_CUDA_EMULATED
-
 // Rows of 8 floats, `pitch` bytes apart, between all devices and the host.
 static void copy_rows(size_t pitch, int64_t n) {
     ggml_backend_t backends[3] = { ggml_backend_cpu_init(), cuda_open(0), cuda_open(1) };
@@ -49,10 +47,5 @@ static void rows_far_apart(void) {
     }
 }
 
-#else
-
-static void rows_far_apart(void) { SKIP("only in the emulation: a real device needs 2 GiB from row to row"); }
-
-#endif
 
 TEST_MAIN(TEST(rows_far_apart))

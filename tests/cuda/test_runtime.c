@@ -407,10 +407,12 @@ static void the_same_graph_is_replayed(void) {
         run_chain(backend, &c, (float) i, 32);
     }
     const struct ggml_backend_cuda_graph_stats s = stats_of(backend);
-    CHECK_INT(s.n_eager, 1);
-    CHECK_INT(s.n_captured, 1);
-    CHECK_INT(s.n_updated, 0);
-    CHECK_INT(s.n_replayed, 3);
+    if (cuda_replays()) {
+        CHECK_INT(s.n_eager, 1);
+        CHECK_INT(s.n_captured, 1);
+        CHECK_INT(s.n_updated, 0);
+        CHECK_INT(s.n_replayed, 3);
+    }
     chain_free(&c);
     ggml_backend_free(backend);
 }
@@ -429,9 +431,11 @@ static void changed_graphs_are_updated(void) {
         run_chain(backend, &c[i], (float) i, f * f * f);
     }
     const struct ggml_backend_cuda_graph_stats s = stats_of(backend);
-    CHECK_INT(s.n_eager, 1);
-    CHECK_INT(s.n_captured, 1);
-    CHECK_INT(s.n_updated, 28);
+    if (cuda_replays()) {
+        CHECK_INT(s.n_eager, 1);
+        CHECK_INT(s.n_captured, 1);
+        CHECK_INT(s.n_updated, 28);
+    }
     for (int i = 0; i < 100; i++) { // in any order, more of them than are remembered
         const int   k = (int) test_random_int(0, 29);
         const float f = (float) (1 << (k % 4));
@@ -630,7 +634,8 @@ static void graphs_that_cannot_be_made(void) {
                     ggml_last_error());
             }
             const struct ggml_backend_cuda_graph_stats s = stats_of(backend);
-            CHECK(s.n_eager <= 2 && s.n_captured >= 1 && s.n_eager + s.n_captured + s.n_updated == 5);
+            CHECK(!cuda_replays() || (s.n_eager <= 2 && s.n_captured >= 1));
+            CHECK_INT(s.n_eager + s.n_captured + s.n_updated, 5);
             gb_emu_fail(NULL, 0, 0);
             for (int i = 0; i < 5; i++) {
                 chain_free(&c[i]);
@@ -651,8 +656,10 @@ static void a_neighbour_that_synchronizes(void) {
         run_chain(backend, &c, (float) i, 16);
     }
     gb_emu_set_neighbour(0);
-    CHECK_INT(stats_of(backend).n_captured, 1);
-    CHECK_INT(stats_of(backend).n_replayed, 2);
+    if (cuda_replays()) {
+        CHECK_INT(stats_of(backend).n_captured, 1);
+        CHECK_INT(stats_of(backend).n_replayed, 2);
+    }
     CHECK_INT(gb_emu_count().neighbour_errors, errors);
     CHECK_INT(ggml_last_status(), GGML_STATUS_SUCCESS);
     chain_free(&c);
@@ -670,8 +677,10 @@ static void nodes_that_stay_are_not_touched(void) {
     const float    factors[2] = { 4, 0 };
     memcpy(c.graph->nodes[2]->op_params, factors, sizeof(factors[0]));
     run_chain(backend, &c, 3, 128);
-    CHECK_INT(stats_of(backend).n_updated, 1);
-    CHECK_INT(gb_emu_count().updates - before, 1);
+    if (cuda_replays()) {
+        CHECK_INT(stats_of(backend).n_updated, 1);
+        CHECK_INT(gb_emu_count().updates - before, 1);
+    }
     chain_free(&c);
     ggml_backend_free(backend);
 }

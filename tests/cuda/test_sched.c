@@ -168,9 +168,11 @@ static void graphs_over_devices(void) {
     }
     struct ggml_backend_cuda_graph_stats s = { 0 };
     CHECK_INT(ggml_backend_cuda_get_graph_stats(backends[0], &s), GGML_STATUS_SUCCESS);
-    CHECK(n < 5 || (s.n_eager > 0 && s.n_captured > 0 && s.n_replayed > 0)); // the devices had something to do
+    CHECK(n < 5 || s.n_eager > 0); // the devices had something to do
+    CHECK(n < 5 || !cuda_replays() || (s.n_captured > 0 && s.n_replayed > 0));
     for (int k = 0; k < 2 && last > 0; k++) {
-        cuda_check_work_size("random graphs", before[k] - cuda_free_memory(k == 0 ? 0 : last), most_told[k], true);
+        cuda_check_work_size("random graphs", before[k] - cuda_free_memory(k == 0 ? 0 : last), most_told[k],
+            CUDA_WORK_POOLED);
         CHECK(n < 5 || most_told[k] > 0);
     }
     for (int i = 0; i < 3; i++) {

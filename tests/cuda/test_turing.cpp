@@ -2,23 +2,16 @@
 // cores, 64 KiB of shared memory.
 #include "products_and_attention.h"
 
-static bool use_turing(void) {
-#ifdef GB_CUDA_EMULATED
+static void use_turing(void) {
     static bool done = false; // before the first call that finds the devices
     if (!done) {
         gb_emu_set_capability(7, 5);
         done = true;
     }
-    return true;
-#else
-    return false;
-#endif
 }
 
 static void few_stages(void) {
-    if (!use_turing()) {
-        SKIP("only in the emulation");
-    }
+    use_turing();
     CUDA_OR_SKIP();
     for (ggml_type type : { GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q4_0, GGML_TYPE_Q6_K }) {
         products::mul_mat(type, GGML_TYPE_F32, { 130, 70, 512, 1, 1, 1, 1 });
@@ -29,9 +22,7 @@ static void few_stages(void) {
 }
 
 static void attention_in_one_stage(void) {
-    if (!use_turing()) {
-        SKIP("only in the emulation");
-    }
+    use_turing();
     CUDA_OR_SKIP();
     for (ggml_type type : { GGML_TYPE_F16, GGML_TYPE_BF16 }) {
         attentions::check({ type, 64, 20, 136, 2, 1, 1, 1, true, false });

@@ -283,6 +283,12 @@ void gb_copy_tile(void * shared, const gb_tensor_map & map, int x, int y, int z,
     if (!b.fenced) {
         gb_emu_fail_block("a copy counts at a barrier without a fence after it was made");
     }
+    for (int i = 0; i < 4; i++) {
+        const int64_t at = c.at[i], ne = (int64_t) c.t.ne[i];
+        if (at < 0 || (i == 0 ? at % 8 != 0 : at >= ne)) {
+            gb_emu_fail_block("a copy of a box that devices may refuse (hopper.cuh)");
+        }
+    }
     memset(shared, 0xff, bytes);
     for (size_t i = 0; i < bytes; i += 16) {
         gb_emu_copied_by(static_cast<char *>(shared) + i) = 0;

@@ -1492,10 +1492,15 @@ gb_emu_counts gb_emu_count(void) {
 }
 
 namespace {
-const bool seeded = [] {
-    const char * seed = getenv("GB_EMU_SEED");
+const bool configured = [] {
+    const char * seed       = getenv("GB_EMU_SEED");
+    const char * capability = getenv("GB_EMU_CAPABILITY");
     if (seed) {
         order.state = strtoull(seed, nullptr, 10);
+    }
+    int major = 0, minor = 0;
+    if (capability && sscanf(capability, "%d.%d", &major, &minor) == 2) {
+        gb_emu_set_capability(major, minor);
     }
     return true;
 }();

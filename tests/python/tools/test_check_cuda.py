@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from source_tree import in_tree
 SCRIPT = in_tree("tools/check_cuda.sh")
 
 
-def run_memcheck(tree: Path, sanitizer: str | None) -> tuple[int, str]:
+def run_sanitizer(tree: Path, sanitizer: str | None, step: str = "memcheck") -> tuple[int, str]:
     """The step in a tree of its own, with a program that passes and this text of a script as compute-sanitizer."""
     (tree / "tools").mkdir()
     shutil.copy(SCRIPT, tree / "tools")
@@ -28,7 +29,7 @@ def run_memcheck(tree: Path, sanitizer: str | None) -> tuple[int, str]:
         path.write_text(f"#!/bin/sh\n{text}\n")
         path.chmod(0o755)
     done = subprocess.run(
-        ["sh", "tools/check_cuda.sh", "90", "1", "memcheck"],
+        ["sh", "tools/check_cuda.sh", "90", "1", step],
         cwd=tree,
         env={"PATH": f"{commands}:/usr/bin:/bin"},
         capture_output=True,
@@ -48,19 +49,83 @@ def run_memcheck(tree: Path, sanitizer: str | None) -> tuple[int, str]:
     ],
 )
 def test_what_cannot_attach_is_owed(tmp_path: Path, sanitizer: str | None) -> None:
-    code, text = run_memcheck(tmp_path, sanitizer)
+    code, text = run_sanitizer(tmp_path, sanitizer)
     assert "== owed: memcheck" in text
     assert "== failed: nothing" in text
     assert code == 1
 
 
 def test_what_it_finds_has_failed(tmp_path: Path) -> None:
-    code, text = run_memcheck(tmp_path, 'echo "========= Invalid __global__ read of size 4 bytes"; exit 9')
+    code, text = run_sanitizer(tmp_path, 'echo "========= Invalid __global__ read of size 4 bytes"; exit 9')
     assert "== failed: memcheck" in text
     assert code == 1
 
 
 def test_what_passes_has_passed(tmp_path: Path) -> None:
-    code, text = run_memcheck(tmp_path, 'for program in "$@"; do :; done; exec "$program"')
+    code, text = run_sanitizer(tmp_path, 'for program in "$@"; do :; done; exec "$program"')
     assert "== passed: memcheck" in text
+    assert code == 0
+
+
+def test_what_takes_too_long_is_owed(tmp_path: Path) -> None:
+    code, text = run_sanitizer(tmp_path, "case $* in *ops*) exit 124;; esac")
+    assert "test_cuda_ops_device: memcheck: not finished" in text
+    assert "== owed: memcheck" in text
+    assert "== failed: nothing" in text
+    assert code == 1
+
+
+def test_racecheck_leaves_out_one_kernel(tmp_path: Path) -> None:
+    script = 'for program in "$@"; do :; done; echo "called: $*"; exec "$program"'
+    code, text = run_sanitizer(tmp_path, script, "racecheck")
+    calls = [line for line in text.splitlines() if line.startswith("called:")]
+    assert len(calls) == 2
+    for call in calls:
+        assert "--tool racecheck --kernel-regex-exclude kernel_substring=gb_gemm_packed_hopper " in call
+    assert "== passed: racecheck" in text
+    assert code == 0
+
+
+def run_demo(tree: Path, wrong: str) -> tuple[int, str]:
+    """The step with examples that write vectors: on the device other ones for the type ``wrong``."""
+    (tree / "tools").mkdir()
+    shutil.copy(SCRIPT, tree / "tools")
+    shutil.copy(in_tree("tools/compare_embeddings.py"), tree / "tools")
+    examples = tree / "examples"
+    examples.mkdir()
+    (examples / "__init__.py").touch()
+    (examples / "embed.py").write_text(
+        f"""
+import sys
+import numpy as np
+options = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))
+vectors = np.eye(3, 8, dtype=np.float32)
+if options["--devices"] != "CPU" and options["--type"] == {wrong!r}:
+    vectors[1] = vectors[1, ::-1]
+np.save(options["--out"], vectors)
+"""
+    )
+    (tree / "ggml_backend.py").write_text("def backends(): return ['CPU', 'CUDA0']")
+    python = tree / "build/cuda-venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\n[ "$2" = pip ] && exit 0\nPYTHONPATH=. exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    done = subprocess.run(
+        ["sh", "tools/check_cuda.sh", "90", "1", "demo"], cwd=tree, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("wrong", ["f32", "f16", "q8_0", "q4_k"])
+def test_the_demo_compares_each_type(tmp_path: Path, wrong: str) -> None:
+    code, text = run_demo(tmp_path, wrong)
+    assert f"build/embed-cuda-{wrong}.npy: cosine to build/embed-cpu-{wrong}.npy at least 0.0" in text
+    assert "== failed: demo" in text
+    assert code == 1
+
+
+def test_the_demo_passes_where_vectors_agree(tmp_path: Path) -> None:
+    code, text = run_demo(tmp_path, "none")
+    assert text.count("at least 1.0") == 4
+    assert "== passed: demo" in text
     assert code == 0

@@ -9,7 +9,7 @@
 #include "cuda/ops/product_hopper.h"
 #include "cuda/ops/products.h"
 
-// ---- product_tiles.cu: kind_of_rows in products.cu never asks for tiles where gb_has_mma is false
+// ---- product_tiles.cu: products.cu never asks for tiles where gb_has_mma is false
 
 size_t gb_raw_bytes(int) { return 0; }
 
@@ -24,7 +24,7 @@ gb_make_panels gb_panels_of(const gb_product &, size_t * bytes) {
     return {};
 }
 
-enum ggml_status gb_run_few_rows(gb_cuda_backend & b, const gb_product &) {
+enum ggml_status gb_run_few_rows(gb_cuda_backend & b, const gb_product &, gb_row_kind) {
     return gb_cuda_fail(b, "gb_run_few_rows", cudaErrorNotSupported);
 }
 

@@ -14,6 +14,21 @@
 // Barriers: `full` and `empty` of each stage as in gemm_hopper.cuh; `raw_full` of a slot: the three warps have copied
 // it; `raw_empty`: the eight warps have it in registers. The products of 64 elements go on while the next 64 become
 // numbers: there are registers for two such operands.
+//
+// Why a slot is handed over without a race, in the PTX memory model. compute-sanitizer's racecheck reports these reads
+// and writes, because it does not follow arrivals of one lane for its warp.
+//
+// 1. cp.async.wait_group makes the bytes that a lane copied visible to that lane. cp.async without .bulk belongs to the
+//    generic proxy, as loads do, so no proxy fence is needed.
+// 2. bar.warp.sync orders the copies of all lanes before the arrival of lane 0 at raw_full.
+// 3. mbarrier.arrive is a release and mbarrier.try_wait an acquire, for the block. Every thread that reads waits itself
+//    for the phase, which needs an arrival of each of the three warps. Causality order is transitive.
+// 4. The way back is the same. Reads end in registers, bar.warp.sync follows, lane 0 arrives at raw_empty, and every
+//    lane that copies waits for that phase. So no byte is overwritten before it was read.
+// 5. No read goes past the pitch of its row: blocks end within gb_raw::pieces * 16 bytes, and so does a word that
+//    begins in a block. So no read meets the copies of the other slot.
+// 6. Some bytes that are read were not copied: rows past the last column, groups past the end of the depth. Such rows
+//    are not stored, and such groups have the scale 0.
 #ifndef GB_CUDA_KERNELS_GEMM_PACKED_HOPPER_CUH
 #define GB_CUDA_KERNELS_GEMM_PACKED_HOPPER_CUH
 

@@ -1,17 +1,8 @@
-// product_steps.cuh - what surrounds a product: rows made bytes before it, rows sorted by expert, parts of the depth
-// added up after it.
+// product_steps.cuh - what surrounds a product: rows sorted by expert before it, parts of the depth added up after it.
 #ifndef GB_CUDA_KERNELS_PRODUCT_STEPS_CUH
 #define GB_CUDA_KERNELS_PRODUCT_STEPS_CUH
 
 #include "cuda/kernels/rows.cuh"
-
-// grid: x rows, y eight groups, or as many as a grid may have.
-GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_bytes(gb_make_rows p) {
-    gb_wait_for_earlier();
-    for (int64_t g = (int64_t) blockIdx.y * 8 + threadIdx.x / 32; g < p.y_row * 32; g += (int64_t) gridDim.y * 8) {
-        gb_make_group(p, blockIdx.x, g, (int) threadIdx.x % 32);
-    }
-}
 
 // dst[i] = the sum of the parts.
 GB_KERNEL GB_BOUNDS(256, 1) gb_gemm_add_parts(float * dst, const float * part, int64_t n, int parts) {

@@ -136,7 +136,19 @@ GB_DEVICE void gb_make_group(const gb_make_rows & p, int64_t r, int64_t group, i
     }
 }
 
-enum gb_row_kind { GB_ROWS_F16 = GB_HALF_F16, GB_ROWS_BF16 = GB_HALF_BF16, GB_ROWS_WIDE = GB_HALF_WIDE, GB_ROWS_F32 };
+// How an algorithm wants the rows of its second operand. A switch over kinds names them all and has no default: the
+// compiler then lists the places that a new kind misses.
+enum gb_row_kind {
+    GB_ROWS_F16  = GB_HALF_F16,
+    GB_ROWS_BF16 = GB_HALF_BF16,
+    GB_ROWS_WIDE = GB_HALF_WIDE,
+    GB_ROWS_F32,
+    GB_ROWS_BYTES,  // gb_q8_stretch
+    GB_ROWS_PANELS, // gb_panel
+    GB_ROWS_TURNED, // bf16 in the order of gemm_packed_hopper.cuh
+    GB_ROWS_SORTED, // by expert; halves, or with quantized weights as GB_ROWS_TURNED
+    GB_ROWS_NONE    // nothing is read
+};
 
 // grid: x rows, y stretches of 256 elements, or as many as a grid may have.
 template <int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_floats(gb_make_rows p) {

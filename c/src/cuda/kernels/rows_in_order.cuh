@@ -16,6 +16,24 @@ struct gb_order_rows {
 // elements 32 t + 4 s + 2 j on.
 GB_DEVICE int gb_pair_source(int i) { return i % 4 * 32 + i / 8 * 4 + i / 4 % 2 * 2; }
 
+// Eight elements of the result from number i on, as 16 bytes. row: of the source; pairs: two can be read at once.
+template <int KIND, bool TURNED>
+GB_DEVICE uint4 gb_eight_in_order(const gb_make_rows & p, const char * row, int64_t i, bool pairs) {
+    uint32_t both[4];
+    GB_UNROLL for (int j = 0; j < 4; j++) {
+        const int64_t from = TURNED ? i / 128 * 128 + gb_pair_source((int) (i % 128) / 2 + j) : i + 2 * j;
+        float2        x    = make_float2(0, 0);
+        if (pairs && from + 1 < p.k) {
+            x = *(const float2 *) (const void *) (row + from * 4);
+        } else {
+            x.x = from < p.k ? gb_load_activation(p, row, from) : 0;
+            x.y = from + 1 < p.k ? gb_load_activation(p, row, from + 1) : 0;
+        }
+        both[j] = gb_pack2<KIND>(x.x, x.y);
+    }
+    return make_uint4(both[0], both[1], both[2], both[3]);
+}
+
 // A thread makes eight elements of a row. grid: x rows, y stretches of 2,048 elements, or as many as a grid may have.
 template <int KIND, bool TURNED> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_in_order(gb_order_rows q) {
     gb_wait_for_earlier();
@@ -26,19 +44,7 @@ template <int KIND, bool TURNED> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_in_order(gb
     }
     const char * row = gb_source_row(p, q.source != NULL ? q.source[r] : r);
     for (int64_t i = ((int64_t) blockIdx.y * 256 + threadIdx.x) * 8; i < p.y_row; i += (int64_t) gridDim.y * 2048) {
-        uint32_t both[4];
-        GB_UNROLL for (int j = 0; j < 4; j++) {
-            const int64_t from = TURNED ? i / 128 * 128 + gb_pair_source((int) (i % 128) / 2 + j) : i + 2 * j;
-            float2        x    = make_float2(0, 0);
-            if (q.pairs && from + 1 < p.k) {
-                x = *(const float2 *) (const void *) (row + from * 4);
-            } else {
-                x.x = from < p.k ? gb_load_activation(p, row, from) : 0;
-                x.y = from + 1 < p.k ? gb_load_activation(p, row, from + 1) : 0;
-            }
-            both[j] = gb_pack2<KIND>(x.x, x.y);
-        }
-        *(uint4 *) (void *) ((uint16_t *) p.y + r * p.y_row + i) = make_uint4(both[0], both[1], both[2], both[3]);
+        *(uint4 *) (void *) ((uint16_t *) p.y + r * p.y_row + i) = gb_eight_in_order<KIND, TURNED>(p, row, i, q.pairs);
     }
 }
 

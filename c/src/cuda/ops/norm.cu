@@ -3,6 +3,7 @@
 //
 // Deviations are summed around the mean that was found before, in a second pass over the row, which is in a cache by
 // then.
+#include "cuda/kernels/rows_in_order.cuh"
 #include "cuda/ops/elements.h"
 #include "cuda/ops/products.h"
 
@@ -13,7 +14,7 @@ struct gb_norm_args {
     float   eps;
     int64_t rows;
     // the last of these results, rounded: as products want it
-    int            kind; // of rows; GB_ROWS_NONE: nobody does
+    gb_row_kind    kind; // GB_ROWS_NONE: nobody does
     gb_make_panels made; // of other kinds than panels: its rows
 };
 
@@ -23,6 +24,14 @@ template <int WARPS, int KIND> GB_DEVICE void gb_norm_eights(const gb_make_rows 
     const float * x = (const float *) (const void *) gb_source_row(p, row);
     for (int64_t i = 8 * gb_my_place<WARPS>(); i < p.y_row; i += 8 * WARPS * GB_WARP) {
         gb_make_eight<KIND>(p, x, row, i);
+    }
+}
+
+template <int WARPS> GB_DEVICE void gb_norm_turned(const gb_make_rows & p, int64_t row) {
+    const char * x = gb_source_row(p, row);
+    for (int64_t i = 8 * gb_my_place<WARPS>(); i < p.y_row; i += 8 * WARPS * GB_WARP) {
+        *(uint4 *) (void *) ((uint16_t *) p.y + row * p.y_row + i) =
+            gb_eight_in_order<GB_ROWS_BF16, true>(p, x, i, true);
     }
 }
 
@@ -53,7 +62,11 @@ template <int WARPS> GB_DEVICE void gb_norm_round(const gb_norm_args & q, int64_
         }
         case GB_ROWS_F16: gb_norm_eights<WARPS, GB_ROWS_F16>(p, row); break;
         case GB_ROWS_BF16: gb_norm_eights<WARPS, GB_ROWS_BF16>(p, row); break;
-        default: gb_norm_eights<WARPS, GB_ROWS_WIDE>(p, row); break;
+        case GB_ROWS_WIDE: gb_norm_eights<WARPS, GB_ROWS_WIDE>(p, row); break;
+        case GB_ROWS_TURNED: gb_norm_turned<WARPS>(p, row); break;
+        case GB_ROWS_F32:
+        case GB_ROWS_SORTED:
+        case GB_ROWS_NONE: break; // gb_rows_ahead offers none of these
     }
 }
 
@@ -167,7 +180,7 @@ static int norm_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     const ggml_tensor * bias   = add != NULL ? row_beside(add, GGML_OP_ADD, mul) : NULL;
     const int           whole  = bias != NULL ? 3 : w != NULL ? 2 : 1; // if the memory allows
     gb_norm_args        q      = args_of(norm);
-    int                 kind   = GB_ROWS_NONE;
+    gb_row_kind         kind   = GB_ROWS_NONE;
     gb_cuda_kept *      wanted = gb_rows_ahead(b, nodes.node[i + whole - 1], i + whole - 1, &kind, &q.made);
     if (b.kind == GB_CUDA_PLAN) {
         return 0;

@@ -92,7 +92,7 @@ static cudaError_t launch_type(const gb_cuda_device & d, const gb_product & p, c
     return cudaErrorInvalidValue;
 }
 
-enum ggml_status gb_run_few_rows(gb_cuda_backend & b, const gb_product & p) {
+enum ggml_status gb_run_few_rows(gb_cuda_backend & b, const gb_product & p, gb_row_kind) {
     gb_make_panels         x      = {};
     const enum ggml_status status = make_panels(b, p, x);
     if (status != GGML_STATUS_SUCCESS) {

@@ -1,19 +1,24 @@
-// products.cu - which kernel computes a product, and the scratch memory for it.
+// products.cu - the one place that decides which algorithm computes a product, and how most of them are launched.
 //
-//   few rows (up to 8)             weights are streamed (matvec.cuh); quantized: the rows become bytes, as on the CPU
-//   2 to 16 rows                   the same by the tensor cores (few_rows.cuh), for formats that most models have
-//   many rows, halves, quantized   on 9.0 its own kernels (gemm_hopper.cuh, gemm_packed_hopper.cuh), else the next
-//   many rows, halves, quantized   tensor cores; the depth is cut into parts where the tiles alone would leave the
-//                                  device idle
-//   many rows of floats            cuBLAS instead, where the backend has it
-//   the rest                       float arithmetic: F32, GGML_PREC_F32 (quantized, or F16 with many rows), OUT_PROD,
-//                                  odd strides, devices without products of tiles
+// The table at the end is in the order in which algorithms are tried: the first that takes a product computes it. How
+// the rows of b must lie follows from the algorithm alone, so whoever makes them (a product before, the norm that
+// computes them) asks gb_product_row_kind, which asks the table.
+//
+//   no_depth   nothing to add up: zeros
+//   few_rows   2 to 16 rows by the tensor cores, in bytes, for formats that most models have (few_rows.cuh)
+//   vectors    up to 8 rows: weights are streamed (matvec.cuh); quantized: the rows become bytes, as on the CPU
+//   hopper     more than 32 rows of halves and quantized weights on 9.0 (gemm_hopper.cuh, gemm_packed_hopper.cuh)
+//   tiles      many rows of the same elsewhere (gemm.cuh); the depth is cut into parts where the tiles alone would
+//              leave the device idle
+//   exact      the rest, in float: F32, GGML_PREC_F32 (quantized, or F16 with many rows), OUT_PROD, odd strides, devices
+//              without products of tiles
+//
+// Many rows of floats go to cuBLAS instead, where the backend has it.
 #include <algorithm>
 #include <mutex>
 
 #include "cuda/cuda_blas.h"
 #include "cuda/kernels/product_steps.cuh"
-#include "cuda/kernels/rows_in_order.cuh"
 #include "cuda/ops/elements.h"
 #include "cuda/ops/product_hopper.h"
 #include "cuda/ops/products.h"
@@ -111,171 +116,19 @@ void gb_product_of(gb_product & p, const ggml_tensor * dst) {
     p.w.ids_nb = ids->nb[1];
 }
 
-// ----------------------------------------------------------------------------------------------------------- rows of b
+// The sum goes along the rows of the weights, whose elements lie side by side.
+static bool is_along(const gb_product & p) {
+    return is_format(p.type) ? !p.across : p.nb_k == ggml_type_size((enum ggml_type) p.type);
+}
+
+static gb_row_kind halves_of(const gb_product & p) { return p.type == GGML_TYPE_F16 ? GB_ROWS_F16 : GB_ROWS_BF16; }
 
 static int64_t round_up(int64_t x, int64_t to) { return gb_cuda_ceil_div(x, to) * to; }
 
-template <int KIND> static cudaError_t launch_rows(const gb_make_rows & q, int64_t rows, const gb_queue & queue) {
-    const bool dense =
-        q.type == GGML_TYPE_F32 && q.nb0 == sizeof(float) && ((uintptr_t) q.x | q.nb1 | q.nb2 | q.nb3) % 16 == 0;
-    const int64_t blocks = std::min<int64_t>(gb_cuda_ceil_div(q.y_row, dense ? 2048 : 256), MAX_GRID);
-    const dim3    grid((unsigned) rows, (unsigned) blocks);
-    return dense ? GB_LAUNCH(gb_rows_of_dense<KIND>, grid, 256, 0, queue, q)
-                 : GB_LAUNCH(gb_rows_of_floats<KIND>, grid, 256, 0, queue, q);
-}
-
-// What the rows of b will be made, by gb_product_run; cuBLAS takes those of its kind.
-static int kind_of_rows(const gb_cuda_device & d, const gb_product & p) {
-    const bool quantized = is_format(p.type),
-               along     = quantized ? !p.across : p.nb_k == ggml_type_size((enum ggml_type) p.type);
-    if (p.k == 0) {
-        return GB_ROWS_NONE;
-    }
-    if (along && gb_few_rows_suit(d, p)) {
-        return GB_ROWS_PANELS;
-    }
-    if (along && p.rows <= FEW_ROWS && quantized && !p.exact) {
-        return GB_ROWS_BYTES;
-    }
-    if (!along || p.exact || !d.mma || p.rows <= FEW_ROWS || p.type == GGML_TYPE_F32) {
-        return GB_ROWS_F32;
-    }
-    gb_hopper_way way;
-    if ((quantized || p.w.ids != NULL) && gb_hopper_takes(d, p, &way)) {
-        return p.w.ids != NULL ? GB_ROWS_SORTED : GB_ROWS_TURNED;
-    }
-    if (quantized) {
-        return GB_ROWS_WIDE;
-    }
-    const int kind = p.type == GGML_TYPE_F16 ? (int) GB_ROWS_F16 : (int) GB_ROWS_BF16;
-    return gb_product_is_aligned(p) && (p.type == GGML_TYPE_F16 || d.cc >= 80) ? kind : (int) GB_ROWS_F32;
-}
-
-static gb_cuda_recipe recipe_of(const gb_product & p, int kind) {
-    const int64_t key[] = { kind, p.b.type, (int64_t) p.b.nb0, (int64_t) p.b.nb1, (int64_t) p.b.nb2, (int64_t) p.b.nb3,
-        p.b.n, p.b.ne2, p.k, p.rows, p.slices };
-    static_assert(sizeof(key) <= GB_CUDA_KEY, "the key has room");
-    return gb_cuda_recipe_of(p.b_tensor, key, sizeof(key));
-}
-
-static bool recipe_of_node(const gb_cuda_backend & b, const ggml_tensor * node, gb_cuda_recipe * recipe) {
-    gb_product p;
-    if (node->op != GGML_OP_MUL_MAT && node->op != GGML_OP_MUL_MAT_ID) {
-        return false;
-    }
-    gb_product_of(p, node);
-    *recipe = recipe_of(p, kind_of_rows(*b.device, p));
-    return true;
-}
-
-void * gb_rows_memory(gb_cuda_backend & b, const gb_product & p, int kind, size_t bytes, bool * there) {
-    return gb_cuda_keep(b, recipe_of(p, kind), bytes, recipe_of_node, there);
-}
-
-gb_make_panels gb_rows_of_kind(const gb_product & p, int kind, size_t * bytes) {
-    if (kind == GB_ROWS_PANELS) {
-        return gb_panels_of(p, bytes);
-    }
-    const bool     is_bytes = kind == GB_ROWS_BYTES;
-    gb_make_panels q        = {};
-    q.rows                  = p.b;
-    q.rows.y_row            = is_bytes ? gb_cuda_ceil_div(p.k, 1024) : round_up(p.k, 8);
-    const size_t each       = is_bytes ? sizeof(gb_q8_stretch) : kind == GB_ROWS_F32 ? sizeof(float) : sizeof(uint16_t);
-    *bytes                  = (size_t) (p.rows * p.slices * q.rows.y_row) * each;
-    return q;
-}
-
-// The first of the next nodes that reads t as rows for a product; NULL: there is none.
-static const ggml_tensor * first_product(const gb_cuda_backend & b, const ggml_tensor * t, int after) {
-    enum { AHEAD = 64 };
-    for (int i = after + 1; i < b.nodes->n && i <= after + AHEAD; i++) {
-        const ggml_tensor * node = b.nodes->node[i];
-        const ggml_tensor * x    = node->src[1];
-        if ((node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID) &&
-            (x == t || (x->view_src == t && x->view_offs == 0))) {
-            return node;
-        }
-    }
-    return NULL;
-}
-
-gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int last, int * kind, gb_make_panels * q) {
-    const bool          plain  = t->type == GGML_TYPE_F32 && ggml_is_contiguous(t) && t->view_src == NULL;
-    const ggml_tensor * reader = plain && b.blas == NULL && b.nodes != NULL ? first_product(b, t, last) : NULL;
-    if (reader == NULL) {
-        return NULL;
-    }
-    gb_product p;
-    size_t     bytes = 0;
-    gb_product_of(p, reader);
-    *kind = kind_of_rows(*b.device, p);
-    if (*kind == GB_ROWS_F32 || *kind == GB_ROWS_NONE || p.b.type != GGML_TYPE_F32 || !ggml_is_contiguous(p.b_tensor) ||
-        p.k != t->ne[0] || ggml_nelements(p.b_tensor) != ggml_nelements(t)) {
-        return NULL;
-    }
-    *q                    = gb_rows_of_kind(p, *kind, &bytes);
-    gb_cuda_kept * kept   = gb_cuda_keep_ahead(b, recipe_of(p, *kind), bytes, recipe_of_node, last);
-    const bool     halves = *kind != GB_ROWS_BYTES && *kind != GB_ROWS_PANELS;
-    if (kept == NULL || (halves && (!p.b_dense || p.b.nb1 % 16 != 0))) {
-        return NULL;
-    }
-    q->rows.y = kept->memory;
-    return kept;
-}
-
-// shared: with other products of the graph.
-static enum ggml_status make_rows(gb_cuda_backend & b, const gb_product & p, int kind, gb_ready_rows * out,
-    bool shared = true) {
-    const int     type  = kind == GB_ROWS_F32    ? GGML_TYPE_F32
-                          : kind == GB_ROWS_F16  ? GGML_TYPE_F16
-                          : kind == GB_ROWS_BF16 ? GGML_TYPE_BF16
-                                                 : GGML_TYPE_COUNT;
-    const int     size  = kind == GB_ROWS_F32 ? 4 : 2;
-    const int64_t total = p.rows * p.slices;
-    if (p.b_dense && p.b.type == type && p.k * size % 16 == 0) {
-        *out = { p.b.x, p.k };
-        return GGML_STATUS_SUCCESS;
-    }
-    size_t       bytes = 0;
-    gb_make_rows q     = gb_rows_of_kind(p, kind, &bytes).rows;
-    bool         there = false;
-    q.y                = shared ? gb_rows_memory(b, p, kind, bytes, &there) : gb_cuda_scratch(b, bytes);
-    if (q.y == NULL) {
-        return GGML_STATUS_ALLOC_FAILED;
-    }
-    *out = { q.y, q.y_row };
-    if (there) {
-        return GGML_STATUS_SUCCESS;
-    }
-    switch (kind) {
-        case GB_ROWS_F16: GB_CUDA_TRY(b, launch_rows<GB_ROWS_F16>(q, total, b.queue)); break;
-        case GB_ROWS_BF16: GB_CUDA_TRY(b, launch_rows<GB_ROWS_BF16>(q, total, b.queue)); break;
-        case GB_ROWS_WIDE: GB_CUDA_TRY(b, launch_rows<GB_ROWS_WIDE>(q, total, b.queue)); break;
-        default: GB_CUDA_TRY(b, launch_rows<GB_ROWS_F32>(q, total, b.queue)); break;
-    }
-    return GGML_STATUS_SUCCESS;
-}
-
-static enum ggml_status make_bytes(gb_cuda_backend & b, const gb_product & p, gb_ready_rows * out) {
-    size_t       bytes = 0;
-    gb_make_rows q     = gb_rows_of_kind(p, GB_ROWS_BYTES, &bytes).rows;
-    bool         there = false;
-    q.y                = gb_rows_memory(b, p, GB_ROWS_BYTES, bytes, &there);
-    if (q.y == NULL) {
-        return GGML_STATUS_ALLOC_FAILED;
-    }
-    *out = { q.y, q.y_row };
-    if (there) {
-        return GGML_STATUS_SUCCESS;
-    }
-    const dim3 grid((unsigned) (p.rows * p.slices), (unsigned) std::min<int64_t>(q.y_row * 4, MAX_GRID));
-    GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_bytes, grid, 256, 0, b.queue, q));
-    return GGML_STATUS_SUCCESS;
-}
-
-// Rows that can be copied 16 bytes at a time.
+// Rows that can be copied 16 bytes at a time. The stride of a dimension of one is never used.
 bool gb_product_is_aligned(const gb_product & p) {
-    size_t bits = p.w.nb_m | p.w.nb2 | p.w.nb3;
+    const int64_t ne2 = p.w.ids != NULL ? 1 : p.w.ne2 / p.w.r2, ne3 = p.w.ids != NULL ? 1 : p.slices / p.w.ne2 / p.w.r3;
+    size_t        bits = (p.m > 1 ? p.w.nb_m : 0) | (ne2 > 1 ? p.w.nb2 : 0) | (ne3 > 1 ? p.w.nb3 : 0);
     for (int i = 0; i < (p.w.ids != NULL ? p.w.n_experts : 1); i++) {
         bits |= (uintptr_t) p.w.a[i];
     }
@@ -284,10 +137,9 @@ bool gb_product_is_aligned(const gb_product & p) {
 
 // ------------------------------------------------------------------------------------------------------------ few rows
 
-static enum ggml_status run_vectors(gb_cuda_backend & b, const gb_product & p) {
-    const bool             quantized = is_format(p.type);
-    gb_ready_rows          x         = {};
-    const enum ggml_status status    = quantized ? make_bytes(b, p, &x) : make_rows(b, p, GB_ROWS_F32, &x);
+static enum ggml_status run_vectors(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {
+    gb_ready_rows          x      = {};
+    const enum ggml_status status = gb_product_make_rows(b, p, kind, {}, true, &x);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
@@ -295,7 +147,8 @@ static enum ggml_status run_vectors(gb_cuda_backend & b, const gb_product & p) {
     const int     rows   = gb_vectors_are_quick(p, q) ? (int) GB_QUICK_ROWS : (int) GB_MATVEC_ROWS;
     const int64_t blocks = gb_cuda_ceil_div(p.m, GB_MATVEC_WARPS * rows) * p.slices;
     q.split              = blocks < 2 * b.device->n_sm && p.k >= GB_MATVEC_WARPS * 256 ? GB_MATVEC_WARPS : 1;
-    GB_CUDA_TRY(b, quantized ? gb_launch_vectors_quantized(p, q, b.queue) : gb_launch_vectors_float(p, q, b.queue));
+    GB_CUDA_TRY(b,
+        is_format(p.type) ? gb_launch_vectors_quantized(p, q, b.queue) : gb_launch_vectors_float(p, q, b.queue));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -360,9 +213,10 @@ static void set_stages(gb_gemm & q, int source, const gb_cuda_device & d, int nt
     q.stages          = (int) std::min<size_t>(4, std::max<size_t>(2, room / stage));
 }
 
-static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, int source, int kind) {
+static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {
+    const int        source = kind == GB_ROWS_WIDE ? p.type : (int) GB_HALVES;
     gb_ready_rows    x      = {};
-    enum ggml_status status = make_rows(b, p, kind, &x);
+    enum ggml_status status = gb_product_make_rows(b, p, kind, {}, true, &x);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
@@ -399,54 +253,18 @@ static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, int
     return GGML_STATUS_SUCCESS;
 }
 
-template <int KIND, bool TURNED>
-static cudaError_t launch_order(const gb_order_rows & q, int64_t rows, const gb_queue & queue) {
-    const int64_t blocks = std::min<int64_t>(gb_cuda_ceil_div(q.rows.y_row, 2048), MAX_GRID);
-    return GB_LAUNCH((gb_rows_in_order<KIND, TURNED>), dim3((unsigned) rows, (unsigned) blocks), 256, 0, queue, q);
-}
-
-// Rows of kind GB_ROWS_TURNED or GB_ROWS_SORTED; of quantized weights both have the order of gemm_packed_hopper.cuh.
-static enum ggml_status make_rows_in_order(gb_cuda_backend & b, const gb_product & p, int kind, const gb_gemm & lists,
-    gb_ready_rows * out) {
-    enum { STRETCH = 128 };
-    const bool    quantized = is_format(p.type);
-    const int64_t total     = p.rows * p.slices;
-    gb_order_rows q         = { p.b, NULL, NULL, false };
-    q.rows.y_row            = round_up(p.k, quantized ? STRETCH : 8);
-    q.pairs                 = p.b.type == GGML_TYPE_F32 && p.b.nb0 == sizeof(float) &&
-                              ((uintptr_t) p.b.x | p.b.nb1 | p.b.nb2 | p.b.nb3) % 8 == 0;
-    const size_t bytes      = (size_t) (total * q.rows.y_row) * sizeof(uint16_t);
-    bool         there      = false;
-    if (kind == GB_ROWS_SORTED) {
-        q.source = lists.tokens;
-        q.n      = lists.first + p.w.n_experts;
+static enum ggml_status run_hopper(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {
+    gb_hopper_way way = {};
+    if (!gb_hopper_takes(*b.device, p, &way)) {
+        return gb_cuda_fail(b, "a product that the kernels for 9.0 do not take", cudaErrorInvalidValue);
     }
-    q.rows.y = kind == GB_ROWS_TURNED ? gb_rows_memory(b, p, kind, bytes, &there) : gb_cuda_scratch(b, bytes);
-    if (q.rows.y == NULL) {
-        return GGML_STATUS_ALLOC_FAILED;
-    }
-    *out = { q.rows.y, q.rows.y_row };
-    if (there) {
-        return GGML_STATUS_SUCCESS;
-    }
-    if (quantized) {
-        GB_CUDA_TRY(b, (launch_order<GB_ROWS_BF16, true>(q, total, b.queue)));
-    } else if (p.type == GGML_TYPE_F16) {
-        GB_CUDA_TRY(b, (launch_order<GB_ROWS_F16, false>(q, total, b.queue)));
-    } else {
-        GB_CUDA_TRY(b, (launch_order<GB_ROWS_BF16, false>(q, total, b.queue)));
-    }
-    return GGML_STATUS_SUCCESS;
-}
-
-static enum ggml_status run_hopper(gb_cuda_backend & b, const gb_product & p, int kind, const gb_hopper_way & way) {
     const int64_t    elements = p.rows * p.slices * p.m;
     gb_gemm          lists    = {};
     gb_hopper_run    run      = { way, {}, p.dst, NULL, NULL };
     enum ggml_status status   = p.w.ids != NULL ? route(b, p, lists) : GGML_STATUS_SUCCESS;
     if (status == GGML_STATUS_SUCCESS) {
-        status = kind == GB_ROWS_TURNED || kind == GB_ROWS_SORTED ? make_rows_in_order(b, p, kind, lists, &run.x)
-                                                                  : make_rows(b, p, kind, &run.x);
+        const gb_row_sources sorted = { lists.tokens, lists.first != NULL ? lists.first + p.w.n_experts : NULL };
+        status                      = gb_product_make_rows(b, p, kind, sorted, true, &run.x);
     }
     if (status == GGML_STATUS_SUCCESS && way.parts > 1) {
         run.dst = (float *) gb_cuda_scratch(b, (size_t) (elements * way.parts) * sizeof(float));
@@ -465,9 +283,9 @@ static enum ggml_status run_hopper(gb_cuda_backend & b, const gb_product & p, in
     return GGML_STATUS_SUCCESS;
 }
 
-static enum ggml_status run_exact(gb_cuda_backend & b, const gb_product & p) {
+static enum ggml_status run_exact(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {
     gb_ready_rows    x      = {};
-    enum ggml_status status = make_rows(b, p, GB_ROWS_F32, &x);
+    enum ggml_status status = gb_product_make_rows(b, p, kind, {}, true, &x);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
@@ -491,7 +309,13 @@ static enum ggml_status run_exact(gb_cuda_backend & b, const gb_product & p) {
     return GGML_STATUS_SUCCESS;
 }
 
-// ------------------------------------------------------------------------------------------------------------ decision
+// -------------------------------------------------------------------------------------------------------------- cuBLAS
+
+static bool blas_suits(const gb_cuda_backend & b, const gb_product & p) {
+    const bool halves = !p.exact && !is_format(p.type) && p.type != GGML_TYPE_F32 && gb_product_is_aligned(p);
+    return b.blas != NULL && p.w.ids == NULL && p.k > 0 && p.rows > FEW_ROWS && is_along(p) &&
+           (halves || p.type == GGML_TYPE_F32);
+}
 
 // Slices follow each other evenly in as many calls as `outer` says; 0: they do not.
 static int64_t calls_for_slices(const gb_product & p) {
@@ -528,17 +352,18 @@ static bool queue_blas(gb_cuda_backend & b, const gb_product & p, const gb_ready
 }
 
 // Done: it is queued. Else one of our kernels must; an error is only no memory for rows.
-static enum ggml_status run_blas(gb_cuda_backend & b, const gb_product & p, int row_kind, bool * done) {
-    const int64_t size = (int64_t) ggml_type_size((enum ggml_type) p.type), calls = calls_for_slices(p),
-                  each = calls > 0 ? p.slices / calls : 0;
-    gb_ready_rows x    = {};
-    *done              = false;
+static enum ggml_status run_blas(gb_cuda_backend & b, const gb_product & p, bool * done) {
+    const gb_row_kind kind = p.type == GGML_TYPE_F32 ? GB_ROWS_F32 : halves_of(p);
+    const int64_t     size = (int64_t) ggml_type_size((enum ggml_type) p.type), calls = calls_for_slices(p),
+                      each = calls > 0 ? p.slices / calls : 0;
+    gb_ready_rows     x    = {};
+    *done                  = false;
     // rows that overlap are nothing for it
-    if (b.blas == NULL || p.w.ids != NULL || calls == 0 || (int64_t) p.w.nb_m < p.k * size) {
+    if (!blas_suits(b, p) || calls == 0 || (int64_t) p.w.nb_m < p.k * size) {
         return GGML_STATUS_SUCCESS;
     }
     const size_t           before = b.scratch.used;
-    const enum ggml_status status = make_rows(b, p, row_kind, &x, false);
+    const enum ggml_status status = gb_product_make_rows(b, p, kind, {}, false, &x);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
@@ -547,35 +372,80 @@ static enum ggml_status run_blas(gb_cuda_backend & b, const gb_product & p, int 
     return status;
 }
 
-enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p) {
-    if (p.k == 0) {
-        GB_CUDA_TRY(b, gb_queue_clear(b.queue, p.dst, (size_t) (p.m * p.rows * p.slices) * sizeof(float)));
-        return GGML_STATUS_SUCCESS;
-    }
-    const bool quantized = is_format(p.type),
-               along     = quantized ? !p.across : p.nb_k == ggml_type_size((enum ggml_type) p.type);
-    const int  kind      = kind_of_rows(*b.device, p);
-    if (kind == GB_ROWS_PANELS) {
-        return gb_run_few_rows(b, p);
-    }
-    if (kind == GB_ROWS_BYTES || (along && p.rows <= FEW_ROWS && !quantized)) {
-        return run_vectors(b, p);
-    }
-    if (along && !quantized && (!p.exact || p.type == GGML_TYPE_F32) &&
-        (p.type == GGML_TYPE_F32 || gb_product_is_aligned(p))) {
-        const int              blas_kind = p.type == GGML_TYPE_F32   ? (int) GB_ROWS_F32
-                                           : p.type == GGML_TYPE_F16 ? (int) GB_ROWS_F16
-                                                                     : (int) GB_ROWS_BF16;
-        bool                   done;
-        const enum ggml_status status = run_blas(b, p, blas_kind, &done);
-        if (done || status != GGML_STATUS_SUCCESS) {
-            return status;
-        }
-    }
+// ------------------------------------------------------------------------------------------------------------ decision
+
+static gb_row_kind no_rows(const gb_product &) { return GB_ROWS_NONE; }
+
+static gb_row_kind rows_of_floats(const gb_product &) { return GB_ROWS_F32; }
+
+static bool has_no_depth(const gb_cuda_device &, const gb_product & p) { return p.k == 0; }
+
+static enum ggml_status run_no_depth(gb_cuda_backend & b, const gb_product & p, gb_row_kind) {
+    GB_CUDA_TRY(b, gb_queue_clear(b.queue, p.dst, (size_t) (p.m * p.rows * p.slices) * sizeof(float)));
+    return GGML_STATUS_SUCCESS;
+}
+
+static bool few_rows_take(const gb_cuda_device & d, const gb_product & p) {
+    return is_along(p) && gb_few_rows_suit(d, p);
+}
+
+static gb_row_kind rows_of_few(const gb_product &) { return GB_ROWS_PANELS; }
+
+static bool vectors_take(const gb_cuda_device &, const gb_product & p) {
+    return is_along(p) && p.rows <= FEW_ROWS && !(p.exact && is_format(p.type));
+}
+
+static gb_row_kind rows_of_vectors(const gb_product & p) { return is_format(p.type) ? GB_ROWS_BYTES : GB_ROWS_F32; }
+
+static bool hopper_takes(const gb_cuda_device & d, const gb_product & p) {
     gb_hopper_way way;
-    if (along && gb_hopper_takes(*b.device, p, &way)) {
-        return run_hopper(b, p, kind, way);
+    return is_along(p) && gb_hopper_takes(d, p, &way);
+}
+
+static gb_row_kind rows_of_hopper(const gb_product & p) {
+    return p.w.ids != NULL ? GB_ROWS_SORTED : is_format(p.type) ? GB_ROWS_TURNED : halves_of(p);
+}
+
+static bool tiles_take(const gb_cuda_device & d, const gb_product & p) {
+    const bool halves = p.type == GGML_TYPE_F16 || (p.type == GGML_TYPE_BF16 && d.cc >= 80);
+    return d.mma && is_along(p) && !p.exact && (is_format(p.type) || (halves && gb_product_is_aligned(p)));
+}
+
+static gb_row_kind rows_of_tiles(const gb_product & p) { return is_format(p.type) ? GB_ROWS_WIDE : halves_of(p); }
+
+static bool exact_takes(const gb_cuda_device &, const gb_product &) { return true; }
+
+struct algorithm {
+    bool (*takes)(const gb_cuda_device & d, const gb_product & p);
+    gb_row_kind (*rows)(const gb_product & p);
+    enum ggml_status (*run)(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind);
+};
+
+static const algorithm algorithms[] = {
+    { has_no_depth, no_rows, run_no_depth },
+    { few_rows_take, rows_of_few, gb_run_few_rows },
+    { vectors_take, rows_of_vectors, run_vectors },
+    { hopper_takes, rows_of_hopper, run_hopper },
+    { tiles_take, rows_of_tiles, run_tiles },
+    { exact_takes, rows_of_floats, run_exact },
+};
+
+static const algorithm & algorithm_of(const gb_cuda_device & d, const gb_product & p) {
+    const algorithm * a = algorithms;
+    while (!a->takes(d, p)) {
+        a++; // ends: the last one takes any product
     }
-    return kind == GB_ROWS_F32 ? run_exact(b, p)
-                               : run_tiles(b, p, kind == GB_ROWS_WIDE ? p.type : (int) GB_HALVES, kind);
+    return *a;
+}
+
+gb_row_kind gb_product_row_kind(const gb_cuda_device & d, const gb_product & p) { return algorithm_of(d, p).rows(p); }
+
+enum ggml_status gb_product_run(gb_cuda_backend & b, const gb_product & p) {
+    bool                   done;
+    const enum ggml_status status = run_blas(b, p, &done);
+    if (done || status != GGML_STATUS_SUCCESS) {
+        return status;
+    }
+    const algorithm & a = algorithm_of(*b.device, p);
+    return a.run(b, p, a.rows(p));
 }

@@ -1,6 +1,7 @@
 // products.h - MUL_MAT, MUL_MAT_ID and OUT_PROD as one thing: dst[row, column] = sum over k of a[column, k] b[row, k].
 //
-//   products.cu          which kernel; the rows of b made ready for it          gb_product_run
+//   products.cu          which algorithm                                        gb_product_run
+//   product_rows.cu      the rows of b made ready for it                        kernels/rows.cuh, rows_in_order.cuh
 //   product_vectors.cu   few rows: weights are streamed                         kernels/matvec.cuh
 //   product_few.cu       2 to 16 rows, five formats: tensor cores, in bytes      kernels/few_rows.cuh
 //   product_tiles.cu     many rows: tensor cores                                kernels/gemm.cuh
@@ -37,36 +38,47 @@ const char * gb_product_unsupported(const ggml_tensor * a, const ggml_tensor * b
 void gb_product_of(gb_product & p, const ggml_tensor * dst);
 void gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst,
     int dim);
-enum ggml_status gb_product_run(gb_cuda_backend & b, gb_product & p);
+enum ggml_status gb_product_run(gb_cuda_backend & b, const gb_product & p);
 
-// How a kernel wants the rows of b: floats and halves as the kinds of rows.cuh, bytes, panels of bytes, in the order of
-// gemm_packed_hopper.cuh, sorted by expert (which no other product shares), or not at all.
-enum { GB_ROWS_BYTES = GB_ROWS_F32 + 1, GB_ROWS_PANELS, GB_ROWS_TURNED, GB_ROWS_SORTED, GB_ROWS_NONE };
+// How the algorithm that computes the product wants the rows of b.
+gb_row_kind gb_product_row_kind(const gb_cuda_device & d, const gb_product & p);
 
-// Scratch memory for them, which products with the same rows share: *there, they are made already.
-void * gb_rows_memory(gb_cuda_backend & b, const gb_product & p, int kind, size_t bytes, bool * there);
+// ---- product_rows.cu
 
-// Rows of b, ready at y (type and y_row as the kernel wants them).
+// Scratch memory for rows of b, which products with the same rows share: *there, they are made already.
+void * gb_rows_memory(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind, size_t bytes, bool * there);
+
+// Rows of b, ready at x: of the kind, from one to the next x_row elements, or stretches of bytes.
 struct gb_ready_rows {
     const void * x;
     int64_t      x_row;
 };
 
-// How rows of a kind lie (y is not set), and the bytes they take. Of other kinds than panels: `rows` alone.
-gb_make_panels gb_rows_of_kind(const gb_product & p, int kind, size_t * bytes);
-gb_make_panels gb_panels_of(const gb_product & p, size_t * bytes);
+// For GB_ROWS_SORTED: which row of b each is made of, and how many there are. Both lie on the device.
+struct gb_row_sources {
+    const int * row;
+    const int * n;
+};
+
+// Makes the rows, unless the tensor has them or another product of the graph made them. shared: with other products.
+enum ggml_status gb_product_make_rows(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind,
+    const gb_row_sources & from, bool shared, gb_ready_rows * out);
 
 // Rows that the kernel which computes them may make ready as well: kind, and y is set. Nodes up to `last` compute `t`,
 // beginning with the one that is being queued; memory for what the first product after them wants is kept in any case.
 // NULL: nobody wants anything of it, or the product must make it. Who makes it sets `made`.
-gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int last, int * kind, gb_make_panels * q);
+gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int last, gb_row_kind * kind,
+    gb_make_panels * q);
 
-bool gb_product_is_aligned(const gb_product & p);
+// ---- for products.cu and product_rows.cu
+
+gb_make_panels gb_panels_of(const gb_product & p, size_t * bytes);
+bool           gb_product_is_aligned(const gb_product & p);
 bool gb_vectors_are_quick(const gb_product & p, const gb_matvec & q); // the kernel of matvec_quick.cuh takes them
 cudaError_t gb_launch_vectors_quantized(const gb_product & p, gb_matvec q, const gb_queue & queue);
 cudaError_t gb_launch_vectors_float(const gb_product & p, gb_matvec q, const gb_queue & queue);
 bool gb_few_rows_suit(const gb_cuda_device & d, const gb_product & p); // the kernel of few_rows.cuh takes the product
-enum ggml_status gb_run_few_rows(gb_cuda_backend & b, const gb_product & p);
+enum ggml_status gb_run_few_rows(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind);
 size_t           gb_raw_bytes(int source); // shared memory for the bytes of quantized weights
 // source: a type, or GB_HALVES
 cudaError_t gb_launch_tiles(int source, int kind, int nt, dim3 grid, const gb_gemm & q, const gb_queue & queue);

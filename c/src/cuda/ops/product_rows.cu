@@ -1,0 +1,187 @@
+// product_rows.cu - the rows of b made ready for a product: how each kind of rows lies, scratch memory that products of
+// a graph share, and the kernels that write them.
+#include <algorithm>
+
+#include "cuda/kernels/rows_in_order.cuh"
+#include "cuda/ops/products.h"
+
+enum { MAX_GRID = 65535 };
+
+static bool is_quantized(const gb_product & p) { return ggml_is_quantized((enum ggml_type) p.type); }
+
+static int64_t round_up(int64_t x, int64_t to) { return gb_cuda_ceil_div(x, to) * to; }
+
+// -------------------------------------------------------------------------------------------------- memory and sharing
+
+static gb_cuda_recipe recipe_of(const gb_product & p, gb_row_kind kind) {
+    const int64_t key[] = { kind, p.b.type, (int64_t) p.b.nb0, (int64_t) p.b.nb1, (int64_t) p.b.nb2, (int64_t) p.b.nb3,
+        p.b.n, p.b.ne2, p.k, p.rows, p.slices };
+    static_assert(sizeof(key) <= GB_CUDA_KEY, "the key has room");
+    return gb_cuda_recipe_of(p.b_tensor, key, sizeof(key));
+}
+
+static bool recipe_of_node(const gb_cuda_backend & b, const ggml_tensor * node, gb_cuda_recipe * recipe) {
+    gb_product p;
+    if (node->op != GGML_OP_MUL_MAT && node->op != GGML_OP_MUL_MAT_ID) {
+        return false;
+    }
+    gb_product_of(p, node);
+    *recipe = recipe_of(p, gb_product_row_kind(*b.device, p));
+    return true;
+}
+
+void * gb_rows_memory(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind, size_t bytes, bool * there) {
+    return gb_cuda_keep(b, recipe_of(p, kind), bytes, recipe_of_node, there);
+}
+
+// How rows of a kind lie (y is not set), and the bytes they take. Of other kinds than panels: `rows` alone.
+static gb_make_panels rows_of_kind(const gb_product & p, gb_row_kind kind, size_t * bytes) {
+    enum { STRETCH = 128 }; // in which rows_in_order.cuh moves elements
+    gb_make_panels q    = {};
+    size_t         each = sizeof(uint16_t);
+    q.rows              = p.b;
+    q.rows.y_row        = round_up(p.k, 8);
+    switch (kind) {
+        case GB_ROWS_F16:
+        case GB_ROWS_BF16:
+        case GB_ROWS_WIDE: break;
+        case GB_ROWS_F32: each = sizeof(float); break;
+        case GB_ROWS_BYTES:
+            q.rows.y_row = gb_cuda_ceil_div(p.k, 1024);
+            each         = sizeof(gb_q8_stretch);
+            break;
+        case GB_ROWS_PANELS: return gb_panels_of(p, bytes);
+        case GB_ROWS_TURNED: q.rows.y_row = round_up(p.k, STRETCH); break;
+        case GB_ROWS_SORTED: q.rows.y_row = round_up(p.k, is_quantized(p) ? STRETCH : 8); break;
+        case GB_ROWS_NONE: q.rows.y_row = 0; break;
+    }
+    *bytes = (size_t) (p.rows * p.slices * q.rows.y_row) * each;
+    return q;
+}
+
+// ---------------------------------------------------------------------------------------------------------- made ahead
+
+// The first of the next nodes that reads t as rows for a product; NULL: there is none.
+static const ggml_tensor * first_product(const gb_cuda_backend & b, const ggml_tensor * t, int after) {
+    enum { AHEAD = 64 };
+    for (int i = after + 1; i < b.nodes->n && i <= after + AHEAD; i++) {
+        const ggml_tensor * node = b.nodes->node[i];
+        const ggml_tensor * x    = node->src[1];
+        if ((node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID) &&
+            (x == t || (x->view_src == t && x->view_offs == 0))) {
+            return node;
+        }
+    }
+    return NULL;
+}
+
+// Rows that nobody makes ahead: floats, which the source has as a rule, and those whose order only the product knows.
+static bool is_made_ahead(gb_row_kind kind) {
+    return kind != GB_ROWS_F32 && kind != GB_ROWS_SORTED && kind != GB_ROWS_NONE;
+}
+
+// 16 bytes are read at a time.
+static bool needs_dense_rows(gb_row_kind kind) { return kind != GB_ROWS_BYTES && kind != GB_ROWS_PANELS; }
+
+gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int last, gb_row_kind * kind,
+    gb_make_panels * q) {
+    const bool          plain  = t->type == GGML_TYPE_F32 && ggml_is_contiguous(t) && t->view_src == NULL;
+    const ggml_tensor * reader = plain && b.blas == NULL && b.nodes != NULL ? first_product(b, t, last) : NULL;
+    if (reader == NULL) {
+        return NULL;
+    }
+    gb_product p;
+    size_t     bytes = 0;
+    gb_product_of(p, reader);
+    *kind = gb_product_row_kind(*b.device, p);
+    if (!is_made_ahead(*kind) || p.b.type != GGML_TYPE_F32 || !ggml_is_contiguous(p.b_tensor) || p.k != t->ne[0] ||
+        ggml_nelements(p.b_tensor) != ggml_nelements(t)) {
+        return NULL;
+    }
+    *q                  = rows_of_kind(p, *kind, &bytes);
+    gb_cuda_kept * kept = gb_cuda_keep_ahead(b, recipe_of(p, *kind), bytes, recipe_of_node, last);
+    if (kept == NULL || (needs_dense_rows(*kind) && (!p.b_dense || p.b.nb1 % 16 != 0))) {
+        return NULL;
+    }
+    q->rows.y = kept->memory;
+    return kept;
+}
+
+// ------------------------------------------------------------------------------------------------------------ launches
+
+// grid: x rows, y eight groups, or as many as a grid may have.
+GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_bytes(gb_make_rows p) {
+    gb_wait_for_earlier();
+    for (int64_t g = (int64_t) blockIdx.y * 8 + threadIdx.x / 32; g < p.y_row * 32; g += (int64_t) gridDim.y * 8) {
+        gb_make_group(p, blockIdx.x, g, (int) threadIdx.x % 32);
+    }
+}
+
+template <int KIND> static cudaError_t launch(const gb_make_rows & q, int64_t rows, const gb_queue & queue) {
+    const bool dense =
+        q.type == GGML_TYPE_F32 && q.nb0 == sizeof(float) && ((uintptr_t) q.x | q.nb1 | q.nb2 | q.nb3) % 16 == 0;
+    const int64_t blocks = std::min<int64_t>(gb_cuda_ceil_div(q.y_row, dense ? 2048 : 256), MAX_GRID);
+    const dim3    grid((unsigned) rows, (unsigned) blocks);
+    return dense ? GB_LAUNCH(gb_rows_of_dense<KIND>, grid, 256, 0, queue, q)
+                 : GB_LAUNCH(gb_rows_of_floats<KIND>, grid, 256, 0, queue, q);
+}
+
+template <int KIND, bool TURNED>
+static cudaError_t launch_in_order(const gb_make_rows & rows, const gb_row_sources & from, int64_t n,
+    const gb_queue & queue) {
+    const bool          pairs  = rows.type == GGML_TYPE_F32 && rows.nb0 == sizeof(float) &&
+                                 ((uintptr_t) rows.x | rows.nb1 | rows.nb2 | rows.nb3) % 8 == 0;
+    const int64_t       blocks = std::min<int64_t>(gb_cuda_ceil_div(rows.y_row, 2048), MAX_GRID);
+    const gb_order_rows q      = { rows, from.row, from.n, pairs };
+    return GB_LAUNCH((gb_rows_in_order<KIND, TURNED>), dim3((unsigned) n, (unsigned) blocks), 256, 0, queue, q);
+}
+
+static cudaError_t launch_kind(const gb_product & p, gb_row_kind kind, const gb_make_rows & q,
+    const gb_row_sources & from, const gb_queue & queue) {
+    const int64_t n = p.rows * p.slices;
+    const dim3    by_groups((unsigned) n, (unsigned) std::min<int64_t>(q.y_row * 4, MAX_GRID));
+    switch (kind) {
+        case GB_ROWS_F16: return launch<GB_ROWS_F16>(q, n, queue);
+        case GB_ROWS_BF16: return launch<GB_ROWS_BF16>(q, n, queue);
+        case GB_ROWS_WIDE: return launch<GB_ROWS_WIDE>(q, n, queue);
+        case GB_ROWS_F32: return launch<GB_ROWS_F32>(q, n, queue);
+        case GB_ROWS_BYTES: return GB_LAUNCH(gb_rows_of_bytes, by_groups, 256, 0, queue, q);
+        case GB_ROWS_TURNED: return launch_in_order<GB_ROWS_BF16, true>(q, {}, n, queue);
+        case GB_ROWS_SORTED:
+            return is_quantized(p)           ? launch_in_order<GB_ROWS_BF16, true>(q, from, n, queue)
+                   : p.type == GGML_TYPE_F16 ? launch_in_order<GB_ROWS_F16, false>(q, from, n, queue)
+                                             : launch_in_order<GB_ROWS_BF16, false>(q, from, n, queue);
+        case GB_ROWS_PANELS: // by product_few.cu
+        case GB_ROWS_NONE: break;
+    }
+    return cudaErrorInvalidValue;
+}
+
+// The tensor's own rows are of this kind: dense, of its type, and each begins where 16 divides.
+static bool are_ready(const gb_product & p, gb_row_kind kind) {
+    const int type = kind == GB_ROWS_F32    ? GGML_TYPE_F32
+                     : kind == GB_ROWS_F16  ? GGML_TYPE_F16
+                     : kind == GB_ROWS_BF16 ? GGML_TYPE_BF16
+                                            : GGML_TYPE_COUNT;
+    return p.b_dense && p.b.type == type && p.k * (kind == GB_ROWS_F32 ? 4 : 2) % 16 == 0;
+}
+
+enum ggml_status gb_product_make_rows(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind,
+    const gb_row_sources & from, bool shared, gb_ready_rows * out) {
+    if (are_ready(p, kind)) {
+        *out = { p.b.x, p.k };
+        return GGML_STATUS_SUCCESS;
+    }
+    size_t       bytes = 0;
+    gb_make_rows q     = rows_of_kind(p, kind, &bytes).rows;
+    bool         there = false;
+    q.y = shared && kind != GB_ROWS_SORTED ? gb_rows_memory(b, p, kind, bytes, &there) : gb_cuda_scratch(b, bytes);
+    if (q.y == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    *out = { q.y, q.y_row };
+    if (!there) {
+        GB_CUDA_TRY(b, launch_kind(p, kind, q, from, b.queue));
+    }
+    return GGML_STATUS_SUCCESS;
+}

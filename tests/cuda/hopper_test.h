@@ -1,0 +1,18 @@
+// hopper_test.h - what tests of the dialect of hopper.cuh share.
+#ifndef GB_TESTS_HOPPER_TEST_H
+#define GB_TESTS_HOPPER_TEST_H
+
+#include "hopper.cuh"
+#include "kernel_test.h"
+
+GB_KERNEL nothing(int *) {}
+
+#define HOPPER_OR_SKIP()                                      \
+    do {                                                      \
+        CUDA_OR_SKIP();                                       \
+        if (!gb_has_hopper_code(nothing)) {                   \
+            SKIP("no code for compute capability 9.0 alone"); \
+        }                                                     \
+    } while (0)
+
+#endif // GB_TESTS_HOPPER_TEST_H

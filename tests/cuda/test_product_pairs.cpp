@@ -1,0 +1,253 @@
+// test_product_pairs.cpp - products in every pair of: format, rows, columns, depth, who makes the activations, and how
+// the operands lie. Against sums in double precision, with the bounds of test_products.cpp.
+//
+// A covering array has each pair of values of two properties at least once, which needs a few hundred products.
+// GGML_TEST_PRODUCTS=5000 computes so many random combinations instead.
+#include "device_graph.h"
+
+#pragma push_macro("TEST_MAIN")
+#undef TEST_MAIN
+#define TEST_MAIN(...) [[maybe_unused]] static const struct test_case all_cases[] = { __VA_ARGS__ };
+namespace products {
+#include "test_products.cpp"
+}
+#pragma pop_macro("TEST_MAIN")
+
+enum maker { LEAF, NORM, SILU, HALVES_LEAF, PART_OF_ROWS, COLUMNS, SHARED_LEAF, SHARED_NORM, N_MAKERS };
+enum order { DENSE, PART_OF_WEIGHTS, LATER_START, SLICES, SHARED_SLICES, OUTER_SLICES, EXPERTS, N_ORDERS };
+
+static const char * const maker_names[] = { "leaf", "norm", "silu", "halves", "part of rows", "columns as rows",
+    "leaf that two read", "norm that two read" };
+static const char * const order_names[] = { "dense", "part of rows", "later start", "slices", "shared slices",
+    "outer slices", "experts" };
+
+static const int64_t all_rows[]    = { 1, 2, 8, 9, 16, 17, 32, 33, 34, 63, 64, 65, 128, 129 };
+static const int64_t all_columns[] = { 1, 2, 3, 8, 127, 128, 129 };
+static const int64_t all_depths[]  = { 1, 4, 7, 8, 31, 32, 33, 63, 64, 65, 200, 1031 }; // of formats: whole blocks
+
+enum { N_PROPERTIES = 6 };
+
+struct combination {
+    int        value[N_PROPERTIES];
+    ggml_type  type() const { return value[0] < 3 ? products::floats[value[0]] : products::formats[value[0] - 3]; }
+    int64_t    rows() const { return all_rows[value[1]]; }
+    int64_t    columns() const { return all_columns[value[2]]; }
+    enum maker maker() const { return (enum maker) value[4]; }
+    enum order order() const { return (enum order) value[5]; }
+    int64_t    depth() const {
+        const int64_t block = ggml_blck_size(type());
+        return (all_depths[value[3]] + block - 1) / block * block;
+    }
+};
+
+template <class T, size_t N> static int count_of(const T (&)[N]) { return (int) N; }
+
+static const int counts[N_PROPERTIES] = { count_of(products::floats) + count_of(products::formats), count_of(all_rows),
+    count_of(all_columns), count_of(all_depths), N_MAKERS, N_ORDERS };
+
+// ------------------------------------------------------------------------------------------------------------- products
+
+// Tensors of a product. root: the contiguous tensor that a or b shows.
+struct operands {
+    ggml_tensor *a[2], *a_root[2]; // two: experts
+    ggml_tensor *b, *b_root, *ids;
+};
+
+static ggml_tensor * filled(ggml_context * c, ggml_type type, int64_t k, int64_t n, int64_t n2, int64_t n3) {
+    ggml_tensor * t = ggml_new_tensor_4d(c, type, k, n, n2, n3);
+    products::fill(t);
+    return t;
+}
+
+static void make_weights(ggml_context * c, const combination & x, operands & o) {
+    const int64_t   k = x.depth(), m = x.columns(), block = ggml_blck_size(x.type());
+    const ggml_type type = x.type();
+    for (int i = 0; i < (x.order() == EXPERTS ? 2 : 1); i++) {
+        if (x.order() == PART_OF_WEIGHTS || x.order() == LATER_START) { // both end with the row; one begins with it
+            ggml_tensor * root = filled(c, type, k + block, m, 1, 1);
+            const size_t  from = x.order() == LATER_START ? ggml_type_size(type) : 0;
+            o.a_root[i]        = root;
+            o.a[i]             = ggml_view_2d(c, root, k, m, root->nb[1], from);
+        } else {
+            o.a_root[i] = o.a[i] = filled(c, type, k, m, x.order() == SLICES ? 2 : 1, 1);
+        }
+    }
+}
+
+static void make_activations(ggml_context * c, const combination & x, operands & o) {
+    const int64_t k = x.depth(), n = x.rows(), n3 = x.order() == OUTER_SLICES ? 2 : 1;
+    const int64_t n2   = x.order() == SLICES || x.order() == SHARED_SLICES ? 2 : 1;
+    ggml_tensor * leaf = NULL;
+    switch (x.maker()) {
+        case HALVES_LEAF:
+            o.b = o.b_root = filled(c, ggml_is_quantized(x.type()) ? GGML_TYPE_F16 : x.type(), k, n, n2, n3);
+            return;
+        case PART_OF_ROWS:
+            o.b_root = filled(c, GGML_TYPE_F32, k + 3, n, n2, n3);
+            o.b      = ggml_view_4d(c, o.b_root, k, n, n2, n3, o.b_root->nb[1], o.b_root->nb[2], o.b_root->nb[3], 0);
+            return;
+        case COLUMNS:
+            o.b_root = filled(c, GGML_TYPE_F32, n, k, n2, n3);
+            o.b      = ggml_transpose(c, o.b_root);
+            return;
+        default: leaf = filled(c, GGML_TYPE_F32, k, n, n2, n3);
+    }
+    if (x.maker() == NORM || x.maker() == SHARED_NORM) {
+        leaf = ggml_mul(c, ggml_rms_norm(c, leaf, 1e-5f), filled(c, GGML_TYPE_F32, k, 1, 1, 1));
+    } else if (x.maker() == SILU) {
+        leaf = ggml_silu(c, leaf);
+    }
+    o.b = o.b_root = leaf;
+}
+
+static ggml_tensor * product_of(ggml_context * c, const combination & x, operands & o) {
+    make_weights(c, x, o);
+    make_activations(c, x, o);
+    if (x.order() != EXPERTS) {
+        return ggml_mul_mat(c, o.a[0], o.b);
+    }
+    o.ids = ggml_new_tensor_2d(c, GGML_TYPE_I32, 1, x.rows());
+    for (int64_t i = 0; i < x.rows(); i++) {
+        ((int32_t *) o.ids->data)[i] = (int32_t) (test_random() % 2);
+    }
+    return ggml_mul_mat_id(c, o.a, 2, o.ids, 0, o.b);
+}
+
+// The errors of all elements, judged as the rounding allows.
+static products::verdict judge(const combination & x, const operands & o, const ggml_tensor * dst, const float * got,
+    products::rounding how) {
+    const products::layout b     = products::layout_of(o.b, o.b_root, 0),
+                           a[2]  = { products::layout_of(o.a[0], o.a_root[0], 0),
+                               o.ids != NULL ? products::layout_of(o.a[1], o.a_root[1], 0) : products::layout() };
+    const double           given = x.maker() == LEAF || x.maker() == SHARED_LEAF ? 0 : 2e-6;
+    products::verdict      v     = {};
+    int64_t                at[4];
+    for (at[3] = 0; at[3] < dst->ne[3]; at[3]++) {
+        for (at[2] = 0; at[2] < dst->ne[2]; at[2]++) {
+            for (at[1] = 0; at[1] < dst->ne[1]; at[1]++) {
+                const int e = o.ids != NULL ? ((const int32_t *) o.ids->data)[at[1]] : 0;
+                for (at[0] = 0; at[0] < dst->ne[0]; at[0]++) {
+                    products::judge({ o.a[e], o.a_root[e], o.b, o.b_root, 0, how, given }, a[e], b, at, got[v.n], &v);
+                }
+            }
+        }
+    }
+    return v;
+}
+
+static void check(const combination & x) {
+    device_graph  g;
+    operands      o   = {};
+    ggml_tensor * dst = product_of(g.ctx, x, o);
+    REQUIRE(dst != NULL);
+    ggml_tensor * other = NULL;
+    if (x.maker() == SHARED_LEAF || x.maker() == SHARED_NORM) { // a format that may want other rows
+        const ggml_type type = x.type() != GGML_TYPE_Q8_0 && x.depth() % 32 == 0 ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
+        other                = ggml_mul_mat(g.ctx, filled(g.ctx, type, x.depth(), 5, 1, 1), o.b);
+    }
+    ggml_cgraph * on_cpu = ggml_new_graph(g.ctx); // the activations, which the sums in double are made of
+    ggml_build_forward_expand(on_cpu, o.b);
+    REQUIRE(ggml_graph_compute_with_ctx(g.ctx, on_cpu, 1) == GGML_STATUS_SUCCESS);
+    REQUIRE(g.compute(dst, other));
+    const bool              formats = ggml_is_quantized(x.type());
+    const int64_t           rows    = x.order() == SHARED_SLICES ? 2 * x.rows() : x.rows();
+    const products::verdict v       = judge(x, o, dst, g.result.data(),
+        !formats                      ? products::rounding_of(x.type(), x.depth(), rows, false)
+        : rows <= 16 && o.ids == NULL ? products::BYTES
+        : rows <= 8                   ? products::BYTES
+                                      : products::WIDE);
+    // with 9 to 16 rows it depends on the format and on addresses
+    const bool right =
+        v.right() || (formats && rows > 8 && rows <= 16 && judge(x, o, dst, g.result.data(), products::WIDE).right());
+    CHECK_MSG(right, "%s, %d rows, %d columns, depth %d, activations: %s, weights: %s: %s", ggml_type_name(x.type()),
+        (int) x.rows(), (int) x.columns(), (int) x.depth(), maker_names[x.maker()], order_names[x.order()],
+        v.text().c_str());
+}
+
+// ------------------------------------------------------------------------------------------------------------- coverage
+
+static combination random_combination() {
+    combination x;
+    for (int i = 0; i < N_PROPERTIES; i++) {
+        x.value[i] = (int) (test_random() % (uint64_t) counts[i]);
+    }
+    return x;
+}
+
+// Which pairs of values were tried.
+struct coverage {
+    std::vector<bool> seen;
+    coverage() : seen((size_t) N_PROPERTIES * N_PROPERTIES * 32 * 32, false) {}
+    size_t at(int i, int a, int j, int b) const { return (size_t) (((i * N_PROPERTIES + j) * 32 + a) * 32 + b); }
+    int    add(const combination & x, bool mark) { // how many of its pairs are new
+        int n = 0;
+        for (int i = 0; i < N_PROPERTIES; i++) {
+            for (int j = i + 1; j < N_PROPERTIES; j++) {
+                const size_t place = at(i, x.value[i], j, x.value[j]);
+                n += !seen[place];
+                seen[place] = seen[place] || mark;
+            }
+        }
+        return n;
+    }
+};
+
+// Greedy: each uncovered pair, with the best of some random values for the rest.
+static std::vector<combination> covering_array() {
+    enum { TRIES = 30 };
+    coverage                 done;
+    std::vector<combination> all;
+    for (int i = 0; i < N_PROPERTIES; i++) {
+        for (int j = i + 1; j < N_PROPERTIES; j++) {
+            for (int pair = 0; pair < counts[i] * counts[j]; pair++) {
+                const int a = pair / counts[j], b = pair % counts[j];
+                if (done.seen[done.at(i, a, j, b)]) {
+                    continue;
+                }
+                combination best = {};
+                int         most = 0;
+                for (int k = 0; k < TRIES; k++) {
+                    combination x = random_combination();
+                    x.value[i]    = a;
+                    x.value[j]    = b;
+                    const int n   = done.add(x, false);
+                    if (n > most) {
+                        most = n;
+                        best = x;
+                    }
+                }
+                done.add(best, true);
+                all.push_back(best);
+            }
+        }
+    }
+    return all;
+}
+
+static void every_pair_of_properties_gives_the_sums(void) {
+    CUDA_OR_SKIP();
+    const char * wanted = getenv("GGML_TEST_PRODUCTS");
+    if (wanted == NULL) {
+        for (const combination & x : covering_array()) {
+            check(x);
+        }
+        return;
+    }
+    for (int i = atoi(wanted); i > 0; i--) {
+        check(random_combination());
+    }
+}
+
+// Weights of one column and few rows of a matrix: their strides, of dimensions of one, say nothing.
+static void one_column_of_any_depth_gives_the_sums(void) {
+    CUDA_OR_SKIP();
+    for (ggml_type type : { GGML_TYPE_F16, GGML_TYPE_BF16 }) {
+        for (int64_t k : { 1, 3, 4, 7, 8, 12, 63, 64, 65, 1031 }) {
+            products::mul_mat(type, GGML_TYPE_F32, { 1, 33, k, 1, 1, 1, 1 });
+            products::mul_mat(type, GGML_TYPE_F32, { 1, 20, k, 1, 1, 2, 1 });
+            products::mul_mat(type, type, { 1, 70, k, 1, 1, 1, 1 });
+        }
+    }
+}
+
+TEST_MAIN(TEST(one_column_of_any_depth_gives_the_sums), TEST(every_pair_of_properties_gives_the_sums))
