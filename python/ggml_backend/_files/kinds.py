@@ -1,4 +1,4 @@
-"""What a file is, by its first bytes: for messages about files of the wrong kind."""
+"""The kind of a file, by its first bytes, for messages about files of the wrong kind."""
 
 from __future__ import annotations
 

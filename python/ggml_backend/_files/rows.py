@@ -1,4 +1,4 @@
-"""Rows of CSV files that people and their programs write. What is wrong in one is told with file, line and column."""
+"""Rows of CSV files that people and their programs write. Errors name the file, the line and the column."""
 
 from __future__ import annotations
 

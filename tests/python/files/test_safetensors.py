@@ -46,8 +46,8 @@ def convert(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     def run(*arguments: object) -> Any:
         out = tmp_path / "converted.gguf"
         out.unlink(missing_ok=True)
-        options = [str(a) for a in arguments if str(a).startswith("--") or "=" in str(a)]
-        inputs = [str(a) for a in arguments if str(a) not in options]
+        inputs = [str(a) for a in arguments if not str(a).startswith("--") and "=" not in str(a)]
+        options = [str(a) for a in arguments if str(a) not in inputs]
         capsys.readouterr()
         assert main(["gguf", "convert", *inputs, str(out), *options]) == 0
         return gb.gguf.open(out).tensors, capsys.readouterr().out
@@ -178,7 +178,7 @@ def test_a_file_that_is_the_only_part_is_whole(convert, tmp_path: Path, name: st
     assert list(convert(tmp_path / name)[0]) == ["a"]
 
 
-def test_a_blob_of_a_hub_cache_is_a_shard(convert, sharded, tmp_path: Path) -> None:
+def test_a_blob_of_a_hub_cache_is_a_shard(convert, sharded, tmp_path: Path, monkeypatch) -> None:
     folder, arrays = sharded
     snapshot, blobs = tmp_path / "hub/snapshots/abc", tmp_path / "hub/blobs"
     snapshot.mkdir(parents=True)
@@ -189,6 +189,27 @@ def test_a_blob_of_a_hub_cache_is_a_shard(convert, sharded, tmp_path: Path) -> N
     assert sorted(convert(snapshot)[0]) == sorted(arrays)
     assert "index.json" in refused(convert, blobs / f"{1:064x}")
     assert "JSON text" in refused(convert, blobs / f"{3:064x}")
+    monkeypatch.chdir(blobs)
+    assert "index.json" in refused(convert, f"{1:064x}")
+
+
+def test_an_index_of_a_variant_is_an_index(convert, sharded) -> None:
+    folder, arrays = sharded
+    index = index_of(folder).rename(folder / "model.safetensors.index.fp16.json")
+    for source in (folder, index):
+        assert sorted(convert(source)[0]) == sorted(arrays)
+    renamed = shards_of(folder)[0].rename(folder / "x")
+    assert index.name in refused(convert, renamed)
+
+
+def test_keys_of_all_shards_are_kept_once(convert, sharded) -> None:
+    folder, _ = sharded
+    save_file({"blk.4.weight": np.ones(3, np.float32)}, shards_of(folder)[2], metadata={"format": "np", "more": "x"})
+    convert(
+        folder, "--set", "safetensors.more=5", "--set", "a.b=1", "--set", "a.b=2", "--set", "general.architecture=x"
+    )
+    keys = dict(gb.gguf.open(folder.parent / "converted.gguf").metadata)
+    assert keys == {"general.architecture": "x", "safetensors.format": "np", "safetensors.more": 5, "a.b": 2}
 
 
 def test_a_whole_file_beside_an_index_is_whole(convert, sharded) -> None:

@@ -20,7 +20,7 @@ from .safetensors import SafeTensors, json_object, quoted
 
 __all__ = ["open_models"]
 
-_INDEX = ".safetensors.index.json"
+_INDEX = re.compile(r"\.safetensors\.index(\.[\w-]+)?\.json$", re.IGNORECASE)
 _NUMBERED = re.compile(r"(?<![0-9])([0-9]+)([-_]of[-_])([0-9]+)(?![0-9])", re.IGNORECASE)
 _SLICES = "DCP_SHARDING_INFO"  # metadata of files that torch.distributed.checkpoint writes
 
@@ -75,15 +75,15 @@ def open_models(paths: Sequence[str]) -> list[SafeTensors]:
 def _in_folder(folder: str) -> list[str]:
     """The index of a folder, or its files if they are one model."""
     names = sorted(name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name)))
-    indexes = [name for name in names if name.lower().endswith(_INDEX)]
+    indexes = [name for name in names if _INDEX.search(name)]
     files = [name for name in names if name.lower().endswith(".safetensors")]
     whole = [name for name in files if _NUMBERED.search(name) is None]
     if len(indexes) == 1 and not whole:
         chosen = indexes
     elif not indexes and (len(files) == 1 or (not whole and len({_NUMBERED.sub(r"*\2\3", n) for n in files}) == 1)):
         chosen = files
-    elif indexes == [f"model{_INDEX}"] and "model.safetensors" not in whole:
-        chosen = indexes
+    elif "model.safetensors.index.json" in indexes and "model.safetensors" not in whole:
+        chosen = ["model.safetensors.index.json"]
     elif not indexes and "model.safetensors" in whole:
         chosen = ["model.safetensors"]
     elif files:
@@ -136,10 +136,11 @@ def _indexes_around(path: str) -> list[Index]:
     """The indexes beside a file that can be read. A hub cache has files in ``blobs``, and their names in
     ``snapshots``."""
     folder = Path(os.path.dirname(path) or ".")
-    places = [folder, *(folder.parent.glob("snapshots/*") if folder.resolve().name == "blobs" else ())]
+    cache = folder.resolve()
+    places = [folder, *(cache.parent.glob("snapshots/*") if cache.name == "blobs" else ())]
     found = []
     for index in (str(index) for place in places for index in sorted(place.glob("*.json"))):
-        if index.lower().endswith(_INDEX):
+        if _INDEX.search(index):
             try:
                 found.append(read_index(index))
             except (OSError, GgmlError):
@@ -169,5 +170,5 @@ def _expect_complete(file: SafeTensors, files: Sequence[SafeTensors]) -> None:
     if len(parts) < int(numbers[3]):
         raise FileError(
             f"{file.path}: the file is part {int(numbers[1])} of {int(numbers[3])} of a model by its name; give all"
-            f" parts, the folder, or the index (*{_INDEX}). Rename the file if it is the whole model"
+            f" parts, the folder, or the index (*.safetensors.index.json). Rename the file if it is the whole model"
         )

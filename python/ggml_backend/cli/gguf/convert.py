@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..._errors import FileError
+from ..._errors import UnsupportedError
 from ..._text.escape import line
 from ..._text.patterns import Patterns
 from ...gguf import Writer
@@ -79,7 +79,7 @@ def _keys(options: argparse.Namespace, files: Iterable[SafeTensors]) -> dict[str
 
 
 def _values(of: Mapping[str, SafeTensors], skipped: set[str]) -> dict[str, Values]:
-    """All tensors but the skipped ones. FileError names all that a GGUF file cannot hold."""
+    """All tensors but the skipped ones. UnsupportedError names all that a GGUF file cannot hold."""
     found: dict[str, Values] = {}
     refused: dict[str, str] = {}
     for name, file in of.items():
@@ -93,11 +93,11 @@ def _values(of: Mapping[str, SafeTensors], skipped: set[str]) -> dict[str, Value
                 refused[name] = str(reason)
     if refused:
         paths = list(dict.fromkeys(of[name].path for name in refused))
-        listed = ", ".join(f"{name!r} ({reason})" for name, reason in list(refused.items())[:_LISTED])
+        listed = ", ".join(f"{quoted(name)} ({reason})" for name, reason in list(refused.items())[:_LISTED])
         rest = f" and {len(refused) - _LISTED} more" if len(refused) > _LISTED else ""
         patterns = " ".join(f"--skip {shlex.quote(pattern)}" for pattern in _patterns(refused, found))
         one = len(refused) == 1
-        raise FileError(
+        raise UnsupportedError(
             f"{paths[0]}: a GGUF file cannot hold {'a tensor' if one else f'{len(refused)} tensors'}: {listed}{rest}."
             f" {patterns} leaves {'it' if one else 'them'} out"
         )
@@ -126,7 +126,7 @@ def _some(names: Iterable[str], most: int = 6) -> str:
 
 
 def _notes(of: Mapping[str, SafeTensors], values: Mapping[str, Values]) -> list[str]:
-    """What is not in the GGUF file as it is in the others."""
+    """Lines about tensors whose dtype or shape differs from the safetensors file."""
     kinds = Counter((of[name].tensors[name].kind, v.dtype.name) for name, v in values.items() if v.widened)
     notes = [f"{kind} is stored as {dtype}, with the same values: {n} tensors" for (kind, dtype), n in kinds.items()]
     folded = [f"{name} {of[name].tensors[name].shape} -> {v.shape}" for name, v in values.items() if v.folded]

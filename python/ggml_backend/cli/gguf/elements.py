@@ -11,7 +11,7 @@ import numpy as np
 
 from ..._files.mapped import reading
 from ...dtypes import DType, dtypes
-from .safetensors import BITS
+from .safetensors import BITS, quoted
 
 __all__ = ["MAX_AXES", "NoType", "Values", "values_of"]
 
@@ -101,7 +101,7 @@ def values_of(kind: str, shape: tuple[int, ...], raw: Array, what: str) -> Value
     fits = len(shape) <= MAX_AXES
     folded = shape if fits else (math.prod(shape[: 1 - MAX_AXES]), *shape[1 - MAX_AXES :])
     if 0 in shape and math.prod(filter(None, shape)) >= 1 << 60:
-        raise NoType(f"NumPy has no arrays of shape {shape}")
+        raise NoType(f"NumPy has no arrays of shape {quoted(shape)}")
     if kind in _AS_IT_IS:
         dtype = dtypes[_AS_IT_IS[kind]]
         return Values(dtype, folded, np.ndarray(folded, dtype.numpy, raw.data), False, not fits)

@@ -1,5 +1,5 @@
 """A safetensors file, as far as converting needs: what tensors it holds, and views of their bytes. Nothing in the
-header is trusted. What the package ``safetensors`` refuses is refused here as well."""
+header is trusted. A file that the package ``safetensors`` refuses is refused here as well."""
 
 from __future__ import annotations
 
