@@ -625,3 +625,15 @@ def test_a_file_that_cannot_be_read_is_named(convert, tmp_path: Path) -> None:
         assert error.value.filename == str(tmp_path / name)
     os.mkfifo(tmp_path / "pipe.json")
     assert "not a regular file" in refused(convert, tmp_path / "pipe.json")
+
+
+def test_long_shapes_are_judged_at_once(convert, tmp_path: Path) -> None:
+    """The product of such sizes has millions of digits."""
+    for shape in ([2**63] * 200_000, [2**63] * 200_000 + [0], [0] + [2**63] * 200_000):
+        entry = {"t": {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}}
+        text = json.dumps(entry).encode()
+        (tmp_path / "m.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+        assert "shape" in refused(convert, tmp_path / "m.safetensors")
+    text = json.dumps({"t": {"dtype": "F32", "shape": [1] * 1000, "data_offsets": [0, 4]}}).encode()
+    (tmp_path / "m.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(4))
+    assert convert(tmp_path / "m.safetensors")[0]["t"].shape == (1, 1, 1, 1)

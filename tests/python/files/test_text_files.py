@@ -205,6 +205,15 @@ def test_spaces_signs_and_other_columns_do_no_harm(tmp_path: Path) -> None:
     assert read_instance(path)[3].tolist() == [2**64 - 1, 7]
 
 
+@pytest.mark.parametrize("name", [n for n in READERS if n.startswith("cluster")])
+def test_very_long_integers_of_descriptions_are_refused(tmp_path: Path, name: str) -> None:
+    text = f"rank0 = {'7' * 5000}\n" if name.endswith("toml") else f'{{"rank0": {"7" * 5000}}}'
+    (tmp_path / name).write_text(text)
+    with pytest.raises(gb.FileError, match=name) as error:
+        Description.read(tmp_path / name)
+    assert len(str(error.value)) < 500
+
+
 def test_an_unreadable_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     if not os.path.exists("/proc/self/mem"):
         pytest.skip("needs /proc")

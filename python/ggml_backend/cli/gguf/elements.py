@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 
 from ..._files.mapped import reading
 from ...dtypes import DType, dtypes
-from .safetensors import BITS, quoted
+from .safetensors import BITS, product, quoted
 
 __all__ = ["MAX_AXES", "NoType", "Values", "values_of"]
 
@@ -98,10 +97,10 @@ def values_of(kind: str, shape: tuple[int, ...], raw: Array, what: str) -> Value
     raw: its bytes
     what: the tensor in messages
     """
-    fits = len(shape) <= MAX_AXES
-    folded = shape if fits else (math.prod(shape[: 1 - MAX_AXES]), *shape[1 - MAX_AXES :])
-    if 0 in shape and math.prod(filter(None, shape)) >= 1 << 60:
+    if 0 in shape and product(n for n in shape if n) >= 1 << 60:
         raise NoType(f"NumPy has no arrays of shape {quoted(shape)}")
+    fits = len(shape) <= MAX_AXES
+    folded = shape if fits else (product(shape[: 1 - MAX_AXES]), *shape[1 - MAX_AXES :])
     if kind in _AS_IT_IS:
         dtype = dtypes[_AS_IT_IS[kind]]
         return Values(dtype, folded, np.ndarray(folded, dtype.numpy, raw.data), False, not fits)

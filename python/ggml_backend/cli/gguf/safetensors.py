@@ -16,7 +16,7 @@ from ..._files.kinds import HEAD, file_kind
 from ..._files.mapped import map_file, reading
 from ..._text.escape import line
 
-__all__ = ["BITS", "SafeTensors", "Stored", "json_object", "quoted"]
+__all__ = ["BITS", "SafeTensors", "Stored", "json_object", "product", "quoted"]
 
 BITS = {
     "BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
@@ -125,7 +125,7 @@ class SafeTensors:
             raise FileError(f"{what}: shape {quoted(shape)}")
         if type(begin) is not int or type(end) is not int or not 0 <= begin <= end < 2**64:
             raise FileError(f"{what}: data_offsets {quoted(begin)} .. {quoted(end)} are no range")
-        if _product(shape) * BITS[kind] != 8 * (end - begin):
+        if product(shape) * BITS[kind] != 8 * (end - begin):
             raise FileError(f"{what}: {end - begin} bytes are no {kind} of shape {quoted(tuple(shape))}")
         return Stored(kind, tuple(shape), begin, end)
 
@@ -154,7 +154,7 @@ class SafeTensors:
         return self._data[self._start + stored.begin : self._start + stored.end]
 
 
-def _product(sizes: Iterable[int]) -> int:
+def product(sizes: Iterable[int]) -> int:
     """As ``math.prod``, but of many large numbers only 2^80: the format has none beyond 2^64."""
     total = 1
     for n in sorted(sizes):
