@@ -27,7 +27,7 @@ _KINDS: tuple[tuple[tuple[bytes, ...], str], ...] = (
 _PICKLE = re.compile(rb"\x80[\x02-\x05]")
 _HTML = re.compile(rb"(<!--.*?-->\s*)*<(!doctype html|html|head|body)\b", re.IGNORECASE | re.DOTALL)
 _JSON = re.compile(rb'(\{\s*["}]|\[\s*["{\[0-9\]-])')
-_SAFETENSORS = re.compile(rb'.{5}\0{3}\{\s*("|\})', re.DOTALL)  # the length of a header, and the header
+_SAFETENSORS = re.compile(rb'.{5}\0{3}\s*\{\s*("|\})', re.DOTALL)  # the length of a header, and the header
 
 
 def _is_tar(head: bytes) -> bool:

@@ -239,20 +239,16 @@ def test_any_table_is_read_as_python_reads_it_or_refused(tmp_path: Path, rows: l
     path.write_bytes(out.getvalue().encode("utf-8", "replace"))
 
     def whole(text: str) -> int | None:
-        return int(text) if text.strip().lstrip("+-").isascii() and "_" not in text and is_integer(text) else None
-
-    def is_integer(text: str) -> bool:
         try:
-            int(text)
+            return int(text) if text.isascii() and "_" not in text else None
         except ValueError:
-            return False
-        return True
+            return None
+
+    def is_buffer(row: list[Any]) -> bool:
+        return len(row) == 4 and None not in row and -(2**63) <= row[1] <= row[2] < 2**63 and 0 <= row[3] < 2**64
 
     expected = [[row[0], *map(whole, row[1:])] for row in rows]
-    valid = all(
-        len(row) == 4 and None not in row and -(2**63) <= row[1] <= row[2] < 2**63 and 0 <= row[3] < 2**64  # type: ignore[operator]
-        for row in expected
-    )
+    valid = all(map(is_buffer, expected))
     try:
         found = read_instance(path)
     except gb.GgmlError as error:
