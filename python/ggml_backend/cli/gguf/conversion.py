@@ -94,7 +94,6 @@ class Formats:
 
 
 Source = tuple[str, tuple[int, ...], DType, Any]
-"""Name, shape, dtype, and what :meth:`Writer.add_tensor` takes for data."""
 
 
 def write(options: argparse.Namespace, writer: Writer, sources: list[Source], before: int) -> int:
@@ -102,12 +101,13 @@ def write(options: argparse.Namespace, writer: Writer, sources: list[Source], be
     for name, shape, stored, data in sources:
         chosen = plan.choose(name, shape, stored)
         weights = plan.weights(name, shape) if chosen.is_quantized and chosen != stored else None
-        if isinstance(data, np.ndarray) and stored.name == "bfloat16" and chosen != stored:
-            data = partial(dequantize, data, stored)  # one at a time, when it is written
-        writer.add_tensor(
-            name, data, chosen, shape=shape if callable(data) else None, importance=weights,
-            on_invalid="error" if chosen == stored else options.on_invalid,
-        )  # fmt: skip
+        if chosen == stored:
+            writer.add_tensor(name, data, stored)
+        else:
+            widened = isinstance(data, np.ndarray) and stored.name == "bfloat16"  # one at a time, when it is written
+            source = partial(dequantize, data, stored) if widened else data
+            shaped = shape if widened else None
+            writer.add_tensor(name, source, chosen, shape=shaped, importance=weights, on_invalid=options.on_invalid)
         if not options.quiet:
             note = (
                 f" (rows of {shape[-1]})"

@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         writer.add(key, value)
     for note in _notes(of, values):
         print(line(note))
-    sources: list[Source] = [(name, v.shape, v.dtype, v.data) for name, v in values.items()]
+    sources: list[Source] = [(name, v.shape, v.dtype, v) for name, v in values.items()]
     status = write(options, writer, sources, sum(of[name].bytes_of(name).nbytes for name in values))
     if skipped:
         total = byte_count(sum(of[name].bytes_of(name).nbytes for name in skipped))

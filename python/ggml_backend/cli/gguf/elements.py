@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -80,14 +81,20 @@ class NoType(Exception):
     """A GGUF file cannot hold the values; the text says what they are."""
 
 
-class Values(NamedTuple):
-    """A tensor as the GGUF file will hold it."""
+@dataclass(frozen=True)
+class Values:
+    """A tensor as the GGUF file will hold it. ``Writer.add_tensor`` takes it as it takes the tensor of an open file."""
 
     dtype: DType
     shape: tuple[int, ...]
-    data: Array | Callable[[], Array]  #: a function makes what is not mapped when it is needed
     widened: bool  #: the dtype is another than the file's
     folded: bool  #: the first axes became one
+    numpy: Callable[[], Array]  #: the elements: mapped, or made when the file is written
+
+    @property
+    def data(self) -> Array:
+        """The bytes of the elements."""
+        return self.numpy().reshape(-1).view(np.uint8)
 
 
 def values_of(kind: str, shape: tuple[int, ...], raw: Array, what: str) -> Values:
@@ -103,7 +110,7 @@ def values_of(kind: str, shape: tuple[int, ...], raw: Array, what: str) -> Value
     folded = shape if fits else (product(shape[: 1 - MAX_AXES]), *shape[1 - MAX_AXES :])
     if kind in _AS_IT_IS:
         dtype = dtypes[_AS_IT_IS[kind]]
-        return Values(dtype, folded, np.ndarray(folded, dtype.numpy, raw.data), False, not fits)
+        return Values(dtype, folded, False, not fits, partial(_mapped, raw, folded, dtype))
     widen: Callable[[], Array]
     if kind in _WIDENED:
         table = _WIDENED[kind]()
@@ -112,7 +119,11 @@ def values_of(kind: str, shape: tuple[int, ...], raw: Array, what: str) -> Value
         name, widen = _signed(kind, raw, folded, what)
     else:
         raise NoType(f"{kind}: {_NONE[kind]}")
-    return Values(dtypes[name], folded, widen, True, not fits)
+    return Values(dtypes[name], folded, True, not fits, widen)
+
+
+def _mapped(raw: Array, shape: tuple[int, ...], dtype: DType) -> Array:
+    return np.ndarray(shape, dtype.numpy, raw.data)
 
 
 def _looked_up(table: Array, raw: Array, shape: tuple[int, ...], what: str) -> Array:
