@@ -12,7 +12,7 @@ from typing import Any
 
 
 def medians(path: str) -> dict[str, tuple[float, str]]:
-    data: dict[str, Any] = json.loads(Path(path).read_text())
+    data: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     if "cases" in data:
         return {name: (row["median"], row["unit"]) for name, row in data["cases"].items()}
     return {f"batch {b}": (row["ggml_backend"], "sentences/s") for b, row in data["batches"].items()}

@@ -22,7 +22,7 @@ WEIGHTS = ("f16", "bf16", "q8_0", "q4_0", "q4_K", "q6_K", "iq4_xs")
 def figures(path: str) -> Figures:
     """The figures of a file by name, whatever their unit; none if the file is missing or incomplete."""
     try:
-        results = json.loads(Path(path).read_text())["results"]
+        results = json.loads(Path(path).read_text(encoding="utf-8-sig"))["results"]
     except (OSError, ValueError, KeyError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         return {}

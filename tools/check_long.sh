@@ -16,6 +16,7 @@
 #   - PyTorch (on the processor) as a device
 #   - clusters over MPICH, in build/mpich-venv, and hundreds of random graphs over a simulated network
 #   - the documentation site
+#   - safetensors files that seven other programs write, installed in build/writers
 #   - pages of memory plans in a headless Chromium, light and dark
 #   - pip install into an empty virtual environment, and the README's first example there
 set -eu
@@ -309,6 +310,9 @@ if torch_environment; then
 else
     echo "skipped: PyTorch and JAX cannot be installed here: $(tail -n 1 build/torch-venv.log)"
 fi
+
+step "safetensors files of other programs"
+"$py" tools/check_safetensors.py
 
 step "pages of memory plans in a headless Chromium"
 build/empty/bin/python tools/check_pictures.py

@@ -60,7 +60,7 @@ def compare_with_f32(texts: list[str], vectors: FloatArray, args: argparse.Names
 def read_texts(args: argparse.Namespace) -> list[str]:
     texts = list(args.sentence)
     if args.file:
-        texts += [line.strip() for line in Path(args.file).read_text(encoding="utf-8").splitlines() if line.strip()]
+        texts += [line.strip() for line in Path(args.file).read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     # arguments may hold bytes that are no text
     return [t.encode("utf-8", "replace").decode() for t in texts] or SENTENCES
 

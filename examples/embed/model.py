@@ -53,7 +53,7 @@ class Config:
 
     @classmethod
     def load(cls, folder: Path) -> Config:
-        c = json.loads((folder / "config.json").read_text())
+        c = json.loads((folder / "config.json").read_text(encoding="utf-8-sig"))
         return cls(
             c["hidden_size"],
             c["num_attention_heads"],

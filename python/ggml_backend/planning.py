@@ -6,8 +6,6 @@ plan.offsets, plan.peak, plan.proved
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
@@ -17,7 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from ._errors import InvalidArgumentError, check, expect_bool, expect_int
 from ._ffi import ffi, lib
-from ._files import read_text
+from ._files.rows import BUFFER_COLUMNS, buffer_of, read_rows
+from ._text.escape import integer
 
 __all__ = ["MemoryPlan", "plan_memory"]
 
@@ -45,17 +44,25 @@ class MemoryPlan:
 def _integers(values: ArrayLike, dtype: type[np.integer[Any]], name: str) -> NDArray[Any]:
     try:
         array = np.asarray(values)
+        if array.dtype == np.float64 and not isinstance(values, np.ndarray):  # of integers that no one dtype holds
+            array = np.asarray(values, object)
     except ValueError:
         raise InvalidArgumentError(
             f"plan_memory: {name} must be integers, and its lists have different lengths"
         ) from None
     if array.ndim != 1:
         raise InvalidArgumentError(f"plan_memory: {name} must have one dimension, has {array.ndim}")
-    if array.size and not np.issubdtype(array.dtype, np.integer):
-        raise InvalidArgumentError(f"plan_memory: {name} must be integers, is {array.dtype}")
+    whole = array.dtype == object and all(type(n) is int for n in array)
+    if array.size and not whole and not np.issubdtype(array.dtype, np.integer):
+        kind = "float64" if array.dtype == object and isinstance(array[0], float) else array.dtype
+        raise InvalidArgumentError(f"plan_memory: {name} must be integers, is {kind}")
     limits = np.iinfo(dtype)
     if array.size and (int(array.min()) < limits.min or int(array.max()) > limits.max):
-        raise InvalidArgumentError(f"plan_memory: {name} is out of range for {limits.dtype}")
+        at = int(array.argmin() if int(array.min()) < limits.min else array.argmax())
+        raise InvalidArgumentError(
+            f"plan_memory: {name}[{at}] is {integer(array[at])}, out of range for {limits.dtype}: {limits.min} to"
+            f" {limits.max}"
+        )
     return np.ascontiguousarray(array, dtype=dtype)
 
 
@@ -96,9 +103,9 @@ def plan_memory(
         ("budget_ms", budget_ms),
     ):
         if not 0 <= expect_int(value, f"plan_memory: {name}") < 2**63:
-            raise InvalidArgumentError(f"plan_memory: {name} must not be negative nor huge, is {value}")
+            raise InvalidArgumentError(f"plan_memory: {name} must not be negative nor huge, is {integer(value)}")
     if not 1 <= expect_int(n_threads, "plan_memory: n_threads") < 2**31:
-        raise InvalidArgumentError(f"plan_memory: n_threads must be at least 1 and not huge, is {n_threads}")
+        raise InvalidArgumentError(f"plan_memory: n_threads must be at least 1 and not huge, is {integer(n_threads)}")
     reproducible = expect_bool(reproducible, "plan_memory: reproducible")
     if capacity == 0 and any(int(s) for s in sizes):
         raise InvalidArgumentError("plan_memory: capacity is 0: None means no limit")
@@ -121,25 +128,6 @@ def read_instance(
     path: str | PathLike[str],
 ) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
     """ids, lower, upper, size from a CSV file with a heading that has these four columns, in any order."""
-    with io.StringIO(read_text(path), newline="") as file:
-        rows = csv.DictReader(file)
-        missing = {"id", "lower", "upper", "size"} - set(rows.fieldnames or ())
-        if missing:
-            raise InvalidArgumentError(f"{path}: no column {', '.join(sorted(missing))}")
-        ids: list[str] = []
-        numbers: list[tuple[int, int, int]] = []
-        for row in rows:
-            try:
-                numbers.append((int(row["lower"]), int(row["upper"]), int(row["size"])))
-            except (TypeError, ValueError):
-                raise InvalidArgumentError(
-                    f"{path}: line {rows.line_num}: lower, upper and size must be integers"
-                ) from None
-            ids.append(row["id"])
-    lower, upper, size = ([row[k] for row in numbers] for k in range(3))
-    return (
-        ids,
-        _integers(lower, np.int64, "lower"),
-        _integers(upper, np.int64, "upper"),
-        _integers(size, np.uint64, "size"),
-    )
+    rows = [(row.text("id"), *buffer_of(row)) for row in read_rows(path, BUFFER_COLUMNS)]
+    lower, upper, size = ([row[k] for row in rows] for k in (1, 2, 3))
+    return [row[0] for row in rows], np.array(lower, np.int64), np.array(upper, np.int64), np.array(size, np.uint64)

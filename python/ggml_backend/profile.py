@@ -14,7 +14,7 @@ from ._core.owned import owned
 from ._errors import NOT_GIVEN, InvalidArgumentError, StateError, expect, expect_bool, expect_int, expect_path
 from ._errors.hints import made_by
 from ._ffi import ffi, lib
-from ._files import read_text, write_text
+from ._files import read_text, without_mark, write_text
 from ._pictures.chrome import OperatorSlice, chrome_trace
 from ._profiles.limits import MachineLimits, limits_from_json, limits_to_json, measure_limits
 from ._profiles.records import RECORD, RUN, ProfileStep, Recorded, is_behind, read_profile
@@ -248,6 +248,8 @@ class Profile(Owner):
     def from_json(cls, source: str | os.PathLike[str]) -> Profile:
         """What :meth:`to_json` gave: the text, or the path of a file."""
         where = "Profile.from_json: the text"
+        if isinstance(source, str):
+            source = without_mark(source)
         if not isinstance(source, str) or not source.lstrip().startswith("{"):
             expect_path(source, "Profile.from_json: source")
             where = line(os.fsdecode(source))

@@ -7,11 +7,13 @@ here. What is no regular file (a pipe, a terminal, ``/dev/stdout``) cannot be re
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import errno
 import io
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from .._core.owned import owned
@@ -19,7 +21,10 @@ from .._errors import FileError
 from .._ffi import ffi, lib
 from .._text.escape import line
 
-__all__ = ["Sink", "can_write", "encoded", "open_regular", "read_text", "replace_file", "write_bytes", "write_text"]
+__all__ = [
+    "Sink", "can_write", "encoded", "naming", "open_regular", "read_head", "read_text", "replace_file", "without_mark",
+    "write_bytes", "write_text",
+]  # fmt: skip
 
 _Path = str | os.PathLike[str]
 _PIECE = 8 << 20  # bytes written at once
@@ -92,13 +97,8 @@ def replace_file(path: _Path, write: Callable[[Sink], object], *, regular: bool 
     if target is None:
         if regular:
             raise FileError(f"{os.fsdecode(path)}: not a regular file")
-        try:
-            with open(path, "wb") as file:
-                write(file)
-        except OSError as error:  # a full device does not say its name
-            if error.filename is None and error.errno is not None:
-                error.filename = path
-            raise
+        with naming(path), open(path, "wb") as file:  # a full device does not say its name
+            write(file)
         return
     output = _Output(path, target)
     try:
@@ -139,14 +139,48 @@ def open_regular(path: _Path) -> io.FileIO:
     return file
 
 
-def read_text(path: _Path, errors: str = "strict") -> str:
-    """A text file in UTF-8, as it is. FileError for what is no regular file, and no text."""
-    with open_regular(path) as file:
-        data = file.readall()
+@contextlib.contextmanager
+def naming(path: _Path) -> Iterator[None]:
+    """Errors of the operating system in the block get the name of the file, if they have none."""
     try:
-        return data.decode("utf-8", errors)
+        yield
+    except OSError as error:  # of a read: the descriptor has no name
+        if error.filename is None and error.errno is not None:
+            error.filename = path
+        raise
+
+
+_MARKS = ((codecs.BOM_UTF32_LE, "UTF-32"), (codecs.BOM_UTF32_BE, "UTF-32"), (codecs.BOM_UTF16_LE, "UTF-16"),
+          (codecs.BOM_UTF16_BE, "UTF-16"))  # fmt: skip
+
+
+def without_mark(text: str) -> str:
+    """A text without the byte order mark that some programs put before it."""
+    return text.removeprefix("\ufeff")
+
+
+def read_text(path: _Path, errors: str = "strict") -> str:
+    """A text file in UTF-8, without the byte order mark that it may begin with. FileError for what is no regular file,
+    and no text. Line ends stay as they are."""
+    with open_regular(path) as file, naming(path):
+        data = file.readall()
+    name = line(os.fsdecode(path))
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            raise FileError(f"{name}: the text is in {encoding}; save it in UTF-8")
+    nul = data.find(0)
+    if nul >= 0:
+        raise FileError(f"{name}: it is no text: NUL at byte {nul}")
+    try:
+        return without_mark(data.decode("utf-8", errors))
     except UnicodeDecodeError as error:
-        raise FileError(f"{line(os.fsdecode(path))}: it is no text: {error.reason} at byte {error.start}") from None
+        raise FileError(f"{name}: it is no text: {error.reason} at byte {error.start}") from None
+
+
+def read_head(path: _Path, nbytes: int) -> bytes:
+    """The first bytes of a regular file: fewer where it is shorter."""
+    with open_regular(path) as file, naming(path):
+        return file.read(nbytes)
 
 
 def can_write(path: _Path) -> None:

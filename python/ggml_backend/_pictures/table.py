@@ -10,10 +10,11 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from os import PathLike
 
-from .._errors import InvalidArgumentError
-from .._files import read_text, write_text
+from .._files import write_text
+from .._files.rows import BUFFER_COLUMNS, Row, buffer_of, read_rows
 from .._text.escape import cell, uncell
 from .data import ArenaLike, BareBlock, BlockLike
 
@@ -81,59 +82,22 @@ def write_rows(path: str | PathLike[str], arenas: dict[str, list[tuple[str, Bare
     write_text(path, "".join(found))
 
 
-def _integer(row: dict[str, str | None], column: str, where: str) -> int:
-    try:
-        return int(row[column] or "")
-    except (KeyError, ValueError):
-        raise InvalidArgumentError(f"{where}: {column} must be an integer, is {row.get(column)!r}") from None
-
-
 def read_table(path: str | PathLike[str]) -> dict[str, list[tuple[str, BareBlock]]]:
     """Blocks by arena ("" without that column), each with its id as the file has it. Needs id, lower, upper, size, in
     any order."""
     found: dict[str, list[tuple[str, BareBlock]]] = {}
     numbers: dict[tuple[str, str], int] = {}
-    roots: list[str] = []
-    with io.StringIO(read_text(path, "surrogateescape"), newline="") as file:
-        rows = csv.DictReader(file)
-        missing = {"id", "lower", "upper", "size"} - set(rows.fieldnames or ())
-        if missing:
-            raise InvalidArgumentError(f"{path}: no column {', '.join(sorted(missing))}")
-        order: list[tuple[str, str, BareBlock]] = []
-        try:
-            for raw in rows:
-                row = {k: uncell(v) if isinstance(v, str) else v for k, v in raw.items()}
-                where = f"{path}: line {rows.line_num}"
-                lower, upper, size = (_integer(row, c, where) for c in ("lower", "upper", "size"))
-                arena = row.get("arena") or ""
-                name, op, backend = (row.get(c) or "" for c in ("name", "op", "backend"))
-                number = len(order)
-                numbers.setdefault((arena, row["id"]), number)
-                roots.append(row.get("root") or "")
-                order.append(
-                    (
-                        arena,
-                        row["id"],
-                        BareBlock(number, lower, upper, size, 0, name or row["id"], op, backend or arena),
-                    )
-                )
-        except csv.Error as error:
-            raise InvalidArgumentError(f"{path}: line {rows.line_num}: {error}") from None
-    for (arena, label, block), root in zip(order, roots, strict=True):
-        if root:
-            if (arena, root) not in numbers:
-                raise InvalidArgumentError(f"{path}: block {label}: its root {root} is not in its arena")
-            block = BareBlock(
-                block.id,
-                block.lower,
-                block.upper,
-                block.size,
-                0,
-                block.name,
-                block.op,
-                block.backend,
-                0,
-                numbers[arena, root],
-            )
-        found.setdefault(arena, []).append((label, block))
+    order: list[tuple[Row, BareBlock]] = []
+    for number, row in enumerate(read_rows(path, BUFFER_COLUMNS, HEADING[4:], "surrogateescape", uncell)):
+        lower, upper, size = buffer_of(row)
+        label, arena = row.text("id"), row.text("arena")
+        name, backend = row.text("name") or label, row.text("backend") or arena
+        numbers.setdefault((arena, label), number)
+        order.append((row, BareBlock(number, lower, upper, size, 0, name, row.text("op"), backend)))
+    for row, block in order:
+        label, arena, root = (row.text(column) for column in ("id", "arena", "root"))
+        if root and (arena, root) not in numbers:
+            raise row.error(f"block {label}: its root {root} is not in its arena")
+        placed = replace(block, root=numbers[arena, root]) if root else block
+        found.setdefault(arena, []).append((label, placed))
     return found

@@ -15,7 +15,7 @@ import re
 import unicodedata
 from typing import Any
 
-__all__ = ["cell", "line", "lines", "markup", "script_json", "uncell"]
+__all__ = ["cell", "integer", "line", "lines", "markup", "script_json", "uncell"]
 
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _SHOWN = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -43,6 +43,13 @@ def line(text: object, width: int | None = None) -> str:
     if not shown.isprintable():
         shown = "".join(map(_visible, shown))
     return shown if width is None or len(shown) <= width else f"{shown[: width - 3]}..."
+
+
+def integer(value: Any) -> str:
+    """An integer for a message; one that is too long to be read, by the number of its digits. (Python refuses to write
+    one of more than 4300 digits.)"""
+    number = int(value)
+    return str(number) if number.bit_length() <= 200 else f"a number of {int(number.bit_length() * 0.30103) + 1} digits"
 
 
 def lines(text: object) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._errors import AllocationError, InvalidArgumentError, PerformanceWarning
+from .._files import read_head
 from .._pictures import (
     BareArena,
     BareBlock,
@@ -250,8 +251,7 @@ def _is_table(source: str) -> bool:
     """A CSV file, whatever it is called; a file with the magic number of GGUF is a model."""
     if source.lower().endswith((".csv", ".gguf")) or not os.path.isfile(source):
         return source.lower().endswith(".csv")
-    with open(source, "rb") as file:
-        return file.read(4) != b"GGUF"
+    return read_head(source, 4) != b"GGUF"
 
 
 def run(options: argparse.Namespace) -> int:

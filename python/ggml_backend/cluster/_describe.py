@@ -291,7 +291,7 @@ def _parsed(shown: str, text: str) -> Any:
         ) from None
     try:
         return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of an integer of more than 4300 digits
         raise FileError(f"{shown}: it is no TOML: {error}") from None
 
 

@@ -79,6 +79,8 @@ NOT_RUN = {
     ("docs/howto/from-c.md", "cmake_minimum_required"): C,
     ("docs/howto/install.md", "pip install ."): INSTALL,
     ("docs/howto/own-backend.md", "python -m ggml_backend check-device"): "as in docs/BACKENDS.md",
+    ("docs/howto/convert-safetensors.md",
+     "python -m ggml_backend gguf convert"): "of any model; tests/python/files/test_safetensors.py has such",
     ("docs/PERFORMANCE.md", "python -m ggml_backend bench"): MEASURES,
     ("docs/PERFORMANCE.md", "python -m ggml_backend info"): MEASURES,
     ("docs/PERFORMANCE.md", "cmake -S"): BUILD,

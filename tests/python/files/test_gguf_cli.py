@@ -167,9 +167,7 @@ def test_convert(tmp_path: Path, rng: np.random.Generator, capsys: pytest.Captur
      (b'{"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', "outside"),
      (b'{"t":{"dtype":"F32","shape":[1],"data_offsets":[0,3]}}', "3 bytes are no"),
      (b'{"t":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}', "shape"),
-     (b'{"t":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]}}', "no type for F8_E4M3"), (b"[" * 100000, "no JSON"),
-     (b'{"t":{"dtype":"F32","shape":[%s1],"data_offsets":[0,4]}}' % (b"1," * 99), "no arrays of shape"),
-     (b'{"t":{"dtype":"F32","shape":[0,4611686018427387904,8],"data_offsets":[0,0]}}', "no arrays of shape")],
+     (b'{"t":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}', "belong to no tensor"), (b"[" * 100000, "no JSON")],
 )  # fmt: skip
 def test_broken_safetensors(tmp_path: Path, capsys: pytest.CaptureFixture[str], header: bytes, message: str) -> None:
     source = tmp_path / "m.safetensors"

@@ -118,7 +118,7 @@ def test_public_names_exist_and_are_documented():
 ORDER = """
 _ffi  _signals  _timing  _errors.messages  _errors.kept  _errors  _errors.hints  _errors.parameters
 _core  _core.owned  _core.handles
-_text  _text.escape  _text.names  _text.patterns  _text.terminal  _files  _files.mapped
+_text  _text.escape  _text.names  _text.patterns  _text.terminal  _files  _files.mapped  _files.rows  _files.kinds
 dtypes  _data  _data.choices  _data.foreign  _data.arrays  _data.exchange  _data.blocks  _data.quantize  _data.shapes
 _data.results
 _devices  _devices.registry  _devices.nodes  _devices.state  _devices.program  _devices.hooks
@@ -146,7 +146,7 @@ _check.operators  _check.memory  _check.worlds  _check.graphs  _check.report  _c
 cli.info  cli  cli.program  cli.plan_cluster  cli.plan  cli.calibrate  cli.check_device  cli.cluster  cli.profile
 cli.bench  cli.completion
 cli.gguf.common  cli.gguf.conversion  cli.gguf.info  cli.gguf.dump  cli.gguf.check  cli.gguf.quantize
-cli.gguf.safetensors  cli.gguf.convert  cli.gguf
+cli.gguf.safetensors  cli.gguf.elements  cli.gguf.checkpoint  cli.gguf.convert  cli.gguf
 """
 
 

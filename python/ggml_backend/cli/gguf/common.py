@@ -13,10 +13,10 @@ def byte_count(n: int) -> str:
 
 
 def fitting(patterns: list[str], names: list[str], what: str) -> list[str]:
-    """The names that a pattern fits, in their order. Each pattern has to fit one."""
+    """The names that a pattern fits, in their order; a pattern that is a name fits that alone. Each has to fit one."""
     known, chosen = Patterns(names), set[str]()
     for pattern in patterns:
-        found = list(known.matching(pattern))
+        found = known.fitting(pattern)
         if not found:
             raise InvalidArgumentError(f"{what} {pattern!r}: no tensor has such a name")
         chosen.update(found)

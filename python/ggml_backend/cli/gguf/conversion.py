@@ -67,7 +67,7 @@ class Formats:
 
     def choose(self, name: str, shape: tuple[int, ...], stored: DType) -> DType:
         """Matrices of floats are converted; vectors (biases, norms), what is kept, and everything else stay."""
-        if not shape or not (stored.is_quantized or stored in FLOATS or stored.name == "float64"):
+        if not shape or 0 in shape or not (stored.is_quantized or stored in FLOATS or stored.name == "float64"):
             return stored
         if name in self.special:
             chosen = fallback_dtype(self.special[name], shape[-1])

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from ..._errors import InvalidArgumentError
+from ..._errors import UnsupportedError
+from ..._text.escape import line
+from ..._text.patterns import Patterns
 from ...gguf import Writer
+from .checkpoint import open_models
+from .common import byte_count, fitting
 from .conversion import Source, add_conversion_arguments, refuse_same, write
-from .safetensors import SafeTensors
+from .elements import MAX_AXES, NoType, Values, values_of
+from .safetensors import SafeTensors, quoted
+
+_LISTED = 100  # tensors that an error names one by one
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("inputs", nargs="+", metavar="input", help="the safetensors files to read")
+    parser.add_argument(
+        "inputs", nargs="+", metavar="input",
+        help="the safetensors files to read; of a model in several files their index (model.safetensors.index.json) or"
+        " their folder",
+    )  # fmt: skip
     parser.add_argument("output", help="the GGUF file to write")
     parser.add_argument(
         "--arch", default="unknown", help="what the key general.architecture says (default: %(default)s)"
@@ -24,30 +40,101 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="another key of the file; the value is JSON, or text",
     )
+    parser.add_argument("--skip", action="append", default=[], metavar="PATTERN", help="leave these tensors out")
     add_conversion_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     refuse_same(options.output, [*options.inputs, options.imatrix])
+    files = open_models(options.inputs)
+    refuse_same(options.output, [file.path for file in files])
+    of = {name: file for file in files for name in file.tensors}
+    skipped = fitting(options.skip, list(of), "--skip")
+    values = _values(of, set(skipped))
     writer = Writer(options.output)
-    writer.add("general.architecture", options.arch)
-    sources: list[Source] = []
-    total = 0
-    for path in options.inputs:
-        file = SafeTensors(path)
-        for key, text in file.metadata.items():
-            writer.add(f"safetensors.{key}", text)
-        for name in file:
-            data, element, kind = file.get(name)
-            if element is None:
-                raise InvalidArgumentError(f"{path}: tensor {name!r}: GGUF has no type for {kind}")
-            total += data.nbytes
-            sources.append((name, data.shape, element, data))
+    for key, value in _keys(options, files).items():
+        writer.add(key, value)
+    for note in _notes(of, values):
+        print(line(note))
+    sources: list[Source] = [(name, v.shape, v.dtype, v) for name, v in values.items()]
+    status = write(options, writer, sources, sum(of[name].bytes_of(name).nbytes for name in values))
+    if skipped:
+        total = byte_count(sum(of[name].bytes_of(name).nbytes for name in skipped))
+        print(line(f"left out by --skip: {len(skipped)} of {len(of)} tensors, {total}: {_some(skipped)}"))
+    return status
+
+
+def _keys(options: argparse.Namespace, files: Iterable[SafeTensors]) -> dict[str, Any]:
+    """The keys of the GGUF file. Later ones take the place of earlier ones."""
+    keys: dict[str, Any] = {"general.architecture": options.arch}
+    for file in files:
+        keys.update((f"safetensors.{key}", text) for key, text in file.metadata.items())
     for pair in options.set:
         key, _, text = pair.partition("=")
         try:
-            value = json.loads(text)
+            keys[key] = json.loads(text)
         except (ValueError, RecursionError):
-            value = text
-        writer.add(key, value)
-    return write(options, writer, sources, total)
+            keys[key] = text
+    return keys
+
+
+def _values(of: Mapping[str, SafeTensors], skipped: set[str]) -> dict[str, Values]:
+    """All tensors but the skipped ones. UnsupportedError names all that a GGUF file cannot hold."""
+    found: dict[str, Values] = {}
+    refused: dict[str, str] = {}
+    for name, file in of.items():
+        if name not in skipped:
+            stored = file.tensors[name]
+            try:
+                found[name] = values_of(
+                    stored.kind, stored.shape, file.bytes_of(name), f"{file.path}: tensor {quoted(name)}"
+                )
+            except NoType as reason:
+                refused[name] = str(reason)
+    if refused:
+        paths = list(dict.fromkeys(of[name].path for name in refused))
+        listed = ", ".join(f"{quoted(name)} ({reason})" for name, reason in list(refused.items())[:_LISTED])
+        rest = f" and {len(refused) - _LISTED} more" if len(refused) > _LISTED else ""
+        patterns = " ".join(f"--skip {shlex.quote(pattern)}" for pattern in _patterns(refused, found))
+        one = len(refused) == 1
+        raise UnsupportedError(
+            f"{paths[0]}: a GGUF file cannot hold {'a tensor' if one else f'{len(refused)} tensors'}: {listed}{rest}."
+            f" {patterns} leaves {'it' if one else 'them'} out"
+        )
+    return found
+
+
+def _patterns(names: Iterable[str], others: Iterable[str]) -> list[str]:
+    """Patterns that fit these names and none of the others: layers together, if there is one for them."""
+    names, kept = list(names), Patterns(others)
+    found: dict[str, None] = {}
+    alike = Counter(_of_any_layer(name) for name in names)
+    for name in names:
+        pattern = _of_any_layer(name)
+        together = alike[pattern] > 1 and not re.search(r"[?\[\]]", pattern) and not kept.fitting(pattern)
+        found[pattern if together else name] = None
+    return list(found)
+
+
+def _of_any_layer(name: str) -> str:
+    return re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", name)
+
+
+def _some(names: Iterable[str], most: int = 6) -> str:
+    found = list(names)
+    return ", ".join(found[:most]) + (f", and {len(found) - most} more" if len(found) > most else "")
+
+
+def _notes(of: Mapping[str, SafeTensors], values: Mapping[str, Values]) -> list[str]:
+    """Lines about tensors whose dtype or shape differs from the safetensors file."""
+    kinds = Counter((of[name].tensors[name].kind, v.dtype.name) for name, v in values.items() if v.widened)
+    notes = [f"{kind} is stored as {dtype}, with the same values: {n} tensors" for (kind, dtype), n in kinds.items()]
+    folded = [f"{name} {of[name].tensors[name].shape} -> {v.shape}" for name, v in values.items() if v.folded]
+    if folded:
+        notes.append(f"more than {MAX_AXES} axes, the first ones became one: {_some(folded)}")
+    scales = {
+        name.removesuffix("_inv").removesuffix("_scale") for name in of if name.endswith(("_scale", "_scale_inv"))
+    }
+    if scaled := [name for name, v in values.items() if v.widened and name in scales]:
+        notes.append(f"scales beside weights are not multiplied with them: {_some(scaled)}")
+    return notes

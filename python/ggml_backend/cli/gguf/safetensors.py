@@ -1,94 +1,162 @@
-"""Safetensors files, as far as converting needs: names, shapes, and views of the mapped data. Nothing in the header is
-trusted."""
+"""A safetensors file, as far as converting needs: what tensors it holds, and views of their bytes. Nothing in the
+header is trusted. A file that the package ``safetensors`` refuses is refused here as well."""
 
 from __future__ import annotations
 
+import itertools
 import json
-import math
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..._errors import FileError
+from ..._files import read_head
+from ..._files.kinds import HEAD, file_kind
 from ..._files.mapped import map_file, reading
-from ...dtypes import DType, dtypes
+from ..._text.escape import line
 
-__all__ = ["SafeTensors"]
+__all__ = ["BITS", "SafeTensors", "Stored", "json_object", "product", "quoted"]
 
-_DTYPES = {
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F64": "float64",
-    "I8": "int8",
-    "I16": "int16",
-    "I32": "int32",
-    "I64": "int64",
-}
+BITS = {
+    "BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16, "I32": 32, "U32": 32, "F32": 32,
+    "C64": 64, "F64": 64, "I64": 64, "U64": 64,
+}  # fmt: skip
+"""The format's dtypes, and bits of an element."""
+_KIND = "a safetensors file"
 _MAX_HEADER = 100_000_000  # bytes, the limit of the format
 
 
+class Stored(NamedTuple):
+    """A tensor as the header describes it."""
+
+    kind: str  #: the dtype's name in the file
+    shape: tuple[int, ...]
+    begin: int  #: bytes from the end of the header
+    end: int
+
+
+def quoted(name: object) -> str:
+    """A name or value of a file in a message: shortened if it is long."""
+    return line(repr(name), 100)
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {quoted(key)} stands in it twice")
+        found[key] = value
+    return found
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def json_object(text: str, where: str) -> dict[str, Any]:
+    """A JSON object without keys that repeat. FileError for all else."""
+    try:
+        value = json.loads(text, object_pairs_hook=_pairs, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise FileError(f"{where} is no JSON: {line(error, 200)}") from None
+    if not isinstance(value, dict):
+        raise FileError(f"{where} is no object of JSON")
+    return value
+
+
 class SafeTensors:
-    """An open file: ``metadata`` (of strings), ``names``, and :meth:`get`."""
+    """An open file: its ``metadata``, and its ``tensors`` by their names, in the order of the header."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._data = np.frombuffer(map_file(path), np.uint8)
-        size = self._data.size
-        if size < 8:
-            raise FileError(f"{path}: at offset 0: the header's length needs 8 bytes, the file has {size}")
-        with reading(self._data, path):
-            length = int.from_bytes(self._data[:8].tobytes(), "little")
-            if length > min(size - 8, _MAX_HEADER):
-                raise FileError(
-                    f"{path}: at offset 0: the header's length is {length}, the file has {size - 8} more bytes"
-                )
-            text = self._data[8 : 8 + length].tobytes()
-        try:
-            header = json.loads(text.decode())
-        except (ValueError, RecursionError) as error:
-            raise FileError(f"{path}: at offset 8: the header is no JSON: {error}") from None
-        if not isinstance(header, dict):
-            raise FileError(f"{path}: at offset 8: the header is no object")
-        metadata = header.pop("__metadata__", None) or {}
-        self.metadata: dict[str, str] = (
-            {k: v for k, v in metadata.items() if isinstance(v, str)} if isinstance(metadata, dict) else {}
-        )
-        self._start = 8 + length
-        self._tensors = {name: self._check(name, entry) for name, entry in header.items()}
+        header = json_object(self._header(), f"{path}: at offset 8: the header")
+        metadata = header.pop("__metadata__", None)
+        self.metadata = self._metadata({} if metadata is None else metadata)
+        self.tensors = {name: self._described(name, entry) for name, entry in header.items()}
+        self._expect_covered()
 
-    def _check(self, name: str, entry: Any) -> tuple[DType | None, str, tuple[int, ...], int, int]:
-        what = f"{self.path}: tensor {name!r}"
+    def _header(self) -> str:
+        size = self._data.size
+        head = read_head(self.path, HEAD)
+        length = int.from_bytes(head[:8], "little")
+        shorter = length > size - 8
+        if length > _MAX_HEADER or (shorter and head[8:9] != b"{") or file_kind(head) not in (None, _KIND):
+            raise self._wrong_kind(head)
+        if shorter:
+            missing = f"the header needs {length} bytes, the file has {size - 8} more"
+            raise FileError(f"{self.path}: at offset 0: the file is incomplete: {missing}")
+        self._start = 8 + length
+        with reading(self._data, self.path):
+            text = self._data[8 : self._start].tobytes()
+        try:
+            return text.decode()
+        except UnicodeDecodeError as error:
+            place = f"at offset {8 + error.start}"
+            raise FileError(f"{self.path}: {place}: the header is no JSON: {error.reason}") from None
+
+    def _wrong_kind(self, head: bytes) -> FileError:
+        kind = file_kind(head)
+        if len(head) < 8:
+            kind = f"{kind or 'incomplete'}: it has {len(head)} bytes, the header's length needs 8 bytes"
+        if kind is None:
+            length = int.from_bytes(head[:8], "little")
+            shown = f"the header's length would be {length}, and the header would begin with {head[8:12]!r}"
+            return FileError(f"{self.path}: not a safetensors file: {shown}")
+        hint = {"a GGUF file": "; gguf quantize reads it", "JSON text": "; name an index so that it ends in .json"}
+        return FileError(f"{self.path}: not a safetensors file: it is {kind}{hint.get(kind, '')}")
+
+    def _metadata(self, given: Any) -> dict[str, str]:
+        if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
+            raise FileError(f"{self.path}: at offset 8: __metadata__ must map names to texts")
+        return given
+
+    def _described(self, name: str, entry: Any) -> Stored:
+        what = f"{self.path}: tensor {quoted(name)}"
         try:
             kind, shape, (begin, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
         except (KeyError, TypeError, ValueError):
             raise FileError(f"{what}: needs dtype, shape and data_offsets") from None
-        if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
-            raise FileError(f"{what}: shape {shape!r}")
-        if type(begin) is not int or type(end) is not int or not 0 <= begin <= end <= self._data.size - self._start:
+        if not isinstance(kind, str) or kind not in BITS:
+            raise FileError(f"{what}: safetensors has no dtype {quoted(kind)}")
+        if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**64 for n in shape):
+            raise FileError(f"{what}: shape {quoted(shape)}")
+        if type(begin) is not int or type(end) is not int or not 0 <= begin <= end < 2**64:
+            raise FileError(f"{what}: data_offsets {quoted(begin)} .. {quoted(end)} are no range")
+        if product(shape) * BITS[kind] != 8 * (end - begin):
+            raise FileError(f"{what}: {end - begin} bytes are no {kind} of shape {quoted(tuple(shape))}")
+        return Stored(kind, tuple(shape), begin, end)
+
+    def _expect_covered(self) -> None:
+        """The tensors lie one behind the other, and the file ends where the last one does."""
+        size = self._data.size - self._start
+        ordered = sorted(self.tensors.items(), key=lambda item: (item[1].begin, item[1].end))
+        last = ordered[-1][1].end if ordered else 0
+        if last > size:
+            name, at = ordered[-1]
             raise FileError(
-                f"{what}: data_offsets {begin!r} .. {end!r} are outside of the data, {self._data.size - self._start}"
-                " bytes"
+                f"{self.path}: the file is incomplete: {last - size} bytes are missing; tensor {quoted(name)} ends at"
+                f" {at.end}, outside of the data, {size} bytes"
             )
-        element = dtypes.get(_DTYPES.get(str(kind), ""))
-        if element is not None and math.prod(shape) * element.itemsize != end - begin:
-            raise FileError(f"{what}: {end - begin} bytes are no {kind} of shape {tuple(shape)}")
-        return element, str(kind), tuple(shape), begin, end
+        for (name, one), (other, following) in itertools.pairwise(ordered):
+            if following.begin < one.end:
+                raise FileError(f"{self.path}: tensors {quoted(name)} and {quoted(other)} overlap")
+        ends = [0, *(one.end for _, one in ordered)]
+        for end, begin in zip(ends, [*(one.begin for _, one in ordered), size], strict=True):
+            if begin != end:
+                raise FileError(f"{self.path}: bytes {end} .. {begin} of the data belong to no tensor")
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+    def bytes_of(self, name: str) -> np.ndarray[Any, Any]:
+        """The bytes of a tensor, mapped."""
+        stored = self.tensors[name]
+        return self._data[self._start + stored.begin : self._start + stored.end]
 
-    def __len__(self) -> int:
-        return len(self._tensors)
 
-    def get(self, name: str) -> tuple[np.ndarray[Any, Any], DType | None, str]:
-        """The data (bfloat16: of uint16 bits), its format, None if there is none here, and its name in the file."""
-        element, kind, shape, begin, end = self._tensors[name]
-        data = self._data[self._start + begin : self._start + end]
-        if element is None:
-            return data, element, kind
-        try:
-            return np.ndarray(shape, element.numpy, data.data), element, kind
-        except ValueError:  # too many dimensions, or beside a 0 a product that no address holds
-            raise FileError(f"{self.path}: tensor {name!r}: NumPy has no arrays of shape {shape}") from None
+def product(sizes: Iterable[int]) -> int:
+    """As ``math.prod``, but of many large numbers only 2^80: the format has none beyond 2^64."""
+    total = 1
+    for n in sorted(sizes):
+        total = min(total * n, 1 << 80)
+    return total
