@@ -93,7 +93,7 @@ def _floats(array: Any, what: str) -> Array:
     return source
 
 
-def _weights(importance: Any, shape: tuple[int, ...], what: str) -> Array:
+def weights_of(importance: Any, shape: tuple[int, ...], what: str) -> Array:
     """Importance weights, one vector of a row's length for each matrix: shape ``(matrices, n)``."""
     try:
         weights = np.asarray(importance, np.float32)
@@ -228,7 +228,7 @@ def quantize_part(
     if out.size == 0:
         return out
     known = watch_of(source)
-    weights = None if importance is None else _weights(importance, source.shape, what)
+    weights = None if importance is None else weights_of(importance, source.shape, what)
     if weights is None:
         _quantize_blocks(job, out)
     else:
