@@ -124,7 +124,8 @@ def main() -> int:
             other = Build(Path(folder, str(i)), some)
             sources = sorted(other.commands) if options.all else FEW
             faults = check(normal, other, sources, options.jobs)
-            print(f"{' '.join(some)}: {len(other.commands)} commands, {len(sources)} sources compiled, {len(faults)} differ")
+            checked = f"{len(other.commands)} commands, {len(sources)} sources compiled"
+            print(f"{' '.join(some)}: {checked}, {len(faults)} faults")
             print("".join(f"    {fault}\n" for fault in faults), end="")
             failed += len(faults)
     return 1 if failed else 0

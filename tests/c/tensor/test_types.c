@@ -247,7 +247,7 @@ static void loops_over_all_types(void) {
         CHECK_MSG(t.from_float_reference != NULL && t.vec_dot != NULL && partner.from_float != NULL, "%s", t.type_name);
         const struct limits limit = limits_of(type);
         double              error = 0, difference = 0, exact = 0;
-        float               dot   = NAN;
+        float               dot = NAN;
         t.from_float(x, xb, N);
         t.from_float_reference(x, xr, N);
         t.to_float(xb, back, N);

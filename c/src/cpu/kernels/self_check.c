@@ -35,7 +35,7 @@ static bool report(const char * where, const char * what, float got, uint32_t wa
     return false;
 }
 
-// What was compiled with the options of this file, as most of the library is. volatile: nothing is known beforehand.
+// This file has the options of most of the library. volatile: the compiler knows no value beforehand.
 static bool check_this_file(const char * level) {
     volatile float large = 1e8f, one = 1, seven = 7, divisor = 49, zero = 0;
     const float    rest = (large + one) - large, quotient = seven / divisor, difference = 0 - zero;

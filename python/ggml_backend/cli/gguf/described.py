@@ -27,9 +27,7 @@ Written = tuple[tuple[int, ...], DType, DType]  # the shape of a tensor, its for
 
 def copied_keys(file: GGUFFile) -> list[str]:
     """Keys of a source that do not depend on formats, nor on how the file was split."""
-    return [
-        key for key in file.metadata if key not in (FILE_TYPE, VERSION) and not key.startswith(("split.", IMATRIX))
-    ]
+    return [key for key in file.metadata if key not in (FILE_TYPE, VERSION) and not key.startswith(("split.", IMATRIX))]
 
 
 def describe(writer: Writer, tensors: list[Written], source: GGUFFile | None) -> None:

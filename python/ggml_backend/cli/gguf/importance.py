@@ -74,8 +74,8 @@ class Importance:
             return None if self.found else "no tensor is quantized: the importances are not used"
         if not self.found:
             raise InvalidArgumentError(
-                f"--imatrix {line(self.path)}: the file has no importances for any of the {len(self.missing)} tensors to"
-                f" quantize ({self.missing[0]!r}, ...): it is of another model"
+                f"--imatrix {line(self.path)}: the file has no importances for any of the {len(self.missing)} tensors"
+                f" to quantize ({self.missing[0]!r}, ...): it is of another model"
             )
         return f"{len(self.missing)} of {len(self.missing) + len(self.found)} tensors have no importances in the file"
 

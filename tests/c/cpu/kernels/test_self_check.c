@@ -11,7 +11,7 @@
 #    include <xmmintrin.h>
 #endif
 
-// What fast math makes of functions, kernel by kernel.
+// Kernels as fast math makes them.
 static void quick(int64_t n, float * y, const float * x) { // by a rough reciprocal
     for (int64_t i = 0; i < n; i++) {
         y[i] = x[i] * 0.6667f;
@@ -58,8 +58,9 @@ static void a_wrong_kernel_is_told(void) {
     const struct gb_kernels good = k;
     k.silu_f32                   = quick;
     CHECK(!gb_self_check(&made));
-    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "level made up: silu(1) is 0.6667, must be 0.731059: this library was compiled "
-                                         "with options that change arithmetic, as -ffast-math");
+    CHECK_ERROR(GGML_STATUS_UNSUPPORTED,
+        "level made up: silu(1) is 0.6667, must be 0.731059: this library was compiled "
+        "with options that change arithmetic, as -ffast-math");
     k          = good;
     k.relu_f32 = without_nan;
     CHECK(!gb_self_check(&made));

@@ -667,10 +667,10 @@ static void fill_importances(int kind, float * w, int n) {
 static void fill_weights(const struct gb_quant_format * f, int kind, float * x, int n) {
     const float size = ldexpf(1, test_random_int(-100, 100));
     for (int i = 0; i < n; i++) {
-        x[i] = test_random_float(-1, 1) * (kind == 0   ? 1
-                                           : kind == 1 ? ldexpf(1, test_random_int(-149, 120))
-                                           : kind == 2 ? size
-                                                       : f->limit);
+        x[i] = test_random_float(-1, 1) * (kind == 0      ? 1
+                                              : kind == 1 ? ldexpf(1, test_random_int(-149, 120))
+                                              : kind == 2 ? size
+                                                          : f->limit);
     }
 }
 
@@ -752,7 +752,7 @@ static void importances_of_0_lose_no_sub_block(void) {
         const enum ggml_type           type = (enum ggml_type) id;
         const struct gb_quant_format * f    = gb_quant_format_of(type);
         for (int tiny = 0; f != NULL && tiny < 3; tiny++) {
-            const float least   = tiny == 0 ? 0 : tiny == 1 ? 1e-20f : 1e-38f;
+            const float least    = tiny == 0 ? 0 : tiny == 1 ? 1e-20f : 1e-38f;
             double      error[2] = { 0 }, power[2] = { 0 };
             normal_like(x, W);
             for (int i = 0; i < W; i++) {
