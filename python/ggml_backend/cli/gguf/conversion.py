@@ -89,7 +89,11 @@ class Formats:
 
     def summary(self, tensors: list[Written]) -> str:
         """How many matrices have which format, and why it is not the one asked for."""
-        counts = Counter(chosen.name for shape, _, chosen in tensors if len(shape) > 1)
+        counts = Counter(
+            chosen.name
+            for shape, _, chosen in tensors
+            if len(shape) > 1 and (chosen.is_quantized or chosen in FLOATS or chosen.name == "float64")
+        )
         parts = []
         for name, count in counts.most_common():
             why = [
