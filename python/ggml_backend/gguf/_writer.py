@@ -123,9 +123,9 @@ class _Entry:
     def _same_matrix(self, begin: int, end: int) -> tuple[int, Array | None]:
         """The end of those rows that are of one matrix, and its importances. Rows beyond the last matrix are too many,
         which is told when they are counted."""
-        if self.importance is None:
+        if self.importance is None or len(self.importance) == 0:
             return end, None
-        height = self.shape[-2] if len(self.shape) > 1 else 1
+        height = max(1, self.shape[-2]) if len(self.shape) > 1 else 1
         matrix = min(begin // height, len(self.importance) - 1)
         return (min(end, (matrix + 1) * height) if matrix == begin // height else end), self.importance[matrix]
 
@@ -210,7 +210,8 @@ class Writer(Owner):
             ``dtype``)
         dtype: how to store it; default: as it is. Floats are converted to any format of floats. An array of uint8 given
             for a quantized format is taken as the bytes of its rows, one of uint16 for bfloat16 as its bits.
-        importance, on_invalid: see :func:`ggml_backend.quantize`; the data is looked at when the file is written
+        importance, on_invalid: see :func:`ggml_backend.quantize`. Importances are checked now, the data when the file
+            is written. Files with quantized tensors need the key ``general.quantization_version``, which is 2 today.
         """
         meta = self._live()
         as_name(name, "Writer.add_tensor")
@@ -222,7 +223,7 @@ class Writer(Owner):
         entry = self._entry(
             name, data, element, None if shape is None else shape_tuple(shape, "Writer: shape"), importance
         )
-        if importance is not None and not entry.raw:
+        if importance is not None and entry.shape and not entry.raw:
             entry.importance = weights_of(importance, entry.shape, f"tensor {name!r}")
         if any(n < 1 for n in entry.shape):
             raise InvalidArgumentError(f"tensor {name!r} of shape {entry.shape}: a file cannot hold an empty tensor")

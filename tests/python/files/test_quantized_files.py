@@ -205,6 +205,14 @@ def test_importances_of_experts_meet_rows_that_come_in_pieces(tmp_path: Path, rn
     np.testing.assert_array_equal(got, gb.quantize(x, "q4_k", weights))
 
 
+def test_more_rows_than_announced_are_told_with_importances_too(tmp_path: Path) -> None:
+    writer = gb.gguf.Writer(tmp_path / "o.gguf")
+    rows = np.ones((9, COLUMNS), np.float32)
+    writer.add_tensor("a", lambda: iter([rows]), "q4_k", shape=(2, 4, COLUMNS), importance=np.ones((2, COLUMNS)))
+    with pytest.raises(gb.InvalidArgumentError, match="the data has more bytes"):
+        writer.close()
+
+
 def test_importances_that_do_not_fit_are_refused_when_a_tensor_is_added(tmp_path: Path) -> None:
     writer = gb.gguf.Writer(tmp_path / "o.gguf")
     with pytest.raises(gb.InvalidArgumentError, match="tensor 'a': importance of shape"):
