@@ -37,7 +37,7 @@ class Importance:
             )
 
     def of(self, name: str, shape: Shape) -> Any:
-        """Importances of a tensor's columns, float32 ``(..., n)`` without the axis of rows; None if it has none."""
+        """Importances of a tensor's columns, float64 ``(..., n)`` without the axis of rows; None if it has none."""
         if f"{name}{_SUMS}" not in self.file.tensors:
             self.missing.append(name)
             return None
@@ -47,7 +47,7 @@ class Importance:
         counts: Any = 1.0
         if f"{name}{_COUNTS}" in self.file.tensors:
             counts = np.maximum(self._values(f"{name}{_COUNTS}", name, shape, (matrices, 1)), 1)
-        return (sums / counts).astype(np.float32).reshape(*shape[:-2], n)
+        return (sums / counts).reshape(*shape[:-2], n)
 
     def _values(self, entry: str, name: str, shape: Shape, needed: Shape) -> Any:
         """A tensor of the file, checked against the tensor of the model that it describes."""
