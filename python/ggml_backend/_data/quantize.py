@@ -115,7 +115,8 @@ def weights_of(importance: Any, shape: tuple[int, ...], what: str) -> Array:
 def _narrow_ratios(weights: Array) -> Array:
     """Importances as float32. Only their ratios count, so each row gets a power of two with which it fits."""
     largest = weights.max(axis=-1, keepdims=True, initial=0)
-    return np.ldexp(weights, -np.frexp(largest)[1]).astype(np.float32)
+    narrow: Array = np.ldexp(weights, -np.frexp(largest)[1]).astype(np.float32)
+    return narrow
 
 
 class _Job:
