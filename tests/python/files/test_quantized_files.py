@@ -175,6 +175,9 @@ def test_convert_names_the_version_and_the_file_type(tmp_path: Path) -> None:
     assert main(["gguf", "convert", str(tmp_path / "m.safetensors"), str(out), "--type", "q8_0", "--quiet"]) == 0
     assert gb.gguf.open(out).metadata["general.quantization_version"] == 2
     assert gb.gguf.open(out).metadata["general.file_type"] == 7
+    own = ["--type", "q8_0", "--set", "general.file_type=1024"]
+    assert main(["gguf", "convert", str(tmp_path / "m.safetensors"), str(out), "--quiet", *own]) == 0
+    assert gb.gguf.open(out).metadata["general.file_type"] == 1024
     assert main(["gguf", "convert", str(tmp_path / "m.safetensors"), str(out), "--quiet"]) == 0
     assert not list(gb.gguf.open(out).metadata)[1:]
 

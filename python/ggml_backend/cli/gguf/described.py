@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+from ..._ffi import lib
 from ...dtypes import DType
 from ...gguf import GGUFFile, Writer
 
@@ -32,17 +33,22 @@ def copied_keys(file: GGUFFile) -> list[str]:
 
 def describe(writer: Writer, tensors: list[Written], source: GGUFFile | None) -> None:
     """Adds general.file_type if one format has most elements of the matrices, and general.quantization_version if a
-    tensor is quantized."""
+    tensor is quantized. A key that the user has set stays."""
     kinds = [chosen for _, _, chosen in tensors]
     if any(chosen.is_quantized and chosen != stored for _, stored, chosen in tensors):
-        writer.add(VERSION, CURRENT_VERSION)
+        _add(writer, VERSION, CURRENT_VERSION)
     elif source is not None and VERSION in source.metadata and any(kind.is_quantized for kind in kinds):
         writer.copy_from(source, keys=[VERSION], tensors=False)
     changed = any(chosen != stored for _, stored, chosen in tensors)
     given = None if source is None else source.metadata.get(FILE_TYPE)
     number = _file_type(tensors, given)
     if number is not None and (changed or given is not None):
-        writer.add(FILE_TYPE, number, "u32")
+        _add(writer, FILE_TYPE, number)
+
+
+def _add(writer: Writer, key: str, value: int) -> None:
+    if lib.gguf_find_key(writer._live().ptr, key.encode()) < 0:
+        writer.add(key, value, "u32")
 
 
 def _file_type(tensors: list[Written], given: object) -> int | None:
