@@ -47,7 +47,8 @@ def describe(writer: Writer, tensors: list[Written], source: GGUFFile | None) ->
 
 
 def _add(writer: Writer, key: str, value: int) -> None:
-    if lib.gguf_find_key(writer._live().ptr, key.encode()) < 0:
+    meta = writer._live()
+    if lib.gguf_find_key(meta.ptr, key.encode()) < 0:
         writer.add(key, value, "u32")
 
 
