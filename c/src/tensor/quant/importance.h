@@ -3,8 +3,8 @@
 // Only the ratios of importances within a block count: a block is fitted by sums that are linear in them. So every
 // block gets its own power of two, which brings its largest importance into [1, 2). An importance below 2^-32 counts
 // as 2^-32. Sums of products and their squares then stay far from both ends of f32, and what counts for nothing still
-// gets the levels nearest to it. A block whose importances are all 0 is quantized without. An importance that is negative
-// or NaN counts as 0, an infinite one as the largest number.
+// gets the levels nearest to it. A block whose importances are all 0 is quantized without. An importance that is
+// negative or NaN counts as 0, an infinite one as the largest number.
 #ifndef GB_TENSOR_QUANT_IMPORTANCE_H
 #define GB_TENSOR_QUANT_IMPORTANCE_H
 

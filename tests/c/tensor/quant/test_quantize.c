@@ -651,7 +651,8 @@ static void bytes_stay(void) {
     }
 }
 
-// Importances of all kinds: of one size, over the whole range of ratios, sub-blocks far below others, few that are not 0.
+// Importances of all kinds: of one size, over the whole range of ratios, sub-blocks far below others, few that are
+// not 0.
 static void fill_importances(int kind, float * w, int n) {
     for (int i = 0; i < n; i++) {
         const float size = ldexpf(1 + test_random_float(0, 1), test_random_int(-60, 60));
