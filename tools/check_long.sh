@@ -4,6 +4,7 @@
 #   - the threaded parts under the thread sanitizer
 #   - thousands of random graphs over simulated devices, and over devices written in Python
 #   - all that check-device tries, of simulated devices, of every kernel level and of emulated CUDA devices
+#   - the code of every source compiled with CFLAGS such as -ffast-math, compared with that of the normal build
 #   - made-up operators, a format and a kernel level, added to a copy of the tree
 #   - attacks: interrupts, closing and empty tensors for ten minutes each, their variants and what runs under sanitizers
 #     for two
@@ -191,6 +192,9 @@ else
 fi
 
 # By the files that CONTRIBUTING.md lists.
+step "CFLAGS that change arithmetic: every flag, every source, every kernel level"
+"$py" tools/check_flags.py --all --jobs "$jobs"
+
 step "made-up operators, a format and a kernel level, added to a copy of the tree"
 "$py" tools/try_operator.py --all-levels
 "$py" tools/try_format.py

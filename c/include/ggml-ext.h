@@ -106,7 +106,7 @@ enum ggml_on_invalid {
     GGML_ON_INVALID_NAN  = 2, // as the row functions; F16 and BF16: infinite
 };
 
-// Rows of n_per_row values. imatrix: NULL or n_per_row weights. invalid: NULL, or receives the index of the value that
+// Rows of n_per_row values. imatrix: as of ggml_quantize_chunk. invalid: NULL, or receives the index of the value that
 // was the error, -1 if there was none. Returns bytes written, 0 on error (and for no values).
 GGML_API size_t ggml_quantize_rows(enum ggml_type type, const float * src, void * dst, int64_t n_rows,
     int64_t n_per_row, const float * imatrix, enum ggml_on_invalid on_invalid, int64_t * invalid);

@@ -54,6 +54,8 @@ def cached_file(source: Path, dtype: str, report: Callable[[str], None] = print)
     with gb.gguf.Writer(path) as out:
         out.add("general.architecture", "bert")
         out.add("general.name", f"all-MiniLM-L6-v2 {wanted.name}")
+        if wanted.is_quantized:
+            out.add("general.quantization_version", 2)
         for name, info in header.items():
             if name == "__metadata__" or info["dtype"] != "F32":
                 continue

@@ -93,11 +93,11 @@ def _floats(array: Any, what: str) -> Array:
     return source
 
 
-def _weights(importance: Any, shape: tuple[int, ...], what: str) -> Array:
+def weights_of(importance: Any, shape: tuple[int, ...], what: str) -> Array:
     """Importance weights, one vector of a row's length for each matrix: shape ``(matrices, n)``."""
     try:
-        weights = np.asarray(importance, np.float32)
-    except (TypeError, ValueError):
+        weights = np.asarray(importance, np.float64)
+    except (TypeError, ValueError, OverflowError):
         raise InvalidArgumentError(f"{what}: importance must be numbers, not {importance!r:.60}") from None
     target = (*shape[:-2], shape[-1])
     try:
@@ -109,7 +109,14 @@ def _weights(importance: Any, shape: tuple[int, ...], what: str) -> Array:
         ) from None
     if not np.isfinite(weights).all() or (weights < 0).any():
         raise InvalidArgumentError(f"{what}: importance weights must be finite and not negative")
-    return np.ascontiguousarray(spread).reshape(-1, shape[-1])
+    return _narrow_ratios(np.ascontiguousarray(spread).reshape(-1, shape[-1]))
+
+
+def _narrow_ratios(weights: Array) -> Array:
+    """Importances as float32. Only their ratios count, so each row gets a power of two with which it fits."""
+    largest = weights.max(axis=-1, keepdims=True, initial=0)
+    narrow: Array = np.ldexp(weights, -np.frexp(largest)[1]).astype(np.float32)
+    return narrow
 
 
 class _Job:
@@ -228,7 +235,7 @@ def quantize_part(
     if out.size == 0:
         return out
     known = watch_of(source)
-    weights = None if importance is None else _weights(importance, source.shape, what)
+    weights = None if importance is None else weights_of(importance, source.shape, what)
     if weights is None:
         _quantize_blocks(job, out)
     else:

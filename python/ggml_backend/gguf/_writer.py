@@ -15,7 +15,7 @@ import numpy as np
 from .._core.handles import Owner
 from .._data.arrays import widened
 from .._data.foreign import seen
-from .._data.quantize import FLOATS, OnInvalid, dequantize, quantize_part
+from .._data.quantize import FLOATS, OnInvalid, dequantize, quantize_part, weights_of
 from .._data.shapes import ne_of, shape_tuple
 from .._errors import (
     FileError,
@@ -110,26 +110,24 @@ class _Entry:
         n = array.shape[-1]
         if not self.shape or n != self.shape[-1]:
             raise InvalidArgumentError(f"tensor {self.name!r}: rows of {n} elements, announced were {self.shape}")
-        matrices = [array] if self.importance is None or array.ndim < 3 else list(array.reshape(-1, *array.shape[-2:]))
-        weights = self._weights(len(matrices), n)
-        for matrix, vector in zip(matrices, weights, strict=True):
-            rows = matrix.reshape(-1, n)
-            step = max(1, _CHUNK // n)
-            for i in range(0, len(rows), step):
-                part = rows[i : i + step]
-                what = f"tensor {self.name!r} as {self.dtype.name}"
-                yield (
-                    quantize_part(part, self.dtype, vector, self.on_invalid, None, what, row + i)
-                    .reshape(-1)
-                    .view(np.uint8)
-                )
-            row += len(rows)
+        rows = array.reshape(-1, n)
+        what = f"tensor {self.name!r} as {self.dtype.name}"
+        begin = 0
+        while begin < len(rows):
+            end, vector = self._same_matrix(row + begin, row + min(len(rows), begin + max(1, _CHUNK // n)))
+            part = rows[begin : end - row]
+            blocks = quantize_part(part, self.dtype, vector, self.on_invalid, None, what, row + begin)
+            yield blocks.reshape(-1).view(np.uint8)
+            begin = end - row
 
-    def _weights(self, n_matrices: int, n: int) -> Sequence[Any]:
-        if self.importance is None:
-            return [None] * n_matrices
-        weights = np.asarray(self.importance, np.float32)
-        return list(np.broadcast_to(weights.reshape(-1, weights.shape[-1] if weights.ndim else n), (n_matrices, n)))
+    def _same_matrix(self, begin: int, end: int) -> tuple[int, Array | None]:
+        """The end of those rows that are of one matrix, and its importances. Rows beyond the last matrix are too many,
+        which is told when they are counted."""
+        if self.importance is None or len(self.importance) == 0:
+            return end, None
+        height = max(1, self.shape[-2]) if len(self.shape) > 1 else 1
+        matrix = min(begin // height, len(self.importance) - 1)
+        return (min(end, (matrix + 1) * height) if matrix == begin // height else end), self.importance[matrix]
 
 
 class Writer(Owner):
@@ -212,7 +210,8 @@ class Writer(Owner):
             ``dtype``)
         dtype: how to store it; default: as it is. Floats are converted to any format of floats. An array of uint8 given
             for a quantized format is taken as the bytes of its rows, one of uint16 for bfloat16 as its bits.
-        importance, on_invalid: see :func:`ggml_backend.quantize`; the data is looked at when the file is written
+        importance, on_invalid: see :func:`ggml_backend.quantize`. Importances are checked now, the data when the file
+            is written. Files with quantized tensors need the key ``general.quantization_version``, which is 2 today.
         """
         meta = self._live()
         as_name(name, "Writer.add_tensor")
@@ -224,6 +223,8 @@ class Writer(Owner):
         entry = self._entry(
             name, data, element, None if shape is None else shape_tuple(shape, "Writer: shape"), importance
         )
+        if importance is not None and entry.shape and not entry.raw:
+            entry.importance = weights_of(importance, entry.shape, f"tensor {name!r}")
         if any(n < 1 for n in entry.shape):
             raise InvalidArgumentError(f"tensor {name!r} of shape {entry.shape}: a file cannot hold an empty tensor")
         ne = ne_of(entry.shape, f"tensor {name!r}")

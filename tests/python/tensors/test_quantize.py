@@ -396,3 +396,18 @@ def test_set_quantizes_on_the_way_in(rng: np.random.Generator, name: str, device
 )  # fmt: skip
 def test_fallback(asked: str, n: int, given: str) -> None:
     assert gb.gguf.fallback_dtype(asked, n).name == given
+
+
+@pytest.mark.parametrize("factor", [2.0**-800, 2.0**-149, 2.0**-60, 2.0**90, 2.0**1000])
+@pytest.mark.parametrize("name", ["q4_0", "q6_k", "iq2_xs", "iq4_xs", "nvfp4"])
+def test_only_ratios_of_importances_count(rng: np.random.Generator, name: str, factor: float) -> None:
+    x = rng.standard_normal((2, 3, 512), np.float32)
+    weights = np.exp(3 * rng.standard_normal((2, 512)))
+    weights[0] *= 1e-40  # of another size than the second matrix
+    np.testing.assert_array_equal(gb.quantize(x, name, weights * factor), gb.quantize(x, name, weights))
+
+
+@pytest.mark.parametrize("importance", [[10**400] + [1] * 511, [np.nan] * 512, [-1] * 512, ["a"] * 512])
+def test_importances_that_are_no_sizes_are_refused(importance: list[Any]) -> None:
+    with pytest.raises(gb.InvalidArgumentError, match="importance"):
+        gb.quantize(np.ones((2, 512), np.float32), "q4_k", importance)

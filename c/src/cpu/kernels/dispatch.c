@@ -10,6 +10,7 @@
 #include "base/thread.h"
 #include "cpu/features.h"
 #include "cpu/kernels/kernels.h"
+#include "cpu/kernels/self_check.h"
 #include "ggml-cpu.h"
 
 #define GB_LEVEL(level, condition)                            \
@@ -21,6 +22,9 @@
     }
 #include "levels.def"
 #undef GB_LEVEL
+
+// NULL and reported for a level that computes wrong numbers.
+static const struct gb_level * checked(const struct gb_level * level) { return gb_self_check(level) ? level : NULL; }
 
 // const once set_up_levels is through
 static struct gb_level levels[] = {
@@ -118,7 +122,7 @@ const struct gb_level * gb_level_default(void) {
     char      names[LEVEL_NAMES_SIZE];
     GB_FAIL_IF_RETURNING(top < 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "GGML_CPU_LEVEL is '%s', must be one of %s",
         gb_env_get("GGML_CPU_LEVEL"), level_names(names));
-    return best_up_to(top);
+    return checked(best_up_to(top));
 }
 
 const struct gb_level * gb_level_find(const char * name) {
@@ -131,15 +135,15 @@ const struct gb_level * gb_level_find(const char * name) {
     GB_FAIL_IF_RETURNING(!levels[i].usable(), NULL, GGML_STATUS_UNSUPPORTED,
         "%s: this processor does not have level '%s', the best it has is '%s'", __func__, name,
         best_up_to(N_LEVELS - 1)->name);
-    return &levels[i];
+    return checked(&levels[i]);
 }
 
 static gb_once                 chosen_once = GB_ONCE_INIT;
-static const struct gb_level * chosen; // NULL: GGML_CPU_LEVEL names none
+static const struct gb_level * chosen; // NULL: GGML_CPU_LEVEL names none, or it computes wrong numbers
 
 static void choose_level(void) {
     const int top = top_level();
-    chosen        = top < 0 ? NULL : best_up_to(top);
+    chosen        = top < 0 ? NULL : checked(best_up_to(top));
 }
 
 const struct gb_kernels * gb_kernels_default(void) {

@@ -69,9 +69,9 @@ bool gb_kernels_reproducible(void);
 int                     gb_level_count(void);
 const struct gb_level * gb_level_at(int i);
 // The highest usable level, capped by GGML_CPU_LEVEL; NULL and reported when that names no level (the message lists
-// them).
+// them), or when the level computes wrong numbers (self_check.h).
 const struct gb_level * gb_level_default(void);
-// By name; NULL and reported when unknown or not usable on this processor.
+// By name; NULL and reported when unknown, not usable on this processor, or wrong as above.
 const struct gb_level * gb_level_find(const char * name);
 // The default level's kernels, chosen once per process, for code without a backend at hand. NULL as above.
 const struct gb_kernels * gb_kernels_default(void);

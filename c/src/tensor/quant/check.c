@@ -4,12 +4,14 @@
 // Invariant: stretches are whole blocks, so without importance a bad number never touches a block other than its own.
 #include "tensor/quant/check.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
 #include "base/fp16.h"
 #include "base/mem.h"
 #include "tensor/quant/bits.h"
+#include "tensor/quant/importance.h"
 
 enum { STRETCH = 1024, MAX_ELEMENTS = 256, MAX_BYTES = 512 };
 
@@ -18,14 +20,13 @@ enum { STRETCH = 1024, MAX_ELEMENTS = 256, MAX_BYTES = 512 };
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
 
-// What stays the same for all rows of a call. limit: magnitudes above it are suspects, which invalid_in looks at
-// closely.
+// What stays the same for all rows of a call. suspect: invalid_in looks closely at blocks with larger magnitudes.
 struct job {
     const struct gb_quant_format * f;
     const float *                  importance;
     int64_t *                      hist;
     enum ggml_on_invalid           on_invalid;
-    float                          limit;
+    float                          suspect;
 };
 
 // As integers, positive floats have their order, with NaN above all: what is above the limit gets the highest bit when
@@ -60,26 +61,36 @@ static bool block_holds(const struct gb_quant_format * f, const float * x, int l
     return fabsf(y[largest] - x[largest]) <= fabsf(x[largest]) / 2;
 }
 
-// The first element that the block cannot hold, for numbers that are too large the largest; -1: it holds all.
-static int invalid_in(const struct job * job, const float * x) {
+// Does the block at element i of a row have importances? Without, rows do not matter.
+static bool is_weighted(const struct job * job, int64_t i) { return gb_importance_of(job->importance, i) != NULL; }
+
+// With importances scales are fitted, so only half of the limit is sure (quant.h).
+static float limit_of(const struct job * job, int64_t i) {
+    return is_weighted(job, i) && !job->f->saturates ? job->f->limit / 2 : job->f->limit;
+}
+
+// The first element that the block at element i of a row cannot hold, for numbers that are too large the largest; -1:
+// it holds all.
+static int invalid_in(const struct job * job, const float * x, int64_t i) {
     const struct gb_quant_format * f       = job->f;
     int                            largest = 0;
-    if (!gb_any_above(x, f->elements, job->limit)) {
+    x += i;
+    if (!gb_any_above(x, f->elements, limit_of(job, i))) {
         return -1;
     }
-    for (int i = 0; i < f->elements; i++) {
-        if (!isfinite(x[i])) {
-            return i;
+    for (int k = 0; k < f->elements; k++) {
+        if (!isfinite(x[k])) {
+            return k;
         }
-        largest = fabsf(x[i]) > fabsf(x[largest]) ? i : largest;
+        largest = fabsf(x[k]) > fabsf(x[largest]) ? k : largest;
     }
-    return f->saturates || job->importance != NULL || !block_holds(f, x, largest) ? largest : -1;
+    return f->saturates || is_weighted(job, i) || !block_holds(f, x, largest) ? largest : -1;
 }
 
 // The index in x of the first number that its block cannot hold; -1: there is none.
 static int64_t first_invalid(const struct job * job, const float * x, int64_t n) {
     for (int64_t i = 0; i < n; i += job->f->elements) {
-        const int at = invalid_in(job, x + i);
+        const int at = invalid_in(job, x, i);
         if (at >= 0) {
             return i + at;
         }
@@ -97,11 +108,12 @@ static void mend(const struct job * job, const float * x, int64_t n, float * out
     const int size = job->f->elements;
     for (int64_t i = 0; i < n; i += size) {
         memcpy(out + i, x + i, (size_t) size * sizeof(float));
-        if (invalid_in(job, x + i) < 0) {
+        if (invalid_in(job, x, i) < 0) {
             continue;
         }
+        const float limit = limit_of(job, i);
         for (int64_t k = i; k < i + size; k++) {
-            const float kept = x[k] > job->limit ? job->limit : x[k] < -job->limit ? -job->limit : x[k];
+            const float kept = x[k] > limit ? limit : x[k] < -limit ? -limit : x[k];
             out[k]           = becomes_nan(job) || kept != kept ? 0 : kept;
         }
     }
@@ -122,6 +134,25 @@ static void put_nan(const struct gb_quant_format * f, uint8_t * block) {
     }
 }
 
+// With importance a scale may suit a few elements so much better that it is many times what the largest needs. A block
+// of large numbers whose scale became infinite is quantized without.
+static void keep_finite(const struct job * job, const float * x, uint8_t * dst, int64_t n) {
+    enum { REACH = 64 }; // no fit makes a scale larger by that
+    const struct gb_quant_format * f = job->f;
+    float                          y[MAX_ELEMENTS];
+    if (job->importance == NULL || f->saturates || !gb_any_above(x, n, f->limit / REACH)) {
+        return;
+    }
+    for (int64_t i = 0; i < n; i += f->elements, dst += f->bytes) {
+        if (gb_any_above(x + i, f->elements, f->limit / REACH)) {
+            f->to_float(dst, y, f->elements);
+            if (gb_any_above(y, f->elements, FLT_MAX)) {
+                f->quantize(x + i, dst, 1, f->elements, NULL, NULL);
+            }
+        }
+    }
+}
+
 // Whole rows, or part of a row without importance. scratch: as many floats. Looking after quantizing is cheaper: then
 // the numbers come from the cache, while quantizing leaves time to fetch them from memory.
 static int64_t quantize_stretch(const struct job * job, const float * x, uint8_t * dst, int64_t n_rows,
@@ -129,7 +160,8 @@ static int64_t quantize_stretch(const struct job * job, const float * x, uint8_t
     const struct gb_quant_format * f = job->f;
     const int64_t                  n = n_rows * n_per_row;
     f->quantize(x, dst, n_rows, n_per_row, job->importance, job->hist);
-    if (!gb_any_above(x, n, job->limit)) {
+    keep_finite(job, x, dst, n);
+    if (!gb_any_above(x, n, job->suspect)) {
         return -1;
     }
     if (job->on_invalid == GGML_ON_INVALID_ERROR) {
@@ -137,8 +169,9 @@ static int64_t quantize_stretch(const struct job * job, const float * x, uint8_t
     }
     mend(job, x, n, scratch);
     f->quantize(scratch, dst, n_rows, n_per_row, job->importance, NULL);
+    keep_finite(job, scratch, dst, n);
     for (int64_t i = 0; becomes_nan(job) && i < n / f->elements; i++) {
-        if (invalid_in(job, x + i * f->elements) >= 0) {
+        if (invalid_in(job, x, i * f->elements) >= 0) {
             put_nan(f, dst + i * f->bytes);
         }
     }
@@ -170,8 +203,7 @@ static int64_t quantize_weighted(const struct job * job, const float * src, uint
     return at;
 }
 
-// Counts go to the caller's histogram only when all rows were quantized. With importance scales are fitted, so only
-// half of the limit is sure (quant.h).
+// Counts go to the caller's histogram only when all rows were quantized.
 bool gb_quantize_checked(const struct gb_quant_format * f, const float * src, void * dst, int64_t n_rows,
     int64_t n_per_row, const float * importance, int64_t * hist, enum ggml_on_invalid on_invalid, int64_t * invalid) {
     int64_t          counts[16] = { 0 };
@@ -179,7 +211,7 @@ bool gb_quantize_checked(const struct gb_quant_format * f, const float * src, vo
         .importance             = importance,
         .hist                   = hist != NULL ? counts : NULL,
         .on_invalid             = on_invalid,
-        .limit                  = importance != NULL && !f->saturates ? f->limit / 2 : f->limit };
+        .suspect                = importance != NULL ? f->limit / 2 : f->limit };
     *invalid                    = -1;
     if (importance == NULL) {
         *invalid = quantize_plain(&job, src, dst, n_rows * n_per_row);
@@ -199,6 +231,6 @@ bool gb_quantize_checked(const struct gb_quant_format * f, const float * src, vo
 
 // from_float has no way to fail, so a bad block becomes NaN, or is clipped in formats without NaN.
 void gb_quantize_row(const struct gb_quant_format * f, const float * x, void * y, int64_t k) {
-    const struct job job = { .f = f, .on_invalid = GGML_ON_INVALID_NAN, .limit = f->limit };
+    const struct job job = { .f = f, .on_invalid = GGML_ON_INVALID_NAN, .suspect = f->limit };
     quantize_plain(&job, x, y, k);
 }

@@ -11,10 +11,10 @@
 // Is there a magnitude above the limit, or a NaN?
 bool gb_any_above(const float * x, int64_t n, float limit);
 
-// n_rows rows of n_per_row floats, whole blocks. GGML_ON_INVALID_ERROR: stops at the first number that cannot be held
-// and writes its index to *invalid, which is -1 in all other cases; nothing is reported yet. Returns false then, and
-// when memory is missing, which has been reported. hist: NULL, or 16 counters, incremented when all went well; only
-// with GGML_ON_INVALID_ERROR.
+// n_rows rows of n_per_row floats, whole blocks. importance: NULL, or normalized (importance.h).
+// GGML_ON_INVALID_ERROR: stops at the first number that cannot be held and writes its index to *invalid, which is -1
+// in all other cases; nothing is reported yet. Returns false then, and when memory is missing, which has been
+// reported. hist: NULL, or 16 counters, incremented when all went well; only with GGML_ON_INVALID_ERROR.
 bool gb_quantize_checked(const struct gb_quant_format * f, const float * src, void * dst, int64_t n_rows,
     int64_t n_per_row, const float * importance, int64_t * hist, enum ggml_on_invalid on_invalid, int64_t * invalid);
 

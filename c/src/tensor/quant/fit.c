@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/fp16.h"
 #include "base/mem.h"
 
 enum { MAX_BLOCK = 256 };
@@ -46,9 +47,16 @@ float gb_fit_mean_square(int64_t n, const float * x) {
     return n > 0 ? sum / (float) n : 0;
 }
 
+// The power of two near 1 / sqrt(v); of 0 and infinities the largest and the smallest there are.
+static float inverse_root(float v) {
+    const int exponent = (int) (gb_f32_bits(v) >> 23 & 255) - 127;
+    return gb_f32_from_bits((uint32_t) (127 - exponent / 2) << 23);
+}
+
 void gb_fit_importance(int n, const float * x, const float * importance, float sigma2, float * w) {
+    const float unit = importance != NULL ? inverse_root(sigma2) : 1;
     for (int i = 0; i < n; i++) {
-        w[i] = (importance != NULL ? importance[i] : 1) * sqrtf(sigma2 + x[i] * x[i]);
+        w[i] = (importance != NULL ? importance[i] : 1) * (unit * sqrtf(sigma2 + x[i] * x[i]));
     }
 }
 

@@ -17,6 +17,7 @@
 #include "tensor/quant/bits.h"
 #include "tensor/quant/check.h"
 #include "tensor/quant/fit.h"
+#include "tensor/quant/importance.h"
 #include "tensor/quant/quant.h"
 #include "tensor/quant/small.h"
 
@@ -160,7 +161,7 @@ static inline void gb_k_quantize_rows(const float * src, uint8_t * dst, int64_t 
     size_t block_size, gb_k_quantize_t quantize, const float * importance) {
     for (int64_t r = 0; r < n_rows; r++) {
         for (int64_t i = 0; i < n_per_row; i += GB_SUPER, dst += block_size) {
-            quantize(src + r * n_per_row + i, importance ? importance + i : NULL, dst);
+            quantize(src + r * n_per_row + i, gb_importance_of(importance, i), dst);
         }
     }
 }

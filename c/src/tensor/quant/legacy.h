@@ -13,6 +13,7 @@
 #include "tensor/quant/bits.h"
 #include "tensor/quant/check.h"
 #include "tensor/quant/fit.h"
+#include "tensor/quant/importance.h"
 #include "tensor/quant/quant.h"
 #include "tensor/quant/small.h"
 
@@ -157,10 +158,11 @@ static inline void gb_quantize_rows(const float * src, uint8_t * dst, int64_t n_
         const float * row    = src + r * n_per_row;
         const float   sigma2 = importance ? gb_fit_mean_square(n_per_row, row) : 0;
         for (int64_t i = 0; i < n_per_row; i += GB_BLOCK, dst += block_size) {
-            if (importance) {
-                gb_fit_importance(GB_BLOCK, row + i, importance + i, sigma2, w);
+            const float * given = gb_importance_of(importance, i);
+            if (given != NULL) {
+                gb_fit_importance(GB_BLOCK, row + i, given, sigma2, w);
             }
-            quantize(row + i, importance ? w : NULL, dst, levels);
+            quantize(row + i, given != NULL ? w : NULL, dst, levels);
             for (int j = 0; hist && j < GB_BLOCK; j++) {
                 hist[levels[j] >> hist_shift]++;
             }

@@ -7,6 +7,7 @@
 #include "tensor/quant/bits.h"
 #include "tensor/quant/check.h"
 #include "tensor/quant/fit.h"
+#include "tensor/quant/importance.h"
 #include "tensor/quant/quant.h"
 
 enum { BLOCK = GB_ELEMENTS(nvfp4), SUB = 16, N_SUB = 4, BYTES = GB_BYTES(nvfp4), LARGEST_SCALE = 0x7e };
@@ -138,7 +139,7 @@ static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_pe
     (void) hist;
     for (int64_t r = 0; r < n_rows; r++, src += n_per_row) {
         for (int64_t i = 0; i < n_per_row; i += BLOCK, block += BYTES) {
-            quantize_block(src + i, importance ? importance + i : NULL, block);
+            quantize_block(src + i, gb_importance_of(importance, i), block);
         }
     }
 }

@@ -6,6 +6,7 @@
 //   legacy.h, kquant.h, q45_k.h, iq4.h, grid.h, ternary.h   what the formats of a family share
 //   fit.c, small.c            the choice of scales: least squares; where scales have few values
 //   grid.c, grids.c           codebooks, and their rows (tools/gen_grids.py)
+//   importance.c              importances as the formats take them
 //   check.c, quantize.c       numbers that a format cannot hold; the public functions
 //
 // Each format is one constant of this struct, gb_quant_<stem>; types.c makes a table of them from formats.def. Rows are
@@ -48,8 +49,8 @@ struct gb_quant_format {
     int               nan_at; // byte
 
     // n_rows rows of n_per_row floats. What the format cannot hold, NaN and infinities among it, makes blocks of no
-    // meaning, no more: check.h comes after it. importance: NULL, or n_per_row weights used for every row. hist: NULL,
-    // or 16 counters that are incremented.
+    // meaning, no more: check.h comes after it. importance: NULL, or n_per_row importances as importance.h normalizes
+    // them, the same for every row. hist: NULL, or 16 counters that are incremented.
     void (*quantize)(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
         int64_t * hist);
 };

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "tensor/quant/bits.h"
 #include "tensor/quant/check.h"
+#include "tensor/quant/importance.h"
 #include "tensor/quant/quant.h"
 #include "tensor/tensor.h"
 
@@ -105,6 +106,23 @@ static int64_t convert_rows(const struct rows * r) {
     return at;
 }
 
+// False after a failure, which is reported unless it is a number that the format cannot hold.
+static bool quantize_blocks(const struct rows * r, const struct gb_quant_format * format, int64_t * invalid) {
+    if (r->importance == NULL || r->n_per_row == 0) {
+        return gb_quantize_checked(format, r->src, r->dst, r->n_rows, r->n_per_row, NULL, r->hist, r->on_invalid,
+            invalid);
+    }
+    float * importance = gb_malloc((size_t) r->n_per_row * sizeof(float));
+    if (importance == NULL) {
+        return false;
+    }
+    gb_importance_normalize(format, r->importance, r->n_per_row, importance);
+    const bool done = gb_quantize_checked(format, r->src, r->dst, r->n_rows, r->n_per_row, importance, r->hist,
+        r->on_invalid, invalid);
+    gb_free(importance);
+    return done;
+}
+
 // Returns the bytes written; 0 after a failure, which is reported. *invalid: the first number that cannot be held, or
 // -1.
 static size_t quantize_rows(const struct rows * r, int64_t * invalid) {
@@ -115,10 +133,8 @@ static size_t quantize_rows(const struct rows * r, int64_t * invalid) {
     } else {
         GB_FAIL_IF_RETURNING(format == NULL || format->quantize == NULL, 0, GGML_STATUS_UNSUPPORTED,
             "%s: quantizing to %s is not implemented", r->func, ggml_type_name(r->type));
-        if (!gb_quantize_checked(format, r->src, r->dst, r->n_rows, r->n_per_row, r->importance, r->hist, r->on_invalid,
-                invalid) &&
-            *invalid < 0) {
-            return 0; // no memory
+        if (!quantize_blocks(r, format, invalid) && *invalid < 0) {
+            return 0;
         }
     }
     if (*invalid >= 0) {

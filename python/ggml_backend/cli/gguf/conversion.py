@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -17,8 +18,9 @@ from ..._text.escape import line
 from ..._text.terminal import Bar
 from ...dtypes import DType, as_dtype, dtypes
 from ...gguf import GGUFFile, Writer, fallback_dtype
-from ...gguf import open as open_gguf
 from .common import byte_count, fitting
+from .described import Written, describe
+from .importance import Importance
 
 __all__ = ["Source", "add_conversion_arguments", "refuse_same", "write"]
 
@@ -63,44 +65,61 @@ class Formats:
         for pattern, _, wanted in rules:
             for name in fitting([pattern], names, "--tensor-type"):
                 self.special.setdefault(name, wanted)
-        self.importance: GGUFFile | None = None if options.imatrix is None else open_gguf(options.imatrix)
+        self.importance = None if options.imatrix is None else Importance(options.imatrix)
+        self.fallbacks: dict[tuple[str, str], set[int]] = {}  # (format, format asked for): rows that do not fit
 
     def choose(self, name: str, shape: tuple[int, ...], stored: DType) -> DType:
         """Matrices of floats are converted; vectors (biases, norms), what is kept, and everything else stay."""
         if not shape or 0 in shape or not (stored.is_quantized or stored in FLOATS or stored.name == "float64"):
             return stored
-        if name in self.special:
-            chosen = fallback_dtype(self.special[name], shape[-1])
-        elif self.dtype is None or len(shape) < 2 or name in self.keep:
+        if name not in self.special and (self.dtype is None or len(shape) < 2 or name in self.keep):
             return stored
-        else:
-            chosen = fallback_dtype(self.dtype, shape[-1])
+        asked = as_dtype(self.special[name]) if name in self.special else self.dtype
+        assert asked is not None
+        chosen = fallback_dtype(asked, shape[-1])
         if stored.is_quantized and chosen.is_quantized and chosen != stored and not self.requantize:
+            why = "" if chosen == asked else f", since rows of {shape[-1]} do not fit {asked.name}"
             raise InvalidArgumentError(
-                f"tensor {name!r} is {stored.name} already: as {chosen.name} it would have the errors of both. Quantize"
-                " the original file, or give --requantize"
+                f"tensor {name!r} is quantized already ({stored.name}). Converting it again (to {chosen.name}{why})"
+                " loses precision twice. Quantize the original file, or give --requantize"
             )
+        if chosen != asked:
+            self.fallbacks.setdefault((chosen.name, asked.name), set()).add(shape[-1])
         return chosen
 
-    def weights(self, name: str, shape: tuple[int, ...]) -> Any:
-        """Importance of the columns, from the sums of squares that an imatrix file holds; None if it has none."""
-        sums = None if self.importance is None else self.importance.tensors.get(f"{name}.in_sum2")
-        if sums is None:
-            return None
-        counts = self.importance.tensors.get(f"{name}.counts") if self.importance is not None else None
-        n = 1.0 if counts is None else np.maximum(counts.dequantize().reshape(-1, 1), 1.0)
-        weights = sums.dequantize().reshape(-1, shape[-1]) / n
-        return weights[0] if len(weights) == 1 else weights
+    def summary(self, tensors: list[Written]) -> str:
+        """How many matrices have which format, and why it is not the one asked for."""
+        counts = Counter(
+            chosen.name
+            for shape, _, chosen in tensors
+            if len(shape) > 1 and (chosen.is_quantized or chosen in FLOATS or chosen.name == "float64")
+        )
+        parts = []
+        for name, count in counts.most_common():
+            why = [
+                f"rows of {', '.join(map(str, sorted(rows)))} do not fit {asked}"
+                for (chosen, asked), rows in self.fallbacks.items()
+                if chosen == name
+            ]
+            parts.append(f"{count} {name}" + (f" ({'; '.join(why)})" if why else ""))
+        total = counts.total()
+        return f"{total} {'matrix' if total == 1 else 'matrices'}: {', '.join(parts)}"
 
 
 Source = tuple[str, tuple[int, ...], DType, Any]
 
 
-def write(options: argparse.Namespace, writer: Writer, sources: list[Source], before: int) -> int:
+def write(
+    options: argparse.Namespace, writer: Writer, sources: list[Source], before: int, file: GGUFFile | None = None
+) -> int:
+    """file: where the keys come from, if that is a GGUF file."""
     plan = Formats(options, [source[0] for source in sources])
+    tensors: list[Written] = []
     for name, shape, stored, data in sources:
         chosen = plan.choose(name, shape, stored)
-        weights = plan.weights(name, shape) if chosen.is_quantized and chosen != stored else None
+        tensors.append((shape, stored, chosen))
+        given = plan.importance if chosen.is_quantized and chosen != stored else None
+        weights = None if given is None else given.of(name, shape)
         if chosen == stored:
             writer.add_tensor(name, data, stored)
         else:
@@ -115,6 +134,13 @@ def write(options: argparse.Namespace, writer: Writer, sources: list[Source], be
                 else ""
             )
             print(f"{line(name)}: {stored.name}" + (f" -> {chosen.name}{note}" if chosen != stored else ""))
+    print(plan.summary(tensors))
+    describe(writer, tensors, file)
+    if plan.importance is not None:
+        missing = plan.importance.report()
+        if missing is not None:
+            print(missing)
+        plan.importance.describe(writer)
     after = writer.nbytes
     start = time.monotonic()
     writer.close(Bar("writing"))

@@ -7,6 +7,7 @@ import argparse
 from ...gguf import Writer
 from ...gguf import open as open_gguf
 from .conversion import Source, add_conversion_arguments, refuse_same, write
+from .described import copied_keys
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +23,6 @@ def run(options: argparse.Namespace) -> int:
         )
     with open_gguf(options.input) as file:
         refuse_same(options.output, [*(part.name for part in file._parts), options.imatrix])
-        writer = Writer(options.output).copy_from(file, tensors=False)
+        writer = Writer(options.output).copy_from(file, keys=copied_keys(file), tensors=False)
         sources: list[Source] = [(t.name, t.shape, t.dtype, t) for t in file.tensors.values()]
-        return write(options, writer, sources, file.nbytes)
+        return write(options, writer, sources, file.nbytes, file)

@@ -609,19 +609,19 @@ static void bytes_stay(void) {
         { GGML_TYPE_Q5_0, UINT64_C(0xcf744ccff7828080), UINT64_C(0x587082b5daa4b13d) },
         { GGML_TYPE_Q5_1, UINT64_C(0xfdd9115cf858cdcd), UINT64_C(0x8644af3fac74eb32) },
         { GGML_TYPE_Q8_0, UINT64_C(0x3b7bbffc798e71b3), UINT64_C(0x41a35017787cd689) },
-        { GGML_TYPE_Q2_K, UINT64_C(0x8f43cbfb5f959771), UINT64_C(0x9a225f31f552d29f) },
+        { GGML_TYPE_Q2_K, UINT64_C(0x8f43cbfb5f959771), UINT64_C(0x5ae844568c0b7592) },
         { GGML_TYPE_Q3_K, UINT64_C(0x2af853e91ec6ee1d), UINT64_C(0x113dc868a6e3976b) },
         { GGML_TYPE_Q4_K, UINT64_C(0x42bdc2cc4488af54), UINT64_C(0x8d46d79365487ff3) },
         { GGML_TYPE_Q5_K, UINT64_C(0x092bc8fdd0bf6575), UINT64_C(0xc3190b2d9018b36b) },
         { GGML_TYPE_Q6_K, UINT64_C(0xf2d324c27d3c0110), UINT64_C(0x368432c58175bc8f) },
         { GGML_TYPE_Q8_K, UINT64_C(0x141624cc16719703), UINT64_C(0x92f76a29f9f0d27e) },
         { GGML_TYPE_IQ4_NL, UINT64_C(0x04a74a8c4ac02e11), UINT64_C(0x84638f05cedb1dbc) },
-        { GGML_TYPE_IQ4_XS, UINT64_C(0x31eaf507b6a4a6fc), UINT64_C(0x53e2717a11cdec69) },
+        { GGML_TYPE_IQ4_XS, UINT64_C(0x31eaf507b6a4a6fc), UINT64_C(0xe023db04aaa4a84c) },
         { GGML_TYPE_IQ3_S, UINT64_C(0x1ee3514a17b7d3d6), UINT64_C(0xf0274487c40d0f82) },
-        { GGML_TYPE_IQ3_XXS, UINT64_C(0xe1d4d0cfc6b8649f), UINT64_C(0x712eca78d26cec9d) },
+        { GGML_TYPE_IQ3_XXS, UINT64_C(0xe1d4d0cfc6b8649f), UINT64_C(0x3be794b417dc9e1b) },
         { GGML_TYPE_IQ2_S, UINT64_C(0x2040f7a6e4a77935), UINT64_C(0x3905a3fdd1a2fa52) },
-        { GGML_TYPE_IQ2_XS, 0, UINT64_C(0x337fffc7c5babd56) },
-        { GGML_TYPE_IQ2_XXS, 0, UINT64_C(0xf6ad52a87832fdec) },
+        { GGML_TYPE_IQ2_XS, 0, UINT64_C(0x8c47742fb3968bae) },
+        { GGML_TYPE_IQ2_XXS, 0, UINT64_C(0xe4226e83117415fa) },
         { GGML_TYPE_IQ1_M, UINT64_C(0x9748b58d8afcbe7f), UINT64_C(0x56fad57a1f120628) },
         { GGML_TYPE_IQ1_S, 0, UINT64_C(0x605404c139e45fb6) },
         { GGML_TYPE_TQ1_0, UINT64_C(0xcafea0499f4ca818), UINT64_C(0x6725a93906d0132d) },
@@ -651,7 +651,129 @@ static void bytes_stay(void) {
     }
 }
 
+// Importances of all kinds: of one size, over the whole range of ratios, sub-blocks far below others, few that are
+// not 0.
+static void fill_importances(int kind, float * w, int n) {
+    for (int i = 0; i < n; i++) {
+        const float size = ldexpf(1 + test_random_float(0, 1), test_random_int(-60, 60));
+        w[i]             = kind == 0   ? 1 + test_random_float(0, 3)
+                           : kind == 1 ? size
+                           : kind == 2 ? (i % 16 == 0 ? size : w[i - 1])
+                           : kind == 3 ? (float) (test_random_int(0, 40) == 0)
+                                       : size * (float) (i / 32 % 2);
+    }
+}
+
+// Weights of one size, of every size, or as large as the format takes.
+static void fill_weights(const struct gb_quant_format * f, int kind, float * x, int n) {
+    const float size = ldexpf(1, test_random_int(-100, 100));
+    for (int i = 0; i < n; i++) {
+        x[i] = test_random_float(-1, 1) * (kind == 0      ? 1
+                                              : kind == 1 ? ldexpf(1, test_random_int(-149, 120))
+                                              : kind == 2 ? size
+                                                          : f->limit);
+    }
+}
+
+enum { W = 512 };
+
+static void only_ratios_of_importances_count(void) {
+    static const int exponents[] = { -60, 60, -1, 13, -88 };
+    static float     x[W], w[W], scaled[W];
+    static uint8_t   want[W * 2], got[W * 2];
+    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
+        const enum ggml_type           type = (enum ggml_type) id;
+        const struct gb_quant_format * f    = gb_quant_format_of(type);
+        for (int pass = 0; f != NULL && pass < 40; pass++) {
+            fill_importances(pass % 5, w, W);
+            fill_weights(f, pass % 4, x, W);
+            const size_t n = ggml_quantize_rows(type, x, want, 1, W, w, GGML_ON_INVALID_CLIP, NULL);
+            for (int i = 0; i < W; i++) {
+                scaled[i] = ldexpf(w[i], exponents[pass % 5]);
+            }
+            CHECK_INT(ggml_quantize_rows(type, x, got, 1, W, scaled, GGML_ON_INVALID_CLIP, NULL), n);
+            CHECK_MSG(memcmp(want, got, n) == 0, "%s: pass %d", ggml_type_name(type), pass);
+        }
+    }
+}
+
+// Blocks whose importances are all 0, between others, have the bytes of blocks without; in formats that need
+// importances those of equal ones.
+static void blocks_without_importances_are_quantized_as_without(void) {
+    static float   x[W], w[W], ones[W];
+    static uint8_t want[W * 2], got[W * 2];
+    for (int i = 0; i < W; i++) {
+        ones[i] = 1;
+    }
+    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
+        const enum ggml_type           type = (enum ggml_type) id;
+        const struct gb_quant_format * f    = gb_quant_format_of(type);
+        for (int pass = 0; f != NULL && pass < 20; pass++) {
+            const bool whole = pass % 2;
+            fill_importances(0, w, W);
+            fill_weights(f, pass % 4, x, W);
+            for (int i = 0; i < W; i++) {
+                w[i] *= (float) (!whole && i / f->elements % 2);
+            }
+            const float * none = needs_importance(type) ? ones : NULL;
+            CHECK(ggml_quantize_rows(type, x, want, 1, W, none, GGML_ON_INVALID_CLIP, NULL) > 0);
+            CHECK(ggml_quantize_rows(type, x, got, 1, W, w, GGML_ON_INVALID_CLIP, NULL) > 0);
+            for (int b = 0; b < W / f->elements; b++) {
+                CHECK_MSG((!whole && b % 2) || memcmp(want + b * f->bytes, got + b * f->bytes, (size_t) f->bytes) == 0,
+                    "%s: pass %d, block %d", ggml_type_name(type), pass, b);
+            }
+        }
+    }
+}
+
+static void finite_numbers_give_finite_blocks(void) {
+    static float   x[W], w[W], y[W];
+    static uint8_t blocks[W * 2];
+    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
+        const enum ggml_type           type = (enum ggml_type) id;
+        const struct gb_quant_format * f    = gb_quant_format_of(type);
+        for (int pass = 0; f != NULL && pass < 400; pass++) {
+            const bool weighted = needs_importance(type) || pass % 2;
+            fill_importances(pass / 2 % 5, w, W);
+            fill_weights(f, pass % 4, x, W);
+            CHECK(ggml_quantize_rows(type, x, blocks, 1, W, weighted ? w : NULL, GGML_ON_INVALID_CLIP, NULL) > 0);
+            f->to_float(blocks, y, W);
+            for (int i = 0; i < W; i++) {
+                CHECK_MSG(isfinite(y[i]), "%s: pass %d: %g became %g", ggml_type_name(type), pass, x[i], y[i]);
+            }
+        }
+    }
+}
+
+// A sub-block of a super-block that counts for nothing keeps its values nevertheless.
+static void importances_of_0_lose_no_sub_block(void) {
+    static float   x[W], w[W], y[W];
+    static uint8_t blocks[W * 2];
+    for (int id = 0; id < GGML_TYPE_COUNT; id++) {
+        const enum ggml_type           type = (enum ggml_type) id;
+        const struct gb_quant_format * f    = gb_quant_format_of(type);
+        for (int tiny = 0; f != NULL && tiny < 3; tiny++) {
+            const float least    = tiny == 0 ? 0 : tiny == 1 ? 1e-20f : 1e-38f;
+            double      error[2] = { 0 }, power[2] = { 0 };
+            normal_like(x, W);
+            for (int i = 0; i < W; i++) {
+                w[i] = i / 32 % 2 ? 1 : least;
+            }
+            CHECK(ggml_quantize_rows(type, x, blocks, 1, W, w, GGML_ON_INVALID_ERROR, NULL) > 0);
+            f->to_float(blocks, y, W);
+            for (int i = 0; i < W; i++) {
+                error[i / 32 % 2] += (double) (x[i] - y[i]) * (x[i] - y[i]);
+                power[i / 32 % 2] += (double) x[i] * x[i];
+            }
+            CHECK_MSG(error[0] / power[0] < 2 * error[1] / power[1] + 1e-4, "%s: %g instead of %g",
+                ggml_type_name(type), error[0] / power[0], error[1] / power[1]);
+        }
+    }
+}
+
 TEST_MAIN(TEST(errors_are_bounded), TEST(super_blocks), TEST(codebooks), TEST(random_blocks), TEST(exact_values),
     TEST(bytes_stay), TEST(dot_products), TEST(hostile_rows), TEST(importance_lowers_the_weighted_error),
     TEST(invalid_numbers_are_errors), TEST(limits_hold), TEST(halves), TEST(scales_of_all_sizes),
-    TEST(chunks_land_in_their_place), TEST(arguments))
+    TEST(chunks_land_in_their_place), TEST(arguments), TEST(only_ratios_of_importances_count),
+    TEST(blocks_without_importances_are_quantized_as_without), TEST(finite_numbers_give_finite_blocks),
+    TEST(importances_of_0_lose_no_sub_block))

@@ -1,0 +1,21 @@
+// importance.h - importances in the form that the formats take.
+//
+// Only the ratios of importances within a block count: a block is fitted by sums that are linear in them. So every
+// block gets its own power of two, which brings its largest importance into [1, 2). An importance below 2^-32 counts
+// as 2^-32. Sums of products and their squares then stay far from both ends of f32, and what counts for nothing still
+// gets the levels nearest to it. A block whose importances are all 0 is quantized without. An importance that is
+// negative or NaN counts as 0, an infinite one as the largest number.
+#ifndef GB_TENSOR_QUANT_IMPORTANCE_H
+#define GB_TENSOR_QUANT_IMPORTANCE_H
+
+#include "tensor/quant/quant.h"
+
+// Writes n importances, whole blocks of f.
+void gb_importance_normalize(const struct gb_quant_format * f, const float * importance, int64_t n, float * out);
+
+// The importances of the block that begins at element i of a row; NULL: it is quantized without.
+static inline const float * gb_importance_of(const float * importance, int64_t i) {
+    return importance != NULL && importance[i] > 0 ? importance + i : NULL;
+}
+
+#endif // GB_TENSOR_QUANT_IMPORTANCE_H
