@@ -64,7 +64,7 @@ static void read_tensor(const struct gguf_context * g, const struct ggml_context
         return;
     }
     const char * data = (const char *) gguf_get_data(g) + gguf_get_tensor_offset(g, i);
-    if (traits.to_float && ne[0] % ggml_blck_size(type) == 0) {
+    if (traits.to_float && gguf_get_tensor_size(g, i) > 0) {
         traits.to_float(data, out, ne[0] < 512 ? (int) ne[0] : 512 / ggml_blck_size(type) * ggml_blck_size(type));
     }
     uint64_t sum = 0;
