@@ -60,13 +60,15 @@ class Part:
 
 
 def _number(part: Part, key: str) -> int | None:
-    """A whole number among the keys; None: it is not there."""
+    """A count among the keys; None: it is not there."""
     index = lib.gguf_find_key(part.ptr, key.encode())
     if index < 0:
         return None
     value = value_at(part, index)
     if type(value) is not int:
         raise FileError(f"{part.name}: {key} is {type_name(part, index)}, it must be a whole number")
+    if value < 0:
+        raise FileError(f"{part.name}: {key} is {value}, it must not be negative")
     return value
 
 
@@ -79,10 +81,10 @@ def parts_of(first: Part, path: str | None) -> list[Part]:
 
     path: that of the file; None: it is in memory, so that no others lie beside it
     """
-    if not is_one_of_several(first):
+    count, number = _number(first, "split.count"), _number(first, "split.no")
+    if count is None or count < 2:
         _check_total([first])
         return [first]
-    count, number = _number(first, "split.count"), _number(first, "split.no")
     found = None if path is None else _NAME.match(path)
     if found is None:
         which = "one" if number is None else f"part {number + 1}"

@@ -280,7 +280,7 @@ class Writer(Owner):
         elif not isinstance(data, np.ndarray) and isinstance(getattr(data, "dtype", None), DType):  # of a file
             stored, logical = data.dtype, data.shape
             if element in (None, stored):
-                return _Entry(name, logical, stored, data.numpy, True, None)
+                return _Entry(name, logical, stored, lambda: data.data, True, None)
             array = data
         else:
             given, known = seen(data, what)

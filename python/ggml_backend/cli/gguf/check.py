@@ -56,18 +56,15 @@ def _but(unknown: list[str]) -> str:
 
 
 def _not_finite(tensor: Any) -> str | None:
-    if tensor.dtype.name == "float64":
-        count = int((~np.isfinite(tensor.numpy())).sum())
-    elif tensor.dtype.is_quantized or tensor.dtype in FLOATS:
-        array = tensor.numpy()
-        if array.size == 0:
-            return None
-        n = tensor.shape[-1] if tensor.shape else 1
-        rows = array.reshape(-1, array.shape[-1] if array.ndim else 1)
-        step = max(1, (1 << 22) // n)
-        count = sum(
-            int((~np.isfinite(dequantize(rows[i : i + step], tensor.dtype))).sum()) for i in range(0, len(rows), step)
-        )
-    else:
+    known = tensor.dtype.is_quantized or tensor.dtype in FLOATS or tensor.dtype.name == "float64"
+    if not known or tensor.size == 0:
         return None
+    n = tensor.shape[-1] if tensor.shape else 1
+    rows = tensor.data.reshape(-1, tensor.dtype.row_size(n))  # of bytes: NumPy has fewer axes than files
+    step = max(1, (1 << 22) // n)
+    parts = (rows[i : i + step] for i in range(0, len(rows), step))
+    if tensor.dtype.name == "float64":
+        count = sum(int((~np.isfinite(np.frombuffer(part, np.float64))).sum()) for part in parts)
+    else:
+        count = sum(int((~np.isfinite(dequantize(part, tensor.dtype))).sum()) for part in parts)
     return f"tensor {tensor.name!r} has {count} values that are infinite or no numbers" if count else None
