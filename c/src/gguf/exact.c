@@ -93,7 +93,7 @@ enum ggml_status gb_gguf_add_named(struct gguf_context * ctx, const char * name,
     struct gb_gguf_tensor t = { .type = type, .n_dims = n_dims };
     GB_TRY(check_name(name));
     memcpy(t.ne, ne, sizeof(t.ne));
-    if (!gb_gguf_tensor_size(name, (uint32_t) type, GGML_MAX_DIMS, t.ne, &t.size)) {
+    if (!gb_gguf_tensor_size("gguf_add_tensor", (uint32_t) type, GGML_MAX_DIMS, t.ne, &t.size)) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }
     t.name = gb_strdup(name);
