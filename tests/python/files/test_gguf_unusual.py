@@ -272,6 +272,7 @@ def test_strange_files_are_copied_byte_for_byte(strange: tuple[Path, np.ndarray]
     assert renamed.metadata["new.nested"] == file.metadata["nested"]
     same(renamed.tensors["new.five"], five)
     assert main(["gguf", "quantize", str(path), str(tmp_path / "q.gguf"), "--type", "q8_0"]) == 0
+    assert main(["gguf", "quantize", str(path), str(tmp_path / "no.gguf"), "--tensor-type", "five=f16"]) == 1
     after = gb.gguf.open(tmp_path / "q.gguf")
     assert [t.dtype.name for t in after.tensors.values()] == ["float32", "type 777", "q8_0"]
     assert after.metadata["nested"] == file.metadata["nested"]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..._data.quantize import FLOATS, dequantize
+from ..._data.shapes import MAX_DIMS
 from ..._errors import InvalidArgumentError
 from ..._text.escape import line
 from ..._text.terminal import Bar
@@ -71,7 +72,7 @@ class Formats:
             return stored
         if name in self.special:
             chosen = fallback_dtype(self.special[name], shape[-1])
-        elif self.dtype is None or len(shape) < 2 or name in self.keep:
+        elif self.dtype is None or not 2 <= len(shape) <= MAX_DIMS or name in self.keep:
             return stored
         else:
             chosen = fallback_dtype(self.dtype, shape[-1])
