@@ -98,7 +98,11 @@ def valid() -> Iterator[tuple[str, bytes]]:
     ]
     yield "scalars", whole([pair(b"k%d" % kind, kind, bytes(range(1, size + 1))) for kind, size in scalars], [], 0)
     yield "arrays", whole([pair(b"k%d" % kind, ARR, array(kind, 3, bytes(3 * size))) for kind, size in scalars], [], 0)
-    nested = array(ARR, 2, array(U8, 3, b"\1\2\3") + array(U16, 0, b"")) + array(ARR, 1, array(STR, 1, string(b"x"))) + array(F32, 0, b"")
+    nested = (
+        array(ARR, 2, array(U8, 3, b"\1\2\3") + array(U16, 0, b""))
+        + array(ARR, 1, array(STR, 1, string(b"x")))
+        + array(F32, 0, b"")
+    )
     yield "nested", whole([pair(b"k", ARR, array(ARR, 3, nested))], INFOS)
     yield "nested-64-deep", whole([pair(b"k", ARR, (u32(ARR) + u64(1)) * 64 + array(BOOL, 1, b"\7"))], INFOS)
     yield "nested-many", whole([pair(b"k", ARR, array(ARR, 500, array(I8, 1, b"\1") * 500))], INFOS)

@@ -43,7 +43,11 @@ def command_of(package: str, name: str) -> Command:
 
 
 def add_commands(
-    parser: Parser, package: str, commands: Mapping[str, str], what: str, aliases: Mapping[str, Sequence[str]] | None = None
+    parser: Parser,
+    package: str,
+    commands: Mapping[str, str],
+    what: str,
+    aliases: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
     """Gives a parser subparsers, one for each command of a package, with what it does in a line; ``options`` have the
     name of the chosen one as ``what``. aliases: other names of commands"""

@@ -90,8 +90,8 @@ def parts_of(first: Part, path: str | None) -> list[Part]:
         which = "one" if number is None else f"part {number + 1}"
         raise FileError(
             f"{first.name}: this is {which} of the {count} parts of a split model (split.count = {count}),"
-            f" with {len(first)} tensors{_of_all(first)}. The name does not say where the others are: put all parts into"
-            f" one folder, as NAME-00001-of-{count:05d}.gguf and so on. {_ALONE}"
+            f" with {len(first)} tensors{_of_all(first)}. The name does not say where the others are: put all parts"
+            f" into one folder, as NAME-00001-of-{count:05d}.gguf and so on. {_ALONE}"
         )
     paths = [f"{found[1]}-{i:05d}-of-{found[3]}{found[4]}" for i in range(1, int(found[3]) + 1)]
     own = int(found[2]) - 1
@@ -112,9 +112,7 @@ def _sibling(path: str, first: Part, count: int) -> Part:
     try:
         return Part(map_file(path), path, path)
     except FileNotFoundError:
-        raise FileError(
-            f"{first.name}: a split model of {count} parts, of which {path} is missing. {_ALONE}"
-        ) from None
+        raise FileError(f"{first.name}: a split model of {count} parts, of which {path} is missing. {_ALONE}") from None
 
 
 def _check_numbers(part: Part, number: int, count: int) -> None:
@@ -129,5 +127,6 @@ def _check_total(parts: list[Part]) -> None:
     if total is not None and total != found:
         have = "the file has" if len(parts) == 1 else "the parts have"
         raise FileError(
-            f"{parts[0].name}: the model is incomplete: split.tensors.count is {total}, {have} {found} tensors. {_ALONE}"
+            f"{parts[0].name}: the model is incomplete: split.tensors.count is {total}, {have} {found} tensors."
+            f" {_ALONE}"
         )

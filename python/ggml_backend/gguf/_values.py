@@ -189,7 +189,7 @@ def _integer_type(low: int, high: int, smallest: str) -> str:
 
 
 def _widened(value: Any) -> Any:
-    """A scalar of NumPy instead of an array without axes, and float32 instead of float16 and bfloat16, which GGUF has no
+    """A scalar of NumPy instead of an array without axes. float32 instead of float16 and bfloat16, which GGUF has no
     values of."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]

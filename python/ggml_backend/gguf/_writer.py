@@ -167,8 +167,8 @@ class Writer(Owner):
         """Adds a key. One that was copied from a file gets the new value and keeps its place. One that was added before
         is an error. Returns the writer.
 
-        value: a number, bool, str (or bytes: text in any encoding), or a list or one-dimensional array of one of these; a
-            :class:`NestedArray` of a file
+        value: a number, bool, str (or bytes: text in any encoding), or a list or one-dimensional array of one of these;
+            or a :class:`NestedArray` of a file
         type: ``"u8"`` ... ``"u64"``, ``"i8"`` ... ``"i64"``, ``"f32"``, ``"f64"``, ``"bool"``, ``"str"``; of an array,
             that of its elements, also as ``"arr[f32]"``. Default: NumPy values keep theirs (float16 becomes f32); a
             Python int becomes u32 (in lists: i32) or the next type that holds it, a float becomes f32, as readers of
@@ -203,9 +203,7 @@ class Writer(Owner):
                 f"Writer.copy_from: file must be a GGUFFile, not {kind_of(file)}; gb.gguf.open(path) makes one"
             )
         source = file._live()[0]
-        copied = (
-            k for k in file.metadata if k not in self._added and (file.is_part or not k.startswith("split."))
-        )
+        copied = (k for k in file.metadata if k not in self._added and (file.is_part or not k.startswith("split.")))
         for key in copied if keys is True else _list(keys):
             if key in self._added:
                 raise InvalidArgumentError(f"Writer.copy_from: key {key!r} was added already: copy it before, or not")

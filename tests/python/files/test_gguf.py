@@ -7,7 +7,6 @@ import gc
 import mmap
 import os
 import pickle
-import re
 import signal
 import struct
 import subprocess
@@ -173,7 +172,7 @@ def test_a_key_is_added_once(tmp_path: Path) -> None:
         for key in ("a", "general.alignment"):
             with pytest.raises(gb.InvalidArgumentError, match=rf"'{key}' was added already"):
                 writer.add(key, 64)
-        with pytest.raises(gb.InvalidArgumentError, match="'c': no GGUF type|'c'"):
+        with pytest.raises(gb.InvalidArgumentError, match="'c'"):
             writer.add("c", 5, "u128")
         writer.add("c", 3)  # what was refused was not added
     assert dict(gb.gguf.open(path).metadata) == {"general.alignment": 64, "a": 1, "b": 2, "c": 3}
@@ -525,7 +524,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="not bool"):
         gb.gguf.open(True)
     (tmp_path / "empty").touch()
-    with pytest.raises(gb.FileError, match="offset 0: the magic .* the file is empty"):
+    with pytest.raises(gb.FileError, match=r"offset 0: the magic .* the file is empty"):
         gb.gguf.open(tmp_path / "empty")
     with pytest.raises(gb.FileError, match="not a GGUF file"):
         gb.gguf.open(b"GGML" + bytes(100))

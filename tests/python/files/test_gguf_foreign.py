@@ -39,7 +39,7 @@ KINDS = {
     "a page with a byte order mark": (b"\xef\xbb\xbf\r\n<HTML lang=en>", "an HTML or XML page"),
     "an error in XML": (b"<?xml version='1.0'?><Error><Code>AccessDenied</Code>", "an HTML or XML page"),
     "an error as text": (b"Entry not found", "text, which begins 'Entry not found'"),
-    "an error in JSON": (b'{"error":"Repository not found"}', "text, which begins '{\"error\":\"Repository"),
+    "an error in JSON": (b'{"error":"Repository not found"}', 'text, which begins \'{"error":"Repository'),
     "a checkpoint of PyTorch": (_zip(), "a ZIP file, perhaps a PyTorch checkpoint"),
     "an old checkpoint of PyTorch": (pickle.dumps([1, 2], 2), "a pickle, perhaps a PyTorch checkpoint"),
     "a pickle": (pickle.dumps([1, 2]), "a pickle"),

@@ -198,5 +198,3 @@ def test_counts_of_split_files_are_numbers(tmp_path: Path, key: str, wrong: Any)
             writer.add_tensor(f"t{i}", np.ones(4, np.float32))
     with pytest.raises(gb.FileError, match=re.escape(key)):
         gb.gguf.open(paths[1])
-
-

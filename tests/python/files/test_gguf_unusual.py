@@ -1,5 +1,5 @@
-"""What the format allows and few files have: tensors without axes, with axes of 0, with shared bytes, in any order, with
-more than four axes, of unknown types, and arrays of arrays. The package ``gguf`` and bytes by hand are the oracles."""
+"""What the format allows and few files have: tensors without axes, with axes of 0, with shared bytes, in any order,
+with more than four axes, of unknown types; and arrays of arrays. The oracles are the package ``gguf`` and bytes by hand."""
 
 from __future__ import annotations
 
@@ -358,7 +358,7 @@ def test_made_up_arrays_of_arrays_are_refused(tmp_path: Path) -> None:
     """The writer looks at the bytes."""
     good = packed([1, 2]) * 2
     for n, data in ((1, good), (3, good), (2, good[:-1]), (2, good + b"\0"), (2**40, good), (1, b"")):
-        with pytest.raises(gb.InvalidArgumentError, match="are not .* arrays"):
+        with pytest.raises(gb.InvalidArgumentError, match=r"are not .* arrays"):
             gb.gguf.Writer(tmp_path / "a.gguf").add("k", gb.gguf.NestedArray(n, data))
     with pytest.raises(TypeError, match="NestedArray as u8"):
         gb.gguf.Writer(tmp_path / "a.gguf").add("k", gb.gguf.NestedArray(2, good), "u8")

@@ -1,6 +1,6 @@
-"""GGUF files that other people's programs write are opened, checked, loaded, copied and quantized; what we write, others
-read. ``gguf_writers.py`` lists the programs. ``tools/check_long.sh`` installs them into a folder, which
-``GGML_TEST_WRITERS`` names; without it nothing is installed, and these tests are skipped."""
+"""GGUF files that other people's programs write are opened, checked, loaded, copied and quantized. Others read what we
+write. ``gguf_writers.py`` lists the programs. ``tools/check_long.sh`` installs them into a folder, which
+``GGML_TEST_WRITERS`` names. Without it nothing is installed, and these tests are skipped."""
 
 from __future__ import annotations
 

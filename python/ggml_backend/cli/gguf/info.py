@@ -61,7 +61,8 @@ def run(options: argparse.Namespace) -> int:
         summary = _summary(file)
         if options.json:
             summary["metadata"] = {
-                k: {"type": file.metadata.type(k), "value": _plain(v, file.metadata.type(k))} for k, v in file.metadata.items()
+                k: {"type": file.metadata.type(k), "value": _plain(v, file.metadata.type(k))}
+                for k, v in file.metadata.items()
             }
             summary["tensor list"] = [
                 {"name": t.name, "dtype": t.dtype.name, "shape": list(t.shape), "bytes": t.nbytes, "offset": t.offset}
