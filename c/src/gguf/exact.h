@@ -1,5 +1,5 @@
 // exact.h - model files as they are: strings that hold NUL, arrays of arrays, names longer than those of ggml tensors,
-// types of tensors that are not known here. This is what the Python extension needs beyond gguf.h, whose strings end at a NUL.
+// types of tensors that are not known here. The Python extension needs this beyond gguf.h, whose strings end at a NUL.
 //
 // The functions trust their indices: the caller has checked them.
 #ifndef GB_GGUF_EXACT_H

@@ -1,5 +1,6 @@
 """What the format allows and few files have: tensors without axes, with axes of 0, with shared bytes, in any order,
-with more than four axes, of unknown types; and arrays of arrays. The oracles are the package ``gguf`` and bytes by hand."""
+with more than four axes, of unknown types; and arrays of arrays. The package ``gguf`` and bytes by hand are the
+oracles."""
 
 from __future__ import annotations
 
