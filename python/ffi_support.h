@@ -106,6 +106,9 @@ static inline enum ggml_status gbpy_gguf_set_str(struct gguf_context * ctx, cons
     uint64_t length);
 static inline enum ggml_status gbpy_gguf_set_strs(struct gguf_context * ctx, const char * key, const char * bytes,
     const uint64_t * lengths, uint64_t n);
+static inline const char *     gbpy_gguf_nested(const struct gguf_context * ctx, int key_id, uint64_t * size);
+static inline enum ggml_status gbpy_gguf_set_nested(struct gguf_context * ctx, const char * key, const char * bytes,
+    uint64_t size, uint64_t n);
 static inline enum ggml_status gbpy_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src,
     int key_id);
 static inline enum ggml_status gbpy_gguf_add_tensor(struct gguf_context * ctx, const char * name, enum ggml_type type,
@@ -244,6 +247,15 @@ static inline enum ggml_status gbpy_gguf_set_str(struct gguf_context * ctx, cons
 static inline enum ggml_status gbpy_gguf_set_strs(struct gguf_context * ctx, const char * key, const char * bytes,
     const uint64_t * lengths, uint64_t n) {
     return gb_gguf_set_strs(ctx, key, bytes, lengths, n);
+}
+
+static inline const char * gbpy_gguf_nested(const struct gguf_context * ctx, int key_id, uint64_t * size) {
+    return gb_gguf_nested(ctx, key_id, size);
+}
+
+static inline enum ggml_status gbpy_gguf_set_nested(struct gguf_context * ctx, const char * key, const char * bytes,
+    uint64_t size, uint64_t n) {
+    return gb_gguf_set_nested(ctx, key, bytes, size, n);
 }
 
 static inline enum ggml_status gbpy_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src,

@@ -16,6 +16,7 @@
 #   - arrays that come from and go to PyTorch and JAX, which it installs in build/torch-venv
 #   - PyTorch (on the processor) as a device
 #   - clusters over MPICH, in build/mpich-venv, and hundreds of random graphs over a simulated network
+#   - GGUF files of other programs: those that it can install, in build/gguf-writers
 #   - the documentation site
 #   - safetensors files that seven other programs write, installed in build/writers
 #   - pages of memory plans in a headless Chromium, light and dark
@@ -170,6 +171,9 @@ GGML_TEST_DEATHS=12 "$py" -m pytest -q tests/python/cluster/test_cluster_mpi.py 
 build/mpich-venv/bin/python -m pip --disable-pip-version-check -q install "$(ls "$PWD"/build/wheel/*.whl)[mpi]" mpich \
     pytest pytest-timeout gguf
 build/mpich-venv/bin/python -m pytest -q tests/python/cluster/test_cluster_mpi.py
+
+step "GGUF files of other programs, which are installed in build/gguf-writers"
+GGML_TEST_WRITERS=build/gguf-writers "$py" -m pytest -q -rs tests/python/files/test_gguf_writers.py
 
 step "GGUF files from a fuzzer, 10 minutes"
 fuzz="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"

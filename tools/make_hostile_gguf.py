@@ -98,6 +98,27 @@ def valid() -> Iterator[tuple[str, bytes]]:
     ]
     yield "scalars", whole([pair(b"k%d" % kind, kind, bytes(range(1, size + 1))) for kind, size in scalars], [], 0)
     yield "arrays", whole([pair(b"k%d" % kind, ARR, array(kind, 3, bytes(3 * size))) for kind, size in scalars], [], 0)
+    nested = (
+        array(ARR, 2, array(U8, 3, b"\1\2\3") + array(U16, 0, b""))
+        + array(ARR, 1, array(STR, 1, string(b"x")))
+        + array(F32, 0, b"")
+    )
+    yield "nested", whole([pair(b"k", ARR, array(ARR, 3, nested))], INFOS)
+    yield "nested-64-deep", whole([pair(b"k", ARR, (u32(ARR) + u64(1)) * 64 + array(BOOL, 1, b"\7"))], INFOS)
+    yield "nested-many", whole([pair(b"k", ARR, array(ARR, 500, array(I8, 1, b"\1") * 500))], INFOS)
+    five = [info(b"five", (4, 1, 2, 1, 3), T_F32, 32), info(b"one", (8,), T_F32, 0)]
+    yield "five-axes", whole([], five)
+    yield "many-axes", whole([], [info(b"many", (1,) * 80 + (8,), T_F32, 0), info(b"six", (0,) * 6, T_F32, 0)])
+    yield "no-axes", whole(PAIRS, [info(b"s", (), T_F32, 32), info(b"v", (8,), T_F32, 0), info(b"u", (), 41, 64)])
+    empty = [info(b"a", (0,), T_F32, 0), info(b"b", (0, 5), T_Q4_0, 32), info(b"c", (2**62, 0, 2**62), 8 + 33, 0)]
+    yield "empty-tensors", whole([], [*empty, info(b"d", (8,), T_F32, 0), info(b"e", (3, 0), T_F32, 2**40)])
+    yield "empty-tensors-alone", header(1, 0) + info(b"mark", (0,), T_F32, 0)
+    yield "empty-beside-huge", whole([], [info(b"t", (0, 2**62, 2**62), T_F32, 0)])
+    yield "unsorted", whole([], [info(b"a", (8,), T_F32, 32), info(b"b", (8,), T_F32, 0)])
+    yield "unknown-unsorted", whole([], [info(b"a", (8,), 41, 32), info(b"b", (8,), T_F32, 0)])
+    yield "tied", whole([], [info(b"a", (8,), T_F32, 0), info(b"b", (4, 2), T_F32, 0), info(b"c", (8,), T_F32, 0)])
+    yield "unknown-tied", whole([], [info(b"a", (8,), 41, 0), info(b"b", (8,), 41, 0)])
+    yield "split-key", whole([pair(b"split.count", U16, b"\0\0"), pair(b"split.no", U16, b"\0\0")], INFOS)
     yield "alignment", whole([pair(b"general.alignment", U32, u32(64))], [info(b"t", (16,), T_F32, 64)], 128, 64)
     for kind in UNKNOWN:
         yield (
@@ -135,7 +156,18 @@ def counts() -> Iterator[tuple[str, bytes, str]]:
             for kind in range(13):
                 if kind != ARR:
                     yield f"array-count-{kind}-{label}", header(0, 1) + pair(b"k", ARR, array(kind, n, b"\0")), "array"
-        if n < 2**32 and n != 1:
+            for data in (b"", array(U8, 1, b"\1")):
+                yield (
+                    f"nested-count-{len(data)}-{label}",
+                    header(0, 1) + pair(b"k", ARR, array(ARR, n, data)),
+                    "array",
+                )
+                yield (
+                    f"nested-inner-count-{len(data)}-{label}",
+                    header(0, 1) + pair(b"k", ARR, array(ARR, 1, array(ARR, n, data))),
+                    "array",
+                )
+        if 1 < n < 2**32:
             yield f"n_dims-{label}", whole([], [info(b"t", (8,) * 4, T_F32, 0, n_dims=n)]), "dimensions"
 
 
@@ -145,13 +177,13 @@ def shapes() -> Iterator[tuple[str, bytes, str]]:
         for dim in range(4):
             ne = [8, 1, 1, 1]
             ne[dim] = n
-            if n != 1:
+            if n > 1:
                 yield f"ne{dim}-{label}", whole([], [info(b"t", tuple(ne), T_F32, 0)]), "'t'"
     for label, ne in {
         "wrap-2to32x2to32": (2**32, 2**32), "wrap-2to63x2": (2**62, 4), "wrap-to-1": (2**63 + 1, 2**63 + 1),
         "wrap-4": (2**16,) * 4,
         "wrap-to-8": ((2**64 - 8) % 2**63, 3, 5, 7), "bytes-wrap": (2**61, 1), "bytes-wrap-2": (2**62, 1),
-        "zero-times-huge": (0, 2**62, 2**62),
+        "huge-before-zero": (2**62, 2**62, 0), "negative-behind-zero": (0, 2**63), "five": (2**16,) * 5,
     }.items():  # fmt: skip
         for kind in (T_F32, T_Q4_0):
             yield f"shape-{label}-{kind}", whole([], [info(b"t", ne, kind, 0)]), "'t'"
@@ -164,15 +196,19 @@ def types() -> Iterator[tuple[str, bytes, str]]:
     for kind in (13, 14, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1):
         yield f"value-type-{kind}", whole([pair(b"k", kind, bytes(8))], []), "value type"
         yield f"element-type-{kind}", whole([pair(b"k", ARR, array(kind, 1, bytes(8)))], []), "element type"
-    yield "nested-array", whole([pair(b"k", ARR, array(ARR, 1, array(U8, 1, b"\1")))], []), "nested"
-    yield "nested-deep", header(0, 1) + string(b"k") + u32(ARR) + (u32(ARR) + u64(1)) * 5000, "nested"
+    for depth in (65, 66, 1000, 5000):
+        deep = (u32(ARR) + u64(1)) * depth + array(U8, 1, b"\1")
+        yield f"nested-{depth}-deep", whole([pair(b"k", ARR, deep)], []), "nested"
+    wide = whole([pair(b"k", ARR, array(ARR, 2, array(U8, 1, b"\1")))], [])
+    yield "nested-too-few", wide, "array"
+    yield "nested-element-type", whole([pair(b"k", ARR, array(ARR, 1, array(13, 1, b"\1")))], []), "element type"
     for kind in (1024, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1):
         yield f"tensor-type-{kind}", whole([], [info(b"t", (256,), kind, 0)], 4096), "type"
     for version in (0, 1, 4, 0xFFFF, 2**31, 2**32 - 1):
         yield f"version-{version}", header(0, 0, version), "version"
     for version in (2, 3):
         yield f"big-endian-{version}", b"GGUF" + struct.pack(">I", version) + bytes(16), "byte order"
-    for magic in (b"GGML", b"gguf", b"\0\0\0\0", b"FUGG", b"GGUf", b"PK\3\4", b"\x80\x04\x95\0"):
+    for magic in (b"GGML", b"gguf", b"\0\0\0\0", b"FUGG", b"GGUf", b"PK\3\4", b"\x80\x04\x95\0", b"tjgg", b"lmgg"):
         yield f"magic-{magic.hex()}", header(0, 0, 3, magic), "not a GGUF"
 
 
@@ -185,7 +221,7 @@ def alignments() -> Iterator[tuple[str, bytes, str]]:
     yield "alignment-text", whole([pair(b"general.alignment", STR, string(b"32"))], INFOS), "general.alignment"
     yield "alignment-list", whole([pair(b"general.alignment", ARR, array(U32, 1, u32(32)))], INFOS), "general.alignment"
     large = pair(b"general.alignment", U32, u32(2**20))
-    yield "alignment-beyond-the-end", header(1, 1) + large + info(b"t", (8,), T_F32, 0), "data section"
+    yield "alignment-beyond-the-end", header(1, 1) + large + info(b"t", (8,), T_F32, 0), "incomplete"
 
 
 def names() -> Iterator[tuple[str, bytes, str]]:
@@ -209,11 +245,15 @@ def names() -> Iterator[tuple[str, bytes, str]]:
 def offsets() -> Iterator[tuple[str, bytes, str]]:
     for n in (1, 16, 31, 33, 2**63 + 1, 2**64 - 1):
         yield f"offset-unaligned-{n}", whole([], [info(b"t", (8,), T_F32, n)]), "offset of tensor"
-    for n in (256, 2**31, 2**32, 2**63, 2**64 - 32):
+    for n in (256, 2**31, 2**32, 2**62):
+        yield f"offset-past-{n}", whole([], [info(b"t", (8,), T_F32, n)]), "incomplete"
+    for n in (2**63, 2**64 - 32):
         yield f"offset-past-{n}", whole([], [info(b"t", (8,), T_F32, n)]), "offset of tensor"
     yield "offset-overlap", whole([], [info(b"a", (32,), T_F32, 0), info(b"b", (8,), T_F32, 96)]), "overlaps"
-    yield "offset-same", whole([], [info(b"a", (8,), T_F32, 0), info(b"b", (8,), T_F32, 0)]), "overlaps"
-    yield "offset-unsorted", whole([], [info(b"a", (8,), T_F32, 32), info(b"b", (8,), T_F32, 0)]), "overlaps"
+    yield "offset-overlap-unsorted", whole([], [info(b"b", (8,), T_F32, 96), info(b"a", (32,), T_F32, 0)]), "overlaps"
+    yield "offset-same", whole([], [info(b"a", (8,), T_F32, 0), info(b"b", (16,), T_F32, 0)]), "overlaps"
+    inside = [info(b"a", (32,), T_F32, 0), info(b"b", (8,), T_F32, 32), info(b"c", (32,), T_F32, 0)]
+    yield "offset-inside-of-tied", whole([], inside), "overlaps"
     for kind in UNKNOWN:  # of these only the offsets tell how large they are
         yield f"unknown-{kind}-past", whole([], [info(b"a", (8,), kind, 256)]), "offset of tensor"
         yield f"unknown-{kind}-far", whole([], [info(b"a", (8,), kind, 2**64 - 32)]), "offset of tensor"
@@ -221,12 +261,7 @@ def offsets() -> Iterator[tuple[str, bytes, str]]:
         yield (
             f"unknown-{kind}-same",
             whole([], [info(b"a", (8,), kind, 0), info(b"b", (8,), T_F32, 0)]),
-            "offset of tensor 'a'",
-        )
-        yield (
-            f"unknown-{kind}-unsorted",
-            whole([], [info(b"a", (8,), kind, 32), info(b"b", (8,), T_F32, 0)]),
-            "offset of tensor 'a'",
+            "overlaps",
         )
         yield f"unknown-{kind}-overlap", whole([], [INFOS[0], info(b"a", (8,), kind, 96)]), "overlaps"
         yield (
@@ -234,22 +269,17 @@ def offsets() -> Iterator[tuple[str, bytes, str]]:
             whole([], [info(b"a", (8,), kind, 0), info(b"b", (8,), T_F32, 2**63)]),
             "offset of tensor 'b'",
         )
-        for label, ne in {
-            "0": (0,),
-            "2to63": (2**63,),
-            "wrap": (2**32, 2**32),
-            "zero-times-huge": (2**62, 0, 2**62),
-        }.items():
+        for label, ne in {"2to63": (2**63,), "wrap": (2**32, 2**32), "five": (2**16,) * 5}.items():
             yield f"unknown-{kind}-shape-{label}", whole([], [info(b"a", ne, kind, 0)]), "dimension"
-        yield f"unknown-{kind}-n_dims", whole([], [info(b"a", (8,) * 4, kind, 0, n_dims=5)]), "dimensions"
-    yield "size-past", whole([], [info(b"a", (8, 9), T_F32, 0)]), "offset of tensor"
-    yield "size-past-by-one-block", whole([], [info(b"a", (32, 15), T_Q4_0, 0)]), "offset of tensor"
+        yield f"unknown-{kind}-n_dims", whole([], [info(b"a", (8,) * 4, kind, 0, n_dims=100)]), "dimensions"
+    yield "size-past", whole([], [info(b"a", (8, 9), T_F32, 0)]), "incomplete"
+    yield "size-past-by-one-block", whole([], [info(b"a", (32, 15), T_Q4_0, 0)]), "incomplete"
 
 
 def truncated() -> Iterator[tuple[str, bytes, str]]:
     data = whole(PAIRS, INFOS, 128 + 18)
     for n in range(len(data)):
-        yield f"truncated-{n:04d}", data[:n], ""
+        yield f"truncated-{n:04d}", data[:n], "incomplete" if n else "empty"
 
 
 def hostile() -> Iterator[tuple[str, bytes, str]]:

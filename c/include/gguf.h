@@ -2,10 +2,20 @@
 //
 // A gguf_context holds everything of a file but (unless asked) its tensor data. Reading trusts nothing in the file:
 // every count, length, offset and type is checked, and a bad one is an error (NULL) whose message names the field and
-// its offset. Types of tensors that are not known here (ids up to 1023) are no error as long as nothing is to be made
-// of them, with params.ctx NULL: gguf_get_tensor_type returns the id, the size reaches to the next tensor, and the
-// bytes can be written again. Getters given an index or a type that does not match return 0, NULL or the _COUNT value
-// and set the error.
+// its offset. A file that ends early is told from one that is damaged: the message says how many bytes it needs.
+//
+// Tensors may have no axes (one element, n_dims 0), an axis of 0 (no bytes), and data in any order. Two tensors may
+// share all of their bytes, as tied weights do. Partial overlap is an error.
+//
+// Some values are opaque: arrays of arrays, tensors of types that are not known here (ids up to 1023), and tensors of
+// more than GGML_MAX_DIMS axes. Their descriptions can be read, and their bytes written again. The size of a tensor of
+// an unknown type reaches to the next tensor. A file with opaque tensors is an error only if params.ctx asks for ggml
+// tensors: GGML_STATUS_UNSUPPORTED.
+//
+// A file is read for itself. A part of a split model (keys split.no, split.count and split.tensors.count) is read like
+// any file: the program that asks for it must read the other parts, too. (gguf.open of the Python package does.)
+//
+// Getters given an index or a type that does not match return 0, NULL or the _COUNT value and set the error.
 #ifndef GGUF_H
 #define GGUF_H
 
@@ -36,8 +46,7 @@ enum gguf_type {
 
 struct gguf_init_params {
     bool no_alloc; // with ctx: tensors get no data
-    // NULL: metadata only; else receives a context with all tensors, owned by the caller (an error if the type of one
-    // is not known)
+    // NULL: metadata only; else receives a context with all tensors, owned by the caller (an error if one is opaque)
     struct ggml_context ** ctx;
 };
 
@@ -71,7 +80,7 @@ GGML_API bool         gguf_get_val_bool(const struct gguf_context * ctx, int key
 GGML_API const char * gguf_get_val_str(const struct gguf_context * ctx, int key_id);
 GGML_API const void * gguf_get_val_data(const struct gguf_context * ctx, int key_id);
 GGML_API int          gguf_get_arr_n(const struct gguf_context * ctx, int key_id);
-GGML_API const void * gguf_get_arr_data(const struct gguf_context * ctx, int key_id);
+GGML_API const void * gguf_get_arr_data(const struct gguf_context * ctx, int key_id); // of numbers only
 GGML_API const char * gguf_get_arr_str(const struct gguf_context * ctx, int key_id, int i);
 
 GGML_API int            gguf_get_n_tensors(const struct gguf_context * ctx);

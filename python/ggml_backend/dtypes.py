@@ -112,6 +112,10 @@ def dtype_of_id(type_id: int) -> DType:
     return _by_id[type_id]
 
 
+def is_dtype_id(type_id: int) -> bool:
+    return type_id in _by_id
+
+
 _OTHERS = {  # names of other libraries, or with several meanings
     "float": "it could be float32 or float16: say which", "int": "it could be int32 or int64: say which",
     "fp32": "it is called float32",

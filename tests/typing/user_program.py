@@ -230,8 +230,11 @@ def memory(cpu: gb.Backend, folder: Path) -> None:
     with gguf.Writer(folder / "model.gguf") as writer:
         writer.add("general.name", "small")
         writer.add_tensor("w", np.ones((2, 4), np.float32))
+    gb.gguf.open(folder / "model.gguf", part=True).close()
     with gb.gguf.open(folder / "model.gguf") as file, file.load(cpu) as weights:
         assert_type(file, ggml_backend.gguf.GGUFFile)
+        assert_type(file.is_part, bool)
+        assert_type(weights.left_out, dict[str, str])
         assert_type(weights["w"], gb.Tensor)
 
 

@@ -60,7 +60,7 @@ void gguf_free(struct gguf_context * ctx) {
         gb_gguf_value_free(&ctx->kv.data[i].value);
     }
     for (size_t i = 0; i < ctx->tensors.n; i++) {
-        gb_free(ctx->tensors.data[i].name);
+        gb_gguf_tensor_free(&ctx->tensors.data[i]);
     }
     gb_vec_free(&ctx->kv);
     gb_vec_free(&ctx->tensors);
@@ -69,18 +69,34 @@ void gguf_free(struct gguf_context * ctx) {
     gb_free(ctx);
 }
 
-// Sizes of 0 are refused: a product with one would hide an overflow of the others.
+void gb_gguf_tensor_free(struct gb_gguf_tensor * t) {
+    gb_free(t->name);
+    gb_free(t->all_ne);
+    t->name = NULL, t->all_ne = NULL;
+}
+
+const int64_t * gb_gguf_tensor_ne(const struct gb_gguf_tensor * t, int * n) {
+    *n = GB_MAX(t->n_dims, GGML_MAX_DIMS);
+    return t->all_ne ? t->all_ne : t->ne;
+}
+
+bool gb_gguf_tensor_is_opaque(const struct gb_gguf_tensor * t) {
+    return t->n_dims > GGML_MAX_DIMS || !gb_type_is_valid(t->type);
+}
+
+// The rule of ggml tensors: behind an axis of 0 the others may have any size.
 bool gb_gguf_check_shape(const char * what, int n_dims, const int64_t * ne, int64_t * count) {
     *count = 1;
     for (int i = 0; i < n_dims; i++) {
-        GB_FAIL_IF_RETURNING(ne[i] < 1 || !gb_mul_i64(*count, ne[i], count), false, GGML_STATUS_INVALID_ARGUMENT,
-            "%s: dimension %d is %lld: dimensions must be at least 1 and their product below 2^63", what, i,
+        GB_FAIL_IF_RETURNING(ne[i] < 0 || !gb_mul_i64(*count, ne[i], count), false, GGML_STATUS_INVALID_ARGUMENT,
+            "%s: dimension %d is %lld: dimensions must not be negative and their product must be below 2^63", what, i,
             (long long) ne[i]);
     }
     return true;
 }
 
-// Sizes stay below half of the address space, so that sums of a size and an alignment cannot overflow.
+// Sizes stay below half of the address space, so that sums of a size and an alignment cannot overflow. A row alone is
+// held to that, too, as its bytes are a stride of the ggml tensor.
 bool gb_gguf_tensor_size(const char * what, uint32_t type, int n_dims, const int64_t * ne, size_t * size) {
     GB_FAIL_IF_RETURNING(type > INT_MAX || !gb_type_is_valid((enum ggml_type) type), false,
         GGML_STATUS_INVALID_ARGUMENT, "%s: %u is not a tensor type", what, type);
@@ -92,10 +108,12 @@ bool gb_gguf_tensor_size(const char * what, uint32_t type, int n_dims, const int
     GB_FAIL_IF_RETURNING(ne[0] % block != 0, false, GGML_STATUS_INVALID_ARGUMENT,
         "%s: rows of %lld elements do not divide into %s blocks of %lld", what, (long long) ne[0],
         ggml_type_name((enum ggml_type) type), (long long) block);
-    GB_FAIL_IF_RETURNING((uint64_t) (count / block) > SIZE_MAX ||
-                             !gb_mul_size((size_t) (count / block), ggml_type_size((enum ggml_type) type), size) ||
-                             *size > SIZE_MAX / 2,
-        false, GGML_STATUS_INVALID_ARGUMENT, "%s: the size of %lld elements overflows", what, (long long) count);
+    *size = ggml_type_size((enum ggml_type) type);
+    for (int i = 0; i < n_dims; i++) {
+        GB_FAIL_IF_RETURNING(!gb_mul_size(*size, (size_t) (i == 0 ? ne[0] / block : ne[i]), size) ||
+                                 *size > SIZE_MAX / 2,
+            false, GGML_STATUS_INVALID_ARGUMENT, "%s: the size of %lld elements overflows", what, (long long) count);
+    }
     return true;
 }
 
@@ -211,6 +229,8 @@ const void * gguf_get_arr_data(const struct gguf_context * ctx, int key_id) {
     const struct gb_gguf_value * v = value_at(__func__, ctx, key_id, GGUF_TYPE_ARRAY);
     GB_FAIL_IF_RETURNING(v != NULL && v->arr_type == GGUF_TYPE_STRING, NULL, GGML_STATUS_INVALID_ARGUMENT,
         "%s: key '%s' is an array of strings: use gguf_get_arr_str", __func__, ctx->kv.data[key_id].key);
+    GB_FAIL_IF_RETURNING(v != NULL && v->arr_type == GGUF_TYPE_ARRAY, NULL, GGML_STATUS_UNSUPPORTED,
+        "%s: key '%s' is an array of arrays, which can only be copied", __func__, ctx->kv.data[key_id].key);
     return v ? v->data : NULL;
 }
 
@@ -278,5 +298,6 @@ int gguf_get_tensor_n_dims(const struct gguf_context * ctx, int i) {
 
 const int64_t * gguf_get_tensor_ne(const struct gguf_context * ctx, int i) {
     const struct gb_gguf_tensor * t = tensor_at(__func__, ctx, i);
-    return t ? t->ne : NULL;
+    int                           n;
+    return t ? gb_gguf_tensor_ne(t, &n) : NULL;
 }

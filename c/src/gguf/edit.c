@@ -128,8 +128,9 @@ enum ggml_status gguf_set_arr_data(struct gguf_context * ctx, const char * key, 
     if (value.data == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
+    value.size = (size_t) n * element;
     if (n > 0) {
-        memcpy(value.data, data, (size_t) n * element);
+        memcpy(value.data, data, value.size);
     }
     return put(ctx, key, &value);
 }
@@ -201,9 +202,8 @@ static bool copy_value(struct gb_gguf_value * to, const struct gb_gguf_value * f
     if (from->arr_type == GGUF_TYPE_STRING) {
         return copy_strings(to, (const char * const *) from->strs, from->lengths, (size_t) from->n);
     }
-    const size_t size = (size_t) from->n * gb_gguf_type_size(from->arr_type);
-    to->data          = gb_malloc(size);
-    return to->data != NULL && memcpy(to->data, from->data, size) != NULL;
+    to->data = gb_malloc(from->size);
+    return to->data != NULL && memcpy(to->data, from->data, from->size) != NULL;
 }
 
 // general.alignment moves the tensors of ctx like any other way to set it.
@@ -280,7 +280,7 @@ enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf
         status = GGML_STATUS_ALLOC_FAILED;
     }
     if (status != GGML_STATUS_SUCCESS) {
-        gb_free(t->name);
+        gb_gguf_tensor_free(t);
         return status;
     }
     ctx->tensors.data[ctx->tensors.n++] = *t;
@@ -290,10 +290,20 @@ enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf
 // The copy has no data: a writer must be given them.
 enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, size_t i,
     const char * name) {
-    struct gb_gguf_tensor t = src->tensors.data[i];
-    t.data                  = NULL;
-    t.name                  = gb_strdup(name);
-    return t.name ? gb_gguf_append_tensor(ctx, &t) : GGML_STATUS_ALLOC_FAILED;
+    const struct gb_gguf_tensor * from = &src->tensors.data[i];
+    struct gb_gguf_tensor         t    = *from;
+    const size_t                  size = from->all_ne ? (size_t) from->n_dims * sizeof(*t.all_ne) : 0;
+    t.data                             = NULL;
+    t.name                             = gb_strdup(name);
+    t.all_ne                           = from->all_ne ? gb_malloc(size) : NULL;
+    if (t.name == NULL || (size > 0 && t.all_ne == NULL)) {
+        gb_gguf_tensor_free(&t);
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    if (size > 0) {
+        memcpy(t.all_ne, from->all_ne, size);
+    }
+    return gb_gguf_append_tensor(ctx, &t);
 }
 
 // The data stay the caller's and must live until the file is written. A device's tensor is described only.
@@ -336,12 +346,13 @@ enum ggml_status gguf_set_tensor_type(struct gguf_context * ctx, const char * na
     if (t == NULL) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }
-    size_t size;
-    if (!gb_gguf_tensor_size(__func__, (uint32_t) type, GGML_MAX_DIMS, t->ne, &size)) {
+    size_t          size;
+    int             n;
+    const int64_t * ne = gb_gguf_tensor_ne(t, &n);
+    if (!gb_gguf_tensor_size(__func__, (uint32_t) type, n, ne, &size)) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }
-    t->type   = type;
-    t->opaque = false;
+    t->type = type;
     return GGML_STATUS_SUCCESS;
 }
 

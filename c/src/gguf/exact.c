@@ -56,6 +56,29 @@ enum ggml_status gb_gguf_set_strs(struct gguf_context * ctx, const char * key, c
     return gb_gguf_put(ctx, key, &value);
 }
 
+// The value's own bytes.
+const char * gb_gguf_nested(const struct gguf_context * ctx, int key_id, uint64_t * size) {
+    const struct gb_gguf_value * v = &ctx->kv.data[key_id].value;
+    *size                          = v->size;
+    return v->data;
+}
+
+// The bytes come from a file or from a caller: they are walked over before they are taken.
+enum ggml_status gb_gguf_set_nested(struct gguf_context * ctx, const char * key, const char * bytes, uint64_t size,
+    uint64_t n) {
+    if (!gb_gguf_check_nested(bytes, (size_t) size, n)) {
+        return GGML_STATUS_INVALID_ARGUMENT;
+    }
+    struct gb_gguf_value value = { .type = GGUF_TYPE_ARRAY, .arr_type = GGUF_TYPE_ARRAY, .n = n };
+    value.size                 = (size_t) size;
+    value.data                 = gb_malloc(value.size);
+    if (value.data == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    memcpy(value.data, bytes, value.size);
+    return gb_gguf_put(ctx, key, &value);
+}
+
 // The same limit as in files; a ggml tensor's shorter one does not apply.
 static enum ggml_status check_name(const char * name) {
     const size_t length = strlen(name);
@@ -70,7 +93,7 @@ enum ggml_status gb_gguf_add_named(struct gguf_context * ctx, const char * name,
     struct gb_gguf_tensor t = { .type = type, .n_dims = n_dims };
     GB_TRY(check_name(name));
     memcpy(t.ne, ne, sizeof(t.ne));
-    if (!gb_gguf_tensor_size(name, (uint32_t) type, GGML_MAX_DIMS, t.ne, &t.size)) {
+    if (!gb_gguf_tensor_size("gguf_add_tensor", (uint32_t) type, GGML_MAX_DIMS, t.ne, &t.size)) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }
     t.name = gb_strdup(name);
@@ -83,4 +106,6 @@ enum ggml_status gb_gguf_copy_named(struct gguf_context * ctx, const struct gguf
     return gb_gguf_copy_tensor(ctx, src, i, name);
 }
 
-bool gb_gguf_is_opaque(const struct gguf_context * ctx, int i) { return ctx->tensors.data[i].opaque; }
+bool gb_gguf_is_opaque(const struct gguf_context * ctx, int i) {
+    return gb_gguf_tensor_is_opaque(&ctx->tensors.data[i]);
+}

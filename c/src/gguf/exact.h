@@ -1,5 +1,5 @@
-// exact.h - model files as they are: strings that hold NUL, names longer than those of ggml tensors, types of tensors
-// that are not known here. This is what the Python extension needs beyond gguf.h, whose strings end at a NUL.
+// exact.h - model files as they are: strings that hold NUL, arrays of arrays, names longer than those of ggml tensors,
+// types of tensors that are not known here. The Python extension needs this beyond gguf.h, whose strings end at a NUL.
 //
 // The functions trust their indices: the caller has checked them.
 #ifndef GB_GGUF_EXACT_H
@@ -17,6 +17,12 @@ enum ggml_status gb_gguf_set_str(struct gguf_context * ctx, const char * key, co
 enum ggml_status gb_gguf_set_strs(struct gguf_context * ctx, const char * key, const char * bytes,
     const uint64_t * lengths, uint64_t n);
 
+// The elements of an array of arrays, as they are in a file; and the same for setting. Bytes that are not exactly n
+// arrays are an error.
+const char *     gb_gguf_nested(const struct gguf_context * ctx, int key_id, uint64_t * size);
+enum ggml_status gb_gguf_set_nested(struct gguf_context * ctx, const char * key, const char * bytes, uint64_t size,
+    uint64_t n);
+
 // Copies pair i of src, with its exact type and bytes; a key that exists gets the new value.
 enum ggml_status gb_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src, size_t i);
 
@@ -27,7 +33,7 @@ enum ggml_status gb_gguf_add_named(struct gguf_context * ctx, const char * name,
 enum ggml_status gb_gguf_copy_named(struct gguf_context * ctx, const struct gguf_context * src, size_t i,
     const char * name);
 
-// Whether tensor i is of a type that is not known here: its bytes can only be passed on.
+// Whether tensor i is of an unknown type or has more than GGML_MAX_DIMS axes: its bytes can only be passed on.
 bool gb_gguf_is_opaque(const struct gguf_context * ctx, int i);
 
 // Gives the tensors offsets in their order: the running sum of sizes, each padded to the alignment.

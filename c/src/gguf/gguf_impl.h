@@ -3,9 +3,14 @@
 // context.c makes, frees and queries it, edit.c changes it, reader.c fills it from a file, writer.c turns it into
 // bytes.
 //
+// foreign.c names files that are no GGUF files.
+//
 // Invariants: keys and tensor names are unique and hold no NUL. `alignment` is a power of two and agrees with the pair
 // general.alignment if there is one. Tensor offsets are the running sum of padded sizes, unless they were read from a
-// file.
+// file: then tensors may lie in any order, and two tensors share all of their bytes or none.
+//
+// Two things are opaque: arrays of arrays, and tensors that no ggml tensor can describe (of an unknown type, or of more
+// than GGML_MAX_DIMS axes). Their bytes are kept and written again as they are.
 #ifndef GB_GGUF_GGUF_IMPL_H
 #define GB_GGUF_GGUF_IMPL_H
 
@@ -20,6 +25,8 @@
 #define GB_GGUF_MAX_KEY       65535 // bytes
 // ids of tensor types above this are errors; those up to this may be types of the future
 #define GB_GGUF_MAX_TYPE 1023
+// an array may hold arrays that hold arrays, up to this many levels
+#define GB_GGUF_MAX_DEPTH 64
 
 // The value of a pair. `type` says which of the members count; the others are 0.
 struct gb_gguf_value {
@@ -41,6 +48,7 @@ struct gb_gguf_value {
     } scalar;
     char *     str;     // owned: a string, NUL-terminated
     void *     data;    // owned: array elements; or, for strings, all of them one after another, each NUL-terminated
+    size_t     size;    // bytes of data, for arrays of numbers and of arrays (these as they are in the file)
     char **    strs;    // owned: addresses in data
     uint64_t * lengths; // owned: bytes of each string (they may contain NUL)
 };
@@ -55,13 +63,13 @@ struct gb_gguf_kv {
 struct gb_gguf_tensor {
     char *         name; // owned
     enum ggml_type type;
-    int            n_dims;
-    int64_t        ne[GGML_MAX_DIMS];
-    uint64_t       offset; // from the start of the data section
-    size_t         size;   // bytes, without padding
-    const void *   data;   // borrowed; what a writer writes; NULL if unknown
-    size_t         at;     // offset of its record in the file that it was read from, for messages
-    bool           opaque; // of a type that is not known here: bytes up to the next tensor, passed on as they are
+    int            n_dims;            // 0: one element
+    int64_t        ne[GGML_MAX_DIMS]; // 1 beyond n_dims
+    int64_t *      all_ne;            // owned; n_dims sizes if there are more than GGML_MAX_DIMS, else NULL
+    uint64_t       offset;            // from the start of the data section
+    size_t         size;              // bytes, without padding
+    const void *   data;              // borrowed; what a writer writes; NULL if unknown
+    size_t         at;                // offset of its record in the file that it was read from, for messages
 };
 
 // The indices map keys and names to positions in the two vectors, and borrow their texts.
@@ -90,14 +98,30 @@ enum ggml_status gb_gguf_put(struct gguf_context * ctx, const char * key, struct
 enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, size_t i,
     const char * name);
 
-// Appends a tensor's description. t->name is taken over, and freed on failure, too.
+// Appends a tensor's description. What t owns is taken over, and freed on failure, too.
 enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf_tensor * t);
 
-// False, reported with `what` in front, unless all sizes are at least 1 and their product fits; *count is the product.
+// Frees what the description owns.
+void gb_gguf_tensor_free(struct gb_gguf_tensor * t);
+
+// The sizes of all axes, at least GGML_MAX_DIMS of them, 1 beyond n_dims; *n is how many.
+const int64_t * gb_gguf_tensor_ne(const struct gb_gguf_tensor * t, int * n);
+
+// True if no ggml tensor can describe it.
+bool gb_gguf_tensor_is_opaque(const struct gb_gguf_tensor * t);
+
+// False, reported with `what` in front, unless no size is negative and their product fits. *count is the product.
 bool gb_gguf_check_shape(const char * what, int n_dims, const int64_t * ne, int64_t * count);
 
 // Computes the bytes of a tensor. False, reported with `what` in front, if the type or the shape is not valid.
 bool gb_gguf_tensor_size(const char * what, uint32_t type, int n_dims, const int64_t * ne, size_t * size);
+
+// Whether the bytes are exactly n arrays, as they are in a file. False is reported.
+bool gb_gguf_check_nested(const void * data, size_t size, uint64_t n);
+
+// What bytes that do not begin with the magic of GGUF are, and what to do about it, for the message "not a GGUF file
+// but ...". NULL: this is not known.
+const char * gb_gguf_foreign(const uint8_t * data, size_t size);
 
 // A power of two up to GB_GGUF_MAX_ALIGNMENT.
 bool gb_gguf_alignment_is_valid(uint64_t alignment);

@@ -1,10 +1,12 @@
 // reader.c - a gguf_context from bytes that nobody vouches for.
 //
 // A cursor walks over the mapped file. Every read goes through take(), which knows how much is left, so no count or
-// length is believed before the bytes for it are there: memory use stays proportional to the file. A failure is
-// IO_ERROR and names the field and its offset.
+// length is believed before the bytes for it are there: memory use and work stay proportional to the file. A failure is
+// IO_ERROR and names the field and its offset. Where bytes are missing it says how many the file has and needs.
 #include <limits.h>
 #include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -18,8 +20,8 @@ struct cursor {
     size_t          at;
 };
 
-// The fewest bytes that a pair and a tensor's record can have: they bound the counts in the header.
-enum { MIN_KV_SIZE = 8 + 1 + 4 + 1, MIN_TENSOR_SIZE = 8 + 1 + 4 + 8 + 4 + 8 };
+// The fewest bytes that a pair, a tensor's record and an array can have: they bound counts.
+enum { MIN_KV_SIZE = 8 + 1 + 4 + 1, MIN_TENSOR_SIZE = 8 + 1 + 4 + 4 + 8, MIN_ARRAY_SIZE = 4 + 8 };
 
 // Reports what is wrong with the field at this offset, and returns from the calling function.
 #define BAD(ret, at, ...)             \
@@ -41,29 +43,51 @@ GGML_ATTRIBUTE_FORMAT(2, 3) static void bad_field(size_t at, const char * fmt, .
 // Bytes behind the cursor.
 static size_t left(const struct cursor * c) { return c->size - c->at; }
 
+// Whether n times `size` bytes are left at the cursor. False is reported: `what` says what they are.
+static bool has(const struct cursor * c, uint64_t n, size_t size, const char * what) {
+    if (n <= left(c) / size) {
+        return true;
+    }
+    char needed[64];
+    if (n <= (SIZE_MAX - c->at) / size) {
+        snprintf(needed, sizeof(needed), "at least %llu", (unsigned long long) (c->at + n * size));
+    } else {
+        snprintf(needed, sizeof(needed), "more than any file has");
+    }
+    BAD(false, c->at,
+        "%s needs %llu bytes, the file has %zu more: the file is incomplete or damaged. It has %zu bytes and needs %s. "
+        "Download or copy it again",
+        what, n <= UINT64_MAX / size ? (unsigned long long) (n * size) : ULLONG_MAX, left(c), c->size, needed);
+}
+
 // Reads n bytes of a field; false, reported, if the file has fewer.
 static bool take(struct cursor * c, void * to, size_t n, const char * field) {
-    if (n > left(c)) {
-        BAD(false, c->at, "%s needs %zu bytes, the file has %zu more", field, n, left(c));
+    if (!has(c, n, 1, field)) {
+        return false;
     }
-    memcpy(to, c->data + c->at, n);
+    if (n > 0) {
+        memcpy(to, c->data + c->at, n);
+    }
     c->at += n;
+    return true;
+}
+
+// Steps over n elements of `size` bytes; false, reported, if the file has fewer.
+static bool skip(struct cursor * c, uint64_t n, size_t size, const char * what) {
+    if (!has(c, n, size, what)) {
+        return false;
+    }
+    c->at += (size_t) n * size;
     return true;
 }
 
 // Reads a string; `bytes` points into the file and has no terminator.
 static bool take_string(struct cursor * c, const char ** bytes, uint64_t * length, const char * field) {
-    const size_t at = c->at;
     if (!take(c, length, sizeof(*length), field)) {
         return false;
     }
-    if (*length > left(c)) {
-        BAD(false, at, "%s has a length of %llu bytes, the file has %zu more", field, (unsigned long long) *length,
-            left(c));
-    }
     *bytes = (const char *) c->data + c->at;
-    c->at += (size_t) *length;
-    return true;
+    return skip(c, *length, 1, field);
 }
 
 // A NUL-terminated copy that the caller owns; NULL when memory is out.
@@ -135,32 +159,103 @@ static bool take_string_array(struct cursor * c, struct gb_gguf_value * v) {
     return true;
 }
 
-// The length is checked against what is left before memory for it is taken. Bytes of bools become 0 or 1.
-static bool take_array(struct cursor * c, struct gb_gguf_value * v) {
+// Reads what stands before an array's elements. The count is bounded by the bytes that are left.
+static bool take_array_head(struct cursor * c, enum gguf_type * element, uint64_t * n) {
     const size_t at = c->at;
     uint32_t     type;
-    if (!take(c, &type, sizeof(type), "an array's element type") ||
-        !take(c, &v->n, sizeof(v->n), "an array's length")) {
+    if (!take(c, &type, sizeof(type), "an array's element type") || !take(c, n, sizeof(*n), "an array's length")) {
         return false;
     }
-    if (type >= GGUF_TYPE_COUNT || type == GGUF_TYPE_ARRAY) {
-        BAD(false, at, "an array has element type %u%s", type,
-            type == GGUF_TYPE_ARRAY ? ": nested arrays are not supported" : "");
+    if (type >= GGUF_TYPE_COUNT) {
+        BAD(false, at, "an array has element type %u, known are 0 .. %d", type, GGUF_TYPE_COUNT - 1);
     }
-    v->arr_type          = (enum gguf_type) type;
-    const size_t element = type == GGUF_TYPE_STRING ? sizeof(uint64_t) : gb_gguf_type_size(v->arr_type);
-    if (v->n > left(c) / element || v->n > INT_MAX) {
-        BAD(false, at, "an array of %s has a length of %llu, the file has %zu more bytes", gguf_type_name(v->arr_type),
-            (unsigned long long) v->n, left(c));
+    *element = (enum gguf_type) type;
+    char what[64];
+    snprintf(what, sizeof(what), "an array of %llu %s", (unsigned long long) *n, gguf_type_name(*element));
+    const size_t least = type == GGUF_TYPE_STRING  ? sizeof(uint64_t)
+                         : type == GGUF_TYPE_ARRAY ? (size_t) MIN_ARRAY_SIZE
+                                                   : gb_gguf_type_size(*element);
+    if (!has(c, *n, least, what)) {
+        return false;
     }
-    if (type == GGUF_TYPE_STRING) {
+    if (*n > INT_MAX) {
+        BAD(false, at, "an array has a length of %llu, at most %d are possible", (unsigned long long) *n, INT_MAX);
+    }
+    return true;
+}
+
+// Steps over the elements of one array that holds no arrays.
+static bool skip_elements(struct cursor * c, enum gguf_type element, uint64_t n) {
+    if (element != GGUF_TYPE_STRING) {
+        return skip(c, n, gb_gguf_type_size(element), "an array");
+    }
+    const char * bytes;
+    uint64_t     length;
+    for (uint64_t i = 0; i < n; i++) {
+        if (!take_string(c, &bytes, &length, "a string of an array")) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Steps over n arrays. It does not recurse: arrays nested deeper than the stack here are an error.
+static bool skip_arrays(struct cursor * c, uint64_t n) {
+    uint64_t to_come[GB_GGUF_MAX_DEPTH] = { n }; // arrays at each level that were not stepped over yet
+    int      depth                      = 0;
+    while (depth >= 0) {
+        if (to_come[depth] == 0) {
+            depth--;
+            continue;
+        }
+        to_come[depth]--;
+        const size_t   at = c->at;
+        enum gguf_type element;
+        uint64_t       count;
+        if (!take_array_head(c, &element, &count)) {
+            return false;
+        }
+        if (element != GGUF_TYPE_ARRAY) {
+            if (!skip_elements(c, element, count)) {
+                return false;
+            }
+        } else if (++depth < GB_GGUF_MAX_DEPTH) {
+            to_come[depth] = count;
+        } else {
+            BAD(false, at, "arrays are nested more than %d levels deep", GB_GGUF_MAX_DEPTH);
+        }
+    }
+    return true;
+}
+
+bool gb_gguf_check_nested(const void * data, size_t size, uint64_t n) {
+    struct cursor c = { data, size, 0 };
+    if (n > INT_MAX || !skip_arrays(&c, n) || c.at != size) {
+        gb_fail(GGML_STATUS_INVALID_ARGUMENT, "gguf: %zu bytes are not %llu arrays as a file holds them", size,
+            (unsigned long long) n);
+        return false;
+    }
+    return true;
+}
+
+// Memory is taken when the bytes are known to be there. Bytes of bools become 0 or 1. Arrays of arrays stay bytes.
+static bool take_array(struct cursor * c, struct gb_gguf_value * v) {
+    if (!take_array_head(c, &v->arr_type, &v->n)) {
+        return false;
+    }
+    if (v->arr_type == GGUF_TYPE_STRING) {
         return take_string_array(c, v);
     }
-    v->data = gb_calloc((size_t) v->n, element);
-    if (v->data == NULL || !take(c, v->data, (size_t) v->n * element, "an array")) {
+    struct cursor end = *c;
+    if (!(v->arr_type == GGUF_TYPE_ARRAY ? skip_arrays(&end, v->n) : skip_elements(&end, v->arr_type, v->n))) {
         return false;
     }
-    for (uint64_t i = 0; type == GGUF_TYPE_BOOL && i < v->n; i++) {
+    v->size = end.at - c->at;
+    v->data = gb_malloc(v->size);
+    if (v->data == NULL || !take(c, v->data, v->size, "an array")) {
+        return false;
+    }
+    for (uint64_t i = 0; v->arr_type == GGUF_TYPE_BOOL && i < v->n; i++) {
         ((uint8_t *) v->data)[i] = ((uint8_t *) v->data)[i] != 0;
     }
     return true;
@@ -237,35 +332,50 @@ static bool take_kv(struct cursor * c, struct gguf_context * ctx) {
 
 // ------------------------------------------------------------------------------------------------------------- tensors
 
-// Everything of the record behind the name. A tensor of a type that this library does not know yet is opaque: its shape
-// is checked, its size follows from the next offset.
-static bool take_tensor_shape(struct cursor * c, struct gb_gguf_tensor * t) {
-    const size_t at = c->at;
-    uint32_t     n_dims, type;
-    if (!take(c, &n_dims, sizeof(n_dims), "a tensor's number of dimensions")) {
+// Reads the sizes of the axes. More than GGML_MAX_DIMS of them are kept apart.
+static bool take_axes(struct cursor * c, struct gb_gguf_tensor * t) {
+    uint32_t n_dims;
+    if (!take(c, &n_dims, sizeof(n_dims), "a tensor's number of dimensions") ||
+        !has(c, n_dims, sizeof(int64_t), "a tensor's dimensions")) {
         return false;
     }
-    if (n_dims < 1 || n_dims > GGML_MAX_DIMS) {
-        BAD(false, at, "tensor '%.200s' has %u dimensions, allowed are 1 .. %d", t->name, n_dims, GGML_MAX_DIMS);
+    if (n_dims > INT_MAX) {
+        BAD(false, c->at, "tensor '%.200s' has %u dimensions", t->name, n_dims);
     }
-    t->n_dims = (int) n_dims;
+    t->n_dims       = (int) n_dims;
+    const bool many = n_dims > GGML_MAX_DIMS;
+    t->all_ne       = many ? gb_calloc(n_dims, sizeof(*t->all_ne)) : NULL;
+    if (many && t->all_ne == NULL) {
+        return false;
+    }
     for (int i = 0; i < GGML_MAX_DIMS; i++) {
         t->ne[i] = 1;
-        if (i < t->n_dims && !take(c, &t->ne[i], sizeof(t->ne[i]), "a tensor's dimensions")) {
-            return false;
-        }
     }
-    if (!take(c, &type, sizeof(type), "a tensor's type") ||
+    if (!take(c, many ? t->all_ne : t->ne, n_dims * sizeof(int64_t), "a tensor's dimensions")) {
+        return false;
+    }
+    if (many) {
+        memcpy(t->ne, t->all_ne, sizeof(t->ne));
+    }
+    return true;
+}
+
+// Everything of the record behind the name. The size of a tensor of an unknown type follows from the next offset, once
+// all are known.
+static bool take_tensor_shape(struct cursor * c, struct gb_gguf_tensor * t) {
+    const size_t at = c->at;
+    uint32_t     type;
+    if (!take_axes(c, t) || !take(c, &type, sizeof(type), "a tensor's type") ||
         !take(c, &t->offset, sizeof(t->offset), "a tensor's offset")) {
         return false;
     }
     char what[300];
     snprintf(what, sizeof(what), "gguf: at offset %zu: tensor '%.200s'", at, t->name);
-    int64_t count;
-    t->opaque     = type <= GB_GGUF_MAX_TYPE && !gb_type_is_valid((enum ggml_type) type);
-    const bool ok = t->opaque ? gb_gguf_check_shape(what, GGML_MAX_DIMS, t->ne, &count)
-                              : gb_gguf_tensor_size(what, type, GGML_MAX_DIMS, t->ne, &t->size);
-    if (!ok) {
+    int             n;
+    const int64_t * ne = gb_gguf_tensor_ne(t, &n);
+    int64_t         count;
+    const bool      unknown = type <= GB_GGUF_MAX_TYPE && !gb_type_is_valid((enum ggml_type) type);
+    if (!(unknown ? gb_gguf_check_shape(what, n, ne, &count) : gb_gguf_tensor_size(what, type, n, ne, &t->size))) {
         // the same message as a failure of the file, not of the caller
         gb_fail_quietly(GGML_STATUS_IO_ERROR, ggml_last_error());
         return false;
@@ -282,7 +392,7 @@ static bool take_tensor(struct cursor * c, struct gguf_context * ctx) {
         return false;
     }
     if (!take_tensor_shape(c, &t)) {
-        gb_free(t.name);
+        gb_gguf_tensor_free(&t);
         return false;
     }
     bool ok = true;
@@ -295,64 +405,163 @@ static bool take_tensor(struct cursor * c, struct gguf_context * ctx) {
         ok = false;
     }
     if (!ok) {
-        gb_free(t.name);
+        gb_gguf_tensor_free(&t);
         return false;
     }
     return gb_gguf_append_tensor(ctx, &t) == GGML_STATUS_SUCCESS;
 }
 
-// Only the file tells how large a tensor of an unknown type is: it ends where the next one begins.
-static bool size_opaque(const struct gguf_context * ctx, size_t i, size_t data_size, size_t * size) {
-    const struct gb_gguf_tensor * t   = &ctx->tensors.data[i];
-    const uint64_t                end = i + 1 < ctx->tensors.n ? GB_MIN(t[1].offset, data_size) : data_size;
-    if (t->offset >= end) {
-        BAD(false, t->at,
-            "the offset of tensor '%.200s' (of unknown type %d) is %llu: "
-            "no bytes before the next one or the end at %llu",
-            t->name, (int) t->type, (unsigned long long) t->offset, (unsigned long long) end);
+// True of a tensor without elements, whatever its type.
+static bool is_empty(const struct gb_gguf_tensor * t) {
+    int             n;
+    const int64_t * ne = gb_gguf_tensor_ne(t, &n);
+    for (int i = 0; i < n; i++) {
+        if (ne[i] == 0) {
+            return true;
+        }
     }
-    *size = (size_t) (end - t->offset);
+    return false;
+}
+
+// By offset, then by size; the order of the file decides the rest.
+static int by_offset(const void * a, const void * b) {
+    const struct gb_gguf_tensor * x = *(struct gb_gguf_tensor * const *) a;
+    const struct gb_gguf_tensor * y = *(struct gb_gguf_tensor * const *) b;
+    if (x->offset != y->offset) {
+        return x->offset < y->offset ? -1 : 1;
+    }
+    if (x->size != y->size) {
+        return x->size < y->size ? -1 : 1;
+    }
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+// Only the file tells how large a tensor of an unknown type is: it ends where the next one begins, or the data.
+static bool size_unknown(struct gb_gguf_tensor ** order, size_t n, size_t data_size) {
+    uint64_t end = data_size, begin = UINT64_MAX; // where the next tensor begins, and where the last one seen does
+    for (size_t i = n; i-- > 0;) {
+        struct gb_gguf_tensor * t = order[i];
+        if (begin > t->offset && begin < end) {
+            end = begin;
+        }
+        begin = t->offset;
+        if (gb_type_is_valid(t->type)) {
+            continue;
+        }
+        if (t->offset >= end) {
+            BAD(false, t->at,
+                "the offset of tensor '%.200s' (of unknown type %d) is %llu, the data section has %zu bytes: "
+                "the file is incomplete or damaged. Download or copy it again",
+                t->name, (int) t->type, (unsigned long long) t->offset, data_size);
+        }
+        t->size = (size_t) (end - t->offset);
+    }
     return true;
 }
 
-// Checks that every tensor lies inside the data section, and that none begins before the end of the one before it,
-// which is how writers lay them out.
-static bool check_data(struct gguf_context * ctx, size_t file_size) {
-    const size_t data_size = file_size > ctx->data_offset ? file_size - ctx->data_offset : 0;
-    uint64_t     end       = 0;
-    for (size_t i = 0; i < ctx->tensors.n; i++) {
-        struct gb_gguf_tensor * t = &ctx->tensors.data[i];
-        if (t->offset < end) {
-            BAD(false, t->at,
-                "the offset of tensor '%.200s' is %llu: it overlaps the one before it, which ends at %llu", t->name,
-                (unsigned long long) t->offset, (unsigned long long) end);
+// The data of every tensor must be in the file. The one that ends last says how long the file must be.
+static bool check_ends(struct gb_gguf_tensor ** order, size_t n, size_t data_offset, size_t file_size) {
+    const struct gb_gguf_tensor * last = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const struct gb_gguf_tensor * t = order[i];
+        if (t->offset > SIZE_MAX / 2 - data_offset) {
+            BAD(false, t->at, "the offset of tensor '%.200s' is %llu: no file is as large", t->name,
+                (unsigned long long) t->offset);
         }
-        if (t->opaque && !size_opaque(ctx, i, data_size, &t->size)) {
-            return false;
+        if (last == NULL || t->offset + t->size > last->offset + last->size) {
+            last = t;
         }
-        if (t->offset > data_size || t->size > data_size - t->offset) {
-            BAD(false, t->at,
-                "the offset of tensor '%.200s' is %llu: its %zu bytes end after the data section (%zu bytes)", t->name,
-                (unsigned long long) t->offset, t->size, data_size);
-        }
-        end = t->offset + t->size;
+    }
+    if (last && data_offset + last->offset + last->size > file_size) {
+        BAD(false, last->at,
+            "the data of tensor '%.200s' (%zu bytes) ends behind the end of the file: the file is incomplete. "
+            "It has %zu bytes and needs %llu. Download or copy it again",
+            last->name, last->size, file_size, (unsigned long long) (data_offset + last->offset + last->size));
     }
     return true;
+}
+
+// Tensors may share all of their bytes, as tied weights do, but not some.
+static bool check_overlaps(struct gb_gguf_tensor ** order, size_t n) {
+    for (size_t i = 1; i < n; i++) {
+        const struct gb_gguf_tensor *a = order[i - 1], *b = order[i];
+        if (b->offset < a->offset + a->size && (a->offset != b->offset || a->size != b->size)) {
+            BAD(false, b->at,
+                "tensor '%.200s' overlaps tensor '%.200s': their bytes in the data section are %llu .. %llu and "
+                "%llu .. %llu. Tensors may share all of their bytes or none",
+                b->name, a->name, (unsigned long long) b->offset, (unsigned long long) (b->offset + b->size),
+                (unsigned long long) a->offset, (unsigned long long) (a->offset + a->size));
+        }
+    }
+    return true;
+}
+
+// Checks where tensors lie, in the order of their data, which need not be that of their records. Empty ones lie
+// nowhere: their offsets mean nothing and become 0 behind the end.
+static bool check_data(struct gguf_context * ctx, size_t file_size) {
+    const size_t             data_size = file_size > ctx->data_offset ? file_size - ctx->data_offset : 0;
+    struct gb_gguf_tensor ** order     = gb_calloc(ctx->tensors.n, sizeof(*order));
+    size_t                   n         = 0;
+    if (order == NULL) {
+        return false;
+    }
+    for (size_t i = 0; i < ctx->tensors.n; i++) {
+        struct gb_gguf_tensor * t = &ctx->tensors.data[i];
+        if (!is_empty(t)) {
+            order[n++] = t;
+        } else if (t->offset > data_size) {
+            t->offset = 0;
+        }
+    }
+    qsort(order, n, sizeof(*order), by_offset);
+    bool ok = check_ends(order, n, ctx->data_offset, file_size) && size_unknown(order, n, data_size);
+    if (ok) {
+        qsort(order, n, sizeof(*order), by_offset); // sizes of unknown types are known now
+        ok = check_overlaps(order, n);
+    }
+    gb_free(order);
+    return ok;
 }
 
 // ---------------------------------------------------------------------------------------------------------------- file
 
+// Bytes at the beginning that are printable ASCII.
+static int text_length(const struct cursor * c) {
+    int n = 0;
+    while ((size_t) n < c->size && n < 60 && c->data[n] >= ' ' && c->data[n] <= '~') {
+        n++;
+    }
+    return n;
+}
+
+// Says what a file is that does not begin with the magic.
+static bool check_magic(struct cursor * c) {
+    char         magic[4];
+    const size_t known   = GB_MIN(c->size, sizeof(magic)); // a file that ends inside of the magic may be cut off
+    const char * foreign = gb_gguf_foreign(c->data, c->size);
+    const int    text    = text_length(c);
+    if (c->size == 0) {
+        BAD(false, 0, "the magic needs 4 bytes: the file is empty. Download or copy it again");
+    }
+    if (memcmp(c->data, GGUF_MAGIC, known) == 0) {
+        return take(c, magic, sizeof(magic), "the magic");
+    }
+    if (foreign) {
+        BAD(false, 0, "not a GGUF file but %s", foreign);
+    }
+    if (text >= 8 || (size_t) text == c->size) {
+        BAD(false, 0, "not a GGUF file but text, which begins '%.*s'", text, (const char *) c->data);
+    }
+    char hex[3 * sizeof(magic) + 1] = { 0 };
+    for (size_t i = 0; i < known; i++) {
+        snprintf(hex + 3 * i, 4, " %02x", c->data[i]);
+    }
+    BAD(false, 0, "not a GGUF file: it begins with%s", hex);
+}
+
 // Checks the magic, the version and that the counts are possible in a file of this size.
 static bool take_header(struct cursor * c, struct gguf_context * ctx, uint64_t * n_tensors, uint64_t * n_kv) {
-    char magic[4];
-    if (!take(c, magic, sizeof(magic), "the magic")) {
-        return false;
-    }
-    if (memcmp(magic, GGUF_MAGIC, sizeof(magic)) != 0) {
-        BAD(false, 0, "not a GGUF file: it begins with %02x %02x %02x %02x", (unsigned char) magic[0],
-            (unsigned char) magic[1], (unsigned char) magic[2], (unsigned char) magic[3]);
-    }
-    if (!take(c, &ctx->version, sizeof(ctx->version), "the version")) {
+    if (!check_magic(c) || !take(c, &ctx->version, sizeof(ctx->version), "the version")) {
         return false;
     }
     if ((ctx->version & 0xffff) == 0 && ctx->version != 0) {
@@ -368,12 +577,14 @@ static bool take_header(struct cursor * c, struct gguf_context * ctx, uint64_t *
         !take(c, n_kv, sizeof(*n_kv), "the number of pairs")) {
         return false;
     }
-    if (*n_tensors > left(c) / MIN_TENSOR_SIZE || *n_tensors > INT_MAX) {
-        BAD(false, 8, "the number of tensors is %llu, the file has %zu more bytes", (unsigned long long) *n_tensors,
-            left(c));
+    // both bounds are for the rest of the file, so the cursor stands at the first pair
+    if (!has(c, *n_tensors, MIN_TENSOR_SIZE, "the number of tensors") ||
+        !has(c, *n_kv, MIN_KV_SIZE, "the number of pairs")) {
+        return false;
     }
-    if (*n_kv > left(c) / MIN_KV_SIZE || *n_kv > INT_MAX) {
-        BAD(false, 16, "the number of pairs is %llu, the file has %zu more bytes", (unsigned long long) *n_kv, left(c));
+    if (*n_tensors > INT_MAX || *n_kv > INT_MAX) {
+        BAD(false, 8, "the number of tensors is %llu and of pairs %llu, at most %d are possible",
+            (unsigned long long) *n_tensors, (unsigned long long) *n_kv, INT_MAX);
     }
     return true;
 }
@@ -395,9 +606,9 @@ static bool parse(struct gguf_context * ctx, const struct gb_file_map * map) {
             return false;
         }
     }
-    // A file without tensors may end before the padding.
-    if (!gb_pad_size(c.at, ctx->alignment, &ctx->data_offset) || (n_tensors > 0 && ctx->data_offset > map->size)) {
-        BAD(false, c.at, "the data section would start at %zu, the file has %zu bytes", ctx->data_offset, map->size);
+    // A file whose tensors have no bytes may end before the padding.
+    if (!gb_pad_size(c.at, ctx->alignment, &ctx->data_offset)) {
+        BAD(false, c.at, "the data section has no place behind %zu bytes", c.at);
     }
     return check_data(ctx, map->size);
 }
@@ -426,7 +637,7 @@ static bool add_tensors(struct ggml_context * out, struct gguf_context * ctx, co
     ggml_set_no_alloc(out, true);
     for (size_t i = 0; i < ctx->tensors.n; i++) {
         const struct gb_gguf_tensor * info = &ctx->tensors.data[i];
-        struct ggml_tensor *          t    = ggml_new_tensor(out, info->type, info->n_dims, info->ne);
+        struct ggml_tensor *          t    = ggml_new_tensor(out, info->type, GB_MAX(info->n_dims, 1), info->ne);
         if (t == NULL) {
             return false;
         }
@@ -442,10 +653,14 @@ static bool add_tensors(struct ggml_context * out, struct gguf_context * ctx, co
 static bool all_known(const struct gguf_context * ctx) {
     for (size_t i = 0; i < ctx->tensors.n; i++) {
         const struct gb_gguf_tensor * t = &ctx->tensors.data[i];
-        GB_FAIL_IF_RETURNING(t->opaque, false, GGML_STATUS_UNSUPPORTED,
+        GB_FAIL_IF_RETURNING(!gb_type_is_valid(t->type), false, GGML_STATUS_UNSUPPORTED,
             "gguf: at offset %zu: tensor '%.200s' is of type %d, which is not known: "
             "read without params.ctx, its bytes can only be passed on",
             t->at, t->name, (int) t->type);
+        GB_FAIL_IF_RETURNING(t->n_dims > GGML_MAX_DIMS, false, GGML_STATUS_UNSUPPORTED,
+            "gguf: at offset %zu: tensor '%.200s' has %d axes, a ggml tensor at most %d: "
+            "read without params.ctx, its bytes can only be passed on",
+            t->at, t->name, t->n_dims, GGML_MAX_DIMS);
     }
     return true;
 }

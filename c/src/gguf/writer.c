@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "gguf/gguf_impl.h"
+#include "tensor/tensor.h"
 
 // Where the metadata go.
 struct sink {
@@ -44,7 +45,7 @@ static void put_value(struct sink * s, const struct gb_gguf_value * v) {
         put_u32(s, (uint32_t) v->arr_type);
         put_u64(s, v->n);
         if (v->arr_type != GGUF_TYPE_STRING) {
-            put_bytes(s, v->data, (size_t) v->n * gb_gguf_type_size(v->arr_type));
+            put_bytes(s, v->data, v->size);
         }
         for (uint64_t i = 0; v->arr_type == GGUF_TYPE_STRING && i < v->n; i++) {
             put_string(s, v->strs[i], v->lengths[i]);
@@ -56,8 +57,10 @@ static void put_value(struct sink * s, const struct gb_gguf_value * v) {
 static void put_tensor(struct sink * s, const struct gb_gguf_tensor * t) {
     put_string(s, t->name, strlen(t->name));
     put_u32(s, (uint32_t) t->n_dims);
+    int             n;
+    const int64_t * ne = gb_gguf_tensor_ne(t, &n);
     for (int i = 0; i < t->n_dims; i++) {
-        put_u64(s, (uint64_t) t->ne[i]);
+        put_u64(s, (uint64_t) ne[i]);
     }
     put_u32(s, (uint32_t) t->type);
     put_u64(s, t->offset);
@@ -104,14 +107,16 @@ static enum ggml_status check_tensors(const struct gguf_context * ctx, bool only
     for (size_t i = 0; i < ctx->tensors.n; i++) {
         const struct gb_gguf_tensor * t    = &ctx->tensors.data[i];
         size_t                        size = t->size;
-        if (!t->opaque && !gb_gguf_tensor_size("gguf_write_to_file", (uint32_t) t->type, GGML_MAX_DIMS, t->ne, &size)) {
+        int                           n;
+        const int64_t *               ne = gb_gguf_tensor_ne(t, &n);
+        if (gb_type_is_valid(t->type) && !gb_gguf_tensor_size("gguf_write_to_file", (uint32_t) t->type, n, ne, &size)) {
             return GGML_STATUS_INVALID_ARGUMENT;
         }
         GB_FAIL_IF(size != t->size, GGML_STATUS_INVALID_STATE,
             "gguf_write_to_file: tensor '%.200s' has %zu bytes, its type %s needs %zu "
             "(gguf_set_tensor_data after gguf_set_tensor_type)",
             t->name, t->size, ggml_type_name(t->type), size);
-        GB_FAIL_IF(!only_meta && t->data == NULL, GGML_STATUS_INVALID_STATE,
+        GB_FAIL_IF(!only_meta && t->data == NULL && t->size > 0, GGML_STATUS_INVALID_STATE,
             "gguf_write_to_file: tensor '%.200s' has no data in host memory (gguf_set_tensor_data)", t->name);
     }
     return GGML_STATUS_SUCCESS;

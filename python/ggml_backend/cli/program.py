@@ -13,7 +13,7 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -42,13 +42,19 @@ def command_of(package: str, name: str) -> Command:
     return cast("Command", import_module(f"{package}.{name.replace('-', '_')}"))
 
 
-def add_commands(parser: Parser, package: str, commands: Mapping[str, str], what: str) -> None:
+def add_commands(
+    parser: Parser,
+    package: str,
+    commands: Mapping[str, str],
+    what: str,
+    aliases: Mapping[str, Sequence[str]] | None = None,
+) -> None:
     """Gives a parser subparsers, one for each command of a package, with what it does in a line; ``options`` have the
-    name of the chosen one as ``what``."""
+    name of the chosen one as ``what``. aliases: other names of commands"""
     parsers = parser.add_subparsers(dest=what, required=True, metavar=what)
     for name, text in commands.items():
-        made = parsers.add_parser(name, help=text, description=text)
-        made.set_defaults(parser=made)
+        made = parsers.add_parser(name, aliases=(aliases or {}).get(name, ()), help=text, description=text)
+        made.set_defaults(**{"parser": made, what: name})
         made.chosen = partial(command_of, package, name)
 
 

@@ -18,7 +18,6 @@ system ends the process (SIGBUS), as with any memory map.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +25,12 @@ import numpy as np
 
 from .._core.handles import Owner
 from .._data.quantize import dequantize, fallback_dtype
+from .._data.shapes import MAX_DIMS
 from .._errors import (
     FileError,
     InvalidArgumentError,
     StateError,
-    clear_error,
+    UnsupportedError,
     expect,
     expect_function,
     expect_list,
@@ -40,17 +40,28 @@ from .._errors import (
 from .._errors.hints import no_name
 from .._errors.messages import UnknownKey, kind_of, reader_hint
 from .._ffi import ffi, lib
-from .._files.mapped import check_file, map_file, watch_of
+from .._files.mapped import map_file
 from .._text.patterns import Patterns
 from ..backend import Backend
 from ..buffer import Buffer, BufferType, Usage, usage_id
 from ..context import Context
-from ..dtypes import DType, dtype_of_id
+from ..dtypes import DType
 from ..tensor import Tensor
-from ._values import UnknownType, decode, findable, new_metadata, type_name, value_at
+from ._parts import Part, is_one_of_several, parts_of
+from ._values import NestedArray, UnknownType, any_dtype, decode, findable, type_name, value_at
 from ._writer import Writer
 
-__all__ = ["GGUFFile", "GGUFTensor", "Metadata", "UnknownType", "Weights", "Writer", "fallback_dtype", "open"]
+__all__ = [
+    "GGUFFile",
+    "GGUFTensor",
+    "Metadata",
+    "NestedArray",
+    "UnknownType",
+    "Weights",
+    "Writer",
+    "fallback_dtype",
+    "open",
+]
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[int, int], object]
@@ -59,44 +70,19 @@ Target = Backend | BufferType
 
 _CHUNK = 16 << 20  # bytes copied to a device at once
 _NATURAL = 8  # bytes; what the address of a tensor must be a multiple of to be computed with in place
-_SPLIT = re.compile(r"^(.*)-(\d{5})-of-(\d{5})\.gguf$", re.DOTALL)
-
-
-class Part:
-    """One mapped file and what C knows of it."""
-
-    __slots__ = ("_known", "_meta", "data", "data_offset", "name", "path", "ptr")
-
-    def __init__(self, source: Any, name: str, path: str | None = None) -> None:
-        self.name: str = name
-        self.path: str | None = None if path is None else os.path.abspath(path)
-        self.data: Array = np.frombuffer(source, np.uint8)
-        self._known = watch_of(source)  # a mapping of the caller's
-        self._meta: Any = new_metadata()
-        clear_error()
-        if not lib.gbpy_gguf_read(
-            self._meta, ffi.from_buffer(self.data) if self.data.size else ffi.NULL, self.data.nbytes
-        ):
-            raise_last(name)
-        meta = self._meta
-        self.ptr: Any = meta.ptr
-        self.data_offset: int = lib.gguf_get_data_offset(self.ptr)
-
-    def check(self) -> None:
-        """FileError if the file has shrunk since it was opened."""
-        check_file(self.data, self.name)
 
 
 class Metadata(Mapping[str, Any]):
     """The key-value pairs of a file. Scalars come as ``int``, ``float``, ``bool`` and ``str``, arrays of numbers as
-    NumPy arrays of exactly their type, arrays of strings as lists. Each access makes a new object.
+    NumPy arrays of exactly their type, arrays of strings as lists, arrays of arrays as :class:`NestedArray`. Each
+    access makes a new object.
 
     Bytes that are not UTF-8 come as surrogates (``errors="surrogateescape"``); a :class:`Writer` turns them back.
     """
 
     __slots__ = ("_file",)
 
-    def __init__(self, file: GGUFFile | _OnePart) -> None:
+    def __init__(self, file: GGUFFile) -> None:
         self._file = file
 
     def _live(self) -> Part:
@@ -130,7 +116,7 @@ class Metadata(Mapping[str, Any]):
         return int(lib.gguf_get_n_kv(part.ptr))
 
     def type(self, key: str) -> str:
-        """How the file stores a value: ``"u32"``, ``"str"``, ..., or ``"arr[f32]"``."""
+        """How the file stores a value: ``"u32"``, ``"str"``, ..., ``"arr[f32]"``, or ``"arr[arr]"``."""
         return type_name(self._live(), self._id(key))
 
     def __repr__(self) -> str:
@@ -141,6 +127,9 @@ class GGUFTensor:
     """A tensor in a file. Nothing of its data is read before it is used.
 
     ``name``; ``shape`` in NumPy order; ``dtype``; ``nbytes``; ``offset`` in the file, in bytes
+
+    A tensor without axes has the shape ``()`` and one element. A tensor of more than four axes can be read
+    (``numpy()``) and copied; no backend can hold it.
 
     A type that this version does not know has the dtype ``"type 41"`` (:class:`UnknownType`, with the number as
     ``id``): such a tensor reaches to the next one or to the end of the file, its bytes can be read (``numpy()``) and
@@ -153,8 +142,7 @@ class GGUFTensor:
         self._part = part
         self._index = index
         self.name: str = decode(ffi.string(lib.gguf_get_tensor_name(part.ptr, index)))
-        number = lib.gguf_get_tensor_type(part.ptr, index)
-        self.dtype: DType = UnknownType(number) if lib.gbpy_gguf_is_opaque(part.ptr, index) else dtype_of_id(number)
+        self.dtype: DType = any_dtype(lib.gguf_get_tensor_type(part.ptr, index))
         ne = ffi.unpack(lib.gguf_get_tensor_ne(part.ptr, index), lib.gguf_get_tensor_n_dims(part.ptr, index))
         self.shape: tuple[int, ...] = tuple(ne[::-1])
         self.nbytes: int = lib.gguf_get_tensor_size(part.ptr, index)
@@ -181,17 +169,30 @@ class GGUFTensor:
         bytes of the rows; for an unknown type all bytes, one-dimensional."""
         if isinstance(self.dtype, UnknownType):
             return self.data
-        self._part.check()
         shape = list(self.shape)
         if self.dtype.is_quantized:
             shape[-1] = self.dtype.row_size(shape[-1])
-        return np.ndarray(shape, self.dtype.numpy, self._part.data, self.offset)
+        try:
+            return np.ndarray(shape, self.dtype.numpy, self.data)
+        except ValueError:  # too many axes, or beside a 0 a product that no address holds
+            raise UnsupportedError(f"tensor {self.name!r}: NumPy has no arrays of shape {self.shape}") from None
+
+    def _why_opaque(self) -> str | None:
+        """Why no backend can hold it; None: one can."""
+        if isinstance(self.dtype, UnknownType):
+            return str(self.dtype.refuse(f"tensor {self.name!r}"))
+        if len(self.shape) > MAX_DIMS:
+            return f"tensor {self.name!r} has {len(self.shape)} axes, a backend holds tensors of at most {MAX_DIMS}"
+        return None
 
     def dequantize(self) -> Array:
         """A new float32 array of ``shape``, for any format of floats. Raises :class:`UnsupportedError` for others."""
         if isinstance(self.dtype, UnknownType):
             raise self.dtype.refuse(f"dequantize: {self.name!r}")
-        return dequantize(self.numpy(), self.dtype)
+        array = self.numpy()
+        if array.ndim == 0:  # one element, of a format without blocks
+            return dequantize(array.reshape(1), self.dtype).reshape(())
+        return dequantize(array, self.dtype)
 
     def __repr__(self) -> str:
         return f"<GGUFTensor {self.name!r} {self.dtype.name} {self.shape}>"
@@ -208,17 +209,12 @@ class Tensors(Mapping[str, GGUFTensor]):
         if len(file._parts) > 1:
             self._part_of = {}
             for i, part in enumerate(file._parts):
-                for name in self._names(part):
+                for name in part.names():
                     if name in self._part_of:
                         raise FileError(
                             f"{part.name}: tensor {name!r} is also in {file._parts[self._part_of[name]].name}"
                         )
                     self._part_of[name] = i
-
-    @staticmethod
-    def _names(part: Part) -> Iterator[str]:
-        for i in range(lib.gguf_get_n_tensors(part.ptr)):
-            yield decode(ffi.string(lib.gguf_get_tensor_name(part.ptr, i)))
 
     def _place(self, name: object) -> tuple[Part, int] | None:
         parts = self._file._live()
@@ -243,10 +239,10 @@ class Tensors(Mapping[str, GGUFTensor]):
 
     def __iter__(self) -> Iterator[str]:
         for part in self._file._live():
-            yield from self._names(part)
+            yield from part.names()
 
     def __len__(self) -> int:
-        return sum(int(lib.gguf_get_n_tensors(part.ptr)) for part in self._file._live())
+        return sum(len(part) for part in self._file._live())
 
     def __repr__(self) -> str:
         return f"<{len(self)} tensors>"
@@ -255,22 +251,29 @@ class Tensors(Mapping[str, GGUFTensor]):
 class Weights(Mapping[str, Tensor]):
     """Tensors loaded from a file, by their names in the file (``Tensor.name`` has at most 63 bytes).
 
-    ``context``: the context that they live in; ``buffers``: their memory; ``in_place``: bytes that were not copied
+    ``context``: the context that they live in; ``buffers``: their memory; ``in_place``: bytes that were not copied;
+    ``left_out``: names of opaque tensors of the file, which no backend can hold, with the reason
     """
 
-    __slots__ = ("_tensors", "buffers", "context", "in_place")
+    __slots__ = ("_tensors", "buffers", "context", "in_place", "left_out")
 
     def __init__(self, context: Context) -> None:
         self.context: Context = context
         self.buffers: list[Buffer] = []
         self.in_place: int = 0
+        self.left_out: dict[str, str] = {}
         self._tensors: dict[str, Tensor] = {}
 
     def __getitem__(self, name: str) -> Tensor:
         try:
             return self._tensors[name]
         except (KeyError, TypeError):
+            if isinstance(name, str) and name in self.left_out:
+                raise UnsupportedError(f"{self.left_out[name]}: it was left out") from None
             raise UnknownKey(name, self._tensors) from None
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self._tensors
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -311,7 +314,7 @@ class _Copy:
 
 class GGUFFile(Owner):
     """An open file; see :func:`open`. ``metadata`` and ``tensors`` are mappings, ``version``, ``alignment`` and
-    ``nbytes`` numbers."""
+    ``nbytes`` numbers. ``is_part`` is true of one part of a split model that was opened alone."""
 
     def __init__(self, parts: list[Part], name: str) -> None:
         self._parts = parts  # none: it is closed
@@ -319,6 +322,7 @@ class GGUFFile(Owner):
         first = parts[0]
         self.version: int = lib.gguf_get_version(first.ptr)
         self.alignment: int = lib.gguf_get_alignment(first.ptr)
+        self.is_part: bool = len(parts) == 1 and is_one_of_several(first)
         self.metadata: Metadata = Metadata(self)
         self.tensors: Tensors = Tensors(self)
 
@@ -363,8 +367,10 @@ class GGUFFile(Owner):
         context: make the tensors here, instead of in a context of their own
         progress: called with bytes done and bytes in all while data is copied; what it raises ends the loading
 
+        Opaque tensors (of unknown types, of more than four axes) are left out: ``Weights.left_out`` has their names.
+
         Raises KeyError for a name or pattern that fits nothing, :class:`AllocationError` when a backend has not enough
-        memory, :class:`UnsupportedError` for a tensor of an unknown type (choose the others by ``names``).
+        memory, :class:`UnsupportedError` for an opaque tensor that ``names`` names without wildcards.
         """
         parts = self._live()
         if context is not None:
@@ -372,8 +378,10 @@ class GGUFFile(Owner):
         if progress is not None:
             expect_function(progress, "load: progress")
         usage_id(usage)
-        groups = self._groups(where, self._select(names))
+        chosen, left_out = self._select(names)
+        groups = self._groups(where, chosen)
         weights = Weights(context if context is not None else Context())
+        weights.left_out = left_out
         copies: dict[int, list[_Copy]] = {}
         targets: dict[int, BufferType] = {}
         mapped: dict[int, Buffer] = {}
@@ -387,7 +395,7 @@ class GGUFFile(Owner):
                     if at not in mapped:
                         mapped[at] = Buffer.from_array(part.data, usage)
                         weights.buffers.append(mapped[at])
-                    mapped[at].place(tensor, source.offset)
+                    mapped[at].place(tensor, min(source.offset, part.data.nbytes))  # an empty one may lie behind
                     weights.in_place += source.nbytes
                 else:
                     copies.setdefault(id(target), []).append(_Copy(source, tensor))
@@ -402,11 +410,15 @@ class GGUFFile(Owner):
             raise
         return weights
 
-    def _select(self, names: str | Iterable[str] | None) -> list[str]:
+    def _select(self, names: str | Iterable[str] | None) -> tuple[list[str], dict[str, str]]:
+        """The tensors to load, and those that no backend can hold, with the reason."""
         every = list(self.tensors)
-        if names is None:
-            return every
-        patterns = (names,) if isinstance(names, str) else expect_list(names, "load: names", "names or patterns")
+        opaque = {t.name: why for t in self.tensors.values() if (why := t._why_opaque()) is not None}
+        patterns: Iterable[str] = (names,) if isinstance(names, str) else ("*",)
+        if names is not None and not isinstance(names, str):
+            patterns = expect_list(names, "load: names", "names or patterns")
+        elif names is None and not every:
+            patterns = ()
         chosen: set[str] = set()
         left = Patterns(every)
         for pattern in patterns:
@@ -415,8 +427,11 @@ class GGUFFile(Owner):
             found = left.fitting(pattern)
             if not found:
                 raise KeyError(f"{self.name}: no tensor fits {pattern!r}")
+            if pattern in opaque:
+                raise UnsupportedError(f"load: {opaque[pattern]}")
             chosen.update(found)
-        return [n for n in every if n in chosen]
+        left_out = {name: why for name, why in opaque.items() if name in chosen}
+        return [n for n in every if n in chosen and n not in left_out], left_out
 
     def _groups(self, where: Target | Mapping[str, Target], names: list[str]) -> list[tuple[BufferType, GGUFTensor]]:
         rules: Mapping[str, Target] = where if isinstance(where, Mapping) else {"*": where}
@@ -436,10 +451,7 @@ class GGUFFile(Owner):
             found = chosen.get(name)
             if found is None:
                 raise InvalidArgumentError(f"load: no pattern says where {name!r} goes; end with '*' for the rest")
-            source = self.tensors[name]
-            if isinstance(source.dtype, UnknownType):
-                raise source.dtype.refuse(f"load: {name!r}")
-            groups.append((shared[types[found]], source))
+            groups.append((shared[types[found]], self.tensors[name]))
         return groups
 
     @staticmethod
@@ -556,72 +568,24 @@ def _from_files(items: list[_Copy]) -> Any:
     return fills
 
 
-def _siblings(path: str) -> list[str]:
-    """All parts of a split file, from the path of any; just the path if it is none."""
-    found = _SPLIT.match(path)
-    if found is None or int(found[3]) < 2:
-        return [path]
-    count = int(found[3])
-    if not 1 <= int(found[2]) <= count:
-        return [path]
-    return [f"{found[1]}-{i:05d}-of-{count:05d}.gguf" for i in range(1, count + 1)]
-
-
-def _check_split(parts: list[Part], file: GGUFFile) -> None:
-    for i, part in enumerate(parts):
-        keys = Metadata(_OnePart(part))
-        for key, expected in (("split.count", len(parts)), ("split.no", i)):
-            found = _count_of(keys, key, part.name)
-            if found is not None and found != expected:
-                raise FileError(f"{part.name}: {key} is {found}, the file name says {expected}")
-    total = _count_of(file.metadata, "split.tensors.count", file.name)
-    if total is not None and total != len(file.tensors):
-        raise FileError(f"{file.name}: split.tensors.count is {total}, the parts have {len(file.tensors)} tensors")
-
-
-def _count_of(keys: Metadata, key: str, name: str) -> int | None:
-    """A whole number among the keys; None: it is not there."""
-    value = keys.get(key)
-    if value is not None and type(value) is not int:
-        raise FileError(f"{name}: {key} is {keys.type(key)}, it must be a whole number")
-    return value
-
-
-class _OnePart:
-    """The metadata of one part of a split file."""
-
-    def __init__(self, part: Part) -> None:
-        self._parts = [part]
-
-    def _live(self) -> list[Part]:
-        return self._parts
-
-
-def open(source: Any) -> GGUFFile:
+def open(source: Any, *, part: bool = False) -> GGUFFile:
     """Opens a GGUF file.
 
-    source: a path, of any part of a split file (``...-00001-of-00003.gguf``), of which all parts are opened as one,
-        with the metadata of the first; or the bytes of a file (``bytes``, ``mmap``, an array)
+    source: a path, or the bytes of a file (``bytes``, ``mmap``, an array). Of a split model the path of any part opens
+        all parts as one file, with the metadata of the first. The keys ``split.no``, ``split.count`` and
+        ``split.tensors.count`` say that a file is a part. Its name, ``NAME-00001-of-00003.gguf``, says where the others
+        are.
+    part: open one part of a split model alone, to look at it. Without it a part whose others are not found is an error.
 
-    Raises :class:`FileError` for what is not a valid file, naming the field and its offset, and OSError when it cannot
+    Raises :class:`FileError` for what is not a valid file, naming the field and its offset, for an incomplete file or
+    model, and for a file of another kind (a Git LFS pointer, a web page, a checkpoint). Raises OSError when it cannot
     be read.
     """
     if isinstance(source, (str, os.PathLike)):
         path = os.fsdecode(source)
         expect_path(path, "open: source")
-        paths = _siblings(path)
-        try:
-            parts = [Part(map_file(p), p, p) for p in paths]
-        except FileNotFoundError as error:
-            if len(paths) > 1:
-                raise FileError(
-                    f"{path}: a split file of {len(paths)} parts, of which {error.filename} is missing"
-                ) from None
-            raise
-        file = GGUFFile(parts, path)
-        if len(parts) > 1:
-            _check_split(parts, file)
-        return file
+        first = Part(map_file(path), path, path)
+        return GGUFFile([first] if part else parts_of(first, path), path)
     if isinstance(source, np.ndarray):
         if not source.flags.c_contiguous:
             raise InvalidArgumentError("open: the array is not C-contiguous")
@@ -632,7 +596,8 @@ def open(source: Any) -> GGUFFile:
         raise TypeError(
             f"open: takes a path or the bytes of a file, not {kind_of(source)}{reader_hint(source)}"
         ) from None
-    return GGUFFile([Part(view if view.nbytes else b"", "bytes")], "bytes")
+    first = Part(view if view.nbytes else b"", "bytes")
+    return GGUFFile([first] if part else parts_of(first, None), "bytes")
 
 
 if not TYPE_CHECKING:  # for checkers there is no such thing

@@ -11,9 +11,22 @@ from .._core.owned import owned
 from .._errors import InvalidArgumentError, UnsupportedError, check
 from .._ffi import ffi, lib
 from .._text.names import as_name
-from ..dtypes import DType
+from ..dtypes import DType, dtype_of_id, is_dtype_id
 
-__all__ = ["ELEMENTS", "UnknownType", "decode", "encode", "findable", "key_bytes", "store", "type_name", "value_at"]
+__all__ = [
+    "ELEMENTS",
+    "NestedArray",
+    "UnknownType",
+    "any_dtype",
+    "decode",
+    "encode",
+    "findable",
+    "key_bytes",
+    "new_metadata",
+    "store",
+    "type_name",
+    "value_at",
+]
 
 ELEMENTS: dict[str, tuple[int, np.dtype[Any]]] = {
     "u8": (lib.GGUF_TYPE_UINT8, np.dtype(np.uint8)), "i8": (lib.GGUF_TYPE_INT8, np.dtype(np.int8)),
@@ -97,6 +110,34 @@ class UnknownType(DType):
         return (UnknownType, (self.id,))
 
 
+def any_dtype(type_id: int) -> DType:
+    """The dtype of a tensor in a file."""
+    return dtype_of_id(type_id) if is_dtype_id(type_id) else UnknownType(type_id)
+
+
+class NestedArray:
+    """An array of arrays among the metadata of a file. It is opaque: ``len()`` is the number of arrays in it, ``data``
+    has their bytes as they are in the file. :meth:`Writer.add` and :meth:`Writer.copy_from` write it again."""
+
+    __slots__ = ("_n", "data")
+
+    def __init__(self, n: int, data: bytes) -> None:
+        self._n = n
+        self.data: bytes = data
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NestedArray) and (self._n, self.data) == (other._n, other.data)
+
+    def __hash__(self) -> int:
+        return hash((self._n, self.data))
+
+    def __repr__(self) -> str:
+        return f"<NestedArray: {self._n} arrays, {len(self.data)} bytes>"
+
+
 def value_at(meta: Any, index: int) -> Any:
     """The value of a key."""
     number = lib.gguf_get_kv_type(meta.ptr, index)
@@ -110,6 +151,10 @@ def value_at(meta: Any, index: int) -> Any:
     element = lib.gguf_get_arr_type(meta.ptr, index)
     if element == lib.GGUF_TYPE_STRING:
         return _strings(meta, index, n)
+    if element == lib.GGUF_TYPE_ARRAY:
+        size = ffi.new("uint64_t *")
+        data = lib.gbpy_gguf_nested(meta.ptr, index, size)
+        return NestedArray(n, bytes(ffi.buffer(data, size[0])))
     dtype = ELEMENTS[_NAME[element]][1]
     if n == 0:
         return np.empty(0, dtype)
@@ -138,7 +183,21 @@ def _integer_type(low: int, high: int, smallest: str) -> str:
         info = np.iinfo(ELEMENTS[name][1])
         if info.min <= low and high <= info.max:
             return name
-    raise InvalidArgumentError(f"{low if low < 0 else high} does not fit into 64 bits")
+    if low < -(2**63) or high >= 2**64:
+        raise InvalidArgumentError(f"{low if low < -(2**63) else high} does not fit into 64 bits")
+    raise InvalidArgumentError(f"no integer type holds both {low} and {high}: i64 ends at 2**63 - 1, u64 begins at 0")
+
+
+def _widened(value: Any) -> Any:
+    """A scalar of NumPy instead of an array without axes. float32 instead of float16 and bfloat16, which GGUF has no
+    values of."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if isinstance(value, (np.generic, np.ndarray)) and value.dtype.name in ("float16", "bfloat16"):
+        value = value.astype(np.float32)
+    if isinstance(value, (list, tuple)) and any(isinstance(v, np.generic) for v in value):
+        value = [_widened(v) for v in value]
+    return value
 
 
 def _scalar_type(value: Any) -> str:
@@ -195,6 +254,11 @@ def store(meta: Any, key: str, value: Any, kind: str | None) -> None:
     """Sets a key. kind: a name of ELEMENTS, "str" or "arr[...]", or None to choose by the value."""
     if kind is not None and not isinstance(kind, str):
         raise TypeError(f"type must be a str, not {type(kind).__name__}")
+    if isinstance(value, NestedArray):
+        if kind not in (None, "arr[arr]"):
+            raise TypeError(f"cannot store a NestedArray as {kind}")
+        check(lib.gbpy_gguf_set_nested(meta.ptr, key_bytes(key), value.data, len(value.data), len(value)))
+        return
     if kind is not None and kind.startswith("arr[") and kind.endswith("]"):
         kind = kind[4:-1]
         if isinstance(value, str) or not isinstance(value, (Sequence, np.ndarray)):
@@ -202,6 +266,7 @@ def store(meta: Any, key: str, value: Any, kind: str | None) -> None:
     if kind is not None and kind not in ELEMENTS and kind != "str":
         raise InvalidArgumentError(f"no type {kind!r}; there are {', '.join(ELEMENTS)}, str and arr[...]")
     name = key_bytes(key)
+    value = _widened(value)
     if isinstance(value, (str, bytes)):
         if kind not in (None, "str"):
             raise TypeError(f"cannot store {type(value).__name__} as {kind}")

@@ -22,6 +22,7 @@ from .._errors import (
     GgmlError,
     InvalidArgumentError,
     StateError,
+    UnsupportedError,
     check,
     expect_function,
     expect_path,
@@ -108,8 +109,10 @@ class _Entry:
         if array.ndim == 0:
             array = array.reshape(1)
         n = array.shape[-1]
-        if not self.shape or n != self.shape[-1]:
+        if n != (self.shape[-1] if self.shape else 1):
             raise InvalidArgumentError(f"tensor {self.name!r}: rows of {n} elements, announced were {self.shape}")
+        if array.size == 0:
+            return
         rows = array.reshape(-1, n)
         what = f"tensor {self.name!r} as {self.dtype.name}"
         begin = 0
@@ -149,6 +152,7 @@ class Writer(Owner):
         if not lib.gbpy_gguf_make(self._meta):
             raise_last("Writer")
         self._entries: list[_Entry] = []
+        self._added: set[str] = set()  # keys, by add
         if alignment is not None:
             self.add("general.alignment", alignment)
 
@@ -158,35 +162,49 @@ class Writer(Owner):
         return self._meta
 
     def add(self, key: str, value: Any, type: str | None = None) -> Writer:
-        """Sets a key; one that is there already keeps its place. Returns the writer.
+        """Adds a key. One that was copied from a file gets the new value and keeps its place. One that was added before
+        is an error. Returns the writer.
 
-        value: a number, bool, str (or bytes: text in any encoding), or a list or one-dimensional array of one of these
+        value: a number, bool, str (or bytes: text in any encoding), or a list or one-dimensional array of one of these;
+            or a :class:`NestedArray` of a file
         type: ``"u8"`` ... ``"u64"``, ``"i8"`` ... ``"i64"``, ``"f32"``, ``"f64"``, ``"bool"``, ``"str"``; of an array,
-            that of its elements, also as ``"arr[f32]"``. Default: NumPy values keep theirs; a Python int becomes u32
-            (in lists: i32) or the next type that holds it, a float becomes f32, as readers of the field expect.
+            that of its elements, also as ``"arr[f32]"``. Default: NumPy values keep theirs (float16 becomes f32); a
+            Python int becomes u32 (in lists: i32) or the next type that holds it, a float becomes f32, as readers of
+            the field expect.
         """
+        meta = self._live()
+        if isinstance(key, str) and key in self._added:
+            raise InvalidArgumentError(f"Writer.add: key {key!r} was added already: add each key once")
         try:
-            store(self._live(), key, value, type)
+            store(meta, key, value, type)
         except (GgmlError, TypeError, OverflowError) as error:
             if isinstance(error, OverflowError):
                 raise InvalidArgumentError(f"Writer.add: key {key!r}: {error}") from None
             error.args = (f"Writer.add: key {key!r}: {error}",)
             raise
+        self._added.add(key)
         return self
 
     def copy_from(
         self, file: GGUFFile, *, keys: bool | Iterable[str] = True, tensors: bool | Iterable[str] = True
     ) -> Writer:
-        """Takes over keys and tensors of an open file with their exact types and bytes, whatever they mean. Those that
-        say how the file was split are left out. Returns the writer."""
+        """Takes over keys and tensors of an open file with their exact types and bytes, whatever they mean. Returns the
+        writer.
+
+        keys: True for all but two kinds: keys that were added before keep their values, and the keys ``split.*`` are
+            left out, unless the file is one part that was opened alone; or the keys to copy
+        tensors: True for all, or their names
+        """
         meta = self._live()
         if not hasattr(file, "metadata"):
             raise TypeError(
                 f"Writer.copy_from: file must be a GGUFFile, not {kind_of(file)}; gb.gguf.open(path) makes one"
             )
         source = file._live()[0]
-        chosen = (k for k in file.metadata if not k.startswith("split.")) if keys is True else _list(keys)
-        for key in chosen:
+        copied = (k for k in file.metadata if k not in self._added and (file.is_part or not k.startswith("split.")))
+        for key in copied if keys is True else _list(keys):
+            if key in self._added:
+                raise InvalidArgumentError(f"Writer.copy_from: key {key!r} was added already: copy it before, or not")
             check(lib.gbpy_gguf_copy_pair(meta.ptr, source.ptr, file.metadata._id(key)), "copy_from")
         for name in file.tensors if tensors is True else _list(tensors):
             self.add_tensor(name, file.tensors[name])
@@ -210,14 +228,17 @@ class Writer(Owner):
             ``dtype``)
         dtype: how to store it; default: as it is. Floats are converted to any format of floats. An array of uint8 given
             for a quantized format is taken as the bytes of its rows, one of uint16 for bfloat16 as its bits.
+        An array without axes is stored as one element, one with an axis of 0 as none. A tensor of an open file that has
+        more than four axes, or an unknown type, is copied as it is.
+
         importance, on_invalid: see :func:`ggml_backend.quantize`. Importances are checked now, the data when the file
             is written. Files with quantized tensors need the key ``general.quantization_version``, which is 2 today.
         """
         meta = self._live()
         as_name(name, "Writer.add_tensor")
         element = None if dtype is None else as_dtype(dtype, "Writer.add_tensor")
-        if not isinstance(data, (np.ndarray, Tensor)) and isinstance(getattr(data, "dtype", None), UnknownType):
-            return self._add_unknown(meta, name, data, element)
+        if not isinstance(data, (np.ndarray, Tensor)) and getattr(data, "_why_opaque", lambda: None)() is not None:
+            return self._add_opaque(meta, name, data, element)
         if isinstance(element, UnknownType):
             raise element.refuse(f"tensor {name!r}")
         entry = self._entry(
@@ -225,21 +246,19 @@ class Writer(Owner):
         )
         if importance is not None and entry.shape and not entry.raw:
             entry.importance = weights_of(importance, entry.shape, f"tensor {name!r}")
-        if any(n < 1 for n in entry.shape):
-            raise InvalidArgumentError(f"tensor {name!r} of shape {entry.shape}: a file cannot hold an empty tensor")
         ne = ne_of(entry.shape, f"tensor {name!r}")
-        status = lib.gbpy_gguf_add_tensor(meta.ptr, key_bytes(name), entry.dtype.id, max(1, len(entry.shape)), ne)
+        status = lib.gbpy_gguf_add_tensor(meta.ptr, key_bytes(name), entry.dtype.id, len(entry.shape), ne)
         check(status, f"tensor {name!r}")
         entry.on_invalid = on_invalid
         self._entries.append(entry)
         return self
 
-    def _add_unknown(self, meta: Any, name: str, data: Any, element: DType | None) -> Writer:
+    def _add_opaque(self, meta: Any, name: str, data: Any, element: DType | None) -> Writer:
         if element is not None and element != data.dtype:
-            raise data.dtype.refuse(f"tensor {name!r} as {element.name}")
+            raise UnsupportedError(f"tensor {name!r} as {element.name}: {data._why_opaque()}: it can only be copied")
         part = data._part
         check(lib.gbpy_gguf_copy_tensor(meta.ptr, part.ptr, data._index, key_bytes(name)), f"tensor {name!r}")
-        self._entries.append(_Entry(name, data.shape, data.dtype, data.numpy, True, None, data.nbytes))
+        self._entries.append(_Entry(name, data.shape, data.dtype, lambda: data.data, True, None, data.nbytes))
         return self
 
     def _entry(
@@ -260,7 +279,7 @@ class Writer(Owner):
         elif not isinstance(data, np.ndarray) and isinstance(getattr(data, "dtype", None), DType):  # of a file
             stored, logical = data.dtype, data.shape
             if element in (None, stored):
-                return _Entry(name, logical, stored, data.numpy, True, None)
+                return _Entry(name, logical, stored, lambda: data.data, True, None)
             array = data
         else:
             given, known = seen(data, what)
@@ -412,7 +431,9 @@ def _as_floats(source: Any, stored: DType, in_pieces: bool) -> Array | Iterator[
     array: Array = source.numpy()
     if not stored.is_quantized and stored.name != "bfloat16":
         return array
-    if not in_pieces:
+    if array.ndim == 0:
+        return dequantize(array.reshape(1), stored)
+    if not in_pieces or array.size == 0:
         return dequantize(array, stored)
     rows = array.reshape(-1, array.shape[-1])
     step = max(1, _CHUNK // source.shape[-1])

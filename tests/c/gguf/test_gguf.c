@@ -368,16 +368,272 @@ static void types_of_the_future(void) {
         CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'u' has 96 bytes, its type f32 needs 20");
         gguf_free(g);
     }
-    static const uint64_t offsets[] = { 0, 16, 128, 256, 1ull << 63, UINT64_MAX - 31 };
+    static const uint64_t     offsets[] = { 0, 16, 128, 256, 1ull << 63, UINT64_MAX - 31 };
+    static const char * const wrong[]   = { "'u' overlaps tensor 't'", "not a multiple", "'v' overlaps tensor 't'",
+        "the file is incomplete", "the offset of tensor 't'", "the offset of tensor 't'" };
     for (size_t i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
         const size_t size = unknown_types(bytes, 4, offsets[i]);
         CHECK(gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ true, NULL }) == NULL);
-        CHECK_ERROR(GGML_STATUS_IO_ERROR, "the offset of tensor '");
+        CHECK_ERROR(GGML_STATUS_IO_ERROR, wrong[i]);
     }
     const size_t size = unknown_types(bytes, 1024, 96);
     CHECK(gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ true, NULL }) == NULL);
     CHECK_ERROR(GGML_STATUS_IO_ERROR, "1024 is not a tensor type");
     remove(path);
+}
+
+// What a record says of a tensor.
+struct record {
+    const char * name;
+    uint32_t     n_dims;
+    int64_t      ne[6];
+    uint32_t     type;
+    uint64_t     offset;
+};
+
+// A file by hand: one pair of raw bytes (none if they are NULL), records, and `data` bytes that count up.
+static size_t file_of(uint8_t * out, const void * pair, size_t pair_size, const struct record * records, size_t n,
+    size_t data) {
+    const uint64_t counts[2] = { n, pair ? 1 : 0 };
+    const uint32_t version   = 3;
+    size_t         at        = 0;
+#define PUT(p, size) (memcpy(out + at, (p), (size)), at += (size))
+    PUT("GGUF", 4), PUT(&version, 4), PUT(counts, 16);
+    if (pair) {
+        PUT(pair, pair_size);
+    }
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t length = strlen(records[i].name);
+        PUT(&length, 8), PUT(records[i].name, length), PUT(&records[i].n_dims, 4);
+        PUT(records[i].ne, 8 * records[i].n_dims), PUT(&records[i].type, 4), PUT(&records[i].offset, 8);
+    }
+#undef PUT
+    for (; n > 0 && at % 32 != 0; at++) {
+        out[at] = 0;
+    }
+    for (size_t i = 0; i < data; i++) {
+        out[at++] = (uint8_t) i;
+    }
+    return at;
+}
+
+// One element, no element, the same bytes twice, and data in another order than the records.
+static const struct record unusual[] = {
+    { "late", 2, { 4, 2 }, GGML_TYPE_F32, 64 },
+    { "scalar", 0, { 0 }, GGML_TYPE_F32, 32 },
+    { "mark", 1, { 0 }, GGML_TYPE_F32, 32 },
+    { "early", 1, { 3 }, GGML_TYPE_I32, 0 },
+    { "tied", 2, { 4, 2 }, GGML_TYPE_F32, 64 },
+    { "none", 3, { 32, 0, 5 }, GGML_TYPE_Q4_0, 96 },
+    { "beyond", 2, { 0, 7 }, GGML_TYPE_F16, 1 << 20 },
+};
+
+// Reads all of `unusual` as a program of 2024 does; `copy` was written by this library, in the order of the records.
+static void check_unusual(const struct gguf_context * g, struct ggml_context * ctx, const uint8_t * data) {
+    static const size_t sizes[] = { 32, 4, 0, 12, 32, 0, 0 }, at[] = { 64, 32, 0, 0, 64, 0, 0 };
+    for (int i = 0; i < 7; i++) {
+        const struct ggml_tensor * t = ggml_get_tensor(ctx, unusual[i].name);
+        REQUIRE(t);
+        CHECK_INT(gguf_find_tensor(g, unusual[i].name), i);
+        CHECK_INT(gguf_get_tensor_n_dims(g, i), unusual[i].n_dims);
+        CHECK_INT(gguf_get_tensor_size(g, i), sizes[i]);
+        CHECK_INT(ggml_nbytes(t), sizes[i]);
+        for (uint32_t d = 0; d < 4; d++) {
+            CHECK_INT(t->ne[d], d < unusual[i].n_dims ? unusual[i].ne[d] : 1);
+            CHECK_INT(gguf_get_tensor_ne(g, i)[d], t->ne[d]);
+        }
+        CHECK(memcmp(t->data, data + at[i], sizes[i]) == 0);
+    }
+}
+
+// They are read with their data and without, written, and read again.
+static void degenerate_shapes_and_any_order(void) {
+    static uint8_t        bytes[2048];
+    const size_t          size = file_of(bytes, NULL, 0, unusual, 7, 96);
+    struct ggml_context * ctx  = NULL;
+    REQUIRE(write_bytes(bytes, size));
+    struct gguf_context * g = load(&ctx);
+    REQUIRE(g);
+    const uint8_t * data = bytes + gguf_get_data_offset(g);
+    check_unusual(g, ctx, data);
+    CHECK(ggml_get_tensor(ctx, "tied")->data == ggml_get_tensor(ctx, "late")->data);
+    for (int i = 0; i < 7; i++) {
+        const struct ggml_tensor * t = ggml_get_tensor(ctx, unusual[i].name);
+        CHECK_INT(gguf_set_tensor_data(g, unusual[i].name, t->data, ggml_nbytes(t)), GGML_STATUS_SUCCESS);
+    }
+    CHECK_INT(gguf_write_to_file(g, path, false), GGML_STATUS_SUCCESS);
+    struct ggml_context * ctx2 = NULL;
+    struct gguf_context * g2   = load(&ctx2);
+    REQUIRE(g2);
+    check_unusual(g2, ctx2, data);
+    struct gguf_context * g3 = gguf_init_empty(); // as tensors of a program: sizes of 1 at the end are not kept
+    for (int i = 0; i < 7; i++) {
+        CHECK_INT(gguf_add_tensor(g3, ggml_get_tensor(ctx2, unusual[i].name)), GGML_STATUS_SUCCESS);
+    }
+    CHECK_INT(gguf_write_to_file(g3, path, false), GGML_STATUS_SUCCESS);
+    gguf_free(g), gguf_free(g2), gguf_free(g3), ggml_free(ctx), ggml_free(ctx2);
+    g = gguf_init_from_file(path, (struct gguf_init_params){ true, &ctx });
+    REQUIRE(g);
+    CHECK_INT(ggml_nbytes(ggml_get_tensor(ctx, "scalar")), 4);
+    CHECK_INT(ggml_nbytes(ggml_get_tensor(ctx, "none")), 0);
+    gguf_free(g), ggml_free(ctx);
+    remove(path);
+}
+
+// Bytes are shared as a whole or not at all. The message names both tensors, whichever comes first in the file.
+static void overlaps_are_refused(void) {
+    static const struct record pairs[][2] = {
+        { { "a", 1, { 16 }, GGML_TYPE_F32, 0 }, { "b", 1, { 8 }, GGML_TYPE_F32, 32 } },
+        { { "a", 1, { 8 }, GGML_TYPE_F32, 32 }, { "b", 1, { 16 }, GGML_TYPE_F32, 0 } },
+        { { "a", 1, { 16 }, GGML_TYPE_F32, 0 }, { "b", 1, { 8 }, GGML_TYPE_F32, 0 } },
+        { { "a", 1, { 24 }, GGML_TYPE_F32, 0 }, { "b", 1, { 4 }, GGML_TYPE_F32, 32 } },
+    };
+    static uint8_t bytes[1024];
+    for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++) {
+        const size_t size = file_of(bytes, NULL, 0, pairs[i], 2, 96);
+        CHECK(gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ true, NULL }) == NULL);
+        CHECK(strstr(ggml_last_error(), "'a'") && strstr(ggml_last_error(), "'b'"));
+        CHECK_ERROR(GGML_STATUS_IO_ERROR, "overlaps tensor");
+    }
+}
+
+// A tensor of five axes is copied with its shape and bytes. ggml tensors cannot be made of it.
+static void five_axes_are_opaque(void) {
+    static const struct record records[] = {
+        { "five", 5, { 4, 1, 2, 1, 3 }, GGML_TYPE_F16, 32 },
+        { "one", 1, { 8 }, GGML_TYPE_F32, 0 },
+        { "six", 6, { 2, 0, 1, 1, 1, 9 }, GGML_TYPE_F32, 0 },
+    };
+    static uint8_t        bytes[1024], again[1024];
+    const size_t          size = file_of(bytes, NULL, 0, records, 3, 96);
+    struct ggml_context * ctx  = NULL;
+    CHECK(gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ false, &ctx }) == NULL && ctx == NULL);
+    CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "tensor 'five' has 5 axes");
+    struct gguf_context * g = gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ true, NULL });
+    REQUIRE(g);
+    CHECK_INT(gguf_get_tensor_n_dims(g, 0), 5);
+    CHECK_INT(gguf_get_tensor_ne(g, 0)[4], 3);
+    CHECK_INT(gguf_get_tensor_size(g, 0), 48);
+    CHECK_INT(gguf_get_tensor_ne(g, 2)[5], 9);
+    CHECK_INT(gguf_get_tensor_size(g, 2), 0);
+    CHECK_INT(gguf_get_meta_size(g), gguf_get_data_offset(g));
+    CHECK_INT(gguf_get_meta_data(g, again), GGML_STATUS_SUCCESS);
+    CHECK(memcmp(bytes, again, gguf_get_data_offset(g)) == 0);
+    CHECK_INT(gguf_set_tensor_type(g, "five", GGML_TYPE_F32), GGML_STATUS_SUCCESS);
+    CHECK(gguf_write_to_file(g, path, false) != GGML_STATUS_SUCCESS);
+    CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'five' has 48 bytes, its type f32 needs 96");
+    gguf_free(g);
+}
+
+// The key "n", and an array of `depth` levels around an array of one u8.
+static size_t nested_pair(uint8_t * out, int depth) {
+    const uint64_t length = 1, one = 1;
+    const uint32_t array = GGUF_TYPE_ARRAY, u8 = GGUF_TYPE_UINT8;
+    size_t         at = 0;
+#define PUT(p, size) (memcpy(out + at, (p), (size)), at += (size))
+    PUT(&length, 8), PUT("n", 1), PUT(&array, 4);
+    for (int i = 0; i < depth; i++) {
+        PUT(&array, 4), PUT(&one, 8);
+    }
+    PUT(&u8, 4), PUT(&one, 8), PUT("\7", 1);
+#undef PUT
+    return at;
+}
+
+// An array of arrays is kept byte by byte. Levels are bounded, however many the file claims.
+static void nested_arrays_are_opaque(void) {
+    static uint8_t pair[1 << 16], bytes[1 << 17], again[1 << 17];
+    for (int depth = 1; depth <= 5000; depth = depth < 70 ? depth + 1 : depth * 3) {
+        const size_t          n    = nested_pair(pair, depth);
+        const size_t          size = file_of(bytes, pair, n, unusual, 7, 96);
+        struct ggml_context * ctx  = NULL;
+        struct gguf_context * g    = gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ false, &ctx });
+        if (depth > 64) {
+            CHECK(g == NULL);
+            CHECK_ERROR(GGML_STATUS_IO_ERROR, "nested more than 64 levels deep");
+            continue;
+        }
+        REQUIRE(g);
+        CHECK_INT(gguf_get_kv_type(g, 0), GGUF_TYPE_ARRAY);
+        CHECK_INT(gguf_get_arr_type(g, 0), GGUF_TYPE_ARRAY);
+        CHECK_INT(gguf_get_arr_n(g, 0), 1);
+        CHECK(gguf_get_arr_data(g, 0) == NULL);
+        CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "'n' is an array of arrays");
+        struct gguf_context * copy = gguf_init_empty();
+        CHECK_INT(gguf_set_kv(copy, g), GGML_STATUS_SUCCESS);
+        CHECK_INT(gguf_get_meta_data(copy, again), GGML_STATUS_SUCCESS);
+        CHECK(memcmp(again + 24, pair, n) == 0);
+        gguf_free(copy), gguf_free(g), ggml_free(ctx);
+    }
+}
+
+// A file that was cut anywhere says that it is incomplete, and how many bytes it has.
+static void cut_files_are_incomplete(void) {
+    size_t    size, meta_size;
+    char      has[64];
+    uint8_t * bytes = sample_bytes(&size, &meta_size);
+    for (size_t n = 1; n < size - 18; n++) {
+        CHECK(gguf_init_from_buffer(bytes, n, (struct gguf_init_params){ true, NULL }) == NULL);
+        snprintf(has, sizeof(has), "has %zu bytes", n);
+        CHECK_MSG(strstr(ggml_last_error(), has), "%s", ggml_last_error());
+        CHECK_ERROR(GGML_STATUS_IO_ERROR, "the file is incomplete");
+    }
+    snprintf(has, sizeof(has), "needs %zu.", size - 18);
+    CHECK(gguf_init_from_buffer(bytes, meta_size, (struct gguf_init_params){ true, NULL }) == NULL);
+    CHECK_MSG(strstr(ggml_last_error(), has), "%s", ggml_last_error());
+    CHECK(gguf_init_from_buffer(bytes, 0, (struct gguf_init_params){ true, NULL }) == NULL);
+    CHECK_ERROR(GGML_STATUS_IO_ERROR, "the file is empty");
+    free(bytes);
+    remove(path);
+}
+
+// Memory that ends anywhere while such files are read leaves nothing behind.
+static void no_memory_for_opaque_values(void) {
+    static const struct record five[] = { { "five", 5, { 4, 1, 2, 1, 3 }, GGML_TYPE_F16, 0 } };
+    static uint8_t             pair[256], bytes[1024];
+    const size_t               size = file_of(bytes, pair, nested_pair(pair, 3), five, 1, 96);
+    const int64_t              live = gb_test_live_allocs();
+    for (int n = 1;; n++) {
+        gb_test_fail_alloc(n, false);
+        struct gguf_context * g    = gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ true, NULL });
+        struct gguf_context * copy = g ? gguf_init_empty() : NULL;
+        const bool            ok   = copy && gguf_set_kv(copy, g) == GGML_STATUS_SUCCESS;
+        const bool            hit  = gb_test_alloc_failed();
+        gb_test_fail_alloc(0, false);
+        CHECK(ok != hit);
+        gguf_free(copy), gguf_free(g);
+        CHECK_INT(gb_test_live_allocs(), live);
+        if (!hit) {
+            break;
+        }
+    }
+}
+
+// Files of other kinds are named.
+static void other_files_are_named(void) {
+    static const struct {
+        const char * bytes;
+        size_t       n;
+        const char * word;
+    } files[] = {
+        { "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n", 66, "a Git LFS pointer" },
+        { "\n <!DOCTYPE HTML>\n<html>", 24, "an HTML or XML page" },
+        { "PK\3\4aaaa", 8, "a ZIP file" },
+        { "\37\213\10\0aaaa", 8, "a gzip file" },
+        { "tjgg\1\0\0\0", 8, "a model in a format older than GGUF" },
+        { "lmgg\1\0\0\0", 8, "a model in a format older than GGUF" },
+        { "\200\2}q\0aaa", 8, "a pickle" },
+        { "\2\0\0\0\0\0\0\0{}", 10, "a safetensors file" },
+        { "GGUF\0\0\0\3aaaaaaaaaaaaaaaa", 24, "the other byte order" },
+        { "Entry not found", 15, "text, which begins 'Entry not found'" },
+        { "\0\0\0\0\0\0\0\0", 8, "an unfinished download" },
+        { "GG", 2, "the file is incomplete" },
+        { "\1\2", 2, "it begins with 01 02" },
+    };
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        CHECK(gguf_init_from_buffer(files[i].bytes, files[i].n, (struct gguf_init_params){ true, NULL }) == NULL);
+        CHECK_ERROR(GGML_STATUS_IO_ERROR, files[i].word);
+    }
 }
 
 // Copying pairs takes all memory before it changes anything, wherever memory ends.
@@ -419,5 +675,7 @@ static void copying_pairs_is_all_or_nothing(void) {
 }
 
 TEST_MAIN(TEST(round_trip), TEST(alignment_is_honoured), TEST(wrong_use), TEST(truncated_anywhere),
-    TEST(overwritten_anywhere), TEST(from_a_buffer), TEST(types_of_the_future), TEST(copying_pairs_is_all_or_nothing),
-    TEST(no_memory))
+    TEST(overwritten_anywhere), TEST(from_a_buffer), TEST(types_of_the_future), TEST(degenerate_shapes_and_any_order),
+    TEST(overlaps_are_refused), TEST(five_axes_are_opaque), TEST(nested_arrays_are_opaque),
+    TEST(cut_files_are_incomplete), TEST(other_files_are_named), TEST(no_memory_for_opaque_values),
+    TEST(copying_pairs_is_all_or_nothing), TEST(no_memory))

@@ -151,7 +151,8 @@ def test_the_input_is_never_the_output(tmp_path: Path, model: Path) -> None:
 def test_parts_are_not_written_over(tmp_path: Path) -> None:
     paths = [tmp_path / f"m-{i:05d}-of-00002.gguf" for i in (1, 2)]
     for i, path in enumerate(paths):
-        gb.gguf.Writer(path).add("split.no", i, "u16").add_tensor(f"t{i}", np.ones((2, 32), np.float32)).close()
+        writer = gb.gguf.Writer(path).add("split.no", i, "u16").add("split.count", 2, "u16")
+        writer.add_tensor(f"t{i}", np.ones((2, 32), np.float32)).close()
     failed(run("gguf", "quantize", paths[0], paths[1], "--type", "q8_0"), 1, "is the file that is read")
     assert main(["gguf", "quantize", str(paths[0]), str(tmp_path / "whole.gguf"), "--type", "q8_0", "--quiet"]) == 0
 

@@ -61,10 +61,36 @@ def test_check(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         writer.add_tensor("sick", np.array([1, np.nan, np.inf], np.float16))
     assert main(["gguf", "check", str(model), str(cut), str(nan), str(tmp_path / "absent")]) == 1
     shown = capsys.readouterr()
-    assert "offset of tensor 'ids'" in shown.err
+    assert "the data of tensor 'ids' (48 bytes) ends behind the end of the file: the file is incomplete" in shown.err
     assert "'sick' has 2 values" in shown.err
     assert "absent" in shown.err
     assert f"{model}: ok" in shown.out
+
+
+def test_float32_values_are_printed_short(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.gguf"
+    values = {"epsilon": 1e-5, "base": 1e5, "tenth": 0.1, "large": 1e30, "nan": float("nan")}
+    with gb.gguf.Writer(path) as writer:
+        for key, value in values.items():
+            writer.add(key, value)
+        writer.add("list", [0.1, 1e-5]).add("double", np.float64(9.999999747378752e-06))
+    assert main(["gguf", "info", str(path)]) == 0
+    text = capsys.readouterr().out
+    for shown in ("epsilon (f32) = 1e-05\n", "base (f32) = 100000.0\n", "tenth (f32) = 0.1\n", "large (f32) = 1e+30\n",
+                  "nan (f32) = nan\n", "list (arr[f32]) = [0.1, 1e-05] (2)\n",
+                  "double (f64) = 9.999999747378752e-06\n"):  # fmt: skip
+        assert shown in text
+    assert main(["gguf", "info", "--json", str(path)]) == 0
+    shown_json = json.loads(capsys.readouterr().out)["metadata"]
+    assert shown_json["epsilon"]["value"] == 1e-5
+    assert shown_json["list"]["value"] == [0.1, 1e-5]
+
+
+def test_list_is_dump(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gguf", "dump", str(model)]) == 0
+    dumped = capsys.readouterr().out
+    assert main(["gguf", "list", str(model)]) == 0
+    assert capsys.readouterr().out == dumped != ""
 
 
 def test_quantize(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ ACTIONS = {
 
 
 def add_arguments(parser: Parser) -> None:
-    add_commands(parser, __name__, ACTIONS, "action")
+    add_commands(parser, __name__, ACTIONS, "action", {"dump": ["list"]})
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,11 +1,17 @@
-"""What the actions on GGUF files share: which tensors patterns name, and how sizes are shown."""
+"""What the actions on GGUF files share: which tensors patterns name, how sizes are shown, and one part alone."""
 
 from __future__ import annotations
+
+import argparse
 
 from ..._errors import InvalidArgumentError
 from ..._text.patterns import Patterns
 
-__all__ = ["byte_count", "fitting"]
+__all__ = ["add_part_argument", "byte_count", "fitting"]
+
+
+def add_part_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--part", action="store_true", help="look at one part of a split model alone")
 
 
 def byte_count(n: int) -> str:

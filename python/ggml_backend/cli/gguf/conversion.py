@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..._data.quantize import FLOATS, dequantize
+from ..._data.shapes import MAX_DIMS
 from ..._errors import InvalidArgumentError
 from ..._text.escape import line
 from ..._text.terminal import Bar
@@ -72,7 +73,7 @@ class Formats:
         """Matrices of floats are converted; vectors (biases, norms), what is kept, and everything else stay."""
         if not shape or 0 in shape or not (stored.is_quantized or stored in FLOATS or stored.name == "float64"):
             return stored
-        if name not in self.special and (self.dtype is None or len(shape) < 2 or name in self.keep):
+        if name not in self.special and (self.dtype is None or not 2 <= len(shape) <= MAX_DIMS or name in self.keep):
             return stored
         asked = as_dtype(self.special[name]) if name in self.special else self.dtype
         assert asked is not None

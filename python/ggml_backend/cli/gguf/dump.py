@@ -9,11 +9,11 @@ import numpy as np
 from ..._data.quantize import FLOATS
 from ..._text.escape import line
 from ...gguf import open as open_gguf
-from .common import fitting
+from .common import add_part_argument, fitting
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "%(prog)s [-h] file [PATTERN ...] [--values [N]]"
+    parser.usage = "%(prog)s [-h] file [PATTERN ...] [--values [N]] [--part]"
     parser.add_argument("file", help="the GGUF file")
     parser.add_argument(
         "tensors", nargs="*", metavar="PATTERN", help="only the tensors with such names, as in a shell: blk.0.*"
@@ -27,10 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="show values too; all values of tensors with up to N of them (20)",
     )
+    add_part_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    with open_gguf(options.file) as file:
+    with open_gguf(options.file, part=options.part) as file:
         for name in fitting(options.tensors, list(file.tensors), "PATTERN") if options.tensors else file.tensors:
             tensor = file.tensors[name]
             print(f"{line(tensor.name)} {tensor.dtype.name} {tensor.shape} {tensor.nbytes} bytes at {tensor.offset}")

@@ -10,30 +10,35 @@ import numpy as np
 
 from ..._text.escape import line
 from ..._text.terminal import print_json
-from ...gguf import GGUFFile
+from ...gguf import GGUFFile, NestedArray
 from ...gguf import open as open_gguf
-from .common import byte_count
+from .common import add_part_argument, byte_count
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="the GGUF file")
     parser.add_argument("--json", action="store_true", help="print everything but the data, as JSON")
+    add_part_argument(parser)
 
 
-def _plain(value: Any) -> Any:
-    """A metadata value for JSON."""
+def _plain(value: Any, kind: str) -> Any:
+    """A metadata value for JSON. float32 values are written with the digits that tell them apart, as 1e-05."""
+    if isinstance(value, NestedArray):
+        return str(value)
     if isinstance(value, np.ndarray):
         value = value.tolist()
+    if isinstance(value, list):
+        return [_plain(v, kind) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return [_plain(v) for v in value] if isinstance(value, list) else value
+    return float(str(np.float32(value))) if kind in ("f32", "arr[f32]") else value
 
 
-def _short(value: Any) -> str:
+def _short(value: Any, kind: str) -> str:
     if isinstance(value, (list, np.ndarray)):
-        head = ", ".join(repr(_plain(v)) for v in (value[:4].tolist() if isinstance(value, np.ndarray) else value[:4]))
+        head = ", ".join(repr(_plain(v, kind)) for v in value[:4])
         return f"[{head}{', ...' if len(value) > 4 else ''}] ({len(value)})"
-    text = repr(value)
+    text = repr(_plain(value, kind) if isinstance(value, float) and math.isfinite(value) else value)
     return text if len(text) <= 100 else f"{text[:100]}... ({len(value)} characters)"
 
 
@@ -52,11 +57,12 @@ def _summary(file: GGUFFile) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> int:
-    with open_gguf(options.file) as file:
+    with open_gguf(options.file, part=options.part) as file:
         summary = _summary(file)
         if options.json:
             summary["metadata"] = {
-                k: {"type": file.metadata.type(k), "value": _plain(v)} for k, v in file.metadata.items()
+                k: {"type": file.metadata.type(k), "value": _plain(v, file.metadata.type(k))}
+                for k, v in file.metadata.items()
             }
             summary["tensor list"] = [
                 {"name": t.name, "dtype": t.dtype.name, "shape": list(t.shape), "bytes": t.nbytes, "offset": t.offset}
@@ -70,5 +76,6 @@ def run(options: argparse.Namespace) -> int:
             size = byte_count(row["bytes"])
             print(f"  {name:<10} {row['tensors']:>5} tensors {row['elements']:>14,} elements {size:>12}")
         for key, value in file.metadata.items():
-            print(f"{line(key)} ({file.metadata.type(key)}) = {_short(value)}")
+            kind = file.metadata.type(key)
+            print(f"{line(key)} ({kind}) = {_short(value, kind)}")
     return 0
