@@ -9,6 +9,7 @@ import numpy as np
 
 from ._core.handles import ContextCore, Core, Handle, address, fail, new_handle
 from ._data.arrays import exact_array, is_array
+from ._data.blocks import Blocks, rows_of
 from ._data.exchange import not_shared, share
 from ._data.foreign import dtype_of_array, elements_of, elements_over, take_array
 from ._data.shapes import MAX_DIMS, given_dtype, given_shape, ne_of, refuse_shape
@@ -96,32 +97,43 @@ class Context(Handle):
 
         It gets memory from ``Context.allocate``, ``Buffer.place``, an allocator, or the scheduler that runs its graph.
         """
-        core = self._live()
         size = given_shape(shape)
-        element = given_dtype(dtype, size)
-        ne = ne_of(size, "Context.tensor")
-        label = None if name is None else as_name(name, "Context.tensor")
+        return self._tensor(size, given_dtype(dtype, size), name, "Context.tensor")
+
+    def _tensor(self, size: tuple[int, ...], element: DType, name: str | None, what: str) -> Tensor:
+        """A new tensor without memory; ``what`` was called."""
+        core = self._live()
+        ne = ne_of(size, what)
+        label = None if name is None else as_name(name, what)
         pointer = lib.ggml_new_tensor(core.ptr, element.id, MAX_DIMS, ne)
         if not pointer:
             if not self._writable:
-                raise StateError("Context.tensor: the copy of a graph cannot be built on")
-            refuse_shape("Context.tensor", size, element)
-            raise_last(f"Context.tensor({size}, {element.name})")
+                raise StateError(f"{what}: the copy of a graph cannot be built on")
+            refuse_shape(what, size, element)
+            raise_last(f"{what}({size}, {element.name})" if what == "Context.tensor" else what)
         if label is not None:
             lib.ggml_set_name(pointer, label)
         _set_ndim(pointer, len(size))
         return Tensor(self, pointer, core.h)
 
-    def from_numpy(self, array: Any, name: str | None = None, usage: Usage = "any") -> Tensor:
+    def from_numpy(
+        self, array: Any, name: str | None = None, usage: Usage = "any", *, dtype: DTypeLike | None = None
+    ) -> Tensor:
         """A tensor over the memory of a C-contiguous array (or memory map) without a copy: NumPy's, or any that NumPy
         can see without one, those of PyTorch, JAX (read-only) and the buffer protocol among them. The array is kept
-        alive. :meth:`from_dlpack` also takes arrays with gaps."""
+        alive. :meth:`from_dlpack` also takes arrays with gaps.
+
+        array: of :class:`Blocks` (``gb.quantize(array, "q4_k")``) the tensor has the format and the shape of the
+            elements
+        dtype: the format of an array of uint8 that holds the bytes of blocks, ``(..., bytes of a row)``, or bfloat16
+            for an array of its uint16 bits. An array of another dtype has to have this one.
+        """
+        what = "Context.from_numpy"
         if name is not None:
-            as_name(name, "Context.from_numpy")
-        source, element = elements_of(array, "Context.from_numpy")
-        dtype = dtype_of_array(source, "Context.from_numpy") if element is None else element
+            as_name(name, what)
+        source, element, shape = _memory_of(array, dtype, what)
         if source.ndim > MAX_DIMS:
-            ne_of(source.shape, "Context.from_numpy")
+            ne_of(source.shape, what)
         if not source.flags.c_contiguous:
             raise InvalidArgumentError(
                 "Context.from_numpy: the array is not C-contiguous; np.ascontiguousarray(array) is, and"
@@ -132,7 +144,7 @@ class Context(Handle):
                 f"Context.from_numpy: the array of shape {source.shape} is empty: there is no memory to use"
             )
         buffer = Buffer.from_array(source, usage)
-        tensor = self.tensor(source.shape, dtype, name)
+        tensor = self._tensor(shape, element, name, what)
         if tensor._p.data:
             raise StateError(
                 "Context.from_numpy: with no_alloc=False each tensor of the context gets memory of its own; use"
@@ -157,6 +169,8 @@ class Context(Handle):
         """
         core = self._live()
         label = None if name is None else as_name(name, "from_dlpack")
+        if isinstance(x, Blocks) and x.format is not None:
+            return self.from_numpy(x.copy() if copy else x, name, usage)
         number = 0 if usage == "any" else usage_id(usage)
         if copy is None or not expect_bool(copy, "from_dlpack: copy"):
             pointer = share(core.h, x, label, number, copy)
@@ -169,7 +183,7 @@ class Context(Handle):
 
     def _copied(self, array: np.ndarray[Any, Any], element: DType, name: str | None, usage: Usage) -> Tensor:
         """A tensor with host memory of its own, and the elements of an array (of bfloat16: the bits)."""
-        tensor = self.tensor(array.shape, element, name)
+        tensor = self._tensor(array.shape, element, name, "from_dlpack")
         if not tensor._p.data:
             buft = cpu_buffer_type()
             buft.alloc(max(buft.alloc_size(tensor), 1), usage).place(tensor)
@@ -178,12 +192,18 @@ class Context(Handle):
     def constant(self, value: Any, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
         """A tensor with a fixed value: a number, a list, or an array of any library. The value is written whenever the
         tensor is given memory, and again when its buffer is cleared, so it works on any backend; nothing else writes
-        it. Python floats make float32."""
+        it. Python floats make float32.
+
+        value: :class:`Blocks` (``gb.quantize(array, "q4_k")``) make a tensor of their format, with the shape of the
+            elements
+        dtype: of a number or a list; an array has to have it already. For an array of uint8 that holds the bytes of
+            blocks, ``(..., bytes of a row)``, the format of these blocks.
+        """
         core = self._live()
         if name is not None:
             as_name(name, "Context.constant")
-        array, element = _constant_of(value, dtype)
-        tensor = self.tensor(array.shape, element, name)
+        array, element, shape = _constant_of(value, dtype)
+        tensor = self._tensor(shape, element, name, "Context.constant")
         lib.ggml_set_input(tensor._p)
         lib.ggml_set_output(tensor._p)
         whole = np.ascontiguousarray(array)
@@ -393,15 +413,30 @@ def _narrowed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array.astype(np.int32)
 
 
-def _constant_of(value: Any, dtype: DTypeLike | None) -> tuple[np.ndarray[Any, Any], DType]:
-    """The array and the dtype of a constant."""
+def _memory_of(value: Any, dtype: DTypeLike | None, what: str) -> tuple[np.ndarray[Any, Any], DType, tuple[int, ...]]:
+    """An array whose memory a tensor is to have, and the dtype and shape of that tensor."""
+    blocks = rows_of(value, dtype, what)
+    if blocks is not None:
+        return blocks
+    source, element = elements_of(value, what)
+    if dtype is not None:
+        element = as_dtype(dtype, what)
+        source = exact_array(value, element, f"{what}: {element.name}")
+    return source, dtype_of_array(source, what) if element is None else element, source.shape
+
+
+def _constant_of(value: Any, dtype: DTypeLike | None) -> tuple[np.ndarray[Any, Any], DType, tuple[int, ...]]:
+    """The array, the dtype and the shape of a constant."""
+    blocks = rows_of(value, dtype, "Context.constant")
+    if blocks is not None:
+        return blocks
     if dtype is not None:
         element = as_dtype(dtype, "Context.constant")
         array = exact_array(value, element, f"Context.constant: {element.name}")
     else:
         array, found = elements_of(value, "Context.constant")
         if found is not None:
-            return array, found
+            return array, found, array.shape
         if array.dtype.kind == "O" and isinstance(value, int):
             raise InvalidArgumentError(f"Context.constant: {value:.4g} does not fit into int64; say dtype='float32'")
         if array.dtype.kind not in "biuf":
@@ -409,7 +444,7 @@ def _constant_of(value: Any, dtype: DTypeLike | None) -> tuple[np.ndarray[Any, A
         if not is_array(value):
             array = _narrowed(array)
         element = dtype_of_array(array, "Context.constant")
-    return array, element
+    return array, element, array.shape
 
 
 def from_dlpack(x: Any, name: str | None = None, usage: Usage = "any", *, copy: bool | None = False) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._data.choices import COMPARISONS
 from .._data.shapes import MAX_DIMS, common_shape, ne_of, refuse_view, region
-from .._errors import InvalidArgumentError, StateError
+from .._errors import InvalidArgumentError, StateError, check
 from .._errors.messages import broadcast_reason, kind_of, product_hint, tensor_hint
 from .._ffi import lib
 from ..dtypes import float32
@@ -168,31 +168,35 @@ def _in_groups(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 
 
 def _reversed_hint(a: Tensor, b: Tensor) -> str:
-    """For ``a @ w.T`` with more than two axes."""
+    """For ``a @ k.T`` with more than two axes."""
     if b.ndim < 3 or b.op != "PERMUTE":
         return ""
-    w = b.sources[0]
-    if w.shape != b.shape[::-1] or w.shape[-1] != a.shape[-1]:
+    k = b.sources[0]
+    if k.shape != b.shape[::-1] or k.shape[-1] != a.shape[-1]:
         return ""
-    return f"; x.T reverses all axes: did you mean a @ w.swapaxes(-1, -2), with w {w.describe()}?"
+    called = k.name if k.name.isidentifier() else "k"
+    shown = k.describe() if k.name.isidentifier() else f"that tensor k, {k.describe()}"
+    return f"; b is the transpose of {shown}, and .T reverses all axes: did you mean a @ {called}.swapaxes(-1, -2)?"
 
 
-def matmul(a: Tensor, b: Tensor) -> Tensor:
+def matmul(a: Any, b: Any, op: str = "a @ b", prec: int = 0) -> Tensor:
     """a @ b: ggml multiplies rows by rows, mul_mat(B, A) = A B^T, so B is the transposed b. Beyond NumPy, where a has a
     multiple of b's matrices along a batch axis, neighbours share one: heads in groups (Ainslie et al. 2023,
     arXiv:2305.13245)."""
+    a = a if isinstance(a, nodes.Tensor) else coerce(a, b, op, "a")
+    b = b if isinstance(b, nodes.Tensor) else coerce(b, a, op, "b")
     if a._ctx._core is None or b._ctx._core is None:
-        newest("a @ b", (a, b))
+        newest(op, (a, b))
     n_a, n_b = a.ndim, b.ndim
     if n_a == 0 or n_b == 0:
         raise InvalidArgumentError(
-            f"a @ b: {describe('a', a)}, {describe('b', b)}: a tensor without axes has no products of rows; use *"
+            f"{op}: {describe('a', a)}, {describe('b', b)}: a tensor without axes has no products of rows; use *"
         )
     inner = b.shape[-2] if n_b > 1 else b.shape[0]
     if a.shape[-1] != inner:
         which = f"the {'last but one' if n_b > 1 else 'only'} axis of b ({inner})"
         raise InvalidArgumentError(
-            f"a @ b: {describe('a', a)}, {describe('b', b)}: the last axis of a ({a.shape[-1]}) and {which} differ"
+            f"{op}: {describe('a', a)}, {describe('b', b)}: the last axis of a ({a.shape[-1]}) and {which} differ"
             + (_reversed_hint(a, b) or product_hint(a.shape, b.shape))
         )
     if n_b == 1:
@@ -211,14 +215,16 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
         batch = batch_a if _in_groups(batch_a, batch_b) else common_shape(batch_a, batch_b)
     except ValueError:
         reason = f"the batch axes {batch_a} and {batch_b} do not broadcast"
-        raise InvalidArgumentError(f"a @ b: {describe('a', a)}, {describe('b', b)}: {reason}") from None
+        raise InvalidArgumentError(f"{op}: {describe('a', a)}, {describe('b', b)}: {reason}") from None
     if n_a == 1 and n_b > 2:
         a = a.reshape(*(1,) * (n_b - 1), a.shape[0])
         batch_a = a.shape[:-2]
     if math.prod(batch_a) != math.prod(batch):
         a = repeat_to(a, (*batch, *a.shape[-2:]))
     ndim = len(batch) + (n_a > 1) + (n_b > 1)
-    y = build_2("mul_mat", lib.ggml_mul_mat, rows, a, ndim=ndim)
+    y = build_2(op, lib.ggml_mul_mat, rows, a, ndim=ndim, labels="ba")
+    if prec:
+        check(lib.ggml_mul_mat_set_prec(y._p, prec), op)
     if n_b == 1 and n_a > 1:
         return y.reshape(*batch, a.shape[-2])
     if n_a == 1 and n_b > 2:

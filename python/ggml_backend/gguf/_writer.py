@@ -14,6 +14,7 @@ import numpy as np
 
 from .._core.handles import Owner
 from .._data.arrays import widened
+from .._data.blocks import Blocks, of_format
 from .._data.foreign import seen
 from .._data.quantize import FLOATS, OnInvalid, dequantize, quantize_part
 from .._data.shapes import ne_of, shape_tuple
@@ -210,8 +211,9 @@ class Writer(Owner):
             list, a :class:`Tensor`, a tensor of an open file; or a function that is called when the data is needed and
             returns an array or an iterable of them, the tensor's rows piece by piece (then give ``shape`` and
             ``dtype``)
-        dtype: how to store it; default: as it is. Floats are converted to any format of floats. An array of uint8 given
-            for a quantized format is taken as the bytes of its rows, one of uint16 for bfloat16 as its bits.
+        dtype: how to store it; default: as it is, :class:`Blocks` in their format. Floats are converted to any format
+            of floats. An array of uint8 given for a quantized format is taken as the bytes of its rows, one of uint16
+            for bfloat16 as its bits.
         importance, on_invalid: see :func:`ggml_backend.quantize`; the data is looked at when the file is written
         """
         meta = self._live()
@@ -262,6 +264,8 @@ class Writer(Owner):
                 return _Entry(name, logical, stored, data.numpy, True, None)
             array = data
         else:
+            if isinstance(data, Blocks) and data.format is not None:
+                data, element = of_format(data, element, what), data.format
             given, known = seen(data, what)
             if known is not None and element is None:  # bfloat16, of which NumPy has the bits
                 element = known

@@ -9,10 +9,12 @@ from .._data.choices import PRECISIONS
 from .._errors import InvalidArgumentError, check, expect_list
 from .._ffi import ffi, lib
 from .._nodes.build import OF_PRODUCT, build, build_2, newest
-from ..tensor import Tensor
+from .._nodes.operators import matmul as multiplied
+from ..tensor import Tensor, TensorLike
 from ._form import builds, choice
 
 __all__ = [
+    "matmul",
     "mul_mat",
     "mul_mat_id",
     "out_prod",
@@ -40,6 +42,18 @@ def mul_mat(a: Tensor, b: Tensor, prec: Literal["default", "f32"] = "default") -
         number = choice("mul_mat", "prec", prec, PRECISIONS)
         check(lib.ggml_mul_mat_set_prec(y._p, number), "mul_mat")
     return y
+
+
+def matmul(a: TensorLike, b: TensorLike, prec: Literal["default", "f32"] = "default") -> Tensor:
+    """``a @ b``, with the precision of your choice: the matrix product as in NumPy, in float32.
+
+    Axes before the last two broadcast. ``matmul(x, w.T)`` costs no transposition, and is ``mul_mat(w, x)``.
+
+    prec: "f32" asks devices for full precision. The default lets them round ``a`` where ``b`` is quantized, as
+        :func:`mul_mat` says; expect differences of about one percent of the largest result.
+    """
+    newest("matmul", [t for t in (a, b) if isinstance(t, Tensor)] or [a])
+    return multiplied(a, b, "matmul", choice("matmul", "prec", prec, PRECISIONS))
 
 
 @builds("ggml_mul_mat_id")

@@ -322,9 +322,10 @@ MISTAKES = [
     ("ctx.from_numpy(arr.T)", E,
      "Context.from_numpy: the array is not C-contiguous; np.ascontiguousarray(array) is, and ctx.from_dlpack(array) "
      "takes it as it is"),
-    ("ctx.from_numpy(arr.astype(np.uint8))", E, "Context.from_numpy: tensors have no elements of uint8"),
+    ("ctx.from_numpy(arr.astype(np.uint8))", E, "Context.from_numpy: uint8 is not a dtype of tensors; array.astype(np.float32) converts numbers. Is it "
+     "quantized data? Then say dtype='q4_k', or whatever format it has"),
     ("ctx.from_numpy(arr.astype('>f4'))", E,
-     "Context.from_numpy: tensors have no elements of >f4; array.astype(array.dtype.newbyteorder('=')) has the bytes "
+     "Context.from_numpy: >f4 is not a dtype of tensors; array.astype(array.dtype.newbyteorder('=')) has the bytes "
      "in the order of this machine"),
     ("ctx.from_numpy(np.zeros((0, 3), np.float32))", E,
      "Context.from_numpy: the array of shape (0, 3) is empty: there is no memory to use"),
