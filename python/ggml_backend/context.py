@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from ._errors import (
 from ._errors.messages import UnknownKey, kind_of
 from ._ffi import ffi, lib
 from ._files.mapped import watch_of
-from ._nodes.build import build
+from ._nodes.build import build, default_context
 from ._text.names import MAX_NAME, as_name, shorter
 from .backend import Backend
 from .buffer import Buffer, BufferCore, BufferType, Usage, cpu_buffer_type, usage_id
@@ -46,26 +47,39 @@ class Context(Handle):
 
     mem_size: bytes to begin with; only an estimate
     no_alloc: False gives each tensor memory in the context itself at once (host memory only)
+    usage: ``"weights"`` for a context whose tensors are weights. It is then the default of :meth:`allocate` and
+        :meth:`from_numpy`. ``allocate(usage="weights")`` makes a context one of weights, too.
 
-    Tensors of one context may be used by operations with tensors of another (weights in one, each graph in its own):
-    the result belongs to the one made last, which keeps the others alive. A context may be used by several threads;
-    they wait for each other.
+    An operation may have sources of several contexts: weights in one, each graph in its own. Its result belongs to
+
+    1. the context that ``with ctx.as_default():`` names;
+    2. else the context that all sources share;
+    3. else the context that all sources but the weights share.
+
+    Otherwise it is an error: name the context. Weights are the tensors of contexts of weights, what ``file.load`` makes
+    among them, and tensors in buffers of weights. The order in which contexts were made does not matter. The context of
+    a result keeps those of its sources alive. Two contexts cannot use tensors of each other.
+
+    A context may be used by several threads; they wait for each other.
     """
 
     __slots__ = ("__weakref__", "_core", "_shapes", "_writable")
 
-    def __init__(self, mem_size: int = 0, *, no_alloc: bool = True) -> None:
+    def __init__(self, mem_size: int = 0, *, no_alloc: bool = True, usage: Usage = "any") -> None:
         mem_size = expect_int(mem_size, "Context: mem_size")
         if mem_size < 0:
             raise InvalidArgumentError(f"Context: mem_size {mem_size} is negative")
         if mem_size >= 2**63:
             raise AllocationError(f"Context: no memory has {mem_size} bytes")
         no_alloc = expect_bool(no_alloc, "Context: no_alloc")
+        of_weights = usage_id(usage) != 0
         h = new_handle()
         status = lib.gbpy_open_context(h, mem_size, no_alloc)
         if status:
             fail(status, "Context")
-        self._hold(ContextCore(h))
+        core = ContextCore(h)
+        core.of_weights = of_weights
+        self._hold(core)
 
     def _hold(self, core: ContextCore, writable: bool = True) -> None:
         self._core: ContextCore | None = core
@@ -78,6 +92,22 @@ class Context(Handle):
         context = Context.__new__(Context)
         context._hold(core, writable=False)
         return context
+
+    def as_default(self) -> AbstractContextManager[Context]:
+        """``with ctx.as_default():`` all that this thread (or asyncio task) builds in the block belongs to ``ctx``:
+        results of operations, views, constants that operators make of numbers and arrays. It does not close ``ctx``."""
+        self._building("Context.as_default")
+        return default_context(self)
+
+    def _counts(self, tensor: Tensor) -> bool:
+        """Does this tensor decide which context a result belongs to?"""
+        core, source = self._live(), tensor._p.view_src
+        held = core.of_weights or (core.weights and address(source or tensor._p) in core.weights)
+        return self._writable and not held
+
+    def _usage(self, usage: Usage | None) -> Usage:
+        """What memory for its tensors is for."""
+        return usage if usage is not None else "weights" if self._live().of_weights else "any"
 
     def _building(self, what: str) -> ContextCore:
         """The core, of a context in which something can be built."""
@@ -117,7 +147,7 @@ class Context(Handle):
         return Tensor(self, pointer, core.h)
 
     def from_numpy(
-        self, array: Any, name: str | None = None, usage: Usage = "any", *, dtype: DTypeLike | None = None
+        self, array: Any, name: str | None = None, usage: Usage | None = None, *, dtype: DTypeLike | None = None
     ) -> Tensor:
         """A tensor over the memory of a C-contiguous array (or memory map) without a copy: NumPy's, or any that NumPy
         can see without one, those of PyTorch, JAX (read-only) and the buffer protocol among them. The array is kept
@@ -143,7 +173,7 @@ class Context(Handle):
             raise InvalidArgumentError(
                 f"Context.from_numpy: the array of shape {source.shape} is empty: there is no memory to use"
             )
-        buffer = Buffer.from_array(source, usage)
+        buffer = Buffer.from_array(source, self._usage(usage))
         tensor = self._tensor(shape, element, name, what)
         if tensor._p.data:
             raise StateError(
@@ -153,7 +183,7 @@ class Context(Handle):
         return buffer.place(tensor)
 
     def from_dlpack(
-        self, x: Any, name: str | None = None, usage: Usage = "any", *, copy: bool | None = False
+        self, x: Any, name: str | None = None, usage: Usage | None = None, *, copy: bool | None = False
     ) -> Tensor:
         """A tensor over the memory of an array of another library, without a copy: of whatever has ``__dlpack__``
         (NumPy, PyTorch, JAX, CuPy, tensors of other contexts), ``__array_interface__`` or the buffer protocol.
@@ -171,11 +201,14 @@ class Context(Handle):
         label = None if name is None else as_name(name, "from_dlpack")
         if isinstance(x, Blocks) and x.format is not None:
             return self.from_numpy(x.copy() if copy else x, name, usage)
+        usage = self._usage(usage)
         number = 0 if usage == "any" else usage_id(usage)
         if copy is None or not expect_bool(copy, "from_dlpack: copy"):
             pointer = share(core.h, x, label, number, copy)
             if pointer is not None:
                 self._live()  # the array's own code may have closed it
+                if number:
+                    core.weights.add(address(pointer))
                 return Tensor(self, pointer, core.h)
             if copy is False:
                 not_shared()
@@ -215,10 +248,11 @@ class Context(Handle):
             fail(status, "constant")
         return tensor
 
-    def allocate(self, backend: Backend | BufferType, usage: Usage = "any") -> Buffer:
+    def allocate(self, backend: Backend | BufferType, usage: Usage | None = None) -> Buffer:
         """Gives every tensor that has none yet memory on ``backend``, in one buffer that the context keeps alive.
 
-        usage: ``"weights"`` for data that operations should be run next to, ``"any"`` for the rest.
+        usage: ``"weights"`` for data that operations should be run next to: from now on this is a context of weights.
+            ``"any"`` for the rest. Default: the usage of the context.
 
         Constants are written. A device that reads files itself (ranks of a cluster) reads those that were made from a
         mapped file, where it has that one; :class:`FileError` if its file is another one.
@@ -226,7 +260,7 @@ class Context(Handle):
         Raises :class:`AllocationError` when there is not enough memory; then no tensor was touched.
         """
         core = self._live()
-        number = usage_id(usage)
+        number = usage_id(self._usage(usage))
         parent: Core | None
         if isinstance(backend, Backend):
             parent = backend._live()
@@ -241,6 +275,7 @@ class Context(Handle):
             if status == lib.GGML_STATUS_INVALID_STATE and lib.ggml_last_status() == 0:
                 raise StateError("Context.allocate: every tensor of the context has memory already")
             fail(status, "Context.allocate")
+        core.of_weights = core.of_weights or usage == "weights"
         return Buffer(BufferCore(h))
 
     def graph(
@@ -264,7 +299,7 @@ class Context(Handle):
             other = t._ctx._core
             if other is None:
                 raise StateError("Context.graph: the context of an output is closed")
-            core.adopt(other)
+            core.note_listed(other)
         size = max(_SMALL_GRAPH, 2 * len(tensors))
         pointer = non_null(lib.ggml_new_graph_custom(core.ptr, size, False), "Context.graph")
         for t in tensors:
@@ -289,12 +324,10 @@ class Context(Handle):
         alone.
 
         For graphs that come and go over memory that stays, a cache of keys and values, say: slices of the cache itself
-        would stay as long as the cache does. The other context must be the older one.
+        would stay as long as the cache does. The other context must not use tensors of this one.
         """
         core, (other, pointer) = self._building("Context.view"), _of(tensor, "Context.view")
-        if other.serial > core.serial:
-            raise InvalidArgumentError(f"Context.view: the context of {tensor.describe()} was made after this one")
-        core.adopt(other)
+        core.adopt(other, "Context.view")
         found = non_null(lib.ggml_view_tensor(core.ptr, pointer), "Context.view")
         lib.gbpy_set_ndim(found, lib.gbpy_ndim(pointer))
         return Tensor(self, found, core.h)
@@ -342,10 +375,12 @@ class Context(Handle):
     def _transposed(self, tensor: Tensor) -> Tensor:
         """The transposed view of a matrix, made once: graph after graph writes ``x @ w.T``."""
         core = self._live()
+        if (other := tensor._ctx._live()) is not core:
+            core.adopt(other, "transpose")
         key = address(tensor._p)
         found = core.transposed.get(key)
         if found is None:
-            found = core.transposed[key] = build("transpose", lib.ggml_transpose, (tensor,), ndim=2)._p
+            found = core.transposed[key] = build("transpose", lib.ggml_transpose, (tensor,), ndim=2, pool=self)._p
         return Tensor(self, found, core.h)
 
     def _template(self, shape: tuple[int, ...], what: str) -> Any:
@@ -450,4 +485,6 @@ def _constant_of(value: Any, dtype: DTypeLike | None) -> tuple[np.ndarray[Any, A
 def from_dlpack(x: Any, name: str | None = None, usage: Usage = "any", *, copy: bool | None = False) -> Tensor:
     """:meth:`Context.from_dlpack` in a context of its own, which the tensor keeps: for what graphs of several contexts
     use, weights, say. A context for each of many small arrays would cost more than the arrays."""
-    return Context().from_dlpack(x, name, usage, copy=copy)
+    usage_id(usage)
+    context = Context(usage="weights")
+    return context.from_dlpack(x, name, usage, copy=copy)

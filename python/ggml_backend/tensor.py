@@ -34,7 +34,7 @@ from ._errors.hints import made_by
 from ._errors.messages import kind_of
 from ._ffi import ffi, lib
 from ._files.mapped import check_file, reading
-from ._nodes.build import ZEROS, attempt, build, build_1, node_class
+from ._nodes.build import ZEROS, attempt, build, build_1, context_of, node_class
 from ._nodes.operators import binary, compared, indexed, matmul
 from ._nodes.ufuncs import numpy_function
 from ._text.names import as_name
@@ -407,7 +407,7 @@ class Tensor(Local):
         if sorted(order) != list(range(n)):
             raise InvalidArgumentError(f"transpose: {order} is no order of the {n} axes of {self.describe()}")
         if n == 2 and order == (1, 0):
-            return self._ctx._transposed(self)
+            return context_of("transpose", (self,))._transposed(self)
         to = list(range(MAX_DIMS))
         for new, old in enumerate(order):
             to[n - 1 - old] = n - 1 - new

@@ -30,8 +30,8 @@ class Blocks(np.ndarray[Any, np.dtype[np.uint8]]):
     _of_rows: bool
 
     def __array_finalize__(self, obj: Any) -> None:
-        """A view keeps the format if its last axis is that of ``obj``: whole rows, or whole blocks. A new array (sorted,
-        rolled) may not hold blocks."""
+        """A view keeps the format if its last axis is that of ``obj``: whole rows, or whole blocks. A new array
+        (sorted, rolled) may not hold blocks."""
         known = getattr(obj, "_format", None)
         self._of_rows = getattr(obj, "_of_rows", False)
         whole = known is not None and self.base is not None and _has_blocks(self, known, self._of_rows)

@@ -182,9 +182,9 @@ def quantize(
     on_invalid: OnInvalid = "error",
     n_threads: int | None = None,
 ) -> Array:
-    """Floats ``(..., n)`` as :class:`Blocks` of a quantized format: an array of uint8 ``(..., n // block_size * bytes of
-    a block)`` that knows its format. ``ctx.constant(blocks)``, ``ctx.from_numpy(blocks)``, ``tensor.set(blocks)``,
-    ``writer.add_tensor(name, blocks)`` and :func:`ggml_backend.dequantize` take it as it is.
+    """Floats ``(..., n)`` as :class:`Blocks` of a quantized format: an array of uint8 that knows its format, of shape
+    ``(..., n // block_size * bytes of a block)``. ``ctx.constant(blocks)``, ``ctx.from_numpy(blocks)``,
+    ``tensor.set(blocks)``, ``writer.add_tensor(name, blocks)`` and :func:`dequantize` take it as it is.
 
     dtype: a quantized format (``gb.q4_0`` or ``"q4_0"``) or bfloat16, whose rows come as bytes, too. float32 and
         float16 give arrays of that dtype.

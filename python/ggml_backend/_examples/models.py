@@ -221,7 +221,7 @@ def _llama(
     file: gguf.GGUFFile, backends: Sequence[Backend], asked: Pass, stack: ExitStack
 ) -> tuple[Graph, str, Sequence[Held]]:
     found = LlamaFile.of(file, asked)
-    rest, layers = stack.enter_context(Context()), [stack.enter_context(Context()) for _ in range(found.c.layers)]
+    rest, *layers = [stack.enter_context(Context(usage="weights")) for _ in range(1 + found.c.layers)]
     w = found.tensors(lambda name: layers[int(name.split(".")[1])] if name.startswith("blk.") else rest)
     held = _hold([*layers, rest], backends)
     graph = found.graph(stack.enter_context(Context()), w)

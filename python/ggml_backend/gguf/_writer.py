@@ -33,6 +33,7 @@ from .._ffi import ffi, lib
 from .._files import Sink, replace_file
 from .._files.mapped import check_file, reading, watch_of
 from .._text.names import as_name
+from .._text.numbers import counted
 from ..dtypes import DType, DTypeLike, as_dtype
 from ..tensor import Tensor
 from ._values import UnknownType, key_bytes, new_metadata, store
@@ -380,7 +381,8 @@ class Writer(Owner):
             self.discard()
 
     def __repr__(self) -> str:
-        return f"<Writer of {self.path!r}: {len(self._entries)} tensors{' closed' if self._meta is None else ''}>"
+        state = " closed" if self._meta is None else ""
+        return f"<Writer of {self.path!r}: {counted(len(self._entries), 'tensor')}{state}>"
 
 
 def _put(file: Sink, chunk: Array, what: str) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 from .._data.choices import PRECISIONS
 from .._errors import InvalidArgumentError, check, expect_list
 from .._ffi import ffi, lib
-from .._nodes.build import OF_PRODUCT, build, build_2, newest
+from .._nodes.build import OF_PRODUCT, build, build_2, context_of
 from .._nodes.operators import matmul as multiplied
 from ..tensor import Tensor, TensorLike
 from ._form import builds, choice
@@ -52,7 +52,7 @@ def matmul(a: TensorLike, b: TensorLike, prec: Literal["default", "f32"] = "defa
     prec: "f32" asks devices for full precision. The default lets them round ``a`` where ``b`` is quantized, as
         :func:`mul_mat` says; expect differences of about one percent of the largest result.
     """
-    newest("matmul", [t for t in (a, b) if isinstance(t, Tensor)] or [a])
+    context_of("matmul", [t for t in (a, b) if isinstance(t, Tensor)] or [a])
     return multiplied(a, b, "matmul", choice("matmul", "prec", prec, PRECISIONS))
 
 
@@ -70,7 +70,7 @@ def mul_mat_id(matrices: Sequence[Tensor], ids: Tensor, id: int, b: Tensor) -> T
         raise InvalidArgumentError(f"mul_mat_id: takes 1 to {MAX_MATRICES} matrices, not {len(matrices)}")
     tensors = (*matrices, ids, b)
     labels = (*(f"matrices[{i}]" for i in range(len(matrices))), "ids", "b")
-    newest("mul_mat_id", tensors, labels)
+    context_of("mul_mat_id", tensors, labels)
     pointers = ffi.new("struct ggml_tensor *[]", [m._live() for m in matrices])
     arguments = (pointers, len(matrices), ids._live(), id, b._live())
     return build("mul_mat_id", lib.ggml_mul_mat_id, tensors, *arguments, ndim=b.ndim, labels=labels, array=True)

@@ -322,7 +322,8 @@ MISTAKES = [
     ("ctx.from_numpy(arr.T)", E,
      "Context.from_numpy: the array is not C-contiguous; np.ascontiguousarray(array) is, and ctx.from_dlpack(array) "
      "takes it as it is"),
-    ("ctx.from_numpy(arr.astype(np.uint8))", E, "Context.from_numpy: uint8 is not a dtype of tensors; array.astype(np.float32) converts numbers. Is it "
+    ("ctx.from_numpy(arr.astype(np.uint8))", E,
+     "Context.from_numpy: uint8 is not a dtype of tensors; array.astype(np.float32) converts numbers. Is it "
      "quantized data? Then say dtype='q4_k', or whatever format it has"),
     ("ctx.from_numpy(arr.astype('>f4'))", E,
      "Context.from_numpy: >f4 is not a dtype of tensors; array.astype(array.dtype.newbyteorder('=')) has the bytes "

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import gguf
 import numpy as np
 import pytest
@@ -53,7 +56,7 @@ WAYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype, given", WAYS, ids=str)
+@pytest.mark.parametrize(("dtype", "given"), WAYS, ids=str)
 @pytest.mark.parametrize("shape", [(512,), (3, 512), (2, 3, 512)], ids=str)
 def test_every_way_to_make_a_tensor_takes_blocks(dtype, shape, given):
     rows = blocks_of(dtype, *shape)
@@ -112,7 +115,7 @@ def test_blocks_of_another_format_are_an_error_everywhere(layout):
         lambda: gb.dequantize(ctx.constant(blocks), "iq4_nl"),
         lambda: gb.gguf.Writer("/nowhere").add_tensor("t", blocks, "iq4_nl"),
     ):
-        with pytest.raises(gb.InvalidArgumentError, match="q4_0, not (of )?(iq4_nl|float32)"):
+        with pytest.raises(gb.InvalidArgumentError, match=r"q4_0, not (of )?(iq4_nl|float32)"):
             wrong()
 
 
@@ -135,59 +138,53 @@ def test_the_writer_takes_the_format_of_blocks(tmp_path):
         np.testing.assert_array_equal(gb.dequantize(file.tensors["t"]), gb.dequantize(blocks))
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        "rows[1:]",
-        "rows[1]",
-        "rows[::2]",
-        "rows[None]",
-        "rows.reshape(3, 1, 36)",
-        "rows.copy()",
-        "copy.copy(rows)",
-        "copy.deepcopy(rows)",
-        "pickle.loads(pickle.dumps(rows))",
-    ],
-)
+WHOLE = {
+    "rows[1:]": lambda rows: rows[1:],
+    "rows[1]": lambda rows: rows[1],
+    "rows[::2]": lambda rows: rows[::2],
+    "rows[None]": lambda rows: rows[None],
+    "rows.reshape": lambda rows: rows.reshape(3, 1, 36),
+    "rows.copy": lambda rows: rows.copy(),
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda rows: pickle.loads(pickle.dumps(rows)),
+}
+OTHERS = {
+    "rows[:, 18:]": lambda rows: rows[:, 18:],
+    "rows[:, 1:19]": lambda rows: rows[:, 1:19],
+    "rows[:, ::2]": lambda rows: rows[:, ::2],
+    "rows.T": lambda rows: rows.T,
+    "rows + 0": lambda rows: rows + 0,
+    "rows.view": lambda rows: rows.view(np.uint16),
+    "rows.astype": lambda rows: rows.astype(np.int32),
+    "rows[:, 0]": lambda rows: rows[:, 0],
+    "sort": np.sort,
+    "roll": lambda rows: np.roll(rows, 1),
+    "sum": np.sum,
+}
+
+
+@pytest.mark.parametrize("part", WHOLE)
 def test_whole_rows_keep_the_format(part):
-    rows = blocks_of("q4_0", 3, 64)
-    found = eval(part)
+    found = WHOLE[part](blocks_of("q4_0", 3, 64))
     assert found.format == gb.q4_0
     np.testing.assert_array_equal(gb.dequantize(found), gb.dequantize(np.asarray(found), "q4_0"))
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        "rows[:, 18:]",
-        "rows[:, 1:19]",
-        "rows[:, ::2]",
-        "rows.T",
-        "rows + 0",
-        "rows.view(np.uint16)",
-        "rows.astype(np.int32)",
-        "rows[:, 0]",
-        "np.sort(rows)",
-        "np.roll(rows, 1)",
-        "rows.sum()",
-    ],
-)
+@pytest.mark.parametrize("part", OTHERS)
 def test_everything_else_is_an_array_without_format(part):
-    rows = blocks_of("q4_0", 3, 64)
-    assert getattr(eval(part), "format", None) is None
+    assert getattr(OTHERS[part](blocks_of("q4_0", 3, 64)), "format", None) is None
 
 
 def test_bytes_that_are_no_whole_blocks_are_an_error():
     ctx = gb.Context()
-    for wrong in (ctx.constant, ctx.from_numpy, gb.dequantize):
-        name = {
-            ctx.constant: "Context.constant: ",
-            ctx.from_numpy: "Context.from_numpy: ",
-            gb.dequantize: "dequantize: ",
-        }[wrong]
-        with pytest.raises(
-            gb.InvalidArgumentError, match=f"^{name}rows of 35 bytes are not whole blocks of q4_0, of 18 bytes$"
-        ):
+    for name, wrong in (
+        ("Context.constant", ctx.constant),
+        ("Context.from_numpy", ctx.from_numpy),
+        ("dequantize", gb.dequantize),
+    ):
+        words = f"^{name}: rows of 35 bytes are not whole blocks of q4_0, of 18 bytes$"
+        with pytest.raises(gb.InvalidArgumentError, match=words):
             wrong(np.zeros((2, 35), np.uint8), dtype="q4_0")
 
 

@@ -353,7 +353,8 @@ REFUSED = {
                 "known"),
     "bool": ({"kind": "bool", "bits": 8}, "from_dlpack: bool is not a dtype of tensors: convert the array where it "
              "was made"),
-    "uint16": ({"kind": "uint", "bits": 16}, "from_dlpack: uint16 is not a dtype of tensors; bits of bfloat16 are told by the dtype: array.view(ml_dtypes.bfloat16) (pip install "
+    "uint16": ({"kind": "uint", "bits": 16}, "from_dlpack: uint16 is not a dtype of tensors; bits of bfloat16 are "
+               "told by the dtype: array.view(ml_dtypes.bfloat16) (pip install "
                "'ggml_backend[bfloat16]'), or ctx.tensor(array.shape, 'bfloat16').set(array)"),
     "complex64": ({"kind": "complex", "bits": 64}, "from_dlpack: complex64 is not a dtype of tensors: convert the "
                   "array where it was made"),
@@ -429,7 +430,7 @@ def test_what_a_library_raises_is_told(ctx):
 
     with pytest.raises(gb.InvalidArgumentError, match=r"from_dlpack cannot take this .*Refuses: call detach\(\) first"):
         ctx.from_dlpack(Refuses())
-    with pytest.raises(gb.InvalidArgumentError, match="from_dlpack: .* is not a dtype of tensors"):
+    with pytest.raises(gb.InvalidArgumentError, match=r"from_dlpack: .* is not a dtype of tensors"):
         ctx.from_dlpack(object())
 
 
