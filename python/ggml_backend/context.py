@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -274,9 +274,20 @@ class Context(Handle):
         if status:
             if status == lib.GGML_STATUS_INVALID_STATE and lib.ggml_last_status() == 0:
                 raise StateError("Context.allocate: every tensor of the context has memory already")
-            fail(status, "Context.allocate")
+            self._refuse_allocation(status)
         core.of_weights = core.of_weights or usage == "weights"
         return Buffer(BufferCore(h))
+
+    def _refuse_allocation(self, status: int) -> NoReturn:
+        """With the tensor that needs most, which likely has a wrong shape."""
+        try:
+            fail(status, "Context.allocate")
+        except AllocationError as error:
+            needing = [t for t in self.tensors() if not t._p.data and not t._p.view_src]
+            if needing:
+                largest = max(needing, key=lambda t: t.nbytes)
+                error.args = (f"{error}; the largest of its tensors is {largest.describe()}",)
+            raise
 
     def graph(
         self, *outputs: Tensor | Sequence[Tensor], keep: Tensor | Sequence[Tensor] = (), keep_inputs: bool = True

@@ -35,7 +35,7 @@ _OPERATIONS = {
         ["attention", "scaled_dot_product_attention"], "use gb.flash_attn(q, k, v), or products and gb.soft_max"
     ),
     "pow": "use x ** 2, or x * x * x",
-    "clip": "use gb.clamp(x, low, high)",
+    "clip": "use gb.clamp(gb.dup(x), low, high); gb.clamp alone overwrites its tensor",
 }
 _FUNCTIONS = {
     **_OPERATIONS,
