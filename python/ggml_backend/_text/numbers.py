@@ -9,5 +9,4 @@ def counted(n: int, noun: str) -> str:
     """``1 run``, ``2 runs``, ``1,000 copies``."""
     if n == 1:
         return f"1 {noun}"
-    ending = "ies" if noun.endswith("y") else "s"
-    return f"{n:,} {noun.removesuffix('y') if ending == 'ies' else noun}{ending}"
+    return f"{n:,} {noun[:-1]}ies" if noun.endswith("py") else f"{n:,} {noun}s"
