@@ -63,6 +63,8 @@ def dtype_of_array(array: Array, what: str) -> DType:
     try:
         return as_dtype(array.dtype)
     except TypeError:
+        if array.dtype.kind not in "biufcV":
+            raise InvalidArgumentError(f"{what}: takes an array of numbers, not of {array.dtype}") from None
         if not array.dtype.isnative:
             hint = "; array.astype(array.dtype.newbyteorder('=')) has the bytes in the order of this machine"
         else:

@@ -356,7 +356,7 @@ def test_stats(rng, cpu, slow):
         assert s.waits_host >= 4  # the CPU has no queue
         assert [t.runs for t in s.splits] == [0, 0]
         assert [t.mean for t in s.splits] == [0.0, 0.0]
-        for word in ("4 runs", "1 made", "1,024 bytes in 1 copies", "waits"):
+        for word in ("4 runs", "1 made", "1,024 bytes in 1 copy", "waits"):
             assert word in str(s), word
         assert "runs=4" in repr(s)
         with pytest.raises(AttributeError):

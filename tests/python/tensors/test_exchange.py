@@ -430,7 +430,7 @@ def test_what_a_library_raises_is_told(ctx):
 
     with pytest.raises(gb.InvalidArgumentError, match=r"from_dlpack cannot take this .*Refuses: call detach\(\) first"):
         ctx.from_dlpack(Refuses())
-    with pytest.raises(gb.InvalidArgumentError, match=r"from_dlpack: .* is not a dtype of tensors"):
+    with pytest.raises(gb.InvalidArgumentError, match="from_dlpack: takes an array of numbers, not of object"):
         ctx.from_dlpack(object())
 
 
