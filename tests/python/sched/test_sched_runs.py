@@ -143,7 +143,8 @@ def test_results_in_strange_places(ctx, rng, cpu, slow):
     kept = home.tensor((4, 8), name="kept")
     home.allocate(cpu)
     x = ctx.tensor((4, 8), name="x").set_input()
-    written = gb.cpy(x * 2.0, kept).set_output()
+    with ctx.as_default():
+        written = gb.cpy(x * 2.0, kept).set_output()
     view = (x + 1.0).named("z").set_output()[1]
     graph = ctx.graph(written, view)
     with gb.Scheduler([slow, cpu], n_copies=2) as sched:
