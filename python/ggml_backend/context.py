@@ -106,7 +106,7 @@ class Context(Handle):
         return self._writable and not held
 
     def _usage(self, usage: Usage | None) -> Usage:
-        """What memory for its tensors is for."""
+        """The usage of memory for its tensors, where the caller gives none."""
         return usage if usage is not None else "weights" if self._live().of_weights else "any"
 
     def _building(self, what: str) -> ContextCore:

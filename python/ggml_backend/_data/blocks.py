@@ -22,8 +22,8 @@ class Blocks(np.ndarray[Any, np.dtype[np.uint8]]):
 
     ``ctx.constant(blocks)``, ``ctx.from_numpy(blocks)`` and ``tensor.set(blocks)`` make or fill a tensor of the format.
     ``gb.dequantize(blocks)`` makes float32 of the tensor's shape, also of some rows: ``blocks[2:5]``. ``nbytes``,
-    ``tobytes()`` and ``np.asarray(blocks)`` are those of an array of uint8. What is computed from blocks
-    (``blocks + 1``) is an array as any other, and the ``format`` of a part of a row or of a block is None.
+    ``tobytes()`` and ``np.asarray(blocks)`` are those of an array of uint8. The result of arithmetic with blocks
+    (``blocks + 1``) is a plain array. The ``format`` of a part of a row, or of a part of a block, is None.
     """
 
     _format: DType | None

@@ -117,7 +117,7 @@ _named = _default.get
 
 @contextlib.contextmanager
 def default_context(context: Context) -> Iterator[Context]:
-    """What is built in this block, by this thread or task, belongs to ``context``."""
+    """All results of this block, in this thread or task, belong to ``context``."""
     token = _default.set(context)
     try:
         yield context
