@@ -150,7 +150,7 @@ def plan_with_weights(n: int) -> float:
     cpu, sim = gb.Backend("CPU"), gb.Backend("SIM", mem="1G")
     ctx, others = gb.Context(), gb.Context()
     weights = [others.tensor((4, 4)) for _ in range(n)]
-    others.allocate(cpu)
+    others.allocate(cpu, usage="weights")
     y = ctx.tensor((2, 4), name="x")
     for w in weights:
         y = y @ w.T

@@ -20,7 +20,7 @@
 #   - the documentation site
 #   - safetensors files that seven other programs write, installed in build/writers
 #   - pages of memory plans in a headless Chromium, light and dark
-#   - pip install into an empty virtual environment, and the README's first example there
+#   - pip install into an empty virtual environment, and the README's first example there; an editable install
 set -eu
 jobs=${1:-2}
 cd "$(dirname "$0")/.."
@@ -298,6 +298,15 @@ rm -rf build/empty
 build/empty/bin/python -m pip --disable-pip-version-check -q install .
 "$py" tools/readme_snippet.py >build/readme_snippet.py
 (cd build && ./empty/bin/python readme_snippet.py && ./empty/bin/python -m ggml_backend info)
+
+step "an editable install: the headers are found, and a module compiles against them"
+rm -rf build/editable-venv
+"$py" -m venv build/editable-venv
+build/editable-venv/bin/python -m pip --disable-pip-version-check -q install -e . --config-settings=build-dir=build/editable
+include=$(cd build && ./editable-venv/bin/python -c 'import ggml_backend; print(ggml_backend.get_include())')
+test -e "$include/ggml.h"
+cc -shared -fPIC -fvisibility=hidden -DGGML_BACKEND_MODULE_BUILD -I"$include" examples/backend/mini.c \
+    "$include/ggml-backend-module.c" -o build/editable-mini.so
 
 # torch_environment: build/torch-venv with PyTorch, JAX and the package, for the steps that need them; false: not here
 torch_environment() {

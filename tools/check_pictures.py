@@ -49,7 +49,7 @@ def llama(stack: ExitStack, n: int, layers: int = 22) -> Any:
     file = LlamaFile(c, weights, 64, 256)
     names = ["CPU"] if n == 1 else [f"SIM:name=GPU{i},mem=8G" for i in range(n)]
     backends = [stack.enter_context(gb.Backend(name)) for name in names]
-    homes = [stack.enter_context(gb.Context()) for _ in backends]
+    homes = [stack.enter_context(gb.Context(usage="weights")) for _ in backends]
 
     def home(name: str) -> gb.Context:
         return homes[int(name.split(".")[1]) * n // layers if name.startswith("blk.") else n - 1]

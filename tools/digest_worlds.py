@@ -168,7 +168,7 @@ class World:
             gb.Backend("CPU", n_threads=1),
         ]
         self.ctx = gb.Context()
-        self.stores = [gb.Context() for _ in self.devices]
+        self.stores = [gb.Context(usage="weights") for _ in self.devices]
         self.inputs: list[gb.Tensor] = []
         self.weights: list[gb.Tensor] = []
         self.nodes: list[gb.Tensor] = []

@@ -213,7 +213,7 @@ def attention(
     tokens, end, name = x.shape[0], span.start + x.shape[0], f"blk.{layer}"
 
     def rotate(t: gb.Tensor) -> gb.Tensor:  # (tokens, heads, head)
-        return gb.rope(t, positions, c.rope_dims, "normal_exact", freq_base=c.rope_base, freq_scale=c.rope_scale)
+        return gb.rope(t, positions, c.rope_dims, freq_base=c.rope_base, freq_scale=c.rope_scale)
 
     q = rotate(linear(w, f"{name}.attn_q", x).reshape(tokens, c.heads, c.head))
     k = rotate(linear(w, f"{name}.attn_k", x).reshape(tokens, c.kv_heads, c.head))

@@ -253,6 +253,10 @@ static int check_sched(const struct gbpy_object * o, const struct ggml_tensor * 
     if (s->running) {
         return check_running(s, raw, root, what);
     }
+    GB_FAIL_IF(!s->ran && s->replaced, GGML_STATUS_INVALID_STATE,
+        "%s has no value now: the scheduler was allocated for another graph since, which did not run yet. Compute that "
+        "graph; to keep a result, copy it before: numpy(copy=True)",
+        what);
     GB_FAIL_IF(!s->ran || s->graph == NULL, GGML_STATUS_INVALID_STATE,
         "%s was not computed: the graph did not run yet, or its last run failed or was stopped", what);
     GB_TRY(check_inputs_since(root, s->version + 1, what));

@@ -271,7 +271,7 @@ static int find_type(const struct dl_array * d, int * type, const char * what) {
         snprintf(name, sizeof(name), "DLPack's code %d with %d bits and %d lanes", d->code, d->bits, d->lanes);
     }
     return gb_fail(GGML_STATUS_INVALID_ARGUMENT,
-        "%s: tensors have no elements of %s: convert the array where it was made", what, name);
+        "%s: %s is not a dtype of tensors: convert the array where it was made", what, name);
 }
 
 static int read_array(struct gbpy_array * array, const struct dl_array * d, const char * what) {

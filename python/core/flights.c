@@ -472,6 +472,7 @@ static int take_off(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_f
     const uint64_t  id      = f->id;
     const long long version = atomic_load(&gbpy_sets);
     s->ran                  = true; // when it has landed
+    s->replaced             = false;
     s->version              = version;
     for (int i = 0; i < gbpy_n_backends(s); i++) {
         gbpy_begin_stop(gbpy_backend_at(s, i));

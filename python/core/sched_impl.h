@@ -31,6 +31,7 @@ struct gbpy_sched {
     bool                       running;        // in gbpy_sched_compute
     const struct ggml_tensor * shown;          // to an eval callback: computed just now; NULL: none
     bool                       ran;            // what its results hold is from a complete run ...
+    bool                       replaced;       // it was planned again since a run; its results are gone
     long long                  version;        // ... that began with this version of the inputs
     int                        n_copies;
     bool                       keep_all;

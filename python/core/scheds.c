@@ -292,6 +292,9 @@ static int plan_inside(struct gbpy_sched * s, struct gbpy_object * g, bool compu
     s->about   = g->serial;
     s->n_nodes = ((struct ggml_cgraph *) g->ptr)->n_nodes;
     s->dirty   = false;
+    if (had_run && (!same || moved)) {
+        s->replaced = true;
+    }
     if (same && !moved) {
         s->ran            = had_run;
         s->version        = version;
@@ -448,9 +451,10 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
     const bool owned = gbpy_own_new(s);
     status           = gbpy_outcome_of(run, status);
     if (status == GGML_STATUS_SUCCESS) {
-        s->ran     = true;
-        s->version = version;
-        status     = owned ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+        s->ran      = true;
+        s->replaced = false;
+        s->version  = version;
+        status      = owned ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
     gbpy_leave_after(&use, status == GGML_STATUS_SUCCESS ? gbpy_note_results : gbpy_forget_results, g, version);
     return status;

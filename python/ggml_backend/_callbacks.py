@@ -185,7 +185,10 @@ class CustomOp:
             self.fill(out, arrays, ith, nth)
         except BaseException as error:
             if isinstance(error, Exception):
-                add_note(error, f"raised in the function of {self.name} that computes {self._described(dst, sources)}")
+                described = self._described(dst, sources)
+                if isinstance(error, InvalidArgumentError) and str(error).startswith(f"{self.name}: "):
+                    error.args = (f"{self.name}: {described}: {str(error).removeprefix(f'{self.name}: ')}",)
+                add_note(error, f"raised in the function of {self.name} that computes {described}")
             run.fail(error)
 
     def fill(self, out: np.ndarray[Any, Any], arrays: Sequence[Any], ith: int = 0, nth: int = 1) -> None:

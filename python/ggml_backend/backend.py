@@ -26,6 +26,7 @@ from ._errors import (
 )
 from ._errors.messages import close_matches, kind_of, message_of, plain
 from ._ffi import ffi, lib
+from ._files.installed import built_file
 from ._signals import watch
 from ._text.names import as_name
 from .buffer import Buffer, BufferType, Usage, expect_tensor, text
@@ -85,7 +86,7 @@ _cuda_outcome: str | None = None  # of the first attempt; "": loaded
 
 
 def _load_cuda() -> str:
-    """Loads the module that is installed beside this file, once; why it is not there, or ``""``.
+    """Loads the module that is installed beside the extension, once; why it is not there, or ``""``.
 
     Without a lock, which a signal handler that asks in the middle would wait for: whoever asks at the same time loads
     it as well, which does nothing the second time. The first outcome counts.
@@ -93,7 +94,7 @@ def _load_cuda() -> str:
     global _cuda_outcome
     if _cuda_outcome is None:
         given = os.environ.get("GGML_CUDA_MODULE")
-        path = Path(given).absolute() if given else Path(__file__).parent / "libggml_backend_cuda.so"
+        path = Path(given).absolute() if given else built_file("libggml_backend_cuda.so")
         if not _exists(path):
             built = "the package was built without it (pip install . -C cmake.define.GGML_CUDA=ON)"
             outcome = f"GGML_CUDA_MODULE: there is no file {str(path)!r}" if given else built
@@ -166,7 +167,7 @@ def get_include() -> str:
         cc -shared -fPIC -fvisibility=hidden -DGGML_BACKEND_MODULE_BUILD -I$INCLUDE mine.c \\
             $INCLUDE/ggml-backend-module.c -o mine.so
     """
-    return str(Path(__file__).parent / "include")
+    return str(built_file("include"))
 
 
 def cpu_levels() -> dict[str, bool]:
@@ -225,6 +226,16 @@ _MORE = (
 )
 
 
+def _refuse_unknown(params: dict[str, object]) -> None:
+    """The keywords of the CPU, whose names on the command line differ."""
+    for key in params:
+        if key not in ("threads", "level"):
+            near = close_matches(key, ["n_threads", "level"])
+            raise InvalidArgumentError(
+                f"Backend: the CPU has no parameter {key!r}{near or '; it has n_threads=<count> and level=<name>'}"
+            )
+
+
 class Backend(Handle):
     """A device that computes.
 
@@ -248,6 +259,8 @@ class Backend(Handle):
         as_name(name, "Backend")
         spec = name
         kind = registry.kind_called(name.partition(":")[0])
+        if name.partition(":")[0].upper() == "CPU":
+            _refuse_unknown(params)
         if params and kind is None:
             joined = ",".join(_parameter(k, v) for k, v in params.items())
             spec = f"{name},{joined}" if ":" in name else f"{name}:{joined}"

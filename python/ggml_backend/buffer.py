@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ._core.handles import Core, Handle, Local, fail, new_handle
+from ._core.handles import Core, Handle, Local, address, fail, new_handle
 from ._errors import NOT_GIVEN, AllocationError, InvalidArgumentError, StateError, check, expect_int
 from ._errors.hints import made_by
 from ._errors.messages import kind_of, maker_hint
@@ -266,6 +266,8 @@ class Buffer(Handle):
         if status:
             self._refuse(tensor, offset, size)
             fail(status, "Buffer.place")
+        if lib.ggml_backend_buffer_get_usage(core.ptr) == lib.GGML_BACKEND_BUFFER_USAGE_WEIGHTS:
+            tensor.context._live().weights.add(address(pointer))
         return tensor
 
     def _refuse(self, tensor: Tensor, offset: int, size: int) -> None:

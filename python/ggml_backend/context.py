@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ._core.handles import ContextCore, Core, Handle, address, fail, new_handle
 from ._data.arrays import exact_array, is_array
+from ._data.blocks import Blocks, rows_of
 from ._data.exchange import not_shared, share
 from ._data.foreign import dtype_of_array, elements_of, elements_over, take_array
 from ._data.shapes import MAX_DIMS, given_dtype, given_shape, ne_of, refuse_shape
@@ -26,7 +28,7 @@ from ._errors import (
 from ._errors.messages import UnknownKey, kind_of
 from ._ffi import ffi, lib
 from ._files.mapped import watch_of
-from ._nodes.build import build
+from ._nodes.build import build, default_context
 from ._text.names import MAX_NAME, as_name, shorter
 from .backend import Backend
 from .buffer import Buffer, BufferCore, BufferType, Usage, cpu_buffer_type, usage_id
@@ -45,26 +47,39 @@ class Context(Handle):
 
     mem_size: bytes to begin with; only an estimate
     no_alloc: False gives each tensor memory in the context itself at once (host memory only)
+    usage: ``"weights"`` for a context whose tensors are weights. It is then the default of :meth:`allocate` and
+        :meth:`from_numpy`. ``allocate(usage="weights")`` makes a context one of weights, too.
 
-    Tensors of one context may be used by operations with tensors of another (weights in one, each graph in its own):
-    the result belongs to the one made last, which keeps the others alive. A context may be used by several threads;
-    they wait for each other.
+    An operation may have sources of several contexts: weights in one, each graph in its own. Its result belongs to
+
+    1. the context that ``with ctx.as_default():`` names;
+    2. else the context that all sources share;
+    3. else the context that all sources but the weights share.
+
+    Otherwise it is an error: name the context. Weights are the tensors of contexts of weights, what ``file.load`` makes
+    among them, and tensors in buffers of weights. The order in which contexts were made does not matter. The context of
+    a result keeps those of its sources alive. Two contexts cannot use tensors of each other.
+
+    A context may be used by several threads; they wait for each other.
     """
 
     __slots__ = ("__weakref__", "_core", "_shapes", "_writable")
 
-    def __init__(self, mem_size: int = 0, *, no_alloc: bool = True) -> None:
+    def __init__(self, mem_size: int = 0, *, no_alloc: bool = True, usage: Usage = "any") -> None:
         mem_size = expect_int(mem_size, "Context: mem_size")
         if mem_size < 0:
             raise InvalidArgumentError(f"Context: mem_size {mem_size} is negative")
         if mem_size >= 2**63:
             raise AllocationError(f"Context: no memory has {mem_size} bytes")
         no_alloc = expect_bool(no_alloc, "Context: no_alloc")
+        of_weights = usage_id(usage) != 0
         h = new_handle()
         status = lib.gbpy_open_context(h, mem_size, no_alloc)
         if status:
             fail(status, "Context")
-        self._hold(ContextCore(h))
+        core = ContextCore(h)
+        core.of_weights = of_weights
+        self._hold(core)
 
     def _hold(self, core: ContextCore, writable: bool = True) -> None:
         self._core: ContextCore | None = core
@@ -77,6 +92,22 @@ class Context(Handle):
         context = Context.__new__(Context)
         context._hold(core, writable=False)
         return context
+
+    def as_default(self) -> AbstractContextManager[Context]:
+        """``with ctx.as_default():`` all that this thread (or asyncio task) builds in the block belongs to ``ctx``:
+        results of operations, views, constants that operators make of numbers and arrays. It does not close ``ctx``."""
+        self._building("Context.as_default")
+        return default_context(self)
+
+    def _counts(self, tensor: Tensor) -> bool:
+        """Does this tensor decide which context a result belongs to?"""
+        core, source = self._live(), tensor._p.view_src
+        held = core.of_weights or (core.weights and address(source or tensor._p) in core.weights)
+        return self._writable and not held
+
+    def _usage(self, usage: Usage | None) -> Usage:
+        """The usage of memory for its tensors, where the caller gives none."""
+        return usage if usage is not None else "weights" if self._live().of_weights else "any"
 
     def _building(self, what: str) -> ContextCore:
         """The core, of a context in which something can be built."""
@@ -96,32 +127,43 @@ class Context(Handle):
 
         It gets memory from ``Context.allocate``, ``Buffer.place``, an allocator, or the scheduler that runs its graph.
         """
-        core = self._live()
         size = given_shape(shape)
-        element = given_dtype(dtype, size)
-        ne = ne_of(size, "Context.tensor")
-        label = None if name is None else as_name(name, "Context.tensor")
+        return self._tensor(size, given_dtype(dtype, size), name, "Context.tensor")
+
+    def _tensor(self, size: tuple[int, ...], element: DType, name: str | None, what: str) -> Tensor:
+        """A new tensor without memory; ``what`` was called."""
+        core = self._live()
+        ne = ne_of(size, what)
+        label = None if name is None else as_name(name, what)
         pointer = lib.ggml_new_tensor(core.ptr, element.id, MAX_DIMS, ne)
         if not pointer:
             if not self._writable:
-                raise StateError("Context.tensor: the copy of a graph cannot be built on")
-            refuse_shape("Context.tensor", size, element)
-            raise_last(f"Context.tensor({size}, {element.name})")
+                raise StateError(f"{what}: the copy of a graph cannot be built on")
+            refuse_shape(what, size, element)
+            raise_last(f"{what}({size}, {element.name})" if what == "Context.tensor" else what)
         if label is not None:
             lib.ggml_set_name(pointer, label)
         _set_ndim(pointer, len(size))
         return Tensor(self, pointer, core.h)
 
-    def from_numpy(self, array: Any, name: str | None = None, usage: Usage = "any") -> Tensor:
+    def from_numpy(
+        self, array: Any, name: str | None = None, usage: Usage | None = None, *, dtype: DTypeLike | None = None
+    ) -> Tensor:
         """A tensor over the memory of a C-contiguous array (or memory map) without a copy: NumPy's, or any that NumPy
         can see without one, those of PyTorch, JAX (read-only) and the buffer protocol among them. The array is kept
-        alive. :meth:`from_dlpack` also takes arrays with gaps."""
+        alive. :meth:`from_dlpack` also takes arrays with gaps.
+
+        array: of :class:`Blocks` (``gb.quantize(array, "q4_k")``) the tensor has the format and the shape of the
+            elements
+        dtype: the format of an array of uint8 that holds the bytes of blocks, ``(..., bytes of a row)``, or bfloat16
+            for an array of its uint16 bits. An array of another dtype has to have this one.
+        """
+        what = "Context.from_numpy"
         if name is not None:
-            as_name(name, "Context.from_numpy")
-        source, element = elements_of(array, "Context.from_numpy")
-        dtype = dtype_of_array(source, "Context.from_numpy") if element is None else element
+            as_name(name, what)
+        source, element, shape = _memory_of(array, dtype, what)
         if source.ndim > MAX_DIMS:
-            ne_of(source.shape, "Context.from_numpy")
+            ne_of(source.shape, what)
         if not source.flags.c_contiguous:
             raise InvalidArgumentError(
                 "Context.from_numpy: the array is not C-contiguous; np.ascontiguousarray(array) is, and"
@@ -131,8 +173,8 @@ class Context(Handle):
             raise InvalidArgumentError(
                 f"Context.from_numpy: the array of shape {source.shape} is empty: there is no memory to use"
             )
-        buffer = Buffer.from_array(source, usage)
-        tensor = self.tensor(source.shape, dtype, name)
+        buffer = Buffer.from_array(source, self._usage(usage))
+        tensor = self._tensor(shape, element, name, what)
         if tensor._p.data:
             raise StateError(
                 "Context.from_numpy: with no_alloc=False each tensor of the context gets memory of its own; use"
@@ -141,7 +183,7 @@ class Context(Handle):
         return buffer.place(tensor)
 
     def from_dlpack(
-        self, x: Any, name: str | None = None, usage: Usage = "any", *, copy: bool | None = False
+        self, x: Any, name: str | None = None, usage: Usage | None = None, *, copy: bool | None = False
     ) -> Tensor:
         """A tensor over the memory of an array of another library, without a copy: of whatever has ``__dlpack__``
         (NumPy, PyTorch, JAX, CuPy, tensors of other contexts), ``__array_interface__`` or the buffer protocol.
@@ -157,11 +199,16 @@ class Context(Handle):
         """
         core = self._live()
         label = None if name is None else as_name(name, "from_dlpack")
+        if isinstance(x, Blocks) and x.format is not None:
+            return self.from_numpy(x.copy() if copy else x, name, usage)
+        usage = self._usage(usage)
         number = 0 if usage == "any" else usage_id(usage)
         if copy is None or not expect_bool(copy, "from_dlpack: copy"):
             pointer = share(core.h, x, label, number, copy)
             if pointer is not None:
                 self._live()  # the array's own code may have closed it
+                if number:
+                    core.weights.add(address(pointer))
                 return Tensor(self, pointer, core.h)
             if copy is False:
                 not_shared()
@@ -169,7 +216,7 @@ class Context(Handle):
 
     def _copied(self, array: np.ndarray[Any, Any], element: DType, name: str | None, usage: Usage) -> Tensor:
         """A tensor with host memory of its own, and the elements of an array (of bfloat16: the bits)."""
-        tensor = self.tensor(array.shape, element, name)
+        tensor = self._tensor(array.shape, element, name, "from_dlpack")
         if not tensor._p.data:
             buft = cpu_buffer_type()
             buft.alloc(max(buft.alloc_size(tensor), 1), usage).place(tensor)
@@ -178,12 +225,18 @@ class Context(Handle):
     def constant(self, value: Any, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
         """A tensor with a fixed value: a number, a list, or an array of any library. The value is written whenever the
         tensor is given memory, and again when its buffer is cleared, so it works on any backend; nothing else writes
-        it. Python floats make float32."""
+        it. Python floats make float32.
+
+        value: :class:`Blocks` (``gb.quantize(array, "q4_k")``) make a tensor of their format, with the shape of the
+            elements
+        dtype: of a number or a list; an array has to have it already. For an array of uint8 that holds the bytes of
+            blocks, ``(..., bytes of a row)``, the format of these blocks.
+        """
         core = self._live()
         if name is not None:
             as_name(name, "Context.constant")
-        array, element = _constant_of(value, dtype)
-        tensor = self.tensor(array.shape, element, name)
+        array, element, shape = _constant_of(value, dtype)
+        tensor = self._tensor(shape, element, name, "Context.constant")
         lib.ggml_set_input(tensor._p)
         lib.ggml_set_output(tensor._p)
         whole = np.ascontiguousarray(array)
@@ -195,10 +248,11 @@ class Context(Handle):
             fail(status, "constant")
         return tensor
 
-    def allocate(self, backend: Backend | BufferType, usage: Usage = "any") -> Buffer:
+    def allocate(self, backend: Backend | BufferType, usage: Usage | None = None) -> Buffer:
         """Gives every tensor that has none yet memory on ``backend``, in one buffer that the context keeps alive.
 
-        usage: ``"weights"`` for data that operations should be run next to, ``"any"`` for the rest.
+        usage: ``"weights"`` for data that operations should be run next to: from now on this is a context of weights.
+            ``"any"`` for the rest. Default: the usage of the context.
 
         Constants are written. A device that reads files itself (ranks of a cluster) reads those that were made from a
         mapped file, where it has that one; :class:`FileError` if its file is another one.
@@ -206,7 +260,7 @@ class Context(Handle):
         Raises :class:`AllocationError` when there is not enough memory; then no tensor was touched.
         """
         core = self._live()
-        number = usage_id(usage)
+        number = usage_id(self._usage(usage))
         parent: Core | None
         if isinstance(backend, Backend):
             parent = backend._live()
@@ -220,8 +274,20 @@ class Context(Handle):
         if status:
             if status == lib.GGML_STATUS_INVALID_STATE and lib.ggml_last_status() == 0:
                 raise StateError("Context.allocate: every tensor of the context has memory already")
-            fail(status, "Context.allocate")
+            self._refuse_allocation(status)
+        core.of_weights = core.of_weights or usage == "weights"
         return Buffer(BufferCore(h))
+
+    def _refuse_allocation(self, status: int) -> NoReturn:
+        """With the tensor that needs most, which likely has a wrong shape."""
+        try:
+            fail(status, "Context.allocate")
+        except AllocationError as error:
+            needing = [t for t in self.tensors() if not t._p.data and not t._p.view_src]
+            if needing:
+                largest = max(needing, key=lambda t: t.nbytes)
+                error.args = (f"{error}; the largest of its tensors is {largest.describe()}",)
+            raise
 
     def graph(
         self, *outputs: Tensor | Sequence[Tensor], keep: Tensor | Sequence[Tensor] = (), keep_inputs: bool = True
@@ -244,7 +310,7 @@ class Context(Handle):
             other = t._ctx._core
             if other is None:
                 raise StateError("Context.graph: the context of an output is closed")
-            core.adopt(other)
+            core.note_listed(other)
         size = max(_SMALL_GRAPH, 2 * len(tensors))
         pointer = non_null(lib.ggml_new_graph_custom(core.ptr, size, False), "Context.graph")
         for t in tensors:
@@ -269,12 +335,10 @@ class Context(Handle):
         alone.
 
         For graphs that come and go over memory that stays, a cache of keys and values, say: slices of the cache itself
-        would stay as long as the cache does. The other context must be the older one.
+        would stay as long as the cache does. The other context must not use tensors of this one.
         """
         core, (other, pointer) = self._building("Context.view"), _of(tensor, "Context.view")
-        if other.serial > core.serial:
-            raise InvalidArgumentError(f"Context.view: the context of {tensor.describe()} was made after this one")
-        core.adopt(other)
+        core.adopt(other, "Context.view")
         found = non_null(lib.ggml_view_tensor(core.ptr, pointer), "Context.view")
         lib.gbpy_set_ndim(found, lib.gbpy_ndim(pointer))
         return Tensor(self, found, core.h)
@@ -322,10 +386,12 @@ class Context(Handle):
     def _transposed(self, tensor: Tensor) -> Tensor:
         """The transposed view of a matrix, made once: graph after graph writes ``x @ w.T``."""
         core = self._live()
+        if (other := tensor._ctx._live()) is not core:
+            core.adopt(other, "transpose")
         key = address(tensor._p)
         found = core.transposed.get(key)
         if found is None:
-            found = core.transposed[key] = build("transpose", lib.ggml_transpose, (tensor,), ndim=2)._p
+            found = core.transposed[key] = build("transpose", lib.ggml_transpose, (tensor,), ndim=2, pool=self)._p
         return Tensor(self, found, core.h)
 
     def _template(self, shape: tuple[int, ...], what: str) -> Any:
@@ -393,15 +459,30 @@ def _narrowed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array.astype(np.int32)
 
 
-def _constant_of(value: Any, dtype: DTypeLike | None) -> tuple[np.ndarray[Any, Any], DType]:
-    """The array and the dtype of a constant."""
+def _memory_of(value: Any, dtype: DTypeLike | None, what: str) -> tuple[np.ndarray[Any, Any], DType, tuple[int, ...]]:
+    """An array whose memory a tensor is to have, and the dtype and shape of that tensor."""
+    blocks = rows_of(value, dtype, what)
+    if blocks is not None:
+        return blocks
+    source, element = elements_of(value, what)
+    if dtype is not None:
+        element = as_dtype(dtype, what)
+        source = exact_array(value, element, f"{what}: {element.name}")
+    return source, dtype_of_array(source, what) if element is None else element, source.shape
+
+
+def _constant_of(value: Any, dtype: DTypeLike | None) -> tuple[np.ndarray[Any, Any], DType, tuple[int, ...]]:
+    """The array, the dtype and the shape of a constant."""
+    blocks = rows_of(value, dtype, "Context.constant")
+    if blocks is not None:
+        return blocks
     if dtype is not None:
         element = as_dtype(dtype, "Context.constant")
         array = exact_array(value, element, f"Context.constant: {element.name}")
     else:
         array, found = elements_of(value, "Context.constant")
         if found is not None:
-            return array, found
+            return array, found, array.shape
         if array.dtype.kind == "O" and isinstance(value, int):
             raise InvalidArgumentError(f"Context.constant: {value:.4g} does not fit into int64; say dtype='float32'")
         if array.dtype.kind not in "biuf":
@@ -409,10 +490,12 @@ def _constant_of(value: Any, dtype: DTypeLike | None) -> tuple[np.ndarray[Any, A
         if not is_array(value):
             array = _narrowed(array)
         element = dtype_of_array(array, "Context.constant")
-    return array, element
+    return array, element, array.shape
 
 
 def from_dlpack(x: Any, name: str | None = None, usage: Usage = "any", *, copy: bool | None = False) -> Tensor:
     """:meth:`Context.from_dlpack` in a context of its own, which the tensor keeps: for what graphs of several contexts
     use, weights, say. A context for each of many small arrays would cost more than the arrays."""
-    return Context().from_dlpack(x, name, usage, copy=copy)
+    usage_id(usage)
+    context = Context(usage="weights")
+    return context.from_dlpack(x, name, usage, copy=copy)

@@ -13,7 +13,7 @@ from ._data.shapes import MAX_DIMS
 from ._errors import InvalidArgumentError, expect_int, raise_last
 from ._errors.messages import kind_of
 from ._ffi import ffi, lib
-from ._nodes.build import build, newest
+from ._nodes.build import build, context_of
 from .dtypes import DTypeLike, int8
 from .ops._form import BUILDERS
 from .tensor import Tensor
@@ -58,9 +58,11 @@ def map_custom(function: Callable[..., Any], *tensors: Tensor, n_tasks: int = 1,
         raise InvalidArgumentError(f"map_custom: takes one to three tensors, not {len(tensors)}")
     op = CustomOp(function, n_tasks)
     n = len(tensors)
-    context = newest("map_custom", tensors)._live()
-    context.functions.append(op)  # before there is a node that refers to it
-    return build("map_custom", _BUILD[n, inplace], tensors, _CALL[n], n_tasks, op.handle, ndim=_ndim(tensors[0]))
+    pool = context_of("map_custom", tensors)
+    pool._live().functions.append(op)  # before there is a node that refers to it
+    return build(
+        "map_custom", _BUILD[n, inplace], tensors, _CALL[n], n_tasks, op.handle, ndim=_ndim(tensors[0]), pool=pool
+    )
 
 
 @overload  # sizes alone are one shape, sizes among shapes are shapes
@@ -122,7 +124,8 @@ def custom(
         bfloat16 result takes floats, which are rounded, or uint16 bits; a quantized one the blocks that
         :func:`ggml_backend.quantize` makes.
     n_tasks: 1; or at most how many threads; or -1 for as many as the backend has
-    context: where the node is made; needed without sources, else default: that of the source that was made last
+    context: where the node is made; needed without sources, else default: as for every operation, see
+        :class:`Context`
 
     Returns a tensor; of several results a tuple of tensors. These are views of one node, which is computed as a whole
     if a graph needs one of them.
@@ -189,12 +192,8 @@ def _pool(sources: tuple[Tensor, ...], context: Context | None) -> Context:
     if not sources and context is None:
         raise InvalidArgumentError("custom: without sources the context must be given: custom(function, context=ctx)")
     if context is None:
-        return newest("custom", sources, _LABELS)
-    core = context._building("custom")
-    if sources:
-        last = newest("custom", sources, _LABELS)
-        if last._live().serial > core.serial:
-            raise InvalidArgumentError("custom: context: that of a source was made after this one")
+        return context_of("custom", sources, _LABELS)
+    context._building("custom")
     return context
 
 

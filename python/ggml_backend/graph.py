@@ -29,6 +29,7 @@ from ._ffi import ffi, lib
 from ._files import read_text
 from ._text.escape import markup
 from ._text.names import MAX_NAME, as_name, shorter
+from ._text.numbers import counted
 from .backend import Backend, BackendCore
 from .tensor import Tensor
 
@@ -333,7 +334,8 @@ class Graph(Local):
         if self._ctx._core is None:
             return "<Graph closed>"
         outputs = ", ".join(t.describe() for t in self._outputs)
-        return f"<Graph {core.ptr.n_nodes} nodes, {core.ptr.n_leafs} leafs, outputs: {outputs}>"
+        nodes, leafs = counted(core.ptr.n_nodes, "node"), counted(core.ptr.n_leafs, "leaf")
+        return f"<Graph {nodes}, {leafs}, outputs: {outputs}>"
 
 
 class CopyCore(Core):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ from ._profiles.tables import (
     median_run,
 )
 from ._text.escape import line
+from ._text.numbers import counted
 
 __all__ = [
     "MachineLimits", "Profile", "ProfileChange", "ProfileComparison", "ProfileRow", "ProfileStep", "ProfileTable",
@@ -36,6 +38,7 @@ __all__ = [
 ]  # fmt: skip
 
 _MOST = 1 << 26  # records, as C has it
+_UNNAMED = re.compile(r"(node|leaf)_\d+")  # what nobody named
 _SHOWN = 30  # rows of a profile that is printed
 #: What this process found out about itself.
 _measured: dict[tuple[str, int], MachineLimits] = {}
@@ -201,14 +204,12 @@ class Profile(Owner):
         data = self._read()
         n = int(data.runs["complete"].sum()) if len(data.runs) else 0
         each = f", {median_run(data) * 1e3:.3f} ms each (median)" if n else ""
-        text = f"{_counted(n, 'run')}{each}; {_counted(len(data.records), 'record')}"
+        text = f"{counted(n, 'run')}{each}; {counted(len(data.records), 'record')}"
         others = len(data.runs) - n
         text += (
-            f"; {_counted(others, 'run')} that did not come to {'its' if others == 1 else 'their'} end"
-            if others
-            else ""
+            f"; {counted(others, 'run')} that did not come to {'its' if others == 1 else 'their'} end" if others else ""
         )
-        return text + (f"; {_counted(data.dropped, 'record')} found no place" if data.dropped else "")
+        return text + (f"; {counted(data.dropped, 'record')} found no place" if data.dropped else "")
 
     def compare(self, before: Profile, by: By = "operator", top: int | None = None) -> ProfileComparison:
         """This profile beside an earlier one: of each group the median over runs, and the ratio of both; below 1 this
@@ -218,15 +219,20 @@ class Profile(Owner):
         return compare_rows(before._read(), self._read(), by, top)
 
     def __str__(self) -> str:
-        return str(self.table(top=_SHOWN))
+        return str(self.table(self._usual(), top=_SHOWN))
 
     def _repr_html_(self) -> str:
-        return self.table(top=_SHOWN)._repr_html_()
+        return self.table(self._usual(), top=_SHOWN)._repr_html_()
+
+    def _usual(self) -> By:
+        """By name where somebody named a node, else by kind."""
+        names = (name for step in self._read().steps for name in step.names)
+        return "operator" if any(name and not _UNNAMED.fullmatch(name) for name in names) else "kind"
 
     def __repr__(self) -> str:
         if self._closed:
             return "<Profile closed>"
-        state = "running" if self.running else _counted(len(self._read().records), "record")
+        state = "running" if self.running else counted(len(self._read().records), "record")
         return f"<Profile {state}>"
 
     # ------------------------------------------------------------------------------------------------------------ files
@@ -288,10 +294,6 @@ class Profile(Owner):
             lane = f"{step.device}: {step.kind}"
             found.append(OperatorSlice(lane, step.name, int(r["start_ns"]), int(r["end_ns"]), args))
         return found
-
-
-def _counted(n: int, what: str) -> str:
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def _check_top(top: int | None, what: str) -> None:

@@ -34,8 +34,8 @@ from ._errors.hints import made_by
 from ._errors.messages import kind_of
 from ._ffi import ffi, lib
 from ._files.mapped import check_file, reading
-from ._nodes.build import ZEROS, attempt, build, build_1, node_class
-from ._nodes.operators import binary, coerce, compared, indexed, matmul
+from ._nodes.build import ZEROS, attempt, build, build_1, context_of, node_class
+from ._nodes.operators import binary, compared, indexed, matmul
 from ._nodes.ufuncs import numpy_function
 from ._text.names import as_name
 from .buffer import Buffer, BufferCore, text
@@ -407,7 +407,7 @@ class Tensor(Local):
         if sorted(order) != list(range(n)):
             raise InvalidArgumentError(f"transpose: {order} is no order of the {n} axes of {self.describe()}")
         if n == 2 and order == (1, 0):
-            return self._ctx._transposed(self)
+            return context_of("transpose", (self,))._transposed(self)
         to = list(range(MAX_DIMS))
         for new, old in enumerate(order):
             to[n - 1 - old] = n - 1 - new
@@ -509,11 +509,11 @@ class Tensor(Local):
     def __matmul__(self, other: TensorLike) -> Tensor:
         """The matrix product as in NumPy. ``x @ w.T`` costs no transposition: it is ``mul_mat(w, x)``. What is neither
         float32 nor of the other's dtype, weights of float16 or quantized ones, stands there, on the right as ``w.T``:
-        ``w @ x.T`` is ``(x @ w.T).T``."""
-        return matmul(self, coerce(other, self, "a @ b", "b"))
+        ``w @ x.T`` is ``(x @ w.T).T``. :func:`ggml_backend.matmul` is the same product with ``prec=``."""
+        return matmul(self, other)
 
     def __rmatmul__(self, other: TensorLike) -> Tensor:
-        return matmul(coerce(other, self, "a @ b", "a"), self)
+        return matmul(other, self)
 
     def __lt__(self, other: TensorLike) -> Tensor:
         """``<``, ``<=``, ``>``, ``>=``: 1 where it is so, else 0, as a node (:func:`ggml_backend.less`). ``==`` is no

@@ -210,6 +210,12 @@ def memory(cpu: gb.Backend, folder: Path) -> None:
         w = buffer.place(ctx.tensor((2, 32), "q8_0", name="w"))
         blocks = gb.quantize(np.ones((2, 32), np.float32), gb.q8_0)
         assert_type(w.set(blocks), gb.Tensor)
+        assert_type(ctx.constant(blocks, name="blocks"), gb.Tensor)
+        assert_type(ctx.from_numpy(np.asarray(blocks), dtype="q8_0"), gb.Tensor)
+        assert_type(gb.dequantize(w), "np.ndarray[Any, Any]")
+        with gb.Context(usage="weights") as named, named.as_default() as same:
+            assert_type(same, gb.Context)
+            assert_type(gb.matmul(ctx.tensor((2, 3)), np.ones((3, 2), np.float32), prec="f32"), gb.Tensor)
         assert_type(gb.dequantize(w.numpy(), gb.q8_0), "np.ndarray[Any, Any]")
         with gb.TensorAllocator(cpu, size=1 << 12) as tensors:
             assert_type(tensors.alloc(ctx.tensor(3)), gb.Tensor)

@@ -11,6 +11,7 @@
 #include "base/current.h"
 #include "base/mapped.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "base/thread.h"
 
 // Fails with the names of the object and the hook if a required hook is missing.
@@ -32,14 +33,16 @@ ggml_backend_buffer_t ggml_backend_buft_alloc_buffer(ggml_backend_buffer_type_t 
     GB_CHECK_ARG_RETURNING(buft, NULL);
     NEED_HOOK(buft->iface.alloc_buffer, NULL, "buffer type", "alloc_buffer");
     const size_t max_size = ggml_backend_buft_get_max_size(buft);
+    char         needs[32], limit[32];
     GB_FAIL_IF_RETURNING(size > max_size, NULL, GGML_STATUS_ALLOC_FAILED,
-        "%s: a buffer of %zu bytes is more than buffer type %s allows at once, %zu", __func__, size,
-        ggml_backend_buft_name(buft), max_size);
+        "%s: a buffer of %s is more than buffer type %s allows at once, %s", __func__, gb_size_text(size, needs),
+        ggml_backend_buft_name(buft), gb_size_text(max_size, limit));
     const uint64_t              before = gb_fail_count();
     const ggml_backend_buffer_t buffer = buft->iface.alloc_buffer(buft, size);
     if (buffer == NULL && gb_fail_count() == before) {
-        gb_fail(GGML_STATUS_ALLOC_FAILED, "%s: buffer type %s cannot allocate %zu bytes", __func__,
-            ggml_backend_buft_name(buft), size);
+        char shown[32];
+        gb_fail(GGML_STATUS_ALLOC_FAILED, "%s: buffer type %s cannot allocate %s", __func__,
+            ggml_backend_buft_name(buft), gb_size_text(size, shown));
     }
     if (buffer != NULL && buffer->size < size) { // the backend is at fault
         const size_t given = buffer->size;

@@ -9,6 +9,7 @@
 
 #include "env.h"
 #include "status.h"
+#include "text.h"
 
 #ifdef _WIN32
 #    include <malloc.h>
@@ -60,7 +61,8 @@ static inline void count_live(long long change) { (void) change; }
 // Reports an allocation that failed, and counts one that did not.
 static void * checked(void * ptr, size_t size) {
     if (ptr == NULL) {
-        gb_fail(GGML_STATUS_ALLOC_FAILED, "cannot allocate %zu bytes of host memory", size);
+        char shown[32];
+        gb_fail(GGML_STATUS_ALLOC_FAILED, "cannot allocate %s of host memory", gb_size_text(size, shown));
     } else {
         count_live(1);
     }

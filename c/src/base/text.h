@@ -16,6 +16,9 @@ struct gb_text {
 // Appends to the text, which is cut off where there are no bytes left.
 GGML_ATTRIBUTE_FORMAT(2, 3) void gb_text_append(struct gb_text * t, const char * fmt, ...);
 
+// A number of bytes for people: "640 bytes", "1.5 KiB", "4.0 TiB". Returns buf.
+const char * gb_size_text(size_t size, char buf[32]);
+
 // ASCII letters alone, whatever the locale of the program is.
 static inline char gb_lower(char c) { return c >= 'A' && c <= 'Z' ? (char) (c - 'A' + 'a') : c; }
 

@@ -8,6 +8,7 @@
 #include "base/current.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "base/text.h"
 #include "cpu/cpu.h"
 #include "ggml-backend-impl.h"
 #include "tensor/tensor.h"
@@ -185,8 +186,9 @@ static GGML_CALL void hbm_free(ggml_backend_buffer_t buffer) { hbw_free(buffer->
 static GGML_CALL ggml_backend_buffer_t hbm_alloc(ggml_backend_buffer_type_t buft, size_t size) {
     size_t total;
     void * memory = NULL;
+    char   shown[32];
     GB_FAIL_IF_RETURNING(!size_with_slack(size, &total) || hbw_posix_memalign(&memory, ALIGNMENT, total) != 0, NULL,
-        GGML_STATUS_ALLOC_FAILED, "CPU_HBM: cannot allocate %zu bytes", size);
+        GGML_STATUS_ALLOC_FAILED, "CPU_HBM: cannot allocate %s", gb_size_text(size, shown));
     struct ggml_backend_buffer_i hooks = buffer_hooks(hbm_free);
     hooks.get_name                     = hbm_buffer_name;
     ggml_backend_buffer_t buffer       = ggml_backend_buffer_init(buft, hooks, memory, total);

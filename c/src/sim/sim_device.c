@@ -11,6 +11,7 @@
 #include "base/current.h"
 #include "base/env.h"
 #include "base/mem.h"
+#include "base/text.h"
 #include "cpu/cpu.h"
 
 // ---------------------------------------------------------------------------------------------------------- life cycle
@@ -543,18 +544,6 @@ enum ggml_status gb_sim_queue_wait(struct gb_sim_device * device, struct gb_sim_
 
 // -------------------------------------------------------------------------------------------------------------- memory
 
-// A number of bytes for messages, in buf, which is returned.
-static const char * size_text(size_t size, char buf[32]) {
-    if (size < 1024) {
-        snprintf(buf, 32, "%zu bytes", size);
-    } else if (size < 1024 * 1024) {
-        snprintf(buf, 32, "%.1f KiB", (double) size / 1024);
-    } else {
-        snprintf(buf, 32, "%.1f MiB", (double) size / (1024 * 1024));
-    }
-    return buf;
-}
-
 // All is counted with the mutex held, messages are made without it.
 enum ggml_status gb_sim_take_memory(struct gb_sim_device * device, size_t size) {
     adopt_after_fork(device);
@@ -570,12 +559,12 @@ enum ggml_status gb_sim_take_memory(struct gb_sim_device * device, size_t size) 
     gb_mutex_unlock(&device->mutex);
     char needs[32], in_use[32], limit[32];
     GB_FAIL_IF(size > params->max_size, GGML_STATUS_ALLOC_FAILED, "%s: a buffer needs %s, the largest has %s",
-        device->name, size_text(size, needs), size_text(params->max_size, limit));
+        device->name, gb_size_text(size, needs), gb_size_text(params->max_size, limit));
     GB_FAIL_IF(!fits, GGML_STATUS_ALLOC_FAILED,
         "%s: %s of %s in use, a buffer needs %s: free what lies there, or give the device more (mem)", device->name,
-        size_text(used, in_use), size_text(params->mem_size, limit), size_text(size, needs));
+        gb_size_text(used, in_use), gb_size_text(params->mem_size, limit), gb_size_text(size, needs));
     GB_FAIL_IF(faulty, GGML_STATUS_ALLOC_FAILED, "%s: the allocation of %s fails as asked for (fail_alloc_after)",
-        device->name, size_text(size, needs));
+        device->name, gb_size_text(size, needs));
     return GGML_STATUS_SUCCESS;
 }
 

@@ -6,64 +6,89 @@
 // brings it into the documented order. Comments at the ends of lines give the shape of the node made there.
 #include "tensor/ops.h"
 
-// The caller has checked the operands. The rows are f16 whatever the type of the kernel is.
+// The caller has checked the operands.
 static struct ggml_tensor * im2col(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-    struct ggml_tensor * b, const struct gb_conv * v) {
-    struct ggml_tensor * node = gb_op_new(ctx, func, GGML_OP_IM2COL, GGML_TYPE_F16, gb_shape_im2col(a, b, v));
+    struct ggml_tensor * b, const struct gb_conv * v, enum ggml_type type) {
+    struct ggml_tensor * node = gb_op_new(ctx, func, GGML_OP_IM2COL, type, gb_shape_im2col(a, b, v));
     const int32_t params[]    = { (int32_t) v->s0, (int32_t) v->s1, (int32_t) v->p0, (int32_t) v->p1, (int32_t) v->d0,
         (int32_t) v->d1, (int32_t) v->is_2d };
     gb_op_set_params(node, params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);
 }
 
+static bool can_be_rows(const char * func, enum ggml_type type) {
+    GB_FAIL_IF_RETURNING(type != GGML_TYPE_F32 && type != GGML_TYPE_F16, false, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: argument 'type' must be f32 or f16", func);
+    return true;
+}
+
+struct ggml_tensor * ggml_im2col_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0,
+    int s1, int p0, int p1, int d0, int d1, bool is_2D, enum ggml_type type) {
+    const struct gb_conv conv = { s0, s1, p0, p1, d0, d1, is_2D };
+    return can_be_rows(__func__, type) && gb_check_im2col(__func__, a, b, &conv)
+               ? im2col(ctx, __func__, a, b, &conv, type)
+               : NULL;
+}
+
 struct ggml_tensor * ggml_im2col(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0,
     int s1, int p0, int p1, int d0, int d1, bool is_2D) {
     const struct gb_conv conv = { s0, s1, p0, p1, d0, d1, is_2D };
-    return gb_check_im2col(__func__, a, b, &conv) ? im2col(ctx, __func__, a, b, &conv) : NULL;
+    return gb_check_im2col(__func__, a, b, &conv) ? im2col(ctx, __func__, a, b, &conv, GGML_TYPE_F16) : NULL;
 }
 
-// On failure all nodes made here are dropped from the context, here and below.
+// A kernel as the right operand of rows of this type: it is f32, or what the rows are.
+static struct ggml_tensor * suited(struct ggml_context * ctx, struct ggml_tensor * kernel, enum ggml_type rows) {
+    return kernel == NULL || kernel->type == GGML_TYPE_F32 || kernel->type == rows ? kernel
+                                                                                   : ggml_cast(ctx, kernel, rows);
+}
+
+// On failure all nodes made here are dropped from the context, here and below. type: of the rows
 static struct ggml_tensor * conv_1d(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-    struct ggml_tensor * b, const struct gb_conv * v) {
-    if (!gb_check_conv(func, a, b, v)) {
+    struct ggml_tensor * b, const struct gb_conv * v, enum ggml_type type) {
+    if (!can_be_rows(func, type) || !gb_check_conv(func, a, b, v)) {
         return NULL;
     }
-    struct ggml_tensor * rows = im2col(ctx, func, a, b, v); // [K IC, OW, N]
+    struct ggml_tensor * rows = im2col(ctx, func, a, b, v, type); // [K IC, OW, N]
     if (rows == NULL) {
         return NULL;
     }
     const int64_t        k = rows->ne[0], ow = rows->ne[1], n = rows->ne[2], oc = a->ne[2];
-    struct ggml_tensor * r =
-        ggml_mul_mat(ctx, ggml_reshape_2d(ctx, rows, k, ow * n), ggml_reshape_2d(ctx, a, k, oc)); // [OW N, OC]
-    r = n == 1 ? ggml_reshape_3d(ctx, r, ow, oc, 1)
-               : ggml_cont(ctx, ggml_permute(ctx, ggml_reshape_3d(ctx, r, ow, n, oc), 0, 2, 1, 3));
+    struct ggml_tensor * r = ggml_mul_mat(ctx, ggml_reshape_2d(ctx, rows, k, ow * n),
+        suited(ctx, ggml_reshape_2d(ctx, a, k, oc), type)); // [OW N, OC]
+    r                      = n == 1 ? ggml_reshape_3d(ctx, r, ow, oc, 1)
+                                    : ggml_cont(ctx, ggml_permute(ctx, ggml_reshape_3d(ctx, r, ow, n, oc), 0, 2, 1, 3));
     return gb_op_keep_if(ctx, rows, r);
 }
 
 struct ggml_tensor * ggml_conv_1d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0,
     int p0, int d0) {
-    return conv_1d(ctx, __func__, a, b, &(const struct gb_conv){ s0, 0, p0, 0, d0, 0, false });
+    return conv_1d(ctx, __func__, a, b, &(const struct gb_conv){ s0, 0, p0, 0, d0, 0, false }, GGML_TYPE_F16);
+}
+
+struct ggml_tensor * ggml_conv_1d_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0,
+    int p0, int d0, enum ggml_type type) {
+    return conv_1d(ctx, __func__, a, b, &(const struct gb_conv){ s0, 0, p0, 0, d0, 0, false }, type);
 }
 
 // Half a kernel of padding, so that stride 1 keeps the length for odd kernels.
 struct ggml_tensor * ggml_conv_1d_ph(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s,
     int d) {
     const int64_t half = a != NULL ? a->ne[0] / 2 : 0;
-    return conv_1d(ctx, __func__, a, b, &(const struct gb_conv){ s, 0, half, 0, d, 0, false });
+    return conv_1d(ctx, __func__, a, b, &(const struct gb_conv){ s, 0, half, 0, d, 0, false }, GGML_TYPE_F16);
 }
 
 static struct ggml_tensor * conv_2d(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
-    struct ggml_tensor * b, const struct gb_conv * v) {
-    if (!gb_check_conv(func, a, b, v)) {
+    struct ggml_tensor * b, const struct gb_conv * v, enum ggml_type type) {
+    if (!can_be_rows(func, type) || !gb_check_conv(func, a, b, v)) {
         return NULL;
     }
-    struct ggml_tensor * rows = im2col(ctx, func, a, b, v); // [KW KH IC, OW, OH, N]
+    struct ggml_tensor * rows = im2col(ctx, func, a, b, v, type); // [KW KH IC, OW, OH, N]
     if (rows == NULL) {
         return NULL;
     }
     const int64_t        k = rows->ne[0], ow = rows->ne[1], oh = rows->ne[2], n = rows->ne[3], oc = a->ne[3];
-    struct ggml_tensor * r =
-        ggml_mul_mat(ctx, ggml_reshape_2d(ctx, rows, k, ow * oh * n), ggml_reshape_2d(ctx, a, k, oc)); // [OW OH N, OC]
+    struct ggml_tensor * r = ggml_mul_mat(ctx, ggml_reshape_2d(ctx, rows, k, ow * oh * n),
+        suited(ctx, ggml_reshape_2d(ctx, a, k, oc), type)); // [OW OH N, OC]
     r = n == 1 ? ggml_reshape_4d(ctx, r, ow, oh, oc, 1)
                : ggml_cont(ctx, ggml_permute(ctx, ggml_reshape_4d(ctx, r, ow, oh, n, oc), 0, 1, 3, 2));
     return gb_op_keep_if(ctx, rows, r);
@@ -71,29 +96,33 @@ static struct ggml_tensor * conv_2d(struct ggml_context * ctx, const char * func
 
 struct ggml_tensor * ggml_conv_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0,
     int s1, int p0, int p1, int d0, int d1) {
-    return conv_2d(ctx, __func__, a, b, &(const struct gb_conv){ s0, s1, p0, p1, d0, d1, true });
+    return conv_2d(ctx, __func__, a, b, &(const struct gb_conv){ s0, s1, p0, p1, d0, d1, true }, GGML_TYPE_F16);
+}
+
+struct ggml_tensor * ggml_conv_2d_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b, int s0,
+    int s1, int p0, int p1, int d0, int d1, enum ggml_type type) {
+    return conv_2d(ctx, __func__, a, b, &(const struct gb_conv){ s0, s1, p0, p1, d0, d1, true }, type);
 }
 
 // The stride is the kernel's size: positions do not overlap.
 struct ggml_tensor * ggml_conv_2d_sk_p0(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     const int64_t w = a != NULL ? a->ne[0] : 1;
     const int64_t h = a != NULL ? a->ne[1] : 1;
-    return conv_2d(ctx, __func__, a, b, &(const struct gb_conv){ w, h, 0, 0, 1, 1, true });
+    return conv_2d(ctx, __func__, a, b, &(const struct gb_conv){ w, h, 0, 0, 1, 1, true }, GGML_TYPE_F16);
 }
 
 // Half a kernel of padding along both axes, with stride 1.
 struct ggml_tensor * ggml_conv_2d_s1_ph(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     const int64_t w = a != NULL ? a->ne[0] / 2 : 0;
     const int64_t h = a != NULL ? a->ne[1] / 2 : 0;
-    return conv_2d(ctx, __func__, a, b, &(const struct gb_conv){ 1, 1, w, h, 1, 1, true });
+    return conv_2d(ctx, __func__, a, b, &(const struct gb_conv){ 1, 1, w, h, 1, 1, true }, GGML_TYPE_F16);
 }
 
 // Every channel has its own kernel: channels become images of one channel, and the product repeats the kernels over the
 // images.
-struct ggml_tensor * ggml_conv_depthwise_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
-    int s0, int s1, int p0, int p1, int d0, int d1) {
-    const struct gb_conv conv = { s0, s1, p0, p1, d0, d1, true };
-    if (!gb_check_conv_depthwise(__func__, a, b, &conv) || !gb_op_has_context(ctx, __func__)) {
+static struct ggml_tensor * conv_depthwise_2d(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
+    struct ggml_tensor * b, const struct gb_conv * v, enum ggml_type type) {
+    if (!can_be_rows(func, type) || !gb_check_conv_depthwise(func, a, b, v) || !gb_op_has_context(ctx, func)) {
         return NULL;
     }
     const int64_t        n_kernels = a->ne[2] * a->ne[3], kernel = a->ne[0] * a->ne[1];
@@ -103,18 +132,31 @@ struct ggml_tensor * ggml_conv_depthwise_2d(struct ggml_context * ctx, struct gg
     }
     struct ggml_tensor * images = ggml_reshape_4d(ctx, b, b->ne[0], b->ne[1], 1, b->ne[2] * b->ne[3]);
     struct ggml_tensor * rows =
-        images != NULL ? im2col(ctx, __func__, kernels, images, &conv) : NULL; // [KW KH, OW, OH, C N]
+        images != NULL ? im2col(ctx, func, kernels, images, v, type) : NULL; // [KW KH, OW, OH, C N]
     if (rows == NULL) {
         return gb_op_keep_if(ctx, kernels, NULL);
     }
     const int64_t ow = rows->ne[1], oh = rows->ne[2];
-    if (a->type == GGML_TYPE_F32) {
+    if (a->type == GGML_TYPE_F32 && type != GGML_TYPE_F32) {
         rows =
             ggml_cast(ctx, rows, GGML_TYPE_F32); // an f32 kernel is the left operand, and takes f32 only on its right
     }
-    struct ggml_tensor * r = ggml_mul_mat(ctx, ggml_reshape_4d(ctx, kernels, kernel, 1, n_kernels, 1),
-        ggml_reshape_4d(ctx, rows, kernel, ow * oh, b->ne[2], b->ne[3])); // [1, OW OH, C, N]
+    struct ggml_tensor * left = suited(ctx, ggml_reshape_4d(ctx, kernels, kernel, 1, n_kernels, 1), type);
+    struct ggml_tensor * r =
+        ggml_mul_mat(ctx, left, ggml_reshape_4d(ctx, rows, kernel, ow * oh, b->ne[2], b->ne[3])); // [1, OW OH, C, N]
     return gb_op_keep_if(ctx, kernels, ggml_reshape_4d(ctx, r, ow, oh, b->ne[2], b->ne[3]));
+}
+
+struct ggml_tensor * ggml_conv_depthwise_2d(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
+    int s0, int s1, int p0, int p1, int d0, int d1) {
+    const struct gb_conv conv = { s0, s1, p0, p1, d0, d1, true };
+    return conv_depthwise_2d(ctx, __func__, a, b, &conv, GGML_TYPE_F16);
+}
+
+struct ggml_tensor * ggml_conv_depthwise_2d_as(struct ggml_context * ctx, struct ggml_tensor * a,
+    struct ggml_tensor * b, int s0, int s1, int p0, int p1, int d0, int d1, enum ggml_type type) {
+    const struct gb_conv conv = { s0, s1, p0, p1, d0, d1, true };
+    return conv_depthwise_2d(ctx, __func__, a, b, &conv, type);
 }
 
 // An operator of its own: it spreads each element of b instead of gathering.

@@ -105,7 +105,7 @@ def _embedding(backend: Backend, limits: Limits, batch: int, dtype: DType, quick
     """BERT: products with bias, attention among all tokens of a sentence, norms; the mean over tokens, of length 1."""
     tokens, hidden, heads, ff, layers = (8, 64, 4, 128, 2) if quick else (34, 384, 12, 1536, 6)
     with ExitStack() as stack:
-        store, ctx = stack.enter_context(Context()), stack.enter_context(Context())
+        store, ctx = stack.enter_context(Context(usage="weights")), stack.enter_context(Context())
         matrices: list[Tensor] = []
 
         def linear(x: Tensor, rows: int) -> Tensor:

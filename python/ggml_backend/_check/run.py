@@ -22,7 +22,7 @@ from .variants import Variant, all_variants, special_variants
 
 __all__ = ["Settings", "UnknownCaseError", "reference_of", "run_checks"]
 
-_PACKAGE = Path(__file__).resolve().parents[1]
+_PACKAGE = Path(__file__).parents[1]
 _DEVICES = _PACKAGE / "devices"
 
 Progress = Callable[[int, int, str], None]

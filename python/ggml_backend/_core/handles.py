@@ -16,10 +16,10 @@ Two rules, which ``tools/check_lifetimes.py`` checks:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NoReturn, TypeVar
 
-from .._errors import raise_last
+from .._errors import InvalidArgumentError, raise_last
 from .._errors.hints import without_missing
 from .._ffi import ffi, lib
 from .owned import owned
@@ -145,7 +145,17 @@ class ContextCore(Core):
     are the buffers that were given to the context, and the functions of its nodes. Those may refer to the context: so
     Python holds them, whose garbage collector sees the cycle."""
 
-    __slots__ = ("adopted", "functions", "keeping", "serial", "transposed")
+    __slots__ = (
+        "adopted",
+        "functions",
+        "is_adopted",
+        "keeping",
+        "listed",
+        "of_weights",
+        "serial",
+        "transposed",
+        "weights",
+    )
     keeping: Any
     serial: int
     counter: ClassVar[Iterator[int]] = itertools.count()
@@ -156,6 +166,10 @@ class ContextCore(Core):
         lib.gbpy_share(self.keeping, h, True)
         self.serial = next(self.counter)
         self.adopted: dict[int, ContextCore] = {}  # by serial number: contexts whose tensors are used here
+        self.listed: dict[int, ContextCore] = {}  # the same: contexts of tensors that graphs of this one have
+        self.is_adopted = False  # by another
+        self.of_weights = False
+        self.weights: set[int] = set()  # addresses of the tensors that lie in buffers of weights
         self.transposed: dict[int, Any] = {}  # address of a matrix -> its transposed view
         self.functions: list[object] = []
 
@@ -163,24 +177,49 @@ class ContextCore(Core):
         """The ``ggml_context`` s that tensors are in."""
         return (self.ptr,)
 
-    def adopt(self, other: ContextCore) -> None:
-        """Tensors of `other` are about to be used here. An older context goes after this one, also for C."""
-        if other is not self and other.serial not in self.adopted:
-            # Views here may look into its tensors; the other way round would be a cycle.
-            if other.serial < self.serial and not lib.gbpy_need(self.h, other.h):
-                raise_last()
-            self.adopted[other.serial] = other
+    def adopt(self, other: ContextCore, what: str) -> None:
+        """``what`` is about to build here with tensors of `other`, which goes after this one, also for C. It is an
+        error if `other` uses tensors of this context: then neither could go first."""
+        if other is self or other.serial in self.adopted:
+            return
+        # Written before it is checked: of two threads that close a circle, one sees the other's half.
+        self.adopted[other.serial] = other
+        other.is_adopted = True
+        try:
+            if self.is_adopted and other.reaches(self):
+                raise InvalidArgumentError(
+                    f"{what}: the context of a source uses tensors of the context of the result: two contexts cannot"
+                    " use each other's tensors"
+                )
+            if not lib.gbpy_need(self.h, other.h):
+                raise_last(what)
+        except BaseException:
+            self.adopted.pop(other.serial, None)
+            raise
+
+    def note_listed(self, other: ContextCore) -> None:
+        """A graph here has tensors of `other`. A graph keeps all contexts of its tensors, so circles are possible."""
+        self.listed[other.serial] = other
+
+    def reaches(self, wanted: ContextCore) -> bool:
+        """Does it use tensors of that context, directly or not?"""
+        return wanted.serial in _within(self, lambda core: list(core.adopted.values()))
 
     def family(self) -> tuple[ContextCore, ...]:
-        """This context and all whose tensors it uses, directly or not."""
-        found: dict[int, ContextCore] = {}
-        stack: list[ContextCore] = [self]
-        while stack:
-            core = stack.pop()
-            if core.serial not in found:
-                found[core.serial] = core
-                stack.extend(list(core.adopted.values()))
-        return tuple(found.values())
+        """This context and all whose tensors it uses or lists, directly or not."""
+        return tuple(_within(self, lambda core: [*core.adopted.values(), *core.listed.values()]).values())
+
+
+def _within(first: ContextCore, following: Callable[[ContextCore], list[ContextCore]]) -> dict[int, ContextCore]:
+    """All that can be reached, by serial number."""
+    found: dict[int, ContextCore] = {}
+    stack = [first]
+    while stack:
+        core = stack.pop()
+        if core.serial not in found:
+            found[core.serial] = core
+            stack.extend(following(core))
+    return found
 
 
 def _called(thing: object) -> str:

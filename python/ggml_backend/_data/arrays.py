@@ -12,6 +12,7 @@ from .._errors import GgmlError, InvalidArgumentError, StateError, check
 from .._ffi import ffi, lib
 from .._files.mapped import check_file
 from ..dtypes import DType, dtype_of_id
+from .blocks import Blocks, of_format
 from .foreign import Exporter, elements_of, empty, seen
 
 _ndim = lib.gbpy_ndim
@@ -109,15 +110,22 @@ def is_array(value: Any) -> bool:
 
 def exact_array(value: Any, dtype: DType, what: str) -> np.ndarray[Any, Any]:
     """``value`` as an array of exactly the dtype in which NumPy sees ``dtype``. Arrays are never converted."""
+    if isinstance(value, Blocks) and value.format is not None:
+        rows = of_format(value, dtype, what)
+        return rows if dtype.is_quantized else rows.view(dtype.numpy)
     target = dtype.numpy
     array, element = elements_of(value, what)
     if element is not None and element.name == "bfloat16":
         if dtype.name != "bfloat16":
-            raise InvalidArgumentError(f"{what} cannot take an array of bfloat16; {_conversion(dtype, widened(array))}")
+            raise InvalidArgumentError(
+                f"{what} cannot take an array of bfloat16; {_conversion(dtype, widened(array), what)}"
+            )
         return array
     if is_array(value):
         if array.dtype != target or not array.dtype.isnative:
-            raise InvalidArgumentError(f"{what} cannot take an array of {array.dtype}; {_conversion(dtype, array)}")
+            raise InvalidArgumentError(
+                f"{what} cannot take an array of {array.dtype}; {_conversion(dtype, array, what)}"
+            )
         return np.asarray(array)
     if array.dtype.kind not in "iubf":
         raise InvalidArgumentError(f"{what} cannot take {value!r:.60}")
@@ -153,17 +161,17 @@ def _expect_finite(given: np.ndarray[Any, Any], made: np.ndarray[Any, Any], dtyp
         )
 
 
-def _conversion(dtype: DType, array: np.ndarray[Any, Any]) -> str:
+def _conversion(dtype: DType, array: np.ndarray[Any, Any], what: str) -> str:
     """How an array becomes one that a tensor of this dtype takes."""
     if array.dtype.kind != "f" or not (dtype.is_quantized or dtype.name == "bfloat16"):
         given = "uint8, the bytes of its rows" if dtype.is_quantized else dtype.numpy.name
         return f"it takes {given}" if dtype.is_quantized else f"array.astype(np.{given}) converts it"
+    by_set = what.startswith("set: ")
     if dtype.is_quantized:
-        return f"set(array, quantize=True) converts it, or gb.quantize(array, {dtype.name!r})"
-    return (
-        "set(array, quantize=True) rounds it, and so does array.astype(ml_dtypes.bfloat16) (pip install"
-        " 'ggml_backend[bfloat16]')"
-    )
+        made = f"gb.quantize(array, {dtype.name!r}) makes the blocks that it takes"
+        return f"set(array, quantize=True) converts it, or {made}" if by_set else made
+    how = "set(array, quantize=True)" if by_set else f"gb.quantize(array, {dtype.name!r})"
+    return f"{how} rounds it, and so does array.astype(ml_dtypes.bfloat16) (pip install 'ggml_backend[bfloat16]')"
 
 
 def _round_to_bfloat16(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

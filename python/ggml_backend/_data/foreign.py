@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any, NoReturn
 
@@ -34,6 +35,8 @@ _OF_BITS = (
     " or ctx.tensor(array.shape, 'bfloat16').set(array)"
 )
 
+_NO_ELEMENTS = re.compile(r"^(.*: (\w+) is not a dtype of tensors)")  # what dlpack.c says
+
 Array = np.ndarray[Any, Any]
 
 
@@ -60,10 +63,31 @@ def dtype_of_array(array: Array, what: str) -> DType:
     try:
         return as_dtype(array.dtype)
     except TypeError:
-        hint = _OF_BITS if array.dtype == np.uint16 else ""
+        if array.dtype.kind not in "biufcV":
+            raise InvalidArgumentError(f"{what}: takes an array of numbers, not of {array.dtype}") from None
         if not array.dtype.isnative:
             hint = "; array.astype(array.dtype.newbyteorder('=')) has the bytes in the order of this machine"
-        raise InvalidArgumentError(f"{what}: tensors have no elements of {array.dtype}{hint}") from None
+        else:
+            hint = _remedy(array.dtype.name)
+        raise InvalidArgumentError(f"{what}: {array.dtype} is not a dtype of tensors{hint}") from None
+
+
+def _remedy(name: str) -> str:
+    """What to do with an array whose dtype no tensor has."""
+    if name == "uint16":
+        return _OF_BITS
+    if name == "uint8":
+        return (
+            "; array.astype(np.float32) converts numbers. Is it quantized data? Then say dtype='q4_k', or whatever"
+            " format it has"
+        )
+    if name.startswith("uint"):
+        return "; array.astype(np.int32) converts it, or np.int64, or np.float32"
+    if name == "bool" or name.startswith(("float", "longdouble")):
+        return "; array.astype(np.float32) converts it"
+    if name.startswith("complex"):
+        return "; array.real and array.imag are two arrays of floats"
+    return ""
 
 
 # ---------------------------------------------------------------------------------------------------------- for C
@@ -139,8 +163,9 @@ def refuse(status: int, value: Any) -> NoReturn:
     message = plain(message_of(lib.ggml_last_error()))
     if status == lib.GBPY_NOT_ON_HOST:
         raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, message + host_hint(value))
-    if "no elements of uint16" in message:
-        raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, message + _OF_BITS)
+    unknown = _NO_ELEMENTS.search(message)
+    if unknown is not None and (isinstance(value, np.ndarray) or unknown[2] == "uint16"):
+        raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, f"{unknown[1]}{_remedy(unknown[2])}")
     raise_last("", status)
 
 

@@ -18,7 +18,7 @@ from .._ffi import ffi, lib
 from .._files.mapped import check_file, reading, watch_of
 from ..dtypes import DType, DTypeLike, as_dtype, dtypes
 from .arrays import to_array
-from .blocks import Blocks
+from .blocks import as_rows, rows_of
 
 __all__ = ["FLOATS", "OnInvalid", "dequantize", "fallback_dtype", "quantize"]
 
@@ -189,7 +189,9 @@ def quantize(
     on_invalid: OnInvalid = "error",
     n_threads: int | None = None,
 ) -> Array:
-    """Floats ``(..., n)`` as blocks of a quantized format: uint8 ``(..., n // block_size * bytes of a block)``.
+    """Floats ``(..., n)`` as :class:`Blocks` of a quantized format: an array of uint8 that knows its format, of shape
+    ``(..., n // block_size * bytes of a block)``. ``ctx.constant(blocks)``, ``ctx.from_numpy(blocks)``,
+    ``tensor.set(blocks)``, ``writer.add_tensor(name, blocks)`` and :func:`dequantize` take it as it is.
 
     dtype: a quantized format (``gb.q4_0`` or ``"q4_0"``) or bfloat16, whose rows come as bytes, too. float32 and
         float16 give arrays of that dtype.
@@ -229,6 +231,12 @@ def quantize_part(
         return _narrow(job)
     if not element.is_quantized and element.name != "bfloat16":
         raise InvalidArgumentError(f"{what}: not a format of floats")
+    return as_rows(_rows(job, importance), element)
+
+
+def _rows(job: _Job, importance: Any) -> Array:
+    """The bytes of the rows of a job."""
+    source, element, what = job.source, job.element, job.what
     n = source.shape[-1]
     row = element.row_size(n)
     out = np.empty((*source.shape[:-1], row), np.uint8)
@@ -289,16 +297,17 @@ def _quantize_rows(job: _Job, weights: Array, out: Array) -> None:
 
 
 def dequantize(blocks: Any, dtype: DTypeLike | None = None, *, n_threads: int | None = None) -> Array:
-    """Blocks of a format, uint8 ``(..., bytes of a row)``, as float32 ``(..., n)``.
+    """Blocks of a format as float32 ``(..., n)``.
 
-    For float32, float16 and bfloat16 also takes arrays of that dtype (bfloat16: of uint16 bits). Any bytes are valid
-    blocks.
+    blocks: :class:`Blocks`, as :func:`quantize` makes them and functions of :func:`custom` get them; a
+        :class:`Tensor` or a tensor of a GGUF file; or an array of uint8 ``(..., bytes of a row)``, with its dtype. For
+        float32, float16 and bfloat16 also an array of that dtype (bfloat16: of uint16 bits). Any bytes are valid
+        blocks.
+    dtype: the format; only an array that does not know it needs it.
 
-    dtype: the format; :class:`ggml_backend.Blocks`, which know theirs, come without, and their last two axes become
-        one: ``(..., blocks of a row, bytes of a block)`` becomes ``(..., n)``.
+    Raises :class:`InvalidArgumentError` if the blocks are of another format than ``dtype``.
     """
-    if dtype is None:
-        blocks, dtype = _rows_of(blocks)
+    blocks, dtype = _known(blocks, dtype)
     element = as_dtype(dtype, "dequantize")
     what = f"dequantize {element.name}"
     try:
@@ -342,13 +351,23 @@ def dequantize(blocks: Any, dtype: DTypeLike | None = None, *, n_threads: int | 
     return out
 
 
-def _rows_of(blocks: Any) -> tuple[Array, DType]:
-    """Blocks that know their format as the bytes of rows, and the format."""
-    known = blocks.format if isinstance(blocks, Blocks) else None
-    if known is None:
-        raise TypeError("dequantize: dtype must be given, the format of the blocks: dequantize(array, 'q4_0')")
-    array = np.asarray(blocks)
-    return (array.reshape(*array.shape[:-2], array.shape[-2] * array.shape[-1]) if array.ndim > 1 else array), known
+def _known(blocks: Any, dtype: DTypeLike | None) -> tuple[Any, DTypeLike]:
+    """What is to be dequantized, and its format."""
+    own = getattr(blocks, "dtype", None)
+    if isinstance(own, DType):  # a tensor
+        if dtype is not None and as_dtype(dtype, "dequantize") != own:
+            raise InvalidArgumentError(
+                f"dequantize: the tensor is {own.name}, not {as_dtype(dtype).name}; leave dtype out"
+            )
+        return blocks.numpy(), own
+    found = rows_of(blocks, dtype, "dequantize")
+    if found is not None:
+        return found[0], found[1]
+    if dtype is None:
+        raise TypeError(
+            "dequantize: an array does not say which format its bytes have: give it, as in dequantize(array, 'q4_0')"
+        )
+    return blocks, dtype
 
 
 _FALLBACK = {"q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0", "q8_k": "q8_0"}

@@ -15,7 +15,7 @@ from .._errors import InvalidArgumentError
 from .._errors.messages import kind_of
 from ..dtypes import DType, as_dtype, float32
 from .arrays import _round_to_bfloat16, to_array
-from .blocks import array_shape, as_blocks
+from .blocks import Blocks, array_shape, as_blocks, of_format
 from .shapes import MAX_DIMS, common_shape, ne_of, refuse_shape, shape_tuple
 
 __all__ = ["Result", "apart", "expect_kind", "given_results", "ne_list", "parts_of", "returned", "write"]
@@ -130,6 +130,8 @@ def returned(value: Any, result: Result, what: str) -> Any:
     come as their blocks or as the bytes of their rows."""
     if not hasattr(value, "shape"):
         value = _as_numpy(value, what)
+    if isinstance(value, Blocks) and value.format is not None:
+        of_format(value, result.dtype, what)
     shape, wanted = tuple(value.shape), result.array_shape
     if shape == wanted:
         return value

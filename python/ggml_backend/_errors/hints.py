@@ -15,50 +15,51 @@ __all__ = ["made_by", "module_attribute", "no_name", "refuse_calls", "tell_missi
 
 _DATA = "ctx.constant(array) makes a tensor of data, ctx.tensor(shape) one to be set"
 _CUSTOM = "there is no such operation; gb.map_custom(function, x) runs a function of yours"
-_COMPUTE = "scheduler.compute(graph) computes"
+_COMPUTE = "use scheduler.compute(graph)"
 _NO_GRADIENTS = "gradients are not kept"
 
 _OPERATIONS = {
-    **dict.fromkeys(["matmul", "mm", "bmm", "dot"], "x @ w"),
-    **dict.fromkeys(["softmax", "log_softmax"], "gb.soft_max(x), along the last axis"),
-    **dict.fromkeys(["layer_norm", "LayerNorm"], "gb.norm(x) * weight + bias"),
-    **dict.fromkeys(["cat", "concatenate", "hstack", "vstack"], "gb.concat([x, y], axis=0)"),
-    "stack": "gb.concat([x[None], y[None]], axis=0)",
+    **dict.fromkeys(["mm", "bmm", "dot"], "use x @ w, or gb.matmul(x, w)"),
+    "softmax": "use gb.soft_max(x), along the last axis",
+    "log_softmax": "use gb.log(gb.soft_max(x)), along the last axis",
+    "logsumexp": "use gb.log(gb.sum(gb.exp(x), axis=-1))",
+    **dict.fromkeys(["layer_norm", "LayerNorm"], "use gb.norm(x) * weight + bias"),
+    **dict.fromkeys(["cat", "concatenate", "hstack", "vstack"], "use gb.concat([x, y], axis=0)"),
+    "stack": "use gb.concat([x[None], y[None]], axis=0)",
     **dict.fromkeys(["max", "min", "cumsum", "prod", "std", "var", "floor", "ceil", "round"], _CUSTOM),
-    "maximum": "gb.where(a > b, a, b)",
-    "minimum": "gb.where(a < b, a, b)",
+    "maximum": "use gb.where(a > b, a, b)",
+    "minimum": "use gb.where(a < b, a, b)",
     "dropout": "nothing is dropped where nothing is trained: leave it out",
-    "linear": "x @ w.T + b",
+    "linear": "use x @ w.T + b",
     **dict.fromkeys(
-        ["attention", "scaled_dot_product_attention"], "gb.flash_attn(q, k, v), or products and gb.soft_max"
+        ["attention", "scaled_dot_product_attention"], "use gb.flash_attn(q, k, v), or products and gb.soft_max"
     ),
-    "pow": "x ** 2",
-    "clip": "gb.clamp(x, low, high)",
+    "pow": "use x ** 2, or x * x * x",
+    "clip": "use gb.clamp(gb.dup(x), low, high); gb.clamp alone overwrites its tensor",
 }
 _FUNCTIONS = {
     **_OPERATIONS,
     **dict.fromkeys(["zeros", "ones", "full", "empty", "rand", "randn", "arange"], _DATA),
     **dict.fromkeys(["array", "asarray", "from_numpy", "constant", "as_tensor"], _DATA),
-    **dict.fromkeys(["load", "open", "load_gguf", "GGUFFile", "from_pretrained"], "gb.gguf.open(path)"),
-    **dict.fromkeys(["save", "Writer"], "gb.gguf.Writer(path)"),
+    **dict.fromkeys(["load", "open", "load_gguf", "GGUFFile", "from_pretrained"], "use gb.gguf.open(path)"),
+    **dict.fromkeys(["save", "Writer"], "use gb.gguf.Writer(path)"),
     **dict.fromkeys(["compute", "run", "eval"], _COMPUTE),
     **dict.fromkeys(["no_grad", "grad", "inference_mode"], _NO_GRADIENTS),
-    **dict.fromkeys(["device", "cuda"], "gb.backends() lists what there is, gb.Backend(name) makes one"),
-    **dict.fromkeys(["set_num_threads", "set_n_threads"], 'gb.Backend("CPU", n_threads=4)'),
-    **dict.fromkeys(["float", "f32", "single"], "gb.float32"),
-    **dict.fromkeys(["half", "f16"], "gb.float16"),
-    **dict.fromkeys(["int", "i32", "long"], "gb.int32"),
-    "bf16": "gb.bfloat16",
-    "double": "nothing is computed with float64: gb.float32",
+    "cuda": "gb.backends() lists what there is, gb.Backend(name) makes one",
+    **dict.fromkeys(["set_num_threads", "set_n_threads"], 'use gb.Backend("CPU", n_threads=4)'),
+    **dict.fromkeys(["float", "f32", "single"], "use gb.float32"),
+    **dict.fromkeys(["half", "f16"], "use gb.float16"),
+    **dict.fromkeys(["int", "i32", "long"], "use gb.int32"),
+    "bf16": "use gb.bfloat16",
+    "double": "nothing is computed with float64; use gb.float32",
     **dict.fromkeys(
-        ["bool", "uint8", "uint16", "uint32", "uint64"], "of integers tensors have int8, int16, int32 and int64"
+        ["bool", "uint8", "uint16", "uint32", "uint64"], "the integers of tensors are int8, int16, int32 and int64"
     ),
     **dict.fromkeys(["nn", "Module", "Linear", "Parameter"], "a model is a function of tensors: gb.relu(x @ w.T + b)"),
     **dict.fromkeys(["optim", "autograd"], _NO_GRADIENTS),
 }
 
 # What objects have not, by class, and what is meant.
-_LAST = "along the last axis"
 _WHERE = (
     "a tensor is where its memory is: ctx.allocate(backend), backend.alloc(size).place(x), or where the scheduler"
     " puts it"
@@ -67,31 +68,31 @@ _RUN = "scheduler.compute(ctx.graph(x)) computes it, x.numpy() shows it"
 _ATTRIBUTES: dict[str, dict[str, str]] = {
     "Tensor": {
         **_OPERATIONS,
+        "matmul": "use x @ w, or gb.matmul(x, w)",
         "sum": "gb.sum(x) adds all elements, gb.sum(x, axis=...) those along an axis",
-        **{name: f"gb.{name}(x, axis=...)" for name in ("mean", "argmax", "argsort")},
-        **dict.fromkeys(["softmax", "log_softmax"], f"gb.soft_max(x), {_LAST}"),
+        **{name: f"use gb.{name}(x, axis=...)" for name in ("mean", "argmax", "argsort")},
         **dict.fromkeys(["to", "cpu", "cuda"], _WHERE),
         "device": "x.location says where it is",
-        "float": 'x.astype("float32")',
-        "half": 'x.astype("float16")',
-        "bfloat16": 'x.astype("bfloat16")',
-        **dict.fromkeys(["int", "long"], 'x.astype("int32")'),
+        "float": 'use x.astype("float32")',
+        "half": 'use x.astype("float16")',
+        "bfloat16": 'use x.astype("bfloat16")',
+        **dict.fromkeys(["int", "long"], 'use x.astype("int32")'),
         "double": "nothing is computed with float64",
         **dict.fromkeys(["copy", "clone"], "gb.dup(x) is a node that copies, x.numpy(copy=True) an array"),
         **dict.fromkeys(["detach", "backward", "requires_grad", "requires_grad_", "grad"], _NO_GRADIENTS),
-        "view": "x.reshape(shape)",
-        **dict.fromkeys(["flatten", "ravel"], "x.reshape(-1)"),
-        **dict.fromkeys(["unsqueeze", "expand_dims"], "x[None], x[:, None]"),
-        "squeeze": "x[0], x[:, 0] or x.reshape(shape)",
+        "view": "use x.reshape(shape)",
+        **dict.fromkeys(["flatten", "ravel"], "use x.reshape(-1)"),
+        **dict.fromkeys(["unsqueeze", "expand_dims"], "use x[None] or x[:, None]"),
+        "squeeze": "use x[0], x[:, 0] or x.reshape(shape)",
         **dict.fromkeys(
             ["expand", "expand_as", "broadcast_to", "tile"], "operators broadcast, and gb.repeat(x, shape) repeats"
         ),
-        "dim": "x.ndim",
-        **dict.fromkeys(["numel", "nelement"], "x.size"),
-        "t": "x.T",
-        **dict.fromkeys(["mT", "H", "mH"], "x.swapaxes(-1, -2)"),
-        **dict.fromkeys(["data", "value", "values", "array"], "x.numpy()"),
-        **dict.fromkeys(["fill_", "fill", "copy_", "zero_"], "x.set(value)"),
+        "dim": "use x.ndim",
+        **dict.fromkeys(["numel", "nelement"], "use x.size"),
+        "t": "use x.T",
+        **dict.fromkeys(["mT", "H", "mH"], "use x.swapaxes(-1, -2)"),
+        **dict.fromkeys(["data", "value", "values", "array"], "use x.numpy()"),
+        **dict.fromkeys(["fill_", "fill", "copy_", "zero_"], "use x.set(value)"),
         **dict.fromkeys(["compute", "eval", "run"], _RUN),
         **dict.fromkeys(["split", "chunk"], "slices are views: x[:2], x[2:]"),
     },
@@ -99,67 +100,79 @@ _ATTRIBUTES: dict[str, dict[str, str]] = {
         **dict.fromkeys(
             ["zeros", "ones", "full", "empty", "rand", "randn", "arange", "array", "asarray", "add_tensor"], _DATA
         ),
-        **dict.fromkeys(["load", "open"], "gb.gguf.open(path).load(backend, context=ctx)"),
-        **dict.fromkeys(["compute", "run"], "scheduler.compute(ctx.graph(x)) computes"),
+        **dict.fromkeys(["load", "open"], "use gb.gguf.open(path).load(backend, context=ctx)"),
+        **dict.fromkeys(["compute", "run"], "use scheduler.compute(ctx.graph(x))"),
     },
     "Graph": {
-        **dict.fromkeys(["run", "forward", "eval"], "scheduler.compute(graph), or graph.compute(backend), runs it"),
-        **dict.fromkeys(["inputs", "leaves"], "graph.leafs"),
-        **dict.fromkeys(["tensors", "ops"], "graph.nodes, graph.leafs"),
-        **dict.fromkeys(
-            ["allocate", "plan", "explain"],
-            "scheduler.allocate(graph), scheduler.prepare(graph), scheduler.explain(node)",
-        ),
+        **dict.fromkeys(["run", "forward", "eval"], "use scheduler.compute(graph), or graph.compute(backend)"),
+        **dict.fromkeys(["inputs", "leaves"], "use graph.leafs"),
+        **dict.fromkeys(["tensors", "ops"], "use graph.nodes and graph.leafs"),
+        "allocate": "use scheduler.allocate(graph)",
+        "plan": "use scheduler.prepare(graph)",
+        "explain": "use scheduler.explain(node)",
     },
     "Scheduler": {
-        **dict.fromkeys(["run", "forward", "eval"], "scheduler.compute(graph)"),
-        "plan": "scheduler.prepare(graph)",
-        "set_callback": "scheduler.set_eval_callback(function)",
-        **dict.fromkeys(["wait", "sync"], "scheduler.synchronize()"),
-        **dict.fromkeys(["devices", "device"], "scheduler.backends"),
+        **dict.fromkeys(["run", "forward", "eval"], _COMPUTE),
+        "plan": "use scheduler.prepare(graph)",
+        "set_callback": "use scheduler.set_eval_callback(function)",
+        **dict.fromkeys(["wait", "sync"], "use scheduler.synchronize()"),
+        **dict.fromkeys(["devices", "device"], "use scheduler.backends"),
     },
     "Backend": {
-        **dict.fromkeys(["compute", "run"], "graph.compute(backend), or scheduler.compute(graph)"),
+        **dict.fromkeys(["compute", "run"], "use graph.compute(backend), or scheduler.compute(graph)"),
         **dict.fromkeys(["memory", "free_memory"], "backend.max_size; scheduler.memory(backend) is what a graph needs"),
-        **dict.fromkeys(["device", "type"], "backend.name"),
+        **dict.fromkeys(["device", "type"], "use backend.name"),
         **dict.fromkeys(
             ["tensor", "allocate"], "ctx.tensor(shape) makes a tensor, ctx.allocate(backend) gives it memory there"
         ),
-        **dict.fromkeys(["threads", "num_threads"], "backend.n_threads"),
+        **dict.fromkeys(["threads", "num_threads"], "use backend.n_threads"),
     },
     "Buffer": {
         **dict.fromkeys(["data", "numpy", "tobytes"], "a tensor shows what is in it: x.numpy()"),
-        **dict.fromkeys(["free", "delete"], "buffer.close()"),
+        **dict.fromkeys(["free", "delete"], "use buffer.close()"),
     },
     "Pending": {
         **dict.fromkeys(["result", "get"], "pending.results() is a list of arrays"),
-        **dict.fromkeys(["synchronize", "join"], "pending.wait()"),
+        **dict.fromkeys(["synchronize", "join"], "use pending.wait()"),
     },
     "Plan": {
-        **dict.fromkeys(["peak", "size", "total"], 'plan.memory["CPU"].total'),
-        **dict.fromkeys(["compute", "execute"], "plan.run()"),
-        **dict.fromkeys(["save", "html", "show"], "plan.to_html(path)"),
+        **dict.fromkeys(["peak", "size", "total"], 'use plan.memory["CPU"].total'),
+        **dict.fromkeys(["compute", "execute"], "use plan.run()"),
+        **dict.fromkeys(["save", "html", "show"], "use plan.to_html(path)"),
     },
     "GGUFFile": {
-        **dict.fromkeys(["keys", "fields", "kv"], "file.metadata"),
-        **dict.fromkeys(["get_tensor", "tensor", "weights"], "file.tensors[name], or file.load(backend)"),
+        **dict.fromkeys(["keys", "fields", "kv"], "use file.metadata"),
+        **dict.fromkeys(["get_tensor", "tensor", "weights"], "use file.tensors[name], or file.load(backend)"),
     },
     "gguf": {
-        **dict.fromkeys(["load", "read", "Reader", "GGUFReader", "File"], "gb.gguf.open(path)"),
-        **dict.fromkeys(["save", "write", "GGUFWriter"], "gb.gguf.Writer(path)"),
-        "quantize": "gb.quantize",
+        **dict.fromkeys(["load", "read", "Reader", "GGUFReader", "File"], "use gb.gguf.open(path)"),
+        **dict.fromkeys(["save", "write", "GGUFWriter"], "use gb.gguf.Writer(path)"),
+        "quantize": "use gb.quantize",
     },
 }
 
-# Modules that are called like classes.
+# Modules that are called like classes, or functions.
 _MODULES = {
+    "alloc": "backend.alloc(size) makes a buffer, gb.GraphAllocator(backend) an allocator",
     "backend": 'gb.Backend("CPU") makes a backend',
     "buffer": "backend.alloc(size) makes a buffer",
+    "cli": "python -m ggml_backend runs its commands",
     "context": "gb.Context() makes a context",
+    "device": 'gb.Backend("CPU") makes one to compute with, and gb.backends() lists what there is',
+    "devices": "gb.backends() lists the devices that there are",
+    "dtypes": 'gb.dtypes.as_dtype("q4_0") is a dtype, gb.dtypes.dtypes are all',
     "event": "gb.Event(backend) makes an event",
+    "gguf": "gb.gguf.open(path) opens a file",
     "graph": "ctx.graph(tensor) makes a graph",
-    "tensor": _DATA,
+    "ops": "its functions are gb.relu(x), gb.soft_max(x) and so on",
+    "pending": "scheduler.compute_async(graph) makes a pending run",
     "plan": "scheduler.prepare(graph) makes a plan",
+    "planning": "gb.plan_memory(lower, upper, sizes) plans memory",
+    "profile": "scheduler.profile() begins one: with scheduler.profile() as profile",
+    "sched": "gb.Scheduler(backends) makes a scheduler",
+    "stats": "scheduler.stats has them",
+    "tensor": _DATA,
+    "testing": "gb.testing.check_device(backend) checks a device",
     "trace": "scheduler.trace(path) begins one",
 }
 

@@ -206,6 +206,8 @@ def hint_of(op: str, marked: str, labels: Sequence[str], shapes: Sequence[tuple[
             return f"; b repeats over a, not a over b: a {_SYMBOLS[op]} b broadcasts as NumPy does"
     if op == "mul_mat" and "{a,b.0} must be equal" in marked:
         return "; mul_mat(a, b) multiplies rows by rows: it is b @ a.T"
+    if op == "argmax" and "{a}" in marked:
+        return f"; gb.argmax({_label('a', labels)}, axis=-1) takes any number of axes"
     if op == "get_rows" and marked.startswith("{a.2}"):
         return "; reshape b to one axis to pick rows of one matrix"
     return ""

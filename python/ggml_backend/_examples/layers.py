@@ -127,7 +127,7 @@ class _Counter:
 
 def _model(file: LlamaFile, title: str) -> LayerModel:
     c = file.c
-    with Context() as held, Context() as context:
+    with Context(usage="weights") as held, Context() as context:
         w = file.tensors(lambda _: held)
         graph = file.graph(context, w)
         counter = _Counter(c.layers)
@@ -165,7 +165,7 @@ def drawn(
     with ExitStack() as stack:
         names = [cluster.devices[s.device].name for s in placement.stages]
         backends = [stack.enter_context(Backend(f"SIM:name={_short(n)}")) for n in names]
-        held, context = stack.enter_context(Context()), stack.enter_context(Context())
+        held, context = stack.enter_context(Context(usage="weights")), stack.enter_context(Context())
         graph = file.graph(context, file.tensors(lambda _: held))
         scheduler = stack.enter_context(Scheduler(backends))
         where = _homes(placement, backends)

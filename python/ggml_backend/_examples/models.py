@@ -115,10 +115,8 @@ def _llama_attention(
     def heads(name: str, n: int) -> Tensor:
         return ops.mul_mat(w[f"{p}{name}.weight"], x).named(f"{p}{name}").reshape(tokens, n, c.head)
 
-    q = ops.rope(heads("attn_q", c.heads), positions, c.rope_dims, "normal", freq_base=c.rope_base).named(f"{p}q_rope")
-    k = ops.rope(heads("attn_k", c.kv_heads), positions, c.rope_dims, "normal", freq_base=c.rope_base).named(
-        f"{p}k_rope"
-    )
+    q = ops.rope(heads("attn_q", c.heads), positions, c.rope_dims, freq_base=c.rope_base).named(f"{p}q_rope")
+    k = ops.rope(heads("attn_k", c.kv_heads), positions, c.rope_dims, freq_base=c.rope_base).named(f"{p}k_rope")
     v = heads("attn_v", c.kv_heads)
     keys, values = w[f"{p}cache_k"], w[f"{p}cache_v"]
     writes.append(ops.cpy(k.transpose(1, 0, 2), keys[:, past:total]).named(f"{p}k_store"))
@@ -223,7 +221,7 @@ def _llama(
     file: gguf.GGUFFile, backends: Sequence[Backend], asked: Pass, stack: ExitStack
 ) -> tuple[Graph, str, Sequence[Held]]:
     found = LlamaFile.of(file, asked)
-    rest, layers = stack.enter_context(Context()), [stack.enter_context(Context()) for _ in range(found.c.layers)]
+    rest, *layers = [stack.enter_context(Context(usage="weights")) for _ in range(1 + found.c.layers)]
     w = found.tensors(lambda name: layers[int(name.split(".")[1])] if name.startswith("blk.") else rest)
     held = _hold([*layers, rest], backends)
     graph = found.graph(stack.enter_context(Context()), w)

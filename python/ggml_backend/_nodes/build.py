@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from .._errors import InvalidArgumentError, StateError, raise_as
@@ -32,8 +33,9 @@ __all__ = [
     "build",
     "build_1",
     "build_2",
+    "context_of",
+    "default_context",
     "describe",
-    "newest",
     "node_class",
     "told_as",
 ]
@@ -78,6 +80,12 @@ def describe(label: str, tensor: Tensor | None) -> str:
     return f"{label} None" if tensor is None else f"{label} {tensor.describe()}"
 
 
+def _listed(named: Sequence[tuple[str, Tensor | None]], labels: Sequence[str]) -> str:
+    """The operands in the order of the caller, which an operator may have turned around."""
+    ordered = sorted(named, key=lambda operand: operand[0]) if labels == "ba" else named
+    return ", ".join([describe(label, t) for label, t in ordered])
+
+
 _LABELS = "abcdefgh"
 
 
@@ -87,12 +95,12 @@ def _refuse(
     status, marked = lib.ggml_last_status(), message_of(lib.gbpy_last_reason())
     message = message_of(lib.ggml_last_error())
     if tensors:
-        newest(op, tensors, labels)  # a context that cannot be built on is the better reason
+        context_of(op, tensors, labels)  # a context that cannot be built on is the better reason
     named = [(label, t) for label, t in zip(labels, tensors, strict=False) if t is not None]
     shown, told = named, _told.now
     if told is not None:
         op, shown = told[0], [(label, told[1] if label == "a" else t) for label, t in named]
-    prefix = f"{op}: {', '.join([describe(label, t) for label, t in shown])}" if named else op
+    prefix = f"{op}: {_listed(shown, labels)}" if named else op
     if error is not None:
         hint = "; mul multiplies by a tensor" if op == "scale" and "Tensor" in str(error) else ""
         raise InvalidArgumentError(f"{prefix}: {parameter_error(error, args)}{hint}") from None
@@ -103,27 +111,68 @@ def _refuse(
     raise_as(status, reason + hint_of(op, marked, names, [t.shape for _, t in named]), prefix)
 
 
-def newest(op: str, tensors: Sequence[Any], labels: Sequence[str] = _LABELS) -> Context:
-    """The context that an operation on these tensors belongs to: the one made last. None is possible for "mask"
-    only."""
-    pool: Context | None = None
-    serial = -1
+_default: ContextVar[Context | None] = ContextVar("default context", default=None)
+_named = _default.get
+
+
+@contextlib.contextmanager
+def default_context(context: Context) -> Iterator[Context]:
+    """All results of this block, in this thread or task, belong to ``context``."""
+    token = _default.set(context)
+    try:
+        yield context
+    finally:
+        _default.reset(token)
+
+
+def context_of(op: str, tensors: Sequence[Any], labels: Sequence[str] = _LABELS) -> Context:
+    """The context that the result of an operation on these tensors belongs to.
+
+    1. The one that ``with ctx.as_default():`` names.
+    2. If all sources share one context, that one.
+    3. Weights do not count. If the other sources share one context, that one.
+    4. Otherwise it is an error: the caller has to name one.
+
+    Weights are tensors of contexts of weights, and those that lie in buffers of weights.
+
+    The order in which contexts were made does not matter. None is possible for "mask" only.
+    """
+    found: list[Context] = []
     for i, t in enumerate(tensors):
         if not isinstance(t, Tensor):
             label = labels[i] if i < len(labels) else f"argument {i}"
             if t is None and label == "mask":
                 continue
             raise TypeError(f"{op}: {label} must be a Tensor, not {kind_of(t)}{tensor_hint(t)}")
-        core = t._ctx._core
-        if core is None:
+        if t._ctx._core is None:
             raise StateError(f"{op}: the context of {labels[i] if i < len(labels) else 'a tensor'} is closed")
-        if core.serial > serial:
-            pool, serial = t._ctx, core.serial
-    if pool is None:
+        if all(t._ctx._core is not c._core for c in found):
+            found.append(t._ctx)
+    if not found:
         raise TypeError(f"{op}: needs a tensor")
-    if not pool._writable:
+    named = _named()
+    if named is not None:
+        if named.closed:
+            raise StateError(f"{op}: the default context is closed")
+        found = [named]
+    elif len(found) > 1:
+        counting = {id(t._ctx._core) for t in tensors if t is not None and t._ctx._counts(t)}
+        found = [c for c in found if id(c._core) in counting] or found
+    if len(found) > 1:
+        _refuse_contexts(op, tensors, labels, found)
+    if not found[0]._writable:
         raise StateError(f"{op}: the copy of a graph cannot be built on")
-    return pool
+    return found[0]
+
+
+def _refuse_contexts(op: str, tensors: Sequence[Any], labels: Sequence[str], found: Sequence[Context]) -> NoReturn:
+    """The sources are of several contexts, each of which could be that of the result."""
+    first = [next((i, t) for i, t in enumerate(tensors) if t is not None and t._ctx._core is c._core) for c in found]
+    shown = _listed([(labels[i] if i < len(labels) else f"argument {i}", t) for i, t in first], labels)
+    raise InvalidArgumentError(
+        f"{op}: {shown}: these belong to different contexts, so name the one of the result: 'with ctx.as_default():'. A"
+        " context that holds weights, gb.Context(usage='weights'), needs no naming"
+    )
 
 
 def build(
@@ -141,10 +190,10 @@ def build(
     ndim: dimensions of the result as Python shows them; default: the most that a source has
     array: the first tensors are passed as the last argument's array (mul_mat_id passes its own pointers through
         ``args``)
-    pool: the context that it belongs to, of all these the one made last; default: that of the tensors
+    pool: the context that it belongs to; default: that of the tensors
     """
     if pool is None:
-        pool = newest(op, tensors, labels)
+        pool = context_of(op, tensors, labels)
     core = pool._live()
     pointers = []
     dims = 0
@@ -156,7 +205,8 @@ def build(
         if other is not core:
             if other is None:
                 raise StateError(f"{op}: the context of a tensor is closed")
-            core.adopt(other)
+            if other.serial not in core.adopted:
+                core.adopt(other, op)
         pointers.append(t._p)
         if ndim is None:
             dims = max(dims, _ndim(t._p))
@@ -173,8 +223,10 @@ def build(
 def build_1(op: str, function: Any, a: Tensor, *args: Any, ndim: int = OF_MOST) -> Tensor:
     """:func:`build` for a node of one source, in half the time. ``function`` makes a node whose first source is
     ``a``."""
+    if _named() is not None:
+        return build(op, function, (a,), *args, ndim=ndim)
     if not isinstance(a, Tensor) or (core := a._ctx._core) is None:
-        newest(op, (a,))  # says what is wrong
+        context_of(op, (a,))  # says what is wrong
         raise StateError(f"{op}: the context of a tensor is closed")
     try:
         pointer = function(core.ptr, a._p, *args)
@@ -194,14 +246,15 @@ def build_2(
     core = a._ctx._core if isinstance(a, Tensor) else None
     other = b._ctx._core if isinstance(b, Tensor) else None
     if core is None or other is None:
-        newest(op, (a, b), labels)  # says what is wrong
+        context_of(op, (a, b), labels)  # says what is wrong
         raise StateError(f"{op}: the context of a tensor is closed")
     pool = a._ctx
-    if core is not other:
-        if other.serial > core.serial:
-            pool, core, other = b._ctx, other, core
-        if other.serial not in core.adopted:
-            core.adopt(other)
+    if core is not other or _named() is not None:
+        pool = context_of(op, (a, b), labels)
+        sources, core = (core, other), pool._live()
+        for source in sources:
+            if source is not core and source.serial not in core.adopted:
+                core.adopt(source, op)
     try:
         pointer = function(core.ptr, a._p, b._p, *args)
     except (OverflowError, TypeError) as error:
@@ -218,11 +271,15 @@ ZEROS = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,), ())
 
 def attempt(a: Tensor, function: Any, n: int, *args: Any) -> Tensor | None:
     """A view of ``a`` by one of the functions of ffi_build.h; None if the caller has to look closer."""
-    core = a._ctx._core
+    core, pool = a._ctx._core, a._ctx
     if core is None:
         raise StateError("the context of the tensor is closed")
+    if _named() is not None:
+        pool = context_of("view", (a,))
+        source, core = core, pool._live()
+        core.adopt(source, "view")
     try:
         pointer = function(core.ptr, a._p, n, *args)
     except (OverflowError, TypeError):
         return None
-    return Tensor(a._ctx, pointer, core.h) if pointer else None
+    return Tensor(pool, pointer, core.h) if pointer else None

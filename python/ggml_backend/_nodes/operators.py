@@ -11,12 +11,12 @@ import numpy as np
 
 from .._data.choices import COMPARISONS
 from .._data.shapes import MAX_DIMS, common_shape, ne_of, refuse_view, region
-from .._errors import InvalidArgumentError, StateError
+from .._errors import InvalidArgumentError, StateError, check
 from .._errors.messages import broadcast_reason, kind_of, product_hint, tensor_hint
 from .._ffi import lib
 from ..dtypes import float32
 from . import build as nodes
-from .build import ZEROS, attempt, build, build_1, build_2, describe, newest
+from .build import ZEROS, attempt, build, build_1, build_2, context_of, describe
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -29,14 +29,15 @@ _TO_END = 2**63 - 1
 
 
 def coerce(value: Any, like: Tensor, op: str, label: str) -> Tensor:
-    """A number or array as a constant in the context of ``like``."""
+    """A number or array as a constant in the context of what is built with ``like``."""
     if isinstance(value, nodes.Tensor):
         return value
     if like._ctx._core is None:
         raise StateError(f"{op}: the context of {'a' if label == 'b' else 'b'} is closed")
+    home = context_of(op, (like,))
     try:
         if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
-            return like._ctx.constant(float(value), float32)
+            return home.constant(float(value), float32)
         if isinstance(value, (np.ndarray, np.generic)):
             if (
                 value.dtype.kind in "iuf"
@@ -46,14 +47,11 @@ def coerce(value: Any, like: Tensor, op: str, label: str) -> Tensor:
             ):
                 needed = f"where float32 is needed: {label}.astype(np.float32)"
                 raise InvalidArgumentError(f"{op}: {label} is an array of {value.dtype}, {needed}")
-            return like._ctx.constant(value)
+            return home.constant(value)
         if isinstance(value, (list, tuple)):
-            return like._ctx.constant(value, like.dtype if not like.dtype.is_quantized else None)
+            return home.constant(value, like.dtype if not like.dtype.is_quantized else None)
         hint = tensor_hint(value) if not isinstance(value, bool) else ""
         raise TypeError(f"{op}: {label} must be a tensor, a number or an array, not {kind_of(value)}{hint}")
-    except StateError:
-        newest(op, (like,))  # is it of a copied graph?
-        raise
     except OverflowError:
         raise InvalidArgumentError(f"{op}: {label} is too large for a float") from None
 
@@ -65,7 +63,7 @@ def repeat_to(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
         raise InvalidArgumentError(
             f"repeat: a {tensor.describe()} cannot become {shape}: each size must be a multiple of that of a"
         )
-    pool = newest("repeat", (tensor,))
+    pool = context_of("repeat", (tensor,))
     return build("repeat", lib.ggml_repeat, (tensor,), pool._template(shape, "repeat"), ndim=len(shape))
 
 
@@ -99,16 +97,16 @@ def _alike(value: Any, like: Tensor, op: str, label: str) -> Tensor:
     is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if is_number and like._ctx._core is not None and like.dtype.name in ("int32", "float16", "bfloat16"):
         if like.dtype.name != "int32":
-            return like._ctx.constant(float(value), like.dtype)
+            return context_of(op, (like,)).constant(float(value), like.dtype)
         if isinstance(value, (int, np.integer)):
             if not -(2**31) <= int(value) < 2**31:
                 raise InvalidArgumentError(f"{op}: {label} is {value}, which an int32 cannot be")
-            return like._ctx.constant(np.int32(value))
+            return context_of(op, (like,)).constant(np.int32(value))
     if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and like.dtype.name == "int32":
         narrow = value.astype(np.int32)
         if not np.array_equal(narrow, value):
             raise InvalidArgumentError(f"{op}: {label} is an array of {value.dtype} with numbers that no int32 can be")
-        return like._ctx.constant(narrow)
+        return context_of(op, (like,)).constant(narrow)
     return coerce(value, like, op, label)
 
 
@@ -116,7 +114,7 @@ def compared(how: str, a: Any, b: Any, op: str | None = None) -> Tensor:
     """``a < b`` and the like, as 1 and 0. Where NumPy would repeat a, the operands change places, or a is repeated."""
     op = f"a {how} b" if op is None else op
     if not isinstance(a, nodes.Tensor) and not isinstance(b, nodes.Tensor):
-        newest(op, (a, b))
+        context_of(op, (a, b))
     a = a if isinstance(a, nodes.Tensor) else _alike(a, b, op, "a")
     b = b if isinstance(b, nodes.Tensor) else _alike(b, a, op, "b")
     core_a, core_b = a._ctx._core, b._ctx._core  # in these variables they stay open
@@ -149,15 +147,15 @@ def chosen(cond: Any, a: Any, b: Any) -> Tensor:
     op = "where"
     like = next((t for t in (a, b, cond) if isinstance(t, nodes.Tensor)), None)
     if like is None:
-        newest(op, (cond, a, b), ("cond", "a", "b"))
-        raise AssertionError("newest raises")
+        context_of(op, (cond, a, b), ("cond", "a", "b"))
+        raise AssertionError("context_of raises")
     if not isinstance(cond, nodes.Tensor):
         cond = coerce(_as_mask(cond), like, op, "cond")
     if isinstance(a, nodes.Tensor) or isinstance(b, nodes.Tensor):
         a = a if isinstance(a, nodes.Tensor) else _alike(a, b, op, "a")
         b = b if isinstance(b, nodes.Tensor) else _alike(b, a, op, "b")
     else:  # as float32
-        a = like._ctx.constant(float(a)) if isinstance(a, (int, float)) else coerce(a, like, op, "a")
+        a = context_of(op, (like,)).constant(float(a)) if isinstance(a, (int, float)) else coerce(a, like, op, "a")
         b = _alike(b, a, op, "b")
     return build(op, lib.ggml_where, (cond, a, b), labels=("cond", "a", "b"))
 
@@ -168,31 +166,35 @@ def _in_groups(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 
 
 def _reversed_hint(a: Tensor, b: Tensor) -> str:
-    """For ``a @ w.T`` with more than two axes."""
+    """For ``a @ k.T`` with more than two axes."""
     if b.ndim < 3 or b.op != "PERMUTE":
         return ""
-    w = b.sources[0]
-    if w.shape != b.shape[::-1] or w.shape[-1] != a.shape[-1]:
+    k = b.sources[0]
+    if k.shape != b.shape[::-1] or k.shape[-1] != a.shape[-1]:
         return ""
-    return f"; x.T reverses all axes: did you mean a @ w.swapaxes(-1, -2), with w {w.describe()}?"
+    called = k.name if k.name.isidentifier() else "k"
+    shown = k.describe() if k.name.isidentifier() else f"that tensor k, {k.describe()}"
+    return f"; b is the transpose of {shown}, and .T reverses all axes: did you mean a @ {called}.swapaxes(-1, -2)?"
 
 
-def matmul(a: Tensor, b: Tensor) -> Tensor:
+def matmul(a: Any, b: Any, op: str = "a @ b", prec: int = 0) -> Tensor:
     """a @ b: ggml multiplies rows by rows, mul_mat(B, A) = A B^T, so B is the transposed b. Beyond NumPy, where a has a
     multiple of b's matrices along a batch axis, neighbours share one: heads in groups (Ainslie et al. 2023,
     arXiv:2305.13245)."""
+    a = a if isinstance(a, nodes.Tensor) else coerce(a, b, op, "a")
+    b = b if isinstance(b, nodes.Tensor) else coerce(b, a, op, "b")
     if a._ctx._core is None or b._ctx._core is None:
-        newest("a @ b", (a, b))
+        context_of(op, (a, b))
     n_a, n_b = a.ndim, b.ndim
     if n_a == 0 or n_b == 0:
         raise InvalidArgumentError(
-            f"a @ b: {describe('a', a)}, {describe('b', b)}: a tensor without axes has no products of rows; use *"
+            f"{op}: {describe('a', a)}, {describe('b', b)}: a tensor without axes has no products of rows; use *"
         )
     inner = b.shape[-2] if n_b > 1 else b.shape[0]
     if a.shape[-1] != inner:
         which = f"the {'last but one' if n_b > 1 else 'only'} axis of b ({inner})"
         raise InvalidArgumentError(
-            f"a @ b: {describe('a', a)}, {describe('b', b)}: the last axis of a ({a.shape[-1]}) and {which} differ"
+            f"{op}: {describe('a', a)}, {describe('b', b)}: the last axis of a ({a.shape[-1]}) and {which} differ"
             + (_reversed_hint(a, b) or product_hint(a.shape, b.shape))
         )
     if n_b == 1:
@@ -211,14 +213,16 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
         batch = batch_a if _in_groups(batch_a, batch_b) else common_shape(batch_a, batch_b)
     except ValueError:
         reason = f"the batch axes {batch_a} and {batch_b} do not broadcast"
-        raise InvalidArgumentError(f"a @ b: {describe('a', a)}, {describe('b', b)}: {reason}") from None
+        raise InvalidArgumentError(f"{op}: {describe('a', a)}, {describe('b', b)}: {reason}") from None
     if n_a == 1 and n_b > 2:
         a = a.reshape(*(1,) * (n_b - 1), a.shape[0])
         batch_a = a.shape[:-2]
     if math.prod(batch_a) != math.prod(batch):
         a = repeat_to(a, (*batch, *a.shape[-2:]))
     ndim = len(batch) + (n_a > 1) + (n_b > 1)
-    y = build_2("mul_mat", lib.ggml_mul_mat, rows, a, ndim=ndim)
+    y = build_2(op, lib.ggml_mul_mat, rows, a, ndim=ndim, labels="ba")
+    if prec:
+        check(lib.ggml_mul_mat_set_prec(y._p, prec), op)
     if n_b == 1 and n_a > 1:
         return y.reshape(*batch, a.shape[-2])
     if n_a == 1 and n_b > 2:

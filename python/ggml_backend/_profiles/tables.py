@@ -13,6 +13,8 @@ import numpy as np
 from .._errors import InvalidArgumentError, expect_int, expect_list
 from .._errors.messages import UnknownKey
 from .._text.escape import line, markup
+from .._text.numbers import counted
+from .._text.patterns import nearest
 from .limits import MachineLimits, least_seconds
 from .records import ProfileStep, Recorded
 
@@ -158,7 +160,7 @@ class ProfileTable(_Rows[ProfileRow]):
         return _HEAD, rows, 3, bars
 
     def __repr__(self) -> str:
-        return f"<ProfileTable {len(self._rows)} rows>"
+        return f"<ProfileTable {counted(len(self._rows), 'row')}>"
 
 
 @dataclass(frozen=True)
@@ -197,19 +199,24 @@ class ProfileComparison(_Rows[ProfileChange]):
         return ("name", "ms before", "ms after", "difference", "ratio"), rows, 1, [g / largest for g in gaps]
 
     def __repr__(self) -> str:
-        return f"<ProfileComparison {len(self._rows)} rows, {self.title}>"
+        return f"<ProfileComparison {counted(len(self._rows), 'row')}, {self.title}>"
 
 
 # ------------------------------------------------------------------------------------------------------------ grouping
 
 
-def _pattern_namer(patterns: Sequence[Any], what: str) -> Callable[[ProfileStep], str]:
-    """A step belongs to the first pattern that fits the name of a node, or of what it reads."""
+def _pattern_namer(patterns: Sequence[Any], what: str, steps: Sequence[ProfileStep]) -> Callable[[ProfileStep], str]:
+    """A step belongs to the first pattern that fits the name of a node, or of what it reads. Each pattern has to fit a
+    step."""
     compiled: list[tuple[str, re.Pattern[str]]] = []
     for p in patterns:
         if not isinstance(p, (str, re.Pattern)):
             raise TypeError(f"{what}: by: a pattern is a str or a compiled expression, not {type(p).__name__}")
         compiled.append((p, re.compile(translate(p))) if isinstance(p, str) else (p.pattern, p))
+    known = list(dict.fromkeys(one for step in steps for one in (*step.names, step.source) if one))
+    for text, pattern in compiled:
+        if steps and not any(map(pattern.search, known)):
+            raise InvalidArgumentError(f"{what}: by: nothing recorded has a name like {text!r}{nearest(text, known)}")
 
     def name(step: ProfileStep) -> str:
         for text, pattern in compiled:
@@ -222,7 +229,7 @@ def _pattern_namer(patterns: Sequence[Any], what: str) -> Callable[[ProfileStep]
     return name
 
 
-def _namer(by: Any, what: str) -> Callable[[ProfileStep], str]:
+def _namer(by: Any, what: str, steps: Sequence[ProfileStep]) -> Callable[[ProfileStep], str]:
     if isinstance(by, str) and by in _BY:
         return _BY[by]
     if isinstance(by, str) and not re.search(r"[*?\[]", by):
@@ -230,8 +237,8 @@ def _namer(by: Any, what: str) -> Callable[[ProfileStep], str]:
             f"{what}: by must be one of {', '.join(map(repr, _BY))}, or patterns for names, not {by!r}"
         )
     if isinstance(by, (str, re.Pattern)):
-        return _pattern_namer([by], what)
-    return _pattern_namer(expect_list(by, f"{what}: by", "patterns"), what)
+        return _pattern_namer([by], what, steps)
+    return _pattern_namer(expect_list(by, f"{what}: by", "patterns"), what, steps)
 
 
 def _joined(values: Any) -> str:
@@ -245,10 +252,10 @@ def _index(numbers: Any) -> Any:
 
 
 class _Groups:
-    """Records by group. what: who is told of a wrong ``by``"""
+    """Records by group. what: who is told of a wrong ``by``; steps: what a pattern has to fit"""
 
-    def __init__(self, data: Recorded, by: Any, what: str) -> None:
-        name = _namer(by, what)
+    def __init__(self, data: Recorded, by: Any, what: str, steps: Sequence[ProfileStep]) -> None:
+        name = _namer(by, what, steps)
         names = [name(step) for step in data.steps]
         self.names = list(dict.fromkeys(names))
         number = {n: i for i, n in enumerate(self.names)}
@@ -326,7 +333,11 @@ def make_table(
     data: Recorded, limits: dict[str, MachineLimits], by: Any, sort: str, top: int | None, title: str
 ) -> ProfileTable:
     """Rows of a profile. limits: by level of kernels"""
-    rows = _sorted(_rows(_Groups(data, by, "Profile.table"), limits), sort) if data.steps else _sorted([], sort)
+    rows = (
+        _sorted(_rows(_Groups(data, by, "Profile.table", data.steps), limits), sort)
+        if data.steps
+        else _sorted([], sort)
+    )
     return ProfileTable(rows if top is None else rows[:top], title)
 
 
@@ -340,7 +351,7 @@ def compare_rows(before: Recorded, after: Recorded, by: Any, top: int | None) ->
     """Medians of both, by group."""
     of = []
     for data in (before, after):
-        groups = _Groups(data, by, "Profile.compare")
+        groups = _Groups(data, by, "Profile.compare", [*before.steps, *after.steps])
         of.append(dict(zip(groups.names, groups.medians()[0], strict=True)) if data.steps else {})
     rows = [ProfileChange(name, of[0].get(name), of[1].get(name)) for name in dict.fromkeys([*of[0], *of[1]])]
     rows.sort(key=lambda r: -abs((r.after or 0.0) - (r.before or 0.0)))

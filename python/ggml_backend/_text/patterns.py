@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import translate
 from itertools import takewhile
 
-__all__ = ["Patterns"]
+from .._errors.messages import close_matches
+
+__all__ = ["Patterns", "nearest"]
 
 _WILD = re.compile(r"[*?\[]")
 
@@ -56,6 +58,15 @@ class Patterns:
             for name in self.matching(pattern):
                 chosen.setdefault(name, pattern)
         return chosen
+
+
+def nearest(pattern: str, names: Iterable[str]) -> str:
+    """What to say of a pattern that fits nothing: the names that are like it, or the first ones."""
+    known = list(names)
+    near = close_matches(pattern, known) or close_matches(pattern.strip("*?."), known)
+    if near or not known:
+        return near
+    return f"; there are {', '.join(map(repr, known[:4]))}{', ...' if len(known) > 4 else ''}"
 
 
 def _beginning(names: Sequence[str], text: str) -> Iterator[str]:

@@ -33,6 +33,7 @@ from .._pictures.about import memory_columns
 from .._pictures.data import storages, verdict
 from .._text.escape import line
 from .._text.terminal import fail, print_json, say
+from ..backend import backends
 from ..planning import plan_memory
 from .program import add_import, import_named
 
@@ -130,7 +131,14 @@ def _devices(words: list[str] | None) -> list[str]:
     names = [name for word in words or ["CPU"] for name in ([word] if ":" in word else word.split(","))]
     if not all(names):
         raise InvalidArgumentError("--devices: an empty name")
+    known = [backend.lower() for backend in backends()]
     for name in names:
+        _, _, parameters = name.partition(":")
+        second = next((p for p in parameters.split(",") if p.partition(":")[0].lower() in known), None)
+        if second is not None:
+            raise InvalidArgumentError(
+                f"--devices: {second!r} in {name!r} is a device: separate devices with parameters by a space"
+            )
         if name.endswith((".toml", ".json")):
             raise InvalidArgumentError(f"--devices: {name} is no device: a description of a cluster is for --cluster")
     return names

@@ -19,7 +19,7 @@ class Widened:
     """Weights as float32, for all plans that read them: made when they are needed first, and anew where they have
     changed since.
 
-    version: tells that, of the buffer that the newest plan found them in; what it tells is equal for no two buffers
+    version: tells that, of the buffer that the context_of plan found them in; what it tells is equal for no two buffers
     """
 
     __slots__ = ("__weakref__", "_read", "_seen", "_store", "array", "version")

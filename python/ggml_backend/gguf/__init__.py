@@ -41,7 +41,8 @@ from .._errors.hints import no_name
 from .._errors.messages import UnknownKey, kind_of, reader_hint
 from .._ffi import ffi, lib
 from .._files.mapped import map_file
-from .._text.patterns import Patterns
+from .._text.numbers import counted
+from .._text.patterns import Patterns, nearest
 from ..backend import Backend
 from ..buffer import Buffer, BufferType, Usage, usage_id
 from ..context import Context
@@ -120,7 +121,7 @@ class Metadata(Mapping[str, Any]):
         return type_name(self._live(), self._id(key))
 
     def __repr__(self) -> str:
-        return f"<Metadata of {len(self)} keys>"
+        return f"<Metadata of {counted(len(self), 'key')}>"
 
 
 class GGUFTensor:
@@ -245,7 +246,7 @@ class Tensors(Mapping[str, GGUFTensor]):
         return sum(len(part) for part in self._file._live())
 
     def __repr__(self) -> str:
-        return f"<{len(self)} tensors>"
+        return f"<{counted(len(self), 'tensor')}>"
 
 
 class Weights(Mapping[str, Tensor]):
@@ -297,7 +298,7 @@ class Weights(Mapping[str, Tensor]):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Weights: {len(self)} tensors in {len(self.buffers)} buffers>"
+        return f"<Weights: {counted(len(self), 'tensor')} in {counted(len(self.buffers), 'buffer')}>"
 
 
 class _Copy:
@@ -361,16 +362,18 @@ class GGUFFile(Owner):
         """Makes tensors with this file's data in the memory of backends.
 
         where: a backend or buffer type, or several by patterns of names, of which the first that fits decides:
-            ``{"blk.[0-3].*": gpu, "*": cpu}``. Where NumPy can read a backend's memory the tensors lie in the mapped
-            file itself; to others the data is copied, in pieces.
+            ``{"blk.[0-3].*": gpu, "*": cpu}``. Each pattern but ``"*"`` has to fit a tensor of the file. Where NumPy
+            can read a backend's memory the tensors lie in the mapped file itself; to others the data is copied, in
+            pieces.
         names: load only the tensors of these names or patterns (as in a shell: ``*``, ``?``, ``[0-9]``)
         context: make the tensors here, instead of in a context of their own
         progress: called with bytes done and bytes in all while data is copied; what it raises ends the loading
 
         Opaque tensors (of unknown types, of more than four axes) are left out: ``Weights.left_out`` has their names.
 
-        Raises KeyError for a name or pattern that fits nothing, :class:`AllocationError` when a backend has not enough
-        memory, :class:`UnsupportedError` for an opaque tensor that ``names`` names without wildcards.
+        Raises KeyError for one of ``names`` that fits nothing, :class:`InvalidArgumentError` for a pattern of ``where``
+        that fits nothing, :class:`AllocationError` when a backend has not enough memory, :class:`UnsupportedError` for
+        an opaque tensor that ``names`` names without wildcards.
         """
         parts = self._live()
         if context is not None:
@@ -380,7 +383,7 @@ class GGUFFile(Owner):
         usage_id(usage)
         chosen, left_out = self._select(names)
         groups = self._groups(where, chosen)
-        weights = Weights(context if context is not None else Context())
+        weights = Weights(context if context is not None else Context(usage="weights"))
         weights.left_out = left_out
         copies: dict[int, list[_Copy]] = {}
         targets: dict[int, BufferType] = {}
@@ -426,7 +429,7 @@ class GGUFFile(Owner):
                 raise TypeError(f"load: names: each must be a str, not {kind_of(pattern)}")
             found = left.fitting(pattern)
             if not found:
-                raise KeyError(f"{self.name}: no tensor fits {pattern!r}")
+                raise KeyError(f"{self.name}: no tensor fits {pattern!r}{nearest(pattern, self.tensors)}")
             if pattern in opaque:
                 raise UnsupportedError(f"load: {opaque[pattern]}")
             chosen.update(found)
@@ -444,6 +447,12 @@ class GGUFFile(Owner):
                     f"load: a tensor is placed on a Backend or a BufferType, not on {type(target).__name__}"
                 )
             types[pattern] = target.buffer_type if isinstance(target, Backend) else target
+        every = Patterns(self.tensors)
+        for pattern in types:
+            if pattern != "*" and next(every.matching(pattern), None) is None:
+                raise InvalidArgumentError(
+                    f"load: where: no tensor of the file fits {pattern!r}{nearest(pattern, self.tensors)}"
+                )
         shared: dict[BufferType, BufferType] = {t: t for t in types.values()}  # one object for equal types
         groups = []
         chosen = Patterns(names).first(types)
@@ -478,7 +487,7 @@ class GGUFFile(Owner):
     def __repr__(self) -> str:
         if not self._parts:
             return f"<GGUFFile {self.name!r} closed>"
-        return f"<GGUFFile {self.name!r}: {len(self.metadata)} keys, {len(self.tensors)} tensors>"
+        return f"<GGUFFile {self.name!r}: {counted(len(self.metadata), 'key')}, {counted(len(self.tensors), 'tensor')}>"
 
 
 def _allocate(target: BufferType, items: list[_Copy], usage: Usage) -> list[Buffer]:

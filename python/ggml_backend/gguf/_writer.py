@@ -14,6 +14,7 @@ import numpy as np
 
 from .._core.handles import Owner
 from .._data.arrays import widened
+from .._data.blocks import Blocks, of_format
 from .._data.foreign import seen
 from .._data.quantize import FLOATS, OnInvalid, dequantize, quantize_part, weights_of
 from .._data.shapes import ne_of, shape_tuple
@@ -33,6 +34,7 @@ from .._ffi import ffi, lib
 from .._files import Sink, replace_file
 from .._files.mapped import check_file, reading, watch_of
 from .._text.names import as_name
+from .._text.numbers import counted
 from ..dtypes import DType, DTypeLike, as_dtype
 from ..tensor import Tensor
 from ._values import UnknownType, key_bytes, new_metadata, store
@@ -226,13 +228,14 @@ class Writer(Owner):
             list, a :class:`Tensor`, a tensor of an open file; or a function that is called when the data is needed and
             returns an array or an iterable of them, the tensor's rows piece by piece (then give ``shape`` and
             ``dtype``)
-        dtype: how to store it; default: as it is. Floats are converted to any format of floats. An array of uint8 given
-            for a quantized format is taken as the bytes of its rows, one of uint16 for bfloat16 as its bits.
-        An array without axes is stored as one element, one with an axis of 0 as none. A tensor of an open file that has
-        more than four axes, or an unknown type, is copied as it is.
-
+        dtype: how to store it; default: as it is, :class:`Blocks` in their format. Floats are converted to any format
+            of floats. An array of uint8 given for a quantized format is taken as the bytes of its rows, one of uint16
+            for bfloat16 as its bits.
         importance, on_invalid: see :func:`ggml_backend.quantize`. Importances are checked now, the data when the file
             is written. Files with quantized tensors need the key ``general.quantization_version``, which is 2 today.
+
+        An array without axes is stored as one element, one with an axis of 0 as none. A tensor of an open file that has
+        more than four axes, or an unknown type, is copied as it is.
         """
         meta = self._live()
         as_name(name, "Writer.add_tensor")
@@ -282,6 +285,8 @@ class Writer(Owner):
                 return _Entry(name, logical, stored, lambda: data.data, True, None)
             array = data
         else:
+            if isinstance(data, Blocks) and data.format is not None:
+                data, element = of_format(data, element, what), data.format
             given, known = seen(data, what)
             if known is not None and element is None:  # bfloat16, of which NumPy has the bits
                 element = known
@@ -396,7 +401,8 @@ class Writer(Owner):
             self.discard()
 
     def __repr__(self) -> str:
-        return f"<Writer of {self.path!r}: {len(self._entries)} tensors{' closed' if self._meta is None else ''}>"
+        state = " closed" if self._meta is None else ""
+        return f"<Writer of {self.path!r}: {counted(len(self._entries), 'tensor')}{state}>"
 
 
 def _put(file: Sink, chunk: Array, what: str) -> None:

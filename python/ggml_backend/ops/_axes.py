@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Union
 
 from .._errors import InvalidArgumentError
-from .._nodes.build import newest, told_as
+from .._nodes.build import context_of, told_as
 from ..tensor import Tensor
 
 __all__ = ["NAMES", "Axes", "along", "each_row", "in_place", "reduced"]
@@ -23,7 +23,7 @@ Axes = Union[int, "Sequence[int]", None]
 
 def _axes(op: str, a: Tensor, axis: Axes, several: bool = True) -> list[int]:
     """Counted from the front, in order; None: all."""
-    newest(op, (a,))  # is it a tensor?
+    context_of(op, (a,))  # is it a tensor?
     if axis is None:
         return list(range(a.ndim))
     if isinstance(axis, bool):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from .._data.choices import POOLS
@@ -11,6 +12,7 @@ from .._data.shapes import MAX_DIMS, shape_tuple
 from .._errors import InvalidArgumentError
 from .._ffi import lib
 from .._nodes.build import build, told_as
+from ..dtypes import DTypeLike, as_dtype, float16, float32
 from ..tensor import Tensor
 from ._form import IntPair, builds, choice, dims, pair
 
@@ -31,35 +33,74 @@ __all__ = [
 _KERNEL = ("kernel", "data")
 
 
-@builds("ggml_im2col")
+def _rows(op: str, data: Tensor) -> int:
+    """The type of the rows that windows of the data become: of float16 float16, else float32, so nothing is rounded."""
+    dims(op, data, "data")
+    return float16.id if data.dtype.name == "float16" else float32.id
+
+
+@contextlib.contextmanager
+def _ordered(op: str, kernel: Tensor, data: Tensor, axes: int) -> Iterator[None]:
+    """Errors in this block say so where kernel and data seem to have changed places."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        k, x = ((1,) * 4 + t.shape for t in (kernel, data))
+        fits = all(n <= m for n, m in zip(x[-axes:], k[-axes:], strict=True)) and x[-axes:] != k[-axes:]
+        if not fits or not (x[-axes - 1] == k[-axes - 1] or op == "conv_depthwise_2d"):
+            raise
+        raise InvalidArgumentError(f"{error}; the order is {op}(kernel, data): are they swapped?") from None
+
+
+@builds("ggml_im2col", "ggml_im2col_as")
 def im2col(
-    kernel: Tensor, data: Tensor, stride: IntPair = 1, padding: IntPair = 0, dilation: IntPair = 1, is_2d: bool = True
+    kernel: Tensor,
+    data: Tensor,
+    stride: IntPair = 1,
+    padding: IntPair = 0,
+    dilation: IntPair = 1,
+    is_2d: bool = True,
+    dtype: DTypeLike = float16,
 ) -> Tensor:
-    """The windows of ``data`` as rows, in float16. 2-D: ``kernel (oc, ic, kh, kw)``, ``data (n, ic, h, w)`` give ``(n,
-    oh, ow, ic*kh*kw)``; 1-D: ``kernel (oc, ic, k)``, ``data (n, ic, w)`` give ``(n, ow, ic*k)``. Of the float16 kernel
-    only the shape counts."""
+    """The windows of ``data`` as rows. 2-D: ``kernel (oc, ic, kh, kw)``, ``data (n, ic, h, w)`` give ``(n, oh, ow,
+    ic*kh*kw)``; 1-D: ``kernel (oc, ic, k)``, ``data (n, ic, w)`` give ``(n, ow, ic*k)``. Of the kernel, float16 or
+    float32, only the shape counts.
+
+    dtype: of the rows: float16, to which the data is rounded, or float32
+    """
+    element = as_dtype(dtype, "im2col: dtype")
+    if element.name not in ("float16", "float32"):
+        raise InvalidArgumentError(f"im2col: dtype must be float16 or float32, not {element.name}")
     (s1, s0), (p1, p0), (d1, d0) = (
         pair("im2col", name, v) for name, v in (("stride", stride), ("padding", padding), ("dilation", dilation))
     )
     if not is_2d:
         s1, p1, d1 = 0, 0, 0
     ndim = 4 if is_2d else 3
-    return build("im2col", lib.ggml_im2col, (kernel, data), s0, s1, p0, p1, d0, d1, is_2d, ndim=ndim, labels=_KERNEL)
+    sizes = (s0, s1, p0, p1, d0, d1, is_2d, element.id)
+    return build("im2col", lib.ggml_im2col_as, (kernel, data), *sizes, ndim=ndim, labels=_KERNEL)
 
 
-@builds("ggml_conv_1d", "ggml_conv_1d_ph")
+@builds("ggml_conv_1d", "ggml_conv_1d_ph", "ggml_conv_1d_as")
 def conv_1d(
     kernel: Tensor, data: Tensor, stride: int = 1, padding: int | Literal["half"] = 0, dilation: int = 1
 ) -> Tensor:
-    """``kernel (oc, ic, k)`` float16 or float32 over ``data (n, ic, w)``: ``(n, oc, ow)``, a cross-correlation.
-    padding="half" is ``k // 2``. The data is rounded to float16 (:func:`im2col`): beyond 65504 it becomes infinite."""
-    ndim = max(dims("conv_1d", data, "data"), 2)
+    """``kernel (oc, ic, k)`` over ``data (n, ic, w)``: float32 ``(n, oc, ow)``, a cross-correlation.
+
+    kernel: float16 or float32
+    data: float32, float16 or bfloat16, none of which is rounded, see :func:`conv_2d`
+    padding: "half" is ``k // 2``
+    """
+    ndim, rows = max(dims("conv_1d", data, "data"), 2), _rows("conv_1d", data)
     if isinstance(padding, str) and padding == "half":
-        return build("conv_1d", lib.ggml_conv_1d_ph, (kernel, data), stride, dilation, ndim=ndim, labels=_KERNEL)
-    return build("conv_1d", lib.ggml_conv_1d, (kernel, data), stride, padding, dilation, ndim=ndim, labels=_KERNEL)
+        dims("conv_1d", kernel, "kernel")
+        padding = kernel.ne[0] // 2
+    sizes = (stride, padding, dilation, rows)
+    with _ordered("conv_1d", kernel, data, 1):
+        return build("conv_1d", lib.ggml_conv_1d_as, (kernel, data), *sizes, ndim=ndim, labels=_KERNEL)
 
 
-@builds("ggml_conv_2d", "ggml_conv_2d_sk_p0", "ggml_conv_2d_s1_ph")
+@builds("ggml_conv_2d", "ggml_conv_2d_sk_p0", "ggml_conv_2d_s1_ph", "ggml_conv_2d_as")
 def conv_2d(
     kernel: Tensor,
     data: Tensor,
@@ -67,22 +108,25 @@ def conv_2d(
     padding: IntPair | Literal["half"] = 0,
     dilation: IntPair = 1,
 ) -> Tensor:
-    """``kernel (oc, ic, kh, kw)`` float16 or float32 over ``data (n, ic, h, w)`` of such: float32 ``(n, oc, oh,
-    ow)``.
+    """``kernel (oc, ic, kh, kw)`` over ``data (n, ic, h, w)``: float32 ``(n, oc, oh, ow)``, a cross-correlation.
 
-    stride="kernel" (with padding 0): windows side by side, as for patches. padding="half" (with stride 1): the size of
-    the kernel halved. The data is rounded to float16 (:func:`im2col`): beyond 65504 it becomes infinite.
+    kernel: float16 or float32
+    data: float32, float16 or bfloat16. It is never rounded: windows of float16 are multiplied in float16, which takes
+        half the memory, all others in float32. ``data.astype("float16")`` chooses float16.
+    stride: "kernel" (with padding 0) is for windows side by side, as for patches
+    padding: "half" (with stride 1) is the size of the kernel halved
     """
     ndim = max(dims("conv_2d", data, "data"), 3)
+    dims("conv_2d", kernel, "kernel")
     if isinstance(stride, str) and stride == "kernel":
         if padding != 0 or dilation != 1:
             raise InvalidArgumentError("conv_2d: stride='kernel' needs padding 0 and dilation 1")
-        return build("conv_2d", lib.ggml_conv_2d_sk_p0, (kernel, data), ndim=ndim, labels=_KERNEL)
+        stride = kernel.ne[1], kernel.ne[0]
     if isinstance(padding, str) and padding == "half":
         if stride != 1 or dilation != 1:
             raise InvalidArgumentError("conv_2d: padding='half' needs stride 1 and dilation 1")
-        return build("conv_2d", lib.ggml_conv_2d_s1_ph, (kernel, data), ndim=ndim, labels=_KERNEL)
-    return _conv("conv_2d", lib.ggml_conv_2d, kernel, data, stride, padding, dilation, ndim)
+        padding = kernel.ne[1] // 2, kernel.ne[0] // 2
+    return _conv("conv_2d", lib.ggml_conv_2d_as, kernel, data, stride, padding, dilation, ndim)
 
 
 def _conv(
@@ -98,23 +142,26 @@ def _conv(
     (s1, s0), (p1, p0), (d1, d0) = (
         pair(op, name, v) for name, v in (("stride", stride), ("padding", padding), ("dilation", dilation))
     )
-    return build(op, function, (kernel, data), s0, s1, p0, p1, d0, d1, ndim=ndim, labels=_KERNEL)
+    sizes = (s0, s1, p0, p1, d0, d1, _rows(op, data))
+    with _ordered(op, kernel, data, 2):
+        return build(op, function, (kernel, data), *sizes, ndim=ndim, labels=_KERNEL)
 
 
-@builds("ggml_conv_depthwise_2d")
+@builds("ggml_conv_depthwise_2d", "ggml_conv_depthwise_2d_as")
 def conv_depthwise_2d(
     kernel: Tensor, data: Tensor, stride: IntPair = 1, padding: IntPair = 0, dilation: IntPair = 1
 ) -> Tensor:
-    """A kernel for each channel: ``kernel (c, 1, kh, kw)`` float16 over ``data (n, c, h, w)``: ``(n, c, oh, ow)``. The
-    data is rounded to float16 (:func:`im2col`): beyond 65504 it becomes infinite."""
+    """A kernel for each channel: ``kernel (c, 1, kh, kw)`` over ``data (n, c, h, w)``: float32 ``(n, c, oh, ow)``. The
+    dtypes are those of :func:`conv_2d`; nothing is rounded."""
     ndim = max(dims("conv_depthwise_2d", data, "data"), 3)
-    return _conv("conv_depthwise_2d", lib.ggml_conv_depthwise_2d, kernel, data, stride, padding, dilation, ndim)
+    dims("conv_depthwise_2d", kernel, "kernel")
+    return _conv("conv_depthwise_2d", lib.ggml_conv_depthwise_2d_as, kernel, data, stride, padding, dilation, ndim)
 
 
 @builds("ggml_conv_transpose_1d")
 def conv_transpose_1d(kernel: Tensor, data: Tensor, stride: int = 1, padding: int = 0, dilation: int = 1) -> Tensor:
-    """``kernel (ic, oc, k)`` float16 or float32, ``data (ic, w)``: ``(oc, (w - 1) stride + k)``. Padding 0 and dilation
-    1 only."""
+    """``kernel (ic, oc, k)``, ``data (ic, w)``: float32 ``(oc, (w - 1) stride + k)``. Padding 0 and dilation 1 only.
+    Both are float32, float16 or bfloat16, and are multiplied in float32."""
     ndim = max(dims("conv_transpose_1d", data, "data"), 2)
     return build(
         "conv_transpose_1d",
@@ -130,8 +177,8 @@ def conv_transpose_1d(kernel: Tensor, data: Tensor, stride: int = 1, padding: in
 
 @builds("ggml_conv_transpose_2d_p0")
 def conv_transpose_2d(kernel: Tensor, data: Tensor, stride: int = 1) -> Tensor:
-    """``kernel (ic, oc, kh, kw)`` float16, ``data (n, ic, h, w)``: ``(n, oc, (h - 1) stride + kh, (w - 1) stride +
-    kw)``."""
+    """``kernel (ic, oc, kh, kw)``, ``data (n, ic, h, w)``: float32 ``(n, oc, (h - 1) stride + kh, (w - 1) stride +
+    kw)``. Both are float32, float16 or bfloat16, and are multiplied in float32."""
     ndim = max(dims("conv_transpose_2d", data, "data"), 3)
     return build("conv_transpose_2d", lib.ggml_conv_transpose_2d_p0, (kernel, data), stride, ndim=ndim, labels=_KERNEL)
 

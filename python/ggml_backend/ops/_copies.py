@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from .._data.shapes import MAX_DIMS, ne_of, resolve_shape, shape_tuple
 from .._errors import InvalidArgumentError, expect_int
 from .._ffi import lib
-from .._nodes.build import OF_SECOND, build, build_1, build_2, newest
+from .._nodes.build import OF_SECOND, build, build_1, build_2, context_of
 from .._nodes.operators import raw_view
 from ..dtypes import DTypeLike, as_dtype
 from ..tensor import Tensor
@@ -65,7 +65,7 @@ def reshape(a: Tensor, shape: Tensor | int | Sequence[int]) -> Tensor:
     """A view of a contiguous tensor with another shape (or that of a tensor). One size may be -1."""
     if isinstance(shape, Tensor):
         return build("reshape", lib.ggml_reshape, (a, shape), ndim=shape.ndim, labels=("a", "shape"))
-    newest("reshape", (a,))
+    context_of("reshape", (a,))
     size = resolve_shape(a, shape_tuple(shape, "reshape: shape"))
     n = len(size) or 1
     ne = ne_of(size, "reshape")
@@ -85,7 +85,7 @@ def view(
             raise InvalidArgumentError("view: strides and an offset need a shape")
         return build("view", lib.gbpy_view_all, (a,))
     size = shape_tuple(shape, "view: shape")
-    newest("view", (a,))
+    context_of("view", (a,))
     offset, element = expect_int(offset, "view: offset"), a.dtype.itemsize
     strides = None if strides is None else shape_tuple(strides, "view: strides")
     if any(n % element for n in (offset, *(strides or ()))):

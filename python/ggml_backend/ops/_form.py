@@ -13,7 +13,7 @@ from typing import cast as cast_to
 from .._errors import InvalidArgumentError, expect_bool
 from .._errors.messages import close_matches
 from .._ffi import lib
-from .._nodes.build import newest
+from .._nodes.build import context_of
 from ..tensor import Tensor
 
 __all__ = [
@@ -118,7 +118,7 @@ def are(given: tuple[Any, ...], defaults: tuple[Any, ...]) -> bool:
 def dims(op: str, t: Any, label: str = "a") -> int:
     """``t.ndim``; TypeError if it is no tensor."""
     if not isinstance(t, Tensor):
-        newest(op, (t,), (label,))
+        context_of(op, (t,), (label,))
     return int(t.ndim)
 
 

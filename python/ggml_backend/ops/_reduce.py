@@ -11,7 +11,7 @@ from .._data.shapes import MAX_DIMS, shape_tuple
 from .._errors import InvalidArgumentError, expect_bool
 from .._errors.messages import kind_of
 from .._ffi import lib
-from .._nodes.build import build, build_1, newest
+from .._nodes.build import build, build_1, context_of
 from .._nodes.operators import repeat_to
 from ..tensor import Tensor
 from ._axes import NAMES, Axes, along, each_row, reduced
@@ -88,14 +88,14 @@ def repeat(a: Tensor, like: Tensor | Sequence[int]) -> Tensor:
     int32, int16."""
     if isinstance(like, Tensor):
         return build("repeat", lib.ggml_repeat, (a, like), ndim=like.ndim, labels=("a", "like"))
-    newest("repeat", (a,))
+    context_of("repeat", (a,))
     return repeat_to(a, shape_tuple(like, "repeat: like"))
 
 
 @builds("ggml_repeat_back")
 def repeat_back(a: Tensor, like: Tensor | Sequence[int]) -> Tensor:
     """The reverse of :func:`repeat`: the sum of the tiles of ``a`` that have the given shape."""
-    pool = newest("repeat_back", (a, like) if isinstance(like, Tensor) else (a,), ("a", "like"))
+    pool = context_of("repeat_back", (a, like) if isinstance(like, Tensor) else (a,), ("a", "like"))
     shape = like.shape if isinstance(like, Tensor) else shape_tuple(like, "repeat_back: like")
     if a.shape != shape and a.ne == (*reversed(shape), *[1] * (4 - len(shape))):
         return a.reshape(shape)  # one tile: C gives a itself, which keeps its shape
@@ -124,14 +124,14 @@ def concat(a: Tensor | Sequence[Tensor], b: Tensor | int | None = None, axis: in
         along = axis if b is None else b
         if not isinstance(along, int):
             raise TypeError(f"concat: after a list of tensors comes the axis, not {kind_of(along)}")
-        newest("concat", a, labels=[f"tensors[{i}]" for i in range(len(a))])
+        context_of("concat", a, labels=[f"tensors[{i}]" for i in range(len(a))])
         n = max(max(t.ndim for t in a), 1)
         from_end = along if along < 0 else along - n  # the same axis, also after a result of more axes
         if not -n <= from_end < 0 and from_end != -3:
             raise InvalidArgumentError(f"concat: {', '.join([t.describe() for t in a])}: there is no axis {along}")
         joined: Tensor = reduce(lambda first, second: _concat(first, second, from_end), a)
         return joined
-    newest("concat", (a, b))
+    context_of("concat", (a, b))
     return _concat(cast_to(Tensor, a), cast_to(Tensor, b), axis)
 
 

@@ -36,7 +36,7 @@ def rope(
     a: Tensor,
     positions: Tensor,
     n_dims: int | None = None,
-    mode: int | _RopeMode = "normal",
+    mode: int | _RopeMode = "normal_exact",
     *,
     n_ctx: int = 0,
     n_orig_ctx: int = 0,
@@ -55,25 +55,29 @@ def rope(
 
     positions: a tensor, int32 ``(tokens,)``: ``ctx.constant(np.arange(n, dtype=np.int32))``
     n_dims: how many elements of a head are rotated (default: all), the others stay
-    mode: ``"normal"`` rotates neighbours (2i, 2i+1); ``"neox"`` pairs i with i + n_dims/2; ``"glm"`` is the two-part
-        form, with n_ctx
+    mode: ``"normal_exact"`` rotates neighbours (2i, 2i+1), ``"neox_exact"`` pairs i with i + n_dims/2, ``"glm"`` is the
+        two-part form, with n_ctx. ``"normal"`` and ``"neox"`` are older modes, see below
     freq_base, freq_scale: pair i turns by ``position * freq_scale * freq_base ** (-2 i / n_dims)``
     n_orig_ctx, ext_factor, attn_factor, beta_fast, beta_slow: YaRN scaling (Peng et al. 2023, arXiv:2309.00071), off
         while ext_factor is 0
-    xpos_base, xpos_down: xPos scaling (Sun et al. 2022, arXiv:2212.10554); only in place, only mode normal
+    xpos_base, xpos_down: xPos scaling (Sun et al. 2022, arXiv:2212.10554); only in place, only of whole heads or with
+        mode "normal"
 
-    The modes ``"normal_exact"`` and ``"neox_exact"`` do exactly this, and are the ones to use for models of today. Two
-    modes differ from it as ggml of early 2024 does: ``"normal"`` rotates all of a head, whatever n_dims (which sets the
-    angles only); ``"neox"`` multiplies by freq_scale twice, and with ext_factor takes YaRN's mixture of pair 0 for all
-    pairs. With n_dims of the whole head, freq_scale 1 and ext_factor 0 there is no difference.
+    Models made for ggml of early 2024 may need the modes of that time, which differ in two points. ``"normal"`` rotates
+    all of a head; n_dims sets only the angles. ``"neox"`` multiplies by freq_scale twice, and with ext_factor takes
+    YaRN's mixture of pair 0 for all pairs. With n_dims of the whole head, freq_scale 1 and ext_factor 0 there is no
+    difference.
     """
     labels = ("a", "positions")
     n = _rotated(a, n_dims)
     number = _rope_mode("rope", mode)
     if xpos_base is not None:
         plain = are((freq_base, freq_scale, ext_factor, attn_factor), (10000.0, 1.0, 0.0, 1.0))
-        if not expect_bool(inplace, "rope: inplace") or number != 0 or not plain:
-            raise InvalidArgumentError("rope: xpos needs inplace=True, mode 'normal' and no other scaling")
+        normal = number == 0 or (number == ROPE_MODES["normal_exact"] and n == _rotated(a, None))
+        if not expect_bool(inplace, "rope: inplace") or not normal or not plain:
+            raise InvalidArgumentError(
+                "rope: xpos needs inplace=True, n_dims of the whole head or mode 'normal', and no other scaling"
+            )
         return build(
             "rope",
             lib.ggml_rope_xpos_inplace,
@@ -97,7 +101,7 @@ def rope_back(
     a: Tensor,
     positions: Tensor,
     n_dims: int | None = None,
-    mode: int | _RopeMode = "normal",
+    mode: int | _RopeMode = "normal_exact",
     *,
     n_ctx: int = 0,
     n_orig_ctx: int = 0,

@@ -34,7 +34,7 @@ static void types(void) {
     CHECK_INT(ggml_backend_buft_get_alignment(&f.buft), 0);
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "get_alignment");
     CHECK(ggml_backend_buft_alloc_buffer(&f.buft, (size_t) 1 << 41) == NULL);
-    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "FAKE cannot allocate 2199023255552");
+    CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "FAKE cannot allocate 2.0 TiB");
     f.buft.iface.get_max_size = fake_max_size;
     f.max_size                = 100;
     CHECK(ggml_backend_buft_alloc_buffer(&f.buft, 101) == NULL);

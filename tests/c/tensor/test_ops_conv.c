@@ -127,6 +127,38 @@ static void conv_1d(void) {
     }
 }
 
+// Whatever the kernel is, data of f32 is multiplied as it is: values that f16 would round or make infinite stay exact.
+static void windows_of_f32_are_not_rounded(void) {
+    for (int f32 = 0; f32 < 2; f32++) {
+        const enum ggml_type type = f32 ? GGML_TYPE_F32 : GGML_TYPE_F16;
+        struct ggml_tensor * k    = random_tensor(type, 3, 2, 4, 5);
+        struct ggml_tensor * b    = random_tensor(GGML_TYPE_F32, 7, 6, 4, 2);
+        struct ggml_tensor * each = random_tensor(type, 3, 2, 1, 2);
+        struct ggml_tensor * k1   = random_tensor(type, 3, 4, 5, 1);
+        struct ggml_tensor * b1   = random_tensor(GGML_TYPE_F32, 9, 4, 2, 1);
+        for (int64_t i = 0; i < ggml_nelements(b); i++) {
+            ggml_set_f32_1d(b, (int) i, (float) test_random_int(-100001, 100001));
+        }
+        for (int64_t i = 0; i < ggml_nelements(b1); i++) {
+            ggml_set_f32_1d(b1, (int) i, (float) test_random_int(-100001, 100001));
+        }
+        const struct conv c = { 2, 1, 1, 2, 1, 2 };
+        check_2d("conv_2d_as", ggml_conv_2d_as(ctx, k, b, 2, 1, 1, 2, 1, 2, GGML_TYPE_F32), k, b, &c, false);
+        check_2d("conv_depthwise_2d_as", ggml_conv_depthwise_2d_as(ctx, each, b, 2, 1, 1, 2, 1, 2, GGML_TYPE_F32), each,
+            b, &c, true);
+        check_1d("conv_1d_as", ggml_conv_1d_as(ctx, k1, b1, 2, 3, 2, GGML_TYPE_F32), k1, b1, 2, 3, 2);
+    }
+}
+
+static void other_types_of_rows_are_refused(void) {
+    struct ggml_tensor * k = random_tensor(GGML_TYPE_F16, 3, 2, 4, 5);
+    struct ggml_tensor * b = random_tensor(GGML_TYPE_F32, 7, 6, 4, 1);
+    CHECK(ggml_conv_2d_as(ctx, k, b, 1, 1, 0, 0, 1, 1, GGML_TYPE_Q4_0) == NULL);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "argument 'type' must be f32 or f16");
+    CHECK(ggml_im2col_as(ctx, k, b, 1, 1, 0, 0, 1, 1, true, GGML_TYPE_I32) == NULL);
+    CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "argument 'type' must be f32 or f16");
+}
+
 // The graph of one image is the documented one: unrolled rows times kernels, without a copy.
 static void one_image(void) {
     struct ggml_tensor * k = random_tensor(GGML_TYPE_F16, 3, 2, 4, 5);
@@ -143,6 +175,9 @@ static void one_image(void) {
 IN_CONTEXT(conv_2d, false)
 IN_CONTEXT(conv_depthwise, false)
 IN_CONTEXT(conv_1d, false)
+IN_CONTEXT(windows_of_f32_are_not_rounded, false)
+IN_CONTEXT(other_types_of_rows_are_refused, false)
 IN_CONTEXT(one_image, false)
 
-TEST_MAIN(RUN(conv_2d), RUN(conv_depthwise), RUN(conv_1d), RUN(one_image))
+TEST_MAIN(RUN(conv_2d), RUN(conv_depthwise), RUN(conv_1d), RUN(windows_of_f32_are_not_rounded),
+    RUN(other_types_of_rows_are_refused), RUN(one_image))

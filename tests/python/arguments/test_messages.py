@@ -42,7 +42,7 @@ class Names(dict):
         return gb.Context()
 
     def make_host(self):  # each tensor has memory
-        return gb.Context(no_alloc=False)
+        return gb.Context(no_alloc=False, usage="weights")
 
     def make_cpu(self):
         return gb.Backend("CPU", n_threads=1)
@@ -113,6 +113,29 @@ class Names(dict):
         graph = self["ctx"].graph(self["ctx"].from_numpy(np.ones((4, 8), np.float32), "here") * 2)
         self["sched"].compute(graph)
         return graph.copy(self["cpu"])["here"]
+
+    def make_compute(self):
+        return lambda y: self["sched"].compute(self["ctx"].graph(y))
+
+    def make_replaced(self):  # a result of an earlier graph that is in the middle of the one that is allocated now
+        def replaced():
+            y = (self["single"] * 2).named("y")
+            self["compute"](y)
+            self["sched"].allocate(self["ctx"].graph(y + 1))
+            return y
+
+        return replaced
+
+    def make_huge(self):
+        def huge():
+            context = gb.Context()
+            context.tensor((2, 2), name="small")
+            return context.tensor((1 << 20, 1 << 20), name="huge")
+
+        return huge
+
+    def make_sim_of_a_mib(self):
+        return gb.Backend("SIM", mem="1M")
 
     def make_torch_tensor(self):
         return FakeTorch()
@@ -199,7 +222,8 @@ MISTAKES = [
     ("gb.soft_max(x, w)", E,
      "soft_max: a 'x' float32 (16, 128), mask 'w' float32 (64, 128): axis -2 of a must be a multiple of that of mask "
      "(16, 64)"),
-    ("gb.argmax(image)", E, "argmax: a 'image' float32 (1, 4, 8, 8): a must be a matrix, axis -3 is 4"),
+    ("gb.argmax(image)", E, "argmax: a 'image' float32 (1, 4, 8, 8): a must be a matrix, axis -3 is 4; "
+     "gb.argmax(a, axis=-1) takes any number of axes"),
     ("gb.top_k(x, 200)", E, "top_k: a 'x' float32 (16, 128): k must be in 1 .. 128, is 200"),
     ("gb.repeat(x, (3, 3))", E,
      "repeat: a 'x' float32 (16, 128) cannot become (3, 3): each size must be a multiple of that of a"),
@@ -266,7 +290,7 @@ MISTAKES = [
      "equal (3 != 4)"),
     ("gb.conv_2d(ctx.tensor((8, 4, 9, 9), 'f16', name='k'), image)", E,
      "conv_2d: kernel 'k' float16 (8, 4, 9, 9), data 'image' float32 (1, 4, 8, 8): the kernel (9) does not fit into "
-     "the padded input (8) along axis -1"),
+     "the padded input (8) along axis -1; the order is conv_2d(kernel, data): are they swapped?"),
     ("gb.conv_2d(ctx.tensor((8, 4, 3, 3), 'f16', name='k'), image, stride=0)", E,
      "conv_2d: kernel 'k' float16 (8, 4, 3, 3), data 'image' float32 (1, 4, 8, 8): stride must be in 1 .. 2147483647, "
      "is 0"),
@@ -279,8 +303,12 @@ MISTAKES = [
     ("gb.rms_norm(x, eps=-1.0, axis=0)", E, "rms_norm: a 'x' float32 (16, 128): eps must be above 0, is -1"),
     ("x.reshape(2, 8, 128) @ ctx.tensor((2, 5, 128), name='keys').T", E,
      "a @ b: a 'x (reshaped)' float32 (2, 8, 128), b 'keys (permuted)' float32 (128, 5, 2): the last axis of a (128) "
-     "and the last but one axis of b (5) differ; x.T reverses all axes: did you mean a @ w.swapaxes(-1, -2), with w "
-     "'keys' float32 (2, 5, 128)?"),
+     "and the last but one axis of b (5) differ; b is the transpose of 'keys' float32 (2, 5, 128), and .T reverses all "
+     "axes: did you mean a @ keys.swapaxes(-1, -2)?"),
+    ("x.reshape(2, 8, 128) @ ctx.tensor((2, 5, 128)).T", E,
+     "a @ b: a 'x (reshaped)' float32 (2, 8, 128), b float32 (128, 5, 2): the last axis of a (128) and the last but "
+     "one axis of b (5) differ; b is the transpose of that tensor k, float32 (2, 5, 128), and .T reverses all axes: "
+     "did you mean a @ k.swapaxes(-1, -2)?"),
     ("gb.cluster(3)", T,
      "cluster: the arguments have names, deadline=, heartbeat=, cache=, threads=: not 3"),
     ("gb.cluster(deadlien=3)", T, "cluster() got an unexpected keyword argument 'deadlien'"),
@@ -322,9 +350,11 @@ MISTAKES = [
     ("ctx.from_numpy(arr.T)", E,
      "Context.from_numpy: the array is not C-contiguous; np.ascontiguousarray(array) is, and ctx.from_dlpack(array) "
      "takes it as it is"),
-    ("ctx.from_numpy(arr.astype(np.uint8))", E, "Context.from_numpy: tensors have no elements of uint8"),
+    ("ctx.from_numpy(arr.astype(np.uint8))", E,
+     "Context.from_numpy: uint8 is not a dtype of tensors; array.astype(np.float32) converts numbers. Is it "
+     "quantized data? Then say dtype='q4_k', or whatever format it has"),
     ("ctx.from_numpy(arr.astype('>f4'))", E,
-     "Context.from_numpy: tensors have no elements of >f4; array.astype(array.dtype.newbyteorder('=')) has the bytes "
+     "Context.from_numpy: >f4 is not a dtype of tensors; array.astype(array.dtype.newbyteorder('=')) has the bytes "
      "in the order of this machine"),
     ("ctx.from_numpy(np.zeros((0, 3), np.float32))", E,
      "Context.from_numpy: the array of shape (0, 3) is empty: there is no memory to use"),
@@ -360,7 +390,7 @@ MISTAKES = [
     ("ids.set([0.5, 1, 2, 3])", E, "set: 'ids' int32 (4,) takes integers, not floats"),
     ("q.set(np.zeros((2, 256), np.float32))", E,
      "set: 'q' q4_k (2, 256) cannot take an array of float32; set(array, quantize=True) converts it, or "
-     "gb.quantize(array, 'q4_k')"),
+     "gb.quantize(array, 'q4_k') makes the blocks that it takes"),
     ("q.set(0.5)", E, "set: 'q' q4_k (2, 256) takes the bytes of its rows, as an array of uint8; set(value, "
      "quantize=True) converts floats"),
     ("q.set(np.zeros((2, 256), np.uint8))", E,
@@ -402,8 +432,6 @@ MISTAKES = [
     ("gb.Scheduler([cpu], policy='costs')", E,
      "Scheduler: policy must be one of 'weights', 'sources', 'cost', not 'costs'"),
     ("gb.Scheduler([cpu], n_copies=0)", E, "Scheduler: n_copies must be 1 to 64, not 0"),
-    ("ctx.view(gb.Context().tensor(3, name='newer'))", E,
-     "Context.view: the context of 'newer' float32 (3,) was made after this one"),
     ("sched.compute(ctx.graph(gb.sqr(ctx.tensor(3, gb.float64, name='d')).named('y')))", U,
      "Scheduler.compute: no backend can run node 0, SQR 'y' float64 (3,) of 'd' float64 (3,); CPU: dtype of the result "
      "must be float32, float16 or bfloat16; nothing is computed with float64, the default of NumPy: make 'd' of "
@@ -455,15 +483,75 @@ MISTAKES = [
     ('gb.backend("CPU")', T, 'gb.backend is a module; gb.Backend("CPU") makes a backend'),
     ("gb.tensor([1, 2])", T,
      "gb.tensor is a module; ctx.constant(array) makes a tensor of data, ctx.tensor(shape) one to be set"),
-    ("gb.matmul(x, x)", N, "ggml_backend has no 'matmul'; x @ w"),
-    ("gb.softmax(x)", N, "ggml_backend has no 'softmax'; gb.soft_max(x), along the last axis"),
+    ("gb.matmul(x, x)", E, "matmul: a 'x' float32 (16, 128), b 'x' float32 (16, 128): the last axis of a (128) and the "
+     "last but one axis of b (16) differ; did you mean a @ b.T?"),
+    ("gb.matmul(x, w.T, prec='f16')", E, "matmul: prec must be one of 'default', 'f32', not 'f16'"),
+    ("gb.matmul(3, 4)", T, "matmul: a must be a Tensor, not int; ctx.constant(value) makes one, and "
+     "ctx.from_numpy(array) one over its memory"),
+    ("gb.mm(x, x)", N, "ggml_backend has no 'mm'; use x @ w, or gb.matmul(x, w)"),
+    ("gb.log_softmax(x)", N,
+     "ggml_backend has no 'log_softmax'; use gb.log(gb.soft_max(x)), along the last axis"),
+    ("gb.device('cpu')", T,
+     "gb.device is a module; gb.Backend(\"CPU\") makes one to compute with, and gb.backends() lists what there is"),
+    ("gb.profile()", T,
+     "gb.profile is a module; scheduler.profile() begins one: with scheduler.profile() as profile"),
+    ("gb.Backend('CPU', nthreads=2)", E, "Backend: the CPU has no parameter 'nthreads'; did you mean 'n_threads'?"),
+    ("gb.Backend('CPU', colour=2)", E,
+     "Backend: the CPU has no parameter 'colour'; it has n_threads=<count> and level=<name>"),
+    ("x @ gb.Context().tensor((64, 128), name='other').T", E,
+     "a @ b: a 'x' float32 (16, 128), b 'other' float32 (64, 128): these belong to different contexts, so name the one "
+     "of the result: 'with ctx.as_default():'. A context that holds weights, gb.Context(usage='weights'), needs no "
+     "naming"),
+    ("ctx.constant(np.zeros((2, 256), np.float32), 'q4_k')", E,
+     "Context.constant: q4_k cannot take an array of float32; gb.quantize(array, 'q4_k') makes the blocks that it "
+     "takes"),
+    ("ctx.constant(np.zeros((2, 256), np.float32), 'bf16')", E,
+     "Context.constant: bfloat16 cannot take an array of float32; gb.quantize(array, 'bfloat16') rounds it, and so "
+     "does array.astype(ml_dtypes.bfloat16) (pip install 'ggml_backend[bfloat16]')"),
+    ("ctx.constant(np.zeros((2, 100), np.uint8), 'q4_k')", E,
+     "Context.constant: rows of 100 bytes are not whole blocks of q4_k, of 144 bytes"),
+    ("ctx.constant(arr.astype(np.uint8))", E,
+     "Context.constant: uint8 is not a dtype of tensors; array.astype(np.float32) converts numbers. Is it quantized "
+     "data? Then say dtype='q4_k', or whatever format it has"),
+    ("ctx.constant(arr > 0)", E,
+     "Context.constant: bool is not a dtype of tensors; array.astype(np.float32) converts it"),
+    ("ctx.from_dlpack(arr.astype(np.uint8))", E,
+     "from_dlpack: uint8 is not a dtype of tensors; array.astype(np.float32) converts numbers. Is it quantized data? "
+     "Then say dtype='q4_k', or whatever format it has"),
+    ("ctx.constant(arr.astype(np.uint32))", E,
+     "Context.constant: uint32 is not a dtype of tensors; array.astype(np.int32) converts it, or np.int64, or "
+     "np.float32"),
+    ("ctx.constant(arr + 1j)", E,
+     "Context.constant: takes numbers, not array([[0.+1.j, 0.+1.j, 0.+1.j],\n       [0.+1.j, 0.+1.j, 0.+"),
+    ("gb.dequantize(np.zeros((2, 18), np.uint8))", T,
+     "dequantize: an array does not say which format its bytes have: give it, as in dequantize(array, 'q4_0')"),
+    ("gb.dequantize(q, 'q4_0')", E, "dequantize: the tensor is q4_k, not q4_0; leave dtype out"),
+    ("q.set(gb.quantize(np.zeros((2, 256), np.float32), 'q4_0'))", E,
+     "set: 'q' q4_k (2, 256): these are blocks of q4_0, not of q4_k; gb.dequantize(blocks) makes floats of blocks, "
+     "gb.quantize(floats, dtype) blocks of another format"),
+    ("gb.conv_2d(ctx.tensor((1, 3, 4, 4), name='pixels'), ctx.tensor((8, 3, 3, 3), name='k'))", E,
+     "conv_2d: kernel 'pixels' float32 (1, 3, 4, 4), data 'k' float32 (8, 3, 3, 3): the kernel (4) does not fit into "
+     "the padded input (3) along axis -1; the order is conv_2d(kernel, data): are they swapped?"),
+    ("gb.im2col(image, image, dtype='q4_0')", E, "im2col: dtype must be float16 or float32, not q4_0"),
+    ("compute(gb.custom(lambda out, v: [0.0] * 4, single, shape=(3,)).named('y'))", E,
+     "custom: 'y' float32 (3,) of 'single' float32 (4, 8): the result must have the shape (3,), not (4,)"),
+    ("huge().context.allocate(cpu)", A,
+     "Context.allocate: cannot allocate 4.0 TiB of host memory; the largest of its tensors is 'huge' float32 (1048576, "
+     "1048576)"),
+    ("huge().context.allocate(sim_of_a_mib)", A,
+     "Context.allocate: SIM0: 0 bytes of 1.0 MiB in use, a buffer needs 4.0 TiB: free what lies there, or give the "
+     "device more (mem); the largest of its tensors is 'huge' float32 (1048576, 1048576)"),
+    ("replaced().numpy()", S,
+     "'y' float32 (4, 8): it has no value now: the scheduler was allocated for another graph since, which did not run "
+     "yet. Compute that graph; to keep a result, copy it before: numpy(copy=True)"),
+    ("gb.softmax(x)", N, "ggml_backend has no 'softmax'; use gb.soft_max(x), along the last axis"),
     ("gb.zeros((2, 3))", N,
      "ggml_backend has no 'zeros'; ctx.constant(array) makes a tensor of data, ctx.tensor(shape) one to be set"),
     ("gb.floor(x)", N,
      "ggml_backend has no 'floor'; there is no such operation; gb.map_custom(function, x) runs a function of yours"),
     ("gb.scheduler(cpu)", N, "ggml_backend has no 'scheduler'; did you mean 'Scheduler' or 'SchedulerStats'?"),
-    ("gb.load('m.gguf')", N, "ggml_backend has no 'load'; gb.gguf.open(path)"),
-    ("gb.f32", N, "ggml_backend has no 'f32'; gb.float32"),
+    ("gb.load('m.gguf')", N, "ggml_backend has no 'load'; use gb.gguf.open(path)"),
+    ("gb.f32", N, "ggml_backend has no 'f32'; use gb.float32"),
     ("gb.no_such_thing", N, "ggml_backend has no 'no_such_thing'"),
     ("x if x > 0 else 0", T, "a tensor has no truth value: its data is known only after its graph has run"),
     ("gb.Scheduler(cpu, cpu)", T, "Scheduler: several backends are a list: Scheduler([a, b])"),
@@ -538,8 +626,8 @@ MISTAKES = [
     ("copied + 1", S, "a + b: the copy of a graph cannot be built on"),
     ("copied @ copied.T", S, "transpose: the copy of a graph cannot be built on"),
     ("copied.context.tensor(3)", S, "Context.tensor: the copy of a graph cannot be built on"),
-    ("copied.context.constant(3)", S, "Context.tensor: the copy of a graph cannot be built on"),
-    ("copied.context.from_numpy(arr)", S, "Context.tensor: the copy of a graph cannot be built on"),
+    ("copied.context.constant(3)", S, "Context.constant: the copy of a graph cannot be built on"),
+    ("copied.context.from_numpy(arr)", S, "Context.from_numpy: the copy of a graph cannot be built on"),
     ("gb.conv_2d(ctx.tensor((8, 4, 3, 3), name='k'), image, stride=1.5)", E,
      "conv_2d: stride must be an int or a pair of ints, not 1.5"),
     ("gb.conv_2d(ctx.tensor((8, 4, 3, 3), name='k'), image, stride=None)", E,
@@ -628,7 +716,7 @@ MISTAKES = [
      "runs a function of yours"),
     ("x.exp()", N, "'Tensor' object has no attribute 'exp'; gb.exp is a function of tensors"),
     ("x.relu()", N, "'Tensor' object has no attribute 'relu'; gb.relu is a function of tensors"),
-    ("x.view(3, 4)", N, "'Tensor' object has no attribute 'view'; x.reshape(shape)"),
+    ("x.view(3, 4)", N, "'Tensor' object has no attribute 'view'; use x.reshape(shape)"),
     ("x.cuda()", N, "'Tensor' object has no attribute 'cuda'; a tensor is where its memory is: ctx.allocate(backend), "
      "backend.alloc(size).place(x), or where the scheduler puts it"),
     ("x.double()", N, "'Tensor' object has no attribute 'double'; nothing is computed with float64"),
@@ -637,15 +725,15 @@ MISTAKES = [
     ("ctx.zeros((2, 3))", N,
      "'Context' object has no attribute 'zeros'; ctx.constant(array) makes a tensor of data, ctx.tensor(shape) one to "
      "be set"),
-    ("sched.run(ctx.graph(x))", N, "'Scheduler' object has no attribute 'run'; scheduler.compute(graph)"),
+    ("sched.run(ctx.graph(x))", N, "'Scheduler' object has no attribute 'run'; use scheduler.compute(graph)"),
     ("cpu.compute(x)", N,
-     "'Backend' object has no attribute 'compute'; graph.compute(backend), or scheduler.compute(graph)"),
+     "'Backend' object has no attribute 'compute'; use graph.compute(backend), or scheduler.compute(graph)"),
     ("ctx.graph(x).run()", N,
-     "'Graph' object has no attribute 'run'; scheduler.compute(graph), or graph.compute(backend), runs it"),
+     "'Graph' object has no attribute 'run'; use scheduler.compute(graph), or graph.compute(backend)"),
     ("ctx.graph(x)[0]", T, "graph[...]: name must be a str, not int; graph.nodes and graph.leafs are lists"),
     ("gb.nn", N, "ggml_backend has no 'nn'; a model is a function of tensors: gb.relu(x @ w.T + b)"),
-    ("gb.uint8", N, "ggml_backend has no 'uint8'; of integers tensors have int8, int16, int32 and int64"),
-    ("gb.gguf.load('m.gguf')", N, "ggml_backend.gguf has no 'load'; gb.gguf.open(path)"),
+    ("gb.uint8", N, "ggml_backend has no 'uint8'; the integers of tensors are int8, int16, int32 and int64"),
+    ("gb.gguf.load('m.gguf')", N, "ggml_backend.gguf has no 'load'; use gb.gguf.open(path)"),
     ("gb.gguf.frobnicate", N, "ggml_backend.gguf has no 'frobnicate'"),
     ("gb.backends()['CUDA']", T, "backends() is a list of names; gb.Backend('CUDA') makes a backend"),
     ("gb.soft_max(x, -1)", T, "soft_max: mask must be a Tensor, not int; an axis is given by name: axis=..."),
@@ -915,3 +1003,46 @@ def test_what_objects_have_not_is_not_listed():
             assert not hasattr(thing if isinstance(thing, type) else type(thing), "__getattr__")
         assert not {"sum", "relu"} & {name for name, _ in inspect.getmembers(gb.Tensor)}
         assert "shape" in dir(x) and "tensor" in dir(ctx)
+
+
+def _layer_norm(x):
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+
+
+def _log_softmax(x):
+    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+
+HINTED = {
+    "matmul": lambda n: n["x"] @ n["w"], "mm": lambda n: n["x"] @ n["w"], "bmm": lambda n: n["x"] @ n["w"],
+    "dot": lambda n: n["x"] @ n["w"], "softmax": lambda n: np.exp(_log_softmax(n["x"])),
+    "log_softmax": lambda n: _log_softmax(n["x"]), "logsumexp": lambda n: np.log(np.exp(n["x"]).sum(-1)),
+    "layer_norm": lambda n: _layer_norm(n["x"]) * n["weight"] + n["bias"],
+    "cat": lambda n: np.concatenate([n["x"], n["y"]]), "stack": lambda n: np.stack([n["x"], n["y"]]),
+    "maximum": lambda n: np.maximum(n["a"], n["b"]), "minimum": lambda n: np.minimum(n["a"], n["b"]),
+    "pow": lambda n: n["x"] ** 2, "clip": lambda n: np.clip(n["x"], n["low"], n["high"]),
+    "squeeze": lambda n: n["x"][0], "flatten": lambda n: n["x"].reshape(-1), "unsqueeze": lambda n: n["x"][None],
+    "mT": lambda n: np.swapaxes(n["x"], -1, -2), "t": lambda n: n["x"].T, "int": lambda n: n["x"].astype(np.int32),
+    "half": lambda n: n["x"].astype(np.float16),
+}  # fmt: skip
+
+
+OF_TENSORS = ("matmul", "squeeze", "flatten", "unsqueeze", "mT", "t", "int", "half")  # attributes, not functions
+
+
+@pytest.mark.parametrize("name", HINTED)
+def test_what_a_hint_advises_computes_what_was_meant(name):
+    """The first expression after "use" gives what the name gives elsewhere."""
+    rng = np.random.default_rng(1)
+    shapes = {"x": (3, 4), "y": (3, 4), "w": (4, 5), "a": (3, 4), "b": (3, 4), "weight": (4,), "bias": (4,)}
+    given = {n: rng.normal(size=shape).astype(np.float32) for n, shape in shapes.items()}
+    given |= {"low": -0.5, "high": 0.5}
+    ctx = gb.Context()
+    names = {n: ctx.constant(v) if isinstance(v, np.ndarray) else v for n, v in given.items()} | {"gb": gb}
+    with pytest.raises(AttributeError) as error:
+        getattr(names["x"] if name in OF_TENSORS else gb, name)
+    expression = re.search(r"; use (.*?)(?:;.*|, or .*|, along .*| or .*|, x\[:, 0\].*)?$", str(error.value))[1]
+    with gb.Scheduler(gb.Backend("CPU", n_threads=1)) as scheduler:
+        result = eval(expression, names)
+        scheduler.compute(ctx.graph(result))
+        np.testing.assert_allclose(result.numpy(), HINTED[name](given), rtol=2e-3, atol=2e-3)

@@ -338,6 +338,11 @@ except ValueError:
         ("plan", ["llama", "--devices", "A,,B"], "--devices: an empty name"),
         (
             "plan",
+            ["llama", "--devices", "SIM:mem=64M,CPU"],
+            "--devices: 'CPU' in 'SIM:mem=64M,CPU' is a device: separate devices with parameters by a space",
+        ),
+        (
+            "plan",
             ["llama", "--devices", "c.toml"],
             "--devices: c.toml is no device: a description of a cluster is for --cluster",
         ),

@@ -166,7 +166,8 @@ def homes(backends: list[gb.Backend], costs: Costs, x_on: int, n: int = 4) -> li
         y, weights = x, []
         for i in range(n):
             weights.append(ctx.tensor((64, 64), name=f"w{i}"))
-            y = gb.relu(y @ weights[-1].T)
+            with ctx.as_default():
+                y = gb.relu(y @ weights[-1].T)
         graph = ctx.graph(y)
         sched.allocate(graph)
         values = rng.standard_normal((8, 64)).astype(np.float32)

@@ -143,7 +143,7 @@ def test_times_are_those_of_the_schedulers_costs(tmp_path, n):
     wanted = predict(model, Placement(stages, 1), cluster)
     backends = [gb.Backend(f"SIM:name=d{k}") for k in range(n)]
     with (
-        gb.Context() as held,
+        gb.Context(usage="weights") as held,
         gb.Context() as ctx,
         gb.Scheduler(backends, policy="cost", costs=cluster.costs()) as sched,
     ):

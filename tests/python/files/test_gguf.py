@@ -442,6 +442,22 @@ def test_load_by_patterns(model: Any, cpu: gb.Backend, sim: gb.Backend) -> None:
         gb.gguf.open(path).load({"*": "CPU"})  # type: ignore[dict-item]
 
 
+def test_a_pattern_of_load_that_fits_nothing_is_an_error(model: Any, cpu: gb.Backend, sim: gb.Backend) -> None:
+    """A typo would place a whole model elsewhere. What an earlier pattern has, or names leave out, is no typo."""
+    file = gb.gguf.open(model[0])
+    with pytest.raises(
+        gb.InvalidArgumentError, match=r"^load: where: no tensor of the file fits 'blk\.99\.\*'; .*'blk\."
+    ):
+        file.load({"blk.99.*": sim, "*": cpu})
+    with pytest.raises(gb.InvalidArgumentError, match=r"fits 'blk\.0\.upp'; did you mean 'blk\.0\.up'"):
+        file.load({"blk.0.upp": sim, "*": cpu})
+    with pytest.raises(KeyError, match=r"no tensor fits 'blk\.0\.upp'; did you mean 'blk\.0\.up'"):
+        file.load(cpu, ["blk.0.upp"])
+    assert len(file.load({"blk.*": sim, "blk.0.up": cpu, "*": cpu})) == len(file.tensors)
+    assert list(file.load({"blk.0.*": sim, "*": cpu}, "blk.1.up")) == ["blk.1.up"]
+    assert len(file.load({"blk.?.*": sim, "*": cpu})) == len(file.tensors)
+
+
 def test_load_some(model: Any, cpu: gb.Backend) -> None:
     file = gb.gguf.open(model[0])
     assert list(file.load(cpu, "blk.1.*")) == ["blk.1.up", "blk.1.down"]

@@ -110,6 +110,7 @@ CASES: list[tuple[str, Any, list[Any], tuple[int, ...], Any]] = [
     ("silu_back", gb.silu_back, [X, Y], (3, 4), None),
     ("mul_mat", gb.mul_mat, [a(5, 4), X], (3, 5), _product),
     ("mul_mat", lambda w, x: gb.mul_mat(w, x, prec="f32"), [a(5, 4), V], (5,), _product),
+    ("matmul", lambda x, w: gb.matmul(x, w, prec="f32"), [X, a(4, 5)], (3, 5), np.matmul),
     ("mul_mat_id", lambda p, q, ids, b: gb.mul_mat_id([p, q], ids, 0, b),
      [a(5, 4), a(5, 4), np.array([[1], [0], [1]], i32), X], (3, 5),
      lambda p, q, ids, b: np.stack([(p, q)[i] @ row for i, row in zip(ids[:, 0], b, strict=True)])),

@@ -522,7 +522,7 @@ def test_a_context_has_noted_what_it_needs_or_the_call_has_failed(holds, failing
         FAIL
         + f"""
 def act():
-    old, new = gb.Context(), gb.Context()
+    old, new = gb.Context(usage="weights"), gb.Context()
     w, x = old.tensor((8, 8), name="w"), new.tensor((8, 8))
     fail(attempt)
     try: t = {build}

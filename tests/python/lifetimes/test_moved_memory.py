@@ -322,7 +322,8 @@ def test_tensors_found_through_others_belong_to_their_own_context(cpu, way):
     ctx = gb.Context()
     x = ctx.tensor(4, name="x")
     young = gb.Context()
-    y = gb.relu(x[:2]) + young.tensor(2)
+    with young.as_default():
+        y = gb.relu(x[:2]) + young.tensor(2)
     graph = young.graph(y)
     view = y.sources[0].sources[0]
     if way == "leafs":

@@ -309,9 +309,9 @@ def test_blocks_that_are_no_blocks_any_more_have_no_format():
     assert type(blocks.sum()) is not gb.Blocks
     assert repr(blocks).startswith("Blocks([") and repr(blocks).endswith(f", dtype=uint8, format={blocks.format.name})")
     assert "format" not in repr(blocks + 1)
-    with pytest.raises(TypeError, match="dtype must be given"):
+    with pytest.raises(TypeError, match="does not say which format"):
         gb.dequantize(blocks[..., :2])
-    with pytest.raises(TypeError, match="dtype must be given"):
+    with pytest.raises(TypeError, match="does not say which format"):
         gb.dequantize(np.zeros(18, np.uint8))
 
 
@@ -502,7 +502,7 @@ def test_contexts(ctx, x):
     younger = gb.Context()
     y = gb.custom(lambda out, a: a + 1, x, context=younger)
     assert y.context is younger
-    with pytest.raises(gb.InvalidArgumentError, match="was made after this one"):
+    with pytest.raises(gb.InvalidArgumentError, match="cannot use each other's tensors"):
         gb.custom(print, younger.tensor(3), context=ctx)
     kept = run(["CPU"], younger, y)
     np.testing.assert_array_equal(y.numpy(), x.numpy() + 1)

@@ -10,9 +10,6 @@ import pytest
 import ggml_backend as gb
 from op_harness import ALL_LAYOUTS, EXACT, FLOATS, LAYOUTS, Tolerance, check, covers, real, refuses, whole
 
-# Data passes through float16 on its way into the product.
-ROUNDED = {"rounded": 2.0, "rounded_to": "float16"}
-
 
 def out_size(n, k, s, p, d):
     return (n + 2 * p - d * (k - 1) - 1) // s + 1
@@ -105,7 +102,7 @@ def test_conv_2d(case, layout):
         lambda a, b: gb.conv_2d(a, b, s, p, d),
         inputs,
         reference,
-        Tolerance(n=products(k), **ROUNDED),
+        Tolerance(n=products(k)),
         magnitude=reference,
         dtype="float32",
     )
@@ -113,8 +110,8 @@ def test_conv_2d(case, layout):
 
 @covers("IM2COL", "MUL_MAT")
 def test_kernels_of_other_dtypes():
-    """float32 kernels work as well; the data is rounded to float16 all the same. bfloat16 is refused."""
-    tolerance = Tolerance(n=18, **ROUNDED)
+    """float32 kernels work as well. bfloat16 is refused."""
+    tolerance = Tolerance(n=18)
     check(gb.conv_2d, [real(4, 3, 2, 3), real(2, 3, 5, 7)], conv2d, tolerance, magnitude=conv2d)
     check(gb.conv_1d, [real(4, 3, 2), real(2, 3, 5)], lambda a, b: conv2d(a[:, :, None], one_d(b))[:, :, 0], tolerance,
      magnitude=lambda a, b: conv2d(
@@ -123,11 +120,63 @@ def test_kernels_of_other_dtypes():
     refuses(gb.conv_1d, [real(4, 3, 2, dtype="bfloat16"), real(2, 3, 5)])
 
 
+def exact(*shape):
+    """Integers that float16 would round, or make infinite, and whose sums of products float32 holds."""
+    return np.random.default_rng(5).integers(-70001, 70001, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("kernel", ["float16", "float32"])
+def test_convolutions_never_round_float32(kernel):
+    """Whatever the dtype of the kernel is."""
+    small = np.random.default_rng(6).integers(-3, 4, (4, 3, 2, 3)).astype(kernel)
+    image, line = exact(2, 3, 7, 8), exact(2, 3, 9)
+    ctx = gb.Context()
+    k, x, k1, x1, each = map(ctx.constant, (small, image, small[:, :, 0], line, small[:3, :1]))
+    double = [v.astype(np.float64) for v in (small, image, line)]
+    results = {
+        gb.conv_2d(k, x, (2, 1), 1): conv2d(double[0], double[1], (2, 1), (1, 1)),
+        gb.conv_2d(k, x, stride="kernel"): conv2d(double[0], double[1], (2, 3)),
+        gb.conv_2d(k, x, padding="half"): conv2d(double[0], double[1], p=(1, 1)),
+        gb.conv_1d(k1, x1, 2, "half"): conv2d(double[0][:, :, :1], one_d(double[2]), (1, 2), (0, 1))[:, :, 0],
+        gb.conv_depthwise_2d(each, x): np.einsum(
+            "nijcuv,cuv->ncij", windows(double[1], (2, 3), (1, 1), (0, 0), (1, 1)), double[0][:3, 0]
+        ),
+        gb.im2col(k, x, dtype="float32"): windows(double[1], (2, 3), (1, 1), (0, 0), (1, 1)).reshape(2, 6, 6, -1),
+    }
+    with gb.Scheduler(gb.Backend("CPU", n_threads=2)) as scheduler:
+        scheduler.compute(ctx.graph(*results))
+        for result, expected in results.items():
+            assert result.dtype == gb.float32
+            np.testing.assert_array_equal(result.numpy(), expected)
+
+
+@pytest.mark.parametrize("op", [gb.conv_transpose_1d, gb.conv_transpose_2d])
+@pytest.mark.parametrize("kernel", ["float16", "float32"])
+def test_transposed_convolutions_never_round_float32(op, kernel):
+    axes = 1 if op is gb.conv_transpose_1d else 2
+    ctx = gb.Context()
+    k = ctx.constant(np.ones((1, 1, *(1,) * axes), kernel))
+    data = exact(*((1, 5) if axes == 1 else (1, 1, 3, 5)))
+    y = op(k, ctx.constant(data))
+    with gb.Scheduler(gb.Backend("CPU", n_threads=1)) as scheduler:
+        scheduler.compute(ctx.graph(y))
+        np.testing.assert_array_equal(y.numpy().reshape(data.shape), data)
+
+
+@pytest.mark.parametrize("kernel", ["float16", "float32"])
+def test_windows_of_float16_stay_float16(kernel):
+    """They take half the memory, and float16 holds them."""
+    ctx = gb.Context()
+    y = gb.conv_2d(ctx.tensor((4, 3, 2, 3), kernel), ctx.tensor((1, 3, 7, 8), "float16"))
+    (rows,) = [t for t in ctx.graph(y).nodes if t.op == "IM2COL"]
+    assert rows.dtype == gb.float16
+
+
 @covers("IM2COL", "MUL_MAT")
 def test_conv_2d_named_forms():
     k, x = (4, 3, 2, 3), (2, 3, 8, 9)
     inputs = [real(*k, dtype="float16"), real(*x)]
-    tolerance = Tolerance(n=products(k), **ROUNDED)
+    tolerance = Tolerance(n=products(k))
 
     def patches(a, b):
         return conv2d(a, b, s=(2, 3))
@@ -145,7 +194,7 @@ def test_conv_2d_named_forms():
 @pytest.mark.parametrize("case", CASES_1D, ids=str)
 def test_conv_1d(case):
     k, x, s, p, d = case
-    tolerance = Tolerance(n=products(k), **ROUNDED)
+    tolerance = Tolerance(n=products(k))
 
     def reference(a, b):
         return conv2d(a[:, :, None, :], one_d(b), (1, s), (0, p), (1, d))[:, :, 0]
@@ -174,7 +223,7 @@ def test_conv_depthwise_2d(c, kernel, n, size, s, p, d):
 
     inputs = [real(c, 1, *kernel, dtype="float16"), real(n, c, *size)]
     check(lambda a, b: gb.conv_depthwise_2d(a, b, s, p, d), inputs, reference,
-     Tolerance(n=math.prod(kernel), **ROUNDED), magnitude=reference,
+     Tolerance(n=math.prod(kernel)), magnitude=reference,
           dtype="float32")  # fmt: skip
 
 

@@ -514,7 +514,7 @@ def test_rope_of_odd_heads_and_negative_positions():
     inputs = [real(1, 4, 2, 7), array([-3, 2, -1, 4], "int32")]
     reference = functools.partial(rope, n_dims=6, mode=2)
     check(lambda t, p: gb.rope(t, p, 6, "neox"), inputs, reference, rope_tolerance([4]), magnitude=rope_magnitude)
-    refuses(lambda t, p: gb.rope(t, p, 6), inputs, gb.InvalidArgumentError)
+    refuses(lambda t, p: gb.rope(t, p, 6, "normal"), inputs, gb.InvalidArgumentError)
     refuses(lambda t, p: gb.rope(t, p, 5, "neox"), inputs, gb.InvalidArgumentError)
     inputs[0] = real(1, 4, 2, 8)
     check(gb.rope, inputs, functools.partial(rope, n_dims=8, mode=0), rope_tolerance([4]), magnitude=rope_magnitude)
@@ -573,3 +573,20 @@ def test_cross_entropy_loss(dtype):
 def test_cross_entropy_loss_of_the_impossible():
     """A probability of zero costs -ln 1e-9, not infinity."""
     check(gb.cross_entropy_loss, [array([[200.0, 0, 0]]), array([[0.0, 1, 0]])], loss, Tolerance(8))
+
+
+@covers("ROPE", "ROPE_BACK")
+@pytest.mark.parametrize("n_dims", [None, 2, 4, 8])
+def test_rope_rotates_only_n_dims_elements_by_default(n_dims):
+    """Neighbours (2i, 2i+1) below n_dims turn, the others stay, and freq_scale counts once."""
+    options = {"freq_base": 2.0, "freq_scale": 0.5}
+    turned = 8 if n_dims is None else n_dims
+
+    def reference(x, positions, back=False):
+        part = rope(x[..., :turned], positions, n_dims=turned, mode=0, back=back, **options)
+        return np.concatenate([part, x[..., turned:]], axis=-1)
+
+    inputs = [real(2, 3, 2, 8), array([1, 5, 9], "int32")]
+    limits = {"tolerance": rope_tolerance([9]), "magnitude": rope_magnitude}
+    check(lambda t, p: gb.rope(t, p, n_dims, **options), inputs, reference, **limits)
+    check(lambda t, p: gb.rope_back(t, p, n_dims, **options), inputs, functools.partial(reference, back=True), **limits)

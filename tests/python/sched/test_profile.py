@@ -15,6 +15,7 @@ import pytest
 
 import ggml_backend as gb
 from ggml_backend._ffi import lib
+from ggml_backend._text.numbers import counted
 from test_trace import slices_of, validated
 from threads import run_threads
 
@@ -381,6 +382,45 @@ def test_a_wrong_grouping_names_the_method(ctx, cpu, method):
         ask(by="zz")
     with pytest.raises(TypeError, match=rf"^Profile\.{method}: by: a pattern is a str"):
         ask(by=["a*", 3])
+
+
+@pytest.mark.parametrize("by", ["*atn*", ["*ffn*", "blk.7.*"], re.compile("atn")])
+def test_a_pattern_that_fits_nothing_recorded_is_an_error(recorded, by):
+    words = r": by: nothing recorded has a name like '(\*atn\*|blk\.7\.\*|atn)'; (did you mean|there are) '"
+    with pytest.raises(gb.InvalidArgumentError, match=f"^Profile.table{words}"):
+        recorded.table(by, limits=False)
+    with pytest.raises(gb.InvalidArgumentError, match=f"^Profile.compare{words}"):
+        recorded.compare(recorded, by)
+
+
+def test_a_printed_profile_has_kinds_unless_somebody_named_a_node(ctx, cpu):
+    """node_13 says nothing to a reader."""
+    sched, graph = one_product(ctx, cpu)
+    with sched.profile() as p:
+        sched.compute(graph)
+    assert str(p).splitlines()[2].startswith("MUL_MAT")
+    named = ctx.graph(gb.relu(ctx.constant(np.ones(4, np.float32))).named("hidden"))
+    with sched.profile() as p:
+        sched.compute(named)
+    assert str(p).splitlines()[2].startswith("hidden")
+
+
+@pytest.mark.parametrize(("n", "noun", "expected"), [
+    (0, "run", "0 runs"), (1, "run", "1 run"), (2, "copy", "2 copies"), (1, "copy", "1 copy"),
+    (1000, "leaf", "1,000 leafs"), (2, "key", "2 keys"),
+])  # fmt: skip
+def test_counted_things_agree_with_their_number(n, noun, expected):
+    assert counted(n, noun) == expected
+
+
+def test_texts_of_one_thing_are_no_plural(ctx, cpu):
+    sched, graph = one_product(ctx, cpu)
+    y = gb.relu(ctx.constant(np.ones(4, np.float32)))
+    assert repr(ctx.graph(y)).startswith("<Graph 1 node, 1 leaf, ")
+    assert repr(sched).endswith(": 1 split>")
+    assert str(sched.stats).startswith("1 run: ")
+    assert "0 bytes in 0 copies" in str(sched.stats)
+    assert "1 node, " in repr(sched.splits[0])
 
 
 def one_product(ctx, cpu):

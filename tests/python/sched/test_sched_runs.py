@@ -143,7 +143,8 @@ def test_results_in_strange_places(ctx, rng, cpu, slow):
     kept = home.tensor((4, 8), name="kept")
     home.allocate(cpu)
     x = ctx.tensor((4, 8), name="x").set_input()
-    written = gb.cpy(x * 2.0, kept).set_output()
+    with ctx.as_default():
+        written = gb.cpy(x * 2.0, kept).set_output()
     view = (x + 1.0).named("z").set_output()[1]
     graph = ctx.graph(written, view)
     with gb.Scheduler([slow, cpu], n_copies=2) as sched:
@@ -356,7 +357,7 @@ def test_stats(rng, cpu, slow):
         assert s.waits_host >= 4  # the CPU has no queue
         assert [t.runs for t in s.splits] == [0, 0]
         assert [t.mean for t in s.splits] == [0.0, 0.0]
-        for word in ("4 runs", "1 made", "1,024 bytes in 1 copies", "waits"):
+        for word in ("4 runs", "1 made", "1,024 bytes in 1 copy", "waits"):
             assert word in str(s), word
         assert "runs=4" in repr(s)
         with pytest.raises(AttributeError):

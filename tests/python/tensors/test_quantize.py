@@ -360,7 +360,7 @@ def test_what_is_taken() -> None:
         (lambda: gb.quantize(np.zeros(256, np.float32), "q4_k", -np.ones(256)), "not negative"),
         (lambda: gb.quantize(np.zeros(256, np.float32), "q4_k", np.full(256, np.nan)), "finite"),
         (lambda: gb.quantize(np.zeros(32, np.float32), "q4_0", n_threads=0), "n_threads"),
-        (lambda: gb.dequantize(np.zeros(17, np.uint8), "q4_0"), "whole blocks of 18"),
+        (lambda: gb.dequantize(np.zeros(17, np.uint8), "q4_0"), "whole blocks of q4_0, of 18 bytes"),
         (lambda: gb.dequantize(np.zeros(18, np.float32), "q4_0"), "uint8"),
         (lambda: gb.dequantize(np.zeros(4, np.uint8), "i32"), "int32"),
     ],

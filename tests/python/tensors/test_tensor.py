@@ -609,8 +609,8 @@ def test_astype(ctx, cpu, rng):
     np.testing.assert_array_equal(evaluate(cpu, ctx, half), data.astype(np.float16))
 
 
-def test_results_belong_to_the_newest_context(cpu, rng):
-    weights, run = gb.Context(), gb.Context()
+def test_results_keep_the_closed_context_of_their_weights(cpu, rng):
+    weights, run = gb.Context(usage="weights"), gb.Context()
     w = weights.from_numpy(rng.standard_normal((4, 4)).astype(np.float32))
     x = run.tensor((2, 4))
     y = gb.mul_mat(w, x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..._errors import InvalidArgumentError
-from ..._text.patterns import Patterns
+from ..._text.patterns import Patterns, nearest
 
 __all__ = ["add_part_argument", "byte_count", "fitting"]
 
@@ -24,6 +24,6 @@ def fitting(patterns: list[str], names: list[str], what: str) -> list[str]:
     for pattern in patterns:
         found = known.fitting(pattern)
         if not found:
-            raise InvalidArgumentError(f"{what} {pattern!r}: no tensor has such a name")
+            raise InvalidArgumentError(f"{what} {pattern!r}: no tensor has such a name{nearest(pattern, names)}")
         chosen.update(found)
     return [name for name in names if name in chosen]

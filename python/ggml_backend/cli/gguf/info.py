@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..._text.escape import line
+from ..._text.numbers import counted
 from ..._text.terminal import print_json
 from ...gguf import GGUFFile, NestedArray
 from ...gguf import open as open_gguf
@@ -70,7 +71,9 @@ def run(options: argparse.Namespace) -> int:
             ]
             print_json(summary)
             return 0
-        sizes = f"{byte_count(file.nbytes)}, {len(file.metadata)} keys, {len(file.tensors)} tensors"
+        sizes = (
+            f"{byte_count(file.nbytes)}, {counted(len(file.metadata), 'key')}, {counted(len(file.tensors), 'tensor')}"
+        )
         print(f"{line(file.name)}: GGUF version {file.version}, {sizes}")
         for name, row in summary["types"].items():
             size = byte_count(row["bytes"])
