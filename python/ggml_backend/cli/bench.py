@@ -249,6 +249,8 @@ def _positive(kind: type[int] | type[float]) -> Any:
 
     return parse
 
+EXAMPLE = "products --types q4_k --threads 1"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("suites", nargs="*", metavar="ops|products|models", help="what to measure (default: all)")

@@ -18,6 +18,8 @@ def _seed(word: str) -> int:
         raise argparse.ArgumentTypeError(f"must not be negative, is {value}")
     return value
 
+EXAMPLE = "SIM --quick"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("device", metavar="NAME", help="what to check, named as for Backend: SIM, SIM:mem=64M, CUDA0")

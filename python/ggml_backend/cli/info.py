@@ -126,6 +126,8 @@ def show_config(mode: str = "print") -> dict[str, Any] | None:
     say("\n".join(_lines(config)))
     return None
 
+EXAMPLE = "--json"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")

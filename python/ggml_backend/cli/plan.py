@@ -278,6 +278,8 @@ def run(options: argparse.Namespace) -> int:
         _plan_graph(options)
     return 0
 
+EXAMPLE = "MODEL.gguf --devices SIM:mem=8G CPU"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION

@@ -140,6 +140,8 @@ def _number(word: str) -> int:
         raise argparse.ArgumentTypeError(f"{word!r} is no number above 0")
     return int(word)
 
+EXAMPLE = "--by kind SCRIPT.py"
+
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("-m", action="store_true", help="SCRIPT is a module, as of 'python -m'")

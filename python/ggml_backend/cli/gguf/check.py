@@ -13,6 +13,8 @@ from ..._text.escape import line
 from ..._text.terminal import Bar, fail, reason
 from ...gguf import open as open_gguf
 
+EXAMPLE = "MODEL.gguf"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="file", help="the GGUF files")

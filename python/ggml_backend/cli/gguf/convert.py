@@ -10,6 +10,8 @@ from ...gguf import Writer
 from .conversion import Source, add_conversion_arguments, refuse_same, write
 from .safetensors import SafeTensors
 
+EXAMPLE = "MODEL.safetensors MODEL.gguf --type f16"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("inputs", nargs="+", metavar="input", help="the safetensors files to read")

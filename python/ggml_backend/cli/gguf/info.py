@@ -14,6 +14,8 @@ from ...gguf import GGUFFile
 from ...gguf import open as open_gguf
 from .common import byte_count
 
+EXAMPLE = "MODEL.gguf"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="the GGUF file")
