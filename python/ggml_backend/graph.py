@@ -27,6 +27,7 @@ from ._errors.hints import made_by
 from ._errors.messages import UnknownKey, kind_of
 from ._ffi import ffi, lib
 from ._files import read_text
+from ._text.count import count
 from ._text.escape import markup
 from ._text.names import MAX_NAME, as_name, shorter
 from .backend import Backend, BackendCore
@@ -333,7 +334,7 @@ class Graph(Local):
         if self._ctx._core is None:
             return "<Graph closed>"
         outputs = ", ".join(t.describe() for t in self._outputs)
-        return f"<Graph {core.ptr.n_nodes} nodes, {core.ptr.n_leafs} leafs, outputs: {outputs}>"
+        return f"<Graph {count(core.ptr.n_nodes, 'node')}, {count(core.ptr.n_leafs, 'leaf')}, outputs: {outputs}>"
 
 
 class CopyCore(Core):

@@ -13,9 +13,9 @@ from ._errors import StateError, check, raise_last
 from ._errors.messages import UnknownKey, message_of, plain
 from ._ffi import ffi, lib
 from ._pictures import notebook, picture_of, plan_csv, plan_map, plan_page, plan_png, plan_svg
-from ._pictures.about import count
 from ._pictures.data import Note, size_text
 from ._sched.notes import computes, read_notes
+from ._text.count import count
 from .buffer import text
 from .dtypes import dtype_of_id
 from .graph import Graph

@@ -180,14 +180,15 @@ class Profile(Owner):
     # ------------------------------------------------------------------------------------------------------------ shown
 
     def table(
-        self, by: By = "operator", sort: str = "time", top: int | None = None, *, limits: bool = True
+        self, by: By | None = None, sort: str = "time", top: int | None = None, *, limits: bool = True
     ) -> ProfileTable:
         """Records in groups.
 
         by: ``"operator"``: by name; ``"kind"``: by operators (``"MUL_MAT+ADD"`` was fused); ``"way"``: how products are
             computed; ``"fusion"``, ``"dtype"`` (of weights), ``"device"``; or patterns for names of nodes and matrices,
             one or several: as in a shell (``"*attn*"``), or compiled expressions, whose groups, if they have some, name
-            the row. A step belongs to the first one that fits
+            the row. A step belongs to the first one that fits. Default: ``"operator"`` if nodes have names, else
+            ``"kind"``
         sort: ``"time"``, ``"calls"``, ``"median"``, ``"limit"`` (what is furthest from it first), ``"waiting"``,
             ``"bytes"``, ``"flops"``, ``"name"``
         top: only so many rows
@@ -210,7 +211,7 @@ class Profile(Owner):
         )
         return text + (f"; {_counted(data.dropped, 'record')} found no place" if data.dropped else "")
 
-    def compare(self, before: Profile, by: By = "operator", top: int | None = None) -> ProfileComparison:
+    def compare(self, before: Profile, by: By | None = None, top: int | None = None) -> ProfileComparison:
         """This profile beside an earlier one: of each group the median over runs, and the ratio of both; below 1 this
         one is faster. ``by`` as in :meth:`table`."""
         expect(before, Profile, "Profile.compare: before")

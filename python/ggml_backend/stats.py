@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from ._errors import check
 from ._ffi import ffi, lib
+from ._text.count import count
 
 __all__ = ["SchedulerStats", "SplitTime", "Traffic", "read_stats"]
 
@@ -19,7 +20,7 @@ class Traffic(NamedTuple):
     bytes: int
 
     def __str__(self) -> str:
-        return f"{self.bytes:,} bytes in {self.n:,} copies"
+        return f"{count(self.bytes, 'byte')} in {count(self.n, 'copy')}"
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ class SchedulerStats:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.runs:,} runs: {self.run_seconds * 1e3:.3f} ms issuing, {self.wait_seconds * 1e3:.3f} ms waiting",
+            f"{count(self.runs, 'run')}: {self.run_seconds * 1e3:.3f} ms issuing,"
+            f" {self.wait_seconds * 1e3:.3f} ms waiting",
             f"plans: {self.plans_found:,} found, {self.plans_bound:,} bound again, {self.plans_replayed:,} replayed, "
             f"{self.plans_made:,} made, {self.plan_seconds * 1e3:.3f} ms",
             f"weights: {self.weights}; up to date: {self.up_to_date}",

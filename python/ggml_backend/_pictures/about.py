@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .._text.count import count
 from .data import ArenaLike, CopyLike, Picture, SplitLike, Storage, size_text
 from .palette import KINDS, kind
 
 __all__ = [
-    "COPY_REASONS", "about_copy", "about_split", "about_stage", "count", "facts", "memory_columns", "memory_parts",
+    "COPY_REASONS", "about_copy", "about_split", "about_stage", "facts", "memory_columns", "memory_parts",
     "shape_text",
 ]  # fmt: skip
 
@@ -21,12 +22,6 @@ COPY_REASONS = {
     "kept": "made when it is new or its original was written, and kept: a weight that the split reads",
     "write-back": "made in each run: the result belongs into memory of the other device",
 }
-
-
-def count(n: int, word: str) -> str:
-    """1 split, 2 splits, 3 copies."""
-    many = f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
-    return f"{n:,} {word if n == 1 else many}"
 
 
 def _names(names: Sequence[str]) -> str:
@@ -98,7 +93,8 @@ def about_split(picture: Picture, s: SplitLike, first: int) -> str:
     arriving = [c for c in picture.copies if c.split == s.index and c.reason != "write-back"]
     notes = [n for n in (picture.notes.get(first + i) for i in range(len(s.nodes))) if n is not None]
     ends = " … ".join(n or "(no name)" for n in dict.fromkeys((s.nodes[0], s.nodes[-1]))) if s.nodes else ""
-    copied = f"{count(len(arriving), 'copy')}, {size_text(sum(c.size for c in arriving))}" if arriving else "none"
+    size = size_text(sum(c.size for c in arriving))
+    copied = f"{count(len(arriving), 'copy')}, {size}{' in all' if len(arriving) > 1 else ''}" if arriving else "none"
     return _lines(
         f"split {s.index} on {s.backend}",
         [
@@ -139,7 +135,8 @@ def facts(picture: Picture) -> str:
         found.append(count(picture.n_nodes, "node"))
     found.append(count(n, "step"))
     if picture.splits:
-        copied = f" of {size_text(sum(c.size for c in picture.copies))}" if picture.copies else ""
+        size = size_text(sum(c.size for c in picture.copies))
+        copied = f" ({size}{' in all' if len(picture.copies) > 1 else ''})" if picture.copies else ""
         where = f" on {picture.splits[0].backend}" if len(picture.splits) == 1 else ""
         found += [count(len(picture.splits), "split") + where, count(len(picture.copies), "copy") + copied]
     return " · ".join(found)

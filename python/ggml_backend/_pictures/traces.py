@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from .._errors import expect_int, expect_path
 from .._files import write_text
-from .about import count
+from .._text.count import count
 from .chrome import HOST, EventLike, OperatorSlice, Slice, lane_of, named, packed, title_of, told_of
 from .data import size_text, time_tick
 from .draw import Sheet, Tick, plot_width

@@ -18,6 +18,7 @@ def _seed(word: str) -> int:
         raise argparse.ArgumentTypeError(f"must not be negative, is {value}")
     return value
 
+
 EXAMPLE = "SIM --quick"
 
 

@@ -126,6 +126,7 @@ def show_config(mode: str = "print") -> dict[str, Any] | None:
     say("\n".join(_lines(config)))
     return None
 
+
 EXAMPLE = "--json"
 
 

@@ -41,6 +41,7 @@ from .._errors.hints import no_name
 from .._errors.messages import UnknownKey, kind_of, reader_hint
 from .._ffi import ffi, lib
 from .._files.mapped import check_file, map_file, watch_of
+from .._text.count import count
 from .._text.patterns import Patterns
 from ..backend import Backend
 from ..buffer import Buffer, BufferType, Usage, usage_id
@@ -134,7 +135,7 @@ class Metadata(Mapping[str, Any]):
         return type_name(self._live(), self._id(key))
 
     def __repr__(self) -> str:
-        return f"<Metadata of {len(self)} keys>"
+        return f"<Metadata of {count(len(self), 'key')}>"
 
 
 class GGUFTensor:
@@ -249,7 +250,7 @@ class Tensors(Mapping[str, GGUFTensor]):
         return sum(int(lib.gguf_get_n_tensors(part.ptr)) for part in self._file._live())
 
     def __repr__(self) -> str:
-        return f"<{len(self)} tensors>"
+        return f"<{count(len(self), 'tensor')}>"
 
 
 class Weights(Mapping[str, Tensor]):
@@ -294,7 +295,7 @@ class Weights(Mapping[str, Tensor]):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Weights: {len(self)} tensors in {len(self.buffers)} buffers>"
+        return f"<Weights: {count(len(self), 'tensor')} in {count(len(self.buffers), 'buffer')}>"
 
 
 class _Copy:
@@ -466,7 +467,7 @@ class GGUFFile(Owner):
     def __repr__(self) -> str:
         if not self._parts:
             return f"<GGUFFile {self.name!r} closed>"
-        return f"<GGUFFile {self.name!r}: {len(self.metadata)} keys, {len(self.tensors)} tensors>"
+        return f"<GGUFFile {self.name!r}: {count(len(self.metadata), 'key')}, {count(len(self.tensors), 'tensor')}>"
 
 
 def _allocate(target: BufferType, items: list[_Copy], usage: Usage) -> list[Buffer]:

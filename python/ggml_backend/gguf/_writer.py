@@ -31,6 +31,7 @@ from .._errors.messages import kind_of
 from .._ffi import ffi, lib
 from .._files import Sink, replace_file
 from .._files.mapped import check_file, reading, watch_of
+from .._text.count import count
 from .._text.names import as_name
 from ..dtypes import DType, DTypeLike, as_dtype
 from ..tensor import Tensor
@@ -376,7 +377,9 @@ class Writer(Owner):
             self.discard()
 
     def __repr__(self) -> str:
-        return f"<Writer of {self.path!r}: {len(self._entries)} tensors{' closed' if self._meta is None else ''}>"
+        return (
+            f"<Writer of {self.path!r}: {count(len(self._entries), 'tensor')}{' closed' if self._meta is None else ''}>"
+        )
 
 
 def _put(file: Sink, chunk: Array, what: str) -> None:

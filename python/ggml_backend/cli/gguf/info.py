@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._text.count import count
 from ..._text.escape import line
 from ..._text.terminal import print_json
 from ...gguf import GGUFFile
@@ -66,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
             ]
             print_json(summary)
             return 0
-        sizes = f"{byte_count(file.nbytes)}, {len(file.metadata)} keys, {len(file.tensors)} tensors"
+        sizes = f"{byte_count(file.nbytes)}, {count(len(file.metadata), 'key')}, {count(len(file.tensors), 'tensor')}"
         print(f"{line(file.name)}: GGUF version {file.version}, {sizes}")
         for name, row in summary["types"].items():
             size = byte_count(row["bytes"])
