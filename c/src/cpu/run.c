@@ -181,8 +181,8 @@ static void team_main(void * arg, int ith, int nth) {
         if (ith == 0) {
             gb_cpu_team_poll_abort(team);
         }
-        if (nth == 1) {
-            decide(team);
+        if (nth == 1) { // others that were sent away may still read `solo`, but not `stop`
+            team->stop = gb_cpu_team_is_halted(team);
             continue;
         }
         if (ith == 0) {
