@@ -19,6 +19,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import TextLexer, get_lexer_for_filename
 from pygments.util import ClassNotFound
 
+
 def page_name(path: str) -> str:
     """The page of a file, as the builder names pages."""
     return f"files/{path}"
@@ -44,7 +45,9 @@ def _cells(text: str) -> Iterator[str]:
 def body(path: Path, root: Path, link: Any) -> str:
     """What a page shows below its title; ``link(path)`` is the address of another one."""
     if path.is_dir():
-        items = (f'<li><a href="{escape(link(p))}">{escape(p.name)}{"/" * p.is_dir()}</a></li>' for p in links.entries(path))
+        items = (
+            f'<li><a href="{escape(link(p))}">{escape(p.name)}{"/" * p.is_dir()}</a></li>' for p in links.entries(path)
+        )
         return f"<ul>{''.join(items)}</ul>"
     try:
         text = path.read_text(encoding="utf-8")

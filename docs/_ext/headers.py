@@ -1,7 +1,7 @@
 """The directive ``c-header``: a C header as a page, read when the site is built.
 
-Comments become paragraphs and lists, declarations code, rulers sections (``header_text.py``); every function and type gets an
-entry in the index and a target, ``#c-NAME``.
+Comments become paragraphs and lists, declarations code, rulers sections (``header_text.py``). Every function and type
+gets an entry in the index and a target, ``#c-NAME``.
 """
 
 from __future__ import annotations

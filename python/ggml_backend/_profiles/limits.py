@@ -14,8 +14,8 @@ from .._ffi import lib
 from ..backend import cpu_levels
 
 __all__ = [
-    "Arithmetic", "MachineLimits", "Presence", "arithmetic_of", "busy_note", "least_seconds", "limits_from_json", "limits_to_json",
-    "measure_limits", "measured_rate",
+    "Arithmetic", "MachineLimits", "Presence", "arithmetic_of", "busy_note", "least_seconds", "limits_from_json",
+    "limits_to_json", "measure_limits", "measured_rate",
 ]  # fmt: skip
 
 Arithmetic = Literal["f32", "bytes", "bf16"]

@@ -40,7 +40,7 @@ class Fallback:
 
     def __str__(self) -> str:
         tensors = count(self.n_copies, "tensor")
-        copies = f"; this forces copies of {tensors}, {size_text(self.copied_bytes)}" if self.n_copies else ""
+        copies = f"; that costs copies of {tensors}, {size_text(self.copied_bytes)}" if self.n_copies else ""
         amount = f" ({self.flops / 1e6:,.0f} MFLOP)" if self.flops >= 1e6 else ""
         return (
             f"{self.op} {self.name!r}{amount} runs on {self.backend}, not on {self.refused_by}: {self.reason}{copies}"

@@ -163,7 +163,7 @@ def test_quantizing_twice_is_asked_for(tmp_path: Path, model: Path) -> None:
     once, twice = tmp_path / "once.gguf", tmp_path / "twice.gguf"
     assert main(["gguf", "quantize", str(model), str(once), "--type", "q8_0", "--quiet"]) == 0
     for options in (["--type", "q4_k"], ["--tensor-type", "blk.1.w=q4_0"]):
-        failed(run("gguf", "quantize", once, twice, *options), 1, "is q8_0 already", "--requantize")
+        failed(run("gguf", "quantize", once, twice, *options), 1, "is quantized already (q8_0)", "--requantize")
         assert not twice.exists()
         assert main(["gguf", "quantize", str(once), str(twice), *options, "--requantize", "--quiet"]) == 0
         twice.unlink()

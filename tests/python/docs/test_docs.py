@@ -100,7 +100,7 @@ NOT_RUN = {
     ("docs/PLANS.md", "python -m ggml_backend plan MODEL.gguf"): "the arguments are placeholders; "
      "tests/python/plans/test_plan_memory.py",
     ("docs/QUANTIZATION.md", "PYTHONPATH=. python benchmarks/"): MEASURES,
-    ("docs/SCHEDULER.md", "backend CPU: spread"): (
+    ("docs/SCHEDULER.md", "runs on CPU, like"): (
         "one line of an answer; tests/python/sched/test_fallbacks.py compares such"
     ),
     ("docs/howto/where-time-goes.md",

@@ -149,7 +149,10 @@ def test_pictures_and_links_of_a_page_are_pictures_and_links_on_the_site(page: P
     ("written", "shown"),
     [
         ("![a picture](pictures/encoder.svg)", "![a picture](/pictures/encoder.svg)"),
-        ("[![a picture](docs/pictures/encoder.svg)](docs/PLANS.md)", "[![a picture](/pictures/encoder.svg)](/PLANS.md)"),
+        (
+            "[![a picture](docs/pictures/encoder.svg)](docs/PLANS.md)",
+            "[![a picture](/pictures/encoder.svg)](/PLANS.md)",
+        ),
         ("see [PLANS.md](PLANS.md#pictures)", "see [](/PLANS.md#pictures)"),
         ("see [the plans](PLANS.md)", "see [the plans](/PLANS.md)"),
         ("[`mini.c`](../examples/backend/mini.c)", "[`mini.c`](repository:examples/backend/mini.c)"),

@@ -69,16 +69,15 @@ class Formats:
         """Matrices of floats are converted; vectors (biases, norms), what is kept, and everything else stay."""
         if not shape or not (stored.is_quantized or stored in FLOATS or stored.name == "float64"):
             return stored
-        if name in self.special:
-            chosen = fallback_dtype(self.special[name], shape[-1])
-        elif self.dtype is None or len(shape) < 2 or name in self.keep:
+        asked = self.special.get(name, self.dtype)
+        if asked is None or (name not in self.special and (len(shape) < 2 or name in self.keep)):
             return stored
-        else:
-            chosen = fallback_dtype(self.dtype, shape[-1])
+        chosen = fallback_dtype(asked, shape[-1])
+        why = "" if chosen == as_dtype(asked) else f" (rows of {shape[-1]} do not fit {as_dtype(asked).name})"
         if stored.is_quantized and chosen.is_quantized and chosen != stored and not self.requantize:
             raise InvalidArgumentError(
-                f"tensor {name!r} is {stored.name} already: as {chosen.name} it would have the errors of both. Quantize"
-                " the original file, or give --requantize"
+                f"tensor {name!r} is quantized already ({stored.name}). Converting it again, to {chosen.name}{why},"
+                " loses precision twice: quantize the original file, or give --requantize"
             )
         return chosen
 
