@@ -36,7 +36,9 @@ long=${HARNESS_SECONDS:-600}
 short=$((long / 5))
 
 step "disk space of make test: at most 1.5 GB"
-used=$(du -scm build/dev build/venv build/wheel build/consumer build/cache build/pytest 2>/dev/null | tail -n 1 | cut -f 1)
+parts="build/dev build/venv build/wheel build/consumer build/cache build/pytest"
+# shellcheck disable=SC2086
+used=$(du -scm $parts 2>/dev/null | tail -n 1 | cut -f 1)
 echo "$used MB"
 if [ "$used" -gt 1536 ] && ! grep -q 'RELWITHDEBINFO:.*-g' build/dev/CMakeCache.txt; then
     echo "make test needs more than 1.5 GB: du -m build shows where"

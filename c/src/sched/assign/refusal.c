@@ -4,8 +4,8 @@
 #include "sched/input/input.h"
 #include "sched/sched.h"
 
-void gb_sched_append_refusals(struct gb_text * t, const struct ggml_backend_sched * s,
-    const struct ggml_tensor * node, const char * before) {
+void gb_sched_append_refusals(struct gb_text * t, const struct ggml_backend_sched * s, const struct ggml_tensor * node,
+    const char * before) {
     for (int b = 0; b < s->n_backends; b++) {
         const char * reason = ggml_backend_unsupported_reason(s->devices[b].backend, node);
         if (reason) {

@@ -8,8 +8,8 @@ static void append_cost(struct gb_text * t, const struct ggml_backend_sched * s,
     if (a->other < 0) {
         gb_text_append(t, ", because no other device can take it");
     } else {
-        gb_text_append(
-            t, ", because that saves %.3f us against %s", (double) a->saved * 1e-3, s->devices[a->other].name);
+        gb_text_append(t, ", because that saves %.3f us against %s", (double) a->saved * 1e-3,
+            s->devices[a->other].name);
     }
 }
 
