@@ -28,7 +28,7 @@ class _Named(Protocol):
 _R = TypeVar("_R", bound=_Named)
 By = Union[str, "re.Pattern[str]", Sequence[Union[str, "re.Pattern[str]"]]]
 OTHERS = "(others)"
-_GIVEN = re.compile(r"(node_\d+)?( \(.*\))?")  # names that graphs give, and those of their views
+_GIVEN = re.compile(r"((node|leaf)_\d+)?( \(.*\))?")  # names that graphs give, and those of their views
 _WIDTH = 44  # of a name in a terminal
 _BY: dict[str, Callable[[ProfileStep], str]] = {
     "operator": lambda step: step.name,
@@ -339,8 +339,9 @@ def make_table(
 
 
 def default_by(data: Recorded) -> str:
-    """``"operator"`` if a node has a name of its own, ``"kind"`` if all have those that graphs give (node_3)."""
-    named = any(not _GIVEN.fullmatch(name) for step in data.steps for name in step.names)
+    """``"operator"`` if a node or a matrix has a name of its own, ``"kind"`` if all have those that graphs give
+    (node_3)."""
+    named = any(not _GIVEN.fullmatch(name) for step in data.steps for name in (*step.names, step.source))
     return "operator" if named else "kind"
 
 
