@@ -419,7 +419,7 @@ def test_what_is_told_of_a_block(prepared):
         assert about["shape"] == f"({', '.join(map(str, t.shape))}{',' if t.ndim == 1 else ''}) {t.dtype.name}"
         source = t.sources[0] if t.sources[0].view_of is None else t.sources[0].view_of
         assert about["from"].split(", ")[0] == source.name
-        assert about["reason"].startswith("backend ")
+        assert about["reason"].startswith("runs on ")
         if "to" not in about:
             assert t.name in [o.name for o in prepared.graph.outputs] or t.op in ("CPY", "SET"), title
         seen += 1
