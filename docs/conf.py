@@ -14,10 +14,10 @@ copyright = "the authors of ggml_backend, MIT licence"
 release = version = ggml_backend.__version__
 
 extensions = [
-    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton", "sphinxarg.ext",
-    "docstrings", "headers", "links",
+    "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton",
+    "commands", "docstrings", "files", "headers", "links",
 ]  # fmt: skip
-exclude_patterns = ["_build", "_ext"]
+exclude_patterns = ["_build", "_ext", "_static"]
 templates_path: list[str] = []
 
 # Warnings are errors (make docs): also for names that refer to nothing.
@@ -33,6 +33,8 @@ nitpick_ignore_regex = [
 suppress_warnings = ["ref.python"]
 
 myst_heading_anchors = 4
+# Links to files of the repository (files.py) are no names to look for.
+myst_url_schemes = ["http", "https", "mailto", "repository"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 
 autodoc_member_order = "groupwise"
@@ -43,6 +45,8 @@ python_maximum_signature_line_length = 100
 maximum_signature_line_length = 100
 
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_title = f"ggml_backend {release}"
 html_show_sourcelink = False
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

@@ -1,5 +1,6 @@
 #!/bin/sh
 # make check-long: what takes too long for every change. Run it before a release and before calling a large change done.
+#   - the disk space that make test needs
 #   - ctest under the address and undefined-behaviour sanitizers
 #   - the threaded parts under the thread sanitizer
 #   - thousands of random graphs over simulated devices, and over devices written in Python
@@ -36,6 +37,16 @@ build() {
 # How long one attack lasts: the three main ones, and all others.
 long=${HARNESS_SECONDS:-600}
 short=$((long / 5))
+
+step "disk space of make test: at most 1.5 GB"
+parts="build/dev build/venv build/wheel build/consumer build/cache build/pytest"
+# shellcheck disable=SC2086
+used=$(du -scm $parts 2>/dev/null | tail -n 1 | cut -f 1)
+echo "$used MB"
+if [ "$used" -gt 1536 ] && ! grep -q 'RELWITHDEBINFO:.*-g' build/dev/CMakeCache.txt; then
+    echo "make test needs more than 1.5 GB: du -m build shows where"
+    exit 1
+fi
 
 step "ctest, address and undefined-behaviour sanitizers"
 cmake -S . -B build/asan -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON \

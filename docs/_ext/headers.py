@@ -1,7 +1,7 @@
 """The directive ``c-header``: a C header as a page, read when the site is built.
 
-Comments become paragraphs, declarations code, rulers sections (``header_text.py``); every function and type gets an
-entry in the index and a target, ``#c-NAME``.
+Comments become paragraphs and lists, declarations code, rulers sections (``header_text.py``). Every function and type
+gets an entry in the index and a target, ``#c-NAME``.
 """
 
 from __future__ import annotations
@@ -19,13 +19,41 @@ from sphinx.util.docutils import SphinxDirective
 INCLUDE = Path(__file__).parents[2] / "c" / "include"
 
 
+_ENTRY = re.compile(r"  (?P<term>\w[\w ().]*?) {2,}(?P<text>\S.*)")
+
+
+def _definitions(group: list[str]) -> nodes.definition_list:
+    """Lines ``  term   text``, whose text goes on in lines that are indented further."""
+    result = nodes.definition_list()
+    for line in group:
+        entry = _ENTRY.fullmatch(line)
+        if entry:
+            text = nodes.paragraph("", entry["text"])
+            term = nodes.term("", "", nodes.literal("", entry["term"]))
+            result += nodes.definition_list_item("", term, nodes.definition("", text))
+        else:
+            text += nodes.Text(f" {line.strip()}")
+    return result
+
+
+def _indented(group: list[str]) -> nodes.Node:
+    if all(line.startswith("    ") for line in group):
+        code = "\n".join(line[4:] for line in group)
+        return nodes.literal_block(code, code, language="c")
+    if _ENTRY.fullmatch(group[0]):
+        return _definitions(group)
+    return nodes.paragraph("", " ".join(map(str.strip, group)))
+
+
 def paragraphs(comment: list[str]) -> Iterator[nodes.Node]:
-    """Flowing text as paragraphs, indented lines as they stand."""
+    """Text as paragraphs, indented terms as definitions, code as it stands; a line of its own above them is a title."""
     group: list[str] = []
     for line in [*comment, ""]:
         if group and (not line.strip() or line.startswith("  ") != group[0].startswith("  ")):
             if group[0].startswith("  "):
-                yield nodes.literal_block("", "\n".join(group), language="text")
+                yield _indented(group)
+            elif len(group) == 1 and line.startswith("  ") and re.fullmatch(r"[A-Z][\w ]*", group[0]):
+                yield nodes.rubric("", group[0])
             else:
                 yield nodes.paragraph("", " ".join(group))
             group = []

@@ -15,8 +15,8 @@
         sched.compute(graph)
         print(y.numpy())
 
-Shapes are in NumPy order everywhere; ``Tensor.ne`` and ``Tensor.nb`` give ggml's. All objects can be closed in any
-order, or not at all. Objects may be shared between threads: calls that need the same scheduler or backend wait for each
+Shapes are in NumPy order everywhere; ``Tensor.ne`` and ``Tensor.nb`` give ggml's. You need not close anything; if you
+do, any order works. Objects may be shared between threads: calls that need the same scheduler or backend wait for each
 other.
 
 What is public is in ``__all__`` here, in :mod:`ggml_backend.gguf` and in :mod:`ggml_backend.testing`; other modules are

@@ -203,7 +203,7 @@ class Device:
         if entry is None and node._function is not None and self.computes_custom:
             return self._takes_function(node)
         if entry is None:
-            return f"it computes {', '.join(sorted(self._table)) or 'nothing'}"
+            return f"not implemented (the device has {', '.join(sorted(self._table)) or 'nothing'})"
         reason = self._wrong_dtype(entry, node)
         if reason:
             return reason

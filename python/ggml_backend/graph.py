@@ -27,9 +27,9 @@ from ._errors.hints import made_by
 from ._errors.messages import UnknownKey, kind_of
 from ._ffi import ffi, lib
 from ._files import read_text
+from ._text.count import count
 from ._text.escape import markup
 from ._text.names import MAX_NAME, as_name, shorter
-from ._text.numbers import counted
 from .backend import Backend, BackendCore
 from .tensor import Tensor
 
@@ -334,8 +334,7 @@ class Graph(Local):
         if self._ctx._core is None:
             return "<Graph closed>"
         outputs = ", ".join(t.describe() for t in self._outputs)
-        nodes, leafs = counted(core.ptr.n_nodes, "node"), counted(core.ptr.n_leafs, "leaf")
-        return f"<Graph {nodes}, {leafs}, outputs: {outputs}>"
+        return f"<Graph {count(core.ptr.n_nodes, 'node')}, {count(core.ptr.n_leafs, 'leaf')}, outputs: {outputs}>"
 
 
 class CopyCore(Core):

@@ -13,9 +13,10 @@ from ._errors import StateError, check, raise_last
 from ._errors.messages import UnknownKey, message_of, plain
 from ._ffi import ffi, lib
 from ._pictures import notebook, picture_of, plan_csv, plan_map, plan_page, plan_png, plan_svg
-from ._pictures.about import count
+from ._pictures.about import copies_text
 from ._pictures.data import Note, size_text
 from ._sched.notes import computes, read_notes
+from ._text.count import count
 from .buffer import text
 from .dtypes import dtype_of_id
 from .graph import Graph
@@ -230,10 +231,9 @@ class Plan(Local):
             f" {size_text(a.total)}"
             for a in self.arenas
         )
-        copied = size_text(sum(c.size for c in self.copies))
         return (
             f"<Plan of {count(picture.n_nodes, 'node')} in {count(picture.n_steps, 'step')}:"
-            f" {count(len(self.splits), 'split')}, {count(len(self.copies), 'copy')} of {copied}; {arenas}>"
+            f" {count(len(self.splits), 'split')}, {copies_text(c.size for c in self.copies)}; {arenas}>"
         )
 
 

@@ -29,8 +29,8 @@ from ._profiles.tables import (
     make_table,
     median_run,
 )
+from ._text.count import count
 from ._text.escape import line
-from ._text.numbers import counted
 
 __all__ = [
     "MachineLimits", "Profile", "ProfileChange", "ProfileComparison", "ProfileRow", "ProfileStep", "ProfileTable",
@@ -183,14 +183,15 @@ class Profile(Owner):
     # ------------------------------------------------------------------------------------------------------------ shown
 
     def table(
-        self, by: By = "operator", sort: str = "time", top: int | None = None, *, limits: bool = True
+        self, by: By | None = None, sort: str = "time", top: int | None = None, *, limits: bool = True
     ) -> ProfileTable:
         """Records in groups.
 
         by: ``"operator"``: by name; ``"kind"``: by operators (``"MUL_MAT+ADD"`` was fused); ``"way"``: how products are
             computed; ``"fusion"``, ``"dtype"`` (of weights), ``"device"``; or patterns for names of nodes and matrices,
             one or several: as in a shell (``"*attn*"``), or compiled expressions, whose groups, if they have some, name
-            the row. A step belongs to the first one that fits
+            the row. A step belongs to the first one that fits. Default: ``"operator"`` if nodes have names, else
+            ``"kind"``
         sort: ``"time"``, ``"calls"``, ``"median"``, ``"limit"`` (what is furthest from it first), ``"waiting"``,
             ``"bytes"``, ``"flops"``, ``"name"``
         top: only so many rows
@@ -204,14 +205,14 @@ class Profile(Owner):
         data = self._read()
         n = int(data.runs["complete"].sum()) if len(data.runs) else 0
         each = f", {median_run(data) * 1e3:.3f} ms each (median)" if n else ""
-        text = f"{counted(n, 'run')}{each}; {counted(len(data.records), 'record')}"
+        text = f"{count(n, 'run')}{each}; {count(len(data.records), 'record')}"
         others = len(data.runs) - n
         text += (
-            f"; {counted(others, 'run')} that did not come to {'its' if others == 1 else 'their'} end" if others else ""
+            f"; {count(others, 'run')} that did not come to {'its' if others == 1 else 'their'} end" if others else ""
         )
-        return text + (f"; {counted(data.dropped, 'record')} found no place" if data.dropped else "")
+        return text + (f"; {count(data.dropped, 'record')} found no place" if data.dropped else "")
 
-    def compare(self, before: Profile, by: By = "operator", top: int | None = None) -> ProfileComparison:
+    def compare(self, before: Profile, by: By | None = None, top: int | None = None) -> ProfileComparison:
         """This profile beside an earlier one: of each group the median over runs, and the ratio of both; below 1 this
         one is faster. ``by`` as in :meth:`table`."""
         expect(before, Profile, "Profile.compare: before")
@@ -232,7 +233,7 @@ class Profile(Owner):
     def __repr__(self) -> str:
         if self._closed:
             return "<Profile closed>"
-        state = "running" if self.running else counted(len(self._read().records), "record")
+        state = "running" if self.running else count(len(self._read().records), "record")
         return f"<Profile {state}>"
 
     # ------------------------------------------------------------------------------------------------------------ files

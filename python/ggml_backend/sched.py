@@ -28,7 +28,7 @@ from ._ffi import ffi, lib
 from ._files import can_write
 from ._sched.costs import Costs, Prediction
 from ._sched.fallbacks import heavy_fallbacks, unmarked_weights, warn_of, warn_of_weights
-from ._text.numbers import counted
+from ._text.count import count
 from .backend import Backend, BackendCore
 from .buffer import BufferType, text
 from .graph import ABORTED, Graph, GraphCore
@@ -146,8 +146,8 @@ class Split:
 
     def __repr__(self) -> str:
         return (
-            f"<Split {self.index} on {self.backend.name}: {counted(len(self.nodes), 'node')},"
-            f" {counted(len(self.inputs), 'input')}, {counted(self.input_bytes, 'byte')}>"
+            f"<Split {self.index} on {self.backend.name}: {count(len(self.nodes), 'node')},"
+            f" {count(len(self.inputs), 'input')}, {count(self.input_bytes, 'byte')}>"
         )
 
 
@@ -707,4 +707,4 @@ class Scheduler(Handle):
         names = ", ".join(core.names)
         if lib.gbpy_is_busy(core.h):
             return f"<Scheduler {names}: in use>"
-        return f"<Scheduler {names}: {counted(self.n_splits, 'split')}>"
+        return f"<Scheduler {names}: {count(self.n_splits, 'split')}>"

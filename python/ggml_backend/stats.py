@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ._errors import check
 from ._ffi import ffi, lib
-from ._text.numbers import counted
+from ._text.count import count
 
 __all__ = ["SchedulerStats", "SplitTime", "Traffic", "read_stats"]
 
@@ -20,7 +20,7 @@ class Traffic(NamedTuple):
     bytes: int
 
     def __str__(self) -> str:
-        return f"{counted(self.bytes, 'byte')} in {counted(self.n, 'copy')}"
+        return f"{count(self.bytes, 'byte')} in {count(self.n, 'copy')}"
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class SchedulerStats:
 
     def __str__(self) -> str:
         lines = [
-            f"{counted(self.runs, 'run')}: {self.run_seconds * 1e3:.3f} ms issuing,"
+            f"{count(self.runs, 'run')}: {self.run_seconds * 1e3:.3f} ms issuing,"
             f" {self.wait_seconds * 1e3:.3f} ms waiting",
             f"plans: {self.plans_found:,} found, {self.plans_bound:,} bound again, {self.plans_replayed:,} replayed, "
             f"{self.plans_made:,} made, {self.plan_seconds * 1e3:.3f} ms",

@@ -15,6 +15,7 @@ from ._ffi import ffi, lib
 from ._files import write_text
 from ._pictures.chrome import OperatorSlice, chrome_trace
 from ._pictures.traces import Record, trace_page, trace_png, trace_svg
+from ._text.count import count
 from .buffer import text
 
 if TYPE_CHECKING:
@@ -168,4 +169,4 @@ class Trace(Owner):
         self.stop()
 
     def __repr__(self) -> str:
-        return f"<Trace {'running' if self.running else f'{len(self.events)} events'}>"
+        return f"<Trace {'running' if self.running else count(len(self.events), 'event')}>"

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(scope="session", autouse=True)
 def _caches(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What is kept for the next time stays out of the user's home, also without the Makefile."""
-    os.environ.setdefault("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+    cache = tmp_path_factory.mktemp("cache")
+    os.environ.setdefault("XDG_CACHE_HOME", str(cache))
+    for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
+        os.environ.setdefault(name, str(cache / name.lower()))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Why tests were skipped, each reason once, the most frequent first."""
+    reasons: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        reasons[" ".join(reason.removeprefix("Skipped: ").split())] += 1
+    if reasons:
+        terminalreporter.section("skipped tests, by reason")
+    for reason, n in reasons.most_common():
+        terminalreporter.write_line(f"{n:5}  {reason}")
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ static void run_stamped(struct gb_cpu_team * team, int i, int ith, int nth) {
     *waited                       = 0;
     if (ith == 0) {
         stamps->begin[i] = begin;
-        stamps->nth      = nth;
+        stamps->nth      = GB_MAX(stamps->nth, nth); // the caller may go on alone
     }
     run_step(team, &team->plan->steps[i], ith, nth);
     stamps->worked[ith * team->plan->n_steps + i] = gb_time_ns() - begin - *waited;
@@ -133,6 +133,7 @@ static void run_stamped(struct gb_cpu_team * team, int i, int ith, int nth) {
 static void decide(void * arg) {
     struct gb_cpu_team * team = arg;
     team->stop                = gb_cpu_team_is_halted(team);
+    team->solo                = team->held_up;
 }
 
 static void poll_while_waiting(void * arg) { // the others may have long pieces of a node, or functions of the user's
@@ -141,8 +142,24 @@ static void poll_while_waiting(void * arg) { // the others may have long pieces 
     }
 }
 
+// Waits of less than this, all of a run together, do not count.
+#define HELD_UP_NS 1000000
+
+// True if the caller would have computed the steps so far in less time without the others. This estimate takes for
+// granted that each thread has as much to compute as the caller. Another process that uses a processor stops one thread
+// for milliseconds, and the whole team waits for it at the next meeting.
+static bool is_held_up(const struct gb_cpu_team * team, int nth) {
+    const int64_t waited = gb_cpu_pool_waited_ns();
+    if (waited < HELD_UP_NS || team->plan->has_custom) {
+        return false;
+    }
+    const int64_t took = gb_time_ns() - team->start_ns;
+    return (took - waited) * nth < took;
+}
+
 // What each thread of the team does: the steps of this run, with a meeting after each but the last. Of a fused step and
-// the steps that do the same without it, a run takes one or the other.
+// the steps that do the same without it, a run takes one or the other. A caller that is held up sends the others away
+// and goes on alone.
 static void team_main(void * arg, int ith, int nth) {
     struct gb_cpu_team *       team = arg;
     const struct gb_cpu_plan * plan = team->plan;
@@ -164,11 +181,18 @@ static void team_main(void * arg, int ith, int nth) {
         if (ith == 0) {
             gb_cpu_team_poll_abort(team);
         }
-        if (nth > 1) {
-            gb_cpu_pool_meet(team->pool, GB_CPU_MEET_TEAM, nth, decide, team);
-        } else {
-            decide(team);
+        if (nth == 1) { // others that were sent away may still read `solo`, but not `stop`
+            team->stop = gb_cpu_team_is_halted(team);
+            continue;
         }
+        if (ith == 0) {
+            team->held_up = is_held_up(team, nth);
+        }
+        gb_cpu_pool_meet(team->pool, GB_CPU_MEET_TEAM, nth, decide, team);
+        if (team->solo && ith > 0) {
+            return;
+        }
+        nth = team->solo ? 1 : nth;
     }
 }
 
@@ -217,6 +241,7 @@ static void choose_steps(struct gb_cpu_plan * plan) {
 // For how many runs a caller that was held up goes on alone.
 #define ALONE_LEAST 8
 #define ALONE_MOST  4096
+#define ALONE_NS    2000000000
 
 // The mean moves a quarter of the way; a run that was interrupted counts as one of twice the length.
 static int64_t mean_with(int64_t mean, int64_t took) { return GB_MAX(mean + (GB_MIN(took, 2 * mean) - mean) / 4, 1); }
@@ -232,17 +257,21 @@ static void remember_alone(struct gb_cpu_plan_times * t, int64_t took, int64_t n
     t->ended_ns = now;
 }
 
-// Others hold up a short plan when the caller waits for them longer than the whole plan takes it alone. Then it goes on
-// alone for some runs, for twice as many each time it is held up again, for half as many when it is not.
-static void note_waiting(struct gb_cpu_plan_times * t, const struct gb_cpu_rest * rest, int64_t took) {
-    const int64_t worked = took - rest->waited_ns;
-    if (rest->waited_ns > t->alone_ns && worked < SHORT_NS && t->alone_ns < SHORT_NS) {
-        t->alone_left = t->alone_next = GB_MIN(GB_MAX(2 * t->alone_next, ALONE_LEAST), ALONE_MOST);
+// Others hold up the caller when a run with them takes longer than alone, because the caller waits. Then it does some
+// runs alone: twice as many each time it is held up again, half as many when it is not, and for ALONE_NS at most.
+static void note_waiting(struct gb_cpu_plan_times * t, const struct gb_cpu_rest * rest, int64_t took, bool solo) {
+    const bool is_short = took - rest->waited_ns < SHORT_NS && t->alone_ns < SHORT_NS;
+    const bool held_up =
+        is_short ? rest->waited_ns > t->alone_ns : t->alone_ns > 0 && took > t->alone_ns && rest->waited_ns > took / 4;
+    if (held_up || solo) {
+        const int64_t most = GB_MIN(ALONE_NS / GB_MAX(t->alone_ns, 1), ALONE_MOST);
+        t->alone_next      = (unsigned) GB_MAX(GB_MIN(2 * (int64_t) t->alone_next, most), ALONE_LEAST);
+        t->alone_left      = t->alone_next;
     }
 }
 
 // What the times of a run tell about the next ones.
-static void remember(struct gb_cpu_plan * plan, const struct gb_cpu_rest * rest) {
+static void remember(struct gb_cpu_plan * plan, const struct gb_cpu_rest * rest, bool solo) {
     struct gb_cpu_plan_times * t = &plan->times;
     if (!rest->slept && !rest->alone && rest->waited_ns == 0) { // most runs
         t->alone_next /= 2;
@@ -260,7 +289,7 @@ static void remember(struct gb_cpu_plan * plan, const struct gb_cpu_rest * rest)
         t->n_woken  = GB_MIN(t->n_woken + 1, 2);
     }
     if (rest->waited_ns > 0 && !plan->has_custom) {
-        note_waiting(t, rest, took);
+        note_waiting(t, rest, took, solo);
     }
 }
 
@@ -279,10 +308,11 @@ static enum ggml_status run_on_pool(struct gb_cpu_plan * plan, struct gb_cpu_poo
         .must_be_alone                        = plan->times.alone_left > 0,
         .ended_ns                             = plan->times.ended_ns,
         .start_ns                             = gb_time_ns() };
+    team->start_ns          = rest.start_ns;
     GB_TRY(gb_cpu_pool_run(pool, plan->team, team_main, team->run->abort_callback != NULL ? poll_while_waiting : NULL,
         &rest, team));
     if (!gb_cpu_team_is_halted(team)) {
-        remember(plan, &rest);
+        remember(plan, &rest, team->solo);
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -320,12 +350,13 @@ static enum ggml_status run_plan(struct gb_cpu_plan * plan, struct gb_cpu_pool *
     GB_TRY(check_all_placed(plan));
     choose_steps(plan);
     struct gb_cpu_team team;
-    team.plan   = plan;
-    team.run    = run;
-    team.pool   = plan->team > 1 ? pool : NULL;
-    team.work   = plan->work_size > 0 ? align_work(run->work) : NULL;
-    team.stop   = false;
-    team.stamps = NULL;
+    team.plan    = plan;
+    team.run     = run;
+    team.pool    = plan->team > 1 ? pool : NULL;
+    team.work    = plan->work_size > 0 ? align_work(run->work) : NULL;
+    team.stop    = false;
+    team.held_up = team.solo = false;
+    team.stamps              = NULL;
     atomic_init(&team.claimed, 0);
     atomic_init(&team.halted, GGML_STATUS_SUCCESS);
     gb_cpu_team_poll_abort(&team);

@@ -188,6 +188,8 @@ void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, in
     gate_open(&m->gate);
 }
 
+int64_t gb_cpu_pool_waited_ns(void) { return waited_ns; }
+
 atomic_ullong * gb_cpu_pool_taken(struct gb_cpu_pool * pool, int ith) {
     return ith == 0 ? &pool->taken : &pool->workers[ith - 1].taken;
 }

@@ -36,6 +36,9 @@ enum gb_cpu_meeting { GB_CPU_MEET_TEAM, GB_CPU_MEET_NODE };
 void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, int n, void (*last)(void * arg),
     void * arg);
 
+// How long the calling thread has waited for others in this run, without waits of less than 50 us.
+int64_t gb_cpu_pool_waited_ns(void);
+
 // What threads have taken of shared work, a number for each thread on a cache line of its own. Nobody sets them back;
 // instead the epoch, which changes with each run and each meeting, is a part of what is written (team.c).
 atomic_ullong * gb_cpu_pool_taken(struct gb_cpu_pool * pool, int ith);

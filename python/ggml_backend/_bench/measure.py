@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from .._profiles.limits import Arithmetic, measured_rate
+from .._profiles.limits import Arithmetic, Presence
 from .._timing import THREAD, WALL, median, per_call, ratio
 from ..backend import Backend, cpu_levels
 
@@ -114,9 +114,10 @@ class Limits:
         self.level = backend.level
         self.best_level = [name for name, usable in cpu_levels().items() if usable][-1]
         self.seconds = seconds
+        self.presence = Presence()
 
     def _rate(self, what: str, level: str, bytes_each: int = 0) -> float:
-        return measured_rate(what, level, bytes_each, self.threads, self.seconds, self.processor_time)
+        return self.presence.measured_rate(what, level, bytes_each, self.threads, self.seconds, self.processor_time)
 
     def arithmetic(self, kind: Arithmetic) -> float:
         """Operations a second."""

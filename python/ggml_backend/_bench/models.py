@@ -96,7 +96,7 @@ def _llama(backend: Backend, limits: Limits, dtype: DType, quick: bool) -> Itera
     c, vocab, prompt = (_TINY, 512, 64) if quick else (_LLAMA, 32000, 512)
     with ExitStack() as stack:
         model = _LlamaModel(backend, c, vocab, dtype, stack)
-        shape = f"llama {c.embd} x {c.layers}, {dtype.ggml_name}"
+        shape = f"llama {c.embd} x {c.layers}, {dtype.ggml_name.lower()}"
         yield model.case(f"{shape}: a prompt of {prompt}", prompt, 0, limits)
         yield model.case(f"{shape}: generating after 64", 1, 63, limits)
 
@@ -140,7 +140,7 @@ def _embedding(backend: Backend, limits: Limits, batch: int, dtype: DType, quick
         n = float(sum(w.shape[0] * w.shape[1] for w in matrices))
         flops = 2.0 * batch * tokens * n + 4.0 * layers * batch * tokens * tokens * hidden
         yield Case(
-            f"embedding {hidden} x {layers}, {dtype.ggml_name}, {tokens} tokens: batch {batch}", "models",
+            f"embedding {hidden} x {layers}, {dtype.ggml_name.lower()}, {tokens} tokens: batch {batch}", "models",
             "sentences/s", batch,
             lambda: scheduler.compute(graph), memory=float(sum(w.nbytes for w in matrices)), flops=flops,
             arithmetic=_arithmetic(graph, limits),

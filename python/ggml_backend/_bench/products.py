@@ -79,7 +79,7 @@ def _batches(quick: bool) -> tuple[int, ...]:
 
 
 def _name(dtype: DType, m: int, k: int, n: int) -> str:
-    return f"{dtype.ggml_name} m={m} k={k} n={n}"
+    return f"{dtype.ggml_name.lower()} m={m} k={k} n={n}"
 
 
 def explain_products(types: Sequence[DType], level: str, *, quick: bool = False) -> Iterator[tuple[str, Algorithm]]:

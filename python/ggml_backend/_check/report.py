@@ -130,7 +130,7 @@ class DeviceReport:
         for case in self.refused:
             found.setdefault(case.message, Counter())[case.op] += 1
         ordered = sorted(found.items(), key=lambda item: -sum(item[1].values()))
-        return [(why, sum(of.values()), " ".join(of)) for why, of in ordered]
+        return [(why, sum(of.values()), ", ".join(of)) for why, of in ordered]
 
     def _failures(self) -> list[list[CheckedCase]]:
         """What failed; of one operation those with like messages together."""

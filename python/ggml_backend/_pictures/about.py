@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from .._text.count import count
 from .data import ArenaLike, CopyLike, Picture, SplitLike, Storage, size_text
 from .palette import KINDS, kind
 
 __all__ = [
-    "COPY_REASONS", "about_copy", "about_split", "about_stage", "count", "facts", "memory_columns", "memory_parts",
-    "shape_text",
+    "COPY_REASONS", "about_copy", "about_split", "about_stage", "copies_text", "facts", "memory_columns",
+    "memory_parts", "shape_text",
 ]  # fmt: skip
 
 _NAMES = 6  # of sources and readers
@@ -23,10 +24,11 @@ COPY_REASONS = {
 }
 
 
-def count(n: int, word: str) -> str:
-    """1 split, 2 splits, 3 copies."""
-    many = f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
-    return f"{n:,} {word if n == 1 else many}"
+def copies_text(sizes: Iterable[int]) -> str:
+    """``0 copies``, ``1 copy (64 B)``, ``3 copies (96 KiB in all)``, of copies with so many bytes each."""
+    found = list(sizes)
+    total = f" ({size_text(sum(found))}{' in all' if len(found) > 1 else ''})" if found else ""
+    return count(len(found), "copy") + total
 
 
 def _names(names: Sequence[str]) -> str:
@@ -98,7 +100,7 @@ def about_split(picture: Picture, s: SplitLike, first: int) -> str:
     arriving = [c for c in picture.copies if c.split == s.index and c.reason != "write-back"]
     notes = [n for n in (picture.notes.get(first + i) for i in range(len(s.nodes))) if n is not None]
     ends = " … ".join(n or "(no name)" for n in dict.fromkeys((s.nodes[0], s.nodes[-1]))) if s.nodes else ""
-    copied = f"{count(len(arriving), 'copy')}, {size_text(sum(c.size for c in arriving))}" if arriving else "none"
+    copied = copies_text(c.size for c in arriving)
     return _lines(
         f"split {s.index} on {s.backend}",
         [
@@ -139,7 +141,6 @@ def facts(picture: Picture) -> str:
         found.append(count(picture.n_nodes, "node"))
     found.append(count(n, "step"))
     if picture.splits:
-        copied = f" of {size_text(sum(c.size for c in picture.copies))}" if picture.copies else ""
         where = f" on {picture.splits[0].backend}" if len(picture.splits) == 1 else ""
-        found += [count(len(picture.splits), "split") + where, count(len(picture.copies), "copy") + copied]
+        found += [count(len(picture.splits), "split") + where, copies_text(c.size for c in picture.copies)]
     return " · ".join(found)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .about import about_copy, about_split, count
+from .._text.count import count
+from .about import about_copy, about_split
 from .data import Picture, copy_steps
 from .draw import AXIS, FOOT, TOP, Chart, Sheet, Tick, axis_text, labels, time_axis, title
 from .labels import Label, fitting, text_width

@@ -13,7 +13,7 @@ from typing import Any
 
 from .._files import write_text
 from .._text.escape import markup, script_json
-from .about import facts
+from .about import copies_text, facts
 from .data import Picture, size_text, span, verdict
 from .draw import AXIS, Chart, Sheet, Tick
 from .labels import LADDER
@@ -153,10 +153,10 @@ def page(picture: Picture, path: str | PathLike[str] | None = None) -> str:
     body = [_hatch(sheet), _lanes_card(picture, sheet), _memory_card(picture)]
     body += [_arena_card(picture, sheet, d, k) for k, d in enumerate(drawn)]
     if picture.copies:
-        total = size_text(sum(c.size for c in picture.copies))
+        copied = copies_text(c.size for c in picture.copies)
         body.append(
             f'<section class="card" aria-label="Copies"><div class="head"><h2>Copies between devices</h2>'
-            f'<p class="soft">{len(picture.copies):,}, {total}</p></div>{copies_table(picture)}</section>'
+            f'<p class="soft">{copied}</p></div>{copies_table(picture)}</section>'
         )
     result = _filled(picture.title, facts(picture), "".join(body), _content(drawn, sheet), "life" if bare else "kind")
     if path is not None:

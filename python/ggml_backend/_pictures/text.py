@@ -6,8 +6,9 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 
+from .._text.count import count
 from .._text.escape import line
-from .about import count, facts
+from .about import copies_text, facts
 from .data import ArenaLike, Picture, Storage, bases, curve, peak_moment, size_text, span, storages, verdict
 
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase
@@ -98,8 +99,7 @@ def _strip(picture: Picture, t0: int, t1: int, width: int) -> list[str]:
 
 
 def _copies(picture: Picture, largest: int) -> list[str]:
-    total = sum(c.size for c in picture.copies)
-    lines = [f"copies: {len(picture.copies):,}, {size_text(total)}"]
+    lines = [copies_text(c.size for c in picture.copies)]
     for c in sorted(picture.copies, key=lambda c: -c.size)[:largest]:
         route = f"{_clean(c.src_backend)} -> {_clean(c.dst_backend)}"
         lines.append(

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from .._errors import expect_int, expect_path
 from .._files import write_text
-from .about import count
+from .._text.count import count
+from .about import copies_text
 from .chrome import HOST, EventLike, OperatorSlice, Slice, lane_of, named, packed, title_of, told_of
 from .data import size_text, time_tick
 from .draw import Sheet, Tick, plot_width
@@ -135,9 +136,8 @@ def _ticks(end: int) -> tuple[list[Tick], str]:
 def _facts(record: Record) -> str:
     n = len(record.events)
     runs = len({e.run for e in record.events})
-    copied = sum(e.bytes for e in record.events if e.kind in ("copy", "write-back"))
-    n_copies = sum(e.kind in ("copy", "write-back") for e in record.events)
-    told = [count(runs, "run"), count(n, "event"), f"{count(n_copies, 'copy')} of {size_text(copied)}"]
+    copied = copies_text(e.bytes for e in record.events if e.kind in ("copy", "write-back"))
+    told = [count(runs, "run"), count(n, "event"), copied]
     if record.operators:
         told.append(count(len(record.operators), "operator"))
     if max(n, len(record.operators)) > _MOST:

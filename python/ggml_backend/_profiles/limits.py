@@ -3,6 +3,7 @@ takes by it."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,8 +14,8 @@ from .._ffi import lib
 from ..backend import cpu_levels
 
 __all__ = [
-    "Arithmetic", "MachineLimits", "arithmetic_of", "least_seconds", "limits_from_json", "limits_to_json",
-    "measure_limits", "measured_rate",
+    "Arithmetic", "MachineLimits", "Presence", "arithmetic_of", "busy_note", "least_seconds", "limits_from_json",
+    "limits_to_json", "measure_limits", "measured_rate",
 ]  # fmt: skip
 
 Arithmetic = Literal["f32", "bytes", "bf16"]
@@ -35,6 +36,47 @@ _FOOTPRINTS = (1 << 16, 1 << 20, 1 << 24, 1 << 28)
 def arithmetic_of(algorithm: str) -> Arithmetic:
     """What an algorithm for products multiplies with."""
     return _ARITHMETIC.get(algorithm, "f32")
+
+
+#: Below this share of the processors, other processes took part of what was measured.
+BUSY_BELOW = 0.9
+
+
+class Presence:
+    """How much of the processors this process had while limits were measured: in each round all threads compute all the
+    time, so on an idle machine it is all of them.
+
+    possible: seconds of processor time that there were
+    had: seconds of processor time that this process had
+    """
+
+    def __init__(self) -> None:
+        self.possible = self.had = 0.0
+
+    def measured_rate(
+        self, what: str, level: str, bytes_each: int, threads: int, seconds: float, processor_time: bool = False
+    ) -> float:
+        """As :func:`measured_rate`."""
+        start, worked = time.perf_counter(), time.process_time()
+        rate = measured_rate(what, level, bytes_each, threads, seconds, processor_time)
+        self.possible += threads * (time.perf_counter() - start)
+        self.had += time.process_time() - worked
+        return rate
+
+    @property
+    def share(self) -> float:
+        """Of the processors, at most 1; 1 if nothing was measured."""
+        return min(self.had / self.possible, 1.0) if self.possible else 1.0
+
+
+def busy_note(share: float) -> str:
+    """What to say about limits that were measured with so large a share of the processors; "" if they are good."""
+    if share >= BUSY_BELOW:
+        return ""
+    return (
+        f"other processes used this machine: the limits were measured with {share:.0%} of its processors, "
+        "so shares of them mean little"
+    )
 
 
 def measured_rate(
@@ -61,25 +103,25 @@ class MachineLimits:
     """Bytes read a second, by the size of the memory that is read again and again"""
     copy: dict[int, float]
     """Bytes read and written a second, together"""
+    presence: float = 1.0
+    """Share of the processors that measuring had; below 0.9 other processes used the machine"""
 
 
 def measure_limits(level: str, threads: int, seconds: float = 0.02) -> MachineLimits:
     """Measures each limit five times, for so long together, and takes the best figure; memory with the best
     instructions there are."""
+    presence = Presence()
     highest = [name for name, usable in cpu_levels().items() if usable][-1]
 
     def best(what: str, size: int = 0) -> float:
         each = max(size // threads, 4096)
         with_level = highest if size else level
-        return max(measured_rate(what, with_level, each, threads, seconds / 5) for _ in range(5))
+        return max(presence.measured_rate(what, with_level, each, threads, seconds / 5) for _ in range(5))
 
-    return MachineLimits(
-        level,
-        threads,
-        {kind: best(kind) for kind in ("f32", "bytes", "bf16")},
-        {size: best("read", size) for size in _FOOTPRINTS},
-        {size: best("copy", size) for size in _FOOTPRINTS},
-    )
+    operations = {kind: best(kind) for kind in ("f32", "bytes", "bf16")}
+    read = {size: best("read", size) for size in _FOOTPRINTS}
+    copy = {size: best("copy", size) for size in _FOOTPRINTS}
+    return MachineLimits(level, threads, operations, read, copy, presence.share)
 
 
 def least_seconds(machine: MachineLimits, flops: Any, read: Any, written: Any, way: str) -> Any:
@@ -100,6 +142,7 @@ def limits_to_json(machine: MachineLimits) -> dict[str, Any]:
     return {
         "level": machine.level, "threads": machine.threads, "operations": machine.operations,
         "read": {str(k): v for k, v in machine.read.items()}, "copy": {str(k): v for k, v in machine.copy.items()},
+        "presence": machine.presence,
     }  # fmt: skip
 
 
@@ -111,6 +154,7 @@ def limits_from_json(data: dict[str, Any]) -> MachineLimits:
         {kind: float(data["operations"][kind]) for kind in ("f32", "bytes", "bf16")},
         {int(k): float(v) for k, v in data["read"].items()},
         {int(k): float(v) for k, v in data["copy"].items()},
+        float(data.get("presence", 1.0)),
     )
     rates = [*found.operations.values(), *found.read.values(), *found.copy.values()]
     if not found.read or found.read.keys() != found.copy.keys() or not all(rate > 0 for rate in rates):

@@ -12,10 +12,10 @@ import numpy as np
 
 from .._errors import InvalidArgumentError, expect_int, expect_list
 from .._errors.messages import UnknownKey
+from .._text.count import count
 from .._text.escape import line, markup
-from .._text.numbers import counted
 from .._text.patterns import nearest
-from .limits import MachineLimits, least_seconds
+from .limits import MachineLimits, busy_note, least_seconds
 from .records import ProfileStep, Recorded
 
 __all__ = ["By", "ProfileChange", "ProfileComparison", "ProfileRow", "ProfileTable", "compare_rows", "make_table"]
@@ -29,6 +29,7 @@ class _Named(Protocol):
 _R = TypeVar("_R", bound=_Named)
 By = Union[str, "re.Pattern[str]", Sequence[Union[str, "re.Pattern[str]"]]]
 OTHERS = "(others)"
+_GIVEN = re.compile(r"((node|leaf)_\d+)?( \(.*\))?")  # names that graphs give, and those of their views
 _WIDTH = 44  # of a name in a terminal
 _BY: dict[str, Callable[[ProfileStep], str]] = {
     "operator": lambda step: step.name,
@@ -80,7 +81,7 @@ def _cells(row: ProfileRow) -> tuple[str, ...]:
     return (
         row.name, row.kind, row.way, f"{row.calls:,}", f"{row.seconds * 1e3:.3f}", f"{row.share:.1%}",
         f"{row.median * 1e3:.3f}", f"{row.gflops:.1f}", f"{row.gbytes:.1f}",
-        "" if row.limit is None else f"{row.limit:.0%}", f"{row.waiting:.0%}",
+        "" if row.limit is None else f"{row.limit:.0%}{'!' * (row.limit > 1)}", f"{row.waiting:.0%}",
     )  # fmt: skip
 
 
@@ -113,11 +114,13 @@ def _html(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], n_text
 class _Rows(Generic[_R]):
     """What tables have in common."""
 
-    __slots__ = ("_rows", "title")
+    __slots__ = ("_rows", "notes", "title")
 
-    def __init__(self, rows: Sequence[_R], title: str) -> None:
+    def __init__(self, rows: Sequence[_R], title: str, notes: Sequence[str] = ()) -> None:
         self._rows: tuple[_R, ...] = tuple(rows)
         self.title: str = title
+        self.notes: tuple[str, ...] = tuple(notes)
+        """What to know about the figures, such as that the machine was busy"""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -140,11 +143,13 @@ class _Rows(Generic[_R]):
 
     def __str__(self) -> str:
         head, rows, n_text, _ = self._cells()
-        return "\n".join([line(self.title), *_aligned(head, rows, n_text)])
+        notes = (f"note: {line(note)}" for note in self.notes)
+        return "\n".join([line(self.title), *_aligned(head, rows, n_text), *notes])
 
     def _repr_html_(self) -> str:
         head, rows, n_text, bars = self._cells()
-        return _html(self.title, head, rows, n_text, bars)
+        notes = "".join(f"<p>Note: {markup(note)}</p>" for note in self.notes)
+        return _html(self.title, head, rows, n_text, bars) + notes
 
 
 class ProfileTable(_Rows[ProfileRow]):
@@ -160,7 +165,7 @@ class ProfileTable(_Rows[ProfileRow]):
         return _HEAD, rows, 3, bars
 
     def __repr__(self) -> str:
-        return f"<ProfileTable {counted(len(self._rows), 'row')}>"
+        return f"<ProfileTable {count(len(self._rows), 'row')}>"
 
 
 @dataclass(frozen=True)
@@ -199,7 +204,7 @@ class ProfileComparison(_Rows[ProfileChange]):
         return ("name", "ms before", "ms after", "difference", "ratio"), rows, 1, [g / largest for g in gaps]
 
     def __repr__(self) -> str:
-        return f"<ProfileComparison {counted(len(self._rows), 'row')}, {self.title}>"
+        return f"<ProfileComparison {count(len(self._rows), 'row')}, {self.title}>"
 
 
 # ------------------------------------------------------------------------------------------------------------ grouping
@@ -333,12 +338,27 @@ def make_table(
     data: Recorded, limits: dict[str, MachineLimits], by: Any, sort: str, top: int | None, title: str
 ) -> ProfileTable:
     """Rows of a profile. limits: by level of kernels"""
-    rows = (
-        _sorted(_rows(_Groups(data, by, "Profile.table", data.steps), limits), sort)
-        if data.steps
-        else _sorted([], sort)
-    )
-    return ProfileTable(rows if top is None else rows[:top], title)
+    by = default_by(data) if by is None else by
+    rows: list[ProfileRow] = []
+    if data.steps:
+        rows = _rows(_Groups(data, by, "Profile.table", data.steps), limits)
+    rows = _sorted(rows, sort)
+    rows = rows if top is None else rows[:top]
+    return ProfileTable(rows, title, _notes(rows, limits))
+
+
+def default_by(data: Recorded) -> str:
+    """``"operator"`` if a node or a matrix has a name of its own, ``"kind"`` if all have those that graphs give
+    (node_3)."""
+    named = any(not _GIVEN.fullmatch(name) for step in data.steps for name in (*step.names, step.source))
+    return "operator" if named else "kind"
+
+
+def _notes(rows: Sequence[ProfileRow], limits: dict[str, MachineLimits]) -> list[str]:
+    busy = busy_note(min((machine.presence for machine in limits.values()), default=1.0))
+    above = any(row.limit is not None and row.limit > 1 for row in rows)
+    high = "shares above 100% (!) are impossible: the limits were measured too low, as on a busy machine"
+    return [note for note in (busy, high if above else "") if note]
 
 
 def median_run(data: Recorded) -> float:
@@ -349,6 +369,7 @@ def median_run(data: Recorded) -> float:
 
 def compare_rows(before: Recorded, after: Recorded, by: Any, top: int | None) -> ProfileComparison:
     """Medians of both, by group."""
+    by = default_by(after) if by is None else by
     of = []
     for data in (before, after):
         groups = _Groups(data, by, "Profile.compare", [*before.steps, *after.steps])

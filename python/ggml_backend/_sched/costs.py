@@ -32,6 +32,7 @@ from .._errors import (
 )
 from .._ffi import ffi, lib
 from .._files import read_text, write_text
+from .._text.count import count
 from .._text.escape import line
 from ..backend import Backend
 from ..buffer import text
@@ -217,7 +218,7 @@ def describe_device(backend: Backend) -> str:
     """What tells devices apart that cost differently."""
     if not backend.is_cpu:
         return getattr(backend.device, "_cost_name", None) or backend.name  # a rank's number says nothing
-    return f"CPU {processor_model()}, {backend.n_threads} threads, {backend.level}"
+    return f"CPU {processor_model()}, {count(backend.n_threads, 'thread')}, {backend.level}"
 
 
 def cache_folder() -> Path:

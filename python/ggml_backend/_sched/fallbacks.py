@@ -15,6 +15,7 @@ from .._errors import PerformanceWarning, check
 from .._errors.messages import message_of, plain
 from .._ffi import ffi, lib
 from .._pictures.data import size_text
+from .._text.count import count
 from ..buffer import text
 
 __all__ = ["Fallback", "heavy_fallbacks", "unmarked_weights", "warn_of", "warn_of_weights"]
@@ -38,8 +39,8 @@ class Fallback:
     reason: str
 
     def __str__(self) -> str:
-        tensors = "1 tensor" if self.n_copies == 1 else f"{self.n_copies} tensors"
-        copies = f"; this forces copies of {tensors}, {size_text(self.copied_bytes)}" if self.n_copies else ""
+        tensors = count(self.n_copies, "tensor")
+        copies = f"; that costs copies of {tensors}, {size_text(self.copied_bytes)}" if self.n_copies else ""
         amount = f" ({self.flops / 1e6:,.0f} MFLOP)" if self.flops >= 1e6 else ""
         return (
             f"{self.op} {self.name!r}{amount} runs on {self.backend}, not on {self.refused_by}: {self.reason}{copies}"

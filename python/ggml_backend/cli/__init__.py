@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 __all__ = ["main", "parser", "show_config"]
 
 COMMANDS = {
-    "info": "what this build has and what it found on this machine",
-    "gguf": "look at, check, quantize and make GGUF files",
-    "plan": "where tensors lie in memory: of a CSV file with lifetimes, of an example graph, of a model",
+    "info": "show the version, the kernels and the devices",
+    "gguf": "show, check, quantize and make GGUF files",
+    "plan": "show how much memory a graph or a model needs, and where its tensors lie",
     "calibrate": "measure what work costs on devices, for the scheduling policy 'cost'",
-    "check-device": "whether a device computes what the CPU computes: every operator, memory, graphs",
-    "cluster": "the ranks of an MPI job: what they have, how far they are; scripts that rank 0 runs",
-    "profile": "how long each operator takes that a script of Python computes",
-    "bench": "how fast operators, products and models are, as a share of what this machine can do",
-    "completion": "a script with which a shell completes commands, options and files",
+    "check-device": "compare a device with the CPU: operators, memory, graphs",
+    "cluster": "use several machines: show the ranks of an MPI job and their latency, run a script on rank 0",
+    "profile": "run a Python script and show how long each operator takes",
+    "bench": "measure operators, products and models, as a share of what this machine can do",
+    "completion": "print a script with which a shell completes commands, options and files",
 }
 """What each command does, in a line."""
 

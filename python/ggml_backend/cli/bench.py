@@ -27,6 +27,7 @@ from .._bench import (
 from .._errors import InvalidArgumentError
 from .._ffi import lib
 from .._files import read_text, write_text
+from .._profiles.limits import busy_note
 from .._sched.costs import describe_device
 from .._text.terminal import reason, step_bar
 from ..backend import Backend, cpu_levels
@@ -50,7 +51,7 @@ def _types(words: list[str] | None, backend: Backend) -> list[DType] | None:
             dtype = None
         if dtype is None or dtype not in possible:
             raise InvalidArgumentError(
-                f"--types: {name!r} is no type of weights; there are {', '.join(t.ggml_name for t in possible)}"
+                f"--types: {name!r} is no type of weights; there are {', '.join(t.ggml_name.lower() for t in possible)}"
             )
         found.append(dtype)
     if not found:
@@ -111,13 +112,32 @@ def _load() -> float | None:
 # --------------------------------------------------------------------------------------------------------------- output
 
 
+_LEGEND = """
+rate: the median over the rounds. limit: the rate at which this machine's memory or arithmetic would be used in full.
+share: rate by limit. bound: what makes the limit. m, k, n: the product of n rows of activations and m x k weights.
+"""
+
+
+def _print_head() -> None:
+    print(_LEGEND)
+    print(f"{'case':<52} {'rate':>12} {'unit':<11} {'limit':>10} {'share':>8}  {'bound':<22}  algorithm", flush=True)
+
+
 def _print_row(result: Result) -> None:
-    line = f"{result.case.name:<52} {result.median:12.4g} {result.case.unit:<11}"
+    share = bound = limit = ""
     if result.limit is not None and result.share is not None:
-        line += f" of {result.limit:10.4g}  {result.share:6.1%}  {result.bound}"
-    if result.case.algorithm:
-        line = f"{line.rstrip()}  {result.case.algorithm}"
-    print(line.rstrip(), flush=True)
+        limit, bound = f"{result.limit:.4g}", result.bound
+        share = f"{result.share:.1%}{'!' * (result.share > 1)}"
+    figures = f"{result.case.name:<52} {result.median:12.4g} {result.case.unit:<11}"
+    print(f"{figures} {limit:>10} {share:>8}  {bound:<22}  {result.case.algorithm}".rstrip(), flush=True)
+
+
+def _print_notes(limits: Limits, results: list[Result]) -> None:
+    notes = [] if limits.processor_time else [busy_note(limits.presence.share)]
+    if any(r.share is not None and r.share > 1 for r in results):
+        notes.append("shares above 100% (!) are impossible: the limits were measured too low, as on a busy machine")
+    for note in filter(None, notes):
+        print(f"note: {note}")
 
 
 def _read_old(path: str) -> dict[str, Any]:
@@ -127,7 +147,8 @@ def _read_old(path: str) -> dict[str, Any]:
         if data["benchmark"] != "bench" or data["format"] != FORMAT:
             raise ValueError(f"written by another version (format {data['format']})")
         cases = {
-            str(name): {"median": float(row["median"]), "share": row["share"]} for name, row in data["cases"].items()
+            str(name).lower(): {"median": float(row["median"]), "share": row["share"]}
+            for name, row in data["cases"].items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidArgumentError(
@@ -139,7 +160,7 @@ def _read_old(path: str) -> dict[str, Any]:
 def _compare(path: str, old: dict[str, Any], results: list[Result]) -> None:
     print(f"\nthis run by {path}")
     for r in results:
-        before = old.get(r.case.name)
+        before = old.get(r.case.name.lower())
         if before is None or before["median"] <= 0:
             print(f"{r.case.name:<52} not in the file")
             continue
@@ -188,6 +209,7 @@ def _measure_all(options: argparse.Namespace) -> None:
     print(f"{describe_device(backend)}{how}{'' if load is None else f'; load average {load:.2f}'}")
     for name, rate in table.items():
         print(f"  {name:<24} {rate / 1e9:10.1f} {'GB/s' if ',' in name else 'G operations/s'}")
+    _print_head()
     results: list[Result] = []
     with ExitStack() as stack:
         for case in _cases(options, backend, limits, stack):
@@ -198,6 +220,7 @@ def _measure_all(options: argparse.Namespace) -> None:
             if sys.stderr.isatty():
                 print("\r\033[K", end="", file=sys.stderr, flush=True)
             _print_row(results[-1])
+    _print_notes(limits, results)
     if options.json:
         _write(options.json, _to_json(options, backend, table, results))
     if old is not None:
@@ -250,6 +273,9 @@ def _positive(kind: type[int] | type[float]) -> Any:
     return parse
 
 
+EXAMPLE = "products --types q4_k --threads 1"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("suites", nargs="*", metavar="ops|products|models", help="what to measure (default: all)")
     parser.add_argument(
@@ -293,8 +319,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--explain",
         action="store_true",
-        help="products: print which algorithm computes each, and why not those before it (once, where the reasons are"
-        " those of the line above); measure nothing",
+        help="list the algorithm chosen for each product and why (does not measure)",
     )
     parser.add_argument("--json", metavar="FILE", help="write the figures of every round to a file")
     parser.add_argument("--compare", metavar="FILE", help="print ratios to the figures in a file that --json wrote")

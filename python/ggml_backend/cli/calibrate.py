@@ -11,6 +11,8 @@ from .._text.terminal import print_json, say, step_bar
 from ..backend import Backend
 from .program import add_import, import_named
 
+EXAMPLE = "SIM CPU"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

@@ -19,6 +19,9 @@ def _seed(word: str) -> int:
     return value
 
 
+EXAMPLE = "SIM --quick"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("device", metavar="NAME", help="what to check, named as for Backend: SIM, SIM:mem=64M, CUDA0")
     parser.add_argument(

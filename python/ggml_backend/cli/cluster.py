@@ -24,17 +24,21 @@ _SIZE = 4 << 20  # bytes that the bandwidth is measured with
 
 
 _ACTIONS = {
-    "info": "a table of the ranks",
-    "ping": "the same with round trips and bandwidths",
+    "info": "show a table of the ranks",
+    "ping": "show the ranks with the latency and the bandwidth to each",
     "calibrate": "measure devices and links, for the scheduling policy 'cost' and for descriptions of the cluster",
     "run": "rank 0 runs SCRIPT, which calls gb.cluster(), and the other ranks serve",
 }
+_EXAMPLES = {"info": "", "ping": "", "calibrate": "--out CLUSTER.toml", "run": "SCRIPT.py"}
+
+EXAMPLE = "ping"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
     for name, text in _ACTIONS.items():
         made = actions.add_parser(name, help=text, description=text)
+        made.epilog = f"example: mpiexec -n 3 {made.prog} {_EXAMPLES[name]}".rstrip()
         made.set_defaults(parser=made)
         made.add_argument("--deadline", type=float, default=30.0, help="seconds until a silent rank is lost (30)")
         made.add_argument("--threads", type=int, help="of the CPU of each rank (its cores, divided among its ranks)")

@@ -13,6 +13,8 @@ from .program import complete
 SHELLS = ("bash", "zsh", "tcsh")
 PROGRAM = "ggml-backend"
 
+EXAMPLE = "bash"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, help="for which shell")

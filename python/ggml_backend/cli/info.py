@@ -127,6 +127,9 @@ def show_config(mode: str = "print") -> dict[str, Any] | None:
     return None
 
 
+EXAMPLE = "--json"
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(

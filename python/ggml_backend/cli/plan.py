@@ -30,7 +30,7 @@ from .._pictures import (
     write_table,
 )
 from .._pictures.about import memory_columns
-from .._pictures.data import storages, verdict
+from .._pictures.data import size_text, storages, verdict
 from .._text.escape import line
 from .._text.terminal import fail, print_json, say
 from ..backend import backends
@@ -172,13 +172,20 @@ def _expect_no_table_flags(options: argparse.Namespace) -> None:
 
 
 def _print_memory(arenas: Sequence[ArenaPlan], held: Sequence[Held]) -> None:
-    """A column for each device: what it gives, with its sums, and what of the model lies there besides."""
+    """A column for each device: what computing takes, what of the model lies there besides, and the sum."""
     names, found = memory_columns(arenas)
-    for part, sizes in (("weights", [h.weights for h in held]), ("caches", [h.caches for h in held])):
-        if held:
-            found.append((f"  {part}", [*sizes, sum(sizes)] if len(held) > 1 else sizes))
+    totals = found[-1][1]
+    if held:
+        found[-1] = ("= computing", totals)
+        for part, sizes in (("weights", [h.weights for h in held]), ("caches", [h.caches for h in held])):
+            found.append((f"+ {part}", [*sizes, sum(sizes)] if len(held) > 1 else sizes))
+        totals = [sum(column) for column in zip(*(numbers for _, numbers in found[-3:]), strict=True)]
+        found.append(("= total", totals))
+    needs = [f"{size_text(n)} on {line(name)}" for n, name in zip(totals, names, strict=True) if name != "all"]
+    say(f"it needs {', '.join(needs)}")
     rows = [("", names), *((part, [f"{n:,}" for n in numbers]) for part, numbers in found)]
     widths = [max(len(line(cells[k])) for _, cells in rows) for k in range(len(names))]
+    print("\nmemory, in bytes")
     for head, cells in rows:
         say(f"    {head:13}  " + "  ".join(line(c).rjust(w) for c, w in zip(cells, widths, strict=True)))
 
@@ -198,14 +205,13 @@ def _plan_graph(options: argparse.Namespace) -> None:
             write_table(picture.arenas, options.out)
         _write_pictures(picture, options)
     if not options.json:
-        print(text_map(picture, _columns()), end="")
-        print("\nmemory, in bytes")
         _print_memory(plan.arenas, prepared.held)
         if options.reorder:
             as_it_is = "no order of the nodes needs less was found: as they are"
             print(f"\n{'in another order of the nodes' if reordered else as_it_is}")
         if short:
             print(f"\nit does not fit: {line(short)}")
+        print(f"\n{text_map(picture, _columns())}", end="")
         return
     arenas = [
         {"arena": a.backend, "buffers": len(a.blocks), "blocks": len(storages(a.blocks)), "peak": a.peak,
@@ -285,6 +291,9 @@ def run(options: argparse.Namespace) -> int:
         import_named(options)
         _plan_graph(options)
     return 0
+
+
+EXAMPLE = "MODEL.gguf --devices SIM:mem=8G CPU"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

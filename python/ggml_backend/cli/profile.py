@@ -105,7 +105,7 @@ def _by(options: argparse.Namespace) -> Any:
             return re.compile(options.regex)
         except re.error as error:
             options.parser.error(f"argument --regex: {error}")
-    return options.by or "operator"
+    return options.by
 
 
 def run(options: argparse.Namespace) -> int:
@@ -141,9 +141,12 @@ def _number(word: str) -> int:
     return int(word)
 
 
+EXAMPLE = "--by kind SCRIPT.py"
+
+
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("-m", action="store_true", help="SCRIPT is a module, as of 'python -m'")
-    parser.add_argument("--by", choices=_BY, help="what is told together (operator: each by its name)")
+    parser.add_argument("--by", choices=_BY, help="what makes a row (operator if nodes have names, else kind)")
     parser.add_argument(
         "--pattern", action="append", metavar="TEXT", help="names that are told together, as '*attn*'; may be repeated"
     )

@@ -30,6 +30,9 @@ BROKEN_PIPE, INTERRUPTED = 141, 130
 class Command(Protocol):
     """What the module of each command has."""
 
+    EXAMPLE: str
+    """Arguments of a typical call; help and documentation show them behind the command."""
+
     def add_arguments(self, parser: Parser) -> None:
         """Tells the parser what the command takes."""
 
@@ -99,6 +102,7 @@ class Parser(argparse.ArgumentParser):
         if self.chosen is not None:
             command, self.chosen = self.chosen(), None
             command.add_arguments(self)
+            self.epilog = f"example: {self.prog} {command.EXAMPLE}"
 
     def parse_known_args(self, *args: Any, **options: Any) -> Any:
         self.ask()

@@ -41,7 +41,7 @@ from .._errors.hints import no_name
 from .._errors.messages import UnknownKey, kind_of, reader_hint
 from .._ffi import ffi, lib
 from .._files.mapped import map_file
-from .._text.numbers import counted
+from .._text.count import count
 from .._text.patterns import Patterns, nearest
 from ..backend import Backend
 from ..buffer import Buffer, BufferType, Usage, usage_id
@@ -121,7 +121,7 @@ class Metadata(Mapping[str, Any]):
         return type_name(self._live(), self._id(key))
 
     def __repr__(self) -> str:
-        return f"<Metadata of {counted(len(self), 'key')}>"
+        return f"<Metadata of {count(len(self), 'key')}>"
 
 
 class GGUFTensor:
@@ -246,7 +246,7 @@ class Tensors(Mapping[str, GGUFTensor]):
         return sum(len(part) for part in self._file._live())
 
     def __repr__(self) -> str:
-        return f"<{counted(len(self), 'tensor')}>"
+        return f"<{count(len(self), 'tensor')}>"
 
 
 class Weights(Mapping[str, Tensor]):
@@ -298,7 +298,7 @@ class Weights(Mapping[str, Tensor]):
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Weights: {counted(len(self), 'tensor')} in {counted(len(self.buffers), 'buffer')}>"
+        return f"<Weights: {count(len(self), 'tensor')} in {count(len(self.buffers), 'buffer')}>"
 
 
 class _Copy:
@@ -487,7 +487,7 @@ class GGUFFile(Owner):
     def __repr__(self) -> str:
         if not self._parts:
             return f"<GGUFFile {self.name!r} closed>"
-        return f"<GGUFFile {self.name!r}: {counted(len(self.metadata), 'key')}, {counted(len(self.tensors), 'tensor')}>"
+        return f"<GGUFFile {self.name!r}: {count(len(self.metadata), 'key')}, {count(len(self.tensors), 'tensor')}>"
 
 
 def _allocate(target: BufferType, items: list[_Copy], usage: Usage) -> list[Buffer]:

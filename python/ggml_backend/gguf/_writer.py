@@ -33,8 +33,8 @@ from .._errors.messages import kind_of
 from .._ffi import ffi, lib
 from .._files import Sink, replace_file
 from .._files.mapped import check_file, reading, watch_of
+from .._text.count import count
 from .._text.names import as_name
-from .._text.numbers import counted
 from ..dtypes import DType, DTypeLike, as_dtype
 from ..tensor import Tensor
 from ._values import UnknownType, key_bytes, new_metadata, store
@@ -402,7 +402,7 @@ class Writer(Owner):
 
     def __repr__(self) -> str:
         state = " closed" if self._meta is None else ""
-        return f"<Writer of {self.path!r}: {counted(len(self._entries), 'tensor')}{state}>"
+        return f"<Writer of {self.path!r}: {count(len(self._entries), 'tensor')}{state}>"
 
 
 def _put(file: Sink, chunk: Array, what: str) -> None:

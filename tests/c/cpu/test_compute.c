@@ -342,6 +342,45 @@ static void a_caller_that_was_held_up_goes_alone(void) {
     ggml_free(ctx);
 }
 
+// Copies; the second thread takes long, as if another process had its processor.
+static void copy_slowly(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * data) {
+    (void) data;
+    if (ith == 1) {
+        gb_sleep_us(300000);
+    }
+    const size_t part = ggml_nbytes(a) / (size_t) nth, at = part * (size_t) ith;
+    memcpy((char *) dst->data + at, (const char *) a->data + at, part);
+}
+
+// A caller that has waited for long computes the other steps of the plan alone, and the next runs, too, with the same
+// results; also of a plan that is too long to be tried alone otherwise.
+static void a_caller_does_not_wait_for_a_stopped_thread_again(void) {
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ (size_t) 64 << 20, NULL, false });
+    REQUIRE(ctx != NULL);
+    struct ggml_tensor * y = ggml_map_custom1(ctx, new_vector(ctx, 400000, 1), copy_slowly, 2, NULL);
+    for (int i = 0; i < 20; i++) {
+        y = ggml_scale(ctx, y, i % 2 == 0 ? 2.0f : 0.5f);
+    }
+    struct gb_cpu_plan *    plan = gb_cpu_plan_of_graph(graph_of(ctx, y), 2);
+    struct gb_cpu_pool *    pool = gb_cpu_pool_new(2);
+    const struct gb_cpu_run run  = { .kernels = gb_kernels_default() };
+    REQUIRE(plan != NULL && pool != NULL && plan->team == 2 && plan->n_steps > 2);
+    plan->has_custom = false; // plans with functions of the program's always wait
+    CHECK_INT(gb_cpu_plan_run(plan, pool, &run), GGML_STATUS_SUCCESS);
+    CHECK(all_equal(y, 1));
+    CHECK(plan->times.alone_left >= 8);
+    for (unsigned left = plan->times.alone_left; left > 0; left--) {
+        memset(y->data, 0xff, ggml_nbytes(y));
+        CHECK_INT(gb_cpu_plan_run(plan, pool, &run), GGML_STATUS_SUCCESS);
+        CHECK(all_equal(y, 1));
+        CHECK_INT(plan->times.alone_left, left - 1);
+    }
+    CHECK(plan->times.alone_ns > 0);
+    gb_cpu_pool_free(pool);
+    gb_cpu_plan_free(plan);
+    ggml_free(ctx);
+}
+
 static void three_looked(void * arg) {
     struct witness * w = arg;
     CHECK_INT(w->nth_sum, 3 * 3);
@@ -698,8 +737,8 @@ static void out_of_memory(void) {
 TEST_MAIN(TEST(chain_of_large_and_small_nodes), TEST(in_place_nodes_run_in_order), TEST(views_are_no_work),
     TEST(empty_graph_and_empty_tensors), TEST(counts_runs), TEST(custom_nodes_get_their_tasks),
     TEST(the_caller_alone_computes_the_same), TEST(the_slower_way_is_tried_again), TEST(long_runs_alone_are_remembered),
-    TEST(a_caller_that_was_held_up_goes_alone), TEST(custom_nodes_are_never_run_alone),
-    TEST(stopped_runs_are_not_measured), TEST(a_node_may_compute_a_graph), TEST(bad_plans_are_refused),
-    TEST(work_memory_is_asked_for_and_needed), TEST(what_is_not_allocated_is_named),
+    TEST(a_caller_that_was_held_up_goes_alone), TEST(a_caller_does_not_wait_for_a_stopped_thread_again),
+    TEST(custom_nodes_are_never_run_alone), TEST(stopped_runs_are_not_measured), TEST(a_node_may_compute_a_graph),
+    TEST(bad_plans_are_refused), TEST(work_memory_is_asked_for_and_needed), TEST(what_is_not_allocated_is_named),
     TEST(unsupported_nodes_are_explained), TEST(failures_inside_nodes_stop_the_run), TEST(aborts_between_nodes),
     TEST(aborts_between_groups), TEST(graphs_at_once), TEST(a_million_nodes), TEST(out_of_memory))

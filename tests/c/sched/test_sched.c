@@ -79,8 +79,8 @@ static void weights_decide(void) {
     CHECK(ggml_backend_sched_get_split_input(p.sched, 1, 1) == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "no input 1");
     CHECK(strstr(ggml_backend_sched_explain(p.sched, h),
-              "backend A: reads weight 'wa' there; needs copies of 1 tensor, 16 bytes") != NULL);
-    CHECK(strstr(ggml_backend_sched_explain(p.sched, g), "spread upward from 'y'") != NULL);
+              "runs on A, because its weight 'wa' is there; that needs copies of 1 tensor, 16 bytes") != NULL);
+    CHECK(strstr(ggml_backend_sched_explain(p.sched, g), "like 'y' after it") != NULL);
     CHECK(strstr(ggml_backend_sched_explain(p.sched, x), "its memory is there") != NULL);
     // copies have the documented name
     CHECK_STR(p.sched->last->program.copies.data[0].dst->tensor.name, "A#x");
@@ -107,8 +107,8 @@ static void users_are_obeyed(void) {
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK_AT(c, 1, 729);
     CHECK(ggml_backend_sched_get_node_backend(p.sched, a) == p.backends[1]);
-    CHECK_STR(ggml_backend_sched_explain(p.sched, b), "backend B: assigned by the user");
-    CHECK(strstr(ggml_backend_sched_explain(p.sched, c), "not on B; B: ") != NULL);
+    CHECK_STR(ggml_backend_sched_explain(p.sched, b), "runs on B, as you assigned it");
+    CHECK(strstr(ggml_backend_sched_explain(p.sched, c), "; not on B: ") != NULL);
     // an assignment that cannot be is an error, and nothing moves
     OK(ggml_backend_sched_set_node_backend(p.sched, c, p.backends[1]));
     CHECK_INT(ggml_backend_sched_graph_compute(p.sched, p.graph), GGML_STATUS_UNSUPPORTED);

@@ -64,8 +64,9 @@ def test_a_script_is_run_as_python_runs_it(folder):
 
 def test_groups_and_limits(folder):
     done = run(folder, "--by", "kind", "--sort", "name", "program.py")
-    assert [row.split()[0] for row in done.stdout.splitlines()[3:]] == ["MUL_MAT", "SOFT_MAX"]
-    assert all(row.split()[-2].endswith("%") for row in done.stdout.splitlines()[3:])
+    rows = [row for row in done.stdout.splitlines()[3:] if not row.startswith("note: ")]  # of a busy machine
+    assert [row.split()[0] for row in rows] == ["MUL_MAT", "SOFT_MAX"]
+    assert all(row.split()[-2].rstrip("!").endswith("%") for row in rows)
     done = run(folder, "--no-limits", "--pattern", "blk.0.*", "--pattern", "blk.1.*", "--sort", "name", "program.py")
     assert [row.split()[0] for row in done.stdout.splitlines()[3:]] == ["(others)", "blk.0.*", "blk.1.*"]
     done = run(folder, "--no-limits", "--regex", r"blk\.(\d)", "--sort", "name", "--top", "2", "program.py")

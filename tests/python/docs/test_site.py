@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import re
+import shlex
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -110,3 +113,80 @@ struct gg_pair {
     blocks = [headers.split_comment(block) for block in found if headers.title_of(block) is None]
     assert [comment for comment, _ in blocks] == [["a.h - what it is."], ["Adds."], []]
     assert [headers.names_in("\n".join(code)) for _, code in blocks] == [[], ["gg_add"], ["gg_pair"]]
+
+
+# ---------------------------------------------------------------------------------------------------------------- links
+
+MARKDOWN = [*sorted(DOCS.rglob("*.md")), *(DOCS.parent / name for name in ("CHANGELOG.md", "CONTRIBUTING.md"))]
+links = extension("links")
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```$|`[^`\n]+`", "", text, flags=re.M | re.S)
+
+
+@pytest.mark.parametrize("page", MARKDOWN, ids=lambda p: str(p.relative_to(DOCS.parent)))
+def test_pictures_and_links_of_a_page_are_pictures_and_links_on_the_site(page: Path) -> None:
+    written = without_code(page.read_text(encoding="utf-8"))
+    shown = without_code(links.rewrite(page.read_text(encoding="utf-8"), page.parent, DOCS))
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)\s]+)\)", shown)
+    assert len(pictures) == written.count("![")
+    for picture in pictures:
+        assert (DOCS / picture.removeprefix("/")).is_file(), picture
+    targets = re.findall(r"\]\(([^)\s]+)\)", shown)
+    assert len(targets) == len(re.findall(r"\]\(([^)\s]+)\)", written))
+    with_pages = links.linked_files(DOCS)
+    for target in targets:
+        if target.startswith(("https:", "http:", "#")):
+            continue
+        if target.startswith(f"{links.SCHEME}:"):
+            assert DOCS.parent / target.partition(":")[2] in with_pages, target
+        else:
+            assert (DOCS / target.removeprefix("/").partition("#")[0]).is_file(), target
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("![a picture](pictures/encoder.svg)", "![a picture](/pictures/encoder.svg)"),
+        (
+            "[![a picture](docs/pictures/encoder.svg)](docs/PLANS.md)",
+            "[![a picture](/pictures/encoder.svg)](/PLANS.md)",
+        ),
+        ("see [PLANS.md](PLANS.md#pictures)", "see [](/PLANS.md#pictures)"),
+        ("see [the plans](PLANS.md)", "see [the plans](/PLANS.md)"),
+        ("[`mini.c`](../examples/backend/mini.c)", "[`mini.c`](repository:examples/backend/mini.c)"),
+        ("[a header](../c/include/ggml.h)", "[a header](/reference/c/ggml.md)"),
+        ("`[x](PLANS.md)` is code", "`[x](PLANS.md)` is code"),
+        ("[out](https://example.org/a.md)", "[out](https://example.org/a.md)"),
+    ],
+)
+def test_links_are_rewritten(written: str, shown: str) -> None:
+    assert links.rewrite(written, DOCS.parent if "docs/" in written else DOCS, DOCS) == shown
+
+
+def test_every_example_has_a_page() -> None:
+    code = {p for p in (DOCS.parent / "examples").rglob("*") if p.suffix in {".py", ".c", ".h", ".ipynb", ".toml"}}
+    shared = {DOCS.parent / "examples" / "command.py"}
+    assert code - shared <= set(links.linked_files(DOCS))
+
+
+# ------------------------------------------------------------------------------------------------------------- commands
+
+
+def commands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
+    """The parsers of commands that have no commands below them."""
+    from ggml_backend.cli.program import complete
+
+    every = list(complete(parser))
+    return [p for p in every if not any(isinstance(a, argparse._SubParsersAction) for a in p._actions)]
+
+
+def test_every_command_has_an_example_that_it_understands() -> None:
+    from ggml_backend import cli
+
+    for command in commands(cli.parser()):
+        assert command.epilog is not None, command.prog
+        example = command.epilog.removeprefix("example: ").removeprefix("mpiexec -n 3 ")
+        assert example.startswith(command.prog), command.prog
+        command.parse_args(shlex.split(example.removeprefix(command.prog)))

@@ -357,7 +357,7 @@ def test_numbers_agree_everywhere(source, devices, capsys):
     for where, content in {"repr": shown, "text": text, **pages}.items():
         for word in words:
             assert word in content.replace(",", ""), (where, word)
-        assert f"{copies} copies of {copied}" in content or (not copies and "0 copies" in content), where
+        assert (f"{copies} copies ({copied} in all)" if copies > 1 else f"{copies} cop") in content, where
     names = [a.backend for a in arenas]
     for k, (a, j) in enumerate(zip(arenas, told["arenas"], strict=True)):
         tops = [
@@ -419,7 +419,7 @@ def test_what_is_told_of_a_block(prepared):
         assert about["shape"] == f"({', '.join(map(str, t.shape))}{',' if t.ndim == 1 else ''}) {t.dtype.name}"
         source = t.sources[0] if t.sources[0].view_of is None else t.sources[0].view_of
         assert about["from"].split(", ")[0] == source.name
-        assert about["reason"].startswith("backend ")
+        assert about["reason"].startswith("runs on ")
         if "to" not in about:
             assert t.name in [o.name for o in prepared.graph.outputs] or t.op in ("CPY", "SET"), title
         seen += 1

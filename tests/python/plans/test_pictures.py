@@ -294,7 +294,7 @@ def test_text_map_of_hostile_names():
     assert "\x1b" not in text and "onerror" in text
     assert all(c == "\n" or c.isprintable() for c in text)
     text.encode("utf-8")
-    assert "1 split:" in text and "copies: 1, 64 B" in text
+    assert "1 split:" in text and "1 copy (64 B)" in text
 
 
 def test_methods_of_a_plan(rng, tmp_path):
@@ -452,8 +452,19 @@ def test_plan_of_a_model(tmp_path, capsys):
     assert int(scores["size"]) == 4 * 8 * 32 * 4  # heads, tokens, positions, float32
     assert main(arguments) == 0
     text = capsys.readouterr().out
-    assert "splits |" in text and "copies:" in text and "most alive" in text
+    assert "splits |" in text and re.search(r"\d+ copies \(.* in all\)", text) and "most alive" in text
     assert main(["plan", str(out)]) == 0  # what was written can be planned again
+
+
+def test_the_sum_of_a_model_has_its_weights_and_caches(tmp_path, capsys):
+    write_llama(tmp_path / "tiny.gguf")
+    assert main(["plan", str(tmp_path / "tiny.gguf"), "--tokens", "2"]) == 0
+    out = capsys.readouterr().out
+    parts = {name: int(n.replace(",", "")) for name, n in re.findall(r"^ +[+=]? ?([a-z ]+?) +([\d,]+)$", out, re.M)}
+    assert parts["computing"] == parts["arena"] + parts["leafs"] + parts["kept copies"] + parts["scratch"]
+    assert parts["weights"] > 0 and parts["caches"] > 0
+    assert parts["total"] == parts["computing"] + parts["weights"] + parts["caches"]
+    assert out.startswith(f"it needs {size_text(parts['total'])} on CPU\n")
 
 
 def _held(arena):
@@ -482,11 +493,8 @@ def test_plan_of_a_model_on_devices_that_are_too_small(tmp_path, capsys):
     ]  # fmt: skip
     assert main(["plan", str(path), "--devices", "SIM:mem=1K", "CPU"]) == 0
     words = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["weights", "0", *[f"{4 * layer + rest:,}"] * 2] in words and [
-        "caches",
-        "0",
-        *[f"{4 * cache:,}"] * 2,
-    ] in words
+    assert ["+", "weights", "0", *[f"{4 * layer + rest:,}"] * 2] in words
+    assert ["+", "caches", "0", *[f"{4 * cache:,}"] * 2] in words
     assert main(["plan", str(path), "--devices", "SIM:mem=1K"]) == 1
     told = capsys.readouterr().err
     assert "weights and caches do not fit on SIM" in told and "--devices ... CPU" in told and "--context" in told

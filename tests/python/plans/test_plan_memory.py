@@ -176,7 +176,7 @@ def test_a_draft_leaves_everything_as_it_was(cpu, sim):
         x.set(3)
         pending = sched.compute_async(graph, results=[y])
         draft = sched.prepare(other, allocate=False)
-        assert draft.explain(z) == f"backend {sim.name}: assigned by the user"
+        assert draft.explain(z) == f"runs on {sim.name}, as you assigned it"
         assert plan.explain(y)
         assert (pending.results()[0] == 12).all()
         assert not big.is_placed

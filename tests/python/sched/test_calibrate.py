@@ -42,7 +42,7 @@ def test_the_cheaper_device_computes() -> None:
             assert np.array_equal(y.numpy(), np.full((4, 64), 3 * fast, np.float32))
             backend = sched.get_backend(y)
             assert backend is not None and backend.name == "AB"[fast]
-            assert f"cost: running on {'AB'[fast]} saves " in sched.explain(y)
+            assert f"runs on {'AB'[fast]}, because that saves " in sched.explain(y)
             prediction = sched.prediction
             assert prediction is not None and prediction.proved and prediction.gap == 0.0
             assert prediction.us == pytest.approx((2 + 2) * 1024 / 100 + 0.0, rel=0.3)  # add reads x once or twice

@@ -118,7 +118,7 @@ def test_large_results_that_travel_count_too(ctx, cpu):
     with gb.Scheduler([weak, cpu]) as sched:
         (warning,) = caught(lambda: sched.allocate(graph))
         assert re.search(
-            r"UNARY 'middle' runs on CPU, not on WEAK: .*; this forces copies of 2 tensors, 4.00 MiB",
+            r"UNARY 'middle' runs on CPU, not on WEAK: .*; that costs copies of 2 tensors, 4.00 MiB",
             str(warning.message),
         )
 

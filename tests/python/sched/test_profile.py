@@ -15,7 +15,7 @@ import pytest
 
 import ggml_backend as gb
 from ggml_backend._ffi import lib
-from ggml_backend._text.numbers import counted
+from ggml_backend._text.count import count
 from test_trace import slices_of, validated
 from threads import run_threads
 
@@ -410,7 +410,7 @@ def test_a_printed_profile_has_kinds_unless_somebody_named_a_node(ctx, cpu):
     (1000, "leaf", "1,000 leafs"), (2, "key", "2 keys"),
 ])  # fmt: skip
 def test_counted_things_agree_with_their_number(n, noun, expected):
-    assert counted(n, noun) == expected
+    assert count(n, noun) == expected
 
 
 def test_texts_of_one_thing_are_no_plural(ctx, cpu):

@@ -57,7 +57,7 @@ def test_bars_and_arrows_are_the_events(trace):
         assert "bytes: " in told and "from: " in told and "to: " in told and "reason: " in told
     text = "".join(root.itertext())
     copied = sum(e.bytes for e in copies)
-    assert f"{len(trace.events)} events" in text and f"{len(copies)} copies of " in text and copied
+    assert f"{len(trace.events)} events" in text and f"{len(copies)} copies (" in text and copied
 
 
 def test_ticks_have_units_and_room(trace):

@@ -73,8 +73,9 @@ int gb_sched_owner_of(const struct ggml_backend_sched * s, const struct gb_sched
     const struct gb_sched_assigned * assigned, int root);
 
 // refusal.c
-// What each backend says that cannot run the node.
-void gb_sched_append_refusals(struct gb_text * t, const struct ggml_backend_sched * s, const struct ggml_tensor * node);
+// "; NAME: reason" for each backend that cannot run the node; `before` stands before the name.
+void gb_sched_append_refusals(struct gb_text * t, const struct ggml_backend_sched * s, const struct ggml_tensor * node,
+    const char * before);
 // Reports the tensor whose assignment cannot stand (gb_assign_check).
 enum ggml_status gb_sched_fail_assignment(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     int id);

@@ -4,12 +4,12 @@
 #include "sched/input/input.h"
 #include "sched/sched.h"
 
-void gb_sched_append_refusals(struct gb_text * t, const struct ggml_backend_sched * s,
-    const struct ggml_tensor * node) {
+void gb_sched_append_refusals(struct gb_text * t, const struct ggml_backend_sched * s, const struct ggml_tensor * node,
+    const char * before) {
     for (int b = 0; b < s->n_backends; b++) {
         const char * reason = ggml_backend_unsupported_reason(s->devices[b].backend, node);
         if (reason) {
-            gb_text_append(t, "; %s: %s", s->devices[b].name, reason);
+            gb_text_append(t, "; %s%s: %s", before, s->devices[b].name, reason);
         }
     }
 }
@@ -39,7 +39,7 @@ enum ggml_status gb_sched_fail_assignment(const struct ggml_backend_sched * s, c
             "ggml_backend_sched: node %d, %s, is assigned to backend %s by the user, which cannot run it: %s", id,
             described, s->devices[in->chosen[id]].name, reason ? reason : "it says so");
     }
-    gb_sched_append_refusals(&t, s, node);
+    gb_sched_append_refusals(&t, s, node, "");
     return gb_fail(GGML_STATUS_UNSUPPORTED, "ggml_backend_sched: no backend can run node %d, %s%s", id, described,
         refusals);
 }

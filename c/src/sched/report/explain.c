@@ -6,38 +6,38 @@
 // What the next best backend would cost more, as the solver found it.
 static void append_cost(struct gb_text * t, const struct ggml_backend_sched * s, const struct gb_assignment * a) {
     if (a->other < 0) {
-        gb_text_append(t, "cost: nobody else can take it");
+        gb_text_append(t, ", because no other device can take it");
     } else {
-        gb_text_append(t, "cost: running on %s saves %.3f us against %s", s->devices[a->backend].name,
-            (double) a->saved * 1e-3, s->devices[a->other].name);
+        gb_text_append(t, ", because that saves %.3f us against %s", (double) a->saved * 1e-3,
+            s->devices[a->other].name);
     }
 }
 
-// Says which rule decided, in the words of docs/SCHEDULER.md.
+// Says which rule of docs/SCHEDULER.md decided.
 static void append_cause(struct gb_text * t, const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     int id) {
     const struct gb_assignment * a  = &p->assigned.to[id];
     const char *                 by = a->by >= 0 ? gb_sched_name_of(&p->in, a->by) : "";
     switch ((enum gb_cause) a->cause) {
-        case GB_CAUSE_USER: gb_text_append(t, "assigned by the user"); break;
+        case GB_CAUSE_USER: gb_text_append(t, ", as you assigned it"); break;
         case GB_CAUSE_BUFFER:
             if (a->by >= 0) {
-                gb_text_append(t, "its result lies in '%s', whose memory is there", by);
+                gb_text_append(t, ", because its result lies in '%s', whose memory is there", by);
             } else {
-                gb_text_append(t, "its memory is there");
+                gb_text_append(t, ", because its memory is there");
             }
             break;
-        case GB_CAUSE_WEIGHT: gb_text_append(t, "reads weight '%s' there", by); break;
-        case GB_CAUSE_SOURCE: gb_text_append(t, "its best source '%s' is there", by); break;
-        case GB_CAUSE_UP: gb_text_append(t, "spread upward from '%s'", by); break;
-        case GB_CAUSE_DOWN: gb_text_append(t, "spread downward from '%s'", by); break;
-        case GB_CAUSE_PRIORITY: gb_text_append(t, "the next in priority that can run it"); break;
-        case GB_CAUSE_ALIAS: gb_text_append(t, "its result lies in '%s', which is there", by); break;
-        case GB_CAUSE_VIEW: gb_text_append(t, "a view of '%s'", by); break;
-        case GB_CAUSE_READER: gb_text_append(t, "first used there, by '%s'", by); break;
-        case GB_CAUSE_UNUSED: gb_text_append(t, "used by no node"); break;
+        case GB_CAUSE_WEIGHT: gb_text_append(t, ", because its weight '%s' is there", by); break;
+        case GB_CAUSE_SOURCE: gb_text_append(t, ", because its largest source '%s' is there", by); break;
+        case GB_CAUSE_UP: gb_text_append(t, ", like '%s' after it", by); break;
+        case GB_CAUSE_DOWN: gb_text_append(t, ", like '%s' before it", by); break;
+        case GB_CAUSE_PRIORITY: gb_text_append(t, ", the first device that can run it"); break;
+        case GB_CAUSE_ALIAS: gb_text_append(t, ", because its result lies in '%s', which is there", by); break;
+        case GB_CAUSE_VIEW: gb_text_append(t, ", as a view of '%s'", by); break;
+        case GB_CAUSE_READER: gb_text_append(t, ", where '%s' uses it first", by); break;
+        case GB_CAUSE_UNUSED: gb_text_append(t, ", although no node uses it"); break;
         case GB_CAUSE_COST: append_cost(t, s, a); break;
-        case GB_CAUSE_NONE: gb_text_append(t, "for no reason"); break;
+        case GB_CAUSE_NONE: break;
     }
 }
 
@@ -59,7 +59,7 @@ static void append_copies(struct gb_text * t, const struct ggml_backend_sched * 
     size_t                     n, bytes;
     gb_sched_count_copies(p, id, f != NULL, &n, &bytes);
     if (n > 0) {
-        gb_text_append(t, "; %s copies of %zu tensor%s, ", f ? "this forces" : "needs", n, n == 1 ? "" : "s");
+        gb_text_append(t, "; that %s copies of %zu tensor%s, ", f ? "costs" : "needs", n, n == 1 ? "" : "s");
         append_size(t, bytes);
     }
     if (n > 0 && f == NULL) {
@@ -73,30 +73,38 @@ static void append_copies(struct gb_text * t, const struct ggml_backend_sched * 
     }
 }
 
-// `tensor` of the id is alive: the caller has just named it. A backend that could run the node and was passed over
-// could not write its result; what others refuse is asked again, because the answers say why.
+// Why other backends do not run the node. One that could run it and was passed over cannot write its result. What
+// others refuse is asked again, because the answers say why.
+static void append_others(struct gb_text * t, struct ggml_backend_sched * s, const struct gb_sched_plan * p, int id) {
+    const struct gb_assignment * a = &p->assigned.to[id];
+    const struct gb_fallback *   f = gb_sched_fallback_of(p, id);
+    const bool                   supports =
+        a->wanted >= 0 && p->assigned.supports[(size_t) id * (size_t) p->in.n_backends + (size_t) a->wanted] != 2;
+    if (supports) {
+        gb_text_append(t, "; not on %s, which cannot write where the result lies", s->devices[a->wanted].name);
+    }
+    if (a->cause == GB_CAUSE_PRIORITY) {
+        gb_sched_append_refusals(t, s, p->in.ids.data[id].tensor, "not on ");
+    } else if (f) {
+        gb_text_append(t, "; not on %s: %s", s->devices[f->refused_by].name, f->reason);
+    } else if (a->wanted >= 0 && !supports) {
+        gb_text_append(t, "; not on %s", s->devices[a->wanted].name);
+    }
+}
+
+// `tensor` of the id is alive: the caller has just named it.
 const char * gb_sched_explain(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id) {
     enum { SIZE = 4096 };
-    const struct gb_assignment * a = &p->assigned.to[id];
+    const struct gb_assignment * a        = &p->assigned.to[id];
+    const bool                   computes = p->in.ids.data[id].computes;
     if (a->backend < 0 || !gb_vec_reserve(&s->text, SIZE)) {
         return "";
     }
     struct gb_text t = { s->text.data, SIZE };
-    gb_text_append(&t, "backend %s: ", s->devices[a->backend].name);
+    gb_text_append(&t, "%s on %s", computes ? "runs" : "lies", s->devices[a->backend].name);
     append_cause(&t, s, p, id);
-    if (p->in.ids.data[id].computes) {
-        if (a->wanted >= 0) {
-            const bool supports =
-                p->assigned.supports[(size_t) id * (size_t) p->in.n_backends + (size_t) a->wanted] != 2;
-            gb_text_append(&t, "; not on %s", s->devices[a->wanted].name);
-            gb_text_append(&t, supports ? ", which cannot write where the result lies" : "");
-        }
-        const struct gb_fallback * f = gb_sched_fallback_of(p, id);
-        if (a->cause == GB_CAUSE_PRIORITY) {
-            gb_sched_append_refusals(&t, s, p->in.ids.data[id].tensor);
-        } else if (f) {
-            gb_text_append(&t, "; %s: %s", s->devices[f->refused_by].name, f->reason);
-        }
+    if (computes) {
+        append_others(&t, s, p, id);
         append_copies(&t, s, p, id);
     }
     return s->text.data;

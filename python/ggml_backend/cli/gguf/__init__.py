@@ -8,13 +8,15 @@ import argparse
 from ..program import Parser, add_commands, command_of
 
 ACTIONS = {
-    "info": "keys, values and a summary of the tensors",
-    "dump": "the tensors, and their values",
-    "check": "is the file valid, and are all its numbers finite?",
-    "quantize": "the same file with its matrices in another format",
-    "convert": "a GGUF file from safetensors files, with the names of their tensors",
+    "info": "show keys, values and a summary of the tensors",
+    "dump": "list the tensors, and their values if you like",
+    "check": "check that files are valid and that all their numbers are finite",
+    "quantize": "write the same file with its matrices in another format",
+    "convert": "write a GGUF file from safetensors files",
 }
 """What each action does, in a line."""
+
+EXAMPLE = "info MODEL.gguf"
 
 
 def add_arguments(parser: Parser) -> None:

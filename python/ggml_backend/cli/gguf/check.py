@@ -15,6 +15,8 @@ from ...gguf import UnknownType
 from ...gguf import open as open_gguf
 from .common import add_part_argument
 
+EXAMPLE = "MODEL.gguf"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="file", help="the GGUF files")

@@ -22,6 +22,8 @@ from .safetensors import SafeTensors, quoted
 
 _LISTED = 100  # tensors that an error names one by one
 
+EXAMPLE = "MODEL.safetensors MODEL.gguf --type f16"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

@@ -11,6 +11,8 @@ from ..._text.escape import line
 from ...gguf import open as open_gguf
 from .common import add_part_argument, fitting
 
+EXAMPLE = "MODEL.gguf 'blk.0.*' --values 4"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s [-h] file [PATTERN ...] [--values [N]] [--part]"

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from ..._text.count import count
 from ..._text.escape import line
-from ..._text.numbers import counted
 from ..._text.terminal import print_json
 from ...gguf import GGUFFile, NestedArray
 from ...gguf import open as open_gguf
 from .common import add_part_argument, byte_count
+
+EXAMPLE = "MODEL.gguf"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,9 +73,7 @@ def run(options: argparse.Namespace) -> int:
             ]
             print_json(summary)
             return 0
-        sizes = (
-            f"{byte_count(file.nbytes)}, {counted(len(file.metadata), 'key')}, {counted(len(file.tensors), 'tensor')}"
-        )
+        sizes = f"{byte_count(file.nbytes)}, {count(len(file.metadata), 'key')}, {count(len(file.tensors), 'tensor')}"
         print(f"{line(file.name)}: GGUF version {file.version}, {sizes}")
         for name, row in summary["types"].items():
             size = byte_count(row["bytes"])

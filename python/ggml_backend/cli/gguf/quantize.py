@@ -9,6 +9,8 @@ from ...gguf import open as open_gguf
 from .conversion import Source, add_conversion_arguments, refuse_same, write
 from .described import copied_keys
 
+EXAMPLE = "MODEL.gguf SMALLER.gguf --type q4_k"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", help="the GGUF file to read")
