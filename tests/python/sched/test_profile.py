@@ -409,7 +409,7 @@ def test_a_printed_profile_has_kinds_unless_somebody_named_a_node(ctx, cpu):
     (0, "run", "0 runs"), (1, "run", "1 run"), (2, "copy", "2 copies"), (1, "copy", "1 copy"),
     (1000, "leaf", "1,000 leafs"), (2, "key", "2 keys"),
 ])  # fmt: skip
-def test_counted_things_agree_with_their_number(n, noun, expected):
+def test_nouns_agree_with_their_number(n, noun, expected):
     assert count(n, noun) == expected
 
 
