@@ -192,13 +192,11 @@ static enum ggml_status read_tensor(struct reader * in, int i, const uint8_t * b
     if (root < -1 || root >= i || rest[0] > SIZE_MAX) {
         return malformed("it is a view of a tensor that does not come before it", i);
     }
-    if (t->ne[0] % ggml_blck_size(t->type) != 0) {
-        return malformed("its rows have no whole blocks", i);
-    }
     t->view_src  = root >= 0 ? &nodes->tensors[root] : NULL;
     t->view_offs = root >= 0 ? (size_t) rest[0] : 0;
     gb_tensor_set_surely_read_once(t, (flags & LEFT_OUT) != 0);
     GB_TRY(gb_tensor_check(t, "nodes"));
+    GB_TRY(gb_node_check(t, "nodes"));
     if (root < 0 && rest[1] != 0) {
         nodes->offsets[i] = rest[2];
         return find_memory(in, rest[1], (flags & WEIGHTS) != 0, &nodes->memory_of[i]);
