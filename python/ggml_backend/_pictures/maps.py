@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from .about import about_stage
 from .data import (
@@ -49,7 +50,7 @@ class ArenaDrawn:
         """Bytes from the bottom to the top of the map."""
         return max(self.bases[-1], self.arena.peak, 1)
 
-    @property
+    @cached_property
     def moment(self) -> int:
         return peak_moment(self.moments)
 
