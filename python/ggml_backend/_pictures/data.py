@@ -284,10 +284,15 @@ def byte_ticks(height: int, most: int = 6) -> list[int]:
     return list(range(0, height + 1, step))
 
 
+def next_tick(coarse: int) -> int:
+    """Of 1, 5, 10, 50, 100, ... the number behind this one."""
+    return coarse * (5 if str(coarse)[0] == "1" else 2)
+
+
 def time_tick(t: int) -> int:
     """How coarse an axis shows this step: the largest of 1, 5, 10, 50, 100, ... that divides it."""
     coarse = 1
-    while t and (nxt := coarse * (5 if str(coarse)[0] == "1" else 2)) <= t and t % nxt == 0:
+    while t and (nxt := next_tick(coarse)) <= t and t % nxt == 0:
         coarse = nxt
     return coarse if t else 10**12
 
