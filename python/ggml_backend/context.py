@@ -157,7 +157,7 @@ class Context(Handle):
         """
         core = self._live()
         label = None if name is None else as_name(name, "from_dlpack")
-        number = 0 if usage == "any" else usage_id(usage)
+        number = usage_id(usage)
         if copy is None or not expect_bool(copy, "from_dlpack: copy"):
             pointer = share(core.h, x, label, number, copy)
             if pointer is not None:

@@ -131,11 +131,11 @@ def profiles(folder: Path) -> Iterator[tuple[str, list[Callable[[], object]]]]:
         x.set(0.0)
         with scheduler.profile() as profile:
             scheduler.compute(graph)
-    for name, data in changed(json.loads(profile.to_json())):
+    for name, data in changed(json.loads(profile.to_json(limits=False))):
 
         def use(data: Any = data) -> None:
             found = gb.Profile.from_json(json.dumps(data))
-            str(found), found.table(limits=False), found.compare(profile), found.write_trace(folder / "t.json")
+            str(found), found.table(limits=False), found.compare(profile), found.to_trace(), found._repr_html_()
 
         yield f"profile {name}", [use]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -36,6 +38,75 @@ def test_tensors_that_are_negated_in_name_only(bit, copy):
 
     with pytest.raises(gb.InvalidArgumentError, match=bit.replace("is", "resolve")):
         gb.from_dlpack(Lazy(), copy=copy)
+
+
+class Refuses:
+    """Has a body that is counted, and an error."""
+
+    def __init__(self, error):
+        self.error = error
+        self.calls = []
+
+    def __dlpack__(self, **options):
+        self.calls.append(options)
+        raise self.error
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+@pytest.mark.parametrize("copy", [None, False, True])
+@pytest.mark.parametrize("error", [BufferError, RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError])
+def test_who_cannot_give_an_array_is_asked_once(copy, error):
+    refuses = Refuses(error("no memory today"))
+    with pytest.raises(gb.InvalidArgumentError, match="cannot take this .*Refuses: no memory today") as found:
+        gb.from_dlpack(refuses, copy=copy)
+    without_options = [{}] if error is TypeError else []  # libraries before version 1.0 know no options
+    assert refuses.calls[1:] == without_options
+    assert found.value.__cause__ is refuses.error
+
+
+@pytest.mark.parametrize("error", [KeyError, MemoryError, OSError, ZeroDivisionError, RecursionError, SystemExit])
+def test_other_errors_of_arrays_pass(error):
+    refuses = Refuses(error("mine"))
+    with pytest.raises(error, match="mine"):
+        gb.from_dlpack(refuses)
+    assert len(refuses.calls) == 1
+
+
+def test_methods_without_options_are_asked_without():
+    class Old:
+        calls = 0
+
+        def __dlpack__(self):
+            self.calls += 1
+            return np.arange(3, dtype=np.float32).__dlpack__()
+
+    for copy in (None, False, True):
+        old = Old()
+        assert gb.from_dlpack(old, copy=copy).numpy().tolist() == [0, 1, 2]
+        assert old.calls == 1
+
+
+@pytest.mark.parametrize("function", [
+    gb.from_dlpack, lambda x: gb.from_dlpack(x, copy=None), lambda x: gb.from_dlpack(x, copy=True),
+    lambda x: gb.Context().tensor((2,)).set(x), lambda x: gb.Context().constant(x), lambda x: gb.Context().from_numpy(x),
+])  # fmt: skip
+@pytest.mark.parametrize("method", ["__dlpack__", "__array__"])
+def test_arrays_that_ask_for_themselves_end_in_a_recursion_error(function, method):
+    calls = 0
+
+    def again(self, *args, **options):
+        nonlocal calls
+        calls += 1
+        return function(self)
+
+    asks = type("Asks", (), {method: again})()
+    limit = sys.getrecursionlimit()
+    with pytest.raises((RecursionError, gb.InvalidArgumentError, TypeError)) as found:
+        function(asks)
+    assert calls < 2 * limit
+    assert calls == 0 or isinstance(found.value, RecursionError)
 
 
 def test_an_array_that_closes_the_context():
