@@ -497,11 +497,11 @@ class Tensor(Local):
 
     def __pow__(self, exponent: float) -> Tensor:
         """``a ** 2`` and ``a ** 0.5``; other exponents raise TypeError."""
-        if exponent == 2:
-            return build_1("sqr", lib.ggml_sqr, self)
-        if exponent == 0.5:
-            return build_1("sqrt", lib.ggml_sqrt, self)
-        if isinstance(exponent, (int, float)):
+        if isinstance(exponent, (int, float, np.integer, np.floating)):
+            if exponent == 2:
+                return build_1("sqr", lib.ggml_sqr, self)
+            if exponent == 0.5:
+                return build_1("sqrt", lib.ggml_sqrt, self)
             hint = "1 / a is a power of -1" if exponent == -1 else "a * a * a is a third power"
             raise TypeError(f"a ** b: the exponents 2 and 0.5 are possible, not {exponent}; {hint}")
         return NotImplemented
