@@ -623,8 +623,8 @@ def open(source: Any) -> GGUFFile:
             _check_split(parts, file)
         return file
     if isinstance(source, np.ndarray):
-        if not source.flags.c_contiguous:
-            raise InvalidArgumentError("open: the array is not C-contiguous")
+        if not source.flags.c_contiguous or source.dtype.hasobject:
+            raise InvalidArgumentError("open: the array must be C-contiguous, and hold bytes or numbers")
         source = source.reshape(-1).view(np.uint8)
     try:
         view = memoryview(source)

@@ -236,7 +236,8 @@ def complaint(error: Exception, name: str, parameter: str) -> str | None:
     if isinstance(error, (gb.GgmlError, OSError)):
         return None
     if isinstance(error, (KeyError, IndexError)):
-        return None if type(error) is not KeyError and len(text) > 10 else "it says only which key is missing"
+        says = type(error) not in (KeyError, IndexError) or (isinstance(error.args[0], str) and len(text.split()) > 2)
+        return None if says else "it says only which key is missing"
     if not isinstance(error, (TypeError, ValueError)):
         return "it is no error of this package"
     said = [parameter, name.partition(".")[2].strip("=_"), name.partition(".")[0]]
