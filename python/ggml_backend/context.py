@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ._core.handles import ContextCore, Core, Handle, address, fail, new_handle
-from ._data.arrays import exact_array, is_array
+from ._data.arrays import contiguous, exact_array, is_array
 from ._data.exchange import not_shared, share
 from ._data.foreign import dtype_of_array, elements_of, elements_over, take_array
 from ._data.shapes import MAX_DIMS, given_dtype, given_shape, ne_of, refuse_shape
@@ -186,7 +186,7 @@ class Context(Handle):
         tensor = self.tensor(array.shape, element, name)
         lib.ggml_set_input(tensor._p)
         lib.ggml_set_output(tensor._p)
-        whole = np.ascontiguousarray(array)
+        whole = contiguous(array)
         known = watch_of(whole)  # noqa: F841  for so long C knows which mapped file it lies in
         pointer, data = tensor._live(), whole.tobytes()
         source = ffi.from_buffer(whole.reshape(-1).view(np.uint8)) if whole.size else ffi.NULL

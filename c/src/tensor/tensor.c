@@ -199,9 +199,14 @@ bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes) {
     return true;
 }
 
+size_t gb_type_alignment(enum ggml_type type) {
+    const size_t size = ggml_type_size(type), natural = size & (~size + 1);
+    return GB_MIN(natural, (size_t) 8);
+}
+
 bool gb_elements_are_whole(const struct ggml_tensor * t) {
     const size_t size = ggml_type_size(t->type);
-    size_t       rest = t->view_src != NULL ? t->view_offs % size : 0;
+    size_t       rest = t->view_src != NULL ? t->view_offs % gb_type_alignment(t->type) : 0;
     if (ggml_blck_size(t->type) > 1) {
         rest |= (size_t) (t->ne[blocked_dim(t)] % ggml_blck_size(t->type));
     }

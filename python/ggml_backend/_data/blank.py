@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,9 +21,11 @@ _FLOATS: dict[str, tuple[Any, int]] = {
 
 
 def blank(out: Any) -> None:
-    """NaN in every number of an array of any library; zeros in integers and blocks."""
+    """NaN in every number of an array; zeros in integers and blocks. Arrays of other libraries are filled if these can
+    assign a number to all elements."""
     if not isinstance(out, np.ndarray):
-        out[...] = float("nan") if "float" in str(out.dtype) else 0
+        with contextlib.suppress(Exception):
+            out[...] = float("nan") if "float" in str(out.dtype) else 0
     elif out.dtype.name in _FLOATS:
         kind, pattern = _FLOATS[out.dtype.name]
         out.view(kind)[...] = pattern
