@@ -280,12 +280,12 @@ static bool lies_in_memory(const struct gbpy_array * array, const struct dl_arra
     const uint64_t most   = (uint64_t) PTRDIFF_MAX >> (sizeof(void *) > 4 ? 8 : 0);
     uint64_t       before = 0, behind = 0; // bytes from the first element to the lowest and the highest one
     for (int i = 0; i < array->ndim; i++) {
-        const int64_t step = array->strides[i];
-        size_t        way;
-        if (!gb_mul_size((size_t) array->shape[i] - 1, (size_t) (step < 0 ? -step : step), &way) || way > most) {
+        const int64_t  step  = array->strides[i];
+        const uint64_t width = (uint64_t) (step < 0 ? -step : step), steps = (uint64_t) array->shape[i] - 1;
+        if (width > 0 && steps > most / width) {
             return false;
         }
-        *(step < 0 ? &before : &behind) += way;
+        *(step < 0 ? &before : &behind) += steps * width;
     }
     const uintptr_t base = (uintptr_t) d->data;
     return d->byte_offset <= most && before <= base + d->byte_offset &&

@@ -122,4 +122,5 @@ if not TYPE_CHECKING:  # for checkers there is no such thing
     def __getattr__(name):
         _module_attribute(name, globals())
 
+
 _again.keep()

@@ -29,16 +29,16 @@ class _Package:
         left = list(found.values())
         while left:
             for value in list(vars(left.pop()).values()):
-                if isinstance(value, types.ModuleType) and value.__name__ not in found:
-                    if value.__name__.startswith(f"{_ROOT}."):
-                        found[value.__name__] = value
-                        left.append(value)
+                name = value.__name__ if isinstance(value, types.ModuleType) else ""
+                if name.startswith(f"{_ROOT}.") and name not in found:
+                    found[name] = value
+                    left.append(value)
         return found
 
 
 def _bring_back() -> bool:
-    """Puts the modules of an earlier import into ``sys.modules``, from where they are imported from now on. False: there
-    was none."""
+    """Puts the modules of an earlier import into ``sys.modules``, from where they are imported from now on. False:
+    there was none."""
     handle = lib.gbpy_package()
     if not handle:
         return False

@@ -45,7 +45,8 @@ def map_custom(function: Callable[..., Any], *tensors: Tensor, n_tasks: int = 1,
     tensors. :func:`custom` makes nodes of any shape and dtype.
 
     function: called as ``function(dst, a, ...)``; it writes ``dst``, or returns what is to be written. ``dst`` begins
-        with NaN, of integers with zeros; it is an error to return None and leave it so. ``a, ...`` are read-only. With ``n_tasks`` other than 1 it is called ``nth`` times, as ``function(dst, a, ..., ith, nth)`` with
+        with NaN, of integers with zeros; it is an error to return None and leave it so. ``a, ...`` are read-only.
+        With ``n_tasks`` other than 1 it is called ``nth`` times, as ``function(dst, a, ..., ith, nth)`` with
         ``ith = 0 .. nth - 1``, by the threads of the backend, and does its share each time.
     n_tasks: 1; or at most how many threads; or -1 for as many as the backend has
 
@@ -109,8 +110,8 @@ def custom(
     function: called as ``function(out, *sources)`` with arrays of NumPy. It writes ``out``, or returns what is to be
         written: an array of any library (with ``__array__`` or ``__dlpack__``), a list or a number, of exactly the
         shape of ``out``. ``out`` begins with NaN, of integers and quantized formats with zeros; it is an error to
-        return None and leave a floating ``out`` as it was. Dtypes are converted within a kind of numbers, float64 to float32, say; no float becomes an
-        integer. With ``n_tasks`` other than 1 it is called ``nth`` times, as ``function(out, *sources, ith, nth)`` with
+        return None and leave a floating ``out`` as it was. Dtypes are converted within a kind of numbers, float64 to
+        float32, say; no float becomes an integer. With ``n_tasks`` other than 1 it is called ``nth`` times, as ``function(out, *sources, ith, nth)`` with
         ``ith = 0 .. nth - 1``, by the threads of the backend at the same time; each call writes its share of ``out``
         and returns None.
     sources: the function's arrays of them are read-only. bfloat16 comes as uint16 bits, a quantized format as

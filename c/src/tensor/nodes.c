@@ -273,8 +273,8 @@ enum ggml_status gb_nodes_bind(struct gb_nodes * nodes) {
         const struct gb_nodes_memory * m      = &nodes->memories[nodes->memory_of[i]];
         const uint64_t                 offset = nodes->offsets[i];
         const size_t                   nbytes = ggml_nbytes(t);
-        GB_FAIL_IF(offset % gb_type_alignment(t->type) != 0, GGML_STATUS_INVALID_ARGUMENT, "nodes: tensor %d begins between two elements",
-            i);
+        GB_FAIL_IF(offset % gb_type_alignment(t->type) != 0, GGML_STATUS_INVALID_ARGUMENT,
+            "nodes: tensor %d begins between two elements", i);
         GB_FAIL_IF(offset > m->size || nbytes > m->size - offset, GGML_STATUS_INVALID_ARGUMENT,
             "nodes: tensor %d lies outside of a memory of %zu bytes", i, m->size);
         t->buffer = m->buffer;

@@ -121,7 +121,7 @@ def _asked(value: Any, copy: bool) -> Any:
 
 
 def is_elsewhere(value: Any) -> bool:
-    """Does an array with ``__dlpack__`` say that it is in the memory of a device, from where only a copy can be given?"""
+    """Does an array with ``__dlpack__`` say that it is in the memory of a device, from where only copies come?"""
     try:
         where = value.__dlpack_device__()
     except BufferError:  # tensors of this package, which give host memory alone
@@ -132,8 +132,8 @@ def is_elsewhere(value: Any) -> bool:
 
 
 def ask(value: Any, what: str, *, copy: bool = False) -> Any:
-    """The capsule of something with ``__dlpack__``; ``copy``: as :func:`take`. InvalidArgumentError for a failure of its
-    maker; a recursion that is too deep stays Python's."""
+    """The capsule of something with ``__dlpack__``; ``copy``: as :func:`take`. InvalidArgumentError for a failure of
+    its maker; a recursion that is too deep stays Python's."""
     refuse_lazy(value, what)
     try:
         return _asked(value, copy)

@@ -13,8 +13,8 @@ from .._ffi import lib
 from ..backend import cpu_levels
 
 __all__ = [
-    "LIMITS_FORM", "Arithmetic", "MachineLimits", "arithmetic_of", "least_seconds", "limits_from_json", "limits_to_json",
-    "measure_limits", "measured_rate",
+    "LIMITS_FORM", "Arithmetic", "MachineLimits", "arithmetic_of", "least_seconds", "limits_from_json",
+    "limits_to_json", "measure_limits", "measured_rate",
 ]  # fmt: skip
 
 Arithmetic = Literal["f32", "bytes", "bf16"]
@@ -117,7 +117,9 @@ def limits_from_json(data: dict[str, Any]) -> MachineLimits:
     if not all(size.isdecimal() and len(size) < 20 for sizes in by_size.values() for size in sizes):
         raise InvalidArgumentError("limits: read and copy must have sizes in bytes as keys")
     read, copy = ({int(size): float(rate) for size, rate in sizes.items()} for sizes in by_size.values())
-    found = MachineLimits(data["level"], data["threads"], {k: float(v) for k, v in data["operations"].items()}, read, copy)
+    found = MachineLimits(
+        data["level"], data["threads"], {k: float(v) for k, v in data["operations"].items()}, read, copy
+    )
     rates = [*found.operations.values(), *read.values(), *copy.values()]
     if not read or read.keys() != copy.keys() or not all(rate > 0 for rate in rates):
         raise InvalidArgumentError("limits: rates must be above 0, and read and copy must have the same sizes")

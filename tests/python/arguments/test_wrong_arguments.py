@@ -13,6 +13,7 @@ import pytest
 
 import ggml_backend as gb
 
+
 class Lies:
     """Says the wrong thing whenever it is compared, hashed or asked for its truth."""
 

@@ -70,8 +70,20 @@ y = again.relu(x)
 assert isinstance(y, gb.Tensor) and isinstance(graph, again.Graph)
 work(again)
 """,
-    "the first import is collected": "del gb; forget(); gc.collect(); import ggml_backend as again; gc.collect(); work(again)",
-    "only the top is removed": "del sys.modules['ggml_backend']; import ggml_backend as again; assert again is gb; work(again)",
+    "the first import is collected": """
+del gb
+forget()
+gc.collect()
+import ggml_backend as again
+gc.collect()
+work(again)
+""",
+    "only the top is removed": """
+del sys.modules["ggml_backend"]
+import ggml_backend as again
+assert again is gb
+work(again)
+""",
     "modules that were imported late": """
 from ggml_backend.cli import main
 import ggml_backend.cli.plan, ggml_backend._examples.models

@@ -88,7 +88,9 @@ class Refuses:
 
 
 @pytest.mark.parametrize("copy", [None, False, True])
-@pytest.mark.parametrize("error", [BufferError, RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError])
+@pytest.mark.parametrize(
+    "error", [BufferError, RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError]
+)
 def test_who_cannot_give_an_array_is_asked_once(copy, error):
     refuses = Refuses(error("no memory today"))
     with pytest.raises(gb.InvalidArgumentError, match="cannot take this .*Refuses: no memory today") as found:
