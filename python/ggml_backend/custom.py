@@ -111,9 +111,9 @@ def custom(
         written: an array of any library (with ``__array__`` or ``__dlpack__``), a list or a number, of exactly the
         shape of ``out``. ``out`` begins with NaN, of integers and quantized formats with zeros; it is an error to
         return None and leave a floating ``out`` as it was. Dtypes are converted within a kind of numbers, float64 to
-        float32, say; no float becomes an integer. With ``n_tasks`` other than 1 it is called ``nth`` times, as ``function(out, *sources, ith, nth)`` with
-        ``ith = 0 .. nth - 1``, by the threads of the backend at the same time; each call writes its share of ``out``
-        and returns None.
+        float32, say; no float becomes an integer. With ``n_tasks`` other than 1 it is called ``nth`` times, as
+        ``function(out, *sources, ith, nth)`` with ``ith = 0 .. nth - 1``, by the threads of the backend at the same
+        time; each call writes its share of ``out`` and returns None.
     sources: the function's arrays of them are read-only. bfloat16 comes as uint16 bits, a quantized format as
         :class:`Blocks`, of which ``gb.dequantize(array)`` makes float32.
     shape: of the result, in NumPy order; default: that of the first source. A list of shapes asks for several results:

@@ -93,7 +93,7 @@ class Refuses:
 )
 def test_who_cannot_give_an_array_is_asked_once(copy, error):
     refuses = Refuses(error("no memory today"))
-    with pytest.raises(gb.InvalidArgumentError, match="cannot take this .*Refuses: no memory today") as found:
+    with pytest.raises(gb.InvalidArgumentError, match=r"cannot take this .*Refuses: no memory today") as found:
         gb.from_dlpack(refuses, copy=copy)
     without_options = [{}] if error is TypeError else []  # libraries before version 1.0 know no options
     assert refuses.calls[1:] == without_options
@@ -124,7 +124,8 @@ def test_methods_without_options_are_asked_without():
 
 @pytest.mark.parametrize("function", [
     gb.from_dlpack, lambda x: gb.from_dlpack(x, copy=None), lambda x: gb.from_dlpack(x, copy=True),
-    lambda x: gb.Context().tensor((2,)).set(x), lambda x: gb.Context().constant(x), lambda x: gb.Context().from_numpy(x),
+    lambda x: gb.Context().tensor((2,)).set(x), lambda x: gb.Context().constant(x),
+    lambda x: gb.Context().from_numpy(x),
 ])  # fmt: skip
 @pytest.mark.parametrize("method", ["__dlpack__", "__array__"])
 def test_arrays_that_ask_for_themselves_end_in_a_recursion_error(function, method):
