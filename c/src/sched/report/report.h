@@ -38,8 +38,8 @@ typedef GB_VEC(struct gb_node_copies) gb_node_copies_list;
 const struct gb_sched_plan * gb_sched_last_plan(const struct ggml_backend_sched * s, const char * func);
 
 // fallback.c
-// Counts the copies of each node and lists the fallbacks of a plan, once, while the plan is made. With one backend there
-// are none. ALLOC_FAILED: no memory; ABORTED: the thread's poll asked to give up.
+// Counts the copies of each node and lists the fallbacks of a plan, once, while the plan is made. With one backend
+// there are none. ALLOC_FAILED: no memory; ABORTED: the thread's poll asked to give up.
 enum ggml_status           gb_sched_find_fallbacks(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 const struct gb_fallback * gb_sched_fallback_of(const struct gb_sched_plan * p, int node); // NULL: it is none
 // The copies for what the node reads, and with `of_result` those of its result.
