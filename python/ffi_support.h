@@ -75,6 +75,9 @@ GBPY_PYTHON int    gbpy_device_event_time(void * event, int64_t * ns);
 static inline void gbpy_log(enum ggml_log_level level, const char * text, void * user_data);
 
 static inline const char * gbpy_version(void);
+// the package that this process has imported, as a handle; NULL: none yet
+static inline void * gbpy_package(void);
+static inline void   gbpy_keep_package(void * handle);
 // of a broken rule, with marks (tensor/rule.h); "" if there is none
 static inline const char * gbpy_last_reason(void);
 static inline const char * gbpy_build(void);
@@ -140,6 +143,10 @@ static inline void gbpy_log(enum ggml_log_level level, const char * text, void *
 
 static inline const char * gbpy_last_reason(void) { return gb_last_reason(); }
 static inline const char * gbpy_version(void) { return GBPY_VERSION; }
+
+static void *        gbpy_package_handle; // written with the import lock of Python
+static inline void * gbpy_package(void) { return gbpy_package_handle; }
+static inline void   gbpy_keep_package(void * handle) { gbpy_package_handle = handle; }
 
 static inline const char * gbpy_build(void) {
 #if defined(__clang__)

@@ -274,6 +274,25 @@ static int find_type(const struct dl_array * d, int * type, const char * what) {
         "%s: %s is not a dtype of tensors: convert the array where it was made", what, name);
 }
 
+// Whether no element is further from the address of the memory than any memory is large, and no address wraps. Whether
+// the memory is there only its maker knows.
+static bool lies_in_memory(const struct gbpy_array * array, const struct dl_array * d) {
+    const uint64_t most   = (uint64_t) PTRDIFF_MAX >> (sizeof(void *) > 4 ? 8 : 0);
+    uint64_t       before = 0, behind = 0; // bytes from the first element to the lowest and the highest one
+    for (int i = 0; i < array->ndim; i++) {
+        const int64_t  step  = array->strides[i];
+        const uint64_t width = (uint64_t) (step < 0 ? -step : step), steps = (uint64_t) array->shape[i] - 1;
+        if (width > 0 && steps > most / width) {
+            return false;
+        }
+        *(step < 0 ? &before : &behind) += steps * width;
+    }
+    const uintptr_t base = (uintptr_t) d->data;
+    return d->byte_offset <= most && before <= base + d->byte_offset &&
+           behind + (uint64_t) ggml_type_size((enum ggml_type) array->type) <= most &&
+           d->byte_offset + behind + ggml_type_size((enum ggml_type) array->type) <= UINTPTR_MAX - base;
+}
+
 static int read_array(struct gbpy_array * array, const struct dl_array * d, const char * what) {
     if (d->device_type != DL_CPU && d->device_type != DL_CUDA_HOST && d->device_type != DL_ROCM_HOST) {
         gb_fail(GGML_STATUS_UNSUPPORTED, "%s: the array is in memory of a device (DLPack's type %d, number %d)", what,
@@ -298,9 +317,12 @@ static int read_array(struct gbpy_array * array, const struct dl_array * d, cons
         n *= size > 0 ? size : 1;
         empty |= size == 0;
     }
-    array->data = d->data != NULL ? (char *) d->data + d->byte_offset : NULL;
-    GB_FAIL_IF(array->data == NULL && !empty, GGML_STATUS_INVALID_ARGUMENT, "%s: the array has elements, and no memory",
+    GB_FAIL_IF(d->data == NULL && !empty, GGML_STATUS_INVALID_ARGUMENT, "%s: the array has elements, and no memory",
         what);
+    GB_FAIL_IF(!empty && !lies_in_memory(array, d), GGML_STATUS_INVALID_ARGUMENT,
+        "%s: the array begins %llu bytes behind its memory's address, and leaves the address space", what,
+        (unsigned long long) d->byte_offset);
+    array->data = d->data != NULL && !empty ? (char *) d->data + d->byte_offset : d->data;
     return GGML_STATUS_SUCCESS;
 }
 

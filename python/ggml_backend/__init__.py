@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import devices, dtypes, gguf, ops, testing
+from . import _again, devices, dtypes, gguf, ops, testing
 from ._calibrate import calibrate
 from ._callbacks import set_abort_callback, set_log
 from ._data.blocks import Blocks
@@ -121,3 +121,6 @@ if not TYPE_CHECKING:  # for checkers there is no such thing
 
     def __getattr__(name):
         _module_attribute(name, globals())
+
+
+_again.keep()

@@ -19,6 +19,7 @@ import numpy as np
 
 from ._core.handles import ContextCore, Core, Holders, address, new_pin, use
 from ._data.arrays import array_at, describe_at
+from ._data.blank import blank, expect_written
 from ._data.blocks import as_blocks
 from ._data.results import Result, apart, parts_of, returned, write
 from ._errors import InvalidArgumentError, StateError, expect, expect_function
@@ -45,7 +46,7 @@ class Run:
     """One computation: the first exception of its callbacks, the backends to stop, and what keeps its memory. C carries
     it to every thread that works for the computation, so that a callback finds its own."""
 
-    __slots__ = ("c", "customs", "error", "handle", "memory", "stops")
+    __slots__ = ("blanked", "c", "customs", "error", "handle", "memory", "stops")
     c: Any
     customs: Sequence[CustomOp]
     handle: Any
@@ -57,6 +58,7 @@ class Run:
         self.memory = memory.h
         self.customs = customs
         self.handle = ffi.new_handle(self)
+        self.blanked: dict[tuple[int, int], int] = {}  # by function and memory: calls that are still to come
         self.c = ffi.new("struct gbpy_run *")
         self.c.handle = self.handle
 
@@ -77,6 +79,9 @@ class Run:
             if op.lost is not None:
                 kept, op.lost = [op.lost], None
                 raise_kept(kept)
+
+
+_blanking = threading.Lock()  # of ``Run.blanked``, and while a result that several calls write is filled
 
 
 def current_run() -> Run | None:
@@ -101,9 +106,13 @@ class CustomOp:
 
     results: of CUSTOM nodes what is computed; None of MAP_CUSTOM ones, which compute something like their first source
     several: is ``out`` a tuple? Then the node is a row of bytes, and each result a part of it
+    inplace: does ``out`` hold the first source?
     """
 
-    __slots__ = ("__weakref__", "context", "function", "handle", "lost", "n_tasks", "results", "several", "views")
+    __slots__ = (
+        "__weakref__", "context", "function", "handle", "inplace", "lost", "n_tasks", "results", "several",
+        "views",
+    )  # fmt: skip
     known: ClassVar[weakref.WeakValueDictionary[int, CustomOp]] = weakref.WeakValueDictionary()
 
     def __init__(
@@ -112,11 +121,13 @@ class CustomOp:
         n_tasks: int,
         results: Sequence[Result] | None = None,
         several: bool = False,
+        inplace: bool = False,
     ) -> None:
         self.function = function
         self.n_tasks = n_tasks
         self.results = None if results is None else tuple(results)
         self.several = several
+        self.inplace = inplace
         self.handle = ffi.new_handle(self)
         self.lost: BaseException | None = None  # called for a computation that nobody knows
         self.context: weakref.ref[ContextCore] | None = None  # of the tensors in C that show several results
@@ -141,11 +152,15 @@ class CustomOp:
         tuple. None, also in that tuple: it has written ``out`` itself. Devices call this with arrays of their own and
         write what it returns. What the function raises passes through.
         """
+        if not self.inplace:
+            self._blank(out if self.several else [out], nth)
         if self.n_tasks == 1:
             value = self.function(out, *sources)
         else:
             value = self.function(out, *sources, ith, nth)
         if value is None or value is out:
+            if self.n_tasks == 1 and not self.inplace:
+                expect_written(out if self.several else [out], self.name)
             return None
         if self.results is None:
             return value if self.n_tasks == 1 else None
@@ -157,6 +172,22 @@ class CustomOp:
             return returned(value, self.results[0], "custom: the result")
         return self._several(out, value)
 
+    def _blank(self, outs: Sequence[Any], nth: int) -> None:
+        """Before the first of ``nth`` calls that write the same arrays; the others wait for it."""
+        run = current_run() if nth > 1 else None
+        if run is None:
+            for out in outs:
+                blank(out)
+            return
+        key = (address(self.handle), outs[0].ctypes.data if outs else 0)
+        with _blanking:
+            left = run.blanked.pop(key, 0)
+            if left == 0:
+                for out in outs:
+                    blank(out)
+            if (left or nth) > 1:
+                run.blanked[key] = (left or nth) - 1
+
     def _several(self, out: Sequence[Any], value: Any) -> tuple[Any, ...]:
         results: Any = self.results
         if not isinstance(value, (tuple, list)) or len(value) != len(results):
@@ -164,6 +195,7 @@ class CustomOp:
             raise InvalidArgumentError(
                 f"custom: the function must return a tuple of {len(results)} results, or None, not {given}"
             )
+        expect_written([o for v, o in zip(value, out, strict=True) if v is None or v is o], self.name)
         return tuple(
             None if v is None or v is o else returned(v, r, f"custom: result {i}")
             for i, (v, o, r) in enumerate(zip(value, out, results, strict=True))

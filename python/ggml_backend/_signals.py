@@ -15,6 +15,8 @@ from ._ffi import ffi, lib
 INTERRUPTED: int = lib.GBPY_INTERRUPTED
 
 _raised: list[BaseException] = []
+#: What lives as long as the process: C keeps :func:`gbpy_poll`, which keeps this module's variables.
+for_ever: list[Any] = []
 
 
 def _keep(kind: Any, error: BaseException, traceback: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ._core.handles import ContextCore, Core, Handle, address, fail, new_handle
-from ._data.arrays import exact_array, is_array
+from ._data.arrays import contiguous, exact_array, is_array
 from ._data.blocks import Blocks, rows_of
 from ._data.exchange import not_shared, share
 from ._data.foreign import dtype_of_array, elements_of, elements_over, take_array
@@ -199,10 +199,10 @@ class Context(Handle):
         """
         core = self._live()
         label = None if name is None else as_name(name, "from_dlpack")
+        usage = self._usage(usage)
+        number = usage_id(usage)
         if isinstance(x, Blocks) and x.format is not None:
             return self.from_numpy(x.copy() if copy else x, name, usage)
-        usage = self._usage(usage)
-        number = 0 if usage == "any" else usage_id(usage)
         if copy is None or not expect_bool(copy, "from_dlpack: copy"):
             pointer = share(core.h, x, label, number, copy)
             if pointer is not None:
@@ -239,7 +239,7 @@ class Context(Handle):
         tensor = self._tensor(shape, element, name, "Context.constant")
         lib.ggml_set_input(tensor._p)
         lib.ggml_set_output(tensor._p)
-        whole = np.ascontiguousarray(array)
+        whole = contiguous(array)
         known = watch_of(whole)  # noqa: F841  for so long C knows which mapped file it lies in
         pointer, data = tensor._live(), whole.tobytes()
         source = ffi.from_buffer(whole.reshape(-1).view(np.uint8)) if whole.size else ffi.NULL

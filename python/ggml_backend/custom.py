@@ -10,7 +10,7 @@ from ._callbacks import CustomOp
 from ._core.handles import ContextCore
 from ._data.results import Result, given_results, ne_list
 from ._data.shapes import MAX_DIMS
-from ._errors import InvalidArgumentError, expect_int, raise_last
+from ._errors import InvalidArgumentError, expect_bool, expect_int, raise_last
 from ._errors.messages import kind_of
 from ._ffi import ffi, lib
 from ._nodes.build import build, context_of
@@ -44,8 +44,9 @@ def map_custom(function: Callable[..., Any], *tensors: Tensor, n_tasks: int = 1,
     """A node computed by a Python function on NumPy views; it has the shape and dtype of the first of one to three
     tensors. :func:`custom` makes nodes of any shape and dtype.
 
-    function: called as ``function(dst, a, ...)``; it writes ``dst``, or returns what is to be written. ``a, ...`` are
-        read-only. With ``n_tasks`` other than 1 it is called ``nth`` times, as ``function(dst, a, ..., ith, nth)`` with
+    function: called as ``function(dst, a, ...)``; it writes ``dst``, or returns what is to be written. ``dst`` begins
+        with NaN, of integers with zeros; it is an error to return None and leave it so. ``a, ...`` are read-only.
+        With ``n_tasks`` other than 1 it is called ``nth`` times, as ``function(dst, a, ..., ith, nth)`` with
         ``ith = 0 .. nth - 1``, by the threads of the backend, and does its share each time.
     n_tasks: 1; or at most how many threads; or -1 for as many as the backend has
 
@@ -56,8 +57,8 @@ def map_custom(function: Callable[..., Any], *tensors: Tensor, n_tasks: int = 1,
     _expect_callable(function, "map_custom", "map_custom(function, tensor, ...)")
     if not 1 <= len(tensors) <= 3:
         raise InvalidArgumentError(f"map_custom: takes one to three tensors, not {len(tensors)}")
-    op = CustomOp(function, n_tasks)
-    n = len(tensors)
+    n_tasks, inplace, n = _tasks(n_tasks, "map_custom"), expect_bool(inplace, "map_custom: inplace"), len(tensors)
+    op = CustomOp(function, n_tasks, inplace=inplace)
     pool = context_of("map_custom", tensors)
     pool._live().functions.append(op)  # before there is a node that refers to it
     return build(
@@ -110,10 +111,11 @@ def custom(
 
     function: called as ``function(out, *sources)`` with arrays of NumPy. It writes ``out``, or returns what is to be
         written: an array of any library (with ``__array__`` or ``__dlpack__``), a list or a number, of exactly the
-        shape of ``out``. Dtypes are converted within a kind of numbers, float64 to float32, say; no float becomes an
-        integer. With ``n_tasks`` other than 1 it is called ``nth`` times, as ``function(out, *sources, ith, nth)`` with
-        ``ith = 0 .. nth - 1``, by the threads of the backend at the same time; each call writes its share of ``out``
-        and returns None.
+        shape of ``out``. ``out`` begins with NaN, of integers and quantized formats with zeros; it is an error to
+        return None and leave a floating ``out`` as it was. Dtypes are converted within a kind of numbers, float64 to
+        float32, say; no float becomes an integer. With ``n_tasks`` other than 1 it is called ``nth`` times, as
+        ``function(out, *sources, ith, nth)`` with ``ith = 0 .. nth - 1``, by the threads of the backend at the same
+        time; each call writes its share of ``out`` and returns None.
     sources: the function's arrays of them are read-only. bfloat16 comes as uint16 bits, a quantized format as
         :class:`Blocks`, of which ``gb.dequantize(array)`` makes float32.
     shape: of the result, in NumPy order; default: that of the first source. A list of shapes asks for several results:
@@ -142,9 +144,7 @@ def custom(
     _expect_callable(function, "custom", "custom(function, *tensors, shape=...)")
     if len(sources) > MAX_SOURCES:
         raise InvalidArgumentError(f"custom: takes at most {MAX_SOURCES} tensors, not {len(sources)}")
-    n_tasks = expect_int(n_tasks, "custom: n_tasks")
-    if n_tasks != -1 and not 1 <= n_tasks < 2**31:
-        raise InvalidArgumentError(f"custom: n_tasks must be at least 1, or -1 for all threads, not {n_tasks}")
+    n_tasks = _tasks(n_tasks, "custom")
     pool = _pool(sources, context)
     _refuse_transposed(sources)
     like = (sources[0].shape, sources[0].dtype) if sources else None
@@ -203,6 +203,13 @@ def _refuse_transposed(sources: tuple[Tensor, ...]) -> None:
             raise InvalidArgumentError(
                 f"custom: {_LABELS[i]} {t.describe()} is transposed: blocks must run along the last axis"
             )
+
+
+def _tasks(n_tasks: int, what: str) -> int:
+    n_tasks = expect_int(n_tasks, f"{what}: n_tasks")
+    if n_tasks != -1 and not 1 <= n_tasks < 2**31:
+        raise InvalidArgumentError(f"{what}: n_tasks must be at least 1, or -1 for all threads, not {n_tasks}")
+    return n_tasks
 
 
 def _expect_callable(function: Any, what: str, form: str) -> None:

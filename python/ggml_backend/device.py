@@ -30,7 +30,15 @@ from ._devices import registry
 from ._devices.nodes import Node, custom_of, numpy_view, operators, read_bytes, single, write_bytes
 from ._devices.program import Call, copied, overwritten_of, program_of, refreshed
 from ._devices.state import _base
-from ._errors import AllocationError, InvalidArgumentError, StateError, UnsupportedError, expect_bool, expect_list
+from ._errors import (
+    AllocationError,
+    DeviceError,
+    InvalidArgumentError,
+    StateError,
+    UnsupportedError,
+    expect_bool,
+    expect_list,
+)
 from ._errors.messages import close_matches, kind_of
 from ._text.names import as_name
 from .dtypes import DType, DTypeLike, as_dtype, dtypes
@@ -336,6 +344,16 @@ class Device:
             memory.read(offset, data)
         else:
             read_bytes(self._bytes_of(memory, "read"), offset, data)
+
+    def _expect_memory(self, memory: Any, nbytes: int) -> None:
+        """Before memory is kept that :meth:`alloc` returned: it has the size, as far as it says one, and can be written
+        and read."""
+        have = getattr(memory, "nbytes", None)
+        if isinstance(have, int) and have < nbytes:
+            raise DeviceError(f"alloc({nbytes}) returned {kind_of(memory)} of {have} bytes")
+        kind = type(self)
+        if not any(getattr(kind, n) is not getattr(Device, n) or hasattr(memory, n) for n in ("write", "read")):
+            self._bytes_of(memory, "write")
 
     def _bytes_of(self, memory: Any, what: str) -> np.ndarray[Any, Any]:
         if not isinstance(memory, np.ndarray):

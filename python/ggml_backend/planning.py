@@ -26,8 +26,8 @@ class MemoryPlan:
     """Where each buffer lies, and how good that is. All numbers are bytes, but ``milliseconds``."""
 
     offsets: NDArray[np.uint64] = field(repr=False)  #: by buffer; multiples of the alignment
-    peak: int  #: of offset + size, sizes rounded up to the alignment
-    lower_bound: int  #: most bytes alive at once: no plan has a smaller peak
+    peak: int  #: largest offset + size of all buffers, sizes rounded up to the alignment
+    lower_bound: int  #: most bytes alive at once, or the largest size: no plan has a smaller peak
     best_fit: int  #: the peak of in-order best fit, for comparison
     proved: bool  #: no plan has a smaller peak than this one
     milliseconds: float  #: that it took
@@ -78,7 +78,8 @@ def plan_memory(
 ) -> MemoryPlan:
     """Offsets for buffers such that no two that are alive at the same time overlap and little memory is needed.
 
-    Buffer ``i`` is alive from ``lower[i]`` up to, not including, ``upper[i]`` and has ``size[i]`` bytes. The result is
+    Buffer ``i`` is alive from ``lower[i]`` up to, not including, ``upper[i]`` and has ``size[i]`` bytes. One that is
+    never alive lies at 0, over the others. The result is
     never worse than in-order best fit or, up to 100,000 buffers, first fit by size. ``alignment`` is a power of two.
     With a ``capacity`` in bytes any plan within it will do, and :class:`AllocationError` is raised if none is found.
     ``budget_ms`` is for search where heuristics do not reach the lower bound; 0: none. It is spent in counted steps,

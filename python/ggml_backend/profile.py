@@ -16,9 +16,10 @@ from ._errors import NOT_GIVEN, InvalidArgumentError, StateError, expect, expect
 from ._errors.hints import made_by
 from ._ffi import ffi, lib
 from ._files import read_text, without_mark, write_text
+from ._files.forms import expect_form
 from ._pictures.chrome import OperatorSlice, chrome_trace
-from ._profiles.limits import MachineLimits, limits_from_json, limits_to_json, measure_limits
-from ._profiles.records import RECORD, RUN, ProfileStep, Recorded, is_behind, read_profile
+from ._profiles.limits import LIMITS_FORM, MachineLimits, limits_from_json, limits_to_json, measure_limits
+from ._profiles.records import FORM, FORMAT, RECORD, RUN, ProfileStep, Recorded, is_behind, read_profile
 from ._profiles.tables import (
     By,
     ProfileChange,
@@ -263,12 +264,17 @@ class Profile(Owner):
             source = read_text(source)
         try:
             data = json.loads(source)
+        except (ValueError, RecursionError) as error:
+            raise InvalidArgumentError(f"{where}: it is no profile that to_json wrote: {line(error, 100)}") from None
+        made = data.get("format") if isinstance(data, dict) else None
+        if made is not None and made != FORMAT:
+            raise InvalidArgumentError(f"{where}: it is a profile of format {line(repr(made), 40)}, needs {FORMAT}")
+        try:
+            expect_form(data, {**FORM, "limits": [LIMITS_FORM]})
             profile = cls(None, Recorded.from_json(data))
             profile._limits = {m.level: m for m in map(limits_from_json, data["limits"])}
         except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"{where}: {error}") from None
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError, RecursionError) as error:
-            raise InvalidArgumentError(f"{where}: it is no profile that to_json wrote") from error
+            raise InvalidArgumentError(f"{where}: it is no profile that to_json wrote: {error}") from None
         return profile
 
     def to_trace(self, path: str | os.PathLike[str] | None = None) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, Union
 import numpy as np
 
 from ._core.handles import Holders, Local, new_handle, new_pin
-from ._data.arrays import array_at, converted, exact_array, layout, numpy_dtype, read_tensor, to_array
+from ._data.arrays import array_at, contiguous, converted, exact_array, layout, numpy_dtype, read_tensor, to_array
 from ._data.exchange import buffer_of, give, shortest_array
 from ._data.foreign import CPU
 from ._data.quantize import OnInvalid, quantize
@@ -295,7 +295,7 @@ class Tensor(Local):
             array = np.broadcast_to(array, shape if 0 not in shape else 0)  # NumPy refuses some empty shapes
         if not array.flags.c_contiguous:
             with reading(array, "set"):
-                array = np.ascontiguousarray(array)
+                array = contiguous(array)
         status = (
             _write_all(self._k, p, _from_buffer(array), array.nbytes, b"it")
             if array.nbytes
@@ -497,11 +497,11 @@ class Tensor(Local):
 
     def __pow__(self, exponent: float) -> Tensor:
         """``a ** 2`` and ``a ** 0.5``; other exponents raise TypeError."""
-        if exponent == 2:
-            return build_1("sqr", lib.ggml_sqr, self)
-        if exponent == 0.5:
-            return build_1("sqrt", lib.ggml_sqrt, self)
-        if isinstance(exponent, (int, float)):
+        if isinstance(exponent, (int, float, np.integer, np.floating)):
+            if exponent == 2:
+                return build_1("sqr", lib.ggml_sqr, self)
+            if exponent == 0.5:
+                return build_1("sqrt", lib.ggml_sqrt, self)
             hint = "1 / a is a power of -1" if exponent == -1 else "a * a * a is a third power"
             raise TypeError(f"a ** b: the exponents 2 and 0.5 are possible, not {exponent}; {hint}")
         return NotImplemented
@@ -603,7 +603,7 @@ def _write_flat(t: Tensor, array: np.ndarray[Any, Any], offset: int, dtype: DTyp
         raise InvalidArgumentError(
             f"set: elements {offset} to {offset + array.size} are outside of {t.describe()}, which has {t.size}"
         )
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    data = contiguous(array).reshape(-1).view(np.uint8)
     p = t._live()
     status = _write(t._k, p, _from_buffer(data), offset * dtype.itemsize, data.nbytes, b"it")
     if status:

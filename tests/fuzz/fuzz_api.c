@@ -7,15 +7,20 @@
 // With FUZZ_MAIN the program makes its own inputs: GGML_TEST_FUZZ_RUNS of them (else some seconds' worth) from
 // GGML_TEST_FUZZ_SEED on (GGML_TEST_FUZZ_VERBOSE: each one is named before it runs), or those in the files given.
 // Without, it is a libFuzzer target.
+#ifndef _GNU_SOURCE
+#    define _GNU_SOURCE // mkstemp
+#endif
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"
+#include "tensor/record.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size);
 
@@ -123,7 +128,7 @@ static void keep(struct ggml_tensor * t) {
 }
 
 // What was computed and how often: a fuzzer whose calls all fail shows nothing.
-static long n_computed, n_sched_computed, n_allocated, n_copied;
+static long n_computed, n_sched_computed, n_allocated, n_copied, n_imported, n_file_computed;
 
 static void count(long * n, bool ok) { *n += ok; }
 
@@ -526,6 +531,110 @@ static void do_sched(void) {
     }
 }
 
+// --------------------------------------------------------------------------------------------------------------- files
+
+enum { FILE_SIZE = 1 << 16, HEADER_SIZE = 24 };
+
+// Where the record of tensor i begins in the graph's file.
+static size_t record_at(const struct ggml_cgraph * g, int i) {
+    size_t at = HEADER_SIZE;
+    for (int k = 0; k < i; k++) {
+        at += GB_RECORD_SIZE + (k < g->n_leafs ? ggml_nbytes(g->leafs[k]) : (size_t) GB_SOURCES_SIZE);
+    }
+    return at;
+}
+
+// Changes a stride of a tensor, or now and then something else.
+static void damage_record(const struct ggml_cgraph * g, uint8_t * file, size_t size) {
+    const int                  i  = (int) (byte() % (unsigned) (g->n_leafs + g->n_nodes));
+    const struct ggml_tensor * t  = i < g->n_leafs ? g->leafs[i] : g->nodes[i - g->n_leafs];
+    const size_t               at = record_at(g, i);
+    const unsigned             d = pick(4), what = pick(8);
+    const size_t               nb = t->nb[d], element = ggml_type_size(t->type);
+    const uint64_t strides[16] = { 0, 1, 2, 3, 4, 6, 8, nb / 2, nb - 1, nb + 1, nb - element, nb + element, 2 * nb,
+        t->nb[(d + 1) % 4], element, byte() };
+    const uint64_t sizes[8] = { 0, 1, 2, 3, (uint64_t) t->ne[d] + 1, (uint64_t) t->ne[d] * 2, (uint64_t) t->ne[d] / 2,
+        (uint64_t) -1 };
+    const uint64_t value    = what < 6 ? strides[pick(16)] : sizes[pick(8)];
+    if (what == 7) {
+        file[((size_t) byte() << 8 | byte()) % size] = byte();
+    } else {
+        memcpy(file + at + 8 + 16 * (size_t) d + (what < 6 ? 8 : 0), &value, sizeof(value));
+    }
+}
+
+// Imports a file and computes what it describes.
+static void use_file(const char * path) {
+    struct ggml_context *data, *eval;
+    struct ggml_cgraph * g = ggml_graph_import(path, &data, &eval);
+    count(&n_imported, g != NULL);
+    if (g != NULL) {
+        count(&n_file_computed, ggml_backend_graph_compute(live.backend[0], g));
+        ggml_free(data);
+        ggml_free(eval);
+    }
+}
+
+// Exports a graph, damages its file, and computes the graph that is read again.
+static void round_trip(struct ggml_cgraph * g) {
+    static uint8_t file[FILE_SIZE];
+    char           path[] = "/tmp/gb_fuzz_XXXXXX";
+    const int      fd     = mkstemp(path);
+    if (fd < 0) {
+        return;
+    }
+    if (ggml_graph_export(g, path) == GGML_STATUS_SUCCESS) { // replaces the file
+        FILE *       f    = fopen(path, "r+b");
+        const size_t size = f != NULL ? fread(file, 1, sizeof(file), f) : 0;
+        for (unsigned n = size > HEADER_SIZE ? 1 + pick(3) : 0; n > 0; n--) {
+            damage_record(g, file, size);
+        }
+        if (f != NULL) {
+            rewind(f);
+            fwrite(file, 1, size, f);
+            fclose(f);
+            use_file(path);
+        }
+    }
+    close(fd);
+    unlink(path);
+}
+
+// A graph of a context of its own, whose tensors have data.
+static void do_file(void) {
+    static struct ggml_context * none[N_CTX];
+    struct ggml_context *        ctxs[N_CTX];
+    struct ggml_tensor *         tensors[N_TENSORS];
+    const int                    n_tensors = live.n_tensors;
+    struct ggml_context *        own       = ggml_init((struct ggml_init_params){ 0, NULL, false });
+    memcpy(ctxs, live.ctx, sizeof(ctxs));
+    memcpy(tensors, live.t, sizeof(tensors));
+    memcpy(live.ctx, none, sizeof(none));
+    live.ctx[0]    = own;
+    live.n_tensors = 0;
+    for (int i = 0; i < 3; i++) {
+        do_tensor();
+    }
+    for (unsigned i = 2 + pick(8); i > 0; i--) {
+        void (*const make[])(void) = { do_unary, do_binary, do_binary, do_view };
+        make[pick(4)]();
+    }
+    struct ggml_cgraph * g = ggml_new_graph_custom(own, 64, false);
+    for (unsigned i = 1 + pick(3); i > 0; i--) {
+        ggml_build_forward_expand(g, some());
+    }
+    for (int i = 0; g != NULL && i < g->n_leafs; i++) {
+        ggml_set_zero(g->leafs[i]);
+    }
+    if (g != NULL && g->n_nodes > 0) {
+        round_trip(g);
+    }
+    memcpy(live.ctx, ctxs, sizeof(ctxs));
+    memcpy(live.t, tensors, sizeof(tensors));
+    live.n_tensors = n_tensors;
+    ggml_free(own);
+}
+
 static void (*const actions[])(void) = {
     do_context,
     do_tensor,
@@ -551,6 +660,7 @@ static void (*const actions[])(void) = {
     do_sched,
     do_sched,
     do_sched,
+    do_file,
 };
 
 // Returns how many allocations are left.
@@ -651,8 +761,11 @@ int main(int argc, char ** argv) {
         }
         run_seed();
     }
-    printf("%ld runs: %ld graphs computed, %ld by schedulers, %ld allocated, %ld tensors copied\n", n, n_computed,
-        n_sched_computed, n_allocated, n_copied);
-    return n > 0 && (n < 50 || (n_computed > 0 && n_sched_computed > 0 && n_allocated > 0 && n_copied > 0)) ? 0 : 1;
+    printf(
+        "%ld runs: %ld graphs computed, %ld by schedulers, %ld allocated, %ld tensors copied, %ld damaged files read, "
+        "%ld of them computed\n",
+        n, n_computed, n_sched_computed, n_allocated, n_copied, n_imported, n_file_computed);
+    const bool all = n_computed > 0 && n_sched_computed > 0 && n_allocated > 0 && n_copied > 0 && n_file_computed > 0;
+    return n > 0 && (n < 50 || all) ? 0 : 1;
 }
 #endif

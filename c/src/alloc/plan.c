@@ -77,6 +77,29 @@ enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t a
 
 // -------------------------------------------------------------------------------------------------------- for programs
 
+// Buffers that are never alive lie at 0. The peak is at least the size of each, so that a program may use the offsets
+// of all.
+static enum ggml_status hold_idle(const struct gb_plan_item * items, size_t n, size_t alignment,
+    struct gb_plan_result * result) {
+    size_t most = 0, padded;
+    for (size_t i = 0; i < n; i++) {
+        if (items[i].lower == items[i].upper) {
+            GB_FAIL_IF(!gb_pad_size(items[i].size, alignment, &padded), GGML_STATUS_INVALID_ARGUMENT,
+                "ggml_plan_memory: the size of buffer %zu, %zu bytes, overflows", i, items[i].size);
+            most = GB_MAX(most, padded);
+        }
+    }
+    if (most >= result->peak) {
+        result->peak   = most;
+        result->proved = true;
+    }
+    result->bound       = GB_MAX(result->bound, most);
+    result->lower_bound = GB_MAX(result->lower_bound, most);
+    result->best_fit    = GB_MAX(result->best_fit, most);
+    result->unfinished  = result->unfinished && !result->proved;
+    return GGML_STATUS_SUCCESS;
+}
+
 // The arrays of the public function as items.
 static enum ggml_status plan_arrays(size_t n, const int64_t * lower, const int64_t * upper, const size_t * size,
     size_t alignment, const struct gb_plan_effort * effort, size_t * offsets, struct gb_plan_result * result) {
@@ -87,7 +110,10 @@ static enum ggml_status plan_arrays(size_t n, const int64_t * lower, const int64
     for (size_t i = 0; i < n; i++) {
         items[i] = (struct gb_plan_item){ lower[i], upper[i], size[i], 0 };
     }
-    const enum ggml_status status = gb_plan_search(items, n, alignment, effort, result);
+    enum ggml_status status = gb_plan_search(items, n, alignment, effort, result);
+    if (status == GGML_STATUS_SUCCESS) {
+        status = hold_idle(items, n, alignment, result);
+    }
     for (size_t i = 0; status == GGML_STATUS_SUCCESS && i < n; i++) {
         offsets[i] = items[i].offset;
     }

@@ -17,6 +17,7 @@ void gb_sched_free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p)
     }
     gb_sched_free_binding(s, p); // first: it looks at the other parts
     gb_vec_free(&p->fallbacks);
+    gb_vec_free(&p->copied);
     gb_sched_free_waits(&p->waits);
     gb_sched_free_layout(&p->layout);
     gb_sched_free_program(&p->program);

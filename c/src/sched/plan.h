@@ -20,6 +20,7 @@ struct gb_sched_plan {
     struct gb_sched_layout   layout;
     struct gb_sched_waits    waits;
     gb_fallback_list         fallbacks;
+    gb_node_copies_list      copied; // per node; empty with one backend
     struct gb_sched_binding  binding;
     // The plan whose offsets this one took over; NULL: none. Borrowed, only until this plan is added to the kept ones.
     const struct gb_sched_plan * tmpl;

@@ -83,9 +83,16 @@ bool gb_check_permute(const char * func, gb_ct a, const int axes[4]) {
 // Types and shapes may differ: elements are copied in logical order.
 bool gb_check_cpy(const char * func, gb_ct a, gb_ct b) {
     const struct gb_call c = GB_CALL_2(func, a, b);
-    return gb_rule_given(&c) && (ggml_nelements(a) == ggml_nelements(b) ||
-                                    gb_rule_broken(&c, "must have equally many elements (%lld != %lld)",
-                                        (long long) ggml_nelements(a), (long long) ggml_nelements(b)));
+    return gb_rule_given(&c) &&
+           (ggml_nelements(a) == ggml_nelements(b) ||
+               gb_rule_broken(&c, "must have equally many elements (%lld != %lld)", (long long) ggml_nelements(a),
+                   (long long) ggml_nelements(b))) &&
+           gb_rule_apart(&c, 1);
+}
+
+bool gb_check_inplace(const char * func, gb_ct a) {
+    const struct gb_call c = GB_CALL_1(func, a);
+    return gb_rule_given(&c) && gb_rule_apart(&c, 0);
 }
 
 // A type that exists, and that the operand's rows can have.

@@ -30,6 +30,7 @@ bool gb_check_reshape(const char * func, gb_ct a, const int64_t ne[4]); // conti
 bool gb_check_count(const char * func, gb_ct a, const int64_t ne[4]);   // equally many elements
 bool gb_check_permute(const char * func, gb_ct a, const int axes[4]);
 bool gb_check_cpy(const char * func, gb_ct a, gb_ct b);
+bool gb_check_inplace(const char * func, gb_ct a);                   // a result can be written over a
 bool gb_check_type(const char * func, gb_ct a, enum ggml_type type); // a has a shape that `type` can have
 bool gb_check_get_rows(const char * func, gb_ct a, gb_ct b);
 bool gb_check_get_rows_back(const char * func, gb_ct a, gb_ct b, gb_ct c);

@@ -221,6 +221,13 @@ static void take_over(struct ggml_tensor * t, const struct ggml_tensor * record)
     gb_tensor_set_ndim(t, gb_tensor_knows_ndim(record) ? gb_tensor_ndim(record) : -1);
 }
 
+// Whether drivers can use what was read. False: reported.
+static bool is_sound(const struct import * in, const struct ggml_tensor * t) {
+    return (gb_tensor_check(t, "damaged") == GGML_STATUS_SUCCESS &&
+               gb_node_check(t, "damaged") == GGML_STATUS_SUCCESS) ||
+           not_made(in, t);
+}
+
 // Reads a leaf. Its data stay in the file's content, moved down, over the record that was just read, to where elements
 // are aligned.
 static bool read_leaf(struct import * in) {
@@ -252,7 +259,7 @@ static bool read_leaf(struct import * in) {
     memmove(t->data, in->data + in->at, bytes);
     in->at += bytes;
     in->graph->leafs[in->graph->n_leafs++] = t;
-    return true;
+    return is_sound(in, t);
 }
 
 // Sets src[] of the record from the numbers. Where a CPY names itself, the record's own address stands for the node.
@@ -315,7 +322,7 @@ static bool read_node(struct import * in) {
         t->src[k] = record.src[k] == &record ? t : record.src[k];
     }
     in->graph->nodes[in->graph->n_nodes++] = t;
-    return true;
+    return is_sound(in, t);
 }
 
 // Header, leafs, nodes, and nothing behind them.

@@ -192,13 +192,11 @@ static enum ggml_status read_tensor(struct reader * in, int i, const uint8_t * b
     if (root < -1 || root >= i || rest[0] > SIZE_MAX) {
         return malformed("it is a view of a tensor that does not come before it", i);
     }
-    if (t->ne[0] % ggml_blck_size(t->type) != 0) {
-        return malformed("its rows have no whole blocks", i);
-    }
     t->view_src  = root >= 0 ? &nodes->tensors[root] : NULL;
     t->view_offs = root >= 0 ? (size_t) rest[0] : 0;
     gb_tensor_set_surely_read_once(t, (flags & LEFT_OUT) != 0);
     GB_TRY(gb_tensor_check(t, "nodes"));
+    GB_TRY(gb_node_check(t, "nodes"));
     if (root < 0 && rest[1] != 0) {
         nodes->offsets[i] = rest[2];
         return find_memory(in, rest[1], (flags & WEIGHTS) != 0, &nodes->memory_of[i]);
@@ -261,12 +259,6 @@ struct gb_nodes * gb_nodes_read(const uint8_t * bytes, size_t size) {
     return in.nodes;
 }
 
-// Elements begin at multiples of the largest power of two in their size, up to that of a number.
-static bool is_aligned(const struct ggml_tensor * t, uint64_t offset) {
-    const size_t size = ggml_type_size(t->type), natural = size & (~size + 1);
-    return offset % (natural < 8 ? natural : 8) == 0;
-}
-
 enum ggml_status gb_nodes_bind(struct gb_nodes * nodes) {
     for (int i = 0; i < nodes->n_tensors; i++) {
         struct ggml_tensor * t    = &nodes->tensors[i];
@@ -281,8 +273,8 @@ enum ggml_status gb_nodes_bind(struct gb_nodes * nodes) {
         const struct gb_nodes_memory * m      = &nodes->memories[nodes->memory_of[i]];
         const uint64_t                 offset = nodes->offsets[i];
         const size_t                   nbytes = ggml_nbytes(t);
-        GB_FAIL_IF(!is_aligned(t, offset), GGML_STATUS_INVALID_ARGUMENT, "nodes: tensor %d begins between two elements",
-            i);
+        GB_FAIL_IF(offset % gb_type_alignment(t->type) != 0, GGML_STATUS_INVALID_ARGUMENT,
+            "nodes: tensor %d begins between two elements", i);
         GB_FAIL_IF(offset > m->size || nbytes > m->size - offset, GGML_STATUS_INVALID_ARGUMENT,
             "nodes: tensor %d lies outside of a memory of %zu bytes", i, m->size);
         t->buffer = m->buffer;

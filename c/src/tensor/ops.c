@@ -27,7 +27,7 @@ struct ggml_tensor * gb_op_like(struct ggml_context * ctx, const char * func, en
     if (!inplace) {
         return gb_op_new(ctx, func, op, a->type, gb_shape_like(a));
     }
-    return gb_op_view(ctx, func, op, a, a->ne, a->nb, 0, "view");
+    return gb_check_inplace(func, a) ? gb_op_view(ctx, func, op, a, a->ne, a->nb, 0, "view") : NULL;
 }
 
 struct ggml_tensor * gb_op_view(struct ggml_context * ctx, const char * func, enum ggml_op op, struct ggml_tensor * a,

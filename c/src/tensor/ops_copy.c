@@ -108,11 +108,15 @@ struct ggml_tensor * ggml_diag(struct ggml_context * ctx, struct ggml_tensor * a
 
 // ------------------------------------------------------------------------------------------------------------ as built
 
-bool gb_built_dup(gb_ct t) { return gb_check_1(NULL, t->src[0]) && gb_is_like(t, t->src[0]); }
+// Copies that a program makes by hand may change the shape and the type, as those of builders together do. A copy is
+// written to the node itself; src[1] of CPY only says whose memory that is.
+static bool is_copy(gb_ct t) { return gb_check_cpy(NULL, t->src[0], t); }
 
-bool gb_built_cpy(gb_ct t) { return gb_check_cpy(NULL, t->src[0], t->src[1]) && gb_is_like(t, t->src[1]); }
+bool gb_built_dup(gb_ct t) { return is_copy(t); }
 
-bool gb_built_cont(gb_ct t) { return gb_check_count(NULL, t->src[0], t->ne); }
+bool gb_built_cpy(gb_ct t) { return is_copy(t); }
+
+bool gb_built_cont(gb_ct t) { return is_copy(t); }
 
 bool gb_built_get_rows(gb_ct t) {
     return gb_check_get_rows(NULL, t->src[0], t->src[1]) && gb_is_shape(t, gb_shape_get_rows(t->src[0], t->src[1]));

@@ -161,6 +161,12 @@ void gb_rule_gaps(const struct gb_call * call, int i) {
         role(call, i), t->nb[0], t->nb[1], t->nb[2], t->nb[3]);
 }
 
+void gb_rule_shared(const struct gb_call * call, int i) {
+    const struct ggml_tensor * t = at(call, i);
+    gb_rule_broken(call, "elements of {%s} share bytes, so it cannot be written{! (strides [%zu, %zu, %zu, %zu])}",
+        role(call, i), t->nb[0], t->nb[1], t->nb[2], t->nb[3]);
+}
+
 void gb_rule_transposed(const struct gb_call * call, int i) {
     gb_rule_broken(call, "{%s} must not be transposed{! (strides %zu > %zu): see ggml_cont}", role(call, i),
         at(call, i)->nb[0], at(call, i)->nb[1]);

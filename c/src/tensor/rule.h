@@ -73,6 +73,7 @@ void gb_rule_does_not_divide(const struct gb_call * call, int i, int j, int d);
 void gb_rule_other_types(const struct gb_call * call, int i, int j);
 void gb_rule_other_type(const struct gb_call * call, int i, enum ggml_type type);
 void gb_rule_gaps(const struct gb_call * call, int i);
+void gb_rule_shared(const struct gb_call * call, int i);
 void gb_rule_transposed(const struct gb_call * call, int i);
 void gb_rule_more_dims(const struct gb_call * call, int i, int n, int d);
 void gb_rule_has_grad(const struct gb_call * call, int i);
@@ -132,6 +133,11 @@ static inline bool gb_rule_type(const struct gb_call * call, int i, enum ggml_ty
 
 static inline bool gb_rule_contiguous(const struct gb_call * call, int i) {
     return gb_rule_is_built(call) || ggml_is_contiguous(call->list[i].t) || (gb_rule_gaps(call, i), false);
+}
+
+// Every element can be written. Of a built node it is asked elsewhere (validate.c).
+static inline bool gb_rule_apart(const struct gb_call * call, int i) {
+    return gb_rule_is_built(call) || gb_elements_are_apart(call->list[i].t) || (gb_rule_shared(call, i), false);
 }
 
 // Strides of a tensor without elements say nothing.

@@ -199,6 +199,70 @@ bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes) {
     return true;
 }
 
+size_t gb_type_alignment(enum ggml_type type) {
+    const size_t size = ggml_type_size(type), natural = size & (~size + 1);
+    return GB_MIN(natural, (size_t) 8);
+}
+
+bool gb_elements_are_whole(const struct ggml_tensor * t) {
+    const size_t size = ggml_type_size(t->type);
+    size_t       rest = t->view_src != NULL ? t->view_offs % gb_type_alignment(t->type) : 0;
+    if (ggml_blck_size(t->type) > 1) {
+        rest |= (size_t) (t->ne[blocked_dim(t)] % ggml_blck_size(t->type));
+    }
+    for (int d = 0; d < GGML_MAX_DIMS; d++) {
+        rest |= t->ne[d] > 1 ? t->nb[d] % size : 0;
+    }
+    return rest == 0 || ggml_nelements(t) == 0;
+}
+
+// Whether each dimension steps over all that lower dimensions cover. Nearly all tensors are like this.
+static bool strides_ascend(const struct ggml_tensor * t) {
+    size_t extent = ggml_type_size(t->type);
+    if (t->nb[0] != extent) {
+        return false;
+    }
+    extent *= (size_t) (t->ne[0] / GB_MAX(ggml_blck_size(t->type), 1));
+    for (int d = 1; d < GGML_MAX_DIMS; d++) {
+        if (t->ne[d] > 1) {
+            if (t->nb[d] < extent) {
+                return false;
+            }
+            extent = t->nb[d] * (size_t) t->ne[d];
+        }
+    }
+    return true;
+}
+
+// Of the dimensions that have not been taken, the one with the smallest stride; -1: all have been.
+static int next_dim(const struct ggml_tensor * t, const bool taken[GGML_MAX_DIMS]) {
+    int next = -1;
+    for (int d = 0; d < GGML_MAX_DIMS; d++) {
+        next = !taken[d] && (next < 0 || t->nb[d] < t->nb[next]) ? d : next;
+    }
+    return next;
+}
+
+// The dimensions from the smallest stride to the largest: each must step over all that smaller ones cover.
+bool gb_elements_are_apart(const struct ggml_tensor * t) {
+    if (strides_ascend(t) || ggml_nelements(t) == 0) {
+        return true;
+    }
+    const int64_t block   = GB_MAX(ggml_blck_size(t->type), 1); // never 0, because t may be a struct with any content
+    const int     blocked = block > 1 ? blocked_dim(t) : -1;
+    size_t        extent  = ggml_type_size(t->type);
+    bool          taken[GGML_MAX_DIMS] = { false };
+    for (int d = next_dim(t, taken); d >= 0; d = next_dim(t, taken)) {
+        const int64_t steps = d == blocked ? t->ne[d] / block : t->ne[d];
+        if (steps > 1 && t->nb[d] < extent) {
+            return false;
+        }
+        extent += steps > 1 ? (size_t) (steps - 1) * t->nb[d] : 0;
+        taken[d] = true;
+    }
+    return true;
+}
+
 // Whether a view at byte `offs` of src's root stays inside the root's bytes; else false (reported).
 static bool check_extent(const struct ggml_tensor * view, const struct ggml_tensor * src, size_t offs,
     const char * func) {
@@ -257,6 +321,10 @@ struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tenso
     }
     layout.view_src  = gb_root(src);
     layout.view_offs = root_offs;
+    GB_FAIL_IF_RETURNING(!gb_elements_are_whole(&layout), NULL, GGML_STATUS_INVALID_ARGUMENT,
+        "%s: strides [%zu, %zu, %zu, %zu] and offset %zu must be multiples of the %zu bytes of a%s %s", func,
+        layout.nb[0], layout.nb[1], layout.nb[2], layout.nb[3], root_offs, ggml_type_size(layout.type),
+        ggml_blck_size(layout.type) > 1 ? " block of" : "n element of", ggml_type_name(layout.type));
     gb_tensor_clear_marks(&layout);
     gb_tensor_set_ndim(&layout, n_dims);
     // another thread may be placing the root: such a view is bound later

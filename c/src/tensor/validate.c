@@ -4,7 +4,7 @@
 // bytes lie inside its root? The code that plans a graph asks this once for each tensor. gb_node_mismatch: could a
 // builder have made this node of its sources and parameters? It is asked where backends are asked whether they support
 // an operator, and calls the same rules as the builders. Both cost some nanoseconds for what is right: the usual sizes
-// are small, and then nothing can overflow.
+// are small, and then nothing can overflow. What comes from a file or a message passes both before anyone uses it.
 #include "tensor/tensor.h"
 
 #include <stddef.h>
@@ -38,7 +38,7 @@ static bool is_small(const struct ggml_tensor * t) {
 
 // Whether the tensor is as nearly all are: nothing more has to be checked.
 static bool is_plain(const struct ggml_tensor * t) {
-    return gb_type_is_valid(t->type) && (unsigned) t->op < GGML_OP_COUNT && is_small(t);
+    return gb_type_is_valid(t->type) && (unsigned) t->op < GGML_OP_COUNT && is_small(t) && gb_elements_are_whole(t);
 }
 
 // No negative size, and neither the number of elements nor the extent overflows.
@@ -63,6 +63,11 @@ static enum ggml_status check_alone(const struct ggml_tensor * t, const char * f
         "%s: tensor '%.63s': sizes [%lld, %lld, %lld, %lld] with strides [%zu, %zu, %zu, %zu] are negative or overflow",
         func, t->name, (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2], (long long) t->ne[3], t->nb[0],
         t->nb[1], t->nb[2], t->nb[3]);
+    GB_FAIL_IF(!gb_elements_are_whole(t), GGML_STATUS_INVALID_ARGUMENT,
+        "%s: tensor '%.63s': sizes [%lld, %lld, %lld, %lld] with strides [%zu, %zu, %zu, %zu] and offset %zu do not "
+        "make whole elements of %s, which have %zu bytes",
+        func, t->name, (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2], (long long) t->ne[3], t->nb[0],
+        t->nb[1], t->nb[2], t->nb[3], t->view_offs, ggml_type_name(t->type), ggml_type_size(t->type));
     return GGML_STATUS_SUCCESS;
 }
 
@@ -122,7 +127,13 @@ static const char * mismatch(const struct ggml_tensor * node) {
     if (node->src[0] == node) { // in src[1] it has a meaning: CPY names there what it writes to
         return "it is its own source";
     }
-    if (is_as_built(node) || gb_op_is_idle(node)) {
+    if (gb_op_is_idle(node)) {
+        return NULL;
+    }
+    if (!gb_elements_are_apart(node)) {
+        return "elements of its result share bytes";
+    }
+    if (is_as_built(node)) {
         return NULL;
     }
     return gb_node_has_sources(node) ? "its shape, its sources and its parameters do not fit together"

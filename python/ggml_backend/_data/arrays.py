@@ -64,6 +64,22 @@ def layout(pointer: Any, dtype: DType) -> tuple[tuple[int, ...], tuple[int, ...]
     return tuple(shape), tuple(strides)
 
 
+_PIECE = 1 << 24  # bytes that are copied between two looks at signals
+
+
+def contiguous(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """``np.ascontiguousarray``, in pieces if the array is large: Ctrl-C is heard between these."""
+    if array.nbytes <= _PIECE or array.flags.c_contiguous:
+        return np.ascontiguousarray(array)
+    out = np.empty(array.shape, array.dtype)
+    axis = int(np.argmax(array.shape))
+    source, target = np.moveaxis(array, axis, 0), np.moveaxis(out, axis, 0)
+    step = max(1, len(source) * _PIECE // array.nbytes)
+    for i in range(0, len(source), step):
+        target[i : i + step] = source[i : i + step]
+    return out
+
+
 def array_of(pointer: Any, content: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """A contiguous array of what the bytes of a tensor say."""
     dtype = dtype_of_id(pointer.type)
@@ -71,7 +87,7 @@ def array_of(pointer: Any, content: np.ndarray[Any, Any]) -> np.ndarray[Any, Any
     if not content.nbytes:
         return empty(shape, dtype)
     array: np.ndarray[Any, Any] = np.ndarray(shape, np.dtype(dtype.typestr), content.data, 0, strides)
-    return np.ascontiguousarray(array).reshape(shape)
+    return contiguous(array).reshape(shape)
 
 
 def read_device(pointer: Any) -> np.ndarray[Any, Any]:

@@ -13,7 +13,18 @@ from .._ffi import ffi, lib
 from .._files.mapped import watch_of
 from .._signals import INTERRUPTED, raise_interrupt
 from .arrays import read_tensor
-from .foreign import CPU, capsule_of, described, elements_of, is_masked, is_mutable, refuse, refuse_lazy, take_array
+from .foreign import (
+    CPU,
+    ask,
+    described,
+    elements_of,
+    gives_capsules,
+    is_elsewhere,
+    is_masked,
+    is_mutable,
+    refuse,
+    take_array,
+)
 
 if TYPE_CHECKING:
     from ..tensor import Tensor
@@ -147,14 +158,14 @@ def share(context: Any, x: Any, name: bytes | None, usage: int, copy: bool | Non
         take_array(x, "from_dlpack")  # which may know more
         raise InvalidArgumentError(f"from_dlpack: {kind_of(x)} has no memory to share; copy=None copies what it has")
     also = 0 if watch is None else id(watch)
-    if not is_numpys:
-        refuse_lazy(x, "from_dlpack")
-    try:
-        capsule = capsule_of(x)
-    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError):
-        array, owner = take_array(x, "from_dlpack", copy=copy is None)
+    by_capsule = gives_capsules(x)
+    if copy is None and by_capsule and not is_numpys and is_elsewhere(x):
+        return None
+    if not by_capsule:
+        array, owner = take_array(x, "from_dlpack")
         status = _share_array(context, array, id(owner), also, usage, label, found, _WHAT)
     else:
+        capsule = ask(x, "from_dlpack")
         status = _share(context, id(capsule), is_mutable(x), also, usage, label, found, _WHAT)
     if not status:
         return found[0]

@@ -14,8 +14,8 @@ from .._ffi import ffi, lib
 from ..dtypes import DType, as_dtype, dtype_of_id
 
 __all__ = [
-    "CPU", "Exporter", "capsule_of", "described", "dtype_of_array", "elements_of", "elements_over", "empty",
-    "is_masked", "is_mutable", "refuse", "refuse_lazy", "seen", "take", "take_array",
+    "CPU", "Exporter", "ask", "capsule_of", "described", "dtype_of_array", "elements_of", "elements_over", "empty",
+    "gives_capsules", "is_elsewhere", "is_masked", "is_mutable", "refuse", "refuse_lazy", "seen", "take", "take_array",
 ]  # fmt: skip
 
 CPU = (1, 0)
@@ -137,17 +137,40 @@ def capsule_of(value: Any) -> Any:
     return value.__dlpack__(max_version=_VERSION)
 
 
+def _asked(value: Any, copy: bool) -> Any:
+    try:
+        return value.__dlpack__(max_version=_VERSION, dl_device=CPU) if copy else capsule_of(value)
+    except TypeError:  # of a version before 1.0, which knows no options; NumPy asks in this way, too
+        return value.__dlpack__()
+
+
+def is_elsewhere(value: Any) -> bool:
+    """Does an array with ``__dlpack__`` say that it is in the memory of a device, from where only copies come?"""
+    try:
+        where = value.__dlpack_device__()
+    except BufferError:  # tensors of this package, which give host memory alone
+        return True
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return False
+    return isinstance(where, tuple) and len(where) == 2 and type(where[0]) is int and where[0] != CPU[0]
+
+
+def ask(value: Any, what: str, *, copy: bool = False) -> Any:
+    """The capsule of something with ``__dlpack__``; ``copy``: as :func:`take`. InvalidArgumentError for a failure of
+    its maker; a recursion that is too deep stays Python's."""
+    refuse_lazy(value, what)
+    try:
+        return _asked(value, copy)
+    except RecursionError:
+        raise
+    except (BufferError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidArgumentError(f"{what} cannot take this {kind_of(value)}: {_reason(value, error)}") from error
+
+
 def take(value: Any, what: str, *, copy: bool = False) -> tuple[Any, Any]:
     """The array that something with ``__dlpack__`` gives, for C, and what keeps its memory. ``copy``: out of the memory
     of a device, too, if its maker copies it."""
-    refuse_lazy(value, what)
-    try:
-        try:
-            capsule = value.__dlpack__(max_version=_VERSION, dl_device=CPU) if copy else capsule_of(value)
-        except TypeError:  # of a version before 1.0, which knows no options
-            capsule = value.__dlpack__()
-    except (BufferError, RuntimeError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidArgumentError(f"{what} cannot take this {kind_of(value)}: {_reason(value, error)}") from error
+    capsule = ask(value, what, copy=copy)
     found: list[Any] = []
     c = _new(_array_type)
     status = _take(c, id(capsule), id(found), what.encode())
@@ -169,13 +192,17 @@ def refuse(status: int, value: Any) -> NoReturn:
     raise_last("", status)
 
 
+def gives_capsules(value: Any) -> bool:
+    """Is a value asked for its memory by DLPack? Old versions of NumPy do not give all of their arrays that way."""
+    if isinstance(value, np.ndarray):
+        return value.flags.writeable and value.dtype.kind in "iuf" and value.dtype.isnative
+    return hasattr(value, "__dlpack__")
+
+
 def take_array(value: Any, what: str, *, copy: bool = False) -> tuple[Any, Any]:
     """The same of any array: of what has no ``__dlpack__``, or is an array of NumPy that old versions do not give that
     way, as NumPy sees it."""
-    by_numpy = isinstance(value, np.ndarray) and (
-        not value.flags.writeable or value.dtype.kind not in "iuf" or not value.dtype.isnative
-    )
-    if not by_numpy and hasattr(value, "__dlpack__"):
+    if gives_capsules(value):
         return take(value, what, copy=copy)
     array, element = elements_of(value, what)
     return described(array, dtype_of_array(array, what) if element is None else element, what), array
@@ -220,6 +247,8 @@ def seen(value: Any, what: str) -> tuple[Array, DType | None]:
     """The same, but that bfloat16 of ml_dtypes stays an array of NumPy's as any other."""
     try:
         array: Array = np.asanyarray(value)
+    except RecursionError:
+        raise
     except (TypeError, ValueError, RuntimeError) as error:
         if "bfloat16" in str(error).lower() and hasattr(value, "__dlpack__"):
             return elements_over(*take(value, what))

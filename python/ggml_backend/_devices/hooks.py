@@ -193,6 +193,8 @@ def _alloc(handle: Any, size: int, info: Any, to: Any) -> int:
                 raise AllocationError(f"{state.name}: no memory for a buffer of {size} bytes: {error}") from error
         if content is None:
             raise DeviceError(f"alloc({size}) returned None")
+        if not state.host:
+            state.device._expect_memory(content, size)
         at = _host_address(state, content, size) if state.host else 0
         info.base = ffi.cast("void *", at)
         number_of = getattr(state.device, "memory_number", None)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from .. import gguf, ops
@@ -145,9 +146,10 @@ def llama_layer(
     return (x + ops.mul_mat(w[f"{p}ffn_down.weight"], both).named(f"{p}ffn_out")).named(f"{p}out")
 
 
-def llama_shapes(c: Llama, vocab: int) -> dict[str, tuple[int, ...]]:
-    """What the file must hold."""
-    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (vocab, c.embd), "output_norm.weight": (c.embd,)}
+def _llama_weights(c: Llama, vocab: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes, one after the other: the file says how many layers there are, and may be wrong."""
+    yield "token_embd.weight", (vocab, c.embd)
+    yield "output_norm.weight", (c.embd,)
     kv = c.kv_heads * c.head
     for i in range(c.layers):
         block = {
@@ -156,8 +158,13 @@ def llama_shapes(c: Llama, vocab: int) -> dict[str, tuple[int, ...]]:
             "ffn_up": (c.ff, c.embd),
             "ffn_down": (c.embd, c.ff),
         }  # fmt: skip
-        shapes.update({f"blk.{i}.{name}.weight": shape for name, shape in block.items()})
-    return shapes
+        for name, shape in block.items():
+            yield f"blk.{i}.{name}.weight", shape
+
+
+def llama_shapes(c: Llama, vocab: int) -> dict[str, tuple[int, ...]]:
+    """What a file must hold."""
+    return dict(_llama_weights(c, vocab))
 
 
 @dataclass(frozen=True)
@@ -178,11 +185,9 @@ class LlamaFile:
             raise InvalidArgumentError(f"{tokens} tokens do not fit a cache of {length}")
         if "token_embd.weight" not in file.tensors or len(file.tensors["token_embd.weight"].shape) != 2:
             raise InvalidArgumentError("the file has no matrix token_embd.weight")
-        shapes = llama_shapes(c, file.tensors["token_embd.weight"].shape[0])
-        if "output.weight" in file.tensors:
-            shapes["output.weight"] = shapes["token_embd.weight"]
-        weights = {}
-        for name, shape in shapes.items():
+        vocab, weights = file.tensors["token_embd.weight"].shape[0], {}
+        head = [("output.weight", (vocab, c.embd))] if "output.weight" in file.tensors else []
+        for name, shape in chain(_llama_weights(c, vocab), head):
             if name not in file.tensors:
                 raise InvalidArgumentError(f"the file has no tensor {name}")
             found = file.tensors[name]

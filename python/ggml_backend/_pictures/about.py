@@ -56,7 +56,7 @@ def about_stage(picture: Picture, storage: Storage, k: int) -> str:
     sources, readers = (note.sources, note.readers) if note else ((), ())
     reason = note.reason if note else ""
     if b.op == "copy":
-        copy = next((c for c in picture.copies if f"{c.dst_backend}#{c.name}" == b.name), None)
+        copy = picture.copy_of_block.get(b.name)
         if copy is not None:
             sources, readers = (f"{copy.name} on {copy.src_backend}",), (f"split {copy.split} on {copy.dst_backend}",)
             reason = COPY_REASONS.get(copy.reason, copy.reason)
@@ -97,7 +97,7 @@ def about_copy(c: CopyLike, step: int) -> str:
 
 def about_split(picture: Picture, s: SplitLike, first: int) -> str:
     """``first``: the index of its first node in the graph."""
-    arriving = [c for c in picture.copies if c.split == s.index and c.reason != "write-back"]
+    arriving = [c for c in picture.copies_of.get(s.index, ()) if c.reason != "write-back"]
     notes = [n for n in (picture.notes.get(first + i) for i in range(len(s.nodes))) if n is not None]
     ends = " … ".join(n or "(no name)" for n in dict.fromkeys((s.nodes[0], s.nodes[-1]))) if s.nodes else ""
     copied = copies_text(c.size for c in arriving)

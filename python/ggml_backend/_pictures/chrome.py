@@ -10,8 +10,10 @@ Operators of a profile have lanes of their own below, one for each kind on each 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, Protocol
 
 __all__ = [
@@ -154,24 +156,36 @@ def _arrow(ph: str, at: Slice, ts: int, number: int, name: str) -> dict[str, Any
     return {**arrow, "bp": "e"} if ph == "f" else arrow
 
 
+class _Ended:
+    """Finds the last slice of a list that has ended by some time."""
+
+    def __init__(self, slices: Sequence[Slice]) -> None:
+        order = sorted(range(len(slices)), key=lambda i: slices[i].end)
+        self._ends = [slices[i].end for i in order]
+        self._last = [slices[i] for i in accumulate(order, max)]  # of those that end no later
+
+    def by(self, time: int) -> list[Slice]:
+        n = bisect_right(self._ends, time)
+        return [self._last[n - 1]] if n else []
+
+
 def _arrows(slices: Sequence[Slice], names: Sequence[str]) -> list[dict[str, Any]]:
     """From the split that made the bytes of a copy, if one did, through the copy to the split that reads them."""
     computes: dict[tuple[int, int], list[Slice]] = {}  # by run and backend
+    readers: dict[tuple[int, int, int], list[Slice]] = {}  # also by split
     for s in slices:
         if s.event.kind == "compute":
             computes.setdefault((s.event.run, s.event.backend), []).append(s)
+            readers.setdefault((s.event.run, s.event.backend, s.event.split), []).append(s)
+    ended = {key: _Ended(those) for key, those in computes.items()}
     found = []
     for number, s in enumerate(slices):
         e = s.event
         if e.kind not in ("copy", "write-back"):
             continue
-        before = [
-            c
-            for c in computes.get((e.run, e.source), ())
-            if c.end <= s.start and e.reason != "input" and e.reason != "weight"
-        ]
-        reader = [c for c in computes.get((e.run, e.backend), ()) if c.event.split == e.split and c.start >= s.end]
-        stops = [*before[-1:], s, *(reader[:1] if e.kind == "copy" else ())]
+        before = ended.get((e.run, e.source)) if e.reason not in ("input", "weight") else None
+        reader = [c for c in readers.get((e.run, e.backend, e.split), ()) if c.start >= s.end]
+        stops = [*(before.by(s.start) if before else ()), s, *(reader[:1] if e.kind == "copy" else ())]
         if len(stops) > 1:
             phases = ["s", *["t"] * (len(stops) - 2), "f"]
             name = f"{e.name} to {named(e.backend, names)}"

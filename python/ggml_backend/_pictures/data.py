@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import NamedTuple, Protocol
 
@@ -122,6 +123,19 @@ class Picture:
     splits: Sequence[SplitLike] = ()
     copies: Sequence[CopyLike] = ()
     notes: Mapping[int, Note] = field(default_factory=dict)  #: by index of the node
+
+    @cached_property
+    def copies_of(self) -> Mapping[int, Sequence[CopyLike]]:
+        """The copies of each split that has any."""
+        found: dict[int, list[CopyLike]] = {}
+        for c in self.copies:
+            found.setdefault(c.split, []).append(c)
+        return found
+
+    @cached_property
+    def copy_of_block(self) -> Mapping[str, CopyLike]:
+        """The first copy that has a block of this name."""
+        return {f"{c.dst_backend}#{c.name}": c for c in reversed(self.copies)}
 
     @property
     def n_steps(self) -> int:
@@ -270,10 +284,15 @@ def byte_ticks(height: int, most: int = 6) -> list[int]:
     return list(range(0, height + 1, step))
 
 
+def next_tick(coarse: int) -> int:
+    """Of 1, 5, 10, 50, 100, ... the number behind this one."""
+    return coarse * (5 if str(coarse)[0] == "1" else 2)
+
+
 def time_tick(t: int) -> int:
     """How coarse an axis shows this step: the largest of 1, 5, 10, 50, 100, ... that divides it."""
     coarse = 1
-    while t and (nxt := coarse * (5 if str(coarse)[0] == "1" else 2)) <= t and t % nxt == 0:
+    while t and (nxt := next_tick(coarse)) <= t and t % nxt == 0:
         coarse = nxt
     return coarse if t else 10**12
 

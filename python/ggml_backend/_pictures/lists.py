@@ -57,9 +57,8 @@ def splits_table(picture: Picture) -> str:
     rows: list[_Row] = []
     sums = [0, 0, 0, 0]
     for s in picture.splits:
-        own = [c.size for c in picture.copies if c.split == s.index and c.reason != "write-back"]
-        back = [c.size for c in picture.copies if c.split == s.index and c.reason == "write-back"]
-        numbers = [len(s.nodes), s.end - s.start, len(own) + len(back), sum(own) + sum(back)]
+        sizes = [c.size for c in picture.copies_of.get(s.index, ())]
+        numbers = [len(s.nodes), s.end - s.start, len(sizes), sum(sizes)]
         sums = [a + b for a, b in zip(sums, numbers, strict=True)]
         ends = " … ".join(dict.fromkeys(s.nodes[k] or "(no name)" for k in (0, -1))) if s.nodes else ""
         cells = [_num(s.index), ("", s.backend), ("wide", ends), *map(_num, numbers[:3]), _bytes(numbers[3])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 from .about import about_stage
 from .data import (
@@ -14,6 +15,7 @@ from .data import (
     bases,
     byte_ticks,
     curve,
+    next_tick,
     peak_moment,
     size_text,
     storages,
@@ -49,14 +51,19 @@ class ArenaDrawn:
         """Bytes from the bottom to the top of the map."""
         return max(self.bases[-1], self.arena.peak, 1)
 
-    @property
+    @cached_property
     def moment(self) -> int:
         return peak_moment(self.moments)
 
 
 def step_ticks(t0: int, t1: int) -> list[Tick]:
+    """Some hundred steps, of any number of them: multiples of a fine unit, and of the next one that an axis shows."""
     fine = max(1, (t1 - t0) // 400)
-    return [(t, f"{t:,}", time_tick(t)) for t in range(t0, t1 + 1) if t % fine == 0 or time_tick(t) >= fine]
+    shown = 1
+    while shown < fine:
+        shown = next_tick(shown)
+    steps = {t for unit in (fine, shown) for t in range(-(-t0 // unit) * unit, t1 + 1, unit) if unit == fine or t > 0}
+    return [(t, f"{t:,}", time_tick(t)) for t in sorted(steps)]
 
 
 def _shade(value: float, most: float) -> int:

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .._errors import check
+from .._errors import InvalidArgumentError, check
 from .._ffi import lib
 from ..backend import cpu_levels
 
 __all__ = [
-    "Arithmetic", "MachineLimits", "Presence", "arithmetic_of", "busy_note", "least_seconds", "limits_from_json",
+    "LIMITS_FORM", "Arithmetic", "MachineLimits", "Presence", "arithmetic_of", "busy_note", "least_seconds", "limits_from_json",
     "limits_to_json", "measure_limits", "measured_rate",
 ]  # fmt: skip
 
@@ -146,17 +146,25 @@ def limits_to_json(machine: MachineLimits) -> dict[str, Any]:
     }  # fmt: skip
 
 
+#: Of :func:`limits_to_json` (``_files.forms``).
+LIMITS_FORM: dict[str, Any] = {
+    "level": str, "threads": int, "operations": {"f32": float, "bytes": float, "bf16": float},
+    "read": {str: float}, "copy": {str: float}, "presence": float,
+}  # fmt: skip
+
+
 def limits_from_json(data: dict[str, Any]) -> MachineLimits:
-    """What :func:`limits_to_json` gave; ValueError and the like for anything else."""
+    """What :func:`limits_to_json` gave, which has the form :data:`LIMITS_FORM`. InvalidArgumentError: the parts do not
+    fit."""
+    by_size = {what: data[what] for what in ("read", "copy")}
+    if not all(size.isdecimal() and len(size) < 20 for sizes in by_size.values() for size in sizes):
+        raise InvalidArgumentError("limits: read and copy must have sizes in bytes as keys")
+    read, copy = ({int(size): float(rate) for size, rate in sizes.items()} for sizes in by_size.values())
     found = MachineLimits(
-        str(data["level"]),
-        int(data["threads"]),
-        {kind: float(data["operations"][kind]) for kind in ("f32", "bytes", "bf16")},
-        {int(k): float(v) for k, v in data["read"].items()},
-        {int(k): float(v) for k, v in data["copy"].items()},
-        float(data.get("presence", 1.0)),
+        data["level"], data["threads"], {k: float(v) for k, v in data["operations"].items()}, read, copy,
+        float(data["presence"]),
     )
-    rates = [*found.operations.values(), *found.read.values(), *found.copy.values()]
-    if not found.read or found.read.keys() != found.copy.keys() or not all(rate > 0 for rate in rates):
-        raise ValueError("limits that are no rates")
+    rates = [*found.operations.values(), *read.values(), *copy.values()]
+    if not read or read.keys() != copy.keys() or not all(rate > 0 for rate in rates):
+        raise InvalidArgumentError("limits: rates must be above 0, and read and copy must have the same sizes")
     return found

@@ -12,7 +12,7 @@ from .._errors import InvalidArgumentError
 from .._ffi import ffi, lib
 from ..dtypes import dtype_of_id
 
-__all__ = ["RECORD", "RUN", "ProfileStep", "Recorded", "is_behind", "read_profile"]
+__all__ = ["FORM", "FORMAT", "RECORD", "RUN", "ProfileStep", "Recorded", "is_behind", "read_profile"]
 
 FORMAT = 1
 #: ``ggml_profile_record`` and ``ggml_profile_run``.
@@ -74,31 +74,53 @@ class Recorded:
 
     @classmethod
     def from_json(cls, data: Any) -> Recorded:
-        """ValueError and the like for what :meth:`to_json` did not give; :class:`InvalidArgumentError`, where there is
-        more to say."""
-        if data["format"] != FORMAT:
-            raise InvalidArgumentError(f"it is a profile of format {data['format']!r}, needs {FORMAT}")
+        """What :meth:`to_json` gave, which has the form :data:`FORM`. InvalidArgumentError: the parts do not fit."""
         steps = tuple(
             ProfileStep(
                 **{
                     **step,
-                    "shapes": tuple(tuple(map(int, shape)) for shape in step["shapes"]),
-                    **{key: tuple(map(str, step[key])) for key in ("names", "ops", "dtypes")},
+                    "shapes": tuple(map(tuple, step["shapes"])),
+                    **{key: tuple(step[key]) for key in ("names", "ops", "dtypes")},
                 }
             )
             for step in data["steps"]
         )
-        records, runs = _columns(data["records"], RECORD), _columns(data["runs"], RUN)
+        records, runs = _columns(data["records"], RECORD, "records"), _columns(data["runs"], RUN, "runs")
         if records.size and (records["step"].max() >= len(steps) or records["run"].max() >= len(runs)):
             raise InvalidArgumentError("a record of the profile names a step or a run that is not there")
-        return cls(steps, records, runs, int(data["dropped"]))
+        return cls(steps, records, runs, data["dropped"])
 
 
-def _columns(columns: dict[str, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+def _form_of(dtype: np.dtype[Any]) -> dict[str, list[type]]:
+    kinds = {"b": bool, "f": float}
+    return {name: [kinds.get(dtype[name].kind, int)] for name in dtype.names or ()}
+
+
+#: Of :meth:`Recorded.to_json` (``_files.forms``).
+FORM: dict[str, Any] = {
+    "format": int,
+    "steps": [
+        {
+            "device": str, "names": [str], "ops": [str], "dtypes": [str], "shapes": [[int]], "n_nodes": int,
+            "fusion": str, "way": str, "level": str, "source": str, "source_dtype": str,
+        }
+    ],
+    "dropped": int, "records": _form_of(RECORD), "runs": _form_of(RUN),
+}  # fmt: skip
+
+
+def _columns(columns: dict[str, list[Any]], dtype: np.dtype[Any], what: str) -> np.ndarray[Any, Any]:
     names = dtype.names or ()
     found = np.zeros(len(columns[names[0]]), dtype)
     for name in names:
-        found[name] = np.array(columns[name], dtype[name])
+        column, kind = columns[name], dtype[name]
+        if len(column) != len(found):
+            raise InvalidArgumentError(f"{what}.{name} has {len(column)} values, {what}.{names[0]} {len(found)}")
+        if kind.kind in "iu" and column:
+            limits = np.iinfo(kind)
+            if min(column) < limits.min or max(column) > limits.max:
+                raise InvalidArgumentError(f"{what}.{name} must have values from {limits.min} to {limits.max}")
+        found[name] = np.array(column, kind)
     return found
 
 

@@ -309,8 +309,10 @@ def _rows(groups: _Groups, limits: dict[str, MachineLimits]) -> list[ProfileRow]
     (medians, runs), (least, known), total = groups.medians(), groups.least(limits), float(seconds.sum())
     threads, found = np.zeros(len(groups.names), np.int64), []
     np.maximum.at(threads, groups.of, r["threads"])
-    for g, name in enumerate(groups.names):
-        steps = [s for s, of in zip(groups.data.steps, groups.of_step, strict=True) if of == g]
+    steps_of: list[list[ProfileStep]] = [[] for _ in groups.names]
+    for step, g in zip(groups.data.steps, groups.of_step, strict=True):
+        steps_of[g].append(step)
+    for g, (name, steps) in enumerate(zip(groups.names, steps_of, strict=True)):
         found.append(
             ProfileRow(
                 name, _joined(s.kind for s in steps), _joined(s.device for s in steps), _joined(s.way for s in steps),

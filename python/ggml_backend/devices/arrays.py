@@ -25,7 +25,7 @@ __all__ = ["ArrayDevice"]
 _MOVES = frozenset(("cpy", "cont", "dup", "repeat"))  # whose second source, if any, is where they write, or a shape
 
 
-@register_device("ARRAY")
+@register_device("ARRAY", replace=True)
 class ArrayDevice(Elements, Products, Rows, Copies):
     """Computes with NumPy, PyTorch or CuPy, through the package ``array-api-compat``. What it computes, and what its
     options are for, is in docs/BACKENDS.md, "Accelerators through PyTorch and CuPy"."""

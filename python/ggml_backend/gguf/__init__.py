@@ -596,8 +596,8 @@ def open(source: Any, *, part: bool = False) -> GGUFFile:
         first = Part(map_file(path), path, path)
         return GGUFFile([first] if part else parts_of(first, path), path)
     if isinstance(source, np.ndarray):
-        if not source.flags.c_contiguous:
-            raise InvalidArgumentError("open: the array is not C-contiguous")
+        if not source.flags.c_contiguous or source.dtype.hasobject:
+            raise InvalidArgumentError("open: the array must be C-contiguous, and hold bytes or numbers")
         source = source.reshape(-1).view(np.uint8)
     try:
         view = memoryview(source)

@@ -10,6 +10,8 @@ from functools import wraps
 from typing import Any, TypeVar, Union
 from typing import cast as cast_to
 
+import numpy as np
+
 from .._errors import InvalidArgumentError, expect_bool
 from .._errors.messages import close_matches
 from .._ffi import lib
@@ -109,10 +111,10 @@ def pair(op: str, name: str, value: IntPair) -> tuple[int, int]:
 
 def are(given: tuple[Any, ...], defaults: tuple[Any, ...]) -> bool:
     """Are the arguments the defaults? What is no number is none of them, and C refuses it."""
-    try:
-        return given == defaults
-    except ValueError:  # of an array
-        return False
+    for value in given:
+        if type(value) is not float and not isinstance(value, (int, float, np.integer, np.floating)):
+            return False  # which may be anything: it is not compared
+    return given == defaults
 
 
 def dims(op: str, t: Any, label: str = "a") -> int:

@@ -294,8 +294,9 @@ static void missing_sources(void) {
             struct ggml_tensor * t = graph->nodes[n];
             for (int i = 0; i < GGML_MAX_SRC; i++) {
                 struct ggml_tensor * source = t->src[i];
-                // softmax may have no mask
-                if (source == NULL || !gb_op_computes(t->op) || (t->op == GGML_OP_SOFT_MAX && i > 0)) {
+                // softmax may have no mask, and a copy need not say whose memory it writes
+                const bool needed = i == 0 || (t->op != GGML_OP_SOFT_MAX && t->op != GGML_OP_CPY);
+                if (source == NULL || !gb_op_computes(t->op) || !needed) {
                     continue;
                 }
                 t->src[i] = NULL;

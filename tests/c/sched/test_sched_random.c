@@ -981,6 +981,49 @@ static bool run_world(struct world * w, bool mutate, int * n_mutations) {
     return ok;
 }
 
+// ---- what the report counts ----
+
+// The copies of a node by their definition: of what it reads, into its split; of its result, into later ones, as long
+// as nobody else has written the same memory.
+static void copies_by_definition(const struct gb_sched_plan * p, int node, struct gb_node_copies * counted) {
+    const int root = p->in.ids.data[node].root;
+    memset(counted, 0, sizeof(*counted));
+    for (size_t c = 0; c < p->program.copies.n; c++) {
+        const struct gb_copy *  copy  = &p->program.copies.data[c];
+        const struct gb_split * split = &p->program.splits.data[copy->split];
+        bool                    reads = false, still = p->in.ids.data[node].computes;
+        for (uint32_t k = p->in.src_begin[node]; k < p->in.src_begin[node + 1]; k++) {
+            reads = reads || p->in.ids.data[p->in.srcs[k]].root == copy->root;
+        }
+        for (int i = node + 1; i < split->start; i++) {
+            still = still && !(p->in.ids.data[i].computes && p->in.ids.data[i].root == root);
+        }
+        if (copy->fill && reads && node >= split->start && node < split->end) {
+            counted->in.n++;
+            counted->in.bytes += copy->hi - copy->lo;
+        }
+        if (copy->fill && still && copy->root == root && split->start > node) {
+            counted->of_result.n++;
+            counted->of_result.bytes += copy->hi - copy->lo;
+        }
+    }
+}
+
+static bool report_counts_copies(const struct gb_sched_plan * p) {
+    for (int i = 0; p->in.n_backends > 1 && i < p->in.n_nodes; i++) {
+        struct gb_node_copies counted;
+        copies_by_definition(p, i, &counted);
+        const struct gb_copied in = gb_sched_copies_of(p, i, false), all = gb_sched_copies_of(p, i, true);
+        if (in.n != counted.in.n || in.bytes != counted.in.bytes || all.n != counted.in.n + counted.of_result.n ||
+            all.bytes != counted.in.bytes + counted.of_result.bytes) {
+            test_fail(__FILE__, __LINE__, "node %d: %zu copies of %zu bytes, not %zu of %zu", i, all.n, all.bytes,
+                counted.in.n + counted.of_result.n, counted.in.bytes + counted.of_result.bytes);
+            return false;
+        }
+    }
+    return true;
+}
+
 int main(int argc, char ** argv) {
     (void) test_skips;
     uint64_t seed   = 1;
@@ -1007,9 +1050,10 @@ int main(int argc, char ** argv) {
         struct world * w = calloc(1, sizeof(*w));
         test_seed        = seed * 7919;
         ggml_clear_error();
-        const bool ok = run_world(w, mutate || seed % 5 == 0, &n_mutations);
+        bool ok = run_world(w, mutate || seed % 5 == 0, &n_mutations);
         if (w->scheds[0] && w->scheds[0]->last) {
             const struct gb_sched_plan * p = w->scheds[0]->last;
+            ok                             = ok && report_counts_copies(p);
             n_splits += p->program.splits.n;
             n_copies += p->program.copies.n;
             n_backs += p->program.backs.n;

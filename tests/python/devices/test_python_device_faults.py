@@ -482,3 +482,40 @@ def test_an_exception_keeps_nothing_alive(kind, cpu):
         gc.collect()
         time.sleep(0.01)
     assert gone() is None
+
+
+@pytest.mark.parametrize("wrong", ["half", "list", "bytes", "number", "nothing"])
+def test_memory_of_the_wrong_kind_is_not_kept(wrong):
+    """After the failure the next allocation asks the device again, with and without a reset."""
+    made = {"half": lambda n: np.zeros(n // 2, np.uint8), "list": lambda n: [0] * n, "bytes": lambda n: bytes(n),
+            "number": lambda n: 7, "nothing": lambda n: None}[wrong]  # fmt: skip
+
+    class Once(gb.Device):
+        memory = "own"
+        faults = 1
+
+        def alloc(self, nbytes):
+            if Once.faults > 0:
+                Once.faults -= 1
+                return made(nbytes)
+            return np.zeros(nbytes, np.uint8)
+
+        @gb.op("relu")
+        def relu(self, node, out, a):
+            np.maximum(a, 0, out=out)
+
+    gb.register_device("ONCE", Once, replace=True)
+    for reset in (False, True):
+        Once.faults = 1
+        with gb.Context() as ctx, gb.Backend("ONCE") as once, gb.Backend("CPU", n_threads=1) as cpu:
+            x = ctx.tensor((4, 4)).set_input()
+            y = gb.relu(x)
+            graph, sched = ctx.graph(y), gb.Scheduler([once, cpu])
+            with pytest.raises((gb.GgmlError, NotImplementedError)):
+                sched.allocate(graph)
+            if reset:
+                sched.reset()
+            sched.allocate(graph)
+            x.set(-1.0)
+            sched.compute(graph)
+            assert not y.numpy(copy=True).any()

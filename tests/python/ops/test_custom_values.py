@@ -108,6 +108,7 @@ def test_what_is_made_of_blocks_has_a_format_while_it_is_whole_blocks(ctx):
             whole=blocks, part=blocks[2:5], copy=blocks.copy(), none=blocks + 1, turned=q.T, mirrored=blocks[..., ::-1],
             sorted=np.sort(blocks, -1), rolled=np.roll(blocks, 1, -1), swapped=q.swapaxes(0, 2), axes=blocks[None],
         )  # fmt: skip
+        out[...] = 0
 
     q = ctx.tensor((34, 64), "q8_0", name="q")
     y = gb.custom(look, q, shape=(1,), dtype="f32")

@@ -116,12 +116,12 @@ def test_public_names_exist_and_are_documented():
 
 #: Every module of the package: each imports only what stands before it, and packages only through their modules.
 ORDER = """
-_ffi  _signals  _timing  _errors.messages  _errors.kept  _errors  _errors.hints  _errors.parameters
+_ffi  _again  _signals  _timing  _errors.messages  _errors.kept  _errors  _errors.hints  _errors.parameters
 _core  _core.owned  _core.handles
 _text  _text.count  _text.escape  _text.names  _text.patterns  _text.terminal  _files  _files.mapped  _files.rows
-_files.kinds
-dtypes  _data  _data.choices  _data.foreign  _data.arrays  _data.exchange  _data.blocks  _data.quantize  _data.shapes
-_data.results
+_files.kinds  _files.forms
+dtypes  _data  _data.choices  _data.foreign  _data.arrays  _data.exchange  _data.blank  _data.blocks  _data.quantize
+_data.shapes  _data.results
 _devices  _devices.registry  _devices.nodes  _devices.state  _devices.program  _devices.hooks
 _nodes  _nodes.build  _nodes.operators  _nodes.ufuncs
 buffer  tensor  backend  event  _callbacks

@@ -280,3 +280,30 @@ def test_a_plan_of_a_scheduler_that_was_reset(cpu):
         x.set(1)
         assert plan.run()
         assert (y.numpy() == 2).all()
+
+
+def test_the_peak_covers_buffers_that_are_never_alive(rng):
+    for _ in range(300):
+        n = int(rng.integers(1, 12))
+        lower = rng.integers(0, 10, n)
+        upper = lower + rng.integers(0, 4, n)
+        size = rng.integers(0, 1000, n)
+        alignment = int(2 ** rng.integers(0, 7))
+        plan = gb.plan_memory(lower, upper, size, alignment, budget_ms=10)
+        padded = -(-size // alignment) * alignment
+        ends = plan.offsets + padded.astype(np.uint64)
+        assert plan.peak == int(ends.max())
+        assert plan.lower_bound <= plan.bound <= plan.peak <= plan.best_fit
+        load = max(int(padded[(lower <= t) & (t < upper)].sum()) for t in range(14))
+        assert plan.lower_bound == max(load, int(padded[lower == upper].max(initial=0)))
+        assert not plan.proved or plan.peak == plan.bound
+        again = gb.plan_memory(lower, upper, size, alignment, capacity=max(plan.peak, 1), budget_ms=10)
+        assert again.peak <= max(plan.peak, 1)
+        if plan.lower_bound > 1:
+            with pytest.raises(gb.AllocationError):
+                gb.plan_memory(lower, upper, size, alignment, capacity=plan.lower_bound - 1, budget_ms=10)
+
+
+def test_buffers_that_are_never_alive_and_too_large_for_the_alignment():
+    with pytest.raises(gb.InvalidArgumentError, match="overflow"):
+        gb.plan_memory([3], [3], [2**64 - 1], alignment=64)

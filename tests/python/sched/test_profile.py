@@ -3,8 +3,10 @@ failures, forks, files."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from damage import replaced
 from ggml_backend._ffi import lib
 from ggml_backend._text.count import count
 from test_trace import slices_of, validated
@@ -596,6 +599,69 @@ def test_records_of_a_file_name_steps_that_are_there(recorded):
             broken["records"]["flops"] = [*broken["records"]["flops"][:1], 1.0]
         with pytest.raises(gb.InvalidArgumentError):
             gb.Profile.from_json(json.dumps(broken))
+
+
+LIMITS = {
+    "level": "scalar", "threads": 1, "operations": {"f32": 1e9, "bytes": 1e9, "bf16": 1e9},
+    "read": {"65536": 1e9, "1048576": 1e8}, "copy": {"65536": 1e9, "1048576": 1e8},
+}  # fmt: skip
+#: What somebody may have in a file instead of a value.
+VALUES = [None, True, -1, 0, 1.5, 2**70, -(2**63), math.nan, math.inf, 1e308, "x", "", [], [1], [None], {}, {"a": 1}]
+
+
+def paths_of(data, path=()):
+    """Of all parts of a document."""
+    yield path
+    for key, value in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+        yield from paths_of(value, (*path, key))
+
+
+def use_profile(text):
+    """All that can be asked of a profile of a file."""
+    found = gb.Profile.from_json(text)
+    for by in ("operator", "kind", "way", "fusion", "dtype", "device", "*"):
+        str(found.table(by)), found.table(by)._repr_html_()
+    for sort in ("time", "calls", "median", "limit", "waiting", "bytes", "flops", "name"):
+        list(found.table(sort=sort))
+    str(found.compare(found)), str(found), repr(found), found.seconds
+    json.loads(found.to_trace(), parse_constant=pytest.fail)
+    return [(step.name, step.kind, hash(step)) for step in found.steps]
+
+
+@pytest.mark.filterwarnings("error")
+def test_files_with_any_damage_are_refused_or_can_be_used(recorded):
+    data = {**json.loads(recorded.to_json(limits=False)), "limits": [LIMITS]}
+    assert use_profile(json.dumps(data))
+    paths = list(paths_of(data))[1:]
+    random, refused = np.random.default_rng(0), 0
+    for i in range(5000):
+        damaged = data
+        for _ in range(1 + i % 2):
+            path = paths[random.integers(len(paths))]
+            value = VALUES[random.integers(len(VALUES))]
+            with contextlib.suppress(KeyError, IndexError, TypeError):  # gone by the first damage
+                damaged = replaced(damaged, path, value)
+        try:
+            use_profile(json.dumps(damaged))
+        except gb.InvalidArgumentError as error:
+            assert "profile" in str(error)
+            refused += 1
+    assert 2000 < refused < 5000
+
+
+def test_a_file_says_which_part_of_a_profile_is_wrong(recorded):
+    data = json.loads(recorded.to_json(limits=False))
+    for path, value, told in [
+        (("steps", 0, "n_nodes"), "x", r"steps\[0\].n_nodes must be a whole number, is x"),
+        (("steps", 0, "way"), [], r"steps\[0\].way must be a text"),
+        (("steps", 0, "dtypes"), [1], r"steps\[0\].dtypes\[0\] must be a text, is 1"),
+        (("records", "step"), [0], r"records.run has \d+ values, records.step 1"),
+        (("runs", "thread", 0), -1, r"runs.thread must have values from 0 to 4294967295"),
+        (("dropped",), True, r"dropped must be a whole number, is True"),
+        (("more",), 1, r"it has the key more, which is unknown"),
+    ]:
+        with pytest.raises(gb.InvalidArgumentError, match=told):
+            gb.Profile.from_json(json.dumps({**data, "more": 1} if path == ("more",) else replaced(data, path, value)))
 
 
 def test_lanes_of_operators(recorded, ctx, cpu, tmp_path):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
+
 import numpy as np
 import pytest
 
 import ggml_backend as gb
+from capsules import Library
+from ggml_backend._data import arrays
 
 
 def test_what_has_no_memory_is_not_shared():
@@ -36,6 +41,107 @@ def test_tensors_that_are_negated_in_name_only(bit, copy):
 
     with pytest.raises(gb.InvalidArgumentError, match=bit.replace("is", "resolve")):
         gb.from_dlpack(Lazy(), copy=copy)
+
+
+@pytest.mark.parametrize("versioned", [True, False])
+@pytest.mark.parametrize("offset", [2**62, 2**63 - 1, 2**63, 2**64 - 4, 2**64 - 1])
+@pytest.mark.parametrize("copy", [False, None, True])
+def test_offsets_that_leave_the_address_space_are_refused(offset, copy, versioned):
+    array = np.arange(6, dtype=np.float32)
+    data = array.ctypes.data  # the address is given as it is: the offset alone is wrong
+    library = Library(array, versioned=versioned, byte_offset=offset, data=data)
+    with pytest.raises(gb.InvalidArgumentError, match="leaves the address space"):
+        gb.from_dlpack(library, copy=copy)
+    assert library.deleted == library.given
+
+
+def test_strides_that_leave_the_address_space_are_refused():
+    for stride in (2**60 // 4, -(2**60) // 4, -(2**55)):
+        strides = (ctypes.c_int64 * 1)(stride)
+        array = np.arange(2, dtype=np.float32)
+        library = Library(array, strides=ctypes.cast(strides, ctypes.POINTER(ctypes.c_int64)))
+        with pytest.raises(gb.InvalidArgumentError, match=r"leaves the address space|stride"):
+            gb.from_dlpack(library, copy=None)
+
+
+@pytest.mark.parametrize("offset", [0, 4, 64, 2**20])
+def test_offsets_within_memory_are_taken(offset):
+    memory = np.zeros(2**20 + 64, np.uint8)
+    array = memory[offset : offset + 24].view(np.float32)
+    array[...] = np.arange(6)
+    assert gb.from_dlpack(Library(array, byte_offset=offset), copy=None).numpy().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+class Refuses:
+    """Has a body that is counted, and an error."""
+
+    def __init__(self, error):
+        self.error = error
+        self.calls = []
+
+    def __dlpack__(self, **options):
+        self.calls.append(options)
+        raise self.error
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+
+@pytest.mark.parametrize("copy", [None, False, True])
+@pytest.mark.parametrize(
+    "error", [BufferError, RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError]
+)
+def test_who_cannot_give_an_array_is_asked_once(copy, error):
+    refuses = Refuses(error("no memory today"))
+    with pytest.raises(gb.InvalidArgumentError, match=r"cannot take this .*Refuses: no memory today") as found:
+        gb.from_dlpack(refuses, copy=copy)
+    without_options = [{}] if error is TypeError else []  # libraries before version 1.0 know no options
+    assert refuses.calls[1:] == without_options
+    assert found.value.__cause__ is refuses.error
+
+
+@pytest.mark.parametrize("error", [KeyError, MemoryError, OSError, ZeroDivisionError, RecursionError, SystemExit])
+def test_other_errors_of_arrays_pass(error):
+    refuses = Refuses(error("mine"))
+    with pytest.raises(error, match="mine"):
+        gb.from_dlpack(refuses)
+    assert len(refuses.calls) == 1
+
+
+def test_methods_without_options_are_asked_without():
+    class Old:
+        calls = 0
+
+        def __dlpack__(self):
+            self.calls += 1
+            return np.arange(3, dtype=np.float32).__dlpack__()
+
+    for copy in (None, False, True):
+        old = Old()
+        assert gb.from_dlpack(old, copy=copy).numpy().tolist() == [0, 1, 2]
+        assert old.calls == 1
+
+
+@pytest.mark.parametrize("function", [
+    gb.from_dlpack, lambda x: gb.from_dlpack(x, copy=None), lambda x: gb.from_dlpack(x, copy=True),
+    lambda x: gb.Context().tensor((2,)).set(x), lambda x: gb.Context().constant(x),
+    lambda x: gb.Context().from_numpy(x),
+])  # fmt: skip
+@pytest.mark.parametrize("method", ["__dlpack__", "__array__"])
+def test_arrays_that_ask_for_themselves_end_in_a_recursion_error(function, method):
+    calls = 0
+
+    def again(self, *args, **options):
+        nonlocal calls
+        calls += 1
+        return function(self)
+
+    asks = type("Asks", (), {method: again})()
+    limit = sys.getrecursionlimit()
+    with pytest.raises((RecursionError, gb.InvalidArgumentError, TypeError)) as found:
+        function(asks)
+    assert calls < 2 * limit
+    assert calls == 0 or isinstance(found.value, RecursionError)
 
 
 def test_an_array_that_closes_the_context():
@@ -73,3 +179,39 @@ def test_a_mapped_file_behind_a_view_may_become_shorter(show, tmp_path, cpu):
             file.truncate(4096)
         with pytest.raises(gb.FileError):
             sched.compute(graph)
+
+
+@pytest.mark.parametrize("piece", [1, 7, 64, 1000])
+def test_large_arrays_are_copied_in_pieces(piece, monkeypatch, rng):
+    monkeypatch.setattr(arrays, "_PIECE", piece)
+    for shape in [(5, 7), (1, 30), (30, 1), (2, 3, 4, 5), (3,), (0, 4)]:
+        array = rng.standard_normal(shape).astype(np.float32)
+        for view in (array, array.T, array[..., ::-1], array[::-1], np.broadcast_to(array[:1], array.shape)):
+            found = arrays.contiguous(view)
+            assert found.flags.c_contiguous
+            assert found.tobytes() == view.tobytes()
+            assert found.shape == view.shape
+            if view.ndim == 2 and view.size:
+                assert gb.from_dlpack(view.copy(order="K"), copy=True).numpy().tobytes() == view.tobytes()
+
+
+def test_an_interrupt_ends_a_copy_between_two_pieces(monkeypatch):
+    monkeypatch.setattr(arrays, "_PIECE", 1024)
+    array = np.zeros((512, 512), np.float32).T[::2]
+    copied = 0
+
+    def interrupt(frame, event, argument):
+        nonlocal copied
+        copied += event == "line" and frame.f_code.co_name == "contiguous"
+        if copied > 50:
+            raise KeyboardInterrupt
+        return interrupt
+
+    before = sys.gettrace()
+    sys.settrace(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            gb.from_dlpack(array, copy=True)
+    finally:
+        sys.settrace(before)
+    assert 50 < copied < 200

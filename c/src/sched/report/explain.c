@@ -55,14 +55,14 @@ static void append_size(struct gb_text * t, size_t bytes) {
 // Copies that the node's split makes for sources of this node; of one that fell back also those of its result.
 static void append_copies(struct gb_text * t, const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     int id) {
-    const struct gb_fallback * f = gb_sched_fallback_of(p, id);
-    size_t                     n, bytes;
-    gb_sched_count_copies(p, id, f != NULL, &n, &bytes);
-    if (n > 0) {
-        gb_text_append(t, "; that %s copies of %zu tensor%s, ", f ? "costs" : "needs", n, n == 1 ? "" : "s");
-        append_size(t, bytes);
+    const struct gb_fallback * f      = gb_sched_fallback_of(p, id);
+    const struct gb_copied     copied = gb_sched_copies_of(p, id, f != NULL);
+    if (copied.n > 0) {
+        gb_text_append(t, "; that %s copies of %zu tensor%s, ", f ? "costs" : "needs", copied.n,
+            copied.n == 1 ? "" : "s");
+        append_size(t, copied.bytes);
     }
-    if (n > 0 && f == NULL) {
+    if (copied.n > 0 && f == NULL) {
         gb_text_append(t, ", to %s", s->devices[p->assigned.to[id].backend].name);
     }
     for (size_t w = 0; w < p->program.backs.n; w++) {

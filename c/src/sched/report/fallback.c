@@ -4,6 +4,7 @@
 // has fallen back if a backend of higher priority refuses it that had to do with it: it computes what the node reads
 // (or holds a weight of it), reads what the node computes, or is the one that the rules named. Found when a plan is
 // made, while the tensors are there; told by explain.c and to the user.
+#include "base/current.h"
 #include "sched/plan.h"
 
 #include <stdio.h>
@@ -63,42 +64,86 @@ static int refused_by(struct ggml_backend_sched * s, struct gb_sched_plan * p, i
 
 // -------------------------------------------------------------------------------------------------------------- copies
 
-// The node reads the root or a view of it.
-static bool reads_root(const struct gb_sched_plan * p, int node, int root) {
-    for (uint32_t k = p->in.src_begin[node]; k < p->in.src_begin[node + 1]; k++) {
-        if (p->in.ids.data[p->in.srcs[k]].root == root) {
-            return true;
-        }
-    }
-    return false;
+// Of each root: the filled copies of the split that is being looked at, and the last node so far that wrote it.
+struct of_root {
+    int32_t          split, writer; // -1: none
+    int32_t          reader;        // the last node that these copies were counted for
+    struct gb_copied copied;
+};
+
+static void add(struct gb_copied * sum, struct gb_copied more) {
+    sum->n += more.n;
+    sum->bytes += more.bytes;
 }
 
-// Nobody else wrote the node's memory between the node and a later split.
-static bool is_still_its(const struct gb_sched_plan * p, int node, int end) {
-    const int root = p->in.ids.data[node].root;
-    for (int i = node + 1; i < end; i++) {
-        if (p->in.ids.data[i].computes && p->in.ids.data[i].root == root) {
-            return false;
-        }
-    }
-    return true;
-}
-
-// Copies that travel together count each for itself. Those that nobody fills move no bytes and do not count.
-void gb_sched_count_copies(const struct gb_sched_plan * p, int node, bool of_result, size_t * n, size_t * bytes) {
-    *n = *bytes = 0;
-    for (size_t c = 0; c < p->program.copies.n; c++) {
-        const struct gb_copy *  copy  = &p->program.copies.data[c];
-        const struct gb_split * split = &p->program.splits.data[copy->split];
+// Copies of a split, under their roots; a copy of what an earlier split computed counts for the node that wrote it.
+// Those that nobody fills move no bytes and do not count.
+static void count_in(struct gb_sched_plan * p, int k, struct of_root * roots) {
+    const struct gb_split * split = &p->program.splits.data[k];
+    for (size_t c = split->copies_begin; c < split->copies_end; c++) {
+        const struct gb_copy * copy = &p->program.copies.data[c];
+        struct of_root *       root = &roots[copy->root];
+        const struct gb_copied one  = { 1, copy->hi - copy->lo };
         if (!copy->fill) {
             continue;
         }
-        const bool in  = node >= split->start && node < split->end && reads_root(p, node, copy->root);
-        const bool out = of_result && split->start > node && copy->root == p->in.ids.data[node].root &&
-                         is_still_its(p, node, split->start);
-        *n += in || out;
-        *bytes += in || out ? copy->hi - copy->lo : 0;
+        if (root->split != k) {
+            root->split  = k;
+            root->copied = (struct gb_copied){ 0, 0 };
+        }
+        add(&root->copied, one);
+        if (root->writer >= 0) {
+            add(&p->copied.data[root->writer].of_result, one);
+        }
     }
+}
+
+// Each node of the split gets the copies of the roots that it reads, once for each root, and is then their last writer.
+static void count_of_nodes(struct gb_sched_plan * p, int k, struct of_root * roots) {
+    const struct gb_split * split = &p->program.splits.data[k];
+    for (int i = split->start; i < split->end; i++) {
+        for (uint32_t s = p->in.src_begin[i]; s < p->in.src_begin[i + 1]; s++) {
+            struct of_root * root = &roots[p->in.ids.data[p->in.srcs[s]].root];
+            if (root->split == k && root->reader != i) {
+                root->reader = i;
+                add(&p->copied.data[i].in, root->copied);
+            }
+        }
+        if (p->in.ids.data[i].computes) {
+            roots[p->in.ids.data[i].root].writer = i;
+        }
+    }
+}
+
+// Counts the copies of all nodes in one pass: copies that travel together count each for itself.
+static enum ggml_status count_copies(struct gb_sched_plan * p) {
+    struct of_root *       roots  = gb_malloc((size_t) p->in.n_ids * sizeof(*roots));
+    enum ggml_status       status = GGML_STATUS_ALLOC_FAILED;
+    const struct gb_copied none   = { 0, 0 };
+    if (roots != NULL && gb_vec_resize_zero(&p->copied, (size_t) p->in.n_nodes)) {
+        for (int i = 0; i < p->in.n_ids; i++) {
+            roots[i] = (struct of_root){ -1, -1, -1, none };
+        }
+        status = GGML_STATUS_SUCCESS;
+    }
+    for (size_t k = 0; k < p->program.splits.n && status == GGML_STATUS_SUCCESS; k++) {
+        count_in(p, (int) k, roots);
+        count_of_nodes(p, (int) k, roots);
+        status = gb_go_on();
+    }
+    gb_free(roots);
+    return status;
+}
+
+struct gb_copied gb_sched_copies_of(const struct gb_sched_plan * p, int node, bool of_result) {
+    struct gb_copied sum = { 0, 0 };
+    if ((size_t) node < p->copied.n) {
+        sum = p->copied.data[node].in;
+        if (of_result) {
+            add(&sum, p->copied.data[node].of_result);
+        }
+    }
+    return sum;
 }
 
 // ------------------------------------------------------------------------------------------------------------ a plan's
@@ -108,7 +153,7 @@ static bool note(struct ggml_backend_sched * s, struct gb_sched_plan * p, int no
     const struct ggml_tensor * t      = p->in.ids.data[node].tensor;
     const char *               reason = ggml_backend_unsupported_reason(s->devices[by].backend, t);
     struct gb_fallback         f      = { .node = node, .refused_by = by, .flops = gb_work_of(t).flops };
-    gb_sched_count_copies(p, node, true, &f.n_copies, &f.copied);
+    f.copied                          = gb_sched_copies_of(p, node, true);
     if (reason) {
         memcpy(f.reason, reason, GB_MIN(strlen(reason), sizeof(f.reason) - 1));
     }
@@ -120,26 +165,31 @@ enum ggml_status gb_sched_find_fallbacks(struct ggml_backend_sched * s, struct g
     if (p->in.n_backends == 1) {
         return GGML_STATUS_SUCCESS;
     }
-    uint64_t * neighbours = find_neighbours(p);
-    bool       ok         = neighbours != NULL;
-    for (int i = 0; ok && i < p->in.n_nodes; i++) {
+    GB_TRY(count_copies(p));
+    uint64_t *       neighbours = find_neighbours(p);
+    enum ggml_status status     = neighbours != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    for (int i = 0; i < p->in.n_nodes && status == GGML_STATUS_SUCCESS; i++) {
         const int by = p->in.ids.data[i].computes && !is_where_it_belongs(&p->assigned.to[i])
                            ? refused_by(s, p, i, neighbours[i])
                            : -1;
-        ok           = by < 0 || note(s, p, i, by);
+        status       = by < 0 || note(s, p, i, by) ? gb_go_on() : GGML_STATUS_ALLOC_FAILED;
     }
     gb_free(neighbours);
-    return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    return status;
 }
 
-// There are few fallbacks, in the order of nodes.
+// Fallbacks are in the order of nodes.
 const struct gb_fallback * gb_sched_fallback_of(const struct gb_sched_plan * p, int node) {
-    for (size_t k = 0; k < p->fallbacks.n; k++) {
-        if (p->fallbacks.data[k].node == node) {
-            return &p->fallbacks.data[k];
+    size_t lo = 0, hi = p->fallbacks.n;
+    while (lo < hi) {
+        const size_t mid = lo + (hi - lo) / 2;
+        if (p->fallbacks.data[mid].node < node) {
+            lo = mid + 1;
+        } else {
+            hi = mid;
         }
     }
-    return NULL;
+    return lo < p->fallbacks.n && p->fallbacks.data[lo].node == node ? &p->fallbacks.data[lo] : NULL;
 }
 
 // Without a plan there are none, and that is no error.
@@ -167,9 +217,9 @@ enum ggml_status ggml_backend_sched_get_fallback(ggml_backend_sched_t sched, int
         .backend      = sched->devices[p->assigned.to[f->node].backend].backend,
         .refused_by   = sched->devices[f->refused_by].backend,
         .flops        = f->flops,
-        .n_copies     = (int) f->n_copies,
-        .copied_bytes = f->copied,
-        .is_heavy     = f->flops >= GGML_BACKEND_SCHED_HEAVY_FLOPS || f->copied >= GGML_BACKEND_SCHED_HEAVY_BYTES,
+        .n_copies     = (int) f->copied.n,
+        .copied_bytes = f->copied.bytes,
+        .is_heavy     = f->flops >= GGML_BACKEND_SCHED_HEAVY_FLOPS || f->copied.bytes >= GGML_BACKEND_SCHED_HEAVY_BYTES,
     };
     snprintf(fallback->name, sizeof(fallback->name), "%s", gb_sched_name_of(&p->in, f->node));
     memcpy(fallback->reason, f->reason, sizeof(fallback->reason));

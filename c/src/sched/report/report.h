@@ -11,16 +11,26 @@
 struct ggml_backend_sched;
 struct gb_sched_plan;
 
+struct gb_copied {
+    size_t n, bytes;
+};
+
+// The copies that the split of a node makes for what the node reads, and those of its result for later splits.
+struct gb_node_copies {
+    struct gb_copied in, of_result;
+};
+
 // The reason is a copy of what the backend said when the plan was made; it may name shapes of tensors that are freed
 // since.
 struct gb_fallback { // a node that a better backend refuses
-    int32_t node, refused_by;
-    double  flops;
-    size_t  n_copies, copied; // bytes
-    char    reason[192];
+    int32_t          node, refused_by;
+    double           flops;
+    struct gb_copied copied;
+    char             reason[192];
 };
 
 typedef GB_VEC(struct gb_fallback) gb_fallback_list;
+typedef GB_VEC(struct gb_node_copies) gb_node_copies_list;
 
 // query.c
 // The plan that queries are about; NULL and reported, in the name of `func`: no graph was given yet, or what another
@@ -28,13 +38,12 @@ typedef GB_VEC(struct gb_fallback) gb_fallback_list;
 const struct gb_sched_plan * gb_sched_last_plan(const struct ggml_backend_sched * s, const char * func);
 
 // fallback.c
-// Lists the fallbacks of a plan, once, while the plan is made. ALLOC_FAILED: no memory. With one backend there are
-// none.
+// Counts the copies of each node and lists the fallbacks of a plan, once, while the plan is made. With one backend
+// there are none. ALLOC_FAILED: no memory; ABORTED: the thread's poll asked to give up.
 enum ggml_status           gb_sched_find_fallbacks(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 const struct gb_fallback * gb_sched_fallback_of(const struct gb_sched_plan * p, int node); // NULL: it is none
-// The copies that the split of a node makes for what the node reads, as a number and in bytes; with `of_result` those
-// of its result for later splits, too.
-void gb_sched_count_copies(const struct gb_sched_plan * p, int node, bool of_result, size_t * n, size_t * bytes);
+// The copies for what the node reads, and with `of_result` those of its result.
+struct gb_copied gb_sched_copies_of(const struct gb_sched_plan * p, int node, bool of_result);
 
 // explain.c
 // Why the tensor `id` is where it is, in one line of English. The text is the scheduler's, until the next call; it is

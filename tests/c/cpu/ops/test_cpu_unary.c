@@ -143,9 +143,12 @@ static void refused(void) {
     begin();
     struct ggml_tensor * node = ggml_abs(ctx, tensor(GGML_TYPE_F32, DENSE, 32, 1, 1, 1));
     give_memory(node);
-    node->src[0]->type = GGML_TYPE_Q4_0;
+    struct ggml_tensor * blocks = tensor(GGML_TYPE_Q4_0, DENSE, 32, 1, 1, 1);
+    struct ggml_tensor * floats = node->src[0];
+    node->src[0]                = blocks;
     CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_UNSUPPORTED);
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "quantized");
+    node->src[0]       = floats;
     node->src[0]->type = GGML_TYPE_I32;
     CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_UNSUPPORTED);
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "type of src[0] must be f32, f16 or bf16");

@@ -1,0 +1,18 @@
+"""The work of a command follows from the size of its files, not from numbers in them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_no_number_of_a_file_decides_how_long_a_command_takes(tmp_path: Path) -> None:
+    program = Path(__file__).with_name("huge_numbers.py")
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path)], capture_output=True, text=True, timeout=900, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    *failed, last = done.stdout.splitlines()
+    assert not failed, "\n".join(failed)
+    assert int(last.split()[0]) > 900
