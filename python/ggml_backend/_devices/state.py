@@ -116,6 +116,9 @@ class State:
                     if not ticket.submitting:  # and is not the one who runs this
                         self.fail(DeviceError(f"{self.name}: interrupted while it computed"))
                     raise
+                handle = lib.gbpy_run_handle()
+                if handle:
+                    ffi.from_handle(handle).fail(error)  # so the run raises it, whoever waits for the queue
                 self.fail(error)
             finally:
                 ticket.done = True
