@@ -94,17 +94,25 @@ static void set_flying(struct gbpy_sched * s, bool on) { // under the lock
     }
 }
 
+// Does a failure of the run belong to the caller? Else the thread that holds the run reports it.
+static bool is_mine(const struct gbpy_landing * l) { return !l->held || l->starter == gb_thread_number(); }
+
+// For the thread that holds the run. Under the lock.
+static void keep_failure(struct gbpy_landing * l, int status, const char * message) {
+    if (status != GGML_STATUS_SUCCESS && status != GGML_STATUS_ABORTED && !is_mine(l)) {
+        l->status = status;
+        snprintf(l->message, sizeof(l->message), "%s", message);
+    }
+}
+
 // Under the lock: what became of a flight, when all backends have been waited for with this status. True: it failed, and
-// only this call can report that.
+// the caller reports that.
 static bool decide(struct gbpy_flight * f, int status) {
     struct gbpy_landing * l       = f->landing;
     const bool            stopped = f->run != NULL && f->run->stopped != 0;
-    if (status != GGML_STATUS_SUCCESS && status != GGML_STATUS_ABORTED) {
-        l->status = status;
-        snprintf(l->message, sizeof(l->message), "%s", ggml_last_error());
-    }
+    keep_failure(l, status, ggml_last_error());
     l->state = l->state < 0 || stopped || (l->state == 0 && status != GGML_STATUS_SUCCESS) ? -1 : 1;
-    return l->state < 0 && (!l->held || l->starter == gb_thread_number());
+    return l->state < 0 && is_mine(l);
 }
 
 int gbpy_land_inside(struct gbpy_sched * s) {
@@ -120,12 +128,12 @@ int gbpy_land_inside(struct gbpy_sched * s) {
     struct gbpy_flight * flights  = s->flights;
     struct gbpy_object * graph    = s->fly_graph;
     gbpy_wants           wants    = s->fly_wants;
-    bool                 all_good = true, is_mine = false;
+    bool                 all_good = true, mine = false;
     s->flights   = NULL;
     s->fly_graph = NULL;
     memset(&s->fly_wants, 0, sizeof(s->fly_wants));
     for (struct gbpy_flight * f = flights; f != NULL; f = f->next) {
-        is_mine |= decide(f, status);
+        mine |= decide(f, status);
         all_good &= f->landing->state > 0;
     }
     s->ran = s->ran && all_good;
@@ -143,7 +151,7 @@ int gbpy_land_inside(struct gbpy_sched * s) {
     }
     gb_vec_free(&wants);
     gbpy_unref(graph);
-    if (!all_good && !is_mine) { // whoever holds the runs that failed reports it
+    if (!all_good && !mine) { // whoever holds the runs that failed reports it
         ggml_clear_error();
         status = GGML_STATUS_SUCCESS;
     }
@@ -294,28 +302,39 @@ static ggml_backend_t computes_result(const struct gbpy_sched * s, struct ggml_t
     return backend;
 }
 
-static void set_state(struct gbpy_flight * f, int state, int status) {
+static void set_state(struct gbpy_landing * landing, int state) {
     gbpy_lock();
-    f->landing->state = state;
-    if (state < 0) {
-        f->landing->status = status;
-        snprintf(f->landing->message, sizeof(f->landing->message), "%s", ggml_last_error());
-    }
+    landing->state = state;
     gbpy_unlock();
 }
 
-static int wait_flight(struct gbpy_sched * s, struct gbpy_flight * f) {
-    int status = GGML_STATUS_SUCCESS;
-    for (int i = 0; i < f->n_events && status == GGML_STATUS_SUCCESS && f->landing->state == 0; i++) {
+static int wait_flight(struct gbpy_sched * s, const struct gbpy_flight * f) {
+    struct gbpy_landing * landing = f->landing;
+    int                   status  = GGML_STATUS_SUCCESS;
+    for (int i = 0; i < f->n_events && status == GGML_STATUS_SUCCESS && landing->state == 0; i++) {
         status = ggml_backend_event_synchronize(f->events[i]);
     }
-    if (status != GGML_STATUS_SUCCESS) {
-        set_state(f, -1, status == GGML_STATUS_ABORTED ? 0 : status);
-        return gbpy_land_inside(s); // makes the scheduler usable again
+    if (status == GGML_STATUS_SUCCESS) {
+        if (landing->state == 0) {
+            set_state(landing, 1);
+        }
+        return GGML_STATUS_SUCCESS;
     }
-    if (f->landing->state == 0) {
-        set_state(f, 1, 0);
+    char message[GB_ERROR_SIZE / 2];
+    snprintf(message, sizeof(message), "%s", ggml_last_error());
+    set_state(landing, -1);
+    const int complete = gbpy_land_inside(s); // reports the same, and makes the scheduler usable again
+    if (complete != GGML_STATUS_SUCCESS) {
+        return complete;
     }
+    if (is_mine(landing)) {
+        return gb_fail_quietly((enum ggml_status) status, message);
+    }
+    gbpy_lock();
+    if (landing->status == GGML_STATUS_SUCCESS) {
+        keep_failure(landing, status, message);
+    }
+    gbpy_unlock();
     return GGML_STATUS_SUCCESS;
 }
 
@@ -470,9 +489,7 @@ static int prepare_start(struct gbpy_sched * s, struct gbpy_object * g, struct g
 static int give_up(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_landing * landing, int status) {
     char message[GB_ERROR_SIZE / 2];
     snprintf(message, sizeof(message), "%s", ggml_last_error());
-    gbpy_lock();
-    landing->state = -1;
-    gbpy_unlock();
+    set_state(landing, -1);
     const int landed = gbpy_land_inside(s);
     s->ran           = false;
     gbpy_forget_results_now(g);
@@ -541,18 +558,20 @@ int gbpy_landing_state(const struct gbpy_landing * landing) {
     return state;
 }
 
-// The failure of a run that is not in flight any more.
-static int report(const struct gbpy_landing * l) {
-    if (l->state > 0) {
-        return GGML_STATUS_SUCCESS;
-    }
-    GB_FAIL_IF(l->status == GGML_STATUS_SUCCESS, GGML_STATUS_INVALID_STATE,
+// The failure of a run that is not in flight any more. Its reason is reported once.
+static int report(struct gbpy_landing * l) {
+    gbpy_lock();
+    const int  status = l->status;
+    const bool good   = l->state > 0;
+    l->status         = GGML_STATUS_SUCCESS;
+    gbpy_unlock();
+    GB_FAIL_IF(!good && status == GGML_STATUS_SUCCESS, GGML_STATUS_INVALID_STATE,
         "Pending: the computation failed, or was stopped");
-    return gb_fail_quietly((enum ggml_status) l->status, l->message);
+    return good ? GGML_STATUS_SUCCESS : gb_fail_quietly((enum ggml_status) status, l->message);
 }
 
 // By the user of the scheduler: for one run, or for all (NULL).
-static int wait_inside(struct gbpy_sched * s, const struct gbpy_landing * landing) {
+static int wait_inside(struct gbpy_sched * s, struct gbpy_landing * landing) {
     if (landing == NULL) {
         const int status = gbpy_land_inside(s);
         if (status != GGML_STATUS_SUCCESS || s->kept_status == GGML_STATUS_SUCCESS) {
@@ -573,7 +592,7 @@ static int wait_inside(struct gbpy_sched * s, const struct gbpy_landing * landin
             status = gbpy_land_inside(s); // the last one: nothing is on its way any more
         }
     }
-    return status == GBPY_INTERRUPTED ? status : report(landing);
+    return status != GGML_STATUS_SUCCESS ? status : report(landing);
 }
 
 int gbpy_sched_wait(struct gbpy_handle * sched, struct gbpy_landing * landing) {

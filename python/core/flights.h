@@ -12,7 +12,7 @@
 // What became of a run in flight. In memory of Python, which the run's Pending and the run itself keep.
 struct gbpy_landing {
     int       state;        // 0: in flight, 1: complete, negative: failed; under the lock
-    int       status;       // of the failure; 0: it was stopped
+    int       status;       // of the failure, until it was reported; 0: it was, or the run was stopped
     char      message[512]; // of the failure
     uint32_t  starter;      // thread that has started it (gb_thread_number)
     bool      held;         // by a Pending, which will report its failure

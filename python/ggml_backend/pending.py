@@ -56,8 +56,9 @@ class Pending(Local):
         self._run = run
 
     def __del__(self) -> None:
-        if self._landing is not None:
-            self._landing.held = False  # from now on synchronize() reports its failure
+        landing = getattr(self, "_landing", None)
+        if landing is not None:
+            landing.held = False  # from now on synchronize() reports its failure
 
     def wait(self) -> None:
         """Waits for this run, not for those that were started after it. Raises its failure, on whatever thread this is
