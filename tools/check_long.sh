@@ -217,6 +217,7 @@ attack "$short" harness_interleave.py --mode handlers
 attack "$short" harness_interleave.py --mode threads
 attack "$short" harness_closing.py --pairs
 attack "$short" harness_fork.py
+attack "$short" harness_messages.py
 for mode in interrupts timer handlers threads fork; do
     attack "$short" harness_clusters.py --mode $mode
 done

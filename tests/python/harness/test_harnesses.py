@@ -31,6 +31,7 @@ HARNESSES = {
     "pairs": ["harness_closing.py", "--pairs"],
     "zeros": ["harness_zeros.py"],
     "fork": ["harness_fork.py"],
+    "damaged messages": ["harness_messages.py"],
     "clusters, interrupts": ["harness_clusters.py"],
     **{
         f"clusters, {mode}": ["harness_clusters.py", "--mode", mode]
