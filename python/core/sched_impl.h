@@ -42,7 +42,7 @@ struct gbpy_sched {
     struct gbpy_flight * flights;
     int                  kept_status; // of a run that nobody holds, which other calls have waited for
     char                 kept_message[512];
-    struct gbpy_sched * next_flying; // under the lock
+    struct gbpy_sched *  next_flying; // under the lock
 
     uint64_t n_reported; // plans, of those that were made
 };

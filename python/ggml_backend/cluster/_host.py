@@ -447,9 +447,7 @@ class Conductor:
             if not arrival.done and arrival.message <= number:
                 self.lose(peer, f"it has done message {arrival.message} and not sent the data that it was asked for")
 
-    def _answered(
-        self, peer: Peer, asked: dict[int, Question], number: int, body: memoryview, letter: Letter
-    ) -> None:
+    def _answered(self, peer: Peer, asked: dict[int, Question], number: int, body: memoryview, letter: Letter) -> None:
         try:
             question = asked[number]  # no call, so nothing comes between
         except KeyError:

@@ -130,7 +130,7 @@ def test_a_question_ends_whatever_is_damaged(what, monkeypatch, cpu):
         assert damage.done
 
 
-@pytest.mark.parametrize("rank, kind", [(0, m.Kind.PING), (1, m.Kind.PONG)])
+@pytest.mark.parametrize(("rank", "kind"), [(0, m.Kind.PING), (1, m.Kind.PONG)])
 @pytest.mark.parametrize("change", [flipped(NUMBER), nothing, with_kind(m.Kind.BEAT)], ids=["number", "lost", "kind"])
 def test_a_ping_ends_whatever_is_damaged(rank, kind, change, monkeypatch):
     with simulated(2, deadline=DEADLINE) as cluster:

@@ -33,9 +33,9 @@ def test_a_cluster_without_threads_is_an_error_and_ends_what_it_began(allowed, m
         with simulated(3, deadline=5) as cluster:
             assert cluster.size == 3
     else:
-        with pytest.raises(gb.AllocationError, match=r"no thread for .*can't start new thread.*ulimit"):
-            with simulated(3, deadline=5):
-                pytest.fail("it began")
+        failing = pytest.raises(gb.AllocationError, match=r"no thread for .*can't start new thread.*ulimit")
+        with failing, simulated(3, deadline=5):
+            pytest.fail("it began")
     monkeypatch.undo()
     for thread in started:
         thread.join(10)
@@ -57,9 +57,8 @@ def test_what_fails_as_a_cluster_begins_is_an_error_of_the_package(place, error,
         "send": (_transport.LocalTransport, "send"),
     }[place]
     monkeypatch.setattr(owner, name, fails)
-    with pytest.raises(gb.GgmlError) as caught:
-        with simulated(3, deadline=1):
-            pytest.fail("it began")
+    with pytest.raises(gb.GgmlError) as caught, simulated(3, deadline=1):
+        pytest.fail("it began")
     monkeypatch.undo()
     assert type(error).__name__ in str(caught.value)
     del caught

@@ -144,7 +144,11 @@ class Calls:
 def one_round(chooser: random.Random, counts: Counter[str]) -> None:
     network = LocalNetwork(3, jitter=chooser.choice([0, 0.0005]), seed=chooser.randrange(99))
     damage = Damage(chooser)
-    with contextlib.suppress(gb.GgmlError), simulated(3, deadline=DEADLINE, network=network) as cluster, damaged(damage):
+    with (
+        contextlib.suppress(gb.GgmlError),
+        simulated(3, deadline=DEADLINE, network=network) as cluster,
+        damaged(damage),
+    ):
         print(f"at: {damage.numbers} of rank {damage.rank}", flush=True)
         calls: Calls | None = None
         with contextlib.suppress(gb.GgmlError):
