@@ -12,9 +12,9 @@ So each rank's memory sees the same accesses in the same order as if everything 
 Failures belong to the queue of a device (:class:`Queue`). Whoever waits for a place behind the command that failed
 raises the failure; who waits for the whole queue takes it, and the rank goes on with what is issued from then on.
 
-Each wait has a deadline: a rank that owes something and says nothing for so long is lost. A question, and data that
-were asked for, are owed until their own answer has come: a rank that has done the message and not answered is lost at
-once, and so is one that answers what it was not asked, or twice.
+Each wait has a deadline: a rank that owes something and says nothing for so long is lost. A rank owes an answer until
+the answer to that question has come, and the same holds for data. A rank is lost at once if it has done a message and
+not answered the question in it, if it answers a question twice, or if it answers what nobody asked.
 
 Interrupts. An exception may come out of any line of rank 0's main thread. CPython looks for signals where a call
 returns, where a function begins and where a loop goes on. So an assignment without a call is one step, and what has to
@@ -107,7 +107,7 @@ def arrivals_of(target: memoryview, queue: Queue | None = None) -> list[Arrival]
 
 
 class Question:
-    """What a rank was asked. It is owed, also when nobody waits any more, until its answer has come: ``body``."""
+    """A question to a rank. The rank owes the answer until ``body`` has come, even if the caller was interrupted."""
 
     __slots__ = ("asked", "body", "message", "peer")
 
