@@ -48,10 +48,14 @@ class RunState:
     what keeps its memory."""
 
     __slots__ = ("__weakref__", "c", "errors", "failures", "memory", "owner", "starter", "stops")
+    errors: list[BaseException]
+    failures: deque[RunState] | None
+    memory: Any
     owner: weakref.ref[Run]
+    starter: int
 
     def __init__(self, backends: Sequence[BackendCore], memory: Core, failures: deque[RunState] | None) -> None:
-        self.errors: list[BaseException] = []
+        self.errors = []
         self.failures = failures  # of the scheduler that has started it and returned; None: who started it waits
         self.stops: list[Any] = [b.stop for b in backends if b.is_cpu]
         self.memory = memory.h
@@ -84,6 +88,10 @@ class Run:
     so that a callback finds its own state. The handle lives as long as this object, which a run in flight keeps."""
 
     __slots__ = ("__weakref__", "c", "customs", "handle", "state")
+    c: Any
+    customs: Sequence[CustomOp]
+    handle: Any
+    state: RunState
 
     def __init__(
         self,
@@ -94,8 +102,8 @@ class Run:
     ) -> None:
         self.state = state = RunState(backends, memory, failures)
         self.customs = customs
-        self.handle: Any = ffi.new_handle(state)
-        self.c: Any = state.c
+        self.handle = ffi.new_handle(state)
+        self.c = state.c
         self.c.handle = self.handle
         state.owner = weakref.ref(self)
 
