@@ -178,6 +178,7 @@ sh tools/check_torch.sh
 step "clusters: random graphs over a simulated network, and all that runs over MPI, over MPICH"
 GGML_TEST_WORLDS=1000 "$py" -m pytest -q tests/python/cluster/test_cluster.py
 GGML_TEST_DEATHS=12 "$py" -m pytest -q tests/python/cluster/test_cluster_mpi.py -k dies
+GGML_TEST_LARGE=1 "$py" -m pytest -q tests/python/cluster/test_cluster_mpi.py -k more_bytes_than
 [ -x build/mpich-venv/bin/python ] || python3 -m venv build/mpich-venv
 build/mpich-venv/bin/python -m pip --disable-pip-version-check -q install "$(ls "$PWD"/build/wheel/*.whl)[mpi]" mpich \
     pytest pytest-timeout gguf
@@ -247,6 +248,7 @@ attack "$short" harness_interleave.py --mode handlers
 attack "$short" harness_interleave.py --mode threads
 attack "$short" harness_closing.py --pairs
 attack "$short" harness_fork.py
+attack "$short" harness_messages.py
 for mode in interrupts timer handlers threads fork; do
     attack "$short" harness_clusters.py --mode $mode
 done

@@ -22,7 +22,7 @@
 
 // Threads: locks, waits that signal handlers interrupt, forks.
 //   gb_mutex GB_MUTEX_INIT gb_mutex_lock gb_mutex_unlock gb_cond gb_cond_init gb_cond_broadcast gb_cond_wait_polled
-//   gb_once GB_ONCE_INIT gb_call_once gb_fork_generation gb_sleep_us GB_READ_RELAXED GB_WRITE_RELAXED
+//   gb_once GB_ONCE_INIT gb_call_once gb_fork_generation gb_thread_number gb_sleep_us GB_READ_RELAXED GB_WRITE_RELAXED
 #include "base/thread.h"
 //   gb_time_ns gb_addresses_reserve gb_addresses_release
 #include "base/env.h"

@@ -13,12 +13,10 @@
 #include "sched_impl.h"
 
 struct gbpy_flight {
-    uint64_t               id;
-    int                    state; // as of gbpy_sched_state
+    struct gbpy_landing *  landing; // of Python, kept by `object`
     int                    n_events;
-    bool                   failed;
     ggml_backend_event_t * events; // owned; behind it, in each queue
-    void *                 object; // PyObject *, a reference; may be NULL
+    void *                 object; // PyObject *, a reference; NULL until it is noted
     struct gbpy_run *      run;    // may be NULL
     struct gbpy_run        plain;  // instead of that: the queue goes on asking who computes
     struct gbpy_flight *   next;   // started later
@@ -96,36 +94,55 @@ static void set_flying(struct gbpy_sched * s, bool on) { // under the lock
     }
 }
 
+// Does a failure of the run belong to the caller? Else the thread that holds the run reports it.
+static bool is_mine(const struct gbpy_landing * l) { return !l->held || l->starter == gb_thread_number(); }
+
+// For the thread that holds the run. Under the lock.
+static void keep_failure(struct gbpy_landing * l, int status, const char * message) {
+    if (status != GGML_STATUS_SUCCESS && status != GGML_STATUS_ABORTED && !is_mine(l)) {
+        l->status = status;
+        snprintf(l->message, sizeof(l->message), "%s", message);
+    }
+}
+
+// Under the lock: what became of a flight, when all backends have been waited for with this status. True: it failed, and
+// the caller reports that.
+static bool decide(struct gbpy_flight * f, int status) {
+    struct gbpy_landing * l       = f->landing;
+    const bool            stopped = f->run != NULL && f->run->stopped != 0;
+    keep_failure(l, status, ggml_last_error());
+    l->state = l->state < 0 || stopped || (l->state == 0 && status != GGML_STATUS_SUCCESS) ? -1 : 1;
+    return l->state < 0 && is_mine(l);
+}
+
 int gbpy_land_inside(struct gbpy_sched * s) {
     if (!s->flying) {
         return GGML_STATUS_SUCCESS;
     }
-    const int status = ggml_backend_sched_synchronize(s->object->ptr);
+    int status = ggml_backend_sched_synchronize(s->object->ptr);
     for (int i = 0; i < gbpy_n_backends(s); i++) {
         gbpy_end_stop(gbpy_backend_at(s, i));
     }
     gbpy_lock();
     set_flying(s, false); // at once with what became of the runs, or who asks between would take one for failed
-    struct gbpy_flight * flights = s->flights;
-    struct gbpy_object * graph   = s->fly_graph;
-    gbpy_wants           wants   = s->fly_wants;
-    s->flights                   = NULL;
-    s->fly_graph                 = NULL;
+    struct gbpy_flight * flights  = s->flights;
+    struct gbpy_object * graph    = s->fly_graph;
+    gbpy_wants           wants    = s->fly_wants;
+    bool                 all_good = true, mine = false;
+    s->flights   = NULL;
+    s->fly_graph = NULL;
     memset(&s->fly_wants, 0, sizeof(s->fly_wants));
     for (struct gbpy_flight * f = flights; f != NULL; f = f->next) {
-        f->failed =
-            f->state < 0 || (f->run != NULL && f->run->stopped) || (f->state == 0 && status != GGML_STATUS_SUCCESS);
-        if (f->failed) {
-            gb_vec_push(&s->failed, f->id); // there is room
-            s->ran = false;
-        }
+        mine |= decide(f, status);
+        all_good &= f->landing->state > 0;
     }
+    s->ran = s->ran && all_good;
     gbpy_unlock();
+    if (!all_good && graph != NULL) {
+        gbpy_forget_results_now(graph);
+    }
     while (flights != NULL) {
         struct gbpy_flight * next = flights->next;
-        if (flights->failed && graph != NULL) {
-            gbpy_forget_results_now(graph);
-        }
         free_flight(flights);
         flights = next;
     }
@@ -134,6 +151,10 @@ int gbpy_land_inside(struct gbpy_sched * s) {
     }
     gb_vec_free(&wants);
     gbpy_unref(graph);
+    if (!all_good && !mine) { // whoever holds the runs that failed reports it
+        ggml_clear_error();
+        status = GGML_STATUS_SUCCESS;
+    }
     return gbpy_outcome(status);
 }
 
@@ -142,17 +163,31 @@ int gbpy_land_earlier(struct gbpy_sched * s) {
     return status == GGML_STATUS_ABORTED ? GGML_STATUS_SUCCESS : status;
 }
 
+// Waits for all runs. A failure is kept for the next synchronize(); results that are missing raise when they are read.
+static int land_quietly(struct gbpy_sched * s) {
+    const int status = gbpy_land_inside(s);
+    if (status == GGML_STATUS_SUCCESS || status == GBPY_INTERRUPTED) {
+        return status;
+    }
+    s->kept_status = status;
+    snprintf(s->kept_message, sizeof(s->kept_message), "%s", ggml_last_error());
+    return GGML_STATUS_SUCCESS;
+}
+
+int gbpy_sched_land(struct gbpy_handle * sched) {
+    struct gbpy_sched * s = gbpy_sched_of(sched, "Scheduler");
+    if (s == NULL) {
+        return GGML_STATUS_INVALID_STATE;
+    }
+    GB_FAIL_IF(!gbpy_is_mine(sched), GGML_STATUS_INVALID_STATE, "Scheduler: the caller must use it");
+    return land_quietly(s);
+}
+
 static int land(struct gbpy_sched * s) {
     struct gbpy_use use    = { 0 };
     int             status = gbpy_enter_sched(&use, s, "Scheduler");
     if (status == GGML_STATUS_SUCCESS) {
-        status = gbpy_land_inside(s);
-        // told to who synchronizes; results that are not there raise when they are asked for
-        if (status != GGML_STATUS_SUCCESS && status != GBPY_INTERRUPTED) {
-            s->kept_status = status;
-            snprintf(s->kept_message, sizeof(s->kept_message), "%s", ggml_last_error());
-            status = GGML_STATUS_SUCCESS;
-        }
+        status = land_quietly(s);
         gbpy_leave(&use);
         // it was landed and closed meanwhile, or is being
     } else if (status != GBPY_INTERRUPTED && (!s->flying || atomic_load(&s->object->closed))) {
@@ -267,25 +302,39 @@ static ggml_backend_t computes_result(const struct gbpy_sched * s, struct ggml_t
     return backend;
 }
 
-static void set_state(struct gbpy_flight * f, int state) {
+static void set_state(struct gbpy_landing * landing, int state) {
     gbpy_lock();
-    f->state = state;
+    landing->state = state;
     gbpy_unlock();
 }
 
-static int wait_flight(struct gbpy_sched * s, struct gbpy_flight * f) {
-    int status = GGML_STATUS_SUCCESS;
-    for (int i = 0; i < f->n_events && status == GGML_STATUS_SUCCESS && f->state == 0; i++) {
+static int wait_flight(struct gbpy_sched * s, const struct gbpy_flight * f) {
+    struct gbpy_landing * landing = f->landing;
+    int                   status  = GGML_STATUS_SUCCESS;
+    for (int i = 0; i < f->n_events && status == GGML_STATUS_SUCCESS && landing->state == 0; i++) {
         status = ggml_backend_event_synchronize(f->events[i]);
     }
-    if (status != GGML_STATUS_SUCCESS) {
-        set_state(f, status < 0 ? status : -1);
-        const int complete = gbpy_land_inside(s); // reports the same, and makes the scheduler usable again
-        return complete != GGML_STATUS_SUCCESS ? complete : status;
+    if (status == GGML_STATUS_SUCCESS) {
+        if (landing->state == 0) {
+            set_state(landing, 1);
+        }
+        return GGML_STATUS_SUCCESS;
     }
-    if (f->state == 0) {
-        set_state(f, 1);
+    char message[GB_ERROR_SIZE / 2];
+    snprintf(message, sizeof(message), "%s", ggml_last_error());
+    set_state(landing, -1);
+    const int complete = gbpy_land_inside(s); // reports the same, and makes the scheduler usable again
+    if (complete != GGML_STATUS_SUCCESS) {
+        return complete;
     }
+    if (is_mine(landing)) {
+        return gb_fail_quietly((enum ggml_status) status, message);
+    }
+    gbpy_lock();
+    if (landing->status == GGML_STATUS_SUCCESS) {
+        keep_failure(landing, status, message);
+    }
+    gbpy_unlock();
     return GGML_STATUS_SUCCESS;
 }
 
@@ -318,13 +367,15 @@ static int make_way(struct gbpy_sched * s, const struct gbpy_object * g, const s
     return GGML_STATUS_SUCCESS;
 }
 
-static struct gbpy_flight * new_flight(struct gbpy_sched * s, struct gbpy_run * run) {
+static struct gbpy_flight * new_flight(struct gbpy_sched * s, struct gbpy_run * run, struct gbpy_landing * landing) {
     struct gbpy_flight * f = GB_NEW(struct gbpy_flight);
     if (f == NULL || (f->events = gb_calloc((size_t) gbpy_n_backends(s), sizeof(*f->events))) == NULL) {
         gb_free(f);
         return NULL;
     }
-    f->run = run;
+    f->run           = run;
+    f->landing       = landing;
+    landing->starter = gb_thread_number();
     for (int i = 0; i < gbpy_n_backends(s); i++) {
         if (ggml_backend_is_cpu(gbpy_backend_at(s, i)->ptr)) {
             continue;
@@ -340,16 +391,6 @@ static struct gbpy_flight * new_flight(struct gbpy_sched * s, struct gbpy_run * 
 }
 
 static bool note_flight(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flight * f, uintptr_t object) {
-    size_t n = 1;
-    gbpy_lock();
-    for (const struct gbpy_flight * other = s->flights; other != NULL; other = other->next) {
-        n++;
-    }
-    const bool room = gb_vec_reserve(&s->failed, s->failed.n + n); // for all that may fail
-    gbpy_unlock();
-    if (!room) {
-        return false;
-    }
     if (!s->flying) {
         if (!gb_vec_reserve(&s->fly_wants, s->owners.n + (size_t) s->n_members)) {
             return false;
@@ -366,14 +407,11 @@ static bool note_flight(struct gbpy_sched * s, struct gbpy_object * g, struct gb
         gbpy_ref(g);
         s->fly_graph = g;
     }
-    if (object != 0) {
-        const PyGILState_STATE state = PyGILState_Ensure();
-        Py_IncRef((PyObject *) object);
-        PyGILState_Release(state);
-        f->object = (void *) object;
-    }
+    const PyGILState_STATE state = PyGILState_Ensure();
+    Py_IncRef((PyObject *) object);
+    PyGILState_Release(state);
+    f->object = (void *) object;
     gbpy_lock();
-    f->id                      = ++s->last_id;
     struct gbpy_flight ** last = &s->flights;
     while (*last != NULL) {
         last = &(*last)->next;
@@ -447,13 +485,11 @@ static int prepare_start(struct gbpy_sched * s, struct gbpy_object * g, struct g
 }
 
 // A run that could not be issued whole: lands the scheduler's runs and keeps the status and message of the failure,
-// unless landing was interrupted. By number: the flight may have landed already, and is freed then.
-static int give_up(struct gbpy_sched * s, struct gbpy_object * g, uint64_t id, int status) {
+// unless landing was interrupted. The flight may have landed already, and is freed then; its landing is there.
+static int give_up(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_landing * landing, int status) {
     char message[GB_ERROR_SIZE / 2];
     snprintf(message, sizeof(message), "%s", ggml_last_error());
-    for (struct gbpy_flight * f = s->flights; f != NULL; f = f->next) {
-        f->state = f->id == id ? -1 : f->state;
-    }
+    set_state(landing, -1);
     const int landed = gbpy_land_inside(s);
     s->ran           = false;
     gbpy_forget_results_now(g);
@@ -469,11 +505,11 @@ static int give_up(struct gbpy_sched * s, struct gbpy_object * g, uint64_t id, i
 // Issues a flight that is noted. The results of the graph are those of this run; a failure takes that back.
 static int take_off(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flight * f, struct gbpy_run * run,
     struct ggml_tensor ** results, void ** to, int n) {
-    const uint64_t  id      = f->id;
-    const long long version = atomic_load(&gbpy_sets);
-    s->ran                  = true; // when it has landed
-    s->replaced             = false;
-    s->version              = version;
+    struct gbpy_landing * landing = f->landing;
+    const long long       version = atomic_load(&gbpy_sets);
+    s->ran                        = true; // when it has landed
+    s->replaced                   = false;
+    s->version                    = version;
     for (int i = 0; i < gbpy_n_backends(s); i++) {
         gbpy_begin_stop(gbpy_backend_at(s, i));
     }
@@ -483,7 +519,7 @@ static int take_off(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_f
     gbpy_unlock();
     int status = issue(s, g, f, run, results, to, n);
     if (status != GGML_STATUS_SUCCESS) {
-        status = give_up(s, g, id, status);
+        status = give_up(s, g, landing, status);
     } else if (atomic_load(&s->object->closed)) { // by a callback: nobody can wait for it later
         status = gbpy_land_inside(s);
     }
@@ -491,7 +527,7 @@ static int take_off(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_f
 }
 
 int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run, uintptr_t object,
-    struct ggml_tensor ** results, void ** to, int n, uint64_t * id, int * how) {
+    struct ggml_tensor ** results, void ** to, int n, struct gbpy_landing * landing, int * how) {
     static const char    what[] = "Scheduler.compute_async";
     struct gbpy_use      use    = { 0 };
     struct gbpy_sched *  s      = gbpy_sched_of(sched, what);
@@ -501,9 +537,8 @@ int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, str
     }
     GB_TRY(gbpy_enter_planned(&use, s, g, false, true, what, how));
     int                  status = prepare_start(s, g, run, results, n);
-    struct gbpy_flight * f      = status == GGML_STATUS_SUCCESS ? new_flight(s, run) : NULL;
+    struct gbpy_flight * f      = status == GGML_STATUS_SUCCESS ? new_flight(s, run, landing) : NULL;
     if (f != NULL && note_flight(s, g, f, object)) {
-        *id    = f->id;
         status = take_off(s, g, f, run, results, to, n);
     } else if (status == GGML_STATUS_SUCCESS) {
         status = GGML_STATUS_ALLOC_FAILED;
@@ -517,24 +552,51 @@ int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, str
 
 // ------------------------------------------------------------------------------------------------------------- waiting
 
-int gbpy_sched_state(struct gbpy_handle * sched, uint64_t id) {
-    const struct gbpy_sched * s     = sched != NULL && sched->object != NULL ? sched->object->sched : NULL;
-    int                       state = 1;
-    if (s == NULL) {
-        return -1;
-    }
+int gbpy_landing_state(const struct gbpy_landing * landing) {
     gbpy_lock();
-    for (size_t i = 0; i < s->failed.n; i++) {
-        state = s->failed.data[i] == id ? -1 : state;
-    }
-    for (const struct gbpy_flight * f = s->flights; f != NULL; f = f->next) {
-        state = f->id == id ? f->state : state;
-    }
+    const int state = landing->state;
     gbpy_unlock();
     return state;
 }
 
-int gbpy_sched_wait(struct gbpy_handle * sched, uint64_t id) {
+// The failure of a run that is not in flight any more. Its reason is reported once.
+static int report(struct gbpy_landing * l) {
+    gbpy_lock();
+    const int  status = l->status;
+    const bool good   = l->state > 0;
+    l->status         = GGML_STATUS_SUCCESS;
+    gbpy_unlock();
+    GB_FAIL_IF(!good && status == GGML_STATUS_SUCCESS, GGML_STATUS_INVALID_STATE,
+        "Pending: the computation failed, or was stopped");
+    return good ? GGML_STATUS_SUCCESS : gb_fail_quietly((enum ggml_status) status, l->message);
+}
+
+// By the user of the scheduler: for one run, or for all (NULL).
+static int wait_inside(struct gbpy_sched * s, struct gbpy_landing * landing) {
+    if (landing == NULL) {
+        const int status = gbpy_land_inside(s);
+        if (status != GGML_STATUS_SUCCESS || s->kept_status == GGML_STATUS_SUCCESS) {
+            return status;
+        }
+        const int kept = gb_fail_quietly((enum ggml_status) s->kept_status, s->kept_message);
+        s->kept_status = GGML_STATUS_SUCCESS;
+        return kept;
+    }
+    struct gbpy_flight * f = s->flights;
+    while (f != NULL && f->landing != landing) {
+        f = f->next;
+    }
+    int status = GGML_STATUS_SUCCESS;
+    if (f != NULL) {
+        status = f->n_events > 0 ? wait_flight(s, f) : gbpy_land_inside(s);
+        if (s->flying && s->flights == f && f->next == NULL && status == GGML_STATUS_SUCCESS) {
+            status = gbpy_land_inside(s); // the last one: nothing is on its way any more
+        }
+    }
+    return status != GGML_STATUS_SUCCESS ? status : report(landing);
+}
+
+int gbpy_sched_wait(struct gbpy_handle * sched, struct gbpy_landing * landing) {
     static const char   what[] = "Scheduler.synchronize";
     struct gbpy_use     use    = { 0 };
     struct gbpy_sched * s      = gbpy_sched_of(sched, what);
@@ -546,39 +608,11 @@ int gbpy_sched_wait(struct gbpy_handle * sched, uint64_t id) {
     gbpy_unlock();
     GB_FAIL_IF(broken, GGML_STATUS_INVALID_STATE,
         "the computation was on its way when the process was forked: it goes on in the other process only");
-    if (id != 0 && !on_its_way) { // it may be closed
-        return gbpy_sched_state(sched, id) > 0
-                   ? GGML_STATUS_SUCCESS
-                   : gb_fail(GGML_STATUS_INVALID_STATE, "Pending: the computation failed, or was stopped");
+    if (landing != NULL && (!on_its_way || gbpy_landing_state(landing) < 0)) { // the scheduler may be closed
+        return report(landing);
     }
-    int status = gbpy_enter_sched(&use, s, what);
-    if (status != GGML_STATUS_SUCCESS) {
-        return status;
-    }
-    if (id == 0) {
-        status = gbpy_land_inside(s);
-        if (status == GGML_STATUS_SUCCESS && s->kept_status != GGML_STATUS_SUCCESS) {
-            status         = gb_fail_quietly((enum ggml_status) s->kept_status, s->kept_message);
-            s->kept_status = GGML_STATUS_SUCCESS;
-        }
-    } else {
-        struct gbpy_flight * f = s->flights;
-        while (f != NULL && f->id != id) {
-            f = f->next;
-        }
-        if (f != NULL) {
-            const bool plain = f->n_events > 0;
-            status           = plain ? wait_flight(s, f) : gbpy_land_inside(s);
-            if (s->flying && f->next == NULL && s->flights == f && status == GGML_STATUS_SUCCESS) {
-                status = gbpy_land_inside(s); // the last one: nothing is on its way any more
-            }
-        }
-        for (size_t i = 0; i < s->failed.n && status == GGML_STATUS_SUCCESS; i++) {
-            if (s->failed.data[i] == id) {
-                status = gb_fail(GGML_STATUS_INVALID_STATE, "Pending: the computation failed, or was stopped");
-            }
-        }
-    }
+    GB_TRY(gbpy_enter_sched(&use, s, what));
+    const int status = wait_inside(s, landing);
     gbpy_leave(&use);
     return gbpy_outcome(status);
 }

@@ -9,12 +9,25 @@
 
 // cdef: begin
 
-// n results, each fetched to its own memory behind the run. `object`: kept until the run is complete. *id: of the run.
-int  gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run, uintptr_t object,
-    struct ggml_tensor ** results, void ** to, int n, uint64_t * id, int * how);
-int  gbpy_sched_wait(struct gbpy_handle * sched, uint64_t id);  // for this run. 0: for all
-int  gbpy_sched_state(struct gbpy_handle * sched, uint64_t id); // 0: in flight, 1: complete, negative: failed
-void gbpy_land_all(void);                                       // the interpreter ends: waits for all runs in flight
+// What became of a run in flight. In memory of Python, which the run's Pending and the run itself keep.
+struct gbpy_landing {
+    int      state;        // 0: in flight, 1: complete, negative: failed; under the lock
+    int      status;       // of the failure, until it was reported; 0: it was, or the run was stopped
+    char     message[512]; // of the failure
+    uint32_t starter;      // thread that has started it (gb_thread_number)
+    bool     held;         // by a Pending, which will report its failure
+};
+
+// n results, each fetched to its own memory behind the run. `object`: kept until the run is complete. It keeps the
+// landing and the run.
+int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run, uintptr_t object,
+    struct ggml_tensor ** results, void ** to, int n, struct gbpy_landing * landing, int * how);
+// Waits for this run, and returns its failure. NULL: for all, and returns a failure that nobody else will report.
+int gbpy_sched_wait(struct gbpy_handle * sched, struct gbpy_landing * landing);
+int gbpy_landing_state(const struct gbpy_landing * landing);
+// By who uses the scheduler and its backends: waits for all its runs. A failure is kept for gbpy_sched_wait.
+int  gbpy_sched_land(struct gbpy_handle * sched);
+void gbpy_land_all(void); // the interpreter ends: waits for all runs in flight
 
 // cdef: end
 

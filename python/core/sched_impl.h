@@ -41,11 +41,9 @@ struct gbpy_sched {
     struct gbpy_object * fly_graph; // strong
     gbpy_wants           fly_wants; // all that they use; strong
     struct gbpy_flight * flights;
-    uint64_t             last_id;
-    GB_VEC(uint64_t) failed;
-    int                 kept_status; // of a run that others waited for: not told yet
-    char                kept_message[512];
-    struct gbpy_sched * next_flying; // under the lock
+    int                  kept_status; // of a run that nobody holds, which other calls have waited for
+    char                 kept_message[512];
+    struct gbpy_sched *  next_flying; // under the lock
 
     uint64_t n_reported; // plans, of those that were made
 };

@@ -68,7 +68,6 @@ void gbpy_free_sched(struct gbpy_object * o) {
     forget_plan(s);
     forget_choices(s);
     gb_vec_free(&s->choices);
-    gb_vec_free(&s->failed);
     gb_free(s->members);
     gb_free(s);
     o->sched = NULL;

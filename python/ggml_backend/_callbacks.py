@@ -1,16 +1,18 @@
 """Python functions that C calls.
 
 An exception cannot pass through C. So every function here catches what the user's function raises, keeps it in a
-:class:`Run`, makes C stop, and whoever started the computation raises it again.
+:class:`RunState`, makes C stop, and whoever started the computation raises it again.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import inspect
 import logging
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Union
@@ -42,49 +44,97 @@ def raise_kept(kept: list[BaseException]) -> NoReturn:
     raise kept.pop()
 
 
-class Run:
-    """One computation: the first exception of its callbacks, the backends to stop, and what keeps its memory. C carries
-    it to every thread that works for the computation, so that a callback finds its own."""
+class RunState:
+    """One computation, as its callbacks see it: the first exception that one of them raised, the backends to stop, and
+    what keeps its memory."""
 
-    __slots__ = ("blanked", "c", "customs", "error", "handle", "memory", "stops")
-    c: Any
-    customs: Sequence[CustomOp]
-    handle: Any
+    __slots__ = ("__weakref__", "blanked", "c", "errors", "failures", "memory", "owner", "starter", "stops")
+    errors: list[BaseException]
+    failures: deque[RunState] | None
     memory: Any
+    owner: weakref.ref[Run]
+    starter: int
 
-    def __init__(self, backends: Sequence[BackendCore], memory: Core, customs: Sequence[CustomOp] = ()) -> None:
-        self.error: BaseException | None = None
+    def __init__(self, backends: Sequence[BackendCore], memory: Core, failures: deque[RunState] | None) -> None:
+        self.errors = []
+        self.failures = failures  # of the scheduler that has started it and returned; None: who started it waits
         self.stops: list[Any] = [b.stop for b in backends if b.is_cpu]
         self.memory = memory.h
-        self.customs = customs
-        self.handle = ffi.new_handle(self)
         self.blanked: dict[tuple[int, int], int] = {}  # by function and memory: calls that are still to come
-        self.c = ffi.new("struct gbpy_run *")
-        self.c.handle = self.handle
+        self.starter = threading.get_ident()
+        self.c: Any = ffi.new("struct gbpy_run *")
 
     def fail(self, error: BaseException) -> None:
-        if self.error is None:
-            self.error = error
+        if not self.errors:
+            self.errors.append(error)
+        if self.failures is not None:
+            self.failures.append(self)
         self.c.stopped = 1
         for stop in self.stops:
             stop.stop = 1
 
+    def raise_unheard(self) -> None:
+        """Raises what a callback raised, unless another thread holds the run and will raise it."""
+        holder = self.owner()
+        if holder is not None and self.starter != threading.get_ident():
+            return
+        kept = list(self.errors)
+        if holder is None:
+            self.errors.clear()
+        if kept:
+            raise_kept(kept[:1])
+
+
+class Run:
+    """One computation, as who started it holds it. C carries its handle to every thread that works for the computation,
+    so that a callback finds its own state. The handle lives as long as this object, which a run in flight keeps."""
+
+    __slots__ = ("__weakref__", "c", "customs", "handle", "state")
+    c: Any
+    customs: Sequence[CustomOp]
+    handle: Any
+    state: RunState
+
+    def __init__(
+        self,
+        backends: Sequence[BackendCore],
+        memory: Core,
+        customs: Sequence[CustomOp] = (),
+        failures: deque[RunState] | None = None,
+    ) -> None:
+        self.state = state = RunState(backends, memory, failures)
+        self.customs = customs
+        self.handle = ffi.new_handle(state)
+        self.c = state.c
+        self.c.handle = self.handle
+        state.owner = weakref.ref(self)
+
     def finish(self) -> None:
-        """Raises what a callback raised."""
-        self.handle = None  # it refers to this object
-        if self.error is not None:
-            kept, self.error = [self.error], None
+        """Raises what a callback raised. C has said that the computation is over."""
+        state = self.state
+        kept = [state.errors.pop(0) for _ in state.errors[:1]]
+        if kept:
+            if state.failures is not None:
+                with contextlib.suppress(ValueError, IndexError):
+                    state.failures.remove(state)
             raise_kept(kept)
         for op in self.customs:
-            if op.lost is not None:
-                kept, op.lost = [op.lost], None
-                raise_kept(kept)
+            raise_first(op.lost)
 
 
-_blanking = threading.Lock()  # of ``Run.blanked``, and while a result that several calls write is filled
+_blanking = threading.Lock()  # of ``RunState.blanked``, and while a result that several calls write is filled
 
 
-def current_run() -> Run | None:
+def raise_first(lost: deque[BaseException]) -> None:
+    """Raises what is in the queue, if anything is."""
+    kept: list[BaseException] = []
+    with contextlib.suppress(IndexError):
+        kept.append(lost.popleft())
+    if kept:
+        raise_kept(kept)
+
+
+def current_run() -> RunState | None:
     """The computation that this thread works for."""
     handle = lib.gbpy_run_handle()
     return ffi.from_handle(handle) if handle else None
@@ -129,7 +179,7 @@ class CustomOp:
         self.several = several
         self.inplace = inplace
         self.handle = ffi.new_handle(self)
-        self.lost: BaseException | None = None  # called for a computation that nobody knows
+        self.lost: deque[BaseException] = deque(maxlen=1)  # called for a computation that nobody knows
         self.context: weakref.ref[ContextCore] | None = None  # of the tensors in C that show several results
         self.views: tuple[Any, ...] = ()
         self.known[address(self.handle)] = self
@@ -205,11 +255,14 @@ class CustomOp:
         """For a node that the CPU computes."""
         run = current_run()
         if run is None:
-            self.lost = StateError(
-                f"{self.name}: the backend called the function on a thread of its own, for no computation that is known"
+            self.lost.append(
+                StateError(
+                    f"{self.name}: the backend called the function on a thread of its own, for no computation that is"
+                    " known"
+                )
             )
             return
-        if run.error is not None:
+        if run.errors:
             return
         try:
             out = self._array(run, dst, False)
@@ -262,7 +315,7 @@ class CustomOp:
         of = f" of {', '.join(describe_at(s) for s in sources)}" if sources else ""
         return f"{', '.join(shown)}{of}"
 
-    def _array(self, run: Run, pointer: Any, readonly: bool) -> np.ndarray[Any, Any]:
+    def _array(self, run: RunState, pointer: Any, readonly: bool) -> np.ndarray[Any, Any]:
         """A tensor of C as the function sees it: functions of ``custom`` see quantized ones as blocks."""
         pin = new_pin()
         lib.gbpy_pin(pin, pointer, run.memory)
@@ -341,13 +394,13 @@ def wanted_function(wanted: Wanted, what: str, graph: Graph | None = None) -> Ca
 class Eval:
     """An eval callback during one computation."""
 
-    __slots__ = ("function", "handle", "holder", "pool", "run", "stopped", "wanted")
+    __slots__ = ("function", "holder", "pool", "run", "stopped", "wanted")
 
     def __init__(
         self,
         function: Callable[[Tensor], bool | None],
         wanted: Callable[[Tensor], bool],
-        run: Run,
+        run: RunState,
         pool: Context,
         keeping: Any,
     ) -> None:
@@ -357,11 +410,10 @@ class Eval:
         self.pool = pool
         self.holder = Holders(keeping)
         self.stopped = False
-        self.handle = ffi.new_handle(self)
 
     def call(self, pointer: Any, ask: bool) -> bool:
         run = self.run
-        if run.error is not None or self.stopped:
+        if run.errors or self.stopped:
             return ask  # after a failure: want the next result, in order to stop there
         try:
             tensor = Tensor(self.pool, pointer, self.holder(pointer))
@@ -376,9 +428,6 @@ class Eval:
             run.fail(error)
             return ask
 
-    def finish(self) -> None:
-        self.handle = None  # it refers to this object
-
 
 @ffi.def_extern(error=True, onerror=_failed)  # type: ignore[untyped-decorator]
 def gbpy_eval(t: Any, ask: bool, user_data: Any) -> bool:
@@ -389,11 +438,10 @@ def gbpy_eval(t: Any, ask: bool, user_data: Any) -> bool:
 class Compare:
     """State of a comparison of two backends."""
 
-    __slots__ = ("error", "function", "handle")
+    __slots__ = ("error", "function")
 
     def __init__(self, function: Callable[[int, Any, Any], bool]) -> None:
         self.function = function
-        self.handle = ffi.new_handle(self)
         self.error: list[BaseException] = []
 
 
@@ -414,31 +462,38 @@ class Abort:
     """What a CPU backend asks between two nodes. Made once for a backend, so that C never asks one that is gone while
     the function changes."""
 
-    __slots__ = ("error", "function", "handle")
+    __slots__ = ("function", "lost")
 
     def __init__(self) -> None:
         self.function: Callable[[], bool] | None = None
-        self.handle = ffi.new_handle(self)
-        self.error: BaseException | None = None
+        self.lost: deque[BaseException] = deque(maxlen=1)  # raised for a computation without a run
 
 
-_not_caught: list[BaseException] = []  # what was raised before gbpy_ask could catch it
+_not_caught: deque[BaseException] = deque(maxlen=1)  # raised before gbpy_ask could catch it, without a run
 
 
 def _not_asked(kind: Any, error: BaseException, traceback: Any) -> None:
-    _not_caught.append(error)
+    run = current_run()
+    if run is not None:
+        run.fail(error)
+    else:
+        _not_caught.append(error)
 
 
 @ffi.def_extern(error=True, onerror=_not_asked)  # type: ignore[untyped-decorator]
 def gbpy_ask(handle: Any) -> bool:
     state: Abort = ffi.from_handle(handle)
-    if state.error is not None:
+    run = current_run()
+    if run is not None and run.errors:
         return True
     function = state.function  # once: it may be removed meanwhile
     try:
         return function is not None and bool(function())
     except BaseException as error:
-        state.error = error
+        if run is not None:
+            run.fail(error)
+        else:
+            state.lost.append(error)
         return True
 
 
@@ -454,24 +509,25 @@ def set_abort_callback(backend: Backend, function: Callable[[], bool] | None) ->
     core = backend._cpu()
     with use("set_abort_callback", core, nested=True):
         if core.asked is None:
-            core.asked = Abort()
+            core.asked = ffi.new_handle(Abort())
+        asked: Abort = ffi.from_handle(core.asked)
         if function is None:
             core.stop.handle = ffi.NULL
-            core.asked.function = core.abort = None
+            asked.function = core.abort = None
         else:
-            core.abort = core.asked
-            core.asked.function = function
+            core.abort = asked
+            asked.function = function
             core.stop.ask = lib.gbpy_ask
-            core.stop.handle = core.asked.handle
+            core.stop.handle = core.asked
 
 
 def raise_abort_errors(backends: Sequence[BackendCore]) -> None:
-    if _not_caught:
-        raise_kept(_not_caught)
+    """Raises what an abort callback raised in a computation that had no run: the callback was set as it began."""
+    raise_first(_not_caught)
     for b in backends:
-        if b.abort is not None and b.abort.error is not None:
-            kept, b.abort.error = [b.abort.error], None
-            raise_kept(kept)
+        if b.asked is not None:
+            asked: Abort = ffi.from_handle(b.asked)
+            raise_first(asked.lost)
 
 
 # ------------------------------------------------------------------------------------------------------------------ log

@@ -197,8 +197,8 @@ class BackendCore(Core):
         self.keep(stop)
         self.name = text(lib.ggml_backend_name(self.ptr))
         self.is_cpu = bool(lib.ggml_backend_is_cpu(self.ptr))
-        self.asked: Any = None  # what stop.handle refers to, once there was an abort callback
-        self.abort: Any = None  # the same while there is one
+        self.asked: Any = None  # the handle that C is given for an abort callback; made once
+        self.abort: Any = None  # what is behind it, while there is an abort callback
 
 
 def _parameter(key: str, value: object) -> str:

@@ -189,6 +189,8 @@ class Graph(Local):
             self._live()
         if plain:
             status = _compute(core.h, device.h, _NULL)  # type: ignore[union-attr]
+            if status == ABORTED:
+                raise_abort_errors((device,))  # type: ignore[arg-type]
         else:
             status = _compute_with_callbacks(core, device)  # type: ignore[arg-type]
         if status == 0:
@@ -319,8 +321,8 @@ class Graph(Local):
 
         state = Compare(see)
         a, b = first, backend2._live()
-        run = Run((a, b), core, core.customs)
-        status = lib.gbpy_graph_compare(core.h, a.h, b.h, run.c, lib.gbpy_compare, state.handle)
+        run, handle = Run((a, b), core, core.customs), ffi.new_handle(state)
+        status = lib.gbpy_graph_compare(core.h, a.h, b.h, run.c, lib.gbpy_compare, handle)
         run.finish()
         raise_abort_errors((a, b))
         if state.error:

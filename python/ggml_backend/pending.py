@@ -40,21 +40,31 @@ class Fetch:
 class Pending(Local):
     """A run that :meth:`Scheduler.compute_async` has started."""
 
-    __slots__ = ("_core", "_fetches", "_id", "_run")
+    __slots__ = ("_core", "_fetches", "_landing", "_run")
 
     def __init__(
-        self, core: SchedCore = NOT_GIVEN, number: int = 0, fetches: list[Fetch] = NOT_GIVEN, run: Run | None = None
+        self,
+        core: SchedCore = NOT_GIVEN,
+        landing: Any = None,
+        fetches: list[Fetch] = NOT_GIVEN,
+        run: Run | None = None,
     ) -> None:
+        self._landing = landing
         made_by(core, Core, "Pending", "scheduler.compute_async(graph)")
         self._core = core
-        self._id = number
         self._fetches = fetches
         self._run = run
 
+    def __del__(self) -> None:
+        landing = getattr(self, "_landing", None)
+        if landing is not None:
+            landing.held = False  # from now on synchronize() reports its failure
+
     def wait(self) -> None:
-        """Waits for this run, not for those that were started after it. Raises its failure."""
+        """Waits for this run, not for those that were started after it. Raises its failure, on whatever thread this is
+        called."""
         core = self._core
-        status = lib.gbpy_sched_wait(core.h, self._id)
+        status = lib.gbpy_sched_wait(core.h, self._landing)
         if self._run is not None:
             self._run.finish()
         raise_abort_errors(core.backends)
@@ -67,8 +77,7 @@ class Pending(Local):
         return [f.finished() for f in self._fetches]
 
     def __repr__(self) -> str:
-        core = self._core
-        state = lib.gbpy_sched_state(core.h, self._id)
+        state = lib.gbpy_landing_state(self._landing)
         return f"<Pending {'running' if state == 0 else 'done' if state > 0 else 'failed'}>"
 
 

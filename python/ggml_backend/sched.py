@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from ._callbacks import Eval, Run, Wanted, raise_abort_errors, wanted_function
+from ._callbacks import Eval, Run, RunState, Wanted, raise_abort_errors, wanted_function
 from ._core.handles import Core, Handle, Holders, fail, handles_of, new_handle, use
 from ._errors import (
     InvalidArgumentError,
@@ -54,7 +55,7 @@ _how_type: Any = ffi.typeof("int *")
 class SchedCore(Core):
     """A ``ggml_backend_sched``. What it has planned and what is on its way is known to C."""
 
-    __slots__ = ("may_warn", "names", "run")
+    __slots__ = ("failures", "may_warn", "names")
     may_warn: bool
     names: tuple[str, ...]
 
@@ -73,11 +74,17 @@ class SchedCore(Core):
         self.names = tuple(text(lib.gbpy_sched_device_name(h, i)) for i in range(len(backends)))
         # there is a device that work or weights could lie on
         self.may_warn = len(backends) > 1 and any(not b.is_cpu for b in backends)
-        self.run: Run | None = None  # of the runs on their way: what their callbacks raised
+        # the last run in flight whose callback has raised, until that was raised by its Pending or by synchronize()
+        self.failures: deque[RunState] = deque(maxlen=1)
 
     @property
     def backends(self) -> tuple[BackendCore, ...]:
         return self.parents  # type: ignore[return-value]
+
+    @property
+    def may_abort(self) -> bool:
+        """Has one of the backends an abort callback?"""
+        return any(b.abort is not None for b in self.backends)
 
     @property
     def named(self) -> list[tuple[Any, str]]:
@@ -85,11 +92,10 @@ class SchedCore(Core):
         return [(b.ptr, name) for b, name in zip(self.backends, self.names, strict=True)]
 
     def synchronize(self) -> None:
-        """Waits for the runs on their way; raises their failure."""
-        status = lib.gbpy_sched_wait(self.h, 0)
-        run, self.run = self.run, None
-        if run is not None:
-            run.finish()
+        """Waits for the runs in flight. Raises the failure of those that this thread started, or nobody holds."""
+        status = lib.gbpy_sched_wait(self.h, _NULL)
+        with contextlib.suppress(IndexError):
+            self.failures.pop().raise_unheard()
         raise_abort_errors(self.backends)
         if status not in (0, ABORTED):
             raise_last("Scheduler.synchronize", status)
@@ -394,9 +400,9 @@ class Scheduler(Handle):
             wish = (callback, wanted_function(wanted, "Scheduler.compute", graph))
         how = _new(_how_type)
         self._graph = graph
-        if wish is None and not graph_core.customs:
+        if wish is None and not graph_core.customs and not core.may_abort:
             status = _compute(core.h, graph_core.h, _NULL, _NULL, _NULL, how)
-            if any(b.abort is not None for b in core.backends):
+            if status == ABORTED:
                 raise_abort_errors(core.backends)
         else:
             status = self._compute_with_callbacks(core, graph_core, graph, wish, how)
@@ -414,9 +420,8 @@ class Scheduler(Handle):
         if wish is None:
             status = int(_compute(core.h, graph_core.h, run.c, _NULL, _NULL, how))
         else:
-            state = Eval(wish[0], wish[1], run, graph._ctx, graph_core.h)
-            status = int(_compute(core.h, graph_core.h, run.c, lib.gbpy_eval, state.handle, how))
-            state.finish()
+            handle = ffi.new_handle(Eval(wish[0], wish[1], run.state, graph._ctx, graph_core.h))
+            status = int(_compute(core.h, graph_core.h, run.c, lib.gbpy_eval, handle, how))
         run.finish()
         raise_abort_errors(core.backends)
         return status
@@ -440,12 +445,13 @@ class Scheduler(Handle):
         for t in results:
             expect(t, Tensor, "Scheduler.compute_async: each result")
         fetches = [Fetch(t) for t in results]
-        run = Run(core.backends, graph_core, graph_core.customs) if graph_core.customs else None
+        calls_python = graph_core.customs or core.may_abort
+        run = Run(core.backends, graph_core, graph_core.customs, core.failures) if calls_python else None
         tensors, where = fetch_arrays(fetches)
+        how, landing = _new(_how_type), _new("struct gbpy_landing *", {"held": True})
         # the work goes on even if everything is dropped now
-        kept = (fetches, run, graph_core, [b.asked for b in core.backends])
-        how, number = _new(_how_type), ffi.new("uint64_t *")
-        core.run, self._graph = run, graph
+        kept = (fetches, run, landing, graph_core, [b.asked for b in core.backends])
+        self._graph = graph
         status = lib.gbpy_sched_start(
             core.h,
             graph_core.h,
@@ -454,7 +460,7 @@ class Scheduler(Handle):
             tensors,
             where,
             len(fetches),
-            number,
+            landing,
             how,
         )
         if how[0]:
@@ -464,10 +470,11 @@ class Scheduler(Handle):
                 run.finish()
             raise_abort_errors(core.backends)
             raise_last("Scheduler.compute_async", status)
-        return Pending(core, int(number[0]), fetches, run)
+        return Pending(core, landing, fetches, run)
 
     def synchronize(self) -> bool:
-        """Waits for ``compute_async``; raises its failure."""
+        """Waits for all runs that ``compute_async`` started. Raises the failure of a run that this thread started, or
+        whose :class:`Pending` is gone. A run that another thread holds raises its failure there."""
         core = self._live()
         core.synchronize()
         return True
@@ -553,8 +560,7 @@ class Scheduler(Handle):
         While it is on, each run is waited for; within a run devices overlap as ever. A run that fails is not in it.
         """
         core = self._live()
-        core.synchronize()
-        trace: Trace | None = None
+        trace = Trace(self, path)
         try:
             with use("Scheduler.trace", core, *core.backends):
                 if self._trace is not None:
@@ -562,12 +568,14 @@ class Scheduler(Handle):
                 if path is not None:
                     expect_path(path, "Scheduler.trace: path")
                     can_write(path)  # fails now rather than when everything is done
-                self._trace = trace = Trace(self, path)
+                _check(lib.gbpy_sched_land(core.h), "Scheduler.trace")
+                self._trace = trace
                 _check(lib.ggml_backend_sched_set_trace(core.ptr, True), "Scheduler.trace")
                 return trace
         except BaseException:
-            if trace is not None:  # a signal handler has raised: nobody else could end it
-                self._stop_trace(Trace(self, None))
+            if self._trace is trace:  # a signal handler has raised: nobody else could end it
+                trace._path = None
+                self._stop_trace(trace)
             raise
 
     def profile(self, *, max_records: int = 1 << 20) -> Profile:
@@ -588,9 +596,12 @@ class Scheduler(Handle):
         return profile
 
     def _stop_trace(self, trace: Trace) -> None:
+        """Nothing happens where another thread has stopped it."""
         core = self._live()
-        core.synchronize()
         with use("Scheduler.trace", core, *core.backends):
+            if self._trace is not trace:
+                return
+            _check(lib.gbpy_sched_land(core.h), "Scheduler.trace")
             _check(lib.ggml_backend_sched_set_trace(core.ptr, False), "Scheduler.trace")
             events = read_events(core.ptr)
             self._trace = None

@@ -284,5 +284,5 @@ enum ggml_status ggml_backend_sched_synchronize(ggml_backend_sched_t sched) {
     GB_CHECK_ARG(sched);
     GB_TRY(gb_sched_check_whole(sched, __func__));
     const struct gb_visit visit = gb_sched_enter(sched);
-    return gb_sched_leave(sched, visit, gb_sched_wait(sched));
+    return gb_sched_leave(sched, visit, gb_sched_wait_for_callers(sched));
 }

@@ -40,12 +40,13 @@ def object_of(handle: Any, kind: type[_T]) -> _T:
 
 
 class _Ticket:
-    """Of work for a queue: whether it was done, and whether ``submit`` has not returned yet."""
+    """Of work for a queue: whether it was done, whether its run has ended without it, and whether ``submit`` has not
+    returned yet."""
 
-    __slots__ = ("done", "submitting")
+    __slots__ = ("abandoned", "done", "submitting")
 
     def __init__(self) -> None:
-        self.done = False
+        self.abandoned = self.done = False
         self.submitting = True
 
 
@@ -105,6 +106,8 @@ class State:
         run = lib.gbpy_device_current_run()
 
         def work() -> None:
+            if ticket.abandoned:
+                return  # its run has failed, and what belongs to that may be gone
             outer, tagged = lib.gbpy_device_current_run(), threading.current_thread() is not threading.main_thread()
             if tagged:
                 lib.gbpy_device_set_current_run(run)
@@ -116,6 +119,9 @@ class State:
                     if not ticket.submitting:  # and is not the one who runs this
                         self.fail(DeviceError(f"{self.name}: interrupted while it computed"))
                     raise
+                handle = lib.gbpy_run_handle()
+                if handle:
+                    ffi.from_handle(handle).fail(error)  # so the run raises it, whoever waits for the queue
                 self.fail(error)
             finally:
                 ticket.done = True
@@ -149,6 +155,8 @@ class State:
             raise
         left = sum(not t.done for t in queued)
         if left > 0:
+            for t in queued:
+                t.abandoned = True
             unfinished = DeviceError(
                 f"{self.name}: synchronize returned before work that was submitted had been done ({left} of"
                 f" {len(queued)}): it must wait, and submit must run each work() once"

@@ -22,6 +22,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from typing import Any, NoReturn
 
 from .._calibrate import check_size
 from .._core.handles import Owner
-from .._errors import InvalidArgumentError, StateError, expect_path
+from .._errors import DeviceLostError, GgmlError, InvalidArgumentError, StateError, expect_path
 from .._errors.hints import made_by
 from .._ffi import ffi, lib
 from .._sched.costs import Costs
@@ -39,7 +40,7 @@ from ._describe import Description
 from ._device import RankDevice, current
 from ._host import Conductor, Peer
 from ._links import calibrate_cluster, described
-from ._transport import Killed, LocalNetwork, Transport
+from ._transport import Killed, LocalNetwork, Transport, no_raw_errors, start_thread
 from ._worker import Worker, facts
 
 __all__ = [
@@ -282,7 +283,8 @@ def cluster(
     options = _options(deadline, heartbeat, cache, threads)
     from . import _mpi
 
-    transport = _mpi.connect(options.deadline)
+    with no_raw_errors("cluster"):
+        transport = _mpi.connect(options.deadline)
     if transport is None:
         return Cluster(None)
     if options.threads is None:
@@ -290,13 +292,16 @@ def cluster(
         options = Options(options.deadline, options.heartbeat, options.cache, max(1, cores // transport.ranks_of_host))
     if transport.rank == 0:
         try:
-            found = _started(transport, options)
+            with no_raw_errors("cluster"):
+                found = _started(transport, options)
         except BaseException:
             transport.close()
             raise
         atexit.register(found.close)  # who forgets it would leave the others waiting
         return found
-    _mpi.serve(Worker(transport, _version, options))
+    with no_raw_errors(f"rank {transport.rank}"):
+        worker = Worker(transport, _version, options)
+    _mpi.serve(worker)
     raise SystemExit(0)
 
 
@@ -336,7 +341,7 @@ def simulated(
         ``seed``
     network: a network of one's own, whose links can be cut and whose ranks can be stopped (:class:`LocalNetwork`)
 
-    The rest as of ``gb.cluster()``.
+    The rest as of ``gb.cluster()``. Raises :class:`AllocationError` where the system has no thread for a rank.
     """
     if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= 1024:
         raise InvalidArgumentError(f"simulated: ranks must be 1 to 1024, not {ranks!r}")
@@ -344,32 +349,53 @@ def simulated(
     if network is not None and not isinstance(network, LocalNetwork):
         raise TypeError(f"simulated: network must be a LocalNetwork, not {type(network).__name__}")
     network = network or LocalNetwork(ranks, delay=delay, rate=rate, jitter=jitter, seed=seed)
-    workers = [Worker(network.transport(r), _version, options) for r in range(1, ranks)]
-    running = [
-        threading.Thread(target=_serve, args=(w,), daemon=True, name=f"rank {w.transport.rank}") for w in workers
-    ]
-    for thread in running:
-        thread.start()
+    running: list[threading.Thread] = []
+    failures: list[GgmlError] = []  # of ranks that could not begin
     found: Cluster | None = None
     try:
-        found = _started(network.transport(0), options)
+        with no_raw_errors(f"simulated({ranks})"):
+            workers = [Worker(network.transport(r), _version, options) for r in range(1, ranks)]
+            for worker in workers:
+                running.append(start_thread(_serve, f"rank {worker.transport.rank}", worker, network, failures))
+            try:
+                found = _started(network.transport(0), options)
+            except DeviceLostError:
+                if failures:
+                    raise failures[0] from None
+                raise
         found._workers = workers
         yield found
     finally:
         if found is not None:
             found.close()
-        for thread in running:
-            thread.join(0.0 if found is None else 0.5)
-        for rank, thread in enumerate(running, 1):
-            if thread.is_alive() and (found is None or found._lost(rank)):
-                network.kill(rank)  # nothing else reaches it
-        for thread in running:
-            thread.join(options.deadline + 10)
+        _end(running, network, found, options.deadline)
 
 
-def _serve(worker: Worker) -> None:
-    with contextlib.suppress(Killed, StateError):
-        worker.serve()
+def _end(running: list[threading.Thread], network: LocalNetwork, found: Cluster | None, seconds: float) -> None:
+    """Waits for simulated ranks. Those that are lost, or have not heard within so many seconds, are killed."""
+    for thread in running:
+        thread.join(0.0 if found is None else 0.5)
+    for rank, thread in enumerate(running, 1):
+        if thread.is_alive() and (found is None or found._lost(rank)):
+            network.kill(rank)  # nothing else reaches it
+    until = time.monotonic() + seconds
+    for rank, thread in enumerate(running, 1):
+        thread.join(max(0.0, until - time.monotonic()))
+        if thread.is_alive():
+            network.kill(rank)
+            thread.join(10)
+
+
+def _serve(worker: Worker, network: LocalNetwork, failures: list[GgmlError]) -> None:
+    rank = worker.transport.rank
+    try:
+        with no_raw_errors(f"rank {rank}"):
+            worker.serve()
+    except (Killed, StateError):
+        pass
+    except GgmlError as error:
+        failures.append(error)
+        network.kill(rank)  # so that rank 0 need not wait for it
 
 
 for _public in (Cluster, cluster):

@@ -18,7 +18,7 @@ from .._ffi import ffi, lib
 from ..backend import Backend
 from ..device import Device
 from . import _messages as m
-from ._host import Arrival, Conductor, Peer, Place, Queue
+from ._host import Conductor, Peer, Place, Question, Queue, arrivals_of
 from ._links import Measured
 from ._messages import What
 from ._nodes import pack
@@ -76,28 +76,19 @@ def _closed(peer: Peer, number: int) -> None:
 class Mark:
     """A place in the queue of a rank."""
 
-    _question = -1  # of one that is not made yet
-
     def __init__(self, device: RankDevice, timed: bool = False) -> None:
         self._device = device
         self._place: Place = (0, 0)
-        self._question = 0 if timed else -1
+        self._timed = timed
+        self._question: Question | None = None
 
     def record(self) -> None:
         device = self._device
         conductor, peer = device.conductor, device.peer
-        if self._question >= 0:
-            self._forget()
+        if self._timed:
             self._question = conductor.question(peer, What.MARK)
         with conductor.lock:
             self._place = peer.place
-
-    def _forget(self) -> None:
-        self._device.conductor.answers.pop(self._question, None)
-
-    def __del__(self) -> None:
-        if self._question > 0:
-            self._forget()
 
     def synchronize(self) -> None:
         """Raises what failed before it, whoever was told of that."""
@@ -111,16 +102,10 @@ class Mark:
 
     def time(self) -> int:
         """ns on the clock of this process."""
-        conductor, peer = self._device.conductor, self._device.peer
-        if self._question <= 0:
+        conductor, question = self._device.conductor, self._question
+        if question is None:
             return 0
-        found = conductor.answers.get(self._question)
-        if found is None:
-            conductor.wait(lambda: conductor.answers.get(self._question) is not None or peer.lost is not None)
-            found = conductor.answers.get(self._question)
-        if found is None:
-            conductor.expect_there(peer)
-            raise StateError(f"{peer.who} has not answered")
+        found, peer = conductor.answer(question), question.peer
         return int(conductor.fields_of(peer, m.CLOCK, found)[0]) + peer.clock
 
 
@@ -253,16 +238,17 @@ class RankDevice(Measured, Device):
         conductor, peer = self.conductor, self.peer
         if not len(data):
             return
-        arrival = Arrival(data)
+        arrivals = arrivals_of(data)
         try:
-            conductor.to_host(peer, memory.number, offset, arrival)
-            conductor.wait(lambda: arrival.done or peer.lost is not None)
+            conductor.to_host(peer, memory.number, offset, arrivals)
+            conductor.wait(lambda: all(a.done for a in arrivals) or peer.lost is not None)
         finally:
-            if not arrival.done:
-                conductor.let_go(arrival)
-        if arrival.loss is not None:
-            raise conductor.error_of(arrival.loss)
-        if not arrival.done:
+            if not all(a.done for a in arrivals):
+                conductor.let_go(*arrivals)
+        for arrival in arrivals:
+            if arrival.loss is not None:
+                raise conductor.error_of(arrival.loss)
+        if not all(a.done for a in arrivals):
             conductor.expect_there(peer)
 
     def fill(self, memory: RemoteMemory, value: int) -> None:
@@ -286,7 +272,7 @@ class RankDevice(Measured, Device):
         elif here is not None and isinstance(source, memoryview):
             conductor.to_rank(here, to.number, to_offset, source)
         elif there is not None and isinstance(to, memoryview):
-            conductor.to_host(there, source.number, offset, Arrival(to, source.queue))
+            conductor.to_host(there, source.number, offset, arrivals_of(to, source.queue))
         else:
             return False
         return True
@@ -309,12 +295,11 @@ class RankDevice(Measured, Device):
             if lib.gbpy_device_given_up():
                 raise StateError(f"{peer.who}: reading {path} was interrupted")
             try:
-                conductor.expect_ok(peer, conductor.answer(peer, question))
+                conductor.expect_ok(peer, conductor.answer(question))
             except FileNotFoundError:
                 return False
             return True
 
-        weakref.finalize(wait, conductor.answers.pop, question, None).atexit = False
         return wait
 
     def keep_file(self, memory: RemoteMemory, offset: int, nbytes: int, digest: bytes) -> None:

@@ -12,7 +12,9 @@ So each rank's memory sees the same accesses in the same order as if everything 
 Failures belong to the queue of a device (:class:`Queue`). Whoever waits for a place behind the command that failed
 raises the failure; who waits for the whole queue takes it, and the rank goes on with what is issued from then on.
 
-Each wait has a deadline: a rank that owes something and says nothing for so long is lost.
+Each wait has a deadline: a rank that owes something and says nothing for so long is lost. A rank owes an answer until
+the answer to that question has come, and the same holds for data. A rank is lost at once if it has done a message and
+not answered the question in it, if it answers a question twice, or if it answers what nobody asked.
 
 Interrupts. An exception may come out of any line of rank 0's main thread. CPython looks for signals where a call
 returns, where a function begins and where a loop goes on. So an assignment without a call is one step, and what has to
@@ -28,6 +30,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 import queue
 import struct
 import threading
@@ -42,10 +45,10 @@ from .._ffi import ffi, lib
 from ..backend import Backend
 from . import _messages as m
 from ._messages import Kind, What
-from ._transport import Letter, Transport
+from ._transport import Letter, Transport, start_thread
 from ._worker import ABSENT, differs, facts
 
-__all__ = ["Arrival", "Conductor", "Loss", "Peer", "Place", "Queue", "failure_of"]
+__all__ = ["Arrival", "Conductor", "Loss", "Peer", "Place", "Question", "Queue", "arrivals_of", "failure_of"]
 
 _MAX_ON_ITS_WAY = 256 << 20  # bytes sent to a rank that it has not acknowledged
 _FLUSH = 32 << 10  # bytes of commands that are sent at once
@@ -86,15 +89,33 @@ class Arrival:
     """Bytes that are to come from a rank, and where they go. ``target``: None when nobody waits any more. ``queue``:
     None: they are of no run."""
 
-    __slots__ = ("begin", "done", "loss", "nbytes", "queue", "target")
+    __slots__ = ("begin", "done", "loss", "message", "nbytes", "queue", "target")
 
     def __init__(self, target: memoryview, queue: Queue | None = None) -> None:
         self.target: memoryview | None = target
         self.nbytes = len(target)
         self.begin = _address_of(target) if len(target) else 0
         self.queue = queue
+        self.message = 0  # that asks for them
         self.done = False
         self.loss: Loss | None = None
+
+
+def arrivals_of(target: memoryview, queue: Queue | None = None) -> list[Arrival]:
+    """One for each message in which the bytes will come."""
+    return [Arrival(target[at : at + n], queue) for at, n in m.pieces_of(len(target))]
+
+
+class Question:
+    """A question to a rank. The rank owes the answer until ``body`` has come, even if the caller was interrupted."""
+
+    __slots__ = ("asked", "body", "message", "peer")
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.message = 0  # that asks it
+        self.asked = math.inf  # of a ping: when
+        self.body: memoryview | None = None
 
 
 def _address_of(data: memoryview) -> int:
@@ -128,6 +149,10 @@ class Peer:
         self.heard = self.owes_since = self.flushed = time.monotonic()
         self.arrivals: dict[int, Arrival] = {}  # by the number of the transfer, in their order
         self.arrived = -1  # number of the last one that has come
+        self.questions: dict[int, Question] = {}  # that it has not answered, by number, in the order of their messages
+        self.pings: dict[int, Question] = {}
+        self.answer: Letter | None = None  # the last one
+        self.stuck_on = -1  # the rank that it has waited for longer than the deadline
         self.dropped: deque[bytes] = deque()  # what finalizers want to be sent
         self.clock = 0  # ns to be added to its clock
 
@@ -162,7 +187,6 @@ class Conductor:
         self._crowded = transport.crowded
         self.lock = threading.RLock()
         self.peers = {r: Peer(r) for r in range(1, transport.size)}
-        self.answers: dict[int, memoryview | None] = {}
         self.numbers = itertools.count(1)
         # by two ranks; that nothing comes between looking and adding takes a factory that is one call of C
         self.transfers: defaultdict[tuple[int, int], Iterator[int]] = defaultdict(functools.partial(itertools.count, 1))
@@ -172,7 +196,7 @@ class Conductor:
         self.forked = False  # this process is the child of the one that has the cluster
         self._sender_is_awake = False
         self._wake_sender: queue.SimpleQueue[None] = queue.SimpleQueue()
-        threading.Thread(target=self._send_later, name="ggml_backend cluster", daemon=True).start()
+        start_thread(self._send_later, "ggml_backend cluster")
 
     @property
     def sent_bytes(self) -> int:
@@ -348,8 +372,7 @@ class Conductor:
             if peer is None or peer.lost is not None or letter.channel not in (m.DATA, m.POISON, m.CONTROL):
                 letter.take()
             elif letter.channel == m.CONTROL:
-                peer.heard = time.monotonic()
-                self._heard(peer, m.read_message(letter.take()))
+                self._heard(peer, m.read_message(letter.take()), letter)
             else:
                 peer.heard = time.monotonic()
                 self._arrived(peer, letter)
@@ -390,25 +413,53 @@ class Conductor:
             arrival.done, arrival.target, peer.arrived = True, None, latest
             peer.arrivals.pop(number, None)
 
-    def _heard(self, peer: Peer, message: m.Message) -> None:
+    def _heard(self, peer: Peer, message: m.Message, letter: Letter) -> None:
         kind, number, body = message
+        if kind != Kind.PONG:  # which says nothing of its work
+            peer.heard = time.monotonic()
         if kind == Kind.DONE:
-            number = min(number, peer.sent)
-            peer.done = number if number > peer.done else peer.done
-            while peer.on_its_way and peer.on_its_way[0][0] <= peer.done:
-                first = peer.on_its_way[0]
-                peer.acknowledged = first[1] if first[1] > peer.acknowledged else peer.acknowledged
-                if peer.on_its_way and peer.on_its_way[0] is first:
-                    peer.on_its_way.popleft()
-            peer.owes_since = time.monotonic()
+            self._done(peer, number)
         elif kind == Kind.FAILED:
             self._failed(peer, number, body)
-        elif kind in (Kind.ANSWER, Kind.PONG):
-            if number in self.answers:
-                self.answers[number] = body
+        elif kind == Kind.ANSWER:
+            self._answered(peer, peer.questions, number, body, letter)
+        elif kind == Kind.PONG:
+            self._answered(peer, peer.pings, number, body, letter)
         elif kind == Kind.BEAT:
             other, sends, ns = m.BEAT_BODY.unpack(body)
             self._waits(peer, other, bool(sends), ns / 1e9)
+        else:
+            self.lose(peer, f"it has sent a message of kind {kind}, which is rank 0's to send")
+
+    def _done(self, peer: Peer, number: int) -> None:
+        number = min(number, peer.sent)
+        peer.done = number if number > peer.done else peer.done
+        while peer.on_its_way and peer.on_its_way[0][0] <= peer.done:
+            first = peer.on_its_way[0]
+            peer.acknowledged = first[1] if first[1] > peer.acknowledged else peer.acknowledged
+            if peer.on_its_way and peer.on_its_way[0] is first:
+                peer.on_its_way.popleft()
+        peer.owes_since, peer.stuck_on = time.monotonic(), -1
+        for question in list(peer.questions.values()):
+            if question.body is None and question.message <= number:
+                self.lose(peer, f"it has done message {question.message} and not answered the question in it")
+        for arrival in list(peer.arrivals.values()):
+            if not arrival.done and arrival.message <= number:
+                self.lose(peer, f"it has done message {arrival.message} and not sent the data that it was asked for")
+
+    def _answered(self, peer: Peer, asked: dict[int, Question], number: int, body: memoryview, letter: Letter) -> None:
+        try:
+            question = asked[number]  # no call, so nothing comes between
+        except KeyError:
+            question = None
+        if letter.finished or letter is peer.answer:  # it was taken by who came between, or before an interrupt
+            asked.pop(number, None)
+            return
+        if question is None:
+            self.lose(peer, f"it has answered question {number}, which is none that waits for an answer")
+            return
+        question.body, peer.answer = body, letter
+        asked.pop(number, None)
 
     def _failed(self, peer: Peer, number: int, body: memoryview) -> None:
         status, rank, at, command = m.LOSS.unpack_from(body)
@@ -424,6 +475,10 @@ class Conductor:
         """A rank says that it waits for data. If the other one has long sent all that it was told to, these are lost;
         and what it sends to one that has asked for it is, if that has long not got it."""
         now = time.monotonic()
+        peer.stuck_on = other if seconds > self.options.deadline else -1
+        if self._waits_for_itself(peer):
+            self.lose(peer, f"it has waited for {seconds:.1f} s for rank {other}, which waits for it")
+            return
         if sends:
             target = self.peers.get(other)
             if target is not None and seconds > self.options.deadline:
@@ -441,6 +496,16 @@ class Conductor:
         if seconds > self.options.deadline:
             self.lose(peer, f"nothing has come to it from {who} for {seconds:.1f} s, though that has sent it")
 
+    def _waits_for_itself(self, peer: Peer) -> bool:
+        """Through other ranks, each of which waits for the next one."""
+        at = peer
+        for _ in self.peers:
+            following = self.peers.get(at.stuck_on)
+            if following is None or following is peer:
+                return following is peer
+            at = following
+        return False
+
     def lose(self, peer: Peer, why: str) -> None:
         """Gives a rank up; the others hear of it."""
         with self.lock:
@@ -452,6 +517,8 @@ class Conductor:
             for arrival in list(peer.arrivals.values()):
                 arrival.target = None
             peer.out, peer.count, peer.outbox = b"", 0, ()
+            peer.questions.clear()
+            peer.pings.clear()
             peer.dropped.clear()
             for other in self.peers.values():
                 if other.lost is None:
@@ -484,8 +551,11 @@ class Conductor:
     def _look_at_clocks(self) -> None:
         now = time.monotonic()
         for peer in self.peers.values():
-            owes = peer.sent > peer.done or peer.arrivals
-            if peer.lost is None and owes and now - max(peer.heard, peer.owes_since) > self.options.deadline:
+            owes = peer.sent > peer.done or peer.arrivals or peer.questions
+            silent = bool(owes) and now - max(peer.heard, peer.owes_since) > self.options.deadline
+            for ping in list(peer.pings.values()):
+                silent = silent or now - ping.asked > self.options.deadline
+            if peer.lost is None and silent:
                 self.lose(peer, f"it has not answered for {self.options.deadline:g} s")
 
     def wait_for(self, peer: Peer, at: Queue, place: Place) -> None:
@@ -561,25 +631,25 @@ class Conductor:
 
     def ask(self, peer: Peer, what: int, *fields: Any, more: bytes = b"") -> memoryview:
         """Adds a command whose first field is the number of a question, and waits for the answer."""
-        return self.answer(peer, self.question(peer, what, *fields, more=more))
+        return self.answer(self.question(peer, what, *fields, more=more))
 
-    def question(self, peer: Peer, what: int, *fields: Any, more: bytes = b"") -> int:
-        number = next(self.numbers)
+    def question(self, peer: Peer, what: int, *fields: Any, more: bytes = b"") -> Question:
+        number, question = next(self.numbers), Question(peer)
+        asks = m.command(what, number, *fields, more=more)
         with self.lock:
-            self.answers[number] = None
-            self.add(peer, m.command(what, number, *fields, more=more), begin=what == What.FILE)
-        return number
+            self.prepare(peer, len(asks))
+            peer.out, peer.count, peer.questions[number], question.message = (
+                peer.out + asks, peer.count + 1, question, peer.sent + 1,
+            )  # fmt: skip
+            self.added(peer, what == What.FILE)
+        return question
 
-    def answer(self, peer: Peer, number: int) -> memoryview:
-        try:
-            self.wait(lambda: self.answers.get(number) is not None or peer.lost is not None)
-            found = self.answers.get(number)
-        finally:
-            self.answers.pop(number, None)
-        if found is None:
-            self.expect_there(peer)
-            raise StateError(f"{peer.who} has not answered")
-        return found
+    def answer(self, question: Question) -> memoryview:
+        peer = question.peer
+        self.wait(lambda: question.body is not None or peer.lost is not None)
+        if question.body is None:
+            raise peer.loss()
+        return question.body
 
     def fields_of(self, peer: Peer, fields: struct.Struct, body: memoryview) -> tuple[Any, ...]:
         """What stands at the beginning of an answer. A rank that has sent too few bytes is lost."""
@@ -598,30 +668,16 @@ class Conductor:
 
     def ping(self, peer: Peer) -> tuple[float, int]:
         """Seconds of a round trip, and its clock against ours in ns, from when the message was on its way back."""
-        number = next(self.numbers)
+        number, question = next(self.numbers), Question(peer)
         with self.lock:
             self.expect_there(peer)
-            self.answers[number] = None
+            peer.pings[number] = question
             begin = time.monotonic_ns()
             self.transport.send(peer.number, m.CONTROL, m.message(Kind.PING, number))
-        (clock,) = self.fields_of(peer, m.CLOCK, self._pong(peer, number))
+            question.asked = time.monotonic()  # from now on it is owed
+        (clock,) = self.fields_of(peer, m.CLOCK, self.answer(question))
         end = time.monotonic_ns()
         return (end - begin) / 1e9, (begin + end) // 2 - int(clock)
-
-    def _pong(self, peer: Peer, number: int) -> memoryview:
-        deadline = time.monotonic() + self.options.deadline
-        try:
-            self.wait(
-                lambda: self.answers.get(number) is not None or peer.lost is not None or time.monotonic() > deadline
-            )
-            found = self.answers.get(number)
-        finally:
-            self.answers.pop(number, None)
-        if found is None and peer.lost is None:
-            self.lose(peer, f"it has not answered for {self.options.deadline:g} s")
-        self.expect_there(peer)
-        assert found is not None
-        return found
 
     def set_clocks(self, times: int = 5) -> None:
         """Compares the clocks of all ranks with ours, by the shortest of some round trips."""
@@ -635,11 +691,15 @@ class Conductor:
 
     def to_rank(self, peer: Peer, memory: int, offset: int, data: memoryview, inline: int = 8192) -> None:
         """Bytes of the host to memory of a rank; they are taken at once."""
-        nbytes = len(data)
         self._wait_for_host(data)
-        if nbytes <= inline:
+        if len(data) <= inline:
             self.add(peer, m.command(What.PUT, memory, offset, more=data))
             return
+        for at, nbytes in m.pieces_of(len(data)):
+            self._piece_to_rank(peer, memory, offset + at, data[at : at + nbytes])
+
+    def _piece_to_rank(self, peer: Peer, memory: int, offset: int, data: memoryview) -> None:
+        nbytes = len(data)
         if peer.bytes > _MAX_ON_ITS_WAY:
             self.wait(lambda: peer.bytes <= _MAX_ON_ITS_WAY // 2 or peer.lost is not None)
         with self.lock:
@@ -663,17 +723,23 @@ class Conductor:
         if behind:
             self.wait(lambda: all(a.target is None for a in behind))
 
-    def to_host(self, peer: Peer, memory: int, offset: int, arrival: Arrival) -> None:
-        """Asks for bytes; they are in the arrival's target when that is done, and when its queue is settled."""
-        if arrival.target is not None:
-            self._wait_for_host(arrival.target)
+    def to_host(self, peer: Peer, memory: int, offset: int, arrivals: list[Arrival]) -> None:
+        """Asks for the bytes of ``arrivals_of``. They are in the target when these are done, and when their queue is
+        settled."""
+        for arrival in arrivals:
+            if arrival.target is not None:
+                self._wait_for_host(arrival.target)
         with self.lock:
-            number = next(self.transfers[peer.number, 0])
-            at = m.NO_QUEUE if arrival.queue is None else arrival.queue.number
-            give = m.command(What.GIVE, at, 0, number, memory, offset, arrival.nbytes)
-            self.prepare(peer, len(give))
-            peer.out, peer.count, peer.arrivals[number] = peer.out + give, peer.count + 1, arrival
-            self.added(peer, True)
+            for arrival in arrivals:
+                number = next(self.transfers[peer.number, 0])
+                at = m.NO_QUEUE if arrival.queue is None else arrival.queue.number
+                give = m.command(What.GIVE, at, 0, number, memory, offset, arrival.nbytes)
+                self.prepare(peer, len(give))
+                peer.out, peer.count, peer.arrivals[number], arrival.message = (
+                    peer.out + give, peer.count + 1, arrival, peer.sent + 1,
+                )  # fmt: skip
+                self.added(peer, True)
+                offset += arrival.nbytes
 
     def between(
         self, to: Peer, into: tuple[int, int, int], source: Peer, out_of: tuple[int, int, int], nbytes: int
@@ -683,18 +749,25 @@ class Conductor:
             if to is source:
                 self.add(to, m.command(What.COPY, *into, *out_of[1:], nbytes))
                 return
-            number = next(self.transfers[source.number, to.number])
-            give = m.give(out_of[0], to.number, number, out_of[1], out_of[2], nbytes)
-            take = m.take(into[0], source.number, number, into[1], into[2], nbytes)
-            if source.lost is not None:
-                self.expect_there(source)
-            self.prepare(to, len(take))
-            self.prepare(source, len(give))
-            source.out, source.count, to.out, to.count = (
-                source.out + give, source.count + 1, to.out + take, to.count + 1,
-            )  # fmt: skip
-            self.added(source, True)
-            self.added(to, False)
+            for at, n in m.pieces_of(nbytes):
+                self._piece_between(to, into, source, out_of, at, n)
+
+    def _piece_between(
+        self, to: Peer, into: tuple[int, int, int], source: Peer, out_of: tuple[int, int, int], at: int, nbytes: int
+    ) -> None:
+        """``nbytes`` bytes, from the byte ``at`` of what goes from rank to rank. Under the lock."""
+        number = next(self.transfers[source.number, to.number])
+        give = m.give(out_of[0], to.number, number, out_of[1], out_of[2] + at, nbytes)
+        take = m.take(into[0], source.number, number, into[1], into[2] + at, nbytes)
+        if source.lost is not None:
+            self.expect_there(source)
+        self.prepare(to, len(take))
+        self.prepare(source, len(give))
+        source.out, source.count, to.out, to.count = (
+            source.out + give, source.count + 1, to.out + take, to.count + 1,
+        )  # fmt: skip
+        self.added(source, True)
+        self.added(to, False)
 
     def open(self, peer: Peer, number: int, name: str) -> tuple[int, int, str]:
         """A device of a rank: its alignment, largest buffer, name."""

@@ -2,7 +2,8 @@
 
 Messages travel on three *channels*. ``HELLO`` is text (JSON), so that ranks of other versions and other byte orders can
 tell what differs; it comes once, in each direction. ``CONTROL`` carries what rank 0 wants and what the others answer.
-``DATA`` carries bytes of tensors and nothing else, so a copy between two ranks is one message of exactly its bytes.
+``DATA`` carries bytes of tensors and nothing else: a copy between two ranks is one message of exactly its bytes, or one
+for each `MAX_DATA` bytes of it (`pieces_of`), each a transfer of its own.
 ``POISON`` stands in the place of data that a rank has not got, because it failed before: i32 status, i32 the rank whose
 loss is the reason (-1: none), text. ``ASKED`` is an empty message to the rank that data are to come from: its sender
 waits for them, and does nothing else until they are there.
@@ -51,6 +52,8 @@ MAX_CONTROL = 64 << 20  #: bytes of one control message
 MAX_COMMAND = MAX_CONTROL - (1 << 16)  #: bytes behind the fields of one command
 MAX_HELLO = 1 << 16
 MAX_TEXT = 4096  #: bytes of one text in a message
+MAX_DATA = 256 << 20  #: bytes of one message of data; MPI counts the bytes of a message in an int
+MAX_MESSAGE = (1 << 31) - 1  #: bytes of any message
 _HEADER = struct.Struct("<4sHHQI")
 _COMMAND = struct.Struct("<B3xI")
 
@@ -205,6 +208,18 @@ def commands_of(body: memoryview, at: int = 0) -> Iterator[Command]:
         more = _NOTHING if length == least else body[at + least : end]
         yield _tuple(Command, (what, unpack(body, at), more, end))
         at = end
+
+
+def pieces_of(nbytes: int) -> list[tuple[int, int]]:
+    """How data travel: where each message of them begins, and its bytes. Data of no bytes are one message."""
+    return [(at, min(MAX_DATA, nbytes - at)) for at in range(0, nbytes, MAX_DATA)] or [(0, 0)]
+
+
+def expect_short(tag: int, nbytes: int) -> None:
+    """DeviceError for a message that no transport needs to carry."""
+    most = MAX_DATA if tag % N_CHANNELS == DATA else MAX_MESSAGE
+    if nbytes > most:
+        raise DeviceError(f"a message of {nbytes} bytes: at most {most} travel at once")
 
 
 def tag_of(channel: int, transfer: int) -> int:

@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from .._errors import DeviceError, DeviceLostError, StateError, UnsupportedError
+from ._messages import expect_short
 from ._transport import Letter, Loan, Transport
 from ._worker import Worker
 
@@ -413,6 +414,7 @@ class MpiTransport(Transport):
         if peer in self._lost:
             return
         nbytes = len(data)
+        expect_short(tag, nbytes)
         with self.lock:
             kept = self._copied(data, nbytes)
             sent = [None, kept]
@@ -428,6 +430,7 @@ class MpiTransport(Transport):
     def lend(self, peer: int, tag: int, data: memoryview, keep: object) -> Loan:
         if self.closed:
             raise StateError("the transport is closed")
+        expect_short(tag, len(data))
         loan = Loan(peer, data, keep)
         if peer in self._lost:
             loan.end()

@@ -14,12 +14,37 @@ import random
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from .._errors import InvalidArgumentError, StateError
-from ._messages import N_CHANNELS
+from .._errors import AllocationError, GgmlError, InvalidArgumentError, StateError
+from ._messages import N_CHANNELS, expect_short
 
-__all__ = ["Killed", "Letter", "Loan", "LocalNetwork", "Transport"]
+__all__ = ["Killed", "Letter", "Loan", "LocalNetwork", "Transport", "no_raw_errors", "start_thread"]
+
+
+@contextlib.contextmanager
+def no_raw_errors(what: str) -> Iterator[None]:
+    """Around what begins a cluster: where the system has no thread, process, file or memory left, the error is one of
+    this package."""
+    try:
+        yield
+    except (GgmlError, RecursionError):
+        raise
+    except (RuntimeError, OSError, MemoryError) as error:
+        told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise AllocationError(
+            f"{what}: the system has no resources left ({told}): use fewer ranks or threads, or raise the limits of the"
+            " process (ulimit -a)"
+        ) from error
+
+
+def start_thread(target: Callable[..., object], name: str, *args: object) -> threading.Thread:
+    """AllocationError where the system gives no thread."""
+    thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+    with no_raw_errors(f"cluster: no thread for {name!r}"):
+        thread.start()
+    return thread
 
 
 class Letter:
@@ -84,7 +109,7 @@ class Transport:
 
     def send(self, peer: int, tag: int, data: Any) -> None:
         """Sends bytes, which are the caller's again when this returns. To a rank that is gone: nothing happens. tag: a
-        channel, and perhaps a transfer (``tag_of``)."""
+        channel, and perhaps a transfer (``tag_of``). DeviceError for too many bytes (``expect_short``)."""
         raise NotImplementedError
 
     def lend(self, peer: int, tag: int, data: memoryview, keep: object) -> Loan:
@@ -260,6 +285,7 @@ class LocalNetwork:
 
     def _post_letter(self, target: int, tag: int, letter: _Bytes) -> None:
         source = letter.peer
+        expect_short(tag, letter.nbytes)
         self.alive(source)
         if source == 0:
             self._post(source, target, tag, letter)

@@ -35,7 +35,7 @@ from . import _messages as m
 from ._memory import Compiled, Piece, expect_supported, fill_from_file, keep
 from ._messages import Command, Kind, Message, MessageError, What
 from ._nodes import graph_of
-from ._transport import Letter, Loan, Transport
+from ._transport import Letter, Loan, Transport, start_thread
 
 __all__ = ["Worker", "facts"]
 
@@ -184,10 +184,9 @@ class Worker:
 
     def serve(self) -> None:
         """Until rank 0 leaves."""
-        self.greet()
-        alive = threading.Thread(target=self._say_alive, name="ggml_backend cluster", daemon=True)
-        alive.start()
+        alive = start_thread(self._say_alive, "ggml_backend cluster")
         try:
+            self.greet()
             while True:
                 self._wait(lambda: bool(self.queue))
                 self._carry_out(self.queue.popleft())

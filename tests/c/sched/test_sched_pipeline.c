@@ -62,6 +62,28 @@ static void stages_overlap(void) {
     CHECK_MSG(three < one - 40000000, "%g ms, one after the other %g ms", (double) three / 1e6, (double) one / 1e6);
 }
 
+// A caller reads behind a run that has been waited for, or that a trace has waited for.
+static void synchronize_waits_for_reads_behind_an_ended_run(void) {
+    for (int traced = 0; traced < 2; traced++) {
+        OPEN(p, "SIM:name=A,copy_delay=40ms CPU");
+        struct ggml_tensor * x = leaf(&p, "x", 64, 1);
+        ggml_set_input(x);
+        struct ggml_tensor * y = on(&p, ggml_sqr(p.ctx, x), 0);
+        ggml_set_output(y);
+        expand(&p, y);
+        OK(ggml_backend_sched_set_trace(p.sched, traced == 1));
+        OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
+        fill(x, 3, 0);
+        OK(traced ? ggml_backend_sched_graph_compute_async(p.sched, p.graph)
+                  : ggml_backend_sched_graph_compute(p.sched, p.graph));
+        float out[64] = { 0 };
+        OK(ggml_backend_tensor_get_async(p.backends[0], y, out, 0, sizeof(out)));
+        OK(ggml_backend_sched_synchronize(p.sched));
+        CHECK(out[0] == 9 && out[63] == 9);
+        close_place(&p);
+    }
+}
+
 static void slow_copies(void) {
     int64_t ns;
     run_stages("SIM:name=A,copy_delay=3ms SIM:name=B,delay=1ms,copy_delay=1ms CPU", 2, N, &ns);
@@ -250,5 +272,6 @@ static void every_allocation_fails(void) {
     close_place(&p);
 }
 
-TEST_MAIN(TEST(stages_overlap), TEST(slow_copies), TEST(with_state), TEST(shared_memory), TEST(changes_on_the_way),
-    TEST(failures), TEST(second_run_allocates_nothing), TEST(every_allocation_fails))
+TEST_MAIN(TEST(stages_overlap), TEST(synchronize_waits_for_reads_behind_an_ended_run), TEST(slow_copies),
+    TEST(with_state), TEST(shared_memory), TEST(changes_on_the_way), TEST(failures), TEST(second_run_allocates_nothing),
+    TEST(every_allocation_fails))

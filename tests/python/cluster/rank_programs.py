@@ -178,6 +178,39 @@ def large() -> None:
                 work.expect(*run)
 
 
+def pieces(nbytes: str, limit: str) -> None:
+    """An input is set, and a result is read, cut to this process and between the ranks: of more bytes than travel in
+    one message."""
+    m.MAX_DATA = int(limit)
+    n = int(nbytes) // 4
+    marks = np.array([0, 1, m.MAX_DATA // 4, n // 2, n - 1]).clip(0, n - 1)
+    with gb.cluster(deadline=120, threads=1) as cluster, gb.Context() as ctx:
+        ranks, cpu = cluster.backends(), gb.Backend("CPU", n_threads=1)
+        x = ctx.tensor(n, name="x")
+        for device in ranks[:1]:
+            device.alloc(4 * n + 64).place(x)
+        y = gb.relu(x)
+        middle = y if len(ranks) == 1 else gb.relu(y)
+        total = gb.sum(middle)
+        with gb.Scheduler([*ranks, cpu]) as sched:
+            sched.set_backend(y, ranks[0])
+            if middle is not y:
+                sched.set_backend(middle, ranks[1])
+            sched.set_backend(total, cpu)
+            graph = ctx.graph(total)
+            sched.allocate(graph)
+            values = np.zeros(n, np.float32)
+            values[marks] = np.arange(1, 6)
+            x.set(values)
+            del values
+            sched.compute(graph)
+            got = x.numpy()
+            assert got.nbytes == 4 * n
+            wanted = got[marks].sum() if len(set(marks.tolist())) == 5 else got.sum()
+            assert got[n - 1] == 5 and np.count_nonzero(got) <= 5
+            assert total.item() == wanted, (total.item(), wanted)
+
+
 def catches() -> None:
     """Rank 2 waits a moment for messages of rank 1, as the transport does it for a cut, and receives the others as
     letters."""

@@ -105,6 +105,20 @@ def test_models_give_the_same_bits(n):
     fine(run(n, "models"))
 
 
+LARGE = os.environ.get("GGML_TEST_LARGE") == "1"  # tensors of more than 2 GiB, which take 10 GiB of memory
+
+
+@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("nbytes", [99996, 100000, 100004, 200000, 300028])
+def test_data_travel_in_pieces(n, nbytes):
+    fine(run(n, "pieces", str(nbytes), "100000"))
+
+
+@pytest.mark.skipif(not LARGE, reason="GGML_TEST_LARGE=1 runs it: 10 GiB of memory")
+def test_data_of_more_bytes_than_mpi_counts_travel():
+    fine(run(2, "pieces", str(2**31 + 4096), str(256 << 20), timeout=1200))
+
+
 @pytest.mark.parametrize("fuse", ["1", "0"])
 @pytest.mark.parametrize("n", [2, 4])
 def test_a_real_model_gives_the_same_bits(n, fuse, monkeypatch):

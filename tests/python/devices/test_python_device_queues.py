@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import threading
 from collections.abc import Callable
 from typing import ClassVar
@@ -114,6 +115,42 @@ def test_work_that_nobody_waited_for_is_an_error(odd, cpu):
         x.set(1.0)
         with pytest.raises(gb.DeviceError, match="synchronize returned before work that was submitted had been done"):
             sched.compute(graph)
+
+
+def test_work_that_is_called_after_its_run_has_ended_does_nothing(cpu):
+    """The run is gone, and with it what the work would use."""
+
+    class Late(OnDemand):
+        computes_custom = True
+
+        def synchronize(self):
+            pass
+
+    called = []
+
+    def function(out, a):
+        called.append(1)
+        return a * 1
+
+    gb.register_device("LATEQUEUE", Late, replace=True)
+    device, ctx = gb.Backend("LATEQUEUE"), gb.Context()
+    x = ctx.tensor((4,), name="x")
+    graph = ctx.graph(gb.custom(function, x + x))
+    with gb.Scheduler([device, cpu]) as sched:
+        sched.allocate(graph)
+        x.set(1.0)
+        pending = sched.compute_async(graph)
+        with pytest.raises(gb.DeviceError, match="before work that was submitted had been done"):
+            pending.wait()
+        del pending
+        gc.collect()
+        jobs = list(device.device.jobs)
+        assert jobs
+        for work in jobs:
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+    assert not called
 
 
 @pytest.mark.parametrize("access", ACCESSES)

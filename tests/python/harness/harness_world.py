@@ -346,11 +346,22 @@ def _(w: World) -> None:
     valid("results", w.sched.compute_async(w.graph, [w.y]).results()[0], 3, 4)
 
 
+@operation("compute a function async")
+def _(w: World) -> None:
+    w.pending = w.sched.compute_async(w.custom)
+
+
+@operation("results of a function")
+def _(w: World) -> None:
+    valid("results of a function", w.sched.compute_async(w.custom, [w.z]).results()[0], 4, 6)
+
+
 @operation("wait")
 def _(w: World) -> None:
     pending = w.pending
     if pending is not None:
-        valid("wait", pending.results()[0], 3, 4)
+        for found in pending.results():
+            valid("wait", found, 3, 4)
 
 
 @operation("n copies")

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ HARNESSES = {
     "pairs": ["harness_closing.py", "--pairs"],
     "zeros": ["harness_zeros.py"],
     "fork": ["harness_fork.py"],
+    "damaged messages": ["harness_messages.py"],
     "clusters, interrupts": ["harness_clusters.py"],
     **{
         f"clusters, {mode}": ["harness_clusters.py", "--mode", mode]
@@ -140,6 +142,40 @@ def test_something_else_at_every_place(act, intruder):
         for closer in CLOSERS.values():
             tolerant(closer, world)
     assert k > 5
+
+
+BESIDE = {
+    **{name: OPERATIONS[name] for name in ("results of a function", "compute a function async", "synchronize")},
+    "trace": lambda w: w.sched.trace().stop(),
+}
+
+
+@pytest.mark.parametrize("other", ["synchronize", "trace"])
+@pytest.mark.parametrize("act", list(BESIDE))
+def test_another_thread_at_every_place(act, other):
+    """At each place of an operation another thread does something, as far as it can while the first stands still."""
+    world, places, raised = World(), Places(instructions=False), []
+
+    def guarded() -> None:
+        try:
+            tolerant(BESIDE[other], world)
+        except BaseException as error:
+            raised.append(error)
+
+    for k in itertools.count(1):
+        helper = threading.Thread(target=guarded)
+
+        def start(helper: threading.Thread = helper) -> None:
+            helper.start()
+            helper.join(0.002)
+
+        if not places.run(lambda: tolerant(BESIDE[act], world), k, start):
+            break
+        helper.join()
+        assert not raised, f"{places.where}: {raised[0]!r}"
+    assert k > 5
+    world.check()
+    world.close()
 
 
 CLASSES = [

@@ -95,6 +95,20 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
     return first;
 }
 
+// Callers queue work of their own behind a run, such as ggml_backend_tensor_get_async, also when the run has ended: then
+// the backends are waited for all the same.
+enum ggml_status gb_sched_wait_for_callers(struct ggml_backend_sched * s) {
+    const bool       running = s->running;
+    enum ggml_status first   = gb_sched_wait(s);
+    for (int b = 0; b < s->n_backends && !running; b++) {
+        if (!s->devices[b].freed && gb_sched_has_queue(s, b)) {
+            const enum ggml_status status = gb_sched_wait_for_backend(s->devices[b].backend, false);
+            first                         = first == GGML_STATUS_SUCCESS ? status : first;
+        }
+    }
+    return first;
+}
+
 // The failure is told twice: to this call, and to the next one that waits for the run.
 enum ggml_status gb_sched_wait_first(struct ggml_backend_sched * s) {
     if (!s->running) {

@@ -1,0 +1,285 @@
+"""One scheduler on several threads: each run ends for the thread that started it, whatever the others call."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ggml_backend as gb
+from threads import run_threads
+
+SECONDS = float(os.environ.get("GB_THREADS_SECONDS", "0.15"))  # for each pair of calls
+
+
+class Queued(gb.Device):
+    """A device with a queue of its own, which a thread empties, and functions of Python on that thread."""
+
+    in_order = True
+    computes_custom = True
+
+    def __init__(self) -> None:
+        self.jobs: list[Callable[[], None]] = []
+
+    @gb.op("add")
+    def add(self, node: gb.Node, out: Any, a: Any, b: Any) -> None:
+        np.add(a, b, out=out)
+
+    def submit(self, work: Callable[[], None]) -> None:
+        self.jobs.append(work)
+
+    def synchronize(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                thread = threading.Thread(target=self.jobs.pop(0))
+                thread.start()
+                thread.join()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _queued():
+    gb.register_device("QUEUED", Queued)
+
+
+class Shared:
+    """A scheduler that threads share. ``kind``: its first device. ``function``: of Python, in the graph; or none."""
+
+    def __init__(self, kind: str, function: Callable[[Any, Any], Any] | None, n_copies: int = 1) -> None:
+        self.cpu = gb.Backend("CPU", n_threads=1)
+        self.device = self.cpu if kind == "CPU" else gb.Backend(kind)
+        self.ctx = gb.Context()
+        self.x = self.ctx.tensor((32, 32), name="x").set_input()
+        y = self.x + self.x
+        if function is not None:
+            y = gb.custom(function, y)
+        self.y = y + y
+        self.graph = self.ctx.graph(self.y)
+        backends = [self.cpu] if kind == "CPU" else [self.device, self.cpu]
+        self.sched = gb.Scheduler(backends, n_copies=n_copies)
+        self.sched.allocate(self.graph)
+        self.x.set(1.0)
+
+
+def copied(out: Any, a: Any) -> Any:
+    return a * 1
+
+
+def run(s: Shared) -> None:
+    (found,) = s.sched.compute_async(s.graph, s.y).results()
+    assert (found == 4).all()
+
+
+def start(s: Shared) -> None:
+    s.sched.compute_async(s.graph)
+
+
+def trace(s: Shared) -> None:
+    with contextlib.suppress(gb.StateError):  # another thread records one
+        with s.sched.trace() as record:
+            s.sched.compute(s.graph)
+        assert not record.running
+
+
+def profile(s: Shared) -> None:
+    with contextlib.suppress(gb.StateError), s.sched.profile() as record:
+        s.sched.compute(s.graph)
+        record.stop()
+
+
+def abort(s: Shared) -> None:
+    gb.set_abort_callback(s.cpu, lambda: False)
+    gb.set_abort_callback(s.cpu, None)
+
+
+def reset(s: Shared) -> None:
+    with contextlib.suppress(gb.StateError):  # another thread computes meanwhile
+        s.sched.reset()
+    s.sched.allocate(s.graph)
+    with contextlib.suppress(gb.StateError):
+        s.x.set(1.0)
+
+
+CALLS: dict[str, Callable[[Shared], object]] = {
+    "run": run,
+    "start": start,
+    "synchronize": lambda s: s.sched.synchronize(),
+    "trace": trace,
+    "profile": profile,
+    "compute": lambda s: s.sched.compute(s.graph),
+    "compute with callback": lambda s: s.sched.compute(s.graph, lambda t: True),
+    "explain": lambda s: s.sched.explain(s.y),
+    "allocate": lambda s: s.sched.allocate(s.graph),
+    "prepare": lambda s: s.sched.prepare(s.graph).splits,
+    "n_copies": lambda s: setattr(s.sched, "n_copies", 3 - s.sched.n_copies),
+    "abort callback": abort,
+    "device waits": lambda s: (s.device.synchronize(), s.cpu.synchronize()),
+    "stats": lambda s: (s.sched.stats, repr(s.sched), s.sched.n_splits),
+}
+FUNCTIONS = {"function": copied, "operators": None}
+KINDS = ["CPU", "SIM", "ARRAY", "QUEUED"]
+
+
+def repeat(acts: list[Callable[[], object]], seconds: float) -> None:
+    end = time.monotonic() + seconds
+
+    def work(i: int) -> None:
+        while time.monotonic() < end:
+            acts[i]()
+
+    run_threads(len(acts), work)
+
+
+@pytest.mark.parametrize("other", [c for c in CALLS if c != "run"])
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_runs_are_right_beside_a_call_of_another_thread(kind, function, other):
+    shared = Shared(kind, FUNCTIONS[function])
+    repeat([lambda: run(shared), lambda: CALLS[other](shared)], SECONDS)
+    run(shared)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_calls_on_one_scheduler_at_once(kind, function):
+    """Each thread begins with another call and goes through all of them. Resets take results away, so only the calls
+    must end; afterwards the scheduler works."""
+    shared = Shared(kind, FUNCTIONS[function], n_copies=2)
+    calls = {**CALLS, "reset": reset}
+    turns = [itertools.cycle([*list(calls)[i:], *list(calls)[:i]]) for i in (0, 4, 8, 12)]
+
+    def act(i: int) -> None:
+        with contextlib.suppress(gb.StateError):
+            calls[next(turns[i])](shared)
+
+    repeat([lambda i=i: act(i) for i in range(4)], 4 * SECONDS)
+    shared.sched.synchronize()
+    shared.sched.allocate(shared.graph)
+    shared.x.set(1.0)
+    run(shared)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_closing_while_other_threads_run_functions(kind):
+    for _ in range(5):
+        shared = Shared(kind, copied)
+        ready = threading.Barrier(4)
+
+        def work(i: int, shared: Shared = shared, ready: threading.Barrier = ready) -> None:
+            ready.wait()
+            if i == 3:
+                time.sleep(0.01)
+                shared.sched.close()
+                return
+            with contextlib.suppress(gb.StateError):
+                while True:
+                    (run, lambda s: s.sched.synchronize(), trace)[i](shared)
+                    if shared.sched.closed:
+                        return
+
+        run_threads(4, work)
+
+
+class Mine(Exception):
+    pass
+
+
+def raises(out: Any, a: Any) -> Any:
+    raise Mine
+
+
+@pytest.mark.parametrize("other", ["synchronize", "trace", "profile", "allocate", "compute with callback", "explain"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_exception_is_raised_by_the_run_that_it_belongs_to(kind, other):
+    """Every run of one thread fails. That thread gets each of its exceptions, and the other thread gets none."""
+    shared, heard = Shared(kind, raises), []
+
+    def fails() -> None:
+        with pytest.raises(Mine) as caught:
+            shared.sched.compute_async(shared.graph, shared.y).results()
+        heard.append(caught.value)
+
+    def beside() -> None:
+        if other == "compute with callback":
+            with pytest.raises(Mine):  # it computes the same function
+                CALLS[other](shared)
+        elif other in ("trace", "profile"):
+            with contextlib.suppress(gb.StateError), getattr(shared.sched, other)():
+                pass
+        else:
+            CALLS[other](shared)
+
+    repeat([fails, beside], SECONDS)
+    assert heard
+
+
+def started(shared: Shared) -> gb.Pending:
+    """A run in flight, whose function has not been called."""
+    pending = shared.sched.compute_async(shared.graph)
+    assert "running" in repr(pending)
+    return pending
+
+
+def test_a_run_that_is_held_raises_its_exception_also_after_synchronize():
+    shared = Shared("QUEUED", raises)
+    pending = started(shared)
+    with pytest.raises(Mine):
+        shared.sched.synchronize()
+    with pytest.raises(Mine):
+        pending.wait()
+    shared.sched.synchronize()
+
+
+def test_synchronize_leaves_an_exception_to_the_thread_that_holds_the_run():
+    shared, pending = Shared("QUEUED", raises), []
+    run_threads(1, lambda i: pending.append(started(shared)))
+    shared.sched.synchronize()
+    with pytest.raises(Mine):
+        pending[0].wait()
+    shared.sched.synchronize()
+
+
+def test_synchronize_raises_the_exception_of_a_run_that_nobody_holds():
+    shared = Shared("QUEUED", raises)
+    run_threads(1, lambda i: started(shared) and None)
+    with pytest.raises(Mine):
+        shared.sched.synchronize()
+    shared.sched.synchronize()
+
+
+def test_a_trace_is_stopped_by_its_own_stop_only():
+    """Two threads stop one record, while a third one begins another."""
+    shared = Shared("CPU", None)
+    for _ in range(50):
+        old = shared.sched.trace()
+        run_threads(2, lambda i, old=old: old.stop() and None)
+        new = shared.sched.trace()
+        old.stop()
+        shared.sched.compute(shared.graph)
+        assert new.running
+        assert any(e.kind == "compute" for e in new.stop().events)
+
+
+def test_an_exception_of_an_abort_callback_is_raised_by_the_call_that_it_ended():
+    shared = Shared("CPU", None)
+    owner = threading.local()
+
+    def asked() -> bool:
+        raise Mine(owner.name)
+
+    gb.set_abort_callback(shared.cpu, asked)
+
+    def work(i: int) -> None:
+        owner.name = i
+        for _ in range(300):
+            with pytest.raises(Mine) as caught:
+                shared.sched.compute_async(shared.graph).wait() if i == 2 else shared.sched.compute(shared.graph)
+            assert caught.value.args == (i,)
+
+    run_threads(3, work)
