@@ -14,8 +14,8 @@ from .._ffi import lib
 from ..backend import cpu_levels
 
 __all__ = [
-    "LIMITS_FORM", "Arithmetic", "MachineLimits", "Presence", "arithmetic_of", "busy_note", "least_seconds", "limits_from_json",
-    "limits_to_json", "measure_limits", "measured_rate",
+    "LIMITS_FORM", "Arithmetic", "MachineLimits", "Presence", "arithmetic_of", "busy_note", "least_seconds",
+    "limits_from_json", "limits_to_json", "measure_limits", "measured_rate",
 ]  # fmt: skip
 
 Arithmetic = Literal["f32", "bytes", "bf16"]
@@ -161,7 +161,11 @@ def limits_from_json(data: dict[str, Any]) -> MachineLimits:
         raise InvalidArgumentError("limits: read and copy must have sizes in bytes as keys")
     read, copy = ({int(size): float(rate) for size, rate in sizes.items()} for sizes in by_size.values())
     found = MachineLimits(
-        data["level"], data["threads"], {k: float(v) for k, v in data["operations"].items()}, read, copy,
+        data["level"],
+        data["threads"],
+        {k: float(v) for k, v in data["operations"].items()},
+        read,
+        copy,
         float(data["presence"]),
     )
     rates = [*found.operations.values(), *read.values(), *copy.values()]
