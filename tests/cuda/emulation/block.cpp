@@ -88,9 +88,9 @@ void prepare(fiber & f) {
 void transfer(fiber & from, fiber & to) { swapcontext(&from.context, &to.context); }
 #endif
 
-thread_local fiber        home;       // the scheduler, on the host thread's own stack
-thread_local const void * home_stack; // for the sanitizer
-thread_local size_t       home_size;
+thread_local fiber                         home;       // the scheduler, on the host thread's own stack
+[[maybe_unused]] thread_local const void * home_stack; // for the address sanitizer
+[[maybe_unused]] thread_local size_t       home_size;
 
 void arrived(void * fake) {
 #if defined(__SANITIZE_ADDRESS__)
