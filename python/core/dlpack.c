@@ -320,7 +320,7 @@ static int read_array(struct gbpy_array * array, const struct dl_array * d, cons
     GB_FAIL_IF(d->data == NULL && !empty, GGML_STATUS_INVALID_ARGUMENT, "%s: the array has elements, and no memory",
         what);
     GB_FAIL_IF(!empty && !lies_in_memory(array, d), GGML_STATUS_INVALID_ARGUMENT,
-        "%s: the array begins %llu bytes behind its memory's address, and leaves the address space", what,
+        "%s: the array leaves the address space: it begins %llu bytes behind its memory's address", what,
         (unsigned long long) d->byte_offset);
     array->data = d->data != NULL && !empty ? (char *) d->data + d->byte_offset : d->data;
     return GGML_STATUS_SUCCESS;
@@ -448,10 +448,8 @@ static int find_span(struct views * v, const struct gbpy_array * a, const char *
             return not_shared(what, NULL, i, a->strides[i]);
         }
         v->adjacent &= a->strides[i] == next;
-        next               = (int64_t) ((uint64_t) a->strides[i] * (uint64_t) a->shape[i]); // too large is found below
-        const int64_t step = a->strides[i] / size, room = (INT64_MAX / size - v->span) / (a->shape[i] - 1);
-        GB_FAIL_IF(step > room, GGML_STATUS_INVALID_ARGUMENT, "%s: the array is larger than memory", what);
-        v->span += step * (a->shape[i] - 1);
+        next = a->strides[i] * a->shape[i]; // lies_in_memory has found what is too large
+        v->span += a->strides[i] / size * (a->shape[i] - 1);
     }
     return GGML_STATUS_SUCCESS;
 }

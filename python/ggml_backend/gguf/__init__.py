@@ -32,6 +32,7 @@ from .._errors import (
     StateError,
     UnsupportedError,
     expect,
+    expect_bool,
     expect_function,
     expect_list,
     expect_path,
@@ -590,6 +591,7 @@ def open(source: Any, *, part: bool = False) -> GGUFFile:
     model, and for a file of another kind (a Git LFS pointer, a web page, a checkpoint). Raises OSError when it cannot
     be read.
     """
+    expect_bool(part, "open: part")
     if isinstance(source, (str, os.PathLike)):
         path = os.fsdecode(source)
         expect_path(path, "open: source")

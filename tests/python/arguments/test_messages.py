@@ -652,7 +652,7 @@ MISTAKES = [
     ("gb.rope(image, ids, n_dims='a')", E,
      "rope: a 'image' float32 (1, 4, 8, 8), positions 'ids' int32 (4,): n_dims must be an int, not str"),
     ("gb.soft_max(x, scale='a')", E, "soft_max: a 'x' float32 (16, 128): scale must be a number, not str"),
-    ("gb.map_custom(abs, x, n_tasks='a')", E, "map_custom: a 'x' float32 (16, 128): n_tasks must be an int, not str"),
+    ("gb.map_custom(abs, x, n_tasks='a')", T, "map_custom: n_tasks must be an int, not str"),
     ("x.swapaxes('a', 0)", T, "swapaxes: a must be an int, not str"),
     ("x.reshape('a')", T, "reshape: shape must be an int or a sequence of ints, not 'a'"),
     ("x.transpose('a')", T, "transpose: axes must be an int or a sequence of ints, not 'a'"),
