@@ -371,7 +371,8 @@ REFUSED = {
              "stride of 1"),
     "far": ({"strides": (2**62, 1)}, "from_dlpack: axis 0 of the array has 2 elements with a stride of "
             "4611686018427387904"),
-    "wide": ({"shape": (2**30, 2**30), "strides": (2**60, 1)}, "from_dlpack: the array leaves the address space: it begins 0 bytes behind its memory's address"),
+    "wide": ({"shape": (2**30, 2**30), "strides": (2**60, 1)}, "from_dlpack: the array leaves the address space: it "
+             "begins 0 bytes behind its memory's address"),
 }  # fmt: skip
 
 
