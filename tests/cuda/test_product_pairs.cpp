@@ -113,7 +113,7 @@ static ggml_tensor * product_of(ggml_context * c, const combination & x, operand
     return ggml_mul_mat_id(c, o.a, 2, o.ids, 0, o.b);
 }
 
-// The errors of all elements, judged as the rounding allows.
+// Checks the errors of all elements against the bounds of rounding.
 static products::verdict judge(const combination & x, const operands & o, const ggml_tensor * dst, const float * got,
     products::rounding how) {
     const products::layout b     = products::layout_of(o.b, o.b_root, 0),
@@ -174,7 +174,7 @@ static combination random_combination() {
     return x;
 }
 
-// Which pairs of values were tried.
+// The pairs of values that were tried.
 struct coverage {
     std::vector<bool> seen;
     coverage() : seen((size_t) N_PROPERTIES * N_PROPERTIES * 32 * 32, false) {}
@@ -192,7 +192,7 @@ struct coverage {
     }
 };
 
-// Greedy: each uncovered pair, with the best of some random values for the rest.
+// Greedy: takes each uncovered pair, with the best of some random values for the other properties.
 static std::vector<combination> covering_array() {
     enum { TRIES = 30 };
     coverage                 done;
