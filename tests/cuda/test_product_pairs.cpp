@@ -45,7 +45,7 @@ template <class T, size_t N> static int count_of(const T (&)[N]) { return (int) 
 static const int counts[N_PROPERTIES] = { count_of(products::floats) + count_of(products::formats), count_of(all_rows),
     count_of(all_columns), count_of(all_depths), N_MAKERS, N_ORDERS };
 
-// ------------------------------------------------------------------------------------------------------------- products
+// ------------------------------------------------------------------------------------------------------------ products
 
 // Tensors of a product. root: the contiguous tensor that a or b shows.
 struct operands {
@@ -164,7 +164,7 @@ static void check(const combination & x) {
         v.text().c_str());
 }
 
-// ------------------------------------------------------------------------------------------------------------- coverage
+// ------------------------------------------------------------------------------------------------------------ coverage
 
 static combination random_combination() {
     combination x;

@@ -371,7 +371,6 @@ class GGUFFile(Owner):
         progress: called with bytes done and bytes in all while data is copied; what it raises ends the loading
 
         Opaque tensors (of unknown types, of more than four axes) are left out: ``Weights.left_out`` has their names.
-
         Raises KeyError for a name or pattern of ``names`` that fits nothing, and :class:`InvalidArgumentError` for a
         pattern of ``where`` that fits nothing. Raises :class:`AllocationError` when a backend has not enough memory,
         and :class:`UnsupportedError` for an opaque tensor that ``names`` names without wildcards.

@@ -10,8 +10,8 @@
 //   hopper     more than 32 rows of halves and quantized weights on 9.0 (gemm_hopper.cuh, gemm_packed_hopper.cuh)
 //   tiles      many rows of the same elsewhere (gemm.cuh); the depth is cut into parts where the tiles alone would
 //              leave the device idle
-//   exact      the rest, in float: F32, GGML_PREC_F32 (quantized, or F16 with many rows), OUT_PROD, odd strides, devices
-//              without products of tiles
+//   exact      the rest, in float: F32, GGML_PREC_F32 (quantized, or F16 with many rows), OUT_PROD, odd strides,
+//              devices without products of tiles
 //
 // Many rows of floats go to cuBLAS instead, where the backend has it.
 #include <algorithm>
