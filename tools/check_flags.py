@@ -4,8 +4,8 @@
     python tools/check_flags.py --all      # every flag alone, every source, all kernel levels: an hour of a processor
 
 Three things are checked for each set of flags. Every compile command has the options of c/cmake/exact.cmake behind the
-flags of the environment. The assembly of a source is that of the normal build, to the letter: so its results are. And
-no shared library is linked with the code by which fast math makes a process flush denormal numbers to zero.
+flags of the environment. The assembly of a source equals that of the normal build, so its results are equal, too. No
+shared library is linked with the code of fast math that makes a process flush denormal numbers to zero.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Build:
         }
 
     def misplaced(self) -> list[str]:
-        """Sources whose command does not take the flags back behind them."""
+        """Sources whose command does not undo the flags behind them."""
         return [
             source
             for source, (command, _) in self.commands.items()
@@ -95,7 +95,7 @@ class Build:
 
 
 def check(normal: Build, other: Build, sources: list[str], jobs: int) -> list[str]:
-    """What differs, in words."""
+    """The differences, in words."""
     faults = [f"{source}: the flags are not taken back" for source in other.misplaced()]
     faults += [f"{script}: links {FLUSHES}" for script in other.flushing()]
 

@@ -12,7 +12,8 @@
 #   - pytest under the address sanitizer
 #   - every kernel level forced in turn, and what qemu-user and wine can emulate: an old x86-64, aarch64, riscv64,
 #     Windows
-#   - the CUDA backend in its emulation, models in every format on three kinds of devices, and compiled by nvcc where that is installed (on a machine with a GPU:
+#   - the CUDA backend in its emulation, models in every format on three kinds of
+#     devices, and compiled by nvcc where that is installed (on a machine with a GPU:
 #     tools/check_cuda.sh)
 #   - arrays that come from and go to PyTorch and JAX, which it installs in build/torch-venv
 #   - PyTorch (on the processor) as a device
@@ -315,7 +316,8 @@ build/empty/bin/python -m pip --disable-pip-version-check -q install .
 step "an editable install: the headers are found, and a module compiles against them"
 rm -rf build/editable-venv
 "$py" -m venv build/editable-venv
-build/editable-venv/bin/python -m pip --disable-pip-version-check -q install -e . --config-settings=build-dir=build/editable
+build/editable-venv/bin/python -m pip --disable-pip-version-check -q install -e . \
+    --config-settings=build-dir=build/editable
 include=$(cd build && ./editable-venv/bin/python -c 'import ggml_backend; print(ggml_backend.get_include())')
 test -e "$include/ggml.h"
 cc -shared -fPIC -fvisibility=hidden -DGGML_BACKEND_MODULE_BUILD -I"$include" examples/backend/mini.c \

@@ -1,4 +1,4 @@
-"""Converts safetensors files that other programs write, and compares each value with what they were given.
+"""Converts safetensors files that other programs wrote, and compares each value with the input of these programs.
 
     python tools/check_safetensors.py [NAME ...]       # all writers of WRITERS, or these
 
@@ -127,7 +127,7 @@ def given_to(writer: Writer) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def extra() -> dict[str, np.ndarray[Any, Any]]:
-    """What some programs add: dtypes that NumPy does not have."""
+    """Arrays that some programs add, of dtypes that NumPy does not have."""
     bits = np.arange(256, dtype=np.uint8).reshape(16, 16)
     kinds = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu")
     found: dict[str, np.ndarray[Any, Any]] = {kind: bits.view(getattr(ml_dtypes, kind)) for kind in kinds}
@@ -156,7 +156,7 @@ def write(name: str, writer: Writer) -> Path | None:
 
 
 def compare(name: str, source: Path, given: dict[str, np.ndarray[Any, Any]]) -> None:
-    """AssertionError where a value of the converted file is another one."""
+    """Raises AssertionError if a value of the converted file differs."""
     target = FOLDER / f"{name}.gguf"
     with contextlib.redirect_stdout(io.StringIO()):
         assert ggml_backend_main(["gguf", "convert", str(source), str(target), "--quiet"]) == 0, name

@@ -3,7 +3,7 @@
 
     check_site.py FOLDER
 
-Prints what is missing. Ends with 0 if nothing is, 1 if something is, 2 if there are no pages.
+Prints the targets that are missing. Exits with 0 if there are none, 1 if there are some, 2 if there are no pages.
 """
 
 from __future__ import annotations

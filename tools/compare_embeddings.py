@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compares two files of sentence vectors: compare_embeddings.py EXPECTED.npy GOT.npy [LEAST]
 
-Prints the smallest cosine between a row of one and the same row of the other. Ends with 1 if that is below LEAST
-(0.9999) or no number, or if the files differ in shape.
+Prints the smallest cosine between rows of the two files. Exits with 1 if it is below LEAST (0.9999) or NaN, or if the
+files differ in shape.
 """
 
 from __future__ import annotations

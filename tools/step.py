@@ -3,10 +3,10 @@
 
     step.py [--quiet] WHAT COMMAND [ARGUMENT ...]
 
-WHAT says in a few words what the command does. Output of the command is printed as it comes. While there is none, a
-line tells how long the command has been running. With ``--quiet`` the output stays hidden: the lines tell how far the
-command is, if its output has counts such as ``[12/240]`` or ``[ 5%]``; only if it fails, the end of its output is
-printed. Ends with the status of the command.
+WHAT says in a few words what the command does. Output of the command is printed as it comes. If there is none for a
+while, a line says how long the command has been running. With ``--quiet`` the output stays hidden. The lines then show
+its last count, such as ``[12/240]`` or ``[ 5%]``. If the command fails, the end of its output is printed. Exits with
+the status of the command.
 """
 
 from __future__ import annotations

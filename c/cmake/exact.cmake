@@ -1,9 +1,9 @@
 # GGML_EXACT_OPTIONS and GGML_EXACT_LINK_OPTIONS: results do not depend on CFLAGS.
 #
 # Compilers and pip take CFLAGS from the environment. Fast math there, and icx's own default, would change what kernels
-# compute. So every target gets options that take it back. Options of a target come after CFLAGS and after those of the
-# build type, and the last one counts. One option for each kind: -fno-fast-math leaves what was asked for by its own
-# name.
+# compute. So every target gets options that undo such flags. Options of a target come after CFLAGS and after those of
+# the build type, and the last one counts. -fno-fast-math does not undo -fassociative-math and the like, so each of them
+# has its own opposite here.
 set(GGML_EXACT_OPTIONS)
 set(GGML_EXACT_LINK_OPTIONS)
 if(MSVC)
@@ -12,7 +12,8 @@ else()
     set(GGML_EXACT_OPTIONS
         -fno-fast-math -fno-unsafe-math-optimizations -fno-associative-math -fno-reciprocal-math
         -fno-finite-math-only -fsigned-zeros -fno-rounding-math -fno-math-errno -ffp-contract=off -fno-short-enums)
-    # Fast math, when a shared library is linked, adds code that makes the whole process flush denormal numbers to 0.
+    # When a shared library is linked with fast math, code is added that makes the whole process flush denormal numbers
+    # to 0.
     set(GGML_EXACT_LINK_OPTIONS -O2 -fno-fast-math -fno-unsafe-math-optimizations)
     string(TOLOWER "${CMAKE_SYSTEM_PROCESSOR}" exact_processor)
     set(exact_x86 FALSE)
@@ -41,7 +42,7 @@ else()
     endif()
 endif()
 
-# nvcc has no option that takes --use_fast_math back.
+# nvcc has no option that undoes --use_fast_math.
 if(GGML_CUDA)
     set(exact_cuda_flags "${CMAKE_CUDA_FLAGS} $ENV{CUDAFLAGS} $ENV{NVCC_PREPEND_FLAGS} $ENV{NVCC_APPEND_FLAGS}")
     foreach(config DEBUG RELEASE RELWITHDEBINFO MINSIZEREL)

@@ -82,8 +82,8 @@ GGML_API struct ggml_tensor * ggml_soft_max_bias(struct ggml_context * ctx, stru
     struct ggml_tensor * mask, float scale, float max_bias);
 // Added to mode 0 or 2 of a rotary embedding: the formula without the two things that ggml.h says are kept.
 enum ggml_rope_flag { GGML_ROPE_EXACT = 1 << 20 };
-// ggml_im2col and the convolutions of ggml.h with rows of this type, F32 or F16. In F32 no element of b is rounded; those
-// of ggml.h round b to F16.
+// ggml_im2col and the convolutions of ggml.h with rows of this type, F32 or F16. With F32 no element of b is rounded.
+// The functions of ggml.h round b to F16.
 GGML_API struct ggml_tensor * ggml_im2col_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int s0, int s1, int p0, int p1, int d0, int d1, bool is_2D, enum ggml_type type);
 GGML_API struct ggml_tensor * ggml_conv_1d_as(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,

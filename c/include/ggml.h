@@ -891,8 +891,8 @@ GGML_API size_t ggml_quantize_q5_K(const float * src, void * dst, int n, int k, 
 GGML_API size_t ggml_quantize_q6_K(const float * src, void * dst, int n, int k, int64_t * hist);
 
 // nrows rows from element `start` of src to the same place in dst; imatrix: NULL or n_per_row importances,
-// of which only the ratios within a block count. A block whose importances are all 0 is quantized as without. An
-// importance that is negative or NaN counts as 0, an infinite one as the largest number.
+// of which only the ratios within a block count. A block whose importances are all 0 is quantized without importances.
+// An importance that is negative or NaN counts as 0, an infinite one as the largest number.
 GGML_API size_t ggml_quantize_chunk(enum ggml_type type, const float * src, void * dst, int start, int nrows,
     int n_per_row, int64_t * hist, const float * imatrix);
 

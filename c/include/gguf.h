@@ -2,18 +2,18 @@
 //
 // A gguf_context holds everything of a file but (unless asked) its tensor data. Reading trusts nothing in the file:
 // every count, length, offset and type is checked, and a bad one is an error (NULL) whose message names the field and
-// its offset. A file that ends early is told from one that is damaged: the message says how many bytes it needs.
+// its offset. If a file ends early, the message says how many bytes it needs.
 //
 // Tensors may have no axes (one element, n_dims 0), an axis of 0 (no bytes), and data in any order. Two tensors may
 // share all of their bytes, as tied weights do. Partial overlap is an error.
 //
 // Some values are opaque: arrays of arrays, tensors of types that are not known here (ids up to 1023), and tensors of
-// more than GGML_MAX_DIMS axes. Their descriptions can be read, and their bytes written again. The size of a tensor of
-// an unknown type reaches to the next tensor. A file with opaque tensors is an error only if params.ctx asks for ggml
-// tensors: GGML_STATUS_UNSUPPORTED.
+// more than GGML_MAX_DIMS axes. Their descriptions can be read, and their bytes written again. A tensor of an unknown
+// type ends where the next one begins. A file with opaque tensors is an error only if params.ctx asks for ggml tensors:
+// GGML_STATUS_UNSUPPORTED.
 //
-// A file is read for itself. A part of a split model (keys split.no, split.count and split.tensors.count) is read like
-// any file: the program that asks for it must read the other parts, too. (gguf.open of the Python package does.)
+// Each file is read alone. A part of a split model (keys split.no, split.count and split.tensors.count) is read like
+// any file, so the program must read the other parts itself. (gguf.open of the Python package does.)
 //
 // Getters given an index or a type that does not match return 0, NULL or the _COUNT value and set the error.
 #ifndef GGUF_H

@@ -43,7 +43,7 @@ def _cells(text: str) -> Iterator[str]:
 
 
 def body(path: Path, root: Path, link: Any) -> str:
-    """What a page shows below its title; ``link(path)`` is the address of another one."""
+    """The content of a page below its title. ``link(path)`` is the address of the page of another file."""
     if path.is_dir():
         items = (
             f'<li><a href="{escape(link(p))}">{escape(p.name)}{"/" * p.is_dir()}</a></li>' for p in links.entries(path)

@@ -5,7 +5,7 @@
 - A link to any other file or folder of the repository leads to a page with its code, which ``files.py`` makes.
 - A picture stays a picture.
 
-Pages that stand in other folders (``include``) name their targets from there, so all targets are given from the root.
+A page may include a file of another folder, whose links start there. So all targets are written from the root.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _link(match: re.Match[str], base: Path, docs: Path) -> str:
 
 
 def _prose(text: str) -> Iterator[tuple[str, bool]]:
-    """The parts of a text, and whether each is prose; code has no links."""
+    """The parts of a text, each with True for prose, or False for code, which has no links."""
     at = 0
     for code in _FENCE.finditer(text):
         yield text[at : code.start()], True
@@ -72,7 +72,7 @@ def _prose(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def rewrite(text: str, base: Path, docs: Path) -> str:
-    """The text with links as the site needs them; ``base``: the folder that it was written in."""
+    """The text with links as the site needs them. ``base``: the folder of the file that has the text."""
     # A link's text may be code, as in [`x`](y): code is hidden from the pattern, not cut out of the text.
     hidden: list[str] = []
 
@@ -86,7 +86,7 @@ def rewrite(text: str, base: Path, docs: Path) -> str:
 
 
 def entries(folder: Path) -> list[Path]:
-    """What the page of a folder lists."""
+    """The files and folders that the page of a folder lists."""
     return sorted(p for p in folder.iterdir() if p.name != "__pycache__" and not p.name.startswith("."))
 
 

@@ -254,8 +254,8 @@ static int check_sched(const struct gbpy_object * o, const struct ggml_tensor * 
         return check_running(s, raw, root, what);
     }
     GB_FAIL_IF(!s->ran && s->replaced, GGML_STATUS_INVALID_STATE,
-        "%s has no value now: the scheduler was allocated for another graph since, which did not run yet. Compute that "
-        "graph; to keep a result, copy it before: numpy(copy=True)",
+        "%s has no value now: the scheduler was allocated for another graph, which has not run yet. Compute that "
+        "graph. To keep a result, copy it first: numpy(copy=True)",
         what);
     GB_FAIL_IF(!s->ran || s->graph == NULL, GGML_STATUS_INVALID_STATE,
         "%s was not computed: the graph did not run yet, or its last run failed or was stopped", what);

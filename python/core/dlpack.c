@@ -274,8 +274,8 @@ static int find_type(const struct dl_array * d, int * type, const char * what) {
         "%s: %s is not a dtype of tensors: convert the array where it was made", what, name);
 }
 
-// Whether no element is further from the address of the memory than any memory is large, and no address wraps. Whether
-// the memory is there only its maker knows.
+// True if every element has an address that memory can have: within the largest size of memory, without wrapping
+// around. Only the maker of the array knows whether the memory exists.
 static bool lies_in_memory(const struct gbpy_array * array, const struct dl_array * d) {
     const uint64_t most   = (uint64_t) PTRDIFF_MAX >> (sizeof(void *) > 4 ? 8 : 0);
     uint64_t       before = 0, behind = 0; // bytes from the first element to the lowest and the highest one

@@ -94,10 +94,10 @@ static void set_flying(struct gbpy_sched * s, bool on) { // under the lock
     }
 }
 
-// Does a failure of the run belong to the caller? Else the thread that holds the run reports it.
+// True if the caller reports a failure of the run. Otherwise the thread that holds its Pending does.
 static bool is_mine(const struct gbpy_landing * l) { return !l->held || l->starter == gb_thread_number(); }
 
-// For the thread that holds the run. Under the lock.
+// Keeps a failure for the thread that holds the run. Under the lock.
 static void keep_failure(struct gbpy_landing * l, int status, const char * message) {
     if (status != GGML_STATUS_SUCCESS && status != GGML_STATUS_ABORTED && !is_mine(l)) {
         l->status = status;
@@ -105,8 +105,8 @@ static void keep_failure(struct gbpy_landing * l, int status, const char * messa
     }
 }
 
-// Under the lock: what became of a flight, when all backends have been waited for with this status. True: it failed, and
-// the caller reports that.
+// Sets the outcome of a flight after all backends were waited for, with this status. True if it failed and the caller
+// reports that. Under the lock.
 static bool decide(struct gbpy_flight * f, int status) {
     struct gbpy_landing * l       = f->landing;
     const bool            stopped = f->run != NULL && f->run->stopped != 0;
@@ -163,7 +163,7 @@ int gbpy_land_earlier(struct gbpy_sched * s) {
     return status == GGML_STATUS_ABORTED ? GGML_STATUS_SUCCESS : status;
 }
 
-// Waits for all runs. A failure is kept for the next synchronize(); results that are missing raise when they are read.
+// Waits for all runs. Keeps a failure for the next synchronize(). Reading a result that is missing raises an error.
 static int land_quietly(struct gbpy_sched * s) {
     const int status = gbpy_land_inside(s);
     if (status == GGML_STATUS_SUCCESS || status == GBPY_INTERRUPTED) {
@@ -485,7 +485,7 @@ static int prepare_start(struct gbpy_sched * s, struct gbpy_object * g, struct g
 }
 
 // A run that could not be issued whole: lands the scheduler's runs and keeps the status and message of the failure,
-// unless landing was interrupted. The flight may have landed already, and is freed then; its landing is there.
+// unless landing was interrupted. The flight may have landed and be freed already, but its gbpy_landing still exists.
 static int give_up(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_landing * landing, int status) {
     char message[GB_ERROR_SIZE / 2];
     snprintf(message, sizeof(message), "%s", ggml_last_error());
@@ -559,7 +559,7 @@ int gbpy_landing_state(const struct gbpy_landing * landing) {
     return state;
 }
 
-// The failure of a run that is not in flight any more. Its reason is reported once.
+// Reports the failure of a run that is no longer in flight, with its reason the first time.
 static int report(struct gbpy_landing * l) {
     gbpy_lock();
     const int  status = l->status;

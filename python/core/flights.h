@@ -9,7 +9,7 @@
 
 // cdef: begin
 
-// What became of a run in flight. In memory of Python, which the run's Pending and the run itself keep.
+// The outcome of a run in flight. Python owns the memory; the run and its Pending keep it alive.
 struct gbpy_landing {
     int      state;        // 0: in flight, 1: complete, negative: failed; under the lock
     int      status;       // of the failure, until it was reported; 0: it was, or the run was stopped
@@ -22,10 +22,11 @@ struct gbpy_landing {
 // landing and the run.
 int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run, uintptr_t object,
     struct ggml_tensor ** results, void ** to, int n, struct gbpy_landing * landing, int * how);
-// Waits for this run, and returns its failure. NULL: for all, and returns a failure that nobody else will report.
+// Waits for this run, and returns its failure. NULL: waits for all runs, and returns a failure that no Pending will
+// report.
 int gbpy_sched_wait(struct gbpy_handle * sched, struct gbpy_landing * landing);
 int gbpy_landing_state(const struct gbpy_landing * landing);
-// By who uses the scheduler and its backends: waits for all its runs. A failure is kept for gbpy_sched_wait.
+// Waits for all runs and keeps a failure for gbpy_sched_wait. The caller holds the scheduler and its backends.
 int  gbpy_sched_land(struct gbpy_handle * sched);
 void gbpy_land_all(void); // the interpreter ends: waits for all runs in flight
 

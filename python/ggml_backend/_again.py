@@ -1,7 +1,7 @@
-"""The package when it is imported a second time, because somebody has removed it from ``sys.modules``.
+"""Gives the same modules when the package is imported again, after a program removed it from ``sys.modules``.
 
-C is there once for a process: it knows the devices and callbacks of the first import, and objects of that import live
-on. So a second import gives the same modules again.
+A process has one copy of the C library. It knows the devices and callbacks of the first import, whose objects live on.
+So a second import must not make new modules.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _ROOT = __name__.rpartition(".")[0]
 
 
 class _Package:
-    """What a second import gives: the modules of the first one."""
+    """The modules of the first import, which a second one gives again."""
 
     def __init__(self) -> None:
         self.root = sys.modules[_ROOT]
         self._first = {name: module for name, module in sys.modules.items() if name.startswith(f"{_ROOT}.")}
 
     def modules(self) -> dict[str, types.ModuleType]:
-        """Those of the first moment, and what has been imported since, which is an attribute of its package."""
+        """The modules of the first import, and those imported since, which are attributes of their packages."""
         found = {_ROOT: self.root, **self._first}
         left = list(found.values())
         while left:
@@ -37,8 +37,7 @@ class _Package:
 
 
 def _bring_back() -> bool:
-    """Puts the modules of an earlier import into ``sys.modules``, from where they are imported from now on. False:
-    there was none."""
+    """Puts the modules of an earlier import back into ``sys.modules``. False if there was no earlier import."""
     handle = lib.gbpy_package()
     if not handle:
         return False
@@ -49,7 +48,7 @@ def _bring_back() -> bool:
 
 
 def keep() -> None:
-    """Says that the package was imported without an error."""
+    """Keeps the modules for a second import. Call it when the package has been imported without an error."""
     from ._signals import for_ever
 
     if not _bring_back():

@@ -1,7 +1,7 @@
 """Python functions that C calls.
 
 An exception cannot pass through C. So every function here catches what the user's function raises, keeps it in a
-:class:`RunState`, makes C stop, and whoever started the computation raises it again.
+:class:`RunState`, and makes C stop. The caller that started the computation raises it again.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def raise_kept(kept: list[BaseException]) -> NoReturn:
 
 
 class RunState:
-    """One computation, as its callbacks see it: the first exception that one of them raised, the backends to stop, and
-    what keeps its memory."""
+    """The state that callbacks of one computation share: their first exception, the backends to stop, and what keeps
+    the memory alive."""
 
     __slots__ = ("__weakref__", "blanked", "c", "errors", "failures", "memory", "owner", "starter", "stops")
     errors: list[BaseException]
@@ -57,7 +57,7 @@ class RunState:
 
     def __init__(self, backends: Sequence[BackendCore], memory: Core, failures: deque[RunState] | None) -> None:
         self.errors = []
-        self.failures = failures  # of the scheduler that has started it and returned; None: who started it waits
+        self.failures = failures  # of the scheduler, if compute_async started the run; None: the caller waits
         self.stops: list[Any] = [b.stop for b in backends if b.is_cpu]
         self.memory = memory.h
         self.blanked: dict[tuple[int, int], int] = {}  # by function and memory: calls that are still to come
@@ -86,8 +86,8 @@ class RunState:
 
 
 class Run:
-    """One computation, as who started it holds it. C carries its handle to every thread that works for the computation,
-    so that a callback finds its own state. The handle lives as long as this object, which a run in flight keeps."""
+    """One computation, held by its caller. C carries the handle to every thread that works for the computation, so that
+    a callback finds its own state. The handle lives as long as this object, which a pending run keeps."""
 
     __slots__ = ("__weakref__", "c", "customs", "handle", "state")
     c: Any
@@ -122,11 +122,11 @@ class Run:
             raise_first(op.lost)
 
 
-_blanking = threading.Lock()  # of ``RunState.blanked``, and while a result that several calls write is filled
+_blanking = threading.Lock()  # for ``RunState.blanked`` and for filling a result that several calls write
 
 
 def raise_first(lost: deque[BaseException]) -> None:
-    """Raises what is in the queue, if anything is."""
+    """Raises the first exception of the queue, if there is one."""
     kept: list[BaseException] = []
     with contextlib.suppress(IndexError):
         kept.append(lost.popleft())
@@ -179,7 +179,7 @@ class CustomOp:
         self.several = several
         self.inplace = inplace
         self.handle = ffi.new_handle(self)
-        self.lost: deque[BaseException] = deque(maxlen=1)  # called for a computation that nobody knows
+        self.lost: deque[BaseException] = deque(maxlen=1)  # exceptions of calls for a computation without a run
         self.context: weakref.ref[ContextCore] | None = None  # of the tensors in C that show several results
         self.views: tuple[Any, ...] = ()
         self.known[address(self.handle)] = self
@@ -223,7 +223,7 @@ class CustomOp:
         return self._several(out, value)
 
     def _blank(self, outs: Sequence[Any], nth: int) -> None:
-        """Before the first of ``nth`` calls that write the same arrays; the others wait for it."""
+        """Fills the arrays before the first of the ``nth`` calls that write them. The other calls wait."""
         run = current_run() if nth > 1 else None
         if run is None:
             for out in outs:
@@ -522,7 +522,8 @@ def set_abort_callback(backend: Backend, function: Callable[[], bool] | None) ->
 
 
 def raise_abort_errors(backends: Sequence[BackendCore]) -> None:
-    """Raises what an abort callback raised in a computation that had no run: the callback was set as it began."""
+    """Raises what an abort callback raised in a computation without a run, because it was set just as the computation
+    began."""
     raise_first(_not_caught)
     for b in backends:
         if b.asked is not None:

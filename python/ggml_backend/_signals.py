@@ -15,7 +15,7 @@ from ._ffi import ffi, lib
 INTERRUPTED: int = lib.GBPY_INTERRUPTED
 
 _raised: list[BaseException] = []
-#: What lives as long as the process: C keeps :func:`gbpy_poll`, which keeps this module's variables.
+#: Objects that live as long as the process. C keeps :func:`gbpy_poll`, which keeps the variables of this module.
 for_ever: list[Any] = []
 
 

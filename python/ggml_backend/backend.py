@@ -197,8 +197,8 @@ class BackendCore(Core):
         self.keep(stop)
         self.name = text(lib.ggml_backend_name(self.ptr))
         self.is_cpu = bool(lib.ggml_backend_is_cpu(self.ptr))
-        self.asked: Any = None  # the handle that C is given for an abort callback; made once
-        self.abort: Any = None  # what is behind it, while there is an abort callback
+        self.asked: Any = None  # the handle that C gets for abort callbacks; made once
+        self.abort: Any = None  # the object behind that handle, while there is an abort callback
 
 
 def _parameter(key: str, value: object) -> str:
@@ -227,7 +227,7 @@ _MORE = (
 
 
 def _refuse_unknown(params: dict[str, object]) -> None:
-    """The keywords of the CPU, whose names on the command line differ."""
+    """Raises for an unknown keyword of the CPU. On the command line its parameters have other names."""
     for key in params:
         if key not in ("threads", "level"):
             near = close_matches(key, ["n_threads", "level"])

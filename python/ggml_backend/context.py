@@ -100,13 +100,13 @@ class Context(Handle):
         return default_context(self)
 
     def _counts(self, tensor: Tensor) -> bool:
-        """Does this tensor decide which context a result belongs to?"""
+        """True if this tensor decides which context a result belongs to; weights do not."""
         core, source = self._live(), tensor._p.view_src
         held = core.of_weights or (core.weights and address(source or tensor._p) in core.weights)
         return self._writable and not held
 
     def _usage(self, usage: Usage | None) -> Usage:
-        """The usage of memory for its tensors, where the caller gives none."""
+        """The usage of memory for its tensors, if the caller gives none."""
         return usage if usage is not None else "weights" if self._live().of_weights else "any"
 
     def _building(self, what: str) -> ContextCore:
@@ -279,7 +279,7 @@ class Context(Handle):
         return Buffer(BufferCore(h))
 
     def _refuse_allocation(self, status: int) -> NoReturn:
-        """With the tensor that needs most, which likely has a wrong shape."""
+        """Raises, and names the tensor that needs most memory, because its shape may be wrong."""
         try:
             fail(status, "Context.allocate")
         except AllocationError as error:
@@ -460,7 +460,7 @@ def _narrowed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _memory_of(value: Any, dtype: DTypeLike | None, what: str) -> tuple[np.ndarray[Any, Any], DType, tuple[int, ...]]:
-    """An array whose memory a tensor is to have, and the dtype and shape of that tensor."""
+    """The array whose memory a new tensor uses, with the dtype and shape of the tensor."""
     blocks = rows_of(value, dtype, what)
     if blocks is not None:
         return blocks

@@ -346,8 +346,8 @@ class Device:
             read_bytes(self._bytes_of(memory, "read"), offset, data)
 
     def _expect_memory(self, memory: Any, nbytes: int) -> None:
-        """Before memory is kept that :meth:`alloc` returned: it has the size, as far as it says one, and can be written
-        and read."""
+        """Checks memory that :meth:`alloc` returned: its size, if it has ``nbytes``, and that it can be written and
+        read."""
         have = getattr(memory, "nbytes", None)
         if isinstance(have, int) and have < nbytes:
             raise DeviceError(f"alloc({nbytes}) returned {kind_of(memory)} of {have} bytes")

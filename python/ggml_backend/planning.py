@@ -78,16 +78,16 @@ def plan_memory(
 ) -> MemoryPlan:
     """Offsets for buffers such that no two that are alive at the same time overlap and little memory is needed.
 
-    Buffer ``i`` is alive from ``lower[i]`` up to, not including, ``upper[i]`` and has ``size[i]`` bytes. One that is
-    never alive lies at 0, over the others. The result is
-    never worse than in-order best fit or, up to 100,000 buffers, first fit by size. ``alignment`` is a power of two.
-    With a ``capacity`` in bytes any plan within it will do, and :class:`AllocationError` is raised if none is found.
-    ``budget_ms`` is for search where heuristics do not reach the lower bound; 0: none. It is spent in counted steps,
-    but the clock (the calling thread's processor time) ends the search first where these take longer than the budget,
-    as they mostly do: so the plan depends on the processor's speed and on ``n_threads``, the number of threads that try
-    several orders at once. With ``reproducible`` the clock ends nothing, and equal inputs, capacities and budgets give
-    equal plans on any machine, busy or not, for any number of threads, until the next version of the package; that
-    takes as long as the steps take, mostly more than the budget (docs/PLANNING.md).
+    Buffer ``i`` is alive from ``lower[i]`` up to, not including, ``upper[i]`` and has ``size[i]`` bytes. A buffer that
+    is never alive lies at 0 and may overlap others. The result is never worse than in-order best fit or, up to 100,000
+    buffers, first fit by size. ``alignment`` is a power of two. With a ``capacity`` in bytes any plan within it will
+    do, and :class:`AllocationError` is raised if none is found. ``budget_ms`` is for search where heuristics do not
+    reach the lower bound; 0: none. It is spent in counted steps, but the clock (the calling thread's processor time)
+    ends the search first where these take longer than the budget, as they mostly do: so the plan depends on the
+    processor's speed and on ``n_threads``, the number of threads that try several orders at once. With ``reproducible``
+    the clock ends nothing, and equal inputs, capacities and budgets give equal plans on any machine, busy or not, for
+    any number of threads, until the next version of the package; that takes as long as the steps take, mostly more than
+    the budget (docs/PLANNING.md).
     """
     lowers, uppers, sizes = (
         _integers(lower, np.int64, "lower"),

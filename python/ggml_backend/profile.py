@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,7 +38,6 @@ __all__ = [
 ]  # fmt: skip
 
 _MOST = 1 << 26  # records, as C has it
-_UNNAMED = re.compile(r"(node|leaf)_\d+")  # what nobody named
 _SHOWN = 30  # rows of a profile that is printed
 #: What this process found out about itself.
 _measured: dict[tuple[str, int], MachineLimits] = {}
@@ -221,15 +219,10 @@ class Profile(Owner):
         return compare_rows(before._read(), self._read(), by, top)
 
     def __str__(self) -> str:
-        return str(self.table(self._usual(), top=_SHOWN))
+        return str(self.table(top=_SHOWN))
 
     def _repr_html_(self) -> str:
-        return self.table(self._usual(), top=_SHOWN)._repr_html_()
-
-    def _usual(self) -> By:
-        """By name where somebody named a node, else by kind."""
-        names = (name for step in self._read().steps for name in step.names)
-        return "operator" if any(name and not _UNNAMED.fullmatch(name) for name in names) else "kind"
+        return self.table(top=_SHOWN)._repr_html_()
 
     def __repr__(self) -> str:
         if self._closed:
@@ -265,7 +258,7 @@ class Profile(Owner):
         try:
             data = json.loads(source)
         except (ValueError, RecursionError) as error:
-            raise InvalidArgumentError(f"{where}: it is no profile that to_json wrote: {line(error, 100)}") from None
+            raise InvalidArgumentError(f"{where}: it is not a profile that to_json wrote: {line(error, 100)}") from None
         made = data.get("format") if isinstance(data, dict) else None
         if made is not None and made != FORMAT:
             raise InvalidArgumentError(f"{where}: it is a profile of format {line(repr(made), 40)}, needs {FORMAT}")
@@ -274,7 +267,7 @@ class Profile(Owner):
             profile = cls(None, Recorded.from_json(data))
             profile._limits = {m.level: m for m in map(limits_from_json, data["limits"])}
         except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"{where}: it is no profile that to_json wrote: {error}") from None
+            raise InvalidArgumentError(f"{where}: it is not a profile that to_json wrote: {error}") from None
         return profile
 
     def to_trace(self, path: str | os.PathLike[str] | None = None) -> str:

@@ -74,7 +74,7 @@ class SchedCore(Core):
         self.names = tuple(text(lib.gbpy_sched_device_name(h, i)) for i in range(len(backends)))
         # there is a device that work or weights could lie on
         self.may_warn = len(backends) > 1 and any(not b.is_cpu for b in backends)
-        # the last run in flight whose callback has raised, until that was raised by its Pending or by synchronize()
+        # the last pending run whose callback has raised, until its Pending or synchronize() raises the exception
         self.failures: deque[RunState] = deque(maxlen=1)
 
     @property
@@ -83,7 +83,7 @@ class SchedCore(Core):
 
     @property
     def may_abort(self) -> bool:
-        """Has one of the backends an abort callback?"""
+        """True if a backend has an abort callback."""
         return any(b.abort is not None for b in self.backends)
 
     @property
@@ -596,7 +596,7 @@ class Scheduler(Handle):
         return profile
 
     def _stop_trace(self, trace: Trace) -> None:
-        """Nothing happens where another thread has stopped it."""
+        """Does nothing if another thread has stopped the trace."""
         core = self._live()
         with use("Scheduler.trace", core, *core.backends):
             if self._trace is not trace:

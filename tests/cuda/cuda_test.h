@@ -62,8 +62,8 @@ static inline void cuda_check_launches(const char * part, uint64_t before, uint6
 #endif
 }
 
-// Whether graphs are replayed, so that a test can count how often. Not with GGML_CUDA_GRAPHS=0, as tools/check_cuda.sh
-// has it under compute-sanitizer: the test then says what it does not check.
+// True if graphs are replayed, so that a test can count how often. False with GGML_CUDA_GRAPHS=0, which
+// tools/check_cuda.sh sets under compute-sanitizer. The test then says what it does not check.
 static inline bool cuda_replays(void) {
     const char * graphs = getenv("GGML_CUDA_GRAPHS");
     const bool   off    = graphs != NULL && strcmp(graphs, "0") == 0;

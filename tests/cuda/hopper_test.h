@@ -1,4 +1,4 @@
-// hopper_test.h - what tests of the dialect of hopper.cuh share.
+// hopper_test.h - shared by the tests of the dialect of hopper.cuh.
 #ifndef GB_TESTS_HOPPER_TEST_H
 #define GB_TESTS_HOPPER_TEST_H
 

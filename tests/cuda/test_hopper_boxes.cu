@@ -4,7 +4,7 @@
 // The first test has the boxes that kernels use. The others begin at an element that 8 does not divide, or lie outside
 // of the tensor along rows or slices. NVIDIA's documents allow them, but an H200 ended with an illegal instruction for
 // one of them. Kernels may not use them, which the emulation enforces. On a device each of these tests reports what it
-// saw and fails for nothing. It runs with GB_TEST_BOXES=1 only, as a refused box takes the process's context with it.
+// saw and never fails. It runs with GB_TEST_BOXES=1 only, because a refused box destroys the context of the process.
 #include "hopper_test.h"
 
 struct one_map {
@@ -45,7 +45,7 @@ static uint16_t element(const std::vector<uint16_t> & tensor, int64_t x, int64_t
     return in ? tensor[(size_t) (x + y * at_y + z * at_z + w * at_w)] : (uint16_t) 0;
 }
 
-// How many elements of the box arrive wrong; -1: the device refuses it.
+// The number of elements of the box that arrive wrong; -1: the device refuses the box.
 static int count_wrong(const int (&box)[4], const place & from) {
     device_memory         m((size_t) at_w * 2 * 2);
     const int             rows = box[1] * box[2] * box[3];

@@ -1,10 +1,10 @@
 // test_models.cpp - a small BERT encoder (the network of MiniLM) and a small Llama (grouped heads, a cache), beside the
 // CPU: every format of weights, prompts of several lengths, with and without fusion.
 //
-// Each feature that a model combines has a test of its own. This one asks whether they agree when they meet: the kernel
-// that computes activations also makes them ready for the product that comes next, and how it does depends on the
-// format, on the number of rows and on the device. In the emulation, GB_EMU_CAPABILITY (7.5, 8.0 or 9.0) says what
-// devices can do. Every format takes minutes there, so that GGML_TEST_LONG=1 must ask for it.
+// Each feature that a model combines has a test of its own. This test checks the features together. The kernel that
+// computes activations also prepares them for the next product, in a way that depends on the format, the number of rows
+// and the device. In the emulation, GB_EMU_CAPABILITY (7.5, 8.0 or 9.0) says what devices can do. Every format takes
+// minutes there, so that GGML_TEST_LONG=1 must ask for it.
 #include <cmath>
 #include <map>
 
@@ -12,8 +12,8 @@
 
 enum architecture { BERT, LLAMA };
 
-// Blocks of 256 elements want rows of a multiple of that. Otherwise rows end within a stretch of 128, which the kernels
-// for 9.0 fill up with zeros.
+// Formats with blocks of 256 elements need rows of whole blocks. For the others, rows end within a stretch of 128
+// elements, which the kernels for 9.0 fill up with zeros.
 struct sizes {
     int64_t width, ff, heads, kv_heads, vocab;
     int64_t head() const { return width / heads; }
@@ -233,7 +233,7 @@ static ggml_tensor * network(const step & s) {
     return linear(s, "head", s.m.arch == LLAMA ? norm(s, "norm", x) : x);
 }
 
-// What the model gives for each of n tokens: vocab values each. Memory is used again as in programs.
+// The output of the model for each of n tokens: vocab values each. Memory is reused as in programs.
 static std::vector<float> run(const model & m, int64_t past, int64_t n) {
     ggml_context *        given     = ggml_init({ 1 << 12, NULL, true });
     ggml_tensor *         ids       = ggml_new_tensor_1d(given, GGML_TYPE_I32, n);
@@ -313,7 +313,7 @@ static void every_format_agrees_with_the_cpu(void) {
     }
 }
 
-// Of every kind of weights one format, and prompts on both sides of 32 rows.
+// One format of every kind of weights, and prompts on both sides of 32 rows.
 static void common_formats_agree_with_the_cpu(void) {
     CUDA_OR_SKIP();
     for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_K }) {

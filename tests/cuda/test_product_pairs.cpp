@@ -45,7 +45,7 @@ template <class T, size_t N> static int count_of(const T (&)[N]) { return (int) 
 static const int counts[N_PROPERTIES] = { count_of(products::floats) + count_of(products::formats), count_of(all_rows),
     count_of(all_columns), count_of(all_depths), N_MAKERS, N_ORDERS };
 
-// ------------------------------------------------------------------------------------------------------------- products
+// ------------------------------------------------------------------------------------------------------------ products
 
 // Tensors of a product. root: the contiguous tensor that a or b shows.
 struct operands {
@@ -113,7 +113,7 @@ static ggml_tensor * product_of(ggml_context * c, const combination & x, operand
     return ggml_mul_mat_id(c, o.a, 2, o.ids, 0, o.b);
 }
 
-// The errors of all elements, judged as the rounding allows.
+// Checks the errors of all elements against the bounds of rounding.
 static products::verdict judge(const combination & x, const operands & o, const ggml_tensor * dst, const float * got,
     products::rounding how) {
     const products::layout b     = products::layout_of(o.b, o.b_root, 0),
@@ -164,7 +164,7 @@ static void check(const combination & x) {
         v.text().c_str());
 }
 
-// ------------------------------------------------------------------------------------------------------------- coverage
+// ------------------------------------------------------------------------------------------------------------ coverage
 
 static combination random_combination() {
     combination x;
@@ -174,7 +174,7 @@ static combination random_combination() {
     return x;
 }
 
-// Which pairs of values were tried.
+// The pairs of values that were tried.
 struct coverage {
     std::vector<bool> seen;
     coverage() : seen((size_t) N_PROPERTIES * N_PROPERTIES * 32 * 32, false) {}
@@ -192,7 +192,7 @@ struct coverage {
     }
 };
 
-// Greedy: each uncovered pair, with the best of some random values for the rest.
+// Greedy: takes each uncovered pair, with the best of some random values for the other properties.
 static std::vector<combination> covering_array() {
     enum { TRIES = 30 };
     coverage                 done;

@@ -535,7 +535,7 @@ static void do_sched(void) {
 
 enum { FILE_SIZE = 1 << 16, HEADER_SIZE = 24 };
 
-// Where the record of tensor i begins in the graph's file.
+// The place in the graph's file where the record of tensor i begins.
 static size_t record_at(const struct ggml_cgraph * g, int i) {
     size_t at = HEADER_SIZE;
     for (int k = 0; k < i; k++) {

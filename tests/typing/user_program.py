@@ -69,7 +69,7 @@ def elementwise(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
         gb.equal, gb.not_equal, gb.less, gb.less_equal, gb.greater, gb.greater_equal,
     ]  # fmt: skip
     results += [compare(x, 0.5) for compare in comparisons]
-    results += [x < y, x <= 0, x > np.zeros(4, np.float32), 1.0 >= x]
+    results += [x < y, x <= 0, x > np.zeros(4, np.float32), x <= 1.0]
     results += [gb.where(x > 0, x, 0.0), gb.where(np.ones(4, bool), 1.0, y)]
     results += [
         x + y,

@@ -77,8 +77,8 @@ enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t a
 
 // -------------------------------------------------------------------------------------------------------- for programs
 
-// Buffers that are never alive lie at 0. The peak is at least the size of each, so that a program may use the offsets
-// of all.
+// Buffers that are never alive lie at 0. The peak is at least the size of each of them, so a program may use all
+// offsets.
 static enum ggml_status hold_idle(const struct gb_plan_item * items, size_t n, size_t alignment,
     struct gb_plan_result * result) {
     size_t most = 0, padded;

@@ -142,12 +142,12 @@ static void poll_while_waiting(void * arg) { // the others may have long pieces 
     }
 }
 
-// Waits of less than this, all of a run together, do not count.
+// nanoseconds; a caller that waited less in a run is not held up
 #define HELD_UP_NS 1000000
 
-// True if the caller would have computed the steps so far in less time without the others. This estimate takes for
-// granted that each thread has as much to compute as the caller. Another process that uses a processor stops one thread
-// for milliseconds, and the whole team waits for it at the next meeting.
+// True if the caller would have computed the steps so far in less time without the others. The estimate assumes that
+// each thread has as much to compute as the caller. Another process that uses a processor stops one thread for
+// milliseconds, and the whole team waits for it at the next meeting.
 static bool is_held_up(const struct gb_cpu_team * team, int nth) {
     const int64_t waited = gb_cpu_pool_waited_ns();
     if (waited < HELD_UP_NS || team->plan->has_custom) {
@@ -257,8 +257,8 @@ static void remember_alone(struct gb_cpu_plan_times * t, int64_t took, int64_t n
     t->ended_ns = now;
 }
 
-// Others hold up the caller when a run with them takes longer than alone, because the caller waits. Then it does some
-// runs alone: twice as many each time it is held up again, half as many when it is not, and for ALONE_NS at most.
+// The caller is held up if waiting makes a run with the team slower than a run alone. It then computes some runs alone,
+// for ALONE_NS at most: twice as many each time it is held up again, half as many when it is not.
 static void note_waiting(struct gb_cpu_plan_times * t, const struct gb_cpu_rest * rest, int64_t took, bool solo) {
     const bool is_short = took - rest->waited_ns < SHORT_NS && t->alone_ns < SHORT_NS;
     const bool held_up =

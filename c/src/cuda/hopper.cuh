@@ -15,8 +15,8 @@
 //   gb_copy_tile                by one thread: starts the copy of the box of a tensor map that begins at element
 //                               (x, y, z, w), innermost first, to shared memory, and counts all bytes of the box at the
 //                               barrier. x is a multiple of 8, and (y, z, w) lies in the tensor: an H200 refused the
-//                               box at (7, 5, -1, 1) (test_hopper_boxes.cu). What lies past the end is zeros. With rows
-//                               of 128 bytes, the 16 bytes number i of row r, counted from an address that 1,024
+//                               box at (7, 5, -1, 1) (test_hopper_boxes.cu). Elements past the end read as zeros. With
+//                               rows of 128 bytes, the 16 bytes number i of row r, counted from an address that 1,024
 //                               divides, lie at number i ^ r % 8
 //   gb_copies_to_matrix         what the thread brought to shared memory by gb_cp_async_16 and waited for may be read
 //                               by products of all threads, after they met. Without it products, which go another way

@@ -115,8 +115,8 @@ static __device__ __forceinline__ uint32_t gb_shared_address(const void * p) {
     return (uint32_t) __cvta_generic_to_shared(p);
 }
 
-// Copies `bytes` bytes and fills the rest with zeros, so nothing past them is read. compute-sanitizer's initcheck counts
-// all 16, and reports the last copy of a row where uninitialized memory follows it.
+// Copies `bytes` bytes and fills the rest with zeros, so nothing past them is read. compute-sanitizer's initcheck
+// counts all 16, and reports the last copy of a row where uninitialized memory follows it.
 static __device__ __forceinline__ void gb_cp_async_16(void * shared, const void * global, int bytes = 16) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(gb_shared_address(shared)), "l"(global),

@@ -63,7 +63,7 @@ const char * gb_gguf_nested(const struct gguf_context * ctx, int key_id, uint64_
     return v->data;
 }
 
-// The bytes come from a file or from a caller: they are walked over before they are taken.
+// Checks the bytes before it copies them, because any caller may have made them.
 enum ggml_status gb_gguf_set_nested(struct gguf_context * ctx, const char * key, const char * bytes, uint64_t size,
     uint64_t n) {
     if (!gb_gguf_check_nested(bytes, (size_t) size, n)) {

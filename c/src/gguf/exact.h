@@ -17,8 +17,8 @@ enum ggml_status gb_gguf_set_str(struct gguf_context * ctx, const char * key, co
 enum ggml_status gb_gguf_set_strs(struct gguf_context * ctx, const char * key, const char * bytes,
     const uint64_t * lengths, uint64_t n);
 
-// The elements of an array of arrays, as they are in a file; and the same for setting. Bytes that are not exactly n
-// arrays are an error.
+// Gets and sets the elements of an array of arrays, in the layout of a file. Bytes that are not exactly n arrays are an
+// error.
 const char *     gb_gguf_nested(const struct gguf_context * ctx, int key_id, uint64_t * size);
 enum ggml_status gb_gguf_set_nested(struct gguf_context * ctx, const char * key, const char * bytes, uint64_t size,
     uint64_t n);
@@ -33,7 +33,7 @@ enum ggml_status gb_gguf_add_named(struct gguf_context * ctx, const char * name,
 enum ggml_status gb_gguf_copy_named(struct gguf_context * ctx, const struct gguf_context * src, size_t i,
     const char * name);
 
-// Whether tensor i is of an unknown type or has more than GGML_MAX_DIMS axes: its bytes can only be passed on.
+// True if tensor i is of an unknown type or has more than GGML_MAX_DIMS axes: its bytes can only be copied.
 bool gb_gguf_is_opaque(const struct gguf_context * ctx, int i);
 
 // Gives the tensors offsets in their order: the running sum of sizes, each padded to the alignment.

@@ -1,11 +1,11 @@
-// foreign.c - what a file is that is no GGUF file. People meet these under the name of a model: downloads that gave a
-// page or a pointer, and models in other formats.
+// foreign.c - recognizes files that are not GGUF, for error messages. Users open them as models: web pages and Git LFS
+// pointers that a download gave, and models in other formats.
 #include <ctype.h>
 #include <string.h>
 
 #include "gguf/gguf_impl.h"
 
-// Bytes at the beginning of a file, and what it is then.
+// The first bytes of a kind of file, and its name with the remedy.
 struct signature {
     const char * bytes;
     size_t       n;
@@ -53,7 +53,7 @@ static const struct signature signatures[] = {
     SIGNATURE("\0\0\0\0", "zeros, perhaps an unfinished download: download it again"),
 };
 
-// Whether the text begins so, whatever the case of letters.
+// True if data begins with the text, in capital or small letters.
 static bool begins(const uint8_t * data, size_t size, const char * with) {
     const size_t n = strlen(with);
     for (size_t i = 0; i < n; i++) {
@@ -64,7 +64,7 @@ static bool begins(const uint8_t * data, size_t size, const char * with) {
     return true;
 }
 
-// Pages of servers: an error, a login, or the page about the file in place of the file.
+// True for a web page. A server may send an error, a login or a description in place of the file.
 static bool is_page(const uint8_t * data, size_t size) {
     size_t at = size >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     while (at < size && isspace(data[at])) {
@@ -91,15 +91,15 @@ static bool is_safetensors(const uint8_t * data, size_t size) {
 
 const char * gb_gguf_foreign(const uint8_t * data, size_t size) {
     static const char   tar[] = "ustar";
-    static const size_t at    = 257; // where a tar file says what it is
+    static const size_t at    = 257;  // where a tar file says what it is
+    if (is_safetensors(data, size)) { // first: the length may begin with a signature
+        return "a safetensors file: convert it with python -m ggml_backend gguf convert";
+    }
     for (size_t i = 0; i < sizeof(signatures) / sizeof(signatures[0]); i++) {
         const struct signature * s = &signatures[i];
         if (size >= s->n && memcmp(data, s->bytes, s->n) == 0) {
             return s->what;
         }
-    }
-    if (is_safetensors(data, size)) {
-        return "a safetensors file: convert it with python -m ggml_backend gguf convert";
     }
     if (size >= at + 5 && memcmp(data + at, tar, 5) == 0) {
         return "a tar file: " PACKED;

@@ -3,7 +3,7 @@
 // context.c makes, frees and queries it, edit.c changes it, reader.c fills it from a file, writer.c turns it into
 // bytes.
 //
-// foreign.c names files that are no GGUF files.
+// foreign.c recognizes files of other kinds.
 //
 // Invariants: keys and tensor names are unique and hold no NUL. `alignment` is a power of two and agrees with the pair
 // general.alignment if there is one. Tensor offsets are the running sum of padded sizes, unless they were read from a
@@ -98,7 +98,7 @@ enum ggml_status gb_gguf_put(struct gguf_context * ctx, const char * key, struct
 enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, size_t i,
     const char * name);
 
-// Appends a tensor's description. What t owns is taken over, and freed on failure, too.
+// Appends a tensor's description and takes over what t owns, which a failure frees.
 enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf_tensor * t);
 
 // Frees what the description owns.
@@ -116,11 +116,11 @@ bool gb_gguf_check_shape(const char * what, int n_dims, const int64_t * ne, int6
 // Computes the bytes of a tensor. False, reported with `what` in front, if the type or the shape is not valid.
 bool gb_gguf_tensor_size(const char * what, uint32_t type, int n_dims, const int64_t * ne, size_t * size);
 
-// Whether the bytes are exactly n arrays, as they are in a file. False is reported.
+// True if the bytes are exactly n arrays in the layout of a file; false is reported.
 bool gb_gguf_check_nested(const void * data, size_t size, uint64_t n);
 
-// What bytes that do not begin with the magic of GGUF are, and what to do about it, for the message "not a GGUF file
-// but ...". NULL: this is not known.
+// The kind of a file that does not begin with the magic, and what to do: the end of the message "not a GGUF file but
+// ...". NULL: unknown.
 const char * gb_gguf_foreign(const uint8_t * data, size_t size);
 
 // A power of two up to GB_GGUF_MAX_ALIGNMENT.

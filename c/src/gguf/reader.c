@@ -2,7 +2,7 @@
 //
 // A cursor walks over the mapped file. Every read goes through take(), which knows how much is left, so no count or
 // length is believed before the bytes for it are there: memory use and work stay proportional to the file. A failure is
-// IO_ERROR and names the field and its offset. Where bytes are missing it says how many the file has and needs.
+// IO_ERROR and names the field and its offset. If bytes are missing, the message says how many the file has and needs.
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ GGML_ATTRIBUTE_FORMAT(2, 3) static void bad_field(size_t at, const char * fmt, .
 // Bytes behind the cursor.
 static size_t left(const struct cursor * c) { return c->size - c->at; }
 
-// Whether n times `size` bytes are left at the cursor. False is reported: `what` says what they are.
+// True if n times `size` bytes are left at the cursor; false is reported. `what` names them in the message.
 static bool has(const struct cursor * c, uint64_t n, size_t size, const char * what) {
     if (n <= left(c) / size) {
         return true;
@@ -159,7 +159,7 @@ static bool take_string_array(struct cursor * c, struct gb_gguf_value * v) {
     return true;
 }
 
-// Reads what stands before an array's elements. The count is bounded by the bytes that are left.
+// Reads the element type and the length of an array. The bytes that are left bound the length.
 static bool take_array_head(struct cursor * c, enum gguf_type * element, uint64_t * n) {
     const size_t at = c->at;
     uint32_t     type;
@@ -199,7 +199,7 @@ static bool skip_elements(struct cursor * c, enum gguf_type element, uint64_t n)
     return true;
 }
 
-// Steps over n arrays. It does not recurse: arrays nested deeper than the stack here are an error.
+// Steps over n arrays. Does not recurse: arrays nested deeper than `to_come` has levels are an error.
 static bool skip_arrays(struct cursor * c, uint64_t n) {
     uint64_t to_come[GB_GGUF_MAX_DEPTH] = { n }; // arrays at each level that were not stepped over yet
     int      depth                      = 0;
@@ -238,7 +238,7 @@ bool gb_gguf_check_nested(const void * data, size_t size, uint64_t n) {
     return true;
 }
 
-// Memory is taken when the bytes are known to be there. Bytes of bools become 0 or 1. Arrays of arrays stay bytes.
+// Allocates memory only after the bytes were found. Bools become 0 or 1. Arrays of arrays stay bytes.
 static bool take_array(struct cursor * c, struct gb_gguf_value * v) {
     if (!take_array_head(c, &v->arr_type, &v->n)) {
         return false;
@@ -360,8 +360,7 @@ static bool take_axes(struct cursor * c, struct gb_gguf_tensor * t) {
     return true;
 }
 
-// Everything of the record behind the name. The size of a tensor of an unknown type follows from the next offset, once
-// all are known.
+// Reads the rest of a record, behind the name. size_unknown finds the size of a tensor of an unknown type later.
 static bool take_tensor_shape(struct cursor * c, struct gb_gguf_tensor * t) {
     const size_t at = c->at;
     uint32_t     type;
@@ -436,7 +435,7 @@ static int by_offset(const void * a, const void * b) {
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-// Only the file tells how large a tensor of an unknown type is: it ends where the next one begins, or the data.
+// A tensor of an unknown type ends where the next one begins, or where the data ends.
 static bool size_unknown(struct gb_gguf_tensor ** order, size_t n, size_t data_size) {
     uint64_t end = data_size, begin = UINT64_MAX; // where the next tensor begins, and where the last one seen does
     for (size_t i = n; i-- > 0;) {
@@ -481,7 +480,7 @@ static bool check_ends(struct gb_gguf_tensor ** order, size_t n, size_t data_off
     return true;
 }
 
-// Tensors may share all of their bytes, as tied weights do, but not some.
+// Two tensors may share all of their bytes, as tied weights do. Partial overlap is an error.
 static bool check_overlaps(struct gb_gguf_tensor ** order, size_t n) {
     for (size_t i = 1; i < n; i++) {
         const struct gb_gguf_tensor *a = order[i - 1], *b = order[i];
@@ -496,8 +495,8 @@ static bool check_overlaps(struct gb_gguf_tensor ** order, size_t n) {
     return true;
 }
 
-// Checks where tensors lie, in the order of their data, which need not be that of their records. Empty ones lie
-// nowhere: their offsets mean nothing and become 0 behind the end.
+// Checks where tensors lie, in the order of their data, which may differ from the order of their records. An empty
+// tensor has no place: an offset behind the end becomes 0.
 static bool check_data(struct gguf_context * ctx, size_t file_size) {
     const size_t             data_size = file_size > ctx->data_offset ? file_size - ctx->data_offset : 0;
     struct gb_gguf_tensor ** order     = gb_calloc(ctx->tensors.n, sizeof(*order));
@@ -537,7 +536,7 @@ static int text_length(const struct cursor * c) {
 // Says what a file is that does not begin with the magic.
 static bool check_magic(struct cursor * c) {
     char         magic[4];
-    const size_t known   = GB_MIN(c->size, sizeof(magic)); // a file that ends inside of the magic may be cut off
+    const size_t known   = GB_MIN(c->size, sizeof(magic)); // a file that ends within the magic may be cut off
     const char * foreign = gb_gguf_foreign(c->data, c->size);
     const int    text    = text_length(c);
     if (c->size == 0) {

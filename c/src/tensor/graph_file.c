@@ -221,7 +221,7 @@ static void take_over(struct ggml_tensor * t, const struct ggml_tensor * record)
     gb_tensor_set_ndim(t, gb_tensor_knows_ndim(record) ? gb_tensor_ndim(record) : -1);
 }
 
-// Whether drivers can use what was read. False: reported.
+// True if drivers can use the tensor that was read; false is reported.
 static bool is_sound(const struct import * in, const struct ggml_tensor * t) {
     return (gb_tensor_check(t, "damaged") == GGML_STATUS_SUCCESS &&
                gb_node_check(t, "damaged") == GGML_STATUS_SUCCESS) ||

@@ -36,13 +36,13 @@ struct ggml_tensor * ggml_im2col(struct ggml_context * ctx, struct ggml_tensor *
     return gb_check_im2col(__func__, a, b, &conv) ? im2col(ctx, __func__, a, b, &conv, GGML_TYPE_F16) : NULL;
 }
 
-// A kernel as the right operand of rows of this type: it is f32, or what the rows are.
+// The kernel as the right operand of rows of this type: cast to it, unless the kernel is f32.
 static struct ggml_tensor * suited(struct ggml_context * ctx, struct ggml_tensor * kernel, enum ggml_type rows) {
     return kernel == NULL || kernel->type == GGML_TYPE_F32 || kernel->type == rows ? kernel
                                                                                    : ggml_cast(ctx, kernel, rows);
 }
 
-// On failure all nodes made here are dropped from the context, here and below. type: of the rows
+// Here and below, a failure drops all nodes made so far from the context. type: of the rows
 static struct ggml_tensor * conv_1d(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     struct ggml_tensor * b, const struct gb_conv * v, enum ggml_type type) {
     if (!can_be_rows(func, type) || !gb_check_conv(func, a, b, v)) {

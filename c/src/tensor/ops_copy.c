@@ -108,7 +108,7 @@ struct ggml_tensor * ggml_diag(struct ggml_context * ctx, struct ggml_tensor * a
 
 // ------------------------------------------------------------------------------------------------------------ as built
 
-// Copies that a program makes by hand may change the shape and the type, as those of builders together do. A copy is
+// A copy that a program makes by hand may change the shape and the type, like several builders together. The copy is
 // written to the node itself; src[1] of CPY only says whose memory that is.
 static bool is_copy(gb_ct t) { return gb_check_cpy(NULL, t->src[0], t); }
 

@@ -135,7 +135,7 @@ static inline bool gb_rule_contiguous(const struct gb_call * call, int i) {
     return gb_rule_is_built(call) || ggml_is_contiguous(call->list[i].t) || (gb_rule_gaps(call, i), false);
 }
 
-// Every element can be written. Of a built node it is asked elsewhere (validate.c).
+// True if every element can be written. validate.c checks this for built nodes.
 static inline bool gb_rule_apart(const struct gb_call * call, int i) {
     return gb_rule_is_built(call) || gb_elements_are_apart(call->list[i].t) || (gb_rule_shared(call, i), false);
 }

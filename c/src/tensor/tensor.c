@@ -216,7 +216,7 @@ bool gb_elements_are_whole(const struct ggml_tensor * t) {
     return rest == 0 || ggml_nelements(t) == 0;
 }
 
-// Whether each dimension steps over all that lower dimensions cover. Nearly all tensors are like this.
+// True if each dimension steps over all that lower dimensions cover, as in nearly all tensors.
 static bool strides_ascend(const struct ggml_tensor * t) {
     size_t extent = ggml_type_size(t->type);
     if (t->nb[0] != extent) {
@@ -234,7 +234,7 @@ static bool strides_ascend(const struct ggml_tensor * t) {
     return true;
 }
 
-// Of the dimensions that have not been taken, the one with the smallest stride; -1: all have been.
+// The dimension with the smallest stride of those that are not taken; -1: all are taken.
 static int next_dim(const struct ggml_tensor * t, const bool taken[GGML_MAX_DIMS]) {
     int next = -1;
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
@@ -243,7 +243,7 @@ static int next_dim(const struct ggml_tensor * t, const bool taken[GGML_MAX_DIMS
     return next;
 }
 
-// The dimensions from the smallest stride to the largest: each must step over all that smaller ones cover.
+// Goes from the smallest stride to the largest: each dimension must step over all that the earlier ones cover.
 bool gb_elements_are_apart(const struct ggml_tensor * t) {
     if (strides_ascend(t) || ggml_nelements(t) == 0) {
         return true;

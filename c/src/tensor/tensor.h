@@ -97,12 +97,12 @@ ggml_to_float_t gb_to_float_of(enum ggml_type type);
 bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes);
 // The largest power of two in the size of an element or block, at most 8: addresses of elements are multiples of it.
 size_t gb_type_alignment(enum ggml_type type);
-// Whether strides are multiples of the size of an element, and the first element is aligned within the root. A type
+// True if strides are multiples of the size of an element, and the first element is aligned within the root. A type
 // with blocks has whole blocks, which count as its elements. Strides of dimensions with one element are not used, so
 // they may be anything.
 bool gb_elements_are_whole(const struct ggml_tensor * t);
-// Whether no two elements share a byte, so that every element can be written. A layout whose rows lie between each
-// other's elements counts as shared, too. The sizes do not overflow.
+// True if no two elements share a byte, so that every element can be written. False also for layouts whose rows lie
+// between each other's elements. The sizes must not overflow.
 bool gb_elements_are_apart(const struct ggml_tensor * t);
 // Elements of a row lie side by side: nb0 = type size.
 bool gb_rows_contiguous(const struct ggml_tensor * t);

@@ -4,7 +4,7 @@
 // bytes lie inside its root? The code that plans a graph asks this once for each tensor. gb_node_mismatch: could a
 // builder have made this node of its sources and parameters? It is asked where backends are asked whether they support
 // an operator, and calls the same rules as the builders. Both cost some nanoseconds for what is right: the usual sizes
-// are small, and then nothing can overflow. What comes from a file or a message passes both before anyone uses it.
+// are small, and then nothing can overflow. Tensors from files and messages pass both checks before they are used.
 #include "tensor/tensor.h"
 
 #include <stddef.h>

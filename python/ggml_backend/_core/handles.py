@@ -178,11 +178,11 @@ class ContextCore(Core):
         return (self.ptr,)
 
     def adopt(self, other: ContextCore, what: str) -> None:
-        """``what`` is about to build here with tensors of `other`, which goes after this one, also for C. It is an
-        error if `other` uses tensors of this context: then neither could go first."""
+        """Keeps `other` alive as long as this context, because ``what`` builds here with its tensors. It is an error if
+        `other` uses tensors of this context: neither could be freed first."""
         if other is self or other.serial in self.adopted:
             return
-        # Written before it is checked: of two threads that close a circle, one sees the other's half.
+        # Written before the check, so that of two threads that close a circle at least one sees it.
         self.adopted[other.serial] = other
         other.is_adopted = True
         try:
@@ -198,11 +198,11 @@ class ContextCore(Core):
             raise
 
     def note_listed(self, other: ContextCore) -> None:
-        """A graph here has tensors of `other`. A graph keeps all contexts of its tensors, so circles are possible."""
+        """Notes that a graph of this context has tensors of `other`. Such uses may form circles."""
         self.listed[other.serial] = other
 
     def reaches(self, wanted: ContextCore) -> bool:
-        """Does it use tensors of that context, directly or not?"""
+        """True if this context uses tensors of ``wanted``, directly or not."""
         return wanted.serial in _within(self, lambda core: list(core.adopted.values()))
 
     def family(self) -> tuple[ContextCore, ...]:
@@ -211,7 +211,7 @@ class ContextCore(Core):
 
 
 def _within(first: ContextCore, following: Callable[[ContextCore], list[ContextCore]]) -> dict[int, ContextCore]:
-    """All that can be reached, by serial number."""
+    """All contexts that can be reached from the first one, by serial number."""
     found: dict[int, ContextCore] = {}
     stack = [first]
     while stack:

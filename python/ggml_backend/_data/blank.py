@@ -1,4 +1,4 @@
-"""What results of functions begin with, so that memory which a function leaves as it was is never shown."""
+"""Fills results before a function writes them, so that old memory is never shown."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .._errors import InvalidArgumentError
 
 __all__ = ["blank", "expect_written"]
 
-#: A NaN that no computation makes, by the size of a number: 16 bits of bfloat16 and of float16 have other patterns.
+#: A NaN that no computation makes, for each dtype.
 _FLOATS: dict[str, tuple[Any, int]] = {
     "float16": (np.uint16, 0x7E5A), "bfloat16": (np.uint16, 0x7FDA), "uint16": (np.uint16, 0x7FDA),
     "float32": (np.uint32, 0x7FC5A5A5), "float64": (np.uint64, 0x7FF85A5A5A5A5A5A),
 }  # fmt: skip
-"""Of NumPy's dtypes; uint16 stands for the bits of bfloat16, as no tensor has such integers."""
+"""By NumPy's dtype. uint16 stands for the bits of bfloat16, because no tensor has such integers."""
 
 
 def blank(out: Any) -> None:
-    """NaN in every number of an array; zeros in integers and blocks. Arrays of other libraries are filled if these can
-    assign a number to all elements."""
+    """Fills an array with NaN, or with zeros if it has integers or blocks. An array of another library is filled if its
+    library can assign a number to all elements."""
     if not isinstance(out, np.ndarray):
         with contextlib.suppress(Exception):
             out[...] = float("nan") if "float" in str(out.dtype) else 0
@@ -34,8 +34,8 @@ def blank(out: Any) -> None:
 
 
 def expect_written(outs: Iterable[Any], what: str) -> None:
-    """InvalidArgumentError if an array of floats is as :func:`blank` left it. Of other arrays, and of those of other
-    libraries, nothing can be said."""
+    """Raises InvalidArgumentError if an array of floats is as :func:`blank` left it. Other arrays, and those of other
+    libraries, are not checked."""
     for out in outs:
         if isinstance(out, np.ndarray) and out.size and out.dtype.name in _FLOATS:
             kind, pattern = _FLOATS[out.dtype.name]

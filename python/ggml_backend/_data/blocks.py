@@ -114,10 +114,10 @@ def _restored(array: Array, dtype: DType, of_rows: bool) -> Blocks:
 
 
 def of_format(blocks: Blocks, dtype: DType | None, what: str) -> Array:
-    """The bytes of the rows of blocks, which are of this dtype, if one is given."""
+    """The bytes of the rows of blocks. It is an error if they are of another dtype than the given one."""
     known = blocks.format
     if known is None or (dtype is not None and dtype != known):
-        told = "these are no whole blocks" if known is None else f"these are blocks of {known.name}"
+        told = "these are not whole blocks" if known is None else f"these are blocks of {known.name}"
         raise InvalidArgumentError(
             f"{what}: {told}, not of {dtype}; gb.dequantize(blocks) makes floats of blocks, gb.quantize(floats, dtype)"
             " blocks of another format"

@@ -73,7 +73,7 @@ def dtype_of_array(array: Array, what: str) -> DType:
 
 
 def _remedy(name: str) -> str:
-    """What to do with an array whose dtype no tensor has."""
+    """The end of a message: what to do with an array whose dtype no tensor has."""
     if name == "uint16":
         return _OF_BITS
     if name == "uint8":
@@ -140,12 +140,13 @@ def capsule_of(value: Any) -> Any:
 def _asked(value: Any, copy: bool) -> Any:
     try:
         return value.__dlpack__(max_version=_VERSION, dl_device=CPU) if copy else capsule_of(value)
-    except TypeError:  # of a version before 1.0, which knows no options; NumPy asks in this way, too
+    except TypeError:  # the array knows DLPack before 1.0, without options; NumPy asks twice, too
         return value.__dlpack__()
 
 
 def is_elsewhere(value: Any) -> bool:
-    """Does an array with ``__dlpack__`` say that it is in the memory of a device, from where only copies come?"""
+    """True if an array with ``__dlpack__`` says that it lies in the memory of a device, so that only copies are
+    possible."""
     try:
         where = value.__dlpack_device__()
     except BufferError:  # tensors of this package, which give host memory alone
@@ -156,8 +157,8 @@ def is_elsewhere(value: Any) -> bool:
 
 
 def ask(value: Any, what: str, *, copy: bool = False) -> Any:
-    """The capsule of something with ``__dlpack__``; ``copy``: as :func:`take`. InvalidArgumentError for a failure of
-    its maker; a recursion that is too deep stays Python's."""
+    """The capsule of an object with ``__dlpack__``; ``copy``: as for :func:`take`. A failure of the object becomes
+    InvalidArgumentError, except RecursionError."""
     refuse_lazy(value, what)
     try:
         return _asked(value, copy)
@@ -168,8 +169,8 @@ def ask(value: Any, what: str, *, copy: bool = False) -> Any:
 
 
 def take(value: Any, what: str, *, copy: bool = False) -> tuple[Any, Any]:
-    """The array that something with ``__dlpack__`` gives, for C, and what keeps its memory. ``copy``: out of the memory
-    of a device, too, if its maker copies it."""
+    """The array of an object with ``__dlpack__``, for C, and what keeps its memory alive. ``copy``: arrays of a device
+    are taken, too, if their library copies them."""
     capsule = ask(value, what, copy=copy)
     found: list[Any] = []
     c = _new(_array_type)
@@ -193,7 +194,7 @@ def refuse(status: int, value: Any) -> NoReturn:
 
 
 def gives_capsules(value: Any) -> bool:
-    """Is a value asked for its memory by DLPack? Old versions of NumPy do not give all of their arrays that way."""
+    """True if a value is exchanged by DLPack. Old versions of NumPy cannot do this for all of their arrays."""
     if isinstance(value, np.ndarray):
         return value.flags.writeable and value.dtype.kind in "iuf" and value.dtype.isnative
     return hasattr(value, "__dlpack__")

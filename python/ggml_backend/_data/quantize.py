@@ -352,7 +352,7 @@ def dequantize(blocks: Any, dtype: DTypeLike | None = None, *, n_threads: int | 
 
 
 def _known(blocks: Any, dtype: DTypeLike | None) -> tuple[Any, DTypeLike]:
-    """What is to be dequantized, and its format."""
+    """The data to dequantize, and its format."""
     own = getattr(blocks, "dtype", None)
     if isinstance(own, DType):  # a tensor
         if dtype is not None and as_dtype(dtype, "dequantize") != own:

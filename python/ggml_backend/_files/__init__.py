@@ -160,8 +160,8 @@ def without_mark(text: str) -> str:
 
 
 def read_text(path: _Path, errors: str = "strict") -> str:
-    """A text file in UTF-8, without the byte order mark that it may begin with. FileError for what is no regular file,
-    and no text. Line ends stay as they are."""
+    """The text of a file in UTF-8, without a byte order mark. FileError for a file that is not regular, or not text.
+    Line ends stay as they are."""
     with open_regular(path) as file, naming(path):
         data = file.readall()
     name = line(os.fsdecode(path))
@@ -170,11 +170,11 @@ def read_text(path: _Path, errors: str = "strict") -> str:
             raise FileError(f"{name}: the text is in {encoding}; save it in UTF-8")
     nul = data.find(0)
     if nul >= 0:
-        raise FileError(f"{name}: it is no text: NUL at byte {nul}")
+        raise FileError(f"{name}: it is not text: NUL at byte {nul}")
     try:
         return without_mark(data.decode("utf-8", errors))
     except UnicodeDecodeError as error:
-        raise FileError(f"{name}: it is no text: {error.reason} at byte {error.start}") from None
+        raise FileError(f"{name}: it is not text: {error.reason} at byte {error.start}") from None
 
 
 def read_head(path: _Path, nbytes: int) -> bytes:

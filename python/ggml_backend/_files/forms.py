@@ -1,4 +1,4 @@
-"""What values of a JSON file must look like, said once for each file and checked before anything is used."""
+"""The form that values of a JSON file must have: declared once for each file, checked before any value is used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def expect_form(value: Any, form: Any, where: str = "") -> None:
     """Checks a value of :func:`json.loads`. InvalidArgumentError: names the first part that has another form.
 
     form: ``str``, ``int`` (of 64 bits), ``float`` (also whole, and finite) or ``bool``; ``[form]``: a list of such
-        values; ``{"key": form}``: a table with exactly these keys; ``{str: form}``: a table with any keys
+        values; ``{"key": form}``: a table with exactly these keys, where ``"key?"`` may be missing; ``{str: form}``: a
+        table with any keys
     """
     if isinstance(form, list):
         if not isinstance(value, list):
@@ -36,14 +37,15 @@ def expect_form(value: Any, form: Any, where: str = "") -> None:
     elif isinstance(form, dict):
         if not isinstance(value, dict):
             raise InvalidArgumentError(f"{where or 'it'} must be a table, is {line(value, 40)}")
-        fixed = str not in form
-        for key in form if fixed else value:
+        parts = dict.fromkeys(value, form[str]) if str in form else {k.removesuffix("?"): form[k] for k in form}
+        for key, part in parts.items():
             at = f"{where}.{line(key, 40)}" if where else line(key, 40)
-            if key not in value:
+            if key in value:
+                expect_form(value[key], part, at)
+            elif f"{key}?" not in form:
                 raise InvalidArgumentError(f"{at} is missing")
-            expect_form(value[key], form[key if fixed else str], at)
         for key in value:
-            if fixed and key not in form:
+            if key not in parts:
                 raise InvalidArgumentError(f"{where or 'it'} has the key {line(key, 40)}, which is unknown")
     elif not _is(value, form):
         raise InvalidArgumentError(f"{where or 'it'} must be {_NAMES[form]}, is {line(value, 40)}")

@@ -1,7 +1,7 @@
-"""Where the files lie that the build puts beside the Python part: the headers, modules of other backends.
+"""Finds the files that the build installs beside the extension: headers, and modules of other backends.
 
-An editable install leaves the Python part in the source tree, and puts what was built elsewhere. So nothing that was
-built is looked for beside ``__file__`` of a Python file: :func:`built_file` decides.
+An editable install leaves the Python files in the source tree, and puts the built files elsewhere. So never look for a
+built file beside the ``__file__`` of a Python file; use :func:`built_file`.
 """
 
 from __future__ import annotations
@@ -14,5 +14,5 @@ __all__ = ["built_file"]
 
 
 def built_file(name: str) -> Path:
-    """A file or folder that the build installs: beside the extension, wherever that is."""
+    """The path of a file or folder that the build installs beside the extension."""
     return Path(_ffi.__file__).parent / name

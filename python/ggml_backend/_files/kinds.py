@@ -38,7 +38,7 @@ def file_kind(head: bytes) -> str | None:
     """The kind of a file that begins with these bytes, with an article; None if they show none."""
     if not head:
         return "empty"
-    if _SAFETENSORS.match(head):  # first: the length may begin as other kinds do
+    if _SAFETENSORS.match(head):  # first: the length may begin with the signature of another kind
         return "a safetensors file"
     for beginnings, kind in _KINDS:
         if head.startswith(beginnings):

@@ -1,4 +1,4 @@
-"""Rows of CSV files that people and their programs write. Errors name the file, the line and the column."""
+"""Reads rows of CSV files that users and their programs write. Errors name the file, the line and the column."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import read_text
 __all__ = ["BUFFER_COLUMNS", "Row", "buffer_of", "read_rows"]
 
 BUFFER_COLUMNS = ("id", "lower", "upper", "size")
-"""What a file of buffers to plan must have."""
+"""The columns that a file of buffers to plan must have."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _DIGITS = 40  # more than any integer of 64 bits has
@@ -71,10 +71,10 @@ def read_rows(
     errors: str = "strict",
     changed: Callable[[str], str] = str,
 ) -> Iterator[Row]:
-    """The rows below the heading of a CSV file. Columns may stand in any order, others are ignored.
+    """The rows below the heading of a CSV file. Columns may stand in any order. Unknown columns are ignored.
 
-    errors: what to do about bytes that are no UTF-8, as of ``bytes.decode``
-    changed: what is done to each field
+    errors: how to treat bytes that are not UTF-8, as in ``bytes.decode``
+    changed: applied to each field
     """
     name = line(os.fsdecode(path))
     where, columns = f"{name}: line 1", None
@@ -100,7 +100,7 @@ def read_rows(
 
 
 def _said(error: csv.Error) -> str:
-    """What the module ``csv`` means."""
+    """An error of the module ``csv`` in the words of the user."""
     text = str(error)
     if "unexpected end" in text:
         return "a quote is not closed"

@@ -81,7 +81,7 @@ def describe(label: str, tensor: Tensor | None) -> str:
 
 
 def _listed(named: Sequence[tuple[str, Tensor | None]], labels: Sequence[str]) -> str:
-    """The operands in the order of the caller, which an operator may have turned around."""
+    """Describes the operands in the caller's order, which an operator may have reversed."""
     ordered = sorted(named, key=lambda operand: operand[0]) if labels == "ba" else named
     return ", ".join([describe(label, t) for label, t in ordered])
 
@@ -131,7 +131,7 @@ def context_of(op: str, tensors: Sequence[Any], labels: Sequence[str] = _LABELS)
     1. The one that ``with ctx.as_default():`` names.
     2. If all sources share one context, that one.
     3. Weights do not count. If the other sources share one context, that one.
-    4. Otherwise it is an error: the caller has to name one.
+    4. Otherwise it is an error, and the caller has to name one.
 
     Weights are tensors of contexts of weights, and those that lie in buffers of weights.
 
@@ -166,7 +166,7 @@ def context_of(op: str, tensors: Sequence[Any], labels: Sequence[str] = _LABELS)
 
 
 def _refuse_contexts(op: str, tensors: Sequence[Any], labels: Sequence[str], found: Sequence[Context]) -> NoReturn:
-    """The sources are of several contexts, each of which could be that of the result."""
+    """Raises: the sources are of several contexts, and each could be the context of the result."""
     first = [next((i, t) for i, t in enumerate(tensors) if t is not None and t._ctx._core is c._core) for c in found]
     shown = _listed([(labels[i] if i < len(labels) else f"argument {i}", t) for i, t in first], labels)
     raise InvalidArgumentError(

@@ -166,7 +166,7 @@ def _in_groups(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
 
 
 def _reversed_hint(a: Tensor, b: Tensor) -> str:
-    """For ``a @ k.T`` with more than two axes."""
+    """A hint for ``a @ k.T`` with more than two axes."""
     if b.ndim < 3 or b.op != "PERMUTE":
         return ""
     k = b.sources[0]

@@ -162,7 +162,7 @@ class _Ended:
     def __init__(self, slices: Sequence[Slice]) -> None:
         order = sorted(range(len(slices)), key=lambda i: slices[i].end)
         self._ends = [slices[i].end for i in order]
-        self._last = [slices[i] for i in accumulate(order, max)]  # of those that end no later
+        self._last = [slices[i] for i in accumulate(order, max)]  # the last of the slices that end no later
 
     def by(self, time: int) -> list[Slice]:
         n = bisect_right(self._ends, time)

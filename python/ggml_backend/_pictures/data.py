@@ -285,7 +285,7 @@ def byte_ticks(height: int, most: int = 6) -> list[int]:
 
 
 def next_tick(coarse: int) -> int:
-    """Of 1, 5, 10, 50, 100, ... the number behind this one."""
+    """The next number in the series 1, 5, 10, 50, 100, ..."""
     return coarse * (5 if str(coarse)[0] == "1" else 2)
 
 

@@ -57,7 +57,8 @@ class ArenaDrawn:
 
 
 def step_ticks(t0: int, t1: int) -> list[Tick]:
-    """Some hundred steps, of any number of them: multiples of a fine unit, and of the next one that an axis shows."""
+    """About a hundred ticks for any number of steps: multiples of a fine unit and of the next unit that an axis
+    shows."""
     fine = max(1, (t1 - t0) // 400)
     shown = 1
     while shown < fine:

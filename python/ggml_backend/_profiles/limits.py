@@ -4,6 +4,7 @@ takes by it."""
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,8 +15,8 @@ from .._ffi import lib
 from ..backend import cpu_levels
 
 __all__ = [
-    "LIMITS_FORM", "Arithmetic", "MachineLimits", "Presence", "arithmetic_of", "busy_note", "least_seconds",
-    "limits_from_json", "limits_to_json", "measure_limits", "measured_rate",
+    "LIMITS_FORM", "Arithmetic", "MachineLimits", "Presence", "arithmetic_of", "least_seconds", "limits_from_json",
+    "limits_to_json", "measure_limits", "measured_rate", "notes_on",
 ]  # fmt: skip
 
 Arithmetic = Literal["f32", "bytes", "bf16"]
@@ -38,13 +39,13 @@ def arithmetic_of(algorithm: str) -> Arithmetic:
     return _ARITHMETIC.get(algorithm, "f32")
 
 
-#: Below this share of the processors, other processes took part of what was measured.
+#: Below this share of the processors, other processes disturbed the measurement.
 BUSY_BELOW = 0.9
 
 
 class Presence:
-    """How much of the processors this process had while limits were measured: in each round all threads compute all the
-    time, so on an idle machine it is all of them.
+    """How much processor time this process had while limits were measured. All threads compute all the time, so on an
+    idle machine it is all that there is.
 
     possible: seconds of processor time that there were
     had: seconds of processor time that this process had
@@ -65,18 +66,25 @@ class Presence:
 
     @property
     def share(self) -> float:
-        """Of the processors, at most 1; 1 if nothing was measured."""
+        """The share of the processors that this process had, at most 1. It is 1 if nothing was measured."""
         return min(self.had / self.possible, 1.0) if self.possible else 1.0
 
 
-def busy_note(share: float) -> str:
-    """What to say about limits that were measured with so large a share of the processors; "" if they are good."""
-    if share >= BUSY_BELOW:
-        return ""
-    return (
-        f"other processes used this machine: the limits were measured with {share:.0%} of its processors, "
-        "so shares of them mean little"
-    )
+def notes_on(presence: float, shares: Iterable[float | None]) -> list[str]:
+    """Sentences about figures that mean little.
+
+    presence: the share of the processors with which the limits were measured
+    shares: of the limits, as a table shows them
+    """
+    notes = []
+    if presence < BUSY_BELOW:
+        notes.append(
+            f"other processes used this machine: the limits were measured with {presence:.0%} of its processors, "
+            "so shares of them mean little"
+        )
+    if any(share is not None and share > 1 for share in shares):
+        notes.append("shares above 100% (!) are impossible: the limits were measured too low, as on a busy machine")
+    return notes
 
 
 def measured_rate(
@@ -149,13 +157,13 @@ def limits_to_json(machine: MachineLimits) -> dict[str, Any]:
 #: Of :func:`limits_to_json` (``_files.forms``).
 LIMITS_FORM: dict[str, Any] = {
     "level": str, "threads": int, "operations": {"f32": float, "bytes": float, "bf16": float},
-    "read": {str: float}, "copy": {str: float}, "presence": float,
+    "read": {str: float}, "copy": {str: float}, "presence?": float,
 }  # fmt: skip
 
 
 def limits_from_json(data: dict[str, Any]) -> MachineLimits:
-    """What :func:`limits_to_json` gave, which has the form :data:`LIMITS_FORM`. InvalidArgumentError: the parts do not
-    fit."""
+    """Reads the result of :func:`limits_to_json`, which must have the form :data:`LIMITS_FORM`. InvalidArgumentError if
+    its parts do not fit together."""
     by_size = {what: data[what] for what in ("read", "copy")}
     if not all(size.isdecimal() and len(size) < 20 for sizes in by_size.values() for size in sizes):
         raise InvalidArgumentError("limits: read and copy must have sizes in bytes as keys")
@@ -166,7 +174,7 @@ def limits_from_json(data: dict[str, Any]) -> MachineLimits:
         {k: float(v) for k, v in data["operations"].items()},
         read,
         copy,
-        float(data["presence"]),
+        float(data.get("presence", 1.0)),
     )
     rates = [*found.operations.values(), *read.values(), *copy.values()]
     if not read or read.keys() != copy.keys() or not all(rate > 0 for rate in rates):

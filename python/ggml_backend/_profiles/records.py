@@ -74,7 +74,8 @@ class Recorded:
 
     @classmethod
     def from_json(cls, data: Any) -> Recorded:
-        """What :meth:`to_json` gave, which has the form :data:`FORM`. InvalidArgumentError: the parts do not fit."""
+        """Reads the result of :meth:`to_json`, which must have the form :data:`FORM`. InvalidArgumentError if its parts
+        do not fit together."""
         steps = tuple(
             ProfileStep(
                 **{

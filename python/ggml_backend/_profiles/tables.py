@@ -15,7 +15,7 @@ from .._errors.messages import UnknownKey
 from .._text.count import count
 from .._text.escape import line, markup
 from .._text.patterns import nearest
-from .limits import MachineLimits, busy_note, least_seconds
+from .limits import MachineLimits, least_seconds, notes_on
 from .records import ProfileStep, Recorded
 
 __all__ = ["By", "ProfileChange", "ProfileComparison", "ProfileRow", "ProfileTable", "compare_rows", "make_table"]
@@ -29,7 +29,7 @@ class _Named(Protocol):
 _R = TypeVar("_R", bound=_Named)
 By = Union[str, "re.Pattern[str]", Sequence[Union[str, "re.Pattern[str]"]]]
 OTHERS = "(others)"
-_GIVEN = re.compile(r"((node|leaf)_\d+)?( \(.*\))?")  # names that graphs give, and those of their views
+_GIVEN = re.compile(r"((node|leaf)_\d+)?( \(.*\))?")  # names that graphs give, also to views
 _WIDTH = 44  # of a name in a terminal
 _BY: dict[str, Callable[[ProfileStep], str]] = {
     "operator": lambda step: step.name,
@@ -120,7 +120,7 @@ class _Rows(Generic[_R]):
         self._rows: tuple[_R, ...] = tuple(rows)
         self.title: str = title
         self.notes: tuple[str, ...] = tuple(notes)
-        """What to know about the figures, such as that the machine was busy"""
+        """Warnings about the figures, such as that the machine was busy"""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -211,8 +211,8 @@ class ProfileComparison(_Rows[ProfileChange]):
 
 
 def _pattern_namer(patterns: Sequence[Any], what: str, steps: Sequence[ProfileStep]) -> Callable[[ProfileStep], str]:
-    """A step belongs to the first pattern that fits the name of a node, or of what it reads. Each pattern has to fit a
-    step."""
+    """Names a step by the first pattern that fits the name of one of its nodes, or of its source. Each pattern has to
+    fit a step."""
     compiled: list[tuple[str, re.Pattern[str]]] = []
     for p in patterns:
         if not isinstance(p, (str, re.Pattern)):
@@ -257,7 +257,7 @@ def _index(numbers: Any) -> Any:
 
 
 class _Groups:
-    """Records by group. what: who is told of a wrong ``by``; steps: what a pattern has to fit"""
+    """Records by group. what: the function that messages name; steps: what a pattern has to fit"""
 
     def __init__(self, data: Recorded, by: Any, what: str, steps: Sequence[ProfileStep]) -> None:
         name = _namer(by, what, steps)
@@ -346,21 +346,15 @@ def make_table(
         rows = _rows(_Groups(data, by, "Profile.table", data.steps), limits)
     rows = _sorted(rows, sort)
     rows = rows if top is None else rows[:top]
-    return ProfileTable(rows, title, _notes(rows, limits))
+    presence = min((machine.presence for machine in limits.values()), default=1.0)
+    return ProfileTable(rows, title, notes_on(presence, [row.limit for row in rows]))
 
 
 def default_by(data: Recorded) -> str:
-    """``"operator"`` if a node or a matrix has a name of its own, ``"kind"`` if all have those that graphs give
+    """``"operator"`` if the user named a node or a matrix, ``"kind"`` if all names are those that graphs give
     (node_3)."""
     named = any(not _GIVEN.fullmatch(name) for step in data.steps for name in (*step.names, step.source))
     return "operator" if named else "kind"
-
-
-def _notes(rows: Sequence[ProfileRow], limits: dict[str, MachineLimits]) -> list[str]:
-    busy = busy_note(min((machine.presence for machine in limits.values()), default=1.0))
-    above = any(row.limit is not None and row.limit > 1 for row in rows)
-    high = "shares above 100% (!) are impossible: the limits were measured too low, as on a busy machine"
-    return [note for note in (busy, high if above else "") if note]
 
 
 def median_run(data: Recorded) -> float:

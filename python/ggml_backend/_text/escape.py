@@ -46,8 +46,8 @@ def line(text: object, width: int | None = None) -> str:
 
 
 def integer(value: Any) -> str:
-    """An integer for a message; one that is too long to be read, by the number of its digits. (Python refuses to write
-    one of more than 4300 digits.)"""
+    """An integer for a message. Of a very long one only the number of digits is shown, because Python refuses to write
+    it."""
     number = int(value)
     return str(number) if number.bit_length() <= 200 else f"a number of {int(number.bit_length() * 0.30103) + 1} digits"
 

@@ -61,7 +61,7 @@ class Patterns:
 
 
 def nearest(pattern: str, names: Iterable[str]) -> str:
-    """What to say of a pattern that fits nothing: the names that are like it, or the first ones."""
+    """The end of a message about a pattern that fits nothing: similar names, or the first ones."""
     known = list(names)
     near = close_matches(pattern, known) or close_matches(pattern.strip("*?."), known)
     if near or not known:

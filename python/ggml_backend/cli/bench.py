@@ -27,7 +27,7 @@ from .._bench import (
 from .._errors import InvalidArgumentError
 from .._ffi import lib
 from .._files import read_text, write_text
-from .._profiles.limits import busy_note
+from .._profiles.limits import notes_on
 from .._sched.costs import describe_device
 from .._text.terminal import reason, step_bar
 from ..backend import Backend, cpu_levels
@@ -133,10 +133,8 @@ def _print_row(result: Result) -> None:
 
 
 def _print_notes(limits: Limits, results: list[Result]) -> None:
-    notes = [] if limits.processor_time else [busy_note(limits.presence.share)]
-    if any(r.share is not None and r.share > 1 for r in results):
-        notes.append("shares above 100% (!) are impossible: the limits were measured too low, as on a busy machine")
-    for note in filter(None, notes):
+    presence = 1.0 if limits.processor_time else limits.presence.share
+    for note in notes_on(presence, [r.share for r in results]):
         print(f"note: {note}")
 
 

@@ -372,7 +372,7 @@ def simulated(
 
 
 def _end(running: list[threading.Thread], network: LocalNetwork, found: Cluster | None, seconds: float) -> None:
-    """Waits for simulated ranks. Those that are lost, or have not heard within so many seconds, are killed."""
+    """Waits for simulated ranks. Kills those that are lost or do not end within so many seconds."""
     for thread in running:
         thread.join(0.0 if found is None else 0.5)
     for rank, thread in enumerate(running, 1):
@@ -395,7 +395,7 @@ def _serve(worker: Worker, network: LocalNetwork, failures: list[GgmlError]) -> 
         pass
     except GgmlError as error:
         failures.append(error)
-        network.kill(rank)  # so that rank 0 need not wait for it
+        network.kill(rank)  # so that rank 0 does not wait for it
 
 
 for _public in (Cluster, cluster):

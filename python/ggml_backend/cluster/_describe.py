@@ -282,7 +282,7 @@ def _parsed(shown: str, text: str) -> Any:
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise FileError(f"{shown}: it is no JSON: {error}") from None
+            raise FileError(f"{shown}: it is not JSON: {error}") from None
     try:
         import tomllib
     except ImportError:

@@ -13,8 +13,8 @@ Failures belong to the queue of a device (:class:`Queue`). Whoever waits for a p
 raises the failure; who waits for the whole queue takes it, and the rank goes on with what is issued from then on.
 
 Each wait has a deadline: a rank that owes something and says nothing for so long is lost. A rank owes an answer until
-the answer to that question has come, and the same holds for data. A rank is lost at once if it has done a message and
-not answered the question in it, if it answers a question twice, or if it answers what nobody asked.
+the answer to that question has come; the same holds for data. A rank is lost at once if it reports a message as done
+without answering its question, if it answers a question twice, or if it answers a question that nobody asked.
 
 Interrupts. An exception may come out of any line of rank 0's main thread. CPython looks for signals where a call
 returns, where a function begins and where a loop goes on. So an assignment without a call is one step, and what has to
@@ -452,7 +452,9 @@ class Conductor:
             question = asked[number]  # no call, so nothing comes between
         except KeyError:
             question = None
-        if letter.finished or letter is peer.answer:  # it was taken by who came between, or before an interrupt
+        if (
+            letter.finished or letter is peer.answer
+        ):  # another thread took it meanwhile, or this one did before an interrupt
             asked.pop(number, None)
             return
         if question is None:
@@ -497,7 +499,7 @@ class Conductor:
             self.lose(peer, f"nothing has come to it from {who} for {seconds:.1f} s, though that has sent it")
 
     def _waits_for_itself(self, peer: Peer) -> bool:
-        """Through other ranks, each of which waits for the next one."""
+        """True if the rank waits for itself, through other ranks that wait for each other."""
         at = peer
         for _ in self.peers:
             following = self.peers.get(at.stuck_on)
@@ -724,7 +726,7 @@ class Conductor:
             self.wait(lambda: all(a.target is None for a in behind))
 
     def to_host(self, peer: Peer, memory: int, offset: int, arrivals: list[Arrival]) -> None:
-        """Asks for the bytes of ``arrivals_of``. They are in the target when these are done, and when their queue is
+        """Asks for the bytes of ``arrivals_of``. They are in the target when the arrivals are done and their queue is
         settled."""
         for arrival in arrivals:
             if arrival.target is not None:
@@ -755,7 +757,7 @@ class Conductor:
     def _piece_between(
         self, to: Peer, into: tuple[int, int, int], source: Peer, out_of: tuple[int, int, int], at: int, nbytes: int
     ) -> None:
-        """``nbytes`` bytes, from the byte ``at`` of what goes from rank to rank. Under the lock."""
+        """Sends ``nbytes`` bytes of a copy between ranks, from its byte ``at``. Under the lock."""
         number = next(self.transfers[source.number, to.number])
         give = m.give(out_of[0], to.number, number, out_of[1], out_of[2] + at, nbytes)
         take = m.take(into[0], source.number, number, into[1], into[2] + at, nbytes)

@@ -211,12 +211,12 @@ def commands_of(body: memoryview, at: int = 0) -> Iterator[Command]:
 
 
 def pieces_of(nbytes: int) -> list[tuple[int, int]]:
-    """How data travel: where each message of them begins, and its bytes. Data of no bytes are one message."""
+    """The messages in which data travel: the begin and the size of each. Data without bytes are one message."""
     return [(at, min(MAX_DATA, nbytes - at)) for at in range(0, nbytes, MAX_DATA)] or [(0, 0)]
 
 
 def expect_short(tag: int, nbytes: int) -> None:
-    """DeviceError for a message that no transport needs to carry."""
+    """Raises DeviceError for a message that is too long for transports."""
     most = MAX_DATA if tag % N_CHANNELS == DATA else MAX_MESSAGE
     if nbytes > most:
         raise DeviceError(f"a message of {nbytes} bytes: at most {most} travel at once")

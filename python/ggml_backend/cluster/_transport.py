@@ -25,8 +25,8 @@ __all__ = ["Killed", "Letter", "Loan", "LocalNetwork", "Transport", "no_raw_erro
 
 @contextlib.contextmanager
 def no_raw_errors(what: str) -> Iterator[None]:
-    """Around what begins a cluster: where the system has no thread, process, file or memory left, the error is one of
-    this package."""
+    """Turns errors of the system in this block into AllocationError: no thread, process, file or memory is left for a
+    cluster."""
     try:
         yield
     except (GgmlError, RecursionError):
@@ -40,7 +40,7 @@ def no_raw_errors(what: str) -> Iterator[None]:
 
 
 def start_thread(target: Callable[..., object], name: str, *args: object) -> threading.Thread:
-    """AllocationError where the system gives no thread."""
+    """Starts a thread. AllocationError if the system has none left."""
     thread = threading.Thread(target=target, args=args, name=name, daemon=True)
     with no_raw_errors(f"cluster: no thread for {name!r}"):
         thread.start()

@@ -180,7 +180,7 @@ class GGUFTensor:
             raise UnsupportedError(f"tensor {self.name!r}: NumPy has no arrays of shape {self.shape}") from None
 
     def _why_opaque(self) -> str | None:
-        """Why no backend can hold it; None: one can."""
+        """The reason why no backend can hold the tensor; None: backends can."""
         if isinstance(self.dtype, UnknownType):
             return str(self.dtype.refuse(f"tensor {self.name!r}"))
         if len(self.shape) > MAX_DIMS:
@@ -363,18 +363,17 @@ class GGUFFile(Owner):
         """Makes tensors with this file's data in the memory of backends.
 
         where: a backend or buffer type, or several by patterns of names, of which the first that fits decides:
-            ``{"blk.[0-3].*": gpu, "*": cpu}``. Each pattern but ``"*"`` has to fit a tensor of the file. Where NumPy
-            can read a backend's memory the tensors lie in the mapped file itself; to others the data is copied, in
+            ``{"blk.[0-3].*": gpu, "*": cpu}``. Each pattern but ``"*"`` has to fit a tensor of the file. If NumPy can
+            read a backend's memory, the tensors lie in the mapped file itself. To other backends the data is copied, in
             pieces.
         names: load only the tensors of these names or patterns (as in a shell: ``*``, ``?``, ``[0-9]``)
         context: make the tensors here, instead of in a context of their own
         progress: called with bytes done and bytes in all while data is copied; what it raises ends the loading
 
         Opaque tensors (of unknown types, of more than four axes) are left out: ``Weights.left_out`` has their names.
-
-        Raises KeyError for one of ``names`` that fits nothing, :class:`InvalidArgumentError` for a pattern of ``where``
-        that fits nothing, :class:`AllocationError` when a backend has not enough memory, :class:`UnsupportedError` for
-        an opaque tensor that ``names`` names without wildcards.
+        Raises KeyError for a name or pattern of ``names`` that fits nothing, and :class:`InvalidArgumentError` for a
+        pattern of ``where`` that fits nothing. Raises :class:`AllocationError` when a backend has not enough memory,
+        and :class:`UnsupportedError` for an opaque tensor that ``names`` names without wildcards.
         """
         parts = self._live()
         if context is not None:
@@ -583,9 +582,10 @@ def open(source: Any, *, part: bool = False) -> GGUFFile:
 
     source: a path, or the bytes of a file (``bytes``, ``mmap``, an array). Of a split model the path of any part opens
         all parts as one file, with the metadata of the first. The keys ``split.no``, ``split.count`` and
-        ``split.tensors.count`` say that a file is a part. Its name, ``NAME-00001-of-00003.gguf``, says where the others
-        are.
-    part: open one part of a split model alone, to look at it. Without it a part whose others are not found is an error.
+        ``split.tensors.count`` say that a file is a part. The names of the files, ``NAME-00001-of-00003.gguf``, say
+        where the other parts are.
+    part: open one part of a split model alone, to look at it. Otherwise a part is an error if the other parts are not
+    found.
 
     Raises :class:`FileError` for what is not a valid file, naming the field and its offset, for an incomplete file or
     model, and for a file of another kind (a Git LFS pointer, a web page, a checkpoint). Raises OSError when it cannot

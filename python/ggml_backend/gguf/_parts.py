@@ -1,4 +1,4 @@
-"""Mapped model files, and which of them make a model: a large one may be split into several files.
+"""Mapped model files, and the parts of a model that is split into several files.
 
 The keys of a file alone say that it is a part: ``split.count`` is more than 1. Its name says where the other parts are.
 So a part under another name is an error, and a whole file may have any name.
@@ -77,9 +77,9 @@ def is_one_of_several(part: Part) -> bool:
 
 
 def parts_of(first: Part, path: str | None) -> list[Part]:
-    """All parts of the model that a file belongs to, in their order: itself, if it is whole.
+    """All parts of the model that a file belongs to, in their order; only the file itself if it is a whole model.
 
-    path: that of the file; None: it is in memory, so that no others lie beside it
+    path: of the file; None: the file is in memory, so no other parts lie beside it
     """
     count, number = _number(first, "split.count"), _number(first, "split.no")
     if count is None or count < 2:

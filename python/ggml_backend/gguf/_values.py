@@ -189,8 +189,8 @@ def _integer_type(low: int, high: int, smallest: str) -> str:
 
 
 def _widened(value: Any) -> Any:
-    """A scalar of NumPy instead of an array without axes. float32 instead of float16 and bfloat16, which GGUF has no
-    values of."""
+    """Turns an array without axes into a scalar of NumPy, and float16 and bfloat16, which GGUF lacks for values, into
+    float32."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, (np.generic, np.ndarray)) and value.dtype.name in ("float16", "bfloat16"):

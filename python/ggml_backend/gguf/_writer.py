@@ -14,7 +14,7 @@ import numpy as np
 
 from .._core.handles import Owner
 from .._data.arrays import widened
-from .._data.blocks import Blocks, of_format
+from .._data.blocks import Blocks, of_format, rows_of
 from .._data.foreign import seen
 from .._data.quantize import FLOATS, OnInvalid, dequantize, quantize_part, weights_of
 from .._data.shapes import ne_of, shape_tuple
@@ -126,8 +126,8 @@ class _Entry:
             begin = end - row
 
     def _same_matrix(self, begin: int, end: int) -> tuple[int, Array | None]:
-        """The end of those rows that are of one matrix, and its importances. Rows beyond the last matrix are too many,
-        which is told when they are counted."""
+        """The end of the rows of one matrix, and the importances of this matrix. Rows beyond the last matrix are too
+        many: counting them raises the error."""
         if self.importance is None or len(self.importance) == 0:
             return end, None
         height = max(1, self.shape[-2]) if len(self.shape) > 1 else 1
@@ -164,15 +164,14 @@ class Writer(Owner):
         return self._meta
 
     def add(self, key: str, value: Any, type: str | None = None) -> Writer:
-        """Adds a key. One that was copied from a file gets the new value and keeps its place. One that was added before
-        is an error. Returns the writer.
+        """Adds a key. A key that was copied from a file gets the new value and keeps its place. Adding a key twice is
+        an error. Returns the writer.
 
         value: a number, bool, str (or bytes: text in any encoding), or a list or one-dimensional array of one of these;
             or a :class:`NestedArray` of a file
         type: ``"u8"`` ... ``"u64"``, ``"i8"`` ... ``"i64"``, ``"f32"``, ``"f64"``, ``"bool"``, ``"str"``; of an array,
-            that of its elements, also as ``"arr[f32]"``. Default: NumPy values keep theirs (float16 becomes f32); a
-            Python int becomes u32 (in lists: i32) or the next type that holds it, a float becomes f32, as readers of
-            the field expect.
+            that of its elements, also as ``"arr[f32]"``. Default: NumPy values keep their type (float16 becomes f32). A
+            Python int becomes u32 (in lists: i32) or the next type that holds it. A float becomes f32.
         """
         meta = self._live()
         if isinstance(key, str) and key in self._added:
@@ -190,11 +189,10 @@ class Writer(Owner):
     def copy_from(
         self, file: GGUFFile, *, keys: bool | Iterable[str] = True, tensors: bool | Iterable[str] = True
     ) -> Writer:
-        """Takes over keys and tensors of an open file with their exact types and bytes, whatever they mean. Returns the
-        writer.
+        """Copies keys and tensors of an open file with their exact types and bytes. Returns the writer.
 
-        keys: True for all but two kinds: keys that were added before keep their values, and the keys ``split.*`` are
-            left out, unless the file is one part that was opened alone; or the keys to copy
+        keys: True for all keys, or the keys to copy. Even with True, keys that were added before keep their values. The
+        keys ``split.*`` are left out, unless the file is one part that was opened alone
         tensors: True for all, or their names
         """
         meta = self._live()
@@ -234,8 +232,8 @@ class Writer(Owner):
         importance, on_invalid: see :func:`ggml_backend.quantize`. Importances are checked now, the data when the file
             is written. Files with quantized tensors need the key ``general.quantization_version``, which is 2 today.
 
-        An array without axes is stored as one element, one with an axis of 0 as none. A tensor of an open file that has
-        more than four axes, or an unknown type, is copied as it is.
+        An array without axes is stored as one element, an array with an axis of 0 as a tensor without data. A tensor of
+        an open file with more than four axes, or of an unknown type, is copied as it is.
         """
         meta = self._live()
         as_name(name, "Writer.add_tensor")
@@ -312,13 +310,9 @@ class Writer(Owner):
         element = element or stored
         if element is None:
             raise InvalidArgumentError(f"{what}: GGUF has no type for {array.dtype}")
-        if element.is_quantized and array.dtype == np.uint8:
-            if array.ndim == 0 or array.shape[-1] % element.itemsize:
-                raise InvalidArgumentError(
-                    f"{what}: rows of {array.shape[-1:]} bytes are not whole blocks of {element.itemsize}"
-                )
-            logical = (*array.shape[:-1], array.shape[-1] // element.itemsize * element.block_size)
-            raw = True
+        blocks = rows_of(array, element, what) if element.is_quantized else None
+        if blocks is not None:
+            logical, raw = blocks[2], True
         else:
             logical = array.shape
             raw = element == stored or (element.name == "bfloat16" and array.dtype == np.uint16)

@@ -34,14 +34,14 @@ _KERNEL = ("kernel", "data")
 
 
 def _rows(op: str, data: Tensor) -> int:
-    """The type of the rows that windows of the data become: of float16 float16, else float32, so nothing is rounded."""
+    """The type of the rows that windows become: float16 for data of float16, else float32, so nothing is rounded."""
     dims(op, data, "data")
     return float16.id if data.dtype.name == "float16" else float32.id
 
 
 @contextlib.contextmanager
 def _ordered(op: str, kernel: Tensor, data: Tensor, axes: int) -> Iterator[None]:
-    """Errors in this block say so where kernel and data seem to have changed places."""
+    """Errors in this block ask whether kernel and data are swapped, if their shapes suggest it."""
     try:
         yield
     except InvalidArgumentError as error:
@@ -111,10 +111,10 @@ def conv_2d(
     """``kernel (oc, ic, kh, kw)`` over ``data (n, ic, h, w)``: float32 ``(n, oc, oh, ow)``, a cross-correlation.
 
     kernel: float16 or float32
-    data: float32, float16 or bfloat16. It is never rounded: windows of float16 are multiplied in float16, which takes
-        half the memory, all others in float32. ``data.astype("float16")`` chooses float16.
+    data: float32, float16 or bfloat16. It is never rounded: products are in float16 for data of float16, which takes
+    half the memory, else in float32. To choose float16, pass ``data.astype("float16")``.
     stride: "kernel" (with padding 0) is for windows side by side, as for patches
-    padding: "half" (with stride 1) is the size of the kernel halved
+    padding: "half" (with stride 1) is half the size of the kernel
     """
     ndim = max(dims("conv_2d", data, "data"), 3)
     dims("conv_2d", kernel, "kernel")

@@ -113,7 +113,7 @@ def are(given: tuple[Any, ...], defaults: tuple[Any, ...]) -> bool:
     """Are the arguments the defaults? What is no number is none of them, and C refuses it."""
     for value in given:
         if type(value) is not float and not isinstance(value, (int, float, np.integer, np.floating)):
-            return False  # which may be anything: it is not compared
+            return False  # may be of any class, so it is not compared
     return given == defaults
 
 

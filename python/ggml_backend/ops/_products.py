@@ -45,7 +45,7 @@ def mul_mat(a: Tensor, b: Tensor, prec: Literal["default", "f32"] = "default") -
 
 
 def matmul(a: TensorLike, b: TensorLike, prec: Literal["default", "f32"] = "default") -> Tensor:
-    """``a @ b``, with the precision of your choice: the matrix product as in NumPy, in float32.
+    """The matrix product ``a @ b`` in float32, with the precision that you choose.
 
     Axes before the last two broadcast. ``matmul(x, w.T)`` costs no transposition, and is ``mul_mat(w, x)``.
 

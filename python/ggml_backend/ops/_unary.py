@@ -124,7 +124,7 @@ def exp(a: Tensor, inplace: bool = False) -> Tensor:
 
 @builds("ggml_sigmoid", "ggml_sigmoid_inplace")
 def sigmoid(a: Tensor, inplace: bool = False) -> Tensor:
-    """``1 / (1 + e^-x)``. The CPU gives 0 for results below 2^-125, as for ``x`` below -87."""
+    """``1 / (1 + e^-x)``. The CPU gives 0 for results below 2^-125, that is for ``x`` below -87."""
     return _unary("sigmoid", a, inplace)
 
 

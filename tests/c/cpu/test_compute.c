@@ -342,7 +342,7 @@ static void a_caller_that_was_held_up_goes_alone(void) {
     ggml_free(ctx);
 }
 
-// Copies; the second thread takes long, as if another process had its processor.
+// Copies. The second thread is slow, as if another process used its processor.
 static void copy_slowly(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * data) {
     (void) data;
     if (ith == 1) {
@@ -352,8 +352,8 @@ static void copy_slowly(struct ggml_tensor * dst, const struct ggml_tensor * a, 
     memcpy((char *) dst->data + at, (const char *) a->data + at, part);
 }
 
-// A caller that has waited for long computes the other steps of the plan alone, and the next runs, too, with the same
-// results; also of a plan that is too long to be tried alone otherwise.
+// A caller that has waited long computes the other steps of the plan alone, and the next runs, too. Results stay the
+// same. This also holds for plans that are too long to be tried alone otherwise.
 static void a_caller_does_not_wait_for_a_stopped_thread_again(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ (size_t) 64 << 20, NULL, false });
     REQUIRE(ctx != NULL);

@@ -382,7 +382,7 @@ static void types_of_the_future(void) {
     remove(path);
 }
 
-// What a record says of a tensor.
+// The record of a tensor.
 struct record {
     const char * name;
     uint32_t     n_dims;
@@ -391,7 +391,7 @@ struct record {
     uint64_t     offset;
 };
 
-// A file by hand: one pair of raw bytes (none if they are NULL), records, and `data` bytes that count up.
+// Makes a file by hand: one pair of raw bytes (none if they are NULL), records, and `data` bytes that count up.
 static size_t file_of(uint8_t * out, const void * pair, size_t pair_size, const struct record * records, size_t n,
     size_t data) {
     const uint64_t counts[2] = { n, pair ? 1 : 0 };
@@ -446,7 +446,7 @@ static void check_unusual(const struct gguf_context * g, struct ggml_context * c
     }
 }
 
-// They are read with their data and without, written, and read again.
+// Such files are read with their data and without, written, and read again.
 static void degenerate_shapes_and_any_order(void) {
     static uint8_t        bytes[2048];
     const size_t          size = file_of(bytes, NULL, 0, unusual, 7, 96);
@@ -480,7 +480,7 @@ static void degenerate_shapes_and_any_order(void) {
     remove(path);
 }
 
-// Bytes are shared as a whole or not at all. The message names both tensors, whichever comes first in the file.
+// Two tensors share all of their bytes or none. The message names both tensors, whichever comes first in the file.
 static void overlaps_are_refused(void) {
     static const struct record pairs[][2] = {
         { { "a", 1, { 16 }, GGML_TYPE_F32, 0 }, { "b", 1, { 8 }, GGML_TYPE_F32, 32 } },
@@ -540,7 +540,7 @@ static size_t nested_pair(uint8_t * out, int depth) {
     return at;
 }
 
-// An array of arrays is kept byte by byte. Levels are bounded, however many the file claims.
+// An array of arrays keeps its bytes. The number of levels is limited, however many the file claims.
 static void nested_arrays_are_opaque(void) {
     static uint8_t pair[1 << 16], bytes[1 << 17], again[1 << 17];
     for (int depth = 1; depth <= 5000; depth = depth < 70 ? depth + 1 : depth * 3) {
@@ -587,7 +587,7 @@ static void cut_files_are_incomplete(void) {
     remove(path);
 }
 
-// Memory that ends anywhere while such files are read leaves nothing behind.
+// If any allocation fails while such files are read, nothing leaks.
 static void no_memory_for_opaque_values(void) {
     static const struct record five[] = { { "five", 5, { 4, 1, 2, 1, 3 }, GGML_TYPE_F16, 0 } };
     static uint8_t             pair[256], bytes[1024];
@@ -624,6 +624,7 @@ static void other_files_are_named(void) {
         { "lmgg\1\0\0\0", 8, "a model in a format older than GGUF" },
         { "\200\2}q\0aaa", 8, "a pickle" },
         { "\2\0\0\0\0\0\0\0{}", 10, "a safetensors file" },
+        { "\37\213\0\0\0\0\0\0{\"a\"", 12, "a safetensors file" }, // its length begins as a gzip file does
         { "GGUF\0\0\0\3aaaaaaaaaaaaaaaa", 24, "the other byte order" },
         { "Entry not found", 15, "text, which begins 'Entry not found'" },
         { "\0\0\0\0\0\0\0\0", 8, "an unfinished download" },

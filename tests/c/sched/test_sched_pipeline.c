@@ -62,7 +62,7 @@ static void stages_overlap(void) {
     CHECK_MSG(three < one - 40000000, "%g ms, one after the other %g ms", (double) three / 1e6, (double) one / 1e6);
 }
 
-// A caller reads behind a run that has been waited for, or that a trace has waited for.
+// A caller queues a read behind a run for which the caller, or a trace, has already waited.
 static void synchronize_waits_for_reads_behind_an_ended_run(void) {
     for (int traced = 0; traced < 2; traced++) {
         OPEN(p, "SIM:name=A,copy_delay=40ms CPU");

@@ -983,8 +983,8 @@ static bool run_world(struct world * w, bool mutate, int * n_mutations) {
 
 // ---- what the report counts ----
 
-// The copies of a node by their definition: of what it reads, into its split; of its result, into later ones, as long
-// as nobody else has written the same memory.
+// Counts the copies of a node by their definition. Copies of its sources go into its split. Copies of its result go
+// into later splits, until another node writes the same memory.
 static void copies_by_definition(const struct gb_sched_plan * p, int node, struct gb_node_copies * counted) {
     const int root = p->in.ids.data[node].root;
     memset(counted, 0, sizeof(*counted));

@@ -347,7 +347,8 @@ static size_t builder_file(const struct builder * b, int * n_leafs, int * n_node
     return size;
 }
 
-// Where the record of a tensor begins in `content`; nodes follow leafs, and the data of a leaf follows its record.
+// The place in `content` where the record of a tensor begins. Nodes follow leafs, and the data of a leaf follows its
+// record.
 static size_t record_at(int n_leafs, int i) {
     size_t at = 24;
     for (int k = 0; k < i; k++) {
@@ -366,7 +367,7 @@ static size_t record_at(int n_leafs, int i) {
     return at;
 }
 
-// True: nobody could use a result whose dimension d has this stride, because elements would share bytes.
+// True if elements of a result would share bytes with this stride of dimension d, so that no driver could write it.
 static bool shares_bytes(size_t record, int d, uint64_t nb, size_t element) {
     uint64_t ne_nb[8];
     memcpy(ne_nb, content + record + 8, sizeof(ne_nb));
@@ -381,7 +382,7 @@ static bool shares_bytes(size_t record, int d, uint64_t nb, size_t element) {
     return nb < element;
 }
 
-// A file whose strides are damaged is refused, or computes: what a sanitizer or the checks below say decides.
+// A file with damaged strides is refused, or its graph computes without a report of a sanitizer or of the checks below.
 static void no_damaged_stride_reaches_a_driver(void) {
     new_path();
     ggml_backend_t cpu     = ggml_backend_cpu_init();

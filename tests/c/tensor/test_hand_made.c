@@ -1,4 +1,4 @@
-// Nodes that a program makes by hand, by writing `op` and `src`: what kernels of early 2024 compute is computed.
+// Nodes that a program makes by hand, by writing `op` and `src`, compute what the kernels of early 2024 compute.
 // Expected values are taken element by element from the sources.
 #include "ggml-alloc.h"
 #include "ggml-backend.h"
@@ -116,7 +116,7 @@ static void a_copy_needs_no_second_source(void) {
     end();
 }
 
-// In place of a view of the source itself nothing has to be done, whatever the shapes.
+// A copy into a view of the source itself does nothing, whatever the shapes.
 static void a_copy_to_the_same_memory_keeps_it(void) {
     begin();
     struct ggml_tensor * src = counting(GGML_TYPE_F32, 1, 10, 1);
@@ -222,7 +222,8 @@ static void shape_operators_made_by_hand_are_idle(void) {
     }
 }
 
-// A view of the source as the result, as in-place builders make it; also with another shape where only bytes are moved.
+// The result is a view of the source, as in-place builders make it. It may have another shape if the operator only
+// moves bytes.
 static void results_in_place_made_by_hand(void) {
     begin();
     struct ggml_tensor * a = counting(GGML_TYPE_F32, 4, 3, 1);

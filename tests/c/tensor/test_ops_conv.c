@@ -127,7 +127,8 @@ static void conv_1d(void) {
     }
 }
 
-// Whatever the kernel is, data of f32 is multiplied as it is: values that f16 would round or make infinite stay exact.
+// Data of f32 is never rounded, whatever the type of the kernel: values that f16 would round or make infinite stay
+// exact.
 static void windows_of_f32_are_not_rounded(void) {
     for (int f32 = 0; f32 < 2; f32++) {
         const enum ggml_type type = f32 ? GGML_TYPE_F32 : GGML_TYPE_F16;

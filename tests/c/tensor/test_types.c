@@ -206,9 +206,8 @@ static void traits_of_quantized_types(void) {
     }
 }
 
-// Limits of the errors of round trips and products, as a program of early 2024 has them: the last row is for all types
-// that it does not know. Of the later types IQ3_S and IQ2_S keep only the limits that the program got for them when
-// they came.
+// The limits of errors of round trips and products in a program of early 2024. The last row is for all types that it
+// does not know. IQ3_S and IQ2_S, which came later, keep only the limits that the program then got for them.
 struct limits {
     int    id;
     double round_trip, product;

@@ -11,7 +11,7 @@ extern "C" {
 
 // Before the first call of the runtime, at first 2 devices of 1 GiB, compute capability 9.0. 0 devices: none answers.
 void gb_emu_set_devices(int n, size_t bytes_each);
-// What devices can do, and the code is for it; also by environment: GB_EMU_CAPABILITY=8.0.
+// The compute capability of the devices and of their code; also set by GB_EMU_CAPABILITY=8.0.
 void gb_emu_set_capability(int major, int minor);
 // what the code was compiled for: up to the devices' capability it runs, else there is none
 void gb_emu_set_code(int major, int minor);

@@ -542,8 +542,8 @@ MISTAKES = [
      "Context.allocate: SIM0: 0 bytes of 1.0 MiB in use, a buffer needs 4.0 TiB: free what lies there, or give the "
      "device more (mem); the largest of its tensors is 'huge' float32 (1048576, 1048576)"),
     ("replaced().numpy()", S,
-     "'y' float32 (4, 8): it has no value now: the scheduler was allocated for another graph since, which did not run "
-     "yet. Compute that graph; to keep a result, copy it before: numpy(copy=True)"),
+     "'y' float32 (4, 8): it has no value now: the scheduler was allocated for another graph, which has not run "
+     "yet. Compute that graph. To keep a result, copy it first: numpy(copy=True)"),
     ("gb.softmax(x)", N, "ggml_backend has no 'softmax'; use gb.soft_max(x), along the last axis"),
     ("gb.zeros((2, 3))", N,
      "ggml_backend has no 'zeros'; ctx.constant(array) makes a tensor of data, ctx.tensor(shape) one to be set"),

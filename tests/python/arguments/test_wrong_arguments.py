@@ -15,7 +15,7 @@ import ggml_backend as gb
 
 
 class Lies:
-    """Says the wrong thing whenever it is compared, hashed or asked for its truth."""
+    """Gives wrong answers when it is compared, hashed or converted to bool."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -26,7 +26,7 @@ class Lies:
 
 
 class Agrees:
-    """Is equal to everything, and can be hashed as nothing else."""
+    """Equals everything, and has a hash of its own."""
 
     def __eq__(self, other: object) -> bool:
         return True

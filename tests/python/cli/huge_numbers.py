@@ -1,7 +1,7 @@
-"""A process that gives every command files whose numbers are huge, one at a time: work must not grow with a number.
+"""Runs every command on files with one huge number each, in one process: work must not grow with a number.
 
-It prints the cases that end otherwise than with an exit status: by an exception, or not within the processor time and
-memory that any command may take for files as small as these.
+It prints the cases that do not end with an exit status: those that raise an exception, and those that take more
+processor time or memory than small files may need.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SAFETENSORS = {"w": {"dtype": "F32", "shape": [4, 8], "data_offsets": [0, 128]}}
 
 
 def write_llama(path: Path, key: str, value: int) -> None:
-    """A valid model but for one number."""
+    """A model that is valid except for one number."""
     shapes = {"token_embd": (100, 64), "output_norm": (64,)}
     for i in range(2):
         block = {"attn_norm": (64,), "attn_q": (64, 64), "attn_k": (32, 64), "attn_v": (32, 64),
@@ -75,7 +75,7 @@ def models(folder: Path) -> Iterator[tuple[str, list[list[str]]]]:
 
 
 def numbers_of(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where the numbers of a document are."""
+    """The places of all numbers in a document."""
     if isinstance(data, (dict, list)):
         for key, value in data.items() if isinstance(data, dict) else enumerate(data):
             yield from numbers_of(value, (*path, key))

@@ -1,4 +1,4 @@
-"""What the tables of commands say: sums first, headings, marks for figures that mean little, numbers with nouns."""
+"""Tables that commands print: sums first, headings, marks for figures that mean little, numbers with nouns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import ggml_backend as gb
 from ggml_backend._profiles import limits as machine
-from ggml_backend._profiles.limits import MachineLimits, Presence, busy_note, limits_from_json, limits_to_json
+from ggml_backend._profiles.limits import MachineLimits, Presence, limits_from_json, limits_to_json, notes_on
 from ggml_backend._text.count import count
 from ggml_backend.cli import main
 
@@ -58,7 +58,7 @@ def test_presence_is_processor_time_by_the_time_of_all_threads(monkeypatch: pyte
     assert presence.share == 1.0
     assert presence.measured_rate("f32", "scalar", 0, 2, 1.0) == 1.0
     assert presence.share == 0.5
-    assert "50%" in busy_note(0.5) and busy_note(0.95) == ""
+    assert "50%" in notes_on(0.5, [0.9, None])[0] and notes_on(0.95, [0.9, None]) == []
 
 
 # -------------------------------------------------------------------------------------------------------------- profile
@@ -76,14 +76,14 @@ def profile_of(*names: str) -> gb.Profile:
     return profile
 
 
-def test_rows_are_kinds_where_nothing_is_named() -> None:
+def test_rows_are_kinds_if_no_node_has_a_name() -> None:
     rows = profile_of().table(limits=False)
     assert all(row.name == row.kind for row in rows)
     assert not all(row.name == row.kind for row in profile_of("hidden", "y").table(limits=False))
 
 
 def low_limits(presence: float) -> MachineLimits:
-    """Of a machine that is a thousand times slower than any."""
+    """Limits that every machine exceeds a thousand times."""
     return MachineLimits(
         "any", 1, dict.fromkeys(("f32", "bytes", "bf16"), 1e3), {1 << 28: 1e3}, {1 << 28: 1e3}, presence
     )
@@ -116,13 +116,13 @@ def test_presence_is_kept_in_files() -> None:
 @pytest.mark.parametrize(
     ("n", "noun", "text"),
     [(1, "run", "1 run"), (0, "run", "0 runs"), (2, "copy", "2 copies"), (1, "copy", "1 copy"), (1, "leaf", "1 leaf"),
-     (2, "key", "2 keys"), (1000, "byte", "1,000 bytes")],
+     (2, "key", "2 keys"), (1000, "byte", "1,000 bytes"), (1000, "leaf", "1,000 leafs")],
 )  # fmt: skip
-def test_numbers_have_nouns_of_their_number(n: int, noun: str, text: str) -> None:
+def test_nouns_agree_with_their_number(n: int, noun: str, text: str) -> None:
     assert count(n, noun) == text
 
 
-def test_texts_of_objects_have_no_wrong_plurals(tmp_path) -> None:
+def test_texts_of_objects_never_have_one_and_a_plural(tmp_path) -> None:
     with gb.gguf.Writer(tmp_path / "one.gguf") as writer:
         writer.add("general.architecture", "x").add_tensor("t", np.ones(4, np.float32))
         texts = [repr(writer)]

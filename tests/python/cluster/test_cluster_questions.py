@@ -64,7 +64,8 @@ def is_of(kind):
 
 
 def lost_in_time(act):
-    """The act ends with DeviceLostError within some deadlines; in a thread, so that a wait for ever fails the test."""
+    """Checks that the act ends with DeviceLostError within a few deadlines. It runs in a thread, so that an endless
+    wait fails the test."""
     raised = []
 
     def run():
@@ -176,7 +177,7 @@ def test_ranks_that_wait_for_each_other_are_lost():
 
 
 def test_a_question_that_was_given_up_does_not_end_the_rank():
-    """Its answer comes later, and is known."""
+    """The answer comes later, and rank 0 still knows the question."""
     with simulated(2, deadline=5) as cluster:
         conductor, peer = cluster._conductor, cluster._conductor.peers[1]
         for _ in range(20):

@@ -23,7 +23,7 @@ class Program:
     packages: tuple[str, ...]
     source: str
     names: tuple[str, ...] = ("matrix", "half", "vector", "cube")
-    """What it can write of the tensors of the test."""
+    """The tensors of the test that the program can write."""
     npm: bool = False
 
     def install(self, folder: Path) -> str:
@@ -47,7 +47,7 @@ class Program:
         return (made.stderr.strip().splitlines() or ["no message"])[-1]
 
     def run(self, folder: Path, *arguments: str | Path) -> str:
-        """What it prints. CalledProcessError, with the end of what it said, if it fails."""
+        """Runs the program and returns its output. CalledProcessError, with the end of the output, if it fails."""
         script = folder / ("program.mjs" if self.npm else "program.py")
         script.write_text(self.source)
         command = ["node" if self.npm else sys.executable, str(script), *map(str, arguments)]
@@ -97,7 +97,7 @@ for name in sys.argv[4].split():
 candle.utils.save_gguf(sys.argv[2], tensors, {"n": 7, "x": 1e-5, "text": "Zürich"})
 """
 
-# The library of the reference: it reads our file, and writes it again tensor by tensor.
+# Reads our file with the library of the reference, and writes it again tensor by tensor.
 _REFERENCE = """
 import ctypes, glob, os, sys
 lib = ctypes.CDLL(glob.glob(os.path.join(os.environ["PYTHONPATH"], "LIBRARY"))[0])

@@ -443,7 +443,8 @@ def test_load_by_patterns(model: Any, cpu: gb.Backend, sim: gb.Backend) -> None:
 
 
 def test_a_pattern_of_load_that_fits_nothing_is_an_error(model: Any, cpu: gb.Backend, sim: gb.Backend) -> None:
-    """A typo would place a whole model elsewhere. What an earlier pattern has, or names leave out, is no typo."""
+    """A typo would place a whole model elsewhere. A pattern whose tensors an earlier pattern took, or that names leave
+    out, is not a typo."""
     file = gb.gguf.open(model[0])
     with pytest.raises(
         gb.InvalidArgumentError, match=r"^load: where: no tensor of the file fits 'blk\.99\.\*'; .*'blk\."

@@ -192,11 +192,11 @@ def test_convert(tmp_path: Path, rng: np.random.Generator, capsys: pytest.Captur
 
 @pytest.mark.parametrize(
     ("header", "message"),
-    [(b"{", "no JSON"), (b"[]", "no object"), (b'{"t": 5}', "needs dtype"),
+    [(b"{", "not JSON"), (b"[]", "not a JSON object"), (b'{"t": 5}', "needs dtype"),
      (b'{"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', "outside"),
      (b'{"t":{"dtype":"F32","shape":[1],"data_offsets":[0,3]}}', "3 bytes are no"),
      (b'{"t":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}', "shape"),
-     (b'{"t":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}', "belong to no tensor"), (b"[" * 100000, "no JSON")],
+     (b'{"t":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}', "belong to no tensor"), (b"[" * 100000, "not JSON")],
 )  # fmt: skip
 def test_broken_safetensors(tmp_path: Path, capsys: pytest.CaptureFixture[str], header: bytes, message: str) -> None:
     source = tmp_path / "m.safetensors"

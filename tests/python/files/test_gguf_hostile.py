@@ -53,7 +53,7 @@ def test_the_same_from_a_file(tmp_path: Path) -> None:
 
 
 def read_all(file: gb.gguf.GGUFFile) -> None:
-    """Every value and tensor can be looked at, or says why not."""
+    """Every value and tensor can be read, or an error says why not."""
     assert len(dict(file.metadata)) == len(file.metadata)
     for tensor in file.tensors.values():
         assert tensor.data.nbytes == tensor.nbytes

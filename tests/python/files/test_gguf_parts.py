@@ -148,7 +148,7 @@ def test_parts_behind_links_are_found_by_the_names_of_the_links(tmp_path: Path) 
 @pytest.mark.parametrize("keys", [{}, {"split.count": 1}, {"split.count": 0, "split.no": 0, "split.tensors.count": 1}])
 @pytest.mark.parametrize("name", ["x-00001-of-00002.gguf", "x-00002-of-00002.gguf", "x-00003-of-00002.gguf"])
 def test_a_whole_file_may_have_any_name(tmp_path: Path, name: str, keys: dict[str, int]) -> None:
-    """Also with the keys that are left when parts are merged."""
+    """The keys that remain after parts were merged do not matter."""
     path = tmp_path / name
     with gb.gguf.Writer(path) as writer:
         for key, value in keys.items():

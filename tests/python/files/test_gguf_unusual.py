@@ -1,6 +1,5 @@
-"""What the format allows and few files have: tensors without axes, with axes of 0, with shared bytes, in any order,
-with more than four axes, of unknown types; and arrays of arrays. The package ``gguf`` and bytes by hand are the
-oracles."""
+"""Unusual files that the format allows. Tensors have no axes, axes of 0, more than four axes, shared bytes, any order,
+or unknown types. Metadata has arrays of arrays. The package ``gguf`` and bytes by hand are the oracles."""
 
 from __future__ import annotations
 
@@ -332,7 +331,7 @@ def lists() -> st.SearchStrategy[Nested]:
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(value=lists(), change=st.tuples(st.integers(0, 10**6), st.integers(0, 255)))
 def test_arrays_of_arrays_are_kept(tmp_path: Path, value: Nested, change: tuple[int, int]) -> None:
-    """Whatever their form. With a byte changed they are refused, or kept with it."""
+    """Arrays of any form. With one changed byte they are refused, or kept with the change."""
     pair = struct.pack("<Q", 1) + b"k" + struct.pack("<I", 9) + packed([value])
     path = tmp_path / "a.gguf"
     for damaged in (False, True):

@@ -72,7 +72,7 @@ ONES = np.ones((EXPERTS, COLUMNS))
     ("tensors", "parts"),
     [
         ({"absent_sums": ONES}, ["no importances for any of the 2 tensors", "another model"]),
-        ({}, ["no importance matrix", "NAME.in_sum2"]),
+        ({}, ["not an importance matrix", "NAME.in_sum2"]),
         ({"other_sums": np.ones((1, 1024))}, ["'other.in_sum2' has shape (1, 1024)", "'other' of shape (4, 512)"]),
         ({"other_sums": np.ones(256)}, ["'other.in_sum2' has shape (256,)", "'other' of shape (4, 512)"]),
         ({"other_sums": np.ones((2, 256))}, ["'other.in_sum2' has shape (2, 256)", "it needs (1, 512)"]),

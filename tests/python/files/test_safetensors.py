@@ -40,7 +40,8 @@ def encode(tensors: dict[str, tuple[str, tuple[int, ...], bytes]], **header: Any
 
 @pytest.fixture
 def convert(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Converts inputs. The tensors of the GGUF file, and what was printed; or the error, which must be one of ours."""
+    """Converts inputs. Returns the tensors of the GGUF file and the output, or the error, which must be one of the
+    package."""
     monkeypatch.setenv("GGML_TRACEBACK", "1")
 
     def run(*arguments: object) -> Any:
@@ -135,7 +136,7 @@ def test_a_folder_of_one_model(convert, tmp_path: Path) -> None:
     folder = tmp_path / "single"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    assert "no file *.safetensors" in refused(convert, folder)
+    assert "no *.safetensors file" in refused(convert, folder)
     save_file(one, folder / "anything.safetensors")
     assert list(convert(folder)[0]) == ["a"]
     save_file({"b": np.zeros(3, np.float32)}, folder / "model.safetensors")
@@ -256,21 +257,21 @@ def test_shards_must_hold_what_their_index_names(convert, sharded) -> None:
 def test_a_tensor_in_two_files_is_refused(convert, sharded, tmp_path: Path) -> None:
     folder, _ = sharded
     save_file({"blk.0.weight": np.ones(3, np.float32)}, tmp_path / "more.safetensors")
-    assert "'blk.0.weight' is there a second time" in refused(convert, folder, tmp_path / "more.safetensors")
+    assert "'blk.0.weight' occurs twice" in refused(convert, folder, tmp_path / "more.safetensors")
     assert "given twice" in refused(convert, folder, shards_of(folder)[0])
 
 
 @pytest.mark.parametrize(
     ("content", "word"),
-    [(b"[]", "no object"), (b"{", "no JSON"), (b"", "no JSON"), (b"{}", "no index"),
-     (b'{"weight_map": []}', "no index"),
-     (b'{"weight_map": {"a": 5}}', "no index"), (b'{"weight_map": {"a": "../x.safetensors"}}', "below the folder"),
+    [(b"[]", "not a JSON object"), (b"{", "not JSON"), (b"", "not JSON"), (b"{}", "not a safetensors index"),
+     (b'{"weight_map": []}', "not a safetensors index"), (b'{"weight_map": {"a": 5}}', "not a safetensors index"),
+     (b'{"weight_map": {"a": "../x.safetensors"}}', "below the folder"),
      (b'{"weight_map": {"a": "/etc/passwd"}}', "below the folder"), (b'{"weight_map": {"a": "b\\\\..\\\\c"}}', "below"),
      (b'{"weight_map": {"a": "C:x"}}', "below the folder"), (b'{"weight_map": {"a": ""}}', "below the folder"),
      (b'{"weight_map": {"a": "x\\u0000"}}', "below the folder"), (b'{"weight_map": {"a": "gone"}}', "missing"),
      (b'{"weight_map": {"a": "x", "a": "y"}}', "twice"), (b"\xff\xfe{\0}\0", "UTF-16"), (b"{\0", "NUL"),
      (b"\xff", "text"),
-     (b"[" * 100000, "no JSON"), (b'{"weight_map": {"a": "."}}', ""), (b'{"weight_map": {"a": "i.json"}}', ""),
+     (b"[" * 100000, "not JSON"), (b'{"weight_map": {"a": "."}}', ""), (b'{"weight_map": {"a": "i.json"}}', ""),
      (b'{"weight_map": {"a": "\\ud800"}}', "")],
 )  # fmt: skip
 def test_what_is_no_index_is_refused(convert, tmp_path: Path, content: bytes, word: str) -> None:

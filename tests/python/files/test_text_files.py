@@ -1,4 +1,4 @@
-"""Text that people and their programs write: marks of byte order, encodings, line ends, and tables."""
+"""Text files that users and their programs write: byte order marks, encodings, line ends, and tables."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_text_of_another_encoding_is_told(tmp_path: Path, name: str, encoding: s
 def test_what_is_no_text_is_refused(tmp_path: Path, name: str) -> None:
     text, read = READERS[name]
     (tmp_path / name).write_bytes(text().encode()[:9] + b"\0")
-    with pytest.raises(gb.FileError, match=rf"{name}: it is no text: NUL at byte 9"):
+    with pytest.raises(gb.FileError, match=rf"{name}: it is not text: NUL at byte 9"):
         read(tmp_path / name)
 
 

@@ -431,7 +431,7 @@ def test_a_context_goes_before_those_that_it_looks_into(cpu, order):
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_views_look_into_older_and_younger_contexts(cpu, first):
-    """Whichever is dropped first, a view keeps what it looks into."""
+    """A view keeps the memory that it shows, whichever context is dropped first."""
     contexts = [gb.Context(), gb.Context()]
     home, ctx = contexts[first], contexts[1 - first]
     t = home.tensor(3)

@@ -143,7 +143,7 @@ def test_the_package_works_when_it_is_imported_again(name: str) -> None:
 
 @pytest.mark.parametrize("first", ["reload", "forget"])
 def test_every_module_can_be_reloaded_once_imported_again(first: str) -> None:
-    """Modules without callbacks of C; those with some are there once."""
+    """Reloads all modules except those with callbacks of C, which exist once."""
     program = f"""
 again = {first!r}
 names = [n for n in sys.modules if n.startswith("ggml_backend.") and sys.modules[n] is not None]

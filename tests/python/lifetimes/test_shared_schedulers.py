@@ -20,7 +20,7 @@ SECONDS = float(os.environ.get("GB_THREADS_SECONDS", "0.15"))  # for each pair o
 
 
 class Queued(gb.Device):
-    """A device with a queue of its own, which a thread empties, and functions of Python on that thread."""
+    """A device whose queue is emptied by a thread of its own, which also runs Python functions."""
 
     in_order = True
     computes_custom = True
@@ -254,7 +254,7 @@ def test_synchronize_raises_the_exception_of_a_run_that_nobody_holds():
 
 
 def test_a_trace_is_stopped_by_its_own_stop_only():
-    """Two threads stop one record, while a third one begins another."""
+    """Two threads stop one trace while a third thread begins another."""
     shared = Shared("CPU", None)
     for _ in range(50):
         old = shared.sched.trace()

@@ -1,4 +1,4 @@
-"""What functions of gb.custom and gb.map_custom leave unwritten: never the memory that was there before."""
+"""Functions of gb.custom and gb.map_custom that leave elements unwritten never show old memory."""
 
 from __future__ import annotations
 

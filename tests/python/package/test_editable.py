@@ -1,5 +1,5 @@
-"""What the build installs is found beside the extension, wherever the Python part lies: an editable install leaves it
-in the source tree."""
+"""Built files are found beside the extension, wherever the Python files lie. An editable install leaves these in the
+source tree."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ from source_tree import ROOT, in_tree
 
 CC = next((c for c in (os.environ.get("CC"), "cc", "gcc", "clang") if c and shutil.which(c)), None)
 
-# As the finder of an editable install does it: Python files from one folder, what was built from another.
+# Like the finder of an editable install: Python files come from one folder, built files from another.
 SPLIT = """
 import importlib.util, sys
 sources, built = sys.argv[1:3]
@@ -72,7 +72,7 @@ def test_modules_of_other_backends_are_found_where_the_package_was_built(halves)
 
 
 def test_nothing_that_was_built_is_looked_for_beside_python_files():
-    """Only these files may use their own place, to tell their code from the user's."""
+    """Only these files may use their own path, to tell their code from the user's."""
     package = ROOT / "python" / "ggml_backend"
     using = {str(path.relative_to(package)) for path in package.rglob("*.py") if "__file__" in path.read_text("utf-8")}
     assert using == {"_sched/fallbacks.py", "_check/run.py", "cli/profile.py", "_files/installed.py"}

@@ -27,7 +27,7 @@ def made(order, **options):
 
 
 def outcome(contexts, build):
-    """The role of the context of a result, or that it is an error."""
+    """The role of the context of a result, or "error"."""
     try:
         found = build().context
     except gb.InvalidArgumentError as error:
@@ -94,7 +94,7 @@ def test_the_order_in_which_contexts_were_made_does_not_matter(way, result):
 
 @pytest.mark.parametrize("result", RESULTS)
 def test_without_weights_it_is_an_error_or_named(result):
-    """Weights that nobody has called so: any two contexts could be that of the result."""
+    """The weights are not marked as such, so either context could be that of the result."""
     build, expected = RESULTS[result]
     expected = "error" if "with" in result and expected == "inputs" else expected
     for order in ORDERS:

@@ -87,7 +87,7 @@ def test_racecheck_leaves_out_one_kernel(tmp_path: Path) -> None:
 
 
 def run_demo(tree: Path, wrong: str) -> tuple[int, str]:
-    """The step with examples that write vectors: on the device other ones for the type ``wrong``."""
+    """Runs the step with examples that write vectors. On the device they differ for the type ``wrong``."""
     (tree / "tools").mkdir()
     shutil.copy(SCRIPT, tree / "tools")
     shutil.copy(in_tree("tools/compare_embeddings.py"), tree / "tools")

@@ -23,7 +23,7 @@
 #include "levels.def"
 #undef GB_LEVEL
 
-// NULL and reported for a level that computes wrong numbers.
+// The level, or NULL (reported) if it computes wrong numbers.
 static const struct gb_level * checked(const struct gb_level * level) { return gb_self_check(level) ? level : NULL; }
 
 // const once set_up_levels is through

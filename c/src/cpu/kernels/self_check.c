@@ -1,8 +1,8 @@
 // self_check.c - refuses a level that computes wrong numbers, because of options such as -ffast-math.
 //
-// CMake takes these options back (c/cmake/exact.cmake), but not every build is CMake's. They make NaN, signed zeros and
-// denormal numbers come out wrong, replace quotients by products, and reorder sums that functions are built from.
-// Values here are chosen so that each of these shows.
+// CMake takes these options back (c/cmake/exact.cmake), but not every build is CMake's. Such options break NaN, signed
+// zeros and denormal numbers. They replace quotients by products, and reorder sums that functions are built from. The
+// values below show each of these faults.
 #include "cpu/kernels/self_check.h"
 
 #include <fenv.h>
@@ -15,7 +15,7 @@ enum { N = 37 }; // whole vectors and a rest, at every level
 
 enum { A_NAN = 0x7fc00000, ONE = 0x3f800000, DENORMAL = 0x00001be0, MINUS_ZERO = (int) 0x80000000 };
 
-// As bits, because code that is compiled for finite numbers cannot tell NaN.
+// Looks at the bits, because code that is compiled for finite numbers cannot recognize NaN.
 static bool is_nan(float v) { return (gb_f32_bits(v) & 0x7fffffffu) > 0x7f800000u; }
 
 // NaN for NaN; numbers are exact, or within 1e-5 of themselves.
@@ -35,7 +35,7 @@ static bool report(const char * where, const char * what, float got, uint32_t wa
     return false;
 }
 
-// This file has the options of most of the library. volatile: the compiler knows no value beforehand.
+// This file is compiled with the options of most of the library. volatile: the compiler cannot compute the results.
 static bool check_this_file(const char * level) {
     volatile float large = 1e8f, one = 1, seven = 7, divisor = 49, zero = 0;
     const float    rest = (large + one) - large, quotient = seven / divisor, difference = 0 - zero;
@@ -112,7 +112,8 @@ static bool check_pairs(const char * level, const struct gb_kernels * k) {
     return true;
 }
 
-// Another library may have made the thread flush denormal numbers to 0. That is no fault of this build.
+// Another library may have made the thread flush denormal numbers to 0. That is not a fault of this build, so the check
+// runs in the default state.
 bool gb_self_check(const struct gb_level * level) {
     fenv_t     state;
     const bool saved = fegetenv(&state) == 0 && fesetenv(FE_DFL_ENV) == 0;

@@ -15,8 +15,8 @@
 // it; `raw_empty`: the eight warps have it in registers. The products of 64 elements go on while the next 64 become
 // numbers: there are registers for two such operands.
 //
-// Why a slot is handed over without a race, in the PTX memory model. compute-sanitizer's racecheck reports these reads
-// and writes, because it does not follow arrivals of one lane for its warp.
+// This is why a slot is handed over without a race, in the PTX memory model. compute-sanitizer's racecheck reports
+// these reads and writes, because it does not follow one lane that arrives for its warp.
 //
 // 1. cp.async.wait_group makes the bytes that a lane copied visible to that lane. cp.async without .bulk belongs to the
 //    generic proxy, as loads do, so no proxy fence is needed.

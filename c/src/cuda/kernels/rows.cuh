@@ -136,8 +136,8 @@ GB_DEVICE void gb_make_group(const gb_make_rows & p, int64_t r, int64_t group, i
     }
 }
 
-// How an algorithm wants the rows of its second operand. A switch over kinds names them all and has no default: the
-// compiler then lists the places that a new kind misses.
+// How an algorithm wants the rows of its second operand. A switch over kinds names all of them and has no default, so
+// the compiler lists the places that miss a new kind.
 enum gb_row_kind {
     GB_ROWS_F16  = GB_HALF_F16,
     GB_ROWS_BF16 = GB_HALF_BF16,

@@ -75,7 +75,8 @@ static const ggml_tensor * first_product(const gb_cuda_backend & b, const ggml_t
     return NULL;
 }
 
-// Rows that nobody makes ahead: floats, which the source has as a rule, and those whose order only the product knows.
+// True if the node that computes the source can also make the rows. Floats mostly need no copy, and only the product
+// knows the order of sorted rows.
 static bool is_made_ahead(gb_row_kind kind) {
     return kind != GB_ROWS_F32 && kind != GB_ROWS_SORTED && kind != GB_ROWS_NONE;
 }

@@ -1,8 +1,8 @@
 // products.cu - the one place that decides which algorithm computes a product, and how most of them are launched.
 //
-// The table at the end is in the order in which algorithms are tried: the first that takes a product computes it. How
-// the rows of b must lie follows from the algorithm alone, so whoever makes them (a product before, the norm that
-// computes them) asks gb_product_row_kind, which asks the table.
+// The table at the end lists the algorithms in the order in which they are tried. The first that takes a product
+// computes it. The algorithm alone decides how the rows of b must lie. Code that makes these rows (an earlier product,
+// or the norm that computes them) asks gb_product_row_kind, which asks the table.
 //
 //   no_depth   nothing to add up: zeros
 //   few_rows   2 to 16 rows by the tensor cores, in bytes, for formats that most models have (few_rows.cuh)
@@ -10,8 +10,8 @@
 //   hopper     more than 32 rows of halves and quantized weights on 9.0 (gemm_hopper.cuh, gemm_packed_hopper.cuh)
 //   tiles      many rows of the same elsewhere (gemm.cuh); the depth is cut into parts where the tiles alone would
 //              leave the device idle
-//   exact      the rest, in float: F32, GGML_PREC_F32 (quantized, or F16 with many rows), OUT_PROD, odd strides, devices
-//              without products of tiles
+//   exact      the rest, in float: F32, GGML_PREC_F32 (quantized, or F16 with many rows), OUT_PROD, odd strides,
+//              devices without products of tiles
 //
 // Many rows of floats go to cuBLAS instead, where the backend has it.
 #include <algorithm>

@@ -73,8 +73,8 @@ static void append_copies(struct gb_text * t, const struct ggml_backend_sched * 
     }
 }
 
-// Why other backends do not run the node. One that could run it and was passed over cannot write its result. What
-// others refuse is asked again, because the answers say why.
+// Says why other backends do not run the node. A backend that supports the node and was passed over cannot write its
+// result. The others are asked again, because their answers give the reasons.
 static void append_others(struct gb_text * t, struct ggml_backend_sched * s, const struct gb_sched_plan * p, int id) {
     const struct gb_assignment * a = &p->assigned.to[id];
     const struct gb_fallback *   f = gb_sched_fallback_of(p, id);

@@ -64,7 +64,7 @@ static int refused_by(struct ggml_backend_sched * s, struct gb_sched_plan * p, i
 
 // -------------------------------------------------------------------------------------------------------------- copies
 
-// Of each root: the filled copies of the split that is being looked at, and the last node so far that wrote it.
+// What is known of a root: its copies in the current split, and the last node so far that wrote it.
 struct of_root {
     int32_t          split, writer; // -1: none
     int32_t          reader;        // the last node that these copies were counted for
@@ -76,8 +76,8 @@ static void add(struct gb_copied * sum, struct gb_copied more) {
     sum->bytes += more.bytes;
 }
 
-// Copies of a split, under their roots; a copy of what an earlier split computed counts for the node that wrote it.
-// Those that nobody fills move no bytes and do not count.
+// Counts the copies of a split under their roots. A copy of an earlier result also counts for the node that wrote it.
+// Copies without `fill` move no bytes and do not count.
 static void count_in(struct gb_sched_plan * p, int k, struct of_root * roots) {
     const struct gb_split * split = &p->program.splits.data[k];
     for (size_t c = split->copies_begin; c < split->copies_end; c++) {
@@ -98,7 +98,8 @@ static void count_in(struct gb_sched_plan * p, int k, struct of_root * roots) {
     }
 }
 
-// Each node of the split gets the copies of the roots that it reads, once for each root, and is then their last writer.
+// Each node of the split gets the copies of the roots that it reads, each root once. It is then the last writer of its
+// own root.
 static void count_of_nodes(struct gb_sched_plan * p, int k, struct of_root * roots) {
     const struct gb_split * split = &p->program.splits.data[k];
     for (int i = split->start; i < split->end; i++) {
@@ -115,7 +116,7 @@ static void count_of_nodes(struct gb_sched_plan * p, int k, struct of_root * roo
     }
 }
 
-// Counts the copies of all nodes in one pass: copies that travel together count each for itself.
+// Counts the copies of all nodes in one pass. Copies that travel together are counted one by one.
 static enum ggml_status count_copies(struct gb_sched_plan * p) {
     struct of_root *       roots  = gb_malloc((size_t) p->in.n_ids * sizeof(*roots));
     enum ggml_status       status = GGML_STATUS_ALLOC_FAILED;

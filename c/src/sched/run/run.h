@@ -75,8 +75,8 @@ enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_pla
 // wait.c
 // The first failure of the backends, or what became of an earlier run that another call had to wait for. Afterwards
 // nothing is queued.
-enum ggml_status gb_sched_wait(struct ggml_backend_sched * s); // for all backends, if a run is on its way
-// The same, and for what callers have queued themselves.
+enum ggml_status gb_sched_wait(struct ggml_backend_sched * s); // for all backends, if a run is pending
+// The same; it also waits for work that callers have queued themselves.
 enum ggml_status gb_sched_wait_for_callers(struct ggml_backend_sched * s);
 // The same, for a call that is about something else: the next wait is told of a failure, too.
 enum ggml_status gb_sched_wait_first(struct ggml_backend_sched * s);

@@ -95,8 +95,8 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
     return first;
 }
 
-// Callers queue work of their own behind a run, such as ggml_backend_tensor_get_async, also when the run has ended: then
-// the backends are waited for all the same.
+// Callers may queue work of their own behind a run, for example with ggml_backend_tensor_get_async. So the backends are
+// waited for even if the run has ended.
 enum ggml_status gb_sched_wait_for_callers(struct ggml_backend_sched * s) {
     const bool       running = s->running;
     enum ggml_status first   = gb_sched_wait(s);

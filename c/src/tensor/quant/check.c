@@ -20,7 +20,7 @@ enum { STRETCH = 1024, MAX_ELEMENTS = 256, MAX_BYTES = 512 };
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
 
-// What stays the same for all rows of a call. suspect: invalid_in looks closely at blocks with larger magnitudes.
+// The same for all rows of a call. suspect: invalid_in looks closely at blocks with larger magnitudes.
 struct job {
     const struct gb_quant_format * f;
     const float *                  importance;
@@ -61,16 +61,16 @@ static bool block_holds(const struct gb_quant_format * f, const float * x, int l
     return fabsf(y[largest] - x[largest]) <= fabsf(x[largest]) / 2;
 }
 
-// Does the block at element i of a row have importances? Without, rows do not matter.
+// True if the block at element i of a row has importances.
 static bool is_weighted(const struct job * job, int64_t i) { return gb_importance_of(job->importance, i) != NULL; }
 
-// With importances scales are fitted, so only half of the limit is sure (quant.h).
+// Importances change the scale, so only half of the limit is safe (quant.h).
 static float limit_of(const struct job * job, int64_t i) {
     return is_weighted(job, i) && !job->f->saturates ? job->f->limit / 2 : job->f->limit;
 }
 
-// The first element that the block at element i of a row cannot hold, for numbers that are too large the largest; -1:
-// it holds all.
+// The index of the first element that the block at element i of a row cannot hold. Of numbers that are too large it is
+// the largest. -1: the block holds all.
 static int invalid_in(const struct job * job, const float * x, int64_t i) {
     const struct gb_quant_format * f       = job->f;
     int                            largest = 0;
@@ -134,10 +134,10 @@ static void put_nan(const struct gb_quant_format * f, uint8_t * block) {
     }
 }
 
-// With importance a scale may suit a few elements so much better that it is many times what the largest needs. A block
-// of large numbers whose scale became infinite is quantized without.
+// Importances may fit a few elements with a scale many times larger than the largest element needs. If that makes the
+// scale infinite, the block is quantized without importances.
 static void keep_finite(const struct job * job, const float * x, uint8_t * dst, int64_t n) {
-    enum { REACH = 64 }; // no fit makes a scale larger by that
+    enum { REACH = 64 }; // a fit enlarges a scale by less than this factor
     const struct gb_quant_format * f = job->f;
     float                          y[MAX_ELEMENTS];
     if (job->importance == NULL || f->saturates || !gb_any_above(x, n, f->limit / REACH)) {

@@ -47,7 +47,7 @@ float gb_fit_mean_square(int64_t n, const float * x) {
     return n > 0 ? sum / (float) n : 0;
 }
 
-// The power of two near 1 / sqrt(v); of 0 and infinities the largest and the smallest there are.
+// The power of two near 1 / sqrt(v): for 0 the largest one, for infinity the smallest.
 static float inverse_root(float v) {
     const int exponent = (int) (gb_f32_bits(v) >> 23 & 255) - 127;
     return gb_f32_from_bits((uint32_t) (127 - exponent / 2) << 23);

@@ -30,8 +30,8 @@ struct gb_fit_search {
 float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const struct gb_fit_search * search,
     uint8_t * levels, float * minimum);
 
-// Weights: importance[i] sqrt(sigma2 + x[i]^2), with sigma2 the mean square of the row or super-block, over a
-// power of two near sqrt(sigma2): squares of sums stay within f32. importance NULL: sqrt(sigma2 + x[i]^2).
+// Weights: importance[i] sqrt(sigma2 + x[i]^2), with sigma2 the mean square of the row or super-block, divided by a
+// power of two near sqrt(sigma2), so that squares of sums stay within f32. importance NULL: sqrt(sigma2 + x[i]^2).
 void gb_fit_importance(int n, const float * x, const float * importance, float sigma2, float * w);
 
 // 0 for n = 0.

@@ -4,7 +4,6 @@
 #include <float.h>
 #include <math.h>
 
-
 // A format that needs importances takes equal ones for a block that has none.
 static void normalize_block(const struct gb_quant_format * f, const float * importance, float * out) {
     float largest = 0;

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ..._data.quantize import FLOATS, dequantize
+from ..._data.quantize import dequantize
 from ..._errors import GgmlError
+from ..._text.count import first_of
 from ..._text.escape import line
 from ..._text.terminal import Bar, fail, reason
 from ...gguf import UnknownType
 from ...gguf import open as open_gguf
-from .common import add_part_argument
+from .common import add_part_argument, has_floats
 
 EXAMPLE = "MODEL.gguf"
 
@@ -50,16 +51,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _but(unknown: list[str]) -> str:
-    """What was not checked: nobody here can read the numbers of unknown types."""
+    """The end of a line that names what was not checked: numbers of unknown types cannot be read."""
     if not unknown:
         return ""
-    more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-    return f", but the values of tensors of unknown types were not checked: {', '.join(unknown[:3])}{more}"
+    return f", but the values of tensors of unknown types were not checked: {first_of(unknown, 3)}"
 
 
 def _not_finite(tensor: Any) -> str | None:
-    known = tensor.dtype.is_quantized or tensor.dtype in FLOATS or tensor.dtype.name == "float64"
-    if not known or tensor.size == 0:
+    if not has_floats(tensor.dtype) or tensor.size == 0:
         return None
     n = tensor.shape[-1] if tensor.shape else 1
     rows = tensor.data.reshape(-1, tensor.dtype.row_size(n))  # of bytes: NumPy has fewer axes than files

@@ -1,8 +1,8 @@
-"""Models of one or more safetensors files: named by file, by index, or by folder. Each model is complete, or an error.
+"""Opens models of one or more safetensors files, given by file, index or folder. An incomplete model is an error.
 
 Large models lie in several files, *shards*. An index beside them, ``model.safetensors.index.json``, says which shard
-holds which tensor. Nothing in a shard says that it is one. So a file that is given alone is looked up in the indexes
-around it, by its tensors, and its name is read: ``model-00001-of-00002.safetensors``.
+holds which tensor. Nothing in a shard says that it is a shard. So a file that is given alone is checked in two ways:
+indexes around it may name its tensors, and its name may have numbers, as ``model-00001-of-00002.safetensors``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from ..._errors import FileError, GgmlError
 from ..._files import read_text
+from ..._text.count import first_of
 from ..._text.escape import line
 from .safetensors import SafeTensors, json_object, quoted
 
@@ -33,12 +34,12 @@ class Index(NamedTuple):
 
 
 def read_index(path: str) -> Index:
-    """An index. FileError for what is none, and for names of files that are not below its folder."""
+    """Reads an index. FileError if it is malformed, or names files that are not below its folder."""
     name = line(path)
     table = json_object(read_text(path), f"{name}: it")
     weights = table.get("weight_map")
     if not isinstance(weights, dict) or not all(isinstance(file, str) for file in weights.values()):
-        raise FileError(f"{name}: it is no index of safetensors: weight_map must map tensors to files")
+        raise FileError(f"{name}: it is not a safetensors index: weight_map must map tensors to files")
     for file in weights.values():
         parts = re.split(r"[/\\]", file)
         if not all(parts) or ".." in parts or parts[-1] == "." or ":" in parts[0] or "\0" in file:
@@ -48,8 +49,8 @@ def read_index(path: str) -> Index:
 
 
 def open_models(paths: Sequence[str]) -> list[SafeTensors]:
-    """The files of all models that the paths name. FileError for a model that is not complete, and for a tensor that
-    is there twice."""
+    """The files of all models that the paths name. FileError for an incomplete model, and for a tensor that occurs
+    twice."""
     files: list[SafeTensors] = []
     alone: list[SafeTensors] = []
     for given in paths:
@@ -90,14 +91,12 @@ def _in_folder(folder: str) -> list[str]:
         found = [*indexes, *files] if len(files) < 6 else [*indexes, *files[:6], f"... ({len(files)} files)"]
         raise FileError(f"{folder}: the folder has several models; name one of {', '.join(map(line, found))}")
     else:
-        raise FileError(f"{folder}: the folder has no file *.safetensors" + (f", only {indexes[0]}" if indexes else ""))
+        raise FileError(f"{folder}: the folder has no *.safetensors file" + (f", only {indexes[0]}" if indexes else ""))
     return [os.path.join(folder, name) for name in chosen]
 
 
 def _listed(names: Iterable[str], most: int = 8) -> str:
-    found = [line(name, 100) for name in names]
-    rest = f" and {len(found) - most} more" if len(found) > most else ""
-    return ", ".join(found[:most]) + rest
+    return first_of((line(name, 100) for name in names), most)
 
 
 def _shards(index: Index) -> list[SafeTensors]:
@@ -128,13 +127,16 @@ def _expect_distinct(files: Sequence[SafeTensors]) -> None:
         for name in file.tensors:
             other = seen.setdefault(name, file)
             if other is not file:
-                twice = "the file is given twice" if os.path.samefile(other.path, file.path) else f"{other.path} has it"
-                raise FileError(f"{file.path}: tensor {quoted(name)} is there a second time: {twice}")
+                twice = (
+                    "the file is given twice"
+                    if os.path.samefile(other.path, file.path)
+                    else f"{other.path} has it, too"
+                )
+                raise FileError(f"{file.path}: tensor {quoted(name)} occurs twice: {twice}")
 
 
 def _indexes_around(path: str) -> list[Index]:
-    """The indexes beside a file that can be read. A hub cache has files in ``blobs``, and their names in
-    ``snapshots``."""
+    """The readable indexes beside a file. A hub cache keeps files in ``blobs``, and their names in ``snapshots``."""
     folder = Path(os.path.dirname(path) or ".")
     cache = folder.resolve()
     places = [folder, *(cache.parent.glob("snapshots/*") if cache.name == "blobs" else ())]

@@ -1,17 +1,24 @@
-"""What the actions on GGUF files share: which tensors patterns name, how sizes are shown, and one part alone."""
+"""Shared by the actions on GGUF files: the option --part, sizes in words, patterns for tensors, kinds of dtypes."""
 
 from __future__ import annotations
 
 import argparse
 
+from ..._data.quantize import FLOATS
 from ..._errors import InvalidArgumentError
 from ..._text.patterns import Patterns, nearest
+from ...dtypes import DType
 
-__all__ = ["add_part_argument", "byte_count", "fitting"]
+__all__ = ["add_part_argument", "byte_count", "fitting", "has_floats"]
 
 
 def add_part_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--part", action="store_true", help="look at one part of a split model alone")
+
+
+def has_floats(dtype: DType) -> bool:
+    """True for formats of floating-point numbers, quantized ones among them."""
+    return dtype.is_quantized or dtype in FLOATS or dtype.name == "float64"
 
 
 def byte_count(n: int) -> str:

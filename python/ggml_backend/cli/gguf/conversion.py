@@ -7,19 +7,17 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable
-from functools import partial
 from typing import Any
 
-import numpy as np
-
-from ..._data.quantize import FLOATS, dequantize
+from ..._data.quantize import FLOATS
 from ..._data.shapes import MAX_DIMS
 from ..._errors import InvalidArgumentError
+from ..._text.count import count
 from ..._text.escape import line
 from ..._text.terminal import Bar
 from ...dtypes import DType, as_dtype, dtypes
 from ...gguf import GGUFFile, Writer, fallback_dtype
-from .common import byte_count, fitting
+from .common import byte_count, fitting, has_floats
 from .described import Written, describe
 from .importance import Importance
 
@@ -71,7 +69,7 @@ class Formats:
 
     def choose(self, name: str, shape: tuple[int, ...], stored: DType) -> DType:
         """Matrices of floats are converted; vectors (biases, norms), what is kept, and everything else stay."""
-        if not shape or 0 in shape or not (stored.is_quantized or stored in FLOATS or stored.name == "float64"):
+        if not shape or 0 in shape or not has_floats(stored):
             return stored
         if name not in self.special and (self.dtype is None or not 2 <= len(shape) <= MAX_DIMS or name in self.keep):
             return stored
@@ -89,22 +87,17 @@ class Formats:
         return chosen
 
     def summary(self, tensors: list[Written]) -> str:
-        """How many matrices have which format, and why it is not the one asked for."""
-        counts = Counter(
-            chosen.name
-            for shape, _, chosen in tensors
-            if len(shape) > 1 and (chosen.is_quantized or chosen in FLOATS or chosen.name == "float64")
-        )
+        """Says how many matrices have which format, and why a format is not the one asked for."""
+        counts = Counter(chosen.name for shape, _, chosen in tensors if len(shape) > 1 and has_floats(chosen))
         parts = []
-        for name, count in counts.most_common():
+        for name, n in counts.most_common():
             why = [
                 f"rows of {', '.join(map(str, sorted(rows)))} do not fit {asked}"
                 for (chosen, asked), rows in self.fallbacks.items()
                 if chosen == name
             ]
-            parts.append(f"{count} {name}" + (f" ({'; '.join(why)})" if why else ""))
-        total = counts.total()
-        return f"{total} {'matrix' if total == 1 else 'matrices'}: {', '.join(parts)}"
+            parts.append(f"{n} {name}" + (f" ({'; '.join(why)})" if why else ""))
+        return f"{count(counts.total(), 'matrix', 'matrices')}: {', '.join(parts)}"
 
 
 Source = tuple[str, tuple[int, ...], DType, Any]
@@ -124,10 +117,7 @@ def write(
         if chosen == stored:
             writer.add_tensor(name, data, stored)
         else:
-            widened = isinstance(data, np.ndarray) and stored.name == "bfloat16"  # one at a time, when it is written
-            source = partial(dequantize, data, stored) if widened else data
-            shaped = shape if widened else None
-            writer.add_tensor(name, source, chosen, shape=shaped, importance=weights, on_invalid=options.on_invalid)
+            writer.add_tensor(name, data, chosen, importance=weights, on_invalid=options.on_invalid)
         if not options.quiet:
             note = (
                 f" (rows of {shape[-1]})"

@@ -10,17 +10,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ..._data.shapes import MAX_DIMS
 from ..._errors import UnsupportedError
+from ..._text.count import count, first_of
 from ..._text.escape import line
 from ..._text.patterns import Patterns
 from ...gguf import Writer
 from .checkpoint import open_models
 from .common import byte_count, fitting
 from .conversion import Source, add_conversion_arguments, refuse_same, write
-from .elements import MAX_AXES, NoType, Values, values_of
+from .elements import NoType, Values, values_of
 from .safetensors import SafeTensors, quoted
 
 _LISTED = 100  # tensors that an error names one by one
+_SOME = 6  # and a line of the output
 
 EXAMPLE = "MODEL.safetensors MODEL.gguf --type f16"
 
@@ -62,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     status = write(options, writer, sources, sum(of[name].bytes_of(name).nbytes for name in values))
     if skipped:
         total = byte_count(sum(of[name].bytes_of(name).nbytes for name in skipped))
-        print(line(f"left out by --skip: {len(skipped)} of {len(of)} tensors, {total}: {_some(skipped)}"))
+        print(line(f"left out by --skip: {len(skipped)} of {len(of)} tensors, {total}: {first_of(skipped, _SOME)}"))
     return status
 
 
@@ -95,12 +98,11 @@ def _values(of: Mapping[str, SafeTensors], skipped: set[str]) -> dict[str, Value
                 refused[name] = str(reason)
     if refused:
         paths = list(dict.fromkeys(of[name].path for name in refused))
-        listed = ", ".join(f"{quoted(name)} ({reason})" for name, reason in list(refused.items())[:_LISTED])
-        rest = f" and {len(refused) - _LISTED} more" if len(refused) > _LISTED else ""
+        listed = first_of((f"{quoted(name)} ({reason})" for name, reason in refused.items()), _LISTED)
         patterns = " ".join(f"--skip {shlex.quote(pattern)}" for pattern in _patterns(refused, found))
         one = len(refused) == 1
         raise UnsupportedError(
-            f"{paths[0]}: a GGUF file cannot hold {'a tensor' if one else f'{len(refused)} tensors'}: {listed}{rest}."
+            f"{paths[0]}: a GGUF file cannot hold {'a tensor' if one else f'{len(refused)} tensors'}: {listed}."
             f" {patterns} leaves {'it' if one else 'them'} out"
         )
     return found
@@ -122,21 +124,18 @@ def _of_any_layer(name: str) -> str:
     return re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", name)
 
 
-def _some(names: Iterable[str], most: int = 6) -> str:
-    found = list(names)
-    return ", ".join(found[:most]) + (f", and {len(found) - most} more" if len(found) > most else "")
-
-
 def _notes(of: Mapping[str, SafeTensors], values: Mapping[str, Values]) -> list[str]:
     """Lines about tensors whose dtype or shape differs from the safetensors file."""
     kinds = Counter((of[name].tensors[name].kind, v.dtype.name) for name, v in values.items() if v.widened)
-    notes = [f"{kind} is stored as {dtype}, with the same values: {n} tensors" for (kind, dtype), n in kinds.items()]
+    notes = [
+        f"{kind} is stored as {dtype}, with the same values: {count(n, 'tensor')}" for (kind, dtype), n in kinds.items()
+    ]
     folded = [f"{name} {of[name].tensors[name].shape} -> {v.shape}" for name, v in values.items() if v.folded]
     if folded:
-        notes.append(f"more than {MAX_AXES} axes, the first ones became one: {_some(folded)}")
+        notes.append(f"more than {MAX_DIMS} axes, the first ones became one: {first_of(folded, _SOME)}")
     scales = {
         name.removesuffix("_inv").removesuffix("_scale") for name in of if name.endswith(("_scale", "_scale_inv"))
     }
     if scaled := [name for name, v in values.items() if v.widened and name in scales]:
-        notes.append(f"scales beside weights are not multiplied with them: {_some(scaled)}")
+        notes.append(f"scales beside weights are not multiplied with them: {first_of(scaled, _SOME)}")
     return notes

@@ -1,4 +1,4 @@
-"""Keys of a file that describe how its tensors are quantized. They follow from the tensors, never from the source."""
+"""Keys that describe how the tensors of a file are quantized. They follow from the new tensors, not from the source."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ FILE_TYPES: dict[str, tuple[int, ...]] = {
     "iq2_xxs": (19,), "iq2_xs": (20,), "iq3_xxs": (23, 22), "iq1_s": (24,), "iq4_nl": (25,), "iq3_s": (26, 27),
     "iq2_s": (28, 29), "iq4_xs": (30,), "iq1_m": (31,), "tq1_0": (36,), "tq2_0": (37,), "mxfp4": (38,), "nvfp4": (39,),
 }  # fmt: skip
-"""Numbers of general.file_type for files that are mostly of a format: first that of files with no other, then those of
+"""Numbers of general.file_type for each main format: first the number for files of this format alone, then those for
 mixtures."""
 
 Written = tuple[tuple[int, ...], DType, DType]  # the shape of a tensor, its format in the source and in the new file
 
 
 def copied_keys(file: GGUFFile) -> list[str]:
-    """Keys of a source that do not depend on formats, nor on how the file was split."""
+    """Keys of a source that depend neither on formats nor on how the file was split."""
     return [key for key in file.metadata if key not in (FILE_TYPE, VERSION) and not key.startswith(("split.", IMATRIX))]
 
 
@@ -53,8 +53,8 @@ def _add(writer: Writer, key: str, value: int) -> None:
 
 
 def _file_type(tensors: list[Written], given: object) -> int | None:
-    """The number of the format that more than half of all elements of matrices have. Of several numbers for a format it
-    is the source's, unless other tensors got that format now."""
+    """The number of the format of more than half of all elements of matrices. If a format has several numbers, the
+    source's number stays, unless other tensors got that format now."""
     elements: Counter[DType] = Counter()
     for shape, _, chosen in tensors:
         elements[chosen] += math.prod(shape) if len(shape) > 1 else 0

@@ -1,4 +1,4 @@
-"""Dtypes of safetensors files in GGUF files. Values never change: what GGUF has no type for gets a wider one."""
+"""Dtypes of safetensors files in GGUF files. Values never change: a dtype that GGUF lacks becomes a wider one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from ..._data.shapes import MAX_DIMS
 from ..._files.mapped import reading
 from ...dtypes import DType, dtypes
 from .safetensors import BITS, product, quoted
 
-__all__ = ["MAX_AXES", "NoType", "Values", "values_of"]
+__all__ = ["NoType", "Values", "values_of"]
 
 Array = np.ndarray[Any, Any]
-MAX_AXES = 4  # of a tensor in a GGUF file
 
 _AS_IT_IS = {
     "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64", "I8": "int8", "I16": "int16",
@@ -27,7 +27,7 @@ _AS_IT_IS = {
 def _floats(exponent: int, mantissa: int, bias: int, special: str) -> Array:
     """The values of a small float format by their bits: sign, exponent, mantissa.
 
-    special: which bits are no finite number. "ieee": those with the largest exponent. "fn": NaN where exponent and
+    special: which bits are not a finite number. "ieee": those with the largest exponent. "fn": NaN where exponent and
         mantissa are all ones. "fnuz": NaN is the negative zero. "": none
     """
     bits = np.arange(1 << (1 + exponent + mantissa))
@@ -46,13 +46,13 @@ def _floats(exponent: int, mantissa: int, bias: int, special: str) -> Array:
 
 
 def _pairs_of(half: Array) -> Array:
-    """The two values of each byte that holds two of four bits, the one in the lower bits first."""
+    """The two values of each byte that holds two numbers of four bits, the lower bits first."""
     byte = np.arange(256)
     return np.stack([half[byte & 15], half[byte >> 4]], axis=-1)
 
 
 def _powers() -> Array:
-    """The values of F8_E8M0: powers of two, float32 holds them all."""
+    """The values of F8_E8M0: powers of two, all of which float32 holds."""
     return np.append(np.ldexp(np.float32(1), np.arange(-127, 128)), np.float32(np.nan)).astype(np.float32)
 
 
@@ -67,7 +67,7 @@ _WIDENED: dict[str, Callable[[], Array]] = {
 """Floats of a byte or less: their values by the byte, in the type that holds them exactly."""
 
 _WIDER = {"U8": "int16", "U16": "int32", "U32": "int64"}
-"""What holds unsigned integers that the signed type of their size does not."""
+"""The types that hold unsigned integers which the signed type of the same size does not hold."""
 
 _NONE = {
     "C64": "complex numbers",
@@ -83,11 +83,11 @@ class NoType(Exception):
 
 @dataclass(frozen=True)
 class Values:
-    """A tensor as the GGUF file will hold it. ``Writer.add_tensor`` takes it as it takes the tensor of an open file."""
+    """A tensor as the GGUF file will hold it. ``Writer.add_tensor`` accepts it like a tensor of an open file."""
 
     dtype: DType
     shape: tuple[int, ...]
-    widened: bool  #: the dtype is another than the file's
+    widened: bool  #: the dtype differs from that of the file
     folded: bool  #: the first axes became one
     numpy: Callable[[], Array]  #: the elements: mapped, or made when the file is written
 
@@ -106,8 +106,8 @@ def values_of(kind: str, shape: tuple[int, ...], raw: Array, what: str) -> Value
     """
     if 0 in shape and product(n for n in shape if n) >= 1 << 60:
         raise NoType(f"NumPy has no arrays of shape {quoted(shape)}")
-    fits = len(shape) <= MAX_AXES
-    folded = shape if fits else (product(shape[: 1 - MAX_AXES]), *shape[1 - MAX_AXES :])
+    fits = len(shape) <= MAX_DIMS
+    folded = shape if fits else (product(shape[: 1 - MAX_DIMS]), *shape[1 - MAX_DIMS :])
     if kind in _AS_IT_IS:
         dtype = dtypes[_AS_IT_IS[kind]]
         return Values(dtype, folded, False, not fits, partial(_mapped, raw, folded, dtype))

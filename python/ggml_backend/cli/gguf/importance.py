@@ -1,4 +1,4 @@
-"""The file of ``--imatrix``: how much each column of each matrix counts, as calibration measured it."""
+"""The file of ``--imatrix``: the importances of the columns of each matrix, as calibration measured them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Shape = tuple[int, ...]
 class Importance:
     """Sums of squares (``NAME.in_sum2``) and counts (``NAME.counts``) for matrices of a model.
 
-    The sums have one row a matrix and one column for each of its columns. Experts are several matrices in one tensor.
-    A matrix whose count is 0 was never reached: its importances are 0, and it is quantized as without.
+    The sums have one row for each matrix, with one value for each of its columns. Experts are several matrices in one
+    tensor. A matrix whose count is 0 was never reached: its importances are 0, and it is quantized without importances.
     """
 
     def __init__(self, path: str) -> None:
@@ -33,7 +33,7 @@ class Importance:
         self.missing: list[str] = []
         if not any(name.endswith(_SUMS) for name in self.file.tensors):
             raise InvalidArgumentError(
-                f"--imatrix {line(path)}: the file is no importance matrix: it has no tensor NAME{_SUMS}"
+                f"--imatrix {line(path)}: the file is not an importance matrix: it has no tensor NAME{_SUMS}"
             )
 
     def of(self, name: str, shape: Shape) -> Any:
@@ -80,7 +80,7 @@ class Importance:
         return f"{len(self.missing)} of {len(self.missing) + len(self.found)} tensors have no importances in the file"
 
     def describe(self, writer: Writer) -> None:
-        """The keys that tell which importances a file was quantized with."""
+        """Adds the keys that say with which importances the file was quantized."""
         if not self.found:
             return
         writer.add("quantize.imatrix.file", os.fsencode(self.path))

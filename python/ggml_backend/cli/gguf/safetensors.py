@@ -1,5 +1,5 @@
-"""A safetensors file, as far as converting needs: what tensors it holds, and views of their bytes. Nothing in the
-header is trusted. A file that the package ``safetensors`` refuses is refused here as well."""
+"""A safetensors file, as far as converting needs it: its tensors, and views of their bytes. Nothing in the header is
+trusted. A file that the package ``safetensors`` refuses is refused here as well."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def json_object(text: str, where: str) -> dict[str, Any]:
-    """A JSON object without keys that repeat. FileError for all else."""
+    """A JSON object without repeated keys. FileError for anything else."""
     try:
         value = json.loads(text, object_pairs_hook=_pairs, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise FileError(f"{where} is no JSON: {line(error, 200)}") from None
+        raise FileError(f"{where} is not JSON: {line(error, 200)}") from None
     if not isinstance(value, dict):
-        raise FileError(f"{where} is no object of JSON")
+        raise FileError(f"{where} is not a JSON object")
     return value
 
 
@@ -95,7 +95,7 @@ class SafeTensors:
             return text.decode()
         except UnicodeDecodeError as error:
             place = f"at offset {8 + error.start}"
-            raise FileError(f"{self.path}: {place}: the header is no JSON: {error.reason}") from None
+            raise FileError(f"{self.path}: {place}: the header is not JSON: {error.reason}") from None
 
     def _wrong_kind(self, head: bytes) -> FileError:
         kind = file_kind(head)
@@ -124,13 +124,13 @@ class SafeTensors:
         if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 2**64 for n in shape):
             raise FileError(f"{what}: shape {quoted(shape)}")
         if type(begin) is not int or type(end) is not int or not 0 <= begin <= end < 2**64:
-            raise FileError(f"{what}: data_offsets {quoted(begin)} .. {quoted(end)} are no range")
+            raise FileError(f"{what}: data_offsets {quoted(begin)} .. {quoted(end)} are not a range")
         if product(shape) * BITS[kind] != 8 * (end - begin):
-            raise FileError(f"{what}: {end - begin} bytes are no {kind} of shape {quoted(tuple(shape))}")
+            raise FileError(f"{what}: {end - begin} bytes are not {kind} of shape {quoted(tuple(shape))}")
         return Stored(kind, tuple(shape), begin, end)
 
     def _expect_covered(self) -> None:
-        """The tensors lie one behind the other, and the file ends where the last one does."""
+        """Raises FileError unless the tensors lie one behind the other and the file ends with the last one."""
         size = self._data.size - self._start
         ordered = sorted(self.tensors.items(), key=lambda item: (item[1].begin, item[1].end))
         last = ordered[-1][1].end if ordered else 0
@@ -155,7 +155,7 @@ class SafeTensors:
 
 
 def product(sizes: Iterable[int]) -> int:
-    """As ``math.prod``, but of many large numbers only 2^80: the format has none beyond 2^64."""
+    """Like ``math.prod``, but at most 2^80, because the format has no sizes beyond 2^64."""
     total = 1
     for n in sorted(sizes):
         total = min(total * n, 1 << 80)

@@ -11,7 +11,7 @@
 #    include <xmmintrin.h>
 #endif
 
-// Kernels as fast math makes them.
+// Kernels that compute as fast math does.
 static void quick(int64_t n, float * y, const float * x) { // by a rough reciprocal
     for (int64_t i = 0; i < n; i++) {
         y[i] = x[i] * 0.6667f;
@@ -83,7 +83,8 @@ static void a_wrong_kernel_is_told(void) {
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "neg(0)");
 }
 
-// Another library may have set the state of a thread: that is no fault of this build, and stays as it is.
+// Another library may have changed the state of the thread. The check passes all the same, and leaves the state as it
+// is.
 static void the_state_of_the_thread_does_not_matter(void) {
 #ifdef __SSE2__
     const unsigned before = _mm_getcsr();

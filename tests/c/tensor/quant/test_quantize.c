@@ -651,8 +651,8 @@ static void bytes_stay(void) {
     }
 }
 
-// Importances of all kinds: of one size, over the whole range of ratios, sub-blocks far below others, few that are
-// not 0.
+// Makes importances of all kinds: of one size, over the whole range of ratios, with sub-blocks far below others, or
+// mostly 0.
 static void fill_importances(int kind, float * w, int n) {
     for (int i = 0; i < n; i++) {
         const float size = ldexpf(1 + test_random_float(0, 1), test_random_int(-60, 60));
@@ -697,8 +697,8 @@ static void only_ratios_of_importances_count(void) {
     }
 }
 
-// Blocks whose importances are all 0, between others, have the bytes of blocks without; in formats that need
-// importances those of equal ones.
+// Blocks whose importances are all 0, between others, have the bytes of blocks without importances. In formats that
+// need importances they have the bytes that equal importances give.
 static void blocks_without_importances_are_quantized_as_without(void) {
     static float   x[W], w[W], ones[W];
     static uint8_t want[W * 2], got[W * 2];
@@ -745,7 +745,7 @@ static void finite_numbers_give_finite_blocks(void) {
     }
 }
 
-// A sub-block of a super-block that counts for nothing keeps its values nevertheless.
+// A sub-block whose importances are 0 keeps its values nevertheless.
 static void importances_of_0_lose_no_sub_block(void) {
     static float   x[W], w[W], y[W];
     static uint8_t blocks[W * 2];
