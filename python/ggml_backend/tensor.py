@@ -581,7 +581,7 @@ def _wrong_shape(t: Tensor, given: tuple[int, ...], shape: tuple[int, ...]) -> I
     if t.dtype.is_quantized and shape != t.shape:
         hint = f"; the bytes of its rows have the shape {shape}"
     else:
-        hint = "; array.T has its shape" if given[::-1] == shape else ""
+        hint = "; array.T has its shape" if len(shape) == 2 and given[::-1] == shape else ""
     return InvalidArgumentError(f"set: {t.describe()} cannot take an array of shape {given}{hint}")
 
 

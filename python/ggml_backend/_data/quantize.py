@@ -18,7 +18,7 @@ from .._ffi import ffi, lib
 from .._files.mapped import check_file, reading, watch_of
 from ..dtypes import DType, DTypeLike, as_dtype, dtypes
 from .arrays import to_array
-from .blocks import as_rows, rows_of
+from .blocks import Blocks, as_rows, rows_of
 
 __all__ = ["FLOATS", "OnInvalid", "dequantize", "fallback_dtype", "quantize"]
 
@@ -87,7 +87,11 @@ def _floats(array: Any, what: str) -> Array:
     if not isinstance(array, np.ndarray) and source.dtype.kind in "iub":
         source = source.astype(np.float32)
     if source.dtype.kind != "f" and source.dtype.name != "bfloat16":
-        raise InvalidArgumentError(f"{what}: takes an array of floats, not of {source.dtype}")
+        if isinstance(array, Blocks) and array.format is not None:
+            given = f"blocks of {array.format.name}; gb.dequantize(blocks) makes floats of them"
+        else:
+            given = f"of {source.dtype}"
+        raise InvalidArgumentError(f"{what}: takes an array of floats, not {given}")
     if source.ndim == 0:
         raise InvalidArgumentError(f"{what}: takes an array with rows, not a number")
     return source
