@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,8 @@ def test_info(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gguf", "info", str(model)]) == 0
     text = capsys.readouterr().out
     assert "5 tensors" in text
+    assert re.search(r"float32 +4 tensors +[0-9,]+ elements", text)
+    assert re.search(r"\w+ +1 tensor +[0-9,]+ elements", text)
     assert "general.architecture (str) = 'test'" in text
     assert "(100)" in text
     assert main(["gguf", "info", "--json", str(model)]) == 0

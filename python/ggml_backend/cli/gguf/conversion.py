@@ -104,7 +104,7 @@ class Formats:
             ]
             parts.append(f"{count} {name}" + (f" ({'; '.join(why)})" if why else ""))
         total = counts.total()
-        return f"{total} {'matrix' if total == 1 else 'matrices'}: {', '.join(parts)}"
+        return f"{total} {'matrix' if total == 1 else 'matrices'}" + (f": {', '.join(parts)}" if parts else "")
 
 
 Source = tuple[str, tuple[int, ...], DType, Any]
