@@ -212,6 +212,17 @@ def test_broken_safetensors(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     assert not (tmp_path / "out.gguf").exists()
 
 
+def test_a_tensor_type_behind_a_more_general_one_is_refused(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = next(n for n, t in gb.gguf.open(model).tensors.items() if len(t.shape) == 2)
+    command = ["gguf", "quantize", str(model), str(tmp_path / "out.gguf")]
+    special, general = ["--tensor-type", f"{name}=float16"], ["--tensor-type", "*=bfloat16"]
+    assert main([*command, *general, *special]) == 1
+    assert f"{name!r} decides nothing: '*' stands before it" in capsys.readouterr().err
+    assert main([*command, *special, *general, "--requantize"]) == 0
+
+
 def test_errors_are_messages(model: Path, tmp_path: Path) -> None:
     for arguments in (
         ["info", str(tmp_path / "absent")],

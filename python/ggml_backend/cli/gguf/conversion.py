@@ -16,6 +16,7 @@ from ..._data.quantize import FLOATS, dequantize
 from ..._data.shapes import MAX_DIMS
 from ..._errors import InvalidArgumentError
 from ..._text.escape import line
+from ..._text.patterns import Patterns
 from ..._text.terminal import Bar
 from ...dtypes import DType, as_dtype, dtypes
 from ...gguf import GGUFFile, Writer, fallback_dtype
@@ -62,6 +63,12 @@ class Formats:
                 raise InvalidArgumentError(f"--tensor-type {name!r}: needs PATTERN=TYPE")
             as_dtype(name)
         self.keep: set[str] = set(fitting(options.keep, names, "--keep"))
+        hidden = Patterns(names).hidden(pattern for pattern, _, _ in rules)
+        if hidden is not None:
+            raise InvalidArgumentError(
+                f"--tensor-type {hidden[0]!r} decides nothing: {hidden[1]!r} stands before it and fits all of its"
+                " tensors; give the special pattern first"
+            )
         self.special: dict[str, str] = {}
         for pattern, _, wanted in rules:
             for name in fitting([pattern], names, "--tensor-type"):
