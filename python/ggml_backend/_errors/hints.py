@@ -65,7 +65,8 @@ _FUNCTIONS = {
     "bf16": "use gb.bfloat16",
     "double": "nothing is computed with float64; use gb.float32",
     **dict.fromkeys(
-        ["bool", "bool_", "uint8", "uint16", "uint32", "uint64"], "the integers of tensors are int8, int16, int32 and int64"
+        ["bool", "bool_", "uint8", "uint16", "uint32", "uint64"],
+        "the integers of tensors are int8, int16, int32 and int64",
     ),
     **dict.fromkeys(["nn", "Module", "Linear", "Parameter"], "a model is a function of tensors: gb.relu(x @ w.T + b)"),
     **dict.fromkeys(["optim", "autograd"], _NO_GRADIENTS),

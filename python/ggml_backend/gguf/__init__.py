@@ -373,8 +373,8 @@ class GGUFFile(Owner):
         Opaque tensors (of unknown types, of more than four axes) are left out: ``Weights.left_out`` has their names.
 
         Raises KeyError for one of ``names`` that fits nothing, :class:`InvalidArgumentError` for a pattern of ``where``
-        that fits nothing or stands behind a more general one, :class:`AllocationError` when a backend has not enough memory, :class:`UnsupportedError` for
-        an opaque tensor that ``names`` names without wildcards.
+        that fits nothing or stands behind a more general one, :class:`AllocationError` when a backend has not enough
+        memory, :class:`UnsupportedError` for an opaque tensor that ``names`` names without wildcards.
         """
         parts = self._live()
         if context is not None:

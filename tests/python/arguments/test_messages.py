@@ -84,6 +84,13 @@ class Names(dict):
         with gb.Context() as closed:
             return closed.tensor((2, 2), name="gone")
 
+    def make_allocate_huge(self):
+        def allocate(backends):
+            huge = gb.Context().tensor((2**20, 2**20), name="huge")
+            gb.Scheduler(backends).allocate(huge.context.graph(gb.relu(huge)))
+
+        return allocate
+
     def make_arr(self):
         return np.zeros((2, 3), np.float32)
 
@@ -556,6 +563,19 @@ MISTAKES = [
     ("huge().context.allocate(sim_of_a_mib)", A,
      "Context.allocate: SIM0: 0 bytes of 1.0 MiB in use, a buffer needs 4.0 TiB: free what lies there, or give the "
      "device more (mem); the largest of its tensors is 'huge' float32 (1048576, 1048576)"),
+    ("allocate_huge([cpu])", A,
+     "Scheduler.allocate: cannot allocate 4.0 TiB of host memory; the largest of its tensors is 'huge' float32 "
+     "(1048576, 1048576)"),
+    ("gb.gguf.Writer('/no').add_tensor('m', arr > 0)", E,
+     "tensor 'm': GGUF has no type for bool; array.astype(np.int8) has the same values"),
+    ("gb.gguf.Writer('/no').add_tensor('m', arr.astype(np.uint8))", E,
+     "tensor 'm': GGUF has no type for uint8; array.astype(np.int16) has the same values"),
+    ("gb.gguf.Writer('/no').add_tensor('m', arr.astype('c16'))", E, "tensor 'm': GGUF has no type for complex128"),
+    ("gb.gguf.Writer('/no').add('a' * 70000, 1)", E,
+     f"Writer.add: key '{'a' * 96}...: gguf: a key has 70000 bytes, allowed are 1 .. 65535"),
+    ("gb.quantize(arr.repeat(256, 1) * float('nan'), 'q4_k')", E,
+     "quantize to q4_k: row 0, column 0: nan cannot be stored as q4_k; on_invalid='clip' (--on-invalid clip) cuts "
+     "numbers to what it holds, nan to 0"),
     ("replaced().numpy()", S,
      "'y' float32 (4, 8): it has no value now: the scheduler was allocated for another graph since, which did not run "
      "yet. Compute that graph; to keep a result, copy it before: numpy(copy=True)"),

@@ -103,7 +103,8 @@ def test_importances_may_be_of_any_number_type(model: Path, tmp_path: Path) -> N
     sums, counts = np.arange(COLUMNS)[None], np.array([[3]])
     found = []
     for sum_type, count_type in (("f4", "f4"), ("f2", "i4"), ("i8", "i2"), ("i4", "i1")):
-        path = importances(tmp_path / "i.gguf", other_sums=sums.astype(sum_type), other_counts=counts.astype(count_type))
+        other = {"other_sums": sums.astype(sum_type), "other_counts": counts.astype(count_type)}
+        path = importances(tmp_path / "i.gguf", **other)
         file = quantize(model, tmp_path / "out.gguf", "--type", "q4_k", "--imatrix", path)
         found.append(file.tensors["other"].data.tobytes())
     assert len(set(found)) == 1

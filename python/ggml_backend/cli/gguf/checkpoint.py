@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..._errors import FileError, GgmlError
-from ..._files import read_head, read_text
-from ..._files.kinds import HEAD, file_kind
+from ..._files import read_text
 from ..._text.escape import line
 from .safetensors import SafeTensors, json_object, quoted
 
@@ -36,9 +35,6 @@ class Index(NamedTuple):
 def read_index(path: str) -> Index:
     """An index. FileError for what is none, and for names of files that are not below its folder."""
     name = line(path)
-    kind = file_kind(read_head(path, HEAD))
-    if kind not in (None, "empty", "JSON text"):
-        raise FileError(f"{name}: it is no index of safetensors: it is {kind}")
     table = json_object(read_text(path), f"{name}: it")
     weights = table.get("weight_map")
     if not isinstance(weights, dict) or not all(isinstance(file, str) for file in weights.values()):
@@ -175,9 +171,9 @@ def _expect_complete(file: SafeTensors, files: Sequence[SafeTensors]) -> None:
     if len(parts) < total:
         first = 0 if 0 in map(int, parts) else 1
         every = (f"{n:0{len(numbers[1])}}" for n in range(first, first + min(total, 1000)))
-        absent = [_NUMBERED.sub(rf"{n}\2\3", os.path.basename(file.path)) for n in every if n not in parts]
+        lacking = [_NUMBERED.sub(rf"{n}\2\3", os.path.basename(file.path)) for n in every if n not in parts]
         raise FileError(
             f"{file.path}: the file is part {int(numbers[1])} of {total} of a model by its name, without"
-            f" {_listed(absent, 3)}; give all parts, the folder, or the index (*.safetensors.index.json). Rename the"
+            f" {_listed(lacking, 3)}; give all parts, the folder, or the index (*.safetensors.index.json). Rename the"
             " file if it is the whole model"
         )

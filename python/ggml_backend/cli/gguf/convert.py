@@ -131,7 +131,9 @@ def _some(names: Iterable[str], most: int = 6) -> str:
 def _notes(of: Mapping[str, SafeTensors], values: Mapping[str, Values]) -> list[str]:
     """Lines about tensors whose dtype or shape differs from the safetensors file."""
     kinds = Counter((of[name].tensors[name].kind, v.dtype.name) for name, v in values.items() if v.widened)
-    notes = [f"{kind} is stored as {dtype}, with the same values: {count(n, 'tensor')}" for (kind, dtype), n in kinds.items()]
+    notes = [
+        f"{kind} is stored as {dtype}, with the same values: {count(n, 'tensor')}" for (kind, dtype), n in kinds.items()
+    ]
     folded = [f"{name} {of[name].tensors[name].shape} -> {v.shape}" for name, v in values.items() if v.folded]
     if folded:
         notes.append(f"more than {MAX_AXES} axes, the first ones became one: {_some(folded)}")
