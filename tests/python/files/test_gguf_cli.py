@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,18 @@ def test_float32_values_are_printed_short(tmp_path: Path, capsys: pytest.Capture
     shown_json = json.loads(capsys.readouterr().out)["metadata"]
     assert shown_json["epsilon"]["value"] == 1e-5
     assert shown_json["list"]["value"] == [0.1, 1e-5]
+
+
+def test_dump_goes_on_behind_a_tensor_that_no_array_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tensor of 100 axes, of one element, before one of a single axis."""
+    path = tmp_path / "axes.gguf"
+    described = b"\1\0\0\0\0\0\0\0p" + struct.pack("<I100QIQ", 100, *[1] * 100, 0, 0)
+    described += b"\1\0\0\0\0\0\0\0a" + struct.pack("<IQIQ", 1, 2, 0, 32)
+    head = b"GGUF" + struct.pack("<IQQ", 3, 2, 0) + described
+    path.write_bytes(head + bytes(-len(head) % 32) + bytes(32) + np.array([5, 6], np.float32).tobytes())
+    assert main(["gguf", "dump", str(path), "--values"]) == 0
+    text = capsys.readouterr().out
+    assert "no values: " in text and "[5. 6.]" in text
 
 
 def test_list_is_dump(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
