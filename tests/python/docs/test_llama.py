@@ -47,15 +47,15 @@ def random_weights(seed: int = 3) -> dict[str, np.ndarray]:
 
 
 def write(path: Path, weights: dict[str, np.ndarray], dtype: str = "f32", **keys: object) -> Path:
+    described: dict[str, object] = {
+        "general.architecture": "llama", "llama.embedding_length": EMBD, "llama.block_count": LAYERS,
+        "llama.feed_forward_length": FF, "llama.attention.head_count": HEADS, "llama.attention.head_count_kv": KV,
+        "llama.context_length": CONTEXT, "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.rope.freq_base": 5000.0,
+    }  # fmt: skip
+    described.update((key.replace("__", "."), value) for key, value in keys.items())
     with gb.gguf.Writer(path) as out:
-        out.add("general.architecture", "llama")
-        out.add("llama.embedding_length", EMBD).add("llama.block_count", LAYERS).add("llama.feed_forward_length", FF)
-        out.add("llama.attention.head_count", HEADS).add("llama.attention.head_count_kv", KV).add(
-            "llama.context_length", CONTEXT
-        )
-        out.add("llama.attention.layer_norm_rms_epsilon", 1e-5).add("llama.rope.freq_base", 5000.0)
-        for key, value in keys.items():
-            out.add(key.replace("__", "."), value)
+        for key, value in described.items():
+            out.add(key, value)
         for name, array in weights.items():
             out.add_tensor(name, array, dtype=gb.as_dtype(dtype) if array.ndim == 2 else gb.float32)
     return path
