@@ -34,7 +34,7 @@ from .backend import Backend
 from .buffer import Buffer, BufferCore, BufferType, Usage, cpu_buffer_type, usage_id
 from .dtypes import DType, DTypeLike, as_dtype, float32
 from .graph import Graph, GraphCore
-from .tensor import Tensor
+from .tensor import Tensor, add_largest
 
 __all__ = ["Context", "from_dlpack"]
 
@@ -283,10 +283,7 @@ class Context(Handle):
         try:
             fail(status, "Context.allocate")
         except AllocationError as error:
-            needing = [t for t in self.tensors() if not t._p.data and not t._p.view_src]
-            if needing:
-                largest = max(needing, key=lambda t: t.nbytes)
-                error.args = (f"{error}; the largest of its tensors is {largest.describe()}",)
+            add_largest(error, self.tensors())
             raise
 
     def graph(

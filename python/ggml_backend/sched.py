@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from ._callbacks import Eval, Run, RunState, Wanted, raise_abort_errors, wanted_function
 from ._core.handles import Core, Handle, Holders, fail, handles_of, new_handle, use
 from ._errors import (
+    AllocationError,
     InvalidArgumentError,
     StateError,
     expect,
@@ -37,7 +38,7 @@ from .pending import Fetch, Pending, fetch_arrays
 from .plan import Plan, read_plan, read_reasons
 from .profile import Profile, begin
 from .stats import SchedulerStats, read_stats
-from .tensor import Tensor
+from .tensor import Tensor, add_largest
 from .trace import Trace, read_events
 
 __all__ = ["Memory", "Scheduler", "Split"]
@@ -280,7 +281,11 @@ class Scheduler(Handle):
         if how[0]:
             self._planned(core, how[0])
         if status:
-            raise_last(what, status)
+            try:
+                raise_last(what, status)
+            except AllocationError as error:
+                add_largest(error, [*graph.leafs, *graph.nodes])
+                raise
 
     @staticmethod
     def _planned(core: SchedCore, how: int) -> None:

@@ -8,7 +8,7 @@ the same numbers in ggml's reversed order.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, Union
 
 import numpy as np
@@ -21,6 +21,7 @@ from ._data.quantize import OnInvalid, quantize
 from ._data.shapes import MAX_DIMS, ne_of, resolve_shape, shape_tuple
 from ._errors import (
     NOT_GIVEN,
+    AllocationError,
     GgmlError,
     InvalidArgumentError,
     StateError,
@@ -577,11 +578,19 @@ def has_place(status: int) -> bool:
     return False
 
 
+def add_largest(error: AllocationError, tensors: Iterable[Tensor]) -> None:
+    """Completes the message with the tensor that needs most memory, which likely has a wrong shape."""
+    needing = [t for t in tensors if not t._p.data and not t._p.view_src]
+    if needing:
+        largest = max(needing, key=lambda t: t.nbytes)
+        error.args = (f"{error}; the largest of its tensors is {largest.describe()}",)
+
+
 def _wrong_shape(t: Tensor, given: tuple[int, ...], shape: tuple[int, ...]) -> InvalidArgumentError:
     if t.dtype.is_quantized and shape != t.shape:
         hint = f"; the bytes of its rows have the shape {shape}"
     else:
-        hint = "; array.T has its shape" if given[::-1] == shape else ""
+        hint = "; array.T has its shape" if len(shape) == 2 and given[::-1] == shape else ""
     return InvalidArgumentError(f"set: {t.describe()} cannot take an array of shape {given}{hint}")
 
 

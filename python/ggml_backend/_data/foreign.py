@@ -78,8 +78,8 @@ def _remedy(name: str) -> str:
         return _OF_BITS
     if name == "uint8":
         return (
-            "; array.astype(np.float32) converts numbers. Is it quantized data? Then say dtype='q4_k', or whatever"
-            " format it has"
+            "; array.astype(np.float32) converts numbers. Is it quantized data? Then name its format:"
+            " ctx.constant(array, 'q4_k')"
         )
     if name.startswith("uint"):
         return "; array.astype(np.int32) converts it, or np.int64, or np.float32"

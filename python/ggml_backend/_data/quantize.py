@@ -18,7 +18,7 @@ from .._ffi import ffi, lib
 from .._files.mapped import check_file, reading, watch_of
 from ..dtypes import DType, DTypeLike, as_dtype, dtypes
 from .arrays import to_array
-from .blocks import as_rows, rows_of
+from .blocks import Blocks, as_rows, rows_of
 
 __all__ = ["FLOATS", "OnInvalid", "dequantize", "fallback_dtype", "quantize"]
 
@@ -87,7 +87,11 @@ def _floats(array: Any, what: str) -> Array:
     if not isinstance(array, np.ndarray) and source.dtype.kind in "iub":
         source = source.astype(np.float32)
     if source.dtype.kind != "f" and source.dtype.name != "bfloat16":
-        raise InvalidArgumentError(f"{what}: takes an array of floats, not of {source.dtype}")
+        if isinstance(array, Blocks) and array.format is not None:
+            given = f"blocks of {array.format.name}; gb.dequantize(blocks) makes floats of them"
+        else:
+            given = f"of {source.dtype}"
+        raise InvalidArgumentError(f"{what}: takes an array of floats, not {given}")
     if source.ndim == 0:
         raise InvalidArgumentError(f"{what}: takes an array with rows, not a number")
     return source
@@ -159,8 +163,8 @@ class _Job:
         why = "is too large for" if np.isfinite(value) else "cannot be stored as"
         place_text = f"{row}column {numbers[-1]}"
         return InvalidArgumentError(
-            f"{self.what}: {place_text}: {value:g} {why} {self.element.name}; on_invalid='clip' cuts numbers to what it"
-            " holds, nan to 0"
+            f"{self.what}: {place_text}: {value:g} {why} {self.element.name}; on_invalid='clip' (--on-invalid clip)"
+            " cuts numbers to what it holds, nan to 0"
         )
 
     def convert(self, begin: int, part: Array, out: Array, n_rows: int, n_per_row: int, weights: Any) -> None:

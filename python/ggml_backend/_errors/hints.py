@@ -21,7 +21,18 @@ _NO_GRADIENTS = "gradients are not kept"
 _OPERATIONS = {
     **dict.fromkeys(["mm", "bmm", "dot"], "use x @ w, or gb.matmul(x, w)"),
     "softmax": "use gb.soft_max(x), along the last axis",
-    "log_softmax": "use gb.log(gb.soft_max(x)), along the last axis",
+    **dict.fromkeys(["log_softmax", "log_soft_max"], "use gb.log(gb.soft_max(x)), along the last axis"),
+    **dict.fromkeys(["log_sigmoid", "logsigmoid"], "use gb.log(gb.sigmoid(x))"),
+    "argmin": "use gb.argmax(-x, axis=-1)",
+    "sort": "gb.argsort(x) gives the order, and gb.top_k(x, k) the largest",
+    **dict.fromkeys(["gather", "take", "embedding", "index_select"], "use gb.get_rows(x, ids)"),
+    **dict.fromkeys(["flatten", "ravel"], "use x.reshape(-1)"),
+    **dict.fromkeys(["unsqueeze", "expand_dims"], "use x[None] or x[:, None]"),
+    "squeeze": "use x[0], x[:, 0] or x.reshape(shape)",
+    **dict.fromkeys(
+        ["expand", "expand_as", "broadcast_to", "tile"], "operators broadcast, and gb.repeat(x, shape) repeats"
+    ),
+    **dict.fromkeys(["split", "chunk"], "slices are views: x[:2], x[2:]"),
     "logsumexp": "use gb.log(gb.sum(gb.exp(x), axis=-1))",
     **dict.fromkeys(["layer_norm", "LayerNorm"], "use gb.norm(x) * weight + bias"),
     **dict.fromkeys(["cat", "concatenate", "hstack", "vstack"], "use gb.concat([x, y], axis=0)"),
@@ -39,8 +50,9 @@ _OPERATIONS = {
 }
 _FUNCTIONS = {
     **_OPERATIONS,
-    **dict.fromkeys(["zeros", "ones", "full", "empty", "rand", "randn", "arange"], _DATA),
-    **dict.fromkeys(["array", "asarray", "from_numpy", "constant", "as_tensor"], _DATA),
+    **dict.fromkeys(["zeros", "ones", "full", "empty", "eye", "rand", "randn", "arange", "linspace"], _DATA),
+    **dict.fromkeys(["zeros_like", "ones_like", "full_like", "empty_like"], _DATA),
+    **dict.fromkeys(["array", "asarray", "from_numpy", "from_array", "constant", "as_tensor"], _DATA),
     **dict.fromkeys(["load", "open", "load_gguf", "GGUFFile", "from_pretrained"], "use gb.gguf.open(path)"),
     **dict.fromkeys(["save", "Writer"], "use gb.gguf.Writer(path)"),
     **dict.fromkeys(["compute", "run", "eval"], _COMPUTE),
@@ -53,7 +65,8 @@ _FUNCTIONS = {
     "bf16": "use gb.bfloat16",
     "double": "nothing is computed with float64; use gb.float32",
     **dict.fromkeys(
-        ["bool", "uint8", "uint16", "uint32", "uint64"], "the integers of tensors are int8, int16, int32 and int64"
+        ["bool", "bool_", "uint8", "uint16", "uint32", "uint64"],
+        "the integers of tensors are int8, int16, int32 and int64",
     ),
     **dict.fromkeys(["nn", "Module", "Linear", "Parameter"], "a model is a function of tensors: gb.relu(x @ w.T + b)"),
     **dict.fromkeys(["optim", "autograd"], _NO_GRADIENTS),
@@ -81,12 +94,6 @@ _ATTRIBUTES: dict[str, dict[str, str]] = {
         **dict.fromkeys(["copy", "clone"], "gb.dup(x) is a node that copies, x.numpy(copy=True) an array"),
         **dict.fromkeys(["detach", "backward", "requires_grad", "requires_grad_", "grad"], _NO_GRADIENTS),
         "view": "use x.reshape(shape)",
-        **dict.fromkeys(["flatten", "ravel"], "use x.reshape(-1)"),
-        **dict.fromkeys(["unsqueeze", "expand_dims"], "use x[None] or x[:, None]"),
-        "squeeze": "use x[0], x[:, 0] or x.reshape(shape)",
-        **dict.fromkeys(
-            ["expand", "expand_as", "broadcast_to", "tile"], "operators broadcast, and gb.repeat(x, shape) repeats"
-        ),
         "dim": "use x.ndim",
         **dict.fromkeys(["numel", "nelement"], "use x.size"),
         "t": "use x.T",
@@ -94,7 +101,6 @@ _ATTRIBUTES: dict[str, dict[str, str]] = {
         **dict.fromkeys(["data", "value", "values", "array"], "use x.numpy()"),
         **dict.fromkeys(["fill_", "fill", "copy_", "zero_"], "use x.set(value)"),
         **dict.fromkeys(["compute", "eval", "run"], _RUN),
-        **dict.fromkeys(["split", "chunk"], "slices are views: x[:2], x[2:]"),
     },
     "Context": {
         **dict.fromkeys(
@@ -126,6 +132,7 @@ _ATTRIBUTES: dict[str, dict[str, str]] = {
             ["tensor", "allocate"], "ctx.tensor(shape) makes a tensor, ctx.allocate(backend) gives it memory there"
         ),
         **dict.fromkeys(["threads", "num_threads"], "use backend.n_threads"),
+        **dict.fromkeys(["buffer", "malloc"], "use backend.alloc(size)"),
     },
     "Buffer": {
         **dict.fromkeys(["data", "numpy", "tobytes"], "a tensor shows what is in it: x.numpy()"),

@@ -20,6 +20,7 @@ from .._core.owned import owned
 from .._errors import FileError
 from .._ffi import ffi, lib
 from .._text.escape import line
+from .kinds import HEAD, file_kind
 
 __all__ = [
     "Sink", "can_write", "encoded", "naming", "open_regular", "read_head", "read_text", "replace_file", "without_mark",
@@ -168,13 +169,18 @@ def read_text(path: _Path, errors: str = "strict") -> str:
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             raise FileError(f"{name}: the text is in {encoding}; save it in UTF-8")
+    kind = file_kind(data[:HEAD])
+    if kind is not None and data.removeprefix(codecs.BOM_UTF8).lstrip().startswith((b"<", b"version https://")):
+        raise FileError(f"{name}: it is {kind}")
+    known = None if kind in (None, "JSON text") else f"it is {kind}"
     nul = data.find(0)
     if nul >= 0:
-        raise FileError(f"{name}: it is not text: NUL at byte {nul}")
+        raise FileError(f"{name}: {known or f'it is not text: NUL at byte {nul}'}")
     try:
-        return without_mark(data.decode("utf-8", errors))
+        return without_mark(data.decode("utf-8", errors if known is None else "strict"))
     except UnicodeDecodeError as error:
-        raise FileError(f"{name}: it is not text: {error.reason} at byte {error.start}") from None
+        why = known or f"it is not text: {error.reason} at byte {error.start}"
+        raise FileError(f"{name}: {why}") from None
 
 
 def read_head(path: _Path, nbytes: int) -> bytes:

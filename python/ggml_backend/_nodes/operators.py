@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._data.blocks import Blocks
 from .._data.choices import COMPARISONS
 from .._data.shapes import MAX_DIMS, common_shape, ne_of, refuse_view, region
 from .._errors import InvalidArgumentError, StateError, check
@@ -38,6 +39,10 @@ def coerce(value: Any, like: Tensor, op: str, label: str) -> Tensor:
     try:
         if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
             return home.constant(float(value), float32)
+        if isinstance(value, Blocks):
+            raise InvalidArgumentError(
+                f"{op}: {label} holds quantized blocks; ctx.constant(blocks) makes a tensor of them"
+            )
         if isinstance(value, (np.ndarray, np.generic)):
             if (
                 value.dtype.kind in "iuf"

@@ -59,6 +59,18 @@ class Patterns:
                 chosen.setdefault(name, pattern)
         return chosen
 
+    def hidden(self, patterns: Iterable[str]) -> tuple[str, str] | None:
+        """A pattern that is never the first to fit, behind one that fits the same names and more; and that one."""
+        given = list(dict.fromkeys(patterns))
+        chosen = self.first(given)
+        deciding = set(chosen.values())
+        for pattern in given:
+            names = set() if pattern in deciding else set(self.matching(pattern))
+            before = {chosen[name] for name in names}
+            if len(before) == 1 and sum(1 for _ in self.matching(*before)) > len(names):
+                return pattern, before.pop()
+        return None
+
 
 def nearest(pattern: str, names: Iterable[str]) -> str:
     """The end of a message about a pattern that fits nothing: similar names, or the first ones."""

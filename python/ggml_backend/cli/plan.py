@@ -95,7 +95,7 @@ def _solve(name: str, rows: _Rows, options: argparse.Namespace) -> tuple[dict[st
 def _print_result(result: dict[str, Any], budget_ms: int) -> None:
     words = {**result, "gap": f"{100 * result['gap']:.2f} %", "proved": "yes" if result["proved"] else "no"}
     unfinished = words.pop("unfinished")
-    print("\n".join(f"{name.replace('_', ' ') + ':':13}{value}" for name, value in words.items()))
+    print("\n".join(f"{name.replace('_', ' ') + ':':12} {value}" for name, value in words.items()))
     if unfinished:
         print(f"hint: more time would probably give a smaller peak (--budget-ms {10 * max(budget_ms, 10)})")
 

@@ -363,17 +363,18 @@ class GGUFFile(Owner):
         """Makes tensors with this file's data in the memory of backends.
 
         where: a backend or buffer type, or several by patterns of names, of which the first that fits decides:
-            ``{"blk.[0-3].*": gpu, "*": cpu}``. Each pattern but ``"*"`` has to fit a tensor of the file. If NumPy can
-            read a backend's memory, the tensors lie in the mapped file itself. To other backends the data is copied, in
-            pieces.
+            ``{"blk.[0-3].*": gpu, "*": cpu}``. Each pattern but ``"*"`` has to fit a tensor of the file, and a special
+            pattern stands before a general one. If NumPy can read a backend's memory, the tensors lie in the mapped
+            file itself. To other backends the data is copied, in pieces.
         names: load only the tensors of these names or patterns (as in a shell: ``*``, ``?``, ``[0-9]``)
         context: make the tensors here, instead of in a context of their own
         progress: called with bytes done and bytes in all while data is copied; what it raises ends the loading
 
         Opaque tensors (of unknown types, of more than four axes) are left out: ``Weights.left_out`` has their names.
         Raises KeyError for a name or pattern of ``names`` that fits nothing, and :class:`InvalidArgumentError` for a
-        pattern of ``where`` that fits nothing. Raises :class:`AllocationError` when a backend has not enough memory,
-        and :class:`UnsupportedError` for an opaque tensor that ``names`` names without wildcards.
+        pattern of ``where`` that fits nothing or stands behind a more general one. Raises :class:`AllocationError` when
+        a backend has not enough memory, and :class:`UnsupportedError` for an opaque tensor that ``names`` names without
+        wildcards.
         """
         parts = self._live()
         if context is not None:
@@ -453,6 +454,12 @@ class GGUFFile(Owner):
                 raise InvalidArgumentError(
                     f"load: where: no tensor of the file fits {pattern!r}{nearest(pattern, self.tensors)}"
                 )
+        hidden = every.hidden(types)
+        if hidden is not None:
+            raise InvalidArgumentError(
+                f"load: where: {hidden[0]!r} decides nothing: {hidden[1]!r} stands before it and fits all of its"
+                " tensors; put the special pattern first"
+            )
         shared: dict[BufferType, BufferType] = {t: t for t in types.values()}  # one object for equal types
         groups = []
         chosen = Patterns(names).first(types)

@@ -34,6 +34,7 @@ from .._ffi import ffi, lib
 from .._files import Sink, replace_file
 from .._files.mapped import check_file, reading, watch_of
 from .._text.count import count
+from .._text.escape import line
 from .._text.names import as_name
 from ..dtypes import DType, DTypeLike, as_dtype
 from ..tensor import Tensor
@@ -46,6 +47,9 @@ __all__ = ["Writer"]
 
 Array = np.ndarray[Any, Any]
 _CHUNK = 1 << 22  # elements converted at once
+_WIDER = {"bool": "int8", "uint8": "int16", "uint16": "int32", "uint32": "int64", "float8_e4m3fn": "float16",
+          "float8_e5m2": "float16", "float8_e4m3fnuz": "float16", "float8_e5m2fnuz": "float16"}  # fmt: skip
+"""The type of a GGUF file that holds all values of one that it has not."""
 
 
 def _list(names: bool | str | Iterable[str]) -> Iterable[str]:
@@ -175,13 +179,14 @@ class Writer(Owner):
         """
         meta = self._live()
         if isinstance(key, str) and key in self._added:
-            raise InvalidArgumentError(f"Writer.add: key {key!r} was added already: add each key once")
+            raise InvalidArgumentError(f"Writer.add: key {line(repr(key), 100)} was added already: add each key once")
         try:
             store(meta, key, value, type)
         except (GgmlError, TypeError, OverflowError) as error:
+            what = f"Writer.add: key {line(repr(key), 100)}"
             if isinstance(error, OverflowError):
-                raise InvalidArgumentError(f"Writer.add: key {key!r}: {error}") from None
-            error.args = (f"Writer.add: key {key!r}: {error}",)
+                raise InvalidArgumentError(f"{what}: {error}") from None
+            error.args = (f"{what}: {error}",)
             raise
         self._added.add(key)
         return self
@@ -309,7 +314,9 @@ class Writer(Owner):
             stored = as_dtype(array.dtype)
         element = element or stored
         if element is None:
-            raise InvalidArgumentError(f"{what}: GGUF has no type for {array.dtype}")
+            wider = _WIDER.get(array.dtype.name)
+            hint = f"; array.astype(np.{wider}) has the same values" if wider else ""
+            raise InvalidArgumentError(f"{what}: GGUF has no type for {array.dtype}{hint}")
         blocks = rows_of(array, element, what) if element.is_quantized else None
         if blocks is not None:
             logical, raw = blocks[2], True

@@ -84,6 +84,13 @@ class Names(dict):
         with gb.Context() as closed:
             return closed.tensor((2, 2), name="gone")
 
+    def make_allocate_huge(self):
+        def allocate(backends):
+            huge = gb.Context().tensor((2**20, 2**20), name="huge")
+            gb.Scheduler(backends).allocate(huge.context.graph(gb.relu(huge)))
+
+        return allocate
+
     def make_arr(self):
         return np.zeros((2, 3), np.float32)
 
@@ -352,7 +359,7 @@ MISTAKES = [
      "takes it as it is"),
     ("ctx.from_numpy(arr.astype(np.uint8))", E,
      "Context.from_numpy: uint8 is not a dtype of tensors; array.astype(np.float32) converts numbers. Is it "
-     "quantized data? Then say dtype='q4_k', or whatever format it has"),
+     "quantized data? Then name its format: ctx.constant(array, 'q4_k')"),
     ("ctx.from_numpy(arr.astype('>f4'))", E,
      "Context.from_numpy: >f4 is not a dtype of tensors; array.astype(array.dtype.newbyteorder('=')) has the bytes "
      "in the order of this machine"),
@@ -491,6 +498,21 @@ MISTAKES = [
     ("gb.mm(x, x)", N, "ggml_backend has no 'mm'; use x @ w, or gb.matmul(x, w)"),
     ("gb.log_softmax(x)", N,
      "ggml_backend has no 'log_softmax'; use gb.log(gb.soft_max(x)), along the last axis"),
+    ("gb.log_soft_max(x)", N,
+     "ggml_backend has no 'log_soft_max'; use gb.log(gb.soft_max(x)), along the last axis"),
+    ("gb.squeeze(x)", N, "ggml_backend has no 'squeeze'; use x[0], x[:, 0] or x.reshape(shape)"),
+    ("gb.flatten(x)", N, "ggml_backend has no 'flatten'; use x.reshape(-1)"),
+    ("gb.gather(x, ids)", N, "ggml_backend has no 'gather'; use gb.get_rows(x, ids)"),
+    ("gb.sort(x)", N, "ggml_backend has no 'sort'; gb.argsort(x) gives the order, and gb.top_k(x, k) the largest"),
+    ("cpu.buffer(100)", N, "'Backend' object has no attribute 'buffer'; use backend.alloc(size)"),
+    ("x @ gb.quantize(arr.repeat(256, 1), 'q4_k').T", E,
+     "a @ b: b holds quantized blocks; ctx.constant(blocks) makes a tensor of them"),
+    ("x + gb.quantize(arr.repeat(256, 1), 'q4_k')", E,
+     "a + b: b holds quantized blocks; ctx.constant(blocks) makes a tensor of them"),
+    ("gb.quantize(gb.quantize(arr.repeat(256, 1), 'q4_k'), 'q8_0')", E,
+     "quantize to q8_0: takes an array of floats, not blocks of q4_k; gb.dequantize(blocks) makes floats of them"),
+    ("host.tensor((1, 2, 3), name='image').set(arr.reshape(3, 2, 1))", E,
+     "set: 'image' float32 (1, 2, 3) cannot take an array of shape (3, 2, 1)"),
     ("gb.device('cpu')", T,
      "gb.device is a module; gb.Backend(\"CPU\") makes one to compute with, and gb.backends() lists what there is"),
     ("gb.profile()", T,
@@ -512,12 +534,12 @@ MISTAKES = [
      "Context.constant: rows of 100 bytes are not whole blocks of q4_k, of 144 bytes"),
     ("ctx.constant(arr.astype(np.uint8))", E,
      "Context.constant: uint8 is not a dtype of tensors; array.astype(np.float32) converts numbers. Is it quantized "
-     "data? Then say dtype='q4_k', or whatever format it has"),
+     "data? Then name its format: ctx.constant(array, 'q4_k')"),
     ("ctx.constant(arr > 0)", E,
      "Context.constant: bool is not a dtype of tensors; array.astype(np.float32) converts it"),
     ("ctx.from_dlpack(arr.astype(np.uint8))", E,
      "from_dlpack: uint8 is not a dtype of tensors; array.astype(np.float32) converts numbers. Is it quantized data? "
-     "Then say dtype='q4_k', or whatever format it has"),
+     "Then name its format: ctx.constant(array, 'q4_k')"),
     ("ctx.constant(arr.astype(np.uint32))", E,
      "Context.constant: uint32 is not a dtype of tensors; array.astype(np.int32) converts it, or np.int64, or "
      "np.float32"),
@@ -541,6 +563,19 @@ MISTAKES = [
     ("huge().context.allocate(sim_of_a_mib)", A,
      "Context.allocate: SIM0: 0 bytes of 1.0 MiB in use, a buffer needs 4.0 TiB: free what lies there, or give the "
      "device more (mem); the largest of its tensors is 'huge' float32 (1048576, 1048576)"),
+    ("allocate_huge([cpu])", A,
+     "Scheduler.allocate: cannot allocate 4.0 TiB of host memory; the largest of its tensors is 'huge' float32 "
+     "(1048576, 1048576)"),
+    ("gb.gguf.Writer('/no').add_tensor('m', arr > 0)", E,
+     "tensor 'm': GGUF has no type for bool; array.astype(np.int8) has the same values"),
+    ("gb.gguf.Writer('/no').add_tensor('m', arr.astype(np.uint8))", E,
+     "tensor 'm': GGUF has no type for uint8; array.astype(np.int16) has the same values"),
+    ("gb.gguf.Writer('/no').add_tensor('m', arr.astype('c16'))", E, "tensor 'm': GGUF has no type for complex128"),
+    ("gb.gguf.Writer('/no').add('a' * 70000, 1)", E,
+     f"Writer.add: key '{'a' * 96}...: gguf: a key has 70000 bytes, allowed are 1 .. 65535"),
+    ("gb.quantize(arr.repeat(256, 1) * float('nan'), 'q4_k')", E,
+     "quantize to q4_k: row 0, column 0: nan cannot be stored as q4_k; on_invalid='clip' (--on-invalid clip) cuts "
+     "numbers to what it holds, nan to 0"),
     ("replaced().numpy()", S,
      "'y' float32 (4, 8): it has no value now: the scheduler was allocated for another graph, which has not run "
      "yet. Compute that graph. To keep a result, copy it first: numpy(copy=True)"),
@@ -1021,6 +1056,7 @@ HINTED = {
     "cat": lambda n: np.concatenate([n["x"], n["y"]]), "stack": lambda n: np.stack([n["x"], n["y"]]),
     "maximum": lambda n: np.maximum(n["a"], n["b"]), "minimum": lambda n: np.minimum(n["a"], n["b"]),
     "pow": lambda n: n["x"] ** 2, "clip": lambda n: np.clip(n["x"], n["low"], n["high"]),
+    "log_sigmoid": lambda n: -np.log1p(np.exp(-n["x"])), "argmin": lambda n: n["x"].argmin(-1),
     "squeeze": lambda n: n["x"][0], "flatten": lambda n: n["x"].reshape(-1), "unsqueeze": lambda n: n["x"][None],
     "mT": lambda n: np.swapaxes(n["x"], -1, -2), "t": lambda n: n["x"].T, "int": lambda n: n["x"].astype(np.int32),
     "half": lambda n: n["x"].astype(np.float16),

@@ -135,6 +135,9 @@ def test_written_and_read_again(full, tmp_path, name):
 def test_what_is_no_text_is_told(tmp_path):
     path = tmp_path / "model.toml"
     path.write_bytes(b"GGUF\xac\xff")
+    with pytest.raises(gb.FileError, match=r"model\.toml: it is a GGUF file"):
+        Description.read(path)
+    path.write_bytes(b"name\xac\xff")
     with pytest.raises(gb.FileError, match=r"model\.toml: it is not text: .* at byte 4"):
         Description.read(path)
 

@@ -47,14 +47,14 @@ def random_weights(seed: int = 3) -> dict[str, np.ndarray]:
 
 
 def write(path: Path, weights: dict[str, np.ndarray], dtype: str = "f32", **keys: object) -> Path:
+    described: dict[str, object] = {
+        "general.architecture": "llama", "llama.embedding_length": EMBD, "llama.block_count": LAYERS,
+        "llama.feed_forward_length": FF, "llama.attention.head_count": HEADS, "llama.attention.head_count_kv": KV,
+        "llama.context_length": CONTEXT, "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.rope.freq_base": 5000.0,
+    }  # fmt: skip
+    described.update((key.replace("__", "."), value) for key, value in keys.items())
     with gb.gguf.Writer(path) as out:
-        known: dict[str, object] = {
-            "general.architecture": "llama", "llama.embedding_length": EMBD, "llama.block_count": LAYERS,
-            "llama.feed_forward_length": FF, "llama.attention.head_count": HEADS,
-            "llama.attention.head_count_kv": KV, "llama.context_length": CONTEXT,
-            "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.rope.freq_base": 5000.0,
-        }  # fmt: skip
-        for key, value in {**known, **{key.replace("__", "."): value for key, value in keys.items()}}.items():
+        for key, value in described.items():
             out.add(key, value)
         for name, array in weights.items():
             out.add_tensor(name, array, dtype=gb.as_dtype(dtype) if array.ndim == 2 else gb.float32)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +37,8 @@ def test_info(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gguf", "info", str(model)]) == 0
     text = capsys.readouterr().out
     assert "5 tensors" in text
+    assert re.search(r"float32 +4 tensors +[0-9,]+ elements", text)
+    assert re.search(r"\w+ +1 tensor +[0-9,]+ elements", text)
     assert "general.architecture (str) = 'test'" in text
     assert "(100)" in text
     assert main(["gguf", "info", "--json", str(model)]) == 0
@@ -84,6 +88,18 @@ def test_float32_values_are_printed_short(tmp_path: Path, capsys: pytest.Capture
     shown_json = json.loads(capsys.readouterr().out)["metadata"]
     assert shown_json["epsilon"]["value"] == 1e-5
     assert shown_json["list"]["value"] == [0.1, 1e-5]
+
+
+def test_dump_goes_on_behind_a_tensor_that_no_array_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tensor of 100 axes, of one element, before one of a single axis."""
+    path = tmp_path / "axes.gguf"
+    described = b"\1\0\0\0\0\0\0\0p" + struct.pack("<I100QIQ", 100, *[1] * 100, 0, 0)
+    described += b"\1\0\0\0\0\0\0\0a" + struct.pack("<IQIQ", 1, 2, 0, 32)
+    head = b"GGUF" + struct.pack("<IQQ", 3, 2, 0) + described
+    path.write_bytes(head + bytes(-len(head) % 32) + bytes(32) + np.array([5, 6], np.float32).tobytes())
+    assert main(["gguf", "dump", str(path), "--values"]) == 0
+    text = capsys.readouterr().out
+    assert "no values: " in text and "[5. 6.]" in text
 
 
 def test_list_is_dump(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,6 +223,17 @@ def test_broken_safetensors(tmp_path: Path, capsys: pytest.CaptureFixture[str], 
     assert main(["gguf", "convert", str(source), str(tmp_path / "out.gguf")]) == 1
     assert "header's length" in capsys.readouterr().err
     assert not (tmp_path / "out.gguf").exists()
+
+
+def test_a_tensor_type_behind_a_more_general_one_is_refused(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = next(n for n, t in gb.gguf.open(model).tensors.items() if len(t.shape) == 2)
+    command = ["gguf", "quantize", str(model), str(tmp_path / "out.gguf")]
+    special, general = ["--tensor-type", f"{name}=float16"], ["--tensor-type", "*=bfloat16"]
+    assert main([*command, *general, *special]) == 1
+    assert f"{name!r} decides nothing: '*' stands before it" in capsys.readouterr().err
+    assert main([*command, *special, *general, "--requantize"]) == 0
 
 
 def test_errors_are_messages(model: Path, tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ def same(found: gb.gguf.GGUFTensor, array: np.ndarray) -> None:
 
 def load_everywhere(file: gb.gguf.GGUFFile, arrays: dict[str, np.ndarray], cpu: gb.Backend, sim: gb.Backend) -> None:
     """In place, copied to a device, and half and half."""
-    for where in (cpu, sim, {"*1*": sim, "*": cpu}):
+    half = {"*1*": sim} if any("1" in name for name in file.tensors) else {}  # each pattern has to fit a tensor
+    for where in (cpu, sim, {**half, "*": cpu}):
         weights = file.load(where)
         for name, array in arrays.items():
             assert weights[name].shape == array.shape, name

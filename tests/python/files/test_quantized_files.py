@@ -35,7 +35,9 @@ def importances(path: Path, **tensors: np.ndarray) -> str:
     writer.add_array("imatrix.datasets", ["wiki.train", "more"])
     writer.add_uint32("imatrix.chunk_count", 125)
     for key, array in tensors.items():
-        writer.add_tensor(key.replace("_sums", ".in_sum2").replace("_counts", ".counts"), array.astype(np.float32))
+        kept = array.dtype.kind == "i" or array.dtype == np.float16
+        made = array if kept else array.astype(np.float32)
+        writer.add_tensor(key.replace("_sums", ".in_sum2").replace("_counts", ".counts"), made)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -95,6 +97,29 @@ def test_importances_that_do_not_fit_are_an_error(
     for part in [path, *parts]:
         assert part in message
     assert not out.exists()
+
+
+def test_importances_may_be_of_any_number_type(model: Path, tmp_path: Path) -> None:
+    sums, counts = np.arange(COLUMNS)[None], np.array([[3]])
+    found = []
+    for sum_type, count_type in (("f4", "f4"), ("f2", "i4"), ("i8", "i2"), ("i4", "i1")):
+        other = {"other_sums": sums.astype(sum_type), "other_counts": counts.astype(count_type)}
+        path = importances(tmp_path / "i.gguf", **other)
+        file = quantize(model, tmp_path / "out.gguf", "--type", "q4_k", "--imatrix", path)
+        found.append(file.tensors["other"].data.tobytes())
+    assert len(set(found)) == 1
+
+
+def test_importances_in_the_format_before_gguf_are_told(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Entries with name, number of calls and values, behind their number: 32-bit integers, texts and floats."""
+    old = tmp_path / "imatrix.dat"
+    old.write_bytes(b"\1\0\0\0\5\0\0\0other\1\0\0\0\0\2\0\0" + np.ones(COLUMNS, np.float32).tobytes())
+    out = str(tmp_path / "out.gguf")
+    assert main(["gguf", "quantize", str(model), out, "--type", "q4_k", "--imatrix", str(old)]) == 1
+    message = capsys.readouterr().err
+    assert f"--imatrix {old}" in message and "llama-imatrix" in message
 
 
 def test_tensors_without_importances_are_counted(

@@ -100,6 +100,25 @@ def test_what_is_no_text_is_refused(tmp_path: Path, name: str) -> None:
         read(tmp_path / name)
 
 
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_of_another_kind_is_told_by_its_kind(tmp_path: Path, name: str) -> None:
+    kinds = {
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n": "a Git LFS pointer",
+        b"\n<!DOCTYPE html>\n<html>": "an HTML page",
+        MARK + b"<html>": "an HTML page",
+        b"<?xml version='1.0'?><Error/>": "an XML text",
+        b"PK\3\4" + bytes(40): "a ZIP file",
+        b"\x1f\x8b\x08\xff": "a gzip file",
+        b"\x80\x04\x95\xff": "a pickle",
+        b"\x18\0\0\0\0\0\0\0" + b'{"__metadata__":{"a":"b"}}': "a safetensors file",
+    }
+    _, read = READERS[name]
+    for content, kind in kinds.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(gb.FileError, match=rf"{name}: it is {kind}"):
+            read(tmp_path / name)
+
+
 @pytest.mark.parametrize("name", [n for n in READERS if n != "any.txt"])
 def test_line_ends_of_other_systems_are_read(tmp_path: Path, name: str) -> None:
     text, read = READERS[name]

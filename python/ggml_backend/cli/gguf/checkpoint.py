@@ -169,8 +169,13 @@ def _expect_complete(file: SafeTensors, files: Sequence[SafeTensors]) -> None:
         return
     series = _NUMBERED.sub(r"*\2\3", file.path)
     parts = {m[1] for one in files if _NUMBERED.sub(r"*\2\3", one.path) == series and (m := _NUMBERED.search(one.path))}
-    if len(parts) < int(numbers[3]):
+    total = int(numbers[3])
+    if len(parts) < total:
+        first = 0 if 0 in map(int, parts) else 1
+        every = (f"{n:0{len(numbers[1])}}" for n in range(first, first + min(total, 1000)))
+        lacking = [_NUMBERED.sub(rf"{n}\2\3", os.path.basename(file.path)) for n in every if n not in parts]
         raise FileError(
-            f"{file.path}: the file is part {int(numbers[1])} of {int(numbers[3])} of a model by its name; give all"
-            f" parts, the folder, or the index (*.safetensors.index.json). Rename the file if it is the whole model"
+            f"{file.path}: the file is part {int(numbers[1])} of {total} of a model by its name, without"
+            f" {_listed(lacking, 3)}; give all parts, the folder, or the index (*.safetensors.index.json). Rename the"
+            " file if it is the whole model"
         )

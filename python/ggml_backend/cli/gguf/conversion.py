@@ -14,6 +14,7 @@ from ..._data.shapes import MAX_DIMS
 from ..._errors import InvalidArgumentError
 from ..._text.count import count
 from ..._text.escape import line
+from ..._text.patterns import Patterns
 from ..._text.terminal import Bar
 from ...dtypes import DType, as_dtype, dtypes
 from ...gguf import GGUFFile, Writer, fallback_dtype
@@ -60,6 +61,12 @@ class Formats:
                 raise InvalidArgumentError(f"--tensor-type {name!r}: needs PATTERN=TYPE")
             as_dtype(name)
         self.keep: set[str] = set(fitting(options.keep, names, "--keep"))
+        hidden = Patterns(names).hidden(pattern for pattern, _, _ in rules)
+        if hidden is not None:
+            raise InvalidArgumentError(
+                f"--tensor-type {hidden[0]!r} decides nothing: {hidden[1]!r} stands before it and fits all of its"
+                " tensors; give the special pattern first"
+            )
         self.special: dict[str, str] = {}
         for pattern, _, wanted in rules:
             for name in fitting([pattern], names, "--tensor-type"):
@@ -97,7 +104,7 @@ class Formats:
                 if chosen == name
             ]
             parts.append(f"{n} {name}" + (f" ({'; '.join(why)})" if why else ""))
-        return f"{count(counts.total(), 'matrix', 'matrices')}: {', '.join(parts)}"
+        return count(counts.total(), "matrix", "matrices") + (f": {', '.join(parts)}" if parts else "")
 
 
 Source = tuple[str, tuple[int, ...], DType, Any]

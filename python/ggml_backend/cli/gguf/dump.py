@@ -7,6 +7,7 @@ import argparse
 import numpy as np
 
 from ..._data.quantize import FLOATS
+from ..._errors import UnsupportedError
 from ..._text.escape import line
 from ...gguf import open as open_gguf
 from .common import add_part_argument, fitting
@@ -38,6 +39,11 @@ def run(options: argparse.Namespace) -> int:
             tensor = file.tensors[name]
             print(f"{line(tensor.name)} {tensor.dtype.name} {tensor.shape} {tensor.nbytes} bytes at {tensor.offset}")
             if options.values:
-                values = tensor.dequantize() if tensor.dtype.is_quantized or tensor.dtype in FLOATS else tensor.numpy()
+                try:
+                    floats = tensor.dtype.is_quantized or tensor.dtype in FLOATS
+                    values = tensor.dequantize() if floats else tensor.numpy()
+                except UnsupportedError as why:  # more axes than an array may have
+                    print(f"no values: {line(why, 200)}")
+                    continue
                 print(np.array2string(values, threshold=options.values, edgeitems=3))
     return 0

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..._errors import InvalidArgumentError
+from ..._errors import FileError, InvalidArgumentError
+from ..._files import read_head
+from ..._files.kinds import HEAD, file_kind
 from ..._text.escape import line
 from ...gguf import GGUFFile, Writer
 from ...gguf import open as open_gguf
@@ -28,6 +30,11 @@ class Importance:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        if file_kind(read_head(path, HEAD)) is None:
+            raise FileError(
+                f"--imatrix {line(path)}: not a GGUF file. llama.cpp wrote importances in a format of its own before:"
+                " 'llama-imatrix --in-file OLD.dat -o NEW.gguf' converts such a file"
+            )
         self.file: GGUFFile = open_gguf(path)
         self.found: list[str] = []
         self.missing: list[str] = []
@@ -58,7 +65,8 @@ class Importance:
             raise InvalidArgumentError(
                 f"{what} has shape {found}, which does not fit tensor {name!r} of shape {shape}: it needs {needed}"
             )
-        values = tensor.dequantize().astype(np.float64).reshape(needed)
+        plain = tensor.dtype.name in ("int8", "int16", "int32", "int64", "float64")
+        values = (tensor.numpy() if plain else tensor.dequantize()).astype(np.float64).reshape(needed)
         wrong = ~(np.isfinite(values) & (values >= 0))
         if wrong.any():
             row, column = (int(i) for i in np.unravel_index(int(wrong.argmax()), needed))

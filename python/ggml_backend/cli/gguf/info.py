@@ -77,7 +77,8 @@ def run(options: argparse.Namespace) -> int:
         print(f"{line(file.name)}: GGUF version {file.version}, {sizes}")
         for name, row in summary["types"].items():
             size = byte_count(row["bytes"])
-            print(f"  {name:<10} {row['tensors']:>5} tensors {row['elements']:>14,} elements {size:>12}")
+            noun = "tensor" if row["tensors"] == 1 else "tensors"
+            print(f"  {name:<10} {row['tensors']:>5} {noun:<7} {row['elements']:>14,} elements {size:>12}")
         for key, value in file.metadata.items():
             kind = file.metadata.type(key)
             print(f"{line(key)} ({kind}) = {_short(value, kind)}")

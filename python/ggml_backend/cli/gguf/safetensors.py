@@ -99,8 +99,9 @@ class SafeTensors:
 
     def _wrong_kind(self, head: bytes) -> FileError:
         kind = file_kind(head)
-        if len(head) < 8:
-            kind = f"{kind or 'incomplete'}: it has {len(head)} bytes, the header's length needs 8 bytes"
+        if len(head) < 8 or (len(head) == 8 and kind is None):
+            needed = "the header's length needs 8 bytes and the header more"
+            kind = f"{kind or 'incomplete'}: it has {len(head)} bytes, {needed}"
         if kind is None:
             length = int.from_bytes(head[:8], "little")
             shown = f"the header's length would be {length}, and the header would begin with {head[8:12]!r}"
