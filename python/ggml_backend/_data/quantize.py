@@ -97,10 +97,13 @@ def _floats(array: Any, what: str) -> Array:
     return source
 
 
-def weights_of(importance: Any, shape: tuple[int, ...], what: str) -> Array:
-    """Importance weights, one vector of a row's length for each matrix: shape ``(matrices, n)``."""
+def weights_of(importance: Any, shape: tuple[int, ...], element: DType, what: str) -> Array:
+    """Importance weights for a format, one vector of a row's length for each matrix: shape ``(matrices, n)``."""
     try:
-        weights = np.asarray(importance, np.float64)
+        weights = np.asarray(importance)
+        if weights.dtype.kind in "SUMmc":
+            raise TypeError
+        weights = weights.astype(np.float64)
     except (TypeError, ValueError, OverflowError):
         raise InvalidArgumentError(f"{what}: importance must be numbers, not {importance!r:.60}") from None
     target = (*shape[:-2], shape[-1])
@@ -113,14 +116,16 @@ def weights_of(importance: Any, shape: tuple[int, ...], what: str) -> Array:
         ) from None
     if not np.isfinite(weights).all() or (weights < 0).any():
         raise InvalidArgumentError(f"{what}: importance weights must be finite and not negative")
-    return _narrow_ratios(np.ascontiguousarray(spread).reshape(-1, shape[-1]))
+    return _narrow_ratios(np.ascontiguousarray(spread).reshape(-1, shape[-1]), element.block_size)
 
 
-def _narrow_ratios(weights: Array) -> Array:
-    """Importances as float32. Only their ratios count, so each row gets a power of two with which it fits."""
-    largest = weights.max(axis=-1, keepdims=True, initial=0)
-    narrow: Array = np.ldexp(weights, -np.frexp(largest)[1]).astype(np.float32)
-    return narrow
+def _narrow_ratios(weights: Array, block: int) -> Array:
+    """Importances as float32. Only their ratios within a block count, so each block gets a power of two with which it
+    fits."""
+    blocks = weights.reshape(-1, block) if weights.shape[-1] % block == 0 else weights  # rows are checked later
+    largest = blocks.max(axis=-1, keepdims=True, initial=0)
+    narrow: Array = np.ldexp(blocks, -np.frexp(largest)[1]).astype(np.float32)
+    return narrow.reshape(weights.shape)
 
 
 class _Job:
@@ -247,7 +252,7 @@ def _rows(job: _Job, importance: Any) -> Array:
     if out.size == 0:
         return out
     known = watch_of(source)
-    weights = None if importance is None else weights_of(importance, source.shape, what)
+    weights = None if importance is None else weights_of(importance, source.shape, element, what)
     if weights is None:
         _quantize_blocks(job, out)
     else:

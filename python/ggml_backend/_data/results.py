@@ -143,10 +143,13 @@ def returned(value: Any, result: Result, what: str) -> Any:
 def _shape_hint(shape: tuple[int, ...], result: Result) -> str:
     if result.dtype.is_quantized:
         return f"; gb.quantize(value, {result.dtype.name!r}) makes its blocks" if shape == result.shape else ""
+    return "; nothing is broadcast: out[...] = value does that" if _broadcasts(shape, result.shape) else ""
+
+
+def _broadcasts(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     with contextlib.suppress(ValueError):
-        if common_shape(shape, result.shape) == result.shape:
-            return "; nothing is broadcast: out[...] = value does that"
-    return ""
+        return common_shape(shape, wanted) == wanted
+    return False
 
 
 def _as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
@@ -172,7 +175,7 @@ def write(out: np.ndarray[Any, Any], value: Any, dtype: DType, what: str, *, bro
     """Writes what :func:`returned` has passed into the memory of a result, if NumPy converts it within a kind of
     numbers: float64 becomes float32, but no float becomes an integer."""
     array = np.asarray(_as_numpy(value, what))
-    if array.shape != out.shape and not broadcast:  # of an array that says that it has another shape
+    if array.shape != out.shape and not (broadcast and _broadcasts(array.shape, out.shape)):
         raise InvalidArgumentError(f"{what} must have the shape {out.shape}, and is an array of shape {array.shape}")
     if dtype.is_quantized:
         if array.dtype != np.uint8:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from .._errors import InvalidArgumentError, StateError, raise_as
 from .._errors.messages import hint_of, kind_of, message_of, plain, reason_of, tensor_hint
-from .._errors.parameters import parameter_error
+from .._errors.parameters import all_plain, parameter_error, plain_numbers
 from .._ffi import ffi, lib
 
 if TYPE_CHECKING:
@@ -210,8 +210,9 @@ def build(
         pointers.append(t._p)
         if ndim is None:
             dims = max(dims, _ndim(t._p))
+    given = args if all_plain(map(type, args)) else plain_numbers(args)
     try:
-        pointer = function(core.ptr, *args) if array else function(core.ptr, *pointers, *args)
+        pointer = function(core.ptr, *given) if array else function(core.ptr, *pointers, *given)
     except (OverflowError, TypeError) as error:
         _refuse(op, tensors, labels, error, args)
     if not pointer:
@@ -228,8 +229,9 @@ def build_1(op: str, function: Any, a: Tensor, *args: Any, ndim: int = OF_MOST) 
     if not isinstance(a, Tensor) or (core := a._ctx._core) is None:
         context_of(op, (a,))  # says what is wrong
         raise StateError(f"{op}: the context of a tensor is closed")
+    given = args if all_plain(map(type, args)) else plain_numbers(args)
     try:
-        pointer = function(core.ptr, a._p, *args)
+        pointer = function(core.ptr, a._p, *given)
     except (OverflowError, TypeError) as error:
         _refuse(op, (a,), _LABELS, error, args)
     if not pointer:
@@ -255,8 +257,9 @@ def build_2(
         for source in sources:
             if source is not core and source.serial not in core.adopted:
                 core.adopt(source, op)
+    given = args if all_plain(map(type, args)) else plain_numbers(args)
     try:
-        pointer = function(core.ptr, a._p, b._p, *args)
+        pointer = function(core.ptr, a._p, b._p, *given)
     except (OverflowError, TypeError) as error:
         _refuse(op, (a, b), labels, error, args)
     if not pointer:
@@ -278,8 +281,9 @@ def attempt(a: Tensor, function: Any, n: int, *args: Any) -> Tensor | None:
         pool = context_of("view", (a,))
         source, core = core, pool._live()
         core.adopt(source, "view")
+    given = args if all_plain(map(type, args)) else plain_numbers(args)
     try:
-        pointer = function(core.ptr, a._p, n, *args)
+        pointer = function(core.ptr, a._p, n, *given)
     except (OverflowError, TypeError):
         return None
     return Tensor(pool, pointer, core.h) if pointer else None

@@ -251,7 +251,7 @@ class Writer(Owner):
             name, data, element, None if shape is None else shape_tuple(shape, "Writer: shape"), importance
         )
         if importance is not None and entry.shape and not entry.raw:
-            entry.importance = weights_of(importance, entry.shape, f"tensor {name!r}")
+            entry.importance = weights_of(importance, entry.shape, entry.dtype, f"tensor {name!r}")
         ne = ne_of(entry.shape, f"tensor {name!r}")
         status = lib.gbpy_gguf_add_tensor(meta.ptr, key_bytes(name), entry.dtype.id, len(entry.shape), ne)
         check(status, f"tensor {name!r}")

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from .._data.choices import POOLS
 from .._data.shapes import MAX_DIMS, shape_tuple
-from .._errors import InvalidArgumentError
+from .._errors import InvalidArgumentError, expect_bool
 from .._ffi import lib
 from .._nodes.build import build, told_as
 from ..dtypes import DTypeLike, as_dtype, float16, float32
@@ -74,6 +74,7 @@ def im2col(
     (s1, s0), (p1, p0), (d1, d0) = (
         pair("im2col", name, v) for name, v in (("stride", stride), ("padding", padding), ("dilation", dilation))
     )
+    is_2d = expect_bool(is_2d, "im2col: is_2d")
     if not is_2d:
         s1, p1, d1 = 0, 0, 0
     ndim = 4 if is_2d else 3

@@ -192,7 +192,7 @@ def test_keyboard_interrupt_passes(ctx, cpu):
 
 def test_wrong_result_of_a_custom_operation(ctx, cpu):
     graph = ctx.graph(gb.map_custom(lambda d, a: np.zeros((3, 3)), ctx.from_numpy(np.ones(4, np.float32))))
-    with pytest.raises(ValueError, match="broadcast"):
+    with pytest.raises(gb.InvalidArgumentError, match="must have the shape"):
         gb.Scheduler([cpu]).compute(graph)
 
 
@@ -442,3 +442,11 @@ def test_log_to_a_logger(ctx, caplog):
     finally:
         gb.set_log(None)
     assert [r.levelno for r in caplog.records] == [logging.ERROR]
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (0,), (4, 4, 1), (5,)])
+def test_a_map_whose_result_does_not_fit_names_both_shapes(ctx, cpu, shape):
+    x = ctx.constant(np.ones((4, 4), np.float32))
+    mapped = gb.map_custom(lambda out, a: np.ones(shape, np.float32), x)
+    with pytest.raises(gb.InvalidArgumentError, match=r"shape \(4, 4\)"):
+        gb.Scheduler([cpu]).compute(ctx.graph(mapped))

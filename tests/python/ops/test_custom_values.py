@@ -84,7 +84,7 @@ def test_an_array_that_says_it_has_another_shape(shape, ctx):
 def test_map_custom_keeps_to_a_kind_of_numbers(value, ctx):
     dtype = np.int32 if value.dtype.kind == "f" else f32
     y = gb.map_custom(lambda out, a: value, ctx.from_numpy(np.ones(1, dtype)))
-    with pytest.raises(gb.InvalidArgumentError, match="map_custom: the result must be"):
+    with pytest.raises(gb.InvalidArgumentError, match=r"map_custom: .*the result must be"):
         run(["CPU"], ctx, y)
 
 

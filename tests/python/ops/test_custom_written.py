@@ -36,7 +36,7 @@ def numbers(array: Any, dtype: str) -> Any:
 @pytest.mark.parametrize("returned", ["None", "out"])
 def test_a_function_that_writes_nothing_is_an_error(dtype, several, returned):
     function = {"None": lambda out, a: None, "out": lambda out, a: out}[returned]
-    with pytest.raises(gb.InvalidArgumentError, match=r"custom: the function returned None and wrote nothing: return"):
+    with pytest.raises(gb.InvalidArgumentError, match=r"custom: .*the function returned None and wrote"):
         computed(function, dtype, several)
 
 
@@ -90,7 +90,7 @@ def test_a_map_in_place_keeps_what_it_does_not_write():
         x.set(2.0)
         sched.compute(graph)
         assert y.numpy().tolist() == [2.0] * 4
-        with pytest.raises(gb.InvalidArgumentError, match="map_custom: the function returned None and wrote nothing"):
+        with pytest.raises(gb.InvalidArgumentError, match=r"custom: .*the function returned None and wrote"):
             gb.Scheduler([cpu]).compute(ctx.graph(z))
 
 

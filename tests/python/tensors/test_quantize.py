@@ -411,3 +411,18 @@ def test_only_ratios_of_importances_count(rng: np.random.Generator, name: str, f
 def test_importances_that_are_no_sizes_are_refused(importance: list[Any]) -> None:
     with pytest.raises(gb.InvalidArgumentError, match="importance"):
         gb.quantize(np.ones((2, 512), np.float32), "q4_k", importance)
+
+
+@pytest.mark.parametrize("factor", [2.0**-140, 2.0**-160, 2.0**-900])
+@pytest.mark.parametrize("name", ["q2_k", "q4_k", "q6_k", "iq1_s", "iq2_xs", "iq3_s", "iq4_xs", "nvfp4"])
+def test_importances_of_another_block_do_not_count(rng: np.random.Generator, name: str, factor: float) -> None:
+    x = rng.standard_normal((2, 512), np.float32)
+    weights = np.exp(rng.standard_normal(512))
+    smaller = np.concatenate([weights[:256], weights[256:] * factor])
+    np.testing.assert_array_equal(gb.quantize(x, name, smaller), gb.quantize(x, name, weights))
+
+
+@pytest.mark.parametrize("dtype", ["U3", "S3", "m8[s]", "M8[s]", "c8"])
+def test_importances_are_real_numbers(dtype: str) -> None:
+    with pytest.raises(gb.InvalidArgumentError, match="importance must be numbers"):
+        gb.quantize(np.ones((2, 32), np.float32), "q4_0", np.ones(32, "i8").astype(dtype))
