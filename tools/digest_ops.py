@@ -160,6 +160,7 @@ def products() -> Iterator[Case]:
     ):
         yield call("mul_mat", a(m, k, low=-1, high=1), b(n, k, low=-1, high=1))
         yield call("mul_mat", a(m, k), f32(n, k), prec="f32")
+        yield Case("matmul", (f32(n, k), a(m, k)), lambda x, w: gb.matmul(x, w.T, prec="f32"))
     for left, right in (((3,), (3,)), ((2,), (6,)), ((2, 1), (2, 3)), ((1, 2), (3, 4))):
         for m, n, k in ((5, 3, 64), (9, 1, 256), (40, 20, 256)):
             yield call("mul_mat", a(*left, m, k), b(*right, n, k))

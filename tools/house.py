@@ -78,10 +78,9 @@ WIDE_NAMES = {"CMakeLists.txt", "Makefile", "run", ".clang-format", ".editorconf
 
 def tracked(root: Path) -> list[str]:
     """Paths of the sources, below root."""
-    command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
-    run = subprocess.run(command, capture_output=True, check=False)
-    if run.returncode == 0:
-        found = set(run.stdout.decode().split("\0"))
+    if (root / ".git").exists():
+        command = ["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+        found = set(subprocess.run(command, capture_output=True, check=True).stdout.decode().split("\0"))
     else:
         found = {p.relative_to(root).as_posix() for p in root.rglob("*")}
         found = {p for p in found if not p.startswith("build/")}

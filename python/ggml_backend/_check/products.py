@@ -28,6 +28,7 @@ def of_products(sizes: Sizes) -> Iterator[Case]:
         small = m * n < 400 and m * n > 0
         yield call("mul_mat", _rule(k), a(m, k, low=-1, high=1), b(n, k, low=-1, high=1), layouts=small)
         yield call("mul_mat", _rule(k), a(m, k), f32(n, k), prec="f32")
+        yield one("matmul", _rule(k), (f32(n, k), a(m, k)), _matmul)
     batches = [((2,), (6,)), ((3,), (3,)), ((2, 1), (2, 3)), ((1, 2), (3, 4))]
     for left, right in sizes.some(batches, 1):
         for m, n, k in sizes.some([(5, 3, 64), (9, 1, 256), (40, 20, 256)], 1):
@@ -42,6 +43,10 @@ def of_products(sizes: Sizes) -> Iterator[Case]:
         rule = Rule("product", terms=64, n=hidden + inner, rounded=6, magnitude=ABSOLUTE)
         inputs = (f16(rows, hidden), f16(inner, hidden), f32(inner), f16(hidden, inner), f32(hidden))
         yield call("flash_ff", rule, *inputs)
+
+
+def _matmul(x: Any, w: Any) -> Any:
+    return ops.matmul(x, w.T, prec="f32")
 
 
 def _experts(p: Any, q: Any, r: Any, chosen: Any, x: Any) -> Any:

@@ -199,7 +199,8 @@ class ContextCore(Core):
 
     def note_listed(self, other: ContextCore) -> None:
         """Notes that a graph of this context has tensors of `other`. Such uses may form circles."""
-        self.listed[other.serial] = other
+        if other is not self:
+            self.listed[other.serial] = other
 
     def reaches(self, wanted: ContextCore) -> bool:
         """True if this context uses tensors of ``wanted``, directly or not."""

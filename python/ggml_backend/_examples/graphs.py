@@ -130,9 +130,12 @@ def _whisper(ctx: Context) -> Tensor:
 
 
 def _conv(ctx: Context, x: Tensor, channels: int, name: str, size: int = 3, stride: int = 1) -> Tensor:
-    """(channels, height, width)."""
+    """(channels, height, width). Rows of windows are rounded to float16, as in ggml of early 2024."""
     kernel = ctx.tensor((channels, x.shape[-3], size, size), float16, name=f"{name}.weight")
-    return _biased(ctx, ops.conv_2d(kernel, x, stride, size // 2).named(name), (channels, 1, 1), name)
+    rows = ops.im2col(kernel, x, stride, size // 2)
+    _, height, width, length = rows.shape
+    y = ops.mul_mat(rows.reshape(height * width, length), kernel.reshape(channels, length))
+    return _biased(ctx, y.reshape(channels, height, width).named(name), (channels, 1, 1), name)
 
 
 def _normed(ctx: Context, x: Tensor, name: str) -> Tensor:

@@ -259,11 +259,11 @@ class Weights(Mapping[str, Tensor]):
 
     __slots__ = ("_tensors", "buffers", "context", "in_place", "left_out")
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, left_out: dict[str, str]) -> None:
         self.context: Context = context
         self.buffers: list[Buffer] = []
         self.in_place: int = 0
-        self.left_out: dict[str, str] = {}
+        self.left_out = left_out
         self._tensors: dict[str, Tensor] = {}
 
     def __getitem__(self, name: str) -> Tensor:
@@ -371,10 +371,9 @@ class GGUFFile(Owner):
         progress: called with bytes done and bytes in all while data is copied; what it raises ends the loading
 
         Opaque tensors (of unknown types, of more than four axes) are left out: ``Weights.left_out`` has their names.
-        Raises KeyError for a name or pattern of ``names`` that fits nothing, and :class:`InvalidArgumentError` for a
-        pattern of ``where`` that fits nothing or stands behind a more general one. Raises :class:`AllocationError` when
-        a backend has not enough memory, and :class:`UnsupportedError` for an opaque tensor that ``names`` names without
-        wildcards.
+        Raises KeyError if one of ``names`` fits nothing, :class:`InvalidArgumentError` if a pattern of ``where`` fits
+        nothing or stands behind a more general one, :class:`AllocationError` if a backend has not enough memory, and
+        :class:`UnsupportedError` if ``names`` has an opaque tensor without wildcards.
         """
         parts = self._live()
         if context is not None:
@@ -384,8 +383,7 @@ class GGUFFile(Owner):
         usage_id(usage)
         chosen, left_out = self._select(names)
         groups = self._groups(where, chosen)
-        weights = Weights(context if context is not None else Context(usage="weights"))
-        weights.left_out = left_out
+        weights = Weights(context if context is not None else Context(usage="weights"), left_out)
         copies: dict[int, list[_Copy]] = {}
         targets: dict[int, BufferType] = {}
         mapped: dict[int, Buffer] = {}

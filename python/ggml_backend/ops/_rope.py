@@ -78,16 +78,8 @@ def rope(
             raise InvalidArgumentError(
                 "rope: xpos needs inplace=True, n_dims of the whole head or mode 'normal', and no other scaling"
             )
-        return build(
-            "rope",
-            lib.ggml_rope_xpos_inplace,
-            (a, positions),
-            n,
-            xpos_base,
-            xpos_down,
-            ndim=dims("rope", a),
-            labels=labels,
-        )
+        xpos = (n, xpos_base, xpos_down)
+        return build("rope", lib.ggml_rope_xpos_inplace, (a, positions), *xpos, ndim=dims("rope", a), labels=labels)
     if are((n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor), (0, 10000.0, 1.0, 0.0, 1.0)):
         return build_2("rope", pick("rope", inplace), a, positions, n, number, n_ctx, ndim=OF_FIRST, labels=labels)
     scaling = (n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow)

@@ -104,7 +104,7 @@ def test_the_status_is_the_scripts(folder, word, status, said):
     ([], 2, ["usage", "SCRIPT"]),
     (["none.py"], 1, ["there is no file none.py"]),
     (["--compare", "none.json", "program.py"], 1, ["none.json"]),
-    (["--compare", "beside.py", "program.py"], 1, ["no profile"]),
+    (["--compare", "beside.py", "program.py"], 1, ["not a profile"]),
     (["--by", "length", "program.py"], 2, ["--by"]),
     (["--by", "kind", "--pattern", "x", "program.py"], 2, ["--by"]),
     (["--regex", "(", "program.py"], 2, ["--regex"]),

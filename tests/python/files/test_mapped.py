@@ -168,7 +168,7 @@ CASES = {
         m = mmap.mmap(f.fileno(), 0)
         ctx = gb.Context()
         array = np.frombuffer(m, np.float32, 64 * 512, os.path.getsize(path) // 2 // 4 * 4)
-        t = gb.Buffer.from_array(array).place(ctx.tensor((64, 512)))
+        t = gb.Buffer.from_array(array, usage="weights").place(ctx.tensor((64, 512)))
         del array
         _, g, s = product(t, [cpu])
         assert s.compute(g)
@@ -214,7 +214,7 @@ CASES = {
         shrinks(lambda: s.compute(g))
         ctx = gb.Context()
         t = ctx.tensor((512, 512))
-        ctx.allocate(cpu)
+        ctx.allocate(cpu, usage="weights")
         t.set(2.0)
         _, g, s = product(t, [cpu])
         assert s.compute(g) and (g.outputs[0].numpy() == 1024).all()

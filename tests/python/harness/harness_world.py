@@ -364,6 +364,12 @@ def _(w: World) -> None:
             valid("wait", found, 3, 4)
 
 
+@operation("name the context of results")
+def _(w: World) -> None:
+    with w.own.as_default():
+        gb.relu(w.x)
+
+
 @operation("n copies")
 def _(w: World) -> None:
     w.sched.n_copies = 2
@@ -745,7 +751,7 @@ def _(w: World) -> None:
 def _(w: World) -> None:
     with w.file.load(w.cpu) as weights:
         valid("load", weights["w"].numpy(copy=True) - EYE, 0)
-        repr((weights, weights.buffers, weights.context, weights.in_place))
+        repr((weights, weights.buffers, weights.context, weights.in_place, weights.left_out))
 
 
 @operation("load on the device")

@@ -118,9 +118,9 @@ def test_public_names_exist_and_are_documented():
 ORDER = """
 _ffi  _again  _signals  _timing  _errors.messages  _errors.kept  _errors  _errors.hints  _errors.parameters
 _core  _core.owned  _core.handles
-_text  _text.count  _text.escape  _text.names  _text.patterns  _text.terminal  _files  _files.mapped  _files.rows
-_files.kinds  _files.forms
-dtypes  _data  _data.choices  _data.foreign  _data.arrays  _data.exchange  _data.blank  _data.blocks  _data.quantize
+_text  _text.count  _text.escape  _text.names  _text.patterns  _text.terminal  _files.kinds  _files  _files.mapped
+_files.rows  _files.forms  _files.installed
+dtypes  _data  _data.choices  _data.foreign  _data.blocks  _data.arrays  _data.exchange  _data.blank  _data.quantize
 _data.shapes  _data.results
 _devices  _devices.registry  _devices.nodes  _devices.state  _devices.program  _devices.hooks
 _nodes  _nodes.build  _nodes.operators  _nodes.ufuncs
@@ -137,7 +137,7 @@ _pictures.traces
 _pictures  _sched  _sched.fallbacks  _sched.costs  _sched.notes  _profiles  _profiles.limits  _profiles.records
 _profiles.tables
 plan  stats  profile  trace  pending  sched  _calibrate  planning
-gguf._values  gguf._writer  gguf
+gguf._values  gguf._writer  gguf._parts  gguf
 cluster._messages  cluster._nodes  cluster._memory  cluster._transport  cluster._worker  cluster._host
 cluster._describe  cluster._layers  cluster._simulate  cluster._links  cluster._device  cluster._mpi  cluster
 _examples.graphs  _examples  _examples.models  _examples.layers
@@ -146,7 +146,8 @@ _check.inputs  _check.tolerance  _check.cases  _check.products  _check.windows  
 _check.operators  _check.memory  _check.worlds  _check.graphs  _check.report  _check.run  _check  testing
 cli.info  cli  cli.program  cli.plan_cluster  cli.plan  cli.calibrate  cli.check_device  cli.cluster  cli.profile
 cli.bench  cli.completion
-cli.gguf.common  cli.gguf.conversion  cli.gguf.info  cli.gguf.dump  cli.gguf.check  cli.gguf.quantize
+cli.gguf.common  cli.gguf.importance  cli.gguf.described  cli.gguf.conversion  cli.gguf.info
+cli.gguf.dump  cli.gguf.check  cli.gguf.quantize
 cli.gguf.safetensors  cli.gguf.elements  cli.gguf.checkpoint  cli.gguf.convert  cli.gguf
 """
 
