@@ -28,7 +28,7 @@ from ._errors import (
 from ._errors.messages import UnknownKey, kind_of
 from ._ffi import ffi, lib
 from ._files.mapped import watch_of
-from ._nodes.build import build, default_context
+from ._nodes.build import DefaultContext, build
 from ._text.names import MAX_NAME, as_name, shorter
 from .backend import Backend
 from .buffer import Buffer, BufferCore, BufferType, Usage, cpu_buffer_type, usage_id
@@ -97,7 +97,7 @@ class Context(Handle):
         """``with ctx.as_default():`` all that this thread (or asyncio task) builds in the block belongs to ``ctx``:
         results of operations, views, constants that operators make of numbers and arrays. It does not close ``ctx``."""
         self._building("Context.as_default")
-        return default_context(self)
+        return DefaultContext(self)
 
     def _counts(self, tensor: Tensor) -> bool:
         """True if this tensor decides which context a result belongs to; weights do not."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -28,13 +29,13 @@ __all__ = [
     "OF_PRODUCT",
     "OF_SECOND",
     "ZEROS",
+    "DefaultContext",
     "Tensor",
     "attempt",
     "build",
     "build_1",
     "build_2",
     "context_of",
-    "default_context",
     "describe",
     "node_class",
     "told_as",
@@ -111,18 +112,42 @@ def _refuse(
     raise_as(status, reason + hint_of(op, marked, names, [t.shape for _, t in named]), prefix)
 
 
-_default: ContextVar[Context | None] = ContextVar("default context", default=None)
-_named = _default.get
+# The blocks that name a context, innermost first, each with those around it. Only its ``with`` keeps a block alive: one
+# that an interrupt ended before it began or while it ended names nothing.
+_Chain = tuple["weakref.ref[DefaultContext]", Any]
+_default: ContextVar[_Chain | None] = ContextVar("default context", default=None)
+_blocks = _default.get
 
 
-@contextlib.contextmanager
-def default_context(context: Context) -> Iterator[Context]:
+class DefaultContext:
     """All results of this block, in this thread or task, belong to ``context``."""
-    token = _default.set(context)
-    try:
-        yield context
-    finally:
-        _default.reset(token)
+
+    __slots__ = ("__weakref__", "context")
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+    def __enter__(self) -> Context:
+        _default.set((weakref.ref(self), _blocks()))
+        return self.context
+
+    def __exit__(self, *error: object) -> None:
+        blocks = _blocks()
+        while blocks is not None and blocks[0]() is not self:
+            blocks = blocks[1]
+        if blocks is not None:
+            _default.set(blocks[1])
+
+
+def _named() -> Context | None:
+    """The context that the innermost block names."""
+    blocks = _blocks()
+    while blocks is not None:
+        block = blocks[0]()
+        if block is not None:
+            return block.context
+        blocks = blocks[1]
+    return None
 
 
 def context_of(op: str, tensors: Sequence[Any], labels: Sequence[str] = _LABELS) -> Context:
@@ -224,7 +249,7 @@ def build(
 def build_1(op: str, function: Any, a: Tensor, *args: Any, ndim: int = OF_MOST) -> Tensor:
     """:func:`build` for a node of one source, in half the time. ``function`` makes a node whose first source is
     ``a``."""
-    if _named() is not None:
+    if _blocks() is not None:
         return build(op, function, (a,), *args, ndim=ndim)
     if not isinstance(a, Tensor) or (core := a._ctx._core) is None:
         context_of(op, (a,))  # says what is wrong
@@ -251,7 +276,7 @@ def build_2(
         context_of(op, (a, b), labels)  # says what is wrong
         raise StateError(f"{op}: the context of a tensor is closed")
     pool = a._ctx
-    if core is not other or _named() is not None:
+    if core is not other or _blocks() is not None:
         pool = context_of(op, (a, b), labels)
         sources, core = (core, other), pool._live()
         for source in sources:
@@ -277,7 +302,7 @@ def attempt(a: Tensor, function: Any, n: int, *args: Any) -> Tensor | None:
     core, pool = a._ctx._core, a._ctx
     if core is None:
         raise StateError("the context of the tensor is closed")
-    if _named() is not None:
+    if _blocks() is not None:
         pool = context_of("view", (a,))
         source, core = core, pool._live()
         core.adopt(source, "view")

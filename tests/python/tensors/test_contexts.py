@@ -294,3 +294,25 @@ def test_contexts_of_a_chain_are_freed():
     del y, context, ring
     gc.collect()
     assert all(w() is None for w in watched)
+
+
+def test_a_block_that_was_never_begun_names_nothing():
+    """An interrupt may come between ``__enter__`` and the block. Nothing would end the block then."""
+    a, b = gb.Context(), gb.Context()
+    x = a.tensor(3)
+    b.as_default().__enter__()
+    assert (x + x).context is a
+    b.close()
+    assert (x * x).context is a
+    with a.as_default():
+        assert gb.relu(x).context is a
+
+
+def test_a_block_can_be_entered_within_itself():
+    a, b, c = gb.Context(), gb.Context(), gb.Context()
+    x, block = a.tensor(3), b.as_default()
+    with block, c.as_default():
+        with block:
+            assert gb.relu(x).context is b
+        assert gb.relu(x).context is c
+    assert gb.relu(x).context is a
