@@ -167,8 +167,8 @@ class ContextCore(Core):
         self.serial = next(self.counter)
         self.adopted: dict[int, ContextCore] = {}  # by serial number: contexts whose tensors are used here
         self.listed: dict[int, ContextCore] = {}  # the same: contexts of tensors that graphs of this one have
-        self.is_adopted = False  # by another
-        self.of_weights = False
+        self.is_adopted: bool = False  # by another
+        self.of_weights: bool = False
         self.weights: set[int] = set()  # addresses of the tensors that lie in buffers of weights
         self.transposed: dict[int, Any] = {}  # address of a matrix -> its transposed view
         self.functions: list[object] = []

@@ -102,7 +102,7 @@ class Parser(argparse.ArgumentParser):
         if self.chosen is not None:
             command, self.chosen = self.chosen(), None
             command.add_arguments(self)
-            self.epilog = f"example: {self.prog} {command.EXAMPLE}"
+            self.epilog: str | None = f"example: {self.prog} {command.EXAMPLE}"
 
     def parse_known_args(self, *args: Any, **options: Any) -> Any:
         self.ask()

@@ -294,11 +294,7 @@ class RankDevice(Measured, Device):
         def wait() -> bool:
             if lib.gbpy_device_given_up():
                 raise StateError(f"{peer.who}: reading {path} was interrupted")
-            try:
-                conductor.expect_ok(peer, conductor.answer(question))
-            except FileNotFoundError:
-                return False
-            return True
+            return conductor.expect_ok(peer, conductor.answer(question), of_file=True)
 
         return wait
 

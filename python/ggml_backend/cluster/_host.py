@@ -660,13 +660,15 @@ class Conductor:
             self.expect_there(peer)
         return fields.unpack_from(body)
 
-    def expect_ok(self, peer: Peer, body: memoryview) -> None:
-        """Raises what an answer with a status says."""
+    def expect_ok(self, peer: Peer, body: memoryview, *, of_file: bool = False) -> bool:
+        """Raises what an answer with a status says. False: the question was about a file, and the rank has no such
+        file."""
         (status,) = self.fields_of(peer, m.ANSWER_STATUS, body)
-        if status == ABSENT:
-            raise FileNotFoundError(m.text_of(body[4:]))
+        if status == ABSENT and of_file:
+            return False
         if status:
             raise failure_of(status, f"{peer.who}: {m.text_of(body[4:])}")
+        return True
 
     def ping(self, peer: Peer) -> tuple[float, int]:
         """Seconds of a round trip, and its clock against ours in ns, from when the message was on its way back."""

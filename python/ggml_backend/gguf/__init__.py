@@ -263,7 +263,7 @@ class Weights(Mapping[str, Tensor]):
         self.context: Context = context
         self.buffers: list[Buffer] = []
         self.in_place: int = 0
-        self.left_out = left_out
+        self.left_out: dict[str, str] = left_out
         self._tensors: dict[str, Tensor] = {}
 
     def __getitem__(self, name: str) -> Tensor:

@@ -71,7 +71,7 @@ class Formats:
         for pattern, _, wanted in rules:
             for name in fitting([pattern], names, "--tensor-type"):
                 self.special.setdefault(name, wanted)
-        self.importance = None if options.imatrix is None else Importance(options.imatrix)
+        self.importance: Importance | None = None if options.imatrix is None else Importance(options.imatrix)
         self.fallbacks: dict[tuple[str, str], set[int]] = {}  # (format, format asked for): rows that do not fit
 
     def choose(self, name: str, shape: tuple[int, ...], stored: DType) -> DType:

@@ -74,8 +74,8 @@ class SafeTensors:
         self._data = np.frombuffer(map_file(path), np.uint8)
         header = json_object(self._header(), f"{path}: at offset 8: the header")
         metadata = header.pop("__metadata__", None)
-        self.metadata = self._metadata({} if metadata is None else metadata)
-        self.tensors = {name: self._described(name, entry) for name, entry in header.items()}
+        self.metadata: dict[str, str] = self._metadata({} if metadata is None else metadata)
+        self.tensors: dict[str, Stored] = {name: self._described(name, entry) for name, entry in header.items()}
         self._expect_covered()
 
     def _header(self) -> str:
