@@ -481,6 +481,10 @@ class Conductor:
         if self._waits_for_itself(peer):
             self.lose(peer, f"it has waited for {seconds:.1f} s for rank {other}, which waits for it")
             return
+        gone = self.peers.get(other)
+        if gone is not None and gone.lost is not None:  # it has not heard of that
+            self.transport.send(peer.number, m.CONTROL, m.message(Kind.LOST, other))
+            return
         if sends:
             target = self.peers.get(other)
             if target is not None and seconds > self.options.deadline:

@@ -176,6 +176,21 @@ def test_ranks_that_wait_for_each_other_are_lost():
         assert any("which waits for it" in str(peer.lost) for peer in (one, two))
 
 
+def test_a_rank_that_waits_for_a_lost_one_hears_of_it_again(monkeypatch):
+    """The message that the other rank is lost may be lost itself."""
+    with simulated(3, deadline=DEADLINE) as cluster:
+        conductor = cluster._conductor
+        one, two = (conductor.peers[r] for r in (1, 2))
+        for device in cluster.backends():
+            device.alloc(64)
+        damage = Damage(monkeypatch, 0, is_of(m.Kind.LOST), lambda data: [])
+        conductor.add(one, m.command(m.What.TAKE, m.NO_QUEUE, 2, 1, 1, 0, 64), True)
+        conductor.add(two, m.command(m.What.TAKE, m.NO_QUEUE, 0, 1, 2, 0, 64), True)  # it owes an answer, too
+        conductor.lose(two, "it is lost for this test")
+        assert damage.done
+        lost_in_time(lambda: conductor.ask(one, m.What.MARK) and None)
+
+
 def test_a_question_that_was_given_up_does_not_end_the_rank():
     """The answer comes later, and rank 0 still knows the question."""
     with simulated(2, deadline=5) as cluster:
