@@ -167,7 +167,7 @@ def test_many_patterns(tmp_path: Path) -> None:
         writer.add_tensor("end", np.ones(8, np.float32))
     cpu = gb.Backend("CPU")
     with gb.gguf.open(path) as file:
-        for form in ("blk.{n}.{stars}", "blk.{n}.?{stars}", "{stars}{n}.w", "{stars}.{n}.w"):
+        for form in ("blk.{n}.{stars}", "blk.{n}.?{stars}", "{stars}.{n}.w"):
             start = time.perf_counter()
             n = 2000 if form.startswith("{stars}") else 8_000
             patterns = {form.format(n=i % 2000, stars="*" * (1 + i // 2000)): cpu for i in range(n)}
