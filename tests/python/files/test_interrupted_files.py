@@ -10,7 +10,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -78,12 +78,17 @@ ACTS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Callbacks of the garbage collector are off. An interrupt in one (hypothesis has one) ends nothing: Python ignores
+    it, and pytest keeps its frames, which hold open files."""
     (tmp_path / "text").write_text("old")
     os.mkfifo(tmp_path / "pipe")
     gb.gguf.Writer(tmp_path / "model.gguf").add("name", "x").add_tensor("w", np.ones(5000, np.float32)).close()
     gc.collect()
-    return tmp_path
+    callbacks = gc.callbacks[:]
+    gc.callbacks.clear()
+    yield tmp_path
+    gc.callbacks[:] = callbacks
 
 
 def check(folder: Path, before: tuple[list[str], bool], where: str) -> None:
