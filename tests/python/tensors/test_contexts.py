@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from harness_interleave import Places, interrupt
 from op_cases import CASES
 
 CPU = gb.Backend("CPU", n_threads=1)
@@ -296,16 +297,25 @@ def test_contexts_of_a_chain_are_freed():
     assert all(w() is None for w in watched)
 
 
-def test_a_block_that_was_never_begun_names_nothing():
-    """An interrupt may come between ``__enter__`` and the block. Nothing would end the block then."""
+@pytest.mark.parametrize("instructions", [False, True], ids=["lines", "instructions"])
+def test_an_interrupted_block_names_nothing_afterwards(instructions):
+    """Wherever the interrupt comes: while the block begins, within it, or while it ends."""
     a, b = gb.Context(), gb.Context()
-    x = a.tensor(3)
-    b.as_default().__enter__()
-    assert (x + x).context is a
-    b.close()
-    assert (x * x).context is a
-    with a.as_default():
-        assert gb.relu(x).context is a
+    x, places = a.tensor(3), Places(instructions)
+
+    def act():
+        with b.as_default():
+            gb.relu(x)
+
+    for k in itertools.count(1):
+        try:
+            more = places.run(act, k, interrupt)
+        except KeyboardInterrupt:
+            more = True
+        if not more:
+            break
+        assert (x + x).context is a, places.where
+    assert k > 10
 
 
 def test_a_block_can_be_entered_within_itself():
