@@ -175,6 +175,11 @@ def test_many_patterns(tmp_path: Path) -> None:
             weights = file.load({**patterns, "*": cpu})
             assert time.perf_counter() - start < 10
             assert len(weights) == 2001
+        many = [f"*{i}.w" for i in range(2000)]  # "*1.w" fits 200 names, those of "*11.w" among them
         start = time.perf_counter()
+        with pytest.raises(gb.InvalidArgumentError, match="decides nothing"):
+            file.load(dict.fromkeys([*many, "*"], cpu))
+        assert len(file.load(dict.fromkeys([*reversed(many), "*"], cpu))) == 2001
+        assert len(file.load(cpu, many)) == 2000
         assert len(file.load(cpu, [f"blk.{i}.*" for i in range(2000)])) == 2000
         assert time.perf_counter() - start < 10
