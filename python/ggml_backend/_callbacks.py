@@ -127,6 +127,8 @@ _blanking = threading.Lock()  # for ``RunState.blanked`` and for filling a resul
 
 def raise_first(lost: deque[BaseException]) -> None:
     """Raises the first exception of the queue, if there is one."""
+    if not lost:  # nearly always
+        return
     kept: list[BaseException] = []
     with contextlib.suppress(IndexError):
         kept.append(lost.popleft())
