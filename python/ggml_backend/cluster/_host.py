@@ -478,7 +478,7 @@ class Conductor:
         and what it sends to one that has asked for it is, if that has long not got it."""
         now = time.monotonic()
         peer.stuck_on = other if seconds > self.options.deadline else -1
-        if self._waits_for_itself(peer):
+        if not sends and self._waits_for_itself(peer):  # in a circle with a sender, the receiver is lost
             self.lose(peer, f"it has waited for {seconds:.1f} s for rank {other}, which waits for it")
             return
         gone = self.peers.get(other)

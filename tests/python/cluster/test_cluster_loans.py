@@ -138,13 +138,18 @@ def test_what_nobody_waits_for_yet_is_copied(monkeypatch):
         assert not sizes
 
 
+@pytest.mark.parametrize("asks_first", [True, False])
 @pytest.mark.parametrize("after", ["set", "copy", "clear"])
-def test_who_has_something_to_do_next_makes_a_copy(monkeypatch, after):
-    """So a stage of a pipeline computes while its last result is on a slow link."""
+def test_a_sender_with_more_commands_makes_a_copy(monkeypatch, after, asks_first):
+    """A stage of a pipeline computes while its last result is on a slow link, in whatever order messages came."""
     sizes = lent(monkeypatch)
     with pair() as p:
         p.network.stop(1)
+        if not asks_first:
+            p.network.link(2, 1, delay=SLOW)
         p.b.copy_from(p.a)
+        if asks_first:
+            p.wait(lambda: p.network.sent.get((2, 1, m.ASKED)))
         CHANGES[after](p)
         p.flush()
         p.wait(lambda: p.network.sent.get((2, 1, m.ASKED)))

@@ -296,12 +296,12 @@ def test_device_that_cannot_be_used_says_why():
 )
 def test_wrong_classes(attributes, message):
     kind = type("Wrong", (gb.Device,), attributes)
-    gb.register_device("WRONG", kind, replace=True)
+    gb.register_device("WRONG_KEYWORDS", kind, replace=True)
     if message:
         with pytest.raises(gb.InvalidArgumentError, match=message):
-            gb.Backend("WRONG")
+            gb.Backend("WRONG_KEYWORDS")
     else:
-        assert gb.Backend("WRONG").name == "WRONG"
+        assert gb.Backend("WRONG_KEYWORDS").name == "WRONG_KEYWORDS"
 
 
 @pytest.mark.parametrize(

@@ -100,11 +100,11 @@ from ggml_backend.sched import Scheduler
 assert Scheduler is gb.Scheduler and sys.modules["ggml_backend.sched"] is sched
 """,
     "devices of a program": """
-gb.register_device("MINE", Mine)
+gb.register_device("SECOND_MINE", Mine)
 forget()
 import ggml_backend as again
-assert "MINE" in again.backends()
-again.register_device("MINE", Mine)
+assert "SECOND_MINE" in again.backends()
+again.register_device("SECOND_MINE", Mine)
 """,
     "the package is reloaded": "work(gb); importlib.reload(gb); work(gb); importlib.reload(gb.gguf); work(gb)",
     "devices are reloaded": """

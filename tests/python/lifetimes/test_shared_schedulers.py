@@ -45,7 +45,7 @@ class Queued(gb.Device):
 
 @pytest.fixture(scope="module", autouse=True)
 def _queued():
-    gb.register_device("QUEUED", Queued)
+    gb.register_device("SHARED_QUEUE", Queued)
 
 
 class Shared:
@@ -123,7 +123,7 @@ CALLS: dict[str, Callable[[Shared], object]] = {
     "stats": lambda s: (s.sched.stats, repr(s.sched), s.sched.n_splits),
 }
 FUNCTIONS = {"function": copied, "operators": None}
-KINDS = ["CPU", "SIM", "ARRAY", "QUEUED"]
+KINDS = ["CPU", "SIM", "ARRAY", "SHARED_QUEUE"]
 
 
 def repeat(acts: list[Callable[[], object]], seconds: float) -> None:
@@ -227,7 +227,7 @@ def started(shared: Shared) -> gb.Pending:
 
 
 def test_a_run_that_is_held_raises_its_exception_also_after_synchronize():
-    shared = Shared("QUEUED", raises)
+    shared = Shared("SHARED_QUEUE", raises)
     pending = started(shared)
     with pytest.raises(Mine):
         shared.sched.synchronize()
@@ -237,7 +237,7 @@ def test_a_run_that_is_held_raises_its_exception_also_after_synchronize():
 
 
 def test_synchronize_leaves_an_exception_to_the_thread_that_holds_the_run():
-    shared, pending = Shared("QUEUED", raises), []
+    shared, pending = Shared("SHARED_QUEUE", raises), []
     run_threads(1, lambda i: pending.append(started(shared)))
     shared.sched.synchronize()
     with pytest.raises(Mine):
@@ -246,7 +246,7 @@ def test_synchronize_leaves_an_exception_to_the_thread_that_holds_the_run():
 
 
 def test_synchronize_raises_the_exception_of_a_run_that_nobody_holds():
-    shared = Shared("QUEUED", raises)
+    shared = Shared("SHARED_QUEUE", raises)
     run_threads(1, lambda i: started(shared) and None)
     with pytest.raises(Mine):
         shared.sched.synchronize()
