@@ -27,8 +27,8 @@ enum ggml_status gb_cuda_register_linked(void);
 enum { ROUNDS = 5 };
 
 static ggml_backend_t backend;
-static bool           first = true;
-static int            n_failed;
+static bool first = true;
+static int n_failed;
 
 static void put(const char * name, const char * unit, double value) {
     if (!(value > 0)) { // a time of -1: it was not computed
@@ -68,7 +68,7 @@ static void draw(float * values, size_t n) {
     for (size_t i = 0; i < n; i++) {
         double uniform[2];
         for (int j = 0; j < 2; j++) {
-            state      = state * 6364136223846793005u + 1442695040888963407u;
+            state = state * 6364136223846793005u + 1442695040888963407u;
             uniform[j] = ((double) (state >> 11) + 0.5) / 9007199254740992.0;
         }
         values[i] = (float) (sqrt(-2 * log(uniform[0])) * cos(6.283185307179586 * uniform[1]));
@@ -93,10 +93,10 @@ static size_t convert(enum ggml_type type, const float * values, void * bytes, s
 // The same million of numbers, as often as they fit.
 static void fill(struct ggml_tensor * t) {
     enum { N = 1 << 20 };
-    const size_t size   = ggml_nbytes(t);
-    float *      values = malloc(N * sizeof(float));
-    char *       bytes  = malloc(N * sizeof(float));
-    size_t       piece  = 0;
+    const size_t size = ggml_nbytes(t);
+    float * values = malloc(N * sizeof(float));
+    char * bytes = malloc(N * sizeof(float));
+    size_t piece = 0;
     if (values != NULL && bytes != NULL) {
         draw(values, N);
         piece = convert(t->type, values, bytes, N);
@@ -117,9 +117,9 @@ static struct ggml_context * new_context(size_t n_nodes) {
 // that are the same would be made ready once.
 static void product_of(enum ggml_type type, enum ggml_type rows, int64_t k, int64_t m, int64_t n, int layers,
     const char * by) {
-    struct ggml_context * ctx   = new_context((size_t) layers * 3);
-    struct ggml_cgraph *  graph = ggml_new_graph_custom(ctx, (size_t) layers * 3 + 8, false);
-    size_t                bytes = 0;
+    struct ggml_context * ctx = new_context((size_t) layers * 3);
+    struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, (size_t) layers * 3 + 8, false);
+    size_t bytes = 0;
     for (int i = 0; i < layers; i++) {
         struct ggml_tensor *w = ggml_new_tensor_2d(ctx, type, k, m), *x = ggml_new_tensor_2d(ctx, rows, k, n);
         bytes += ggml_nbytes(w);
@@ -156,11 +156,11 @@ static void product(enum ggml_type type, int64_t k, int64_t m, int64_t n, int la
 
 // n tokens, each of which has one of `experts` matrices, drawn at random.
 static void product_of_experts(enum ggml_type type, int64_t k, int64_t m, int64_t n, int experts) {
-    struct ggml_context * ctx   = new_context((size_t) experts + 4);
-    struct ggml_cgraph *  graph = ggml_new_graph(ctx);
-    struct ggml_tensor *  w[GGML_MAX_SRC];
-    struct ggml_tensor *  ids = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 1, n);
-    struct ggml_tensor *  x   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, k, n);
+    struct ggml_context * ctx = new_context((size_t) experts + 4);
+    struct ggml_cgraph * graph = ggml_new_graph(ctx);
+    struct ggml_tensor * w[GGML_MAX_SRC];
+    struct ggml_tensor * ids = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 1, n);
+    struct ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, k, n);
     for (int i = 0; i < experts; i++) {
         w[i] = ggml_new_tensor_2d(ctx, type, k, m);
     }
@@ -168,7 +168,7 @@ static void product_of_experts(enum ggml_type type, int64_t k, int64_t m, int64_
     ggml_backend_buffer_t buffer =
         ggml_backend_supports_op(backend, graph->nodes[0]) ? ggml_backend_alloc_ctx_tensors(ctx, backend) : NULL;
     int32_t * id = malloc((size_t) n * sizeof(int32_t));
-    char      name[96];
+    char name[96];
     snprintf(name, sizeof(name), "mul_mat_id %s m=%lld n=%lld k=%lld experts=%d", ggml_type_name(type), (long long) m,
         (long long) n, (long long) k, experts);
     if (buffer != NULL && id != NULL) {
@@ -194,11 +194,11 @@ static void product_of_experts(enum ggml_type type, int64_t k, int64_t m, int64_
 // Heads of 128 elements, n queries that see n keys, or those up to their own place.
 static void attention(enum ggml_type type, int64_t n, int64_t heads, bool masked) {
     enum { D = 128 };
-    struct ggml_context * ctx   = new_context(4);
-    struct ggml_cgraph *  graph = ggml_new_graph(ctx);
-    struct ggml_tensor *  q     = ggml_new_tensor_3d(ctx, type, D, n, heads);
-    struct ggml_tensor *  k     = ggml_new_tensor_3d(ctx, type, D, n, heads);
-    struct ggml_tensor *  v     = ggml_new_tensor_3d(ctx, type, n, D, heads);
+    struct ggml_context * ctx = new_context(4);
+    struct ggml_cgraph * graph = ggml_new_graph(ctx);
+    struct ggml_tensor * q = ggml_new_tensor_3d(ctx, type, D, n, heads);
+    struct ggml_tensor * k = ggml_new_tensor_3d(ctx, type, D, n, heads);
+    struct ggml_tensor * v = ggml_new_tensor_3d(ctx, type, n, D, heads);
     ggml_build_forward_expand(graph, ggml_flash_attn(ctx, q, k, v, masked));
     ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, backend);
     if (buffer != NULL) {
@@ -217,15 +217,15 @@ static void attention(enum ggml_type type, int64_t n, int64_t heads, bool masked
 
 // The same, made of operators: taken together, or one by one with all scores stored.
 static void attention_of_operators(enum ggml_type type, int64_t d, int64_t n, int64_t heads, bool together) {
-    struct ggml_context * ctx   = new_context(8);
-    struct ggml_cgraph *  graph = ggml_new_graph(ctx);
-    struct ggml_tensor *  q     = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, d, n, heads);
-    struct ggml_tensor *  k     = ggml_new_tensor_3d(ctx, type, d, n, heads);
-    struct ggml_tensor *  v     = ggml_new_tensor_3d(ctx, type, n, d, heads);
-    struct ggml_tensor *  p     = ggml_diag_mask_inf(ctx, ggml_scale(ctx, ggml_mul_mat(ctx, k, q), 0.1f), 0);
-    struct ggml_tensor *  y     = ggml_mul_mat(ctx, v, ggml_soft_max(ctx, p));
-    struct ggml_tensor *  in[]  = { q, k, v };
-    char                  name[96];
+    struct ggml_context * ctx = new_context(8);
+    struct ggml_cgraph * graph = ggml_new_graph(ctx);
+    struct ggml_tensor * q = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, d, n, heads);
+    struct ggml_tensor * k = ggml_new_tensor_3d(ctx, type, d, n, heads);
+    struct ggml_tensor * v = ggml_new_tensor_3d(ctx, type, n, d, heads);
+    struct ggml_tensor * p = ggml_diag_mask_inf(ctx, ggml_scale(ctx, ggml_mul_mat(ctx, k, q), 0.1f), 0);
+    struct ggml_tensor * y = ggml_mul_mat(ctx, v, ggml_soft_max(ctx, p));
+    struct ggml_tensor * in[] = { q, k, v };
+    char name[96];
     ggml_set_output(y);
     ggml_build_forward_expand(graph, y);
     for (size_t i = 0; i < 3; i++) {
@@ -251,10 +251,10 @@ static void attention_of_operators(enum ggml_type type, int64_t d, int64_t n, in
 
 // A decoder's worth of small nodes: what it costs to launch them.
 static void launches(int n, bool graphs) {
-    struct ggml_context * ctx   = new_context((size_t) n);
-    struct ggml_cgraph *  graph = ggml_new_graph_custom(ctx, (size_t) n + 8, false);
-    struct ggml_tensor *  y     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4096);
-    struct ggml_tensor *  x     = y;
+    struct ggml_context * ctx = new_context((size_t) n);
+    struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, (size_t) n + 8, false);
+    struct ggml_tensor * y = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4096);
+    struct ggml_tensor * x = y;
     for (int i = 0; i < n; i++) {
         y = ggml_scale(ctx, y, 1.0f);
     }
@@ -271,11 +271,11 @@ static void launches(int n, bool graphs) {
 }
 
 static void device_copies(void) {
-    struct ggml_context * ctx    = new_context(2);
-    struct ggml_tensor *  a      = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, (int64_t) 1 << 28);
-    struct ggml_tensor *  b      = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, (int64_t) 1 << 28);
+    struct ggml_context * ctx = new_context(2);
+    struct ggml_tensor * a = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, (int64_t) 1 << 28);
+    struct ggml_tensor * b = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, (int64_t) 1 << 28);
     ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, backend);
-    struct bench_shortest best   = { 0 };
+    struct bench_shortest best = { 0 };
     for (int round = 0; buffer != NULL && round < ROUNDS; round++) {
         const double start = bench_wall();
         for (int i = 0; i < 8; i++) {
@@ -293,13 +293,13 @@ static void device_copies(void) {
 
 // Two gigabytes of weights from the host.
 static void upload(bool pinned) {
-    const size_t          n   = (size_t) 2 << 30;
+    const size_t n = (size_t) 2 << 30;
     struct ggml_context * ctx = new_context(1);
-    struct ggml_tensor *  t   = ggml_new_tensor_1d(ctx, GGML_TYPE_I8, (int64_t) n);
-    ggml_backend_buffer_t to  = ggml_backend_alloc_ctx_tensors(ctx, backend);
+    struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_I8, (int64_t) n);
+    ggml_backend_buffer_t to = ggml_backend_alloc_ctx_tensors(ctx, backend);
     ggml_backend_buffer_t from =
         pinned ? ggml_backend_buft_alloc_buffer(ggml_backend_cuda_host_buffer_type(), n) : NULL;
-    char *                data = pinned ? (from ? ggml_backend_buffer_get_base(from) : NULL) : malloc(n);
+    char * data = pinned ? (from ? ggml_backend_buffer_get_base(from) : NULL) : malloc(n);
     struct bench_shortest best = { 0 };
     if (to != NULL && data != NULL) {
         memset(data, 1, n);
@@ -336,7 +336,7 @@ int main(void) {
     }
     static const enum ggml_type types[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0,
         GGML_TYPE_Q4_0, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K, GGML_TYPE_IQ4_XS };
-    char                        description[128];
+    char description[128];
     ggml_backend_cuda_get_device_description(0, description, sizeof(description));
     printf("{\"device\": \"%s\", \"results\": [", description);
     device_copies();

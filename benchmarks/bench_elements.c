@@ -22,14 +22,14 @@
 
 enum { COLUMNS = 4096, ROUNDS = 30 };
 
-static int64_t rows  = 512;
-static int     calls = 1; // of a series: as many as take some hundred microseconds at least
+static int64_t rows = 512;
+static int calls = 1; // of a series: as many as take some hundred microseconds at least
 
 struct bench {
     struct ggml_context * ctx;
-    struct ggml_tensor *  a; // f32 [COLUMNS x rows]
-    struct ggml_tensor *  mask;
-    struct ggml_tensor *  index; // i32 [rows]
+    struct ggml_tensor * a; // f32 [COLUMNS x rows]
+    struct ggml_tensor * mask;
+    struct ggml_tensor * index; // i32 [rows]
 };
 
 struct op {
@@ -161,15 +161,15 @@ static ggml_backend_buffer_t give_memory(struct ggml_context * ctx) {
 
 static struct bench bench_new(void) {
     struct bench b = { .ctx = context_new() };
-    b.a            = ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, rows);
-    b.mask         = ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, rows);
-    b.index        = ggml_new_tensor_1d(b.ctx, GGML_TYPE_I32, rows);
+    b.a = ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, rows);
+    b.mask = ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, rows);
+    b.index = ggml_new_tensor_1d(b.ctx, GGML_TYPE_I32, rows);
     return b;
 }
 
 static void bench_fill(const struct bench * b) {
     for (int64_t i = 0; i < ggml_nelements(b->a); i++) {
-        ((float *) b->a->data)[i]    = (float) (i * 7919 % 2003 - 1001) / 250.0f;
+        ((float *) b->a->data)[i] = (float) (i * 7919 % 2003 - 1001) / 250.0f;
         ((float *) b->mask->data)[i] = (float) (i * 104729 % 1009 - 504) / 250.0f;
     }
     for (int64_t i = 0; i < rows; i++) {
@@ -180,7 +180,7 @@ static void bench_fill(const struct bench * b) {
 // A graph ready to run.
 struct runner {
     struct gb_cpu_plan * plan;
-    struct gb_cpu_run    run;
+    struct gb_cpu_run run;
     struct gb_cpu_pool * pool; // borrowed
 };
 
@@ -188,12 +188,12 @@ static struct runner runner_new(struct ggml_context * ctx, struct ggml_tensor * 
     struct gb_cpu_pool * pool, bool last) {
     struct ggml_cgraph * g = ggml_new_graph(ctx);
     ggml_build_forward_expand(g, y);
-    struct runner r    = { .pool = pool };
-    const int     skip = last ? g->n_nodes - 1 : 0;
-    r.plan             = gb_cpu_plan_new(g->nodes + skip, g->n_nodes - skip, gb_cpu_pool_n_threads(pool));
+    struct runner r = { .pool = pool };
+    const int skip = last ? g->n_nodes - 1 : 0;
+    r.plan = gb_cpu_plan_new(g->nodes + skip, g->n_nodes - skip, gb_cpu_pool_n_threads(pool));
     check(r.plan != NULL);
     const size_t work = gb_cpu_plan_work_size(r.plan) + 64;
-    r.run             = (struct gb_cpu_run){ .kernels = level->kernels, .work = malloc(work) };
+    r.run = (struct gb_cpu_run){ .kernels = level->kernels, .work = malloc(work) };
     memset(r.run.work, 0, work);
     return r;
 }
@@ -213,14 +213,14 @@ static double runner_seconds(struct runner * r) {
 }
 
 static void bench_op(const struct op * op, const struct gb_level * level, struct gb_cpu_pool * pool) {
-    struct bench          b      = bench_new();
-    struct ggml_tensor *  y      = op->build(&b);
-    struct ggml_tensor *  copy   = ggml_cpy(b.ctx, b.a, ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, rows));
+    struct bench b = bench_new();
+    struct ggml_tensor * y = op->build(&b);
+    struct ggml_tensor * copy = ggml_cpy(b.ctx, b.a, ggml_new_tensor_2d(b.ctx, GGML_TYPE_F32, COLUMNS, rows));
     ggml_backend_buffer_t memory = give_memory(b.ctx);
     bench_fill(&b);
-    struct runner all   = runner_new(b.ctx, y, level, pool, false);
-    const bool    chain = strcmp(op->name, "norm_affine") == 0 || strcmp(op->name, "rms_norm_mul") == 0 ||
-                          strcmp(op->name, "masked_soft_max") == 0; // all nodes count
+    struct runner all = runner_new(b.ctx, y, level, pool, false);
+    const bool chain = strcmp(op->name, "norm_affine") == 0 || strcmp(op->name, "rms_norm_mul") == 0 ||
+                       strcmp(op->name, "masked_soft_max") == 0; // all nodes count
     struct runner last = runner_new(b.ctx, y, level, pool, !chain), limit = runner_new(b.ctx, copy, level, pool, true);
     struct bench_shortest best = { 0 }, fastest = { 0 };
     runner_seconds(&all);
@@ -256,20 +256,20 @@ static void fill(struct ggml_tensor * t) {
 
 static void bench_attention(int64_t n, int64_t m, int64_t heads_, enum ggml_type cache, const struct gb_level * level,
     struct gb_cpu_pool * pool) {
-    const int64_t         d   = 128;
+    const int64_t d = 128;
     struct ggml_context * ctx = context_new();
-    struct ggml_tensor *  q   = ggml_new_tensor_3d(ctx, cache, d, n, heads_);
-    struct ggml_tensor *  k   = ggml_new_tensor_3d(ctx, cache, d, m, heads_);
-    struct ggml_tensor *  v   = ggml_new_tensor_3d(ctx, cache, m, d, heads_);
-    struct ggml_tensor *  y   = ggml_flash_attn(ctx, q, k, v, false);
+    struct ggml_tensor * q = ggml_new_tensor_3d(ctx, cache, d, n, heads_);
+    struct ggml_tensor * k = ggml_new_tensor_3d(ctx, cache, d, m, heads_);
+    struct ggml_tensor * v = ggml_new_tensor_3d(ctx, cache, m, d, heads_);
+    struct ggml_tensor * y = ggml_flash_attn(ctx, q, k, v, false);
     check(y != NULL);
     ggml_backend_buffer_t memory = give_memory(ctx);
     fill(q);
     fill(k);
     fill(v);
-    struct runner r    = runner_new(ctx, y, level, pool, false);
-    const double  best = bench_best(runner_once, &r, 1, 10, gb_cpu_pool_n_threads(pool));
-    const double  ops_ = 4.0 * (double) (n * m * d * heads_), bytes = (double) (ggml_nbytes(k) + ggml_nbytes(v));
+    struct runner r = runner_new(ctx, y, level, pool, false);
+    const double best = bench_best(runner_once, &r, 1, 10, gb_cpu_pool_n_threads(pool));
+    const double ops_ = 4.0 * (double) (n * m * d * heads_), bytes = (double) (ggml_nbytes(k) + ggml_nbytes(v));
     printf("attention %4d x %4d, %2d heads, %s: %8.1f GFLOP/s, %6.1f GB/s of cache\n", (int) n, (int) m, (int) heads_,
         ggml_type_name(cache), ops_ / best * 1e-9, bytes / best * 1e-9);
     runner_free(&r);
@@ -282,28 +282,28 @@ static void bench_attention(int64_t n, int64_t m, int64_t heads_, enum ggml_type
 static void bench_overhead(const struct gb_level * level, struct gb_cpu_pool * pool) {
     enum { NODES = 1000 };
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ (size_t) 4 << 20, NULL, false });
-    struct ggml_tensor *  x   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1);
-    *(float *) x->data        = 0;
+    struct ggml_tensor * x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1);
+    *(float *) x->data = 0;
     for (int i = 0; i < NODES; i++) {
         x = ggml_add(ctx, x, x);
     }
-    struct runner r    = runner_new(ctx, x, level, pool, false);
-    const double  best = bench_best(runner_once, &r, 1, 200, gb_cpu_pool_n_threads(pool));
+    struct runner r = runner_new(ctx, x, level, pool, false);
+    const double best = bench_best(runner_once, &r, 1, 200, gb_cpu_pool_n_threads(pool));
     printf("%d one-element adds, %d threads: %.4f us a node\n", NODES, gb_cpu_pool_n_threads(pool), best * 1e6 / NODES);
     runner_free(&r);
     ggml_free(ctx);
 }
 
 int main(int argc, char ** argv) {
-    const char *            name    = argc > 1 ? argv[1] : "all";
-    const int               threads = argc > 2 ? atoi(argv[2]) : 2;
-    const struct gb_level * level   = bench_level(argc > 3 ? argv[3] : NULL);
-    const bool              all     = strcmp(name, "all") == 0;
-    const int64_t           kb      = argc > 4 ? atoll(argv[4]) : 8192;
-    struct gb_cpu_pool *    pool    = level != NULL ? gb_cpu_pool_new(threads) : NULL;
-    bool                    known   = all || strcmp(name, "attention") == 0 || strcmp(name, "overhead") == 0;
+    const char * name = argc > 1 ? argv[1] : "all";
+    const int threads = argc > 2 ? atoi(argv[2]) : 2;
+    const struct gb_level * level = bench_level(argc > 3 ? argv[3] : NULL);
+    const bool all = strcmp(name, "all") == 0;
+    const int64_t kb = argc > 4 ? atoll(argv[4]) : 8192;
+    struct gb_cpu_pool * pool = level != NULL ? gb_cpu_pool_new(threads) : NULL;
+    bool known = all || strcmp(name, "attention") == 0 || strcmp(name, "overhead") == 0;
     check(pool != NULL);
-    rows  = kb < 16 ? 1 : kb / 16;
+    rows = kb < 16 ? 1 : kb / 16;
     calls = rows < 256 ? (int) (256 / rows) : 1;
     for (size_t i = 0; i < sizeof(ops) / sizeof(ops[0]); i++) {
         if (all || strcmp(name, ops[i].name) == 0) {

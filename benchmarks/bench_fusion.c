@@ -49,10 +49,10 @@ static struct ggml_tensor * input(struct maker * m, enum ggml_type type, int64_t
 // ----------------------------------------------------------------------------------------------------------- attention
 
 struct shape {
-    int64_t        d, queries, keys, heads, key_heads, batch;
+    int64_t d, queries, keys, heads, key_heads, batch;
     enum ggml_type cache;
-    bool           causal;
-    int            mask; // of the kinds below
+    bool causal;
+    int mask; // of the kinds below
 };
 
 // What is added to the scores: nothing; -inf, or finite numbers in its place, for a third of the keys; slopes of
@@ -60,8 +60,8 @@ struct shape {
 enum { MASK_NONE, MASK_INF, MASK_1E9, MASK_65504, MASK_SLOPES, MASK_CAUSAL };
 
 static struct ggml_tensor * mask_of(struct maker * m, const struct shape * s) {
-    static const float   hidden[] = { 0, -INFINITY, -1e9f, -65504 };
-    struct ggml_tensor * t        = ggml_new_tensor_2d(m->in, GGML_TYPE_F32, s->keys, s->queries);
+    static const float hidden[] = { 0, -INFINITY, -1e9f, -65504 };
+    struct ggml_tensor * t = ggml_new_tensor_2d(m->in, GGML_TYPE_F32, s->keys, s->queries);
     check(t != NULL);
     for (int64_t i = 0; i < ggml_nelements(t); i++) {
         const int64_t query = i / s->keys, key = i % s->keys;
@@ -78,20 +78,20 @@ static struct ggml_tensor * attention(struct maker * m, const struct shape * s) 
     struct ggml_tensor * k = input(m, s->cache, s->d, s->keys, s->key_heads, s->batch);
     struct ggml_tensor * v = input(m, s->cache, s->keys, s->d, s->key_heads, s->batch);
     struct ggml_tensor * x = ggml_mul_mat(m->ctx, k, ggml_permute(m->ctx, ggml_scale(m->ctx, q, 1), 0, 2, 1, 3));
-    x                      = s->mask ? x : ggml_scale(m->ctx, x, 0.1f);
-    x                      = s->causal ? ggml_diag_mask_inf(m->ctx, x, (int) (s->keys - s->queries)) : x;
-    x                      = s->mask ? ggml_soft_max_ext(m->ctx, x, mask_of(m, s), 0.1f) : ggml_soft_max(m->ctx, x);
-    x                      = ggml_mul_mat(m->ctx, v, x);
-    x                      = ggml_cont(m->ctx, ggml_permute(m->ctx, x, 0, 2, 1, 3));
+    x = s->mask ? x : ggml_scale(m->ctx, x, 0.1f);
+    x = s->causal ? ggml_diag_mask_inf(m->ctx, x, (int) (s->keys - s->queries)) : x;
+    x = s->mask ? ggml_soft_max_ext(m->ctx, x, mask_of(m, s), 0.1f) : ggml_soft_max(m->ctx, x);
+    x = ggml_mul_mat(m->ctx, v, x);
+    x = ggml_cont(m->ctx, ggml_permute(m->ctx, x, 0, 2, 1, 3));
     return x;
 }
 
-#define ATTENTION(name, ...)                                                                                \
-    static struct ggml_tensor * name(struct maker * m, double * ops) {                                      \
-        static const struct shape s = { __VA_ARGS__ };                                                      \
-        *ops                        = 4.0 * (double) (s.d * s.queries * s.keys * s.heads * s.batch) /       \
-                                      ((s.causal && s.keys == s.queries) || s.mask == MASK_CAUSAL ? 2 : 1); \
-        return attention(m, &s);                                                                            \
+#define ATTENTION(name, ...)                                                         \
+    static struct ggml_tensor * name(struct maker * m, double * ops) {               \
+        static const struct shape s = { __VA_ARGS__ };                               \
+        *ops = 4.0 * (double) (s.d * s.queries * s.keys * s.heads * s.batch) /       \
+               ((s.causal && s.keys == s.queries) || s.mask == MASK_CAUSAL ? 2 : 1); \
+        return attention(m, &s);                                                     \
     }
 
 ATTENTION(prefill_128_f16, 128, 512, 512, 32, 32, 1, GGML_TYPE_F16, false)
@@ -118,10 +118,10 @@ static struct ggml_tensor * product(struct maker * m, enum ggml_type type, int64
                                  ? input(m, type, k, columns, 1, 1)
                                  : ggml_new_tensor_2d(m->in, type, k, columns);
     struct ggml_tensor * x = ggml_mul_mat(m->ctx, w, input(m, GGML_TYPE_F32, k, rows, 1, 1));
-    x                      = what & BIAS ? ggml_add(m->ctx, x, input(m, GGML_TYPE_F32, columns, 1, 1, 1)) : x;
-    x                      = what & GELU ? ggml_gelu_erf(m->ctx, x) : what & SILU ? ggml_silu(m->ctx, x) : x;
-    x                      = what & GATE ? ggml_mul(m->ctx, x, input(m, GGML_TYPE_F32, columns, rows, 1, 1)) : x;
-    x                      = what & RESIDUAL ? ggml_add(m->ctx, x, input(m, GGML_TYPE_F32, columns, rows, 1, 1)) : x;
+    x = what & BIAS ? ggml_add(m->ctx, x, input(m, GGML_TYPE_F32, columns, 1, 1, 1)) : x;
+    x = what & GELU ? ggml_gelu_erf(m->ctx, x) : what & SILU ? ggml_silu(m->ctx, x) : x;
+    x = what & GATE ? ggml_mul(m->ctx, x, input(m, GGML_TYPE_F32, columns, rows, 1, 1)) : x;
+    x = what & RESIDUAL ? ggml_add(m->ctx, x, input(m, GGML_TYPE_F32, columns, rows, 1, 1)) : x;
     return x;
 }
 
@@ -155,7 +155,7 @@ static struct ggml_tensor * decode(struct maker * m, double * ops, enum ggml_typ
         memset(k->data, 0, ggml_nbytes(k));
     }
     *ops = (double) (ggml_nbytes(k) + ggml_nbytes(v));
-    x    = ggml_cont(m->ctx, ggml_permute(m->ctx, ggml_mul_mat(m->ctx, v, x), 0, 2, 1, 3));
+    x = ggml_cont(m->ctx, ggml_permute(m->ctx, ggml_mul_mat(m->ctx, v, x), 0, 2, 1, 3));
     return x;
 }
 
@@ -165,18 +165,18 @@ static struct ggml_tensor * decode_q8_0(struct maker * m, double * ops) { return
 
 static struct ggml_tensor * read_only(struct maker * m, double * ops) { // beside them: as many bytes, summed
     struct ggml_tensor * x = input(m, GGML_TYPE_F32, 4096, 4096, 1, 1);
-    *ops                   = (double) ggml_nbytes(x);
+    *ops = (double) ggml_nbytes(x);
     return ggml_scale(m->ctx, ggml_sum_rows(m->ctx, x), 1);
 }
 
 // ----------------------------------------------------------------------------------------------------------- rotations
 
 static struct ggml_tensor * rope_cache(struct maker * m, double * ops) {
-    struct ggml_tensor * k     = input(m, GGML_TYPE_F32, 128, 8, 512, 1);
+    struct ggml_tensor * k = input(m, GGML_TYPE_F32, 128, 8, 512, 1);
     struct ggml_tensor * cache = input(m, GGML_TYPE_F16, 128, 1024, 8, 1);
-    struct ggml_tensor * x     = ggml_rope(m->ctx, k, input(m, GGML_TYPE_I32, 512, 1, 1, 1), 128, 0, 0);
-    *ops                       = (double) ggml_nelements(k) * 6;
-    x                          = ggml_cpy(m->ctx, ggml_permute(m->ctx, x, 0, 2, 1, 3),
+    struct ggml_tensor * x = ggml_rope(m->ctx, k, input(m, GGML_TYPE_I32, 512, 1, 1, 1), 128, 0, 0);
+    *ops = (double) ggml_nelements(k) * 6;
+    x = ggml_cpy(m->ctx, ggml_permute(m->ctx, x, 0, 2, 1, 3),
         ggml_view_3d(m->ctx, cache, 128, 512, 8, cache->nb[1], cache->nb[2], 0));
     return x;
 }
@@ -218,10 +218,10 @@ static const struct bench_case cases[] = {
 };
 
 struct runner {
-    struct gb_cpu_plan *  plan;
-    struct gb_cpu_pool *  pool;
-    struct gb_cpu_run     run;
-    int                   threads;
+    struct gb_cpu_plan * plan;
+    struct gb_cpu_pool * pool;
+    struct gb_cpu_run run;
+    int threads;
     struct bench_shortest best;
 };
 
@@ -246,11 +246,11 @@ static void runner_run(struct runner * r, int times) {
 
 static void bench(const struct bench_case * c, int threads, const struct gb_level * level, struct gb_cpu_pool * pool,
     int rounds) {
-    struct maker         m   = { ggml_init((struct ggml_init_params){ (size_t) 256 << 20, NULL, false }),
+    struct maker m = { ggml_init((struct ggml_init_params){ (size_t) 256 << 20, NULL, false }),
         ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }) };
-    double               ops = 0;
-    struct ggml_tensor * y   = c->build(&m, &ops);
-    struct ggml_cgraph * g   = ggml_new_graph(m.ctx);
+    double ops = 0;
+    struct ggml_tensor * y = c->build(&m, &ops);
+    struct ggml_cgraph * g = ggml_new_graph(m.ctx);
     check(y != NULL);
     ggml_build_forward_expand(g, y);
     ggml_build_forward_expand(g, ggml_scale(m.ctx, input(&m, GGML_TYPE_F32, 1, 1, 1, 1), 1)); // behind all
@@ -281,12 +281,12 @@ static void bench(const struct bench_case * c, int threads, const struct gb_leve
 }
 
 int main(int argc, char ** argv) {
-    const char *            name    = argc > 1 ? argv[1] : "all";
-    const int               threads = argc > 2 ? atoi(argv[2]) : 2;
-    const struct gb_level * level   = bench_level(argc > 3 ? argv[3] : NULL);
-    const int               rounds  = argc > 4 ? atoi(argv[4]) : 20;
-    struct gb_cpu_pool *    pool    = level != NULL ? gb_cpu_pool_new(threads) : NULL;
-    bool                    known   = false;
+    const char * name = argc > 1 ? argv[1] : "all";
+    const int threads = argc > 2 ? atoi(argv[2]) : 2;
+    const struct gb_level * level = bench_level(argc > 3 ? argv[3] : NULL);
+    const int rounds = argc > 4 ? atoi(argv[4]) : 20;
+    struct gb_cpu_pool * pool = level != NULL ? gb_cpu_pool_new(threads) : NULL;
+    bool known = false;
     check(pool != NULL);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         if (strcmp(name, "all") == 0 || strstr(cases[i].name, name) != NULL) {

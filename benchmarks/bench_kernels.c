@@ -12,14 +12,14 @@
 #include "ggml.h"
 #include "timing.h"
 
-#define N       4096
+#define N 4096
 #define REPEATS 9
 
-static float    fx[N], fy[N], fz[N];
+static float fx[N], fy[N], fz[N];
 static uint16_t hx[N], hy[N];
 
 static const struct gb_kernels * k;
-static volatile double           sink;
+static volatile double sink;
 
 // ------------------------------------------------------------------------------------------------------------- kernels
 
@@ -79,7 +79,7 @@ static void bench_kernels(const struct gb_level * level) {
 
 static struct gb_cpu_plan * plan;
 static struct gb_cpu_pool * pool;
-static struct gb_cpu_run    run;
+static struct gb_cpu_run run;
 
 static void run_plan(void * data) {
     (void) data;
@@ -91,24 +91,24 @@ static void run_plan(void * data) {
 
 struct shape {
     enum ggml_type type;
-    int64_t        m, n, k, batch;
+    int64_t m, n, k, batch;
 };
 
 static void bench_shape(const struct gb_level * level, struct shape s, int threads) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ (size_t) 512 << 20, NULL, false });
-    struct ggml_tensor *  a   = ggml_new_tensor_3d(ctx, s.type, s.k, s.m, s.batch);
-    struct ggml_tensor *  b   = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, s.k, s.n, s.batch);
-    struct ggml_tensor *  y   = ggml_mul_mat(ctx, a, b);
+    struct ggml_tensor * a = ggml_new_tensor_3d(ctx, s.type, s.k, s.m, s.batch);
+    struct ggml_tensor * b = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, s.k, s.n, s.batch);
+    struct ggml_tensor * y = ggml_mul_mat(ctx, a, b);
     memset(a->data, 0x31, ggml_nbytes(a));
     for (int64_t i = 0; i < ggml_nelements(b); i++) {
         ((float *) b->data)[i] = (float) (i % 101) / 101.0f;
     }
     plan = gb_cpu_plan_new(&y, 1, threads);
     pool = threads > 1 ? gb_cpu_pool_new(threads) : NULL;
-    run  = (struct gb_cpu_run){ .kernels = level->kernels, .work = malloc(gb_cpu_plan_work_size(plan) + 1) };
+    run = (struct gb_cpu_run){ .kernels = level->kernels, .work = malloc(gb_cpu_plan_work_size(plan) + 1) };
 
     const double flop = 2.0 * (double) s.m * (double) s.n * (double) s.k * (double) s.batch;
-    const double sec  = bench_best(run_plan, NULL, flop > 1e8 ? 2 : (int) (2e8 / flop) + 1, REPEATS, threads);
+    const double sec = bench_best(run_plan, NULL, flop > 1e8 ? 2 : (int) (2e8 / flop) + 1, REPEATS, threads);
     printf("{\"op\": \"mul_mat\", \"level\": \"%s\", \"type\": \"%s\", \"m\": %d, \"n\": %d, \"k\": %d, \"batch\": %d, "
            "\"threads\": %d, "
            "\"gflops\": %.1f, \"us\": %.1f}\n",

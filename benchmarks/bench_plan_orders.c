@@ -31,25 +31,25 @@ enum {
 enum { MAX_FILES = 64 };
 enum { MAX_SLOW = 200000 }; // buffers: beyond that, by area and smallest gap are left out
 static const struct {
-    const char *     name;
+    const char * name;
     enum gb_plan_key key; // of first fit
 } columns[N_COLUMNS] = { [SECTIONS] = { "sections", 0 },
-    [IN_ORDER]                      = { "in order", 0 },
-    [BY_SIZE]                       = { "by size", GB_PLAN_BY_SIZE },
-    [BY_AREA]                       = { "by area", GB_PLAN_BY_AREA },
-    [BY_LOAD]                       = { "by load", GB_PLAN_BY_LOAD },
-    [BY_DEATH]                      = { "by death", GB_PLAN_BY_DEATH },
-    [BY_PEAK]                       = { "by peak", GB_PLAN_BY_PEAK },
-    [BY_CROWDED_WIDTH]              = { "by crowded width", GB_PLAN_BY_CROWDED_WIDTH },
-    [BY_CROWDED_SIZE]               = { "by crowded size", GB_PLAN_BY_CROWDED_SIZE },
-    [SMALLEST_GAP]                  = { "smallest gap", GB_PLAN_BY_SIZE },
-    [VALIDATOR]                     = { "validator", 0 } };
+    [IN_ORDER] = { "in order", 0 },
+    [BY_SIZE] = { "by size", GB_PLAN_BY_SIZE },
+    [BY_AREA] = { "by area", GB_PLAN_BY_AREA },
+    [BY_LOAD] = { "by load", GB_PLAN_BY_LOAD },
+    [BY_DEATH] = { "by death", GB_PLAN_BY_DEATH },
+    [BY_PEAK] = { "by peak", GB_PLAN_BY_PEAK },
+    [BY_CROWDED_WIDTH] = { "by crowded width", GB_PLAN_BY_CROWDED_WIDTH },
+    [BY_CROWDED_SIZE] = { "by crowded size", GB_PLAN_BY_CROWDED_SIZE },
+    [SMALLEST_GAP] = { "smallest gap", GB_PLAN_BY_SIZE },
+    [VALIDATOR] = { "validator", 0 } };
 
 static double seconds(void) { return (double) clock() / CLOCKS_PER_SEC; }
 
 // NULL and a message if it cannot be read.
 static struct gb_plan_item * load(const char * path, size_t * n) {
-    FILE * f                          = fopen(path, "r");
+    FILE * f = fopen(path, "r");
     GB_VEC(struct gb_plan_item) items = { 0 };
     char line[200];
     while (f != NULL && fgets(line, sizeof(line), f)) {
@@ -73,8 +73,8 @@ static struct gb_plan_item * load(const char * path, size_t * n) {
 static size_t run(struct gb_plan_problem * p, struct gb_plan_item * items, int column) {
     size_t highest = 0;
     for (size_t k = 0; k < p->n_parts; k++) {
-        struct gb_plan_part *  part = &p->parts[k];
-        size_t                 peak = 0;
+        struct gb_plan_part * part = &p->parts[k];
+        size_t peak = 0;
         const enum ggml_status status =
             column == IN_ORDER ? gb_plan_in_order(part, &peak)
                                : gb_plan_first_fit(part, columns[column].key, column == SMALLEST_GAP, NULL, &peak);
@@ -90,15 +90,15 @@ static size_t run(struct gb_plan_problem * p, struct gb_plan_item * items, int c
 }
 
 static void measure(const char * path, double * n_buffers, double * conflicts, double * time) {
-    size_t                 n, a, b;
-    struct gb_plan_item *  items = load(path, &n);
+    size_t n, a, b;
+    struct gb_plan_item * items = load(path, &n);
     struct gb_plan_problem p;
-    double                 start = seconds();
+    double start = seconds();
     if (n == 0 || gb_plan_problem_init(&p, items, n, 1) != GGML_STATUS_SUCCESS) {
         exit(2);
     }
-    time[0]        = seconds() - start;
-    *conflicts     = (double) n * log2((double) n);
+    time[0] = seconds() - start;
+    *conflicts = (double) n * log2((double) n);
     uint64_t pairs = 0;
     for (size_t k = 0; k < p.n_parts; k++) {
         pairs += p.parts[k].n_pairs;
@@ -110,7 +110,7 @@ static void measure(const char * path, double * n_buffers, double * conflicts, d
         if ((c == BY_AREA || c == SMALLEST_GAP) && n > MAX_SLOW) {
             continue;
         }
-        start             = seconds();
+        start = seconds();
         const size_t peak = c != VALIDATOR ? run(&p, items, c) : 0;
         if (c == VALIDATOR && gb_plan_validate(items, n, 1, &a, &b) != NULL) {
             exit(1);
@@ -144,7 +144,7 @@ static double power_of(const double * x, const double (*time)[N_COLUMNS], int c,
 
 int main(int argc, char ** argv) {
     double n[MAX_FILES], conflicts[MAX_FILES], time[MAX_FILES][N_COLUMNS];
-    int    files = GB_MIN(argc - 1, (int) MAX_FILES);
+    int files = GB_MIN(argc - 1, (int) MAX_FILES);
     for (int k = 0; k < files; k++) {
         measure(argv[k + 1], &n[k], &conflicts[k], time[k]);
     }

@@ -32,7 +32,7 @@ static int64_t env_or(const char * name, int64_t value) {
     if (env == NULL) {
         return value;
     }
-    char *        end;
+    char * end;
     const int64_t number = strtoll(env, &end, 10);
     if (end == env || *end != '\0' || number < 1 || number > INT32_MAX) {
         fprintf(stderr, "%s=%s: must be a number from 1 to %d\n", name, env, INT32_MAX);
@@ -65,20 +65,20 @@ static enum gb_cpu_limit arithmetic_of(const char * algorithm) {
 struct product {
     struct ggml_context * ctx;
     ggml_backend_buffer_t memory; // of it, as programs have it: aligned to cache lines, in huge pages where it is large
-    struct ggml_tensor *  a;
-    const char *          algorithm;
-    struct gb_cpu_plan *  plan;
-    struct gb_cpu_pool *  pool;
-    struct gb_cpu_run     run;
-    double                ops;
-    int                   threads;
+    struct ggml_tensor * a;
+    const char * algorithm;
+    struct gb_cpu_plan * plan;
+    struct gb_cpu_pool * pool;
+    struct gb_cpu_run run;
+    double ops;
+    int threads;
 };
 
 // Random blocks whose numbers are small and finite: the time of some formats depends on neither, that of denormals
 // would.
 static void fill_weights(struct ggml_tensor * a) {
     const size_t row = ggml_row_size(a->type, a->ne[0]);
-    float *      x   = malloc(sizeof(float) * (size_t) a->ne[0]);
+    float * x = malloc(sizeof(float) * (size_t) a->ne[0]);
     for (int64_t i = 0; i < a->ne[0]; i++) {
         x[i] = (float) ((i * 7919) % 257 - 128) / 128;
     }
@@ -106,11 +106,11 @@ static const char * algorithm_of(const struct ggml_tensor * product, const struc
 static struct product product_new(enum ggml_type type, int64_t m, int64_t n, int64_t k, const struct gb_level * level,
     int threads) {
     struct product p = { .ops = 2.0 * (double) m * (double) n * (double) k, .threads = threads };
-    p.ctx            = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true });
+    p.ctx = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true });
     if (p.ctx == NULL) {
         stop(ggml_last_error());
     }
-    p.a                    = ggml_new_tensor_2d(p.ctx, type, k, m);
+    p.a = ggml_new_tensor_2d(p.ctx, type, k, m);
     struct ggml_tensor * b = ggml_new_tensor_2d(p.ctx, GGML_TYPE_F32, k, n);
     struct ggml_tensor * y = ggml_mul_mat(p.ctx, p.a, b);
     if (y == NULL) { // a row that is no whole number of blocks, for example
@@ -126,9 +126,9 @@ static struct product product_new(enum ggml_type type, int64_t m, int64_t n, int
         ((float *) b->data)[i] = (float) (i % 101 - 50) / 101.0f;
     }
     memset(y->data, 0, ggml_nbytes(y));
-    p.algorithm       = algorithm_of(y, level);
-    p.plan            = gb_cpu_plan_new(&y, 1, threads);
-    p.pool            = threads > 1 ? gb_cpu_pool_new(threads) : NULL;
+    p.algorithm = algorithm_of(y, level);
+    p.plan = gb_cpu_plan_new(&y, 1, threads);
+    p.pool = threads > 1 ? gb_cpu_pool_new(threads) : NULL;
     const size_t work = gb_cpu_plan_work_size(p.plan) + 64;
     p.run = (struct gb_cpu_run){ .kernels = level->kernels, .work = aligned_alloc(64, (work + 63) / 64 * 64) };
     memset(p.run.work, 0, work);
@@ -153,12 +153,12 @@ static void product_once(void * data) {
 // ------------------------------------------------------------------------------------------------------------- benches
 
 static void bench_batched(enum ggml_type type, const struct gb_level * level, int threads) {
-    struct product        p    = product_new(type, 4096, 512, env_or("GB_BENCH_K", 14336), level, threads);
+    struct product p = product_new(type, 4096, 512, env_or("GB_BENCH_K", 14336), level, threads);
     struct bench_shortest best = { 0 };
-    double                peak = 0;
+    double peak = 0;
     for (int r = 0; r < ROUNDS; r++) {
         const double limit = limit_of(arithmetic_of(p.algorithm), level, 0, threads) * 1e-9;
-        peak               = limit > peak ? limit : peak;
+        peak = limit > peak ? limit : peak;
         bench_add(&best, bench_series(product_once, &p, 1, threads));
     }
     const double rate = p.ops / best.seconds * 1e-9;
@@ -170,13 +170,13 @@ static void bench_batched(enum ggml_type type, const struct gb_level * level, in
 
 // Weights of about 100 MB.
 static void bench_small(enum ggml_type type, int64_t n, const struct gb_level * level, int threads) {
-    const int64_t         k = 4096, m = (int64_t) (100e6 / (double) ggml_row_size(type, k)) / 128 * 128;
-    struct product        p     = product_new(type, m, n, k, level, threads);
-    struct bench_shortest best  = { 0 };
-    double                limit = 0;
+    const int64_t k = 4096, m = (int64_t) (100e6 / (double) ggml_row_size(type, k)) / 128 * 128;
+    struct product p = product_new(type, m, n, k, level, threads);
+    struct bench_shortest best = { 0 };
+    double limit = 0;
     for (int r = 0; r < 2 * ROUNDS; r++) {
         const double read = limit_of(GB_CPU_LIMIT_READ, gb_level_default(), ggml_nbytes(p.a), threads) * 1e-9;
-        limit             = read > limit ? read : limit;
+        limit = read > limit ? read : limit;
         bench_add(&best, bench_series(product_once, &p, 1, threads));
     }
     const double rate = (double) ggml_nbytes(p.a) / best.seconds * 1e-9;
@@ -188,10 +188,10 @@ static void bench_small(enum ggml_type type, int64_t n, const struct gb_level * 
 
 // One shape: as often as takes some milliseconds, so that clocks of processor time resolve it.
 static void bench_shape(enum ggml_type type, const struct gb_level * level, int threads) {
-    const int64_t  m = env_or("GB_BENCH_M", 4096), k = env_or("GB_BENCH_K", 4096), n = env_or("GB_BENCH_ROWS", 1);
-    struct product p     = product_new(type, m, n, k, level, threads);
-    const int      times = (int) (2e9 / p.ops) + 1;
-    const double   best  = bench_best(product_once, &p, times, 4 * ROUNDS, threads);
+    const int64_t m = env_or("GB_BENCH_M", 4096), k = env_or("GB_BENCH_K", 4096), n = env_or("GB_BENCH_ROWS", 1);
+    struct product p = product_new(type, m, n, k, level, threads);
+    const int times = (int) (2e9 / p.ops) + 1;
+    const double best = bench_best(product_once, &p, times, 4 * ROUNDS, threads);
     printf("%-8s %-10s m %d k %d n %d %d threads: %8.1f Gop/s, %s\n", ggml_type_name(type), level->name, (int) m,
         (int) k, (int) n, threads, p.ops / best * 1e-9, p.algorithm);
     fflush(stdout);
@@ -204,11 +204,11 @@ static bool is_measured(enum ggml_type type) {
 }
 
 int main(int argc, char ** argv) {
-    const char *            what    = argc > 1 ? argv[1] : "all";
-    const char *            name    = argc > 2 ? argv[2] : "all";
-    const struct gb_level * level   = bench_level(argc > 3 ? argv[3] : NULL);
-    const int               threads = argc > 4 ? atoi(argv[4]) : 2;
-    int                     found   = 0;
+    const char * what = argc > 1 ? argv[1] : "all";
+    const char * name = argc > 2 ? argv[2] : "all";
+    const struct gb_level * level = bench_level(argc > 3 ? argv[3] : NULL);
+    const int threads = argc > 4 ? atoi(argv[4]) : 2;
+    int found = 0;
     if (level == NULL || threads < 1 || threads > GB_CPU_MAX_THREADS) {
         stop(level == NULL ? ggml_last_error() : "too few or too many threads");
     }

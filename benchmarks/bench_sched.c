@@ -23,14 +23,14 @@ enum { D = 8, LAYERS = 50, TOKENS = 4, ROUNDS = 400 };
 
 struct model {
     struct ggml_context * ctx;
-    struct ggml_tensor *  w[LAYERS][4];
+    struct ggml_tensor * w[LAYERS][4];
     ggml_backend_buffer_t buffer;
 };
 
 struct net {
     struct ggml_context * ctx;
-    struct ggml_cgraph *  graph;
-    struct ggml_tensor *  x;
+    struct ggml_cgraph * graph;
+    struct ggml_tensor * x;
 };
 
 static void need(bool ok, const char * what) {
@@ -61,19 +61,19 @@ static void free_model(struct model * m) {
 // 20 nodes
 static struct ggml_tensor * layer(struct ggml_context * ctx, struct ggml_tensor * const * w, struct ggml_tensor * x) {
     struct ggml_tensor *h = ggml_rms_norm(ctx, x, 1e-5f), *q = ggml_mul_mat(ctx, w[0], h),
-                       *k  = ggml_mul_mat(ctx, w[1], h);
+                       *k = ggml_mul_mat(ctx, w[1], h);
     struct ggml_tensor * v = ggml_cont(ctx, ggml_transpose(ctx, ggml_mul_mat(ctx, w[2], h)));
     struct ggml_tensor * a = ggml_soft_max(ctx, ggml_scale(ctx, ggml_mul_mat(ctx, k, q), 0.3f));
     struct ggml_tensor * y = ggml_add(ctx, ggml_mul_mat(ctx, w[3], ggml_mul_mat(ctx, v, a)), x);
-    struct ggml_tensor * g = ggml_rms_norm(ctx, y, 1e-5f),
-                       *f  = ggml_mul(ctx, ggml_silu(ctx, ggml_mul_mat(ctx, w[0], g)), ggml_mul_mat(ctx, w[1], g));
+    struct ggml_tensor *g = ggml_rms_norm(ctx, y, 1e-5f),
+                       *f = ggml_mul(ctx, ggml_silu(ctx, ggml_mul_mat(ctx, w[0], g)), ggml_mul_mat(ctx, w[1], g));
     return ggml_add(ctx, ggml_scale(ctx, ggml_mul_mat(ctx, w[2], f), 0.5f), y);
 }
 
 static struct net new_net(const struct model * m, int tokens) {
-    struct net n           = { .ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true }) };
-    n.graph                = ggml_new_graph(n.ctx);
-    n.x                    = ggml_new_tensor_2d(n.ctx, GGML_TYPE_F32, D, tokens);
+    struct net n = { .ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true }) };
+    n.graph = ggml_new_graph(n.ctx);
+    n.x = ggml_new_tensor_2d(n.ctx, GGML_TYPE_F32, D, tokens);
     struct ggml_tensor * x = n.x;
     for (int i = 0; i < LAYERS; i++) {
         x = layer(n.ctx, m->w[i], x);
@@ -93,13 +93,13 @@ static void since(struct bench_shortest * best, double start) { bench_add(best, 
 static bool bench_run(void) {
     ggml_backend_t backend = ggml_backend_cpu_init();
     ggml_backend_cpu_set_n_threads(backend, 1);
-    struct model         m     = new_model(backend);
-    struct net           n     = new_net(&m, TOKENS);
+    struct model m = new_model(backend);
+    struct net n = new_net(&m, TOKENS);
     ggml_backend_sched_t sched = ggml_backend_sched_new(&backend, NULL, 1, 0);
     need(ggml_backend_sched_alloc_graph(sched, n.graph) == GGML_STATUS_SUCCESS, "alloc");
     set_input(&n);
-    ggml_backend_graph_plan_t plan  = ggml_backend_graph_plan_create(backend, n.graph);
-    struct bench_shortest     alone = { 0 }, with = { 0 };
+    ggml_backend_graph_plan_t plan = ggml_backend_graph_plan_create(backend, n.graph);
+    struct bench_shortest alone = { 0 }, with = { 0 };
     for (int i = 0; i < ROUNDS; i++) {
         double start = bench_now(1);
         need(ggml_backend_graph_plan_compute(backend, plan) == GGML_STATUS_SUCCESS, "plan");
@@ -127,9 +127,9 @@ static ggml_backend_sched_t new_sched(ggml_backend_t * backends, int n) {
 
 // New structures, and a smaller graph of a structure that is known.
 static bool bench_plan(const char * name, ggml_backend_t * backends, int n_backends, double limit_ms) {
-    struct model          m     = new_model(backends[n_backends - 1]);
-    struct net            large = new_net(&m, TOKENS), small = new_net(&m, TOKENS - 1);
-    ggml_backend_sched_t  sched = new_sched(backends, n_backends);
+    struct model m = new_model(backends[n_backends - 1]);
+    struct net large = new_net(&m, TOKENS), small = new_net(&m, TOKENS - 1);
+    ggml_backend_sched_t sched = new_sched(backends, n_backends);
     struct bench_shortest made = { 0 }, replayed = { 0 };
     for (int i = 0; i < ROUNDS / 4; i++) {
         struct ggml_backend_sched_stats stats;
@@ -164,9 +164,9 @@ static int by_size(const void * a, const void * b) {
 // turns, the median of the ratios.
 static bool bench_look(const char * name, ggml_backend_t * backends, int n_backends, double limit_percent) {
     enum { ROUNDS_OF_TWO = 2 * ROUNDS, OF_EACH = 4 };
-    static double        more[ROUNDS_OF_TWO];
-    struct model         m     = new_model(backends[n_backends - 1]);
-    struct net           n     = new_net(&m, TOKENS);
+    static double more[ROUNDS_OF_TWO];
+    struct model m = new_model(backends[n_backends - 1]);
+    struct net n = new_net(&m, TOKENS);
     ggml_backend_sched_t sched = new_sched(backends, n_backends);
     for (int i = 0; i < ROUNDS_OF_TWO; i++) {
         struct bench_shortest took[2] = { { 0 }, { 0 } };
@@ -193,8 +193,8 @@ static bool bench_look(const char * name, ggml_backend_t * backends, int n_backe
 
 // Weights in the CPU's memory, everything computed on a simulated device.
 static bool bench_second_run(ggml_backend_t * backends) {
-    struct model         m     = new_model(backends[1]);
-    struct net           n     = new_net(&m, TOKENS);
+    struct model m = new_model(backends[1]);
+    struct net n = new_net(&m, TOKENS);
     ggml_backend_sched_t sched = new_sched(backends, 2);
     for (int i = 0; i < n.graph->n_nodes; i++) {
         need(ggml_backend_sched_set_node_backend(sched, n.graph->nodes[i], backends[0]) == GGML_STATUS_SUCCESS,
@@ -209,7 +209,7 @@ static bool bench_second_run(ggml_backend_t * backends) {
     ggml_backend_sched_reset_stats(sched);
     gb_test_fail_alloc(1, true); // whatever asks for memory from now on gets none, and is noticed
     const enum ggml_status status = ggml_backend_sched_graph_compute(sched, n.graph);
-    const bool             asked  = gb_test_alloc_failed();
+    const bool asked = gb_test_alloc_failed();
     gb_test_fail_alloc(0, false);
     need(status == GGML_STATUS_SUCCESS && ggml_backend_sched_get_stats(sched, &second) == GGML_STATUS_SUCCESS,
         "second run");
@@ -224,17 +224,17 @@ static bool bench_second_run(ggml_backend_t * backends) {
 // A graph of about n nodes of layers with weights of their own, which lie in one buffer: what a new plan of it costs.
 static void bench_nodes(ggml_backend_t backend, size_t n) {
     enum { NODES_A_LAYER = 20, TENSORS_A_LAYER = 24, TIMES = 5 };
-    const size_t                  layers = GB_MAX(n / NODES_A_LAYER, 1);
+    const size_t layers = GB_MAX(n / NODES_A_LAYER, 1);
     const struct ggml_init_params params = { (layers + 1) * TENSORS_A_LAYER * 2 * ggml_tensor_overhead(), NULL, true };
-    struct ggml_context *         of_weights = ggml_init(params), *ctx = ggml_init(params);
+    struct ggml_context *of_weights = ggml_init(params), *ctx = ggml_init(params);
     struct ggml_tensor *(*w)[4] = gb_calloc(layers, sizeof(*w));
     need(of_weights && ctx && w, "contexts");
     for (size_t i = 0; i < layers * 4; i++) {
         w[i / 4][i % 4] = ggml_new_tensor_2d(of_weights, GGML_TYPE_F32, D, D);
     }
     ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(of_weights, backend);
-    struct ggml_cgraph *  graph  = ggml_new_graph_custom(ctx, layers * TENSORS_A_LAYER + 1, false);
-    struct ggml_tensor *  x      = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, D, TOKENS);
+    struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, layers * TENSORS_A_LAYER + 1, false);
+    struct ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, D, TOKENS);
     need(buffer && graph && x, "graph");
     ggml_backend_buffer_set_usage(buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     for (size_t i = 0; i < layers; i++) {
@@ -242,7 +242,7 @@ static void bench_nodes(ggml_backend_t backend, size_t n) {
     }
     need(ggml_build_forward_expand(graph, x) == GGML_STATUS_SUCCESS, "graph");
     ggml_backend_sched_t sched = new_sched(&backend, 1);
-    double               took[TIMES];
+    double took[TIMES];
     for (int i = 0; i < TIMES; i++) {
         need(ggml_backend_sched_reset(sched) == GGML_STATUS_SUCCESS, "reset");
         const double start = bench_now(1);
@@ -261,7 +261,7 @@ static void bench_nodes(ggml_backend_t backend, size_t n) {
 
 static int bench_all_nodes(int n, char ** numbers) {
     static const size_t usual[] = { 1000, 30000, 1000000 };
-    ggml_backend_t      backend = ggml_backend_cpu_init();
+    ggml_backend_t backend = ggml_backend_cpu_init();
     need(backend != NULL, "device");
     for (int k = 0; k < (n > 0 ? n : (int) GB_ARRAY_LEN(usual)); k++) {
         bench_nodes(backend, n > 0 ? (size_t) strtoull(numbers[k], NULL, 10) : usual[k]);

@@ -17,27 +17,27 @@
 #include "ggml-cpu.h"
 #include "timing.h"
 
-#define MEASURED   3 // of the traits
+#define MEASURED 3 // of the traits
 #define NEIGHBOURS 64
 
 struct found {
-    double  value[MEASURED];
+    double value[MEASURED];
     int64_t ns, processor_ns;
 };
 
 // In a child: nobody has asked there.
 static struct found probe(const struct gb_level * level) {
-    int          ends[2];
+    int ends[2];
     struct found found = { { 0 }, 0, 0 };
     if (pipe(ends) != 0) {
         exit(1);
     }
     const pid_t child = fork();
     if (child == 0) {
-        const int64_t                start = gb_time_ns(), processor = gb_thread_time_ns();
+        const int64_t start = gb_time_ns(), processor = gb_thread_time_ns();
         const struct gb_cpu_traits * t = gb_cpu_traits_of(level->kernels);
-        found.ns                       = gb_time_ns() - start;
-        found.processor_ns             = gb_thread_time_ns() - processor;
+        found.ns = gb_time_ns() - start;
+        found.processor_ns = gb_thread_time_ns() - processor;
         for (int i = 0; i < MEASURED; i++) {
             found.value[i] = t->value[i];
         }
@@ -82,9 +82,9 @@ static void print_values(int trait, const struct found * all, int n) {
 }
 
 int main(int argc, char ** argv) {
-    const int               n = argc > 1 ? atoi(argv[1]) : 300, busy = argc > 2 ? atoi(argv[2]) : 0;
+    const int n = argc > 1 ? atoi(argv[1]) : 300, busy = argc > 2 ? atoi(argv[2]) : 0;
     const struct gb_level * level = bench_level(argc > 3 ? argv[3] : NULL);
-    pid_t                   neighbours[NEIGHBOURS];
+    pid_t neighbours[NEIGHBOURS];
     if (level == NULL || n < 1 || busy < 0 || busy > NEIGHBOURS) {
         fprintf(stderr, "bench_traits [PROCESSES] [NEIGHBOURS] [LEVEL]\n");
         return 1;
@@ -95,8 +95,8 @@ int main(int argc, char ** argv) {
             level->kernels->limit_f32(1 << 20);
         }
     }
-    struct found * all   = calloc((size_t) n, sizeof(*all));
-    int64_t *      times = calloc((size_t) n, sizeof(*times));
+    struct found * all = calloc((size_t) n, sizeof(*all));
+    int64_t * times = calloc((size_t) n, sizeof(*times));
     for (int i = 0; i < n; i++) {
         all[i] = probe(level);
     }

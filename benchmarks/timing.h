@@ -32,7 +32,7 @@ static inline double bench_now(int threads) {
 // The shortest seconds of what was measured in rounds; starts as { 0 }.
 struct bench_shortest {
     double seconds;
-    int    rounds;
+    int rounds;
 };
 
 static inline void bench_add(struct bench_shortest * s, double seconds) {

@@ -17,9 +17,9 @@
 
 // Instead of a count: as many dimensions as ...
 enum gbpy_ndim_rule {
-    GBPY_NDIM_MOST    = -1, // the source that has the most
-    GBPY_NDIM_FIRST   = -2, // the first source
-    GBPY_NDIM_SECOND  = -3, // the second source
+    GBPY_NDIM_MOST = -1, // the source that has the most
+    GBPY_NDIM_FIRST = -2, // the first source
+    GBPY_NDIM_SECOND = -3, // the second source
     GBPY_NDIM_PRODUCT = -4, // a product: a matrix by a vector is a vector
 };
 
@@ -27,10 +27,10 @@ enum gbpy_ndim_rule {
 enum { GBPY_SWAP = 8, GBPY_REPEAT = 16 };
 
 static inline void gbpy_set_ndim(struct ggml_tensor * t, int ndim);
-static inline int  gbpy_ndim(const struct ggml_tensor * t);
+static inline int gbpy_ndim(const struct ggml_tensor * t);
 static inline void gbpy_settle(struct ggml_tensor * t, int ndim);
 
-static inline int                  gbpy_broadcast(const struct ggml_tensor * a, const struct ggml_tensor * b);
+static inline int gbpy_broadcast(const struct ggml_tensor * a, const struct ggml_tensor * b);
 static inline struct ggml_tensor * gbpy_reshape(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t s0,
     int64_t s1, int64_t s2, int64_t s3);
 static inline struct ggml_tensor * gbpy_transpose(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t a0,
@@ -60,10 +60,10 @@ static inline void gbpy_settle(struct ggml_tensor * t, int ndim) {
         const int first = gbpy_ndim_of_source(t, 0), second = gbpy_ndim_of_source(t, 1),
                   more = first > second ? first : second;
         const int rule = ndim;
-        ndim           = rule == GBPY_NDIM_FIRST ? first : rule == GBPY_NDIM_SECOND ? second : more;
+        ndim = rule == GBPY_NDIM_FIRST ? first : rule == GBPY_NDIM_SECOND ? second : more;
         for (int i = 2; i < GGML_MAX_SRC && rule == GBPY_NDIM_MOST; i++) {
             const int n = gbpy_ndim_of_source(t, i);
-            ndim        = ndim < n ? n : ndim;
+            ndim = ndim < n ? n : ndim;
         }
         if (rule == GBPY_NDIM_PRODUCT && ndim == 2 && second == 1) {
             ndim = 1;
@@ -93,10 +93,10 @@ static inline int gbpy_broadcast(const struct ggml_tensor * a, const struct ggml
 static inline struct ggml_tensor * gbpy_reshape(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t s0,
     int64_t s1, int64_t s2, int64_t s3) {
     const int64_t size[GGML_MAX_DIMS] = { s0, s1, s2, s3 };
-    int64_t       ne[GGML_MAX_DIMS]   = { 1, 1, 1, 1 };
-    const int64_t count               = ggml_nelements(t);
-    int64_t       known               = 1;
-    int           open                = -1; // the dimension whose size is not given
+    int64_t ne[GGML_MAX_DIMS] = { 1, 1, 1, 1 };
+    const int64_t count = ggml_nelements(t);
+    int64_t known = 1;
+    int open = -1; // the dimension whose size is not given
     for (int d = 0; d < n; d++) {
         ne[d] = size[n - 1 - d];
         if (ne[d] == -1 && open < 0) {
@@ -125,7 +125,7 @@ static inline struct ggml_tensor * gbpy_reshape(struct ggml_context * ctx, struc
 static inline struct ggml_tensor * gbpy_view_all(struct ggml_context * ctx, struct ggml_tensor * t) {
     struct ggml_tensor * result = ggml_view_tensor(ctx, t);
     if (result) {
-        result->op     = GGML_OP_VIEW;
+        result->op = GGML_OP_VIEW;
         result->src[0] = t;
     }
     return result;
@@ -137,7 +137,7 @@ static inline struct ggml_tensor * gbpy_view_bytes(struct ggml_context * ctx, st
     enum ggml_type type, int n, const int64_t ne[4], size_t offset, size_t size) {
     struct ggml_tensor * result = ggml_view_1d(ctx, bytes, (int64_t) size, offset);
     if (result) {
-        result->type  = type;
+        result->type = type;
         result->nb[0] = ggml_type_size(type);
         memcpy(result->ne, ne, sizeof(result->ne));
         for (int d = 1; d < GGML_MAX_DIMS; d++) {
@@ -152,8 +152,8 @@ static inline struct ggml_tensor * gbpy_view_bytes(struct ggml_context * ctx, st
 static inline struct ggml_tensor * gbpy_transpose(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t a0,
     int64_t a1, int64_t a2, int64_t a3) {
     const int64_t axis[GGML_MAX_DIMS] = { a0, a1, a2, a3 };
-    int           to[GGML_MAX_DIMS]   = { 0, 1, 2, 3 };
-    unsigned      seen                = 0;
+    int to[GGML_MAX_DIMS] = { 0, 1, 2, 3 };
+    unsigned seen = 0;
     if (n != gbpy_ndim(t)) {
         return NULL;
     }
@@ -177,18 +177,18 @@ static inline struct ggml_tensor * gbpy_transpose(struct ggml_context * ctx, str
 static inline struct ggml_tensor * gbpy_slice(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t from0,
     int64_t to0, int64_t from1, int64_t to1, int64_t from2, int64_t to2, int64_t from3, int64_t to3) {
     const int64_t from[GGML_MAX_DIMS] = { from0, from1, from2, from3 }, to[GGML_MAX_DIMS] = { to0, to1, to2, to3 };
-    const int     ndim = gbpy_ndim(t);
-    int64_t       ne[GGML_MAX_DIMS];
-    size_t        offset = 0;
+    const int ndim = gbpy_ndim(t);
+    int64_t ne[GGML_MAX_DIMS];
+    size_t offset = 0;
     memcpy(ne, t->ne, sizeof(ne));
     if (n > ndim || t->nb[0] != ggml_type_size(t->type)) {
         return NULL;
     }
     for (int i = 0; i < n; i++) {
-        const int     d    = ndim - 1 - i;
+        const int d = ndim - 1 - i;
         const int64_t size = t->ne[d], start = from[i] < 0 ? from[i] + size : from[i];
         const int64_t after = to[i] < 0 ? to[i] + size : to[i];
-        const int64_t end   = after > size ? size : after;
+        const int64_t end = after > size ? size : after;
         if (start < 0 || start >= end || (d == 0 && end - start != size && ggml_blck_size(t->type) > 1)) {
             return NULL;
         }

@@ -21,9 +21,9 @@ struct gbpy_output {
     void * writer; // NULL: empty
 };
 
-static inline int  gbpy_output_open(struct gbpy_output * output, const char * path);
-static inline int  gbpy_output_write(struct gbpy_output * output, const void * data, size_t size);
-static inline int  gbpy_output_commit(struct gbpy_output * output);
+static inline int gbpy_output_open(struct gbpy_output * output, const char * path);
+static inline int gbpy_output_write(struct gbpy_output * output, const void * data, size_t size);
+static inline int gbpy_output_commit(struct gbpy_output * output);
 static inline void gbpy_output_abandon(struct gbpy_output * output); // the destructor
 
 // An `opener` for io.FileIO, which owns the descriptor: nobody waits for the writer of a pipe. Negative: ffi.errno says
@@ -40,7 +40,7 @@ static inline int gbpy_output_end(struct gbpy_output * output, int error) {
 
 static inline int gbpy_output_open(struct gbpy_output * output, const char * path) {
     struct gb_file_writer * w = GB_NEW(struct gb_file_writer);
-    output->writer            = w;
+    output->writer = w;
     if (w == NULL) {
         return ENOMEM;
     }

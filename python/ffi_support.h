@@ -20,7 +20,7 @@
 #include "later.h"
 
 #ifndef GBPY_VERSION
-#    define GBPY_VERSION    "0"
+#    define GBPY_VERSION "0"
 #    define GBPY_BUILD_TYPE ""
 #endif
 
@@ -43,48 +43,48 @@ GBPY_PYTHON void gbpy_custom3(struct ggml_tensor * dst, const struct ggml_tensor
 GBPY_PYTHON void gbpy_custom(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 
 // the hooks of devices written in Python (core/devices.h)
-GBPY_PYTHON int    gbpy_device_open(void * entry, const char * params, struct gbpy_device_info * info, void ** device);
-GBPY_PYTHON void   gbpy_device_close(void * device);
-GBPY_PYTHON int    gbpy_device_alloc(void * device, size_t size, struct gbpy_memory_info * info, void ** memory);
-GBPY_PYTHON void   gbpy_device_free(void * memory);
-GBPY_PYTHON int    gbpy_device_settle(void * memory);
-GBPY_PYTHON int    gbpy_device_write(void * memory, size_t offset, const void * data, size_t size);
-GBPY_PYTHON int    gbpy_device_read(void * memory, size_t offset, void * data, size_t size);
-GBPY_PYTHON int    gbpy_device_fill(void * memory, int value, size_t size);
-GBPY_PYTHON int    gbpy_device_copy(void * to, size_t to_offset, void * from, size_t from_offset, size_t size,
+GBPY_PYTHON int gbpy_device_open(void * entry, const char * params, struct gbpy_device_info * info, void ** device);
+GBPY_PYTHON void gbpy_device_close(void * device);
+GBPY_PYTHON int gbpy_device_alloc(void * device, size_t size, struct gbpy_memory_info * info, void ** memory);
+GBPY_PYTHON void gbpy_device_free(void * memory);
+GBPY_PYTHON int gbpy_device_settle(void * memory);
+GBPY_PYTHON int gbpy_device_write(void * memory, size_t offset, const void * data, size_t size);
+GBPY_PYTHON int gbpy_device_read(void * memory, size_t offset, void * data, size_t size);
+GBPY_PYTHON int gbpy_device_fill(void * memory, int value, size_t size);
+GBPY_PYTHON int gbpy_device_copy(void * to, size_t to_offset, void * from, size_t from_offset, size_t size,
     bool * done);
-GBPY_PYTHON int    gbpy_device_file_begin(void * memory, size_t offset, const struct ggml_backend_file_fill * part,
+GBPY_PYTHON int gbpy_device_file_begin(void * memory, size_t offset, const struct ggml_backend_file_fill * part,
     void ** request);
-GBPY_PYTHON int    gbpy_device_file_end(void * request, bool wanted, bool * found);
-GBPY_PYTHON int    gbpy_device_file_keep(void * memory, size_t offset, const struct ggml_backend_file_fill * part);
-GBPY_PYTHON int    gbpy_device_work_size(void * device, struct ggml_cgraph * graph, size_t * size);
-GBPY_PYTHON int    gbpy_device_transfer(void * device, const struct gbpy_piece * to, const struct gbpy_piece * from,
+GBPY_PYTHON int gbpy_device_file_end(void * request, bool wanted, bool * found);
+GBPY_PYTHON int gbpy_device_file_keep(void * memory, size_t offset, const struct ggml_backend_file_fill * part);
+GBPY_PYTHON int gbpy_device_work_size(void * device, struct ggml_cgraph * graph, size_t * size);
+GBPY_PYTHON int gbpy_device_transfer(void * device, const struct gbpy_piece * to, const struct gbpy_piece * from,
     size_t size, bool * done);
-GBPY_PYTHON int    gbpy_device_refuses(void * device, const struct ggml_tensor * node, bool * refuses);
+GBPY_PYTHON int gbpy_device_refuses(void * device, const struct ggml_tensor * node, bool * refuses);
 GBPY_PYTHON void * gbpy_device_compile(void * device, struct ggml_cgraph * graph);
-GBPY_PYTHON int    gbpy_device_run(void * compiled);
-GBPY_PYTHON void   gbpy_device_forget(void * compiled);
-GBPY_PYTHON int    gbpy_device_synchronize(void * device);
+GBPY_PYTHON int gbpy_device_run(void * compiled);
+GBPY_PYTHON void gbpy_device_forget(void * compiled);
+GBPY_PYTHON int gbpy_device_synchronize(void * device);
 GBPY_PYTHON void * gbpy_device_event_new(void * device, bool timed);
-GBPY_PYTHON void   gbpy_device_event_free(void * event);
-GBPY_PYTHON int    gbpy_device_event_record(void * event);
-GBPY_PYTHON int    gbpy_device_event_wait(void * device, void * event);
-GBPY_PYTHON int    gbpy_device_event_synchronize(void * event);
-GBPY_PYTHON int    gbpy_device_event_time(void * event, int64_t * ns);
+GBPY_PYTHON void gbpy_device_event_free(void * event);
+GBPY_PYTHON int gbpy_device_event_record(void * event);
+GBPY_PYTHON int gbpy_device_event_wait(void * device, void * event);
+GBPY_PYTHON int gbpy_device_event_synchronize(void * event);
+GBPY_PYTHON int gbpy_device_event_time(void * event, int64_t * ns);
 
 static inline void gbpy_log(enum ggml_log_level level, const char * text, void * user_data);
 
 static inline const char * gbpy_version(void);
 // the package that this process has imported, as a handle; NULL: none yet
 static inline void * gbpy_package(void);
-static inline void   gbpy_keep_package(void * handle);
+static inline void gbpy_keep_package(void * handle);
 // of a broken rule, with marks (tensor/rule.h); "" if there is none
 static inline const char * gbpy_last_reason(void);
 static inline const char * gbpy_build(void);
 
 static inline void * gbpy_custom_userdata(const struct ggml_tensor * node);
-static inline int    gbpy_graph_customs(struct ggml_cgraph * graph, void ** out, int cap);
-static inline void   gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep);
+static inline int gbpy_graph_customs(struct ggml_cgraph * graph, void ** out, int cap);
+static inline void gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep);
 
 static inline double gbpy_measure_limit(int what, const char * level, size_t bytes, int n_threads, int64_t ns,
     bool processor_time);
@@ -100,16 +100,16 @@ struct gbpy_metadata { // made empty, with gbpy_gguf_free as its destructor
     struct gguf_context * ptr;
 };
 
-static inline bool             gbpy_gguf_make(struct gbpy_metadata * metadata);
-static inline bool             gbpy_gguf_read(struct gbpy_metadata * metadata, const void * data, size_t size);
-static inline void             gbpy_gguf_free(struct gbpy_metadata * metadata);
-static inline const char *     gbpy_gguf_str(const struct gguf_context * ctx, int key_id, uint64_t * length);
-static inline const char *     gbpy_gguf_strs(const struct gguf_context * ctx, int key_id, const uint64_t ** lengths);
+static inline bool gbpy_gguf_make(struct gbpy_metadata * metadata);
+static inline bool gbpy_gguf_read(struct gbpy_metadata * metadata, const void * data, size_t size);
+static inline void gbpy_gguf_free(struct gbpy_metadata * metadata);
+static inline const char * gbpy_gguf_str(const struct gguf_context * ctx, int key_id, uint64_t * length);
+static inline const char * gbpy_gguf_strs(const struct gguf_context * ctx, int key_id, const uint64_t ** lengths);
 static inline enum ggml_status gbpy_gguf_set_str(struct gguf_context * ctx, const char * key, const char * bytes,
     uint64_t length);
 static inline enum ggml_status gbpy_gguf_set_strs(struct gguf_context * ctx, const char * key, const char * bytes,
     const uint64_t * lengths, uint64_t n);
-static inline const char *     gbpy_gguf_nested(const struct gguf_context * ctx, int key_id, uint64_t * size);
+static inline const char * gbpy_gguf_nested(const struct gguf_context * ctx, int key_id, uint64_t * size);
 static inline enum ggml_status gbpy_gguf_set_nested(struct gguf_context * ctx, const char * key, const char * bytes,
     uint64_t size, uint64_t n);
 static inline enum ggml_status gbpy_gguf_copy_pair(struct gguf_context * ctx, const struct gguf_context * src,
@@ -118,8 +118,8 @@ static inline enum ggml_status gbpy_gguf_add_tensor(struct gguf_context * ctx, c
     int n_dims, const int64_t * ne);
 static inline enum ggml_status gbpy_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, int i,
     const char * name);
-static inline bool             gbpy_gguf_is_opaque(const struct gguf_context * ctx, int i);
-static inline void             gbpy_gguf_layout(struct gguf_context * ctx);
+static inline bool gbpy_gguf_is_opaque(const struct gguf_context * ctx, int i);
+static inline void gbpy_gguf_layout(struct gguf_context * ctx);
 
 // cdef: end
 
@@ -144,9 +144,9 @@ static inline void gbpy_log(enum ggml_log_level level, const char * text, void *
 static inline const char * gbpy_last_reason(void) { return gb_last_reason(); }
 static inline const char * gbpy_version(void) { return GBPY_VERSION; }
 
-static void *        gbpy_package_handle; // written with the import lock of Python
+static void * gbpy_package_handle; // written with the import lock of Python
 static inline void * gbpy_package(void) { return gbpy_package_handle; }
-static inline void   gbpy_keep_package(void * handle) { gbpy_package_handle = handle; }
+static inline void gbpy_keep_package(void * handle) { gbpy_package_handle = handle; }
 
 static inline const char * gbpy_build(void) {
 #if defined(__clang__)
@@ -177,7 +177,7 @@ static inline void gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep) {
 static inline void * gbpy_custom_userdata(const struct ggml_tensor * node) {
     struct params { // of a custom node, as the kernels have them
         void (*fun)(void);
-        int    n_tasks;
+        int n_tasks;
         void * userdata;
     };
     void * userdata = NULL;
@@ -228,7 +228,7 @@ static inline bool gbpy_gguf_make(struct gbpy_metadata * metadata) {
 
 static inline bool gbpy_gguf_read(struct gbpy_metadata * metadata, const void * data, size_t size) {
     const struct gguf_init_params params = { .no_alloc = true };
-    metadata->ptr                        = gguf_init_from_buffer(data, size, params);
+    metadata->ptr = gguf_init_from_buffer(data, size, params);
     return metadata->ptr != NULL;
 }
 

@@ -35,16 +35,16 @@ GGML_API const char * ggml_backend_unsupported_reason(ggml_backend_t backend, co
 // A part of a file, which is to fill bytes of a tensor.
 struct ggml_backend_file_fill {
     struct ggml_tensor * tensor;
-    size_t               offset; // in the tensor
-    size_t               size;   // bytes, from there on and from `at` on
-    const char *         path;   // the file, as this host calls it
-    uint64_t             at;     // in the file
-    const void *         data;   // the bytes as they are here, in the mapped file, say
+    size_t offset;     // in the tensor
+    size_t size;       // bytes, from there on and from `at` on
+    const char * path; // the file, as this host calls it
+    uint64_t at;       // in the file
+    const void * data; // the bytes as they are here, in the mapped file, say
 
     // results
     uint8_t digest[GGML_FILE_DIGEST_SIZE]; // of the bytes: BLAKE2b without a key (RFC 7693)
-    bool    asked;                         // the device was asked, and `digest` is known
-    bool    filled;                        // the device has read the bytes itself
+    bool asked;                            // the device was asked, and `digest` is known
+    bool filled;                           // the device has read the bytes itself
 };
 
 // Lets devices that can do so read files themselves, where they have one with the same content; several parts are on
@@ -61,8 +61,8 @@ GGML_API enum ggml_status ggml_backend_keep_file(const struct ggml_backend_file_
 // Events work with every backend: one
 // whose calls are done when they return has nothing to wait for, and one that has a queue but no events is waited for
 // as a whole.
-GGML_API ggml_backend_event_t ggml_backend_event_new(ggml_backend_t backend);      // complete until it is recorded
-GGML_API void                 ggml_backend_event_free(ggml_backend_event_t event); // NULL is fine
+GGML_API ggml_backend_event_t ggml_backend_event_new(ggml_backend_t backend); // complete until it is recorded
+GGML_API void ggml_backend_event_free(ggml_backend_event_t event);            // NULL is fine
 // after what is queued on its backend now
 GGML_API enum ggml_status ggml_backend_event_record(ggml_backend_event_t event);
 GGML_API enum ggml_status ggml_backend_event_synchronize(ggml_backend_event_t event); // the host waits
@@ -83,11 +83,11 @@ GGML_API void ggml_graph_set_fusion(bool on);
 
 // One attempt to load a module (ggml-backend-module.h). Valid until the process ends.
 struct ggml_backend_load_record {
-    const char *     path; // as resolved; as given where that failed
-    const char *     name; // the module's own; "" when it has none
+    const char * path; // as resolved; as given where that failed
+    const char * name; // the module's own; "" when it has none
     enum ggml_status status;
-    const char *     message;    // why it failed; "" on success
-    size_t           n_backends; // registry entries that it added
+    const char * message; // why it failed; "" on success
+    size_t n_backends;    // registry entries that it added
 };
 
 // Loads a module, which registers its backends. The path is explicit: it has a directory, and nothing is searched for.
@@ -96,7 +96,7 @@ struct ggml_backend_load_record {
 // registered. Not from within a module's entry point.
 GGML_API enum ggml_status ggml_backend_load(const char * path);
 // What was tried so far, in order, without repetitions; NULL when i is out of range.
-GGML_API size_t                                  ggml_backend_load_count(void);
+GGML_API size_t ggml_backend_load_count(void);
 GGML_API const struct ggml_backend_load_record * ggml_backend_load_get(size_t i);
 
 // cdef: end

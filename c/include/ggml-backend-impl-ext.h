@@ -16,7 +16,7 @@ GGML_API GGML_ATTRIBUTE_FORMAT(2, 3) enum ggml_status ggml_report_error(enum ggm
 // A point in the work of a backend: what was queued when it was recorded.
 struct ggml_backend_event {
     ggml_backend_t backend;
-    void *         context; // of the backend that made it; NULL: the library's own, for backends without these hooks
+    void * context; // of the backend that made it; NULL: the library's own, for backends without these hooks
 };
 
 // Whether a node's result need not be stored by who computes it together with the one node that reads it: a graph

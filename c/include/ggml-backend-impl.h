@@ -41,7 +41,7 @@ struct ggml_backend_buffer_type_i {
 };
 
 struct ggml_backend_buffer_type {
-    struct ggml_backend_buffer_type_i  iface;
+    struct ggml_backend_buffer_type_i iface;
     ggml_backend_buffer_type_context_t context;
 };
 
@@ -79,19 +79,19 @@ struct ggml_backend_buffer_i {
 };
 
 struct ggml_backend_buffer {
-    struct ggml_backend_buffer_i   iface;
-    ggml_backend_buffer_type_t     buft;
-    ggml_backend_buffer_context_t  context;
-    size_t                         size;
+    struct ggml_backend_buffer_i iface;
+    ggml_backend_buffer_type_t buft;
+    ggml_backend_buffer_context_t context;
+    size_t size;
     enum ggml_backend_buffer_usage usage;
     // newer; kept by the library
     // a number that no other buffer has had, and a new one after each write that the library knows of
     uint64_t version;
-    bool     replicated; // a scheduler keeps copies of what is in it
-    bool     arena;      // a graph allocator or a scheduler placed results in it
-    bool     retired;    // its memory was given back; this struct is still there for tensors that point to it
-    int32_t  n_holds;    // by language bindings: as long as there are any, freeing only retires
-    void *   binding;    // theirs
+    bool replicated; // a scheduler keeps copies of what is in it
+    bool arena; // a graph allocator or a scheduler placed results in it
+    bool retired; // its memory was given back; this struct is still there for tensors that point to it
+    int32_t n_holds; // by language bindings: as long as there are any, freeing only retires
+    void * binding; // theirs
 };
 
 // NULL on failure; then the context is still the caller's.
@@ -103,10 +103,10 @@ GGML_API bool ggml_backend_buffer_copy_tensor(const struct ggml_tensor * src, st
 
 // Several buffers behind one handle; owns its parts. On failure the parts stay the caller's.
 GGML_API GGML_CALL ggml_backend_buffer_t ggml_backend_multi_buffer_alloc_buffer(ggml_backend_buffer_t * buffers,
-    size_t                                                                                              n_buffers);
-GGML_API GGML_CALL bool                  ggml_backend_buffer_is_multi_buffer(ggml_backend_buffer_t buffer);
-GGML_API GGML_CALL enum ggml_status      ggml_backend_multi_buffer_set_usage(ggml_backend_buffer_t buffer,
-    enum ggml_backend_buffer_usage                                                            usage);
+    size_t n_buffers);
+GGML_API GGML_CALL bool ggml_backend_buffer_is_multi_buffer(ggml_backend_buffer_t buffer);
+GGML_API GGML_CALL enum ggml_status ggml_backend_multi_buffer_set_usage(ggml_backend_buffer_t buffer,
+    enum ggml_backend_buffer_usage usage);
 
 struct ggml_backend_i {
     const char * (*GGML_CALL get_name)(ggml_backend_t backend);
@@ -169,7 +169,7 @@ struct ggml_backend_i {
 };
 
 struct ggml_backend {
-    struct ggml_backend_i  iface;
+    struct ggml_backend_i iface;
     ggml_backend_context_t context;
 };
 

@@ -28,7 +28,7 @@ extern "C" {
 #endif
 
 #define GGML_BACKEND_MODULE_VERSION 1
-#define GGML_BACKEND_MODULE_ENTRY   "ggml_backend_module_init"
+#define GGML_BACKEND_MODULE_ENTRY "ggml_backend_module_init"
 
 // The functions of the library. `size` is sizeof(struct ggml_backend_api) of the library; a module needs at least the
 // size it was built with.
@@ -38,7 +38,7 @@ struct ggml_backend_api {
     // What ggml_report_error does, with a message that is complete.
     enum ggml_status (*report_error)(enum ggml_status status, const char * message);
 #define GGML_API_FUNC(returns, convention, name, parameters, arguments) returns(convention * name) parameters;
-#define GGML_API_PROC(convention, name, parameters, arguments)          void(convention * name) parameters;
+#define GGML_API_PROC(convention, name, parameters, arguments) void(convention * name) parameters;
 #include "ggml-backend-api.def"
 #undef GGML_API_FUNC
 #undef GGML_API_PROC
@@ -58,12 +58,12 @@ struct ggml_backend_module_layout { // bytes
 
 // Found in the file by its magic: 32 bytes, the text below and its zeros.
 #define GGML_BACKEND_MODULE_MAGIC_TEXT "ggml_backend module v1 \r\n\032\n"
-#define GGML_BACKEND_MODULE_MAGIC      "\177" GGML_BACKEND_MODULE_MAGIC_TEXT
+#define GGML_BACKEND_MODULE_MAGIC "\177" GGML_BACKEND_MODULE_MAGIC_TEXT
 struct ggml_backend_module_descriptor {
-    char                              magic[32];
-    uint32_t                          version;
+    char magic[32];
+    uint32_t version;
     struct ggml_backend_module_layout layout;
-    char                              name[32];
+    char name[32];
 };
 
 // Keeps the table for the forwarding functions, or reports why it cannot be used. For the entry point.

@@ -34,7 +34,7 @@ GGML_API enum ggml_status ggml_backend_sched_plan_graph(ggml_backend_sched_t sch
 GGML_API enum ggml_status ggml_backend_sched_alloc_graph(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
 
 GGML_API enum ggml_status ggml_backend_sched_graph_compute_async(ggml_backend_sched_t sched,
-    struct ggml_cgraph *                                                              graph);
+    struct ggml_cgraph * graph);
 GGML_API enum ggml_status ggml_backend_sched_synchronize(ggml_backend_sched_t sched);
 
 // How many runs of a graph may be on their way at once, 1 to 64 (1 at first). With 2 or more, inputs (ggml_set_input)
@@ -43,7 +43,7 @@ GGML_API enum ggml_status ggml_backend_sched_synchronize(ggml_backend_sched_t sc
 // same graph follows without waiting for the first. Results are read after ggml_backend_sched_synchronize, or queued
 // with ggml_backend_tensor_get_async on the backend that computes them.
 GGML_API enum ggml_status ggml_backend_sched_set_n_copies(ggml_backend_sched_t sched, int n);
-GGML_API int              ggml_backend_sched_get_n_copies(ggml_backend_sched_t sched);
+GGML_API int ggml_backend_sched_get_n_copies(ggml_backend_sched_t sched);
 
 // Checks every run: that each access is ordered after those that it must not meet, and that each read finds the content
 // that is meant. An error names the two. Slow: one step after the other, and what is dead in the arenas is filled with
@@ -58,75 +58,75 @@ GGML_API enum ggml_status ggml_backend_sched_set_check(ggml_backend_sched_t sche
 enum ggml_backend_sched_policy {
     GGML_BACKEND_SCHED_POLICY_WEIGHTS = 0,
     GGML_BACKEND_SCHED_POLICY_SOURCES = 1,
-    GGML_BACKEND_SCHED_POLICY_COST    = 2,
+    GGML_BACKEND_SCHED_POLICY_COST = 2,
 };
 GGML_API enum ggml_status ggml_backend_sched_set_policy(ggml_backend_sched_t sched,
-    enum ggml_backend_sched_policy                                           policy);
+    enum ggml_backend_sched_policy policy);
 
 // Kinds of ops that cost alike.
 enum ggml_backend_cost_class {
-    GGML_BACKEND_COST_ANY      = 0, // for what has no entry of its own
-    GGML_BACKEND_COST_MATMUL   = 1, // matrix products
-    GGML_BACKEND_COST_ROWS     = 2, // over rows: norms, softmax, rotary embeddings, sums
+    GGML_BACKEND_COST_ANY = 0, // for what has no entry of its own
+    GGML_BACKEND_COST_MATMUL = 1, // matrix products
+    GGML_BACKEND_COST_ROWS = 2, // over rows: norms, softmax, rotary embeddings, sums
     GGML_BACKEND_COST_ELEMENTS = 3, // element by element
-    GGML_BACKEND_COST_MOVES    = 4, // copies, rows picked, repetitions
-    GGML_BACKEND_COST_WINDOWS  = 5, // convolutions, pools
+    GGML_BACKEND_COST_MOVES = 4, // copies, rows picked, repetitions
+    GGML_BACKEND_COST_WINDOWS = 5, // convolutions, pools
 };
 GGML_API enum ggml_backend_cost_class ggml_backend_cost_class_of(enum ggml_op op);
 
 // an op takes launch_us + max(bytes / bytes_per_us, flops / flops_per_us)
 struct ggml_backend_op_cost {
-    int    backend;  // index in the scheduler
-    int    op_class; // enum ggml_backend_cost_class
-    int    type;     // enum ggml_type of the first source; -1: any
+    int backend; // index in the scheduler
+    int op_class; // enum ggml_backend_cost_class
+    int type; // enum ggml_type of the first source; -1: any
     double launch_us;
     double bytes_per_us, flops_per_us; // > 0; infinity is fine
 };
 // a copy takes launch_us + bytes / bytes_per_us
 struct ggml_backend_copy_cost {
-    int    from, to; // backends
+    int from, to; // backends
     double launch_us, bytes_per_us;
 };
 struct ggml_backend_cost_table {
     // for each backend at least one of class ANY and type -1; exact entries go first, then those of the class
-    const struct ggml_backend_op_cost *   ops;
-    size_t                                n_ops;
+    const struct ggml_backend_op_cost * ops;
+    size_t n_ops;
     const struct ggml_backend_copy_cost * copies; // for every two different backends, both ways
-    size_t                                n_copies;
-    double                                split_us;    // a change of backends
-    double                                weight_runs; // runs that a copy of a weight serves, >= 1; 0: 1
+    size_t n_copies;
+    double split_us; // a change of backends
+    double weight_runs; // runs that a copy of a weight serves, >= 1; 0: 1
     // per backend: what the scheduler may allocate for a graph; 0: no limit; NULL: none at all
     const size_t * max_bytes;
 };
 // For the policy COST. The table is copied; NULL forgets it. What was placed is forgotten as by
 // ggml_backend_sched_reset; a user's assignments stay.
 GGML_API enum ggml_status ggml_backend_sched_set_costs(ggml_backend_sched_t sched,
-    const struct ggml_backend_cost_table *                                  table);
+    const struct ggml_backend_cost_table * table);
 
 // by the costs; microseconds, without anything running at the same time
 struct ggml_backend_sched_prediction {
     double us, weights_us; // of the last graph; as the policy WEIGHTS would have it
-    double bound_us;       // nothing is cheaper
-    bool   proved;         // us is the least possible
+    double bound_us; // nothing is cheaper
+    bool proved; // us is the least possible
 };
 // All times are -1 if the last graph was not placed by costs.
 GGML_API enum ggml_status ggml_backend_sched_get_prediction(ggml_backend_sched_t sched,
-    struct ggml_backend_sched_prediction *                                       prediction);
+    struct ggml_backend_sched_prediction * prediction);
 
 // ------------------------------------------------------------------------------------------------------------- queries
 
 // Bytes that the scheduler has allocated for graphs on the backend.
-GGML_API size_t         ggml_backend_sched_get_buffer_size(ggml_backend_sched_t sched, ggml_backend_t backend);
-GGML_API int            ggml_backend_sched_get_n_backends(ggml_backend_sched_t sched);
+GGML_API size_t ggml_backend_sched_get_buffer_size(ggml_backend_sched_t sched, ggml_backend_t backend);
+GGML_API int ggml_backend_sched_get_n_backends(ggml_backend_sched_t sched);
 GGML_API ggml_backend_t ggml_backend_sched_get_backend(ggml_backend_sched_t sched, int i);
 
 // The splits of the last graph.
 struct ggml_backend_sched_split_info {
-    int            index;
+    int index;
     ggml_backend_t backend;
-    int            i_start, i_end; // nodes [i_start, i_end) of the graph
-    int            n_inputs;       // tensors copied to this backend before the split runs
-    size_t         input_bytes;
+    int i_start, i_end; // nodes [i_start, i_end) of the graph
+    int n_inputs; // tensors copied to this backend before the split runs
+    size_t input_bytes;
 };
 GGML_API enum ggml_status ggml_backend_sched_get_split(ggml_backend_sched_t sched, int i,
     struct ggml_backend_sched_split_info * info);
@@ -142,10 +142,10 @@ GGML_API enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sch
 
 // The arena of a backend: what the last graph needs there, and how good its plan is. Bytes.
 struct ggml_backend_sched_arena {
-    size_t peak;     // of the arena, all chunks
-    size_t bound;    // no plan for these lifetimes needs less
-    bool   proved;   // nor than peak
-    size_t leafs;    // inputs and the like that the scheduler placed, which keep their memory from run to run
+    size_t peak; // of the arena, all chunks
+    size_t bound; // no plan for these lifetimes needs less
+    bool proved; // nor than peak
+    size_t leafs; // inputs and the like that the scheduler placed, which keep their memory from run to run
     size_t replicas; // copies of weights that are kept
     size_t no_reuse; // the arena, if no tensors shared memory
 };
@@ -159,14 +159,14 @@ GGML_API size_t ggml_backend_sched_get_work_size(ggml_backend_sched_t sched, ggm
 // One tensor's stay in an arena. Time is the position in the plan's program: the nodes in order, and between them the
 // copies.
 struct ggml_backend_sched_block {
-    ggml_backend_t             backend;
+    ggml_backend_t backend;
     const struct ggml_tensor * tensor; // a node of the graph, or the original of which this is a copy
-    bool                       is_copy;
+    bool is_copy;
     // chunks have offsets of their own; more than one only where the largest buffer is too small
-    int     chunk;
-    size_t  offset, size; // bytes
+    int chunk;
+    size_t offset, size; // bytes
     int64_t lower, upper; // half-open
-    int     root;         // the block whose memory this one shares in place; its own index: none
+    int root; // the block whose memory this one shares in place; its own index: none
 };
 // Writes at most n of them (blocks may be NULL if n is 0) and returns how many there are; -1 on failure.
 GGML_API int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backend_sched_block * blocks, int n);
@@ -174,17 +174,17 @@ GGML_API int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct gg
 // A copy of the plan's program, in the order of the splits that need them.
 struct ggml_backend_sched_transfer {
     const struct ggml_tensor * tensor; // the original
-    ggml_backend_t             source; // NULL: memory of the user that belongs to none of the backends
-    ggml_backend_t             target;
-    int                        split;         // before which it is made; of a write-back: after which
-    size_t                     size;          // bytes
-    bool                       is_kept;       // made again only when the original was written
-    bool                       is_write_back; // a result that goes to where it belongs
+    ggml_backend_t source; // NULL: memory of the user that belongs to none of the backends
+    ggml_backend_t target;
+    int split; // before which it is made; of a write-back: after which
+    size_t size; // bytes
+    bool is_kept; // made again only when the original was written
+    bool is_write_back; // a result that goes to where it belongs
     // stands where weights do (matrices of products, tables of rows), in memory of the user on `source` whose
     bool is_unmarked;
     // usage is not WEIGHTS: with it, what reads the tensor would run there
 };
-GGML_API int              ggml_backend_sched_get_n_transfers(ggml_backend_sched_t sched);
+GGML_API int ggml_backend_sched_get_n_transfers(ggml_backend_sched_t sched);
 GGML_API enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int i,
     struct ggml_backend_sched_transfer * transfer);
 // The positions [lower, upper) of a split's nodes in the program.
@@ -195,21 +195,21 @@ GGML_API enum ggml_status ggml_backend_sched_get_split_span(ggml_backend_sched_t
 // or reads what the node computes: it runs on a slower one, and its data may have to travel. Nodes that the user, a
 // weight or their memory put where they are do not count.
 #define GGML_BACKEND_SCHED_HEAVY_FLOPS 10000000 // about a millisecond of one processor core
-#define GGML_BACKEND_SCHED_HEAVY_BYTES 4194304  // about as long, between devices
+#define GGML_BACKEND_SCHED_HEAVY_BYTES 4194304 // about as long, between devices
 struct ggml_backend_sched_fallback {
     const struct ggml_tensor * tensor;
-    int                        node; // its index in the graph
-    enum ggml_op               op;
-    ggml_backend_t             backend;    // that runs it
-    ggml_backend_t             refused_by; // that does not
-    double                     flops;      // of the node, about
-    int                        n_copies;   // between backends, of what it reads and of its result
-    size_t                     copied_bytes;
-    bool                       is_heavy; // at least HEAVY_FLOPS, or HEAVY_BYTES copied: worth a warning
-    char                       name[64]; // of the tensor
-    char                       reason[192];
+    int node; // its index in the graph
+    enum ggml_op op;
+    ggml_backend_t backend; // that runs it
+    ggml_backend_t refused_by; // that does not
+    double flops; // of the node, about
+    int n_copies; // between backends, of what it reads and of its result
+    size_t copied_bytes;
+    bool is_heavy; // at least HEAVY_FLOPS, or HEAVY_BYTES copied: worth a warning
+    char name[64]; // of the tensor
+    char reason[192];
 };
-GGML_API int              ggml_backend_sched_get_n_fallbacks(ggml_backend_sched_t sched);
+GGML_API int ggml_backend_sched_get_n_fallbacks(ggml_backend_sched_t sched);
 GGML_API enum ggml_status ggml_backend_sched_get_fallback(ggml_backend_sched_t sched, int i,
     struct ggml_backend_sched_fallback * fallback);
 
@@ -221,23 +221,23 @@ struct ggml_backend_sched_traffic {
 };
 struct ggml_backend_sched_stats {
     uint64_t n_runs;
-    uint64_t n_plans_found;    // of graphs that stood exactly as they were planned before
-    uint64_t n_plans_bound;    // of graphs that were planned before, whose tensors were given their places again
+    uint64_t n_plans_found; // of graphs that stood exactly as they were planned before
+    uint64_t n_plans_bound; // of graphs that were planned before, whose tensors were given their places again
     uint64_t n_plans_replayed; // made for new sizes, with the offsets of a plan of the same structure
-    uint64_t n_plans_made;     // from nothing
+    uint64_t n_plans_made; // from nothing
     // copies that are kept, made because they were new or their original was written
     struct ggml_backend_sched_traffic weights;
-    struct ggml_backend_sched_traffic up_to_date;  // the same, not made: they still held what they had to
-    struct ggml_backend_sched_traffic inputs;      // copies of what no node computes, made in each run
-    struct ggml_backend_sched_traffic results;     // copies of what another split computes
+    struct ggml_backend_sched_traffic up_to_date; // the same, not made: they still held what they had to
+    struct ggml_backend_sched_traffic inputs; // copies of what no node computes, made in each run
+    struct ggml_backend_sched_traffic results; // copies of what another split computes
     struct ggml_backend_sched_traffic write_backs; // results that went to where they belong
     uint64_t n_waits_host, n_waits_queue; // events that the host waited for; that one queue waited for in another
-    uint64_t plan_ns;                     // finding and making plans
-    uint64_t run_ns;                      // issuing runs, with what the host itself computes and copies
-    uint64_t wait_ns;                     // the host waiting for devices
+    uint64_t plan_ns; // finding and making plans
+    uint64_t run_ns; // issuing runs, with what the host itself computes and copies
+    uint64_t wait_ns; // the host waiting for devices
 };
 GGML_API enum ggml_status ggml_backend_sched_get_stats(ggml_backend_sched_t sched,
-    struct ggml_backend_sched_stats *                                       stats);
+    struct ggml_backend_sched_stats * stats);
 GGML_API enum ggml_status ggml_backend_sched_reset_stats(ggml_backend_sched_t sched);
 
 // A record of what runs when. While it is on, each run is waited for when it was issued; steps of devices with clocks
@@ -245,35 +245,35 @@ GGML_API enum ggml_status ggml_backend_sched_reset_stats(ggml_backend_sched_t sc
 // one. Turning it on begins an empty record; turning it off keeps it, until it is turned on again or the scheduler is
 // freed.
 enum ggml_backend_sched_trace_kind {
-    GGML_BACKEND_SCHED_TRACE_PLAN       = 0, // a plan was found or made
-    GGML_BACKEND_SCHED_TRACE_COPY       = 1, // into a split
-    GGML_BACKEND_SCHED_TRACE_COMPUTE    = 2, // the nodes of a split
+    GGML_BACKEND_SCHED_TRACE_PLAN = 0, // a plan was found or made
+    GGML_BACKEND_SCHED_TRACE_COPY = 1, // into a split
+    GGML_BACKEND_SCHED_TRACE_COMPUTE = 2, // the nodes of a split
     GGML_BACKEND_SCHED_TRACE_WRITE_BACK = 3,
-    GGML_BACKEND_SCHED_TRACE_WAIT       = 4, // the host, for a step of a device
+    GGML_BACKEND_SCHED_TRACE_WAIT = 4, // the host, for a step of a device
 };
 enum ggml_backend_sched_reason { // of a copy
-    GGML_BACKEND_SCHED_REASON_NONE   = 0,
+    GGML_BACKEND_SCHED_REASON_NONE = 0,
     GGML_BACKEND_SCHED_REASON_WEIGHT = 1, // kept from run to run, and was out of date
-    GGML_BACKEND_SCHED_REASON_INPUT  = 2,
+    GGML_BACKEND_SCHED_REASON_INPUT = 2,
     GGML_BACKEND_SCHED_REASON_RESULT = 3, // of another split, or going home
 };
 struct ggml_backend_sched_trace_event {
     enum ggml_backend_sched_trace_kind kind;
-    enum ggml_backend_sched_reason     reason;
-    uint64_t                           run; // counted from 0 since the record began; of PLAN: the run that comes next
-    int64_t                            start_ns, end_ns; // on one monotonic clock
-    int    backend;       // index in the scheduler: which computes, or whose memory is written; -1: none
-    int    source;        // of copies: whose memory is read; -1: memory that belongs to none
-    bool   by_host;       // done by the calling thread, else in the backend's queue (of write-backs: the source's)
-    int    split;         // -1: none
-    int    node, n_nodes; // of COMPUTE: the first node's index, and how many
-    size_t bytes;         // of copies
-    size_t live_bytes;    // in the arena of `backend` meanwhile, at most
+    enum ggml_backend_sched_reason reason;
+    uint64_t run; // counted from 0 since the record began; of PLAN: the run that comes next
+    int64_t start_ns, end_ns; // on one monotonic clock
+    int backend; // index in the scheduler: which computes, or whose memory is written; -1: none
+    int source; // of copies: whose memory is read; -1: memory that belongs to none
+    bool by_host; // done by the calling thread, else in the backend's queue (of write-backs: the source's)
+    int split; // -1: none
+    int node, n_nodes; // of COMPUTE: the first node's index, and how many
+    size_t bytes; // of copies
+    size_t live_bytes; // in the arena of `backend` meanwhile, at most
     size_t arena_bytes;
-    char   name[64]; // of the tensor that is copied, of the first node, of the step that is waited for
+    char name[64]; // of the tensor that is copied, of the first node, of the step that is waited for
 };
 GGML_API enum ggml_status ggml_backend_sched_set_trace(ggml_backend_sched_t sched, bool trace);
-GGML_API size_t           ggml_backend_sched_get_n_trace_events(ggml_backend_sched_t sched);
+GGML_API size_t ggml_backend_sched_get_n_trace_events(ggml_backend_sched_t sched);
 GGML_API enum ggml_status ggml_backend_sched_get_trace_event(ggml_backend_sched_t sched, size_t i,
     struct ggml_backend_sched_trace_event * event);
 // Of a split of the last graph: how many runs of it were recorded, and how long they took on its backend, in all.

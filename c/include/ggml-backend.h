@@ -21,51 +21,51 @@ extern "C" {
 // cdef: begin
 
 typedef struct ggml_backend_buffer_type * ggml_backend_buffer_type_t;
-typedef struct ggml_backend_buffer *      ggml_backend_buffer_t;
-typedef struct ggml_backend *             ggml_backend_t;
-typedef void *                            ggml_backend_graph_plan_t;
-typedef struct ggml_backend_sched *       ggml_backend_sched_t;
+typedef struct ggml_backend_buffer * ggml_backend_buffer_t;
+typedef struct ggml_backend * ggml_backend_t;
+typedef void * ggml_backend_graph_plan_t;
+typedef struct ggml_backend_sched * ggml_backend_sched_t;
 
 enum ggml_backend_buffer_usage { GGML_BACKEND_BUFFER_USAGE_ANY = 0, GGML_BACKEND_BUFFER_USAGE_WEIGHTS = 1 };
 
 // -------------------------------------------------------------------------------------------------------- buffer types
 
-GGML_API const char *                    ggml_backend_buft_name(ggml_backend_buffer_type_t buft);
+GGML_API const char * ggml_backend_buft_name(ggml_backend_buffer_type_t buft);
 GGML_API GGML_CALL ggml_backend_buffer_t ggml_backend_buft_alloc_buffer(ggml_backend_buffer_type_t buft, size_t size);
-GGML_API size_t           ggml_backend_buft_get_alignment(ggml_backend_buffer_type_t buft); // a power of two
-GGML_API size_t           ggml_backend_buft_get_max_size(ggml_backend_buffer_type_t buft);
+GGML_API size_t ggml_backend_buft_get_alignment(ggml_backend_buffer_type_t buft); // a power of two
+GGML_API size_t ggml_backend_buft_get_max_size(ggml_backend_buffer_type_t buft);
 GGML_API GGML_CALL size_t ggml_backend_buft_get_alloc_size(ggml_backend_buffer_type_t buft,
-    struct ggml_tensor *                                                              tensor);
-GGML_API bool             ggml_backend_buft_supports_backend(ggml_backend_buffer_type_t buft, ggml_backend_t backend);
-GGML_API bool             ggml_backend_buft_is_host(ggml_backend_buffer_type_t buft);
+    struct ggml_tensor * tensor);
+GGML_API bool ggml_backend_buft_supports_backend(ggml_backend_buffer_type_t buft, ggml_backend_t backend);
+GGML_API bool ggml_backend_buft_is_host(ggml_backend_buffer_type_t buft);
 
 // ------------------------------------------------------------------------------------------------------------- buffers
 
-GGML_API const char *               ggml_backend_buffer_name(ggml_backend_buffer_t buffer);
-GGML_API void                       ggml_backend_buffer_free(ggml_backend_buffer_t buffer); // NULL is fine
-GGML_API void *                     ggml_backend_buffer_get_base(ggml_backend_buffer_t buffer);
-GGML_API size_t                     ggml_backend_buffer_get_size(ggml_backend_buffer_t buffer);
+GGML_API const char * ggml_backend_buffer_name(ggml_backend_buffer_t buffer);
+GGML_API void ggml_backend_buffer_free(ggml_backend_buffer_t buffer); // NULL is fine
+GGML_API void * ggml_backend_buffer_get_base(ggml_backend_buffer_t buffer);
+GGML_API size_t ggml_backend_buffer_get_size(ggml_backend_buffer_t buffer);
 GGML_API GGML_CALL enum ggml_status ggml_backend_buffer_init_tensor(ggml_backend_buffer_t buffer,
-    struct ggml_tensor *                                                                  tensor);
-GGML_API size_t                     ggml_backend_buffer_get_alignment(ggml_backend_buffer_t buffer);
-GGML_API size_t                     ggml_backend_buffer_get_max_size(ggml_backend_buffer_t buffer);
-GGML_API size_t           ggml_backend_buffer_get_alloc_size(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor);
+    struct ggml_tensor * tensor);
+GGML_API size_t ggml_backend_buffer_get_alignment(ggml_backend_buffer_t buffer);
+GGML_API size_t ggml_backend_buffer_get_max_size(ggml_backend_buffer_t buffer);
+GGML_API size_t ggml_backend_buffer_get_alloc_size(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor);
 GGML_API enum ggml_status ggml_backend_buffer_clear(ggml_backend_buffer_t buffer, uint8_t value);
-GGML_API bool             ggml_backend_buffer_is_host(ggml_backend_buffer_t buffer);
+GGML_API bool ggml_backend_buffer_is_host(ggml_backend_buffer_t buffer);
 GGML_API enum ggml_status ggml_backend_buffer_set_usage(ggml_backend_buffer_t buffer,
-    enum ggml_backend_buffer_usage                                            usage);
+    enum ggml_backend_buffer_usage usage);
 GGML_API ggml_backend_buffer_type_t ggml_backend_buffer_get_type(ggml_backend_buffer_t buffer);
-GGML_API enum ggml_status           ggml_backend_buffer_reset(ggml_backend_buffer_t buffer);
+GGML_API enum ggml_status ggml_backend_buffer_reset(ggml_backend_buffer_t buffer);
 
 // ------------------------------------------------------------------------------------------------------------ backends
 
 GGML_API const char * ggml_backend_name(ggml_backend_t backend); // "NULL" for NULL
-GGML_API void         ggml_backend_free(ggml_backend_t backend); // NULL is fine
+GGML_API void ggml_backend_free(ggml_backend_t backend); // NULL is fine
 
 GGML_API ggml_backend_buffer_type_t ggml_backend_get_default_buffer_type(ggml_backend_t backend);
-GGML_API ggml_backend_buffer_t      ggml_backend_alloc_buffer(ggml_backend_t backend, size_t size);
-GGML_API size_t                     ggml_backend_get_alignment(ggml_backend_t backend);
-GGML_API size_t                     ggml_backend_get_max_size(ggml_backend_t backend);
+GGML_API ggml_backend_buffer_t ggml_backend_alloc_buffer(ggml_backend_t backend, size_t size);
+GGML_API size_t ggml_backend_get_alignment(ggml_backend_t backend);
+GGML_API size_t ggml_backend_get_max_size(ggml_backend_t backend);
 
 // offset + size <= ggml_nbytes(tensor). Asynchronous: `data` stays valid until ggml_backend_synchronize.
 GGML_API enum ggml_status ggml_backend_tensor_set_async(ggml_backend_t backend, struct ggml_tensor * tensor,
@@ -81,10 +81,10 @@ GGML_API GGML_CALL enum ggml_status ggml_backend_tensor_get(const struct ggml_te
 GGML_API enum ggml_status ggml_backend_synchronize(ggml_backend_t backend);
 
 GGML_API ggml_backend_graph_plan_t ggml_backend_graph_plan_create(ggml_backend_t backend, struct ggml_cgraph * cgraph);
-GGML_API void                      ggml_backend_graph_plan_free(ggml_backend_t backend, ggml_backend_graph_plan_t plan);
+GGML_API void ggml_backend_graph_plan_free(ggml_backend_t backend, ggml_backend_graph_plan_t plan);
 GGML_API enum ggml_status ggml_backend_graph_plan_compute(ggml_backend_t backend, ggml_backend_graph_plan_t plan);
-GGML_API bool             ggml_backend_graph_compute(ggml_backend_t backend, struct ggml_cgraph * cgraph);
-GGML_API bool             ggml_backend_supports_op(ggml_backend_t backend, const struct ggml_tensor * op);
+GGML_API bool ggml_backend_graph_compute(ggml_backend_t backend, struct ggml_cgraph * cgraph);
+GGML_API bool ggml_backend_supports_op(ggml_backend_t backend, const struct ggml_tensor * op);
 
 // Same type, ne and nb on both sides.
 GGML_API enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_tensor * dst);
@@ -94,11 +94,11 @@ GGML_API enum ggml_status ggml_backend_tensor_copy_async(ggml_backend_t backend,
 
 // --------------------------------------------------------------------------------------------------------- CPU backend
 
-GGML_API ggml_backend_t   ggml_backend_cpu_init(void); // GGML_DEFAULT_N_THREADS threads
-GGML_API GGML_CALL bool   ggml_backend_is_cpu(ggml_backend_t backend);
+GGML_API ggml_backend_t ggml_backend_cpu_init(void); // GGML_DEFAULT_N_THREADS threads
+GGML_API GGML_CALL bool ggml_backend_is_cpu(ggml_backend_t backend);
 GGML_API enum ggml_status ggml_backend_cpu_set_n_threads(ggml_backend_t backend_cpu, int n_threads);
 // Memory of somebody else, never freed by us: a mapped file, an array. Any address.
-GGML_API GGML_CALL ggml_backend_buffer_t      ggml_backend_cpu_buffer_from_ptr(void * ptr, size_t size);
+GGML_API GGML_CALL ggml_backend_buffer_t ggml_backend_cpu_buffer_from_ptr(void * ptr, size_t size);
 GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cpu_buffer_type(void);
 
 // ------------------------------------------------------------------------------------------------------------ registry
@@ -107,11 +107,11 @@ GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cpu_buffer_type(void)
 GGML_API size_t ggml_backend_reg_get_count(void);
 GGML_API size_t ggml_backend_reg_find_by_name(const char * name); // SIZE_MAX if absent
 // "NAME" or "NAME:params"
-GGML_API ggml_backend_t             ggml_backend_reg_init_backend_from_str(const char * backend_str);
-GGML_API const char *               ggml_backend_reg_get_name(size_t i);
-GGML_API ggml_backend_t             ggml_backend_reg_init_backend(size_t i, const char * params); // params may be NULL
+GGML_API ggml_backend_t ggml_backend_reg_init_backend_from_str(const char * backend_str);
+GGML_API const char * ggml_backend_reg_get_name(size_t i);
+GGML_API ggml_backend_t ggml_backend_reg_init_backend(size_t i, const char * params); // params may be NULL
 GGML_API ggml_backend_buffer_type_t ggml_backend_reg_get_default_buffer_type(size_t i);
-GGML_API ggml_backend_buffer_t      ggml_backend_reg_alloc_buffer(size_t i, size_t size);
+GGML_API ggml_backend_buffer_t ggml_backend_reg_alloc_buffer(size_t i, size_t size);
 
 // ----------------------------------------------------------------------------------------------------------- scheduler
 
@@ -130,16 +130,16 @@ GGML_API void ggml_backend_sched_free(ggml_backend_sched_t sched);
 // Finds out how much memory the graph needs and allocates it. Touches no tensor. A graph of the same structure
 // (operators, types, sources, views, placements) whose tensors are no larger takes the places planned for this one:
 // nothing is allocated for it any more.
-GGML_API enum ggml_status      ggml_backend_sched_init_measure(ggml_backend_sched_t sched,
-    struct ggml_cgraph *                                                       measure_graph);
-GGML_API int                   ggml_backend_sched_get_n_splits(ggml_backend_sched_t sched); // of the last graph
-GGML_API ggml_tallocr_t        ggml_backend_sched_get_tallocr(ggml_backend_sched_t sched, ggml_backend_t backend);
+GGML_API enum ggml_status ggml_backend_sched_init_measure(ggml_backend_sched_t sched,
+    struct ggml_cgraph * measure_graph);
+GGML_API int ggml_backend_sched_get_n_splits(ggml_backend_sched_t sched); // of the last graph
+GGML_API ggml_tallocr_t ggml_backend_sched_get_tallocr(ggml_backend_sched_t sched, ggml_backend_t backend);
 GGML_API ggml_backend_buffer_t ggml_backend_sched_get_buffer(ggml_backend_sched_t sched, ggml_backend_t backend);
 
 // backend NULL: back to automatic.
 GGML_API enum ggml_status ggml_backend_sched_set_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node,
     ggml_backend_t backend);
-GGML_API ggml_backend_t   ggml_backend_sched_get_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node);
+GGML_API ggml_backend_t ggml_backend_sched_get_node_backend(ggml_backend_sched_t sched, struct ggml_tensor * node);
 
 GGML_API enum ggml_status ggml_backend_sched_graph_compute(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
 
@@ -154,12 +154,12 @@ struct ggml_backend_graph_copy {
     ggml_backend_buffer_t buffer;
     struct ggml_context * ctx_allocated;
     struct ggml_context * ctx_unallocated;
-    struct ggml_cgraph *  graph;
+    struct ggml_cgraph * graph;
 };
 
 // A deep copy of a placed graph, with its data, on `backend`. All fields NULL on failure.
 GGML_API struct ggml_backend_graph_copy ggml_backend_graph_copy(ggml_backend_t backend, struct ggml_cgraph * graph);
-GGML_API void                           ggml_backend_graph_copy_free(struct ggml_backend_graph_copy copy);
+GGML_API void ggml_backend_graph_copy_free(struct ggml_backend_graph_copy copy);
 
 typedef bool (*ggml_backend_eval_callback)(int node_index, struct ggml_tensor * t1, struct ggml_tensor * t2,
     void * user_data);

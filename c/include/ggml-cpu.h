@@ -13,10 +13,10 @@ extern "C" {
 // Instruction-set levels built into this library, from the most portable ("scalar") up. A backend uses the highest one
 // the processor has, capped by the environment variable GGML_CPU_LEVEL; several levels can be used side by side in one
 // process.
-GGML_API int              ggml_cpu_level_count(void);
-GGML_API const char *     ggml_cpu_level_name(int i);   // NULL if out of range
-GGML_API bool             ggml_cpu_level_usable(int i); // the running processor has it
-GGML_API const char *     ggml_backend_cpu_get_level(ggml_backend_t backend_cpu);
+GGML_API int ggml_cpu_level_count(void);
+GGML_API const char * ggml_cpu_level_name(int i); // NULL if out of range
+GGML_API bool ggml_cpu_level_usable(int i);       // the running processor has it
+GGML_API const char * ggml_backend_cpu_get_level(ggml_backend_t backend_cpu);
 GGML_API enum ggml_status ggml_backend_cpu_set_level(ggml_backend_t backend_cpu, const char * level);
 
 // Traits: what distinguishes processors that have the same instructions, by which the backend chooses how it computes.
@@ -24,11 +24,11 @@ GGML_API enum ggml_status ggml_backend_cpu_set_level(ggml_backend_t backend_cpu,
 // ggml_cpu_get_trait first asks. The environment variables GGML_CPU_TRAITS and GGML_CPU_REPRODUCIBLE replace them.
 struct ggml_cpu_trait {
     const char * name;    // "bf16_dots"
-    double       value;   // a rate by another one, or bytes; 0: unknown, not there or, by its source, not used
+    double value;         // a rate by another one, or bytes; 0: unknown, not there or, by its source, not used
     const char * source;  // "measured", "stated by the processor", "given by GGML_CPU_TRAITS", ...
     const char * meaning; // what it is, and what is chosen by it
 };
-GGML_API int              ggml_cpu_trait_count(void);
+GGML_API int ggml_cpu_trait_count(void);
 GGML_API enum ggml_status ggml_cpu_get_trait(int i, const char * level,
     struct ggml_cpu_trait * trait); // level NULL: the default
 
@@ -53,7 +53,7 @@ GGML_API void ggml_cpu_set_fusion(bool on);
 // within one row (norms, softmax, rotations, gathering, filling): with rows of 100 million elements these ask only
 // after some tenths of a second, the scalar kernels and rotations after more than one.
 GGML_API enum ggml_status ggml_backend_cpu_set_abort_callback(ggml_backend_t backend_cpu, bool (*callback)(void * data),
-    void *                                                                   data);
+    void * data);
 
 // Why the CPU cannot compute the node; NULL when it can.
 GGML_API const char * ggml_cpu_unsupported_reason(const struct ggml_tensor * node);

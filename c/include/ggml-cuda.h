@@ -13,8 +13,8 @@
 extern "C" {
 #endif
 
-#define GGML_CUDA_NAME        "CUDA"
-#define GGML_CUBLAS_NAME      "cuBLAS"
+#define GGML_CUDA_NAME "CUDA"
+#define GGML_CUBLAS_NAME "cuBLAS"
 #define GGML_CUDA_MAX_DEVICES 16
 
 // cdef: begin
@@ -23,7 +23,7 @@ extern "C" {
 GGML_API enum ggml_status ggml_backend_cuda_load(void);
 
 GGML_API GGML_CALL ggml_backend_t ggml_backend_cuda_init(int device); // with a stream of its own
-GGML_API GGML_CALL bool           ggml_backend_is_cuda(ggml_backend_t backend);
+GGML_API GGML_CALL bool ggml_backend_is_cuda(ggml_backend_t backend);
 
 // Memory of a device. Freed buffers of up to 64 MiB are kept for the next ones, until memory is short.
 GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cuda_buffer_type(int device);
@@ -32,14 +32,14 @@ GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cuda_host_buffer_type
 // Rows of weights on several devices: not supported, NULL.
 GGML_API GGML_CALL ggml_backend_buffer_type_t ggml_backend_cuda_split_buffer_type(const float * tensor_split);
 
-GGML_API GGML_CALL int  ggml_backend_cuda_get_device_count(void);
+GGML_API GGML_CALL int ggml_backend_cuda_get_device_count(void);
 GGML_API GGML_CALL void ggml_backend_cuda_get_device_description(int device, char * description,
     size_t description_size);
 // bytes; 0 on failure
 GGML_API GGML_CALL enum ggml_status ggml_backend_cuda_get_device_memory(int device, size_t * free, size_t * total);
 
 // Makes memory that is there already what a host buffer type's memory is, until it is unregistered. False on failure.
-GGML_API GGML_CALL bool             ggml_backend_cuda_register_host_buffer(void * buffer, size_t size);
+GGML_API GGML_CALL bool ggml_backend_cuda_register_host_buffer(void * buffer, size_t size);
 GGML_API GGML_CALL enum ggml_status ggml_backend_cuda_unregister_host_buffer(void * buffer);
 
 // graphs that a backend computed
@@ -50,7 +50,7 @@ struct ggml_backend_cuda_graph_stats {
     uint64_t n_replayed; // launched as they had been made
 };
 GGML_API enum ggml_status ggml_backend_cuda_get_graph_stats(ggml_backend_t backend,
-    struct ggml_backend_cuda_graph_stats *                                 stats);
+    struct ggml_backend_cuda_graph_stats * stats);
 // Whether graphs of the backend may be recorded and replayed. At first on, unless the environment variable
 // GGML_CUDA_GRAPHS is 0.
 GGML_API enum ggml_status ggml_backend_cuda_set_graphs(ggml_backend_t backend, bool on);

@@ -24,18 +24,18 @@ typedef struct {
     uint16_t bits;
 } ggml_bf16_t; // the upper half of a binary32
 
-GGML_API float       ggml_bf16_to_fp32(ggml_bf16_t x); // exact
-GGML_API ggml_bf16_t ggml_fp32_to_bf16(float x);       // to nearest even; NaN stays NaN
-GGML_API void        ggml_bf16_to_fp32_row(const ggml_bf16_t * x, float * y, int64_t n);
-GGML_API void        ggml_fp32_to_bf16_row(const float * x, ggml_bf16_t * y, int64_t n);
+GGML_API float ggml_bf16_to_fp32(ggml_bf16_t x); // exact
+GGML_API ggml_bf16_t ggml_fp32_to_bf16(float x); // to nearest even; NaN stays NaN
+GGML_API void ggml_bf16_to_fp32_row(const ggml_bf16_t * x, float * y, int64_t n);
+GGML_API void ggml_fp32_to_bf16_row(const float * x, ggml_bf16_t * y, int64_t n);
 
 // -------------------------------------------------------------------------------------------------- inputs and outputs
 
 // What an allocator may do with a tensor's memory: an input keeps it from the start of the graph, an output to its end.
 GGML_API enum ggml_status ggml_set_input(struct ggml_tensor * tensor);
 GGML_API enum ggml_status ggml_set_output(struct ggml_tensor * tensor);
-GGML_API bool             ggml_is_input(const struct ggml_tensor * tensor);
-GGML_API bool             ggml_is_output(const struct ggml_tensor * tensor);
+GGML_API bool ggml_is_input(const struct ggml_tensor * tensor);
+GGML_API bool ggml_is_output(const struct ggml_tensor * tensor);
 
 // ----------------------------------------------------------------------------------------------------------- operators
 
@@ -113,7 +113,7 @@ enum ggml_on_invalid {
     GGML_ON_INVALID_ERROR = 0, // the call fails
     // NaN counts as 0, what is too large as the largest number that any block of the format holds
     GGML_ON_INVALID_CLIP = 1,
-    GGML_ON_INVALID_NAN  = 2, // as the row functions; F16 and BF16: infinite
+    GGML_ON_INVALID_NAN = 2, // as the row functions; F16 and BF16: infinite
 };
 
 // Rows of n_per_row values. imatrix: as of ggml_quantize_chunk. invalid: NULL, or receives the index of the value that

@@ -15,15 +15,15 @@ extern "C" {
 
 // Results that are no slot: GGML_HASHTABLE_FULL, GGML_HASHTABLE_ALREADY_EXISTS.
 GGML_API struct ggml_hash_set ggml_hash_set_new(size_t min_size); // keys NULL on failure
-GGML_API void                 ggml_hash_set_free(struct ggml_hash_set hash_set);
-GGML_API size_t               ggml_hash_find(const struct ggml_hash_set hash_set, struct ggml_tensor * key);
-GGML_API bool                 ggml_hash_contains(const struct ggml_hash_set hash_set, struct ggml_tensor * key);
-GGML_API size_t               ggml_hash_insert(struct ggml_hash_set hash_set, struct ggml_tensor * key);
-GGML_API size_t               ggml_hash_find_or_insert(struct ggml_hash_set hash_set, struct ggml_tensor * key);
+GGML_API void ggml_hash_set_free(struct ggml_hash_set hash_set);
+GGML_API size_t ggml_hash_find(const struct ggml_hash_set hash_set, struct ggml_tensor * key);
+GGML_API bool ggml_hash_contains(const struct ggml_hash_set hash_set, struct ggml_tensor * key);
+GGML_API size_t ggml_hash_insert(struct ggml_hash_set hash_set, struct ggml_tensor * key);
+GGML_API size_t ggml_hash_find_or_insert(struct ggml_hash_set hash_set, struct ggml_tensor * key);
 
 // cdef: end
 
-#define GGML_HASHTABLE_FULL           ((size_t) -1)
+#define GGML_HASHTABLE_FULL ((size_t) -1)
 #define GGML_HASHTABLE_ALREADY_EXISTS ((size_t) -2)
 
 #ifdef __cplusplus

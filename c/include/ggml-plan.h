@@ -20,14 +20,14 @@ extern "C" {
 //              clock (the calling thread's processor time), which ends what takes longer than the budget: the same
 //              input gives the same plan where the clock does not
 struct ggml_plan_info {
-    size_t peak;         // bytes; sizes count rounded up to the alignment
-    size_t lower_bound;  // most bytes alive at once: no plan has a smaller peak
-    size_t best_fit;     // the peak of in-order best fit, for comparison
-    bool   proved;       // no plan has a smaller peak than this one
+    size_t peak; // bytes; sizes count rounded up to the alignment
+    size_t lower_bound; // most bytes alive at once: no plan has a smaller peak
+    size_t best_fit; // the peak of in-order best fit, for comparison
+    bool proved; // no plan has a smaller peak than this one
     double milliseconds; // that it took
-    size_t bound;        // no plan has a smaller peak than this either: the lower bound, or more
-    bool   searched;     // it is more: shown by complete search, of all buffers or of those alive where most bytes are
-    bool   unfinished;   // not proved, and a larger budget would probably give a smaller peak
+    size_t bound; // no plan has a smaller peak than this either: the lower bound, or more
+    bool searched; // it is more: shown by complete search, of all buffers or of those alive where most bytes are
+    bool unfinished; // not proved, and a larger budget would probably give a smaller peak
 };
 GGML_API enum ggml_status ggml_plan_memory(size_t n, const int64_t * lower, const int64_t * upper, const size_t * size,
     size_t alignment, size_t capacity, int64_t budget_ms, size_t * offsets, struct ggml_plan_info * info);
@@ -42,10 +42,10 @@ GGML_API enum ggml_status ggml_plan_memory(size_t n, const int64_t * lower, cons
 //                 quotients and square roots of doubles, each rounded on its own as IEEE 754 says: neither libm nor
 //                 -ffp-contract changes it, but a thread's rounding mode may, and 32-bit x86 without SSE2
 struct ggml_plan_options {
-    size_t  capacity;
+    size_t capacity;
     int64_t budget_ms;
-    int     n_threads;
-    bool    reproducible;
+    int n_threads;
+    bool reproducible;
 };
 GGML_API enum ggml_status ggml_plan_memory_with(size_t n, const int64_t * lower, const int64_t * upper,
     const size_t * size, size_t alignment, const struct ggml_plan_options * options, size_t * offsets,

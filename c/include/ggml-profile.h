@@ -35,41 +35,41 @@ typedef struct ggml_profile * ggml_profile_t;
 #define GGML_PROFILE_MAX_NODES 8 // of a step that are described; the CPU backend fuses no more
 
 struct ggml_profile_node {
-    int     type;     // enum ggml_type
-    int     ndim;     // dimensions that it was made with
-    int64_t ne[4];    // of the result, when the step was first computed: it may differ from run to run
-    char    op[24];   // "MUL_MAT"; of UNARY the function: "GELU"
-    char    name[64]; // of the tensor
+    int type; // enum ggml_type
+    int ndim; // dimensions that it was made with
+    int64_t ne[4]; // of the result, when the step was first computed: it may differ from run to run
+    char op[24]; // "MUL_MAT"; of UNARY the function: "GELU"
+    char name[64]; // of the tensor
 };
 
 struct ggml_profile_step {
     char device[64]; // as the scheduler names it; else the backend's own name
     char fusion[16]; // "attention", "product", "rope", "rows": what was fused; "split": a split; "": one operator
-    char way[32];    // how a product is computed ("blocked_f32"), or a fused attention; "" where there is one way only
-    char level[16];  // of the kernels; "" where that means nothing
+    char way[32]; // how a product is computed ("blocked_f32"), or a fused attention; "" where there is one way only
+    char level[16]; // of the kernels; "" where that means nothing
     // The matrix of the first product; where there is none, what the first node reads first.
-    char                     source[64];                    // its name
-    int                      source_type;                   // enum ggml_type; -1: nothing is read
-    int                      n_nodes;                       // all that it computes, also those that are not described
+    char source[64]; // its name
+    int source_type; // enum ggml_type; -1: nothing is read
+    int n_nodes; // all that it computes, also those that are not described
     struct ggml_profile_node nodes[GGML_PROFILE_MAX_NODES]; // in order
 };
 
 struct ggml_profile_record {
-    uint32_t step, run;        // by number
-    int64_t  start_ns, end_ns; // on the clock of ggml_backend_sched_trace_event
+    uint32_t step, run; // by number
+    int64_t start_ns, end_ns; // on the clock of ggml_backend_sched_trace_event
     // Of all threads of the team together: waiting for others, in the step or at its end, and without a part in it.
     int64_t waiting_ns;
     // At least, from shapes and types: a multiplication and an addition are two operations, an element of any other
     // result is one; sources are read once, and what only the step itself reads is neither read nor written.
-    double  flops, bytes_read, bytes_written;
+    double flops, bytes_read, bytes_written;
     int32_t n_threads; // of the team that computed the graph
-    int32_t n_tasks;   // threads among these that had a part in the step
+    int32_t n_tasks; // threads among these that had a part in the step
 };
 
 struct ggml_profile_run {
-    int64_t  start_ns, end_ns; // end_ns 0: not over yet
-    uint32_t thread;           // a number of the thread that called
-    bool     complete;         // it did not fail and was not stopped
+    int64_t start_ns, end_ns; // end_ns 0: not over yet
+    uint32_t thread; // a number of the thread that called
+    bool complete; // it did not fail and was not stopped
 };
 
 // Room for max_records records; 0: a million, which take 100 MB of addresses, and memory as they come. NULL and
@@ -80,7 +80,7 @@ GGML_API void ggml_profile_free(ggml_profile_t profile);
 // From now on the calling thread records what it computes; NULL: nothing. Not what functions of the user's compute in a
 // node that is being recorded: their time is the node's. A thread uses none any more before it ends.
 GGML_API enum ggml_status ggml_profile_use(ggml_profile_t profile);
-GGML_API ggml_profile_t   ggml_profile_in_use(void); // by the calling thread; NULL: none
+GGML_API ggml_profile_t ggml_profile_in_use(void); // by the calling thread; NULL: none
 
 // What was recorded so far. Any thread may ask, at any time. Each function writes at most n of them (they may be NULL
 // if n is 0) from `first` on and returns how many there are in all; -1 on failure.

@@ -98,35 +98,35 @@ extern "C" {
 // The regions between "cdef" marks are also what the Python module is generated from (tools/gen_ffi.py).
 // cdef: begin
 
-#define GGML_FILE_MAGIC         0x67676d6c
-#define GGML_FILE_VERSION       1
-#define GGML_QNT_VERSION        2
+#define GGML_FILE_MAGIC 0x67676d6c
+#define GGML_FILE_VERSION 1
+#define GGML_QNT_VERSION 2
 #define GGML_QNT_VERSION_FACTOR 1000
-#define GGML_MAX_DIMS           4
-#define GGML_MAX_PARAMS         2048
-#define GGML_MAX_CONTEXTS       64 // kept for source compatibility: the number of contexts is not limited
-#define GGML_MAX_SRC            10
-#define GGML_MAX_OP_PARAMS      64 // bytes
-#define GGML_DEFAULT_N_THREADS  4
+#define GGML_MAX_DIMS 4
+#define GGML_MAX_PARAMS 2048
+#define GGML_MAX_CONTEXTS 64 // kept for source compatibility: the number of contexts is not limited
+#define GGML_MAX_SRC 10
+#define GGML_MAX_OP_PARAMS 64 // bytes
+#define GGML_DEFAULT_N_THREADS 4
 #define GGML_DEFAULT_GRAPH_SIZE 2048
-#define GGML_EXIT_SUCCESS       0
-#define GGML_EXIT_ABORTED       1
-#define GGML_N_TASKS_MAX        -1
-#define GGUF_VERSION            3
-#define GGUF_DEFAULT_ALIGNMENT  32
+#define GGML_EXIT_SUCCESS 0
+#define GGML_EXIT_ABORTED 1
+#define GGML_N_TASKS_MAX -1
+#define GGUF_VERSION 3
+#define GGUF_DEFAULT_ALIGNMENT 32
 
 typedef uint16_t ggml_fp16_t; // IEEE 754 binary16 bits
 
-struct ggml_context;        // opaque
+struct ggml_context; // opaque
 struct ggml_backend_buffer; // opaque here, see ggml-backend.h
-struct gguf_context;        // opaque
+struct gguf_context; // opaque
 
 // ----------------------------------------------------------------------------------------------------------------- log
 
 enum ggml_log_level {
     GGML_LOG_LEVEL_ERROR = 2,
-    GGML_LOG_LEVEL_WARN  = 3,
-    GGML_LOG_LEVEL_INFO  = 4,
+    GGML_LOG_LEVEL_WARN = 3,
+    GGML_LOG_LEVEL_INFO = 4,
     GGML_LOG_LEVEL_DEBUG = 5
 };
 
@@ -138,39 +138,39 @@ typedef void (*ggml_log_callback)(enum ggml_log_level level, const char * text, 
 // Numbers as in GGUF files; those that programs of February 2024 do not know: 19 to 23 and 27 to 40. 4, 5, 31-33 and
 // 36-38 are retired formats: never valid, block size 0.
 enum ggml_type {
-    GGML_TYPE_F32     = 0,
-    GGML_TYPE_F16     = 1,
-    GGML_TYPE_Q4_0    = 2,
-    GGML_TYPE_Q4_1    = 3,
-    GGML_TYPE_Q5_0    = 6,
-    GGML_TYPE_Q5_1    = 7,
-    GGML_TYPE_Q8_0    = 8,
-    GGML_TYPE_Q8_1    = 9,
-    GGML_TYPE_Q2_K    = 10,
-    GGML_TYPE_Q3_K    = 11,
-    GGML_TYPE_Q4_K    = 12,
-    GGML_TYPE_Q5_K    = 13,
-    GGML_TYPE_Q6_K    = 14,
-    GGML_TYPE_Q8_K    = 15,
+    GGML_TYPE_F32 = 0,
+    GGML_TYPE_F16 = 1,
+    GGML_TYPE_Q4_0 = 2,
+    GGML_TYPE_Q4_1 = 3,
+    GGML_TYPE_Q5_0 = 6,
+    GGML_TYPE_Q5_1 = 7,
+    GGML_TYPE_Q8_0 = 8,
+    GGML_TYPE_Q8_1 = 9,
+    GGML_TYPE_Q2_K = 10,
+    GGML_TYPE_Q3_K = 11,
+    GGML_TYPE_Q4_K = 12,
+    GGML_TYPE_Q5_K = 13,
+    GGML_TYPE_Q6_K = 14,
+    GGML_TYPE_Q8_K = 15,
     GGML_TYPE_IQ2_XXS = 16,
-    GGML_TYPE_IQ2_XS  = 17,
+    GGML_TYPE_IQ2_XS = 17,
     GGML_TYPE_IQ3_XXS = 18,
-    GGML_TYPE_IQ1_S   = 19,
-    GGML_TYPE_IQ4_NL  = 20,
-    GGML_TYPE_IQ3_S   = 21,
-    GGML_TYPE_IQ2_S   = 22,
-    GGML_TYPE_IQ4_XS  = 23,
-    GGML_TYPE_I8      = 24,
-    GGML_TYPE_I16     = 25,
-    GGML_TYPE_I32     = 26,
-    GGML_TYPE_I64     = 27,
-    GGML_TYPE_F64     = 28,
-    GGML_TYPE_IQ1_M   = 29,
-    GGML_TYPE_BF16    = 30,
-    GGML_TYPE_TQ1_0   = 34,
-    GGML_TYPE_TQ2_0   = 35,
-    GGML_TYPE_MXFP4   = 39,
-    GGML_TYPE_NVFP4   = 40,
+    GGML_TYPE_IQ1_S = 19,
+    GGML_TYPE_IQ4_NL = 20,
+    GGML_TYPE_IQ3_S = 21,
+    GGML_TYPE_IQ2_S = 22,
+    GGML_TYPE_IQ4_XS = 23,
+    GGML_TYPE_I8 = 24,
+    GGML_TYPE_I16 = 25,
+    GGML_TYPE_I32 = 26,
+    GGML_TYPE_I64 = 27,
+    GGML_TYPE_F64 = 28,
+    GGML_TYPE_IQ1_M = 29,
+    GGML_TYPE_BF16 = 30,
+    GGML_TYPE_TQ1_0 = 34,
+    GGML_TYPE_TQ2_0 = 35,
+    GGML_TYPE_MXFP4 = 39,
+    GGML_TYPE_NVFP4 = 40,
     GGML_TYPE_COUNT,
 };
 
@@ -180,23 +180,23 @@ enum ggml_backend_type { GGML_BACKEND_CPU = 0, GGML_BACKEND_GPU = 10, GGML_BACKE
 
 // Model file types (the `ftype` field of model files).
 enum ggml_ftype {
-    GGML_FTYPE_UNKNOWN              = -1,
-    GGML_FTYPE_ALL_F32              = 0,
-    GGML_FTYPE_MOSTLY_F16           = 1,
-    GGML_FTYPE_MOSTLY_Q4_0          = 2,
-    GGML_FTYPE_MOSTLY_Q4_1          = 3,
+    GGML_FTYPE_UNKNOWN = -1,
+    GGML_FTYPE_ALL_F32 = 0,
+    GGML_FTYPE_MOSTLY_F16 = 1,
+    GGML_FTYPE_MOSTLY_Q4_0 = 2,
+    GGML_FTYPE_MOSTLY_Q4_1 = 3,
     GGML_FTYPE_MOSTLY_Q4_1_SOME_F16 = 4,
-    GGML_FTYPE_MOSTLY_Q8_0          = 7,
-    GGML_FTYPE_MOSTLY_Q5_0          = 8,
-    GGML_FTYPE_MOSTLY_Q5_1          = 9,
-    GGML_FTYPE_MOSTLY_Q2_K          = 10,
-    GGML_FTYPE_MOSTLY_Q3_K          = 11,
-    GGML_FTYPE_MOSTLY_Q4_K          = 12,
-    GGML_FTYPE_MOSTLY_Q5_K          = 13,
-    GGML_FTYPE_MOSTLY_Q6_K          = 14,
-    GGML_FTYPE_MOSTLY_IQ2_XXS       = 15,
-    GGML_FTYPE_MOSTLY_IQ2_XS        = 16,
-    GGML_FTYPE_MOSTLY_IQ3_XXS       = 17,
+    GGML_FTYPE_MOSTLY_Q8_0 = 7,
+    GGML_FTYPE_MOSTLY_Q5_0 = 8,
+    GGML_FTYPE_MOSTLY_Q5_1 = 9,
+    GGML_FTYPE_MOSTLY_Q2_K = 10,
+    GGML_FTYPE_MOSTLY_Q3_K = 11,
+    GGML_FTYPE_MOSTLY_Q4_K = 12,
+    GGML_FTYPE_MOSTLY_Q5_K = 13,
+    GGML_FTYPE_MOSTLY_Q6_K = 14,
+    GGML_FTYPE_MOSTLY_IQ2_XXS = 15,
+    GGML_FTYPE_MOSTLY_IQ2_XS = 16,
+    GGML_FTYPE_MOSTLY_IQ3_XXS = 17,
 };
 
 enum ggml_op {
@@ -326,54 +326,54 @@ enum ggml_sort_order { GGML_SORT_ASC = 0, GGML_SORT_DESC };
 // ------------------------------------------------------------------------------------------------------------- structs
 
 struct ggml_object {
-    size_t                offs; // of the payload
-    size_t                size; // of the payload, padded
-    struct ggml_object *  next;
+    size_t offs; // of the payload
+    size_t size; // of the payload, padded
+    struct ggml_object * next;
     enum ggml_object_type type;
-    char                  padding[4];
+    char padding[4];
 };
 
 // 368 bytes on 64-bit machines. Fields are read freely; write through the functions below.
 struct ggml_tensor {
-    enum ggml_type         type;
+    enum ggml_type type;
     enum ggml_backend_type backend;
 
     struct ggml_backend_buffer * buffer; // borrowed; NULL: not placed, or plain host memory
 
     int64_t ne[GGML_MAX_DIMS]; // number of elements
-    size_t  nb[GGML_MAX_DIMS]; // stride in bytes; nb[0] is the size of an element or block
+    size_t nb[GGML_MAX_DIMS]; // stride in bytes; nb[0] is the size of an element or block
 
     enum ggml_op op;
-    int32_t      op_params[GGML_MAX_OP_PARAMS / sizeof(int32_t)];
-    bool         is_param;
+    int32_t op_params[GGML_MAX_OP_PARAMS / sizeof(int32_t)];
+    bool is_param;
 
     struct ggml_tensor * grad;
     struct ggml_tensor * src[GGML_MAX_SRC];
 
-    int     perf_runs;
+    int perf_runs;
     int64_t perf_cycles;
     int64_t perf_time_us;
 
-    struct ggml_tensor * view_src;  // the tensor that owns the memory (never itself a view); NULL: owns its own
-    size_t               view_offs; // byte offset from view_src->data
+    struct ggml_tensor * view_src; // the tensor that owns the memory (never itself a view); NULL: owns its own
+    size_t view_offs; // byte offset from view_src->data
 
     void * data;
-    char   name[GGML_MAX_NAME];
-    void * extra;      // for backends
-    char   padding[8]; // the library's: the input/output flags, and what else it notes of the tensor
+    char name[GGML_MAX_NAME];
+    void * extra; // for backends
+    char padding[8]; // the library's: the input/output flags, and what else it notes of the tensor
 };
 
 struct ggml_cplan {
-    size_t    work_size; // bytes that work_data must have; from ggml_graph_plan
+    size_t work_size; // bytes that work_data must have; from ggml_graph_plan
     uint8_t * work_data; // the caller's
-    int       n_threads;
+    int n_threads;
 
     bool (*abort_callback)(void * data); // polled between nodes and inside long ones; true stops the computation
     void * abort_callback_data;
 };
 
 struct ggml_hash_set {
-    size_t                size;
+    size_t size;
     struct ggml_tensor ** keys;
 };
 
@@ -386,10 +386,10 @@ struct ggml_cgraph {
     struct ggml_tensor ** grads; // NULL without gradients
     struct ggml_tensor ** leafs;
 
-    struct ggml_hash_set        visited_hash_table;
+    struct ggml_hash_set visited_hash_table;
     enum ggml_cgraph_eval_order order;
 
-    int     perf_runs;
+    int perf_runs;
     int64_t perf_cycles;
     int64_t perf_time_us;
 };
@@ -401,67 +401,67 @@ struct ggml_scratch {
 };
 
 struct ggml_init_params {
-    size_t mem_size;   // bytes; with own memory a first estimate: the context grows
+    size_t mem_size; // bytes; with own memory a first estimate: the context grows
     void * mem_buffer; // NULL: own memory, growing; else the caller's, 16-byte aligned, fixed
-    bool   no_alloc;   // true: tensors get no data
+    bool no_alloc; // true: tensors get no data
 };
 
 struct ggml_compute_params {
     enum ggml_task_type type;
-    int                 ith, nth;
-    size_t              wsize;
-    void *              wdata;
+    int ith, nth;
+    size_t wsize;
+    void * wdata;
 };
 
 // ------------------------------------------------------------------------------------------ half precision, time, info
 
-GGML_API float       ggml_fp16_to_fp32(ggml_fp16_t x); // exact
-GGML_API ggml_fp16_t ggml_fp32_to_fp16(float x);       // to nearest even; overflow gives infinity
-GGML_API void        ggml_fp16_to_fp32_row(const ggml_fp16_t * x, float * y, int n);
-GGML_API void        ggml_fp32_to_fp16_row(const float * x, ggml_fp16_t * y, int n);
+GGML_API float ggml_fp16_to_fp32(ggml_fp16_t x); // exact
+GGML_API ggml_fp16_t ggml_fp32_to_fp16(float x); // to nearest even; overflow gives infinity
+GGML_API void ggml_fp16_to_fp32_row(const ggml_fp16_t * x, float * y, int n);
+GGML_API void ggml_fp32_to_fp16_row(const float * x, ggml_fp16_t * y, int n);
 
-GGML_API void    ggml_time_init(void);
+GGML_API void ggml_time_init(void);
 GGML_API int64_t ggml_time_ms(void); // monotonic
 GGML_API int64_t ggml_time_us(void);
 GGML_API int64_t ggml_cycles(void);
 GGML_API int64_t ggml_cycles_per_ms(void);
-GGML_API void    ggml_print_backtrace(void);
-GGML_API void    ggml_numa_init(void); // detect NUMA nodes; once
-GGML_API bool    ggml_is_numa(void);   // more than one node was found
-GGML_API void    ggml_print_object(const struct ggml_object * obj);
-GGML_API void    ggml_print_objects(const struct ggml_context * ctx);
+GGML_API void ggml_print_backtrace(void);
+GGML_API void ggml_numa_init(void); // detect NUMA nodes; once
+GGML_API bool ggml_is_numa(void); // more than one node was found
+GGML_API void ggml_print_object(const struct ggml_object * obj);
+GGML_API void ggml_print_objects(const struct ggml_context * ctx);
 
 // ------------------------------------------------------------------------------------------------------ tensor queries
 // NULL gives 0, false or "".
 
 GGML_API int64_t ggml_nelements(const struct ggml_tensor * tensor);
 GGML_API int64_t ggml_nrows(const struct ggml_tensor * tensor);
-GGML_API size_t  ggml_nbytes(const struct ggml_tensor * tensor); // extent in memory, strides counted
-GGML_API size_t  ggml_nbytes_pad(const struct ggml_tensor * tensor);
+GGML_API size_t ggml_nbytes(const struct ggml_tensor * tensor); // extent in memory, strides counted
+GGML_API size_t ggml_nbytes_pad(const struct ggml_tensor * tensor);
 
-GGML_API int          ggml_blck_size(enum ggml_type type);            // elements a block; 0 for an invalid type
-GGML_API size_t       ggml_type_size(enum ggml_type type);            // bytes a block; 0 for an invalid type
-GGML_API size_t       ggml_row_size(enum ggml_type type, int64_t ne); // bytes; ne a multiple of the block size, else 0
-GGML_API double       ggml_type_sizef(enum ggml_type type);           // deprecated: ggml_row_size instead
-GGML_API const char * ggml_type_name(enum ggml_type type);            // NULL for an invalid type
-GGML_API bool         ggml_is_quantized(enum ggml_type type);
+GGML_API int ggml_blck_size(enum ggml_type type); // elements a block; 0 for an invalid type
+GGML_API size_t ggml_type_size(enum ggml_type type); // bytes a block; 0 for an invalid type
+GGML_API size_t ggml_row_size(enum ggml_type type, int64_t ne); // bytes; ne a multiple of the block size, else 0
+GGML_API double ggml_type_sizef(enum ggml_type type); // deprecated: ggml_row_size instead
+GGML_API const char * ggml_type_name(enum ggml_type type); // NULL for an invalid type
+GGML_API bool ggml_is_quantized(enum ggml_type type);
 GGML_API enum ggml_type ggml_ftype_to_ggml_type(enum ggml_ftype ftype); // GGML_TYPE_COUNT and an error if there is none
 
 GGML_API const char * ggml_op_name(enum ggml_op op);
 GGML_API const char * ggml_op_symbol(enum ggml_op op);
 GGML_API const char * ggml_unary_op_name(enum ggml_unary_op op);
 GGML_API const char * ggml_op_desc(const struct ggml_tensor * t); // the unary's name for UNARY, else the op's
-GGML_API size_t       ggml_element_size(const struct ggml_tensor * tensor);
+GGML_API size_t ggml_element_size(const struct ggml_tensor * tensor);
 
-GGML_API bool   ggml_is_transposed(const struct ggml_tensor * tensor);
-GGML_API bool   ggml_is_contiguous(const struct ggml_tensor * tensor);
-GGML_API bool   ggml_is_permuted(const struct ggml_tensor * tensor);
-GGML_API bool   ggml_is_scalar(const struct ggml_tensor * tensor);
-GGML_API bool   ggml_is_vector(const struct ggml_tensor * tensor);
-GGML_API bool   ggml_is_matrix(const struct ggml_tensor * tensor);
-GGML_API bool   ggml_is_3d(const struct ggml_tensor * tensor);
-GGML_API int    ggml_n_dims(const struct ggml_tensor * tensor); // 1 for a scalar
-GGML_API bool   ggml_are_same_shape(const struct ggml_tensor * t0, const struct ggml_tensor * t1);
+GGML_API bool ggml_is_transposed(const struct ggml_tensor * tensor);
+GGML_API bool ggml_is_contiguous(const struct ggml_tensor * tensor);
+GGML_API bool ggml_is_permuted(const struct ggml_tensor * tensor);
+GGML_API bool ggml_is_scalar(const struct ggml_tensor * tensor);
+GGML_API bool ggml_is_vector(const struct ggml_tensor * tensor);
+GGML_API bool ggml_is_matrix(const struct ggml_tensor * tensor);
+GGML_API bool ggml_is_3d(const struct ggml_tensor * tensor);
+GGML_API int ggml_n_dims(const struct ggml_tensor * tensor); // 1 for a scalar
+GGML_API bool ggml_are_same_shape(const struct ggml_tensor * t0, const struct ggml_tensor * t1);
 GGML_API size_t ggml_tensor_overhead(void); // context bytes a tensor takes, without its data
 
 // ------------------------------------------------------------------------------------------------------------ contexts
@@ -471,12 +471,12 @@ GGML_API size_t ggml_tensor_overhead(void); // context bytes a tensor takes, wit
 // are gone with it.
 
 GGML_API struct ggml_context * ggml_init(struct ggml_init_params params);
-GGML_API void                  ggml_free(struct ggml_context * ctx); // NULL is fine
+GGML_API void ggml_free(struct ggml_context * ctx); // NULL is fine
 
 GGML_API size_t ggml_used_mem(const struct ggml_context * ctx);
 GGML_API size_t ggml_set_scratch(struct ggml_context * ctx, struct ggml_scratch scratch); // returns the old offs
-GGML_API bool   ggml_get_no_alloc(struct ggml_context * ctx);
-GGML_API void   ggml_set_no_alloc(struct ggml_context * ctx, bool no_alloc);
+GGML_API bool ggml_get_no_alloc(struct ggml_context * ctx);
+GGML_API void ggml_set_no_alloc(struct ggml_context * ctx, bool no_alloc);
 GGML_API void * ggml_get_mem_buffer(const struct ggml_context * ctx);
 GGML_API size_t ggml_get_mem_size(const struct ggml_context * ctx);
 GGML_API size_t ggml_get_max_tensor_size(const struct ggml_context * ctx);
@@ -505,18 +505,18 @@ GGML_API struct ggml_tensor * ggml_set_i32(struct ggml_tensor * tensor, int32_t 
 GGML_API struct ggml_tensor * ggml_set_f32(struct ggml_tensor * tensor, float value);
 GGML_API void ggml_unravel_index(const struct ggml_tensor * tensor, int64_t i, int64_t * i0, int64_t * i1, int64_t * i2,
     int64_t * i3);
-GGML_API int32_t          ggml_get_i32_1d(const struct ggml_tensor * tensor, int i);
+GGML_API int32_t ggml_get_i32_1d(const struct ggml_tensor * tensor, int i);
 GGML_API enum ggml_status ggml_set_i32_1d(const struct ggml_tensor * tensor, int i, int32_t value);
-GGML_API int32_t          ggml_get_i32_nd(const struct ggml_tensor * tensor, int i0, int i1, int i2, int i3);
+GGML_API int32_t ggml_get_i32_nd(const struct ggml_tensor * tensor, int i0, int i1, int i2, int i3);
 GGML_API enum ggml_status ggml_set_i32_nd(const struct ggml_tensor * tensor, int i0, int i1, int i2, int i3,
     int32_t value);
-GGML_API float            ggml_get_f32_1d(const struct ggml_tensor * tensor, int i);
+GGML_API float ggml_get_f32_1d(const struct ggml_tensor * tensor, int i);
 GGML_API enum ggml_status ggml_set_f32_1d(const struct ggml_tensor * tensor, int i, float value);
-GGML_API float            ggml_get_f32_nd(const struct ggml_tensor * tensor, int i0, int i1, int i2, int i3);
+GGML_API float ggml_get_f32_nd(const struct ggml_tensor * tensor, int i0, int i1, int i2, int i3);
 GGML_API enum ggml_status ggml_set_f32_nd(const struct ggml_tensor * tensor, int i0, int i1, int i2, int i3,
     float value);
 
-GGML_API void *  ggml_get_data(const struct ggml_tensor * tensor);
+GGML_API void * ggml_get_data(const struct ggml_tensor * tensor);
 GGML_API float * ggml_get_data_f32(const struct ggml_tensor * tensor);
 // GGML_UNARY_OP_COUNT and an error for other ops
 GGML_API enum ggml_unary_op ggml_get_unary_op(const struct ggml_tensor * tensor);
@@ -612,9 +612,9 @@ GGML_API struct ggml_tensor * ggml_set_2d_inplace(struct ggml_context * ctx, str
 
 // --------------------------------------------------------------------- reductions, repetition, concatenation, ordering
 
-GGML_API struct ggml_tensor * ggml_sum(struct ggml_context * ctx, struct ggml_tensor * a);      // scalar
+GGML_API struct ggml_tensor * ggml_sum(struct ggml_context * ctx, struct ggml_tensor * a); // scalar
 GGML_API struct ggml_tensor * ggml_sum_rows(struct ggml_context * ctx, struct ggml_tensor * a); // [1, ne1, ne2, ne3]
-GGML_API struct ggml_tensor * ggml_mean(struct ggml_context * ctx, struct ggml_tensor * a);     // [1, ne1, ne2, ne3]
+GGML_API struct ggml_tensor * ggml_mean(struct ggml_context * ctx, struct ggml_tensor * a); // [1, ne1, ne2, ne3]
 // matrix -> I32 [ne1]; the last of equal maxima
 GGML_API struct ggml_tensor * ggml_argmax(struct ggml_context * ctx, struct ggml_tensor * a);
 // a tiled to the shape of b
@@ -740,7 +740,7 @@ GGML_API struct ggml_tensor * ggml_rope_xpos_inplace(struct ggml_context * ctx, 
 GGML_API struct ggml_tensor * ggml_rope_back(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base, float freq_scale, float ext_factor,
     float attn_factor, float beta_fast, float beta_slow, float xpos_base, bool xpos_down);
-GGML_API GGML_CALL void       ggml_rope_yarn_corr_dims(int n_dims, int n_orig_ctx, float freq_base, float beta_fast,
+GGML_API GGML_CALL void ggml_rope_yarn_corr_dims(int n_dims, int n_orig_ctx, float freq_base, float beta_fast,
     float beta_slow, float dims[2]);
 
 // ------------------------------------------------------------------------------------ convolution, pooling, resampling
@@ -823,12 +823,12 @@ GGML_API struct ggml_tensor * ggml_cross_entropy_loss_back(struct ggml_context *
 
 GGML_API struct ggml_cgraph * ggml_new_graph(struct ggml_context * ctx); // GGML_DEFAULT_GRAPH_SIZE nodes, no gradients
 GGML_API struct ggml_cgraph * ggml_new_graph_custom(struct ggml_context * ctx, size_t size, bool grads);
-GGML_API size_t               ggml_graph_overhead(void);
-GGML_API size_t               ggml_graph_overhead_custom(size_t size, bool grads);
+GGML_API size_t ggml_graph_overhead(void);
+GGML_API size_t ggml_graph_overhead_custom(size_t size, bool grads);
 GGML_API struct ggml_cgraph * ggml_graph_dup(struct ggml_context * ctx, struct ggml_cgraph * cgraph);
-GGML_API struct ggml_cgraph   ggml_graph_view(struct ggml_cgraph * cgraph, int i0, int i1); // nodes [i0, i1), shared
-GGML_API enum ggml_status     ggml_graph_cpy(struct ggml_cgraph * src, struct ggml_cgraph * dst);
-GGML_API enum ggml_status     ggml_graph_clear(struct ggml_cgraph * cgraph);
+GGML_API struct ggml_cgraph ggml_graph_view(struct ggml_cgraph * cgraph, int i0, int i1); // nodes [i0, i1), shared
+GGML_API enum ggml_status ggml_graph_cpy(struct ggml_cgraph * src, struct ggml_cgraph * dst);
+GGML_API enum ggml_status ggml_graph_clear(struct ggml_cgraph * cgraph);
 GGML_API struct ggml_tensor * ggml_graph_get_tensor(struct ggml_cgraph * cgraph, const char * name);
 
 // Appends all ancestors of tensor that are not in the graph yet, depth first, sources before their readers.
@@ -851,18 +851,18 @@ GGML_API enum ggml_status ggml_build_backward_gradient_checkpointing(struct ggml
 // Graph files: leafs with their data, nodes without, in the byte order of the machine. Import makes two contexts:
 // ctx_data with the file's content, to which the leafs point, and ctx_eval with the graph; both are the caller's. NULL
 // on failure, then both are NULL.
-GGML_API enum ggml_status     ggml_graph_export(const struct ggml_cgraph * cgraph, const char * fname);
+GGML_API enum ggml_status ggml_graph_export(const struct ggml_cgraph * cgraph, const char * fname);
 GGML_API struct ggml_cgraph * ggml_graph_import(const char * fname, struct ggml_context ** ctx_data,
     struct ggml_context ** ctx_eval);
 
-GGML_API void             ggml_graph_print(const struct ggml_cgraph * cgraph); // to stdout
+GGML_API void ggml_graph_print(const struct ggml_cgraph * cgraph); // to stdout
 GGML_API enum ggml_status ggml_graph_dump_dot(const struct ggml_cgraph * gb, const struct ggml_cgraph * gf,
     const char * filename);
 
 // Runs on the CPU, on tensors whose data is in host memory. n_threads <= 0: GGML_DEFAULT_N_THREADS.
 GGML_API struct ggml_cplan ggml_graph_plan(const struct ggml_cgraph * cgraph, int n_threads);
 // an enum ggml_status
-GGML_API int              ggml_graph_compute(struct ggml_cgraph * cgraph, struct ggml_cplan * cplan);
+GGML_API int ggml_graph_compute(struct ggml_cgraph * cgraph, struct ggml_cplan * cplan);
 GGML_API enum ggml_status ggml_graph_compute_with_ctx(struct ggml_context * ctx, struct ggml_cgraph * cgraph,
     int n_threads);
 
@@ -925,7 +925,7 @@ GGML_API int ggml_cpu_has_vsx(void);
 // cdef: end
 
 GGML_API GGML_ATTRIBUTE_FORMAT(2, 3) struct ggml_tensor * ggml_format_name(struct ggml_tensor * tensor,
-    const char *                                                                                fmt, ...);
+    const char * fmt, ...);
 
 // Older custom operators: whole rows or whole tensors in one call on one thread.
 typedef void (*ggml_unary_op_f32_t)(const int, float *, const float *);
@@ -977,15 +977,15 @@ typedef void (*ggml_vec_dot_t)(const int n, float * GGML_RESTRICT s, const void 
     const void * GGML_RESTRICT y);
 
 typedef struct {
-    const char *      type_name;
-    int               blck_size;
-    size_t            type_size;
-    bool              is_quantized;
-    ggml_to_float_t   to_float;
+    const char * type_name;
+    int blck_size;
+    size_t type_size;
+    bool is_quantized;
+    ggml_to_float_t to_float;
     ggml_from_float_t from_float;
     ggml_from_float_t from_float_reference;
-    ggml_vec_dot_t    vec_dot;
-    enum ggml_type    vec_dot_type;
+    ggml_vec_dot_t vec_dot;
+    enum ggml_type vec_dot_type;
 } ggml_type_traits_t;
 
 GGML_API ggml_type_traits_t ggml_internal_get_type_traits(enum ggml_type type); // all zero for an invalid type

@@ -15,7 +15,7 @@ GGML_API struct gguf_context * gguf_init_from_buffer(const void * data, size_t s
 
 // bytes, without padding (of unknown types: with it)
 GGML_API size_t gguf_get_tensor_size(const struct gguf_context * ctx, int i);
-GGML_API int    gguf_get_tensor_n_dims(const struct gguf_context * ctx, int i); // as in the file: 0, 1, ...
+GGML_API int gguf_get_tensor_n_dims(const struct gguf_context * ctx, int i); // as in the file: 0, 1, ...
 // at least GGML_MAX_DIMS sizes, 1 beyond n_dims
 GGML_API const int64_t * gguf_get_tensor_ne(const struct gguf_context * ctx, int i);
 

@@ -28,20 +28,20 @@ extern "C" {
 // cdef: begin
 
 enum gguf_type {
-    GGUF_TYPE_UINT8   = 0,
-    GGUF_TYPE_INT8    = 1,
-    GGUF_TYPE_UINT16  = 2,
-    GGUF_TYPE_INT16   = 3,
-    GGUF_TYPE_UINT32  = 4,
-    GGUF_TYPE_INT32   = 5,
+    GGUF_TYPE_UINT8 = 0,
+    GGUF_TYPE_INT8 = 1,
+    GGUF_TYPE_UINT16 = 2,
+    GGUF_TYPE_INT16 = 3,
+    GGUF_TYPE_UINT32 = 4,
+    GGUF_TYPE_INT32 = 5,
     GGUF_TYPE_FLOAT32 = 6,
-    GGUF_TYPE_BOOL    = 7,
-    GGUF_TYPE_STRING  = 8,
-    GGUF_TYPE_ARRAY   = 9,
-    GGUF_TYPE_UINT64  = 10,
-    GGUF_TYPE_INT64   = 11,
+    GGUF_TYPE_BOOL = 7,
+    GGUF_TYPE_STRING = 8,
+    GGUF_TYPE_ARRAY = 9,
+    GGUF_TYPE_UINT64 = 10,
+    GGUF_TYPE_INT64 = 11,
     GGUF_TYPE_FLOAT64 = 12,
-    GGUF_TYPE_COUNT   = 13,
+    GGUF_TYPE_COUNT = 13,
 };
 
 struct gguf_init_params {
@@ -52,41 +52,41 @@ struct gguf_init_params {
 
 GGML_API struct gguf_context * gguf_init_empty(void);
 GGML_API struct gguf_context * gguf_init_from_file(const char * fname, struct gguf_init_params params);
-GGML_API void                  gguf_free(struct gguf_context * ctx); // NULL is fine; leaves *params.ctx alone
+GGML_API void gguf_free(struct gguf_context * ctx); // NULL is fine; leaves *params.ctx alone
 
 GGML_API const char * gguf_type_name(enum gguf_type type); // NULL for an invalid type
-GGML_API int          gguf_get_version(const struct gguf_context * ctx);
-GGML_API size_t       gguf_get_alignment(const struct gguf_context * ctx);
-GGML_API size_t       gguf_get_data_offset(const struct gguf_context * ctx); // in the file
-GGML_API void *       gguf_get_data(const struct gguf_context * ctx);
+GGML_API int gguf_get_version(const struct gguf_context * ctx);
+GGML_API size_t gguf_get_alignment(const struct gguf_context * ctx);
+GGML_API size_t gguf_get_data_offset(const struct gguf_context * ctx); // in the file
+GGML_API void * gguf_get_data(const struct gguf_context * ctx);
 
-GGML_API int            gguf_get_n_kv(const struct gguf_context * ctx);
-GGML_API int            gguf_find_key(const struct gguf_context * ctx, const char * key); // -1 if absent
-GGML_API const char *   gguf_get_key(const struct gguf_context * ctx, int key_id);
+GGML_API int gguf_get_n_kv(const struct gguf_context * ctx);
+GGML_API int gguf_find_key(const struct gguf_context * ctx, const char * key); // -1 if absent
+GGML_API const char * gguf_get_key(const struct gguf_context * ctx, int key_id);
 GGML_API enum gguf_type gguf_get_kv_type(const struct gguf_context * ctx, int key_id);
 GGML_API enum gguf_type gguf_get_arr_type(const struct gguf_context * ctx, int key_id);
 
-GGML_API uint8_t      gguf_get_val_u8(const struct gguf_context * ctx, int key_id);
-GGML_API int8_t       gguf_get_val_i8(const struct gguf_context * ctx, int key_id);
-GGML_API uint16_t     gguf_get_val_u16(const struct gguf_context * ctx, int key_id);
-GGML_API int16_t      gguf_get_val_i16(const struct gguf_context * ctx, int key_id);
-GGML_API uint32_t     gguf_get_val_u32(const struct gguf_context * ctx, int key_id);
-GGML_API int32_t      gguf_get_val_i32(const struct gguf_context * ctx, int key_id);
-GGML_API float        gguf_get_val_f32(const struct gguf_context * ctx, int key_id);
-GGML_API uint64_t     gguf_get_val_u64(const struct gguf_context * ctx, int key_id);
-GGML_API int64_t      gguf_get_val_i64(const struct gguf_context * ctx, int key_id);
-GGML_API double       gguf_get_val_f64(const struct gguf_context * ctx, int key_id);
-GGML_API bool         gguf_get_val_bool(const struct gguf_context * ctx, int key_id);
+GGML_API uint8_t gguf_get_val_u8(const struct gguf_context * ctx, int key_id);
+GGML_API int8_t gguf_get_val_i8(const struct gguf_context * ctx, int key_id);
+GGML_API uint16_t gguf_get_val_u16(const struct gguf_context * ctx, int key_id);
+GGML_API int16_t gguf_get_val_i16(const struct gguf_context * ctx, int key_id);
+GGML_API uint32_t gguf_get_val_u32(const struct gguf_context * ctx, int key_id);
+GGML_API int32_t gguf_get_val_i32(const struct gguf_context * ctx, int key_id);
+GGML_API float gguf_get_val_f32(const struct gguf_context * ctx, int key_id);
+GGML_API uint64_t gguf_get_val_u64(const struct gguf_context * ctx, int key_id);
+GGML_API int64_t gguf_get_val_i64(const struct gguf_context * ctx, int key_id);
+GGML_API double gguf_get_val_f64(const struct gguf_context * ctx, int key_id);
+GGML_API bool gguf_get_val_bool(const struct gguf_context * ctx, int key_id);
 GGML_API const char * gguf_get_val_str(const struct gguf_context * ctx, int key_id);
 GGML_API const void * gguf_get_val_data(const struct gguf_context * ctx, int key_id);
-GGML_API int          gguf_get_arr_n(const struct gguf_context * ctx, int key_id);
+GGML_API int gguf_get_arr_n(const struct gguf_context * ctx, int key_id);
 GGML_API const void * gguf_get_arr_data(const struct gguf_context * ctx, int key_id); // of numbers only
 GGML_API const char * gguf_get_arr_str(const struct gguf_context * ctx, int key_id, int i);
 
-GGML_API int            gguf_get_n_tensors(const struct gguf_context * ctx);
-GGML_API int            gguf_find_tensor(const struct gguf_context * ctx, const char * name); // -1 if absent
-GGML_API size_t         gguf_get_tensor_offset(const struct gguf_context * ctx, int i);       // in the data section
-GGML_API char *         gguf_get_tensor_name(const struct gguf_context * ctx, int i);
+GGML_API int gguf_get_n_tensors(const struct gguf_context * ctx);
+GGML_API int gguf_find_tensor(const struct gguf_context * ctx, const char * name); // -1 if absent
+GGML_API size_t gguf_get_tensor_offset(const struct gguf_context * ctx, int i); // in the data section
+GGML_API char * gguf_get_tensor_name(const struct gguf_context * ctx, int i);
 GGML_API enum ggml_type gguf_get_tensor_type(const struct gguf_context * ctx, int i);
 
 // Setters replace or append, and copy what they are given.
@@ -114,7 +114,7 @@ GGML_API enum ggml_status gguf_set_tensor_data(struct gguf_context * ctx, const 
     size_t size);
 
 GGML_API enum ggml_status gguf_write_to_file(const struct gguf_context * ctx, const char * fname, bool only_meta);
-GGML_API size_t           gguf_get_meta_size(const struct gguf_context * ctx); // with its padding
+GGML_API size_t gguf_get_meta_size(const struct gguf_context * ctx); // with its padding
 GGML_API enum ggml_status gguf_get_meta_data(const struct gguf_context * ctx, void * data);
 
 // cdef: end

@@ -52,12 +52,12 @@ static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) 
 }
 
 static const struct ggml_backend_buffer_i buffer_hooks = {
-    .get_name    = buffer_name,
+    .get_name = buffer_name,
     .free_buffer = buffer_free,
-    .get_base    = buffer_base,
-    .set_tensor  = buffer_set,
-    .get_tensor  = buffer_get,
-    .clear       = buffer_clear,
+    .get_base = buffer_base,
+    .set_tensor = buffer_set,
+    .get_tensor = buffer_get,
+    .clear = buffer_clear,
 };
 
 // --------------------------------------------------------------------------------------------------------- buffer type
@@ -73,7 +73,7 @@ static GGML_CALL ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t buf
         return NULL;
     }
     const size_t padded = (size + MINI_ALIGNMENT - 1) / MINI_ALIGNMENT * MINI_ALIGNMENT;
-    void *       memory = aligned_alloc(MINI_ALIGNMENT, padded > 0 ? padded : MINI_ALIGNMENT);
+    void * memory = aligned_alloc(MINI_ALIGNMENT, padded > 0 ? padded : MINI_ALIGNMENT);
     if (memory == NULL) {
         ggml_report_error(GGML_STATUS_ALLOC_FAILED, "MINI: no memory for a buffer of %zu bytes", size);
         return NULL;
@@ -151,7 +151,7 @@ static void compute_node(const struct ggml_tensor * node) {
     const int64_t n = ggml_nelements(node);
     const float * a = node->src[0]->data;
     const float * b = node->src[1]->data;
-    float *       y = node->data;
+    float * y = node->data;
     for (int64_t i = 0; i < n; i++) {
         y[i] = node->op == GGML_OP_ADD ? a[i] + b[i] : a[i] * b[i];
     }
@@ -159,8 +159,8 @@ static void compute_node(const struct ggml_tensor * node) {
 
 static GGML_CALL bool mini_graph_compute(ggml_backend_t backend, struct ggml_cgraph * graph) {
     for (int i = 0; i < graph->n_nodes; i++) {
-        const struct ggml_tensor * node   = graph->nodes[i];
-        const char *               reason = mini_unsupported_reason(backend, node);
+        const struct ggml_tensor * node = graph->nodes[i];
+        const char * reason = mini_unsupported_reason(backend, node);
         if (reason != NULL) { // a caller that did not ask first
             ggml_report_error(GGML_STATUS_UNSUPPORTED, "MINI: node '%s' (%s): %s", ggml_get_name(node),
                 ggml_op_desc(node), reason);
@@ -174,12 +174,12 @@ static GGML_CALL bool mini_graph_compute(ggml_backend_t backend, struct ggml_cgr
 }
 
 static const struct ggml_backend_i mini_hooks = {
-    .get_name                = mini_name,
-    .free                    = mini_free,
+    .get_name = mini_name,
+    .free = mini_free,
     .get_default_buffer_type = mini_default_buffer_type,
-    .graph_compute           = mini_graph_compute,
-    .supports_op             = mini_supports_op,
-    .unsupported_reason      = mini_unsupported_reason,
+    .graph_compute = mini_graph_compute,
+    .supports_op = mini_supports_op,
+    .unsupported_reason = mini_unsupported_reason,
 };
 
 // ------------------------------------------------------------------------------------------------------------ registry

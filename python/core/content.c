@@ -7,7 +7,7 @@
 #include "extension.h"
 #include "sched_impl.h"
 
-atomic_llong        gbpy_sets;
+atomic_llong gbpy_sets;
 static atomic_llong last_clear; // the highest `cleared` of all buffers
 
 void gbpy_describe(const struct ggml_tensor * t, char * text, size_t size) {
@@ -32,7 +32,7 @@ static bool is_gone(const struct ggml_backend_buffer * buffer) {
 }
 
 bool gbpy_has_lost(const struct ggml_tensor * t) {
-    const struct ggml_tensor *  root   = gb_root(t);
+    const struct ggml_tensor * root = gb_root(t);
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
     if (buffer != NULL && is_gone(buffer)) {
         return true;
@@ -127,8 +127,8 @@ static int64_t written_at(const struct ggml_tensor * input) {
         return stamp;
     }
     gbpy_lock(); // nobody here uses the owner, which may go
-    const struct gbpy_object * owner   = gbpy_owner_of(input);
-    const int64_t              cleared = owner != NULL ? owner->cleared : 0;
+    const struct gbpy_object * owner = gbpy_owner_of(input);
+    const int64_t cleared = owner != NULL ? owner->cleared : 0;
     gbpy_unlock();
     return GB_MAX(stamp, cleared);
 }
@@ -136,12 +136,12 @@ static int64_t written_at(const struct ggml_tensor * input) {
 // *newer: the input from which t is computed and that was set at `version` or later; NULL: none. Goes back from t, each
 // tensor once.
 static int newer_input(const struct ggml_tensor * t, int64_t version, const struct ggml_tensor ** newer) {
-    struct gb_ptrmap seen                    = { 0 };
+    struct gb_ptrmap seen = { 0 };
     GB_VEC(const struct ggml_tensor *) stack = { 0 };
-    const struct ggml_tensor * found         = NULL;
-    bool                       ok            = gb_vec_push(&stack, t);
+    const struct ggml_tensor * found = NULL;
+    bool ok = gb_vec_push(&stack, t);
     while (ok && found == NULL && stack.n > 0) {
-        const struct ggml_tensor * at   = stack.data[--stack.n];
+        const struct ggml_tensor * at = stack.data[--stack.n];
         const struct ggml_tensor * root = gb_root(at);
         if (root->op == GGML_OP_NONE && root != t && written_at(root) >= version) {
             found = root;
@@ -182,8 +182,8 @@ static int check_not_cleared(const struct gbpy_object * owner, int64_t version, 
 
 // Of a tensor in memory that the user gave it.
 static int check_user_content(const struct gbpy_object * owner, const struct ggml_tensor * t, const char * what) {
-    const struct ggml_tensor * root  = gb_root(t);
-    const int64_t              stamp = gbpy_stamp(root);
+    const struct ggml_tensor * root = gb_root(t);
+    const int64_t stamp = gbpy_stamp(root);
     if (root->op == GGML_OP_NONE || ggml_nelements(root) == 0) {
         return GGML_STATUS_SUCCESS;
     }
@@ -194,10 +194,10 @@ static int check_user_content(const struct gbpy_object * owner, const struct ggm
 
 // Of a tensor that a graph allocator placed: nodes that come later in its graph may lie where it lay.
 static int check_graph_content(const struct gbpy_object * buffer, const struct ggml_tensor * t, const char * what) {
-    const struct gbpy_object * g     = buffer->graph;
+    const struct gbpy_object * g = buffer->graph;
     const struct ggml_cgraph * graph = g->ptr;
-    const struct ggml_tensor * root  = gb_root(t);
-    int                        at    = -1;
+    const struct ggml_tensor * root = gb_root(t);
+    int at = -1;
     if (root->op == GGML_OP_NONE || ggml_nelements(root) == 0) {
         return GGML_STATUS_SUCCESS;
     }
@@ -211,7 +211,7 @@ static int check_graph_content(const struct gbpy_object * buffer, const struct g
     const char *begin = root->data, *end = begin + ggml_nbytes(root);
     for (int i = at + 1; i < graph->n_nodes; i++) {
         const struct ggml_tensor * other = graph->nodes[i];
-        const char *               data  = other->data;
+        const char * data = other->data;
         if (other->view_src == NULL && other->buffer == root->buffer && gb_op_computes(other->op) && data < end &&
             begin < data + ggml_nbytes(other)) {
             return gb_fail(GGML_STATUS_INVALID_STATE,
@@ -237,9 +237,9 @@ static int check_running(const struct gbpy_sched * s, const struct ggml_backend_
 }
 
 static int check_sched(const struct gbpy_object * o, const struct ggml_tensor * t, bool reading, const char * what) {
-    struct ggml_backend_sched * raw  = o->ptr;
-    const struct gbpy_sched *   s    = o->sched;
-    const struct ggml_tensor *  root = gb_root(t);
+    struct ggml_backend_sched * raw = o->ptr;
+    const struct gbpy_sched * s = o->sched;
+    const struct ggml_tensor * root = gb_root(t);
     if (reading) { // from now on memory must stay while arrays look into it, even if the scheduler has no use for it
         gb_sched_hold_for_readers(raw);
     }
@@ -306,22 +306,22 @@ bool gbpy_copy_content(const struct ggml_cgraph * from, struct ggml_cgraph * to)
     struct gb_ptrmap at = { 0 };
     // stamp of the newest input of each node
     int64_t * newest = gb_calloc((size_t) from->n_nodes + 1, sizeof(*newest));
-    bool      ok     = newest != NULL;
+    bool ok = newest != NULL;
     for (int i = 0; i < from->n_nodes && ok; i++) {
         const struct ggml_tensor * t = from->nodes[i];
         for (int k = -1; k < GGML_MAX_SRC; k++) {
             const struct ggml_tensor * source = k < 0 ? t->view_src : t->src[k];
-            const int64_t              node   = source != NULL ? gb_ptrmap_get(&at, source) : GB_PTRMAP_ABSENT;
+            const int64_t node = source != NULL ? gb_ptrmap_get(&at, source) : GB_PTRMAP_ABSENT;
             if (source != NULL && source != t) { // a result of another graph: nothing is known of its inputs
                 const int64_t stamp = node != GB_PTRMAP_ABSENT     ? newest[node]
                                       : source->op == GGML_OP_NONE ? written_at(source)
                                                                    : INT64_MAX;
-                newest[i]           = GB_MAX(newest[i], stamp);
+                newest[i] = GB_MAX(newest[i], stamp);
             }
         }
-        const struct ggml_tensor * root     = gb_root(t);
-        const int64_t              version  = root->op == GGML_OP_NONE ? 0 : version_of(root);
-        const bool                 readable = newest[i] < version;
+        const struct ggml_tensor * root = gb_root(t);
+        const int64_t version = root->op == GGML_OP_NONE ? 0 : version_of(root);
+        const bool readable = newest[i] < version;
         if (root->op != GGML_OP_NONE && (t == root || !readable)) { // a node may write to a part of another's result
             gbpy_set_stamp(gb_root(to->nodes[i]), readable ? atomic_load(&gbpy_sets) + 1 : 0);
         }

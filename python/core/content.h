@@ -13,7 +13,7 @@
 #include "uses.h"
 
 static inline int64_t gbpy_stamp(const struct ggml_tensor * t) { return gb_tensor_content(t); }
-static inline void    gbpy_set_stamp(struct ggml_tensor * t, int64_t stamp) { gb_tensor_set_content(t, stamp); }
+static inline void gbpy_set_stamp(struct ggml_tensor * t, int64_t stamp) { gb_tensor_set_content(t, stamp); }
 
 extern atomic_llong gbpy_sets; // the counter
 // The caller writes the buffer: all content of it was overwritten, so what were results are none any more.
@@ -22,7 +22,7 @@ void gbpy_note_clear(struct gbpy_object * buffer);
 // The next three: under the lock while nobody places tensors of its context, or by a user of the owner.
 // The owner of its buffer; NULL: it has none, or an unknown one.
 struct gbpy_object * gbpy_owner_of(const struct ggml_tensor * t);
-bool                 gbpy_has_lost(const struct ggml_tensor * t); // its memory was given back
+bool gbpy_has_lost(const struct ggml_tensor * t); // its memory was given back
 // Fails with INVALID_STATE: it has no memory, or has lost it.
 int gbpy_fail_lost(const struct ggml_tensor * t, const char * what);
 

@@ -28,17 +28,17 @@ static int enter_tensors(struct gbpy_use * use, struct gbpy_object ** contexts, 
     int n_written, const char * what, struct gbpy_object ** owners) {
     enum { MOST = 2 };
     struct gbpy_want wants[MOST];
-    int              status = gbpy_reserve_use(use, MOST) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    int status = gbpy_reserve_use(use, MOST) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     gbpy_lock();
     while (status == GGML_STATUS_SUCCESS && !use->active) {
         status = gbpy_await_placing(contexts, n, what);
         for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
-            status   = find_owner(contexts[i], tensors[i], what, &owners[i]);
+            status = find_owner(contexts[i], tensors[i], what, &owners[i]);
             wants[i] = (struct gbpy_want){ .object = owners[i], .write = i < n_written };
         }
         if (status == GGML_STATUS_SUCCESS) {
             const int m = n == 2 && wants[0].object == wants[1].object ? 1 : n; // the one to write is the first
-            status      = gbpy_take_or_wait(use, what, wants, m, true, n_written > 0 ? tensors[0] : NULL);
+            status = gbpy_take_or_wait(use, what, wants, m, true, n_written > 0 ? tensors[0] : NULL);
         }
     }
     gbpy_unlock();
@@ -48,11 +48,11 @@ static int enter_tensors(struct gbpy_use * use, struct gbpy_object ** contexts, 
 // A view made before its source was placed, or placed elsewhere, gets its place. By who uses the owner of the memory.
 static int refresh(struct ggml_tensor * t) {
     struct ggml_tensor * root = gb_root(t);
-    char *               data = (char *) root->data + (t == root ? 0 : t->view_offs);
+    char * data = (char *) root->data + (t == root ? 0 : t->view_offs);
     if (t->data == data && t->buffer == root->buffer) {
         return GGML_STATUS_SUCCESS;
     }
-    t->data   = root->buffer ? NULL : data;
+    t->data = root->buffer ? NULL : data;
     t->buffer = NULL;
     return root->buffer ? ggml_backend_view_init(root->buffer, t) : GGML_STATUS_SUCCESS;
 }
@@ -120,8 +120,8 @@ static bool is_blank(const struct gbpy_object * owner, const struct ggml_tensor 
 // Gives an input that nobody set zeros, which count as set from then on. Alone, so that no other thread sees half of it
 // or loses what it wrote.
 static int fill_blank(const struct gbpy_handle * context, struct ggml_tensor * t, const char * what) {
-    struct gbpy_want     wants[2];
-    struct gbpy_use      use = { .wants = wants, .capacity = 2, .borrowed = true };
+    struct gbpy_want wants[2];
+    struct gbpy_use use = { .wants = wants, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
     GB_TRY(enter_tensor(&use, context, t, true, false, what, &owner));
     if (is_blank(owner, t)) { // else another thread was faster
@@ -148,14 +148,14 @@ static int enter_to_look(struct gbpy_use * use, const struct gbpy_handle * conte
 
 int gbpy_look(struct gbpy_handle * pin, const struct gbpy_handle * context, struct ggml_tensor * t,
     struct gbpy_view * view, const char * what) {
-    struct gbpy_want     wants[2];
-    struct gbpy_use      use = { .wants = wants, .capacity = 2, .borrowed = true };
+    struct gbpy_want wants[2];
+    struct gbpy_use use = { .wants = wants, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
     GB_TRY(enter_to_look(&use, context, t, what, &owner));
-    view->host     = is_host(t);
+    view->host = is_host(t);
     view->readonly = owner->readonly || gbpy_is_constant(t);
-    view->data     = t->data;
-    view->nbytes   = ggml_nbytes(t);
+    view->data = t->data;
+    view->nbytes = ggml_nbytes(t);
     if (view->host) {
         struct ggml_tensor * root = gb_root(t);
         gbpy_ref(owner);
@@ -196,10 +196,10 @@ void gbpy_pin(struct gbpy_handle * pin, const struct ggml_tensor * t, const stru
 }
 
 int gbpy_find_place(const struct gbpy_handle * context, struct ggml_tensor * t) {
-    struct gbpy_want     wants[2];
-    struct gbpy_use      use = { .wants = wants, .capacity = 2, .borrowed = true };
+    struct gbpy_want wants[2];
+    struct gbpy_use use = { .wants = wants, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
-    const int            status = enter_tensor(&use, context, t, false, false, "is_placed", &owner);
+    const int status = enter_tensor(&use, context, t, false, false, "is_placed", &owner);
     gbpy_leave(&use);
     return status;
 }
@@ -213,8 +213,8 @@ static int peek(const struct gbpy_handle * context, const struct ggml_tensor * t
     }
     gbpy_lock();
     int status = gbpy_await_placing(&c, 1, "the tensor");
-    status     = status == GGML_STATUS_SUCCESS ? find_owner(c, t, "it", owner) : status;
-    *buffer    = gb_tensor_buffer(t);
+    status = status == GGML_STATUS_SUCCESS ? find_owner(c, t, "it", owner) : status;
+    *buffer = gb_tensor_buffer(t);
     if (status == GGML_STATUS_SUCCESS && !gbpy_try_ref(*owner)) {
         status = gbpy_fail_lost(t, "it");
     }
@@ -224,7 +224,7 @@ static int peek(const struct gbpy_handle * context, const struct ggml_tensor * t
 
 int gbpy_find_owner(const struct gbpy_handle * context, const struct ggml_tensor * t, struct gbpy_handle * owner) {
     ggml_backend_buffer_t buffer;
-    struct gbpy_object *  o;
+    struct gbpy_object * o;
     GB_TRY(peek(context, t, &o, &buffer));
     owner->object = o;
     return GGML_STATUS_SUCCESS;
@@ -232,7 +232,7 @@ int gbpy_find_owner(const struct gbpy_handle * context, const struct ggml_tensor
 
 int gbpy_is_on_host(const struct gbpy_handle * context, const struct ggml_tensor * t, bool * host) {
     ggml_backend_buffer_t buffer;
-    struct gbpy_object *  o;
+    struct gbpy_object * o;
     GB_TRY(peek(context, t, &o, &buffer));
     *host = buffer == NULL || ggml_backend_buffer_is_host(buffer);
     gbpy_unref(o);
@@ -241,7 +241,7 @@ int gbpy_is_on_host(const struct gbpy_handle * context, const struct ggml_tensor
 
 int gbpy_location(const struct gbpy_handle * context, const struct ggml_tensor * t, char * name, size_t size) {
     ggml_backend_buffer_t buffer;
-    struct gbpy_object *  o;
+    struct gbpy_object * o;
     GB_TRY(peek(context, t, &o, &buffer));
     snprintf(name, size, "%s", buffer != NULL ? ggml_backend_buffer_name(buffer) : "");
     gbpy_unref(o);
@@ -252,8 +252,8 @@ int gbpy_location(const struct gbpy_handle * context, const struct ggml_tensor *
 
 int gbpy_read(const struct gbpy_handle * context, const struct ggml_tensor * t, void * data, size_t size,
     const char * what) {
-    struct gbpy_want     wants[2];
-    struct gbpy_use      use = { .wants = wants, .capacity = 2, .borrowed = true };
+    struct gbpy_want wants[2];
+    struct gbpy_use use = { .wants = wants, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
     GB_TRY(enter_tensor(&use, context, (struct ggml_tensor *) t, false, true, what, &owner));
     int status = check_set(owner, t, what);
@@ -278,8 +278,8 @@ static void note_set(struct ggml_tensor * t, int status) {
 
 int gbpy_write(const struct gbpy_handle * context, struct ggml_tensor * t, const void * data, size_t offset,
     size_t size, const char * what) {
-    struct gbpy_want     wants[2];
-    struct gbpy_use      use = { .wants = wants, .capacity = 2, .borrowed = true };
+    struct gbpy_want wants[2];
+    struct gbpy_use use = { .wants = wants, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
     GB_TRY(enter_tensor(&use, context, t, true, false, what, &owner));
     int status = size > 0 ? (int) ggml_backend_tensor_set(t, data, offset, size) : GGML_STATUS_SUCCESS;
@@ -290,9 +290,9 @@ int gbpy_write(const struct gbpy_handle * context, struct ggml_tensor * t, const
 
 // Rows of the last axis, whose elements may have gaps between them.
 static int scatter(char * to, const struct ggml_tensor * t, const char * from) {
-    const size_t  element = ggml_type_size(t->type);
-    const int64_t blocks  = t->ne[0] / ggml_blck_size(t->type);
-    unsigned      n       = 0;
+    const size_t element = ggml_type_size(t->type);
+    const int64_t blocks = t->ne[0] / ggml_blck_size(t->type);
+    unsigned n = 0;
     gb_mapped_enter();
     for (int64_t i3 = 0; i3 < t->ne[3]; i3++) {
         for (int64_t i2 = 0; i2 < t->ne[2]; i2++) {
@@ -319,14 +319,14 @@ static int write_gaps(struct ggml_tensor * t, const void * data) {
         gb_buffer_changed(gb_tensor_buffer(t));
         return status == GGML_STATUS_SUCCESS ? (int) gb_mapped_check_at("reading", data) : status;
     }
-    const size_t n       = ggml_nbytes(t); // read what is there, change it, write it back
-    char *       staging = gb_malloc(n);
+    const size_t n = ggml_nbytes(t); // read what is there, change it, write it back
+    char * staging = gb_malloc(n);
     if (staging == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     int status = ggml_backend_tensor_get(t, staging, 0, n);
-    status     = status == GGML_STATUS_SUCCESS ? scatter(staging, t, data) : status;
-    status     = status == GGML_STATUS_SUCCESS ? (int) ggml_backend_tensor_set(t, staging, 0, n) : status;
+    status = status == GGML_STATUS_SUCCESS ? scatter(staging, t, data) : status;
+    status = status == GGML_STATUS_SUCCESS ? (int) ggml_backend_tensor_set(t, staging, 0, n) : status;
     gb_free(staging);
     GB_TRY(gb_mapped_check_at("reading", data));
     return status;
@@ -334,10 +334,10 @@ static int write_gaps(struct ggml_tensor * t, const void * data) {
 
 int gbpy_write_all(const struct gbpy_handle * context, struct ggml_tensor * t, const void * data, size_t size,
     const char * what) {
-    struct gbpy_want     wants[2];
-    struct gbpy_use      use = { .wants = wants, .capacity = 2, .borrowed = true };
+    struct gbpy_want wants[2];
+    struct gbpy_use use = { .wants = wants, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
-    const size_t         needs = (size_t) (ggml_nelements(t) / ggml_blck_size(t->type)) * ggml_type_size(t->type);
+    const size_t needs = (size_t) (ggml_nelements(t) / ggml_blck_size(t->type)) * ggml_type_size(t->type);
     GB_FAIL_IF(size != needs, GGML_STATUS_INVALID_ARGUMENT, "%s takes %zu bytes, not %zu", what, needs, size);
     GB_TRY(enter_tensor(&use, context, t, true, false, what, &owner));
     int status = GGML_STATUS_SUCCESS;
@@ -352,8 +352,8 @@ int gbpy_write_all(const struct gbpy_handle * context, struct ggml_tensor * t, c
 // To write all memory that the tensors of the parts lie in.
 static int enter_parts(struct gbpy_use * use, struct gbpy_object * c, const struct ggml_backend_file_fill * fills,
     size_t n, const char * what) {
-    gbpy_wants           wants  = { 0 };
-    int                  status = GGML_STATUS_SUCCESS;
+    gbpy_wants wants = { 0 };
+    int status = GGML_STATUS_SUCCESS;
     struct gbpy_object * owner;
     gbpy_lock();
     while (status == GGML_STATUS_SUCCESS && !use->active) {
@@ -379,9 +379,9 @@ static int enter_parts(struct gbpy_use * use, struct gbpy_object * c, const stru
 
 int gbpy_fill_from_files(const struct gbpy_handle * context, struct ggml_backend_file_fill * fills, size_t n,
     const char * what) {
-    struct gbpy_object * c   = gbpy_object_of(context, what);
-    struct gbpy_use      use = { 0 };
-    int                  status;
+    struct gbpy_object * c = gbpy_object_of(context, what);
+    struct gbpy_use use = { 0 };
+    int status;
     if (c == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -389,7 +389,7 @@ int gbpy_fill_from_files(const struct gbpy_handle * context, struct ggml_backend
     status = GGML_STATUS_SUCCESS;
     for (size_t i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
         const ggml_backend_buffer_t buffer = gb_tensor_buffer(fills[i].tensor);
-        status         = check_touch(buffer != NULL ? buffer->binding : c, fills[i].tensor, true, false, what);
+        status = check_touch(buffer != NULL ? buffer->binding : c, fills[i].tensor, true, false, what);
         fills[i].asked = fills[i].filled = false;
     }
     if (status == GGML_STATUS_SUCCESS) {
@@ -405,8 +405,8 @@ int gbpy_fill_from_files(const struct gbpy_handle * context, struct ggml_backend
 }
 
 int gbpy_keep_file(const struct gbpy_handle * context, const struct ggml_backend_file_fill * fill, const char * what) {
-    struct gbpy_want     wants[2];
-    struct gbpy_use      use = { .wants = wants, .capacity = 2, .borrowed = true };
+    struct gbpy_want wants[2];
+    struct gbpy_use use = { .wants = wants, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
     GB_TRY(enter_tensor(&use, context, fill->tensor, false, true, what, &owner));
     const int status = (int) ggml_backend_keep_file(fill);
@@ -416,8 +416,8 @@ int gbpy_keep_file(const struct gbpy_handle * context, const struct ggml_backend
 
 int gbpy_copy(const struct gbpy_handle * to_context, struct ggml_tensor * to, const struct gbpy_handle * from_context,
     struct ggml_tensor * from, const char * what) {
-    struct gbpy_want    wants[2];
-    struct gbpy_use     use         = { .wants = wants, .capacity = 2, .borrowed = true };
+    struct gbpy_want wants[2];
+    struct gbpy_use use = { .wants = wants, .capacity = 2, .borrowed = true };
     struct gbpy_object *contexts[2] = { gbpy_object_of(to_context, what), gbpy_object_of(from_context, what) },
                        *owners[2];
     struct ggml_tensor * tensors[2] = { to, from };

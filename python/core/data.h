@@ -9,14 +9,14 @@
 struct gbpy_view { // of a tensor's bytes in host memory, all that `nbytes` of the tensor says
     char * data;
     size_t nbytes;
-    bool   host;
-    bool   readonly;
+    bool host;
+    bool readonly;
 };
 
 // In all of these `context` is the tensor's, and the message of a failure begins with `what`.
 // Looks at a tensor to read it: where it is. For host memory `pin`, an empty handle with gbpy_unpin as destructor,
 // keeps it from then on.
-int  gbpy_look(struct gbpy_handle * pin, const struct gbpy_handle * context, struct ggml_tensor * t,
+int gbpy_look(struct gbpy_handle * pin, const struct gbpy_handle * context, struct ggml_tensor * t,
     struct gbpy_view * view, const char * what);
 void gbpy_unpin(struct gbpy_handle * pin);
 bool gbpy_is_pinned(const struct gbpy_handle * owner); // do arrays look into its memory?

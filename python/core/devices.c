@@ -15,25 +15,25 @@
 enum { TEXT = 1024 };
 
 struct device {
-    struct ggml_backend             backend;
+    struct ggml_backend backend;
     struct ggml_backend_buffer_type type; // of its own memory
-    struct gbpy_device_info         info;
-    void *                          handle;
-    atomic_int                      refs; // of the backend, and of each buffer
+    struct gbpy_device_info info;
+    void * handle;
+    atomic_int refs; // of the backend, and of each buffer
 };
 
 struct memory {
     struct device * device;
-    void *          handle;
-    char *          base;
-    size_t          size;
-    uint64_t        number;
+    void * handle;
+    char * base;
+    size_t size;
+    uint64_t number;
 };
 
 static const struct gbpy_device_hooks * python;
-static _Thread_local char               said[TEXT];
-static _Thread_local bool               was_interrupted;
-static _Thread_local int                depth; // calls of bounded devices that this thread is in
+static _Thread_local char said[TEXT];
+static _Thread_local bool was_interrupted;
+static _Thread_local int depth; // calls of bounded devices that this thread is in
 
 void gbpy_set_device_hooks(const struct gbpy_device_hooks * hooks) { python = hooks; }
 
@@ -56,7 +56,7 @@ const void * gbpy_device_weights(const struct ggml_tensor * t) {
 
 int gbpy_graph_work_size(struct ggml_backend * backend, struct ggml_cgraph * graph, size_t * size) {
     const uint64_t before = gb_fail_count();
-    *size                 = backend->iface.graph_work_size != NULL ? backend->iface.graph_work_size(backend, graph) : 0;
+    *size = backend->iface.graph_work_size != NULL ? backend->iface.graph_work_size(backend, graph) : 0;
     return (int) gb_status_since(before);
 }
 
@@ -70,8 +70,8 @@ void gbpy_device_set_current_run(void * run) { gb_set_run(run); }
 
 // Python may do anything meanwhile, also what fails and is coped with.
 struct call {
-    bool     trust;
-    bool     bounded;
+    bool trust;
+    bool bounded;
     uint64_t failures;
 };
 
@@ -80,7 +80,7 @@ static bool begin(struct call * call, const struct device * d) {
         gb_fail_quietly(GGML_STATUS_INVALID_STATE, "the interpreter ends");
         return false;
     }
-    *call   = (struct call){ gb_trust_tensors(false), d != NULL && d->info.bounded, gb_fail_count() };
+    *call = (struct call){ gb_trust_tensors(false), d != NULL && d->info.bounded, gb_fail_count() };
     said[0] = '\0';
     depth += call->bounded;
     return true;
@@ -118,9 +118,9 @@ static enum ggml_status end(const struct call * call, const struct device * d, i
 // device: what that one said, and what failed in it, stays. At the end of the interpreter nothing is given back.
 #define CALL_QUIETLY(call_)                                                                      \
     do {                                                                                         \
-        struct call       python_call;                                                           \
+        struct call python_call;                                                                 \
         struct gb_failure failure;                                                               \
-        char              before[TEXT];                                                          \
+        char before[TEXT];                                                                       \
         gb_failure_save(&failure);                                                               \
         memcpy(before, said, sizeof(said));                                                      \
         if (!gbpy_is_ending() && begin(&python_call, NULL)) {                                    \
@@ -179,14 +179,14 @@ static const struct memory * place_of(const struct ggml_tensor * t, size_t * off
 
 bool gbpy_device_place(const struct ggml_tensor * t, void ** memory, size_t * offset) {
     const struct memory * m = place_of(t, offset);
-    *memory                 = m != NULL ? m->handle : NULL;
+    *memory = m != NULL ? m->handle : NULL;
     return m != NULL;
 }
 
 bool gbpy_device_memory(const struct ggml_tensor * t, void ** device, uint64_t * number, size_t * offset) {
     const struct memory * m = place_of(t, offset);
-    *device                 = m != NULL ? m->device->handle : NULL;
-    *number                 = m != NULL ? m->number : 0;
+    *device = m != NULL ? m->device->handle : NULL;
+    *number = m != NULL ? m->number : 0;
     return m != NULL;
 }
 
@@ -201,8 +201,8 @@ bool gbpy_device_is_on_host(const struct ggml_tensor * t) {
 
 // What is queued may still write there.
 static bool settle(ggml_backend_buffer_t buffer) {
-    const struct device * d      = ((const struct memory *) buffer->context)->device;
-    int                   status = GGML_STATUS_SUCCESS;
+    const struct device * d = ((const struct memory *) buffer->context)->device;
+    int status = GGML_STATUS_SUCCESS;
     if (d->info.queue) {
         CALL(d, status, python->settle(((const struct memory *) buffer->context)->handle));
     }
@@ -231,7 +231,7 @@ static GGML_CALL void host_clear(ggml_backend_buffer_t buffer, uint8_t value) {
 static GGML_CALL void own_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data,
     size_t offset, size_t size) {
     const struct memory * m = buffer->context;
-    int                   status;
+    int status;
     CALL(m->device, status, python->write(m->handle, offset_of(m, tensor) + offset, data, size));
     (void) status; // reported
 }
@@ -239,14 +239,14 @@ static GGML_CALL void own_set(ggml_backend_buffer_t buffer, struct ggml_tensor *
 static GGML_CALL void own_get(ggml_backend_buffer_t buffer, const struct ggml_tensor * tensor, void * data,
     size_t offset, size_t size) {
     const struct memory * m = buffer->context;
-    int                   status;
+    int status;
     CALL(m->device, status, python->read(m->handle, offset_of(m, tensor) + offset, data, size));
     (void) status;
 }
 
 static GGML_CALL void own_clear(ggml_backend_buffer_t buffer, uint8_t value) {
     const struct memory * m = buffer->context;
-    int                   status;
+    int status;
     CALL(m->device, status, python->fill(m->handle, value, m->size));
     (void) status;
 }
@@ -254,8 +254,8 @@ static GGML_CALL void own_clear(ggml_backend_buffer_t buffer, uint8_t value) {
 // False: another way has to be found; only what is one piece on both sides is copied here.
 static GGML_CALL bool own_copy(ggml_backend_buffer_t buffer, const struct ggml_tensor * src, struct ggml_tensor * dst) {
     const struct memory *to = buffer->context, *from = memory_of(gb_tensor_buffer(src));
-    bool                 done = false;
-    int                  status;
+    bool done = false;
+    int status;
     if (from == NULL || !ggml_is_contiguous(src) || !ggml_is_contiguous(dst)) {
         return false;
     }
@@ -270,24 +270,24 @@ static size_t part_offset(const struct memory * m, const struct ggml_backend_fil
 }
 
 static GGML_CALL void * own_file_begin(ggml_backend_buffer_t buffer, const struct ggml_backend_file_fill * part) {
-    const struct memory * m       = buffer->context;
-    void *                request = NULL;
-    int                   status;
+    const struct memory * m = buffer->context;
+    void * request = NULL;
+    int status;
     CALL(m->device, status, python->file_begin(m->handle, part_offset(m, part), part, &request));
     return status == GGML_STATUS_SUCCESS ? request : NULL;
 }
 
 static GGML_CALL bool own_file_end(ggml_backend_buffer_t buffer, void * request, bool wanted) {
-    const struct memory * m     = buffer->context;
-    bool                  found = false;
-    int                   status;
+    const struct memory * m = buffer->context;
+    bool found = false;
+    int status;
     CALL(m->device, status, python->file_end(request, wanted, &found));
     return status == GGML_STATUS_SUCCESS && found;
 }
 
 static GGML_CALL void own_file_keep(ggml_backend_buffer_t buffer, const struct ggml_backend_file_fill * part) {
     const struct memory * m = buffer->context;
-    int                   status;
+    int status;
     CALL(m->device, status, python->file_keep(m->handle, part_offset(m, part), part));
     (void) status; // reported
 }
@@ -298,12 +298,12 @@ static struct ggml_backend_buffer_i buffer_hooks(bool host, bool files) {
     };
     hooks.set_tensor = host ? host_set : own_set;
     hooks.get_tensor = host ? host_get : own_get;
-    hooks.clear      = host ? host_clear : own_clear;
+    hooks.clear = host ? host_clear : own_clear;
     hooks.cpy_tensor = host ? NULL : own_copy;
     if (!host && files) {
         hooks.file_begin = own_file_begin;
-        hooks.file_end   = own_file_end;
-        hooks.file_keep  = own_file_keep;
+        hooks.file_end = own_file_end;
+        hooks.file_keep = own_file_keep;
     }
     return hooks;
 }
@@ -335,8 +335,8 @@ static bool give_base(struct memory * m, const struct gbpy_memory_info * info) {
 
 static ggml_backend_buffer_t alloc(ggml_backend_buffer_type_t type, struct device * d, size_t size) {
     struct gbpy_memory_info info = { NULL, 0 };
-    struct memory *         m    = GB_NEW(struct memory);
-    int                     status;
+    struct memory * m = GB_NEW(struct memory);
+    int status;
     if (m == NULL) {
         return NULL;
     }
@@ -383,12 +383,12 @@ static GGML_CALL bool type_supports(ggml_backend_buffer_type_t type, ggml_backen
 }
 
 static const struct ggml_backend_buffer_type_i type_hooks = {
-    .get_name         = type_name,
-    .alloc_buffer     = type_alloc,
-    .get_alignment    = type_alignment,
-    .get_max_size     = type_max_size,
+    .get_name = type_name,
+    .alloc_buffer = type_alloc,
+    .get_alignment = type_alignment,
+    .get_max_size = type_max_size,
     .supports_backend = type_supports,
-    .is_host          = type_is_host,
+    .is_host = type_is_host,
 };
 
 // ------------------------------------------------------------------------------------------------------------- backend
@@ -412,9 +412,9 @@ static GGML_CALL ggml_backend_buffer_type_t backend_type(ggml_backend_t backend)
 }
 
 static const char * refusal(ggml_backend_t backend, const struct ggml_tensor * node) {
-    const struct device * d       = backend->context;
-    bool                  refuses = true;
-    int                   status;
+    const struct device * d = backend->context;
+    bool refuses = true;
+    int status;
     if (!gb_op_computes(node->op)) {
         return NULL;
     }
@@ -427,9 +427,9 @@ static GGML_CALL bool backend_supports(ggml_backend_t backend, const struct ggml
 }
 
 static GGML_CALL ggml_backend_graph_plan_t plan_create(ggml_backend_t backend, const struct ggml_cgraph * graph) {
-    struct device * d        = backend->context;
-    void *          compiled = NULL;
-    int             status;
+    struct device * d = backend->context;
+    void * compiled = NULL;
+    int status;
     CALL(d, status,
         (compiled = python->compile(d->handle, (struct ggml_cgraph *) graph)) != NULL ? 0 : GGML_STATUS_ALLOC_FAILED);
     (void) status;
@@ -437,9 +437,9 @@ static GGML_CALL ggml_backend_graph_plan_t plan_create(ggml_backend_t backend, c
 }
 
 static GGML_CALL size_t graph_work_size(ggml_backend_t backend, const struct ggml_cgraph * graph) {
-    struct device * d    = backend->context;
-    size_t          size = 0;
-    int             status;
+    struct device * d = backend->context;
+    size_t size = 0;
+    int status;
     CALL(d, status, python->work_size(d->handle, (struct ggml_cgraph *) graph, &size));
     return status == GGML_STATUS_SUCCESS ? size : 0;
 }
@@ -463,9 +463,9 @@ static GGML_CALL void plan_compute(ggml_backend_t backend, ggml_backend_graph_pl
 }
 
 static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph * graph) {
-    const struct device *           d      = backend->context;
-    const ggml_backend_graph_plan_t plan   = plan_create(backend, graph);
-    int                             status = GGML_STATUS_ALLOC_FAILED;
+    const struct device * d = backend->context;
+    const ggml_backend_graph_plan_t plan = plan_create(backend, graph);
+    int status = GGML_STATUS_ALLOC_FAILED;
     if (plan != NULL) {
         status = run(d, plan);
         plan_free(backend, plan);
@@ -477,7 +477,7 @@ static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph *
 // again, which takes no time: the call is given up now.
 static GGML_CALL void backend_synchronize(ggml_backend_t backend) {
     const struct device * d = backend->context;
-    int                   status;
+    int status;
     do {
         CALL(d, status, python->synchronize(d->handle));
     } while (status == GGML_STATUS_ABORTED && d->info.bounded && gbpy_is_interrupted());
@@ -488,7 +488,7 @@ static GGML_CALL void backend_synchronize(ggml_backend_t backend) {
 // Where a tensor's bytes are, from `offset` on. False: neither on the host nor in memory of such a device.
 static bool piece_of(const struct ggml_tensor * t, size_t offset, struct gbpy_piece * piece) {
     const struct memory * m = memory_of(gb_tensor_buffer(t));
-    *piece                  = (struct gbpy_piece){ NULL, 0, NULL };
+    *piece = (struct gbpy_piece){ NULL, 0, NULL };
     if (m != NULL && !m->device->info.host) {
         piece->memory = m->handle;
         piece->offset = offset_of(m, t) + offset;
@@ -502,7 +502,7 @@ static bool piece_of(const struct ggml_tensor * t, size_t offset, struct gbpy_pi
 static bool transfer(const struct device * d, const struct gbpy_piece * to, const struct gbpy_piece * from,
     size_t size) {
     bool done = false;
-    int  status;
+    int status;
     CALL(d, status, python->transfer(d->handle, to, from, size, &done));
     return status == GGML_STATUS_SUCCESS && done;
 }
@@ -516,10 +516,10 @@ static GGML_CALL bool copy_async(ggml_backend_t backend, const struct ggml_tenso
 // What the device does not queue is written when all that is queued is done.
 static GGML_CALL void set_async(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data, size_t offset,
     size_t size) {
-    const struct gbpy_piece from   = { .host = (void *) (uintptr_t) data };
-    const uint64_t          before = gb_fail_count();
-    struct gbpy_piece       to;
-    const bool              queued = piece_of(tensor, offset, &to) && transfer(backend->context, &to, &from, size);
+    const struct gbpy_piece from = { .host = (void *) (uintptr_t) data };
+    const uint64_t before = gb_fail_count();
+    struct gbpy_piece to;
+    const bool queued = piece_of(tensor, offset, &to) && transfer(backend->context, &to, &from, size);
     if (!queued && gb_fail_count() == before) {
         ggml_backend_tensor_set(tensor, data, offset, size);
     }
@@ -527,10 +527,10 @@ static GGML_CALL void set_async(ggml_backend_t backend, struct ggml_tensor * ten
 
 static GGML_CALL void get_async(ggml_backend_t backend, const struct ggml_tensor * tensor, void * data, size_t offset,
     size_t size) {
-    const struct gbpy_piece to     = { .host = data };
-    const uint64_t          before = gb_fail_count();
-    struct gbpy_piece       from;
-    const bool              queued = piece_of(tensor, offset, &from) && transfer(backend->context, &to, &from, size);
+    const struct gbpy_piece to = { .host = data };
+    const uint64_t before = gb_fail_count();
+    struct gbpy_piece from;
+    const bool queued = piece_of(tensor, offset, &from) && transfer(backend->context, &to, &from, size);
     if (!queued && gb_fail_count() == before) {
         ggml_backend_tensor_get(tensor, data, offset, size);
     }
@@ -539,9 +539,9 @@ static GGML_CALL void get_async(ggml_backend_t backend, const struct ggml_tensor
 // -------------------------------------------------------------------------------------------------------------- events
 
 static ggml_backend_event_t new_event(ggml_backend_t backend, bool timed) {
-    struct device *             d     = backend->context;
+    struct device * d = backend->context;
     struct ggml_backend_event * event = GB_NEW(struct ggml_backend_event);
-    int                         status;
+    int status;
     if (event == NULL) {
         return NULL;
     }
@@ -560,7 +560,7 @@ static GGML_CALL ggml_backend_event_t event_new_timed(ggml_backend_t backend) { 
 
 static GGML_CALL int64_t event_time(ggml_backend_event_t event) {
     int64_t ns = 0;
-    int     status;
+    int status;
     CALL((struct device *) event->backend->context, status, python->event_time(event->context, &ns));
     return status == GGML_STATUS_SUCCESS ? ns : 0;
 }
@@ -583,7 +583,7 @@ static GGML_CALL bool comes_behind(ggml_backend_t backend, ggml_backend_t other)
 
 static GGML_CALL void event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
     struct device * d = backend->context;
-    int             status;
+    int status;
     CALL(d, status, python->event_wait(d->handle, event->context));
     (void) status;
 }
@@ -598,17 +598,17 @@ static GGML_CALL void event_synchronize(ggml_backend_event_t event) {
 
 static void set_hooks(struct device * d) {
     struct ggml_backend_i * hooks = &d->backend.iface;
-    *hooks                        = (struct ggml_backend_i){
-        .get_name                = backend_name,
-        .free                    = backend_free,
+    *hooks = (struct ggml_backend_i){
+        .get_name = backend_name,
+        .free = backend_free,
         .get_default_buffer_type = backend_type,
-        .graph_plan_create       = plan_create,
-        .graph_plan_free         = plan_free,
-        .graph_plan_compute      = plan_compute,
-        .graph_compute           = graph_compute,
-        .supports_op             = backend_supports,
-        .unsupported_reason      = refusal,
-        .computes_on_host        = computes_on_host,
+        .graph_plan_create = plan_create,
+        .graph_plan_free = plan_free,
+        .graph_plan_compute = plan_compute,
+        .graph_compute = graph_compute,
+        .supports_op = backend_supports,
+        .unsupported_reason = refusal,
+        .computes_on_host = computes_on_host,
     };
     if (d->info.work) {
         hooks->graph_work_size = graph_work_size;
@@ -617,25 +617,25 @@ static void set_hooks(struct device * d) {
         hooks->synchronize = backend_synchronize;
     }
     if (d->info.queue && d->info.events) {
-        hooks->event_new         = event_new;
-        hooks->event_free        = event_free;
-        hooks->event_record      = event_record;
-        hooks->event_wait        = event_wait;
+        hooks->event_new = event_new;
+        hooks->event_free = event_free;
+        hooks->event_record = event_record;
+        hooks->event_wait = event_wait;
         hooks->event_synchronize = event_synchronize;
-        hooks->event_new_timed   = d->info.timed ? event_new_timed : NULL;
-        hooks->event_time        = d->info.timed ? event_time : NULL;
-        hooks->comes_behind      = comes_behind;
+        hooks->event_new_timed = d->info.timed ? event_new_timed : NULL;
+        hooks->event_time = d->info.timed ? event_time : NULL;
+        hooks->comes_behind = comes_behind;
     }
     if (d->info.queue && d->info.transfers) {
-        hooks->set_tensor_async      = set_async;
-        hooks->get_tensor_async      = get_async;
+        hooks->set_tensor_async = set_async;
+        hooks->get_tensor_async = get_async;
         hooks->cpy_tensor_peer_async = copy_async;
     }
 }
 
 static GGML_CALL ggml_backend_t open_device(const char * params, void * entry) {
     struct device * d = GB_NEW(struct device);
-    int             status;
+    int status;
     if (d == NULL) {
         return NULL;
     }
@@ -647,8 +647,8 @@ static GGML_CALL ggml_backend_t open_device(const char * params, void * entry) {
         return NULL;
     }
     d->info.name[sizeof(d->info.name) - 1] = '\0';
-    d->type                                = (struct ggml_backend_buffer_type){ type_hooks, d };
-    d->backend.context                     = d;
+    d->type = (struct ggml_backend_buffer_type){ type_hooks, d };
+    d->backend.context = d;
     set_hooks(d);
     return &d->backend;
 }

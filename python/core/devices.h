@@ -25,18 +25,18 @@
 
 // What Python says of a device when it is opened. All of it stays as it is from then on.
 struct gbpy_device_info {
-    char   name[64];
+    char name[64];
     size_t alignment; // of tensors and buffers: a power of two, 1 to 65536
-    size_t max_size;  // of one buffer
-    bool   host;      // its memory is on the host
-    bool   queue;     // graphs may be computed later; synchronize waits
-    bool   events;    // the queue has events
-    bool   timed;     // and events that note when the queue came to them
-    bool   transfers; // the queue copies between memories, and from and to the host
-    bool   files;     // its memory is not on the host, and it reads files itself
-    bool   work;      // it says how much scratch memory a graph takes
-    bool   ordered;   // events of such devices order what each of them is told by itself: none waits for another's
-    bool   bounded;   // no function of it takes long once the call is given up (gbpy_device_given_up)
+    size_t max_size; // of one buffer
+    bool host; // its memory is on the host
+    bool queue; // graphs may be computed later; synchronize waits
+    bool events; // the queue has events
+    bool timed; // and events that note when the queue came to them
+    bool transfers; // the queue copies between memories, and from and to the host
+    bool files; // its memory is not on the host, and it reads files itself
+    bool work; // it says how much scratch memory a graph takes
+    bool ordered; // events of such devices order what each of them is told by itself: none waits for another's
+    bool bounded; // no function of it takes long once the call is given up (gbpy_device_given_up)
 };
 
 // One side of a copy that a queue makes: memory of a device written in Python, or of the host.
@@ -47,8 +47,8 @@ struct gbpy_piece {
 };
 
 struct gbpy_memory_info { // of a buffer that Python allocated
-    void *   base;        // on the host: its first byte, aligned
-    uint64_t number;      // what another process knows it as; 0: none does
+    void * base; // on the host: its first byte, aligned
+    uint64_t number; // what another process knows it as; 0: none does
 };
 
 // The functions of Python; each `void *` is a handle of cffi. Those that return int return a status.
@@ -93,8 +93,8 @@ void gbpy_set_device_hooks(const struct gbpy_device_hooks * hooks); // once, wit
 int gbpy_register_device(const char * name, void * entry);
 
 void gbpy_device_say(const char * text); // for the calling thread; copied
-void gbpy_device_interrupted(void);      // the calling thread, in the function that C called last
-bool gbpy_device_given_up(void);         // was the call of C interrupted in which this thread is?
+void gbpy_device_interrupted(void); // the calling thread, in the function that C called last
+bool gbpy_device_given_up(void); // was the call of C interrupted in which this thread is?
 
 // Which Python object is behind the memory of a tensor, and where in it the tensor begins. False: it lies in no memory
 // of a device written in Python.
@@ -110,13 +110,13 @@ bool gbpy_computes(const struct ggml_tensor * t); // false: a leaf or a view, fo
 bool gbpy_device_may_leave_out(const struct ggml_tensor * node);
 // The buffer of weights that a tensor lies in, NULL: in none; and a number that grows whenever its content changes.
 const void * gbpy_device_weights(const struct ggml_tensor * t);
-uint64_t     gbpy_device_version(const void * buffer);
+uint64_t gbpy_device_version(const void * buffer);
 // A status: of any backend, how much scratch memory a graph takes on it (`graph_work_size`); 0 where it does not say.
 int gbpy_graph_work_size(struct ggml_backend * backend, struct ggml_cgraph * graph, size_t * size);
 // The computation that this thread works for, or NULL. Work that a device puts into its queue works for the same, on
 // whatever thread.
 void * gbpy_device_current_run(void);
-void   gbpy_device_set_current_run(void * run);
+void gbpy_device_set_current_run(void * run);
 
 // cdef: end
 

@@ -20,27 +20,27 @@ enum { DL_READ_ONLY = 1, DL_IS_COPIED = 2 };
 enum { DL_MAJOR = 1, DL_MINOR = 0 };
 
 struct dl_array {
-    void *    data;
-    int32_t   device_type, device_id;
-    int32_t   ndim;
-    uint8_t   code, bits;
-    uint16_t  lanes;
+    void * data;
+    int32_t device_type, device_id;
+    int32_t ndim;
+    uint8_t code, bits;
+    uint16_t lanes;
     int64_t * shape;
     int64_t * strides; // elements; NULL: contiguous
-    uint64_t  byte_offset;
+    uint64_t byte_offset;
 };
 
 struct dl_plain { // before 1.0
     struct dl_array array;
-    void *          context;
+    void * context;
     void (*give_back)(struct dl_plain * self);
 };
 
 struct dl_versioned {
     uint32_t major, minor;
-    void *   context;
+    void * context;
     void (*give_back)(struct dl_versioned * self);
-    uint64_t        flags;
+    uint64_t flags;
     struct dl_array array;
 };
 
@@ -51,7 +51,7 @@ static const char plain_name[] = "dltensor", plain_taken[] = "used_dltensor", ve
 
 // The functions that a type of arrays offers to C. What follows here is of version 1, which later ones point to.
 struct dl_functions {
-    uint32_t              major, minor;
+    uint32_t major, minor;
     struct dl_functions * before;                                  // of an earlier version; NULL: none
     int (*allocate)(void);                                         // not used here
     int (*export)(PyObject * array, struct dl_versioned ** found); // not 0: with an exception
@@ -62,7 +62,7 @@ enum { NUMPY_BITS = GGML_TYPE_COUNT, NUMPY_BYTES };
 
 static const struct {
     uint8_t code, bits;
-    int     type;
+    int type;
 } elements[] = {
     { DL_FLOAT, 32, GGML_TYPE_F32 },
     { DL_FLOAT, 16, GGML_TYPE_F16 },
@@ -81,12 +81,12 @@ enum { N_ELEMENTS = sizeof(elements) / sizeof(elements[0]), N_TAKEN = N_ELEMENTS
 
 struct given {
     union {
-        struct dl_plain     plain;
+        struct dl_plain plain;
         struct dl_versioned versioned;
     } as; // the first member: readers have its address
     struct gbpy_handle pin;
-    PyObject *         keeper; // a reference; NULL: the pin keeps the memory
-    int64_t            shape[GGML_MAX_DIMS], strides[GGML_MAX_DIMS];
+    PyObject * keeper; // a reference; NULL: the pin keeps the memory
+    int64_t shape[GGML_MAX_DIMS], strides[GGML_MAX_DIMS];
 };
 
 // The pin's owner may wait for a device when it goes, whose callbacks need the GIL: so that is given up meanwhile.
@@ -118,10 +118,10 @@ static struct dl_array * set_form(struct given * g, bool versioned, bool readonl
         g->as.plain.give_back = give_back_plain;
         return &g->as.plain.array;
     }
-    g->as.versioned.major     = DL_MAJOR;
-    g->as.versioned.minor     = DL_MINOR;
+    g->as.versioned.major = DL_MAJOR;
+    g->as.versioned.minor = DL_MINOR;
     g->as.versioned.give_back = give_back_versioned;
-    g->as.versioned.flags     = (readonly ? DL_READ_ONLY : 0) | (copied ? DL_IS_COPIED : 0);
+    g->as.versioned.flags = (readonly ? DL_READ_ONLY : 0) | (copied ? DL_IS_COPIED : 0);
     return &g->as.versioned.array;
 }
 
@@ -136,28 +136,28 @@ static bool set_array(struct given * g, struct dl_array * d, const struct gbpy_a
     }
     const int64_t size = elements[e].bits / 8;
     for (int i = 0; i < array->ndim; i++) {
-        g->shape[i]   = array->shape[i];
+        g->shape[i] = array->shape[i];
         g->strides[i] = array->strides[i] / size;
         if (array->strides[i] % size != 0) {
             return false;
         }
     }
     *d = (struct dl_array){ .data = array->data,
-        .device_type              = DL_CPU,
-        .ndim                     = array->ndim,
-        .code                     = elements[e].code,
-        .bits                     = elements[e].bits,
-        .lanes                    = 1,
-        .shape                    = g->shape,
-        .strides                  = g->strides };
+        .device_type = DL_CPU,
+        .ndim = array->ndim,
+        .code = elements[e].code,
+        .bits = elements[e].bits,
+        .lanes = 1,
+        .shape = g->shape,
+        .strides = g->strides };
     return true;
 }
 
 // Puts it into a capsule. Without one it gives its memory back.
 static int append_given(struct given * g, bool versioned, uintptr_t list) {
-    const PyGILState_STATE state   = PyGILState_Ensure();
-    PyObject *             capsule = PyCapsule_New(g, versioned ? versioned_name : plain_name, drop_given);
-    bool                   ok      = capsule != NULL;
+    const PyGILState_STATE state = PyGILState_Ensure();
+    PyObject * capsule = PyCapsule_New(g, versioned ? versioned_name : plain_name, drop_given);
+    bool ok = capsule != NULL;
     if (!ok) {
         give_back(g);
     } else {
@@ -175,18 +175,18 @@ static int append_given(struct given * g, bool versioned, uintptr_t list) {
 // NumPy has to be asked with care: there are no elements, or their sizes and strides fit no memory.
 static bool describe(struct gbpy_array * a, const struct ggml_tensor * t, const struct gbpy_view * view, bool numpy) {
     const int64_t block = ggml_blck_size(t->type), size = (int64_t) ggml_type_size(t->type);
-    int64_t       bytes = size;
-    *a                  = (struct gbpy_array){ .data = view->data, .type = t->type, .ndim = gb_tensor_ndim(t) };
+    int64_t bytes = size;
+    *a = (struct gbpy_array){ .data = view->data, .type = t->type, .ndim = gb_tensor_ndim(t) };
     for (int i = 0; i < a->ndim; i++) {
-        a->shape[i]   = t->ne[a->ndim - 1 - i];
+        a->shape[i] = t->ne[a->ndim - 1 - i];
         a->strides[i] = (int64_t) t->nb[a->ndim - 1 - i];
-        bytes         = numpy && a->shape[i] > 0 && bytes <= INT64_MAX / a->shape[i] ? bytes * a->shape[i] : 0;
+        bytes = numpy && a->shape[i] > 0 && bytes <= INT64_MAX / a->shape[i] ? bytes * a->shape[i] : 0;
     }
     if (numpy && block > 1) {
-        a->ndim                 = GB_MAX(a->ndim, 1);
-        a->shape[a->ndim - 1]   = t->ne[0] / block * size;
+        a->ndim = GB_MAX(a->ndim, 1);
+        a->shape[a->ndim - 1] = t->ne[0] / block * size;
         a->strides[a->ndim - 1] = 1;
-        a->type                 = NUMPY_BYTES;
+        a->type = NUMPY_BYTES;
         return bytes / block <= (int64_t) view->nbytes && bytes > 0;
     }
     a->type = numpy && t->type == GGML_TYPE_BF16 ? NUMPY_BITS : a->type;
@@ -195,10 +195,10 @@ static bool describe(struct gbpy_array * a, const struct ggml_tensor * t, const 
 
 int gbpy_dlpack_give(const struct gbpy_handle * context, struct ggml_tensor * t, int form, uintptr_t list,
     const char * what) {
-    struct gbpy_view  view;
+    struct gbpy_view view;
     struct gbpy_array array;
-    const bool        versioned = form != GBPY_PLAIN;
-    struct given *    g         = GB_NEW(struct given);
+    const bool versioned = form != GBPY_PLAIN;
+    struct given * g = GB_NEW(struct given);
     if (g == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -228,7 +228,7 @@ int gbpy_dlpack_give_copy(const struct gbpy_array * array, bool versioned, uintp
         return GBPY_NOT_SHARED;
     }
     const PyGILState_STATE state = PyGILState_Ensure();
-    g->keeper                    = (PyObject *) keeper;
+    g->keeper = (PyObject *) keeper;
     Py_XINCREF(g->keeper);
     PyGILState_Release(state);
     return append_given(g, versioned, list);
@@ -252,18 +252,18 @@ static void drop_versioned(PyObject * owner) {
 
 static int find_type(const struct dl_array * d, int * type, const char * what) {
     static const char * const kinds[] = { [DL_INT] = "int",
-        [DL_UINT]                                  = "uint",
-        [DL_FLOAT]                                 = "float",
-        [DL_BFLOAT]                                = "bfloat",
-        [DL_COMPLEX]                               = "complex",
-        [DL_BOOL]                                  = "bool" };
+        [DL_UINT] = "uint",
+        [DL_FLOAT] = "float",
+        [DL_BFLOAT] = "bfloat",
+        [DL_COMPLEX] = "complex",
+        [DL_BOOL] = "bool" };
     for (int e = 0; e < N_TAKEN; e++) {
         if (elements[e].code == d->code && elements[e].bits == d->bits && d->lanes == 1) {
             *type = elements[e].type;
             return GGML_STATUS_SUCCESS;
         }
     }
-    char         name[64];
+    char name[64];
     const size_t n = sizeof(kinds) / sizeof(kinds[0]);
     if (d->code < n && kinds[d->code] != NULL && d->lanes == 1) {
         snprintf(name, sizeof(name), d->code == DL_BOOL ? "%s" : "%s%d", kinds[d->code], d->bits);
@@ -277,10 +277,10 @@ static int find_type(const struct dl_array * d, int * type, const char * what) {
 // True if every element has an address that memory can have: within the largest size of memory, without wrapping
 // around. Only the maker of the array knows whether the memory exists.
 static bool lies_in_memory(const struct gbpy_array * array, const struct dl_array * d) {
-    const uint64_t most   = (uint64_t) PTRDIFF_MAX >> (sizeof(void *) > 4 ? 8 : 0);
-    uint64_t       before = 0, behind = 0; // bytes from the first element to the lowest and the highest one
+    const uint64_t most = (uint64_t) PTRDIFF_MAX >> (sizeof(void *) > 4 ? 8 : 0);
+    uint64_t before = 0, behind = 0; // bytes from the first element to the lowest and the highest one
     for (int i = 0; i < array->ndim; i++) {
-        const int64_t  step  = array->strides[i];
+        const int64_t step = array->strides[i];
         const uint64_t width = (uint64_t) (step < 0 ? -step : step), steps = (uint64_t) array->shape[i] - 1;
         if (width > 0 && steps > most / width) {
             return false;
@@ -303,16 +303,16 @@ static int read_array(struct gbpy_array * array, const struct dl_array * d, cons
     GB_FAIL_IF(d->ndim < 0 || d->ndim > GGML_MAX_DIMS, GGML_STATUS_INVALID_ARGUMENT,
         "%s: the array has %d axes, tensors have at most %d", what, (int) d->ndim, GGML_MAX_DIMS);
     GB_FAIL_IF(d->ndim > 0 && d->shape == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: the array has no shape", what);
-    array->ndim    = d->ndim;
+    array->ndim = d->ndim;
     int64_t stride = (int64_t) ggml_type_size((enum ggml_type) array->type), n = 1;
-    bool    empty = false;
+    bool empty = false;
     for (int i = d->ndim - 1; i >= 0; i--) {
         const int64_t size = d->shape[i], step = d->strides != NULL ? d->strides[i] : n;
         GB_FAIL_IF(size < 0 || step > INT64_MAX / stride || step < -(INT64_MAX / stride) ||
                        (size > 0 && n > INT64_MAX / stride / size),
             GGML_STATUS_INVALID_ARGUMENT, "%s: axis %d of the array has %lld elements with a stride of %lld", what, i,
             (long long) size, (long long) step);
-        array->shape[i]   = size;
+        array->shape[i] = size;
         array->strides[i] = step * stride;
         n *= size > 0 ? size : 1;
         empty |= size == 0;
@@ -341,7 +341,7 @@ static int look_into(struct gbpy_array * array, PyObject * capsule, void ** poin
     GB_FAIL_IF(v->major != DL_MAJOR, GGML_STATUS_UNSUPPORTED,
         "%s: the array came by version %u.%u of DLPack; versions 1.x and those before are known", what, v->major,
         v->minor);
-    array->readonly    = (v->flags & DL_READ_ONLY) != 0;
+    array->readonly = (v->flags & DL_READ_ONLY) != 0;
     array->unversioned = false;
     return read_array(array, &v->array, what);
 }
@@ -369,10 +369,10 @@ static void drop_exported(PyObject * capsule) {
 }
 
 bool gbpy_dlpack_export(uintptr_t functions, uintptr_t array, uintptr_t list) {
-    const PyGILState_STATE state   = PyGILState_Ensure();
-    PyObject *             capsule = NULL;
-    struct dl_versioned *  found   = NULL;
-    bool                   ok      = false;
+    const PyGILState_STATE state = PyGILState_Ensure();
+    PyObject * capsule = NULL;
+    struct dl_versioned * found = NULL;
+    bool ok = false;
     if (PyCapsule_IsValid((PyObject *) functions, functions_name)) {
         const struct dl_functions * f = PyCapsule_GetPointer((PyObject *) functions, functions_name);
         while (f != NULL && f->major > DL_MAJOR) {
@@ -395,10 +395,10 @@ bool gbpy_dlpack_export(uintptr_t functions, uintptr_t array, uintptr_t list) {
 }
 
 int gbpy_dlpack_take(struct gbpy_array * array, uintptr_t capsule, uintptr_t list, const char * what) {
-    const PyGILState_STATE state     = PyGILState_Ensure();
-    void *                 pointer   = NULL;
-    bool                   versioned = false;
-    int                    status    = look_into(array, (PyObject *) capsule, &pointer, &versioned, what);
+    const PyGILState_STATE state = PyGILState_Ensure();
+    void * pointer = NULL;
+    bool versioned = false;
+    int status = look_into(array, (PyObject *) capsule, &pointer, &versioned, what);
     if (status == GGML_STATUS_SUCCESS) {
         PyObject * owner = take((PyObject *) capsule, pointer, versioned);
         if (owner == NULL || PyList_Append((PyObject *) list, owner) != 0) {
@@ -415,11 +415,11 @@ int gbpy_dlpack_take(struct gbpy_array * array, uintptr_t capsule, uintptr_t lis
 
 // How a view is made of elements that lie `span` after each other: by strides, and then by another order of dimensions.
 struct views {
-    int64_t span;     // elements from the first to behind the last; 0: there are none
-    bool    adjacent; // without gaps, in order: no view is needed
+    int64_t span;  // elements from the first to behind the last; 0: there are none
+    bool adjacent; // without gaps, in order: no view is needed
     int64_t ne[GGML_MAX_DIMS];
-    size_t  nb[GGML_MAX_DIMS];
-    int     order[GGML_MAX_DIMS]; // dimension d becomes dimension order[d]
+    size_t nb[GGML_MAX_DIMS];
+    int order[GGML_MAX_DIMS]; // dimension d becomes dimension order[d]
 };
 
 static int not_shared(const char * what, const char * reason, int axis, int64_t n) {
@@ -434,8 +434,8 @@ static int not_shared(const char * what, const char * reason, int axis, int64_t 
 
 static int find_span(struct views * v, const struct gbpy_array * a, const char * what) {
     const int64_t size = (int64_t) ggml_type_size((enum ggml_type) a->type);
-    int64_t       next = size;
-    *v                 = (struct views){ .span = 1, .adjacent = true };
+    int64_t next = size;
+    *v = (struct views){ .span = 1, .adjacent = true };
     for (int i = a->ndim - 1; i >= 0; i--) {
         if (a->shape[i] == 0) {
             *v = (struct views){ .span = 0, .adjacent = true };
@@ -457,8 +457,8 @@ static int find_span(struct views * v, const struct gbpy_array * a, const char *
 // Has each element a place of its own? By axes from the smallest stride on: each step goes beyond all that the axes
 // before it reach.
 static bool is_apart(const struct gbpy_array * a) {
-    bool    done[GGML_MAX_DIMS] = { false };
-    int64_t reach               = 0;
+    bool done[GGML_MAX_DIMS] = { false };
+    int64_t reach = 0;
     for (int n = 0; n < a->ndim; n++) {
         int least = -1;
         for (int i = 0; i < a->ndim; i++) {
@@ -480,17 +480,17 @@ static int find_views(struct views * v, const struct gbpy_array * a, const char 
     if (!is_apart(a)) {
         return not_shared(what, "several elements of the array lie at one address", -1, 0);
     }
-    const int64_t size  = (int64_t) ggml_type_size((enum ggml_type) a->type);
-    int           inner = -1, n = 1;
-    bool          used[GGML_MAX_DIMS] = { false };
+    const int64_t size = (int64_t) ggml_type_size((enum ggml_type) a->type);
+    int inner = -1, n = 1;
+    bool used[GGML_MAX_DIMS] = { false };
     for (int i = 0; i < a->ndim; i++) {
         inner = a->shape[i] > 1 && a->strides[i] == size ? i : inner;
     }
-    v->ne[0]    = inner >= 0 ? a->shape[inner] : 1;
-    v->nb[0]    = (size_t) size;
+    v->ne[0] = inner >= 0 ? a->shape[inner] : 1;
+    v->nb[0] = (size_t) size;
     v->order[0] = -1;
     if (inner >= 0) {
-        v->order[0]               = a->ndim - 1 - inner;
+        v->order[0] = a->ndim - 1 - inner;
         used[a->ndim - 1 - inner] = true;
     }
     for (int i = a->ndim - 1; i >= 0; i--) {
@@ -500,9 +500,9 @@ static int find_views(struct views * v, const struct gbpy_array * a, const char 
         if (n == GGML_MAX_DIMS) {
             return not_shared(what, "no tensor has gaps between the elements of all of its four axes", -1, 0);
         }
-        v->ne[n]              = a->shape[i];
-        v->nb[n]              = (size_t) a->strides[i];
-        v->order[n++]         = a->ndim - 1 - i;
+        v->ne[n] = a->shape[i];
+        v->nb[n] = (size_t) a->strides[i];
+        v->order[n++] = a->ndim - 1 - i;
         used[a->ndim - 1 - i] = true;
     }
     for (int d = 0; d < GGML_MAX_DIMS; d++) { // the rest are of one element
@@ -513,7 +513,7 @@ static int find_views(struct views * v, const struct gbpy_array * a, const char 
         for (int to = 0; (d >= n || v->order[d] < 0) && to < GGML_MAX_DIMS; to++) {
             if (!used[to]) {
                 v->order[d] = to;
-                used[to]    = true;
+                used[to] = true;
                 break;
             }
         }
@@ -538,7 +538,7 @@ static int make_tensor(struct gbpy_object * c, struct gbpy_object * b, const str
     for (int i = 0; i < a->ndim && v->adjacent; i++) {
         ne[a->ndim - 1 - i] = a->shape[i];
     }
-    ne[0]                     = v->adjacent ? ne[0] : v->span;
+    ne[0] = v->adjacent ? ne[0] : v->span;
     struct ggml_tensor * base = ggml_new_tensor(c->ptr, (enum ggml_type) a->type, GGML_MAX_DIMS, ne);
     if (base == NULL) {
         return ggml_last_status();
@@ -576,18 +576,18 @@ static int plan_sharing(struct gbpy_object * c, const struct gbpy_array * array,
     return GGML_STATUS_SUCCESS;
 }
 
-struct sharing {        // how a tensor is made over an array
-    const char * what;  // who asks, for messages
-    const char * name;  // NULL: none
-    int          usage; // of its buffer
-    uintptr_t    also;  // a Python object that has to stay, too; 0: none
+struct sharing {       // how a tensor is made over an array
+    const char * what; // who asks, for messages
+    const char * name; // NULL: none
+    int usage;         // of its buffer
+    uintptr_t also;    // a Python object that has to stay, too; 0: none
 };
 
 static int share(struct gbpy_object * c, const struct gbpy_array * array, const struct views * v, PyObject * owner,
     const struct sharing * how, struct ggml_tensor ** tensor) {
-    struct gbpy_handle b    = { 0 };
-    struct gbpy_use    use  = { 0 };
-    const size_t       size = (size_t) v->span * ggml_type_size((enum ggml_type) array->type);
+    struct gbpy_handle b = { 0 };
+    struct gbpy_use use = { 0 };
+    const size_t size = (size_t) v->span * ggml_type_size((enum ggml_type) array->type);
     int status = gbpy_open_host_buffer(&b, size > 0 ? array->data : nothing, size > 0 ? size : sizeof(nothing),
         how->usage, array->readonly, (uintptr_t) owner);
     if (status == GGML_STATUS_SUCCESS && how->also != 0 && !gbpy_keep(&b, how->also)) {
@@ -608,8 +608,8 @@ static int share(struct gbpy_object * c, const struct gbpy_array * array, const 
 int gbpy_share_array(const struct gbpy_handle * context, const struct gbpy_array * array, uintptr_t owner,
     uintptr_t also, int usage, const char * name, struct ggml_tensor ** tensor, const char * what) {
     const struct sharing how = { .what = what, .name = name, .usage = usage, .also = also };
-    struct gbpy_object * c   = gbpy_object_of(context, what);
-    struct views         v;
+    struct gbpy_object * c = gbpy_object_of(context, what);
+    struct views v;
     if (c == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -620,29 +620,29 @@ int gbpy_share_array(const struct gbpy_handle * context, const struct gbpy_array
 int gbpy_dlpack_share(const struct gbpy_handle * context, uintptr_t capsule, bool mutable_too, uintptr_t also,
     int usage, const char * name, struct ggml_tensor ** tensor, const char * what) {
     const struct sharing how = { .what = what, .name = name, .usage = usage, .also = also };
-    struct gbpy_object * c   = gbpy_object_of(context, what);
-    struct gbpy_array    array;
-    struct views         v;
-    PyObject *           owner   = NULL;
-    void *               pointer = NULL;
-    bool                 versioned;
+    struct gbpy_object * c = gbpy_object_of(context, what);
+    struct gbpy_array array;
+    struct views v;
+    PyObject * owner = NULL;
+    void * pointer = NULL;
+    bool versioned;
     if (c == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    PyGILState_STATE state  = PyGILState_Ensure();
-    int              status = look_into(&array, (PyObject *) capsule, &pointer, &versioned, what);
+    PyGILState_STATE state = PyGILState_Ensure();
+    int status = look_into(&array, (PyObject *) capsule, &pointer, &versioned, what);
     if (status == GGML_STATUS_SUCCESS) {
         array.readonly = array.readonly && !(array.unversioned && mutable_too);
-        status         = plan_sharing(c, &array, &v, what);
+        status = plan_sharing(c, &array, &v, what);
     }
     if (status == GGML_STATUS_SUCCESS) {
-        owner  = take((PyObject *) capsule, pointer, versioned);
+        owner = take((PyObject *) capsule, pointer, versioned);
         status = owner != NULL ? status : (int) gb_fail(GGML_STATUS_ALLOC_FAILED, "%s: out of memory", what);
     }
     PyGILState_Release(state);
     if (status == GGML_STATUS_SUCCESS) {
         status = share(c, &array, &v, owner, &how, tensor);
-        state  = PyGILState_Ensure();
+        state = PyGILState_Ensure();
         Py_DecRef(owner);
         PyGILState_Release(state);
     }

@@ -15,13 +15,13 @@
 // cdef: begin
 
 struct gbpy_array { // in host memory; axes in NumPy's order
-    void *  data;
-    int     type; // an enum ggml_type without blocks
-    int     ndim;
+    void * data;
+    int type; // an enum ggml_type without blocks
+    int ndim;
     int64_t shape[GGML_MAX_DIMS];
     int64_t strides[GGML_MAX_DIMS]; // bytes
-    bool    readonly;
-    bool    unversioned; // of one that was taken: its form could not say that it may be written, so it is `readonly`
+    bool readonly;
+    bool unversioned; // of one that was taken: its form could not say that it may be written, so it is `readonly`
 };
 
 // Why a call failed that could have gone well: with a status of its own, and without a message.
@@ -35,7 +35,7 @@ enum gbpy_dlpack_form {
     GBPY_PLAIN,     // before DLPack 1.0
     GBPY_VERSIONED, // 1.0
     GBPY_FOR_NUMPY, // 1.0, with the bits of bfloat16 as uint16 and rows of blocks as bytes; GBPY_NOT_SHARED where NumPy
-                    // has to be asked with care: without elements, or if they overlap
+    // has to be asked with care: without elements, or if they overlap
 };
 
 // Appends a capsule to a list (its id). Checks the content and pins the memory as gbpy_look does.

@@ -13,13 +13,13 @@
 #include "sched_impl.h"
 
 struct gbpy_flight {
-    struct gbpy_landing *  landing; // of Python, kept by `object`
-    int                    n_events;
+    struct gbpy_landing * landing; // of Python, kept by `object`
+    int n_events;
     ggml_backend_event_t * events; // owned; behind it, in each queue
-    void *                 object; // PyObject *, a reference; NULL until it is noted
-    struct gbpy_run *      run;    // may be NULL
-    struct gbpy_run        plain;  // instead of that: the queue goes on asking who computes
-    struct gbpy_flight *   next;   // started later
+    void * object;                 // PyObject *, a reference; NULL until it is noted
+    struct gbpy_run * run;         // may be NULL
+    struct gbpy_run plain;         // instead of that: the queue goes on asking who computes
+    struct gbpy_flight * next;     // started later
 };
 
 static struct gbpy_sched * flying; // those with runs in flight; under the lock
@@ -47,8 +47,8 @@ bool gbpy_works_for(const struct gbpy_sched * s) {
 }
 
 bool gbpy_waits_for_my_run(const struct gbpy_use * use) {
-    const struct gbpy_sched * s     = my_flight();
-    bool                      waits = false;
+    const struct gbpy_sched * s = my_flight();
+    bool waits = false;
     for (int i = 0; s != NULL && i < s->n_members; i++) {
         waits |= gbpy_holds(use, s->members[i].object);
     }
@@ -58,7 +58,7 @@ bool gbpy_waits_for_my_run(const struct gbpy_use * use) {
 void gbpy_lose_flights(void) {
     for (struct gbpy_sched * s = flying; s != NULL; s = s->next_flying) {
         s->object->broken = true;
-        s->flying         = false;
+        s->flying = false;
         gbpy_forget_results(s->fly_graph, 0);
     }
     flying = NULL;
@@ -81,14 +81,14 @@ static void free_flight(struct gbpy_flight * f) {
 
 static void set_flying(struct gbpy_sched * s, bool on) { // under the lock
     struct gbpy_sched ** link = &flying;
-    s->flying                 = on;
+    s->flying = on;
     while (*link != NULL && *link != s) {
         link = &(*link)->next_flying;
         gbpy_visited(1);
     }
     if (on && *link == NULL) {
         s->next_flying = NULL;
-        *link          = s;
+        *link = s;
     } else if (!on && *link != NULL) {
         *link = s->next_flying;
     }
@@ -108,8 +108,8 @@ static void keep_failure(struct gbpy_landing * l, int status, const char * messa
 // Sets the outcome of a flight after all backends were waited for, with this status. True if it failed and the caller
 // reports that. Under the lock.
 static bool decide(struct gbpy_flight * f, int status) {
-    struct gbpy_landing * l       = f->landing;
-    const bool            stopped = f->run != NULL && f->run->stopped != 0;
+    struct gbpy_landing * l = f->landing;
+    const bool stopped = f->run != NULL && f->run->stopped != 0;
     keep_failure(l, status, ggml_last_error());
     l->state = l->state < 0 || stopped || (l->state == 0 && status != GGML_STATUS_SUCCESS) ? -1 : 1;
     return l->state < 0 && is_mine(l);
@@ -125,11 +125,11 @@ int gbpy_land_inside(struct gbpy_sched * s) {
     }
     gbpy_lock();
     set_flying(s, false); // at once with what became of the runs, or who asks between would take one for failed
-    struct gbpy_flight * flights  = s->flights;
-    struct gbpy_object * graph    = s->fly_graph;
-    gbpy_wants           wants    = s->fly_wants;
-    bool                 all_good = true, mine = false;
-    s->flights   = NULL;
+    struct gbpy_flight * flights = s->flights;
+    struct gbpy_object * graph = s->fly_graph;
+    gbpy_wants wants = s->fly_wants;
+    bool all_good = true, mine = false;
+    s->flights = NULL;
     s->fly_graph = NULL;
     memset(&s->fly_wants, 0, sizeof(s->fly_wants));
     for (struct gbpy_flight * f = flights; f != NULL; f = f->next) {
@@ -184,8 +184,8 @@ int gbpy_sched_land(struct gbpy_handle * sched) {
 }
 
 static int land(struct gbpy_sched * s) {
-    struct gbpy_use use    = { 0 };
-    int             status = gbpy_enter_sched(&use, s, "Scheduler");
+    struct gbpy_use use = { 0 };
+    int status = gbpy_enter_sched(&use, s, "Scheduler");
     if (status == GGML_STATUS_SUCCESS) {
         status = land_quietly(s);
         gbpy_leave(&use);
@@ -223,7 +223,7 @@ static struct gbpy_sched * find_flight(const struct gbpy_want * wants, int n) {
 
 // The content of inputs that were staged was taken when the run was issued.
 static bool is_staged(const struct gbpy_sched * s, const struct ggml_tensor * t) {
-    const struct ggml_tensor *  root   = gb_root(t);
+    const struct ggml_tensor * root = gb_root(t);
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
     if (s->n_copies < 2 || !ggml_is_input(root) || buffer == NULL || !ggml_backend_buffer_is_host(buffer)) {
         return false;
@@ -240,8 +240,8 @@ static bool is_staged(const struct gbpy_sched * s, const struct ggml_tensor * t)
 // On a thread of a device, in a log function: it would wait for itself. Who has started the run, and is still at it,
 // finds that otherwise.
 static bool wants_my_run(const struct gbpy_want * wants, int n) {
-    const struct gbpy_sched * s   = my_flight();
-    bool                      any = false;
+    const struct gbpy_sched * s = my_flight();
+    bool any = false;
     for (int i = 0; s != NULL && !(s->object->writer != NULL && s->object->writer->who == gbpy_me()) && i < n; i++) {
         any |= share(&wants[i], &s->fly_wants);
     }
@@ -258,8 +258,8 @@ bool gbpy_land_conflicts(const struct gbpy_want * wants, int n, const struct ggm
     if (s == NULL || (staged != NULL && is_staged(s, staged))) {
         return false;
     }
-    struct gbpy_object * o     = s->object;
-    const bool           lives = gbpy_try_ref(o);
+    struct gbpy_object * o = s->object;
+    const bool lives = gbpy_try_ref(o);
     gbpy_unlock();
     if (lives) {
         *status = land(s);
@@ -275,8 +275,8 @@ void gbpy_land_all(void) {
     int status = GGML_STATUS_SUCCESS;
     while (status == GGML_STATUS_SUCCESS) {
         gbpy_lock();
-        struct gbpy_object * o     = flying != NULL ? flying->object : NULL;
-        const bool           lives = o != NULL && gbpy_try_ref(o);
+        struct gbpy_object * o = flying != NULL ? flying->object : NULL;
+        const bool lives = o != NULL && gbpy_try_ref(o);
         gbpy_unlock();
         if (!lives) {
             break;
@@ -292,7 +292,7 @@ void gbpy_land_all(void) {
 // and reported.
 static ggml_backend_t computes_result(const struct gbpy_sched * s, struct ggml_tensor * t) {
     const ggml_backend_t backend = ggml_backend_sched_get_node_backend(s->object->ptr, t);
-    char                 text[160];
+    char text[160];
     gbpy_describe(t, text, sizeof(text));
     GB_FAIL_IF_RETURNING(backend == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "compute_async: %s is not in the graph",
         text);
@@ -310,7 +310,7 @@ static void set_state(struct gbpy_landing * landing, int state) {
 
 static int wait_flight(struct gbpy_sched * s, const struct gbpy_flight * f) {
     struct gbpy_landing * landing = f->landing;
-    int                   status  = GGML_STATUS_SUCCESS;
+    int status = GGML_STATUS_SUCCESS;
     for (int i = 0; i < f->n_events && status == GGML_STATUS_SUCCESS && landing->state == 0; i++) {
         status = ggml_backend_event_synchronize(f->events[i]);
     }
@@ -351,8 +351,8 @@ static int make_way(struct gbpy_sched * s, const struct gbpy_object * g, const s
         n += f->run != NULL ? s->n_copies : 1;
     }
     for (; n >= s->n_copies && s->flying; n--) {
-        struct gbpy_flight * f      = s->flights;
-        const int            status = wait_flight(s, f);
+        struct gbpy_flight * f = s->flights;
+        const int status = wait_flight(s, f);
         if (status != GGML_STATUS_SUCCESS || !s->flying) {
             return gbpy_outcome(status == GGML_STATUS_ABORTED ? GGML_STATUS_SUCCESS : status);
         }
@@ -373,8 +373,8 @@ static struct gbpy_flight * new_flight(struct gbpy_sched * s, struct gbpy_run * 
         gb_free(f);
         return NULL;
     }
-    f->run           = run;
-    f->landing       = landing;
+    f->run = run;
+    f->landing = landing;
     landing->starter = gb_thread_number();
     for (int i = 0; i < gbpy_n_backends(s); i++) {
         if (ggml_backend_is_cpu(gbpy_backend_at(s, i)->ptr)) {
@@ -431,9 +431,9 @@ static int fetch(ggml_backend_t backend, struct ggml_tensor * t, void * to, bool
 
 static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flight * f, struct gbpy_run * run,
     struct ggml_tensor ** results, void ** to, int n) {
-    void * outer      = gb_run();
-    bool   all_queued = true, is_kept = true; // is_kept: there still is a run, which the flight may have had
-    run      = run != NULL ? run : &f->plain;
+    void * outer = gb_run();
+    bool all_queued = true, is_kept = true; // is_kept: there still is a run, which the flight may have had
+    run = run != NULL ? run : &f->plain;
     run->who = gbpy_me();
     struct gbpy_recording recording;
     gbpy_begin_recording(&recording, s->object, g);
@@ -445,9 +445,9 @@ static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flig
         status = GGML_STATUS_ALLOC_FAILED;
     }
     for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
-        bool                 queued  = false;
+        bool queued = false;
         const ggml_backend_t backend = computes_result(s, results[i]);
-        status     = backend != NULL ? fetch(backend, results[i], to[i], &queued) : GGML_STATUS_INVALID_ARGUMENT;
+        status = backend != NULL ? fetch(backend, results[i], to[i], &queued) : GGML_STATUS_INVALID_ARGUMENT;
         all_queued = all_queued && queued;
     }
     for (int i = 0; i < f->n_events && status == GGML_STATUS_SUCCESS && all_queued; i++) {
@@ -455,7 +455,7 @@ static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flig
     }
     if (status == GGML_STATUS_SUCCESS && !all_queued) { // no queue can bring them
         is_kept = run != &f->plain;
-        status  = gbpy_land_inside(s); // frees the flight
+        status = gbpy_land_inside(s); // frees the flight
         for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
             status = ggml_nbytes(results[i]) > 0
                          ? (int) ggml_backend_tensor_get(results[i], to[i], 0, ggml_nbytes(results[i]))
@@ -491,7 +491,7 @@ static int give_up(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_la
     snprintf(message, sizeof(message), "%s", ggml_last_error());
     set_state(landing, -1);
     const int landed = gbpy_land_inside(s);
-    s->ran           = false;
+    s->ran = false;
     gbpy_forget_results_now(g);
     if (landed == GBPY_INTERRUPTED) {
         return landed;
@@ -506,10 +506,10 @@ static int give_up(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_la
 static int take_off(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flight * f, struct gbpy_run * run,
     struct ggml_tensor ** results, void ** to, int n) {
     struct gbpy_landing * landing = f->landing;
-    const long long       version = atomic_load(&gbpy_sets);
-    s->ran                        = true; // when it has landed
-    s->replaced                   = false;
-    s->version                    = version;
+    const long long version = atomic_load(&gbpy_sets);
+    s->ran = true; // when it has landed
+    s->replaced = false;
+    s->version = version;
     for (int i = 0; i < gbpy_n_backends(s); i++) {
         gbpy_begin_stop(gbpy_backend_at(s, i));
     }
@@ -528,16 +528,16 @@ static int take_off(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_f
 
 int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run, uintptr_t object,
     struct ggml_tensor ** results, void ** to, int n, struct gbpy_landing * landing, int * how) {
-    static const char    what[] = "Scheduler.compute_async";
-    struct gbpy_use      use    = { 0 };
-    struct gbpy_sched *  s      = gbpy_sched_of(sched, what);
-    struct gbpy_object * g      = gbpy_object_of(graph, what);
+    static const char what[] = "Scheduler.compute_async";
+    struct gbpy_use use = { 0 };
+    struct gbpy_sched * s = gbpy_sched_of(sched, what);
+    struct gbpy_object * g = gbpy_object_of(graph, what);
     if (s == NULL || g == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
     GB_TRY(gbpy_enter_planned(&use, s, g, false, true, what, how));
-    int                  status = prepare_start(s, g, run, results, n);
-    struct gbpy_flight * f      = status == GGML_STATUS_SUCCESS ? new_flight(s, run, landing) : NULL;
+    int status = prepare_start(s, g, run, results, n);
+    struct gbpy_flight * f = status == GGML_STATUS_SUCCESS ? new_flight(s, run, landing) : NULL;
     if (f != NULL && note_flight(s, g, f, object)) {
         status = take_off(s, g, f, run, results, to, n);
     } else if (status == GGML_STATUS_SUCCESS) {
@@ -562,9 +562,9 @@ int gbpy_landing_state(const struct gbpy_landing * landing) {
 // Reports the failure of a run that is no longer in flight, with its reason the first time.
 static int report(struct gbpy_landing * l) {
     gbpy_lock();
-    const int  status = l->status;
-    const bool good   = l->state > 0;
-    l->status         = GGML_STATUS_SUCCESS;
+    const int status = l->status;
+    const bool good = l->state > 0;
+    l->status = GGML_STATUS_SUCCESS;
     gbpy_unlock();
     GB_FAIL_IF(!good && status == GGML_STATUS_SUCCESS, GGML_STATUS_INVALID_STATE,
         "Pending: the computation failed, or was stopped");
@@ -597,9 +597,9 @@ static int wait_inside(struct gbpy_sched * s, struct gbpy_landing * landing) {
 }
 
 int gbpy_sched_wait(struct gbpy_handle * sched, struct gbpy_landing * landing) {
-    static const char   what[] = "Scheduler.synchronize";
-    struct gbpy_use     use    = { 0 };
-    struct gbpy_sched * s      = gbpy_sched_of(sched, what);
+    static const char what[] = "Scheduler.synchronize";
+    struct gbpy_use use = { 0 };
+    struct gbpy_sched * s = gbpy_sched_of(sched, what);
     if (s == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }

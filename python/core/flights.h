@@ -11,11 +11,11 @@
 
 // The outcome of a run in flight. Python owns the memory; the run and its Pending keep it alive.
 struct gbpy_landing {
-    int      state;        // 0: in flight, 1: complete, negative: failed; under the lock
-    int      status;       // of the failure, until it was reported; 0: it was, or the run was stopped
-    char     message[512]; // of the failure
-    uint32_t starter;      // thread that has started it (gb_thread_number)
-    bool     held;         // by a Pending, which will report its failure
+    int state;         // 0: in flight, 1: complete, negative: failed; under the lock
+    int status;        // of the failure, until it was reported; 0: it was, or the run was stopped
+    char message[512]; // of the failure
+    uint32_t starter;  // thread that has started it (gb_thread_number)
+    bool held;         // by a Pending, which will report its failure
 };
 
 // n results, each fetched to its own memory behind the run. `object`: kept until the run is complete. It keeps the
@@ -27,7 +27,7 @@ int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, str
 int gbpy_sched_wait(struct gbpy_handle * sched, struct gbpy_landing * landing);
 int gbpy_landing_state(const struct gbpy_landing * landing);
 // Waits for all runs and keeps a failure for gbpy_sched_wait. The caller holds the scheduler and its backends.
-int  gbpy_sched_land(struct gbpy_handle * sched);
+int gbpy_sched_land(struct gbpy_handle * sched);
 void gbpy_land_all(void); // the interpreter ends: waits for all runs in flight
 
 // cdef: end

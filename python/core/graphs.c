@@ -33,7 +33,7 @@ static bool is_time_to_poll(struct gbpy_stop * s) {
     const int64_t now = gb_time_ns();
     s->stride =
         now - s->looked_ns < LOOK_NS ? GB_MIN(2 * s->stride, (unsigned) MOST_UNASKED) : GB_MAX(s->stride / 4, 1u);
-    s->asked     = 0;
+    s->asked = 0;
     s->looked_ns = now;
     if (now - s->polled_ns < POLL_NS) {
         return false;
@@ -89,8 +89,8 @@ int gbpy_open_backend(struct gbpy_handle * handle, const char * spec, struct gbp
     if (o == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    o->stop    = stop;
-    o->ptr     = ggml_backend_reg_init_backend_from_str(spec);
+    o->stop = stop;
+    o->ptr = ggml_backend_reg_init_backend_from_str(spec);
     int status = o->ptr != NULL ? GGML_STATUS_SUCCESS : (int) ggml_last_status();
     if (status == GGML_STATUS_SUCCESS && ggml_backend_is_cpu(o->ptr)) {
         status = ggml_backend_cpu_set_abort_callback(o->ptr, wants_to_stop, stop);
@@ -124,10 +124,10 @@ static bool note_result(struct gbpy_object * g, struct ggml_tensor * root) {
 
 // One tensor of the graph; `computed`: by a node of it.
 static int look_at_tensor(struct gbpy_object * g, struct ggml_tensor * t, bool computed, const char * what) {
-    struct ggml_tensor * root   = gb_root(t);
-    struct gbpy_object * owner  = gbpy_owner_of(t);
-    const bool           writes = computed && gb_op_computes(t->op);
-    const bool           lost   = gbpy_has_lost(t);
+    struct ggml_tensor * root = gb_root(t);
+    struct gbpy_object * owner = gbpy_owner_of(t);
+    const bool writes = computed && gb_op_computes(t->op);
+    const bool lost = gbpy_has_lost(t);
     if (writes && gbpy_is_constant(t)) {
         return fail_write(t, "a constant", what);
     }
@@ -159,13 +159,13 @@ static int look_at_tensor(struct gbpy_object * g, struct ggml_tensor * t, bool c
 }
 
 int gbpy_look_at_graph(struct gbpy_object * g, const char * what) {
-    const struct ggml_cgraph * graph  = g->ptr;
-    const long long            now    = gbpy_epoch_now();
-    int                        status = GGML_STATUS_SUCCESS;
+    const struct ggml_cgraph * graph = g->ptr;
+    const long long now = gbpy_epoch_now();
+    int status = GGML_STATUS_SUCCESS;
     if (g->epoch == now) {
         return status;
     }
-    g->epoch    = -1;
+    g->epoch = -1;
     g->unplaced = NULL;
     gbpy_begin_wants(&g->owners);
     g->results.n = 0;
@@ -184,7 +184,7 @@ int gbpy_look_at_graph(struct gbpy_object * g, const char * what) {
 
 static int fail_unplaced(const struct ggml_tensor * t, const char * what) {
     const bool lost = gbpy_has_lost(t);
-    char       text[160];
+    char text[160];
     gbpy_describe(gb_root(t), text, sizeof(text));
     return gb_fail(GGML_STATUS_INVALID_STATE, "%s: %s has no memory%s", what, text,
         lost ? " any more" : "; allocate the graph");
@@ -192,8 +192,8 @@ static int fail_unplaced(const struct ggml_tensor * t, const char * what) {
 
 int gbpy_enter_graph(struct gbpy_use * use, struct gbpy_object * g, const struct gbpy_want * first, int n, bool places,
     const char * what) {
-    gbpy_wants wants  = { 0 };
-    int        status = GGML_STATUS_SUCCESS;
+    gbpy_wants wants = { 0 };
+    int status = GGML_STATUS_SUCCESS;
     gbpy_lock();
     while (status == GGML_STATUS_SUCCESS && !use->active) {
         if (g->epoch != gbpy_epoch_now() || (!places && g->unplaced != NULL)) {
@@ -229,7 +229,7 @@ bool gbpy_enter_at_once(struct gbpy_use * use, const struct gbpy_want * first, i
     long long epoch) {
     enum { FEW = 8 };
     struct gbpy_want few[FEW], *wants = few;
-    const size_t     all = (size_t) n + owners->n;
+    const size_t all = (size_t) n + owners->n;
     if (epoch != gbpy_epoch_now() || gbpy_any_flying()) {
         return false;
     }
@@ -259,7 +259,7 @@ static bool is_written(const struct ggml_cgraph * graph, const struct ggml_tenso
 
 int gbpy_check_inputs(const struct ggml_cgraph * graph, const char * what) {
     for (int i = 0; i < graph->n_leafs; i++) {
-        const struct ggml_tensor * leaf  = gb_root(graph->leafs[i]);
+        const struct ggml_tensor * leaf = gb_root(graph->leafs[i]);
         const struct gbpy_object * owner = gbpy_owner_of(leaf);
         if (gbpy_is_unset(owner, leaf) && !is_written(graph, leaf)) {
             return gb_fail(GGML_STATUS_INVALID_STATE,
@@ -272,14 +272,14 @@ int gbpy_check_inputs(const struct ggml_cgraph * graph, const char * what) {
 
 // By who uses the owners: what schedulers placed is still the graph's own, and inputs are set.
 static int check_ready(struct gbpy_object * g, bool computes, const char * what) {
-    const struct ggml_cgraph * graph  = g->ptr;
-    int                        status = GGML_STATUS_SUCCESS;
+    const struct ggml_cgraph * graph = g->ptr;
+    int status = GGML_STATUS_SUCCESS;
     gbpy_lock();
     const long long epoch = g->epoch;
-    const bool      ready = g->checked == epoch;
+    const bool ready = g->checked == epoch;
     gbpy_unlock();
     for (int i = 0; !ready && i < graph->n_leafs + graph->n_nodes && status == GGML_STATUS_SUCCESS; i++) {
-        const struct ggml_tensor * t     = i < graph->n_leafs ? graph->leafs[i] : graph->nodes[i - graph->n_leafs];
+        const struct ggml_tensor * t = i < graph->n_leafs ? graph->leafs[i] : graph->nodes[i - graph->n_leafs];
         const struct gbpy_object * owner = gbpy_owner_of(t);
         if (owner != NULL && owner->kind == GBPY_SCHED) {
             char text[256], name[160];
@@ -342,9 +342,9 @@ void gbpy_forget_results_now(struct gbpy_object * g) {
 }
 
 int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend, struct gbpy_run * run) {
-    static const char   what[] = "Graph.compute";
-    struct gbpy_want    wants[8];
-    struct gbpy_use     use = { .wants = wants, .capacity = 8, .borrowed = true };
+    static const char what[] = "Graph.compute";
+    struct gbpy_want wants[8];
+    struct gbpy_use use = { .wants = wants, .capacity = 8, .borrowed = true };
     struct gbpy_object *g = gbpy_object_of(graph, what), *b = gbpy_object_of(backend, what);
     if (g == NULL || b == NULL) {
         return GGML_STATUS_INVALID_STATE;
@@ -356,10 +356,10 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
     int status = entered ? GGML_STATUS_SUCCESS : enter_placed(&use, g, &device, 1, true, what);
     if (status == GGML_STATUS_SUCCESS) {
         const long long version = atomic_load(&gbpy_sets);
-        void *          outer   = gb_run();
-        struct gbpy_run plain   = { .who = use.who };
-        run                     = run != NULL ? run : &plain;
-        run->who                = use.who;
+        void * outer = gb_run();
+        struct gbpy_run plain = { .who = use.who };
+        run = run != NULL ? run : &plain;
+        run->who = use.who;
         gbpy_begin_stop(b);
         if (run != &plain) {
             gbpy_forget_results_now(g); // callbacks may look at them
@@ -384,18 +384,18 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
 }
 
 int gbpy_graph_is_within_reach(struct gbpy_handle * graph, struct gbpy_handle * backend, bool * reach) {
-    static const char   what[] = "Graph.compare";
+    static const char what[] = "Graph.compare";
     struct gbpy_object *g = gbpy_object_of(graph, what), *b = gbpy_object_of(backend, what);
-    struct gbpy_use     use = { 0 };
+    struct gbpy_use use = { 0 };
     if (g == NULL || b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
     GB_TRY(gbpy_enter_graph(&use, g, NULL, 0, false, what));
     const struct ggml_cgraph * c = g->ptr;
-    *reach                       = true;
+    *reach = true;
     for (int i = 0; *reach && i < c->n_leafs + c->n_nodes; i++) {
         const ggml_backend_buffer_t buffer = gb_tensor_buffer(i < c->n_leafs ? c->leafs[i] : c->nodes[i - c->n_leafs]);
-        *reach                             = buffer == NULL || ggml_backend_buft_supports_backend(buffer->buft, b->ptr);
+        *reach = buffer == NULL || ggml_backend_buft_supports_backend(buffer->buft, b->ptr);
     }
     gbpy_leave(&use);
     return GGML_STATUS_SUCCESS;
@@ -403,19 +403,19 @@ int gbpy_graph_is_within_reach(struct gbpy_handle * graph, struct gbpy_handle * 
 
 int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, struct gbpy_handle * second,
     struct gbpy_run * run, bool (*see)(int, struct ggml_tensor *, struct ggml_tensor *, void *), void * data) {
-    static const char   what[]  = "Graph.compare";
-    struct gbpy_object *g       = gbpy_object_of(graph, what),
+    static const char what[] = "Graph.compare";
+    struct gbpy_object *g = gbpy_object_of(graph, what),
                        *both[2] = { gbpy_object_of(first, what), gbpy_object_of(second, what) };
-    struct gbpy_use use         = { 0 };
+    struct gbpy_use use = { 0 };
     if (g == NULL || both[0] == NULL || both[1] == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
     const struct gbpy_want devices[2] = { { .object = both[0], .write = true }, { .object = both[1], .write = true } };
-    int                    status     = enter_placed(&use, g, devices, 2, true, what);
+    int status = enter_placed(&use, g, devices, 2, true, what);
     if (status == GGML_STATUS_SUCCESS) {
         const long long version = atomic_load(&gbpy_sets);
-        void *          outer   = gb_run();
-        run->who                = use.who;
+        void * outer = gb_run();
+        run->who = use.who;
         gbpy_begin_stop(both[0]);
         gbpy_begin_stop(both[1]);
         gb_set_run(run);
@@ -433,9 +433,9 @@ int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, s
 }
 
 static bool may_read(const struct ggml_tensor * leaf, void * data) {
-    const struct gbpy_use *    use   = data;
+    const struct gbpy_use * use = data;
     const struct gbpy_object * owner = gbpy_owner_of(leaf);
-    bool                       held  = owner == NULL && gb_tensor_buffer(leaf) == NULL;
+    bool held = owner == NULL && gb_tensor_buffer(leaf) == NULL;
     for (int i = 0; i < use->n; i++) {
         held |= use->wants[i].object == owner;
     }
@@ -444,15 +444,15 @@ static bool may_read(const struct ggml_tensor * leaf, void * data) {
 
 // Reads the contexts, so that nobody places their tensors meanwhile, and what leafs lie in.
 int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path) {
-    static const char    what[] = "Graph.to_dot";
-    struct gbpy_object * g      = gbpy_object_of(graph, what);
-    struct gbpy_use      use    = { 0 };
-    gbpy_wants           wants  = { 0 };
-    int                  status = g != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_STATE;
+    static const char what[] = "Graph.to_dot";
+    struct gbpy_object * g = gbpy_object_of(graph, what);
+    struct gbpy_use use = { 0 };
+    gbpy_wants wants = { 0 };
+    int status = g != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_STATE;
     gbpy_lock();
     while (status == GGML_STATUS_SUCCESS && !use.active) {
         const struct ggml_cgraph * drawn = g->ptr;
-        bool                       ok    = true;
+        bool ok = true;
         gbpy_begin_wants(&wants);
         for (int i = 0; ok && i < g->n_contexts; i++) {
             ok = g->contexts[i]->closed || g->contexts[i]->broken || gbpy_add_want(&wants, g->contexts[i], false);
@@ -462,7 +462,7 @@ int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path) {
             ok =
                 owner == NULL || owner->broken || gbpy_has_lost(drawn->leafs[i]) || gbpy_add_want(&wants, owner, false);
         }
-        ok     = ok && gbpy_reserve_use(&use, (int) wants.n);
+        ok = ok && gbpy_reserve_use(&use, (int) wants.n);
         status = ok ? gbpy_take_or_wait(&use, what, wants.data, (int) wants.n, true, NULL) : GGML_STATUS_ALLOC_FAILED;
     }
     gbpy_unlock();
@@ -475,20 +475,20 @@ int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path) {
 }
 
 int gbpy_open_copy(struct gbpy_handle * handle, struct gbpy_handle * graph, struct gbpy_handle * backend) {
-    static const char   what[] = "Graph.copy";
+    static const char what[] = "Graph.copy";
     struct gbpy_object *g = gbpy_object_of(graph, what), *b = gbpy_object_of(backend, what), *o;
-    struct gbpy_use     use = { 0 };
+    struct gbpy_use use = { 0 };
     if (g == NULL || b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
     const struct gbpy_want device = { .object = b, .write = true };
     GB_TRY(enter_placed(&use, g, &device, 1, false, what));
-    o          = gbpy_object_new(GBPY_COPY);
+    o = gbpy_object_new(GBPY_COPY);
     int status = o != NULL && gbpy_add_need(o, b) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     if (status == GGML_STATUS_SUCCESS) {
         o->copy = ggml_backend_graph_copy(b->ptr, g->ptr);
-        o->ptr  = o->copy.graph;
-        status  = o->ptr != NULL ? GGML_STATUS_SUCCESS : (int) ggml_last_status();
+        o->ptr = o->copy.graph;
+        status = o->ptr != NULL ? GGML_STATUS_SUCCESS : (int) ggml_last_status();
     }
     if (status == GGML_STATUS_SUCCESS &&
         ((o->copy.buffer != NULL && !gbpy_own(o, o->copy.buffer)) || !gbpy_copy_content(g->ptr, o->copy.graph))) {

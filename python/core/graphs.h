@@ -15,25 +15,25 @@
 // cdef: begin
 
 struct gbpy_stop {
-    int    stop;   // set by anybody: the computation ends before its next node
+    int stop;      // set by anybody: the computation ends before its next node
     void * handle; // NULL, or what `ask` is called with
     bool (*ask)(void * handle);
     unsigned asked, stride; // how often the poll was skipped since the clock was read; only the computing thread counts
-    int64_t  looked_ns, polled_ns; // when the clock was read, and the poll called
+    int64_t looked_ns, polled_ns; // when the clock was read, and the poll called
 };
 
 // A computation. In memory of Python (ffi.new) that lives as long as it.
 struct gbpy_run {
-    const void * who;     // the first field: set by who computes; of a run in flight, once it is issued, the run itself
-    void *       handle;  // of the Python object
-    int          stopped; // 1: by an exception of a callback, 2: because a callback wanted it
+    const void * who; // the first field: set by who computes; of a run in flight, once it is issued, the run itself
+    void * handle; // of the Python object
+    int stopped; // 1: by an exception of a callback, 2: because a callback wanted it
 };
 void * gbpy_run_handle(void); // of the computation that this thread works for; NULL: none
 
 // the stop flag lives as long as the backend
-int  gbpy_open_backend(struct gbpy_handle * handle, const char * spec, struct gbpy_stop * stop);
+int gbpy_open_backend(struct gbpy_handle * handle, const char * spec, struct gbpy_stop * stop);
 void gbpy_stop(struct gbpy_handle * backend); // ends what it computes, if it does
-int  gbpy_open_copy(struct gbpy_handle * handle, struct gbpy_handle * graph, struct gbpy_handle * backend);
+int gbpy_open_copy(struct gbpy_handle * handle, struct gbpy_handle * graph, struct gbpy_handle * backend);
 // The contexts of a copy's tensors: of those that own memory, and of all others; NULL: there are none.
 struct ggml_context * gbpy_copy_context(const struct gbpy_handle * copy, bool owners);
 
@@ -65,7 +65,7 @@ int gbpy_check_inputs(const struct ggml_cgraph * graph, const char * what);
 void gbpy_begin_stop(struct gbpy_object * backend);
 void gbpy_end_stop(struct gbpy_object * backend);
 bool gbpy_may_be_cancelled(const struct gbpy_object * backend); // work in its queue, by an interrupt
-int  gbpy_outcome_of(const struct gbpy_run * run, int status);
+int gbpy_outcome_of(const struct gbpy_run * run, int status);
 
 // The results of a graph are those of a run that began with this version of the inputs, or nobody's. The first two
 // under the lock.

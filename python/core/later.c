@@ -11,12 +11,12 @@
 #include "devices.h"
 #include "world.h"
 
-static _Atomic(PyObject *) kept;  // a reference; NULL: none
-static atomic_bool         armed; // Python has been asked to call raise_kept
+static _Atomic(PyObject *) kept; // a reference; NULL: none
+static atomic_bool armed;        // Python has been asked to call raise_kept
 
 void gbpy_raise_later(uintptr_t error) {
-    const PyGILState_STATE state  = PyGILState_Ensure();
-    PyObject *             before = NULL;
+    const PyGILState_STATE state = PyGILState_Ensure();
+    PyObject * before = NULL;
     if (atomic_compare_exchange_strong(&kept, &before, (PyObject *) error)) {
         Py_IncRef((PyObject *) error); // nobody takes it without the GIL
     }
@@ -38,8 +38,8 @@ static int raise_kept(void * unused) {
     return -1;
 }
 
-static PyObject *  interrupt; // a reference, of the main thread; NULL: none
-static atomic_bool put_off;   // it was to be raised in a function of a device
+static PyObject * interrupt; // a reference, of the main thread; NULL: none
+static atomic_bool put_off;  // it was to be raised in a function of a device
 
 static int raise_interrupt(void * unused) {
     (void) unused;
@@ -48,7 +48,7 @@ static int raise_interrupt(void * unused) {
         return 0;
     }
     PyObject * error = interrupt;
-    interrupt        = NULL;
+    interrupt = NULL;
     if (error == NULL) {
         return 0;
     }
@@ -63,8 +63,8 @@ static int raise_interrupt(void * unused) {
 }
 
 void gbpy_raise_interrupt_later(uintptr_t error) {
-    const PyGILState_STATE state  = PyGILState_Ensure();
-    PyObject *             before = interrupt;
+    const PyGILState_STATE state = PyGILState_Ensure();
+    PyObject * before = interrupt;
     Py_IncRef((PyObject *) error);
     interrupt = (PyObject *) error;
     Py_DecRef(before);

@@ -11,7 +11,7 @@ void gbpy_bytes_free(struct gbpy_bytes * bytes) {
 }
 
 static void find_flags(const struct ggml_tensor * t, struct gb_nodes_place * place) {
-    place->weights       = gbpy_device_weights(t) != NULL;
+    place->weights = gbpy_device_weights(t) != NULL;
     place->may_leave_out = gbpy_device_may_leave_out(t);
 }
 
@@ -41,7 +41,7 @@ static enum ggml_status find_place(void * device, const struct ggml_tensor * t, 
 }
 
 int gbpy_nodes_write(void * device, struct ggml_tensor ** nodes, int n, struct gbpy_bytes * bytes) {
-    gb_nodes_bytes         made = { 0 };
+    gb_nodes_bytes made = { 0 };
     const enum ggml_status status =
         gb_nodes_write(nodes, n, device != NULL, device != NULL ? find_place : find_nothing, device, &made);
     *bytes = (struct gbpy_bytes){ made.data, made.n };
@@ -64,9 +64,9 @@ uint64_t gbpy_nodes_memory(const struct gb_nodes * nodes, int i, bool * weights)
 void gbpy_nodes_set_memory(struct gb_nodes * nodes, int i, struct ggml_backend_buffer * buffer, void * base,
     size_t size) {
     struct gb_nodes_memory * m = &nodes->memories[i];
-    m->buffer                  = buffer;
-    m->base                    = base;
-    m->size                    = size;
+    m->buffer = buffer;
+    m->base = base;
+    m->size = size;
 }
 
 int gbpy_nodes_bind(struct gb_nodes * nodes) { return (int) gb_nodes_bind(nodes); }

@@ -22,15 +22,15 @@ int gbpy_nodes_write(void * device, struct ggml_tensor ** nodes, int n, struct g
 
 struct gb_nodes;
 // The graph that a message describes. NULL, with a message: no builder could have made it.
-struct gb_nodes *    gbpy_nodes_read(const void * bytes, size_t size);
-void                 gbpy_nodes_free(struct gb_nodes * nodes);
+struct gb_nodes * gbpy_nodes_read(const void * bytes, size_t size);
+void gbpy_nodes_free(struct gb_nodes * nodes);
 struct ggml_cgraph * gbpy_nodes_graph(struct gb_nodes * nodes);
 // The memories that it names; each is set before gbpy_nodes_bind, a status, puts the tensors there.
-int      gbpy_nodes_n_memories(const struct gb_nodes * nodes);
+int gbpy_nodes_n_memories(const struct gb_nodes * nodes);
 uint64_t gbpy_nodes_memory(const struct gb_nodes * nodes, int i, bool * weights);
-void     gbpy_nodes_set_memory(struct gb_nodes * nodes, int i, struct ggml_backend_buffer * buffer, void * base,
+void gbpy_nodes_set_memory(struct gb_nodes * nodes, int i, struct ggml_backend_buffer * buffer, void * base,
     size_t size);
-int      gbpy_nodes_bind(struct gb_nodes * nodes);
+int gbpy_nodes_bind(struct gb_nodes * nodes);
 
 // cdef: end
 

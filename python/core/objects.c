@@ -12,11 +12,11 @@
 // ---------------------------------------------------------------------------------------------------------- references
 
 struct gbpy_object * gbpy_object_new(enum gbpy_kind kind) {
-    static atomic_llong  last_serial;
+    static atomic_llong last_serial;
     struct gbpy_object * o = GB_NEW(struct gbpy_object);
     if (o != NULL) {
         o->serial = atomic_fetch_add(&last_serial, 1) + 1;
-        o->kind   = kind;
+        o->kind = kind;
         o->epoch = o->checked = o->computed = -1;
         atomic_init(&o->refs, 1);
         atomic_init(&o->weak, 1);
@@ -94,7 +94,7 @@ static void drop_keeps(struct gbpy_object * context, struct gbpy_object ** dead)
 void gbpy_give(struct gbpy_object * o, struct gbpy_object ** dead) {
     if (o != NULL && atomic_fetch_sub(&o->refs, 1) == 1) {
         o->next_dead = *dead;
-        *dead        = o;
+        *dead = o;
     }
 }
 
@@ -143,7 +143,7 @@ void gbpy_destroy_all(struct gbpy_object * dead) {
     const struct gbpy_quiet before = gbpy_begin_quiet();
     while (dead != NULL) {
         struct gbpy_object * o = dead;
-        dead                   = o->next_dead;
+        dead = o->next_dead;
         destroy(o, &dead);
     }
     gbpy_end_quiet(before);
@@ -184,7 +184,7 @@ struct gbpy_object * gbpy_object_of(const struct gbpy_handle * handle, const cha
 }
 
 void gbpy_release(struct gbpy_handle * handle) {
-    struct gbpy_object * o    = handle != NULL ? handle->object : NULL;
+    struct gbpy_object * o = handle != NULL ? handle->object : NULL;
     struct gbpy_object * dead = NULL;
     if (o == NULL || gbpy_is_ending()) {
         return;
@@ -203,7 +203,7 @@ void gbpy_share(struct gbpy_handle * handle, const struct gbpy_handle * other, b
         if (keeps) {
             atomic_fetch_add(&other->object->n_keeping, 1);
         }
-        handle->keeps  = keeps;
+        handle->keeps = keeps;
         handle->object = other->object;
     }
 }
@@ -227,7 +227,7 @@ void gbpy_share_context(struct gbpy_handle * to, const struct gbpy_handle * hand
     gbpy_lock();
     // a graph's contexts are all that its tensors are of
     struct gbpy_object * context = find_context(handle->object, t, 2);
-    found.object                 = context != NULL ? context : handle->object;
+    found.object = context != NULL ? context : handle->object;
     gbpy_ref(found.object);
     gbpy_unlock();
     gbpy_share(to, &found, false);
@@ -258,7 +258,7 @@ static bool has_object(const gbpy_objects * list, const struct gbpy_object * o) 
 bool gbpy_add_need(struct gbpy_object * object, struct gbpy_object * other) {
     gbpy_lock();
     const bool has = object == other || has_object(&object->needs, other);
-    const bool ok  = has || gb_vec_push(&object->needs, other);
+    const bool ok = has || gb_vec_push(&object->needs, other);
     if (ok && !has) {
         gbpy_ref(other);
     }
@@ -294,7 +294,7 @@ void gbpy_untrack(uintptr_t object) {
 }
 
 void gbpy_close(struct gbpy_handle * handle) {
-    struct gbpy_object * o    = handle != NULL ? handle->object : NULL;
+    struct gbpy_object * o = handle != NULL ? handle->object : NULL;
     struct gbpy_object * dead = NULL;
     if (o == NULL) {
         return;
@@ -330,7 +330,7 @@ bool gbpy_is_closed(const struct gbpy_handle * handle) {
 // ---------------------------------------------------------------------------------------------------- owners of memory
 
 static size_t count_handles(ggml_backend_buffer_t buffer) {
-    size_t                n = 1;
+    size_t n = 1;
     ggml_backend_buffer_t part;
     for (size_t i = 0; (part = gb_multi_buffer_part(buffer, i)) != NULL; i++) {
         n += count_handles(part);
@@ -398,7 +398,7 @@ static void forget_unused_owners(struct gbpy_object * context) {
         context->placed_in.data[i]->marked = atomic_load(&context->placed_in.data[i]->refs) > 0;
     }
     for (struct ggml_tensor * t = ggml_get_first_tensor(context->ptr); t != NULL;
-        t                       = ggml_get_next_tensor(context->ptr, t)) {
+        t = ggml_get_next_tensor(context->ptr, t)) {
         struct gbpy_object * owner = t->buffer != NULL ? t->buffer->binding : NULL;
         if (owner != NULL) {
             owner->marked = true;
@@ -476,12 +476,12 @@ int gbpy_open_context(struct gbpy_handle * handle, size_t mem_size, bool no_allo
 int gbpy_open_graph(struct gbpy_handle * handle, struct ggml_cgraph * graph, struct gbpy_handle ** contexts, int n) {
     struct gbpy_object * o;
     GB_TRY(open_object(handle, GBPY_GRAPH, &o));
-    o->ptr      = graph;
+    o->ptr = graph;
     o->contexts = gb_calloc((size_t) n, sizeof(*o->contexts));
-    bool ok     = o->contexts != NULL;
+    bool ok = o->contexts != NULL;
     for (int i = 0; i < n && ok; i++) {
         o->contexts[o->n_contexts] = gbpy_object_of(contexts[i], "graph");
-        ok                         = o->contexts[o->n_contexts] != NULL && gbpy_add_need(o, o->contexts[o->n_contexts]);
+        ok = o->contexts[o->n_contexts] != NULL && gbpy_add_need(o, o->contexts[o->n_contexts]);
         o->n_contexts += ok;
     }
     if (!ok) {
@@ -503,9 +503,9 @@ int gbpy_open_event(struct gbpy_handle * handle, const struct gbpy_handle * back
 
 int gbpy_open_tallocr(struct gbpy_handle * handle, const struct gbpy_handle * buffer,
     struct ggml_backend_buffer_type * buft, const struct gbpy_handle * parent) {
-    struct gbpy_object *       o;
+    struct gbpy_object * o;
     const struct gbpy_handle * needed = buffer != NULL ? buffer : parent;
-    struct gbpy_object *       b      = needed != NULL ? gbpy_object_of(needed, "TensorAllocator") : NULL;
+    struct gbpy_object * b = needed != NULL ? gbpy_object_of(needed, "TensorAllocator") : NULL;
     if (needed != NULL && b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }

@@ -38,7 +38,7 @@ struct gbpy_object;
 // context stay.
 struct gbpy_handle {
     struct gbpy_object * object;
-    bool                 keeps;
+    bool keeps;
 };
 
 enum gbpy_kind {
@@ -62,7 +62,7 @@ void gbpy_share(struct gbpy_handle * handle, const struct gbpy_handle * other, b
 // The C object; NULL: the handle is empty.
 void * gbpy_ptr(const struct gbpy_handle * handle);
 // An enum gbpy_kind; -1: the handle is empty.
-int  gbpy_kind_of(const struct gbpy_handle * handle);
+int gbpy_kind_of(const struct gbpy_handle * handle);
 bool gbpy_same(const struct gbpy_handle * a, const struct gbpy_handle * b);
 
 // Fills `to` with a reference to the context that made the tensor, among those that the object of `handle` (a graph, or
@@ -78,7 +78,7 @@ void gbpy_close(struct gbpy_handle * handle); // from now on no use of it begins
 bool gbpy_is_closed(const struct gbpy_handle * handle);
 
 // The C buffers of an owner of memory, parts too: for tests.
-int                          gbpy_n_owned(const struct gbpy_handle * owner);
+int gbpy_n_owned(const struct gbpy_handle * owner);
 struct ggml_backend_buffer * gbpy_owned(const struct gbpy_handle * owner, int i);
 
 int gbpy_open_context(struct gbpy_handle * handle, size_t mem_size, bool no_alloc);
@@ -94,93 +94,93 @@ struct gbpy_use;
 
 struct gbpy_want { // an object, and how it is to be used, or is used
     struct gbpy_object * object;
-    bool                 write;
-    bool                 nested;      // of a use: the same user was writing it already
-    bool                 closed_too;  // the user waits for its last use, though it is closed
-    bool                 beside_runs; // the user does not wait for runs in flight
+    bool write;
+    bool nested; // of a use: the same user was writing it already
+    bool closed_too; // the user waits for its last use, though it is closed
+    bool beside_runs; // the user does not wait for runs in flight
 };
 
 typedef GB_VEC(struct gbpy_want) gbpy_wants;
 typedef GB_VEC(struct gbpy_object *) gbpy_objects;
 
 struct gbpy_constant { // written each time its tensor is given memory
-    struct ggml_tensor *   tensor;
-    void *                 value; // owned
-    size_t                 size;
-    char *                 path; // owned: of the mapped file that it was taken from; NULL: of none
-    uint64_t               at;   // in that file
+    struct ggml_tensor * tensor;
+    void * value; // owned
+    size_t size;
+    char * path; // owned: of the mapped file that it was taken from; NULL: of none
+    uint64_t at; // in that file
     struct gbpy_constant * next; // made before
 };
 
 struct gbpy_sched; // sched_impl.h
 
 struct gbpy_object {
-    enum gbpy_kind       kind;
-    void *               ptr;  // owned
-    atomic_int           refs; // strong
-    atomic_int           weak; // one for all strong ones together
+    enum gbpy_kind kind;
+    void * ptr; // owned
+    atomic_int refs; // strong
+    atomic_int weak; // one for all strong ones together
     struct gbpy_object * next_dead;
-    long long            serial; // of no other object, ever
+    long long serial; // of no other object, ever
 
     // under the lock
-    atomic_bool       closed; // also read outside
-    bool              broken;
-    bool              marked; // by forget_unused_owners
+    atomic_bool closed; // also read outside
+    bool broken;
+    bool marked; // by forget_unused_owners
     struct gbpy_use * writer;
-    long long         gathered; // the list of wants that it is in, see gbpy_begin_wants ...
-    size_t            at;       // ... and where
-    int               n_readers;
-    gbpy_objects      needs; // strong references
-    GB_VEC(void *) python;   // PyObject *, references
+    long long gathered; // the list of wants that it is in, see gbpy_begin_wants ...
+    size_t at; // ... and where
+    int n_readers;
+    gbpy_objects needs; // strong references
+    GB_VEC(void *) python; // PyObject *, references
 
     // owners of memory: buffers, schedulers, copies
     GB_VEC(ggml_backend_buffer_t) handles; // of their buffers; held
-    bool                           readonly;
-    bool                           blank;   // nobody gave all of it content: inputs here are to be set
-    bool                           scratch; // tensors that lose their place here may simply be placed again
-    atomic_int                     n_pins;  // arrays that look into it
-    gbpy_objects                   keepers; // contexts that keep it; borrowed: they leave this list before they go
-    struct ggml_backend_graph_copy copy;    // of copies
-    struct gbpy_object *           graph;   // of buffers: the graph that an allocator placed here, strong
+    bool readonly;
+    bool blank; // nobody gave all of it content: inputs here are to be set
+    bool scratch; // tensors that lose their place here may simply be placed again
+    atomic_int n_pins; // arrays that look into it
+    gbpy_objects keepers; // contexts that keep it; borrowed: they leave this list before they go
+    struct ggml_backend_graph_copy copy; // of copies
+    struct gbpy_object * graph; // of buffers: the graph that an allocator placed here, strong
     long long cleared; // of buffers: the number of the last write to all of it (content.h); 0: none
 
     // contexts
     gbpy_objects keeps; // owners of memory that was given to it; strong. Until the last keeping handle is gone
-    size_t       placed_in_limit; // how many make it worth while to look for those that are gone
-    gbpy_objects placed_in;       // owners of memory in which its tensors were ever placed; weak
-    atomic_int   n_keeping;
+    size_t placed_in_limit; // how many make it worth while to look for those that are gone
+    gbpy_objects placed_in; // owners of memory in which its tensors were ever placed; weak
+    atomic_int n_keeping;
     _Atomic(struct gbpy_constant *) constants; // added at any time, and freed with the context
 
     // graphs (graphs.h)
-    long long  epoch;  // as of which the next four hold; -1: not known
+    long long epoch; // as of which the next four hold; -1: not known
     gbpy_wants owners; // of the memory that its tensors lie in, written if a node writes there; borrowed
     GB_VEC(struct ggml_tensor *) results; // tensors in memory of the user that its nodes compute
     GB_VEC(struct ggml_tensor *) written; // inputs, into which its nodes write
-    const struct ggml_tensor * unplaced;  // one without memory; NULL: none
-    long long                  checked;   // the epoch as of which it was found ready to be computed
-    long long                  computed;  // version of its inputs at its last complete run by a backend; -1: none
-    struct gbpy_object **      contexts;  // those of its tensors; part of `needs`
-    int                        n_contexts;
+    const struct ggml_tensor * unplaced; // one without memory; NULL: none
+    long long checked; // the epoch as of which it was found ready to be computed
+    long long computed; // version of its inputs at its last complete run by a backend; -1: none
+    struct gbpy_object ** contexts; // those of its tensors; part of `needs`
+    int n_contexts;
 
     struct gbpy_stop * stop; // of backends
     // of backends: gbpy_cancels when its queue was known to hold nothing that was cancelled
-    int                 cancels;
+    int cancels;
     struct gbpy_sched * sched; // of schedulers
 
     // profiles.h, under the lock
-    struct gbpy_object * profile;   // of schedulers and graphs: in which they record; strong
+    struct gbpy_object * profile; // of schedulers and graphs: in which they record; strong
     struct gbpy_object * recording; // of profiles: who records there; weak. NULL: the process, if it is attached at all
-    bool                 attached;
+    bool attached;
 };
 
 // Python's reference for C code: NULL handle or empty: reports with `what` and returns NULL.
 struct gbpy_object * gbpy_object_of(const struct gbpy_handle * handle, const char * what);
 
-struct gbpy_object * gbpy_object_new(enum gbpy_kind kind);      // one strong reference; NULL and reported: no memory
-void                 gbpy_ref(struct gbpy_object * object);     // the caller has a strong reference
-bool                 gbpy_try_ref(struct gbpy_object * object); // the caller has a weak one; false: it is being freed
-void                 gbpy_unref(struct gbpy_object * object);   // NULL is fine. Frees outside of the lock
-void                 gbpy_weak_unref(struct gbpy_object * object);
+struct gbpy_object * gbpy_object_new(enum gbpy_kind kind); // one strong reference; NULL and reported: no memory
+void gbpy_ref(struct gbpy_object * object); // the caller has a strong reference
+bool gbpy_try_ref(struct gbpy_object * object); // the caller has a weak one; false: it is being freed
+void gbpy_unref(struct gbpy_object * object); // NULL is fine. Frees outside of the lock
+void gbpy_weak_unref(struct gbpy_object * object);
 // gbpy_unref in two steps, for callers that give several references back at a time.
 void gbpy_give(struct gbpy_object * object, struct gbpy_object ** dead);
 void gbpy_destroy_all(struct gbpy_object * dead);
@@ -195,7 +195,7 @@ bool gbpy_note_owner(struct gbpy_object * context, struct gbpy_object * owner);
 bool gbpy_add_owner(struct gbpy_object * context, struct gbpy_object * owner);
 bool gbpy_add_need(struct gbpy_object * object, struct gbpy_object * other); // false: no memory
 
-void gbpy_free_sched(struct gbpy_object * sched);                                // scheds.c
+void gbpy_free_sched(struct gbpy_object * sched); // scheds.c
 void gbpy_drop_profile(struct gbpy_object * object, struct gbpy_object ** dead); // profiles.c
 
 #endif // GBPY_OBJECTS_H

@@ -35,8 +35,8 @@ static void sort_fills(fills * all, size_t * n_files) {
     for (size_t i = 0; i < all->n; i++) {
         if (all->data[i].path != NULL && all->data[i].size >= LEAST) {
             const struct ggml_backend_file_fill fill = all->data[i];
-            all->data[i]                             = all->data[*n_files];
-            all->data[(*n_files)++]                  = fill;
+            all->data[i] = all->data[*n_files];
+            all->data[(*n_files)++] = fill;
         }
     }
 }
@@ -51,9 +51,9 @@ static int write_constant(const struct ggml_backend_file_fill * fill) {
 
 int gbpy_upload_constants(struct gbpy_object * context, const struct gbpy_object * owner,
     const struct ggml_tensor * only) {
-    fills  all = { 0 };
+    fills all = { 0 };
     size_t n_files;
-    int    status = add_fills(&all, context, owner, only) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    int status = add_fills(&all, context, owner, only) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (size_t i = 0; i < all.n; i++) {
         gbpy_set_stamp(all.data[i].tensor, 0); // if it fails, it has no content
     }
@@ -80,7 +80,7 @@ int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, cons
         return GGML_STATUS_ALLOC_FAILED;
     }
     k->tensor = t;
-    k->size   = size;
+    k->size = size;
     memcpy(k->value, value, size);
     if (source != NULL && !gb_mapped_place(source, size, &k->path, &k->at)) {
         k->path = NULL; // of no file that is known
@@ -100,7 +100,7 @@ int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, cons
 // ------------------------------------------------------------------------------------------------------------- buffers
 
 static int new_owner(struct gbpy_handle * handle, struct gbpy_object * o, ggml_backend_buffer_t buffer, int usage) {
-    o->ptr     = buffer;
+    o->ptr = buffer;
     int status = buffer != NULL ? (int) ggml_backend_buffer_set_usage(buffer, (enum ggml_backend_buffer_usage) usage)
                                 : (int) ggml_last_status();
     if (status == GGML_STATUS_SUCCESS && !gbpy_own(o, buffer)) {
@@ -145,16 +145,16 @@ int gbpy_open_host_buffer(struct gbpy_handle * handle, void * data, size_t size,
     uintptr_t object) {
     struct gbpy_object * o;
     GB_TRY(begin_buffer(handle, NULL, &o));
-    o->readonly      = readonly;
-    o->blank         = false;
+    o->readonly = readonly;
+    o->blank = false;
     const int status = new_owner(handle, o, ggml_backend_cpu_buffer_from_ptr(data, size), usage);
     return status != GGML_STATUS_SUCCESS || gbpy_keep(handle, object) ? status : GGML_STATUS_ALLOC_FAILED;
 }
 
 // The buffer to write, and contexts that have constants there, so that nobody places those meanwhile.
 static int enter_to_clear(struct gbpy_use * use, struct gbpy_object * b) {
-    gbpy_wants wants  = { 0 };
-    int        status = GGML_STATUS_SUCCESS;
+    gbpy_wants wants = { 0 };
+    int status = GGML_STATUS_SUCCESS;
     gbpy_lock();
     while (status == GGML_STATUS_SUCCESS && !use->active) {
         gbpy_begin_wants(&wants);
@@ -163,7 +163,7 @@ static int enter_to_clear(struct gbpy_use * use, struct gbpy_object * b) {
             struct gbpy_object * context = b->keepers.data[i];
             ok = atomic_load(&context->constants) == NULL || context->broken || gbpy_add_want(&wants, context, false);
         }
-        ok     = ok && gbpy_reserve_use(use, (int) wants.n);
+        ok = ok && gbpy_reserve_use(use, (int) wants.n);
         status = ok ? gbpy_take_or_wait(use, "Buffer.clear", wants.data, (int) wants.n, false, NULL)
                     : GGML_STATUS_ALLOC_FAILED;
     }
@@ -173,8 +173,8 @@ static int enter_to_clear(struct gbpy_use * use, struct gbpy_object * b) {
 }
 
 int gbpy_clear(struct gbpy_handle * buffer, uint8_t value) {
-    struct gbpy_object * b   = gbpy_object_of(buffer, "Buffer.clear");
-    struct gbpy_use      use = { 0 };
+    struct gbpy_object * b = gbpy_object_of(buffer, "Buffer.clear");
+    struct gbpy_use use = { 0 };
     if (b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -190,7 +190,7 @@ int gbpy_clear(struct gbpy_handle * buffer, uint8_t value) {
     const struct gbpy_quiet before = gbpy_begin_quiet(); // also what an interrupt left half cleared has its constants
     for (int i = 1; i < use.n && !b->readonly; i++) {    // the first is the buffer
         const int written = gbpy_upload_constants(use.wants[i].object, b, NULL);
-        status            = status == GGML_STATUS_SUCCESS ? written : status;
+        status = status == GGML_STATUS_SUCCESS ? written : status;
     }
     gbpy_end_quiet(before);
     gbpy_leave(&use);
@@ -221,7 +221,7 @@ static int join(struct gbpy_object * context, struct gbpy_object * owner) {
 
 static bool is_part_of(ggml_backend_buffer_t buffer, ggml_backend_buffer_t whole) {
     ggml_backend_buffer_t part;
-    bool                  is = buffer == whole;
+    bool is = buffer == whole;
     for (size_t i = 0; !is && (part = gb_multi_buffer_part(whole, i)) != NULL; i++) {
         is = is_part_of(buffer, part);
     }
@@ -239,9 +239,9 @@ static void unplace_all_in(struct ggml_context * ctx, ggml_backend_buffer_t buff
 
 int gbpy_open_context_buffer(struct gbpy_handle * handle, struct gbpy_handle * context,
     struct ggml_backend_buffer_type * buft, int usage, const struct gbpy_handle * parent) {
-    static const char   what[] = "Context.allocate";
+    static const char what[] = "Context.allocate";
     struct gbpy_object *c = gbpy_object_of(context, what), *o = NULL;
-    struct gbpy_use     use = { 0 };
+    struct gbpy_use use = { 0 };
     if (c == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -257,7 +257,7 @@ int gbpy_open_context_buffer(struct gbpy_handle * handle, struct gbpy_handle * c
         ggml_clear_error();
         gbpy_unplace_all_lost(c->ptr);
         const ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors_from_buft(c->ptr, buft);
-        o->ptr                             = buffer;
+        o->ptr = buffer;
         if (buffer == NULL) {
             status = ggml_last_status() != GGML_STATUS_SUCCESS ? (int) ggml_last_status() : GGML_STATUS_INVALID_STATE;
         } else if (!gbpy_own(o, buffer)) {
@@ -272,7 +272,7 @@ int gbpy_open_context_buffer(struct gbpy_handle * handle, struct gbpy_handle * c
     }
     if (status == GGML_STATUS_SUCCESS) {
         handle->object = o;
-        status         = gbpy_keep_owner(c, o) ? gbpy_upload_constants(c, o, NULL) : GGML_STATUS_ALLOC_FAILED;
+        status = gbpy_keep_owner(c, o) ? gbpy_upload_constants(c, o, NULL) : GGML_STATUS_ALLOC_FAILED;
     }
     gbpy_note_move();
     gbpy_leave(&use);
@@ -281,7 +281,7 @@ int gbpy_open_context_buffer(struct gbpy_handle * handle, struct gbpy_handle * c
 
 int gbpy_place(struct gbpy_handle * buffer, struct gbpy_handle * context, struct ggml_tensor * t, size_t offset) {
     struct gbpy_object *b = gbpy_object_of(buffer, "Buffer.place"), *c = gbpy_object_of(context, "Buffer.place");
-    struct gbpy_use     use = { 0 };
+    struct gbpy_use use = { 0 };
     if (b == NULL || c == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -289,8 +289,8 @@ int gbpy_place(struct gbpy_handle * buffer, struct gbpy_handle * context, struct
     GB_TRY(check_place(c, b, t, "Buffer.place"));
     GB_TRY(gbpy_enter_to_place(&use, "Buffer.place", &memory, 1, &c, 1));
     gbpy_unplace_lost(t);
-    char * base   = ggml_backend_buffer_get_base(b->ptr);
-    int    status = base != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_STATE;
+    char * base = ggml_backend_buffer_get_base(b->ptr);
+    int status = base != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_STATE;
     if (status == GGML_STATUS_SUCCESS) {
         status = join(c, b);
     }
@@ -309,10 +309,10 @@ int gbpy_place(struct gbpy_handle * buffer, struct gbpy_handle * context, struct
 
 int gbpy_tallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buffer, struct gbpy_handle * context,
     struct ggml_tensor * t) {
-    struct gbpy_object *a    = gbpy_object_of(allocator, "TensorAllocator.alloc"),
-                       *c    = gbpy_object_of(context, "TensorAllocator.alloc");
-    struct gbpy_object * b   = buffer != NULL ? gbpy_object_of(buffer, "TensorAllocator.alloc") : NULL;
-    struct gbpy_use      use = { 0 };
+    struct gbpy_object *a = gbpy_object_of(allocator, "TensorAllocator.alloc"),
+                       *c = gbpy_object_of(context, "TensorAllocator.alloc");
+    struct gbpy_object * b = buffer != NULL ? gbpy_object_of(buffer, "TensorAllocator.alloc") : NULL;
+    struct gbpy_use use = { 0 };
     if (a == NULL || c == NULL || (buffer != NULL && b == NULL)) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -363,11 +363,11 @@ static void unplace_graph(const struct ggml_cgraph * graph, const struct gbpy_ob
 // The allocator, the buffer, and the contexts of both graphs; each may be NULL.
 static int enter_allocator(struct gbpy_use * use, const char * what, struct gbpy_object * a, struct gbpy_object * b,
     const struct gbpy_object * g, const struct gbpy_object * old) {
-    struct gbpy_want           wants[2];
-    const struct gbpy_object * graphs[2]  = { g, old };
+    struct gbpy_want wants[2];
+    const struct gbpy_object * graphs[2] = { g, old };
     GB_VEC(struct gbpy_object *) contexts = { 0 };
-    int  n                                = 0;
-    bool ok                               = true;
+    int n = 0;
+    bool ok = true;
     if (a != NULL) {
         wants[n++] = (struct gbpy_want){ .object = a, .write = true };
     }
@@ -403,7 +403,7 @@ static void set_graph_in(struct gbpy_object * b, struct gbpy_object * graph) {
     }
     gbpy_lock();
     struct gbpy_object * old = b->graph;
-    b->graph                 = graph;
+    b->graph = graph;
     if (graph != NULL) {
         graph->computed = -1;
     }
@@ -417,8 +417,8 @@ static int enter_and_clear(struct gbpy_use * use, const char * what, struct gbpy
     const struct gbpy_object * g) {
     bool cleared = false;
     while (!cleared) {
-        struct gbpy_object * old    = graph_in(b);
-        const int            status = enter_allocator(use, what, a, b, g, old);
+        struct gbpy_object * old = graph_in(b);
+        const int status = enter_allocator(use, what, a, b, g, old);
         // else another thread was faster
         cleared = status == GGML_STATUS_SUCCESS && b->graph == old;
         if (cleared && old != NULL) {
@@ -434,9 +434,9 @@ static int enter_and_clear(struct gbpy_use * use, const char * what, struct gbpy
 }
 
 int gbpy_unplace_graph(struct gbpy_handle * buffer) {
-    static const char    what[] = "GraphAllocator.allocate";
-    struct gbpy_object * b      = gbpy_object_of(buffer, what);
-    struct gbpy_use      use    = { 0 };
+    static const char what[] = "GraphAllocator.allocate";
+    struct gbpy_object * b = gbpy_object_of(buffer, what);
+    struct gbpy_use use = { 0 };
     if (b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -449,15 +449,15 @@ int gbpy_gallocr_measure(struct gbpy_handle * allocator, struct ggml_backend_buf
     struct gbpy_handle * graph, size_t * size) {
     struct gbpy_object *a = gbpy_object_of(allocator, "GraphAllocator.measure"),
                        *g = gbpy_object_of(graph, "GraphAllocator.measure");
-    struct gbpy_use use   = { 0 };
+    struct gbpy_use use = { 0 };
     if (a == NULL || g == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
     GB_TRY(enter_allocator(&use, "GraphAllocator.measure", a, NULL, g, NULL));
     ggml_clear_error();
     ggml_tallocr_t measuring = ggml_tallocr_new_measure_from_buft(buft);
-    *size                    = measuring != NULL ? ggml_gallocr_alloc_graph(a->ptr, measuring, g->ptr) : 0;
-    int status               = *size == 0 ? (int) ggml_last_status() : GGML_STATUS_SUCCESS;
+    *size = measuring != NULL ? ggml_gallocr_alloc_graph(a->ptr, measuring, g->ptr) : 0;
+    int status = *size == 0 ? (int) ggml_last_status() : GGML_STATUS_SUCCESS;
     ggml_tallocr_free(measuring);
     gbpy_leave(&use);
     return status;
@@ -487,16 +487,16 @@ static int allocate_graph(struct gbpy_object * a, struct gbpy_object * b, struct
 }
 
 int gbpy_gallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buffer, struct gbpy_handle * graph) {
-    static const char   what[] = "GraphAllocator.allocate";
+    static const char what[] = "GraphAllocator.allocate";
     struct gbpy_object *a = gbpy_object_of(allocator, what), *b = gbpy_object_of(buffer, what),
                        *g = gbpy_object_of(graph, what);
-    struct gbpy_use use   = { 0 };
+    struct gbpy_use use = { 0 };
     if (a == NULL || b == NULL || g == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
     GB_TRY(enter_and_clear(&use, what, a, b, g));
     b->scratch = b->blank = true;
-    const int status      = allocate_graph(a, b, g);
+    const int status = allocate_graph(a, b, g);
     set_graph_in(b, g); // also what was placed before a failure lies there
     gbpy_leave(&use);
     return status;

@@ -4,7 +4,7 @@
 #include "extension.h"
 #include "world.h"
 
-atomic_int                  gbpy_n_attached;
+atomic_int gbpy_n_attached;
 static struct gbpy_object * everything; // attached to the process: a strong reference; under the lock
 
 int gbpy_open_profile(struct gbpy_handle * handle, size_t max_records) {
@@ -29,8 +29,8 @@ static bool attach(struct gbpy_object * p, struct gbpy_object * where) {
         return false;
     }
     gbpy_ref(p);
-    *place       = p;
-    p->attached  = true;
+    *place = p;
+    p->attached = true;
     p->recording = where;
     if (where != NULL) {
         atomic_fetch_add(&where->weak, 1);
@@ -45,18 +45,18 @@ static struct gbpy_object * detach(struct gbpy_object * p, struct gbpy_object **
     if (!p->attached) {
         return NULL;
     }
-    *where                                                         = p->recording;
+    *where = p->recording;
     *(p->recording != NULL ? &p->recording->profile : &everything) = NULL;
-    p->attached                                                    = false;
-    p->recording                                                   = NULL;
+    p->attached = false;
+    p->recording = NULL;
     atomic_fetch_sub(&gbpy_n_attached, 1);
     return p;
 }
 
 int gbpy_attach_profile(struct gbpy_handle * profile, struct gbpy_handle * where) {
-    static const char    what[] = "profile";
-    struct gbpy_object * p      = gbpy_object_of(profile, what);
-    struct gbpy_object * o      = where != NULL ? gbpy_object_of(where, what) : NULL;
+    static const char what[] = "profile";
+    struct gbpy_object * p = gbpy_object_of(profile, what);
+    struct gbpy_object * o = where != NULL ? gbpy_object_of(where, what) : NULL;
     if (p == NULL || (where != NULL && o == NULL)) {
         return GGML_STATUS_INVALID_STATE;
     }

@@ -11,17 +11,17 @@
 
 // cdef: begin
 
-int  gbpy_open_profile(struct gbpy_handle * handle, size_t max_records);
+int gbpy_open_profile(struct gbpy_handle * handle, size_t max_records);
 void gbpy_release_profile(struct gbpy_handle * handle); // the destructor of such handles
 // From now on the object behind `where` records there; NULL: the process. INVALID_STATE: another profile is attached.
-int  gbpy_attach_profile(struct gbpy_handle * profile, struct gbpy_handle * where);
+int gbpy_attach_profile(struct gbpy_handle * profile, struct gbpy_handle * where);
 void gbpy_detach_profile(struct gbpy_handle * profile); // no more; of one that is not attached nothing
 bool gbpy_is_attached(const struct gbpy_handle * profile);
 
 // cdef: end
 
-struct gbpy_recording {              // of one computation
-    struct gbpy_object *    profile; // strong; NULL: none
+struct gbpy_recording { // of one computation
+    struct gbpy_object * profile; // strong; NULL: none
     struct gb_profile_scope before;
 };
 

@@ -37,13 +37,13 @@ static void forget_choices(struct gbpy_sched * s) {
 }
 
 static void forget_plan(struct gbpy_sched * s) {
-    struct gbpy_object * graph  = s->graph;
-    gbpy_wants           owners = s->owners;
-    s->graph                    = NULL;
-    s->dirty                    = true;
-    s->dirty_choices            = false;
-    s->ran                      = false;
-    s->inputs_are_set           = false;
+    struct gbpy_object * graph = s->graph;
+    gbpy_wants owners = s->owners;
+    s->graph = NULL;
+    s->dirty = true;
+    s->dirty_choices = false;
+    s->ran = false;
+    s->inputs_are_set = false;
     memset(&s->owners, 0, sizeof(s->owners));
     for (size_t i = 0; i < owners.n; i++) {
         gbpy_unref(owners.data[i].object);
@@ -75,19 +75,19 @@ void gbpy_free_sched(struct gbpy_object * o) {
 
 int gbpy_open_sched(struct gbpy_handle * handle, struct gbpy_handle ** backends,
     struct ggml_backend_buffer_type ** bufts, int n) {
-    struct gbpy_object * o      = gbpy_object_new(GBPY_SCHED);
-    ggml_backend_t *     raw    = gb_calloc((size_t) n, sizeof(*raw));
-    struct gbpy_sched *  s      = o != NULL && raw != NULL ? GB_NEW(struct gbpy_sched) : NULL;
-    int                  status = s != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    struct gbpy_object * o = gbpy_object_new(GBPY_SCHED);
+    ggml_backend_t * raw = gb_calloc((size_t) n, sizeof(*raw));
+    struct gbpy_sched * s = o != NULL && raw != NULL ? GB_NEW(struct gbpy_sched) : NULL;
+    int status = s != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     if (s != NULL) {
-        o->sched    = s;
-        o->scratch  = true;
-        o->blank    = true;
-        s->object   = o;
+        o->sched = s;
+        o->scratch = true;
+        o->blank = true;
+        s->object = o;
         s->n_copies = 1;
-        s->dirty    = true;
-        s->members  = gb_calloc((size_t) n + 1, sizeof(*s->members));
-        status      = s->members != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+        s->dirty = true;
+        s->members = gb_calloc((size_t) n + 1, sizeof(*s->members));
+        status = s->members != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
     if (status == GGML_STATUS_SUCCESS) {
         s->members[s->n_members++] = (struct gbpy_want){ .object = o, .write = true };
@@ -99,7 +99,7 @@ int gbpy_open_sched(struct gbpy_handle * handle, struct gbpy_handle ** backends,
             break;
         }
         s->members[s->n_members++] = (struct gbpy_want){ .object = b, .write = true };
-        raw[i]                     = b->ptr;
+        raw[i] = b->ptr;
     }
     if (status == GGML_STATUS_SUCCESS) {
         o->ptr = ggml_backend_sched_new(raw, bufts, n, GGML_DEFAULT_GRAPH_SIZE);
@@ -118,8 +118,8 @@ int gbpy_open_sched(struct gbpy_handle * handle, struct gbpy_handle ** backends,
 
 // Choices for nodes whose context is gone: the address may serve another tensor by now.
 static int drop_dead_choices(struct gbpy_sched * s) {
-    size_t n      = 0;
-    int    status = GGML_STATUS_SUCCESS;
+    size_t n = 0;
+    int status = GGML_STATUS_SUCCESS;
     for (size_t i = 0; i < s->choices.n; i++) {
         const struct gbpy_choice a = s->choices.data[i];
         if (atomic_load(&a.context->refs) > 0) {
@@ -127,7 +127,7 @@ static int drop_dead_choices(struct gbpy_sched * s) {
             continue;
         }
         const int one = ggml_backend_sched_set_node_backend(s->object->ptr, a.node, NULL);
-        status        = status == GGML_STATUS_SUCCESS ? one : status;
+        status = status == GGML_STATUS_SUCCESS ? one : status;
         gbpy_weak_unref(a.context);
     }
     s->choices.n = n;
@@ -258,16 +258,16 @@ static int call_planner(struct gbpy_sched * s, struct gbpy_object * g, enum gbpy
 // Makes g the planned graph: all its tensors have memory afterwards. By who uses all of that, and its contexts to
 // place.
 static int plan_inside(struct gbpy_sched * s, struct gbpy_object * g, bool computes, const char * what, int * how) {
-    const uint64_t  before  = plans_of(s->object->ptr);
-    const bool      same    = s->graph == g && !s->dirty;
-    const bool      was_set = s->inputs_are_set, had_run = s->ran;
+    const uint64_t before = plans_of(s->object->ptr);
+    const bool same = s->graph == g && !s->dirty;
+    const bool was_set = s->inputs_are_set, had_run = s->ran;
     const long long version = s->version;
     GB_TRY(settle_lost_inputs(s, g, computes, what));
     gbpy_ref(g);
     forget_plan(s);
-    s->about          = 0;
-    int        status = call_planner(s, g, GBPY_PLAN_ALLOCATE);
-    const bool moved  = status != GGML_STATUS_SUCCESS || plans_of(s->object->ptr) != before;
+    s->about = 0;
+    int status = call_planner(s, g, GBPY_PLAN_ALLOCATE);
+    const bool moved = status != GGML_STATUS_SUCCESS || plans_of(s->object->ptr) != before;
     if (moved) {
         gbpy_note_move();
     }
@@ -287,16 +287,16 @@ static int plan_inside(struct gbpy_sched * s, struct gbpy_object * g, bool compu
         gbpy_unref(g);
         return status;
     }
-    s->graph   = g;
-    s->about   = g->serial;
+    s->graph = g;
+    s->about = g->serial;
     s->n_nodes = ((struct ggml_cgraph *) g->ptr)->n_nodes;
-    s->dirty   = false;
+    s->dirty = false;
     if (had_run && (!same || moved)) {
         s->replaced = true;
     }
     if (same && !moved) {
-        s->ran            = had_run;
-        s->version        = version;
+        s->ran = had_run;
+        s->version = version;
         s->inputs_are_set = was_set;
     }
     report_plans(s, how);
@@ -342,7 +342,7 @@ int gbpy_enter_planned(struct gbpy_use * use, struct gbpy_sched * s, struct gbpy
         }
     }
     if (status == GGML_STATUS_SUCCESS && computes && !s->inputs_are_set) {
-        status            = gbpy_check_inputs(s->graph->ptr, what);
+        status = gbpy_check_inputs(s->graph->ptr, what);
         s->inputs_are_set = status == GGML_STATUS_SUCCESS;
     }
     if (status != GGML_STATUS_SUCCESS) {
@@ -353,10 +353,10 @@ int gbpy_enter_planned(struct gbpy_use * use, struct gbpy_sched * s, struct gbpy
 
 int gbpy_sched_plan(struct gbpy_handle * sched, struct gbpy_handle * graph, int kind, int * how) {
     static const char * const names[] = { "Scheduler.allocate", "Scheduler.prepare", "Scheduler.reserve" };
-    const char *              what    = names[kind];
-    struct gbpy_sched *       s       = gbpy_sched_of(sched, what);
-    struct gbpy_object *      g       = gbpy_object_of(graph, what);
-    struct gbpy_use           use     = { 0 };
+    const char * what = names[kind];
+    struct gbpy_sched * s = gbpy_sched_of(sched, what);
+    struct gbpy_object * g = gbpy_object_of(graph, what);
+    struct gbpy_use use = { 0 };
     if (s == NULL || g == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -372,8 +372,8 @@ int gbpy_sched_plan(struct gbpy_handle * sched, struct gbpy_handle * graph, int 
             forget_plan(s);
         }
         s->about = 0;
-        status   = settle_lost_inputs(s, g, false, what);
-        status   = status == GGML_STATUS_SUCCESS ? call_planner(s, g, (enum gbpy_plan_how) kind) : status;
+        status = settle_lost_inputs(s, g, false, what);
+        status = status == GGML_STATUS_SUCCESS ? call_planner(s, g, (enum gbpy_plan_how) kind) : status;
         s->about = status == GGML_STATUS_SUCCESS ? g->serial : 0;
         if (kind == GBPY_PLAN_RESERVE) {
             gbpy_note_move();
@@ -395,19 +395,19 @@ struct eval_shim {
 
 static bool show(struct ggml_tensor * t, bool ask, void * data) {
     struct eval_shim * shim = data;
-    shim->sched->shown      = ask ? NULL : t;
-    const bool answer       = shim->eval(t, ask, shim->data);
-    shim->sched->shown      = NULL;
+    shim->sched->shown = ask ? NULL : t;
+    const bool answer = shim->eval(t, ask, shim->data);
+    shim->sched->shown = NULL;
     return answer;
 }
 
 int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run,
     bool (*eval)(struct ggml_tensor *, bool, void *), void * eval_data, int * how) {
-    static const char    what[] = "Scheduler.compute";
-    struct gbpy_want     wants[8];
-    struct gbpy_use      use = { .wants = wants, .capacity = 8, .borrowed = true };
-    struct gbpy_sched *  s   = gbpy_sched_of(sched, what);
-    struct gbpy_object * g   = gbpy_object_of(graph, what);
+    static const char what[] = "Scheduler.compute";
+    struct gbpy_want wants[8];
+    struct gbpy_use use = { .wants = wants, .capacity = 8, .borrowed = true };
+    struct gbpy_sched * s = gbpy_sched_of(sched, what);
+    struct gbpy_object * g = gbpy_object_of(graph, what);
     if (s == NULL || g == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -415,14 +415,14 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    struct ggml_backend_sched * raw     = s->object->ptr;
-    const long long             version = atomic_load(&gbpy_sets);
-    void *                      outer   = gb_run();
-    struct gbpy_run             plain   = { .who = use.who };
-    run                                 = run != NULL ? run : &plain;
-    run->who                            = use.who;
-    s->ran                              = false;
-    s->about                            = g->serial;
+    struct ggml_backend_sched * raw = s->object->ptr;
+    const long long version = atomic_load(&gbpy_sets);
+    void * outer = gb_run();
+    struct gbpy_run plain = { .who = use.who };
+    run = run != NULL ? run : &plain;
+    run->who = use.who;
+    s->ran = false;
+    s->about = g->serial;
     for (int i = 0; i < gbpy_n_backends(s); i++) {
         gbpy_begin_stop(gbpy_backend_at(s, i));
     }
@@ -448,12 +448,12 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
         gbpy_end_stop(gbpy_backend_at(s, i));
     }
     const bool owned = gbpy_own_new(s);
-    status           = gbpy_outcome_of(run, status);
+    status = gbpy_outcome_of(run, status);
     if (status == GGML_STATUS_SUCCESS) {
-        s->ran      = true;
+        s->ran = true;
         s->replaced = false;
-        s->version  = version;
-        status      = owned ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+        s->version = version;
+        status = owned ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
     gbpy_leave_after(&use, status == GGML_STATUS_SUCCESS ? gbpy_note_results : gbpy_forget_results, g, version);
     return status;
@@ -462,8 +462,8 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
 // ------------------------------------------------------------------------------------------------------------ the rest
 
 int gbpy_sched_reset(struct gbpy_handle * sched) {
-    struct gbpy_use     use = { 0 };
-    struct gbpy_sched * s   = gbpy_sched_of(sched, "Scheduler.reset");
+    struct gbpy_use use = { 0 };
+    struct gbpy_sched * s = gbpy_sched_of(sched, "Scheduler.reset");
     if (s == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -485,8 +485,8 @@ int gbpy_sched_reset(struct gbpy_handle * sched) {
 }
 
 int gbpy_sched_close(struct gbpy_handle * sched) {
-    struct gbpy_use     use = { 0 };
-    struct gbpy_sched * s   = sched != NULL && sched->object != NULL ? sched->object->sched : NULL;
+    struct gbpy_use use = { 0 };
+    struct gbpy_sched * s = sched != NULL && sched->object != NULL ? sched->object->sched : NULL;
     if (s == NULL) {
         return GGML_STATUS_SUCCESS;
     }
@@ -515,11 +515,11 @@ int gbpy_sched_close(struct gbpy_handle * sched) {
 
 int gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * context, struct ggml_tensor * node,
     struct gbpy_handle * backend) {
-    static const char    what[] = "Scheduler.set_backend";
-    struct gbpy_use      use    = { 0 };
-    struct gbpy_sched *  s      = gbpy_sched_of(sched, what);
-    struct gbpy_object * c      = gbpy_object_of(context, what);
-    struct gbpy_object * b      = backend != NULL ? gbpy_object_of(backend, what) : NULL;
+    static const char what[] = "Scheduler.set_backend";
+    struct gbpy_use use = { 0 };
+    struct gbpy_sched * s = gbpy_sched_of(sched, what);
+    struct gbpy_object * c = gbpy_object_of(context, what);
+    struct gbpy_object * b = backend != NULL ? gbpy_object_of(backend, what) : NULL;
     if (s == NULL || c == NULL || (backend != NULL && b == NULL)) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -550,8 +550,8 @@ int gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * cont
 }
 
 int gbpy_sched_set_n_copies(struct gbpy_handle * sched, int n) {
-    struct gbpy_use     use = { 0 };
-    struct gbpy_sched * s   = gbpy_sched_of(sched, "Scheduler.n_copies");
+    struct gbpy_use use = { 0 };
+    struct gbpy_sched * s = gbpy_sched_of(sched, "Scheduler.n_copies");
     if (s == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -585,15 +585,15 @@ int64_t gbpy_sched_leave_out(struct gbpy_handle * sched, int what, int64_t at) {
 }
 
 int gbpy_sched_reset_stats(struct gbpy_handle * sched) {
-    struct gbpy_use        use  = { 0 };
-    struct gbpy_sched *    s    = gbpy_sched_of(sched, "Scheduler.reset_stats");
+    struct gbpy_use use = { 0 };
+    struct gbpy_sched * s = gbpy_sched_of(sched, "Scheduler.reset_stats");
     const struct gbpy_want want = { .object = s != NULL ? s->object : NULL, .write = true };
     if (s == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
     int status = gbpy_enter_wants(&use, "Scheduler.reset_stats", &want, 1, true);
     if (status == GGML_STATUS_SUCCESS) {
-        status        = ggml_backend_sched_reset_stats(s->object->ptr);
+        status = ggml_backend_sched_reset_stats(s->object->ptr);
         s->n_reported = 0;
         gbpy_leave(&use);
     }

@@ -21,9 +21,9 @@ int gbpy_sched_reset_stats(struct gbpy_handle * sched);
 int gbpy_sched_reset(struct gbpy_handle * sched);
 int gbpy_sched_close(struct gbpy_handle * sched); // gives memory back that nobody looks into; then as gbpy_close
 // NULL: none
-int          gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * context, struct ggml_tensor * node,
+int gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * context, struct ggml_tensor * node,
     struct gbpy_handle * backend);
-int          gbpy_sched_set_n_copies(struct gbpy_handle * sched, int n);
+int gbpy_sched_set_n_copies(struct gbpy_handle * sched, int n);
 const char * gbpy_sched_device_name(const struct gbpy_handle * sched, int i); // as users see it: no two are the same
 void gbpy_sched_keep_all(struct gbpy_handle * sched, bool keep); // all results of graphs that are planned from now on
 int64_t gbpy_sched_leave_out(struct gbpy_handle * sched, int what, int64_t at); // gb_sched_leave_out; -1: closed

@@ -9,17 +9,17 @@
 
 // All of this is under the lock.
 static struct gbpy_use * uses; // the active ones
-static int               n_waiters;
+static int n_waiters;
 
 struct waiter { // who waits, and for what
-    const void *             who;
+    const void * who;
     const struct gbpy_want * wants;
-    int                      n;
-    struct waiter *          next;
-    unsigned                 searched; // the number of the last search that came by
+    int n;
+    struct waiter * next;
+    unsigned searched; // the number of the last search that came by
 };
 static struct waiter * waiters;
-static unsigned        n_searches;
+static unsigned n_searches;
 
 static void end_want(const struct gbpy_want * want) {
     if (want->nested) {
@@ -58,7 +58,7 @@ static void in_child(void) {
         use->n = 0; // its references are never given back: that is for the thread which is gone
     }
     gbpy_lose_flights();
-    waiters   = NULL;
+    waiters = NULL;
     n_waiters = 0;
     gbpy_renew();
     gbpy_unlock();
@@ -143,8 +143,8 @@ static bool leads_to(const struct gbpy_want * wants, int n, const void * me, uns
 
 // Waits for a change. A status if who asks would wait for himself, or was interrupted.
 static int wait_for(const char * what, const struct gbpy_want * wants, int n, int conflict) {
-    const void *               me = gbpy_me();
-    const struct gbpy_object * o  = wants[conflict].object;
+    const void * me = gbpy_me();
+    const struct gbpy_object * o = wants[conflict].object;
     if ((o->writer != NULL && o->writer->who == me) || reads_of(o, me) > 0) {
         return gb_fail(GGML_STATUS_INVALID_STATE, "%s: is computing, and was called from one of its own callbacks",
             what);
@@ -155,10 +155,10 @@ static int wait_for(const char * what, const struct gbpy_want * wants, int n, in
             what);
     }
     struct waiter self = { .who = me, .wants = wants, .n = n, .next = waiters };
-    waiters            = &self;
+    waiters = &self;
     n_waiters++;
     const unsigned generation = gb_fork_generation();
-    const bool     stop       = gbpy_wait();
+    const bool stop = gbpy_wait();
     if (generation == gb_fork_generation()) { // else nobody waits in the child
         struct waiter ** link = &waiters;
         while (*link != &self) {
@@ -197,7 +197,7 @@ bool gbpy_reserve_use(struct gbpy_use * use, int n) {
     if (!use->borrowed) {
         gb_free(use->wants);
     }
-    use->wants    = wants;
+    use->wants = wants;
     use->capacity = n;
     use->borrowed = false;
     return true;
@@ -219,11 +219,11 @@ static bool take(struct gbpy_use * use, const struct gbpy_want * wants, int n) {
         return false;
     }
     use->who = gbpy_me();
-    use->n   = n;
+    use->n = n;
     for (int i = 0; i < n; i++) {
         struct gbpy_object * o = wants[i].object;
-        use->wants[i]          = wants[i];
-        use->wants[i].nested   = o->writer != NULL; // ours
+        use->wants[i] = wants[i];
+        use->wants[i].nested = o->writer != NULL; // ours
         if (use->wants[i].nested) {
             continue;
         }
@@ -233,9 +233,9 @@ static bool take(struct gbpy_use * use, const struct gbpy_want * wants, int n) {
             o->n_readers++;
         }
     }
-    use->active   = true;
+    use->active = true;
     use->previous = NULL;
-    use->next     = uses;
+    use->next = uses;
     if (uses != NULL) {
         uses->previous = use;
     }
@@ -267,7 +267,7 @@ int gbpy_await_placing(struct gbpy_object * const * contexts, int n, const char 
             i++;
         } else {
             status = wait_for(what, &place, 1, 0);
-            i      = 0; // the others may have changed meanwhile
+            i = 0; // the others may have changed meanwhile
         }
     }
     return status;
@@ -295,7 +295,7 @@ static struct gbpy_want * find_want(const gbpy_wants * wants, const struct gbpy_
 
 static bool push_want(gbpy_wants * wants, struct gbpy_want want) {
     want.object->gathered = gathering;
-    want.object->at       = wants->n;
+    want.object->at = wants->n;
     if (!gb_vec_push(wants, want)) {
         want.object->gathered = 0;
         return false;
@@ -331,8 +331,8 @@ bool gbpy_add_place(gbpy_wants * wants, struct gbpy_object * context) {
 
 static int enter(struct gbpy_use * use, const char * what, const struct gbpy_want * wants, int n,
     struct gbpy_object * const * contexts, int n_contexts, bool nested) {
-    gbpy_wants all    = { 0 };
-    int        status = GGML_STATUS_SUCCESS;
+    gbpy_wants all = { 0 };
+    int status = GGML_STATUS_SUCCESS;
     gbpy_lock();
     while (status == GGML_STATUS_SUCCESS && !use->active) {
         bool ok = true;
@@ -343,7 +343,7 @@ static int enter(struct gbpy_use * use, const char * what, const struct gbpy_wan
         for (int i = 0; ok && i < n_contexts; i++) {
             ok = gbpy_add_place(&all, contexts[i]);
         }
-        ok     = ok && gbpy_reserve_use(use, (int) all.n);
+        ok = ok && gbpy_reserve_use(use, (int) all.n);
         status = ok ? gbpy_take_or_wait(use, what, all.data, (int) all.n, nested, NULL) : GGML_STATUS_ALLOC_FAILED;
     }
     gbpy_unlock();
@@ -363,9 +363,9 @@ int gbpy_enter_to_place(struct gbpy_use * use, const char * what, const struct g
 int gbpy_enter(struct gbpy_use * use, const char * what, struct gbpy_handle ** handles, int n, int n_written,
     bool nested, bool beside_runs) {
     GB_FAIL_IF(use->active, GGML_STATUS_INVALID_STATE, "%s: the use has begun already", what);
-    struct gbpy_want   few[8];
-    struct gbpy_want * wants  = n <= 8 ? few : gb_calloc((size_t) n, sizeof(*wants));
-    int                status = wants != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    struct gbpy_want few[8];
+    struct gbpy_want * wants = n <= 8 ? few : gb_calloc((size_t) n, sizeof(*wants));
+    int status = wants != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
         wants[i] = (struct gbpy_want){
             .object = gbpy_object_of(handles[i], what), .write = i < n_written, .beside_runs = beside_runs
@@ -431,7 +431,7 @@ void gbpy_leave_after(struct gbpy_use * use, void (*last)(struct gbpy_object * o
     if (!use->borrowed && use->wants != NULL) {
         gb_free(use->wants);
     }
-    use->wants    = NULL;
+    use->wants = NULL;
     use->capacity = 0;
     use->borrowed = false;
     gbpy_destroy_all(dead);

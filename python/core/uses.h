@@ -26,19 +26,19 @@ void gbpy_begin(void); // once, before anything else: the handlers of forks
 // A use of objects. Python's guards are made empty, with gbpy_leave as destructor.
 struct gbpy_use {
     struct gbpy_want * wants; // objects that are held, with how; [0, n)
-    int                n, capacity;
-    bool               borrowed; // the array is somebody else's
-    const void *       who;
-    struct gbpy_use *  next;
-    struct gbpy_use *  previous;
-    bool               active;
+    int n, capacity;
+    bool borrowed; // the array is somebody else's
+    const void * who;
+    struct gbpy_use * next;
+    struct gbpy_use * previous;
+    bool active;
 };
 
 // Takes all n objects, `writing` the first n_written of them and reading the others, or none. INVALID_STATE with a
 // message that begins with `what`: one of them is closed, broken, used by the caller itself, or by a user that waits
 // for the caller. GBPY_INTERRUPTED: a signal ended the wait. The handles may repeat. `nested`: what the caller uses
 // already is no error (callbacks that look at what is being computed). `beside_runs`: does not wait for runs in flight.
-int  gbpy_enter(struct gbpy_use * use, const char * what, struct gbpy_handle ** handles, int n, int n_written,
+int gbpy_enter(struct gbpy_use * use, const char * what, struct gbpy_handle ** handles, int n, int n_written,
     bool nested, bool beside_runs);
 void gbpy_leave(struct gbpy_use * use); // at any time, any number of times
 
@@ -76,7 +76,7 @@ bool gbpy_is_used(const struct gbpy_object * object); // under the lock: by anyb
 // As gbpy_leave, after last(object, number), in one critical section.
 void gbpy_leave_after(struct gbpy_use * use, void (*last)(struct gbpy_object * object, long long number),
     struct gbpy_object * object, long long number);
-void gbpy_let_go(struct gbpy_use * use, struct gbpy_object * object);            // before the rest of the use ends
+void gbpy_let_go(struct gbpy_use * use, struct gbpy_object * object); // before the rest of the use ends
 bool gbpy_holds(const struct gbpy_use * use, const struct gbpy_object * object); // under the lock
 
 // Under the lock: is any run in flight (flights.c)? Such runs are users, too.

@@ -4,9 +4,9 @@
 #include "extension.h"
 #include "later.h"
 
-static gb_mutex    mutex = GB_MUTEX_INIT;
-static gb_cond     condition;
-static int         n_waiting;
+static gb_mutex mutex = GB_MUTEX_INIT;
+static gb_cond condition;
+static int n_waiting;
 static atomic_bool ending;
 
 static _Thread_local char mine;        // its address is the thread's name
@@ -14,7 +14,7 @@ static _Thread_local bool interrupted; // the poll said so, and nobody was told
 
 atomic_llong gbpy_epochs;
 atomic_llong gbpy_visits;
-atomic_int   gbpy_cancels;
+atomic_int gbpy_cancels;
 
 void gbpy_lock(void) {
     gb_hold_log(true);
@@ -66,7 +66,7 @@ static bool poll_signals(void * data) {
         return true;
     }
     const bool trust = gb_trust_tensors(false); // a handler may plan and compute what nobody has looked at
-    interrupted      = signal_poll(data);
+    interrupted = signal_poll(data);
     gb_trust_tensors(trust);
     if (interrupted) {
         gbpy_arm_interrupt();
@@ -98,7 +98,7 @@ int gbpy_outcome(int status) {
 
 struct gbpy_quiet gbpy_begin_quiet(void) {
     struct gbpy_quiet before = { .interrupted = interrupted };
-    before.poll              = gb_get_poll(&before.data);
+    before.poll = gb_get_poll(&before.data);
     gb_set_poll(NULL, NULL);
     return before;
 }

@@ -19,7 +19,7 @@ enum { GBPY_INTERRUPTED = 1000 };
 void gbpy_watch_signals(bool (*poll)(void * data));
 // The status of a call that may have been interrupted: GBPY_INTERRUPTED if this thread's poll said so since the last
 // call of this function.
-int  gbpy_outcome(int status);
+int gbpy_outcome(int status);
 void gbpy_end(void); // the interpreter ends: nothing is freed any more
 // For tests: how many objects, tensors and entries of lists were looked at so far to open, close, place and reset.
 long long gbpy_n_visited(void);
@@ -48,10 +48,10 @@ bool gbpy_is_ending(void);
 struct gbpy_quiet {
     bool (*poll)(void * data);
     void * data;
-    bool   interrupted;
+    bool interrupted;
 };
 struct gbpy_quiet gbpy_begin_quiet(void);
-void              gbpy_end_quiet(struct gbpy_quiet before);
+void gbpy_end_quiet(struct gbpy_quiet before);
 
 // How often a poll reported an interrupt: a device may then have cancelled work that others had queued, and report that
 // to whoever waits for it next.
@@ -59,13 +59,13 @@ extern atomic_int gbpy_cancels;
 
 // What gbpy_n_visited counts.
 extern atomic_llong gbpy_visits;
-static inline void  gbpy_visited(size_t n) {
+static inline void gbpy_visited(size_t n) {
     atomic_fetch_add_explicit(&gbpy_visits, (long long) n, memory_order_relaxed);
 }
 
 // Counts every time that tensors may have got or lost memory.
-extern atomic_llong     gbpy_epochs;
+extern atomic_llong gbpy_epochs;
 static inline long long gbpy_epoch_now(void) { return atomic_load(&gbpy_epochs); }
-static inline void      gbpy_note_move(void) { atomic_fetch_add(&gbpy_epochs, 1); }
+static inline void gbpy_note_move(void) { atomic_fetch_add(&gbpy_epochs, 1); }
 
 #endif // GBPY_WORLD_H

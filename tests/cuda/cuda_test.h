@@ -66,8 +66,8 @@ static inline void cuda_check_launches(const char * part, uint64_t before, uint6
 // tools/check_cuda.sh sets under compute-sanitizer. The test then says what it does not check.
 static inline bool cuda_replays(void) {
     const char * graphs = getenv("GGML_CUDA_GRAPHS");
-    const bool   off    = graphs != NULL && strcmp(graphs, "0") == 0;
-    static bool  said   = false;
+    const bool off = graphs != NULL && strcmp(graphs, "0") == 0;
+    static bool said = false;
     if (off && !said) {
         printf("not checked: how often graphs are replayed, as GGML_CUDA_GRAPHS is 0\n");
         said = true;
@@ -88,9 +88,9 @@ enum cuda_work { CUDA_WORK_EXACT, CUDA_WORK_POOLED, CUDA_WORK_AT_MOST };
 static inline void cuda_check_work_size(const char * what, size_t taken, size_t told, enum cuda_work how) {
 #ifdef GB_CUDA_EMULATED
     const size_t rounded = (told + 511) / 512 * 512;
-    const bool   right   = how == CUDA_WORK_EXACT    ? taken == rounded
-                           : how == CUDA_WORK_POOLED ? taken >= told && taken <= rounded + rounded / 3
-                                                     : taken <= rounded;
+    const bool right = how == CUDA_WORK_EXACT    ? taken == rounded
+                       : how == CUDA_WORK_POOLED ? taken >= told && taken <= rounded + rounded / 3
+                                                 : taken <= rounded;
     CHECK_MSG(right, "%s: took %zu bytes of scratch memory, told %zu", what, taken, told);
 #else
     (void) what, (void) taken, (void) told, (void) how;

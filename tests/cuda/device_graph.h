@@ -8,18 +8,18 @@
 #include "cuda_test.h"
 
 struct device_graph {
-    ggml_context *     ctx;    // tensors with host memory
+    ggml_context * ctx;        // tensors with host memory
     std::vector<float> result; // of the last compute
 
     device_graph() { ctx = ggml_init({ (size_t) 64 << 20, NULL, false }); }
     ~device_graph() { ggml_free(ctx); }
-    device_graph(const device_graph &)             = delete;
+    device_graph(const device_graph &) = delete;
     device_graph & operator=(const device_graph &) = delete;
 
     // False, with a failed check: the device does not compute it. before: NULL, or what is computed first.
     bool compute(ggml_tensor * dst, ggml_tensor * before = NULL) {
-        ggml_backend_t cuda  = cuda_open(0);
-        ggml_cgraph *  graph = ggml_new_graph(ctx);
+        ggml_backend_t cuda = cuda_open(0);
+        ggml_cgraph * graph = ggml_new_graph(ctx);
         if (before != NULL) {
             ggml_build_forward_expand(graph, before);
         }
@@ -44,7 +44,7 @@ struct device_graph {
         }
         // told of the graph without device memory
         const size_t told = cuda_work_size(cuda, graph), before = cuda_free_memory(0);
-        const bool   ok = ggml_backend_graph_compute(cuda, copy.graph);
+        const bool ok = ggml_backend_graph_compute(cuda, copy.graph);
         cuda_check_work_size(ggml_op_name(dst->op), before - cuda_free_memory(0), told, CUDA_WORK_EXACT);
         result.assign((size_t) ggml_nelements(dst), NAN);
         if (ok) {

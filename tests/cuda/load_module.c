@@ -10,16 +10,16 @@
 // y = (w x) + x on a device and on the CPU, by the scheduler too.
 static void compute(ggml_backend_t backend) {
     enum { N = 32, ROWS = 12 };
-    struct ggml_context * ctx         = ggml_init((struct ggml_init_params){ 65536, NULL, true });
-    struct ggml_tensor *  w           = ggml_new_tensor_2d(ctx, GGML_TYPE_Q8_0, N, N);
-    struct ggml_tensor *  x           = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N, ROWS);
-    struct ggml_tensor *  y           = ggml_add(ctx, ggml_mul_mat(ctx, w, x), x);
-    struct ggml_cgraph *  g           = ggml_new_graph(ctx);
-    float                 data[N * N] = { 0 }, got[N * ROWS];
-    uint8_t               blocks[N * N / 32 * 34];
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 65536, NULL, true });
+    struct ggml_tensor * w = ggml_new_tensor_2d(ctx, GGML_TYPE_Q8_0, N, N);
+    struct ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N, ROWS);
+    struct ggml_tensor * y = ggml_add(ctx, ggml_mul_mat(ctx, w, x), x);
+    struct ggml_cgraph * g = ggml_new_graph(ctx);
+    float data[N * N] = { 0 }, got[N * ROWS];
+    uint8_t blocks[N * N / 32 * 34];
     ggml_build_forward_expand(g, y);
-    ggml_backend_t       list[] = { backend, ggml_backend_cpu_init() };
-    ggml_backend_sched_t sched  = ggml_backend_sched_new(list, NULL, 2, 16);
+    ggml_backend_t list[] = { backend, ggml_backend_cpu_init() };
+    ggml_backend_sched_t sched = ggml_backend_sched_new(list, NULL, 2, 16);
     REQUIRE(sched != NULL && ggml_backend_sched_alloc_graph(sched, g) == GGML_STATUS_SUCCESS);
     CHECK(ggml_backend_sched_get_node_backend(sched, y) == backend);
     for (int i = 0; i < N; i++) {

@@ -4,9 +4,9 @@
 
 struct attention {
     ggml_type type;
-    int64_t   d, n, m, heads, k_heads, v_heads, batch;
-    bool      masked;
-    bool      views; // k and v are parts of a longer cache, q is permuted
+    int64_t d, n, m, heads, k_heads, v_heads, batch;
+    bool masked;
+    bool views; // k and v are parts of a longer cache, q is permuted
 };
 
 static void fill(ggml_tensor * t) {
@@ -35,17 +35,17 @@ static double element(const ggml_tensor * t, int64_t i0, int64_t i1, int64_t i2,
 // bounds the error.
 static int wrong_of_row(const attention & s, const ggml_tensor * q, const ggml_tensor * k, const ggml_tensor * v,
     int64_t i1, int64_t i2, int64_t i3, const float * got, double * worst) {
-    const double        relative = s.type == GGML_TYPE_F32 ? 2e-6 : s.type == GGML_TYPE_F16 ? 1.1 / 2048 : 1.1 / 256;
-    const int64_t       seen     = s.masked ? s.m - s.n + i1 + 1 : s.m;
+    const double relative = s.type == GGML_TYPE_F32 ? 2e-6 : s.type == GGML_TYPE_F16 ? 1.1 / 2048 : 1.1 / 256;
+    const int64_t seen = s.masked ? s.m - s.n + i1 + 1 : s.m;
     std::vector<double> p((size_t) seen);
-    double              largest = -INFINITY, sum = 0;
+    double largest = -INFINITY, sum = 0;
     for (int64_t c = 0; c < seen; c++) {
         double score = 0;
         for (int64_t d = 0; d < s.d; d++) {
             score += element(q, d, i1, i2, i3) * element(k, d, c, i2 % s.k_heads, i3);
         }
         p[(size_t) c] = score / sqrt((double) s.d);
-        largest       = fmax(largest, p[(size_t) c]);
+        largest = fmax(largest, p[(size_t) c]);
     }
     for (double & x : p) {
         x = exp(x - largest);
@@ -60,20 +60,20 @@ static int wrong_of_row(const attention & s, const ggml_tensor * q, const ggml_t
             magnitude += fabs(x);
         }
         const double error = fabs(got[d] - expected);
-        *worst             = fmax(*worst, error / magnitude);
+        *worst = fmax(*worst, error / magnitude);
         wrong += !(error <= magnitude * (relative + 4e-6));
     }
     return wrong;
 }
 
 static void check(const attention & s) {
-    device_graph  g;
-    const int64_t extra  = s.views ? 16 : 0;
+    device_graph g;
+    const int64_t extra = s.views ? 16 : 0;
     ggml_tensor * q_root = s.views ? ggml_new_tensor_4d(g.ctx, s.type, s.d, s.heads, s.n, s.batch)
                                    : ggml_new_tensor_4d(g.ctx, s.type, s.d, s.n, s.heads, s.batch);
     ggml_tensor * k_root = ggml_new_tensor_4d(g.ctx, s.type, s.d, s.m + extra, s.k_heads, s.batch);
     ggml_tensor * v_root = ggml_new_tensor_4d(g.ctx, s.type, s.m + extra, s.d, s.v_heads, s.batch);
-    ggml_tensor * q      = s.views ? ggml_permute(g.ctx, q_root, 0, 2, 1, 3) : q_root;
+    ggml_tensor * q = s.views ? ggml_permute(g.ctx, q_root, 0, 2, 1, 3) : q_root;
     ggml_tensor * k =
         ggml_view_4d(g.ctx, k_root, s.d, s.m, s.k_heads, s.batch, k_root->nb[1], k_root->nb[2], k_root->nb[3], 0);
     ggml_tensor * v =
@@ -85,7 +85,7 @@ static void check(const attention & s) {
     fill(v_root);
     REQUIRE(g.compute(dst));
     int64_t wrong = 0, row = 0;
-    double  worst = 0;
+    double worst = 0;
     for (int64_t i3 = 0; i3 < s.batch; i3++) {
         for (int64_t i2 = 0; i2 < s.heads; i2++) {
             for (int64_t i1 = 0; i1 < s.n; i1++, row++) {
@@ -153,12 +153,12 @@ static void tiles_of_floats(void) {
 
 // The hidden rows are rounded to halves when the product is.
 static void check_feed_forward(ggml_type type, int64_t d, int64_t n, int64_t hidden, int64_t slices) {
-    device_graph  g;
-    ggml_tensor * a   = ggml_new_tensor_3d(g.ctx, type, d, n, slices);
-    ggml_tensor * b0  = ggml_new_tensor_3d(g.ctx, type, d, hidden, slices);
-    ggml_tensor * b1  = ggml_new_tensor_1d(g.ctx, GGML_TYPE_F32, hidden);
-    ggml_tensor * c0  = ggml_new_tensor_3d(g.ctx, type, hidden, d, slices);
-    ggml_tensor * c1  = ggml_new_tensor_1d(g.ctx, GGML_TYPE_F32, d);
+    device_graph g;
+    ggml_tensor * a = ggml_new_tensor_3d(g.ctx, type, d, n, slices);
+    ggml_tensor * b0 = ggml_new_tensor_3d(g.ctx, type, d, hidden, slices);
+    ggml_tensor * b1 = ggml_new_tensor_1d(g.ctx, GGML_TYPE_F32, hidden);
+    ggml_tensor * c0 = ggml_new_tensor_3d(g.ctx, type, hidden, d, slices);
+    ggml_tensor * c1 = ggml_new_tensor_1d(g.ctx, GGML_TYPE_F32, d);
     ggml_tensor * dst = ggml_flash_ff(g.ctx, a, b0, b1, c0, c1);
     REQUIRE(dst != NULL);
     for (ggml_tensor * t : { a, b0, b1, c0, c1 }) {

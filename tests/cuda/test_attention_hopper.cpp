@@ -24,7 +24,7 @@ static const char kernel[] = "gb_attention_tall";
 
 static void attend(const attentions::attention & s, bool taken = true) {
     const uint64_t before = cuda_launches(kernel);
-    char           text[100];
+    char text[100];
     attentions::check(s);
     snprintf(text, sizeof(text), "%s d %d n %d m %d", ggml_type_name(s.type), (int) s.d, (int) s.n, (int) s.m);
     cuda_check_launches(kernel, before, taken ? 1 : 0, text);
@@ -38,7 +38,7 @@ static void edges(void) {
     const int64_t n[] = { 65, 66, 127, 128, 129, 200 }, m[] = { 8, 64, 120, 128, 136, 256, 264, 392 },
                   d[] = { 8, 40, 64, 72, 80, 128 };
     for (int i = 0; i < 24; i++) {
-        const bool    masked = i % 2 != 0;
+        const bool masked = i % 2 != 0;
         const int64_t rows = n[i % 6], keys = m[(5 * i + 1) % 8];
         attend({ halves[i / 2 % 2], d[test_random_int(0, 5)], rows, std::max<int64_t>(keys, (rows + 7) / 8 * 8), 1, 1,
             1, 1, masked, i % 3 == 0 });
@@ -83,12 +83,12 @@ static void others_are_not_taken(void) {
 
 static void masks(void) { // whole tiles of them, of which two elements are read at once, and others
     CUDA_OR_SKIP();
-    ggml_backend_t cuda   = chains::open();
+    ggml_backend_t cuda = chains::open();
     const uint64_t before = cuda_launches(kernel);
     for (chains::edit e : { chains::ADDED, chains::ADDED_BY_HEAD, chains::IN_SOFT_MAX, chains::CAUSAL_AND_ADDED }) {
         for (int half = 0; half < 2; half++) {
             chains::options o;
-            o.edit      = e;
+            o.edit = e;
             o.half_mask = half != 0 && e != chains::IN_SOFT_MAX; // which has none of halves
             chains::on_and_off(cuda, { half ? GGML_TYPE_BF16 : GGML_TYPE_F16, 64, 70, 264, 2, 1, 1, 1 }, o);
             chains::on_and_off(cuda, { half ? GGML_TYPE_F16 : GGML_TYPE_BF16, 128, 140, 392, 1, 1, 1, 1 }, o);
@@ -97,7 +97,7 @@ static void masks(void) { // whole tiles of them, of which two elements are read
     }
     for (int64_t hidden : { 1, 64, 130, 256 }) { // rows that see nothing of their first tiles
         chains::options o;
-        o.edit   = chains::ADDED;
+        o.edit = chains::ADDED;
         o.hidden = hidden;
         chains::on_and_off(cuda, { GGML_TYPE_F16, 64, 70, 264, 2, 1, 1, 1 }, o);
         chains::on_and_off(cuda, { GGML_TYPE_BF16, 128, 140, 1032, 1, 1, 1, 1 }, o);

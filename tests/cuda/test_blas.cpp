@@ -68,8 +68,8 @@ static bool open_fake(void) {
         return false;
     }
     fake.products = (int (*)(void)) dlsym(fake.library, "fake_cublas_products");
-    fake.handles  = (int (*)(void)) dlsym(fake.library, "fake_cublas_handles");
-    fake.fail     = (void (*)(int, int)) dlsym(fake.library, "fake_cublas_fail");
+    fake.handles = (int (*)(void)) dlsym(fake.library, "fake_cublas_handles");
+    fake.fail = (void (*)(int, int)) dlsym(fake.library, "fake_cublas_fail");
     return fake.products != NULL && fake.handles != NULL && fake.fail != NULL;
 }
 
@@ -163,8 +163,8 @@ static void failures(void) {
 // The same graph four times: launched, recorded, replayed; disturbed: never recorded.
 static void compute_four_times(bool disturbed) {
     ggml_backend_t cuda = cuda_open(0);
-    ggml_context * ctx  = ggml_init({ 1 << 17, NULL, true });
-    ggml_tensor *  w    = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 16, 16),
+    ggml_context * ctx = ggml_init({ 1 << 17, NULL, true });
+    ggml_tensor *w = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 16, 16),
                 *x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 16, 12), *y = x;
     for (int i = 0; i < 4; i++) {
         y = ggml_mul_mat(ctx, w, y);

@@ -12,26 +12,26 @@ enum edit { NO_MASK, CAUSAL, ADDED, ADDED_BY_HEAD, ADDED_FIRST, IN_SOFT_MAX, CAU
 
 struct shape {
     ggml_type type; // of keys and values
-    int64_t   d, n, m, heads, k_heads, batch, k_batch;
+    int64_t d, n, m, heads, k_heads, batch, k_batch;
 };
 
 struct chain {
-    ggml_context *             ctx;
-    ggml_tensor *              q, *k, *v, *mask, *scores, *scaled, *probabilities, *result;
+    ggml_context * ctx;
+    ggml_tensor *q, *k, *v, *mask, *scores, *scaled, *probabilities, *result;
     std::vector<ggml_tensor *> inputs;
-    ggml_cgraph *              graph;
-    ggml_allocr_t              memory;
-    int64_t                    hidden;
+    ggml_cgraph * graph;
+    ggml_allocr_t memory;
+    int64_t hidden;
 };
 
 struct options {
-    enum edit edit       = NO_MASK;
-    bool      inplace    = false;
-    bool      computed_q = false; // its memory is free once the first product is done
-    bool      half_mask  = false;
-    bool      exact      = false;
-    float     times      = 1; // of the usual scale
-    int64_t   hidden     = 0; // the first keys of every second row, whose mask is minus infinity
+    enum edit edit = NO_MASK;
+    bool inplace = false;
+    bool computed_q = false; // its memory is free once the first product is done
+    bool half_mask = false;
+    bool exact = false;
+    float times = 1;    // of the usual scale
+    int64_t hidden = 0; // the first keys of every second row, whose mask is minus infinity
     // who looks at what is in between
     bool output = false, second_reader = false, view_of_it = false;
 };
@@ -44,9 +44,9 @@ static ggml_tensor * input(chain & c, ggml_type type, int64_t a, int64_t b = 1, 
 }
 
 static ggml_tensor * edited(chain & c, const options & o, const shape & s, ggml_tensor * t) {
-    const float     scale  = o.times / sqrtf((float) s.d);
-    const ggml_type type   = o.half_mask ? GGML_TYPE_F16 : GGML_TYPE_F32;
-    auto            scaled = [&](ggml_tensor * x) {
+    const float scale = o.times / sqrtf((float) s.d);
+    const ggml_type type = o.half_mask ? GGML_TYPE_F16 : GGML_TYPE_F32;
+    auto scaled = [&](ggml_tensor * x) {
         return o.inplace ? ggml_scale_inplace(c.ctx, x, scale) : ggml_scale(c.ctx, x, scale);
     };
     auto causal = [&](ggml_tensor * x) {
@@ -73,18 +73,18 @@ static ggml_tensor * edited(chain & c, const options & o, const shape & s, ggml_
 }
 
 static chain build(ggml_backend_t cuda, const shape & s, const options & o) {
-    chain c         = {};
-    c.ctx           = ggml_init({ 1 << 18, NULL, true });
-    c.hidden        = o.hidden;
-    c.k             = input(c, s.type, s.d, s.m + 8, s.k_heads, s.k_batch);
-    c.v             = input(c, s.type, s.m + 8, s.d, s.k_heads, s.k_batch);
+    chain c = {};
+    c.ctx = ggml_init({ 1 << 18, NULL, true });
+    c.hidden = o.hidden;
+    c.k = input(c, s.type, s.d, s.m + 8, s.k_heads, s.k_batch);
+    c.v = input(c, s.type, s.m + 8, s.d, s.k_heads, s.k_batch);
     ggml_tensor * k = ggml_view_4d(c.ctx, c.k, s.d, s.m, s.k_heads, s.k_batch, c.k->nb[1], c.k->nb[2], c.k->nb[3], 0);
     ggml_tensor * v = ggml_view_4d(c.ctx, c.v, s.m, s.d, s.k_heads, s.k_batch, c.v->nb[1], c.v->nb[2], c.v->nb[3], 0);
-    c.q             = input(c, GGML_TYPE_F32, s.d, s.heads, s.n, s.batch);
+    c.q = input(c, GGML_TYPE_F32, s.d, s.heads, s.n, s.batch);
     ggml_tensor * q = o.computed_q ? ggml_scale(c.ctx, c.q, 1.5f) : c.q;
-    c.scores        = ggml_mul_mat(c.ctx, k, ggml_permute(c.ctx, q, 0, 2, 1, 3));
+    c.scores = ggml_mul_mat(c.ctx, k, ggml_permute(c.ctx, q, 0, 2, 1, 3));
     c.probabilities = edited(c, o, s, c.scores);
-    c.result        = ggml_mul_mat(c.ctx, v, c.probabilities);
+    c.result = ggml_mul_mat(c.ctx, v, c.probabilities);
     c.scores->op_params[0] = c.result->op_params[0] = o.exact ? GGML_PREC_F32 : GGML_PREC_DEFAULT;
     ggml_set_output(c.result);
     if (o.output) {
@@ -94,7 +94,7 @@ static chain build(ggml_backend_t cuda, const shape & s, const options & o) {
     ggml_build_forward_expand(c.graph, c.result);
     if (o.second_reader || o.view_of_it) {
         ggml_tensor * seen = o.view_of_it ? ggml_view_1d(c.ctx, c.scores, 8, 0) : c.probabilities;
-        ggml_tensor * sum  = ggml_sum(c.ctx, seen);
+        ggml_tensor * sum = ggml_sum(c.ctx, seen);
         ggml_set_output(sum);
         ggml_build_forward_expand(c.graph, sum);
     }
@@ -112,12 +112,12 @@ static void release(chain & c) {
 static void fill(const chain & c) {
     test_seed = 11;
     for (ggml_tensor * t : c.inputs) {
-        const size_t       n = (size_t) ggml_nelements(t);
+        const size_t n = (size_t) ggml_nelements(t);
         std::vector<float> x(n);
         for (size_t i = 0; i < n; i++) {
             const int64_t key = (int64_t) i % t->ne[0], row = (int64_t) i / t->ne[0];
-            const bool    out = i % 5 == 3 || (row % 2 != 0 && key < c.hidden);
-            x[i]              = t == c.mask && out ? -INFINITY : test_random_float(-1, 1);
+            const bool out = i % 5 == 3 || (row % 2 != 0 && key < c.hidden);
+            x[i] = t == c.mask && out ? -INFINITY : test_random_float(-1, 1);
         }
         std::vector<uint16_t> halves(n);
         if (t->type == GGML_TYPE_F16) {
@@ -139,7 +139,7 @@ static uint64_t attentions(void) {
 // n_expected: launches; -1: any
 static std::vector<float> compute(ggml_backend_t cuda, const chain & c, bool together, int n_expected) {
     std::vector<float> y((size_t) ggml_nelements(c.result));
-    const uint64_t     before = attentions();
+    const uint64_t before = attentions();
     ggml_graph_set_fusion(together);
     fill(c);
     CHECK(ggml_backend_graph_compute(cuda, c.graph));
@@ -158,7 +158,7 @@ static void compare(const std::string & what, ggml_type type, const std::vector<
     const std::vector<float> & b) {
     // values are below 1, weights add up to 1
     const double tolerance = type == GGML_TYPE_F32 ? 2e-6 : type == GGML_TYPE_F16 ? 1.5e-3 : 1.2e-2;
-    double       worst     = 0;
+    double worst = 0;
     for (size_t i = 0; i < a.size(); i++) {
         worst = std::isnan(a[i]) || std::isnan(b[i]) ? INFINITY : fmax(worst, fabs((double) a[i] - (double) b[i]));
     }
@@ -187,9 +187,9 @@ static void halves(void) {
     ggml_backend_t cuda = open();
     for (int e = 0; e < N_EDITS; e++) {
         options o;
-        o.edit       = (enum edit) e;
-        o.half_mask  = e == ADDED_BY_HEAD;
-        o.inplace    = e % 2 == 1;
+        o.edit = (enum edit) e;
+        o.half_mask = e == ADDED_BY_HEAD;
+        o.inplace = e % 2 == 1;
         o.computed_q = e % 3 == 0;
         on_and_off(cuda, { GGML_TYPE_F16, 64, 20, 72, 4, 4, 1, 1 }, o);
         on_and_off(cuda, { GGML_TYPE_F16, 40, 70, 80, 6, 2, 2, 1 }, o); // heads and batches that share keys
@@ -217,12 +217,12 @@ static void floats(void) {
 #endif
     for (enum edit e : { NO_MASK, CAUSAL, ADDED_BY_HEAD, IN_SOFT_MAX }) {
         options o;
-        o.edit       = e;
+        o.edit = e;
         o.computed_q = e == CAUSAL;
         on_and_off(cuda, { GGML_TYPE_F32, 20, 130, 136, 4, 2, 1, 1 }, o, once);
     }
     options exact;
-    exact.edit  = ADDED;
+    exact.edit = ADDED;
     exact.exact = true;
     on_and_off(cuda, { GGML_TYPE_F16, 24, 130, 136, 4, 2, 1, 1 }, exact, once);
     on_and_off(cuda, { GGML_TYPE_F32, 20, 26, 136, 4, 2, 1, 1 }, options(), 0); // fits the cache
@@ -237,13 +237,13 @@ static void scratch_of_both_ways(void) {
              shape{ GGML_TYPE_F16, 64, 200, 16, 4, 4, 1, 1 }, shape{ GGML_TYPE_F16, 32, 12, 1032, 2, 1, 1, 1 } }) {
         for (int computed = 0; computed < 2; computed++) {
             options o;
-            o.edit          = ADDED;
-            o.computed_q    = computed != 0;
+            o.edit = ADDED;
+            o.computed_q = computed != 0;
             size_t taken[2] = { 0, 0 }, told = 0;
             for (int together = 0; together < 2; together++) {
                 ggml_backend_t cuda = cuda_open(0);
-                chain          c    = build(cuda, s, o);
-                told                = cuda_work_size(cuda, c.graph);
+                chain c = build(cuda, s, o);
+                told = cuda_work_size(cuda, c.graph);
                 const size_t before = cuda_free_memory(0);
                 compute(cuda, c, together != 0, together);
                 taken[together] = before - cuda_free_memory(0);
@@ -252,7 +252,7 @@ static void scratch_of_both_ways(void) {
                 release(c);
                 ggml_backend_free(cuda);
             }
-            const size_t most   = taken[0] > taken[1] ? taken[0] : taken[1],
+            const size_t most = taken[0] > taken[1] ? taken[0] : taken[1],
                          result = (size_t) (s.d * s.n * s.heads * s.batch) * sizeof(float);
             // the result may have to be apart
             CHECK_MSG(told <= most + result, "told %zu, took %zu and %zu", told, taken[0], taken[1]);
@@ -267,34 +267,34 @@ static void scratch_of_both_ways(void) {
 static void not_taken(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = open();
-    const shape    s    = { GGML_TYPE_F16, 64, 20, 72, 2, 2, 1, 1 };
-    options        o;
+    const shape s = { GGML_TYPE_F16, 64, 20, 72, 2, 2, 1, 1 };
+    options o;
     CHECK(!ggml_backend_may_leave_out(NULL));
     o.output = true;
     on_and_off(cuda, s, o, 0);
-    o               = options();
+    o = options();
     o.second_reader = true;
     on_and_off(cuda, s, o, 0);
-    o            = options();
+    o = options();
     o.view_of_it = true;
     on_and_off(cuda, s, o, 0);
     on_and_off(cuda, { GGML_TYPE_F16, 64, 8, 72, 2, 2, 1, 1 }, options(), 0); // few rows are exact
     // heads that the tensor cores do not take
     on_and_off(cuda, { GGML_TYPE_F16, 36, 20, 72, 2, 2, 1, 1 }, options(), 0);
-    o      = options();
+    o = options();
     o.edit = WITH_SLOPES;
     on_and_off(cuda, s, o, 0);
     // memory that nobody planned: all results are there to be seen
-    chain                 c      = build(cuda, s, options());
-    chain                 d      = {};
+    chain c = build(cuda, s, options());
+    chain d = {};
     ggml_backend_buffer_t buffer = NULL;
-    d.ctx                        = ggml_init({ 1 << 18, NULL, true });
-    d.k                          = input(d, s.type, s.d, s.m, s.k_heads);
-    d.v                          = input(d, s.type, s.m, s.d, s.k_heads);
-    d.q                          = input(d, GGML_TYPE_F32, s.d, s.n, s.heads);
-    d.scores                     = ggml_mul_mat(d.ctx, d.k, d.q);
-    d.result                     = ggml_mul_mat(d.ctx, d.v, ggml_soft_max(d.ctx, d.scores));
-    d.graph                      = ggml_new_graph(d.ctx);
+    d.ctx = ggml_init({ 1 << 18, NULL, true });
+    d.k = input(d, s.type, s.d, s.m, s.k_heads);
+    d.v = input(d, s.type, s.m, s.d, s.k_heads);
+    d.q = input(d, GGML_TYPE_F32, s.d, s.n, s.heads);
+    d.scores = ggml_mul_mat(d.ctx, d.k, d.q);
+    d.result = ggml_mul_mat(d.ctx, d.v, ggml_soft_max(d.ctx, d.scores));
+    d.graph = ggml_new_graph(d.ctx);
     ggml_build_forward_expand(d.graph, d.result);
     buffer = ggml_backend_alloc_ctx_tensors(d.ctx, cuda);
     compute(cuda, d, true, 0);
@@ -307,9 +307,9 @@ static void not_taken(void) {
 // A recorded graph is of the way that was taken: the switch makes another one.
 static void replayed(void) {
     CUDA_OR_SKIP();
-    ggml_backend_t cuda  = cuda_open(0);
-    chain          c     = build(cuda, { GGML_TYPE_F16, 64, 20, 72, 2, 2, 1, 1 }, options());
-    const auto     first = compute(cuda, c, true, 1);
+    ggml_backend_t cuda = cuda_open(0);
+    chain c = build(cuda, { GGML_TYPE_F16, 64, 20, 72, 2, 2, 1, 1 }, options());
+    const auto first = compute(cuda, c, true, 1);
     for (int i = 0; i < 4; i++) {
         compare("replayed", GGML_TYPE_F16, compute(cuda, c, true, -1), first);
         compare("one by one", GGML_TYPE_F16, compute(cuda, c, false, i == 0 ? 0 : -1), first);
@@ -340,18 +340,18 @@ static bool look(ggml_tensor * t, bool ask, void * seen) {
 
 static void in_the_scheduler(void) {
     CUDA_OR_SKIP();
-    ggml_backend_t       backends[2] = { open(), ggml_backend_cpu_init() };
-    ggml_backend_sched_t sched       = ggml_backend_sched_new(backends, NULL, 2, 64);
-    chain                c           = build(backends[0], { GGML_TYPE_F16, 64, 20, 72, 2, 2, 1, 1 }, options());
+    ggml_backend_t backends[2] = { open(), ggml_backend_cpu_init() };
+    ggml_backend_sched_t sched = ggml_backend_sched_new(backends, NULL, 2, 64);
+    chain c = build(backends[0], { GGML_TYPE_F16, 64, 20, 72, 2, 2, 1, 1 }, options());
     for (ggml_tensor * t = ggml_get_first_tensor(c.ctx); t != NULL; t = ggml_get_next_tensor(c.ctx, t)) {
         t->buffer = NULL; // the scheduler places them anew
-        t->data   = NULL;
+        t->data = NULL;
     }
     for (int i = 0; i < c.graph->n_nodes; i++) {
         ggml_backend_sched_set_node_backend(sched, c.graph->nodes[i], backends[0]);
     }
     std::vector<float> y[2];
-    double             sum = 0;
+    double sum = 0;
     for (int watched = 0; watched < 2; watched++) {
         const uint64_t before = attentions();
         ggml_backend_sched_set_eval_callback(sched, watched ? look : NULL, &sum);
@@ -377,20 +377,20 @@ static void in_the_scheduler(void) {
 // Keys are rotated and copied into a part of their cache, in its type: the same bits, and one launch for both.
 struct cache {
     ggml_context * ctx;
-    ggml_tensor *  x, *positions, *rotated, *keys, *copy;
-    ggml_cgraph *  graph;
-    ggml_allocr_t  memory;
+    ggml_tensor *x, *positions, *rotated, *keys, *copy;
+    ggml_cgraph * graph;
+    ggml_allocr_t memory;
 };
 
 enum into { FLAT, SAME_SHAPE, RESHAPED, CONTINUOUS, N_INTO };
 
 static cache build_cache(ggml_backend_t cuda, ggml_type type, enum into how, bool seen) {
     enum { D = 32, HEADS = 3, N = 5 };
-    cache c     = {};
-    c.ctx       = ggml_init({ 1 << 18, NULL, true });
-    c.x         = ggml_new_tensor_3d(c.ctx, GGML_TYPE_F32, D, HEADS, N);
+    cache c = {};
+    c.ctx = ggml_init({ 1 << 18, NULL, true });
+    c.x = ggml_new_tensor_3d(c.ctx, GGML_TYPE_F32, D, HEADS, N);
     c.positions = ggml_new_tensor_1d(c.ctx, GGML_TYPE_I32, N);
-    c.keys      = ggml_new_tensor_3d(c.ctx, type, D, HEADS + 1, 2 * N);
+    c.keys = ggml_new_tensor_3d(c.ctx, type, D, HEADS + 1, 2 * N);
     for (ggml_tensor * t : { c.x, c.positions, c.keys }) {
         ggml_set_input(t);
     }
@@ -422,9 +422,9 @@ static cache build_cache(ggml_backend_t cuda, ggml_type type, enum into how, boo
 }
 
 static std::vector<char> rotate(ggml_backend_t cuda, const cache & c, bool together, int n_copies) {
-    const ggml_tensor *  y = c.copy->view_src != NULL ? c.keys : c.copy;
-    std::vector<char>    bytes(ggml_nbytes(y), 7);
-    std::vector<float>   x((size_t) ggml_nelements(c.x));
+    const ggml_tensor * y = c.copy->view_src != NULL ? c.keys : c.copy;
+    std::vector<char> bytes(ggml_nbytes(y), 7);
+    std::vector<float> x((size_t) ggml_nelements(c.x));
     std::vector<int32_t> positions((size_t) ggml_nelements(c.positions));
     test_seed = 5;
     for (float & v : x) {

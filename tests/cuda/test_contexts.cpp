@@ -11,12 +11,12 @@ static void compute(int device) {
     ggml_backend_t cuda = cuda_open(device);
     REQUIRE(cuda != NULL);
     ggml_context * ctx = ggml_init({ 1 << 16, NULL, true });
-    ggml_tensor *  x   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 100);
-    ggml_cgraph *  g   = ggml_new_graph(ctx);
+    ggml_tensor * x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 100);
+    ggml_cgraph * g = ggml_new_graph(ctx);
     ggml_build_forward_expand(g, ggml_scale(ctx, ggml_sqr(ctx, ggml_neg(ctx, x)), 2));
     ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, cuda);
     ggml_backend_buffer_t pinned = ggml_backend_buft_alloc_buffer(ggml_backend_cuda_host_buffer_type(), 4096);
-    std::vector<float>    page(4096, 3);
+    std::vector<float> page(4096, 3);
     CHECK(ggml_backend_cuda_register_host_buffer(page.data(), page.size() * sizeof(float)));
     for (int i = 0; i < 3; i++) {
         CHECK_INT(ggml_backend_tensor_set_async(cuda, x, page.data(), 0, ggml_nbytes(x)), GGML_STATUS_SUCCESS);
@@ -35,7 +35,7 @@ static void compute(int device) {
 
 static ggml_tensor * tensor_on(int device, ggml_context * ctx, ggml_backend_buffer_t * buffer) {
     ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 100);
-    *buffer         = ggml_backend_alloc_ctx_tensors_from_buft(ctx, ggml_backend_cuda_buffer_type(device));
+    *buffer = ggml_backend_alloc_ctx_tensors_from_buft(ctx, ggml_backend_cuda_buffer_type(device));
     return t;
 }
 
@@ -58,9 +58,9 @@ static void devices_that_nobody_asked_for(void) {
     CHECK_INT(now, 0);
     // both are in use: their memory is mapped to each other when something is copied between them, not before
     CHECK(!gb_emu_has_peer(0, 1) && !gb_emu_has_peer(1, 0));
-    ggml_context *        ctx[2] = { ggml_init({ 1 << 12, NULL, true }), ggml_init({ 1 << 12, NULL, true }) };
+    ggml_context * ctx[2] = { ggml_init({ 1 << 12, NULL, true }), ggml_init({ 1 << 12, NULL, true }) };
     ggml_backend_buffer_t buffer[2];
-    ggml_tensor *         t[2] = { tensor_on(0, ctx[0], &buffer[0]), tensor_on(1, ctx[1], &buffer[1]) };
+    ggml_tensor * t[2] = { tensor_on(0, ctx[0], &buffer[0]), tensor_on(1, ctx[1], &buffer[1]) };
     CHECK(!gb_emu_has_peer(0, 1) && !gb_emu_has_peer(1, 0));
     CHECK_INT(ggml_backend_tensor_copy(t[0], t[1]), GGML_STATUS_SUCCESS);
     CHECK(gb_emu_has_peer(0, 1) && gb_emu_has_peer(1, 0));

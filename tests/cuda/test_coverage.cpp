@@ -27,7 +27,7 @@ struct known_difference {
     ggml_op op;
     bool (*is)(const ggml_tensor * node);
     const char * why;
-    int          n; // combinations that it explained
+    int n; // combinations that it explained
 };
 
 static ggml_type type_of(const ggml_tensor * t) { return t != NULL ? t->type : GGML_TYPE_COUNT; }
@@ -68,9 +68,9 @@ static known_difference known[] = {
 // -------------------------------------------------------------------------------------------------------------- asking
 
 struct asked {
-    ggml_backend_t        cpu, cuda;
-    int                   n_both = 0, n_more = 0; // both compute; the device alone
-    bool                  seen[GGML_OP_COUNT] = {};
+    ggml_backend_t cpu, cuda;
+    int n_both = 0, n_more = 0; // both compute; the device alone
+    bool seen[GGML_OP_COUNT] = {};
     std::set<std::string> missing, more;
 };
 
@@ -108,7 +108,7 @@ static bool become(ggml_tensor * t, ggml_type type) {
     if (t->ne[0] % ggml_blck_size(type) != 0) {
         return false;
     }
-    t->type  = type;
+    t->type = type;
     t->nb[0] = ggml_type_size(type);
     t->nb[1] = t->nb[0] * (size_t) (t->ne[0] / ggml_blck_size(type));
     t->nb[2] = t->nb[1] * (size_t) t->ne[1];
@@ -141,8 +141,8 @@ static void ask_types(asked & a, ggml_tensor * node, const std::vector<ggml_type
 static void ask_case(asked & a, const op_case & c, const std::vector<ggml_type> & types) {
     for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 }) {
         for (int how = 0; how < N_LAYOUTS; how++) {
-            const bench   t     = { ggml_init({ 1 << 17, NULL, true }), type, (layout) how };
-            ggml_tensor * node  = c.build(t);
+            const bench t = { ggml_init({ 1 << 17, NULL, true }), type, (layout) how };
+            ggml_tensor * node = c.build(t);
             ggml_cgraph * graph = ggml_new_graph(t.ctx);
             if (node != NULL && ggml_build_forward_expand(graph, node) == GGML_STATUS_SUCCESS) {
                 for (int i = 0; i < graph->n_nodes; i++) {
@@ -208,10 +208,10 @@ static void ask_copies(asked & a) {
             if (ggml_blck_size((ggml_type) from) <= 0 || ggml_blck_size((ggml_type) to) <= 0) {
                 continue;
             }
-            ggml_context * ctx  = ggml_init({ 1 << 16, NULL, true });
-            ggml_tensor *  x    = ggml_new_tensor_2d(ctx, (ggml_type) from, 512, 3);
-            ggml_tensor *  y    = ggml_new_tensor_2d(ctx, (ggml_type) to, 256, 6);
-            ggml_tensor *  copy = x != NULL && y != NULL ? ggml_cpy(ctx, x, y) : NULL;
+            ggml_context * ctx = ggml_init({ 1 << 16, NULL, true });
+            ggml_tensor * x = ggml_new_tensor_2d(ctx, (ggml_type) from, 512, 3);
+            ggml_tensor * y = ggml_new_tensor_2d(ctx, (ggml_type) to, 256, 6);
+            ggml_tensor * copy = x != NULL && y != NULL ? ggml_cpy(ctx, x, y) : NULL;
             if (copy != NULL) {
                 ask(a, copy);
             }
@@ -257,7 +257,7 @@ static std::vector<ggml_type> quantized_types(void) {
 static void everything_forward(void) {
     CUDA_OR_SKIP();
     asked a;
-    a.cpu  = ggml_backend_cpu_init();
+    a.cpu = ggml_backend_cpu_init();
     a.cuda = cuda_open(0);
     REQUIRE(a.cpu && a.cuda);
     const std::vector<ggml_type> plain = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_I32, GGML_TYPE_I16,

@@ -14,17 +14,17 @@ struct layer {
 
 // The model and its cache, in memory of one backend.
 struct decoder {
-    ggml_backend_t        backend;
-    ggml_context *        ctx;
+    ggml_backend_t backend;
+    ggml_context * ctx;
     ggml_backend_buffer_t buffer;
-    layer                 layers[LAYERS];
+    layer layers[LAYERS];
 };
 
 static void set_random(ggml_tensor * t, uint32_t seed, float size) {
     std::vector<float> values((size_t) ggml_nelements(t));
     for (float & v : values) {
         seed = seed * 1664525u + 1013904223u;
-        v    = size * ((float) (seed >> 8) / (1 << 23) - 1);
+        v = size * ((float) (seed >> 8) / (1 << 23) - 1);
     }
     std::vector<ggml_fp16_t> halves(values.size());
     ggml_fp32_to_fp16_row(values.data(), halves.data(), (int) values.size());
@@ -39,8 +39,8 @@ static decoder open_decoder(ggml_backend_t backend) {
             *w = ggml_new_tensor_2d(d.ctx, GGML_TYPE_F16, D * HEADS, D * HEADS);
         }
         l.gain = ggml_new_tensor_1d(d.ctx, GGML_TYPE_F32, D * HEADS);
-        l.k    = ggml_new_tensor_3d(d.ctx, GGML_TYPE_F16, D, HEADS, KEYS);
-        l.v    = ggml_new_tensor_3d(d.ctx, GGML_TYPE_F16, KEYS, D, HEADS);
+        l.k = ggml_new_tensor_3d(d.ctx, GGML_TYPE_F16, D, HEADS, KEYS);
+        l.v = ggml_new_tensor_3d(d.ctx, GGML_TYPE_F16, KEYS, D, HEADS);
     }
     d.buffer = ggml_backend_alloc_ctx_tensors(d.ctx, backend);
     CHECK(d.buffer != NULL);
@@ -64,8 +64,8 @@ static void close_decoder(decoder & d) {
 // The tensors of a step.
 struct step {
     ggml_context * ctx;
-    ggml_cgraph *  graph;
-    ggml_tensor *  position;
+    ggml_cgraph * graph;
+    ggml_tensor * position;
 };
 
 static ggml_tensor * rope(const step & s, ggml_tensor * x) {
@@ -75,29 +75,29 @@ static ggml_tensor * rope(const step & s, ggml_tensor * x) {
 // One layer for `n` tokens, the first of them at `past`.
 static ggml_tensor * apply(const step & s, const layer & l, ggml_tensor * x, int64_t past) {
     ggml_context * c = s.ctx;
-    const int64_t  n = x->ne[1], seen = past + n;
-    ggml_tensor *  y = ggml_mul(c, ggml_rms_norm(c, x, 1e-5f), l.gain);
-    ggml_tensor *  q = ggml_permute(c, rope(s, ggml_mul_mat(c, l.wq, y)), 0, 2, 1, 3);
-    ggml_tensor *  k = rope(s, ggml_mul_mat(c, l.wk, y));
-    ggml_tensor *  v = ggml_transpose(c, ggml_mul_mat(c, l.wv, y)); // [n, D * HEADS]
+    const int64_t n = x->ne[1], seen = past + n;
+    ggml_tensor * y = ggml_mul(c, ggml_rms_norm(c, x, 1e-5f), l.gain);
+    ggml_tensor * q = ggml_permute(c, rope(s, ggml_mul_mat(c, l.wq, y)), 0, 2, 1, 3);
+    ggml_tensor * k = rope(s, ggml_mul_mat(c, l.wk, y));
+    ggml_tensor * v = ggml_transpose(c, ggml_mul_mat(c, l.wv, y)); // [n, D * HEADS]
     ggml_build_forward_expand(s.graph,
         ggml_cpy(c, k, ggml_view_3d(c, l.k, D, HEADS, n, l.k->nb[1], l.k->nb[2], (size_t) past * l.k->nb[2])));
     ggml_build_forward_expand(s.graph,
         ggml_cpy(c, v, ggml_view_2d(c, l.v, n, D * HEADS, l.v->nb[1], (size_t) past * l.v->nb[0])));
-    ggml_tensor * keys        = ggml_view_3d(c, l.k, D, seen, HEADS, l.k->nb[2], l.k->nb[1], 0);
-    ggml_tensor * values      = ggml_view_3d(c, l.v, seen, D, HEADS, l.v->nb[1], l.v->nb[2], 0);
-    ggml_tensor * scores      = ggml_scale(c, ggml_mul_mat(c, keys, q), 1 / std::sqrt((float) D));
-    scores                    = ggml_soft_max(c, ggml_diag_mask_inf(c, scores, (int) past));
+    ggml_tensor * keys = ggml_view_3d(c, l.k, D, seen, HEADS, l.k->nb[2], l.k->nb[1], 0);
+    ggml_tensor * values = ggml_view_3d(c, l.v, seen, D, HEADS, l.v->nb[1], l.v->nb[2], 0);
+    ggml_tensor * scores = ggml_scale(c, ggml_mul_mat(c, keys, q), 1 / std::sqrt((float) D));
+    scores = ggml_soft_max(c, ggml_diag_mask_inf(c, scores, (int) past));
     ggml_tensor * seen_values = ggml_permute(c, ggml_mul_mat(c, values, scores), 0, 2, 1, 3);
-    ggml_tensor * joined      = ggml_reshape_2d(c, ggml_cont(c, seen_values), D * HEADS, n);
+    ggml_tensor * joined = ggml_reshape_2d(c, ggml_cont(c, seen_values), D * HEADS, n);
     return ggml_add(c, x, ggml_mul_mat(c, l.wo, joined));
 }
 
 static std::vector<float> run_step(decoder & d, int64_t past, int64_t n) {
-    step          s = { ggml_init({ 1 << 18, NULL, true }), NULL, NULL };
+    step s = { ggml_init({ 1 << 18, NULL, true }), NULL, NULL };
     ggml_tensor * x = ggml_new_tensor_2d(s.ctx, GGML_TYPE_F32, D * HEADS, n);
-    s.position      = ggml_new_tensor_1d(s.ctx, GGML_TYPE_I32, n);
-    s.graph         = ggml_new_graph(s.ctx);
+    s.position = ggml_new_tensor_1d(s.ctx, GGML_TYPE_I32, n);
+    s.graph = ggml_new_graph(s.ctx);
     ggml_tensor * y = x;
     for (const layer & l : d.layers) {
         y = apply(s, l, y, past);
@@ -122,7 +122,7 @@ static std::vector<float> run_step(decoder & d, int64_t past, int64_t n) {
 
 static void check_step(decoder & device, decoder & cpu, int64_t past, int64_t n) {
     const std::vector<float> got = run_step(device, past, n), want = run_step(cpu, past, n);
-    double                   worst = 0;
+    double worst = 0;
     for (size_t i = 0; i < got.size(); i++) {
         worst = std::isfinite(got[i]) ? std::fmax(worst, std::fabs((double) got[i] - want[i])) : 1e9;
     }
@@ -139,7 +139,7 @@ static struct ggml_backend_cuda_graph_stats stats_of(const decoder & d) {
 static void a_cache_that_grows(void) {
     CUDA_OR_SKIP();
     const bool replays = cuda_replays();
-    decoder    device = open_decoder(cuda_open(0)), cpu = open_decoder(ggml_backend_cpu_init());
+    decoder device = open_decoder(cuda_open(0)), cpu = open_decoder(ggml_backend_cpu_init());
     for (int64_t past = 0; past < 64; past++) {
         const struct ggml_backend_cuda_graph_stats before = stats_of(device);
         check_step(device, cpu, past, 1);

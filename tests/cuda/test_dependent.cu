@@ -10,7 +10,7 @@ enum { THREADS = 64, BLOCKS = 5, N = THREADS * BLOCKS };
 GB_KERNEL add_one(const int * x, int * y) {
     gb_wait_for_earlier();
     const int i = (int) (blockIdx.x * blockDim.x + threadIdx.x);
-    y[i]        = x[N - 1 - i] + 1;
+    y[i] = x[N - 1 - i] + 1;
 }
 
 // Sets up shared memory first, as kernels may.
@@ -20,12 +20,12 @@ GB_KERNEL add_one_slowly(const int * x, int * y) {
     gb_wait_for_earlier();
     gb_sync_block();
     const int i = (int) (blockIdx.x * blockDim.x + threadIdx.x);
-    y[i]        = x[N - 1 - i] + mine[THREADS - 1 - threadIdx.x];
+    y[i] = x[N - 1 - i] + mine[THREADS - 1 - threadIdx.x];
 }
 
 static bool may_be_dependent() {
-    int                device = 0;
-    cudaDeviceProp     p;
+    int device = 0;
+    cudaDeviceProp p;
     cudaFuncAttributes a;
     return cudaGetDevice(&device) == cudaSuccess && cudaGetDeviceProperties(&p, device) == cudaSuccess &&
            cudaFuncGetAttributes(&a, (const void *) add_one) == cudaSuccess && p.major >= 9 && a.ptxVersion >= 90;
@@ -107,9 +107,9 @@ static void graphs_keep_the_order() {
     for (uint64_t s = 1; s <= 20; s++) {
         seed(s);
         gb_task_list list, other;
-        gb_replay    replay;
-        gb_queue     q         = dependent_queue();
-        bool         dependent = true;
+        gb_replay replay;
+        gb_queue q = dependent_queue();
+        bool dependent = true;
         write(a, numbers((int) s));
         q.list = &list;
         queue_steps(q, a, b, s % 2 == 0);
@@ -137,7 +137,7 @@ static void early_launches_are_counted() {
     write(a, numbers(1));
     for (bool others : { false, true }) {
         const gb_emu_counts before = gb_emu_count();
-        const gb_queue      q      = dependent_queue();
+        const gb_queue q = dependent_queue();
         queue_steps(q, a, b, others);
         CHECK_INT(cudaStreamSynchronize(stream()), cudaSuccess);
         CHECK_INT(gb_emu_count().dependent - before.dependent, STEPS - 1 - others);
@@ -153,10 +153,10 @@ static void early_launches_are_counted() {
 static void edges_can_be_refused() {
     CUDA_OR_SKIP();
     device_memory a(N * sizeof(int)), b(N * sizeof(int));
-    gb_task_list  list;
-    gb_replay     replay;
-    gb_queue      q         = dependent_queue();
-    bool          dependent = true;
+    gb_task_list list;
+    gb_replay replay;
+    gb_queue q = dependent_queue();
+    bool dependent = true;
     write(a, numbers(3));
     q.list = &list;
     queue_steps(q, a, b, true);
@@ -232,8 +232,8 @@ GB_KERNEL waits_twice(int * y) {
 static void mistakes_are_noticed() {
     CUDA_OR_SKIP();
     device_memory a(N * sizeof(int)), b(N * sizeof(int));
-    const int *   x = (const int *) a.p;
-    int *         y = (int *) b.p;
+    const int * x = (const int *) a.p;
+    int * y = (int *) b.p;
     fprintf(stderr, "(messages of the emulation follow, a line for each mistake and seed)\n");
     for (uint64_t s = 1; s <= 3; s++) {
         const auto expect_failure = [&](const char * what, auto launch) {
@@ -270,9 +270,9 @@ static void mistakes_are_noticed() {
 #    undef blockDim
 
 static cudaError_t add_edge(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to, int port, int type) {
-    cudaGraphEdgeData edge  = {};
-    edge.from_port          = (unsigned char) port;
-    edge.type               = (unsigned char) type;
+    cudaGraphEdgeData edge = {};
+    edge.from_port = (unsigned char) port;
+    edge.type = (unsigned char) type;
     const cudaError_t error = cudaGraphAddDependencies(graph, &from, &to, &edge, 1);
     (void) cudaGetLastError();
     return error;
@@ -282,22 +282,22 @@ static cudaError_t add_edge(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNo
 static void wrong_edges_are_refused() {
     CUDA_OR_SKIP();
     enum { FULL = cudaGraphDependencyTypeDefault, EARLY = cudaGraphDependencyTypeProgrammatic };
-    device_memory        a(N * sizeof(int)), b(N * sizeof(int));
-    cudaGraph_t          graph;
-    cudaGraphNode_t      first, second, copy, clear;
-    const int *          x        = (const int *) a.p;
-    int *                y        = (int *) b.p;
-    void *               values[] = { &x, &y };
-    cudaKernelNodeParams kernel   = {};
-    cudaMemsetParams     zeros    = {};
-    kernel.func                   = (void *) add_one;
-    kernel.gridDim                = BLOCKS;
-    kernel.blockDim               = THREADS;
-    kernel.kernelParams           = values;
-    zeros.dst                     = b.p;
-    zeros.elementSize             = 4;
-    zeros.width                   = N;
-    zeros.height                  = 1;
+    device_memory a(N * sizeof(int)), b(N * sizeof(int));
+    cudaGraph_t graph;
+    cudaGraphNode_t first, second, copy, clear;
+    const int * x = (const int *) a.p;
+    int * y = (int *) b.p;
+    void * values[] = { &x, &y };
+    cudaKernelNodeParams kernel = {};
+    cudaMemsetParams zeros = {};
+    kernel.func = (void *) add_one;
+    kernel.gridDim = BLOCKS;
+    kernel.blockDim = THREADS;
+    kernel.kernelParams = values;
+    zeros.dst = b.p;
+    zeros.elementSize = 4;
+    zeros.width = N;
+    zeros.height = 1;
     gb_know_kernel("add_one", add_one);
     CHECK_INT(cudaGraphCreate(&graph, 0), cudaSuccess);
     CHECK_INT(cudaGraphAddKernelNode(&first, graph, nullptr, 0, &kernel), cudaSuccess);

@@ -8,15 +8,15 @@
 
 GB_KERNEL lanes(int * out) {
     const int lane = gb_lane();
-    int *     mine = out + 8 * threadIdx.x;
-    mine[0]        = gb_shfl(lane * 3, 5);
-    mine[1]        = gb_shfl_xor(lane, 6);
-    mine[2]        = gb_shfl_up(lane, 3);
-    mine[3]        = gb_shfl_down(lane, 3);
-    mine[4]        = (int) gb_ballot(lane % 3 == 0);
-    mine[5]        = gb_any(lane == 31) + 2 * gb_any(lane == 32) + 4 * gb_all(lane < 32) + 8 * gb_all(lane < 31);
-    mine[6]        = gb_warp_sum(lane);
-    mine[7]        = (int) gb_warp_max((float) (lane ^ 21));
+    int * mine = out + 8 * threadIdx.x;
+    mine[0] = gb_shfl(lane * 3, 5);
+    mine[1] = gb_shfl_xor(lane, 6);
+    mine[2] = gb_shfl_up(lane, 3);
+    mine[3] = gb_shfl_down(lane, 3);
+    mine[4] = (int) gb_ballot(lane % 3 == 0);
+    mine[5] = gb_any(lane == 31) + 2 * gb_any(lane == 32) + 4 * gb_all(lane < 32) + 8 * gb_all(lane < 31);
+    mine[6] = gb_warp_sum(lane);
+    mine[7] = (int) gb_warp_max((float) (lane ^ 21));
 }
 
 static void warps_exchange() {
@@ -25,7 +25,7 @@ static void warps_exchange() {
     CHECK_INT(GB_LAUNCH(lanes, 1, 64, 0, queue(), (int *) m.p), cudaSuccess);
     const std::vector<int> out = read_back<int>(m);
     for (int t = 0; t < 64; t++) {
-        const int   lane = t % 32;
+        const int lane = t % 32;
         const int * mine = &out[(size_t) (8 * t)];
         CHECK_INT(mine[0], 15);
         CHECK_INT(mine[1], lane ^ 6);
@@ -131,7 +131,7 @@ template <class Sum> GB_DEVICE void store_fragments(Sum * d, const Sum (&rd)[4])
 
 template <int type> GB_KERNEL multiply_float(const void * a, const void * b, float * d) {
     uint32_t ra[4], rb[2];
-    float    rd[4] = { 1, 1, 1, 1 };
+    float rd[4] = { 1, 1, 1, 1 };
     if (type == 2) {
         load_fragments<8>((const uint32_t *) a, (const uint32_t *) b, ra, rb);
         gb_mma_tf32(rd, ra, rb);
@@ -148,7 +148,7 @@ template <int type> GB_KERNEL multiply_float(const void * a, const void * b, flo
 
 GB_KERNEL multiply_bytes(const int8_t * a, const int8_t * b, int * d) {
     uint32_t ra[4], rb[2];
-    int      rd[4] = { 1, 1, 1, 1 };
+    int rd[4] = { 1, 1, 1, 1 };
     load_fragments<32>(a, b, ra, rb);
     gb_mma_s8(rd, ra, rb);
     store_fragments(d, rd);
@@ -157,9 +157,9 @@ GB_KERNEL multiply_bytes(const int8_t * a, const int8_t * b, int * d) {
 // The same in two steps.
 GB_KERNEL multiply_half_bytes(const int8_t * a, const int8_t * b, int * d) {
     uint32_t ra[4], rb[2];
-    int      rd[4] = { 1, 1, 1, 1 };
+    int rd[4] = { 1, 1, 1, 1 };
     load_fragments<32>(a, b, ra, rb);
-    int            half[4], all[4];
+    int half[4], all[4];
     const uint32_t low[2] = { ra[0], ra[1] }, high[2] = { ra[2], ra[3] };
     gb_mma_s8_half(half, low, rb[0], rd);
     gb_mma_s8_half(rd, high, rb[1], half);
@@ -182,12 +182,12 @@ GB_KERNEL multiply_shared(const uint16_t * a, const uint16_t * b, float * d, flo
         sa[i] = a[i];
     }
     for (int i = lane; i < 128; i += 32) {
-        sb[i]                   = b[i];
+        sb[i] = b[i];
         st[i % 16 * 8 + i / 16] = b[i];
     }
     gb_sync_warp();
     uint32_t ra[4], rb[2], rt[2];
-    float    rd[4] = { 1, 1, 1, 1 }, re[4] = { 1, 1, 1, 1 };
+    float rd[4] = { 1, 1, 1, 1 }, re[4] = { 1, 1, 1, 1 };
     gb_ldmatrix_x4(ra, sa + lane % 16 * 16 + lane / 16 * 8);
     gb_ldmatrix_x2(rb, sb + lane % 8 * 16 + lane / 8 % 2 * 8);
     gb_ldmatrix_x2_trans(rt, st + lane % 16 * 8);
@@ -198,7 +198,7 @@ GB_KERNEL multiply_shared(const uint16_t * a, const uint16_t * b, float * d, flo
 }
 
 static uint32_t encode(int value, int type) { // a small integer
-    float    x = (float) value;
+    float x = (float) value;
     uint32_t u;
     memcpy(&u, &x, 4);
     return type == 0 ? ggml_fp32_to_fp16(x) : type == 1 ? u >> 16 : type == 2 ? u : (uint32_t) (uint8_t) (int8_t) value;
@@ -207,15 +207,15 @@ static uint32_t encode(int value, int type) { // a small integer
 // Integers a and b of 16 x k and 8 x k, as `bytes` each of the type; and their product plus one.
 struct tiles {
     std::vector<uint8_t> a, b;
-    double               d[16 * 8];
+    double d[16 * 8];
 };
 
 static tiles random_tiles(int k, int bytes, int type) {
-    tiles            t;
+    tiles t;
     std::vector<int> a((size_t) (16 * k)), b((size_t) (8 * k));
     for (std::vector<int> * v : { &a, &b }) {
         for (int & x : *v) {
-            x                = (int) test_random_int(-20, 20);
+            x = (int) test_random_int(-20, 20);
             const uint32_t u = encode(x, type);
             for (int i = 0; i < bytes; i++) {
                 (v == &a ? t.a : t.b).push_back((uint8_t) (u >> (8 * i)));
@@ -232,8 +232,8 @@ static tiles random_tiles(int k, int bytes, int type) {
 }
 
 template <class Sum> static void check_product(const char * what, const device_memory & d, const tiles & t) {
-    const std::vector<Sum> got   = read_back<Sum>(d);
-    int                    wrong = 0;
+    const std::vector<Sum> got = read_back<Sum>(d);
+    int wrong = 0;
     for (int i = 0; i < 16 * 8; i++) {
         wrong += (double) got[(size_t) i] != t.d[i];
     }
@@ -250,8 +250,8 @@ static void tiles_multiply() {
     device_memory d(16 * 8 * 4), e(16 * 8 * 4);
     for (int round = 0; round < 3; round++) {
         for (int type = 0; type < 4; type++) {
-            const int     k = type == 2 ? 8 : type == 3 ? 32 : 16, bytes = type == 2 ? 4 : type == 3 ? 1 : 2;
-            const tiles   t = random_tiles(k, bytes, type);
+            const int k = type == 2 ? 8 : type == 3 ? 32 : 16, bytes = type == 2 ? 4 : type == 3 ? 1 : 2;
+            const tiles t = random_tiles(k, bytes, type);
             device_memory a(t.a.size()), b(t.b.size());
             write(a, t.a);
             write(b, t.b);
@@ -305,8 +305,8 @@ static void powers_of_two(void) {
     const std::vector<float> y = read_back<float>(to);
     for (size_t i = 0; i < x.size(); i++) {
         const double exact = exp2((double) x[i]), error = fabs(y[i] - exact);
-        const bool   tiny = exact < ldexp(1, -126) && y[i] == 0;
-        const bool   same = isnan(exact) ? isnan(y[i]) : isinf(exact) ? (double) y[i] == exact : false;
+        const bool tiny = exact < ldexp(1, -126) && y[i] == 0;
+        const bool same = isnan(exact) ? isnan(y[i]) : isinf(exact) ? (double) y[i] == exact : false;
         CHECK_MSG(same || tiny || error <= exact * ldexp(1, -22), "2^%g is %g", x[i], y[i]);
     }
 }
@@ -314,8 +314,8 @@ static void powers_of_two(void) {
 GB_KERNEL convert(const float * x, uint16_t * h, uint16_t * b, float * hf, float * bf, int n) {
     const int i = (int) (blockIdx.x * blockDim.x + threadIdx.x);
     if (i < n) {
-        h[i]  = gb_half_bits(gb_from_float<gb_half>(x[i]));
-        b[i]  = gb_bf16_bits(gb_from_float<gb_bf16>(x[i]));
+        h[i] = gb_half_bits(gb_from_float<gb_half>(x[i]));
+        b[i] = gb_bf16_bits(gb_from_float<gb_bf16>(x[i]));
         hf[i] = gb_to_float(gb_half_of_bits(h[i]));
         bf[i] = gb_to_float(gb_bf16_of_bits(b[i]));
     }
@@ -342,7 +342,7 @@ static void numbers_convert() {
                   (float *) hf.p, (float *) bf.p, (int) N),
         cudaSuccess);
     const std::vector<uint16_t> gh = read_back<uint16_t>(h), gb = read_back<uint16_t>(b);
-    const std::vector<float>    ghf = read_back<float>(hf), gbf = read_back<float>(bf);
+    const std::vector<float> ghf = read_back<float>(hf), gbf = read_back<float>(bf);
     for (size_t i = 0; i < N; i++) {
         if (isnan(x[i])) {
             CHECK(isnan(ghf[i]) && isnan(gbf[i]));
@@ -404,7 +404,7 @@ GB_KERNEL two_barriers(int * out) {
 // Reads its neighbour's value without a barrier: right in one order only.
 GB_KERNEL barrier_missing(int * out) {
     GB_SHARED(int, a, 128);
-    a[threadIdx.x]   = (int) threadIdx.x;
+    a[threadIdx.x] = (int) threadIdx.x;
     out[threadIdx.x] = a[(threadIdx.x + 1) % 128];
 }
 
@@ -417,7 +417,7 @@ static void expect_failure(const char * what, cudaError_t launched) {
 static void mistakes_are_noticed() {
     CUDA_OR_SKIP();
     device_memory m(512);
-    int *         out = (int *) m.p;
+    int * out = (int *) m.p;
     fprintf(stderr, "(five messages of the emulation follow)\n");
     expect_failure("a barrier that not all threads come to", GB_LAUNCH(barrier_of_some, 1, 64, 0, queue(), out));
     expect_failure("lanes that do different things", GB_LAUNCH(lanes_disagree, 1, 64, 0, queue(), out));
@@ -442,7 +442,7 @@ static void mistakes_are_noticed() {
 // What a block may ask for is the process's: a launch that needs less takes nothing from one that needs more.
 static void shared_memory_is_not_taken_away() {
     CUDA_OR_SKIP();
-    device_memory  m(128 * sizeof(float));
+    device_memory m(128 * sizeof(float));
     const uint64_t before = gb_emu_count().shared_lowered;
     for (size_t kib : { 100, 60, 100, 49 }) {
         CHECK_INT(GB_LAUNCH(reverse, 1, 128, kib << 10, queue(), (const float *) m.p, (float *) m.p), cudaSuccess);
@@ -457,15 +457,15 @@ static void shared_memory_is_not_taken_away() {
 static void queues_wait() {
     CUDA_OR_SKIP();
     cudaStream_t a, b;
-    cudaEvent_t  e;
+    cudaEvent_t e;
     (void) cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking);
     (void) cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking);
     (void) cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
     device_memory m(128);
-    int           early = 0, late = 0;
+    int early = 0, late = 0;
     for (uint64_t seed = 1; seed <= 40; seed++) {
         gb_emu_set_seed(seed);
-        int    value  = -1;
+        int value = -1;
         void * pinned = nullptr;
         (void) cudaHostAlloc(&pinned, 128, cudaHostAllocDefault);
         (void) cudaMemsetAsync(m.p, 0, 128, a);

@@ -6,9 +6,9 @@
 #include "device_graph.h"
 
 struct affine {
-    ggml_context *        ctx;
-    ggml_tensor *         x, *norm, *scaled, *sum;
-    ggml_cgraph *         graph;
+    ggml_context * ctx;
+    ggml_tensor *x, *norm, *scaled, *sum;
+    ggml_cgraph * graph;
     ggml_backend_buffer_t buffer;
 };
 
@@ -16,21 +16,21 @@ enum how { OWN_MEMORY, IN_PLACE, ONLY_WEIGHT, BIAS_ELSEWHERE };
 
 static affine build(ggml_backend_t cuda, ggml_op op, int64_t n, int64_t rows, how kind) {
     affine a;
-    a.ctx          = ggml_init({ 1 << 16, NULL, true });
-    a.x            = ggml_new_tensor_2d(a.ctx, GGML_TYPE_F32, n, rows);
+    a.ctx = ggml_init({ 1 << 16, NULL, true });
+    a.x = ggml_new_tensor_2d(a.ctx, GGML_TYPE_F32, n, rows);
     ggml_tensor *w = ggml_new_tensor_1d(a.ctx, GGML_TYPE_F32, n), *b = ggml_new_tensor_1d(a.ctx, GGML_TYPE_F32, n);
-    const bool   inplace = kind == IN_PLACE;
-    a.norm   = op == GGML_OP_NORM
-                   ? (inplace ? ggml_norm_inplace(a.ctx, a.x, 1e-5f) : ggml_norm(a.ctx, a.x, 1e-5f))
-                   : (inplace ? ggml_rms_norm_inplace(a.ctx, a.x, 1e-5f) : ggml_rms_norm(a.ctx, a.x, 1e-5f));
+    const bool inplace = kind == IN_PLACE;
+    a.norm = op == GGML_OP_NORM
+                 ? (inplace ? ggml_norm_inplace(a.ctx, a.x, 1e-5f) : ggml_norm(a.ctx, a.x, 1e-5f))
+                 : (inplace ? ggml_rms_norm_inplace(a.ctx, a.x, 1e-5f) : ggml_rms_norm(a.ctx, a.x, 1e-5f));
     a.scaled = inplace ? ggml_mul_inplace(a.ctx, a.norm, w) : ggml_mul(a.ctx, a.norm, w);
-    a.sum    = kind == ONLY_WEIGHT      ? a.scaled
-               : kind == BIAS_ELSEWHERE ? ggml_add(a.ctx, a.scaled, a.norm)
-               : inplace                ? ggml_add_inplace(a.ctx, a.scaled, b)
-                                        : ggml_add(a.ctx, a.scaled, b);
-    a.graph  = ggml_new_graph(a.ctx);
+    a.sum = kind == ONLY_WEIGHT      ? a.scaled
+            : kind == BIAS_ELSEWHERE ? ggml_add(a.ctx, a.scaled, a.norm)
+            : inplace                ? ggml_add_inplace(a.ctx, a.scaled, b)
+                                     : ggml_add(a.ctx, a.scaled, b);
+    a.graph = ggml_new_graph(a.ctx);
     ggml_build_forward_expand(a.graph, a.sum);
-    a.buffer  = ggml_backend_alloc_ctx_tensors(a.ctx, cuda);
+    a.buffer = ggml_backend_alloc_ctx_tensors(a.ctx, cuda);
     test_seed = 7; // the same values each time
     for (ggml_tensor * t : { a.x, w, b }) {
         std::vector<float> v((size_t) ggml_nelements(t));
@@ -55,7 +55,7 @@ static std::vector<float> values(const ggml_tensor * t) {
 
 static void check_same(const char * what, const ggml_tensor * together, const ggml_tensor * alone) {
     const std::vector<float> a = values(together), b = values(alone);
-    double                   worst = 0;
+    double worst = 0;
     for (size_t i = 0; i < a.size(); i++) {
         worst =
             std::isnan(a[i]) ? INFINITY : fmax(worst, fabs((double) a[i] - (double) b[i]) / (1 + fabs((double) b[i])));
@@ -72,7 +72,7 @@ static void compute_alone(ggml_backend_t cuda, const affine & a) {
 }
 
 static void compare(ggml_backend_t cuda, ggml_op op, int64_t n, int64_t rows, how kind, int n_pairs) {
-    affine         a = build(cuda, op, n, rows, kind), b = build(cuda, op, n, rows, kind);
+    affine a = build(cuda, op, n, rows, kind), b = build(cuda, op, n, rows, kind);
     const uint64_t norms = cuda_launches("gb_norm_rows"), pairs = cuda_launches("gb_pairs");
     CHECK(ggml_backend_graph_compute(cuda, a.graph));
     ggml_backend_synchronize(cuda);
@@ -120,10 +120,10 @@ static void shared_memory(void) {
         std::vector<float> results[2];
         for (int side = 0; side < 2; side++) {
             ggml_backend_t backend = side == 0 ? cpu : cuda;
-            ggml_context * ctx     = ggml_init({ 1 << 16, NULL, true });
-            ggml_tensor *  room    = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N, 3 * ROWS);
-            ggml_tensor *  x       = ggml_view_2d(ctx, room, N, ROWS, room->nb[1], 0);
-            ggml_tensor *  norm    = ggml_rms_norm(ctx, x, 1e-5f);
+            ggml_context * ctx = ggml_init({ 1 << 16, NULL, true });
+            ggml_tensor * room = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N, 3 * ROWS);
+            ggml_tensor * x = ggml_view_2d(ctx, room, N, ROWS, room->nb[1], 0);
+            ggml_tensor * norm = ggml_rms_norm(ctx, x, 1e-5f);
             // 0: a row of the norm's result; 1: one of x, which the product overwrites; 2: one that the product leaves
             // alone
             ggml_tensor * w = where == 0 ? ggml_view_1d(ctx, norm, N, 2 * N * sizeof(float))
@@ -132,7 +132,7 @@ static void shared_memory(void) {
             ggml_cgraph * graph = ggml_new_graph(ctx);
             ggml_build_forward_expand(graph, y);
             ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, backend);
-            std::vector<float>    v((size_t) ggml_nelements(room));
+            std::vector<float> v((size_t) ggml_nelements(room));
             for (size_t i = 0; i < v.size(); i++) {
                 v[i] = (float) ((i * 7919) % 101) / 50 - 1;
             }
@@ -156,10 +156,10 @@ static void shared_memory(void) {
 // ------------------------------------------------------------------------------------------------------------- softmax
 
 struct scores {
-    ggml_context *             ctx;
+    ggml_context * ctx;
     std::vector<ggml_tensor *> nodes; // the last one is the softmax
-    ggml_cgraph *              graph;
-    ggml_backend_buffer_t      buffer;
+    ggml_cgraph * graph;
+    ggml_backend_buffer_t buffer;
 };
 
 struct scores_case {
@@ -168,7 +168,7 @@ struct scores_case {
 
 static scores build_scores(ggml_backend_t cuda, const scores_case & k, int64_t n, int64_t rows) {
     scores s;
-    s.ctx          = ggml_init({ 1 << 16, NULL, true });
+    s.ctx = ggml_init({ 1 << 16, NULL, true });
     ggml_tensor *x = ggml_new_tensor_3d(s.ctx, GGML_TYPE_F32, n, rows, 2),
                 *m = ggml_new_tensor_2d(s.ctx, GGML_TYPE_F32, n, rows), *y = x;
     if (k.scale) {
@@ -182,7 +182,7 @@ static scores build_scores(ggml_backend_t cuda, const scores_case & k, int64_t n
                                       : ggml_soft_max(s.ctx, y));
     s.graph = ggml_new_graph(s.ctx);
     ggml_build_forward_expand(s.graph, y);
-    s.buffer  = ggml_backend_alloc_ctx_tensors(s.ctx, cuda);
+    s.buffer = ggml_backend_alloc_ctx_tensors(s.ctx, cuda);
     test_seed = 9;
     for (ggml_tensor * t : { x, m }) {
         std::vector<float> v((size_t) ggml_nelements(t));
@@ -195,8 +195,8 @@ static scores build_scores(ggml_backend_t cuda, const scores_case & k, int64_t n
 }
 
 static void compare_scores(ggml_backend_t cuda, const scores_case & k, int64_t n, int64_t rows) {
-    scores         a = build_scores(cuda, k, n, rows), b = build_scores(cuda, k, n, rows);
-    const uint64_t soft   = cuda_launches("gb_soft_max"),
+    scores a = build_scores(cuda, k, n, rows), b = build_scores(cuda, k, n, rows);
+    const uint64_t soft = cuda_launches("gb_soft_max"),
                    others = cuda_launches("gb_map") + cuda_launches("gb_diag_mask");
     CHECK(ggml_backend_graph_compute(cuda, a.graph));
     ggml_backend_synchronize(cuda);
@@ -213,7 +213,7 @@ static void compare_scores(ggml_backend_t cuda, const scores_case & k, int64_t n
     }
     for (size_t i = k.inplace ? a.nodes.size() - 1 : 0; i < a.nodes.size(); i++) {
         const std::vector<float> u = values(a.nodes[i]), v = values(b.nodes[i]);
-        int                      wrong = 0;
+        int wrong = 0;
         for (size_t j = 0; j < u.size(); j++) {
             wrong += !(u[j] == v[j] || fabsf(u[j] - v[j]) <= 1e-6f * (1 + fabsf(v[j])));
         }
@@ -249,14 +249,14 @@ static void mask_in_the_chain(void) {
     std::vector<float> results[2];
     for (int side = 0; side < 2; side++) {
         ggml_backend_t backend = side == 0 ? cpu : cuda;
-        ggml_context * ctx     = ggml_init({ 1 << 16, NULL, true });
-        ggml_tensor *  x       = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 40, 6);
-        ggml_tensor *  scaled  = ggml_scale(ctx, x, 0.5f);
-        ggml_tensor *  y       = ggml_soft_max_ext(ctx, scaled, scaled, 1.0f);
-        ggml_cgraph *  graph   = ggml_new_graph(ctx);
+        ggml_context * ctx = ggml_init({ 1 << 16, NULL, true });
+        ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 40, 6);
+        ggml_tensor * scaled = ggml_scale(ctx, x, 0.5f);
+        ggml_tensor * y = ggml_soft_max_ext(ctx, scaled, scaled, 1.0f);
+        ggml_cgraph * graph = ggml_new_graph(ctx);
         ggml_build_forward_expand(graph, y);
         ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, backend);
-        std::vector<float>    v(40 * 6);
+        std::vector<float> v(40 * 6);
         for (size_t i = 0; i < v.size(); i++) {
             v[i] = (float) ((i * 7919) % 101) / 10;
         }

@@ -11,7 +11,7 @@ namespace {
 // v_perm_b32: each byte of the selector names a byte of both words, 0 to 3 of the second.
 uint32_t perm(uint32_t a, uint32_t b, uint32_t select) {
     const uint64_t both = b | (uint64_t) a << 32;
-    uint32_t       r    = 0;
+    uint32_t r = 0;
     for (int i = 0; i < 4; i++) {
         const uint32_t s = select >> 8 * i & 255;
         const uint32_t v = s < 8     ? (uint32_t) (both >> 8 * s & 255)
@@ -42,14 +42,14 @@ struct float16 { // as conversions of the hardware make them: the library's, whi
 } // namespace
 
 #    define __shared__
-#    define __builtin_amdgcn_perm           perm
-#    define __builtin_amdgcn_sdot4          sdot4
-#    define __builtin_amdgcn_fence(...)     (void) 0
+#    define __builtin_amdgcn_perm perm
+#    define __builtin_amdgcn_sdot4 sdot4
+#    define __builtin_amdgcn_fence(...) (void) 0
 #    define __builtin_amdgcn_wave_barrier() (void) 0
-#    define __syncthreads()                 (void) 0
-#    define __threadfence_system()          (void) 0
-#    define __ballot(x)                     ((uint64_t) (x))
-#    define _Float16                        float16
+#    define __syncthreads() (void) 0
+#    define __threadfence_system() (void) 0
+#    define __ballot(x) ((uint64_t) (x))
+#    define _Float16 float16
 
 #    undef GB_CONST
 #    undef GB_SHARED
@@ -72,7 +72,7 @@ static uint32_t any_bits(void) { return (uint32_t) (test_random() >> 16); }
 
 static uint32_t prmt(uint32_t a, uint32_t b, uint32_t select) { // as in the PTX manual
     const uint64_t both = a | (uint64_t) b << 32;
-    uint32_t       r    = 0;
+    uint32_t r = 0;
     for (int i = 0; i < 4; i++) {
         const uint32_t s = select >> 4 * i & 15, byte = (uint32_t) (both >> 8 * (s & 7) & 255);
         r |= (s < 8 ? byte : byte < 128 ? 0 : 255) << 8 * i;
@@ -94,8 +94,8 @@ static void dot_products(void) {
     int wrong = 0;
     for (int i = 0; i < 20000; i++) {
         const uint32_t a = i == 0 ? 0x80808080u : any_bits(), b = i <= 1 ? 0x80808080u : any_bits();
-        const int      c         = (int) (any_bits() >> 8);
-        int            with_sign = c, without = c;
+        const int c = (int) (any_bits() >> 8);
+        int with_sign = c, without = c;
         for (int j = 0; j < 4; j++) {
             with_sign += (int8_t) (a >> 8 * j) * (int8_t) (b >> 8 * j);
             without += (int) (a >> 8 * j & 255) * (int8_t) (b >> 8 * j);
@@ -111,9 +111,9 @@ static void floats(void) {
     for (int i = 0; i < 200000; i++) {
         static const uint32_t edges[] = { 0, 0x80000000, 0x7f800000, 0xff800000, 0x7f800001, 0x7fffffff, 0xffffffff,
             0x3f808000, 0x3f818000, 0x7f7fffff, 1, 0x00008000, 0x3f801000, 0x3f803000 };
-        const uint32_t        bits    = i < (int) (sizeof(edges) / sizeof(edges[0])) ? edges[i] : any_bits();
-        const float           x       = __uint_as_float(bits);
-        const uint16_t        bf16    = plain::gb_float_to_bf16(x).bits;
+        const uint32_t bits = i < (int) (sizeof(edges) / sizeof(edges[0])) ? edges[i] : any_bits();
+        const float x = __uint_as_float(bits);
+        const uint16_t bf16 = plain::gb_float_to_bf16(x).bits;
         if (x != x) {
             wrong +=
                 !isnan(plain::gb_to_float(plain::gb_bf16{ bf16 })) || !isnan(__uint_as_float(plain::gb_to_tf32(x)));
@@ -132,7 +132,7 @@ static void floats(void) {
 template <int size> static void copies_of(void (*copy)(void *, const void *, int)) {
     for (int bytes = 0; bytes <= size; bytes++) {
         alignas(16) unsigned char to[size];
-        unsigned char *           from = NULL;
+        unsigned char * from = NULL;
         REQUIRE(posix_memalign((void **) &from, 16, (size_t) (bytes > 0 ? bytes : 1)) == 0);
         memset(to, 0xff, sizeof(to));
         for (int i = 0; i < bytes; i++) {

@@ -14,7 +14,7 @@ static const char kernel[] = "gb_gemm_hopper";
 
 static void multiply(ggml_type type, ggml_type b, const products::shape & s, bool taken = true) {
     const uint64_t before = cuda_launches(kernel);
-    char           text[100];
+    char text[100];
     products::mul_mat(type, b, s);
     snprintf(text, sizeof(text), "%s m %d n %d k %d", ggml_type_name(type), (int) s.m, (int) s.n, (int) s.k);
     cuda_check_launches(kernel, before, taken ? 1 : 0, text);
@@ -39,7 +39,7 @@ static void edges(void) {
 static void random_shapes(void) {
     CUDA_OR_SKIP();
     for (int i = 0; i < 16; i++) {
-        const int64_t         a2 = test_random_int(1, 2), a3 = test_random_int(1, 2);
+        const int64_t a2 = test_random_int(1, 2), a3 = test_random_int(1, 2);
         const products::shape s = { test_random_int(1, 300), test_random_int(33, 300), test_random_int(1, 40) * 8, a2,
             a3, a2 * test_random_int(1, 2), a3 * test_random_int(1, 2) };
         multiply(halves[i % 2], i % 3 ? GGML_TYPE_F32 : halves[i % 2], s);
@@ -71,11 +71,11 @@ static void views(void) {
     // a part of each row, which ends where 16 bytes do not
     for (ggml_type type : halves) {
         const uint64_t before = cuda_launches(kernel);
-        device_graph   g;
-        ggml_tensor *  root = ggml_new_tensor_2d(g.ctx, type, 80, 33);
-        ggml_tensor *  a    = ggml_view_2d(g.ctx, root, 75, 33, root->nb[1], 0);
-        ggml_tensor *  b    = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 75, 50);
-        ggml_tensor *  dst  = ggml_mul_mat(g.ctx, a, b);
+        device_graph g;
+        ggml_tensor * root = ggml_new_tensor_2d(g.ctx, type, 80, 33);
+        ggml_tensor * a = ggml_view_2d(g.ctx, root, 75, 33, root->nb[1], 0);
+        ggml_tensor * b = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 75, 50);
+        ggml_tensor * dst = ggml_mul_mat(g.ctx, a, b);
         REQUIRE(dst != NULL);
         products::fill(root);
         products::fill(b);
@@ -95,11 +95,11 @@ static void others_are_not_taken(void) {
     products::mul_mat(GGML_TYPE_F16, GGML_TYPE_F32, { 40, 50, 64, 1, 1, 1, 1 }, true); // GGML_PREC_F32
     products::mul_mat_id(GGML_TYPE_F16, 35, 75, 64, 4, false);
     // rows that overlap: no tensor map has them
-    device_graph  g;
+    device_graph g;
     ggml_tensor * root = ggml_new_tensor_1d(g.ctx, GGML_TYPE_F16, 64 + 39 * 16);
-    ggml_tensor * a    = ggml_view_2d(g.ctx, root, 64, 40, 32, 0);
-    ggml_tensor * b    = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 64, 50);
-    ggml_tensor * dst  = ggml_mul_mat(g.ctx, a, b);
+    ggml_tensor * a = ggml_view_2d(g.ctx, root, 64, 40, 32, 0);
+    ggml_tensor * b = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 64, 50);
+    ggml_tensor * dst = ggml_mul_mat(g.ctx, a, b);
     REQUIRE(dst != NULL);
     products::fill(root);
     products::fill(b);
@@ -113,12 +113,12 @@ static void others_are_not_taken(void) {
 static void replayed(void) {
     CUDA_OR_SKIP();
     const uint64_t before = cuda_launches(kernel);
-    ggml_backend_t cuda   = cuda_open(0);
+    ggml_backend_t cuda = cuda_open(0);
     REQUIRE(cuda != NULL);
-    device_graph  g;
-    ggml_tensor * a     = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F16, 72, 70);
-    ggml_tensor * b     = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 72, 40);
-    ggml_tensor * dst   = ggml_mul_mat(g.ctx, a, b);
+    device_graph g;
+    ggml_tensor * a = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F16, 72, 70);
+    ggml_tensor * b = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 72, 40);
+    ggml_tensor * dst = ggml_mul_mat(g.ctx, a, b);
     ggml_cgraph * graph = ggml_new_graph(g.ctx);
     ggml_build_forward_expand(graph, dst);
     for (int place = 0; place < 3; place++) {

@@ -47,15 +47,15 @@ static uint16_t element(const std::vector<uint16_t> & tensor, int64_t x, int64_t
 
 // The number of elements of the box that arrive wrong; -1: the device refuses the box.
 static int count_wrong(const int (&box)[4], const place & from) {
-    device_memory         m((size_t) at_w * 2 * 2);
-    const int             rows = box[1] * box[2] * box[3];
-    device_memory         out((size_t) rows * 128);
+    device_memory m((size_t) at_w * 2 * 2);
+    const int rows = box[1] * box[2] * box[3];
+    device_memory out((size_t) rows * 128);
     std::vector<uint16_t> tensor(m.size / 2);
     for (uint16_t & v : tensor) {
         v = (uint16_t) test_random();
     }
     write(m, tensor);
-    one_map                q = {};
+    one_map q = {};
     const gb_tensor_layout t = { m.p, false, { ne[0], ne[1], ne[2], ne[3] }, { at_y * 2, at_z * 2, at_w * 2 },
         { box[0], box[1], box[2], box[3] } };
     if (!gb_tensor_map_make(t, &q.map) ||
@@ -63,8 +63,8 @@ static int count_wrong(const int (&box)[4], const place & from) {
         cudaStreamSynchronize(stream()) != cudaSuccess) {
         return -1;
     }
-    const std::vector<uint16_t> got   = read_back<uint16_t>(out);
-    int                         wrong = 0;
+    const std::vector<uint16_t> got = read_back<uint16_t>(out);
+    int wrong = 0;
     for (int i = 0; i < rows * 64; i++) {
         const int r = i / 64;
         wrong += got[(size_t) i] != element(tensor, from.x + i % 64, from.y + r % box[1], from.z + r / box[1] % box[2],

@@ -9,30 +9,30 @@
 
 static void maps_have_conditions() {
     HOPPER_OR_SKIP();
-    device_memory          m(1 << 16);
-    char * const           p    = (char *) m.p;
+    device_memory m(1 << 16);
+    char * const p = (char *) m.p;
     const gb_tensor_layout good = { p, true, { 64, 16, 4, 2 }, { 128, 2048, 8192 }, { 64, 16, 1, 1 } };
-    gb_tensor_map          map;
+    gb_tensor_map map;
     CHECK(gb_tensor_map_make(good, &map));
     gb_tensor_layout t = good;
-    t.base             = p + 8; // an address that 16 does not divide
+    t.base = p + 8; // an address that 16 does not divide
     CHECK(!gb_tensor_map_make(t, &map));
-    t       = good;
+    t = good;
     t.nb[0] = 136; // a stride that 16 does not divide
     CHECK(!gb_tensor_map_make(t, &map));
-    t       = good;
+    t = good;
     t.nb[1] = 128 * 15; // rows that belong to two slices
     CHECK(!gb_tensor_map_make(t, &map));
-    t       = good;
+    t = good;
     t.nb[1] = 2048 + 16; // no whole number of rows
     CHECK(!gb_tensor_map_make(t, &map));
-    t       = good;
+    t = good;
     t.ne[0] = 65; // rows that overlap
     CHECK(!gb_tensor_map_make(t, &map));
-    t        = good;
+    t = good;
     t.box[1] = 257;
     CHECK(!gb_tensor_map_make(t, &map));
-    t       = good;
+    t = good;
     t.ne[3] = 0;
     CHECK(!gb_tensor_map_make(t, &map));
 }
@@ -43,9 +43,9 @@ static void maps_have_conditions() {
 // have read it.
 GB_KERNEL hand_over(int * out, int n) {
     GB_DYNAMIC_SHARED(int, shared);
-    gb_barrier * full  = (gb_barrier *) (void *) (shared + 64);
+    gb_barrier * full = (gb_barrier *) (void *) (shared + 64);
     gb_barrier * empty = full + 2;
-    const int    lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
+    const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++) {
             gb_barrier_init(&full[i], 32);
@@ -94,12 +94,12 @@ struct two_maps {
 
 enum mistake {
     NONE,
-    NO_SWIZZLE,     // in a descriptor
+    NO_SWIZZLE, // in a descriptor
     WRONG_DISTANCE, // of eight rows
-    WRONG_DEPTH,    // 16 elements that are not there
-    WRONG_PARITY,   // one that is over at once
-    NO_PHASE,       // one that never comes
-    TOO_FEW_BYTES,  // expected
+    WRONG_DEPTH, // 16 elements that are not there
+    WRONG_PARITY, // one that is over at once
+    NO_PHASE, // one that never comes
+    TOO_FEW_BYTES, // expected
     NO_BARRIER_FENCE,
     NO_MATRIX_FENCE,
     NO_WAIT, // for products, before the sums are read
@@ -107,13 +107,13 @@ enum mistake {
     EARLY_COPY, // over operands of products that go on
     FEW_WARPS,
     OTHER_MATRICES, // in one of four warps
-    WRITTEN_OVER,   // a barrier
-    UNNAMED_ROWS,   // operands in registers, by the fence
-    EARLY_WRITE,    // to such registers
-    NOT_PASSED_ON,  // operands that threads copied
-    LATE_COPY,      // copied again while products go on
-    TOO_MANY,       // registers
-    NOT_ALL,        // of a group's warps ask for them
+    WRITTEN_OVER, // a barrier
+    UNNAMED_ROWS, // operands in registers, by the fence
+    EARLY_WRITE, // to such registers
+    NOT_PASSED_ON, // operands that threads copied
+    LATE_COPY, // copied again while products go on
+    TOO_MANY, // registers
+    NOT_ALL, // of a group's warps ask for them
 };
 
 #ifdef GB_CUDA_EMULATED
@@ -127,8 +127,8 @@ template <int KIND, int N> GB_KERNEL multiply(GB_FIXED_PARAMETER two_maps q, flo
     const int wrong = made(asked);
     GB_DYNAMIC_SHARED(char, shared);
     constexpr int A = 128 * 128, B = N * 128;
-    gb_barrier *  b    = (gb_barrier *) (void *) (shared + A + B);
-    const int     lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
+    gb_barrier * b = (gb_barrier *) (void *) (shared + A + B);
+    const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
     if (threadIdx.x == 0) {
         gb_barrier_init(b, 1);
         if (wrong != NO_BARRIER_FENCE) {
@@ -184,8 +184,8 @@ template <int KIND, int N> GB_KERNEL multiply(GB_FIXED_PARAMETER two_maps q, flo
 
 struct operands {
     std::vector<uint16_t> a, b; // rows of 128 elements
-    device_memory         da, db;
-    two_maps              maps = {};
+    device_memory da, db;
+    two_maps maps = {};
 
     operands(bool bf16, int n) : a(128 * 128), b((size_t) n * 128), da(a.size() * 2), db(b.size() * 2) {
         for (uint16_t & v : a) {
@@ -215,16 +215,16 @@ static float value_of(bool bf16, uint16_t bits) {
 
 // How many elements are not the sum.
 template <int KIND, int N> static int count_wrong(int wrong) {
-    const bool     bf16 = KIND == GB_HALF_BF16;
+    const bool bf16 = KIND == GB_HALF_BF16;
     const operands o(bf16, N);
-    device_memory  d(128 * N * sizeof(float));
+    device_memory d(128 * N * sizeof(float));
     CHECK_INT(GB_LAUNCH((multiply<KIND, N>), 1, 256, (128 + N) * 128 + 8, queue(), o.maps, (float *) d.p, wrong),
         cudaSuccess);
     if (cudaStreamSynchronize(stream()) != cudaSuccess) {
         return -1;
     }
     const std::vector<float> got = read_back<float>(d);
-    int                      n   = 0;
+    int n = 0;
     for (int r = 0; r < 128; r++) {
         for (int c = 0; c < N; c++) {
             float sum = 0;
@@ -298,7 +298,7 @@ template <int KIND, int N> GB_KERNEL multiply_rows(const uint16_t * a, const uin
 
 // How many elements are not the sum.
 template <int KIND, int N> static int count_wrong_rows(int wrong) {
-    const bool            bf16 = KIND == GB_HALF_BF16;
+    const bool bf16 = KIND == GB_HALF_BF16;
     std::vector<uint16_t> a(64 * 64), b((size_t) N * 64);
     for (std::vector<uint16_t> * v : { &a, &b }) {
         for (uint16_t & x : *v) {
@@ -315,7 +315,7 @@ template <int KIND, int N> static int count_wrong_rows(int wrong) {
         return -1;
     }
     const std::vector<float> got = read_back<float>(d);
-    int                      n   = 0;
+    int n = 0;
     for (int r = 0; r < 64; r++) {
         for (int c = 0; c < N; c++) {
             float sum = 0;
@@ -363,7 +363,7 @@ static int count_wrong_groups(int wrong) {
         return -1;
     }
     const std::vector<int> got = read_back<int>(out);
-    int                    n   = 0;
+    int n = 0;
     for (int t = 0; t < 384; t++) {
         n += got[(size_t) t] != t / 128;
     }
@@ -381,9 +381,9 @@ static void registers_are_shared() {
 static void mistakes_are_noticed() {
     HOPPER_OR_SKIP();
     const struct {
-        mistake      what;
+        mistake what;
         const char * name;
-        bool         fails; // for sure; else the result may be wrong instead
+        bool fails; // for sure; else the result may be wrong instead
     } all[] = {
         { NO_SWIZZLE, "a descriptor without swizzle", true },
         { WRONG_DISTANCE, "a wrong distance of eight rows", true }, // past the end of shared memory

@@ -15,7 +15,7 @@ static const char packed[] = "gb_gemm_packed_hopper", halves[] = "gb_gemm_hopper
 
 static void multiply(ggml_type type, ggml_type b, const products::shape & s, bool taken = true, bool exact = false) {
     const uint64_t before = cuda_launches(packed);
-    char           text[100];
+    char text[100];
     products::mul_mat(type, b, s, exact);
     snprintf(text, sizeof(text), "%s m %d n %d k %d", ggml_type_name(type), (int) s.m, (int) s.n, (int) s.k);
     cuda_check_launches(packed, before, taken ? 1 : 0, text);
@@ -38,11 +38,11 @@ static void all_formats(void) {
 // Each extent around the sides of a tile, with others drawn; tiles of each size.
 static void edges(void) {
     CUDA_OR_SKIP();
-    const int64_t  m[]  = { 1, 7, 63, 64, 65, 127, 128, 129, 200 },
-                   n[]  = { 33, 63, 64, 65, 127, 128, 129, 255, 256, 257 };
+    const int64_t m[] = { 1, 7, 63, 64, 65, 127, 128, 129, 200 },
+                  n[] = { 33, 63, 64, 65, 127, 128, 129, 255, 256, 257 };
     const uint64_t of[] = { cuda_launches("gb_gemm_packed_hopper<TYPE, 64>"),
         cuda_launches("gb_gemm_packed_hopper<TYPE, 128>"), cuda_launches("gb_gemm_packed_hopper<TYPE, 256>") };
-    int            i    = 0;
+    int i = 0;
     for (ggml_type type : most_used) {
         const int64_t block = ggml_blck_size(type);
         for (int j = 0; j < 4; j++, i++) {
@@ -96,11 +96,11 @@ static void other_activations(void) {
     multiply(GGML_TYPE_Q5_1, GGML_TYPE_Q8_1, { 40, 50, 96, 1, 1, 1, 1 });
     for (bool odd : { false, true }) { // rows that no two elements can be read of at once; columns as rows
         const uint64_t before = cuda_launches(packed);
-        device_graph   g;
-        ggml_tensor *  a = ggml_new_tensor_2d(g.ctx, GGML_TYPE_Q8_0, 96, 33);
-        ggml_tensor *  root =
+        device_graph g;
+        ggml_tensor * a = ggml_new_tensor_2d(g.ctx, GGML_TYPE_Q8_0, 96, 33);
+        ggml_tensor * root =
             odd ? ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 97, 50) : ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 50, 96);
-        ggml_tensor * b   = odd ? ggml_view_2d(g.ctx, root, 96, 50, root->nb[1], 0) : ggml_transpose(g.ctx, root);
+        ggml_tensor * b = odd ? ggml_view_2d(g.ctx, root, 96, 50, root->nb[1], 0) : ggml_transpose(g.ctx, root);
         ggml_tensor * dst = ggml_mul_mat(g.ctx, a, b);
         REQUIRE(dst != NULL);
         products::fill(a);
@@ -115,13 +115,13 @@ static void other_activations(void) {
 static void views(void) {
     CUDA_OR_SKIP();
     for (ggml_type type : most_used) {
-        const int64_t  block  = ggml_blck_size(type);
+        const int64_t block = ggml_blck_size(type);
         const uint64_t before = cuda_launches(packed);
-        device_graph   g;
-        ggml_tensor *  root = ggml_new_tensor_2d(g.ctx, type, 5 * block, 33);
-        ggml_tensor *  a    = ggml_view_2d(g.ctx, root, 3 * block, 33, root->nb[1], 0);
-        ggml_tensor *  b    = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 3 * block, 50);
-        ggml_tensor *  dst  = ggml_mul_mat(g.ctx, a, b);
+        device_graph g;
+        ggml_tensor * root = ggml_new_tensor_2d(g.ctx, type, 5 * block, 33);
+        ggml_tensor * a = ggml_view_2d(g.ctx, root, 3 * block, 33, root->nb[1], 0);
+        ggml_tensor * b = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 3 * block, 50);
+        ggml_tensor * dst = ggml_mul_mat(g.ctx, a, b);
         REQUIRE(dst != NULL);
         products::fill(root);
         products::fill(b);
@@ -134,9 +134,9 @@ static void views(void) {
 // Scales that are large: their products with what is added to bytes are no numbers.
 static void large_scales(void) {
     CUDA_OR_SKIP();
-    device_graph  g;
-    ggml_tensor * a   = ggml_new_tensor_2d(g.ctx, GGML_TYPE_MXFP4, 64, 33);
-    ggml_tensor * b   = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 64, 40);
+    device_graph g;
+    ggml_tensor * a = ggml_new_tensor_2d(g.ctx, GGML_TYPE_MXFP4, 64, 33);
+    ggml_tensor * b = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 64, 40);
     ggml_tensor * dst = ggml_mul_mat(g.ctx, a, b);
     products::fill(a);
     products::fill(b);
@@ -190,13 +190,13 @@ static void experts(void) {
 static void wrong_experts(void) {
     CUDA_OR_SKIP();
     for (ggml_type type : { GGML_TYPE_F16, GGML_TYPE_Q4_0 }) {
-        device_graph   g;
+        device_graph g;
         const uint64_t before = cuda_launches("hopper<");
-        const int64_t  n = 80, m = 6, k = 64;
-        ggml_tensor *  as[2] = { ggml_new_tensor_2d(g.ctx, type, k, m), ggml_new_tensor_2d(g.ctx, type, k, m) };
-        ggml_tensor *  ids   = ggml_new_tensor_2d(g.ctx, GGML_TYPE_I32, 1, n);
-        ggml_tensor *  b     = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, k, n);
-        ggml_tensor *  dst   = ggml_mul_mat_id(g.ctx, as, 2, ids, 0, b);
+        const int64_t n = 80, m = 6, k = 64;
+        ggml_tensor * as[2] = { ggml_new_tensor_2d(g.ctx, type, k, m), ggml_new_tensor_2d(g.ctx, type, k, m) };
+        ggml_tensor * ids = ggml_new_tensor_2d(g.ctx, GGML_TYPE_I32, 1, n);
+        ggml_tensor * b = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, k, n);
+        ggml_tensor * dst = ggml_mul_mat_id(g.ctx, as, 2, ids, 0, b);
         REQUIRE(dst != NULL);
         products::fill(as[0]);
         products::fill(as[1]);
@@ -207,11 +207,11 @@ static void wrong_experts(void) {
         }
         REQUIRE(g.compute(dst));
         const products::layout x[2] = { products::layout_of(as[0], as[0], 0), products::layout_of(as[1], as[1], 0) };
-        const products::layout y    = products::layout_of(b, b, 0);
-        products::verdict      v    = {};
+        const products::layout y = products::layout_of(b, b, 0);
+        products::verdict v = {};
         for (int64_t t = 0; t < n; t++) {
             for (int64_t c = 0; c < m; c++) {
-                const float   got   = g.result[(size_t) (t * m + c)];
+                const float got = g.result[(size_t) (t * m + c)];
                 const int64_t at[4] = { c, t, 0, 0 };
                 if (id[t] != 0 && id[t] != 1) {
                     CHECK(isnan(got));
@@ -236,13 +236,13 @@ static void replayed(void) {
     REQUIRE(cuda != NULL);
     for (ggml_type type : { GGML_TYPE_Q8_0, GGML_TYPE_BF16 }) {
         const uint64_t before = cuda_launches("hopper<");
-        const int64_t  n = 70, m = 40, k = 96;
-        device_graph   g;
-        ggml_tensor *  as[2] = { ggml_new_tensor_2d(g.ctx, type, k, m), ggml_new_tensor_2d(g.ctx, type, k, m) };
-        ggml_tensor *  ids   = ggml_new_tensor_2d(g.ctx, GGML_TYPE_I32, 1, n);
-        ggml_tensor *  b     = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, k, n);
-        ggml_tensor *  dst   = ggml_mul_mat_id(g.ctx, as, 2, ids, 0, b);
-        ggml_cgraph *  graph = ggml_new_graph(g.ctx);
+        const int64_t n = 70, m = 40, k = 96;
+        device_graph g;
+        ggml_tensor * as[2] = { ggml_new_tensor_2d(g.ctx, type, k, m), ggml_new_tensor_2d(g.ctx, type, k, m) };
+        ggml_tensor * ids = ggml_new_tensor_2d(g.ctx, GGML_TYPE_I32, 1, n);
+        ggml_tensor * b = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, k, n);
+        ggml_tensor * dst = ggml_mul_mat_id(g.ctx, as, 2, ids, 0, b);
+        ggml_cgraph * graph = ggml_new_graph(g.ctx);
         ggml_build_forward_expand(graph, dst);
         for (int place = 0; place < 2; place++) {
             products::fill(as[0]);
@@ -263,9 +263,9 @@ static void replayed(void) {
                 g.result.assign((size_t) ggml_nelements(dst), NAN);
                 ggml_backend_tensor_get(there, g.result.data(), 0, g.result.size() * sizeof(float));
                 const products::layout y = products::layout_of(b, b, 0);
-                products::verdict      v = {};
+                products::verdict v = {};
                 for (int64_t t = 0; t < n; t++) {
-                    const ggml_tensor *    a = as[((const int32_t *) ids->data)[t]];
+                    const ggml_tensor * a = as[((const int32_t *) ids->data)[t]];
                     const products::layout x = products::layout_of(a, a, 0);
                     for (int64_t c = 0; c < m; c++) {
                         const int64_t at[4] = { c, t, 0, 0 };

@@ -6,9 +6,9 @@
 #include "device_graph.h"
 
 struct lookup { // rows of `table`, or products with experts, by `ids`
-    ggml_context *        ctx;
-    ggml_tensor *         ids, *y;
-    ggml_cgraph *         graph;
+    ggml_context * ctx;
+    ggml_tensor *ids, *y;
+    ggml_cgraph * graph;
     ggml_backend_buffer_t buffer;
 };
 
@@ -17,12 +17,12 @@ enum kind { ROWS, QUANTIZED_ROWS, FEW_TOKENS, MANY_TOKENS, N_KINDS };
 
 static lookup build(ggml_backend_t backend, kind k) {
     lookup l;
-    l.ctx           = ggml_init({ 1 << 18, NULL, true });
+    l.ctx = ggml_init({ 1 << 18, NULL, true });
     const int64_t n = k == MANY_TOKENS ? N_IDS : 5;
-    l.ids           = ggml_new_tensor_1d(l.ctx, GGML_TYPE_I32, n);
+    l.ids = ggml_new_tensor_1d(l.ctx, GGML_TYPE_I32, n);
     if (k == ROWS || k == QUANTIZED_ROWS) {
         ggml_tensor * table = ggml_new_tensor_2d(l.ctx, k == ROWS ? GGML_TYPE_F32 : GGML_TYPE_Q8_0, 64, LIMIT);
-        l.y                 = ggml_get_rows(l.ctx, table, l.ids);
+        l.y = ggml_get_rows(l.ctx, table, l.ids);
     } else {
         ggml_tensor * experts[LIMIT];
         for (ggml_tensor *& e : experts) {
@@ -33,7 +33,7 @@ static lookup build(ggml_backend_t backend, kind k) {
     }
     ggml_set_name(l.y, "the lookup");
     ggml_tensor * end = ggml_sqr(l.ctx, ggml_neg(l.ctx, l.y)); // enough nodes to be recorded
-    l.graph           = ggml_new_graph(l.ctx);
+    l.graph = ggml_new_graph(l.ctx);
     ggml_build_forward_expand(l.graph, end);
     l.buffer = ggml_backend_alloc_ctx_tensors(l.ctx, backend);
     ggml_backend_buffer_clear(l.buffer, 0);
@@ -131,8 +131,8 @@ static void others_are_not_disturbed(void) {
     CUDA_OR_SKIP();
     each_kind([](ggml_backend_t cuda, kind k, const lookup & l) {
         ggml_backend_t other = cuda_open(0);
-        lookup         mine  = build(other, k);
-        float          one   = 0;
+        lookup mine = build(other, k);
+        float one = 0;
         set_ids(mine, 0, 0);
         set_ids(l, 2, -1);
         CHECK(ggml_backend_graph_compute(cuda, l.graph));
@@ -150,8 +150,8 @@ static void the_next_graph_reports_it(void) {
     CUDA_OR_SKIP();
     each_kind([](ggml_backend_t cuda, kind k, const lookup & l) {
         ggml_backend_t other = cuda_open(0);
-        lookup         away  = build(other, k);
-        float          one   = 0;
+        lookup away = build(other, k);
+        float one = 0;
         set_ids(l, 1, LIMIT);
         CHECK(ggml_backend_graph_compute(cuda, l.graph));
         CHECK_INT(ggml_backend_tensor_get(away.y, &one, 0, sizeof(one)), GGML_STATUS_SUCCESS); // waits for the device
@@ -167,12 +167,12 @@ static void the_next_graph_reports_it(void) {
 // Over a device and the CPU, whose node reads what is wrong.
 static void the_scheduler_reports_it(void) {
     CUDA_OR_SKIP();
-    ggml_backend_t       backends[2] = { cuda_open(0), ggml_backend_cpu_init() };
-    ggml_backend_sched_t sched       = ggml_backend_sched_new(backends, NULL, 2, 64);
-    ggml_context *       ctx         = ggml_init({ 1 << 18, NULL, true });
-    ggml_tensor *        table       = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, LIMIT),
-                *ids                 = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 3);
-    ggml_tensor * rows = ggml_get_rows(ctx, table, ids), *end = ggml_neg(ctx, rows);
+    ggml_backend_t backends[2] = { cuda_open(0), ggml_backend_cpu_init() };
+    ggml_backend_sched_t sched = ggml_backend_sched_new(backends, NULL, 2, 64);
+    ggml_context * ctx = ggml_init({ 1 << 18, NULL, true });
+    ggml_tensor *table = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, LIMIT),
+                *ids = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 3);
+    ggml_tensor *rows = ggml_get_rows(ctx, table, ids), *end = ggml_neg(ctx, rows);
     ggml_cgraph * graph = ggml_new_graph(ctx);
     ggml_set_input(table);
     ggml_set_input(ids);

@@ -9,12 +9,12 @@
 enum { D = 64, HEADS = 4, WIDE = 512, LAYERS = 2 };
 
 struct model {
-    ggml_backend_t        cuda;
-    ggml_context *        ctx, *given; // what is computed; weights, x, positions
-    ggml_cgraph *         graph;
-    ggml_tensor *         x, *positions, *out;
+    ggml_backend_t cuda;
+    ggml_context *ctx, *given; // what is computed; weights, x, positions
+    ggml_cgraph * graph;
+    ggml_tensor *x, *positions, *out;
     ggml_backend_buffer_t buffer, given_buffer;
-    ggml_allocr_t         reuse; // NULL: every tensor has memory of its own
+    ggml_allocr_t reuse; // NULL: every tensor has memory of its own
 };
 
 static ggml_tensor * weights(model & m, ggml_type type, int64_t k, int64_t n) {
@@ -22,7 +22,7 @@ static ggml_tensor * weights(model & m, ggml_type type, int64_t k, int64_t n) {
 }
 
 static ggml_tensor * rotate(model & m, ggml_tensor * t, float base, int64_t first = 0) {
-    const int64_t n         = t->ne[1];
+    const int64_t n = t->ne[1];
     ggml_tensor * positions = ggml_view_1d(m.ctx, m.positions, n, (size_t) first * sizeof(int32_t));
     ggml_tensor * r = ggml_rope_custom(m.ctx, ggml_reshape_3d(m.ctx, t, D, t->ne[0] / D, n), positions, D, 0, 0, 0,
         base, 1, 0, 1, 0, 0);
@@ -32,8 +32,8 @@ static ggml_tensor * rotate(model & m, ggml_tensor * t, float base, int64_t firs
 // RMS_NORM alone, times a row, or NORM times a row plus a row.
 static ggml_tensor * normed(model & m, ggml_tensor * x, int style) {
     ggml_context * c = m.ctx;
-    ggml_tensor *  y = style == 2 ? ggml_norm(c, x, 1e-5f) : ggml_rms_norm(c, x, 1e-5f);
-    y                = style >= 1 ? ggml_mul(c, y, ggml_new_tensor_1d(m.given, GGML_TYPE_F32, x->ne[0])) : y;
+    ggml_tensor * y = style == 2 ? ggml_norm(c, x, 1e-5f) : ggml_rms_norm(c, x, 1e-5f);
+    y = style >= 1 ? ggml_mul(c, y, ggml_new_tensor_1d(m.given, GGML_TYPE_F32, x->ne[0])) : y;
     return style == 2 ? ggml_add(c, y, ggml_new_tensor_1d(m.given, GGML_TYPE_F32, x->ne[0])) : y;
 }
 
@@ -41,26 +41,26 @@ static ggml_tensor * normed(model & m, ggml_tensor * x, int style) {
 // products, in formats of which two are not like the others.
 static ggml_tensor * layer(model & m, ggml_tensor * x, ggml_type odd, int style = 0) {
     ggml_context * c = m.ctx;
-    const int64_t  n = D * HEADS;
-    ggml_tensor *  y = normed(m, x, style);
-    ggml_tensor *  q = rotate(m, ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_0, n, n), y), 10000);
-    ggml_tensor *  k = rotate(m, ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_K, n, n), y), 10000);
-    ggml_tensor *  v = ggml_mul_mat(c, weights(m, odd, n, n), y);
-    ggml_tensor *  o = ggml_mul_mat(c, weights(m, GGML_TYPE_Q8_0, n, n), ggml_mul(c, ggml_add(c, q, k), v));
-    ggml_tensor *  h = ggml_add(c, x, o);
-    ggml_tensor *  z = normed(m, h, style);
-    ggml_tensor *  g = ggml_silu(c, ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_0, n, WIDE), z));
-    ggml_tensor *  u = ggml_mul_mat(c, weights(m, GGML_TYPE_IQ4_XS, n, WIDE), z);
+    const int64_t n = D * HEADS;
+    ggml_tensor * y = normed(m, x, style);
+    ggml_tensor * q = rotate(m, ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_0, n, n), y), 10000);
+    ggml_tensor * k = rotate(m, ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_K, n, n), y), 10000);
+    ggml_tensor * v = ggml_mul_mat(c, weights(m, odd, n, n), y);
+    ggml_tensor * o = ggml_mul_mat(c, weights(m, GGML_TYPE_Q8_0, n, n), ggml_mul(c, ggml_add(c, q, k), v));
+    ggml_tensor * h = ggml_add(c, x, o);
+    ggml_tensor * z = normed(m, h, style);
+    ggml_tensor * g = ggml_silu(c, ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_0, n, WIDE), z));
+    ggml_tensor * u = ggml_mul_mat(c, weights(m, GGML_TYPE_IQ4_XS, n, WIDE), z);
     return ggml_add(c, h, ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_0, WIDE, n), ggml_mul(c, g, u)));
 }
 
 static model begin(int64_t n, int64_t n_positions) {
-    model m     = {};
-    m.cuda      = cuda_open(0);
-    m.ctx       = ggml_init({ 1 << 18, NULL, true });
-    m.given     = ggml_init({ 1 << 16, NULL, true });
-    m.graph     = ggml_new_graph(m.ctx);
-    m.x         = ggml_new_tensor_2d(m.given, GGML_TYPE_F32, D * HEADS, n);
+    model m = {};
+    m.cuda = cuda_open(0);
+    m.ctx = ggml_init({ 1 << 18, NULL, true });
+    m.given = ggml_init({ 1 << 16, NULL, true });
+    m.graph = ggml_new_graph(m.ctx);
+    m.x = ggml_new_tensor_2d(m.given, GGML_TYPE_F32, D * HEADS, n);
     m.positions = ggml_new_tensor_1d(m.given, GGML_TYPE_I32, n_positions);
     return m;
 }
@@ -75,8 +75,8 @@ static void set_random(ggml_tensor * t) {
         return;
     }
     std::vector<unsigned char> blocks(ggml_nbytes(t));
-    const std::vector<float>   ones((size_t) t->ne[0], 1.0f);
-    int64_t                    hist[16] = {};
+    const std::vector<float> ones((size_t) t->ne[0], 1.0f);
+    int64_t hist[16] = {};
     ggml_quantize_chunk(t->type, v.data(), blocks.data(), 0, (int) ggml_nrows(t), (int) t->ne[0], hist, ones.data());
     ggml_backend_tensor_set(t, blocks.data(), 0, blocks.size());
 }
@@ -164,8 +164,8 @@ static void activations_are_rounded_once(void) {
     ggml_graph_set_fusion(false);
     for (int64_t n : { 1, 3, 12, 20, 40 }) {
         for (bool reuse : { false, true }) {
-            model m           = begin(n, n);
-            m.out             = m.x;
+            model m = begin(n, n);
+            m.out = m.x;
             const char * part = n == 1    ? "gb_rows_of_bytes"
                                 : n <= 16 ? "gb_rows_of_panels"
                                 : n <= 32 ? "gb_rows_of_dense"
@@ -174,8 +174,8 @@ static void activations_are_rounded_once(void) {
                 m.out = layer(m, m.out, GGML_TYPE_Q6_K);
             }
             place(m, reuse);
-            const size_t             told = cuda_work_size(m.cuda, m.graph), free_before = cuda_free_memory(0);
-            const uint64_t           rows = cuda_launches(part), tables = cuda_launches("gb_rope_table");
+            const size_t told = cuda_work_size(m.cuda, m.graph), free_before = cuda_free_memory(0);
+            const uint64_t rows = cuda_launches(part), tables = cuda_launches("gb_rope_table");
             const std::vector<float> got = compute(m);
             if (!reuse) {
                 cuda_check_work_size("a model", free_before - cuda_free_memory(0), told, CUDA_WORK_EXACT);
@@ -199,13 +199,13 @@ static void norms_round_what_they_compute(void) {
         for (int64_t n : { 1, 3, 12, 20, 40 }) {
             for (bool reuse : { false, true }) {
                 model m = begin(n, n);
-                m.out   = m.x;
+                m.out = m.x;
                 for (int i = 0; i < LAYERS; i++) {
                     m.out = layer(m, m.out, GGML_TYPE_Q6_K, style);
                 }
                 place(m, reuse);
-                const size_t             told = cuda_work_size(m.cuda, m.graph), free_before = cuda_free_memory(0);
-                const uint64_t           rows = cuda_launches("gb_rows_"), norms = cuda_launches("gb_norm_rows");
+                const size_t told = cuda_work_size(m.cuda, m.graph), free_before = cuda_free_memory(0);
+                const uint64_t rows = cuda_launches("gb_rows_"), norms = cuda_launches("gb_norm_rows");
                 const std::vector<float> got = compute(m);
                 if (!reuse) {
                     cuda_check_work_size("a model", free_before - cuda_free_memory(0), told, CUDA_WORK_EXACT);
@@ -227,18 +227,18 @@ static void norms_round_for_products_of_all_kinds(void) {
     for (ggml_type type : { GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q4_0, GGML_TYPE_Q5_K, GGML_TYPE_Q8_0 }) {
         for (int64_t n : { 2, 6, 12, 20, 40, 70 }) {
             for (int64_t k : { n == 12 || n == 40 ? 2304 : n == 20 ? 512 : 256 }) {
-                model          m = begin(n, n);
+                model m = begin(n, n);
                 ggml_context * c = m.ctx;
-                ggml_tensor *  x = ggml_new_tensor_2d(m.given, GGML_TYPE_F32, k, n);
-                ggml_tensor *  y = normed(m, x, 1);
-                ggml_tensor *  a = ggml_mul_mat(c, weights(m, type, k, 64), ggml_reshape_3d(c, y, k, n / 2, 2));
-                ggml_tensor *  z = normed(m, ggml_scale(c, x, 2), 2);
-                ggml_tensor *  d = ggml_mul_mat(c, weights(m, type, k, 64), z);
-                m.out            = ggml_add(c, ggml_reshape_2d(c, a, 64, n), d);
+                ggml_tensor * x = ggml_new_tensor_2d(m.given, GGML_TYPE_F32, k, n);
+                ggml_tensor * y = normed(m, x, 1);
+                ggml_tensor * a = ggml_mul_mat(c, weights(m, type, k, 64), ggml_reshape_3d(c, y, k, n / 2, 2));
+                ggml_tensor * z = normed(m, ggml_scale(c, x, 2), 2);
+                ggml_tensor * d = ggml_mul_mat(c, weights(m, type, k, 64), z);
+                m.out = ggml_add(c, ggml_reshape_2d(c, a, 64, n), d);
                 place(m, false);
-                const uint64_t           rows  = cuda_launches("gb_rows_");
-                const std::vector<float> got   = compute(m);
-                const bool               exact = n <= 8 && !ggml_is_quantized(type); // as floats, which nobody rounds
+                const uint64_t rows = cuda_launches("gb_rows_");
+                const std::vector<float> got = compute(m);
+                const bool exact = n <= 8 && !ggml_is_quantized(type); // as floats, which nobody rounds
                 check_count("two products", "gb_rows_", rows, 0);
                 check_same("together and one by one", got, compute_one_by_one(m));
                 check_count("two products apart", "gb_rows_", rows, exact ? 0 : 2);
@@ -251,15 +251,15 @@ static void norms_round_for_products_of_all_kinds(void) {
 // The norm's result is changed before it is read; and it is read by nobody but an addition.
 static void norms_round_nothing_in_vain(void) {
     CUDA_OR_SKIP();
-    model          m = begin(3, 3);
+    model m = begin(3, 3);
     ggml_context * c = m.ctx;
-    ggml_tensor *  y = normed(m, m.x, 1);
-    ggml_tensor *  z = ggml_scale_inplace(c, y, 3.0f);
-    ggml_tensor *  d = ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_0, D * HEADS, D * HEADS), z);
-    m.out            = ggml_add(c, d, normed(m, d, 1));
+    ggml_tensor * y = normed(m, m.x, 1);
+    ggml_tensor * z = ggml_scale_inplace(c, y, 3.0f);
+    ggml_tensor * d = ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_0, D * HEADS, D * HEADS), z);
+    m.out = ggml_add(c, d, normed(m, d, 1));
     place(m, false);
-    const uint64_t           rows = cuda_launches("gb_rows_of_panels");
-    const std::vector<float> got  = compute(m);
+    const uint64_t rows = cuda_launches("gb_rows_of_panels");
+    const std::vector<float> got = compute(m);
     check_count("changed in between", "gb_rows_of_panels", rows, 1);
     check_same("together and one by one", got, compute_one_by_one(m));
     release(m);
@@ -269,9 +269,9 @@ static void norms_round_nothing_in_vain(void) {
 static void rows_of_two_kinds(void) {
     CUDA_OR_SKIP();
     model m = begin(4, 4);
-    m.out   = layer(m, m.x, GGML_TYPE_Q5_K);
+    m.out = layer(m, m.x, GGML_TYPE_Q5_K);
     place(m, false);
-    const uint64_t           panels = cuda_launches("gb_rows_of_panels"), bytes = cuda_launches("gb_rows_of_bytes");
+    const uint64_t panels = cuda_launches("gb_rows_of_panels"), bytes = cuda_launches("gb_rows_of_bytes");
     const std::vector<float> got = compute(m);
     check_count("q and k, v apart", "gb_rows_of_panels", panels, 2); // two by the norms
     check_count("q and k, v apart", "gb_rows_of_bytes", bytes, 1);
@@ -283,7 +283,7 @@ static void rows_of_two_kinds(void) {
 static void graphs_are_launched_again(void) {
     CUDA_OR_SKIP();
     model m = begin(2, 2);
-    m.out   = layer(m, m.x, GGML_TYPE_Q6_K);
+    m.out = layer(m, m.x, GGML_TYPE_Q6_K);
     place(m, true);
     ggml_graph_set_fusion(false);
     for (int i = 0; i < 4; i++) {
@@ -298,12 +298,12 @@ static void graphs_are_launched_again(void) {
 // A node writes to the activations between two products, and to the positions between two rotations.
 static void what_is_written_is_made_again(void) {
     CUDA_OR_SKIP();
-    model          m      = begin(3, 3);
-    ggml_context * c      = m.ctx;
-    ggml_tensor *  others = ggml_new_tensor_1d(m.given, GGML_TYPE_I32, 3);
-    ggml_tensor *  y      = ggml_scale(c, m.x, 0.5f);
-    ggml_tensor *  a      = ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_0, D * HEADS, 64), y);
-    ggml_tensor *  b      = ggml_mul_mat(c, weights(m, GGML_TYPE_Q8_0, D * HEADS, 64), y);
+    model m = begin(3, 3);
+    ggml_context * c = m.ctx;
+    ggml_tensor * others = ggml_new_tensor_1d(m.given, GGML_TYPE_I32, 3);
+    ggml_tensor * y = ggml_scale(c, m.x, 0.5f);
+    ggml_tensor * a = ggml_mul_mat(c, weights(m, GGML_TYPE_Q4_0, D * HEADS, 64), y);
+    ggml_tensor * b = ggml_mul_mat(c, weights(m, GGML_TYPE_Q8_0, D * HEADS, 64), y);
     ggml_build_forward_expand(m.graph, a);
     ggml_build_forward_expand(m.graph, b);
     ggml_tensor * turned = rotate(m, a, 10000);
@@ -331,13 +331,13 @@ static void what_is_written_is_made_again(void) {
 // Other parameters, or other positions of the same tensor, are another table.
 static void tables_by_positions_and_parameters(void) {
     CUDA_OR_SKIP();
-    model        m = begin(3, 6);
+    model m = begin(3, 6);
     ggml_tensor *a = rotate(m, m.x, 10000), *b = rotate(m, m.x, 500000), *c = rotate(m, m.x, 10000, 3);
     ggml_tensor *d = rotate(m, a, 10000), *e = rotate(m, b, 500000), *f = rotate(m, c, 10000, 3);
     m.out = ggml_add(m.ctx, ggml_add(m.ctx, d, e), f);
     place(m, false);
-    const uint64_t           tables = cuda_launches("gb_rope_table");
-    const std::vector<float> got    = compute(m);
+    const uint64_t tables = cuda_launches("gb_rope_table");
+    const std::vector<float> got = compute(m);
     check_count("three tables", "gb_rope_table", tables, 3);
     check_same("together and one by one", got, compute_one_by_one(m));
     release(m);

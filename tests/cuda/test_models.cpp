@@ -30,19 +30,19 @@ static const ggml_type all_types[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_B
 // ------------------------------------------------------------------------------------------------------------- weights
 
 struct weight {
-    ggml_type         type;
-    int64_t           ne[2];
+    ggml_type type;
+    int64_t ne[2];
     std::vector<char> data;
 };
 
 struct model_file {
-    architecture                  arch;
-    sizes                         s;
+    architecture arch;
+    sizes s;
     std::map<std::string, weight> weights;
 };
 
 static std::vector<char> encode(ggml_type type, const std::vector<float> & v, int64_t columns) {
-    const int64_t     rows = (int64_t) v.size() / columns;
+    const int64_t rows = (int64_t) v.size() / columns;
     std::vector<char> data((size_t) rows * ggml_row_size(type, columns));
     if (type == GGML_TYPE_F32) {
         memcpy(data.data(), v.data(), data.size());
@@ -52,7 +52,7 @@ static std::vector<char> encode(ggml_type type, const std::vector<float> & v, in
         ggml_fp32_to_bf16_row(v.data(), (ggml_bf16_t *) (void *) data.data(), (int64_t) v.size());
     } else {
         const std::vector<float> ones((size_t) columns, 1.0f);
-        int64_t                  hist[16] = {};
+        int64_t hist[16] = {};
         ggml_quantize_chunk(type, v.data(), data.data(), 0, (int) rows, (int) columns, hist, ones.data());
     }
     return data;
@@ -85,8 +85,8 @@ static void add_norm(model_file & f, const std::string & name) {
 static model_file make_file(architecture arch, ggml_type type) {
     const sizes s = ggml_blck_size(type) == 256 ? sizes{ 256, 512, 4, arch == BERT ? 4 : 2, 61 }
                                                 : sizes{ 192, 320, 6, arch == BERT ? 6 : 2, 61 };
-    model_file  f = { arch, s, {} };
-    test_seed     = 11;
+    model_file f = { arch, s, {} };
+    test_seed = 11;
     add(f, "tokens", type, s.width, s.vocab, 0, 1);
     add_norm(f, "norm");
     add_matrix(f, "head", type, s.width, s.vocab);
@@ -111,13 +111,13 @@ static model_file make_file(architecture arch, ggml_type type) {
 
 // A model in memory of one backend.
 struct model {
-    architecture                         arch;
-    sizes                                s;
-    ggml_backend_t                       backend;
-    ggml_context *                       ctx;
-    ggml_backend_buffer_t                buffer;
+    architecture arch;
+    sizes s;
+    ggml_backend_t backend;
+    ggml_context * ctx;
+    ggml_backend_buffer_t buffer;
     std::map<std::string, ggml_tensor *> weights;
-    ggml_tensor * k[LAYERS], *v[LAYERS]; // the cache: [head, KEYS, kv_heads], [KEYS, head, kv_heads]
+    ggml_tensor *k[LAYERS], *v[LAYERS]; // the cache: [head, KEYS, kv_heads], [KEYS, head, kv_heads]
     ggml_tensor * at(const std::string & name) const { return weights.at(name); }
 };
 
@@ -148,11 +148,11 @@ static void close_model(const model & m) {
 
 // The graph of n tokens that follow `past` others.
 struct step {
-    const model &  m;
+    const model & m;
     ggml_context * c;
-    ggml_cgraph *  graph;
-    ggml_tensor *  ids, *positions;
-    int64_t        past, n;
+    ggml_cgraph * graph;
+    ggml_tensor *ids, *positions;
+    int64_t past, n;
 };
 
 static ggml_tensor * linear(const step & s, const std::string & name, ggml_tensor * x) {
@@ -169,18 +169,18 @@ static ggml_tensor * norm(const step & s, const std::string & name, ggml_tensor 
 // [head, heads, n]
 static ggml_tensor * heads(const step & s, const std::string & name, ggml_tensor * x, bool turn) {
     ggml_tensor * y = linear(s, name, x);
-    y               = ggml_reshape_3d(s.c, y, s.m.s.head(), y->ne[0] / s.m.s.head(), s.n);
+    y = ggml_reshape_3d(s.c, y, s.m.s.head(), y->ne[0] / s.m.s.head(), s.n);
     return turn ? ggml_rope(s.c, y, s.positions, (int) s.m.s.head(), 0, KEYS) : y;
 }
 
 // Keys and values of all tokens: [head, seen, kv_heads] and [seen, head, kv_heads].
 static void see(const step & s, int i, ggml_tensor * x, ggml_tensor ** keys, ggml_tensor ** values) {
-    ggml_context * c    = s.c;
-    const int64_t  head = s.m.s.head(), kv_heads = s.m.s.kv_heads, seen = s.past + s.n;
-    ggml_tensor *  k = ggml_permute(c, heads(s, std::to_string(i) + ".k", x, s.m.arch == LLAMA), 0, 2, 1, 3);
-    ggml_tensor *  v = ggml_permute(c, heads(s, std::to_string(i) + ".v", x, false), 1, 2, 0, 3);
+    ggml_context * c = s.c;
+    const int64_t head = s.m.s.head(), kv_heads = s.m.s.kv_heads, seen = s.past + s.n;
+    ggml_tensor * k = ggml_permute(c, heads(s, std::to_string(i) + ".k", x, s.m.arch == LLAMA), 0, 2, 1, 3);
+    ggml_tensor * v = ggml_permute(c, heads(s, std::to_string(i) + ".v", x, false), 1, 2, 0, 3);
     if (s.m.arch == BERT) {
-        *keys   = k;
+        *keys = k;
         *values = ggml_cont(c, v);
         return;
     }
@@ -191,18 +191,18 @@ static void see(const step & s, int i, ggml_tensor * x, ggml_tensor ** keys, ggm
     ggml_build_forward_expand(s.graph,
         ggml_cpy(c, v,
             ggml_view_3d(c, to_v, s.n, head, kv_heads, to_v->nb[1], to_v->nb[2], (size_t) s.past * to_v->nb[0])));
-    *keys   = ggml_view_3d(c, to_k, head, seen, kv_heads, to_k->nb[1], to_k->nb[2], 0);
+    *keys = ggml_view_3d(c, to_k, head, seen, kv_heads, to_k->nb[1], to_k->nb[2], 0);
     *values = ggml_view_3d(c, to_v, seen, head, kv_heads, to_v->nb[1], to_v->nb[2], 0);
 }
 
 static ggml_tensor * attention(const step & s, int i, ggml_tensor * x) {
     ggml_context * c = s.c;
-    ggml_tensor *  q = ggml_permute(c, heads(s, std::to_string(i) + ".q", x, s.m.arch == LLAMA), 0, 2, 1, 3);
-    ggml_tensor *  k, *v;
+    ggml_tensor * q = ggml_permute(c, heads(s, std::to_string(i) + ".q", x, s.m.arch == LLAMA), 0, 2, 1, 3);
+    ggml_tensor *k, *v;
     see(s, i, x, &k, &v);
     ggml_tensor * scores = ggml_scale(c, ggml_mul_mat(c, k, q), 1 / std::sqrt((float) s.m.s.head()));
-    scores               = ggml_soft_max(c, s.m.arch == LLAMA ? ggml_diag_mask_inf(c, scores, (int) s.past) : scores);
-    ggml_tensor * mixed  = ggml_cont(c, ggml_permute(c, ggml_mul_mat(c, v, scores), 0, 2, 1, 3));
+    scores = ggml_soft_max(c, s.m.arch == LLAMA ? ggml_diag_mask_inf(c, scores, (int) s.past) : scores);
+    ggml_tensor * mixed = ggml_cont(c, ggml_permute(c, ggml_mul_mat(c, v, scores), 0, 2, 1, 3));
     return linear(s, std::to_string(i) + ".o", ggml_reshape_2d(c, mixed, s.m.s.width, s.n));
 }
 
@@ -216,7 +216,7 @@ static ggml_tensor * feed_forward(const step & s, const std::string & name, ggml
 // [vocab, n]
 static ggml_tensor * network(const step & s) {
     ggml_context * c = s.c;
-    ggml_tensor *  x = ggml_get_rows(c, s.m.at("tokens"), s.ids);
+    ggml_tensor * x = ggml_get_rows(c, s.m.at("tokens"), s.ids);
     if (s.m.arch == BERT) {
         x = norm(s, "norm", x);
     }
@@ -235,13 +235,13 @@ static ggml_tensor * network(const step & s) {
 
 // The output of the model for each of n tokens: vocab values each. Memory is reused as in programs.
 static std::vector<float> run(const model & m, int64_t past, int64_t n) {
-    ggml_context *        given     = ggml_init({ 1 << 12, NULL, true });
-    ggml_tensor *         ids       = ggml_new_tensor_1d(given, GGML_TYPE_I32, n);
-    ggml_tensor *         positions = ggml_new_tensor_1d(given, GGML_TYPE_I32, n);
-    ggml_backend_buffer_t buffer    = ggml_backend_alloc_ctx_tensors(given, m.backend);
-    ggml_context *        c         = ggml_init({ 1 << 18, NULL, true });
-    const step            s         = { m, c, ggml_new_graph(c), ids, positions, past, n };
-    ggml_tensor *         y         = network(s);
+    ggml_context * given = ggml_init({ 1 << 12, NULL, true });
+    ggml_tensor * ids = ggml_new_tensor_1d(given, GGML_TYPE_I32, n);
+    ggml_tensor * positions = ggml_new_tensor_1d(given, GGML_TYPE_I32, n);
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(given, m.backend);
+    ggml_context * c = ggml_init({ 1 << 18, NULL, true });
+    const step s = { m, c, ggml_new_graph(c), ids, positions, past, n };
+    ggml_tensor * y = network(s);
     ggml_set_output(y);
     ggml_build_forward_expand(s.graph, y);
     ggml_allocr_t memory = ggml_allocr_new_from_backend(m.backend, (size_t) 16 << 20);
@@ -269,8 +269,8 @@ static std::vector<float> run(const model & m, int64_t past, int64_t n) {
 
 // The largest relative error of a token's values, |got - want| / |want|.
 static double worst_of(const std::vector<float> & got, const std::vector<float> & want, int64_t n) {
-    const size_t each  = want.size() / (size_t) n;
-    double       worst = got.size() == want.size() ? 0 : INFINITY;
+    const size_t each = want.size() / (size_t) n;
+    double worst = got.size() == want.size() ? 0 : INFINITY;
     for (size_t i = 0; i < (size_t) n && worst < INFINITY; i++) {
         double error = 0, size = 0;
         for (size_t j = i * each; j < (i + 1) * each; j++) {
@@ -285,14 +285,14 @@ static double worst_of(const std::vector<float> & got, const std::vector<float> 
 // A prompt of n tokens, and of a Llama one token more, which reads the cache. Activations become bytes on the CPU, and
 // bytes, halves or bfloat16 on devices: a few roundings to within 2^-8.
 static void check_model(architecture arch, ggml_type type, std::initializer_list<int64_t> prompts) {
-    const model_file f   = make_file(arch, type);
-    const model      cpu = open_model(f, ggml_backend_cpu_init()), cuda = open_model(f, cuda_open(0));
+    const model_file f = make_file(arch, type);
+    const model cpu = open_model(f, ggml_backend_cpu_init()), cuda = open_model(f, cuda_open(0));
     for (int64_t n : prompts) {
         const std::vector<float> want = run(cpu, 0, n), next = arch == LLAMA ? run(cpu, n, 1) : want;
         for (bool fused : { true, false }) {
             ggml_graph_set_fusion(fused);
             const double whole = worst_of(run(cuda, 0, n), want, n);
-            const double step  = arch == LLAMA ? worst_of(run(cuda, n, 1), next, 1) : 0;
+            const double step = arch == LLAMA ? worst_of(run(cuda, n, 1), next, 1) : 0;
             ggml_graph_set_fusion(true);
             CHECK_MSG(whole < 0.04 && step < 0.04, "%s in %s, %d tokens%s: off by %.4f, the next token by %.4f",
                 arch == BERT ? "BERT" : "Llama", ggml_type_name(type), (int) n, fused ? "" : ", unfused", whole, step);

@@ -4,13 +4,13 @@
 
 // Three nodes and more are replayed from the second time on.
 static std::vector<float> compute_some(int times) {
-    ggml_backend_t        cuda   = cuda_open(0);
-    ggml_context *        ctx    = ggml_init({ 1 << 16, NULL, true });
-    ggml_tensor *         x      = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 300);
-    ggml_tensor *         y      = ggml_add(ctx, ggml_relu(ctx, ggml_scale(ctx, ggml_sqr(ctx, x), 2)), x);
-    ggml_cgraph *         graph  = ggml_new_graph(ctx);
+    ggml_backend_t cuda = cuda_open(0);
+    ggml_context * ctx = ggml_init({ 1 << 16, NULL, true });
+    ggml_tensor * x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 300);
+    ggml_tensor * y = ggml_add(ctx, ggml_relu(ctx, ggml_scale(ctx, ggml_sqr(ctx, x), 2)), x);
+    ggml_cgraph * graph = ggml_new_graph(ctx);
     ggml_backend_buffer_t buffer = NULL;
-    std::vector<float>    v(300, 3.0f);
+    std::vector<float> v(300, 3.0f);
     ggml_build_forward_expand(graph, y);
     buffer = ggml_backend_alloc_ctx_tensors(ctx, cuda);
     CHECK(buffer != NULL);
@@ -37,9 +37,9 @@ static void launches(void) {
     unsetenv("GGML_CUDA_DEPENDENT");
     ggml_backend_t other = cuda_open(1); // another device
     CHECK(other != NULL);
-    ggml_context * ctx   = ggml_init({ 1 << 16, NULL, true });
-    ggml_cgraph *  graph = ggml_new_graph(ctx);
-    ggml_tensor *  x     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 300);
+    ggml_context * ctx = ggml_init({ 1 << 16, NULL, true });
+    ggml_cgraph * graph = ggml_new_graph(ctx);
+    ggml_tensor * x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 300);
     ggml_build_forward_expand(graph, ggml_sqr(ctx, ggml_scale(ctx, ggml_sqr(ctx, x), 2)));
     ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, other);
     CHECK(buffer != NULL);

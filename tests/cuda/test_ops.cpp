@@ -16,8 +16,8 @@ enum layout { DENSE, GAPS, PERMUTED, N_LAYOUTS };
 
 struct bench { // where a case builds its node
     ggml_context * ctx;
-    ggml_type      type;
-    layout         how;
+    ggml_type type;
+    layout how;
 };
 
 static ggml_tensor * make(const bench & t, ggml_type type, int64_t a, int64_t b, int64_t c, int64_t d) {
@@ -52,7 +52,7 @@ static void fill(ggml_tensor * t) {
     if (t->view_src != NULL) {
         return;
     }
-    const size_t       n = (size_t) ggml_nelements(t);
+    const size_t n = (size_t) ggml_nelements(t);
     std::vector<float> v(n);
     for (float & x : v) {
         x = test_random_float(-2, 2);
@@ -75,8 +75,8 @@ static void fill(ggml_tensor * t) {
 }
 
 static std::vector<float> values_of(const ggml_tensor * t) { // of a contiguous copy on the host
-    const size_t       n = (size_t) ggml_nelements(t);
-    std::vector<char>  bytes(ggml_nbytes(t));
+    const size_t n = (size_t) ggml_nelements(t);
+    std::vector<char> bytes(ggml_nbytes(t));
     std::vector<float> v;
     CHECK_INT(ggml_backend_tensor_get(t, bytes.data(), 0, bytes.size()), GGML_STATUS_SUCCESS);
     for (int64_t i3 = 0; i3 < t->ne[3]; i3++) {
@@ -85,10 +85,10 @@ static std::vector<float> values_of(const ggml_tensor * t) { // of a contiguous 
                 for (int64_t i0 = 0; i0 < t->ne[0]; i0++) {
                     const char * p = bytes.data() + i0 * (int64_t) t->nb[0] + i1 * (int64_t) t->nb[1] +
                                      i2 * (int64_t) t->nb[2] + i3 * (int64_t) t->nb[3];
-                    float        f = 0;
-                    ggml_bf16_t  b;
-                    ggml_fp16_t  h;
-                    int32_t      k;
+                    float f = 0;
+                    ggml_bf16_t b;
+                    ggml_fp16_t h;
+                    int32_t k;
                     switch (t->type) {
                         case GGML_TYPE_F32: memcpy(&f, p, 4); break;
                         case GGML_TYPE_F16: memcpy(&h, p, 2), f = ggml_fp16_to_fp32(h); break;
@@ -107,12 +107,12 @@ static std::vector<float> values_of(const ggml_tensor * t) { // of a contiguous 
 
 struct comparison {
     const char * name;
-    double       tolerance;
-    int          n_nodes;
+    double tolerance;
+    int n_nodes;
 };
 
 static bool compare(int, ggml_tensor * a, ggml_tensor * b, void * user) {
-    comparison *             c = (comparison *) user;
+    comparison * c = (comparison *) user;
     const std::vector<float> u = values_of(a), v = values_of(b);
     // bit of the result
     const double last = a->type == GGML_TYPE_F16 ? 1.0 / 1024 : a->type == GGML_TYPE_BF16 ? 1.0 / 128 : 0;
@@ -120,7 +120,7 @@ static bool compare(int, ggml_tensor * a, ggml_tensor * b, void * user) {
     for (size_t i = 0; i < u.size(); i++) {
         const double want = u[i], got = v[i],
                      room = c->tolerance * (1 + fabs(want)) + unit * fabs(want) + (unit > 0 ? 1e-7 : 0);
-        const bool   same = (isnan(want) && isnan(got)) || want == got || fabs(want - got) <= room;
+        const bool same = (isnan(want) && isnan(got)) || want == got || fabs(want - got) <= room;
         CHECK_MSG(same, "%s: %s %s [%zu] is %.9g on the device, %.9g on the CPU", c->name, ggml_op_name(a->op),
             ggml_type_name(a->type), i, got, want);
         if (!same) {
@@ -136,17 +136,17 @@ static size_t free_at_first, most_told;
 
 static ggml_backend_t open_and_watch(void) {
     ggml_backend_t cuda = cuda_open(0);
-    free_at_first       = cuda_free_memory(0);
-    most_told           = 0;
+    free_at_first = cuda_free_memory(0);
+    most_told = 0;
     return cuda;
 }
 
 // Each by itself, as the comparison runs them.
 static void note_work(ggml_backend_t cuda, ggml_cgraph * graph) {
     for (int i = 0; i < graph->n_nodes; i++) {
-        const struct ggml_cgraph one  = ggml_graph_view(graph, i, i + 1);
-        const size_t             told = cuda_work_size(cuda, &one);
-        most_told                     = told > most_told ? told : most_told;
+        const struct ggml_cgraph one = ggml_graph_view(graph, i, i + 1);
+        const size_t told = cuda_work_size(cuda, &one);
+        most_told = told > most_told ? told : most_told;
     }
 }
 
@@ -179,13 +179,13 @@ static bool run(const bench & t, ggml_tensor * node, const char * name, double t
 
 struct op_case {
     const char * name;
-    double       tolerance;
+    double tolerance;
     ggml_tensor * (*build)(const bench & t);
 };
 
-#define T(name, expression)            { #name, 0, [](const bench & t) -> ggml_tensor * { return expression; } }
+#define T(name, expression) { #name, 0, [](const bench & t) -> ggml_tensor * { return expression; } }
 #define R(name, tolerance, expression) { #name, tolerance, [](const bench & t) -> ggml_tensor * { return expression; } }
-#define U(name, tolerance)             R(name, tolerance, ggml_##name(t.ctx, x4(t, 37, 5, 3, 2)))
+#define U(name, tolerance) R(name, tolerance, ggml_##name(t.ctx, x4(t, 37, 5, 3, 2)))
 
 static const op_case cases[] = {
     U(abs, 0),
@@ -308,7 +308,7 @@ static void run_case(const op_case & c, ggml_backend_t cpu, ggml_backend_t cuda)
     int n_run = 0;
     for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 }) {
         for (int how = 0; how < N_LAYOUTS; how++) {
-            const bench   t    = { ggml_init({ 1 << 17, NULL, true }), type, (layout) how };
+            const bench t = { ggml_init({ 1 << 17, NULL, true }), type, (layout) how };
             ggml_tensor * node = c.build(t);
             if (node != NULL) {
                 n_run += run(t, node, c.name, c.tolerance, cpu, cuda);
@@ -333,18 +333,18 @@ static void operators(void) {
 static void quantized_sources(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cpu = ggml_backend_cpu_init(), cuda = open_and_watch();
-    int            n_types = 0;
+    int n_types = 0;
     for (int type = 0; type < GGML_TYPE_COUNT; type++) {
         const struct gb_quant_format * format = gb_quant_format_of((ggml_type) type);
         if (format == NULL || format->from_float == NULL) { // some need weights to be quantized with
             continue;
         }
-        const bench   t    = { ggml_init({ 1 << 17, NULL, true }), (ggml_type) type, DENSE };
+        const bench t = { ggml_init({ 1 << 17, NULL, true }), (ggml_type) type, DENSE };
         ggml_tensor * rows = ggml_get_rows(t.ctx, dense(t, 512, 7), indices(t, 5));
         CHECK_MSG(run(t, rows, ggml_type_name((ggml_type) type), 1e-6, cpu, cuda), "GET_ROWS of %s is refused",
             ggml_type_name((ggml_type) type));
         ggml_free(t.ctx);
-        const bench   u    = { ggml_init({ 1 << 17, NULL, true }), (ggml_type) type, DENSE };
+        const bench u = { ggml_init({ 1 << 17, NULL, true }), (ggml_type) type, DENSE };
         ggml_tensor * copy = ggml_cpy(u.ctx, dense(u, 512, 3), f32(u, 512, 3));
         if (copy != NULL) {
             CHECK_MSG(run(u, copy, ggml_type_name((ggml_type) type), 1e-6, cpu, cuda), "CPY of %s is refused",
@@ -397,17 +397,17 @@ static std::vector<float> hard_values(size_t n) {
 
 // A copy to `type`, on the device and by the format itself.
 static void check_quantizing(ggml_type from, ggml_type type, layout how, ggml_backend_t cpu, ggml_backend_t cuda) {
-    const bench   t     = { ggml_init({ 1 << 17, NULL, true }), from, how };
-    ggml_tensor * x     = x4(t, 256, 6, 2);
-    ggml_tensor * copy  = ggml_cpy(t.ctx, x, ggml_new_tensor_2d(t.ctx, type, 512, 6)); // another shape
+    const bench t = { ggml_init({ 1 << 17, NULL, true }), from, how };
+    ggml_tensor * x = x4(t, 256, 6, 2);
+    ggml_tensor * copy = ggml_cpy(t.ctx, x, ggml_new_tensor_2d(t.ctx, type, 512, 6)); // another shape
     ggml_cgraph * graph = ggml_new_graph(t.ctx);
     REQUIRE(ggml_build_forward_expand(graph, copy) == GGML_STATUS_SUCCESS);
     CHECK_MSG(ggml_backend_supports_op(cuda, copy), "%s: %s", ggml_type_name(type),
         ggml_backend_unsupported_reason(cuda, copy));
     ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(t.ctx, cpu);
-    ggml_tensor *         root   = x->view_src != NULL ? x->view_src : x;
-    std::vector<float>    v      = hard_values((size_t) ggml_nelements(root));
-    std::vector<char>     bytes(ggml_nbytes(root));
+    ggml_tensor * root = x->view_src != NULL ? x->view_src : x;
+    std::vector<float> v = hard_values((size_t) ggml_nelements(root));
+    std::vector<char> bytes(ggml_nbytes(root));
     for (size_t i = 0; i < v.size(); i++) {
         const ggml_fp16_t h = ggml_fp32_to_fp16(v[i]);
         const ggml_bf16_t b = ggml_fp32_to_bf16(v[i]);
@@ -419,7 +419,7 @@ static void check_quantizing(ggml_type from, ggml_type type, layout how, ggml_ba
     }
     CHECK_INT(ggml_backend_tensor_set(root, bytes.data(), 0, bytes.size()), GGML_STATUS_SUCCESS);
     const std::vector<float> values = values_of(x); // in logical order
-    std::vector<char>        want(ggml_nbytes(copy)), got(want.size());
+    std::vector<char> want(ggml_nbytes(copy)), got(want.size());
     gb_quant_format_of(type)->from_float(values.data(), want.data(), (int) values.size());
 
     struct ggml_backend_graph_copy done = ggml_backend_graph_copy(cuda, graph);
@@ -462,8 +462,8 @@ static void quantized_sums(void) {
     ggml_backend_t cpu = ggml_backend_cpu_init(), cuda = open_and_watch();
     for (ggml_type type : { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q5_1, GGML_TYPE_Q4_K }) {
         for (ggml_type with : { GGML_TYPE_F32, GGML_TYPE_F16 }) {
-            const bench   t   = { ggml_init({ 1 << 17, NULL, true }), type, DENSE };
-            ggml_tensor * a   = dense(t, 256, 3, 2);
+            const bench t = { ggml_init({ 1 << 17, NULL, true }), type, DENSE };
+            ggml_tensor * a = dense(t, 256, 3, 2);
             ggml_tensor * sum = ggml_add_cast(t.ctx, a, ggml_new_tensor_2d(t.ctx, with, 256, 3), GGML_TYPE_F32);
             REQUIRE(sum != NULL);
             CHECK_MSG(run(t, sum, "sum of blocks and floats", 1e-5, cpu, cuda), "%s is refused", ggml_type_name(type));
@@ -471,7 +471,7 @@ static void quantized_sums(void) {
             if (type == GGML_TYPE_Q4_K) {
                 continue;
             }
-            const bench   u    = { ggml_init({ 1 << 17, NULL, true }), type, DENSE };
+            const bench u = { ggml_init({ 1 << 17, NULL, true }), type, DENSE };
             ggml_tensor * same = ggml_add(u.ctx, ggml_add1(u.ctx, dense(u, 256, 3, 2), f32(u, 1)),
                 ggml_new_tensor_2d(u.ctx, with, 256, 3));
             REQUIRE(same != NULL);

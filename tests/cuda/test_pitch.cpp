@@ -6,13 +6,13 @@
 static void copy_rows(size_t pitch, int64_t n) {
     ggml_backend_t backends[3] = { ggml_backend_cpu_init(), cuda_open(0), cuda_open(1) };
     for (int pair = 0; pair < 9; pair++) {
-        ggml_context *        ctx[2];
-        ggml_tensor *         whole[2], *part[2];
+        ggml_context * ctx[2];
+        ggml_tensor *whole[2], *part[2];
         ggml_backend_buffer_t buffer[2];
         for (int i = 0; i < 2; i++) {
-            ctx[i]    = ggml_init({ 1 << 14, NULL, true });
-            whole[i]  = ggml_new_tensor_1d(ctx[i], GGML_TYPE_F32, (int64_t) (pitch / 4) * n);
-            part[i]   = ggml_view_2d(ctx[i], whole[i], 8, n, pitch, 8);
+            ctx[i] = ggml_init({ 1 << 14, NULL, true });
+            whole[i] = ggml_new_tensor_1d(ctx[i], GGML_TYPE_F32, (int64_t) (pitch / 4) * n);
+            part[i] = ggml_view_2d(ctx[i], whole[i], 8, n, pitch, 8);
             buffer[i] = ggml_backend_alloc_ctx_tensors(ctx[i], backends[i == 0 ? pair / 3 : pair % 3]);
         }
         std::vector<float> values((size_t) ggml_nelements(whole[0])), got(values.size(), 7);

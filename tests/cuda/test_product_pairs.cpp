@@ -21,20 +21,20 @@ static const char * const maker_names[] = { "leaf", "norm", "silu", "halves", "p
 static const char * const order_names[] = { "dense", "part of rows", "later start", "slices", "shared slices",
     "outer slices", "experts" };
 
-static const int64_t all_rows[]    = { 1, 2, 8, 9, 16, 17, 32, 33, 34, 63, 64, 65, 128, 129 };
+static const int64_t all_rows[] = { 1, 2, 8, 9, 16, 17, 32, 33, 34, 63, 64, 65, 128, 129 };
 static const int64_t all_columns[] = { 1, 2, 3, 8, 127, 128, 129 };
-static const int64_t all_depths[]  = { 1, 4, 7, 8, 31, 32, 33, 63, 64, 65, 200, 1031 }; // of formats: whole blocks
+static const int64_t all_depths[] = { 1, 4, 7, 8, 31, 32, 33, 63, 64, 65, 200, 1031 }; // of formats: whole blocks
 
 enum { N_PROPERTIES = 6 };
 
 struct combination {
-    int        value[N_PROPERTIES];
-    ggml_type  type() const { return value[0] < 3 ? products::floats[value[0]] : products::formats[value[0] - 3]; }
-    int64_t    rows() const { return all_rows[value[1]]; }
-    int64_t    columns() const { return all_columns[value[2]]; }
+    int value[N_PROPERTIES];
+    ggml_type type() const { return value[0] < 3 ? products::floats[value[0]] : products::formats[value[0] - 3]; }
+    int64_t rows() const { return all_rows[value[1]]; }
+    int64_t columns() const { return all_columns[value[2]]; }
     enum maker maker() const { return (enum maker) value[4]; }
     enum order order() const { return (enum order) value[5]; }
-    int64_t    depth() const {
+    int64_t depth() const {
         const int64_t block = ggml_blck_size(type());
         return (all_depths[value[3]] + block - 1) / block * block;
     }
@@ -60,14 +60,14 @@ static ggml_tensor * filled(ggml_context * c, ggml_type type, int64_t k, int64_t
 }
 
 static void make_weights(ggml_context * c, const combination & x, operands & o) {
-    const int64_t   k = x.depth(), m = x.columns(), block = ggml_blck_size(x.type());
+    const int64_t k = x.depth(), m = x.columns(), block = ggml_blck_size(x.type());
     const ggml_type type = x.type();
     for (int i = 0; i < (x.order() == EXPERTS ? 2 : 1); i++) {
         if (x.order() == PART_OF_WEIGHTS || x.order() == LATER_START) { // both end with the row; one begins with it
             ggml_tensor * root = filled(c, type, k + block, m, 1, 1);
-            const size_t  from = x.order() == LATER_START ? ggml_type_size(type) : 0;
-            o.a_root[i]        = root;
-            o.a[i]             = ggml_view_2d(c, root, k, m, root->nb[1], from);
+            const size_t from = x.order() == LATER_START ? ggml_type_size(type) : 0;
+            o.a_root[i] = root;
+            o.a[i] = ggml_view_2d(c, root, k, m, root->nb[1], from);
         } else {
             o.a_root[i] = o.a[i] = filled(c, type, k, m, x.order() == SLICES ? 2 : 1, 1);
         }
@@ -76,7 +76,7 @@ static void make_weights(ggml_context * c, const combination & x, operands & o) 
 
 static void make_activations(ggml_context * c, const combination & x, operands & o) {
     const int64_t k = x.depth(), n = x.rows(), n3 = x.order() == OUTER_SLICES ? 2 : 1;
-    const int64_t n2   = x.order() == SLICES || x.order() == SHARED_SLICES ? 2 : 1;
+    const int64_t n2 = x.order() == SLICES || x.order() == SHARED_SLICES ? 2 : 1;
     ggml_tensor * leaf = NULL;
     switch (x.maker()) {
         case HALVES_LEAF:
@@ -84,11 +84,11 @@ static void make_activations(ggml_context * c, const combination & x, operands &
             return;
         case PART_OF_ROWS:
             o.b_root = filled(c, GGML_TYPE_F32, k + 3, n, n2, n3);
-            o.b      = ggml_view_4d(c, o.b_root, k, n, n2, n3, o.b_root->nb[1], o.b_root->nb[2], o.b_root->nb[3], 0);
+            o.b = ggml_view_4d(c, o.b_root, k, n, n2, n3, o.b_root->nb[1], o.b_root->nb[2], o.b_root->nb[3], 0);
             return;
         case COLUMNS:
             o.b_root = filled(c, GGML_TYPE_F32, n, k, n2, n3);
-            o.b      = ggml_transpose(c, o.b_root);
+            o.b = ggml_transpose(c, o.b_root);
             return;
         default: leaf = filled(c, GGML_TYPE_F32, k, n, n2, n3);
     }
@@ -116,12 +116,12 @@ static ggml_tensor * product_of(ggml_context * c, const combination & x, operand
 // Checks the errors of all elements against the bounds of rounding.
 static products::verdict judge(const combination & x, const operands & o, const ggml_tensor * dst, const float * got,
     products::rounding how) {
-    const products::layout b     = products::layout_of(o.b, o.b_root, 0),
-                           a[2]  = { products::layout_of(o.a[0], o.a_root[0], 0),
+    const products::layout b = products::layout_of(o.b, o.b_root, 0),
+                           a[2] = { products::layout_of(o.a[0], o.a_root[0], 0),
                                o.ids != NULL ? products::layout_of(o.a[1], o.a_root[1], 0) : products::layout() };
-    const double           given = x.maker() == LEAF || x.maker() == SHARED_LEAF ? 0 : 2e-6;
-    products::verdict      v     = {};
-    int64_t                at[4];
+    const double given = x.maker() == LEAF || x.maker() == SHARED_LEAF ? 0 : 2e-6;
+    products::verdict v = {};
+    int64_t at[4];
     for (at[3] = 0; at[3] < dst->ne[3]; at[3]++) {
         for (at[2] = 0; at[2] < dst->ne[2]; at[2]++) {
             for (at[1] = 0; at[1] < dst->ne[1]; at[1]++) {
@@ -136,22 +136,22 @@ static products::verdict judge(const combination & x, const operands & o, const 
 }
 
 static void check(const combination & x) {
-    device_graph  g;
-    operands      o   = {};
+    device_graph g;
+    operands o = {};
     ggml_tensor * dst = product_of(g.ctx, x, o);
     REQUIRE(dst != NULL);
     ggml_tensor * other = NULL;
     if (x.maker() == SHARED_LEAF || x.maker() == SHARED_NORM) { // a format that may want other rows
         const ggml_type type = x.type() != GGML_TYPE_Q8_0 && x.depth() % 32 == 0 ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
-        other                = ggml_mul_mat(g.ctx, filled(g.ctx, type, x.depth(), 5, 1, 1), o.b);
+        other = ggml_mul_mat(g.ctx, filled(g.ctx, type, x.depth(), 5, 1, 1), o.b);
     }
     ggml_cgraph * on_cpu = ggml_new_graph(g.ctx); // the activations, which the sums in double are made of
     ggml_build_forward_expand(on_cpu, o.b);
     REQUIRE(ggml_graph_compute_with_ctx(g.ctx, on_cpu, 1) == GGML_STATUS_SUCCESS);
     REQUIRE(g.compute(dst, other));
-    const bool              formats = ggml_is_quantized(x.type());
-    const int64_t           rows    = x.order() == SHARED_SLICES ? 2 * x.rows() : x.rows();
-    const products::verdict v       = judge(x, o, dst, g.result.data(),
+    const bool formats = ggml_is_quantized(x.type());
+    const int64_t rows = x.order() == SHARED_SLICES ? 2 * x.rows() : x.rows();
+    const products::verdict v = judge(x, o, dst, g.result.data(),
         !formats                      ? products::rounding_of(x.type(), x.depth(), rows, false)
         : rows <= 16 && o.ids == NULL ? products::BYTES
         : rows <= 8                   ? products::BYTES
@@ -179,7 +179,7 @@ struct coverage {
     std::vector<bool> seen;
     coverage() : seen((size_t) N_PROPERTIES * N_PROPERTIES * 32 * 32, false) {}
     size_t at(int i, int a, int j, int b) const { return (size_t) (((i * N_PROPERTIES + j) * 32 + a) * 32 + b); }
-    int    add(const combination & x, bool mark) { // how many of its pairs are new
+    int add(const combination & x, bool mark) { // how many of its pairs are new
         int n = 0;
         for (int i = 0; i < N_PROPERTIES; i++) {
             for (int j = i + 1; j < N_PROPERTIES; j++) {
@@ -195,7 +195,7 @@ struct coverage {
 // Greedy: takes each uncovered pair, with the best of some random values for the other properties.
 static std::vector<combination> covering_array() {
     enum { TRIES = 30 };
-    coverage                 done;
+    coverage done;
     std::vector<combination> all;
     for (int i = 0; i < N_PROPERTIES; i++) {
         for (int j = i + 1; j < N_PROPERTIES; j++) {
@@ -205,12 +205,12 @@ static std::vector<combination> covering_array() {
                     continue;
                 }
                 combination best = {};
-                int         most = 0;
+                int most = 0;
                 for (int k = 0; k < TRIES; k++) {
                     combination x = random_combination();
-                    x.value[i]    = a;
-                    x.value[j]    = b;
-                    const int n   = done.add(x, false);
+                    x.value[i] = a;
+                    x.value[j] = b;
+                    const int n = done.add(x, false);
                     if (n > most) {
                         most = n;
                         best = x;

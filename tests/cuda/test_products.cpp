@@ -9,7 +9,7 @@
 enum rounding { EXACT, HALVES, WIDE, BYTES };
 
 static std::vector<float> to_floats(const ggml_tensor * t) { // all elements, in the order of memory; contiguous
-    const int64_t      n = ggml_nelements(t);
+    const int64_t n = ggml_nelements(t);
     std::vector<float> v((size_t) n);
     if (t->type == GGML_TYPE_F32) {
         memcpy(v.data(), t->data, (size_t) n * sizeof(float));
@@ -24,7 +24,7 @@ static std::vector<float> to_floats(const ggml_tensor * t) { // all elements, in
 }
 
 static void fill(ggml_tensor * t) {
-    const int64_t      n = ggml_nelements(t);
+    const int64_t n = ggml_nelements(t);
     std::vector<float> v((size_t) n);
     for (float & x : v) {
         x = test_random_float(-1, 1) * (test_random() % 8 == 0 ? 4.0f : 1.0f);
@@ -39,7 +39,7 @@ static void fill(ggml_tensor * t) {
         gb_quant_format_of(t->type)->from_float(v.data(), t->data, (int) n);
     } else { // formats that need weights to be quantized with
         const std::vector<float> ones((size_t) t->ne[0], 1.0f);
-        int64_t                  hist[16] = {};
+        int64_t hist[16] = {};
         ggml_quantize_chunk(t->type, v.data(), t->data, 0, (int) ggml_nrows(t), (int) t->ne[0], hist, ones.data());
     }
 }
@@ -74,11 +74,11 @@ static double expected_square(rounding how, const bounds & b) {
 }
 
 struct verdict { // over the elements of a result
-    int64_t     wrong, n;
-    double      squares, expected; // of errors
+    int64_t wrong, n;
+    double squares, expected; // of errors
     std::string why;
     // a few errors say nothing about their average
-    bool        right() const { return wrong == 0 && (n < 16 || squares <= 4 * expected); }
+    bool right() const { return wrong == 0 && (n < 16 || squares <= 4 * expected); }
     std::string text() const {
         char text[120];
         snprintf(text, sizeof(text), "%d of %d wrong, errors %.2f of expected; ", (int) wrong, (int) n,
@@ -89,17 +89,17 @@ struct verdict { // over the elements of a result
 
 struct layout { // of the operands as the product sees them: element [k][i][i2][i3]
     std::vector<float> v;
-    int64_t            stride[4], begin;
-    float              at(int64_t k, int64_t i, int64_t i2, int64_t i3) const {
+    int64_t stride[4], begin;
+    float at(int64_t k, int64_t i, int64_t i2, int64_t i3) const {
         return v[(size_t) (begin + k * stride[0] + i * stride[1] + i2 * stride[2] + i3 * stride[3])];
     }
 };
 
 // dim: the dimension of the sum. root: the contiguous tensor that t shows.
 static layout layout_of(const ggml_tensor * t, const ggml_tensor * root, int dim) {
-    layout        l     = { to_floats(root), {}, 0 };
+    layout l = { to_floats(root), {}, 0 };
     const int64_t block = ggml_blck_size(t->type), size = (int64_t) ggml_type_size(t->type);
-    int64_t       stride[4];
+    int64_t stride[4];
     for (int i = 0; i < 4; i++) {
         stride[i] = i == 0 && block > 1 ? 1 : (int64_t) t->nb[i] / size * block;
     }
@@ -107,7 +107,7 @@ static layout layout_of(const ggml_tensor * t, const ggml_tensor * root, int dim
     l.stride[1] = stride[1 - dim];
     l.stride[2] = stride[2];
     l.stride[3] = stride[3];
-    l.begin     = ((const char *) t->data - (const char *) root->data) / size * block;
+    l.begin = ((const char *) t->data - (const char *) root->data) / size * block;
     return l;
 }
 
@@ -116,15 +116,15 @@ struct problem {
     const ggml_tensor * a_root;
     const ggml_tensor * b;
     const ggml_tensor * b_root;
-    int                 dim;
-    rounding            how;
-    double              given = 0; // relative error of the activations: of what the device computes them from
+    int dim;
+    rounding how;
+    double given = 0; // relative error of the activations: of what the device computes them from
 };
 
 static void judge(const problem & p, const layout & a, const layout & b, const int64_t * at, float got, verdict * v) {
     const int64_t k = p.a->ne[p.dim], r2 = p.b->ne[2] / p.a->ne[2], r3 = p.b->ne[3] / p.a->ne[3];
-    double        sum = 0, largest = 0;
-    bounds        limits = {};
+    double sum = 0, largest = 0;
+    bounds limits = {};
     for (int64_t i = 0; i < k; i++) {
         const double x = a.at(i, at[0], at[2] / r2, at[3] / r3), y = b.at(i, at[1], at[2], at[3]);
         if (i % 32 == 0) {
@@ -139,7 +139,7 @@ static void judge(const problem & p, const layout & a, const layout & b, const i
         limits.ab2 += x * y * x * y;
         limits.step2 += x * largest * x * largest;
     }
-    limits.floats      = limits.magnitude * (1e-7 * (8 + sqrt((double) k)) + p.given) + 1e-30;
+    limits.floats = limits.magnitude * (1e-7 * (8 + sqrt((double) k)) + p.given) + 1e-30;
     const double error = fabs(got - sum), limit = largest_error(p.how, limits);
     v->n++;
     v->squares += error * error;
@@ -156,8 +156,8 @@ static void judge(const problem & p, const layout & a, const layout & b, const i
 
 static void check_product(const problem & p, const ggml_tensor * dst, const float * got) {
     const layout a = layout_of(p.a, p.a_root, p.dim), b = layout_of(p.b, p.b_root, p.dim);
-    verdict      v = {};
-    int64_t      at[4];
+    verdict v = {};
+    int64_t at[4];
     for (at[3] = 0; at[3] < dst->ne[3]; at[3]++) {
         for (at[2] = 0; at[2] < dst->ne[2]; at[2]++) {
             for (at[1] = 0; at[1] < dst->ne[1]; at[1]++) {
@@ -200,9 +200,9 @@ struct shape {
 };
 
 static void mul_mat(ggml_type a_type, ggml_type b_type, const shape & s, bool exact = false) {
-    device_graph  g;
-    ggml_tensor * a   = ggml_new_tensor_4d(g.ctx, a_type, s.k, s.m, s.a2, s.a3);
-    ggml_tensor * b   = ggml_new_tensor_4d(g.ctx, b_type, s.k, s.n, s.b2, s.b3);
+    device_graph g;
+    ggml_tensor * a = ggml_new_tensor_4d(g.ctx, a_type, s.k, s.m, s.a2, s.a3);
+    ggml_tensor * b = ggml_new_tensor_4d(g.ctx, b_type, s.k, s.n, s.b2, s.b3);
     ggml_tensor * dst = ggml_mul_mat(g.ctx, a, b);
     REQUIRE(dst != NULL);
     if (exact) {
@@ -274,11 +274,11 @@ static const ggml_type few_formats[] = { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TY
 
 // Rows of a wider matrix, which end within a stage of 256 elements.
 static void few_rows_of_a_wider_matrix(ggml_type type, int64_t m, int64_t n, int64_t k, int64_t wide) {
-    device_graph  g;
+    device_graph g;
     ggml_tensor * root = ggml_new_tensor_2d(g.ctx, type, wide, m);
-    ggml_tensor * a    = ggml_view_2d(g.ctx, root, k, m, root->nb[1], 0);
-    ggml_tensor * b    = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, k, n);
-    ggml_tensor * dst  = ggml_mul_mat(g.ctx, a, b);
+    ggml_tensor * a = ggml_view_2d(g.ctx, root, k, m, root->nb[1], 0);
+    ggml_tensor * b = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, k, n);
+    ggml_tensor * dst = ggml_mul_mat(g.ctx, a, b);
     REQUIRE(dst != NULL);
     fill(root);
     fill(b);
@@ -292,7 +292,7 @@ static void few_rows(void) {
     CUDA_OR_SKIP();
 #ifdef GB_CUDA_EMULATED
     const uint64_t before = gb_emu_launches_of("gb_few_rows<TYPE, 1>"),
-                   two    = gb_emu_launches_of("gb_few_rows<TYPE, 2>");
+                   two = gb_emu_launches_of("gb_few_rows<TYPE, 2>");
 #endif
     for (ggml_type type : few_formats) {
         for (int64_t n = 1; n <= 17; n++) {
@@ -327,15 +327,15 @@ static void few_rows_without_numbers(void) {
     CUDA_OR_SKIP();
     for (ggml_type type : few_formats) {
         for (float bad : { NAN, INFINITY, 0x1p100f }) {
-            device_graph  g;
+            device_graph g;
             const int64_t m = 20, n = 6, k = 512;
-            ggml_tensor * a   = ggml_new_tensor_2d(g.ctx, type, k, m);
-            ggml_tensor * b   = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, k, n);
+            ggml_tensor * a = ggml_new_tensor_2d(g.ctx, type, k, m);
+            ggml_tensor * b = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, k, n);
             ggml_tensor * dst = ggml_mul_mat(g.ctx, a, b);
             fill(a);
             fill(b);
             ((float *) b->data)[3 * k + 300] = bad;
-            ((float *) b->data)[5 * k]       = 0x1p-101f; // far below the others
+            ((float *) b->data)[5 * k] = 0x1p-101f; // far below the others
             REQUIRE(g.compute(dst));
             int wrong = 0;
             for (int64_t i = 0; i < m * n; i++) {
@@ -433,12 +433,12 @@ static void partner_formats(void) {
 // Both operands as views with their dimensions 1 and 2 exchanged, as attention makes them; rows of a wider matrix.
 static void permuted(ggml_type type, int64_t n, int64_t d) {
     const int64_t m = 12, heads = 3;
-    device_graph  g;
+    device_graph g;
     ggml_tensor * a_root = ggml_new_tensor_3d(g.ctx, type, d, heads, m);
     ggml_tensor * b_root = ggml_new_tensor_3d(g.ctx, GGML_TYPE_F32, d, heads, n);
-    ggml_tensor * a      = ggml_permute(g.ctx, a_root, 0, 2, 1, 3);
-    ggml_tensor * b      = ggml_permute(g.ctx, b_root, 0, 2, 1, 3);
-    ggml_tensor * dst    = ggml_mul_mat(g.ctx, a, b);
+    ggml_tensor * a = ggml_permute(g.ctx, a_root, 0, 2, 1, 3);
+    ggml_tensor * b = ggml_permute(g.ctx, b_root, 0, 2, 1, 3);
+    ggml_tensor * dst = ggml_mul_mat(g.ctx, a, b);
     REQUIRE(dst != NULL);
     fill(a_root);
     fill(b_root);
@@ -459,12 +459,12 @@ static void strides(void) {
 }
 
 static void out_prod(ggml_type a_type, const shape & s, bool transposed) {
-    device_graph  g;
-    ggml_tensor * a      = ggml_new_tensor_4d(g.ctx, a_type, s.m, s.k, s.a2, s.a3);
+    device_graph g;
+    ggml_tensor * a = ggml_new_tensor_4d(g.ctx, a_type, s.m, s.k, s.a2, s.a3);
     ggml_tensor * b_root = transposed ? ggml_new_tensor_4d(g.ctx, GGML_TYPE_F32, s.k, s.n, s.b2, s.b3)
                                       : ggml_new_tensor_4d(g.ctx, GGML_TYPE_F32, s.n, s.k, s.b2, s.b3);
-    ggml_tensor * b      = transposed ? ggml_transpose(g.ctx, b_root) : b_root;
-    ggml_tensor * dst    = ggml_out_prod(g.ctx, a, b);
+    ggml_tensor * b = transposed ? ggml_transpose(g.ctx, b_root) : b_root;
+    ggml_tensor * dst = ggml_out_prod(g.ctx, a, b);
     REQUIRE(dst != NULL);
     fill(a);
     fill(b_root);
@@ -484,15 +484,15 @@ static void outer_products(void) {
 
 static void mul_mat_id(ggml_type type, int64_t m, int64_t n, int64_t k, int n_experts, bool skewed,
     bool exact = false) {
-    device_graph  g;
+    device_graph g;
     ggml_tensor * as[8];
     for (int i = 0; i < n_experts; i++) {
         as[i] = ggml_new_tensor_2d(g.ctx, type, k, m);
         fill(as[i]);
     }
-    const int     used = 2, id = 1;
+    const int used = 2, id = 1;
     ggml_tensor * ids = ggml_new_tensor_2d(g.ctx, GGML_TYPE_I32, used, n);
-    ggml_tensor * b   = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, k, n);
+    ggml_tensor * b = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, k, n);
     ggml_tensor * dst = ggml_mul_mat_id(g.ctx, as, n_experts, ids, id, b);
     REQUIRE(dst != NULL);
     if (exact) {
@@ -504,10 +504,10 @@ static void mul_mat_id(ggml_type type, int64_t m, int64_t n, int64_t k, int n_ex
     }
     REQUIRE(g.compute(dst));
     const layout y = layout_of(b, b, 0);
-    verdict      v = {};
+    verdict v = {};
     for (int64_t t = 0; t < n; t++) {
         const ggml_tensor * a = as[((const int32_t *) ids->data)[t * used + id]];
-        const layout        x = layout_of(a, a, 0);
+        const layout x = layout_of(a, a, 0);
         const problem p = { a, a, b, b, 0, n <= 8 ? rounding_of(type, k, n, exact) : rounding_of(type, k, 17, exact) };
         for (int64_t c = 0; c < m; c++) {
             const int64_t at[4] = { c, t, 0, 0 };
@@ -534,10 +534,10 @@ static void experts(void) {
 static void wrong_expert(void) { // its row is no number, the others are right; the error: test_index.cpp
     CUDA_OR_SKIP();
     for (int n : { 3, 20 }) {
-        device_graph  g;
-        ggml_tensor * a   = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 32, 6);
+        device_graph g;
+        ggml_tensor * a = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 32, 6);
         ggml_tensor * ids = ggml_new_tensor_2d(g.ctx, GGML_TYPE_I32, 1, n);
-        ggml_tensor * b   = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 32, n);
+        ggml_tensor * b = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 32, n);
         ggml_tensor * dst = ggml_mul_mat_id(g.ctx, &a, 1, ids, 0, b);
         REQUIRE(dst != NULL);
         fill(a);

@@ -12,18 +12,18 @@
 // y = x scaled n times, in memory of the backend.
 struct chain {
     struct ggml_context * ctx;
-    struct ggml_tensor *  x;
-    struct ggml_tensor *  y;
-    struct ggml_cgraph *  graph;
+    struct ggml_tensor * x;
+    struct ggml_tensor * y;
+    struct ggml_cgraph * graph;
     ggml_backend_buffer_t buffer;
 };
 
 static struct chain chain_new(ggml_backend_t backend, int64_t n, int n_nodes, float factor) {
     struct chain c = { 0 };
-    c.ctx          = ggml_init((struct ggml_init_params){
+    c.ctx = ggml_init((struct ggml_init_params){
         ggml_tensor_overhead() * (size_t) (n_nodes + 8) + ggml_graph_overhead(), NULL, true });
-    c.x            = ggml_new_tensor_1d(c.ctx, GGML_TYPE_F32, n);
-    c.y            = c.x;
+    c.x = ggml_new_tensor_1d(c.ctx, GGML_TYPE_F32, n);
+    c.y = c.x;
     for (int i = 0; i < n_nodes; i++) {
         c.y = ggml_scale(c.ctx, c.y, factor);
     }
@@ -50,7 +50,7 @@ static void set_ramp(struct ggml_tensor * t, float first) {
 
 static int n_wrong(const struct ggml_tensor * t, float first, float factor) {
     float values[N];
-    int   wrong = 0;
+    int wrong = 0;
     CHECK_INT(ggml_backend_tensor_get(t, values, 0, sizeof(values)), GGML_STATUS_SUCCESS);
     for (int i = 0; i < N; i++) {
         wrong += values[i] != (first + (float) i) * factor;
@@ -129,8 +129,8 @@ static void freed_buffers_are_used_again(void) {
     CUDA_OR_SKIP();
     ggml_backend_buffer_type_t buft = ggml_backend_cuda_buffer_type(0);
     ggml_backend_cuda_trim(0);
-    ggml_backend_buffer_t a    = ggml_backend_buft_alloc_buffer(buft, 1000000);
-    void *                base = ggml_backend_buffer_get_base(a);
+    ggml_backend_buffer_t a = ggml_backend_buft_alloc_buffer(buft, 1000000);
+    void * base = ggml_backend_buffer_get_base(a);
     ggml_backend_buffer_free(a);
     a = ggml_backend_buft_alloc_buffer(buft, 900000);
     CHECK(ggml_backend_buffer_get_base(a) == base);
@@ -149,7 +149,7 @@ static void out_of_memory_is_an_error(void) {
     size_t memory = 0, total = 0;
     ggml_backend_cuda_get_device_memory(0, &memory, &total);
     ggml_backend_buffer_type_t buft = ggml_backend_cuda_buffer_type(0);
-    char                       figure[32];
+    char figure[32];
     snprintf(figure, sizeof(figure), "%zu", total);
     CHECK(ggml_backend_buft_alloc_buffer(buft, total + 1) == NULL);
     CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, figure);
@@ -157,7 +157,7 @@ static void out_of_memory_is_an_error(void) {
     CHECK(ggml_last_status() == GGML_STATUS_ALLOC_FAILED);
     ggml_clear_error();
     ggml_backend_t backend = cuda_open(0);
-    struct chain   c       = chain_new(backend, N, 3, 2.0f);
+    struct chain c = chain_new(backend, N, 3, 2.0f);
     set_ramp(c.x, 1);
     CHECK(ggml_backend_graph_compute(backend, c.graph));
     ggml_backend_synchronize(backend);
@@ -206,7 +206,7 @@ static void pages_that_may_only_be_read(void) {
     REQUIRE(mprotect(pages, SIZE, PROT_READ) == 0);
     CHECK_MSG(ggml_backend_cuda_register_host_buffer(pages, SIZE), "%s", ggml_last_error());
     ggml_backend_t backend = cuda_open(0);
-    struct chain   c       = chain_new(backend, N, 1, 2.0f);
+    struct chain c = chain_new(backend, N, 1, 2.0f);
     CHECK_INT(ggml_backend_tensor_set_async(backend, c.x, pages, 0, N * sizeof(float)), GGML_STATUS_SUCCESS);
     CHECK_INT(ggml_backend_synchronize(backend), GGML_STATUS_SUCCESS);
     CHECK_INT(n_wrong(c.x, 3, 1), 0);
@@ -221,13 +221,13 @@ static void freed_memory_is_read_by_another_device(void) {
     CUDA_OR_SKIP();
     const int last = ggml_backend_cuda_get_device_count() - 1;
     for (int pinned = 0; pinned < 2; pinned++) {
-        ggml_backend_t             b = cuda_open(last);
+        ggml_backend_t b = cuda_open(last);
         ggml_backend_buffer_type_t buft =
             pinned ? ggml_backend_cuda_host_buffer_type() : ggml_backend_cuda_buffer_type(0);
-        struct ggml_context * ctx  = ggml_init((struct ggml_init_params){ 1 << 12, NULL, true });
-        struct ggml_tensor *  x    = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, N);
+        struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 12, NULL, true });
+        struct ggml_tensor * x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, N);
         ggml_backend_buffer_t from = ggml_backend_alloc_ctx_tensors_from_buft(ctx, buft);
-        struct chain          c    = chain_new(b, N, 1, 2.0f);
+        struct chain c = chain_new(b, N, 1, 2.0f);
         set_ramp(x, 5);
         CHECK(b->iface.cpy_tensor_peer_async(b, x, c.x)); // queued
         ggml_backend_buffer_free(from);
@@ -254,11 +254,11 @@ static void copies_keep_layouts(void) {
         for (int to = 0; to < 3; to++) {
             for (int layout = 0; layout < 5; layout++) {
                 struct ggml_context * ctx[2];
-                struct ggml_tensor *  whole[2], *part[2];
+                struct ggml_tensor *whole[2], *part[2];
                 ggml_backend_buffer_t buffer[2];
                 for (int i = 0; i < 2; i++) {
-                    ctx[i]            = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
-                    whole[i]          = ggml_new_tensor_4d(ctx[i], GGML_TYPE_F32, 12, 7, 5, 3);
+                    ctx[i] = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
+                    whole[i] = ggml_new_tensor_4d(ctx[i], GGML_TYPE_F32, 12, 7, 5, 3);
                     const size_t * nb = whole[i]->nb;
                     part[i] = layout == 0   ? ggml_view_tensor(ctx[i], whole[i])
                               : layout == 1 ? ggml_view_4d(ctx[i], whole[i], 5, 7, 5, 3, nb[1], nb[2], nb[3], 8)
@@ -278,15 +278,15 @@ static void copies_keep_layouts(void) {
                 ggml_backend_buffer_clear(buffer[1], 0);
                 CHECK_INT(ggml_backend_tensor_copy(part[0], part[1]), GGML_STATUS_SUCCESS);
                 ggml_backend_tensor_get(whole[1], result, 0, sizeof(result));
-                const size_t    offset                 = (size_t) ((char *) part[1]->data - (char *) whole[1]->data);
-                float           wanted[12 * 7 * 5 * 3] = { 0 };
-                const int64_t * ne                     = part[0]->ne;
+                const size_t offset = (size_t) ((char *) part[1]->data - (char *) whole[1]->data);
+                float wanted[12 * 7 * 5 * 3] = { 0 };
+                const int64_t * ne = part[0]->ne;
                 for (int64_t i = 0; i < ggml_nelements(part[0]); i++) {
                     const size_t at = offset + (size_t) (i % ne[0]) * part[0]->nb[0] +
                                       (size_t) (i / ne[0] % ne[1]) * part[0]->nb[1] +
                                       (size_t) (i / ne[0] / ne[1] % ne[2]) * part[0]->nb[2] +
                                       (size_t) (i / ne[0] / ne[1] / ne[2]) * part[0]->nb[3];
-                    wanted[at / 4]  = source[at / 4];
+                    wanted[at / 4] = source[at / 4];
                 }
                 CHECK_MSG(memcmp(wanted, result, sizeof(wanted)) == 0, "from %d to %d, layout %d", from, to, layout);
                 for (int i = 0; i < 2; i++) {
@@ -304,8 +304,8 @@ static void copies_keep_layouts(void) {
 // set, compute, get, all queued; one wait.
 static void queued_work_is_in_order(void) {
     CUDA_OR_SKIP();
-    ggml_backend_t        backend = cuda_open(0);
-    struct chain          c       = chain_new(backend, N, 4, 0.5f);
+    ggml_backend_t backend = cuda_open(0);
+    struct chain c = chain_new(backend, N, 4, 0.5f);
     ggml_backend_buffer_t pinned =
         ggml_backend_buft_alloc_buffer(ggml_backend_cuda_host_buffer_type(), 2 * N * sizeof(float));
     float * in = ggml_backend_buffer_get_base(pinned);
@@ -329,9 +329,9 @@ static void queued_work_is_in_order(void) {
 // A chain over two queues, forth and back, ordered by nothing but events.
 static void events_order_queues(void) {
     CUDA_OR_SKIP();
-    const int            last = ggml_backend_cuda_get_device_count() - 1;
-    ggml_backend_t       a = cuda_open(0), b = cuda_open(last);
-    struct chain         ca = chain_new(a, N, 2, 2.0f), cb = chain_new(b, N, 3, 2.0f);
+    const int last = ggml_backend_cuda_get_device_count() - 1;
+    ggml_backend_t a = cuda_open(0), b = cuda_open(last);
+    struct chain ca = chain_new(a, N, 2, 2.0f), cb = chain_new(b, N, 3, 2.0f);
     ggml_backend_event_t a_done = a->iface.event_new(a), b_done = b->iface.event_new(b);
     REQUIRE(a_done != NULL && b_done != NULL);
     a->iface.event_synchronize(a_done); // never recorded: complete
@@ -360,8 +360,8 @@ static void events_order_queues(void) {
 
 static void timed_events_grow(void) {
     CUDA_OR_SKIP();
-    ggml_backend_t       backend = cuda_open(0);
-    struct chain         c       = chain_new(backend, N, 2, 2.0f);
+    ggml_backend_t backend = cuda_open(0);
+    struct chain c = chain_new(backend, N, 2, 2.0f);
     ggml_backend_event_t e[3];
     set_ramp(c.x, 0);
     const int64_t before = ggml_time_us();
@@ -402,7 +402,7 @@ static void run_chain(ggml_backend_t backend, struct chain * c, float first, flo
 static void the_same_graph_is_replayed(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backend = cuda_open(0);
-    struct chain   c       = chain_new(backend, N, 5, 2.0f);
+    struct chain c = chain_new(backend, N, 5, 2.0f);
     for (int i = 0; i < 5; i++) {
         run_chain(backend, &c, (float) i, 32);
     }
@@ -422,7 +422,7 @@ static void the_same_graph_is_replayed(void) {
 static void changed_graphs_are_updated(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backend = cuda_open(0);
-    struct chain   c[30];
+    struct chain c[30];
     for (int i = 0; i < 30; i++) {
         c[i] = chain_new(backend, N, 3, (float) (1 << (i % 4)));
     }
@@ -437,7 +437,7 @@ static void changed_graphs_are_updated(void) {
         CHECK_INT(s.n_updated, 28);
     }
     for (int i = 0; i < 100; i++) { // in any order, more of them than are remembered
-        const int   k = (int) test_random_int(0, 29);
+        const int k = (int) test_random_int(0, 29);
         const float f = (float) (1 << (k % 4));
         run_chain(backend, &c[k], (float) i, f * f * f);
     }
@@ -450,7 +450,7 @@ static void changed_graphs_are_updated(void) {
 static void replay_can_be_off(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backend = cuda_open(0);
-    struct chain   c       = chain_new(backend, N, 5, 2.0f);
+    struct chain c = chain_new(backend, N, 5, 2.0f);
     CHECK_INT(ggml_backend_cuda_set_graphs(backend, false), GGML_STATUS_SUCCESS);
     for (int i = 0; i < 4; i++) {
         run_chain(backend, &c, (float) i, 32);
@@ -475,10 +475,10 @@ static void * compute_often(void * arg) {
                 values[j] = (float) (i + j + k);
             }
             const float factor = (float) (8 << (i % 3));
-            const bool  ok     = ggml_backend_tensor_set(c.x, values, 0, sizeof(values)) == GGML_STATUS_SUCCESS &&
-                                 ggml_backend_graph_compute(backend, c.graph) &&
-                                 ggml_backend_synchronize(backend) == GGML_STATUS_SUCCESS &&
-                                 ggml_backend_tensor_get(c.y, back, 0, sizeof(back)) == GGML_STATUS_SUCCESS;
+            const bool ok = ggml_backend_tensor_set(c.x, values, 0, sizeof(values)) == GGML_STATUS_SUCCESS &&
+                            ggml_backend_graph_compute(backend, c.graph) &&
+                            ggml_backend_synchronize(backend) == GGML_STATUS_SUCCESS &&
+                            ggml_backend_tensor_get(c.y, back, 0, sizeof(back)) == GGML_STATUS_SUCCESS;
             *(int *) arg += !ok || back[7] != values[7] * factor || back[N - 1] != values[N - 1] * factor;
         }
         chain_free(&c);
@@ -491,7 +491,7 @@ static void threads_share_a_device(void) {
     CUDA_OR_SKIP();
     enum { THREADS = 4 };
     pthread_t thread[THREADS];
-    int       wrong[THREADS] = { 0 };
+    int wrong[THREADS] = { 0 };
     for (int i = 0; i < THREADS; i++) {
         REQUIRE(pthread_create(&thread[i], NULL, compute_often, &wrong[i]) == 0);
     }
@@ -505,17 +505,17 @@ static void threads_share_a_device(void) {
 
 static void unsupported_nodes_are_named(void) {
     CUDA_OR_SKIP();
-    ggml_backend_t        backend = cuda_open(0);
-    struct ggml_context * ctx     = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true });
-    struct ggml_tensor *  x       = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 8);
-    struct ggml_tensor *  y       = ggml_scale(ctx, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8), 2.0f);
-    y->src[0]                     = x; // no builder makes this
+    ggml_backend_t backend = cuda_open(0);
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true });
+    struct ggml_tensor * x = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 8);
+    struct ggml_tensor * y = ggml_scale(ctx, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8), 2.0f);
+    y->src[0] = x; // no builder makes this
     CHECK(!ggml_backend_supports_op(backend, y));
     CHECK(ggml_backend_unsupported_reason(backend, y) != NULL);
     ggml_free(ctx);
     // tensors that are elsewhere
     ggml_backend_t cpu = ggml_backend_cpu_init();
-    struct chain   c   = chain_new(cpu, N, 3, 2.0f);
+    struct chain c = chain_new(cpu, N, 3, 2.0f);
     CHECK(!ggml_backend_graph_compute(backend, c.graph));
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "not in this device's memory");
     CHECK_INT(ggml_backend_synchronize(backend), GGML_STATUS_SUCCESS);
@@ -531,7 +531,7 @@ static void unsupported_nodes_are_named(void) {
 static void sticky_errors_mark_the_backend(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backend = cuda_open(0);
-    struct chain   c       = chain_new(backend, N, 3, 2.0f);
+    struct chain c = chain_new(backend, N, 3, 2.0f);
     set_ramp(c.x, 1);
     gb_emu_fail_kernel(1);
     CHECK(ggml_backend_graph_compute(backend, c.graph)); // queued, not found yet
@@ -554,7 +554,7 @@ static void sticky_errors_mark_the_backend(void) {
 static void launches_that_fail_name_the_node(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backend = cuda_open(0);
-    struct chain   c       = chain_new(backend, N, 3, 2.0f);
+    struct chain c = chain_new(backend, N, 3, 2.0f);
     ggml_set_name(c.graph->nodes[1], "the middle");
     set_ramp(c.x, 1);
     gb_emu_fail("cudaLaunchKernel", 1, GB_EMU_INVALID_VALUE);
@@ -584,8 +584,8 @@ static void every_call_may_fail(void) {
                 struct chain c = chain_new(backend, N, 3, 2.0f);
                 struct chain d = chain_new(backend, N, 3, 2.0f);
                 for (int i = 0; i < 5 && c.buffer != NULL && d.buffer != NULL; i++) {
-                    struct chain * x         = i == 3 ? &d : &c;
-                    float          values[N] = { 1 }, back[N] = { 0 };
+                    struct chain * x = i == 3 ? &d : &c;
+                    float values[N] = { 1 }, back[N] = { 0 };
                     if (ggml_backend_tensor_set(x->x, values, 0, sizeof(values)) == GGML_STATUS_SUCCESS &&
                         ggml_backend_graph_compute(backend, x->graph) &&
                         ggml_backend_synchronize(backend) == GGML_STATUS_SUCCESS &&
@@ -648,9 +648,9 @@ static void graphs_that_cannot_be_made(void) {
 // Another user of the device in the process synchronizes it whenever it can: neither of us gets an error.
 static void a_neighbour_that_synchronizes(void) {
     CUDA_OR_SKIP();
-    const uint64_t errors  = gb_emu_count().neighbour_errors;
+    const uint64_t errors = gb_emu_count().neighbour_errors;
     ggml_backend_t backend = cuda_open(0);
-    struct chain   c       = chain_new(backend, N, 4, 2.0f);
+    struct chain c = chain_new(backend, N, 4, 2.0f);
     gb_emu_set_neighbour(1);
     for (int i = 0; i < 4; i++) {
         run_chain(backend, &c, (float) i, 16);
@@ -670,11 +670,11 @@ static void a_neighbour_that_synchronizes(void) {
 static void nodes_that_stay_are_not_touched(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backend = cuda_open(0);
-    struct chain   c       = chain_new(backend, N, 6, 2.0f);
+    struct chain c = chain_new(backend, N, 6, 2.0f);
     run_chain(backend, &c, 1, 64);
     run_chain(backend, &c, 2, 64);
-    const uint64_t before     = gb_emu_count().updates;
-    const float    factors[2] = { 4, 0 };
+    const uint64_t before = gb_emu_count().updates;
+    const float factors[2] = { 4, 0 };
     memcpy(c.graph->nodes[2]->op_params, factors, sizeof(factors[0]));
     run_chain(backend, &c, 3, 128);
     if (cuda_replays()) {

@@ -9,11 +9,11 @@ enum { MAX_NODES = 24, MAX_LEAVES = 6 };
 
 struct random_graph {
     struct ggml_context * ctx;
-    struct ggml_cgraph *  graph;
-    struct ggml_tensor *  leaf[MAX_LEAVES];
-    int                   n_leaves;
-    struct ggml_tensor *  value[MAX_NODES + MAX_LEAVES]; // all f32, contiguous matrices
-    int                   n_values;
+    struct ggml_cgraph * graph;
+    struct ggml_tensor * leaf[MAX_LEAVES];
+    int n_leaves;
+    struct ggml_tensor * value[MAX_NODES + MAX_LEAVES]; // all f32, contiguous matrices
+    int n_values;
 };
 
 static struct ggml_tensor * pick(const struct random_graph * g) {
@@ -54,7 +54,7 @@ static struct ggml_tensor * random_node(struct random_graph * g) {
 
 static struct random_graph build(uint64_t seed) {
     struct random_graph g = { 0 };
-    test_seed             = seed;
+    test_seed = seed;
     g.ctx =
         ggml_init((struct ggml_init_params){ 256 * ggml_tensor_overhead() + 2 * ggml_graph_overhead(), NULL, true });
     g.value[g.n_values++] = leaf(&g, GGML_TYPE_F32, test_random_int(1, 70), test_random_int(1, 20));
@@ -81,7 +81,7 @@ static void fill(struct random_graph * g, uint64_t seed) {
     test_seed = seed;
     for (int i = 0; i < g->n_leaves; i++) {
         struct ggml_tensor * t = g->leaf[i];
-        const int64_t        n = ggml_nelements(t);
+        const int64_t n = ggml_nelements(t);
         for (int64_t k = 0; k < n; k++) {
             const float x = test_random_float(-1, 1);
             if (t->type == GGML_TYPE_F16) {
@@ -114,16 +114,16 @@ static double distance(const float * a, const float * b, int64_t n) {
 static size_t most_told[2]; // of the devices' scratch memory, by any plan
 
 static void compare(uint64_t seed, ggml_backend_t * backends, int n_backends) {
-    static float         wanted[1 << 14], got[1 << 14];
-    struct random_graph  a = build(seed), b = build(seed);
-    ggml_backend_sched_t alone  = ggml_backend_sched_new(&backends[n_backends - 1], NULL, 1, 256);
+    static float wanted[1 << 14], got[1 << 14];
+    struct random_graph a = build(seed), b = build(seed);
+    ggml_backend_sched_t alone = ggml_backend_sched_new(&backends[n_backends - 1], NULL, 1, 256);
     ggml_backend_sched_t spread = ggml_backend_sched_new(backends, NULL, n_backends, 256);
-    const int64_t        n      = ggml_nelements(a.value[a.n_values - 1]);
+    const int64_t n = ggml_nelements(a.value[a.n_values - 1]);
     REQUIRE(n <= 1 << 14);
     test_seed = seed + 1;
     for (int i = 0; seed % 3 != 0 && i < b.graph->n_nodes; i++) {
         struct ggml_tensor * node = b.graph->nodes[i];
-        const int            k    = (int) test_random_int(0, n_backends - 1);
+        const int k = (int) test_random_int(0, n_backends - 1);
         if (ggml_backend_supports_op(backends[k], node)) {
             ggml_backend_sched_set_node_backend(spread, node, backends[k]);
         }
@@ -142,8 +142,8 @@ static void compare(uint64_t seed, ggml_backend_t * backends, int n_backends) {
     }
     for (int k = 0; k < n_backends - 1; k++) {
         const size_t told = ggml_backend_sched_get_work_size(spread, backends[k]);
-        size_t *     most = &most_told[k + 3 - n_backends];
-        *most             = told > *most ? told : *most;
+        size_t * most = &most_told[k + 3 - n_backends];
+        *most = told > *most ? told : *most;
     }
     ggml_backend_sched_free(alone);
     ggml_backend_sched_free(spread);
@@ -159,9 +159,9 @@ static void graphs_over_devices(void) {
 #else
     const int n = given ? atoi(given) : 500;
 #endif
-    const int      last        = ggml_backend_cuda_get_device_count() - 1;
+    const int last = ggml_backend_cuda_get_device_count() - 1;
     ggml_backend_t backends[3] = { cuda_open(0), cuda_open(last), ggml_backend_cpu_init() };
-    const size_t   before[2]   = { cuda_free_memory(0), cuda_free_memory(last) };
+    const size_t before[2] = { cuda_free_memory(0), cuda_free_memory(last) };
     for (int i = 1; i <= n && test_failures < 5; i++) {
         compare((uint64_t) i * 100, backends, 3);
         compare((uint64_t) i * 100 + 50, backends + 1, 2);

@@ -7,19 +7,19 @@
 // y = w x, for a number of rows that the tensor cores take, so that the rows of x need room as halves; or one more
 // step.
 struct product {
-    ggml_context *        ctx;
-    ggml_tensor *         w, *x, *y;
-    ggml_cgraph *         graph;
+    ggml_context * ctx;
+    ggml_tensor *w, *x, *y;
+    ggml_cgraph * graph;
     ggml_backend_buffer_t buffer;
 };
 
 static product build(int64_t k, int64_t rows) {
     product p;
-    p.ctx    = ggml_init({ 1 << 16, NULL, true });
-    p.w      = ggml_new_tensor_2d(p.ctx, GGML_TYPE_F16, k, 8);
-    p.x      = ggml_new_tensor_2d(p.ctx, GGML_TYPE_F32, k, rows);
-    p.y      = ggml_sqr(p.ctx, ggml_neg(p.ctx, ggml_mul_mat(p.ctx, p.w, p.x)));
-    p.graph  = ggml_new_graph(p.ctx);
+    p.ctx = ggml_init({ 1 << 16, NULL, true });
+    p.w = ggml_new_tensor_2d(p.ctx, GGML_TYPE_F16, k, 8);
+    p.x = ggml_new_tensor_2d(p.ctx, GGML_TYPE_F32, k, rows);
+    p.y = ggml_sqr(p.ctx, ggml_neg(p.ctx, ggml_mul_mat(p.ctx, p.w, p.x)));
+    p.graph = ggml_new_graph(p.ctx);
     p.buffer = NULL;
     ggml_build_forward_expand(p.graph, p.y);
     return p;
@@ -27,7 +27,7 @@ static product build(int64_t k, int64_t rows) {
 
 static void fill(const product & p) {
     std::vector<ggml_fp16_t> w((size_t) ggml_nelements(p.w), ggml_fp32_to_fp16(0.5f));
-    std::vector<float>       x((size_t) ggml_nelements(p.x), 2.0f);
+    std::vector<float> x((size_t) ggml_nelements(p.x), 2.0f);
     ggml_backend_tensor_set(p.w, w.data(), 0, ggml_nbytes(p.w));
     ggml_backend_tensor_set(p.x, x.data(), 0, ggml_nbytes(p.x));
 }
@@ -59,8 +59,8 @@ static void check_result(ggml_backend_t cuda, const product & p) {
 static void told_without_memory(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = cuda_open(0);
-    product        p    = build(64, 40);
-    const size_t   told = cuda_work_size(cuda, p.graph);
+    product p = build(64, 40);
+    const size_t told = cuda_work_size(cuda, p.graph);
     CHECK(told >= 64 * 40 * sizeof(ggml_fp16_t)); // the rows as halves at least
     CHECK(p.y->data == NULL && p.w->data == NULL);
     place(p, cuda);
@@ -76,10 +76,10 @@ static void told_without_memory(void) {
 // The scheduler's figure for the device has it.
 static void the_scheduler_reports_it(void) {
     CUDA_OR_SKIP();
-    ggml_backend_t       backends[2] = { cuda_open(0), ggml_backend_cpu_init() };
-    ggml_backend_sched_t sched       = ggml_backend_sched_new(backends, NULL, 2, 64);
-    product              p           = build(64, 40);
-    const size_t         told        = cuda_work_size(backends[0], p.graph);
+    ggml_backend_t backends[2] = { cuda_open(0), ggml_backend_cpu_init() };
+    ggml_backend_sched_t sched = ggml_backend_sched_new(backends, NULL, 2, 64);
+    product p = build(64, 40);
+    const size_t told = cuda_work_size(backends[0], p.graph);
     for (int i = 0; i < p.graph->n_nodes; i++) {
         ggml_backend_sched_set_node_backend(sched, p.graph->nodes[i], backends[0]);
     }
@@ -94,8 +94,8 @@ static void the_scheduler_reports_it(void) {
 // A graph is recorded, then a larger one moves the scratch memory that the record points to.
 static void growth_forgets_what_was_recorded(void) {
     CUDA_OR_SKIP();
-    ggml_backend_t cuda  = cuda_open(0);
-    product        small = build(64, 20);
+    ggml_backend_t cuda = cuda_open(0);
+    product small = build(64, 20);
     place(small, cuda);
     for (int64_t rows = 40; rows < 400; rows *= 2) {
         for (int i = 0; i < 3; i++) {
@@ -118,7 +118,7 @@ static void no_memory_is_an_error(void) {
     CUDA_OR_SKIP();
 #ifdef GB_CUDA_EMULATED
     ggml_backend_t cuda = cuda_open(0);
-    product        p    = build(64, 40);
+    product p = build(64, 40);
     place(p, cuda);
     ggml_backend_cuda_trim(0);
     char figure[48];
@@ -141,22 +141,22 @@ static void no_memory_is_an_error(void) {
 static void large_shapes_are_launched_or_refused(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = cuda_open(0);
-    const int64_t  deep = (int64_t) 1 << 25, tall = (int64_t) 65535 * 64;
-    int            computed = 0, refused = 0;
+    const int64_t deep = (int64_t) 1 << 25, tall = (int64_t) 65535 * 64;
+    int computed = 0, refused = 0;
     for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q4_0, GGML_TYPE_Q6_K }) {
         for (int64_t k : { (int64_t) 256, deep }) {
             for (int64_t rows : { (int64_t) 1, (int64_t) 8, (int64_t) 40, tall - 700, tall - 600, tall, tall + 64 }) {
                 for (int experts = 0; experts < 2; experts++) {
                     ggml_context * ctx = ggml_init({ 1 << 16, NULL, true });
-                    ggml_tensor *  w[8];
+                    ggml_tensor * w[8];
                     for (ggml_tensor *& t : w) {
                         t = ggml_new_tensor_2d(ctx, type, k, 8);
                     }
-                    ggml_tensor * x   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, k, rows);
+                    ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, k, rows);
                     ggml_tensor * ids = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 1, rows);
-                    ggml_tensor * y   = experts ? ggml_mul_mat_id(ctx, w, 8, ids, 0, x) : ggml_mul_mat(ctx, w[0], x);
+                    ggml_tensor * y = experts ? ggml_mul_mat_id(ctx, w, 8, ids, 0, x) : ggml_mul_mat(ctx, w[0], x);
                     y->op_params[experts ? 2 : 0] = GGML_PREC_F32;
-                    ggml_cgraph * graph           = ggml_new_graph(ctx);
+                    ggml_cgraph * graph = ggml_new_graph(ctx);
                     ggml_build_forward_expand(graph, y);
                     ggml_clear_error();
                     if (ggml_backend_supports_op(cuda, y)) {

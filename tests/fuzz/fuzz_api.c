@@ -25,39 +25,39 @@
 int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size);
 
 enum {
-    N_CTX        = 3,
-    N_TENSORS    = 64,
-    N_GRAPHS     = 6,
-    N_BACKENDS   = 3,
-    N_BUFFERS    = 6,
-    N_TALLOCRS   = 4,
-    N_SCHEDS     = 2,
-    N_PLANS      = 3,
-    N_ALLOCRS    = 2,
-    FIXED_SIZE   = 1 << 15,
-    HOST_SIZE    = 1 << 16,
+    N_CTX = 3,
+    N_TENSORS = 64,
+    N_GRAPHS = 6,
+    N_BACKENDS = 3,
+    N_BUFFERS = 6,
+    N_TALLOCRS = 4,
+    N_SCHEDS = 2,
+    N_PLANS = 3,
+    N_ALLOCRS = 2,
+    FIXED_SIZE = 1 << 15,
+    HOST_SIZE = 1 << 16,
     MAX_ELEMENTS = 1 << 12,
-    MAX_STEPS    = 400,
+    MAX_STEPS = 400,
 };
 
 static const uint8_t * input;
-static size_t          left;
+static size_t left;
 
 static struct {
     struct ggml_context * ctx[N_CTX];
-    struct ggml_tensor *  t[N_TENSORS];
-    int                   n_tensors; // stored so far
-    struct ggml_cgraph *  g[N_GRAPHS];
-    ggml_backend_t        backend[N_BACKENDS]; // CPU, SIM, SIM
+    struct ggml_tensor * t[N_TENSORS];
+    int n_tensors; // stored so far
+    struct ggml_cgraph * g[N_GRAPHS];
+    ggml_backend_t backend[N_BACKENDS]; // CPU, SIM, SIM
     ggml_backend_buffer_t buffer[N_BUFFERS];
-    ggml_tallocr_t        tallocr[N_TALLOCRS];
-    ggml_gallocr_t        gallocr;
-    ggml_allocr_t         allocr[N_ALLOCRS];
-    ggml_backend_sched_t  sched[N_SCHEDS];
+    ggml_tallocr_t tallocr[N_TALLOCRS];
+    ggml_gallocr_t gallocr;
+    ggml_allocr_t allocr[N_ALLOCRS];
+    ggml_backend_sched_t sched[N_SCHEDS];
     struct plan {
-        ggml_backend_t            backend;
+        ggml_backend_t backend;
         ggml_backend_graph_plan_t plan;
-        struct ggml_cgraph *      graph;
+        struct ggml_cgraph * graph;
     } plan[N_PLANS];
 } live;
 
@@ -87,9 +87,9 @@ static struct ggml_tensor * tensor(void) { // NULL now and then
 }
 
 static struct ggml_tensor * some(void) { // a tensor, if there is one at all
-    const int     n    = live.n_tensors < N_TENSORS ? live.n_tensors : N_TENSORS;
+    const int n = live.n_tensors < N_TENSORS ? live.n_tensors : N_TENSORS;
     const uint8_t what = byte();
-    const int     back = what < 128 ? what % 4 : what; // young ones more often
+    const int back = what < 128 ? what % 4 : what; // young ones more often
     return n > 0 ? live.t[(live.n_tensors - 1 - back % n) % N_TENSORS] : NULL;
 }
 
@@ -187,7 +187,7 @@ static void do_context(void) {
         const struct ggml_init_params params[] = { { 0, NULL, true }, { 1000, NULL, true },
             { FIXED_SIZE, fixed[i], true }, { FIXED_SIZE, fixed[i], false }, { 4000, NULL, false },
             { FIXED_SIZE - 1, fixed[i] + 1, false }, { 0, NULL, true }, { 500, fixed[i], true } };
-        live.ctx[i]                            = ggml_init(params[kind]);
+        live.ctx[i] = ggml_init(params[kind]);
     } else if (kind == 0 && pick(4) == 0) {
         free_contexts();
         make_first_context();
@@ -197,8 +197,8 @@ static void do_context(void) {
 }
 
 static void do_tensor(void) {
-    const enum ggml_type       ty    = type();
-    const unsigned             like  = pick(3); // a tensor that fits another
+    const enum ggml_type ty = type();
+    const unsigned like = pick(3); // a tensor that fits another
     const struct ggml_tensor * other = like == 0 ? some() : NULL;
     if (other != NULL) {
         keep(ggml_new_tensor(ctx(), pick(4) ? other->type : ty, GGML_MAX_DIMS, other->ne));
@@ -211,7 +211,7 @@ static void do_tensor(void) {
 
 static void do_unary(void) {
     struct ggml_context * c = ctx();
-    struct ggml_tensor *  a = some();
+    struct ggml_tensor * a = some();
     switch (pick(20)) {
         case 0: keep(ggml_unary(c, a, (enum ggml_unary_op) pick(GGML_UNARY_OP_COUNT + 1))); break;
         case 1: keep(ggml_unary_inplace(c, a, (enum ggml_unary_op) pick(GGML_UNARY_OP_COUNT))); break;
@@ -241,8 +241,8 @@ static void do_unary(void) {
 
 static void do_binary(void) {
     struct ggml_context * c = ctx();
-    struct ggml_tensor *  a = some();
-    struct ggml_tensor *  b = some();
+    struct ggml_tensor * a = some();
+    struct ggml_tensor * b = some();
     switch (pick(20)) {
         case 0: keep(ggml_add(c, a, b)); break;
         case 1: keep(ggml_add_inplace(c, a, b)); break;
@@ -271,7 +271,7 @@ static void do_binary(void) {
 
 static void do_view(void) {
     struct ggml_context * c = ctx();
-    struct ggml_tensor *  a = some();
+    struct ggml_tensor * a = some();
     switch (pick(12)) {
         case 0: keep(ggml_view_tensor(c, a)); break;
         case 1: keep(ggml_view_1d(c, a, dim(), offset())); break;
@@ -299,7 +299,7 @@ static void do_flags(void) {
 }
 
 static void do_graph(void) {
-    const unsigned     i = pick(N_GRAPHS);
+    const unsigned i = pick(N_GRAPHS);
     struct ggml_cgraph view;
     switch (pick(12)) {
         case 0: live.g[i] = ggml_new_graph_custom(ctx(), pick(8), pick(2) == 1); break;
@@ -332,9 +332,9 @@ static bool seen(int i, struct ggml_tensor * a, struct ggml_tensor * b, void * d
 }
 
 static void do_compute(void) {
-    ggml_backend_t       b = live.backend[pick(2) ? pick(N_BACKENDS) : 0];
+    ggml_backend_t b = live.backend[pick(2) ? pick(N_BACKENDS) : 0];
     struct ggml_cgraph * g = graph();
-    const unsigned       i = pick(N_PLANS);
+    const unsigned i = pick(N_PLANS);
     switch (pick(10)) {
         case 0:
             count(&n_computed,
@@ -362,7 +362,7 @@ static void do_compute(void) {
 
 static void do_data(void) {
     struct ggml_tensor * t = some();
-    const size_t         n = ggml_nbytes(t) < HOST_SIZE ? ggml_nbytes(t) : HOST_SIZE;
+    const size_t n = ggml_nbytes(t) < HOST_SIZE ? ggml_nbytes(t) : HOST_SIZE;
     switch (pick(10)) {
         case 0: ggml_backend_tensor_set(t, bytes, 0, n); break;
         case 1: ggml_backend_tensor_get(t, bytes, 0, n); break;
@@ -378,9 +378,9 @@ static void do_data(void) {
 }
 
 static void do_buffer(void) {
-    const unsigned          i    = pick(N_BUFFERS);
-    ggml_backend_buffer_t * b    = &live.buffer[i];
-    char *                  base = NULL;
+    const unsigned i = pick(N_BUFFERS);
+    ggml_backend_buffer_t * b = &live.buffer[i];
+    char * base = NULL;
     switch (pick(10)) {
         case 0:
             if (*b == NULL) {
@@ -421,7 +421,7 @@ static void do_buffer(void) {
 }
 
 static void do_tallocr(void) {
-    const unsigned   i = pick(N_TALLOCRS);
+    const unsigned i = pick(N_TALLOCRS);
     ggml_tallocr_t * t = &live.tallocr[i];
     switch (pick(12)) {
         case 0: *t = *t ? *t : ggml_tallocr_new(host, HOST_SIZE / 2, (size_t) 1 << pick(8)); break;
@@ -479,7 +479,7 @@ static bool sched_seen(struct ggml_tensor * t, bool ask, void * data) {
 
 static void ask_sched(ggml_backend_sched_t s) {
     struct ggml_backend_sched_split_info info;
-    size_t                               peak, no_reuse;
+    size_t peak, no_reuse;
     for (int i = 0; i <= ggml_backend_sched_get_n_splits(s); i++) {
         if (ggml_backend_sched_get_split(s, i, &info) == GGML_STATUS_SUCCESS) {
             ggml_backend_sched_get_split_input(s, i, (int) pick(3));
@@ -493,7 +493,7 @@ static void ask_sched(ggml_backend_sched_t s) {
 
 static void do_sched(void) {
     ggml_backend_sched_t * s = &live.sched[pick(N_SCHEDS)];
-    struct ggml_cgraph *   g = pick(2) ? graph() : ggml_new_graph_custom(ctx(), 20, false);
+    struct ggml_cgraph * g = pick(2) ? graph() : ggml_new_graph_custom(ctx(), 20, false);
     ggml_build_forward_expand(g, some());
     if (*s == NULL) {
         const unsigned first = pick(N_BACKENDS), n = 1 + pick(N_BACKENDS);
@@ -546,16 +546,16 @@ static size_t record_at(const struct ggml_cgraph * g, int i) {
 
 // Changes a stride of a tensor, or now and then something else.
 static void damage_record(const struct ggml_cgraph * g, uint8_t * file, size_t size) {
-    const int                  i  = (int) (byte() % (unsigned) (g->n_leafs + g->n_nodes));
-    const struct ggml_tensor * t  = i < g->n_leafs ? g->leafs[i] : g->nodes[i - g->n_leafs];
-    const size_t               at = record_at(g, i);
-    const unsigned             d = pick(4), what = pick(8);
-    const size_t               nb = t->nb[d], element = ggml_type_size(t->type);
+    const int i = (int) (byte() % (unsigned) (g->n_leafs + g->n_nodes));
+    const struct ggml_tensor * t = i < g->n_leafs ? g->leafs[i] : g->nodes[i - g->n_leafs];
+    const size_t at = record_at(g, i);
+    const unsigned d = pick(4), what = pick(8);
+    const size_t nb = t->nb[d], element = ggml_type_size(t->type);
     const uint64_t strides[16] = { 0, 1, 2, 3, 4, 6, 8, nb / 2, nb - 1, nb + 1, nb - element, nb + element, 2 * nb,
         t->nb[(d + 1) % 4], element, byte() };
     const uint64_t sizes[8] = { 0, 1, 2, 3, (uint64_t) t->ne[d] + 1, (uint64_t) t->ne[d] * 2, (uint64_t) t->ne[d] / 2,
         (uint64_t) -1 };
-    const uint64_t value    = what < 6 ? strides[pick(16)] : sizes[pick(8)];
+    const uint64_t value = what < 6 ? strides[pick(16)] : sizes[pick(8)];
     if (what == 7) {
         file[((size_t) byte() << 8 | byte()) % size] = byte();
     } else {
@@ -578,13 +578,13 @@ static void use_file(const char * path) {
 // Exports a graph, damages its file, and computes the graph that is read again.
 static void round_trip(struct ggml_cgraph * g) {
     static uint8_t file[FILE_SIZE];
-    char           path[] = "/tmp/gb_fuzz_XXXXXX";
-    const int      fd     = mkstemp(path);
+    char path[] = "/tmp/gb_fuzz_XXXXXX";
+    const int fd = mkstemp(path);
     if (fd < 0) {
         return;
     }
     if (ggml_graph_export(g, path) == GGML_STATUS_SUCCESS) { // replaces the file
-        FILE *       f    = fopen(path, "r+b");
+        FILE * f = fopen(path, "r+b");
         const size_t size = f != NULL ? fread(file, 1, sizeof(file), f) : 0;
         for (unsigned n = size > HEADER_SIZE ? 1 + pick(3) : 0; n > 0; n--) {
             damage_record(g, file, size);
@@ -603,14 +603,14 @@ static void round_trip(struct ggml_cgraph * g) {
 // A graph of a context of its own, whose tensors have data.
 static void do_file(void) {
     static struct ggml_context * none[N_CTX];
-    struct ggml_context *        ctxs[N_CTX];
-    struct ggml_tensor *         tensors[N_TENSORS];
-    const int                    n_tensors = live.n_tensors;
-    struct ggml_context *        own       = ggml_init((struct ggml_init_params){ 0, NULL, false });
+    struct ggml_context * ctxs[N_CTX];
+    struct ggml_tensor * tensors[N_TENSORS];
+    const int n_tensors = live.n_tensors;
+    struct ggml_context * own = ggml_init((struct ggml_init_params){ 0, NULL, false });
     memcpy(ctxs, live.ctx, sizeof(ctxs));
     memcpy(tensors, live.t, sizeof(tensors));
     memcpy(live.ctx, none, sizeof(none));
-    live.ctx[0]    = own;
+    live.ctx[0] = own;
     live.n_tensors = 0;
     for (int i = 0; i < 3; i++) {
         do_tensor();
@@ -667,8 +667,8 @@ static void (*const actions[])(void) = {
 static long long run_input(const uint8_t * data, size_t size) {
     const int64_t before = gb_test_live_allocs();
     ggml_log_set(ggml_log_discard, NULL);
-    input           = data;
-    left            = size;
+    input = data;
+    left = size;
     live.backend[0] = ggml_backend_cpu_init();
     ggml_backend_cpu_set_n_threads(live.backend[0], 1 + (int) pick(2));
     live.backend[1] = ggml_backend_reg_init_backend_from_str("SIM:mem=256k,max=64k,threads=1,name=A");
@@ -712,15 +712,15 @@ static void tell_seed(void) { fprintf(stderr, "repeat with GGML_TEST_FUZZ_SEED=%
 
 static uint64_t next(uint64_t * state) { // SplitMix64
     uint64_t x = (*state += 0x9e3779b97f4a7c15u);
-    x          = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x          = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
     return x ^ (x >> 31);
 }
 
 static void run_seed(void) {
     static uint8_t data[4096];
-    uint64_t       state = seed;
-    const size_t   size  = 64 + next(&state) % (sizeof(data) - 64);
+    uint64_t state = seed;
+    const size_t size = 64 + next(&state) % (sizeof(data) - 64);
     for (size_t i = 0; i < size; i++) {
         data[i] = (uint8_t) next(&state);
     }
@@ -729,7 +729,7 @@ static void run_seed(void) {
 
 static int run_file(const char * name) {
     static uint8_t data[1 << 16];
-    FILE *         file = fopen(name, "rb");
+    FILE * file = fopen(name, "rb");
     if (file == NULL) {
         fprintf(stderr, "cannot read %s\n", name);
         return 1;
@@ -740,7 +740,7 @@ static int run_file(const char * name) {
 }
 
 int main(int argc, char ** argv) {
-    const char * runs  = getenv("GGML_TEST_FUZZ_RUNS");
+    const char * runs = getenv("GGML_TEST_FUZZ_RUNS");
     const char * start = getenv("GGML_TEST_FUZZ_SEED");
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     __sanitizer_set_death_callback(tell_seed);
@@ -753,8 +753,8 @@ int main(int argc, char ** argv) {
         return failed;
     }
     const time_t begin = time(NULL);
-    long         n     = 0;
-    seed               = start ? strtoull(start, NULL, 10) : 1;
+    long n = 0;
+    seed = start ? strtoull(start, NULL, 10) : 1;
     for (; runs ? n < atol(runs) : time(NULL) - begin < 8; n++, seed++) {
         if (getenv("GGML_TEST_FUZZ_VERBOSE") != NULL) {
             fprintf(stderr, "seed %llu\n", seed);

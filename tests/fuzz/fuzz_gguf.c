@@ -22,7 +22,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size);
 
 static volatile uint64_t sink; // so that reading is not optimized away
-static int               n_accepted, n_refused;
+static int n_accepted, n_refused;
 
 static void quiet(enum ggml_log_level level, const char * text, void * user_data) {
     (void) level, (void) text, (void) user_data;
@@ -40,9 +40,9 @@ static void read_value(const struct gguf_context * g, int i) {
         return;
     }
     static const size_t sizes[GGUF_TYPE_COUNT] = { 1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8 };
-    const int           n                      = gguf_get_arr_n(g, i);
-    const size_t        bytes                  = (size_t) n * sizes[gguf_get_arr_type(g, i)];
-    uint64_t            sum                    = 0;
+    const int n = gguf_get_arr_n(g, i);
+    const size_t bytes = (size_t) n * sizes[gguf_get_arr_type(g, i)];
+    uint64_t sum = 0;
     for (int k = 0; gguf_get_arr_type(g, i) == GGUF_TYPE_STRING && k < n; k++) {
         sum += strlen(gguf_get_arr_str(g, i, k));
     }
@@ -54,10 +54,10 @@ static void read_value(const struct gguf_context * g, int i) {
 
 // The first blocks of a tensor as floats: indices in them may point anywhere.
 static void read_tensor(const struct gguf_context * g, const struct ggml_context * ctx, int i) {
-    const int64_t *          ne     = gguf_get_tensor_ne(g, i);
-    const enum ggml_type     type   = gguf_get_tensor_type(g, i);
+    const int64_t * ne = gguf_get_tensor_ne(g, i);
+    const enum ggml_type type = gguf_get_tensor_type(g, i);
     const ggml_type_traits_t traits = ctx ? ggml_internal_get_type_traits(type) : (ggml_type_traits_t){ 0 };
-    float                    out[512];
+    float out[512];
     MUST(ne != NULL && gguf_get_tensor_name(g, i) != NULL);
     MUST(gguf_find_tensor(g, gguf_get_tensor_name(g, i)) == i);
     if (ctx == NULL) { // of an unknown type, or beside one: no data was read
@@ -76,8 +76,8 @@ static void read_tensor(const struct gguf_context * g, const struct ggml_context
 
 // What was read can be written, and says the same when it is read again.
 static void write_again(const struct gguf_context * g) {
-    const size_t          size = gguf_get_meta_size(g);
-    void *                meta = malloc(size);
+    const size_t size = gguf_get_meta_size(g);
+    void * meta = malloc(size);
     struct gguf_context * copy = gguf_init_empty();
     if (meta != NULL && copy != NULL) {
         MUST(gguf_get_meta_data(g, meta) == GGML_STATUS_SUCCESS);
@@ -104,7 +104,7 @@ int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
         memcpy(exact, data, size);
     }
     struct ggml_context * ctx = NULL;
-    struct gguf_context * g   = gguf_init_from_buffer(exact, size, (struct gguf_init_params){ false, &ctx });
+    struct gguf_context * g = gguf_init_from_buffer(exact, size, (struct gguf_init_params){ false, &ctx });
     // a type that is not known: metadata and bytes only
     if (g == NULL && ggml_last_status() == GGML_STATUS_UNSUPPORTED) {
         MUST(ctx == NULL && strstr(ggml_last_error(), "at offset ") != NULL);

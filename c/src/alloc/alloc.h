@@ -22,20 +22,20 @@
 #include "ggml-alloc.h"
 
 struct ggml_tallocr {
-    ggml_backend_buffer_type_t buft;   // of the buffer, or of the one measured for; NULL: measuring for plain memory
-    ggml_backend_buffer_t      buffer; // NULL: measuring
-    bool                       owns_buffer;
-    char *                     base;      // of the buffer; NULL: measuring
-    size_t                     size;      // of the buffer; measuring: as good as without limit
-    size_t                     alignment; // power of two
-    struct gb_offset_pool      pool;      // offsets from base
-    struct gb_ptrmap           measured;  // measuring: tensor -> 1 if placed since the last reset
-    uint32_t                   id;        // stamp
-    uint32_t                   generation;
+    ggml_backend_buffer_type_t buft; // of the buffer, or of the one measured for; NULL: measuring for plain memory
+    ggml_backend_buffer_t buffer; // NULL: measuring
+    bool owns_buffer;
+    char * base; // of the buffer; NULL: measuring
+    size_t size; // of the buffer; measuring: as good as without limit
+    size_t alignment; // power of two
+    struct gb_offset_pool pool; // offsets from base
+    struct gb_ptrmap measured; // measuring: tensor -> 1 if placed since the last reset
+    uint32_t id; // stamp
+    uint32_t generation;
 };
 
 struct gb_tallocr_size {
-    size_t bytes;  // what the buffer type wants for the tensor
+    size_t bytes; // what the buffer type wants for the tensor
     size_t padded; // rounded up to the alignment: what is taken from the pool
 };
 

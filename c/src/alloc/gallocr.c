@@ -20,61 +20,61 @@ struct ggml_gallocr {
 enum { NONE = -1, BARRIER = -1, OWN = GGML_MAX_SRC }; // OWN: a node's slot for itself
 
 struct info { // of a tensor
-    struct ggml_tensor *   tensor;
-    ggml_tallocr_t         talloc;   // NULL: none was given
-    int64_t                root;     // id of the tensor that owns the memory: its own, or its source's for a view
-    int64_t                block;    // bytes taken in this call; NONE
-    struct gb_tallocr_size size;     // if it owns memory that it does not have yet
-    int                    position; // in the execution order; NONE: no node
-    int                    n_readers, n_views; // source slots of other nodes; views that were met
-    bool                   placed;             // before this call, or in it
-    bool                   input, keep;        // flags, those of its views included
-    bool                   lasts;              // it, or a view of it, is read by no node
-    bool                   hidden;             // a view of it is read that is no node
-    bool                   once;               // exactly one reader, and nobody looks at it afterwards
+    struct ggml_tensor * tensor;
+    ggml_tallocr_t talloc; // NULL: none was given
+    int64_t root; // id of the tensor that owns the memory: its own, or its source's for a view
+    int64_t block; // bytes taken in this call; NONE
+    struct gb_tallocr_size size; // if it owns memory that it does not have yet
+    int position; // in the execution order; NONE: no node
+    int n_readers, n_views; // source slots of other nodes; views that were met
+    bool placed; // before this call, or in it
+    bool input, keep; // flags, those of its views included
+    bool lasts; // it, or a view of it, is read by no node
+    bool hidden; // a view of it is read that is no node
+    bool once; // exactly one reader, and nobody looks at it afterwards
 };
 
 struct block { // bytes taken in this call
     ggml_tallocr_t talloc;
-    size_t         offset, size;
-    int64_t        owner; // tensor id: the last one that took the bytes over; NONE: they were given back
+    size_t offset, size;
+    int64_t owner; // tensor id: the last one that took the bytes over; NONE: they were given back
 };
 
 enum event_kind { EVENT_BIND, EVENT_VIEW, EVENT_RELEASE };
 
 struct event {
-    enum event_kind       kind;
-    int64_t               id;
-    size_t                offset;   // BIND
-    void *                old_data; // VIEW, for the undo
+    enum event_kind kind;
+    int64_t id;
+    size_t offset; // BIND
+    void * old_data; // VIEW, for the undo
     ggml_backend_buffer_t old_buffer;
 };
 
 struct pool_of { // a tensor allocator of this call, and how it was before
-    ggml_tallocr_t        talloc;
+    ggml_tallocr_t talloc;
     struct gb_offset_pool before;
 };
 
 // One call. Arrays are indexed by tensor id, by node of the graph or by position in the execution order, as each says.
 struct job {
     struct ggml_cgraph * graph;
-    ggml_tallocr_t       talloc; // of every tensor, or NULL: look it up in
+    ggml_tallocr_t talloc; // of every tensor, or NULL: look it up in
     struct ggml_hash_set set;
-    ggml_tallocr_t *     by_slot;
-    bool                 measuring; // some allocator measures
-    struct gb_ptrmap     ids;       // tensor -> id: its index in `infos`
+    ggml_tallocr_t * by_slot;
+    bool measuring; // some allocator measures
+    struct gb_ptrmap ids; // tensor -> id: its index in `infos`
     GB_VEC(struct info) infos;
     GB_VEC(struct block) blocks;
     GB_VEC(struct event) events;
     GB_VEC(struct pool_of) pools;
     int32_t * slots; // owned; GB_LIVE_SLOTS a node of the graph: ids of its sources, then its own; NONE
-    int *     order; // owned; indices of the nodes by position in the execution order; NULL: as they stand
+    int * order; // owned; indices of the nodes by position in the execution order; NULL: as they stand
     // By position in the execution order.
-    struct ggml_tensor ** nodes;    // owned; NULL: the graph's
-    int *                 released; // owned; where what dies there is given back, after the next barrier; NULL: at once
-    int32_t *             roots;    // owned; as `slots`: ids of the tensors that own the memory
-    struct gb_liveness    live;     // ids: of roots
-    int64_t *             block_of; // owned; by item of `live`: its bytes; NONE: not taken yet
+    struct ggml_tensor ** nodes; // owned; NULL: the graph's
+    int * released; // owned; where what dies there is given back, after the next barrier; NULL: at once
+    int32_t * roots; // owned; as `slots`: ids of the tensors that own the memory
+    struct gb_liveness live; // ids: of roots
+    int64_t * block_of; // owned; by item of `live`: its bytes; NONE: not taken yet
 };
 
 // ------------------------------------------------------------------------------------------------------------- handles
@@ -142,13 +142,13 @@ static enum ggml_status add_event(struct job * job, enum event_kind kind, int64_
 // what happens to one happens to the other.
 static enum ggml_status add_tensor(struct job * job, struct ggml_tensor * t, int64_t root, int64_t * id) {
     const struct info info = {
-        .tensor   = t,
-        .talloc   = look_up(job, t),
-        .root     = root == NONE ? (int64_t) job->infos.n : root,
-        .block    = NONE,
+        .tensor = t,
+        .talloc = look_up(job, t),
+        .root = root == NONE ? (int64_t) job->infos.n : root,
+        .block = NONE,
         .position = NONE,
-        .input    = gb_tensor_has_flag(t, GB_TENSOR_INPUT),
-        .keep     = gb_tensor_has_flag(t, GB_TENSOR_OUTPUT),
+        .input = gb_tensor_has_flag(t, GB_TENSOR_INPUT),
+        .keep = gb_tensor_has_flag(t, GB_TENSOR_OUTPUT),
     };
     if (info.talloc) {
         GB_TRY(remember_pool(job, info.talloc));
@@ -161,7 +161,7 @@ static enum ggml_status add_tensor(struct job * job, struct ggml_tensor * t, int
     }
     if (root == NONE) {
         struct info * own = &job->infos.data[*id];
-        own->placed       = gb_tallocr_is_placed(info.talloc, t);
+        own->placed = gb_tallocr_is_placed(info.talloc, t);
         if (!own->placed && info.talloc && !gb_tallocr_size_of(info.talloc, t, &own->size)) {
             return GGML_STATUS_INVALID_ARGUMENT;
         }
@@ -213,7 +213,7 @@ static enum ggml_status add_node(struct job * job, struct ggml_tensor * node, in
 // All tensors that the graph refers to, each once. Leafs come last: those that nodes read have their ids by then.
 static enum ggml_status add_tensors(struct job * job) {
     const struct ggml_cgraph * graph = job->graph;
-    job->slots                       = gb_calloc((size_t) graph->n_nodes + 1, GB_LIVE_SLOTS * sizeof(*job->slots));
+    job->slots = gb_calloc((size_t) graph->n_nodes + 1, GB_LIVE_SLOTS * sizeof(*job->slots));
     if (job->slots == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -252,7 +252,7 @@ static enum ggml_status add_to_order(struct job * job, int i, int position) {
 // back after the second barrier only. There is one at the end.
 static enum ggml_status follow_sequence(struct job * job, const int * seq, int n_seq) {
     const int n_nodes = job->graph->n_nodes;
-    int       n = 0, pending = 0; // positions found; the first one since the last barrier
+    int n = 0, pending = 0; // positions found; the first one since the last barrier
     for (int k = 0; k <= n_seq; k++) {
         const int i = k < n_seq ? seq[k] : BARRIER;
         if (i != BARRIER) {
@@ -276,8 +276,8 @@ static enum ggml_status make_order(struct job * job, const struct ggml_gallocr *
         }
         return GGML_STATUS_SUCCESS;
     }
-    job->order    = gb_calloc(n + 1, sizeof(*job->order));
-    job->nodes    = gb_calloc(n + 1, sizeof(*job->nodes));
+    job->order = gb_calloc(n + 1, sizeof(*job->order));
+    job->nodes = gb_calloc(n + 1, sizeof(*job->nodes));
     job->released = gb_calloc(n + 1, sizeof(*job->released));
     return job->order && job->nodes && job->released
                ? follow_sequence(job, galloc->parse_seq.data, (int) galloc->parse_seq.n)
@@ -292,10 +292,10 @@ static enum ggml_status find_roots(struct job * job) {
     }
     for (int at = 0; at < job->graph->n_nodes; at++) {
         const int32_t * slots = slots_of(job, at);
-        int32_t *       roots = job->roots + (size_t) at * GB_LIVE_SLOTS;
+        int32_t * roots = job->roots + (size_t) at * GB_LIVE_SLOTS;
         for (int s = 0; s < GB_LIVE_SLOTS; s++) {
             const struct info * info = slots[s] == NONE ? NULL : info_at(job, slots[s]);
-            roots[s]                 = info ? (int32_t) info->root : NONE;
+            roots[s] = info ? (int32_t) info->root : NONE;
             GB_FAIL_IF(info && info->position > at, GGML_STATUS_INVALID_ARGUMENT,
                 "ggml_gallocr_alloc_graph: '%s' reads '%s', which is computed later",
                 info_at(job, slots[OWN])->tensor->name, info->tensor->name);
@@ -316,7 +316,7 @@ static void find_read_once(struct job * job) {
         }
     }
     for (size_t id = 0; id < job->infos.n; id++) {
-        struct info *       info = info_at(job, (int64_t) id);
+        struct info * info = info_at(job, (int64_t) id);
         const struct info * root = info_at(job, info->root);
         info->once = info->n_readers == 1 && info->position != NONE && root->position != NONE && !root->placed &&
                      !root->keep && !root->input && !root->hidden;
@@ -333,7 +333,7 @@ static void find_unread(struct job * job) {
 
 // An arena for each allocator.
 static int arena_of(void * user_data, int64_t id, const struct ggml_tensor * t) {
-    const struct job *  job  = user_data;
+    const struct job * job = user_data;
     const struct info * info = &job->infos.data[id];
     (void) t;
     for (size_t i = 0; !info->placed && i < job->pools.n; i++) {
@@ -366,18 +366,18 @@ static bool may_join(void * user_data, int64_t id, int64_t source) {
 static enum ggml_status find_lifetimes(struct job * job) {
     find_unread(job);
     const struct gb_liveness_input in = {
-        .nodes       = job->nodes ? job->nodes : job->graph->nodes,
-        .n_nodes     = job->graph->n_nodes,
-        .user_data   = job,
-        .ids         = job->roots,
-        .n_ids       = (int64_t) job->infos.n,
-        .arena_of    = arena_of,
-        .size_of     = size_of,
-        .keep        = keep,
+        .nodes = job->nodes ? job->nodes : job->graph->nodes,
+        .n_nodes = job->graph->n_nodes,
+        .user_data = job,
+        .ids = job->roots,
+        .n_ids = (int64_t) job->infos.n,
+        .arena_of = arena_of,
+        .size_of = size_of,
+        .keep = keep,
         .drop_unread = true,
-        .may_join    = may_join,
-        .rule        = GB_LIVE_ALLOCATOR,
-        .released    = job->released,
+        .may_join = may_join,
+        .rule = GB_LIVE_ALLOCATOR,
+        .released = job->released,
     };
     GB_TRY(gb_liveness_compute(&in, &job->live));
     job->block_of = gb_calloc(job->live.n_items + 1, sizeof(*job->block_of));
@@ -394,8 +394,8 @@ static enum ggml_status find_lifetimes(struct job * job) {
 
 // New bytes from the pool of the tensor's allocator.
 static enum ggml_status take_block(struct job * job, int64_t id) {
-    const struct info * info  = info_at(job, id);
-    struct block        block = { .talloc = info->talloc, .size = info->size.padded, .owner = id };
+    const struct info * info = info_at(job, id);
+    struct block block = { .talloc = info->talloc, .size = info->size.padded, .owner = id };
     if (!gb_vec_reserve(&job->blocks, job->blocks.n + 1)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -410,7 +410,7 @@ static enum ggml_status place_owner(struct job * job, int64_t id) {
     GB_FAIL_IF(info->talloc == NULL, GGML_STATUS_INVALID_ARGUMENT,
         "ggml_gallocr_alloc_graph: tensor '%s' is not placed and has no allocator", info->tensor->name);
     const int64_t item = job->live.item_of[id]; // none: no node touches it
-    info->block        = item >= 0 ? job->block_of[item] : NONE;
+    info->block = item >= 0 ? job->block_of[item] : NONE;
     if (info->block != NONE) {
         job->blocks.data[info->block].owner = id;
     } else {
@@ -472,9 +472,9 @@ static enum ggml_status release_sources(struct job * job, int at) {
 // Views of what was placed beforehand; inputs; and leafs that are results themselves.
 static enum ggml_status place_first(struct job * job) {
     for (size_t id = 0; id < job->infos.n; id++) {
-        const struct info * info           = info_at(job, (int64_t) id);
-        const bool          view_of_placed = info->root != (int64_t) id && info_at(job, info->root)->placed;
-        const bool          unread_leaf =
+        const struct info * info = info_at(job, (int64_t) id);
+        const bool view_of_placed = info->root != (int64_t) id && info_at(job, info->root)->placed;
+        const bool unread_leaf =
             info->root == (int64_t) id && info->position == NONE && info->n_readers == 0 && info->n_views == 0;
         if (view_of_placed || unread_leaf || (info->input && info->root == (int64_t) id)) {
             GB_TRY(place(job, (int64_t) id));
@@ -511,11 +511,11 @@ static enum ggml_status walk(struct job * job) {
 // While measuring the source has no address, so the view has none either. The old place is kept for the undo: a view of
 // what was placed beforehand may have been bound to an earlier place of it.
 static enum ggml_status bind_view(struct job * job, struct event * event) {
-    const struct info *  info = info_at(job, event->id);
-    const struct info *  root = info_at(job, info->root);
+    const struct info * info = info_at(job, event->id);
+    const struct info * root = info_at(job, info->root);
     struct ggml_tensor * view = info->tensor;
-    event->old_data           = view->data;
-    event->old_buffer         = view->buffer;
+    event->old_data = view->data;
+    event->old_buffer = view->buffer;
     if (root->block != NONE && ggml_tallocr_is_measure(root->talloc)) {
         return GGML_STATUS_SUCCESS;
     }
@@ -543,7 +543,7 @@ static enum ggml_status carry_out(struct job * job, struct event * event) {
 static void undo(struct job * job, size_t n) {
     while (n-- > 0) {
         const struct event * event = &job->events.data[n];
-        const struct info *  info  = info_at(job, event->id);
+        const struct info * info = info_at(job, event->id);
         if (event->kind == EVENT_BIND) {
             gb_tallocr_unbind(info->talloc, info->tensor);
         } else if (event->kind == EVENT_VIEW) {

@@ -50,13 +50,13 @@ static enum ggml_status find_order(struct numbers * numbers, const struct ggml_c
         return GGML_STATUS_ALLOC_FAILED;
     }
     const struct gb_liveness_input in = {
-        .nodes     = graph->nodes,
-        .n_nodes   = graph->n_nodes,
+        .nodes = graph->nodes,
+        .n_nodes = graph->n_nodes,
         .user_data = numbers,
-        .id_of     = id_of,
-        .n_ids     = (int64_t) numbers->map.n,
-        .arena_of  = arena_of,
-        .size_of   = size_of,
+        .id_of = id_of,
+        .n_ids = (int64_t) numbers->map.n,
+        .arena_of = arena_of,
+        .size_of = size_of,
     };
     return gb_reorder(&in, order, &result);
 }
@@ -78,8 +78,8 @@ struct ggml_cgraph * ggml_graph_reorder(struct ggml_context * ctx, struct ggml_c
     if (gb_graph_check(cgraph, "cgraph", __func__) != GGML_STATUS_SUCCESS) {
         return NULL;
     }
-    struct numbers       numbers = { { 0 } };
-    int *                order   = gb_calloc((size_t) cgraph->n_nodes + 1, sizeof(*order));
+    struct numbers numbers = { { 0 } };
+    int * order = gb_calloc((size_t) cgraph->n_nodes + 1, sizeof(*order));
     struct ggml_cgraph * copy =
         find_order(&numbers, cgraph, order) == GGML_STATUS_SUCCESS ? copy_in_order(ctx, cgraph, order) : NULL;
     gb_ptrmap_free(&numbers.map);

@@ -19,25 +19,25 @@ enum { NEVER = -1, OWN = GGML_MAX_SRC }; // OWN: the slot of the node itself
 
 // of one storage (tensor id)
 struct usage {
-    struct ggml_tensor * tensor;      // NULL: not met
-    int                  first, last; // positions that write or read it
-    int                  n_last;      // slots that read it and give it back together with the last one
-    int                  arena;
-    size_t               size;
-    bool                 from_start, to_end;
-    bool                 taken; // a node continues its item
+    struct ggml_tensor * tensor; // NULL: not met
+    int first, last; // positions that write or read it
+    int n_last; // slots that read it and give it back together with the last one
+    int arena;
+    size_t size;
+    bool from_start, to_end;
+    bool taken; // a node continues its item
 };
 
 struct liveness {
     const struct gb_liveness_input * in;
-    const int32_t *                  ids;       // borrowed: the caller's, or own_ids
-    int32_t *                        own_ids;   // owned until handed out
-    struct usage *                   usages;    // owned; by tensor id
-    int *                            n_readers; // owned; by node position: slots of other nodes that read it
-    struct gb_ptrmap                 position;  // node -> position
+    const int32_t * ids; // borrowed: the caller's, or own_ids
+    int32_t * own_ids; // owned until handed out
+    struct usage * usages; // owned; by tensor id
+    int * n_readers; // owned; by node position: slots of other nodes that read it
+    struct gb_ptrmap position; // node -> position
     GB_VEC(struct gb_live_item) items;
     int64_t * item_of; // owned until handed out
-    size_t *  loads;   // owned; by arena and position: bytes alive, with what was decided so far
+    size_t * loads; // owned; by arena and position: bytes alive, with what was decided so far
 };
 
 static void free_state(struct liveness * l) {
@@ -84,7 +84,7 @@ static int32_t id_of(const struct liveness * l, const struct ggml_tensor * t) {
 static void find_ids(struct liveness * l) {
     for (int i = 0; i < l->in->n_nodes; i++) {
         const struct ggml_tensor * node = l->in->nodes[i];
-        int32_t *                  ids  = l->own_ids + (size_t) i * GB_LIVE_SLOTS;
+        int32_t * ids = l->own_ids + (size_t) i * GB_LIVE_SLOTS;
         for (int s = 0; s < GGML_MAX_SRC; s++) {
             ids[s] = node->src[s] ? id_of(l, node->src[s]) : NEVER;
         }
@@ -93,8 +93,8 @@ static void find_ids(struct liveness * l) {
 }
 
 static enum ggml_status init_state(struct liveness * l, const struct gb_liveness_input * in) {
-    *l         = (struct liveness){ .in = in, .ids = in->ids };
-    l->usages  = gb_calloc((size_t) in->n_ids, sizeof(*l->usages));
+    *l = (struct liveness){ .in = in, .ids = in->ids };
+    l->usages = gb_calloc((size_t) in->n_ids, sizeof(*l->usages));
     l->item_of = gb_calloc((size_t) in->n_ids, sizeof(*l->item_of));
     if (!l->usages || !l->item_of) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -107,8 +107,8 @@ static enum ggml_status init_state(struct liveness * l, const struct gb_liveness
     }
     GB_TRY(find_positions(l));
     l->n_readers = gb_calloc((size_t) in->n_nodes, sizeof(*l->n_readers));
-    l->own_ids   = gb_calloc((size_t) in->n_nodes, GB_LIVE_SLOTS * sizeof(*l->own_ids));
-    l->ids       = l->own_ids;
+    l->own_ids = gb_calloc((size_t) in->n_nodes, GB_LIVE_SLOTS * sizeof(*l->own_ids));
+    l->ids = l->own_ids;
     if (l->n_readers == NULL || l->own_ids == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -129,8 +129,8 @@ static struct usage * usage_at(struct liveness * l, int i, int s) {
     if (u->tensor == NULL) {
         u->tensor = gb_root(s == OWN ? l->in->nodes[i] : l->in->nodes[i]->src[s]);
         u->first = u->last = i;
-        u->arena           = l->in->arena_of(l->in->user_data, id, u->tensor);
-        u->to_end          = u->arena >= 0 && l->in->keep && l->in->keep(l->in->user_data, id, u->tensor);
+        u->arena = l->in->arena_of(l->in->user_data, id, u->tensor);
+        u->to_end = u->arena >= 0 && l->in->keep && l->in->keep(l->in->user_data, id, u->tensor);
     }
     return u->arena < 0 ? NULL : u;
 }
@@ -190,7 +190,7 @@ static bool has_source(const struct ggml_tensor * t) {
 
 static void note_node(struct liveness * l, int i) {
     const struct ggml_tensor * node = l->in->nodes[i];
-    struct usage *             u    = usage_at(l, i, OWN);
+    struct usage * u = usage_at(l, i, OWN);
     if (u) {
         // Parameters are nodes that nothing computes; a view that is the first to name its source only looks at it.
         const bool computed = node->view_src ? gb_op_computes(node->op) : node->op != GGML_OP_NONE || has_source(node);
@@ -240,7 +240,7 @@ static int find_sizes(struct liveness * l) {
     for (int64_t id = 0; id < l->in->n_ids; id++) {
         struct usage * u = &l->usages[id];
         if (u->tensor && u->arena >= 0) {
-            u->size  = l->in->size_of(l->in->user_data, id, u->tensor);
+            u->size = l->in->size_of(l->in->user_data, id, u->tensor);
             n_arenas = GB_MAX(n_arenas, u->arena + 1);
         }
     }
@@ -250,8 +250,8 @@ static int find_sizes(struct liveness * l) {
 // As if nothing were computed in place. Unsigned numbers wrap, so differences may be added up. The allocator's rule
 // asks for no loads.
 static enum ggml_status find_loads(struct liveness * l) {
-    const int    n_arenas = find_sizes(l);
-    const size_t n_nodes  = (size_t) l->in->n_nodes;
+    const int n_arenas = find_sizes(l);
+    const size_t n_nodes = (size_t) l->in->n_nodes;
     if (is_allocator(l)) {
         return GGML_STATUS_SUCCESS;
     }
@@ -279,7 +279,7 @@ static enum ggml_status find_loads(struct liveness * l) {
 // was to end there.
 static size_t load_within(const struct liveness * l, const struct usage * own, size_t wasted, int i) {
     const size_t * loads = loads_of(l, own->arena);
-    size_t         most  = loads[i] - own->size;
+    size_t most = loads[i] - own->size;
     for (int64_t t = i + 1; t < upper_of(l, own); t++) {
         most = GB_MAX(most, loads[t] + wasted);
     }
@@ -289,7 +289,7 @@ static size_t load_within(const struct liveness * l, const struct usage * own, s
 // The highest load of the same positions if `own` has memory of its own.
 static size_t load_apart(const struct liveness * l, const struct usage * own, int i) {
     const size_t * loads = loads_of(l, own->arena);
-    size_t         most  = loads[i];
+    size_t most = loads[i];
     for (int64_t t = i + 1; t < upper_of(l, own); t++) {
         most = GB_MAX(most, loads[t]);
     }
@@ -333,7 +333,7 @@ static bool may_write_over(const struct liveness * l, int i, int s, const struct
 // The item of a source that dies in node i, in memory that can become the node's; NEVER if source s is none.
 static int64_t item_of_dying(struct liveness * l, const struct usage * own, int i, int s) {
     const struct ggml_tensor * src = l->in->nodes[i]->src[s];
-    struct usage *             u   = src ? usage_at(l, i, s) : NULL;
+    struct usage * u = src ? usage_at(l, i, s) : NULL;
     if (u == NULL || u->to_end || u->taken || u->last != i || u->arena != own->arena || !may_write_over(l, i, s, u) ||
         (l->in->may_join && !l->in->may_join(l->in->user_data, own - l->usages, u - l->usages))) {
         return NEVER;
@@ -345,7 +345,7 @@ static int64_t item_of_dying(struct liveness * l, const struct usage * own, int 
 // The source whose item node i goes on in: of those that die in it the first, or by the rule of plans the smallest,
 // which leaves the lowest load; NEVER if there is none.
 static int source_to_continue(struct liveness * l, const struct usage * own, int i) {
-    int    best   = NEVER;
+    int best = NEVER;
     size_t wasted = 0;
     for (int s = 0; s < GGML_MAX_SRC; s++) {
         const int64_t item = item_of_dying(l, own, i, s);
@@ -357,7 +357,7 @@ static int source_to_continue(struct liveness * l, const struct usage * own, int
         }
         const size_t here = l->items.data[item].size - own->size;
         if ((best == NEVER || here < wasted) && (here == 0 || load_within(l, own, here, i) < load_apart(l, own, i))) {
-            best   = s;
+            best = s;
             wasted = here;
         }
     }
@@ -373,13 +373,13 @@ static bool continue_item(struct liveness * l, struct usage * own, int i) {
     if (s == NEVER) {
         return false;
     }
-    struct usage *        source = usage_at(l, i, s);
-    const int64_t         old    = l->item_of[source - l->usages];
-    struct gb_live_item * item   = &l->items.data[old];
-    source->taken                = true;
-    item->upper                  = GB_MAX(item->upper, upper_of(l, own));
-    item->to_end                 = own->to_end;
-    l->item_of[own - l->usages]  = old;
+    struct usage * source = usage_at(l, i, s);
+    const int64_t old = l->item_of[source - l->usages];
+    struct gb_live_item * item = &l->items.data[old];
+    source->taken = true;
+    item->upper = GB_MAX(item->upper, upper_of(l, own));
+    item->to_end = own->to_end;
+    l->item_of[own - l->usages] = old;
     return true;
 }
 
@@ -434,28 +434,28 @@ enum ggml_status gb_liveness_compute(const struct gb_liveness_input * in, struct
     GB_FAIL_IF(in->n_nodes < 0 || in->n_ids < 0 || in->n_ids > INT32_MAX || (in->n_nodes > 0 && !in->nodes) ||
                    (in->n_nodes > 0 && !in->id_of && !in->ids) || !in->arena_of || !in->size_of,
         GGML_STATUS_INVALID_ARGUMENT, "%s: incomplete input", __func__);
-    struct liveness        l;
+    struct liveness l;
     const enum ggml_status status = compute(&l, in);
     if (status == GGML_STATUS_SUCCESS) {
-        *out         = (struct gb_liveness){ l.items.data, l.items.n, l.item_of, l.own_ids };
+        *out = (struct gb_liveness){ l.items.data, l.items.n, l.item_of, l.own_ids };
         l.items.data = NULL;
-        l.item_of    = NULL;
-        l.own_ids    = NULL;
+        l.item_of = NULL;
+        l.own_ids = NULL;
     }
     free_state(&l);
     return status;
 }
 
 bool gb_liveness_prefer(struct gb_liveness * liveness, const struct gb_liveness * other, int64_t n_ids, int arena) {
-    const size_t          n_old = liveness->n_items;
+    const size_t n_old = liveness->n_items;
     struct gb_live_item * items = gb_realloc(liveness->items, n_old + other->n_items, sizeof(*items));
     if (items == NULL) {
         return false;
     }
-    liveness->items   = items;
+    liveness->items = items;
     liveness->n_items = n_old + other->n_items;
     for (size_t k = 0; k < liveness->n_items; k++) { // the others' indices stay: all are appended
-        items[k]       = k < n_old ? items[k] : other->items[k - n_old];
+        items[k] = k < n_old ? items[k] : other->items[k - n_old];
         items[k].arena = (items[k].arena == arena) == (k < n_old) ? -1 : items[k].arena;
     }
     for (int64_t id = 0; id < n_ids; id++) {

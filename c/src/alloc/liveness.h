@@ -15,19 +15,19 @@
 // One piece of storage to be placed: a tensor that owns memory, plus those that take it over in place, one after
 // another.
 struct gb_live_item {
-    struct ggml_tensor * tensor;       // the first owner
-    int                  arena;        // which arena (backend) it belongs to; items of different arenas never share
-    size_t               size;         // bytes, from size_of
-    int64_t              lower, upper; // in node positions, half-open
-    bool                 from_start;   // of the first owner: it has content from outside
-    bool                 to_end;       // of the last owner: it is still wanted after the last node
+    struct ggml_tensor * tensor; // the first owner
+    int arena;                   // which arena (backend) it belongs to; items of different arenas never share
+    size_t size;                 // bytes, from size_of
+    int64_t lower, upper;        // in node positions, half-open
+    bool from_start;             // of the first owner: it has content from outside
+    bool to_end;                 // of the last owner: it is still wanted after the last node
 };
 
 enum { GB_LIVE_SLOTS = GGML_MAX_SRC + 1 }; // of a node: its sources, then itself
 
 struct gb_liveness {
     struct gb_live_item * items; // owned
-    size_t                n_items;
+    size_t n_items;
     int64_t * item_of; // owned; per tensor id as given by the caller: its item, or -1 (placed already, a view, ...)
     int32_t * ids;     // owned; GB_LIVE_SLOTS a node: the id of the storage of each slot, -1: none
 };
@@ -44,15 +44,15 @@ enum gb_live_rule { GB_LIVE_PLAN = 0, GB_LIVE_ALLOCATOR };
 
 struct gb_liveness_input {
     struct ggml_tensor * const * nodes; // in execution order
-    int                          n_nodes;
-    void *                       user_data;
+    int n_nodes;
+    void * user_data;
     // Dense id 0 .. n_ids-1 of a tensor that is not a view; the same tensor always gives the same id; -1: leave it
     // alone. NULL: the caller has them already, in `ids`.
     int64_t (*id_of)(void * user_data, const struct ggml_tensor * t);
     // As gb_liveness::ids. Who gives ids has checked that each node occurs once and after what it reads: here only
     // nodes that are looked up with `id_of` are checked for that.
     const int32_t * ids;
-    int64_t         n_ids;
+    int64_t n_ids;
     // About the storage `id`, which `t` owns.
     // -1: not to be placed (placed already)
     int (*arena_of)(void * user_data, int64_t id, const struct ggml_tensor * t);
@@ -80,7 +80,7 @@ static inline int gb_live_released_at(const int * released, int position) {
 // even take over its memory: who wants to run the list again without setting it again keeps it. INVALID_ARGUMENT when a
 // node occurs twice or reads a result of a later one. On failure *out is empty.
 enum ggml_status gb_liveness_compute(const struct gb_liveness_input * in, struct gb_liveness * out);
-void             gb_liveness_free(struct gb_liveness * liveness);
+void gb_liveness_free(struct gb_liveness * liveness);
 
 // Items of the arena as in `other`, which was computed for the same nodes and ids; those that they replace have the
 // arena -1 from then on. False: no memory, nothing has changed.

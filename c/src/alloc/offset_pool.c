@@ -12,9 +12,9 @@
 #include "base/vec.h"
 
 bool gb_pool_init(struct gb_offset_pool * pool, size_t start, size_t end) {
-    *pool       = (struct gb_offset_pool){ 0 };
+    *pool = (struct gb_offset_pool){ 0 };
     pool->start = start;
-    pool->end   = end;
+    pool->end = end;
     if (!gb_vec_grow((void **) &pool->blocks, &pool->cap, 1, sizeof(*pool->blocks))) {
         return false;
     }
@@ -28,17 +28,17 @@ void gb_pool_free(struct gb_offset_pool * pool) {
 }
 
 void gb_pool_reset(struct gb_offset_pool * pool) {
-    pool->n      = 0;
+    pool->n = 0;
     pool->n_live = 0;
     if (pool->end > pool->start) {
         pool->blocks[0] = (struct gb_free_block){ pool->start, pool->end - pool->start };
-        pool->n         = 1;
+        pool->n = 1;
     }
 }
 
 // The copy has the capacity of the original, so that giving back into it cannot fail either.
 bool gb_pool_copy(struct gb_offset_pool * to, const struct gb_offset_pool * from) {
-    *to        = *from;
+    *to = *from;
     to->blocks = gb_malloc(from->cap * sizeof(*from->blocks));
     if (to->blocks == NULL) {
         *to = (struct gb_offset_pool){ 0 };
@@ -79,7 +79,7 @@ enum gb_pool_result gb_pool_take(struct gb_offset_pool * pool, size_t size, size
         return GB_POOL_FULL;
     }
     struct gb_free_block * block = &pool->blocks[i];
-    *offset                      = block->offset;
+    *offset = block->offset;
     block->offset += size;
     block->size -= size;
     if (block->size == 0) { // used up: the invariant has no empty blocks
@@ -105,9 +105,9 @@ void gb_pool_give_back(struct gb_offset_pool * pool, size_t offset, size_t size)
         }
     }
     // Neighbours are merged at once, so a piece touches at most one block on either side.
-    struct gb_free_block * const next     = pool->blocks + low;
-    const bool                   joins_lo = low > 0 && next[-1].offset + next[-1].size == offset;
-    const bool                   joins_hi = low < pool->n && offset + size == next->offset;
+    struct gb_free_block * const next = pool->blocks + low;
+    const bool joins_lo = low > 0 && next[-1].offset + next[-1].size == offset;
+    const bool joins_hi = low < pool->n && offset + size == next->offset;
     if (joins_lo && joins_hi) {
         next[-1].size += size + next->size;
         memmove(next, next + 1, (pool->n - low - 1) * sizeof(*next));

@@ -15,23 +15,23 @@ struct gb_free_block {
 // all zero: the pool of nothing
 struct gb_offset_pool {
     struct gb_free_block * blocks; // owned
-    size_t                 n, cap;
-    size_t                 n_live; // pieces taken and not given back
-    size_t                 start, end;
-    size_t                 high; // highest end of a piece since init, relative to start; survives gb_pool_reset
+    size_t n, cap;
+    size_t n_live; // pieces taken and not given back
+    size_t start, end;
+    size_t high; // highest end of a piece since init, relative to start; survives gb_pool_reset
 };
 
 enum gb_pool_result { GB_POOL_OK, GB_POOL_FULL, GB_POOL_NO_MEMORY };
 
 bool gb_pool_init(struct gb_offset_pool * pool, size_t start, size_t end); // false: no host memory (reported)
 void gb_pool_free(struct gb_offset_pool * pool);
-void gb_pool_reset(struct gb_offset_pool * pool);                                  // everything is free again
+void gb_pool_reset(struct gb_offset_pool * pool); // everything is free again
 bool gb_pool_copy(struct gb_offset_pool * to, const struct gb_offset_pool * from); // `to` is uninitialised
 
 // Best fit; the last block is used only when no other fits. A piece of size 0 is at `start` and takes nothing. FULL is
 // not reported: the caller knows for whom it was. NO_MEMORY is.
 enum gb_pool_result gb_pool_take(struct gb_offset_pool * pool, size_t size, size_t * offset);
-void                gb_pool_give_back(struct gb_offset_pool * pool, size_t offset, size_t size);
+void gb_pool_give_back(struct gb_offset_pool * pool, size_t offset, size_t size);
 
 size_t gb_pool_largest_free(const struct gb_offset_pool * pool);
 

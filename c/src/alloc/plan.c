@@ -14,8 +14,8 @@
 #include "base/status.h"
 #include "ggml-alloc.h"
 
-#define STEPS_PER_MS    500000 // what an ordinary processor does, or somewhat less
-#define DEFAULT_STEPS   ((uint64_t) 6000000)
+#define STEPS_PER_MS 500000 // what an ordinary processor does, or somewhat less
+#define DEFAULT_STEPS ((uint64_t) 6000000)
 #define HEURISTIC_STEPS ((uint64_t) 1 << 22) // for what comes after first fit by size
 
 // ----------------------------------------------------------------------------------------------------------- the whole
@@ -23,13 +23,13 @@
 // The heuristics have steps of their own, and more of them where the search has more.
 static enum ggml_status plan_problem(struct gb_plan_problem * p, const struct gb_plan_effort * effort,
     struct gb_plan_result * result) {
-    const int64_t        deadline = effort->limit_ns > 0 ? gb_thread_time_ns() + effort->limit_ns : INT64_MAX;
-    struct gb_plan_costs costs    = { .capacity = effort->capacity,
-        .heuristic                           = { .steps = HEURISTIC_STEPS + effort->steps / 4, .deadline = deadline },
-        .search                              = { .steps = effort->steps, .deadline = deadline },
-        .whole                               = true,
-        .turns                               = effort->steps > 0,
-        .n_threads                           = effort->n_threads };
+    const int64_t deadline = effort->limit_ns > 0 ? gb_thread_time_ns() + effort->limit_ns : INT64_MAX;
+    struct gb_plan_costs costs = { .capacity = effort->capacity,
+        .heuristic = { .steps = HEURISTIC_STEPS + effort->steps / 4, .deadline = deadline },
+        .search = { .steps = effort->steps, .deadline = deadline },
+        .whole = true,
+        .turns = effort->steps > 0,
+        .n_threads = effort->n_threads };
     return gb_plan_parts(p, GB_MAX(p->bound, effort->capacity), &costs, result);
 }
 
@@ -52,8 +52,8 @@ enum ggml_status gb_plan_search(struct gb_plan_item * items, size_t n, size_t al
     GB_FAIL_IF(alignment == 0 || (alignment & (alignment - 1)) != 0, GGML_STATUS_INVALID_ARGUMENT,
         "gb_plan_offsets: argument 'alignment': %zu is no power of two", alignment);
     struct gb_plan_problem p;
-    struct gb_plan_result  found;
-    enum ggml_status       status = gb_plan_problem_init(&p, items, n, alignment);
+    struct gb_plan_result found;
+    enum ggml_status status = gb_plan_problem_init(&p, items, n, alignment);
     if (status == GGML_STATUS_SUCCESS) {
         status = plan_problem(&p, effort, &found);
     }
@@ -90,13 +90,13 @@ static enum ggml_status hold_idle(const struct gb_plan_item * items, size_t n, s
         }
     }
     if (most >= result->peak) {
-        result->peak   = most;
+        result->peak = most;
         result->proved = true;
     }
-    result->bound       = GB_MAX(result->bound, most);
+    result->bound = GB_MAX(result->bound, most);
     result->lower_bound = GB_MAX(result->lower_bound, most);
-    result->best_fit    = GB_MAX(result->best_fit, most);
-    result->unfinished  = result->unfinished && !result->proved;
+    result->best_fit = GB_MAX(result->best_fit, most);
+    result->unfinished = result->unfinished && !result->proved;
     return GGML_STATUS_SUCCESS;
 }
 
@@ -132,11 +132,11 @@ enum ggml_status ggml_plan_memory_with(size_t n, const int64_t * lower, const in
         (long long) options->budget_ms);
     GB_FAIL_IF(options->n_threads < 0, GGML_STATUS_INVALID_ARGUMENT, "%s: 'n_threads': %d is negative", __func__,
         options->n_threads);
-    const int64_t               start  = gb_time_ns();
-    const int64_t               ms     = GB_MIN(options->budget_ms, (int64_t) 1000 * 1000 * 1000);
+    const int64_t start = gb_time_ns();
+    const int64_t ms = GB_MIN(options->budget_ms, (int64_t) 1000 * 1000 * 1000);
     const struct gb_plan_effort effort = { options->capacity, (uint64_t) ms * STEPS_PER_MS,
         options->reproducible ? 0 : ms * 1000000, options->n_threads };
-    struct gb_plan_result       result;
+    struct gb_plan_result result;
     GB_TRY(plan_arrays(n, lower, upper, size, alignment, &effort, offsets, &result));
     if (info) {
         *info = (struct ggml_plan_info){ result.peak, result.lower_bound, result.best_fit, result.proved,

@@ -15,17 +15,17 @@
 
 struct gb_plan_item {
     int64_t lower, upper; // live from lower up to, not including, upper
-    size_t  size;         // bytes; 0 is allowed
-    size_t  offset;       // result
+    size_t size;          // bytes; 0 is allowed
+    size_t offset;        // result
 };
 
 // How much searching a plan is worth. Work is counted in steps, so that the same items give the same plan on any
 // machine; the clock only ends what takes far longer than expected.
 struct gb_plan_effort {
-    size_t   capacity;  // a plan that needs no more than this is good enough; 0: as small as can be
-    uint64_t steps;     // of search beyond the heuristics; 0: none
-    int64_t  limit_ns;  // of time for search; 0: none
-    int      n_threads; // that try several orders at once; 0 and 1: the caller's alone. The plan is the same
+    size_t capacity;  // a plan that needs no more than this is good enough; 0: as small as can be
+    uint64_t steps;   // of search beyond the heuristics; 0: none
+    int64_t limit_ns; // of time for search; 0: none
+    int n_threads;    // that try several orders at once; 0 and 1: the caller's alone. The plan is the same
 };
 
 struct gb_plan_result {
@@ -33,8 +33,8 @@ struct gb_plan_result {
     size_t lower_bound; // max over time of the sum of live sizes: no plan can be smaller
     size_t bound;       // no plan can be smaller either: the lower bound, or more when the search has proved more
     size_t best_fit;    // the peak that in-order best fit gives, for comparison; never less than peak
-    bool   proved;      // no plan has a smaller peak
-    bool   unfinished;  // neither proved nor good enough, and more effort would probably give a smaller peak
+    bool proved;        // no plan has a smaller peak
+    bool unfinished;    // neither proved nor good enough, and more effort would probably give a smaller peak
 };
 
 // Never worse than in-order best fit or, up to 100,000 items, first fit by size where that takes no more than 10,000
@@ -53,12 +53,12 @@ extern int64_t gb_plan_limit_ns;
 // is the largest size of one; rounded down to the alignment, and no item may be larger. The sum of what the chunks need
 // is what counts.
 struct gb_plan_chunks {
-    struct gb_plan_result one;     // if there were no limit
-    size_t                total;   // bytes of all chunks: sum of the largest offset + size in each; not below one.bound
-    size_t                bound;   // no plan needs fewer bytes: one.bound
-    size_t                n;       // chunks used
-    size_t                n_bound; // no plan has fewer: loads over chunk size, and items larger than half a chunk
-    bool                  proved;  // total == bound
+    struct gb_plan_result one; // if there were no limit
+    size_t total;              // bytes of all chunks: sum of the largest offset + size in each; not below one.bound
+    size_t bound;              // no plan needs fewer bytes: one.bound
+    size_t n;                  // chunks used
+    size_t n_bound;            // no plan has fewer: loads over chunk size, and items larger than half a chunk
+    bool proved;               // total == bound
 };
 enum ggml_status gb_plan_in_chunks(struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk,
     int * chunk_of, struct gb_plan_chunks * result);

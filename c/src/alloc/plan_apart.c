@@ -10,15 +10,15 @@
 #include "base/mem.h"
 #include "base/status.h"
 
-#define MOST_LONG      16 // buffers that hold parts together, beside those alive throughout
-#define SHORTEST_SHIFT 3  // of the part's sections: how long these are at least
+#define MOST_LONG 16 // buffers that hold parts together, beside those alive throughout
+#define SHORTEST_SHIFT 3 // of the part's sections: how long these are at least
 
 struct held {
-    struct gb_plan_part *  part;             // borrowed
-    uint32_t               width;            // holders are alive for at least so many sections
-    size_t                 bottom;           // bytes of what is alive throughout
-    uint32_t               longs[MOST_LONG]; // the other holders, the longest first
-    uint32_t               n_longs;
+    struct gb_plan_part * part; // borrowed
+    uint32_t width; // holders are alive for at least so many sections
+    size_t bottom; // bytes of what is alive throughout
+    uint32_t longs[MOST_LONG]; // the other holders, the longest first
+    uint32_t n_longs;
     struct gb_plan_problem others;
 };
 
@@ -40,7 +40,7 @@ static bool holds(const struct gb_plan_part * part, uint32_t width) {
             n = 0;
         }
         reach = GB_MAX(reach, part->buffers[b].last);
-        most  = GB_MAX(most, ++n);
+        most = GB_MAX(most, ++n);
         n_others++;
     }
     return n_parts > 1 && n_longs <= MOST_LONG && most <= n_others / 4 * 3;
@@ -68,8 +68,8 @@ bool gb_plan_is_held(const struct gb_plan_part * part, enum gb_plan_holders by) 
 
 // The others, as items by their index in the part, holders being empty.
 static enum ggml_status take_out(struct held * h) {
-    const struct gb_plan_part * part  = h->part;
-    struct gb_plan_item *       items = gb_calloc(part->n, sizeof(*items));
+    const struct gb_plan_part * part = h->part;
+    struct gb_plan_item * items = gb_calloc(part->n, sizeof(*items));
     if (items == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -97,7 +97,7 @@ static bool meets(const struct gb_plan_buffer * a, uint32_t first, uint32_t last
 
 static int longer_first(const struct gb_plan_part * part, uint32_t a, uint32_t b) {
     const struct gb_plan_buffer *x = &part->buffers[a], *y = &part->buffers[b];
-    const uint32_t               w = width_of(part, a), v = width_of(part, b);
+    const uint32_t w = width_of(part, a), v = width_of(part, b);
     if (w != v) {
         return w > v ? -1 : 1;
     }
@@ -110,10 +110,10 @@ static int longer_first(const struct gb_plan_part * part, uint32_t a, uint32_t b
 // What is alive throughout by falling size from the bottom, into the trial; the long ones above, each on those placed
 // before that are alive with it.
 static enum ggml_status place_holders(struct held * h) {
-    struct gb_plan_part * part   = h->part;
-    uint32_t *            order  = gb_calloc(part->n, sizeof(*order));
-    enum ggml_status      status = order ? gb_plan_order(part, GB_PLAN_BY_SIZE, order) : GGML_STATUS_ALLOC_FAILED;
-    size_t                at     = 0;
+    struct gb_plan_part * part = h->part;
+    uint32_t * order = gb_calloc(part->n, sizeof(*order));
+    enum ggml_status status = order ? gb_plan_order(part, GB_PLAN_BY_SIZE, order) : GGML_STATUS_ALLOC_FAILED;
+    size_t at = 0;
     for (uint32_t k = 0; status == GGML_STATUS_SUCCESS && k < part->n; k++) {
         if (width_of(part, order[k]) == part->n_sections) {
             part->trial[order[k]] = at;
@@ -124,13 +124,13 @@ static enum ggml_status place_holders(struct held * h) {
     for (uint32_t k = 0; status == GGML_STATUS_SUCCESS && k < h->n_longs; k++) {
         for (uint32_t j = k; j > 0 && longer_first(part, h->longs[j - 1], h->longs[j]) > 0; j--) {
             const uint32_t swap = h->longs[j];
-            h->longs[j]         = h->longs[j - 1];
-            h->longs[j - 1]     = swap;
+            h->longs[j] = h->longs[j - 1];
+            h->longs[j - 1] = swap;
         }
     }
     for (uint32_t k = 0; status == GGML_STATUS_SUCCESS && k < h->n_longs; k++) {
         const struct gb_plan_buffer * one = &part->buffers[h->longs[k]];
-        size_t                        top = h->bottom;
+        size_t top = h->bottom;
         for (uint32_t j = 0; j < k; j++) {
             const uint32_t other = h->longs[j];
             if (meets(&part->buffers[other], one->first, one->last)) {
@@ -144,11 +144,11 @@ static enum ggml_status place_holders(struct held * h) {
 
 // The floor of a part of the others: above the holders alive with it.
 static void find_floor(const struct held * h, struct gb_plan_part * one) {
-    const struct gb_plan_part * part  = h->part;
-    uint32_t                    first = UINT32_MAX, last = 0;
+    const struct gb_plan_part * part = h->part;
+    uint32_t first = UINT32_MAX, last = 0;
     for (uint32_t b = 0; b < one->n; b++) {
         first = GB_MIN(first, part->buffers[one->buffers[b].item].first);
-        last  = GB_MAX(last, part->buffers[one->buffers[b].item].last);
+        last = GB_MAX(last, part->buffers[one->buffers[b].item].last);
     }
     one->floor = one->below = h->bottom;
     for (uint32_t k = 0; k < h->n_longs; k++) {
@@ -164,10 +164,10 @@ static void find_floor(const struct held * h, struct gb_plan_part * one) {
 
 // Plans the others above the holders, if that can be lower than the plan of the part.
 static enum ggml_status plan_others(struct held * h, size_t goal, size_t unit, struct gb_plan_costs * costs) {
-    struct gb_plan_part *    part   = h->part;
+    struct gb_plan_part * part = h->part;
     struct gb_plan_problem * others = &h->others;
-    struct gb_plan_result    result;
-    size_t                   top = h->bottom, least = 0;
+    struct gb_plan_result result;
+    size_t top = h->bottom, least = 0;
     for (uint32_t k = 0; k < h->n_longs; k++) {
         top = GB_MAX(top, part->trial[h->longs[k]] + part->buffers[h->longs[k]].size);
     }
@@ -187,7 +187,7 @@ static enum ggml_status plan_others(struct held * h, size_t goal, size_t unit, s
         }
     }
     part->unfinished = result.unfinished;
-    part->bound      = GB_MAX(part->bound, result.bound);
+    part->bound = GB_MAX(part->bound, result.bound);
     gb_plan_keep(part, GB_MAX(top, result.peak));
     return GGML_STATUS_SUCCESS;
 }
@@ -199,8 +199,8 @@ enum ggml_status gb_plan_apart(struct gb_plan_part * part, enum gb_plan_holders 
         return GGML_STATUS_SUCCESS;
     }
     enum ggml_status status = take_out(&h);
-    status                  = status == GGML_STATUS_SUCCESS ? place_holders(&h) : status;
-    status                  = status == GGML_STATUS_SUCCESS ? plan_others(&h, goal, unit, costs) : status;
+    status = status == GGML_STATUS_SUCCESS ? place_holders(&h) : status;
+    status = status == GGML_STATUS_SUCCESS ? plan_others(&h, goal, unit, costs) : status;
     gb_plan_problem_free(&h.others);
     return status;
 }

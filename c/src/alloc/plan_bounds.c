@@ -12,21 +12,21 @@
 #include "base/status.h"
 
 struct birth {
-    int64_t  lower, upper;
-    size_t   size;
+    int64_t lower, upper;
+    size_t size;
     uint32_t item;
 };
 
 struct sections {
     struct birth * births; // owned; by lower; items born at once stay in their order
-    int64_t *      deaths; // owned; sorted
-    int64_t *      starts; // owned; by section, of the whole: its first birth
-    size_t         n, n_starts;
+    int64_t * deaths; // owned; sorted
+    int64_t * starts; // owned; by section, of the whole: its first birth
+    size_t n, n_starts;
 };
 
 // Times as unsigned numbers in the same sequence.
 static uint64_t rank_of(int64_t time) { return (uint64_t) time ^ (uint64_t) 1 << 63; }
-static int64_t  time_of(uint64_t rank) { return (int64_t) (rank ^ (uint64_t) 1 << 63); }
+static int64_t time_of(uint64_t rank) { return (int64_t) (rank ^ (uint64_t) 1 << 63); }
 
 static void sections_free(struct sections * s) {
     gb_free(s->births);
@@ -38,8 +38,8 @@ static void sections_free(struct sections * s) {
 static size_t greatest_divisor(size_t a, size_t b) {
     while (b != 0) {
         const size_t rest = a % b;
-        a                 = b;
-        b                 = rest;
+        a = b;
+        b = rest;
     }
     return a;
 }
@@ -54,7 +54,7 @@ static bool sort_births(struct sections * s, struct gb_plan_keyed ** scratch) {
         return true;
     }
     struct birth * births = gb_calloc(s->n, sizeof(*births));
-    *scratch              = gb_calloc(2 * s->n, sizeof(**scratch));
+    *scratch = gb_calloc(2 * s->n, sizeof(**scratch));
     if (!births || !*scratch) {
         gb_free(births);
         return false;
@@ -113,13 +113,13 @@ static enum ggml_status collect(struct gb_plan_problem * p, struct sections * s,
                        total == SIZE_MAX, // which means that there is no plan
             GGML_STATUS_INVALID_ARGUMENT, "gb_plan_offsets: the sizes of %zu items overflow", n);
         if (size > 0 && items[i].lower < items[i].upper) {
-            s->births[s->n]   = (struct birth){ items[i].lower, items[i].upper, size, (uint32_t) i };
+            s->births[s->n] = (struct birth){ items[i].lower, items[i].upper, size, (uint32_t) i };
             s->deaths[s->n++] = items[i].upper;
-            p->unit           = greatest_divisor(size, p->unit);
+            p->unit = greatest_divisor(size, p->unit);
         }
     }
     struct gb_plan_keyed * scratch = NULL;
-    const bool             ok      = sort_births(s, &scratch) && sort_deaths(s, &scratch);
+    const bool ok = sort_births(s, &scratch) && sort_deaths(s, &scratch);
     gb_free(scratch);
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
@@ -128,8 +128,8 @@ static enum ggml_status collect(struct gb_plan_problem * p, struct sections * s,
 static void open_sections(struct gb_plan_problem * p, struct sections * s) {
     size_t ended = 0;
     for (size_t i = 0; i < s->n; i++) {
-        const struct birth * b     = &s->births[i];
-        const size_t         alive = ended;
+        const struct birth * b = &s->births[i];
+        const size_t alive = ended;
         while (ended < s->n && s->deaths[ended] <= b->lower) {
             ended++;
         }
@@ -138,11 +138,11 @@ static void open_sections(struct gb_plan_problem * p, struct sections * s) {
         }
         if (i == ended) { // all before are dead
             p->parts[p->n_parts++] = (struct gb_plan_part){ .buffers = p->buffers + i,
-                .offsets                                             = p->offsets + i,
-                .trial                                               = p->trial + i,
-                .crowd                                               = p->crowd + i,
-                .load                                                = p->load + s->n_starts - 1,
-                .born                                                = p->born + s->n_starts - 1 };
+                .offsets = p->offsets + i,
+                .trial = p->trial + i,
+                .crowd = p->crowd + i,
+                .load = p->load + s->n_starts - 1,
+                .born = p->born + s->n_starts - 1 };
         }
         p->parts[p->n_parts - 1].n++;
         p->buffers[i] = (struct gb_plan_buffer){ (uint32_t) (s->n_starts - 1), 0, b->item, b->size,
@@ -168,11 +168,11 @@ static uint32_t sections_before(const struct sections * s, int64_t time) {
 // how many are born up to it, the bound, and how many pairs meet.
 static void fill_part(struct gb_plan_part * part, const struct gb_plan_problem * p, const struct sections * s) {
     const uint32_t base = part->buffers[0].first;
-    size_t *       load = p->load + (part->load - p->load);
-    uint32_t *     born = p->born + (part->born - p->born);
+    size_t * load = p->load + (part->load - p->load);
+    uint32_t * born = p->born + (part->born - p->born);
     for (uint32_t i = 0; i < part->n; i++) {
         struct gb_plan_buffer * b = &part->buffers[i];
-        b->last                   = sections_before(s, s->births[b - p->buffers].upper) - base;
+        b->last = sections_before(s, s->births[b - p->buffers].upper) - base;
         b->first -= base;
         part->n_sections = GB_MAX(part->n_sections, b->last);
         load[b->first] += b->size;
@@ -196,8 +196,8 @@ static void fill_part(struct gb_plan_part * part, const struct gb_plan_problem *
 // The part with the highest bound first: its peak is what the others may use for nothing. Of equal ones the first in
 // time, as they come.
 static bool sort_parts(struct gb_plan_problem * p) {
-    const size_t n      = p->n_parts;
-    bool         sorted = true;
+    const size_t n = p->n_parts;
+    bool sorted = true;
     for (size_t k = 1; k < n; k++) {
         sorted = sorted && p->parts[k - 1].bound >= p->parts[k].bound;
     }
@@ -205,7 +205,7 @@ static bool sort_parts(struct gb_plan_problem * p) {
         return true;
     }
     struct gb_plan_keyed * keyed = gb_calloc(2 * n, sizeof(*keyed));
-    struct gb_plan_part *  parts = gb_calloc(n, sizeof(*parts));
+    struct gb_plan_part * parts = gb_calloc(n, sizeof(*parts));
     for (size_t k = 0; keyed && parts && k < n; k++) {
         keyed[k] = (struct gb_plan_keyed){ SIZE_MAX - p->parts[k].bound, (uint32_t) k };
     }
@@ -226,21 +226,21 @@ static bool sort_parts(struct gb_plan_problem * p) {
 
 enum ggml_status gb_plan_problem_init(struct gb_plan_problem * p, const struct gb_plan_item * items, size_t n,
     size_t alignment) {
-    *p                      = (struct gb_plan_problem){ .unit = 0 };
-    struct sections  s      = { 0 };
+    *p = (struct gb_plan_problem){ .unit = 0 };
+    struct sections s = { 0 };
     enum ggml_status status = collect(p, &s, items, n, alignment);
     if (status == GGML_STATUS_SUCCESS) {
-        p->n       = s.n;
+        p->n = s.n;
         p->buffers = gb_calloc(s.n + 1, sizeof(*p->buffers));
         p->offsets = gb_calloc(s.n + 1, sizeof(*p->offsets));
-        p->trial   = gb_calloc(s.n + 1, sizeof(*p->trial));
-        p->crowd   = gb_calloc(s.n + 1, sizeof(*p->crowd));
-        p->load    = gb_calloc(s.n + 1, sizeof(*p->load));
-        p->born    = gb_calloc(s.n + 1, sizeof(*p->born));
-        p->parts   = gb_calloc(s.n + 1, sizeof(*p->parts));
-        status     = p->buffers && p->offsets && p->trial && p->crowd && p->load && p->born && p->parts
-                         ? status
-                         : GGML_STATUS_ALLOC_FAILED;
+        p->trial = gb_calloc(s.n + 1, sizeof(*p->trial));
+        p->crowd = gb_calloc(s.n + 1, sizeof(*p->crowd));
+        p->load = gb_calloc(s.n + 1, sizeof(*p->load));
+        p->born = gb_calloc(s.n + 1, sizeof(*p->born));
+        p->parts = gb_calloc(s.n + 1, sizeof(*p->parts));
+        status = p->buffers && p->offsets && p->trial && p->crowd && p->load && p->born && p->parts
+                     ? status
+                     : GGML_STATUS_ALLOC_FAILED;
     }
     if (status == GGML_STATUS_SUCCESS) {
         open_sections(p, &s);

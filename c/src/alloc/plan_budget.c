@@ -9,25 +9,25 @@
 
 void gb_plan_look(struct gb_plan_budget * budget) {
     const bool late = budget->deadline != INT64_MAX && gb_thread_time_ns() >= budget->deadline;
-    budget->unread  = 0;
+    budget->unread = 0;
     budget->gave_up =
         budget->gave_up || gb_go_on() != GGML_STATUS_SUCCESS || (budget->stop && atomic_load(budget->stop));
-    budget->late  = budget->late || late;
+    budget->late = budget->late || late;
     budget->steps = late || budget->gave_up ? 0 : budget->steps;
 }
 
 struct gb_plan_budget gb_plan_share(struct gb_plan_budget * from, uint64_t steps) {
     struct gb_plan_budget share = *from;
-    share.steps                 = GB_MIN(steps, from->steps);
+    share.steps = GB_MIN(steps, from->steps);
     from->steps -= share.steps;
     return share;
 }
 
 void gb_plan_give_back(struct gb_plan_budget * to, const struct gb_plan_budget * share) {
     to->steps += share->steps;
-    to->unread  = share->unread;
+    to->unread = share->unread;
     to->gave_up = to->gave_up || share->gave_up;
-    to->late    = to->late || share->late;
+    to->late = to->late || share->late;
     if (to->gave_up || to->late) {
         to->steps = 0;
     }

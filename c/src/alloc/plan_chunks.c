@@ -15,7 +15,7 @@
 #include "base/status.h"
 #include "base/vec.h"
 
-#define ALL_STEPS   ((uint64_t) 1 << 26) // of all orders but the first
+#define ALL_STEPS ((uint64_t) 1 << 26) // of all orders but the first
 #define CHUNK_STEPS ((uint64_t) 1 << 21) // of search, for all chunks together
 
 // Where an item lies: its offset is that in its chunk.
@@ -26,13 +26,13 @@ struct spot {
 // One call: the plan without limit, the smallest plan in chunks so far (best) and the one being made (trial).
 struct chunked {
     struct gb_plan_item * items; // borrowed, the caller's; with the offsets of the plan without limit
-    size_t                n, alignment, chunk;
-    struct spot *         best;            // owned; by item
-    struct spot *         trial;           // owned
-    size_t                total, n_chunks; // of best
-    size_t *              peaks;           // owned; n + 1: by chunk
-    struct gb_plan_item * some;            // owned; scratch
-    uint32_t *            order;           // owned; scratch: indices of items or buffers
+    size_t n, alignment, chunk;
+    struct spot * best;         // owned; by item
+    struct spot * trial;        // owned
+    size_t total, n_chunks;     // of best
+    size_t * peaks;             // owned; n + 1: by chunk
+    struct gb_plan_item * some; // owned; scratch
+    uint32_t * order;           // owned; scratch: indices of items or buffers
 };
 
 // Items that are empty or never live need no memory and lie anywhere.
@@ -49,15 +49,15 @@ static void keep_if_smaller(struct chunked * c) {
     for (size_t i = 0; i < c->n; i++) {
         if (counts(&c->items[i])) {
             size_t * peak = &c->peaks[c->trial[i].chunk];
-            *peak         = GB_MAX(*peak, c->trial[i].offset + padded(c, c->items[i].size));
-            n_chunks      = GB_MAX(n_chunks, c->trial[i].chunk + 1);
+            *peak = GB_MAX(*peak, c->trial[i].offset + padded(c, c->items[i].size));
+            n_chunks = GB_MAX(n_chunks, c->trial[i].chunk + 1);
         }
     }
     for (size_t k = 0; k < n_chunks; k++) {
         total += c->peaks[k];
     }
     if (total < c->total || (total == c->total && n_chunks < c->n_chunks)) {
-        c->total    = total;
+        c->total = total;
         c->n_chunks = n_chunks;
         memcpy(c->best, c->trial, c->n * sizeof(*c->best));
     }
@@ -79,8 +79,8 @@ static int by_offset(const void * pa, const void * pb) {
 // the sum stays that of the plan without limit. Nothing is kept if two such offsets are further apart than a chunk.
 static enum ggml_status cut_cleanly(struct chunked * c) {
     GB_VEC(struct edge) edges = { 0 };
-    GB_VEC(size_t) cuts       = { 0 }; // where chunks begin
-    bool ok                   = gb_vec_push(&cuts, (size_t) 0);
+    GB_VEC(size_t) cuts = { 0 }; // where chunks begin
+    bool ok = gb_vec_push(&cuts, (size_t) 0);
     for (size_t i = 0; ok && i < c->n; i++) {
         ok = !counts(&c->items[i]) ||
              gb_vec_push(&edges,
@@ -90,12 +90,12 @@ static enum ggml_status cut_cleanly(struct chunked * c) {
         qsort(edges.data, edges.n, sizeof(*edges.data), by_offset);
     }
     size_t top = 0, clean = 0; // of all items so far; the last offset that none crosses
-    bool   fits = true;
+    bool fits = true;
     for (size_t k = 0; ok && fits && k < edges.n; k++) {
         clean = edges.data[k].offset >= top ? edges.data[k].offset : clean;
-        top   = GB_MAX(top, edges.data[k].end);
+        top = GB_MAX(top, edges.data[k].end);
         if (top - cuts.data[cuts.n - 1] > c->chunk) {
-            ok   = gb_vec_push(&cuts, clean);
+            ok = gb_vec_push(&cuts, clean);
             fits = top - clean <= c->chunk;
         }
     }
@@ -159,9 +159,9 @@ static enum ggml_status order_deaths(struct chunked * c, const struct gb_plan_pa
 // In-order best fit with a pool for each chunk: the floor under the other orders.
 static enum ggml_status fit_in_order(struct chunked * c, const struct gb_plan_part * part) {
     GB_TRY(order_deaths(c, part));
-    struct gb_offset_pool * pools   = gb_calloc(part->n, sizeof(*pools));
-    size_t                  n_pools = 0;
-    enum gb_pool_result     result  = pools ? GB_POOL_OK : GB_POOL_NO_MEMORY;
+    struct gb_offset_pool * pools = gb_calloc(part->n, sizeof(*pools));
+    size_t n_pools = 0;
+    enum gb_pool_result result = pools ? GB_POOL_OK : GB_POOL_NO_MEMORY;
     for (uint32_t i = 0, ended = 0; i < part->n && result == GB_POOL_OK; i++) {
         for (; part->buffers[c->order[ended]].last <= part->buffers[i].first; ended++) {
             const struct gb_plan_buffer * dead = &part->buffers[c->order[ended]];
@@ -207,7 +207,7 @@ static bool may_overflow(const struct gb_plan_problem * p) {
 static enum ggml_status fit_chunks(struct chunked * c, struct gb_plan_problem * p) {
     static const enum gb_plan_key keys[] = { GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_WIDTH, GB_PLAN_BY_LOAD,
         GB_PLAN_BY_BIRTH };
-    struct gb_plan_budget         budget = { .steps = ALL_STEPS, .deadline = INT64_MAX };
+    struct gb_plan_budget budget = { .steps = ALL_STEPS, .deadline = INT64_MAX };
     for (size_t k = 0; k < p->n_parts; k++) {
         GB_TRY(fit_in_order(c, &p->parts[k]));
     }
@@ -231,8 +231,8 @@ static enum ggml_status fit_chunks(struct chunked * c, struct gb_plan_problem * 
 // Plans each chunk of the best plan on its own: which items share a chunk stays, their offsets may become smaller.
 static enum ggml_status plan_each_chunk(struct chunked * c) {
     const struct gb_plan_effort effort = { .steps = CHUNK_STEPS / GB_MAX(c->n_chunks, 1),
-        .limit_ns                                 = 100 * (int64_t) 1000000 };
-    size_t *                    end    = c->peaks; // first as counts; 0 .. n_chunks
+        .limit_ns = 100 * (int64_t) 1000000 };
+    size_t * end = c->peaks; // first as counts; 0 .. n_chunks
     memset(end, 0, (c->n + 1) * sizeof(*end));
     for (size_t i = 0; i < c->n; i++) {
         end[c->best[i].chunk + 1]++;
@@ -246,16 +246,16 @@ static enum ggml_status plan_each_chunk(struct chunked * c) {
     size_t begin = 0;
     for (size_t k = 0; k < c->n_chunks; begin = end[k++]) {
         struct gb_plan_result result;
-        size_t                peak = 0;
+        size_t peak = 0;
         for (size_t j = begin; j < end[k]; j++) {
-            const size_t i     = c->order[j];
+            const size_t i = c->order[j];
             c->some[j - begin] = c->items[i];
             peak = counts(&c->items[i]) ? GB_MAX(peak, c->best[i].offset + padded(c, c->items[i].size)) : peak;
         }
         GB_TRY(gb_plan_search(c->some, end[k] - begin, c->alignment, &effort, &result));
         for (size_t j = begin; j < end[k]; j++) {
             const size_t i = c->order[j];
-            c->trial[i]    = result.peak < peak ? (struct spot){ k, c->some[j - begin].offset } : c->best[i];
+            c->trial[i] = result.peak < peak ? (struct spot){ k, c->some[j - begin].offset } : c->best[i];
         }
     }
     keep_if_smaller(c);
@@ -267,7 +267,7 @@ static enum ggml_status plan_each_chunk(struct chunked * c) {
 // A lower bound for the number of chunks: the load over the size of one; and no two items larger than half a chunk that
 // are alive together are in the same one, so there are at least as many chunks as such items alive at once.
 static enum ggml_status count_chunks(const struct chunked * c, const struct gb_plan_problem * p, size_t * bound) {
-    *bound          = p->bound / c->chunk + (p->bound % c->chunk > 0);
+    *bound = p->bound / c->chunk + (p->bound % c->chunk > 0);
     int64_t * large = gb_calloc(p->n + 1, sizeof(*large)); // by section of a part: begun less ended
     if (large == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -302,18 +302,18 @@ static enum ggml_status plan_chunks(struct chunked * c, struct gb_plan_problem *
         GB_TRY(fit_chunks(c, p));
         GB_TRY(plan_each_chunk(c));
     }
-    result->total  = c->total;
-    result->bound  = result->one.bound;
-    result->n      = c->n_chunks;
+    result->total = c->total;
+    result->bound = result->one.bound;
+    result->n = c->n_chunks;
     result->proved = result->total <= result->bound;
     return GGML_STATUS_SUCCESS;
 }
 
 static enum ggml_status init(struct chunked * c) {
-    c->best  = gb_calloc(c->n + 1, sizeof(*c->best));
+    c->best = gb_calloc(c->n + 1, sizeof(*c->best));
     c->trial = gb_calloc(c->n + 1, sizeof(*c->trial));
     c->peaks = gb_calloc(c->n + 1, sizeof(*c->peaks));
-    c->some  = gb_calloc(c->n + 1, sizeof(*c->some));
+    c->some = gb_calloc(c->n + 1, sizeof(*c->some));
     c->order = gb_calloc(c->n + 1, sizeof(*c->order));
     return c->best && c->trial && c->peaks && c->some && c->order ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
@@ -331,21 +331,21 @@ static void be_one_chunk(size_t n, int * chunk_of, struct gb_plan_chunks * resul
     for (size_t i = 0; i < n; i++) {
         chunk_of[i] = 0;
     }
-    result->total   = result->one.peak;
-    result->bound   = result->one.bound;
-    result->n       = result->one.peak > 0;
+    result->total = result->one.peak;
+    result->bound = result->one.bound;
+    result->n = result->one.peak > 0;
     result->n_bound = result->n;
-    result->proved  = result->total <= result->bound;
+    result->proved = result->total <= result->bound;
 }
 
 // More than one chunk: the items have the offsets of the plan without limit, and get those in chunks.
 static enum ggml_status plan_in_some(struct chunked * c, int * chunk_of, struct gb_plan_chunks * result) {
-    struct gb_plan_problem p      = { 0 };
-    enum ggml_status       status = init(c);
-    status                        = status == GGML_STATUS_SUCCESS ? plan_chunks(c, &p, result) : status;
+    struct gb_plan_problem p = { 0 };
+    enum ggml_status status = init(c);
+    status = status == GGML_STATUS_SUCCESS ? plan_chunks(c, &p, result) : status;
     for (size_t i = 0; status == GGML_STATUS_SUCCESS && i < c->n; i++) {
         c->items[i].offset = c->best[i].offset;
-        chunk_of[i]        = (int) c->best[i].chunk;
+        chunk_of[i] = (int) c->best[i].chunk;
     }
     gb_plan_problem_free(&p);
     free_all(c);

@@ -23,52 +23,52 @@
 #include "base/vec.h"
 
 struct remainder { // unplaced buffers that meet no others: lists[begin .. end), alive in sections [first, last)
-    size_t   begin, end;
+    size_t begin, end;
     uint32_t first, last;
 };
 
 struct frame {
     struct remainder what;
-    size_t           least_offset; // what is placed from here on comes behind (least_offset, least_rank)
-    uint32_t         least_rank;
-    size_t           ceiling;                  // see "holes"
-    size_t           next;                     // in lists: the next candidate
-    size_t           trail, lists, remainders; // lengths to go back to before the next candidate
-    size_t           child;                    // in remainders: the next to search
-    bool             hatless;
+    size_t least_offset; // what is placed from here on comes behind (least_offset, least_rank)
+    uint32_t least_rank;
+    size_t ceiling; // see "holes"
+    size_t next; // in lists: the next candidate
+    size_t trail, lists, remainders; // lengths to go back to before the next candidate
+    size_t child; // in remainders: the next to search
+    bool hatless;
 };
 
 struct change {
     enum { PLACED, FLOOR, RANK } kind;
     uint32_t buffer;
-    size_t   old;
+    size_t old;
 };
 
 struct gb_plan_exact {
-    struct gb_plan_part * part;   // borrowed
-    size_t *              floor;  // by buffer
-    uint32_t *            rank;   // by buffer; the lower comes first
-    uint32_t *            twin;   // by buffer: the one before it that is equal in all, or UINT32_MAX
-    bool *                placed; // by buffer
+    struct gb_plan_part * part; // borrowed
+    size_t * floor; // by buffer
+    uint32_t * rank; // by buffer; the lower comes first
+    uint32_t * twin; // by buffer: the one before it that is equal in all, or UINT32_MAX
+    bool * placed; // by buffer
     // by buffer, n + 1: those alive with it are meets[meets_begin[b] .. meets_begin[b + 1])
-    uint64_t *              meets_begin;
-    uint32_t *              meets;
-    size_t *                rest;      // by section: sizes of the unplaced
-    uint32_t *              crossing;  // by section: unplaced buffers alive in it and the next
-    uint32_t *              unpainted; // by section: scratch of may_fit
-    uint32_t *              marked;    // by rank: the buffer whose bit is set in marks
-    uint64_t *              marks;     // none outside of add_remainder
-    struct gb_plan_ranked * ranked;    // by buffer: scratch
+    uint64_t * meets_begin;
+    uint32_t * meets;
+    size_t * rest; // by section: sizes of the unplaced
+    uint32_t * crossing; // by section: unplaced buffers alive in it and the next
+    uint32_t * unpainted; // by section: scratch of may_fit
+    uint32_t * marked; // by rank: the buffer whose bit is set in marks
+    uint64_t * marks; // none outside of add_remainder
+    struct gb_plan_ranked * ranked; // by buffer: scratch
     GB_VEC(struct frame) frames;
     GB_VEC(uint32_t) lists;
     GB_VEC(struct remainder) remainders;
     GB_VEC(struct change) trail;
 
-    size_t                  capacity;
-    enum gb_plan_key        key;
-    bool                    rerank;
-    uint64_t                nodes; // left
-    uint64_t                steps; // not yet charged to the budget
+    size_t capacity;
+    enum gb_plan_key key;
+    bool rerank;
+    uint64_t nodes; // left
+    uint64_t steps; // not yet charged to the budget
     struct gb_plan_budget * budget;
 };
 
@@ -97,16 +97,16 @@ static void list_meetings(struct gb_plan_exact * x) {
 // Twins are next to each other by size, in the sequence that ranks give them, too. Those of other spans between them
 // only hide that they are twins.
 static bool find_twins(struct gb_plan_exact * x) {
-    const struct gb_plan_buffer * all   = x->part->buffers;
-    uint32_t * const              order = x->marked; // scratch
+    const struct gb_plan_buffer * all = x->part->buffers;
+    uint32_t * const order = x->marked; // scratch
     if (gb_plan_order(x->part, GB_PLAN_BY_SIZE, order) != GGML_STATUS_SUCCESS) {
         return false;
     }
     for (uint32_t k = 0; k < x->part->n; k++) {
-        const struct gb_plan_buffer * b      = &all[order[k]];
+        const struct gb_plan_buffer * b = &all[order[k]];
         const struct gb_plan_buffer * before = k > 0 ? &all[order[k - 1]] : NULL;
-        const bool same   = before && before->size == b->size && before->first == b->first && before->last == b->last &&
-                            before->span == b->span;
+        const bool same = before && before->size == b->size && before->first == b->first && before->last == b->last &&
+                          before->span == b->span;
         x->twin[order[k]] = same ? order[k - 1] : UINT32_MAX;
     }
     return true;
@@ -119,19 +119,19 @@ struct gb_plan_exact * gb_plan_exact_new(struct gb_plan_part * part) {
         return NULL;
     }
     const size_t n = part->n, m = part->n_sections;
-    x->part        = part;
-    x->floor       = gb_calloc(n, sizeof(*x->floor));
-    x->rank        = gb_calloc(n, sizeof(*x->rank));
-    x->twin        = gb_calloc(n, sizeof(*x->twin));
-    x->placed      = gb_calloc(n, sizeof(*x->placed));
+    x->part = part;
+    x->floor = gb_calloc(n, sizeof(*x->floor));
+    x->rank = gb_calloc(n, sizeof(*x->rank));
+    x->twin = gb_calloc(n, sizeof(*x->twin));
+    x->placed = gb_calloc(n, sizeof(*x->placed));
     x->meets_begin = gb_calloc(n + 1, sizeof(*x->meets_begin));
-    x->meets       = gb_calloc(2 * (size_t) part->n_pairs + 1, sizeof(*x->meets));
-    x->rest        = gb_calloc(m, sizeof(*x->rest));
-    x->crossing    = gb_calloc(m, sizeof(*x->crossing));
-    x->unpainted   = gb_calloc(m + 1, sizeof(*x->unpainted));
-    x->marked      = gb_calloc(n, sizeof(*x->marked));
-    x->marks       = gb_calloc(n / 64 + 1, sizeof(*x->marks));
-    x->ranked      = gb_calloc(n, sizeof(*x->ranked));
+    x->meets = gb_calloc(2 * (size_t) part->n_pairs + 1, sizeof(*x->meets));
+    x->rest = gb_calloc(m, sizeof(*x->rest));
+    x->crossing = gb_calloc(m, sizeof(*x->crossing));
+    x->unpainted = gb_calloc(m + 1, sizeof(*x->unpainted));
+    x->marked = gb_calloc(n, sizeof(*x->marked));
+    x->marks = gb_calloc(n / 64 + 1, sizeof(*x->marks));
+    x->ranked = gb_calloc(n, sizeof(*x->ranked));
     if (!x->floor || !x->rank || !x->twin || !x->placed || !x->meets_begin || !x->meets || !x->rest || !x->crossing ||
         !x->unpainted || !x->marked || !x->marks || !x->ranked) {
         gb_plan_exact_free(x);
@@ -173,8 +173,8 @@ void gb_plan_exact_free(struct gb_plan_exact * x) {
 // A buffer is put down, or taken up again: what is left in its sections, and who crosses their boundaries.
 static void toggle(struct gb_plan_exact * x, uint32_t b, bool placed) {
     const struct gb_plan_buffer * buffer = &x->part->buffers[b];
-    x->placed[b]                         = placed;
-    const size_t   size  = placed ? (size_t) 0 - buffer->size : buffer->size; // unsigned: the sums come out right
+    x->placed[b] = placed;
+    const size_t size = placed ? (size_t) 0 - buffer->size : buffer->size; // unsigned: the sums come out right
     const uint32_t count = placed ? UINT32_MAX : 1;
     for (uint32_t s = buffer->first; s < buffer->last; s++) {
         x->rest[s] += size;
@@ -201,7 +201,7 @@ static void undo(struct gb_plan_exact * x, size_t length) {
 // none. False: no memory.
 static bool put(struct gb_plan_exact * x, uint32_t b, bool * hatless) {
     const size_t top = x->floor[b] + x->part->buffers[b].size;
-    *hatless         = true;
+    *hatless = true;
     if (!gb_vec_push(&x->trail, ((struct change){ PLACED, b, 0 }))) {
         return false;
     }
@@ -240,12 +240,12 @@ static unsigned lowest_bit(uint64_t bits) {
 // Ranks the buffers of a remainder by what is left of its sections, not by the whole problem: which buffer is in the
 // way of most others changes as others are put down.
 static bool rank_anew(struct gb_plan_exact * x, const struct remainder * r) {
-    const size_t n           = r->end - r->begin;
-    const bool   needs_crowd = gb_plan_needs_crowd(x->key);
+    const size_t n = r->end - r->begin;
+    const bool needs_crowd = gb_plan_needs_crowd(x->key);
     for (size_t k = 0; k < n; k++) {
-        const uint32_t b     = x->lists.data[r->begin + k];
-        const size_t   crowd = needs_crowd ? gb_plan_crowd(&x->part->buffers[b], x->rest) : 0;
-        x->ranked[k]         = gb_plan_rank(x->part, b, x->key, crowd);
+        const uint32_t b = x->lists.data[r->begin + k];
+        const size_t crowd = needs_crowd ? gb_plan_crowd(&x->part->buffers[b], x->rest) : 0;
+        x->ranked[k] = gb_plan_rank(x->part, b, x->key, crowd);
         x->steps += 8 + x->part->buffers[b].last - x->part->buffers[b].first;
     }
     qsort(x->ranked, n, sizeof(*x->ranked), gb_plan_by_rank);
@@ -272,8 +272,8 @@ static void append_marked(struct gb_plan_exact * x) {
 // placement raised has its top as the floor, so that the list is in order if just these are sorted.
 static bool add_remainder(struct gb_plan_exact * x, const struct remainder * all, uint32_t first, uint32_t last,
     size_t top) {
-    struct remainder r       = { x->lists.n, x->lists.n, first, last };
-    size_t           n_above = 0;
+    struct remainder r = { x->lists.n, x->lists.n, first, last };
+    size_t n_above = 0;
     if (!gb_vec_reserve(&x->lists, x->lists.n + 2 * (all->end - all->begin))) {
         return false;
     }
@@ -305,7 +305,7 @@ static void sort_small_first(struct gb_plan_exact * x, size_t begin) {
     struct remainder * r = x->remainders.data;
     for (size_t k = begin + 1; k < x->remainders.n; k++) {
         const struct remainder one = r[k];
-        size_t                 at  = k;
+        size_t at = k;
         for (; at > begin && one.end - one.begin < r[at - 1].end - r[at - 1].begin; at--) {
             r[at] = r[at - 1];
         }
@@ -316,8 +316,8 @@ static void sort_small_first(struct gb_plan_exact * x, size_t begin) {
 // What is left of a frame after b was placed: one remainder or, where b was the last to cross a boundary, several.
 static bool split(struct gb_plan_exact * x, const struct frame * f, uint32_t b) {
     const struct gb_plan_buffer * buffer = &x->part->buffers[b];
-    const size_t                  top    = x->floor[b] + buffer->size;
-    uint32_t                      from   = f->what.first;
+    const size_t top = x->floor[b] + buffer->size;
+    uint32_t from = f->what.first;
     for (uint32_t s = buffer->first; s + 1 < buffer->last; s++) {
         if (x->crossing[s] == 0) {
             if (!add_remainder(x, &f->what, from, s + 1, top)) {
@@ -340,8 +340,8 @@ static bool comes_before(const struct gb_plan_exact * x, uint32_t a, uint32_t b)
 static void sort_by_floor(struct gb_plan_exact * x, const struct remainder * r) {
     uint32_t * list = x->lists.data;
     for (size_t k = r->begin + 1; k < r->end; k++) {
-        const uint32_t b  = list[k];
-        size_t         at = k;
+        const uint32_t b = list[k];
+        size_t at = k;
         for (; at > r->begin && comes_before(x, b, list[at - 1]); at--) {
             list[at] = list[at - 1];
         }
@@ -356,7 +356,7 @@ static void sort_by_floor(struct gb_plan_exact * x, const struct remainder * r) 
 static uint32_t next_unpainted(uint32_t * unpainted, uint32_t s) {
     while (unpainted[s] != s) {
         unpainted[s] = unpainted[unpainted[s]];
-        s            = unpainted[s];
+        s = unpainted[s];
     }
     return s;
 }
@@ -368,7 +368,7 @@ static bool paint(struct gb_plan_exact * x, uint32_t b, size_t floor) {
         return false;
     }
     for (uint32_t s = next_unpainted(x->unpainted, buffer->first); s < buffer->last;
-        s           = next_unpainted(x->unpainted, s)) {
+        s = next_unpainted(x->unpainted, s)) {
         if (x->rest[s] > x->capacity - floor) {
             return false;
         }
@@ -387,8 +387,8 @@ static bool may_fit(struct gb_plan_exact * x, const struct remainder * r, size_t
     x->steps += r->last - r->first + 3 * (r->end - r->begin);
     size_t late = r->begin, least_top = SIZE_MAX;
     for (size_t k = r->begin; k < r->end; k++) {
-        const uint32_t b    = x->lists.data[k];
-        const size_t   size = x->part->buffers[b].size;
+        const uint32_t b = x->lists.data[k];
+        const size_t size = x->part->buffers[b].size;
         if (x->floor[b] < least_offset || (x->floor[b] == least_offset && x->rank[b] < least_rank)) {
             if (x->floor[b] + size <= least_offset) {
                 return false; // a hole that stays: another sequence fills it
@@ -431,18 +431,18 @@ static bool all_may_fit(struct gb_plan_exact * x, size_t begin, uint32_t placed)
 // A frame begins with its first candidate. No candidate at or above the lowest possible top of an unplaced buffer need
 // be tried, since that buffer could be moved below it (see "holes").
 static void enter(struct gb_plan_exact * x, struct frame * f) {
-    f->next    = f->what.begin;
+    f->next = f->what.begin;
     f->ceiling = SIZE_MAX;
     for (size_t k = f->what.begin; k < f->what.end; k++) {
         const uint32_t b = x->lists.data[k];
-        f->ceiling       = GB_MIN(f->ceiling, x->floor[b] + x->part->buffers[b].size);
+        f->ceiling = GB_MIN(f->ceiling, x->floor[b] + x->part->buffers[b].size);
     }
 }
 
 // Takes back the candidate of the frame; false when without it the frame has failed, too.
 static bool retreat(struct gb_plan_exact * x, struct frame * f) {
     undo(x, f->trail);
-    x->lists.n      = f->lists;
+    x->lists.n = f->lists;
     x->remainders.n = f->child = f->remainders;
     return !f->hatless;
 }
@@ -450,8 +450,8 @@ static bool retreat(struct gb_plan_exact * x, struct frame * f) {
 // Takes the next candidate of the frame and places it; FOUND: done, INFEASIBLE: no candidate is left.
 static enum gb_plan_outcome advance(struct gb_plan_exact * x, struct frame * f) {
     while (f->next < f->what.end) {
-        const uint32_t b     = x->lists.data[f->next++];
-        const size_t   floor = x->floor[b];
+        const uint32_t b = x->lists.data[f->next++];
+        const size_t floor = x->floor[b];
         if (floor >= f->ceiling) {
             break;
         }
@@ -480,10 +480,10 @@ static enum gb_plan_outcome advance(struct gb_plan_exact * x, struct frame * f) 
 
 // Searches the next remainder below the frame on top, whose candidate lies at (offset, rank).
 static enum gb_plan_outcome descend(struct gb_plan_exact * x, struct frame * f) {
-    const struct remainder r      = x->remainders.data[f->child++];
-    const uint32_t         placed = x->lists.data[f->next - 1];
-    const bool             anew   = x->rerank && x->remainders.n - f->remainders > 1;
-    struct frame           below  = {
+    const struct remainder r = x->remainders.data[f->child++];
+    const uint32_t placed = x->lists.data[f->next - 1];
+    const bool anew = x->rerank && x->remainders.n - f->remainders > 1;
+    struct frame below = {
         .what = r, .least_offset = x->part->trial[placed], .least_rank = anew ? 0 : x->rank[placed]
     };
     if (anew) {
@@ -493,8 +493,8 @@ static enum gb_plan_outcome descend(struct gb_plan_exact * x, struct frame * f) 
         sort_by_floor(x, &r);
     }
     enter(x, &below);
-    below.trail      = x->trail.n;
-    below.lists      = x->lists.n;
+    below.trail = x->trail.n;
+    below.lists = x->lists.n;
     below.remainders = below.child = x->remainders.n;
     return gb_vec_push(&x->frames, below) ? GB_PLAN_FOUND : GB_PLAN_NO_MEMORY;
 }
@@ -503,9 +503,9 @@ static enum gb_plan_outcome descend(struct gb_plan_exact * x, struct frame * f) 
 
 // Depth first without recursion: graphs of users decide how deep it goes.
 static enum gb_plan_outcome search(struct gb_plan_exact * x) {
-    enum { DOWN, UP } direction  = UP; // DOWN: all remainders so far are solved; UP: the one just tried has none
+    enum { DOWN, UP } direction = UP; // DOWN: all remainders so far are solved; UP: the one just tried has none
     enum gb_plan_outcome outcome = GB_PLAN_FOUND;
-    bool                 fresh   = true; // the frame on top has no candidate yet
+    bool fresh = true; // the frame on top has no candidate yet
     while (x->frames.n > 0) {
         struct frame * f = &x->frames.data[x->frames.n - 1];
         if (fresh) {
@@ -515,12 +515,12 @@ static enum gb_plan_outcome search(struct gb_plan_exact * x) {
         }
         if (outcome == GB_PLAN_FOUND && f->child < x->remainders.n) {
             outcome = descend(x, f);
-            fresh   = true;
+            fresh = true;
         } else if (outcome == GB_PLAN_FOUND || outcome == GB_PLAN_INFEASIBLE) {
             // if solved, its placements stay until an earlier frame undoes them
-            direction       = outcome == GB_PLAN_FOUND ? DOWN : UP;
-            fresh           = false;
-            x->lists.n      = f->lists;
+            direction = outcome == GB_PLAN_FOUND ? DOWN : UP;
+            fresh = false;
+            x->lists.n = f->lists;
             x->remainders.n = f->remainders;
             x->frames.n--;
         }
@@ -543,10 +543,10 @@ static void reset(struct gb_plan_exact * x) {
             x->crossing[s]++;
         }
         x->lists.data[b] = b;
-        x->rank[b]       = UINT32_MAX;
+        x->rank[b] = UINT32_MAX;
     }
     x->frames.n = x->remainders.n = x->trail.n = 0;
-    x->lists.n                                 = part->n;
+    x->lists.n = part->n;
 }
 
 // From an empty plan, whatever an earlier run left: only the lists of who meets whom are kept. The whole part is the
@@ -554,11 +554,11 @@ static void reset(struct gb_plan_exact * x) {
 enum gb_plan_outcome gb_plan_exact_run(struct gb_plan_exact * x, size_t capacity, enum gb_plan_key key, bool rerank,
     uint64_t max_nodes, struct gb_plan_budget * budget) {
     x->capacity = capacity;
-    x->key      = key;
-    x->rerank   = rerank;
-    x->nodes    = max_nodes;
-    x->budget   = budget;
-    x->steps    = 0;
+    x->key = key;
+    x->rerank = rerank;
+    x->nodes = max_nodes;
+    x->budget = budget;
+    x->steps = 0;
     if (!gb_vec_reserve(&x->lists, x->part->n)) {
         return GB_PLAN_NO_MEMORY;
     }

@@ -18,15 +18,15 @@
 #define MAX_LISTED 4096
 
 struct placed {
-    size_t   offset, end;
+    size_t offset, end;
     uint32_t first, last;
 };
 
 struct gb_plan_placer {
-    const struct gb_plan_part * part;  // borrowed
-    struct gb_plan_index *      index; // owned; or:
-    struct placed *             list;  // owned; by offset
-    uint32_t                    n_listed;
+    const struct gb_plan_part * part; // borrowed
+    struct gb_plan_index * index;     // owned; or:
+    struct placed * list;             // owned; by offset
+    uint32_t n_listed;
 };
 
 // Reading the list costs a step for each other buffer, asking the index more steps for fewer.
@@ -70,7 +70,7 @@ size_t gb_plan_within_chunk(size_t at, size_t size, size_t chunk) {
 // all of them if it fits into none. A gap of exactly its size ends the search for the smallest.
 static size_t find_gap(const struct gb_plan_placer * p, const struct gb_plan_buffer * b, size_t chunk, bool smallest) {
     const struct placed * const placed = p->list;
-    size_t                      at = 0, best = SIZE_MAX, best_size = SIZE_MAX;
+    size_t at = 0, best = SIZE_MAX, best_size = SIZE_MAX;
     for (uint32_t i = 0; i < p->n_listed; i++) {
         if (placed[i].last <= b->first || placed[i].first >= b->last) {
             continue;
@@ -82,7 +82,7 @@ static size_t find_gap(const struct gb_plan_placer * p, const struct gb_plan_buf
                 if (!smallest || size == b->size) {
                     return from;
                 }
-                best      = from;
+                best = from;
                 best_size = size;
             }
         }
@@ -146,7 +146,7 @@ static enum ggml_status begin(struct gb_plan_placer * p, const size_t * offsets)
 static enum ggml_status place_from(struct gb_plan_placer * p, const uint32_t * order, uint32_t n, bool smallest_gap,
     struct gb_plan_budget * budget, size_t * offsets, uint32_t * k, bool * over) {
     uint64_t steps = (uint64_t) p->part->n_fixed * 100;
-    *over          = false;
+    *over = false;
     while (*k < n && !*over) {
         const uint32_t b = order[(*k)++];
         if (!put(p, &p->part->buffers[b], smallest_gap, &offsets[b], &steps)) {
@@ -189,7 +189,7 @@ static size_t peak_of(const struct gb_plan_part * part, const uint32_t * order, 
 enum ggml_status gb_plan_place(struct gb_plan_placer * p, const uint32_t * order, uint32_t n, bool smallest_gap,
     struct gb_plan_budget * budget, size_t * offsets, size_t * peak) {
     uint32_t k = 0;
-    bool     over;
+    bool over;
     GB_TRY(begin(p, offsets));
     GB_TRY(place_from(p, order, n, smallest_gap, budget, offsets, &k, &over));
     *peak = over ? SIZE_MAX : peak_of(p->part, order, n, offsets);
@@ -199,8 +199,8 @@ enum ggml_status gb_plan_place(struct gb_plan_placer * p, const uint32_t * order
 enum ggml_status gb_plan_place_all(struct gb_plan_placer * p, const uint32_t * order, struct gb_plan_budget * budget,
     size_t * offsets, size_t * peak) {
     const uint32_t n = p->part->n;
-    uint32_t       k = 0;
-    bool           over;
+    uint32_t k = 0;
+    bool over;
     *peak = SIZE_MAX;
     GB_TRY(begin(p, offsets));
     GB_TRY(place_from(p, order, n, false, budget, offsets, &k, &over));
@@ -213,9 +213,9 @@ enum ggml_status gb_plan_place_all(struct gb_plan_placer * p, const uint32_t * o
 
 enum ggml_status gb_plan_first_fit(struct gb_plan_part * part, enum gb_plan_key key, bool smallest_gap,
     struct gb_plan_budget * budget, size_t * peak) {
-    uint32_t *              order  = gb_calloc(part->n, sizeof(*order));
+    uint32_t * order = gb_calloc(part->n, sizeof(*order));
     struct gb_plan_placer * placer = gb_plan_placer_new(part);
-    enum ggml_status        status = order && placer ? gb_plan_order(part, key, order) : GGML_STATUS_ALLOC_FAILED;
+    enum ggml_status status = order && placer ? gb_plan_order(part, key, order) : GGML_STATUS_ALLOC_FAILED;
     if (status == GGML_STATUS_SUCCESS) {
         status = gb_plan_place(placer, order, part->n, smallest_gap, budget, part->trial, peak);
     }

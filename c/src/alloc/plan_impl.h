@@ -38,29 +38,29 @@
 struct gb_plan_buffer {
     uint32_t first, last; // alive in the sections [first, last) of its part; first < last
     uint32_t item;        // index among the items
-    size_t   size;        // bytes, rounded up, > 0
+    size_t size;          // bytes, rounded up, > 0
     uint64_t span;        // in the time of the item; > 0
 };
 
 // Buffers that no other buffer ever meets: a problem of its own. The peak of a plan is the largest of its parts.
 struct gb_plan_part {
     struct gb_plan_buffer * buffers; // borrowed; in order of birth
-    size_t *                offsets; // borrowed; the best plan so far, by buffer
-    size_t *                trial;   // borrowed; the plan being made
-    uint32_t                n, n_sections;
-    uint32_t                n_fixed; // buffers behind the n, which first fit leaves where `trial` says
-    size_t *                crowd;   // borrowed; by buffer: the largest load of its sections; if has_crowds
-    uint32_t                busiest; // the first section with the largest load; if has_crowds
-    bool                    has_crowds;
-    const size_t *          load; // borrowed; by section: bytes alive
+    size_t * offsets;                // borrowed; the best plan so far, by buffer
+    size_t * trial;                  // borrowed; the plan being made
+    uint32_t n, n_sections;
+    uint32_t n_fixed; // buffers behind the n, which first fit leaves where `trial` says
+    size_t * crowd;   // borrowed; by buffer: the largest load of its sections; if has_crowds
+    uint32_t busiest; // the first section with the largest load; if has_crowds
+    bool has_crowds;
+    const size_t * load; // borrowed; by section: bytes alive
     // borrowed; by section: buffers with first <= section, all of which come first in `buffers`
     const uint32_t * born;
-    uint64_t         n_pairs;    // of buffers alive together
-    size_t           bound;      // no plan of this part is smaller: the largest load, or what search has proved
-    size_t           peak;       // of the best plan so far
-    bool             unfinished; // more turns would probably help
-    int              best_key;   // enum gb_plan_key: the order that gave the best plan by first fit
-    size_t           chunk;      // for first fit: no buffer may lie across a multiple of it; 0: none
+    uint64_t n_pairs; // of buffers alive together
+    size_t bound;     // no plan of this part is smaller: the largest load, or what search has proved
+    size_t peak;      // of the best plan so far
+    bool unfinished;  // more turns would probably help
+    int best_key;     // enum gb_plan_key: the order that gave the best plan by first fit
+    size_t chunk;     // for first fit: no buffer may lie across a multiple of it; 0: none
     // Offsets begin at 0, above `floor` bytes of other buffers, which count for what the part needs; of these, `below`
     // bytes are alive throughout the part, so that no plan of all is smaller than below + bound.
     size_t floor, below;
@@ -69,15 +69,15 @@ struct gb_plan_part {
 
 struct gb_plan_problem {
     struct gb_plan_buffer * buffers; // owned, as all arrays here
-    size_t *                offsets;
-    size_t *                trial;
-    size_t *                crowd;
-    size_t *                load;
-    uint32_t *              born;
-    struct gb_plan_part *   parts; // by falling bound
-    size_t                  n, n_parts;
-    size_t                  unit;  // divides all sizes, so also the offsets of a plan worth considering
-    size_t                  bound; // largest load
+    size_t * offsets;
+    size_t * trial;
+    size_t * crowd;
+    size_t * load;
+    uint32_t * born;
+    struct gb_plan_part * parts; // by falling bound
+    size_t n, n_parts;
+    size_t unit; // divides all sizes, so also the offsets of a plan worth considering
+    size_t bound; // largest load
 };
 
 // Parts of more buffers than this are many: they are not searched, few orders are tried, chains are long.
@@ -90,11 +90,11 @@ enum { GB_PLAN_POLL = 256 };
 // what is left after them is placed by hints (plan_firstfit.c).
 enum { GB_PLAN_ALWAYS = 100000, GB_PLAN_ALWAYS_STEPS = 10000 };
 struct gb_plan_budget {
-    uint64_t steps;    // left
-    int64_t  deadline; // gb_thread_time_ns, so that other work changes no plan; INT64_MAX: none
-    uint64_t unread;   // steps since the clock was read
-    bool     gave_up;  // the thread's poll said so: nothing is left
-    bool     late;     // the clock said so
+    uint64_t steps; // left
+    int64_t deadline; // gb_thread_time_ns, so that other work changes no plan; INT64_MAX: none
+    uint64_t unread; // steps since the clock was read
+    bool gave_up; // the thread's poll said so: nothing is left
+    bool late; // the clock said so
     // borrowed, or NULL: another thread says that nothing is left
     const atomic_bool * stop;
 };
@@ -104,7 +104,7 @@ void gb_plan_look(struct gb_plan_budget * budget); // at the clock and the poll:
 
 // A part of the budget for a stage of its own, and what that has left.
 struct gb_plan_budget gb_plan_share(struct gb_plan_budget * from, uint64_t steps);
-void                  gb_plan_give_back(struct gb_plan_budget * to, const struct gb_plan_budget * share);
+void gb_plan_give_back(struct gb_plan_budget * to, const struct gb_plan_budget * share);
 
 // False when the budget is used up. Inline: the search spends a few steps at a time.
 static inline bool gb_plan_spend(struct gb_plan_budget * budget, uint64_t steps) {
@@ -148,16 +148,16 @@ enum gb_plan_key {
 struct gb_plan_ranked {
     uint64_t key[3];
     uint32_t first, last;
-    size_t   size;
+    size_t size;
     uint32_t buffer;
 };
 // crowd: the largest load of the buffer's sections, gb_plan_crowd, which only some keys need; GB_PLAN_BY_PEAK needs
 // gb_plan_find_crowds.
 struct gb_plan_ranked gb_plan_rank(const struct gb_plan_part * part, uint32_t b, enum gb_plan_key key, size_t crowd);
-int                   gb_plan_by_rank(const void * a, const void * b);
-bool                  gb_plan_needs_crowd(enum gb_plan_key key);
-size_t                gb_plan_crowd(const struct gb_plan_buffer * b, const size_t * load);
-enum ggml_status      gb_plan_find_crowds(struct gb_plan_part * part);
+int gb_plan_by_rank(const void * a, const void * b);
+bool gb_plan_needs_crowd(enum gb_plan_key key);
+size_t gb_plan_crowd(const struct gb_plan_buffer * b, const size_t * load);
+enum ggml_status gb_plan_find_crowds(struct gb_plan_part * part);
 // Sorts by rising key; what is level keeps its sequence. scratch: room for n.
 struct gb_plan_keyed {
     uint64_t key;
@@ -172,7 +172,7 @@ enum ggml_status gb_plan_order_by_offset(struct gb_plan_part * part, const size_
 // A failure is the caller's mistake or lack of memory, reported. free also after a failure.
 enum ggml_status gb_plan_problem_init(struct gb_plan_problem * p, const struct gb_plan_item * items, size_t n,
     size_t alignment);
-void             gb_plan_problem_free(struct gb_plan_problem * p);
+void gb_plan_problem_free(struct gb_plan_problem * p);
 
 // Pairs of numbers, sorted by a, level ones by b (plan_pairs.c). All zero: none.
 #define GB_PLAN_RUN 128
@@ -181,8 +181,8 @@ struct gb_plan_pair {
 };
 struct gb_plan_pairs_run {
     struct gb_plan_pair * pairs; // owned
-    uint32_t              n;     // > 0
-    uint32_t              room;  // doubled when it is full, up to GB_PLAN_RUN
+    uint32_t n; // > 0
+    uint32_t room; // doubled when it is full, up to GB_PLAN_RUN
 };
 struct gb_plan_pairs {
     GB_VEC(struct gb_plan_pairs_run) runs;
@@ -198,9 +198,9 @@ const struct gb_plan_pair * gb_plan_pairs_from(const struct gb_plan_pairs * p, s
 struct gb_plan_index;
 // For buffers whose lives are those of the part's n. NULL: no memory.
 struct gb_plan_index * gb_plan_index_new(const struct gb_plan_part * part);
-void                   gb_plan_index_free(struct gb_plan_index * index);
-void                   gb_plan_index_reset(struct gb_plan_index * index); // nothing is placed
-bool                   gb_plan_index_add(struct gb_plan_index * index, const struct gb_plan_buffer * b,
+void gb_plan_index_free(struct gb_plan_index * index);
+void gb_plan_index_reset(struct gb_plan_index * index); // nothing is placed
+bool gb_plan_index_add(struct gb_plan_index * index, const struct gb_plan_buffer * b,
     size_t offset); // false: no memory
 // The offset of the lowest gap for b, or of the smallest; above all else if there is none. What that cost is added to
 // *steps. chunk: see gb_plan_part.
@@ -233,7 +233,7 @@ enum ggml_status gb_plan_fit_gaps(struct gb_plan_part * part, size_t goal, enum 
 // into the smallest.
 struct gb_plan_placer;
 struct gb_plan_placer * gb_plan_placer_new(const struct gb_plan_part * part); // NULL: no memory
-void                    gb_plan_placer_free(struct gb_plan_placer * placer);
+void gb_plan_placer_free(struct gb_plan_placer * placer);
 enum ggml_status gb_plan_place(struct gb_plan_placer * placer, const uint32_t * order, uint32_t n, bool smallest_gap,
     struct gb_plan_budget * budget, size_t * offsets, size_t * peak);
 // The same, into the first gap; where the budget is used up before the end, the others get places that cost little, not
@@ -247,7 +247,7 @@ void gb_plan_keep(struct gb_plan_part * part, size_t peak);
 // First fit in orders that earlier plans have taught (plan_improve.c). Keeps what is smaller than the plan of the part.
 struct gb_plan_improver;
 struct gb_plan_improver * gb_plan_improver_new(struct gb_plan_part * part); // NULL: no memory
-void                      gb_plan_improver_free(struct gb_plan_improver * improver);
+void gb_plan_improver_free(struct gb_plan_improver * improver);
 // Until the peak is the goal, or the budget is used up; then it can go on later.
 enum ggml_status gb_plan_improve(struct gb_plan_improver * improver, size_t goal, struct gb_plan_budget * budget);
 // The same from an order, until that is learned.
@@ -269,14 +269,14 @@ enum ggml_status gb_plan_lower_peaks(struct gb_plan_part * part, size_t goal, st
 struct gb_plan_near;
 struct gb_plan_met {
     struct gb_plan_pair * by_offset; // n pairs of offset and buffer, sorted
-    struct gb_plan_pair * by_end;    // of the same buffers, offset + size and buffer, sorted
-    uint32_t              n;
+    struct gb_plan_pair * by_end; // of the same buffers, offset + size and buffer, sorted
+    uint32_t n;
 };
 struct gb_plan_near * gb_plan_near_new(const struct gb_plan_part * part); // nothing is placed; NULL: no memory
-void                  gb_plan_near_free(struct gb_plan_near * near);
-const size_t *        gb_plan_near_offsets(const struct gb_plan_near * near); // by buffer; valid as long as `near` is
-bool                  gb_plan_near_put(struct gb_plan_near * near, uint32_t b, size_t offset); // is not placed
-void                  gb_plan_near_take(struct gb_plan_near * near, uint32_t b);               // is placed
+void gb_plan_near_free(struct gb_plan_near * near);
+const size_t * gb_plan_near_offsets(const struct gb_plan_near * near); // by buffer; valid as long as `near` is
+bool gb_plan_near_put(struct gb_plan_near * near, uint32_t b, size_t offset); // is not placed
+void gb_plan_near_take(struct gb_plan_near * near, uint32_t b); // is placed
 // All offsets at once, by buffer. It costs as much as what differs.
 bool gb_plan_near_set(struct gb_plan_near * near, const size_t * offsets);
 // Steps to put all in at once, which is what the first call of set costs.
@@ -285,32 +285,32 @@ uint64_t gb_plan_near_all(const struct gb_plan_near * near);
 const struct gb_plan_met * gb_plan_near_find(struct gb_plan_near * near, uint32_t b, uint64_t * steps);
 
 // Takes out what lies highest and makes room for it, and for what was in its way, move by move (plan_eject.c).
-#define GB_PLAN_MAX_EJECT      20000  // buffers
+#define GB_PLAN_MAX_EJECT 20000 // buffers
 #define GB_PLAN_MAX_EJECT_NEAR 200000 // where few are alive with each
 struct gb_plan_ejector;
-bool                     gb_plan_can_eject(const struct gb_plan_part * part); // it is small enough, and one space
-bool                     gb_plan_few_meet(const struct gb_plan_part * part);  // few are alive with each
-struct gb_plan_ejector * gb_plan_ejector_new(struct gb_plan_part * part);     // NULL: no memory
-void                     gb_plan_ejector_free(struct gb_plan_ejector * ejector);
+bool gb_plan_can_eject(const struct gb_plan_part * part); // it is small enough, and one space
+bool gb_plan_few_meet(const struct gb_plan_part * part); // few are alive with each
+struct gb_plan_ejector * gb_plan_ejector_new(struct gb_plan_part * part); // NULL: no memory
+void gb_plan_ejector_free(struct gb_plan_ejector * ejector);
 // Until the peak is the goal, or the budget is used up; then it can go on later.
 enum ggml_status gb_plan_eject(struct gb_plan_ejector * ejector, size_t goal, size_t unit,
     struct gb_plan_budget * budget);
 
 // Complete search at several capacities (plan_search.c), in passes with ever more nodes.
 struct gb_plan_searcher;
-bool                      gb_plan_can_search(const struct gb_plan_part * part); // it is small enough
+bool gb_plan_can_search(const struct gb_plan_part * part); // it is small enough
 struct gb_plan_searcher * gb_plan_searcher_new(struct gb_plan_part * part, size_t goal, size_t capacity,
     size_t unit); // NULL: no memory
-void                      gb_plan_searcher_free(struct gb_plan_searcher * searcher);
+void gb_plan_searcher_free(struct gb_plan_searcher * searcher);
 enum ggml_status gb_plan_search_pass(struct gb_plan_searcher * searcher, struct gb_plan_budget * budget, size_t * goal);
 
 // What planning a problem may cost.
 struct gb_plan_costs {
-    size_t                capacity; // as that of the effort
+    size_t capacity; // as that of the effort
     struct gb_plan_budget heuristic, search;
-    bool                  whole; // not the critical buffers of another
-    bool                  turns; // more than heuristics
-    int                   n_threads;
+    bool whole; // not the critical buffers of another
+    bool turns; // more than heuristics
+    int n_threads;
 };
 // All parts, down to the goal: in-order best fit and first fit for each, then more for the highest, again and again
 // (plan_part.c).
@@ -327,9 +327,9 @@ enum ggml_status gb_plan_apart(struct gb_plan_part * part, enum gb_plan_holders 
 
 enum gb_plan_outcome { GB_PLAN_FOUND, GB_PLAN_INFEASIBLE, GB_PLAN_GAVE_UP, GB_PLAN_NO_MEMORY };
 
-struct gb_plan_exact;                                                 // all that search needs, made once for a part
+struct gb_plan_exact; // all that search needs, made once for a part
 struct gb_plan_exact * gb_plan_exact_new(struct gb_plan_part * part); // NULL: no memory
-void                   gb_plan_exact_free(struct gb_plan_exact * exact);
+void gb_plan_exact_free(struct gb_plan_exact * exact);
 // A plan of at most `capacity`, into part->trial. rerank: order buffers anew in each independent remainder.
 enum gb_plan_outcome gb_plan_exact_run(struct gb_plan_exact * exact, size_t capacity, enum gb_plan_key key, bool rerank,
     uint64_t max_nodes, struct gb_plan_budget * budget);

@@ -14,20 +14,20 @@
 #include "base/mem.h"
 #include "base/status.h"
 
-#define PATIENCE      15   // rounds without a better plan
-#define UNIT          1024 // of a place in the order
-#define DISORDER      (2 * UNIT)
+#define PATIENCE 15 // rounds without a better plan
+#define UNIT 1024 // of a place in the order
+#define DISORDER (2 * UNIT)
 #define SORTING_STEPS 40 // a buffer
 
 struct gb_plan_improver {
-    struct gb_plan_part *   part;              // borrowed
-    struct gb_plan_placer * placer;            // owned, as what follows
-    uint32_t *              order;             // to be placed next
-    uint32_t *              best;              // that gave the best plan here
-    struct gb_plan_keyed *  moved;             // scratch, twice the buffers
-    size_t                  least, least_here; // peaks: of best; since the last start
-    uint64_t                random;
-    int                     starts, rounds; // so far; since the plan got better
+    struct gb_plan_part * part; // borrowed
+    struct gb_plan_placer * placer; // owned, as what follows
+    uint32_t * order; // to be placed next
+    uint32_t * best; // that gave the best plan here
+    struct gb_plan_keyed * moved; // scratch, twice the buffers
+    size_t least, least_here; // peaks: of best; since the last start
+    uint64_t random;
+    int starts, rounds; // so far; since the plan got better
 };
 
 void gb_plan_improver_free(struct gb_plan_improver * x) {
@@ -45,12 +45,12 @@ struct gb_plan_improver * gb_plan_improver_new(struct gb_plan_part * part) {
     if (x == NULL) {
         return NULL;
     }
-    x->part   = part;
+    x->part = part;
     x->placer = gb_plan_placer_new(part);
-    x->order  = gb_calloc(part->n, sizeof(*x->order));
-    x->best   = gb_calloc(part->n, sizeof(*x->best));
-    x->moved  = gb_calloc((size_t) part->n * 2, sizeof(*x->moved));
-    x->least  = SIZE_MAX;
+    x->order = gb_calloc(part->n, sizeof(*x->order));
+    x->best = gb_calloc(part->n, sizeof(*x->best));
+    x->moved = gb_calloc((size_t) part->n * 2, sizeof(*x->moved));
+    x->least = SIZE_MAX;
     x->rounds = PATIENCE;
     x->random = UINT64_C(0x9E3779B97F4A7C15) ^ part->n;
     if (!x->placer || !x->order || !x->best || !x->moved) {
@@ -74,9 +74,9 @@ enum { N_KEYS = 5 };
 static enum ggml_status start(struct gb_plan_improver * x) {
     static const enum gb_plan_key keys[N_KEYS] = { GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_LOAD,
         GB_PLAN_BY_LOAD_AREA_WIDTH, GB_PLAN_BY_WIDTH };
-    const enum gb_plan_key        first        = (enum gb_plan_key) x->part->best_key;
-    x->rounds                                  = 0;
-    x->least_here                              = SIZE_MAX;
+    const enum gb_plan_key first = (enum gb_plan_key) x->part->best_key;
+    x->rounds = 0;
+    x->least_here = SIZE_MAX;
     if (x->starts >= N_KEYS) {
         if (x->part->peak < x->least) { // others have found it
             x->least = x->part->peak;
@@ -87,18 +87,18 @@ static enum ggml_status start(struct gb_plan_improver * x) {
         return GGML_STATUS_SUCCESS;
     }
     enum gb_plan_key key = x->starts == 0 ? first : keys[x->starts];
-    key                  = x->starts > 0 && key == first ? keys[0] : key;
+    key = x->starts > 0 && key == first ? keys[0] : key;
     x->starts++;
     return gb_plan_order(x->part, key, x->order);
 }
 
 // What is above the target comes earlier.
 static void reorder(struct gb_plan_improver * x, size_t target) {
-    const struct gb_plan_part * part     = x->part;
-    const bool                  disorder = x->starts == N_KEYS + 1;
+    const struct gb_plan_part * part = x->part;
+    const bool disorder = x->starts == N_KEYS + 1;
     for (uint32_t k = 0; k < part->n; k++) {
-        const uint32_t b   = x->order[k];
-        uint64_t       key = (uint64_t) (k + 2) * UNIT;
+        const uint32_t b = x->order[k];
+        uint64_t key = (uint64_t) (k + 2) * UNIT;
         if (part->trial[b] + part->buffers[b].size > target) {
             key = key * (UNIT / 2 + draw(x, UNIT / 2)) / UNIT - UNIT / 2;
         } else if (disorder) {
@@ -117,13 +117,13 @@ static void reorder(struct gb_plan_improver * x, size_t target) {
 static enum ggml_status round_of(struct gb_plan_improver * x, size_t goal, struct gb_plan_budget * budget,
     bool * going) {
     struct gb_plan_part * part = x->part;
-    size_t                peak;
+    size_t peak;
     GB_TRY(gb_plan_place(x->placer, x->order, part->n, false, budget, part->trial, &peak));
     *going = peak != SIZE_MAX && gb_plan_spend(budget, (uint64_t) part->n * SORTING_STEPS);
     if (peak == SIZE_MAX) {
         return GGML_STATUS_SUCCESS;
     }
-    x->rounds     = peak < x->least_here ? 0 : x->rounds + 1;
+    x->rounds = peak < x->least_here ? 0 : x->rounds + 1;
     x->least_here = GB_MIN(x->least_here, peak);
     if (peak < x->least) {
         x->least = peak;
@@ -147,7 +147,7 @@ enum ggml_status gb_plan_improve(struct gb_plan_improver * x, size_t goal, struc
 enum ggml_status gb_plan_improve_from(struct gb_plan_improver * x, const uint32_t * order, size_t goal,
     struct gb_plan_budget * budget) {
     memcpy(x->order, order, x->part->n * sizeof(*x->order));
-    x->rounds     = 0;
+    x->rounds = 0;
     x->least_here = SIZE_MAX;
     for (bool going = budget->steps > 0; going && x->part->peak > goal && x->rounds < PATIENCE;) {
         GB_TRY(round_of(x, goal, budget, &going));

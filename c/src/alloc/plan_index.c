@@ -30,15 +30,15 @@
 struct gb_plan_index {
     struct gb_plan_set * cover; // owned, by node, as all of these: the root is 1, the leaf of block k is width + k
     struct gb_plan_set * touch; // of single sections not for leaves: theirs is their cover
-    uint8_t *            asked; // ASKED and ASKED_ABOVE
-    size_t *             hint;  // NULL until it is needed: where the next search by hints begins
-    size_t               width; // power of two >= blocks
-    uint32_t             n_sections;
-    unsigned             shift;  // a block is 1 << shift sections
-    unsigned             spread; // `cover` is kept at heights that this divides
-    struct gb_plan_lists lists;  // of what blocks are not whole for; none of single sections
+    uint8_t * asked; // ASKED and ASKED_ABOVE
+    size_t * hint; // NULL until it is needed: where the next search by hints begins
+    size_t width; // power of two >= blocks
+    uint32_t n_sections;
+    unsigned shift; // a block is 1 << shift sections
+    unsigned spread; // `cover` is kept at heights that this divides
+    struct gb_plan_lists lists; // of what blocks are not whole for; none of single sections
     struct gb_plan_arena arena;
-    bool                 no_memory; // for notes: the next to be added fails
+    bool no_memory; // for notes: the next to be added fails
 };
 
 enum { ASKED = 1, ASKED_ABOVE = 2 }; // some life consists of the node, or of one above
@@ -47,33 +47,33 @@ enum { ASKED = 1, ASKED_ABOVE = 2 }; // some life consists of the node, or of on
 enum kind {
     WITHIN, // `touch` of a node that the life consists of
     AROUND, // `cover` of a node that reaches past the life
-    LISTED  // the list of the block in which the life begins or ends
+    LISTED // the list of the block in which the life begins or ends
 };
 struct source {
     struct gb_plan_cursor c;
-    size_t                node; // of WITHIN and AROUND
-    enum kind             kind;
+    size_t node; // of WITHIN and AROUND
+    enum kind kind;
 };
 
 #define STEPS_A_BUFFER 200 // as measured, beside what a list of pairs costs
 #define STEPS_A_CURSOR 8
-#define STEPS_A_LOOK   3  // at a cursor that is at hand
-#define LARGEST_SHIFT  12 // of blocks
-#define MIN_BLOCKS     8
-#define LONG_LIST      1200 // of a block, on average
-#define LONG_LOOK      150  // of the list that lives without a whole block look through, on average of all lives
-#define FEW_SECTIONS   64
-#define MAX_HEIGHTS    33
-#define MAX_SPREAD     3
-#define MORE_OF_TWO    3 // sets that two lives may enter more than they consist of nodes
-#define PASSED_A_STEP  8 // intervals of one set, each after the other
-#define PASSED_A_LEAP  16
-#define HINTED_LEAPS   64
-#define PLAIN_LEAPS    16 // before there are notes
-#define STEPS_ALONG    22 // for a cursor
-#define GAPS_A_STEP    4
-#define NEAR           8
-#define MAX_CURSORS    160 // four for each of the 32 levels, and some
+#define STEPS_A_LOOK 3 // at a cursor that is at hand
+#define LARGEST_SHIFT 12 // of blocks
+#define MIN_BLOCKS 8
+#define LONG_LIST 1200 // of a block, on average
+#define LONG_LOOK 150 // of the list that lives without a whole block look through, on average of all lives
+#define FEW_SECTIONS 64
+#define MAX_HEIGHTS 33
+#define MAX_SPREAD 3
+#define MORE_OF_TWO 3 // sets that two lives may enter more than they consist of nodes
+#define PASSED_A_STEP 8 // intervals of one set, each after the other
+#define PASSED_A_LEAP 16
+#define HINTED_LEAPS 64
+#define PLAIN_LEAPS 16 // before there are notes
+#define STEPS_ALONG 22 // for a cursor
+#define GAPS_A_STEP 4
+#define NEAR 8
+#define MAX_CURSORS 160 // four for each of the 32 levels, and some
 
 // ------------------------------------------------------------------------------------------------------------ the tree
 
@@ -109,7 +109,7 @@ static bool choose_blocks(struct gb_plan_index * x, const struct gb_plan_part * 
     const uint64_t all = (uint64_t) part->n + part->n_fixed;
     for (unsigned shift = LARGEST_SHIFT; shift > 0 && part->n_sections >= FEW_SECTIONS; shift--) {
         const size_t blocks = (part->n_sections >> shift) + 1;
-        uint64_t     total = 0, squares = 0;
+        uint64_t total = 0, squares = 0;
         if (blocks < MIN_BLOCKS || all / blocks > LONG_LIST) { // lists would be long, as a rule
             continue;
         }
@@ -150,8 +150,8 @@ static unsigned choose_spread(const uint64_t * by_height, uint64_t n) {
 static void mark_asked(struct gb_plan_index * x, const struct gb_plan_part * part) {
     uint64_t by_height[MAX_HEIGHTS] = { 0 };
     for (uint32_t b = 0; b < part->n; b++) {
-        const struct span s      = span_of(&part->buffers[b], x->shift, part->n_sections);
-        unsigned          height = 0;
+        const struct span s = span_of(&part->buffers[b], x->shift, part->n_sections);
+        unsigned height = 0;
         for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i /= 2, j /= 2, height++) {
             by_height[height] += (i & 1) + (j & 1);
             if (i & 1) {
@@ -254,9 +254,9 @@ bool gb_plan_index_add(struct gb_plan_index * x, const struct gb_plan_buffer * b
     if (x->no_memory) {
         return false;
     }
-    const size_t      end    = offset + b->size;
-    const struct span s      = span_of(b, x->shift, x->n_sections);
-    unsigned          height = 0;
+    const size_t end = offset + b->size;
+    const struct span s = span_of(b, x->shift, x->n_sections);
+    unsigned height = 0;
     for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i /= 2, j /= 2, height++) {
         if ((i & 1 && !note(x, i++, height, offset, end)) || (j & 1 && !note(x, --j, height, offset, end))) {
             return false;
@@ -300,7 +300,7 @@ static bool reaches_past(const struct gb_plan_index * x, const struct span * s, 
 // most blocks.
 static size_t push_around(const struct gb_plan_index * x, const struct span * s, struct source * list, size_t n) {
     const unsigned spread = x->spread, up = spread - 1;
-    size_t         left = x->width + s->left, right = x->width + s->right;
+    size_t left = x->width + s->left, right = x->width + s->right;
     for (size_t width = (size_t) 1 << up; left > 0; left >>= spread, right >>= spread, width <<= spread) {
         if (reaches_past(x, s, left >> up, width)) {
             n = push(list, n, &x->cover[left], left, AROUND);
@@ -316,7 +316,7 @@ static size_t push_around(const struct gb_plan_index * x, const struct span * s,
 static size_t collect(const struct gb_plan_index * x, const struct gb_plan_buffer * b, struct source * list,
     uint64_t * steps) {
     const struct span s = span_of(b, x->shift, x->n_sections);
-    size_t            n = 0;
+    size_t n = 0;
     for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i /= 2, j /= 2) {
         if (i & 1) {
             n = push(list, n, touch_of(x, i), i, WITHIN);
@@ -352,8 +352,8 @@ static void skip_runs(struct gb_plan_cursor * c, size_t at) {
     }
     c->next = low;
     if (low < c->last) {
-        c->at   = low->data;
-        c->end  = low->data + low->n;
+        c->at = low->data;
+        c->end = low->data + low->n;
         c->next = low + 1;
     }
 }
@@ -366,7 +366,7 @@ static void advance(struct gb_plan_cursor * c, size_t at) {
         skip_runs(c, at);
     }
     const struct gb_plan_interval * p = c->at;
-    size_t                          n = (size_t) (c->end - p);
+    size_t n = (size_t) (c->end - p);
     if (n > NEAR && p[NEAR - 1].end > at) {
         n = NEAR;
     }
@@ -385,16 +385,16 @@ static inline size_t within(size_t at, size_t size, size_t chunk) {
 
 // What is looked for.
 struct gap {
-    const struct gb_plan_index *  x;
-    const struct gb_plan_buffer * b;     // which fits into it
-    size_t                        chunk; // see gb_plan_part
+    const struct gb_plan_index * x;
+    const struct gb_plan_buffer * b; // which fits into it
+    size_t chunk; // see gb_plan_part
 };
 
 // The next interval.
 static void step_on(struct gb_plan_cursor * c) {
     c->at++;
     if (c->at == c->end && c->next < c->last) {
-        c->at  = c->next->data;
+        c->at = c->next->data;
         c->end = c->next->data + c->next->n;
         c->next++;
     }
@@ -422,8 +422,8 @@ static inline void pass(struct source * s, const struct gb_plan_buffer * b, size
 // What was in the way is asked earlier from now on.
 static void bring_forward(struct source * list, size_t k) {
     const struct source one = list[k];
-    list[k]                 = list[k / 2];
-    list[k / 2]             = one;
+    list[k] = list[k / 2];
+    list[k / 2] = one;
 }
 
 // The lowest offset at or above `at` that no set takes any of; or, after so many leaps, where the search has come to,
@@ -431,7 +431,7 @@ static void bring_forward(struct source * list, size_t k) {
 static size_t lowest(struct source * list, size_t * n, size_t at, const struct gap * gap, uint64_t leaps, bool * found,
     uint64_t * steps) {
     const size_t size = gap->b->size, chunk = gap->chunk;
-    at     = within(at, size, chunk);
+    at = within(at, size, chunk);
     *found = true;
     for (size_t k = 0; k < *n;) {
         struct gb_plan_cursor * const c = &list[k].c;
@@ -498,26 +498,26 @@ static struct reach reach_with(const struct gb_plan_index * x, const struct sour
 
 // The search for the lowest gap for b along a lead.
 struct along {
-    struct gb_plan_index *        x;
+    struct gb_plan_index * x;
     const struct gb_plan_buffer * b;
-    struct source *               list; // the others
-    size_t                        n;
-    struct gb_plan_set *          set;   // of the lead
-    struct gb_plan_cursor         c;     // in it
-    struct reach                  lead;  // all of it
-    struct reach                  cause; // how far a life must reach that nothing is free just below `at`
-    size_t                        at;    // the search has come to
-    uint64_t                      steps;
+    struct source * list; // the others
+    size_t n;
+    struct gb_plan_set * set; // of the lead
+    struct gb_plan_cursor c; // in it
+    struct reach lead; // all of it
+    struct reach cause; // how far a life must reach that nothing is free just below `at`
+    size_t at; // the search has come to
+    uint64_t steps;
 };
 
 // To the next gap of the lead that may do; false: above all of them.
 static bool next_gap(struct along * a) {
-    const struct gb_plan_buffer b      = *a->b;
-    size_t                      at     = a->at;
-    bool                        is_gap = false;
+    const struct gb_plan_buffer b = *a->b;
+    size_t at = a->at;
+    bool is_gap = false;
     while (a->c.at < a->c.end && !is_gap) {
-        const struct gb_plan_note *     note = gb_plan_note_of(a->set, &a->c);
-        const struct gb_plan_interval * p    = a->c.at;
+        const struct gb_plan_note * note = gb_plan_note_of(a->set, &a->c);
+        const struct gb_plan_interval * p = a->c.at;
         for (; p < a->c.end; p++, note++) {
             const size_t room = p->start > at ? p->start - at : 0;
             if (room >= b.size && (b.size < note->size || b.first > note->first || b.last < note->last)) {
@@ -529,29 +529,29 @@ static bool next_gap(struct along * a) {
         a->steps += (uint64_t) (p - a->c.at) / GAPS_A_STEP;
         a->c.at = p;
         if (p == a->c.end && a->c.next < a->c.last) {
-            a->c.at  = a->c.next->data;
+            a->c.at = a->c.next->data;
             a->c.end = a->c.next->data + a->c.next->n;
             a->c.next++;
         }
     }
     a->cause = at > a->at ? a->lead : a->cause;
-    a->at    = at;
+    a->at = at;
     return is_gap;
 }
 
 // To the end of what source s has in the way, as long as b may fit below `end`; *all: how far a life must reach to meet
 // all that was passed; *widest: of what is free between.
 static void pass_all(struct along * a, struct source * s, size_t end, struct reach * all, size_t * widest) {
-    struct gb_plan_cursor * const c      = &s->c;
-    const size_t                  size   = a->b->size;
-    uint64_t                      passed = 0;
+    struct gb_plan_cursor * const c = &s->c;
+    const size_t size = a->b->size;
+    uint64_t passed = 0;
     do {
         if (passed == 0 || s->kind == LISTED) { // each entry of a list has a life of its own
             a->cause = reach_with(a->x, s, a->lead);
-            *all     = reach_with(a->x, s, *all);
+            *all = reach_with(a->x, s, *all);
         }
         *widest = GB_MAX(*widest, c->at->start > a->at ? c->at->start - a->at : 0);
-        a->at   = c->at->end;
+        a->at = c->at->end;
         pass(s, a->b, a->at, &a->steps);
         passed++;
     } while (c->at < c->end && (c->at->start <= a->at || c->at->start - a->at < size) && a->at < end &&
@@ -561,11 +561,11 @@ static void pass_all(struct along * a, struct source * s, size_t end, struct rea
 
 // Whether b fits at `at` or above, and below `end`, where the gap of the lead ends. If not, *why.
 static bool fits_below(struct along * a, size_t end, struct gb_plan_note * why) {
-    const size_t size   = a->b->size;
-    size_t       widest = 0; // of what is free, but too small
-    struct reach all    = a->cause;
+    const size_t size = a->b->size;
+    size_t widest = 0; // of what is free, but too small
+    struct reach all = a->cause;
     for (size_t k = 0; k < a->n;) {
-        struct source * const         s = &a->list[k];
+        struct source * const s = &a->list[k];
         struct gb_plan_cursor * const c = &s->c;
         a->steps += STEPS_ALONG;
         if (c->at < c->end && c->at->end <= a->at) {
@@ -582,7 +582,7 @@ static bool fits_below(struct along * a, size_t end, struct gb_plan_note * why) 
         pass_all(a, s, end, &all, &widest);
         if (a->at >= end || end - a->at < size) {
             widest = GB_MAX(widest, a->at < end ? end - a->at : 0);
-            *why   = (struct gb_plan_note){ all.first, all.last, widest + 1 };
+            *why = (struct gb_plan_note){ all.first, all.last, widest + 1 };
             return false;
         }
         bring_forward(a->list, k);
@@ -598,7 +598,7 @@ static size_t lowest_along(struct gb_plan_index * x, const struct gb_plan_buffer
     const struct gap gap = { x, b, 0 };
     struct along a = { x, b, list, n, touch_of(x, lead), gb_plan_set_begin(touch_of(x, lead)), reach_of_node(x, lead),
         { b->first, b->last }, at, 0 };
-    bool         found, known = at == 0; // what is in the way below `at`, up to the last gap
+    bool found, known = at == 0; // what is in the way below `at`, up to the last gap
     for (size_t k = 0; k < a.n; k++) {
         if (list[k].kind == WITHIN && list[k].node == lead) {
             list[k] = list[--a.n];
@@ -606,15 +606,15 @@ static size_t lowest_along(struct gb_plan_index * x, const struct gb_plan_buffer
     }
     for (size_t k = 0; k < a.n / 2; k++) { // wide nodes and lists are more often in the way
         const struct source one = list[k];
-        list[k]                 = list[a.n - 1 - k];
-        list[a.n - 1 - k]       = one;
+        list[k] = list[a.n - 1 - k];
+        list[a.n - 1 - k] = one;
     }
     if (a.c.at->end <= at) {
         advance(&a.c, at);
     }
     while (next_gap(&a)) {
         struct gb_plan_note why = GB_PLAN_NO_NOTE;
-        known                   = known || a.at > at;
+        known = known || a.at > at;
         if (fits_below(&a, a.c.at->start, &why)) {
             *steps += a.steps;
             return a.at;
@@ -633,8 +633,8 @@ static size_t lowest_along(struct gb_plan_index * x, const struct gb_plan_buffer
 
 // The largest of the nodes that a life consists of; 0: it has no whole block.
 static size_t widest_node(const struct gb_plan_index * x, const struct gb_plan_buffer * b) {
-    const struct span s    = span_of(b, x->shift, x->n_sections);
-    size_t            node = 0;
+    const struct span s = span_of(b, x->shift, x->n_sections);
+    size_t node = 0;
     for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i = (i + 1) / 2, j /= 2) {
         node = i & 1 ? i : j & 1 ? j - 1 : node;
     }
@@ -642,31 +642,31 @@ static size_t widest_node(const struct gb_plan_index * x, const struct gb_plan_b
 }
 
 size_t gb_plan_index_lowest(struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t chunk, uint64_t * steps) {
-    struct source    list[MAX_CURSORS];
-    bool             found;
-    const struct gap gap   = { x, b, chunk };
-    const size_t     node  = chunk == 0 ? widest_node(x, b) : 0;
-    const size_t     lead  = node > 0 && touch_of(x, node)->n > 0 ? node : 0;
-    const bool       noted = lead > 0 && touch_of(x, lead)->noted;
-    const uint64_t   leaps = lead == 0 ? UINT64_MAX : noted ? 0 : PLAIN_LEAPS;
-    size_t           n     = collect(x, b, list, steps);
-    const size_t     at    = lowest(list, &n, 0, &gap, leaps, &found, steps);
+    struct source list[MAX_CURSORS];
+    bool found;
+    const struct gap gap = { x, b, chunk };
+    const size_t node = chunk == 0 ? widest_node(x, b) : 0;
+    const size_t lead = node > 0 && touch_of(x, node)->n > 0 ? node : 0;
+    const bool noted = lead > 0 && touch_of(x, lead)->noted;
+    const uint64_t leaps = lead == 0 ? UINT64_MAX : noted ? 0 : PLAIN_LEAPS;
+    size_t n = collect(x, b, list, steps);
+    const size_t at = lowest(list, &n, 0, &gap, leaps, &found, steps);
     if (found) {
         return at;
     }
     if (!noted) {
         x->no_memory = !gb_plan_set_carry_notes(&x->arena, touch_of(x, lead));
-        n            = collect(x, b, list, steps); // the set has moved
+        n = collect(x, b, list, steps); // the set has moved
     }
     return x->no_memory ? at : lowest_along(x, b, lead, list, n, at, steps);
 }
 
 size_t gb_plan_index_smallest(const struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t chunk,
     uint64_t * steps) {
-    struct source    list[MAX_CURSORS];
-    bool             found;
+    struct source list[MAX_CURSORS];
+    bool found;
     const struct gap gap = { x, b, chunk };
-    size_t           n = collect(x, b, list, steps), best = SIZE_MAX, best_size = SIZE_MAX;
+    size_t n = collect(x, b, list, steps), best = SIZE_MAX, best_size = SIZE_MAX;
     for (size_t at = 0;;) {
         at = lowest(list, &n, at, &gap, UINT64_MAX, &found, steps);
         if (n == 0) {
@@ -677,7 +677,7 @@ size_t gb_plan_index_smallest(const struct gb_plan_index * x, const struct gb_pl
             end = GB_MIN(end, list[k].c.at->start);
         }
         if (end - at < best_size) {
-            best      = at;
+            best = at;
             best_size = end - at;
         }
         if (best_size == b->size) {
@@ -711,15 +711,15 @@ bool gb_plan_index_hinted(struct gb_plan_index * x, const struct gb_plan_buffer 
     if (x->hint == NULL) {
         return false;
     }
-    struct source    list[MAX_CURSORS];
-    bool             found;
-    const struct gap gap  = { x, b, chunk };
-    const size_t     node = widest_node(x, b);
-    size_t * const   hint = &x->hint[node > 0 ? node : x->width + (b->first >> x->shift)];
-    size_t           n    = collect(x, b, list, steps);
-    const size_t     top  = end_of_all(list, n, b, steps);
-    const size_t     at   = lowest(list, &n, GB_MIN(*hint, top), &gap, HINTED_LEAPS, &found, steps);
-    *offset               = found ? at : gb_plan_within_chunk(top, b->size, chunk);
-    *hint                 = found && n == 0 ? 0 : at;
+    struct source list[MAX_CURSORS];
+    bool found;
+    const struct gap gap = { x, b, chunk };
+    const size_t node = widest_node(x, b);
+    size_t * const hint = &x->hint[node > 0 ? node : x->width + (b->first >> x->shift)];
+    size_t n = collect(x, b, list, steps);
+    const size_t top = end_of_all(list, n, b, steps);
+    const size_t at = lowest(list, &n, GB_MIN(*hint, top), &gap, HINTED_LEAPS, &found, steps);
+    *offset = found ? at : gb_plan_within_chunk(top, b->size, chunk);
+    *hint = found && n == 0 ? 0 : at;
     return true;
 }

@@ -31,7 +31,7 @@ static void group_by_death(const struct gb_plan_part * part, uint32_t * begin, u
 struct space {
     struct gb_plan_pairs by_offset; // free blocks below the top: (offset, size)
     struct gb_plan_pairs by_size;   // the same: (size, offset)
-    size_t               top, high; // now, and at most so far
+    size_t top, high;               // now, and at most so far
 };
 
 static bool add_block(struct space * s, size_t offset, size_t size) {
@@ -54,7 +54,7 @@ static bool take(struct space * s, size_t size, size_t * offset) {
         return true;
     }
     const size_t has = best->a;
-    *offset          = best->b;
+    *offset = best->b;
     remove_block(s, *offset, has);
     return has == size || add_block(s, *offset + size, has - size);
 }
@@ -63,7 +63,7 @@ static bool take(struct space * s, size_t size, size_t * offset) {
 static bool give_back(struct space * s, size_t offset, size_t size) {
     const struct gb_plan_pair * before;
     const struct gb_plan_pair * behind = gb_plan_pairs_from(&s->by_offset, (struct gb_plan_pair){ offset, 0 }, &before);
-    const struct gb_plan_pair   left   = before ? *before : (struct gb_plan_pair){ 0 };
+    const struct gb_plan_pair left = before ? *before : (struct gb_plan_pair){ 0 };
     if (behind && behind->a == offset + size) {
         const size_t more = behind->b;
         remove_block(s, offset + size, more);
@@ -102,10 +102,10 @@ static enum ggml_status run(struct gb_plan_part * part, struct space * s, const 
 }
 
 enum ggml_status gb_plan_in_order(struct gb_plan_part * part, size_t * peak) {
-    struct space     s      = { 0 };
+    struct space s = { 0 };
     enum ggml_status status = GGML_STATUS_ALLOC_FAILED;
-    uint32_t *       begin  = gb_calloc((size_t) part->n_sections + 2, sizeof(*begin));
-    uint32_t *       order  = gb_calloc(part->n, sizeof(*order));
+    uint32_t * begin = gb_calloc((size_t) part->n_sections + 2, sizeof(*begin));
+    uint32_t * order = gb_calloc(part->n, sizeof(*order));
     if (begin && order) {
         group_by_death(part, begin, order);
         status = run(part, &s, begin, order);

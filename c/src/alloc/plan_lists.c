@@ -8,11 +8,11 @@
 #define NEAR 8 // entries, which are tried before the others
 
 bool gb_plan_lists_init(struct gb_plan_lists * l, uint32_t * room, size_t n_blocks, size_t total) {
-    l->n        = room;
+    l->n = room;
     l->n_blocks = n_blocks;
-    l->begin    = gb_calloc(n_blocks, sizeof(*l->begin));
-    l->entries  = gb_calloc(total + 1, sizeof(*l->entries));
-    l->tops     = gb_calloc(total + 1, sizeof(*l->tops));
+    l->begin = gb_calloc(n_blocks, sizeof(*l->begin));
+    l->entries = gb_calloc(total + 1, sizeof(*l->entries));
+    l->tops = gb_calloc(total + 1, sizeof(*l->tops));
     if (!l->begin || !l->entries || !l->tops) {
         return false;
     }
@@ -53,10 +53,10 @@ static uint32_t count_below(const struct gb_plan_entry * list, uint32_t n, size_
 
 void gb_plan_lists_enter(struct gb_plan_lists * l, size_t block, const struct gb_plan_buffer * b, size_t offset) {
     struct gb_plan_entry * const list = l->entries + l->begin[block];
-    size_t * const               tops = l->tops + l->begin[block];
-    const size_t                 end  = offset + b->size;
-    const uint32_t               n    = l->n[block]++;
-    const uint32_t               at   = count_below(list, n, offset);
+    size_t * const tops = l->tops + l->begin[block];
+    const size_t end = offset + b->size;
+    const uint32_t n = l->n[block]++;
+    const uint32_t at = count_below(list, n, offset);
     memmove(list + at + 1, list + at, (n - at) * sizeof(*list));
     memmove(tops + at + 1, tops + at, (n - at) * sizeof(*tops));
     list[at] = (struct gb_plan_entry){ { offset, end }, b->first, b->last };
@@ -69,8 +69,8 @@ void gb_plan_lists_enter(struct gb_plan_lists * l, size_t block, const struct gb
 uint64_t gb_plan_list_seek(const struct gb_plan_lists * l, struct gb_plan_cursor * c, const struct gb_plan_buffer * b,
     size_t at) {
     const struct gb_plan_entry * const from = (const struct gb_plan_entry *) c->at;
-    const size_t *                     tops = l->tops + (from - l->entries);
-    size_t                             low = 0, n = (size_t) ((const struct gb_plan_entry *) c->end - from);
+    const size_t * tops = l->tops + (from - l->entries);
+    size_t low = 0, n = (size_t) ((const struct gb_plan_entry *) c->end - from);
     if (n > NEAR && tops[NEAR - 1] > at) {
         n = NEAR;
     }

@@ -11,15 +11,15 @@
 
 struct gb_plan_entry {
     struct gb_plan_interval at; // comes first: cursors point to it
-    uint32_t                first, last;
+    uint32_t first, last;
 };
 // All zero: no block has a list.
 struct gb_plan_lists {
     struct gb_plan_entry * entries; // owned, as all of these; by block
-    size_t *               tops;    // by entry
-    uint32_t *             begin;   // by block: where its entries begin
-    uint32_t *             n;       // by block: how many there are
-    size_t                 n_blocks;
+    size_t * tops; // by entry
+    uint32_t * begin; // by block: where its entries begin
+    uint32_t * n; // by block: how many there are
+    size_t n_blocks;
 };
 
 // room: by block, how many entries it will have at most; taken over, also after false (no memory). total: their sum.
@@ -32,8 +32,8 @@ void gb_plan_lists_enter(struct gb_plan_lists * l, size_t block, const struct gb
 // at.
 static inline uint64_t gb_plan_list_step(struct gb_plan_cursor * c, const struct gb_plan_buffer * b, size_t at) {
     const struct gb_plan_entry * const from = (const struct gb_plan_entry *) c->at;
-    const struct gb_plan_entry * const end  = (const struct gb_plan_entry *) c->end;
-    const struct gb_plan_entry *       e    = from;
+    const struct gb_plan_entry * const end = (const struct gb_plan_entry *) c->end;
+    const struct gb_plan_entry * e = from;
     while (e < end && ((e->at.end <= at) | (e->first >= b->last) | (e->last <= b->first))) {
         e++;
     }
@@ -47,7 +47,7 @@ uint64_t gb_plan_list_seek(const struct gb_plan_lists * l, struct gb_plan_cursor
 static inline struct gb_plan_cursor gb_plan_list_begin(const struct gb_plan_lists * l, size_t block,
     const struct gb_plan_buffer * b, uint64_t * steps) {
     const struct gb_plan_entry * const list = l->entries + l->begin[block];
-    struct gb_plan_cursor              c    = { &list->at, &list[l->n[block]].at, NULL, NULL };
+    struct gb_plan_cursor c = { &list->at, &list[l->n[block]].at, NULL, NULL };
     *steps += gb_plan_list_step(&c, b, 0);
     return c;
 }

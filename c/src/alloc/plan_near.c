@@ -11,18 +11,18 @@
 #include "base/mem.h"
 
 #define LEAST_SPREAD 1024 // buffers
-#define FEW_MET      16   // one of so many, on average
-#define A_WINDOW     32   // buffers that begin in half of the shortest windows, at least, on average
-#define MAX_LEVELS   33
-#define PUT_STEPS    20 // into one window, or out of it
+#define FEW_MET 16 // one of so many, on average
+#define A_WINDOW 32 // buffers that begin in half of the shortest windows, at least, on average
+#define MAX_LEVELS 33
+#define PUT_STEPS 20 // into one window, or out of it
 
 struct window {
     struct gb_plan_pairs begins, ends; // offset or end, buffer
 };
 
 struct level {
-    unsigned        shift;   // L is two to the power of it
-    uint32_t        n;       // windows
+    unsigned shift; // L is two to the power of it
+    uint32_t n; // windows
     struct window * windows; // borrowed
 };
 
@@ -31,15 +31,15 @@ struct life {
 };
 
 struct gb_plan_near {
-    const struct gb_plan_part * part;    // borrowed
-    size_t *                    offsets; // by buffer; owned, as all arrays
-    struct life *               lives;   // by buffer
-    struct window *             windows; // of all levels
-    size_t                      n_windows;
-    struct level                levels[MAX_LEVELS];
-    unsigned                    n_levels;
-    struct gb_plan_met          met;    // found last
-    struct gb_plan_keyed *      sorted; // twice the buffers
+    const struct gb_plan_part * part; // borrowed
+    size_t * offsets; // by buffer; owned, as all arrays
+    struct life * lives; // by buffer
+    struct window * windows; // of all levels
+    size_t n_windows;
+    struct level levels[MAX_LEVELS];
+    unsigned n_levels;
+    struct gb_plan_met met; // found last
+    struct gb_plan_keyed * sorted; // twice the buffers
 };
 
 void gb_plan_near_free(struct gb_plan_near * x) {
@@ -71,12 +71,12 @@ static void choose_levels(struct gb_plan_near * x) {
         longest = GB_MAX(longest, width);
     }
     const uint64_t least = GB_MAX(widths / x->part->n, (uint64_t) x->part->n_sections * A_WINDOW / x->part->n);
-    unsigned       shift = 0;
+    unsigned shift = 0;
     while (shift < 31 && (uint64_t) 1 << (shift + 1) <= least) {
         shift++;
     }
     for (bool enough = false; !enough; shift++) {
-        const uint32_t n         = ((x->part->n_sections - 1) >> shift) + 1;
+        const uint32_t n = ((x->part->n_sections - 1) >> shift) + 1;
         x->levels[x->n_levels++] = (struct level){ shift, n, NULL };
         x->n_windows += n;
         enough = (uint64_t) 1 << shift >= longest;
@@ -88,20 +88,20 @@ struct gb_plan_near * gb_plan_near_new(const struct gb_plan_part * part) {
     if (x == NULL) {
         return NULL;
     }
-    const size_t n   = part->n;
-    x->part          = part;
-    x->offsets       = gb_calloc(n, sizeof(*x->offsets));
-    x->lives         = gb_calloc(n, sizeof(*x->lives));
+    const size_t n = part->n;
+    x->part = part;
+    x->offsets = gb_calloc(n, sizeof(*x->offsets));
+    x->lives = gb_calloc(n, sizeof(*x->lives));
     x->met.by_offset = gb_calloc(n + 1, sizeof(*x->met.by_offset));
-    x->met.by_end    = gb_calloc(n + 1, sizeof(*x->met.by_end));
-    x->sorted        = gb_calloc(2 * n, sizeof(*x->sorted));
+    x->met.by_end = gb_calloc(n + 1, sizeof(*x->met.by_end));
+    x->sorted = gb_calloc(2 * n, sizeof(*x->sorted));
     if (!x->offsets || !x->lives || !x->met.by_offset || !x->met.by_end || !x->sorted) {
         gb_plan_near_free(x);
         return NULL;
     }
     for (uint32_t b = 0; b < n; b++) {
         x->offsets[b] = GB_PLAN_NOT_PLACED;
-        x->lives[b]   = (struct life){ part->buffers[b].first, part->buffers[b].last };
+        x->lives[b] = (struct life){ part->buffers[b].first, part->buffers[b].last };
     }
     choose_levels(x);
     x->windows = gb_calloc(x->n_windows, sizeof(*x->windows));
@@ -124,14 +124,14 @@ static size_t end_of(const struct gb_plan_near * x, uint32_t b) { return x->offs
 // The windows of a level in which b is alive: from *from up to, not including, the result.
 static uint32_t windows_of(const struct level * level, struct life b, uint32_t * from) {
     const uint32_t at = b.first >> level->shift;
-    *from             = at > 0 ? at - 1 : 0;
+    *from = at > 0 ? at - 1 : 0;
     return ((b.last - 1) >> level->shift) + 1;
 }
 
 static uint64_t windows_with(const struct gb_plan_near * x, uint32_t b) {
     uint64_t n = 0;
     for (unsigned k = 0; k < x->n_levels; k++) {
-        uint32_t       from;
+        uint32_t from;
         const uint32_t to = windows_of(&x->levels[k], x->lives[b], &from);
         n += to - from;
     }
@@ -150,7 +150,7 @@ uint64_t gb_plan_near_all(const struct gb_plan_near * x) {
 static bool insert(struct gb_plan_near * x, uint32_t b, bool by_end) {
     const struct gb_plan_pair one = { by_end ? end_of(x, b) : x->offsets[b], b };
     for (unsigned k = 0; k < x->n_levels; k++) {
-        uint32_t       from;
+        uint32_t from;
         const uint32_t to = windows_of(&x->levels[k], x->lives[b], &from);
         for (uint32_t w = from; w < to; w++) {
             struct window * const window = &x->levels[k].windows[w];
@@ -170,7 +170,7 @@ bool gb_plan_near_put(struct gb_plan_near * x, uint32_t b, size_t offset) {
 void gb_plan_near_take(struct gb_plan_near * x, uint32_t b) {
     const struct gb_plan_pair begin = { x->offsets[b], b }, end = { end_of(x, b), b };
     for (unsigned k = 0; k < x->n_levels; k++) {
-        uint32_t       from;
+        uint32_t from;
         const uint32_t to = windows_of(&x->levels[k], x->lives[b], &from);
         for (uint32_t w = from; w < to; w++) {
             gb_plan_pairs_remove(&x->levels[k].windows[w].begins, begin);
@@ -185,7 +185,7 @@ static bool put_sorted(struct gb_plan_near * x, const size_t * offsets, bool by_
     uint32_t n = 0;
     for (uint32_t b = 0; b < x->part->n; b++) {
         if (offsets[b] != GB_PLAN_NOT_PLACED) {
-            x->offsets[b]  = offsets[b];
+            x->offsets[b] = offsets[b];
             x->sorted[n++] = (struct gb_plan_keyed){ by_end ? end_of(x, b) : offsets[b], b };
         }
     }
@@ -221,12 +221,12 @@ bool gb_plan_near_set(struct gb_plan_near * x, const size_t * offsets) {
 static uint32_t filter(const struct gb_plan_near * x, const struct gb_plan_pairs * all, struct life b,
     struct gb_plan_pair * met, uint64_t * steps) {
     const struct life * const lives = x->lives;
-    uint32_t                  n     = 0;
+    uint32_t n = 0;
     for (size_t r = 0; r < all->runs.n; r++) {
         const struct gb_plan_pairs_run run = all->runs.data[r];
         for (uint32_t k = 0; k < run.n; k++) {
             const struct life one = lives[run.pairs[k].b];
-            met[n]                = run.pairs[k];
+            met[n] = run.pairs[k];
             n += (uint32_t) ((one.first < b.last) & (one.last > b.first));
         }
         *steps += run.n;
@@ -236,13 +236,13 @@ static uint32_t filter(const struct gb_plan_near * x, const struct gb_plan_pairs
 
 const struct gb_plan_met * gb_plan_near_find(struct gb_plan_near * x, uint32_t b, uint64_t * steps) {
     const struct life life = x->lives[b];
-    unsigned          k    = 0;
+    unsigned k = 0;
     while (((life.last - life.first - 1) >> x->levels[k].shift) > 0) {
         k++;
     }
     const struct window * const window = &x->levels[k].windows[life.first >> x->levels[k].shift];
-    *steps                             = PUT_STEPS * windows_with(x, b);
-    x->met.n                           = filter(x, &window->begins, life, x->met.by_offset, steps);
+    *steps = PUT_STEPS * windows_with(x, b);
+    x->met.n = filter(x, &window->begins, life, x->met.by_offset, steps);
     (void) filter(x, &window->ends, life, x->met.by_end, steps);
     return &x->met;
 }

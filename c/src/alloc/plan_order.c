@@ -24,9 +24,9 @@ static uint64_t weight(const struct gb_plan_buffer * b, size_t crowd, int square
     for (int k = 0; k < squares; k++) {
         power *= power;
     }
-    const double root   = wide ? sqrt(sqrt((double) (b->last - b->first))) : 1;
+    const double root = wide ? sqrt(sqrt((double) (b->last - b->first))) : 1;
     const double number = power * (double) b->size * root;
-    uint64_t     bits;
+    uint64_t bits;
     memcpy(&bits, &number, sizeof(bits));
     return bits;
 }
@@ -63,10 +63,10 @@ size_t gb_plan_crowd(const struct gb_plan_buffer * b, const size_t * load) {
 
 struct gb_plan_ranked gb_plan_rank(const struct gb_plan_part * part, uint32_t index, enum gb_plan_key key,
     size_t crowd) {
-    const struct gb_plan_buffer * const b     = &part->buffers[index];
-    struct gb_plan_ranked               r     = { { 0, 0, 0 }, b->first, b->last, b->size, index };
-    uint64_t * const                    k     = r.key;
-    const uint64_t                      width = b->last - b->first;
+    const struct gb_plan_buffer * const b = &part->buffers[index];
+    struct gb_plan_ranked r = { { 0, 0, 0 }, b->first, b->last, b->size, index };
+    uint64_t * const k = r.key;
+    const uint64_t width = b->last - b->first;
     switch (key) {
         case GB_PLAN_BY_SIZE: k[0] = b->size; break;
         case GB_PLAN_BY_AREA: k[0] = area(b, width); break;
@@ -118,7 +118,7 @@ enum { DIGIT = 11, FEW = 64 };
 static void insert(struct gb_plan_keyed * all, uint32_t n) {
     for (uint32_t k = 1; k < n; k++) {
         const struct gb_plan_keyed one = all[k];
-        uint32_t                   at  = k;
+        uint32_t at = k;
         for (; at > 0 && all[at - 1].key > one.key; at--) {
             all[at] = all[at - 1];
         }
@@ -139,8 +139,8 @@ void gb_plan_sort(struct gb_plan_keyed * all, struct gb_plan_keyed * scratch, ui
     }
     struct gb_plan_keyed *from = all, *to = scratch;
     for (unsigned shift = 0; shift < 64; shift += DIGIT) {
-        uint32_t       begin[(1 << DIGIT) + 1] = { 0 };
-        const uint64_t mask                    = (1 << DIGIT) - 1;
+        uint32_t begin[(1 << DIGIT) + 1] = { 0 };
+        const uint64_t mask = (1 << DIGIT) - 1;
         if (((any ^ each) >> shift & mask) == 0) {
             continue;
         }
@@ -154,8 +154,8 @@ void gb_plan_sort(struct gb_plan_keyed * all, struct gb_plan_keyed * scratch, ui
             to[begin[from[k].key >> shift & mask]++] = from[k];
         }
         struct gb_plan_keyed * const swap = from;
-        from                              = to;
-        to                                = swap;
+        from = to;
+        to = swap;
     }
     if (from != all) {
         memcpy(all, from, n * sizeof(*all));
@@ -169,7 +169,7 @@ enum ggml_status gb_plan_find_crowds(struct gb_plan_part * part) {
     if (part->has_crowds) {
         return GGML_STATUS_SUCCESS;
     }
-    const size_t   m    = part->n_sections;
+    const size_t m = part->n_sections;
     size_t * const most = gb_calloc(2 * m, sizeof(*most));
     if (most == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -202,7 +202,7 @@ static bool insert_few(struct gb_plan_ranked * ranked, uint32_t n) {
     uint64_t may_move = 4 * (uint64_t) n;
     for (uint32_t k = 1; k < n; k++) {
         const struct gb_plan_ranked one = ranked[k];
-        uint32_t                    at  = k;
+        uint32_t at = k;
         for (; at > 0 && gb_plan_by_rank(&ranked[at - 1], &one) > 0; at--) {
             ranked[at] = ranked[at - 1];
         }
@@ -220,7 +220,7 @@ static void order_ties(const struct gb_plan_part * part, enum gb_plan_key key, c
     uint32_t n, struct gb_plan_ranked * ranked, uint32_t * order) {
     for (uint32_t k = 0; k < n; k++) {
         const uint32_t b = ties[k].buffer;
-        ranked[k]        = gb_plan_rank(part, b, key, part->crowd[b]);
+        ranked[k] = gb_plan_rank(part, b, key, part->crowd[b]);
     }
     if (!insert_few(ranked, n)) {
         qsort(ranked, n, sizeof(*ranked), gb_plan_by_rank);
@@ -235,10 +235,10 @@ enum ggml_status gb_plan_order(struct gb_plan_part * part, enum gb_plan_key key,
     if (gb_plan_needs_crowd(key)) {
         GB_TRY(gb_plan_find_crowds(part));
     }
-    const uint32_t          n      = part->n;
-    struct gb_plan_keyed *  keyed  = gb_calloc((size_t) n * 2, sizeof(*keyed));
+    const uint32_t n = part->n;
+    struct gb_plan_keyed * keyed = gb_calloc((size_t) n * 2, sizeof(*keyed));
     struct gb_plan_ranked * ranked = NULL;
-    uint32_t                most   = 0; // level ones
+    uint32_t most = 0; // level ones
     for (uint32_t b = 0; keyed && b < n; b++) {
         keyed[b] = (struct gb_plan_keyed){ ~gb_plan_rank(part, b, key, part->crowd[b]).key[0], b };
     }
@@ -263,9 +263,9 @@ enum ggml_status gb_plan_order(struct gb_plan_part * part, enum gb_plan_key key,
 }
 
 enum ggml_status gb_plan_order_by_offset(struct gb_plan_part * part, const size_t * offsets, uint32_t * order) {
-    const uint32_t         n      = part->n;
-    struct gb_plan_keyed * keyed  = gb_calloc((size_t) n * 2, sizeof(*keyed));
-    enum ggml_status       status = keyed ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    const uint32_t n = part->n;
+    struct gb_plan_keyed * keyed = gb_calloc((size_t) n * 2, sizeof(*keyed));
+    enum ggml_status status = keyed ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     if (status == GGML_STATUS_SUCCESS) {
         status = gb_plan_order(part, (enum gb_plan_key) part->best_key, order);
     }

@@ -20,8 +20,8 @@ static bool less(struct gb_plan_pair x, struct gb_plan_pair y) { return x.a != y
 static size_t find_run(const struct gb_plan_pairs * p, struct gb_plan_pair x) {
     size_t low = 0, high = p->runs.n - 1;
     while (low < high) {
-        const size_t                     middle = (low + high) / 2;
-        const struct gb_plan_pairs_run * r      = &p->runs.data[middle];
+        const size_t middle = (low + high) / 2;
+        const struct gb_plan_pairs_run * r = &p->runs.data[middle];
         if (less(r->pairs[r->n - 1], x)) {
             low = middle + 1;
         } else {
@@ -52,9 +52,9 @@ const struct gb_plan_pair * gb_plan_pairs_from(const struct gb_plan_pairs * p, s
     if (p->runs.n == 0) {
         return NULL;
     }
-    const size_t                     k  = find_run(p, x);
-    const struct gb_plan_pairs_run * r  = &p->runs.data[k];
-    const uint32_t                   at = find_in(r, x);
+    const size_t k = find_run(p, x);
+    const struct gb_plan_pairs_run * r = &p->runs.data[k];
+    const uint32_t at = find_in(r, x);
     if (before && at > 0) {
         *before = &r->pairs[at - 1];
     } else if (before && k > 0) {
@@ -83,13 +83,13 @@ static bool make_room(struct gb_plan_pairs_run * r) {
     if (r->n < r->room) {
         return true;
     }
-    const uint32_t        room  = GB_MIN(2 * r->room, GB_PLAN_RUN);
+    const uint32_t room = GB_MIN(2 * r->room, GB_PLAN_RUN);
     struct gb_plan_pair * pairs = gb_realloc(r->pairs, room, sizeof(*pairs));
     if (pairs == NULL) {
         return false;
     }
     r->pairs = pairs;
-    r->room  = room;
+    r->room = room;
     return true;
 }
 
@@ -113,7 +113,7 @@ bool gb_plan_pairs_insert(struct gb_plan_pairs * p, struct gb_plan_pair x) {
         struct gb_plan_pairs_run * const full = &p->runs.data[k];
         memcpy(full[1].pairs, full->pairs + GB_PLAN_RUN / 2, GB_PLAN_RUN / 2 * sizeof(*full->pairs));
         full[0].n = full[1].n = GB_PLAN_RUN / 2;
-        k                     = find_run(p, x);
+        k = find_run(p, x);
     }
     struct gb_plan_pairs_run * const r = &p->runs.data[k];
     if (!make_room(r)) {
@@ -127,9 +127,9 @@ bool gb_plan_pairs_insert(struct gb_plan_pairs * p, struct gb_plan_pair x) {
 }
 
 void gb_plan_pairs_remove(struct gb_plan_pairs * p, struct gb_plan_pair x) {
-    const size_t                     k  = find_run(p, x);
-    struct gb_plan_pairs_run * const r  = &p->runs.data[k];
-    const uint32_t                   at = find_in(r, x);
+    const size_t k = find_run(p, x);
+    struct gb_plan_pairs_run * const r = &p->runs.data[k];
+    const uint32_t at = find_in(r, x);
     memmove(r->pairs + at, r->pairs + at + 1, (r->n - at - 1) * sizeof(*r->pairs));
     if (--r->n == 0) {
         gb_free(r->pairs);

@@ -11,18 +11,18 @@
 #include "base/mem.h"
 #include "base/status.h"
 
-#define FEW            512
-#define FIRST_ROUNDS   8     // of first fit, in the first turn
-#define LEAST_STEPS    10000 // of a turn: one of none would never end
-#define LEAST_ROUNDS   4
-#define MAX_TURNS      4     // one after the other
-#define LEAST_ROOM     64    // buffers to make room among
-#define FIRST_PASSES   2     // of the search among few, which do not get all that is left
-#define STEPS_A_BUFFER 400   // of first fit, where there are many
-#define STEPS_ORDERS   2000  // a buffer, for a few orders
-#define STEPS_CRITICAL 2500  // to plan those that decide and then all
-#define STEPS_ALL      20000 // for turns of everything
-#define LEAST_PASS     16000000
+#define FEW 512
+#define FIRST_ROUNDS 8 // of first fit, in the first turn
+#define LEAST_STEPS 10000 // of a turn: one of none would never end
+#define LEAST_ROUNDS 4
+#define MAX_TURNS 4 // one after the other
+#define LEAST_ROOM 64 // buffers to make room among
+#define FIRST_PASSES 2 // of the search among few, which do not get all that is left
+#define STEPS_A_BUFFER 400 // of first fit, where there are many
+#define STEPS_ORDERS 2000 // a buffer, for a few orders
+#define STEPS_CRITICAL 2500 // to plan those that decide and then all
+#define STEPS_ALL 20000 // for turns of everything
+#define LEAST_PASS 16000000
 
 // ---------------------------------------------------------------------------------------------------------- heuristics
 
@@ -42,11 +42,11 @@ static enum ggml_status fill_valleys(struct gb_plan_part * part, size_t goal, st
 enum method { LOWER_PEAKS, FEW_CRITICAL, MANY_CRITICAL, MAKE_ROOM, LEARN, N_METHODS };
 
 struct turns {
-    struct gb_plan_part *     part;     // borrowed
+    struct gb_plan_part * part; // borrowed
     struct gb_plan_searcher * searcher; // owned; NULL: the part is too large
     struct gb_plan_improver * improver; // owned; made when its turn comes, as the next
-    struct gb_plan_ejector *  ejector;  // owned
-    size_t                    goal, unit, capacity;
+    struct gb_plan_ejector * ejector; // owned
+    size_t goal, unit, capacity;
 };
 
 static enum ggml_status make_room(struct turns * t, struct gb_plan_budget * budget) {
@@ -73,13 +73,13 @@ static enum ggml_status run(struct turns * t, enum method m, struct gb_plan_budg
 static enum ggml_status take_turns(struct turns * t, enum method m, uint64_t steps, struct gb_plan_budget * budget) {
     bool lower = true;
     for (int k = 0; k < MAX_TURNS && lower && t->part->peak > t->goal && budget->steps > 0; k++) {
-        const size_t           before = t->part->peak;
-        struct gb_plan_budget  turn   = gb_plan_share(budget, steps);
+        const size_t before = t->part->peak;
+        struct gb_plan_budget turn = gb_plan_share(budget, steps);
         const enum ggml_status status = run(t, m, &turn);
         gb_plan_give_back(budget, &turn);
         GB_TRY(status);
         t->goal = GB_MAX(t->goal, t->part->bound);
-        lower   = t->part->peak < before;
+        lower = t->part->peak < before;
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -94,12 +94,12 @@ static uint64_t first_turn(const struct gb_plan_part * part) {
 // of these above all: so they come first, where there is enough for both. Where few of many are alive with each, or
 // there are too many, room comes first if little is left, since it costs little then.
 static const enum method * sequence_of(const struct gb_plan_part * part, uint64_t steps) {
-    static const enum method usual[]   = { LOWER_PEAKS, FEW_CRITICAL, MANY_CRITICAL, MAKE_ROOM, LEARN };
+    static const enum method usual[] = { LOWER_PEAKS, FEW_CRITICAL, MANY_CRITICAL, MAKE_ROOM, LEARN };
     static const enum method decided[] = { FEW_CRITICAL, MANY_CRITICAL, MAKE_ROOM, LOWER_PEAKS, LEARN };
     static const enum method crowded[] = { MANY_CRITICAL, MAKE_ROOM, LOWER_PEAKS, FEW_CRITICAL, LEARN };
-    static const enum method tight[]   = { MAKE_ROOM, FEW_CRITICAL, MANY_CRITICAL, LOWER_PEAKS, LEARN };
-    static const enum method vast[]    = { MAKE_ROOM, LOWER_PEAKS, FEW_CRITICAL, MANY_CRITICAL, LEARN };
-    const uint64_t           n         = part->n;
+    static const enum method tight[] = { MAKE_ROOM, FEW_CRITICAL, MANY_CRITICAL, LOWER_PEAKS, LEARN };
+    static const enum method vast[] = { MAKE_ROOM, LOWER_PEAKS, FEW_CRITICAL, MANY_CRITICAL, LEARN };
+    const uint64_t n = part->n;
     if (n <= GB_PLAN_MANY) {
         return steps > n * STEPS_ALL ? decided : usual;
     }
@@ -135,8 +135,8 @@ static enum ggml_status take_all(struct turns * t, uint64_t steps, struct gb_pla
         return t->part->n < FEW && t->part->n >= LEAST_ROOM ? take_turns(t, MAKE_ROOM, steps / 2, &costs->heuristic)
                                                             : GGML_STATUS_SUCCESS;
     }
-    const uint64_t      share   = GB_MIN(steps, costs->heuristic.steps / N_METHODS + LEAST_STEPS);
-    const bool          few     = share < (uint64_t) LEAST_ROUNDS * t->part->n * STEPS_A_BUFFER; // to learn from
+    const uint64_t share = GB_MIN(steps, costs->heuristic.steps / N_METHODS + LEAST_STEPS);
+    const bool few = share < (uint64_t) LEAST_ROUNDS * t->part->n * STEPS_A_BUFFER; // to learn from
     const enum method * methods = sequence_of(t->part, costs->heuristic.steps);
     for (int k = 0; k < N_METHODS; k++) {
         if (methods[k] != LEARN || !few) {
@@ -150,9 +150,9 @@ static enum ggml_status take_all(struct turns * t, uint64_t steps, struct gb_pla
 // A pass of the search. One in vain must leave something for what may help: among more than a few buffers each has half
 // of what is left, among few the first ones have a quarter, unless that is little.
 static enum ggml_status search(struct turns * t, int rounds, struct gb_plan_budget * budget) {
-    const uint64_t         of_left = t->part->n >= FEW ? 2 : rounds < FIRST_PASSES ? 4 : 1;
-    struct gb_plan_budget  pass    = gb_plan_share(budget, GB_MAX(budget->steps / of_left, LEAST_PASS));
-    const enum ggml_status status  = gb_plan_search_pass(t->searcher, &pass, &t->goal);
+    const uint64_t of_left = t->part->n >= FEW ? 2 : rounds < FIRST_PASSES ? 4 : 1;
+    struct gb_plan_budget pass = gb_plan_share(budget, GB_MAX(budget->steps / of_left, LEAST_PASS));
+    const enum ggml_status status = gb_plan_search_pass(t->searcher, &pass, &t->goal);
     gb_plan_give_back(budget, &pass);
     return status;
 }
@@ -163,11 +163,11 @@ static bool is_hopeless(const struct turns * t) { return t->capacity > 0 && t->p
 // Rounds of turns until the goal is reached or the budget used up. Then more would probably help if it did in the later
 // half, or if there was no whole round.
 static enum ggml_status all_turns(struct turns * t, struct gb_plan_costs * costs) {
-    struct gb_plan_part * part    = t->part;
-    const uint64_t        all     = costs->heuristic.steps + costs->search.steps;
-    size_t                halfway = SIZE_MAX;
-    uint64_t              steps   = GB_MIN(first_turn(part), costs->heuristic.steps / 10 + LEAST_STEPS);
-    int                   rounds  = 0;
+    struct gb_plan_part * part = t->part;
+    const uint64_t all = costs->heuristic.steps + costs->search.steps;
+    size_t halfway = SIZE_MAX;
+    uint64_t steps = GB_MIN(first_turn(part), costs->heuristic.steps / 10 + LEAST_STEPS);
+    int rounds = 0;
     GB_TRY(take_all(t, steps, costs));
     while (part->peak > t->goal && !is_hopeless(t) && costs->heuristic.steps + costs->search.steps > 0) {
         const uint64_t before = costs->search.steps, left = before + costs->heuristic.steps;
@@ -197,11 +197,11 @@ static enum ggml_status all_turns(struct turns * t, struct gb_plan_costs * costs
 // The search and what is learned are kept from turn to turn.
 static enum ggml_status take_all_turns(struct gb_plan_part * part, size_t goal, size_t unit,
     struct gb_plan_costs * costs) {
-    struct turns     t = { .part = part, .goal = GB_MAX(goal, part->bound), .unit = unit, .capacity = costs->capacity };
+    struct turns t = { .part = part, .goal = GB_MAX(goal, part->bound), .unit = unit, .capacity = costs->capacity };
     enum ggml_status status = GGML_STATUS_SUCCESS;
     if (gb_plan_can_search(part)) {
         t.searcher = gb_plan_searcher_new(part, t.goal, costs->capacity, unit);
-        status     = t.searcher ? status : GGML_STATUS_ALLOC_FAILED;
+        status = t.searcher ? status : GGML_STATUS_ALLOC_FAILED;
     }
     if (part->n >= FEW) { // the others do more
         const struct gb_plan_budget more = gb_plan_share(&costs->search, costs->search.steps / 2);
@@ -226,10 +226,10 @@ static uint64_t orders_may_cost(const struct gb_plan_part * part, uint64_t steps
 
 // Where buffers alive throughout hold parts together, only what is promised is tried for all at once.
 static enum ggml_status fit_part(struct gb_plan_part * part, size_t goal, size_t unit, struct gb_plan_costs * costs) {
-    const bool            all    = costs->whole && part->n <= GB_PLAN_MANY;
-    const bool            held   = costs->whole && gb_plan_is_held(part, GB_PLAN_THROUGHOUT);
-    struct gb_plan_budget share  = gb_plan_share(&costs->heuristic, orders_may_cost(part, costs->heuristic.steps));
-    enum ggml_status      status = gb_plan_fit_gaps(part, goal,
+    const bool all = costs->whole && part->n <= GB_PLAN_MANY;
+    const bool held = costs->whole && gb_plan_is_held(part, GB_PLAN_THROUGHOUT);
+    struct gb_plan_budget share = gb_plan_share(&costs->heuristic, orders_may_cost(part, costs->heuristic.steps));
+    enum ggml_status status = gb_plan_fit_gaps(part, goal,
         held  ? GB_PLAN_PROMISED
         : all ? GB_PLAN_EVERY
               : GB_PLAN_SOME,
@@ -241,9 +241,9 @@ static enum ggml_status fit_part(struct gb_plan_part * part, size_t goal, size_t
     part->unfinished = part->peak > goal;
     if (status == GGML_STATUS_SUCCESS && held && part->peak > goal && !costs->heuristic.gave_up) {
         struct gb_plan_costs some = *costs;
-        some.turns                = false;
-        status                    = gb_plan_apart(part, GB_PLAN_THROUGHOUT, goal, unit, &some);
-        costs->heuristic          = some.heuristic;
+        some.turns = false;
+        status = gb_plan_apart(part, GB_PLAN_THROUGHOUT, goal, unit, &some);
+        costs->heuristic = some.heuristic;
     }
     return status;
 }
@@ -256,8 +256,8 @@ static enum ggml_status improve_part(struct gb_plan_part * part, size_t goal, si
     }
     if (costs->whole && gb_plan_is_held(part, GB_PLAN_LONG)) {
         struct gb_plan_costs half = *costs;
-        half.heuristic            = gb_plan_share(&costs->heuristic, costs->heuristic.steps / 2);
-        half.search               = gb_plan_share(&costs->search, costs->search.steps / 2);
+        half.heuristic = gb_plan_share(&costs->heuristic, costs->heuristic.steps / 2);
+        half.search = gb_plan_share(&costs->search, costs->search.steps / 2);
         GB_TRY(gb_plan_apart(part, GB_PLAN_LONG, goal, unit, &half));
         gb_plan_give_back(&costs->heuristic, &half.heuristic);
         gb_plan_give_back(&costs->search, &half.search);
@@ -294,8 +294,8 @@ static enum ggml_status fit(struct gb_plan_problem * p, struct gb_plan_part * pa
     part->peak = SIZE_MAX;
     if (part->n == 1) { // as the many parts of a chain are
         part->offsets[0] = 0;
-        *best_fit        = part->buffers[0].size;
-        part->peak       = *best_fit;
+        *best_fit = part->buffers[0].size;
+        part->peak = *best_fit;
         return GGML_STATUS_SUCCESS;
     }
     GB_TRY(gb_plan_in_order(part, best_fit));
@@ -316,7 +316,7 @@ static enum ggml_status improve(struct gb_plan_problem * p, struct gb_plan_part 
     struct gb_plan_costs * costs) {
     struct gb_plan_costs share = costs_of(part, costs);
     share.heuristic = gb_plan_share(&costs->heuristic, (uint64_t) (of_left * (double) costs->heuristic.steps));
-    share.search    = gb_plan_share(&costs->search, (uint64_t) (of_left * (double) costs->search.steps));
+    share.search = gb_plan_share(&costs->search, (uint64_t) (of_left * (double) costs->search.steps));
     const enum ggml_status status = improve_part(part, goal_of(part, goal), p->unit, &share);
     gb_plan_give_back(&costs->heuristic, &share.heuristic);
     gb_plan_give_back(&costs->search, &share.search);
@@ -338,8 +338,8 @@ static struct gb_plan_part * highest_of(struct gb_plan_problem * p) {
 static enum ggml_status improve_all(struct gb_plan_problem * p, size_t goal, struct gb_plan_costs * costs) {
     for (;;) {
         struct gb_plan_part * part = highest_of(p);
-        const double          left = (double) costs->heuristic.steps + (double) costs->search.steps;
-        size_t                n = 0, bound = 0;
+        const double left = (double) costs->heuristic.steps + (double) costs->search.steps;
+        size_t n = 0, bound = 0;
         if (top_of(part) <= goal || part->floor + goal_of(part, goal) >= top_of(part)) {
             return GGML_STATUS_SUCCESS;
         }
@@ -374,7 +374,7 @@ enum ggml_status gb_plan_parts(struct gb_plan_problem * p, size_t goal, struct g
         result->best_fit = GB_MAX(result->best_fit, best_fit);
     }
     if (p->n_parts > 0 && costs->turns) {
-        const uint64_t         before = gb_fail_count();
+        const uint64_t before = gb_fail_count();
         const enum ggml_status status = improve_all(p, goal, costs);
         if (status != GGML_STATUS_ALLOC_FAILED) {
             GB_TRY(status);
@@ -385,13 +385,13 @@ enum ggml_status gb_plan_parts(struct gb_plan_problem * p, size_t goal, struct g
     }
     for (size_t k = 0; k < p->n_parts; k++) {
         const struct gb_plan_part * part = &p->parts[k];
-        const size_t                top  = top_of(part);
+        const size_t top = top_of(part);
         result->unfinished =
             top > result->peak ? part->unfinished : result->unfinished || (part->unfinished && top == result->peak);
-        result->peak  = GB_MAX(result->peak, top);
+        result->peak = GB_MAX(result->peak, top);
         result->bound = GB_MAX(result->bound, part->below + part->bound);
     }
-    result->proved     = result->peak <= result->bound;
+    result->proved = result->peak <= result->bound;
     result->unfinished = result->unfinished && !result->proved && result->peak > costs->capacity;
     return GGML_STATUS_SUCCESS;
 }

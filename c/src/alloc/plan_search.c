@@ -7,15 +7,15 @@
 #include "base/status.h"
 
 #define MAX_SEARCH_BUFFERS 4096
-#define MAX_SEARCH_PAIRS   ((uint64_t) 1 << 22)
+#define MAX_SEARCH_PAIRS ((uint64_t) 1 << 22)
 
 struct gb_plan_searcher {
-    struct gb_plan_part *   part;  // borrowed, as the budget of the pass
-    struct gb_plan_exact *  exact; // owned
+    struct gb_plan_part * part;   // borrowed, as the budget of the pass
+    struct gb_plan_exact * exact; // owned
     struct gb_plan_budget * budget;
-    size_t                  goal, unit;
-    size_t                  capacity;
-    uint64_t                nodes; // of the next pass
+    size_t goal, unit;
+    size_t capacity;
+    uint64_t nodes; // of the next pass
 };
 
 // Tries several ranks in turn: each finds at once what others look for in vain, so that a little of each is worth more
@@ -24,8 +24,8 @@ struct gb_plan_searcher {
 static enum gb_plan_outcome try_capacity(struct gb_plan_searcher * s, size_t capacity, uint64_t nodes) {
     static const struct {
         enum gb_plan_key key;
-        bool             rerank;
-    } ranks[]                    = { { GB_PLAN_BY_LOAD_SPAN, true }, { GB_PLAN_BY_LOAD_AREA_WIDTH, true },
+        bool rerank;
+    } ranks[] = { { GB_PLAN_BY_LOAD_SPAN, true }, { GB_PLAN_BY_LOAD_AREA_WIDTH, true },
         { GB_PLAN_BY_LOAD_WIDTH_AREA, true }, { GB_PLAN_BY_LOAD_SPAN, false }, { GB_PLAN_BY_DEATH_SPAN, true },
         { GB_PLAN_BY_BIRTH_LOAD_SPAN, true }, { GB_PLAN_BY_AREA_WIDTH_LOAD, true },
         { GB_PLAN_BY_WIDTH_AREA_LOAD, true }, { GB_PLAN_BY_BIRTH, true }, { GB_PLAN_BY_DEATH_LOAD_WIDTH, true },
@@ -44,7 +44,7 @@ static enum gb_plan_outcome try_capacity(struct gb_plan_searcher * s, size_t cap
         gb_plan_keep(part, peak);
     } else if (outcome == GB_PLAN_INFEASIBLE) {
         part->bound = GB_MAX(part->bound, capacity - capacity % s->unit + s->unit);
-        s->goal     = GB_MAX(s->goal, part->bound);
+        s->goal = GB_MAX(s->goal, part->bound);
     }
     return outcome;
 }
@@ -53,18 +53,18 @@ static enum gb_plan_outcome try_capacity(struct gb_plan_searcher * s, size_t cap
 // is finer is not worth the search. A capacity at which the search gave up counts as out of reach here, but not as
 // proved.
 static enum gb_plan_outcome bisect(struct gb_plan_searcher * s, uint64_t nodes) {
-    enum gb_plan_outcome outcome   = GB_PLAN_GAVE_UP;
-    size_t               low       = s->goal;
-    const size_t         precision = GB_MAX(s->unit, s->part->bound / 512);
+    enum gb_plan_outcome outcome = GB_PLAN_GAVE_UP;
+    size_t low = s->goal;
+    const size_t precision = GB_MAX(s->unit, s->part->bound / 512);
     while (s->part->peak > low && s->part->peak - low > precision && outcome != GB_PLAN_NO_MEMORY &&
            s->budget->steps > 0) {
-        const size_t half   = (s->part->peak - low) / 2;
+        const size_t half = (s->part->peak - low) / 2;
         const size_t middle = low + GB_MAX(half - half % s->unit, s->unit);
         if (middle >= s->part->peak) {
             break;
         }
         outcome = try_capacity(s, middle, nodes);
-        low     = outcome == GB_PLAN_FOUND ? low : middle;
+        low = outcome == GB_PLAN_FOUND ? low : middle;
     }
     return outcome;
 }
@@ -98,7 +98,7 @@ void gb_plan_searcher_free(struct gb_plan_searcher * s) {
 
 // With a capacity asked for, only that matters: there is no reason to bisect, and when nothing fits it is over.
 enum ggml_status gb_plan_search_pass(struct gb_plan_searcher * s, struct gb_plan_budget * budget, size_t * goal) {
-    s->budget                    = budget;
+    s->budget = budget;
     enum gb_plan_outcome outcome = GB_PLAN_INFEASIBLE;
     if (s->part->peak > s->goal) {
         do {

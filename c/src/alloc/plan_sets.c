@@ -9,7 +9,7 @@
 #include "base/env.h"
 #include "base/mem.h"
 
-#define RUN          GB_PLAN_SET_RUN
+#define RUN GB_PLAN_SET_RUN
 #define BLOCK_HEADER 16
 // A note is not larger than an interval, or than two where pointers are of 32 bits.
 #define NOTE_CLASSES (sizeof(struct gb_plan_note) <= sizeof(struct gb_plan_interval) ? 1u : 2u)
@@ -32,8 +32,8 @@ static void * arena_take(struct gb_plan_arena * a, unsigned class) {
         }
         memcpy(block, &a->block, sizeof(a->block));
         a->block = block;
-        a->size  = size;
-        a->used  = BLOCK_HEADER;
+        a->size = size;
+        a->used = BLOCK_HEADER;
     }
     void * const one = a->block + a->used;
     a->used += bytes;
@@ -79,15 +79,15 @@ static void arena_give_back(struct gb_plan_arena * a, void * one, unsigned class
 
 // Room for twice as many runs, which are as large as intervals.
 static bool grow_runs(struct gb_plan_arena * a, struct gb_plan_set * s) {
-    const unsigned             class = class_of(s->cap - RUN) + 1;
-    struct gb_plan_run * const runs  = arena_take(a, class);
+    const unsigned class = class_of(s->cap - RUN) + 1;
+    struct gb_plan_run * const runs = arena_take(a, class);
     if (runs == NULL) {
         return false;
     }
     memcpy(runs, s->runs, s->n * sizeof(*runs));
     arena_give_back(a, s->runs, class - 1);
     s->runs = runs;
-    s->cap  = (RUN + ((uint32_t) 1 << class)) & INT32_MAX;
+    s->cap = (RUN + ((uint32_t) 1 << class)) & INT32_MAX;
     return true;
 }
 
@@ -123,9 +123,9 @@ static struct gb_plan_interval * moved(struct gb_plan_arena * a, struct gb_plan_
 // Runs that have no notes yet: all or none of a set have them, so what has been moved is moved back if memory is out.
 static bool note_runs(struct gb_plan_arena * a, struct gb_plan_set * s) {
     struct gb_plan_interval ** const old = gb_calloc(s->n, sizeof(*old));
-    uint32_t                         k   = 0;
+    uint32_t k = 0;
     for (; old && k < s->n; k++) {
-        struct gb_plan_run * const      r    = &s->runs[k];
+        struct gb_plan_run * const r = &s->runs[k];
         struct gb_plan_interval * const data = arena_take(a, class_with(RUN, true));
         if (data == NULL) {
             break;
@@ -134,7 +134,7 @@ static bool note_runs(struct gb_plan_arena * a, struct gb_plan_set * s) {
         for (uint32_t i = 0; i < r->n; i++) {
             notes_at(data, RUN)[i] = GB_PLAN_NO_NOTE;
         }
-        old[k]  = r->data;
+        old[k] = r->data;
         r->data = data;
     }
     const bool ok = old && k == s->n;
@@ -156,8 +156,8 @@ bool gb_plan_set_carry_notes(struct gb_plan_arena * a, struct gb_plan_set * s) {
         s->noted = note_runs(a, s);
     } else {
         struct gb_plan_interval * const data = moved(a, s->flat, s->n, s->cap, false, s->cap, true);
-        s->flat                              = data ? data : s->flat;
-        s->noted                             = data != NULL;
+        s->flat = data ? data : s->flat;
+        s->noted = data != NULL;
     }
     return s->noted;
 }
@@ -184,8 +184,8 @@ static uint32_t find(const struct gb_plan_interval * data, uint32_t n, size_t of
 static enum gb_plan_added put(struct gb_plan_interval * data, struct gb_plan_note * notes, uint32_t * n, uint32_t cap,
     size_t start, size_t end, uint32_t * at) {
     const uint32_t from = find(data, *n, start);
-    uint32_t       to   = from;
-    *at                 = from;
+    uint32_t to = from;
+    *at = from;
     while (to < *n && data[to].start <= end) {
         if (data[to].start <= start && data[to].end >= end) {
             return GB_PLAN_NOTHING_NEW;
@@ -207,7 +207,7 @@ static enum gb_plan_added put(struct gb_plan_interval * data, struct gb_plan_not
         return GB_PLAN_ADDED;
     }
     data[from].start = GB_MIN(data[from].start, start);
-    data[from].end   = GB_MAX(data[to - 1].end, end);
+    data[from].end = GB_MAX(data[to - 1].end, end);
     if (to - from > 1) {
         memmove(data + from + 1, data + to, (*n - to) * sizeof(*data));
         if (notes) {
@@ -223,7 +223,7 @@ static bool split_run(struct gb_plan_arena * a, struct gb_plan_set * s, uint32_t
     if (s->n == s->cap - RUN && !grow_runs(a, s)) {
         return false;
     }
-    struct gb_plan_interval * const old  = s->runs[k].data;
+    struct gb_plan_interval * const old = s->runs[k].data;
     struct gb_plan_interval * const data = arena_take(a, class_with(RUN, s->noted));
     if (data == NULL) {
         return false;
@@ -233,7 +233,7 @@ static bool split_run(struct gb_plan_arena * a, struct gb_plan_set * s, uint32_t
     if (s->noted) {
         memcpy(notes_at(data, RUN), notes_at(old, RUN) + RUN / 2, RUN / 2 * sizeof(struct gb_plan_note));
     }
-    s->runs[k].n   = RUN / 2;
+    s->runs[k].n = RUN / 2;
     s->runs[k + 1] = (struct gb_plan_run){ data, RUN / 2 };
     s->n++;
     return true;
@@ -243,9 +243,9 @@ static bool split_run(struct gb_plan_arena * a, struct gb_plan_set * s, uint32_t
 static void join_behind(struct gb_plan_arena * a, struct gb_plan_set * s, uint32_t k) {
     struct gb_plan_interval * const last = &s->runs[k].data[s->runs[k].n - 1];
     while (k + 1 < s->n && s->runs[k + 1].data[0].start <= last->end) {
-        struct gb_plan_run * const  next  = &s->runs[k + 1];
+        struct gb_plan_run * const next = &s->runs[k + 1];
         struct gb_plan_note * const notes = notes_at(next->data, RUN);
-        last->end                         = GB_MAX(last->end, next->data[0].end);
+        last->end = GB_MAX(last->end, next->data[0].end);
         memmove(next->data, next->data + 1, --next->n * sizeof(*next->data));
         if (s->noted) {
             memmove(notes, notes + 1, next->n * sizeof(*notes));
@@ -262,8 +262,8 @@ static void join_behind(struct gb_plan_arena * a, struct gb_plan_set * s, uint32
 static uint32_t find_run(const struct gb_plan_set * s, size_t offset) {
     uint32_t low = 0, n = s->n - 1;
     while (n > 0) {
-        const uint32_t             half = n / 2;
-        const struct gb_plan_run * r    = &s->runs[low + half];
+        const uint32_t half = n / 2;
+        const struct gb_plan_run * r = &s->runs[low + half];
         if (r->data[r->n - 1].end < offset) {
             low += half + 1;
             n -= half + 1;
@@ -280,14 +280,14 @@ static enum gb_plan_added put_into_run(struct gb_plan_set * s, uint32_t k, size_
 }
 
 static enum gb_plan_added put_long(struct gb_plan_arena * a, struct gb_plan_set * s, size_t start, size_t end) {
-    uint32_t           at;
-    uint32_t           k     = find_run(s, start);
+    uint32_t at;
+    uint32_t k = find_run(s, start);
     enum gb_plan_added added = put_into_run(s, k, start, end, &at);
     if (added == GB_PLAN_FULL) {
         if (!split_run(a, s, k)) {
             return GB_PLAN_SET_FAILED;
         }
-        k     = find_run(s, start);
+        k = find_run(s, start);
         added = put_into_run(s, k, start, end, &at);
     }
     if (added == GB_PLAN_ADDED && at + 1 == s->runs[k].n) {
@@ -297,7 +297,7 @@ static enum gb_plan_added put_long(struct gb_plan_arena * a, struct gb_plan_set 
 }
 
 static enum gb_plan_added put_flat(struct gb_plan_set * s, size_t start, size_t end) {
-    uint32_t                 at, n = s->n;
+    uint32_t at, n = s->n;
     const enum gb_plan_added added =
         put(s->flat, s->noted ? notes_at(s->flat, s->cap) : NULL, &n, s->cap, start, end, &at);
     s->n = n;
@@ -314,13 +314,13 @@ enum gb_plan_added gb_plan_set_add(struct gb_plan_arena * a, struct gb_plan_set 
         return added;
     }
     if (s->cap < RUN) {
-        const uint32_t                  cap  = s->cap > 0 ? 2 * s->cap : 1;
+        const uint32_t cap = s->cap > 0 ? 2 * s->cap : 1;
         struct gb_plan_interval * const data = moved(a, s->flat, s->n, s->cap, s->noted, cap, s->noted);
         if (data == NULL) {
             return GB_PLAN_SET_FAILED;
         }
         s->flat = data;
-        s->cap  = cap & INT32_MAX;
+        s->cap = cap & INT32_MAX;
         return put_flat(s, start, end);
     }
     struct gb_plan_run * const runs = arena_take(a, 1);
@@ -329,7 +329,7 @@ enum gb_plan_added gb_plan_set_add(struct gb_plan_arena * a, struct gb_plan_set 
     }
     runs[0] = (struct gb_plan_run){ s->flat, RUN };
     s->runs = runs;
-    s->n    = 1;
-    s->cap  = RUN + 2;
+    s->n = 1;
+    s->cap = RUN + 2;
     return put_long(a, s, start, end);
 }

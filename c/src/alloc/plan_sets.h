@@ -17,7 +17,7 @@ struct gb_plan_interval {
 // Nothing of `size` bytes or more fits into the gap that is alive in the sections [first, last), and maybe in others.
 struct gb_plan_note {
     uint32_t first, last;
-    size_t   size;
+    size_t size;
 };
 #define GB_PLAN_NO_NOTE ((struct gb_plan_note) { 0, UINT32_MAX, SIZE_MAX })
 
@@ -26,12 +26,12 @@ struct gb_plan_note {
 #define GB_PLAN_SET_RUN ((uint32_t) 256)
 struct gb_plan_run {
     struct gb_plan_interval * data;
-    uint32_t                  n; // 1 .. GB_PLAN_SET_RUN
+    uint32_t n; // 1 .. GB_PLAN_SET_RUN
 };
 struct gb_plan_set {
     union {
         struct gb_plan_interval * flat;
-        struct gb_plan_run *      runs;
+        struct gb_plan_run * runs;
     };
     uint32_t n;
     uint32_t cap : 31; // > GB_PLAN_SET_RUN: of runs, so many more
@@ -57,7 +57,7 @@ bool gb_plan_set_carry_notes(struct gb_plan_arena * a, struct gb_plan_set * s);
 // A place in a set: what ends at or below the offset reached lies behind it.
 struct gb_plan_cursor {
     const struct gb_plan_interval *at, *end;
-    const struct gb_plan_run *     next, *last; // what follows
+    const struct gb_plan_run *next, *last; // what follows
 };
 static inline struct gb_plan_cursor gb_plan_set_begin(const struct gb_plan_set * s) {
     if (s->cap > GB_PLAN_SET_RUN) {
@@ -67,7 +67,7 @@ static inline struct gb_plan_cursor gb_plan_set_begin(const struct gb_plan_set *
 }
 // The note of the interval at the cursor, of a set that has notes.
 static inline struct gb_plan_note * gb_plan_note_of(const struct gb_plan_set * s, const struct gb_plan_cursor * c) {
-    const bool                      runs = s->cap > GB_PLAN_SET_RUN;
+    const bool runs = s->cap > GB_PLAN_SET_RUN;
     struct gb_plan_interval * const data = runs ? c->next[-1].data : s->flat;
     return (struct gb_plan_note *) (data + (runs ? GB_PLAN_SET_RUN : s->cap)) + (c->at - data);
 }

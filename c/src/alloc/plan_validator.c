@@ -13,7 +13,7 @@
 // A span of an item begins or ends.
 struct moment {
     int64_t time;
-    size_t  item;
+    size_t item;
 };
 
 static int by_time(const void * pa, const void * pb) {
@@ -35,7 +35,7 @@ static void sort_by_time(struct moment * all, size_t n) {
 }
 
 struct by_offset {
-    int    chunk; // 0 where all is one space
+    int chunk; // 0 where all is one space
     size_t offset, item;
 };
 
@@ -63,7 +63,7 @@ static void sort_by_digit(const struct by_offset * from, struct by_offset * to, 
         begin[v + 1] += begin[v];
     }
     for (size_t k = 0; k < n; k++) {
-        const uint64_t number                   = chunk ? (uint64_t) from[k].chunk : from[k].offset;
+        const uint64_t number = chunk ? (uint64_t) from[k].chunk : from[k].offset;
         to[begin[(number >> bit) % N_VALUES]++] = from[k];
     }
 }
@@ -85,8 +85,8 @@ static struct by_offset * sort_by_offset(struct by_offset * all, struct by_offse
             if ((differ >> bit) % N_VALUES != 0) {
                 sort_by_digit(all, scratch, n, chunk, bit);
                 struct by_offset * const sorted = scratch;
-                scratch                         = all;
-                all                             = sorted;
+                scratch = all;
+                all = sorted;
             }
         }
     }
@@ -99,19 +99,19 @@ enum { MAX_LEVELS = 11 };
 struct live_set {
     uint64_t * words; // owned
     uint64_t * level[MAX_LEVELS];
-    int        n_levels;
+    int n_levels;
 };
 
 static bool live_init(struct live_set * s, size_t n) {
     size_t length[MAX_LEVELS], total = 0;
     s->n_levels = 0;
     do {
-        n                     = n / 64 + 1;
+        n = n / 64 + 1;
         length[s->n_levels++] = n;
         total += n;
     } while (n > 1);
     s->words = gb_calloc(total, sizeof(*s->words));
-    total    = 0;
+    total = 0;
     for (int k = 0; s->words && k < s->n_levels; k++) {
         s->level[k] = s->words + total;
         total += length[k];
@@ -188,13 +188,13 @@ static size_t live_below(const struct live_set * s, size_t rank) {
 
 // What the sweep works with. Owned.
 struct sweep {
-    struct moment *    starts; // in the order of time, as ends
-    struct moment *    ends;
-    size_t             n;
+    struct moment * starts; // in the order of time, as ends
+    struct moment * ends;
+    size_t n;
     struct by_offset * sorted[2]; // one is scratch
     struct by_offset * ranked;    // borrowed, one of the two: by rank
-    size_t *           rank;      // by item
-    struct live_set    live;
+    size_t * rank;                // by item
+    struct live_set live;
 };
 
 static void sweep_free(struct sweep * s) {
@@ -208,8 +208,8 @@ static void sweep_free(struct sweep * s) {
 
 static bool sweep_init(struct sweep * s, size_t n) {
     s->starts = gb_calloc(n + 1, sizeof(*s->starts));
-    s->ends   = gb_calloc(n + 1, sizeof(*s->ends));
-    s->rank   = gb_calloc(n + 1, sizeof(*s->rank));
+    s->ends = gb_calloc(n + 1, sizeof(*s->ends));
+    s->rank = gb_calloc(n + 1, sizeof(*s->rank));
     for (int k = 0; k < 2; k++) {
         s->sorted[k] = gb_calloc(n + 1, sizeof(*s->sorted[k]));
     }
@@ -232,7 +232,7 @@ static const char * run(struct sweep * s, const struct gb_plan_item * items, siz
         for (; s->ends[end].time <= s->starts[start].time; end++) { // spans are half-open; what starts now ends later
             live_remove(&s->live, s->rank[s->ends[end].item]);
         }
-        const size_t rank  = s->rank[s->starts[start].item];
+        const size_t rank = s->rank[s->starts[start].item];
         const size_t below = live_below(&s->live, rank), above = live_above(&s->live, rank);
         const size_t other = collide(s, items, below, rank) ? below : collide(s, items, rank, above) ? above : SIZE_MAX;
         if (other != SIZE_MAX) {
@@ -248,7 +248,7 @@ static const char * run(struct sweep * s, const struct gb_plan_item * items, siz
 // chunk_of: NULL where all is one space.
 static const char * judge(const struct gb_plan_item * items, size_t n, size_t alignment, const int * chunk_of,
     size_t * item_a, size_t * item_b) {
-    struct sweep s       = { 0 };
+    struct sweep s = { 0 };
     const char * problem = sweep_init(&s, n) ? NULL : "no memory to check the plan";
     for (size_t i = 0; problem == NULL && i < n; i++) {
         *item_a = *item_b = i;
@@ -257,8 +257,8 @@ static const char * judge(const struct gb_plan_item * items, size_t n, size_t al
         } else if (items[i].offset + items[i].size < items[i].offset) {
             problem = "an item reaches past the address space";
         } else if (items[i].size > 0 && items[i].lower < items[i].upper) {
-            s.starts[s.n]   = (struct moment){ items[i].lower, i };
-            s.ends[s.n]     = (struct moment){ items[i].upper, i };
+            s.starts[s.n] = (struct moment){ items[i].lower, i };
+            s.ends[s.n] = (struct moment){ items[i].upper, i };
             s.ranked[s.n++] = (struct by_offset){ chunk_of ? chunk_of[i] : 0, items[i].offset, i };
         }
     }

@@ -27,25 +27,25 @@ enum { WINDOW = 512, WORDS = WINDOW / 64, BEAM = 32, READY_MAX = 32, NONE = -1 }
 // of numbers, for each of several owners: those of owner i are at [start[i], start[i + 1])
 struct list {
     int * start; // owned
-    int * data;  // owned
+    int * data; // owned
 };
 
 struct graph { // what the search knows
     const struct gb_liveness_input * in;
-    struct gb_liveness               apart;      // storages are its items
-    struct list                      before;     // per node: nodes that must have run, possibly more than once
-    struct list                      storages;   // per node: those it touches, each once
-    struct list                      touched_by; // per storage: nodes that touch it, ascending
-    int *                            makes;      // owned; per node: the storage that it brings to life; NONE
-    int                              n, n_arenas;
+    struct gb_liveness apart; // storages are its items
+    struct list before; // per node: nodes that must have run, possibly more than once
+    struct list storages; // per node: those it touches, each once
+    struct list touched_by; // per storage: nodes that touch it, ascending
+    int * makes; // owned; per node: the storage that it brings to life; NONE
+    int n, n_arenas;
 };
 
 // The nodes that have run, and what that costs: the highest load so far and what is alive now, summed over the arenas.
 struct state {
     uint64_t done[WORDS]; // bit i: node first + i
-    uint64_t hash;        // of the set
-    int      first;
-    size_t   peak_sum, live_sum;
+    uint64_t hash; // of the set
+    int first;
+    size_t peak_sum, live_sum;
 };
 
 struct step { // how a state came about, for the way back
@@ -53,22 +53,22 @@ struct step { // how a state came about, for the way back
 };
 
 struct move { // a state that may follow
-    int      parent, node;
+    int parent, node;
     uint64_t hash;
-    size_t   peak_sum, live_sum;
+    size_t peak_sum, live_sum;
 };
 
 // Two sides, for the states of this step and of the next. All steps are kept, since only the last state tells which
 // path was the best.
 struct search {
     const struct graph * g;
-    struct state *       states[2]; // owned; this step's and the next one's
-    size_t *             bytes[2];  // owned; per state: live, then peak, of each arena
-    int                  n_states;
-    struct move *        moves; // owned
-    int                  n_moves;
-    struct step *        steps; // owned; n times BEAM
-    size_t               limit; // peaks must be below
+    struct state * states[2]; // owned; this step's and the next one's
+    size_t * bytes[2]; // owned; per state: live, then peak, of each arena
+    int n_states;
+    struct move * moves; // owned
+    int n_moves;
+    struct step * steps; // owned; n times BEAM
+    size_t limit; // peaks must be below
 };
 
 // --------------------------------------------------------------------------------------------------------------- lists
@@ -86,7 +86,7 @@ static bool add_pair(pairs_t * pairs, int owner, int value) {
 // In the order in which the pairs were added.
 static bool make_list(struct list * list, int n_owners, const pairs_t * pairs) {
     list->start = gb_calloc((size_t) n_owners + 2, sizeof(int));
-    list->data  = gb_calloc(pairs->n + 1, sizeof(int));
+    list->data = gb_calloc(pairs->n + 1, sizeof(int));
     if (!list->start || !list->data) {
         return false;
     }
@@ -150,7 +150,7 @@ static bool touch(struct history * h, pairs_t * before, const struct ggml_tensor
         }
     }
     struct last * last = &h->last.data[at];
-    bool          ok   = last->writer == NONE || last->writer == node || add_pair(before, node, last->writer);
+    bool ok = last->writer == NONE || last->writer == node || add_pair(before, node, last->writer);
     if (write) {
         for (int k = last->readers; ok && k != NONE; k = h->links.data[k].next) {
             ok = h->links.data[k].node == node || add_pair(before, node, h->links.data[k].node);
@@ -158,15 +158,15 @@ static bool touch(struct history * h, pairs_t * before, const struct ggml_tensor
         *last = (struct last){ node, NONE };
         return ok;
     }
-    ok            = ok && gb_vec_push(&h->links, ((struct link){ node, last->readers }));
+    ok = ok && gb_vec_push(&h->links, ((struct link){ node, last->readers }));
     last->readers = (int) h->links.n - 1;
     return ok;
 }
 
 // Custom operators keep their order among themselves as well: they may use memory that no source names.
 static bool find_order(struct graph * g, struct history * h, pairs_t * before) {
-    int  custom = NONE;
-    bool ok     = gb_ptrmap_reserve(&h->index, (size_t) g->n);
+    int custom = NONE;
+    bool ok = gb_ptrmap_reserve(&h->index, (size_t) g->n);
     for (int i = 0; ok && i < g->n; i++) {
         const struct ggml_tensor * node = g->in->nodes[i];
         for (int s = 0; ok && s < GGML_MAX_SRC; s++) {
@@ -174,7 +174,7 @@ static bool find_order(struct graph * g, struct history * h, pairs_t * before) {
         }
         ok = ok && touch(h, before, gb_root(node), i, writes(node));
         if (ok && gb_op_is_custom(node->op)) {
-            ok     = custom == NONE || add_pair(before, i, custom);
+            ok = custom == NONE || add_pair(before, i, custom);
             custom = i;
         }
     }
@@ -188,8 +188,8 @@ static bool order_by_sources(struct graph * g, struct gb_ptrmap * position, pair
         const struct ggml_tensor * node = g->in->nodes[i];
         for (int s = 0; ok && s <= GGML_MAX_SRC; s++) {
             const struct ggml_tensor * src = s < GGML_MAX_SRC ? node->src[s] : node->view_src;
-            const int64_t              at  = src && src != node ? gb_ptrmap_get(position, src) : GB_PTRMAP_ABSENT;
-            ok                             = at == GB_PTRMAP_ABSENT || add_pair(before, i, (int) at);
+            const int64_t at = src && src != node ? gb_ptrmap_get(position, src) : GB_PTRMAP_ABSENT;
+            ok = at == GB_PTRMAP_ABSENT || add_pair(before, i, (int) at);
         }
         ok = ok && gb_ptrmap_set(position, node, i);
     }
@@ -211,8 +211,8 @@ static bool find_storages(struct graph * g, pairs_t * storages, pairs_t * touche
     bool ok = true;
     for (int i = 0; ok && i < g->n; i++) {
         const struct ggml_tensor * node = g->in->nodes[i];
-        const size_t               from = storages->n;
-        g->makes[i]                     = NONE;
+        const size_t from = storages->n;
+        g->makes[i] = NONE;
         for (int s = 0; ok && s < GB_LIVE_SLOTS; s++) {
             const int id = storage_of(g, i, s);
             if (id != NONE && !is_among(storages, from, id)) {
@@ -231,20 +231,20 @@ static bool find_storages(struct graph * g, pairs_t * storages, pairs_t * touche
 // depends on the order (is_in_place).
 static enum ggml_status know_graph(struct graph * g, const struct gb_liveness_input * in) {
     struct gb_liveness_input apart = *in;
-    apart.no_join                  = true;
-    *g                             = (struct graph){ .in = in, .n = in->n_nodes };
+    apart.no_join = true;
+    *g = (struct graph){ .in = in, .n = in->n_nodes };
     GB_TRY(gb_liveness_compute(&apart, &g->apart));
     for (size_t k = 0; k < g->apart.n_items; k++) {
         g->n_arenas = GB_MAX(g->n_arenas, g->apart.items[k].arena + 1);
     }
-    pairs_t          before = { 0 }, storages = { 0 }, touched_by = { 0 };
-    struct history   h        = { 0 };
+    pairs_t before = { 0 }, storages = { 0 }, touched_by = { 0 };
+    struct history h = { 0 };
     struct gb_ptrmap position = { 0 };
-    g->makes                  = gb_calloc((size_t) g->n + 1, sizeof(*g->makes));
-    const bool ok             = g->makes && find_order(g, &h, &before) && order_by_sources(g, &position, &before) &&
-                                find_storages(g, &storages, &touched_by) && make_list(&g->before, g->n, &before) &&
-                                make_list(&g->storages, g->n, &storages) &&
-                                make_list(&g->touched_by, (int) g->apart.n_items, &touched_by);
+    g->makes = gb_calloc((size_t) g->n + 1, sizeof(*g->makes));
+    const bool ok = g->makes && find_order(g, &h, &before) && order_by_sources(g, &position, &before) &&
+                    find_storages(g, &storages, &touched_by) && make_list(&g->before, g->n, &before) &&
+                    make_list(&g->storages, g->n, &storages) &&
+                    make_list(&g->touched_by, (int) g->apart.n_items, &touched_by);
     free_history(&h);
     gb_ptrmap_free(&position);
     gb_vec_free(&before);
@@ -290,8 +290,8 @@ static bool dies_in(const struct graph * g, const struct state * s, int storage,
 
 // Is there a source whose memory becomes that of the node? The rule of plans, for sizes that are equal.
 static bool is_in_place(const struct graph * g, const struct state * s, int node) {
-    const struct ggml_tensor *  t   = g->in->nodes[node];
-    const int32_t *             ids = g->apart.ids + (size_t) node * GB_LIVE_SLOTS;
+    const struct ggml_tensor * t = g->in->nodes[node];
+    const int32_t * ids = g->apart.ids + (size_t) node * GB_LIVE_SLOTS;
     const struct gb_live_item * own = &g->apart.items[g->makes[node]];
     for (int k = 0; k < GGML_MAX_SRC; k++) {
         const int id = t->src[k] && gb_plan_can_write_over(t, k) ? storage_of(g, node, k) : NONE;
@@ -305,11 +305,11 @@ static bool is_in_place(const struct graph * g, const struct state * s, int node
 
 // Runs the node as far as bytes go: live and peak of each arena.
 static void count_bytes(const struct graph * g, const struct state * s, size_t * bytes, int node) {
-    size_t *  live = bytes, *peak = bytes + g->n_arenas;
+    size_t *live = bytes, *peak = bytes + g->n_arenas;
     const int made = g->makes[node];
     if (made != NONE) {
-        const struct gb_live_item * own   = &g->apart.items[made];
-        const size_t                first = is_in_place(g, s, node) ? own->size : 0;
+        const struct gb_live_item * own = &g->apart.items[made];
+        const size_t first = is_in_place(g, s, node) ? own->size : 0;
         live[own->arena] += own->size;
         peak[own->arena] = GB_MAX(peak[own->arena], live[own->arena] - first);
     }
@@ -331,8 +331,8 @@ static size_t sum_of(const size_t * bytes, int n) {
 
 static uint64_t hash_of(int node) { // splitmix64: any set of nodes has a sum of its own, but for bad luck
     uint64_t x = ((uint64_t) node + 1) * 0x9e3779b97f4a7c15u;
-    x          = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x          = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
     return x ^ (x >> 31);
 }
 
@@ -400,21 +400,21 @@ static void add_move(struct search * s, int from, const struct move * move) {
 
 // The nodes that may follow a state; only one if it does no harm.
 static void find_moves(struct search * s, int which, int state) {
-    const struct graph * g     = s->g;
-    const struct state * from  = &s->states[which][state];
-    const int            n_old = s->n_moves, arenas = g->n_arenas;
-    size_t *             trial  = bytes_of(s, which, BEAM); // one more than there are states
-    const int            window = GB_MIN(g->n, from->first + WINDOW);
+    const struct graph * g = s->g;
+    const struct state * from = &s->states[which][state];
+    const int n_old = s->n_moves, arenas = g->n_arenas;
+    size_t * trial = bytes_of(s, which, BEAM); // one more than there are states
+    const int window = GB_MIN(g->n, from->first + WINDOW);
     for (int node = from->first; node < window; node++) {
         if (has_run(from, node) || !can_run(g, from, node)) {
             continue;
         }
         memcpy(trial, bytes_of(s, which, state), 2 * (size_t) arenas * sizeof(*trial));
         count_bytes(g, from, trial, node);
-        const struct move move     = { state, node, from->hash + hash_of(node), sum_of(trial + arenas, arenas),
+        const struct move move = { state, node, from->hash + hash_of(node), sum_of(trial + arenas, arenas),
             sum_of(trial, arenas) };
-        const bool        harmless = move.peak_sum <= from->peak_sum && move.live_sum <= from->live_sum;
-        s->n_moves                 = harmless ? n_old : s->n_moves;
+        const bool harmless = move.peak_sum <= from->peak_sum && move.live_sum <= from->live_sum;
+        s->n_moves = harmless ? n_old : s->n_moves;
         add_move(s, n_old, &move);
         if (harmless) {
             return;
@@ -435,8 +435,8 @@ static bool is_new(const struct state * states, int n, const struct move * move)
 // From the states of `which` to those of the other side; false if none is left.
 static bool advance(struct search * s, int which, int step) {
     const struct graph * g = s->g;
-    int                  n = 0;
-    s->n_moves             = 0;
+    int n = 0;
+    s->n_moves = 0;
     for (int i = 0; i < s->n_states; i++) {
         find_moves(s, which, i);
     }
@@ -445,12 +445,12 @@ static bool advance(struct search * s, int which, int step) {
         const struct move * move = &s->moves[k];
         if (is_new(s->states[!which], n, move)) {
             struct state * to = &s->states[!which][n];
-            *to               = s->states[which][move->parent];
+            *to = s->states[which][move->parent];
             memcpy(bytes_of(s, !which, n), bytes_of(s, which, move->parent), 2 * (size_t) g->n_arenas * sizeof(size_t));
             count_bytes(g, &s->states[which][move->parent], bytes_of(s, !which, n), move->node);
             mark_run(to, move->node);
-            to->peak_sum                                  = move->peak_sum;
-            to->live_sum                                  = move->live_sum;
+            to->peak_sum = move->peak_sum;
+            to->live_sum = move->live_sum;
             s->steps[(size_t) step * BEAM + (size_t) n++] = (struct step){ move->parent, move->node };
         }
     }
@@ -460,7 +460,7 @@ static bool advance(struct search * s, int which, int step) {
 
 // Nothing has run.
 static void first_state(struct search * s) {
-    s->n_states     = 1;
+    s->n_states = 1;
     s->states[0][0] = (struct state){ .first = 0 };
     start_bytes(s->g, bytes_of(s, 0, 0));
     s->states[0][0].live_sum = sum_of(bytes_of(s, 0, 0), s->g->n_arenas);
@@ -470,7 +470,7 @@ static void first_state(struct search * s) {
 // The peak of the given order, as the search counts.
 static size_t given_peak(struct search * s) {
     struct state state = { .first = 0 };
-    size_t *     bytes = bytes_of(s, 0, 0);
+    size_t * bytes = bytes_of(s, 0, 0);
     start_bytes(s->g, bytes);
     for (int node = 0; node < s->g->n; node++) {
         count_bytes(s->g, &state, bytes, node);
@@ -483,8 +483,8 @@ static size_t given_peak(struct search * s) {
 // the given order: then that is kept.
 static enum ggml_status find_path(struct search * s, int * order, bool * found) {
     const int n = s->g->n;
-    *found      = false;
-    s->limit    = given_peak(s);
+    *found = false;
+    s->limit = given_peak(s);
     first_state(s);
     for (int step = 0; step < n; step++) {
         GB_TRY(gb_go_on());
@@ -494,23 +494,23 @@ static enum ggml_status find_path(struct search * s, int * order, bool * found) 
     }
     for (int step = n - 1, state = 0; step >= 0; step--) { // the first state is the best
         const struct step * back = &s->steps[(size_t) step * BEAM + (size_t) state];
-        order[step]              = back->node;
-        state                    = back->parent;
+        order[step] = back->node;
+        state = back->parent;
     }
     *found = true;
     return GGML_STATUS_SUCCESS;
 }
 
 static enum ggml_status search(const struct graph * g, int * order, bool * found) {
-    const size_t  row = 2 * (size_t) g->n_arenas;
-    struct search s   = { .g = g };
-    s.moves           = gb_calloc((size_t) BEAM * READY_MAX, sizeof(*s.moves));
-    s.steps           = gb_calloc((size_t) g->n * BEAM + 1, sizeof(*s.steps));
-    bool ok           = s.moves && s.steps;
+    const size_t row = 2 * (size_t) g->n_arenas;
+    struct search s = { .g = g };
+    s.moves = gb_calloc((size_t) BEAM * READY_MAX, sizeof(*s.moves));
+    s.steps = gb_calloc((size_t) g->n * BEAM + 1, sizeof(*s.steps));
+    bool ok = s.moves && s.steps;
     for (int i = 0; i < 2; i++) {
         s.states[i] = gb_calloc(BEAM, sizeof(*s.states[i]));
-        s.bytes[i]  = gb_calloc((BEAM + 1) * row + 1, sizeof(*s.bytes[i]));
-        ok          = ok && s.states[i] && s.bytes[i];
+        s.bytes[i] = gb_calloc((BEAM + 1) * row + 1, sizeof(*s.bytes[i]));
+        ok = ok && s.states[i] && s.bytes[i];
     }
     const enum ggml_status status = ok ? find_path(&s, order, found) : GGML_STATUS_ALLOC_FAILED;
     for (int i = 0; i < 2; i++) {
@@ -536,7 +536,7 @@ static enum ggml_status measure(const struct gb_liveness_input * in, size_t * su
 // The same in another order. The search counts fewer results in place than a plan has, so what it found is measured as
 // a plan would be.
 static enum ggml_status measure_order(const struct gb_liveness_input * in, const int * order, size_t * sum) {
-    struct ggml_tensor **    nodes = gb_calloc((size_t) in->n_nodes + 1, sizeof(*nodes));
+    struct ggml_tensor ** nodes = gb_calloc((size_t) in->n_nodes + 1, sizeof(*nodes));
     struct gb_liveness_input other = *in;
     if (nodes == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -544,7 +544,7 @@ static enum ggml_status measure_order(const struct gb_liveness_input * in, const
     for (int k = 0; k < in->n_nodes; k++) {
         nodes[k] = in->nodes[order[k]];
     }
-    other.nodes                   = nodes;
+    other.nodes = nodes;
     const enum ggml_status status = measure(&other, sum);
     gb_free(nodes);
     return status;
@@ -555,7 +555,7 @@ static void keep_order(const struct gb_liveness_input * in, int * order, struct 
     for (int i = 0; i < in->n_nodes; i++) {
         order[i] = i;
     }
-    result->after   = result->before;
+    result->after = result->before;
     result->changed = false;
 }
 
@@ -577,7 +577,7 @@ enum ggml_status gb_reorder(const struct gb_liveness_input * in, int * order, st
     GB_CHECK_ARG(in);
     GB_CHECK_ARG(order);
     GB_CHECK_ARG(result);
-    struct graph           g      = { 0 };
+    struct graph g = { 0 };
     const enum ggml_status status = reorder(in, &g, order, result);
     free_graph(&g);
     return status;

@@ -6,7 +6,7 @@
 
 struct gb_reorder_result {
     size_t before, after; // highest loads (bytes alive at once), summed over the arenas; with results in place
-    bool   changed;       // order is not 0, 1, 2, ...; only if after < before
+    bool changed;         // order is not 0, 1, 2, ...; only if after < before
 };
 
 // order[k]: which node of the list to run as k-th. Each node comes after all that it needs: what it reads, and whatever

@@ -46,16 +46,16 @@ static struct ggml_tallocr * tallocr_new(ggml_backend_buffer_type_t buft, ggml_b
     if (talloc == NULL) {
         return NULL;
     }
-    talloc->buft      = buft;
-    talloc->buffer    = buffer;
-    talloc->base      = base;
+    talloc->buft = buft;
+    talloc->buffer = buffer;
+    talloc->base = base;
     talloc->alignment = alignment;
-    talloc->size      = buffer ? ggml_backend_buffer_get_size(buffer) : MEASURE_SIZE;
-    talloc->id        = next_id();
+    talloc->size = buffer ? ggml_backend_buffer_get_size(buffer) : MEASURE_SIZE;
+    talloc->id = next_id();
     // The pool begins at the first aligned address. Its end is rounded up too, so that a last tensor that fits as it is
     // is not refused for its padding; gb_tallocr_take looks at the true end.
     const size_t start = (size_t) (-(uintptr_t) base & (alignment - 1));
-    size_t       end   = 0;
+    size_t end = 0;
     if (start < talloc->size && !gb_pad_size(talloc->size - start, alignment, &end)) {
         end = (talloc->size - start) & ~(alignment - 1);
     }
@@ -163,7 +163,7 @@ enum ggml_status ggml_tallocr_reset(ggml_tallocr_t talloc) {
 size_t ggml_tallocr_max_size(ggml_tallocr_t talloc) {
     GB_CHECK_ARG_RETURNING(talloc, 0);
     const size_t high = GB_READ_RELAXED(talloc->pool.high);
-    size_t       size;
+    size_t size;
     return gb_add_size(high, high / 10, &size) ? size : SIZE_MAX;
 }
 
@@ -197,7 +197,7 @@ static enum ggml_status fail_full(const struct ggml_tallocr * talloc, const stru
 // its bytes must not.
 enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, const struct ggml_tensor * tensor,
     const struct gb_tallocr_size * size, const char * func, size_t * offset) {
-    const size_t              high   = talloc->pool.high;
+    const size_t high = talloc->pool.high;
     const enum gb_pool_result result = gb_pool_take(&talloc->pool, size->padded, offset);
     if (result == GB_POOL_NO_MEMORY) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -221,7 +221,7 @@ enum ggml_status gb_tallocr_bind(struct ggml_tallocr * talloc, struct ggml_tenso
             gb_ptrmap_reserve(&talloc->measured, talloc->measured.n + 2) && gb_ptrmap_set(&talloc->measured, tensor, 1);
         return noted ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
-    void * const          old_data   = tensor->data;
+    void * const old_data = tensor->data;
     ggml_backend_buffer_t old_buffer = tensor->buffer;
     gb_tensor_put(tensor, talloc->buffer, talloc->base + offset);
     const enum ggml_status status = ggml_backend_buffer_init_tensor(talloc->buffer, tensor);
@@ -260,8 +260,8 @@ enum ggml_status ggml_tallocr_alloc(ggml_tallocr_t talloc, struct ggml_tensor * 
         tensor->view_src->name);
     GB_FAIL_IF(gb_tallocr_is_placed(talloc, tensor), GGML_STATUS_INVALID_STATE, "%s: tensor '%s' is placed already",
         __func__, tensor->name);
-    const size_t           high = talloc->pool.high;
-    size_t                 offset;
+    const size_t high = talloc->pool.high;
+    size_t offset;
     struct gb_tallocr_size size;
     if (!gb_tallocr_size_of(talloc, tensor, &size)) {
         return GGML_STATUS_INVALID_ARGUMENT;

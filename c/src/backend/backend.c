@@ -30,8 +30,8 @@ static struct gb_backend_watch * watchers; // all of the process; guarded by GB_
 void gb_backend_watch(struct gb_backend_watch * watch, ggml_backend_t backend) {
     gb_process_lock(GB_MUTEX_WATCHERS);
     watch->backend = backend;
-    watch->next    = watchers;
-    watchers       = watch;
+    watch->next = watchers;
+    watchers = watch;
     gb_process_unlock(GB_MUTEX_WATCHERS);
 }
 
@@ -43,7 +43,7 @@ static struct gb_backend_watch * take_watcher(const struct gb_backend_watch * wh
     for (struct gb_backend_watch ** at = &watchers; *at && found == NULL;) {
         if (which ? *at == which : (*at)->backend == of) {
             found = *at;
-            *at   = found->next;
+            *at = found->next;
         } else {
             at = &(*at)->next;
         }
@@ -176,7 +176,7 @@ static enum ggml_status check_graph(const char * func, ggml_backend_t backend, c
 static void mark_written(const struct ggml_cgraph * cgraph) {
     const uint64_t version = gb_new_version();
     for (int i = 0; i < cgraph->n_nodes; i++) {
-        const struct ggml_tensor *  node   = cgraph->nodes[i];
+        const struct ggml_tensor * node = cgraph->nodes[i];
         const ggml_backend_buffer_t buffer = gb_op_computes(node->op) ? gb_tensor_buffer(node) : NULL;
         if (buffer && gb_buffer_version(buffer) != version) {
             gb_buffer_set_version(buffer, version);
@@ -187,22 +187,22 @@ static void mark_written(const struct ggml_cgraph * cgraph) {
 // In a run of the profile that the thread uses. What a backend does not record by itself is recorded as a whole, when
 // it is done.
 static bool compute_profiled(ggml_backend_t backend, struct ggml_cgraph * cgraph) {
-    const bool     begun  = gb_profile_begin_run();
-    const char *   device = begun ? gb_profile_set_device(ggml_backend_name(backend)) : NULL;
+    const bool begun = gb_profile_begin_run();
+    const char * device = begun ? gb_profile_set_device(ggml_backend_name(backend)) : NULL;
     const uint64_t before = gb_profile_n_added(), failures = gb_fail_count();
-    const int64_t  start = gb_time_ns();
-    bool           ok    = backend->iface.graph_compute(backend, cgraph);
+    const int64_t start = gb_time_ns();
+    bool ok = backend->iface.graph_compute(backend, cgraph);
     if (ok && begun && gb_profile_n_added() == before) {
         ok = ggml_backend_synchronize(backend) == GGML_STATUS_SUCCESS;
         if (ok && gb_fail_count() == failures) {
             gb_profile_add(&(struct gb_profile_note){ .nodes = cgraph->nodes,
-                .n_nodes                                     = cgraph->n_nodes,
-                .apart                                       = true,
-                .fusion                                      = "split",
-                .start_ns                                    = start,
-                .end_ns                                      = gb_time_ns(),
-                .n_threads                                   = 1,
-                .n_tasks                                     = 1 });
+                .n_nodes = cgraph->n_nodes,
+                .apart = true,
+                .fusion = "split",
+                .start_ns = start,
+                .end_ns = gb_time_ns(),
+                .n_threads = 1,
+                .n_tasks = 1 });
         }
     }
     if (begun) {
@@ -243,11 +243,11 @@ bool ggml_backend_may_leave_out(const struct ggml_tensor * node) {
 // The handle that callers get. It wraps the backend's own plan, or, of a backend that has none, the graph with a copy
 // of its node list.
 struct plan {
-    ggml_backend_t            backend; // that made the plan; only compared, so a stale handle is refused
-    bool                      plain;
+    ggml_backend_t backend; // that made the plan; only compared, so a stale handle is refused
+    bool plain;
     ggml_backend_graph_plan_t inner;       // owned; unless plain
     GB_VEC(ggml_backend_buffer_t) written; // buffers of the results
-    struct ggml_cgraph   graph;            // plain
+    struct ggml_cgraph graph;              // plain
     struct ggml_tensor * nodes[];          // plain; borrowed
 };
 
@@ -256,7 +256,7 @@ struct plan {
 static bool list_written(struct plan * plan, const struct ggml_cgraph * cgraph) {
     const uint64_t version = gb_new_version();
     for (int i = 0; i < cgraph->n_nodes; i++) {
-        const struct ggml_tensor *  node   = cgraph->nodes[i];
+        const struct ggml_tensor * node = cgraph->nodes[i];
         const ggml_backend_buffer_t buffer = gb_op_computes(node->op) ? gb_tensor_buffer(node) : NULL;
         if (buffer && gb_buffer_version(buffer) != version) { // not listed yet
             gb_buffer_set_version(buffer, version);
@@ -275,14 +275,14 @@ static void free_plan(struct plan * plan) {
 
 // A plain plan has space for the node list behind the struct, and copies it.
 static struct plan * plan_new(ggml_backend_t backend, const struct ggml_cgraph * cgraph, bool plain) {
-    const size_t  bytes = plain ? (size_t) cgraph->n_nodes * sizeof(struct ggml_tensor *) : 0;
-    struct plan * plan  = gb_calloc(1, sizeof(*plan) + bytes);
+    const size_t bytes = plain ? (size_t) cgraph->n_nodes * sizeof(struct ggml_tensor *) : 0;
+    struct plan * plan = gb_calloc(1, sizeof(*plan) + bytes);
     if (plan) {
-        plan->backend       = backend;
-        plan->plain         = plain;
+        plan->backend = backend;
+        plan->plain = plain;
         plan->graph.n_nodes = cgraph->n_nodes;
-        plan->graph.nodes   = plan->nodes;
-        plan->graph.order   = cgraph->order;
+        plan->graph.nodes = plan->nodes;
+        plan->graph.order = cgraph->order;
         if (bytes > 0) {
             memcpy(plan->nodes, cgraph->nodes, bytes);
         }
@@ -308,13 +308,13 @@ ggml_backend_graph_plan_t ggml_backend_graph_plan_create(ggml_backend_t backend,
     if (check_graph(__func__, backend, cgraph) != GGML_STATUS_SUCCESS) {
         return NULL;
     }
-    const bool    plain = !has_plans(backend);
-    struct plan * plan  = plan_new(backend, cgraph, plain);
+    const bool plain = !has_plans(backend);
+    struct plan * plan = plan_new(backend, cgraph, plain);
     if (plan == NULL || plain) {
         return plan;
     }
     const uint64_t before = gb_fail_count();
-    plan->inner           = list_written(plan, cgraph) ? backend->iface.graph_plan_create(backend, cgraph) : NULL;
+    plan->inner = list_written(plan, cgraph) ? backend->iface.graph_plan_create(backend, cgraph) : NULL;
     if (plan->inner != NULL) {
         return plan;
     }
@@ -421,17 +421,17 @@ static enum ggml_status copy_run(const struct ggml_tensor * src, struct ggml_ten
 // other tensors.
 static enum ggml_status copy_runs(const struct ggml_tensor * src, struct ggml_tensor * dst, char * staging,
     size_t staging_size) {
-    const size_t  unit    = ggml_type_size(dst->type);
+    const size_t unit = ggml_type_size(dst->type);
     const int64_t n_units = dst->ne[0] / ggml_blck_size(dst->type);
-    const bool    dense   = dst->nb[0] == unit || n_units == 1;
-    const size_t  run     = dense ? (size_t) n_units * unit : unit;
-    const int64_t n_runs  = dense ? 1 : n_units;
+    const bool dense = dst->nb[0] == unit || n_units == 1;
+    const size_t run = dense ? (size_t) n_units * unit : unit;
+    const int64_t n_runs = dense ? 1 : n_units;
     for (int64_t r = 0; r < ggml_nrows(dst); r++) {
         if (r % 256 == 255) {
             GB_TRY(gb_go_on());
         }
         const int64_t i1 = r % dst->ne[1], i2 = r / dst->ne[1] % dst->ne[2], i3 = r / dst->ne[1] / dst->ne[2];
-        const size_t  row = (size_t) i1 * dst->nb[1] + (size_t) i2 * dst->nb[2] + (size_t) i3 * dst->nb[3];
+        const size_t row = (size_t) i1 * dst->nb[1] + (size_t) i2 * dst->nb[2] + (size_t) i3 * dst->nb[3];
         for (int64_t i0 = 0; i0 < n_runs; i0++) {
             GB_TRY(copy_run(src, dst, row + (size_t) i0 * dst->nb[0], run, staging, staging_size));
         }
@@ -441,10 +441,10 @@ static enum ggml_status copy_runs(const struct ggml_tensor * src, struct ggml_te
 
 // The copy of last resort: neither side has a hook for it, both refused, or the hooks would write into gaps.
 static enum ggml_status copy_through_host(const struct ggml_tensor * src, struct ggml_tensor * dst, bool gaps) {
-    const size_t nbytes       = ggml_nbytes(dst);
-    const bool   host         = gb_tensor_is_host(src) || gb_tensor_is_host(dst);
+    const size_t nbytes = ggml_nbytes(dst);
+    const bool host = gb_tensor_is_host(src) || gb_tensor_is_host(dst);
     const size_t staging_size = GB_MIN(nbytes, STAGING_SIZE);
-    char *       staging      = host ? NULL : gb_malloc(staging_size);
+    char * staging = host ? NULL : gb_malloc(staging_size);
     if (!host && staging == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -464,7 +464,7 @@ enum ggml_status ggml_backend_tensor_copy(struct ggml_tensor * src, struct ggml_
     const bool gaps = dst->view_src != NULL && gb_tensor_has_gaps(dst);
     if (!gaps && !gb_tensor_is_host(src) && !gb_tensor_is_host(dst)) {
         const uint64_t before = gb_fail_count();
-        const bool     copied = ggml_backend_buffer_copy_tensor(src, dst);
+        const bool copied = ggml_backend_buffer_copy_tensor(src, dst);
         GB_TRY(gb_status_since(before)); // a hook that failed is an error; one that does not know how is not
         if (copied) {
             return gb_mapped_check_at(__func__, src->data);

@@ -83,7 +83,7 @@ bool gb_backend_comes_behind(ggml_backend_t backend, ggml_backend_t other);
 // An object that keeps a backend which it does not own watches it, and is told before the backend is freed. The struct
 // and the backend are safe to use until `on_free` was called or the watch is ended.
 struct gb_backend_watch {
-    ggml_backend_t            backend; // NULL: not watching
+    ggml_backend_t backend; // NULL: not watching
     struct gb_backend_watch * next;
     // called once; no lock is held, and the backend still works
     void (*on_free)(struct gb_backend_watch * watch);

@@ -33,11 +33,11 @@ ggml_backend_buffer_t ggml_backend_buft_alloc_buffer(ggml_backend_buffer_type_t 
     GB_CHECK_ARG_RETURNING(buft, NULL);
     NEED_HOOK(buft->iface.alloc_buffer, NULL, "buffer type", "alloc_buffer");
     const size_t max_size = ggml_backend_buft_get_max_size(buft);
-    char         needs[32], limit[32];
+    char needs[32], limit[32];
     GB_FAIL_IF_RETURNING(size > max_size, NULL, GGML_STATUS_ALLOC_FAILED,
         "%s: a buffer of %s is more than buffer type %s allows at once, %s", __func__, gb_size_text(size, needs),
         ggml_backend_buft_name(buft), gb_size_text(max_size, limit));
-    const uint64_t              before = gb_fail_count();
+    const uint64_t before = gb_fail_count();
     const ggml_backend_buffer_t buffer = buft->iface.alloc_buffer(buft, size);
     if (buffer == NULL && gb_fail_count() == before) {
         char shown[32];
@@ -107,17 +107,17 @@ ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t buft, 
     if (buffer == NULL) {
         return NULL;
     }
-    buffer->iface   = iface;
-    buffer->buft    = buft;
+    buffer->iface = iface;
+    buffer->buft = buft;
     buffer->context = context;
-    buffer->size    = size;
-    buffer->usage   = GGML_BACKEND_BUFFER_USAGE_ANY;
+    buffer->size = size;
+    buffer->usage = GGML_BACKEND_BUFFER_USAGE_ANY;
     gb_buffer_changed(buffer);
     return buffer;
 }
 
 // Both counters wrap around; versions are never given twice.
-static atomic_uint   n_freed, n_replicated_freed;
+static atomic_uint n_freed, n_replicated_freed;
 static atomic_ullong last_version;
 
 // Versions begin with 1, so 0 can stand for "never written".
@@ -156,9 +156,9 @@ void ggml_backend_buffer_free(ggml_backend_buffer_t buffer) {
         return;
     }
     GB_WRITE_RELEASE(buffer->retired, true);
-    buffer->iface   = (struct ggml_backend_buffer_i){ 0 };
+    buffer->iface = (struct ggml_backend_buffer_i){ 0 };
     buffer->context = NULL;
-    buffer->size    = 0;
+    buffer->size = 0;
 }
 
 void gb_buffer_hold(ggml_backend_buffer_t buffer) { buffer->n_holds++; }
@@ -403,7 +403,7 @@ static enum ggml_status check_inside(const char * func, ggml_backend_buffer_t bu
         return ggml_last_status();
     }
     const uintptr_t start = (uintptr_t) base, at = (uintptr_t) addr;
-    const bool      inside = at >= start && at - start <= buffer->size && size <= buffer->size - (at - start);
+    const bool inside = at >= start && at - start <= buffer->size && size <= buffer->size - (at - start);
     GB_FAIL_IF(!inside, GGML_STATUS_INVALID_ARGUMENT,
         "%s: tensor '%s': %zu bytes at %p do not lie inside buffer %s, %zu bytes at %p", func, tensor->name, size, addr,
         ggml_backend_buffer_name(buffer), buffer->size, base);
@@ -442,10 +442,10 @@ enum ggml_status ggml_backend_view_init(ggml_backend_buffer_t buffer, struct ggm
         "%s: tensor '%s' is a view of '%s', which is in no buffer", __func__, tensor->name, root->name);
     char * const addr = (char *) root->data + tensor->view_offs;
     GB_TRY(check_inside(__func__, buffer, tensor, addr, ggml_nbytes(tensor)));
-    void * const                 old_data    = tensor->data;
+    void * const old_data = tensor->data;
     const enum ggml_backend_type old_backend = tensor->backend;
     gb_tensor_put(tensor, buffer, addr);
-    tensor->backend               = root->backend;
+    tensor->backend = root->backend;
     const enum ggml_status status = ggml_backend_buffer_init_tensor(buffer, tensor);
     if (status != GGML_STATUS_SUCCESS) {
         gb_tensor_put(tensor, NULL, old_data);

@@ -11,26 +11,26 @@
 // Where a tensor that owns memory will be.
 struct placement {
     struct ggml_tensor * tensor;
-    size_t               buffer; // index into `buffers`
-    size_t               offset; // bytes from the base of the buffer
+    size_t buffer; // index into `buffers`
+    size_t offset; // bytes from the base of the buffer
 };
 
 // A view that this call has bound, and what it had before, for undoing.
 struct bound_view {
-    struct ggml_tensor *   tensor;
-    void *                 old_data;
+    struct ggml_tensor * tensor;
+    void * old_data;
     enum ggml_backend_type old_backend;
 };
 
 // Everything that one call knows; the vectors are freed when it returns.
 struct ctx_job {
-    struct ggml_context *      ctx;
+    struct ggml_context * ctx;
     ggml_backend_buffer_type_t buft;
-    size_t                     alignment, max_size;
+    size_t alignment, max_size;
     GB_VEC(struct placement) placements;
-    GB_VEC(size_t) sizes;                  // bytes of the buffers
+    GB_VEC(size_t) sizes; // bytes of the buffers
     GB_VEC(ggml_backend_buffer_t) buffers; // owned until handed out
-    GB_VEC(struct bound_view) views;       // bound by this call
+    GB_VEC(struct bound_view) views; // bound by this call
 };
 
 static bool is_unplaced(const struct ggml_tensor * t) {
@@ -40,14 +40,14 @@ static bool is_unplaced(const struct ggml_tensor * t) {
 // Appends the tensor to the last run, or begins a new run if that would grow too large.
 static enum ggml_status assign(struct ctx_job * job, struct ggml_tensor * t) {
     const size_t size = ggml_backend_buft_get_alloc_size(job->buft, t);
-    size_t       padded, end;
+    size_t padded, end;
     GB_FAIL_IF(size > job->max_size, GGML_STATUS_ALLOC_FAILED,
         "ggml_backend_alloc_ctx_tensors: tensor '%s': needs %zu bytes, a buffer of type %s holds at most %zu", t->name,
         size, ggml_backend_buft_name(job->buft), job->max_size);
     GB_FAIL_IF(!gb_pad_size(size, job->alignment, &padded), GGML_STATUS_ALLOC_FAILED,
         "ggml_backend_alloc_ctx_tensors: tensor '%s': its size of %zu bytes overflows", t->name, size);
     const size_t used = job->sizes.n ? job->sizes.data[job->sizes.n - 1] : 0;
-    const bool   fits = job->sizes.n && gb_add_size(used, padded, &end) && end <= job->max_size;
+    const bool fits = job->sizes.n && gb_add_size(used, padded, &end) && end <= job->max_size;
     if (!fits && !gb_vec_push(&job->sizes, 0)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -72,7 +72,7 @@ static enum ggml_status alloc_buffers(struct ctx_job * job) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     for (size_t i = 0; i < job->sizes.n; i++) {
-        const size_t                size   = GB_MAX(job->sizes.data[i], GB_MIN(job->alignment, job->max_size));
+        const size_t size = GB_MAX(job->sizes.data[i], GB_MIN(job->alignment, job->max_size));
         const ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(job->buft, size);
         if (buffer == NULL) {
             return ggml_last_status();
@@ -100,9 +100,9 @@ static enum ggml_status bind_view(struct ctx_job * job, struct ggml_tensor * t) 
 // placements to undo.
 static enum ggml_status place_all(struct ctx_job * job, size_t * n_placed) {
     for (; *n_placed < job->placements.n; ++*n_placed) {
-        const struct placement      p      = job->placements.data[*n_placed];
+        const struct placement p = job->placements.data[*n_placed];
         const ggml_backend_buffer_t buffer = job->buffers.data[p.buffer];
-        char *                      base   = ggml_backend_buffer_get_base(buffer);
+        char * base = ggml_backend_buffer_get_base(buffer);
         if (base == NULL) {
             return GGML_STATUS_INVALID_STATE;
         }
@@ -131,8 +131,8 @@ static void undo(struct ctx_job * job, size_t n_placed) {
 
 // Makes the one handle of all buffers; *handle stays NULL when there is nothing to place, and on failure.
 static enum ggml_status alloc_all(struct ctx_job * job, ggml_backend_buffer_t * handle) {
-    size_t           n_placed = 0;
-    enum ggml_status status   = assign_all(job);
+    size_t n_placed = 0;
+    enum ggml_status status = assign_all(job);
     if (status == GGML_STATUS_SUCCESS) {
         status = alloc_buffers(job);
     }
@@ -142,7 +142,7 @@ static enum ggml_status alloc_all(struct ctx_job * job, ggml_backend_buffer_t * 
     if (status == GGML_STATUS_SUCCESS && job->buffers.n > 0) {
         *handle = job->buffers.n == 1 ? job->buffers.data[0]
                                       : ggml_backend_multi_buffer_alloc_buffer(job->buffers.data, job->buffers.n);
-        status  = *handle ? GGML_STATUS_SUCCESS : ggml_last_status();
+        status = *handle ? GGML_STATUS_SUCCESS : ggml_last_status();
     }
     if (status != GGML_STATUS_SUCCESS) {
         undo(job, n_placed);
@@ -151,12 +151,12 @@ static enum ggml_status alloc_all(struct ctx_job * job, ggml_backend_buffer_t * 
 }
 
 struct ggml_backend_buffer * ggml_backend_alloc_ctx_tensors_from_buft(struct ggml_context * ctx,
-    struct ggml_backend_buffer_type *                                                       buft) {
+    struct ggml_backend_buffer_type * buft) {
     GB_CHECK_ARG_RETURNING(ctx, NULL);
     GB_CHECK_ARG_RETURNING(buft, NULL);
     struct ctx_job job = { .ctx = ctx, .buft = buft };
-    job.alignment      = ggml_backend_buft_get_alignment(buft);
-    job.max_size       = ggml_backend_buft_get_max_size(buft);
+    job.alignment = ggml_backend_buft_get_alignment(buft);
+    job.max_size = ggml_backend_buft_get_max_size(buft);
     if (job.alignment == 0) {
         return NULL;
     }

@@ -111,7 +111,7 @@ void ggml_backend_cuda_get_device_description(int device, char * description, si
 enum ggml_status ggml_backend_cuda_get_device_memory(int device, size_t * free, size_t * total) {
     GB_CHECK_ARG(free);
     GB_CHECK_ARG(total);
-    *free = *total                               = 0;
+    *free = *total = 0;
     const struct ggml_backend_cuda_functions * f = functions();
     return f ? f->get_device_memory(device, free, total) : GGML_STATUS_UNSUPPORTED;
 }
@@ -136,7 +136,7 @@ static enum ggml_status check_backend(const char * func, ggml_backend_t backend)
 }
 
 enum ggml_status ggml_backend_cuda_get_graph_stats(ggml_backend_t backend,
-    struct ggml_backend_cuda_graph_stats *                        stats) {
+    struct ggml_backend_cuda_graph_stats * stats) {
     GB_TRY(check_backend(__func__, backend));
     GB_CHECK_ARG(stats);
     return atomic_load(&provided)->get_graph_stats(backend, stats);

@@ -33,8 +33,8 @@ ggml_backend_event_t ggml_backend_event_new(ggml_backend_t backend) {
         }
         return event;
     }
-    const uint64_t             before = gb_fail_count();
-    const ggml_backend_event_t event  = backend->iface.event_new(backend);
+    const uint64_t before = gb_fail_count();
+    const ggml_backend_event_t event = backend->iface.event_new(backend);
     if (event == NULL && gb_fail_count() == before) {
         gb_fail(GGML_STATUS_FAILED, "%s: backend %s gives no event", __func__, ggml_backend_name(backend));
     }

@@ -13,9 +13,9 @@ enum { MOST = 16, PIECE = 1 << 20 }; // requests at once; bytes between two ques
 
 // Requests that have begun and not ended.
 struct window {
-    void *                          requests[MOST];
+    void * requests[MOST];
     struct ggml_backend_file_fill * parts[MOST];
-    size_t                          begun, ended;
+    size_t begun, ended;
 };
 
 static enum ggml_status check_part(const char * func, const struct ggml_backend_file_fill * part, size_t i) {
@@ -44,7 +44,7 @@ static enum ggml_status find_digest(struct ggml_backend_file_fill * part) {
 
 // The failure of a hook, with the tensor and the file.
 static enum ggml_status named(const struct ggml_backend_file_fill * part, enum ggml_status status) {
-    char              text[GB_ERROR_SIZE + 512]; // more than is kept
+    char text[GB_ERROR_SIZE + 512]; // more than is kept
     struct gb_failure failure;
     if (status == GGML_STATUS_SUCCESS) {
         return status;
@@ -61,11 +61,11 @@ static ggml_backend_buffer_t reader_of(const struct ggml_backend_file_fill * par
 }
 
 static enum ggml_status end_first(struct window * w, bool wanted) {
-    struct ggml_backend_file_fill * part    = w->parts[w->ended % MOST];
-    void *                          request = w->requests[w->ended++ % MOST];
-    const ggml_backend_buffer_t     buffer  = gb_tensor_buffer(part->tensor);
-    const uint64_t                  before  = gb_fail_count();
-    const bool                      found   = buffer->iface.file_end(buffer, request, wanted);
+    struct ggml_backend_file_fill * part = w->parts[w->ended % MOST];
+    void * request = w->requests[w->ended++ % MOST];
+    const ggml_backend_buffer_t buffer = gb_tensor_buffer(part->tensor);
+    const uint64_t before = gb_fail_count();
+    const bool found = buffer->iface.file_end(buffer, request, wanted);
     if (wanted) {
         GB_TRY(named(part, gb_status_since(before)));
         part->filled = found;
@@ -86,15 +86,15 @@ static enum ggml_status begin(struct window * w, struct ggml_backend_file_fill *
     gb_buffer_changed(buffer);
     void * request = buffer->iface.file_begin(buffer, part);
     if (request != NULL) {
-        part->asked                  = true;
+        part->asked = true;
         w->requests[w->begun % MOST] = request;
-        w->parts[w->begun++ % MOST]  = part;
+        w->parts[w->begun++ % MOST] = part;
     }
     return request != NULL ? GGML_STATUS_SUCCESS : named(part, gb_status_since(before));
 }
 
 enum ggml_status ggml_backend_fill_from_files(struct ggml_backend_file_fill * fills, size_t n) {
-    struct window    w      = { .begun = 0 };
+    struct window w = { .begun = 0 };
     enum ggml_status status = GGML_STATUS_SUCCESS;
     if (n > 0) {
         GB_CHECK_ARG(fills);

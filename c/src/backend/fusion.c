@@ -12,8 +12,8 @@ static atomic_int state; // 0: nobody has chosen yet, 1: off, 2: on
 bool ggml_graph_get_fusion(void) {
     int now = atomic_load(&state);
     if (now == 0) {
-        const char * env  = gb_env_get("GGML_CPU_FUSE");
-        const int    wish = env != NULL && env[0] == '0' && env[1] == '\0' ? 1 : 2;
+        const char * env = gb_env_get("GGML_CPU_FUSE");
+        const int wish = env != NULL && env[0] == '0' && env[1] == '\0' ? 1 : 2;
         atomic_compare_exchange_strong(&state, &now, wish);
         now = atomic_load(&state);
     }

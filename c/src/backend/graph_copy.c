@@ -15,9 +15,9 @@
 // Everything that one copy knows; the result is freed as a whole when a step fails.
 struct copier {
     struct ggml_cgraph * graph;
-    struct gb_ptrmap     ids;              // old tensor -> index
+    struct gb_ptrmap ids;                  // old tensor -> index
     GB_VEC(struct ggml_tensor *) old;      // in order of discovery
-    struct ggml_tensor **          copies; // owned, by index
+    struct ggml_tensor ** copies;          // owned, by index
     struct ggml_backend_graph_copy result; // owned until handed out
 };
 
@@ -78,26 +78,26 @@ static enum ggml_status make_contexts(struct copier * c) {
         n_owners += owns_memory(c->old.data[i]);
     }
     // the contexts hold descriptions only: their data lives in the backend's buffer
-    const size_t                  overhead    = ggml_tensor_overhead();
-    const struct ggml_init_params allocated   = { n_owners * overhead + ggml_graph_overhead(), NULL, true };
+    const size_t overhead = ggml_tensor_overhead();
+    const struct ggml_init_params allocated = { n_owners * overhead + ggml_graph_overhead(), NULL, true };
     const struct ggml_init_params unallocated = { (c->old.n - n_owners) * overhead + 1, NULL, true };
-    c->result.ctx_allocated                   = ggml_init(allocated);
-    c->result.ctx_unallocated                 = c->result.ctx_allocated ? ggml_init(unallocated) : NULL;
+    c->result.ctx_allocated = ggml_init(allocated);
+    c->result.ctx_unallocated = c->result.ctx_allocated ? ggml_init(unallocated) : NULL;
     return c->result.ctx_unallocated ? GGML_STATUS_SUCCESS : ggml_last_status();
 }
 
 // The tensor itself; the pointers to other tensors are filled in when all copies exist.
 static struct ggml_tensor * copy_tensor(struct copier * c, const struct ggml_tensor * t) {
-    struct ggml_context * ctx  = owns_memory(t) ? c->result.ctx_allocated : c->result.ctx_unallocated;
-    struct ggml_tensor *  copy = ggml_new_tensor(ctx, t->type, GGML_MAX_DIMS, t->ne);
+    struct ggml_context * ctx = owns_memory(t) ? c->result.ctx_allocated : c->result.ctx_unallocated;
+    struct ggml_tensor * copy = ggml_new_tensor(ctx, t->type, GGML_MAX_DIMS, t->ne);
     if (copy == NULL) {
         return NULL;
     }
     memcpy(copy->nb, t->nb, sizeof(copy->nb));
     memcpy(copy->op_params, t->op_params, sizeof(copy->op_params));
     memcpy(copy->name, t->name, sizeof(copy->name));
-    copy->op        = t->op;
-    copy->is_param  = t->is_param;
+    copy->op = t->op;
+    copy->is_param = t->is_param;
     copy->view_offs = t->view_offs;
     gb_tensor_copy_state(copy, t);
     return copy;
@@ -117,7 +117,7 @@ static enum ggml_status copy_structure(struct copier * c) {
     }
     for (size_t i = 0; i < c->old.n; i++) {
         c->copies[i]->view_src = copy_of(c, c->old.data[i]->view_src);
-        c->copies[i]->grad     = copy_of(c, c->old.data[i]->grad);
+        c->copies[i]->grad = copy_of(c, c->old.data[i]->grad);
         for (int s = 0; s < GGML_MAX_SRC; s++) {
             c->copies[i]->src[s] = copy_of(c, c->old.data[i]->src[s]);
         }
@@ -128,10 +128,10 @@ static enum ggml_status copy_structure(struct copier * c) {
 // Sources of views are placed before any view is bound, and hence before data is copied.
 static enum ggml_status copy_data(struct copier * c, ggml_backend_t backend) {
     const uint64_t before = gb_fail_count();
-    c->result.buffer      = ggml_backend_alloc_ctx_tensors(c->result.ctx_allocated, backend);
+    c->result.buffer = ggml_backend_alloc_ctx_tensors(c->result.ctx_allocated, backend);
     GB_TRY(gb_status_since(before)); // no buffer and no failure: nothing was placed
     for (size_t i = 0; i < c->old.n; i++) {
-        struct ggml_tensor * t    = c->old.data[i];
+        struct ggml_tensor * t = c->old.data[i];
         struct ggml_tensor * copy = c->copies[i];
         if (owns_memory(t)) {
             GB_TRY(ggml_backend_tensor_copy(t, copy));
@@ -145,8 +145,8 @@ static enum ggml_status copy_data(struct copier * c, ggml_backend_t backend) {
 // The copy has the same order of nodes and leafs, so index i means the same node in both.
 static enum ggml_status copy_graph(struct copier * c) {
     const struct ggml_cgraph * graph = c->graph;
-    const size_t               size  = (size_t) GB_MAX(GB_MAX(graph->n_nodes, graph->n_leafs), 1);
-    struct ggml_cgraph *       copy  = ggml_new_graph_custom(c->result.ctx_allocated, size, graph->grads != NULL);
+    const size_t size = (size_t) GB_MAX(GB_MAX(graph->n_nodes, graph->n_leafs), 1);
+    struct ggml_cgraph * copy = ggml_new_graph_custom(c->result.ctx_allocated, size, graph->grads != NULL);
     if (copy == NULL) {
         return ggml_last_status();
     }
@@ -161,9 +161,9 @@ static enum ggml_status copy_graph(struct copier * c) {
             copy->grads[i] = copy_of(c, graph->grads[i]);
         }
     }
-    copy->n_leafs   = graph->n_leafs;
-    copy->n_nodes   = graph->n_nodes;
-    copy->order     = graph->order;
+    copy->n_leafs = graph->n_leafs;
+    copy->n_nodes = graph->n_nodes;
+    copy->order = graph->order;
     c->result.graph = copy;
     return GGML_STATUS_SUCCESS;
 }

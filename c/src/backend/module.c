@@ -29,7 +29,7 @@ static const struct ggml_backend_api api = {
     GGML_BACKEND_MODULE_VERSION,
     report_error,
 #define GGML_API_FUNC(returns, convention, name, parameters, arguments) name,
-#define GGML_API_PROC(convention, name, parameters, arguments)          name,
+#define GGML_API_PROC(convention, name, parameters, arguments) name,
 #include "ggml-backend-api.def"
 #undef GGML_API_FUNC
 #undef GGML_API_PROC
@@ -49,8 +49,8 @@ static bool is_magic(const uint8_t * p) {
 
 // Counts the descriptors in the file and copies the last one to `found`: a module has exactly one.
 static int find_descriptor(const struct gb_file_map * file, struct ggml_backend_module_descriptor * found) {
-    int             n   = 0;
-    const uint8_t * p   = file->data;
+    int n = 0;
+    const uint8_t * p = file->data;
     const uint8_t * end = file->size >= sizeof(*found) ? p + (file->size - sizeof(*found)) + 1 : p;
     while (p < end && (p = memchr(p, 0177, (size_t) (end - p))) != NULL) {
         if (is_magic(p)) {
@@ -64,8 +64,8 @@ static int find_descriptor(const struct gb_file_map * file, struct ggml_backend_
 
 // Every size of the layout must be as in this library; the table of functions may be larger here than in the module.
 static enum ggml_status check_layout(const char * path, const struct ggml_backend_module_layout * theirs) {
-    static const struct ggml_backend_module_layout ours   = GGML_BACKEND_MODULE_LAYOUT;
-    static const char * const                      what[] = {
+    static const struct ggml_backend_module_layout ours = GGML_BACKEND_MODULE_LAYOUT;
+    static const char * const what[] = {
         "pointers",
         "struct ggml_backend_api",
         "struct ggml_tensor",
@@ -141,9 +141,9 @@ static struct ggml_backend_load_record * copy_record(const struct ggml_backend_l
     if (r == NULL) {
         return NULL;
     }
-    *r         = *from;
-    r->path    = gb_strdup(from->path);
-    r->name    = gb_strdup(from->name);
+    *r = *from;
+    r->path = gb_strdup(from->path);
+    r->name = gb_strdup(from->name);
     r->message = gb_strdup(from->message);
     if (r->path == NULL || r->name == NULL || r->message == NULL) {
         free_record(r);
@@ -189,7 +189,7 @@ typedef enum ggml_status (*entry_point)(const struct ggml_backend_api *);
 
 // Runs the entry point. From here on the module stays loaded, whatever it answers.
 static enum ggml_status call_entry(const char * path, entry_point entry) {
-    const uint64_t         before = gb_fail_count();
+    const uint64_t before = gb_fail_count();
     const enum ggml_status status = entry(&api);
     GB_FAIL_IF(status != GGML_STATUS_SUCCESS && gb_fail_count() == before, status,
         "ggml_backend_load: '%s': the module's entry point failed: %s", path, ggml_status_to_string(status));
@@ -204,7 +204,7 @@ static enum ggml_status open_module(const char * path, struct ggml_backend_load_
     if (name == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    record->name   = name;
+    record->name = name;
     void * library = gb_library_open(path);
     if (library == NULL) {
         return GGML_STATUS_FAILED;
@@ -215,18 +215,18 @@ static enum ggml_status open_module(const char * path, struct ggml_backend_load_
         return gb_fail(GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_load: '%s' does not export %s", path,
             GGML_BACKEND_MODULE_ENTRY);
     }
-    const size_t n                = ggml_backend_reg_get_count();
-    in_load                       = true;
+    const size_t n = ggml_backend_reg_get_count();
+    in_load = true;
     const enum ggml_status status = call_entry(path, entry);
-    in_load                       = false;
-    record->n_backends            = ggml_backend_reg_get_count() - n;
+    in_load = false;
+    record->n_backends = ggml_backend_reg_get_count() - n;
     return status;
 }
 
 // One attempt, with GB_MUTEX_LOADING held; every outcome but a repeated load leaves a record.
 static enum ggml_status load(const char * given) {
-    const uint64_t                  before = gb_fail_count();
-    char *                          path   = gb_path_resolve(given);
+    const uint64_t before = gb_fail_count();
+    char * path = gb_path_resolve(given);
     struct ggml_backend_load_record record = { .path = path ? path : given, .status = GGML_STATUS_IO_ERROR };
     if (path != NULL && is_loaded(path)) {
         gb_free(path);
@@ -235,8 +235,8 @@ static enum ggml_status load(const char * given) {
     if (path != NULL) {
         record.status = open_module(path, &record);
     }
-    char * name    = (char *) record.name;
-    record.name    = name ? name : "";
+    char * name = (char *) record.name;
+    record.name = name ? name : "";
     record.message = record.status != GGML_STATUS_SUCCESS && gb_fail_count() != before ? ggml_last_error() : "";
     keep_record(&record);
     gb_free(name);

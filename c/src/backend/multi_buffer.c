@@ -11,7 +11,7 @@
 
 // The context of such a buffer; at least one part.
 struct multi_buffer {
-    size_t                n;
+    size_t n;
     ggml_backend_buffer_t parts[]; // owned
 };
 
@@ -52,7 +52,7 @@ static void GGML_CALL multi_reset(ggml_backend_buffer_t buffer) {
 
 // INVALID_ARGUMENT if a part occurs twice: it would be freed twice.
 static enum ggml_status check_distinct(const ggml_backend_buffer_t * buffers, size_t n) {
-    struct gb_ptrmap seen   = { 0 };
+    struct gb_ptrmap seen = { 0 };
     enum ggml_status status = GGML_STATUS_SUCCESS;
     for (size_t i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
         if (gb_ptrmap_get(&seen, buffers[i]) != GB_PTRMAP_ABSENT) {
@@ -90,11 +90,11 @@ ggml_backend_buffer_t ggml_backend_multi_buffer_alloc_buffer(ggml_backend_buffer
     multi->n = n_buffers;
     memcpy(multi->parts, buffers, n_buffers * sizeof(*buffers));
     const struct ggml_backend_buffer_i iface = {
-        .get_name    = multi_name,
+        .get_name = multi_name,
         .free_buffer = multi_free,
-        .get_base    = multi_base,
-        .clear       = multi_clear,
-        .reset       = multi_reset,
+        .get_base = multi_base,
+        .clear = multi_clear,
+        .reset = multi_reset,
     };
     const ggml_backend_buffer_t buffer =
         ggml_backend_buffer_init(ggml_backend_buffer_get_type(buffers[0]), iface, multi, total);
@@ -111,7 +111,7 @@ bool ggml_backend_buffer_is_multi_buffer(ggml_backend_buffer_t buffer) {
 
 // Schedulers read the usage of the parts, where the tensors are.
 enum ggml_status ggml_backend_multi_buffer_set_usage(ggml_backend_buffer_t buffer,
-    enum ggml_backend_buffer_usage                                         usage) {
+    enum ggml_backend_buffer_usage usage) {
     GB_CHECK_ARG(buffer);
     GB_FAIL_IF(!ggml_backend_buffer_is_multi_buffer(buffer), GGML_STATUS_INVALID_ARGUMENT,
         "%s: argument 'buffer': %s is no multi-buffer", __func__, ggml_backend_buffer_name(buffer));

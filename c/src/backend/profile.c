@@ -19,23 +19,23 @@
 #include "tensor/work.h"
 
 #define DEFAULT_RECORDS ((size_t) 1 << 20)
-#define MOST_RECORDS    ((size_t) 1 << 26)
-#define MOST_STEPS      ((size_t) 1 << 14)
-#define NO_RUN          UINT32_MAX // a run that found no place: neither do its records
+#define MOST_RECORDS ((size_t) 1 << 26)
+#define MOST_STEPS ((size_t) 1 << 14)
+#define NO_RUN UINT32_MAX // a run that found no place: neither do its records
 
 struct ggml_profile {
     atomic_int refs; // the owner's, and one of each thread that uses it
 
     // guarded by the brief lock of the profile
-    size_t                       n_steps, n_records, n_runs;
-    uint64_t                     n_dropped;
-    size_t                       max_steps, max_records;
-    struct ggml_profile_step *   steps;   // owned
+    size_t n_steps, n_records, n_runs;
+    uint64_t n_dropped;
+    size_t max_steps, max_records;
+    struct ggml_profile_step * steps;     // owned
     struct ggml_profile_record * records; // owned
-    struct ggml_profile_run *    runs;    // owned; max_records
-    uint64_t *                   hashes;  // owned; of the steps
-    uint32_t *                   slots; // owned; a power of two, at least twice max_steps; a step's number + 1, 0: free
-    size_t                       n_slots;
+    struct ggml_profile_run * runs;       // owned; max_records
+    uint64_t * hashes;                    // owned; of the steps
+    uint32_t * slots; // owned; a power of two, at least twice max_steps; a step's number + 1, 0: free
+    size_t n_slots;
 };
 
 atomic_int gb_profiles;
@@ -65,16 +65,16 @@ ggml_profile_t ggml_profile_new(size_t max_records) {
     atomic_init(&p->refs, 1);
     atomic_fetch_add(&gb_profiles, 1);
     p->max_records = max_records == 0 ? DEFAULT_RECORDS : max_records;
-    p->max_steps   = GB_MIN(p->max_records, MOST_STEPS);
-    p->n_slots     = 2;
+    p->max_steps = GB_MIN(p->max_records, MOST_STEPS);
+    p->n_slots = 2;
     while (p->n_slots < 2 * p->max_steps) {
         p->n_slots *= 2;
     }
-    p->steps   = gb_calloc(p->max_steps, sizeof(*p->steps));
+    p->steps = gb_calloc(p->max_steps, sizeof(*p->steps));
     p->records = gb_calloc(p->max_records, sizeof(*p->records));
-    p->runs    = gb_calloc(p->max_records, sizeof(*p->runs));
-    p->hashes  = gb_calloc(p->max_steps, sizeof(*p->hashes));
-    p->slots   = gb_calloc(p->n_slots, sizeof(*p->slots));
+    p->runs = gb_calloc(p->max_records, sizeof(*p->runs));
+    p->hashes = gb_calloc(p->max_steps, sizeof(*p->hashes));
+    p->slots = gb_calloc(p->n_slots, sizeof(*p->slots));
     if (p->steps == NULL || p->records == NULL || p->runs == NULL || p->hashes == NULL || p->slots == NULL) {
         free_profile(p);
         return NULL;
@@ -98,7 +98,7 @@ enum ggml_status ggml_profile_use(ggml_profile_t profile) {
         atomic_fetch_add(&profile->refs, 1);
     }
     struct ggml_profile * before = now.profile;
-    now.profile                  = profile;
+    now.profile = profile;
     unref(before);
     return GGML_STATUS_SUCCESS;
 }
@@ -111,13 +111,13 @@ uint64_t gb_profile_n_added(void) { return now.n_added; }
 
 const char * gb_profile_set_device(const char * name) {
     const char * before = now.device;
-    now.device          = name != NULL ? name : "CPU";
+    now.device = name != NULL ? name : "CPU";
     return before;
 }
 
 struct gb_profile_scope gb_profile_enter(struct ggml_profile * profile) {
     const struct gb_profile_scope before = now;
-    now                                  = (struct gb_profile_scope){ profile, "CPU", NO_RUN, false, 0 };
+    now = (struct gb_profile_scope){ profile, "CPU", NO_RUN, false, 0 };
     return before;
 }
 
@@ -130,11 +130,11 @@ bool gb_profile_begin_run(void) {
     if (p == NULL || now.in_run) {
         return false;
     }
-    struct gb_brief_lock *        lock = gb_brief_lock_for(p);
-    const struct ggml_profile_run run  = { gb_time_ns(), 0, gb_thread_number(), false };
+    struct gb_brief_lock * lock = gb_brief_lock_for(p);
+    const struct ggml_profile_run run = { gb_time_ns(), 0, gb_thread_number(), false };
     gb_brief_lock(lock);
     const bool fits = p->n_runs < p->max_records;
-    now.run         = fits ? (uint32_t) p->n_runs : NO_RUN;
+    now.run = fits ? (uint32_t) p->n_runs : NO_RUN;
     if (fits) {
         p->runs[p->n_runs++] = run;
     }
@@ -148,11 +148,11 @@ void gb_profile_end_run(bool begun, bool complete) {
     if (!begun || p == NULL) {
         return;
     }
-    const int64_t          end  = gb_time_ns();
+    const int64_t end = gb_time_ns();
     struct gb_brief_lock * lock = gb_brief_lock_for(p);
     gb_brief_lock(lock);
     if (now.run != NO_RUN) {
-        p->runs[now.run].end_ns   = end;
+        p->runs[now.run].end_ns = end;
         p->runs[now.run].complete = complete;
     }
     gb_brief_unlock(lock);
@@ -204,8 +204,8 @@ static void describe(struct ggml_profile_step * step, const struct gb_profile_no
         const struct ggml_tensor * t = note->nodes[i];
         if (gb_op_computes(t->op) && step->n_nodes++ < GGML_PROFILE_MAX_NODES) {
             struct ggml_profile_node * node = &step->nodes[step->n_nodes - 1];
-            node->type                      = (int) t->type;
-            node->ndim                      = gb_tensor_ndim(t);
+            node->type = (int) t->type;
+            node->ndim = gb_tensor_ndim(t);
             memcpy(node->ne, t->ne, sizeof(node->ne));
             put_text(node->op, sizeof(node->op), ggml_op_desc(t));
             put_text(node->name, sizeof(node->name), t->name);
@@ -227,7 +227,7 @@ static uint64_t hash_text(uint64_t hash, const char * text) {
 static uint64_t hash_of(const struct gb_profile_note * note) {
     const struct ggml_tensor * source = source_of(note);
     uint64_t hash = hash_text(hash_text(hash_text(hash_text(1, now.device), note->fusion), note->way), note->level);
-    int      n    = 0;
+    int n = 0;
     hash = hash_text(hash + (source != NULL ? (uint64_t) source->type : 0), source != NULL ? source->name : NULL);
     for (int i = 0; i < note->n_nodes; i++) {
         const struct ggml_tensor * t = note->nodes[i];
@@ -252,10 +252,10 @@ static bool find_step(struct ggml_profile * p, uint64_t hash, const struct ggml_
     if (fresh == NULL || p->n_steps == p->max_steps) {
         return false;
     }
-    *found            = (uint32_t) p->n_steps++;
-    p->slots[at]      = *found + 1;
+    *found = (uint32_t) p->n_steps++;
+    p->slots[at] = *found + 1;
     p->hashes[*found] = hash;
-    p->steps[*found]  = *fresh;
+    p->steps[*found] = *fresh;
     return true;
 }
 
@@ -264,7 +264,7 @@ static bool add_record(struct ggml_profile * p, struct ggml_profile_record * rec
     const struct ggml_profile_step * fresh) {
     struct gb_brief_lock * lock = gb_brief_lock_for(p);
     gb_brief_lock(lock);
-    const bool fits  = now.run != NO_RUN && p->n_records < p->max_records;
+    const bool fits = now.run != NO_RUN && p->n_records < p->max_records;
     const bool known = !fits || find_step(p, hash, fresh, &record->step);
     if (fits && known) {
         p->records[p->n_records++] = *record;
@@ -276,22 +276,22 @@ static bool add_record(struct ggml_profile * p, struct ggml_profile_record * rec
 }
 
 void gb_profile_add(const struct gb_profile_note * note) {
-    struct ggml_profile * p    = now.profile;
-    const uint64_t        hash = p != NULL && now.in_run ? hash_of(note) : 0;
+    struct ggml_profile * p = now.profile;
+    const uint64_t hash = p != NULL && now.in_run ? hash_of(note) : 0;
     if (hash == 0) {
         return;
     }
     const struct gb_work work =
         note->apart ? gb_work_of_nodes(note->nodes, note->n_nodes) : gb_work_of_step(note->nodes, note->n_nodes);
     struct ggml_profile_record record = { .run = now.run,
-        .start_ns                              = note->start_ns,
-        .end_ns                                = note->end_ns,
-        .waiting_ns                            = note->waiting_ns,
-        .flops                                 = work.flops,
-        .bytes_read                            = work.read,
-        .bytes_written                         = work.written,
-        .n_threads                             = note->n_threads,
-        .n_tasks                               = note->n_tasks };
+        .start_ns = note->start_ns,
+        .end_ns = note->end_ns,
+        .waiting_ns = note->waiting_ns,
+        .flops = work.flops,
+        .bytes_read = work.read,
+        .bytes_written = work.written,
+        .n_threads = note->n_threads,
+        .n_tasks = note->n_tasks };
     if (!add_record(p, &record, hash, NULL)) {
         struct ggml_profile_step step;
         describe(&step, note);
@@ -354,8 +354,8 @@ int64_t ggml_profile_get_records(ggml_profile_t profile, struct ggml_profile_rec
 // Runs end at any time, so each is copied under the lock.
 int64_t ggml_profile_get_runs(ggml_profile_t profile, struct ggml_profile_run * runs, size_t first, size_t n) {
     GB_CHECK_ARG_RETURNING(profile, -1);
-    struct gb_brief_lock * lock  = gb_brief_lock_for(profile);
-    const size_t           count = count_of(profile, &profile->n_runs);
+    struct gb_brief_lock * lock = gb_brief_lock_for(profile);
+    const size_t count = count_of(profile, &profile->n_runs);
     if (!has_place(__func__, runs, n)) {
         return -1;
     }

@@ -14,7 +14,7 @@
 extern atomic_int gb_profiles; // how many there are
 
 // The calling thread uses a profile. While there are none at all that costs the look at one number.
-bool               gb_profile_is_used(void);
+bool gb_profile_is_used(void);
 static inline bool gb_profile_is_on(void) {
     return atomic_load_explicit(&gb_profiles, memory_order_relaxed) != 0 && gb_profile_is_used();
 }
@@ -22,11 +22,11 @@ static inline bool gb_profile_is_on(void) {
 // What is known of a record and its step. Texts are cut where they are too long; NULL is "".
 struct gb_profile_note {
     struct ggml_tensor * const * nodes; // those that compute are counted
-    int                          n_nodes;
-    bool                         apart; // computed one after the other, else in one go
-    const char *                 fusion, *way, *level;
-    int64_t                      start_ns, end_ns, waiting_ns;
-    int                          n_threads, n_tasks;
+    int n_nodes;
+    bool apart; // computed one after the other, else in one go
+    const char *fusion, *way, *level;
+    int64_t start_ns, end_ns, waiting_ns;
+    int n_threads, n_tasks;
 };
 // Adds a record to the thread's run. Without a run, or a place for it, nothing happens.
 void gb_profile_add(const struct gb_profile_note * note);
@@ -49,14 +49,14 @@ const char * gb_profile_set_device(const char * name);
 // What the calling thread records, and where it stands.
 struct gb_profile_scope {
     struct ggml_profile * profile; // NULL: none
-    const char *          device;
-    uint32_t              run;
-    bool                  in_run;
-    uint64_t              n_added;
+    const char * device;
+    uint32_t run;
+    bool in_run;
+    uint64_t n_added;
 };
 // From here to the matching gb_profile_leave the thread records in another profile, which outlives that; NULL: nothing.
 // A run that it is in stays as it is meanwhile. The CPU engine enters NULL while functions of the user's may be called.
 struct gb_profile_scope gb_profile_enter(struct ggml_profile * profile);
-void                    gb_profile_leave(struct gb_profile_scope before);
+void gb_profile_leave(struct gb_profile_scope before);
 
 #endif // GB_BACKEND_PROFILE_H

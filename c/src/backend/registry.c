@@ -15,7 +15,7 @@
 #include "sim/sim.h"
 
 static const struct {
-    const char *         name;
+    const char * name;
     ggml_backend_init_fn init;
     ggml_backend_buffer_type_t (*GGML_CALL default_buffer_type)(void);
 } builtin[] = {
@@ -33,10 +33,10 @@ ggml_backend_buffer_t gb_plain_host_buffer(void * ptr, size_t size) {
 
 // A backend that a program or a module has registered.
 struct entry {
-    const char *               name; // owned by the registry, never freed
-    ggml_backend_init_fn       init;
+    const char * name; // owned by the registry, never freed
+    ggml_backend_init_fn init;
     ggml_backend_buffer_type_t default_buffer_type;
-    void *                     user_data; // passed to `init`; stays the registrant's
+    void * user_data; // passed to `init`; stays the registrant's
 };
 
 static GB_VEC(struct entry) added; // guarded by GB_MUTEX_REGISTRY
@@ -71,7 +71,7 @@ static size_t find_locked(const char * text, size_t n) {
 // Writes "CPU, SIM, ..." for messages; what does not fit is cut.
 static void list_names(char * text, size_t size) {
     size_t used = 0;
-    text[0]     = '\0';
+    text[0] = '\0';
     gb_process_lock(GB_MUTEX_REGISTRY);
     for (size_t i = 0; i < count_locked() && used < size; i++) {
         const int n = snprintf(text + used, size - used, "%s%s", i ? ", " : "", name_locked(i));
@@ -111,7 +111,7 @@ enum ggml_status ggml_backend_register(const char * name, ggml_backend_init_fn i
     const struct entry entry = { copy, init_fn, default_buffer_type, user_data };
     gb_process_lock(GB_MUTEX_REGISTRY);
     const bool known = find_locked(name, strlen(name)) != SIZE_MAX;
-    const bool room  = !known && gb_vec_push(&added, entry);
+    const bool room = !known && gb_vec_push(&added, entry);
     gb_process_unlock(GB_MUTEX_REGISTRY);
     if (!room) {
         gb_free(copy);
@@ -151,8 +151,8 @@ ggml_backend_buffer_type_t ggml_backend_reg_get_default_buffer_type(size_t i) {
 
 // A registered backend may have no buffer type of its own.
 ggml_backend_buffer_t ggml_backend_reg_alloc_buffer(size_t i, size_t size) {
-    const uint64_t                   before = gb_fail_count();
-    const ggml_backend_buffer_type_t buft   = ggml_backend_reg_get_default_buffer_type(i);
+    const uint64_t before = gb_fail_count();
+    const ggml_backend_buffer_type_t buft = ggml_backend_reg_get_default_buffer_type(i);
     if (buft == NULL && gb_fail_count() == before) {
         gb_fail(GGML_STATUS_UNSUPPORTED, "%s: backend %s has no default buffer type", __func__,
             ggml_backend_reg_get_name(i));
@@ -166,7 +166,7 @@ ggml_backend_t ggml_backend_reg_init_backend(size_t i, const char * params) {
     if (!get_entry(__func__, i, &entry)) {
         return NULL;
     }
-    const uint64_t       before  = gb_fail_count();
+    const uint64_t before = gb_fail_count();
     const ggml_backend_t backend = entry.init(params, entry.user_data);
     if (backend == NULL && gb_fail_count() == before) {
         gb_fail(GGML_STATUS_FAILED, "%s: backend %s could not be initialised with parameters \"%s\"", __func__,
@@ -179,7 +179,7 @@ ggml_backend_t ggml_backend_reg_init_backend(size_t i, const char * params) {
 ggml_backend_t ggml_backend_reg_init_backend_from_str(const char * backend_str) {
     GB_CHECK_ARG_RETURNING(backend_str, NULL);
     const char * colon = strchr(backend_str, ':');
-    const size_t n     = colon ? (size_t) (colon - backend_str) : strlen(backend_str);
+    const size_t n = colon ? (size_t) (colon - backend_str) : strlen(backend_str);
     gb_process_lock(GB_MUTEX_REGISTRY);
     const size_t i = find_locked(backend_str, n);
     gb_process_unlock(GB_MUTEX_REGISTRY);

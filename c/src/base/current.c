@@ -11,12 +11,12 @@
 #include "base/status.h"
 
 static _Thread_local gb_poll_fn current_poll;
-static _Thread_local void *     current_poll_data;
-static _Thread_local int64_t    polled_ns; // when the poll was last called
-static _Thread_local void *     current_run;
+static _Thread_local void * current_poll_data;
+static _Thread_local int64_t polled_ns; // when the poll was last called
+static _Thread_local void * current_run;
 
 void gb_set_poll(gb_poll_fn poll, void * data) {
-    current_poll      = poll;
+    current_poll = poll;
     current_poll_data = data;
 }
 
@@ -29,7 +29,7 @@ gb_poll_fn gb_get_poll(void ** data) {
 
 bool gb_poll(void) {
     const gb_poll_fn poll = current_poll;
-    void * const     data = current_poll_data;
+    void * const data = current_poll_data;
     if (poll == NULL) {
         return false;
     }
@@ -59,5 +59,5 @@ enum ggml_status gb_fill(void * memory, int value, size_t size) {
     return GGML_STATUS_SUCCESS;
 }
 
-void   gb_set_run(void * run) { current_run = run; }
+void gb_set_run(void * run) { current_run = run; }
 void * gb_run(void) { return current_run; }

@@ -38,7 +38,7 @@ enum ggml_status gb_go_on(void);
 enum ggml_status gb_fill(void * memory, int value, size_t size);
 
 // A handle of the computation that this thread works for; this file never looks into it. NULL: none.
-void   gb_set_run(void * run);
+void gb_set_run(void * run);
 void * gb_run(void);
 
 #endif // GB_BASE_CURRENT_H

@@ -56,7 +56,7 @@ static inline void mix(uint64_t * a, uint64_t * b, uint64_t * c, uint64_t * d, u
 static void compress(struct gb_digest * digest, const uint8_t * block, uint64_t count, int last) {
     uint64_t v[16], words[16];
     for (int i = 0; i < 8; i++) {
-        v[i]     = digest->chain[i];
+        v[i] = digest->chain[i];
         v[i + 8] = initial[i];
     }
     for (int i = 0; i < 16; i++) {

@@ -60,7 +60,7 @@ int64_t gb_thread_time_ns(void) {
     FILETIME created, ended, kernel, user;
     if (GetThreadTimes(GetCurrentThread(), &created, &ended, &kernel, &user)) { // in units of 100 ns
         const uint64_t high = (uint64_t) kernel.dwHighDateTime + user.dwHighDateTime,
-                       low  = (uint64_t) kernel.dwLowDateTime + user.dwLowDateTime;
+                       low = (uint64_t) kernel.dwLowDateTime + user.dwLowDateTime;
         return (int64_t) ((high << 32) + low) * 100;
     }
 #elif defined(CLOCK_THREAD_CPUTIME_ID)
@@ -72,7 +72,7 @@ int64_t gb_thread_time_ns(void) {
     return gb_time_ns();
 }
 
-void    ggml_time_init(void) {}
+void ggml_time_init(void) {}
 int64_t ggml_time_ms(void) { return gb_time_ns() / 1000000; }
 int64_t ggml_time_us(void) { return gb_time_ns() / 1000; }
 // A cycle is a tick of clock(), which is processor time of the whole process: portable, if not a cycle of the hardware.
@@ -83,7 +83,7 @@ int64_t ggml_cycles_per_ms(void) { return CLOCKS_PER_SEC / 1000; }
 // written on systems without execinfo.h.
 void ggml_print_backtrace(void) {
 #if defined(__GLIBC__) || defined(__APPLE__)
-    void *    frames[64];
+    void * frames[64];
     const int n = backtrace(frames, (int) GB_ARRAY_LEN(frames));
     fflush(stderr);
     backtrace_symbols_fd(frames, n, 2);
@@ -115,10 +115,10 @@ static bool leads_its_core(int cpu) {
 // How many processors the control group of this process may keep busy, rounded down, at least 1; INT32_MAX without a
 // limit. Containers are limited by such a quota and not by an affinity mask; threads beyond it would only take turns.
 static int cpus_by_quota(void) {
-    char      line[128], *end;
+    char line[128], *end;
     long long quota = 0, period = 0;
     if (read_line("/sys/fs/cgroup/cpu.max", line, sizeof(line))) { // version 2: "max 100000" or "150000 100000"
-        quota  = strtoll(line, &end, 10);
+        quota = strtoll(line, &end, 10);
         period = strtoll(end, NULL, 10);
     } else if (read_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", line, sizeof(line))) {
         quota = strtoll(line, NULL, 10);
@@ -191,11 +191,11 @@ bool gb_allow_tile_registers(void) {
 }
 
 static gb_once processors_once = GB_ONCE_INIT;
-static int     processors      = 1;
+static int processors = 1;
 
 static void init_processors(void) {
     const int n = count_processors();
-    processors  = n > 0 ? n : 1;
+    processors = n > 0 ? n : 1;
 }
 
 int gb_n_processors(void) {
@@ -206,7 +206,7 @@ int gb_n_processors(void) {
 // ---------------------------------------------------------------------------------------------------------------- NUMA
 
 static gb_once numa_once = GB_ONCE_INIT;
-static bool    numa;
+static bool numa;
 
 // A machine has several memory nodes if the kernel shows a second one.
 static void init_numa(void) {
@@ -239,7 +239,7 @@ void * gb_addresses_reserve(size_t size) {
     void * addresses = VirtualAlloc(NULL, size, MEM_RESERVE, PAGE_NOACCESS);
 #else
     void * addresses = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    addresses        = addresses == MAP_FAILED ? NULL : addresses;
+    addresses = addresses == MAP_FAILED ? NULL : addresses;
 #endif
     GB_FAIL_IF_RETURNING(addresses == NULL, NULL, GGML_STATUS_ALLOC_FAILED, "cannot reserve %zu bytes of addresses",
         size);

@@ -34,18 +34,18 @@
 #ifdef _WIN32
 
 static enum ggml_status map_file(struct gb_file_map * map, const char * path) {
-    *map        = (struct gb_file_map){ 0 };
+    *map = (struct gb_file_map){ 0 };
     HANDLE file = CreateFileA(path, GENERIC_READ, FILE_SHARE_READ, NULL, OPEN_EXISTING, FILE_ATTRIBUTE_NORMAL, NULL);
     if (file == INVALID_HANDLE_VALUE) {
         return gb_fail(GGML_STATUS_IO_ERROR, "cannot open '%s': error %lu", path, (unsigned long) GetLastError());
     }
     LARGE_INTEGER size = { 0 };
-    void *        view = NULL;
-    bool          ok   = GetFileSizeEx(file, &size) != 0;
+    void * view = NULL;
+    bool ok = GetFileSizeEx(file, &size) != 0;
     if (ok && size.QuadPart > 0) {
         HANDLE mapping = CreateFileMappingA(file, NULL, PAGE_READONLY, 0, 0, NULL);
-        view           = mapping ? MapViewOfFile(mapping, FILE_MAP_READ, 0, 0, 0) : NULL;
-        ok             = view != NULL;
+        view = mapping ? MapViewOfFile(mapping, FILE_MAP_READ, 0, 0, 0) : NULL;
+        ok = view != NULL;
         if (mapping) {
             CloseHandle(mapping);
         }
@@ -75,7 +75,7 @@ static bool replace(const char * from, const char * to) {
 #else
 
 static enum ggml_status map_file(struct gb_file_map * map, const char * path) {
-    *map         = (struct gb_file_map){ 0 };
+    *map = (struct gb_file_map){ 0 };
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // opening a pipe would wait for its writer otherwise
     GB_FAIL_IF(fd < 0, GGML_STATUS_IO_ERROR, "cannot open '%s': %s", path, strerror(errno));
     struct stat info;
@@ -170,7 +170,7 @@ static char * behind_links(const char * path) {
 #ifndef _WIN32
 // The folder of a path, "." if the path names none. `folder` has as many bytes as the path.
 static void folder_of(const char * path, char * folder) {
-    const char * slash  = strrchr(path, '/');
+    const char * slash = strrchr(path, '/');
     const size_t length = slash ? (size_t) (slash - path) + (slash == path) : 1; // with the slash where that is all
     memcpy(folder, slash ? path : ".", length);
     folder[length] = '\0';
@@ -183,8 +183,8 @@ static void folder_of(const char * path, char * folder) {
 static FILE * open_nameless(const char * path, char * folder) {
 #ifdef O_TMPFILE
     folder_of(path, folder);
-    const int fd   = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-    FILE *    file = fd >= 0 && access("/proc/self/fd", X_OK) == 0 ? fdopen(fd, "wb") : NULL;
+    const int fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+    FILE * file = fd >= 0 && access("/proc/self/fd", X_OK) == 0 ? fdopen(fd, "wb") : NULL;
     if (fd >= 0 && file == NULL) {
         close(fd);
     }
@@ -237,7 +237,7 @@ static bool with_free_name(struct gb_file_writer * w, bool (*make)(struct gb_fil
 static void keep_rights(struct gb_file_writer * w) {
 #ifndef _WIN32
     struct stat info, made;
-    const int   fd = fileno(w->file);
+    const int fd = fileno(w->file);
     if (stat(w->path, &info) != 0 || fstat(fd, &made) != 0) {
         return;
     }
@@ -287,7 +287,7 @@ static FILE * open_directly(const char * path) {
         return NULL;
     }
     const int flags = fcntl(fd, F_GETFL);
-    FILE *    file  = flags >= 0 && fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) == 0 ? fdopen(fd, "wb") : NULL;
+    FILE * file = flags >= 0 && fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) == 0 ? fdopen(fd, "wb") : NULL;
     if (file == NULL) {
         close(fd);
     }
@@ -303,7 +303,7 @@ static const char * reason(int error) {
 // A nameless file is tried first; a file with a temporary name is what remains where there are none.
 enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * path) {
     const bool direct = !can_replace(path);
-    *w                = (struct gb_file_writer){ .path = direct ? gb_strdup(path) : behind_links(path) };
+    *w = (struct gb_file_writer){ .path = direct ? gb_strdup(path) : behind_links(path) };
     if (w->path == NULL) {
         w->error = ENOMEM;
         return GGML_STATUS_ALLOC_FAILED;
@@ -317,14 +317,14 @@ enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * pat
             forget(w);
             return GGML_STATUS_ALLOC_FAILED;
         }
-        w->file     = open_nameless(w->path, w->temporary);
+        w->file = open_nameless(w->path, w->temporary);
         w->nameless = w->file != NULL;
         if (!w->nameless) {
             with_free_name(w, create);
         }
     }
     if (w->file == NULL) {
-        w->error                      = errno;
+        w->error = errno;
         const enum ggml_status status = gb_fail(GGML_STATUS_IO_ERROR, "cannot write '%s': %s", path, reason(errno));
         forget(w);
         return status;
@@ -335,7 +335,7 @@ enum ggml_status gb_file_writer_open(struct gb_file_writer * w, const char * pat
 // Only the first error is kept: later ones follow from it.
 enum ggml_status gb_file_writer_write(struct gb_file_writer * w, const void * data, size_t size) {
     if (size > 0 && fwrite(data, 1, size, w->file) != size) {
-        w->error  = w->failed ? w->error : errno;
+        w->error = w->failed ? w->error : errno;
         w->failed = true;
         return gb_fail(GGML_STATUS_IO_ERROR, "cannot write %zu bytes to '%s': %s", size, w->path, strerror(errno));
     }
@@ -364,18 +364,18 @@ enum ggml_status gb_file_writer_commit(struct gb_file_writer * w) {
         keep_rights(w);
         ok = flush_to_disk(w->file);
         if (ok && w->nameless) {
-            ok          = with_free_name(w, give_name);
+            ok = with_free_name(w, give_name);
             w->nameless = !ok;
         }
     }
     w->error = ok ? 0 : errno;
     if (fclose(w->file) != 0 && ok) {
-        ok       = false;
+        ok = false;
         w->error = errno;
     }
     w->file = NULL;
     if (ok && w->temporary && !replace(w->temporary, w->path)) {
-        ok       = false;
+        ok = false;
         w->error = errno;
     }
     if (!ok) {

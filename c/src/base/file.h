@@ -13,8 +13,8 @@
 
 // A whole file in memory. All members belong to the functions below; an unopened or closed map is all zero.
 struct gb_file_map {
-    const uint8_t *    data;  // NULL for an empty file
-    size_t             size;  // bytes
+    const uint8_t * data;     // NULL for an empty file
+    size_t size;              // bytes
     struct gb_mapped * watch; // owned
 };
 

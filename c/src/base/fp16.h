@@ -22,9 +22,9 @@ static inline uint32_t gb_f32_bits(float f) {
 // Infinities and NaN keep their mantissa under the largest exponent. Subnormals are normalised by the product with
 // 2^-24.
 static inline float gb_f16_to_f32(uint16_t h) {
-    const uint32_t sign      = (uint32_t) (h & 0x8000u) << 16;
+    const uint32_t sign = (uint32_t) (h & 0x8000u) << 16;
     const uint32_t magnitude = h & 0x7fffu;
-    uint32_t       bits;
+    uint32_t bits;
     if (magnitude >= 0x7c00u) { // infinity, NaN
         bits = 0x7f800000u | ((magnitude & 0x3ffu) << 13);
     } else if (magnitude >= 0x0400u) { // normal: exponent bias 15 -> 127
@@ -39,7 +39,7 @@ static inline float gb_f16_to_f32(uint16_t h) {
 static inline uint16_t gb_f32_to_f16(float f) {
     const uint32_t bits = gb_f32_bits(f);
     const uint16_t sign = (uint16_t) ((bits >> 16) & 0x8000u);
-    const uint32_t mag  = bits & 0x7fffffffu;
+    const uint32_t mag = bits & 0x7fffffffu;
     if (mag > 0x7f800000u) {
         return sign | 0x7e00u;
     }

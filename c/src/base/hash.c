@@ -22,7 +22,7 @@ uint64_t gb_hash_u64(uint64_t x) {
 // FNV-1a alone leaves the upper bits of short keys alike.
 uint64_t gb_hash_bytes(const void * data, size_t size, uint64_t seed) {
     const uint8_t * bytes = data;
-    uint64_t        h     = 0xcbf29ce484222325u ^ gb_hash_u64(seed);
+    uint64_t h = 0xcbf29ce484222325u ^ gb_hash_u64(seed);
     for (size_t i = 0; i < size; i++) {
         h = (h ^ bytes[i]) * 0x100000001b3u;
     }
@@ -30,12 +30,12 @@ uint64_t gb_hash_bytes(const void * data, size_t size, uint64_t seed) {
 }
 
 // A page is 4096 bytes, with a slot for each 256 of them: a tensor is longer, so that each begins at a slot of its own.
-#define KEY_BITS       8
+#define KEY_BITS 8
 #define PAGE_SLOT_BITS 4
 
 // The slot that holds the key, or the free one where it belongs. The map must have slots.
 static size_t slot_of(const struct gb_ptrmap * map, const void * key) {
-    const size_t    mask    = map->cap - 1;
+    const size_t mask = map->cap - 1;
     const uintptr_t address = (uintptr_t) key, within = address >> KEY_BITS & (((uintptr_t) 1 << PAGE_SLOT_BITS) - 1);
     size_t i = ((size_t) gb_hash_u64(address >> (KEY_BITS + PAGE_SLOT_BITS)) << PAGE_SLOT_BITS | within) & mask;
     while (map->slots[i].key != NULL && map->slots[i].key != key) {
@@ -65,8 +65,8 @@ bool gb_ptrmap_reserve(struct gb_ptrmap * map, size_t n) {
         return true;
     }
     struct gb_ptrmap larger = { 0 };
-    larger.cap              = cap;
-    larger.slots            = gb_calloc(cap, sizeof(*larger.slots));
+    larger.cap = cap;
+    larger.slots = gb_calloc(cap, sizeof(*larger.slots));
     if (larger.slots == NULL) {
         return false;
     }

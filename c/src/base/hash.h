@@ -12,12 +12,12 @@
 // Side by side, so that a look-up in a large map reads one line of memory.
 struct gb_ptrmap_slot {
     const void * key; // NULL = free slot
-    int64_t      value;
+    int64_t value;
 };
 struct gb_ptrmap {
     struct gb_ptrmap_slot * slots; // owned
-    size_t                  n;     // keys stored
-    size_t                  cap;   // slots: 0 or a power of two, at least twice n
+    size_t n;                      // keys stored
+    size_t cap;                    // slots: 0 or a power of two, at least twice n
 };
 
 #define GB_PTRMAP_ABSENT INT64_MIN

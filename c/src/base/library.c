@@ -20,12 +20,12 @@
 // realpath needs the file to exist; on Windows that is asked for separately.
 char * gb_path_resolve(const char * path) {
 #ifdef _WIN32
-    char *       full   = _fullpath(NULL, path, 0);
-    const bool   there  = full != NULL && GetFileAttributesA(full) != INVALID_FILE_ATTRIBUTES;
+    char * full = _fullpath(NULL, path, 0);
+    const bool there = full != NULL && GetFileAttributesA(full) != INVALID_FILE_ATTRIBUTES;
     const char * reason = "no such file";
 #else
-    char *       full   = realpath(path, NULL);
-    const bool   there  = full != NULL;
+    char * full = realpath(path, NULL);
+    const bool there = full != NULL;
     const char * reason = strerror(errno);
 #endif
     char * copy = NULL;

@@ -13,7 +13,7 @@
 
 struct log_sink {
     ggml_log_callback callback;
-    void *            user_data;
+    void * user_data;
 };
 
 // A failure inside the callback would be logged, and call it again without end: messages of a thread that is in the
@@ -42,7 +42,7 @@ void gb_log(enum ggml_log_level level, const char * fmt, ...) {
     if (to.callback == ggml_log_discard || in_callback) {
         return;
     }
-    char    text[GB_ERROR_SIZE + 1];
+    char text[GB_ERROR_SIZE + 1];
     va_list args;
     va_start(args, fmt);
     int n = vsnprintf(text, sizeof(text) - 1, fmt, args);
@@ -53,7 +53,7 @@ void gb_log(enum ggml_log_level level, const char * fmt, ...) {
     if ((size_t) n > sizeof(text) - 2) {
         n = (int) sizeof(text) - 2;
     }
-    text[n]     = '\n';
+    text[n] = '\n';
     text[n + 1] = '\0';
     if (to.callback) {
         in_callback = true;

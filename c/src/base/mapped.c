@@ -24,9 +24,9 @@ struct gb_mapped * gb_mapped_watch(const void * data, size_t size, uint64_t offs
     static struct gb_mapped none;
     return &none;
 }
-void               gb_mapped_forget(struct gb_mapped * mapped) { (void) mapped; }
-void               gb_mapped_enter(void) {}
-void               gb_mapped_leave(void) {}
+void gb_mapped_forget(struct gb_mapped * mapped) { (void) mapped; }
+void gb_mapped_enter(void) {}
+void gb_mapped_leave(void) {}
 struct gb_mapped * gb_mapped_find(const void * data) {
     (void) data;
     return NULL;
@@ -59,20 +59,20 @@ enum { FREE, TAKEN };
 enum { FIRST = 64 }; // watches that need no memory of their own
 
 struct gb_mapped {
-    atomic_int         state;
-    atomic_uintptr_t   begin, end; // end 0: nothing
-    atomic_bool        damaged;    // pages were lost, and are zeros now
-    bool               writable;
-    bool               has_file; // dev, ino and reach are valid: the path named a regular file
-    dev_t              dev;
-    ino_t              ino;
-    uint64_t           reach; // bytes that the file must have at least
-    char *             path;  // owned; NULL: not known
-    struct gb_mapped * next;  // in the list `more`
+    atomic_int state;
+    atomic_uintptr_t begin, end; // end 0: nothing
+    atomic_bool damaged;         // pages were lost, and are zeros now
+    bool writable;
+    bool has_file; // dev, ino and reach are valid: the path named a regular file
+    dev_t dev;
+    ino_t ino;
+    uint64_t reach;          // bytes that the file must have at least
+    char * path;             // owned; NULL: not known
+    struct gb_mapped * next; // in the list `more`
 };
 
 static struct gb_mapped first[FIRST];
-static atomic_int       used; // how many of `first` were ever taken
+static atomic_int used; // how many of `first` were ever taken
 static struct gb_mapped * _Atomic more;
 
 static _Thread_local volatile int depth; // how often this thread has entered
@@ -89,16 +89,16 @@ static struct gb_mapped * after(struct gb_mapped * m) {
 // Whether the watch covers the address. `end` is read twice, because its owner may give up the watch between the two
 // other reads; a watch that was given up has the end 0.
 static bool holds(struct gb_mapped * m, uintptr_t at) {
-    const uintptr_t end   = atomic_load_explicit(&m->end, memory_order_acquire),
+    const uintptr_t end = atomic_load_explicit(&m->end, memory_order_acquire),
                     begin = atomic_load_explicit(&m->begin, memory_order_relaxed);
     return at >= begin && at < end && atomic_load_explicit(&m->end, memory_order_acquire) == end;
 }
 
 // --------------------------------------------------------------------------------------------------------- the handler
 
-static struct sigaction before;                // the handler that gets the faults that are not ours
-static gb_mutex         order = GB_MUTEX_INIT; // guards writing to `before`
-static uintptr_t        page;                  // bytes; a power of two
+static struct sigaction before;        // the handler that gets the faults that are not ours
+static gb_mutex order = GB_MUTEX_INIT; // guards writing to `before`
+static uintptr_t page;                 // bytes; a power of two
 
 static _Thread_local volatile sig_atomic_t passed; // this thread has passed a fault on
 
@@ -107,7 +107,7 @@ static _Thread_local volatile sig_atomic_t passed; // this thread has passed a f
 // passed fault gets the default action, so the two never call each other without end.
 static void pass_on(int number, siginfo_t * info, void * context) {
     const bool again = passed && info->si_code <= 0;
-    passed           = info->si_code > 0;
+    passed = info->si_code > 0;
     if (again) {
         signal(number, SIG_DFL);
         raise(number);
@@ -128,7 +128,7 @@ static bool mend(uintptr_t at) {
     for (struct gb_mapped * m = first; m; m = after(m)) {
         if (holds(m, at)) {
             const uintptr_t from = at & ~(page - 1), to = (atomic_load(&m->end) + page - 1) & ~(page - 1);
-            const int       access = PROT_READ | (m->writable ? PROT_WRITE : 0);
+            const int access = PROT_READ | (m->writable ? PROT_WRITE : 0);
             atomic_store(&m->damaged, true);
             return mmap((void *) from, to - from, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
         }
@@ -199,20 +199,20 @@ static struct gb_mapped * take(void) {
 struct gb_mapped * gb_mapped_watch(const void * data, size_t size, uint64_t offset, bool writable, const char * path) {
     static gb_once once = GB_ONCE_INIT;
     gb_call_once(&once, prepare);
-    char *             copy = path ? gb_strdup(path) : NULL;
-    struct gb_mapped * m    = path && copy == NULL ? NULL : take();
+    char * copy = path ? gb_strdup(path) : NULL;
+    struct gb_mapped * m = path && copy == NULL ? NULL : take();
     if (m == NULL) {
         gb_free(copy);
         return NULL;
     }
     // the end of the range is written last, with release: a handler that sees it sees the rest as well
     struct stat info;
-    m->path     = copy;
+    m->path = copy;
     m->writable = writable;
-    m->reach    = offset + size;
+    m->reach = offset + size;
     m->has_file = copy && stat(copy, &info) == 0 && S_ISREG(info.st_mode);
-    m->dev      = m->has_file ? info.st_dev : 0;
-    m->ino      = m->has_file ? info.st_ino : 0;
+    m->dev = m->has_file ? info.st_dev : 0;
+    m->ino = m->has_file ? info.st_ino : 0;
     atomic_store(&m->damaged, false);
     atomic_store(&m->begin, (uintptr_t) data);
     atomic_store_explicit(&m->end, (uintptr_t) data + size, memory_order_release);
@@ -255,14 +255,14 @@ bool gb_mapped_place(const void * data, size_t size, char ** path, uint64_t * of
         return false;
     }
     const uintptr_t left = atomic_load(&m->end) - (uintptr_t) data; // to the end of the mapping
-    *offset              = m->reach - left;
+    *offset = m->reach - left;
     return size <= left && (*path = gb_strdup(m->path)) != NULL;
 }
 
 // The size is asked for only while the path still names the same file: a file that took its place says nothing about
 // ours.
 enum ggml_status gb_mapped_check(const char * func, const struct gb_mapped * m) {
-    struct stat  info;
+    struct stat info;
     const char * name = m->path ? m->path : "a file";
     if (m->has_file && stat(m->path, &info) == 0 && info.st_dev == m->dev && info.st_ino == m->ino &&
         (uint64_t) info.st_size < m->reach) {

@@ -22,8 +22,8 @@
 #    include <stdatomic.h>
 
 static atomic_llong fail_at; // allocations left until the failing one; 0: no failure planned
-static atomic_bool  fail_onwards;
-static atomic_bool  failed;
+static atomic_bool fail_onwards;
+static atomic_bool failed;
 static atomic_llong live;
 
 void gb_test_fail_alloc(int64_t n, bool onwards) {
@@ -103,7 +103,7 @@ void gb_free(void * ptr) {
 
 char * gb_strdup(const char * text) {
     const size_t size = strlen(text) + 1;
-    char *       copy = gb_malloc(size);
+    char * copy = gb_malloc(size);
     return copy ? memcpy(copy, text, size) : NULL;
 }
 

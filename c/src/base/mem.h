@@ -14,14 +14,14 @@ void * gb_malloc(size_t size); // of size 0: a pointer to nothing, not NULL
 // Zeroed memory for `count` objects; an overflow of the product is a failure like any other.
 void * gb_calloc(size_t count, size_t size);
 void * gb_realloc(void * ptr, size_t count, size_t size); // on failure ptr stays valid
-void   gb_free(void * ptr);                               // NULL is fine
+void gb_free(void * ptr);                                 // NULL is fine
 // A copy of the text, owned by the caller.
 char * gb_strdup(const char * text);
 
 // Memory at a multiple of `alignment`, which is at least sizeof(void *); freed with gb_aligned_free, never with
 // gb_free.
 void * gb_aligned_alloc(size_t alignment, size_t size);
-void   gb_aligned_free(void * ptr); // NULL is fine
+void gb_aligned_free(void * ptr); // NULL is fine
 
 // As gb_aligned_alloc. From GB_HUGE_MIN bytes on the system is asked for huge pages where it has them (Linux:
 // MADV_HUGEPAGE, which the setting "madvise" of transparent huge pages waits for): the processor misses fewer
@@ -73,15 +73,15 @@ static inline bool gb_mul_i64(int64_t a, int64_t b, int64_t * r) { // a, b >= 0
 }
 
 // Arguments are evaluated twice.
-#define GB_MIN(a, b)    ((a) < (b) ? (a) : (b))
-#define GB_MAX(a, b)    ((a) > (b) ? (a) : (b))
+#define GB_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define GB_MAX(a, b) ((a) > (b) ? (a) : (b))
 #define GB_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
 
 #ifdef GB_TEST_HOOKS
 // The n-th allocation from now on (1 = the next) fails, and, if `onwards`, all after it; n <= 0: none.
-void    gb_test_fail_alloc(int64_t n, bool onwards);
-bool    gb_test_alloc_failed(void); // did the chosen one come up
-int64_t gb_test_live_allocs(void);  // blocks that are not freed yet, to find leaks
+void gb_test_fail_alloc(int64_t n, bool onwards);
+bool gb_test_alloc_failed(void);   // did the chosen one come up
+int64_t gb_test_live_allocs(void); // blocks that are not freed yet, to find leaks
 #endif
 
 #endif // GB_BASE_MEM_H

@@ -27,7 +27,7 @@ enum gb_params_next gb_params_next(const char ** text, struct gb_param * param) 
     if (p == NULL || *p == '\0') {
         return GB_PARAMS_END;
     }
-    const size_t n      = strcspn(p, ",");
+    const size_t n = strcspn(p, ",");
     const size_t before = strcspn(p, "=,");
     if (before == 0 || before == n || !copy_part(param->key, sizeof(param->key), p, before) ||
         !copy_part(param->value, sizeof(param->value), p + before + 1, n - before - 1)) {
@@ -43,7 +43,7 @@ bool gb_params_item(const char ** text, char separator, char * item, size_t size
         return false;
     }
     const char * end = strchr(p, separator);
-    const size_t n   = end != NULL ? (size_t) (end - p) : strlen(p);
+    const size_t n = end != NULL ? (size_t) (end - p) : strlen(p);
     copy_part(item, size, p, n < size ? n : size - 1);
     *text = p + n + (end != NULL);
     return true;
@@ -52,7 +52,7 @@ bool gb_params_item(const char ** text, char separator, char * item, size_t size
 // Nothing may follow the number, and it must fit.
 bool gb_params_int(const char * value, int64_t low, int64_t high, int64_t * r) {
     char * end;
-    errno             = 0;
+    errno = 0;
     const long long v = strtoll(value, &end, 10);
     if (end == value || *end != '\0' || errno != 0 || v < low || v > high) {
         return false;
@@ -64,8 +64,8 @@ bool gb_params_int(const char * value, int64_t low, int64_t high, int64_t * r) {
 static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 struct decimal {
-    uint64_t digits;   // the first 18 digits as an integer
-    int      exponent; // of 10
+    uint64_t digits; // the first 18 digits as an integer
+    int exponent;    // of 10
 };
 
 // Appends the digits at p to the number and returns what follows them. Digits beyond the 18th only move the exponent: a
@@ -73,7 +73,7 @@ struct decimal {
 static const char * read_digits(const char * p, struct decimal * d, bool fraction) {
     for (; is_digit(*p); p++) {
         const bool fits = d->digits < UINT64_C(100000000000000000);
-        d->digits       = fits ? d->digits * 10 + (uint64_t) (*p - '0') : d->digits;
+        d->digits = fits ? d->digits * 10 + (uint64_t) (*p - '0') : d->digits;
         d->exponent += fits ? (fraction ? -1 : 0) : (fraction ? 0 : 1);
     }
     return p;
@@ -82,8 +82,8 @@ static const char * read_digits(const char * p, struct decimal * d, bool fractio
 // Reads "e-3" behind a number and returns what follows. Nothing is read where the "e" begins something else (a unit).
 // Exponents are limited, so that no text can overflow them.
 static const char * read_exponent(const char * p, struct decimal * d) {
-    const char * at    = p + 1;
-    const bool   minus = *p != '\0' && *at == '-';
+    const char * at = p + 1;
+    const bool minus = *p != '\0' && *at == '-';
     if (gb_lower(*p) != 'e' || !is_digit(*at == '-' || *at == '+' ? at[1] : *at)) {
         return p;
     }
@@ -100,11 +100,11 @@ bool gb_number_read(const char * text, double * r, const char ** end) {
         return false;
     }
     struct decimal d = { 0, 0 };
-    const char *   p = read_digits(text, &d, false);
+    const char * p = read_digits(text, &d, false);
     if (*p == '.') {
         p = read_digits(p + 1, &d, true);
     }
-    *end         = read_exponent(p, &d);
+    *end = read_exponent(p, &d);
     double scale = 1;
     for (int i = abs(d.exponent); i > 0 && scale < 1e308; i--) {
         scale *= 10;
@@ -135,13 +135,13 @@ const char * gb_number_text(char * text, size_t size, int n_digits, double value
 // a byte is no size.
 bool gb_params_size(const char * value, size_t * r) {
     static const char * const units[] = { "", "k", "m", "g", "t" };
-    double                    number;
-    const char *              unit;
+    double number;
+    const char * unit;
     if (!gb_number_read(value, &number, &unit)) {
         return false;
     }
-    char         letter[2] = { *unit, '\0' };
-    const char * rest      = *unit == '\0' ? unit : unit + 1;
+    char letter[2] = { *unit, '\0' };
+    const char * rest = *unit == '\0' ? unit : unit + 1;
     if (gb_text_equal(unit, "b")) { // bytes
         letter[0] = '\0';
     } else if (*rest != '\0' && !gb_text_equal(rest, "b") && !gb_text_equal(rest, "ib")) {
@@ -153,7 +153,7 @@ bool gb_params_size(const char * value, size_t * r) {
             // without a unit the number must be whole: there are no parts of a byte
             const bool fits = bytes < (double) (SIZE_MAX / 2) && (i > 0 || bytes == (double) (size_t) bytes) &&
                               (bytes >= 1 || number == 0);
-            *r              = fits ? (size_t) bytes : 0;
+            *r = fits ? (size_t) bytes : 0;
             return fits;
         }
     }
@@ -164,9 +164,9 @@ bool gb_params_size(const char * value, size_t * r) {
 bool gb_params_duration(const char * value, int64_t * ns) {
     static const struct {
         const char * name;
-        double       ns;
+        double ns;
     } units[] = { { "ns", 1 }, { "us", 1e3 }, { "ms", 1e6 }, { "s", 1e9 } };
-    double       number;
+    double number;
     const char * unit;
     if (!gb_number_read(value, &number, &unit)) {
         return false;
@@ -178,7 +178,7 @@ bool gb_params_duration(const char * value, int64_t * ns) {
     for (int i = 0; i < 4; i++) {
         if (gb_text_equal(unit, units[i].name)) {
             const bool fits = number * units[i].ns < 3.6e12; // an hour
-            *ns             = fits ? (int64_t) (number * units[i].ns) : 0;
+            *ns = fits ? (int64_t) (number * units[i].ns) : 0;
             return fits;
         }
     }

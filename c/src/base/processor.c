@@ -21,7 +21,7 @@ int gb_this_processor(void) { return sched_getcpu(); }
 
 // "0.20 0.18 0.12 3/80 11206": the fourth number is how many threads run or want to. Read without allocating.
 static int n_runnable(void) {
-    char      text[128];
+    char text[128];
     const int file = open("/proc/loadavg", O_RDONLY | O_CLOEXEC);
     if (file < 0) {
         return -1;
@@ -29,7 +29,7 @@ static int n_runnable(void) {
     const ssize_t n = read(file, text, sizeof(text) - 1);
     close(file);
     text[n > 0 ? n : 0] = '\0';
-    const char * at     = text;
+    const char * at = text;
     for (int i = 0; i < 3 && at != NULL; i++) {
         at = strchr(at, ' ');
         at = at != NULL ? at + 1 : NULL;
@@ -38,7 +38,7 @@ static int n_runnable(void) {
 }
 
 static gb_once online_once = GB_ONCE_INIT;
-static long    online; // processors, when it was first asked: the system reads a file to tell
+static long online; // processors, when it was first asked: the system reads a file to tell
 
 static void count_online(void) { online = sysconf(_SC_NPROCESSORS_ONLN); }
 
@@ -71,8 +71,8 @@ static void put_back(const cpu_set_t * mask) {
 }
 
 bool gb_leave_processor(int processor) {
-    const cpu_set_t mask   = mask_of_thread();
-    cpu_set_t       others = mask;
+    const cpu_set_t mask = mask_of_thread();
+    cpu_set_t others = mask;
     if (processor < 0 || processor >= CPU_SETSIZE) {
         return false;
     }
@@ -89,7 +89,7 @@ bool gb_leave_processor(int processor) {
 
 #else
 
-int  gb_this_processor(void) { return -1; }
+int gb_this_processor(void) { return -1; }
 bool gb_has_idle_processor(void) { return false; }
 bool gb_leave_processor(int processor) {
     (void) processor;

@@ -36,7 +36,7 @@ void gb_hold_log(bool hold) {
 
 // A message that is too long ends with "...".
 static enum ggml_status fail_with_args(enum ggml_status status, const char * fmt, va_list args) {
-    char      text[GB_ERROR_SIZE]; // formatted apart, because an argument may be the old message
+    char text[GB_ERROR_SIZE]; // formatted apart, because an argument may be the old message
     const int n = vsnprintf(text, sizeof(text), fmt, args);
     if (n < 0) {
         snprintf(text, sizeof(text), "%s", fmt);
@@ -113,9 +113,9 @@ const char * ggml_last_error(void) { return error_state.message; }
 
 // The count stays, see above.
 void ggml_clear_error(void) {
-    error_state.status     = GGML_STATUS_SUCCESS;
+    error_state.status = GGML_STATUS_SUCCESS;
     error_state.message[0] = '\0';
-    error_state.reason[0]  = '\0';
+    error_state.reason[0] = '\0';
 }
 
 const char * ggml_status_to_string(enum ggml_status status) {

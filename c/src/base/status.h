@@ -11,7 +11,7 @@
 
 #include "ggml.h"
 
-#define GB_ERROR_SIZE  2048 // bytes of a message with its NUL; longer ones are cut
+#define GB_ERROR_SIZE 2048 // bytes of a message with its NUL; longer ones are cut
 #define GB_REASON_SIZE 512
 
 // Records the failure for this thread, logs it, and returns `status`.
@@ -37,7 +37,7 @@ void gb_fail_null(const char * func, const char * argument);
 // The library's side of "Errors of hooks" in ggml-backend-impl.h. gb_fail_count is the number of failures that this
 // thread has recorded. gb_status_since is the status of the last one if there were any after the count was
 // `fail_count`, else GGML_STATUS_SUCCESS.
-uint64_t         gb_fail_count(void);
+uint64_t gb_fail_count(void);
 enum ggml_status gb_status_since(uint64_t fail_count);
 
 // Called after a function of the user's that began when gb_fail_count was `fail_count`. What that function tried in
@@ -48,9 +48,9 @@ void gb_forget_failures_since(uint64_t fail_count);
 // freeing what a collector of garbage has found does.
 struct gb_failure {
     enum ggml_status status;
-    uint64_t         count; // grows with every failure, and is not reset when the failure is cleared
-    char             message[GB_ERROR_SIZE];
-    char             reason[GB_REASON_SIZE];
+    uint64_t count; // grows with every failure, and is not reset when the failure is cleared
+    char message[GB_ERROR_SIZE];
+    char reason[GB_REASON_SIZE];
 };
 void gb_failure_save(struct gb_failure * failure);
 void gb_failure_restore(const struct gb_failure * failure);

@@ -33,9 +33,9 @@ int64_t gb_strmap_get(const struct gb_strmap * map, const char * key) {
 // Doubles the table.
 static bool grow(struct gb_strmap * map) {
     struct gb_strmap larger = { 0 };
-    larger.cap              = map->cap ? 2 * map->cap : 16;
-    larger.n                = map->n;
-    larger.slots            = gb_calloc(larger.cap, sizeof(*larger.slots));
+    larger.cap = map->cap ? 2 * map->cap : 16;
+    larger.n = map->n;
+    larger.slots = gb_calloc(larger.cap, sizeof(*larger.slots));
     if (larger.slots == NULL) {
         return false;
     }
@@ -63,8 +63,8 @@ bool gb_strmap_set(struct gb_strmap * map, const char * key, int64_t value) {
     if (!gb_strmap_reserve(map, map->n + 1)) {
         return false;
     }
-    const uint64_t          hash = hash_of(key);
-    struct gb_strmap_slot * s    = slot_of(map, key, hash);
+    const uint64_t hash = hash_of(key);
+    struct gb_strmap_slot * s = slot_of(map, key, hash);
     map->n += s->key == NULL;
     *s = (struct gb_strmap_slot){ s->key ? s->key : key, hash, value };
     return true;

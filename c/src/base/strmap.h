@@ -11,9 +11,9 @@
 struct gb_strmap {
     struct gb_strmap_slot {
         const char * key; // NULL = free
-        uint64_t     hash;
-        int64_t      value;
-    } *    slots;  // owned
+        uint64_t hash;
+        int64_t value;
+    } * slots;     // owned
     size_t n, cap; // cap: 0 or a power of two, at least twice n
 };
 

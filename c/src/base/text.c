@@ -21,7 +21,7 @@ const char * gb_size_text(size_t size, char buf[32]) {
         return buf;
     }
     double value = (double) size / 1024;
-    int    unit  = 0;
+    int unit = 0;
     for (; value >= 1024 && unit < 5; unit++) {
         value /= 1024;
     }

@@ -46,7 +46,7 @@ void gb_brief_lock_wait(struct gb_brief_lock * l) {
 
 // A thread gets its number at its first call.
 uint32_t gb_thread_number(void) {
-    static atomic_uint            count;
+    static atomic_uint count;
     static _Thread_local uint32_t number;
     if (number == 0) {
         number = (uint32_t) atomic_fetch_add_explicit(&count, 1, memory_order_relaxed) + 1;
@@ -110,7 +110,7 @@ bool gb_thread_start(gb_thread * t, void (*run)(void * arg), void * arg) {
         return false;
     }
     *start = (struct start){ run, arg };
-    *t     = CreateThread(NULL, 0, trampoline, start, 0, NULL);
+    *t = CreateThread(NULL, 0, trampoline, start, 0, NULL);
     if (*t == NULL) {
         gb_free(start);
         gb_fail(GGML_STATUS_FAILED, "cannot start a thread: error %lu", (unsigned long) GetLastError());
@@ -181,7 +181,7 @@ bool gb_cond_wait_for(gb_cond * c, gb_mutex * m, int64_t ns) {
 
 static int init_cond(gb_cond * c) {
     pthread_condattr_t attr;
-    int                err = pthread_condattr_init(&attr);
+    int err = pthread_condattr_init(&attr);
     if (err == 0) {
         // setting the clock of the system does not move the end of a wait
         pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -224,7 +224,7 @@ bool gb_thread_start(gb_thread * t, void (*run)(void * arg), void * arg) {
     if (start == NULL) {
         return false;
     }
-    *start        = (struct start){ run, arg };
+    *start = (struct start){ run, arg };
     const int err = pthread_create(t, NULL, trampoline, start);
     if (err != 0) {
         gb_free(start);
@@ -244,7 +244,7 @@ static void * main_trampoline(void * arg) {
 bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main) {
     // Signals of faults cannot be blocked usefully: they belong to the thread that causes them.
     static const int faults[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGSYS }; // belong to the thread
-    sigset_t         blocked, before;
+    sigset_t blocked, before;
     sigfillset(&blocked);
     for (size_t i = 0; i < GB_ARRAY_LEN(faults); i++) {
         sigdelset(&blocked, faults[i]);
@@ -256,7 +256,7 @@ bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main) {
 }
 
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
-static atomic_uint    forks;
+static atomic_uint forks;
 
 // The mutexes that the forking thread takes for the moment of the fork: those that it does not hold already, but for
 // the one under which modules are loaded, because loading may take seconds.

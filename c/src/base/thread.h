@@ -10,20 +10,20 @@
 #ifdef _WIN32
 #    define WIN32_LEAN_AND_MEAN
 #    include <windows.h>
-typedef SRWLOCK            gb_mutex;
+typedef SRWLOCK gb_mutex;
 typedef CONDITION_VARIABLE gb_cond;
-typedef HANDLE             gb_thread;
-typedef INIT_ONCE          gb_once;
+typedef HANDLE gb_thread;
+typedef INIT_ONCE gb_once;
 #    define GB_MUTEX_INIT SRWLOCK_INIT
-#    define GB_ONCE_INIT  INIT_ONCE_STATIC_INIT
+#    define GB_ONCE_INIT INIT_ONCE_STATIC_INIT
 #else
 #    include <pthread.h>
 typedef pthread_mutex_t gb_mutex;
-typedef pthread_cond_t  gb_cond;
-typedef pthread_t       gb_thread;
-typedef pthread_once_t  gb_once;
+typedef pthread_cond_t gb_cond;
+typedef pthread_t gb_thread;
+typedef pthread_once_t gb_once;
 #    define GB_MUTEX_INIT PTHREAD_MUTEX_INITIALIZER
-#    define GB_ONCE_INIT  PTHREAD_ONCE_INIT
+#    define GB_ONCE_INIT PTHREAD_ONCE_INIT
 #endif
 
 // Plain mutexes and condition variables. The init functions report and return false when the system has no resources.
@@ -116,9 +116,9 @@ uint32_t gb_thread_number(void);
 #if defined(__GNUC__)
 // gcc 12 for RISC-V would want a library for bytes, and has instructions for words.
 #    if __GCC_ATOMIC_CHAR_LOCK_FREE < 2
-typedef uint32_t        gb_word __attribute__((may_alias));
+typedef uint32_t gb_word __attribute__((may_alias));
 static inline gb_word * gb_word_of(char * byte) { return (gb_word *) ((uintptr_t) byte & ~(uintptr_t) 3); }
-static inline uint32_t  gb_bits_in_word(const char * byte, uint32_t bits) {
+static inline uint32_t gb_bits_in_word(const char * byte, uint32_t bits) {
     const unsigned place = (unsigned) ((uintptr_t) byte & 3);
     return bits << 8 * (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? 3 - place : place);
 }
@@ -129,20 +129,20 @@ static inline uint32_t  gb_bits_in_word(const char * byte, uint32_t bits) {
     ((void) __atomic_fetch_and(gb_word_of(&(field)), ~gb_bits_in_word(&(field), (unsigned char) (bits)), \
         __ATOMIC_RELAXED))
 #    else
-#        define GB_SET_BITS(field, bits)   ((void) __atomic_fetch_or(&(field), (bits), __ATOMIC_RELAXED))
+#        define GB_SET_BITS(field, bits) ((void) __atomic_fetch_or(&(field), (bits), __ATOMIC_RELAXED))
 #        define GB_CLEAR_BITS(field, bits) ((void) __atomic_fetch_and(&(field), ~(bits), __ATOMIC_RELAXED))
 #    endif
-#    define GB_READ_RELAXED(field)         __atomic_load_n(&(field), __ATOMIC_RELAXED)
+#    define GB_READ_RELAXED(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
 #    define GB_WRITE_RELAXED(field, value) __atomic_store_n(&(field), value, __ATOMIC_RELAXED)
-#    define GB_READ_ACQUIRE(field)         __atomic_load_n(&(field), __ATOMIC_ACQUIRE)
+#    define GB_READ_ACQUIRE(field) __atomic_load_n(&(field), __ATOMIC_ACQUIRE)
 #    define GB_WRITE_RELEASE(field, value) __atomic_store_n(&(field), value, __ATOMIC_RELEASE)
 #else
-#    define GB_READ_RELAXED(field)         (field)
+#    define GB_READ_RELAXED(field) (field)
 #    define GB_WRITE_RELAXED(field, value) ((field) = (value))
-#    define GB_READ_ACQUIRE(field)         (field)
+#    define GB_READ_ACQUIRE(field) (field)
 #    define GB_WRITE_RELEASE(field, value) ((field) = (value))
-#    define GB_SET_BITS(field, bits)       ((field) |= (bits))
-#    define GB_CLEAR_BITS(field, bits)     ((field) &= ~(bits))
+#    define GB_SET_BITS(field, bits) ((field) |= (bits))
+#    define GB_CLEAR_BITS(field, bits) ((field) &= ~(bits))
 #endif
 
 void gb_thread_yield(void);

@@ -14,6 +14,6 @@ bool gb_vec_grow(void ** data, size_t * cap, size_t want, size_t element_size) {
         return false;
     }
     *data = moved;
-    *cap  = next;
+    *cap = next;
     return true;
 }

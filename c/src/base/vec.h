@@ -11,7 +11,7 @@
 
 #define GB_VEC(T)      \
     struct {           \
-        T *    data;   \
+        T * data;      \
         size_t n, cap; \
     }
 
@@ -23,7 +23,7 @@ bool gb_vec_grow(void ** data, size_t * cap, size_t want, size_t element_size);
     ((want) <= (v)->cap || gb_vec_grow((void **) &(v)->data, &(v)->cap, (want), sizeof(*(v)->data)))
 // Appends x; false when memory is out, which cannot happen within a reserved capacity.
 #define gb_vec_push(v, x) (gb_vec_reserve((v), (v)->n + 1) && ((v)->data[(v)->n++] = (x), true))
-#define gb_vec_free(v)    (gb_free((v)->data), (v)->data = NULL, (v)->n = (v)->cap = 0)
+#define gb_vec_free(v) (gb_free((v)->data), (v)->data = NULL, (v)->n = (v)->cap = 0)
 
 // Makes n be `count`; new elements are zero. False when memory is out.
 #define gb_vec_resize_zero(v, count)                                                                                  \

@@ -47,9 +47,9 @@ int gb_cpu_plan_n_threads(const struct gb_cpu_plan * plan); // 1: runs without a
 // What a run brings along besides the plan: kernels, scratch memory and the abort callback. The caller owns all of it.
 struct gb_cpu_run {
     const struct gb_kernels * kernels;
-    void *                    work;      // at least gb_cpu_plan_work_size bytes, any alignment
+    void * work; // at least gb_cpu_plan_work_size bytes, any alignment
     bool (*abort_callback)(void * data); // true ends the run; called on the calling thread only; may be NULL
-    void *                       abort_data;
+    void * abort_data;
     const struct gb_cpu_traits * traits; // by which kernels are chosen; NULL: those of this processor
 };
 

@@ -26,17 +26,17 @@ struct work {
 
 // The backend's context.
 struct cpu {
-    int                     n_threads;
+    int n_threads;
     const struct gb_level * level;
-    struct gb_cpu_pool *    pool; // owned; NULL until needed, and after n_threads changed
-    struct work             work; // of one graph at a time
+    struct gb_cpu_pool * pool; // owned; NULL until needed, and after n_threads changed
+    struct work work;          // of one graph at a time
     bool (*abort_callback)(void * data);
     void * abort_data;
 };
 
 struct cpu_graph_plan {
     struct gb_cpu_plan * plan;
-    int                  n_threads; // that it was made for
+    int n_threads; // that it was made for
 };
 
 static GGML_CALL const char * name_of(ggml_backend_t backend) {
@@ -86,7 +86,7 @@ static enum ggml_status run_plan(struct cpu * cpu, struct gb_cpu_plan * plan) {
 
 // Plans anew for each call: the graph may have changed since the last.
 static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph * cgraph) {
-    struct cpu *         cpu  = backend->context;
+    struct cpu * cpu = backend->context;
     struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(cgraph, cpu->n_threads);
     if (plan == NULL) {
         return false;
@@ -109,13 +109,13 @@ static GGML_CALL void plan_free(ggml_backend_t backend, ggml_backend_graph_plan_
 }
 
 static GGML_CALL ggml_backend_graph_plan_t plan_create(ggml_backend_t backend, const struct ggml_cgraph * cgraph) {
-    struct cpu *            cpu = backend->context;
-    struct cpu_graph_plan * p   = GB_NEW(struct cpu_graph_plan);
+    struct cpu * cpu = backend->context;
+    struct cpu_graph_plan * p = GB_NEW(struct cpu_graph_plan);
     if (p == NULL) {
         return NULL;
     }
     p->n_threads = cpu->n_threads;
-    p->plan      = gb_cpu_plan_of_graph(cgraph, cpu->n_threads);
+    p->plan = gb_cpu_plan_of_graph(cgraph, cpu->n_threads);
     if (p->plan == NULL || !work_reserve(&cpu->work, gb_cpu_plan_work_size(p->plan))) {
         plan_free(backend, p);
         return NULL;
@@ -133,14 +133,14 @@ static bool renew_plan(struct cpu_graph_plan * p, int n_threads) {
         return false;
     }
     gb_cpu_plan_free(p->plan);
-    p->plan      = plan;
+    p->plan = plan;
     p->n_threads = n_threads;
     return true;
 }
 
 static GGML_CALL void plan_compute(ggml_backend_t backend, ggml_backend_graph_plan_t graph_plan) {
-    struct cpu *            cpu = backend->context;
-    struct cpu_graph_plan * p   = graph_plan;
+    struct cpu * cpu = backend->context;
+    struct cpu_graph_plan * p = graph_plan;
     if (renew_plan(p, cpu->n_threads)) {
         run_plan(cpu, p->plan); // a failure is reported: that is how the caller learns of it
     }
@@ -148,9 +148,9 @@ static GGML_CALL void plan_compute(ggml_backend_t backend, ggml_backend_graph_pl
 
 // Bytes of scratch memory that the graph would need now; 0 too when it cannot run, which is reported.
 static GGML_CALL size_t work_size(ggml_backend_t backend, const struct ggml_cgraph * cgraph) {
-    const struct cpu *   cpu  = backend->context;
+    const struct cpu * cpu = backend->context;
     struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(cgraph, cpu->n_threads);
-    const size_t         size = plan != NULL ? gb_cpu_plan_work_size(plan) : 0;
+    const size_t size = plan != NULL ? gb_cpu_plan_work_size(plan) : 0;
     gb_cpu_plan_free(plan);
     return size;
 }
@@ -181,29 +181,29 @@ static GGML_CALL void backend_free(ggml_backend_t backend) {
 }
 
 static const struct ggml_backend_i hooks = {
-    .get_name                = name_of,
-    .free                    = backend_free,
+    .get_name = name_of,
+    .free = backend_free,
     .get_default_buffer_type = default_buffer_type,
-    .graph_plan_create       = plan_create,
-    .graph_plan_free         = plan_free,
-    .graph_plan_compute      = plan_compute,
-    .graph_compute           = graph_compute,
-    .supports_op             = supports_op,
-    .unsupported_reason      = unsupported_reason,
-    .graph_work_size         = work_size,
+    .graph_plan_create = plan_create,
+    .graph_plan_free = plan_free,
+    .graph_plan_compute = plan_compute,
+    .graph_compute = graph_compute,
+    .supports_op = supports_op,
+    .unsupported_reason = unsupported_reason,
+    .graph_work_size = work_size,
 };
 
 // level NULL: gb_level_find has failed and reported; NULL is passed on.
 static ggml_backend_t backend_new(int n_threads, const struct gb_level * level) {
-    struct cpu *   cpu     = level != NULL && gb_cpu_traits_check() ? GB_NEW(struct cpu) : NULL;
+    struct cpu * cpu = level != NULL && gb_cpu_traits_check() ? GB_NEW(struct cpu) : NULL;
     ggml_backend_t backend = cpu != NULL ? GB_NEW(struct ggml_backend) : NULL;
     if (backend == NULL) {
         gb_free(cpu);
         return NULL;
     }
     cpu->n_threads = n_threads;
-    cpu->level     = level;
-    *backend       = (struct ggml_backend){ hooks, cpu };
+    cpu->level = level;
+    *backend = (struct ggml_backend){ hooks, cpu };
     return backend;
 }
 
@@ -223,9 +223,9 @@ static const char * take_param(const struct gb_param * param, int64_t * n_thread
 
 GGML_CALL ggml_backend_t gb_cpu_reg_init(const char * params, void * user_data) {
     (void) user_data;
-    struct gb_param     param, level_param;
-    const char *        level     = NULL;
-    int64_t             n_threads = ggml_cpu_default_n_threads();
+    struct gb_param param, level_param;
+    const char * level = NULL;
+    int64_t n_threads = ggml_cpu_default_n_threads();
     enum gb_params_next next;
     while ((next = gb_params_next(&params, &param)) == GB_PARAMS_GOOD) {
         const char * wrong = take_param(&param, &n_threads, &level);
@@ -233,7 +233,7 @@ GGML_CALL ggml_backend_t gb_cpu_reg_init(const char * params, void * user_data) 
             param.value, wrong);
         if (level == param.value) {
             level_param = param;
-            level       = level_param.value;
+            level = level_param.value;
         }
     }
     GB_FAIL_IF_RETURNING(next == GB_PARAMS_BAD, NULL, GGML_STATUS_INVALID_ARGUMENT,
@@ -269,13 +269,13 @@ int ggml_backend_cpu_get_n_threads(ggml_backend_t backend_cpu) {
 }
 
 enum ggml_status ggml_backend_cpu_set_abort_callback(ggml_backend_t backend_cpu, bool (*callback)(void * data),
-    void *                                                          data) {
+    void * data) {
     struct cpu * cpu = cpu_of(backend_cpu, __func__);
     if (cpu == NULL) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }
     cpu->abort_callback = callback;
-    cpu->abort_data     = data;
+    cpu->abort_data = data;
     return GGML_STATUS_SUCCESS;
 }
 

@@ -34,13 +34,13 @@ void gb_cpu_copy_elements(void * to, const void * from, const struct ggml_tensor
         memmove(to, from, ggml_nbytes(layout));
         return;
     }
-    const size_t  item  = ggml_type_size(layout->type);
+    const size_t item = ggml_type_size(layout->type);
     const int64_t items = layout->ne[0] / ggml_blck_size(layout->type);
-    const bool    rows  = layout->nb[0] == item;
+    const bool rows = layout->nb[0] == item;
     for (int64_t r = 0; r < ggml_nrows(layout); r++) { // what lies between the rows belongs to others
         const int64_t plane = r / layout->ne[1];
         const int64_t i1 = r % layout->ne[1], i2 = plane % layout->ne[2], i3 = plane / layout->ne[2];
-        const size_t  offs = (size_t) i1 * layout->nb[1] + (size_t) i2 * layout->nb[2] + (size_t) i3 * layout->nb[3];
+        const size_t offs = (size_t) i1 * layout->nb[1] + (size_t) i2 * layout->nb[2] + (size_t) i3 * layout->nb[3];
         if (rows) {
             memmove((char *) to + offs, (const char *) from + offs, (size_t) items * item);
             continue;
@@ -94,13 +94,13 @@ static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) 
 // free_buffer NULL: the memory is not the buffer's to free.
 static struct ggml_backend_buffer_i buffer_hooks(void (*free_buffer)(ggml_backend_buffer_t buffer)) {
     return (struct ggml_backend_buffer_i){
-        .get_name    = buffer_name,
+        .get_name = buffer_name,
         .free_buffer = free_buffer,
-        .get_base    = buffer_base,
-        .set_tensor  = buffer_set,
-        .get_tensor  = buffer_get,
-        .cpy_tensor  = buffer_copy,
-        .clear       = buffer_clear,
+        .get_base = buffer_base,
+        .set_tensor = buffer_set,
+        .get_tensor = buffer_get,
+        .cpy_tensor = buffer_copy,
+        .clear = buffer_clear,
     };
 }
 
@@ -151,11 +151,11 @@ static GGML_CALL bool type_is_host(ggml_backend_buffer_type_t buft) {
 GGML_CALL ggml_backend_buffer_type_t ggml_backend_cpu_buffer_type(void) {
     static struct ggml_backend_buffer_type type = {
         // never written
-        .iface = { .get_name  = type_name,
-            .alloc_buffer     = type_alloc,
-            .get_alignment    = type_alignment,
+        .iface = { .get_name = type_name,
+            .alloc_buffer = type_alloc,
+            .get_alignment = type_alignment,
             .supports_backend = type_supports,
-            .is_host          = type_is_host },
+            .is_host = type_is_host },
     };
     return &type;
 }
@@ -186,12 +186,12 @@ static GGML_CALL void hbm_free(ggml_backend_buffer_t buffer) { hbw_free(buffer->
 static GGML_CALL ggml_backend_buffer_t hbm_alloc(ggml_backend_buffer_type_t buft, size_t size) {
     size_t total;
     void * memory = NULL;
-    char   shown[32];
+    char shown[32];
     GB_FAIL_IF_RETURNING(!size_with_slack(size, &total) || hbw_posix_memalign(&memory, ALIGNMENT, total) != 0, NULL,
         GGML_STATUS_ALLOC_FAILED, "CPU_HBM: cannot allocate %s", gb_size_text(size, shown));
     struct ggml_backend_buffer_i hooks = buffer_hooks(hbm_free);
-    hooks.get_name                     = hbm_buffer_name;
-    ggml_backend_buffer_t buffer       = ggml_backend_buffer_init(buft, hooks, memory, total);
+    hooks.get_name = hbm_buffer_name;
+    ggml_backend_buffer_t buffer = ggml_backend_buffer_init(buft, hooks, memory, total);
     if (buffer == NULL) {
         hbw_free(memory);
     }
@@ -201,11 +201,11 @@ static GGML_CALL ggml_backend_buffer_t hbm_alloc(ggml_backend_buffer_type_t buft
 ggml_backend_buffer_type_t ggml_backend_cpu_hbm_buffer_type(void) {
     static struct ggml_backend_buffer_type type = {
         // never written
-        .iface = { .get_name  = hbm_name,
-            .alloc_buffer     = hbm_alloc,
-            .get_alignment    = type_alignment,
+        .iface = { .get_name = hbm_name,
+            .alloc_buffer = hbm_alloc,
+            .get_alignment = type_alignment,
             .supports_backend = type_supports,
-            .is_host          = type_is_host },
+            .is_host = type_is_host },
     };
     GB_FAIL_IF_RETURNING(hbw_check_available() != 0, NULL, GGML_STATUS_UNSUPPORTED,
         "CPU_HBM: this machine has no high-bandwidth memory");

@@ -26,7 +26,7 @@
 #endif
 
 static struct gb_cpu_features features;
-static gb_once                features_once = GB_ONCE_INIT;
+static gb_once features_once = GB_ONCE_INIT;
 
 #if ON_X86
 
@@ -56,14 +56,14 @@ static bool bit(uint32_t word, int i) { return (word >> i & 1u) != 0; }
 
 // Bit numbers are those of CPUID leaf 1. ymm: the system saves the 256-bit registers.
 static void detect_leaf1(struct gb_cpu_features * f, const uint32_t * r, bool ymm) {
-    f->sse3   = bit(r[ECX], 0);
-    f->ssse3  = bit(r[ECX], 9);
-    f->sse41  = bit(r[ECX], 19);
-    f->sse42  = bit(r[ECX], 20);
+    f->sse3 = bit(r[ECX], 0);
+    f->ssse3 = bit(r[ECX], 9);
+    f->sse41 = bit(r[ECX], 19);
+    f->sse42 = bit(r[ECX], 20);
     f->popcnt = bit(r[ECX], 23);
-    f->avx    = ymm && bit(r[ECX], 28);
-    f->fma    = ymm && bit(r[ECX], 12);
-    f->f16c   = ymm && bit(r[ECX], 29);
+    f->avx = ymm && bit(r[ECX], 28);
+    f->fma = ymm && bit(r[ECX], 12);
+    f->f16c = ymm && bit(r[ECX], 29);
 }
 
 // Bit numbers are those of CPUID leaf 7, subleaves 0 and 1. Every other AVX-512 flag implies avx512f, because levels
@@ -74,19 +74,19 @@ static void detect_leaf7(struct gb_cpu_features * f, bool ymm, bool zmm, bool ti
     if (r[EAX] >= 1) {
         cpuid(7, 1, r1);
     }
-    f->bmi1       = bit(r[EBX], 3);
-    f->bmi2       = bit(r[EBX], 8);
-    f->avx2       = ymm && bit(r[EBX], 5);
-    f->avx_vnni   = ymm && bit(r1[EAX], 4);
-    f->avx512f    = zmm && bit(r[EBX], 16);
-    f->avx512dq   = f->avx512f && bit(r[EBX], 17);
-    f->avx512bw   = f->avx512f && bit(r[EBX], 30);
-    f->avx512vl   = f->avx512f && bit(r[EBX], 31);
+    f->bmi1 = bit(r[EBX], 3);
+    f->bmi2 = bit(r[EBX], 8);
+    f->avx2 = ymm && bit(r[EBX], 5);
+    f->avx_vnni = ymm && bit(r1[EAX], 4);
+    f->avx512f = zmm && bit(r[EBX], 16);
+    f->avx512dq = f->avx512f && bit(r[EBX], 17);
+    f->avx512bw = f->avx512f && bit(r[EBX], 30);
+    f->avx512vl = f->avx512f && bit(r[EBX], 31);
     f->avx512vbmi = f->avx512f && bit(r[ECX], 1);
     f->avx512vnni = f->avx512f && bit(r[ECX], 11);
     f->avx512bf16 = f->avx512f && bit(r1[EAX], 5);
-    f->amx_tile   = tiles && bit(r[EDX], 24) && gb_allow_tile_registers();
-    f->amx_bf16   = f->amx_tile && bit(r[EDX], 22);
+    f->amx_tile = tiles && bit(r[EDX], 24) && gb_allow_tile_registers();
+    f->amx_bf16 = f->amx_tile && bit(r[EDX], 22);
 }
 
 static void detect_machine(struct gb_cpu_features * f) {
@@ -95,9 +95,9 @@ static void detect_machine(struct gb_cpu_features * f) {
     const uint32_t last_leaf = r[EAX];
     cpuid(1, 0, r);
     const uint64_t state = bit(r[ECX], 27) ? enabled_state() : 0;
-    const bool     ymm   = (state & 0x06) == 0x06;       // halves of the vector registers: xmm, upper ymm
-    const bool     zmm   = (state & 0xe6) == 0xe6;       // and mask registers, upper zmm, zmm16 and above
-    const bool     tiles = (state & 0x60000) == 0x60000; // the tiles of AMX and their configuration
+    const bool ymm = (state & 0x06) == 0x06; // halves of the vector registers: xmm, upper ymm
+    const bool zmm = (state & 0xe6) == 0xe6; // and mask registers, upper zmm, zmm16 and above
+    const bool tiles = (state & 0x60000) == 0x60000; // the tiles of AMX and their configuration
     detect_leaf1(f, r, ymm);
     if (last_leaf >= 7) {
         detect_leaf7(f, ymm, zmm, tiles);
@@ -127,7 +127,7 @@ size_t gb_cpu_cache_size(int level) {
     return 0;
 }
 
-static char    processor_name[49];
+static char processor_name[49];
 static gb_once name_once = GB_ONCE_INIT;
 
 static void read_name(void) {
@@ -156,13 +156,13 @@ const char * ggml_cpu_processor_name(void) {
 
 static void detect_machine(struct gb_cpu_features * f) {
     const unsigned long cap = gb_hwcap(), cap2 = gb_hwcap2();
-    f->neon    = (cap >> 1 & 1) != 0; // bit numbers: the kernel's arm64 ELF hwcaps
+    f->neon = (cap >> 1 & 1) != 0; // bit numbers: the kernel's arm64 ELF hwcaps
     f->arm_fma = f->neon;
-    f->fp16    = (cap >> 10 & 1) != 0;
+    f->fp16 = (cap >> 10 & 1) != 0;
     f->dotprod = (cap >> 20 & 1) != 0;
-    f->sve     = (cap >> 22 & 1) != 0;
-    f->i8mm    = (cap2 >> 13 & 1) != 0;
-    f->bf16    = (cap2 >> 14 & 1) != 0;
+    f->sve = (cap >> 22 & 1) != 0;
+    f->i8mm = (cap2 >> 13 & 1) != 0;
+    f->bf16 = (cap2 >> 14 & 1) != 0;
 }
 
 #else

@@ -20,7 +20,7 @@ static bool check_graph(const struct ggml_cgraph * cgraph, const char * func) {
 
 struct ggml_cplan ggml_graph_plan(const struct ggml_cgraph * cgraph, int n_threads) {
     struct ggml_cplan cplan = { 0 };
-    cplan.n_threads         = n_threads <= 0 ? GGML_DEFAULT_N_THREADS : GB_MIN(n_threads, GB_CPU_MAX_THREADS);
+    cplan.n_threads = n_threads <= 0 ? GGML_DEFAULT_N_THREADS : GB_MIN(n_threads, GB_CPU_MAX_THREADS);
     if (!check_graph(cgraph, __func__)) {
         return cplan;
     }
@@ -46,18 +46,18 @@ static enum ggml_status check_cplan(const struct ggml_cplan * cplan, const struc
 // With threads borrowed for this call alone.
 static enum ggml_status run_plan(struct gb_cpu_plan * plan, const struct ggml_cplan * cplan) {
     GB_TRY(check_cplan(cplan, plan));
-    struct gb_cpu_pool *      pool    = NULL;
+    struct gb_cpu_pool * pool = NULL;
     const struct gb_kernels * kernels = gb_kernels_default();
-    const int                 n       = gb_cpu_plan_n_threads(plan);
+    const int n = gb_cpu_plan_n_threads(plan);
     if (kernels == NULL || !gb_cpu_traits_check()) {
         return ggml_last_status();
     }
     if (n > 1 && (pool = gb_cpu_pool_borrow(n)) == NULL) {
         return ggml_last_status();
     }
-    const struct gb_cpu_run run    = { kernels, cplan->work_data, cplan->abort_callback, cplan->abort_callback_data,
+    const struct gb_cpu_run run = { kernels, cplan->work_data, cplan->abort_callback, cplan->abort_callback_data,
         NULL };
-    const enum ggml_status  status = gb_cpu_plan_run(plan, pool, &run);
+    const enum ggml_status status = gb_cpu_plan_run(plan, pool, &run);
     gb_cpu_pool_give_back(pool);
     return status;
 }
@@ -86,8 +86,8 @@ enum ggml_status ggml_graph_compute_with_ctx(struct ggml_context * ctx, struct g
     if (!check_graph(cgraph, __func__)) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }
-    const uint64_t    failures = gb_fail_count();
-    struct ggml_cplan cplan    = ggml_graph_plan(cgraph, n_threads);
+    const uint64_t failures = gb_fail_count();
+    struct ggml_cplan cplan = ggml_graph_plan(cgraph, n_threads);
     GB_TRY(gb_status_since(failures));
     if (cplan.work_size > 0) {
         cplan.work_data = gb_context_alloc(ctx, GGML_OBJECT_WORK_BUFFER, cplan.work_size);

@@ -14,16 +14,16 @@
 
 #define BATCH_STEPS 2000
 #define BATCH_BYTES ((size_t) 1 << 20) // between two looks at the clock
-#define ALIGNMENT   4096
+#define ALIGNMENT 4096
 
 // What all threads of a measurement share. Only `rates` is written, each thread its own entry.
 struct measurement {
-    struct gb_cpu_pool *      pool;
+    struct gb_cpu_pool * pool;
     const struct gb_kernels * kernels;
-    enum gb_cpu_limit         what;
-    char *                    memory; // `bytes` a thread, padded
-    size_t                    bytes, stride;
-    int64_t                   ns;
+    enum gb_cpu_limit what;
+    char * memory; // `bytes` a thread, padded
+    size_t bytes, stride;
+    int64_t ns;
     int64_t (*clock)(void);
     double * rates;
 };
@@ -53,16 +53,16 @@ static double one_batch(const struct measurement * m, char * memory) {
 
 // What each thread does: it touches its memory first, so that it is its own node's, then works until its time is over.
 static void measure_part(void * arg, int ith, int nth) {
-    const struct measurement * m      = arg;
-    char *                     memory = m->memory == NULL ? NULL : m->memory + (size_t) ith * m->stride;
+    const struct measurement * m = arg;
+    char * memory = m->memory == NULL ? NULL : m->memory + (size_t) ith * m->stride;
     if (memory != NULL) {
         memset(memory, 0, m->stride);
     }
     one_batch(m, memory);
     gb_cpu_pool_meet(m->pool, GB_CPU_MEET_TEAM, nth, NULL, NULL);
     const int64_t start = m->clock();
-    int64_t       now   = start;
-    double        work  = 0;
+    int64_t now = start;
+    double work = 0;
     while (now - start < m->ns || now == start) {
         work += one_batch(m, memory);
         now = m->clock();
@@ -73,8 +73,8 @@ static void measure_part(void * arg, int ith, int nth) {
 // The sum of the threads' rates; 0: threads or memory are missing, which is reported.
 static double run_measurement(struct measurement * m, int n_threads) {
     double total = 0;
-    m->rates     = gb_calloc((size_t) n_threads, sizeof(double));
-    m->pool      = m->rates == NULL ? NULL : gb_cpu_pool_borrow(n_threads);
+    m->rates = gb_calloc((size_t) n_threads, sizeof(double));
+    m->pool = m->rates == NULL ? NULL : gb_cpu_pool_borrow(n_threads);
     if (m->pool != NULL && gb_cpu_pool_run(m->pool, n_threads, measure_part, NULL, NULL, m) == GGML_STATUS_SUCCESS) {
         for (int i = 0; i < n_threads; i++) {
             total += m->rates[i];
@@ -98,7 +98,7 @@ double gb_cpu_measure_limit(enum gb_cpu_limit what, const char * level, size_t b
         return 0;
     }
     struct measurement m = { .kernels = found->kernels, .what = what, .bytes = bytes / 128 * 128, .ns = ns };
-    m.clock              = processor_time ? gb_thread_time_ns : gb_time_ns;
+    m.clock = processor_time ? gb_thread_time_ns : gb_time_ns;
     if (is_memory(what)) {
         size_t total;
         GB_FAIL_IF_RETURNING(!gb_pad_size(m.bytes, ALIGNMENT, &m.stride) ||

@@ -8,11 +8,11 @@
 #include <stdint.h>
 
 enum gb_cpu_limit {
-    GB_CPU_LIMIT_F32,   // operations a second of multiply-adds in registers
+    GB_CPU_LIMIT_F32, // operations a second of multiply-adds in registers
     GB_CPU_LIMIT_BYTES, // of products of bytes
-    GB_CPU_LIMIT_BF16,  // of products of pairs of bfloat16
-    GB_CPU_LIMIT_READ,  // bytes read a second
-    GB_CPU_LIMIT_COPY,  // bytes read and written a second
+    GB_CPU_LIMIT_BF16, // of products of pairs of bfloat16
+    GB_CPU_LIMIT_READ, // bytes read a second
+    GB_CPU_LIMIT_COPY, // bytes read and written a second
     GB_CPU_LIMIT_COUNT,
 };
 

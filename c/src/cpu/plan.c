@@ -54,18 +54,18 @@ static enum ggml_status plan_job(struct gb_cpu_job * job, struct ggml_tensor * n
     }
     const struct gb_cpu_op * op = gb_cpu_op_of(node);
     const int n_tasks = op->n_tasks != NULL ? op->n_tasks(node, n_threads) : gb_cpu_default_tasks(node, n_threads);
-    job->node         = node;
-    job->op           = op;
-    job->n_tasks      = GB_MAX(1, GB_MIN(n_tasks, n_threads));
-    job->work_size    = op->work_size != NULL ? op->work_size(node, job->n_tasks) : 0;
-    job->n_src        = count_sources(node);
+    job->node = node;
+    job->op = op;
+    job->n_tasks = GB_MAX(1, GB_MIN(n_tasks, n_threads));
+    job->work_size = op->work_size != NULL ? op->work_size(node, job->n_tasks) : 0;
+    job->n_src = count_sources(node);
     return GGML_STATUS_SUCCESS;
 }
 
 // Jobs of one thread each share a step: a meeting between them would cost more than most of them take.
 static void add_plain(struct gb_cpu_plan * plan, int i_job) {
-    const int            n_tasks = plan->jobs[i_job].n_tasks;
-    struct gb_cpu_step * last    = plan->n_steps > plan->sealed ? &plan->steps[plan->n_steps - 1] : NULL;
+    const int n_tasks = plan->jobs[i_job].n_tasks;
+    struct gb_cpu_step * last = plan->n_steps > plan->sealed ? &plan->steps[plan->n_steps - 1] : NULL;
     if (last != NULL && n_tasks == 1 && last->n_tasks == 1) {
         last->count++;
     } else {
@@ -91,15 +91,15 @@ static int find_fusion(const struct gb_cpu_plan * plan, int i, int end, int kind
 
 // A fused step is sealed: jobs that follow it begin a step of their own.
 static void add_fused(struct gb_cpu_plan * plan, int first, int count, enum gb_fusion_kind kind) {
-    struct ggml_tensor *     nodes[GB_FUSE_MAX];
-    const int                n       = gb_cpu_plan_nodes(plan, first, first + count, nodes);
-    const struct gb_fusion * fusion  = gb_fusion_of(kind);
-    const int                n_tasks = GB_MAX(1, GB_MIN(fusion->n_tasks(nodes, n, plan->n_threads), plan->n_threads));
-    const size_t             work    = fusion->work_size(nodes, n, n_tasks);
+    struct ggml_tensor * nodes[GB_FUSE_MAX];
+    const int n = gb_cpu_plan_nodes(plan, first, first + count, nodes);
+    const struct gb_fusion * fusion = gb_fusion_of(kind);
+    const int n_tasks = GB_MAX(1, GB_MIN(fusion->n_tasks(nodes, n, plan->n_threads), plan->n_threads));
+    const size_t work = fusion->work_size(nodes, n, n_tasks);
     plan->steps[plan->n_steps++] =
         (struct gb_cpu_step){ first, count, (int16_t) n_tasks, (uint8_t) kind, false, 0, work };
-    plan->sealed    = plan->n_steps;
-    plan->team      = GB_MAX(plan->team, n_tasks);
+    plan->sealed = plan->n_steps;
+    plan->team = GB_MAX(plan->team, n_tasks);
     plan->work_size = GB_MAX(plan->work_size, work);
 }
 
@@ -117,7 +117,7 @@ static void add_steps(struct gb_cpu_plan * plan, int i, int end, int kind) {
         add_fused(plan, i, n, (enum gb_fusion_kind) found);
         add_steps(plan, i, i + n, found + 1);
         plan->steps[at].n_instead = plan->n_steps - at - 1;
-        plan->sealed              = plan->n_steps;
+        plan->sealed = plan->n_steps;
     }
 }
 
@@ -133,7 +133,7 @@ static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor
             continue;
         }
         GB_TRY(plan_job(&plan->jobs[plan->n_jobs], nodes[i], n_threads));
-        plan->work_size  = GB_MAX(plan->work_size, plan->jobs[plan->n_jobs].work_size);
+        plan->work_size = GB_MAX(plan->work_size, plan->jobs[plan->n_jobs].work_size);
         plan->has_custom = plan->has_custom || gb_op_is_custom(nodes[i]->op);
         plan->n_jobs++;
     }
@@ -147,13 +147,13 @@ static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor
 // With its lists behind it, in one piece: small graphs are planned for each run.
 static struct gb_cpu_plan * empty_plan(size_t n_nodes) {
     struct gb_cpu_plan * plan = NULL;
-    const size_t         each = sizeof(*plan->nodes) + sizeof(*plan->jobs) + STEPS_A_NODE * sizeof(*plan->steps);
+    const size_t each = sizeof(*plan->nodes) + sizeof(*plan->jobs) + STEPS_A_NODE * sizeof(*plan->steps);
     GB_FAIL_IF_RETURNING(n_nodes > (SIZE_MAX - sizeof(*plan)) / each, NULL, GGML_STATUS_INVALID_ARGUMENT,
         "CPU: the size of the plan overflows");
     plan = gb_malloc(sizeof(*plan) + n_nodes * each);
     if (plan != NULL) {
-        *plan       = (struct gb_cpu_plan){ 0 };
-        plan->jobs  = (struct gb_cpu_job *) (void *) (plan + 1);
+        *plan = (struct gb_cpu_plan){ 0 };
+        plan->jobs = (struct gb_cpu_job *) (void *) (plan + 1);
         plan->steps = (struct gb_cpu_step *) (void *) (plan->jobs + n_nodes);
         plan->nodes = (struct ggml_tensor **) (void *) (plan->steps + STEPS_A_NODE * n_nodes);
     }
@@ -169,9 +169,9 @@ struct gb_cpu_plan * gb_cpu_plan_new(struct ggml_tensor * const * nodes, int n_n
     if (plan == NULL) {
         return NULL;
     }
-    plan->team      = 1;
+    plan->team = 1;
     plan->n_threads = n_threads;
-    plan->fuses     = ggml_graph_get_fusion();
+    plan->fuses = ggml_graph_get_fusion();
     if (plan_nodes(plan, nodes, n_nodes, n_threads) != GGML_STATUS_SUCCESS) {
         gb_cpu_plan_free(plan);
         return NULL;

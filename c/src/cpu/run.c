@@ -67,7 +67,7 @@ static enum ggml_status check_all_placed(const struct gb_cpu_plan * plan) {
 
 // One thread's share of one node. Thread 0 is the one that asks the abort callback: it is the calling thread.
 static void run_job(struct gb_cpu_team * team, const struct gb_cpu_job * job, int ith, int nth) {
-    struct gb_cpu_pace       pace = { GB_CPU_PACE, ith == 0, false };
+    struct gb_cpu_pace pace = { GB_CPU_PACE, ith == 0, false };
     const struct gb_cpu_call call = { ith, nth, team->work, job->work_size, team->run->kernels, team, &pace,
         team->run->traits };
     job->op->run(&call, job->node);
@@ -92,9 +92,9 @@ static void run_alone(struct gb_cpu_team * team, const struct gb_cpu_step * step
 
 // One thread's share of a fused step, with scratch memory sized for the step, not for its nodes.
 static void run_fused(struct gb_cpu_team * team, const struct gb_cpu_step * step, int ith, int nth) {
-    struct ggml_tensor *     nodes[GB_FUSE_MAX];
-    const int                n    = gb_cpu_plan_nodes(team->plan, step->first, step->first + step->count, nodes);
-    struct gb_cpu_pace       pace = { GB_CPU_PACE, ith == 0, false };
+    struct ggml_tensor * nodes[GB_FUSE_MAX];
+    const int n = gb_cpu_plan_nodes(team->plan, step->first, step->first + step->count, nodes);
+    struct gb_cpu_pace pace = { GB_CPU_PACE, ith == 0, false };
     const struct gb_cpu_call call = { ith, nth, team->work, step->work_size, team->run->kernels, team, &pace,
         team->run->traits };
     gb_fusion_of((enum gb_fusion_kind) step->fusion)->run(&call, nodes, n);
@@ -118,12 +118,12 @@ static void run_step(struct gb_cpu_team * team, const struct gb_cpu_step * step,
 // The same, with times.
 static void run_stamped(struct gb_cpu_team * team, int i, int ith, int nth) {
     struct gb_cpu_stamps * stamps = team->stamps;
-    int64_t *              waited = &stamps->waited[ith * GB_CPU_STAMPS_APART];
-    const int64_t          begin  = gb_time_ns();
-    *waited                       = 0;
+    int64_t * waited = &stamps->waited[ith * GB_CPU_STAMPS_APART];
+    const int64_t begin = gb_time_ns();
+    *waited = 0;
     if (ith == 0) {
         stamps->begin[i] = begin;
-        stamps->nth      = GB_MAX(stamps->nth, nth); // the caller may go on alone
+        stamps->nth = GB_MAX(stamps->nth, nth); // the caller may go on alone
     }
     run_step(team, &team->plan->steps[i], ith, nth);
     stamps->worked[ith * team->plan->n_steps + i] = gb_time_ns() - begin - *waited;
@@ -132,8 +132,8 @@ static void run_stamped(struct gb_cpu_team * team, int i, int ith, int nth) {
 // Called by the last thread to arrive, while the others wait: what it writes to `stop`, all of them read afterwards.
 static void decide(void * arg) {
     struct gb_cpu_team * team = arg;
-    team->stop                = gb_cpu_team_is_halted(team);
-    team->solo                = team->held_up;
+    team->stop = gb_cpu_team_is_halted(team);
+    team->solo = team->held_up;
 }
 
 static void poll_while_waiting(void * arg) { // the others may have long pieces of a node, or functions of the user's
@@ -161,11 +161,11 @@ static bool is_held_up(const struct gb_cpu_team * team, int nth) {
 // the steps that do the same without it, a run takes one or the other. A caller that is held up sends the others away
 // and goes on alone.
 static void team_main(void * arg, int ith, int nth) {
-    struct gb_cpu_team *       team = arg;
+    struct gb_cpu_team * team = arg;
     const struct gb_cpu_plan * plan = team->plan;
     for (int i = 0; i < plan->n_steps && !team->stop;) {
         const struct gb_cpu_step * step = &plan->steps[i];
-        const int                  now  = i;
+        const int now = i;
         i += 1 + (step->apart ? 0 : step->n_instead);
         if (step->apart) {
             continue;
@@ -224,9 +224,9 @@ static void choose_steps(struct gb_cpu_plan * plan) {
     for (int i = 0; i < plan->n_steps && plan->fuses; i++) {
         struct gb_cpu_step * step = &plan->steps[i];
         if (step->fusion != GB_FUSE_NOT) {
-            struct ggml_tensor *     nodes[GB_FUSE_MAX];
+            struct ggml_tensor * nodes[GB_FUSE_MAX];
             const struct gb_fusion * fusion = gb_fusion_of((enum gb_fusion_kind) step->fusion);
-            const int                n      = gb_cpu_plan_nodes(plan, step->first, step->first + step->count, nodes);
+            const int n = gb_cpu_plan_nodes(plan, step->first, step->first + step->count, nodes);
             const bool ends = step->first + step->count == plan->n_jobs && (plan->is_part || !fusion->may_end);
             step->apart =
                 !fusion->is_safe(nodes, n) || (ends && fusion->leaves_out != NULL && fusion->leaves_out(nodes, n));
@@ -240,8 +240,8 @@ static void choose_steps(struct gb_cpu_plan * plan) {
 #define OTHER_WAY 32
 // For how many runs a caller that was held up goes on alone.
 #define ALONE_LEAST 8
-#define ALONE_MOST  4096
-#define ALONE_NS    2000000000
+#define ALONE_MOST 4096
+#define ALONE_NS 2000000000
 
 // The mean moves a quarter of the way; a run that was interrupted counts as one of twice the length.
 static int64_t mean_with(int64_t mean, int64_t took) { return GB_MAX(mean + (GB_MIN(took, 2 * mean) - mean) / 4, 1); }
@@ -265,8 +265,8 @@ static void note_waiting(struct gb_cpu_plan_times * t, const struct gb_cpu_rest 
         is_short ? rest->waited_ns > t->alone_ns : t->alone_ns > 0 && took > t->alone_ns && rest->waited_ns > took / 4;
     if (held_up || solo) {
         const int64_t most = GB_MIN(ALONE_NS / GB_MAX(t->alone_ns, 1), ALONE_MOST);
-        t->alone_next      = (unsigned) GB_MAX(GB_MIN(2 * (int64_t) t->alone_next, most), ALONE_LEAST);
-        t->alone_left      = t->alone_next;
+        t->alone_next = (unsigned) GB_MAX(GB_MIN(2 * (int64_t) t->alone_next, most), ALONE_LEAST);
+        t->alone_left = t->alone_next;
     }
 }
 
@@ -286,7 +286,7 @@ static void remember(struct gb_cpu_plan * plan, const struct gb_cpu_rest * rest,
     }
     if (rest->slept) {
         t->woken_ns = t->n_woken < 2 ? took : mean_with(t->woken_ns, took);
-        t->n_woken  = GB_MIN(t->n_woken + 1, 2);
+        t->n_woken = GB_MIN(t->n_woken + 1, 2);
     }
     if (rest->waited_ns > 0 && !plan->has_custom) {
         note_waiting(t, rest, took, solo);
@@ -296,19 +296,19 @@ static void remember(struct gb_cpu_plan * plan, const struct gb_cpu_rest * rest,
 // Where threads sleep, a short plan is run with them twice, then once by the caller alone, and from then on the way
 // that takes less on average; now and then the other, which may have changed.
 static bool is_better_alone(const struct gb_cpu_plan * plan) {
-    const struct gb_cpu_plan_times * t        = &plan->times;
-    const bool                       is_short = t->n_woken == 2 && t->woken_ns < SHORT_NS;
-    const bool                       other    = t->n_rested % OTHER_WAY == OTHER_WAY - 1;
+    const struct gb_cpu_plan_times * t = &plan->times;
+    const bool is_short = t->n_woken == 2 && t->woken_ns < SHORT_NS;
+    const bool other = t->n_rested % OTHER_WAY == OTHER_WAY - 1;
     return is_short && !plan->has_custom && (t->alone_ns == 0 || (t->alone_ns < t->woken_ns) != other);
 }
 
 // Threads that are awake are used unless they held up the caller. A run that was stopped tells nothing.
 static enum ggml_status run_on_pool(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, struct gb_cpu_team * team) {
     struct gb_cpu_rest rest = { .may_be_alone = is_better_alone(plan),
-        .must_be_alone                        = plan->times.alone_left > 0,
-        .ended_ns                             = plan->times.ended_ns,
-        .start_ns                             = gb_time_ns() };
-    team->start_ns          = rest.start_ns;
+        .must_be_alone = plan->times.alone_left > 0,
+        .ended_ns = plan->times.ended_ns,
+        .start_ns = gb_time_ns() };
+    team->start_ns = rest.start_ns;
     GB_TRY(gb_cpu_pool_run(pool, plan->team, team_main, team->run->abort_callback != NULL ? poll_while_waiting : NULL,
         &rest, team));
     if (!gb_cpu_team_is_halted(team)) {
@@ -328,10 +328,10 @@ static enum ggml_status run_team(struct gb_cpu_plan * plan, struct gb_cpu_pool *
 // The same as a run of the profile that the thread uses. Functions of the user's in the graph, and the abort callback,
 // record nothing.
 static enum ggml_status run_profiled(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, struct gb_cpu_team * team) {
-    const bool begun                     = gb_profile_begin_run();
-    team->stamps                         = gb_cpu_stamps_new(plan);
+    const bool begun = gb_profile_begin_run();
+    team->stamps = gb_cpu_stamps_new(plan);
     const struct gb_profile_scope before = gb_profile_enter(NULL);
-    const enum ggml_status        status = run_team(plan, pool, team);
+    const enum ggml_status status = run_team(plan, pool, team);
     gb_profile_leave(before);
     const bool complete = status == GGML_STATUS_SUCCESS && !gb_cpu_team_is_halted(team);
     if (team->stamps != NULL) {
@@ -350,13 +350,13 @@ static enum ggml_status run_plan(struct gb_cpu_plan * plan, struct gb_cpu_pool *
     GB_TRY(check_all_placed(plan));
     choose_steps(plan);
     struct gb_cpu_team team;
-    team.plan    = plan;
-    team.run     = run;
-    team.pool    = plan->team > 1 ? pool : NULL;
-    team.work    = plan->work_size > 0 ? align_work(run->work) : NULL;
-    team.stop    = false;
+    team.plan = plan;
+    team.run = run;
+    team.pool = plan->team > 1 ? pool : NULL;
+    team.work = plan->work_size > 0 ? align_work(run->work) : NULL;
+    team.stop = false;
     team.held_up = team.solo = false;
-    team.stamps              = NULL;
+    team.stamps = NULL;
     atomic_init(&team.claimed, 0);
     atomic_init(&team.halted, GGML_STATUS_SUCCESS);
     gb_cpu_team_poll_abort(&team);
@@ -371,9 +371,9 @@ static enum ggml_status run_plan(struct gb_cpu_plan * plan, struct gb_cpu_pool *
 // tensors lie in few buffers and files, so the last ones seen are remembered.
 static enum ggml_status check_files(const struct gb_cpu_plan * plan) {
     enum { SEEN = 4 };
-    ggml_backend_buffer_t other      = NULL;     // a buffer that is no file's
-    struct gb_mapped *    seen[SEEN] = { NULL }; // checked last
-    int                   n_seen     = 0;
+    ggml_backend_buffer_t other = NULL;       // a buffer that is no file's
+    struct gb_mapped * seen[SEEN] = { NULL }; // checked last
+    int n_seen = 0;
     for (int i = 0; i < plan->n_nodes; i++) {
         for (int k = 0; k < GGML_MAX_SRC; k++) {
             const struct ggml_tensor * t = plan->nodes[i]->src[k];

@@ -15,20 +15,20 @@ struct gb_cpu_stamps * gb_cpu_stamps_new(const struct gb_cpu_plan * plan) {
     if (!gb_profile_is_on()) {
         return NULL;
     }
-    const size_t           steps = (size_t) plan->n_steps, jobs = (size_t) plan->n_jobs, threads = (size_t) plan->team;
-    const size_t           n      = steps + jobs + threads * steps + (threads + 1) * GB_CPU_STAMPS_APART;
-    const uint64_t         before = gb_fail_count();
-    struct gb_cpu_stamps * s      = gb_calloc(1, sizeof(*s) + n * sizeof(int64_t));
+    const size_t steps = (size_t) plan->n_steps, jobs = (size_t) plan->n_jobs, threads = (size_t) plan->team;
+    const size_t n = steps + jobs + threads * steps + (threads + 1) * GB_CPU_STAMPS_APART;
+    const uint64_t before = gb_fail_count();
+    struct gb_cpu_stamps * s = gb_calloc(1, sizeof(*s) + n * sizeof(int64_t));
     if (s == NULL) {
         gb_forget_failures_since(before);
         gb_profile_drop(jobs);
         return NULL;
     }
     s->n_threads = plan->team;
-    s->begin     = (int64_t *) (void *) (s + 1);
-    s->job_end   = s->begin + steps;
-    s->worked    = s->job_end + jobs;
-    s->waited    = s->worked + threads * steps + GB_CPU_STAMPS_APART; // behind a line that nobody writes
+    s->begin = (int64_t *) (void *) (s + 1);
+    s->job_end = s->begin + steps;
+    s->worked = s->job_end + jobs;
+    s->waited = s->worked + threads * steps + GB_CPU_STAMPS_APART; // behind a line that nobody writes
     return s;
 }
 
@@ -58,59 +58,59 @@ static const char * way_of(struct ggml_tensor * const * nodes, int n, enum gb_fu
 // What all records of a run have in common.
 struct context {
     const struct gb_cpu_stamps * stamps;
-    const struct gb_cpu_plan *   plan;
-    const struct gb_cpu_run *    run;
-    const char *                 level;
+    const struct gb_cpu_plan * plan;
+    const struct gb_cpu_run * run;
+    const char * level;
 };
 
 // Jobs that one thread did in turn; the others waited. The meeting at the end belongs to the last.
 static void add_alone(const struct context * c, const struct gb_cpu_step * step, int64_t start, int64_t end) {
     for (int j = step->first; j < step->first + step->count; j++) {
-        struct ggml_tensor * const node   = c->plan->jobs[j].node;
-        const int64_t              done   = c->stamps->job_end[j];
-        const bool                 last   = j == step->first + step->count - 1;
-        const int64_t              finish = last ? end : done;
+        struct ggml_tensor * const node = c->plan->jobs[j].node;
+        const int64_t done = c->stamps->job_end[j];
+        const bool last = j == step->first + step->count - 1;
+        const int64_t finish = last ? end : done;
         if (done == 0) {
             return; // the run was stopped
         }
         const struct gb_profile_note note = { .nodes = &node,
-            .n_nodes                                 = 1,
-            .way                                     = way_of(&node, 1, GB_FUSE_NOT, c->run),
-            .level                                   = c->level,
-            .start_ns                                = start,
-            .end_ns                                  = finish,
-            .waiting_ns                              = c->stamps->nth * (finish - start) - (done - start),
-            .n_threads                               = c->stamps->nth,
-            .n_tasks                                 = 1 };
+            .n_nodes = 1,
+            .way = way_of(&node, 1, GB_FUSE_NOT, c->run),
+            .level = c->level,
+            .start_ns = start,
+            .end_ns = finish,
+            .waiting_ns = c->stamps->nth * (finish - start) - (done - start),
+            .n_threads = c->stamps->nth,
+            .n_tasks = 1 };
         gb_profile_add(&note);
         start = finish;
     }
 }
 
 static void add_step(const struct context * c, int i, int64_t end) {
-    const struct gb_cpu_step * step  = &c->plan->steps[i];
-    const int64_t              start = c->stamps->begin[i];
-    const int                  nth   = c->stamps->nth;
+    const struct gb_cpu_step * step = &c->plan->steps[i];
+    const int64_t start = c->stamps->begin[i];
+    const int nth = c->stamps->nth;
     if (step->fusion == GB_FUSE_NOT && GB_MIN(step->n_tasks, nth) == 1) {
         add_alone(c, step, start, end);
         return;
     }
     struct ggml_tensor * nodes[GB_FUSE_MAX];
-    const int            n      = gb_cpu_plan_nodes(c->plan, step->first, step->first + step->count, nodes);
-    int64_t              worked = 0;
+    const int n = gb_cpu_plan_nodes(c->plan, step->first, step->first + step->count, nodes);
+    int64_t worked = 0;
     for (int t = 0; t < nth; t++) {
         worked += c->stamps->worked[t * c->plan->n_steps + i];
     }
     const struct gb_profile_note note = { .nodes = nodes,
-        .n_nodes                                 = n,
-        .fusion     = step->fusion != GB_FUSE_NOT ? gb_fusion_name((enum gb_fusion_kind) step->fusion) : NULL,
-        .way        = way_of(nodes, n, (enum gb_fusion_kind) step->fusion, c->run),
-        .level      = c->level,
-        .start_ns   = start,
-        .end_ns     = end,
+        .n_nodes = n,
+        .fusion = step->fusion != GB_FUSE_NOT ? gb_fusion_name((enum gb_fusion_kind) step->fusion) : NULL,
+        .way = way_of(nodes, n, (enum gb_fusion_kind) step->fusion, c->run),
+        .level = c->level,
+        .start_ns = start,
+        .end_ns = end,
         .waiting_ns = GB_MAX(nth * (end - start) - worked, 0),
-        .n_threads  = nth,
-        .n_tasks    = GB_MIN(step->n_tasks, nth) };
+        .n_threads = nth,
+        .n_tasks = GB_MIN(step->n_tasks, nth) };
     gb_profile_add(&note);
 }
 
@@ -119,8 +119,8 @@ void gb_cpu_stamps_end(struct gb_cpu_stamps * stamps, const struct gb_cpu_plan *
     if (stamps == NULL) {
         return;
     }
-    const struct context c       = { stamps, plan, run, level_name(run->kernels) };
-    int                  current = -1; // the step whose end is not known yet
+    const struct context c = { stamps, plan, run, level_name(run->kernels) };
+    int current = -1; // the step whose end is not known yet
     for (int i = 0; i < plan->n_steps; i++) {
         if (stamps->begin[i] != 0) {
             if (current >= 0) {

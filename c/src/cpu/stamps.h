@@ -10,13 +10,13 @@
 #include "cpu/plan.h"
 
 struct gb_cpu_stamps {
-    int       n_threads; // there is room for
-    int       nth;       // of the team, as thread 0 saw it
-    int64_t   end;       // of the run
-    int64_t * begin;     // per step of the plan: when thread 0 came to it; 0: the run did not take it
-    int64_t * job_end;   // per job of a step of one thread: when it was done
-    int64_t * worked;    // per thread and step: nanoseconds in it, without waits for others
-    int64_t * waited;    // per thread, on a cache line of its own: in barriers of the step that it is in
+    int n_threads;     // there is room for
+    int nth;           // of the team, as thread 0 saw it
+    int64_t end;       // of the run
+    int64_t * begin;   // per step of the plan: when thread 0 came to it; 0: the run did not take it
+    int64_t * job_end; // per job of a step of one thread: when it was done
+    int64_t * worked;  // per thread and step: nanoseconds in it, without waits for others
+    int64_t * waited;  // per thread, on a cache line of its own: in barriers of the step that it is in
 };
 
 enum { GB_CPU_STAMPS_APART = 64 / sizeof(int64_t) }; // from a thread's `waited` to the next one's

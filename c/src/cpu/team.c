@@ -14,9 +14,9 @@
 
 // A first failure stays: abortion counts only if the run was going on. What the callback itself let fail is forgotten.
 void gb_cpu_team_ask(struct gb_cpu_team * team) {
-    int            going  = GGML_STATUS_SUCCESS;
+    int going = GGML_STATUS_SUCCESS;
     const uint64_t before = gb_fail_count();
-    const bool     abort  = team->run->abort_callback(team->run->abort_data);
+    const bool abort = team->run->abort_callback(team->run->abort_data);
     gb_forget_failures_since(before);
     if (abort) {
         atomic_compare_exchange_strong(&team->halted, &going, GGML_STATUS_ABORTED);
@@ -29,14 +29,14 @@ bool gb_cpu_look(const struct gb_cpu_call * call) {
         gb_cpu_team_poll_abort(call->team);
     }
     const bool halted = gb_cpu_team_is_halted(call->team);
-    call->pace->left  = halted ? -1 : GB_CPU_PACE;
+    call->pace->left = halted ? -1 : GB_CPU_PACE;
     return halted;
 }
 
 // Called by the last thread to arrive at a barrier inside a node, while the others wait.
 static void decide_in_node(void * arg) {
     struct gb_cpu_team * team = arg;
-    team->leave               = gb_cpu_team_is_halted(team);
+    team->leave = gb_cpu_team_is_halted(team);
 }
 
 bool gb_cpu_barrier(const struct gb_cpu_call * call) {
@@ -60,17 +60,17 @@ bool gb_cpu_barrier(const struct gb_cpu_call * call) {
 //
 // Invariant: a slot is taken once. Each thread empties its own part before it ends, so all are taken.
 
-#define TAKEN_BITS  16
-#define SLOTS       32 // of a part, at most
-#define SLOTS_LEAST 4  // of a part that can be taken from
-#define VISITS      8  // parts that a thread looks into, its own among them: each look fetches a line of another core
+#define TAKEN_BITS 16
+#define SLOTS 32 // of a part, at most
+#define SLOTS_LEAST 4 // of a part that can be taken from
+#define VISITS 8 // parts that a thread looks into, its own among them: each look fetches a line of another core
 
 struct gb_cpu_taking gb_cpu_taking_of(const struct gb_cpu_call * call, int64_t n, int64_t slot) {
     struct gb_cpu_taking t = { .call = call, .n = n, .per = gb_div_up(n, call->nth), .slot = slot };
-    t.by_all               = call->nth > 1 && slot > 0 && !call->pace->took && t.per >= SLOTS_LEAST * slot;
+    t.by_all = call->nth > 1 && slot > 0 && !call->pace->took && t.per >= SLOTS_LEAST * slot;
     if (t.by_all) {
         call->pace->took = true;
-        t.slot           = gb_div_up(gb_div_up(t.per, SLOTS), slot) * slot;
+        t.slot = gb_div_up(gb_div_up(t.per, SLOTS), slot) * slot;
     }
     return t;
 }
@@ -79,8 +79,8 @@ struct gb_cpu_taking gb_cpu_taking_of(const struct gb_cpu_call * call, int64_t n
 static int64_t take_slots(atomic_ullong * taken, uint64_t epoch, int64_t slots, int64_t * first) {
     unsigned long long now = atomic_load_explicit(taken, memory_order_relaxed);
     for (;;) {
-        *first              = now >> TAKEN_BITS == epoch ? (int64_t) (now & ((1u << TAKEN_BITS) - 1)) : 0;
-        const int64_t  left = slots - *first, n = GB_MAX(left / 4, GB_MIN(left, 1));
+        *first = now >> TAKEN_BITS == epoch ? (int64_t) (now & ((1u << TAKEN_BITS) - 1)) : 0;
+        const int64_t left = slots - *first, n = GB_MAX(left / 4, GB_MIN(left, 1));
         const uint64_t wanted = epoch << TAKEN_BITS | (uint64_t) (*first + n);
         if (n <= 0 ||
             atomic_compare_exchange_weak_explicit(taken, &now, wanted, memory_order_relaxed, memory_order_relaxed)) {
@@ -98,15 +98,15 @@ bool gb_cpu_take(struct gb_cpu_taking * t, int64_t * first, int64_t * last, int6
     }
     const uint64_t epoch = gb_cpu_pool_epoch(call->team->pool) & (UINT64_MAX >> TAKEN_BITS);
     for (; t->visited < GB_MIN(call->nth, VISITS); t->visited++) {
-        const int     whose = (call->ith + t->visited) % call->nth;
+        const int whose = (call->ith + t->visited) % call->nth;
         const int64_t begin = GB_MIN(t->per * whose, t->n);
-        int64_t       slot;
+        int64_t slot;
         *part = GB_MIN(begin + t->per, t->n);
         const int64_t n =
             take_slots(gb_cpu_pool_taken(call->team->pool, whose), epoch, gb_div_up(*part - begin, t->slot), &slot);
         if (n > 0) {
             *first = begin + slot * t->slot;
-            *last  = GB_MIN(*first + n * t->slot, *part);
+            *last = GB_MIN(*first + n * t->slot, *part);
             return true;
         }
     }
@@ -117,12 +117,12 @@ bool gb_cpu_take(struct gb_cpu_taking * t, int64_t * first, int64_t * last, int6
 // message after the run finds it whole.
 void gb_cpu_fail(const struct gb_cpu_call * call, const struct ggml_tensor * node, enum ggml_status status,
     const char * fmt, ...) {
-    struct gb_cpu_team * team  = call->team;
-    int                  first = 0;
+    struct gb_cpu_team * team = call->team;
+    int first = 0;
     if (!atomic_compare_exchange_strong(&team->claimed, &first, 1)) {
         return;
     }
-    char    text[GB_ERROR_SIZE / 2], what[GB_ERROR_SIZE / 2];
+    char text[GB_ERROR_SIZE / 2], what[GB_ERROR_SIZE / 2];
     va_list args;
     va_start(args, fmt);
     vsnprintf(what, sizeof(what), fmt, args);

@@ -13,18 +13,18 @@
 // the last thread to arrive at a meeting, and read only behind it.
 struct gb_cpu_team {
     const struct gb_cpu_plan * plan; // of run.c
-    const struct gb_cpu_run *  run;
-    struct gb_cpu_pool *       pool;    // NULL when one thread runs alone
-    void *                     work;    // aligned
-    atomic_int                 claimed; // a failure is being, or has been, written to halted and message
+    const struct gb_cpu_run * run;
+    struct gb_cpu_pool * pool; // NULL when one thread runs alone
+    void * work;               // aligned
+    atomic_int claimed;        // a failure is being, or has been, written to halted and message
     // an enum ggml_status: why not to go on; read between steps, and between pieces of long nodes
-    atomic_int             halted;
-    bool                   stop;     // halted as it was when the last thread left the step
-    bool                   leave;    // halted as it was when the last thread came to the barrier inside the node
-    bool                   solo;     // from here on the caller computes alone
-    bool                   held_up;  // the caller asks for that
-    int64_t                start_ns; // gb_time_ns() when the run began
-    char                   message[GB_ERROR_SIZE];
+    atomic_int halted;
+    bool stop;        // halted as it was when the last thread left the step
+    bool leave;       // halted as it was when the last thread came to the barrier inside the node
+    bool solo;        // from here on the caller computes alone
+    bool held_up;     // the caller asks for that
+    int64_t start_ns; // gb_time_ns() when the run began
+    char message[GB_ERROR_SIZE];
     struct gb_cpu_stamps * stamps; // when threads come and go; NULL: nobody wants to know
 };
 

@@ -24,63 +24,63 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-#define SPIN_NS     50000      // how long to spin before sleeping
-#define PATIENCE_NS 5000       // how long of that without yielding
-#define RELAXES     32         // looks between two glances at the clock
-#define LOOK_NS     1000000    // how often at most a worker looks for another processor than the caller's
-#define ADOPTING    UINT32_MAX // value of `generation` while a thread of a forked child makes the pool usable
+#define SPIN_NS 50000 // how long to spin before sleeping
+#define PATIENCE_NS 5000 // how long of that without yielding
+#define RELAXES 32 // looks between two glances at the clock
+#define LOOK_NS 1000000 // how often at most a worker looks for another processor than the caller's
+#define ADOPTING UINT32_MAX // value of `generation` while a thread of a forked child makes the pool usable
 
 // `seq` is the gate's number. The mutex and the condition are for threads that sleep; spinning threads touch only
 // `seq`.
 struct gate {
-    atomic_uint seq;      // grows by one when the gate opens
-    atomic_int  sleepers; // threads that wait at `opened`, or are about to
-    gb_mutex    mutex;
-    gb_cond     opened;
+    atomic_uint seq; // grows by one when the gate opens
+    atomic_int sleepers; // threads that wait at `opened`, or are about to
+    gb_mutex mutex;
+    gb_cond opened;
 };
 
 // `arrived` goes back to 0 before the gate opens, so the same point serves the next meeting.
 struct meeting_point {
     struct gate gate;
-    atomic_int  arrived;
+    atomic_int arrived;
 };
 
 // Each on cache lines of its own: a worker that spins at its gate disturbs no other.
 struct worker {
     _Alignas(64) atomic_ullong taken;
     _Alignas(64) struct gate gate; // opens when there is work, or when the pool ends
-    struct gb_cpu_pool *  pool;
-    int                   ith;
-    int64_t               looked_ns; // gb_time_ns() when it last looked for another processor than the caller's
-    gb_thread             thread;
+    struct gb_cpu_pool * pool;
+    int ith;
+    int64_t looked_ns; // gb_time_ns() when it last looked for another processor than the caller's
+    gb_thread thread;
     struct gb_thread_main main;
 };
 
 struct gb_cpu_pool {
-    _Alignas(64) atomic_ullong taken;              // by the caller of a run
+    _Alignas(64) atomic_ullong taken; // by the caller of a run
     _Alignas(64) struct meeting_point meetings[2]; // by enum gb_cpu_meeting
-    uint64_t       epoch;                          // written while all others wait, or are not called yet
-    struct gate    done;                           // opens when the last worker of a run has finished
-    atomic_int     pending;                        // workers of the run that have not
-    gb_mutex       running;                        // held during a run: further callers queue here
-    gb_cpu_pool_fn fn;                             // of the run
-    void *         arg;                            // of the run, borrowed
-    int            nth;                            // of the run
-    void *         tag;                            // gb_run() of the caller
-    int            processor;                      // of the caller when the run began
-    int            n_threads;                      // at most, the caller included
-    int            n_started;                      // workers that exist; protected by `running`
-    bool           no_more;                        // the system refused a thread: no more are started
-    bool           exiting;
-    int64_t        patience_ns;
-    atomic_uint    generation; // gb_fork_generation() in which the workers live
-    struct worker  workers[];  // n_threads - 1
+    uint64_t epoch; // written while all others wait, or are not called yet
+    struct gate done; // opens when the last worker of a run has finished
+    atomic_int pending; // workers of the run that have not
+    gb_mutex running; // held during a run: further callers queue here
+    gb_cpu_pool_fn fn; // of the run
+    void * arg; // of the run, borrowed
+    int nth; // of the run
+    void * tag; // gb_run() of the caller
+    int processor; // of the caller when the run began
+    int n_threads; // at most, the caller included
+    int n_started; // workers that exist; protected by `running`
+    bool no_more; // the system refused a thread: no more are started
+    bool exiting;
+    int64_t patience_ns;
+    atomic_uint generation; // gb_fork_generation() in which the workers live
+    struct worker workers[]; // n_threads - 1
 };
 
 static _Thread_local struct gb_cpu_pool * current; // whose fn this thread is in
 // of the thread that calls a run: called from time to time while it waits for the others
 static _Thread_local void (*waiting)(void * arg);
-static _Thread_local void *  waiting_arg;
+static _Thread_local void * waiting_arg;
 static _Thread_local int64_t waited_ns; // at gates in this run, beyond SPIN_NS
 
 // --------------------------------------------------------------------------------------------------------------- gates
@@ -174,8 +174,8 @@ void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, in
         }
         return;
     }
-    struct meeting_point * m    = &pool->meetings[meeting];
-    const unsigned         seen = atomic_load(&m->gate.seq); // cannot change before we have arrived
+    struct meeting_point * m = &pool->meetings[meeting];
+    const unsigned seen = atomic_load(&m->gate.seq); // cannot change before we have arrived
     if (atomic_fetch_add(&m->arrived, 1) + 1 < n) {
         gate_wait(&m->gate, seen, pool->patience_ns);
         return;
@@ -218,7 +218,7 @@ static void leave_caller(struct worker * w) {
 // A worker's gate opens once for each run, so the number seen counts its runs; what is written before the gate opens
 // (fn, arg, nth, tag, processor, exiting) is read behind it.
 static void worker_main(void * arg) {
-    struct worker *      w    = arg;
+    struct worker * w = arg;
     struct gb_cpu_pool * pool = w->pool;
     for (unsigned seen = 0;; seen++) {
         gate_wait(&w->gate, seen, pool->patience_ns);
@@ -240,9 +240,9 @@ static void worker_main(void * arg) {
 // False: the system refuses the thread or its gate; nothing is left behind.
 static bool start_worker(struct gb_cpu_pool * pool, int i) {
     struct worker * w = &pool->workers[i];
-    w->pool           = pool;
-    w->ith            = i + 1;
-    w->main           = (struct gb_thread_main){ worker_main, w };
+    w->pool = pool;
+    w->ith = i + 1;
+    w->main = (struct gb_thread_main){ worker_main, w };
     if (!gate_init(&w->gate)) {
         return false;
     }
@@ -303,7 +303,7 @@ static void destroy_locks(struct gb_cpu_pool * pool) {
 struct gb_cpu_pool * gb_cpu_pool_new(int n_threads) {
     GB_FAIL_IF_RETURNING(n_threads < 1 || n_threads > GB_CPU_MAX_THREADS, NULL, GGML_STATUS_INVALID_ARGUMENT,
         "CPU: needs 1 to %d threads, has %d", GB_CPU_MAX_THREADS, n_threads);
-    const size_t         size = sizeof(struct gb_cpu_pool) + (size_t) (n_threads - 1) * sizeof(struct worker);
+    const size_t size = sizeof(struct gb_cpu_pool) + (size_t) (n_threads - 1) * sizeof(struct worker);
     struct gb_cpu_pool * pool = gb_aligned_alloc(_Alignof(struct gb_cpu_pool), size);
     if (pool == NULL) {
         return NULL;
@@ -313,7 +313,7 @@ struct gb_cpu_pool * gb_cpu_pool_new(int n_threads) {
         gb_aligned_free(pool);
         return NULL;
     }
-    pool->n_threads   = n_threads;
+    pool->n_threads = n_threads;
     pool->patience_ns = n_threads <= gb_n_processors() ? PATIENCE_NS : 0;
     atomic_init(&pool->pending, 0);
     atomic_init(&pool->generation, gb_fork_generation());
@@ -324,15 +324,15 @@ struct gb_cpu_pool * gb_cpu_pool_new(int n_threads) {
 // when needed.
 // Several threads of the child may come here at once; one of them does it.
 static void adopt_after_fork(struct gb_cpu_pool * pool) {
-    const unsigned now  = gb_fork_generation();
-    unsigned       last = atomic_load(&pool->generation);
+    const unsigned now = gb_fork_generation();
+    unsigned last = atomic_load(&pool->generation);
     if (last == now) {
         return;
     }
     if (last != ADOPTING && atomic_compare_exchange_strong(&pool->generation, &last, ADOPTING)) {
         init_locks(pool);
         pool->n_started = 0;
-        pool->no_more   = false;
+        pool->no_more = false;
         atomic_store(&pool->pending, 0);
         atomic_store(&pool->generation, now);
     }
@@ -364,11 +364,11 @@ int gb_cpu_pool_n_threads(const struct gb_cpu_pool * pool) { return pool != NULL
 // forked there are no workers to wait for.
 static void run_team(struct gb_cpu_pool * pool, int nth, gb_cpu_pool_fn fn, void * arg) {
     const unsigned seen = atomic_load(&pool->done.seq);
-    pool->fn            = fn;
-    pool->arg           = arg;
-    pool->nth           = nth;
-    pool->tag           = gb_run();
-    pool->processor     = gb_this_processor();
+    pool->fn = fn;
+    pool->arg = arg;
+    pool->nth = nth;
+    pool->tag = gb_run();
+    pool->processor = gb_this_processor();
     pool->epoch++;
     atomic_store(&pool->pending, nth - 1);
     for (int i = 0; i < nth - 1; i++) {
@@ -409,23 +409,23 @@ enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cp
         "CPU: a node that is being computed asks the same threads to compute another graph");
     adopt_after_fork(pool);
     gb_mutex_lock(&pool->running);
-    struct gb_cpu_pool * const outer         = current;
+    struct gb_cpu_pool * const outer = current;
     void (*const outer_waiting)(void * arg_) = waiting;
-    void * const  outer_arg                  = waiting_arg;
-    const int64_t outer_waited               = waited_ns;
-    current                                  = pool;
-    waiting                                  = while_waiting;
-    waiting_arg                              = arg;
-    waited_ns                                = 0;
-    const int n_workers                      = GB_MIN(n_threads, pool->n_threads) - 1;
+    void * const outer_arg = waiting_arg;
+    const int64_t outer_waited = waited_ns;
+    current = pool;
+    waiting = while_waiting;
+    waiting_arg = arg;
+    waited_ns = 0;
+    const int n_workers = GB_MIN(n_threads, pool->n_threads) - 1;
     run_team(pool, lets_rest(pool, n_workers, rest) ? 1 : 1 + start_workers(pool, n_workers), fn, arg);
     if (rest != NULL) {
         rest->waited_ns = waited_ns;
     }
-    current     = outer;
-    waiting     = outer_waiting;
+    current = outer;
+    waiting = outer_waiting;
     waiting_arg = outer_arg;
-    waited_ns   = outer_waited;
+    waited_ns = outer_waited;
     gb_mutex_unlock(&pool->running);
     GB_FAIL_IF(is_forked(pool), GGML_STATUS_INVALID_STATE,
         "CPU: the process was forked inside of a computation; its other threads, and their part of the results, are in "

@@ -10,12 +10,12 @@
 // microseconds, but not when it did so a moment ago, as `ended_ns` says: whoever calls again and again is faster with
 // threads that stay awake. It must where others would hold it up.
 struct gb_cpu_rest {
-    bool    may_be_alone, must_be_alone;
+    bool may_be_alone, must_be_alone;
     int64_t ended_ns; // gb_time_ns() when the last run alone ended; 0: there was none
     int64_t start_ns; // when this run begins
 
-    bool    slept;     // told: a thread of the team slept
-    bool    alone;     // told: the caller did it alone
+    bool slept;        // told: a thread of the team slept
+    bool alone;        // told: the caller did it alone
     int64_t waited_ns; // told: how long the caller waited for others, without waits of less than 50 us
 };
 
@@ -42,11 +42,11 @@ int64_t gb_cpu_pool_waited_ns(void);
 // What threads have taken of shared work, a number for each thread on a cache line of its own. Nobody sets them back;
 // instead the epoch, which changes with each run and each meeting, is a part of what is written (team.c).
 atomic_ullong * gb_cpu_pool_taken(struct gb_cpu_pool * pool, int ith);
-uint64_t        gb_cpu_pool_epoch(const struct gb_cpu_pool * pool);
+uint64_t gb_cpu_pool_epoch(const struct gb_cpu_pool * pool);
 
 // Lends a pool of n threads that nobody else uses until it is given back: an idle one of that size, or a new one. NULL
 // and reported like gb_cpu_pool_new. A few idle ones are kept for next time.
 struct gb_cpu_pool * gb_cpu_pool_borrow(int n_threads);
-void                 gb_cpu_pool_give_back(struct gb_cpu_pool * pool); // NULL is fine
+void gb_cpu_pool_give_back(struct gb_cpu_pool * pool); // NULL is fine
 
 #endif // GB_CPU_THREADPOOL_H

@@ -17,16 +17,16 @@
 #include "cpu/limits.h"
 #include "ggml-cpu.h"
 
-#define SLICE_STEPS 256     // of a loop of kernels/limits.tpl.h
-#define ROUNDS      12      // at least
-#define PROBE_NS    1500000 // at most, but for the first rounds
-#define CLEAR       0.3     // how far log2 of a ratio may be from a whole number
-#define MOST        1000    // of a rate that is given
+#define SLICE_STEPS 256 // of a loop of kernels/limits.tpl.h
+#define ROUNDS 12 // at least
+#define PROBE_NS 1500000 // at most, but for the first rounds
+#define CLEAR 0.3 // how far log2 of a ratio may be from a whole number
+#define MOST 1000 // of a rate that is given
 
 static const struct {
     const char * name;
-    bool         bits;    // results depend on it: GGML_CPU_REPRODUCIBLE makes it 0
-    bool         size;    // bytes, else a rate
+    bool bits; // results depend on it: GGML_CPU_REPRODUCIBLE makes it 0
+    bool size; // bytes, else a rate
     const char * meaning; // for people: what it is, and what is chosen by it
 } facts[GB_TRAIT_COUNT] = {
     [GB_TRAIT_BF16_DOTS] = { "bf16_dots", true, false,
@@ -35,15 +35,15 @@ static const struct {
     [GB_TRAIT_BYTE_DOTS] = { "byte_dots", true, false,
         "rate of byte products by f32 multiply-adds; below bf16_dots, batches meet quantized weights in pairs of "
         "bfloat16 at level amx, else in bytes" },
-    [GB_TRAIT_WIDE]      = { "wide", false, false,
+    [GB_TRAIT_WIDE] = { "wide", false, false,
         "rate of f32 multiply-adds in the level's vectors by those of 256 bits; nothing depends on it" },
-    [GB_TRAIT_L1]        = { "l1", false, true, "bytes of the first-level cache for data; nothing depends on it" },
-    [GB_TRAIT_L2]        = { "l2", false, true, "bytes of the second-level cache; nothing depends on it" },
-    [GB_TRAIT_L3]        = { "l3", false, true, "bytes of the third-level cache; nothing depends on it" },
+    [GB_TRAIT_L1] = { "l1", false, true, "bytes of the first-level cache for data; nothing depends on it" },
+    [GB_TRAIT_L2] = { "l2", false, true, "bytes of the second-level cache; nothing depends on it" },
+    [GB_TRAIT_L3] = { "l3", false, true, "bytes of the third-level cache; nothing depends on it" },
 };
 
 static void set(struct gb_cpu_traits * t, enum gb_cpu_trait i, double value, enum gb_cpu_trait_source source) {
-    t->value[i]  = value;
+    t->value[i] = value;
     t->source[i] = value > 0 || source >= GB_TRAIT_GIVEN ? source : GB_TRAIT_UNKNOWN;
 }
 
@@ -57,9 +57,9 @@ typedef int64_t loop(int64_t steps); // returns operations
 static void run_slice(loop * run, double * best) {
     const int64_t start = run != NULL ? gb_time_ns() : 0;
     if (run != NULL) {
-        const double  ops = (double) run(SLICE_STEPS);
-        const int64_t ns  = gb_time_ns() - start;
-        *best             = GB_MAX(*best, ops / (double) GB_MAX(ns, 1));
+        const double ops = (double) run(SLICE_STEPS);
+        const int64_t ns = gb_time_ns() - start;
+        *best = GB_MAX(*best, ops / (double) GB_MAX(ns, 1));
     }
 }
 
@@ -80,9 +80,9 @@ static loop * narrow_loop(void) {
 
 static void measure_rates(const struct gb_kernels * k, struct gb_cpu_traits * t) {
     enum { F32, BF16, BYTES, NARROW, N };
-    loop * const  loops[N] = { k->limit_f32, k->has_bf16_dots ? k->limit_bf16 : NULL, k->limit_bytes, narrow_loop() };
-    double        best[N]  = { 0 };
-    const int64_t start    = gb_time_ns();
+    loop * const loops[N] = { k->limit_f32, k->has_bf16_dots ? k->limit_bf16 : NULL, k->limit_bytes, narrow_loop() };
+    double best[N] = { 0 };
+    const int64_t start = gb_time_ns();
     for (int round = 0; round < ROUNDS || gb_time_ns() - start < PROBE_NS; round++) {
         for (int i = 0; i < N; i++) {
             run_slice(loops[i], &best[i]);
@@ -109,9 +109,9 @@ static int trait_of(const char * name) { // -1: there is none
 
 static bool read_value(enum gb_cpu_trait i, const char * text, double * value) {
     if (facts[i].size) {
-        size_t     bytes = 0;
-        const bool read  = gb_params_size(text, &bytes);
-        *value           = (double) bytes;
+        size_t bytes = 0;
+        const bool read = gb_params_size(text, &bytes);
+        *value = (double) bytes;
         return read;
     }
     const char * end = text;
@@ -126,12 +126,12 @@ static void name_traits(char message[GB_ERROR_SIZE], int length) { // appends "b
 }
 
 bool gb_cpu_traits_parse(const char * text, struct gb_cpu_traits * traits, char message[GB_ERROR_SIZE]) {
-    struct gb_param     param;
+    struct gb_param param;
     enum gb_params_next next;
-    const char *        rest = text;
+    const char * rest = text;
     while ((next = gb_params_next(&rest, &param)) == GB_PARAMS_GOOD) {
-        const int i     = trait_of(param.key);
-        double    value = 0;
+        const int i = trait_of(param.key);
+        double value = 0;
         if (i < 0) {
             name_traits(message,
                 snprintf(message, GB_ERROR_SIZE, "GGML_CPU_TRAITS names '%s', must be one of ", param.key));
@@ -150,9 +150,9 @@ bool gb_cpu_traits_parse(const char * text, struct gb_cpu_traits * traits, char 
     return next == GB_PARAMS_END;
 }
 
-static gb_once              given_once = GB_ONCE_INIT;
-static struct gb_cpu_traits given;                // by the environment
-static char                 wrong[GB_ERROR_SIZE]; // "": nothing is
+static gb_once given_once = GB_ONCE_INIT;
+static struct gb_cpu_traits given; // by the environment
+static char wrong[GB_ERROR_SIZE]; // "": nothing is
 
 static void read_environment(void) {
     if (!gb_cpu_traits_parse(gb_env_get("GGML_CPU_TRAITS"), &given, wrong)) {
@@ -227,10 +227,10 @@ int ggml_cpu_trait_count(void) { return GB_TRAIT_COUNT; }
 
 enum ggml_status ggml_cpu_get_trait(int i, const char * level, struct ggml_cpu_trait * trait) {
     static const char * const sources[] = { [GB_TRAIT_UNKNOWN] = "unknown",
-        [GB_TRAIT_MEASURED]                                    = "measured",
-        [GB_TRAIT_STATED]                                      = "stated by the processor",
-        [GB_TRAIT_GIVEN]                                       = "given by GGML_CPU_TRAITS",
-        [GB_TRAIT_FIXED]                                       = "fixed by GGML_CPU_REPRODUCIBLE" };
+        [GB_TRAIT_MEASURED] = "measured",
+        [GB_TRAIT_STATED] = "stated by the processor",
+        [GB_TRAIT_GIVEN] = "given by GGML_CPU_TRAITS",
+        [GB_TRAIT_FIXED] = "fixed by GGML_CPU_REPRODUCIBLE" };
     GB_CHECK_ARG(trait);
     GB_FAIL_IF(i < 0 || i >= GB_TRAIT_COUNT, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'i' needs 0 to %d, has %d",
         __func__, GB_TRAIT_COUNT - 1, i);

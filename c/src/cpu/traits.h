@@ -18,23 +18,23 @@
 enum gb_cpu_trait {
     GB_TRAIT_BF16_DOTS, // operations in products of bfloat16, by those in multiply-adds of f32, as the level does both
     GB_TRAIT_BYTE_DOTS, // the same for products of bytes
-    GB_TRAIT_WIDE,      // multiply-adds of f32 with the level's vectors, by those with vectors of 256 bits
-    GB_TRAIT_L1,        // bytes of a core's first-level cache for data
-    GB_TRAIT_L2,        // of the second-level cache that it uses
-    GB_TRAIT_L3,        // of the third-level cache
+    GB_TRAIT_WIDE, // multiply-adds of f32 with the level's vectors, by those with vectors of 256 bits
+    GB_TRAIT_L1, // bytes of a core's first-level cache for data
+    GB_TRAIT_L2, // of the second-level cache that it uses
+    GB_TRAIT_L3, // of the third-level cache
     GB_TRAIT_COUNT
 };
 
 enum gb_cpu_trait_source {
-    GB_TRAIT_UNKNOWN,  // the value is 0
+    GB_TRAIT_UNKNOWN, // the value is 0
     GB_TRAIT_MEASURED, // by the probe
-    GB_TRAIT_STATED,   // by the processor
-    GB_TRAIT_GIVEN,    // in GGML_CPU_TRAITS
-    GB_TRAIT_FIXED     // because of GGML_CPU_REPRODUCIBLE
+    GB_TRAIT_STATED, // by the processor
+    GB_TRAIT_GIVEN, // in GGML_CPU_TRAITS
+    GB_TRAIT_FIXED // because of GGML_CPU_REPRODUCIBLE
 };
 
 struct gb_cpu_traits {
-    double                   value[GB_TRAIT_COUNT];
+    double value[GB_TRAIT_COUNT];
     enum gb_cpu_trait_source source[GB_TRAIT_COUNT];
 };
 

@@ -36,23 +36,23 @@
 // ------------------------------------------------------------------------------------------------------------- devices
 
 struct gb_cuda_device {
-    int    id;         // as the runtime counts
-    int    n_sm;       // multiprocessors
-    int    cc;         // compute capability, major * 10 + minor: after gb_cuda_check_code that of our code, if lower
+    int id;            // as the runtime counts
+    int n_sm;          // multiprocessors
+    int cc;            // compute capability, major * 10 + minor: after gb_cuda_check_code that of our code, if lower
     size_t shared_max; // bytes of shared memory a block may ask for
     size_t l2_bytes;
     size_t pitch_max; // of copies of rows, bytes
-    bool   mma;       // it has products of tiles (gb_mma_* in launch.cuh)
-    bool   dependent; // a kernel may begin while the one before it ends (queue.h): known after gb_cuda_check_code
-    bool   hopper;    // there are kernels for it that only 9.0 has (hopper.cuh): known after gb_cuda_check_code
-    char   name[16];  // "CUDA0"
-    char   description[256];
+    bool mma;         // it has products of tiles (gb_mma_* in launch.cuh)
+    bool dependent;   // a kernel may begin while the one before it ends (queue.h): known after gb_cuda_check_code
+    bool hopper;      // there are kernels for it that only 9.0 has (hopper.cuh): known after gb_cuda_check_code
+    char name[16];    // "CUDA0"
+    char description[256];
     struct ggml_backend_buffer_type buft; // of its memory
 };
 
-int              gb_cuda_device_count(void);  // 0: none, and gb_cuda_absent_reason says why
-const char *     gb_cuda_absent_reason(void); // "" when there are devices
-gb_cuda_device * gb_cuda_device_get(int i);   // NULL when out of range
+int gb_cuda_device_count(void);             // 0: none, and gb_cuda_absent_reason says why
+const char * gb_cuda_absent_reason(void);   // "" when there are devices
+gb_cuda_device * gb_cuda_device_get(int i); // NULL when out of range
 
 // Whether kernels of this build run on the device; else reported. Code for an older one, compiled again by the driver,
 // lacks what came later.
@@ -65,7 +65,7 @@ class gb_cuda_on_device {
   public:
     explicit gb_cuda_on_device(int id);
     ~gb_cuda_on_device();
-    gb_cuda_on_device(const gb_cuda_on_device &)             = delete;
+    gb_cuda_on_device(const gb_cuda_on_device &) = delete;
     gb_cuda_on_device & operator=(const gb_cuda_on_device &) = delete;
 
   private:
@@ -76,7 +76,7 @@ gb_cuda_on_device gb_cuda_on_any_device();
 
 // Waits for everything that is queued on the device. Nobody of us may wait so while work of a library is captured
 // there: who captures holds the lock.
-cudaError_t  gb_cuda_wait(const gb_cuda_device * device);
+cudaError_t gb_cuda_wait(const gb_cuda_device * device);
 std::mutex & gb_cuda_wait_lock(const gb_cuda_device * device);
 
 // Before the first copy between two devices: it goes directly where it can. Memory made later is mapped to both.
@@ -95,19 +95,19 @@ size_t gb_cuda_pool_trim(gb_cuda_device * device);
 // Reports a failed call, "CUDA0: <call>: <what the runtime says>", and returns the status for it. Errors that leave the
 // device usable are taken off the runtime's record.
 enum ggml_status gb_cuda_report(const char * device, const char * call, cudaError_t error);
-bool             gb_cuda_is_sticky(cudaError_t error); // nothing works any more after it
+bool gb_cuda_is_sticky(cudaError_t error); // nothing works any more after it
 
 // ------------------------------------------------------------------------------------------------------------ backends
 
-struct gb_cuda_graphs;      // executable graphs, cuda_graph.cu
-struct gb_cuda_blas;        // cuda_blas.h
+struct gb_cuda_graphs; // executable graphs, cuda_graph.cu
+struct gb_cuda_blas; // cuda_blas.h
 struct gb_cuda_index_watch; // cuda_index.cu
 
 struct gb_cuda_scratch_memory {
-    char * memory;   // owned; of a dry run: an address that nobody follows
+    char * memory; // owned; of a dry run: an address that nobody follows
     size_t capacity; // bytes
-    size_t used;     // by the operator that is being queued
-    size_t peak;     // the most that an operator used
+    size_t used; // by the operator that is being queued
+    size_t peak; // the most that an operator used
 };
 
 struct gb_cuda_nodes;
@@ -116,47 +116,47 @@ struct gb_cuda_nodes;
 // key are.
 enum { GB_CUDA_KEY = 128 };
 struct gb_cuda_recipe {
-    const ggml_tensor * source;           // the tensor that has the memory, not a view of it
-    size_t              offset;           // of the view
-    unsigned char       key[GB_CUDA_KEY]; // what is not used is zeros
+    const ggml_tensor * source; // the tensor that has the memory, not a view of it
+    size_t offset; // of the view
+    unsigned char key[GB_CUDA_KEY]; // what is not used is zeros
 };
 
 struct gb_cuda_kept { // in scratch memory
     gb_cuda_recipe recipe;
-    void *         memory;
-    size_t         end;     // bytes of scratch memory up to its end
-    int            last;    // the last node that is known to want it
-    int            written; // the last node that has a part in making its source, or -1
-    bool           made;    // else its memory is kept for it
+    void * memory;
+    size_t end; // bytes of scratch memory up to its end
+    int last; // the last node that is known to want it
+    int written; // the last node that has a part in making its source, or -1
+    bool made; // else its memory is kept for it
 };
 
 enum gb_cuda_run {
-    GB_CUDA_RUN,     // work is queued
+    GB_CUDA_RUN, // work is queued
     GB_CUDA_MEASURE, // a dry run of the graph as it stands: what it decides, the run decides
-    GB_CUDA_PLAN,    // a dry run of a graph whose tensors have no memory yet: the most of each way that it may go
+    GB_CUDA_PLAN, // a dry run of a graph whose tensors have no memory yet: the most of each way that it may go
 };
 
 struct gb_cuda_backend {
-    gb_cuda_device *       device;
-    cudaStream_t           stream; // owned
-    gb_queue               queue;  // where operators queue their work: the stream, unless it is listed
-    enum gb_cuda_run       kind;
-    bool                   fusing; // nodes of the graph at hand may be taken together
-    bool                   failed; // a sticky error: everything is refused
-    char                   reason[512];
-    const ggml_tensor *    node; // being queued, for messages; else NULL
+    gb_cuda_device * device;
+    cudaStream_t stream; // owned
+    gb_queue queue; // where operators queue their work: the stream, unless it is listed
+    enum gb_cuda_run kind;
+    bool fusing; // nodes of the graph at hand may be taken together
+    bool failed; // a sticky error: everything is refused
+    char reason[512];
+    const ggml_tensor * node; // being queued, for messages; else NULL
     gb_cuda_scratch_memory scratch;
-    const gb_cuda_nodes *  nodes; // of the graph that is being queued, and the number of `node`
-    int                    at;
+    const gb_cuda_nodes * nodes; // of the graph that is being queued, and the number of `node`
+    int at;
     gb_array<gb_cuda_kept> kept;
-    gb_array<int>          readers; // next_reader of these nodes
-    gb_cuda_graphs *       graphs;  // owned
-    gb_cuda_blas *         blas;    // owned; NULL: not used
-    gb_cuda_index_watch *  index;   // owned; NULL in a dry run
-    char                   blas_text[256];
+    gb_array<int> readers; // next_reader of these nodes
+    gb_cuda_graphs * graphs; // owned
+    gb_cuda_blas * blas; // owned; NULL: not used
+    gb_cuda_index_watch * index; // owned; NULL in a dry run
+    char blas_text[256];
     // a point in time that both clocks know, for event_time
     cudaEvent_t base_event; // NULL: not made yet
-    int64_t     base_ns;
+    int64_t base_ns;
 };
 
 // The backend's state is good for more work; else reported.
@@ -185,7 +185,7 @@ void * gb_cuda_scratch(gb_cuda_backend & b, size_t bytes);
 // that of a node whose src[1] is the source, false: it has none) and nobody writes to the source.
 // A view of `t` has the data; key_size bytes from `key` on are copied into the recipe.
 gb_cuda_recipe gb_cuda_recipe_of(const ggml_tensor * t, const void * key, size_t key_size);
-void *         gb_cuda_keep(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t bytes,
+void * gb_cuda_keep(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t bytes,
     bool (*of)(const gb_cuda_backend & b, const ggml_tensor * node, gb_cuda_recipe * recipe), bool * there);
 // The same for what nodes from the one that is being queued to `written` make the source of: memory is kept for it, and
 // who fills it sets `made` (until the next call for a kept thing), else the first that wants it makes it. NULL: no node
@@ -195,7 +195,7 @@ gb_cuda_kept * gb_cuda_keep_ahead(gb_cuda_backend & b, const gb_cuda_recipe & re
 // next_reader of the nodes, into `memory`; false: no memory
 bool gb_cuda_note_readers(gb_array<int> & memory, const gb_cuda_nodes & nodes);
 // When nodes [i, i + n) are queued: forgets what nobody wants, or what was made of memory that they wrote.
-void   gb_cuda_kept_settle(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i, int n);
+void gb_cuda_kept_settle(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i, int n);
 size_t gb_cuda_kept_end(const gb_cuda_backend & b); // bytes of scratch memory that kept things take
 
 // Makes room for `size` bytes of it. When that takes another block, it waits for the stream and forgets
@@ -208,18 +208,18 @@ enum { GB_CUDA_INDEX_TEXT = 160 };
 
 // in pinned memory; a kernel writes it
 struct gb_cuda_index_note {
-    unsigned     claimed;   // 0: all indices were in range
-    int          complete;  // the rest is there
-    int          id, which; // which: of MUL_MAT_ID, the column of ids; below 0: GET_ROWS, with ids of -which dimensions
-    int64_t      place[3], limit;
+    unsigned claimed; // 0: all indices were in range
+    int complete; // the rest is there
+    int id, which; // which: of MUL_MAT_ID, the column of ids; below 0: GET_ROWS, with ids of -which dimensions
+    int64_t place[3], limit;
     const void * dst;
-    char         text[GB_CUDA_INDEX_TEXT]; // the operator and its result
+    char text[GB_CUDA_INDEX_TEXT]; // the operator and its result
 };
 
 struct gb_index_reader; // kernels/wrong_index.cuh
 
 gb_cuda_index_watch * gb_cuda_index_new(const char * device); // NULL on failure, reported
-void                  gb_cuda_index_free(gb_cuda_index_watch * watch);
+void gb_cuda_index_free(gb_cuda_index_watch * watch);
 gb_index_reader gb_cuda_index_reader(const gb_cuda_backend & b, const ggml_tensor * dst, int which, int64_t limit);
 // when the queue is empty: false, once, reported: there was a wrong index
 bool gb_cuda_index_check(gb_cuda_backend & b);
@@ -245,18 +245,18 @@ struct gb_cuda_op {
 
 struct gb_cuda_nodes { // of a graph that is being queued; views and empty ones are left out, all others are supported
     ggml_tensor * const * node;
-    int                   n;
-    const int *           next_reader; // of each node: the next one whose src[1] lies in the same tensor, or n
+    int n;
+    const int * next_reader; // of each node: the next one whose src[1] lies in the same tensor, or n
 };
 
 // Where a tensor lies; of one that has no memory yet, an address aligned as its own will be.
 char * gb_cuda_data(const ggml_tensor * t);
-bool   gb_cuda_overlap(const ggml_tensor * a, const ggml_tensor * b); // in memory
+bool gb_cuda_overlap(const ggml_tensor * a, const ggml_tensor * b); // in memory
 
 struct gb_cuda_family {
-    const char *       name;
+    const char * name;
     const gb_cuda_op * ops;
-    int                n_ops;
+    int n_ops;
 };
 
 // At the end of ops/<family>.cu, with a row for each operator:
@@ -264,23 +264,23 @@ struct gb_cuda_family {
 #ifdef __HIP_DEVICE_COMPILE__ // hipcc's pass for the device would put constants of the host there
 #    define GB_CUDA_FAMILY_DEFINE(family, ...)
 #else
-#    define GB_CUDA_FAMILY_DEFINE(family, ...)                                     \
-    static const gb_cuda_op     family##_ops[] = { __VA_ARGS__ };                  \
-    extern const gb_cuda_family gb_cuda_family_##family;                           \
-    const gb_cuda_family        gb_cuda_family_##family = { #family, family##_ops, \
+#    define GB_CUDA_FAMILY_DEFINE(family, ...)                              \
+    static const gb_cuda_op family##_ops[] = { __VA_ARGS__ };               \
+    extern const gb_cuda_family gb_cuda_family_##family;                    \
+    const gb_cuda_family gb_cuda_family_##family = { #family, family##_ops, \
         (int) (sizeof(family##_ops) / sizeof(family##_ops[0])) };
 #endif
 
-const gb_cuda_op * gb_cuda_op_get(enum ggml_op op);                                              // NULL: there is none
-const char *       gb_cuda_unsupported_reason(const gb_cuda_device & d, const ggml_tensor * op); // NULL: supported
-bool               gb_cuda_is_view(enum ggml_op op);                                             // nothing to compute
+const gb_cuda_op * gb_cuda_op_get(enum ggml_op op); // NULL: there is none
+const char * gb_cuda_unsupported_reason(const gb_cuda_device & d, const ggml_tensor * op); // NULL: supported
+bool gb_cuda_is_view(enum ggml_op op); // nothing to compute
 
 // -------------------------------------------------------------------------------------------------------------- graphs
 
 gb_cuda_graphs * gb_cuda_graphs_new(void); // NULL: no memory
-void             gb_cuda_graphs_free(gb_cuda_graphs * graphs);
+void gb_cuda_graphs_free(gb_cuda_graphs * graphs);
 // executable ones; what they point to is about to go away
-void             gb_cuda_graphs_forget(gb_cuda_graphs * graphs);
+void gb_cuda_graphs_forget(gb_cuda_graphs * graphs);
 enum ggml_status gb_cuda_graph_compute(gb_cuda_backend & b, const ggml_cgraph * graph);
 // tensors need no memory yet
 enum ggml_status gb_cuda_graph_work_size(const gb_cuda_backend & b, const ggml_cgraph * graph, size_t * size);
@@ -288,13 +288,13 @@ enum ggml_status gb_cuda_graph_work_size(const gb_cuda_backend & b, const ggml_c
 void gb_cuda_graphs_set(gb_cuda_graphs * graphs, bool on);
 
 typedef struct ggml_backend_cuda_graph_stats gb_cuda_graph_stats;
-gb_cuda_graph_stats                          gb_cuda_graphs_stats(const gb_cuda_graphs * graphs);
+gb_cuda_graph_stats gb_cuda_graphs_stats(const gb_cuda_graphs * graphs);
 
 // ------------------------------------------------------------------------------------------------------------- buffers
 
 ggml_backend_buffer_type_i gb_cuda_buffer_type_hooks(void);
-gb_cuda_device *           gb_cuda_device_of(const ggml_tensor * tensor); // NULL: not in memory of a CUDA device
-bool                       gb_cuda_is_host(const ggml_tensor * tensor);   // the host may follow its pointer
+gb_cuda_device * gb_cuda_device_of(const ggml_tensor * tensor); // NULL: not in memory of a CUDA device
+bool gb_cuda_is_host(const ggml_tensor * tensor); // the host may follow its pointer
 
 // Queues a copy between two tensors of the same layout on `stream` of the device; false, without an error: it would
 // take too many pieces.
@@ -307,7 +307,7 @@ ggml_backend_buffer_type_t gb_cuda_host_buffer_type(void);
 
 // CUDA0, CUDA1, ...; UNSUPPORTED, with the reason, when no device answers
 enum ggml_status ggml_backend_cuda_register(void);
-bool             gb_cuda_is_backend(ggml_backend_t backend);
+bool gb_cuda_is_backend(ggml_backend_t backend);
 
 // Small things that ops need everywhere.
 static inline int64_t gb_cuda_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -85,13 +85,13 @@ bool gb_cuda_scratch_reserve(gb_cuda_backend & b, size_t size) {
     gb_cuda_graphs_forget(b.graphs);
     gb_cuda_pool_free(b.device, s.memory, s.capacity);
     s.capacity = 0;
-    s.memory   = static_cast<char *>(gb_cuda_pool_alloc(b.device, size, &s.capacity));
+    s.memory = static_cast<char *>(gb_cuda_pool_alloc(b.device, size, &s.capacity));
     return s.memory != nullptr;
 }
 
 void * gb_cuda_scratch(gb_cuda_backend & b, size_t bytes) {
-    gb_cuda_scratch_memory & s       = b.scratch;
-    const size_t             rounded = bytes > 0 ? (bytes + 255) / 256 * 256 : 256;
+    gb_cuda_scratch_memory & s = b.scratch;
+    const size_t rounded = bytes > 0 ? (bytes + 255) / 256 * 256 : 256;
     if (bytes > SIZE_MAX / 4 || rounded > s.capacity - s.used) {
         ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: scratch memory of %zu bytes: %zu of %zu are left",
             b.device->name, bytes, s.capacity - s.used, s.capacity);
@@ -157,7 +157,7 @@ static bool queue_copy(gb_cuda_backend & b, const ggml_tensor * src, ggml_tensor
         return false;
     }
     gb_cuda_on_device on(b.device->id);
-    cudaError_t       error;
+    cudaError_t error;
     return gb_cuda_copy_layout(b.device, src, dst, b.stream, &error) && check_call(b, "copying to", dst, error);
 }
 
@@ -169,9 +169,9 @@ static GGML_CALL bool copy_async(ggml_backend_t backend, const ggml_tensor * src
 
 // The caller orders it with events.
 static GGML_CALL bool copy_peer_async(ggml_backend_t backend, const ggml_tensor * src, ggml_tensor * dst) {
-    gb_cuda_backend & b    = state_of(backend);
-    gb_cuda_device *  from = gb_cuda_device_of(src);
-    gb_cuda_device *  to   = gb_cuda_device_of(dst);
+    gb_cuda_backend & b = state_of(backend);
+    gb_cuda_device * from = gb_cuda_device_of(src);
+    gb_cuda_device * to = gb_cuda_device_of(dst);
     return (from == b.device || to == b.device) && (from != nullptr || gb_cuda_is_host(src)) &&
            (to != nullptr || gb_cuda_is_host(dst)) && queue_copy(b, src, dst);
 }
@@ -227,9 +227,9 @@ static GGML_CALL bool supports_op(ggml_backend_t backend, const ggml_tensor * op
 
 struct cuda_event {
     ggml_backend_event event; // first
-    int                device;
-    cudaEvent_t        cuda; // owned
-    int64_t            ns;   // of timed ones: when it was reached last; -1: not asked yet
+    int device;
+    cudaEvent_t cuda; // owned
+    int64_t ns;       // of timed ones: when it was reached last; -1: not asked yet
 };
 
 static cuda_event * event_of(ggml_backend_event_t event) { return static_cast<cuda_event *>(event->context); }
@@ -240,7 +240,7 @@ static ggml_backend_event_t new_event(ggml_backend_t backend, unsigned flags) {
         return nullptr;
     }
     gb_cuda_on_device on(b.device->id);
-    cuda_event *      e = new (std::nothrow) cuda_event{ { backend, nullptr }, b.device->id, nullptr, -1 };
+    cuda_event * e = new (std::nothrow) cuda_event{ { backend, nullptr }, b.device->id, nullptr, -1 };
     if (e == nullptr) {
         ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: no host memory for an event", b.device->name);
         return nullptr;
@@ -261,7 +261,7 @@ static GGML_CALL ggml_backend_event_t event_new(ggml_backend_t backend) {
 
 // The backend may be gone.
 static GGML_CALL void event_free(ggml_backend_event_t event) {
-    cuda_event *      e = event_of(event);
+    cuda_event * e = event_of(event);
     gb_cuda_on_device on(e->device);
     (void) cudaEventDestroy(e->cuda);
     delete e;
@@ -319,7 +319,7 @@ static cudaError_t meet_clocks(gb_cuda_backend & b) {
         return error;
     }
     const int64_t before = now_ns();
-    error                = cudaEventRecord(b.base_event, b.stream);
+    error = cudaEventRecord(b.base_event, b.stream);
     if (error == cudaSuccess) {
         error = cudaEventSynchronize(b.base_event);
     }
@@ -328,7 +328,7 @@ static cudaError_t meet_clocks(gb_cuda_backend & b) {
 }
 
 static GGML_CALL ggml_backend_event_t event_new_timed(ggml_backend_t backend) {
-    gb_cuda_backend &    b     = state_of(backend);
+    gb_cuda_backend & b = state_of(backend);
     ggml_backend_event_t event = new_event(backend, cudaEventDefault);
     if (event == nullptr || b.base_event != nullptr) {
         return event;
@@ -351,9 +351,9 @@ static GGML_CALL int64_t event_time(ggml_backend_event_t event) {
         return 0;
     }
     gb_cuda_on_device on(b.device->id);
-    float             ms    = 0;
-    cudaError_t       error = cudaEventElapsedTime(&ms, b.base_event, event_of(event)->cuda);
-    const int64_t     ns    = b.base_ns + (int64_t) ((double) ms * 1e6);
+    float ms = 0;
+    cudaError_t error = cudaEventElapsedTime(&ms, b.base_event, event_of(event)->cuda);
+    const int64_t ns = b.base_ns + (int64_t) ((double) ms * 1e6);
     if (error == cudaSuccess && ms > FAR_MS) {
         error = meet_clocks(b);
     }
@@ -385,26 +385,26 @@ static GGML_CALL void backend_free(ggml_backend_t backend) {
 }
 
 static ggml_backend_i backend_hooks() {
-    ggml_backend_i hooks          = {};
-    hooks.get_name                = name_of;
-    hooks.free                    = backend_free;
+    ggml_backend_i hooks = {};
+    hooks.get_name = name_of;
+    hooks.free = backend_free;
     hooks.get_default_buffer_type = default_buffer_type;
-    hooks.set_tensor_async        = set_async;
-    hooks.get_tensor_async        = get_async;
-    hooks.cpy_tensor_async        = copy_async;
-    hooks.synchronize             = synchronize;
-    hooks.graph_compute           = graph_compute;
-    hooks.supports_op             = supports_op;
-    hooks.unsupported_reason      = unsupported_reason;
-    hooks.event_new               = event_new;
-    hooks.event_free              = event_free;
-    hooks.event_record            = event_record;
-    hooks.event_wait              = event_wait;
-    hooks.event_synchronize       = event_synchronize;
-    hooks.cpy_tensor_peer_async   = copy_peer_async;
-    hooks.event_new_timed         = event_new_timed;
-    hooks.event_time              = event_time;
-    hooks.graph_work_size         = graph_work_size;
+    hooks.set_tensor_async = set_async;
+    hooks.get_tensor_async = get_async;
+    hooks.cpy_tensor_async = copy_async;
+    hooks.synchronize = synchronize;
+    hooks.graph_compute = graph_compute;
+    hooks.supports_op = supports_op;
+    hooks.unsupported_reason = unsupported_reason;
+    hooks.event_new = event_new;
+    hooks.event_free = event_free;
+    hooks.event_record = event_record;
+    hooks.event_wait = event_wait;
+    hooks.event_synchronize = event_synchronize;
+    hooks.cpy_tensor_peer_async = copy_peer_async;
+    hooks.event_new_timed = event_new_timed;
+    hooks.event_time = event_time;
+    hooks.graph_work_size = graph_work_size;
     return hooks;
 }
 
@@ -425,8 +425,8 @@ static ggml_backend_t new_backend(gb_cuda_device * device) {
         return nullptr;
     }
     gb_cuda_on_device on(device->id);
-    ggml_backend_t    backend = new (std::nothrow) ggml_backend;
-    gb_cuda_backend * b       = new (std::nothrow) gb_cuda_backend();
+    ggml_backend_t backend = new (std::nothrow) ggml_backend;
+    gb_cuda_backend * b = new (std::nothrow) gb_cuda_backend();
     if (b != nullptr) {
         b->device = device;
         b->graphs = gb_cuda_graphs_new();
@@ -444,9 +444,9 @@ static ggml_backend_t new_backend(gb_cuda_device * device) {
         gb_cuda_report(device->name, "cudaStreamCreateWithFlags", error);
         return no_backend(b, backend);
     }
-    b->queue         = { b->stream, nullptr, false, device->dependent };
-    b->blas          = gb_cuda_blas_new(device, b->stream, b->blas_text);
-    backend->iface   = backend_hooks();
+    b->queue = { b->stream, nullptr, false, device->dependent };
+    b->blas = gb_cuda_blas_new(device, b->stream, b->blas_text);
+    backend->iface = backend_hooks();
     backend->context = b;
     return backend;
 }
@@ -489,8 +489,8 @@ static enum ggml_status get_memory(int device, size_t * free_bytes, size_t * tot
 
 // Pages that may only be read, as those of a mapped model, have to be called so; not every system can do that.
 static enum ggml_status register_host(void * buffer, size_t size) {
-    const gb_cuda_on_device on    = gb_cuda_on_any_device();
-    cudaError_t             error = cudaHostRegister(buffer, size, cudaHostRegisterPortable);
+    const gb_cuda_on_device on = gb_cuda_on_any_device();
+    cudaError_t error = cudaHostRegister(buffer, size, cudaHostRegisterPortable);
     if (error == cudaErrorInvalidValue) {
         (void) cudaGetLastError();
         error = cudaHostRegister(buffer, size, cudaHostRegisterPortable | cudaHostRegisterReadOnly);
@@ -500,8 +500,8 @@ static enum ggml_status register_host(void * buffer, size_t size) {
 }
 
 static enum ggml_status unregister_host(void * buffer) {
-    const gb_cuda_on_device on    = gb_cuda_on_any_device();
-    const cudaError_t       error = cudaHostUnregister(buffer);
+    const gb_cuda_on_device on = gb_cuda_on_any_device();
+    const cudaError_t error = cudaHostUnregister(buffer);
     return error == cudaSuccess
                ? GGML_STATUS_SUCCESS
                : gb_cuda_report("ggml_backend_cuda_unregister_host_buffer", "cudaHostUnregister", error);

@@ -18,7 +18,7 @@
 namespace {
 
 typedef void * cublas_handle;
-typedef int    cublas_status; // 0: success
+typedef int cublas_status; // 0: success
 
 struct functions {
     cublas_status (*create)(cublas_handle * handle);
@@ -40,13 +40,13 @@ constexpr size_t WORKSPACE = (size_t) 32 << 20; // what its documentation recomm
 
 struct gb_cuda_blas {
     gb_cuda_device * device;
-    void *           library; // never closed: it leaves threads and atexit functions behind
-    functions        call;
-    cublas_handle    handle;    // owned
-    void *           workspace; // owned
-    size_t           capacity;
-    char *           text; // the backend's
-    bool             failed;
+    void * library; // never closed: it leaves threads and atexit functions behind
+    functions call;
+    cublas_handle handle; // owned
+    void * workspace; // owned
+    size_t capacity;
+    char * text; // the backend's
+    bool failed;
 };
 
 #if defined(_WIN32)
@@ -139,21 +139,21 @@ static bool find_all(void * library, functions & f, char * text) {
 
 // The stream first: setting it takes the workspace away.
 static bool prepare(gb_cuda_blas & blas, cudaStream_t stream, int * version) {
-    const char *  what   = "cublasCreate_v2";
+    const char * what = "cublasCreate_v2";
     cublas_status status = blas.call.create(&blas.handle);
     if (status != 0) {
         blas.handle = nullptr;
     }
     if (status == 0) {
-        what   = "cublasSetStream_v2";
+        what = "cublasSetStream_v2";
         status = blas.call.set_stream(blas.handle, stream);
     }
     if (status == 0) {
-        what   = "cublasSetWorkspace_v2";
+        what = "cublasSetWorkspace_v2";
         status = blas.call.set_workspace(blas.handle, blas.workspace, WORKSPACE);
     }
     if (status == 0) {
-        what   = "cublasGetVersion_v2";
+        what = "cublasGetVersion_v2";
         status = blas.call.get_version(blas.handle, version);
     }
     if (status != 0) {
@@ -164,9 +164,9 @@ static bool prepare(gb_cuda_blas & blas, cudaStream_t stream, int * version) {
 
 gb_cuda_blas * gb_cuda_blas_new(gb_cuda_device * device, cudaStream_t stream, char * text) {
     const char * wish = getenv("GGML_CUDA_CUBLAS");
-    char         name[64];
-    int          version = 0;
-    text[0]              = '\0';
+    char name[64];
+    int version = 0;
+    text[0] = '\0';
     if (wish == nullptr || wish[0] == '\0' || strcmp(wish, "0") == 0) {
         return nullptr;
     }
@@ -175,8 +175,8 @@ gb_cuda_blas * gb_cuda_blas_new(gb_cuda_device * device, cudaStream_t stream, ch
         snprintf(text, 256, "cuBLAS: no host memory");
         return nullptr;
     }
-    blas->device  = device;
-    blas->text    = text;
+    blas->device = device;
+    blas->text = text;
     blas->library = open_library(wish, name, text);
     if (blas->library != nullptr && find_all(blas->library, blas->call, text)) {
         blas->workspace = gb_cuda_pool_alloc(device, WORKSPACE, &blas->capacity);
@@ -210,8 +210,8 @@ bool gb_cuda_blas_run(gb_cuda_blas * blas, const gb_cuda_blas_product & p, bool 
         !fits_int(p.x_row) || !fits_int(p.slices)) {
         return false;
     }
-    const float         one = 1, zero = 0;
-    const int           type   = p.type == GGML_TYPE_F32 ? TYPE_F32 : p.type == GGML_TYPE_F16 ? TYPE_F16 : TYPE_BF16;
+    const float one = 1, zero = 0;
+    const int type = p.type == GGML_TYPE_F32 ? TYPE_F32 : p.type == GGML_TYPE_F16 ? TYPE_F16 : TYPE_BF16;
     const cublas_status status = blas->call.multiply(blas->handle, OP_T, OP_N, (int) p.m, (int) p.rows, (int) p.k, &one,
         p.w, type, (int) p.w_row, p.w_next, p.x, type, (int) p.x_row, p.rows * p.x_row, &zero, p.dst, TYPE_F32,
         (int) p.m, p.rows * p.m, (int) p.slices, COMPUTE_F32, DEFAULT_ALGORITHM);

@@ -11,19 +11,19 @@
 
 // Of each slice z: dst[row, column] = sum over k of w[column, k] x[row, k]; rows are dense
 struct gb_cuda_blas_product {
-    int          type; // of w and x: F32, F16, BF16
+    int type; // of w and x: F32, F16, BF16
     const void * w;
     const void * x;
-    float *      dst;
-    int64_t      m, k, rows;     // columns of dst, depth, rows of dst
-    int64_t      w_row, x_row;   // elements from row to row
-    int64_t      w_next, slices; // elements from slice to slice of w; those of x and dst lie one after the other
+    float * dst;
+    int64_t m, k, rows;     // columns of dst, depth, rows of dst
+    int64_t w_row, x_row;   // elements from row to row
+    int64_t w_next, slices; // elements from slice to slice of w; those of x and dst lie one after the other
 };
 
 // NULL: not asked for, or not there. `text`, which has room for 256, says what is used, or why nothing is; "" when
 // nobody asked.
 gb_cuda_blas * gb_cuda_blas_new(gb_cuda_device * device, cudaStream_t stream, char * text);
-void           gb_cuda_blas_free(gb_cuda_blas * blas); // when the stream is idle; NULL is fine
+void gb_cuda_blas_free(gb_cuda_blas * blas); // when the stream is idle; NULL is fine
 
 // Queues the product. False: it did not, another kernel must; after an error that stays so, and the backend's text says
 // why. listed: work is captured, which somebody else may have broken, so that an error there says nothing.

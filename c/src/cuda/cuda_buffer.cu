@@ -14,8 +14,8 @@
 
 struct cuda_buffer {
     gb_cuda_device * device;
-    char *           memory; // owned
-    size_t           capacity;
+    char * memory; // owned
+    size_t capacity;
 };
 
 static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer);
@@ -43,27 +43,27 @@ bool gb_cuda_is_host(const ggml_tensor * tensor) {
 // The bytes of a tensor: `run` bytes in one piece, repeated along up to four strides that grow. Dimensions of one
 // element are left out, neighbouring ones joined. Two tensors of the same layout have the same pieces.
 struct pieces {
-    size_t  run;
-    int     n;
+    size_t run;
+    int n;
     int64_t count[5];
-    size_t  stride[5];
+    size_t stride[5];
 };
 
 static void add_dimension(pieces & p, int64_t count, size_t stride) {
     int at = p.n;
     while (at > 0 && p.stride[at - 1] > stride) {
-        p.count[at]  = p.count[at - 1];
+        p.count[at] = p.count[at - 1];
         p.stride[at] = p.stride[at - 1];
         at--;
     }
-    p.count[at]  = count;
+    p.count[at] = count;
     p.stride[at] = stride;
     p.n++;
 }
 
 static pieces pieces_of(const ggml_tensor * t) {
-    pieces p         = {};
-    p.run            = ggml_type_size(t->type);
+    pieces p = {};
+    p.run = ggml_type_size(t->type);
     const int64_t n0 = t->ne[0] / ggml_blck_size(t->type);
     for (int i = 0; i < GGML_MAX_DIMS; i++) {
         const int64_t count = i == 0 ? n0 : t->ne[i];
@@ -76,7 +76,7 @@ static pieces pieces_of(const ggml_tensor * t) {
         p.run *= (size_t) p.count[n++];
     }
     for (int i = n; i < p.n; i++) {
-        p.count[i - n]  = p.count[i];
+        p.count[i - n] = p.count[i];
         p.stride[i - n] = p.stride[i];
     }
     p.n -= n;
@@ -93,9 +93,9 @@ static size_t n_calls(const pieces & p, bool in_rows) {
 
 // Rows of a copy: `run` bytes, `pitch` from one to the next, in both tensors.
 struct rows {
-    char *       to;
+    char * to;
     const char * from;
-    size_t       pitch, run, n;
+    size_t pitch, run, n;
 };
 
 // ends: the devices that the memory is of, where it is of two.
@@ -108,11 +108,11 @@ static cudaError_t queue_rows(const rows & r, const gb_cuda_device * const (&end
         return cudaMemcpyPeerAsync(r.to, ends[1]->id, r.from, ends[0]->id, r.run, stream);
     }
     cudaMemcpy3DPeerParms p = {};
-    p.srcPtr                = { const_cast<char *>(r.from), r.pitch, r.run, r.n };
-    p.dstPtr                = { r.to, r.pitch, r.run, r.n };
-    p.srcDevice             = ends[0]->id;
-    p.dstDevice             = ends[1]->id;
-    p.extent                = { r.run, r.n, 1 };
+    p.srcPtr = { const_cast<char *>(r.from), r.pitch, r.run, r.n };
+    p.dstPtr = { r.to, r.pitch, r.run, r.n };
+    p.srcDevice = ends[0]->id;
+    p.dstDevice = ends[1]->id;
+    p.extent = { r.run, r.n, 1 };
     return cudaMemcpy3DPeerAsync(&p, stream);
 }
 
@@ -124,9 +124,9 @@ bool gb_cuda_copy_layout(const gb_cuda_device * device, const ggml_tensor * src,
         return true;
     }
     const gb_cuda_device * const ends[2] = { gb_cuda_device_of(src), gb_cuda_device_of(dst) };
-    const pieces                 p       = pieces_of(dst);
-    const bool                   in_rows = p.n > 0 && p.stride[0] >= p.run && p.stride[0] <= device->pitch_max;
-    const size_t                 n       = n_calls(p, in_rows);
+    const pieces p = pieces_of(dst);
+    const bool in_rows = p.n > 0 && p.stride[0] >= p.run && p.stride[0] <= device->pitch_max;
+    const size_t n = n_calls(p, in_rows);
     if (n > CALLS_MAX) {
         return false;
     }
@@ -141,7 +141,7 @@ bool gb_cuda_copy_layout(const gb_cuda_device * device, const ggml_tensor * src,
         }
         const rows r = { static_cast<char *>(dst->data) + offset, static_cast<const char *>(src->data) + offset,
             in_rows ? p.stride[0] : p.run, p.run, in_rows ? (size_t) p.count[0] : 1 };
-        *error       = queue_rows(r, ends, stream);
+        *error = queue_rows(r, ends, stream);
     }
     return true;
 }
@@ -149,10 +149,10 @@ bool gb_cuda_copy_layout(const gb_cuda_device * device, const ggml_tensor * src,
 // --------------------------------------------------------------------------------------------------- synchronous hooks
 
 static cudaStream_t own_stream(gb_cuda_device * device, cudaError_t * error) {
-    static std::mutex                 lock;
-    static cudaStream_t               streams[GGML_CUDA_MAX_DEVICES]; // never destroyed
+    static std::mutex lock;
+    static cudaStream_t streams[GGML_CUDA_MAX_DEVICES]; // never destroyed
     const std::lock_guard<std::mutex> held(lock);
-    cudaStream_t &                    s = streams[device->id];
+    cudaStream_t & s = streams[device->id];
     *error = s == nullptr ? cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) : cudaSuccess;
     return s;
 }
@@ -160,8 +160,8 @@ static cudaStream_t own_stream(gb_cuda_device * device, cudaError_t * error) {
 // Runs `queue` (with the stream; returns an error) after everything that the device has queued, and waits.
 template <class Queue> static bool do_now(gb_cuda_device * device, const char * what, Queue queue) {
     gb_cuda_on_device on(device->id);
-    cudaError_t       error  = cudaSuccess;
-    cudaStream_t      stream = own_stream(device, &error);
+    cudaError_t error = cudaSuccess;
+    cudaStream_t stream = own_stream(device, &error);
     if (error == cudaSuccess) {
         error = gb_cuda_wait(device);
     }
@@ -200,8 +200,8 @@ static GGML_CALL void buffer_set(ggml_backend_buffer_t buffer, ggml_tensor * ten
 
 static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const ggml_tensor * tensor, void * data, size_t offset,
     size_t size) {
-    const cuda_buffer * b  = context_of(buffer);
-    const bool          ok = do_now(b->device, "getting a tensor", [=](cudaStream_t stream) {
+    const cuda_buffer * b = context_of(buffer);
+    const bool ok = do_now(b->device, "getting a tensor", [=](cudaStream_t stream) {
         return cudaMemcpyAsync(data, static_cast<const char *>(tensor->data) + offset, size, cudaMemcpyDeviceToHost,
             stream);
     });
@@ -211,15 +211,15 @@ static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const ggml_tensor
 }
 
 static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
-    cuda_buffer * b    = context_of(buffer);
-    const size_t  size = buffer->size;
+    cuda_buffer * b = context_of(buffer);
+    const size_t size = buffer->size;
     do_now(b->device, "clearing a buffer",
         [=](cudaStream_t stream) { return cudaMemsetAsync(b->memory, value, size, stream); });
 }
 
 static bool copy_now(gb_cuda_device * device, const ggml_tensor * src, ggml_tensor * dst) {
-    bool       possible = true;
-    const bool ok       = do_now(device, "copying a tensor", [&](cudaStream_t stream) {
+    bool possible = true;
+    const bool ok = do_now(device, "copying a tensor", [&](cudaStream_t stream) {
         cudaError_t error;
         possible = gb_cuda_copy_layout(device, src, dst, stream, &error);
         return error;
@@ -244,14 +244,14 @@ static GGML_CALL bool buffer_copy_to(ggml_backend_buffer_t buffer, const ggml_te
 
 static ggml_backend_buffer_i buffer_hooks() {
     ggml_backend_buffer_i hooks = {};
-    hooks.get_name              = buffer_name;
-    hooks.free_buffer           = buffer_free;
-    hooks.get_base              = buffer_base;
-    hooks.set_tensor            = buffer_set;
-    hooks.get_tensor            = buffer_get;
-    hooks.cpy_tensor            = buffer_copy_from;
-    hooks.clear                 = buffer_clear;
-    hooks.cpy_tensor_to         = buffer_copy_to;
+    hooks.get_name = buffer_name;
+    hooks.free_buffer = buffer_free;
+    hooks.get_base = buffer_base;
+    hooks.set_tensor = buffer_set;
+    hooks.get_tensor = buffer_get;
+    hooks.cpy_tensor = buffer_copy_from;
+    hooks.clear = buffer_clear;
+    hooks.cpy_tensor_to = buffer_copy_to;
     return hooks;
 }
 
@@ -265,7 +265,7 @@ static GGML_CALL const char * type_name(ggml_backend_buffer_type_t buft) { retur
 
 static GGML_CALL ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t buft, size_t size) {
     gb_cuda_device * device = device_of_type(buft);
-    cuda_buffer *    b      = new (std::nothrow) cuda_buffer{ device, nullptr, 0 };
+    cuda_buffer * b = new (std::nothrow) cuda_buffer{ device, nullptr, 0 };
     if (b == nullptr) {
         ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: no host memory for a buffer", device->name);
         return nullptr;
@@ -291,10 +291,10 @@ static GGML_CALL bool type_supports(ggml_backend_buffer_type_t buft, ggml_backen
 
 ggml_backend_buffer_type_i gb_cuda_buffer_type_hooks(void) {
     ggml_backend_buffer_type_i hooks = {};
-    hooks.get_name                   = type_name;
-    hooks.alloc_buffer               = type_alloc;
-    hooks.get_alignment              = type_alignment;
-    hooks.supports_backend           = type_supports;
+    hooks.get_name = type_name;
+    hooks.alloc_buffer = type_alloc;
+    hooks.get_alignment = type_alignment;
+    hooks.supports_backend = type_supports;
     return hooks;
 }
 
@@ -313,8 +313,8 @@ static GGML_CALL const char * pinned_name(ggml_backend_buffer_t) { return "CUDA_
 static GGML_CALL void pinned_free(ggml_backend_buffer_t buffer) {
     pinned_buffer * p = static_cast<pinned_buffer *>(buffer->context);
     gb_cuda_wait_for_all(); // copies of any device may still use it
-    const gb_cuda_on_device on    = gb_cuda_on_any_device();
-    const cudaError_t       error = cudaFreeHost(p->memory);
+    const gb_cuda_on_device on = gb_cuda_on_any_device();
+    const cudaError_t error = cudaFreeHost(p->memory);
     if (error != cudaSuccess) {
         gb_cuda_report("CUDA_Host", "cudaFreeHost", error);
     }
@@ -341,12 +341,12 @@ static GGML_CALL void pinned_clear(ggml_backend_buffer_t buffer, uint8_t value) 
 
 static ggml_backend_buffer_i pinned_hooks() {
     ggml_backend_buffer_i hooks = {};
-    hooks.get_name              = pinned_name;
-    hooks.free_buffer           = pinned_free;
-    hooks.get_base              = pinned_base;
-    hooks.set_tensor            = pinned_set;
-    hooks.get_tensor            = pinned_get;
-    hooks.clear                 = pinned_clear;
+    hooks.get_name = pinned_name;
+    hooks.free_buffer = pinned_free;
+    hooks.get_base = pinned_base;
+    hooks.set_tensor = pinned_set;
+    hooks.get_tensor = pinned_get;
+    hooks.clear = pinned_clear;
     return hooks;
 }
 
@@ -356,8 +356,8 @@ static GGML_CALL ggml_backend_buffer_t host_alloc(ggml_backend_buffer_type_t buf
         ggml_report_error(GGML_STATUS_ALLOC_FAILED, "CUDA_Host: no memory for a buffer");
         return nullptr;
     }
-    const gb_cuda_on_device on    = gb_cuda_on_any_device();
-    const cudaError_t       error = cudaHostAlloc(&p->memory, size > 0 ? size : 1, cudaHostAllocPortable);
+    const gb_cuda_on_device on = gb_cuda_on_any_device();
+    const cudaError_t error = cudaHostAlloc(&p->memory, size > 0 ? size : 1, cudaHostAllocPortable);
     if (error != cudaSuccess) {
         (void) cudaGetLastError();
         ggml_report_error(error == cudaErrorMemoryAllocation ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_DEVICE_ERROR,
@@ -386,11 +386,11 @@ static GGML_CALL bool host_is_host(ggml_backend_buffer_type_t) { return true; }
 ggml_backend_buffer_type_t gb_cuda_host_buffer_type(void) {
     static ggml_backend_buffer_type type = [] {
         ggml_backend_buffer_type made = {};
-        made.iface.get_name           = host_name;
-        made.iface.alloc_buffer       = host_alloc;
-        made.iface.get_alignment      = host_alignment;
-        made.iface.supports_backend   = host_supports;
-        made.iface.is_host            = host_is_host;
+        made.iface.get_name = host_name;
+        made.iface.alloc_buffer = host_alloc;
+        made.iface.get_alignment = host_alignment;
+        made.iface.supports_backend = host_supports;
+        made.iface.is_host = host_is_host;
         return made;
     }();
     return gb_cuda_device_count() > 0 ? &type : nullptr;

@@ -41,9 +41,9 @@ enum ggml_status gb_cuda_report(const char * device, const char * call, cudaErro
 // hundred megabytes of its memory, so nobody does that to a device that was not asked for. Only the driver knows.
 static bool is_active(int device) {
     typedef int (*question)(int device, unsigned * flags, int * active);
-    static const question ask    = reinterpret_cast<question>(gb_cuda_driver_function("cuDevicePrimaryCtxGetState"));
-    unsigned              flags  = 0;
-    int                   active = 0;
+    static const question ask = reinterpret_cast<question>(gb_cuda_driver_function("cuDevicePrimaryCtxGetState"));
+    unsigned flags = 0;
+    int active = 0;
     return ask != nullptr && ask(device, &flags, &active) == 0 && active != 0;
 }
 
@@ -65,7 +65,7 @@ gb_cuda_on_device::~gb_cuda_on_device() {
 
 gb_cuda_on_device gb_cuda_on_any_device() {
     const int n = gb_cuda_device_count();
-    int       i = 0;
+    int i = 0;
     while (i < n && !is_active(i)) {
         i++;
     }
@@ -85,31 +85,31 @@ struct pool {
     std::mutex lock;
     enum { N = 64 };
     block kept[N];
-    int   n = 0;
+    int n = 0;
 };
 
 struct devices {
     gb_cuda_device device[GGML_CUDA_MAX_DEVICES];
-    pool           pools[GGML_CUDA_MAX_DEVICES];
-    std::mutex     waits[GGML_CUDA_MAX_DEVICES];
-    std::mutex     reach_lock;
-    bool           reaches[GGML_CUDA_MAX_DEVICES][GGML_CUDA_MAX_DEVICES] = {}; // a copy between them was queued
-    std::mutex     code_lock;
-    bool           has_code[GGML_CUDA_MAX_DEVICES] = {}; // checked, and there
-    int            n                               = 0;
-    char           reason[256]                     = "";
+    pool pools[GGML_CUDA_MAX_DEVICES];
+    std::mutex waits[GGML_CUDA_MAX_DEVICES];
+    std::mutex reach_lock;
+    bool reaches[GGML_CUDA_MAX_DEVICES][GGML_CUDA_MAX_DEVICES] = {}; // a copy between them was queued
+    std::mutex code_lock;
+    bool has_code[GGML_CUDA_MAX_DEVICES] = {}; // checked, and there
+    int n = 0;
+    char reason[256] = "";
 };
 
 void describe(gb_cuda_device & d, int id, const cudaDeviceProp & p) {
-    d.id         = id;
-    d.n_sm       = p.multiProcessorCount;
-    d.cc         = p.major * 10 + p.minor;
+    d.id = id;
+    d.n_sm = p.multiProcessorCount;
+    d.cc = p.major * 10 + p.minor;
     d.shared_max = p.sharedMemPerBlockOptin;
-    d.l2_bytes   = (size_t) p.l2CacheSize;
-    d.pitch_max  = p.memPitch;
-    d.mma        = gb_has_mma();
-    d.dependent  = false;
-    d.hopper     = false;
+    d.l2_bytes = (size_t) p.l2CacheSize;
+    d.pitch_max = p.memPitch;
+    d.mma = gb_has_mma();
+    d.dependent = false;
+    d.hopper = false;
     snprintf(d.name, sizeof(d.name), "CUDA%d", id);
     snprintf(d.description, sizeof(d.description), "%s", p.name);
     d.buft = { gb_cuda_buffer_type_hooks(), &d };
@@ -118,7 +118,7 @@ void describe(gb_cuda_device & d, int id, const cudaDeviceProp & p) {
 enum { OLDEST = 75 }; // compute capability that the kernels are written for
 
 void find_devices(devices & all) {
-    int         n     = 0;
+    int n = 0;
     cudaError_t error = cudaGetDeviceCount(&n);
     if (error != cudaSuccess || n <= 0) {
         (void) cudaGetLastError();
@@ -169,7 +169,7 @@ std::mutex & gb_cuda_wait_lock(const gb_cuda_device * device) { return list().wa
 
 cudaError_t gb_cuda_wait(const gb_cuda_device * device) {
     const std::lock_guard<std::mutex> held(gb_cuda_wait_lock(device));
-    gb_cuda_on_device                 on(device->id);
+    gb_cuda_on_device on(device->id);
     return cudaDeviceSynchronize();
 }
 
@@ -186,23 +186,23 @@ static bool may_be_dependent(const gb_cuda_device * device) {
 
 // Not when the devices are listed: the question makes a context on the device, which takes time and memory.
 bool gb_cuda_check_code(gb_cuda_device * device) {
-    devices &                         all = list();
+    devices & all = list();
     const std::lock_guard<std::mutex> held(all.code_lock);
     if (all.has_code[device->id]) {
         return true;
     }
-    gb_cuda_on_device  on(device->id);
+    gb_cuda_on_device on(device->id);
     cudaFuncAttributes a;
-    const cudaError_t  error = cudaFuncGetAttributes(&a, (const void *) gb_any_kernel);
+    const cudaError_t error = cudaFuncGetAttributes(&a, (const void *) gb_any_kernel);
     if (error != cudaSuccess) {
         char call[96];
         snprintf(call, sizeof(call), "code for compute capability %d.%d", device->cc / 10, device->cc % 10);
         gb_cuda_report(device->name, call, error);
         return false;
     }
-    device->cc               = a.ptxVersion < device->cc ? a.ptxVersion : device->cc;
-    device->dependent        = may_be_dependent(device);
-    device->hopper           = device->cc == 90 && gb_hopper_is_there();
+    device->cc = a.ptxVersion < device->cc ? a.ptxVersion : device->cc;
+    device->dependent = may_be_dependent(device);
+    device->hopper = device->cc == 90 && gb_hopper_is_there();
     all.has_code[device->id] = true;
     return true;
 }
@@ -217,7 +217,7 @@ static void enable_peer(int device, int peer) {
 }
 
 void gb_cuda_reach(const gb_cuda_device * a, const gb_cuda_device * b) {
-    devices &                         all = list();
+    devices & all = list();
     const std::lock_guard<std::mutex> held(all.reach_lock);
     if (!all.reaches[a->id][b->id]) {
         enable_peer(a->id, b->id);
@@ -267,16 +267,16 @@ static void * take_kept(pool & p, size_t size, size_t * capacity) {
         return nullptr;
     }
     const block taken = p.kept[best];
-    p.kept[best]      = p.kept[--p.n];
-    *capacity         = taken.capacity;
+    p.kept[best] = p.kept[--p.n];
+    *capacity = taken.capacity;
     return taken.memory;
 }
 
 size_t gb_cuda_pool_trim(gb_cuda_device * device) {
-    pool &                            p = list().pools[device->id];
+    pool & p = list().pools[device->id];
     const std::lock_guard<std::mutex> held(p.lock);
-    gb_cuda_on_device                 on(device->id);
-    size_t                            given = 0;
+    gb_cuda_on_device on(device->id);
+    size_t given = 0;
     while (p.n > 0) {
         const block b = p.kept[--p.n];
         given += b.capacity;
@@ -307,16 +307,16 @@ void * gb_cuda_pool_alloc(gb_cuda_device * device, size_t size, size_t * capacit
     }
     const size_t wanted = size > 0 ? (size + 511) / 512 * 512 : 512;
     {
-        pool &                            p = list().pools[device->id];
+        pool & p = list().pools[device->id];
         const std::lock_guard<std::mutex> held(p.lock);
-        void *                            kept = take_kept(p, wanted, capacity);
+        void * kept = take_kept(p, wanted, capacity);
         if (kept != nullptr) {
             return kept;
         }
     }
     gb_cuda_on_device on(device->id);
-    void *            memory = nullptr;
-    cudaError_t       error  = cudaMalloc(&memory, wanted);
+    void * memory = nullptr;
+    cudaError_t error = cudaMalloc(&memory, wanted);
     if (error == cudaErrorMemoryAllocation && gb_cuda_pool_trim(device) > 0) {
         (void) cudaGetLastError();
         error = cudaMalloc(&memory, wanted);

@@ -24,24 +24,24 @@ namespace {
 
 struct remembered {
     gb_array<unsigned char> signature;
-    uint64_t                shape;
-    gb_replay               replay; // without exec: only seen
-    uint64_t                last_use;
+    uint64_t shape;
+    gb_replay replay; // without exec: only seen
+    uint64_t last_use;
 };
 
 } // namespace
 
 struct gb_cuda_graphs {
     enum { N = 32 }; // graphs that are remembered
-    remembered              entries[N];
-    int                     n     = 0;
-    uint64_t                clock = 0;
-    bool                    on    = true;
+    remembered entries[N];
+    int n = 0;
+    uint64_t clock = 0;
+    bool on = true;
     gb_array<unsigned char> signature; // of the graph at hand
     gb_array<ggml_tensor *> nodes;
-    gb_task_list            list;                  // its work
-    bool                    edges_refused = false; // the driver knows no dependent nodes
-    gb_cuda_graph_stats     stats         = {};
+    gb_task_list list;          // its work
+    bool edges_refused = false; // the driver knows no dependent nodes
+    gb_cuda_graph_stats stats = {};
 };
 
 // ---------------------------------------------------------------------------------------------------------- signatures
@@ -49,9 +49,9 @@ struct gb_cuda_graphs {
 namespace {
 
 struct tensor_key {
-    int32_t      type, op;
-    int64_t      ne[GGML_MAX_DIMS];
-    size_t       nb[GGML_MAX_DIMS];
+    int32_t type, op;
+    int64_t ne[GGML_MAX_DIMS];
+    size_t nb[GGML_MAX_DIMS];
     const void * data;
 };
 
@@ -59,7 +59,7 @@ tensor_key key_of(const ggml_tensor * t) {
     tensor_key k;
     memset(static_cast<void *>(&k), 0, sizeof(k));
     k.type = t->type;
-    k.op   = t->op;
+    k.op = t->op;
     memcpy(k.ne, t->ne, sizeof(k.ne));
     memcpy(k.nb, t->nb, sizeof(k.nb));
     k.data = t->data;
@@ -68,7 +68,7 @@ tensor_key key_of(const ggml_tensor * t) {
 
 struct writer {
     gb_array<unsigned char> & to;
-    bool                      ok = true;
+    bool ok = true;
 
     void put(const void * bytes, size_t size) {
         ok = ok && to.reserve(to.n + size);
@@ -84,9 +84,9 @@ bool write_signature(gb_cuda_graphs & g, bool fusing) {
     g.signature.n = 0;
     w.put(&fusing, sizeof(fusing));
     for (size_t i = 0; i < g.nodes.n; i++) {
-        const ggml_tensor * t      = g.nodes.data[i];
-        const tensor_key    k      = key_of(t);
-        const bool          unseen = ggml_backend_may_leave_out(t);
+        const ggml_tensor * t = g.nodes.data[i];
+        const tensor_key k = key_of(t);
+        const bool unseen = ggml_backend_may_leave_out(t);
         w.put(&k, sizeof(k));
         w.put(&unseen, sizeof(unseen));
         w.put(t->op_params, sizeof(t->op_params));
@@ -114,8 +114,8 @@ uint64_t shape_of(const gb_cuda_graphs & g) {
     uint64_t h = g.nodes.n;
     for (size_t i = 0; i < g.nodes.n; i++) {
         const ggml_tensor * t = g.nodes.data[i];
-        h                     = mix(h, (uint64_t) t->op << 16 | (uint64_t) t->type);
-        h                     = mix(h, t->src[0] != nullptr ? (uint64_t) t->src[0]->type : 99);
+        h = mix(h, (uint64_t) t->op << 16 | (uint64_t) t->type);
+        h = mix(h, t->src[0] != nullptr ? (uint64_t) t->src[0]->type : 99);
     }
     return h;
 }
@@ -175,7 +175,7 @@ remembered * remember(gb_cuda_graphs & g, uint64_t shape) {
         drop(*c);
     }
     c->signature.swap(g.signature);
-    c->shape    = shape;
+    c->shape = shape;
     c->last_use = ++g.clock;
     return c;
 }
@@ -183,8 +183,8 @@ remembered * remember(gb_cuda_graphs & g, uint64_t shape) {
 } // namespace
 
 gb_cuda_graphs * gb_cuda_graphs_new(void) {
-    gb_cuda_graphs * g  = new (std::nothrow) gb_cuda_graphs;
-    const char *     on = getenv("GGML_CUDA_GRAPHS");
+    gb_cuda_graphs * g = new (std::nothrow) gb_cuda_graphs;
+    const char * on = getenv("GGML_CUDA_GRAPHS");
     if (g != nullptr) {
         g->on = on == nullptr || strcmp(on, "0") != 0;
     }
@@ -265,36 +265,36 @@ static enum ggml_status collect(const gb_cuda_backend & b, const ggml_cgraph * g
 
 // How many nodes from i on were queued; -1: failed, reported.
 static int queue_some(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
-    const gb_cuda_op * op     = gb_cuda_op_get(nodes.node[i]->op);
-    const size_t       n_kept = b.kept.n;
-    b.scratch.used            = gb_cuda_kept_end(b);
-    int n                     = op->fuse != nullptr && b.fusing ? op->fuse(b, nodes, i) : 0;
+    const gb_cuda_op * op = gb_cuda_op_get(nodes.node[i]->op);
+    const size_t n_kept = b.kept.n;
+    b.scratch.used = gb_cuda_kept_end(b);
+    int n = op->fuse != nullptr && b.fusing ? op->fuse(b, nodes, i) : 0;
     if (b.kind == GB_CUDA_PLAN && n > 0) { // it may be decided otherwise in the end
-        b.kept.n       = n_kept;
+        b.kept.n = n_kept;
         b.scratch.used = gb_cuda_kept_end(b);
-        n              = 0;
+        n = 0;
     }
     return n != 0 ? n : op->run(b, nodes.node[i]) == GGML_STATUS_SUCCESS ? 1 : -1;
 }
 
 static enum ggml_status queue_nodes(gb_cuda_backend & b, const gb_array<ggml_tensor *> & list) {
     gb_cuda_nodes nodes = { list.data, (int) list.n, nullptr };
-    int           n     = 0;
+    int n = 0;
     if (!gb_cuda_note_readers(b.readers, nodes)) {
         return ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: no host memory for a graph of %d nodes", b.device->name,
             nodes.n);
     }
     nodes.next_reader = b.readers.data;
-    b.nodes           = &nodes;
+    b.nodes = &nodes;
     gb_queue_settle(b.queue);
     b.kept.n = 0; // nobody knows what was written since the last graph
     for (int i = 0; i < nodes.n && n >= 0; i += n) {
         b.node = nodes.node[i];
-        b.at   = i;
-        n      = queue_some(b, nodes, i);
+        b.at = i;
+        n = queue_some(b, nodes, i);
         gb_cuda_kept_settle(b, nodes, i, n);
     }
-    b.node  = nullptr;
+    b.node = nullptr;
     b.nodes = nullptr;
     return n >= 0 ? GGML_STATUS_SUCCESS : GGML_STATUS_FAILED;
 }
@@ -302,16 +302,16 @@ static enum ggml_status queue_nodes(gb_cuda_backend & b, const gb_array<ggml_ten
 // Queues everything nowhere: what that takes of scratch memory, the same will take.
 static enum ggml_status measure(const gb_cuda_backend & b, const gb_array<ggml_tensor *> & nodes, enum gb_cuda_run kind,
     size_t * size) {
-    gb_cuda_backend dry           = {};
-    dry.device                    = b.device;
-    dry.queue                     = { nullptr, nullptr, true };
-    dry.kind                      = kind;
-    dry.fusing                    = kind == GB_CUDA_PLAN || b.fusing;
-    dry.blas                      = b.blas;
-    dry.scratch.memory            = reinterpret_cast<char *>((uintptr_t) 1 << 40);
-    dry.scratch.capacity          = SIZE_MAX / 4;
+    gb_cuda_backend dry = {};
+    dry.device = b.device;
+    dry.queue = { nullptr, nullptr, true };
+    dry.kind = kind;
+    dry.fusing = kind == GB_CUDA_PLAN || b.fusing;
+    dry.blas = b.blas;
+    dry.scratch.memory = reinterpret_cast<char *>((uintptr_t) 1 << 40);
+    dry.scratch.capacity = SIZE_MAX / 4;
     const enum ggml_status status = queue_nodes(dry, nodes);
-    *size                         = dry.scratch.peak;
+    *size = dry.scratch.peak;
     dry.kept.release();
     dry.readers.release();
     return status;
@@ -319,7 +319,7 @@ static enum ggml_status measure(const gb_cuda_backend & b, const gb_array<ggml_t
 
 enum ggml_status gb_cuda_graph_work_size(const gb_cuda_backend & b, const ggml_cgraph * graph, size_t * size) {
     gb_array<ggml_tensor *> nodes;
-    enum ggml_status        status = collect(b, graph, false, nodes);
+    enum ggml_status status = collect(b, graph, false, nodes);
     if (status == GGML_STATUS_SUCCESS) {
         status = measure(b, nodes, GB_CUDA_PLAN, size);
     }
@@ -328,7 +328,7 @@ enum ggml_status gb_cuda_graph_work_size(const gb_cuda_backend & b, const ggml_c
 }
 
 static enum ggml_status reserve_scratch(gb_cuda_backend & b) {
-    size_t                 size   = 0;
+    size_t size = 0;
     const enum ggml_status status = measure(b, b.graphs->nodes, GB_CUDA_MEASURE, &size);
     return status != GGML_STATUS_SUCCESS      ? status
            : gb_cuda_scratch_reserve(b, size) ? GGML_STATUS_SUCCESS
@@ -339,9 +339,9 @@ static enum ggml_status reserve_scratch(gb_cuda_backend & b) {
 static bool list_work(gb_cuda_backend & b) {
     gb_cuda_graphs & g = *b.graphs;
     gb_task_list_clear(g.list);
-    b.queue.list                  = &g.list;
+    b.queue.list = &g.list;
     const enum ggml_status listed = queue_nodes(b, g.nodes);
-    b.queue.list                  = nullptr;
+    b.queue.list = nullptr;
     return listed == GGML_STATUS_SUCCESS && !g.list.broken && g.list.tasks.n > 0;
 }
 
@@ -351,7 +351,7 @@ static bool make_executable(gb_cuda_graphs & g, remembered & c, bool dependent) 
         g.stats.n_updated++;
         return true;
     }
-    bool       edges = dependent && !g.edges_refused;
+    bool edges = dependent && !g.edges_refused;
     const bool tried = edges, made = gb_replay_make(c.replay, g.list, edges);
     g.edges_refused = g.edges_refused || tried != edges;
     g.stats.n_captured += made;
@@ -371,9 +371,9 @@ static enum ggml_status queue_eagerly(gb_cuda_backend & b) {
 
 // The graph at hand, executable; NULL: it is launched node by node.
 static remembered * executable(gb_cuda_backend & b) {
-    gb_cuda_graphs & g     = *b.graphs;
-    const uint64_t   shape = shape_of(g);
-    remembered *     same  = find_same(g);
+    gb_cuda_graphs & g = *b.graphs;
+    const uint64_t shape = shape_of(g);
+    remembered * same = find_same(g);
     if (same == nullptr && !has_seen(g, shape)) {
         remember(g, shape);
         return nullptr;
@@ -382,12 +382,12 @@ static remembered * executable(gb_cuda_backend & b) {
         return nullptr;
     }
     if (same == nullptr) {
-        remembered * like  = find_like(g, shape);
-        gb_replay    taken = {};
+        remembered * like = find_like(g, shape);
+        gb_replay taken = {};
         if (like != nullptr) {
             std::swap(taken, like->replay);
         }
-        same         = remember(g, shape);
+        same = remember(g, shape);
         same->replay = taken;
     }
     return make_executable(g, *same, b.queue.dependent) ? same : nullptr;
@@ -395,14 +395,14 @@ static remembered * executable(gb_cuda_backend & b) {
 
 enum ggml_status gb_cuda_graph_compute(gb_cuda_backend & b, const ggml_cgraph * graph) {
     enum { FEW = 2 }; // nodes that gain nothing
-    gb_cuda_graphs & g      = *b.graphs;
+    gb_cuda_graphs & g = *b.graphs;
     enum ggml_status status = collect(b, graph, true, g.nodes);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    b.fusing           = ggml_graph_get_fusion();
-    const bool   worth = g.on && g.nodes.n > FEW && write_signature(g, b.fusing);
-    remembered * same  = worth ? find_same(g) : nullptr;
+    b.fusing = ggml_graph_get_fusion();
+    const bool worth = g.on && g.nodes.n > FEW && write_signature(g, b.fusing);
+    remembered * same = worth ? find_same(g) : nullptr;
     if (same != nullptr && same->replay.exec != nullptr) {
         g.stats.n_replayed++;
         return launch(b, *same);

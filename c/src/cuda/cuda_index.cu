@@ -13,15 +13,15 @@
 #include "kernels/wrong_index.cuh"
 
 struct gb_cuda_index_watch {
-    gb_cuda_index_note *  note;     // owned, pinned
-    bool                  reported; // already, but not cleared
+    gb_cuda_index_note * note; // owned, pinned
+    bool reported; // already, but not cleared
     gb_cuda_index_watch * next;
 };
 
 namespace {
 
 struct {
-    std::mutex            lock;
+    std::mutex lock;
     gb_cuda_index_watch * first = nullptr;
 } watches; // of all backends
 
@@ -29,7 +29,7 @@ bool is_complete(const gb_cuda_index_watch * w) { return *static_cast<const vola
 
 void report(const char * device, gb_cuda_index_watch * w) {
     const gb_cuda_index_note & n = *w->note;
-    char                       where[96];
+    char where[96];
     if (n.which < 0) {
         size_t used = (size_t) snprintf(where, sizeof(where), "index %d at [%lld", n.id, (long long) n.place[0]);
         for (int d = 1; d < -n.which; d++) {
@@ -47,8 +47,8 @@ void report(const char * device, gb_cuda_index_watch * w) {
 } // namespace
 
 gb_cuda_index_watch * gb_cuda_index_new(const char * device) {
-    gb_cuda_index_watch * w      = new (std::nothrow) gb_cuda_index_watch();
-    void *                memory = nullptr;
+    gb_cuda_index_watch * w = new (std::nothrow) gb_cuda_index_watch();
+    void * memory = nullptr;
     if (w == nullptr) {
         ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: no host memory for a backend", device);
         return nullptr;
@@ -63,7 +63,7 @@ gb_cuda_index_watch * gb_cuda_index_new(const char * device) {
     memset(memory, 0, sizeof(gb_cuda_index_note));
     w->note = static_cast<gb_cuda_index_note *>(memory);
     const std::lock_guard<std::mutex> held(watches.lock);
-    w->next       = watches.first;
+    w->next = watches.first;
     watches.first = w;
     return w;
 }
@@ -74,7 +74,7 @@ void gb_cuda_index_free(gb_cuda_index_watch * w) {
     }
     {
         const std::lock_guard<std::mutex> held(watches.lock);
-        gb_cuda_index_watch **            at = &watches.first;
+        gb_cuda_index_watch ** at = &watches.first;
         while (*at != w) {
             at = &(*at)->next;
         }
@@ -86,10 +86,10 @@ void gb_cuda_index_free(gb_cuda_index_watch * w) {
 
 gb_index_reader gb_cuda_index_reader(const gb_cuda_backend & b, const ggml_tensor * dst, int which, int64_t limit) {
     gb_index_reader r = {};
-    r.note            = b.index != nullptr ? b.index->note : nullptr; // none in a dry run
-    r.dst             = gb_cuda_data(dst);
-    r.which           = which < 0 ? -ggml_n_dims(dst->src[1]) : which;
-    r.limit           = limit;
+    r.note = b.index != nullptr ? b.index->note : nullptr; // none in a dry run
+    r.dst = gb_cuda_data(dst);
+    r.which = which < 0 ? -ggml_n_dims(dst->src[1]) : which;
+    r.limit = limit;
     char tensor[128];
     gb_cuda_describe(tensor, sizeof(tensor), dst);
     snprintf(r.text, sizeof(r.text), "%s %s", ggml_op_desc(dst), tensor);
@@ -98,7 +98,7 @@ gb_index_reader gb_cuda_index_reader(const gb_cuda_backend & b, const ggml_tenso
 
 bool gb_cuda_index_check(gb_cuda_backend & b) {
     const std::lock_guard<std::mutex> held(watches.lock);
-    gb_cuda_index_watch *             w = b.index;
+    gb_cuda_index_watch * w = b.index;
     if (w->note->claimed == 0) {
         return true;
     }

@@ -45,11 +45,11 @@ static bool is_written(const gb_cuda_backend & b, const ggml_tensor * source, in
     if (b.kind == GB_CUDA_PLAN) {
         return false;
     }
-    const char * end   = gb_cuda_data(source) + ggml_nbytes(source);
-    bool         found = false;
+    const char * end = gb_cuda_data(source) + ggml_nbytes(source);
+    bool found = false;
     for (int i = from; i < to && !found; i++) {
         const ggml_tensor * node = b.nodes->node[i];
-        found                    = gb_cuda_data(node) < end && writes_to(b, node, source);
+        found = gb_cuda_data(node) < end && writes_to(b, node, source);
     }
     return found;
 }
@@ -70,10 +70,10 @@ static int last_of(const gb_cuda_backend & b, const gb_cuda_recipe & r, int know
         return b.at;
     }
     const gb_cuda_nodes & nodes = *b.nodes;
-    const int             end   = nodes.n - b.at > AHEAD ? b.at + AHEAD + 1 : nodes.n;
-    int                   last  = known > b.at ? known : b.at;
-    int                   seen  = made < last ? last : made + 1; // up to there nobody writes after that
-    int                   i     = reader_from(nodes, r.source, last, end);
+    const int end = nodes.n - b.at > AHEAD ? b.at + AHEAD + 1 : nodes.n;
+    int last = known > b.at ? known : b.at;
+    int seen = made < last ? last : made + 1; // up to there nobody writes after that
+    int i = reader_from(nodes, r.source, last, end);
     for (i = i == last ? nodes.next_reader[i] : i; i < end; i = nodes.next_reader[i]) {
         gb_cuda_recipe wanted;
         if (of(b, nodes.node[i], &wanted) && is_same(wanted, r)) {
@@ -94,16 +94,16 @@ bool gb_cuda_note_readers(gb_array<int> & memory, const gb_cuda_nodes & nodes) {
     if (!memory.reserve((size_t) nodes.n + slots)) {
         return false;
     }
-    int * const next  = memory.data;
+    int * const next = memory.data;
     int * const first = next + nodes.n; // of the sources, by their addresses: the first node that reads one, from 1 on
     memset(first, 0, slots * sizeof(int));
     for (int i = nodes.n - 1; i >= 0; i--) {
         const ggml_tensor * source = source_of(nodes.node[i]);
-        size_t              s      = (size_t) ((uintptr_t) source * 0x9e3779b97f4a7c15u >> 20) & (slots - 1);
+        size_t s = (size_t) ((uintptr_t) source * 0x9e3779b97f4a7c15u >> 20) & (slots - 1);
         while (first[s] != 0 && source_of(nodes.node[first[s] - 1]) != source) {
             s = (s + 1) & (slots - 1);
         }
-        next[i]  = first[s] != 0 ? first[s] - 1 : nodes.n;
+        next[i] = first[s] != 0 ? first[s] - 1 : nodes.n;
         first[s] = i + 1;
     }
     return true;
@@ -115,14 +115,14 @@ void * gb_cuda_keep(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t b
         gb_cuda_kept & kept = b.kept.data[i];
         if (is_same(kept.recipe, recipe)) {
             kept.last = last_of(b, recipe, kept.last, -1, of);
-            *there    = kept.made;
+            *there = kept.made;
             kept.made = true;
             return kept.memory;
         }
     }
-    *there              = false;
+    *there = false;
     void * const memory = gb_cuda_scratch(b, bytes);
-    const int    last   = memory != nullptr ? last_of(b, recipe, b.at, -1, of) : b.at;
+    const int last = memory != nullptr ? last_of(b, recipe, b.at, -1, of) : b.at;
     if (last > b.at && b.kept.reserve(b.kept.n + 1)) {
         b.kept.data[b.kept.n++] = { recipe, memory, b.scratch.used, last, -1, true };
     }
@@ -137,8 +137,8 @@ gb_cuda_kept * gb_cuda_keep_ahead(gb_cuda_backend & b, const gb_cuda_recipe & re
             b.kept.data[left++] = b.kept.data[i];
         }
     }
-    b.kept.n            = left;
-    const int    last   = last_of(b, recipe, written, written, of);
+    b.kept.n = left;
+    const int last = last_of(b, recipe, written, written, of);
     void * const memory = last > written && b.kept.reserve(left + 1) ? gb_cuda_scratch(b, bytes) : nullptr;
     if (memory == nullptr) {
         return nullptr;
@@ -150,8 +150,8 @@ gb_cuda_kept * gb_cuda_keep_ahead(gb_cuda_backend & b, const gb_cuda_recipe & re
 void gb_cuda_kept_settle(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i, int n) {
     size_t left = 0;
     for (size_t k = 0; k < b.kept.n; k++) {
-        bool      lives = b.kept.data[k].last >= i + n;
-        const int from  = b.kept.data[k].written < i ? i : b.kept.data[k].written + 1;
+        bool lives = b.kept.data[k].last >= i + n;
+        const int from = b.kept.data[k].written < i ? i : b.kept.data[k].written + 1;
         for (int j = from; j < i + n && lives; j++) {
             lives = !writes_to(b, nodes.node[j], b.kept.data[k].recipe.source);
         }

@@ -13,26 +13,26 @@ namespace {
 // other between asking and launching.
 struct allowance {
     const void * function;
-    int          device;
-    size_t       bytes;
+    int device;
+    size_t bytes;
 };
 
 struct {
-    std::mutex          lock;
+    std::mutex lock;
     gb_array<allowance> all; // never freed
 } allowances;
 
 enum { FREE_SHARED = 48 * 1024 }; // nobody has to ask for that
 
 cudaError_t allow_shared(const void * function, size_t bytes) {
-    int         device = -1;
-    cudaError_t error  = cudaGetDevice(&device);
+    int device = -1;
+    cudaError_t error = cudaGetDevice(&device);
     if (error != cudaSuccess) {
         return error;
     }
     const std::lock_guard<std::mutex> held(allowances.lock);
-    gb_array<allowance> &             all = allowances.all;
-    size_t                            i   = 0;
+    gb_array<allowance> & all = allowances.all;
+    size_t i = 0;
     while (i < all.n && (all.data[i].function != function || all.data[i].device != device)) {
         i++;
     }
@@ -45,7 +45,7 @@ cudaError_t allow_shared(const void * function, size_t bytes) {
     error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, (int) bytes);
     if (error == cudaSuccess) {
         all.data[i] = { function, device, bytes };
-        all.n       = i == all.n ? all.n + 1 : all.n;
+        all.n = i == all.n ? all.n + 1 : all.n;
     }
     return error;
 }
@@ -58,8 +58,8 @@ gb_task * add_task(gb_task_list & list, enum gb_task_kind kind) {
         return nullptr;
     }
     gb_task & t = list.tasks.data[list.tasks.n++];
-    t           = gb_task{};
-    t.kind      = kind;
+    t = gb_task{};
+    t.kind = kind;
     return &t;
 }
 
@@ -77,14 +77,14 @@ void list_kernel(gb_task_list & list, const gb_kernel_launch & l) {
         list.broken = true;
         return;
     }
-    t->function    = l.function;
-    t->grid        = l.grid;
-    t->block       = l.block;
-    t->shared      = l.shared;
+    t->function = l.function;
+    t->grid = l.grid;
+    t->block = l.block;
+    t->shared = l.shared;
     t->first_value = list.offsets.n;
-    t->n_values    = l.n;
-    t->bytes_at    = list.bytes.n;
-    t->bytes       = bytes;
+    t->n_values = l.n;
+    t->bytes_at = list.bytes.n;
+    t->bytes = bytes;
     memset(list.bytes.data + list.bytes.n, 0, bytes);
     for (int i = 0; i < l.n; i++) {
         memcpy(list.bytes.data + list.bytes.n, l.values[i], l.sizes[i]);
@@ -102,7 +102,7 @@ void gb_task_list_clear(gb_task_list & list) {
         }
     }
     list.tasks.n = list.offsets.n = list.bytes.n = 0;
-    list.broken                                  = false;
+    list.broken = false;
 }
 
 void gb_task_list_free(gb_task_list & list) {
@@ -123,21 +123,21 @@ static bool has_room(dim3 grid) {
 void gb_queue_settle(const gb_queue & queue) { queue.after_kernel = false; }
 
 static cudaError_t launch(const gb_queue & queue, const gb_kernel_launch & l) {
-    const bool early   = queue.dependent && queue.after_kernel;
+    const bool early = queue.dependent && queue.after_kernel;
     queue.after_kernel = true;
     if (!early) {
         return cudaLaunchKernel(l.function, l.grid, l.block, l.values, l.shared, queue.stream);
     }
-    cudaLaunchAttribute attribute                        = {};
-    attribute.id                                         = cudaLaunchAttributeProgrammaticStreamSerialization;
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config                            = {};
-    config.gridDim                                       = l.grid;
-    config.blockDim                                      = l.block;
-    config.dynamicSmemBytes                              = l.shared;
-    config.stream                                        = queue.stream;
-    config.attrs                                         = &attribute;
-    config.numAttrs                                      = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = l.grid;
+    config.blockDim = l.block;
+    config.dynamicSmemBytes = l.shared;
+    config.stream = queue.stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
     return cudaLaunchKernelExC(&config, l.function, l.values);
 }
 
@@ -168,7 +168,7 @@ cudaError_t gb_queue_copy(const gb_queue & queue, void * to, const void * from, 
     }
     gb_task * t = add_task(*queue.list, GB_TASK_COPY);
     if (t != nullptr) {
-        t->to   = to;
+        t->to = to;
         t->from = from;
         t->size = size;
     }
@@ -185,7 +185,7 @@ cudaError_t gb_queue_clear(const gb_queue & queue, void * to, size_t size) {
     }
     gb_task * t = add_task(*queue.list, GB_TASK_CLEAR);
     if (t != nullptr) {
-        t->to   = to;
+        t->to = to;
         t->size = size;
     }
     return cudaSuccess;
@@ -204,9 +204,9 @@ void gb_queue_end_library(const gb_queue & queue) {
     if (queue.list == nullptr || queue.list->broken) {
         return;
     }
-    cudaGraph_t       graph = nullptr;
+    cudaGraph_t graph = nullptr;
     const cudaError_t error = cudaStreamEndCapture(queue.stream, &graph);
-    gb_task *         t     = error == cudaSuccess ? add_task(*queue.list, GB_TASK_LIBRARY) : nullptr;
+    gb_task * t = error == cudaSuccess ? add_task(*queue.list, GB_TASK_LIBRARY) : nullptr;
     if (t != nullptr) {
         t->library = graph;
         return;

@@ -8,7 +8,7 @@
 namespace {
 
 struct parameters { // of a kernel's node
-    gb_array<void *>     values;
+    gb_array<void *> values;
     cudaKernelNodeParams node;
 };
 
@@ -19,21 +19,21 @@ bool fill(parameters & p, const gb_task_list & list, const gb_task & t) {
     for (int i = 0; i < t.n_values; i++) {
         p.values.data[i] = list.bytes.data + list.offsets.data[t.first_value + (size_t) i];
     }
-    p.node                = cudaKernelNodeParams{};
-    p.node.func           = const_cast<void *>(t.function);
-    p.node.gridDim        = t.grid;
-    p.node.blockDim       = t.block;
+    p.node = cudaKernelNodeParams{};
+    p.node.func = const_cast<void *>(t.function);
+    p.node.gridDim = t.grid;
+    p.node.blockDim = t.block;
     p.node.sharedMemBytes = (unsigned) t.shared;
-    p.node.kernelParams   = p.values.data;
+    p.node.kernelParams = p.values.data;
     return true;
 }
 
 cudaMemsetParams zeros(const gb_task & t) {
     cudaMemsetParams p = {};
-    p.dst              = t.to;
-    p.elementSize      = 4;
-    p.width            = t.size / 4;
-    p.height           = 1;
+    p.dst = t.to;
+    p.elementSize = 4;
+    p.width = t.size / 4;
+    p.height = 1;
     return p;
 }
 
@@ -43,8 +43,8 @@ constexpr cudaError_t no_such_edge = cudaErrorNotSupported; // whatever the runt
 cudaError_t add_edge(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
 #if CUDART_VERSION >= 12030
     cudaGraphEdgeData edge = {};
-    edge.from_port         = cudaGraphKernelNodePortProgrammatic;
-    edge.type              = cudaGraphDependencyTypeProgrammatic;
+    edge.from_port = cudaGraphKernelNodePortProgrammatic;
+    edge.type = cudaGraphDependencyTypeProgrammatic;
 #endif
 #if CUDART_VERSION >= 13000
     return cudaGraphAddDependencies(graph, &from, &to, &edge, 1);
@@ -67,12 +67,12 @@ cudaError_t add_kernel(gb_replay & r, const cudaKernelNodeParams & node, size_t 
 }
 
 cudaError_t add_node(gb_replay & r, const gb_task_list & list, const gb_task & t, bool dependent, parameters & p) {
-    const size_t            i     = r.nodes.n;
-    const bool              early = dependent && i > 0 && list.tasks.data[i - 1].kind == GB_TASK_KERNEL;
+    const size_t i = r.nodes.n;
+    const bool early = dependent && i > 0 && list.tasks.data[i - 1].kind == GB_TASK_KERNEL;
     const cudaGraphNode_t * after = i > 0 ? &r.nodes.data[i - 1] : nullptr;
-    const size_t            n     = i > 0 ? 1 : 0;
-    cudaGraphNode_t *       node  = &r.nodes.data[r.nodes.n++];
-    const cudaMemsetParams  clear = zeros(t);
+    const size_t n = i > 0 ? 1 : 0;
+    cudaGraphNode_t * node = &r.nodes.data[r.nodes.n++];
+    const cudaMemsetParams clear = zeros(t);
     switch (t.kind) {
         case GB_TASK_KERNEL: return fill(p, list, t) ? add_kernel(r, p.node, i, early) : cudaErrorMemoryAllocation;
         case GB_TASK_COPY:
@@ -84,7 +84,7 @@ cudaError_t add_node(gb_replay & r, const gb_task_list & list, const gb_task & t
 }
 
 cudaError_t set_node(gb_replay & r, size_t i, const gb_task_list & list, const gb_task & t, parameters & p) {
-    const cudaGraphNode_t  node  = r.nodes.data[i];
+    const cudaGraphNode_t node = r.nodes.data[i];
     const cudaMemsetParams clear = zeros(t);
     switch (t.kind) {
         case GB_TASK_KERNEL:
@@ -137,7 +137,7 @@ bool gb_replay_fits(const gb_replay & r, const gb_task_list & list) {
 
 // A graph of the list's tasks, or an error, and nothing then.
 static cudaError_t make(gb_replay & r, const gb_task_list & list, bool dependent) {
-    parameters  p     = {};
+    parameters p = {};
     cudaError_t error = r.nodes.reserve(list.tasks.n) ? cudaGraphCreate(&r.graph, 0) : cudaErrorMemoryAllocation;
     for (size_t i = 0; i < list.tasks.n && error == cudaSuccess; i++) {
         error = add_node(r, list, list.tasks.data[i], dependent, p);
@@ -158,7 +158,7 @@ bool gb_replay_make(gb_replay & r, gb_task_list & list, bool & dependent) {
     cudaError_t error = make(r, list, dependent);
     if (error == no_such_edge && dependent) {
         dependent = false;
-        error     = make(r, list, false);
+        error = make(r, list, false);
     }
     if (error == cudaSuccess) {
         std::swap(r.list, list);
@@ -167,7 +167,7 @@ bool gb_replay_make(gb_replay & r, gb_task_list & list, bool & dependent) {
 }
 
 bool gb_replay_update(gb_replay & r, gb_task_list & list) {
-    parameters  p     = {};
+    parameters p = {};
     cudaError_t error = cudaSuccess;
     for (size_t i = 0; i < list.tasks.n && error == cudaSuccess; i++) {
         if (!is_same(r.list, r.list.tasks.data[i], list, list.tasks.data[i])) {

@@ -6,8 +6,8 @@
 
 // The function as it was in 12.0; NULL: this driver has none. Leaves no error behind.
 static inline void * gb_cuda_driver_function(const char * name) {
-    void *                          function = nullptr;
-    cudaDriverEntryPointQueryResult found    = cudaDriverEntryPointSymbolNotFound;
+    void * function = nullptr;
+    cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
     const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &function, 12000, 0, &found);
 #else

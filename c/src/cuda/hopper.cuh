@@ -72,7 +72,7 @@ GB_DEVICE uint64_t gb_matrix_of(const void * rows, int depth = 0) {
 
 // A stage of a ring of them, and the parity of its present use.
 struct gb_hopper_place {
-    int            stage = 0, parity = 0;
+    int stage = 0, parity = 0;
     GB_METHOD void next(int stages) {
         if (++stage == stages) {
             stage = 0;

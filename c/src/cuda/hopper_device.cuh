@@ -7,10 +7,10 @@
 #define GB_FIXED_PARAMETER const __grid_constant__
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#    define GB_HAS_HOPPER        1
+#    define GB_HAS_HOPPER 1
 #    define GB_HOPPER_ONLY(code) code
 #else
-#    define GB_HAS_HOPPER        0
+#    define GB_HAS_HOPPER 0
 #    define GB_HOPPER_ONLY(code) __trap()
 #endif
 
@@ -21,7 +21,7 @@ template <class... P> inline bool gb_has_hopper_code(void (*kernel)(P...)) {
     return (void) kernel, false;
 #else
     cudaFuncAttributes a;
-    const cudaError_t  error = cudaFuncGetAttributes(&a, (const void *) kernel);
+    const cudaError_t error = cudaFuncGetAttributes(&a, (const void *) kernel);
     (void) cudaGetLastError(); // there is none for other devices
     return error == cudaSuccess && a.binaryVersion == 90;
 #endif
@@ -139,8 +139,8 @@ template <int N> static __device__ __forceinline__ void gb_matrix_done(float (&s
 #define GB_SUM_8(d, i)                                                                                          \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
         "+f"(d[i + 7])
-#define GB_SUM_32(d, i)  GB_SUM_8(d, i), GB_SUM_8(d, i + 8), GB_SUM_8(d, i + 16), GB_SUM_8(d, i + 24)
-#define GB_SUM_64(d, i)  GB_SUM_32(d, i), GB_SUM_32(d, i + 32)
+#define GB_SUM_32(d, i) GB_SUM_8(d, i), GB_SUM_8(d, i + 8), GB_SUM_8(d, i + 16), GB_SUM_8(d, i + 24)
+#define GB_SUM_64(d, i) GB_SUM_32(d, i), GB_SUM_32(d, i + 32)
 #define GB_SUM_128(d, i) GB_SUM_64(d, i), GB_SUM_64(d, i + 64)
 
 #define GB_WGMMA(n, type, count, a_at, b_at, keep_at)                                                 \

@@ -66,8 +66,8 @@ inline cudaError_t gb_launch(const char * name, void (*kernel)(P...), dim3 grid,
     const gb_queue & queue, A... args) {
     gb_know_kernel(name, kernel);
     return [&](P... values) {
-        void *       pointers[] = { (void *) &values... };
-        const size_t sizes[]    = { sizeof(values)... };
+        void * pointers[] = { (void *) &values... };
+        const size_t sizes[] = { sizeof(values)... };
         return gb_queue_kernel(queue, { (const void *) kernel, grid, block, shared, pointers, sizes, sizeof...(P) });
     }((P) args...);
 }
@@ -86,8 +86,8 @@ GB_DEVICE float gb_to_float(int8_t x) { return (float) x; }
 
 // To any of float, gb_half, gb_bf16 (round to nearest even); integers are cut.
 template <class T> __device__ __forceinline__ T gb_from_float(float x) { return (T) x; }
-template <> __device__ __forceinline__ gb_half  gb_from_float<gb_half>(float x) { return gb_float_to_half(x); }
-template <> __device__ __forceinline__ gb_bf16  gb_from_float<gb_bf16>(float x) { return gb_float_to_bf16(x); }
+template <> __device__ __forceinline__ gb_half gb_from_float<gb_half>(float x) { return gb_float_to_half(x); }
+template <> __device__ __forceinline__ gb_bf16 gb_from_float<gb_bf16>(float x) { return gb_float_to_bf16(x); }
 
 GB_DEVICE int gb_lane(void) {
     return (int) (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % GB_WARP;

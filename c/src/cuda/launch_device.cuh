@@ -14,22 +14,22 @@
 #define GB_SHARED(type, name, count) __shared__ __align__(16) type name[count]
 #define GB_DYNAMIC_SHARED(type, name)                                           \
     extern __shared__ __align__(1024) unsigned char gb_dynamic_shared_memory[]; \
-    type * const                                    name = reinterpret_cast<type *>(gb_dynamic_shared_memory)
+    type * const name = reinterpret_cast<type *>(gb_dynamic_shared_memory)
 
 template <class... P> inline void gb_know_kernel(const char *, void (*)(P...)) {} // the runtime knows it
 
 // ---- numbers
 
-typedef __half        gb_half;
+typedef __half gb_half;
 typedef __nv_bfloat16 gb_bf16;
 
-static __device__ __forceinline__ float    gb_to_float(gb_half x) { return __half2float(x); }
-static __device__ __forceinline__ float    gb_to_float(gb_bf16 x) { return __bfloat162float(x); }
-static __device__ __forceinline__ gb_half  gb_float_to_half(float x) { return __float2half_rn(x); }
-static __device__ __forceinline__ gb_bf16  gb_float_to_bf16(float x) { return __float2bfloat16_rn(x); }
-static __device__ __forceinline__ gb_half  gb_half_of_bits(uint16_t bits) { return __ushort_as_half(bits); }
+static __device__ __forceinline__ float gb_to_float(gb_half x) { return __half2float(x); }
+static __device__ __forceinline__ float gb_to_float(gb_bf16 x) { return __bfloat162float(x); }
+static __device__ __forceinline__ gb_half gb_float_to_half(float x) { return __float2half_rn(x); }
+static __device__ __forceinline__ gb_bf16 gb_float_to_bf16(float x) { return __float2bfloat16_rn(x); }
+static __device__ __forceinline__ gb_half gb_half_of_bits(uint16_t bits) { return __ushort_as_half(bits); }
 static __device__ __forceinline__ uint16_t gb_half_bits(gb_half x) { return __half_as_ushort(x); }
-static __device__ __forceinline__ gb_bf16  gb_bf16_of_bits(uint16_t bits) { return __ushort_as_bfloat16(bits); }
+static __device__ __forceinline__ gb_bf16 gb_bf16_of_bits(uint16_t bits) { return __ushort_as_bfloat16(bits); }
 static __device__ __forceinline__ uint16_t gb_bf16_bits(gb_bf16 x) { return __bfloat16_as_ushort(x); }
 // Two halves in a register, the first in the low bits.
 static __device__ __forceinline__ uint32_t gb_pack_half2(float lo, float hi) {
@@ -69,7 +69,7 @@ static __device__ __forceinline__ int gb_dp4a_unsigned(uint32_t a, int b, int c)
 }
 
 static __device__ __forceinline__ void gb_needs_code(int) {}
-static inline bool                     gb_has_mma(void) { return true; }
+static inline bool gb_has_mma(void) { return true; }
 
 // ---- kernels after each other
 
@@ -83,8 +83,8 @@ static __device__ __forceinline__ void gb_wait_for_earlier(void) {
 
 // ---- threads together
 
-static __device__ __forceinline__ void                 gb_sync_block(void) { __syncthreads(); }
-static __device__ __forceinline__ void                 gb_sync_warp(void) { __syncwarp(); }
+static __device__ __forceinline__ void gb_sync_block(void) { __syncthreads(); }
+static __device__ __forceinline__ void gb_sync_warp(void) { __syncwarp(); }
 template <class T> static __device__ __forceinline__ T gb_shfl(T x, int lane) {
     return __shfl_sync(0xffffffffu, x, lane);
 }
@@ -98,12 +98,12 @@ template <class T> static __device__ __forceinline__ T gb_shfl_down(T x, int del
     return __shfl_down_sync(0xffffffffu, x, delta);
 }
 static __device__ __forceinline__ uint32_t gb_ballot(bool x) { return __ballot_sync(0xffffffffu, x); }
-static __device__ __forceinline__ bool     gb_any(bool x) { return __any_sync(0xffffffffu, x); }
-static __device__ __forceinline__ bool     gb_all(bool x) { return __all_sync(0xffffffffu, x); }
+static __device__ __forceinline__ bool gb_any(bool x) { return __any_sync(0xffffffffu, x); }
+static __device__ __forceinline__ bool gb_all(bool x) { return __all_sync(0xffffffffu, x); }
 // int, unsigned, float; the old value
 template <class T> static __device__ __forceinline__ T gb_atomic_add(T * p, T x) { return atomicAdd(p, x); }
 // What the thread has written so far is seen by the host before what it writes after.
-static __device__ __forceinline__ void                 gb_fence_system(void) { __threadfence_system(); }
+static __device__ __forceinline__ void gb_fence_system(void) { __threadfence_system(); }
 template <class T> static __device__ __forceinline__ T gb_atomic_max(T * p, T x) { // int, unsigned
     return atomicMax(p, x);
 }

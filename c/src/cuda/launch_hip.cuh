@@ -42,18 +42,18 @@ static __device__ __forceinline__ float gb_to_float(gb_half x) {
 }
 static __device__ __forceinline__ gb_half gb_float_to_half(float x) { // to nearest, ties to even, as devices begin
     const _Float16 h = (_Float16) x;
-    gb_half        r;
+    gb_half r;
     memcpy(&r.bits, &h, sizeof(h));
     return r;
 }
-static __device__ __forceinline__ float   gb_to_float(gb_bf16 x) { return __uint_as_float((uint32_t) x.bits << 16); }
+static __device__ __forceinline__ float gb_to_float(gb_bf16 x) { return __uint_as_float((uint32_t) x.bits << 16); }
 static __device__ __forceinline__ gb_bf16 gb_float_to_bf16(float x) {
     const uint32_t u = __float_as_uint(x), odd = u >> 16 & 1;
     return { x != x ? (uint16_t) 0x7fff : (uint16_t) ((u + 0x7fff + odd) >> 16) };
 }
-static __device__ __forceinline__ gb_half  gb_half_of_bits(uint16_t bits) { return { bits }; }
+static __device__ __forceinline__ gb_half gb_half_of_bits(uint16_t bits) { return { bits }; }
 static __device__ __forceinline__ uint16_t gb_half_bits(gb_half x) { return x.bits; }
-static __device__ __forceinline__ gb_bf16  gb_bf16_of_bits(uint16_t bits) { return { bits }; }
+static __device__ __forceinline__ gb_bf16 gb_bf16_of_bits(uint16_t bits) { return { bits }; }
 static __device__ __forceinline__ uint16_t gb_bf16_bits(gb_bf16 x) { return x.bits; }
 // Two halves in a register, the first in the low bits.
 static __device__ __forceinline__ uint32_t gb_pack_half2(float lo, float hi) {
@@ -66,11 +66,11 @@ static __device__ __forceinline__ float2 gb_unpack_half2(uint32_t u) {
 // As the PTX manual has prmt: nibble 3 of a selector takes the sign of the byte. v_perm_b32 has a byte for each
 // selector and other meanings from 8 on.
 static __device__ __forceinline__ uint32_t gb_prmt(uint32_t a, uint32_t b, uint32_t select) {
-    uint32_t s           = select & 0xffff;
-    s                    = (s | s << 8) & 0x00ff00ff;
-    s                    = (s | s << 4) & 0x0f0f0f0f;
+    uint32_t s = select & 0xffff;
+    s = (s | s << 8) & 0x00ff00ff;
+    s = (s | s << 4) & 0x0f0f0f0f;
     const uint32_t bytes = __builtin_amdgcn_perm(b, a, s & 0x07070707);
-    const uint32_t mask  = (s >> 3 & 0x01010101) * 255;
+    const uint32_t mask = (s >> 3 & 0x01010101) * 255;
     return (bytes & ~mask) | ((bytes >> 7 & 0x01010101) * 255 & mask);
 }
 
@@ -142,8 +142,8 @@ template <class T> static __device__ __forceinline__ T gb_shfl_down(T x, int del
     return __shfl_down(x, (unsigned) delta, 32);
 }
 static __device__ __forceinline__ uint32_t gb_ballot(bool x) { return (uint32_t) __ballot(x); }
-static __device__ __forceinline__ bool     gb_any(bool x) { return gb_ballot(x) != 0; }
-static __device__ __forceinline__ bool     gb_all(bool x) { return gb_ballot(!x) == 0; }
+static __device__ __forceinline__ bool gb_any(bool x) { return gb_ballot(x) != 0; }
+static __device__ __forceinline__ bool gb_all(bool x) { return gb_ballot(!x) == 0; }
 // int, unsigned, float; the old value
 template <class T> static __device__ __forceinline__ T gb_atomic_add(T * p, T x) { return atomicAdd(p, x); }
 template <class T> static __device__ __forceinline__ T gb_atomic_max(T * p, T x) { // int, unsigned
@@ -178,7 +178,7 @@ static __device__ __forceinline__ void gb_cp_async_8(void * shared, const void *
 static __device__ __forceinline__ void gb_cp_async_4(void * shared, const void * global, int bytes = 4) {
     gb_copy_now<uint32_t>(shared, global, bytes);
 }
-static __device__ __forceinline__ void                        gb_cp_async_commit(void) {}
+static __device__ __forceinline__ void gb_cp_async_commit(void) {}
 template <int pending> static __device__ __forceinline__ void gb_cp_async_wait(void) {}
 
 // ---- defined nowhere, see above

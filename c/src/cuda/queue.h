@@ -19,8 +19,8 @@
 
 // A growing array of plain things; no memory is a false, not an exception.
 template <class T> struct gb_array {
-    T *    data     = nullptr;
-    size_t n        = 0;
+    T * data = nullptr;
+    size_t n = 0;
     size_t capacity = 0;
 
     bool reserve(size_t wanted) {
@@ -28,18 +28,18 @@ template <class T> struct gb_array {
             return true;
         }
         const size_t grown = wanted + wanted / 2 + 64;
-        T *          moved = static_cast<T *>(realloc(static_cast<void *>(data), grown * sizeof(T)));
+        T * moved = static_cast<T *>(realloc(static_cast<void *>(data), grown * sizeof(T)));
         if (moved == nullptr) {
             return false;
         }
-        data     = moved;
+        data = moved;
         capacity = grown;
         return true;
     }
     void swap(gb_array & other) {
         const gb_array t = *this;
-        *this            = other;
-        other            = t;
+        *this = other;
+        other = t;
     }
     void release() {
         free(static_cast<void *>(data));
@@ -48,43 +48,43 @@ template <class T> struct gb_array {
 };
 
 struct gb_kernel_launch {
-    const void *   function;
-    dim3           grid, block;
-    size_t         shared;
-    void **        values; // of the parameters
+    const void * function;
+    dim3 grid, block;
+    size_t shared;
+    void ** values; // of the parameters
     const size_t * sizes;
-    int            n;
+    int n;
 };
 
 enum gb_task_kind { GB_TASK_KERNEL, GB_TASK_COPY, GB_TASK_CLEAR, GB_TASK_LIBRARY };
 
 struct gb_task {
     enum gb_task_kind kind;
-    const void *      function; // kernel
-    dim3              grid, block;
-    size_t            shared;
-    size_t            first_value; // number of its first parameter in the list's offsets
-    int               n_values;
-    size_t            bytes_at, bytes; // of its parameters, in the list's bytes
-    void *            to;              // copy, clear
-    const void *      from;            // copy
-    size_t            size;            // copy, clear
-    cudaGraph_t       library;         // owned: what a library queued
+    const void * function; // kernel
+    dim3 grid, block;
+    size_t shared;
+    size_t first_value; // number of its first parameter in the list's offsets
+    int n_values;
+    size_t bytes_at, bytes; // of its parameters, in the list's bytes
+    void * to;              // copy, clear
+    const void * from;      // copy
+    size_t size;            // copy, clear
+    cudaGraph_t library;    // owned: what a library queued
 };
 
 struct gb_task_list {
-    gb_array<gb_task>       tasks;
-    gb_array<size_t>        offsets;        // of parameters, in bytes
-    gb_array<unsigned char> bytes;          // a multiple of 16 for each parameter
-    bool                    broken = false; // something could not be listed: the list is of no use
+    gb_array<gb_task> tasks;
+    gb_array<size_t> offsets;      // of parameters, in bytes
+    gb_array<unsigned char> bytes; // a multiple of 16 for each parameter
+    bool broken = false;           // something could not be listed: the list is of no use
 };
 
 struct gb_queue {
-    cudaStream_t   stream;               // not owned
-    gb_task_list * list;                 // not NULL: work is listed instead of queued; not owned
-    bool           nowhere;              // a dry run (cuda_graph.cu): what is queued there is not
-    bool           dependent    = false; // gb_cuda_device.dependent
-    mutable bool   after_kernel = false; // of ours, the last that came to the stream
+    cudaStream_t stream;               // not owned
+    gb_task_list * list;               // not NULL: work is listed instead of queued; not owned
+    bool nowhere;                      // a dry run (cuda_graph.cu): what is queued there is not
+    bool dependent = false;            // gb_cuda_device.dependent
+    mutable bool after_kernel = false; // of ours, the last that came to the stream
 };
 
 // What comes next waits for everything on the stream: others may have used it.

@@ -11,10 +11,10 @@
 #include "queue.h"
 
 struct gb_replay {
-    cudaGraph_t               graph = nullptr; // owned: its nodes are the names by which exec is changed
-    cudaGraphExec_t           exec  = nullptr; // owned; NULL: there is none
-    gb_array<cudaGraphNode_t> nodes;           // of the tasks
-    gb_task_list              list;            // what exec does
+    cudaGraph_t graph = nullptr;     // owned: its nodes are the names by which exec is changed
+    cudaGraphExec_t exec = nullptr;  // owned; NULL: there is none
+    gb_array<cudaGraphNode_t> nodes; // of the tasks
+    gb_task_list list;               // what exec does
 };
 
 // Whether the list's tasks are of the kinds that r has.

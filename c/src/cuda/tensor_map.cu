@@ -25,19 +25,19 @@ encode_tiled encoder(void) {
 gb_tensor_layout gb_tensor_layout_of(const void * base, bool bf16, const int64_t (&ne)[4], const size_t (&nb)[3],
     int rows, int (&axis)[3]) {
     enum { WIDE = 64 }; // elements along the rows
-    int              order[3] = { 0, 1, 2 };
-    gb_tensor_layout t        = { base, bf16, { ne[0], 1, 1, 1 }, {}, { WIDE, 1, 1, 1 } };
+    int order[3] = { 0, 1, 2 };
+    gb_tensor_layout t = { base, bf16, { ne[0], 1, 1, 1 }, {}, { WIDE, 1, 1, 1 } };
     std::stable_sort(order, order + 3, [&](int a, int b) {
         return (ne[a + 1] == 1) != (ne[b + 1] == 1) ? ne[b + 1] == 1 : ne[a + 1] != 1 && nb[a] < nb[b];
     });
     int64_t free_stride = (ne[0] * 2 + 15) / 16 * 16;
     for (int i = 0; i < 3; i++) {
-        const int j  = order[i];
-        t.ne[i + 1]  = ne[j + 1];
-        t.nb[i]      = ne[j + 1] == 1 ? free_stride : (int64_t) nb[j];
+        const int j = order[i];
+        t.ne[i + 1] = ne[j + 1];
+        t.nb[i] = ne[j + 1] == 1 ? free_stride : (int64_t) nb[j];
         t.box[i + 1] = j == 0 ? rows : 1;
-        axis[j]      = i + 1;
-        free_stride  = t.nb[i] * ne[j + 1];
+        axis[j] = i + 1;
+        free_stride = t.nb[i] * ne[j + 1];
     }
     return t;
 }
@@ -45,13 +45,13 @@ gb_tensor_layout gb_tensor_layout_of(const void * base, bool bf16, const int64_t
 bool gb_tensor_maps_exist(void) { return encoder() != nullptr; }
 
 bool gb_tensor_map_is_possible(const gb_tensor_layout & t) {
-    const int64_t most   = (int64_t) 1 << 32;
-    int64_t       before = 2; // bytes of an element of the dimension below, and how many there are
-    int64_t       extent = t.ne[0];
-    bool          fits   = (uintptr_t) t.base % 16 == 0 && t.ne[0] > 0 && t.ne[0] <= most;
+    const int64_t most = (int64_t) 1 << 32;
+    int64_t before = 2; // bytes of an element of the dimension below, and how many there are
+    int64_t extent = t.ne[0];
+    bool fits = (uintptr_t) t.base % 16 == 0 && t.ne[0] > 0 && t.ne[0] <= most;
     for (int i = 0; i < 3 && fits; i++) {
-        fits   = t.ne[i + 1] > 0 && t.ne[i + 1] <= most && t.nb[i] % 16 == 0 && t.nb[i] > 0 &&
-                 t.nb[i] < (int64_t) 1 << 40 && t.nb[i] % before == 0 && t.nb[i] / before >= extent;
+        fits = t.ne[i + 1] > 0 && t.ne[i + 1] <= most && t.nb[i] % 16 == 0 && t.nb[i] > 0 &&
+               t.nb[i] < (int64_t) 1 << 40 && t.nb[i] % before == 0 && t.nb[i] / before >= extent;
         before = t.nb[i];
         extent = t.ne[i + 1];
     }
@@ -64,10 +64,10 @@ bool gb_tensor_map_make(const gb_tensor_layout & t, gb_tensor_map * map) {
         return false;
     }
     const unsigned steps[4] = { 1, 1, 1, 1 };
-    uint64_t       ne[4], nb[3];
-    unsigned       box[4];
+    uint64_t ne[4], nb[3];
+    unsigned box[4];
     for (int i = 0; i < 4; i++) {
-        ne[i]  = (uint64_t) t.ne[i];
+        ne[i] = (uint64_t) t.ne[i];
         box[i] = (unsigned) t.box[i];
         if (i < 3) {
             nb[i] = (uint64_t) t.nb[i];

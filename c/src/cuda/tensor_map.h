@@ -16,10 +16,10 @@ struct alignas(128) gb_tensor_map {
 // 3. box: the tile, 64 elements along the rows, and at most 256 along the others.
 struct gb_tensor_layout {
     const void * base;
-    bool         bf16; // else f16
-    int64_t      ne[4];
-    int64_t      nb[3];
-    int          box[4];
+    bool bf16; // else f16
+    int64_t ne[4];
+    int64_t nb[3];
+    int box[4];
 };
 
 // Rows of ne[0] elements, whose dimensions 1 to 3 are put in the order of their strides, as a map wants them; those of

@@ -9,20 +9,20 @@
 // What each type of value is called, and its bytes; strings and arrays have none.
 static const struct {
     const char * name;
-    size_t       size;
+    size_t size;
 } types[GGUF_TYPE_COUNT] = {
-    [GGUF_TYPE_UINT8]   = { "u8", 1 },
-    [GGUF_TYPE_INT8]    = { "i8", 1 },
-    [GGUF_TYPE_UINT16]  = { "u16", 2 },
-    [GGUF_TYPE_INT16]   = { "i16", 2 },
-    [GGUF_TYPE_UINT32]  = { "u32", 4 },
-    [GGUF_TYPE_INT32]   = { "i32", 4 },
+    [GGUF_TYPE_UINT8] = { "u8", 1 },
+    [GGUF_TYPE_INT8] = { "i8", 1 },
+    [GGUF_TYPE_UINT16] = { "u16", 2 },
+    [GGUF_TYPE_INT16] = { "i16", 2 },
+    [GGUF_TYPE_UINT32] = { "u32", 4 },
+    [GGUF_TYPE_INT32] = { "i32", 4 },
     [GGUF_TYPE_FLOAT32] = { "f32", 4 },
-    [GGUF_TYPE_BOOL]    = { "bool", 1 },
-    [GGUF_TYPE_STRING]  = { "str", 0 },
-    [GGUF_TYPE_ARRAY]   = { "arr", 0 },
-    [GGUF_TYPE_UINT64]  = { "u64", 8 },
-    [GGUF_TYPE_INT64]   = { "i64", 8 },
+    [GGUF_TYPE_BOOL] = { "bool", 1 },
+    [GGUF_TYPE_STRING] = { "str", 0 },
+    [GGUF_TYPE_ARRAY] = { "arr", 0 },
+    [GGUF_TYPE_UINT64] = { "u64", 8 },
+    [GGUF_TYPE_INT64] = { "i64", 8 },
     [GGUF_TYPE_FLOAT64] = { "f64", 8 },
 };
 
@@ -35,7 +35,7 @@ size_t gb_gguf_type_size(enum gguf_type type) { return (unsigned) type < GGUF_TY
 struct gguf_context * gguf_init_empty(void) {
     struct gguf_context * ctx = GB_NEW(struct gguf_context);
     if (ctx) {
-        ctx->version   = GGUF_VERSION;
+        ctx->version = GGUF_VERSION;
         ctx->alignment = GGUF_DEFAULT_ALIGNMENT;
     }
     return ctx;
@@ -101,7 +101,7 @@ bool gb_gguf_tensor_size(const char * what, uint32_t type, int n_dims, const int
     GB_FAIL_IF_RETURNING(type > INT_MAX || !gb_type_is_valid((enum ggml_type) type), false,
         GGML_STATUS_INVALID_ARGUMENT, "%s: %u is not a tensor type", what, type);
     const int64_t block = ggml_blck_size((enum ggml_type) type);
-    int64_t       count;
+    int64_t count;
     if (!gb_gguf_check_shape(what, n_dims, ne, &count)) {
         return false;
     }
@@ -298,6 +298,6 @@ int gguf_get_tensor_n_dims(const struct gguf_context * ctx, int i) {
 
 const int64_t * gguf_get_tensor_ne(const struct gguf_context * ctx, int i) {
     const struct gb_gguf_tensor * t = tensor_at(__func__, ctx, i);
-    int                           n;
+    int n;
     return t ? gb_gguf_tensor_ne(t, &n) : NULL;
 }

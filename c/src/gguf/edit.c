@@ -14,7 +14,7 @@ void gb_gguf_layout(struct gguf_context * ctx) {
     uint64_t offset = 0;
     for (size_t i = 0; i < ctx->tensors.n; i++) {
         struct gb_gguf_tensor * t = &ctx->tensors.data[i];
-        t->offset                 = offset;
+        t->offset = offset;
         offset += ((uint64_t) t->size + ctx->alignment - 1) & ~((uint64_t) ctx->alignment - 1);
     }
 }
@@ -88,7 +88,7 @@ static enum ggml_status put(struct gguf_context * ctx, const char * key, struct 
         GB_CHECK_ARG(ctx);                                                                           \
         GB_CHECK_ARG(key);                                                                           \
         struct gb_gguf_value value = { .type = GGUF_TYPE_##TYPE };                                   \
-        value.scalar.member        = val;                                                            \
+        value.scalar.member = val;                                                                   \
         return put(ctx, key, &value);                                                                \
     }
 
@@ -124,7 +124,7 @@ enum ggml_status gguf_set_arr_data(struct gguf_context * ctx, const char * key, 
     GB_FAIL_IF(n < 0 || (n > 0 && data == NULL), GGML_STATUS_INVALID_ARGUMENT,
         "gguf_set_arr_data: key '%s': %d elements at %p", key, n, data);
     struct gb_gguf_value value = { .type = GGUF_TYPE_ARRAY, .arr_type = type, .n = (uint64_t) n };
-    value.data                 = gb_calloc((size_t) n, element);
+    value.data = gb_calloc((size_t) n, element);
     if (value.data == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -143,9 +143,9 @@ static bool copy_strings(struct gb_gguf_value * value, const char * const * stri
     for (size_t i = 0; i < n; i++) {
         total += (size_t) lengths[i] + 1;
     }
-    value->n       = n;
-    value->data    = gb_malloc(total);
-    value->strs    = gb_calloc(n, sizeof(*value->strs));
+    value->n = n;
+    value->data = gb_malloc(total);
+    value->strs = gb_calloc(n, sizeof(*value->strs));
     value->lengths = gb_calloc(n, sizeof(*value->lengths));
     if (value->data == NULL || value->strs == NULL || value->lengths == NULL) {
         return false;
@@ -153,8 +153,8 @@ static bool copy_strings(struct gb_gguf_value * value, const char * const * stri
     char * to = value->data;
     for (size_t i = 0; i < n; i++) {
         memcpy(to, strings[i], (size_t) lengths[i]);
-        to[lengths[i]]    = '\0';
-        value->strs[i]    = to;
+        to[lengths[i]] = '\0';
+        value->strs[i] = to;
         value->lengths[i] = lengths[i];
         to += lengths[i] + 1;
     }
@@ -178,8 +178,8 @@ enum ggml_status gguf_set_arr_str(struct gguf_context * ctx, const char * key, c
         }
         lengths[i] = strlen(data[i]);
     }
-    struct gb_gguf_value value  = { .type = GGUF_TYPE_ARRAY, .arr_type = GGUF_TYPE_STRING };
-    const bool           copied = copy_strings(&value, data, lengths, (size_t) n);
+    struct gb_gguf_value value = { .type = GGUF_TYPE_ARRAY, .arr_type = GGUF_TYPE_STRING };
+    const bool copied = copy_strings(&value, data, lengths, (size_t) n);
     gb_free(lengths);
     if (!copied) {
         gb_gguf_value_free(&value);
@@ -190,7 +190,7 @@ enum ggml_status gguf_set_arr_str(struct gguf_context * ctx, const char * key, c
 
 // A deep copy. False: memory is out, and `to` has to be freed.
 static bool copy_value(struct gb_gguf_value * to, const struct gb_gguf_value * from) {
-    *to     = *from;
+    *to = *from;
     to->str = NULL, to->data = NULL, to->strs = NULL, to->lengths = NULL;
     if (from->type == GGUF_TYPE_STRING) {
         to->str = gb_malloc((size_t) from->n + 1);
@@ -226,12 +226,12 @@ static void merge_pairs(struct gguf_context * ctx, struct gb_gguf_kv * pairs, si
         const int64_t at = gb_strmap_get(&ctx->key_index, pairs[i].key);
         if (at != GB_STRMAP_ABSENT) {
             const struct gb_gguf_value old = ctx->kv.data[at].value;
-            ctx->kv.data[at].value         = pairs[i].value;
-            pairs[i].value                 = old;
+            ctx->kv.data[at].value = pairs[i].value;
+            pairs[i].value = old;
         } else {
             gb_strmap_set(&ctx->key_index, pairs[i].key, (int64_t) ctx->kv.n); // the space is reserved
             ctx->kv.data[ctx->kv.n++] = pairs[i];
-            pairs[i]                  = (struct gb_gguf_kv){ 0 };
+            pairs[i] = (struct gb_gguf_kv){ 0 };
         }
     }
     if (ctx->alignment != alignment) {
@@ -249,11 +249,11 @@ enum ggml_status gguf_set_kv(struct gguf_context * ctx, struct gguf_context * sr
     GB_FAIL_IF(src->kv.n > INT_MAX - ctx->kv.n, GGML_STATUS_INVALID_ARGUMENT, "gguf: more than %d pairs", INT_MAX);
     // All memory is taken before anything changes, so merging cannot fail.
     struct gb_gguf_kv * copies = gb_calloc(src->kv.n, sizeof(*copies));
-    bool                ok     = copies != NULL && gb_vec_reserve(&ctx->kv, ctx->kv.n + src->kv.n) &&
-                                 gb_strmap_reserve(&ctx->key_index, ctx->kv.n + src->kv.n);
+    bool ok = copies != NULL && gb_vec_reserve(&ctx->kv, ctx->kv.n + src->kv.n) &&
+              gb_strmap_reserve(&ctx->key_index, ctx->kv.n + src->kv.n);
     for (size_t i = 0; ok && i < src->kv.n; i++) {
         copies[i].key = gb_strdup(src->kv.data[i].key);
-        ok            = copies[i].key != NULL && copy_value(&copies[i].value, &src->kv.data[i].value);
+        ok = copies[i].key != NULL && copy_value(&copies[i].value, &src->kv.data[i].value);
     }
     if (ok) {
         merge_pairs(ctx, copies, src->kv.n);
@@ -291,11 +291,11 @@ enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf
 enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, size_t i,
     const char * name) {
     const struct gb_gguf_tensor * from = &src->tensors.data[i];
-    struct gb_gguf_tensor         t    = *from;
-    const size_t                  size = from->all_ne ? (size_t) from->n_dims * sizeof(*t.all_ne) : 0;
-    t.data                             = NULL;
-    t.name                             = gb_strdup(name);
-    t.all_ne                           = from->all_ne ? gb_malloc(size) : NULL;
+    struct gb_gguf_tensor t = *from;
+    const size_t size = from->all_ne ? (size_t) from->n_dims * sizeof(*t.all_ne) : 0;
+    t.data = NULL;
+    t.name = gb_strdup(name);
+    t.all_ne = from->all_ne ? gb_malloc(size) : NULL;
     if (t.name == NULL || (size > 0 && t.all_ne == NULL)) {
         gb_gguf_tensor_free(&t);
         return GGML_STATUS_ALLOC_FAILED;
@@ -317,7 +317,7 @@ enum ggml_status gguf_add_tensor(struct gguf_context * ctx, const struct ggml_te
         GGML_STATUS_INVALID_ARGUMENT, "gguf_add_tensor: tensor '%s' cannot be stored: %s", tensor->name,
         ggml_last_error());
     const struct ggml_tensor * root = gb_root(tensor);
-    const bool                 host = root->buffer == NULL || ggml_backend_buffer_is_host(root->buffer);
+    const bool host = root->buffer == NULL || ggml_backend_buffer_is_host(root->buffer);
     GB_FAIL_IF(host && tensor->data != NULL && !ggml_is_contiguous(tensor), GGML_STATUS_INVALID_ARGUMENT,
         "gguf_add_tensor: tensor '%s' is not contiguous", tensor->name);
     t.data = host ? tensor->data : NULL; // of a device: set later by gguf_set_tensor_data
@@ -346,8 +346,8 @@ enum ggml_status gguf_set_tensor_type(struct gguf_context * ctx, const char * na
     if (t == NULL) {
         return GGML_STATUS_INVALID_ARGUMENT;
     }
-    size_t          size;
-    int             n;
+    size_t size;
+    int n;
     const int64_t * ne = gb_gguf_tensor_ne(t, &n);
     if (!gb_gguf_tensor_size(__func__, (uint32_t) type, n, ne, &size)) {
         return GGML_STATUS_INVALID_ARGUMENT;

@@ -9,20 +9,20 @@
 // The value's own bytes, without a copy.
 const char * gb_gguf_str(const struct gguf_context * ctx, int key_id, uint64_t * length) {
     const struct gb_gguf_value * v = &ctx->kv.data[key_id].value;
-    *length                        = v->n;
+    *length = v->n;
     return v->str;
 }
 
 const char * gb_gguf_strs(const struct gguf_context * ctx, int key_id, const uint64_t ** lengths) {
     const struct gb_gguf_value * v = &ctx->kv.data[key_id].value;
-    *lengths                       = v->lengths;
+    *lengths = v->lengths;
     return v->data;
 }
 
 // A NUL is added, for callers of gguf_get_val_str.
 enum ggml_status gb_gguf_set_str(struct gguf_context * ctx, const char * key, const char * bytes, uint64_t length) {
     struct gb_gguf_value value = { .type = GGUF_TYPE_STRING, .n = length };
-    value.str                  = gb_malloc((size_t) length + 1);
+    value.str = gb_malloc((size_t) length + 1);
     if (value.str == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -35,13 +35,13 @@ enum ggml_status gb_gguf_set_str(struct gguf_context * ctx, const char * key, co
 enum ggml_status gb_gguf_set_strs(struct gguf_context * ctx, const char * key, const char * bytes,
     const uint64_t * lengths, uint64_t n) {
     struct gb_gguf_value value = { .type = GGUF_TYPE_ARRAY, .arr_type = GGUF_TYPE_STRING, .n = n };
-    size_t               total = 0;
+    size_t total = 0;
     for (uint64_t i = 0; i < n; i++) {
         total += (size_t) lengths[i] + 1;
     }
-    char * data   = gb_malloc(total);
-    value.data    = data;
-    value.strs    = gb_calloc((size_t) n, sizeof(*value.strs));
+    char * data = gb_malloc(total);
+    value.data = data;
+    value.strs = gb_calloc((size_t) n, sizeof(*value.strs));
     value.lengths = gb_calloc((size_t) n, sizeof(*value.lengths));
     if (data == NULL || value.strs == NULL || value.lengths == NULL) {
         gb_gguf_value_free(&value);
@@ -50,7 +50,7 @@ enum ggml_status gb_gguf_set_strs(struct gguf_context * ctx, const char * key, c
     memcpy(data, bytes, total);
     for (uint64_t i = 0; i < n; i++) {
         value.lengths[i] = lengths[i];
-        value.strs[i]    = data;
+        value.strs[i] = data;
         data += lengths[i] + 1;
     }
     return gb_gguf_put(ctx, key, &value);
@@ -59,7 +59,7 @@ enum ggml_status gb_gguf_set_strs(struct gguf_context * ctx, const char * key, c
 // The value's own bytes.
 const char * gb_gguf_nested(const struct gguf_context * ctx, int key_id, uint64_t * size) {
     const struct gb_gguf_value * v = &ctx->kv.data[key_id].value;
-    *size                          = v->size;
+    *size = v->size;
     return v->data;
 }
 
@@ -70,8 +70,8 @@ enum ggml_status gb_gguf_set_nested(struct gguf_context * ctx, const char * key,
         return GGML_STATUS_INVALID_ARGUMENT;
     }
     struct gb_gguf_value value = { .type = GGUF_TYPE_ARRAY, .arr_type = GGUF_TYPE_ARRAY, .n = n };
-    value.size                 = (size_t) size;
-    value.data                 = gb_malloc(value.size);
+    value.size = (size_t) size;
+    value.data = gb_malloc(value.size);
     if (value.data == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }

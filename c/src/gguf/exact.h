@@ -19,7 +19,7 @@ enum ggml_status gb_gguf_set_strs(struct gguf_context * ctx, const char * key, c
 
 // Gets and sets the elements of an array of arrays, in the layout of a file. Bytes that are not exactly n arrays are an
 // error.
-const char *     gb_gguf_nested(const struct gguf_context * ctx, int key_id, uint64_t * size);
+const char * gb_gguf_nested(const struct gguf_context * ctx, int key_id, uint64_t * size);
 enum ggml_status gb_gguf_set_nested(struct gguf_context * ctx, const char * key, const char * bytes, uint64_t size,
     uint64_t n);
 

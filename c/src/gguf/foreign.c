@@ -8,14 +8,14 @@
 // The first bytes of a kind of file, and its name with the remedy.
 struct signature {
     const char * bytes;
-    size_t       n;
+    size_t n;
     const char * what;
 };
 
 #define SIGNATURE(bytes, what) { bytes, sizeof(bytes) - 1, what }
 
 #define OLD "a model in a format older than GGUF (GGML, GGMF, GGJT or GGLA): get the model as GGUF, or convert it anew"
-#define PACKED  "unpack it first"
+#define PACKED "unpack it first"
 #define CONVERT "convert it with a program that reads it"
 
 // The old formats wrote their magic as a number, so both orders of its letters occur.
@@ -90,8 +90,8 @@ static bool is_safetensors(const uint8_t * data, size_t size) {
 }
 
 const char * gb_gguf_foreign(const uint8_t * data, size_t size) {
-    static const char   tar[] = "ustar";
-    static const size_t at    = 257;  // where a tar file says what it is
+    static const char tar[] = "ustar";
+    static const size_t at = 257;     // where a tar file says what it is
     if (is_safetensors(data, size)) { // first: the length may begin with a signature
         return "a safetensors file: convert it with python -m ggml_backend gguf convert";
     }

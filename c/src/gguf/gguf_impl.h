@@ -22,7 +22,7 @@
 
 #define GB_GGUF_ALIGNMENT_KEY "general.alignment"
 #define GB_GGUF_MAX_ALIGNMENT ((uint64_t) 1 << 20)
-#define GB_GGUF_MAX_KEY       65535 // bytes
+#define GB_GGUF_MAX_KEY 65535 // bytes
 // ids of tensor types above this are errors; those up to this may be types of the future
 #define GB_GGUF_MAX_TYPE 1023
 // an array may hold arrays that hold arrays, up to this many levels
@@ -32,52 +32,52 @@
 struct gb_gguf_value {
     enum gguf_type type;
     enum gguf_type arr_type; // of an array's elements
-    uint64_t       n;        // elements of an array; bytes of a string
+    uint64_t n; // elements of an array; bytes of a string
     union {
-        uint8_t  u8;
-        int8_t   i8;
+        uint8_t u8;
+        int8_t i8;
         uint16_t u16;
-        int16_t  i16;
+        int16_t i16;
         uint32_t u32;
-        int32_t  i32;
-        float    f32;
+        int32_t i32;
+        float f32;
         uint64_t u64;
-        int64_t  i64;
-        double   f64;
-        bool     b;
+        int64_t i64;
+        double f64;
+        bool b;
     } scalar;
-    char *     str;     // owned: a string, NUL-terminated
-    void *     data;    // owned: array elements; or, for strings, all of them one after another, each NUL-terminated
-    size_t     size;    // bytes of data, for arrays of numbers and of arrays (these as they are in the file)
-    char **    strs;    // owned: addresses in data
+    char * str; // owned: a string, NUL-terminated
+    void * data; // owned: array elements; or, for strings, all of them one after another, each NUL-terminated
+    size_t size; // bytes of data, for arrays of numbers and of arrays (these as they are in the file)
+    char ** strs; // owned: addresses in data
     uint64_t * lengths; // owned: bytes of each string (they may contain NUL)
 };
 
 // A pair of the metadata.
 struct gb_gguf_kv {
-    char *               key; // owned
+    char * key; // owned
     struct gb_gguf_value value;
 };
 
 // The description of a tensor, without its bytes.
 struct gb_gguf_tensor {
-    char *         name; // owned
+    char * name; // owned
     enum ggml_type type;
-    int            n_dims;            // 0: one element
-    int64_t        ne[GGML_MAX_DIMS]; // 1 beyond n_dims
-    int64_t *      all_ne;            // owned; n_dims sizes if there are more than GGML_MAX_DIMS, else NULL
-    uint64_t       offset;            // from the start of the data section
-    size_t         size;              // bytes, without padding
-    const void *   data;              // borrowed; what a writer writes; NULL if unknown
-    size_t         at;                // offset of its record in the file that it was read from, for messages
+    int n_dims; // 0: one element
+    int64_t ne[GGML_MAX_DIMS]; // 1 beyond n_dims
+    int64_t * all_ne; // owned; n_dims sizes if there are more than GGML_MAX_DIMS, else NULL
+    uint64_t offset; // from the start of the data section
+    size_t size; // bytes, without padding
+    const void * data; // borrowed; what a writer writes; NULL if unknown
+    size_t at; // offset of its record in the file that it was read from, for messages
 };
 
 // The indices map keys and names to positions in the two vectors, and borrow their texts.
 struct gguf_context {
     uint32_t version;
-    size_t   alignment;
-    size_t   data_offset; // in the file, 0 for a context that was not read
-    void *   data;        // borrowed from *params.ctx: the data section
+    size_t alignment;
+    size_t data_offset; // in the file, 0 for a context that was not read
+    void * data; // borrowed from *params.ctx: the data section
 
     GB_VEC(struct gb_gguf_kv) kv;
     GB_VEC(struct gb_gguf_tensor) tensors;

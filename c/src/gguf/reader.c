@@ -16,8 +16,8 @@
 // The place in the file; at <= size always.
 struct cursor {
     const uint8_t * data;
-    size_t          size;
-    size_t          at;
+    size_t size;
+    size_t at;
 };
 
 // The fewest bytes that a pair, a tensor's record and an array can have: they bound counts.
@@ -32,7 +32,7 @@ enum { MIN_KV_SIZE = 8 + 1 + 4 + 1, MIN_TENSOR_SIZE = 8 + 1 + 4 + 4 + 8, MIN_ARR
 
 // Reports a failure of the file at a byte offset.
 GGML_ATTRIBUTE_FORMAT(2, 3) static void bad_field(size_t at, const char * fmt, ...) {
-    char    what[512];
+    char what[512];
     va_list args;
     va_start(args, fmt);
     vsnprintf(what, sizeof(what), fmt, args);
@@ -105,7 +105,7 @@ static char * copy_string(const char * bytes, uint64_t length) {
 static char * take_name(struct cursor * c, const char * field) {
     const size_t at = c->at;
     const char * bytes;
-    uint64_t     length;
+    uint64_t length;
     if (!take_string(c, &bytes, &length, field)) {
         return NULL;
     }
@@ -124,18 +124,18 @@ static char * take_name(struct cursor * c, const char * field) {
 // Two passes over the strings: memory is taken only when all of them are known to be in the file.
 static bool take_string_array(struct cursor * c, struct gb_gguf_value * v) {
     // First pass: sizes, nothing allocated. The strings then lie in one block.
-    struct cursor scan   = *c;
-    size_t        total  = 0;
-    const char *  bytes  = NULL;
-    uint64_t      length = 0;
+    struct cursor scan = *c;
+    size_t total = 0;
+    const char * bytes = NULL;
+    uint64_t length = 0;
     for (uint64_t i = 0; i < v->n; i++) {
         if (!take_string(&scan, &bytes, &length, "a string of an array")) {
             return false;
         }
         total += (size_t) length + 1;
     }
-    v->data    = gb_malloc(total);
-    v->strs    = gb_calloc((size_t) v->n, sizeof(*v->strs));
+    v->data = gb_malloc(total);
+    v->strs = gb_calloc((size_t) v->n, sizeof(*v->strs));
     v->lengths = gb_calloc((size_t) v->n, sizeof(*v->lengths));
     if (v->data == NULL || v->strs == NULL || v->lengths == NULL) {
         return false;
@@ -151,8 +151,8 @@ static bool take_string_array(struct cursor * c, struct gb_gguf_value * v) {
         }
         total -= (size_t) length + 1;
         memcpy(to, bytes, (size_t) length);
-        to[length]    = '\0';
-        v->strs[i]    = to;
+        to[length] = '\0';
+        v->strs[i] = to;
         v->lengths[i] = length;
         to += length + 1;
     }
@@ -162,7 +162,7 @@ static bool take_string_array(struct cursor * c, struct gb_gguf_value * v) {
 // Reads the element type and the length of an array. The bytes that are left bound the length.
 static bool take_array_head(struct cursor * c, enum gguf_type * element, uint64_t * n) {
     const size_t at = c->at;
-    uint32_t     type;
+    uint32_t type;
     if (!take(c, &type, sizeof(type), "an array's element type") || !take(c, n, sizeof(*n), "an array's length")) {
         return false;
     }
@@ -190,7 +190,7 @@ static bool skip_elements(struct cursor * c, enum gguf_type element, uint64_t n)
         return skip(c, n, gb_gguf_type_size(element), "an array");
     }
     const char * bytes;
-    uint64_t     length;
+    uint64_t length;
     for (uint64_t i = 0; i < n; i++) {
         if (!take_string(c, &bytes, &length, "a string of an array")) {
             return false;
@@ -202,16 +202,16 @@ static bool skip_elements(struct cursor * c, enum gguf_type element, uint64_t n)
 // Steps over n arrays. Does not recurse: arrays nested deeper than `to_come` has levels are an error.
 static bool skip_arrays(struct cursor * c, uint64_t n) {
     uint64_t to_come[GB_GGUF_MAX_DEPTH] = { n }; // arrays at each level that were not stepped over yet
-    int      depth                      = 0;
+    int depth = 0;
     while (depth >= 0) {
         if (to_come[depth] == 0) {
             depth--;
             continue;
         }
         to_come[depth]--;
-        const size_t   at = c->at;
+        const size_t at = c->at;
         enum gguf_type element;
-        uint64_t       count;
+        uint64_t count;
         if (!take_array_head(c, &element, &count)) {
             return false;
         }
@@ -264,7 +264,7 @@ static bool take_array(struct cursor * c, struct gb_gguf_value * v) {
 // Reads the type and then a value of it; what it owns is freed by the caller on failure.
 static bool take_value(struct cursor * c, struct gb_gguf_value * v, const char * key) {
     const size_t at = c->at;
-    uint32_t     type;
+    uint32_t type;
     if (!take(c, &type, sizeof(type), "a value's type")) {
         return false;
     }
@@ -284,9 +284,9 @@ static bool take_value(struct cursor * c, struct gb_gguf_value * v, const char *
         return v->str != NULL;
     }
     if (v->type == GGUF_TYPE_BOOL) {
-        uint8_t    byte = 0;
-        const bool ok   = take(c, &byte, 1, "a bool value");
-        v->scalar.b     = byte != 0;
+        uint8_t byte = 0;
+        const bool ok = take(c, &byte, 1, "a bool value");
+        v->scalar.b = byte != 0;
         return ok;
     }
     return take(c, &v->scalar, gb_gguf_type_size(v->type), "a value");
@@ -309,13 +309,13 @@ static bool check_alignment(size_t at, const char * key, const struct gb_gguf_va
 
 // Reads a pair into the context; a key that occurs twice is an error.
 static bool take_kv(struct cursor * c, struct gguf_context * ctx) {
-    const size_t at  = c->at;
-    char *       key = take_name(c, "a key");
+    const size_t at = c->at;
+    char * key = take_name(c, "a key");
     if (key == NULL) {
         return false;
     }
     struct gb_gguf_value value = { 0 };
-    bool                 ok    = take_value(c, &value, key);
+    bool ok = take_value(c, &value, key);
     if (ok && gb_strmap_get(&ctx->key_index, key) != GB_STRMAP_ABSENT) {
         bad_field(at, "key '%.200s' occurs twice", key);
         ok = false;
@@ -342,9 +342,9 @@ static bool take_axes(struct cursor * c, struct gb_gguf_tensor * t) {
     if (n_dims > INT_MAX) {
         BAD(false, c->at, "tensor '%.200s' has %u dimensions", t->name, n_dims);
     }
-    t->n_dims       = (int) n_dims;
+    t->n_dims = (int) n_dims;
     const bool many = n_dims > GGML_MAX_DIMS;
-    t->all_ne       = many ? gb_calloc(n_dims, sizeof(*t->all_ne)) : NULL;
+    t->all_ne = many ? gb_calloc(n_dims, sizeof(*t->all_ne)) : NULL;
     if (many && t->all_ne == NULL) {
         return false;
     }
@@ -363,17 +363,17 @@ static bool take_axes(struct cursor * c, struct gb_gguf_tensor * t) {
 // Reads the rest of a record, behind the name. size_unknown finds the size of a tensor of an unknown type later.
 static bool take_tensor_shape(struct cursor * c, struct gb_gguf_tensor * t) {
     const size_t at = c->at;
-    uint32_t     type;
+    uint32_t type;
     if (!take_axes(c, t) || !take(c, &type, sizeof(type), "a tensor's type") ||
         !take(c, &t->offset, sizeof(t->offset), "a tensor's offset")) {
         return false;
     }
     char what[300];
     snprintf(what, sizeof(what), "gguf: at offset %zu: tensor '%.200s'", at, t->name);
-    int             n;
+    int n;
     const int64_t * ne = gb_gguf_tensor_ne(t, &n);
-    int64_t         count;
-    const bool      unknown = type <= GB_GGUF_MAX_TYPE && !gb_type_is_valid((enum ggml_type) type);
+    int64_t count;
+    const bool unknown = type <= GB_GGUF_MAX_TYPE && !gb_type_is_valid((enum ggml_type) type);
     if (!(unknown ? gb_gguf_check_shape(what, n, ne, &count) : gb_gguf_tensor_size(what, type, n, ne, &t->size))) {
         // the same message as a failure of the file, not of the caller
         gb_fail_quietly(GGML_STATUS_IO_ERROR, ggml_last_error());
@@ -385,8 +385,8 @@ static bool take_tensor_shape(struct cursor * c, struct gb_gguf_tensor * t) {
 
 // Reads a record into the context; the alignment is known, since pairs come before tensors.
 static bool take_tensor(struct cursor * c, struct gguf_context * ctx) {
-    const size_t          at = c->at;
-    struct gb_gguf_tensor t  = { .name = take_name(c, "a tensor's name"), .at = at };
+    const size_t at = c->at;
+    struct gb_gguf_tensor t = { .name = take_name(c, "a tensor's name"), .at = at };
     if (t.name == NULL) {
         return false;
     }
@@ -412,7 +412,7 @@ static bool take_tensor(struct cursor * c, struct gguf_context * ctx) {
 
 // True of a tensor without elements, whatever its type.
 static bool is_empty(const struct gb_gguf_tensor * t) {
-    int             n;
+    int n;
     const int64_t * ne = gb_gguf_tensor_ne(t, &n);
     for (int i = 0; i < n; i++) {
         if (ne[i] == 0) {
@@ -498,9 +498,9 @@ static bool check_overlaps(struct gb_gguf_tensor ** order, size_t n) {
 // Checks where tensors lie, in the order of their data, which may differ from the order of their records. An empty
 // tensor has no place: an offset behind the end becomes 0.
 static bool check_data(struct gguf_context * ctx, size_t file_size) {
-    const size_t             data_size = file_size > ctx->data_offset ? file_size - ctx->data_offset : 0;
-    struct gb_gguf_tensor ** order     = gb_calloc(ctx->tensors.n, sizeof(*order));
-    size_t                   n         = 0;
+    const size_t data_size = file_size > ctx->data_offset ? file_size - ctx->data_offset : 0;
+    struct gb_gguf_tensor ** order = gb_calloc(ctx->tensors.n, sizeof(*order));
+    size_t n = 0;
     if (order == NULL) {
         return false;
     }
@@ -535,10 +535,10 @@ static int text_length(const struct cursor * c) {
 
 // Says what a file is that does not begin with the magic.
 static bool check_magic(struct cursor * c) {
-    char         magic[4];
-    const size_t known   = GB_MIN(c->size, sizeof(magic)); // a file that ends within the magic may be cut off
+    char magic[4];
+    const size_t known = GB_MIN(c->size, sizeof(magic)); // a file that ends within the magic may be cut off
     const char * foreign = gb_gguf_foreign(c->data, c->size);
-    const int    text    = text_length(c);
+    const int text = text_length(c);
     if (c->size == 0) {
         BAD(false, 0, "the magic needs 4 bytes: the file is empty. Download or copy it again");
     }
@@ -591,7 +591,7 @@ static bool take_header(struct cursor * c, struct gguf_context * ctx, uint64_t *
 // Header, pairs, tensors, then where the data begin: the alignment is known only after the pairs.
 static bool parse(struct gguf_context * ctx, const struct gb_file_map * map) {
     struct cursor c = { map->data, map->size, 0 };
-    uint64_t      n_tensors, n_kv;
+    uint64_t n_tensors, n_kv;
     if (!take_header(&c, ctx, &n_tensors, &n_kv)) {
         return false;
     }
@@ -617,7 +617,7 @@ static bool parse(struct gguf_context * ctx, const struct gb_file_map * map) {
 // One tensor of bytes that holds the whole data section; the others point into it.
 static struct ggml_tensor * add_blob(struct ggml_context * out, const struct gguf_context * ctx,
     const struct gb_file_map * map) {
-    const size_t         size = map->size > ctx->data_offset ? map->size - ctx->data_offset : 0;
+    const size_t size = map->size > ctx->data_offset ? map->size - ctx->data_offset : 0;
     struct ggml_tensor * blob = ggml_new_tensor_1d(out, GGML_TYPE_I8, (int64_t) size);
     if (blob && size > 0) {
         memcpy(blob->data, map->data + ctx->data_offset, size);
@@ -636,7 +636,7 @@ static bool add_tensors(struct ggml_context * out, struct gguf_context * ctx, co
     ggml_set_no_alloc(out, true);
     for (size_t i = 0; i < ctx->tensors.n; i++) {
         const struct gb_gguf_tensor * info = &ctx->tensors.data[i];
-        struct ggml_tensor *          t    = ggml_new_tensor(out, info->type, GB_MAX(info->n_dims, 1), info->ne);
+        struct ggml_tensor * t = ggml_new_tensor(out, info->type, GB_MAX(info->n_dims, 1), info->ne);
         if (t == NULL) {
             return false;
         }
@@ -669,9 +669,9 @@ static bool make_tensors(struct gguf_context * ctx, const struct gb_file_map * m
     if (!all_known(ctx)) {
         return false;
     }
-    const size_t                  size = (ctx->tensors.n + 1) * ggml_tensor_overhead();
+    const size_t size = (ctx->tensors.n + 1) * ggml_tensor_overhead();
     const struct ggml_init_params init = { .mem_size = size, .mem_buffer = NULL, .no_alloc = params.no_alloc };
-    struct ggml_context *         out  = ggml_init(init);
+    struct ggml_context * out = ggml_init(init);
     if (out == NULL || !add_tensors(out, ctx, map, params.no_alloc)) {
         ggml_free(out);
         return false;

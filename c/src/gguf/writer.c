@@ -9,7 +9,7 @@
 // Where the metadata go.
 struct sink {
     uint8_t * out; // with space for all bytes; NULL: only count them
-    size_t    n;
+    size_t n;
 };
 
 // Counts the bytes, and copies them unless the sink only counts.
@@ -57,7 +57,7 @@ static void put_value(struct sink * s, const struct gb_gguf_value * v) {
 static void put_tensor(struct sink * s, const struct gb_gguf_tensor * t) {
     put_string(s, t->name, strlen(t->name));
     put_u32(s, (uint32_t) t->n_dims);
-    int             n;
+    int n;
     const int64_t * ne = gb_gguf_tensor_ne(t, &n);
     for (int i = 0; i < t->n_dims; i++) {
         put_u64(s, (uint64_t) ne[i]);
@@ -105,10 +105,10 @@ enum ggml_status gguf_get_meta_data(const struct gguf_context * ctx, void * data
 // A tensor can be written if its bytes are known and are as many as its type says.
 static enum ggml_status check_tensors(const struct gguf_context * ctx, bool only_meta) {
     for (size_t i = 0; i < ctx->tensors.n; i++) {
-        const struct gb_gguf_tensor * t    = &ctx->tensors.data[i];
-        size_t                        size = t->size;
-        int                           n;
-        const int64_t *               ne = gb_gguf_tensor_ne(t, &n);
+        const struct gb_gguf_tensor * t = &ctx->tensors.data[i];
+        size_t size = t->size;
+        int n;
+        const int64_t * ne = gb_gguf_tensor_ne(t, &n);
         if (gb_type_is_valid(t->type) && !gb_gguf_tensor_size("gguf_write_to_file", (uint32_t) t->type, n, ne, &size)) {
             return GGML_STATUS_INVALID_ARGUMENT;
         }
@@ -125,7 +125,7 @@ static enum ggml_status check_tensors(const struct gguf_context * ctx, bool only
 // The metadata are made in memory first: they are small compared with the data.
 static enum ggml_status write_meta(const struct gguf_context * ctx, struct gb_file_writer * w) {
     const size_t size = gguf_get_meta_size(ctx);
-    void *       meta = gb_malloc(size);
+    void * meta = gb_malloc(size);
     if (meta == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -138,8 +138,8 @@ static enum ggml_status write_meta(const struct gguf_context * ctx, struct gb_fi
 // The bytes of each tensor, padded to the alignment as gb_gguf_layout has counted.
 static enum ggml_status write_data(const struct gguf_context * ctx, struct gb_file_writer * w) {
     for (size_t i = 0; i < ctx->tensors.n; i++) {
-        const struct gb_gguf_tensor * t   = &ctx->tensors.data[i];
-        const size_t                  end = t->size % ctx->alignment;
+        const struct gb_gguf_tensor * t = &ctx->tensors.data[i];
+        const size_t end = t->size % ctx->alignment;
         GB_TRY(gb_file_writer_write(w, t->data, t->size));
         GB_TRY(gb_file_writer_zeros(w, end ? ctx->alignment - end : 0));
     }

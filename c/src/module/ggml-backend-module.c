@@ -29,7 +29,7 @@ enum ggml_status ggml_backend_module_connect(const struct ggml_backend_api * api
 
 // Variable arguments cannot be passed on through a table, so the text is made here, cut at the size of a message.
 enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ...) {
-    char    message[2048];
+    char message[2048];
     va_list args;
     va_start(args, fmt);
     vsnprintf(message, sizeof(message), fmt, args);
@@ -38,7 +38,7 @@ enum ggml_status ggml_report_error(enum ggml_status status, const char * fmt, ..
 }
 
 struct ggml_tensor * ggml_format_name(struct ggml_tensor * tensor, const char * fmt, ...) {
-    char    name[GGML_MAX_NAME + 4]; // a character more than fits, so that the library sees where to cut
+    char name[GGML_MAX_NAME + 4]; // a character more than fits, so that the library sees where to cut
     va_list args;
     va_start(args, fmt);
     vsnprintf(name, sizeof(name), fmt, args);

@@ -34,8 +34,8 @@ static void is_freed(struct gb_backend_watch * watch) {
 void gb_sched_watch(struct ggml_backend_sched * s) {
     for (int b = 0; b < s->n_backends; b++) {
         struct gb_sched_device * d = &s->devices[b];
-        d->sched                   = s;
-        d->watch.on_free           = is_freed;
+        d->sched = s;
+        d->watch.on_free = is_freed;
         gb_backend_watch(&d->watch, d->backend);
     }
 }

@@ -28,8 +28,8 @@ void gb_sched_free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p)
 
 // Frees a plan of the list; nothing points to it afterwards.
 static void forget(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    s->current   = s->current == p ? NULL : s->current;
-    s->last      = s->last == p ? NULL : s->last;
+    s->current = s->current == p ? NULL : s->current;
+    s->last = s->last == p ? NULL : s->last;
     s->in_flight = s->in_flight == p ? NULL : s->in_flight;
     gb_sched_free_plan(s, p);
 }

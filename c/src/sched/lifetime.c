@@ -14,14 +14,14 @@ static enum ggml_status init_device(struct gb_sched_device * d, ggml_backend_t b
     GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT,
         "ggml_backend_sched_new: argument 'backends': entry %d is NULL", i);
     d->backend = backend;
-    d->buft    = buft ? buft : ggml_backend_get_default_buffer_type(backend);
+    d->buft = buft ? buft : ggml_backend_get_default_buffer_type(backend);
     GB_FAIL_IF(d->buft == NULL, GGML_STATUS_INVALID_ARGUMENT,
         "ggml_backend_sched_new: backend %s has no default buffer type", ggml_backend_name(backend));
     GB_FAIL_IF(!ggml_backend_buft_supports_backend(d->buft, backend), GGML_STATUS_INVALID_ARGUMENT,
         "ggml_backend_sched_new: backend %s cannot use buffers of type %s", ggml_backend_name(backend),
         ggml_backend_buft_name(d->buft));
     d->alignment = ggml_backend_buft_get_alignment(d->buft);
-    d->max_size  = ggml_backend_buft_get_max_size(d->buft);
+    d->max_size = ggml_backend_buft_get_max_size(d->buft);
     return d->alignment == 0 ? ggml_last_status() : GGML_STATUS_SUCCESS;
 }
 
@@ -68,9 +68,9 @@ static bool is_taken(const struct ggml_backend_sched * s, int b, const char * na
 
 // Gives the device the name that users see: the backend's, with a number if one before it is called the same.
 static void name_device(struct ggml_backend_sched * s, int b) {
-    struct gb_sched_device * d     = &s->devices[b];
-    const char *             own   = ggml_backend_name(d->backend);
-    bool                     first = true;
+    struct gb_sched_device * d = &s->devices[b];
+    const char * own = ggml_backend_name(d->backend);
+    bool first = true;
     snprintf(d->name, sizeof(d->name), "%s", own);
     for (int i = 0; i < b && first; i++) {
         first = strcmp(d->name, s->devices[i].name) != 0;
@@ -83,7 +83,7 @@ static void name_device(struct ggml_backend_sched * s, int b) {
 static enum ggml_status init(struct ggml_backend_sched * s, ggml_backend_t * backends,
     ggml_backend_buffer_type_t * bufts, int n) {
     const char * check = gb_env_get("GGML_SCHED_CHECK");
-    s->n_copies        = 1;
+    s->n_copies = 1;
     GB_TRY(init_devices(s, backends, bufts, n));
     GB_TRY(gb_sched_set_validator(s, check != NULL && !gb_text_equal(check, "0")));
     for (int b = 0; b < n; b++) {

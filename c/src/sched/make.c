@@ -11,9 +11,9 @@
 static enum ggml_status measure_work(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     const uint64_t before = gb_fail_count();
     for (size_t k = 0; k < p->program.splits.n; k++) {
-        const struct gb_split * split   = &p->program.splits.data[k];
-        const ggml_backend_t    backend = s->devices[split->backend].backend;
-        struct ggml_cgraph      graph   = gb_program_part(&p->program, split->exec_begin, split->exec_end);
+        const struct gb_split * split = &p->program.splits.data[k];
+        const ggml_backend_t backend = s->devices[split->backend].backend;
+        struct ggml_cgraph graph = gb_program_part(&p->program, split->exec_begin, split->exec_end);
         if (backend->iface.graph_work_size && graph.n_nodes > 0) {
             p->layout.need[split->backend].work =
                 GB_MAX(p->layout.need[split->backend].work, backend->iface.graph_work_size(backend, &graph));
@@ -36,7 +36,7 @@ static enum ggml_status fill_collected(struct ggml_backend_sched * s, struct gb_
 #define NEXT(part) \
     GB_TRY(part);  \
     GB_TRY(gb_go_on())
-    const struct gb_sched_input *    in       = &p->in;
+    const struct gb_sched_input * in = &p->in;
     const struct gb_sched_assigned * assigned = &p->assigned;
     NEXT(gb_sched_assign(s, in, memory, &p->assigned));
     NEXT(gb_sched_cut(in, assigned, &p->program));
@@ -57,7 +57,7 @@ static enum ggml_status fill_collected(struct ggml_backend_sched * s, struct gb_
 static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan * p, const struct ggml_cgraph * graph,
     const struct gb_sched_memory_prices * memory) {
     GB_TRY(gb_sched_collect(s, &p->in, graph));
-    const bool             trust  = gb_trust_tensors(true); // collecting has looked at them
+    const bool trust = gb_trust_tensors(true); // collecting has looked at them
     const enum ggml_status status = fill_collected(s, p, memory);
     gb_trust_tensors(trust);
     return status;
@@ -70,8 +70,8 @@ static enum ggml_status make_once(struct ggml_backend_sched * s, const struct gg
     if (p == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    p->in.minimal                 = minimal;
-    p->in.n_copies                = s->n_copies;
+    p->in.minimal = minimal;
+    p->in.n_copies = s->n_copies;
     const enum ggml_status status = fill(s, p, graph, memory);
     if (status != GGML_STATUS_SUCCESS) {
         gb_sched_free_plan(s, p);
@@ -86,7 +86,7 @@ enum ggml_status gb_sched_make_plan(struct ggml_backend_sched * s, const struct 
     struct gb_sched_plan ** plan) {
     struct gb_sched_memory_prices memory = { .rounds = 0 };
     for (;;) {
-        bool                   again = false;
+        bool again = false;
         struct gb_sched_plan * p;
         GB_TRY(make_once(s, graph, minimal, &memory, &p));
         const enum ggml_status status = gb_sched_raise_prices(s, &p->assigned, p->layout.need, &memory, &again);

@@ -19,8 +19,8 @@ static bool same_lists(const struct gb_sched_plan * p, const struct ggml_cgraph 
 // not hold.
 static bool is_as_bound(const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
-        const struct ggml_tensor * t   = p->in.nodes[i];
-        const struct gb_key *      key = gb_key_of(&p->in.keys, i);
+        const struct ggml_tensor * t = p->in.nodes[i];
+        const struct gb_key * key = gb_key_of(&p->in.keys, i);
         if (t->data != key->data || t->buffer != key->buffer || !gb_key_is_like(key, t)) {
             return false;
         }
@@ -71,8 +71,8 @@ static bool arenas_are_current(const struct ggml_backend_sched * s, const struct
 // Each root would be placed where it is, and memory that is not ours to give is the same as before.
 static bool has_same_locations(struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
-        const struct gb_id *  id = &p->in.ids.data[i];
-        enum gb_location      location;
+        const struct gb_id * id = &p->in.ids.data[i];
+        enum gb_location location;
         const struct gb_mem * mem = p->binding.mem[i];
         const struct gb_key * key = gb_key_of(&p->in.keys, i);
         if (id->root != i) {

@@ -42,7 +42,7 @@ static enum ggml_status find_or_make(struct ggml_backend_sched * s, struct ggml_
 static enum ggml_status check_contents(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
         const struct ggml_tensor * t = p->in.nodes[i];
-        const struct gb_mem *      mem =
+        const struct gb_mem * mem =
             p->in.ids.data[i].location == GB_LOCATION_LEAF ? gb_sched_mem_of(s, t->buffer) : NULL;
         GB_FAIL_IF(mem && mem->kind == GB_MEM_LEAFS && mem->resets_before == s->n_resets &&
                        !gb_sched_leaf_is_bound(s, t),
@@ -118,7 +118,7 @@ static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgr
         GB_TRY(gb_sched_make_plan(s, graph, true, &minimal));
         minimal->tmpl = NULL; // not counted a second time
         GB_TRY(gb_sched_add_plan(s, minimal));
-        *plan  = minimal;
+        *plan = minimal;
         status = make_ready(s, minimal, what);
     }
     if (status != GGML_STATUS_SUCCESS && s->plans.n > n_plans) { // not worth pushing out others
@@ -129,7 +129,7 @@ static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgr
 
 // How the plan came about, in a word for the trace.
 static const char * how_found(const struct ggml_backend_sched_stats * before,
-    const struct ggml_backend_sched_stats *                           now) {
+    const struct ggml_backend_sched_stats * now) {
     return now->n_plans_made > before->n_plans_made           ? "made"
            : now->n_plans_replayed > before->n_plans_replayed ? "replayed"
            : now->n_plans_bound > before->n_plans_bound       ? "bound"
@@ -150,16 +150,16 @@ static enum ggml_status find_or_get_ready(struct ggml_backend_sched * s, struct 
     }
     GB_TRY(renew_prepared(s, p));
     s->current = what <= GB_PREPARE_RESERVE ? s->current : p;
-    s->last    = p;
-    *plan      = p;
+    s->last = p;
+    *plan = p;
     return GGML_STATUS_SUCCESS;
 }
 
 enum ggml_status gb_sched_prepare(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what,
     struct gb_sched_plan ** plan) {
     const struct ggml_backend_sched_stats before = s->stats;
-    const int64_t                         start  = gb_time_ns();
-    const enum ggml_status                status = find_or_get_ready(s, graph, what, plan);
+    const int64_t start = gb_time_ns();
+    const enum ggml_status status = find_or_get_ready(s, graph, what, plan);
     s->stats.plan_ns += (uint64_t) (gb_time_ns() - start) - (s->stats.wait_ns - before.wait_ns);
     if (status == GGML_STATUS_SUCCESS && gb_sched_is_traced(s)) {
         gb_trace_plan(s, start, how_found(&before, &s->stats));

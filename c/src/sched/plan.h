@@ -14,17 +14,17 @@
 #include "sched/run/run.h"
 
 struct gb_sched_plan {
-    struct gb_sched_input    in;
+    struct gb_sched_input in;
     struct gb_sched_assigned assigned;
-    struct gb_sched_program  program;
-    struct gb_sched_layout   layout;
-    struct gb_sched_waits    waits;
-    gb_fallback_list         fallbacks;
-    gb_node_copies_list      copied; // per node; empty with one backend
-    struct gb_sched_binding  binding;
+    struct gb_sched_program program;
+    struct gb_sched_layout layout;
+    struct gb_sched_waits waits;
+    gb_fallback_list fallbacks;
+    gb_node_copies_list copied; // per node; empty with one backend
+    struct gb_sched_binding binding;
     // The plan whose offsets this one took over; NULL: none. Borrowed, only until this plan is added to the kept ones.
     const struct gb_sched_plan * tmpl;
-    bool                         draft; // nothing was allocated for it yet, so nobody takes offsets from it
+    bool draft; // nothing was allocated for it yet, so nobody takes offsets from it
 };
 
 // plan.c
@@ -48,12 +48,12 @@ bool gb_sched_fits_when_bound(struct ggml_backend_sched * s, const struct gb_sch
     const struct ggml_cgraph * graph);
 
 // keep.c: the list of kept plans. What is dropped is freed, and no pointer of the scheduler to it stays behind.
-void             gb_sched_free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p); // NULL is fine
-enum ggml_status gb_sched_add_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p);  // takes it in any case
-void             gb_sched_move_to_front(struct ggml_backend_sched * s, size_t k);
-void             gb_sched_drop_first(struct ggml_backend_sched * s);
-void             gb_sched_drop_oldest(struct ggml_backend_sched * s); // those beyond GB_SCHED_PLANS_MAX
-void             gb_sched_drop_plans(struct ggml_backend_sched * s);  // all
+void gb_sched_free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p);            // NULL is fine
+enum ggml_status gb_sched_add_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p); // takes it in any case
+void gb_sched_move_to_front(struct ggml_backend_sched * s, size_t k);
+void gb_sched_drop_first(struct ggml_backend_sched * s);
+void gb_sched_drop_oldest(struct ggml_backend_sched * s); // those beyond GB_SCHED_PLANS_MAX
+void gb_sched_drop_plans(struct ggml_backend_sched * s);  // all
 // gb_sched_disarm for each of them.
 void gb_sched_disarm_plans(struct ggml_backend_sched * s);
 

@@ -46,8 +46,8 @@ void gb_sched_hold_for_readers(struct ggml_backend_sched * s);
 // The scheduler's buffer number i, in the order in which they were made; NULL: it has no so many.
 ggml_backend_buffer_t gb_sched_buffer_at(const struct ggml_backend_sched * s, size_t i);
 // Plans so far: made, for a graph of any size, and of those that were made before, given memory again.
-uint64_t     gb_sched_n_plans_made(const struct ggml_backend_sched * s);
-uint64_t     gb_sched_n_plans_bound(const struct ggml_backend_sched * s);
+uint64_t gb_sched_n_plans_made(const struct ggml_backend_sched * s);
+uint64_t gb_sched_n_plans_bound(const struct ggml_backend_sched * s);
 const char * gb_sched_device_name(const struct ggml_backend_sched * s, int i); // no two devices have the same
 
 // For tests of the validator, one at a time in a process: from now on the transfer (what 0) or wait (1) number `at` is

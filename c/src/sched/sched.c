@@ -62,8 +62,8 @@ ggml_backend_buffer_t ggml_backend_sched_get_buffer(ggml_backend_sched_t sched, 
 
 size_t ggml_backend_sched_get_buffer_size(ggml_backend_sched_t sched, ggml_backend_t backend) {
     GB_CHECK_ARG_RETURNING(sched, 0);
-    const int b    = gb_sched_index_of(sched, backend, __func__);
-    size_t    size = 0;
+    const int b = gb_sched_index_of(sched, backend, __func__);
+    size_t size = 0;
     for (size_t i = 0; b >= 0 && i < sched->mems.n; i++) {
         size += sched->mems.data[i]->backend == b ? sched->mems.data[i]->size : 0;
     }
@@ -130,7 +130,7 @@ ggml_backend_t ggml_backend_sched_get_node_backend(ggml_backend_sched_t sched, s
     int b = gb_sched_chosen_for(sched, node);
     if (b < 0) {
         const int id = id_in_last(sched, node);
-        b            = id < 0 ? -1 : sched->last->assigned.to[id].backend;
+        b = id < 0 ? -1 : sched->last->assigned.to[id].backend;
     }
     return b < 0 ? NULL : sched->devices[b].backend;
 }
@@ -149,7 +149,7 @@ enum ggml_status ggml_backend_sched_set_policy(ggml_backend_sched_t sched, enum 
 enum ggml_status ggml_backend_sched_set_eval_callback(ggml_backend_sched_t sched,
     ggml_backend_sched_eval_callback callback, void * user_data) {
     GB_CHECK_ARG(sched);
-    sched->callback      = callback;
+    sched->callback = callback;
     sched->callback_data = user_data;
     return GGML_STATUS_SUCCESS;
 }
@@ -170,7 +170,7 @@ int ggml_backend_sched_get_n_copies(ggml_backend_sched_t sched) {
 }
 
 enum ggml_status ggml_backend_sched_set_costs(ggml_backend_sched_t sched,
-    const struct ggml_backend_cost_table *                         table) {
+    const struct ggml_backend_cost_table * table) {
     GB_CHECK_ARG(sched);
     GB_FAIL_IF(sched->in_callback, GGML_STATUS_INVALID_STATE, "%s: called from the scheduler's own callback", __func__);
     struct gb_costs * costs = NULL;
@@ -230,7 +230,7 @@ static enum ggml_status prepare(ggml_backend_sched_t sched, struct ggml_cgraph *
 static enum ggml_status run(ggml_backend_sched_t sched, struct ggml_cgraph * graph, bool wait, const char * func) {
     struct gb_sched_plan * plan;
     GB_TRY(prepare(sched, graph, GB_PREPARE_COMPUTE, func, &plan));
-    const struct gb_visit  visit  = gb_sched_enter(sched);
+    const struct gb_visit visit = gb_sched_enter(sched);
     const enum ggml_status status = gb_sched_run(sched, plan, func);
     return gb_sched_leave(sched, visit, status == GGML_STATUS_SUCCESS && wait ? gb_sched_wait(sched) : status);
 }
@@ -239,9 +239,9 @@ static enum ggml_status run(ggml_backend_sched_t sched, struct ggml_cgraph * gra
 // nobody placed.
 static void note_inputs_need(struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
     for (int b = 0; b < s->n_backends; b++) {
-        struct gb_sched_device * d    = &s->devices[b];
-        const size_t             seen = d->measure ? ggml_tallocr_max_size(d->measure) : 0;
-        d->inputs_need                = GB_MAX(d->inputs_need, GB_MAX(seen, p->layout.need[b].leafs));
+        struct gb_sched_device * d = &s->devices[b];
+        const size_t seen = d->measure ? ggml_tallocr_max_size(d->measure) : 0;
+        d->inputs_need = GB_MAX(d->inputs_need, GB_MAX(seen, p->layout.need[b].leafs));
     }
     s->measured = true;
 }

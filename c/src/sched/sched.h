@@ -42,34 +42,34 @@ typedef GB_VEC(struct gb_mem *) gb_mem_list;
 
 // What the scheduler keeps of each backend.
 struct gb_sched_device {
-    ggml_backend_t              backend; // borrowed
-    ggml_backend_buffer_type_t  buft;    // borrowed
-    size_t                      alignment, max_size;
-    size_t                      leaf_unit;        // leafs placed there begin at multiples of it
-    gb_mem_list                 arena;            // chunk i; refs held. More than one only when max_size demands it
-    struct gb_mem *             inputs;           // behind `tallocr`; NULL before its first use
-    ggml_tallocr_t              measure, tallocr; // owned
-    size_t                      inputs_need;      // bytes
-    struct gb_backend_watch     watch;
+    ggml_backend_t backend;          // borrowed
+    ggml_backend_buffer_type_t buft; // borrowed
+    size_t alignment, max_size;
+    size_t leaf_unit;                // leafs placed there begin at multiples of it
+    gb_mem_list arena;               // chunk i; refs held. More than one only when max_size demands it
+    struct gb_mem * inputs;          // behind `tallocr`; NULL before its first use
+    ggml_tallocr_t measure, tallocr; // owned
+    size_t inputs_need;              // bytes
+    struct gb_backend_watch watch;
     struct ggml_backend_sched * sched;
-    ggml_backend_t              freed; // what `backend` was before its owner freed it; only compared; NULL: it lives
-    struct ggml_backend         placeholder; // what `backend` is after its owner freed it
-    char                        name[64]; // for users: the backend's, with a number if one before it is called the same
+    ggml_backend_t freed;            // what `backend` was before its owner freed it; only compared; NULL: it lives
+    struct ggml_backend placeholder; // what `backend` is after its owner freed it
+    char name[64];                   // for users: the backend's, with a number if one before it is called the same
 };
 
 enum gb_mutation { GB_DROP_COPY, GB_DROP_WAIT, GB_N_MUTATIONS };
 
 struct ggml_backend_sched {
-    int                      n_backends;
+    int n_backends;
     struct gb_sched_device * devices; // owned
 
     // settings of the user
-    enum gb_assign_policy            policy;
-    int                              n_copies; // of inputs, >= 1
-    struct gb_costs *                costs;    // owned; NULL: none given
-    struct gb_ptrmap                 chosen;   // tensor -> backend index that the user chose, -1: none
+    enum gb_assign_policy policy;
+    int n_copies;            // of inputs, >= 1
+    struct gb_costs * costs; // owned; NULL: none given
+    struct gb_ptrmap chosen; // tensor -> backend index that the user chose, -1: none
     ggml_backend_sched_eval_callback callback;
-    void *                           callback_data;
+    void * callback_data;
 
     // memory (memory/)
     GB_VEC(struct gb_mem *) mems;         // all handles ever made, owned
@@ -78,28 +78,28 @@ struct ggml_backend_sched {
     unsigned n_replicated_freed;          // buffers that were gone when replicas were looked through
     // Memory that is retired stays until this is lifted, see gb_sched_hold. Other threads set it meanwhile: read and
     // written with GB_READ_RELAXED and GB_WRITE_RELAXED alone.
-    bool     hold;
-    bool     measured; // init_measure was called
+    bool hold;
+    bool measured; // init_measure was called
     unsigned n_resets;
 
     // plans (keep.c)
     GB_VEC(struct gb_sched_plan *) plans; // owned, latest used first
-    struct gb_sched_plan * current;       // the plan whose results the arenas hold; NULL: none
-    struct gb_sched_plan * last;          // the plan that queries are about; NULL: none
+    struct gb_sched_plan * current; // the plan whose results the arenas hold; NULL: none
+    struct gb_sched_plan * last; // the plan that queries are about; NULL: none
 
     // runs (run/)
-    bool                   running;   // work may be queued
+    bool running; // work may be queued
     struct gb_sched_plan * in_flight; // whose run was issued last and not waited for; NULL: not known
     // The status of a failure, or of giving up, that another call was told: earlier runs may be incomplete, and the
     // next wait says so.
-    enum ggml_status                lost;
-    unsigned                        fork_generation;      // gb_fork_generation() in which the last run was issued
-    uint32_t                        user_thread;          // gb_thread_number() of who is inside of a call; 0: nobody
-    unsigned                        user_fork_generation; // in which it came
-    bool                            in_callback;
+    enum ggml_status lost;
+    unsigned fork_generation; // gb_fork_generation() in which the last run was issued
+    uint32_t user_thread; // gb_thread_number() of who is inside of a call; 0: nobody
+    unsigned user_fork_generation; // in which it came
+    bool in_callback;
     struct ggml_backend_sched_stats stats;
-    struct gb_trace *               trace;     // owned; NULL: never asked for
-    struct gb_validator *           validator; // owned; NULL: off
+    struct gb_trace * trace; // owned; NULL: never asked for
+    struct gb_validator * validator; // owned; NULL: off
     // Tests of the validator set it: it is asked before each transfer and wait whether that is left out. NULL: none is.
     bool (*leaves_out)(enum gb_mutation what);
 
@@ -146,7 +146,7 @@ static inline struct gb_mem * gb_sched_mem_of(const struct ggml_backend_sched * 
 // reported: no memory, or a backend or buffer type that cannot be used. Free waits for what is queued and leaves
 // tensors as they are.
 struct ggml_backend_sched * gb_sched_new(ggml_backend_t * backends, ggml_backend_buffer_type_t * bufts, int n);
-void                        gb_sched_free(struct ggml_backend_sched * s);
+void gb_sched_free(struct ggml_backend_sched * s);
 // Forgets everything about tensors without touching any: their contexts may be gone. The status is that of the run that
 // was on its way; the scheduler is reset in any case.
 enum ggml_status gb_sched_reset(struct ggml_backend_sched * s);

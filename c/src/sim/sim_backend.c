@@ -119,11 +119,11 @@ static GGML_CALL bool supports_op(ggml_backend_t backend, const struct ggml_tens
 
 // A ticket of the device's queue; a timed event also queues a piece of work that reads the clock.
 struct sim_event {
-    struct ggml_backend_event event;  // first
-    struct gb_sim_device *    device; // a reference
-    uint64_t                  ticket;
-    bool                      timed;
-    _Atomic int64_t           time_ns; // when the queue came to a timed event
+    struct ggml_backend_event event; // first
+    struct gb_sim_device * device;   // a reference
+    uint64_t ticket;
+    bool timed;
+    _Atomic int64_t time_ns; // when the queue came to a timed event
 };
 
 static GGML_CALL ggml_backend_event_t event_new(ggml_backend_t backend) {
@@ -132,7 +132,7 @@ static GGML_CALL ggml_backend_event_t event_new(ggml_backend_t backend) {
         return NULL;
     }
     e->device = gb_sim_device_ref(backend->context);
-    e->event  = (struct ggml_backend_event){ backend, e };
+    e->event = (struct ggml_backend_event){ backend, e };
     return &e->event;
 }
 
@@ -164,7 +164,7 @@ static void free_stamp(struct gb_sim_device * device, struct gb_sim_work * work)
 static void queue_stamp(struct sim_event * e) {
     struct stamp_work * w = gb_sim_work_new(e->device, sizeof(*w));
     if (w != NULL) {
-        w->work  = (struct gb_sim_work){ .run = run_stamp, .free = free_stamp };
+        w->work = (struct gb_sim_work){ .run = run_stamp, .free = free_stamp };
         w->event = e;
         gb_sim_submit(e->device, &w->work); // a failure is reported
     }
@@ -202,27 +202,27 @@ static GGML_CALL void event_synchronize(ggml_backend_event_t event) {
 // ------------------------------------------------------------------------------------------------------------ registry
 
 static const struct ggml_backend_i hooks = {
-    .get_name                = name_of,
-    .free                    = backend_free,
+    .get_name = name_of,
+    .free = backend_free,
     .get_default_buffer_type = default_buffer_type,
-    .set_tensor_async        = set_async,
-    .get_tensor_async        = get_async,
-    .cpy_tensor_async        = copy_async,
-    .synchronize             = synchronize,
-    .graph_plan_create       = plan_create,
-    .graph_plan_free         = plan_free,
-    .graph_plan_compute      = plan_compute,
-    .graph_compute           = graph_compute,
-    .supports_op             = supports_op,
-    .unsupported_reason      = unsupported_reason,
-    .event_new               = event_new,
-    .event_free              = event_free,
-    .event_record            = event_record,
-    .event_wait              = event_wait,
-    .event_synchronize       = event_synchronize,
-    .cpy_tensor_peer_async   = copy_peer_async,
-    .event_new_timed         = event_new_timed,
-    .event_time              = event_time,
+    .set_tensor_async = set_async,
+    .get_tensor_async = get_async,
+    .cpy_tensor_async = copy_async,
+    .synchronize = synchronize,
+    .graph_plan_create = plan_create,
+    .graph_plan_free = plan_free,
+    .graph_plan_compute = plan_compute,
+    .graph_compute = graph_compute,
+    .supports_op = supports_op,
+    .unsupported_reason = unsupported_reason,
+    .event_new = event_new,
+    .event_free = event_free,
+    .event_record = event_record,
+    .event_wait = event_wait,
+    .event_synchronize = event_synchronize,
+    .cpy_tensor_peer_async = copy_peer_async,
+    .event_new_timed = event_new_timed,
+    .event_time = event_time,
 };
 
 // The parameters are read before anything is made.
@@ -237,7 +237,7 @@ GGML_CALL ggml_backend_t gb_sim_reg_init(const char * params, void * user_data) 
     if (backend == NULL) {
         return NULL;
     }
-    const bool             plain  = params == NULL || params[0] == '\0';
+    const bool plain = params == NULL || params[0] == '\0';
     struct gb_sim_device * device = plain ? gb_sim_default_device_claim() : NULL;
     if (device == NULL) { // with parameters, or another backend has the default device
         device = gb_sim_device_new(&parsed);

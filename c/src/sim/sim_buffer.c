@@ -17,12 +17,12 @@
 
 // A piece of work that moves bytes; addresses are those of private memory or of the host.
 struct transfer {
-    struct gb_sim_work     work; // first
-    char *                 to;
-    const char *           from;
-    size_t                 size;
-    struct ggml_tensor     layout; // of both sides, for a copy by elements
-    uint8_t                value;  // for a fill
+    struct gb_sim_work work; // first
+    char * to;
+    const char * from;
+    size_t size;
+    struct ggml_tensor layout; // of both sides, for a copy by elements
+    uint8_t value;             // for a fill
     struct gb_sim_device * device;
 };
 
@@ -70,11 +70,11 @@ static enum ggml_status queue_transfer(struct gb_sim_device * device, enum ggml_
     atomic_fetch_add(&device->n_transfers, 1);
     const size_t size = run == run_copy ? ggml_nbytes(&what.layout) : what.size;
     atomic_fetch_add(&device->bytes_transferred, size);
-    const double rate  = (double) device->params.copy_bw;
+    const double rate = (double) device->params.copy_bw;
     const double delay = (double) device->params.copy_delay_ns + (rate > 0 ? (double) size / rate * 1e9 : 0);
-    *t                 = what;
-    t->device          = device;
-    t->work            = (struct gb_sim_work){
+    *t = what;
+    t->device = device;
+    t->work = (struct gb_sim_work){
         .run = run, .free = free_transfer, .delay_ns = delay < 1e18 ? (int64_t) delay : (int64_t) 1e18
     };
     return wait ? gb_sim_submit_and_wait(device, &t->work) : gb_sim_submit(device, &t->work);
@@ -120,9 +120,9 @@ struct gb_sim_device * gb_sim_device_of(const struct ggml_tensor * tensor) {
 
 // Tensors keep reserved addresses; their distance from the buffer's base is valid in private memory as well.
 char * gb_sim_translate(const struct ggml_tensor * tensor, size_t offset, size_t size) {
-    const struct gb_sim_buffer * b    = gb_root(tensor)->buffer->context;
-    const size_t                 from = (uintptr_t) tensor->data - (uintptr_t) b->addresses;
-    char                         text[GB_DESCRIBE_SIZE];
+    const struct gb_sim_buffer * b = gb_root(tensor)->buffer->context;
+    const size_t from = (uintptr_t) tensor->data - (uintptr_t) b->addresses;
+    char text[GB_DESCRIBE_SIZE];
     GB_FAIL_IF_RETURNING(tensor->data == NULL, NULL, GGML_STATUS_INVALID_STATE, "%s: tensor %s is not allocated",
         b->device->name, gb_describe(tensor, text));
     GB_FAIL_IF_RETURNING(from > b->size || offset > b->size - from || size > b->size - from - offset, NULL,
@@ -168,8 +168,8 @@ static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const struct ggml
 
 // All bytes of the buffer, in the order of the queue.
 static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) {
-    struct gb_sim_buffer * b    = buffer->context;
-    const struct transfer  what = { .to = b->memory, .size = b->size, .value = value };
+    struct gb_sim_buffer * b = buffer->context;
+    const struct transfer what = { .to = b->memory, .size = b->size, .value = value };
     queue_transfer(b->device, run_fill, what, true);
 }
 
@@ -186,7 +186,7 @@ static bool copy_and_wait(const struct ggml_tensor * src, struct ggml_tensor * d
         return false;
     }
     struct gb_sim_device * from = gb_sim_device_of(src);
-    struct gb_sim_device * to   = gb_sim_device_of(dst);
+    struct gb_sim_device * to = gb_sim_device_of(dst);
     if (from != NULL && from != to && gb_sim_wait(from, false) != GGML_STATUS_SUCCESS) {
         return false;
     }
@@ -207,13 +207,13 @@ static GGML_CALL bool buffer_copy_to(ggml_backend_buffer_t buffer, const struct 
 }
 
 static const struct ggml_backend_buffer_i buffer_hooks = {
-    .get_name      = buffer_name,
-    .free_buffer   = buffer_free,
-    .get_base      = buffer_base,
-    .set_tensor    = buffer_set,
-    .get_tensor    = buffer_get,
-    .cpy_tensor    = buffer_copy,
-    .clear         = buffer_clear,
+    .get_name = buffer_name,
+    .free_buffer = buffer_free,
+    .get_base = buffer_base,
+    .set_tensor = buffer_set,
+    .get_tensor = buffer_get,
+    .cpy_tensor = buffer_copy,
+    .clear = buffer_clear,
     .cpy_tensor_to = buffer_copy_to,
 };
 
@@ -225,8 +225,8 @@ static struct gb_sim_buffer * reserve(struct gb_sim_device * device, size_t size
     if (b == NULL) {
         return NULL;
     }
-    b->size      = size;
-    b->memory    = gb_aligned_alloc(64, size);
+    b->size = size;
+    b->memory = gb_aligned_alloc(64, size);
     b->addresses = b->memory != NULL ? gb_addresses_reserve(size) : NULL;
     if (b->addresses == NULL) {
         gb_aligned_free(b->memory);
@@ -285,10 +285,10 @@ static GGML_CALL bool type_supports(ggml_backend_buffer_type_t buft, ggml_backen
 
 void gb_sim_buffer_type_init(struct gb_sim_device * device) {
     device->buft = (struct ggml_backend_buffer_type){
-        .iface   = { .get_name  = type_name,
-            .alloc_buffer     = type_alloc,
-            .get_alignment    = type_alignment,
-            .get_max_size     = type_max_size,
+        .iface = { .get_name = type_name,
+            .alloc_buffer = type_alloc,
+            .get_alignment = type_alignment,
+            .get_max_size = type_max_size,
             .supports_backend = type_supports },
         .context = device,
     };
@@ -309,7 +309,7 @@ static GGML_CALL size_t default_alignment(ggml_backend_buffer_type_t buft) {
 // The buffer keeps the device alive when no backend has it.
 static GGML_CALL ggml_backend_buffer_t default_alloc(ggml_backend_buffer_type_t buft, size_t size) {
     struct gb_sim_device * device = gb_sim_default_device();
-    ggml_backend_buffer_t  buffer = device != NULL ? gb_sim_buffer_new(device, buft, size) : NULL;
+    ggml_backend_buffer_t buffer = device != NULL ? gb_sim_buffer_new(device, buft, size) : NULL;
     gb_sim_device_unref(device);
     return buffer;
 }
@@ -317,9 +317,9 @@ static GGML_CALL ggml_backend_buffer_t default_alloc(ggml_backend_buffer_type_t 
 ggml_backend_buffer_type_t gb_sim_default_buffer_type(void) {
     static struct ggml_backend_buffer_type type = {
         // never written
-        .iface = { .get_name  = default_name,
-            .alloc_buffer     = default_alloc,
-            .get_alignment    = default_alignment,
+        .iface = { .get_name = default_name,
+            .alloc_buffer = default_alloc,
+            .get_alignment = default_alignment,
             .supports_backend = type_supports },
     };
     return &type;

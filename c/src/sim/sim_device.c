@@ -34,11 +34,11 @@ static bool init_locks(struct gb_sim_device * device) {
         gb_mutex_destroy(&device->mutex);
         return false;
     }
-    device->last        = &device->first;
+    device->last = &device->first;
     device->free_blocks = NULL;
     for (int i = 0; i < GB_SIM_BLOCKS; i++) {
         device->blocks[i].next = device->free_blocks;
-        device->free_blocks    = &device->blocks[i];
+        device->free_blocks = &device->blocks[i];
     }
     return true;
 }
@@ -85,23 +85,23 @@ struct gb_sim_device * gb_sim_device_ref(struct gb_sim_device * device) {
 // only. In the child it has failed, so that nobody takes what the memory holds for results.
 static void lose_work(struct gb_sim_device * device) {
     if (device->n_completed < device->n_submitted) {
-        device->failed     = GGML_STATUS_INVALID_STATE;
+        device->failed = GGML_STATUS_INVALID_STATE;
         device->lost_after = device->n_completed;
         device->lost_until = device->n_submitted;
         snprintf(device->message, sizeof(device->message),
             "%s: was computing when the process was forked; the results are in the parent process", device->name);
     }
-    device->running     = false;
-    device->waits_for   = NULL;
-    device->first       = NULL;
+    device->running = false;
+    device->waits_for = NULL;
+    device->first = NULL;
     device->n_completed = device->n_submitted;
 }
 
 // Makes the device usable in a child after a fork; every entry point calls this first. Several threads of the child may
 // come here at once; one of them does the work, the others wait for it.
 static void adopt_after_fork(struct gb_sim_device * device) {
-    const unsigned now  = gb_fork_generation();
-    unsigned       last = atomic_load(&device->generation);
+    const unsigned now = gb_fork_generation();
+    unsigned last = atomic_load(&device->generation);
     if (last == now) {
         return;
     }
@@ -146,7 +146,7 @@ static void stop_thread(struct gb_sim_device * device) {
 
 static struct {
     struct gb_sim_device * device; // no reference: NULL when the last one goes
-    bool                   claimed;
+    bool claimed;
 } standard; // guarded by its brief lock
 
 // Gives a reference back; true: it was the last one. The default device is found by a pointer without a reference, so
@@ -187,7 +187,7 @@ struct gb_sim_device * gb_sim_default_device(void) {
     if (device != NULL) {
         return device;
     }
-    struct gb_sim_params   params;
+    struct gb_sim_params params;
     struct gb_sim_device * fresh =
         gb_sim_params_parse("", &params) == GGML_STATUS_SUCCESS ? gb_sim_device_new(&params) : NULL;
     device = fresh != NULL ? get_default(fresh) : NULL;
@@ -202,7 +202,7 @@ static bool set_claimed(bool claimed) {
     struct gb_brief_lock * lock = gb_brief_lock_for(&standard);
     gb_brief_lock(lock);
     const bool changes = standard.claimed != claimed;
-    standard.claimed   = claimed;
+    standard.claimed = claimed;
     gb_brief_unlock(lock);
     return changes;
 }
@@ -249,7 +249,7 @@ static struct gb_sim_work * take_work(struct gb_sim_device * device) {
     struct gb_sim_work * work = device->first;
     if (work != NULL) {
         device->first = work->next;
-        device->last  = work->next != NULL ? device->last : &device->first;
+        device->last = work->next != NULL ? device->last : &device->first;
     }
     return work;
 }
@@ -311,11 +311,11 @@ static void close_work(struct gb_sim_device * device, enum ggml_status skipped, 
 // The queue thread. It holds the mutex except while it works on a piece.
 static void queue_main(void * arg) {
     struct gb_sim_device * device = arg;
-    struct gb_sim_work *   work;
+    struct gb_sim_work * work;
     gb_mutex_lock(&device->mutex);
     while ((work = take_work(device)) != NULL) {
         // read now: a thread may synchronize, and so clear the failure, before this piece is over
-        const enum ggml_status   skipped = device->failed;
+        const enum ggml_status skipped = device->failed;
         enum ggml_status * const outcome = work->outcome;
         gb_mutex_unlock(&device->mutex);
         const enum ggml_status status = skipped != GGML_STATUS_SUCCESS ? GGML_STATUS_SUCCESS : do_work(device, work);
@@ -329,7 +329,7 @@ static void queue_main(void * arg) {
 // Starts the queue thread unless it runs; called with the mutex held.
 static enum ggml_status ensure_thread(struct gb_sim_device * device) {
     if (!device->running) {
-        device->main    = (struct gb_thread_main){ queue_main, device };
+        device->main = (struct gb_thread_main){ queue_main, device };
         device->running = gb_thread_try_start(&device->thread, &device->main);
         GB_FAIL_IF(!device->running, GGML_STATUS_FAILED, "%s: the system gives no thread for the queue", device->name);
     }
@@ -341,10 +341,10 @@ enum ggml_status gb_sim_submit(struct gb_sim_device * device, struct gb_sim_work
     gb_mutex_lock(&device->mutex);
     const enum ggml_status status = ensure_thread(device);
     if (status == GGML_STATUS_SUCCESS) {
-        work->next    = NULL;
-        work->tag     = gb_run();
+        work->next = NULL;
+        work->tag = gb_run();
         *device->last = work;
-        device->last  = &work->next;
+        device->last = &work->next;
         device->n_submitted++;
         gb_cond_broadcast(&device->submitted); // only the queue thread waits there, for work or for the end of a delay
     }
@@ -381,7 +381,7 @@ void gb_sim_work_free(struct gb_sim_device * device, void * work) {
         return;
     }
     gb_mutex_lock(&device->mutex);
-    block->next         = device->free_blocks;
+    block->next = device->free_blocks;
     device->free_blocks = block;
     gb_mutex_unlock(&device->mutex);
 }
@@ -393,7 +393,7 @@ enum wait_end { COMPLETE, GIVEN_UP_BY_OTHERS, GIVEN_UP };
 // of short waits is given up as well, and in a child that the poll has forked.
 static enum wait_end wait_locked(struct gb_sim_device * device, uint64_t target) {
     const uint64_t n_cancels = device->n_cancels;
-    bool           gave_up   = false;
+    bool gave_up = false;
     while (device->n_completed < target) {
         if (gave_up) {
             gb_cond_wait(&device->completed, &device->mutex);
@@ -425,7 +425,7 @@ void gb_sim_drain(struct gb_sim_device * device, uint64_t ticket) {
 // Unlocks the mutex and reports: the pending failure if `report`, else that the wait was given up. `forget` clears the
 // pending failure.
 static enum ggml_status end_wait(struct gb_sim_device * device, bool complete, bool report, bool forget) {
-    char                   message[GB_ERROR_SIZE];
+    char message[GB_ERROR_SIZE];
     const enum ggml_status failed = report ? device->failed : GGML_STATUS_SUCCESS;
     if (failed != GGML_STATUS_SUCCESS) {
         memcpy(message, device->message, sizeof(message));
@@ -451,7 +451,7 @@ enum ggml_status gb_sim_wait(struct gb_sim_device * device, bool forget) {
 // backend.
 enum ggml_status gb_sim_submit_and_wait(struct gb_sim_device * device, struct gb_sim_work * work) {
     enum ggml_status outcome = GGML_STATUS_INVALID_STATE; // stays in a child whose queue is in the parent
-    work->outcome            = &outcome;
+    work->outcome = &outcome;
     GB_TRY(gb_sim_submit(device, work));
     gb_mutex_lock(&device->mutex);
     if (wait_locked(device, device->n_submitted) == GIVEN_UP && outcome == GGML_STATUS_SUCCESS) { // it was done already
@@ -494,10 +494,10 @@ enum ggml_status gb_sim_wait_for(struct gb_sim_device * device, uint64_t ticket)
 
 // A piece of work that waits for a ticket of another device.
 struct wait_work {
-    struct gb_sim_work     work;   // first
+    struct gb_sim_work work; // first
     struct gb_sim_device * device; // whose queue waits
-    struct gb_sim_device * other;  // a reference
-    uint64_t               ticket;
+    struct gb_sim_device * other; // a reference
+    uint64_t ticket;
 };
 
 static void set_waits_for(struct gb_sim_device * device, struct gb_sim_device * other) {
@@ -535,9 +535,9 @@ enum ggml_status gb_sim_queue_wait(struct gb_sim_device * device, struct gb_sim_
     if (w == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    w->work   = (struct gb_sim_work){ .run = run_wait, .free = free_wait };
+    w->work = (struct gb_sim_work){ .run = run_wait, .free = free_wait };
     w->device = device;
-    w->other  = gb_sim_device_ref(other);
+    w->other = gb_sim_device_ref(other);
     w->ticket = ticket;
     return gb_sim_submit(device, &w->work);
 }
@@ -549,9 +549,9 @@ enum ggml_status gb_sim_take_memory(struct gb_sim_device * device, size_t size) 
     adopt_after_fork(device);
     const struct gb_sim_params * params = &device->params;
     gb_mutex_lock(&device->mutex);
-    const size_t used   = device->used;
-    const bool   fits   = size <= params->max_size && size <= params->mem_size - used;
-    const bool   faulty = params->fail_alloc_after >= 0 && device->n_allocs >= params->fail_alloc_after;
+    const size_t used = device->used;
+    const bool fits = size <= params->max_size && size <= params->mem_size - used;
+    const bool faulty = params->fail_alloc_after >= 0 && device->n_allocs >= params->fail_alloc_after;
     if (fits && !faulty) {
         device->used += size;
         device->n_allocs++;

@@ -25,18 +25,18 @@ struct gb_cpu_pool;
 
 // What kind of device is wanted. Times are in nanoseconds, sizes in bytes.
 struct gb_sim_params {
-    char    name[32];               // "": SIM0, SIM1, ... in the order of making
-    size_t  mem_size;               // bytes of all buffers together
-    size_t  max_size;               // bytes of one buffer
-    size_t  alignment;              // of tensors, a power of two
-    int64_t delay_ns;               // of each graph
-    int64_t op_delay_ns;            // of each node in it
-    int64_t copy_delay_ns;          // of each transfer
-    size_t  copy_bw;                // bytes a second, which each transfer takes on top of its delay; 0: no limit
-    int     n_threads;              // threads that compute
-    bool    refuses[GGML_OP_COUNT]; // operators that the device does not support
-    bool    refuses_unary[GGML_UNARY_OP_COUNT];
-    char    fail_op[64];      // computing this op fails; "": none
+    char name[32]; // "": SIM0, SIM1, ... in the order of making
+    size_t mem_size; // bytes of all buffers together
+    size_t max_size; // bytes of one buffer
+    size_t alignment; // of tensors, a power of two
+    int64_t delay_ns; // of each graph
+    int64_t op_delay_ns; // of each node in it
+    int64_t copy_delay_ns; // of each transfer
+    size_t copy_bw; // bytes a second, which each transfer takes on top of its delay; 0: no limit
+    int n_threads; // threads that compute
+    bool refuses[GGML_OP_COUNT]; // operators that the device does not support
+    bool refuses_unary[GGML_UNARY_OP_COUNT];
+    char fail_op[64]; // computing this op fails; "": none
     int64_t fail_alloc_after; // allocations that succeed before all fail; < 0: no such fault
 };
 
@@ -54,9 +54,9 @@ struct gb_sim_work {
     enum ggml_status (*run)(struct gb_sim_work * work);
     // always called, on the queue thread or where the work could not be queued
     void (*free)(struct gb_sim_device * device, struct gb_sim_work * work);
-    struct gb_sim_work * next;     // the queue's
-    int64_t              delay_ns; // the queue thread sleeps as long before it runs the piece
-    void *               tag;      // the queue's: gb_run() of the thread that submitted it
+    struct gb_sim_work * next; // the queue's
+    int64_t delay_ns; // the queue thread sleeps as long before it runs the piece
+    void * tag; // the queue's: gb_run() of the thread that submitted it
     // where the thread that waits for this very piece finds its status; NULL: nobody waits. Protected by the mutex
     enum ggml_status * outcome;
 };
@@ -66,42 +66,42 @@ enum { GB_SIM_BLOCKS = 64, GB_SIM_BLOCK_SIZE = 512 };
 // Memory for one piece of work, from the device's own store.
 union gb_sim_block {
     union gb_sim_block * next; // while it is free
-    struct gb_sim_work   work;
-    unsigned char        bytes[GB_SIM_BLOCK_SIZE];
+    struct gb_sim_work work;
+    unsigned char bytes[GB_SIM_BLOCK_SIZE];
 };
 
 // Members above `mutex` are atomic or set before the device is shared; those below belong to the thread that holds it,
 // unless they are atomic.
 struct gb_sim_device {
-    atomic_int                      refs; // of backend, buffers, events, graphs and queued waits
-    char                            name[32];
-    struct gb_sim_params            params;
+    atomic_int refs; // of backend, buffers, events, graphs and queued waits
+    char name[32];
+    struct gb_sim_params params;
     struct ggml_backend_buffer_type buft; // not used by the default device
-    bool                            is_default;
-    struct gb_cpu_pool *            pool; // owned; NULL: one thread computes
+    bool is_default;
+    struct gb_cpu_pool * pool; // owned; NULL: one thread computes
 
     union gb_sim_block blocks[GB_SIM_BLOCKS]; // memory of queued work, so that a repeated run allocates nothing
-    atomic_ullong      n_transfers, bytes_transferred; // copies, sets and gets, for tests
+    atomic_ullong n_transfers, bytes_transferred; // copies, sets and gets, for tests
 
-    gb_mutex              mutex; // protects what follows
-    union gb_sim_block *  free_blocks;
-    gb_cond               submitted, completed; // the first also when work was cancelled
-    struct gb_sim_work *  first;
+    gb_mutex mutex; // protects what follows
+    union gb_sim_block * free_blocks;
+    gb_cond submitted, completed; // the first also when work was cancelled
+    struct gb_sim_work * first;
     struct gb_sim_work ** last;
-    uint64_t              n_submitted, n_completed; // pieces of work, ever
-    atomic_ullong         cancelled; // pieces up to this number are not to be done; also read without the mutex
-    uint64_t              n_cancels; // how often a waiting thread gave up
+    uint64_t n_submitted, n_completed; // pieces of work, ever
+    atomic_ullong cancelled; // pieces up to this number are not to be done; also read without the mutex
+    uint64_t n_cancels; // how often a waiting thread gave up
     // in a child: pieces lost_after + 1 to lost_until were on their way when the process was forked
-    uint64_t               lost_after, lost_until;
+    uint64_t lost_after, lost_until;
     struct gb_sim_device * waits_for; // the device whose ticket the queue waits for; the piece of work has a reference
-    bool                   running, exiting;
-    gb_thread              thread;
-    struct gb_thread_main  main;
-    atomic_uint            generation; // gb_fork_generation() in which the thread lives
-    size_t                 used;       // bytes of live buffers
-    int64_t                n_allocs;
-    enum ggml_status       failed; // of the first work that failed since the last synchronize
-    char                   message[GB_ERROR_SIZE];
+    bool running, exiting;
+    gb_thread thread;
+    struct gb_thread_main main;
+    atomic_uint generation; // gb_fork_generation() in which the thread lives
+    size_t used; // bytes of live buffers
+    int64_t n_allocs;
+    enum ggml_status failed; // of the first work that failed since the last synchronize
+    char message[GB_ERROR_SIZE];
 };
 
 // A device with one reference, which is the caller's; NULL on failure (reported).
@@ -113,20 +113,20 @@ struct gb_sim_device * gb_sim_device_new(const struct gb_sim_params * params);
 //   gb_sim_default_device_leave   ends the claim and gives the reference back
 struct gb_sim_device * gb_sim_default_device(void);
 struct gb_sim_device * gb_sim_default_device_claim(void);
-void                   gb_sim_default_device_leave(struct gb_sim_device * device);
+void gb_sim_default_device_leave(struct gb_sim_device * device);
 
 // Takes a reference and returns the device; gives one back, and ends the device with the last one. NULL is fine for the
 // latter. A queue thread never gives back the last reference to its own device: it could not wait for its own end.
 struct gb_sim_device * gb_sim_device_ref(struct gb_sim_device * device);
-void                   gb_sim_device_unref(struct gb_sim_device * device);
+void gb_sim_device_unref(struct gb_sim_device * device);
 
 // Zeroed memory for a piece of work of `size` bytes, NULL when there is none (reported); and giving it back.
 void * gb_sim_work_new(struct gb_sim_device * device, size_t size);
-void   gb_sim_work_free(struct gb_sim_device * device, void * work);
+void gb_sim_work_free(struct gb_sim_device * device, void * work);
 
 // An event is a ticket: the number of pieces submitted so far. Waiting for it means waiting until so many are
 // completed; a pending failure is reported then, and stays pending.
-uint64_t         gb_sim_ticket(struct gb_sim_device * device);
+uint64_t gb_sim_ticket(struct gb_sim_device * device);
 enum ggml_status gb_sim_wait_for(struct gb_sim_device * device, uint64_t ticket);
 // Makes all that is queued on `device` from now on wait for a ticket of another device.
 enum ggml_status gb_sim_queue_wait(struct gb_sim_device * device, struct gb_sim_device * other, uint64_t ticket);
@@ -144,21 +144,21 @@ bool gb_sim_is_cancelled(void * device);
 
 // Counts `size` bytes as used. ALLOC_FAILED (reported): the device has not so much, or a fault was asked for.
 enum ggml_status gb_sim_take_memory(struct gb_sim_device * device, size_t size);
-void             gb_sim_give_memory(struct gb_sim_device * device, size_t size);
+void gb_sim_give_memory(struct gb_sim_device * device, size_t size);
 
 // ------------------------------------------------------------------------------------------------------------- buffers
 
 // The context of a buffer: the bytes of an address are at the same distance from `memory` as the address from
 // `addresses`.
 struct gb_sim_buffer {
-    struct gb_sim_device * device;    // a reference
-    void *                 addresses; // reserved, what tensors point to; nothing is there
-    char *                 memory;    // where the bytes are
-    size_t                 size;      // of both
+    struct gb_sim_device * device; // a reference
+    void * addresses; // reserved, what tensors point to; nothing is there
+    char * memory; // where the bytes are
+    size_t size; // of both
 };
 
 ggml_backend_buffer_t gb_sim_buffer_new(struct gb_sim_device * device, ggml_backend_buffer_type_t buft, size_t size);
-void                  gb_sim_buffer_type_init(struct gb_sim_device * device);
+void gb_sim_buffer_type_init(struct gb_sim_device * device);
 // The device whose memory the tensor is in; NULL if it is not in a simulated device's.
 struct gb_sim_device * gb_sim_device_of(const struct ggml_tensor * tensor);
 // Where the tensor's bytes [offset, offset + size) really are; NULL (reported) if they are not inside its buffer.
@@ -184,7 +184,7 @@ struct gb_sim_graph;
 
 // A snapshot with one reference, which is the caller's; NULL if the device cannot compute the graph (reported).
 struct gb_sim_graph * gb_sim_graph_new(struct gb_sim_device * device, const struct ggml_cgraph * cgraph);
-void                  gb_sim_graph_unref(struct gb_sim_graph * graph);
+void gb_sim_graph_unref(struct gb_sim_graph * graph);
 // Queues one computation, which holds a reference until it is over.
 enum ggml_status gb_sim_graph_queue(struct gb_sim_graph * graph);
 // Why the device cannot compute the node, a static text; NULL: it can.

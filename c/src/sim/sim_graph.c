@@ -15,20 +15,20 @@
 #include "tensor/tensor.h"
 
 struct gb_sim_graph {
-    atomic_int             refs;
-    struct gb_sim_device * device;  // a reference
-    struct ggml_tensor *   shadows; // owned
-    struct gb_cpu_plan *   plan;    // owned; its tensors are the shadows
-    void *                 work;    // owned; the plan's
-    size_t                 n_nodes; // nodes that compute
-    struct ggml_tensor *   faulty;  // the shadow whose computation fails by parameter fail_op; NULL: none
+    atomic_int refs;
+    struct gb_sim_device * device; // a reference
+    struct ggml_tensor * shadows; // owned
+    struct gb_cpu_plan * plan; // owned; its tensors are the shadows
+    void * work; // owned; the plan's
+    size_t n_nodes; // nodes that compute
+    struct ggml_tensor * faulty; // the shadow whose computation fails by parameter fail_op; NULL: none
 };
 
 // What is known while a snapshot is taken.
 struct snapshot {
-    struct gb_ptrmap ids;                   // original -> index in originals and in shadows
+    struct gb_ptrmap ids; // original -> index in originals and in shadows
     GB_VEC(struct ggml_tensor *) originals; // by id
-    GB_VEC(struct ggml_tensor *) nodes;     // shadows to compute, in order
+    GB_VEC(struct ggml_tensor *) nodes; // shadows to compute, in order
 };
 
 // ----------------------------------------------------------------------------------------------------------- op filter
@@ -71,7 +71,7 @@ static bool add_original(struct snapshot * s, struct ggml_tensor * t) {
 // UNSUPPORTED with the reason if the device cannot compute the node.
 static enum ggml_status check_node(const struct gb_sim_device * device, const struct ggml_tensor * node) {
     const char * reason = gb_sim_unsupported_reason(device, node);
-    char         text[GB_ERROR_SIZE / 2];
+    char text[GB_ERROR_SIZE / 2];
     GB_FAIL_IF(reason != NULL, GGML_STATUS_UNSUPPORTED, "%s: cannot compute %s: %s", device->name,
         gb_describe_node(node, text, sizeof(text)), reason);
     return GGML_STATUS_SUCCESS;
@@ -111,15 +111,15 @@ static enum ggml_status check_memory(const struct gb_sim_device * device, const 
 
 // A copy of the tensor that the engine can use: it points into private memory, is no view, and belongs to no buffer.
 static enum ggml_status make_shadow(struct gb_sim_graph * graph, const struct snapshot * s, size_t id) {
-    const struct ggml_tensor * t      = s->originals.data[id];
-    struct ggml_tensor *       shadow = &graph->shadows[id];
+    const struct ggml_tensor * t = s->originals.data[id];
+    struct ggml_tensor * shadow = &graph->shadows[id];
     GB_TRY(check_memory(graph->device, t));
-    *shadow          = *t;
-    shadow->buffer   = NULL;
+    *shadow = *t;
+    shadow->buffer = NULL;
     shadow->view_src = NULL;
-    shadow->grad     = NULL;
-    shadow->extra    = NULL;
-    shadow->data     = gb_sim_translate(t, 0, ggml_nbytes(t));
+    shadow->grad = NULL;
+    shadow->extra = NULL;
+    shadow->data = gb_sim_translate(t, 0, ggml_nbytes(t));
     // the engine may leave out the same results as on the host
     gb_tensor_set_surely_read_once(shadow, ggml_backend_may_leave_out(t));
     if (shadow->data == NULL) {
@@ -128,7 +128,7 @@ static enum ggml_status make_shadow(struct gb_sim_graph * graph, const struct sn
     // a tensor that is only read may have sources without a shadow: the engine does not follow them
     for (int j = 0; j < GGML_MAX_SRC; j++) {
         const int64_t src = t->src[j] != NULL ? gb_ptrmap_get(&s->ids, t->src[j]) : GB_PTRMAP_ABSENT;
-        shadow->src[j]    = src != GB_PTRMAP_ABSENT ? &graph->shadows[src] : NULL;
+        shadow->src[j] = src != GB_PTRMAP_ABSENT ? &graph->shadows[src] : NULL;
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -136,7 +136,7 @@ static enum ggml_status make_shadow(struct gb_sim_graph * graph, const struct sn
 // Replaces the nodes by their shadows and plans them for the CPU engine, as nodes of a graph of this size.
 static enum ggml_status make_plan(struct gb_sim_graph * graph, struct snapshot * s, int size) {
     const struct gb_sim_params * params = &graph->device->params;
-    graph->n_nodes                      = s->nodes.n;
+    graph->n_nodes = s->nodes.n;
     for (size_t i = 0; i < s->nodes.n; i++) {
         s->nodes.data[i] = &graph->shadows[gb_ptrmap_get(&s->ids, s->nodes.data[i])];
         if (graph->faulty == NULL && gb_sim_op_has_name(s->nodes.data[i], params->fail_op)) {
@@ -146,7 +146,7 @@ static enum ggml_status make_plan(struct gb_sim_graph * graph, struct snapshot *
     GB_FAIL_IF(s->nodes.n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, "%s: too many nodes", graph->device->name);
     const bool trust = gb_trust_tensors(true); // the shadows are copies of tensors that collect has checked
     const struct ggml_cgraph list = { .size = size, .n_nodes = (int) s->nodes.n, .nodes = s->nodes.data };
-    graph->plan                   = gb_cpu_plan_of_graph(&list, params->n_threads);
+    graph->plan = gb_cpu_plan_of_graph(&list, params->n_threads);
     gb_trust_tensors(trust);
     if (graph->plan == NULL) {
         return ggml_last_status();
@@ -175,8 +175,8 @@ struct gb_sim_graph * gb_sim_graph_new(struct gb_sim_device * device, const stru
         return NULL;
     }
     atomic_init(&graph->refs, 1);
-    graph->device                 = gb_sim_device_ref(device);
-    struct snapshot        s      = { 0 };
+    graph->device = gb_sim_device_ref(device);
+    struct snapshot s = { 0 };
     const enum ggml_status status = take_snapshot(graph, &s, cgraph);
     gb_ptrmap_free(&s.ids);
     gb_vec_free(&s.originals);
@@ -204,7 +204,7 @@ void gb_sim_graph_unref(struct gb_sim_graph * graph) {
 
 // One queued computation of a snapshot.
 struct graph_work {
-    struct gb_sim_work    work;  // first
+    struct gb_sim_work work; // first
     struct gb_sim_graph * graph; // a reference
 };
 
@@ -240,7 +240,7 @@ enum ggml_status gb_sim_graph_queue(struct gb_sim_graph * graph) {
 
     const struct gb_sim_params * params = &graph->device->params;
     const double delay = (double) params->delay_ns + (double) params->op_delay_ns * (double) graph->n_nodes;
-    w->work            = (struct gb_sim_work){
+    w->work = (struct gb_sim_work){
         .run = run_graph, .free = free_graph_work, .delay_ns = delay < 1e18 ? (int64_t) delay : (int64_t) 1e18
     };
     return gb_sim_submit(graph->device, &w->work);

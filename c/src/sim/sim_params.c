@@ -90,7 +90,7 @@ static const char * set_fail_op(struct gb_sim_params * params, const char * valu
 static const char * set_param(struct gb_sim_params * params, struct lists * lists, const char * key,
     const char * value) {
     static const char bad_size[] = "needs a size like 64M", bad_time[] = "needs a time like 2ms";
-    int64_t           n = params->n_threads;
+    int64_t n = params->n_threads;
     if (gb_text_equal(key, "name")) {
         return set_text(params->name, sizeof(params->name), value);
     }
@@ -129,7 +129,7 @@ static const char * set_param(struct gb_sim_params * params, struct lists * list
         return *value == '\0' ? NULL : set_text(lists->ops, sizeof(lists->ops), value); // empty: no operator at all
     }
     if (gb_text_equal(key, "threads")) {
-        const bool good   = gb_params_int(value, 1, GB_CPU_MAX_THREADS, &n);
+        const bool good = gb_params_int(value, 1, GB_CPU_MAX_THREADS, &n);
         params->n_threads = (int) n;
         return good ? NULL : "needs a count from 1 to 512";
     }
@@ -139,14 +139,14 @@ static const char * set_param(struct gb_sim_params * params, struct lists * list
 // A device without limits, delays and faults, changed by the pairs in `text` (NULL: none).
 enum ggml_status gb_sim_params_parse(const char * text, struct gb_sim_params * params) {
     *params = (struct gb_sim_params){
-        .mem_size         = SIZE_MAX,
-        .max_size         = SIZE_MAX,
-        .alignment        = 128,
-        .n_threads        = 1,
+        .mem_size = SIZE_MAX,
+        .max_size = SIZE_MAX,
+        .alignment = 128,
+        .n_threads = 1,
         .fail_alloc_after = -1,
     };
-    struct lists        lists = { 0 };
-    struct gb_param     param;
+    struct lists lists = { 0 };
+    struct gb_param param;
     enum gb_params_next next;
     while ((next = gb_params_next(&text, &param)) == GB_PARAMS_GOOD) {
         const char * wrong = set_param(params, &lists, param.key, param.value);

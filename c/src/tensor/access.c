@@ -25,11 +25,11 @@ static bool has_elements(enum ggml_type type) {
 // Reads an element. Elements are moved bytewise, because a view may put them at any address. A double holds every value
 // of every type here.
 static double load(enum ggml_type type, const void * p) {
-    int8_t   i8;
-    int16_t  i16;
-    int32_t  i32;
+    int8_t i8;
+    int16_t i16;
+    int32_t i32;
     uint16_t h;
-    float    f;
+    float f;
     switch ((int) type) {
         case GGML_TYPE_I8: memcpy(&i8, p, sizeof(i8)); return i8;
         case GGML_TYPE_I16: memcpy(&i16, p, sizeof(i16)); return i16;
@@ -47,11 +47,11 @@ static int32_t to_int(double v, int32_t low, int32_t high) {
 
 // Writes an element of a type for which has_elements holds; other types are not expected here.
 static void store(enum ggml_type type, void * p, double v) {
-    const int8_t  i8  = (int8_t) to_int(v, INT8_MIN, INT8_MAX);
+    const int8_t i8 = (int8_t) to_int(v, INT8_MIN, INT8_MAX);
     const int16_t i16 = (int16_t) to_int(v, INT16_MIN, INT16_MAX);
     const int32_t i32 = to_int(v, INT32_MIN, INT32_MAX);
-    const float   f   = (float) v;
-    uint16_t      h;
+    const float f = (float) v;
+    uint16_t h;
     switch ((int) type) {
         case GGML_TYPE_I8: memcpy(p, &i8, sizeof(i8)); return;
         case GGML_TYPE_I16: memcpy(p, &i16, sizeof(i16)); return;
@@ -255,7 +255,7 @@ struct ggml_tensor * ggml_set_zero(struct ggml_tensor * tensor) {
         return NULL;
     }
     const size_t size = ggml_type_size(tensor->type);
-    const int    blck = ggml_blck_size(tensor->type);
+    const int blck = ggml_blck_size(tensor->type);
     if (ggml_is_contiguous(tensor) || blck == 0) {
         memset(tensor->data, 0, ggml_nbytes(tensor));
         return tensor;

@@ -22,7 +22,7 @@ enum ggml_status ggml_set_param(struct ggml_context * ctx, struct ggml_tensor * 
         return ggml_last_status();
     }
     gb_tensor_name_after(grad, tensor, "grad", NULL);
-    tensor->grad     = grad;
+    tensor->grad = grad;
     tensor->is_param = true;
     return GGML_STATUS_SUCCESS;
 }
@@ -82,7 +82,7 @@ bool gb_grad_add(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct gg
 bool gb_grad_add_region(struct gb_sweep * sweep, struct ggml_tensor * tensor, struct ggml_tensor * expr,
     const size_t nb[4], size_t offset) {
     const struct gb_grad_entry * entry = entry_of(sweep, tensor);
-    struct ggml_tensor *         base  = entry->is_zero ? ggml_scale(sweep->ctx, entry->current, 0.0f) : entry->current;
+    struct ggml_tensor * base = entry->is_zero ? ggml_scale(sweep->ctx, entry->current, 0.0f) : entry->current;
     return set_current(sweep, tensor,
         base && expr ? ggml_acc(sweep->ctx, base, expr, nb[1], nb[2], nb[3], offset) : NULL);
 }
@@ -159,7 +159,7 @@ enum which { BEFORE, NONE, CURRENT };
 static void write_grads(const struct gb_sweep * sweep, enum which which) {
     for (size_t i = 0; i < sweep->entries.n; i++) {
         const struct gb_grad_entry * entry = &sweep->entries.data[i];
-        entry->tensor->grad                = which == BEFORE ? entry->before : which == NONE ? NULL : entry->current;
+        entry->tensor->grad = which == BEFORE ? entry->before : which == NONE ? NULL : entry->current;
     }
 }
 
@@ -177,7 +177,7 @@ static bool run_sweep(struct gb_sweep * sweep, const struct ggml_cgraph * gf, bo
     }
     for (int i = 0; i < gf->n_nodes; i++) {
         const struct gb_grad_entry * entry = entry_of(sweep, gf->nodes[i]);
-        initial[i]                         = keep ? (entry ? entry->current : NULL) : gf->grads[i];
+        initial[i] = keep ? (entry ? entry->current : NULL) : gf->grads[i];
     }
     write_grads(sweep, NONE);
     const bool ok = sweep_nodes(sweep, gf);
@@ -188,10 +188,10 @@ static bool run_sweep(struct gb_sweep * sweep, const struct ggml_cgraph * gf, bo
 // Appends the gradients of all parameters, with all that they are computed from, to gb.
 static enum ggml_status expand_params(const struct ggml_cgraph * gf, struct ggml_cgraph * gb, const char * func) {
     GB_VEC(struct ggml_tensor *) roots = { 0 };
-    bool ok                            = true;
+    bool ok = true;
     for (int i = 0; i < gf->n_nodes && ok; i++) {
         struct ggml_tensor * node = gf->nodes[i];
-        ok                        = !node->is_param || node->grad == NULL || gb_vec_push(&roots, node->grad);
+        ok = !node->is_param || node->grad == NULL || gb_vec_push(&roots, node->grad);
     }
     const enum ggml_status status = ok ? gb_graph_expand(gb, roots.data, roots.n, func) : GGML_STATUS_ALLOC_FAILED;
     gb_vec_free(&roots);
@@ -236,8 +236,8 @@ enum ggml_status ggml_build_backward_expand(struct ggml_context * ctx, struct gg
     if (initial == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    const int              n      = gf->n_nodes; // gb may be gf
-    struct gb_sweep        sweep  = { .ctx = ctx, .func = __func__ };
+    const int n = gf->n_nodes; // gb may be gf
+    struct gb_sweep sweep = { .ctx = ctx, .func = __func__ };
     const enum ggml_status status = build_backward(&sweep, gf, gb, keep, initial);
     if (status == GGML_STATUS_SUCCESS) {
         memcpy(gf->grads, initial, (size_t) n * sizeof(*initial));
@@ -256,9 +256,9 @@ struct clone { // a forward node and what the backward part reads instead of it
 
 // The clones of one build. A tensor without an index is read as it is: checkpoints, parameters, leafs.
 struct recompute {
-    struct ggml_context *      ctx;
+    struct ggml_context * ctx;
     const struct ggml_cgraph * gf;
-    struct gb_ptrmap           ids; // forward tensors -> index in clones
+    struct gb_ptrmap ids; // forward tensors -> index in clones
     GB_VEC(struct clone) clones;
     GB_VEC(struct ggml_tensor *) stack;
 };
@@ -266,7 +266,7 @@ struct recompute {
 // What the backward part reads instead of t. *known false: t is a node to be cloned, and has no clone yet.
 static struct ggml_tensor * stand_in(const struct recompute * r, struct ggml_tensor * t, bool * known) {
     const int64_t i = t ? gb_ptrmap_get(&r->ids, t) : GB_PTRMAP_ABSENT;
-    *known          = i == GB_PTRMAP_ABSENT || r->clones.data[i].copy != NULL;
+    *known = i == GB_PTRMAP_ABSENT || r->clones.data[i].copy != NULL;
     return i == GB_PTRMAP_ABSENT ? t : r->clones.data[i].copy;
 }
 
@@ -284,7 +284,7 @@ static bool has_sources(const struct ggml_tensor * t) {
 // parameters.
 static bool list_clones(struct recompute * r, struct ggml_tensor * const * checkpoints, int n) {
     struct gb_ptrmap kept = { 0 };
-    bool             ok   = true;
+    bool ok = true;
     for (int i = 0; i < n && ok; i++) {
         ok = checkpoints[i] == NULL || gb_ptrmap_set(&kept, checkpoints[i], 1);
     }
@@ -301,7 +301,7 @@ static bool list_clones(struct recompute * r, struct ggml_tensor * const * check
 
 // A copy of the node over the stand-ins of its sources, all of which exist. NULL on failure (reported).
 static struct ggml_tensor * make_clone(struct recompute * r, const struct ggml_tensor * node) {
-    bool                 known;
+    bool known;
     struct ggml_tensor * root = node->view_src ? stand_in(r, node->view_src, &known) : NULL;
     struct ggml_tensor * copy;
     if (root != NULL) {
@@ -314,9 +314,9 @@ static struct ggml_tensor * make_clone(struct recompute * r, const struct ggml_t
         return NULL;
     }
     gb_tensor_set_ndim(copy, gb_tensor_ndim(node));
-    copy->op      = node->op;
+    copy->op = node->op;
     copy->backend = node->backend;
-    copy->extra   = node->extra;
+    copy->extra = node->extra;
     memcpy(copy->op_params, node->op_params, sizeof(copy->op_params));
     for (int k = 0; k < GGML_MAX_SRC; k++) {
         copy->src[k] = node->src[k] == node ? copy : stand_in(r, node->src[k], &known);
@@ -329,7 +329,7 @@ static struct ggml_tensor * make_clone(struct recompute * r, const struct ggml_t
 static int push_missing(struct recompute * r, const struct ggml_tensor * node) {
     for (int k = -1; k < GGML_MAX_SRC; k++) {
         struct ggml_tensor * src = k < 0 ? node->view_src : node->src[k];
-        bool                 known;
+        bool known;
         stand_in(r, src, &known);
         if (!known && src != node) {
             return gb_vec_push(&r->stack, src) ? 1 : -1;
@@ -351,14 +351,14 @@ static bool clone_chain(struct recompute * r, struct ggml_tensor * t) {
         return false;
     }
     while (r->stack.n > 0) {
-        struct ggml_tensor * top    = r->stack.data[r->stack.n - 1];
-        const int            pushed = push_missing(r, top);
+        struct ggml_tensor * top = r->stack.data[r->stack.n - 1];
+        const int pushed = push_missing(r, top);
         if (pushed < 0) {
             return false;
         }
         if (pushed == 0) {
             struct clone * clone = &r->clones.data[gb_ptrmap_get(&r->ids, top)];
-            clone->copy          = make_clone(r, top);
+            clone->copy = make_clone(r, top);
             r->stack.n--;
             if (clone->copy == NULL) {
                 return false;
@@ -383,7 +383,7 @@ static bool rewire(struct recompute * r, struct ggml_tensor * node) {
             return false;
         }
         node->view_src = stand_in(r, root, &known);
-        node->data     = node->view_src->data ? (char *) node->view_src->data + node->view_offs : NULL;
+        node->data = node->view_src->data ? (char *) node->view_src->data + node->view_offs : NULL;
     }
     return true;
 }
@@ -425,8 +425,8 @@ enum ggml_status ggml_build_backward_gradient_checkpointing(struct ggml_context 
     if (initial == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    struct gb_sweep  sweep  = { .ctx = ctx, .func = __func__ };
-    struct recompute r      = { .ctx = ctx, .gf = gf };
+    struct gb_sweep sweep = { .ctx = ctx, .func = __func__ };
+    struct recompute r = { .ctx = ctx, .gf = gf };
     enum ggml_status status = ggml_graph_cpy(gf, gb_tmp);
     if (status == GGML_STATUS_SUCCESS) {
         status = build_backward(&sweep, gf, gb_tmp, true, initial);

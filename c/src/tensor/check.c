@@ -39,7 +39,7 @@ static bool rule_blocks(const struct gb_call * c, enum ggml_type type, int64_t n
 // The new shape has as many elements as the operand, and its rows are whole blocks.
 static bool rule_count(const struct gb_call * c, const int64_t ne[4]) {
     const int64_t have = ggml_nelements(c->list[0].t);
-    int64_t       want = 1;
+    int64_t want = 1;
     for (int d = 0; d < 4; d++) {
         if (ne[d] < 0 || !gb_mul_i64(want, ne[d], &want)) {
             want = -1;
@@ -200,7 +200,7 @@ static bool rule_region(const struct gb_call * c, gb_ct a, gb_ct b, const struct
     }
     // a fresh result is contiguous, whatever the strides of a are
     const size_t limit = inplace ? ggml_nbytes(a) : ggml_row_size(a->type, a->ne[0]) * (size_t) ggml_nrows(a);
-    size_t       end   = SIZE_MAX;
+    size_t end = SIZE_MAX;
     if (!region_end(a, b, r, &end) || end > limit) {
         return gb_rule_broken(c,
             "the region of {b} (offset %zu, strides %zu, %zu, %zu) must end within the %zu bytes of {a}", r->offset,
@@ -287,8 +287,8 @@ bool gb_check_mul_mat(const char * func, gb_ct a, gb_ct b) {
 
 // as[i] as the product of one expert sees it; all must have the shape and type of as[0].
 static bool rule_expert(const char * func, struct ggml_tensor * const as[], int i, gb_ct ids, gb_ct b) {
-    char role[16]          = "as[0]";
-    role[3]                = (char) ('0' + i); // n_as is at most 8
+    char role[16] = "as[0]";
+    role[3] = (char) ('0' + i); // n_as is at most 8
     const struct gb_call c = GB_CALL(func, { "as[0]", as[0] }, { role, as[i] }, { "ids", ids }, { "b", b });
     return gb_rule_given(&c) && gb_rule_same_type(&c, 0, 1) && gb_rule_same_shape(&c, 0, 1) &&
            gb_rule_max_dims(&c, 1, 2) && rule_mul_mat(&c, 1, 3);
@@ -489,7 +489,7 @@ static bool rule_fun(const struct gb_call * c, bool has_fun) {
 // The older user functions get rows of floats of equal length.
 bool gb_check_map_rows(const char * func, gb_ct a, gb_ct b, int n, bool has_fun) {
     struct gb_call c = GB_CALL_2(func, a, b);
-    c.n              = n;
+    c.n = n;
     if (!gb_rule_given(&c) || !rule_fun(&c, has_fun)) {
         return false;
     }
@@ -508,7 +508,7 @@ static bool rule_tasks(const struct gb_call * c, int n_tasks) {
 
 bool gb_check_map_custom(const char * func, gb_ct a, gb_ct b, gb_ct c, int n, bool has_fun, int n_tasks) {
     struct gb_call call = GB_CALL_3(func, a, b, c);
-    call.n              = n;
+    call.n = n;
     return gb_rule_given(&call) && rule_fun(&call, has_fun) && rule_tasks(&call, n_tasks);
 }
 
@@ -537,8 +537,8 @@ bool gb_check_custom(const char * func, struct ggml_tensor * const sources[], in
         return false;
     }
     for (int i = 0; i < n; i++) {
-        char role[16]               = "sources[0]";
-        role[8]                     = (char) ('0' + i); // n is at most 10
+        char role[16] = "sources[0]";
+        role[8] = (char) ('0' + i); // n is at most 10
         const struct gb_call source = GB_CALL(func, { role, sources[i] });
         if (!gb_rule_given(&source)) {
             return false;

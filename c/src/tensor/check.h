@@ -78,8 +78,8 @@ bool gb_check_alibi(const char * func, gb_ct a, int n_head);
 // The parameters of a rotation, in the layout of the node's op_params.
 struct gb_rope {
     int32_t unused, n_dims, mode, n_ctx, n_orig_ctx;
-    float   freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow, xpos_base;
-    bool    xpos_down;
+    float freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow, xpos_base;
+    bool xpos_down;
 };
 bool gb_check_rope(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope);
 bool gb_check_rope_back(const char * func, gb_ct a, gb_ct b, const struct gb_rope * rope);
@@ -89,21 +89,21 @@ bool gb_check_rope_back(const char * func, gb_ct a, gb_ct b, const struct gb_rop
 // sizes.
 struct gb_conv {
     int64_t s0, s1, p0, p1, d0, d1;
-    bool    is_2d; // otherwise s1, p1 and d1 are not read
+    bool is_2d; // otherwise s1, p1 and d1 are not read
 };
 // How many positions a kernel of k elements has along n, with stride s, padding p and dilation d; 0 if it does not fit.
 int64_t gb_conv_out(int64_t n, int64_t k, int64_t s, int64_t p, int64_t d);
 int64_t gb_pool_out(int64_t n, int64_t k, int64_t s, double p);
-bool    gb_check_im2col(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
-bool    gb_check_conv(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
-bool    gb_check_conv_depthwise(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
-bool    gb_check_conv_transpose_1d(const char * func, gb_ct a, gb_ct b, int s0, int p0, int d0);
-bool    gb_check_conv_transpose_2d(const char * func, gb_ct a, gb_ct b, int stride);
-bool    gb_check_pool_1d(const char * func, gb_ct a, enum ggml_op_pool op, int k0, int s0, int p0);
-bool    gb_check_pool_2d(const char * func, gb_ct a, enum ggml_op_pool op, const int k[2], const int s[2],
+bool gb_check_im2col(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
+bool gb_check_conv(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
+bool gb_check_conv_depthwise(const char * func, gb_ct a, gb_ct b, const struct gb_conv * conv);
+bool gb_check_conv_transpose_1d(const char * func, gb_ct a, gb_ct b, int s0, int p0, int d0);
+bool gb_check_conv_transpose_2d(const char * func, gb_ct a, gb_ct b, int stride);
+bool gb_check_pool_1d(const char * func, gb_ct a, enum ggml_op_pool op, int k0, int s0, int p0);
+bool gb_check_pool_2d(const char * func, gb_ct a, enum ggml_op_pool op, const int k[2], const int s[2],
     const float p[2]);
-bool    gb_check_upscale(const char * func, gb_ct a, int factor);
-bool    gb_check_pad(const char * func, gb_ct a, const int p[4]);
+bool gb_check_upscale(const char * func, gb_ct a, int factor);
+bool gb_check_pad(const char * func, gb_ct a, const int p[4]);
 
 // attention, windows
 bool gb_check_flash_attn(const char * func, gb_ct q, gb_ct k, gb_ct v);

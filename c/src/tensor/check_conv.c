@@ -22,7 +22,7 @@ int64_t gb_conv_out(int64_t n, int64_t k, int64_t s, int64_t p, int64_t d) {
 // In double, because the padding may have a fraction.
 int64_t gb_pool_out(int64_t n, int64_t k, int64_t s, double p) {
     const double room = (double) n + 2 * p - (double) k;
-    const double out  = room / (double) s + 1;
+    const double out = room / (double) s + 1;
     return room < 0 || !(out < 9e18) ? 0 : (int64_t) out; // 0 as well if int64_t cannot hold it
 }
 
@@ -143,8 +143,8 @@ bool gb_check_upscale(const char * func, gb_ct a, int factor) {
 
 bool gb_check_pad(const char * func, gb_ct a, const int p[4]) {
     static const char * const names[4] = { "{$p0}", "{$p1}", "{$p2}", "{$p3}" };
-    const struct gb_call      c        = GB_CALL_1(func, a);
-    bool                      ok       = gb_rule_given(&c) && gb_rule_no_grad(&c);
+    const struct gb_call c = GB_CALL_1(func, a);
+    bool ok = gb_rule_given(&c) && gb_rule_no_grad(&c);
     for (int d = 0; d < 4 && ok; d++) {
         ok = gb_rule_at_least(&c, names[d], p[d], 0);
     }

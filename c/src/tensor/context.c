@@ -15,33 +15,33 @@
 #include "tensor.h"
 
 enum {
-    CHUNK_ALIGN   = 64,
-    CHUNK_MIN     = 16 * 1024,        // bytes of a chunk that is opened when the pool grows
-    CHUNK_MAX     = 64 * 1024 * 1024, // the most bytes of such a chunk
-    NAMES_AT_ONCE = 256,              // names that are compared while the lock is held
+    CHUNK_ALIGN = 64,
+    CHUNK_MIN = 16 * 1024,        // bytes of a chunk that is opened when the pool grows
+    CHUNK_MAX = 64 * 1024 * 1024, // the most bytes of such a chunk
+    NAMES_AT_ONCE = 256,          // names that are compared while the lock is held
 };
 
 // A piece of the pool. Its memory follows CHUNK_ALIGN bytes behind the beginning of the struct.
 struct chunk {
     struct chunk * next;
-    size_t         size;
+    size_t size;
 };
 
 struct ggml_context {
-    struct chunk * chunks;     // owned; NULL: the caller's memory
-    char *         mem_buffer; // the caller's, or the first chunk's
-    size_t         mem_size;   // bytes of all chunks
-    char *         at;         // next object
-    size_t         left;       // bytes from there
-    size_t         used;       // bytes of all objects with their headers
+    struct chunk * chunks; // owned; NULL: the caller's memory
+    char * mem_buffer;     // the caller's, or the first chunk's
+    size_t mem_size;       // bytes of all chunks
+    char * at;             // next object
+    size_t left;           // bytes from there
+    size_t used;           // bytes of all objects with their headers
 
     struct ggml_object * first; // creation order
     struct ggml_object * last;
-    size_t               shown; // offset of the newest object that a walk over the list has returned; 0: none
+    size_t shown; // offset of the newest object that a walk over the list has returned; 0: none
 
-    bool                no_alloc;
-    struct ggml_scratch scratch;    // data NULL: none
-    int                 numbers[2]; // of nodes and of leafs: their next automatic names have at least these
+    bool no_alloc;
+    struct ggml_scratch scratch; // data NULL: none
+    int numbers[2];              // of nodes and of leafs: their next automatic names have at least these
 
     struct gb_brief_lock * lock;
 };
@@ -73,7 +73,7 @@ static char * add_chunk(struct ggml_context * ctx, struct chunk * chunk, size_t 
 static bool init_memory(struct ggml_context * ctx, struct ggml_init_params params) {
     if (params.mem_buffer != NULL) {
         ctx->mem_buffer = params.mem_buffer;
-        ctx->mem_size   = params.mem_size;
+        ctx->mem_size = params.mem_size;
     } else {
         size_t size;
         GB_FAIL_IF_RETURNING(!gb_pad_size(GB_MAX(params.mem_size, (size_t) GGML_MEM_ALIGN), GGML_MEM_ALIGN, &size),
@@ -84,7 +84,7 @@ static bool init_memory(struct ggml_context * ctx, struct ggml_init_params param
         }
         ctx->mem_buffer = add_chunk(ctx, chunk, size);
     }
-    ctx->at   = ctx->mem_buffer;
+    ctx->at = ctx->mem_buffer;
     ctx->left = ctx->mem_size;
     ctx->lock = gb_brief_lock_for(ctx);
     return true;
@@ -148,24 +148,24 @@ enum outcome { MADE, NEEDS_CHUNK, POOL_FULL, SCRATCH_FULL, OVERFLOWS };
 // between them.
 struct order {
     enum ggml_object_type type;
-    size_t                size; // of the payload
+    size_t size; // of the payload
     // A tensor: what it is filled with, and the data that go where the context has them. NULL: no tensor.
     const struct ggml_tensor * layout;
-    size_t                     data_size, alignment;
-    bool                       in_pool;
+    size_t data_size, alignment;
+    bool in_pool;
 
     struct chunk * chunk; // of chunk_size bytes, for the next attempt; NULL: none
-    size_t         chunk_size;
+    size_t chunk_size;
 
-    void *              payload;
-    size_t              need, left, mem_size; // of the failure
-    struct ggml_scratch scratch;              // of the failure as well
+    void * payload;
+    size_t need, left, mem_size; // of the failure
+    struct ggml_scratch scratch; // of the failure as well
 };
 
 // The offset in the scratch at which the data fit; false: nowhere.
 static bool find_scratch(const struct ggml_scratch * scratch, const struct order * o, size_t * offs) {
     const size_t gap = (o->alignment - ((uintptr_t) scratch->data + scratch->offs) % o->alignment) % o->alignment;
-    size_t       end;
+    size_t end;
     return gb_add_size(scratch->offs, gap, offs) && gb_add_size(*offs, o->data_size, &end) && end <= scratch->size;
 }
 
@@ -179,19 +179,19 @@ static enum outcome take(struct ggml_context * ctx, struct order * o, char ** me
         return MADE;
     }
     if (!gb_context_is_growable(ctx)) {
-        o->left     = ctx->left;
+        o->left = ctx->left;
         o->mem_size = ctx->mem_size;
         return POOL_FULL;
     }
-    const size_t next  = GB_MIN(GB_MAX(ctx->mem_size, (size_t) CHUNK_MIN), (size_t) CHUNK_MAX);
-    const bool   alone = o->need > next / 4; // such an object gets a chunk for itself, and the open chunk stays open
+    const size_t next = GB_MIN(GB_MAX(ctx->mem_size, (size_t) CHUNK_MIN), (size_t) CHUNK_MAX);
+    const bool alone = o->need > next / 4; // such an object gets a chunk for itself, and the open chunk stays open
     if (o->chunk == NULL || o->chunk_size < o->need) {
         o->chunk_size = alone ? o->need : next;
         return NEEDS_CHUNK;
     }
     *memory = add_chunk(ctx, o->chunk, o->chunk_size);
     if (o->chunk_size > o->need && o->chunk_size - o->need > ctx->left) {
-        ctx->at   = *memory + o->need;
+        ctx->at = *memory + o->need;
         ctx->left = o->chunk_size - o->need;
     }
     o->chunk = NULL;
@@ -206,7 +206,7 @@ static inline void * begin_object(struct ggml_context * ctx, char * memory, size
     gb_object_set_maker(object, thread);
     ctx->used += size + sizeof(*object);
     *(ctx->last != NULL ? &ctx->last->next : &ctx->first) = object;
-    ctx->last                                             = object;
+    ctx->last = object;
     return object + 1;
 }
 
@@ -216,7 +216,7 @@ static inline void fill(struct ggml_tensor * tensor, const struct ggml_tensor * 
     tensor->type = layout->type;
     memcpy(tensor->ne, layout->ne, sizeof(tensor->ne));
     memcpy(tensor->nb, layout->nb, sizeof(tensor->nb));
-    tensor->view_src  = layout->view_src;
+    tensor->view_src = layout->view_src;
     tensor->view_offs = layout->view_offs;
     gb_tensor_copy_state(tensor, layout);
     tensor->data = behind && layout->view_src == NULL ? tensor + 1 : layout->data;
@@ -224,10 +224,10 @@ static inline void fill(struct ggml_tensor * tensor, const struct ggml_tensor * 
 
 // One attempt to make the object, with the lock held; nothing has changed unless it is MADE.
 static enum outcome attempt(struct ggml_context * ctx, struct order * o, uint32_t thread) {
-    const bool is_tensor  = o->layout != NULL;
+    const bool is_tensor = o->layout != NULL;
     const bool in_scratch = is_tensor && !o->in_pool && !ctx->no_alloc && ctx->scratch.data != NULL;
-    const bool behind     = is_tensor && (o->in_pool || (!ctx->no_alloc && !in_scratch));
-    size_t     offs = 0, size = o->size;
+    const bool behind = is_tensor && (o->in_pool || (!ctx->no_alloc && !in_scratch));
+    size_t offs = 0, size = o->size;
     if ((behind && !gb_add_size(size, o->data_size, &size)) || !gb_pad_size(size, GGML_MEM_ALIGN, &size) ||
         !gb_add_size(size, sizeof(struct ggml_object), &o->need)) {
         return OVERFLOWS;
@@ -236,7 +236,7 @@ static enum outcome attempt(struct ggml_context * ctx, struct order * o, uint32_
         o->scratch = ctx->scratch;
         return SCRATCH_FULL;
     }
-    char *             memory;
+    char * memory;
     const enum outcome outcome = take(ctx, o, &memory);
     if (outcome != MADE) {
         return outcome;
@@ -247,7 +247,7 @@ static enum outcome attempt(struct ggml_context * ctx, struct order * o, uint32_
     }
     if (in_scratch) {
         ((struct ggml_tensor *) o->payload)->data = (char *) ctx->scratch.data + offs;
-        ctx->scratch.offs                         = offs + o->data_size;
+        ctx->scratch.offs = offs + o->data_size;
     }
     return MADE;
 }
@@ -273,7 +273,7 @@ static void report(const struct order * o, enum outcome outcome) {
 // another chunk.
 static void * make(struct ggml_context * ctx, struct order * o) {
     const uint32_t thread = gb_thread_number();
-    enum outcome   outcome;
+    enum outcome outcome;
     for (;;) {
         gb_brief_lock(ctx->lock);
         outcome = attempt(ctx, o, thread);
@@ -304,19 +304,19 @@ void * gb_context_alloc(struct ggml_context * ctx, enum ggml_object_type type, s
 // The usual case without the detours of attempt(): no scratch, and the open chunk has space. NULL: it is another case.
 static struct ggml_tensor * new_tensor_at_once(struct ggml_context * ctx, const struct ggml_tensor * layout,
     size_t data_size, bool in_pool) {
-    const uint32_t       thread = gb_thread_number();
+    const uint32_t thread = gb_thread_number();
     struct ggml_tensor * tensor = NULL;
     gb_brief_lock(ctx->lock);
-    const bool   behind = in_pool || !ctx->no_alloc;
+    const bool behind = in_pool || !ctx->no_alloc;
     const size_t data = behind ? data_size : 0, left = ctx->left;
     if (left >= 2 * sizeof(*tensor) && data <= left - 2 * sizeof(*tensor) &&
         (in_pool || ctx->no_alloc || ctx->scratch.data == NULL)) {
-        const size_t size   = GGML_PAD(sizeof(*tensor) + data, (size_t) GGML_MEM_ALIGN),
-                     need   = size + sizeof(struct ggml_object);
-        char *       memory = ctx->at;
-        ctx->at             = memory + need;
-        ctx->left           = left - need;
-        tensor              = begin_object(ctx, memory, size, GGML_OBJECT_TENSOR, thread);
+        const size_t size = GGML_PAD(sizeof(*tensor) + data, (size_t) GGML_MEM_ALIGN),
+                     need = size + sizeof(struct ggml_object);
+        char * memory = ctx->at;
+        ctx->at = memory + need;
+        ctx->left = left - need;
+        tensor = begin_object(ctx, memory, size, GGML_OBJECT_TENSOR, thread);
         fill(tensor, layout, behind);
     }
     gb_brief_unlock(ctx->lock);
@@ -328,11 +328,11 @@ struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, const stru
     struct ggml_tensor * tensor = new_tensor_at_once(ctx, layout, data_size, in_pool);
     return tensor != NULL ? tensor
                           : make(ctx, &(struct order){ .type = GGML_OBJECT_TENSOR,
-                                          .size              = sizeof(struct ggml_tensor),
-                                          .layout            = layout,
-                                          .data_size         = data_size,
-                                          .alignment         = alignment,
-                                          .in_pool           = in_pool });
+                                          .size = sizeof(struct ggml_tensor),
+                                          .layout = layout,
+                                          .data_size = data_size,
+                                          .alignment = alignment,
+                                          .in_pool = in_pool });
 }
 
 // Makes the thread's objects neither tensors nor graphs. Their memory stays where it is, because others lie behind it
@@ -367,8 +367,8 @@ static void drop(struct ggml_context * ctx, struct ggml_object * dropped, uint32
         ctx->left += ctx->used - used;
         ctx->at = (char *) dropped;
     }
-    ctx->used                                       = used;
-    ctx->last                                       = before;
+    ctx->used = used;
+    ctx->last = before;
     *(before != NULL ? &before->next : &ctx->first) = NULL;
 }
 
@@ -383,7 +383,7 @@ void gb_context_drop(struct ggml_context * ctx, void * payload) {
 // Numbers of nodes and of leafs are counted apart.
 int gb_context_number(struct ggml_context * ctx, bool is_leaf, int least) {
     gb_brief_lock(ctx->lock);
-    const int number      = GB_MAX(ctx->numbers[is_leaf], least);
+    const int number = GB_MAX(ctx->numbers[is_leaf], least);
     ctx->numbers[is_leaf] = number + 1;
     gb_brief_unlock(ctx->lock);
     return number;
@@ -449,7 +449,7 @@ static bool look_for(const struct ggml_context * ctx, const char * name, struct 
         if (object == NULL) {
             break;
         }
-        *at                         = object;
+        *at = object;
         struct ggml_tensor * tensor = (struct ggml_tensor *) (void *) (object + 1);
         if (strcmp(gb_tensor_read_name(tensor, text), name) == 0) {
             *found = tensor;
@@ -463,7 +463,7 @@ static bool look_for(const struct ggml_context * ctx, const char * name, struct 
 struct ggml_tensor * ggml_get_tensor(struct ggml_context * ctx, const char * name) {
     GB_CHECK_ARG_RETURNING(ctx, NULL);
     GB_CHECK_ARG_RETURNING(name, NULL);
-    struct ggml_object * at    = NULL;
+    struct ggml_object * at = NULL;
     struct ggml_tensor * found = NULL;
     while (!look_for(ctx, name, &at, &found)) {
     }
@@ -523,7 +523,7 @@ size_t ggml_set_scratch(struct ggml_context * ctx, struct ggml_scratch scratch) 
     GB_CHECK_ARG_RETURNING(ctx, 0);
     gb_brief_lock(ctx->lock);
     const size_t offs = ctx->scratch.data ? ctx->scratch.offs : 0;
-    ctx->scratch      = scratch;
+    ctx->scratch = scratch;
     gb_brief_unlock(ctx->lock);
     return offs;
 }

@@ -38,7 +38,7 @@ static struct ggml_tensor * unrepeated(struct ggml_context * ctx, struct ggml_te
 static struct ggml_tensor * sum_over_dim1(struct ggml_context * ctx, struct ggml_tensor * t, int64_t n, int64_t r,
     int64_t m, int64_t k) {
     struct ggml_tensor shape = { .type = GGML_TYPE_F32, .ne = { n, 1, m, k } };
-    t                        = ggml_reshape_4d(ctx, t, n, r, m, k);
+    t = ggml_reshape_4d(ctx, t, n, r, m, k);
     return t ? ggml_repeat_back(ctx, t, &shape) : NULL;
 }
 
@@ -217,7 +217,7 @@ static bool derive_repeat(struct gb_sweep * s, struct ggml_tensor * y, struct gg
 
 static struct ggml_tensor * region_of(struct ggml_context * ctx, struct ggml_tensor * g, const struct ggml_tensor * y) {
     const struct ggml_tensor * b = y->src[1];
-    const int32_t *            p = y->op_params; // nb1, nb2, nb3, offset
+    const int32_t * p = y->op_params; // nb1, nb2, nb3, offset
     return ggml_cont(ctx, ggml_view_4d(ctx, g, b->ne[0], b->ne[1], b->ne[2], b->ne[3], (size_t) p[0], (size_t) p[1],
                               (size_t) p[2], (size_t) p[3]));
 }
@@ -341,7 +341,7 @@ static struct ggml_tensor * attention_part(struct ggml_context * ctx, struct ggm
 // One operator computes the gradients of q, k and v together.
 static bool derive_attention(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     struct ggml_tensor * parts = ggml_flash_attn_back(s->ctx, y->src[0], y->src[1], y->src[2], g, y->op_params[0] != 0);
-    size_t               at    = 0;
+    size_t at = 0;
     for (int i = 0; i < 3; i++) {
         struct ggml_tensor * part = parts ? attention_part(s->ctx, parts, y->src[i], &at) : NULL;
         if (part == NULL || !ADD(y->src[i], part)) {

@@ -15,13 +15,13 @@ struct gb_grad_entry {
     struct ggml_tensor * tensor;
     struct ggml_tensor * before;  // its grad when the sweep began
     struct ggml_tensor * current; // what has been summed up; always contiguous unless it is `before`
-    bool                 is_zero; // nothing added yet, and `before` is a gradient that ggml_graph_reset zeroes
+    bool is_zero;                 // nothing added yet, and `before` is a gradient that ggml_graph_reset zeroes
 };
 
 // The state of one sweep; backward.c makes and frees it.
 struct gb_sweep {
     struct ggml_context * ctx;
-    struct gb_ptrmap      ids; // tensor -> index in entries
+    struct gb_ptrmap ids; // tensor -> index in entries
     GB_VEC(struct gb_grad_entry) entries;
     const char * func; // for messages
 };

@@ -10,7 +10,7 @@ const char * gb_describe(const struct ggml_tensor * t, char buf[GB_DESCRIBE_SIZE
         return buf;
     }
     const char * type = ggml_type_name(t->type);
-    int          at =
+    int at =
         snprintf(buf, GB_DESCRIBE_SIZE, "'%.*s' %s [", (int) sizeof(t->name) - 1, t->name, type ? type : "(no type)");
     const int n = gb_tensor_ndim(t);
     for (int d = 0; d < n; d++) { // at most 63 + 20 + 4 * 22 characters: fits
@@ -30,9 +30,9 @@ const char * gb_describe_node(const struct ggml_tensor * node, char * buf, size_
     if (size == 0) {
         return buf;
     }
-    buf[0]    = '\0';
+    buf[0] = '\0';
     size_t at = 0;
-    char   one[GB_DESCRIBE_SIZE];
+    char one[GB_DESCRIBE_SIZE];
     if (node != NULL) {
         at = append(buf, size, at, node->op == GGML_OP_UNARY ? ggml_op_desc(node) : gb_op_name(node->op));
         at = append(buf, size, at, " ");
@@ -42,8 +42,8 @@ const char * gb_describe_node(const struct ggml_tensor * node, char * buf, size_
     const char * separator = " of ";
     for (int i = 0; node != NULL && i < GGML_MAX_SRC; i++) {
         if (node->src[i] != NULL) {
-            at        = append(buf, size, at, separator);
-            at        = append(buf, size, at, gb_describe(node->src[i], one));
+            at = append(buf, size, at, separator);
+            at = append(buf, size, at, gb_describe(node->src[i], one));
             separator = ", ";
         }
     }

@@ -37,9 +37,9 @@ static size_t block_pointers(size_t size, bool grads) { return size * (grads ? 3
 // Lays the arrays of a graph of `size` over a zeroed block, and notes the owner in it.
 static void lay_out(struct ggml_cgraph * graph, void * block, size_t size, bool grads, struct ggml_context * owner) {
     struct ggml_tensor ** at = block;
-    graph->size              = (int) size;
-    graph->nodes             = at;
-    graph->leafs             = at += size;
+    graph->size = (int) size;
+    graph->nodes = at;
+    graph->leafs = at += size;
     at += size;
     graph->grads = grads ? at : NULL;
     at += grads ? size : 0;
@@ -52,7 +52,7 @@ static struct ggml_context * owner_of(const struct ggml_cgraph * graph) {
     if (graph->nodes == NULL || graph->size < 0) {
         return NULL;
     }
-    const size_t                size  = (size_t) graph->size;
+    const size_t size = (size_t) graph->size;
     struct ggml_tensor ** const owner = graph->nodes + size * (graph->grads ? 3 : 2);
     const bool ours = graph->visited_hash_table.keys != NULL && graph->leafs == graph->nodes + size &&
                       (graph->grads == NULL || graph->grads == graph->leafs + size) &&
@@ -158,9 +158,9 @@ struct ggml_cgraph ggml_graph_view(struct ggml_cgraph * cgraph, int i0, int i1) 
     GB_FAIL_IF_RETURNING(i0 < 0 || i1 < i0 || i1 > cgraph->n_nodes, view, GGML_STATUS_INVALID_ARGUMENT,
         "%s: nodes [%d, %d): needs a part of [0, %d)", __func__, i0, i1, cgraph->n_nodes);
     view.n_nodes = i1 - i0;
-    view.nodes   = cgraph->nodes + i0;
-    view.grads   = cgraph->grads ? cgraph->grads + i0 : NULL;
-    view.order   = cgraph->order;
+    view.nodes = cgraph->nodes + i0;
+    view.grads = cgraph->grads ? cgraph->grads + i0 : NULL;
+    view.order = cgraph->order;
     return view;
 }
 
@@ -185,9 +185,9 @@ static enum ggml_status grow(struct ggml_cgraph * graph, size_t size, const char
         return fail_full(graph, func);
     }
     GB_FAIL_IF(size > GRAPH_SIZE_MAX, GGML_STATUS_ALLOC_FAILED, "%s: a graph of %zu nodes is too large", func, size);
-    const bool   grads = graph->grads != NULL;
+    const bool grads = graph->grads != NULL;
     const size_t bytes = block_pointers(size, grads) * sizeof(struct ggml_tensor *);
-    void *       block = gb_context_alloc(ctx, GGML_OBJECT_WORK_BUFFER, bytes);
+    void * block = gb_context_alloc(ctx, GGML_OBJECT_WORK_BUFFER, bytes);
     if (block == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -211,21 +211,21 @@ static enum ggml_status grow_twice(struct ggml_cgraph * graph, const char * func
 
 struct frame { // a visited tensor that waits for its sources
     struct ggml_tensor * tensor;
-    int                  n_seen; // sources that were visited
+    int n_seen; // sources that were visited
 };
 
 // The state of one build, with what is needed to take it back.
 struct builder {
     struct ggml_cgraph * graph;
-    struct ggml_cgraph   before; // the struct when the build began
+    struct ggml_cgraph before; // the struct when the build began
     GB_VEC(struct frame) stack;
     const char * func;
 };
 
 // Marks the tensor as visited and pushes it, unless it is marked already.
 static enum ggml_status enter(struct builder * b, struct ggml_tensor * tensor) {
-    struct ggml_cgraph *  graph = b->graph;
-    struct ggml_tensor ** slot  = gb_hash_set_slot(graph->visited_hash_table, tensor);
+    struct ggml_cgraph * graph = b->graph;
+    struct ggml_tensor ** slot = gb_hash_set_slot(graph->visited_hash_table, tensor);
     if (slot != NULL && *slot == tensor) {
         return GGML_STATUS_SUCCESS;
     }
@@ -244,8 +244,8 @@ static enum ggml_status enter(struct builder * b, struct ggml_tensor * tensor) {
 
 // Appends a tensor whose sources are all in the graph: to the leafs if nothing computes it and it has no gradient.
 static enum ggml_status append(struct builder * b, struct ggml_tensor * tensor) {
-    struct ggml_cgraph * graph   = b->graph;
-    const bool           is_leaf = tensor->op == GGML_OP_NONE && tensor->grad == NULL;
+    struct ggml_cgraph * graph = b->graph;
+    const bool is_leaf = tensor->op == GGML_OP_NONE && tensor->grad == NULL;
     if ((is_leaf ? graph->n_leafs : graph->n_nodes) >= graph->size) {
         GB_TRY(grow_twice(graph, b->func));
     }
@@ -268,7 +268,7 @@ static enum ggml_status visit(struct builder * b, struct ggml_tensor * tensor) {
     while (b->stack.n > 0) {
         struct frame * top = &b->stack.data[b->stack.n - 1];
         if (top->n_seen < GGML_MAX_SRC) {
-            const int            i   = backwards ? GGML_MAX_SRC - 1 - top->n_seen : top->n_seen;
+            const int i = backwards ? GGML_MAX_SRC - 1 - top->n_seen : top->n_seen;
             struct ggml_tensor * src = top->tensor->src[i];
             top->n_seen++;
             if (src != NULL) {
@@ -305,7 +305,7 @@ static int number_in(const struct ggml_tensor * t, const char * prefix) {
 // context that comes into it here.
 static void name_list(struct ggml_context * ctx, struct ggml_tensor * const * list, int begin, int end, bool is_leaf) {
     const char * prefix = is_leaf ? "leaf_" : "node_";
-    bool         named  = true;
+    bool named = true;
     for (int i = begin; i < end; i++) {
         const int number = number_in(list[i], prefix);
         if (number >= 0 && ctx != NULL) {
@@ -338,9 +338,9 @@ static void unmark(struct ggml_hash_set set, const struct ggml_tensor * tensor) 
 // Removes this build's marks and restores the struct. Older marks were set when these slots were free, so freeing them
 // breaks no search. If the graph has grown meanwhile, marks from before the growth are in the old set as well.
 static void take_back(struct builder * b) {
-    struct ggml_cgraph *       graph = b->graph;
-    const struct ggml_hash_set set   = graph->visited_hash_table;
-    const struct ggml_hash_set old   = b->before.visited_hash_table;
+    struct ggml_cgraph * graph = b->graph;
+    const struct ggml_hash_set set = graph->visited_hash_table;
+    const struct ggml_hash_set old = b->before.visited_hash_table;
     for (int i = b->before.n_nodes; i < graph->n_nodes; i++) {
         unmark(set, graph->nodes[i]);
     }
@@ -369,7 +369,7 @@ enum ggml_status gb_graph_expand(struct ggml_cgraph * graph, struct ggml_tensor 
     if (graph->visited_hash_table.size == 0) {
         return fail_full(graph, func);
     }
-    struct builder   b      = { .graph = graph, .before = *graph, .func = func };
+    struct builder b = { .graph = graph, .before = *graph, .func = func };
     enum ggml_status status = GGML_STATUS_SUCCESS;
     for (size_t i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
         status = visit(&b, tensors[i]);
@@ -452,7 +452,7 @@ enum ggml_status ggml_graph_cpy(struct ggml_cgraph * src, struct ggml_cgraph * d
     copy_visited(src, dst);
     dst->n_nodes = src->n_nodes;
     dst->n_leafs = src->n_leafs;
-    dst->order   = src->order;
+    dst->order = src->order;
     return GGML_STATUS_SUCCESS;
 }
 
@@ -464,7 +464,7 @@ struct ggml_cgraph * ggml_graph_dup(struct ggml_context * ctx, struct ggml_cgrap
     if (gb_graph_check(cgraph, "cgraph", __func__) != GGML_STATUS_SUCCESS) {
         return NULL;
     }
-    const int            size = GB_MAX(cgraph->size, GB_MAX(cgraph->n_nodes, cgraph->n_leafs)); // a view has size 0
+    const int size = GB_MAX(cgraph->size, GB_MAX(cgraph->n_nodes, cgraph->n_leafs)); // a view has size 0
     struct ggml_cgraph * copy = ggml_new_graph_custom(ctx, (size_t) GB_MAX(size, 0), cgraph->grads != NULL);
     return copy != NULL && ggml_graph_cpy(cgraph, copy) == GGML_STATUS_SUCCESS ? copy : NULL;
 }

@@ -36,7 +36,7 @@ static bool number_tensors(const struct ggml_cgraph * graph, struct gb_ptrmap * 
 // What a file can hold: leafs with data on the host, no functions of the program, and sources that come before their
 // node.
 static enum ggml_status check_exportable(const struct ggml_cgraph * graph, const struct gb_ptrmap * numbers) {
-    char    text[GB_DESCRIBE_SIZE];
+    char text[GB_DESCRIBE_SIZE];
     int64_t sources[GGML_MAX_SRC];
     for (int i = 0; i < graph->n_leafs; i++) {
         const struct ggml_tensor * t = graph->leafs[i];
@@ -57,9 +57,9 @@ static enum ggml_status check_exportable(const struct ggml_cgraph * graph, const
 
 // Node data are not in the file; their size tells a reader how much memory a run needs.
 static enum ggml_status write_header(struct gb_file_writer * w, const struct ggml_cgraph * graph) {
-    const uint32_t words[4]  = { GGML_FILE_MAGIC, GGML_FILE_VERSION, (uint32_t) graph->n_leafs,
+    const uint32_t words[4] = { GGML_FILE_MAGIC, GGML_FILE_VERSION, (uint32_t) graph->n_leafs,
         (uint32_t) graph->n_nodes };
-    uint64_t       size_eval = 0;
+    uint64_t size_eval = 0;
     for (int i = 0; i < graph->n_nodes; i++) {
         size_eval += ggml_nbytes_pad(graph->nodes[i]);
     }
@@ -108,7 +108,7 @@ enum ggml_status ggml_graph_export(const struct ggml_cgraph * cgraph, const char
     GB_TRY(gb_graph_check_tensors(cgraph, __func__));
     GB_CHECK_ARG(fname);
     struct gb_ptrmap numbers = { 0 };
-    enum ggml_status status  = number_tensors(cgraph, &numbers) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    enum ggml_status status = number_tensors(cgraph, &numbers) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     if (status == GGML_STATUS_SUCCESS) {
         status = check_exportable(cgraph, &numbers);
     }
@@ -123,20 +123,20 @@ enum ggml_status ggml_graph_export(const struct ggml_cgraph * cgraph, const char
 
 // The state of one import. The contexts are handed out on success and freed on failure.
 struct import {
-    const char *          fname;
-    char *                data; // the file's content, in ctx_data
-    size_t                size; // bytes of it
-    size_t                at;   // bytes read
-    uint32_t              n_leafs, n_nodes;
-    uint64_t              size_eval; // bytes of node data announced and not read yet
+    const char * fname;
+    char * data; // the file's content, in ctx_data
+    size_t size; // bytes of it
+    size_t at;   // bytes read
+    uint32_t n_leafs, n_nodes;
+    uint64_t size_eval; // bytes of node data announced and not read yet
     struct ggml_context * ctx_data;
     struct ggml_context * ctx_eval;
-    struct ggml_cgraph *  graph;
+    struct ggml_cgraph * graph;
 };
 
 // Reports what is wrong with the file and where; returns false.
 GGML_ATTRIBUTE_FORMAT(2, 3) static bool malformed(const struct import * in, const char * fmt, ...) {
-    char    what[512];
+    char what[512];
     va_list args;
     va_start(args, fmt);
     vsnprintf(what, sizeof(what), fmt, args);
@@ -165,8 +165,8 @@ static bool read_header(struct import * in) {
         return malformed(in, "magic 0x%08x, version %u: needs 0x%08x, %d", words[0], words[1],
             (unsigned) GGML_FILE_MAGIC, GGML_FILE_VERSION);
     }
-    in->n_leafs          = words[2];
-    in->n_nodes          = words[3];
+    in->n_leafs = words[2];
+    in->n_nodes = words[3];
     const uint64_t least = (uint64_t) in->n_leafs * GB_RECORD_SIZE + (uint64_t) in->n_nodes * NODE_SIZE;
     if (least > in->size - in->at || in->n_leafs > INT_MAX / 8 || in->n_nodes > INT_MAX / 8) {
         return malformed(in, "%u leafs and %u nodes do not fit in %zu bytes", in->n_leafs, in->n_nodes,
@@ -179,7 +179,7 @@ static bool read_header(struct import * in) {
 // computed.
 static bool read_record(struct import * in, struct ggml_tensor * t) {
     uint8_t record[GB_RECORD_SIZE];
-    char    wrong[GB_RECORD_WRONG_SIZE];
+    char wrong[GB_RECORD_WRONG_SIZE];
     memset(t, 0, sizeof(*t));
     return read_bytes(in, record, sizeof(record)) && (gb_record_read(record, t, wrong) || malformed(in, "%s", wrong));
 }
@@ -200,7 +200,7 @@ static struct ggml_tensor * make_tensor(struct import * in, const struct ggml_te
         return NULL;
     }
     struct ggml_tensor * t = gb_tensor_new(in->ctx_eval, record->type, GGML_MAX_DIMS, record->ne);
-    size_t               extent;
+    size_t extent;
     if (t == NULL) {
         not_made(in, record);
         return NULL;
@@ -278,18 +278,18 @@ static bool read_sources(struct import * in, struct ggml_tensor * record) {
     }
     for (int k = 0; k < GGML_MAX_SRC; k++) {
         const int64_t i = numbers[k];
-        record->src[k]  = i < 0         ? NULL
-                          : i < n_leafs ? in->graph->leafs[i]
-                          : i < n_known ? in->graph->nodes[i - n_leafs]
-                                        : record;
+        record->src[k] = i < 0         ? NULL
+                         : i < n_leafs ? in->graph->leafs[i]
+                         : i < n_known ? in->graph->nodes[i - n_leafs]
+                                       : record;
     }
     return true;
 }
 
 // A shape operator becomes a view of its source again; gb_tensor_view checks that it stays inside.
 static struct ggml_tensor * make_view(struct import * in, const struct ggml_tensor * record) {
-    struct ggml_tensor * src    = record->src[0];
-    size_t               offset = 0;
+    struct ggml_tensor * src = record->src[0];
+    size_t offset = 0;
     if (src == NULL || src->type != record->type) {
         malformed(in, "view '%s' has no source of its type", record->name);
         return NULL;
@@ -311,8 +311,8 @@ static bool read_node(struct import * in) {
     if (!read_record(in, &record) || !read_sources(in, &record)) {
         return false;
     }
-    const bool           is_view = record.op != GGML_OP_NONE && !gb_op_computes(record.op);
-    struct ggml_tensor * t       = is_view ? make_view(in, &record) : make_tensor(in, &record);
+    const bool is_view = record.op != GGML_OP_NONE && !gb_op_computes(record.op);
+    struct ggml_tensor * t = is_view ? make_view(in, &record) : make_tensor(in, &record);
     if (t == NULL) {
         return false;
     }
@@ -331,7 +331,7 @@ static bool read_graph(struct import * in) {
         return false;
     }
     in->graph = ggml_new_graph_custom(in->ctx_eval, GB_MAX(in->n_leafs, in->n_nodes), false);
-    bool ok   = in->graph != NULL;
+    bool ok = in->graph != NULL;
     for (uint32_t i = 0; i < in->n_leafs && ok; i++) {
         ok = read_leaf(in);
     }

@@ -13,12 +13,12 @@
 // The next character of UTF-8 text, and how many bytes it has; -1, of one byte, where no valid character begins.
 static int32_t next_character(const unsigned char * text, int * n) {
     static const int32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    const int            size    = text[0] < 0x80                      ? 1
-                                   : text[0] >= 0xF0 && text[0] < 0xF8 ? 4
-                                   : text[0] >= 0xE0                   ? 3
-                                   : text[0] >= 0xC0                   ? 2
-                                                                       : 0;
-    *n                           = 1;
+    const int size = text[0] < 0x80                      ? 1
+                     : text[0] >= 0xF0 && text[0] < 0xF8 ? 4
+                     : text[0] >= 0xE0                   ? 3
+                     : text[0] >= 0xC0                   ? 2
+                                                         : 0;
+    *n = 1;
     if (size == 0 || text[0] >= 0xF8) {
         return -1;
     }
@@ -69,7 +69,7 @@ static void put_text(FILE * file, const char * text, const char * marks) {
 // One line of the listing; "x" marks a parameter, "g" a node with a gradient.
 static void print_node(const struct ggml_tensor * t, int i, bool has_grads) {
     const char * mark = t->is_param ? "x" : has_grads && t->grad ? "g" : " ";
-    char         shape[80];
+    char shape[80];
     snprintf(shape, sizeof(shape), "[%lld, %lld, %lld]", (long long) t->ne[0], (long long) t->ne[1],
         (long long) t->ne[2]);
     printf(" %5d %-24s %-18s %s runs %3d, ms %8.3f, ms/run %8.3f  ", i, shape,
@@ -82,7 +82,7 @@ static void print_node(const struct ggml_tensor * t, int i, bool has_grads) {
 // The time of each operator over all its nodes, as recorded in the nodes.
 static void print_totals(const struct ggml_cgraph * graph) {
     int64_t time_us[GGML_OP_COUNT] = { 0 };
-    int     count[GGML_OP_COUNT]   = { 0 };
+    int count[GGML_OP_COUNT] = { 0 };
     for (int i = 0; i < graph->n_nodes; i++) {
         const struct ggml_tensor * t = graph->nodes[i];
         if ((int) t->op >= 0 && (int) t->op < GGML_OP_COUNT) {
@@ -124,8 +124,8 @@ static void put_escaped(FILE * file, const char * text) { put_text(file, text, "
 
 // Writes the operator's symbol. A symbol may contain backslashes that are escapes already.
 static void put_symbol(FILE * file, const struct ggml_tensor * t) {
-    char         plain[64];
-    size_t       n      = 0;
+    char plain[64];
+    size_t n = 0;
     const char * symbol = t->op == GGML_OP_UNARY ? ggml_op_desc(t) : ggml_op_symbol(t->op);
     for (; symbol != NULL && *symbol != '\0' && n + 1 < sizeof(plain); symbol++) {
         if (*symbol != '\\') {
@@ -139,17 +139,17 @@ static void put_symbol(FILE * file, const struct ggml_tensor * t) {
 // The name and the type of a tensor, inside a label.
 static void put_name(FILE * file, const struct ggml_tensor * t) {
     const char * type = ggml_type_name(t->type);
-    char         name[GGML_MAX_NAME];
+    char name[GGML_MAX_NAME];
     put_escaped(file, gb_tensor_read_name(t, name));
     fprintf(file, " (%s)", type ? type : "no type");
 }
 
 // The state of one Graphviz file.
 struct dot {
-    FILE *                     file;
+    FILE * file;
     const struct ggml_cgraph * graph;
-    struct gb_ptrmap           owners;  // gradient -> number of its node: gradients are fields of that node's record
-    struct gb_ptrmap           forward; // nodes of the forward graph
+    struct gb_ptrmap owners;  // gradient -> number of its node: gradients are fields of that node's record
+    struct gb_ptrmap forward; // nodes of the forward graph
     bool (*may_read)(const struct ggml_tensor * leaf, void * data); // NULL: all leafs
     void * data;
 };
@@ -183,9 +183,9 @@ static bool is_forward(const struct dot * dot, const struct ggml_tensor * t) {
 // A node is yellow if it is a parameter, green in the forward graph, blue in the backward part, white without a
 // gradient.
 static void put_node(const struct dot * dot, int i) {
-    FILE *                     file  = dot->file;
-    const struct ggml_tensor * t     = dot->graph->nodes[i];
-    const char *               color = "white";
+    FILE * file = dot->file;
+    const struct ggml_tensor * t = dot->graph->nodes[i];
+    const char * color = "white";
     if (t->is_param) {
         color = "yellow";
     } else if (t->grad != NULL) {
@@ -304,7 +304,7 @@ enum ggml_status gb_graph_dump_dot(const struct ggml_cgraph * gb, const struct g
         gb_fail_null(func, "filename");
         return GGML_STATUS_INVALID_ARGUMENT;
     }
-    struct dot             dot    = { .graph = gb, .may_read = may_read, .data = data };
+    struct dot dot = { .graph = gb, .may_read = may_read, .data = data };
     const enum ggml_status status = make_maps(&dot, gf) ? write_dot(&dot, filename) : GGML_STATUS_ALLOC_FAILED;
     gb_ptrmap_free(&dot.owners);
     gb_ptrmap_free(&dot.forward);

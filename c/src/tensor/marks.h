@@ -29,9 +29,9 @@
 #include "base/thread.h"
 #include "ggml.h"
 
-struct gb_marks {                // lies over ggml_tensor::padding
-    char          state;         // enum gb_tensor_flag, and the number of dimensions in the bits of GB_NDIM_BITS
-    unsigned char allocator[3];  // number of the allocator, 0: none; low byte first
+struct gb_marks { // lies over ggml_tensor::padding
+    char state; // enum gb_tensor_flag, and the number of dimensions in the bits of GB_NDIM_BITS
+    unsigned char allocator[3]; // number of the allocator, 0: none; low byte first
     unsigned char generation[4]; // of that allocator, low byte first; the highest bits are GB_ONCE_BITS
 };
 _Static_assert(sizeof(struct gb_marks) == sizeof(((struct ggml_tensor *) 0)->padding), "marks fill the unused bytes");
@@ -46,10 +46,10 @@ static inline const struct gb_marks * gb_marks_in(const struct ggml_tensor * t) 
 // --------------------------------------------------------------------------------------------------------------- flags
 
 enum gb_tensor_flag {
-    GB_TENSOR_INPUT    = 0x01,
-    GB_TENSOR_OUTPUT   = 0x02,
+    GB_TENSOR_INPUT = 0x01,
+    GB_TENSOR_OUTPUT = 0x02,
     GB_TENSOR_CONSTANT = 0x08,
-    GB_TENSOR_LOST     = 0x80
+    GB_TENSOR_LOST = 0x80
 };
 
 static inline bool gb_tensor_has_flag(const struct ggml_tensor * t, enum gb_tensor_flag flag) {
@@ -99,7 +99,7 @@ static inline bool gb_tensor_knows_ndim(const struct ggml_tensor * t) {
 // there are. (Not so with ggml_n_dims, for which a size of 0 is as good as none.)
 static inline int gb_tensor_ndim(const struct ggml_tensor * t) {
     const int kept = ((gb_tensor_state(t) & GB_NDIM_BITS) >> GB_NDIM_SHIFT) - 1;
-    int       need = GGML_MAX_DIMS;
+    int need = GGML_MAX_DIMS;
     while (need > 0 && t->ne[need - 1] == 1) {
         need--;
     }
@@ -110,7 +110,7 @@ static inline int gb_tensor_ndim(const struct ggml_tensor * t) {
 
 // Numbers of allocators have 24 bits, generations 30. A generation is compared for equality only: one that wraps
 // mistakes a tensor for its own only after as many resets as there are numbers.
-#define GB_STAMP_ALLOCATOR  0xffffffu
+#define GB_STAMP_ALLOCATOR 0xffffffu
 #define GB_STAMP_GENERATION 0x3fffffffu
 
 enum { GB_ONCE = 0x80, GB_ONCE_SURELY = 0x40, GB_ONCE_BITS = GB_ONCE | GB_ONCE_SURELY };
@@ -133,8 +133,8 @@ static inline bool gb_tensor_has_stamp(const struct ggml_tensor * t, uint32_t al
 }
 
 static inline bool gb_tensor_is_of_generation(const struct ggml_tensor * t, uint32_t generation) {
-    const unsigned char * g    = gb_marks_in(t)->generation;
-    const uint32_t        kept = (uint32_t) g[0] | (uint32_t) g[1] << 8 | (uint32_t) g[2] << 16 | (uint32_t) g[3] << 24;
+    const unsigned char * g = gb_marks_in(t)->generation;
+    const uint32_t kept = (uint32_t) g[0] | (uint32_t) g[1] << 8 | (uint32_t) g[2] << 16 | (uint32_t) g[3] << 24;
     return ((kept ^ generation) & GB_STAMP_GENERATION) == 0;
 }
 
@@ -154,7 +154,7 @@ static inline bool gb_tensor_is_surely_read_once(const struct ggml_tensor * t) {
 // Marks a copy of a tensor (a snapshot's) before others use it.
 static inline void gb_tensor_set_surely_read_once(struct ggml_tensor * t, bool once) {
     unsigned char * last = &gb_marks_of(t)->generation[3];
-    *last                = (unsigned char) ((*last & ~GB_ONCE_BITS) | (once ? GB_ONCE_BITS : 0));
+    *last = (unsigned char) ((*last & ~GB_ONCE_BITS) | (once ? GB_ONCE_BITS : 0));
 }
 
 static inline void gb_tensor_set_read_once(struct ggml_tensor * t, bool once) {

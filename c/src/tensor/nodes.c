@@ -12,9 +12,9 @@ enum { WEIGHTS = 1, LEFT_OUT = 2, MOST_TENSORS = 1 << 20 };
 struct writer {
     struct gb_ptrmap numbers;
     GB_VEC(const struct ggml_tensor *) tensors;
-    bool             named;
-    gb_nodes_find    find;
-    void *           context;
+    bool named;
+    gb_nodes_find find;
+    void * context;
     gb_nodes_bytes * bytes;
 };
 
@@ -42,9 +42,9 @@ static int64_t number_of(const struct writer * w, const struct ggml_tensor * t) 
 // Gives the tensor the next number, and appends it.
 static enum ggml_status add_tensor(struct writer * w, const struct ggml_tensor * t, bool computes) {
     struct gb_nodes_place place = { .memory = 0 };
-    const int64_t         own   = (int64_t) w->tensors.n;
-    int64_t               sources[GGML_MAX_SRC];
-    char                  text[GB_DESCRIBE_SIZE];
+    const int64_t own = (int64_t) w->tensors.n;
+    int64_t sources[GGML_MAX_SRC];
+    char text[GB_DESCRIBE_SIZE];
     GB_TRY(w->find(w->context, t, &place));
     uint8_t * at = grow(w->bytes, GB_NODES_TENSOR_SIZE);
     if (at == NULL || !gb_vec_push(&w->tensors, t) || !gb_ptrmap_set(&w->numbers, t, own)) {
@@ -58,8 +58,8 @@ static enum ggml_status add_tensor(struct writer * w, const struct ggml_tensor *
         GB_FAIL_IF(gb_sources_misfit(t->op, sources, own) >= 0, GGML_STATUS_INVALID_ARGUMENT,
             "nodes: a source of %s does not come before it", gb_describe(t, text));
     }
-    const uint32_t flags   = (place.weights ? WEIGHTS : 0) | (computes && place.may_leave_out ? LEFT_OUT : 0);
-    const int32_t  root    = (int32_t) number_of(w, t->view_src);
+    const uint32_t flags = (place.weights ? WEIGHTS : 0) | (computes && place.may_leave_out ? LEFT_OUT : 0);
+    const int32_t root = (int32_t) number_of(w, t->view_src);
     const uint64_t rest[3] = { t->view_src != NULL ? t->view_offs : 0, t->view_src != NULL ? 0 : place.memory,
         t->view_src != NULL ? 0 : place.offset };
     gb_record_write(t, !computes, w->named, at);
@@ -119,7 +119,7 @@ static enum ggml_status write_message(struct writer * w, struct ggml_tensor * co
 
 enum ggml_status gb_nodes_write(struct ggml_tensor * const * nodes, int n, bool named, gb_nodes_find find,
     void * context, gb_nodes_bytes * bytes) {
-    struct writer          w      = { .named = named, .find = find, .context = context, .bytes = bytes };
+    struct writer w = { .named = named, .find = find, .context = context, .bytes = bytes };
     const enum ggml_status status = write_message(&w, nodes, n);
     gb_ptrmap_free(&w.numbers);
     gb_vec_free(&w.tensors);
@@ -135,7 +135,7 @@ static enum ggml_status malformed(const char * what, int i) {
 // A message that is being read, and where in `memories` the numbers are that it has named so far.
 struct reader {
     struct gb_nodes * nodes;
-    struct gb_ptrmap  known; // by key_of a number
+    struct gb_ptrmap known; // by key_of a number
 };
 
 // Numbers follow each other, and the map is made for addresses that lie as far apart as tensors do.
@@ -148,8 +148,8 @@ static enum ggml_status find_memory(struct reader * in, uint64_t number, bool we
     struct gb_nodes * nodes = in->nodes;
     GB_FAIL_IF(number > UINTPTR_MAX, GGML_STATUS_INVALID_ARGUMENT, "nodes: there is no memory %llu",
         (unsigned long long) number);
-    const void *  key = key_of(number);
-    const int64_t at  = gb_ptrmap_get(&in->known, key);
+    const void * key = key_of(number);
+    const int64_t at = gb_ptrmap_get(&in->known, key);
     if (at == GB_PTRMAP_ABSENT) {
         if (!gb_ptrmap_set(&in->known, key, nodes->n_memories)) {
             return GGML_STATUS_ALLOC_FAILED;
@@ -163,7 +163,7 @@ static enum ggml_status find_memory(struct reader * in, uint64_t number, bool we
 
 static enum ggml_status read_sources(struct gb_nodes * nodes, int i, const uint8_t * bytes) {
     struct ggml_tensor * t = &nodes->tensors[i];
-    int64_t              numbers[GGML_MAX_SRC];
+    int64_t numbers[GGML_MAX_SRC];
     gb_sources_read(bytes, numbers);
     const int misfit = gb_sources_misfit(t->op, numbers, i);
     GB_FAIL_IF(misfit >= 0, GGML_STATUS_INVALID_ARGUMENT, "nodes: source %d of tensor %d is number %lld", misfit, i,
@@ -175,12 +175,12 @@ static enum ggml_status read_sources(struct gb_nodes * nodes, int i, const uint8
 }
 
 static enum ggml_status read_tensor(struct reader * in, int i, const uint8_t * bytes) {
-    struct gb_nodes *    nodes = in->nodes;
-    struct ggml_tensor * t     = &nodes->tensors[i];
-    char                 wrong[GB_RECORD_WRONG_SIZE];
-    uint32_t             flags;
-    int32_t              root;
-    uint64_t             rest[3];
+    struct gb_nodes * nodes = in->nodes;
+    struct ggml_tensor * t = &nodes->tensors[i];
+    char wrong[GB_RECORD_WRONG_SIZE];
+    uint32_t flags;
+    int32_t root;
+    uint64_t rest[3];
     if (!gb_record_read(bytes, t, wrong)) {
         return malformed(wrong, i);
     }
@@ -192,7 +192,7 @@ static enum ggml_status read_tensor(struct reader * in, int i, const uint8_t * b
     if (root < -1 || root >= i || rest[0] > SIZE_MAX) {
         return malformed("it is a view of a tensor that does not come before it", i);
     }
-    t->view_src  = root >= 0 ? &nodes->tensors[root] : NULL;
+    t->view_src = root >= 0 ? &nodes->tensors[root] : NULL;
     t->view_offs = root >= 0 ? (size_t) rest[0] : 0;
     gb_tensor_set_surely_read_once(t, (flags & LEFT_OUT) != 0);
     GB_TRY(gb_tensor_check(t, "nodes"));
@@ -227,11 +227,11 @@ static struct gb_nodes * new_nodes(size_t n_tensors, size_t n_nodes) {
     if (nodes == NULL) {
         return NULL;
     }
-    nodes->n_tensors   = (int) n_tensors;
-    nodes->tensors     = gb_calloc(n_tensors + 1, sizeof(*nodes->tensors));
-    nodes->memories    = gb_calloc(n_tensors + 1, sizeof(*nodes->memories));
-    nodes->memory_of   = gb_calloc(n_tensors + 1, sizeof(*nodes->memory_of));
-    nodes->offsets     = gb_calloc(n_tensors + 1, sizeof(*nodes->offsets));
+    nodes->n_tensors = (int) n_tensors;
+    nodes->tensors = gb_calloc(n_tensors + 1, sizeof(*nodes->tensors));
+    nodes->memories = gb_calloc(n_tensors + 1, sizeof(*nodes->memories));
+    nodes->memory_of = gb_calloc(n_tensors + 1, sizeof(*nodes->memory_of));
+    nodes->offsets = gb_calloc(n_tensors + 1, sizeof(*nodes->offsets));
     nodes->graph.nodes = gb_calloc(n_nodes + 1, sizeof(*nodes->graph.nodes));
     nodes->graph.size = nodes->graph.n_nodes = (int) n_nodes;
     if (!nodes->tensors || !nodes->memories || !nodes->memory_of || !nodes->offsets || !nodes->graph.nodes) {
@@ -261,24 +261,24 @@ struct gb_nodes * gb_nodes_read(const uint8_t * bytes, size_t size) {
 
 enum ggml_status gb_nodes_bind(struct gb_nodes * nodes) {
     for (int i = 0; i < nodes->n_tensors; i++) {
-        struct ggml_tensor * t    = &nodes->tensors[i];
+        struct ggml_tensor * t = &nodes->tensors[i];
         struct ggml_tensor * root = t->view_src;
         if (root != NULL && root->data != NULL) { // inside of it, as was checked
             t->buffer = root->buffer;
-            t->data   = (char *) root->data + t->view_offs;
+            t->data = (char *) root->data + t->view_offs;
         }
         if (nodes->memory_of[i] < 0) {
             continue;
         }
-        const struct gb_nodes_memory * m      = &nodes->memories[nodes->memory_of[i]];
-        const uint64_t                 offset = nodes->offsets[i];
-        const size_t                   nbytes = ggml_nbytes(t);
+        const struct gb_nodes_memory * m = &nodes->memories[nodes->memory_of[i]];
+        const uint64_t offset = nodes->offsets[i];
+        const size_t nbytes = ggml_nbytes(t);
         GB_FAIL_IF(offset % gb_type_alignment(t->type) != 0, GGML_STATUS_INVALID_ARGUMENT,
             "nodes: tensor %d begins between two elements", i);
         GB_FAIL_IF(offset > m->size || nbytes > m->size - offset, GGML_STATUS_INVALID_ARGUMENT,
             "nodes: tensor %d lies outside of a memory of %zu bytes", i, m->size);
         t->buffer = m->buffer;
-        t->data   = m->base + offset;
+        t->data = m->base + offset;
     }
     return GGML_STATUS_SUCCESS;
 }

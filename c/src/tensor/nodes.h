@@ -19,8 +19,8 @@ enum { GB_NODES_HEAD_SIZE = 8, GB_NODES_TENSOR_SIZE = GB_RECORD_SIZE + GB_SOURCE
 // Where the bytes of a tensor are, which is no view.
 struct gb_nodes_place {
     uint64_t memory, offset; // memory 0: nowhere
-    bool     weights;        // the memory is for weights
-    bool     may_leave_out;  // of a result: it need not be stored
+    bool weights;            // the memory is for weights
+    bool may_leave_out;      // of a result: it need not be stored
 };
 
 // Tells that of a tensor. A failure is reported.
@@ -34,28 +34,28 @@ enum ggml_status gb_nodes_write(struct ggml_tensor * const * nodes, int n, bool 
 
 // A memory that a message names, and what the reader knows it as.
 struct gb_nodes_memory {
-    uint64_t                     number;
-    bool                         weights; // one of its tensors is a weight
-    struct ggml_backend_buffer * buffer;  // these three are the reader's to set
-    char *                       base;
-    size_t                       size;
+    uint64_t number;
+    bool weights;                        // one of its tensors is a weight
+    struct ggml_backend_buffer * buffer; // these three are the reader's to set
+    char * base;
+    size_t size;
 };
 
 // A graph that a message described. Owned as a whole.
 struct gb_nodes {
-    struct ggml_cgraph       graph;
-    struct ggml_tensor *     tensors;
-    int                      n_tensors;
+    struct ggml_cgraph graph;
+    struct ggml_tensor * tensors;
+    int n_tensors;
     struct gb_nodes_memory * memories;
-    int                      n_memories;
-    int *                    memory_of; // by tensor; -1: in none
-    uint64_t *               offsets;   // in that memory
+    int n_memories;
+    int * memory_of;    // by tensor; -1: in none
+    uint64_t * offsets; // in that memory
 };
 
 // INVALID_ARGUMENT, reported: no builder could have made these. NULL then.
 struct gb_nodes * gb_nodes_read(const uint8_t * bytes, size_t size);
 // Puts the tensors into the memories, which the caller has set. INVALID_ARGUMENT: one does not lie inside.
 enum ggml_status gb_nodes_bind(struct gb_nodes * nodes);
-void             gb_nodes_free(struct gb_nodes * nodes); // NULL is fine
+void gb_nodes_free(struct gb_nodes * nodes); // NULL is fine
 
 #endif // GB_TENSOR_NODES_H

@@ -7,7 +7,7 @@
 // NaN, since sums of its products might overflow in one order and not in another; one with all magnitudes below the
 // least is zeros.
 #define GB_LARGEST_ACTIVATION 0x1p100f
-#define GB_LEAST_ACTIVATION   0x1p-100f
+#define GB_LEAST_ACTIVATION 0x1p-100f
 
 // What GROUP_NORM adds to the variance
 #define GB_GROUP_NORM_EPS 1e-6f

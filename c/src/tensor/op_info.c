@@ -63,7 +63,7 @@ const char * ggml_op_desc(const struct ggml_tensor * t) {
 
 bool gb_node_has_sources(const struct ggml_tensor * node) {
     const struct gb_op_info * info = gb_op_info(node->op);
-    int                       n    = info->n_sources;
+    int n = info->n_sources;
     if (info->work == GB_WORK_EXPERTS) {
         n = GB_MAX(n, 2 + GB_MIN(gb_op_param_i32(node, 1), GGML_MAX_SRC - 2));
     }

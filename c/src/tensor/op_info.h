@@ -23,11 +23,11 @@ enum gb_op_work {
 };
 
 enum gb_op_inplace { // bits: src[0], src[1], by the graph allocator, too
-    GB_INPLACE_NEVER   = 0,
-    GB_INPLACE_PLAN_A  = 1,
+    GB_INPLACE_NEVER = 0,
+    GB_INPLACE_PLAN_A = 1,
     GB_INPLACE_PLAN_AB = 3,
-    GB_INPLACE_ANY_A   = 5,
-    GB_INPLACE_ANY_AB  = 7,
+    GB_INPLACE_ANY_A = 5,
+    GB_INPLACE_ANY_AB = 7,
     GB_INPLACE_SOURCES = 3,
     GB_INPLACE_GALLOCR = 4,
 };
@@ -35,25 +35,25 @@ enum gb_op_inplace { // bits: src[0], src[1], by the graph allocator, too
 enum gb_op_unit { GB_UNIT_ROW, GB_UNIT_ALL };
 
 struct gb_op_info {
-    const char *       name;
-    const char *       symbol;
-    int                n_sources;
-    enum gb_op_work    work;
+    const char * name;
+    const char * symbol;
+    int n_sources;
+    enum gb_op_work work;
     enum gb_op_inplace inplace;
-    enum gb_op_unit    unit;
+    enum gb_op_unit unit;
 };
 
 // For tables of what is done for each operator by the column `work`: x, or NULL for views, for which nothing is done.
-#define GB_UNLESS_VIEW(work, x)   GB_UNLESS_VIEW_##work(x)
-#define GB_UNLESS_VIEW_VIEW(x)    NULL
-#define GB_UNLESS_VIEW_EACH(x)    x
+#define GB_UNLESS_VIEW(work, x) GB_UNLESS_VIEW_##work(x)
+#define GB_UNLESS_VIEW_VIEW(x) NULL
+#define GB_UNLESS_VIEW_EACH(x) x
 #define GB_UNLESS_VIEW_PRODUCT(x) x
-#define GB_UNLESS_VIEW_OUTER(x)   x
+#define GB_UNLESS_VIEW_OUTER(x) x
 #define GB_UNLESS_VIEW_EXPERTS(x) x
-#define GB_UNLESS_VIEW_ATTEND(x)  x
-#define GB_UNLESS_VIEW_PICK(x)    x
-#define GB_UNLESS_VIEW_TARGET(x)  x
-#define GB_UNLESS_VIEW_CUSTOM(x)  x
+#define GB_UNLESS_VIEW_ATTEND(x) x
+#define GB_UNLESS_VIEW_PICK(x) x
+#define GB_UNLESS_VIEW_TARGET(x) x
+#define GB_UNLESS_VIEW_CUSTOM(x) x
 
 extern const struct gb_op_info gb_op_infos[GGML_OP_COUNT + 1]; // the last one is for what is no operator
 

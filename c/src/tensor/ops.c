@@ -74,7 +74,7 @@ static void settle_ndim(struct ggml_tensor * node) {
     int most = 0;
     for (int i = 0; i < 3 && !gb_tensor_knows_ndim(node); i++) {
         const struct ggml_tensor * src = node->src[i];
-        most                           = src != NULL && src != node ? GB_MAX(most, gb_tensor_ndim(src)) : most;
+        most = src != NULL && src != node ? GB_MAX(most, gb_tensor_ndim(src)) : most;
     }
     if (!gb_tensor_knows_ndim(node)) {
         gb_tensor_set_ndim(node, most);

@@ -9,8 +9,8 @@ struct ggml_tensor * ggml_flash_attn(struct ggml_context * ctx, struct ggml_tens
     if (!gb_check_flash_attn(__func__, q, k, v)) {
         return NULL;
     }
-    struct ggml_tensor * node   = gb_op_new(ctx, __func__, GGML_OP_FLASH_ATTN, GGML_TYPE_F32, gb_shape_like(q));
-    const int32_t        params = masked;
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_FLASH_ATTN, GGML_TYPE_F32, gb_shape_like(q));
+    const int32_t params = masked;
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, q, k, v);
 }

@@ -90,8 +90,8 @@ struct ggml_tensor * ggml_compare(struct ggml_context * ctx, struct ggml_tensor 
     if (!check_compare(__func__, a, b, (int) comparison)) {
         return NULL;
     }
-    struct ggml_tensor * node   = gb_op_new(ctx, __func__, GGML_OP_COMPARE, GGML_TYPE_F32, gb_shape_like(a));
-    const int32_t        params = (int32_t) comparison;
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_COMPARE, GGML_TYPE_F32, gb_shape_like(a));
+    const int32_t params = (int32_t) comparison;
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, b, NULL);
 }

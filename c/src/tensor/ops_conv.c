@@ -10,7 +10,7 @@
 static struct ggml_tensor * im2col(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     struct ggml_tensor * b, const struct gb_conv * v, enum ggml_type type) {
     struct ggml_tensor * node = gb_op_new(ctx, func, GGML_OP_IM2COL, type, gb_shape_im2col(a, b, v));
-    const int32_t params[]    = { (int32_t) v->s0, (int32_t) v->s1, (int32_t) v->p0, (int32_t) v->p1, (int32_t) v->d0,
+    const int32_t params[] = { (int32_t) v->s0, (int32_t) v->s1, (int32_t) v->p0, (int32_t) v->p1, (int32_t) v->d0,
         (int32_t) v->d1, (int32_t) v->is_2d };
     gb_op_set_params(node, params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, b, NULL);
@@ -52,11 +52,11 @@ static struct ggml_tensor * conv_1d(struct ggml_context * ctx, const char * func
     if (rows == NULL) {
         return NULL;
     }
-    const int64_t        k = rows->ne[0], ow = rows->ne[1], n = rows->ne[2], oc = a->ne[2];
+    const int64_t k = rows->ne[0], ow = rows->ne[1], n = rows->ne[2], oc = a->ne[2];
     struct ggml_tensor * r = ggml_mul_mat(ctx, ggml_reshape_2d(ctx, rows, k, ow * n),
         suited(ctx, ggml_reshape_2d(ctx, a, k, oc), type)); // [OW N, OC]
-    r                      = n == 1 ? ggml_reshape_3d(ctx, r, ow, oc, 1)
-                                    : ggml_cont(ctx, ggml_permute(ctx, ggml_reshape_3d(ctx, r, ow, n, oc), 0, 2, 1, 3));
+    r = n == 1 ? ggml_reshape_3d(ctx, r, ow, oc, 1)
+               : ggml_cont(ctx, ggml_permute(ctx, ggml_reshape_3d(ctx, r, ow, n, oc), 0, 2, 1, 3));
     return gb_op_keep_if(ctx, rows, r);
 }
 
@@ -86,7 +86,7 @@ static struct ggml_tensor * conv_2d(struct ggml_context * ctx, const char * func
     if (rows == NULL) {
         return NULL;
     }
-    const int64_t        k = rows->ne[0], ow = rows->ne[1], oh = rows->ne[2], n = rows->ne[3], oc = a->ne[3];
+    const int64_t k = rows->ne[0], ow = rows->ne[1], oh = rows->ne[2], n = rows->ne[3], oc = a->ne[3];
     struct ggml_tensor * r = ggml_mul_mat(ctx, ggml_reshape_2d(ctx, rows, k, ow * oh * n),
         suited(ctx, ggml_reshape_2d(ctx, a, k, oc), type)); // [OW OH N, OC]
     r = n == 1 ? ggml_reshape_4d(ctx, r, ow, oh, oc, 1)
@@ -125,7 +125,7 @@ static struct ggml_tensor * conv_depthwise_2d(struct ggml_context * ctx, const c
     if (!can_be_rows(func, type) || !gb_check_conv_depthwise(func, a, b, v) || !gb_op_has_context(ctx, func)) {
         return NULL;
     }
-    const int64_t        n_kernels = a->ne[2] * a->ne[3], kernel = a->ne[0] * a->ne[1];
+    const int64_t n_kernels = a->ne[2] * a->ne[3], kernel = a->ne[0] * a->ne[1];
     struct ggml_tensor * kernels = ggml_reshape_4d(ctx, a, a->ne[0], a->ne[1], 1, n_kernels);
     if (kernels == NULL) {
         return NULL;
@@ -187,7 +187,7 @@ struct ggml_tensor * ggml_conv_transpose_2d_p0(struct ggml_context * ctx, struct
 // ------------------------------------------------------------------------------------------------------------ as built
 
 bool gb_built_im2col(gb_ct t) {
-    const int32_t *      p = t->op_params;
+    const int32_t * p = t->op_params;
     const struct gb_conv v = { p[0], p[1], p[2], p[3], p[4], p[5], p[6] != 0 };
     return gb_check_im2col(NULL, t->src[0], t->src[1], &v) && gb_is_shape(t, gb_shape_im2col(t->src[0], t->src[1], &v));
 }

@@ -107,7 +107,7 @@ struct ggml_tensor * ggml_map_custom3_inplace_f32(struct ggml_context * ctx, str
 // The layout of op_params, known to kernels; all function pointers have one size. CUSTOM has GB_CUSTOM_N_SRC behind it.
 struct map_params {
     void (*fun)(void);
-    int    n_tasks;
+    int n_tasks;
     void * userdata;
 };
 
@@ -203,7 +203,7 @@ struct ggml_tensor * ggml_custom(struct ggml_context * ctx, enum ggml_type type,
     gb_op_set_ndim(node, n_dims);
     set_params(node, &fun, n_tasks, userdata);
     node->op_params[GB_CUSTOM_N_SRC] = n_src;
-    struct ggml_tensor * first[3]    = { NULL };
+    struct ggml_tensor * first[3] = { NULL };
     for (int i = 0; i < n_src; i++) {
         *(i < 3 ? &first[i] : &node->src[i]) = sources[i];
     }

@@ -55,8 +55,8 @@ static struct ggml_tensor * group_norm(struct ggml_context * ctx, const char * f
     if (!gb_check_group_norm(func, a, n_groups, inplace)) {
         return NULL;
     }
-    struct ggml_tensor * node   = gb_op_like(ctx, func, GGML_OP_GROUP_NORM, a, inplace);
-    const int32_t        params = n_groups;
+    struct ggml_tensor * node = gb_op_like(ctx, func, GGML_OP_GROUP_NORM, a, inplace);
+    const int32_t params = n_groups;
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }

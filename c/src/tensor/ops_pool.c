@@ -16,13 +16,13 @@ struct ggml_tensor * ggml_pool_1d(struct ggml_context * ctx, struct ggml_tensor 
 // The shape follows from the padding with its fraction, which the node then drops.
 struct ggml_tensor * ggml_pool_2d(struct ggml_context * ctx, struct ggml_tensor * a, enum ggml_op_pool op, int k0,
     int k1, int s0, int s1, float p0, float p1) {
-    const int   k[] = { k0, k1 }, s[] = { s0, s1 };
+    const int k[] = { k0, k1 }, s[] = { s0, s1 };
     const float p[] = { p0, p1 };
     if (!gb_check_pool_2d(__func__, a, op, k, s, p)) {
         return NULL;
     }
     struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_POOL_2D, GGML_TYPE_F32, gb_shape_pool_2d(a, k, s, p));
-    const int32_t        params[] = { (int32_t) op, k0, k1, s0, s1, (int32_t) p0, (int32_t) p1 };
+    const int32_t params[] = { (int32_t) op, k0, k1, s0, s1, (int32_t) p0, (int32_t) p1 };
     gb_op_set_params(node, params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
@@ -32,8 +32,8 @@ struct ggml_tensor * ggml_upscale(struct ggml_context * ctx, struct ggml_tensor 
     if (!gb_check_upscale(__func__, a, scale_factor)) {
         return NULL;
     }
-    struct ggml_tensor * node   = gb_op_new(ctx, __func__, GGML_OP_UPSCALE, a->type, gb_shape_upscale(a, scale_factor));
-    const int32_t        params = scale_factor;
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_UPSCALE, a->type, gb_shape_upscale(a, scale_factor));
+    const int32_t params = scale_factor;
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
@@ -59,10 +59,10 @@ bool gb_built_pool_1d(gb_ct t) {
 // The node keeps its padding as integers, so the fraction is lost: its shape lies between those of this padding and of
 // one more.
 bool gb_built_pool_2d(gb_ct t) {
-    const struct ggml_tensor * a    = t->src[0];
-    const int32_t *            p    = t->op_params;
-    const int                  k[2] = { p[1], p[2] }, s[2] = { p[3], p[4] };
-    const float                least[2] = { (float) p[5], (float) p[6] }, most[2] = { least[0] + 1, least[1] + 1 };
+    const struct ggml_tensor * a = t->src[0];
+    const int32_t * p = t->op_params;
+    const int k[2] = { p[1], p[2] }, s[2] = { p[3], p[4] };
+    const float least[2] = { (float) p[5], (float) p[6] }, most[2] = { least[0] + 1, least[1] + 1 };
     if (p[5] < 0 || p[6] < 0 || !gb_check_pool_2d(NULL, a, (enum ggml_op_pool) p[0], k, s, most)) {
         return false;
     }

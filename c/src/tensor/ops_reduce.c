@@ -40,8 +40,8 @@ struct ggml_tensor * ggml_argmax(struct ggml_context * ctx, struct ggml_tensor *
 // The caller has checked the operand.
 static struct ggml_tensor * argsort(struct ggml_context * ctx, const char * func, struct ggml_tensor * a,
     enum ggml_sort_order order) {
-    struct ggml_tensor * node   = gb_op_new(ctx, func, GGML_OP_ARGSORT, GGML_TYPE_I32, gb_shape_like(a));
-    const int32_t        params = (int32_t) order;
+    struct ggml_tensor * node = gb_op_new(ctx, func, GGML_OP_ARGSORT, GGML_TYPE_I32, gb_shape_like(a));
+    const int32_t params = (int32_t) order;
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }

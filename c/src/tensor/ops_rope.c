@@ -31,12 +31,12 @@ static struct ggml_tensor * rope(struct ggml_context * ctx, const char * func, s
 // Parameters without scaling of frequencies or positions.
 static struct gb_rope plain_rope(int n_dims, int mode, int n_ctx) {
     struct gb_rope params = { 0 };
-    params.n_dims         = n_dims;
-    params.mode           = mode;
-    params.n_ctx          = n_ctx;
-    params.freq_base      = freq_base_default;
-    params.freq_scale     = 1.0f;
-    params.attn_factor    = 1.0f;
+    params.n_dims = n_dims;
+    params.mode = mode;
+    params.n_ctx = n_ctx;
+    params.freq_base = freq_base_default;
+    params.freq_scale = 1.0f;
+    params.attn_factor = 1.0f;
     return params;
 }
 
@@ -56,13 +56,13 @@ struct ggml_tensor * ggml_rope_inplace(struct ggml_context * ctx, struct ggml_te
 static struct gb_rope custom_rope(int n_dims, int mode, int n_ctx, int n_orig_ctx, float freq_base, float freq_scale,
     float ext_factor, float attn_factor, float beta_fast, float beta_slow) {
     struct gb_rope params = plain_rope(n_dims, mode, n_ctx);
-    params.n_orig_ctx     = n_orig_ctx;
-    params.freq_base      = freq_base;
-    params.freq_scale     = freq_scale;
-    params.ext_factor     = ext_factor;
-    params.attn_factor    = attn_factor;
-    params.beta_fast      = beta_fast;
-    params.beta_slow      = beta_slow;
+    params.n_orig_ctx = n_orig_ctx;
+    params.freq_base = freq_base;
+    params.freq_scale = freq_scale;
+    params.ext_factor = ext_factor;
+    params.attn_factor = attn_factor;
+    params.beta_fast = beta_fast;
+    params.beta_slow = beta_slow;
     return params;
 }
 
@@ -86,8 +86,8 @@ struct ggml_tensor * ggml_rope_custom_inplace(struct ggml_context * ctx, struct 
 struct ggml_tensor * ggml_rope_xpos_inplace(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int n_dims, float base, bool down) {
     struct gb_rope params = plain_rope(n_dims, 0, 0);
-    params.xpos_base      = base;
-    params.xpos_down      = down;
+    params.xpos_base = base;
+    params.xpos_down = down;
     return rope(ctx, __func__, a, b, &params, true);
 }
 
@@ -97,8 +97,8 @@ struct ggml_tensor * ggml_rope_back(struct ggml_context * ctx, struct ggml_tenso
     float attn_factor, float beta_fast, float beta_slow, float xpos_base, bool xpos_down) {
     struct gb_rope params = custom_rope(n_dims, mode, n_ctx, n_orig_ctx, freq_base, freq_scale, ext_factor, attn_factor,
         beta_fast, beta_slow);
-    params.xpos_base      = xpos_base;
-    params.xpos_down      = xpos_down;
+    params.xpos_base = xpos_base;
+    params.xpos_down = xpos_down;
     if (!gb_check_rope_back(__func__, a, b, &params)) {
         return NULL;
     }

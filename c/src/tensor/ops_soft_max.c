@@ -62,8 +62,8 @@ static struct ggml_tensor * diag_mask(struct ggml_context * ctx, const char * fu
     if (!gb_check_diag_mask(func, a, n_past, inplace)) {
         return NULL;
     }
-    struct ggml_tensor * node   = gb_op_like(ctx, func, op, a, inplace);
-    const int32_t        params = n_past;
+    struct ggml_tensor * node = gb_op_like(ctx, func, op, a, inplace);
+    const int32_t params = n_past;
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }
@@ -90,8 +90,8 @@ struct ggml_tensor * ggml_alibi(struct ggml_context * ctx, struct ggml_tensor * 
     if (!gb_check_alibi(__func__, a, n_head)) {
         return NULL;
     }
-    struct ggml_tensor * node     = gb_op_like(ctx, __func__, GGML_OP_ALIBI, a, true);
-    const int32_t        params[] = { n_past, n_head };
+    struct ggml_tensor * node = gb_op_like(ctx, __func__, GGML_OP_ALIBI, a, true);
+    const int32_t params[] = { n_past, n_head };
     gb_op_set_params(node, params, sizeof(params));
     gb_op_set_param_f32(node, 2, bias_max);
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);

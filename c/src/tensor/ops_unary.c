@@ -8,8 +8,8 @@ static struct ggml_tensor * unary(struct ggml_context * ctx, const char * func, 
     if (!gb_check_unary(func, a, kind)) {
         return NULL;
     }
-    struct ggml_tensor * node   = gb_op_like(ctx, func, GGML_OP_UNARY, a, inplace);
-    const int32_t        params = (int32_t) kind;
+    struct ggml_tensor * node = gb_op_like(ctx, func, GGML_OP_UNARY, a, inplace);
+    const int32_t params = (int32_t) kind;
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, gb_grad_unless(inplace), a, NULL, NULL);
 }
@@ -85,8 +85,8 @@ struct ggml_tensor * ggml_clamp(struct ggml_context * ctx, struct ggml_tensor * 
     if (!gb_check_no_grad(__func__, a)) {
         return NULL;
     }
-    struct ggml_tensor * node     = gb_op_like(ctx, __func__, GGML_OP_CLAMP, a, true);
-    const float          params[] = { min, max };
+    struct ggml_tensor * node = gb_op_like(ctx, __func__, GGML_OP_CLAMP, a, true);
+    const float params[] = { min, max };
     gb_op_set_params(node, params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }

@@ -85,12 +85,12 @@ struct ggml_tensor * ggml_permute(struct ggml_context * ctx, struct ggml_tensor 
         return NULL;
     }
     int64_t ne[4];
-    size_t  nb[4];
+    size_t nb[4];
     int32_t params[4];
     for (int d = 0; d < 4; d++) {
         ne[axes[d]] = a->ne[d];
         nb[axes[d]] = a->nb[d];
-        params[d]   = axes[d];
+        params[d] = axes[d];
     }
     struct ggml_tensor * node = gb_op_view(ctx, __func__, GGML_OP_PERMUTE, a, ne, nb, 0, "permuted");
     gb_op_set_params(node, params, sizeof(params));
@@ -101,8 +101,8 @@ struct ggml_tensor * ggml_transpose(struct ggml_context * ctx, struct ggml_tenso
     if (!gb_check_1(__func__, a)) {
         return NULL;
     }
-    const int64_t        ne[4] = { a->ne[1], a->ne[0], a->ne[2], a->ne[3] };
-    const size_t         nb[4] = { a->nb[1], a->nb[0], a->nb[2], a->nb[3] };
-    struct ggml_tensor * node  = gb_op_view(ctx, __func__, GGML_OP_TRANSPOSE, a, ne, nb, 0, "transposed");
+    const int64_t ne[4] = { a->ne[1], a->ne[0], a->ne[2], a->ne[3] };
+    const size_t nb[4] = { a->nb[1], a->nb[0], a->nb[2], a->nb[3] };
+    struct ggml_tensor * node = gb_op_view(ctx, __func__, GGML_OP_TRANSPOSE, a, ne, nb, 0, "transposed");
     return gb_op_sources(ctx, node, GB_GRAD_INHERIT, a, NULL, NULL);
 }

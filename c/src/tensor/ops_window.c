@@ -6,8 +6,8 @@ struct ggml_tensor * ggml_win_part(struct ggml_context * ctx, struct ggml_tensor
     if (!gb_check_win_part(__func__, a, w)) {
         return NULL;
     }
-    const int32_t        params[] = { (int32_t) gb_windows(a->ne[1], w), (int32_t) gb_windows(a->ne[2], w), w };
-    struct ggml_tensor * node     = gb_op_new(ctx, __func__, GGML_OP_WIN_PART, a->type, gb_shape_win_part(a, w));
+    const int32_t params[] = { (int32_t) gb_windows(a->ne[1], w), (int32_t) gb_windows(a->ne[2], w), w };
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_WIN_PART, a->type, gb_shape_win_part(a, w));
     gb_op_set_params(node, params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
@@ -16,8 +16,8 @@ struct ggml_tensor * ggml_win_unpart(struct ggml_context * ctx, struct ggml_tens
     if (!gb_check_win_unpart(__func__, a, w0, h0, w)) {
         return NULL;
     }
-    struct ggml_tensor * node   = gb_op_new(ctx, __func__, GGML_OP_WIN_UNPART, a->type, gb_shape_win_unpart(a, w0, h0));
-    const int32_t        params = w;
+    struct ggml_tensor * node = gb_op_new(ctx, __func__, GGML_OP_WIN_UNPART, a->type, gb_shape_win_unpart(a, w0, h0));
+    const int32_t params = w;
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, GB_GRAD_NONE, a, NULL, NULL);
 }
@@ -36,8 +36,8 @@ static struct ggml_tensor * add_rel_pos(struct ggml_context * ctx, const char * 
     if (!gb_check_add_rel_pos(func, a, pw, ph)) {
         return NULL;
     }
-    struct ggml_tensor * node   = gb_op_like(ctx, func, GGML_OP_ADD_REL_POS, a, inplace);
-    const int32_t        params = inplace;
+    struct ggml_tensor * node = gb_op_like(ctx, func, GGML_OP_ADD_REL_POS, a, inplace);
+    const int32_t params = inplace;
     gb_op_set_params(node, &params, sizeof(params));
     return gb_op_sources(ctx, node, gb_grad_unless(inplace), a, pw, ph);
 }

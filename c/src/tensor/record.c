@@ -20,7 +20,7 @@ static void write_name(const struct ggml_tensor * t, bool named, char name[GGML_
 
 // Reads the count of dimensions back, and ends the name properly in any case.
 static void settle_name(struct ggml_tensor * t) {
-    const int ndim   = t->name[NDIM_AT - 1] == '\0' ? t->name[NDIM_AT] - 1 : -1;
+    const int ndim = t->name[NDIM_AT - 1] == '\0' ? t->name[NDIM_AT] - 1 : -1;
     t->name[NDIM_AT] = '\0';
     if (strlen(t->name) == NDIM_AT) {
         gb_cut_at_character(t->name);
@@ -40,10 +40,10 @@ static const uint8_t * take(const uint8_t * from, void * to, size_t size) {
 
 void gb_record_write(const struct ggml_tensor * t, bool as_leaf, bool named, uint8_t to[GB_RECORD_SIZE]) {
     const uint32_t words[2] = { (uint32_t) t->type, (uint32_t) (as_leaf ? GGML_OP_NONE : t->op) };
-    uint64_t       shape[2 * GGML_MAX_DIMS];
-    char           name[GGML_MAX_NAME];
+    uint64_t shape[2 * GGML_MAX_DIMS];
+    char name[GGML_MAX_NAME];
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
-        shape[2 * d]     = (uint64_t) t->ne[d];
+        shape[2 * d] = (uint64_t) t->ne[d];
         shape[2 * d + 1] = t->nb[d];
     }
     write_name(t, named, name);
@@ -69,8 +69,8 @@ bool gb_record_read(const uint8_t from[GB_RECORD_SIZE], struct ggml_tensor * t, 
         snprintf(wrong, GB_RECORD_WRONG_SIZE, "%u is no operator that a record can hold", words[1]);
         return false;
     }
-    t->type            = (enum ggml_type) words[0];
-    t->op              = (enum ggml_op) words[1];
+    t->type = (enum ggml_type) words[0];
+    t->op = (enum ggml_op) words[1];
     int64_t n_elements = 1;
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
         if (shape[2 * d] > INT64_MAX || shape[2 * d + 1] > SIZE_MAX ||

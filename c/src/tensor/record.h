@@ -17,8 +17,8 @@
 #include "tensor/tensor.h"
 
 enum {
-    GB_RECORD_SIZE       = 4 + 4 + GGML_MAX_DIMS * 16 + GGML_MAX_NAME + GGML_MAX_OP_PARAMS,
-    GB_SOURCES_SIZE      = GGML_MAX_SRC * 4,
+    GB_RECORD_SIZE = 4 + 4 + GGML_MAX_DIMS * 16 + GGML_MAX_NAME + GGML_MAX_OP_PARAMS,
+    GB_SOURCES_SIZE = GGML_MAX_SRC * 4,
     GB_RECORD_WRONG_SIZE = 160,
 };
 
@@ -34,7 +34,7 @@ bool gb_record_read(const uint8_t from[GB_RECORD_SIZE], struct ggml_tensor * t, 
 void gb_sources_find(const struct ggml_tensor * t, const struct gb_ptrmap * numbers, int64_t found[GGML_MAX_SRC]);
 // The first source whose number is not allowed for tensor number `own`: sources come before those that read them, but
 // for a CPY, which may name itself behind its first source (ggml_cast makes such nodes). -1: all are.
-int  gb_sources_misfit(enum ggml_op op, const int64_t numbers[GGML_MAX_SRC], int64_t own);
+int gb_sources_misfit(enum ggml_op op, const int64_t numbers[GGML_MAX_SRC], int64_t own);
 void gb_sources_write(const int64_t numbers[GGML_MAX_SRC], uint8_t to[GB_SOURCES_SIZE]);
 void gb_sources_read(const uint8_t from[GB_SOURCES_SIZE], int64_t numbers[GGML_MAX_SRC]);
 

@@ -17,9 +17,9 @@ static int write_mark(const char * text, int n, char * out, size_t size) {
     if (n > 0 && strchr("#@$!", text[0]) != NULL) {
         return snprintf(out, size, "%.*s", n - 1, text + 1);
     }
-    const bool bare  = n > 0 && text[0] == '~';
-    int        roles = bare ? 1 : 0;
-    int        end   = roles;
+    const bool bare = n > 0 && text[0] == '~';
+    int roles = bare ? 1 : 0;
+    int end = roles;
     while (end < n && text[end] != '.') {
         end++;
     }
@@ -63,14 +63,14 @@ static void report(const struct gb_call * call, enum ggml_status status, const c
     if (gb_rule_is_built(call)) {
         return;
     }
-    char   operands[GB_RULE_MAX_OPERANDS * (GB_DESCRIBE_SIZE + 16)];
+    char operands[GB_RULE_MAX_OPERANDS * (GB_DESCRIBE_SIZE + 16)];
     size_t used = 0;
     operands[0] = '\0';
     for (int i = 0; i < call->n; i++) {
-        char      description[GB_DESCRIBE_SIZE];
+        char description[GB_DESCRIBE_SIZE];
         const int n = snprintf(operands + used, sizeof(operands) - used, "%s%s %s", i > 0 ? ", " : "", role(call, i),
             gb_describe(at(call, i), description));
-        used        = GB_MIN(used + (size_t) GB_MAX(n, 0), sizeof(operands) - 1);
+        used = GB_MIN(used + (size_t) GB_MAX(n, 0), sizeof(operands) - 1);
     }
     char reason[GB_REASON_SIZE], words[GB_REASON_SIZE];
     vsnprintf(reason, sizeof(reason), fmt, args);

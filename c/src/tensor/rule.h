@@ -22,14 +22,14 @@
 #define GB_RULE_MAX_OPERANDS 6
 
 struct gb_operand {
-    const char *               role; // its name in ggml.h
+    const char * role; // its name in ggml.h
     const struct ggml_tensor * t;
 };
 
 // func NULL: a built node, see above.
 struct gb_call {
-    const char *              func;
-    int                       n;
+    const char * func;
+    int n;
     const struct gb_operand * list;
 };
 
@@ -41,10 +41,10 @@ struct gb_call {
             __VA_ARGS__                                                                                \
         }                                                                                              \
     }
-#define GB_OPERAND(a)               { #a, a }
-#define GB_CALL_1(func, a)          GB_CALL(func, GB_OPERAND(a))
-#define GB_CALL_2(func, a, b)       GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b))
-#define GB_CALL_3(func, a, b, c)    GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b), GB_OPERAND(c))
+#define GB_OPERAND(a) { #a, a }
+#define GB_CALL_1(func, a) GB_CALL(func, GB_OPERAND(a))
+#define GB_CALL_2(func, a, b) GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b))
+#define GB_CALL_3(func, a, b, c) GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b), GB_OPERAND(c))
 #define GB_CALL_4(func, a, b, c, d) GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b), GB_OPERAND(c), GB_OPERAND(d))
 #define GB_CALL_5(func, a, b, c, d, e) \
     GB_CALL(func, GB_OPERAND(a), GB_OPERAND(b), GB_OPERAND(c), GB_OPERAND(d), GB_OPERAND(e))

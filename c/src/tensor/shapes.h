@@ -66,10 +66,10 @@ static inline struct gb_shape gb_shape_diag(gb_ct a) { return gb_shape_of(a->ne[
 // One row that holds the three gradients one after another, each with a gap up to the next 16-byte boundary.
 static inline struct gb_shape gb_shape_flash_attn_back(gb_ct q, gb_ct k, gb_ct v) {
     const gb_ct all[] = { q, k, v };
-    int64_t     n     = 0;
+    int64_t n = 0;
     for (int i = 0; i < 3; i++) { // views of a few bytes may have any number of elements
         const int64_t end = gb_size_sum(gb_size_sum(n, ggml_nelements(all[i])), 3);
-        n                 = end < 0 ? -1 : end & ~INT64_C(3);
+        n = end < 0 ? -1 : end & ~INT64_C(3);
     }
     return gb_shape_of(n, 1, 1, 1);
 }

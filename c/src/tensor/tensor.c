@@ -40,9 +40,9 @@ static bool set_shape(struct ggml_tensor * t, const char * func, enum ggml_type 
         return false;
     }
     char text[96];
-    t->type            = type;
+    t->type = type;
     int64_t n_elements = 1;
-    bool    fits       = true;
+    bool fits = true;
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
         t->ne[d] = d < n_dims ? ne[d] : 1;
         GB_FAIL_IF_RETURNING(t->ne[d] < 0, false, GGML_STATUS_INVALID_ARGUMENT,
@@ -53,7 +53,7 @@ static bool set_shape(struct ggml_tensor * t, const char * func, enum ggml_type 
     GB_FAIL_IF_RETURNING(blck > 1 && t->ne[0] % blck != 0, false, GGML_STATUS_INVALID_ARGUMENT,
         "%s: argument 'ne': %s needs a multiple of %d (the block size of %s) as its first number", func,
         shape_text(n_dims, ne, text), blck, ggml_type_name(type));
-    t->nb[0]      = ggml_type_size(type);
+    t->nb[0] = ggml_type_size(type);
     size_t extent = t->nb[0];
     for (int d = 0; d < GGML_MAX_DIMS && fits; d++) {
         fits = gb_mul_size(extent, (size_t) (d == 0 && blck > 1 ? t->ne[0] / blck : t->ne[d]), &extent) &&
@@ -77,10 +77,10 @@ static struct ggml_tensor * make_tensor(struct ggml_context * ctx, const char * 
         return NULL;
     }
     struct ggml_tensor layout; // what gb_context_new_tensor reads of it
-    size_t             bytes;
-    layout.view_src  = NULL;
+    size_t bytes;
+    layout.view_src = NULL;
     layout.view_offs = 0;
-    layout.data      = NULL;
+    layout.data = NULL;
     gb_tensor_clear_marks(&layout);
     gb_tensor_set_ndim(&layout, n_dims);
     return set_shape(&layout, func, type, n_dims, ne, &bytes)
@@ -119,8 +119,8 @@ struct ggml_tensor * ggml_new_tensor_4d(struct ggml_context * ctx, enum ggml_typ
 
 // Its data lie in the pool even if the context allocates none, because the value is written now.
 struct ggml_tensor * ggml_new_i32(struct ggml_context * ctx, int32_t value) {
-    const int64_t        one = 1;
-    struct ggml_tensor * t   = make_tensor(ctx, __func__, GGML_TYPE_I32, 1, &one, true);
+    const int64_t one = 1;
+    struct ggml_tensor * t = make_tensor(ctx, __func__, GGML_TYPE_I32, 1, &one, true);
     if (t != NULL) {
         *(int32_t *) t->data = value;
     }
@@ -128,8 +128,8 @@ struct ggml_tensor * ggml_new_i32(struct ggml_context * ctx, int32_t value) {
 }
 
 struct ggml_tensor * ggml_new_f32(struct ggml_context * ctx, float value) {
-    const int64_t        one = 1;
-    struct ggml_tensor * t   = make_tensor(ctx, __func__, GGML_TYPE_F32, 1, &one, true);
+    const int64_t one = 1;
+    struct ggml_tensor * t = make_tensor(ctx, __func__, GGML_TYPE_F32, 1, &one, true);
     if (t != NULL) {
         *(float *) t->data = value;
     }
@@ -182,9 +182,9 @@ static int blocked_dim(const struct ggml_tensor * t) {
 // Steps along each dimension are counted, the last element is added: gaps behind the last one do not belong to the
 // tensor.
 bool gb_bytes_needed(const struct ggml_tensor * t, size_t * bytes) {
-    const int64_t blck    = GB_MAX(ggml_blck_size(t->type), 1); // never 0, because t may be a struct with any content
-    const int     blocked = blck > 1 ? blocked_dim(t) : -1;
-    *bytes                = ggml_type_size(t->type);
+    const int64_t blck = GB_MAX(ggml_blck_size(t->type), 1); // never 0, because t may be a struct with any content
+    const int blocked = blck > 1 ? blocked_dim(t) : -1;
+    *bytes = ggml_type_size(t->type);
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
         const int64_t n = d == blocked ? t->ne[d] / blck + (t->ne[d] % blck != 0) : t->ne[d]; // steps along d
         if (n == 0) {
@@ -206,7 +206,7 @@ size_t gb_type_alignment(enum ggml_type type) {
 
 bool gb_elements_are_whole(const struct ggml_tensor * t) {
     const size_t size = ggml_type_size(t->type);
-    size_t       rest = t->view_src != NULL ? t->view_offs % gb_type_alignment(t->type) : 0;
+    size_t rest = t->view_src != NULL ? t->view_offs % gb_type_alignment(t->type) : 0;
     if (ggml_blck_size(t->type) > 1) {
         rest |= (size_t) (t->ne[blocked_dim(t)] % ggml_blck_size(t->type));
     }
@@ -248,10 +248,10 @@ bool gb_elements_are_apart(const struct ggml_tensor * t) {
     if (strides_ascend(t) || ggml_nelements(t) == 0) {
         return true;
     }
-    const int64_t block   = GB_MAX(ggml_blck_size(t->type), 1); // never 0, because t may be a struct with any content
-    const int     blocked = block > 1 ? blocked_dim(t) : -1;
-    size_t        extent  = ggml_type_size(t->type);
-    bool          taken[GGML_MAX_DIMS] = { false };
+    const int64_t block = GB_MAX(ggml_blck_size(t->type), 1); // never 0, because t may be a struct with any content
+    const int blocked = block > 1 ? blocked_dim(t) : -1;
+    size_t extent = ggml_type_size(t->type);
+    bool taken[GGML_MAX_DIMS] = { false };
     for (int d = next_dim(t, taken); d >= 0; d = next_dim(t, taken)) {
         const int64_t steps = d == blocked ? t->ne[d] / block : t->ne[d];
         if (steps > 1 && t->nb[d] < extent) {
@@ -267,9 +267,9 @@ bool gb_elements_are_apart(const struct ggml_tensor * t) {
 static bool check_extent(const struct ggml_tensor * view, const struct ggml_tensor * src, size_t offs,
     const char * func) {
     const struct ggml_tensor * root = gb_root(src);
-    const size_t               have = ggml_nbytes(root);
-    size_t                     need = 0, end = 0;
-    const bool                 fits = gb_bytes_needed(view, &need) && gb_add_size(offs, need, &end);
+    const size_t have = ggml_nbytes(root);
+    size_t need = 0, end = 0;
+    const bool fits = gb_bytes_needed(view, &need) && gb_add_size(offs, need, &end);
     if (!fits || end > have) {
         char of[GB_DESCRIBE_SIZE], shape[96];
         gb_fail(GGML_STATUS_INVALID_ARGUMENT,
@@ -291,7 +291,7 @@ static bool set_layout(struct ggml_tensor * t, const char * func, enum ggml_type
     if (!check_type_and_dims(func, type, n_dims, ne)) {
         return false;
     }
-    t->type   = type;
+    t->type = type;
     int64_t n = 1;
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
         char text[96];
@@ -310,7 +310,7 @@ struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tenso
         return NULL;
     }
     struct ggml_tensor layout; // what gb_context_new_tensor reads of it
-    size_t             root_offs;
+    size_t root_offs;
     if (!set_layout(&layout, func, src->type, n_dims, ne, nb)) {
         return NULL;
     }
@@ -319,7 +319,7 @@ struct ggml_tensor * gb_tensor_view(struct ggml_context * ctx, struct ggml_tenso
     if (!check_extent(&layout, src, root_offs, func)) {
         return NULL;
     }
-    layout.view_src  = gb_root(src);
+    layout.view_src = gb_root(src);
     layout.view_offs = root_offs;
     GB_FAIL_IF_RETURNING(!gb_elements_are_whole(&layout), NULL, GGML_STATUS_INVALID_ARGUMENT,
         "%s: strides [%zu, %zu, %zu, %zu] and offset %zu must be multiples of the %zu bytes of a%s %s", func,
@@ -455,13 +455,13 @@ static void write_name(struct ggml_tensor * t, const char text[GGML_MAX_NAME]) {
 }
 
 void gb_cut_at_character(char * text) {
-    const size_t n    = strlen(text);
-    size_t       tail = 0; // bytes that continue a character
+    const size_t n = strlen(text);
+    size_t tail = 0; // bytes that continue a character
     while (tail < n && tail < 4 && ((unsigned char) text[n - 1 - tail] & 0xc0) == 0x80) {
         tail++;
     }
     const unsigned char lead = tail < n ? (unsigned char) text[n - 1 - tail] : 0;
-    const size_t        size = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 0;
+    const size_t size = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 0;
     if (tail + 1 < size) {
         memset(text + n - 1 - tail, 0, tail + 1);
     }
@@ -483,8 +483,8 @@ struct ggml_tensor * gb_tensor_name_after(struct ggml_tensor * t, const struct g
     if (t == NULL) {
         return NULL;
     }
-    char   name[GGML_MAX_NAME] = { 0 }, old[GGML_MAX_NAME];
-    size_t n                   = 0;
+    char name[GGML_MAX_NAME] = { 0 }, old[GGML_MAX_NAME];
+    size_t n = 0;
     append(name, &n, gb_tensor_read_name(src, old));
     if (n > 0) {
         append(name, &n, " (");
@@ -504,8 +504,8 @@ struct ggml_tensor * ggml_set_name(struct ggml_tensor * t, const char * name) {
         gb_fail_null(__func__, "tensor");
         return NULL;
     }
-    char   text[GGML_MAX_NAME] = { 0 }; // apart from the name, because the new one may be a part of the old one
-    size_t n                   = 0;
+    char text[GGML_MAX_NAME] = { 0 }; // apart from the name, because the new one may be a part of the old one
+    size_t n = 0;
     append(text, &n, name ? name : "");
     write_name(t, text);
     return t;
@@ -516,7 +516,7 @@ struct ggml_tensor * ggml_format_name(struct ggml_tensor * t, const char * fmt, 
         gb_fail_null(__func__, t == NULL ? "tensor" : "fmt");
         return NULL;
     }
-    char    text[sizeof(t->name)] = { 0 }; // apart from the name, because the old name may be an argument
+    char text[sizeof(t->name)] = { 0 }; // apart from the name, because the old name may be an argument
     va_list args;
     va_start(args, fmt);
     const int n = vsnprintf(text, sizeof(text), fmt, args);

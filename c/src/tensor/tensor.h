@@ -63,7 +63,7 @@ void gb_context_drop(struct ggml_context * ctx, void * payload);
 // A number, at least `least`, for the automatic name of a leaf or node. It is larger than all that the context has
 // given for its kind, so no two of its names are alike. gb_context_number_taken: a name with this number is in use
 // already.
-int  gb_context_number(struct ggml_context * ctx, bool is_leaf, int least);
+int gb_context_number(struct ggml_context * ctx, bool is_leaf, int least);
 void gb_context_number_taken(struct ggml_context * ctx, bool is_leaf, int number);
 
 // A tensor object that is a copy of *layout but for `data`: `data_size` bytes from where the context puts data

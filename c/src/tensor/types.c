@@ -9,9 +9,9 @@
 // What every valid type has; rows of retired types are zero.
 struct type_info {
     const char * name;
-    int          blck_size; // elements a block
-    size_t       type_size; // bytes a block
-    bool         is_quantized;
+    int blck_size; // elements a block
+    size_t type_size; // bytes a block
+    bool is_quantized;
 };
 
 #define GB_TYPE(id, name, blck, bytes, quantized) [GGML_TYPE_##id] = { name, blck, bytes, quantized },
@@ -169,7 +169,7 @@ static void bf16_from_float(const float * restrict x, void * restrict y, int k) 
 // kernel tables.
 static void f32_vec_dot(const int n, float * restrict s, const void * restrict x, const void * restrict y) {
     const float *a = x, *b = y;
-    double       sum = 0;
+    double sum = 0;
     for (int i = 0; i < n; i++) {
         sum += (double) a[i] * (double) b[i];
     }
@@ -178,7 +178,7 @@ static void f32_vec_dot(const int n, float * restrict s, const void * restrict x
 
 static void f16_vec_dot(const int n, float * restrict s, const void * restrict x, const void * restrict y) {
     const uint16_t *a = x, *b = y;
-    double          sum = 0;
+    double sum = 0;
     for (int i = 0; i < n; i++) {
         sum += (double) gb_f16_to_f32(a[i]) * (double) gb_f16_to_f32(b[i]);
     }
@@ -187,30 +187,30 @@ static void f16_vec_dot(const int n, float * restrict s, const void * restrict x
 
 static void bf16_vec_dot(const int n, float * restrict s, const void * restrict x, const void * restrict y) {
     const uint16_t *a = x, *b = y;
-    double          sum = 0;
+    double sum = 0;
     for (int i = 0; i < n; i++) {
         sum += (double) gb_bf16_to_f32(a[i]) * (double) gb_bf16_to_f32(b[i]);
     }
     *s = (float) sum;
 }
 
-static const struct gb_quant_format f32_format  = { .vec_dot = f32_vec_dot, .vec_dot_type = GGML_TYPE_F32 };
-static const struct gb_quant_format f16_format  = { .to_float = f16_to_float,
-    .from_float                                              = f16_from_float,
-    .from_float_reference                                    = f16_from_float,
-    .vec_dot                                                 = f16_vec_dot,
-    .vec_dot_type                                            = GGML_TYPE_F16 };
+static const struct gb_quant_format f32_format = { .vec_dot = f32_vec_dot, .vec_dot_type = GGML_TYPE_F32 };
+static const struct gb_quant_format f16_format = { .to_float = f16_to_float,
+    .from_float = f16_from_float,
+    .from_float_reference = f16_from_float,
+    .vec_dot = f16_vec_dot,
+    .vec_dot_type = GGML_TYPE_F16 };
 static const struct gb_quant_format bf16_format = { .to_float = bf16_to_float,
-    .from_float                                               = bf16_from_float,
-    .from_float_reference                                     = bf16_from_float,
-    .vec_dot                                                  = bf16_vec_dot,
-    .vec_dot_type                                             = GGML_TYPE_BF16 };
+    .from_float = bf16_from_float,
+    .from_float_reference = bf16_from_float,
+    .vec_dot = bf16_vec_dot,
+    .vec_dot_type = GGML_TYPE_BF16 };
 
 #define GB_FORMAT(id, stem, ...) [GGML_TYPE_##id] = &gb_quant_##stem,
 // NULL for types without conversions (integers and F64).
 static const struct gb_quant_format * const formats[GGML_TYPE_COUNT] = {
-    [GGML_TYPE_F32]  = &f32_format,
-    [GGML_TYPE_F16]  = &f16_format,
+    [GGML_TYPE_F32] = &f32_format,
+    [GGML_TYPE_F16] = &f16_format,
     [GGML_TYPE_BF16] = &bf16_format,
 #include "tensor/quant/formats.def"
 };
@@ -226,14 +226,14 @@ ggml_to_float_t gb_to_float_of(enum ggml_type type) {
 }
 
 ggml_type_traits_t ggml_internal_get_type_traits(enum ggml_type type) {
-    const struct type_info * info   = info_of(type);
-    ggml_type_traits_t       traits = { 0 };
+    const struct type_info * info = info_of(type);
+    ggml_type_traits_t traits = { 0 };
     if (info == NULL) {
         return traits;
     }
-    traits.type_name    = info->name;
-    traits.blck_size    = info->blck_size;
-    traits.type_size    = info->type_size;
+    traits.type_name = info->name;
+    traits.blck_size = info->blck_size;
+    traits.type_size = info->type_size;
     traits.is_quantized = info->is_quantized;
 
     // Programs take a type whose from_float and to_float are there for one that holds weights, and call its other
@@ -241,11 +241,11 @@ ggml_type_traits_t ggml_internal_get_type_traits(enum ggml_type type) {
     // suits its size; a coarse format does not have that for any floats, and they leave a type without from_float out.
     const struct gb_quant_format * format = formats[type];
     if (format != NULL) {
-        traits.to_float             = format->use == GB_USE_ACTIVATIONS ? NULL : format->to_float;
-        traits.from_float           = format->use == GB_USE_COARSE ? NULL : format->from_float;
+        traits.to_float = format->use == GB_USE_ACTIVATIONS ? NULL : format->to_float;
+        traits.from_float = format->use == GB_USE_COARSE ? NULL : format->from_float;
         traits.from_float_reference = format->use == GB_USE_COARSE ? NULL : format->from_float_reference;
-        traits.vec_dot              = format->vec_dot;
-        traits.vec_dot_type         = format->vec_dot_type;
+        traits.vec_dot = format->vec_dot;
+        traits.vec_dot_type = format->vec_dot_type;
     }
     return traits;
 }

@@ -19,7 +19,7 @@ static _Thread_local bool trusted;
 
 bool gb_trust_tensors(bool trust) {
     const bool before = trusted;
-    trusted           = trust;
+    trusted = trust;
     return before;
 }
 
@@ -44,7 +44,7 @@ static bool is_plain(const struct ggml_tensor * t) {
 // No negative size, and neither the number of elements nor the extent overflows.
 static bool sizes_fit(const struct ggml_tensor * t) {
     int64_t n = 1;
-    size_t  bytes;
+    size_t bytes;
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
         if (t->ne[d] < 0 || !gb_mul_i64(n, t->ne[d], &n)) {
             return false;

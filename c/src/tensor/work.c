@@ -27,9 +27,9 @@ static double bytes_of(double n, enum ggml_type type) {
 // What a node reads of its source s. A gather reads as much of its table as it writes, and of matrices of experts only
 // those count that can be asked for.
 static double read_of(const struct ggml_tensor * t, int s) {
-    const enum gb_op_work      work = gb_op_info(t->op)->work;
-    const struct ggml_tensor * src  = t->src[s];
-    double                     n    = (double) ggml_nelements(src);
+    const enum gb_op_work work = gb_op_info(t->op)->work;
+    const struct ggml_tensor * src = t->src[s];
+    double n = (double) ggml_nelements(src);
     if (work == GB_WORK_TARGET && s == 1) {
         return 0;
     }

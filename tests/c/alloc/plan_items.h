@@ -10,13 +10,13 @@
 // Reads at most `max` items of tests/data/NAME (columns: id, lower, upper, size); how many, 0 where there is no such
 // file.
 static inline size_t plan_items_load(const char * name, struct gb_plan_item * items, size_t max) {
-    const char * here   = __FILE__;
-    const char * slash  = strrchr(here, '/');
-    const int    folder = slash != NULL ? (int) (slash + 1 - here) : 0;
-    char         path[1000];
+    const char * here = __FILE__;
+    const char * slash = strrchr(here, '/');
+    const int folder = slash != NULL ? (int) (slash + 1 - here) : 0;
+    char path[1000];
     snprintf(path, sizeof(path), "%.*s../../data/%s", folder, here, name);
     FILE * f = fopen(path, "r");
-    char   line[200];
+    char line[200];
     size_t n = 0;
     while (f != NULL && n < max && fgets(line, sizeof(line), f)) {
         long long lower, upper, size, id;

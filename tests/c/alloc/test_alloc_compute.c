@@ -12,9 +12,9 @@ struct results { // of the nodes that must have theirs at the end
 
 static void set_leafs(const struct random_graph * g, uint64_t seed) {
     const uint64_t before = test_seed;
-    test_seed             = seed;
+    test_seed = seed;
     for (int i = 0; i < g->n_leafs; i++) {
-        float        values[RANDOM_COLUMNS * RANDOM_ROWS];
+        float values[RANDOM_COLUMNS * RANDOM_ROWS];
         const size_t size = ggml_nbytes(g->leafs[i]);
         for (size_t k = 0; k < size / 4; k++) {
             values[k] = test_random_float(-2, 2);
@@ -100,9 +100,9 @@ static int make_sequence(const struct ggml_cgraph * graph, int * seq, int * orde
         }
         for (int k = start; k < n_order; k++) { // independent of each other: any order
             const int other = (int) test_random_int(start, n_order - 1);
-            const int x     = order[k];
-            order[k]        = order[other];
-            order[other]    = x;
+            const int x = order[k];
+            order[k] = order[other];
+            order[other] = x;
         }
         seq[n++] = -1;
     }
@@ -110,8 +110,8 @@ static int make_sequence(const struct ggml_cgraph * graph, int * seq, int * orde
 }
 
 static void one_round(ggml_backend_t cpu, struct random_graph_params params, bool sequence) {
-    const uint64_t      seed = test_random(), leafs = test_random();
-    struct results      expected;
+    const uint64_t seed = test_random(), leafs = test_random();
+    struct results expected;
     struct random_graph g;
     test_seed = seed;
     reference(cpu, params, leafs, &expected);
@@ -120,11 +120,11 @@ static void one_round(ggml_backend_t cpu, struct random_graph_params params, boo
     for (int i = 0; i < g.n_leafs; i++) {
         ggml_set_input(g.leafs[i]);
     }
-    ggml_gallocr_t       galloc  = ggml_gallocr_new();
-    ggml_tallocr_t       measure = ggml_tallocr_new_measure_from_backend(cpu);
-    int                  seq[2 * RANDOM_MAX], order[RANDOM_MAX];
+    ggml_gallocr_t galloc = ggml_gallocr_new();
+    ggml_tallocr_t measure = ggml_tallocr_new_measure_from_backend(cpu);
+    int seq[2 * RANDOM_MAX], order[RANDOM_MAX];
     struct ggml_tensor * nodes[RANDOM_MAX];
-    struct ggml_cgraph   run = *g.graph;
+    struct ggml_cgraph run = *g.graph;
     if (sequence) {
         const int n = make_sequence(g.graph, seq, order);
         REQUIRE(ggml_gallocr_set_parse_seq(galloc, seq, n) == GGML_STATUS_SUCCESS);
@@ -133,7 +133,7 @@ static void one_round(ggml_backend_t cpu, struct random_graph_params params, boo
         }
         run.nodes = nodes;
     }
-    const size_t   size   = ggml_gallocr_alloc_graph(galloc, measure, g.graph);
+    const size_t size = ggml_gallocr_alloc_graph(galloc, measure, g.graph);
     ggml_tallocr_t talloc = ggml_tallocr_new_from_backend(cpu, size - size / 11); // what is needed, without the tenth
     for (int again = 0; again < 2; again++) {
         CHECK(ggml_gallocr_alloc_graph(galloc, talloc, g.graph) == size);
@@ -176,8 +176,8 @@ enum { DEVICES = 4 };
 
 // As it says; assigns nodes at random to those that can run them, if there are several.
 static void scheduled_round(ggml_backend_t * devices, int n, struct random_graph_params params, size_t * n_splits) {
-    const uint64_t      seed = test_random(), leafs = test_random();
-    struct results      expected;
+    const uint64_t seed = test_random(), leafs = test_random();
+    struct results expected;
     struct random_graph g;
     test_seed = seed;
     reference(devices[n - 1], params, leafs, &expected);
@@ -208,8 +208,8 @@ static void scheduled_round(ggml_backend_t * devices, int n, struct random_graph
 static void scheduled(bool devices) {
     static const char * names[DEVICES] = { "SIM:noops=mul_mat", "SIM:delay=20us,noops=soft_max+scale,align=256",
         "SIM:copy_delay=10us,noops=add+cpy", "CPU" };
-    ggml_backend_t      list[DEVICES];
-    size_t              n_splits = 0;
+    ggml_backend_t list[DEVICES];
+    size_t n_splits = 0;
     for (int i = 0; i < DEVICES; i++) {
         REQUIRE((list[i] = ggml_backend_reg_init_backend_from_str(names[i])) != NULL);
     }

@@ -5,7 +5,7 @@
 static struct ggml_cgraph * build(struct ggml_context * ctx, ggml_allocr_t alloc, struct ggml_tensor ** x,
     struct ggml_tensor ** out) {
     struct ggml_cgraph * graph = ggml_new_graph(ctx);
-    *x                         = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 32, 8);
+    *x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 32, 8);
     ggml_allocr_alloc(alloc, *x);
     if (!ggml_allocr_is_measure(alloc)) {
         const float values[32 * 8] = { 1, 2, 3 };
@@ -30,8 +30,8 @@ static void two_steps(void) {
         struct ggml_tensor *x, *out;
         ggml_allocr_t alloc = kind ? ggml_allocr_new_measure_from_backend(&f.backend) : ggml_allocr_new_measure(32);
         REQUIRE(alloc && ggml_allocr_is_measure(alloc));
-        struct ggml_context * ctx  = context();
-        const size_t          size = ggml_allocr_alloc_graph(alloc, build(ctx, alloc, &x, &out));
+        struct ggml_context * ctx = context();
+        const size_t size = ggml_allocr_alloc_graph(alloc, build(ctx, alloc, &x, &out));
         CHECK_INT(size, 3 * 1024 + 307);
         CHECK_INT(ggml_allocr_max_size(alloc), size);
         CHECK(ggml_allocr_get_buffer(alloc) == NULL);
@@ -45,12 +45,12 @@ static void two_steps(void) {
             alloc = ggml_allocr_new_from_backend(&f.backend, size);
         } else {
             buffer = ggml_backend_alloc_buffer(&f.backend, size);
-            alloc  = ggml_allocr_new_from_buffer(buffer);
+            alloc = ggml_allocr_new_from_buffer(buffer);
         }
         REQUIRE(alloc && !ggml_allocr_is_measure(alloc));
         for (int round = 0; round < 3; round++) { // a new graph each time, in new memory
             CHECK_INT(ggml_allocr_reset(alloc), GGML_STATUS_SUCCESS);
-            ctx                        = context();
+            ctx = context();
             struct ggml_cgraph * graph = build(ctx, alloc, &x, &out);
             CHECK_INT(ggml_allocr_alloc_graph(alloc, graph), size);
             CHECK(out->data && out->buffer == ggml_allocr_get_buffer(alloc));
@@ -67,11 +67,11 @@ static void two_steps(void) {
 }
 
 static void parse_sequence(void) {
-    struct ggml_context * ctx   = context();
-    ggml_allocr_t         alloc = ggml_allocr_new_measure(32);
-    struct ggml_tensor *  x, *out;
-    struct ggml_cgraph *  graph = build(ctx, alloc, &x, &out);
-    int                   seq[10];
+    struct ggml_context * ctx = context();
+    ggml_allocr_t alloc = ggml_allocr_new_measure(32);
+    struct ggml_tensor *x, *out;
+    struct ggml_cgraph * graph = build(ctx, alloc, &x, &out);
+    int seq[10];
     for (int i = 0; i < 10; i++) {
         seq[i] = i;
     }
@@ -86,7 +86,7 @@ static void parse_sequence(void) {
 
 static void null_and_no_memory(void) {
     struct fake f;
-    char        memory[256];
+    char memory[256];
     fake_new(&f);
     ggml_allocr_free(NULL);
     CHECK(ggml_allocr_new(NULL, 10, 32) == NULL && ggml_allocr_new(memory, 10, 3) == NULL);
@@ -100,10 +100,10 @@ static void null_and_no_memory(void) {
     const int64_t live = gb_test_live_allocs();
     for (int n = 1;; n++) {
         gb_test_fail_alloc(n, false);
-        ggml_allocr_t a      = ggml_allocr_new(memory, sizeof(memory), 32);
-        ggml_allocr_t b      = ggml_allocr_new_from_backend(&f.backend, 100);
-        ggml_allocr_t c      = ggml_allocr_new_measure(32);
-        const bool    failed = gb_test_alloc_failed();
+        ggml_allocr_t a = ggml_allocr_new(memory, sizeof(memory), 32);
+        ggml_allocr_t b = ggml_allocr_new_from_backend(&f.backend, 100);
+        ggml_allocr_t c = ggml_allocr_new_measure(32);
+        const bool failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK_INT((a != NULL) + (b != NULL) + (c != NULL), failed ? 2 : 3);
         ggml_allocr_free(a);

@@ -7,17 +7,17 @@
 #include "test_fake.h"
 
 struct scene {
-    struct fake           f;
+    struct fake f;
     struct ggml_context * ctx;
-    struct ggml_cgraph *  graph;
-    ggml_gallocr_t        galloc;
-    ggml_tallocr_t        talloc;
+    struct ggml_cgraph * graph;
+    ggml_gallocr_t galloc;
+    ggml_tallocr_t talloc;
 };
 
 static void scene_open(struct scene * s) {
     fake_new(&s->f);
-    s->ctx    = ggml_init((struct ggml_init_params){ 100000, NULL, true });
-    s->graph  = ggml_new_graph(s->ctx);
+    s->ctx = ggml_init((struct ggml_init_params){ 100000, NULL, true });
+    s->graph = ggml_new_graph(s->ctx);
     s->galloc = ggml_gallocr_new();
     s->talloc = ggml_tallocr_new_from_buft(&s->f.buft, 4000);
 }
@@ -40,7 +40,7 @@ static ptrdiff_t at(const struct scene * s, const struct ggml_tensor * t) { retu
 // A measuring run of the same graph gives the same figure, and touches nothing.
 static size_t measured(struct scene * s) {
     ggml_tallocr_t measure = ggml_tallocr_new_measure_from_buft(&s->f.buft);
-    const size_t   size    = ggml_gallocr_alloc_graph(s->galloc, measure, s->graph);
+    const size_t size = ggml_gallocr_alloc_graph(s->galloc, measure, s->graph);
     for (int i = 0; i < s->graph->n_nodes; i++) {
         CHECK(s->graph->nodes[i]->data == NULL && s->graph->nodes[i]->buffer == NULL);
     }
@@ -125,8 +125,8 @@ static void source_behind_an_empty_slot(void) {
     struct ggml_tensor * a = ggml_cont(s.ctx, vector(s.ctx));
     struct ggml_tensor * b = ggml_cont(s.ctx, a);
     struct ggml_tensor * c = ggml_cont(s.ctx, b);
-    c->src[5]              = a; // slots 1-4 are empty
-    c->src[7]              = c; // and it knows itself
+    c->src[5] = a; // slots 1-4 are empty
+    c->src[7] = c; // and it knows itself
     ggml_build_forward_expand(s.graph, c);
     CHECK(run(&s) > 0);
     CHECK(c->data != NULL && c->data != a->data && c->data != b->data && b->data != a->data);
@@ -187,8 +187,8 @@ static void barriers(void) {
     CHECK_INT(measured(&s), 5 * 64 + 32);
     CHECK_INT(ggml_gallocr_set_parse_seq(s.galloc, NULL, 0), GGML_STATUS_SUCCESS);
     CHECK_INT(measured(&s), 128 + 12);
-    const int          bad[][4] = { { 0, 1, 2, 2 }, { 0, 1, 2, -1 }, { 0, 1, 2, 4 }, { 1, 0, 2, 3 } };
-    const char * const words[]  = { "twice", "lists 3 nodes", "names node 4", "computed later" };
+    const int bad[][4] = { { 0, 1, 2, 2 }, { 0, 1, 2, -1 }, { 0, 1, 2, 4 }, { 1, 0, 2, 3 } };
+    const char * const words[] = { "twice", "lists 3 nodes", "names node 4", "computed later" };
     for (int i = 0; i < 4; i++) {
         CHECK_INT(ggml_gallocr_set_parse_seq(s.galloc, bad[i], 4), GGML_STATUS_SUCCESS);
         CHECK_INT(measured(&s), 0);
@@ -213,9 +213,9 @@ static void nothing_half_done(void) {
     ggml_build_forward_expand(s.graph, b);
     REQUIRE(ggml_tallocr_alloc(s.talloc, p) == GGML_STATUS_SUCCESS);
     void * const p_data = p->data;
-    int          n;
+    int n;
     for (n = 1;; n++) {
-        s.f.fail_init     = n;
+        s.f.fail_init = n;
         const size_t size = run(&s);
         if (size > 0) {
             break;
@@ -230,7 +230,7 @@ static void nothing_half_done(void) {
     CHECK_INT(n, 8); // x, cont, v, a, w, cont, cont were set up
     // too large for the buffer
     struct ggml_cgraph * large = ggml_new_graph(s.ctx);
-    struct ggml_tensor * q     = ggml_cont(s.ctx, ggml_new_tensor_1d(s.ctx, GGML_TYPE_F32, 900));
+    struct ggml_tensor * q = ggml_cont(s.ctx, ggml_new_tensor_1d(s.ctx, GGML_TYPE_F32, 900));
     ggml_set_name(q, "q");
     ggml_build_forward_expand(large, q);
     const size_t before = ggml_tallocr_max_size(s.talloc);
@@ -258,8 +258,8 @@ static void same_graph_again(void) {
     const size_t size = run(&s);
     CHECK(size > 0);
     CHECK_INT(run(&s), size); // everything is placed: nothing happens
-    const int            n_init = s.f.n_init;
-    struct ggml_tensor * z      = ggml_new_tensor_1d(s.ctx, GGML_TYPE_F32, 64);
+    const int n_init = s.f.n_init;
+    struct ggml_tensor * z = ggml_new_tensor_1d(s.ctx, GGML_TYPE_F32, 64);
     for (int round = 0; round < 3; round++) {
         CHECK_INT(ggml_tallocr_reset(s.talloc), GGML_STATUS_SUCCESS);
         if (round == 1) { // now all the rest is moved up
@@ -282,11 +282,11 @@ static void views_of_what_is_placed(void) {
     struct scene s;
     static float memory[16];
     scene_open(&s);
-    struct ggml_tensor *  w = vector(s.ctx);
-    struct ggml_tensor *  h = vector(s.ctx);
-    struct ggml_tensor *  v = ggml_view_1d(s.ctx, w, 8, 32);
-    struct ggml_tensor *  u = ggml_view_1d(s.ctx, h, 8, 32);
-    struct ggml_tensor *  a = ggml_add(s.ctx, v, u);
+    struct ggml_tensor * w = vector(s.ctx);
+    struct ggml_tensor * h = vector(s.ctx);
+    struct ggml_tensor * v = ggml_view_1d(s.ctx, w, 8, 32);
+    struct ggml_tensor * u = ggml_view_1d(s.ctx, h, 8, 32);
+    struct ggml_tensor * a = ggml_add(s.ctx, v, u);
     ggml_backend_buffer_t b = ggml_backend_buft_alloc_buffer(&s.f.buft, 64);
     REQUIRE(ggml_backend_tensor_alloc(b, w, ggml_backend_buffer_get_base(b)) == GGML_STATUS_SUCCESS);
     h->data = memory;
@@ -313,9 +313,9 @@ static void sizes_are_asked_once(void) {
     struct scene s;
     scene_open(&s);
     s.f.buft.iface.get_alloc_size = count_sizes;
-    struct ggml_tensor * x        = vector(s.ctx);
-    struct ggml_tensor * a        = ggml_sqr(s.ctx, x);
-    struct ggml_tensor * b        = ggml_sum_rows(s.ctx, ggml_view_1d(s.ctx, a, 8, 0));
+    struct ggml_tensor * x = vector(s.ctx);
+    struct ggml_tensor * a = ggml_sqr(s.ctx, x);
+    struct ggml_tensor * b = ggml_sum_rows(s.ctx, ggml_view_1d(s.ctx, a, 8, 0));
     ggml_build_forward_expand(s.graph, b);
     n_sizes_asked = 0;
     CHECK(run(&s) > 0 && b->data != NULL);
@@ -329,15 +329,15 @@ static void sizes_are_asked_once(void) {
 static void several_allocators(void) {
     struct scene s;
     scene_open(&s);
-    ggml_tallocr_t       second = ggml_tallocr_new_from_buft(&s.f.buft, 4000);
-    struct ggml_tensor * x      = vector(s.ctx);
-    struct ggml_tensor * a      = ggml_sqr(s.ctx, x);
-    struct ggml_tensor * b      = ggml_sqr(s.ctx, a); // on the other side: not in place
-    struct ggml_tensor * c      = ggml_sqr(s.ctx, b);
+    ggml_tallocr_t second = ggml_tallocr_new_from_buft(&s.f.buft, 4000);
+    struct ggml_tensor * x = vector(s.ctx);
+    struct ggml_tensor * a = ggml_sqr(s.ctx, x);
+    struct ggml_tensor * b = ggml_sqr(s.ctx, a); // on the other side: not in place
+    struct ggml_tensor * c = ggml_sqr(s.ctx, b);
     ggml_set_name(c, "c");
     ggml_build_forward_expand(s.graph, c);
-    struct ggml_hash_set set          = ggml_hash_set_new(10);
-    ggml_tallocr_t       by_slot[50]  = { 0 };
+    struct ggml_hash_set set = ggml_hash_set_new(10);
+    ggml_tallocr_t by_slot[50] = { 0 };
     by_slot[ggml_hash_insert(set, x)] = s.talloc;
     by_slot[ggml_hash_insert(set, a)] = s.talloc;
     by_slot[ggml_hash_insert(set, b)] = second;
@@ -361,7 +361,7 @@ static void several_allocators(void) {
 // ------------------------------------------------------------------------------------------------------- random graphs
 
 struct two_buffers {
-    char *                base[2];
+    char * base[2];
     ggml_backend_buffer_t buffer[2];
 };
 
@@ -369,7 +369,7 @@ enum { SIM_SIZE = 1 << 18 };
 
 static int64_t address_of(void * user, struct ggml_tensor * t) {
     const struct two_buffers * two = user;
-    const int                  i   = t->buffer == two->buffer[1];
+    const int i = t->buffer == two->buffer[1];
     if (t->data == NULL || t->buffer != two->buffer[i]) {
         test_fail(__FILE__, __LINE__, "'%s' is not placed", t->name);
         return -1;
@@ -426,17 +426,17 @@ static void random_graphs(void) {
     size_t peak = 0, sum = 0;
     for (int round = 0; round < 500; round++) {
         struct random_graph g;
-        struct fake         f;
-        const bool          sequence = round % 3 == 2, by_hand = round % 4 == 1, two = round % 5 == 4;
+        struct fake f;
+        const bool sequence = round % 3 == 2, by_hand = round % 4 == 1, two = round % 5 == 4;
         fake_new(&f);
         REQUIRE(random_graph_make(&g,
             (struct random_graph_params){ (int) test_random_int(1, 60), !sequence, !by_hand, round % 7 == 0 }));
         ggml_gallocr_t galloc = ggml_gallocr_new();
-        ggml_tallocr_t t[2]   = { ggml_tallocr_new_from_buft(&f.buft, SIM_SIZE / 2),
+        ggml_tallocr_t t[2] = { ggml_tallocr_new_from_buft(&f.buft, SIM_SIZE / 2),
             ggml_tallocr_new_from_buft(&f.buft, SIM_SIZE / 2) };
-        ggml_tallocr_t m[2]   = { ggml_tallocr_new_measure_from_buft(&f.buft),
+        ggml_tallocr_t m[2] = { ggml_tallocr_new_measure_from_buft(&f.buft),
             ggml_tallocr_new_measure_from_buft(&f.buft) };
-        int            seq[2 * RANDOM_MAX], order[RANDOM_MAX];
+        int seq[2 * RANDOM_MAX], order[RANDOM_MAX];
         if (sequence) {
             const int n = random_sequence(g.graph, seq);
             CHECK_INT(ggml_gallocr_set_parse_seq(galloc, seq, n), GGML_STATUS_SUCCESS);
@@ -448,17 +448,17 @@ static void random_graphs(void) {
                 CHECK_INT(ggml_tallocr_alloc(t[0], g.leafs[i]), GGML_STATUS_SUCCESS);
             }
             for (int i = 0; i < g.n_leafs; i++) {
-                g.leafs[i]->data   = NULL; // for the measuring run
+                g.leafs[i]->data = NULL; // for the measuring run
                 g.leafs[i]->buffer = NULL;
             }
         }
-        struct ggml_hash_set set  = ggml_hash_set_new(4 * RANDOM_MAX);
-        ggml_tallocr_t *     real = calloc(set.size, sizeof(*real)), *measure = calloc(set.size, sizeof(*real));
+        struct ggml_hash_set set = ggml_hash_set_new(4 * RANDOM_MAX);
+        ggml_tallocr_t *real = calloc(set.size, sizeof(*real)), *measure = calloc(set.size, sizeof(*real));
         for (int i = 0; i < g.n; i++) {
             const size_t slot = ggml_hash_insert(set, g.all[i]);
-            const int    side = two && !(by_hand && i < g.n_leafs) ? (int) test_random_int(0, 1) : 0;
-            real[slot]        = t[side];
-            measure[slot]     = m[side];
+            const int side = two && !(by_hand && i < g.n_leafs) ? (int) test_random_int(0, 1) : 0;
+            real[slot] = t[side];
+            measure[slot] = m[side];
         }
         CHECK_INT(ggml_gallocr_alloc_graph_n(galloc, g.graph, set, measure), GGML_STATUS_SUCCESS);
         for (int i = 0; i < g.n; i++) {
@@ -472,7 +472,7 @@ static void random_graphs(void) {
         }
         CHECK_INT(ggml_gallocr_alloc_graph_n(galloc, g.graph, set, real), GGML_STATUS_SUCCESS);
         struct two_buffers buffers = { { t[0]->base, t[1]->base }, { t[0]->buffer, t[1]->buffer } };
-        struct memory_sim  sim     = { .address_of = address_of, .user = &buffers, .size = SIM_SIZE };
+        struct memory_sim sim = { .address_of = address_of, .user = &buffers, .size = SIM_SIZE };
         CHECK_MSG(sim_run(&sim, g.graph, sequence ? order : NULL), "round %d: %s", round, sim.problem);
         for (int i = 0; i < 2; i++) {
             CHECK_INT(ggml_tallocr_max_size(m[i]), ggml_tallocr_max_size(t[i]));
@@ -502,12 +502,12 @@ static void random_graphs(void) {
 // count for its source, and a node goes on in the bytes of a source that it alone still reads. What nobody reads is
 // never counted down.
 struct counting {
-    struct ggml_tensor *  all[2 * RANDOM_MAX]; // that were met, sources of views before them
-    int                   n;
-    int                   readers[2 * RANDOM_MAX], views[2 * RANDOM_MAX]; // left
-    bool                  placed[2 * RANDOM_MAX], taken[2 * RANDOM_MAX];  // taken: another tensor goes on in its bytes
-    bool                  keep[2 * RANDOM_MAX], input[2 * RANDOM_MAX];
-    size_t                offset[2 * RANDOM_MAX], size[2 * RANDOM_MAX]; // of the bytes
+    struct ggml_tensor * all[2 * RANDOM_MAX]; // that were met, sources of views before them
+    int n;
+    int readers[2 * RANDOM_MAX], views[2 * RANDOM_MAX]; // left
+    bool placed[2 * RANDOM_MAX], taken[2 * RANDOM_MAX]; // taken: another tensor goes on in its bytes
+    bool keep[2 * RANDOM_MAX], input[2 * RANDOM_MAX];
+    size_t offset[2 * RANDOM_MAX], size[2 * RANDOM_MAX]; // of the bytes
     struct gb_offset_pool pool;
 };
 
@@ -518,8 +518,8 @@ static int meet(struct counting * c, struct ggml_tensor * t) {
         }
     }
     const int root = t->view_src ? meet(c, t->view_src) : -1;
-    c->all[c->n]   = t;
-    c->keep[c->n]  = ggml_is_output(t);
+    c->all[c->n] = t;
+    c->keep[c->n] = ggml_is_output(t);
     c->input[c->n] = ggml_is_input(t);
     if (root >= 0) {
         c->views[root]++;
@@ -536,13 +536,13 @@ static bool counting_take_over(struct counting * c, int id) {
         if (src == NULL || !gb_allocator_can_write_over(t, s)) {
             continue;
         }
-        const int  i = meet(c, src), root = meet(c, gb_root(src));
+        const int i = meet(c, src), root = meet(c, gb_root(src));
         const bool last =
             src->view_src ? c->views[root] == 1 && c->readers[root] == 0 && src->view_offs == 0 : c->views[root] == 0;
         if (last && c->readers[i] == 1 && !c->keep[root] && !c->taken[root]) {
             c->taken[root] = true;
-            c->offset[id]  = c->offset[root];
-            c->size[id]    = c->size[root];
+            c->offset[id] = c->offset[root];
+            c->size[id] = c->size[root];
             return true;
         }
     }
@@ -612,12 +612,12 @@ static void counting_run(struct counting * c, const struct ggml_cgraph * graph) 
 static void as_documented(void) {
     for (int round = 0; round < 300; round++) {
         struct random_graph g;
-        struct scene        s;
+        struct scene s;
         scene_open(&s);
         REQUIRE(random_graph_make(&g,
             (struct random_graph_params){ (int) test_random_int(1, 60), true, round % 2 == 0, round % 3 == 0 }));
         ggml_tallocr_free(s.talloc);
-        s.talloc          = ggml_tallocr_new_from_buft(&s.f.buft, 1 << 18);
+        s.talloc = ggml_tallocr_new_from_buft(&s.f.buft, 1 << 18);
         struct counting c = { .n = 0 };
         REQUIRE(gb_pool_init(&c.pool, 0, 1 << 18));
         counting_run(&c, g.graph);
@@ -637,22 +637,22 @@ static void as_documented(void) {
 
 static void out_of_memory(void) {
     struct random_graph g;
-    struct fake         f;
+    struct fake f;
     fake_new(&f);
     REQUIRE(random_graph_make(&g, (struct random_graph_params){ 40, true, true, true }));
     const int64_t live = gb_test_live_allocs();
     for (int n = 1;; n++) {
         gb_test_fail_alloc(n, false);
-        ggml_gallocr_t galloc  = ggml_gallocr_new();
+        ggml_gallocr_t galloc = ggml_gallocr_new();
         ggml_tallocr_t measure = ggml_tallocr_new_measure_from_buft(&f.buft);
-        ggml_tallocr_t talloc  = ggml_tallocr_new_from_buft(&f.buft, SIM_SIZE);
-        const int      seq     = 0;
-        const bool     ok      = galloc && measure && talloc &&
-                                 ggml_gallocr_set_parse_seq(galloc, &seq, 1) == GGML_STATUS_SUCCESS &&
-                                 ggml_gallocr_set_parse_seq(galloc, NULL, 0) == GGML_STATUS_SUCCESS &&
-                                 ggml_gallocr_alloc_graph(galloc, measure, g.graph) > 0 &&
-                                 ggml_gallocr_alloc_graph(galloc, talloc, g.graph) > 0;
-        const bool     failed  = gb_test_alloc_failed();
+        ggml_tallocr_t talloc = ggml_tallocr_new_from_buft(&f.buft, SIM_SIZE);
+        const int seq = 0;
+        const bool ok = galloc && measure && talloc &&
+                        ggml_gallocr_set_parse_seq(galloc, &seq, 1) == GGML_STATUS_SUCCESS &&
+                        ggml_gallocr_set_parse_seq(galloc, NULL, 0) == GGML_STATUS_SUCCESS &&
+                        ggml_gallocr_alloc_graph(galloc, measure, g.graph) > 0 &&
+                        ggml_gallocr_alloc_graph(galloc, talloc, g.graph) > 0;
+        const bool failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK_INT(ok, !failed);
         for (int i = 0; i < g.n; i++) {
@@ -677,10 +677,10 @@ static void out_of_memory(void) {
 }
 
 static void long_chain(void) {
-    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true });
-    const int             n     = 100000;
-    struct ggml_cgraph *  graph = ggml_new_graph_custom(ctx, (size_t) n, false);
-    struct ggml_tensor *  t     = vector(ctx);
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true });
+    const int n = 100000;
+    struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, (size_t) n, false);
+    struct ggml_tensor * t = vector(ctx);
     for (int i = 0; i < n; i++) {
         t = ggml_cont(ctx, t);
     }

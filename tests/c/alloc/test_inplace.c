@@ -88,16 +88,16 @@ static bool bits(struct ggml_tensor * node, const char * before, const struct gb
 }
 
 static void compare_places(struct ggml_tensor * node, int s, const char * what) {
-    const size_t size   = ggml_nbytes(node);
-    char *       before = malloc(arena_used);
-    void *       apart = malloc(size), *over = malloc(size), *data = node->data;
+    const size_t size = ggml_nbytes(node);
+    char * before = malloc(arena_used);
+    void *apart = malloc(size), *over = malloc(size), *data = node->data;
     memcpy(before, arena, arena_used);
     for (int l = 0; l < gb_level_count(); l++) {
         const struct gb_level * level = gb_level_at(l);
         for (int threads = 1; threads <= 5 && level->usable(); threads += 2) {
-            node->data        = data;
-            const bool ran    = bits(node, before, level, threads, apart);
-            node->data        = node->src[s]->data;
+            node->data = data;
+            const bool ran = bits(node, before, level, threads, apart);
+            node->data = node->src[s]->data;
             const bool ran_in = bits(node, before, level, threads, over);
             CHECK_MSG(ran && ran_in && memcmp(apart, over, size) == 0,
                 "%s over source %d, %s, level %s, %d threads: other bits", ggml_op_name(node->op), s, what, level->name,
@@ -117,7 +117,7 @@ static struct ggml_tensor * make(enum ggml_op op, int variant, enum ggml_type ty
         if (node->src[s] && node->src[s]->data == NULL) {
             struct ggml_tensor * t = s == 1 && twice ? node->src[0] : placed(type);
             if (ggml_n_dims(node) == 3 && t != node->src[0]) { // ADD_REL_POS
-                t       = ggml_reshape_3d(ctx, t, N0, N1, N2 * N3);
+                t = ggml_reshape_3d(ctx, t, N0, N1, N2 * N3);
                 t->data = t->view_src->data;
             }
             node->src[s] = t;
@@ -155,7 +155,7 @@ static void every_entry(void) {
     int n_ops = 0;
     for (int op = 0; op < GGML_OP_COUNT; op++) {
         const int n_variants = op == GGML_OP_UNARY ? GGML_UNARY_OP_COUNT : 2;
-        unsigned  seen       = 0;
+        unsigned seen = 0;
         for (int variant = 0; variant < n_variants; variant++) {
             seen |= (unsigned) check_op((enum ggml_op) op, variant);
         }
@@ -185,7 +185,7 @@ static void layouts(void) {
     b->type = GGML_TYPE_F16;
     CHECK(!gb_plan_can_write_over(t, 1));
     struct ggml_tensor * row = ggml_sqr(ctx, stand_in(N0, 1, N2, 1));
-    row->src[0]->nb[1]       = 7; // of one row: means nothing
+    row->src[0]->nb[1] = 7; // of one row: means nothing
     CHECK(gb_plan_can_write_over(row, 0));
     row->src[0]->nb[2] *= 2;
     CHECK(!gb_plan_can_write_over(row, 0));

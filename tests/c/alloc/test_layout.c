@@ -12,9 +12,9 @@
 
 struct world {
     struct ggml_context * ctx;
-    struct ggml_cgraph *  graph;
-    struct ggml_tensor *  all[RANDOM_MAX];
-    int                   n;
+    struct ggml_cgraph * graph;
+    struct ggml_tensor * all[RANDOM_MAX];
+    int n;
 };
 
 enum { LEAFS = 4 };
@@ -27,7 +27,7 @@ static struct ggml_tensor * pick(struct world * w) { return w->all[test_random_i
 
 static struct ggml_tensor * make_node(struct world * w) {
     struct ggml_tensor *a = pick(w), *b = pick(w);
-    const int64_t       half = GB_MAX(8, a->ne[0] / 16 * 8), least = GB_MIN(a->ne[0], b->ne[0]);
+    const int64_t half = GB_MAX(8, a->ne[0] / 16 * 8), least = GB_MIN(a->ne[0], b->ne[0]);
     switch (test_random_int(0, 4)) {
         case 0: return ggml_sqr(w->ctx, a);
         case 1: return ggml_pad(w->ctx, a, 8 * (int) test_random_int(1, 60), 0, 0, 0);
@@ -38,8 +38,8 @@ static struct ggml_tensor * make_node(struct world * w) {
 }
 
 static void make_world(struct world * w, uint64_t seed) {
-    test_seed   = seed;
-    *w          = (struct world){ .ctx = ggml_init((struct ggml_init_params){ 1 << 18, NULL, true }) };
+    test_seed = seed;
+    *w = (struct world){ .ctx = ggml_init((struct ggml_init_params){ 1 << 18, NULL, true }) };
     const int n = (int) test_random_int(60, 250);
     while (w->n < LEAFS) {
         struct ggml_tensor * leaf = w->all[w->n++] =
@@ -84,7 +84,7 @@ static void set_leafs(const struct world * w) {
 // Sum of the bits of all results, each weighted by its place.
 static uint64_t results_of(const struct world * w) {
     uint64_t sum = 0;
-    float    values[4000];
+    float values[4000];
     for (int i = 0; i < w->graph->n_nodes; i++) {
         const struct ggml_tensor * t = w->graph->nodes[i];
         if (ggml_is_output(t)) {
@@ -102,9 +102,9 @@ static uint64_t results_of(const struct world * w) {
 // ----------------------------------------------------------------------------------------------------------- two plans
 
 static size_t best_fit(const struct world * w, bool apart, size_t alignment) {
-    struct gb_ptrmap      ids = { 0 };
-    struct gb_liveness    l;
-    struct gb_plan_item   items[2 * RANDOM_MAX];
+    struct gb_ptrmap ids = { 0 };
+    struct gb_liveness l;
+    struct gb_plan_item items[2 * RANDOM_MAX];
     struct gb_plan_result result = { 0 };
     for (int i = 0; i < w->graph->n_nodes; i++) {
         const struct ggml_tensor * root = gb_root(w->graph->nodes[i]);
@@ -113,13 +113,13 @@ static size_t best_fit(const struct world * w, bool apart, size_t alignment) {
         }
     }
     const struct gb_liveness_input in = { .nodes = w->graph->nodes,
-        .n_nodes                                 = w->graph->n_nodes,
-        .user_data                               = &ids,
-        .id_of                                   = id_of,
-        .n_ids                                   = (int64_t) ids.n,
-        .arena_of                                = arena_of,
-        .size_of                                 = size_of,
-        .no_join                                 = apart };
+        .n_nodes = w->graph->n_nodes,
+        .user_data = &ids,
+        .id_of = id_of,
+        .n_ids = (int64_t) ids.n,
+        .arena_of = arena_of,
+        .size_of = size_of,
+        .no_join = apart };
     if (gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS) {
         for (size_t i = 0; i < l.n_items; i++) {
             items[i] = (struct gb_plan_item){ l.items[i].lower, l.items[i].upper, l.items[i].size, 0 };
@@ -135,8 +135,8 @@ static size_t best_fit(const struct world * w, bool apart, size_t alignment) {
 // How many tensors go on in the memory of another one.
 static int n_in_place(ggml_backend_sched_t sched) {
     static struct ggml_backend_sched_block blocks[2 * RANDOM_MAX];
-    const int                              n_blocks = ggml_backend_sched_get_blocks(sched, blocks, 2 * RANDOM_MAX);
-    int                                    n        = 0;
+    const int n_blocks = ggml_backend_sched_get_blocks(sched, blocks, 2 * RANDOM_MAX);
+    int n = 0;
     CHECK(n_blocks > 0 && n_blocks <= 2 * RANDOM_MAX);
     for (int i = 0; i < n_blocks; i++) {
         n += blocks[i].root != i;
@@ -157,9 +157,9 @@ static bool one_graph(ggml_backend_t cpu, uint64_t seed) {
     ggml_free(w.ctx);
 
     make_world(&w, seed);
-    const size_t                    alignment = ggml_backend_get_alignment(cpu);
-    const size_t                    in_place = best_fit(&w, false, alignment), apart = best_fit(&w, true, alignment);
-    const ggml_backend_sched_t      sched = ggml_backend_sched_new(&cpu, NULL, 1, 0);
+    const size_t alignment = ggml_backend_get_alignment(cpu);
+    const size_t in_place = best_fit(&w, false, alignment), apart = best_fit(&w, true, alignment);
+    const ggml_backend_sched_t sched = ggml_backend_sched_new(&cpu, NULL, 1, 0);
     struct ggml_backend_sched_arena arena;
     CHECK_INT(ggml_backend_sched_alloc_graph(sched, w.graph), GGML_STATUS_SUCCESS);
     CHECK_INT(ggml_backend_sched_get_arena(sched, cpu, &arena), GGML_STATUS_SUCCESS);
@@ -178,10 +178,10 @@ static bool one_graph(ggml_backend_t cpu, uint64_t seed) {
 }
 
 static void irregular_graphs(void) {
-    gb_plan_limit_ns             = 0;
-    const ggml_backend_t  cpu    = ggml_backend_cpu_init();
+    gb_plan_limit_ns = 0;
+    const ggml_backend_t cpu = ggml_backend_cpu_init();
     static const uint64_t hard[] = { 861, 1941, 2030, 2033 };
-    int                   n_none = 0;
+    int n_none = 0;
     REQUIRE(cpu);
     for (uint64_t seed = 1; seed <= 40; seed++) {
         CHECK_MSG(!one_graph(cpu, seed), "%llu: nothing in place", (unsigned long long) seed);
@@ -196,12 +196,12 @@ static void irregular_graphs(void) {
 // Plans the graph with the n-th allocation failing. True if there were fewer.
 static bool plans_without(ggml_backend_t cpu, uint64_t seed, int64_t n) {
     const int64_t live = gb_test_live_allocs();
-    struct world  w;
+    struct world w;
     make_world(&w, seed);
     const ggml_backend_sched_t sched = ggml_backend_sched_new(&cpu, NULL, 1, 0);
     gb_test_fail_alloc(n, false);
     const enum ggml_status status = ggml_backend_sched_plan_graph(sched, w.graph);
-    const bool             failed = gb_test_alloc_failed();
+    const bool failed = gb_test_alloc_failed();
     gb_test_fail_alloc(0, false);
     const bool planned = status == GGML_STATUS_SUCCESS; // where only what improves a plan failed, too
     CHECK_MSG(planned || (failed && status == GGML_STATUS_ALLOC_FAILED), "allocation %d: %s", (int) n,
@@ -217,9 +217,9 @@ static bool plans_without(ggml_backend_t cpu, uint64_t seed, int64_t n) {
 // Where the arena is laid out a second time, with nothing in place: each of the last allocations fails, and some of
 // those before.
 static void every_allocation_fails(void) {
-    const ggml_backend_t cpu  = ggml_backend_cpu_init();
-    const uint64_t       seed = 2030;
-    int64_t              few = 0, many = 1;
+    const ggml_backend_t cpu = ggml_backend_cpu_init();
+    const uint64_t seed = 2030;
+    int64_t few = 0, many = 1;
     gb_plan_limit_ns = 0;
     ggml_log_set(ggml_log_discard, NULL);
     while (!plans_without(cpu, seed, many)) {
@@ -227,7 +227,7 @@ static void every_allocation_fails(void) {
         many *= 2;
     }
     while (many - few > 1) {
-        const int64_t n                               = few + (many - few) / 2;
+        const int64_t n = few + (many - few) / 2;
         *(plans_without(cpu, seed, n) ? &many : &few) = n;
     }
     CHECK(few > 50);

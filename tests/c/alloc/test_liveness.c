@@ -7,10 +7,10 @@
 
 struct ids {
     struct gb_ptrmap map;
-    int64_t          arenas;  // ids are dealt to arenas in turn
-    const void *     outside; // a tensor that is placed already
-    const void *     kept;
-    int              id_calls;
+    int64_t arenas;       // ids are dealt to arenas in turn
+    const void * outside; // a tensor that is placed already
+    const void * kept;
+    int id_calls;
 };
 
 static int64_t id_of(void * user, const struct ggml_tensor * t) {
@@ -58,13 +58,13 @@ static void number_all(struct ids * ids, struct ggml_cgraph * graph) {
 
 static struct gb_liveness_input input_of(struct ids * ids, struct ggml_cgraph * graph) {
     return (struct gb_liveness_input){ .nodes = graph->nodes,
-        .n_nodes                              = graph->n_nodes,
-        .user_data                            = ids,
-        .id_of                                = id_of,
-        .n_ids                                = (int64_t) ids->map.n,
-        .arena_of                             = arena_of,
-        .size_of                              = size_of,
-        .keep                                 = keep };
+        .n_nodes = graph->n_nodes,
+        .user_data = ids,
+        .id_of = id_of,
+        .n_ids = (int64_t) ids->map.n,
+        .arena_of = arena_of,
+        .size_of = size_of,
+        .keep = keep };
 }
 
 static const struct gb_live_item * item_of(const struct ids * ids, const struct gb_liveness * l,
@@ -85,12 +85,12 @@ static const struct gb_live_item * item_of(const struct ids * ids, const struct 
 
 struct fixture {
     struct ggml_context * ctx;
-    struct ggml_cgraph *  graph;
+    struct ggml_cgraph * graph;
 };
 
 static struct fixture fixture(void) {
     struct fixture f;
-    f.ctx   = ggml_init((struct ggml_init_params){ 100000, NULL, true });
+    f.ctx = ggml_init((struct ggml_init_params){ 100000, NULL, true });
     f.graph = ggml_new_graph(f.ctx);
     return f;
 }
@@ -98,9 +98,9 @@ static struct fixture fixture(void) {
 static struct ggml_tensor * vector(struct ggml_context * ctx) { return ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 16); }
 
 static void chain_in_place(void) {
-    struct fixture       f   = fixture();
-    struct ids           ids = { .arenas = 1 };
-    struct gb_liveness   l;
+    struct fixture f = fixture();
+    struct ids ids = { .arenas = 1 };
+    struct gb_liveness l;
     struct ggml_tensor * x = vector(f.ctx);
     struct ggml_tensor * a = ggml_scale(f.ctx, x, 2); // node 0
     struct ggml_tensor * b = ggml_sqr(f.ctx, a);      // 1
@@ -122,9 +122,9 @@ static void chain_in_place(void) {
 }
 
 static void inputs_outputs_and_keeping(void) {
-    struct fixture       f   = fixture();
-    struct ids           ids = { .arenas = 1 };
-    struct gb_liveness   l;
+    struct fixture f = fixture();
+    struct ids ids = { .arenas = 1 };
+    struct gb_liveness l;
     struct ggml_tensor * x = vector(f.ctx);
     struct ggml_tensor * y = vector(f.ctx);
     struct ggml_tensor * a = ggml_cont(f.ctx, x);           // 0
@@ -161,9 +161,9 @@ static void inputs_outputs_and_keeping(void) {
 }
 
 static void what_must_not_be_taken(void) {
-    struct fixture       f   = fixture();
-    struct ids           ids = { .arenas = 1 };
-    struct gb_liveness   l;
+    struct fixture f = fixture();
+    struct ids ids = { .arenas = 1 };
+    struct gb_liveness l;
     struct ggml_tensor * a = ggml_cont(f.ctx, vector(f.ctx));
     struct ggml_tensor * v = ggml_view_1d(f.ctx, a, 16, 0);
     struct ggml_tensor * b = ggml_soft_max_ext(f.ctx, a, v, 1); // reads a twice, once as the mask
@@ -189,7 +189,7 @@ static void what_must_not_be_taken(void) {
 }
 
 static void second_operand_only_when_elementwise(void) {
-    struct fixture       f = fixture();
+    struct fixture f = fixture();
     struct ggml_tensor * a = vector(f.ctx);
     struct ggml_tensor * b = vector(f.ctx);
     struct ggml_tensor * m = ggml_soft_max_ext(f.ctx, a, b, 1);
@@ -210,9 +210,9 @@ static void second_operand_only_when_elementwise(void) {
 // The rule of the graph allocator: memory for what comes from outside begins with its first reader, a node takes over
 // only what one slot reads, and what dies between two barriers stays until the second.
 static void rule_of_the_allocator(void) {
-    struct fixture       f   = fixture();
-    struct ids           ids = { .arenas = 1 };
-    struct gb_liveness   l;
+    struct fixture f = fixture();
+    struct ids ids = { .arenas = 1 };
+    struct gb_liveness l;
     struct ggml_tensor * x = vector(f.ctx);
     struct ggml_tensor * y = vector(f.ctx);
     struct ggml_tensor * a = ggml_sqr(f.ctx, x);         // 0: over x
@@ -222,7 +222,7 @@ static void rule_of_the_allocator(void) {
     ggml_build_forward_expand(f.graph, d);
     number_all(&ids, f.graph);
     struct gb_liveness_input in = input_of(&ids, f.graph);
-    in.rule                     = GB_LIVE_ALLOCATOR;
+    in.rule = GB_LIVE_ALLOCATOR;
     REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
     CHECK_SPAN(x, 0, 2);
     CHECK(item_of(&ids, &l, a) == item_of(&ids, &l, x) && !item_of(&ids, &l, a)->to_end);
@@ -232,7 +232,7 @@ static void rule_of_the_allocator(void) {
     CHECK(item_of(&ids, &l, d) == item_of(&ids, &l, y) && item_of(&ids, &l, d)->to_end); // nobody reads d
     gb_liveness_free(&l);
     const int released[] = { 2, 2, 4, 4 };
-    in.released          = released;
+    in.released = released;
     REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
     CHECK_SPAN(x, 0, 2);
     CHECK_SPAN(b, 1, 4);
@@ -243,17 +243,17 @@ static void rule_of_the_allocator(void) {
 }
 
 static void refuses_disorder(void) {
-    struct fixture       f   = fixture();
-    struct ids           ids = { .arenas = 1 };
-    struct gb_liveness   l   = { .items = (void *) 1, .n_items = 2 };
-    struct ggml_tensor * a   = ggml_cont(f.ctx, vector(f.ctx));
-    struct ggml_tensor * b   = ggml_cont(f.ctx, a);
+    struct fixture f = fixture();
+    struct ids ids = { .arenas = 1 };
+    struct gb_liveness l = { .items = (void *) 1, .n_items = 2 };
+    struct ggml_tensor * a = ggml_cont(f.ctx, vector(f.ctx));
+    struct ggml_tensor * b = ggml_cont(f.ctx, a);
     ggml_set_name(a, "first");
     ggml_set_name(b, "second");
     ggml_build_forward_expand(f.graph, b);
     number_all(&ids, f.graph);
-    f.graph->nodes[0]           = b;
-    f.graph->nodes[1]           = a;
+    f.graph->nodes[0] = b;
+    f.graph->nodes[1] = a;
     struct gb_liveness_input in = input_of(&ids, f.graph);
     CHECK_INT(gb_liveness_compute(&in, &l), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'second', reads 'first'");
@@ -271,16 +271,16 @@ static void refuses_disorder(void) {
 // ------------------------------------------------------------------------------------------------------- random graphs
 
 struct placed {
-    struct ids *         ids;
+    struct ids * ids;
     struct gb_liveness * l;
-    size_t *             offsets; // by item
-    int64_t              arena_size;
+    size_t * offsets; // by item
+    int64_t arena_size;
 };
 
 static int64_t address_of(void * user, struct ggml_tensor * t) {
-    struct placed * p    = user;
-    const int64_t   id   = gb_ptrmap_get(&p->ids->map, t);
-    const int64_t   item = id == GB_PTRMAP_ABSENT ? -1 : p->l->item_of[id]; // a leaf that no node reads
+    struct placed * p = user;
+    const int64_t id = gb_ptrmap_get(&p->ids->map, t);
+    const int64_t item = id == GB_PTRMAP_ABSENT ? -1 : p->l->item_of[id]; // a leaf that no node reads
     return item < 0 ? -1 : p->l->items[item].arena * p->arena_size + (int64_t) p->offsets[item];
 }
 
@@ -288,21 +288,21 @@ static void random_graphs(void) {
     size_t used = 0, sum = 0;
     for (int round = 0; round < 400; round++) {
         struct random_graph g;
-        struct ids          ids = { .arenas = test_random_int(1, 3) };
-        struct gb_liveness  l;
+        struct ids ids = { .arenas = test_random_int(1, 3) };
+        struct gb_liveness l;
         REQUIRE(random_graph_make(&g, (struct random_graph_params){ (int) test_random_int(1, 60), round % 2 != 0,
                                           round % 3 == 0, round % 5 == 0 }));
         number_all(&ids, g.graph);
         struct gb_liveness_input in = input_of(&ids, g.graph);
         REQUIRE(gb_liveness_compute(&in, &l) == GGML_STATUS_SUCCESS);
         struct gb_plan_item items[RANDOM_MAX];
-        size_t              offsets[RANDOM_MAX];
+        size_t offsets[RANDOM_MAX];
         for (int arena = 0; arena < ids.arenas; arena++) {
             struct gb_plan_result result;
-            size_t                which[RANDOM_MAX], n = 0;
+            size_t which[RANDOM_MAX], n = 0;
             for (size_t i = 0; i < l.n_items; i++) {
                 if (l.items[i].arena == arena) {
-                    items[n]   = (struct gb_plan_item){ l.items[i].lower, l.items[i].upper, l.items[i].size, 0 };
+                    items[n] = (struct gb_plan_item){ l.items[i].lower, l.items[i].upper, l.items[i].size, 0 };
                     which[n++] = i;
                 }
             }
@@ -313,8 +313,8 @@ static void random_graphs(void) {
             }
             used += result.peak;
         }
-        struct placed     placed = { &ids, &l, offsets, 1 << 18 };
-        struct memory_sim sim    = { .address_of = address_of, .user = &placed, .size = 3 << 18 };
+        struct placed placed = { &ids, &l, offsets, 1 << 18 };
+        struct memory_sim sim = { .address_of = address_of, .user = &placed, .size = 3 << 18 };
         CHECK_MSG(sim_run(&sim, g.graph, NULL), "round %d: %s", round, sim.problem);
         gb_liveness_free(&l);
         gb_ptrmap_free(&ids.map);
@@ -341,18 +341,18 @@ static size_t highest_load(const struct gb_liveness * l, int arena, int n_nodes)
 // Half of a larger tensor dies in a node. Its memory may be the node's, but then all of it lives on.
 static void larger_memory(void) {
     for (int late = 0; late < 2; late++) {
-        struct fixture     f   = fixture();
-        struct ids         ids = { .arenas = 1 };
+        struct fixture f = fixture();
+        struct ids ids = { .arenas = 1 };
         struct gb_liveness l;
         // 0: 64 bytes, like the leaf
-        struct ggml_tensor * big  = ggml_cont(f.ctx, vector(f.ctx));
+        struct ggml_tensor * big = ggml_cont(f.ctx, vector(f.ctx));
         struct ggml_tensor * half = ggml_view_1d(f.ctx, big, 8, 0); // 1
-        struct ggml_tensor * a    = ggml_sqr(f.ctx, half);          // 2: 32 bytes
-        struct ggml_tensor * end  = a;
+        struct ggml_tensor * a = ggml_sqr(f.ctx, half);             // 2: 32 bytes
+        struct ggml_tensor * end = a;
         // more is alive while a is than when it begins
         if (late) {
-            struct ggml_tensor * other = ggml_cont(f.ctx, ggml_cont(f.ctx, vector(f.ctx)));    // 3, 4
-            end                        = ggml_add(f.ctx, ggml_view_1d(f.ctx, other, 8, 0), a); // 5, 6
+            struct ggml_tensor * other = ggml_cont(f.ctx, ggml_cont(f.ctx, vector(f.ctx))); // 3, 4
+            end = ggml_add(f.ctx, ggml_view_1d(f.ctx, other, 8, 0), a);                     // 5, 6
         }
         ggml_build_forward_expand(f.graph, a);
         ggml_build_forward_expand(f.graph, end);
@@ -367,9 +367,9 @@ static void larger_memory(void) {
 }
 
 static void an_element_wise_square(void) { // reads one storage twice, both times where it writes
-    struct fixture       f   = fixture();
-    struct ids           ids = { .arenas = 1 };
-    struct gb_liveness   l;
+    struct fixture f = fixture();
+    struct ids ids = { .arenas = 1 };
+    struct gb_liveness l;
     struct ggml_tensor * a = ggml_cont(f.ctx, vector(f.ctx));
     struct ggml_tensor * b = ggml_mul(f.ctx, a, ggml_view_1d(f.ctx, a, 16, 0));
     ggml_build_forward_expand(f.graph, b);
@@ -388,7 +388,7 @@ static void an_element_wise_square(void) { // reads one storage twice, both time
 
 // Every way to compute some nodes over one of their sources, from the spans without: the smallest highest load.
 struct choices {
-    int     n;             // nodes that could be computed over a source
+    int n;                 // nodes that could be computed over a source
     int64_t node[64];      // item
     int64_t source[64][2]; // items; -1: none
 };
@@ -407,7 +407,7 @@ static bool nobody_reads(const struct ggml_cgraph * graph, const struct ggml_ten
 static bool ends_with(const struct ggml_cgraph * graph, const struct ggml_tensor * root, int i) {
     for (int j = 0; j < graph->n_nodes; j++) {
         const struct ggml_tensor * node = graph->nodes[j];
-        bool                       uses = gb_root(node) == root;
+        bool uses = gb_root(node) == root;
         if (uses && nobody_reads(graph, node)) {
             return false;
         }
@@ -424,7 +424,7 @@ static bool ends_with(const struct ggml_cgraph * graph, const struct ggml_tensor
 static int64_t source_item(const struct ids * ids, const struct gb_liveness * l, struct ggml_cgraph * graph, int i,
     int s) {
     const struct ggml_tensor * node = graph->nodes[i];
-    const struct ggml_tensor * src  = node->src[s];
+    const struct ggml_tensor * src = node->src[s];
     if (src == NULL || !gb_plan_can_write_over(node, s) || (src->view_src && src->view_offs) ||
         !ends_with(graph, gb_root(src), i)) {
         return -1;
@@ -442,8 +442,8 @@ static int64_t source_item(const struct ids * ids, const struct gb_liveness * l,
 static size_t load_of_choice(const struct gb_liveness * apart, const struct choices * c, const int * take,
     int n_nodes) {
     struct gb_live_item items[RANDOM_MAX];
-    struct gb_liveness  merged = { .items = items, .n_items = apart->n_items };
-    int64_t             in[RANDOM_MAX];
+    struct gb_liveness merged = { .items = items, .n_items = apart->n_items };
+    int64_t in[RANDOM_MAX];
     memcpy(items, apart->items, apart->n_items * sizeof(*items));
     for (size_t i = 0; i < apart->n_items; i++) {
         in[i] = (int64_t) i;
@@ -459,22 +459,22 @@ static size_t load_of_choice(const struct gb_liveness * apart, const struct choi
                     return SIZE_MAX;
                 }
             }
-            items[to].upper  = items[node].upper;
+            items[to].upper = items[node].upper;
             items[node].size = 0;
-            in[node]         = to;
+            in[node] = to;
         }
     }
     return highest_load(&merged, 0, n_nodes);
 }
 
 static size_t lowest_load(const struct gb_liveness * apart, const struct choices * c, int n_nodes) {
-    int    take[64];
+    int take[64];
     size_t best = SIZE_MAX;
     for (int k = 0; k < c->n; k++) {
         take[k] = 2;
     }
     for (;;) { // take counts down from 222... to 000...
-        best  = GB_MIN(best, load_of_choice(apart, c, take, n_nodes));
+        best = GB_MIN(best, load_of_choice(apart, c, take, n_nodes));
         int k = 0;
         do {
             if (k == c->n) {
@@ -492,7 +492,7 @@ static struct choices choices_of(const struct ids * ids, const struct gb_livenes
     struct choices c = { 0 };
     for (int i = 0; i < graph->n_nodes && c.n < 64; i++) {
         if (graph->nodes[i]->view_src == NULL) {
-            c.node[c.n]      = l->item_of[gb_ptrmap_get(&ids->map, graph->nodes[i])];
+            c.node[c.n] = l->item_of[gb_ptrmap_get(&ids->map, graph->nodes[i])];
             c.source[c.n][0] = source_item(ids, l, graph, i, 0);
             c.source[c.n][1] = source_item(ids, l, graph, i, 1);
             if (c.source[c.n][1] == c.source[c.n][0]) {
@@ -508,8 +508,8 @@ static void load_is_low(void) {
     int n_lower = 0, n_judged = 0, n_best = 0;
     for (int round = 0; round < 600; round++) {
         struct random_graph g;
-        struct ids          ids = { .arenas = 1 };
-        struct gb_liveness  l, apart;
+        struct ids ids = { .arenas = 1 };
+        struct gb_liveness l, apart;
         REQUIRE(random_graph_make(&g,
             (struct random_graph_params){ (int) test_random_int(2, 14), round % 3 == 0, false, false }));
         number_all(&ids, g.graph);
@@ -538,16 +538,16 @@ static void load_is_low(void) {
 
 static void out_of_memory(void) {
     struct random_graph g;
-    struct ids          ids = { .arenas = 2 };
+    struct ids ids = { .arenas = 2 };
     REQUIRE(random_graph_make(&g, (struct random_graph_params){ 40, true, true, true }));
     number_all(&ids, g.graph);
-    struct gb_liveness_input in   = input_of(&ids, g.graph);
-    const int64_t            live = gb_test_live_allocs();
+    struct gb_liveness_input in = input_of(&ids, g.graph);
+    const int64_t live = gb_test_live_allocs();
     for (int n = 1;; n++) {
         struct gb_liveness l;
         gb_test_fail_alloc(n, false);
         const enum ggml_status status = gb_liveness_compute(&in, &l);
-        const bool             failed = gb_test_alloc_failed();
+        const bool failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK_INT(status, failed ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS);
         gb_liveness_free(&l);

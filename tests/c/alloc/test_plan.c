@@ -64,7 +64,7 @@ static void random_items(struct gb_plan_item * items, size_t n, int64_t end, siz
         items[i].lower = test_random_int(0, end - 1);
         items[i].upper =
             test_random_int(0, 9) ? test_random_int(items[i].lower, end) : items[i].lower; // some never live
-        items[i].size   = (size_t) test_random_int(0, (int64_t) max_size);
+        items[i].size = (size_t) test_random_int(0, (int64_t) max_size);
         items[i].offset = 12345;
     }
 }
@@ -88,7 +88,7 @@ static size_t best_fit_peak(const struct gb_plan_item * items, size_t n) {
                 }
                 const bool tail = at + size == SPACE;
                 if (size >= items[i].size && (tail ? best == SPACE : size < best_size)) {
-                    best      = at;
+                    best = at;
                     best_size = size;
                 }
                 at += size ? size : 1;
@@ -105,10 +105,10 @@ static size_t best_fit_peak(const struct gb_plan_item * items, size_t n) {
 // Lowest possible offset, in the given order of placing.
 static size_t first_fit_peak(const struct gb_plan_item * items, size_t n, const size_t * order) {
     struct gb_plan_item placed[64];
-    size_t              peak = 0;
+    size_t peak = 0;
     for (size_t k = 0; k < n; k++) {
         struct gb_plan_item item = items[order[k]];
-        bool                ok   = false;
+        bool ok = false;
         for (item.offset = 0; !ok; item.offset += !ok) {
             ok = true;
             for (size_t j = 0; ok && j < k; j++) {
@@ -138,19 +138,19 @@ static void sort_by_size(const struct gb_plan_item * items, size_t n, size_t * o
                 break;
             }
             const size_t x = order[j];
-            order[j]       = order[j - 1];
-            order[j - 1]   = x;
+            order[j] = order[j - 1];
+            order[j - 1] = x;
         }
     }
 }
 
 static void random_plans(void) {
     for (int round = 0; round < 2000; round++) {
-        struct gb_plan_item   items[40];
+        struct gb_plan_item items[40];
         struct gb_plan_result result;
-        const size_t          n         = (size_t) test_random_int(0, 40);
-        const size_t          alignment = (size_t) 1 << test_random_int(0, 5);
-        size_t                a, b;
+        const size_t n = (size_t) test_random_int(0, 40);
+        const size_t alignment = (size_t) 1 << test_random_int(0, 5);
+        size_t a, b;
         random_items(items, n, 30, 60);
         CHECK_INT(gb_plan_offsets(items, n, alignment, &result), GGML_STATUS_SUCCESS);
         CHECK(valid_by_pairs(items, n));
@@ -164,10 +164,10 @@ static void random_plans(void) {
 static void never_worse_than_either(void) {
     int better = 0;
     for (int round = 0; round < 300; round++) {
-        struct gb_plan_item   items[30];
+        struct gb_plan_item items[30];
         struct gb_plan_result result;
-        size_t                order[30];
-        const size_t          n = (size_t) test_random_int(1, 30);
+        size_t order[30];
+        const size_t n = (size_t) test_random_int(1, 30);
         random_items(items, n, 20, 50);
         CHECK_INT(gb_plan_offsets(items, n, 1, &result), GGML_STATUS_SUCCESS);
         sort_by_size(items, n, order);
@@ -181,17 +181,17 @@ static void never_worse_than_either(void) {
 
 // For few items: no order of placing gives less than the lower bound says, and ours is close to the best of all orders.
 static void against_every_order(void) {
-    int       optimal = 0;
-    const int rounds  = 200;
+    int optimal = 0;
+    const int rounds = 200;
     for (int round = 0; round < rounds; round++) {
-        struct gb_plan_item   items[5];
+        struct gb_plan_item items[5];
         struct gb_plan_result result;
-        size_t                best = SIZE_MAX;
+        size_t best = SIZE_MAX;
         random_items(items, 5, 8, 9);
         CHECK_INT(gb_plan_offsets(items, 5, 1, &result), GGML_STATUS_SUCCESS);
         for (int code = 0; code < 5 * 5 * 5 * 5 * 5; code++) {
             size_t order[5];
-            int    seen = 0, rest = code;
+            int seen = 0, rest = code;
             for (int i = 0; i < 5; i++, rest /= 5) {
                 order[i] = (size_t) (rest % 5);
                 seen |= 1 << order[i];
@@ -211,8 +211,8 @@ static void validator_agrees_with_pairs(void) {
     int bad = 0;
     for (int round = 0; round < 3000; round++) {
         struct gb_plan_item items[12];
-        size_t              a = 99, b = 99;
-        const size_t        n = (size_t) test_random_int(1, 12);
+        size_t a = 99, b = 99;
+        const size_t n = (size_t) test_random_int(1, 12);
         random_items(items, n, 12, 8);
         for (size_t i = 0; i < n; i++) {
             items[i].offset = (size_t) test_random_int(0, 40);
@@ -226,7 +226,7 @@ static void validator_agrees_with_pairs(void) {
     }
     CHECK(bad > 100 && bad < 2900);
     struct gb_plan_item item = { 0, 1, 4, 12 };
-    size_t              a, b;
+    size_t a, b;
     CHECK(gb_plan_validate(&item, 1, 8, &a, &b) != NULL); // unaligned
     item.offset = SIZE_MAX - 3;
     CHECK(gb_plan_validate(&item, 1, 4, &a, &b) != NULL); // beyond the end
@@ -236,9 +236,9 @@ static void model_graphs(void) {
     static const char * const names[] = { "plan_whisper_base_enc.csv", "plan_unet.csv" };
     for (size_t k = 0; k < GB_ARRAY_LEN(names); k++) {
         static struct gb_plan_item items[1000];
-        struct gb_plan_result      result;
-        size_t                     a, b;
-        const size_t               n = plan_items_load(names[k], items, 1000);
+        struct gb_plan_result result;
+        size_t a, b;
+        const size_t n = plan_items_load(names[k], items, 1000);
         REQUIRE(n > 50);
         size_t sum = 0;
         for (size_t i = 0; i < n; i++) {
@@ -254,10 +254,10 @@ static void model_graphs(void) {
 }
 
 static void large_chain(void) {
-    const size_t          n     = 300000;
+    const size_t n = 300000;
     struct gb_plan_item * items = gb_calloc(n, sizeof(*items));
     struct gb_plan_result result;
-    size_t                a, b;
+    size_t a, b;
     REQUIRE(items);
     for (size_t i = 0; i < n; i++) {
         items[i] = (struct gb_plan_item){ (int64_t) i, i % 1000 ? (int64_t) i + 2 : (int64_t) n, 100 + i % 7, 0 };
@@ -269,8 +269,8 @@ static void large_chain(void) {
 }
 
 static void bad_arguments(void) {
-    struct gb_plan_item   items[2] = { { 0, 1, 8, 7 }, { 0, 1, SIZE_MAX - 7, 7 } };
-    struct gb_plan_result result   = { .peak = 5, .lower_bound = 5 };
+    struct gb_plan_item items[2] = { { 0, 1, 8, 7 }, { 0, 1, SIZE_MAX - 7, 7 } };
+    struct gb_plan_result result = { .peak = 5, .lower_bound = 5 };
     CHECK_INT(gb_plan_offsets(NULL, 1, 8, &result), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'items'");
     CHECK_INT(gb_plan_offsets(items, 1, 8, NULL), GGML_STATUS_INVALID_ARGUMENT);
@@ -294,7 +294,7 @@ static void out_of_memory(void) {
         struct gb_plan_result result;
         gb_test_fail_alloc(n, false);
         const enum ggml_status status = gb_plan_offsets(items, 20, 8, &result);
-        const bool             failed = gb_test_alloc_failed();
+        const bool failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK_INT(gb_test_live_allocs(), live);
         if (!failed) {
@@ -319,18 +319,18 @@ static void pool_random(void) {
     enum { SPACE = 300, PIECES = 60 };
     for (int round = 0; round < 200; round++) {
         struct gb_offset_pool pool;
-        bool                  used[SPACE] = { 0 };
-        struct gb_free_block  pieces[PIECES];
-        int                   n     = 0;
-        const size_t          start = (size_t) test_random_int(0, 20);
+        bool used[SPACE] = { 0 };
+        struct gb_free_block pieces[PIECES];
+        int n = 0;
+        const size_t start = (size_t) test_random_int(0, 20);
         REQUIRE(gb_pool_init(&pool, start, SPACE));
         for (int step = 0; step < 300; step++) {
             if (n < PIECES && test_random_int(0, 2)) {
-                size_t       offset;
-                const size_t size    = (size_t) test_random_int(0, 20);
-                size_t       largest = 0, run = 0;
+                size_t offset;
+                const size_t size = (size_t) test_random_int(0, 20);
+                size_t largest = 0, run = 0;
                 for (size_t i = start; i < SPACE; i++) {
-                    run     = used[i] ? 0 : run + 1;
+                    run = used[i] ? 0 : run + 1;
                     largest = GB_MAX(largest, run);
                 }
                 CHECK_INT(gb_pool_largest_free(&pool), largest);
@@ -357,7 +357,7 @@ static void pool_random(void) {
 
 static void pool_prefers_holes(void) {
     struct gb_offset_pool pool;
-    size_t                a, b, c, d, e, x;
+    size_t a, b, c, d, e, x;
     REQUIRE(gb_pool_init(&pool, 0, 1000));
     gb_pool_take(&pool, 100, &a);
     gb_pool_take(&pool, 10, &b);

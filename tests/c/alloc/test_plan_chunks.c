@@ -6,7 +6,7 @@
 
 enum { MAX_ITEMS = 3000 };
 static struct gb_plan_item items[MAX_ITEMS];
-static int                 chunk_of[MAX_ITEMS];
+static int chunk_of[MAX_ITEMS];
 
 static void random_items(size_t n, int64_t end, int64_t max_size) {
     for (size_t i = 0; i < n; i++) {
@@ -27,8 +27,8 @@ static bool is_valid(size_t n, size_t alignment, size_t chunk, size_t * total) {
             return false;
         }
         for (size_t j = 0; j < i; j++) {
-            const struct gb_plan_item * b    = &items[j];
-            const bool                  live = a->lower < a->upper && b->lower < b->upper;
+            const struct gb_plan_item * b = &items[j];
+            const bool live = a->lower < a->upper && b->lower < b->upper;
             if (live && chunk_of[i] == chunk_of[j] && a->lower < b->upper && b->lower < a->upper &&
                 a->offset < b->offset + b->size && b->offset < a->offset + a->size) {
                 return false;
@@ -46,12 +46,12 @@ static bool is_valid(size_t n, size_t alignment, size_t chunk, size_t * total) {
 
 static void random_plans(void) {
     for (int round = 0; round < 1500; round++) {
-        const size_t          n         = (size_t) test_random_int(0, round % 50 == 0 ? 300 : 30),
-                              alignment = (size_t) 1 << test_random_int(0, 4);
-        const int64_t         most      = test_random_int(1, 200);
-        const size_t          chunk     = GGML_PAD((size_t) most, alignment) + (size_t) test_random_int(0, 300);
+        const size_t n = (size_t) test_random_int(0, round % 50 == 0 ? 300 : 30),
+                     alignment = (size_t) 1 << test_random_int(0, 4);
+        const int64_t most = test_random_int(1, 200);
+        const size_t chunk = GGML_PAD((size_t) most, alignment) + (size_t) test_random_int(0, 300);
         struct gb_plan_chunks result;
-        size_t                total, a, b;
+        size_t total, a, b;
         random_items(n, test_random_int(1, 40), most);
         REQUIRE(gb_plan_in_chunks(items, n, alignment, chunk, chunk_of, &result) == GGML_STATUS_SUCCESS);
         CHECK(is_valid(n, alignment, chunk - chunk % alignment, &total));
@@ -68,7 +68,7 @@ static size_t fewest(struct gb_plan_item * all, int * of, size_t n, size_t place
     size_t peaks[8] = { 0 }, total = 0, n_chunks = 0;
     for (size_t i = 0; i < placed; i++) {
         peaks[of[i]] = GB_MAX(peaks[of[i]], all[i].offset + all[i].size);
-        n_chunks     = GB_MAX(n_chunks, (size_t) of[i] + 1);
+        n_chunks = GB_MAX(n_chunks, (size_t) of[i] + 1);
     }
     for (size_t k = 0; k < 8; k++) {
         total += peaks[k];
@@ -79,21 +79,21 @@ static size_t fewest(struct gb_plan_item * all, int * of, size_t n, size_t place
     for (size_t i = placed; i < n; i++) {
         for (int k = 0; k <= (int) n_chunks; k++) {
             const struct gb_plan_item one = all[i], swap = all[placed];
-            all[i]      = swap;
+            all[i] = swap;
             all[placed] = one;
-            size_t at   = 0;
+            size_t at = 0;
             for (size_t j = 0; j < placed; j++) {
                 if (of[j] == k && one.lower < all[j].upper && all[j].lower < one.upper &&
                     at < all[j].offset + all[j].size && all[j].offset < at + one.size) {
                     at = all[j].offset + all[j].size;
-                    j  = (size_t) -1;
+                    j = (size_t) -1;
                 }
             }
             all[placed].offset = at;
-            of[placed]         = k;
-            best               = at + one.size <= chunk ? fewest(all, of, n, placed + 1, chunk, best) : best;
-            all[i]             = one;
-            all[placed]        = swap;
+            of[placed] = k;
+            best = at + one.size <= chunk ? fewest(all, of, n, placed + 1, chunk, best) : best;
+            all[i] = one;
+            all[placed] = swap;
         }
     }
     return best;
@@ -102,10 +102,10 @@ static size_t fewest(struct gb_plan_item * all, int * of, size_t n, size_t place
 static void against_brute_force(void) {
     int more = 0, proved = 0;
     for (int round = 0; round < 300; round++) {
-        struct gb_plan_item   copy[16];
+        struct gb_plan_item copy[16];
         struct gb_plan_chunks result;
-        int                   of[16];
-        const size_t          n = (size_t) test_random_int(1, 5), chunk = (size_t) test_random_int(6, 12);
+        int of[16];
+        const size_t n = (size_t) test_random_int(1, 5), chunk = (size_t) test_random_int(6, 12);
         random_items(n, 5, 6);
         memcpy(copy, items, n * sizeof(*copy));
         REQUIRE(gb_plan_in_chunks(items, n, 1, chunk, chunk_of, &result) == GGML_STATUS_SUCCESS);
@@ -126,8 +126,8 @@ static void against_brute_force(void) {
 
 static void validator_fires(void) {
     size_t a, b;
-    items[0]    = (struct gb_plan_item){ 0, 2, 10, 0 };
-    items[1]    = (struct gb_plan_item){ 1, 3, 10, 4 };
+    items[0] = (struct gb_plan_item){ 0, 2, 10, 0 };
+    items[1] = (struct gb_plan_item){ 1, 3, 10, 4 };
     chunk_of[0] = chunk_of[1] = 0;
     CHECK(gb_plan_validate_chunks(items, 2, 1, 16, chunk_of, &a, &b) != NULL);
     chunk_of[1] = 1;
@@ -144,13 +144,13 @@ static void validator_fires_on_many(void) {
     for (int round = 0; round < 40; round++) {
         size_t a, b, total;
         for (int i = 0; i < N; i++) {
-            items[i]    = (struct gb_plan_item){ 0, 9, SIZE, (size_t) (i / CHUNKS) * SIZE };
+            items[i] = (struct gb_plan_item){ 0, 9, SIZE, (size_t) (i / CHUNKS) * SIZE };
             chunk_of[i] = i % CHUNKS * EACH;
         }
         for (int i = N - 1; i > 0; i--) {
-            const int64_t             other = test_random_int(0, i);
-            const struct gb_plan_item item  = items[i];
-            const int                 chunk = chunk_of[i];
+            const int64_t other = test_random_int(0, i);
+            const struct gb_plan_item item = items[i];
+            const int chunk = chunk_of[i];
             items[i] = items[other], chunk_of[i] = chunk_of[other];
             items[other] = item, chunk_of[other] = chunk;
         }
@@ -167,10 +167,10 @@ static void validator_fires_on_many(void) {
 
 // The chunks together may be larger than the address space: each is memory of its own.
 static void huge_chunks(void) {
-    size_t       a, b;
+    size_t a, b;
     const size_t most = (size_t) -1, half = most / 2 + 1;
-    items[0]    = (struct gb_plan_item){ 0, 2, most, 0 };
-    items[1]    = (struct gb_plan_item){ 1, 3, most - 8, 8 };
+    items[0] = (struct gb_plan_item){ 0, 2, most, 0 };
+    items[1] = (struct gb_plan_item){ 1, 3, most - 8, 8 };
     chunk_of[0] = 0;
     chunk_of[1] = INT32_MAX;
     CHECK(gb_plan_validate_chunks(items, 2, 1, most, chunk_of, &a, &b) == NULL);
@@ -194,12 +194,12 @@ static void huge_chunks(void) {
 // Random sizes up to a chunk of nearly the whole address space, few alive at once: sums reach 2^64, not beyond.
 static void huge_plans(void) {
     for (int round = 0; round < 300; round++) {
-        const size_t          n         = (size_t) test_random_int(1, 30);
-        const size_t          alignment = (size_t) 1 << test_random_int(0, 6);
-        const size_t          chunk     = ((size_t) 1 << test_random_int(60, 63)) - (size_t) test_random_int(0, 99);
-        const size_t          largest   = (size_t) -1 / n / 2;
+        const size_t n = (size_t) test_random_int(1, 30);
+        const size_t alignment = (size_t) 1 << test_random_int(0, 6);
+        const size_t chunk = ((size_t) 1 << test_random_int(60, 63)) - (size_t) test_random_int(0, 99);
+        const size_t largest = (size_t) -1 / n / 2;
         struct gb_plan_chunks result;
-        size_t                a, b;
+        size_t a, b;
         random_items(n, test_random_int(1, 40), 1 << 20);
         for (size_t i = 0; i < n; i++) {
             items[i].size = GB_MIN(largest / (1 << 20) * items[i].size, chunk - 2 * alignment);
@@ -237,7 +237,7 @@ static void bad_arguments(void) {
 
 static void out_of_memory(void) {
     const int64_t live = gb_test_live_allocs();
-    int           fail = 1;
+    int fail = 1;
     for (bool failed = true; failed; fail++) {
         struct gb_plan_chunks result;
         test_seed = 7;
@@ -245,7 +245,7 @@ static void out_of_memory(void) {
         items[3].offset = 12345;
         gb_test_fail_alloc(fail, false);
         const enum ggml_status status = gb_plan_in_chunks(items, 40, 8, 128, chunk_of, &result);
-        failed                        = gb_test_alloc_failed();
+        failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK_INT(status, failed ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS);
         CHECK(!failed || items[3].offset == 12345);

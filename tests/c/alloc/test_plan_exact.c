@@ -27,21 +27,21 @@ static size_t smallest_peak(struct gb_plan_item * all, size_t n, size_t placed, 
     }
     for (size_t i = placed; i < n; i++) {
         const struct gb_plan_item swap = all[placed];
-        all[placed]                    = all[i];
-        all[i]                         = swap;
-        struct gb_plan_item * one      = &all[placed];
-        one->offset                    = 0;
+        all[placed] = all[i];
+        all[i] = swap;
+        struct gb_plan_item * one = &all[placed];
+        one->offset = 0;
         for (size_t j = 0; j < placed; j++) {
             const bool together = one->lower < all[j].upper && all[j].lower < one->upper;
             if (together && one->offset < all[j].offset + all[j].size && all[j].offset < one->offset + one->size) {
                 one->offset = all[j].offset + all[j].size;
-                j           = (size_t) -1;
+                j = (size_t) -1;
             }
         }
-        best                           = smallest_peak(all, n, placed + 1, GB_MAX(peak, one->offset + one->size), best);
+        best = smallest_peak(all, n, placed + 1, GB_MAX(peak, one->offset + one->size), best);
         const struct gb_plan_item back = all[placed];
-        all[placed]                    = all[i];
-        all[i]                         = back;
+        all[placed] = all[i];
+        all[i] = back;
     }
     return best;
 }
@@ -57,9 +57,9 @@ static void random_items(struct gb_plan_item * into, size_t n, int64_t end, int6
 static void against_brute_force(void) {
     const int rounds = gb_env_get("GGML_TEST_LONG") ? 20000 : 1500;
     for (int round = 0; round < rounds; round++) {
-        struct gb_plan_item   some[8], copy[8];
+        struct gb_plan_item some[8], copy[8];
         struct gb_plan_result result;
-        const size_t          n = (size_t) test_random_int(1, 8);
+        const size_t n = (size_t) test_random_int(1, 8);
         random_items(some, n, test_random_int(2, 8), test_random_int(1, 9));
         memcpy(copy, some, sizeof(copy));
         REQUIRE(gb_plan_search(some, n, 1, &thorough, &result) == GGML_STATUS_SUCCESS);
@@ -83,7 +83,7 @@ static const struct gb_plan_item rare[][8] = {
 // That is proved, too.
 static void above_the_bound(void) {
     for (size_t k = 0; k < GB_ARRAY_LEN(rare); k++) {
-        struct gb_plan_item   some[8], copy[8];
+        struct gb_plan_item some[8], copy[8];
         struct gb_plan_result result;
         memcpy(some, rare[k], sizeof(some));
         memcpy(copy, rare[k], sizeof(copy));
@@ -97,7 +97,7 @@ static void above_the_bound(void) {
 // At every capacity: found exactly when there is one.
 static void capacities(void) {
     for (int round = 0; round < 300; round++) {
-        struct gb_plan_item   some[7];
+        struct gb_plan_item some[7];
         struct gb_plan_result result;
         random_items(some, 7, 6, 6);
         struct gb_plan_item copy[7];
@@ -117,7 +117,7 @@ static void capacities(void) {
 // needed.
 static void odd_capacities(void) {
     for (size_t k = 0; k < GB_ARRAY_LEN(rare); k++) {
-        struct gb_plan_item   some[8], copy[8];
+        struct gb_plan_item some[8], copy[8];
         struct gb_plan_result result;
         memcpy(some, rare[k], sizeof(some));
         for (int i = 0; i < 8; i++) {
@@ -140,18 +140,18 @@ static void odd_capacities(void) {
 
 static void shuffle(struct gb_plan_item * all, size_t n) {
     for (size_t i = n; i > 1; i--) {
-        const size_t              j    = (size_t) test_random_int(0, (int64_t) i - 1);
+        const size_t j = (size_t) test_random_int(0, (int64_t) i - 1);
         const struct gb_plan_item swap = all[i - 1];
-        all[i - 1]                     = all[j];
-        all[j]                         = swap;
+        all[i - 1] = all[j];
+        all[j] = swap;
     }
 }
 
 static void order_and_time_scale_do_not_matter(void) {
     const int64_t limit = gb_plan_limit_ns;
-    gb_plan_limit_ns    = 0; // a plan depends on the items alone
+    gb_plan_limit_ns = 0; // a plan depends on the items alone
     for (int round = 0; round < 60; round++) {
-        const size_t          n = (size_t) test_random_int(20, 120);
+        const size_t n = (size_t) test_random_int(20, 120);
         struct gb_plan_result first, other;
         for (size_t i = 0; i < n; i++) { // no two are born at once: then best fit has an order, too
             const int64_t lower = 7 * (int64_t) i;
@@ -188,11 +188,11 @@ static void smaller_sizes_replay(void) {
 
 static void bounds_hold(void) {
     const int64_t limit_ns = gb_plan_limit_ns;
-    gb_plan_limit_ns       = 0; // under a sanitizer the clock would end some searches, each time elsewhere
+    gb_plan_limit_ns = 0; // under a sanitizer the clock would end some searches, each time elsewhere
     for (int round = 0; round < 150; round++) {
-        const size_t                n       = (size_t) test_random_int(2, 150);
+        const size_t n = (size_t) test_random_int(2, 150);
         const struct gb_plan_effort nothing = { 0 };
-        struct gb_plan_result       heuristic, searched, again;
+        struct gb_plan_result heuristic, searched, again;
         random_items(items, n, test_random_int(2, 100), 500);
         REQUIRE(gb_plan_search(items, n, 4, &nothing, &heuristic) == GGML_STATUS_SUCCESS);
         CHECK(valid(items, n, 4));
@@ -216,11 +216,11 @@ static void bounds_hold(void) {
 
 static void independent_parts(void) { // the middle one decides; two far smaller ones and gaps around
     struct gb_plan_result result;
-    size_t                n = 0;
+    size_t n = 0;
     for (int part = 0; part < 5; part++) {
         for (int i = 0; i < 12; i++) {
             const int64_t lower = part * 1000 + test_random_int(0, 20);
-            items[n++]          = (struct gb_plan_item){ lower, lower + test_random_int(1, 20),
+            items[n++] = (struct gb_plan_item){ lower, lower + test_random_int(1, 20),
                 (size_t) test_random_int(1, part == 2 ? 99 : 30), 0 };
         }
     }
@@ -234,7 +234,7 @@ static void independent_parts(void) { // the middle one decides; two far smaller
 static void check_instance(const char * letter, bool at_bound) {
     char name[100];
     snprintf(name, sizeof(name), "minimalloc/%s.1048576.csv", letter);
-    const size_t          n = plan_items_load(name, items, MAX_ITEMS);
+    const size_t n = plan_items_load(name, items, MAX_ITEMS);
     struct gb_plan_result result;
     REQUIRE(n > 100);
     const struct gb_plan_effort fit = { .capacity = at_bound ? 0 : 1048576, .steps = thorough.steps };
@@ -276,7 +276,7 @@ static void model_graphs(void) {
         "whisper_large_enc",
     };
     for (size_t k = 0; k < GB_ARRAY_LEN(names); k++) {
-        char                  path[200];
+        char path[200];
         struct gb_plan_result result;
         snprintf(path, sizeof(path), "model-graphs/%s.csv", names[k]);
         const size_t n = plan_items_load(path, items, MAX_ITEMS);
@@ -306,10 +306,10 @@ static void many_items(void) { // ever more alive at the same time
 // -------------------------------------------------------------------------------------------------------- for programs
 
 static void for_programs(void) {
-    const int64_t         lower[] = { 0, 3, 0, 9 }, upper[] = { 3, 9, 9, 21 };
-    const size_t          size[]     = { 4, 4, 4, 4 };
-    size_t                offsets[4] = { 0 };
-    struct ggml_plan_info info       = { 0 };
+    const int64_t lower[] = { 0, 3, 0, 9 }, upper[] = { 3, 9, 9, 21 };
+    const size_t size[] = { 4, 4, 4, 4 };
+    size_t offsets[4] = { 0 };
+    struct ggml_plan_info info = { 0 };
     CHECK_INT(ggml_plan_memory(4, lower, upper, size, 1, 0, 10, offsets, &info), GGML_STATUS_SUCCESS);
     CHECK(info.peak == 8 && info.lower_bound == 8 && info.proved && info.milliseconds >= 0.0);
     CHECK(offsets[0] != offsets[2] && offsets[1] != offsets[2] && offsets[0] == offsets[1]);
@@ -328,17 +328,17 @@ static void for_programs(void) {
 
 // An instance that needs the search, so that each of its allocations fails in turn.
 static void out_of_memory(void) {
-    const size_t  n    = plan_items_load("minimalloc/H.1048576.csv", items, MAX_ITEMS);
+    const size_t n = plan_items_load("minimalloc/H.1048576.csv", items, MAX_ITEMS);
     const int64_t live = gb_test_live_allocs();
-    int           fail = 1, coped = 0;
+    int fail = 1, coped = 0;
     REQUIRE(n > 100);
     for (bool failed = true; failed; fail++) {
-        struct gb_plan_result       result;
+        struct gb_plan_result result;
         const struct gb_plan_effort effort = { .capacity = 1048576 + 65536, .steps = 1 << 26 };
-        items[3].offset                    = 12345;
+        items[3].offset = 12345;
         gb_test_fail_alloc(fail, false);
         const enum ggml_status status = gb_plan_search(items, n, 8, &effort, &result);
-        failed                        = gb_test_alloc_failed();
+        failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         size_t a, b;
         if (status == GGML_STATUS_SUCCESS) { // without what only improves a plan

@@ -24,9 +24,9 @@ static size_t in_chunk(size_t at, size_t size, size_t chunk) {
 // Where b must go: what is placed already and alive with it, sorted, and each gap between.
 static size_t oracle_place(const struct gb_plan_part * part, const uint32_t * order, uint32_t k, bool smallest,
     const size_t * offsets) {
-    static struct taken           taken[MAX_ITEMS];
+    static struct taken taken[MAX_ITEMS];
     const struct gb_plan_buffer * b = &part->buffers[order[k]];
-    size_t                        n = 0, at = 0, best = SIZE_MAX, least = SIZE_MAX;
+    size_t n = 0, at = 0, best = SIZE_MAX, least = SIZE_MAX;
     for (uint32_t j = 0; j < k; j++) {
         const struct gb_plan_buffer * other = &part->buffers[order[j]];
         if (other->first < b->last && b->first < other->last) {
@@ -37,7 +37,7 @@ static size_t oracle_place(const struct gb_plan_part * part, const uint32_t * or
     for (size_t j = 0; j < n; j++) {
         const size_t from = in_chunk(at, b->size, part->chunk);
         if (taken[j].offset >= from && taken[j].offset - from >= b->size && taken[j].offset - from < least) {
-            best  = from;
+            best = from;
             least = smallest ? taken[j].offset - from : 0;
         }
         at = GB_MAX(at, taken[j].end);
@@ -49,21 +49,21 @@ static void random_items(size_t n, int64_t end, int64_t width, int64_t max_size,
     for (size_t i = 0; i < n; i++) {
         const int64_t lower = test_random_int(0, end - 1);
         const int64_t share = test_random_int(0, 9) ? width : end; // one in ten lives long
-        items[i]            = (struct gb_plan_item){ lower, GB_MIN(end, lower + test_random_int(1, share)),
+        items[i] = (struct gb_plan_item){ lower, GB_MIN(end, lower + test_random_int(1, share)),
             (size_t) (unit * test_random_int(1, max_size)), 0 };
     }
 }
 
 // The index itself, whatever the planner would use.
 static void by_index(const struct gb_plan_part * part, const uint32_t * order, bool smallest, size_t * offsets) {
-    struct gb_plan_index * x     = gb_plan_index_new(part);
-    uint64_t               steps = 0;
+    struct gb_plan_index * x = gb_plan_index_new(part);
+    uint64_t steps = 0;
     REQUIRE(x);
     for (int round = 0; round < 2; round++) { // once more after a reset
         for (uint32_t k = 0; k < part->n; k++) {
-            const struct gb_plan_buffer * b  = &part->buffers[order[k]];
-            const size_t                  at = smallest ? gb_plan_index_smallest(x, b, part->chunk, &steps)
-                                                        : gb_plan_index_lowest(x, b, part->chunk, &steps);
+            const struct gb_plan_buffer * b = &part->buffers[order[k]];
+            const size_t at = smallest ? gb_plan_index_smallest(x, b, part->chunk, &steps)
+                                       : gb_plan_index_lowest(x, b, part->chunk, &steps);
             CHECK(round == 0 || at == offsets[order[k]]);
             offsets[order[k]] = at;
             REQUIRE(gb_plan_index_add(x, b, at));
@@ -75,9 +75,9 @@ static void by_index(const struct gb_plan_part * part, const uint32_t * order, b
 }
 
 static void check_part(struct gb_plan_part * part, enum gb_plan_key key, bool smallest) {
-    static size_t   found[MAX_ITEMS], other[MAX_ITEMS];
+    static size_t found[MAX_ITEMS], other[MAX_ITEMS];
     static uint32_t order[MAX_ITEMS];
-    size_t          peak, most = 0;
+    size_t peak, most = 0;
     REQUIRE(gb_plan_order(part, key, order) == GGML_STATUS_SUCCESS);
     struct gb_plan_placer * placer = gb_plan_placer_new(part);
     REQUIRE(placer);
@@ -113,7 +113,7 @@ static void check_items(size_t n, size_t chunk) {
 static void small(void) {
     const int rounds = gb_env_get("GGML_TEST_LONG") ? 3000 : 200;
     for (int round = 0; round < rounds; round++) {
-        const size_t  n    = (size_t) test_random_int(1, 60);
+        const size_t n = (size_t) test_random_int(1, 60);
         const int64_t most = test_random_int(1, 30);
         random_items(n, test_random_int(1, 40), test_random_int(1, 20), most, 1);
         check_items(n, round % 3 ? 0 : (size_t) (most + test_random_int(0, 50)));
@@ -136,8 +136,8 @@ static void large(void) {
 static void hard_items(size_t n, int lives, int sizes) {
     const int64_t end = 4 * (int64_t) n;
     for (size_t i = 0; i < n; i++) {
-        const int64_t at    = (int64_t) i;
-        int64_t       lower = test_random_int(0, end - 1), upper = end;
+        const int64_t at = (int64_t) i;
+        int64_t lower = test_random_int(0, end - 1), upper = end;
         switch (lives) {
             case 0: lower = 2 * at, upper = 2 * end - 2 * at; break;
             case 1: lower = at, upper = at + end / 4; break;
@@ -150,7 +150,7 @@ static void hard_items(size_t n, int lives, int sizes) {
                             : sizes == 1 ? (size_t) 1 << test_random_int(0, 22)
                             : sizes == 2 ? (size_t) test_random_int(1, INT64_MAX / MAX_ITEMS)
                                          : (size_t) test_random_int(1, 1000);
-        items[i]          = (struct gb_plan_item){ lower, i % 97 == 96 ? lower : upper, i % 89 == 88 ? 0 : size, 0 };
+        items[i] = (struct gb_plan_item){ lower, i % 97 == 96 ? lower : upper, i % 89 == 88 ? 0 : size, 0 };
     }
 }
 
@@ -189,27 +189,27 @@ static void falling_sizes(void) {
 // So many intervals apart in one set that it is kept in runs, filled from either end and at random, then joined.
 static void long_sets(void) {
     enum { N = 40000 };
-    struct gb_plan_buffer     lives[] = { { 2, 5, 0, 1, 3 }, { 3, 4, 0, 1, 1 }, { 0, 8, 0, 1, 8 }, { 5, 8, 0, 1, 3 } };
-    const struct gb_plan_part part    = { .buffers = lives, .n = 4, .n_sections = 8 };
-    struct gb_plan_index *    x       = gb_plan_index_new(&part);
-    bool *                    used    = gb_calloc(3 * N, sizeof(*used));
-    uint64_t                  steps   = 0;
+    struct gb_plan_buffer lives[] = { { 2, 5, 0, 1, 3 }, { 3, 4, 0, 1, 1 }, { 0, 8, 0, 1, 8 }, { 5, 8, 0, 1, 3 } };
+    const struct gb_plan_part part = { .buffers = lives, .n = 4, .n_sections = 8 };
+    struct gb_plan_index * x = gb_plan_index_new(&part);
+    bool * used = gb_calloc(3 * N, sizeof(*used));
+    uint64_t steps = 0;
     REQUIRE(x && used);
     for (int way = 0; way < 4; way++) {
         gb_plan_index_reset(x);
         memset(used, 0, 3 * N * sizeof(*used));
         for (int64_t i = 0; i < N; i++) {
-            const int64_t               slot = way == 0 ? i : way == 1 ? N - 1 - i : test_random_int(0, N - 1);
-            const struct gb_plan_buffer one  = { 2, 5, 0, 1 + (way == 3), 3 };
+            const int64_t slot = way == 0 ? i : way == 1 ? N - 1 - i : test_random_int(0, N - 1);
+            const struct gb_plan_buffer one = { 2, 5, 0, 1 + (way == 3), 3 };
             if (!used[2 * slot] && !used[2 * slot + 1]) {
-                used[2 * slot]     = true;
+                used[2 * slot] = true;
                 used[2 * slot + 1] = used[2 * slot + 1] || way == 3;
                 REQUIRE(gb_plan_index_add(x, &one, (size_t) (2 * slot)));
             }
         }
         for (size_t size = 1; size < 40; size += 3) { // the lowest free run of that length
             const struct gb_plan_buffer one = { 3, 4, 0, size, 1 };
-            size_t                      run = 0, at = 0;
+            size_t run = 0, at = 0;
             while (run < size) {
                 run = used[at++] ? 0 : run + 1;
             }
@@ -229,14 +229,14 @@ static void long_sets(void) {
 // 3.
 static void gaps_leapt_over(void) {
     enum { PERIODS = 14, WIDE = 5, PERIOD = 110, TOP = PERIODS * PERIOD - 5 + 3 };
-    struct gb_plan_buffer lives[]   = { { 1, 8, 0, 50, 7 }, { 1, 2, 0, 40, 1 }, { 2, 4, 0, 60, 2 }, { 4, 8, 0, 9, 4 } };
-    const struct gb_plan_part part  = { .buffers = lives, .n = 4, .n_sections = 8 };
-    struct gb_plan_index *    x     = gb_plan_index_new(&part);
-    uint64_t                  steps = 0;
+    struct gb_plan_buffer lives[] = { { 1, 8, 0, 50, 7 }, { 1, 2, 0, 40, 1 }, { 2, 4, 0, 60, 2 }, { 4, 8, 0, 9, 4 } };
+    const struct gb_plan_part part = { .buffers = lives, .n = 4, .n_sections = 8 };
+    struct gb_plan_index * x = gb_plan_index_new(&part);
+    uint64_t steps = 0;
     REQUIRE(x);
     REQUIRE(gb_plan_index_add(x, &lives[3], TOP));
     for (size_t k = 0; k < PERIODS; k++) {
-        const size_t                gap = k < WIDE ? 10 : 5, at = k * PERIOD;
+        const size_t gap = k < WIDE ? 10 : 5, at = k * PERIOD;
         const struct gb_plan_buffer one = { 1, 2, 0, 40, 1 }, other = { 2, 4, 0, 70 - 2 * gap, 2 };
         REQUIRE(gb_plan_index_add(x, &one, at) && gb_plan_index_add(x, &other, at + 40 + gap));
     }
@@ -250,21 +250,21 @@ static void gaps_leapt_over(void) {
 // First fit that must end: what the budget pays for lies where first fit puts it, the others somewhere valid.
 static void the_rest_by_hints(void) {
     enum { N = 3000 };
-    static size_t   found[N], whole[N];
+    static size_t found[N], whole[N];
     static uint32_t order[N];
     for (int round = 0; round < 12; round++) {
         struct gb_plan_problem p;
-        const size_t           n = N / (size_t) (1 + round % 3);
+        const size_t n = N / (size_t) (1 + round % 3);
         random_items(n, test_random_int(3, 4 * N), test_random_int(2, N), 1000000, 1);
         REQUIRE(gb_plan_problem_init(&p, items, n, 1) == GGML_STATUS_SUCCESS);
         for (size_t k = 0; k < p.n_parts; k++) {
-            struct gb_plan_part *   part   = &p.parts[k];
-            struct gb_plan_budget   budget = { .steps = (uint64_t) part->n * 500, .deadline = INT64_MAX };
+            struct gb_plan_part * part = &p.parts[k];
+            struct gb_plan_budget budget = { .steps = (uint64_t) part->n * 500, .deadline = INT64_MAX };
             struct gb_plan_placer * placer = NULL;
-            size_t                  peak, right, most = 0;
+            size_t peak, right, most = 0;
             part->n_pairs = 0; // so that an index is used
-            part->chunk   = round % 4 == 3 ? (size_t) 1 << 21 : 0;
-            placer        = gb_plan_placer_new(part);
+            part->chunk = round % 4 == 3 ? (size_t) 1 << 21 : 0;
+            placer = gb_plan_placer_new(part);
             REQUIRE(placer && gb_plan_order(part, GB_PLAN_BY_SIZE, order) == GGML_STATUS_SUCCESS);
             REQUIRE(gb_plan_place(placer, order, part->n, false, NULL, whole, &right) == GGML_STATUS_SUCCESS);
             budget.steps = round == 0 ? UINT64_MAX : round == 1 ? 0 : budget.steps;
@@ -276,13 +276,13 @@ static void the_rest_by_hints(void) {
             CHECK_MSG(round != 0 || same == part->n, "%u of %u", same, part->n);
             for (uint32_t b = 0; b < part->n; b++) {
                 items[part->buffers[b].item].offset = found[b];
-                most                                = GB_MAX(most, found[b] + part->buffers[b].size);
+                most = GB_MAX(most, found[b] + part->buffers[b].size);
                 CHECK(part->chunk == 0 || in_chunk(found[b], part->buffers[b].size, part->chunk) == found[b]);
             }
             CHECK_INT(peak, most);
             gb_plan_placer_free(placer);
         }
-        size_t       a, b;
+        size_t a, b;
         const char * problem = gb_plan_validate(items, n, 1, &a, &b);
         CHECK_MSG(problem == NULL, "%s: %zu and %zu", problem, a, b);
         gb_plan_problem_free(&p);
@@ -292,19 +292,19 @@ static void the_rest_by_hints(void) {
 // Notes, runs, the notes of runs.
 static bool with_notes(void) {
     enum { N = 2000 };
-    static uint32_t        order[N];
-    static size_t          offsets[N];
+    static uint32_t order[N];
+    static size_t offsets[N];
     struct gb_plan_problem p;
-    size_t                 peak;
+    size_t peak;
     for (size_t i = 0; i < N; i++) { // every third life is short and large, so that gaps stay between them
         const int64_t lower = (int64_t) (i * 7919 % (2 * N)), width = i % 3 ? N + (int64_t) (i * 31 % 500) : 40;
         items[i] = (struct gb_plan_item){ lower, lower + width, 1 + i * 104729 % (i % 3 ? 1000 : 100000), 0 };
     }
     bool ok = gb_plan_problem_init(&p, items, N, 1) == GGML_STATUS_SUCCESS;
     for (size_t k = 0; ok && k < p.n_parts; k++) {
-        struct gb_plan_part * part           = &p.parts[k];
-        part->n_pairs                        = 0; // so that an index is used
-        ok                                   = gb_plan_order(part, GB_PLAN_BY_SIZE, order) == GGML_STATUS_SUCCESS;
+        struct gb_plan_part * part = &p.parts[k];
+        part->n_pairs = 0; // so that an index is used
+        ok = gb_plan_order(part, GB_PLAN_BY_SIZE, order) == GGML_STATUS_SUCCESS;
         struct gb_plan_placer * const placer = ok ? gb_plan_placer_new(part) : NULL;
         ok = placer && gb_plan_place(placer, order, part->n, false, NULL, offsets, &peak) == GGML_STATUS_SUCCESS;
         gb_plan_placer_free(placer);

@@ -23,9 +23,9 @@ static struct gb_plan_item * new_items(size_t n) {
 static void training_step(struct gb_plan_item * items, size_t n) {
     const int64_t end = 4 * (int64_t) n;
     for (size_t i = 0; i < n; i++) {
-        const int64_t at   = 2 * (int64_t) i;
-        const bool    kept = i < n / 2 && test_random_int(0, 2) > 0;
-        items[i]           = (struct gb_plan_item){ at, kept ? end - at : at + test_random_int(1, 30),
+        const int64_t at = 2 * (int64_t) i;
+        const bool kept = i < n / 2 && test_random_int(0, 2) > 0;
+        items[i] = (struct gb_plan_item){ at, kept ? end - at : at + test_random_int(1, 30),
             (size_t) (test_random_int(0, 3) ? 4096 << test_random_int(0, 4) : test_random_int(1, 100000)), 0 };
     }
 }
@@ -34,7 +34,7 @@ static void training_step(struct gb_plan_item * items, size_t n) {
 static void random_lives(struct gb_plan_item * items, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const int64_t at = 3 * (int64_t) i;
-        items[i]         = (struct gb_plan_item){ at, at + test_random_int(1, 3 * (int64_t) n / 50),
+        items[i] = (struct gb_plan_item){ at, at + test_random_int(1, 3 * (int64_t) n / 50),
             (size_t) test_random_int(1, 1 << 20), 0 };
     }
 }
@@ -56,9 +56,9 @@ static int by_offset(const void * pa, const void * pb) {
 
 // First fit by falling size, from all pairs.
 static size_t greedy_peak(const struct gb_plan_item * items, size_t n) {
-    struct gb_plan_item * all  = new_items(n);
+    struct gb_plan_item * all = new_items(n);
     struct gb_plan_item * near = new_items(n);
-    size_t                peak = 0;
+    size_t peak = 0;
     memcpy(all, items, n * sizeof(*all));
     qsort(all, n, sizeof(*all), by_size);
     for (size_t i = 0; i < n; i++) {
@@ -88,17 +88,17 @@ static void take_offsets(const struct gb_plan_part * part, struct gb_plan_item *
     size_t highest = 0;
     for (uint32_t b = 0; b < part->n; b++) {
         items[part->buffers[b].item].offset = part->offsets[b];
-        highest                             = GB_MAX(highest, part->offsets[b] + part->buffers[b].size);
+        highest = GB_MAX(highest, part->offsets[b] + part->buffers[b].size);
     }
     CHECK_INT(part->peak, highest);
 }
 
 static void never_worse(void) {
-    const size_t          n     = 3000;
+    const size_t n = 3000;
     struct gb_plan_item * items = new_items(n);
     for (int round = 0; round < 6; round++) {
         const struct gb_plan_effort effort = { .steps = round < 3 ? 0 : 20000000 };
-        struct gb_plan_result       result;
+        struct gb_plan_result result;
         if (round % 2) {
             random_lives(items, n);
         } else {
@@ -119,10 +119,10 @@ static void never_worse(void) {
 
 static void shuffle(struct gb_plan_item * all, size_t n) {
     for (size_t i = n; i > 1; i--) {
-        const size_t              j    = (size_t) test_random_int(0, (int64_t) i - 1);
+        const size_t j = (size_t) test_random_int(0, (int64_t) i - 1);
         const struct gb_plan_item swap = all[i - 1];
-        all[i - 1]                     = all[j];
-        all[j]                         = swap;
+        all[i - 1] = all[j];
+        all[j] = swap;
     }
 }
 
@@ -135,11 +135,11 @@ static int by_lower(const void * pa, const void * pb) {
 static void the_same_plan(void) {
     static const size_t counts[] = { 900, 2500, 6000 };
     for (size_t k = 0; k < 2 * GB_ARRAY_LEN(counts); k++) {
-        const size_t                n      = counts[k / 2];
-        struct gb_plan_item *       items  = new_items(n);
-        struct gb_plan_item *       others = new_items(n);
+        const size_t n = counts[k / 2];
+        struct gb_plan_item * items = new_items(n);
+        struct gb_plan_item * others = new_items(n);
         const struct gb_plan_effort effort = { .steps = 20000000 };
-        struct gb_plan_result       first, other;
+        struct gb_plan_result first, other;
         if (k % 2) {
             random_lives(items, n);
         } else {
@@ -150,7 +150,7 @@ static void the_same_plan(void) {
         CHECK(valid(items, n, 16));
         for (int threads = 1; threads <= 5; threads += 2) {
             struct gb_plan_effort on = effort;
-            on.n_threads             = threads;
+            on.n_threads = threads;
             shuffle(others, n);
             REQUIRE(gb_plan_search(others, n, 16, &on, &other) == GGML_STATUS_SUCCESS);
             qsort(others, n, sizeof(*others), by_lower);
@@ -183,7 +183,7 @@ static void few_decide(void) {
         items[i] = (struct gb_plan_item){ at, at + test_random_int(1, 300), (size_t) test_random_int(1, 6000), 0 };
     }
     const struct gb_plan_effort effort = { .steps = 200000000 };
-    struct gb_plan_result       result;
+    struct gb_plan_result result;
     REQUIRE(gb_plan_search(items, N, 1, &effort, &result) == GGML_STATUS_SUCCESS);
     CHECK(valid(items, N, 1));
     CHECK_MSG(result.proved && result.bound > result.lower_bound, "%zu, bound %zu, load %zu", result.peak, result.bound,
@@ -197,15 +197,15 @@ static void few_decide(void) {
 // bottom, and where it is not alive less is needed, so the load is reached.
 static void held_together(void) {
     enum { PROBLEMS = 12, EACH = 200, N = PROBLEMS * EACH + 2 };
-    struct gb_plan_item *       items  = new_items(N);
+    struct gb_plan_item * items = new_items(N);
     const struct gb_plan_effort effort = { .steps = 100000000 };
     for (int shape = 0; shape < 4; shape++) {
         struct gb_plan_result result;
-        const int64_t         last = 1000 * (PROBLEMS - 1);
+        const int64_t last = 1000 * (PROBLEMS - 1);
         for (int i = 0; i < PROBLEMS * EACH; i++) {
             const int64_t begin = 1000 * (int64_t) (i / EACH), at = test_random_int(0, 990);
             const int64_t life = test_random_int(1, 100);
-            items[i]           = (struct gb_plan_item){ begin + at, begin + GB_MIN(at + life, 1000),
+            items[i] = (struct gb_plan_item){ begin + at, begin + GB_MIN(at + life, 1000),
                 (size_t) test_random_int(1, 4000), 0 };
         }
         items[N - 2] = (struct gb_plan_item){ shape % 2 ? 500 : 0, shape / 2 ? last + 500 : last + 1000, 700000, 0 };
@@ -223,10 +223,10 @@ static void held_together(void) {
 static void planned_apart(void) {
     enum { N = 60 };
     struct gb_plan_item items[N];
-    int                 n_apart[2] = { 0 };
+    int n_apart[2] = { 0 };
     for (int round = 0; round < 200; round++) {
         struct gb_plan_problem p;
-        const int              n_longs = round % 4;
+        const int n_longs = round % 4;
         for (int i = 0; i < N; i++) {
             const int64_t begin = 100 * (int64_t) (i / 15), at = test_random_int(0, 80);
             const int64_t life = test_random_int(1, 20);
@@ -242,15 +242,15 @@ static void planned_apart(void) {
         REQUIRE(gb_plan_problem_init(&p, items, N, 1) == GGML_STATUS_SUCCESS);
         for (size_t k = 0; k < p.n_parts; k++) {
             struct gb_plan_part * part = &p.parts[k];
-            size_t                peak;
+            size_t peak;
             part->peak = SIZE_MAX;
             REQUIRE(gb_plan_first_fit(part, GB_PLAN_BY_BIRTH, false, NULL, &peak) == GGML_STATUS_SUCCESS);
             gb_plan_keep(part, peak);
             for (int by = 0; by < 2; by++) {
-                struct gb_plan_costs       costs   = { .heuristic = { .steps = 1000000, .deadline = INT64_MAX },
-                    .search                                     = { .steps = 1000000, .deadline = INT64_MAX },
-                    .whole                                      = true,
-                    .turns                                      = true };
+                struct gb_plan_costs costs = { .heuristic = { .steps = 1000000, .deadline = INT64_MAX },
+                    .search = { .steps = 1000000, .deadline = INT64_MAX },
+                    .whole = true,
+                    .turns = true };
                 const enum gb_plan_holders holders = by == 0 ? GB_PLAN_THROUGHOUT : GB_PLAN_LONG;
                 n_apart[by] += gb_plan_is_held(part, holders);
                 REQUIRE(gb_plan_apart(part, holders, part->bound, p.unit, &costs) == GGML_STATUS_SUCCESS);
@@ -272,8 +272,8 @@ static void nested(void) {
     for (int small_parts = 0; small_parts < 2; small_parts++) {
         struct gb_plan_problem p;
         for (int i = 0; i < N; i++) {
-            const int64_t at  = 2 * DEPTH + test_random_int(0, 398);
-            items[i]          = (struct gb_plan_item){ at, at + 1, (size_t) test_random_int(1, 50), 0 };
+            const int64_t at = 2 * DEPTH + test_random_int(0, 398);
+            items[i] = (struct gb_plan_item){ at, at + 1, (size_t) test_random_int(1, 50), 0 };
             const int64_t all = 2 * DEPTH + 400, level = i / 2 * 2;
             if (i < 2 * DEPTH && small_parts == 0) {
                 items[i].lower = level;
@@ -311,13 +311,13 @@ static void lower(struct gb_plan_part * part, size_t unit, bool by_room) {
 
 // A bad plan, one buffer on the other: peaks fall, and what is left is a plan.
 static void check_lowered(size_t n, bool by_room) {
-    struct gb_plan_item *  items = new_items(n);
+    struct gb_plan_item * items = new_items(n);
     struct gb_plan_problem p;
     random_lives(items, n);
     REQUIRE(gb_plan_problem_init(&p, items, n, 1) == GGML_STATUS_SUCCESS);
     for (size_t k = 0; k < p.n_parts; k++) {
         struct gb_plan_part * part = &p.parts[k];
-        size_t                peak;
+        size_t peak;
         REQUIRE(gb_plan_first_fit(part, GB_PLAN_BY_BIRTH, false, NULL, &peak) == GGML_STATUS_SUCCESS);
         part->peak = SIZE_MAX;
         gb_plan_keep(part, peak);
@@ -360,7 +360,7 @@ static struct gb_plan_item item_of(enum shape shape, int64_t i, int64_t n) {
 
 static void meant_to_be_slow(void) {
     for (int shape = 0; shape < N_SHAPES; shape++) {
-        const size_t          n     = shape == EMPTY || shape == EQUAL || shape == CHAIN ? 1000000 : 100000;
+        const size_t n = shape == EMPTY || shape == EQUAL || shape == CHAIN ? 1000000 : 100000;
         struct gb_plan_item * items = new_items(n);
         struct gb_plan_result result;
         for (size_t i = 0; i < n; i++) {
@@ -376,9 +376,9 @@ static void meant_to_be_slow(void) {
 }
 
 static void huge_sizes(void) {
-    struct gb_plan_item   items[600];
+    struct gb_plan_item items[600];
     struct gb_plan_result result;
-    const size_t          half = (size_t) 1 << 63;
+    const size_t half = (size_t) 1 << 63;
     for (size_t i = 0; i < 600; i++) { // one at a time
         items[i] = (struct gb_plan_item){ (int64_t) i, (int64_t) i + 1, half / 1024, 0 };
     }
@@ -397,7 +397,7 @@ static void huge_sizes(void) {
     CHECK_INT(gb_plan_offsets(items, 600, (size_t) 1 << 40, &result), GGML_STATUS_SUCCESS);
     CHECK(result.peak % ((size_t) 1 << 40) == 0 && result.proved && valid(items, 600, (size_t) 1 << 40));
     CHECK_INT(gb_plan_offsets(items, 600, half, &result), GGML_STATUS_INVALID_ARGUMENT);
-    int                   chunk_of[3];
+    int chunk_of[3];
     struct gb_plan_chunks chunks;
     for (size_t i = 0; i < 3; i++) { // no two in a chunk; the space of all chunks would be larger than what can be told
         items[i] = (struct gb_plan_item){ 0, 1, half / 2 + 1, 0 };
@@ -408,7 +408,7 @@ static void huge_sizes(void) {
 
 // One of two hundred thousand items, of which many thousands are alive at once, is moved onto another.
 static void one_mistake(void) {
-    const size_t          n     = 200000;
+    const size_t n = 200000;
     struct gb_plan_item * items = new_items(n);
     struct gb_plan_result result;
     for (size_t i = 0; i < n; i++) {
@@ -417,9 +417,9 @@ static void one_mistake(void) {
     REQUIRE(gb_plan_offsets(items, n, 64, &result) == GGML_STATUS_SUCCESS);
     CHECK(valid(items, n, 64) && result.proved);
     for (int round = 0; round < 5; round++) {
-        size_t       a, b;
+        size_t a, b;
         const size_t i = (size_t) test_random_int(0, (int64_t) n - 1), right = items[i].offset;
-        items[i].offset      = items[i < n / 2 ? i + 1 : i - 1].offset;
+        items[i].offset = items[i < n / 2 ? i + 1 : i - 1].offset;
         const char * problem = gb_plan_validate(items, n, 64, &a, &b);
         CHECK(problem && (a == i || b == i));
         items[i].offset = right;
@@ -431,14 +431,14 @@ static void one_mistake(void) {
 
 static void for_programs(void) {
     enum { N = 3000 };
-    static int64_t           lower[N], upper[N];
-    static size_t            size[N], offsets[N], others[N];
-    struct ggml_plan_info    info = { 0 }, other = { 0 };
+    static int64_t lower[N], upper[N];
+    static size_t size[N], offsets[N], others[N];
+    struct ggml_plan_info info = { 0 }, other = { 0 };
     struct ggml_plan_options options = { .budget_ms = 0, .n_threads = 1 };
     for (size_t i = 0; i < N; i++) {
         lower[i] = test_random_int(0, 2 * N);
         upper[i] = lower[i] + test_random_int(1, N / 5);
-        size[i]  = (size_t) test_random_int(1, 1 << 20);
+        size[i] = (size_t) test_random_int(1, 1 << 20);
     }
     CHECK_INT(ggml_plan_memory_with(N, lower, upper, size, 1, &options, offsets, &info), GGML_STATUS_SUCCESS);
     CHECK(info.bound >= info.lower_bound && info.searched == (info.bound > info.lower_bound));
@@ -456,9 +456,9 @@ static void for_programs(void) {
 
 // Blocks that meet only in what is alive throughout, the last n_held items; the bytes of these.
 static size_t held_blocks(struct gb_plan_item * items, size_t n_blocks, size_t per, size_t n_held) {
-    const size_t  n    = n_blocks * per;
-    const int64_t end  = 1000 * (int64_t) n_blocks;
-    size_t        held = 0;
+    const size_t n = n_blocks * per;
+    const int64_t end = 1000 * (int64_t) n_blocks;
+    size_t held = 0;
     for (size_t i = 0; i < n; i++) {
         const int64_t at = 1000 * (int64_t) (i / per) + 2 * (int64_t) (i % per);
         items[i] =
@@ -476,10 +476,10 @@ static void held_apart(void) {
     enum { N_BLOCKS = 12, PER = 40, N = N_BLOCKS * PER };
     struct gb_plan_item * items = new_items(N + 3);
     struct gb_plan_item * alone = new_items(N);
-    int                   more  = 0;
+    int more = 0;
     for (int round = 0; round < 24; round++) {
-        const size_t          n_held = 1 + (size_t) round % 3;
-        const size_t          held   = held_blocks(items, N_BLOCKS, PER, n_held);
+        const size_t n_held = 1 + (size_t) round % 3;
+        const size_t held = held_blocks(items, N_BLOCKS, PER, n_held);
         struct gb_plan_effort effort = { .steps = round % 4 == 0 ? 0 : 2000000 };
         struct gb_plan_result with, without;
         memcpy(alone, items, N * sizeof(*alone));
@@ -519,18 +519,18 @@ static bool check_coped(const struct gb_plan_item * items, size_t n, enum ggml_s
 }
 
 static void held_out_of_memory(void) {
-    struct gb_plan_item *       items  = new_items(162);
-    const int64_t               live   = gb_test_live_allocs();
+    struct gb_plan_item * items = new_items(162);
+    const int64_t live = gb_test_live_allocs();
     const struct gb_plan_effort effort = { .steps = 100000 };
-    bool                        failed = true;
+    bool failed = true;
     held_blocks(items, 4, 40, 2);
     for (int fail = 1; failed; fail++) {
         struct gb_plan_result result;
-        const uint64_t        before = gb_fail_count();
-        items[3].offset              = 12345;
+        const uint64_t before = gb_fail_count();
+        items[3].offset = 12345;
         gb_test_fail_alloc(fail, false);
         const enum ggml_status status = gb_plan_search(items, 162, 8, &effort, &result);
-        failed                        = gb_test_alloc_failed();
+        failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         check_coped(items, 162, status, failed, before);
         CHECK_INT(gb_test_live_allocs(), live);
@@ -540,23 +540,23 @@ static void held_out_of_memory(void) {
 
 // Each allocation fails in turn, where windows, critical buffers, learning and search all have their turns.
 static void out_of_memory(void) {
-    const size_t                n      = 700;
-    struct gb_plan_item *       items  = new_items(n);
-    const int64_t               live   = gb_test_live_allocs();
+    const size_t n = 700;
+    struct gb_plan_item * items = new_items(n);
+    const int64_t live = gb_test_live_allocs();
     const struct gb_plan_effort effort = { .steps = 3000000 };
     random_lives(items, n);
     for (size_t i = 0; i < n; i++) {
         items[i].upper = items[i].lower + 1 + (items[i].upper - items[i].lower) * 10;
     }
     bool failed = true;
-    int  fail = 1, coped = 0;
+    int fail = 1, coped = 0;
     for (; failed; fail += fail < 200 ? 1 : 1 + fail / 20) {
         struct gb_plan_result result;
-        const uint64_t        before = gb_fail_count();
-        items[3].offset              = 12345;
+        const uint64_t before = gb_fail_count();
+        items[3].offset = 12345;
         gb_test_fail_alloc(fail, false);
         const enum ggml_status status = gb_plan_search(items, n, 8, &effort, &result);
-        failed                        = gb_test_alloc_failed();
+        failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         coped += check_coped(items, n, status, failed, before);
         CHECK_INT(gb_test_live_allocs(), live);

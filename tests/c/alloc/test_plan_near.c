@@ -6,7 +6,7 @@
 
 enum { MAX_ITEMS = 3000, MOVES = 400 };
 static struct gb_plan_item items[MAX_ITEMS];
-static size_t              expected[MAX_ITEMS]; // by buffer: where it is placed
+static size_t expected[MAX_ITEMS]; // by buffer: where it is placed
 
 static bool meet(const struct gb_plan_buffer * a, const struct gb_plan_buffer * b) {
     return a->first < b->last && b->first < a->last;
@@ -49,7 +49,7 @@ static void move_around(const struct gb_plan_part * part, struct gb_plan_near * 
     const size_t * offsets = gb_plan_near_offsets(near);
     for (int move = 0; move < MOVES; move++) {
         const uint32_t b = (uint32_t) test_random_int(0, part->n - 1);
-        uint64_t       steps;
+        uint64_t steps;
         if (expected[b] != GB_PLAN_NOT_PLACED) {
             expected[b] = GB_PLAN_NOT_PLACED;
             gb_plan_near_take(near, b);
@@ -120,7 +120,7 @@ static void where_few_meet(void) {
 
 static void out_of_memory(void) {
     struct gb_plan_problem p;
-    const int64_t          live = gb_test_live_allocs();
+    const int64_t live = gb_test_live_allocs();
     for (int kind = 0; kind < 2; kind++) {
         const uint32_t n = kind ? 1500 : 100;
         for (size_t i = 0; i < n; i++) {
@@ -131,7 +131,7 @@ static void out_of_memory(void) {
         for (bool failed = true; failed; fail++) {
             gb_test_fail_alloc(fail, false);
             struct gb_plan_near * near = gb_plan_near_new(&p.parts[0]);
-            bool                  ok   = near != NULL;
+            bool ok = near != NULL;
             for (uint32_t b = 0; ok && b < p.parts[0].n; b += n / 20) {
                 ok = gb_plan_near_put(near, b, b);
             }

@@ -8,12 +8,12 @@
 
 enum { MAX_ITEMS = 2000 };
 static struct gb_plan_item items[MAX_ITEMS];
-static uint32_t            order[MAX_ITEMS];
+static uint32_t order[MAX_ITEMS];
 
 static void random_part(struct gb_plan_problem * p, size_t n, int64_t longest, size_t largest) {
     for (size_t i = 0; i < n; i++) {
         const int64_t at = test_random_int(0, (int64_t) n);
-        items[i]         = (struct gb_plan_item){ at, at + test_random_int(1, longest),
+        items[i] = (struct gb_plan_item){ at, at + test_random_int(1, longest),
             1 + (size_t) test_random_int(0, 1000) * (largest / 1001), 0 };
     }
     items[0] = (struct gb_plan_item){ 0, 2 * (int64_t) n, 1, 0 }; // one part
@@ -56,8 +56,8 @@ static void by_weights(size_t n, int64_t longest, size_t largest) {
     static long double weights[MAX_ITEMS];
     static const struct {
         enum gb_plan_key key;
-        int              power;
-        long double      root;
+        int power;
+        long double root;
     } keys[] = { { GB_PLAN_BY_CROWDED_SIZE, 8, 0 }, { GB_PLAN_BY_CROWDED_WIDTH, 8, 0.25L },
         { GB_PLAN_BY_PEAK, 16, 0.25L } };
     struct gb_plan_problem p;
@@ -76,7 +76,7 @@ static void by_weights(size_t n, int64_t longest, size_t largest) {
             while (n_first < part->n && part->buffers[order[n_first]].first <= peak &&
                    part->buffers[order[n_first]].last > peak) {
                 const struct gb_plan_buffer * one = &part->buffers[order[n_first]];
-                weights[order[n_first]]           = one->last - one->first;
+                weights[order[n_first]] = one->last - one->first;
                 CHECK(n_first == 0 || weights[order[n_first]] <= weights[order[n_first - 1]]);
                 n_first++;
             }
@@ -99,7 +99,7 @@ static void of_one_byte(void) { by_weights(300, 100, 0); }
 // Which comes first does not depend on the order of items.
 static void whatever_the_order_of_items(void) {
     static struct gb_plan_buffer before[MAX_ITEMS];
-    struct gb_plan_problem       p;
+    struct gb_plan_problem p;
     random_part(&p, 400, 50, 5000);
     for (int key = GB_PLAN_BY_CROWDED_SIZE; key <= GB_PLAN_BY_PEAK; key++) {
         REQUIRE(gb_plan_order(&p.parts[0], (enum gb_plan_key) key, order) == GGML_STATUS_SUCCESS);
@@ -108,8 +108,8 @@ static void whatever_the_order_of_items(void) {
         }
         for (size_t i = 0; i < 200; i++) { // the items from the last to the first
             const struct gb_plan_item swap = items[i];
-            items[i]                       = items[399 - i];
-            items[399 - i]                 = swap;
+            items[i] = items[399 - i];
+            items[399 - i] = swap;
         }
         struct gb_plan_problem q;
         REQUIRE(gb_plan_problem_init(&q, items, 400, 1) == GGML_STATUS_SUCCESS);

@@ -14,15 +14,15 @@
 enum { MOST = 5000, N_BUSY = 2 };
 
 struct instance {
-    size_t  n;
+    size_t n;
     int64_t lower[MOST], upper[MOST];
-    size_t  size[MOST];
+    size_t size[MOST];
 };
 
 struct plan {
-    enum ggml_status      status;
+    enum ggml_status status;
     struct ggml_plan_info info;
-    size_t                offsets[MOST];
+    size_t offsets[MOST];
 };
 
 // n buffers with lives of up to that part of the time, in every sequence of births.
@@ -31,27 +31,27 @@ static void make(struct instance * x, size_t n, int64_t part) {
     for (size_t i = 0; i < n; i++) {
         x->lower[i] = test_random_int(0, 2 * (int64_t) n);
         x->upper[i] = x->lower[i] + test_random_int(1, 2 * (int64_t) n / part);
-        x->size[i]  = (size_t) test_random_int(1, 1 << 20);
+        x->size[i] = (size_t) test_random_int(1, 1 << 20);
     }
 }
 
 // The budgets are of a few milliseconds, and lives as long as all of the time or a part of it: search would go on.
 static const struct {
-    size_t  n;
+    size_t n;
     int64_t part, budget_ms;
 } kinds[] = { { 300, 1, 1 }, { 700, 10, 5 }, { 1000, 1, 1 }, { 1500, 3, 2 }, { 3000, 30, 2 }, { 5000, 30, 1 } };
 
 static void plan_with(const struct instance * x, const struct ggml_plan_options * options, struct plan * plan) {
-    *plan        = (struct plan){ 0 };
+    *plan = (struct plan){ 0 };
     plan->status = ggml_plan_memory_with(x->n, x->lower, x->upper, x->size, 1, options, plan->offsets, &plan->info);
 }
 
 static bool is_valid(const struct instance * x, const struct plan * plan) {
     struct gb_plan_item * items = gb_calloc(x->n, sizeof(*items));
-    size_t                a, b, peak = 0;
+    size_t a, b, peak = 0;
     for (size_t i = 0; items && i < x->n; i++) {
         items[i] = (struct gb_plan_item){ x->lower[i], x->upper[i], x->size[i], plan->offsets[i] };
-        peak     = plan->offsets[i] + x->size[i] > peak ? plan->offsets[i] + x->size[i] : peak;
+        peak = plan->offsets[i] + x->size[i] > peak ? plan->offsets[i] + x->size[i] : peak;
     }
     const bool valid = items && gb_plan_validate(items, x->n, 1, &a, &b) == NULL && peak == plan->info.peak;
     gb_free(items);
@@ -71,12 +71,12 @@ static void check_equal(const struct plan * a, const struct plan * b, const char
 
 struct burn {
     int64_t ns; // of this thread, each time
-    int     times;
+    int times;
 };
 
 static bool burns(void * data) {
     struct burn * const burn = data;
-    const int64_t       end  = gb_thread_time_ns() + burn->ns;
+    const int64_t end = gb_thread_time_ns() + burn->ns;
     while (gb_thread_time_ns() < end) {
     }
     burn->times++;
@@ -103,8 +103,8 @@ static void keeps_busy(void * arg) {
     }
 }
 
-static struct instance   one;
-static struct plan       first, other;
+static struct instance one;
+static struct plan first, other;
 static volatile uint64_t counts[N_BUSY];
 
 static void the_clock_changes_nothing(void) {
@@ -129,8 +129,8 @@ static void threads_and_load_change_nothing(void) {
     static const int counts_of_threads[] = { 1, 2, 4, 1 };
     for (size_t k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
         struct ggml_plan_options options = { .budget_ms = kinds[k].budget_ms, .n_threads = 1, .reproducible = true };
-        gb_thread                busy[N_BUSY];
-        int                      n_busy = 0;
+        gb_thread busy[N_BUSY];
+        int n_busy = 0;
         make(&one, kinds[k].n, kinds[k].part);
         plan_with(&one, &options, &first);
         atomic_store(&all_done, false);
@@ -192,7 +192,7 @@ static bool the_third_time(void * data) { return ++*(int *) data >= 3; }
 static void an_interrupt_ends_it(void) {
     for (int threads = 1; threads <= 4; threads += 3) {
         const struct ggml_plan_options options = { .budget_ms = INT64_MAX, .n_threads = threads, .reproducible = true };
-        int                            times   = 0;
+        int times = 0;
         make(&one, 3000, 10);
         other = (struct plan){ .info = { .peak = 123 } };
         memset(other.offsets, 7, sizeof(other.offsets));

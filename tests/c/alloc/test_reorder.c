@@ -26,20 +26,20 @@ static struct gb_liveness_input input_of(struct gb_ptrmap * ids, const struct gg
         }
     }
     return (struct gb_liveness_input){ .nodes = graph->nodes,
-        .n_nodes                              = graph->n_nodes,
-        .user_data                            = ids,
-        .id_of                                = id_of,
-        .n_ids                                = (int64_t) ids->n,
-        .arena_of                             = arena_of,
-        .size_of                              = size_of };
+        .n_nodes = graph->n_nodes,
+        .user_data = ids,
+        .id_of = id_of,
+        .n_ids = (int64_t) ids->n,
+        .arena_of = arena_of,
+        .size_of = size_of };
 }
 
 // Bytes alive at once, at most, in each arena; added up.
 static size_t load_of(const struct gb_liveness_input * in, const int * order) {
-    struct ggml_tensor *     nodes[NODES_MAX];
+    struct ggml_tensor * nodes[NODES_MAX];
     struct gb_liveness_input other = *in;
-    struct gb_liveness       l;
-    size_t                   most[2] = { 0, 0 };
+    struct gb_liveness l;
+    size_t most[2] = { 0, 0 };
     for (int k = 0; k < in->n_nodes; k++) {
         nodes[k] = in->nodes[order ? order[k] : k];
     }
@@ -86,13 +86,13 @@ static const char * fault_of(const struct ggml_cgraph * graph, const int * order
 
 struct world {
     struct ggml_context * ctx;
-    struct ggml_cgraph *  graph;
-    struct gb_ptrmap      ids;
+    struct ggml_cgraph * graph;
+    struct gb_ptrmap ids;
 };
 
 static struct world world(void) {
     struct world w = { .ctx = ggml_init((struct ggml_init_params){ 200000, NULL, true }) };
-    w.graph        = ggml_new_graph_custom(w.ctx, 1024, false);
+    w.graph = ggml_new_graph_custom(w.ctx, 1024, false);
     return w;
 }
 
@@ -105,8 +105,8 @@ static void free_world(struct world * w) {
 static void branches(struct world * w, struct ggml_tensor * nodes[7]) {
     struct ggml_tensor * x = ggml_new_tensor_1d(w->ctx, GGML_TYPE_F32, 16);
     for (int b = 0; b < 2; b++) {
-        nodes[b]     = ggml_repeat(w->ctx, x, ggml_new_tensor_2d(w->ctx, GGML_TYPE_F32, 16, 10)); // 640 bytes
-        nodes[2 + b] = ggml_sum_rows(w->ctx, nodes[b]);                                           // 40 bytes
+        nodes[b] = ggml_repeat(w->ctx, x, ggml_new_tensor_2d(w->ctx, GGML_TYPE_F32, 16, 10)); // 640 bytes
+        nodes[2 + b] = ggml_sum_rows(w->ctx, nodes[b]); // 40 bytes
         nodes[4 + b] = ggml_cont(w->ctx, nodes[2 + b]);
     }
     nodes[6] = ggml_add(w->ctx, nodes[4], nodes[5]);
@@ -116,9 +116,9 @@ static void branches(struct world * w, struct ggml_tensor * nodes[7]) {
 }
 
 static void one_branch_after_the_other(void) {
-    struct world         w = world();
+    struct world w = world();
     struct ggml_tensor * nodes[7];
-    int                  order[7];
+    int order[7];
     branches(&w, nodes);
     struct gb_liveness_input in = input_of(&w.ids, w.graph);
     struct gb_reorder_result result;
@@ -132,7 +132,7 @@ static void one_branch_after_the_other(void) {
 }
 
 static void nothing_to_gain(void) {
-    struct world         w = world();
+    struct world w = world();
     struct ggml_tensor * x = ggml_new_tensor_1d(w.ctx, GGML_TYPE_F32, 16);
     for (int i = 0; i < 50; i++) {
         x = i % 3 ? ggml_sqr(w.ctx, x) : ggml_cont(w.ctx, x);
@@ -140,7 +140,7 @@ static void nothing_to_gain(void) {
     ggml_build_forward_expand(w.graph, x);
     struct gb_liveness_input in = input_of(&w.ids, w.graph);
     struct gb_reorder_result result;
-    int                      order[50];
+    int order[50];
     REQUIRE(gb_reorder(&in, order, &result) == GGML_STATUS_SUCCESS);
     CHECK(!result.changed && result.after == result.before);
     for (int i = 0; i < 50; i++) {
@@ -161,19 +161,19 @@ static void custom(struct ggml_tensor * dst, const struct ggml_tensor * a, int i
 
 // Operators that may do anything, and writes into memory that others read, keep their places.
 static void side_effects(void) {
-    struct world         w = world();
+    struct world w = world();
     struct ggml_tensor * nodes[7];
-    int                  order[16], at[16];
+    int order[16], at[16];
     branches(&w, nodes);
     struct ggml_tensor * cache = ggml_new_tensor_2d(w.ctx, GGML_TYPE_F32, 1, 10);
     struct ggml_tensor * first = ggml_map_custom1(w.ctx, nodes[1], custom, 1, NULL);
     struct ggml_tensor * write = ggml_cpy(w.ctx, nodes[3], ggml_view_2d(w.ctx, cache, 1, 10, 4, 0));
-    struct ggml_tensor * read  = ggml_cont(w.ctx, cache);
+    struct ggml_tensor * read = ggml_cont(w.ctx, cache);
     struct ggml_tensor * later = ggml_cpy(w.ctx, nodes[2], ggml_view_2d(w.ctx, cache, 1, 10, 4, 0));
-    struct ggml_tensor * last  = ggml_map_custom1(w.ctx, nodes[0], custom, 1, NULL);
+    struct ggml_tensor * last = ggml_map_custom1(w.ctx, nodes[0], custom, 1, NULL);
     // nodes are in the graph's list already: only these are added, with their views
     ggml_build_forward_expand(w.graph, first);
-    w.graph->n_nodes            = 7;
+    w.graph->n_nodes = 7;
     struct ggml_tensor * more[] = { first, write->src[1], write, read, later->src[1], later, last };
     for (int i = 0; i < 7; i++) {
         w.graph->nodes[w.graph->n_nodes++] = more[i];
@@ -185,14 +185,14 @@ static void side_effects(void) {
     for (int k = 0; k < 14; k++) {
         at[order[k]] = k;
     }
-    CHECK(at[7] < at[13]);                    // first, last
+    CHECK(at[7] < at[13]); // first, last
     CHECK(at[9] < at[10] && at[10] < at[12]); // write, read, later
     free_world(&w);
 }
 
 static void wide_graph(void) { // more nodes at once than fit into a state
-    struct world         w   = world();
-    struct ggml_tensor * x   = ggml_new_tensor_1d(w.ctx, GGML_TYPE_F32, 16);
+    struct world w = world();
+    struct ggml_tensor * x = ggml_new_tensor_1d(w.ctx, GGML_TYPE_F32, 16);
     struct ggml_tensor * sum = NULL;
     struct ggml_tensor * large[150];
     for (int i = 0; i < 150; i++) {
@@ -209,7 +209,7 @@ static void wide_graph(void) { // more nodes at once than fit into a state
     }
     struct gb_liveness_input in = input_of(&w.ids, w.graph);
     struct gb_reorder_result result;
-    int                      order[NODES_MAX];
+    int order[NODES_MAX];
     REQUIRE(gb_reorder(&in, order, &result) == GGML_STATUS_SUCCESS);
     CHECK(fault_of(w.graph, order) == NULL);
     CHECK_INT(result.before, 150 * 640 + 40);
@@ -222,23 +222,23 @@ static void wide_graph(void) { // more nodes at once than fit into a state
 
 // Every order that keeps what must follow, depth first: the lowest load.
 static size_t lowest_load(const struct gb_liveness_input * in, const struct ggml_cgraph * graph) {
-    int      order[16], next[16] = { 0 }, depth = 0;
+    int order[16], next[16] = { 0 }, depth = 0;
     unsigned done = 0;
-    size_t   best = SIZE_MAX;
+    size_t best = SIZE_MAX;
     while (depth >= 0) {
         if (depth == graph->n_nodes) {
             best = GB_MIN(best, load_of(in, order));
         }
         bool went = false;
         for (; depth < graph->n_nodes && next[depth] < graph->n_nodes && !went; next[depth]++) {
-            const int i  = next[depth];
-            bool      ok = !(done >> i & 1);
+            const int i = next[depth];
+            bool ok = !(done >> i & 1);
             for (int j = 0; j < i && ok; j++) {
                 ok = (done >> j & 1) || !random_must_follow(graph->nodes[i], graph->nodes[j]);
             }
             if (ok) {
                 order[depth] = i;
-                went         = true;
+                went = true;
             }
         }
         if (went) {
@@ -255,8 +255,8 @@ static void against_every_order(void) {
     int n_lower = 0, n_best = 0, n = 0, n_possible = 0;
     for (int round = 0; round < 400; round++) {
         struct random_graph g;
-        struct gb_ptrmap    ids = { 0 };
-        int                 order[RANDOM_MAX];
+        struct gb_ptrmap ids = { 0 };
+        int order[RANDOM_MAX];
         REQUIRE(random_graph_make(&g,
             (struct random_graph_params){ (int) test_random_int(4, 20), round % 3 == 0, false, round % 4 == 0 }));
         struct gb_liveness_input in = input_of(&ids, g.graph);
@@ -281,15 +281,15 @@ static void against_every_order(void) {
 }
 
 struct placed {
-    struct gb_ptrmap *   ids;
+    struct gb_ptrmap * ids;
     struct gb_liveness * l;
-    size_t *             offsets; // by item
+    size_t * offsets; // by item
 };
 
 static int64_t address_of(void * user, struct ggml_tensor * t) {
-    struct placed * p    = user;
-    const int64_t   id   = gb_ptrmap_get(p->ids, t);
-    const int64_t   item = id == GB_PTRMAP_ABSENT ? -1 : p->l->item_of[id];
+    struct placed * p = user;
+    const int64_t id = gb_ptrmap_get(p->ids, t);
+    const int64_t item = id == GB_PTRMAP_ABSENT ? -1 : p->l->item_of[id];
     return item < 0 ? -1 : (int64_t) p->offsets[item];
 }
 
@@ -297,8 +297,8 @@ static void values_survive(void) {
     int n_changed = 0;
     for (int round = 0; round < 300; round++) {
         struct random_graph g;
-        struct gb_ptrmap    ids = { 0 };
-        int                 order[RANDOM_MAX];
+        struct gb_ptrmap ids = { 0 };
+        int order[RANDOM_MAX];
         REQUIRE(random_graph_make(&g,
             (struct random_graph_params){ (int) test_random_int(1, 90), round % 2 == 0, false, round % 4 == 0 }));
         struct gb_liveness_input in = input_of(&ids, g.graph);
@@ -308,9 +308,9 @@ static void values_survive(void) {
         CHECK_INT(result.after, load_of(&in, order));
         n_changed += result.changed;
         struct ggml_tensor * nodes[RANDOM_MAX];
-        struct gb_liveness   l;
-        struct gb_plan_item  items[RANDOM_MAX];
-        size_t               offsets[RANDOM_MAX];
+        struct gb_liveness l;
+        struct gb_plan_item items[RANDOM_MAX];
+        size_t offsets[RANDOM_MAX];
         for (int k = 0; k < in.n_nodes; k++) {
             nodes[k] = in.nodes[order[k]];
         }
@@ -324,13 +324,13 @@ static void values_survive(void) {
         for (size_t i = 0; i < l.n_items; i++) {
             offsets[i] = items[i].offset;
         }
-        struct placed     placed = { &ids, &l, offsets };
-        struct memory_sim sim    = { .address_of = address_of, .user = &placed, .size = plan.peak };
+        struct placed placed = { &ids, &l, offsets };
+        struct memory_sim sim = { .address_of = address_of, .user = &placed, .size = plan.peak };
         CHECK_MSG(sim_run(&sim, g.graph, order), "round %d: %s", round, sim.problem);
         gb_liveness_free(&l);
         // memory of two kinds
         int other[RANDOM_MAX];
-        in          = input_of(&ids, g.graph);
+        in = input_of(&ids, g.graph);
         in.arena_of = arena_of_two;
         REQUIRE(gb_reorder(&in, other, &result) == GGML_STATUS_SUCCESS);
         CHECK(fault_of(g.graph, other) == NULL && result.after == load_of(&in, other) &&
@@ -344,7 +344,7 @@ static void values_survive(void) {
 // ------------------------------------------------------------------------------------------------- the public function
 
 static void as_a_graph(void) {
-    struct world         w = world();
+    struct world w = world();
     struct ggml_tensor * nodes[7];
     branches(&w, nodes);
     struct ggml_cgraph * better = ggml_graph_reorder(w.ctx, w.graph);
@@ -354,11 +354,11 @@ static void as_a_graph(void) {
         CHECK(w.graph->nodes[i] == nodes[i]);
     }
     const ggml_backend_t cpu = ggml_backend_cpu_init();
-    size_t               size[2];
+    size_t size[2];
     for (int i = 0; i < 2; i++) {
         ggml_tallocr_t measure = ggml_tallocr_new_measure_from_backend(cpu);
-        ggml_gallocr_t galloc  = ggml_gallocr_new();
-        size[i]                = ggml_gallocr_alloc_graph(galloc, measure, i ? better : w.graph);
+        ggml_gallocr_t galloc = ggml_gallocr_new();
+        size[i] = ggml_gallocr_alloc_graph(galloc, measure, i ? better : w.graph);
         ggml_gallocr_free(galloc);
         ggml_tallocr_free(measure);
     }
@@ -374,14 +374,14 @@ static void as_a_graph(void) {
 }
 
 static void out_of_memory(void) {
-    struct world         w = world();
+    struct world w = world();
     struct ggml_tensor * nodes[7];
     branches(&w, nodes);
     const int64_t live = gb_test_live_allocs();
     for (int n = 1;; n++) {
         gb_test_fail_alloc(n, false);
         struct ggml_cgraph * better = ggml_graph_reorder(w.ctx, w.graph);
-        const bool           failed = gb_test_alloc_failed();
+        const bool failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK((better == NULL) == failed);
         if (!failed) {

@@ -10,14 +10,14 @@ static struct ggml_tensor * bytes(struct ggml_context * ctx, int64_t n) {
 
 static void places_and_measures_the_same(void) {
     for (int round = 0; round < 50; round++) {
-        struct fake           f;
+        struct fake f;
         struct ggml_context * ctx = context();
         fake_new(&f);
-        f.extra                      = round % 3 ? 0 : 5;
-        ggml_tallocr_t       measure = ggml_tallocr_new_measure_from_buft(&f.buft);
-        ggml_tallocr_t       talloc  = ggml_tallocr_new_from_buft(&f.buft, 100000);
+        f.extra = round % 3 ? 0 : 5;
+        ggml_tallocr_t measure = ggml_tallocr_new_measure_from_buft(&f.buft);
+        ggml_tallocr_t talloc = ggml_tallocr_new_from_buft(&f.buft, 100000);
         struct ggml_tensor * t[40];
-        size_t               sum = 0;
+        size_t sum = 0;
         REQUIRE(measure && talloc);
         CHECK(ggml_tallocr_is_measure(measure) && !ggml_tallocr_is_measure(talloc));
         for (int i = 0; i < 40; i++) {
@@ -51,12 +51,12 @@ static void places_and_measures_the_same(void) {
 // Buffers sized as the plain sum of the tensors hold them; so do buffers measured without the margin.
 static void exact_sizes(void) {
     struct ggml_context * ctx = context();
-    struct ggml_tensor *  k   = bytes(ctx, 1000);
-    struct ggml_tensor *  v   = bytes(ctx, 1000);
-    struct fake           f;
+    struct ggml_tensor * k = bytes(ctx, 1000);
+    struct ggml_tensor * v = bytes(ctx, 1000);
+    struct fake f;
     fake_new(&f);
-    ggml_backend_buffer_t cpu    = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 2000);
-    ggml_tallocr_t        talloc = ggml_tallocr_new_from_buffer(cpu);
+    ggml_backend_buffer_t cpu = ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 2000);
+    ggml_tallocr_t talloc = ggml_tallocr_new_from_buffer(cpu);
     CHECK_INT(ggml_tallocr_alloc(talloc, k), GGML_STATUS_SUCCESS);
     CHECK_INT(ggml_tallocr_alloc(talloc, v), GGML_STATUS_SUCCESS);
     ggml_tallocr_free(talloc);
@@ -77,10 +77,10 @@ static void exact_sizes(void) {
 
 static void any_address(void) {
     struct ggml_context * ctx = context();
-    static char           memory[1000];
-    struct ggml_tensor *  t      = bytes(ctx, 100);
-    struct ggml_tensor *  u      = bytes(ctx, 800);
-    ggml_tallocr_t        talloc = ggml_tallocr_new(memory + 3, 900, 64);
+    static char memory[1000];
+    struct ggml_tensor * t = bytes(ctx, 100);
+    struct ggml_tensor * u = bytes(ctx, 800);
+    ggml_tallocr_t talloc = ggml_tallocr_new(memory + 3, 900, 64);
     REQUIRE(talloc);
     CHECK_INT(ggml_tallocr_alloc(talloc, t), GGML_STATUS_SUCCESS);
     CHECK((uintptr_t) t->data % 64 == 0 && (char *) t->data >= memory + 3);
@@ -100,11 +100,11 @@ static void any_address(void) {
 }
 
 static void huge_and_empty(void) {
-    struct ggml_context * ctx    = context();
-    ggml_tallocr_t        talloc = ggml_tallocr_new_measure(64);
-    struct ggml_tensor *  t      = bytes(ctx, 1);
-    struct ggml_tensor *  zero   = bytes(ctx, 0);
-    t->ne[0]                     = INT64_MAX; // not made by a builder, which would refuse nothing here either
+    struct ggml_context * ctx = context();
+    ggml_tallocr_t talloc = ggml_tallocr_new_measure(64);
+    struct ggml_tensor * t = bytes(ctx, 1);
+    struct ggml_tensor * zero = bytes(ctx, 0);
+    t->ne[0] = INT64_MAX; // not made by a builder, which would refuse nothing here either
     t->nb[1] = t->nb[2] = t->nb[3] = INT64_MAX;
     CHECK_INT(ggml_tallocr_alloc(talloc, t), GGML_STATUS_SUCCESS);
     CHECK(ggml_tallocr_max_size(talloc) >= SIZE_MAX / 2);
@@ -119,10 +119,10 @@ static void huge_and_empty(void) {
 }
 
 static void misuse(void) {
-    struct fake           f;
+    struct fake f;
     struct ggml_context * ctx = context();
-    struct ggml_tensor *  t   = bytes(ctx, 100);
-    struct ggml_tensor *  v   = ggml_view_1d(ctx, t, 10, 0);
+    struct ggml_tensor * t = bytes(ctx, 100);
+    struct ggml_tensor * v = ggml_view_1d(ctx, t, 10, 0);
     fake_new(&f);
     ggml_set_name(v, "v");
     ggml_tallocr_t talloc = ggml_tallocr_new_from_backend(&f.backend, 4096);
@@ -149,14 +149,14 @@ static void misuse(void) {
 }
 
 static void same_tensors_after_reset(void) {
-    struct fake           f;
+    struct fake f;
     struct ggml_context * ctx = context();
-    struct ggml_tensor *  a   = bytes(ctx, 100);
-    struct ggml_tensor *  b   = bytes(ctx, 100);
+    struct ggml_tensor * a = bytes(ctx, 100);
+    struct ggml_tensor * b = bytes(ctx, 100);
     fake_new(&f);
     ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(&f.buft, 4096);
-    ggml_tallocr_t        talloc = ggml_tallocr_new_from_buffer(buffer);
-    ggml_tallocr_t        other  = ggml_tallocr_new_from_buffer(buffer);
+    ggml_tallocr_t talloc = ggml_tallocr_new_from_buffer(buffer);
+    ggml_tallocr_t other = ggml_tallocr_new_from_buffer(buffer);
     CHECK(ggml_tallocr_get_buffer(talloc) == buffer);
     CHECK_INT(ggml_tallocr_alloc(talloc, a), GGML_STATUS_SUCCESS);
     CHECK_INT(ggml_tallocr_alloc(talloc, b), GGML_STATUS_SUCCESS);
@@ -177,8 +177,8 @@ static void same_tensors_after_reset(void) {
 
 static bool oom_scenario(struct fake * f, struct ggml_tensor ** t, int n) {
     ggml_tallocr_t measure = ggml_tallocr_new_measure_from_backend(&f->backend);
-    ggml_tallocr_t talloc  = measure ? ggml_tallocr_new_from_backend(&f->backend, 100000) : NULL;
-    bool           ok      = talloc != NULL;
+    ggml_tallocr_t talloc = measure ? ggml_tallocr_new_from_backend(&f->backend, 100000) : NULL;
+    bool ok = talloc != NULL;
     for (int i = 0; ok && i < n; i++) {
         ok = ggml_tallocr_alloc(measure, t[i]) == GGML_STATUS_SUCCESS &&
              ggml_tallocr_alloc(talloc, t[i]) == GGML_STATUS_SUCCESS;
@@ -189,9 +189,9 @@ static bool oom_scenario(struct fake * f, struct ggml_tensor ** t, int n) {
 }
 
 static void out_of_memory(void) {
-    struct fake           f;
+    struct fake f;
     struct ggml_context * ctx = context();
-    struct ggml_tensor *  t[60];
+    struct ggml_tensor * t[60];
     fake_new(&f);
     for (int i = 0; i < 60; i++) {
         t[i] = bytes(ctx, 100);
@@ -199,14 +199,14 @@ static void out_of_memory(void) {
     const int64_t live = gb_test_live_allocs();
     for (int n = 1;; n++) {
         gb_test_fail_alloc(n, false);
-        const bool ok     = oom_scenario(&f, t, 60);
+        const bool ok = oom_scenario(&f, t, 60);
         const bool failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK_INT(ok, !failed);
         CHECK_INT(gb_test_live_allocs(), live);
         CHECK_INT(f.n_buffers, 0);
         for (int i = 0; i < 60; i++) {
-            t[i]->data   = NULL;
+            t[i]->data = NULL;
             t[i]->buffer = NULL;
         }
         if (!failed) {
@@ -219,7 +219,7 @@ static void out_of_memory(void) {
 
 static void hash_sets(void) {
     static struct ggml_tensor many[300];
-    struct ggml_hash_set      set = ggml_hash_set_new(300);
+    struct ggml_hash_set set = ggml_hash_set_new(300);
     REQUIRE(set.keys && set.size >= 300);
     for (int i = 0; i < 300; i++) {
         CHECK(!ggml_hash_contains(set, &many[i]));
@@ -239,9 +239,9 @@ static void hash_sets(void) {
     ggml_hash_set_free(set);
     CHECK(ggml_hash_set_new(SIZE_MAX).keys == NULL);
     CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "too large");
-    struct ggml_context * ctx   = context();
-    struct ggml_cgraph *  graph = ggml_new_graph(ctx);
-    struct ggml_tensor *  x     = bytes(ctx, 1);
+    struct ggml_context * ctx = context();
+    struct ggml_cgraph * graph = ggml_new_graph(ctx);
+    struct ggml_tensor * x = bytes(ctx, 1);
     ggml_build_forward_expand(graph, x);
     CHECK(ggml_hash_contains(graph->visited_hash_table, x)); // graphs are searched the same way
     ggml_free(ctx);

@@ -6,7 +6,7 @@ static struct ggml_context * context(void) { return ggml_init((struct ggml_init_
 static struct ggml_tensor * placed(struct fake * f, struct ggml_context * ctx, int64_t ne0, int64_t ne1,
     ggml_backend_buffer_t * b) {
     struct ggml_tensor * t = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, ne0, ne1);
-    *b                     = ggml_backend_buft_alloc_buffer(&f->buft, ggml_nbytes(t));
+    *b = ggml_backend_buft_alloc_buffer(&f->buft, ggml_nbytes(t));
     ggml_backend_tensor_alloc(*b, t, ggml_backend_buffer_get_base(*b));
     return t;
 }
@@ -49,7 +49,7 @@ static void forwarding(void) {
     CHECK(b && f.n_buffers == 1);
     ggml_backend_buffer_free(b);
     struct ggml_context * ctx = context();
-    struct ggml_tensor *  x   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    struct ggml_tensor * x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
     CHECK(ggml_backend_supports_op(&f.backend, ggml_add(ctx, x, x)));
     CHECK(ggml_backend_unsupported_reason(&f.backend, ggml_add(ctx, x, x)) == NULL);
     CHECK(!ggml_backend_supports_op(&f.backend, ggml_mul(ctx, x, x)));
@@ -79,15 +79,15 @@ static bool hook_copy_async(ggml_backend_t backend, const struct ggml_tensor * s
 }
 
 static void queued_access(void) {
-    struct fake           f, g;
+    struct fake f, g;
     ggml_backend_buffer_t bt, bu;
     struct ggml_context * ctx = context();
     fake_new(&f);
     fake_new(&g);
-    struct ggml_tensor * t    = placed(&f, ctx, 4, 1, &bt);
-    struct ggml_tensor * u    = placed(&g, ctx, 4, 1, &bu); // another device's
-    const float          x[4] = { 1, 2, 3, 4 };
-    float                y[4];
+    struct ggml_tensor * t = placed(&f, ctx, 4, 1, &bt);
+    struct ggml_tensor * u = placed(&g, ctx, 4, 1, &bu); // another device's
+    const float x[4] = { 1, 2, 3, 4 };
+    float y[4];
     CHECK_INT(ggml_backend_tensor_set_async(&f.backend, t, x, 0, 16), GGML_STATUS_SUCCESS);
     CHECK(f.n_sync == 1 && f.n_set == 1); // in order, though synchronous
     CHECK_INT(ggml_backend_tensor_get_async(&f.backend, t, y, 0, 16), GGML_STATUS_SUCCESS);
@@ -111,10 +111,10 @@ static void queued_access(void) {
 }
 
 static void computing_and_plans(void) {
-    struct fake           f;
-    struct ggml_context * ctx   = context();
-    struct ggml_cgraph *  graph = ggml_new_graph(ctx);
-    struct ggml_tensor *  t     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    struct fake f;
+    struct ggml_context * ctx = context();
+    struct ggml_cgraph * graph = ggml_new_graph(ctx);
+    struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
     fake_new(&f);
     for (int i = 0; i < 13; i++) {
         t = ggml_sqr(ctx, t);
@@ -131,7 +131,7 @@ static void computing_and_plans(void) {
     ggml_clear_error();
     ggml_backend_graph_plan_free(&f.backend, plan);
     CHECK(ggml_backend_graph_compute(&f.backend, graph));
-    graph->n_nodes  = 1;
+    graph->n_nodes = 1;
     graph->nodes[0] = NULL;
     CHECK(!ggml_backend_graph_compute(&f.backend, graph));
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "node 0");
@@ -144,11 +144,11 @@ static void computing_and_plans(void) {
 
 // Two devices, or hosts, with a tensor of the same shape on each.
 struct pair {
-    struct fake           f, g;
+    struct fake f, g;
     ggml_backend_buffer_t bs, bd;
     struct ggml_context * ctx;
-    struct ggml_tensor *  src; // on f
-    struct ggml_tensor *  dst; // on g
+    struct ggml_tensor * src; // on f
+    struct ggml_tensor * dst; // on g
 };
 
 // hosts: bit 0 makes f a host, bit 1 makes g one.
@@ -158,8 +158,8 @@ static void pair_new(struct pair * p, int hosts, int64_t ne0, int64_t ne1) {
     fake_new(&p->g);
     p->f.host = hosts & 1;
     p->g.host = hosts & 2;
-    p->src    = placed(&p->f, p->ctx, ne0, ne1, &p->bs);
-    p->dst    = placed(&p->g, p->ctx, ne0, ne1, &p->bd);
+    p->src = placed(&p->f, p->ctx, ne0, ne1, &p->bs);
+    p->dst = placed(&p->g, p->ctx, ne0, ne1, &p->bd);
 }
 
 static void pair_free(struct pair * p) {
@@ -174,7 +174,7 @@ static void copies(void) {
         struct pair p;
         pair_new(&p, way & 3, 1000, 700); // more than one staging step
         p.f.copies_out = way & 4;
-        p.g.copies_in  = way & 8;
+        p.g.copies_in = way & 8;
         fill(p.src, 17);
         CHECK_INT(ggml_backend_tensor_copy(p.src, p.dst), GGML_STATUS_SUCCESS);
         CHECK(memcmp(p.src->data, p.dst->data, ggml_nbytes(p.src)) == 0);
@@ -189,10 +189,10 @@ static void copies(void) {
 }
 
 static void copies_that_fail(void) {
-    struct pair           p;
+    struct pair p;
     ggml_backend_buffer_t bo;
     pair_new(&p, 0, 4, 4);
-    struct ggml_tensor * other    = placed(&p.g, p.ctx, 4, 5, &bo);
+    struct ggml_tensor * other = placed(&p.g, p.ctx, 4, 5, &bo);
     struct ggml_tensor * unplaced = ggml_new_tensor_2d(p.ctx, GGML_TYPE_F32, 4, 4);
     CHECK_INT(ggml_backend_tensor_copy(p.src, other), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "[4, 5]");
@@ -235,7 +235,7 @@ static void copies_of_views(void) {
         CHECK_INT(ggml_backend_tensor_copy(from, into), GGML_STATUS_SUCCESS);
         for (uint32_t row = 0; row < 6; row++) {
             for (uint32_t col = 0; col < 10; col++) {
-                const bool     in = row < 5 && col >= 3 && col < 7;
+                const bool in = row < 5 && col >= 3 && col < 7;
                 const uint32_t is = ((uint32_t *) p.dst->data)[row * 10 + col];
                 CHECK_INT(is, in ? 1000 + row * 10 + col - 1 : 5000 + row * 10 + col);
             }
@@ -246,13 +246,13 @@ static void copies_of_views(void) {
 }
 
 static void queued_copies(void) {
-    struct fake           f, g;
+    struct fake f, g;
     ggml_backend_buffer_t bs, bd, bo;
     struct ggml_context * ctx = context();
     fake_new(&f);
     fake_new(&g);
-    struct ggml_tensor * src   = placed(&f, ctx, 4, 4, &bs);
-    struct ggml_tensor * dst   = placed(&f, ctx, 4, 4, &bd);
+    struct ggml_tensor * src = placed(&f, ctx, 4, 4, &bs);
+    struct ggml_tensor * dst = placed(&f, ctx, 4, 4, &bd);
     struct ggml_tensor * other = placed(&g, ctx, 4, 4, &bo);
     fill(src, 3);
     CHECK_INT(ggml_backend_tensor_copy_async(&f.backend, src, dst), GGML_STATUS_SUCCESS);

@@ -4,9 +4,9 @@
 static struct ggml_context * context(void) { return ggml_init((struct ggml_init_params){ 10000, NULL, true }); }
 
 static void types(void) {
-    struct fake           f;
+    struct fake f;
     struct ggml_context * ctx = context();
-    struct ggml_tensor *  t   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 10);
+    struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 10);
     fake_new(&f);
     CHECK_STR(ggml_backend_buft_name(&f.buft), "FAKE");
     CHECK_INT(ggml_backend_buft_get_alignment(&f.buft), 32);
@@ -20,8 +20,8 @@ static void types(void) {
     f.host = true;
     CHECK(ggml_backend_buft_is_host(&f.buft));
     CHECK(ggml_backend_buft_supports_backend(&f.buft, &f.backend));
-    f.buft.iface.is_host        = NULL;
-    f.buft.iface.get_max_size   = NULL;
+    f.buft.iface.is_host = NULL;
+    f.buft.iface.get_max_size = NULL;
     f.buft.iface.get_alloc_size = NULL;
     CHECK(!ggml_backend_buft_is_host(&f.buft));
     CHECK(ggml_backend_buft_get_max_size(&f.buft) == SIZE_MAX);
@@ -36,7 +36,7 @@ static void types(void) {
     CHECK(ggml_backend_buft_alloc_buffer(&f.buft, (size_t) 1 << 41) == NULL);
     CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "FAKE cannot allocate 2.0 TiB");
     f.buft.iface.get_max_size = fake_max_size;
-    f.max_size                = 100;
+    f.max_size = 100;
     CHECK(ggml_backend_buft_alloc_buffer(&f.buft, 101) == NULL);
     CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "101");
     ggml_free(ctx);
@@ -48,7 +48,7 @@ static GGML_CALL bool yes(ggml_backend_t backend) {
 }
 
 static void memory_of_the_host_is_for_who_computes_on_it(void) {
-    struct fake                      f;
+    struct fake f;
     const ggml_backend_buffer_type_t cpu = ggml_backend_cpu_buffer_type();
     fake_new(&f);
     CHECK(!ggml_backend_buft_supports_backend(cpu, &f.backend));
@@ -121,15 +121,15 @@ static void buffers(void) {
 }
 
 static void placing(void) {
-    struct fake           f;
+    struct fake f;
     struct ggml_context * ctx = context();
-    struct ggml_tensor *  t   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 16);
-    struct ggml_tensor *  v   = ggml_view_1d(ctx, t, 4, 8);
+    struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 16);
+    struct ggml_tensor * v = ggml_view_1d(ctx, t, 4, 8);
     fake_new(&f);
     ggml_set_name(t, "weights");
     ggml_set_name(v, "window");
-    const ggml_backend_buffer_t b    = ggml_backend_buft_alloc_buffer(&f.buft, 128);
-    char * const                base = ggml_backend_buffer_get_base(b);
+    const ggml_backend_buffer_t b = ggml_backend_buft_alloc_buffer(&f.buft, 128);
+    char * const base = ggml_backend_buffer_get_base(b);
     CHECK_INT(ggml_backend_view_init(b, v), GGML_STATUS_INVALID_STATE);
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'window' is a view of 'weights', which is in no buffer");
     CHECK_INT(ggml_backend_tensor_alloc(b, t, base + 65), GGML_STATUS_INVALID_ARGUMENT);
@@ -141,7 +141,7 @@ static void placing(void) {
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'window' is a view");
     f.extra = 1;
     CHECK_INT(ggml_backend_tensor_alloc(b, t, base + 64), GGML_STATUS_INVALID_ARGUMENT); // with its alloc size
-    f.extra     = 0;
+    f.extra = 0;
     f.fail_init = 1;
     CHECK_INT(ggml_backend_tensor_alloc(b, t, base + 64), GGML_STATUS_DEVICE_ERROR);
     CHECK_ERROR(GGML_STATUS_DEVICE_ERROR, "cannot set up 'weights'");
@@ -159,8 +159,8 @@ static void placing(void) {
     CHECK(v->data == base + 72 && v->buffer == b && f.n_init == 4);
     CHECK_INT(ggml_backend_view_init(b, v), GGML_STATUS_INVALID_STATE);
     const ggml_backend_buffer_t other = ggml_backend_buft_alloc_buffer(&f.buft, 128);
-    struct ggml_tensor *        w     = ggml_view_1d(ctx, t, 4, 8);
-    w->data                           = NULL;
+    struct ggml_tensor * w = ggml_view_1d(ctx, t, 4, 8);
+    w->data = NULL;
     CHECK_INT(ggml_backend_view_init(other, w), GGML_STATUS_INVALID_ARGUMENT); // its source is elsewhere
     ggml_backend_buffer_free(b);
     ggml_backend_buffer_free(other);
@@ -168,12 +168,12 @@ static void placing(void) {
 }
 
 static void access_through_buffers(void) {
-    struct fake           f;
-    struct ggml_context * ctx    = context();
-    struct ggml_tensor *  t      = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
-    struct ggml_tensor *  v      = ggml_view_1d(ctx, t, 2, 8);
-    const float           in[4]  = { 1, 2, 3, 4 };
-    float                 out[4] = { 0 };
+    struct fake f;
+    struct ggml_context * ctx = context();
+    struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    struct ggml_tensor * v = ggml_view_1d(ctx, t, 2, 8);
+    const float in[4] = { 1, 2, 3, 4 };
+    float out[4] = { 0 };
     fake_new(&f);
     ggml_set_name(t, "k");
     ggml_set_name(v, "part");
@@ -207,10 +207,10 @@ static void access_through_buffers(void) {
 }
 
 static void plain_host_memory(void) {
-    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 10000, NULL, false });
-    struct ggml_tensor *  t     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
-    const float           in[2] = { 5, 6 };
-    float                 out   = 0;
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 10000, NULL, false });
+    struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    const float in[2] = { 5, 6 };
+    float out = 0;
     REQUIRE(t && t->data && !t->buffer);
     CHECK_INT(ggml_backend_tensor_set(t, in, 8, 8), GGML_STATUS_SUCCESS);
     CHECK_INT(ggml_backend_tensor_get(t, &out, 12, 4), GGML_STATUS_SUCCESS);

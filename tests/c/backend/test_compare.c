@@ -3,16 +3,16 @@
 #include "test_fake.h"
 
 struct seen {
-    int  nodes[RANDOM_MAX];
-    int  n, stop_at;
+    int nodes[RANDOM_MAX];
+    int n, stop_at;
     bool equal;
 };
 
 static bool look(int i, struct ggml_tensor * t1, struct ggml_tensor * t2, void * user_data) {
-    struct seen * seen     = user_data;
+    struct seen * seen = user_data;
     seen->nodes[seen->n++] = i;
-    const size_t n         = ggml_nbytes(t1);
-    char *       a = malloc(n), *b = malloc(n);
+    const size_t n = ggml_nbytes(t1);
+    char *a = malloc(n), *b = malloc(n);
     CHECK(t1 != t2 && t1->op == t2->op && ggml_nbytes(t2) == n);
     ggml_backend_tensor_get(t1, a, 0, n);
     ggml_backend_tensor_get(t2, b, 0, n);
@@ -65,10 +65,10 @@ static void between_devices(void) {
 }
 
 static void stops_and_fails(void) {
-    struct fake           f, h;
-    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1000, NULL, true });
-    struct ggml_cgraph *  graph = ggml_new_graph(ctx);
-    struct ggml_tensor *  t     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    struct fake f, h;
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1000, NULL, true });
+    struct ggml_cgraph * graph = ggml_new_graph(ctx);
+    struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
     fake_new(&f);
     fake_new(&h);
     for (int i = 0; i < 4; i++) {
@@ -76,7 +76,7 @@ static void stops_and_fails(void) {
     }
     ggml_build_forward_expand(graph, t);
     ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, &f.backend);
-    struct seen           seen   = { .stop_at = 2 };
+    struct seen seen = { .stop_at = 2 };
     CHECK(ggml_backend_compare_graph_backend(&f.backend, &h.backend, graph, look, &seen));
     CHECK(seen.n == 2 && f.n_compute == 2 && h.n_compute == 2 && h.n_buffers == 0);
     h.backend.iface.graph_compute = NULL;

@@ -4,12 +4,12 @@
 enum { N = 20 };
 
 struct world {
-    struct fake           f;
+    struct fake f;
     struct ggml_context * ctx;
-    struct ggml_tensor *  t[N];
-    struct ggml_tensor *  v[N];      // views of every second one
-    struct ggml_tensor *  elsewhere; // placed before, in a buffer of its own
-    struct ggml_tensor *  window;    // its view, not bound
+    struct ggml_tensor * t[N];
+    struct ggml_tensor * v[N];      // views of every second one
+    struct ggml_tensor * elsewhere; // placed before, in a buffer of its own
+    struct ggml_tensor * window;    // its view, not bound
     ggml_backend_buffer_t own;
 };
 
@@ -24,8 +24,8 @@ static void world_open(struct world * w) {
         }
     }
     w->elsewhere = ggml_new_tensor_1d(w->ctx, GGML_TYPE_F32, 16);
-    w->window    = ggml_view_1d(w->ctx, w->elsewhere, 4, 16);
-    w->own       = ggml_backend_buft_alloc_buffer(&w->f.buft, 64);
+    w->window = ggml_view_1d(w->ctx, w->elsewhere, 4, 16);
+    w->own = ggml_backend_buft_alloc_buffer(&w->f.buft, 64);
     ggml_backend_tensor_alloc(w->own, w->elsewhere, ggml_backend_buffer_get_base(w->own));
     w->f.n_init = 0;
 }
@@ -48,8 +48,8 @@ static void check_unplaced(const struct world * w) {
 // Every tensor inside its buffer, apart from the others, aligned; views where they belong.
 static void check_placed(const struct world * w) {
     for (int i = 0; i < N; i++) {
-        const struct ggml_tensor * t    = w->t[i];
-        char *                     base = t->buffer ? ggml_backend_buffer_get_base(t->buffer) : NULL;
+        const struct ggml_tensor * t = w->t[i];
+        char * base = t->buffer ? ggml_backend_buffer_get_base(t->buffer) : NULL;
         CHECK(base && (char *) t->data >= base &&
               (char *) t->data + ggml_nbytes(t) + w->f.extra <= base + t->buffer->size);
         CHECK((uintptr_t) t->data % w->f.alignment == 0);
@@ -65,7 +65,7 @@ static void check_placed(const struct world * w) {
 static void one_buffer(void) {
     struct world w;
     world_open(&w);
-    w.f.extra                    = 3;
+    w.f.extra = 3;
     ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(w.ctx, &w.f.backend);
     REQUIRE(buffer);
     CHECK(!ggml_backend_buffer_is_multi_buffer(buffer) && w.f.n_buffers == 2);
@@ -82,12 +82,12 @@ static void several_buffers(void) {
     for (size_t max_size = 116; max_size < 2200; max_size += 52) {
         struct world w;
         world_open(&w);
-        w.f.max_size                 = max_size;
+        w.f.max_size = max_size;
         ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors_from_buft(w.ctx, &w.f.buft);
         REQUIRE(buffer);
         check_placed(&w);
         const int n_parts = w.f.n_buffers - 1;
-        size_t    total   = 0;
+        size_t total = 0;
         for (int i = 0; i < N; i++) {
             total += (ggml_nbytes(w.t[i]) + 31) / 32 * 32;
         }
@@ -119,12 +119,12 @@ static void too_large(void) {
 static void every_tensor_fails_once(void) {
     struct world w;
     world_open(&w);
-    w.f.max_size                 = 500;
+    w.f.max_size = 500;
     ggml_backend_buffer_t buffer = NULL;
-    int                   n;
+    int n;
     for (n = 1; buffer == NULL; n++) {
         w.f.fail_init = n;
-        buffer        = ggml_backend_alloc_ctx_tensors(w.ctx, &w.f.backend);
+        buffer = ggml_backend_alloc_ctx_tensors(w.ctx, &w.f.backend);
         if (buffer == NULL) {
             CHECK_ERROR(GGML_STATUS_DEVICE_ERROR, "cannot set up");
             check_unplaced(&w);
@@ -139,12 +139,12 @@ static void every_tensor_fails_once(void) {
 static void out_of_memory(void) {
     struct world w;
     world_open(&w);
-    w.f.max_size       = 500;
+    w.f.max_size = 500;
     const int64_t live = gb_test_live_allocs();
     for (int n = 1;; n++) {
         gb_test_fail_alloc(n, false);
         ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(w.ctx, &w.f.backend);
-        const bool            failed = gb_test_alloc_failed();
+        const bool failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK_INT(buffer == NULL, failed);
         if (buffer) {
@@ -166,12 +166,12 @@ static void special_contexts(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1000, NULL, true });
     CHECK(ggml_backend_alloc_ctx_tensors(ctx, &f.backend) == NULL); // empty
     CHECK_INT(ggml_last_status(), GGML_STATUS_SUCCESS);
-    struct ggml_tensor *  zero   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 0);
+    struct ggml_tensor * zero = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 0);
     ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, &f.backend);
     CHECK(zero && buffer && zero->data != NULL && zero->buffer == buffer);
     ggml_backend_buffer_free(buffer);
     struct ggml_context * views = ggml_init((struct ggml_init_params){ 1000, NULL, true });
-    struct ggml_tensor *  v     = ggml_view_1d(views, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8), 4, 0);
+    struct ggml_tensor * v = ggml_view_1d(views, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8), 4, 0);
     CHECK(ggml_backend_alloc_ctx_tensors(views, &f.backend) == NULL); // its source is another context's, and not placed
     CHECK(v->data == NULL && ggml_last_status() == GGML_STATUS_SUCCESS);
     ggml_free(views);

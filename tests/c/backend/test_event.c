@@ -30,9 +30,9 @@ static void unrecorded_events_are_complete(void) {
 // A slow device sets a tensor, a fast one copies it; only the event keeps the order. Before: the host is not held up.
 static void devices_wait_for_each_other(void) {
     OPEN(p, "SIM:name=A,copy_delay=30ms SIM:name=B");
-    struct ggml_tensor * a = put(&p, leaf(&p, "a", 4, 1), 0, false), *b = put(&p, leaf(&p, "b", 4, 1), 1, false);
-    const float          ones[4] = { 1, 1, 1, 1 };
-    ggml_backend_event_t e       = ggml_backend_event_new(p.backends[0]);
+    struct ggml_tensor *a = put(&p, leaf(&p, "a", 4, 1), 0, false), *b = put(&p, leaf(&p, "b", 4, 1), 1, false);
+    const float ones[4] = { 1, 1, 1, 1 };
+    ggml_backend_event_t e = ggml_backend_event_new(p.backends[0]);
     CHECK(gb_backend_waits_for(p.backends[1], p.backends[0]));
     int64_t held_up = INT64_MAX;
     for (int i = 0; i < BUSY_TRIES && held_up >= 30000000; i++) {
@@ -53,10 +53,10 @@ static void devices_wait_for_each_other(void) {
 
 static void an_event_is_a_point_not_the_end(void) {
     OPEN(p, "SIM:name=A,copy_delay=20ms");
-    struct ggml_tensor * a       = put(&p, leaf(&p, "a", 4, 1), 0, false);
-    const float          ones[4] = { 1, 1, 1, 1 };
-    ggml_backend_event_t e       = ggml_backend_event_new(p.backends[0]);
-    int64_t              waited  = INT64_MAX;
+    struct ggml_tensor * a = put(&p, leaf(&p, "a", 4, 1), 0, false);
+    const float ones[4] = { 1, 1, 1, 1 };
+    ggml_backend_event_t e = ggml_backend_event_new(p.backends[0]);
+    int64_t waited = INT64_MAX;
     for (int i = 0; i < BUSY_TRIES && waited >= 200000000; i++) {
         const int64_t start = gb_time_ns();
         OK(ggml_backend_tensor_set_async(p.backends[0], a, ones, 0, sizeof(ones)));
@@ -76,10 +76,10 @@ static void an_event_is_a_point_not_the_end(void) {
 
 // A queue without events is waited for as a whole.
 static void queues_without_events(void) {
-    ggml_backend_t        q = queue_device_new(0, 2000), sim = ggml_backend_reg_init_backend_from_str("SIM");
-    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 16, NULL, false });
-    struct ggml_cgraph *  graph = ggml_new_graph(ctx);
-    struct ggml_tensor *  x = ggml_set_f32(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), 2), *y = ggml_sqr(ctx, x);
+    ggml_backend_t q = queue_device_new(0, 2000), sim = ggml_backend_reg_init_backend_from_str("SIM");
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, false });
+    struct ggml_cgraph * graph = ggml_new_graph(ctx);
+    struct ggml_tensor *x = ggml_set_f32(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), 2), *y = ggml_sqr(ctx, x);
     ggml_build_forward_expand(graph, y);
     CHECK(!gb_backend_waits_for(sim, q) && !gb_backend_waits_for(q, sim));
     ggml_backend_event_t e = ggml_backend_event_new(q);
@@ -147,10 +147,10 @@ static void every_write_changes_the_version(void) {
     OPEN(p, "SIM:name=A CPU");
     for (int i = 0; i < 2; i++) {
         struct ggml_cgraph * graph = ggml_new_graph(p.ctx);
-        struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), i, false), *y = put(&p, leaf(&p, "y", 4, 1), i, false),
+        struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), i, false), *y = put(&p, leaf(&p, "y", 4, 1), i, false),
                            *z = ggml_sqr(p.ctx, x), *v;
-        const float f[4]      = { 1, 2, 3, 4 };
-        float       g[4];
+        const float f[4] = { 1, 2, 3, 4 };
+        float g[4];
         put(&p, z, i, false);
         v = ggml_view_1d(p.ctx, x, 2, 4);
         OK(ggml_backend_view_init(x->buffer, v));
@@ -178,7 +178,7 @@ static void every_write_changes_the_version(void) {
     }
     ggml_backend_buffer_t parts[] = { ggml_backend_alloc_buffer(p.backends[0], 64),
         ggml_backend_alloc_buffer(p.backends[1], 64) };
-    ggml_backend_buffer_t multi   = ggml_backend_multi_buffer_alloc_buffer(parts, 2);
+    ggml_backend_buffer_t multi = ggml_backend_multi_buffer_alloc_buffer(parts, 2);
     CHANGES(parts[1], OK(ggml_backend_buffer_changed(multi)));
     CHANGES(parts[0], OK(ggml_backend_buffer_clear(multi, 0)));
     ggml_backend_buffer_free(multi);

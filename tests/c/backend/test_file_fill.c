@@ -8,11 +8,11 @@ enum { N = 40, COUNT = 300, NBYTES = COUNT * 4, MOST = 16 };
 
 // What the device has, and what it was asked.
 static struct {
-    char    path[32]; // "": no file
+    char path[32]; // "": no file
     uint8_t bytes[N * NBYTES];
-    int     n_begun, n_ended, most, n_kept;
-    bool    refuses; // file_begin returns NULL,
-    int     fails;   // and fails with a report: countdown
+    int n_begun, n_ended, most, n_kept;
+    bool refuses; // file_begin returns NULL,
+    int fails;    // and fails with a report: countdown
     uint8_t kept[GB_DIGEST_SIZE];
 } disk;
 
@@ -29,8 +29,8 @@ static void * begin(ggml_backend_buffer_t buffer, const struct ggml_backend_file
 
 static bool end(ggml_backend_buffer_t buffer, void * request, bool wanted) {
     const struct ggml_backend_file_fill * part = request;
-    struct gb_digest                      digest;
-    uint8_t                               found[GB_DIGEST_SIZE];
+    struct gb_digest digest;
+    uint8_t found[GB_DIGEST_SIZE];
     (void) buffer;
     disk.n_ended++;
     if (!wanted) {
@@ -58,10 +58,10 @@ static void keep(ggml_backend_buffer_t buffer, const struct ggml_backend_file_fi
 }
 
 static struct {
-    struct fake                   device;
-    ggml_backend_buffer_t         buffer;
-    struct ggml_context *         ctx;
-    uint8_t                       file[N * NBYTES]; // as the host has it
+    struct fake device;
+    ggml_backend_buffer_t buffer;
+    struct ggml_context * ctx;
+    uint8_t file[N * NBYTES]; // as the host has it
     struct ggml_backend_file_fill parts[N];
 } p;
 
@@ -75,17 +75,17 @@ static void open_parts(bool has_hooks) {
     p.ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true });
     for (int i = 0; i < N; i++) {
         struct ggml_tensor * t = ggml_format_name(ggml_new_tensor_1d(p.ctx, GGML_TYPE_F32, COUNT), "t%d", i);
-        p.parts[i]             = (struct ggml_backend_file_fill){ .tensor = t, .size = NBYTES, .path = "/models/m" };
-        p.parts[i].at          = (uint64_t) i * NBYTES;
-        p.parts[i].data        = p.file + (size_t) i * NBYTES;
+        p.parts[i] = (struct ggml_backend_file_fill){ .tensor = t, .size = NBYTES, .path = "/models/m" };
+        p.parts[i].at = (uint64_t) i * NBYTES;
+        p.parts[i].data = p.file + (size_t) i * NBYTES;
     }
     p.buffer = ggml_backend_alloc_ctx_tensors_from_buft(p.ctx, &p.device.buft);
     REQUIRE(p.buffer != NULL);
     ggml_backend_buffer_clear(p.buffer, 0);
     if (has_hooks) {
         p.buffer->iface.file_begin = begin;
-        p.buffer->iface.file_end   = end;
-        p.buffer->iface.file_keep  = keep;
+        p.buffer->iface.file_end = end;
+        p.buffer->iface.file_keep = keep;
     }
 }
 
@@ -115,8 +115,8 @@ static void a_device_reads_its_own_file(void) {
     ggml_backend_buffer_clear(p.buffer, 0); // a part of a tensor
     p.parts[3].offset = 400;
     p.parts[3].at += 400;
-    p.parts[3].data        = (const char *) p.parts[3].data + 400;
-    p.parts[3].size        = 100;
+    p.parts[3].data = (const char *) p.parts[3].data + 400;
+    p.parts[3].size = 100;
     const uint64_t version = gb_buffer_version(p.buffer);
     OK(ggml_backend_fill_from_files(&p.parts[3], 1));
     CHECK(p.parts[3].filled && gb_buffer_version(p.buffer) != version); // copies of it are made again
@@ -137,7 +137,7 @@ static void what_is_not_read_is_the_callers(void) {
     CHECK(n_filled() == 0 && !p.parts[5].asked);
     OK(ggml_backend_keep_file(&p.parts[5]));
     p.buffer->iface.file_keep = NULL;
-    p.parts[5].asked          = true;
+    p.parts[5].asked = true;
     OK(ggml_backend_keep_file(&p.parts[5]));
     CHECK_INT(disk.n_kept, 1);
     close_parts();

@@ -38,7 +38,7 @@ static void check_same_graph(struct ggml_cgraph * a, struct ggml_cgraph * b) {
 static void random_graphs(void) {
     for (int round = 0; round < 100; round++) {
         struct random_graph g;
-        struct fake         f, h;
+        struct fake f, h;
         fake_new(&f);
         fake_new(&h);
         h.max_size = round % 3 ? SIZE_MAX : 2000;
@@ -68,20 +68,20 @@ static void random_graphs(void) {
 }
 
 static void odd_structure(void) {
-    struct fake           f;
-    struct ggml_context * ctx       = ggml_init((struct ggml_init_params){ 1000, NULL, true });
-    struct ggml_cgraph *  graph     = ggml_new_graph(ctx);
-    struct ggml_tensor *  a         = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
-    struct ggml_tensor *  b         = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
-    struct ggml_tensor *  u         = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
-    static float          memory[4] = { 1, 2, 3, 4 };
+    struct fake f;
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1000, NULL, true });
+    struct ggml_cgraph * graph = ggml_new_graph(ctx);
+    struct ggml_tensor * a = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    struct ggml_tensor * b = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    struct ggml_tensor * u = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    static float memory[4] = { 1, 2, 3, 4 };
     fake_new(&f);
     struct ggml_tensor * c = ggml_sqr(ctx, a);
     struct ggml_tensor * v = ggml_view_1d(ctx, u, 2, 8);
-    c->src[4]              = b;    // behind empty slots
-    c->src[6]              = c;    // itself
-    c->src[7]              = v;    // a view of what is not placed,
-    v->src[0]              = NULL; // and which only its view names
+    c->src[4] = b;    // behind empty slots
+    c->src[6] = c;    // itself
+    c->src[7] = v;    // a view of what is not placed,
+    v->src[0] = NULL; // and which only its view names
     ggml_set_name(b, "b");
     ggml_set_name(u, "u");
     a->data = memory; // plain host memory
@@ -97,7 +97,7 @@ static void odd_structure(void) {
     CHECK(x == 3 && d->src[0]->buffer == copy.buffer);
     ggml_backend_graph_copy_free(copy);
     a->data = NULL;
-    copy    = ggml_backend_graph_copy(&f.backend, graph); // nothing is placed
+    copy = ggml_backend_graph_copy(&f.backend, graph); // nothing is placed
     CHECK(copy.graph && copy.buffer == NULL);
     ggml_backend_graph_copy_free(copy);
     CHECK_INT(f.n_buffers, 0);
@@ -110,7 +110,7 @@ static bool is_empty(struct ggml_backend_graph_copy copy) {
 
 static void failures(void) {
     struct random_graph g;
-    struct fake         f, h;
+    struct fake f, h;
     fake_new(&f);
     fake_new(&h);
     REQUIRE(random_graph_make(&g, (struct random_graph_params){ 30, true, true, true }));
@@ -125,12 +125,12 @@ static void failures(void) {
     h.max_size = 64;
     CHECK(is_empty(ggml_backend_graph_copy(&h.backend, g.graph)));
     CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "at most 64");
-    h.max_size         = SIZE_MAX;
+    h.max_size = SIZE_MAX;
     const int64_t live = gb_test_live_allocs();
     for (int n = 1;; n++) {
         gb_test_fail_alloc(n, false);
-        struct ggml_backend_graph_copy copy   = ggml_backend_graph_copy(&h.backend, g.graph);
-        const bool                     failed = gb_test_alloc_failed();
+        struct ggml_backend_graph_copy copy = ggml_backend_graph_copy(&h.backend, g.graph);
+        const bool failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK_INT(is_empty(copy), failed);
         ggml_backend_graph_copy_free(copy);
@@ -146,11 +146,11 @@ static void failures(void) {
 }
 
 static void deep(void) {
-    struct fake           f;
-    const int             n     = 200000;
-    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true });
-    struct ggml_cgraph *  graph = ggml_new_graph_custom(ctx, (size_t) n, false);
-    struct ggml_tensor *  t     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1);
+    struct fake f;
+    const int n = 200000;
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true });
+    struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, (size_t) n, false);
+    struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1);
     fake_new(&f);
     for (int i = 0; i < n; i++) {
         t = ggml_sqr(ctx, t);

@@ -45,7 +45,7 @@ static void write_file(const char * path, const void * data, size_t size) {
 
 static void test_files_that_are_no_modules(void) {
     char magic[] = "?ggml_backend module v1 \r\n\032\n";
-    magic[0]     = 0177; // only now: this program's own file is looked into below
+    magic[0] = 0177; // only now: this program's own file is looked into below
     write_file("./test_module_empty", "", 0);
     refuses("./test_module_empty", GGML_STATUS_INVALID_ARGUMENT, "no backend module");
     char text[4096];
@@ -90,15 +90,15 @@ static void fill(struct ggml_tensor * t, float start) {
 // y = sqrt(a * b + a): two ops on the module's device, one on the CPU.
 static void compute_with(ggml_backend_t mini) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 16384, NULL, true });
-    struct ggml_tensor *  a   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 4, 3);
-    struct ggml_tensor *  b   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 4, 3);
-    struct ggml_tensor *  ab  = ggml_mul(ctx, a, b);
-    struct ggml_tensor *  sum = ggml_add(ctx, ab, a);
-    struct ggml_tensor *  y   = ggml_sqrt(ctx, sum);
-    struct ggml_cgraph *  g   = ggml_new_graph(ctx);
+    struct ggml_tensor * a = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 4, 3);
+    struct ggml_tensor * b = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 4, 3);
+    struct ggml_tensor * ab = ggml_mul(ctx, a, b);
+    struct ggml_tensor * sum = ggml_add(ctx, ab, a);
+    struct ggml_tensor * y = ggml_sqrt(ctx, sum);
+    struct ggml_cgraph * g = ggml_new_graph(ctx);
     ggml_build_forward_expand(g, y);
-    ggml_backend_t       list[] = { mini, ggml_backend_cpu_init() };
-    ggml_backend_sched_t sched  = ggml_backend_sched_new(list, NULL, 2, 16);
+    ggml_backend_t list[] = { mini, ggml_backend_cpu_init() };
+    ggml_backend_sched_t sched = ggml_backend_sched_new(list, NULL, 2, 16);
     CHECK(sched != NULL);
     CHECK(ggml_backend_sched_alloc_graph(sched, g) == GGML_STATUS_SUCCESS);
     fill(a, 1);
@@ -140,7 +140,7 @@ static void test_example(void) {
     CHECK(strstr(ggml_last_error(), "takes no parameters, has \"x=1\"") != NULL); // formatted there, reported here
 
     int (*calls)(void) = NULL;
-    void * symbol      = dlsym(impostor, "impostor_calls");
+    void * symbol = dlsym(impostor, "impostor_calls");
     memcpy(&calls, &symbol, sizeof(calls));
     CHECK(calls != NULL && calls() == 0);
 }

@@ -14,14 +14,14 @@ static void computes(void) {
     ggml_backend_t mini = ggml_backend_reg_init_backend_from_str("MINI");
     REQUIRE(mini != NULL);
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 16384, NULL, true });
-    struct ggml_tensor *  a   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 3);
-    struct ggml_tensor *  y   = ggml_add(ctx, ggml_mul(ctx, a, a), a);
-    struct ggml_cgraph *  g   = ggml_new_graph(ctx);
+    struct ggml_tensor * a = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 3);
+    struct ggml_tensor * y = ggml_add(ctx, ggml_mul(ctx, a, a), a);
+    struct ggml_cgraph * g = ggml_new_graph(ctx);
     ggml_build_forward_expand(g, y);
     ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, mini);
     REQUIRE(buffer != NULL);
     const float values[3] = { 1, -2, 5 };
-    float       result[3] = { 0 };
+    float result[3] = { 0 };
     CHECK(ggml_backend_tensor_set(a, values, 0, sizeof(values)) == GGML_STATUS_SUCCESS);
     CHECK(ggml_backend_graph_compute(mini, g));
     CHECK(ggml_backend_tensor_get(y, result, 0, sizeof(result)) == GGML_STATUS_SUCCESS);

@@ -4,11 +4,11 @@
 static void speaks_for_its_parts(void) {
     struct fake f;
     fake_new(&f);
-    f.buft.context                = (void *) "first";
+    f.buft.context = (void *) "first";
     ggml_backend_buffer_t parts[] = { ggml_backend_buft_alloc_buffer(&f.buft, 100),
         ggml_backend_buft_alloc_buffer(&f.buft, 50) };
-    ggml_backend_buffer_t second  = parts[1];
-    ggml_backend_buffer_t multi   = ggml_backend_multi_buffer_alloc_buffer(parts, 2);
+    ggml_backend_buffer_t second = parts[1];
+    ggml_backend_buffer_t multi = ggml_backend_multi_buffer_alloc_buffer(parts, 2);
     REQUIRE(multi);
     parts[1] = NULL; // the array was copied
     CHECK(ggml_backend_buffer_is_multi_buffer(multi) && !ggml_backend_buffer_is_multi_buffer(parts[0]));
@@ -26,7 +26,7 @@ static void speaks_for_its_parts(void) {
     CHECK_INT(ggml_backend_multi_buffer_set_usage(multi, GGML_BACKEND_BUFFER_USAGE_ANY), GGML_STATUS_SUCCESS);
     CHECK(second->usage == GGML_BACKEND_BUFFER_USAGE_ANY && multi->usage == GGML_BACKEND_BUFFER_USAGE_ANY);
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1000, NULL, true });
-    struct ggml_tensor *  t   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
     CHECK_INT(ggml_backend_tensor_alloc(multi, t, second->context), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "multi-buffer");
     CHECK(t->data == NULL);
@@ -46,7 +46,7 @@ static void bad_arguments(void) {
     CHECK(!ggml_backend_buffer_is_multi_buffer(NULL));
     CHECK_INT(ggml_backend_multi_buffer_set_usage(parts[0], GGML_BACKEND_BUFFER_USAGE_ANY),
         GGML_STATUS_INVALID_ARGUMENT);
-    parts[1]       = ggml_backend_buft_alloc_buffer(&f.buft, 100);
+    parts[1] = ggml_backend_buft_alloc_buffer(&f.buft, 100);
     parts[1]->size = SIZE_MAX;
     CHECK(ggml_backend_multi_buffer_alloc_buffer(parts, 2) == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "overflow");
@@ -59,7 +59,7 @@ static void out_of_memory(void) {
     struct fake f;
     fake_new(&f);
     ggml_backend_buffer_t part = ggml_backend_buft_alloc_buffer(&f.buft, 100);
-    const int64_t         live = gb_test_live_allocs();
+    const int64_t live = gb_test_live_allocs();
     for (int n = 1; n <= 2; n++) {
         gb_test_fail_alloc(n, false);
         CHECK(ggml_backend_multi_buffer_alloc_buffer(&part, 1) == NULL);

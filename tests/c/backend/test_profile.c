@@ -16,14 +16,14 @@
 enum { MAX = 4096 };
 
 static struct ggml_profile_record records[MAX];
-static struct ggml_profile_step   steps[64];
-static struct ggml_profile_run    runs[MAX];
-static size_t                     n_records, n_steps, n_runs;
+static struct ggml_profile_step steps[64];
+static struct ggml_profile_run runs[MAX];
+static size_t n_records, n_steps, n_runs;
 
 static void take(ggml_profile_t p) {
     n_records = (size_t) ggml_profile_get_records(p, records, 0, MAX);
-    n_steps   = (size_t) ggml_profile_get_steps(p, steps, 0, 64);
-    n_runs    = (size_t) ggml_profile_get_runs(p, runs, 0, MAX);
+    n_steps = (size_t) ggml_profile_get_steps(p, steps, 0, 64);
+    n_runs = (size_t) ggml_profile_get_runs(p, runs, 0, MAX);
     CHECK(n_records <= MAX && n_steps <= 64 && n_runs <= MAX);
 }
 
@@ -46,8 +46,8 @@ static void check_order(void) {
 
 struct work {
     struct ggml_context * ctx;
-    struct ggml_cgraph *  graph;
-    ggml_backend_t        cpu;
+    struct ggml_cgraph * graph;
+    ggml_backend_t cpu;
 };
 
 static struct ggml_tensor * floats(struct work * w, const char * name, int64_t n0, int64_t n1) {
@@ -60,17 +60,17 @@ static struct ggml_tensor * floats(struct work * w, const char * name, int64_t n
 
 // A product with what follows it (one fused step with fusion), a norm, and a sum.
 static bool open_work(struct work * w, int n_threads) {
-    w->ctx   = ggml_init((struct ggml_init_params){ 16 << 20, NULL, false });
-    w->cpu   = ggml_backend_cpu_init();
+    w->ctx = ggml_init((struct ggml_init_params){ 16 << 20, NULL, false });
+    w->cpu = ggml_backend_cpu_init();
     w->graph = w->ctx != NULL ? ggml_new_graph(w->ctx) : NULL;
     if (w->graph == NULL || w->cpu == NULL) {
         return false;
     }
     ggml_backend_cpu_set_n_threads(w->cpu, n_threads);
     struct ggml_tensor * y = ggml_mul_mat(w->ctx, floats(w, "w", 256, 512), floats(w, "x", 256, 64));
-    y                      = ggml_set_name(ggml_relu(w->ctx, ggml_set_name(y, "product")), "active");
-    y                      = ggml_set_name(ggml_rms_norm(w->ctx, y, 1e-6f), "norm");
-    y                      = ggml_set_name(ggml_sum(w->ctx, y), "sum");
+    y = ggml_set_name(ggml_relu(w->ctx, ggml_set_name(y, "product")), "active");
+    y = ggml_set_name(ggml_rms_norm(w->ctx, y, 1e-6f), "norm");
+    y = ggml_set_name(ggml_sum(w->ctx, y), "sum");
     return ggml_build_forward_expand(w->graph, y) == GGML_STATUS_SUCCESS;
 }
 
@@ -121,12 +121,12 @@ static void every_operator_once_a_run(void) {
     for (int fuse = 0; fuse < 2; fuse++) {
         ggml_graph_set_fusion(fuse == 1);
         OPEN_WORK(w, 2);
-        ggml_profile_t p    = ggml_profile_new(0);
-        const int64_t  took = compute(&w, p, 3);
+        ggml_profile_t p = ggml_profile_new(0);
+        const int64_t took = compute(&w, p, 3);
         take(p);
         check_order();
         int64_t sum = 0, all = 0;
-        int     nodes = 0;
+        int nodes = 0;
         for (size_t i = 0; i < n_records; i++) {
             sum += records[i].end_ns - records[i].start_ns;
             nodes += steps[records[i].step].n_nodes;
@@ -310,7 +310,7 @@ static void compute_inner(struct ggml_tensor * dst, const struct ggml_tensor * a
     memcpy(dst->data, a->data, ggml_nbytes(a));
     if (ith == 0 && inner != NULL) {
         struct work * w = inner;
-        inner           = NULL;
+        inner = NULL;
         CHECK(ggml_backend_graph_compute(w->cpu, w->graph));
         CHECK(ggml_profile_in_use() == NULL);
     }
@@ -321,10 +321,10 @@ static void runs_inside_of_nodes(void) {
     OPEN_WORK(w, 1);
     OPEN_WORK(v, 1);
     struct ggml_cgraph * graph = ggml_new_graph(w.ctx);
-    struct ggml_tensor * y     = ggml_map_custom1(w.ctx, floats(&w, "z", 8, 1), compute_inner, 1, NULL);
+    struct ggml_tensor * y = ggml_map_custom1(w.ctx, floats(&w, "z", 8, 1), compute_inner, 1, NULL);
     OK(ggml_build_forward_expand(graph, ggml_set_name(y, "mapped")));
     ggml_profile_t p = ggml_profile_new(0);
-    inner            = &v;
+    inner = &v;
     OK(ggml_profile_use(p));
     CHECK(ggml_backend_graph_compute(w.cpu, graph));
     OK(ggml_profile_use(NULL));
@@ -341,7 +341,7 @@ enum { AT_ONCE = 4, TIMES = 40 };
 
 static void * compute_often(void * data) {
     ggml_profile_t p = data;
-    struct work    w;
+    struct work w;
     if (open_work(&w, 2)) {
         compute(&w, p, TIMES);
         close_work(&w);
@@ -352,7 +352,7 @@ static void * compute_often(void * data) {
 // Several threads record in one profile while another one reads it.
 static void threads_at_once(void) {
     ggml_profile_t p = ggml_profile_new(0);
-    pthread_t      threads[AT_ONCE];
+    pthread_t threads[AT_ONCE];
     for (int i = 0; i < AT_ONCE; i++) {
         REQUIRE(pthread_create(&threads[i], NULL, compute_often, p) == 0);
     }
@@ -382,7 +382,7 @@ static void in_a_child(void) {
     compute(&w, p, 1);
     take(p);
     const size_t before = n_records;
-    const pid_t  child  = fork();
+    const pid_t child = fork();
     if (child == 0) {
         compute(&w, p, 1);
         take(p);

@@ -3,8 +3,8 @@
 #include "test_fake.h"
 
 static struct fake device;
-static char        last_params[100];
-static void *      last_user_data;
+static char last_params[100];
+static void * last_user_data;
 
 static ggml_backend_t make_fake(const char * params, void * user_data) {
     snprintf(last_params, sizeof(last_params), "%s", params ? params : "(null)");
@@ -33,8 +33,8 @@ static void built_in(void) {
 static void names_and_parameters(void) {
     int mine;
     fake_new(&device);
-    const size_t n      = ggml_backend_reg_get_count();
-    char         name[] = "Fake-1";
+    const size_t n = ggml_backend_reg_get_count();
+    char name[] = "Fake-1";
     CHECK_INT(ggml_backend_register(name, make_fake, &device.buft, &mine), GGML_STATUS_SUCCESS);
     name[0] = 'x'; // it was copied
     CHECK_INT(ggml_backend_reg_get_count(), n + 1);
@@ -97,8 +97,8 @@ static void register_many(void * arg) {
 }
 
 static void threads(void) {
-    gb_thread    t[4];
-    int          ids[4];
+    gb_thread t[4];
+    int ids[4];
     const size_t n = ggml_backend_reg_get_count();
     for (int i = 0; i < 4; i++) {
         ids[i] = i;
@@ -118,7 +118,7 @@ static void out_of_memory(void) {
         snprintf(name, sizeof(name), "oom%d", k);
         gb_test_fail_alloc(k, false);
         const enum ggml_status status = ggml_backend_register(name, make_fake, NULL, NULL);
-        const bool             failed = gb_test_alloc_failed();
+        const bool failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK_INT(status, failed ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS);
         CHECK_INT(ggml_backend_reg_get_count(), n + (failed ? 0 : 1));
@@ -130,8 +130,8 @@ static void out_of_memory(void) {
 
 // What programs that walk the registry ask of every entry.
 static void check_entry(size_t i) {
-    const ggml_backend_buffer_type_t buft    = ggml_backend_reg_get_default_buffer_type(i);
-    const ggml_backend_t             backend = ggml_backend_reg_init_backend(i, NULL);
+    const ggml_backend_buffer_type_t buft = ggml_backend_reg_get_default_buffer_type(i);
+    const ggml_backend_t backend = ggml_backend_reg_init_backend(i, NULL);
     if (backend == NULL || buft == NULL) {
         printf("entry %s makes no backend here\n", ggml_backend_reg_get_name(i));
         return;
@@ -142,8 +142,8 @@ static void check_entry(size_t i) {
         ggml_backend_alloc_buffer(backend, 64), ggml_backend_buft_alloc_buffer(buft, 64) };
     for (int k = 0; k < 3; k++) {
         struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 14, NULL, true });
-        struct ggml_tensor *  x   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
-        struct ggml_cgraph *  g   = ggml_new_graph_custom(ctx, 8, false);
+        struct ggml_tensor * x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+        struct ggml_cgraph * g = ggml_new_graph_custom(ctx, 8, false);
         REQUIRE(buffers[k] != NULL);
         CHECK(ggml_backend_buffer_get_type(buffers[k]) == buft);
         ggml_backend_tensor_alloc(buffers[k], x, ggml_backend_buffer_get_base(buffers[k]));
@@ -173,10 +173,10 @@ static void entries_have_their_default_buffer_type(void) {
 
 // Several simulated devices at once are several devices, and whichever is freed, the entry's type can be had again.
 static void simulated_devices_stay_apart(void) {
-    const size_t                     sim  = ggml_backend_reg_find_by_name("SIM");
-    ggml_backend_t                   a    = ggml_backend_reg_init_backend(sim, NULL);
-    ggml_backend_t                   b    = ggml_backend_reg_init_backend(sim, "");
-    ggml_backend_t                   c    = ggml_backend_reg_init_backend(sim, "delay=0");
+    const size_t sim = ggml_backend_reg_find_by_name("SIM");
+    ggml_backend_t a = ggml_backend_reg_init_backend(sim, NULL);
+    ggml_backend_t b = ggml_backend_reg_init_backend(sim, "");
+    ggml_backend_t c = ggml_backend_reg_init_backend(sim, "delay=0");
     const ggml_backend_buffer_type_t buft = ggml_backend_reg_get_default_buffer_type(sim);
     CHECK(ggml_backend_get_default_buffer_type(a) == buft);
     CHECK(ggml_backend_get_default_buffer_type(b) != buft && ggml_backend_get_default_buffer_type(c) != buft);

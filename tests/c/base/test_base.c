@@ -39,7 +39,7 @@ static void other_thread(void * arg) {
 static void errors_are_per_thread(void) {
     gb_fail(GGML_STATUS_FAILED, "here");
     enum ggml_status seen = GGML_STATUS_ABORTED;
-    gb_thread        t;
+    gb_thread t;
     REQUIRE(gb_thread_start(&t, other_thread, &seen));
     gb_thread_join(t);
     CHECK_INT(seen, GGML_STATUS_SUCCESS);
@@ -78,7 +78,7 @@ static void failing_allocations(void) {
 
 static void pointer_map(void) {
     struct gb_ptrmap map = { 0 };
-    static char      keys[5000];
+    static char keys[5000];
     CHECK_INT(gb_ptrmap_get(&map, keys), GB_PTRMAP_ABSENT);
     for (int i = 0; i < 5000; i++) {
         CHECK(gb_ptrmap_set(&map, keys + i, i));
@@ -98,8 +98,8 @@ static void pointer_map(void) {
 static void keys_at_any_distance(void) {
     static const uintptr_t distances[] = { 2, 16, 100, 256, 368, 4096, 5000, 65536, 1 << 20 };
     for (int d = 0; d < 9; d++) {
-        struct gb_ptrmap map   = { 0 };
-        const uintptr_t  begin = (uintptr_t) test_random_int(1, 1 << 20);
+        struct gb_ptrmap map = { 0 };
+        const uintptr_t begin = (uintptr_t) test_random_int(1, 1 << 20);
         for (int i = 0; i < 3000; i++) {
             CHECK(gb_ptrmap_set(&map, (const void *) (begin + (uintptr_t) i * distances[d]), i));
         }
@@ -127,12 +127,12 @@ static void vectors(void) {
 static void half_precision(void) {
     // widening and narrowing again is the identity, except that NaN becomes quiet
     for (uint32_t h = 0; h < 65536; h++) {
-        const float f   = gb_f16_to_f32((uint16_t) h);
-        const bool  nan = (h & 0x7fff) > 0x7c00;
+        const float f = gb_f16_to_f32((uint16_t) h);
+        const bool nan = (h & 0x7fff) > 0x7c00;
         CHECK(isnan(f) == nan);
         if (!nan) {
             CHECK_INT(gb_f32_to_f16(f), h);
-            const int    e = (int) (h >> 10) & 31;
+            const int e = (int) (h >> 10) & 31;
             const double m = (double) (h & 1023);
             const double v = e == 31 ? INFINITY : e == 0 ? ldexp(m, -24) : ldexp(m + 1024, e - 25);
             CHECK((double) f == (h & 0x8000 ? -v : v));

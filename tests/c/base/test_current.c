@@ -11,7 +11,7 @@
 #include "sim/sim_device.h"
 
 static gb_mutex mutex;
-static gb_cond  cond;
+static gb_cond cond;
 
 static bool init_locks(void) { return gb_mutex_init(&mutex) && gb_cond_init(&cond); }
 
@@ -23,9 +23,9 @@ static void destroy_locks(void) {
 // --------------------------------------------------------------------------------------------------------------- polls
 
 struct asked {
-    int  times, stop_at; // says stop from that time on; 0: never
-    bool nested;         // asks again itself
-    int  inner;          // what that gave
+    int times, stop_at; // says stop from that time on; 0: never
+    bool nested;        // asks again itself
+    int inner;          // what that gave
 };
 
 static bool ask(void * data) {
@@ -43,7 +43,7 @@ static void elsewhere(void * arg) { *(bool *) arg = gb_get_poll(NULL) != NULL ||
 
 static void the_poll_is_the_threads(void) {
     struct asked a = { .stop_at = 2, .nested = true };
-    void *       data;
+    void * data;
     REQUIRE(init_locks());
     CHECK(!gb_poll());
     gb_set_poll(ask, &a);
@@ -53,7 +53,7 @@ static void the_poll_is_the_threads(void) {
     CHECK(gb_poll());
     CHECK_INT(a.times, 2); // the poll that asks is not asked again
     CHECK_INT(a.inner, 0);
-    bool      theirs = true;
+    bool theirs = true;
     gb_thread thread;
     REQUIRE(gb_thread_start(&thread, elsewhere, &theirs));
     gb_thread_join(thread);
@@ -94,7 +94,7 @@ static void waits_ask_until_told_to_stop(void) {
 
 struct waker {
     atomic_bool end;
-    atomic_int  turns;
+    atomic_int turns;
 };
 
 static void wake_often(void * arg) {
@@ -112,7 +112,7 @@ static void wake_often(void * arg) {
 static void wakeups_do_not_keep_it_from_asking(void) {
     struct asked a = { .stop_at = 4 };
     struct waker w = { false, 0 };
-    gb_thread    thread;
+    gb_thread thread;
     REQUIRE(init_locks());
     REQUIRE(gb_thread_start(&thread, wake_often, &w));
     gb_set_poll(ask, &a);
@@ -133,7 +133,7 @@ static void wakeups_do_not_keep_it_from_asking(void) {
 static int run_a, run_b;
 
 struct seen {
-    void *     expected;
+    void * expected;
     atomic_int right, wrong;
 };
 
@@ -146,8 +146,8 @@ static void look(void * arg, int ith, int nth) {
 
 struct caller {
     struct gb_cpu_pool * pool;
-    void *               run;
-    struct seen          seen;
+    void * run;
+    struct seen seen;
 };
 
 static void call_often(void * arg) {
@@ -165,7 +165,7 @@ static void pools_carry_the_run(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
     REQUIRE(pool != NULL);
     struct caller callers[3] = { { .pool = pool, .run = &run_a }, { .pool = pool, .run = &run_b }, { .pool = pool } };
-    gb_thread     threads[3];
+    gb_thread threads[3];
     for (int i = 0; i < 3; i++) {
         REQUIRE(gb_thread_start(&threads[i], call_often, &callers[i]));
     }
@@ -179,8 +179,8 @@ static void pools_carry_the_run(void) {
 
 struct look_work {
     struct gb_sim_work work; // first
-    struct seen *      seen;
-    bool               team;
+    struct seen * seen;
+    bool team;
 };
 
 static enum ggml_status run_look(struct gb_sim_work * work) {
@@ -202,7 +202,7 @@ static void queues_carry_the_run(void) {
     struct gb_sim_device * device = gb_sim_device_new(&params);
     REQUIRE(device != NULL);
     struct seen seen[3] = { { .expected = &run_a }, { .expected = &run_b }, { .expected = NULL } };
-    const int   n       = 60;
+    const int n = 60;
     for (int i = 0; i < n; i++) {
         struct look_work * w = gb_sim_work_new(device, sizeof(*w));
         REQUIRE(w != NULL);

@@ -5,7 +5,7 @@
 #include "test.h"
 
 static const struct {
-    size_t       size;
+    size_t size;
     const char * digest;
 } known[] = {
     { 0, "0e5751c026e543b2e8ab2eb06099daa1d1e5df47778f7787faab45cdf12fe3a8" },
@@ -17,8 +17,8 @@ static const struct {
 
 static void check_digest(const uint8_t * data, size_t size, size_t piece, const char * wanted) {
     struct gb_digest digest;
-    uint8_t          found[GB_DIGEST_SIZE];
-    char             text[2 * GB_DIGEST_SIZE + 1] = "";
+    uint8_t found[GB_DIGEST_SIZE];
+    char text[2 * GB_DIGEST_SIZE + 1] = "";
     gb_digest_begin(&digest);
     for (size_t at = 0; at < size; at += piece) {
         gb_digest_add(&digest, data + at, GB_MIN(piece, size - at));

@@ -30,7 +30,7 @@ static const char * in_folder(int i, const char * leaf) {
 
 static int entries(void) {
     DIR * dir = opendir(folder);
-    int   n   = 0;
+    int n = 0;
     for (struct dirent * e; dir && (e = readdir(dir)) != NULL;) {
         n += e->d_name[0] != '.';
     }
@@ -45,9 +45,9 @@ static void put(const char * path, const char * text) {
 }
 
 static bool holds(const char * path, const char * text) {
-    char         got[64] = { 0 };
-    FILE *       f       = fopen(path, "rb");
-    const size_t n       = f ? fread(got, 1, sizeof(got) - 1, f) : 0;
+    char got[64] = { 0 };
+    FILE * f = fopen(path, "rb");
+    const size_t n = f ? fread(got, 1, sizeof(got) - 1, f) : 0;
     if (f) {
         fclose(f);
     }
@@ -56,7 +56,7 @@ static bool holds(const char * path, const char * text) {
 
 static enum ggml_status write_text(const char * path, const char * text) {
     struct gb_file_writer w;
-    enum ggml_status      status = gb_file_writer_open(&w, path);
+    enum ggml_status status = gb_file_writer_open(&w, path);
     if (status == GGML_STATUS_SUCCESS) {
         gb_file_writer_write(&w, text, strlen(text));
         status = gb_file_writer_commit(&w);
@@ -66,7 +66,7 @@ static enum ggml_status write_text(const char * path, const char * text) {
 
 static void whole_or_not_at_all(void) {
     const char * path = in_folder(0, "a");
-    struct stat  info;
+    struct stat info;
     CHECK_INT(write_text(path, "one"), GGML_STATUS_SUCCESS);
     CHECK(holds(path, "one"));
     const mode_t mask = umask(0);
@@ -140,7 +140,7 @@ static void killed(void) {
 static void remains_are_in_nobodys_way(void) {
     enum { LEFT = 40 };
     const char * path = in_folder(0, "b");
-    char         left[96];
+    char left[96];
     for (int i = 0; i < LEFT; i++) {
         snprintf(left, sizeof(left), "%s.%ld.%d.part", path, (long) getpid(), i);
         put(left, "left");

@@ -28,15 +28,15 @@ int main(void) {
 enum { ROWS = 256, COLUMNS = 1024, BYTES = ROWS * COLUMNS * 4 }; // of float32: 256 pages
 
 struct file {
-    char   path[64];
+    char path[64];
     char * data;
 };
 
 static bool make_file(struct file * f, size_t size) {
     snprintf(f->path, sizeof(f->path), "/tmp/ggml_mapped_XXXXXX");
-    const int   fd        = mkstemp(f->path);
+    const int fd = mkstemp(f->path);
     const float ones[256] = { [0 ... 255] = 1.0f };
-    bool        ok        = fd >= 0;
+    bool ok = fd >= 0;
     for (size_t done = 0; ok && done < size; done += sizeof(ones)) {
         ok = write(fd, ones, sizeof(ones)) == (ssize_t) sizeof(ones);
     }
@@ -52,27 +52,27 @@ static void drop_file(struct file * f, size_t size) {
 
 // w (ROWS, COLUMNS) in the file times ones.
 struct product {
-    ggml_backend_t        backend;
+    ggml_backend_t backend;
     ggml_backend_buffer_t buffer, rest;
     struct ggml_context * ctx;
-    struct ggml_cgraph *  graph;
-    struct ggml_tensor *  w, *out;
+    struct ggml_cgraph * graph;
+    struct ggml_tensor *w, *out;
 };
 
 static bool make_product(struct product * p, ggml_backend_t backend, char * data) {
     p->backend = backend;
-    p->ctx     = ggml_init((struct ggml_init_params){ 0, NULL, true });
-    p->w       = ggml_new_tensor_2d(p->ctx, GGML_TYPE_F32, COLUMNS, ROWS);
-    p->buffer  = ggml_backend_cpu_buffer_from_ptr(data, BYTES);
+    p->ctx = ggml_init((struct ggml_init_params){ 0, NULL, true });
+    p->w = ggml_new_tensor_2d(p->ctx, GGML_TYPE_F32, COLUMNS, ROWS);
+    p->buffer = ggml_backend_cpu_buffer_from_ptr(data, BYTES);
     ggml_backend_buffer_set_usage(p->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     struct ggml_tensor * x = ggml_new_tensor_1d(p->ctx, GGML_TYPE_F32, COLUMNS);
-    p->out                 = ggml_mul_mat(p->ctx, p->w, x);
-    p->graph               = ggml_new_graph(p->ctx);
+    p->out = ggml_mul_mat(p->ctx, p->w, x);
+    p->graph = ggml_new_graph(p->ctx);
     ggml_build_forward_expand(p->graph, p->out);
     if (ggml_backend_tensor_alloc(p->buffer, p->w, data) != GGML_STATUS_SUCCESS) {
         return false;
     }
-    p->rest                          = ggml_backend_alloc_ctx_tensors(p->ctx, backend);
+    p->rest = ggml_backend_alloc_ctx_tensors(p->ctx, backend);
     static const float ones[COLUMNS] = { [0 ... COLUMNS - 1] = 1.0f };
     return p->rest && ggml_backend_tensor_set(x, ones, 0, sizeof(ones)) == GGML_STATUS_SUCCESS;
 }
@@ -87,11 +87,11 @@ static void drop_product(struct product * p) {
 static void computing_on_a_file_that_shrinks(void) {
     for (int threads = 1; threads <= 4; threads += 3) {
         for (int small = 0; small < 2; small++) { // to a page and a half; to a part of the last page only
-            struct file    f;
+            struct file f;
             struct product p;
             REQUIRE(make_file(&f, BYTES));
             struct gb_mapped * watch = gb_mapped_watch(f.data, BYTES, 0, false, f.path);
-            ggml_backend_t     cpu   = ggml_backend_cpu_init();
+            ggml_backend_t cpu = ggml_backend_cpu_init();
             ggml_backend_cpu_set_n_threads(cpu, threads);
             REQUIRE(watch && make_product(&p, cpu, f.data));
             CHECK(ggml_backend_graph_compute(cpu, p.graph));
@@ -115,16 +115,16 @@ static void computing_on_a_file_that_shrinks(void) {
 }
 
 static void reading_and_writing_tensors(void) {
-    struct file    f;
+    struct file f;
     struct product p;
     REQUIRE(make_file(&f, BYTES));
     struct gb_mapped * watch = gb_mapped_watch(f.data, BYTES, 0, false, f.path);
-    ggml_backend_t     sim   = ggml_backend_reg_init_backend_from_str("SIM");
+    ggml_backend_t sim = ggml_backend_reg_init_backend_from_str("SIM");
     REQUIRE(watch && make_product(&p, ggml_backend_cpu_init(), f.data));
-    struct ggml_context * ctx    = ggml_init((struct ggml_init_params){ 0, NULL, true });
-    struct ggml_tensor *  beyond = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, COLUMNS, ROWS);
-    ggml_backend_buffer_t there  = ggml_backend_alloc_ctx_tensors(ctx, sim);
-    char *                to     = malloc(BYTES);
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, true });
+    struct ggml_tensor * beyond = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, COLUMNS, ROWS);
+    ggml_backend_buffer_t there = ggml_backend_alloc_ctx_tensors(ctx, sim);
+    char * to = malloc(BYTES);
     REQUIRE(there && to);
     CHECK_INT(ggml_backend_tensor_copy(p.w, beyond), GGML_STATUS_SUCCESS);
     REQUIRE(truncate(f.path, 100) == 0);
@@ -146,14 +146,14 @@ static void reading_and_writing_tensors(void) {
 static void scheduler_copies(void) {
     struct file f;
     REQUIRE(make_file(&f, BYTES));
-    struct gb_mapped *    watch  = gb_mapped_watch(f.data, BYTES, 0, false, f.path);
-    ggml_backend_t        both[] = { ggml_backend_reg_init_backend_from_str("SIM"), ggml_backend_cpu_init() };
-    ggml_backend_sched_t  sched  = ggml_backend_sched_new(both, NULL, 2, 64);
-    struct ggml_context * ctx    = ggml_init((struct ggml_init_params){ 0, NULL, true });
-    struct ggml_tensor *  w      = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, COLUMNS, ROWS);
+    struct gb_mapped * watch = gb_mapped_watch(f.data, BYTES, 0, false, f.path);
+    ggml_backend_t both[] = { ggml_backend_reg_init_backend_from_str("SIM"), ggml_backend_cpu_init() };
+    ggml_backend_sched_t sched = ggml_backend_sched_new(both, NULL, 2, 64);
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, true });
+    struct ggml_tensor * w = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, COLUMNS, ROWS);
     ggml_backend_buffer_t buffer = ggml_backend_cpu_buffer_from_ptr(f.data, BYTES);
     REQUIRE(watch && sched && ggml_backend_tensor_alloc(buffer, w, f.data) == GGML_STATUS_SUCCESS);
-    struct ggml_tensor * out   = ggml_sqr(ctx, w);
+    struct ggml_tensor * out = ggml_sqr(ctx, w);
     struct ggml_cgraph * graph = ggml_new_graph(ctx);
     ggml_build_forward_expand(graph, out);
     ggml_backend_sched_set_node_backend(sched, out, both[0]);
@@ -173,9 +173,9 @@ static void scheduler_copies(void) {
 // Many threads come upon many files at once, while others are watched and forgotten.
 struct reader {
     struct file file;
-    pthread_t   thread;
+    pthread_t thread;
     atomic_bool go;
-    int         wrong;
+    int wrong;
 };
 
 static void * read_all(void * arg) {
@@ -184,7 +184,7 @@ static void * read_all(void * arg) {
     }
     for (int round = 0; round < 20; round++) {
         struct gb_mapped * extra = gb_mapped_watch(r, sizeof(*r), 0, false, NULL);
-        volatile char      sum   = 0;
+        volatile char sum = 0;
         gb_mapped_enter();
         for (int i = BYTES - 4096; i >= 0; i -= 4096) {
             sum = (char) (sum + r->file.data[i]);
@@ -200,7 +200,7 @@ static void * read_all(void * arg) {
 static void many_threads(void) {
     enum { N = 8 };
     static struct reader readers[N];
-    struct gb_mapped *   watches[N], *many[100];
+    struct gb_mapped *watches[N], *many[100];
     for (int i = 0; i < N; i++) {
         REQUIRE(make_file(&readers[i].file, BYTES));
         watches[i] = gb_mapped_watch(readers[i].file.data, BYTES, 0, false, NULL); // no path: only the lost pages tell
@@ -288,8 +288,8 @@ static void others_signals(void) {
 }
 
 static void reading_gguf(void) {
-    struct gguf_context * ctx    = gguf_init_empty();
-    char                  path[] = "/tmp/ggml_mapped_XXXXXX";
+    struct gguf_context * ctx = gguf_init_empty();
+    char path[] = "/tmp/ggml_mapped_XXXXXX";
     REQUIRE(ctx && close(mkstemp(path)) == 0);
     gguf_set_val_str(ctx, "general.name", "x");
     gguf_write_to_file(ctx, path, true);

@@ -22,7 +22,7 @@ static int is_advised(const void * address) {
     }
     char line[4096];
     bool inside = false;
-    int  found  = -1;
+    int found = -1;
     while (fgets(line, sizeof(line), file) != NULL) {
         unsigned long long lower, upper;
         if (sscanf(line, "%llx-%llx ", &lower, &upper) == 2) {
@@ -47,7 +47,7 @@ static void large_memory_is_memory(void) {
     const size_t sizes[] = { 0, 1, GB_HUGE_MIN - 1, GB_HUGE_MIN, GB_HUGE_MIN + 12345 };
     for (size_t i = 0; i < GB_ARRAY_LEN(sizes); i++) {
         const int64_t live = gb_test_live_allocs();
-        char *        p    = gb_large_alloc(64, sizes[i]);
+        char * p = gb_large_alloc(64, sizes[i]);
         REQUIRE(p != NULL);
         CHECK_INT((uintptr_t) p % 64, 0);
         memset(p, 0x5a, sizes[i]);

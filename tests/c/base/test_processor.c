@@ -19,7 +19,7 @@ static cpu_set_t mask_of_thread(void) {
 static void leave_often(void * arg) {
     (void) arg;
     const cpu_set_t before = mask_of_thread();
-    int             moved  = 0;
+    int moved = 0;
     for (int i = 0; i < 100; i++) {
         const int here = gb_this_processor();
         CHECK_MSG(here >= 0 && CPU_ISSET(here, &before), "on processor %d", here);
@@ -44,7 +44,7 @@ static void the_mask_stays(void) { in_a_thread(leave_often); }
 static void leave_within_a_mask(void * arg) {
     (void) arg;
     const cpu_set_t all = mask_of_thread();
-    cpu_set_t       mask;
+    cpu_set_t mask;
     CPU_ZERO(&mask);
     int last = -1;
     for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&mask) < 2; cpu++) {
@@ -69,7 +69,7 @@ static void the_mask_of_a_user_stays(void) { in_a_thread(leave_within_a_mask); }
 static void leave_nowhere(void * arg) {
     (void) arg;
     const cpu_set_t before = mask_of_thread();
-    const int       bad[]  = { -1, CPU_SETSIZE, INT32_MAX, INT32_MIN };
+    const int bad[] = { -1, CPU_SETSIZE, INT32_MAX, INT32_MIN };
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         CHECK(!gb_leave_processor(bad[i]));
     }

@@ -52,19 +52,19 @@ static void chain_of_large_and_small_nodes(void) {
         REQUIRE(ctx != NULL);
         struct ggml_tensor * large = new_vector(ctx, 100003, 1);
         struct ggml_tensor * small = new_vector(ctx, 1, 2);
-        float                v = 1, w = 2;
+        float v = 1, w = 2;
         for (int i = 0; i < 40; i++) { // small integers: exact
             small = ggml_add(ctx, small, small);
-            w     = w + w;
+            w = w + w;
             if (i % 8 == 7) {
                 small = ggml_scale(ctx, small, 1.0f / 256);
-                w     = w / 256;
+                w = w / 256;
             }
             large = i % 3 == 0 ? ggml_add1(ctx, large, small) : ggml_add(ctx, large, large);
-            v     = i % 3 == 0 ? v + w : v + v;
+            v = i % 3 == 0 ? v + w : v + v;
             if (v > 65536) {
                 large = ggml_scale(ctx, large, 1.0f / 65536);
-                v     = v / 65536;
+                v = v / 65536;
             }
         }
         CHECK_INT(ggml_graph_compute_with_ctx(ctx, graph_of(ctx, large), n), GGML_STATUS_SUCCESS);
@@ -107,12 +107,12 @@ static void views_are_no_work(void) {
 static void empty_graph_and_empty_tensors(void) {
     struct ggml_context * ctx = new_context(false);
     REQUIRE(ctx != NULL);
-    struct ggml_cgraph * g    = ggml_new_graph(ctx);
-    struct ggml_cplan    plan = ggml_graph_plan(g, 0);
+    struct ggml_cgraph * g = ggml_new_graph(ctx);
+    struct ggml_cplan plan = ggml_graph_plan(g, 0);
     CHECK_INT(plan.n_threads, GGML_DEFAULT_N_THREADS);
     CHECK_INT(ggml_graph_compute(g, &plan), 0);
     struct ggml_tensor * nothing = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 0, 3);
-    struct ggml_tensor * sum     = ggml_add(ctx, nothing, nothing);
+    struct ggml_tensor * sum = ggml_add(ctx, nothing, nothing);
     REQUIRE(sum != NULL);
     CHECK_INT(ggml_graph_compute_with_ctx(ctx, graph_of(ctx, sum), 2), GGML_STATUS_SUCCESS);
     ggml_free(ctx);
@@ -175,7 +175,7 @@ static void custom_nodes_get_their_tasks(void) {
     for (size_t c = 0; c < sizeof(cases) / sizeof(cases[0]); c++) {
         struct ggml_context * ctx = new_context(false);
         REQUIRE(ctx != NULL);
-        struct witness       w = { 0 };
+        struct witness w = { 0 };
         struct ggml_tensor * x = new_vector(ctx, 1000, 1);
         struct ggml_tensor * y =
             ggml_scale(ctx, ggml_map_custom1(ctx, ggml_scale(ctx, x, 3), look, cases[c].wanted, &w), 5);
@@ -197,9 +197,9 @@ static void custom_nodes_get_their_tasks(void) {
 // how many of these threads were woken.
 static int runs_until_alone(struct gb_cpu_plan * plan, int n, void (*check)(void * arg), void * arg, int * woken) {
     const struct gb_cpu_plan_times unknown = { 0 }, long_ones = { .n_woken = 2, .woken_ns = 100000, .alone_ns = 1 };
-    struct gb_cpu_pool *           pool  = gb_cpu_pool_new(n);
-    const struct gb_cpu_run        run   = { .kernels = gb_kernels_default(), .work = malloc(plan->work_size + 1) };
-    int                            found = 0;
+    struct gb_cpu_pool * pool = gb_cpu_pool_new(n);
+    const struct gb_cpu_run run = { .kernels = gb_kernels_default(), .work = malloc(plan->work_size + 1) };
+    int found = 0;
     CHECK(pool != NULL && run.work != NULL);
     for (int i = 0; pool != NULL && run.work != NULL && i < 500 && found == 0; i++) {
         CHECK_INT(gb_cpu_plan_run(plan, pool, &run), GGML_STATUS_SUCCESS);
@@ -216,8 +216,8 @@ static int runs_until_alone(struct gb_cpu_plan * plan, int n, void (*check)(void
 
 struct product { // of a matrix with itself
     struct ggml_tensor * y;
-    float                first[64 * 64];
-    int                  runs;
+    float first[64 * 64];
+    int runs;
 };
 
 static void same_bits(void * arg) {
@@ -237,7 +237,7 @@ static void the_caller_alone_computes_the_same(void) {
     for (int64_t i = 0; i < ggml_nelements(a); i++) {
         ((float *) a->data)[i] = (float) (i * 7919 % 2003 - 1001) / 250.0f;
     }
-    struct product       p    = { .y = ggml_mul_mat(ctx, a, a) };
+    struct product p = { .y = ggml_mul_mat(ctx, a, a) };
     struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(graph_of(ctx, p.y), 3);
     REQUIRE(plan != NULL && plan->team == 3);
     int woken = 0;
@@ -260,7 +260,7 @@ static void the_slower_way_is_tried_again(void) {
     const struct gb_cpu_run run = { .kernels = gb_kernels_default() };
     REQUIRE(plan != NULL && pool != NULL && plan->team == 3);
     CHECK_INT(gb_cpu_plan_run(plan, pool, &run), GGML_STATUS_SUCCESS); // starts the threads
-    for (int way = 0; way < 2; way++) {                                // the slower one: woken, alone
+    for (int way = 0; way < 2; way++) { // the slower one: woken, alone
         const struct gb_cpu_plan_times slow = {
             .n_woken = 2, .woken_ns = 100000 + !way, .alone_ns = 100000 + way, .n_rested = 31
         };
@@ -299,7 +299,7 @@ static bool run_alone_once(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool,
 static void long_runs_alone_are_remembered(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ (size_t) 64 << 20, NULL, false });
     REQUIRE(ctx != NULL);
-    struct ggml_tensor * y    = ggml_gelu(ctx, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4000000)); // above 200 us
+    struct ggml_tensor * y = ggml_gelu(ctx, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4000000)); // above 200 us
     struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(graph_of(ctx, y), 3);
     struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
     REQUIRE(plan != NULL && pool != NULL && plan->team == 3);
@@ -319,10 +319,10 @@ static void long_runs_alone_are_remembered(void) {
 static void a_caller_that_was_held_up_goes_alone(void) {
     struct ggml_context * ctx = new_context(false);
     REQUIRE(ctx != NULL);
-    struct ggml_tensor *    y    = ggml_scale(ctx, new_vector(ctx, 100000, 1), 2);
-    struct gb_cpu_plan *    plan = gb_cpu_plan_of_graph(graph_of(ctx, y), 3);
-    struct gb_cpu_pool *    pool = gb_cpu_pool_new(3);
-    const struct gb_cpu_run run  = { .kernels = gb_kernels_default() };
+    struct ggml_tensor * y = ggml_scale(ctx, new_vector(ctx, 100000, 1), 2);
+    struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(graph_of(ctx, y), 3);
+    struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
+    const struct gb_cpu_run run = { .kernels = gb_kernels_default() };
     REQUIRE(plan != NULL && pool != NULL && plan->team == 3);
     plan->times.alone_left = plan->times.alone_next = 16;
     for (unsigned left = 16; left > 0; left--) {
@@ -361,9 +361,9 @@ static void a_caller_does_not_wait_for_a_stopped_thread_again(void) {
     for (int i = 0; i < 20; i++) { // several steps, and far less work than the sleep
         y = ggml_scale(ctx, y, i % 2 == 0 ? 2.0f : 0.5f);
     }
-    struct gb_cpu_plan *    plan = gb_cpu_plan_of_graph(graph_of(ctx, y), 2);
-    struct gb_cpu_pool *    pool = gb_cpu_pool_new(2);
-    const struct gb_cpu_run run  = { .kernels = gb_kernels_default() };
+    struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(graph_of(ctx, y), 2);
+    struct gb_cpu_pool * pool = gb_cpu_pool_new(2);
+    const struct gb_cpu_run run = { .kernels = gb_kernels_default() };
     REQUIRE(plan != NULL && pool != NULL && plan->team == 2 && plan->n_steps > 2);
     plan->has_custom = false; // plans with functions of the program's always wait
     CHECK_INT(gb_cpu_plan_run(plan, pool, &run), GGML_STATUS_SUCCESS);
@@ -394,8 +394,8 @@ static void three_looked(void * arg) {
 static void custom_nodes_are_never_run_alone(void) {
     struct ggml_context * ctx = new_context(false);
     REQUIRE(ctx != NULL);
-    struct witness       w    = { 0 };
-    struct ggml_tensor * y    = ggml_map_custom1(ctx, new_vector(ctx, 1000, 1), look, 3, &w);
+    struct witness w = { 0 };
+    struct ggml_tensor * y = ggml_map_custom1(ctx, new_vector(ctx, 1000, 1), look, 3, &w);
     struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(graph_of(ctx, y), 3);
     REQUIRE(plan != NULL);
     int woken = 0;
@@ -414,12 +414,12 @@ static bool stop_at_once(void * data) {
 static void stopped_runs_are_not_measured(void) {
     struct ggml_context * ctx = new_context(false);
     REQUIRE(ctx != NULL);
-    struct ggml_tensor * y    = ggml_scale(ctx, new_vector(ctx, 100000, 1), 2);
+    struct ggml_tensor * y = ggml_scale(ctx, new_vector(ctx, 100000, 1), 2);
     struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(graph_of(ctx, y), 3);
     struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
     REQUIRE(plan != NULL && pool != NULL);
     struct gb_cpu_run run = { .kernels = gb_kernels_default() };
-    for (int i = 0; i < 1000 && plan->times.n_woken == 0; i++) {   // until threads slept when a run began
+    for (int i = 0; i < 1000 && plan->times.n_woken == 0; i++) { // until threads slept when a run began
         run.abort_callback = i > 0 && i < 8 ? stop_at_once : NULL; // the first starts the threads
         CHECK_INT(gb_cpu_plan_run(plan, pool, &run),
             run.abort_callback != NULL ? GGML_STATUS_ABORTED : GGML_STATUS_SUCCESS);
@@ -438,7 +438,7 @@ static void compute_inside(struct ggml_tensor * dst, const struct ggml_tensor * 
     (void) user;
     if (ith == 0) { // another graph, with threads of its own
         struct ggml_context * ctx = new_context(false);
-        struct ggml_tensor *  y   = ggml_scale(ctx, new_vector(ctx, 50000, ((const float *) a->data)[0]), 2);
+        struct ggml_tensor * y = ggml_scale(ctx, new_vector(ctx, 50000, ((const float *) a->data)[0]), 2);
         ggml_graph_compute_with_ctx(ctx, graph_of(ctx, y), 2);
         ((float *) dst->data)[0] = ((const float *) y->data)[49999];
         ggml_free(ctx);
@@ -459,8 +459,8 @@ static void a_node_may_compute_a_graph(void) {
 static void bad_plans_are_refused(void) {
     struct ggml_context * ctx = new_context(false);
     REQUIRE(ctx != NULL);
-    struct ggml_cgraph * g    = graph_of(ctx, ggml_sqr(ctx, new_vector(ctx, 4, 2)));
-    struct ggml_cplan    plan = ggml_graph_plan(g, 2);
+    struct ggml_cgraph * g = graph_of(ctx, ggml_sqr(ctx, new_vector(ctx, 4, 2)));
+    struct ggml_cplan plan = ggml_graph_plan(g, 2);
     CHECK(ggml_graph_compute(NULL, &plan) == GGML_STATUS_INVALID_ARGUMENT);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "cgraph");
     CHECK(ggml_graph_compute(g, NULL) == GGML_STATUS_INVALID_ARGUMENT);
@@ -487,15 +487,15 @@ static void work_memory_is_asked_for_and_needed(void) {
     struct ggml_tensor * b = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, 40);
     ggml_set_f32(a, 1);
     ggml_set_f32(b, 2);
-    struct ggml_tensor * y    = ggml_mul_mat(ctx, a, b);
-    struct ggml_cgraph * g    = graph_of(ctx, y);
-    struct ggml_cplan    plan = ggml_graph_plan(g, 3);
+    struct ggml_tensor * y = ggml_mul_mat(ctx, a, b);
+    struct ggml_cgraph * g = graph_of(ctx, y);
+    struct ggml_cplan plan = ggml_graph_plan(g, 3);
     if (plan.work_size == 0) {
         ggml_free(ctx);
         SKIP("the product needs no work memory");
     }
     CHECK_INT(ggml_graph_plan(g, 3).work_size, plan.work_size);
-    char * block   = malloc(plan.work_size + 1);
+    char * block = malloc(plan.work_size + 1);
     plan.work_data = (uint8_t *) block + 1; // any alignment; a write beyond its end is caught by the sanitizer
     CHECK_INT(ggml_graph_compute(g, &plan), 0);
     CHECK(all_equal(y, 128));
@@ -507,13 +507,13 @@ static void work_memory_is_asked_for_and_needed(void) {
 }
 
 static void what_is_not_allocated_is_named(void) {
-    struct ggml_context * ctx  = new_context(false);
+    struct ggml_context * ctx = new_context(false);
     struct ggml_context * bare = new_context(true);
     REQUIRE(ctx != NULL && bare != NULL);
-    struct ggml_tensor * here   = ggml_set_name(new_vector(ctx, 4, 1), "here");
+    struct ggml_tensor * here = ggml_set_name(new_vector(ctx, 4, 1), "here");
     struct ggml_tensor * absent = ggml_set_name(ggml_new_tensor_1d(bare, GGML_TYPE_F32, 4), "absent");
-    struct ggml_tensor * first  = ggml_scale(ctx, here, 3);
-    struct ggml_tensor * sum    = ggml_add(ctx, first, absent);
+    struct ggml_tensor * first = ggml_scale(ctx, here, 3);
+    struct ggml_tensor * sum = ggml_add(ctx, first, absent);
     ggml_set_f32(first, -1);
     CHECK(ggml_graph_compute_with_ctx(ctx, graph_of(ctx, sum), 2) == GGML_STATUS_INVALID_STATE);
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'absent' f32 [4]");
@@ -529,10 +529,10 @@ static void unsupported_nodes_are_explained(void) {
     struct ggml_context * ctx = new_context(false);
     REQUIRE(ctx != NULL);
     struct ggml_tensor * ints = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 4), "ints");
-    struct ggml_tensor * y    = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 4), "y");
-    y->op                     = GGML_OP_SOFT_MAX; // no builder makes that
-    y->src[0]                 = ints;
-    struct ggml_cgraph * g    = graph_of(ctx, y);
+    struct ggml_tensor * y = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 4), "y");
+    y->op = GGML_OP_SOFT_MAX; // no builder makes that
+    y->src[0] = ints;
+    struct ggml_cgraph * g = graph_of(ctx, y);
     CHECK_INT(ggml_graph_plan(g, 1).work_size, 0);
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "SOFT_MAX");
     CHECK(ggml_graph_compute_with_ctx(ctx, g, 1) == GGML_STATUS_UNSUPPORTED);
@@ -547,11 +547,11 @@ static void failures_inside_nodes_stop_the_run(void) {
         struct ggml_context * ctx = new_context(false);
         REQUIRE(ctx != NULL);
         struct ggml_tensor * rows = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 512, 10);
-        struct ggml_tensor * ids  = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 400), "ids");
+        struct ggml_tensor * ids = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 400), "ids");
         ggml_set_f32(rows, 1);
         ggml_set_i32(ids, 0);
         ggml_set_i32_1d(ids, 399, 10); // in the last thread's share
-        struct ggml_tensor * got   = ggml_get_rows(ctx, rows, ids);
+        struct ggml_tensor * got = ggml_get_rows(ctx, rows, ids);
         struct ggml_tensor * after = ggml_scale(ctx, got, 2);
         ggml_set_f32(after, -7);
         struct ggml_cgraph * g = graph_of(ctx, after);
@@ -570,8 +570,8 @@ static bool stop_after(void * data) { return --*(int *) data < 0; }
 
 // With n threads until the callback has allowed some nodes, or groups of them.
 static int compute_allowed(struct ggml_cgraph * g, int n, int allowed) {
-    struct ggml_cplan plan   = ggml_graph_plan(g, n);
-    plan.abort_callback      = stop_after;
+    struct ggml_cplan plan = ggml_graph_plan(g, n);
+    plan.abort_callback = stop_after;
     plan.abort_callback_data = &allowed;
     return ggml_graph_compute(g, &plan);
 }
@@ -587,8 +587,8 @@ static int times_doubled(float v) {
 // Ten nodes with n threads, of which the callback allows some: how many ran.
 static int nodes_before_abort(int n, int allowed) {
     struct ggml_context * ctx = new_context(false);
-    struct ggml_tensor *  x   = new_vector(ctx, 20000, 1); // shared by threads
-    struct ggml_tensor *  s   = new_vector(ctx, 3, 1);     // not
+    struct ggml_tensor * x = new_vector(ctx, 20000, 1); // shared by threads
+    struct ggml_tensor * s = new_vector(ctx, 3, 1); // not
     for (int i = 0; i < 5; i++) {
         x = ggml_scale_inplace(ctx, x, 2);
         s = ggml_scale_inplace(ctx, s, 2);
@@ -597,7 +597,7 @@ static int nodes_before_abort(int n, int allowed) {
     ggml_build_forward_expand(g, s);
     ggml_build_forward_expand(g, x);
     const int status = compute_allowed(g, n, allowed);
-    const int ran    = times_doubled(ggml_get_f32_1d(s, 0)) + times_doubled(ggml_get_f32_1d(x, 19999));
+    const int ran = times_doubled(ggml_get_f32_1d(s, 0)) + times_doubled(ggml_get_f32_1d(x, 19999));
     CHECK(ran <= allowed);
     CHECK_INT(status, ran < 10 ? GGML_STATUS_ABORTED : GGML_STATUS_SUCCESS);
     CHECK_INT(g->perf_runs, ran == 10);
@@ -612,7 +612,7 @@ static void aborts_between_nodes(void) {
     FOR_THREADS(n) {
         for (int allowed = 0; allowed <= 12; allowed++) {
             const int wanted = GB_MIN(allowed, 10);
-            int       ran    = -1;
+            int ran = -1;
             for (int tries = 0; tries < 50 && ran != wanted; tries++) {
                 ran = nodes_before_abort(n, allowed);
             }
@@ -625,14 +625,14 @@ static void aborts_between_nodes(void) {
 // Ten nodes that may be computed together: all elements have gone through the same number of them, which is returned.
 static int grouped_before_abort(int n, int allowed) {
     struct ggml_context * ctx = new_context(false);
-    struct ggml_tensor *  x   = new_vector(ctx, 20000, 1);
+    struct ggml_tensor * x = new_vector(ctx, 20000, 1);
     for (int i = 0; i < 10; i++) {
         x = ggml_scale_inplace(ctx, x, 2);
     }
     struct ggml_cgraph * g = ggml_new_graph(ctx);
     ggml_build_forward_expand(g, x);
     const int status = compute_allowed(g, n, allowed);
-    const int ran    = times_doubled(ggml_get_f32_1d(x, 19999));
+    const int ran = times_doubled(ggml_get_f32_1d(x, 19999));
     CHECK(all_equal(x, (float) (1 << ran)));
     CHECK_INT(status, ran == 10 ? GGML_STATUS_SUCCESS : GGML_STATUS_ABORTED);
     CHECK(allowed > 0 || ran == 0);
@@ -662,7 +662,7 @@ static void * compute_own_graphs(void * arg) {
     const int n = *(int *) arg;
     for (int r = 0; r < 10; r++) {
         struct ggml_context * ctx = new_context(false);
-        struct ggml_tensor *  x   = ctx != NULL ? new_vector(ctx, 30000, 1) : NULL;
+        struct ggml_tensor * x = ctx != NULL ? new_vector(ctx, 30000, 1) : NULL;
         for (int i = 0; i < 10; i++) {
             x = ggml_add(ctx, x, x);
         }
@@ -677,7 +677,7 @@ static void * compute_own_graphs(void * arg) {
 
 static void graphs_at_once(void) {
     pthread_t threads[6];
-    int       n[6];
+    int n[6];
     for (int i = 0; i < 6; i++) {
         n[i] = 1 + i % 4;
         REQUIRE(pthread_create(&threads[i], NULL, compute_own_graphs, &n[i]) == 0);
@@ -690,13 +690,13 @@ static void graphs_at_once(void) {
 }
 
 static void a_million_nodes(void) {
-    const int             length = 1000000;
-    struct ggml_context * ctx    = ggml_init((struct ggml_init_params){ 0, NULL, true });
+    const int length = 1000000;
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, true });
     REQUIRE(ctx != NULL);
-    float                one = 0;
-    struct ggml_tensor * x   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1);
-    x->data                  = &one;
-    struct ggml_tensor * y   = x;
+    float one = 0;
+    struct ggml_tensor * x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1);
+    x->data = &one;
+    struct ggml_tensor * y = x;
     for (int i = 0; i < length && y != NULL; i++) {
         y = ggml_scale_inplace(ctx, y, 1);
     }
@@ -705,8 +705,8 @@ static void a_million_nodes(void) {
     REQUIRE(g != NULL);
     ggml_build_forward_expand(g, y);
     CHECK_INT(g->n_nodes, length);
-    struct ggml_cplan plan  = ggml_graph_plan(g, 1);
-    const int64_t     start = ggml_time_us();
+    struct ggml_cplan plan = ggml_graph_plan(g, 1);
+    const int64_t start = ggml_time_us();
     CHECK_INT(ggml_graph_compute(g, &plan), 0);
     printf("     %.0f ns a node\n", (double) (ggml_time_us() - start) * 1e3 / length);
     ggml_free(ctx);
@@ -721,12 +721,12 @@ static void out_of_memory(void) {
     struct ggml_cgraph * g = graph_of(ctx, ggml_add(ctx, ggml_scale(ctx, x, 2), x));
     gb_cpu_pools_trim();
     const int64_t before = gb_test_live_allocs();
-    bool          done   = false;
+    bool done = false;
     for (int n = 1; n < 100 && !done; n++) {
         struct ggml_cplan plan = ggml_graph_plan(g, 3);
         gb_test_fail_alloc(n, false);
         const int status = ggml_graph_compute(g, &plan);
-        done             = !gb_test_alloc_failed();
+        done = !gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK_INT(status, done ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED);
         gb_cpu_pools_trim();

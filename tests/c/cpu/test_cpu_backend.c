@@ -46,15 +46,15 @@ static void buffers_have_room_and_alignment(void) {
 }
 
 static void memory_of_others(void) {
-    float                 array[100];
-    char *                odd    = (char *) array + 4; // any address
+    float array[100];
+    char * odd = (char *) array + 4; // any address
     ggml_backend_buffer_t buffer = ggml_backend_cpu_buffer_from_ptr(odd, 396);
     REQUIRE(buffer != NULL);
     CHECK(ggml_backend_buffer_get_base(buffer) == odd);
     CHECK_INT(ggml_backend_buffer_get_size(buffer), 396);
     CHECK(ggml_backend_buffer_is_host(buffer));
     struct ggml_context * ctx = new_context(true);
-    struct ggml_tensor *  t   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 99);
+    struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 99);
     CHECK_INT(ggml_backend_tensor_alloc(buffer, t, odd), GGML_STATUS_SUCCESS);
     const float v[2] = { 1.5f, 2.5f };
     CHECK_INT(ggml_backend_tensor_set(t, v, 4, 8), GGML_STATUS_SUCCESS);
@@ -73,9 +73,9 @@ static void copies_leave_gaps_alone(void) {
         struct ggml_context * ctx = new_context(false);
         REQUIRE(ctx != NULL);
         struct ggml_tensor * from = ggml_set_f32(ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 8, 6, 4), 1);
-        struct ggml_tensor * to   = ggml_set_f32(ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 8, 6, 4), 2);
-        struct ggml_tensor * a    = ggml_view_3d(ctx, from, 3, 2, 4, from->nb[1], from->nb[2], 8);
-        struct ggml_tensor * b    = ggml_view_3d(ctx, to, 3, 2, 4, to->nb[1], to->nb[2], 8);
+        struct ggml_tensor * to = ggml_set_f32(ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 8, 6, 4), 2);
+        struct ggml_tensor * a = ggml_view_3d(ctx, from, 3, 2, 4, from->nb[1], from->nb[2], 8);
+        struct ggml_tensor * b = ggml_view_3d(ctx, to, 3, 2, 4, to->nb[1], to->nb[2], 8);
         if (layout == 1) {
             a = ggml_transpose(ctx, a);
             b = ggml_transpose(ctx, b);
@@ -86,7 +86,7 @@ static void copies_leave_gaps_alone(void) {
         gb_cpu_copy_elements(b->data, a->data, b);
         int changed = 0;
         for (int i = 0; i < 192; i++) {
-            const int  x = i % 8, y = i / 8 % 6;
+            const int x = i % 8, y = i / 8 % 6;
             const bool inside = x >= 2 && x < 5 && y < 2;
             CHECK(ggml_get_f32_1d(to, i) == (inside ? 1.0f : 2.0f));
             changed += inside;
@@ -125,7 +125,7 @@ static void settings(void) {
 
 static void levels_side_by_side(void) {
     float first[3] = { 0 };
-    int   usable   = 0;
+    int usable = 0;
     for (int i = 0; i < ggml_cpu_level_count(); i++) {
         ggml_backend_t backend = ggml_backend_cpu_init();
         REQUIRE(backend != NULL);
@@ -134,12 +134,12 @@ static void levels_side_by_side(void) {
         if (status == GGML_STATUS_SUCCESS) {
             CHECK_STR(ggml_backend_cpu_get_level(backend), ggml_cpu_level_name(i));
             struct ggml_context * ctx = new_context(false);
-            struct ggml_tensor *  y   = ggml_gelu(ctx, ggml_set_f32(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 33), 0.7f));
-            struct ggml_cgraph *  g   = ggml_new_graph(ctx);
+            struct ggml_tensor * y = ggml_gelu(ctx, ggml_set_f32(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 33), 0.7f));
+            struct ggml_cgraph * g = ggml_new_graph(ctx);
             ggml_build_forward_expand(g, y);
             CHECK(ggml_backend_graph_compute(backend, g));
             const float v = ggml_get_f32_1d(y, 32);
-            first[0]      = usable++ == 0 ? v : first[0];
+            first[0] = usable++ == 0 ? v : first[0];
             CHECK_MSG(fabsf(v - first[0]) < 1e-6f, "level %s gives %g, level scalar %g", ggml_cpu_level_name(i),
                 (double) v, (double) first[0]);
             ggml_free(ctx);
@@ -156,8 +156,8 @@ static void levels_side_by_side(void) {
 }
 
 static void plans_own_what_they_need(void) {
-    ggml_backend_t        backend = ggml_backend_cpu_init();
-    struct ggml_context * ctx     = new_context(false);
+    ggml_backend_t backend = ggml_backend_cpu_init();
+    struct ggml_context * ctx = new_context(false);
     REQUIRE(backend != NULL && ctx != NULL);
     struct ggml_tensor * x = ggml_set_f32(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 32, 20), 1);
     struct ggml_tensor * y = ggml_mul_mat(ctx, x, x);
@@ -178,12 +178,12 @@ static void plans_own_what_they_need(void) {
 }
 
 static void failures_reach_the_caller(void) {
-    ggml_backend_t        backend = ggml_backend_cpu_init();
-    struct ggml_context * ctx     = new_context(false);
+    ggml_backend_t backend = ggml_backend_cpu_init();
+    struct ggml_context * ctx = new_context(false);
     REQUIRE(backend != NULL && ctx != NULL);
     struct ggml_tensor * rows = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 4, 3);
-    struct ggml_tensor * ids  = ggml_set_i32(ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 2), -1);
-    struct ggml_cgraph * g    = ggml_new_graph(ctx);
+    struct ggml_tensor * ids = ggml_set_i32(ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 2), -1);
+    struct ggml_cgraph * g = ggml_new_graph(ctx);
     ggml_build_forward_expand(g, ggml_get_rows(ctx, rows, ids));
     CHECK(!ggml_backend_graph_compute(backend, g));
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "-1");
@@ -206,8 +206,8 @@ static void tell_nth(struct ggml_tensor * dst, const struct ggml_tensor * a, int
 }
 
 static void threads_follow_the_setting(void) {
-    ggml_backend_t        backend = ggml_backend_cpu_init();
-    struct ggml_context * ctx     = new_context(false);
+    ggml_backend_t backend = ggml_backend_cpu_init();
+    struct ggml_context * ctx = new_context(false);
     REQUIRE(backend != NULL && ctx != NULL);
     struct ggml_tensor * x = ggml_set_f32(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1), 0);
     struct ggml_tensor * y = ggml_map_custom1(ctx, x, tell_nth, GGML_N_TASKS_MAX, NULL);
@@ -229,8 +229,8 @@ static bool always(void * data) {
 }
 
 static void abort_callback(void) {
-    ggml_backend_t        backend = ggml_backend_cpu_init();
-    struct ggml_context * ctx     = new_context(false);
+    ggml_backend_t backend = ggml_backend_cpu_init();
+    struct ggml_context * ctx = new_context(false);
     REQUIRE(backend != NULL && ctx != NULL);
     struct ggml_tensor * y = ggml_sqr(ctx, ggml_set_f32(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), 3));
     struct ggml_cgraph * g = ggml_new_graph(ctx);
@@ -248,8 +248,8 @@ static void abort_callback(void) {
 }
 
 static void supports_what_it_computes(void) {
-    ggml_backend_t        backend = ggml_backend_cpu_init();
-    struct ggml_context * ctx     = new_context(false);
+    ggml_backend_t backend = ggml_backend_cpu_init();
+    struct ggml_context * ctx = new_context(false);
     REQUIRE(backend != NULL && ctx != NULL);
     struct ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 4, 4);
     CHECK(ggml_backend_supports_op(backend, x));
@@ -257,8 +257,8 @@ static void supports_what_it_computes(void) {
     CHECK(ggml_backend_supports_op(backend, ggml_mul_mat(ctx, x, x)));
     CHECK(ggml_backend_unsupported_reason(backend, ggml_mul_mat(ctx, x, x)) == NULL);
     struct ggml_tensor * bad = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 4, 4);
-    bad->op                  = GGML_OP_NORM;
-    bad->src[0]              = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 4, 4);
+    bad->op = GGML_OP_NORM;
+    bad->src[0] = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 4, 4);
     CHECK(!ggml_backend_supports_op(backend, bad));
     const char * reason = ggml_cpu_unsupported_reason(bad);
     CHECK(reason != NULL && reason[0] != '\0');
@@ -271,13 +271,13 @@ static void supports_what_it_computes(void) {
 }
 
 static void device_memory_is_refused(void) {
-    ggml_backend_t        backend = ggml_backend_cpu_init();
-    ggml_backend_buffer_t device  = ggml_backend_reg_alloc_buffer(ggml_backend_reg_find_by_name("sim"), 1024);
-    struct ggml_context * ctx     = new_context(true);
+    ggml_backend_t backend = ggml_backend_cpu_init();
+    ggml_backend_buffer_t device = ggml_backend_reg_alloc_buffer(ggml_backend_reg_find_by_name("sim"), 1024);
+    struct ggml_context * ctx = new_context(true);
     REQUIRE(backend != NULL && device != NULL && ctx != NULL);
-    struct ggml_tensor * x    = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), "x");
-    struct ggml_tensor * y    = ggml_sqr(ctx, x);
-    char *               base = ggml_backend_buffer_get_base(device);
+    struct ggml_tensor * x = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), "x");
+    struct ggml_tensor * y = ggml_sqr(ctx, x);
+    char * base = ggml_backend_buffer_get_base(device);
     REQUIRE(ggml_backend_tensor_alloc(device, x, base) == GGML_STATUS_SUCCESS);
     REQUIRE(ggml_backend_tensor_alloc(device, y, base + 128) == GGML_STATUS_SUCCESS);
     struct ggml_cgraph * g = ggml_new_graph(ctx);
@@ -315,8 +315,8 @@ static void registry_parameters(void) {
 static void numbers_in_parameters(void) {
     static const struct {
         const char * text;
-        bool         good;
-        size_t       bytes;
+        bool good;
+        size_t bytes;
     } sizes[] = {
         { "0", true, 0 },
         { "4096", true, 4096 },
@@ -350,8 +350,8 @@ static void numbers_in_parameters(void) {
     }
     static const struct {
         const char * text;
-        bool         good;
-        int64_t      ns;
+        bool good;
+        int64_t ns;
     } times[] = {
         { "0", true, 0 },
         { "2ms", true, 2000000 },
@@ -401,15 +401,15 @@ static void features_are_consistent(void) {
 // Everything a program does with one backend; false when something failed.
 static bool scenario(void) {
     ggml_backend_t backend = gb_cpu_reg_init("threads=2", NULL);
-    bool           ok      = false;
+    bool ok = false;
     if (backend == NULL) {
         return false;
     }
-    struct ggml_context * ctx    = new_context(true);
+    struct ggml_context * ctx = new_context(true);
     ggml_backend_buffer_t buffer = ggml_backend_alloc_buffer(backend, 1 << 20);
-    struct ggml_tensor *  x      = ctx != NULL ? ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 128, 100) : NULL;
-    struct ggml_tensor *  y      = ggml_mul_mat(ctx, x, x);
-    struct ggml_cgraph *  g      = y != NULL ? ggml_new_graph(ctx) : NULL;
+    struct ggml_tensor * x = ctx != NULL ? ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 128, 100) : NULL;
+    struct ggml_tensor * y = ggml_mul_mat(ctx, x, x);
+    struct ggml_cgraph * g = y != NULL ? ggml_new_graph(ctx) : NULL;
     if (g != NULL && buffer != NULL && ggml_build_forward_expand(g, y) == GGML_STATUS_SUCCESS) {
         char * base = ggml_backend_buffer_get_base(buffer);
         ggml_backend_tensor_alloc(buffer, x, base);

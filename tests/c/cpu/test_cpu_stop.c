@@ -21,8 +21,8 @@
 enum { THREADS = 4, NODES = 8, LONGEST_NS = 60000000 };
 
 static struct ggml_context * ctx;
-static struct gb_cpu_pool *  pool;
-static uint32_t              state;
+static struct gb_cpu_pool * pool;
+static uint32_t state;
 
 // -------------------------------------------------------------------------------------------------------------- graphs
 
@@ -34,7 +34,7 @@ static struct ggml_tensor * filled(enum ggml_type type, int64_t n0, int64_t n1, 
     }
     if (type == GGML_TYPE_F32) {
         for (int64_t i = 0; i < ggml_nelements(t); i++) {
-            state                  = state * 1664525 + 1013904223;
+            state = state * 1664525 + 1013904223;
             ((float *) t->data)[i] = (float) (state >> 8) / (1 << 24) + 0.25f;
         }
     } else {
@@ -69,12 +69,12 @@ static void user_binary(int n, float * z, const float * x, const float * y) {
 
 static struct ggml_tensor * unary(struct ggml_tensor * a) { return ggml_silu(ctx, a); }
 
-#define BIG                      floats(1024, 512, 2, 1)
+#define BIG floats(1024, 512, 2, 1)
 #define PRODUCT(w_type, k, m, n) ggml_mul_mat(ctx, filled(w_type, k, m, 1, 1), floats(k, n, 1, 1))
 
 static struct ggml_tensor * experts(void) {
     struct ggml_tensor * as[2] = { floats(512, 512, 1, 1), floats(512, 512, 1, 1) };
-    struct ggml_tensor * ids   = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 2, 200);
+    struct ggml_tensor * ids = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 2, 200);
     for (int i = 0; i < 400; i++) {
         ((int32_t *) ids->data)[i] = i % 3 == 0;
     }
@@ -227,21 +227,21 @@ enum { N_CASES = sizeof(listed) / sizeof(listed[0]) };
 // ---------------------------------------------------------------------------------------------------------------- runs
 
 struct questions {
-    int     n, stop_at;          // stop_at 0: never
+    int n, stop_at;              // stop_at 0: never
     int64_t last_ns, longest_ns; // processor time of the asking thread
 };
 
 static bool asked(void * data) {
-    struct questions * q   = data;
-    const int64_t      now = gb_thread_time_ns();
-    q->longest_ns          = q->n > 0 ? GB_MAX(q->longest_ns, now - q->last_ns) : 0;
-    q->last_ns             = now;
+    struct questions * q = data;
+    const int64_t now = gb_thread_time_ns();
+    q->longest_ns = q->n > 0 ? GB_MAX(q->longest_ns, now - q->last_ns) : 0;
+    q->last_ns = now;
     return ++q->n == q->stop_at;
 }
 
 struct list {
     struct ggml_tensor * nodes[NODES];
-    int                  n;
+    int n;
 };
 
 static void add_nodes(struct list * l, struct ggml_tensor * t) {
@@ -261,9 +261,9 @@ static enum ggml_status run(const struct list * l, int n_threads, const struct g
     if (plan == NULL) {
         return ggml_last_status();
     }
-    void * const            work   = malloc(gb_cpu_plan_work_size(plan) + 1);
-    const struct gb_cpu_run how    = { kernels, work, asked, q, NULL };
-    const enum ggml_status  status = gb_cpu_plan_run(plan, pool, &how);
+    void * const work = malloc(gb_cpu_plan_work_size(plan) + 1);
+    const struct gb_cpu_run how = { kernels, work, asked, q, NULL };
+    const enum ggml_status status = gb_cpu_plan_run(plan, pool, &how);
     free(work);
     gb_cpu_plan_free(plan);
     return status;
@@ -295,10 +295,10 @@ static bool begins_with_all(const struct ggml_tensor * t) {
 }
 
 static void check_case(int which, const struct gb_level * level) {
-    const char * const name         = listed[which].name;
-    ctx                             = ggml_init((struct ggml_init_params){ .mem_size = (size_t) 80 << 20 });
-    state                           = 7;
-    struct list                l    = { .n = 0 };
+    const char * const name = listed[which].name;
+    ctx = ggml_init((struct ggml_init_params){ .mem_size = (size_t) 80 << 20 });
+    state = 7;
+    struct list l = { .n = 0 };
     struct ggml_tensor * const last = listed[which].build();
     if (last == NULL) {
         test_fail(__FILE__, __LINE__, "%s: %s", name, ggml_last_error());
@@ -316,7 +316,7 @@ static void check_case(int which, const struct gb_level * level) {
         printf("%-8s %-24s %5d questions, at most %6lld us apart\n", level->name, name, full.n,
             (long long) full.longest_ns / 1000);
     }
-    const size_t size  = ggml_nbytes(last);
+    const size_t size = ggml_nbytes(last);
     char * const whole = malloc(size);
     memcpy(whole, last->data, size);
 
@@ -329,8 +329,8 @@ static void check_case(int which, const struct gb_level * level) {
         level->name);
 
     for (int i = 0; i < (SLOW ? 3 : 6); i++) { // any moment, any team; nobody hangs
-        state                         = state * 1664525 + 1013904223;
-        struct questions       some   = { .stop_at = 1 + (int) ((state >> 8) % (unsigned) full.n) };
+        state = state * 1664525 + 1013904223;
+        struct questions some = { .stop_at = 1 + (int) ((state >> 8) % (unsigned) full.n) };
         const enum ggml_status status = run(&l, 2 + i % (THREADS - 1), level->kernels, &some);
         CHECK_MSG(status == GGML_STATUS_ABORTED || (status == GGML_STATUS_SUCCESS && some.n < some.stop_at), "%s: %s",
             name, ggml_last_error());
@@ -362,17 +362,17 @@ static void every_operator_stops(void) {
 // Whoever adds an operator adds a case. Functions of users are called once for all: only they could stop.
 static void every_operator_has_a_case(void) {
     bool has[GGML_OP_COUNT] = { false };
-    ctx                     = ggml_init((struct ggml_init_params){ .mem_size = 1 << 20, .no_alloc = false });
+    ctx = ggml_init((struct ggml_init_params){ .mem_size = 1 << 20, .no_alloc = false });
     ggml_free(ctx);
     for (int i = 0; i < N_CASES; i++) {
-        ctx                                   = ggml_init((struct ggml_init_params){ .mem_size = (size_t) 80 << 20 });
-        struct ggml_tensor * const t          = listed[i].build();
+        ctx = ggml_init((struct ggml_init_params){ .mem_size = (size_t) 80 << 20 });
+        struct ggml_tensor * const t = listed[i].build();
         has[t != NULL ? t->op : GGML_OP_NONE] = true;
         ggml_free(ctx);
     }
     for (int op = 1; op < GGML_OP_COUNT; op++) {
         struct ggml_tensor node = { .op = (enum ggml_op) op };
-        const bool custom       = op == GGML_OP_CUSTOM || (op >= GGML_OP_MAP_CUSTOM1_F32 && op <= GGML_OP_MAP_CUSTOM3);
+        const bool custom = op == GGML_OP_CUSTOM || (op >= GGML_OP_MAP_CUSTOM1_F32 && op <= GGML_OP_MAP_CUSTOM3);
         CHECK_MSG(has[op] || custom || op == GGML_OP_CLAMP || op == GGML_OP_ALIBI || gb_cpu_op_of(&node) == NULL,
             "no case for %s",
             ggml_op_name((enum ggml_op) op)); // those two work in place, by the functions of others
@@ -383,7 +383,7 @@ static void every_operator_has_a_case(void) {
 
 struct deadline {
     int64_t at_ns;
-    int     n;
+    int n;
 };
 
 static bool is_over(void * data) {
@@ -394,8 +394,8 @@ static bool is_over(void * data) {
 
 // Ten seconds of work and more on one thread, told to stop after some milliseconds.
 static void long_nodes_end_early(void) {
-    ctx                    = ggml_init((struct ggml_init_params){ .mem_size = (size_t) 1 << 30 });
-    const int64_t        n = SLOW ? 2048 : 4096;
+    ctx = ggml_init((struct ggml_init_params){ .mem_size = (size_t) 1 << 30 });
+    const int64_t n = SLOW ? 2048 : 4096;
     struct ggml_tensor * a = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n, n);
     struct ggml_tensor * b = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n, n);
     struct ggml_tensor * y = ggml_mul_mat(ctx, a, b);
@@ -406,10 +406,10 @@ static void long_nodes_end_early(void) {
     ggml_build_forward_expand(graph, y);
     for (int n_threads = 1; n_threads <= 3; n_threads++) {
         memset(y->data, 0x77, ggml_nbytes(y));
-        struct ggml_cplan plan   = ggml_graph_plan(graph, n_threads);
-        struct deadline   d      = { gb_time_ns() + 5000000, 0 };
-        plan.work_data           = malloc(plan.work_size);
-        plan.abort_callback      = is_over;
+        struct ggml_cplan plan = ggml_graph_plan(graph, n_threads);
+        struct deadline d = { gb_time_ns() + 5000000, 0 };
+        plan.work_data = malloc(plan.work_size);
+        plan.abort_callback = is_over;
         plan.abort_callback_data = &d;
         CHECK_INT(ggml_graph_compute(graph, &plan), GGML_STATUS_ABORTED);
         CHECK(is_untouched(y));

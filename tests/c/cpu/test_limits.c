@@ -60,7 +60,7 @@ static void threads_add_up(void) {
 
 static void processor_time_passes(void) { // on a processor that is ours alone both agree; it cannot go faster
     const double plain = gb_cpu_measure_limit(GB_CPU_LIMIT_F32, "scalar", 0, 1, 20000000, false);
-    const double own   = gb_cpu_measure_limit(GB_CPU_LIMIT_F32, "scalar", 0, 1, 20000000, true);
+    const double own = gb_cpu_measure_limit(GB_CPU_LIMIT_F32, "scalar", 0, 1, 20000000, true);
     CHECK_MSG(own > 0.3 * plain, "%g by processor time, %g by the clock", own, plain);
     const int64_t before = gb_thread_time_ns();
     gb_sleep_us(50000);
@@ -86,8 +86,8 @@ static void failing_allocations_leave_nothing(void) {
         gb_cpu_pools_trim();
         const int64_t live = gb_test_live_allocs();
         gb_test_fail_alloc(n, false);
-        const double rate   = gb_cpu_measure_limit(GB_CPU_LIMIT_COPY, NULL, 4096, 2, 1, false);
-        const bool   failed = gb_test_alloc_failed();
+        const double rate = gb_cpu_measure_limit(GB_CPU_LIMIT_COPY, NULL, 4096, 2, 1, false);
+        const bool failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         gb_cpu_pools_trim();
         CHECK_INT(gb_test_live_allocs(), live);

@@ -7,14 +7,14 @@
 #include "cpu/team.h"
 #include "cpu/threadpool.h"
 
-#define MOST   40000
+#define MOST 40000
 #define ROUNDS 60
 
 struct work {
     struct gb_cpu_team * team;
-    int64_t              n, slot;
-    int                  late; // thread that sleeps before it begins; -1: none
-    atomic_int           wrong, others;
+    int64_t n, slot;
+    int late; // thread that sleeps before it begins; -1: none
+    atomic_int wrong, others;
 };
 
 static atomic_int taken[MOST]; // bytes would need a library on some processors
@@ -22,7 +22,7 @@ static atomic_int taken[MOST]; // bytes would need a library on some processors
 // Takes until nothing is left; how many items of other threads' parts.
 static int64_t take_all(const struct gb_cpu_call * call, struct work * w, bool in_parts) {
     struct gb_cpu_taking t = gb_cpu_taking_of(call, w->n, w->slot);
-    int64_t              first, last, part, mine, end, of_others = 0;
+    int64_t first, last, part, mine, end, of_others = 0;
     gb_cpu_share(call, w->n, &mine, &end);
     while (gb_cpu_take(&t, &first, &last, &part)) {
         if (first < 0 || last <= first || part < last || last > w->n) {
@@ -51,7 +51,7 @@ static void check_all(struct work * w, int times) {
 static void thread_main(void * arg, int ith, int nth) {
     struct work * w = arg;
     for (int round = 0; round < ROUNDS; round++) {
-        struct gb_cpu_pace       pace = { GB_CPU_PACE, ith == 0, false };
+        struct gb_cpu_pace pace = { GB_CPU_PACE, ith == 0, false };
         const struct gb_cpu_call call = { .ith = ith, .nth = nth, .team = w->team, .pace = &pace };
         if (ith == w->late && round % 8 == 0) {
             gb_sleep_us(300);
@@ -79,8 +79,8 @@ static void thread_main(void * arg, int ith, int nth) {
 
 static int run(int n_threads, int64_t n, int64_t slot, int late) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(n_threads);
-    struct gb_cpu_team   team = { .pool = pool };
-    struct work          w    = { .team = &team, .n = n, .slot = slot, .late = late };
+    struct gb_cpu_team team = { .pool = pool };
+    struct work w = { .team = &team, .n = n, .slot = slot, .late = late };
     for (int i = 0; i < 2; i++) { // numbers of the first run mean nothing in the second
         CHECK_INT(gb_cpu_pool_run(pool, n_threads, thread_main, NULL, NULL, &w), GGML_STATUS_SUCCESS);
     }
@@ -92,7 +92,7 @@ static int run(int n_threads, int64_t n, int64_t slot, int late) {
 
 static void each_item_once(void) {
     const int64_t sizes[] = { 0, 1, 2, 7, 95, 96, 400, 4096, MOST }, slots[] = { 0, 1, 3, 96 };
-    const int     threads[] = { 1, 2, 3, 12 };
+    const int threads[] = { 1, 2, 3, 12 };
     for (size_t t = 0; t < sizeof(threads) / sizeof(threads[0]); t++) {
         for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
             for (size_t s = 0; s < sizeof(slots) / sizeof(slots[0]); s++) {

@@ -16,13 +16,13 @@
 #include "cpu/threadpool.h"
 
 #if defined(__SANITIZE_THREAD__)
-#    define UNDER_TSAN      1
+#    define UNDER_TSAN 1
 #    define UNDER_SANITIZER 1
 #elif defined(__SANITIZE_ADDRESS__)
-#    define UNDER_TSAN      0
+#    define UNDER_TSAN 0
 #    define UNDER_SANITIZER 1
 #else
-#    define UNDER_TSAN      0
+#    define UNDER_TSAN 0
 #    define UNDER_SANITIZER 0
 #endif
 
@@ -31,7 +31,7 @@
 struct tally {
     atomic_int calls[MAX_THREADS];
     atomic_int wrong_nth;
-    int        expected_nth;
+    int expected_nth;
 };
 
 static void count(void * arg, int ith, int nth) {
@@ -48,8 +48,8 @@ static void runs_every_share_once(void) {
         REQUIRE(pool != NULL);
         CHECK_INT(gb_cpu_pool_n_threads(pool), n);
         for (int used = 1; used <= n; used++) {
-            struct tally t    = { .expected_nth = used };
-            const int    runs = UNDER_TSAN ? 20 : 100;
+            struct tally t = { .expected_nth = used };
+            const int runs = UNDER_TSAN ? 20 : 100;
             for (int r = 0; r < runs; r++) {
                 CHECK_INT(gb_cpu_pool_run(pool, used, count, NULL, NULL, &t), GGML_STATUS_SUCCESS);
             }
@@ -94,7 +94,7 @@ static void sleepers_may_rest(void) {
     CHECK(!rest.slept);
     int slept = 0;
     for (int i = 0; i < 200; i++) {
-        rest           = (struct gb_cpu_rest){ .may_be_alone = i % 2 == 0, .start_ns = gb_time_ns() };
+        rest = (struct gb_cpu_rest){ .may_be_alone = i % 2 == 0, .start_ns = gb_time_ns() };
         const int used = threads_of(pool, 3, &rest);
         CHECK_INT(used, rest.slept && rest.may_be_alone ? 1 : 3);
         CHECK(!rest.slept || rest.alone == (used == 1));
@@ -121,8 +121,8 @@ static void who_is_held_up_goes_alone(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
     REQUIRE(pool != NULL);
     for (int who = 0; who < 3; who++) {
-        struct gb_cpu_rest rest   = { 0 };
-        int64_t            waited = -1;
+        struct gb_cpu_rest rest = { 0 };
+        int64_t waited = -1;
         for (int tries = 0; tries < 50 && waited < (who > 0 ? 1000000 : 0); tries++) { // the system may stop the caller
             rest = (struct gb_cpu_rest){ .start_ns = gb_time_ns() };
             CHECK_INT(gb_cpu_pool_run(pool, 3, dawdle, NULL, &rest, &who), GGML_STATUS_SUCCESS);
@@ -149,8 +149,8 @@ static void refuses_bad_sizes(void) {
 static void thousands_of_tiny_runs(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(4);
     REQUIRE(pool != NULL);
-    struct tally t    = { .expected_nth = 4 };
-    const int    runs = UNDER_TSAN ? 500 : 5000;
+    struct tally t = { .expected_nth = 4 };
+    const int runs = UNDER_TSAN ? 500 : 5000;
     for (int r = 0; r < runs; r++) {
         gb_cpu_pool_run(pool, 4, count, NULL, NULL, &t);
         if (r % 1000 == 999) {
@@ -167,10 +167,10 @@ static void thousands_of_tiny_runs(void) {
 
 struct march {
     struct gb_cpu_pool * pool;
-    int                  position[MAX_THREADS]; // not atomic: the meetings order the accesses
-    int                  decisions;
-    bool                 odd; // written by the last to arrive only
-    atomic_int           out_of_step, disagreements;
+    int position[MAX_THREADS]; // not atomic: the meetings order the accesses
+    int decisions;
+    bool odd; // written by the last to arrive only
+    atomic_int out_of_step, disagreements;
 };
 
 static void decide(void * arg) {
@@ -217,8 +217,8 @@ static void meetings_keep_step(void) {
 
 struct shared_pool {
     struct gb_cpu_pool * pool;
-    atomic_int           inside; // runs under way: never more than one
-    atomic_int           overlaps, total;
+    atomic_int inside; // runs under way: never more than one
+    atomic_int overlaps, total;
 };
 
 static void one_at_a_time(void * arg, int ith, int nth) {
@@ -280,8 +280,8 @@ static void * borrow_often(void * arg) {
 static void borrowed_pools_are_exclusive_and_few(void) {
     gb_cpu_pools_trim();
     const int64_t before = gb_test_live_allocs();
-    pthread_t     callers[4];
-    atomic_int    total = 0;
+    pthread_t callers[4];
+    atomic_int total = 0;
     for (int i = 0; i < 4; i++) {
         REQUIRE(pthread_create(&callers[i], NULL, borrow_often, &total) == 0);
     }
@@ -296,15 +296,15 @@ static void borrowed_pools_are_exclusive_and_few(void) {
 
 struct nested {
     struct gb_cpu_pool *pool, *other;
-    enum ggml_status    same_status, other_status;
+    enum ggml_status same_status, other_status;
 };
 
 static void call_again(void * arg, int ith, int nth) {
     (void) nth;
     struct nested * n = arg;
     if (ith == 0) {
-        struct tally t  = { .expected_nth = 2 };
-        n->same_status  = gb_cpu_pool_run(n->pool, 2, count, NULL, NULL, &t);
+        struct tally t = { .expected_nth = 2 };
+        n->same_status = gb_cpu_pool_run(n->pool, 2, count, NULL, NULL, &t);
         n->other_status = gb_cpu_pool_run(n->other, 2, count, NULL, NULL, &t);
     }
 }
@@ -324,7 +324,7 @@ static void a_run_inside_a_run_is_refused(void) {
 #ifdef __linux__
 
 struct masks {
-    cpu_set_t  expected;
+    cpu_set_t expected;
     atomic_int wrong, runs;
 };
 
@@ -359,7 +359,7 @@ static void run_beside(struct gb_cpu_pool * pool, const cpu_set_t * of_workers) 
 
 // Workers have the mask of the thread that starts them, and keep it; in a thread of its own, whose mask is changed.
 static void * with_a_mask(void * arg) {
-    const cpu_set_t *    mask = arg;
+    const cpu_set_t * mask = arg;
     struct gb_cpu_pool * pool = gb_cpu_pool_new(GB_MAX(2, GB_MIN(gb_n_processors(), 4)));
     if (pool == NULL) {
         return "no pool";
@@ -386,7 +386,7 @@ static void workers_keep_their_mask(void) {
     cpu_set_t masks[] = { all, one };
     for (int i = 0; i < 2; i++) {
         pthread_t t;
-        void *    failed = NULL;
+        void * failed = NULL;
         REQUIRE(pthread_create(&t, NULL, with_a_mask, &masks[i]) == 0);
         pthread_join(t, &failed);
         CHECK(failed == NULL);
@@ -441,12 +441,12 @@ static void a_child_starts_its_own_workers(void) {
 
 struct busy {
     struct gb_cpu_pool * pool;
-    atomic_bool          stop;
+    atomic_bool stop;
 };
 
 static void * keep_busy(void * arg) {
     struct busy * b = arg;
-    struct tally  t = { .expected_nth = 3 };
+    struct tally t = { .expected_nth = 3 };
     while (!atomic_load(&b->stop)) {
         gb_cpu_pool_run(b->pool, 3, count, NULL, NULL, &t);
     }
@@ -485,7 +485,7 @@ static void exit_with_a_live_pool(void) {
     if (pid == 0) {
         alarm(20);
         static struct gb_cpu_pool * pool; // reachable: no leak
-        pool           = gb_cpu_pool_new(4);
+        pool = gb_cpu_pool_new(4);
         struct tally t = { .expected_nth = 4 };
         gb_cpu_pool_run(pool, 4, count, NULL, NULL, &t);
         exit(0);
@@ -503,8 +503,8 @@ static int with_too_few_threads(void) {
     alarm(20);
     int warnings = 0;
     ggml_log_set(count_warnings, &warnings);
-    const struct rlimit  limit = { 60u << 20, 60u << 20 };
-    struct gb_cpu_pool * pool  = gb_cpu_pool_new(16);
+    const struct rlimit limit = { 60u << 20, 60u << 20 };
+    struct gb_cpu_pool * pool = gb_cpu_pool_new(16);
     if (pool == NULL || setrlimit(RLIMIT_AS, &limit) != 0) {
         return 2;
     }

@@ -78,8 +78,8 @@ static bool rates_are_powers_of_two(void) {
 static void measured(void) { CHECK(in_a_child(rates_are_powers_of_two, NULL, NULL)); }
 
 static void of_no_level(void) { // a table of its own
-    const struct gb_kernels      mine = *gb_level_at(0)->kernels;
-    const struct gb_cpu_traits * t    = gb_cpu_traits_of(&mine);
+    const struct gb_kernels mine = *gb_level_at(0)->kernels;
+    const struct gb_cpu_traits * t = gb_cpu_traits_of(&mine);
     for (int i = 0; i < GB_TRAIT_COUNT; i++) {
         CHECK(t->value[i] == 0 && t->source[i] == GB_TRAIT_UNKNOWN);
     }
@@ -101,7 +101,7 @@ static void threads_see_the_same(void) {
 }
 
 static void parsing(void) {
-    char                 message[GB_ERROR_SIZE];
+    char message[GB_ERROR_SIZE];
     struct gb_cpu_traits t = { 0 };
     CHECK(gb_cpu_traits_parse(NULL, &t, message) && gb_cpu_traits_parse("", &t, message));
     CHECK(t.source[GB_TRAIT_BF16_DOTS] == GB_TRAIT_UNKNOWN);
@@ -131,7 +131,7 @@ static void parsing(void) {
 
 static bool given_is_what_counts(void) {
     struct ggml_cpu_trait trait;
-    const bool            got = ggml_cpu_get_trait(GB_TRAIT_BF16_DOTS, NULL, &trait) == GGML_STATUS_SUCCESS;
+    const bool got = ggml_cpu_get_trait(GB_TRAIT_BF16_DOTS, NULL, &trait) == GGML_STATUS_SUCCESS;
     return got && trait.value == 3 && strcmp(trait.source, "given by GGML_CPU_TRAITS") == 0 &&
            ggml_cpu_get_trait(GB_TRAIT_BYTE_DOTS, NULL, &trait) == GGML_STATUS_SUCCESS &&
            strcmp(trait.source, "measured") == 0;
@@ -149,8 +149,8 @@ static bool wrong_is_refused(void) {
         }
         ggml_clear_error();
     }
-    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 20, NULL, false });
-    struct ggml_cgraph *  graph = ggml_new_graph(ctx);
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, false });
+    struct ggml_cgraph * graph = ggml_new_graph(ctx);
     ggml_build_forward_expand(graph, ggml_relu(ctx, ggml_new_f32(ctx, -1)));
     const bool refused = ggml_graph_compute_with_ctx(ctx, graph, 1) == GGML_STATUS_INVALID_ARGUMENT &&
                          strstr(ggml_last_error(), "GGML_CPU_TRAITS") != NULL;

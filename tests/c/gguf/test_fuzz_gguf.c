@@ -13,7 +13,7 @@ enum { MAX_FILE = 1 << 16, VARIANTS = 300 };
 static void mutate(uint8_t * data, size_t * size) {
     static const uint64_t values[] = { 0, 1, 2, 31, 0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, INT64_MAX,
         0x8000000000000000u, UINT64_MAX };
-    const uint64_t        r        = test_random();
+    const uint64_t r = test_random();
     if (*size == 0) {
         return;
     }
@@ -33,7 +33,7 @@ static void mutate(uint8_t * data, size_t * size) {
 
 static bool replay(const char * folder, const char * name) {
     static uint8_t original[MAX_FILE], data[MAX_FILE];
-    char           path[2048];
+    char path[2048];
     snprintf(path, sizeof(path), "%s/%s", folder, name);
     FILE * f = fopen(path, "rb");
     if (f == NULL) {
@@ -65,7 +65,7 @@ static void corpus(void) {
     }
     ggml_log_set(quiet, NULL);
     const int64_t live = gb_test_live_allocs();
-    int           n    = 0;
+    int n = 0;
     for (const struct dirent * entry = readdir(dir); entry; entry = readdir(dir)) {
         n += entry->d_name[0] != '.' && replay(folder, entry->d_name);
     }

@@ -8,16 +8,16 @@ static const char * const path = "test_gguf.tmp.gguf";
 
 static struct gguf_context * sample(struct ggml_context ** ctx) {
     struct ggml_init_params params = { 1 << 16, NULL, false };
-    *ctx                           = ggml_init(params);
-    struct gguf_context * g        = gguf_init_empty();
+    *ctx = ggml_init(params);
+    struct gguf_context * g = gguf_init_empty();
     if (*ctx == NULL || g == NULL) {
         gguf_free(g);
         return NULL;
     }
-    const int16_t        numbers[3] = { -1, 2, 300 };
-    const char *         words[3]   = { "", "z\xc3\xbcrich", "end" };
-    struct ggml_tensor * a          = ggml_new_tensor_2d(*ctx, GGML_TYPE_F32, 5, 3);
-    struct ggml_tensor * b          = ggml_new_tensor_1d(*ctx, GGML_TYPE_F16, 7);
+    const int16_t numbers[3] = { -1, 2, 300 };
+    const char * words[3] = { "", "z\xc3\xbcrich", "end" };
+    struct ggml_tensor * a = ggml_new_tensor_2d(*ctx, GGML_TYPE_F32, 5, 3);
+    struct ggml_tensor * b = ggml_new_tensor_1d(*ctx, GGML_TYPE_F16, 7);
     bool ok = a && b && gguf_set_val_u8(g, "k.u8", 200) == 0 && gguf_set_val_i8(g, "k.i8", -100) == 0 &&
               gguf_set_val_u16(g, "k.u16", 60000) == 0 && gguf_set_val_i16(g, "k.i16", -30000) == 0 &&
               gguf_set_val_u32(g, "k.u32", 4000000000u) == 0 && gguf_set_val_i32(g, "k.i32", -5) == 0 &&
@@ -82,7 +82,7 @@ static void round_trip(void) {
     CHECK_INT(gguf_write_to_file(g, path, false), GGML_STATUS_SUCCESS);
 
     struct ggml_context * loaded = NULL;
-    struct gguf_context * r      = gguf_init_from_file(path, (struct gguf_init_params){ false, &loaded });
+    struct gguf_context * r = gguf_init_from_file(path, (struct gguf_init_params){ false, &loaded });
     REQUIRE(r);
     check_sample(r);
     CHECK_INT(gguf_get_data_offset(r), gguf_get_meta_size(g));
@@ -95,7 +95,7 @@ static void round_trip(void) {
     CHECK((char *) a->data == (char *) gguf_get_data(r));
 
     struct ggml_context * shapes = NULL; // tensors without data
-    struct gguf_context * m      = gguf_init_from_file(path, (struct gguf_init_params){ true, &shapes });
+    struct gguf_context * m = gguf_init_from_file(path, (struct gguf_init_params){ true, &shapes });
     REQUIRE(m);
     CHECK(ggml_get_first_tensor(shapes)->data == NULL && gguf_get_data(m) == NULL);
 
@@ -130,7 +130,7 @@ static void alignment_is_honoured(void) {
     CHECK_INT(gguf_get_alignment(g), 256);
     CHECK_INT(gguf_write_to_file(g, path, false), GGML_STATUS_SUCCESS);
     struct ggml_context * loaded = NULL;
-    struct gguf_context * r      = gguf_init_from_file(path, (struct gguf_init_params){ false, &loaded });
+    struct gguf_context * r = gguf_init_from_file(path, (struct gguf_init_params){ false, &loaded });
     REQUIRE(r);
     CHECK_INT(gguf_get_alignment(r), 256);
     CHECK(ggml_get_f32_1d(ggml_get_tensor(loaded, "second"), 3) == -3.0f);
@@ -170,8 +170,8 @@ static void wrong_use(void) {
 }
 
 static bool write_bytes(const uint8_t * bytes, size_t n) {
-    FILE * f  = fopen(path, "wb");
-    bool   ok = f && fwrite(bytes, 1, n, f) == n;
+    FILE * f = fopen(path, "wb");
+    bool ok = f && fwrite(bytes, 1, n, f) == n;
     return f && fclose(f) == 0 && ok;
 }
 
@@ -182,13 +182,13 @@ static struct gguf_context * load(struct ggml_context ** ctx) {
 static uint8_t * sample_bytes(size_t * size, size_t * meta_size) {
     struct ggml_context * ctx;
     struct gguf_context * g = sample(&ctx);
-    *meta_size              = gguf_get_meta_size(g);
+    *meta_size = gguf_get_meta_size(g);
     gguf_write_to_file(g, path, false);
     gguf_free(g);
     ggml_free(ctx);
     FILE * f = fopen(path, "rb");
     fseek(f, 0, SEEK_END);
-    *size           = (size_t) ftell(f);
+    *size = (size_t) ftell(f);
     uint8_t * bytes = malloc(*size);
     rewind(f);
     *size = fread(bytes, 1, *size, f);
@@ -197,12 +197,12 @@ static uint8_t * sample_bytes(size_t * size, size_t * meta_size) {
 }
 
 static void truncated_anywhere(void) {
-    size_t    size, meta_size;
+    size_t size, meta_size;
     uint8_t * bytes = sample_bytes(&size, &meta_size);
     for (size_t n = 0; n < size; n++) {
         REQUIRE(write_bytes(bytes, n));
         struct ggml_context * ctx = NULL;
-        struct gguf_context * g   = load(&ctx);
+        struct gguf_context * g = load(&ctx);
         // Only the padding after the last tensor (14 bytes of 32) may be missing.
         CHECK_MSG((g == NULL) == (n < size - 18), "a file cut to %zu of %zu bytes was %s", n, size,
             g ? "accepted" : "refused");
@@ -218,11 +218,11 @@ static void truncated_anywhere(void) {
 static void overwritten_anywhere(void) {
     static const uint64_t values[] = { 0, 1, 3, 0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, INT64_MAX,
         0x8000000000000000u, UINT64_MAX };
-    size_t                size, meta_size;
-    uint8_t *             bytes   = sample_bytes(&size, &meta_size);
-    uint8_t *             broken  = malloc(size);
-    const int64_t         live    = gb_test_live_allocs();
-    int                   refused = 0;
+    size_t size, meta_size;
+    uint8_t * bytes = sample_bytes(&size, &meta_size);
+    uint8_t * broken = malloc(size);
+    const int64_t live = gb_test_live_allocs();
+    int refused = 0;
     for (size_t at = 0; at < meta_size; at++) {
         for (size_t v = 0; v < sizeof(values) / sizeof(values[0]); v++) {
             for (size_t width = 1; width <= 8 && at + width <= size; width = width == 1 ? 4 : width * 2) {
@@ -230,7 +230,7 @@ static void overwritten_anywhere(void) {
                 memcpy(broken + at, &values[v], width);
                 REQUIRE(write_bytes(broken, size));
                 struct ggml_context * ctx = NULL;
-                struct gguf_context * g   = load(&ctx);
+                struct gguf_context * g = load(&ctx);
                 refused += g == NULL;
                 CHECK(g != NULL || ctx == NULL);
                 gguf_free(g);
@@ -247,11 +247,11 @@ static void overwritten_anywhere(void) {
 
 // A file in memory is read like one on disk; what its tensors are is told without a ggml context.
 static void from_a_buffer(void) {
-    size_t    size, meta_size;
+    size_t size, meta_size;
     uint8_t * bytes = sample_bytes(&size, &meta_size);
     remove(path);
     struct ggml_context * ctx = NULL;
-    struct gguf_context * g   = gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ false, &ctx });
+    struct gguf_context * g = gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ false, &ctx });
     memset(bytes, 0xee, size); // nothing of it is kept
     free(bytes);
     REQUIRE(g);
@@ -274,7 +274,7 @@ static void from_a_buffer(void) {
 }
 
 static void no_memory(void) {
-    size_t    size, meta_size;
+    size_t size, meta_size;
     uint8_t * bytes = sample_bytes(&size, &meta_size);
     REQUIRE(write_bytes(bytes, size));
     free(bytes);
@@ -282,8 +282,8 @@ static void no_memory(void) {
     for (int n = 1;; n++) {
         gb_test_fail_alloc(n, false);
         struct ggml_context * ctx = NULL;
-        struct gguf_context * g   = load(&ctx);
-        const bool            hit = gb_test_alloc_failed();
+        struct gguf_context * g = load(&ctx);
+        const bool hit = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK((g == NULL) == hit);
         gguf_free(g);
@@ -296,9 +296,9 @@ static void no_memory(void) {
     for (int n = 1;; n++) {
         gb_test_fail_alloc(n, false);
         struct ggml_context * ctx;
-        struct gguf_context * g   = sample(&ctx);
-        const bool            ok  = g != NULL && gguf_write_to_file(g, path, false) == GGML_STATUS_SUCCESS;
-        const bool            hit = gb_test_alloc_failed();
+        struct gguf_context * g = sample(&ctx);
+        const bool ok = g != NULL && gguf_write_to_file(g, path, false) == GGML_STATUS_SUCCESS;
+        const bool hit = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK(ok != hit);
         gguf_free(g);
@@ -313,11 +313,11 @@ static void no_memory(void) {
 
 // One file by hand: three tensors, the first and the last of types that nobody knows here, and their bytes.
 static size_t unknown_types(uint8_t * out, uint32_t first_type, uint64_t second_offset) {
-    static const char names[3]   = { 'u', 't', 'v' };
-    const uint32_t    types[3]   = { first_type, GGML_TYPE_F32, 40 + 900 };
-    const uint64_t    offsets[3] = { 0, second_offset, 128 }, one = 1, ne = 5, counts[2] = { 3, 0 };
-    const uint32_t    version = 3, dims = 1;
-    size_t            n = 0;
+    static const char names[3] = { 'u', 't', 'v' };
+    const uint32_t types[3] = { first_type, GGML_TYPE_F32, 40 + 900 };
+    const uint64_t offsets[3] = { 0, second_offset, 128 }, one = 1, ne = 5, counts[2] = { 3, 0 };
+    const uint32_t version = 3, dims = 1;
+    size_t n = 0;
 #define PUT(p, size) (memcpy(out + n, (p), (size)), n += (size))
     PUT("GGUF", 4), PUT(&version, 4), PUT(counts, 16);
     for (int i = 0; i < 3; i++) {
@@ -336,10 +336,10 @@ static size_t unknown_types(uint8_t * out, uint32_t first_type, uint64_t second_
 // Their ids, shapes and sizes are told, their bytes can be written again; tensors cannot be made of them.
 static void types_of_the_future(void) {
     static const uint32_t types[] = { 4, 5, 31, 33, 36, 38, 255, 1023 };
-    static uint8_t        bytes[1024], again[1024];
+    static uint8_t bytes[1024], again[1024];
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
-        const size_t          size = unknown_types(bytes, types[i], 96);
-        struct ggml_context * ctx  = NULL;
+        const size_t size = unknown_types(bytes, types[i], 96);
+        struct ggml_context * ctx = NULL;
         CHECK(gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ false, &ctx }) == NULL && ctx == NULL);
         CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "at offset 24: tensor 'u' is of type");
         struct gguf_context * g = gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ true, NULL });
@@ -368,8 +368,8 @@ static void types_of_the_future(void) {
         CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'u' has 96 bytes, its type f32 needs 20");
         gguf_free(g);
     }
-    static const uint64_t     offsets[] = { 0, 16, 128, 256, 1ull << 63, UINT64_MAX - 31 };
-    static const char * const wrong[]   = { "'u' overlaps tensor 't'", "not a multiple", "'v' overlaps tensor 't'",
+    static const uint64_t offsets[] = { 0, 16, 128, 256, 1ull << 63, UINT64_MAX - 31 };
+    static const char * const wrong[] = { "'u' overlaps tensor 't'", "not a multiple", "'v' overlaps tensor 't'",
         "the file is incomplete", "the offset of tensor 't'", "the offset of tensor 't'" };
     for (size_t i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
         const size_t size = unknown_types(bytes, 4, offsets[i]);
@@ -385,18 +385,18 @@ static void types_of_the_future(void) {
 // The record of a tensor.
 struct record {
     const char * name;
-    uint32_t     n_dims;
-    int64_t      ne[6];
-    uint32_t     type;
-    uint64_t     offset;
+    uint32_t n_dims;
+    int64_t ne[6];
+    uint32_t type;
+    uint64_t offset;
 };
 
 // Makes a file by hand: one pair of raw bytes (none if they are NULL), records, and `data` bytes that count up.
 static size_t file_of(uint8_t * out, const void * pair, size_t pair_size, const struct record * records, size_t n,
     size_t data) {
     const uint64_t counts[2] = { n, pair ? 1 : 0 };
-    const uint32_t version   = 3;
-    size_t         at        = 0;
+    const uint32_t version = 3;
+    size_t at = 0;
 #define PUT(p, size) (memcpy(out + at, (p), (size)), at += (size))
     PUT("GGUF", 4), PUT(&version, 4), PUT(counts, 16);
     if (pair) {
@@ -448,9 +448,9 @@ static void check_unusual(const struct gguf_context * g, struct ggml_context * c
 
 // Such files are read with their data and without, written, and read again.
 static void degenerate_shapes_and_any_order(void) {
-    static uint8_t        bytes[2048];
-    const size_t          size = file_of(bytes, NULL, 0, unusual, 7, 96);
-    struct ggml_context * ctx  = NULL;
+    static uint8_t bytes[2048];
+    const size_t size = file_of(bytes, NULL, 0, unusual, 7, 96);
+    struct ggml_context * ctx = NULL;
     REQUIRE(write_bytes(bytes, size));
     struct gguf_context * g = load(&ctx);
     REQUIRE(g);
@@ -463,7 +463,7 @@ static void degenerate_shapes_and_any_order(void) {
     }
     CHECK_INT(gguf_write_to_file(g, path, false), GGML_STATUS_SUCCESS);
     struct ggml_context * ctx2 = NULL;
-    struct gguf_context * g2   = load(&ctx2);
+    struct gguf_context * g2 = load(&ctx2);
     REQUIRE(g2);
     check_unusual(g2, ctx2, data);
     struct gguf_context * g3 = gguf_init_empty(); // as tensors of a program: sizes of 1 at the end are not kept
@@ -504,9 +504,9 @@ static void five_axes_are_opaque(void) {
         { "one", 1, { 8 }, GGML_TYPE_F32, 0 },
         { "six", 6, { 2, 0, 1, 1, 1, 9 }, GGML_TYPE_F32, 0 },
     };
-    static uint8_t        bytes[1024], again[1024];
-    const size_t          size = file_of(bytes, NULL, 0, records, 3, 96);
-    struct ggml_context * ctx  = NULL;
+    static uint8_t bytes[1024], again[1024];
+    const size_t size = file_of(bytes, NULL, 0, records, 3, 96);
+    struct ggml_context * ctx = NULL;
     CHECK(gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ false, &ctx }) == NULL && ctx == NULL);
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "tensor 'five' has 5 axes");
     struct gguf_context * g = gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ true, NULL });
@@ -529,7 +529,7 @@ static void five_axes_are_opaque(void) {
 static size_t nested_pair(uint8_t * out, int depth) {
     const uint64_t length = 1, one = 1;
     const uint32_t array = GGUF_TYPE_ARRAY, u8 = GGUF_TYPE_UINT8;
-    size_t         at = 0;
+    size_t at = 0;
 #define PUT(p, size) (memcpy(out + at, (p), (size)), at += (size))
     PUT(&length, 8), PUT("n", 1), PUT(&array, 4);
     for (int i = 0; i < depth; i++) {
@@ -544,10 +544,10 @@ static size_t nested_pair(uint8_t * out, int depth) {
 static void nested_arrays_are_opaque(void) {
     static uint8_t pair[1 << 16], bytes[1 << 17], again[1 << 17];
     for (int depth = 1; depth <= 5000; depth = depth < 70 ? depth + 1 : depth * 3) {
-        const size_t          n    = nested_pair(pair, depth);
-        const size_t          size = file_of(bytes, pair, n, unusual, 7, 96);
-        struct ggml_context * ctx  = NULL;
-        struct gguf_context * g    = gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ false, &ctx });
+        const size_t n = nested_pair(pair, depth);
+        const size_t size = file_of(bytes, pair, n, unusual, 7, 96);
+        struct ggml_context * ctx = NULL;
+        struct gguf_context * g = gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ false, &ctx });
         if (depth > 64) {
             CHECK(g == NULL);
             CHECK_ERROR(GGML_STATUS_IO_ERROR, "nested more than 64 levels deep");
@@ -569,8 +569,8 @@ static void nested_arrays_are_opaque(void) {
 
 // A file that was cut anywhere says that it is incomplete, and how many bytes it has.
 static void cut_files_are_incomplete(void) {
-    size_t    size, meta_size;
-    char      has[64];
+    size_t size, meta_size;
+    char has[64];
     uint8_t * bytes = sample_bytes(&size, &meta_size);
     for (size_t n = 1; n < size - 18; n++) {
         CHECK(gguf_init_from_buffer(bytes, n, (struct gguf_init_params){ true, NULL }) == NULL);
@@ -590,15 +590,15 @@ static void cut_files_are_incomplete(void) {
 // If any allocation fails while such files are read, nothing leaks.
 static void no_memory_for_opaque_values(void) {
     static const struct record five[] = { { "five", 5, { 4, 1, 2, 1, 3 }, GGML_TYPE_F16, 0 } };
-    static uint8_t             pair[256], bytes[1024];
-    const size_t               size = file_of(bytes, pair, nested_pair(pair, 3), five, 1, 96);
-    const int64_t              live = gb_test_live_allocs();
+    static uint8_t pair[256], bytes[1024];
+    const size_t size = file_of(bytes, pair, nested_pair(pair, 3), five, 1, 96);
+    const int64_t live = gb_test_live_allocs();
     for (int n = 1;; n++) {
         gb_test_fail_alloc(n, false);
-        struct gguf_context * g    = gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ true, NULL });
+        struct gguf_context * g = gguf_init_from_buffer(bytes, size, (struct gguf_init_params){ true, NULL });
         struct gguf_context * copy = g ? gguf_init_empty() : NULL;
-        const bool            ok   = copy && gguf_set_kv(copy, g) == GGML_STATUS_SUCCESS;
-        const bool            hit  = gb_test_alloc_failed();
+        const bool ok = copy && gguf_set_kv(copy, g) == GGML_STATUS_SUCCESS;
+        const bool hit = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK(ok != hit);
         gguf_free(copy), gguf_free(g);
@@ -613,7 +613,7 @@ static void no_memory_for_opaque_values(void) {
 static void other_files_are_named(void) {
     static const struct {
         const char * bytes;
-        size_t       n;
+        size_t n;
         const char * word;
     } files[] = {
         { "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n", 66, "a Git LFS pointer" },
@@ -651,7 +651,7 @@ static void copying_pairs_is_all_or_nothing(void) {
                 gguf_add_tensor(g, ggml_get_tensor(ctx, "first")) == 0);
         gb_test_fail_alloc(n, false);
         const enum ggml_status status = gguf_set_kv(g, src);
-        const bool             hit    = gb_test_alloc_failed();
+        const bool hit = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK_INT(status, hit ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS);
         CHECK_INT(gguf_get_n_kv(g), hit ? 2 : 16);

@@ -11,10 +11,10 @@ enum { N_IN = 24, N_HIDDEN = 40, N_OUT = 8, N_BATCH_MAX = 7 };
 
 struct model {
     struct ggml_context * ctx; // owned
-    struct ggml_tensor *  w1;  // [N_IN, N_HIDDEN]
-    struct ggml_tensor *  b1;  // [N_HIDDEN]
-    struct ggml_tensor *  w2;  // [N_HIDDEN, N_OUT]
-    float                 w1_data[N_HIDDEN * N_IN], b1_data[N_HIDDEN], w2_data[N_OUT * N_HIDDEN];
+    struct ggml_tensor * w1;   // [N_IN, N_HIDDEN]
+    struct ggml_tensor * b1;   // [N_HIDDEN]
+    struct ggml_tensor * w2;   // [N_HIDDEN, N_OUT]
+    float w1_data[N_HIDDEN * N_IN], b1_data[N_HIDDEN], w2_data[N_OUT * N_HIDDEN];
 };
 
 static inline void model_random(float * x, int n) {
@@ -25,7 +25,7 @@ static inline void model_random(float * x, int n) {
 
 static inline bool model_new(struct model * m) {
     struct ggml_init_params params = { 16 * ggml_tensor_overhead(), NULL, true };
-    m->ctx                         = ggml_init(params);
+    m->ctx = ggml_init(params);
     if (m->ctx == NULL) {
         return false;
     }
@@ -47,10 +47,10 @@ static inline void model_upload(struct model * m) { // once its tensors have mem
 // x [N_IN, n] -> [N_OUT, n], named "y". The hidden layer is named "hidden", its second half is fed back through a view.
 static inline struct ggml_tensor * model_build(struct ggml_context * ctx, const struct model * m,
     struct ggml_tensor * x) {
-    struct ggml_tensor * h    = ggml_add(ctx, ggml_mul_mat(ctx, m->w1, x), m->b1);
-    h                         = ggml_set_name(ggml_relu(ctx, h), "hidden");
+    struct ggml_tensor * h = ggml_add(ctx, ggml_mul_mat(ctx, m->w1, x), m->b1);
+    h = ggml_set_name(ggml_relu(ctx, h), "hidden");
     struct ggml_tensor * half = ggml_view_2d(ctx, h, N_HIDDEN / 2, x->ne[1], h->nb[1], h->nb[1] / 2);
-    h                         = ggml_scale(ctx, ggml_add(ctx, h, half), 0.5f);
+    h = ggml_scale(ctx, ggml_add(ctx, h, half), 0.5f);
     return ggml_set_name(ggml_soft_max(ctx, ggml_mul_mat(ctx, m->w2, h)), "y");
 }
 
@@ -83,7 +83,7 @@ static inline void model_expected(const struct model * m, const float * x, int n
 
 // Reads y from wherever it is and compares.
 static inline void model_check(int line, const struct model * m, const float * x, int n, const struct ggml_tensor * y) {
-    float  got[N_OUT * N_BATCH_MAX];
+    float got[N_OUT * N_BATCH_MAX];
     double expected[N_OUT * N_BATCH_MAX];
     if (y == NULL || ggml_nelements(y) != (int64_t) n * N_OUT) {
         test_fail(__FILE__, line, "no result: %s", ggml_last_error());

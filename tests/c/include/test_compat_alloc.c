@@ -8,7 +8,7 @@ static struct model model;
 // Builds the graph as programs do: in a context of its own, the input allocated on the way, set only when there is
 // memory.
 static struct ggml_cgraph * build(struct ggml_context * ctx, ggml_allocr_t allocr, const float * x, int n) {
-    struct ggml_cgraph * gf    = ggml_new_graph(ctx);
+    struct ggml_cgraph * gf = ggml_new_graph(ctx);
     struct ggml_tensor * input = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, n);
     ggml_allocr_alloc(allocr, input);
     if (!ggml_allocr_is_measure(allocr)) {
@@ -31,25 +31,25 @@ static void with_backend(const char * name) {
     model_upload(&model);
 
     static _Alignas(16) char memory[1 << 20];
-    const size_t             memory_size = ggml_tensor_overhead() * GGML_DEFAULT_GRAPH_SIZE / 8 + ggml_graph_overhead();
+    const size_t memory_size = ggml_tensor_overhead() * GGML_DEFAULT_GRAPH_SIZE / 8 + ggml_graph_overhead();
     REQUIRE(memory_size <= sizeof(memory));
 
-    ggml_allocr_t         measure  = ggml_allocr_new_measure_from_backend(backend);
-    struct ggml_context * ctx      = graph_context(memory, memory_size);
-    const size_t          mem_size = ggml_allocr_alloc_graph(measure, build(ctx, measure, NULL, N_BATCH_MAX));
+    ggml_allocr_t measure = ggml_allocr_new_measure_from_backend(backend);
+    struct ggml_context * ctx = graph_context(memory, memory_size);
+    const size_t mem_size = ggml_allocr_alloc_graph(measure, build(ctx, measure, NULL, N_BATCH_MAX));
     ggml_free(ctx);
     ggml_allocr_free(measure);
     CHECK(mem_size > N_BATCH_MAX * N_HIDDEN * sizeof(float));
     CHECK(mem_size < 20 * N_BATCH_MAX * N_HIDDEN * sizeof(float)); // memory is used again
 
     ggml_backend_buffer_t buffer = ggml_backend_alloc_buffer(backend, mem_size);
-    ggml_allocr_t         allocr = ggml_allocr_new_from_buffer(buffer);
+    ggml_allocr_t allocr = ggml_allocr_new_from_buffer(buffer);
     REQUIRE(allocr != NULL);
     for (int n = 1; n <= N_BATCH_MAX; n++) {
         float x[N_IN * N_BATCH_MAX];
         model_random(x, N_IN * n);
         ggml_allocr_reset(allocr);
-        ctx                     = graph_context(memory, memory_size);
+        ctx = graph_context(memory, memory_size);
         struct ggml_cgraph * gf = build(ctx, allocr, x, n);
         CHECK(ggml_allocr_alloc_graph(allocr, gf) <= mem_size);
         if (ggml_backend_is_cpu(backend)) {
@@ -81,15 +81,15 @@ static void on_plain_memory(void) {
     model_random(x, N_IN * N_BATCH_MAX);
 
     const size_t tensor_alignment = 32;
-    size_t       data_size        = 0;
-    char *       data             = NULL;
+    size_t data_size = 0;
+    char * data = NULL;
     for (int pass = 0; pass < 2; pass++) {
         ggml_allocr_t allocr =
             pass == 0 ? ggml_allocr_new_measure(tensor_alignment) : ggml_allocr_new(data, data_size, tensor_alignment);
         struct ggml_init_params params = { ggml_tensor_overhead() * 64 + ggml_graph_overhead(), NULL, true };
-        struct ggml_context *   ctx    = ggml_init(params);
-        struct ggml_cgraph *    gf     = ggml_new_graph(ctx);
-        struct ggml_tensor *    input  = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, 3);
+        struct ggml_context * ctx = ggml_init(params);
+        struct ggml_cgraph * gf = ggml_new_graph(ctx);
+        struct ggml_tensor * input = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, 3);
         ggml_allocr_alloc(allocr, input);
         if (!ggml_allocr_is_measure(allocr)) {
             CHECK(input->data == data && (uintptr_t) input->data % tensor_alignment == 0);
@@ -101,10 +101,10 @@ static void on_plain_memory(void) {
         CHECK(used > 0);
         if (pass == 0) {
             data_size = used + tensor_alignment;
-            data      = aligned_alloc(tensor_alignment, GGML_PAD(data_size, tensor_alignment));
+            data = aligned_alloc(tensor_alignment, GGML_PAD(data_size, tensor_alignment));
         } else {
             struct ggml_cplan plan = ggml_graph_plan(gf, 2);
-            plan.work_data         = plan.work_size > 0 ? malloc(plan.work_size) : NULL;
+            plan.work_data = plan.work_size > 0 ? malloc(plan.work_size) : NULL;
             CHECK_INT(ggml_graph_compute(gf, &plan), GGML_EXIT_SUCCESS);
             free(plan.work_data);
             double expected[3 * N_OUT];
@@ -124,13 +124,13 @@ static void on_plain_memory(void) {
 static void in_one_context(void) {
     REQUIRE(model_new(&model));
     struct ggml_init_params params = { 16 * 1024 * 1024, NULL, false };
-    struct ggml_context *   ctx    = ggml_init(params);
-    struct ggml_tensor *    x      = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1);
+    struct ggml_context * ctx = ggml_init(params);
+    struct ggml_tensor * x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1);
     ggml_set_param(ctx, x);
-    struct ggml_tensor * a  = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1);
-    struct ggml_tensor * b  = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1);
+    struct ggml_tensor * a = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1);
+    struct ggml_tensor * b = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1);
     struct ggml_tensor * x2 = ggml_mul(ctx, x, x);
-    struct ggml_tensor * f  = ggml_add(ctx, ggml_mul(ctx, a, x2), b);
+    struct ggml_tensor * f = ggml_add(ctx, ggml_mul(ctx, a, x2), b);
     struct ggml_cgraph * gf = ggml_new_graph(ctx);
     ggml_build_forward_expand(gf, f);
     ggml_set_f32(x, 2.0f);

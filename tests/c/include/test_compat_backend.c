@@ -184,7 +184,7 @@ static ggml_backend_t inv_init(const char * params, void * user_data) {
     snprintf(params_seen, sizeof(params_seen), "%s", params ? params : "(none)");
     CHECK(user_data == params_seen);
     ggml_backend_t backend = malloc(sizeof(struct ggml_backend));
-    *backend               = (struct ggml_backend){
+    *backend = (struct ggml_backend){
         /* .interface = */ inv_i,
         /* .context   = */ NULL,
     };
@@ -227,21 +227,21 @@ static void by_name(void) {
 
 static void tensors_and_copies(void) {
     REQUIRE(registered());
-    ggml_backend_t          inv    = ggml_backend_reg_init_backend_from_str("INV");
-    ggml_backend_t          cpu    = ggml_backend_cpu_init();
+    ggml_backend_t inv = ggml_backend_reg_init_backend_from_str("INV");
+    ggml_backend_t cpu = ggml_backend_cpu_init();
     struct ggml_init_params params = { 8 * ggml_tensor_overhead(), NULL, true };
-    struct ggml_context *   ctx_a  = ggml_init(params);
-    struct ggml_context *   ctx_b  = ggml_init(params);
-    struct ggml_tensor *    a      = ggml_new_tensor_2d(ctx_a, GGML_TYPE_F32, 5, 3);
-    struct ggml_tensor *    a2     = ggml_new_tensor_2d(ctx_a, GGML_TYPE_F32, 5, 3);
-    struct ggml_tensor *    b      = ggml_new_tensor_2d(ctx_b, GGML_TYPE_F32, 5, 3);
-    ggml_backend_buffer_t   on_inv = ggml_backend_alloc_ctx_tensors(ctx_a, inv);
-    ggml_backend_buffer_t   on_cpu = ggml_backend_alloc_ctx_tensors(ctx_b, cpu);
+    struct ggml_context * ctx_a = ggml_init(params);
+    struct ggml_context * ctx_b = ggml_init(params);
+    struct ggml_tensor * a = ggml_new_tensor_2d(ctx_a, GGML_TYPE_F32, 5, 3);
+    struct ggml_tensor * a2 = ggml_new_tensor_2d(ctx_a, GGML_TYPE_F32, 5, 3);
+    struct ggml_tensor * b = ggml_new_tensor_2d(ctx_b, GGML_TYPE_F32, 5, 3);
+    ggml_backend_buffer_t on_inv = ggml_backend_alloc_ctx_tensors(ctx_a, inv);
+    ggml_backend_buffer_t on_cpu = ggml_backend_alloc_ctx_tensors(ctx_b, cpu);
     REQUIRE(on_inv != NULL && on_cpu != NULL);
     float data[15], back[15];
     model_random(data, 15);
     ggml_backend_tensor_set(b, data, 0, sizeof(data));
-    ggml_backend_tensor_copy(b, a);  // host to device
+    ggml_backend_tensor_copy(b, a); // host to device
     ggml_backend_tensor_copy(a, a2); // between tensors of the device, which has no hook for it
     ggml_backend_buffer_clear(on_cpu, 0);
     ggml_backend_tensor_copy_async(inv, a2, b); // device to host; not queued: there is no hook
@@ -261,10 +261,10 @@ static void tensors_and_copies(void) {
 
 static void under_the_scheduler(void) {
     REQUIRE(registered());
-    ggml_backend_t       backends[3] = { ggml_backend_reg_init_backend_from_str("INV"),
+    ggml_backend_t backends[3] = { ggml_backend_reg_init_backend_from_str("INV"),
         ggml_backend_reg_init_backend_from_str("SIM"), ggml_backend_cpu_init() };
-    ggml_backend_sched_t sched       = ggml_backend_sched_new(backends, NULL, 3, GGML_DEFAULT_GRAPH_SIZE);
-    struct model         model;
+    ggml_backend_sched_t sched = ggml_backend_sched_new(backends, NULL, 3, GGML_DEFAULT_GRAPH_SIZE);
+    struct model model;
     REQUIRE(sched != NULL && model_new(&model));
     ggml_backend_buffer_t bias = ggml_backend_alloc_buffer(backends[0], 1024); // the bias on INV, matrices on the CPU
     ggml_backend_buffer_set_usage(bias, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
@@ -277,9 +277,9 @@ static void under_the_scheduler(void) {
     model_upload(&model);
 
     struct ggml_init_params params = { 64 * ggml_tensor_overhead() + ggml_graph_overhead(), NULL, true };
-    struct ggml_context *   ctx    = ggml_init(params);
-    struct ggml_cgraph *    gf     = ggml_new_graph(ctx);
-    struct ggml_tensor *    x      = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, 3);
+    struct ggml_context * ctx = ggml_init(params);
+    struct ggml_cgraph * gf = ggml_new_graph(ctx);
+    struct ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, 3);
     ggml_set_input(x);
     struct ggml_tensor * y = model_build(ctx, &model, x);
     ggml_build_forward_expand(gf, y);
@@ -307,23 +307,23 @@ static void under_the_scheduler(void) {
 
 static void hooks_it_lacks(void) {
     REQUIRE(registered());
-    ggml_backend_t          inv    = ggml_backend_reg_init_backend_from_str("INV");
+    ggml_backend_t inv = ggml_backend_reg_init_backend_from_str("INV");
     struct ggml_init_params params = { 16 * ggml_tensor_overhead() + ggml_graph_overhead(), NULL, true };
-    struct ggml_context *   ctx    = ggml_init(params);
-    struct ggml_tensor *    a      = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    struct ggml_context * ctx = ggml_init(params);
+    struct ggml_tensor * a = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
     CHECK(ggml_backend_supports_op(inv, ggml_add(ctx, a, a)));
     CHECK(!ggml_backend_supports_op(inv, ggml_relu(ctx, a)));
     CHECK(ggml_backend_unsupported_reason(inv, ggml_relu(ctx, a)) != NULL);
     // no plan hooks: the library keeps the graph for it
-    struct ggml_cgraph * gf  = ggml_new_graph(ctx);
+    struct ggml_cgraph * gf = ggml_new_graph(ctx);
     struct ggml_tensor * sum = ggml_add(ctx, a, a);
     ggml_build_forward_expand(gf, sum);
-    ggml_backend_buffer_t     buffer = ggml_backend_alloc_ctx_tensors(ctx, inv);
-    ggml_backend_graph_plan_t plan   = ggml_backend_graph_plan_create(inv, gf);
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, inv);
+    ggml_backend_graph_plan_t plan = ggml_backend_graph_plan_create(inv, gf);
     REQUIRE(buffer != NULL && plan != NULL);
     ggml_graph_clear(gf);
     const float in[4] = { 1, 2, 3, 4 };
-    float       out[4];
+    float out[4];
     ggml_backend_tensor_set(a, in, 0, sizeof(in));
     CHECK_INT(ggml_backend_graph_plan_compute(inv, plan), GGML_STATUS_SUCCESS);
     ggml_backend_tensor_get(sum, out, 0, sizeof(out));

@@ -37,8 +37,8 @@ struct buffer_deleter {
     void operator()(ggml_backend_buffer_t buffer) const { ggml_backend_buffer_free(buffer); }
 };
 
-typedef std::unique_ptr<ggml_context, context_deleter>       context_ptr;
-typedef std::unique_ptr<ggml_backend, backend_deleter>       backend_ptr;
+typedef std::unique_ptr<ggml_context, context_deleter> context_ptr;
+typedef std::unique_ptr<ggml_backend, backend_deleter> backend_ptr;
 typedef std::unique_ptr<ggml_backend_buffer, buffer_deleter> buffer_ptr;
 
 static context_ptr new_context(size_t n_tensors) {
@@ -54,13 +54,13 @@ static context_ptr new_context(size_t n_tensors) {
 static void matmul(const std::string & name) {
     backend_ptr backend(ggml_backend_reg_init_backend_from_str(name.c_str()));
     CHECK(backend != nullptr);
-    const int          M = 4, N = 3, K = 2;
-    std::vector<float> a   = { 2, 8, 5, 1, 4, 2, 8, 6 };
-    std::vector<float> b   = { 10, 5, 9, 9, 5, 4 };
-    context_ptr        ctx = new_context(8);
-    ggml_tensor *      ta  = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, K, M);
-    ggml_tensor *      tb  = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, K, N);
-    ggml_tensor *      tc  = ggml_mul_mat(ctx.get(), ta, tb);
+    const int M = 4, N = 3, K = 2;
+    std::vector<float> a = { 2, 8, 5, 1, 4, 2, 8, 6 };
+    std::vector<float> b = { 10, 5, 9, 9, 5, 4 };
+    context_ptr ctx = new_context(8);
+    ggml_tensor * ta = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, K, M);
+    ggml_tensor * tb = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, K, N);
+    ggml_tensor * tc = ggml_mul_mat(ctx.get(), ta, tb);
     ggml_mul_mat_set_prec(tc, GGML_PREC_F32);
     ggml_cgraph * gf = ggml_new_graph(ctx.get());
     ggml_build_forward_expand(gf, tc);
@@ -83,14 +83,14 @@ static void matmul(const std::string & name) {
 }
 
 static void scheduler() {
-    backend_ptr                 device(ggml_backend_reg_init_backend_from_str("SIM"));
-    backend_ptr                 cpu(ggml_backend_cpu_init());
+    backend_ptr device(ggml_backend_reg_init_backend_from_str("SIM"));
+    backend_ptr cpu(ggml_backend_cpu_init());
     std::vector<ggml_backend_t> backends = { device.get(), cpu.get() };
     std::unique_ptr<ggml_backend_sched, void (*)(ggml_backend_sched_t)> sched(ggml_backend_sched_new(backends.data(),
                                                                                   nullptr, (int) backends.size(),
                                                                                   GGML_DEFAULT_GRAPH_SIZE),
         ggml_backend_sched_free);
-    context_ptr                                                         ctx = new_context(16);
+    context_ptr ctx = new_context(16);
     ggml_tensor * x = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, 3);
     ggml_set_input(x);
     ggml_tensor * y = ggml_sqr(ctx.get(), ggml_scale(ctx.get(), x, 3.0f));
@@ -109,7 +109,7 @@ static void scheduler() {
         &shown);
     CHECK(ggml_backend_sched_alloc_graph(sched.get(), gf) == GGML_STATUS_SUCCESS);
     const float in[3] = { 1, -2, 0.5f };
-    float       out[3];
+    float out[3];
     ggml_backend_tensor_set(x, in, 0, sizeof(in));
     CHECK(ggml_backend_sched_graph_compute(sched.get(), gf) == GGML_STATUS_SUCCESS);
     ggml_backend_tensor_get(y, out, 0, sizeof(out));
@@ -118,11 +118,11 @@ static void scheduler() {
 }
 
 static void op_with_a_lambda() {
-    context_ptr   ctx = new_context(8);
-    backend_ptr   cpu(ggml_backend_cpu_init());
-    ggml_tensor * a      = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, 100);
-    float         factor = 3;
-    ggml_tensor * b      = ggml_map_custom1(
+    context_ptr ctx = new_context(8);
+    backend_ptr cpu(ggml_backend_cpu_init());
+    ggml_tensor * a = ggml_new_tensor_1d(ctx.get(), GGML_TYPE_F32, 100);
+    float factor = 3;
+    ggml_tensor * b = ggml_map_custom1(
         ctx.get(), a,
         [](struct ggml_tensor * dst, const struct ggml_tensor * src, int ith, int nth, void * userdata) {
             for (int i = ith; i < (int) ggml_nelements(dst); i += nth) {

@@ -5,14 +5,14 @@
 #include "ggml-backend-impl.h"
 
 struct placed { // the model and a graph of it, all on one backend
-    ggml_backend_t        backend;
-    struct model          model;
+    ggml_backend_t backend;
+    struct model model;
     struct ggml_context * ctx;
     ggml_backend_buffer_t weights, compute;
-    struct ggml_cgraph *  gf;
-    struct ggml_tensor *  x;
-    struct ggml_tensor *  y;
-    float                 x_data[N_IN * 3];
+    struct ggml_cgraph * gf;
+    struct ggml_tensor * x;
+    struct ggml_tensor * y;
+    float x_data[N_IN * 3];
 };
 
 static bool placed_new(struct placed * p, const char * backend) {
@@ -24,10 +24,10 @@ static bool placed_new(struct placed * p, const char * backend) {
     p->weights = ggml_backend_alloc_ctx_tensors(p->model.ctx, p->backend);
     model_upload(&p->model);
     struct ggml_init_params params = { 64 * ggml_tensor_overhead() + ggml_graph_overhead(), NULL, true };
-    p->ctx                         = ggml_init(params);
-    p->gf                          = ggml_new_graph(p->ctx);
-    p->x                           = ggml_new_tensor_2d(p->ctx, GGML_TYPE_F32, N_IN, 3);
-    p->y                           = model_build(p->ctx, &p->model, p->x);
+    p->ctx = ggml_init(params);
+    p->gf = ggml_new_graph(p->ctx);
+    p->x = ggml_new_tensor_2d(p->ctx, GGML_TYPE_F32, N_IN, 3);
+    p->y = model_build(p->ctx, &p->model, p->x);
     ggml_build_forward_expand(p->gf, p->y);
     p->compute = ggml_backend_alloc_ctx_tensors(p->ctx, p->backend); // every tensor its own memory
     model_random(p->x_data, N_IN * 3);
@@ -46,14 +46,14 @@ static void placed_free(struct placed * p) {
 // ----------------------------------------------------------------------------------------------------------- comparing
 
 struct seen {
-    int    n, last_index, stop_at;
+    int n, last_index, stop_at;
     double max_error;
-    bool   saw_view;
+    bool saw_view;
 };
 
 static bool compare(int node_index, struct ggml_tensor * t1, struct ggml_tensor * t2, void * user_data) {
     struct seen * seen = user_data;
-    float         a[N_HIDDEN * 3], b[N_HIDDEN * 3];
+    float a[N_HIDDEN * 3], b[N_HIDDEN * 3];
     CHECK(t1->op == t2->op && ggml_are_same_shape(t1, t2) && ggml_nbytes(t1) <= sizeof(a));
     CHECK(node_index > seen->last_index);
     ggml_backend_tensor_get(t1, a, 0, ggml_nbytes(t1));
@@ -61,7 +61,7 @@ static bool compare(int node_index, struct ggml_tensor * t1, struct ggml_tensor 
     for (int64_t i = 0; i < ggml_nelements(t1); i++) {
         seen->max_error = fmax(seen->max_error, fabs((double) a[i] - (double) b[i]));
     }
-    seen->saw_view   = seen->saw_view || t1->op == GGML_OP_VIEW;
+    seen->saw_view = seen->saw_view || t1->op == GGML_OP_VIEW;
     seen->last_index = node_index;
     seen->n++;
     return seen->n != seen->stop_at;
@@ -92,8 +92,8 @@ static void copy_graph(void) {
     for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
         struct placed p;
         REQUIRE(placed_new(&p, routes[i][0]));
-        ggml_backend_t                 other = ggml_backend_reg_init_backend_from_str(routes[i][1]);
-        struct ggml_backend_graph_copy copy  = ggml_backend_graph_copy(other, p.gf);
+        ggml_backend_t other = ggml_backend_reg_init_backend_from_str(routes[i][1]);
+        struct ggml_backend_graph_copy copy = ggml_backend_graph_copy(other, p.gf);
         REQUIRE(copy.buffer != NULL && copy.graph != NULL && copy.ctx_allocated != NULL &&
                 copy.ctx_unallocated != NULL);
         CHECK_INT(copy.graph->n_nodes, p.gf->n_nodes);
@@ -142,8 +142,8 @@ static void multi_buffer(void) {
     ggml_backend_buffer_t parts[3] = { ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 100),
         ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 200),
         ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), 300) };
-    uint8_t *             base[3];
-    size_t                size[3], total = 0;
+    uint8_t * base[3];
+    size_t size[3], total = 0;
     for (int i = 0; i < 3; i++) {
         REQUIRE(parts[i] != NULL);
         base[i] = ggml_backend_buffer_get_base(parts[i]);
@@ -166,10 +166,10 @@ static void multi_buffer(void) {
 
 // A context whose tensors exceed what one allocation of the device may have.
 static void context_in_several_buffers(void) {
-    ggml_backend_t          backend = ggml_backend_reg_init_backend_from_str("SIM:mem=1M,max=4096");
-    struct ggml_init_params params  = { 16 * ggml_tensor_overhead(), NULL, true };
-    struct ggml_context *   ctx     = ggml_init(params);
-    struct ggml_tensor *    t[6];
+    ggml_backend_t backend = ggml_backend_reg_init_backend_from_str("SIM:mem=1M,max=4096");
+    struct ggml_init_params params = { 16 * ggml_tensor_overhead(), NULL, true };
+    struct ggml_context * ctx = ggml_init(params);
+    struct ggml_tensor * t[6];
     for (int i = 0; i < 6; i++) {
         t[i] = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 600);
     }
@@ -206,10 +206,10 @@ static void buffer_from_pointer(void) {
     CHECK_INT(ggml_backend_buffer_get_size(buffer), sizeof(data));
     CHECK(ggml_backend_buffer_is_host(buffer));
     struct ggml_init_params params = { 8 * ggml_tensor_overhead() + ggml_graph_overhead(), NULL, true };
-    struct ggml_context *   ctx    = ggml_init(params);
-    struct ggml_tensor *    a      = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 64);
-    struct ggml_tensor *    b      = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 64);
-    struct ggml_tensor *    c      = ggml_add(ctx, a, b);
+    struct ggml_context * ctx = ggml_init(params);
+    struct ggml_tensor * a = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 64);
+    struct ggml_tensor * b = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 64);
+    struct ggml_tensor * c = ggml_add(ctx, a, b);
     ggml_backend_tensor_alloc(buffer, a, data);
     ggml_backend_tensor_alloc(buffer, b, data + 64);
     ggml_backend_tensor_alloc(buffer, c, data + 128);
@@ -237,8 +237,8 @@ static void registry(void) {
     const size_t sim = ggml_backend_reg_find_by_name("SIM");
     REQUIRE(sim < ggml_backend_reg_get_count());
     for (size_t i = 0; i < ggml_backend_reg_get_count(); i++) {
-        ggml_backend_t        backend = ggml_backend_reg_init_backend(i, NULL);
-        ggml_backend_buffer_t buffer  = ggml_backend_reg_alloc_buffer(i, 1000);
+        ggml_backend_t backend = ggml_backend_reg_init_backend(i, NULL);
+        ggml_backend_buffer_t buffer = ggml_backend_reg_alloc_buffer(i, 1000);
         CHECK_MSG(backend != NULL && buffer != NULL, "%s: %s", ggml_backend_reg_get_name(i), ggml_last_error());
         CHECK(ggml_backend_buffer_get_size(buffer) >= 1000);
         CHECK(ggml_backend_reg_get_default_buffer_type(i) != NULL);

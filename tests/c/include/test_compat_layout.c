@@ -5,7 +5,7 @@
 #include "ggml-backend-impl.h"
 #include "test.h"
 
-#define IS(expr, value)         _Static_assert((expr) == (value), #expr)
+#define IS(expr, value) _Static_assert((expr) == (value), #expr)
 #define AT(type, field, offset) IS(offsetof(struct type, field), offset)
 
 #if UINTPTR_MAX == UINT64_MAX
@@ -283,10 +283,10 @@ static void names_by_number(void) {
 // The macros that op implementations outside the library use.
 static void macros(void) {
     const struct ggml_init_params params = { 0, NULL, true };
-    struct ggml_context *         ctx    = ggml_init(params);
-    struct ggml_tensor *          src0   = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 2, 3, 4, 5);
-    struct ggml_tensor *          src1   = ggml_new_tensor_4d(ctx, GGML_TYPE_F16, 6, 7, 8, 9);
-    struct ggml_tensor *          dst    = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 10, 11, 12, 13);
+    struct ggml_context * ctx = ggml_init(params);
+    struct ggml_tensor * src0 = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 2, 3, 4, 5);
+    struct ggml_tensor * src1 = ggml_new_tensor_4d(ctx, GGML_TYPE_F16, 6, 7, 8, 9);
+    struct ggml_tensor * dst = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 10, 11, 12, 13);
     GGML_TENSOR_BINARY_OP_LOCALS
     CHECK(ne00 == 2 && ne01 == 3 && ne02 == 4 && ne03 == 5 && nb00 == 4 && nb01 == 8 && nb02 == 24 && nb03 == 96);
     CHECK(ne10 == 6 && ne13 == 9 && nb10 == 2 && nb11 == 12 && ne0 == 10 && ne3 == 13 && nb1 == 40);

@@ -6,11 +6,11 @@
 enum { MAX_BACKENDS = 3 };
 
 struct setup {
-    int                   n;
-    ggml_backend_t        backends[MAX_BACKENDS]; // the last one is the CPU
+    int n;
+    ggml_backend_t backends[MAX_BACKENDS]; // the last one is the CPU
     ggml_backend_buffer_t weights[3];
-    ggml_backend_sched_t  sched;
-    struct model          model;
+    ggml_backend_sched_t sched;
+    struct model model;
 };
 
 // One weight after the other goes to the next backend.
@@ -18,7 +18,7 @@ static bool place_weights(struct setup * s) {
     struct ggml_tensor * w[3] = { s->model.w1, s->model.b1, s->model.w2 };
     for (int i = 0; i < 3; i++) {
         const ggml_backend_t backend = s->backends[i % s->n];
-        s->weights[i]                = ggml_backend_alloc_buffer(backend, ggml_nbytes(w[i]));
+        s->weights[i] = ggml_backend_alloc_buffer(backend, ggml_nbytes(w[i]));
         if (s->weights[i] == NULL) {
             return false;
         }
@@ -64,10 +64,10 @@ static struct ggml_context * graph_context(void) {
 
 // The input goes through the scheduler's allocator for the CPU also here, when that only measures.
 static void measure(struct setup * s) {
-    struct ggml_context * ctx   = graph_context();
-    struct ggml_cgraph *  gf    = ggml_new_graph(ctx);
-    struct ggml_tensor *  x     = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, N_BATCH_MAX);
-    ggml_tallocr_t        alloc = ggml_backend_sched_get_tallocr(s->sched, s->backends[s->n - 1]);
+    struct ggml_context * ctx = graph_context();
+    struct ggml_cgraph * gf = ggml_new_graph(ctx);
+    struct ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, N_BATCH_MAX);
+    ggml_tallocr_t alloc = ggml_backend_sched_get_tallocr(s->sched, s->backends[s->n - 1]);
     REQUIRE(alloc != NULL && ggml_tallocr_is_measure(alloc));
     ggml_tallocr_alloc(alloc, x);
     struct ggml_tensor * y = model_build(ctx, &s->model, x);
@@ -83,10 +83,10 @@ static void batch_through_tallocr(struct setup * s, int n) {
     float x_data[N_IN * N_BATCH_MAX];
     model_random(x_data, N_IN * n);
     ggml_backend_sched_reset(s->sched);
-    struct ggml_context * ctx   = graph_context();
-    struct ggml_cgraph *  gf    = ggml_new_graph(ctx);
-    struct ggml_tensor *  x     = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, n);
-    ggml_tallocr_t        alloc = ggml_backend_sched_get_tallocr(s->sched, s->backends[s->n - 1]);
+    struct ggml_context * ctx = graph_context();
+    struct ggml_cgraph * gf = ggml_new_graph(ctx);
+    struct ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, n);
+    ggml_tallocr_t alloc = ggml_backend_sched_get_tallocr(s->sched, s->backends[s->n - 1]);
     REQUIRE(alloc != NULL && !ggml_tallocr_is_measure(alloc));
     ggml_tallocr_alloc(alloc, x);
     REQUIRE(x->buffer != NULL);
@@ -102,12 +102,12 @@ static void batch_through_tallocr(struct setup * s, int n) {
 static void batch_from_own_buffer(struct setup * s, int n) {
     ggml_backend_sched_reset(s->sched);
     struct ggml_context * inputs = graph_context();
-    struct ggml_tensor *  x      = ggml_new_tensor_2d(inputs, GGML_TYPE_F32, N_IN, n);
+    struct ggml_tensor * x = ggml_new_tensor_2d(inputs, GGML_TYPE_F32, N_IN, n);
     ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors_from_buft(inputs, ggml_backend_cpu_buffer_type());
     REQUIRE(buffer != NULL);
     struct ggml_context * ctx = graph_context();
-    struct ggml_cgraph *  gf  = ggml_new_graph(ctx);
-    struct ggml_tensor *  y   = model_build(ctx, &s->model, x);
+    struct ggml_cgraph * gf = ggml_new_graph(ctx);
+    struct ggml_tensor * y = model_build(ctx, &s->model, x);
     ggml_build_forward_expand(gf, y);
     struct ggml_tensor * sources[256][GGML_MAX_SRC];
     REQUIRE(gf->n_nodes <= 256);
@@ -136,8 +136,8 @@ static void batch_placed_by_sched(struct setup * s, int n) {
     model_random(x_data, N_IN * n);
     ggml_backend_sched_reset(s->sched);
     struct ggml_context * ctx = graph_context();
-    struct ggml_cgraph *  gf  = ggml_new_graph(ctx);
-    struct ggml_tensor *  x   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, n);
+    struct ggml_cgraph * gf = ggml_new_graph(ctx);
+    struct ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, n);
     ggml_set_input(x);
     struct ggml_tensor * y = model_build(ctx, &s->model, x);
     ggml_set_output(y);
@@ -181,10 +181,10 @@ static void nodes_by_hand(void) {
     float x_data[N_IN * 2];
     model_random(x_data, N_IN * 2);
     struct ggml_context * ctx = graph_context();
-    struct ggml_cgraph *  gf  = ggml_new_graph(ctx);
-    struct ggml_tensor *  x   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, 2);
+    struct ggml_cgraph * gf = ggml_new_graph(ctx);
+    struct ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, 2);
     ggml_set_input(x);
-    struct ggml_tensor * y      = model_build(ctx, &s.model, x);
+    struct ggml_tensor * y = model_build(ctx, &s.model, x);
     struct ggml_tensor * hidden = ggml_get_tensor(ctx, "hidden");
     ggml_set_output(hidden);
     ggml_set_output(y);
@@ -209,9 +209,9 @@ static void nodes_by_hand(void) {
 // ------------------------------------------------------------------------------------------------------- eval callback
 
 struct watch {
-    int    n_asked, n_shown, stop_after;
+    int n_asked, n_shown, stop_after;
     double hidden_sum;
-    char   last[GGML_MAX_NAME];
+    char last[GGML_MAX_NAME];
 };
 
 static bool eval(struct ggml_tensor * t, bool ask, void * user_data) {
@@ -238,7 +238,7 @@ static void eval_callback(void) {
         struct setup s;
         REQUIRE(setup_new(&s, n_devices));
         measure(&s);
-        float  x_data[N_IN * 2];
+        float x_data[N_IN * 2];
         double expected = 0;
         model_random(x_data, N_IN * 2);
         for (int t = 0; t < 2; t++) {
@@ -251,8 +251,8 @@ static void eval_callback(void) {
             }
         }
         struct ggml_context * ctx = graph_context();
-        struct ggml_cgraph *  gf  = ggml_new_graph(ctx);
-        struct ggml_tensor *  x   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, 2);
+        struct ggml_cgraph * gf = ggml_new_graph(ctx);
+        struct ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N_IN, 2);
         ggml_set_input(x);
         struct ggml_tensor * y = model_build(ctx, &s.model, x);
         ggml_build_forward_expand(gf, y);
@@ -268,7 +268,7 @@ static void eval_callback(void) {
         CHECK_MSG(fabs(w.hidden_sum - expected) < 1e-4, "%g, expected %g", w.hidden_sum, expected);
         MODEL_CHECK(&s.model, x_data, 2, y);
 
-        w            = (struct watch){ 0 };
+        w = (struct watch){ 0 };
         w.stop_after = 1; // after the hidden layer
         ggml_backend_tensor_set(x, x_data, 0, ggml_nbytes(x));
         ggml_backend_sched_graph_compute(s.sched, gf);

@@ -22,12 +22,12 @@
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 // Absurd sizes are refused, as by a system without overcommitment.
-const char *                                        __asan_default_options(void); // the runtimes ask
+const char * __asan_default_options(void); // the runtimes ask
 __attribute__((visibility("default"))) const char * __asan_default_options(void) {
     return "allocator_may_return_null=1:max_allocation_size_mb=256";
 }
 
-const char *                                        __tsan_default_options(void);
+const char * __tsan_default_options(void);
 __attribute__((visibility("default"))) const char * __tsan_default_options(void) {
     return "allocator_may_return_null=1:max_allocation_size_mb=256";
 }
@@ -37,25 +37,25 @@ __attribute__((visibility("default"))) const char * __tsan_default_options(void)
 enum { N_FIXED = 32, N_TENSORS = 96, N_GRAPHS = 8, BYTES = 1 << 16, META_BYTES = 4 << 20 };
 
 static struct {
-    struct ggml_context *           ctx[4];
-    struct ggml_tensor *            t[N_TENSORS]; // the first N_FIXED stay
-    struct ggml_cgraph *            g[N_GRAPHS];
-    struct ggml_cgraph              part, hollow, negative; // a view; one with a NULL node; a negative count
-    struct ggml_tensor *            no_node[1];
-    ggml_backend_t                  backend[4];
-    ggml_backend_buffer_t           buffer[6];
-    ggml_backend_buffer_type_t      buft[4];
-    ggml_tallocr_t                  tallocr[5];
-    ggml_gallocr_t                  gallocr[2];
-    ggml_allocr_t                   allocr[3];
-    ggml_backend_sched_t            sched[3];
-    ggml_backend_event_t            event[3];
-    struct gguf_context *           gguf[2];
-    struct ggml_hash_set            set[3]; // usable, none, without keys
-    struct ggml_backend             hookless;
+    struct ggml_context * ctx[4];
+    struct ggml_tensor * t[N_TENSORS]; // the first N_FIXED stay
+    struct ggml_cgraph * g[N_GRAPHS];
+    struct ggml_cgraph part, hollow, negative; // a view; one with a NULL node; a negative count
+    struct ggml_tensor * no_node[1];
+    ggml_backend_t backend[4];
+    ggml_backend_buffer_t buffer[6];
+    ggml_backend_buffer_type_t buft[4];
+    ggml_tallocr_t tallocr[5];
+    ggml_gallocr_t gallocr[2];
+    ggml_allocr_t allocr[3];
+    ggml_backend_sched_t sched[3];
+    ggml_backend_event_t event[3];
+    struct gguf_context * gguf[2];
+    struct ggml_hash_set set[3]; // usable, none, without keys
+    struct ggml_backend hookless;
     struct ggml_backend_buffer_type hookless_buft;
-    void *                          fixed_memory;
-    ggml_profile_t                  profile[1]; // of few records: what is read of it fits into `bytes`
+    void * fixed_memory;
+    ggml_profile_t profile[1]; // of few records: what is read of it fits into `bytes`
 } pool;
 
 static _Alignas(64) char bytes[BYTES], bytes2[BYTES];
@@ -64,9 +64,9 @@ static char meta[META_BYTES];
 
 // --------------------------------------------------------------------------------------------------------- the choices
 
-static int  null_at;    // which pointer argument of a call is NULL; -1: none by intention
-static int  n_pointers; // of the call, so far
-static bool wild;       // any value; else likely ones
+static int null_at;    // which pointer argument of a call is NULL; -1: none by intention
+static int n_pointers; // of the call, so far
+static bool wild;      // any value; else likely ones
 
 static size_t any(size_t n) { return (size_t) (test_random() % n); }
 
@@ -227,45 +227,45 @@ static const struct ggml_plan_options * pick_options(void) {
     return null_now() ? NULL : &options;
 }
 
-#define CTX          PICK(pool.ctx)
-#define T            pick_tensor()
-#define G            pick_graph()
-#define I            pick_int()
-#define I64          pick_i64()
-#define SZ           pick_size()
-#define F            pick_float()
-#define B            (any(2) == 1)
-#define U16          ((uint16_t) test_random())
-#define BF16         ((ggml_bf16_t){ U16 })
-#define TYPE         ((enum ggml_type) pick_type())
-#define ENUM(type)   ((enum type) pick_enum())
-#define STR          pick_text()
-#define STRS         pick_texts()
-#define NE           ((int64_t *) (uintptr_t) pick_ne())
-#define HIST         pick_hist()
-#define META         ((void *) (null_now() ? NULL : meta))
-#define LIST         pick_list()
-#define COUNT        pick_count()
-#define SMALL        pick_small()
-#define PTR          ((void *) (null_now() ? NULL : bytes))
-#define PTR2         ((void *) (null_now() ? NULL : bytes2))
-#define BE           PICK(pool.backend)
-#define BUF          PICK(pool.buffer)
-#define BUFT         PICK(pool.buft)
-#define TALLOC       PICK(pool.tallocr)
-#define TALLOCS      pick_tallocrs()
-#define GALLOC       PICK(pool.gallocr)
-#define ALLOCR       PICK(pool.allocr)
-#define SCHED        PICK(pool.sched)
-#define EVENT        PICK(pool.event)
-#define PROFILE      PICK(pool.profile)
-#define GGUF         PICK(pool.gguf)
-#define HS           pick_set()
-#define SCRATCH      pick_scratch()
+#define CTX PICK(pool.ctx)
+#define T pick_tensor()
+#define G pick_graph()
+#define I pick_int()
+#define I64 pick_i64()
+#define SZ pick_size()
+#define F pick_float()
+#define B (any(2) == 1)
+#define U16 ((uint16_t) test_random())
+#define BF16 ((ggml_bf16_t){ U16 })
+#define TYPE ((enum ggml_type) pick_type())
+#define ENUM(type) ((enum type) pick_enum())
+#define STR pick_text()
+#define STRS pick_texts()
+#define NE ((int64_t *) (uintptr_t) pick_ne())
+#define HIST pick_hist()
+#define META ((void *) (null_now() ? NULL : meta))
+#define LIST pick_list()
+#define COUNT pick_count()
+#define SMALL pick_small()
+#define PTR ((void *) (null_now() ? NULL : bytes))
+#define PTR2 ((void *) (null_now() ? NULL : bytes2))
+#define BE PICK(pool.backend)
+#define BUF PICK(pool.buffer)
+#define BUFT PICK(pool.buft)
+#define TALLOC PICK(pool.tallocr)
+#define TALLOCS pick_tallocrs()
+#define GALLOC PICK(pool.gallocr)
+#define ALLOCR PICK(pool.allocr)
+#define SCHED PICK(pool.sched)
+#define EVENT PICK(pool.event)
+#define PROFILE PICK(pool.profile)
+#define GGUF PICK(pool.gguf)
+#define HS pick_set()
+#define SCRATCH pick_scratch()
 #define PLAN_OPTIONS pick_options()
-#define TENSORS      pick_tensors()
-#define CPLAN        pick_cplan()
-#define FUN(f)       (null_now() ? NULL : (f))
+#define TENSORS pick_tensors()
+#define CPLAN pick_cplan()
+#define FUN(f) (null_now() ? NULL : (f))
 
 static bool compare(int i, struct ggml_tensor * a, struct ggml_tensor * b, void * data) {
     (void) i, (void) a, (void) b, (void) data;
@@ -280,19 +280,19 @@ static bool eval(struct ggml_tensor * t, bool ask, void * data) {
 
 static struct ggml_tensor * corrupt(struct ggml_context * ctx, int type, int op) {
     struct ggml_tensor * t = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 4, 4);
-    t->type                = (enum ggml_type) type;
-    t->op                  = (enum ggml_op) op;
+    t->type = (enum ggml_type) type;
+    t->op = (enum ggml_op) op;
     return t;
 }
 
 static void make_tensors(void) {
     struct ggml_context * ctx = pool.ctx[0]; // no_alloc
     struct ggml_context * mem = pool.ctx[2]; // with data
-    int                   n   = 0;
-    pool.t[n++]               = ggml_new_tensor_2d(mem, GGML_TYPE_F32, 8, 4);
-    pool.t[n++]               = ggml_new_tensor_2d(mem, GGML_TYPE_F32, 8, 8);
-    pool.t[n++]               = ggml_new_tensor_3d(mem, GGML_TYPE_F32, 8, 4, 2);
-    pool.t[n++]               = ggml_new_tensor_1d(mem, GGML_TYPE_I32, 4);
+    int n = 0;
+    pool.t[n++] = ggml_new_tensor_2d(mem, GGML_TYPE_F32, 8, 4);
+    pool.t[n++] = ggml_new_tensor_2d(mem, GGML_TYPE_F32, 8, 8);
+    pool.t[n++] = ggml_new_tensor_3d(mem, GGML_TYPE_F32, 8, 4, 2);
+    pool.t[n++] = ggml_new_tensor_1d(mem, GGML_TYPE_I32, 4);
     for (int i = 0; i < n; i++) {
         ggml_set_zero(pool.t[i]);
     }
@@ -324,48 +324,48 @@ static void make_tensors(void) {
     char * base = ggml_backend_buffer_get_base(pool.buffer[1]);
     ggml_backend_tensor_alloc(pool.buffer[1], pool.t[26], base);
     ggml_backend_tensor_alloc(pool.buffer[1], pool.t[27], base + 1024);
-    pool.t[n++]                 = ggml_view_1d(ctx, pool.t[26], 4, 16);
-    pool.t[n++]                 = ggml_mul_mat(ctx, pool.t[27], pool.t[26]);
-    pool.t[n++]                 = ggml_add(mem, pool.t[0], pool.t[0]);
-    pool.t[n++]                 = ggml_unary(ctx, pool.t[10], GGML_UNARY_OP_GELU);
+    pool.t[n++] = ggml_view_1d(ctx, pool.t[26], 4, 16);
+    pool.t[n++] = ggml_mul_mat(ctx, pool.t[27], pool.t[26]);
+    pool.t[n++] = ggml_add(mem, pool.t[0], pool.t[0]);
+    pool.t[n++] = ggml_unary(ctx, pool.t[10], GGML_UNARY_OP_GELU);
     pool.t[n - 1]->op_params[0] = 99;
     ggml_set_param(mem, pool.t[1]);
 }
 
 static void make_graphs(void) {
     struct ggml_context * mem = pool.ctx[2];
-    pool.g[0]                 = ggml_new_graph_custom(mem, 16, false);
-    pool.g[1]                 = ggml_new_graph_custom(mem, 16, true);
-    pool.g[2]                 = ggml_new_graph_custom(pool.ctx[1], 64, false); // empty
+    pool.g[0] = ggml_new_graph_custom(mem, 16, false);
+    pool.g[1] = ggml_new_graph_custom(mem, 16, true);
+    pool.g[2] = ggml_new_graph_custom(pool.ctx[1], 64, false); // empty
     ggml_build_forward_expand(pool.g[0], ggml_relu(mem, ggml_mul_mat(mem, pool.t[1], pool.t[0])));
     ggml_build_forward_expand(pool.g[1], ggml_sum(mem, ggml_mul_mat(mem, pool.t[1], pool.t[0])));
     pool.g[3] = ggml_new_graph_custom(pool.ctx[0], 1, false);
     ggml_build_forward_expand(pool.g[3], ggml_mul(pool.ctx[0], pool.t[26], pool.t[26]));
     pool.g[4] = ggml_new_graph_custom(pool.ctx[0], 0, true);
     ggml_build_forward_expand(pool.g[4], ggml_sqr(pool.ctx[0], pool.t[12]));
-    pool.part     = ggml_graph_view(pool.g[0], 0, 1);
-    pool.hollow   = (struct ggml_cgraph){ .size = 1, .n_nodes = 1, .nodes = pool.no_node };
+    pool.part = ggml_graph_view(pool.g[0], 0, 1);
+    pool.hollow = (struct ggml_cgraph){ .size = 1, .n_nodes = 1, .nodes = pool.no_node };
     pool.negative = (struct ggml_cgraph){ .size = -1, .n_nodes = -5, .n_leafs = -7 };
-    pool.g[5]     = &pool.part;
-    pool.g[6]     = &pool.hollow;
-    pool.g[7]     = &pool.negative;
+    pool.g[5] = &pool.part;
+    pool.g[6] = &pool.hollow;
+    pool.g[7] = &pool.negative;
 }
 
 static void make_allocators(void) {
-    pool.tallocr[0]       = ggml_tallocr_new(bytes2, BYTES, 32);
-    pool.tallocr[1]       = ggml_tallocr_new_measure(32);
-    pool.tallocr[2]       = ggml_tallocr_new_from_backend(pool.backend[0], 4096);
-    pool.tallocr[3]       = ggml_tallocr_new_from_backend(pool.backend[1], 4096);
-    pool.tallocr[4]       = ggml_tallocr_new_measure_from_backend(pool.backend[1]);
-    pool.gallocr[0]       = ggml_gallocr_new();
-    pool.gallocr[1]       = ggml_gallocr_new();
-    pool.allocr[0]        = ggml_allocr_new_measure(32);
-    pool.allocr[1]        = ggml_allocr_new_from_backend(pool.backend[0], 4096);
-    pool.allocr[2]        = ggml_allocr_new_from_backend(pool.backend[1], 4096);
+    pool.tallocr[0] = ggml_tallocr_new(bytes2, BYTES, 32);
+    pool.tallocr[1] = ggml_tallocr_new_measure(32);
+    pool.tallocr[2] = ggml_tallocr_new_from_backend(pool.backend[0], 4096);
+    pool.tallocr[3] = ggml_tallocr_new_from_backend(pool.backend[1], 4096);
+    pool.tallocr[4] = ggml_tallocr_new_measure_from_backend(pool.backend[1]);
+    pool.gallocr[0] = ggml_gallocr_new();
+    pool.gallocr[1] = ggml_gallocr_new();
+    pool.allocr[0] = ggml_allocr_new_measure(32);
+    pool.allocr[1] = ggml_allocr_new_from_backend(pool.backend[0], 4096);
+    pool.allocr[2] = ggml_allocr_new_from_backend(pool.backend[1], 4096);
     ggml_backend_t both[] = { pool.backend[1], pool.backend[0] };
-    pool.sched[0]         = ggml_backend_sched_new(&both[1], NULL, 1, 16);
-    pool.sched[1]         = ggml_backend_sched_new(both, NULL, 2, 16);
-    pool.sched[2]         = ggml_backend_sched_new(both, NULL, 2, 0);
+    pool.sched[0] = ggml_backend_sched_new(&both[1], NULL, 1, 16);
+    pool.sched[1] = ggml_backend_sched_new(both, NULL, 2, 16);
+    pool.sched[2] = ggml_backend_sched_new(both, NULL, 2, 0);
     for (size_t i = 0; i < GB_ARRAY_LEN(pool.event); i++) {
         pool.event[i] = ggml_backend_event_new(pool.backend[i]);
     }
@@ -375,32 +375,32 @@ static bool pool_make(void) {
     memset(&pool, 0, sizeof(pool));
     memset(long_text, 'y', sizeof(long_text) - 1);
     pool.fixed_memory = aligned_alloc(64, 1 << 20);
-    pool.ctx[0]       = ggml_init((struct ggml_init_params){ 0, NULL, true });
-    pool.ctx[1]       = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
-    pool.ctx[2]       = ggml_init((struct ggml_init_params){ 1 << 20, pool.fixed_memory, false });
-    pool.ctx[3]       = pool.ctx[0];
-    pool.backend[0]   = ggml_backend_cpu_init();
-    pool.backend[1]   = ggml_backend_reg_init_backend_from_str("SIM:mem=1M,max=256k,threads=1");
-    pool.backend[2]   = &pool.hookless;
-    pool.backend[3]   = pool.backend[0];
-    pool.buft[0]      = ggml_backend_cpu_buffer_type();
-    pool.buft[1]      = ggml_backend_get_default_buffer_type(pool.backend[1]);
-    pool.buft[2]      = &pool.hookless_buft;
-    pool.buft[3]      = pool.buft[0];
-    pool.buffer[0]    = ggml_backend_alloc_buffer(pool.backend[0], 4096);
-    pool.buffer[1]    = ggml_backend_alloc_buffer(pool.backend[1], 4096);
-    pool.buffer[2]    = ggml_backend_cpu_buffer_from_ptr(bytes, BYTES);
+    pool.ctx[0] = ggml_init((struct ggml_init_params){ 0, NULL, true });
+    pool.ctx[1] = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
+    pool.ctx[2] = ggml_init((struct ggml_init_params){ 1 << 20, pool.fixed_memory, false });
+    pool.ctx[3] = pool.ctx[0];
+    pool.backend[0] = ggml_backend_cpu_init();
+    pool.backend[1] = ggml_backend_reg_init_backend_from_str("SIM:mem=1M,max=256k,threads=1");
+    pool.backend[2] = &pool.hookless;
+    pool.backend[3] = pool.backend[0];
+    pool.buft[0] = ggml_backend_cpu_buffer_type();
+    pool.buft[1] = ggml_backend_get_default_buffer_type(pool.backend[1]);
+    pool.buft[2] = &pool.hookless_buft;
+    pool.buft[3] = pool.buft[0];
+    pool.buffer[0] = ggml_backend_alloc_buffer(pool.backend[0], 4096);
+    pool.buffer[1] = ggml_backend_alloc_buffer(pool.backend[1], 4096);
+    pool.buffer[2] = ggml_backend_cpu_buffer_from_ptr(bytes, BYTES);
     pool.buffer[3] =
         ggml_backend_buffer_init(&pool.hookless_buft, (struct ggml_backend_buffer_i){ .get_name = NULL }, NULL, 64);
     ggml_backend_buffer_t parts[] = { ggml_backend_alloc_buffer(pool.backend[0], 64),
         ggml_backend_alloc_buffer(pool.backend[1], 64) };
-    pool.buffer[4]                = ggml_backend_multi_buffer_alloc_buffer(parts, 2);
-    pool.buffer[5]                = ggml_backend_alloc_buffer(pool.backend[0], 0);
-    pool.gguf[0]                  = gguf_init_empty();
-    pool.gguf[1]                  = gguf_init_empty();
-    pool.profile[0]               = ggml_profile_new(40);
-    pool.set[0]                   = ggml_hash_set_new(50);
-    pool.set[2]                   = (struct ggml_hash_set){ 17, NULL };
+    pool.buffer[4] = ggml_backend_multi_buffer_alloc_buffer(parts, 2);
+    pool.buffer[5] = ggml_backend_alloc_buffer(pool.backend[0], 0);
+    pool.gguf[0] = gguf_init_empty();
+    pool.gguf[1] = gguf_init_empty();
+    pool.profile[0] = ggml_profile_new(40);
+    pool.set[0] = ggml_hash_set_new(50);
+    pool.set[2] = (struct ggml_hash_set){ 17, NULL };
     if (pool.fixed_memory == NULL || pool.backend[1] == NULL || pool.buffer[4] == NULL || pool.gguf[1] == NULL) {
         return false;
     }
@@ -503,7 +503,7 @@ static void null_in_turn(void) {
 
 static void anything(void) {
     const char * runs = getenv("GGML_TEST_FUZZ_RUNS");
-    wild              = true;
+    wild = true;
     for (int i = 0, n = runs ? atoi(runs) : 60; i < n; i++) {
         test_seed = (uint64_t) i * 7919 + 1;
         round_of_calls();
@@ -513,7 +513,7 @@ static void anything(void) {
 // ------------------------------------------------------------------------------------------------------------- by hand
 
 static bool pool_ready(void) {
-    wild    = false;
+    wild = false;
     null_at = -1;
     if (!pool_make()) {
         pool_free();
@@ -629,8 +629,8 @@ static char * join(char * to, size_t size, const char * name) {
 
 // Only names below a directory of the test's own: what is wrong with the library must not end at the machine's files.
 static bool make_file_names(const char * names[N_FILE_NAMES]) {
-    static char  absent[300], too_long[700], slash[300];
-    char         zeros[300];
+    static char absent[300], too_long[700], slash[300];
+    char zeros[300];
     const char * tmp = getenv("TMPDIR");
     snprintf(file_dir, sizeof(file_dir), "%.200s/test_abuse.XXXXXX", tmp && tmp[0] ? tmp : "/tmp");
     if (mkdtemp(file_dir) == NULL) {
@@ -775,12 +775,12 @@ static void whole_contexts(void) {
 // A plan belongs to the backend that made it.
 static void foreign_plans(void) {
     REQUIRE(pool_ready());
-    struct ggml_cgraph * graph       = pool.g[0];
-    const ggml_backend_t other       = ggml_backend_cpu_init();
-    struct ggml_backend  planless    = *pool.backend[0];
+    struct ggml_cgraph * graph = pool.g[0];
+    const ggml_backend_t other = ggml_backend_cpu_init();
+    struct ggml_backend planless = *pool.backend[0];
     planless.iface.graph_plan_create = NULL;
-    ggml_backend_t owners[]          = { pool.backend[0], &planless, pool.backend[0] };
-    ggml_backend_t others[]          = { pool.backend[1], pool.backend[0], &planless };
+    ggml_backend_t owners[] = { pool.backend[0], &planless, pool.backend[0] };
+    ggml_backend_t others[] = { pool.backend[1], pool.backend[0], &planless };
     for (int i = 0; i < 3; i++) {
         ggml_backend_graph_plan_t plan = ggml_backend_graph_plan_create(owners[i], graph);
         REQUIRE(plan != NULL);
@@ -821,21 +821,21 @@ static bool abort_at_once(void * data) {
 
 static void schedulers(void) {
     REQUIRE(pool_ready());
-    ggml_backend_t             sim_cpu[]   = { pool.backend[1], pool.backend[0] };
-    ggml_backend_t             with_null[] = { pool.backend[1], NULL };
-    ggml_backend_t             twice[]     = { pool.backend[0], pool.backend[0] };
-    ggml_backend_t             hollow[]    = { &pool.hookless, pool.backend[0] };
-    ggml_backend_buffer_type_t bufts[]     = { pool.buft[0], pool.buft[1] }; // the wrong way round
-    ggml_backend_buffer_type_t no_bufts[]  = { NULL, &pool.hookless_buft };
+    ggml_backend_t sim_cpu[] = { pool.backend[1], pool.backend[0] };
+    ggml_backend_t with_null[] = { pool.backend[1], NULL };
+    ggml_backend_t twice[] = { pool.backend[0], pool.backend[0] };
+    ggml_backend_t hollow[] = { &pool.hookless, pool.backend[0] };
+    ggml_backend_buffer_type_t bufts[] = { pool.buft[0], pool.buft[1] }; // the wrong way round
+    ggml_backend_buffer_type_t no_bufts[] = { NULL, &pool.hookless_buft };
     CHECK(ggml_backend_sched_new(NULL, NULL, 1, 1) == NULL);
     CHECK(ggml_backend_sched_new(sim_cpu, NULL, 0, 1) == NULL);
     CHECK(ggml_backend_sched_new(sim_cpu, NULL, -1, 1) == NULL);
     CHECK(ggml_backend_sched_new(sim_cpu, NULL, INT_MIN, 1) == NULL);
     CHECK(ggml_backend_sched_new(with_null, NULL, 2, 1) == NULL);
     const struct {
-        ggml_backend_t *             backends;
+        ggml_backend_t * backends;
         ggml_backend_buffer_type_t * bufts;
-        size_t                       size;
+        size_t size;
     } cases[] = {
         { twice, NULL, 1 },
         { hollow, NULL, 1 },

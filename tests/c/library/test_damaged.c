@@ -19,7 +19,7 @@
 #include "test.h"
 
 __attribute__((visibility("default"))) const char * __asan_default_options(void);
-const char *                                        __asan_default_options(void) {
+const char * __asan_default_options(void) {
     return "allocator_may_return_null=1"; // damaged sizes ask for any amount
 }
 
@@ -34,9 +34,9 @@ static struct ggml_cgraph * new_graph(struct ggml_context * ctx, const struct bu
             memset(leaf->data, 0, ggml_nbytes(leaf));
         }
         const bool copied = leaf->type == GGML_TYPE_F32;
-        x[n]              = copied ? ggml_dup(ctx, leaf) : leaf;
+        x[n] = copied ? ggml_dup(ctx, leaf) : leaf;
     }
-    struct ggml_tensor * y     = b->make(ctx, x);
+    struct ggml_tensor * y = b->make(ctx, x);
     struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, 64, false);
     if (y == NULL || ggml_build_forward_expand(graph,
                          y->type == GGML_TYPE_F32 ? ggml_scale(ctx, ggml_cont(ctx, y), 2) : y) != GGML_STATUS_SUCCESS) {
@@ -54,16 +54,16 @@ static struct ggml_tensor * tensor_at(const struct ggml_cgraph * graph, int i) {
 // ------------------------------------------------------------------------------------------------------------- damages
 
 enum {
-    NE        = 0,
+    NE = 0,
     NE_VALUES = 11,
-    NB        = NE + 4 * NE_VALUES,
+    NB = NE + 4 * NE_VALUES,
     NB_VALUES = 2,
-    TYPE      = NB + 4 * NB_VALUES,
-    OP        = TYPE + 8,
-    VIEW      = OP + 6,
-    OFFS      = VIEW + 4,
-    SRC       = OFFS + 4,
-    DATA      = SRC + 5 * 2,
+    TYPE = NB + 4 * NB_VALUES,
+    OP = TYPE + 8,
+    VIEW = OP + 6,
+    OFFS = VIEW + 4,
+    SRC = OFFS + 4,
+    DATA = SRC + 5 * 2,
     N_DAMAGES = DATA + 1
 };
 
@@ -83,25 +83,25 @@ static bool set_field(struct ggml_tensor * t, const struct ggml_cgraph * graph, 
     }
     if (what < OP) {
         const int values[8] = { -1, GGML_TYPE_COUNT, 1000, INT32_MIN, 4, 5, GGML_TYPE_I8, GGML_TYPE_Q4_0 };
-        t->type             = (enum ggml_type) values[what - TYPE];
+        t->type = (enum ggml_type) values[what - TYPE];
     } else if (what < VIEW) {
         const int values[6] = { -1, GGML_OP_COUNT, INT32_MAX, GGML_OP_NONE, GGML_OP_MUL_MAT, GGML_OP_FLASH_FF };
-        t->op               = (enum ggml_op) values[what - OP];
+        t->op = (enum ggml_op) values[what - OP];
     } else if (what < OFFS) {
         struct ggml_tensor * const values[4] = { t, NULL, tensor_at(graph, 0), tensor_at(graph, graph->n_nodes - 1) };
-        struct ggml_tensor *       old       = t->view_src;
-        t->view_src                          = values[what - VIEW];
+        struct ggml_tensor * old = t->view_src;
+        t->view_src = values[what - VIEW];
         // a view that is none has memory of unknown size
         return old != t->view_src && (old == NULL || t->view_src != NULL);
     } else if (what < SRC) {
         const size_t values[4] = { 16, SIZE_MAX, (size_t) 1 << 40, t->view_offs + 64 };
-        t->view_offs           = values[what - OFFS];
+        t->view_offs = values[what - OFFS];
         return t->view_src != NULL;
     } else if (what < DATA) {
-        const int                  i         = (what - SRC) / 5;
+        const int i = (what - SRC) / 5;
         struct ggml_tensor * const values[5] = { t, NULL, tensor_at(graph, graph->n_nodes - 1), tensor_at(graph, 0),
             tensor_at(graph, graph->n_nodes) };
-        t->src[i]                            = values[(what - SRC) % 5];
+        t->src[i] = values[(what - SRC) % 5];
     } else {
         t->data = NULL;
     }
@@ -112,9 +112,9 @@ static bool set_field(struct ggml_tensor * t, const struct ggml_cgraph * graph, 
 // how much it gave.
 static bool damage(struct ggml_tensor * t, const struct ggml_cgraph * graph, int what) {
     const size_t before = ggml_nbytes(t);
-    const bool   tried  = set_field(t, graph, what);
-    const bool   grown  = tried && t->view_src == NULL && t->data != NULL &&
-                          gb_tensor_check(t, __func__) == GGML_STATUS_SUCCESS && ggml_nbytes(t) > before;
+    const bool tried = set_field(t, graph, what);
+    const bool grown = tried && t->view_src == NULL && t->data != NULL &&
+                       gb_tensor_check(t, __func__) == GGML_STATUS_SUCCESS && ggml_nbytes(t) > before;
     ggml_clear_error();
     return tried && !grown;
 }
@@ -139,7 +139,7 @@ static void use(struct ggml_cgraph * graph, enum mode mode) {
     if (mode == COMPUTE) {
         struct ggml_cplan plan = ggml_graph_plan(graph, 1);
         if (plan.work_size < (size_t) 1 << 26) {
-            plan.work_data      = plan.work_size ? malloc(plan.work_size) : NULL;
+            plan.work_data = plan.work_size ? malloc(plan.work_size) : NULL;
             plan.abort_callback = go_on;
             ggml_graph_compute(graph, &plan);
             free(plan.work_data);
@@ -157,8 +157,8 @@ static void use(struct ggml_cgraph * graph, enum mode mode) {
         ggml_tallocr_free(talloc);
         return;
     }
-    ggml_backend_t       list[2] = { sim, cpu };
-    ggml_backend_sched_t sched   = ggml_backend_sched_new(list, NULL, 2, 0);
+    ggml_backend_t list[2] = { sim, cpu };
+    ggml_backend_sched_t sched = ggml_backend_sched_new(list, NULL, 2, 0);
     if (ggml_backend_sched_graph_compute(sched, graph) == GGML_STATUS_SUCCESS) {
         ggml_backend_sched_graph_compute(sched, graph);
     }
@@ -166,13 +166,13 @@ static void use(struct ggml_cgraph * graph, enum mode mode) {
 }
 
 static const char * const modes[] = { "gallocr", "compute", "sched" };
-static int                n_tried;
+static int n_tried;
 
 // One graph, damaged (twice: b >= 0), used, and given up.
 static bool try_one(const struct builder * b, enum mode mode, int i, int what, int i2, int what2) {
-    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 16, NULL, mode != COMPUTE });
-    struct ggml_cgraph *  graph = new_graph(ctx, b);
-    bool                  tried = graph != NULL && i < n_tensors(graph) && damage(tensor_at(graph, i), graph, what);
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, mode != COMPUTE });
+    struct ggml_cgraph * graph = new_graph(ctx, b);
+    bool tried = graph != NULL && i < n_tensors(graph) && damage(tensor_at(graph, i), graph, what);
     if (tried && i2 >= 0) {
         tried = damage(tensor_at(graph, i2 % n_tensors(graph)), graph, what2);
     }
@@ -250,9 +250,9 @@ static void random_pairs(void) {
         SKIP("GGML_TEST_DAMAGE is not set");
     }
     for (long n = atol(text); n > 0; n--) {
-        const struct builder * b    = &builders[test_random_int(0, N_BUILDERS - 1)];
-        const enum mode        mode = (enum mode) test_random_int(0, N_MODES - 1);
-        const int              i = (int) test_random_int(0, 5), i2 = (int) test_random_int(0, 5);
+        const struct builder * b = &builders[test_random_int(0, N_BUILDERS - 1)];
+        const enum mode mode = (enum mode) test_random_int(0, N_MODES - 1);
+        const int i = (int) test_random_int(0, 5), i2 = (int) test_random_int(0, 5);
         const int what = (int) test_random_int(0, N_DAMAGES - 1), what2 = (int) test_random_int(0, N_DAMAGES - 1);
         run_one(b, mode, i, what, i2, what2);
     }
@@ -262,8 +262,8 @@ static void random_pairs(void) {
 static void least_size_by_minus_one(void) {
     for (int k = 0; k < N_BUILDERS; k++) {
         for (int i = 0; i < 2; i++) {
-            struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
-            struct ggml_cgraph *  graph = new_graph(ctx, &builders[k]);
+            struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
+            struct ggml_cgraph * graph = new_graph(ctx, &builders[k]);
             for (int n = 0; graph != NULL && n < graph->n_nodes; n++) {
                 for (int d = 0; d < 4; d++) {
                     struct ggml_tensor * t = graph->nodes[n];
@@ -288,8 +288,8 @@ static void least_size_by_minus_one(void) {
 static void missing_sources(void) {
     int n_asked = 0;
     for (int k = 0; k < N_BUILDERS; k++) {
-        struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
-        struct ggml_cgraph *  graph = new_graph(ctx, &builders[k]);
+        struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
+        struct ggml_cgraph * graph = new_graph(ctx, &builders[k]);
         for (int n = 0; graph != NULL && n < graph->n_nodes; n++) {
             struct ggml_tensor * t = graph->nodes[n];
             for (int i = 0; i < GGML_MAX_SRC; i++) {
@@ -314,8 +314,8 @@ static void missing_sources(void) {
 // Longer circles are found where graphs are built and planned; what computes nodes in a given order never follows them.
 static void a_node_that_reads_itself(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, false });
-    struct ggml_tensor *  x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), *y = ggml_relu(ctx, x);
-    struct ggml_cgraph *  graph = ggml_new_graph(ctx);
+    struct ggml_tensor *x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), *y = ggml_relu(ctx, x);
+    struct ggml_cgraph * graph = ggml_new_graph(ctx);
     memset(x->data, 0, ggml_nbytes(x));
     CHECK(ggml_build_forward_expand(graph, y) == GGML_STATUS_SUCCESS && ggml_backend_graph_compute(cpu, graph));
     y->src[0] = y;

@@ -37,25 +37,25 @@
 enum { N = 4096 };
 
 struct job { // y = (x + x)^2, on a scheduler
-    ggml_backend_t        backends[2];
-    int                   n;
-    ggml_backend_sched_t  sched;
+    ggml_backend_t backends[2];
+    int n;
+    ggml_backend_sched_t sched;
     struct ggml_context * ctx;
-    struct ggml_tensor *  x, *y;
-    struct ggml_cgraph *  graph;
+    struct ggml_tensor *x, *y;
+    struct ggml_cgraph * graph;
 };
 
 static bool job_open(struct job * j, const char * first, const char * second) {
-    *j             = (struct job){ .n = second != NULL ? 2 : 1 };
+    *j = (struct job){ .n = second != NULL ? 2 : 1 };
     j->backends[0] = ggml_backend_reg_init_backend_from_str(first);
     j->backends[1] = second != NULL ? ggml_backend_reg_init_backend_from_str(second) : NULL;
-    j->ctx         = ggml_init((struct ggml_init_params){ 1u << 18, NULL, true });
-    j->sched       = ggml_backend_sched_new(j->backends, NULL, j->n, 0);
+    j->ctx = ggml_init((struct ggml_init_params){ 1u << 18, NULL, true });
+    j->sched = ggml_backend_sched_new(j->backends, NULL, j->n, 0);
     if (j->sched == NULL || j->ctx == NULL) {
         return false;
     }
-    j->x     = ggml_new_tensor_1d(j->ctx, GGML_TYPE_F32, N);
-    j->y     = ggml_sqr(j->ctx, ggml_add(j->ctx, j->x, j->x));
+    j->x = ggml_new_tensor_1d(j->ctx, GGML_TYPE_F32, N);
+    j->y = ggml_sqr(j->ctx, ggml_add(j->ctx, j->x, j->x));
     j->graph = ggml_new_graph(j->ctx);
     ggml_build_forward_expand(j->graph, j->y);
     ggml_backend_sched_set_node_backend(j->sched, j->y, j->backends[j->n - 1]);
@@ -129,8 +129,8 @@ static atomic_bool ending;
 
 struct busy {
     const char *first, *second;
-    struct job  job;
-    atomic_int  runs;
+    struct job job;
+    atomic_int runs;
 };
 
 static void * compute_often(void * arg) {
@@ -283,7 +283,7 @@ static void results_on_their_way_are_lost(void) {
 
 // ----------------------------------------------------------------------------------------------- forks inside of calls
 
-static bool  is_child;
+static bool is_child;
 static pid_t forked;
 
 static void fork_on_the_first(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * data) {
@@ -292,7 +292,7 @@ static void fork_on_the_first(struct ggml_tensor * dst, const struct ggml_tensor
         ((float *) dst->data)[i] = ((const float *) a->data)[i] + 1;
     }
     if (ith == 0) {
-        forked   = fork_child();
+        forked = fork_child();
         is_child = forked == 0;
     }
 }
@@ -303,12 +303,12 @@ static void functions_fork(void) {
     SKIP_UNDER_TSAN();
     for (int n_tasks = 1; n_tasks <= 3; n_tasks += 2) {
         struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1u << 20, NULL, false });
-        struct ggml_tensor *  x   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 20000);
-        struct ggml_tensor *  y   = ggml_sqr(ctx, ggml_map_custom1(ctx, x, fork_on_the_first, n_tasks, NULL));
-        struct ggml_cgraph *  g   = ggml_new_graph(ctx);
+        struct ggml_tensor * x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 20000);
+        struct ggml_tensor * y = ggml_sqr(ctx, ggml_map_custom1(ctx, x, fork_on_the_first, n_tasks, NULL));
+        struct ggml_cgraph * g = ggml_new_graph(ctx);
         ggml_set_f32(x, 2);
         ggml_build_forward_expand(g, y);
-        is_child                      = false;
+        is_child = false;
         const enum ggml_status status = ggml_graph_compute_with_ctx(ctx, g, 3);
         if (is_child) {
             ggml_log_set(ggml_log_discard, NULL);
@@ -327,7 +327,7 @@ static void functions_fork(void) {
 static bool fork_and_stop(void * data) {
     (void) data;
     if (!is_child && forked == -1) {
-        forked   = fork_child();
+        forked = fork_child();
         is_child = forked == 0;
     }
     return false;
@@ -340,7 +340,7 @@ static void polls_fork(void) {
     struct job j;
     REQUIRE(job_open(&j, "SIM:delay=200ms", NULL));
     is_child = false;
-    forked   = -1;
+    forked = -1;
     CHECK_INT(job_start(&j, 3, false), GGML_STATUS_SUCCESS);
     gb_set_poll(fork_and_stop, NULL);
     const enum ggml_status status = ggml_backend_sched_synchronize(j.sched);

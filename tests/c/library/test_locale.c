@@ -52,10 +52,10 @@ static void remove_locale(void) {
 // digits.
 static void reads_decimals(void) {
     for (int i = 0; i < 20000; i++) {
-        char      text[64];
+        char text[64];
         const int digits = rand() % 16, point = digits ? rand() % (digits + 1) : 0, exponent = rand() % 21 - 10;
-        size_t    n = 0;
-        text[n++]   = (char) ('0' + rand() % 10);
+        size_t n = 0;
+        text[n++] = (char) ('0' + rand() % 10);
         for (int k = 0; k < GB_MIN(digits, 14); k++) {
             if (k == point) {
                 text[n++] = '.';
@@ -63,17 +63,17 @@ static void reads_decimals(void) {
             text[n++] = (char) ('0' + rand() % 10);
         }
         snprintf(text + n, sizeof(text) - n, i % 3 == 0 ? "e%dms" : i % 3 == 1 ? "E%+d" : "s", exponent);
-        char *       expected_end;
+        char * expected_end;
         const char * end;
-        double       value;
+        double value;
         const double expected = strtod(text, &expected_end);
         CHECK(gb_number_read(text, &value, &end));
         CHECK_MSG(fabs(value - expected) <= DBL_EPSILON * expected && end == expected_end,
             "%s is %.17g, expected %.17g", text, value, expected);
     }
     static const char * const others[] = { "", "x", "-1", "+1", ".5", " 1", "inf", "nan" };
-    const char *              end;
-    double                    value;
+    const char * end;
+    double value;
     for (size_t i = 0; i < GB_ARRAY_LEN(others); i++) {
         CHECK(!gb_number_read(others[i], &value, &end));
     }
@@ -86,8 +86,8 @@ static void reads_decimals(void) {
 }
 
 static void numbers_in(const char * where) {
-    char    text[48];
-    size_t  bytes;
+    char text[48];
+    size_t bytes;
     int64_t ns;
     CHECK_MSG(gb_params_size("1.5M", &bytes) && bytes == 3 << 19, "%s", where);
     CHECK_MSG(gb_params_duration("1.5ms", &ns) && ns == 1500000, "%s", where);
@@ -102,9 +102,9 @@ static void numbers_in(const char * where) {
 }
 
 static void dot_in(const char * where) {
-    char                  path[] = "/tmp/gb_dot_XXXXXX", content[4000] = { 0 };
-    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 16, NULL, false });
-    struct ggml_cgraph *  graph = ggml_new_graph_custom(ctx, 16, false);
+    char path[] = "/tmp/gb_dot_XXXXXX", content[4000] = { 0 };
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, false });
+    struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, 16, false);
     close(mkstemp(path));
     ggml_build_forward_expand(graph, ggml_neg(ctx, ggml_new_f32(ctx, 1.25f)));
     ggml_graph_dump_dot(graph, NULL, path);

@@ -13,9 +13,9 @@ enum { MAX_NODES = 64 };
 
 // The sizes that are told have as many elements as the tensor, and what is not told is 1.
 static void check_told(const struct ggml_tensor * t, const char * what) {
-    const int ndim  = gb_tensor_ndim(t);
-    int64_t   told  = 1;
-    bool      whole = ndim >= 0 && ndim <= GGML_MAX_DIMS;
+    const int ndim = gb_tensor_ndim(t);
+    int64_t told = 1;
+    bool whole = ndim >= 0 && ndim <= GGML_MAX_DIMS;
     for (int d = 0; whole && d < GGML_MAX_DIMS; d++) {
         told *= d < ndim ? t->ne[d] : 1;
         whole = d < ndim || t->ne[d] == 1;
@@ -29,8 +29,8 @@ static void never_more_than_there_is(void) {
     for (int shape = 0; shape < 81; shape++) {
         for (int ndim = -1; ndim <= 6; ndim++) {
             static const int64_t sizes[3] = { 0, 1, 3 };
-            struct ggml_tensor   t        = { .ne = { sizes[shape % 3], sizes[shape / 3 % 3], sizes[shape / 9 % 3],
-                                                  sizes[shape / 27] } };
+            struct ggml_tensor t = { .ne = { sizes[shape % 3], sizes[shape / 3 % 3], sizes[shape / 9 % 3],
+                                         sizes[shape / 27] } };
             gb_tensor_set_flag(&t, GB_TENSOR_INPUT);
             gb_tensor_set_flag(&t, GB_TENSOR_OUTPUT);
             gb_tensor_set_ndim(&t, ndim);
@@ -45,8 +45,8 @@ static void never_more_than_there_is(void) {
 }
 
 static void made_by_the_library(void) {
-    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 0, NULL, true });
-    const int64_t         ne[4] = { 8, 1, 1, 1 }, empty[4] = { 5, 3, 0, 1 };
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, true });
+    const int64_t ne[4] = { 8, 1, 1, 1 }, empty[4] = { 5, 3, 0, 1 };
     for (int n = 1; n <= 4; n++) {
         struct ggml_tensor * t = ggml_new_tensor(ctx, GGML_TYPE_F32, n, ne);
         CHECK_INT(gb_tensor_ndim(t), n);
@@ -74,10 +74,10 @@ static void made_by_the_library(void) {
 
 // A graph with hidden nodes, dimensions of 1 at the end and sizes of 0, over (n, 1, 1, ...).
 static struct ggml_cgraph * sample(struct ggml_context * ctx, int64_t n) {
-    struct ggml_tensor * x      = ggml_set_name(ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 12, 10, 3, n), "x");
+    struct ggml_tensor * x = ggml_set_name(ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 12, 10, 3, n), "x");
     struct ggml_tensor * kernel = ggml_set_name(ggml_new_tensor_4d(ctx, GGML_TYPE_F16, 3, 3, 3, 4), "kernel");
-    struct ggml_tensor * row    = ggml_set_name(ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 8, 1, 1), "row");
-    struct ggml_cgraph * graph  = ggml_new_graph(ctx);
+    struct ggml_tensor * row = ggml_set_name(ggml_new_tensor_3d(ctx, GGML_TYPE_F32, 8, 1, 1), "row");
+    struct ggml_cgraph * graph = ggml_new_graph(ctx);
     ggml_build_forward_expand(graph, ggml_conv_2d(ctx, kernel, x, 1, 1, 0, 0, 1, 1));
     ggml_build_forward_expand(graph, ggml_relu(ctx, row));
     ggml_build_forward_expand(graph, ggml_relu(ctx, ggml_view_2d(ctx, row, 5, 1, row->nb[1], 4)));
@@ -114,8 +114,8 @@ static void filed(void) {
     char path[] = "/tmp/gb_ndim_XXXXXX";
     close(mkstemp(path));
     for (int64_t n = 0; n < 3; n++) {
-        struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 0, NULL, false });
-        struct ggml_cgraph *  graph = sample(ctx, n);
+        struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
+        struct ggml_cgraph * graph = sample(ctx, n);
         for (int i = 0; i < graph->n_leafs; i++) {
             memset(graph->leafs[i]->data, 0, ggml_nbytes(graph->leafs[i]));
         }

@@ -5,7 +5,7 @@
 #include "test_fake.h"
 
 static struct fake device;
-static size_t      missing; // bytes that each buffer lacks
+static size_t missing; // bytes that each buffer lacks
 
 static ggml_backend_buffer_t short_alloc(ggml_backend_buffer_type_t buft, size_t size) {
     return fake_alloc(buft, size > missing ? size - missing : 0);
@@ -14,9 +14,9 @@ static ggml_backend_buffer_t short_alloc(ggml_backend_buffer_type_t buft, size_t
 static struct ggml_context * ctx;
 
 static struct ggml_cgraph * new_graph(void) {
-    ctx                        = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
-    struct ggml_tensor * x     = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1000), "x");
-    struct ggml_tensor * y     = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1000), "y");
+    ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
+    struct ggml_tensor * x = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1000), "x");
+    struct ggml_tensor * y = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1000), "y");
     struct ggml_cgraph * graph = ggml_new_graph(ctx);
     ggml_build_forward_expand(graph, ggml_add(ctx, ggml_add(ctx, x, y), x));
     return graph;
@@ -25,7 +25,7 @@ static struct ggml_cgraph * new_graph(void) {
 static void begin(size_t bytes) {
     fake_new(&device);
     device.buft.iface.alloc_buffer = short_alloc;
-    missing                        = bytes;
+    missing = bytes;
 }
 
 static void end(const char * what) {
@@ -67,9 +67,9 @@ static void everywhere(void) {
         end("allocr");
 
         begin(sizes[i]);
-        graph                       = new_graph();
-        ggml_backend_t       list[] = { &device.backend, ggml_backend_cpu_init() };
-        ggml_backend_sched_t sched  = ggml_backend_sched_new(list, NULL, 2, 0);
+        graph = new_graph();
+        ggml_backend_t list[] = { &device.backend, ggml_backend_cpu_init() };
+        ggml_backend_sched_t sched = ggml_backend_sched_new(list, NULL, 2, 0);
         for (int k = 0; k < graph->n_nodes; k++) {
             ggml_backend_sched_set_node_backend(sched, graph->nodes[k], list[0]);
         }
@@ -78,9 +78,9 @@ static void everywhere(void) {
         end("scheduler");
 
         begin(sizes[i]);
-        graph                                 = new_graph();
-        const ggml_backend_buffer_t    buffer = ggml_backend_alloc_ctx_tensors(ctx, list[1]);
-        struct ggml_backend_graph_copy copy   = ggml_backend_graph_copy(&device.backend, graph);
+        graph = new_graph();
+        const ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, list[1]);
+        struct ggml_backend_graph_copy copy = ggml_backend_graph_copy(&device.backend, graph);
         CHECK(copy.graph == NULL && copy.buffer == NULL);
         ggml_backend_buffer_free(buffer);
         end("copy");

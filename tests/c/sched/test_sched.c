@@ -25,7 +25,7 @@ static void one_cpu(void) {
     CHECK_AT(r, 3, 28);
     CHECK_STR(splits(&p), "CPU:0-2");
     CHECK(ggml_backend_sched_get_node_backend(p.sched, s) == p.backends[0]);
-    CHECK(s->data == r->data);    // in place
+    CHECK(s->data == r->data); // in place
     for (int i = 0; i < 3; i++) { // inputs keep their memory and content
         OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
         CHECK_AT(r, 0, 22);
@@ -67,7 +67,7 @@ static void weights_decide(void) {
     ggml_set_name(h, "h");
     ggml_set_name(y, "y");
     expand(&p, z);
-    fill(x, 1, 1);  // columns (1,2) (3,4)
+    fill(x, 1, 1); // columns (1,2) (3,4)
     fill(wa, 1, 0); // all ones
     fill(wb, 2, 0);
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
@@ -129,7 +129,7 @@ static void nobody_can(void) {
           strstr(ggml_last_error(), "B: "));
     CHECK(a->data == NULL && x->data == NULL);
     struct ggml_cgraph * other = ggml_new_graph(p.ctx);
-    struct ggml_tensor * b     = ggml_scale(p.ctx, x, 3.0f);
+    struct ggml_tensor * b = ggml_scale(p.ctx, x, 3.0f);
     ggml_build_forward_expand(other, b);
     OK(ggml_backend_sched_alloc_graph(p.sched, other)); // still usable
     fill(x, 1, 1);
@@ -144,11 +144,11 @@ static void nobody_can(void) {
 // content.
 static void copies_are_renewed(void) {
     OPEN(p, "SIM:name=A CPU");
-    struct ggml_tensor * cache = put(&p, leaf(&p, "cache", 4, 2), 1, false), *x = leaf(&p, "x", 4, 1);
+    struct ggml_tensor *cache = put(&p, leaf(&p, "cache", 4, 2), 1, false), *x = leaf(&p, "x", 4, 1);
     struct ggml_tensor * before = ggml_scale(p.ctx, cache, 10.0f);
-    struct ggml_tensor * write  = ggml_cpy(p.ctx, x, ggml_view_1d(p.ctx, cache, 4, 4 * sizeof(float)));
-    struct ggml_tensor * after  = ggml_scale(p.ctx, cache, 10.0f);
-    struct ggml_tensor * again  = ggml_sqr(p.ctx, ggml_view_1d(p.ctx, cache, 2, 4 * sizeof(float)));
+    struct ggml_tensor * write = ggml_cpy(p.ctx, x, ggml_view_1d(p.ctx, cache, 4, 4 * sizeof(float)));
+    struct ggml_tensor * after = ggml_scale(p.ctx, cache, 10.0f);
+    struct ggml_tensor * again = ggml_sqr(p.ctx, ggml_view_1d(p.ctx, cache, 2, 4 * sizeof(float)));
     expand(&p, before);
     expand(&p, write);
     expand(&p, after);
@@ -178,8 +178,8 @@ static void copies_are_renewed(void) {
 static void only_what_is_read_is_copied(void) {
     OPEN(p, "SIM:name=A CPU");
     struct ggml_tensor * big = put(&p, leaf(&p, "big", 16, 16), 1, false);
-    struct ggml_tensor * v   = ggml_set_name(ggml_view_1d(p.ctx, big, 16, 32 * sizeof(float)), "v"),
-                       *r    = ggml_sqr(p.ctx, v);
+    struct ggml_tensor *v = ggml_set_name(ggml_view_1d(p.ctx, big, 16, 32 * sizeof(float)), "v"),
+                       *r = ggml_sqr(p.ctx, v);
     expand(&p, r);
     OK(ggml_backend_sched_set_node_backend(p.sched, r, p.backends[0]));
     fill(big, 0, 1);
@@ -216,7 +216,7 @@ static void results_are_written_back(void) {
     CHECK(strstr(ggml_backend_sched_explain(p.sched, write), "written back to 'cache'") != NULL);
     // the whole result in memory placed by the user, on a device that the backend cannot use
     struct ggml_cgraph * other = ggml_new_graph(p.ctx);
-    struct ggml_tensor * r     = ggml_sqr(p.ctx, x);
+    struct ggml_tensor * r = ggml_sqr(p.ctx, x);
     put(&p, r, 1, false);
     ggml_build_forward_expand(other, r);
     OK(ggml_backend_sched_set_node_backend(p.sched, r, p.backends[0]));
@@ -246,7 +246,7 @@ static void in_place_goes_where_its_memory_is(void) {
 static void plain_host_memory(void) {
     OPEN(p, "SIM:name=A CPU");
     struct ggml_context * host = ggml_init((struct ggml_init_params){ 1 << 12, NULL, false });
-    struct ggml_tensor *  x    = ggml_new_tensor_1d(host, GGML_TYPE_F32, 4);
+    struct ggml_tensor * x = ggml_new_tensor_1d(host, GGML_TYPE_F32, 4);
     ggml_set_f32(x, 3.0f);
     struct ggml_tensor *a = ggml_sqr(p.ctx, x), *b = ggml_scale_inplace(p.ctx, x, 2.0f);
     expand(&p, a);
@@ -284,9 +284,9 @@ static void every_source_slot_counts(void) {
     close_place(&p);
     // behind an empty slot
     OPEN(q, "SIM:name=A CPU");
-    struct ggml_tensor * x = leaf(&q, "x", 4, 1), *y = put(&q, leaf(&q, "y", 4, 1), 1, false);
+    struct ggml_tensor *x = leaf(&q, "x", 4, 1), *y = put(&q, leaf(&q, "y", 4, 1), 1, false);
     struct ggml_tensor * sum = ggml_add(q.ctx, x, y);
-    sum->src[3]              = put(&q, leaf(&q, "far", 4, 1), 1, false); // nobody computes with it, but it is a source
+    sum->src[3] = put(&q, leaf(&q, "far", 4, 1), 1, false); // nobody computes with it, but it is a source
     expand(&q, sum);
     OK(ggml_backend_sched_set_node_backend(q.sched, sum, q.backends[0]));
     OK(ggml_backend_sched_alloc_graph(q.sched, q.graph));
@@ -299,7 +299,7 @@ static void every_source_slot_counts(void) {
 static void leafs_keep_their_content(void) {
     OPEN(p, "CPU");
     struct ggml_tensor *w = leaf(&p, "w", 4, 1), *x = leaf(&p, "x", 4, 1), *y = ggml_mul(p.ctx, w, x),
-                       *z      = ggml_add(p.ctx, w, x);
+                       *z = ggml_add(p.ctx, w, x);
     struct ggml_cgraph * other = ggml_new_graph(p.ctx);
     expand(&p, y);
     ggml_build_forward_expand(other, z);
@@ -374,7 +374,7 @@ static void results_of_earlier_graphs(void) {
 static void two_schedulers_one_graph(void) {
     OPEN(p, "SIM:name=A CPU");
     ggml_backend_sched_t cpu_only = ggml_backend_sched_new(&p.backends[1], NULL, 1, 0);
-    struct ggml_tensor * x = leaf(&p, "x", 4, 1), *a = ggml_sqr(p.ctx, x), *b = ggml_add(p.ctx, a, x);
+    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *a = ggml_sqr(p.ctx, x), *b = ggml_add(p.ctx, a, x);
     expand(&p, b);
     OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
     fill(x, 1, 1);
@@ -403,7 +403,7 @@ static void buffers_grow(void) {
     fill(x, 1, 1);
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     struct ggml_cgraph * large = ggml_new_graph(p.ctx);
-    struct ggml_tensor * big   = ggml_repeat(p.ctx, x, leaf(&p, "shape", 4, 64));
+    struct ggml_tensor * big = ggml_repeat(p.ctx, x, leaf(&p, "shape", 4, 64));
     ggml_build_forward_expand(large, big);
     OK(ggml_backend_sched_graph_compute(p.sched, large));
     CHECK_AT(big, 255, 4);
@@ -417,19 +417,19 @@ static void buffers_grow(void) {
 
 static void many_graphs(void) { // more than are kept
     OPEN(p, "SIM:name=A CPU");
-    struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false), *first = NULL;
+    struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *first = NULL;
     struct ggml_cgraph * first_graph = NULL;
     fill(x, 2, 0);
     for (int i = 0; i < 3 * GB_SCHED_PLANS_MAX; i++) {
         struct ggml_cgraph * g = ggml_new_graph_custom(p.ctx, 8, false);
-        struct ggml_tensor * y = leaf(&p, "y", 4, 1 + i % 5), *r = ggml_add(p.ctx, y, ggml_sqr(p.ctx, x));
+        struct ggml_tensor *y = leaf(&p, "y", 4, 1 + i % 5), *r = ggml_add(p.ctx, y, ggml_sqr(p.ctx, x));
         ggml_build_forward_expand(g, r);
         OK(ggml_backend_sched_alloc_graph(p.sched, g));
         fill(y, 1, 0);
         OK(ggml_backend_sched_graph_compute(p.sched, g));
         CHECK_AT(r, 0, 5);
         first_graph = i ? first_graph : g;
-        first       = i ? first : r;
+        first = i ? first : r;
     }
     CHECK(p.sched->plans.n <= GB_SCHED_PLANS_MAX);
     CHECK_INT(ggml_backend_sched_graph_compute(p.sched, first_graph), GGML_STATUS_INVALID_STATE); // known no more
@@ -472,9 +472,9 @@ static void changed_graphs_are_noticed(void) {
 // As programs of early 2024 do it: build with measure allocators, measure, build again, compute.
 static struct ggml_cgraph * build_old(struct place * p, struct ggml_context * ctx, struct ggml_tensor ** input,
     struct ggml_tensor ** result) {
-    ggml_tallocr_t       alloc = ggml_backend_sched_get_tallocr(p->sched, p->backends[p->n - 1]);
+    ggml_tallocr_t alloc = ggml_backend_sched_get_tallocr(p->sched, p->backends[p->n - 1]);
     struct ggml_cgraph * graph = ggml_new_graph(ctx);
-    struct ggml_tensor * x     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8);
+    struct ggml_tensor * x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8);
     OK(ggml_tallocr_alloc(alloc, x));
     if (!ggml_tallocr_is_measure(alloc)) {
         fill(x, 1, 1);
@@ -482,16 +482,16 @@ static struct ggml_cgraph * build_old(struct place * p, struct ggml_context * ct
     struct ggml_tensor * y = ggml_sqr(ctx, x);
     ggml_backend_sched_set_node_backend(p->sched, y, p->backends[0]);
     *result = ggml_add(ctx, y, x);
-    *input  = x;
+    *input = x;
     ggml_build_forward_expand(graph, *result);
     return graph;
 }
 
 static void two_steps(const char * devices) {
     OPEN(p, devices);
-    struct ggml_tensor *  x, *r;
-    struct ggml_context * first   = ggml_init((struct ggml_init_params){ 1 << 14, NULL, true });
-    struct ggml_cgraph *  measure = build_old(&p, first, &x, &r);
+    struct ggml_tensor *x, *r;
+    struct ggml_context * first = ggml_init((struct ggml_init_params){ 1 << 14, NULL, true });
+    struct ggml_cgraph * measure = build_old(&p, first, &x, &r);
     CHECK(ggml_tallocr_is_measure(ggml_backend_sched_get_tallocr(p.sched, p.backends[0])));
     OK(ggml_backend_sched_init_measure(p.sched, measure));
     for (int i = 0; i < p.n; i++) {
@@ -523,8 +523,8 @@ static void two_steps_on_devices(void) {
 struct watched {
     struct ggml_tensor * asked[16];
     struct ggml_tensor * shown[16];
-    float                value[16];
-    int                  n_asked, n_shown;
+    float value[16];
+    int n_asked, n_shown;
     struct ggml_tensor * want[3];
     struct ggml_tensor * stop_at;
 };
@@ -535,7 +535,7 @@ static bool watch(struct ggml_tensor * t, bool ask, void * user_data) {
         w->asked[w->n_asked++] = t;
         return t == w->want[0] || t == w->want[1] || t == w->want[2];
     }
-    w->value[w->n_shown]   = at(t, 0);
+    w->value[w->n_shown] = at(t, 0);
     w->shown[w->n_shown++] = t;
     return t != w->stop_at;
 }
@@ -584,7 +584,7 @@ static void many_backends_and_splits(void) {
     }
     strcat(devices, "CPU");
     OPEN(p, devices);
-    struct ggml_tensor * x = leaf(&p, "x", 4, 1), *r = x;
+    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *r = x;
     struct ggml_cgraph * graph = ggml_new_graph_custom(p.ctx, 2000, false);
     enum { N = 600 };
     for (int i = 0; i < N; i++) {
@@ -638,7 +638,7 @@ static void device_memory_runs_out(void) {
     fill(x, 1, 0);
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     struct ggml_cgraph * large = ggml_new_graph(p.ctx);
-    struct ggml_tensor * big   = ggml_repeat(p.ctx, x, leaf(&p, "shape", 16, 64));
+    struct ggml_tensor * big = ggml_repeat(p.ctx, x, leaf(&p, "shape", 16, 64));
     ggml_build_forward_expand(large, big);
     CHECK_INT(ggml_backend_sched_graph_compute(p.sched, large), GGML_STATUS_ALLOC_FAILED);
     CHECK(big->data == NULL);
@@ -675,7 +675,7 @@ static void freed_foreign_backend(void) {
     struct ggml_tensor * y = ggml_relu(p.ctx, leaf(&p, "x", 4, 1));
     expand(&p, y);
     OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
-    ggml_backend_t                  freed = ggml_backend_cpu_init();
+    ggml_backend_t freed = ggml_backend_cpu_init();
     struct ggml_backend_sched_arena arena;
     ggml_backend_free(freed);
     CHECK(ggml_backend_sched_set_node_backend(p.sched, y, freed) != GGML_STATUS_SUCCESS);
@@ -692,11 +692,11 @@ static void freed_foreign_backend(void) {
 
 static void bad_arguments(void) {
     OPEN(p, "SIM:name=A CPU");
-    struct ggml_tensor * x       = leaf(&p, "x", 4, 1);
-    ggml_backend_t       twice[] = { p.backends[0], p.backends[1], p.backends[0] }, gap[] = { p.backends[0], NULL };
+    struct ggml_tensor * x = leaf(&p, "x", 4, 1);
+    ggml_backend_t twice[] = { p.backends[0], p.backends[1], p.backends[0] }, gap[] = { p.backends[0], NULL };
     ggml_backend_buffer_type_t swapped[] = { ggml_backend_get_default_buffer_type(p.backends[1]),
         ggml_backend_get_default_buffer_type(p.backends[0]) };
-    ggml_backend_t             foreign   = ggml_backend_cpu_init();
+    ggml_backend_t foreign = ggml_backend_cpu_init();
     CHECK(ggml_backend_sched_new(NULL, NULL, 1, 0) == NULL);
     CHECK(ggml_backend_sched_new(p.backends, NULL, 0, 0) == NULL);
     CHECK(ggml_backend_sched_new(p.backends, NULL, -1, 0) == NULL);
@@ -733,7 +733,7 @@ static void bad_arguments(void) {
     CHECK_STR(ggml_backend_sched_explain(p.sched, x), "");
     CHECK(ggml_backend_sched_set_policy(p.sched, (enum ggml_backend_sched_policy) 7) != GGML_STATUS_SUCCESS);
     struct ggml_tensor * nodes[] = { ggml_sqr(p.ctx, x), NULL };
-    struct ggml_cgraph   broken  = { .size = 2, .n_nodes = 2, .nodes = nodes };
+    struct ggml_cgraph broken = { .size = 2, .n_nodes = 2, .nodes = nodes };
     CHECK_INT(ggml_backend_sched_alloc_graph(p.sched, &broken), GGML_STATUS_INVALID_ARGUMENT);
     nodes[1] = nodes[0];
     CHECK_INT(ggml_backend_sched_alloc_graph(p.sched, &broken), GGML_STATUS_INVALID_ARGUMENT);
@@ -764,13 +764,13 @@ static void third_party_backend(void) {
     struct fake f;
     fake_new(&f);
     OPEN(p, "CPU");
-    ggml_backend_t       backends[] = { &f.backend, p.backends[0] };
-    ggml_backend_sched_t s          = ggml_backend_sched_new(backends, NULL, 2, 0);
-    struct ggml_tensor * x = leaf(&p, "x", 4, 1), *a = ggml_add(p.ctx, x, x), *b = ggml_sqr(p.ctx, a),
+    ggml_backend_t backends[] = { &f.backend, p.backends[0] };
+    ggml_backend_sched_t s = ggml_backend_sched_new(backends, NULL, 2, 0);
+    struct ggml_tensor *x = leaf(&p, "x", 4, 1), *a = ggml_add(p.ctx, x, x), *b = ggml_sqr(p.ctx, a),
                        *c = ggml_add(p.ctx, b, x);
     expand(&p, c);
     for (int n = 1;; n++) { // each set-up of a tensor fails once
-        f.fail_init                   = n;
+        f.fail_init = n;
         const enum ggml_status status = ggml_backend_sched_alloc_graph(s, p.graph);
         if (f.fail_init > 0) {
             OK(status);
@@ -836,23 +836,23 @@ static void every_allocation_fails(void) {
     fill(w, 1, 0);
     fill(cache, 0, 0);
     ggml_backend_sched_free(p.sched);
-    p.sched          = NULL;
-    bool      done   = false;
+    p.sched = NULL;
+    bool done = false;
     const int before = test_failures;
     for (int n = 1; !done && n < 2000; n++) {
         const int64_t live = gb_test_live_allocs();
         gb_test_fail_alloc(n, false);
-        ggml_backend_sched_t s  = ggml_backend_sched_new(p.backends, NULL, p.n, 0);
-        bool                 ok = s != NULL;
-        ok                      = ok && ggml_backend_sched_set_node_backend(s, b, p.backends[1]) == GGML_STATUS_SUCCESS;
-        ok                      = ok && ggml_backend_sched_set_node_backend(s, d, p.backends[1]) == GGML_STATUS_SUCCESS;
-        ok                      = ok && ggml_backend_sched_reserve(s, p.graph) == GGML_STATUS_SUCCESS;
-        ok                      = ok && ggml_backend_sched_alloc_graph(s, p.graph) == GGML_STATUS_SUCCESS;
+        ggml_backend_sched_t s = ggml_backend_sched_new(p.backends, NULL, p.n, 0);
+        bool ok = s != NULL;
+        ok = ok && ggml_backend_sched_set_node_backend(s, b, p.backends[1]) == GGML_STATUS_SUCCESS;
+        ok = ok && ggml_backend_sched_set_node_backend(s, d, p.backends[1]) == GGML_STATUS_SUCCESS;
+        ok = ok && ggml_backend_sched_reserve(s, p.graph) == GGML_STATUS_SUCCESS;
+        ok = ok && ggml_backend_sched_alloc_graph(s, p.graph) == GGML_STATUS_SUCCESS;
         if (ok) {
             float ones[4] = { 1, 1, 1, 1 };
-            ok            = ggml_backend_tensor_set(x, ones, 0, sizeof(ones)) == GGML_STATUS_SUCCESS;
+            ok = ggml_backend_tensor_set(x, ones, 0, sizeof(ones)) == GGML_STATUS_SUCCESS;
         }
-        ok   = ok && ggml_backend_sched_graph_compute(s, p.graph) == GGML_STATUS_SUCCESS;
+        ok = ok && ggml_backend_sched_graph_compute(s, p.graph) == GGML_STATUS_SUCCESS;
         done = !gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK_MSG(ok || !done, "%s", ggml_last_error());
@@ -868,10 +868,10 @@ static void every_allocation_fails(void) {
         ggml_backend_sched_free(s);
         for (int i = 0; i < p.graph->n_nodes; i++) { // freed buffers: a caller of free has to forget them, too
             p.graph->nodes[i]->buffer = NULL;
-            p.graph->nodes[i]->data   = NULL;
+            p.graph->nodes[i]->data = NULL;
         }
         x->buffer = NULL;
-        x->data   = NULL;
+        x->data = NULL;
         CHECK_INT(gb_test_live_allocs(), live);
         if (test_failures > before) {
             fprintf(stderr, "allocation %d\n", n);

@@ -43,7 +43,7 @@ static void between_nodes_of_the_better_backend(void) {
 // The user, a weight, memory: nothing fell.
 static void not_where_it_belongs_there(void) {
     OPEN(p, "SIM:name=A,noops=tanh+mul_mat CPU");
-    struct ggml_tensor * x = leaf(&p, "x", 8, 4), *a = ggml_sqr(p.ctx, x), *t = ggml_tanh(p.ctx, a);
+    struct ggml_tensor *x = leaf(&p, "x", 8, 4), *a = ggml_sqr(p.ctx, x), *t = ggml_tanh(p.ctx, a);
     struct ggml_tensor * w = put(&p, leaf(&p, "w", 8, 8), 1, true);
     struct ggml_tensor * y = ggml_mul_mat(p.ctx, w, t);
     OK(ggml_backend_sched_set_node_backend(p.sched, a, p.backends[0]));
@@ -96,12 +96,12 @@ static void heavy_by_operations(void) {
 // 2 K operations for each result, as in a product with one matrix, however few indices choose the matrices.
 static void experts_are_products(void) {
     OPEN(p, "SIM:name=A,noops=mul_mat_id CPU");
-    struct ggml_tensor * a   = ggml_sqr(p.ctx, leaf(&p, "x", 100, 500)), *experts[2];
+    struct ggml_tensor *a = ggml_sqr(p.ctx, leaf(&p, "x", 100, 500)), *experts[2];
     struct ggml_tensor * ids = ggml_new_tensor_2d(p.ctx, GGML_TYPE_I32, 1, 500);
     for (int i = 0; i < 2; i++) {
         experts[i] = leaf(&p, "expert", 100, 100);
     }
-    struct ggml_tensor *                     y = ggml_mul_mat_id(p.ctx, experts, 2, ids, 0, a), *z = ggml_sqr(p.ctx, y);
+    struct ggml_tensor *y = ggml_mul_mat_id(p.ctx, experts, 2, ids, 0, a), *z = ggml_sqr(p.ctx, y);
     const struct ggml_backend_sched_fallback f = fallback_between(&p, a, z);
     CHECK_MSG(f.tensor == y && f.flops == 2.0 * 100 * 100 * 500 && f.is_heavy, "%g", f.flops);
     close_place(&p);
@@ -110,7 +110,7 @@ static void experts_are_products(void) {
 static void heavy_by_copies(void) {
     for (int k = 0; k < 2; k++) {
         OPEN(p, "SIM:name=A,noops=tanh CPU");
-        const int64_t       n = GGML_BACKEND_SCHED_HEAVY_BYTES / 8 - (k == 0);
+        const int64_t n = GGML_BACKEND_SCHED_HEAVY_BYTES / 8 - (k == 0);
         struct ggml_tensor *a = ggml_sqr(p.ctx, leaf(&p, "x", n, 1)), *z = ggml_sqr(p.ctx, ggml_tanh(p.ctx, a));
         OK(ggml_backend_sched_set_node_backend(p.sched, a, p.backends[0]));
         OK(ggml_backend_sched_set_node_backend(p.sched, z, p.backends[0]));
@@ -125,9 +125,9 @@ static void heavy_by_copies(void) {
 // What is told comes from the plan: the graph may be gone.
 static void outlives_the_graph(void) {
     OPEN(p, "SIM:name=A,noops=tanh CPU");
-    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
-    struct ggml_cgraph *  graph = ggml_new_graph(ctx);
-    struct ggml_tensor *  a     = ggml_sqr(ctx, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8));
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
+    struct ggml_cgraph * graph = ggml_new_graph(ctx);
+    struct ggml_tensor * a = ggml_sqr(ctx, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8));
     OK(ggml_build_forward_expand(graph, ggml_sqr(ctx, ggml_set_name(ggml_tanh(ctx, a), "here"))));
     OK(ggml_backend_sched_reserve(p.sched, graph));
     ggml_free(ctx);

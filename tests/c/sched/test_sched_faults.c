@@ -9,9 +9,9 @@ enum { N = 13, WIDTH = 4 };
 // A chain of `n` nodes, node i computed by device i mod the number of devices; results in memory of the user that
 // nothing else shares.
 struct chain {
-    struct place          p;
-    struct ggml_tensor *  x;
-    struct ggml_tensor *  node[N];
+    struct place p;
+    struct ggml_tensor * x;
+    struct ggml_tensor * node[N];
     ggml_backend_buffer_t home[4];
 };
 
@@ -38,14 +38,14 @@ static bool open_chain(struct chain * c, const char * devices) {
     if (!open_place(&c->p, devices)) {
         return false;
     }
-    c->x                   = put(&c->p, leaf(&c->p, "x", WIDTH, 1), 0, false);
+    c->x = put(&c->p, leaf(&c->p, "x", WIDTH, 1), 0, false);
     struct ggml_tensor * t = c->x;
     for (int b = 0; b < c->p.n; b++) {
         c->home[b] = c->p.buffers[c->p.n_buffers++] = ggml_backend_alloc_buffer(c->p.backends[b], N * 128);
     }
     for (int i = 0; i < N; i++) {
         const int b = i % c->p.n;
-        t           = next_node(c, i, t);
+        t = next_node(c, i, t);
         OK(ggml_backend_tensor_alloc(c->home[b], t, (char *) ggml_backend_buffer_get_base(c->home[b]) + i * 128));
         OK(ggml_backend_sched_set_node_backend(c->p.sched, t, c->p.backends[b]));
         c->node[i] = t;
@@ -81,14 +81,14 @@ static void check_works(struct chain * c) {
 
 struct stop {
     struct chain * c;
-    int            every, phase, at; // asks to see nodes i with i % every == phase, stops at the one with index `at`
-    int            n_after;          // calls after that
-    bool           stopped;
+    int every, phase, at; // asks to see nodes i with i % every == phase, stops at the one with index `at`
+    int n_after;          // calls after that
+    bool stopped;
 };
 
 static bool stop_there(struct ggml_tensor * t, bool ask, void * user_data) {
     struct stop * s = user_data;
-    int           i = 0;
+    int i = 0;
     while (s->c->node[i] != t) {
         i++;
     }
@@ -191,9 +191,9 @@ static void failing_operators(void) {
 
 // Something that the CPU can do with nothing from elsewhere.
 static void check_cpu_works(struct place * p) {
-    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 14, NULL, true });
-    struct ggml_cgraph *  graph = ggml_new_graph_custom(ctx, 8, false);
-    struct ggml_tensor *  x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), *y = ggml_sqr(ctx, x);
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 14, NULL, true });
+    struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, 8, false);
+    struct ggml_tensor *x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), *y = ggml_sqr(ctx, x);
     OK(ggml_build_forward_expand(graph, y));
     OK(ggml_backend_sched_set_node_backend(p->sched, y, p->backends[p->n - 1]));
     OK(ggml_backend_sched_set_node_backend(p->sched, x, p->backends[p->n - 1]));
@@ -238,13 +238,13 @@ static bool works_with(const char * devices) {
 
 static void memory_of_each_size(void) {
     bool worked = false;
-    int  first  = -1;
+    int first = -1;
     for (int size = 0; size <= 4096; size += 64) {
         char devices[64];
         snprintf(devices, sizeof(devices), "SIM:name=A,align=64,mem=%d CPU", size + 1);
         const bool works = works_with(devices);
         CHECK_MSG(works || !worked, "works with %d bytes, but not with %d", first, size);
-        first  = works && !worked ? size : first;
+        first = works && !worked ? size : first;
         worked = works;
     }
     CHECK(first > 64 && first < 1024);
@@ -269,10 +269,10 @@ static void free_device(struct chain * c, int b) {
 
 // All that can be asked and told. Errors are fine, and nothing is touched that is gone.
 static void ask_everything(struct chain * c) {
-    ggml_backend_sched_t                  sched = c->p.sched;
-    struct ggml_backend_sched_split_info  split;
-    struct ggml_backend_sched_transfer    transfer;
-    struct ggml_backend_sched_stats       stats;
+    ggml_backend_sched_t sched = c->p.sched;
+    struct ggml_backend_sched_split_info split;
+    struct ggml_backend_sched_transfer transfer;
+    struct ggml_backend_sched_stats stats;
     struct ggml_backend_sched_trace_event event;
     for (int i = 0; i < ggml_backend_sched_get_n_splits(sched); i++) {
         OK(ggml_backend_sched_get_split(sched, i, &split));
@@ -316,7 +316,7 @@ static void check_says_which(struct chain * c, const char * name) {
 static void freed_backends(void) {
     static const char * const names[] = { "A", "B", "CPU" };
     for (int k = 0; k < 3 * 6; k++) {
-        const int    b = k % 3, stage = k / 3;
+        const int b = k % 3, stage = k / 3;
         struct chain c;
         REQUIRE(open_chain(&c, "SIM:name=A,delay=2ms SIM:name=B CPU"));
         OK(ggml_backend_sched_set_n_copies(c.p.sched, stage == 3 ? 3 : 1));
@@ -354,10 +354,10 @@ static void freed_backends(void) {
 static void freed_backends_of_others(void) {
     struct chain c;
     REQUIRE(open_chain(&c, "SIM:name=A SIM:name=B CPU"));
-    ggml_backend_t       extra  = ggml_backend_reg_init_backend_from_str("SIM:name=extra");
-    ggml_backend_t       both[] = { extra, c.p.backends[2] };
+    ggml_backend_t extra = ggml_backend_reg_init_backend_from_str("SIM:name=extra");
+    ggml_backend_t both[] = { extra, c.p.backends[2] };
     ggml_backend_sched_t second = ggml_backend_sched_new(both, NULL, 2, 0),
-                         third  = ggml_backend_sched_new(both, NULL, 2, 0);
+                         third = ggml_backend_sched_new(both, NULL, 2, 0);
     ggml_backend_sched_free(third);
     ggml_backend_free(extra);
     check_works(&c);
@@ -381,17 +381,17 @@ static uint64_t hash(uint64_t h, const void * data, size_t size) { // FNV-1a
 // whose it is), unless wanted.
 static uint64_t hash_of(const struct ggml_cgraph * graph, bool places) {
     uint64_t h = hash(UINT64_C(0xcbf29ce484222325), graph->nodes, (size_t) graph->n_nodes * sizeof(*graph->nodes));
-    h          = hash(h, graph->leafs, (size_t) graph->n_leafs * sizeof(*graph->leafs));
-    h          = hash(h, &graph->n_nodes, sizeof(graph->n_nodes));
+    h = hash(h, graph->leafs, (size_t) graph->n_leafs * sizeof(*graph->leafs));
+    h = hash(h, &graph->n_nodes, sizeof(graph->n_nodes));
     for (int i = 0; i < graph->n_nodes + graph->n_leafs; i++) {
         struct ggml_tensor t;
         memcpy(&t, i < graph->n_nodes ? graph->nodes[i] : graph->leafs[i - graph->n_nodes], sizeof(t));
-        t.perf_runs   = 0;
+        t.perf_runs = 0;
         t.perf_cycles = t.perf_time_us = 0;
         if (!places) {
-            t.data   = NULL;
+            t.data = NULL;
             t.buffer = NULL;
-            t.extra  = NULL;
+            t.extra = NULL;
             gb_tensor_set_stamp(&t, 0, 0);
         }
         h = hash(h, &t, sizeof(t));
@@ -401,11 +401,11 @@ static uint64_t hash_of(const struct ggml_cgraph * graph, bool places) {
 
 static void two_schedulers_in_turn(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
-    ggml_backend_t       other_devices[] = { p.backends[1], p.backends[2] };
-    ggml_backend_sched_t scheds[]        = { p.sched, ggml_backend_sched_new(other_devices, NULL, 2, 0) };
-    struct ggml_tensor * x               = put(&p, leaf(&p, "x", 16, 1), 2, false);
-    struct ggml_tensor * t               = two_devices_graph(&p, x);
-    const uint64_t       before          = hash_of(p.graph, false);
+    ggml_backend_t other_devices[] = { p.backends[1], p.backends[2] };
+    ggml_backend_sched_t scheds[] = { p.sched, ggml_backend_sched_new(other_devices, NULL, 2, 0) };
+    struct ggml_tensor * x = put(&p, leaf(&p, "x", 16, 1), 2, false);
+    struct ggml_tensor * t = two_devices_graph(&p, x);
+    const uint64_t before = hash_of(p.graph, false);
     for (int i = 0; i < 24; i++) {
         const ggml_backend_sched_t sched = scheds[i % 2];
         fill(x, (float) i, 0);

@@ -19,13 +19,13 @@ static int n_waits(const struct place * p, bool by_host, bool hazard) {
 
 // "0:copy@A 1:A ...": the steps, with what each waits for in brackets.
 static const char * steps(const struct place * p) {
-    static char                  text[2048];
+    static char text[2048];
     const struct gb_sched_plan * plan = p->sched->last;
-    size_t                       n    = 0;
-    text[0]                           = '\0';
+    size_t n = 0;
+    text[0] = '\0';
     for (size_t k = 0; k < plan->program.steps.n; k++) {
-        static const char *    kinds[] = { "copy", "compute", "back" };
-        const struct gb_step * s       = &plan->program.steps.data[k];
+        static const char * kinds[] = { "copy", "compute", "back" };
+        const struct gb_step * s = &plan->program.steps.data[k];
         n += (size_t) snprintf(text + n, sizeof(text) - n, "%s%s@%s", k ? " " : "", kinds[s->kind],
             s->issuer < p->n ? ggml_backend_name(p->backends[s->issuer]) : "host");
         for (size_t w = plan->waits.of[k].begin; w < plan->waits.of[k].end; w++) {
@@ -44,8 +44,8 @@ static struct ggml_tensor * on(struct place * p, struct ggml_tensor * t, int dev
 static void a_chain(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
     struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false);
-    struct ggml_tensor * a = on(&p, ggml_sqr(p.ctx, x), 0), *b = on(&p, ggml_soft_max(p.ctx, a), 1),
-                       *c  = on(&p, ggml_sqr(p.ctx, b), 0);
+    struct ggml_tensor *a = on(&p, ggml_sqr(p.ctx, x), 0), *b = on(&p, ggml_soft_max(p.ctx, a), 1),
+                       *c = on(&p, ggml_sqr(p.ctx, b), 0);
     struct ggml_tensor * d = on(&p, ggml_scale(p.ctx, c, 16), 2);
     expand(&p, d);
     fill(x, 1, 0);
@@ -62,9 +62,9 @@ static void a_chain(void) {
 static void no_wait_too_many(void) {
     OPEN(p, "SIM:name=A SIM:name=B SIM:name=C");
     struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false);
-    struct ggml_tensor * a = on(&p, ggml_sqr(p.ctx, x), 0), *a2 = on(&p, ggml_soft_max(p.ctx, a), 0);
-    struct ggml_tensor * b = on(&p, ggml_add(p.ctx, a, a2), 1),
-                       *c  = on(&p, ggml_mul(p.ctx, ggml_add(p.ctx, b, a), a2), 2);
+    struct ggml_tensor *a = on(&p, ggml_sqr(p.ctx, x), 0), *a2 = on(&p, ggml_soft_max(p.ctx, a), 0);
+    struct ggml_tensor *b = on(&p, ggml_add(p.ctx, a, a2), 1),
+                       *c = on(&p, ggml_mul(p.ctx, ggml_add(p.ctx, b, a), a2), 2);
     expand(&p, c);
     on(&p, c->src[0], 2);
     fill(x, 1, 0);
@@ -88,7 +88,7 @@ static GGML_CALL bool yes(ggml_backend_t backend, ggml_backend_t other) { return
 
 static GGML_CALL bool no(ggml_backend_t backend, ggml_backend_t other) { return backend == other; }
 
-static int            n_event_waits;
+static int n_event_waits;
 static GGML_CALL void count_event_wait(ggml_backend_t backend, ggml_backend_event_t event) {
     (void) backend, (void) event;
     n_event_waits++;
@@ -102,8 +102,8 @@ static void queues_that_keep_one_order(void) {
         OPEN(p, "SIM:name=A SIM:name=B CPU");
         p.backends[0]->iface.comes_behind = p.backends[1]->iface.comes_behind = answers[i];
         p.backends[0]->iface.event_wait = p.backends[1]->iface.event_wait = count_event_wait;
-        struct ggml_tensor * x                                            = put(&p, leaf(&p, "x", 4, 1), 0, false);
-        struct ggml_tensor * a = on(&p, ggml_sqr(p.ctx, x), 0), *b = on(&p, ggml_soft_max(p.ctx, a), 1),
+        struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 0, false);
+        struct ggml_tensor *a = on(&p, ggml_sqr(p.ctx, x), 0), *b = on(&p, ggml_soft_max(p.ctx, a), 1),
                            *c = on(&p, ggml_sqr(p.ctx, b), 0);
         expand(&p, on(&p, ggml_scale(p.ctx, c, 16), 2));
         OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
@@ -116,7 +116,7 @@ static void queues_that_keep_one_order(void) {
             CHECK_INT(p.sched->last->waits.of[wait->step].event >= 0, !wait->implied);
         }
         ggml_backend_event_t event = ggml_backend_event_new(p.backends[0]);
-        n_event_waits              = 0;
+        n_event_waits = 0;
         OK(ggml_backend_event_wait(p.backends[1], event));
         CHECK_INT(n_event_waits, answers[i] == yes ? 0 : 1);
         ggml_backend_event_free(event);
@@ -128,12 +128,12 @@ static void queues_that_keep_one_order(void) {
 // no copies.)
 static void memory_is_reused_across_queues(void) {
     OPEN(p, "CPU");
-    ggml_backend_t       q[] = { queue_device_new(0, 0), queue_device_new(1, 3000), p.backends[0] };
-    ggml_backend_sched_t s   = ggml_backend_sched_new(q, NULL, 3, 0);
-    struct ggml_tensor * x = leaf(&p, "x", 64, 1), *sum = NULL, *t = x;
+    ggml_backend_t q[] = { queue_device_new(0, 0), queue_device_new(1, 3000), p.backends[0] };
+    ggml_backend_sched_t s = ggml_backend_sched_new(q, NULL, 3, 0);
+    struct ggml_tensor *x = leaf(&p, "x", 64, 1), *sum = NULL, *t = x;
     for (int i = 0; i < 12; i++) {
         struct ggml_tensor * fresh = ggml_scale(p.ctx, x, (float) i); // over and over at the same place
-        struct ggml_tensor * r     = sum ? ggml_add(p.ctx, sum, fresh) : ggml_sqr(p.ctx, fresh);
+        struct ggml_tensor * r = sum ? ggml_add(p.ctx, sum, fresh) : ggml_sqr(p.ctx, fresh);
         expand(&p, fresh);
         expand(&p, r);
         OK(ggml_backend_sched_set_node_backend(s, fresh, q[0]));
@@ -185,7 +185,7 @@ static void copies_come_far_ahead(void) {
     }
     struct ggml_tensor *a = on(&p, ggml_soft_max(p.ctx, in[0]), 0), *b = on(&p, ggml_sqr(p.ctx, a), 1);
     struct ggml_tensor *c = on(&p, ggml_add(p.ctx, b, in[1]), 2), *d = on(&p, ggml_add(p.ctx, c, in[2]), 0),
-                       *e  = on(&p, ggml_mul(p.ctx, d, a), 1);
+                       *e = on(&p, ggml_mul(p.ctx, d, a), 1);
     struct ggml_tensor * f = on(&p, ggml_add(p.ctx, ggml_mul(p.ctx, e, in[3]), b), 2);
     on(&p, f->src[0], 2);
     expand(&p, f);
@@ -206,7 +206,7 @@ static void copies_come_far_ahead(void) {
 static void copies_do_not_hold_up_others(void) {
     OPEN(p, "SIM:name=A SIM:name=B SIM:name=C CPU");
     struct ggml_tensor * x = put(&p, leaf(&p, "x", 4, 1), 1, false);
-    struct ggml_tensor * b = on(&p, ggml_soft_max(p.ctx, x), 1), *a = on(&p, ggml_sqr(p.ctx, b), 0),
+    struct ggml_tensor *b = on(&p, ggml_soft_max(p.ctx, x), 1), *a = on(&p, ggml_sqr(p.ctx, b), 0),
                        *c = on(&p, ggml_sqr(p.ctx, b), 2);
     struct ggml_tensor *h = on(&p, ggml_scale(p.ctx, b, 2), 3), *d = on(&p, ggml_add(p.ctx, a, b), 1);
     expand(&p, b);
@@ -226,7 +226,7 @@ static void copies_do_not_hold_up_others(void) {
 static void inputs_travel_together(void) {
     OPEN(p, "SIM:name=A,align=16 CPU");
     ggml_backend_buffer_t buffer = ggml_backend_alloc_buffer(p.backends[1], 512);
-    p.buffers[p.n_buffers++]     = buffer;
+    p.buffers[p.n_buffers++] = buffer;
     struct ggml_tensor *in[4], *sum = NULL;
     for (int i = 0; i < 4; i++) { // 48 bytes each; the last one is far away
         in[i] = leaf(&p, "in", 12, 1);
@@ -307,8 +307,8 @@ static bool drop_first_copy(enum gb_mutation what) { return what == GB_DROP_COPY
 // The validator's message names both sides.
 static void the_validator_names_both(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
-    struct ggml_tensor *x  = put(&p, leaf(&p, "x", 4, 1), 0, false),
-                       *a  = ggml_set_name(on(&p, ggml_sqr(p.ctx, x), 0), "a");
+    struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false),
+                       *a = ggml_set_name(on(&p, ggml_sqr(p.ctx, x), 0), "a");
     struct ggml_tensor * b = on(&p, ggml_soft_max(p.ctx, a), 1);
     expand(&p, b);
     fill(x, 1, 0);
@@ -351,7 +351,7 @@ static void the_validator_of_places_fires(void) {
         a->offset += 1;
         CHECK_INT(gb_sched_validate_layout(p.sched, plan), GGML_STATUS_FAILED);
         a->offset = kept.offset;
-        a->chunk  = -1;
+        a->chunk = -1;
         CHECK_INT(gb_sched_validate_layout(p.sched, plan), GGML_STATUS_FAILED);
         *a = kept;
         for (int j = 0; j < plan->in.n_ids; j++) {

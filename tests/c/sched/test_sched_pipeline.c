@@ -29,7 +29,7 @@ static void run_stages(const char * devices, int n_copies, int n_runs, int64_t *
     CHECK(n_copies == 1 || ggml_backend_buffer_is_host(x->buffer));
     fill(x, 0, 0);
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
-    float         out[N][64];
+    float out[N][64];
     const int64_t start = gb_time_ns();
     for (int i = 0; i < n_runs; i++) {
         fill(x, (float) i, 1);
@@ -121,9 +121,9 @@ static void with_state(void) {
 // Devices that read the host's memory directly get a copy all the same.
 static void shared_memory(void) {
     OPEN(p, "CPU");
-    ggml_backend_t       q[] = { queue_device_new(0, 2000), queue_device_new(1, 500), p.backends[0] };
-    ggml_backend_sched_t s   = ggml_backend_sched_new(q, NULL, 3, 0);
-    struct ggml_tensor * x   = leaf(&p, "x", 16, 1);
+    ggml_backend_t q[] = { queue_device_new(0, 2000), queue_device_new(1, 500), p.backends[0] };
+    ggml_backend_sched_t s = ggml_backend_sched_new(q, NULL, 3, 0);
+    struct ggml_tensor * x = leaf(&p, "x", 16, 1);
     ggml_set_input(x);
     struct ggml_tensor *a = ggml_sqr(p.ctx, x), *b = ggml_add(p.ctx, a, x);
     expand(&p, b);
@@ -236,17 +236,17 @@ static void every_allocation_fails(void) {
     for (int n = 1; !done && n < 1000; n++) {
         const int64_t live = gb_test_live_allocs();
         gb_test_fail_alloc(n, false);
-        p.sched            = ggml_backend_sched_new(p.backends, NULL, p.n, 0);
-        bool        ok     = p.sched && ggml_backend_sched_set_n_copies(p.sched, 2) == GGML_STATUS_SUCCESS &&
-                             ggml_backend_sched_set_node_backend(p.sched, a, p.backends[0]) == GGML_STATUS_SUCCESS &&
-                             ggml_backend_sched_set_node_backend(p.sched, b, p.backends[1]) == GGML_STATUS_SUCCESS &&
-                             ggml_backend_sched_alloc_graph(p.sched, p.graph) == GGML_STATUS_SUCCESS;
+        p.sched = ggml_backend_sched_new(p.backends, NULL, p.n, 0);
+        bool ok = p.sched && ggml_backend_sched_set_n_copies(p.sched, 2) == GGML_STATUS_SUCCESS &&
+                  ggml_backend_sched_set_node_backend(p.sched, a, p.backends[0]) == GGML_STATUS_SUCCESS &&
+                  ggml_backend_sched_set_node_backend(p.sched, b, p.backends[1]) == GGML_STATUS_SUCCESS &&
+                  ggml_backend_sched_alloc_graph(p.sched, p.graph) == GGML_STATUS_SUCCESS;
         const float ones[] = { 1, 1, 1, 1 };
         for (int i = 0; ok && i < 3; i++) {
             ok = ggml_backend_tensor_set(x, ones, 0, sizeof(ones)) == GGML_STATUS_SUCCESS &&
                  ggml_backend_sched_graph_compute_async(p.sched, p.graph) == GGML_STATUS_SUCCESS;
         }
-        ok   = ok && ggml_backend_sched_synchronize(p.sched) == GGML_STATUS_SUCCESS;
+        ok = ok && ggml_backend_sched_synchronize(p.sched) == GGML_STATUS_SUCCESS;
         done = !gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK(ok || !done);
@@ -263,7 +263,7 @@ static void every_allocation_fails(void) {
         struct ggml_tensor * all[] = { x, a, b };
         for (int i = 0; i < 3; i++) {
             all[i]->buffer = NULL;
-            all[i]->data   = NULL;
+            all[i]->data = NULL;
         }
         CHECK_INT(gb_test_live_allocs(), live);
     }

@@ -26,7 +26,7 @@ static void check_arena(struct place * p, int b, const struct ggml_backend_sched
                 continue;
             }
             const bool together = x->lower < y->upper && y->lower < x->upper;
-            const bool touch    = x->offset < y->offset + y->size && y->offset < x->offset + x->size;
+            const bool touch = x->offset < y->offset + y->size && y->offset < x->offset + x->size;
             CHECK(!together || !touch || x->root == y->root);
             live += y->root == j && y->lower <= x->lower && x->lower < y->upper ? y->size : 0;
         }
@@ -80,7 +80,7 @@ static void describes(const char * devices, bool weights_elsewhere) {
     struct ggml_tensor * y = x;
     for (int i = 0; i < 6; i++) {
         struct ggml_tensor * wy = ggml_mul_mat(p.ctx, w, y);
-        y                       = ggml_add(p.ctx, wy, i % 2 ? ggml_sqr(p.ctx, y) : y);
+        y = ggml_add(p.ctx, wy, i % 2 ? ggml_sqr(p.ctx, y) : y);
         if (p.n > 1) {
             ggml_backend_sched_set_node_backend(p.sched, wy, p.backends[i % p.n]);
             ggml_backend_sched_set_node_backend(p.sched, y, p.backends[i % p.n]);
@@ -98,7 +98,7 @@ static void describes(const char * devices, bool weights_elsewhere) {
     OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
 
     static struct ggml_backend_sched_block blocks[MAX];
-    const int                              n = ggml_backend_sched_get_blocks(p.sched, blocks, MAX);
+    const int n = ggml_backend_sched_get_blocks(p.sched, blocks, MAX);
     REQUIRE(n > 0 && n <= MAX);
     struct ggml_backend_sched_block first;
     CHECK_INT(ggml_backend_sched_get_blocks(p.sched, &first, 1), n); // no more is written than there is room for
@@ -121,7 +121,7 @@ static void describes(const char * devices, bool weights_elsewhere) {
     }
     CHECK(ggml_backend_sched_get_split_span(p.sched, -1, &lower, &upper) == GGML_STATUS_INVALID_ARGUMENT);
 
-    int       n_in = 0, n_kept = 0;
+    int n_in = 0, n_kept = 0;
     const int n_transfers = ggml_backend_sched_get_n_transfers(p.sched);
     for (int i = 0; i < n_transfers; i++) {
         struct ggml_backend_sched_transfer t;
@@ -165,14 +165,14 @@ static void scratch_memory(void) {
     ggml_backend_cpu_set_n_threads(p.backends[1], 2);
     CHECK_INT(ggml_backend_sched_get_work_size(p.sched, p.backends[1]), 0);
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "no graph was given yet");
-    struct ggml_tensor * x      = leaf(&p, "x", 64, 3);
-    size_t               expect = 0;
+    struct ggml_tensor * x = leaf(&p, "x", 64, 3);
+    size_t expect = 0;
     for (int i = 0; i < 3; i++) {
-        struct ggml_tensor * w  = ggml_new_tensor_2d(p.ctx, i == 1 ? GGML_TYPE_Q4_0 : GGML_TYPE_F16, 64, 64);
-        x                       = ggml_mul_mat(p.ctx, w, ggml_sqr(p.ctx, x));
-        struct ggml_cgraph one  = { .n_nodes = 1, .size = 1, .nodes = &x };
-        const size_t       size = ggml_graph_plan(&one, 2).work_size;
-        expect                  = size > expect ? size : expect;
+        struct ggml_tensor * w = ggml_new_tensor_2d(p.ctx, i == 1 ? GGML_TYPE_Q4_0 : GGML_TYPE_F16, 64, 64);
+        x = ggml_mul_mat(p.ctx, w, ggml_sqr(p.ctx, x));
+        struct ggml_cgraph one = { .n_nodes = 1, .size = 1, .nodes = &x };
+        const size_t size = ggml_graph_plan(&one, 2).work_size;
+        expect = size > expect ? size : expect;
     }
     expand(&p, x);
     OK(ggml_backend_sched_reserve(p.sched, p.graph));
@@ -220,15 +220,15 @@ static void half_done_says_nothing(void) {
     fill(w, 0, 0.125f);
     layers(&p, p.graph, w, 3);
     OK(ggml_backend_sched_plan_graph(p.sched, p.graph));
-    p.sched->user_thread          = gb_thread_number() + 1;
+    p.sched->user_thread = gb_thread_number() + 1;
     p.sched->user_fork_generation = gb_fork_generation() + 1;
-    struct ggml_backend_sched_arena      arena;
+    struct ggml_backend_sched_arena arena;
     struct ggml_backend_sched_split_info split;
-    struct ggml_backend_sched_transfer   transfer;
-    struct ggml_backend_sched_fallback   fallback;
+    struct ggml_backend_sched_transfer transfer;
+    struct ggml_backend_sched_fallback fallback;
     struct ggml_backend_sched_prediction prediction;
-    size_t                               peak;
-    int64_t                              lower, upper;
+    size_t peak;
+    int64_t lower, upper;
 #define REFUSED(call, answer)                                                  \
     do {                                                                       \
         ggml_clear_error();                                                    \
@@ -329,7 +329,7 @@ static void every_allocation_of_planning_fails(void) {
         struct ggml_tensor * y = layers(&p, p.graph, w, 3);
         gb_test_fail_alloc(n, false);
         const enum ggml_status status = ggml_backend_sched_plan_graph(p.sched, p.graph);
-        done                          = !gb_test_alloc_failed();
+        done = !gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK(status == GGML_STATUS_SUCCESS || (!done && status == GGML_STATUS_ALLOC_FAILED));
         CHECK(held(&p) == 0 && y->data == NULL);

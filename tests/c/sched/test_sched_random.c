@@ -51,24 +51,24 @@ enum shape { MATRIX, PART, HALF, CACHE, INDEX, IDS, SHAPES };
 
 struct step {
     enum kind kind;
-    int       a, b, c; // values
-    int       rows, at;
-    float     f;
-    int       user; // device index the user wants, -1: none
-    bool      output;
+    int a, b, c; // values
+    int rows, at;
+    float f;
+    int user; // device index the user wants, -1: none
+    bool output;
 };
 
 struct recipe {
-    int         d, n_steps, n_values;
+    int d, n_steps, n_values;
     struct step steps[STEPS];
-    enum shape  shape[VALUES];
-    int         rows[VALUES];
+    enum shape shape[VALUES];
+    int rows[VALUES];
 };
 
 struct leaf {
     enum shape shape;
-    int        device; // where it is placed: -1 by the scheduler, -2 plain host memory
-    bool       weight, input;
+    int device; // where it is placed: -1 by the scheduler, -2 plain host memory
+    bool weight, input;
 };
 
 struct built {
@@ -77,27 +77,27 @@ struct built {
 };
 
 struct world {
-    int           d, n_devices;
-    struct leaf   leafs[LEAFS];
+    int d, n_devices;
+    struct leaf leafs[LEAFS];
     struct recipe recipes[GRAPHS];
 
-    ggml_backend_t        devices[DEVICES];
+    ggml_backend_t devices[DEVICES];
     ggml_backend_buffer_t buffers[LEAFS];
     ggml_backend_buffer_t results[RESULTS]; // of nodes that the user has placed
-    int                   n_results;
+    int n_results;
     ggml_backend_buffer_t packed; // one for all leafs on the last device; NULL: each has its own
-    size_t                packed_end;
+    size_t packed_end;
     struct ggml_context * reference_ctx;
     struct ggml_context * ctx;
     struct ggml_context * host_ctx;
-    struct ggml_tensor *  reference_leafs[LEAFS];
-    struct ggml_tensor *  placed_leafs[LEAFS];
-    struct built          reference[GRAPHS], graphs[GRAPHS];
-    ggml_backend_sched_t  scheds[2];
-    int                   n_copies[2];
-    bool                  little_memory; // some device has a limit, and running out of it is no error of the scheduler
-    bool                  is_out;
-    bool                  has_queues; // devices of test_queue.h, which cannot report that memory is out
+    struct ggml_tensor * reference_leafs[LEAFS];
+    struct ggml_tensor * placed_leafs[LEAFS];
+    struct built reference[GRAPHS], graphs[GRAPHS];
+    ggml_backend_sched_t scheds[2];
+    int n_copies[2];
+    bool little_memory; // some device has a limit, and running out of it is no error of the scheduler
+    bool is_out;
+    bool has_queues; // devices of test_queue.h, which cannot report that memory is out
 };
 
 static bool verbose;
@@ -131,7 +131,7 @@ static int pick_matrix(const struct recipe * r) {
 }
 
 static void add_value(struct recipe * r, enum shape shape, int rows) {
-    r->shape[r->n_values]  = shape;
+    r->shape[r->n_values] = shape;
     r->rows[r->n_values++] = rows;
 }
 
@@ -140,28 +140,28 @@ static void random_step(struct recipe * r) {
         .kind = (enum kind) below(KINDS), .a = pick_matrix(r), .b = pick_matrix(r), .c = pick_matrix(r), .user = -1
     };
     enum shape shape = MATRIX;
-    s.rows           = 1 + below(r->d);
-    s.at             = below(r->d - s.rows + 1);
-    s.f              = test_random_float(-1.5f, 1.5f);
-    s.output         = chance(20);
+    s.rows = 1 + below(r->d);
+    s.at = below(r->d - s.rows + 1);
+    s.f = test_random_float(-1.5f, 1.5f);
+    s.output = chance(20);
     switch (s.kind) {
         case ROWS: shape = PART; break;
         case ROWS_RELU:
-            s.a   = pick(r, PART, -1);
+            s.a = pick(r, PART, -1);
             shape = PART;
             break;
         case ROWS_MUL_MAT:
-            s.b   = pick(r, PART, -1);
+            s.b = pick(r, PART, -1);
             shape = PART;
             break;
         case SET_INPLACE:
         case ACC: s.b = pick(r, PART, -1); break;
         case CACHE_WRITE:
-            s.b  = pick(r, CACHE, -1);
+            s.b = pick(r, CACHE, -1);
             s.at = below(2 * r->d + 1);
             break;
         case CACHE_READ:
-            s.a  = pick(r, CACHE, -1);
+            s.a = pick(r, CACHE, -1);
             s.at = below(2 * r->d + 1);
             break;
         case GET_ROWS: s.b = pick(r, INDEX, -1); break;
@@ -176,9 +176,9 @@ static void random_step(struct recipe * r) {
     }
     if (s.kind == SET_INPLACE || s.kind == ACC) {
         s.rows = r->rows[s.b];
-        s.at   = below(r->d - s.rows + 1);
+        s.at = below(r->d - s.rows + 1);
     }
-    s.user                 = chance(8) ? below(DEVICES) : -1;
+    s.user = chance(8) ? below(DEVICES) : -1;
     r->steps[r->n_steps++] = s;
     add_value(r, shape, shape == PART ? s.rows : 0);
 }
@@ -269,8 +269,8 @@ static bool build(struct ggml_context * ctx, const struct recipe * r, struct ggm
 static ggml_backend_t random_device(int i, int d, bool * little_memory) {
     static const char * ops[] = { "add", "mul", "mul_mat", "unary", "scale", "soft_max", "cpy", "cont", "get_rows",
         "set", "acc", "mul_mat_id", "rms_norm", "dup" };
-    char                text[512];
-    int                 n = snprintf(text, sizeof(text), "name=S%d,threads=1", i);
+    char text[512];
+    int n = snprintf(text, sizeof(text), "name=S%d,threads=1", i);
     if (chance(2)) {
         n += snprintf(text + n, sizeof(text) - (size_t) n, ",delay=%dus,copy_delay=%dus", below(3) * 60, below(3) * 40);
     }
@@ -302,7 +302,7 @@ static ggml_backend_t random_device(int i, int d, bool * little_memory) {
 
 static bool make_devices(struct world * w) {
     const int n_sims = below(DEVICES); // 0 .. 5
-    const int queues = below(3);       // none, about half, all of them have queues on shared memory
+    const int queues = below(3); // none, about half, all of them have queues on shared memory
     for (int i = 0; i < n_sims; i++) {
         const bool queue = below(2) < queues;
         w->has_queues |= queue;
@@ -318,14 +318,14 @@ static bool make_devices(struct world * w) {
 }
 
 static bool place_leaf(struct world * w, int i) {
-    const struct leaf *  leaf = &w->leafs[i];
-    struct ggml_tensor * t    = w->placed_leafs[i];
+    const struct leaf * leaf = &w->leafs[i];
+    struct ggml_tensor * t = w->placed_leafs[i];
     if (leaf->device < 0) {
         return true;
     }
     const ggml_backend_buffer_type_t buft = ggml_backend_get_default_buffer_type(w->devices[leaf->device]);
     if (w->packed && leaf->device == w->n_devices - 1) {
-        char *       base = (char *) ggml_backend_buffer_get_base(w->packed) + w->packed_end;
+        char * base = (char *) ggml_backend_buffer_get_base(w->packed) + w->packed_end;
         const size_t unit = (size_t) 64 << below(3);
         w->packed_end += GGML_PAD(ggml_nbytes(t), unit);
         return ggml_backend_tensor_alloc(w->packed, t, base) == GGML_STATUS_SUCCESS;
@@ -346,9 +346,9 @@ static bool make_leafs(struct world * w) {
         w->packed = ggml_backend_alloc_buffer(w->devices[w->n_devices - 1], 1 << 16);
     }
     for (int i = 0; i < LEAFS; i++) {
-        const bool host       = w->leafs[i].device == -2;
+        const bool host = w->leafs[i].device == -2;
         w->reference_leafs[i] = new_leaf(w->reference_ctx, w->leafs[i].shape, w->d);
-        w->placed_leafs[i]    = new_leaf(host ? w->host_ctx : w->ctx, w->leafs[i].shape, w->d);
+        w->placed_leafs[i] = new_leaf(host ? w->host_ctx : w->ctx, w->leafs[i].shape, w->d);
         if (!w->reference_leafs[i] || !w->placed_leafs[i]) {
             return false;
         }
@@ -373,7 +373,7 @@ static void place_results(struct world * w, const struct ggml_cgraph * graph, in
             continue;
         }
         const ggml_backend_buffer_type_t buft = ggml_backend_get_default_buffer_type(w->devices[below(w->n_devices)]);
-        const ggml_backend_buffer_t      buffer =
+        const ggml_backend_buffer_t buffer =
             ggml_backend_buft_alloc_buffer(buft, ggml_backend_buft_get_alloc_size(buft, t));
         if (buffer == NULL) {
             ggml_clear_error(); // there is no room
@@ -385,19 +385,19 @@ static void place_results(struct world * w, const struct ggml_cgraph * graph, in
 }
 
 static void describe_world(struct world * w) {
-    w->d                                  = 2 + below(11);
+    w->d = 2 + below(11);
     static const enum shape shapes[LEAFS] = { MATRIX, MATRIX, MATRIX, MATRIX, MATRIX, MATRIX, CACHE, CACHE, INDEX,
         IDS };
-    const int               style         = below(4); // most leafs: anywhere, by the scheduler, on devices, on the host
+    const int style = below(4); // most leafs: anywhere, by the scheduler, on devices, on the host
     for (int i = 0; i < LEAFS; i++) {
         struct leaf * leaf = &w->leafs[i];
-        leaf->shape        = shapes[i];
-        leaf->device       = style == 1                ? -1
-                             : style == 2 || chance(2) ? below(w->n_devices)
-                             : style == 3 || chance(3) ? -2
-                                                       : -1;
-        leaf->weight       = chance(2);
-        leaf->input        = chance(4);
+        leaf->shape = shapes[i];
+        leaf->device = style == 1                ? -1
+                       : style == 2 || chance(2) ? below(w->n_devices)
+                       : style == 3 || chance(3) ? -2
+                                                 : -1;
+        leaf->weight = chance(2);
+        leaf->input = chance(4);
     }
 }
 
@@ -434,11 +434,11 @@ static uint64_t struct_hash(const struct world * w) {
             struct ggml_tensor t;
             // with its gaps
             memcpy(&t, i < graph->n_nodes ? graph->nodes[i] : graph->leafs[i - graph->n_nodes], sizeof(t));
-            t.buffer       = NULL;
-            t.data         = NULL;
-            t.extra        = NULL;
-            t.perf_runs    = 0; // what running counts
-            t.perf_cycles  = 0;
+            t.buffer = NULL;
+            t.data = NULL;
+            t.extra = NULL;
+            t.perf_runs = 0; // what running counts
+            t.perf_cycles = 0;
             t.perf_time_us = 0;
             gb_tensor_set_stamp(&t, 0, 0);
             h = gb_hash_bytes(&t, sizeof(t), h);
@@ -448,10 +448,10 @@ static uint64_t struct_hash(const struct world * w) {
 }
 
 static bool same_data(const struct ggml_tensor * expected, const struct ggml_tensor * t, const char * what, int i) {
-    const size_t n     = ggml_nbytes(t);
-    char *       bytes = malloc(n + 1);
-    const bool   got   = ggml_backend_tensor_get(t, bytes, 0, n) == GGML_STATUS_SUCCESS;
-    const bool   same  = got && memcmp(bytes, expected->data, n) == 0;
+    const size_t n = ggml_nbytes(t);
+    char * bytes = malloc(n + 1);
+    const bool got = ggml_backend_tensor_get(t, bytes, 0, n) == GGML_STATUS_SUCCESS;
+    const bool same = got && memcmp(bytes, expected->data, n) == 0;
     if (!same) {
         size_t at = 0;
         while (got && at < n && bytes[at] == ((const char *) expected->data)[at]) {
@@ -495,8 +495,8 @@ static bool same_results(const struct world * w, int g) {
 
 struct shadow_memory {
     const struct ggml_backend_sched * sched;
-    const void **                     owner[64]; // per buffer of the scheduler, per byte
-    bool                              ok;
+    const void ** owner[64]; // per buffer of the scheduler, per byte
+    bool ok;
 };
 
 static const void ** owners(struct shadow_memory * m, const struct ggml_tensor * t, size_t * n) {
@@ -507,7 +507,7 @@ static const void ** owners(struct shadow_memory * m, const struct ggml_tensor *
             if (m->owner[i] == NULL) {
                 m->owner[i] = calloc(mem->size, sizeof(void *));
             }
-            *n                  = ggml_nbytes(root);
+            *n = ggml_nbytes(root);
             const size_t offset = (size_t) ((char *) root->data - mem->base);
             if ((char *) root->data < mem->base || offset + *n > mem->size) {
                 test_fail(__FILE__, __LINE__, "'%s' lies outside of its arena", t->name);
@@ -524,9 +524,9 @@ static const void ** owners(struct shadow_memory * m, const struct ggml_tensor *
 // pointer of the storage, so the name is the tensor that the plan's program writes it through.
 static const void * name_of(const struct gb_sched_plan * p, const struct ggml_tensor * t) {
     const struct ggml_tensor * root = t->view_src ? t->view_src : t;
-    struct gb_shadow_iter      it   = { 0 };
+    struct gb_shadow_iter it = { 0 };
     for (struct gb_shadow * sh = gb_sched_next_shadow(&p->program, &it); sh;
-        sh                     = gb_sched_next_shadow(&p->program, &it)) {
+        sh = gb_sched_next_shadow(&p->program, &it)) {
         if (&sh->tensor == root && sh->copy < 0) {
             return p->in.nodes[sh->origin];
         }
@@ -535,7 +535,7 @@ static const void * name_of(const struct gb_sched_plan * p, const struct ggml_te
 }
 
 static void writes(struct shadow_memory * m, const struct gb_sched_plan * p, const struct ggml_tensor * t) {
-    size_t       n;
+    size_t n;
     const void **o = owners(m, t, &n), *name = name_of(p, t);
     for (size_t i = 0; o && i < n; i++) {
         o[i] = name;
@@ -544,7 +544,7 @@ static void writes(struct shadow_memory * m, const struct gb_sched_plan * p, con
 
 static void reads(struct shadow_memory * m, const struct gb_sched_plan * p, const struct ggml_tensor * t,
     const char * by) {
-    size_t       n;
+    size_t n;
     const void **o = owners(m, t, &n), *name = name_of(p, t);
     for (size_t i = 0; o && i < n && m->ok; i++) {
         if (o[i] != name) {
@@ -555,9 +555,9 @@ static void reads(struct shadow_memory * m, const struct gb_sched_plan * p, cons
 }
 
 static bool arenas_are_safe(const struct ggml_backend_sched * s) {
-    struct shadow_memory         m = { s, { NULL }, true };
+    struct shadow_memory m = { s, { NULL }, true };
     const struct gb_sched_plan * p = s->last;
-    const int64_t                n = p->in.n_ids + (int64_t) p->program.copies.n;
+    const int64_t n = p->in.n_ids + (int64_t) p->program.copies.n;
     for (int64_t id = 0; id < n; id++) { // there are tables by line
         const struct gb_item * item = gb_sched_arena_item(p, id);
         CHECK_MSG(item == NULL || (item->group >= 0 && item->group < n &&
@@ -609,14 +609,14 @@ static bool arenas_are_safe(const struct ggml_backend_sched * s) {
 
 struct seen {
     const struct world * w;
-    int                  g, next;
-    bool                 ok;
-    uint64_t             random;
+    int g, next;
+    bool ok;
+    uint64_t random;
 };
 
 // Every node's result is right at the moment when it is shown.
 static bool watch(struct ggml_tensor * t, bool ask, void * user_data) {
-    struct seen *              s     = user_data;
+    struct seen * s = user_data;
     const struct ggml_cgraph * graph = s->w->graphs[s->g].graph;
     if (ask) {
         s->ok = s->ok && s->next < graph->n_nodes && graph->nodes[s->next] == t;
@@ -635,8 +635,8 @@ static bool ran_out(struct world * w, enum ggml_status status) {
 
 static bool compute(struct world * w, int which, int g, int mode) {
     const ggml_backend_sched_t sched = w->scheds[which];
-    struct ggml_cgraph *       graph = w->graphs[g].graph;
-    struct seen                seen  = { w, g, 0, true, test_random() };
+    struct ggml_cgraph * graph = w->graphs[g].graph;
+    struct seen seen = { w, g, 0, true, test_random() };
     if (ggml_graph_compute_with_ctx(w->reference_ctx, w->reference[g].graph, 1) != GGML_STATUS_SUCCESS) {
         test_fail(__FILE__, __LINE__, "reference: %s", ggml_last_error());
         return false;
@@ -690,7 +690,7 @@ static void assign_users(struct world * w, ggml_backend_sched_t sched) {
         const struct recipe * r = &w->recipes[g];
         for (int i = 0; i < r->n_steps; i++) {
             struct ggml_tensor * t = w->graphs[g].value[LEAFS + i];
-            const int            b = r->steps[i].user;
+            const int b = r->steps[i].user;
             if (b >= 0 && b < w->n_devices && ggml_backend_supports_op(w->devices[b], t)) {
                 ggml_backend_sched_set_node_backend(sched, t, w->devices[b]);
             }
@@ -759,10 +759,10 @@ static bool stop_it(struct ggml_tensor * t, bool ask, void * user_data) {
 
 // Stopped at some node, or out of memory at some allocation: after that it works as if nothing had been.
 static bool disturb(struct world * w, int g) {
-    const ggml_backend_sched_t s    = w->scheds[0];
-    int                        left = 1 + below(w->graphs[g].graph->n_nodes);
-    const bool                 stop = w->has_queues || chance(2);
-    enum ggml_status           status;
+    const ggml_backend_sched_t s = w->scheds[0];
+    int left = 1 + below(w->graphs[g].graph->n_nodes);
+    const bool stop = w->has_queues || chance(2);
+    enum ggml_status status;
     if (stop) {
         ggml_backend_sched_set_eval_callback(s, stop_it, &left);
         status = ggml_backend_sched_graph_compute(s, w->graphs[g].graph);
@@ -810,8 +810,8 @@ static bool leaves_out(enum gb_mutation what) { return ++n_passed[what] == drop_
 
 // The k-th of the next run (1 is the first) is left out; 0: none. Returns how many came by since the last call.
 static int drop(enum gb_mutation what, int k) {
-    const int n    = n_passed[what];
-    drop_at[what]  = k;
+    const int n = n_passed[what];
+    drop_at[what] = k;
     n_passed[what] = 0;
     return n;
 }
@@ -828,8 +828,8 @@ static enum ggml_status compute_without(struct world * w, int g, enum gb_mutatio
 // Checked, the right program runs in silence; with one transfer or one wait left out it is stopped, whichever it is.
 static bool mutations_are_found(struct world * w, int * n_mutations) {
     static const char * names[] = { "transfer", "wait" };
-    const int           g       = below(GRAPHS);
-    w->scheds[0]->leaves_out    = leaves_out;
+    const int g = below(GRAPHS);
+    w->scheds[0]->leaves_out = leaves_out;
     if (ggml_backend_sched_set_check(w->scheds[0], true) != GGML_STATUS_SUCCESS || !fill_leafs(w)) {
         return false;
     }
@@ -863,9 +863,9 @@ static bool mutations_are_found(struct world * w, int * n_mutations) {
 
 // Costs that have nothing to do with the devices: placements of every kind.
 static void place_by_random_costs(ggml_backend_sched_t sched, int n) {
-    struct ggml_backend_op_cost   ops[2 * DEVICES];
+    struct ggml_backend_op_cost ops[2 * DEVICES];
     struct ggml_backend_copy_cost copies[DEVICES * DEVICES];
-    size_t                        limits[DEVICES], n_copies = 0;
+    size_t limits[DEVICES], n_copies = 0;
     for (int i = 0; i < n; i++) {
         const int class_of = 1 + below(4);
         ops[i] = (struct ggml_backend_op_cost){ i, GGML_BACKEND_COST_ANY, -1, test_random_float(0, 4), 1 + below(2000),
@@ -889,7 +889,7 @@ static void place_by_random_costs(ggml_backend_sched_t sched, int n) {
 
 static ggml_backend_sched_t random_sched(struct world * w, bool all) {
     ggml_backend_t list[DEVICES];
-    int            n = 0;
+    int n = 0;
     for (int i = 0; i < w->n_devices; i++) {
         if (all || i == w->n_devices - 1 || chance(2)) {
             list[n++] = w->devices[i];
@@ -912,10 +912,10 @@ static bool make_world(struct world * w) {
     }
     const int d = w->d;
     describe_world(w);
-    w->d             = d;
+    w->d = d;
     w->reference_ctx = new_context(false);
-    w->ctx           = new_context(true);
-    w->host_ctx      = new_context(false);
+    w->ctx = new_context(true);
+    w->host_ctx = new_context(false);
     if (!make_leafs(w)) {
         return false;
     }
@@ -963,7 +963,7 @@ static bool run_world(struct world * w, bool mutate, int * n_mutations) {
         place_results(w, w->graphs[g].graph, one_in);
     }
     const uint64_t before = struct_hash(w);
-    bool           ok     = allocate(w, 0) && compute(w, 0, 0, 0) && compute(w, 0, 0, 0);
+    bool ok = allocate(w, 0) && compute(w, 0, 0, 0) && compute(w, 0, 0, 0);
     for (int k = 2 + below(4); ok && k > 0; k--) {
         ok = act(w);
     }
@@ -989,9 +989,9 @@ static void copies_by_definition(const struct gb_sched_plan * p, int node, struc
     const int root = p->in.ids.data[node].root;
     memset(counted, 0, sizeof(*counted));
     for (size_t c = 0; c < p->program.copies.n; c++) {
-        const struct gb_copy *  copy  = &p->program.copies.data[c];
+        const struct gb_copy * copy = &p->program.copies.data[c];
         const struct gb_split * split = &p->program.splits.data[copy->split];
-        bool                    reads = false, still = p->in.ids.data[node].computes;
+        bool reads = false, still = p->in.ids.data[node].computes;
         for (uint32_t k = p->in.src_begin[node]; k < p->in.src_begin[node + 1]; k++) {
             reads = reads || p->in.ids.data[p->in.srcs[k]].root == copy->root;
         }
@@ -1026,9 +1026,9 @@ static bool report_counts_copies(const struct gb_sched_plan * p) {
 
 int main(int argc, char ** argv) {
     (void) test_skips;
-    uint64_t seed   = 1;
-    bool     mutate = false; // every world, not every fifth
-    int      count  = getenv("GGML_TEST_RANDOM_GRAPHS") ? atoi(getenv("GGML_TEST_RANDOM_GRAPHS")) : 250;
+    uint64_t seed = 1;
+    bool mutate = false; // every world, not every fifth
+    int count = getenv("GGML_TEST_RANDOM_GRAPHS") ? atoi(getenv("GGML_TEST_RANDOM_GRAPHS")) : 250;
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--count") == 0 && i + 1 < argc) {
             count = atoi(argv[++i]);
@@ -1044,16 +1044,16 @@ int main(int argc, char ** argv) {
         }
     }
     ggml_log_set(ggml_log_discard, NULL);
-    int    n_mutations = 0;
+    int n_mutations = 0;
     size_t n_splits = 0, n_copies = 0, n_backs = 0, n_nodes = 0, n_merged = 0, n_kept = 0, n_staged = 0, n_by_cost = 0;
     for (int k = 0; k < count; k++, seed++) {
         struct world * w = calloc(1, sizeof(*w));
-        test_seed        = seed * 7919;
+        test_seed = seed * 7919;
         ggml_clear_error();
         bool ok = run_world(w, mutate || seed % 5 == 0, &n_mutations);
         if (w->scheds[0] && w->scheds[0]->last) {
             const struct gb_sched_plan * p = w->scheds[0]->last;
-            ok                             = ok && report_counts_copies(p);
+            ok = ok && report_counts_copies(p);
             n_splits += p->program.splits.n;
             n_copies += p->program.copies.n;
             n_backs += p->program.backs.n;

@@ -11,26 +11,26 @@ enum { D = 8, TOKENS = 24, MAX_VALUES = 40, MAX_BLOCKS = 512, CHUNK = 1 << 20 };
 enum kind { PROJECT, ADD, MUL, TANH, SOFT_MAX, RMS_NORM, HALF, ATTEND, SCALE_INPLACE, STORE, KINDS };
 
 struct recipe { // values 0 and 1 are inputs of D x tokens
-    int       n;
+    int n;
     enum kind kind[MAX_VALUES];
-    int       a[MAX_VALUES], b[MAX_VALUES], user[MAX_VALUES];
-    bool      output[MAX_VALUES];
+    int a[MAX_VALUES], b[MAX_VALUES], user[MAX_VALUES];
+    bool output[MAX_VALUES];
 };
 
 struct built {
     struct ggml_context * ctx;
-    struct ggml_cgraph *  graph;
-    struct ggml_tensor *  inputs[2];
-    struct ggml_tensor *  values[MAX_VALUES];
+    struct ggml_cgraph * graph;
+    struct ggml_tensor * inputs[2];
+    struct ggml_tensor * values[MAX_VALUES];
 };
 
 static struct recipe random_recipe(int n_devices) {
     struct recipe r = { .n = 2 + (int) test_random_int(4, MAX_VALUES - 3) };
     for (int i = 2; i < r.n; i++) {
-        r.kind[i]   = (enum kind) test_random_int(0, KINDS - 1);
-        r.a[i]      = (int) test_random_int(i > 6 ? i - 5 : 0, i - 1);
-        r.b[i]      = (int) test_random_int(0, i - 1);
-        r.user[i]   = test_random_int(0, 2) == 0 ? (int) test_random_int(0, n_devices - 1) : -1;
+        r.kind[i] = (enum kind) test_random_int(0, KINDS - 1);
+        r.a[i] = (int) test_random_int(i > 6 ? i - 5 : 0, i - 1);
+        r.b[i] = (int) test_random_int(0, i - 1);
+        r.user[i] = test_random_int(0, 2) == 0 ? (int) test_random_int(0, n_devices - 1) : -1;
         r.output[i] = test_random_int(0, 9) == 0;
     }
     return r;
@@ -64,8 +64,8 @@ static struct ggml_tensor * make_value(struct ggml_context * ctx, struct ggml_te
 
 static struct built build(const struct recipe * r, struct ggml_tensor * w, int tokens, bool no_alloc,
     ggml_backend_sched_t sched, const ggml_backend_t * devices) {
-    struct built g             = { .ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, no_alloc }) };
-    g.graph                    = ggml_new_graph(g.ctx);
+    struct built g = { .ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, no_alloc }) };
+    g.graph = ggml_new_graph(g.ctx);
     struct ggml_tensor * cache = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, D, 2 * TOKENS);
     for (int i = 0; i < r->n; i++) {
         if (i < 2) {
@@ -114,11 +114,11 @@ static struct ggml_backend_sched_stats stats_of(ggml_backend_sched_t sched) {
 // Lines of each chunk, judged by the validator; and no peak above what is said.
 static void check_offsets(struct place * p) {
     static struct ggml_backend_sched_block blocks[MAX_BLOCKS];
-    static struct gb_plan_item             lines[MAX_BLOCKS];
-    const int                              n = ggml_backend_sched_get_blocks(p->sched, blocks, MAX_BLOCKS);
+    static struct gb_plan_item lines[MAX_BLOCKS];
+    const int n = ggml_backend_sched_get_blocks(p->sched, blocks, MAX_BLOCKS);
     REQUIRE(n > 0 && n <= MAX_BLOCKS);
     for (int b = 0; b < p->n; b++) {
-        size_t                          n_lines = 0, peak = 0, bad_a, bad_b;
+        size_t n_lines = 0, peak = 0, bad_a, bad_b;
         struct ggml_backend_sched_arena arena;
         OK(ggml_backend_sched_get_arena(p->sched, p->backends[b], &arena));
         for (int i = 0; i < n; i++) {
@@ -126,7 +126,7 @@ static void check_offsets(struct place * p) {
                 continue;
             }
             struct gb_plan_item * line = &lines[n_lines++];
-            *line                      = (struct gb_plan_item){ blocks[i].lower, blocks[i].upper, blocks[i].size,
+            *line = (struct gb_plan_item){ blocks[i].lower, blocks[i].upper, blocks[i].size,
                 blocks[i].offset + (size_t) blocks[i].chunk * CHUNK };
             for (int j = i; j < n; j++) {
                 if (blocks[j].root == i) {
@@ -147,8 +147,8 @@ static void check_offsets(struct place * p) {
 static void check_results(const struct recipe * r, const struct built * g, const struct built * reference) {
     static float got[D * TOKENS];
     for (int i = 2; i < r->n; i++) {
-        const struct ggml_tensor * t    = reference->values[i];
-        bool                       read = false;
+        const struct ggml_tensor * t = reference->values[i];
+        bool read = false;
         for (int j = i + 1; j < r->n; j++) {
             read |= r->a[j] == i || r->b[j] == i;
         }
@@ -179,7 +179,7 @@ static struct ggml_tensor * new_weight(struct place * p, float * values) {
 
 static struct built build_reference(const struct recipe * r, const float * weight, int tokens) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, false });
-    struct ggml_tensor *  w   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, D, D);
+    struct ggml_tensor * w = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, D, D);
     memcpy(w->data, weight, D * D * sizeof(float));
     struct built g = build(r, w, tokens, false, NULL, NULL);
     set_inputs(&g, true);
@@ -194,7 +194,7 @@ static int n_runs, n_replays;
 static void run_smaller(struct place * p, const struct recipe * r, struct ggml_tensor * w, const float * weight,
     int tokens) {
     const struct ggml_backend_sched_stats before = stats_of(p->sched);
-    const size_t                          memory = memory_of(p);
+    const size_t memory = memory_of(p);
     struct built g = build(r, w, tokens, true, p->sched, p->backends), reference = build_reference(r, weight, tokens);
     OK(ggml_backend_sched_alloc_graph(p->sched, g.graph));
     const struct ggml_backend_sched_stats after = stats_of(p->sched);
@@ -218,9 +218,9 @@ static void run_smaller(struct place * p, const struct recipe * r, struct ggml_t
 
 static void random_world(const char * devices, bool check) {
     OPEN(p, devices);
-    float                weight[D * D];
+    float weight[D * D];
     struct ggml_tensor * w = new_weight(&p, weight);
-    const struct recipe  r = random_recipe(p.n);
+    const struct recipe r = random_recipe(p.n);
     OK(ggml_backend_sched_set_check(p.sched, check));
     struct built big = build(&r, w, TOKENS, true, p.sched, p.backends);
     OK(ggml_backend_sched_reserve(p.sched, big.graph));
@@ -289,12 +289,12 @@ static void plans_anew_what_is_larger_or_different(void) {
 
 static void prompt_and_step_stay_side_by_side(void) {
     OPEN(p, "SIM:name=A CPU");
-    float                weight[D * D];
-    struct ggml_tensor * w     = new_weight(&p, weight);
-    test_seed                  = 5;
-    const struct recipe r      = random_recipe(p.n);
-    struct built        big    = build(&r, w, TOKENS, true, p.sched, p.backends),
-                        small  = build(&r, w, 1, true, p.sched, p.backends);
+    float weight[D * D];
+    struct ggml_tensor * w = new_weight(&p, weight);
+    test_seed = 5;
+    const struct recipe r = random_recipe(p.n);
+    struct built big = build(&r, w, TOKENS, true, p.sched, p.backends),
+                 small = build(&r, w, 1, true, p.sched, p.backends);
     struct built big_reference = build_reference(&r, weight, TOKENS), small_reference = build_reference(&r, weight, 1);
     OK(ggml_backend_sched_reserve(p.sched, big.graph));
     for (int i = 0; i < 4; i++) {
@@ -352,8 +352,8 @@ static void reserves_memory_of_inputs(void) {
 // place for one is none.
 static void sum_with(struct place * p, int64_t rows) {
     struct ggml_cgraph * graph = ggml_new_graph_custom(p->ctx, 16, false);
-    struct ggml_tensor * a     = ggml_sqr(p->ctx, ggml_new_tensor_2d(p->ctx, GGML_TYPE_F32, 8, 4));
-    struct ggml_tensor * b     = ggml_sqr(p->ctx, ggml_new_tensor_2d(p->ctx, GGML_TYPE_F32, 8, rows));
+    struct ggml_tensor * a = ggml_sqr(p->ctx, ggml_new_tensor_2d(p->ctx, GGML_TYPE_F32, 8, 4));
+    struct ggml_tensor * b = ggml_sqr(p->ctx, ggml_new_tensor_2d(p->ctx, GGML_TYPE_F32, 8, rows));
     OK(ggml_build_forward_expand(graph, a));
     OK(ggml_build_forward_expand(graph, ggml_mul(p->ctx, ggml_add(p->ctx, a, b), a)));
     OK(ggml_backend_sched_alloc_graph(p->sched, graph));
@@ -364,8 +364,8 @@ static void not_where_less_is_computed_in_place(void) {
     OPEN(p, "CPU");
     sum_with(&p, 4);
     static struct ggml_backend_sched_block blocks[8];
-    const int                              n        = ggml_backend_sched_get_blocks(p.sched, blocks, 8);
-    int                                    n_joined = 0;
+    const int n = ggml_backend_sched_get_blocks(p.sched, blocks, 8);
+    int n_joined = 0;
     for (int i = 0; i < n; i++) {
         n_joined += blocks[i].root != i;
     }
@@ -382,22 +382,22 @@ static void not_where_less_is_computed_in_place(void) {
 // whoever runs the graph.
 struct inputs {
     struct ggml_context * ctx;
-    struct ggml_tensor *  in[4];
-    struct ggml_tensor *  sum;
-    struct ggml_cgraph *  graph;
+    struct ggml_tensor * in[4];
+    struct ggml_tensor * sum;
+    struct ggml_cgraph * graph;
     ggml_backend_buffer_t buffer; // of the user
 };
 
 static struct inputs sum_of_inputs(struct place * p, int64_t n, bool placed) {
-    struct inputs g       = { .ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true }) };
+    struct inputs g = { .ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true }) };
     const int64_t width[] = { 40, 40, 1, 40 };
     for (int i = 0; i < 4; i++) {
         g.in[i] = ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, width[i], n);
         ggml_set_input(g.in[i]);
     }
     g.buffer = placed ? ggml_backend_alloc_ctx_tensors(g.ctx, p->backends[p->n - 1]) : NULL;
-    g.graph  = ggml_new_graph_custom(g.ctx, 16, false);
-    g.sum    = g.in[0];
+    g.graph = ggml_new_graph_custom(g.ctx, 16, false);
+    g.sum = g.in[0];
     for (int i = 1; i < 4; i++) {
         g.sum = ggml_add(g.ctx, g.sum, g.in[i]);
         OK(ggml_backend_sched_set_node_backend(p->sched, g.sum, p->backends[0]));
@@ -448,12 +448,12 @@ static void inputs_travel_as_in_the_large_one(void) {
 static void every_allocation_fails(void) {
     const int64_t live = gb_test_live_allocs();
     OPEN(p, "SIM:name=A SIM:name=B CPU");
-    float                weight[D * D];
-    struct ggml_tensor * w    = new_weight(&p, weight);
-    test_seed                 = 11;
-    const struct recipe r     = random_recipe(p.n);
-    struct built        big   = build(&r, w, TOKENS, true, p.sched, p.backends),
-                        small = build(&r, w, 3, true, p.sched, p.backends), reference = build_reference(&r, weight, 3);
+    float weight[D * D];
+    struct ggml_tensor * w = new_weight(&p, weight);
+    test_seed = 11;
+    const struct recipe r = random_recipe(p.n);
+    struct built big = build(&r, w, TOKENS, true, p.sched, p.backends),
+                 small = build(&r, w, 3, true, p.sched, p.backends), reference = build_reference(&r, weight, 3);
     OK(ggml_backend_sched_reserve(p.sched, big.graph));
     int64_t n = 0;
     for (enum ggml_status status = GGML_STATUS_ALLOC_FAILED; status != GGML_STATUS_SUCCESS && n < 10000;) {

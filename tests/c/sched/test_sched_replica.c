@@ -14,7 +14,7 @@ static uint64_t bytes_to(const struct place * p, int device) { // transferred by
 
 // y = w x, with w (4 x 4) on `home` and y computed on device 0; x lies there.
 struct product {
-    struct ggml_tensor * w, *x, *y;
+    struct ggml_tensor *w, *x, *y;
     struct ggml_cgraph * graph;
 };
 
@@ -27,7 +27,7 @@ static struct product build(struct place * p, struct ggml_tensor * w, struct ggm
 
 static struct product make(struct place * p, int home, bool weights) {
     struct ggml_tensor * w = put(p, leaf(p, "w", 4, 4), home, weights);
-    struct product       r = build(p, w, put(p, leaf(p, "x", 4, 1), 0, false));
+    struct product r = build(p, w, put(p, leaf(p, "x", 4, 1), 0, false));
     fill(r.w, 1, 0);
     fill(r.x, 1, 0);
     return r;
@@ -72,7 +72,7 @@ static void weights_are_copied_once(void) {
 static void each_write_is_noticed(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
     for (int home = 1; home <= 2; home++) {
-        struct product       r     = make(&p, home, true);
+        struct product r = make(&p, home, true);
         struct ggml_tensor * other = put(&p, leaf(&p, "other", 4, 4), home, true);
         fill(other, 3, 0);
         RUN(p, r, 4);
@@ -87,7 +87,7 @@ static void each_write_is_noticed(void) {
         RUN(p, r, 12);
         // by a graph, without the scheduler; by another graph of the scheduler; by another scheduler
         struct ggml_cgraph * writer = ggml_new_graph(p.ctx);
-        struct ggml_tensor * twice  = ggml_scale_inplace(p.ctx, r.w, 2);
+        struct ggml_tensor * twice = ggml_scale_inplace(p.ctx, r.w, 2);
         OK(ggml_backend_view_init(r.w->buffer, twice));
         ggml_build_forward_expand(writer, twice);
         CHECK(ggml_backend_graph_compute(p.backends[home], writer));
@@ -114,9 +114,9 @@ static void each_write_is_noticed(void) {
 static void written_in_the_graph(void) {
     OPEN(p, "SIM:name=A CPU");
     struct ggml_tensor *w = leaf(&p, "w", 4, 4), *n = leaf(&p, "neighbour", 4, 4),
-                       *x        = put(&p, leaf(&p, "x", 4, 1), 0, false);
+                       *x = put(&p, leaf(&p, "x", 4, 1), 0, false);
     ggml_backend_buffer_t buffer = ggml_backend_alloc_buffer(p.backends[1], 256);
-    p.buffers[p.n_buffers++]     = buffer;
+    p.buffers[p.n_buffers++] = buffer;
     ggml_backend_buffer_set_usage(buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     OK(ggml_backend_tensor_alloc(buffer, w, ggml_backend_buffer_get_base(buffer)));
     OK(ggml_backend_tensor_alloc(buffer, n, (char *) ggml_backend_buffer_get_base(buffer) + 64));
@@ -239,7 +239,7 @@ static void buffers_come_and_go(void) {
         p.buffers[0] = ggml_backend_alloc_buffer(p.backends[1], 64);
         OK(ggml_backend_buffer_set_usage(p.buffers[0], GGML_BACKEND_BUFFER_USAGE_WEIGHTS));
         r.w->buffer = NULL;
-        r.w->data   = NULL;
+        r.w->data = NULL;
         OK(ggml_backend_tensor_alloc(p.buffers[0], r.w, ggml_backend_buffer_get_base(p.buffers[0])));
         fill(r.w, (float) i, 0);
         if (i % 2) {
@@ -292,7 +292,7 @@ static void memory_is_short(void) {
     CHECK_INT(p.sched->stats.weights.n, 4);
     // another graph that needs 1.5K
     struct ggml_cgraph * other = ggml_new_graph(p.ctx);
-    struct ggml_tensor * big   = ggml_repeat(p.ctx, x, leaf(&p, "shape", 8, 48));
+    struct ggml_tensor * big = ggml_repeat(p.ctx, x, leaf(&p, "shape", 8, 48));
     ggml_build_forward_expand(other, big);
     OK(ggml_backend_sched_set_node_backend(p.sched, big, p.backends[0]));
     for (int i = 0; i < 3; i++) {
@@ -329,9 +329,9 @@ static void too_large_to_keep(void) {
 // After a failure nobody knows what was filled.
 static void failures_forget(void) {
     OPEN(p, "SIM:name=A,fail_op=sqr CPU");
-    struct product       r   = make(&p, 1, true);
+    struct product r = make(&p, 1, true);
     struct ggml_tensor * bad = ggml_sqr(p.ctx, r.y);
-    struct ggml_cgraph * g   = ggml_new_graph(p.ctx);
+    struct ggml_cgraph * g = ggml_new_graph(p.ctx);
     ggml_build_forward_expand(g, bad);
     OK(ggml_backend_sched_set_node_backend(p.sched, bad, p.backends[0]));
     CHECK_INT(ggml_backend_sched_graph_compute(p.sched, g), GGML_STATUS_DEVICE_ERROR);
@@ -354,11 +354,11 @@ static void every_allocation_fails(void) {
     for (int n = 1; !done && n < 1000; n++) {
         const int64_t live = gb_test_live_allocs();
         gb_test_fail_alloc(n, false);
-        p.sched       = ggml_backend_sched_new(p.backends, NULL, p.n, 0);
+        p.sched = ggml_backend_sched_new(p.backends, NULL, p.n, 0);
         const bool ok = p.sched && ggml_backend_sched_set_check(p.sched, n % 2) == GGML_STATUS_SUCCESS &&
                         ggml_backend_sched_set_node_backend(p.sched, r.y, p.backends[0]) == GGML_STATUS_SUCCESS &&
                         ggml_backend_sched_graph_compute(p.sched, r.graph) == GGML_STATUS_SUCCESS;
-        done          = !gb_test_alloc_failed();
+        done = !gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK(ok || !done);
         if (p.sched) {
@@ -367,7 +367,7 @@ static void every_allocation_fails(void) {
         }
         ggml_backend_sched_free(p.sched);
         r.y->buffer = NULL;
-        r.y->data   = NULL;
+        r.y->data = NULL;
         CHECK_INT(gb_test_live_allocs(), live);
     }
     CHECK(done);

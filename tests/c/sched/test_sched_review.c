@@ -13,9 +13,9 @@
 // ----------------------------------------------------------------------------------------------------------- callbacks
 
 struct meddler {
-    struct place *       place;
+    struct place * place;
     struct ggml_tensor * at;
-    int                  n_calls;
+    int n_calls;
     void (*act)(struct place * p);
 };
 
@@ -45,7 +45,7 @@ static enum ggml_status compute_meddled(struct place * p, void (*act)(struct pla
     expand(p, c);
     OK(ggml_backend_sched_alloc_graph(p->sched, p->graph));
     fill(x, 2, 0);
-    *m    = (struct meddler){ p, a, 0, act };
+    *m = (struct meddler){ p, a, 0, act };
     *last = c;
     OK(ggml_backend_sched_set_eval_callback(p->sched, meddle, m));
     return ggml_backend_sched_graph_compute(p->sched, p->graph);
@@ -53,7 +53,7 @@ static enum ggml_status compute_meddled(struct place * p, void (*act)(struct pla
 
 static void callback_ends_itself(void) {
     OPEN(p, "SIM CPU");
-    struct meddler       m;
+    struct meddler m;
     struct ggml_tensor * last;
     CHECK_INT(compute_meddled(&p, take_back, &m, &last), GGML_STATUS_SUCCESS);
     CHECK_INT(m.n_calls, 2); // asked about and shown the first node, then never again
@@ -64,7 +64,7 @@ static void callback_ends_itself(void) {
 // What runs after the callback is waited for even if the callback waited itself: its failure is seen.
 static void callback_waits(void) {
     OPEN(p, "SIM:delay=2ms,fail_op=soft_max CPU");
-    struct meddler       m;
+    struct meddler m;
     struct ggml_tensor * last;
     CHECK_INT(compute_meddled(&p, wait_for_all, &m, &last), GGML_STATUS_DEVICE_ERROR);
     close_place(&p);
@@ -72,7 +72,7 @@ static void callback_waits(void) {
 
 static void callback_frees_the_scheduler(void) {
     OPEN(p, "CPU");
-    struct meddler       m;
+    struct meddler m;
     struct ggml_tensor * last;
     CHECK_INT(compute_meddled(&p, free_it, &m, &last), GGML_STATUS_SUCCESS);
     CHECK_AT(last, 3, 0.25f);
@@ -90,7 +90,7 @@ static void free_a_backend(struct place * p) {
 static void callback_frees_a_backend(void) {
     for (int k = 0; k < 3 * 3; k++) {
         OPEN(p, "SIM:name=A SIM:name=B CPU");
-        struct meddler       m;
+        struct meddler m;
         struct ggml_tensor * last;
         to_be_freed = k % 3;
         OK(ggml_backend_sched_set_check(p.sched, k / 3 == 1));
@@ -129,12 +129,12 @@ static void place_again(struct place * p, struct ggml_tensor * w, int device, fl
     ggml_backend_buffer_t handle = p->buffers[0];
     handle->iface.free_buffer(handle);
     ggml_backend_buffer_t next = ggml_backend_alloc_buffer(p->backends[device], ggml_nbytes(w));
-    *handle                    = *next;
-    next->iface.free_buffer    = NULL;
+    *handle = *next;
+    next->iface.free_buffer = NULL;
     ggml_backend_buffer_free(next);
     ggml_backend_buffer_set_usage(handle, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     w->buffer = NULL;
-    w->data   = NULL;
+    w->data = NULL;
     OK(ggml_backend_tensor_alloc(handle, w, ggml_backend_buffer_get_base(handle)));
     fill(w, value, 0);
 }
@@ -169,10 +169,10 @@ static void weights_change_their_device(void) {
     fill(w, 2, 0);
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK(ggml_backend_sched_get_node_backend(p.sched, y) == p.backends[1]);
-    ggml_backend_buffer_t      other = ggml_backend_alloc_buffer(p.backends[0], 16);
-    struct ggml_backend_buffer mine  = *p.buffers[0];
-    *p.buffers[0]                    = *other; // the same handle now is one of the device
-    w->data                          = ggml_backend_buffer_get_base(p.buffers[0]);
+    ggml_backend_buffer_t other = ggml_backend_alloc_buffer(p.backends[0], 16);
+    struct ggml_backend_buffer mine = *p.buffers[0];
+    *p.buffers[0] = *other; // the same handle now is one of the device
+    w->data = ggml_backend_buffer_get_base(p.buffers[0]);
     // and had this address then
     gb_key_of(&p.sched->plans.data[0]->in.keys, gb_ptrmap_get(&p.sched->plans.data[0]->in.map, w))->data = w->data;
     fill(w, 5, 0);
@@ -188,8 +188,8 @@ static void weights_change_their_device(void) {
 // The CPU, pretending that what it was given last is still running until somebody waits for it.
 static struct {
     struct ggml_backend_i real;
-    bool                  busy;
-    int                   n_freed;
+    bool busy;
+    int n_freed;
 } lazy;
 
 static GGML_CALL void lazy_compute(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
@@ -212,14 +212,14 @@ static GGML_CALL void lazy_free(ggml_backend_t backend, ggml_backend_graph_plan_
 static void buffers_are_freed_during_a_run(void) {
     SKIP_IF_CHECKED("none is left running");
     OPEN(p, "CPU");
-    struct ggml_backend backend      = *p.backends[0];
-    ggml_backend_t      backends[1]  = { &backend };
-    lazy.real                        = backend.iface;
+    struct ggml_backend backend = *p.backends[0];
+    ggml_backend_t backends[1] = { &backend };
+    lazy.real = backend.iface;
     backend.iface.graph_plan_compute = lazy_compute;
-    backend.iface.graph_plan_free    = lazy_free;
-    backend.iface.synchronize        = lazy_synchronize;
+    backend.iface.graph_plan_free = lazy_free;
+    backend.iface.synchronize = lazy_synchronize;
     const ggml_backend_sched_t sched = ggml_backend_sched_new(backends, NULL, 1, 0);
-    struct ggml_tensor *       w = put(&p, leaf(&p, "w", 4, 1), 0, true), *y = ggml_sqr(p.ctx, w);
+    struct ggml_tensor *w = put(&p, leaf(&p, "w", 4, 1), 0, true), *y = ggml_sqr(p.ctx, w);
     expand(&p, y);
     fill(w, 3, 0);
     for (int i = 0; i < 3; i++) {
@@ -240,15 +240,15 @@ static void contexts_reuse_their_memory(const char * devices) {
     OPEN(p, devices);
     static _Alignas(16) char memory[1 << 16];
     for (int i = 0; i < 60; i++) {
-        struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ sizeof(memory), memory, true });
-        struct ggml_cgraph *  graph = ggml_new_graph_custom(ctx, 16, false);
-        const int64_t         n     = 1 + test_random_int(0, 3);
-        const int             op    = (int) test_random_int(0, 2);
-        const float           f     = (float) test_random_int(1, 3);
-        struct ggml_tensor *  x     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4 * n);
-        struct ggml_tensor *  y     = op == 0 ? ggml_scale(ctx, x, f) : op == 1 ? ggml_sqr(ctx, x) : ggml_neg(ctx, x);
-        struct ggml_tensor *  v     = ggml_view_1d(ctx, y, 4, (size_t) (4 * (n - 1)) * sizeof(float));
-        struct ggml_tensor *  z     = ggml_add(ctx, v, v);
+        struct ggml_context * ctx = ggml_init((struct ggml_init_params){ sizeof(memory), memory, true });
+        struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, 16, false);
+        const int64_t n = 1 + test_random_int(0, 3);
+        const int op = (int) test_random_int(0, 2);
+        const float f = (float) test_random_int(1, 3);
+        struct ggml_tensor * x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4 * n);
+        struct ggml_tensor * y = op == 0 ? ggml_scale(ctx, x, f) : op == 1 ? ggml_sqr(ctx, x) : ggml_neg(ctx, x);
+        struct ggml_tensor * v = ggml_view_1d(ctx, y, 4, (size_t) (4 * (n - 1)) * sizeof(float));
+        struct ggml_tensor * z = ggml_add(ctx, v, v);
         ggml_build_forward_expand(graph, z);
         if (i % 4 == 3) {
             OK(ggml_backend_sched_reset(p.sched));
@@ -276,7 +276,7 @@ static void contexts_reuse_memory_on_devices(void) { contexts_reuse_their_memory
 
 static struct ggml_cgraph * squares_of(struct place * p, int64_t n, struct ggml_tensor * x, struct ggml_tensor ** y) {
     struct ggml_cgraph * graph = ggml_new_graph_custom(p->ctx, 8, false);
-    *y                         = ggml_sqr(p->ctx, ggml_repeat(p->ctx, x, leaf(p, "shape", 4, n)));
+    *y = ggml_sqr(p->ctx, ggml_repeat(p->ctx, x, leaf(p, "shape", 4, n)));
     ggml_build_forward_expand(graph, *y);
     return graph;
 }
@@ -403,7 +403,7 @@ static void abort_callback_changes(void) {
 static void views_move(void) {
     OPEN(p, "SIM CPU");
     struct ggml_tensor * rows = put(&p, leaf(&p, "rows", 4, 3), 1, false);
-    struct ggml_tensor * v = ggml_view_1d(p.ctx, rows, 4, 0), *y = ggml_scale(p.ctx, v, 2);
+    struct ggml_tensor *v = ggml_view_1d(p.ctx, rows, 4, 0), *y = ggml_scale(p.ctx, v, 2);
     expand(&p, y);
     OK(ggml_backend_sched_set_node_backend(p.sched, y, p.backends[0]));
     fill(rows, 0, 1);
@@ -419,7 +419,7 @@ static void views_move(void) {
 static void outputs_are_added(void) {
     OPEN(p, "SIM CPU");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *a = ggml_sqr(p.ctx, x),
-                       *b  = ggml_soft_max(p.ctx, a);
+                       *b = ggml_soft_max(p.ctx, a);
     struct ggml_tensor * c = ggml_sqr(p.ctx, ggml_scale(p.ctx, b, 2));
     expand(&p, c);
     fill(x, 3, 0);
@@ -455,12 +455,12 @@ static void cache_between_devices(void) {
     OPEN(p, "SIM:name=A,delay=1ms SIM:name=B CPU");
     struct ggml_tensor *cache = put(&p, leaf(&p, "cache", 4, 3), 0, true), *x = leaf(&p, "x", 4, 1);
     fill(cache, 1, 0);
-    struct ggml_tensor * row1    = ggml_view_1d(p.ctx, cache, 4, cache->nb[1]);
-    struct ggml_tensor * row2    = ggml_view_1d(p.ctx, cache, 4, 2 * cache->nb[1]);
-    struct ggml_tensor * w1      = ggml_cpy(p.ctx, x, row1);
-    struct ggml_tensor * read1   = ggml_scale(p.ctx, cache, 10);
-    struct ggml_tensor * w2      = ggml_cpy(p.ctx, ggml_sqr(p.ctx, x), row2);
-    struct ggml_tensor * read2   = ggml_scale(p.ctx, cache, 100);
+    struct ggml_tensor * row1 = ggml_view_1d(p.ctx, cache, 4, cache->nb[1]);
+    struct ggml_tensor * row2 = ggml_view_1d(p.ctx, cache, 4, 2 * cache->nb[1]);
+    struct ggml_tensor * w1 = ggml_cpy(p.ctx, x, row1);
+    struct ggml_tensor * read1 = ggml_scale(p.ctx, cache, 10);
+    struct ggml_tensor * w2 = ggml_cpy(p.ctx, ggml_sqr(p.ctx, x), row2);
+    struct ggml_tensor * read2 = ggml_scale(p.ctx, cache, 100);
     struct ggml_tensor * order[] = { w1, read1, w2, read2 };
     for (int i = 0; i < 4; i++) {
         expand(&p, order[i]);
@@ -485,11 +485,11 @@ static void cache_between_devices(void) {
 // A result goes home to memory that another queue still reads.
 static void write_back_waits_for_readers(void) {
     OPEN(p, "SIM CPU");
-    const ggml_backend_t       queue  = queue_device_new(0, 20000);
-    ggml_backend_t             list[] = { queue, p.backends[0], p.backends[1] };
-    const ggml_backend_sched_t sched  = ggml_backend_sched_new(list, NULL, 3, 0);
-    struct ggml_tensor *       r      = leaf(&p, "r", 4, 1);
-    ggml_backend_buffer_t      buffer = ggml_backend_alloc_buffer(queue, 64);
+    const ggml_backend_t queue = queue_device_new(0, 20000);
+    ggml_backend_t list[] = { queue, p.backends[0], p.backends[1] };
+    const ggml_backend_sched_t sched = ggml_backend_sched_new(list, NULL, 3, 0);
+    struct ggml_tensor * r = leaf(&p, "r", 4, 1);
+    ggml_backend_buffer_t buffer = ggml_backend_alloc_buffer(queue, 64);
     OK(ggml_backend_tensor_alloc(buffer, r, ggml_backend_buffer_get_base(buffer)));
     struct ggml_tensor *y = ggml_sqr(p.ctx, r), *z = ggml_scale_inplace(p.ctx, r, 2);
     expand(&p, y);
@@ -512,7 +512,7 @@ static void write_back_waits_for_readers(void) {
 static void scheduler_is_replaced(void) {
     OPEN(p, "SIM CPU");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 1, false), *y = ggml_sqr(p.ctx, x),
-                       *v  = ggml_reshape_2d(p.ctx, y, 2, 2);
+                       *v = ggml_reshape_2d(p.ctx, y, 2, 2);
     struct ggml_tensor * z = ggml_scale(p.ctx, v, 2);
     expand(&p, z);
     fill(x, 3, 0);
@@ -523,7 +523,7 @@ static void scheduler_is_replaced(void) {
         struct ggml_tensor * placed[] = { y, v, z };
         for (int k = 0; k < 3; k++) {
             placed[k]->buffer = NULL;
-            placed[k]->data   = NULL;
+            placed[k]->data = NULL;
         }
         p.sched = ggml_backend_sched_new(p.backends, NULL, p.n, 0);
         REQUIRE(p.sched);
@@ -535,12 +535,12 @@ static void scheduler_is_replaced(void) {
 static void quantized_rows_between_devices(void) {
     OPEN(p, "SIM:name=A,noops=mul_mat+get_rows SIM:name=B CPU");
     enum { COLUMNS = 64, ROWS = 8 };
-    struct ggml_tensor * w    = put(&p, ggml_new_tensor_2d(p.ctx, GGML_TYPE_Q8_0, COLUMNS, ROWS), 0, true);
-    struct ggml_tensor * x    = leaf(&p, "x", COLUMNS, 1);
+    struct ggml_tensor * w = put(&p, ggml_new_tensor_2d(p.ctx, GGML_TYPE_Q8_0, COLUMNS, ROWS), 0, true);
+    struct ggml_tensor * x = leaf(&p, "x", COLUMNS, 1);
     struct ggml_tensor * some = ggml_mul_mat(p.ctx, ggml_view_2d(p.ctx, w, COLUMNS, 3, w->nb[1], 4 * w->nb[1]), x);
-    struct ggml_tensor * all  = ggml_mul_mat(p.ctx, w, x);
-    float                values[COLUMNS * ROWS];
-    char                 blocks[COLUMNS * ROWS * 2];
+    struct ggml_tensor * all = ggml_mul_mat(p.ctx, w, x);
+    float values[COLUMNS * ROWS];
+    char blocks[COLUMNS * ROWS * 2];
     for (int i = 0; i < COLUMNS * ROWS; i++) {
         values[i] = (float) (i / COLUMNS) * 127; // a row of one value: exact
     }
@@ -570,7 +570,7 @@ static void quantized_rows_between_devices(void) {
 static void weights_in_a_multi_buffer(void) {
     OPEN(p, "SIM:name=A,max=1k CPU");
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 4096, NULL, true });
-    struct ggml_tensor *  w[5];
+    struct ggml_tensor * w[5];
     for (int i = 0; i < 5; i++) {
         w[i] = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 100, 1);
     }
@@ -619,12 +619,12 @@ enum { GRAPHS = 6, ACTIONS = 60 };
 
 struct trial {
     struct random_graph g;
-    float               expected[RANDOM_MAX]; // the first value of each result
+    float expected[RANDOM_MAX]; // the first value of each result
 };
 
 static void set_leafs(const struct random_graph * g, int salt) {
     for (int i = 0; i < g->n_leafs; i++) {
-        float     values[RANDOM_COLUMNS * RANDOM_ROWS];
+        float values[RANDOM_COLUMNS * RANDOM_ROWS];
         const int n = (int) ggml_nelements(g->leafs[i]);
         for (int k = 0; k < n; k++) {
             values[k] = (float) ((i * 31 + k * 7 + salt) % 19 - 9) / 8;
@@ -637,8 +637,8 @@ static void set_leafs(const struct random_graph * g, int salt) {
 
 static bool make_trial(struct trial * t, ggml_backend_t cpu) {
     const struct random_graph_params params = { (int) test_random_int(1, 60), true, false, true };
-    const uint64_t                   seed   = test_random();
-    struct random_graph              r;
+    const uint64_t seed = test_random();
+    struct random_graph r;
     test_seed = seed;
     if (!random_graph_make(&r, params)) {
         return false;
@@ -694,7 +694,7 @@ static bool disturb(struct place * p, const struct trial * t) {
     if (what == 0) {
         OK(ggml_backend_sched_reset(p->sched));
     } else if (what == 1 && t->g.graph->n_nodes > 0) {
-        struct ggml_tensor * node   = t->g.graph->nodes[test_random_int(0, t->g.graph->n_nodes - 1)];
+        struct ggml_tensor * node = t->g.graph->nodes[test_random_int(0, t->g.graph->n_nodes - 1)];
         const ggml_backend_t device = p->backends[test_random_int(0, p->n - 1)];
         if (ggml_backend_supports_op(device, node)) {
             (void) DISTURBED(ggml_backend_sched_set_node_backend(p->sched, node, device));

@@ -19,22 +19,22 @@ static unsigned draw(unsigned n) {
 }
 
 struct world { // a graph and who computes it
-    ggml_backend_t        backends[BACKENDS];
-    int                   n_backends;
-    ggml_backend_sched_t  sched;
-    struct ggml_context * ctx, *fixed;
+    ggml_backend_t backends[BACKENDS];
+    int n_backends;
+    ggml_backend_sched_t sched;
+    struct ggml_context *ctx, *fixed;
     ggml_backend_buffer_t buffer; // of the weights
-    struct ggml_tensor *  inputs[INPUTS], *weights[WEIGHTS], *nodes[NODES];
-    struct ggml_cgraph *  graph;
+    struct ggml_tensor *inputs[INPUTS], *weights[WEIGHTS], *nodes[NODES];
+    struct ggml_cgraph * graph;
 };
 
 static void build(struct world * w, uint32_t seed) {
-    const uint32_t       kept = state;
+    const uint32_t kept = state;
     struct ggml_tensor * all[INPUTS + WEIGHTS + NODES];
-    int                  n = 0;
-    state                  = seed;
-    w->fixed               = ggml_init((struct ggml_init_params){ 1u << 16, NULL, true });
-    w->ctx                 = ggml_init((struct ggml_init_params){ 1u << 20, NULL, true });
+    int n = 0;
+    state = seed;
+    w->fixed = ggml_init((struct ggml_init_params){ 1u << 16, NULL, true });
+    w->ctx = ggml_init((struct ggml_init_params){ 1u << 20, NULL, true });
     for (int i = 0; i < WEIGHTS; i++) {
         all[n++] = w->weights[i] = ggml_new_tensor_2d(w->fixed, GGML_TYPE_F32, N, N);
     }
@@ -60,7 +60,7 @@ static void build(struct world * w, uint32_t seed) {
     w->buffer = ggml_backend_alloc_ctx_tensors(w->fixed, w->backends[w->n_backends - 1]);
     ggml_backend_buffer_set_usage(w->buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     w->sched = ggml_backend_sched_new(w->backends, NULL, w->n_backends, 0);
-    state    = kept;
+    state = kept;
 }
 
 static bool open_world(struct world * w, const char * const * devices, int n, uint32_t seed) {
@@ -87,7 +87,7 @@ static void close_world(struct world * w) {
 
 static void spread(struct world * w, uint32_t seed) { // some nodes have a device of their own
     const uint32_t kept = state;
-    state               = seed;
+    state = seed;
     for (int i = 0; i < NODES; i++) {
         if (draw(2)) {
             ggml_backend_sched_set_node_backend(w->sched, w->nodes[i], w->backends[draw((unsigned) w->n_backends)]);
@@ -107,7 +107,7 @@ static enum ggml_status set(struct ggml_tensor * t, uint32_t seed) {
 
 static enum ggml_status set_inputs(struct world * w, uint32_t seed) {
     const enum ggml_status status = ggml_backend_sched_alloc_graph(w->sched, w->graph);
-    enum ggml_status       last   = status;
+    enum ggml_status last = status;
     for (uint32_t i = 0; i < INPUTS && last == GGML_STATUS_SUCCESS; i++) {
         last = w->inputs[i]->buffer != NULL ? set(w->inputs[i], seed + i) : last; // not all are used
     }
@@ -145,8 +145,8 @@ static void check_idle(struct world * w) { // without a poll: it would wait for 
 // `in_flight` graphs at a time; aborts after 1 .. questions.
 static void give_up_often(const char * const * devices, int n, int in_flight, unsigned rounds, uint32_t seed) {
     static const char * const cpu[] = { "CPU:threads=1" };
-    struct world              w, oracle;
-    unsigned                  n_aborted = 0;
+    struct world w, oracle;
+    unsigned n_aborted = 0;
     ggml_graph_set_fusion(false); // the same bits, however nodes are spread
     REQUIRE(open_world(&w, devices, n, seed));
     REQUIRE(open_world(&oracle, cpu, 1, seed));
@@ -160,7 +160,7 @@ static void give_up_often(const char * const * devices, int n, int in_flight, un
             CHECK_INT(set_weights(&w, values), GGML_STATUS_SUCCESS);
             CHECK_INT(set_weights(&oracle, values), GGML_STATUS_SUCCESS);
         }
-        int              left   = round == 0 ? 1 : 1 + (int) draw(6);
+        int left = round == 0 ? 1 : 1 + (int) draw(6);
         enum ggml_status status = GGML_STATUS_SUCCESS;
         gb_set_poll(enough, &left);
         for (int k = 0; k < in_flight && status == GGML_STATUS_SUCCESS; k++) {
@@ -193,10 +193,10 @@ static void give_up_often(const char * const * devices, int n, int in_flight, un
 }
 
 static void aborted_at_any_moment(void) {
-    static const char * const two[]   = { "SIM:name=A,delay=9ms,copy_delay=4ms", "CPU:threads=1" };
+    static const char * const two[] = { "SIM:name=A,delay=9ms,copy_delay=4ms", "CPU:threads=1" };
     static const char * const three[] = { "SIM:name=A,delay=7ms,copy_delay=3ms", "SIM:name=B,delay=12ms,copy_delay=2ms",
         "CPU:threads=2" };
-    const unsigned            rounds  = test_runs_are_checked() ? 4 : 10;
+    const unsigned rounds = test_runs_are_checked() ? 4 : 10;
     for (uint32_t seed = 1; seed <= 2; seed++) {
         give_up_often(two, 2, 1, rounds, seed);
         give_up_often(three, 3, 1, rounds, seed + 10);
@@ -207,7 +207,7 @@ static void graphs_in_flight(void) {
     static const char * const three[] = { "SIM:name=A,delay=20ms,copy_delay=3ms",
         "SIM:name=B,delay=30ms,copy_delay=3ms", "CPU:threads=1" };
     static const char * const alone[] = { "SIM:name=A,delay=40ms" };
-    const unsigned            rounds  = test_runs_are_checked() ? 4 : 8;
+    const unsigned rounds = test_runs_are_checked() ? 4 : 8;
     give_up_often(three, 3, 2, rounds, 5);
     give_up_often(three, 3, 3, rounds, 6);
     give_up_often(alone, 1, 3, rounds, 7);
@@ -227,7 +227,7 @@ static void earlier_runs_are_told(void) {
         ggml_backend_sched_set_node_backend(w.sched, w.nodes[i], w.backends[0]);
     }
     CHECK_INT(set_weights(&w, 1), GGML_STATUS_SUCCESS);
-    int           now = 1, runs = 0;
+    int now = 1, runs = 0;
     const int64_t start = gb_time_ns();
     for (enum ggml_status status = GGML_STATUS_SUCCESS; runs < 5 && status == GGML_STATUS_SUCCESS; runs++) {
         CHECK_INT(set_inputs(&w, (uint32_t) runs), GGML_STATUS_SUCCESS);

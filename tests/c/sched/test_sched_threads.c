@@ -18,11 +18,11 @@ static struct ggml_context * new_context(void) { return ggml_init((struct ggml_i
 // before it, with in-place updates of a shared accumulator between. Integers, so the expected values can be computed
 // here.
 static void chains(ggml_backend_t * devices, int n_devices, int rounds) {
-    ggml_backend_sched_t  sched = ggml_backend_sched_new(devices, NULL, n_devices, 0);
-    struct ggml_context * ctx   = new_context();
-    struct ggml_cgraph *  graph = ggml_new_graph(ctx);
-    struct ggml_tensor *  x     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 64),
-                       *total   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 64), *t[N];
+    ggml_backend_sched_t sched = ggml_backend_sched_new(devices, NULL, n_devices, 0);
+    struct ggml_context * ctx = new_context();
+    struct ggml_cgraph * graph = ggml_new_graph(ctx);
+    struct ggml_tensor *x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 64),
+                       *total = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 64), *t[N];
     REQUIRE(sched && graph);
     for (int i = 0; i < N; i++) {
         struct ggml_tensor * last = i ? t[i - 1] : x;
@@ -35,7 +35,7 @@ static void chains(ggml_backend_t * devices, int n_devices, int rounds) {
     for (int round = 0; round < rounds; round++) {
         float in[64], zero[64], value[N], accumulated = sum;
         for (int k = 0; k < 64; k++) {
-            in[k]   = (float) (round % 5);
+            in[k] = (float) (round % 5);
             zero[k] = sum;
         }
         // t[i] for i % 4 == 3 is the accumulator, whose value changes later: readers come before that
@@ -87,11 +87,11 @@ static void simulated_devices(void) {
 // Runs of the same graph queued one after another without waiting in between: each reads what the one before it left in
 // the accumulator.
 static void runs_in_a_row(void) {
-    ggml_backend_t        devices[] = { queue_device_new(0, 200), queue_device_new(1, 0), ggml_backend_cpu_init() };
-    ggml_backend_sched_t  sched     = ggml_backend_sched_new(devices, NULL, 3, 0);
-    struct ggml_context * ctx       = new_context();
-    struct ggml_cgraph *  graph = ggml_new_graph(ctx), *other = ggml_new_graph(ctx);
-    struct ggml_tensor *  x   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8),
+    ggml_backend_t devices[] = { queue_device_new(0, 200), queue_device_new(1, 0), ggml_backend_cpu_init() };
+    ggml_backend_sched_t sched = ggml_backend_sched_new(devices, NULL, 3, 0);
+    struct ggml_context * ctx = new_context();
+    struct ggml_cgraph *graph = ggml_new_graph(ctx), *other = ggml_new_graph(ctx);
+    struct ggml_tensor *x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8),
                        *total = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8);
     struct ggml_tensor *a = ggml_scale(ctx, x, 2), *b = ggml_add_inplace(ctx, total, a),
                        *c = ggml_add_inplace(ctx, total, x);
@@ -123,13 +123,13 @@ static void runs_in_a_row(void) {
 // are done.
 static void independent_splits_overlap(void) {
     SKIP_IF_CHECKED("the host waits for each step");
-    ggml_backend_t        devices[] = { ggml_backend_reg_init_backend_from_str("SIM:name=A,delay=150ms"),
+    ggml_backend_t devices[] = { ggml_backend_reg_init_backend_from_str("SIM:name=A,delay=150ms"),
         ggml_backend_reg_init_backend_from_str("SIM:name=B,delay=150ms"), ggml_backend_cpu_init() };
-    ggml_backend_sched_t  sched     = ggml_backend_sched_new(devices, NULL, 3, 0);
-    struct ggml_context * ctx       = new_context();
-    struct ggml_cgraph *  graph     = ggml_new_graph(ctx);
-    struct ggml_tensor *  x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8), *y = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8);
-    struct ggml_tensor *  a = ggml_sqr(ctx, x), *b = ggml_sqr(ctx, y);
+    ggml_backend_sched_t sched = ggml_backend_sched_new(devices, NULL, 3, 0);
+    struct ggml_context * ctx = new_context();
+    struct ggml_cgraph * graph = ggml_new_graph(ctx);
+    struct ggml_tensor *x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8), *y = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8);
+    struct ggml_tensor *a = ggml_sqr(ctx, x), *b = ggml_sqr(ctx, y);
     ggml_build_forward_expand(graph, a);
     ggml_build_forward_expand(graph, b);
     OK(ggml_backend_sched_set_node_backend(sched, a, devices[0]));
@@ -142,8 +142,8 @@ static void independent_splits_overlap(void) {
         const int64_t called = ggml_time_us() - start;
         OK(ggml_backend_sched_synchronize(sched));
         const int64_t all = ggml_time_us() - start;
-        best_call         = called < best_call ? called : best_call;
-        best_all          = all < best_all ? all : best_all;
+        best_call = called < best_call ? called : best_call;
+        best_all = all < best_all ? all : best_all;
     }
     CHECK_MSG(best_call < 100000, "the call took %lld us", (long long) best_call);
     CHECK_MSG(best_all < 280000, "both took %lld us", (long long) best_all);
@@ -163,7 +163,7 @@ static void * own_scheduler(void * arg) {
 
 static void several_threads(void) {
     pthread_t threads[3];
-    int       rounds = 10;
+    int rounds = 10;
     for (int i = 0; i < 3; i++) {
         CHECK_INT(pthread_create(&threads[i], NULL, own_scheduler, &rounds), 0);
     }
@@ -175,10 +175,10 @@ static void several_threads(void) {
 // --------------------------------------------------------------------------- what threads look at in each other's work
 
 struct looked_at {
-    struct ggml_tensor *  x;
+    struct ggml_tensor * x;
     ggml_backend_buffer_t buffer;
-    atomic_bool           stop;
-    atomic_int            wrong;
+    atomic_bool stop;
+    atomic_int wrong;
 };
 
 static void build_views(void * arg) {
@@ -202,11 +202,11 @@ static void tell_of_writes(void * arg) {
 }
 
 static void compute_in_place(void * arg) {
-    struct looked_at *    at      = arg;
-    struct ggml_context * ctx     = new_context();
-    struct ggml_cgraph *  graph   = ggml_new_graph(ctx);
-    ggml_backend_t        backend = ggml_backend_cpu_init();
-    struct ggml_tensor *  y       = ggml_sqr(ctx, at->x);
+    struct looked_at * at = arg;
+    struct ggml_context * ctx = new_context();
+    struct ggml_cgraph * graph = ggml_new_graph(ctx);
+    ggml_backend_t backend = ggml_backend_cpu_init();
+    struct ggml_tensor * y = ggml_sqr(ctx, at->x);
     ggml_build_forward_expand(graph, y);
     ggml_backend_buffer_t own = ggml_backend_alloc_ctx_tensors(ctx, backend);
     for (int i = 0; i < 200; i++) {
@@ -219,12 +219,12 @@ static void compute_in_place(void * arg) {
 
 // Views of a tensor are built while a scheduler places it here and there.
 static void views_of_what_is_being_placed(void) {
-    struct looked_at      at        = { 0 };
-    ggml_backend_t        backend   = ggml_backend_cpu_init();
-    ggml_backend_sched_t  sched     = ggml_backend_sched_new(&backend, NULL, 1, 0);
-    struct ggml_context * ctx       = new_context();
-    struct ggml_cgraph *  graphs[2] = { ggml_new_graph(ctx), ggml_new_graph(ctx) };
-    at.x                            = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 64);
+    struct looked_at at = { 0 };
+    ggml_backend_t backend = ggml_backend_cpu_init();
+    ggml_backend_sched_t sched = ggml_backend_sched_new(&backend, NULL, 1, 0);
+    struct ggml_context * ctx = new_context();
+    struct ggml_cgraph * graphs[2] = { ggml_new_graph(ctx), ggml_new_graph(ctx) };
+    at.x = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 64);
     ggml_build_forward_expand(graphs[0], ggml_sqr(ctx, at.x));
     ggml_build_forward_expand(graphs[1], ggml_add(ctx, ggml_sqr(ctx, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4096)),
                                              ggml_repeat(ctx, at.x, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4096))));
@@ -251,14 +251,14 @@ static void views_of_what_is_being_placed(void) {
 // Two threads read weights, a third says that they were written, and schedulers ask whether their copies are still
 // good.
 static void writes_that_others_tell_of(void) {
-    struct looked_at      at      = { 0 };
-    ggml_backend_t        list[2] = { ggml_backend_reg_init_backend_from_str("SIM:name=A"), ggml_backend_cpu_init() };
-    ggml_backend_sched_t  sched   = ggml_backend_sched_new(list, NULL, 2, 0);
+    struct looked_at at = { 0 };
+    ggml_backend_t list[2] = { ggml_backend_reg_init_backend_from_str("SIM:name=A"), ggml_backend_cpu_init() };
+    ggml_backend_sched_t sched = ggml_backend_sched_new(list, NULL, 2, 0);
     struct ggml_context * weights = new_context();
-    struct ggml_context * ctx     = new_context();
-    struct ggml_cgraph *  graph   = ggml_new_graph(ctx);
-    at.x                          = ggml_new_tensor_1d(weights, GGML_TYPE_F32, 64);
-    at.buffer                     = ggml_backend_alloc_ctx_tensors(weights, list[1]);
+    struct ggml_context * ctx = new_context();
+    struct ggml_cgraph * graph = ggml_new_graph(ctx);
+    at.x = ggml_new_tensor_1d(weights, GGML_TYPE_F32, 64);
+    at.buffer = ggml_backend_alloc_ctx_tensors(weights, list[1]);
     ggml_backend_buffer_set_usage(at.buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
     ggml_backend_buffer_clear(at.buffer, 0);
     struct ggml_tensor * y = ggml_sqr(ctx, at.x);

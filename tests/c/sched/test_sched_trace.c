@@ -43,8 +43,8 @@ static struct ggml_tensor * chain(struct place * p, int n) {
 
 // Per run: each split once and in its place in time, each copy between what makes its source and what reads it.
 static void check_run(struct place * p, size_t n, uint64_t run) {
-    int     n_computed = 0;
-    int64_t ends[MAX]  = { 0 };
+    int n_computed = 0;
+    int64_t ends[MAX] = { 0 };
     for (size_t i = 0; i < n; i++) {
         if (events[i].run == run && events[i].kind == GGML_BACKEND_SCHED_TRACE_COMPUTE) {
             REQUIRE(events[i].split >= 0 && events[i].split < MAX && ends[events[i].split] == 0);
@@ -73,7 +73,7 @@ static void check_run(struct place * p, size_t n, uint64_t run) {
 
 static void check_bytes(struct place * p, size_t n) {
     struct ggml_backend_sched_traffic sum[4] = { { 0, 0 } };
-    struct ggml_backend_sched_stats   stats;
+    struct ggml_backend_sched_stats stats;
     OK(ggml_backend_sched_get_stats(p->sched, &stats));
     for (size_t i = 0; i < n; i++) {
         CHECK(events[i].live_bytes <= events[i].arena_bytes);
@@ -97,8 +97,8 @@ static void records(const char * devices) {
     for (int i = 0; i < RUNS; i++) {
         OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     }
-    const float  value = at(y, 3);
-    const size_t n     = take_events(&p);
+    const float value = at(y, 3);
+    const size_t n = take_events(&p);
     for (uint64_t run = 0; run < RUNS; run++) {
         check_run(&p, n, run);
     }
@@ -153,7 +153,7 @@ static void devices_overlap_in_the_record(void) {
     OK(ggml_backend_sched_set_trace(p.sched, true));
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     const struct ggml_backend_sched_trace_event * of[2] = { NULL, NULL };
-    const size_t                                  n     = take_events(&p);
+    const size_t n = take_events(&p);
     for (size_t i = 0; i < n; i++) {
         if (events[i].kind == GGML_BACKEND_SCHED_TRACE_COMPUTE) {
             of[events[i].backend] = &events[i];

@@ -23,17 +23,17 @@
 
 // A device with a few tensors in its memory.
 struct rig {
-    ggml_backend_t        backend;
+    ggml_backend_t backend;
     ggml_backend_buffer_t buffer;
     struct ggml_context * ctx;
-    size_t                used;
+    size_t used;
 };
 
 static bool rig_open(struct rig * r, const char * params) {
-    *r         = (struct rig){ 0 };
+    *r = (struct rig){ 0 };
     r->backend = gb_sim_reg_init(params, NULL);
-    r->ctx     = ggml_init((struct ggml_init_params){ 1u << 20, NULL, true });
-    r->buffer  = r->backend != NULL ? ggml_backend_alloc_buffer(r->backend, 1u << 20) : NULL;
+    r->ctx = ggml_init((struct ggml_init_params){ 1u << 20, NULL, true });
+    r->buffer = r->backend != NULL ? ggml_backend_alloc_buffer(r->backend, 1u << 20) : NULL;
     return r->buffer != NULL && r->ctx != NULL;
 }
 
@@ -63,7 +63,7 @@ static struct ggml_tensor * vector(struct rig * r, int64_t n) {
 
 static void fill(struct ggml_tensor * t, float v) {
     const int64_t n = ggml_nelements(t);
-    float *       x = malloc((size_t) n * sizeof(float));
+    float * x = malloc((size_t) n * sizeof(float));
     for (int64_t i = 0; i < n; i++) {
         x[i] = v;
     }
@@ -89,7 +89,7 @@ static bool enough(void * data) { return --*(int *) data <= 0; }
 
 #define PATIENTLY(times, call)                                                                 \
     do {                                                                                       \
-        int           left_  = (times);                                                        \
+        int left_ = (times);                                                                   \
         const int64_t start_ = gb_time_ns();                                                   \
         gb_set_poll(enough, &left_);                                                           \
         CHECK_INT(call, GGML_STATUS_ABORTED);                                                  \
@@ -140,8 +140,8 @@ static void waits_are_given_up(void) {
 static void transfers_are_given_up(void) {
     struct rig r;
     REQUIRE(rig_open(&r, "copy_delay=100s"));
-    struct ggml_tensor * x       = vector(&r, 1000);
-    float                v[1000] = { 1 };
+    struct ggml_tensor * x = vector(&r, 1000);
+    float v[1000] = { 1 };
     PATIENTLY(2, ggml_backend_tensor_set(x, v, 0, sizeof(v)));
     PATIENTLY(1, ggml_backend_tensor_get(x, v, 0, sizeof(v))); // nothing is left of the first
     PATIENTLY(1, ggml_backend_buffer_clear(r.buffer, 0));
@@ -161,10 +161,10 @@ static void transfers_are_given_up(void) {
 static void queues_stop_waiting(void) {
     struct rig a, b;
     REQUIRE(rig_open(&a, "delay=100s") && rig_open(&b, NULL));
-    struct ggml_tensor * x     = vector(&a, 100);
-    struct ggml_cgraph * slow  = graph_of(&a, place(&a, ggml_sqr(a.ctx, x)));
-    struct ggml_tensor * z     = vector(&b, 100);
-    struct ggml_tensor * y     = place(&b, ggml_sqr(b.ctx, z));
+    struct ggml_tensor * x = vector(&a, 100);
+    struct ggml_cgraph * slow = graph_of(&a, place(&a, ggml_sqr(a.ctx, x)));
+    struct ggml_tensor * z = vector(&b, 100);
+    struct ggml_tensor * y = place(&b, ggml_sqr(b.ctx, z));
     struct ggml_cgraph * quick = graph_of(&b, y);
     ggml_backend_event_t event = ggml_backend_event_new(a.backend);
     fill(z, 3);
@@ -194,9 +194,9 @@ static void queues_stop_waiting(void) {
 static void computing_is_given_up(void) {
     for (int threads = 1; threads <= 2; threads++) {
         struct rig r = { 0 };
-        r.backend    = gb_sim_reg_init(threads == 1 ? NULL : "threads=2", NULL);
-        r.ctx        = ggml_init((struct ggml_init_params){ 1u << 20, NULL, true });
-        r.buffer     = ggml_backend_alloc_buffer(r.backend, (size_t) 200 << 20);
+        r.backend = gb_sim_reg_init(threads == 1 ? NULL : "threads=2", NULL);
+        r.ctx = ggml_init((struct ggml_init_params){ 1u << 20, NULL, true });
+        r.buffer = ggml_backend_alloc_buffer(r.backend, (size_t) 200 << 20);
         REQUIRE(r.buffer != NULL);
         struct ggml_tensor * x = place(&r, ggml_new_tensor_2d(r.ctx, GGML_TYPE_F32, 2048, 2048));
         struct ggml_tensor * t = x;
@@ -213,19 +213,19 @@ static void computing_is_given_up(void) {
 
 struct other_user {
     struct ggml_tensor * x;
-    atomic_bool *        end;
-    int                  wrong, aborted;
-    atomic_int           done;
+    atomic_bool * end;
+    int wrong, aborted;
+    atomic_int done;
 };
 
 static void * use_and_check(void * arg) {
     struct other_user * u = arg;
-    float               v = 0;
+    float v = 0;
     while (!*u->end) {
-        const float            next   = v + 1;
-        const enum ggml_status set    = ggml_backend_tensor_set(u->x, &next, 0, sizeof(next));
-        v                             = set == GGML_STATUS_SUCCESS ? next : v;
-        float                  got    = -1;
+        const float next = v + 1;
+        const enum ggml_status set = ggml_backend_tensor_set(u->x, &next, 0, sizeof(next));
+        v = set == GGML_STATUS_SUCCESS ? next : v;
+        float got = -1;
         const enum ggml_status status = ggml_backend_tensor_get(u->x, &got, 0, sizeof(got));
         u->aborted += set != GGML_STATUS_SUCCESS || status != GGML_STATUS_SUCCESS;
         u->done += status == GGML_STATUS_SUCCESS;
@@ -241,11 +241,11 @@ static void * use_and_check(void * arg) {
 static void others_are_told(void) {
     struct rig r;
     REQUIRE(rig_open(&r, "delay=100s,copy_delay=20us"));
-    struct ggml_tensor * x    = vector(&r, 100);
-    struct ggml_cgraph * g    = graph_of(&r, place(&r, ggml_sqr(r.ctx, x)));
-    atomic_bool          end  = false;
-    struct other_user    user = { vector(&r, 100), &end, 0, 0, 0 };
-    pthread_t            thread;
+    struct ggml_tensor * x = vector(&r, 100);
+    struct ggml_cgraph * g = graph_of(&r, place(&r, ggml_sqr(r.ctx, x)));
+    atomic_bool end = false;
+    struct other_user user = { vector(&r, 100), &end, 0, 0, 0 };
+    pthread_t thread;
     fill(user.x, 0);
     REQUIRE(pthread_create(&thread, NULL, use_and_check, &user) == 0);
     for (int i = 0; i < 30; i++) {
@@ -256,7 +256,7 @@ static void others_are_told(void) {
             gb_thread_yield();
         }
     }
-    end     = true;
+    end = true;
     int now = 1;
     gb_set_poll(enough, &now);
     ggml_backend_synchronize(r.backend);
@@ -343,8 +343,8 @@ static void memory_is_limited(void) {
     ggml_backend_buffer_free(b);
     ggml_backend_free(backend);
     backend = gb_sim_reg_init("fail_alloc_after=2", NULL);
-    a       = ggml_backend_alloc_buffer(backend, 10);
-    b       = ggml_backend_alloc_buffer(backend, 10);
+    a = ggml_backend_alloc_buffer(backend, 10);
+    b = ggml_backend_alloc_buffer(backend, 10);
     CHECK(a != NULL && b != NULL && ggml_backend_alloc_buffer(backend, 10) == NULL);
     CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "fail_alloc_after");
     ggml_backend_buffer_free(a);
@@ -380,17 +380,17 @@ static void computes_what_the_cpu_computes(void) {
     for (int p = 0; p < 3; p++) {
         struct rig r;
         REQUIRE(rig_open(&r, params[p]));
-        ggml_backend_t        cpu = ggml_backend_cpu_init();
+        ggml_backend_t cpu = ggml_backend_cpu_init();
         struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1u << 20, NULL, false });
-        struct ggml_tensor *  results[2];
+        struct ggml_tensor * results[2];
         for (int side = 0; side < 2; side++) {
             struct ggml_context * c = side == 0 ? r.ctx : ctx;
-            struct ggml_tensor *  w = ggml_new_tensor_2d(c, GGML_TYPE_F32, 48, 33);
-            struct ggml_tensor *  x = ggml_new_tensor_2d(c, GGML_TYPE_F32, 48, 7);
-            struct ggml_tensor *  m = ggml_mul_mat(c, w, x);
-            struct ggml_tensor *  v = ggml_view_2d(c, m, 20, 7, m->nb[1], 8);
-            results[side]           = ggml_soft_max(c, ggml_gelu(c, ggml_cont(c, v)));
-            struct ggml_cgraph * g  = ggml_new_graph(c);
+            struct ggml_tensor * w = ggml_new_tensor_2d(c, GGML_TYPE_F32, 48, 33);
+            struct ggml_tensor * x = ggml_new_tensor_2d(c, GGML_TYPE_F32, 48, 7);
+            struct ggml_tensor * m = ggml_mul_mat(c, w, x);
+            struct ggml_tensor * v = ggml_view_2d(c, m, 20, 7, m->nb[1], 8);
+            results[side] = ggml_soft_max(c, ggml_gelu(c, ggml_cont(c, v)));
+            struct ggml_cgraph * g = ggml_new_graph(c);
             ggml_build_forward_expand(g, results[side]);
             if (side == 0) {
                 REQUIRE(place(&r, w) != NULL && place(&r, x) != NULL);
@@ -426,8 +426,8 @@ static void queue_keeps_order(void) {
     struct ggml_tensor * y = place(&r, ggml_scale(r.ctx, x, 2));
     struct ggml_tensor * z = vector(&r, 1000);
     struct ggml_cgraph * g = graph_of(&r, y);
-    static float         in[5][1000], out[5];
-    const int64_t        start = ggml_time_us();
+    static float in[5][1000], out[5];
+    const int64_t start = ggml_time_us();
     for (int i = 0; i < 5; i++) { // each set must wait for the compute before it, and be seen by the one after
         for (int j = 0; j < 1000; j++) {
             in[i][j] = (float) (i + 1);
@@ -453,12 +453,12 @@ static void queue_keeps_order(void) {
 static void work_takes_its_time(void) {
     struct rig r;
     REQUIRE(rig_open(&r, "op_delay=10ms,copy_bw=100000"));
-    struct ggml_tensor * x        = vector(&r, 1000);
-    struct ggml_tensor * y        = place(&r, ggml_scale(r.ctx, x, 2));
-    struct ggml_tensor * z        = place(&r, ggml_scale(r.ctx, y, 2));
-    struct ggml_cgraph * g        = graph_of(&r, z);
-    static float         in[1000] = { 1 }, out[1000];
-    int64_t              start    = ggml_time_us();
+    struct ggml_tensor * x = vector(&r, 1000);
+    struct ggml_tensor * y = place(&r, ggml_scale(r.ctx, x, 2));
+    struct ggml_tensor * z = place(&r, ggml_scale(r.ctx, y, 2));
+    struct ggml_cgraph * g = graph_of(&r, z);
+    static float in[1000] = { 1 }, out[1000];
+    int64_t start = ggml_time_us();
     ggml_backend_tensor_set(x, in, 0, sizeof(in));
     CHECK(ggml_time_us() - start >= 40000);
     start = ggml_time_us();
@@ -476,9 +476,9 @@ static void work_takes_its_time(void) {
 static void a_queued_set_reads_late(void) {
     struct rig r;
     REQUIRE(rig_open(&r, "copy_delay=50ms"));
-    struct ggml_tensor * x    = vector(&r, 1);
-    float *              data = malloc(sizeof(float));
-    *data                     = 1;
+    struct ggml_tensor * x = vector(&r, 1);
+    float * data = malloc(sizeof(float));
+    *data = 1;
     CHECK_INT(ggml_backend_tensor_set_async(r.backend, x, data, 0, sizeof(float)), GGML_STATUS_SUCCESS);
     if (!UNDER_TSAN) { // a data race, on purpose
         *data = 2;
@@ -500,7 +500,7 @@ static void a_queued_graph_is_a_snapshot(void) {
     CHECK(ggml_backend_graph_compute(r.backend, g));
     ggml_graph_clear(g); // while it waits
     y->op_params[0] = 0;
-    y->src[0]       = z;
+    y->src[0] = z;
     CHECK(last(y) == 6);
     rig_close(&r);
 }
@@ -512,7 +512,7 @@ static void plans(void) {
     struct ggml_tensor * y = place(&r, ggml_scale_inplace(r.ctx, x, 2));
     REQUIRE(y != NULL);
     fill(x, 1);
-    struct ggml_cgraph *      g    = graph_of(&r, y);
+    struct ggml_cgraph * g = graph_of(&r, y);
     ggml_backend_graph_plan_t plan = ggml_backend_graph_plan_create(r.backend, g);
     REQUIRE(plan != NULL);
     ggml_graph_clear(g);
@@ -528,11 +528,11 @@ static void plans(void) {
 static void copies_between_memories(void) {
     struct rig a, b;
     REQUIRE(rig_open(&a, "copy_delay=1ms") && rig_open(&b, "delay=1ms"));
-    struct ggml_context * ctx  = ggml_init((struct ggml_init_params){ 1u << 20, NULL, false });
-    struct ggml_tensor *  host = ggml_set_f32(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 100), 4);
-    struct ggml_tensor *  back = ggml_set_f32(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 100), 0);
-    struct ggml_tensor *  x = vector(&a, 100), *x2 = vector(&a, 100);
-    struct ggml_tensor *  y = vector(&b, 100), *z = place(&b, ggml_sqr(b.ctx, y));
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1u << 20, NULL, false });
+    struct ggml_tensor * host = ggml_set_f32(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 100), 4);
+    struct ggml_tensor * back = ggml_set_f32(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 100), 0);
+    struct ggml_tensor *x = vector(&a, 100), *x2 = vector(&a, 100);
+    struct ggml_tensor *y = vector(&b, 100), *z = place(&b, ggml_sqr(b.ctx, y));
     CHECK_INT(ggml_backend_tensor_copy(host, x), GGML_STATUS_SUCCESS);                  // host -> device
     CHECK_INT(ggml_backend_tensor_copy(x, x2), GGML_STATUS_SUCCESS);                    // inside
     CHECK_INT(ggml_backend_tensor_copy(x2, y), GGML_STATUS_SUCCESS);                    // to another device
@@ -571,9 +571,9 @@ static void anything(struct ggml_tensor * dst, int ith, int nth, void * user) {
 }
 
 static void op_filter(void) {
-    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1u << 20, NULL, true });
-    struct ggml_tensor *  x     = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 8);
-    struct ggml_tensor *  ops[] = { ggml_mul_mat(ctx, x, x), ggml_add(ctx, x, x), ggml_gelu(ctx, x), ggml_relu(ctx, x),
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1u << 20, NULL, true });
+    struct ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 8);
+    struct ggml_tensor * ops[] = { ggml_mul_mat(ctx, x, x), ggml_add(ctx, x, x), ggml_gelu(ctx, x), ggml_relu(ctx, x),
         ggml_soft_max(ctx, x), ggml_transpose(ctx, x), ggml_reshape_1d(ctx, x, 64), x,
         ggml_map_custom1(ctx, x, identity, 1, NULL),
         ggml_custom(ctx, GGML_TYPE_I8, x->ne, 1, NULL, 0, anything, 1, NULL) };
@@ -635,9 +635,9 @@ static void bad_parameters(void) {
 static void failures_wait_for_synchronize(void) {
     struct rig r;
     REQUIRE(rig_open(&r, "fail_op=sqr,delay=1ms"));
-    struct ggml_tensor * x  = vector(&r, 8);
-    struct ggml_tensor * y  = place(&r, ggml_sqr(r.ctx, x));
-    struct ggml_tensor * z  = place(&r, ggml_scale(r.ctx, x, 2));
+    struct ggml_tensor * x = vector(&r, 8);
+    struct ggml_tensor * y = place(&r, ggml_sqr(r.ctx, x));
+    struct ggml_tensor * z = place(&r, ggml_scale(r.ctx, x, 2));
     struct ggml_cgraph * gy = graph_of(&r, y);
     struct ggml_cgraph * gz = graph_of(&r, z);
     fill(x, 1);
@@ -663,16 +663,16 @@ static void failures_wait_for_synchronize(void) {
 static void failures_inside_nodes(void) {
     struct rig r;
     REQUIRE(rig_open(&r, "threads=2"));
-    struct ggml_tensor * rows   = place(&r, ggml_new_tensor_2d(r.ctx, GGML_TYPE_F32, 4, 3));
-    struct ggml_tensor * ids    = place(&r, ggml_new_tensor_1d(r.ctx, GGML_TYPE_I32, 2));
-    struct ggml_tensor * y      = place(&r, ggml_get_rows(r.ctx, rows, ids));
-    const int32_t        bad[2] = { 0, 33 };
+    struct ggml_tensor * rows = place(&r, ggml_new_tensor_2d(r.ctx, GGML_TYPE_F32, 4, 3));
+    struct ggml_tensor * ids = place(&r, ggml_new_tensor_1d(r.ctx, GGML_TYPE_I32, 2));
+    struct ggml_tensor * y = place(&r, ggml_get_rows(r.ctx, rows, ids));
+    const int32_t bad[2] = { 0, 33 };
     ggml_backend_tensor_set(ids, bad, 0, sizeof(bad));
     CHECK(ggml_backend_graph_compute(r.backend, graph_of(&r, y)));
     CHECK(ggml_backend_synchronize(r.backend) == GGML_STATUS_INVALID_ARGUMENT);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "33");
     struct ggml_tensor * loose = ggml_set_name(ggml_new_tensor_1d(r.ctx, GGML_TYPE_F32, 4), "loose");
-    struct ggml_tensor * z     = place(&r, ggml_sqr(r.ctx, loose));
+    struct ggml_tensor * z = place(&r, ggml_sqr(r.ctx, loose));
     CHECK(!ggml_backend_graph_compute(r.backend, graph_of(&r, z))); // seen when it is queued
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'loose'");
     rig_close(&r);
@@ -722,10 +722,10 @@ static void * use_a_device(void * arg) {
     if (!rig_open(&r, arg)) {
         return "no device";
     }
-    struct ggml_tensor * x  = vector(&r, 20000);
-    struct ggml_tensor * y  = place(&r, ggml_scale_inplace(r.ctx, x, 2));
-    struct ggml_cgraph * g  = graph_of(&r, y);
-    const char *         ok = NULL;
+    struct ggml_tensor * x = vector(&r, 20000);
+    struct ggml_tensor * y = place(&r, ggml_scale_inplace(r.ctx, x, 2));
+    struct ggml_cgraph * g = graph_of(&r, y);
+    const char * ok = NULL;
     for (int i = 0; i < 20 && ok == NULL; i++) {
         fill(x, 1);
         for (int j = 0; j < 5; j++) {
@@ -777,14 +777,14 @@ static void survives_a_fork(void) {
 
 static bool scenario(void) {
     struct rig r;
-    bool       ok = rig_open(&r, "mem=2M,threads=2,delay=1us");
+    bool ok = rig_open(&r, "mem=2M,threads=2,delay=1us");
     if (ok) {
-        struct ggml_tensor *      x    = vector(&r, 20000);
-        struct ggml_tensor *      y    = place(&r, ggml_scale(r.ctx, x, 2));
-        struct ggml_cgraph *      g    = y != NULL ? ggml_new_graph(r.ctx) : NULL;
+        struct ggml_tensor * x = vector(&r, 20000);
+        struct ggml_tensor * y = place(&r, ggml_scale(r.ctx, x, 2));
+        struct ggml_cgraph * g = y != NULL ? ggml_new_graph(r.ctx) : NULL;
         ggml_backend_graph_plan_t plan = NULL;
-        float                     v    = 2;
-        ok                             = g != NULL && ggml_build_forward_expand(g, y) == GGML_STATUS_SUCCESS;
+        float v = 2;
+        ok = g != NULL && ggml_build_forward_expand(g, y) == GGML_STATUS_SUCCESS;
         ok = ok && ggml_backend_tensor_set_async(r.backend, x, &v, 0, 4) == GGML_STATUS_SUCCESS;
         ok = ok && ggml_backend_tensor_copy_async(r.backend, x, x) == GGML_STATUS_SUCCESS;
         ok = ok && ggml_backend_graph_compute(r.backend, g);

@@ -24,20 +24,20 @@ enum kind { FRESH, OVER, OTHER };
 enum gradient { HANDS, NEVER, REFUSED };
 
 struct input {
-    bool           used;
+    bool used;
     enum ggml_type type;
-    int64_t        ne[4];
+    int64_t ne[4];
 };
 
 struct builder {
     const char * name;
     struct ggml_tensor * (*make)(struct ggml_context * ctx, struct ggml_tensor ** x);
-    enum ggml_op   op;
+    enum ggml_op op;
     enum ggml_type type;
-    int64_t        ne[4];
-    enum kind      kind;
-    enum gradient  gradient;
-    struct input   in[MAX_IN];
+    int64_t ne[4];
+    enum kind kind;
+    enum gradient gradient;
+    struct input in[MAX_IN];
 };
 
 #define NE(n0, n1, n2, n3) { n0, n1, n2, n3 }

@@ -101,8 +101,8 @@ static uint64_t test_seed = 1;
 
 static inline uint64_t test_random(void) {
     uint64_t x = (test_seed += 0x9e3779b97f4a7c15u);
-    x          = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x          = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
     return x ^ (x >> 31);
 }
 
@@ -124,14 +124,14 @@ struct test_case {
 #define TEST_MAIN(...)                                                                    \
     int main(int argc, char ** argv) {                                                    \
         static const struct test_case cases[] = { __VA_ARGS__ };                          \
-        const int                     n       = (int) (sizeof(cases) / sizeof(cases[0])); \
-        int                           ran     = 0;                                        \
+        const int n = (int) (sizeof(cases) / sizeof(cases[0]));                           \
+        int ran = 0;                                                                      \
         ggml_log_set(ggml_log_discard, NULL); /* errors are expected here, and checked */ \
         for (int i = 0; i < n; i++) {                                                     \
             if (argc > 1 && strcmp(argv[1], cases[i].name) != 0)                          \
                 continue;                                                                 \
             const int before = test_failures;                                             \
-            test_seed        = 1;                                                         \
+            test_seed = 1;                                                                \
             ggml_clear_error();                                                           \
             cases[i].run();                                                               \
             printf("%s %s\n", test_failures == before ? "ok  " : "FAIL", cases[i].name);  \

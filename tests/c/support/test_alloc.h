@@ -13,21 +13,21 @@
 // ------------------------------------------------------------------------------------------------------- random graphs
 
 struct random_graph_params {
-    int  n_nodes;    // operations made; those that no result depends on are not in the graph
-    bool inplace;    // operations that overwrite their source by request, and copies into views
+    int n_nodes; // operations made; those that no result depends on are not in the graph
+    bool inplace; // operations that overwrite their source by request, and copies into views
     bool flag_leafs; // every leaf is an input
-    bool outputs;    // some intermediate results are outputs
+    bool outputs; // some intermediate results are outputs
 };
 
 enum { RANDOM_MAX = 400, RANDOM_ROWS = 8, RANDOM_COLUMNS = 16 }; // 512 bytes
 
 struct random_graph {
     struct ggml_context * ctx;
-    struct ggml_cgraph *  graph;
-    struct ggml_tensor *  all[RANDOM_MAX];
-    int                   n;
-    struct ggml_tensor *  leafs[16];
-    int                   n_leafs;
+    struct ggml_cgraph * graph;
+    struct ggml_tensor * all[RANDOM_MAX];
+    int n;
+    struct ggml_tensor * leafs[16];
+    int n_leafs;
 };
 
 static inline struct ggml_tensor * random_pick(struct random_graph * g) { // recent ones more often
@@ -46,8 +46,8 @@ static inline struct ggml_tensor * random_pick_like(struct random_graph * g, con
 }
 
 static inline struct ggml_tensor * random_view(struct random_graph * g, struct ggml_tensor * a) {
-    struct ggml_context * ctx  = g->ctx;
-    const int64_t         rows = a->ne[1];
+    struct ggml_context * ctx = g->ctx;
+    const int64_t rows = a->ne[1];
     switch (test_random_int(0, 3)) {
         case 0: return ggml_is_contiguous(a) ? ggml_reshape_2d(ctx, a, a->ne[0], rows) : NULL;
         case 1: return ggml_view_2d(ctx, a, a->ne[0], rows, a->nb[1], 0);
@@ -71,7 +71,7 @@ static inline struct ggml_tensor * random_inplace(struct random_graph * g, struc
 
 static inline struct ggml_tensor * random_op(struct random_graph * g, struct ggml_tensor * a) {
     struct ggml_context * ctx = g->ctx;
-    struct ggml_tensor *  b   = random_pick_like(g, a);
+    struct ggml_tensor * b = random_pick_like(g, a);
     switch (test_random_int(0, 16)) {
         case 10: return ggml_norm(ctx, a, 1e-5f);
         case 11: return ggml_group_norm(ctx, a, 1);
@@ -98,7 +98,7 @@ static inline struct ggml_tensor * random_op(struct random_graph * g, struct ggm
 
 // Leafs have no memory. False when the builders ran out of memory.
 static inline bool random_graph_make(struct random_graph * g, struct random_graph_params params) {
-    *g     = (struct random_graph) { 0 };
+    *g = (struct random_graph) { 0 };
     g->ctx = ggml_init((struct ggml_init_params) { 64 * 1024, NULL, true });
     if (g->ctx == NULL) {
         return false;
@@ -117,11 +117,11 @@ static inline bool random_graph_make(struct random_graph * g, struct random_grap
         g->leafs[i] = g->all[g->n++] = leaf;
     }
     while (g->n < g->n_leafs + params.n_nodes && g->n < RANDOM_MAX) {
-        struct ggml_tensor * a    = random_pick(g);
-        const int            kind = (int) test_random_int(0, 9);
-        struct ggml_tensor * t    = kind < 3                      ? random_view(g, a)
-                                    : kind == 3 && params.inplace ? random_inplace(g, a)
-                                                                  : random_op(g, a);
+        struct ggml_tensor * a = random_pick(g);
+        const int kind = (int) test_random_int(0, 9);
+        struct ggml_tensor * t = kind < 3                      ? random_view(g, a)
+                                 : kind == 3 && params.inplace ? random_inplace(g, a)
+                                                               : random_op(g, a);
         if (t != NULL && t->ne[0] == RANDOM_COLUMNS) { // products of other widths are left out
             if (params.outputs && test_random_int(0, 15) == 0) {
                 ggml_set_output(t);
@@ -168,17 +168,17 @@ static inline bool random_must_follow(const struct ggml_tensor * b, const struct
 
 struct memory_sim {
     int64_t (*address_of)(void * user,
-        struct ggml_tensor *     storage); // in the real memory; negative: outside, never checked
-    void *     user;
+        struct ggml_tensor * storage); // in the real memory; negative: outside, never checked
+    void * user;
     uint32_t * real; // stamps, by address
-    size_t     size;
+    size_t size;
     struct {
         struct ggml_tensor * storage;
-        uint32_t *           ideal;
+        uint32_t * ideal;
     } storages[2 * RANDOM_MAX];
-    int      n_storages;
+    int n_storages;
     uint32_t next_stamp;
-    char     problem[300];
+    char problem[300];
 };
 
 static inline uint32_t * sim_ideal(struct memory_sim * s, struct ggml_tensor * storage) {
@@ -187,7 +187,7 @@ static inline uint32_t * sim_ideal(struct memory_sim * s, struct ggml_tensor * s
             return s->storages[i].ideal;
         }
     }
-    s->storages[s->n_storages].storage        = storage;
+    s->storages[s->n_storages].storage = storage;
     return s->storages[s->n_storages++].ideal = calloc(ggml_nbytes(storage) + 1, sizeof(uint32_t));
 }
 
@@ -200,10 +200,10 @@ static inline void sim_problem(struct memory_sim * s, const char * what, const s
 }
 
 static inline void sim_write(struct memory_sim * s, struct ggml_tensor * t) {
-    struct ggml_tensor * root  = gb_root(t);
-    uint32_t *           ideal = sim_ideal(s, root);
-    const int64_t        at    = s->address_of(s->user, root);
-    const size_t         offs  = t->view_src ? t->view_offs : 0;
+    struct ggml_tensor * root = gb_root(t);
+    uint32_t * ideal = sim_ideal(s, root);
+    const int64_t at = s->address_of(s->user, root);
+    const size_t offs = t->view_src ? t->view_offs : 0;
     s->next_stamp++;
     for (size_t b = 0; b < ggml_nbytes(t); b++) {
         ideal[offs + b] = s->next_stamp;
@@ -216,10 +216,10 @@ static inline void sim_write(struct memory_sim * s, struct ggml_tensor * t) {
 }
 
 static inline void sim_read(struct memory_sim * s, struct ggml_tensor * t, struct ggml_tensor * reader) {
-    struct ggml_tensor * root  = gb_root(t);
-    const uint32_t *     ideal = sim_ideal(s, root);
-    const int64_t        at    = s->address_of(s->user, root);
-    const size_t         offs  = t->view_src ? t->view_offs : 0;
+    struct ggml_tensor * root = gb_root(t);
+    const uint32_t * ideal = sim_ideal(s, root);
+    const int64_t at = s->address_of(s->user, root);
+    const size_t offs = t->view_src ? t->view_offs : 0;
     for (size_t b = 0; at >= 0 && b < ggml_nbytes(t); b++) {
         if ((size_t) at + offs + b >= s->size || s->real[(size_t) at + offs + b] != ideal[offs + b]) {
             sim_problem(s, "value lost", t, reader);
@@ -247,7 +247,7 @@ static inline void sim_check_sharing(struct memory_sim * s, struct ggml_tensor *
         static const enum ggml_op can[] = { GGML_OP_SCALE, GGML_OP_ADD, GGML_OP_SUB, GGML_OP_MUL, GGML_OP_DIV,
             GGML_OP_SQR, GGML_OP_UNARY, GGML_OP_RMS_NORM, GGML_OP_SOFT_MAX, GGML_OP_NORM, GGML_OP_GROUP_NORM,
             GGML_OP_LEAKY_RELU, GGML_OP_DUP, GGML_OP_SILU_BACK, GGML_OP_SOFT_MAX_BACK, GGML_OP_SET };
-        bool                      op    = false;
+        bool op = false;
         for (size_t i = 0; i < GB_ARRAY_LEN(can); i++) {
             op = op || can[i] == node->op;
         }
@@ -261,7 +261,7 @@ static inline void sim_check_sharing(struct memory_sim * s, struct ggml_tensor *
 // values of nodes without reader and of outputs are there at the end.
 static inline bool sim_run(struct memory_sim * s, struct ggml_cgraph * graph, const int * order) {
     struct ggml_tensor ** nodes = graph->nodes;
-    s->real                     = calloc(s->size + 1, sizeof(uint32_t));
+    s->real = calloc(s->size + 1, sizeof(uint32_t));
     for (int i = 0; i < graph->n_leafs; i++) { // content from outside
         if (graph->leafs[i]->view_src == NULL) {
             sim_write(s, graph->leafs[i]);
@@ -296,7 +296,7 @@ static inline bool sim_run(struct memory_sim * s, struct ggml_cgraph * graph, co
         free(s->storages[i].ideal);
     }
     free(s->real);
-    s->real       = NULL;
+    s->real = NULL;
     s->n_storages = 0;
     return s->problem[0] == '\0';
 }

@@ -15,19 +15,19 @@
 
 enum { ARENA = 24 << 20 };
 
-static char *                arena, *arena_before; // before: as it was when the run started; what oracles read
-static unsigned char *       arena_mask;           // 1 where an element of the result lies
-static size_t                arena_used;
+static char *arena, *arena_before; // before: as it was when the run started; what oracles read
+static unsigned char * arena_mask; // 1 where an element of the result lies
+static size_t arena_used;
 static struct ggml_context * ctx;
 
 static inline void begin(void) {
     if (arena == NULL) {
-        arena        = aligned_alloc(64, ARENA);
+        arena = aligned_alloc(64, ARENA);
         arena_before = malloc(ARENA);
-        arena_mask   = malloc(ARENA);
+        arena_mask = malloc(ARENA);
     }
     arena_used = 0;
-    ctx        = ggml_init((struct ggml_init_params) { .mem_size = 1 << 16, .no_alloc = true });
+    ctx = ggml_init((struct ggml_init_params) { .mem_size = 1 << 16, .no_alloc = true });
 }
 
 static inline void end(void) {
@@ -49,9 +49,9 @@ static inline void give_memory(struct ggml_tensor * t) {
 // ------------------------------------------------------------------------------------------------------------ elements
 
 static inline double half_to_double(uint16_t h, bool bf16) { // by the definition of the formats
-    const int    fraction = bf16 ? 7 : 10, bias = bf16 ? 127 : 15, width = bf16 ? 8 : 5;
-    const int    e    = (h >> fraction) & ((1 << width) - 1);
-    const int    m    = h & ((1 << fraction) - 1);
+    const int fraction = bf16 ? 7 : 10, bias = bf16 ? 127 : 15, width = bf16 ? 8 : 5;
+    const int e = (h >> fraction) & ((1 << width) - 1);
+    const int m = h & ((1 << fraction) - 1);
     const double sign = h & 0x8000 ? -1 : 1;
     if (e == (1 << width) - 1) {
         return m ? (double) NAN : sign * INFINITY;
@@ -60,9 +60,9 @@ static inline double half_to_double(uint16_t h, bool bf16) { // by the definitio
 }
 
 static inline uint16_t double_to_half(double v, bool bf16) { // nearest, found by search: slow and plain
-    const int      fraction = bf16 ? 7 : 10, bias = bf16 ? 127 : 15;
+    const int fraction = bf16 ? 7 : 10, bias = bf16 ? 127 : 15;
     const uint16_t sign = signbit(v) ? 0x8000 : 0;
-    double         a    = fabs(v);
+    double a = fabs(v);
     if (isnan(a)) {
         return sign | (bf16 ? 0x7fc0 : 0x7e00);
     }
@@ -74,10 +74,10 @@ static inline uint16_t double_to_half(double v, bool bf16) { // nearest, found b
     }
     int e;
     frexp(a, &e);
-    e                   = e - 1 < 1 - bias ? 1 - bias : e - 1;
+    e = e - 1 < 1 - bias ? 1 - bias : e - 1;
     const double scaled = nearbyint(ldexp(a, fraction - e)); // ties to even
-    const double back   = ldexp(scaled, e - fraction);
-    int          e2;
+    const double back = ldexp(scaled, e - fraction);
+    int e2;
     frexp(back, &e2);
     if (back < ldexp(1, 1 - bias)) {
         return sign | (uint16_t) ldexp(back, bias - 1 + fraction);
@@ -95,13 +95,13 @@ static inline char * address(const struct ggml_tensor * t, const int64_t i[4]) {
 }
 
 static inline double read_value(enum ggml_type type, const char * p) {
-    float    f;
-    double   d;
+    float f;
+    double d;
     uint16_t h;
-    int8_t   i8;
-    int16_t  i16;
-    int32_t  i32;
-    int64_t  i64;
+    int8_t i8;
+    int16_t i16;
+    int32_t i32;
+    int64_t i64;
     switch (type) {
         case GGML_TYPE_F32: memcpy(&f, p, 4); return f;
         case GGML_TYPE_F64: memcpy(&d, p, 8); return d;
@@ -116,12 +116,12 @@ static inline double read_value(enum ggml_type type, const char * p) {
 }
 
 static inline void write_value(enum ggml_type type, char * p, double v) {
-    const float   f   = (float) v;
-    const int8_t  i8  = (int8_t) v;
+    const float f = (float) v;
+    const int8_t i8 = (int8_t) v;
     const int16_t i16 = (int16_t) v;
-    uint16_t      h;
-    int32_t       i32;
-    int64_t       i64;
+    uint16_t h;
+    int32_t i32;
+    int64_t i64;
     switch (type) {
         case GGML_TYPE_F32: memcpy(p, &f, 4); break;
         case GGML_TYPE_F64: memcpy(p, &v, 8); break;
@@ -212,7 +212,7 @@ static inline struct ggml_tensor * stand_in(int64_t n0, int64_t n1, int64_t n2, 
 // The result has another type than the builder gave it (for operators that follow the type of src[0]).
 static inline struct ggml_tensor * typed(struct ggml_tensor * node, enum ggml_type type) {
     if (node != NULL) {
-        node->type  = type;
+        node->type = type;
         node->nb[0] = ggml_type_size(type);
         for (int d = 1; d < 4; d++) {
             node->nb[d] = node->nb[d - 1] * (size_t) node->ne[d - 1];
@@ -226,7 +226,7 @@ static inline struct ggml_tensor * onto(struct ggml_tensor * node, int k) {
     if (node != NULL) {
         node->data = node->src[k]->data;
         if (node->view_src != NULL) { // an in-place form of another source: now of this one
-            node->view_src  = node->src[k]->view_src != NULL ? node->src[k]->view_src : node->src[k];
+            node->view_src = node->src[k]->view_src != NULL ? node->src[k]->view_src : node->src[k];
             node->view_offs = (size_t) ((char *) node->data - (char *) node->view_src->data);
         }
         memcpy(node->nb, node->src[k]->nb, sizeof(node->nb));
@@ -243,9 +243,9 @@ static inline enum ggml_status run_node_on(struct gb_cpu_pool * pool, struct ggm
     if (plan == NULL) {
         return ggml_last_status();
     }
-    void *                  work   = malloc(gb_cpu_plan_work_size(plan) + 1); // exact, so that sanitizers see its end
-    const struct gb_cpu_run run    = { .kernels = kernels, .work = work };
-    const enum ggml_status  status = gb_cpu_plan_run(plan, pool, &run);
+    void * work = malloc(gb_cpu_plan_work_size(plan) + 1); // exact, so that sanitizers see its end
+    const struct gb_cpu_run run = { .kernels = kernels, .work = work };
+    const enum ggml_status status = gb_cpu_plan_run(plan, pool, &run);
     free(work);
     gb_cpu_plan_free(plan);
     return status;
@@ -270,13 +270,13 @@ static inline bool is_near(double got, double want, double tolerance, enum ggml_
                             : type == GGML_TYPE_BF16 ? 0x1p-8
                             : type == GGML_TYPE_F32  ? 0x1p-23
                                                      : 0;
-    const double least    = type == GGML_TYPE_F16 ? 0x1p-24 : 0; // spacing of subnormals
+    const double least = type == GGML_TYPE_F16 ? 0x1p-24 : 0; // spacing of subnormals
     return fabs(got - want) <= tolerance * (1 + fabs(want)) + 1.01 * rounding * fabs(want) + least;
 }
 
 static inline double * expectations(struct ggml_tensor * node, want_fn * want) {
     double * list = malloc(sizeof(double) * (size_t) (ggml_nelements(node) + 1));
-    size_t   n    = 0;
+    size_t n = 0;
     FOR_ELEMENTS(node, i) { list[n++] = want(node, i); }
     return list;
 }
@@ -315,7 +315,7 @@ static inline void check_node_at(const char * file, int line, struct ggml_tensor
         give_memory(node);
     }
     static const int threads[] = { 1, 2, 5 };
-    char *           first     = malloc(arena_used);
+    char * first = malloc(arena_used);
     memcpy(arena_before, arena, arena_used);
     double * wanted = want != NULL ? expectations(node, want) : NULL;
     for (int l = 0; l < gb_level_count(); l++) {

@@ -10,15 +10,15 @@
 
 struct fake {
     struct ggml_backend_buffer_type buft; // first: a hook's buft is the fake
-    struct ggml_backend             backend;
-    size_t                          alignment, max_size, extra; // extra: bytes that a tensor needs beyond its own
-    bool                            host;
-    bool                            copies_in, copies_out; // cpy_tensor, cpy_tensor_to do it
-    int                             fail_init;             // countdown: the n-th init_tensor fails
-    int                             fail_get, fail_copy;   // countdowns, likewise
+    struct ggml_backend backend;
+    size_t alignment, max_size, extra; // extra: bytes that a tensor needs beyond its own
+    bool host;
+    bool copies_in, copies_out; // cpy_tensor, cpy_tensor_to do it
+    int fail_init;              // countdown: the n-th init_tensor fails
+    int fail_get, fail_copy;    // countdowns, likewise
     int n_buffers, n_init, n_free_tensor, n_reset, n_set, n_get, n_copy_in, n_copy_out, n_clear, n_sync, n_compute,
         n_async;
-    size_t                     largest_get;
+    size_t largest_get;
     const struct ggml_tensor * freed[1000]; // by free_tensor
 };
 
@@ -108,10 +108,10 @@ static inline ggml_backend_buffer_t fake_alloc(ggml_backend_buffer_type_t buft, 
     if (size > (size_t) 1 << 40) {
         return NULL; // without a word
     }
-    const struct ggml_backend_buffer_i iface  = { fake_buffer_name, fake_free_buffer, fake_base, fake_init_tensor,
+    const struct ggml_backend_buffer_i iface = { fake_buffer_name, fake_free_buffer, fake_base, fake_init_tensor,
         fake_set, fake_get, fake_copy_in, fake_clear, fake_reset, fake_free_tensor, fake_copy_out, NULL, NULL, NULL };
-    void *                             memory = aligned_alloc(4096, (size + 4095) / 4096 * 4096 + 4096);
-    const ggml_backend_buffer_t        buffer = ggml_backend_buffer_init(buft, iface, memory, size);
+    void * memory = aligned_alloc(4096, (size + 4095) / 4096 * 4096 + 4096);
+    const ggml_backend_buffer_t buffer = ggml_backend_buffer_init(buft, iface, memory, size);
     if (buffer == NULL) {
         free(memory);
         return NULL;
@@ -162,14 +162,14 @@ static inline void fake_new(struct fake * f) {
                       fake_is_host },
             NULL },
         .alignment = 32,
-        .max_size  = SIZE_MAX,
+        .max_size = SIZE_MAX,
     };
-    f->backend = (struct ggml_backend) { .iface = { .get_name         = fake_name,
+    f->backend = (struct ggml_backend) { .iface = { .get_name = fake_name,
                                              .get_default_buffer_type = fake_default_buft,
-                                             .synchronize             = fake_sync,
-                                             .graph_compute           = fake_compute,
-                                             .supports_op             = fake_supports_op },
-        .context                                = f };
+                                             .synchronize = fake_sync,
+                                             .graph_compute = fake_compute,
+                                             .supports_op = fake_supports_op },
+        .context = f };
 }
 
 #endif // GB_TESTS_TEST_FAKE_H

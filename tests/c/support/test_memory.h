@@ -8,11 +8,11 @@
 // `scenario` cleans up and returns whether all of it worked; it makes fewer than `most` allocations.
 static inline void test_each_allocation_fails(bool (*scenario)(void), int most) {
     const int64_t before = gb_test_live_allocs();
-    bool          done   = false;
+    bool done = false;
     for (int n = 1; n < most && !done; n++) {
         gb_test_fail_alloc(n, false);
         const bool ok = scenario();
-        done          = !gb_test_alloc_failed();
+        done = !gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK_MSG(ok == done, "with allocation %d failing the scenario %s", n, ok ? "succeeded" : "failed");
         CHECK_INT(gb_test_live_allocs(), before);

@@ -7,13 +7,13 @@
 #include "test.h"
 
 struct place {
-    ggml_backend_t        backends[20];
-    int                   n;
-    ggml_backend_sched_t  sched;
+    ggml_backend_t backends[20];
+    int n;
+    ggml_backend_sched_t sched;
     struct ggml_context * ctx; // no_alloc
-    struct ggml_cgraph *  graph;
+    struct ggml_cgraph * graph;
     ggml_backend_buffer_t buffers[16];
-    int                   n_buffers;
+    int n_buffers;
 };
 
 // devices: names for the registry, separated by spaces.
@@ -31,7 +31,7 @@ static inline bool open_place(struct place * p, const char * devices) {
         }
     }
     p->sched = ggml_backend_sched_new(p->backends, NULL, p->n, 0);
-    p->ctx   = ggml_init((struct ggml_init_params) { 1 << 16, NULL, true });
+    p->ctx = ggml_init((struct ggml_init_params) { 1 << 16, NULL, true });
     p->graph = p->ctx ? ggml_new_graph(p->ctx) : NULL;
     return p->sched && p->graph;
 }
@@ -57,14 +57,14 @@ static inline struct ggml_tensor * leaf(struct place * p, const char * name, int
 
 static inline struct ggml_tensor * put(struct place * p, struct ggml_tensor * t, int device, bool weights) {
     ggml_backend_buffer_t buffer = ggml_backend_alloc_buffer(p->backends[device], ggml_nbytes(t));
-    p->buffers[p->n_buffers++]   = buffer;
+    p->buffers[p->n_buffers++] = buffer;
     ggml_backend_buffer_set_usage(buffer, weights ? GGML_BACKEND_BUFFER_USAGE_WEIGHTS : GGML_BACKEND_BUFFER_USAGE_ANY);
     ggml_backend_tensor_alloc(buffer, t, ggml_backend_buffer_get_base(buffer));
     return t;
 }
 
 static inline void fill(struct ggml_tensor * t, float first, float step) {
-    float     values[256];
+    float values[256];
     const int n = (int) ggml_nelements(t);
     for (int i = 0; i < n; i++) {
         values[i] = first + step * (float) i;

@@ -12,22 +12,22 @@
 #include "test.h"
 
 struct queue_work {
-    struct queue_work *   next;
-    struct ggml_cgraph    graph;
+    struct queue_work * next;
+    struct ggml_cgraph graph;
     struct ggml_tensor ** nodes;
 };
 
 struct queue_device {
-    struct ggml_backend  backend;
-    char                 name[16];
-    pthread_t            thread;
-    pthread_mutex_t      mutex;
-    pthread_cond_t       changed;
-    struct queue_work *  first;
+    struct ggml_backend backend;
+    char name[16];
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    struct queue_work * first;
     struct queue_work ** last;
-    bool                 busy, closing;
-    unsigned             random, max_delay_us;
-    int                  n_graphs;
+    bool busy, closing;
+    unsigned random, max_delay_us;
+    int n_graphs;
 };
 
 static void queue_run(struct queue_device * d, struct queue_work * work) {
@@ -36,7 +36,7 @@ static void queue_run(struct queue_device * d, struct queue_work * work) {
         gb_sleep_us((d->random >> 8) % d->max_delay_us);
     }
     struct ggml_cplan plan = ggml_graph_plan(&work->graph, 1);
-    plan.work_data         = malloc(plan.work_size + 1);
+    plan.work_data = malloc(plan.work_size + 1);
     if (ggml_graph_compute(&work->graph, &plan) != GGML_STATUS_SUCCESS) {
         test_fail(__FILE__, __LINE__, "%s: %s", d->name, ggml_last_error());
     }
@@ -55,8 +55,8 @@ static void * queue_main(void * arg) {
             continue;
         }
         d->first = work->next;
-        d->last  = d->first ? d->last : &d->first;
-        d->busy  = true;
+        d->last = d->first ? d->last : &d->first;
+        d->busy = true;
         pthread_mutex_unlock(&d->mutex);
         queue_run(d, work);
         pthread_mutex_lock(&d->mutex);
@@ -68,16 +68,16 @@ static void * queue_main(void * arg) {
 }
 
 static GGML_CALL bool queue_compute(ggml_backend_t backend, struct ggml_cgraph * cgraph) {
-    struct queue_device * d    = backend->context;
-    struct queue_work *   work = calloc(1, sizeof(*work));
-    work->nodes                = malloc((size_t) cgraph->n_nodes * sizeof(*work->nodes));
+    struct queue_device * d = backend->context;
+    struct queue_work * work = calloc(1, sizeof(*work));
+    work->nodes = malloc((size_t) cgraph->n_nodes * sizeof(*work->nodes));
     memcpy(work->nodes, cgraph->nodes, (size_t) cgraph->n_nodes * sizeof(*work->nodes));
     work->graph.n_nodes = cgraph->n_nodes;
-    work->graph.nodes   = work->nodes;
+    work->graph.nodes = work->nodes;
     pthread_mutex_lock(&d->mutex);
     d->n_graphs++;
     *d->last = work;
-    d->last  = &work->next;
+    d->last = &work->next;
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->mutex);
     return true;
@@ -147,11 +147,11 @@ static GGML_CALL void shared_clear(ggml_backend_buffer_t buffer, uint8_t value) 
 
 static GGML_CALL ggml_backend_buffer_t shared_alloc(ggml_backend_buffer_type_t buft, size_t size) {
     const struct ggml_backend_buffer_i iface = { .get_name = shared_buffer_name,
-        .free_buffer                                       = shared_free,
-        .get_base                                          = shared_base,
-        .set_tensor                                        = shared_set,
-        .get_tensor                                        = shared_get,
-        .clear                                             = shared_clear };
+        .free_buffer = shared_free,
+        .get_base = shared_base,
+        .set_tensor = shared_set,
+        .get_tensor = shared_get,
+        .clear = shared_clear };
     return ggml_backend_buffer_init(buft, iface, aligned_alloc(64, (size + 64) / 64 * 64), size);
 }
 
@@ -182,16 +182,16 @@ static GGML_CALL ggml_backend_buffer_type_t queue_buft(ggml_backend_t backend) {
 static inline ggml_backend_t queue_device_new(int i, unsigned max_delay_us) {
     struct queue_device * d = calloc(1, sizeof(*d));
     snprintf(d->name, sizeof(d->name), "Q%d", i);
-    d->backend.iface   = (struct ggml_backend_i) { .get_name = queue_name,
-        .free                                              = queue_free,
-        .get_default_buffer_type                           = queue_buft,
-        .synchronize                                       = queue_synchronize,
-        .graph_compute                                     = queue_compute,
-        .supports_op                                       = queue_supports_op };
+    d->backend.iface = (struct ggml_backend_i) { .get_name = queue_name,
+        .free = queue_free,
+        .get_default_buffer_type = queue_buft,
+        .synchronize = queue_synchronize,
+        .graph_compute = queue_compute,
+        .supports_op = queue_supports_op };
     d->backend.context = d;
-    d->random          = (unsigned) i + 1;
-    d->max_delay_us    = max_delay_us;
-    d->last            = &d->first;
+    d->random = (unsigned) i + 1;
+    d->max_delay_us = max_delay_us;
+    d->last = &d->first;
     pthread_mutex_init(&d->mutex, NULL);
     pthread_cond_init(&d->changed, NULL);
     pthread_create(&d->thread, NULL, queue_main, d);

@@ -8,7 +8,7 @@
 #define IN_CONTEXT(name, no_alloc)                                    \
     static void in_context_##name(void) {                             \
         const struct ggml_init_params params = { 0, NULL, no_alloc }; \
-        ctx                                  = ggml_init(params);     \
+        ctx = ggml_init(params);                                      \
         REQUIRE(ctx != NULL);                                         \
         name();                                                       \
         ggml_free(ctx);                                               \

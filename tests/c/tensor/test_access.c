@@ -43,9 +43,9 @@ static void every_type_round_trips(void) {
 
 static void limits(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
-    struct ggml_tensor *  i32 = ggml_new_i32(ctx, INT32_MIN);
-    struct ggml_tensor *  f32 = ggml_new_f32(ctx, 0);
-    struct ggml_tensor *  i8  = ggml_new_tensor_1d(ctx, GGML_TYPE_I8, 1);
+    struct ggml_tensor * i32 = ggml_new_i32(ctx, INT32_MIN);
+    struct ggml_tensor * f32 = ggml_new_f32(ctx, 0);
+    struct ggml_tensor * i8 = ggml_new_tensor_1d(ctx, GGML_TYPE_I8, 1);
     CHECK_INT(ggml_get_i32_1d(i32, 0), INT32_MIN);
     ggml_set_i32_1d(i32, 0, INT32_MAX);
     CHECK_INT(ggml_get_i32_1d(i32, 0), INT32_MAX);
@@ -63,15 +63,15 @@ static void limits(void) {
 }
 
 static void strided_views(void) {
-    struct ggml_context * ctx  = ggml_init((struct ggml_init_params){ 0, NULL, false });
-    struct ggml_tensor *  base = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 6, 5);
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
+    struct ggml_tensor * base = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 6, 5);
     for (int i = 0; i < 30; i++) {
         ggml_set_f32_1d(base, i, (float) i);
     }
     // rows 1..3, columns 2..4, transposed: element (a, b) is base(row 1 + a, column 2 + b)
-    const int64_t        ne[] = { 3, 3 };
-    const size_t         nb[] = { 24, 4, 72, 72 };
-    struct ggml_tensor * v    = gb_tensor_view(ctx, base, 2, ne, nb, 24 + 8, "test");
+    const int64_t ne[] = { 3, 3 };
+    const size_t nb[] = { 24, 4, 72, 72 };
+    struct ggml_tensor * v = gb_tensor_view(ctx, base, 2, ne, nb, 24 + 8, "test");
     REQUIRE(v != NULL);
     for (int a = 0; a < 3; a++) {
         for (int b = 0; b < 3; b++) {
@@ -91,17 +91,17 @@ static void strided_views(void) {
     }
     // at an odd address
     struct ggml_tensor * bytes = ggml_new_tensor_1d(ctx, GGML_TYPE_I8, 64);
-    struct ggml_tensor   odd   = *ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
-    odd.data                   = (char *) bytes->data + 3;
+    struct ggml_tensor odd = *ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    odd.data = (char *) bytes->data + 3;
     ggml_set_f32(&odd, 2.5f);
     CHECK(ggml_get_f32_1d(&odd, 3) == 2.5f);
 
     // quantized tensors can be zeroed, whole or by rows
     struct ggml_tensor * q = ggml_new_tensor_2d(ctx, GGML_TYPE_Q4_0, 64, 4);
     memset(q->data, 1, ggml_nbytes(q));
-    const int64_t        half[] = { 32, 4 };
-    const size_t         rows[] = { 18, 36, 144, 144 };
-    struct ggml_tensor * left   = gb_tensor_view(ctx, q, 2, half, rows, 0, "test");
+    const int64_t half[] = { 32, 4 };
+    const size_t rows[] = { 18, 36, 144, 144 };
+    struct ggml_tensor * left = gb_tensor_view(ctx, q, 2, half, rows, 0, "test");
     CHECK(ggml_set_zero(left) == left);
     for (int i = 0; i < 144; i++) {
         CHECK_INT(((char *) q->data)[i], i % 36 >= 18);
@@ -114,9 +114,9 @@ static void strided_views(void) {
 }
 
 static void unravel(void) {
-    struct ggml_context * ctx  = ggml_init((struct ggml_init_params){ 0, NULL, true });
-    struct ggml_tensor *  t    = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 3, 4, 5, 6);
-    int64_t               flat = 0;
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, true });
+    struct ggml_tensor * t = ggml_new_tensor_4d(ctx, GGML_TYPE_F32, 3, 4, 5, 6);
+    int64_t flat = 0;
     for (int64_t d = 0; d < 6; d++) {
         for (int64_t c = 0; c < 5; c++) {
             for (int64_t b = 0; b < 4; b++) {
@@ -141,7 +141,7 @@ static void unravel(void) {
 
 static void refused(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
-    struct ggml_tensor *  t   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 3, 2);
+    struct ggml_tensor * t = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 3, 2);
     ggml_set_f32(t, 5);
     CHECK(ggml_get_f32_1d(t, 6) == 0.0f);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "index 6 is out of range");
@@ -195,12 +195,12 @@ static GGML_CALL void * base_of(ggml_backend_buffer_t buffer) { return buffer; }
 
 static void device_memory(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
-    struct ggml_tensor *  t   = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), "w");
-    struct ggml_tensor *  v   = ggml_view_tensor(ctx, t);
+    struct ggml_tensor * t = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), "w");
+    struct ggml_tensor * v = ggml_view_tensor(ctx, t);
     ggml_set_f32(t, 3);
-    struct ggml_backend_buffer_type buft   = { .iface = { .is_host = NULL } };
-    struct ggml_backend_buffer      buffer = { .iface = { .get_base = base_of }, .buft = &buft };
-    t->buffer                              = &buffer;
+    struct ggml_backend_buffer_type buft = { .iface = { .is_host = NULL } };
+    struct ggml_backend_buffer buffer = { .iface = { .get_base = base_of }, .buft = &buft };
+    t->buffer = &buffer;
     CHECK(ggml_get_f32_1d(t, 0) == 0.0f);
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'w' is not in host memory");
     CHECK(ggml_get_f32_1d(v, 0) == 0.0f); // a view lies where its root lies
@@ -213,8 +213,8 @@ static void device_memory(void) {
     CHECK(ggml_get_f32_1d(t, 0) == 0.0f);
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "'w' is not in host memory");
     buffer.iface.get_base = base_of;
-    float elsewhere[4]    = { 7, 7, 7, 7 };
-    t->data               = elsewhere; // v looks at the old place
+    float elsewhere[4] = { 7, 7, 7, 7 };
+    t->data = elsewhere; // v looks at the old place
     CHECK(ggml_get_f32_1d(t, 0) == 7.0f && ggml_get_f32_1d(v, 0) == 0.0f);
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "is a view of 'w', which was moved since");
     ggml_free(ctx);

@@ -23,7 +23,7 @@ static void run(struct ggml_context * ctx, struct ggml_cgraph * gf, struct ggml_
 
 static void parameters(void) {
     struct ggml_context * ctx = own();
-    struct ggml_tensor *  x   = ggml_set_name(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 3, 2), "x");
+    struct ggml_tensor * x = ggml_set_name(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 3, 2), "x");
     CHECK_INT(ggml_set_param(ctx, x), GGML_STATUS_SUCCESS);
     CHECK(x->is_param && x->grad != NULL && ggml_are_same_shape(x, x->grad) && x->grad->type == GGML_TYPE_F32);
     CHECK_STR(x->grad->name, "x (grad)");
@@ -37,10 +37,10 @@ static void parameters(void) {
 }
 
 static void known_values(void) { // d/dx sum(x^2 + 3 x) = 2 x + 3
-    struct ggml_context * ctx  = own();
-    struct ggml_tensor *  x    = param(ctx, 4, 5.0f);
-    struct ggml_tensor *  loss = ggml_sum(ctx, ggml_add(ctx, ggml_sqr(ctx, x), ggml_scale(ctx, x, 3.0f)));
-    struct ggml_cgraph *  gf   = ggml_new_graph_custom(ctx, 32, true);
+    struct ggml_context * ctx = own();
+    struct ggml_tensor * x = param(ctx, 4, 5.0f);
+    struct ggml_tensor * loss = ggml_sum(ctx, ggml_add(ctx, ggml_sqr(ctx, x), ggml_scale(ctx, x, 3.0f)));
+    struct ggml_cgraph * gf = ggml_new_graph_custom(ctx, 32, true);
     ggml_build_forward_expand(gf, loss);
     CHECK(gf->nodes[0] == x); // a parameter is a node
     struct ggml_cgraph * gb = ggml_graph_dup(ctx, gf);
@@ -59,11 +59,11 @@ static void known_values(void) { // d/dx sum(x^2 + 3 x) = 2 x + 3
 }
 
 static void unused_parameter(void) { // its gradient stays the zeros that it was
-    struct ggml_context * ctx  = own();
-    struct ggml_tensor *  x    = param(ctx, 2, 5.0f);
-    struct ggml_tensor *  u    = param(ctx, 2, 7.0f);
-    struct ggml_tensor *  loss = ggml_sum(ctx, x);
-    struct ggml_cgraph *  gf   = ggml_new_graph_custom(ctx, 32, true);
+    struct ggml_context * ctx = own();
+    struct ggml_tensor * x = param(ctx, 2, 5.0f);
+    struct ggml_tensor * u = param(ctx, 2, 7.0f);
+    struct ggml_tensor * loss = ggml_sum(ctx, x);
+    struct ggml_cgraph * gf = ggml_new_graph_custom(ctx, 32, true);
     ggml_build_forward_expand(gf, u);
     ggml_build_forward_expand(gf, loss);
     struct ggml_cgraph * gb = ggml_graph_dup(ctx, gf);
@@ -75,10 +75,10 @@ static void unused_parameter(void) { // its gradient stays the zeros that it was
 }
 
 static void keep(void) {
-    struct ggml_context * ctx  = own();
-    struct ggml_tensor *  x    = param(ctx, 3, 2.0f);
-    struct ggml_tensor *  loss = ggml_sum(ctx, ggml_sqr(ctx, x));
-    struct ggml_cgraph *  gf   = ggml_new_graph_custom(ctx, 32, true);
+    struct ggml_context * ctx = own();
+    struct ggml_tensor * x = param(ctx, 3, 2.0f);
+    struct ggml_tensor * loss = ggml_sum(ctx, ggml_sqr(ctx, x));
+    struct ggml_cgraph * gf = ggml_new_graph_custom(ctx, 32, true);
     ggml_build_forward_expand(gf, loss);
     struct ggml_cgraph * gb[2];
     struct ggml_tensor * grad[2];
@@ -97,9 +97,9 @@ static void keep(void) {
 
 static void reset(void) {
     struct ggml_context * ctx = own();
-    struct ggml_cgraph *  g   = ggml_new_graph_custom(ctx, 8, true);
-    struct ggml_tensor *  x   = param(ctx, 3, 2.0f);
-    struct ggml_tensor *  y   = ggml_sqr(ctx, x);
+    struct ggml_cgraph * g = ggml_new_graph_custom(ctx, 8, true);
+    struct ggml_tensor * x = param(ctx, 3, 2.0f);
+    struct ggml_tensor * y = ggml_sqr(ctx, x);
     ggml_build_forward_expand(g, y);
     ggml_set_f32(x->grad, 1);
     ggml_set_f32(y->grad, 1);
@@ -114,10 +114,10 @@ static void reset(void) {
 }
 
 static void bad_arguments(void) {
-    struct ggml_context * ctx  = own();
-    struct ggml_cgraph *  none = ggml_new_graph(ctx);
-    struct ggml_cgraph *  gf   = ggml_new_graph_custom(ctx, 8, true);
-    struct ggml_cgraph *  gb   = ggml_new_graph_custom(ctx, 8, true);
+    struct ggml_context * ctx = own();
+    struct ggml_cgraph * none = ggml_new_graph(ctx);
+    struct ggml_cgraph * gf = ggml_new_graph_custom(ctx, 8, true);
+    struct ggml_cgraph * gb = ggml_new_graph_custom(ctx, 8, true);
     CHECK_INT(ggml_build_backward_expand(ctx, none, gb, false), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "without gradients");
     CHECK_INT(ggml_build_backward_expand(ctx, gf, gb, false), GGML_STATUS_INVALID_ARGUMENT);
@@ -136,13 +136,13 @@ static void bad_arguments(void) {
 // gb in memory that does not grow: too small for the backward part.
 static void full_graph(void) {
     static _Alignas(16) char memory[4000];
-    struct ggml_context *    fixed = ggml_init((struct ggml_init_params){ sizeof(memory), memory, true });
-    struct ggml_cgraph *     gb    = ggml_new_graph_custom(fixed, 5, true);
+    struct ggml_context * fixed = ggml_init((struct ggml_init_params){ sizeof(memory), memory, true });
+    struct ggml_cgraph * gb = ggml_new_graph_custom(fixed, 5, true);
     REQUIRE(gb != NULL);
-    struct ggml_context * ctx  = own();
-    struct ggml_tensor *  x    = param(ctx, 3, 2.0f);
-    struct ggml_tensor *  loss = ggml_sum(ctx, ggml_sqr(ctx, ggml_silu(ctx, x)));
-    struct ggml_cgraph *  gf   = ggml_new_graph_custom(ctx, 32, true);
+    struct ggml_context * ctx = own();
+    struct ggml_tensor * x = param(ctx, 3, 2.0f);
+    struct ggml_tensor * loss = ggml_sum(ctx, ggml_sqr(ctx, ggml_silu(ctx, x)));
+    struct ggml_cgraph * gf = ggml_new_graph_custom(ctx, 32, true);
     ggml_build_forward_expand(gf, loss);
     CHECK_INT(ggml_graph_cpy(gf, gb), GGML_STATUS_SUCCESS);
     struct ggml_tensor *old_x = x->grad, *old_loss = loss->grad;
@@ -162,8 +162,8 @@ static void full_graph(void) {
 static void deep_graph(void) { // no recursion
     enum { N = 200000 };
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
-    struct ggml_tensor *  x   = param(ctx, 1, 1.0f);
-    struct ggml_tensor *  t   = x;
+    struct ggml_tensor * x = param(ctx, 1, 1.0f);
+    struct ggml_tensor * t = x;
     for (int i = 0; i < N; i++) {
         t = ggml_neg(ctx, t);
     }
@@ -173,8 +173,8 @@ static void deep_graph(void) { // no recursion
     CHECK_INT(ggml_build_backward_expand(ctx, gf, gb, false), GGML_STATUS_SUCCESS);
     CHECK_INT(gb->n_nodes, 2 * N + 1);
 
-    struct ggml_cgraph * gc          = ggml_new_graph_custom(ctx, 100, true);
-    struct ggml_cgraph * tmp         = ggml_new_graph_custom(ctx, 100, true);
+    struct ggml_cgraph * gc = ggml_new_graph_custom(ctx, 100, true);
+    struct ggml_cgraph * tmp = ggml_new_graph_custom(ctx, 100, true);
     struct ggml_tensor * checkpoints = gf->nodes[1];
     CHECK_INT(ggml_build_backward_gradient_checkpointing(ctx, gf, gc, tmp, &checkpoints, 1), GGML_STATUS_SUCCESS);
     ggml_free(ctx);
@@ -186,15 +186,15 @@ enum { LAYERS = 6, WIDTH = 4 };
 
 struct model {
     struct ggml_context * ctx;
-    struct ggml_tensor *  w[LAYERS];
-    struct ggml_tensor *  layer[LAYERS];
-    struct ggml_tensor *  loss;
-    struct ggml_cgraph *  gf;
+    struct ggml_tensor * w[LAYERS];
+    struct ggml_tensor * layer[LAYERS];
+    struct ggml_tensor * loss;
+    struct ggml_cgraph * gf;
 };
 
 // With views, a reshape and an in-place form between the products.
 static bool build_model(struct model * m, struct ggml_context * ctx) {
-    *m                     = (struct model){ .ctx = ctx };
+    *m = (struct model){ .ctx = ctx };
     struct ggml_tensor * h = ctx ? ggml_new_tensor_2d(ctx, GGML_TYPE_F32, WIDTH, 3) : NULL;
     for (int i = 0; h != NULL && i < WIDTH * 3; i++) {
         ggml_set_f32_1d(h, i, test_random_float(-1, 1));
@@ -207,14 +207,14 @@ static bool build_model(struct model * m, struct ggml_context * ctx) {
         for (int i = 0; i < WIDTH * WIDTH; i++) {
             ggml_set_f32_1d(m->w[k], i, test_random_float(-1, 1));
         }
-        h           = ggml_mul_mat(ctx, m->w[k], h);
-        h           = ggml_scale_inplace(ctx, h, 0.75f);
-        h           = ggml_silu(ctx, ggml_reshape_1d(ctx, h, WIDTH * 3));
-        h           = ggml_reshape_2d(ctx, ggml_view_1d(ctx, h, WIDTH * 3, 0), WIDTH, 3);
+        h = ggml_mul_mat(ctx, m->w[k], h);
+        h = ggml_scale_inplace(ctx, h, 0.75f);
+        h = ggml_silu(ctx, ggml_reshape_1d(ctx, h, WIDTH * 3));
+        h = ggml_reshape_2d(ctx, ggml_view_1d(ctx, h, WIDTH * 3, 0), WIDTH, 3);
         m->layer[k] = h;
     }
     m->loss = h ? ggml_sum(ctx, ggml_sqr(ctx, h)) : NULL;
-    m->gf   = m->loss ? ggml_new_graph_custom(ctx, 64, true) : NULL;
+    m->gf = m->loss ? ggml_new_graph_custom(ctx, 64, true) : NULL;
     return m->gf != NULL && ggml_build_forward_expand(m->gf, m->loss) == GGML_STATUS_SUCCESS;
 }
 
@@ -232,11 +232,11 @@ static void checkpoints(void) {
         struct model m;
         test_seed = 5;
         REQUIRE(build_model(&m, own()));
-        const int            n_forward = m.gf->n_nodes;
-        struct ggml_cgraph * gb        = ggml_new_graph_custom(m.ctx, 64, true);
-        struct ggml_cgraph * tmp       = ggml_new_graph_custom(m.ctx, 64, true);
-        struct ggml_tensor * list[]    = { m.layer[1], m.layer[3], m.w[2] };
-        const int            n[]       = { 0, 1, 2, 3 };
+        const int n_forward = m.gf->n_nodes;
+        struct ggml_cgraph * gb = ggml_new_graph_custom(m.ctx, 64, true);
+        struct ggml_cgraph * tmp = ggml_new_graph_custom(m.ctx, 64, true);
+        struct ggml_tensor * list[] = { m.layer[1], m.layer[3], m.w[2] };
+        const int n[] = { 0, 1, 2, 3 };
         CHECK_INT(ggml_build_backward_gradient_checkpointing(m.ctx, m.gf, gb, tmp, list, n[variant]),
             GGML_STATUS_SUCCESS);
         CHECK_INT(m.gf->n_nodes, n_forward);
@@ -271,18 +271,18 @@ static void checkpoints(void) {
 // ----------------------------------------------------------------------------------------------------------- no memory
 
 static bool scenario(bool with_checkpoints) {
-    struct model         m;
-    const bool           built = build_model(&m, own());
-    struct ggml_cgraph * gb    = built ? ggml_new_graph_custom(m.ctx, 4, true) : NULL;
-    struct ggml_cgraph * tmp   = gb ? ggml_new_graph_custom(m.ctx, 4, true) : NULL;
-    bool                 ok    = false;
+    struct model m;
+    const bool built = build_model(&m, own());
+    struct ggml_cgraph * gb = built ? ggml_new_graph_custom(m.ctx, 4, true) : NULL;
+    struct ggml_cgraph * tmp = gb ? ggml_new_graph_custom(m.ctx, 4, true) : NULL;
+    bool ok = false;
     if (tmp != NULL) {
         struct ggml_tensor * grads[LAYERS];
         for (int k = 0; k < LAYERS; k++) {
             grads[k] = m.w[k]->grad;
         }
         const struct ggml_cgraph before = *m.gf;
-        const enum ggml_status   status =
+        const enum ggml_status status =
             with_checkpoints ? ggml_build_backward_gradient_checkpointing(m.ctx, m.gf, gb, tmp, &m.layer[2], 1)
                              : ggml_build_backward_expand(m.ctx, m.gf, gb, true);
         ok = status == GGML_STATUS_SUCCESS;
@@ -307,7 +307,7 @@ static bool scenario(bool with_checkpoints) {
 static void failing_allocations(void) {
     const int64_t before = gb_test_live_allocs();
     for (int kind = 0; kind < 2; kind++) {
-        int  n  = 1;
+        int n = 1;
         bool ok = false;
         for (; !ok && n < 1000; n++) {
             gb_test_fail_alloc(n, false);

@@ -415,7 +415,7 @@ static void soft_max_and_masks(void) {
     TENSOR(m1, F32, 4, 4);
     TENSOR(m2, F32, 4, 6, 2);
     TENSOR(mi, I32, 4, 3);
-    struct ggml_tensor * t  = ggml_set_name(ggml_permute(ctx, a, 0, 2, 1, 3), "t");
+    struct ggml_tensor * t = ggml_set_name(ggml_permute(ctx, a, 0, 2, 1, 3), "t");
     struct ggml_tensor * mt = ggml_set_name(ggml_transpose(ctx, ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 3, 4)), "mt");
     ACCEPTED(ggml_soft_max_ext(ctx, a, m, 1));
     REFUSED(ggml_soft_max_ext(ctx, a, m0, 1), "(4 != 5)", a, m0);
@@ -728,8 +728,8 @@ static void custom(void) {
 static void custom_of_any_sources(void) {
     TENSOR(a, F32, 4, 3);
     struct ggml_tensor * const with_gap[] = { a, NULL, a };
-    struct ggml_tensor *       many[11];
-    const int64_t              ne[] = { 3, 2, -1, 5 };
+    struct ggml_tensor * many[11];
+    const int64_t ne[] = { 3, 2, -1, 5 };
     for (int i = 0; i < 11; i++) {
         many[i] = a;
     }
@@ -800,8 +800,8 @@ IN_CONTEXT(losses, true)
 // Builders that may return an operand as it is look at it as well.
 static void operands_without_a_type(void) {
     struct ggml_context * own = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
-    struct ggml_tensor *  a   = ggml_new_tensor_2d(own, GGML_TYPE_F32, 4, 3);
-    a->type                   = (enum ggml_type) 12345;
+    struct ggml_tensor * a = ggml_new_tensor_2d(own, GGML_TYPE_F32, 4, 3);
+    a->type = (enum ggml_type) 12345;
     CHECK(ggml_repeat_back(own, a, a) == NULL);
     CHECK(strstr(ggml_last_error(), "there is no type 12345") != NULL);
     CHECK(ggml_repeat(own, a, a) == NULL);

@@ -33,10 +33,10 @@ static void grows(void) {
     REQUIRE(ctx != NULL);
     enum { N = 2000 };
     static struct ggml_tensor * t[N];
-    size_t                      data = 0;
+    size_t data = 0;
     for (int i = 0; i < N; i++) {
         const int64_t n = i % 100 == 7 ? 100000 : i % 37;
-        t[i]            = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n);
+        t[i] = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, n);
         REQUIRE(t[i] != NULL && ((uintptr_t) t[i]->data % 16) == 0);
         data += (size_t) (n * 4 + 15) / 16 * 16;
         for (int64_t k = 0; k < n; k++) {
@@ -79,7 +79,7 @@ static void own_memory_is_one_region_at_first(void) {
 static void exact_weight_context(void) {
     enum { N = 13 };
     static _Alignas(16) char memory[N * 400];
-    struct ggml_context *    ctx = ggml_init((struct ggml_init_params){ N * ggml_tensor_overhead(), memory, true });
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ N * ggml_tensor_overhead(), memory, true });
     REQUIRE(ctx != NULL);
     for (int i = 0; i < N; i++) {
         struct ggml_tensor * t = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 1000, 1000);
@@ -95,11 +95,11 @@ static void exact_weight_context(void) {
 // Section 11.2: the tensor space of a pool holds a larger graph as well.
 static void larger_graph_in_tensor_space(void) {
     for (size_t n = 2048; n <= 65536; n *= 2) {
-        const size_t size   = n * ggml_tensor_overhead() + ggml_graph_overhead();
-        void *       memory = gb_aligned_alloc(16, size);
+        const size_t size = n * ggml_tensor_overhead() + ggml_graph_overhead();
+        void * memory = gb_aligned_alloc(16, size);
         REQUIRE(memory != NULL);
         struct ggml_context * ctx = ggml_init((struct ggml_init_params){ size, memory, true });
-        struct ggml_cgraph *  g   = ggml_new_graph_custom(ctx, n, false);
+        struct ggml_cgraph * g = ggml_new_graph_custom(ctx, n, false);
         CHECK(g != NULL);
         for (size_t i = 0; i < n * 8 / 10; i++) {
             CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 1) != NULL);
@@ -112,12 +112,12 @@ static void larger_graph_in_tensor_space(void) {
 // Section 11.3: tensors and graphs in the caller's memory outlive the context.
 static void tensors_outlive_context(void) {
     static _Alignas(16) char memory[200000];
-    struct ggml_context *    ctx = ggml_init((struct ggml_init_params){ sizeof(memory), memory, false });
-    struct ggml_tensor *     t   = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8);
-    struct ggml_tensor *     v   = ggml_view_tensor(ctx, t);
-    struct ggml_cgraph *     g   = ggml_new_graph_custom(ctx, 16, false);
-    v->op                        = GGML_OP_SQR;
-    v->src[0]                    = t;
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ sizeof(memory), memory, false });
+    struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8);
+    struct ggml_tensor * v = ggml_view_tensor(ctx, t);
+    struct ggml_cgraph * g = ggml_new_graph_custom(ctx, 16, false);
+    v->op = GGML_OP_SQR;
+    v->src[0] = t;
     ggml_set_f32(t, 3.0f);
     ggml_free(ctx);
     CHECK(ggml_get_f32_1d(v, 7) == 3.0f);
@@ -125,7 +125,7 @@ static void tensors_outlive_context(void) {
     CHECK(g->n_nodes == 1 && g->nodes[0] == v && g->n_leafs == 1);
 
     struct ggml_context * other = own(1000);
-    struct ggml_tensor *  view  = ggml_view_tensor(other, v);
+    struct ggml_tensor * view = ggml_view_tensor(other, v);
     CHECK(view != NULL && view->view_src == t && view->data == t->data);
     ggml_free(other);
 }
@@ -133,8 +133,8 @@ static void tensors_outlive_context(void) {
 // Section 11.9: three tensors with data and a graph in exactly the sum of what the functions say.
 static void exact_benchmark_pool(void) {
     const size_t sizes[3] = { 64 * 32 * 4, 32 * 16 * 4, 64 * 16 * 4 };
-    const size_t size     = sizes[0] + sizes[1] + sizes[2] + 3 * ggml_tensor_overhead() + ggml_graph_overhead();
-    char *       memory   = gb_aligned_alloc(64, size + 16);
+    const size_t size = sizes[0] + sizes[1] + sizes[2] + 3 * ggml_tensor_overhead() + ggml_graph_overhead();
+    char * memory = gb_aligned_alloc(64, size + 16);
     REQUIRE(memory != NULL);
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ size, memory + 16, false }); // aligned to 16 only
     REQUIRE(ctx != NULL);
@@ -202,7 +202,7 @@ static void many_contexts(void) {
 
 static void scratch(void) {
     static _Alignas(16) char memory[100];
-    struct ggml_context *    ctx = own(10000);
+    struct ggml_context * ctx = own(10000);
     CHECK_INT(ggml_set_scratch(ctx, (struct ggml_scratch){ 4, 64, memory }), 0);
     struct ggml_tensor * a = ggml_new_tensor_1d(ctx, GGML_TYPE_F16, 3);
     CHECK(a->data == memory + 4);
@@ -273,7 +273,7 @@ static void work(void * arg) {
 
 static void threads(void) {
     gb_thread thread[4];
-    int       wrong[4] = { 0 };
+    int wrong[4] = { 0 };
     for (int i = 0; i < 4; i++) {
         REQUIRE(gb_thread_start(&thread[i], work, &wrong[i]));
     }
@@ -289,10 +289,10 @@ enum { BUILDERS = 8, ROUNDS = 300 };
 
 struct team {
     struct ggml_context * ctx;
-    struct ggml_tensor *  shared;
-    atomic_int            next, n_done, wrong;
-    atomic_bool           stop;
-    int                   rounds;
+    struct ggml_tensor * shared;
+    atomic_int next, n_done, wrong;
+    atomic_bool stop;
+    int rounds;
 };
 
 // What a builder of several objects does when a later one cannot be made.
@@ -307,11 +307,11 @@ static void begin_and_give_up(struct ggml_context * ctx) {
 
 static void build(void * arg) {
     struct team * team = arg;
-    const int     me   = atomic_fetch_add(&team->next, 1);
+    const int me = atomic_fetch_add(&team->next, 1);
     for (int i = 0; i < team->rounds; i++) {
-        struct ggml_tensor * t     = ggml_new_i32(team->ctx, me * ROUNDS + i);
-        struct ggml_tensor * v     = ggml_view_1d(team->ctx, team->shared, 4, (size_t) (i % 4) * 4);
-        struct ggml_tensor * s     = v ? ggml_add(team->ctx, v, v) : NULL;
+        struct ggml_tensor * t = ggml_new_i32(team->ctx, me * ROUNDS + i);
+        struct ggml_tensor * v = ggml_view_1d(team->ctx, team->shared, 4, (size_t) (i % 4) * 4);
+        struct ggml_tensor * s = v ? ggml_add(team->ctx, v, v) : NULL;
         struct ggml_tensor * large = i % 50 == 0 ? ggml_new_tensor_1d(team->ctx, GGML_TYPE_I8, 30000) : t;
         atomic_fetch_add(&team->wrong, t == NULL || v == NULL || s == NULL || large == NULL);
         if (t != NULL) {
@@ -330,15 +330,15 @@ static void build(void * arg) {
 // Looks at the list while others append to it.
 static void look(void * arg) {
     struct team * team = arg;
-    size_t        used = 0;
+    size_t used = 0;
     while (atomic_load(&team->n_done) < BUILDERS) {
         const size_t now = ggml_used_mem(team->ctx);
         atomic_fetch_add(&team->wrong,
             now > ggml_get_mem_size(team->ctx) || ggml_get_tensor(team->ctx, "shared") != team->shared);
-        used         = GB_MAX(used, now);
+        used = GB_MAX(used, now);
         size_t bytes = 0;
         for (struct ggml_tensor * t = ggml_get_first_tensor(team->ctx); t != NULL;
-            t                       = ggml_get_next_tensor(team->ctx, t)) {
+            t = ggml_get_next_tensor(team->ctx, t)) {
             bytes += ggml_nbytes(t);
         }
         atomic_fetch_add(&team->wrong, bytes < ggml_nbytes(team->shared));
@@ -369,7 +369,7 @@ static void check_numbers(struct ggml_context * ctx, int rounds) {
 
 static struct team new_team(struct ggml_context * ctx, int rounds) {
     struct team team = { .ctx = ctx, .rounds = rounds };
-    team.shared      = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8), "shared");
+    team.shared = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8), "shared");
     CHECK(team.shared != NULL);
     return team;
 }
@@ -402,9 +402,9 @@ static void threads_in_one_context(void) {
 
 static void threads_in_memory_of_the_caller(void) {
     enum { SIZE = 40 << 20 };
-    void *                memory = gb_aligned_alloc(16, SIZE);
-    struct ggml_context * ctx    = ggml_init((struct ggml_init_params){ SIZE, memory, false });
-    struct team           team   = new_team(ctx, ROUNDS);
+    void * memory = gb_aligned_alloc(16, SIZE);
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ SIZE, memory, false });
+    struct team team = new_team(ctx, ROUNDS);
     run_team(&team, true);
     struct ggml_tensor * last = ggml_new_i32(ctx, 5);
     ggml_free(ctx);
@@ -415,21 +415,21 @@ static void threads_in_memory_of_the_caller(void) {
 
 struct two {
     struct ggml_context * ctx;
-    struct ggml_tensor *  theirs;
+    struct ggml_tensor * theirs;
 };
 
 static void make_one(void * arg) {
     struct two * two = arg;
-    two->theirs      = ggml_set_name(ggml_new_i32(two->ctx, 7), "theirs");
+    two->theirs = ggml_set_name(ggml_new_i32(two->ctx, 7), "theirs");
 }
 
 // A builder that fails takes back what it made, and nothing of what another thread made meanwhile.
 static void taking_back_beside_others(void) {
-    struct two           two    = { own(10000), NULL };
-    struct ggml_tensor * a      = ggml_set_name(ggml_new_i32(two.ctx, 1), "a");
-    const size_t         before = ggml_used_mem(two.ctx);
-    struct ggml_tensor * first  = ggml_set_name(ggml_new_i32(two.ctx, 2), "first");
-    gb_thread            thread;
+    struct two two = { own(10000), NULL };
+    struct ggml_tensor * a = ggml_set_name(ggml_new_i32(two.ctx, 1), "a");
+    const size_t before = ggml_used_mem(two.ctx);
+    struct ggml_tensor * first = ggml_set_name(ggml_new_i32(two.ctx, 2), "first");
+    gb_thread thread;
     REQUIRE(gb_thread_start(&thread, make_one, &two));
     gb_thread_join(thread);
     ggml_new_i32(two.ctx, 3);
@@ -453,9 +453,9 @@ static void taking_back_beside_others(void) {
 
 // Who walks the list may stand on a tensor that its builder takes back: the walk goes on behind it.
 static void taking_back_what_was_seen(void) {
-    struct ggml_context * ctx   = own(10000);
-    struct ggml_tensor *  a     = ggml_new_i32(ctx, 1);
-    struct ggml_tensor *  first = ggml_new_i32(ctx, 2);
+    struct ggml_context * ctx = own(10000);
+    struct ggml_tensor * a = ggml_new_i32(ctx, 1);
+    struct ggml_tensor * first = ggml_new_i32(ctx, 2);
     CHECK(ggml_get_next_tensor(ctx, ggml_get_first_tensor(ctx)) == first);
     gb_context_drop(ctx, first);
     struct ggml_tensor * b = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 100, 3);
@@ -474,7 +474,7 @@ static void build_until_stopped(void * arg) {
 
 static int in_child(struct ggml_context * ctx) {
     const size_t used = ggml_used_mem(ctx);
-    size_t       n    = 0;
+    size_t n = 0;
     for (int i = 0; i < 50; i++) {
         if (ggml_new_i32(ctx, i) == NULL) {
             return 1;
@@ -489,7 +489,7 @@ static int in_child(struct ggml_context * ctx) {
 // A child finds every context whole and usable, whatever its threads did at the fork.
 static void fork_while_threads_build(void) {
     struct team team = new_team(own(1000), 0);
-    gb_thread   thread[2];
+    gb_thread thread[2];
     for (int i = 0; i < 2; i++) {
         REQUIRE(gb_thread_start(&thread[i], build_until_stopped, &team));
     }
@@ -516,11 +516,11 @@ static void fork_while_threads_build(void) {}
 // A scenario with every kind of object; false when something failed.
 static bool scenario(void) {
     struct ggml_context * ctx = own(16);
-    bool                  ok  = ctx != NULL;
+    bool ok = ctx != NULL;
     for (int i = 0; ok && i < 100; i++) {
         struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, i == 50 ? 100000 : 10);
         struct ggml_tensor * v = t ? ggml_view_tensor(ctx, t) : NULL;
-        ok                     = v != NULL;
+        ok = v != NULL;
     }
     if (ctx != NULL && !ok) { // still good for what fits
         CHECK_INT(ggml_last_status(), GGML_STATUS_ALLOC_FAILED);
@@ -538,7 +538,7 @@ static bool scenario(void) {
 
 static void failing_allocations(void) {
     const int64_t before = gb_test_live_allocs();
-    int           n      = 1;
+    int n = 1;
     for (bool ok = false; !ok; n++) {
         gb_test_fail_alloc(n, false);
         ok = scenario();

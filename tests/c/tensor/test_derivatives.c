@@ -10,18 +10,18 @@ enum { MAX_INPUTS = 3 };
 
 struct inputs {
     struct ggml_context * ctx;
-    struct ggml_tensor *  x[MAX_INPUTS]; // parameters, F32, random
-    struct ggml_tensor *  ids;           // I32, as many as `n_ids`
+    struct ggml_tensor * x[MAX_INPUTS]; // parameters, F32, random
+    struct ggml_tensor * ids;           // I32, as many as `n_ids`
 };
 
 typedef struct ggml_tensor * (*expression)(const struct inputs * in);
 
 struct grad_case {
     const char * name;
-    expression   build;
-    int64_t      ne[MAX_INPUTS][4]; // all 0: no such input
-    float        low, high;         // range of the inputs
-    float        step, tolerance;   // 0: 1e-2 and 2e-2
+    expression build;
+    int64_t ne[MAX_INPUTS][4]; // all 0: no such input
+    float low, high;           // range of the inputs
+    float step, tolerance;     // 0: 1e-2 and 2e-2
 };
 
 static struct ggml_tensor * random_tensor(struct ggml_context * ctx, const int64_t ne[4], float low, float high) {
@@ -40,15 +40,15 @@ static float compute_loss(struct ggml_context * ctx, struct ggml_cgraph * g, str
 static void compare_input(struct ggml_context * ctx, const struct grad_case * c, struct ggml_cgraph * gf,
     struct ggml_tensor * loss, struct ggml_tensor * x, const float * grad, int which) {
     const float step = c->step > 0 ? c->step : 1e-2f, tolerance = c->tolerance > 0 ? c->tolerance : 2e-2f;
-    int         nonzero = 0;
+    int nonzero = 0;
     for (int64_t i = 0; i < ggml_nelements(x); i++) {
-        float *     value  = (float *) x->data + i;
-        const float keep   = *value;
-        *value             = keep + step;
-        const double up    = compute_loss(ctx, gf, loss);
-        *value             = keep - step;
-        const double down  = compute_loss(ctx, gf, loss);
-        *value             = keep;
+        float * value = (float *) x->data + i;
+        const float keep = *value;
+        *value = keep + step;
+        const double up = compute_loss(ctx, gf, loss);
+        *value = keep - step;
+        const double down = compute_loss(ctx, gf, loss);
+        *value = keep;
         const double slope = (up - down) / (2.0 * (double) step);
         nonzero += grad[i] != 0.0f;
         CHECK_MSG(fabs(slope - (double) grad[i]) <= (double) tolerance * (1.0 + fabs(slope)),
@@ -61,8 +61,8 @@ static void compare_input(struct ggml_context * ctx, const struct grad_case * c,
 
 static void run_case(const struct grad_case * c) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
-    struct inputs         in  = { .ctx = ctx };
-    int                   n   = 0;
+    struct inputs in = { .ctx = ctx };
+    int n = 0;
     for (; n < MAX_INPUTS && c->ne[n][0] > 0; n++) {
         in.x[n] = random_tensor(ctx, c->ne[n], c->low, c->high);
         CHECK_INT(ggml_set_param(ctx, in.x[n]), GGML_STATUS_SUCCESS);
@@ -79,11 +79,11 @@ static void run_case(const struct grad_case * c) {
         return;
     }
     struct ggml_tensor * loss = ggml_sum(ctx, ggml_mul(ctx, y, random_tensor(ctx, y->ne, -1, 1)));
-    struct ggml_cgraph * gf   = ggml_new_graph_custom(ctx, 64, true);
+    struct ggml_cgraph * gf = ggml_new_graph_custom(ctx, 64, true);
     CHECK_INT(ggml_build_forward_expand(gf, loss), GGML_STATUS_SUCCESS);
-    const int              n_forward = gf->n_nodes;
-    struct ggml_cgraph *   gb        = ggml_graph_dup(ctx, gf);
-    const enum ggml_status status    = ggml_build_backward_expand(ctx, gf, gb, false);
+    const int n_forward = gf->n_nodes;
+    struct ggml_cgraph * gb = ggml_graph_dup(ctx, gf);
+    const enum ggml_status status = ggml_build_backward_expand(ctx, gf, gb, false);
     if (status != GGML_STATUS_SUCCESS) {
         test_fail(__FILE__, __LINE__, "%s: %s", c->name, ggml_last_error());
         ggml_free(ctx);
@@ -95,7 +95,7 @@ static void run_case(const struct grad_case * c) {
     CHECK_MSG(ggml_graph_compute_with_ctx(ctx, gb, 2) == GGML_STATUS_SUCCESS, "%s: %s", c->name, ggml_last_error());
     for (int k = 0; k < n; k++) {
         const int64_t count = ggml_nelements(in.x[k]);
-        float *       grad  = gb_malloc((size_t) count * sizeof(float));
+        float * grad = gb_malloc((size_t) count * sizeof(float));
         CHECK(ggml_are_same_shape(in.x[k], in.x[k]->grad) && ggml_is_contiguous(in.x[k]->grad));
         memcpy(grad, in.x[k]->grad->data, (size_t) count * sizeof(float));
         compare_input(ctx, c, gf, loss, in.x[k], grad, k);
@@ -109,9 +109,9 @@ static void run_case(const struct grad_case * c) {
 #define EXPR(name, ...)                                          \
     static struct ggml_tensor * name(const struct inputs * in) { \
         struct ggml_context * ctx = in->ctx;                     \
-        struct ggml_tensor *  a   = in->x[0];                    \
-        struct ggml_tensor *  b   = in->x[1];                    \
-        struct ggml_tensor *  c   = in->x[2];                    \
+        struct ggml_tensor * a = in->x[0];                       \
+        struct ggml_tensor * b = in->x[1];                       \
+        struct ggml_tensor * c = in->x[2];                       \
         (void) ctx, (void) a, (void) b, (void) c;                \
         return __VA_ARGS__;                                      \
     }
@@ -264,9 +264,9 @@ static void central_differences(void) {
 // Operators without a derivative say so, with the node, and nothing has changed.
 static void underivable(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
-    struct ggml_tensor *  x   = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), "x");
+    struct ggml_tensor * x = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), "x");
     ggml_set_param(ctx, x);
-    struct ggml_tensor * y  = ggml_set_name(ggml_gelu(ctx, ggml_sqr(ctx, x)), "y");
+    struct ggml_tensor * y = ggml_set_name(ggml_gelu(ctx, ggml_sqr(ctx, x)), "y");
     struct ggml_cgraph * gf = ggml_new_graph_custom(ctx, 16, true);
     ggml_build_forward_expand(gf, ggml_sum(ctx, y));
     struct ggml_cgraph * gb = ggml_graph_dup(ctx, gf);
@@ -282,7 +282,7 @@ static void underivable(void) {
     CHECK_INT(gb->n_nodes, gf->n_nodes);
 
     ggml_clear_error();
-    struct ggml_tensor * t  = ggml_view_1d(ctx, ggml_transpose(ctx, ggml_reshape_2d(ctx, x, 2, 2)), 2, 0);
+    struct ggml_tensor * t = ggml_view_1d(ctx, ggml_transpose(ctx, ggml_reshape_2d(ctx, x, 2, 2)), 2, 0);
     struct ggml_cgraph * gv = ggml_new_graph_custom(ctx, 16, true);
     ggml_build_forward_expand(gv, ggml_sum(ctx, t));
     CHECK_INT(ggml_build_backward_expand(ctx, gv, ggml_graph_dup(ctx, gv), false), GGML_STATUS_UNSUPPORTED);

@@ -16,7 +16,7 @@ static struct ggml_tensor * leaf(struct ggml_context * ctx) { return ggml_new_te
 static struct ggml_tensor * node(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b) {
     struct ggml_tensor * t = leaf(ctx);
     if (t != NULL) {
-        t->op     = GGML_OP_ADD;
+        t->op = GGML_OP_ADD;
         t->src[0] = a;
         t->src[1] = b;
     }
@@ -29,7 +29,7 @@ struct walk {
     struct ggml_tensor * seen[500];
     struct ggml_tensor * nodes[500];
     struct ggml_tensor * leafs[500];
-    int                  n_seen, n_nodes, n_leafs;
+    int n_seen, n_nodes, n_leafs;
 };
 
 static void recurse(struct walk * w, struct ggml_tensor * t, bool backwards) {
@@ -55,11 +55,11 @@ static void recurse(struct walk * w, struct ggml_tensor * t, bool backwards) {
 static void same_order_as_recursion(void) {
     for (int round = 0; round < 200; round++) {
         struct ggml_context * ctx = own();
-        struct ggml_tensor *  t[120];
-        const int             n         = (int) test_random_int(1, 120);
-        const bool            backwards = round % 2 == 1;
+        struct ggml_tensor * t[120];
+        const int n = (int) test_random_int(1, 120);
+        const bool backwards = round % 2 == 1;
         for (int i = 0; i < n; i++) {
-            t[i]           = leaf(ctx);
+            t[i] = leaf(ctx);
             const int kind = (int) test_random_int(0, 9);
             if (i > 0 && kind > 1) {
                 t[i]->op = GGML_OP_MAP_CUSTOM3;
@@ -77,8 +77,8 @@ static void same_order_as_recursion(void) {
         struct ggml_cgraph * g = ggml_new_graph_custom(ctx, 500, round % 3 == 0);
         g->order = backwards ? GGML_CGRAPH_EVAL_ORDER_RIGHT_TO_LEFT : GGML_CGRAPH_EVAL_ORDER_LEFT_TO_RIGHT;
         for (int k = 0; k < 3; k++) {
-            struct ggml_tensor * root    = t[test_random_int(0, n - 1)];
-            const int            n_nodes = g->n_nodes;
+            struct ggml_tensor * root = t[test_random_int(0, n - 1)];
+            const int n_nodes = g->n_nodes;
             recurse(&w, root, backwards);
             CHECK_INT(ggml_build_forward_expand(g, root), GGML_STATUS_SUCCESS);
             if (g->n_nodes > n_nodes) {
@@ -102,11 +102,11 @@ static void same_order_as_recursion(void) {
 
 static void naming(void) {
     struct ggml_context * ctx = own();
-    struct ggml_cgraph *  g   = ggml_new_graph(ctx);
-    struct ggml_tensor *  a   = leaf(ctx);
-    struct ggml_tensor *  b   = ggml_set_name(leaf(ctx), "b");
-    struct ggml_tensor *  c   = node(ctx, b, a);
-    struct ggml_tensor *  d   = ggml_set_name(node(ctx, c, NULL), "out");
+    struct ggml_cgraph * g = ggml_new_graph(ctx);
+    struct ggml_tensor * a = leaf(ctx);
+    struct ggml_tensor * b = ggml_set_name(leaf(ctx), "b");
+    struct ggml_tensor * c = node(ctx, b, a);
+    struct ggml_tensor * d = ggml_set_name(node(ctx, c, NULL), "out");
     ggml_build_forward_expand(g, d);
     CHECK_STR(a->name, "leaf_1");
     CHECK_STR(b->name, "b");
@@ -123,15 +123,15 @@ static void naming(void) {
 
 // No two tensors of a graph have the same automatic name, whatever graphs they were in before.
 static void automatic_names_are_unique(void) {
-    struct ggml_context * ctx    = own();
-    struct ggml_context * other  = own();
-    struct ggml_tensor *  far    = leaf(other);
-    struct ggml_cgraph *  first  = ggml_new_graph(ctx);
-    struct ggml_cgraph *  second = ggml_new_graph(ctx);
-    struct ggml_cgraph *  third  = ggml_new_graph(ctx);
-    struct ggml_tensor *  a      = node(ctx, leaf(ctx), leaf(ctx));
-    struct ggml_tensor *  b      = node(ctx, leaf(ctx), NULL);
-    struct ggml_tensor *  c      = node(ctx, node(ctx, far, a), node(ctx, b, leaf(ctx)));
+    struct ggml_context * ctx = own();
+    struct ggml_context * other = own();
+    struct ggml_tensor * far = leaf(other);
+    struct ggml_cgraph * first = ggml_new_graph(ctx);
+    struct ggml_cgraph * second = ggml_new_graph(ctx);
+    struct ggml_cgraph * third = ggml_new_graph(ctx);
+    struct ggml_tensor * a = node(ctx, leaf(ctx), leaf(ctx));
+    struct ggml_tensor * b = node(ctx, leaf(ctx), NULL);
+    struct ggml_tensor * c = node(ctx, node(ctx, far, a), node(ctx, b, leaf(ctx)));
     ggml_set_name(far, "leaf_3");
     ggml_set_name(b, "node_12345678901234567890");
     CHECK_INT(ggml_build_forward_expand(first, a), GGML_STATUS_SUCCESS);
@@ -151,7 +151,7 @@ static void automatic_names_are_unique(void) {
 // One million nodes in a row: no recursion, and growth from a small graph.
 static void long_chain(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, true });
-    struct ggml_cgraph *  g   = ggml_new_graph_custom(ctx, 10, false);
+    struct ggml_cgraph * g = ggml_new_graph_custom(ctx, 10, false);
     enum { N = 1000000 };
     struct ggml_tensor * t = leaf(ctx);
     for (int i = 0; i < N; i++) {
@@ -180,8 +180,8 @@ static void overhead_is_exact(void) {
     const size_t sizes[] = { 0, 1, 2, 7, 100, 2048, 4096, 5000, 65536 };
     for (int k = 0; k < 18; k++) {
         struct ggml_context * ctx = own();
-        const size_t          n   = sizes[k / 2];
-        struct ggml_cgraph *  g   = ggml_new_graph_custom(ctx, n, k % 2);
+        const size_t n = sizes[k / 2];
+        struct ggml_cgraph * g = ggml_new_graph_custom(ctx, n, k % 2);
         REQUIRE(g != NULL);
         CHECK_INT(ggml_used_mem(ctx), ggml_graph_overhead_custom(n, k % 2));
         CHECK(g->visited_hash_table.size >= 2 * n && g->size == (int) n && (g->grads != NULL) == (k % 2 == 1));
@@ -196,10 +196,10 @@ static void overhead_is_exact(void) {
 static void fixed_graph_is_filled_to_the_brim(void) {
     struct ggml_context * ctx = own();
     enum { N = 40 };
-    const size_t          size   = ggml_graph_overhead_custom(N, false);
-    void *                memory = gb_aligned_alloc(16, size);
-    struct ggml_context * fixed  = ggml_init((struct ggml_init_params){ size, memory, true });
-    struct ggml_cgraph *  g      = ggml_new_graph_custom(fixed, N, false);
+    const size_t size = ggml_graph_overhead_custom(N, false);
+    void * memory = gb_aligned_alloc(16, size);
+    struct ggml_context * fixed = ggml_init((struct ggml_init_params){ size, memory, true });
+    struct ggml_cgraph * g = ggml_new_graph_custom(fixed, N, false);
     REQUIRE(g != NULL);
     ggml_free(fixed);
     struct ggml_tensor * last = NULL;
@@ -225,10 +225,10 @@ static void fixed_graph_is_filled_to_the_brim(void) {
 static void failed_build_is_taken_back(void) {
     struct ggml_context * ctx = own();
     for (int n = 1; n < 30; n++) {
-        const size_t          size   = ggml_graph_overhead_custom((size_t) n, true);
-        void *                memory = gb_aligned_alloc(16, size);
-        struct ggml_context * fixed  = ggml_init((struct ggml_init_params){ size, memory, true });
-        struct ggml_cgraph *  g      = ggml_new_graph_custom(fixed, (size_t) n, true);
+        const size_t size = ggml_graph_overhead_custom((size_t) n, true);
+        void * memory = gb_aligned_alloc(16, size);
+        struct ggml_context * fixed = ggml_init((struct ggml_init_params){ size, memory, true });
+        struct ggml_cgraph * g = ggml_new_graph_custom(fixed, (size_t) n, true);
         ggml_free(fixed);
         struct ggml_tensor * first = node(ctx, leaf(ctx), NULL);
         CHECK_INT(ggml_build_forward_expand(g, first), GGML_STATUS_SUCCESS);
@@ -261,8 +261,8 @@ static void failed_build_is_taken_back(void) {
 
 static void copies_of_the_struct(void) {
     struct ggml_context * ctx = own();
-    struct ggml_cgraph *  g   = ggml_new_graph_custom(ctx, 4, true);
-    struct ggml_tensor *  t   = leaf(ctx);
+    struct ggml_cgraph * g = ggml_new_graph_custom(ctx, 4, true);
+    struct ggml_tensor * t = leaf(ctx);
     for (int i = 0; i < 3; i++) {
         t = node(ctx, t, NULL);
     }
@@ -282,9 +282,9 @@ static void copies_of_the_struct(void) {
     struct ggml_tensor * nodes[2];
     struct ggml_tensor * leafs[2];
     struct ggml_tensor * keys[5] = { NULL };
-    struct ggml_cgraph   made    = { .size = 2, .nodes = nodes, .leafs = leafs, .visited_hash_table = { 5, keys } };
-    ctx                          = own();
-    t                            = node(ctx, leaf(ctx), leaf(ctx));
+    struct ggml_cgraph made = { .size = 2, .nodes = nodes, .leafs = leafs, .visited_hash_table = { 5, keys } };
+    ctx = own();
+    t = node(ctx, leaf(ctx), leaf(ctx));
     CHECK_INT(ggml_build_forward_expand(&made, t), GGML_STATUS_SUCCESS);
     CHECK(made.n_nodes == 1 && made.n_leafs == 2);
     CHECK_INT(ggml_build_forward_expand(&made, node(ctx, t, leaf(ctx))), GGML_STATUS_ALLOC_FAILED);
@@ -296,8 +296,8 @@ static void copies_of_the_struct(void) {
 
 static void views(void) {
     struct ggml_context * ctx = own();
-    struct ggml_cgraph *  g   = ggml_new_graph_custom(ctx, 16, true);
-    struct ggml_tensor *  t   = leaf(ctx);
+    struct ggml_cgraph * g = ggml_new_graph_custom(ctx, 16, true);
+    struct ggml_tensor * t = leaf(ctx);
     for (int i = 0; i < 10; i++) {
         t = node(ctx, t, NULL);
     }
@@ -324,8 +324,8 @@ static void views(void) {
 
 static void copying(void) {
     struct ggml_context * ctx = own();
-    struct ggml_cgraph *  g   = ggml_new_graph_custom(ctx, 64, false);
-    struct ggml_tensor *  t   = leaf(ctx);
+    struct ggml_cgraph * g = ggml_new_graph_custom(ctx, 64, false);
+    struct ggml_tensor * t = leaf(ctx);
     for (int i = 0; i < 20; i++) {
         t = node(ctx, t, leaf(ctx));
     }
@@ -351,8 +351,8 @@ static void copying(void) {
     CHECK_INT(ggml_graph_cpy(g, g), GGML_STATUS_SUCCESS);
 
     static _Alignas(16) char memory[4096];
-    struct ggml_context *    fixed_ctx = ggml_init((struct ggml_init_params){ sizeof(memory), memory, true });
-    struct ggml_cgraph *     fixed     = ggml_new_graph_custom(fixed_ctx, 20, false);
+    struct ggml_context * fixed_ctx = ggml_init((struct ggml_init_params){ sizeof(memory), memory, true });
+    struct ggml_cgraph * fixed = ggml_new_graph_custom(fixed_ctx, 20, false);
     CHECK_INT(ggml_graph_cpy(g, fixed), GGML_STATUS_ALLOC_FAILED);
     CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "room for 20 nodes and 20 leafs");
     CHECK(fixed->n_nodes == 0 && fixed->n_leafs == 0);
@@ -367,7 +367,7 @@ static void copying(void) {
 
 static void bad_arguments(void) {
     struct ggml_context * ctx = own();
-    struct ggml_cgraph *  g   = ggml_new_graph(ctx);
+    struct ggml_cgraph * g = ggml_new_graph(ctx);
     CHECK_INT(ggml_build_forward_expand(g, NULL), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'tensor' is NULL");
     CHECK(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, -3) == NULL);
@@ -391,7 +391,7 @@ static void bad_arguments(void) {
 
 static char * read_file(const char * name) {
     static char text[20000];
-    FILE *      file = fopen(name, "r");
+    FILE * file = fopen(name, "r");
     if (file == NULL) {
         return NULL;
     }
@@ -402,14 +402,14 @@ static char * read_file(const char * name) {
 
 static void dot(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
-    struct ggml_cgraph *  g   = ggml_new_graph_custom(ctx, 16, true);
-    struct ggml_tensor *  a   = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 2), "we\"ird|<name>{\\}\nx");
+    struct ggml_cgraph * g = ggml_new_graph_custom(ctx, 16, true);
+    struct ggml_tensor * a = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 2), "we\"ird|<name>{\\}\nx");
     ggml_set_f32(a, 1.5f);
     struct ggml_tensor * b = node(ctx, a, NULL);
-    b->op                  = GGML_OP_CPY;
+    b->op = GGML_OP_CPY;
     struct ggml_tensor * c = node(ctx, b, a);
-    c->grad                = node(ctx, b, NULL);
-    c->is_param            = true;
+    c->grad = node(ctx, b, NULL);
+    c->is_param = true;
     ggml_build_forward_expand(g, c);
     ggml_build_forward_expand(g, c->grad);
     char path[] = "/tmp/gb_dot_XXXXXX";
@@ -437,10 +437,10 @@ static void dot(void) {
 
 static void listing(void) {
     struct ggml_context * ctx = own();
-    struct ggml_cgraph *  g   = ggml_new_graph(ctx);
-    struct ggml_tensor *  t   = ggml_set_name(node(ctx, leaf(ctx), NULL), "the result");
+    struct ggml_cgraph * g = ggml_new_graph(ctx);
+    struct ggml_tensor * t = ggml_set_name(node(ctx, leaf(ctx), NULL), "the result");
     ggml_build_forward_expand(g, t);
-    char      path[] = "/tmp/gb_print_XXXXXX";
+    char path[] = "/tmp/gb_print_XXXXXX";
     const int fd = mkstemp(path), out = dup(1);
     REQUIRE(fd >= 0 && out >= 0);
     fflush(stdout);
@@ -462,18 +462,18 @@ static void listing(void) {
 
 static bool scenario(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 16, NULL, true });
-    struct ggml_cgraph *  g   = ctx ? ggml_new_graph_custom(ctx, 4, true) : NULL;
-    struct ggml_tensor *  t   = g ? leaf(ctx) : NULL;
-    bool                  ok  = t != NULL && ggml_build_forward_expand(g, node(ctx, t, NULL)) == GGML_STATUS_SUCCESS;
+    struct ggml_cgraph * g = ctx ? ggml_new_graph_custom(ctx, 4, true) : NULL;
+    struct ggml_tensor * t = g ? leaf(ctx) : NULL;
+    bool ok = t != NULL && ggml_build_forward_expand(g, node(ctx, t, NULL)) == GGML_STATUS_SUCCESS;
     if (ok) {
         const struct ggml_cgraph before = *g;
-        struct ggml_tensor *     first  = g->nodes[0];
+        struct ggml_tensor * first = g->nodes[0];
         for (int i = 0; i < 100 && t != NULL; i++) {
             struct ggml_tensor * b = leaf(ctx);
-            t                      = b ? node(ctx, t, b) : NULL;
+            t = b ? node(ctx, t, b) : NULL;
         }
         struct ggml_tensor * last = t;
-        ok                        = last != NULL && ggml_build_forward_expand(g, last) == GGML_STATUS_SUCCESS;
+        ok = last != NULL && ggml_build_forward_expand(g, last) == GGML_STATUS_SUCCESS;
         if (!ok) {
             CHECK(memcmp(&before, g, sizeof(before)) == 0);
             CHECK(g->nodes[0] == first);
@@ -491,9 +491,9 @@ static bool scenario(void) {
             }
         } else {
             CHECK_INT(g->n_nodes, 101);
-            ok                         = ggml_graph_dup(ctx, g) != NULL;
+            ok = ggml_graph_dup(ctx, g) != NULL;
             struct ggml_cgraph * other = ok ? ggml_new_graph_custom(ctx, 1, true) : NULL;
-            ok                         = other != NULL && ggml_graph_cpy(g, other) == GGML_STATUS_SUCCESS;
+            ok = other != NULL && ggml_graph_cpy(g, other) == GGML_STATUS_SUCCESS;
             if (other != NULL) {
                 CHECK_INT(other->n_nodes, ok ? 101 : 0);
             }
@@ -506,9 +506,9 @@ static bool scenario(void) {
 
 // Copying a part of a graph to the graph itself: the lists overlap.
 static void copying_onto_itself(void) {
-    struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
-    struct ggml_cgraph *  graph = ggml_new_graph_custom(ctx, 16, false);
-    struct ggml_tensor *  t     = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
+    struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
+    struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, 16, false);
+    struct ggml_tensor * t = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4);
     for (int i = 0; i < 6; i++) {
         t = ggml_sqr(ctx, t);
     }
@@ -531,7 +531,7 @@ static void copying_onto_itself(void) {
 static void failing_allocations(void) {
     const int64_t before = gb_test_live_allocs();
     for (int onwards = 0; onwards < 2; onwards++) {
-        int  n  = 1;
+        int n = 1;
         bool ok = false;
         for (; !ok && n < 1000; n++) {
             gb_test_fail_alloc(n, onwards);

@@ -10,7 +10,7 @@
 #include "test.h"
 
 __attribute__((visibility("default"))) const char * __asan_default_options(void);
-const char *                                        __asan_default_options(void) {
+const char * __asan_default_options(void) {
     return "allocator_may_return_null=1"; // damaged files ask for any amount
 }
 
@@ -35,7 +35,7 @@ static void write_bytes(const void * data, size_t size) {
 }
 
 static size_t read_bytes(uint8_t * data, size_t max) {
-    FILE *       f    = fopen(path, "rb");
+    FILE * f = fopen(path, "rb");
     const size_t size = f ? fread(data, 1, max, f) : 0;
     if (f) {
         fclose(f);
@@ -55,14 +55,14 @@ static struct ggml_tensor * random_leaf(struct ggml_context * ctx, enum ggml_typ
 // form.
 static struct ggml_cgraph * sample(struct ggml_context * ctx) {
     struct ggml_tensor * odd = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_I8, 3), "odd");
-    struct ggml_tensor * a   = ggml_set_name(random_leaf(ctx, GGML_TYPE_F32, 6, 4), "a");
-    struct ggml_tensor * h   = random_leaf(ctx, GGML_TYPE_F16, 6, 5);
+    struct ggml_tensor * a = ggml_set_name(random_leaf(ctx, GGML_TYPE_F32, 6, 4), "a");
+    struct ggml_tensor * h = random_leaf(ctx, GGML_TYPE_F16, 6, 5);
     if (odd == NULL || a == NULL || h == NULL) {
         return NULL;
     }
     ggml_set_i32(odd, 7);
     struct ggml_tensor * v = ggml_view_2d(ctx, a, 6, 3, a->nb[1], a->nb[1]);
-    struct ggml_tensor * m = ggml_mul_mat(ctx, h, v);                // [5, 3]
+    struct ggml_tensor * m = ggml_mul_mat(ctx, h, v); // [5, 3]
     struct ggml_tensor * p = ggml_cont(ctx, ggml_transpose(ctx, m)); // [3, 5]
     struct ggml_tensor * r = ggml_reshape_1d(ctx, ggml_scale_inplace(ctx, p, 0.5f), 15);
     struct ggml_tensor * c = ggml_cast(ctx, ggml_cast(ctx, r, GGML_TYPE_F16), GGML_TYPE_F32);
@@ -95,7 +95,7 @@ static void compare_tensors(const struct ggml_tensor * a, const struct ggml_tens
 static void round_trip(void) {
     new_path();
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
-    struct ggml_cgraph *  g   = sample(ctx);
+    struct ggml_cgraph * g = sample(ctx);
     REQUIRE(g != NULL);
     CHECK_INT(ggml_graph_export(g, path), GGML_STATUS_SUCCESS);
     struct ggml_context *data, *eval;
@@ -138,11 +138,11 @@ static void round_trip(void) {
 static void format(void) { // the bytes of a graph of one leaf and one node
     new_path();
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
-    struct ggml_tensor *  a   = ggml_set_name(ggml_new_f32(ctx, 2.5f), "a");
-    struct ggml_cgraph *  g   = ggml_new_graph(ctx);
+    struct ggml_tensor * a = ggml_set_name(ggml_new_f32(ctx, 2.5f), "a");
+    struct ggml_cgraph * g = ggml_new_graph(ctx);
     ggml_build_forward_expand(g, ggml_set_name(ggml_add(ctx, a, a), "b"));
     CHECK_INT(ggml_graph_export(g, path), GGML_STATUS_SUCCESS);
-    uint8_t      bytes[2000];
+    uint8_t bytes[2000];
     const size_t size = read_bytes(bytes, sizeof(bytes));
     unlink(path);
     CHECK_INT(size, 24 + (8 + 64 + 64 + 64 + 4) + (8 + 64 + 64 + 64 + 40));
@@ -169,8 +169,8 @@ static void own(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith,
 static void refused_exports(void) {
     new_path();
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, true });
-    struct ggml_cgraph *  g   = ggml_new_graph(ctx);
-    struct ggml_tensor *  a   = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), "a");
+    struct ggml_cgraph * g = ggml_new_graph(ctx);
+    struct ggml_tensor * a = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 4), "a");
     ggml_build_forward_expand(g, ggml_sqr(ctx, a));
     CHECK_INT(ggml_graph_export(g, path), GGML_STATUS_INVALID_STATE);
     CHECK_ERROR(GGML_STATUS_INVALID_STATE, "leaf 'a' f32 [4] has no data");
@@ -178,9 +178,9 @@ static void refused_exports(void) {
     CHECK_INT(ggml_graph_export(g, NULL), GGML_STATUS_INVALID_ARGUMENT);
     ggml_free(ctx);
 
-    ctx                    = ggml_init((struct ggml_init_params){ 0, NULL, false });
-    g                      = ggml_new_graph(ctx);
-    a                      = ggml_new_f32(ctx, 1);
+    ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
+    g = ggml_new_graph(ctx);
+    a = ggml_new_f32(ctx, 1);
     struct ggml_tensor * b = ggml_sqr(ctx, a);
     ggml_build_forward_expand(g, b);
     CHECK_INT(ggml_graph_export(g, "/nonexistent/x"), GGML_STATUS_IO_ERROR);
@@ -201,7 +201,7 @@ static void refused_exports(void) {
 static bool import_fails(void) {
     struct ggml_context * data = (struct ggml_context *) path;
     struct ggml_context * eval = (struct ggml_context *) path;
-    struct ggml_cgraph *  g    = ggml_graph_import(path, &data, &eval);
+    struct ggml_cgraph * g = ggml_graph_import(path, &data, &eval);
     if (g == NULL) {
         CHECK(data == NULL && eval == NULL && ggml_last_status() != GGML_STATUS_SUCCESS &&
               ggml_last_error()[0] != '\0');
@@ -216,8 +216,8 @@ static bool import_fails(void) {
     }
     for (int i = 0; i < g->n_nodes; i++) {
         if (ggml_nbytes(g->nodes[i]) > 0 && ggml_nbytes(g->nodes[i]) < 100000) {
-            volatile uint8_t * bytes            = g->nodes[i]->data;
-            bytes[0]                            = 1;
+            volatile uint8_t * bytes = g->nodes[i]->data;
+            bytes[0] = 1;
             bytes[ggml_nbytes(g->nodes[i]) - 1] = 1;
         }
     }
@@ -231,7 +231,7 @@ static uint8_t content[20000], damaged[20000];
 static size_t sample_file(void) {
     new_path();
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
-    struct ggml_cgraph *  g   = sample(ctx);
+    struct ggml_cgraph * g = sample(ctx);
     CHECK(g != NULL && ggml_graph_export(g, path) == GGML_STATUS_SUCCESS);
     ggml_free(ctx);
     return read_bytes(content, sizeof(content));
@@ -239,7 +239,7 @@ static size_t sample_file(void) {
 
 static void truncated_at_every_byte(void) {
     const int64_t before = gb_test_live_allocs();
-    const size_t  size   = sample_file();
+    const size_t size = sample_file();
     REQUIRE(size > 1000 && size < sizeof(content));
     for (size_t n = 0; n < size; n++) {
         write_bytes(content, n);
@@ -264,35 +264,35 @@ static void damaged_fields(void) {
     // the first leaf's record begins at 24 with type, op, ne0, nb0, ...; the first node's follows the leafs' data
     const size_t leaf = 24, node = 24 + 3 * 200 + 3 + 6 * 4 * 4 + 6 * 5 * 2;
     const struct {
-        size_t   at;
-        int      bytes;
+        size_t at;
+        int bytes;
         uint64_t value;
     } damage[] = {
-        { 0, 4, 0 },                      // magic
-        { 4, 4, 2 },                      // version
-        { 8, 4, UINT32_MAX },             // leafs
-        { 12, 4, UINT32_MAX },            // nodes
-        { 16, 8, 0 },                     // bytes of the nodes
-        { leaf, 4, 4 },                   // retired type
-        { leaf, 4, 40 },                  // no type
-        { leaf, 4, UINT32_MAX },          // no type
-        { leaf + 4, 4, GGML_OP_ADD },     // a leaf with an operator
-        { leaf + 8, 8, UINT64_MAX },      // ne0
-        { leaf + 8, 8, 1u << 20 },        // more data than there is
+        { 0, 4, 0 }, // magic
+        { 4, 4, 2 }, // version
+        { 8, 4, UINT32_MAX }, // leafs
+        { 12, 4, UINT32_MAX }, // nodes
+        { 16, 8, 0 }, // bytes of the nodes
+        { leaf, 4, 4 }, // retired type
+        { leaf, 4, 40 }, // no type
+        { leaf, 4, UINT32_MAX }, // no type
+        { leaf + 4, 4, GGML_OP_ADD }, // a leaf with an operator
+        { leaf + 8, 8, UINT64_MAX }, // ne0
+        { leaf + 8, 8, 1u << 20 }, // more data than there is
         { leaf + 16, 8, UINT64_MAX / 2 }, // nb0
-        { leaf + 24, 8, INT64_MAX },      // ne1: overflow
+        { leaf + 24, 8, INT64_MAX }, // ne1: overflow
         { node, 4, 5 },
         { node + 4, 4, GGML_OP_COUNT },
         { node + 4, 4, UINT32_MAX },
         { node + 4, 4, GGML_OP_MAP_CUSTOM2 },
         { node + 4, 4, GGML_OP_CUSTOM },
         { node + 8, 8, INT64_MAX },
-        { node + 200, 4, 3 },    // reads itself
+        { node + 200, 4, 3 }, // reads itself
         { node + 200, 4, 1000 }, // reads nobody
         { node + 200, 4, (uint32_t) -2 },
         { node + 200, 4, (uint32_t) -1 }, // the view loses its source
-        { node + 136, 8, 1000 },          // the view's offset
-        { node + 16 + 16, 8, 1000 },      // its nb1
+        { node + 136, 8, 1000 }, // the view's offset
+        { node + 16 + 16, 8, 1000 }, // its nb1
     };
     for (size_t i = 0; i < sizeof(damage) / sizeof(damage[0]); i++) {
         memcpy(damaged, content, size);
@@ -309,14 +309,14 @@ static void damaged_fields(void) {
 
 static void random_damage(void) {
     const int64_t before = gb_test_live_allocs();
-    const size_t  size   = sample_file();
-    int           failed = 0;
+    const size_t size = sample_file();
+    int failed = 0;
     for (int round = 0; round < 4000; round++) {
         memcpy(damaged, content, size);
         for (int64_t n = test_random_int(1, 4); n > 0; n--) {
             const size_t at = (size_t) test_random_int(0, (int64_t) size - 1);
-            damaged[at]     = test_random_int(0, 1) ? (uint8_t) test_random()
-                                                    : (uint8_t) (damaged[at] ^ (1u << test_random_int(0, 7)));
+            damaged[at] = test_random_int(0, 1) ? (uint8_t) test_random()
+                                                : (uint8_t) (damaged[at] ^ (1u << test_random_int(0, 7)));
         }
         write_bytes(damaged, size);
         failed += import_fails();
@@ -329,14 +329,14 @@ static void random_damage(void) {
 // The file of one builder's graph, in `content`; 0: a file cannot hold it.
 static size_t builder_file(const struct builder * b, int * n_leafs, int * n_nodes) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
-    struct ggml_tensor *  x[MAX_IN];
+    struct ggml_tensor * x[MAX_IN];
     for (int n = 0; n < MAX_IN && b->in[n].used; n++) {
         x[n] = ggml_new_tensor(ctx, b->in[n].type, 4, b->in[n].ne);
         memset(x[n]->data, 0, ggml_nbytes(x[n]));
     }
-    struct ggml_tensor * y    = b->make(ctx, x);
-    struct ggml_cgraph * g    = ggml_new_graph_custom(ctx, 64, false);
-    size_t               size = 0;
+    struct ggml_tensor * y = b->make(ctx, x);
+    struct ggml_cgraph * g = ggml_new_graph_custom(ctx, 64, false);
+    size_t size = 0;
     if (y != NULL && ggml_build_forward_expand(g, y) == GGML_STATUS_SUCCESS &&
         ggml_graph_export(g, path) == GGML_STATUS_SUCCESS) {
         size = read_bytes(content, sizeof(content));
@@ -353,7 +353,7 @@ static size_t record_at(int n_leafs, int i) {
     size_t at = 24;
     for (int k = 0; k < i; k++) {
         struct ggml_tensor t = { 0 };
-        uint32_t           type;
+        uint32_t type;
         memcpy(&type, content + at, 4);
         t.type = (enum ggml_type) type;
         for (int d = 0; d < 4; d++) {
@@ -385,14 +385,14 @@ static bool shares_bytes(size_t record, int d, uint64_t nb, size_t element) {
 // A file with damaged strides is refused, or its graph computes without a report of a sanitizer or of the checks below.
 static void no_damaged_stride_reaches_a_driver(void) {
     new_path();
-    ggml_backend_t cpu     = ggml_backend_cpu_init();
-    int            refused = 0, computed = 0;
+    ggml_backend_t cpu = ggml_backend_cpu_init();
+    int refused = 0, computed = 0;
     for (int b = 0; b < N_BUILDERS; b++) {
-        int          n_leafs, n_nodes;
+        int n_leafs, n_nodes;
         const size_t size = builder_file(&builders[b], &n_leafs, &n_nodes);
         for (int i = 0; size > 0 && i < n_leafs + n_nodes; i++) {
             const size_t at = record_at(n_leafs, i);
-            uint32_t     type, op;
+            uint32_t type, op;
             memcpy(&type, content + at, 4);
             memcpy(&op, content + at + 4, 4);
             const size_t element = ggml_type_size((enum ggml_type) type);
@@ -410,7 +410,7 @@ static void no_damaged_stride_reaches_a_driver(void) {
                     write_bytes(damaged, size);
                     struct ggml_context *data, *eval;
                     struct ggml_cgraph * g = ggml_graph_import(path, &data, &eval);
-                    const bool           must_fail =
+                    const bool must_fail =
                         ne > 1 && (values[v] % element != 0 || (i >= n_leafs && gb_op_computes((enum ggml_op) op) &&
                                                                    shares_bytes(at, d, values[v], element)));
                     CHECK_MSG(g == NULL || !must_fail, "%s: tensor %d, nb[%d] = %d is imported", builders[b].name, i, d,
@@ -433,9 +433,9 @@ static void no_damaged_stride_reaches_a_driver(void) {
 
 static void failing_allocations(void) {
     const int64_t before = gb_test_live_allocs();
-    const size_t  size   = sample_file();
-    int           n      = 1;
-    bool          ok     = false;
+    const size_t size = sample_file();
+    int n = 1;
+    bool ok = false;
     for (; !ok && n < 200; n++) {
         write_bytes(content, size);
         gb_test_fail_alloc(n, false);
@@ -445,9 +445,9 @@ static void failing_allocations(void) {
     }
     CHECK(ok && n > 4);
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, false });
-    struct ggml_cgraph *  g   = sample(ctx);
-    const int64_t         now = gb_test_live_allocs();
-    ok                        = false;
+    struct ggml_cgraph * g = sample(ctx);
+    const int64_t now = gb_test_live_allocs();
+    ok = false;
     for (n = 1; !ok && n < 200; n++) {
         gb_test_fail_alloc(n, false);
         ok = ggml_graph_export(g, path) == GGML_STATUS_SUCCESS;

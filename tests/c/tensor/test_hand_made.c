@@ -22,7 +22,7 @@ static struct ggml_tensor * counting(enum ggml_type type, int64_t ne0, int64_t n
 
 static struct ggml_tensor * make(struct ggml_tensor * dst, enum ggml_op op, struct ggml_tensor * a,
     struct ggml_tensor * b) {
-    dst->op     = op;
+    dst->op = op;
     dst->src[0] = a;
     dst->src[1] = b;
     return dst;
@@ -52,13 +52,13 @@ static const enum ggml_op copies[] = { GGML_OP_DUP, GGML_OP_CPY, GGML_OP_CONT };
 
 // Every pair of shapes with 24 elements, fresh, as a view of part of a larger tensor, and transposed.
 static void copies_take_any_source_with_as_many_elements(void) {
-    static const int64_t        shapes[][3] = { { 24, 1, 1 }, { 1, 24, 1 }, { 1, 1, 24 }, { 4, 6, 1 }, { 6, 2, 2 },
+    static const int64_t shapes[][3] = { { 24, 1, 1 }, { 1, 24, 1 }, { 1, 1, 24 }, { 4, 6, 1 }, { 6, 2, 2 },
         { 2, 3, 4 }, { 12, 1, 2 } };
-    static const enum ggml_type types[]     = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_I32 };
+    static const enum ggml_type types[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_I32 };
     for (int k = 0; k < 3 * 7 * 7 * 3 * 3 * 3; k++) {
-        const int64_t *      from = shapes[k / 3 % 7], *to = shapes[k / 21 % 7];
+        const int64_t *from = shapes[k / 3 % 7], *to = shapes[k / 21 % 7];
         const enum ggml_type type = types[k / 147 % 3];
-        const int            in = k / 441 % 3, out = k / 1323 % 3;
+        const int in = k / 441 % 3, out = k / 1323 % 3;
         begin();
         struct ggml_tensor * src = counting(type, from[0], from[1], from[2]);
         if (in == 1) {
@@ -95,9 +95,9 @@ static void copies_convert_between_types(void) {
 static void copies_quantize_and_dequantize(void) {
     for (int k = 0; k < 3; k++) {
         begin();
-        struct ggml_tensor * src    = counting(GGML_TYPE_F32, 32, 2, 1);
+        struct ggml_tensor * src = counting(GGML_TYPE_F32, 32, 2, 1);
         struct ggml_tensor * blocks = make(ggml_new_tensor_1d(ctx, GGML_TYPE_Q8_0, 64), copies[k], src, NULL);
-        struct ggml_tensor * back   = make(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, 1), copies[k], blocks, NULL);
+        struct ggml_tensor * back = make(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, 1), copies[k], blocks, NULL);
         for (int i = 0; computes(back) && i < 64; i++) {
             CHECK(fabsf(ggml_get_f32_1d(back, i) - (float) (i + 1)) < 0.3f);
         }
@@ -141,14 +141,14 @@ static void copies_of_other_counts_are_refused(void) {
 // The allocators and the scheduler take such copies, too, with a device that has memory of its own.
 static void copies_are_scheduled(void) {
     for (int k = 0; k < 3; k++) {
-        ggml_backend_t       list[2] = { ggml_backend_reg_init_backend_from_str("SIM"), ggml_backend_cpu_init() };
-        ggml_backend_sched_t sched   = ggml_backend_sched_new(list, NULL, 2, 0);
-        ctx                          = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true });
-        struct ggml_tensor * leaf    = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 1, 10);
-        struct ggml_tensor * src     = ggml_scale(ctx, leaf, 2);
-        struct ggml_tensor * dst     = make(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 10), copies[k], src, NULL);
-        struct ggml_tensor * y       = ggml_scale(ctx, dst, 2);
-        struct ggml_cgraph * g       = ggml_new_graph(ctx);
+        ggml_backend_t list[2] = { ggml_backend_reg_init_backend_from_str("SIM"), ggml_backend_cpu_init() };
+        ggml_backend_sched_t sched = ggml_backend_sched_new(list, NULL, 2, 0);
+        ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true });
+        struct ggml_tensor * leaf = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 1, 10);
+        struct ggml_tensor * src = ggml_scale(ctx, leaf, 2);
+        struct ggml_tensor * dst = make(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 10), copies[k], src, NULL);
+        struct ggml_tensor * y = ggml_scale(ctx, dst, 2);
+        struct ggml_cgraph * g = ggml_new_graph(ctx);
         ggml_set_input(leaf);
         ggml_build_forward_expand(g, y);
         CHECK_INT(ggml_backend_sched_alloc_graph(sched, g), GGML_STATUS_SUCCESS);
@@ -174,7 +174,7 @@ static struct ggml_tensor * like(struct ggml_tensor * a) { return ggml_dup_tenso
 // Each operator made by hand as its builder makes it: no field but op, src and the parameters that it reads.
 static void nodes_without_a_builder_compute(void) {
     begin();
-    struct ggml_tensor * a = counting(GGML_TYPE_F32, 4, 3, 1), *row = counting(GGML_TYPE_F32, 4, 1, 1);
+    struct ggml_tensor *a = counting(GGML_TYPE_F32, 4, 3, 1), *row = counting(GGML_TYPE_F32, 4, 1, 1);
     struct ggml_tensor * t = make(like(a), GGML_OP_ADD, a, row);
     CHECK(computes(t) && ggml_get_f32_1d(t, 5) == 8);
     t = make(like(a), GGML_OP_MUL, a, row);
@@ -185,7 +185,7 @@ static void nodes_without_a_builder_compute(void) {
     CHECK(computes(t) && ggml_get_f32_1d(t, 5) == 3);
     t = make(like(a), GGML_OP_SQR, a, NULL);
     CHECK(computes(t) && ggml_get_f32_1d(t, 5) == 36);
-    t               = make(like(a), GGML_OP_UNARY, a, NULL);
+    t = make(like(a), GGML_OP_UNARY, a, NULL);
     t->op_params[0] = GGML_UNARY_OP_NEG;
     CHECK(computes(t) && ggml_get_f32_1d(t, 5) == -6);
     t = make(like(a), GGML_OP_SCALE, a, NULL);
@@ -216,7 +216,7 @@ static void shape_operators_made_by_hand_are_idle(void) {
         struct ggml_tensor * y = ggml_sqr(ctx, v);
         CHECK(computes(y) && ggml_get_f32_1d(y, 5) == 36);
         struct ggml_tensor * own = make(counting(GGML_TYPE_F32, 12, 1, 1), ops[k], a, NULL);
-        y                        = ggml_sqr(ctx, own);
+        y = ggml_sqr(ctx, own);
         CHECK(computes(y) && ggml_get_f32_1d(y, 5) == 36);
         end();
     }

@@ -12,9 +12,9 @@ enum { MEMORY = 4096, WEIGHTS_AT = 1, REST_AT = 1ull << 20 };
 // A product with a bias, softmax of a part of it, and a copy that names itself. Leafs lie in two memories.
 static struct {
     struct ggml_context * ctx;
-    struct ggml_tensor *  w, *x, *bias, *sum, *part, *soft, *half;
-    struct ggml_tensor *  nodes[8];
-    int                   n;
+    struct ggml_tensor *w, *x, *bias, *sum, *part, *soft, *half;
+    struct ggml_tensor * nodes[8];
+    int n;
     _Alignas(64) char weights[MEMORY], rest[MEMORY];
     gb_nodes_bytes bytes;
 } g;
@@ -23,7 +23,7 @@ static enum ggml_status find(void * context, const struct ggml_tensor * t, struc
     const char * data = t->data;
     CHECK(context == &g);
     place->may_leave_out = t == g.sum;
-    place->weights       = data >= g.weights && data < g.weights + MEMORY;
+    place->weights = data >= g.weights && data < g.weights + MEMORY;
     if (data == NULL || t->view_src != NULL) {
         return GGML_STATUS_SUCCESS;
     }
@@ -40,13 +40,13 @@ static void add(struct ggml_tensor * t, const char * name) {
 
 static void build(void) {
     memset(&g, 0, sizeof(g));
-    g.ctx                        = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
-    g.w                          = ggml_set_name(ggml_new_tensor_2d(g.ctx, GGML_TYPE_Q8_0, 32, 3), "w");
-    g.x                          = ggml_set_name(ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 32, 2), "x");
-    g.bias                       = ggml_new_tensor_1d(g.ctx, GGML_TYPE_F32, 3);
-    g.w->data                    = g.weights + 64;
-    g.x->data                    = g.rest;
-    g.bias->data                 = g.rest + 1024;
+    g.ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
+    g.w = ggml_set_name(ggml_new_tensor_2d(g.ctx, GGML_TYPE_Q8_0, 32, 3), "w");
+    g.x = ggml_set_name(ggml_new_tensor_2d(g.ctx, GGML_TYPE_F32, 32, 2), "x");
+    g.bias = ggml_new_tensor_1d(g.ctx, GGML_TYPE_F32, 3);
+    g.w->data = g.weights + 64;
+    g.x->data = g.rest;
+    g.bias->data = g.rest + 1024;
     struct ggml_tensor * product = ggml_mul_mat(g.ctx, g.w, g.x);
     add(product, "product");
     add(g.sum = ggml_add(g.ctx, product, g.bias), "sum");
@@ -54,10 +54,10 @@ static void build(void) {
     add(g.soft = ggml_soft_max(g.ctx, g.part), "a name of 63 bytes, which has no place for anything behind it..");
     add(g.half = ggml_cast(g.ctx, g.soft, GGML_TYPE_F16), "half");
     product->data = g.rest + 2048;
-    g.sum->data   = g.rest + 2112;
-    g.part->data  = (char *) g.sum->data + g.sum->nb[1];
-    g.soft->data  = g.rest + 2176;
-    g.half->data  = g.rest + 2240;
+    g.sum->data = g.rest + 2112;
+    g.part->data = (char *) g.sum->data + g.sum->nb[1];
+    g.soft->data = g.rest + 2176;
+    g.half->data = g.rest + 2240;
 }
 
 static void close(void) {
@@ -146,7 +146,7 @@ static void memories_are_checked(void) {
     CHECK_INT(gb_nodes_bind(nodes), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "tensor 0 lies outside of a memory of 165 bytes");
     nodes->memories[0].size = MEMORY;
-    nodes->offsets[1]       = 2;
+    nodes->offsets[1] = 2;
     CHECK_INT(gb_nodes_bind(nodes), GGML_STATUS_INVALID_ARGUMENT);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "tensor 1 begins between two elements");
     nodes->offsets[1] = UINT64_MAX - 3;
@@ -167,7 +167,7 @@ static void damaged_messages(void) {
         free(copy);
     }
     static const uint8_t changes[] = { 0x01, 0x80, 0xff, 0x40 };
-    int                  n_read    = 0;
+    int n_read = 0;
     for (size_t i = 0; i < g.bytes.n * GB_ARRAY_LEN(changes); i++) {
         uint8_t * at = &g.bytes.data[i / GB_ARRAY_LEN(changes)];
         *at ^= changes[i % GB_ARRAY_LEN(changes)];
@@ -180,7 +180,7 @@ static void damaged_messages(void) {
             n_read++;
             for (int k = 0; k < nodes->n_tensors; k++) {
                 const struct ggml_tensor * t = &nodes->tensors[k];
-                const char *               d = t->data;
+                const char * d = t->data;
                 CHECK(d == NULL || (d >= g.rest && d + ggml_nbytes(t) <= g.rest + MEMORY));
                 (void) gb_node_mismatch(t);
             }
@@ -196,7 +196,7 @@ static void damaged_messages(void) {
 static void out_of_memory(void) {
     build();
     const int64_t live = gb_test_live_allocs();
-    bool          done = false;
+    bool done = false;
     for (int n = 1; !done; n++) {
         gb_test_fail_alloc(n, false);
         struct gb_nodes * nodes = NULL;

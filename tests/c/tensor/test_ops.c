@@ -65,9 +65,9 @@ static void check_result(const struct builder * b, struct ggml_tensor ** x, int 
 static void right_calls(void) {
     for (int i = 0; i < N_BUILDERS; i++) {
         struct ggml_context * ctx = new_ctx();
-        struct ggml_tensor *  x[MAX_IN];
-        const int             n = new_inputs(ctx, &builders[i], x);
-        struct ggml_tensor *  r = builders[i].make(ctx, x);
+        struct ggml_tensor * x[MAX_IN];
+        const int n = new_inputs(ctx, &builders[i], x);
+        struct ggml_tensor * r = builders[i].make(ctx, x);
         CHECK_MSG(r != NULL, "%s: %s", builders[i].name, ggml_last_error());
         if (r != NULL) {
             check_result(&builders[i], x, n, r);
@@ -85,9 +85,9 @@ static void over_a_view(void) {
             continue;
         }
         struct ggml_context * ctx = new_ctx();
-        struct ggml_tensor *  x[MAX_IN];
+        struct ggml_tensor * x[MAX_IN];
         new_inputs(ctx, &builders[i], x);
-        const int64_t *      ne    = builders[i].in[0].ne;
+        const int64_t * ne = builders[i].in[0].ne;
         struct ggml_tensor * large = ggml_new_tensor_4d(ctx, builders[i].type, ne[0], ne[1], ne[2], ne[3] + 1);
         x[0] = ggml_view_4d(ctx, large, ne[0], ne[1], ne[2], ne[3], large->nb[1], large->nb[2], large->nb[3],
             large->nb[3]);
@@ -125,11 +125,11 @@ static void check_null(const struct builder * b, struct ggml_context * ctx, stru
 static void null_arguments(void) {
     for (int i = 0; i < N_BUILDERS; i++) {
         struct ggml_context * ctx = new_ctx();
-        struct ggml_tensor *  x[MAX_IN];
-        const int             n = new_inputs(ctx, &builders[i], x);
+        struct ggml_tensor * x[MAX_IN];
+        const int n = new_inputs(ctx, &builders[i], x);
         for (int j = 0; j < n; j++) {
             struct ggml_tensor * kept = x[j];
-            x[j]                      = NULL;
+            x[j] = NULL;
             check_null(&builders[i], ctx, x, kept->name);
             x[j] = kept;
         }
@@ -140,11 +140,11 @@ static void null_arguments(void) {
 
 static void gradients(void) {
     for (int i = 0; i < N_BUILDERS; i++) {
-        const struct builder * b   = &builders[i];
-        struct ggml_context *  ctx = new_ctx();
-        struct ggml_tensor *   x[MAX_IN];
+        const struct builder * b = &builders[i];
+        struct ggml_context * ctx = new_ctx();
+        struct ggml_tensor * x[MAX_IN];
         new_inputs(ctx, b, x);
-        x[0]->grad                   = ggml_dup_tensor(ctx, x[0]);
+        x[0]->grad = ggml_dup_tensor(ctx, x[0]);
         const struct ggml_tensor * r = b->make(ctx, x);
         if (b->gradient == REFUSED) {
             CHECK_MSG(r == NULL && ggml_last_status() == GGML_STATUS_UNSUPPORTED && strstr(ggml_last_error(), "'in0'"),
@@ -166,9 +166,9 @@ static void gradients(void) {
 static void full_contexts(void) {
     static _Alignas(16) char memory[64 * 1024];
     for (int i = 0; i < N_BUILDERS; i++) {
-        const struct builder * b      = &builders[i];
-        struct ggml_context *  inputs = new_ctx();
-        struct ggml_tensor *   x[MAX_IN];
+        const struct builder * b = &builders[i];
+        struct ggml_context * inputs = new_ctx();
+        struct ggml_tensor * x[MAX_IN];
         new_inputs(inputs, b, x);
         if (b->gradient != REFUSED) {
             x[0]->grad = ggml_dup_tensor(inputs, x[0]);
@@ -176,7 +176,7 @@ static void full_contexts(void) {
         bool done = false;
         for (size_t room = 0; room < 20 && !done; room++) {
             const struct ggml_init_params params = { room * ggml_tensor_overhead(), memory, true };
-            struct ggml_context *         ctx    = ggml_init(params);
+            struct ggml_context * ctx = ggml_init(params);
             ggml_clear_error();
             done = b->make(ctx, x) != NULL;
             CHECK_MSG(done == (ggml_last_status() == GGML_STATUS_SUCCESS), "%s: %s", b->name, ggml_last_error());
@@ -196,17 +196,17 @@ static void full_contexts(void) {
 
 static void no_memory(void) {
     for (int i = 0; i < N_BUILDERS; i++) {
-        const struct builder * b      = &builders[i];
-        struct ggml_context *  inputs = new_ctx();
-        struct ggml_tensor *   x[MAX_IN];
+        const struct builder * b = &builders[i];
+        struct ggml_context * inputs = new_ctx();
+        struct ggml_tensor * x[MAX_IN];
         new_inputs(inputs, b, x);
         const int64_t live = gb_test_live_allocs();
-        bool          done = false;
+        bool done = false;
         for (int n = 1; n < 20 && !done; n++) {
             struct ggml_context * ctx = new_ctx();
             ggml_clear_error();
             gb_test_fail_alloc(n, false);
-            const bool made   = b->make(ctx, x) != NULL;
+            const bool made = b->make(ctx, x) != NULL;
             const bool failed = gb_test_alloc_failed();
             gb_test_fail_alloc(0, false);
             CHECK_MSG(made != failed, "%s: allocation %d fails, a node comes", b->name, n);

@@ -38,10 +38,10 @@ static double expected_2d(const struct ggml_tensor * k, const struct ggml_tensor
     for (int ic = 0; ic < (depthwise ? 1 : b->ne[2]); ic++) {
         for (int kh = 0; kh < k->ne[1]; kh++) {
             for (int kw = 0; kw < k->ne[0]; kw++) {
-                const int    i      = x * c->s0 + kw * c->d0 - c->p0;
-                const int    j      = y * c->s1 + kh * c->d1 - c->p1;
-                const int    kernel = depthwise ? oc / (int) (b->ne[2] / k->ne[3]) : oc;
-                const double w      = (double) ggml_get_f32_nd(k, kw, kh, depthwise ? 0 : ic, kernel);
+                const int i = x * c->s0 + kw * c->d0 - c->p0;
+                const int j = y * c->s1 + kh * c->d1 - c->p1;
+                const int kernel = depthwise ? oc / (int) (b->ne[2] / k->ne[3]) : oc;
+                const double w = (double) ggml_get_f32_nd(k, kw, kh, depthwise ? 0 : ic, kernel);
                 sum += w * at(b, i, j, depthwise ? oc : ic, n);
             }
         }
@@ -69,7 +69,7 @@ static void conv_2d(void) {
         for (int n = 1; n <= 3; n++) {
             struct ggml_tensor * k = random_tensor(f32 ? GGML_TYPE_F32 : GGML_TYPE_F16, 3, 2, 4, 5);
             struct ggml_tensor * b = random_tensor(GGML_TYPE_F32, 7, 6, 4, n);
-            const struct conv    c = { 2, 1, 1, 2, 1, 2 };
+            const struct conv c = { 2, 1, 1, 2, 1, 2 };
             struct ggml_tensor * r = ggml_conv_2d(ctx, k, b, 2, 1, 1, 2, 1, 2);
             CHECK(r != NULL && r->ne[0] == 4 && r->ne[1] == 8 && r->ne[2] == 5 && r->ne[3] == n);
             check_2d("conv_2d", r, k, b, &c, false);
@@ -87,7 +87,7 @@ static void conv_depthwise(void) {
             for (int kernels = 2; kernels <= 4; kernels += 2) {
                 struct ggml_tensor * k = random_tensor(f32 ? GGML_TYPE_F32 : GGML_TYPE_F16, 3, 2, 1, kernels);
                 struct ggml_tensor * b = random_tensor(GGML_TYPE_F32, 7, 6, 4, n);
-                const struct conv    c = { 2, 1, 1, 0, 1, 2 };
+                const struct conv c = { 2, 1, 1, 0, 1, 2 };
                 check_2d("conv_depthwise_2d", ggml_conv_depthwise_2d(ctx, k, b, 2, 1, 1, 0, 1, 2), k, b, &c, true);
             }
         }
@@ -132,11 +132,11 @@ static void conv_1d(void) {
 static void windows_of_f32_are_not_rounded(void) {
     for (int f32 = 0; f32 < 2; f32++) {
         const enum ggml_type type = f32 ? GGML_TYPE_F32 : GGML_TYPE_F16;
-        struct ggml_tensor * k    = random_tensor(type, 3, 2, 4, 5);
-        struct ggml_tensor * b    = random_tensor(GGML_TYPE_F32, 7, 6, 4, 2);
+        struct ggml_tensor * k = random_tensor(type, 3, 2, 4, 5);
+        struct ggml_tensor * b = random_tensor(GGML_TYPE_F32, 7, 6, 4, 2);
         struct ggml_tensor * each = random_tensor(type, 3, 2, 1, 2);
-        struct ggml_tensor * k1   = random_tensor(type, 3, 4, 5, 1);
-        struct ggml_tensor * b1   = random_tensor(GGML_TYPE_F32, 9, 4, 2, 1);
+        struct ggml_tensor * k1 = random_tensor(type, 3, 4, 5, 1);
+        struct ggml_tensor * b1 = random_tensor(GGML_TYPE_F32, 9, 4, 2, 1);
         for (int64_t i = 0; i < ggml_nelements(b); i++) {
             ggml_set_f32_1d(b, (int) i, (float) test_random_int(-100001, 100001));
         }

@@ -15,8 +15,8 @@ static void devices(void) {
 
 // The input of a builder with other sizes; each that has changed has stride 0.
 static struct ggml_tensor * new_view(struct ggml_context * ctx, const struct input * in, const int64_t ne[4]) {
-    struct ggml_tensor * t     = ggml_new_tensor(ctx, in->type, 4, in->ne);
-    size_t               nb[3] = { t->nb[1], t->nb[2], t->nb[3] };
+    struct ggml_tensor * t = ggml_new_tensor(ctx, in->type, 4, in->ne);
+    size_t nb[3] = { t->nb[1], t->nb[2], t->nb[3] };
     for (int d = 1; d < 4; d++) {
         if (ne[d] != in->ne[d]) {
             nb[d - 1] = 0;
@@ -29,24 +29,24 @@ static int n_built;
 
 static void try_one(const struct builder * b, int only, const int64_t to[4]) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
-    struct ggml_tensor *  x[MAX_IN];
-    bool                  all = true;
+    struct ggml_tensor * x[MAX_IN];
+    bool all = true;
     for (int i = 0; i < MAX_IN && b->in[i].used; i++) {
         int64_t ne[4];
         for (int d = 0; d < 4; d++) {
             ne[d] = to[d] != 0 && (only < 0 || only == i) ? to[d] : b->in[i].ne[d];
         }
         x[i] = new_view(ctx, &b->in[i], ne);
-        all  = all && x[i] != NULL;
+        all = all && x[i] != NULL;
     }
     struct ggml_tensor * y = all ? b->make(ctx, x) : NULL;
     if (y != NULL) {
         n_built++;
         ggml_backend_supports_op(cpu, y);
         ggml_backend_supports_op(sim, y);
-        ggml_backend_t       list[2] = { sim, cpu };
-        ggml_backend_sched_t sched   = ggml_backend_sched_new(list, NULL, 2, 0);
-        struct ggml_cgraph * graph   = ggml_new_graph_custom(ctx, 64, false);
+        ggml_backend_t list[2] = { sim, cpu };
+        ggml_backend_sched_t sched = ggml_backend_sched_new(list, NULL, 2, 0);
+        struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, 64, false);
         if (ggml_build_forward_expand(graph, y) == GGML_STATUS_SUCCESS) {
             ggml_backend_sched_plan_graph(sched, graph);
         }

@@ -16,8 +16,8 @@ static struct ggml_tensor * tensor(enum ggml_type type, int64_t ne0, int64_t ne1
 
 // A word of op_params as the specification's tables give it: an integer or a float.
 struct word {
-    int   i;
-    bool  is_float;
+    int i;
+    bool is_float;
     float f;
 };
 
@@ -191,7 +191,7 @@ static void windows_and_attention(void) {
     WORDS(ggml_win_part(ctx, tensor(GGML_TYPE_F32, 3, 10, 7, 1), 4), I(3), I(2), I(4));
     WORDS(ggml_win_unpart(ctx, tensor(GGML_TYPE_F32, 3, 4, 4, 6), 10, 7, 4), I(4));
     WORDS(ggml_get_rel_pos(ctx, tensor(GGML_TYPE_F16, 3, 7, 1, 1), 4, 4), I(0));
-    struct ggml_tensor * x  = tensor(GGML_TYPE_F32, 9, 8, 5, 1);
+    struct ggml_tensor * x = tensor(GGML_TYPE_F32, 9, 8, 5, 1);
     struct ggml_tensor * pw = tensor(GGML_TYPE_F32, 3, 2, 4, 5);
     struct ggml_tensor * ph = tensor(GGML_TYPE_F32, 3, 2, 4, 5);
     WORDS(ggml_add_rel_pos(ctx, x, pw, ph), I(0));
@@ -202,7 +202,7 @@ static void windows_and_attention(void) {
     struct ggml_tensor * q = tensor(GGML_TYPE_F32, 3, 3, 4, 1);
     struct ggml_tensor * k = tensor(GGML_TYPE_F32, 3, 5, 4, 1);
     struct ggml_tensor * v = tensor(GGML_TYPE_F32, 5, 3, 4, 1);
-    r                      = ggml_flash_attn(ctx, q, k, v, true);
+    r = ggml_flash_attn(ctx, q, k, v, true);
     WORDS(r, I(1));
     WORDS(ggml_flash_attn(ctx, q, k, v, false), I(0));
     CHECK(r->src[0] == q && r->src[1] == k && r->src[2] == v && r->src[3] == NULL);
@@ -226,8 +226,8 @@ static void experts(void) {
     for (int i = 0; i < 8; i++) {
         as[i] = tensor(GGML_TYPE_F16, 8, 5, 1, 1);
     }
-    struct ggml_tensor * ids  = tensor(GGML_TYPE_I32, 4, 7, 1, 1);
-    struct ggml_tensor * b    = tensor(GGML_TYPE_F32, 8, 7, 1, 1);
+    struct ggml_tensor * ids = tensor(GGML_TYPE_I32, 4, 7, 1, 1);
+    struct ggml_tensor * b = tensor(GGML_TYPE_F32, 8, 7, 1, 1);
     struct ggml_tensor * node = ggml_mul_mat_id(ctx, as, 8, ids, 3, b);
     WORDS(node, I(3), I(8));
     CHECK(node->src[0] == ids && node->src[1] == b);
@@ -269,26 +269,26 @@ static void task_any(struct ggml_tensor * dst, int ith, int nth, void * userdata
 
 struct params_1 {
     ggml_custom1_op_t fun;
-    int               n_tasks;
-    void *            userdata;
+    int n_tasks;
+    void * userdata;
 };
 
 struct params_any {
     ggml_custom_op_t fun;
-    int              n_tasks;
-    void *           userdata;
+    int n_tasks;
+    void * userdata;
 };
 
 struct params_3 {
     ggml_custom3_op_t fun;
-    int               n_tasks;
-    void *            userdata;
+    int n_tasks;
+    void * userdata;
 };
 
 static void custom(void) {
-    struct ggml_tensor *       a = tensor(GGML_TYPE_F32, 4, 3, 1, 1);
+    struct ggml_tensor * a = tensor(GGML_TYPE_F32, 4, 3, 1, 1);
     const struct ggml_tensor * t = ggml_map_unary_f32(ctx, a, rows_1);
-    ggml_unary_op_f32_t        fun_1;
+    ggml_unary_op_f32_t fun_1;
     memcpy(&fun_1, t->op_params, sizeof(fun_1));
     CHECK(fun_1 == rows_1);
     t = ggml_map_custom2_inplace_f32(ctx, a, a, whole_2);
@@ -296,7 +296,7 @@ static void custom(void) {
     memcpy(&fun_2, t->op_params, sizeof(fun_2));
     CHECK(fun_2 == whole_2);
 
-    int             datum;
+    int datum;
     struct params_1 p1;
     t = ggml_map_custom1(ctx, a, task_1, 5, &datum);
     memcpy(&p1, t->op_params, sizeof(p1));
@@ -311,10 +311,10 @@ static void custom(void) {
               ggml_map_custom1(ctx, a, task_1, 5, &datum)->op_params, 64) == 0);
 
     // any number of sources, in the first slots, and a result that has nothing to do with them
-    struct ggml_tensor * const all[]  = { a, a, tensor(GGML_TYPE_I32, 7, 1, 1, 1), a,
+    struct ggml_tensor * const all[] = { a, a, tensor(GGML_TYPE_I32, 7, 1, 1, 1), a,
         tensor(GGML_TYPE_Q8_0, 32, 1, 1, 1), a, a, a, a, tensor(GGML_TYPE_F16, 1, 1, 1, 1) };
-    const int64_t              ne[4]  = { 2, 3, 1, 9 };
-    struct params_any          params = { 0 };
+    const int64_t ne[4] = { 2, 3, 1, 9 };
+    struct params_any params = { 0 };
     for (int n = 0; n <= 10; n++) {
         for (int n_dims = 1; n_dims <= 4; n_dims++) {
             t = ggml_custom(ctx, GGML_TYPE_I16, ne, n_dims, n > 0 ? all : NULL, n, task_any, 2, &datum);
@@ -360,9 +360,9 @@ static void names(void) {
 }
 
 static void copies(void) {
-    struct ggml_tensor * a    = tensor(GGML_TYPE_F32, 4, 3, 2, 1);
-    struct ggml_tensor * big  = tensor(GGML_TYPE_F16, 12, 5, 1, 1);
-    struct ggml_tensor * b    = ggml_view_2d(ctx, big, 12, 2, big->nb[1], big->nb[1]);
+    struct ggml_tensor * a = tensor(GGML_TYPE_F32, 4, 3, 2, 1);
+    struct ggml_tensor * big = tensor(GGML_TYPE_F16, 12, 5, 1, 1);
+    struct ggml_tensor * b = ggml_view_2d(ctx, big, 12, 2, big->nb[1], big->nb[1]);
     struct ggml_tensor * node = ggml_cpy(ctx, a, b);
     CHECK(node->src[0] == a && node->src[1] == b && node->src[2] == NULL);
     CHECK(node->view_src == big);
@@ -380,7 +380,7 @@ static void copies(void) {
 
     struct ggml_tensor * v = tensor(GGML_TYPE_I32, 3, 1, 1, 1);
     struct ggml_tensor * s = tensor(GGML_TYPE_F32, 4, 9, 1, 1);
-    node                   = ggml_get_rows_back(ctx, ggml_reshape_2d(ctx, ggml_view_1d(ctx, a, 12, 0), 4, 3), v, s);
+    node = ggml_get_rows_back(ctx, ggml_reshape_2d(ctx, ggml_view_1d(ctx, a, 12, 0), 4, 3), v, s);
     CHECK(node->src[1] == v && node->src[2] == NULL); // the third only gives the shape
     CHECK_INT(ggml_get_rows(ctx, tensor(GGML_TYPE_I32, 4, 9, 1, 1), v)->type, GGML_TYPE_I32);
     CHECK_INT(ggml_get_rows(ctx, tensor(GGML_TYPE_Q4_0, 32, 9, 1, 1), v)->type, GGML_TYPE_F32);

@@ -14,7 +14,7 @@ static void devices(void) {
 }
 
 struct change { // of one size of one input
-    int     in, d;
+    int in, d;
     int64_t ne;
 };
 
@@ -38,7 +38,7 @@ static struct ggml_cgraph * new_graph(struct ggml_context * ctx, const struct bu
             memset(x[i]->data, 0, ggml_nbytes(x[i]));
         }
     }
-    struct ggml_tensor * y     = b->make(ctx, x);
+    struct ggml_tensor * y = b->make(ctx, x);
     struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, 64, false);
     return y != NULL && ggml_build_forward_expand(graph, y) == GGML_STATUS_SUCCESS ? graph : NULL;
 }
@@ -50,7 +50,7 @@ static enum ggml_status run(ggml_backend_sched_t sched, struct ggml_cgraph * gra
     }
     for (int i = 0; i < graph->n_leafs && status == GGML_STATUS_SUCCESS; i++) {
         static const int32_t zeros[1024];
-        const size_t         bytes = ggml_nbytes(graph->leafs[i]);
+        const size_t bytes = ggml_nbytes(graph->leafs[i]);
         if (graph->leafs[i]->type == GGML_TYPE_I32 && bytes <= sizeof(zeros)) {
             status = ggml_backend_tensor_set(graph->leafs[i], zeros, 0, bytes);
         }
@@ -63,9 +63,9 @@ static bool use(struct ggml_cgraph * graph, bool has_data) {
     ggml_clear_error();
     bool ok = !has_data || ggml_backend_graph_compute(cpu, graph);
     if (ok) {
-        ggml_backend_t       list[2] = { sim, cpu };
-        ggml_backend_sched_t sched   = ggml_backend_sched_new(list, NULL, 2, 0);
-        ok                           = run(sched, graph) == GGML_STATUS_SUCCESS;
+        ggml_backend_t list[2] = { sim, cpu };
+        ggml_backend_sched_t sched = ggml_backend_sched_new(list, NULL, 2, 0);
+        ok = run(sched, graph) == GGML_STATUS_SUCCESS;
         ggml_backend_sched_free(sched);
     }
     return ok || strstr(ggml_last_error(), "out of range 0..-1") != NULL;
@@ -75,8 +75,8 @@ static int n_tried;
 
 static void try_one(const struct builder * b, const struct change * changes, int n) {
     for (int has_data = 0; has_data < 2; has_data++) {
-        struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 0, NULL, !has_data });
-        struct ggml_cgraph *  graph = new_graph(ctx, b, changes, n);
+        struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 0, NULL, !has_data });
+        struct ggml_cgraph * graph = new_graph(ctx, b, changes, n);
         if (graph != NULL) {
             n_tried++;
             CHECK_MSG(use(graph, has_data != 0), "%s in[%d].ne[%d] = %d, in[%d].ne[%d] = %d: %s", b->name,

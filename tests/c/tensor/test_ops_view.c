@@ -20,12 +20,12 @@ static void check_layout(int line, const struct ggml_tensor * t, const int64_t n
     }
 }
 
-#define L(...)            { __VA_ARGS__ }
+#define L(...) { __VA_ARGS__ }
 #define LAYOUT(t, ne, nb) check_layout(__LINE__, t, (const int64_t[4]) ne, (const size_t[4]) nb)
 
 static void layouts(void) {
     struct ggml_context * ctx = new_ctx(true);
-    struct ggml_tensor *  a   = ggml_new_tensor_4d(ctx, GGML_TYPE_F16, 5, 4, 3, 2); // nb 2, 10, 40, 120
+    struct ggml_tensor * a = ggml_new_tensor_4d(ctx, GGML_TYPE_F16, 5, 4, 3, 2); // nb 2, 10, 40, 120
     LAYOUT(ggml_reshape_2d(ctx, a, 20, 6), L(20, 6, 1, 1), L(2, 40, 240, 240));
     LAYOUT(ggml_view_1d(ctx, a, 7, 4), L(7, 1, 1, 1), L(2, 14, 14, 14));
     LAYOUT(ggml_view_2d(ctx, a, 3, 4, 20, 4), L(3, 4, 1, 1), L(2, 20, 80, 80));
@@ -35,7 +35,7 @@ static void layouts(void) {
     LAYOUT(ggml_permute(ctx, a, 0, 1, 2, 3), L(5, 4, 3, 2), L(2, 10, 40, 120));
     LAYOUT(ggml_transpose(ctx, a), L(4, 5, 3, 2), L(10, 2, 40, 120));
     // sizes beyond 32 bits; nothing is allocated
-    const int64_t        n     = (int64_t) 1 << 33;
+    const int64_t n = (int64_t) 1 << 33;
     struct ggml_tensor * large = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, n, 3);
     LAYOUT(ggml_permute(ctx, large, 1, 0, 2, 3), L(3, n, 1, 1), L(4 * (size_t) n, 4, 12 * (size_t) n, 12 * (size_t) n));
     const struct ggml_tensor * far = ggml_view_1d(ctx, large, n, 8 * (size_t) n);
@@ -45,11 +45,11 @@ static void layouts(void) {
 
 static void offsets(void) {
     struct ggml_context * ctx = new_ctx(false);
-    struct ggml_tensor *  a   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 4);
-    struct ggml_tensor *  v   = ggml_view_2d(ctx, a, 4, 3, 32, 36);
-    struct ggml_tensor *  w   = ggml_view_1d(ctx, v, 2, 40);
-    struct ggml_tensor *  t   = ggml_transpose(ctx, v);
-    size_t                kept;
+    struct ggml_tensor * a = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 4);
+    struct ggml_tensor * v = ggml_view_2d(ctx, a, 4, 3, 32, 36);
+    struct ggml_tensor * w = ggml_view_1d(ctx, v, 2, 40);
+    struct ggml_tensor * t = ggml_transpose(ctx, v);
+    size_t kept;
     CHECK(v->view_src == a && v->src[0] == a && v->view_offs == 36 && v->data == (char *) a->data + 36);
     memcpy(&kept, v->op_params, sizeof(kept));
     CHECK_INT(kept, 36);
@@ -71,11 +71,11 @@ static void offsets(void) {
 
 // A view of memory that is not there yet has no address, and no data of its own in any context.
 static void unplaced(void) {
-    struct ggml_context * ctx    = new_ctx(true);
-    struct ggml_context * views  = new_ctx(false);
-    struct ggml_tensor *  a      = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 4);
-    const size_t          before = ggml_used_mem(views);
-    struct ggml_tensor *  v      = ggml_view_2d(views, a, 4, 3, 32, 36);
+    struct ggml_context * ctx = new_ctx(true);
+    struct ggml_context * views = new_ctx(false);
+    struct ggml_tensor * a = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 4);
+    const size_t before = ggml_used_mem(views);
+    struct ggml_tensor * v = ggml_view_2d(views, a, 4, 3, 32, 36);
     CHECK(v != NULL && v->data == NULL && v->buffer == NULL);
     CHECK_INT(ggml_used_mem(views) - before, ggml_tensor_overhead());
     struct ggml_tensor * r = ggml_relu_inplace(views, a);
@@ -86,7 +86,7 @@ static void unplaced(void) {
 
 static void quantized(void) {
     struct ggml_context * ctx = new_ctx(true);
-    struct ggml_tensor *  q   = ggml_new_tensor_2d(ctx, GGML_TYPE_Q4_0, 64, 4); // rows of 2 blocks of 18 bytes
+    struct ggml_tensor * q = ggml_new_tensor_2d(ctx, GGML_TYPE_Q4_0, 64, 4); // rows of 2 blocks of 18 bytes
     LAYOUT(ggml_view_2d(ctx, q, 32, 4, 36, 18), L(32, 4, 1, 1), L(18, 36, 144, 144));
     LAYOUT(ggml_view_1d(ctx, q, 64, 36), L(64, 1, 1, 1), L(18, 36, 36, 36));
     LAYOUT(ggml_reshape_3d(ctx, q, 32, 2, 4), L(32, 2, 4, 1), L(18, 18, 36, 144));

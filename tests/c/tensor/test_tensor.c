@@ -102,19 +102,19 @@ static void view_extents(void) {
     int accepted = 0, refused = 0;
     for (int round = 0; round < 4000; round++) {
         struct ggml_tensor * root = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, test_random_int(1, 60));
-        int64_t              ne[4];
-        size_t               nb[4];
+        int64_t ne[4];
+        size_t nb[4];
         for (int d = 0; d < 4; d++) {
             ne[d] = test_random_int(round % 10 == 0 ? 0 : 1, 4);
             nb[d] = (size_t) test_random_int(0, 12) * 4;
         }
-        const size_t       offs   = (size_t) test_random_int(0, 30) * 4;
+        const size_t offs = (size_t) test_random_int(0, 30) * 4;
         struct ggml_tensor layout = { .type = GGML_TYPE_F32 };
         memcpy(layout.ne, ne, sizeof(ne));
         memcpy(layout.nb, nb, sizeof(nb));
-        const size_t         end  = walked_end(&layout, 1);
-        const bool           fits = offs + end <= (size_t) root->ne[0] * 4;
-        struct ggml_tensor * v    = gb_tensor_view(ctx, root, 4, ne, nb, offs, "test");
+        const size_t end = walked_end(&layout, 1);
+        const bool fits = offs + end <= (size_t) root->ne[0] * 4;
+        struct ggml_tensor * v = gb_tensor_view(ctx, root, 4, ne, nb, offs, "test");
         CHECK_MSG((v != NULL) == fits, "round %d: view %s", round, v ? "accepted" : "refused");
         if (v != NULL) {
             accepted++;
@@ -133,7 +133,7 @@ static void view_extents(void) {
 static void view_roots(void) {
     setup(false);
     struct ggml_tensor * root = ggml_set_name(ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 100), "root");
-    const int64_t        ten = 10, five = 5;
+    const int64_t ten = 10, five = 5;
     struct ggml_tensor * v = gb_tensor_view(ctx, root, 1, &ten, NULL, 40, "test");
     struct ggml_tensor * w = gb_tensor_view(ctx, v, 1, &five, NULL, 12, "test");
     REQUIRE(v != NULL && w != NULL);
@@ -146,8 +146,8 @@ static void view_roots(void) {
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "needs bytes 364 to 404 of 'root' f32 [100], which has 400");
     CHECK(gb_tensor_view(ctx, w, 1, &ten, NULL, SIZE_MAX - 3, "test") == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "overflow");
-    const size_t  wild[4] = { 4, SIZE_MAX / 2, SIZE_MAX / 2, 4 };
-    const int64_t ne[4]   = { 1, 3, 3, 1 };
+    const size_t wild[4] = { 4, SIZE_MAX / 2, SIZE_MAX / 2, 4 };
+    const int64_t ne[4] = { 1, 3, 3, 1 };
     CHECK(gb_tensor_view(ctx, root, 4, ne, wild, 0, "test") == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "overflow");
 
@@ -159,19 +159,19 @@ static void view_roots(void) {
 
     setup(true); // not placed: the offset is kept for the allocator
     root = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 100);
-    v    = gb_tensor_view(ctx, root, 1, &ten, NULL, 40, "test");
+    v = gb_tensor_view(ctx, root, 1, &ten, NULL, 40, "test");
     CHECK(v->data == NULL && v->view_offs == 40);
     ggml_free(ctx);
 }
 
 static void views_of_blocks(void) {
     setup(true);
-    struct ggml_tensor * q    = ggml_new_tensor_2d(ctx, GGML_TYPE_Q4_0, 64, 10);
-    const int64_t        ne[] = { 10, 64 };
-    const size_t         nb[] = { q->nb[1], q->nb[0], q->nb[2], q->nb[3] };
+    struct ggml_tensor * q = ggml_new_tensor_2d(ctx, GGML_TYPE_Q4_0, 64, 10);
+    const int64_t ne[] = { 10, 64 };
+    const size_t nb[] = { q->nb[1], q->nb[0], q->nb[2], q->nb[3] };
     CHECK(gb_tensor_view(ctx, q, 2, ne, nb, 0, "test") != NULL); // transposed
     const int64_t half[] = { 32, 10 };
-    const size_t  rows[] = { 18, 36, 360, 360 };
+    const size_t rows[] = { 18, 36, 360, 360 };
     CHECK(gb_tensor_view(ctx, q, 2, half, rows, 18, "test") != NULL); // right half of every row
     CHECK(gb_tensor_view(ctx, q, 2, half, rows, 19, "test") == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "361");
@@ -185,7 +185,7 @@ static void views_of_blocks(void) {
 // source.
 static void bytes_of_transposed_blocks(void) {
     struct ggml_context * pool = ggml_init((struct ggml_init_params){ 0, NULL, true });
-    struct ggml_tensor *  t    = ggml_new_tensor_3d(pool, GGML_TYPE_Q8_0, 32, 1, 2);
+    struct ggml_tensor * t = ggml_new_tensor_3d(pool, GGML_TYPE_Q8_0, 32, 1, 2);
     CHECK_INT(ggml_nbytes(t), 68);
     CHECK_INT(ggml_nbytes(ggml_transpose(pool, t)), 68);
     t = ggml_new_tensor_2d(pool, GGML_TYPE_Q8_0, 64, 3);
@@ -297,7 +297,7 @@ static void gradients_are_inherited(void) {
     setup(false);
     struct ggml_tensor * a = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 6);
     struct ggml_tensor * r = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 3, 2);
-    r->src[3]              = a;
+    r->src[3] = a;
     CHECK(gb_tensor_inherit_grad(ctx, r) == r && r->grad == NULL);
     a->grad = ggml_dup_tensor(ctx, a);
     CHECK(gb_tensor_inherit_grad(ctx, r) == r && r->grad != NULL && gb_are_same_layout(r->grad, r) &&
@@ -313,9 +313,9 @@ static void descriptions(void) {
     struct ggml_tensor * w = ggml_set_name(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 128, 64), "w");
     struct ggml_tensor * x = ggml_set_name(ggml_new_tensor_2d(ctx, GGML_TYPE_F16, 128, 16), "x");
     struct ggml_tensor * y = ggml_set_name(ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, 16), "y");
-    y->op                  = GGML_OP_MUL_MAT;
-    y->src[0]              = w;
-    y->src[2]              = x;
+    y->op = GGML_OP_MUL_MAT;
+    y->src[0] = w;
+    y->src[2] = x;
     CHECK_STR(gb_describe(w, buf), "'w' f32 [128, 64]");
     CHECK_STR(gb_describe_node(y, node, sizeof(node)),
         "MUL_MAT 'y' f32 [64, 16] of 'w' f32 [128, 64], 'x' f16 [128, 16]");
@@ -326,7 +326,7 @@ static void descriptions(void) {
         CHECK(node[size] == '#');
     }
     CHECK_STR(gb_describe_node(NULL, node, sizeof(node)), "NULL");
-    y->op   = (enum ggml_op) 1000;
+    y->op = (enum ggml_op) 1000;
     y->type = (enum ggml_type) 1000;
     memset(y->name, 'n', sizeof(y->name)); // not terminated
     for (int d = 0; d < 4; d++) {
@@ -337,7 +337,7 @@ static void descriptions(void) {
     CHECK(strlen(buf) < GB_DESCRIBE_SIZE && buf[strlen(buf) - 1] == ']');
     CHECK_STR(ggml_op_desc(y), "");
     CHECK_STR(ggml_op_desc(NULL), "");
-    y->op           = GGML_OP_UNARY;
+    y->op = GGML_OP_UNARY;
     y->op_params[0] = GGML_UNARY_OP_SILU;
     CHECK_STR(ggml_op_desc(y), "SILU");
     CHECK_INT(ggml_get_unary_op(y), GGML_UNARY_OP_SILU);

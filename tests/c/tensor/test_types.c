@@ -5,9 +5,9 @@
 #include "test.h"
 
 static const struct {
-    int          id;
+    int id;
     const char * name;
-    int          blck, bytes;
+    int blck, bytes;
 } expected[] = {
     { 0, "f32", 1, 4 },
     { 1, "f16", 1, 2 },
@@ -47,7 +47,7 @@ static const struct {
 static void sizes_and_names(void) {
     size_t at = 0;
     for (int id = -2; id < GGML_TYPE_COUNT + 2; id++) {
-        const enum ggml_type     type   = (enum ggml_type) id;
+        const enum ggml_type type = (enum ggml_type) id;
         const ggml_type_traits_t traits = ggml_internal_get_type_traits(type);
         if (at < sizeof(expected) / sizeof(expected[0]) && expected[at].id == id) {
             CHECK(gb_type_is_valid(type));
@@ -92,7 +92,7 @@ static void row_sizes(void) {
 static void file_types(void) {
     static const int map[][2] = { { 0, 0 }, { 1, 1 }, { 2, 2 }, { 3, 3 }, { 7, 8 }, { 8, 6 }, { 9, 7 }, { 10, 10 },
         { 11, 11 }, { 12, 12 }, { 13, 13 }, { 14, 14 }, { 15, 16 }, { 16, 17 }, { 17, 18 } };
-    int              at       = 0;
+    int at = 0;
     for (int ftype = -3; ftype < 40; ftype++) {
         const enum ggml_type type = ggml_ftype_to_ggml_type((enum ggml_ftype) ftype);
         if (at < 15 && map[at][0] == ftype) {
@@ -108,9 +108,9 @@ static void file_types(void) {
 
 // Value of binary16 bits by its definition.
 static double f16_value(unsigned bits) {
-    const int    exponent = (bits >> 10) & 31;
+    const int exponent = (bits >> 10) & 31;
     const double fraction = bits & 1023;
-    const double sign     = bits & 0x8000 ? -1 : 1;
+    const double sign = bits & 0x8000 ? -1 : 1;
     if (exponent == 31) {
         return fraction != 0 ? NAN : sign * INFINITY;
     }
@@ -120,7 +120,7 @@ static double f16_value(unsigned bits) {
 static void half_rows(void) { // without any ggml_init
     enum { N = 65536 };
     static ggml_fp16_t all[N], back[N];
-    static float       wide[N];
+    static float wide[N];
     for (int i = 0; i < N; i++) {
         all[i] = (ggml_fp16_t) i;
     }
@@ -146,7 +146,7 @@ static void half_rows(void) { // without any ggml_init
 
     ggml_bf16_t b[3];
     const float in[3] = { 1.0f, -2.5f, 3.14159274f };
-    float       out[3];
+    float out[3];
     ggml_fp32_to_bf16_row(in, b, 3);
     ggml_bf16_to_fp32_row(b, out, 3);
     CHECK(out[0] == 1.0f && out[1] == -2.5f && out[2] == 3.140625f);
@@ -163,13 +163,13 @@ static void half_rows(void) { // without any ggml_init
 
 static void traits_of_plain_types(void) {
     enum { N = 5 };
-    const float          x[N] = { 1, -2, 0.5f, 4, 8 }, y[N] = { 3, 0.25f, -8, 1, 0.125f }; // exact in every format
-    const float          product = 3 - 0.5f - 4 + 4 + 1;
+    const float x[N] = { 1, -2, 0.5f, 4, 8 }, y[N] = { 3, 0.25f, -8, 1, 0.125f }; // exact in every format
+    const float product = 3 - 0.5f - 4 + 4 + 1;
     const enum ggml_type types[] = { GGML_TYPE_F16, GGML_TYPE_BF16 };
     for (int i = 0; i < 2; i++) {
         const ggml_type_traits_t t = ggml_internal_get_type_traits(types[i]);
-        uint16_t                 hx[N], hy[N];
-        float                    back[N], s = -1;
+        uint16_t hx[N], hy[N];
+        float back[N], s = -1;
         t.from_float(x, hx, N);
         t.from_float_reference(y, hy, N);
         t.to_float(hx, back, N);
@@ -179,7 +179,7 @@ static void traits_of_plain_types(void) {
         CHECK(s == product);
     }
     const ggml_type_traits_t f32 = ggml_internal_get_type_traits(GGML_TYPE_F32);
-    float                    s   = -1;
+    float s = -1;
     f32.vec_dot(N, &s, x, y);
     CHECK(s == product);
     CHECK(f32.to_float == NULL && f32.from_float == NULL && f32.vec_dot_type == GGML_TYPE_F32);
@@ -209,7 +209,7 @@ static void traits_of_quantized_types(void) {
 // The limits of errors of round trips and products in a program of early 2024. The last row is for all types that it
 // does not know. IQ3_S and IQ2_S, which came later, keep only the limits that the program then got for them.
 struct limits {
-    int    id;
+    int id;
     double round_trip, product;
 };
 
@@ -217,7 +217,7 @@ static struct limits limits_of(enum ggml_type type) {
     static const struct limits list[] = { { GGML_TYPE_Q2_K, 0.0075, 0.02 }, { GGML_TYPE_Q3_K, 0.004, 0.02 },
         { GGML_TYPE_IQ3_XXS, 0.005, 0.04 }, { GGML_TYPE_IQ3_S, 0.004, 0.04 }, { GGML_TYPE_IQ2_S, 0.0075, 0.04 },
         { -1, 0.002, 0.02 } };
-    int                        i      = 0;
+    int i = 0;
     while (list[i].id >= 0 && list[i].id != (int) type) {
         i++;
     }
@@ -228,15 +228,15 @@ static struct limits limits_of(enum ggml_type type) {
 // a round-trip error and a product within its limits, and the same bytes from both ways to quantize.
 static void loops_over_all_types(void) {
     enum { N = 4096 };
-    static float   x[N], y[N], back[N];
+    static float x[N], y[N], back[N];
     static uint8_t xb[4 * N], xr[4 * N], yb[4 * N];
-    int            quantized = 0;
+    int quantized = 0;
     for (int i = 0; i < N; i++) {
         x[i] = (float) (0.1 + 2 * cos(i)), y[i] = (float) (0.1 + 2 * cos(i + 1.0));
     }
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type     type = (enum ggml_type) id;
-        const ggml_type_traits_t t    = ggml_internal_get_type_traits(type);
+        const enum ggml_type type = (enum ggml_type) id;
+        const ggml_type_traits_t t = ggml_internal_get_type_traits(type);
         CHECK(t.blck_size == 0 || t.type_name != NULL);
         if (t.from_float == NULL || t.to_float == NULL) {
             continue;
@@ -245,8 +245,8 @@ static void loops_over_all_types(void) {
         const ggml_type_traits_t partner = ggml_internal_get_type_traits(t.vec_dot_type);
         CHECK_MSG(t.from_float_reference != NULL && t.vec_dot != NULL && partner.from_float != NULL, "%s", t.type_name);
         const struct limits limit = limits_of(type);
-        double              error = 0, difference = 0, exact = 0;
-        float               dot = NAN;
+        double error = 0, difference = 0, exact = 0;
+        float dot = NAN;
         t.from_float(x, xb, N);
         t.from_float_reference(x, xr, N);
         t.to_float(xb, back, N);
@@ -283,7 +283,7 @@ static void facts_of_formats(void) {
         { 21, 32, 15, 30, WEIGHTS }, { 22, 16, 43, 86, WEIGHTS }, { 23, 32, 128, 241, WEIGHTS },
         { 29, 16, 9, 18, COARSE }, { 34, 32, 1, 2, COARSE }, { 35, 32, 1, 3, COARSE }, { 39, 32, 12, 24, WEIGHTS },
         { 40, 16, 12, 24, WEIGHTS } };
-    static const facts rows[]           = {
+    static const facts rows[] = {
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
     { GGML_TYPE_##id, group, zero, top, use },
 #include "tensor/quant/formats.def"
@@ -294,7 +294,7 @@ static void facts_of_formats(void) {
     int weights = 0;
     for (size_t i = 0; i < sizeof(expected_facts) / sizeof(expected_facts[0]); i++) {
         const facts * const want = &expected_facts[i];
-        const facts *       row  = rows;
+        const facts * row = rows;
         while (row < rows + N && row->id != want->id) {
             row++;
         }
@@ -320,7 +320,7 @@ static void registered_formats(void) {
             continue;
         }
         static float zeros[256], back[256];
-        uint8_t      blocks[4096];
+        uint8_t blocks[4096];
         memset(back, 0x7f, sizeof(back));
         f->from_float(zeros, blocks, 256);
         f->to_float(blocks, back, 256);

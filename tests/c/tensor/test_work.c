@@ -16,11 +16,11 @@ static struct ggml_context * open_context(void) { return ggml_init((struct ggml_
 
 static void single_nodes(void) {
     struct ggml_context * ctx = open_context();
-    struct ggml_tensor *  x   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, 10);
-    struct ggml_tensor *  w   = ggml_new_tensor_2d(ctx, GGML_TYPE_Q8_0, 64, 30);
-    struct ggml_tensor *  row = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 64);
-    struct ggml_tensor *  ids = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 3);
-    struct ggml_tensor *  y16 = ggml_new_tensor_2d(ctx, GGML_TYPE_F16, 64, 10);
+    struct ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 64, 10);
+    struct ggml_tensor * w = ggml_new_tensor_2d(ctx, GGML_TYPE_Q8_0, 64, 30);
+    struct ggml_tensor * row = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 64);
+    struct ggml_tensor * ids = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 3);
+    struct ggml_tensor * y16 = ggml_new_tensor_2d(ctx, GGML_TYPE_F16, 64, 10);
     CHECK_WORK(gb_work_of(ggml_mul_mat(ctx, w, x)), 2 * 300 * 64, 30 * 68 + 640 * 4, 300 * 4);
     CHECK_WORK(gb_work_of(ggml_add(ctx, x, row)), 640, 640 * 4 + 64 * 4, 640 * 4);
     CHECK_WORK(gb_work_of(ggml_mul(ctx, x, x)), 640, 640 * 4, 640 * 4);
@@ -37,14 +37,14 @@ static void single_nodes(void) {
 
 // What only the step itself reads does not count; what others may read is written.
 static void steps(void) {
-    struct ggml_context * ctx      = open_context();
-    struct ggml_tensor *  x        = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 4);
-    struct ggml_tensor *  b        = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8);
-    struct ggml_tensor *  sum      = ggml_add(ctx, x, b);
-    struct ggml_tensor *  square   = ggml_sqr(ctx, sum);
-    struct ggml_tensor *  product  = ggml_mul(ctx, square, x); // x was read already
-    struct ggml_tensor *  inplace  = ggml_relu_inplace(ctx, product);
-    struct ggml_tensor *  nodes[4] = { sum, square, product, inplace };
+    struct ggml_context * ctx = open_context();
+    struct ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 8, 4);
+    struct ggml_tensor * b = ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8);
+    struct ggml_tensor * sum = ggml_add(ctx, x, b);
+    struct ggml_tensor * square = ggml_sqr(ctx, sum);
+    struct ggml_tensor * product = ggml_mul(ctx, square, x); // x was read already
+    struct ggml_tensor * inplace = ggml_relu_inplace(ctx, product);
+    struct ggml_tensor * nodes[4] = { sum, square, product, inplace };
     CHECK_WORK(gb_work_of_nodes(nodes, 4), 4 * 32, (32 + 8 + 32 + 64 + 32) * 4, 4 * 32 * 4);
     CHECK_WORK(gb_work_of_step(nodes, 4), 4 * 32, (32 + 8) * 4, 3 * 32 * 4); // product is overwritten
     gb_tensor_set_read_once(sum, true);
@@ -56,13 +56,13 @@ static void steps(void) {
 // Two of eight matrices can be asked for by two tokens.
 static void experts(void) {
     struct ggml_context * ctx = open_context();
-    struct ggml_tensor *  as[8];
+    struct ggml_tensor * as[8];
     for (int i = 0; i < 8; i++) {
         as[i] = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 16, 4);
     }
     struct ggml_tensor * ids = ggml_new_tensor_2d(ctx, GGML_TYPE_I32, 1, 2);
-    struct ggml_tensor * x   = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 16, 2);
-    struct ggml_tensor * y   = ggml_mul_mat_id(ctx, as, 8, ids, 0, x);
+    struct ggml_tensor * x = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, 16, 2);
+    struct ggml_tensor * y = ggml_mul_mat_id(ctx, as, 8, ids, 0, x);
     CHECK_WORK(gb_work_of(y), 2 * 8 * 16, 2 * 4 + 32 * 4 + 2 * 64 * 4, 8 * 4);
     ggml_free(ctx);
 }

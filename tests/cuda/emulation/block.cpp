@@ -29,9 +29,9 @@ namespace {
 constexpr size_t stack_size = 256 * 1024;
 
 struct fiber {
-    void * sp    = nullptr; // where it stopped
+    void * sp = nullptr; // where it stopped
     char * stack = nullptr;
-    void * fake  = nullptr; // the sanitizer's
+    void * fake = nullptr; // the sanitizer's
 #if !defined(__x86_64__)
     ucontext_t context;
 #endif
@@ -67,8 +67,8 @@ gb_emu_switch:
 
 void prepare(fiber & f) {
     void ** sp = reinterpret_cast<void **>(f.stack + stack_size);
-    *--sp      = nullptr; // what it would return to, and the alignment that a function expects
-    *--sp      = reinterpret_cast<void *>(&thread_loop);
+    *--sp = nullptr; // what it would return to, and the alignment that a function expects
+    *--sp = reinterpret_cast<void *>(&thread_loop);
     for (int i = 0; i < 6; i++) {
         *--sp = nullptr;
     }
@@ -79,27 +79,27 @@ void transfer(fiber & from, fiber & to) { gb_emu_switch(&from.sp, to.sp); }
 #else
 void prepare(fiber & f) {
     getcontext(&f.context);
-    f.context.uc_stack.ss_sp   = f.stack;
+    f.context.uc_stack.ss_sp = f.stack;
     f.context.uc_stack.ss_size = stack_size;
-    f.context.uc_link          = nullptr;
+    f.context.uc_link = nullptr;
     makecontext(&f.context, thread_loop, 0);
 }
 
 void transfer(fiber & from, fiber & to) { swapcontext(&from.context, &to.context); }
 #endif
 
-thread_local fiber                         home;       // the scheduler, on the host thread's own stack
+thread_local fiber home;                               // the scheduler, on the host thread's own stack
 [[maybe_unused]] thread_local const void * home_stack; // for the address sanitizer
-[[maybe_unused]] thread_local size_t       home_size;
+[[maybe_unused]] thread_local size_t home_size;
 
 void arrived(void * fake) {
 #if defined(__SANITIZE_ADDRESS__)
     const void * stack = nullptr;
-    size_t       size  = 0;
+    size_t size = 0;
     __sanitizer_finish_switch_fiber(fake, &stack, &size);
     if (fake == nullptr || home_stack == nullptr) { // a new fiber comes from home
         home_stack = stack;
-        home_size  = size;
+        home_size = size;
     }
 #else
     (void) fake;
@@ -134,49 +134,49 @@ thread_local std::vector<std::unique_ptr<fiber>> stuck;
 enum class state { READY, RUNNING, AT_BARRIER, IN_WARP, ASLEEP, HELD, DONE }; // HELD: in gb_wait_for_earlier
 
 struct thread {
-    gb_emu_thread_view     view;
+    gb_emu_thread_view view;
     std::unique_ptr<fiber> f;
-    state                  now       = state::READY;
-    int                    line      = 0; // where it waits
-    const char *           what      = "";
-    const void *           asleep_on = nullptr;
-    uint64_t               exchanges = 0;
-    gb_emu_copies          copies;
-    bool                   waited = false; // for earlier kernels
+    state now = state::READY;
+    int line = 0; // where it waits
+    const char * what = "";
+    const void * asleep_on = nullptr;
+    uint64_t exchanges = 0;
+    gb_emu_copies copies;
+    bool waited = false; // for earlier kernels
 };
 
 struct warp {
-    int           arrived = 0;
-    uint64_t      round   = 0;
-    const char *  kind    = "";
-    int           line    = 0;
-    size_t        bytes   = 0;
+    int arrived = 0;
+    uint64_t round = 0;
+    const char * kind = "";
+    int line = 0;
+    size_t bytes = 0;
     unsigned char slots[2][32 * GB_EMU_SLOT]; // of this round and the one before, which slow lanes still read
 };
 
 struct shared_piece {
     std::unique_ptr<char[]> memory;
-    char *                  start = nullptr;
-    size_t                  bytes = 0;
+    char * start = nullptr;
+    size_t bytes = 0;
 };
 
 } // namespace
 
 struct gb_emu_block_run {
-    gb_emu_block                         what;
-    const std::function<void()> *        body;
-    std::vector<thread>                  threads;
-    std::vector<warp>                    warps;
-    std::vector<int>                     ready;
-    int                                  at_barrier = 0, n_done = 0;
+    gb_emu_block what;
+    const std::function<void()> * body;
+    std::vector<thread> threads;
+    std::vector<warp> warps;
+    std::vector<int> ready;
+    int at_barrier = 0, n_done = 0;
     std::map<const void *, shared_piece> shared;
-    shared_piece                         dynamic;
-    std::vector<uint16_t>                copied_by; // gb_emu_copied_by, for each 16 bytes of it; the last: elsewhere
-    std::unique_ptr<gb_emu_beside>       beside;
-    gb_emu_random *                      random;
-    std::string                          failure;
-    int                                  current = -1;
-    bool                                 early   = false; // kernels before it still run
+    shared_piece dynamic;
+    std::vector<uint16_t> copied_by; // gb_emu_copied_by, for each 16 bytes of it; the last: elsewhere
+    std::unique_ptr<gb_emu_beside> beside;
+    gb_emu_random * random;
+    std::string failure;
+    int current = -1;
+    bool early = false; // kernels before it still run
 };
 
 namespace {
@@ -213,7 +213,7 @@ std::unique_ptr<fiber> get_fiber() {
         return f;
     }
     std::unique_ptr<fiber> f(new fiber);
-    void *                 stack =
+    void * stack =
         mmap(nullptr, stack_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stack == MAP_FAILED) {
         return nullptr;
@@ -233,12 +233,12 @@ shared_piece new_piece(size_t bytes) {
     shared_piece p;
     p.memory.reset(new char[bytes + 1024]);
     const uintptr_t a = (reinterpret_cast<uintptr_t>(p.memory.get()) + 1023) & ~(uintptr_t) 1023;
-    p.start           = reinterpret_cast<char *>(a);
-    p.bytes           = bytes;
+    p.start = reinterpret_cast<char *>(a);
+    p.bytes = bytes;
     memset(p.start, 0xff, bytes); // NaN: shared memory begins with anything
 #if defined(__SANITIZE_ADDRESS__)
     const size_t behind = (bytes + 7) & ~(size_t) 7;
-    const size_t all    = bytes + 1024 - (size_t) (p.start - p.memory.get());
+    const size_t all = bytes + 1024 - (size_t) (p.start - p.memory.get());
     if (behind < all) {
         __asan_poison_memory_region(p.start + behind, all - behind);
     }
@@ -307,8 +307,8 @@ void finish_thread(thread & t) {
 
 void run_thread(gb_emu_random & random) {
     const size_t i = random.below(run->ready.size());
-    run->current   = run->ready[i];
-    run->ready[i]  = run->ready.back();
+    run->current = run->ready[i];
+    run->ready[i] = run->ready.back();
     run->ready.pop_back();
     thread & t = current();
     if (!t.f) {
@@ -318,7 +318,7 @@ void run_thread(gb_emu_random & random) {
             return;
         }
     }
-    t.now       = state::RUNNING;
+    t.now = state::RUNNING;
     gb_emu_view = &t.view;
     go_to(*t.f);
     if (t.now == state::DONE) {
@@ -361,8 +361,8 @@ void run_threads(gb_emu_random & random) {
 gb_emu_running::gb_emu_running(const gb_emu_block & what, const std::function<void()> & body)
     : b(new gb_emu_block_run) {
     const size_t n = (size_t) what.block.x * what.block.y * what.block.z;
-    b->what        = what;
-    b->body        = &body;
+    b->what = what;
+    b->body = &body;
     b->threads.resize(n);
     b->warps.resize((n + 31) / 32);
     if (what.shared > 0) {
@@ -370,12 +370,12 @@ gb_emu_running::gb_emu_running(const gb_emu_block & what, const std::function<vo
     }
     b->copied_by.resize(what.shared / 16 + 2);
     for (size_t i = 0; i < n; i++) {
-        thread & t       = b->threads[i];
-        t.view.thread    = { (unsigned) (i % what.block.x), (unsigned) (i / what.block.x % what.block.y),
+        thread & t = b->threads[i];
+        t.view.thread = { (unsigned) (i % what.block.x), (unsigned) (i / what.block.x % what.block.y),
             (unsigned) (i / what.block.x / what.block.y) };
-        t.view.block     = what.index;
+        t.view.block = what.index;
         t.view.block_dim = what.block;
-        t.view.grid_dim  = what.grid;
+        t.view.grid_dim = what.grid;
         b->ready.push_back((int) i);
     }
 }
@@ -394,18 +394,18 @@ gb_emu_running::~gb_emu_running() {
 
 std::string gb_emu_running::begin(gb_emu_random & random) {
     b->random = &random;
-    b->early  = true;
-    run       = b.get();
+    b->early = true;
+    run = b.get();
     run_ready(random);
     check_held();
-    run      = nullptr;
+    run = nullptr;
     b->early = false;
     return b->failure;
 }
 
 std::string gb_emu_running::finish(gb_emu_random & random) {
     b->random = &random;
-    run       = b.get();
+    run = b.get();
     wake_all(state::HELD, 0, b->threads.size());
     run_threads(random);
     run = nullptr;
@@ -460,7 +460,7 @@ void gb_emu_at(const char * what, int line) {
 
 void gb_emu_sleep(const void * on) {
     current().asleep_on = on;
-    current().now       = state::ASLEEP;
+    current().now = state::ASLEEP;
     pause_thread();
 }
 
@@ -477,7 +477,7 @@ void * gb_emu_shared(const void * id, size_t bytes, const char * name) {
     (void) name;
     auto found = run->shared.find(id);
     if (found == run->shared.end()) {
-        found      = run->shared.emplace(id, new_piece(bytes)).first;
+        found = run->shared.emplace(id, new_piece(bytes)).first;
         size_t sum = 0;
         for (const auto & s : run->shared) {
             sum += s.second.bytes;
@@ -498,8 +498,8 @@ void * gb_emu_dynamic_shared(void) {
 
 void gb_emu_check_shared(const char * what, const void * p, size_t bytes) {
     const char * c = static_cast<const char *>(p);
-    auto inside    = [&](const shared_piece & s) { return s.memory && c >= s.start && c + bytes <= s.start + s.bytes; };
-    bool ok        = inside(run->dynamic);
+    auto inside = [&](const shared_piece & s) { return s.memory && c >= s.start && c + bytes <= s.start + s.bytes; };
+    bool ok = inside(run->dynamic);
     for (const auto & s : run->shared) {
         ok = ok || inside(s.second);
     }
@@ -509,9 +509,9 @@ void gb_emu_check_shared(const char * what, const void * p, size_t bytes) {
 }
 
 uint16_t & gb_emu_copied_by(const void * p) {
-    const char * c      = static_cast<const char *>(p);
-    const bool   inside = c >= run->dynamic.start && c < run->dynamic.start + run->dynamic.bytes;
-    const size_t last   = run->copied_by.size() - 1;
+    const char * c = static_cast<const char *>(p);
+    const bool inside = c >= run->dynamic.start && c < run->dynamic.start + run->dynamic.bytes;
+    const size_t last = run->copied_by.size() - 1;
     return run->copied_by[inside ? (size_t) (c - run->dynamic.start) / 16 : last];
 }
 
@@ -521,8 +521,8 @@ void gb_emu_pass_on_copied(void) {
 
 void gb_emu_sync_block(int line) {
     thread & t = current();
-    t.line     = line;
-    t.what     = "gb_sync_block";
+    t.line = line;
+    t.what = "gb_sync_block";
     if (run->n_done > 0) {
         gb_emu_fail_block("a barrier that not all threads of the block come to");
     }
@@ -546,10 +546,10 @@ void gb_emu_sync_block(int line) {
 }
 
 const unsigned char * gb_emu_exchange(const char * kind, int line, const void * mine, size_t bytes) {
-    thread &     t     = current();
+    thread & t = current();
     const size_t first = (size_t) run->current / 32 * 32;
-    t.line             = line;
-    t.what             = kind;
+    t.line = line;
+    t.what = kind;
     if (first + 32 > run->threads.size()) {
         gb_emu_fail_block("a warp of fewer than 32 threads");
     }
@@ -558,8 +558,8 @@ const unsigned char * gb_emu_exchange(const char * kind, int line, const void * 
     }
     warp & w = run->warps[first / 32];
     if (w.arrived == 0) {
-        w.kind  = kind;
-        w.line  = line;
+        w.kind = kind;
+        w.line = line;
         w.bytes = bytes;
     } else if (strcmp(w.kind, kind) != 0 || w.line != line || w.bytes != bytes) {
         gb_emu_fail_block(std::string("lanes of a warp do different things, another is in ") + w.kind + " at line " +

@@ -16,15 +16,15 @@
 
 struct gb_emu_thread_view { // of the thread that runs
     uint3 thread, block;
-    dim3  block_dim, grid_dim;
+    dim3 block_dim, grid_dim;
 };
 extern thread_local gb_emu_thread_view * gb_emu_view;
 
 #define threadIdx (gb_emu_view->thread)
-#define blockIdx  (gb_emu_view->block)
-#define blockDim  (gb_emu_view->block_dim)
-#define gridDim   (gb_emu_view->grid_dim)
-#define warpSize  32
+#define blockIdx (gb_emu_view->block)
+#define blockDim (gb_emu_view->block_dim)
+#define gridDim (gb_emu_view->grid_dim)
+#define warpSize 32
 
 #define GB_CONST static const
 
@@ -35,7 +35,7 @@ void * gb_emu_dynamic_shared(void);
 
 #define GB_SHARED(type, name, count)    \
     static const char gb_id_##name = 0; \
-    type * const      name         = static_cast<type *>(gb_emu_shared(&gb_id_##name, sizeof(type) * (count), #name))
+    type * const name = static_cast<type *>(gb_emu_shared(&gb_id_##name, sizeof(type) * (count), #name))
 #define GB_DYNAMIC_SHARED(type, name) type * const name = static_cast<type *>(gb_emu_dynamic_shared())
 
 template <class... P, size_t... I>
@@ -60,18 +60,18 @@ struct gb_bf16 {
     uint16_t bits;
 };
 
-float    gb_emu_half_to_float(uint16_t bits);
+float gb_emu_half_to_float(uint16_t bits);
 uint16_t gb_emu_float_to_half(float x); // to nearest, ties to even
-float    gb_emu_bf16_to_float(uint16_t bits);
+float gb_emu_bf16_to_float(uint16_t bits);
 uint16_t gb_emu_float_to_bf16(float x);
 
-static inline float    gb_to_float(gb_half x) { return gb_emu_half_to_float(x.bits); }
-static inline float    gb_to_float(gb_bf16 x) { return gb_emu_bf16_to_float(x.bits); }
-static inline gb_half  gb_float_to_half(float x) { return { gb_emu_float_to_half(x) }; }
-static inline gb_bf16  gb_float_to_bf16(float x) { return { gb_emu_float_to_bf16(x) }; }
-static inline gb_half  gb_half_of_bits(uint16_t bits) { return { bits }; }
+static inline float gb_to_float(gb_half x) { return gb_emu_half_to_float(x.bits); }
+static inline float gb_to_float(gb_bf16 x) { return gb_emu_bf16_to_float(x.bits); }
+static inline gb_half gb_float_to_half(float x) { return { gb_emu_float_to_half(x) }; }
+static inline gb_bf16 gb_float_to_bf16(float x) { return { gb_emu_float_to_bf16(x) }; }
+static inline gb_half gb_half_of_bits(uint16_t bits) { return { bits }; }
 static inline uint16_t gb_half_bits(gb_half x) { return x.bits; }
-static inline gb_bf16  gb_bf16_of_bits(uint16_t bits) { return { bits }; }
+static inline gb_bf16 gb_bf16_of_bits(uint16_t bits) { return { bits }; }
 static inline uint16_t gb_bf16_bits(gb_bf16 x) { return x.bits; }
 static inline uint32_t gb_pack_half2(float lo, float hi) {
     return (uint32_t) gb_emu_float_to_half(lo) | (uint32_t) gb_emu_float_to_half(hi) << 16;
@@ -95,7 +95,7 @@ static inline float gb_exp2(float x) {
     const float y = exp2f(x);
     return y < 0x1p-126f ? 0 : y;
 }
-static inline float    rsqrtf(float x) { return 1.0f / sqrtf(x); }
+static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline uint32_t __float_as_uint(float x) {
     uint32_t u;
     memcpy(&u, &x, 4);
@@ -149,8 +149,8 @@ template <class T> static inline T gb_shfl_down(T x, int delta, int line = __bui
     return gb_emu_lane() + delta < 32 ? gb_emu_slot<T>(all, gb_emu_lane() + delta) : x;
 }
 static inline uint32_t gb_ballot(bool x, int line = __builtin_LINE()) {
-    const unsigned char * all  = gb_emu_exchange("gb_ballot", line, &x, sizeof(x));
-    uint32_t              bits = 0;
+    const unsigned char * all = gb_emu_exchange("gb_ballot", line, &x, sizeof(x));
+    uint32_t bits = 0;
     for (int i = 0; i < 32; i++) {
         bits |= (uint32_t) gb_emu_slot<bool>(all, i) << i;
     }
@@ -160,13 +160,13 @@ static inline bool gb_any(bool x, int line = __builtin_LINE()) { return gb_ballo
 static inline bool gb_all(bool x, int line = __builtin_LINE()) { return gb_ballot(x, line) == 0xffffffffu; }
 template <class T> static inline T gb_atomic_add(T * p, T x) {
     const T old = *p;
-    *p          = old + x;
+    *p = old + x;
     return old;
 }
-static inline void                 gb_fence_system() {} // one thread runs at a time
+static inline void gb_fence_system() {} // one thread runs at a time
 template <class T> static inline T gb_atomic_max(T * p, T x) {
     const T old = *p;
-    *p          = old < x ? x : old;
+    *p = old < x ? x : old;
     return old;
 }
 
@@ -178,7 +178,7 @@ void gb_cp_async_4(void * shared, const void * global, int bytes = 4, int line =
 void gb_cp_async_commit(void);
 void gb_emu_cp_async_wait(int pending);
 template <int pending> static inline void gb_cp_async_wait(void) { gb_emu_cp_async_wait(pending); }
-void                                      gb_emu_ldmatrix(uint32_t * r, int n, bool trans, const void * row, int line);
+void gb_emu_ldmatrix(uint32_t * r, int n, bool trans, const void * row, int line);
 static inline void gb_ldmatrix_x4(uint32_t (&r)[4], const void * row, int line = __builtin_LINE()) {
     gb_emu_ldmatrix(r, 4, false, row, line);
 }

@@ -22,19 +22,19 @@ struct fake_handle {
 int n_products, n_handles, failing_after = -1, failing_with;
 
 struct product {
-    int          op_a, op_b, m, n, k, a_type, b_type, a_column, b_column, c_column, count;
+    int op_a, op_b, m, n, k, a_type, b_type, a_column, b_column, c_column, count;
     const char * a;
     const char * b;
-    float *      c;
-    long long    a_next, b_next, c_next;
-    float        alpha, beta;
+    float * c;
+    long long a_next, b_next, c_next;
+    float alpha, beta;
 };
 
 size_t size_of(int type) { return type == 0 ? 4 : 2; }
 
 double element(const char * p, int type, long long i) {
     uint16_t h;
-    float    f;
+    float f;
     if (type == 0) {
         memcpy(&f, p + i * 4, 4);
         return f;
@@ -45,7 +45,7 @@ double element(const char * p, int type, long long i) {
         memcpy(&f, &bits, 4);
         return f;
     }
-    const int    exponent = h >> 10 & 31, fraction = h & 1023;
+    const int exponent = h >> 10 & 31, fraction = h & 1023;
     const double magnitude = exponent == 31 ? (fraction ? NAN : INFINITY)
                              : exponent     ? ldexp(1024 + fraction, exponent - 25)
                                             : ldexp(fraction, -24);
@@ -58,7 +58,7 @@ double element(const char * p, int type, long long i) {
     for (int s = 0; s < p.count; s++) {
         const char * a = p.a + s * p.a_next * (long long) size_of(p.a_type);
         const char * b = p.b + s * p.b_next * (long long) size_of(p.b_type);
-        float *      c = p.c + s * p.c_next;
+        float * c = p.c + s * p.c_next;
         for (int j = 0; j < p.n; j++) {
             for (int i = 0; i < p.m; i++) {
                 double sum = 0;
@@ -68,7 +68,7 @@ double element(const char * p, int type, long long i) {
                         element(b, p.b_type, p.op_b ? (long long) k * p.b_column + j : (long long) j * p.b_column + k);
                 }
                 float * to = c + (long long) j * p.c_column + i;
-                *to        = (float) (p.alpha * sum + (p.beta != 0 ? p.beta * (double) *to : 0));
+                *to = (float) (p.alpha * sum + (p.beta != 0 ? p.beta * (double) *to : 0));
             }
         }
     }
@@ -84,7 +84,7 @@ EXPORT int fake_cublas_handles(void) { // that live
 }
 EXPORT void fake_cublas_fail(int after, int status) { // the call after `after` more, of any of the functions below
     failing_after = after;
-    failing_with  = status;
+    failing_with = status;
 }
 
 static bool fails(void) { return failing_after >= 0 && failing_after-- == 0; }
@@ -107,13 +107,13 @@ EXPORT int cublasDestroy_v2(fake_handle * handle) {
 }
 
 EXPORT int cublasSetStream_v2(fake_handle * handle, void * stream) {
-    handle->stream    = stream;
+    handle->stream = stream;
     handle->workspace = nullptr; // as documented
     return fails() ? failing_with : SUCCESS;
 }
 
 EXPORT int cublasSetWorkspace_v2(fake_handle * handle, void * workspace, size_t size) {
-    handle->workspace      = workspace;
+    handle->workspace = workspace;
     handle->workspace_size = size;
     return fails() ? failing_with : (uintptr_t) workspace % 256 != 0 ? INVALID_VALUE : SUCCESS;
 }

@@ -16,7 +16,7 @@ namespace {
 
 struct tensor { // what a map holds, in its 128 bytes
     uint64_t magic;
-    char *   base;
+    char * base;
     uint64_t ne[4];
     uint64_t nb[3];
     uint32_t box[4];
@@ -36,7 +36,7 @@ int gb_emu_encode_tiled(void * map, int type, unsigned rank, void * address, con
         box[0] * 2 > 128) {
         return 1;
     }
-    tensor   t      = { magic_of_map, static_cast<char *>(address), {}, {}, {} };
+    tensor t = { magic_of_map, static_cast<char *>(address), {}, {}, {} };
     uint64_t stride = 2, extent = 1; // of the dimension below
     for (unsigned i = 0; i < rank; i++) {
         if (ne[i] == 0 || ne[i] > (uint64_t) 1 << 32 || box[i] == 0 || box[i] > 256 || steps[i] != 1) {
@@ -46,9 +46,9 @@ int gb_emu_encode_tiled(void * map, int type, unsigned rank, void * address, con
                          nb[i - 1] / stride < extent)) {
             return 1;
         }
-        stride   = i > 0 ? nb[i - 1] : stride;
-        extent   = ne[i];
-        t.ne[i]  = ne[i];
+        stride = i > 0 ? nb[i - 1] : stride;
+        extent = ne[i];
+        t.ne[i] = ne[i];
         t.box[i] = box[i];
         if (i > 0) {
             t.nb[i - 1] = nb[i - 1];
@@ -64,51 +64,51 @@ int gb_emu_encode_tiled(void * map, int type, unsigned rank, void * address, con
 namespace {
 
 struct barrier {
-    int  arrivals; // of a phase
-    int  waiting;  // arrivals that this phase lacks
-    int  bytes;    // that it lacks
-    int  phase;    // number of the phase that runs
-    bool fenced;   // copies may count here
+    int arrivals; // of a phase
+    int waiting;  // arrivals that this phase lacks
+    int bytes;    // that it lacks
+    int phase;    // number of the phase that runs
+    bool fenced;  // copies may count here
 };
 
 struct copy {
-    tensor     t;
-    char *     to;
-    int        at[4];
+    tensor t;
+    char * to;
+    int at[4];
     uint64_t * barrier;
-    bool       late; // comes when everybody waits
+    bool late; // comes when everybody waits
 };
 
 struct sums { // registers of a thread that products use
     std::vector<float> values;
-    int                going_on = 0; // products
+    int going_on = 0; // products
 };
 
 struct thread_state {
-    std::vector<gb_emu_product>              open;
+    std::vector<gb_emu_product> open;
     std::vector<std::vector<gb_emu_product>> groups; // oldest first
-    std::map<float *, sums>                  sums_of;
-    bool                                     fenced = false;
+    std::map<float *, sums> sums_of;
+    bool fenced = false;
     // operands in registers, as they were when a fence named them
     std::map<const uint32_t *, std::array<uint32_t, 4>> rows;
 };
 
 struct group_state { // of four warps, that meet
-    int            arrived = 0;
-    uint64_t       round   = 0;
-    int            line    = 0;
-    gb_emu_product what    = {};
+    int arrived = 0;
+    uint64_t round = 0;
+    int line = 0;
+    gb_emu_product what = {};
 };
 
 uint64_t mark_of(const uint64_t * b, int phase) { return (uintptr_t) b * 0x9e3779b97f4a7c15u ^ (uint64_t) phase; }
 
 struct hopper : gb_emu_beside {
-    std::map<uint64_t *, barrier>  barriers;
-    std::vector<copy>              copies;
+    std::map<uint64_t *, barrier> barriers;
+    std::vector<copy> copies;
     std::map<size_t, thread_state> threads;
-    std::map<size_t, group_state>  groups;
-    std::map<size_t, int>          registers; // of a thread of the group, where it is not as at first
-    int                            free_registers = -1;
+    std::map<size_t, group_state> groups;
+    std::map<size_t, int> registers; // of a thread of the group, where it is not as at first
+    int free_registers = -1;
 
     bool has_work(bool idle) const override {
         return std::any_of(copies.begin(), copies.end(), [=](const copy & c) { return idle || !c.late; });
@@ -116,7 +116,7 @@ struct hopper : gb_emu_beside {
     std::string work(bool idle, gb_emu_random & random) override;
     std::string at_end_of(size_t thread) override {
         const auto found = threads.find(thread);
-        const bool idle  = found == threads.end() || (found->second.open.empty() && found->second.groups.empty());
+        const bool idle = found == threads.end() || (found->second.open.empty() && found->second.groups.empty());
         return idle ? "" : "a thread returns while its products go on";
     }
     std::string at_end() override { return copies.empty() ? "" : "a block ends before its copies"; }
@@ -143,7 +143,7 @@ std::string hopper::settle(uint64_t * p, barrier & b) {
     if (b.waiting == 0 && b.bytes == 0) {
         b.phase++;
         b.waiting = b.arrivals;
-        *p        = mark_of(p, b.phase);
+        *p = mark_of(p, b.phase);
         gb_emu_wake(p);
     }
     return "";
@@ -161,17 +161,17 @@ std::string hopper::work(bool idle, gb_emu_random & random) {
     for (int64_t r = 0; r < rows; r++) {
         const int64_t y = c.at[1] + r % c.t.box[1], z = c.at[2] + r / c.t.box[1] % c.t.box[2],
                       w = c.at[3] + r / c.t.box[1] / c.t.box[2];
-        const bool    in =
+        const bool in =
             y >= 0 && y < (int64_t) c.t.ne[1] && z >= 0 && z < (int64_t) c.t.ne[2] && w >= 0 && w < (int64_t) c.t.ne[3];
         const char * from =
             in ? c.t.base + y * (int64_t) c.t.nb[0] + z * (int64_t) c.t.nb[1] + w * (int64_t) c.t.nb[2] : nullptr;
         for (int64_t piece = 0; piece < pitch / 16; piece++) {
-            char *          flat    = c.to + r * pitch + piece * 16;
+            char * flat = c.to + r * pitch + piece * 16;
             const uintptr_t address = gb_shared_address(flat);
-            uint16_t *      to = reinterpret_cast<uint16_t *>(flat + (((address >> 7 & 7) << 4) ^ address) - address);
+            uint16_t * to = reinterpret_cast<uint16_t *>(flat + (((address >> 7 & 7) << 4) ^ address) - address);
             for (int j = 0; j < 8; j++) {
                 const int64_t x = c.at[0] + piece * 8 + j;
-                to[j]           = 0;
+                to[j] = 0;
                 if (in && x >= 0 && x < (int64_t) c.t.ne[0]) {
                     memcpy(&to[j], from + 2 * x, 2);
                 }
@@ -191,7 +191,7 @@ std::string hopper::work(bool idle, gb_emu_random & random) {
 uint32_t gb_shared_address(const void * p) {
     gb_emu_check_shared("an address", p, 1);
     const char * start = static_cast<const char *>(gb_emu_dynamic_shared());
-    const char * c     = static_cast<const char *>(p);
+    const char * c = static_cast<const char *>(p);
     if (c < start || c - start > 1 << 18) {
         gb_emu_fail_block("an address of static shared memory, which is not modelled");
     }
@@ -230,7 +230,7 @@ void gb_barrier_init(uint64_t * p, int arrivals, int line) {
         gb_emu_fail_block("a barrier that is made twice");
     }
     here().barriers[p] = { arrivals, arrivals, 0, 0, false };
-    *p                 = mark_of(p, 0);
+    *p = mark_of(p, 0);
 }
 
 void gb_barrier_fence(int line) {
@@ -269,7 +269,7 @@ void gb_barrier_wait(uint64_t * p, int parity, int line) {
 
 void gb_copy_tile(void * shared, const gb_tensor_map & map, int x, int y, int z, int w, uint64_t * p, int line) {
     const barrier & b = barrier_at("gb_copy_tile", p, line);
-    copy            c = { {}, static_cast<char *>(shared), { x, y, z, w }, p, gb_emu_draw(4) != 0 };
+    copy c = { {}, static_cast<char *>(shared), { x, y, z, w }, p, gb_emu_draw(4) != 0 };
     memcpy(&c.t, &map, sizeof(c.t));
     if ((uintptr_t) &map % 64 != 0 || c.t.magic != magic_of_map) {
         gb_emu_fail_block("a tensor map that is none");
@@ -308,8 +308,8 @@ namespace {
 
 struct matrix { // in shared memory: rows of `span` bytes, eight of them behind each other, then `eight` further on
     const char * memory; // dynamic
-    uint32_t     address, span, eight;
-    uint32_t     address_of(int row, int k) const {
+    uint32_t address, span, eight;
+    uint32_t address_of(int row, int k) const {
         const uint32_t flat = address + (uint32_t) (row % 8) * span + (uint32_t) (row / 8) * eight + (uint32_t) k * 2;
         return flat ^ ((flat >> 7 & (span / 16 - 1)) << 4);
     }
@@ -335,7 +335,7 @@ struct matrix { // in shared memory: rows of `span` bytes, eight of them behind 
 // 45 the distance of eight rows / 16, 49 to 51 where the pattern begins, 62 and 63 the swizzle; the others are zeros.
 matrix matrix_of(uint64_t descriptor, int rows) {
     const unsigned swizzle = (unsigned) (descriptor >> 62);
-    const matrix   m = { static_cast<const char *>(gb_emu_dynamic_shared()), (uint32_t) (descriptor & 0x3fff) << 4,
+    const matrix m = { static_cast<const char *>(gb_emu_dynamic_shared()), (uint32_t) (descriptor & 0x3fff) << 4,
         swizzle == 0 ? 0 : 256u >> swizzle, (uint32_t) (descriptor >> 32 & 0x3fff) << 4 };
     if (swizzle == 0 || (descriptor & 0x3fffc000c000c000u) != 0) {
         gb_emu_fail_block("a matrix without swizzle, with a base offset, or with bits that mean nothing");
@@ -375,8 +375,8 @@ const std::vector<float> & table(bool f16) {
 
 // Rows g and g + 8 of the thread's warp.
 void rows_in_memory(const gb_emu_product & p, const std::vector<float> & number, float (&rows)[2][16]) {
-    const int    first = (int) gb_emu_thread() / 32 % 4 * 16 + gb_emu_lane() / 4;
-    const matrix a     = matrix_of(p.a, 64);
+    const int first = (int) gb_emu_thread() / 32 % 4 * 16 + gb_emu_lane() / 4;
+    const matrix a = matrix_of(p.a, 64);
     for (int k = 0; k < 16; k++) {
         rows[0][k] = number[a.at(first, k)];
         rows[1][k] = number[a.at(first + 8, k)];
@@ -403,10 +403,10 @@ void rows_in_registers(const gb_emu_product & p, const std::vector<float> & numb
 
 // Of one thread: its two rows, columns 2 t, 2 t + 1 of each eight.
 void compute(const gb_emu_product & p, int line, std::vector<float> & values) {
-    const int                  t      = gb_emu_lane() % 4;
-    const matrix               b      = matrix_of(p.b, p.n);
+    const int t = gb_emu_lane() % 4;
+    const matrix b = matrix_of(p.b, p.n);
     const std::vector<float> & number = table(p.f16);
-    float                      rows[2][16];
+    float rows[2][16];
     if (p.rows != nullptr) {
         rows_in_registers(p, number, line, rows);
     } else {
@@ -422,7 +422,7 @@ void compute(const gb_emu_product & p, int line, std::vector<float> & values) {
             }
             for (int h = 0; h < 2; h++) {
                 float & d = values[(size_t) (4 * j + 2 * h + i)];
-                d         = (float) ((p.keep ? (double) d : 0.0) + sum[h]);
+                d = (float) ((p.keep ? (double) d : 0.0) + sum[h]);
             }
         }
     }
@@ -500,9 +500,9 @@ void gb_emu_matrix_mma(const gb_emu_product & p, int line) {
         }
         matrix_of(p.b, p.n).check_copied(p.n);
     });
-    const size_t n     = (size_t) p.n / 2;
-    sums &       s     = t.sums_of[p.sum];
-    const bool   known = s.values.size() == n;
+    const size_t n = (size_t) p.n / 2;
+    sums & s = t.sums_of[p.sum];
+    const bool known = s.values.size() == n;
     if (!known && s.going_on > 0) {
         gb_emu_fail_block("products of different shapes go on with the same sums");
     }
@@ -548,9 +548,9 @@ void gb_emu_set_registers(int n, bool more, int line) {
               first = std::min<int>(MOST, ALL / 4 / 32 / warps / LEAST_STEP * LEAST_STEP);
     meet({}, line, [] {});
     if (gb_emu_thread() % 128 == 0) { // for all of them
-        hopper & h       = here();
+        hopper & h = here();
         h.free_registers = h.free_registers < 0 ? ALL - first * 128 * warps : h.free_registers;
-        int & mine       = h.registers.emplace(group, first).first->second;
+        int & mine = h.registers.emplace(group, first).first->second;
         if (more ? n < mine : n > mine) {
             gb_emu_fail_block("a group has " + std::to_string(mine) + " registers a thread");
         }

@@ -25,7 +25,7 @@
 #define GB_FIXED_PARAMETER
 #define GB_HAS_HOPPER 1
 
-bool                              gb_emu_has_hopper_code(void);
+bool gb_emu_has_hopper_code(void);
 template <class... P> inline bool gb_has_hopper_code(void (*)(P...)) { return gb_emu_has_hopper_code(); }
 
 // Where the hardware would have it: dynamic shared memory begins behind the first KiB.
@@ -37,7 +37,7 @@ void gb_barrier_arrive(uint64_t * b, int line = __builtin_LINE());
 void gb_barrier_expect(uint64_t * b, int bytes, int line = __builtin_LINE());
 void gb_barrier_wait(uint64_t * b, int parity, int line = __builtin_LINE());
 
-void                                gb_emu_set_registers(int n, bool more, int line);
+void gb_emu_set_registers(int n, bool more, int line);
 template <int N> static inline void gb_registers_fewer(int line = __builtin_LINE()) {
     static_assert(N % 8 == 0 && N >= 24 && N <= 256, "as the manual has it");
     gb_emu_set_registers(N, false, line);
@@ -52,10 +52,10 @@ void gb_copy_tile(void * shared, const gb_tensor_map & map, int x, int y, int z,
     int line = __builtin_LINE());
 
 struct gb_emu_product {
-    float *          sum; // n / 2 of the thread
-    int              n;
-    bool             f16, keep;
-    uint64_t         a, b;
+    float * sum; // n / 2 of the thread
+    int n;
+    bool f16, keep;
+    uint64_t a, b;
     const uint32_t * rows; // four registers instead of a; or NULL
 };
 

@@ -11,9 +11,9 @@
 // ------------------------------------------------------------------------------------------------------------- numbers
 
 float gb_emu_half_to_float(uint16_t h) {
-    const int   exponent = h >> 10 & 31;
-    const int   fraction = h & 1023;
-    const float sign     = h & 0x8000 ? -1.0f : 1.0f;
+    const int exponent = h >> 10 & 31;
+    const int fraction = h & 1023;
+    const float sign = h & 0x8000 ? -1.0f : 1.0f;
     if (exponent == 31) {
         return fraction ? NAN : sign * INFINITY;
     }
@@ -33,9 +33,9 @@ uint16_t gb_emu_float_to_half(float x) {
         return sign;
     }
     int exponent = 0;
-    frexpf(a, &exponent);                                          // a = m 2^exponent, 1/2 <= m < 1
-    const int      step = exponent < -13 ? -24 : exponent - 11;    // the weight of the last bit
-    const uint16_t n    = (uint16_t) nearbyintf(ldexpf(a, -step)); // exact before rounding; at most 2048
+    frexpf(a, &exponent); // a = m 2^exponent, 1/2 <= m < 1
+    const int step = exponent < -13 ? -24 : exponent - 11; // the weight of the last bit
+    const uint16_t n = (uint16_t) nearbyintf(ldexpf(a, -step)); // exact before rounding; at most 2048
     if (exponent < -13) {
         return (uint16_t) (sign | n); // also when it rounds up into the first normal number
     }
@@ -113,8 +113,8 @@ static void need_mma(void) {
 
 void gb_emu_ldmatrix(uint32_t * r, int n, bool trans, const void * row, int line) {
     need_mma();
-    const unsigned char * all  = gb_emu_exchange(trans ? "gb_ldmatrix_trans" : "gb_ldmatrix", line, &row, sizeof(row));
-    const int             lane = gb_emu_lane();
+    const unsigned char * all = gb_emu_exchange(trans ? "gb_ldmatrix_trans" : "gb_ldmatrix", line, &row, sizeof(row));
+    const int lane = gb_emu_lane();
     if (lane < 8 * n) {
         if ((uintptr_t) row % 16 != 0) {
             gb_emu_fail_block("ldmatrix: a row that is not 16-aligned");
@@ -125,9 +125,9 @@ void gb_emu_ldmatrix(uint32_t * r, int n, bool trans, const void * row, int line
     for (int i = 0; i < n; i++) {
         uint16_t pair[2];
         for (int j = 0; j < 2; j++) {
-            const int                   from   = trans ? 2 * t + j : g;
-            const int                   column = trans ? g : 2 * t + j;
-            const unsigned char * const p      = gb_emu_slot<const unsigned char *>(all, 8 * i + from);
+            const int from = trans ? 2 * t + j : g;
+            const int column = trans ? g : 2 * t + j;
+            const unsigned char * const p = gb_emu_slot<const unsigned char *>(all, 8 * i + from);
             memcpy(&pair[j], p + 2 * column, 2);
         }
         r[i] = (uint32_t) pair[0] | (uint32_t) pair[1] << 16;
@@ -150,10 +150,10 @@ void multiply(Sum (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const
     memcpy(mine.a, a, sizeof(mine.a));
     memcpy(mine.b, b, sizeof(mine.b));
     const unsigned char * all = gb_emu_exchange(kind, line, &mine, sizeof(mine));
-    const int             g = gb_emu_lane() / 4, t = gb_emu_lane() % 4;
+    const int g = gb_emu_lane() / 4, t = gb_emu_lane() % 4;
     for (int i = 0; i < 4; i++) {
         const int column = 2 * t + i % 2;
-        T         sum    = 0;
+        T sum = 0;
         for (int q = 0; q < 4; q++) { // who holds these k
             const fragments fa = gb_emu_slot<fragments>(all, 4 * g + q);
             const fragments fb = gb_emu_slot<fragments>(all, 4 * column + q);
@@ -170,7 +170,7 @@ void multiply(Sum (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const
 float half_at(uint32_t reg, int j) { return gb_emu_half_to_float((uint16_t) (reg >> (16 * j))); }
 float bf16_at(uint32_t reg, int j) { return gb_emu_bf16_to_float((uint16_t) (reg >> (16 * j))); }
 float tf32_at(uint32_t reg, int) { return __uint_as_float(reg & ~0x1fffu); }
-int   byte_at(uint32_t reg, int j) { return (int8_t) (reg >> (8 * j)); }
+int byte_at(uint32_t reg, int j) { return (int8_t) (reg >> (8 * j)); }
 
 } // namespace
 

@@ -41,27 +41,27 @@ enum class kind { KERNEL, COPY, CLEAR, RECORD, WAIT, GRAPH };
 struct launch; // of a kernel, below
 
 struct step {
-    enum kind                    what;
-    const void *                 function = nullptr; // of a kernel, to compare graphs
+    enum kind what;
+    const void * function = nullptr; // of a kernel, to compare graphs
     std::function<cudaError_t()> run;
-    gb_emu_event *               event  = nullptr;
-    uint64_t                     ticket = 0;        // of the event: record number that is made or waited for
-    std::shared_ptr<launch>      kernel;            // in place of run
-    bool                         dependent = false; // a kernel that may begin while the one before it runs
+    gb_emu_event * event = nullptr;
+    uint64_t ticket = 0;            // of the event: record number that is made or waited for
+    std::shared_ptr<launch> kernel; // in place of run
+    bool dependent = false;         // a kernel that may begin while the one before it runs
 };
 
 struct device {
-    size_t      total = (size_t) 1 << 30, used = 0;
-    cudaError_t sticky  = cudaSuccess;
-    bool        context = false; // the primary context is there
-    unsigned    peers   = 0;     // devices whose memory it may follow: a bit each
+    size_t total = (size_t) 1 << 30, used = 0;
+    cudaError_t sticky = cudaSuccess;
+    bool context = false; // the primary context is there
+    unsigned peers = 0;   // devices whose memory it may follow: a bit each
 };
 
 struct kernel {
-    std::string         name;
+    std::string name;
     std::vector<size_t> sizes; // of its parameters
-    gb_emu_caller       call;
-    size_t              shared[16]; // what a block may ask for, by device; 0: what nobody has to ask for
+    gb_emu_caller call;
+    size_t shared[16]; // what a block may ask for, by device; 0: what nobody has to ask for
 };
 
 struct alignas(128) parameter { // of a kernel, or a part: aligned as any may be
@@ -69,74 +69,74 @@ struct alignas(128) parameter { // of a kernel, or a part: aligned as any may be
 };
 
 struct launch {
-    const struct kernel *               k;
-    dim3                                grid, block;
-    size_t                              shared;
-    const void *                        function;
+    const struct kernel * k;
+    dim3 grid, block;
+    size_t shared;
+    const void * function;
     std::vector<std::vector<parameter>> values; // of its parameters
 };
 
 struct allocation {
     size_t size;
-    int    device; // -1: host
-    bool   registered;
-    bool   read_only; // registered so
+    int device; // -1: host
+    bool registered;
+    bool read_only; // registered so
 };
 
-std::recursive_mutex               lock;
-std::vector<device>                devices(2);
-int                                capability = 90, code = 90;
-bool                               mma         = true;
-bool                               hopper_code = true; // beside it, where it is for 9.0
+std::recursive_mutex lock;
+std::vector<device> devices(2);
+int capability = 90, code = 90;
+bool mma = true;
+bool hopper_code = true; // beside it, where it is for 9.0
 std::map<const char *, allocation> memory;
-std::map<const void *, kernel>     kernels;
-std::list<gb_emu_stream *>         streams;
-gb_emu_random                      order{ 1 };
-gb_emu_counts                      counts;
-std::map<std::string, uint64_t>    launches; // by name of the kernel
-std::string                        failing;
-int                                failing_after;
-cudaError_t                        failing_with;
-int                                kernel_fails_after = -1;
-bool                               neighbour;
-size_t                             pitch_max = 0x7fffffff;
-thread_local int                   current_device;
-thread_local cudaError_t           last = cudaSuccess;
+std::map<const void *, kernel> kernels;
+std::list<gb_emu_stream *> streams;
+gb_emu_random order{ 1 };
+gb_emu_counts counts;
+std::map<std::string, uint64_t> launches; // by name of the kernel
+std::string failing;
+int failing_after;
+cudaError_t failing_with;
+int kernel_fails_after = -1;
+bool neighbour;
+size_t pitch_max = 0x7fffffff;
+thread_local int current_device;
+thread_local cudaError_t last = cudaSuccess;
 
 } // namespace
 
 struct gb_emu_stream {
-    int               device;
-    std::list<step>   queue;
-    bool              capturing = false;
-    bool              broken    = false; // the capture
+    int device;
+    std::list<step> queue;
+    bool capturing = false;
+    bool broken = false; // the capture
     std::vector<step> captured;
 };
 struct gb_emu_event {
     uint64_t recorded = 0, done = 0; // record numbers: queued, reached
-    int64_t  ns    = 0;
-    bool     timed = false;
+    int64_t ns = 0;
+    bool timed = false;
 };
 struct gb_emu_node {
-    step                       what; // dependent: one of `early` is there
+    step what; // dependent: one of `early` is there
     std::vector<gb_emu_node *> after;
-    std::vector<bool>          early; // of `after`: this one may begin while that one runs
-    std::vector<step>          child; // what a library queued
+    std::vector<bool> early; // of `after`: this one may begin while that one runs
+    std::vector<step> child; // what a library queued
 };
 struct gb_emu_graph {
     std::vector<std::unique_ptr<gb_emu_node>> nodes;
 };
 struct gb_emu_work { // a node of an executable graph
     const gb_emu_node * node;
-    step                what;
+    step what;
     std::vector<size_t> after;
-    std::vector<bool>   early;
-    std::vector<step>   child;
+    std::vector<bool> early;
+    std::vector<step> child;
 };
 struct gb_emu_graph_exec {
     std::shared_ptr<std::vector<gb_emu_work>> work; // shared with launches that are on their way
-    gb_emu_graph *                            of;   // NULL: destroyed, and with it the names of the nodes
-    bool                                      broken = false;
+    gb_emu_graph * of;                              // NULL: destroyed, and with it the names of the nodes
+    bool broken = false;
 };
 
 namespace {
@@ -185,7 +185,7 @@ cudaError_t enter(const char * function) {
 }
 
 #define ENTER()                                  \
-    guard             held(lock);                \
+    guard held(lock);                            \
     const cudaError_t entered = enter(__func__); \
     if (entered != cudaSuccess) {                \
         return result(entered);                  \
@@ -194,8 +194,8 @@ cudaError_t enter(const char * function) {
 
 // The allocation that has all of the bytes, or NULL.
 const allocation * find(const void * p, size_t size) {
-    const char * c     = static_cast<const char *>(p);
-    auto         after = memory.upper_bound(c);
+    const char * c = static_cast<const char *>(p);
+    auto after = memory.upper_bound(c);
     if (after == memory.begin()) {
         return nullptr;
     }
@@ -224,11 +224,11 @@ step take(gb_emu_stream & s) {
 cudaError_t run_kernels(gb_emu_stream & s, const step & first);
 
 void run_step(gb_emu_stream & s) {
-    step     next = take(s);
-    device & d    = devices[(size_t) s.device];
+    step next = take(s);
+    device & d = devices[(size_t) s.device];
     if (next.what == kind::RECORD) {
         next.event->done = next.ticket;
-        next.event->ns   = now();
+        next.event->ns = now();
     } else if (next.kernel && d.sticky == cudaSuccess) {
         d.sticky = run_kernels(s, next);
     } else if (next.run && d.sticky == cudaSuccess) {
@@ -332,7 +332,7 @@ const char * cudaGetErrorString(cudaError_t error) {
 cudaError_t cudaGetLastError(void) {
     const cudaError_t error = last;
     const bool stays = current_device < (int) devices.size() && devices[(size_t) current_device].sticky != cudaSuccess;
-    last             = stays ? devices[(size_t) current_device].sticky : cudaSuccess;
+    last = stays ? devices[(size_t) current_device].sticky : cudaSuccess;
     return error;
 }
 
@@ -356,7 +356,7 @@ cudaError_t cudaSetDevice(int device) {
     if (device < 0 || device >= (int) devices.size()) {
         return result(cudaErrorInvalidDevice);
     }
-    current_device                   = device;
+    current_device = device;
     devices[(size_t) device].context = true; // since CUDA 12
     return cudaSuccess;
 }
@@ -366,7 +366,7 @@ static int primary_context_state(int device, unsigned * flags, int * active) {
     if (device < 0 || device >= (int) devices.size()) {
         return 101;
     }
-    *flags  = 0;
+    *flags = 0;
     *active = devices[(size_t) device].context;
     return 0;
 }
@@ -376,7 +376,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char * symbol, void ** functi
     *function = strcmp(symbol, "cuDevicePrimaryCtxGetState") == 0 ? reinterpret_cast<void *>(primary_context_state)
                 : strcmp(symbol, "cuTensorMapEncodeTiled") == 0   ? reinterpret_cast<void *>(gb_emu_encode_tiled)
                                                                   : nullptr;
-    *status   = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+    *status = *function != nullptr ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return cudaSuccess;
 }
 
@@ -388,13 +388,13 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp * p, int id) {
     }
     *p = cudaDeviceProp{};
     snprintf(p->name, sizeof(p->name), "Emulated device (for tests only)");
-    p->major                  = capability / 10;
-    p->minor                  = capability % 10;
-    p->multiProcessorCount    = 4;
-    p->memPitch               = pitch_max;
-    p->l2CacheSize            = 1 << 18;
-    p->totalGlobalMem         = devices[(size_t) id].total;
-    p->sharedMemPerBlock      = 48 * 1024;
+    p->major = capability / 10;
+    p->minor = capability % 10;
+    p->multiProcessorCount = 4;
+    p->memPitch = pitch_max;
+    p->l2CacheSize = 1 << 18;
+    p->totalGlobalMem = devices[(size_t) id].total;
+    p->sharedMemPerBlock = 48 * 1024;
     p->sharedMemPerBlockOptin = capability >= 90 ? 227 * 1024 : capability >= 80 ? 99 * 1024 : 64 * 1024;
     return cudaSuccess;
 }
@@ -449,7 +449,7 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
         return result(cudaErrorInvalidDevice);
     }
     devices[(size_t) peer].context = true;
-    unsigned & peers               = devices[(size_t) current_device].peers;
+    unsigned & peers = devices[(size_t) current_device].peers;
     if (peers >> peer & 1) {
         return result(cudaErrorPeerAccessAlreadyEnabled);
     }
@@ -462,8 +462,8 @@ cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
 cudaError_t cudaMemGetInfo(size_t * free_bytes, size_t * total) {
     ENTER();
     const device & d = devices[(size_t) current_device];
-    *total           = d.total;
-    *free_bytes      = d.total - d.used;
+    *total = d.total;
+    *free_bytes = d.total - d.used;
     return cudaSuccess;
 }
 
@@ -493,7 +493,7 @@ static cudaError_t allocate(void ** out, size_t size, int id) {
         return result(cudaErrorMemoryAllocation);
     }
     const size_t all = whole_pages(size);
-    char *       p   = static_cast<char *>(aligned_alloc(page, all));
+    char * p = static_cast<char *>(aligned_alloc(page, all));
     if (p == nullptr) {
         return result(cudaErrorMemoryAllocation);
     }
@@ -538,7 +538,7 @@ cudaError_t cudaFree(void * p) {
     if (a == nullptr || a->device < 0) {
         return result(cudaErrorInvalidValue);
     }
-    const int         id    = a->device;
+    const int id = a->device;
     const cudaError_t error = drain_device(id);
     const cudaError_t freed = release(p, true); // also on a broken device: what a test sees is no leak of ours
     return result(devices[(size_t) id].sticky != cudaSuccess ? devices[(size_t) id].sticky
@@ -565,9 +565,9 @@ static bool is_writable(const void * p, size_t size) {
         return true;
     }
     const unsigned long first = (unsigned long) p, last = first + size;
-    unsigned long       begin, end;
-    char                rights[5];
-    bool                writable = true;
+    unsigned long begin, end;
+    char rights[5];
+    bool writable = true;
     while (fscanf(maps, "%lx-%lx %4s%*[^\n]", &begin, &end, rights) == 3) {
         writable = writable && (end <= first || begin >= last || rights[1] == 'w');
     }
@@ -604,8 +604,8 @@ static cudaError_t copy_rows(char * to, size_t to_pitch, const char * from, size
     if (width == 0 || height == 0) {
         return cudaSuccess;
     }
-    const size_t       to_span = to_pitch * (height - 1) + width, from_span = from_pitch * (height - 1) + width;
-    const allocation * to_a   = find(to, to_span);
+    const size_t to_span = to_pitch * (height - 1) + width, from_span = from_pitch * (height - 1) + width;
+    const allocation * to_a = find(to, to_span);
     const allocation * from_a = find(from, from_span);
     if (to_a == nullptr && find(to, 1) != nullptr) {
         return result(cudaErrorInvalidValue); // runs out of the allocation that it begins in
@@ -633,7 +633,7 @@ static cudaError_t copy_rows(char * to, size_t to_pitch, const char * from, size
             return result(cudaErrorStreamCaptureUnsupported);
         }
         auto staged = std::make_shared<std::vector<char>>(from, from + from_span);
-        s.run       = [=] { return move(staged->data(), from_pitch); };
+        s.run = [=] { return move(staged->data(), from_pitch); };
     } else {
         s.run = [=] { return find(from, from_span) == nullptr ? illegal("a copy of memory") : move(from, from_pitch); };
     }
@@ -675,7 +675,7 @@ cudaError_t cudaMemcpy2DAsync(void * to, size_t to_pitch, const void * from, siz
 cudaError_t cudaMemcpy3DPeerAsync(const cudaMemcpy3DPeerParms * p, cudaStream_t stream) {
     ENTER();
     const cudaPitchedPtr &to = p->dstPtr, &from = p->srcPtr;
-    const allocation *    a = find(to.ptr, 1), *b = find(from.ptr, 1);
+    const allocation *a = find(to.ptr, 1), *b = find(from.ptr, 1);
     if (a == nullptr || b == nullptr || a->device != p->dstDevice || b->device != p->srcDevice ||
         p->extent.depth != 1 || p->extent.width > to.pitch || p->extent.width > from.pitch || to.pitch > pitch_max ||
         from.pitch > pitch_max) {
@@ -708,7 +708,7 @@ cudaError_t cudaMemsetAsync(void * to, int value, size_t size, cudaStream_t stre
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t * out, unsigned) {
     ENTER();
     gb_emu_stream * s = new gb_emu_stream;
-    s->device         = current_device;
+    s->device = current_device;
     streams.push_back(s);
     counts.live_objects++;
     *out = s;
@@ -716,7 +716,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t * out, unsigned) {
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
-    guard             held(lock);
+    guard held(lock);
     const cudaError_t error = run_until([=] { return s->queue.empty(); });
     streams.remove(s);
     counts.live_objects--;
@@ -746,14 +746,14 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned) {
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t * out, unsigned flags) {
     ENTER();
     gb_emu_event * e = new gb_emu_event;
-    e->timed         = (flags & cudaEventDisableTiming) == 0;
+    e->timed = (flags & cudaEventDisableTiming) == 0;
     counts.live_objects++;
     *out = e;
     return cudaSuccess;
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-    guard             held(lock);
+    guard held(lock);
     const cudaError_t error = run_until([=] { return event->done >= event->recorded; });
     // a wait for it may still be queued: it is over
     for (gb_emu_stream * s : streams) {
@@ -771,8 +771,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t s) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     ENTER();
-    const uint64_t    ticket = event->recorded;
-    const cudaError_t error  = run_until([=] { return event->done >= ticket; });
+    const uint64_t ticket = event->recorded;
+    const cudaError_t error = run_until([=] { return event->done >= ticket; });
     return result(error != cudaSuccess ? error : devices[(size_t) current_device].sticky);
 }
 
@@ -796,13 +796,13 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
         return result(cudaErrorStreamCaptureUnsupported);
     }
     s->capturing = true;
-    s->broken    = false;
+    s->broken = false;
     s->captured.clear();
     return cudaSuccess;
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t * out) {
-    *out         = nullptr;
+    *out = nullptr;
     s->capturing = false; // whatever happens
     ENTER();
     if (s->broken) {
@@ -878,8 +878,8 @@ cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t * 
     ENTER();
     for (size_t i = 0; i < n; i++) {
         const cudaGraphEdgeData e = edges != nullptr ? edges[i] : cudaGraphEdgeData{};
-        gb_emu_node *           a = node_of(graph, from[i]);
-        gb_emu_node *           b = node_of(graph, to[i]);
+        gb_emu_node * a = node_of(graph, from[i]);
+        gb_emu_node * b = node_of(graph, to[i]);
         if (a == nullptr || b == nullptr || a == b || !is_edge(a, b, e)) {
             return result(cudaErrorInvalidValue);
         }
@@ -941,7 +941,7 @@ static gb_emu_work * work_of(cudaGraphExec_t exec, cudaGraphNode_t node, kind wh
 }
 
 #define ENTER_UPDATE(exec)                       \
-    guard             held(lock);                \
+    guard held(lock);                            \
     const cudaError_t entered = enter(__func__); \
     if (entered != cudaSuccess) {                \
         (exec)->broken = true;                   \
@@ -951,9 +951,9 @@ static gb_emu_work * work_of(cudaGraphExec_t exec, cudaGraphNode_t node, kind wh
 
 cudaError_t cudaGraphExecChildGraphNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, cudaGraph_t child) {
     ENTER_UPDATE(exec);
-    gb_emu_work *           w     = work_of(exec, node, kind::GRAPH);
+    gb_emu_work * w = work_of(exec, node, kind::GRAPH);
     const std::vector<step> steps = steps_of(child);
-    bool                    same  = w != nullptr && w->child.size() == steps.size();
+    bool same = w != nullptr && w->child.size() == steps.size();
     for (size_t i = 0; same && i < steps.size(); i++) {
         same = w->child[i].what == steps[i].what && w->child[i].function == steps[i].function;
     }
@@ -1004,7 +1004,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
 namespace {
 
 struct {
-    bool             on = false;
+    bool on = false;
     struct sigaction before;
 } guarding;
 
@@ -1028,7 +1028,7 @@ std::string place_of([[maybe_unused]] void * pc) {
 
 void on_fault(int, siginfo_t * info, void * context) {
     const char * at = static_cast<const char *>(info->si_addr);
-    auto         m  = memory.upper_bound(at);
+    auto m = memory.upper_bound(at);
     if (guarding.on && m != memory.begin() && (--m)->second.device >= 0 &&
         at < m->first + whole_pages(m->second.size)) {
         void * pc = nullptr;
@@ -1048,8 +1048,8 @@ void on_fault(int, siginfo_t * info, void * context) {
 
 void start_guarding() {
     struct sigaction ours = {};
-    ours.sa_sigaction     = on_fault;
-    ours.sa_flags         = SA_SIGINFO;
+    ours.sa_sigaction = on_fault;
+    ours.sa_flags = SA_SIGINFO;
     sigaction(SIGSEGV, &ours, &guarding.before);
     guarding.on = true;
     protect(PROT_NONE);
@@ -1076,7 +1076,7 @@ class grid_run {
     // Some blocks of a dependent one come to where they wait, whatever else runs.
     cudaError_t begin_some() {
         const uint64_t n = size(), some = 1 + order.below(std::min<uint64_t>(n, 3));
-        cudaError_t    error = cudaSuccess;
+        cudaError_t error = cudaSuccess;
         start_guarding();
         for (uint64_t i = 0; i < some && error == cudaSuccess; i++) {
             const uint64_t b = order.below(n);
@@ -1097,7 +1097,7 @@ class grid_run {
         counts.launches++;
         counts.dependent += dependent;
         launches[what.k->name]++;
-        const uint64_t        n = size(), when = next != nullptr ? order.below(n + 1) : n + 1;
+        const uint64_t n = size(), when = next != nullptr ? order.below(n + 1) : n + 1;
         std::vector<uint64_t> blocks(n);
         for (uint64_t i = 0; i < n; i++) {
             blocks[i] = i;
@@ -1127,7 +1127,7 @@ class grid_run {
 
     cudaError_t finish(uint64_t b) {
         std::unique_ptr<gb_emu_running> running;
-        auto                            found = begun.find(b);
+        auto found = begun.find(b);
         if (found != begun.end()) {
             running = std::move(found->second);
         } else {
@@ -1146,10 +1146,10 @@ class grid_run {
         return cudaErrorLaunchFailure;
     }
 
-    const launch &                                      what;
-    bool                                                dependent;
-    std::vector<void *>                                 pointers;
-    std::function<void()>                               body;
+    const launch & what;
+    bool dependent;
+    std::vector<void *> pointers;
+    std::function<void()> body;
     std::map<uint64_t, std::unique_ptr<gb_emu_running>> begun; // empty ones: done
 };
 
@@ -1159,21 +1159,21 @@ running_grid grid_of(const step & s) { return running_grid(new grid_run(*s.kerne
 
 // A kernel, and those after it that begin while the one before runs: whether one does, where it may, is drawn.
 cudaError_t run_kernels(gb_emu_stream & s, const step & first) {
-    step         at_step = first;
-    running_grid at      = grid_of(at_step);
+    step at_step = first;
+    running_grid at = grid_of(at_step);
     for (;;) {
-        step         next_step;
+        step next_step;
         running_grid next;
         if (!s.queue.empty() && s.queue.front().kernel && s.queue.front().dependent && order.below(4) != 0) {
             next_step = take(s);
-            next      = grid_of(next_step);
+            next = grid_of(next_step);
         }
         const cudaError_t error = at->run(next.get());
         if (error != cudaSuccess || !next) {
             return error;
         }
         at_step = std::move(next_step);
-        at      = std::move(next);
+        at = std::move(next);
     }
 }
 
@@ -1188,8 +1188,8 @@ static std::vector<size_t> able_nodes(const std::vector<gb_emu_work> & work, con
         bool ready = !done[i] && i != running, early = running == work.size();
         for (size_t k = 0; k < work[i].after.size(); k++) {
             const size_t before = work[i].after[k];
-            early               = early || (before == running && work[i].early[k]);
-            ready               = ready && (done[before] || (before == running && work[i].early[k]));
+            early = early || (before == running && work[i].early[k]);
+            ready = ready && (done[before] || (before == running && work[i].early[k]));
         }
         if (ready && early) {
             able.push_back(i);
@@ -1201,23 +1201,23 @@ static std::vector<size_t> able_nodes(const std::vector<gb_emu_work> & work, con
 // In an order drawn among those that the nodes' dependencies allow.
 static cudaError_t run_work(const std::vector<gb_emu_work> & work) {
     std::vector<bool> done(work.size());
-    running_grid      at;
-    size_t            w = 0;
+    running_grid at;
+    size_t w = 0;
     for (size_t n = 0; n < work.size(); n++) {
         if (!at) {
             const std::vector<size_t> able = able_nodes(work, done, work.size());
-            w                              = able[order.below(able.size())];
+            w = able[order.below(able.size())];
         }
         running_grid next;
-        size_t       next_w = 0;
-        cudaError_t  error  = cudaSuccess;
+        size_t next_w = 0;
+        cudaError_t error = cudaSuccess;
         if (work[w].what.kernel) {
             const std::vector<size_t> able = able_nodes(work, done, w);
             if (!able.empty() && order.below(4) != 0) {
                 next_w = able[order.below(able.size())];
-                next   = grid_of(work[next_w].what);
+                next = grid_of(work[next_w].what);
             }
-            at    = at ? std::move(at) : grid_of(work[w].what);
+            at = at ? std::move(at) : grid_of(work[w].what);
             error = at->run(next.get());
         } else if (work[w].what.run) {
             error = work[w].what.run();
@@ -1229,8 +1229,8 @@ static cudaError_t run_work(const std::vector<gb_emu_work> & work) {
             return error;
         }
         done[w] = true;
-        at      = std::move(next);
-        w       = next_w;
+        at = std::move(next);
+        w = next_w;
     }
     return cudaSuccess;
 }
@@ -1265,27 +1265,27 @@ static cudaError_t prepare_kernel(const void * function, dim3 grid, dim3 block, 
         kept->values.emplace_back((k.sizes[i] + sizeof(parameter) - 1) / sizeof(parameter));
         memcpy(static_cast<void *>(kept->values.back().data()), values[i], k.sizes[i]);
     }
-    out.what     = kind::KERNEL;
+    out.what = kind::KERNEL;
     out.function = function;
-    out.kernel   = kept;
+    out.kernel = kept;
     return cudaSuccess;
 }
 
 cudaError_t cudaLaunchKernel(const void * function, dim3 grid, dim3 block, void ** values, size_t shared,
     cudaStream_t stream) {
     ENTER();
-    step              what;
+    step what;
     const cudaError_t error = prepare_kernel(function, grid, block, values, shared, what);
     return result(error != cudaSuccess ? error : submit(stream, std::move(what)));
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t * c, const void * function, void ** values) {
-    guard             held(lock);
+    guard held(lock);
     const cudaError_t entered = enter("cudaLaunchKernel"); // which of both a launch is, is no matter of tests
     if (entered != cudaSuccess) {
         return result(entered);
     }
-    step        what;
+    step what;
     cudaError_t error = prepare_kernel(function, c->gridDim, c->blockDim, values, c->dynamicSmemBytes, what);
     for (unsigned i = 0; i < c->numAttrs; i++) {
         if (c->attrs[i].id != cudaLaunchAttributeProgrammaticStreamSerialization || capability < 90) {
@@ -1326,7 +1326,7 @@ static cudaError_t prepare_copy(void * to, const void * from, size_t size, step 
 cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t * node, cudaGraph_t graph, const cudaGraphNode_t * after, size_t n,
     const cudaKernelNodeParams * p) {
     ENTER();
-    step              what;
+    step what;
     const cudaError_t error = prepare_node(p, what);
     return error != cudaSuccess ? result(error) : add_node(node, graph, after, n, std::move(what));
 }
@@ -1334,7 +1334,7 @@ cudaError_t cudaGraphAddKernelNode(cudaGraphNode_t * node, cudaGraph_t graph, co
 cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t * node, cudaGraph_t graph, const cudaGraphNode_t * after, size_t n,
     const cudaMemsetParams * p) {
     ENTER();
-    step              what;
+    step what;
     const cudaError_t error = prepare_node(p, what);
     return error != cudaSuccess ? result(error) : add_node(node, graph, after, n, std::move(what));
 }
@@ -1342,7 +1342,7 @@ cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t * node, cudaGraph_t graph, co
 cudaError_t cudaGraphAddMemcpyNode1D(cudaGraphNode_t * node, cudaGraph_t graph, const cudaGraphNode_t * after, size_t n,
     void * to, const void * from, size_t size, cudaMemcpyKind) {
     ENTER();
-    step              what;
+    step what;
     const cudaError_t error = prepare_copy(to, from, size, what);
     return error != cudaSuccess ? result(error) : add_node(node, graph, after, n, std::move(what));
 }
@@ -1355,21 +1355,21 @@ static cudaError_t set_work(cudaGraphExec_t exec, cudaGraphNode_t node, cudaErro
     }
     counts.updates++;
     what.dependent = w->what.dependent; // that is its edges' matter
-    w->what        = std::move(what);
+    w->what = std::move(what);
     return cudaSuccess;
 }
 
 cudaError_t cudaGraphExecKernelNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
     const cudaKernelNodeParams * p) {
     ENTER_UPDATE(exec);
-    step              what;
+    step what;
     const cudaError_t error = prepare_node(p, what);
     return set_work(exec, node, error, std::move(what));
 }
 
 cudaError_t cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, const cudaMemsetParams * p) {
     ENTER_UPDATE(exec);
-    step              what;
+    step what;
     const cudaError_t error = prepare_node(p, what);
     return set_work(exec, node, error, std::move(what));
 }
@@ -1377,18 +1377,18 @@ cudaError_t cudaGraphExecMemsetNodeSetParams(cudaGraphExec_t exec, cudaGraphNode
 cudaError_t cudaGraphExecMemcpyNodeSetParams1D(cudaGraphExec_t exec, cudaGraphNode_t node, void * to, const void * from,
     size_t size, cudaMemcpyKind) {
     ENTER_UPDATE(exec);
-    step              what;
+    step what;
     const cudaError_t error = prepare_copy(to, from, size, what);
     return set_work(exec, node, error, std::move(what));
 }
 
 int gb_emu_queue(void * stream, void (*run)(const void * argument), const void * argument, size_t size) {
-    guard             held(lock);
+    guard held(lock);
     const cudaError_t entered = enter(__func__);
     if (entered != cudaSuccess) {
         return result(entered);
     }
-    const char *            bytes = static_cast<const char *>(argument);
+    const char * bytes = static_cast<const char *>(argument);
     const std::vector<char> copy(bytes, bytes + size);
     return result(submit(static_cast<cudaStream_t>(stream), { kind::KERNEL, reinterpret_cast<const void *>(run), [=] {
                                                                  run(copy.data());
@@ -1409,7 +1409,7 @@ void gb_emu_set_devices(int n, size_t bytes_each) {
 
 void gb_emu_set_capability(int major, int minor) {
     capability = major * 10 + minor;
-    code       = capability;
+    code = capability;
 }
 
 void gb_emu_set_code(int major, int minor) { code = major * 10 + minor; }
@@ -1457,9 +1457,9 @@ void gb_emu_set_seed(uint64_t seed) {
 
 void gb_emu_fail(const char * function, int after, int error) {
     guard held(lock);
-    failing       = function ? function : "";
+    failing = function ? function : "";
     failing_after = after;
-    failing_with  = (cudaError_t) error;
+    failing_with = (cudaError_t) error;
 }
 
 void gb_emu_fail_kernel(int after) {
@@ -1474,11 +1474,11 @@ void gb_emu_reset(void) {
     }
     failing.clear();
     kernel_fails_after = -1;
-    last               = cudaSuccess;
+    last = cudaSuccess;
 }
 
 uint64_t gb_emu_launches_of(const char * part) {
-    guard    held(lock);
+    guard held(lock);
     uint64_t n = 0;
     for (const auto & l : launches) {
         n += l.first.find(part) != std::string::npos ? l.second : 0;
@@ -1493,7 +1493,7 @@ gb_emu_counts gb_emu_count(void) {
 
 namespace {
 const bool configured = [] {
-    const char * seed       = getenv("GB_EMU_SEED");
+    const char * seed = getenv("GB_EMU_SEED");
     const char * capability = getenv("GB_EMU_CAPABILITY");
     if (seed) {
         order.state = strtoull(seed, nullptr, 10);

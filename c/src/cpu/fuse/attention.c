@@ -18,9 +18,9 @@
 
 struct chain { // as far as it was followed
     struct ggml_tensor * const * nodes;
-    int                          n, length;
-    struct gb_attention          a;
-    const struct ggml_tensor *   permuted; // of the second product, if a copy follows; else NULL
+    int n, length;
+    struct gb_attention a;
+    const struct ggml_tensor * permuted; // of the second product, if a copy follows; else NULL
 };
 
 // ------------------------------------------------------------------------------------------------------------ matching
@@ -55,9 +55,9 @@ static bool add_tensor(struct gb_attention * a, enum gb_score_edit_kind kind, co
 
 static bool add_mask(struct gb_attention * a, const struct ggml_tensor * node) {
     const int64_t past = gb_op_param_i32(node, 0);
-    a->past            = a->causal ? GB_MIN(a->past, past) : past;
-    a->causal          = true;
-    a->causal_at       = a->n_edits;
+    a->past = a->causal ? GB_MIN(a->past, past) : past;
+    a->causal = true;
+    a->causal_at = a->n_edits;
     return true;
 }
 
@@ -79,8 +79,8 @@ static bool add_node(struct gb_attention * a, const struct ggml_tensor * node, c
 
 // The operator's own factor may be such that products with it overflow: there it computes in double, here nothing does.
 static bool add_soft_max(struct gb_attention * a, const struct ggml_tensor * node, const struct ggml_tensor * before) {
-    const struct ggml_tensor * mask  = node->src[1];
-    const float                scale = gb_op_param_f32(node, 0);
+    const struct ggml_tensor * mask = node->src[1];
+    const float scale = gb_op_param_f32(node, 0);
     return node->src[0] == before && gb_fuse_is_dense(node) && gb_op_param_f32(node, 1) == 0 && fabsf(scale) <= 1 &&
            add_scale(a, scale) && node->src[2] == NULL &&
            (mask == NULL || (mask != before && add_tensor(a, GB_SCORE_ADD_ROW, mask, node)));
@@ -100,8 +100,8 @@ static bool add_copy(struct chain * c, const struct ggml_tensor * copy, const st
         }
         c->a.nb[i] = stride;
     }
-    c->a.type   = copy->type;
-    c->a.out    = copy->data;
+    c->a.type = copy->type;
+    c->a.out = copy->data;
     c->permuted = p;
     return true;
 }
@@ -110,16 +110,16 @@ static bool add_values(struct chain * c, const struct ggml_tensor * node, const 
     if (node->op != GGML_OP_MUL_MAT || node->src[1] != before || node->src[0] == before || !gb_fuse_is_dense(node)) {
         return false;
     }
-    c->a.v    = node->src[0];
+    c->a.v = node->src[0];
     c->a.type = GGML_TYPE_F32;
-    c->a.out  = node->data;
+    c->a.out = node->data;
     memcpy(c->a.nb, node->nb, sizeof(c->a.nb));
     return true;
 }
 
 static bool follow(struct chain * c) {
     const struct ggml_tensor * first = c->nodes[0];
-    int                        i     = 1;
+    int i = 1;
     if (c->n < 3 || first->op != GGML_OP_MUL_MAT || !gb_fuse_is_dense(first) || gb_is_empty(first)) {
         return false;
     }
@@ -190,14 +190,14 @@ static bool is_over_sources(const struct gb_attention * a, const struct ggml_ten
 }
 
 static void run_attention(const struct gb_cpu_call * call, struct ggml_tensor * const * nodes, int n) {
-    struct chain         c    = chain_of(nodes, n);
+    struct chain c = chain_of(nodes, n);
     struct ggml_tensor * last = nodes[n - 1];
     if (!is_over_sources(&c.a, last)) {
         gb_attention_run_tiled(call, &c.a);
         return;
     }
     const size_t lines = gb_lines(ggml_nbytes(last)) / 64;
-    int64_t      first, end;
+    int64_t first, end;
     c.a.out = (char *) call->work + gb_floats_size(gb_attention_tiled_floats(&c.a), call->nth);
     gb_attention_run_tiled(call, &c.a);
     if (!gb_cpu_barrier(call)) {
@@ -205,16 +205,16 @@ static void run_attention(const struct gb_cpu_call * call, struct ggml_tensor * 
     }
     gb_cpu_share(call, (int64_t) lines, &first, &end);
     const size_t from = GB_MIN((size_t) first * 64, ggml_nbytes(last)),
-                 to   = GB_MIN((size_t) end * 64, ggml_nbytes(last));
+                 to = GB_MIN((size_t) end * 64, ggml_nbytes(last));
     memcpy((char *) last->data + from, c.a.out + from, to - from);
 }
 
 const struct gb_fusion gb_fusion_attention = {
-    .length     = attention_length,
-    .n_tasks    = attention_tasks,
-    .work_size  = attention_work,
-    .is_safe    = attention_is_safe,
-    .run        = run_attention,
+    .length = attention_length,
+    .n_tasks = attention_tasks,
+    .work_size = attention_work,
+    .is_safe = attention_is_safe,
+    .run = run_attention,
     .leaves_out = attention_leaves_out,
-    .may_end    = true,
+    .may_end = true,
 };

@@ -55,7 +55,7 @@ static inline bool gb_fuse_is_dense(const struct ggml_tensor * t) {
 }
 
 const struct gb_fusion * gb_fusion_of(enum gb_fusion_kind kind);
-const char *             gb_fusion_name(enum gb_fusion_kind kind); // "product"
+const char * gb_fusion_name(enum gb_fusion_kind kind); // "product"
 
 // Whether a fused step of that kind can begin with the node: a first look, before nodes are gathered.
 static inline bool gb_fuse_may_begin(enum gb_fusion_kind kind, const struct ggml_tensor * node) {

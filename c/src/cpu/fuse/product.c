@@ -18,18 +18,18 @@ enum { ELEMENTS_MAX = 1 << 17 }; // of a result
 
 struct stage { // an operator behind the product
     const struct ggml_tensor * node;
-    gb_map1 *                  map1;      // of one source, or
-    gb_map2 *                  map2;      // of two
-    const struct ggml_tensor * other;     // of two: the one that is not the result before
-    bool                       swapped;   // the other is the first
-    const char *               from, *to; // data of the result before; of this one, or where that may stay
+    gb_map1 * map1;                   // of one source, or
+    gb_map2 * map2;                   // of two
+    const struct ggml_tensor * other; // of two: the one that is not the result before
+    bool swapped;                     // the other is the first
+    const char *from, *to;            // data of the result before; of this one, or where that may stay
 };
 
 struct product { // the product and what follows it
     struct gb_gemm_epilogue epilogue;
-    const char *            product; // data
-    int                     n;
-    struct stage            stages[GB_FUSE_MAX - 1];
+    const char * product; // data
+    int n;
+    struct stage stages[GB_FUSE_MAX - 1];
 };
 
 // ------------------------------------------------------------------------------------------------------------ matching
@@ -40,7 +40,7 @@ static bool is_row(const struct ggml_tensor * t, const struct ggml_tensor * shap
 
 static bool follow(struct stage * s, const struct ggml_tensor * node, const struct ggml_tensor * before) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    const struct gb_cpu_op *  op = gb_cpu_op_of(node);
+    const struct gb_cpu_op * op = gb_cpu_op_of(node);
     *s = (struct stage){ .node = node, .map1 = op ? op->map1 : NULL, .map2 = op ? op->map2 : NULL };
     if (!gb_fuse_is_dense(node) || !gb_same_ne(node, before) || node->src[2] != NULL) {
         return false;
@@ -49,7 +49,7 @@ static bool follow(struct stage * s, const struct ggml_tensor * node, const stru
         return a == before && b == NULL;
     }
     s->swapped = a != before;
-    s->other   = s->swapped ? a : b;
+    s->other = s->swapped ? a : b;
     return s->map2 != NULL && s->other != NULL &&
            (s->swapped ? b == before && gb_fuse_is_dense(a) && gb_same_ne(a, node)
                        : b != before && (is_row(b, node) || (gb_fuse_is_dense(b) && gb_same_ne(b, node))));
@@ -57,7 +57,7 @@ static bool follow(struct stage * s, const struct ggml_tensor * node, const stru
 
 static int product_length(struct ggml_tensor * const * nodes, int n) {
     struct stage s;
-    int          length = 1;
+    int length = 1;
     if (nodes[0]->op != GGML_OP_MUL_MAT || !gb_fuse_is_dense(nodes[0]) || gb_is_empty(nodes[0]) ||
         gb_count(nodes[0]) > ELEMENTS_MAX) {
         return 0;
@@ -81,17 +81,17 @@ static size_t product_work(struct ggml_tensor * const * nodes, int n, int n_task
 }
 
 static struct product product_of(struct ggml_tensor * const * nodes, int n) {
-    struct product l     = { .product = nodes[0]->data, .n = n - 1 };
-    bool           reuse = ggml_backend_may_leave_out(nodes[0]); // its memory takes results that are not stored,
-    const char *   from  = nodes[0]->data;
+    struct product l = { .product = nodes[0]->data, .n = n - 1 };
+    bool reuse = ggml_backend_may_leave_out(nodes[0]); // its memory takes results that are not stored,
+    const char * from = nodes[0]->data;
     for (int i = 1; i < n; i++) {
-        struct stage * s        = &l.stages[i - 1];
-        const bool     left_out = reuse && i + 1 < n && ggml_backend_may_leave_out(nodes[i]);
+        struct stage * s = &l.stages[i - 1];
+        const bool left_out = reuse && i + 1 < n && ggml_backend_may_leave_out(nodes[i]);
         follow(s, nodes[i], nodes[i - 1]);
         s->from = from;
-        s->to   = left_out ? nodes[0]->data : nodes[i]->data;
-        reuse   = reuse && (left_out || s->to != l.product); // until one that is stored lies there
-        from    = s->to;
+        s->to = left_out ? nodes[0]->data : nodes[i]->data;
+        reuse = reuse && (left_out || s->to != l.product); // until one that is stored lies there
+        from = s->to;
     }
     return l;
 }
@@ -101,11 +101,11 @@ static bool is_aligned(const struct ggml_tensor * t) { return (uintptr_t) t->dat
 // Where anything is written: not over what the product reads, nor over rows that all share, nor over other elements of
 // its own operands.
 static bool product_is_safe(struct ggml_tensor * const * nodes, int n) {
-    const struct product l    = product_of(nodes, n);
-    bool                 safe = is_aligned(nodes[0]);
+    const struct product l = product_of(nodes, n);
+    bool safe = is_aligned(nodes[0]);
     for (int i = 0; i < l.n && safe; i++) {
-        const struct ggml_tensor * out    = l.stages[i].node;
-        const bool                 stays  = l.stages[i].to == l.product; // in place, or not stored
+        const struct ggml_tensor * out = l.stages[i].node;
+        const bool stays = l.stages[i].to == l.product; // in place, or not stored
         const struct ggml_tensor * target = stays ? nodes[0] : out;
         safe = is_aligned(out) && gb_fuse_is_disjoint(target, nodes[0]->src[0]) &&
                gb_fuse_is_disjoint(target, nodes[0]->src[1]) && gb_fuse_is_apart(target, nodes[0]);
@@ -122,17 +122,17 @@ static bool product_is_safe(struct ggml_tensor * const * nodes, int n) {
 
 static void finish(const struct gb_cpu_call * call, const struct gb_gemm_epilogue * e, float * dst, int64_t column,
     int64_t n) {
-    const struct product * l  = e->context;
-    const size_t           at = (size_t) ((const char *) dst - l->product);
+    const struct product * l = e->context;
+    const size_t at = (size_t) ((const char *) dst - l->product);
     for (int i = 0; i < l->n; i++) {
         const struct stage * s = &l->stages[i];
-        const float *        x = (const float *) (const void *) (s->from + at);
-        float *              y = (float *) (void *) (uintptr_t) (s->to + at);
+        const float * x = (const float *) (const void *) (s->from + at);
+        float * y = (float *) (void *) (uintptr_t) (s->to + at);
         if (s->map1 != NULL) {
             s->map1(call, s->node, n, y, x);
             continue;
         }
-        const char *  p = s->other->data;
+        const char * p = s->other->data;
         const float * other =
             (const float *) (const void *) (p + (gb_same_ne(s->other, s->node) ? at : (size_t) column * sizeof(float)));
         s->map2(call, s->node, n, y, s->swapped ? other : x, s->swapped ? x : other);
@@ -141,13 +141,13 @@ static void finish(const struct gb_cpu_call * call, const struct gb_gemm_epilogu
 
 static void run_product(const struct gb_cpu_call * call, struct ggml_tensor * const * nodes, int n) {
     struct product l = product_of(nodes, n);
-    l.epilogue       = (struct gb_gemm_epilogue){ finish, &l };
+    l.epilogue = (struct gb_gemm_epilogue){ finish, &l };
     gb_mul_mat_run_with(call, nodes[0], &l.epilogue);
 }
 
 static bool product_leaves_out(struct ggml_tensor * const * nodes, int n) {
-    const struct product l    = product_of(nodes, n);
-    bool                 some = false;
+    const struct product l = product_of(nodes, n);
+    bool some = false;
     for (int i = 0; i < l.n; i++) {
         some |= l.stages[i].to != (const char *) l.stages[i].node->data;
     }
@@ -155,10 +155,10 @@ static bool product_leaves_out(struct ggml_tensor * const * nodes, int n) {
 }
 
 const struct gb_fusion gb_fusion_product = {
-    .length     = product_length,
-    .n_tasks    = product_tasks,
-    .work_size  = product_work,
-    .is_safe    = product_is_safe,
-    .run        = run_product,
+    .length = product_length,
+    .n_tasks = product_tasks,
+    .work_size = product_work,
+    .is_safe = product_is_safe,
+    .run = run_product,
     .leaves_out = product_leaves_out,
 };

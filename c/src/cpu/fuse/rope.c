@@ -11,16 +11,16 @@
 
 // The copy's memory, seen with the shape of the rotated tensor. False: another order of elements than strides can tell.
 static bool target_of(struct ggml_tensor * out, const struct ggml_tensor * rope, const struct ggml_tensor * copy) {
-    const struct ggml_tensor * view     = copy->src[0];
-    const bool                 permuted = view != rope && view->op == GGML_OP_PERMUTE, same = gb_same_ne(copy, view);
-    const size_t               size = ggml_type_size(copy->type);
+    const struct ggml_tensor * view = copy->src[0];
+    const bool permuted = view != rope && view->op == GGML_OP_PERMUTE, same = gb_same_ne(copy, view);
+    const size_t size = ggml_type_size(copy->type);
     if (!same && !ggml_is_contiguous(copy)) {
         return false;
     }
     *out = *rope;
     for (int i = 0; i < 4; i++) {
-        const int dim    = permuted ? gb_op_param_i32(view, i) : i; // where dimension i of the rotated tensor went
-        size_t    stride = size;
+        const int dim = permuted ? gb_op_param_i32(view, i) : i; // where dimension i of the rotated tensor went
+        size_t stride = size;
         for (int j = 0; j < dim; j++) {
             stride *= (size_t) view->ne[j];
         }
@@ -44,7 +44,7 @@ static bool is_view_of(const struct ggml_tensor * view, const struct ggml_tensor
 
 static int rope_length(struct ggml_tensor * const * nodes, int n) {
     const struct ggml_tensor *rope = nodes[0], *copy = n > 1 ? nodes[1] : NULL;
-    struct ggml_tensor        out;
+    struct ggml_tensor out;
     if (rope->op != GGML_OP_ROPE || rope->type != GGML_TYPE_F32 || !ggml_is_contiguous(rope) || gb_is_empty(rope) ||
         copy == NULL || (copy->op != GGML_OP_CPY && copy->op != GGML_OP_CONT) || !gb_is_float(copy->type) ||
         !is_view_of(copy->src[0], rope)) {
@@ -99,10 +99,10 @@ static void run_rope(const struct gb_cpu_call * call, struct ggml_tensor * const
 }
 
 const struct gb_fusion gb_fusion_rope = {
-    .length     = rope_length,
-    .n_tasks    = rope_tasks,
-    .work_size  = rope_work,
-    .is_safe    = rope_is_safe,
-    .run        = run_rope,
+    .length = rope_length,
+    .n_tasks = rope_tasks,
+    .work_size = rope_work,
+    .is_safe = rope_is_safe,
+    .run = run_rope,
     .leaves_out = rope_leaves_out,
 };

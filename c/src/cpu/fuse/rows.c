@@ -100,7 +100,7 @@ static int rows_tasks(struct ggml_tensor * const * group, int n, int n_threads) 
     int n_tasks = 1;
     for (int i = 0; i < n; i++) {
         const struct gb_cpu_op * op = gb_cpu_op_of(group[i]);
-        n_tasks                     = GB_MAX(n_tasks,
+        n_tasks = GB_MAX(n_tasks,
             op->n_tasks != NULL ? op->n_tasks(group[i], n_threads) : gb_cpu_default_tasks(group[i], n_threads));
     }
     return n_tasks;
@@ -110,13 +110,13 @@ static size_t rows_work(struct ggml_tensor * const * group, int n, int n_tasks) 
     size_t size = 0;
     for (int i = 0; i < n; i++) {
         const struct gb_cpu_op * op = gb_cpu_op_of(group[i]);
-        size                        = GB_MAX(size, op->work_size != NULL ? op->work_size(group[i], 1) : 0);
+        size = GB_MAX(size, op->work_size != NULL ? op->work_size(group[i], 1) : 0);
     }
     return gb_lines(size) * (size_t) n_tasks;
 }
 
 static void show(struct ggml_tensor * t, const struct ggml_tensor * whole, int64_t row, int64_t rows) {
-    t->data  = (char *) whole->data + (size_t) row * whole->nb[1];
+    t->data = (char *) whole->data + (size_t) row * whole->nb[1];
     t->ne[1] = rows;
     t->ne[2] = t->ne[3] = 1;
     t->nb[2] = t->nb[3] = t->nb[1] * (size_t) rows;
@@ -140,7 +140,7 @@ static void move_window(struct window * w, const struct ggml_tensor * node, int6
 static void open_window(struct window * w, const struct ggml_tensor * node) {
     w->node = *node;
     for (int s = 0; s < 2 && node->src[s] != NULL; s++) {
-        w->src[s]      = *node->src[s];
+        w->src[s] = *node->src[s];
         w->node.src[s] = &w->src[s];
     }
 }
@@ -176,9 +176,9 @@ static int norm_length(struct ggml_tensor * const * group, int n) {
 
 static void run_norm(const struct gb_kernels * k, const struct window * w, int n) {
     const int64_t columns = w->node.ne[0];
-    const float   eps     = gb_op_param_f32(&w->node, 0);
+    const float eps = gb_op_param_f32(&w->node, 0);
     for (int64_t i = 0; i < w->node.ne[1]; i++) {
-        float *       y = (float *) w->node.data + i * columns;
+        float * y = (float *) w->node.data + i * columns;
         const float * x = (const float *) w->src[0].data + i * columns;
         if (w->node.op == GGML_OP_NORM) {
             k->norm_row_f32(columns, y, x, eps, w[1].src[1].data, n > 2 ? w[2].src[1].data : NULL);
@@ -189,14 +189,14 @@ static void run_norm(const struct gb_kernels * k, const struct window * w, int n
 }
 
 static void run_rows(const struct gb_cpu_call * call, struct ggml_tensor * const * group, int n) {
-    struct window      windows[GB_FUSE_MAX];
-    const size_t       slice = call->work_size / (size_t) call->nth & ~(size_t) 63;
+    struct window windows[GB_FUSE_MAX];
+    const size_t slice = call->work_size / (size_t) call->nth & ~(size_t) 63;
     struct gb_cpu_call alone = *call;
-    const int64_t      batch = GB_MAX((int64_t) 1, BATCH / group[0]->ne[0]);
-    int64_t            first, last, rows;
-    alone.ith       = 0;
-    alone.nth       = 1;
-    alone.work      = slice > 0 ? (char *) call->work + (size_t) call->ith * slice : NULL;
+    const int64_t batch = GB_MAX((int64_t) 1, BATCH / group[0]->ne[0]);
+    int64_t first, last, rows;
+    alone.ith = 0;
+    alone.nth = 1;
+    alone.work = slice > 0 ? (char *) call->work + (size_t) call->ith * slice : NULL;
     alone.work_size = slice;
     for (int i = 0; i < n; i++) {
         open_window(&windows[i], group[i]);
@@ -223,9 +223,9 @@ static void run_rows(const struct gb_cpu_call * call, struct ggml_tensor * const
 }
 
 const struct gb_fusion gb_fusion_rows = {
-    .length    = rows_length,
-    .n_tasks   = rows_tasks,
+    .length = rows_length,
+    .n_tasks = rows_tasks,
     .work_size = rows_work,
-    .is_safe   = rows_are_safe,
-    .run       = run_rows,
+    .is_safe = rows_are_safe,
+    .run = run_rows,
 };

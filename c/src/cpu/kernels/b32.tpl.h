@@ -33,16 +33,16 @@ B32_EACH(b32_shl, (b32 a, int n), a.b[i] << n)
 B32_EACH(b32_lookup, (b32 a, const uint8_t * table), table[a.b[i]])
 static inline b32 b32_nibbles(const void * p) {
     const uint8_t * q = p;
-    b32             a;
+    b32 a;
     for (int i = 0; i < 16; i++) {
-        a.b[i]      = q[i] & 15;
+        a.b[i] = q[i] & 15;
         a.b[i + 16] = q[i] >> 4;
     }
     return a;
 }
 static inline b32 b32_bits(const void * p, int byte) {
     const uint8_t * q = p;
-    b32             a;
+    b32 a;
     for (int i = 0; i < 32; i++) {
         a.b[i] = q[i / 8] >> i % 8 & 1 ? (uint8_t) byte : 0;
     }

@@ -55,7 +55,7 @@ static inline uint32_t largest_(const float * restrict x, uint32_t * restrict ma
         memcpy(&bits, x + i, sizeof(bits));
         bits &= 0x7fffffff;
         magnitude[i] = (uint32_t) bits;
-        largest      = bits > largest ? bits : largest;
+        largest = bits > largest ? bits : largest;
     }
     return (uint32_t) largest;
 }
@@ -63,8 +63,8 @@ static inline uint32_t largest_(const float * restrict x, uint32_t * restrict ma
 // To the nearest, halves away from zero, of |x id| that round to 127 at most.
 static inline void to_bytes_(int8_t * restrict q, const float * restrict x, float id) {
     for (int i = 0; i < BLOCK_N; i++) {
-        const float v   = x[i] * id;
-        const float r   = (v + 0x1.8p23f) - 0x1.8p23f; // halves to even
+        const float v = x[i] * id;
+        const float r = (v + 0x1.8p23f) - 0x1.8p23f; // halves to even
         const float off = v - r;
         const float up = off == 0.5f && v > 0 ? 1.0f : 0.0f, down = off == -0.5f && v < 0 ? 1.0f : 0.0f;
         q[i] = (int8_t) (int32_t) (r + up - down);
@@ -74,7 +74,7 @@ static inline void to_bytes_(int8_t * restrict q, const float * restrict x, floa
 static void f32_to_q8_0(int64_t n, void * y, const float * x) {
     uint8_t * block = y;
     for (int64_t i = 0; i < n; i += BLOCK_N, block += GB_BYTES(q8_0)) {
-        uint32_t    magnitude[BLOCK_N];
+        uint32_t magnitude[BLOCK_N];
         const float d = gb_f32_from_bits(largest_(x + i, magnitude)) / 127;
         if (!is_plain_(d)) {
             store_odd_(GGML_TYPE_Q8_0, x + i, block);
@@ -89,12 +89,12 @@ static void f32_to_q8_0(int64_t n, void * y, const float * x) {
 static void f32_to_q4_0(int64_t n, void * y, const float * x) {
     uint8_t * block = y;
     for (int64_t i = 0; i < n; i += BLOCK_N, block += GB_BYTES(q4_0)) {
-        uint32_t       magnitude[BLOCK_N];
+        uint32_t magnitude[BLOCK_N];
         const uint32_t largest = largest_(x + i, magnitude);
-        int32_t        first   = BLOCK_N - 1; // the first of several largest gives the sign
+        int32_t first = BLOCK_N - 1; // the first of several largest gives the sign
         for (int j = 0; j < BLOCK_N; j++) {
             const int32_t at = magnitude[j] == largest ? j : BLOCK_N - 1;
-            first            = at < first ? at : first;
+            first = at < first ? at : first;
         }
         const float d = (largest != 0 ? x[i + first] : 0.0f) / -8;
         if (!is_plain_(d)) {
@@ -102,10 +102,10 @@ static void f32_to_q4_0(int64_t n, void * y, const float * x) {
             continue;
         }
         const float id = d != 0 ? 1 / d : 0;
-        int32_t     level[BLOCK_N];
+        int32_t level[BLOCK_N];
         for (int j = 0; j < BLOCK_N; j++) {
             const float v = x[i + j] * id + 8.5f; // above 0
-            level[j]      = (int32_t) (v < 15.0f ? v : 15.0f);
+            level[j] = (int32_t) (v < 15.0f ? v : 15.0f);
         }
         store_scale_(block, d);
         for (int j = 0; j < BLOCK_N / 2; j++) {
@@ -119,9 +119,9 @@ static void f32_to_q4_0(int64_t n, void * y, const float * x) {
 static void q8_0_to_f32(int64_t n, float * y, const void * x) {
     const uint8_t * block = x;
     for (int64_t i = 0; i < n; i += BLOCK_N, block += GB_BYTES(q8_0)) {
-        const float    d = half_at_(block);
+        const float d = half_at_(block);
         const int8_t * q = (const int8_t *) block + GB_AT(q8_0, qs);
-        float *        v = y + i;
+        float * v = y + i;
         for (int j = 0; j < BLOCK_N; j++) {
             v[j] = (float) q[j] * d;
         }
@@ -131,11 +131,11 @@ static void q8_0_to_f32(int64_t n, float * y, const void * x) {
 static void q4_0_to_f32(int64_t n, float * y, const void * x) {
     const uint8_t * block = x;
     for (int64_t i = 0; i < n; i += BLOCK_N, block += GB_BYTES(q4_0)) {
-        const float     d = half_at_(block);
+        const float d = half_at_(block);
         const uint8_t * q = block + GB_AT(q4_0, qs);
-        float           v[BLOCK_N];
+        float v[BLOCK_N];
         for (int j = 0; j < BLOCK_N / 2; j++) {
-            v[j]               = (float) ((int32_t) (q[j] & 15) - GB_ZERO(q4_0)) * d;
+            v[j] = (float) ((int32_t) (q[j] & 15) - GB_ZERO(q4_0)) * d;
             v[j + BLOCK_N / 2] = (float) ((int32_t) (q[j] >> 4) - GB_ZERO(q4_0)) * d;
         }
         memcpy(y + i, v, sizeof(v));

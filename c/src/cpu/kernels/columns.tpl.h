@@ -18,8 +18,8 @@ struct columns {
 
 // The word that begins at any byte of the transposed blocks.
 static ALWAYS_INLINE vi raw_(const float * t, int byte) {
-    const float * p   = t + byte / 4 * V_N;
-    const vi      low = v_bits(v_load(p));
+    const float * p = t + byte / 4 * V_N;
+    const vi low = v_bits(v_load(p));
     switch (byte % 4) {
         case 1: return vi_or(vi_shr(low, 8), vi_shl(v_bits(v_load(p + V_N)), 24));
         case 2: return vi_or(vi_shr(low, 16), vi_shl(v_bits(v_load(p + V_N)), 16));
@@ -63,8 +63,8 @@ static ALWAYS_INLINE void put_nibbles_(const struct columns * c, int step, const
 
 static ALWAYS_INLINE vi fifth_bits_(vi bits) { // the lowest four bits, to bit 4 of the four bytes
     vi x = vi_and(bits, vi_set(15));
-    x    = vi_or(x, vi_shl(x, 14));
-    x    = vi_or(x, vi_shl(x, 7));
+    x = vi_or(x, vi_shl(x, 14));
+    x = vi_or(x, vi_shl(x, 7));
     return vi_shl(fields_(x, 1), 4);
 }
 
@@ -72,7 +72,7 @@ static ALWAYS_INLINE void put_fives_(const struct columns * c, int step, const f
     vi bits = raw_(t, high), upper[4];
     for (int i = 0; i < 4; i++) {
         const vi q = raw_(t, byte + 4 * i);
-        upper[i]   = fields_(vi_shr(q, 4), 15);
+        upper[i] = fields_(vi_shr(q, 4), 15);
         put_levels_(c, step + i, vi_or(fields_(q, 15), fifth_bits_(bits)));
         bits = vi_shr(bits, 4);
     }
@@ -161,7 +161,7 @@ static ALWAYS_INLINE void column_q4_k_(const struct columns * c, int b, const fl
     (void) at; // 0
     put_scales_45_(c, 8 * b, t);
     for (int i = 0; i < 32; i++) {
-        const vi  q    = raw_(t, GB_AT(q4_k, qs) + 4 * i);
+        const vi q = raw_(t, GB_AT(q4_k, qs) + 4 * i);
         const int step = 64 * b + i / 8 * 16 + i % 8;
         put_levels_(c, step, fields_(q, 15));
         put_levels_(c, step + 8, fields_(vi_shr(q, 4), 15));
@@ -190,7 +190,7 @@ static ALWAYS_INLINE void column_q6_k_(const struct columns * c, int b, const fl
     }
     for (int i = 0; i < 16; i++) {
         const int byte = at + GB_AT(q6_k, ql) + i / 8 * 64 + i % 8 * 4, step = 64 * b + i / 8 * 32 + i % 8;
-        const vi  a = raw_(t, byte), e = raw_(t, byte + 32), top = raw_(t, at + GB_AT(q6_k, qh) + 4 * i);
+        const vi a = raw_(t, byte), e = raw_(t, byte + 32), top = raw_(t, at + GB_AT(q6_k, qh) + 4 * i);
         put_levels_(c, step, vi_or(fields_(a, 15), vi_shl(fields_(top, 3), 4)));
         put_levels_(c, step + 8, vi_or(fields_(e, 15), vi_shl(fields_(top, 12), 2)));
         put_levels_(c, step + 16, vi_or(fields_(vi_shr(a, 4), 15), fields_(top, 48)));
@@ -216,9 +216,9 @@ static ALWAYS_INLINE void column_q2_k_(const struct columns * c, int b, const fl
 }
 
 static ALWAYS_INLINE void column_q3_k_(const struct columns * c, int b, const float * t, int at) {
-    const vf d  = raw_half_(raw_(t, at + GB_AT(q3_k, d)));
+    const vf d = raw_half_(raw_(t, at + GB_AT(q3_k, d)));
     const vi w0 = raw_(t, at + GB_AT(q3_k, scales)), w1 = raw_(t, at + GB_AT(q3_k, scales) + 4);
-    vi       w2 = raw_(t, at + GB_AT(q3_k, scales) + 8);
+    vi w2 = raw_(t, at + GB_AT(q3_k, scales) + 8);
     for (int j = 0; j < 4; j++) { // six bits, around 32
         const vi w = j % 2 ? w1 : w0, low = fields_(j < 2 ? w : vi_shr(w, 4), 15);
         put_symmetric_4_(c, 16 * b + 4 * j, vi_or(low, vi_shl(fields_(w2, 3), 4)), 32, d, GB_ZERO(q3_k));
@@ -230,7 +230,7 @@ static ALWAYS_INLINE void column_q3_k_(const struct columns * c, int b, const fl
             vi q = raw_(t, at + GB_AT(q3_k, qs) + 32 * h + 4 * i);
             for (int p = 0; p < 4; p++) {
                 put_levels_(c, 64 * b + 32 * h + 8 * p + i, vi_or(fields_(q, 3), vi_shl(fields_(third, 1), 2)));
-                q     = vi_shr(q, 2);
+                q = vi_shr(q, 2);
                 third = vi_shr(third, 1);
             }
         }
@@ -240,13 +240,13 @@ static ALWAYS_INLINE void column_q3_k_(const struct columns * c, int b, const fl
 static_assert(GB_AT(iq4_xs, scales_high) == GB_AT(iq4_xs, d) + 2, "one word");
 static ALWAYS_INLINE void column_iq4_xs_(const struct columns * c, int b, const float * t, int at) {
     const vi word = raw_(t, at + GB_AT(iq4_xs, d));
-    const vf d    = raw_half_(word);
-    vi       high = vi_shr(word, 16), low = raw_(t, at + GB_AT(iq4_xs, scales_low));
+    const vf d = raw_half_(word);
+    vi high = vi_shr(word, 16), low = raw_(t, at + GB_AT(iq4_xs, scales_low));
     for (int s = 0; s < 8; s++) {
         const vi bits = vi_or(vi_and(low, vi_set(15)), vi_shl(vi_and(high, vi_set(3)), 4));
         put_symmetric_(c, 8 * b + s, v_mul(d, v_from_int(vi_sub(bits, vi_set(32)))), GB_ZERO(iq4_xs));
         put_nibbles_(c, 64 * b + 8 * s, t, at + GB_AT(iq4_xs, qs) + 16 * s, iq4_levels_);
-        low  = vi_shr(low, 4);
+        low = vi_shr(low, 4);
         high = vi_shr(high, 2);
     }
 }
@@ -270,7 +270,7 @@ static ALWAYS_INLINE void transpose_blocks_(float * t, size_t bytes, const void 
         "blocks begin at even bytes");                                                                        \
     static void columns_##stem##_(int64_t k, bool centered, int n, float * y, const void * const * x) {       \
         enum { terms = GB_ELEMENTS(stem), size = GB_BYTES(stem), group = GB_GROUP(stem) };                    \
-        float          t[(GB_PACK_COLUMNS_MAX / terms * size / 4 + 2) * V_N];                                 \
+        float t[(GB_PACK_COLUMNS_MAX / terms * size / 4 + 2) * V_N];                                          \
         struct columns c = { y, y + k / 4 * BYTES_NR, centered ? NULL : y + (k / 4 + k / group) * BYTES_NR }; \
         for (int i0 = 0; i0 < BYTES_NR; i0 += V_N) {                                                          \
             const void * from[V_N];                                                                           \

@@ -10,7 +10,7 @@
 #    define UNROLL
 #elif defined(__GNUC__)
 #    define ALWAYS_INLINE inline __attribute__((always_inline))
-#    define UNROLL        _Pragma("GCC unroll 64")
+#    define UNROLL _Pragma("GCC unroll 64")
 #else
 #    define ALWAYS_INLINE inline
 #    define UNROLL
@@ -37,12 +37,12 @@
 // and has room for fewer requests (on Zen 4 products of few rows then take 1.1 to 1.7 times as long). Scalar code is
 // bound by arithmetic: no prefetching.
 #if defined(__GNUC__) && !V_ISA_SCALAR
-#    define PREFETCH(p)          __builtin_prefetch(p)
-#    define PREFETCH_L2(p)       __builtin_prefetch(p, 0, 2)
+#    define PREFETCH(p) __builtin_prefetch(p)
+#    define PREFETCH_L2(p) __builtin_prefetch(p, 0, 2)
 #    define PREFETCH_TO_WRITE(p) __builtin_prefetch(p, 1)
 #else
-#    define PREFETCH(p)          (void) (p)
-#    define PREFETCH_L2(p)       (void) (p)
+#    define PREFETCH(p) (void) (p)
+#    define PREFETCH_L2(p) (void) (p)
 #    define PREFETCH_TO_WRITE(p) (void) (p)
 #endif
 

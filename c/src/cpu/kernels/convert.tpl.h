@@ -3,8 +3,8 @@
 static inline vf from_bf16_(vi halves) { return v_from_bits(vi_shl(halves, 16)); }
 
 static inline vi to_bf16_high_(vf a) { // in the upper halves; the lower ones are anything
-    const vi bits  = v_bits(a);
-    const vi even  = vi_and(vi_shr(bits, 16), vi_set(1));
+    const vi bits = v_bits(a);
+    const vi even = vi_and(vi_shr(bits, 16), vi_set(1));
     const vf round = v_from_bits(vi_add(bits, vi_add(even, vi_set(0x7fff))));
     const vf quiet = v_from_bits(vi_or(bits, vi_set(0x400000)));
     return v_bits(v_sel(v_eq(a, a), round, quiet));

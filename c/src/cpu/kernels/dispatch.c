@@ -15,7 +15,7 @@
 
 #define GB_LEVEL(level, condition)                            \
     extern const struct gb_kernels gb_kernels_##level;        \
-    static bool                    level##_usable(void) {     \
+    static bool level##_usable(void) {                        \
         const struct gb_cpu_features * f = gb_cpu_features(); \
         (void) f;                                             \
         return condition;                                     \
@@ -35,29 +35,29 @@ static struct gb_level levels[] = {
 
 #define N_LEVELS ((int) (sizeof(levels) / sizeof(levels[0])))
 
-static gb_once           levels_once = GB_ONCE_INIT;
-static bool              reproducible;
+static gb_once levels_once = GB_ONCE_INIT;
+static bool reproducible;
 static struct gb_kernels exact_kernels[N_LEVELS];
 
 // A level that approximates reciprocals takes all kernels that use them from the best level below that divides. Which
 // these are, tests/c/cpu/kernels/check_rough.cmake holds against the code.
 static void set_up_levels(void) {
-    const char *              env   = gb_env_get("GGML_CPU_REPRODUCIBLE");
+    const char * env = gb_env_get("GGML_CPU_REPRODUCIBLE");
     const struct gb_kernels * below = levels[0].kernels;
-    reproducible                    = env != NULL && strcmp(env, "0") != 0;
+    reproducible = env != NULL && strcmp(env, "0") != 0;
     for (int i = 0; i < N_LEVELS && reproducible; i++) {
         if (!levels[i].kernels->rough) {
             below = levels[i].kernels;
             continue;
         }
         struct gb_kernels * k = &exact_kernels[i];
-        *k                    = *levels[i].kernels;
-        k->gelu_f32           = below->gelu_f32;
-        k->gelu_quick_f32     = below->gelu_quick_f32;
-        k->sigmoid_f32        = below->sigmoid_f32;
-        k->silu_f32           = below->silu_f32;
-        k->tanh_f32           = below->tanh_f32;
-        levels[i].kernels     = k;
+        *k = *levels[i].kernels;
+        k->gelu_f32 = below->gelu_f32;
+        k->gelu_quick_f32 = below->gelu_quick_f32;
+        k->sigmoid_f32 = below->sigmoid_f32;
+        k->silu_f32 = below->silu_f32;
+        k->tanh_f32 = below->tanh_f32;
+        levels[i].kernels = k;
     }
 }
 
@@ -119,7 +119,7 @@ static int top_level(void) { // that GGML_CPU_LEVEL allows; -1: it names none
 
 const struct gb_level * gb_level_default(void) {
     const int top = top_level();
-    char      names[LEVEL_NAMES_SIZE];
+    char names[LEVEL_NAMES_SIZE];
     GB_FAIL_IF_RETURNING(top < 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "GGML_CPU_LEVEL is '%s', must be one of %s",
         gb_env_get("GGML_CPU_LEVEL"), level_names(names));
     return checked(best_up_to(top));
@@ -129,7 +129,7 @@ const struct gb_level * gb_level_find(const char * name) {
     GB_CHECK_ARG_RETURNING(name, NULL);
     gb_call_once(&levels_once, set_up_levels);
     const int i = level_index(name);
-    char      names[LEVEL_NAMES_SIZE];
+    char names[LEVEL_NAMES_SIZE];
     GB_FAIL_IF_RETURNING(i < 0, NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'name' is '%s', must be one of %s",
         __func__, name, level_names(names));
     GB_FAIL_IF_RETURNING(!levels[i].usable(), NULL, GGML_STATUS_UNSUPPORTED,
@@ -138,12 +138,12 @@ const struct gb_level * gb_level_find(const char * name) {
     return checked(&levels[i]);
 }
 
-static gb_once                 chosen_once = GB_ONCE_INIT;
+static gb_once chosen_once = GB_ONCE_INIT;
 static const struct gb_level * chosen; // NULL: GGML_CPU_LEVEL names none, or it computes wrong numbers
 
 static void choose_level(void) {
     const int top = top_level();
-    chosen        = top < 0 ? NULL : checked(best_up_to(top));
+    chosen = top < 0 ? NULL : checked(best_up_to(top));
 }
 
 const struct gb_kernels * gb_kernels_default(void) {

@@ -13,7 +13,7 @@
 #define DOTS(name, T, LOAD)                                                                                       \
     static ALWAYS_INLINE void name##_tile_(int nw, int64_t k, float * y, const T * const * w, const float * x,    \
         size_t ahead) {                                                                                           \
-        vf      acc[DOTS_W][2]; /* two chains a column: one would wait for its own sums */                        \
+        vf acc[DOTS_W][2]; /* two chains a column: one would wait for its own sums */                             \
         int64_t p = 0;                                                                                            \
         UNROLL                                                                                                    \
         for (int i = 0; i < nw; i++) {                                                                            \
@@ -32,8 +32,8 @@
             }                                                                                                     \
         }                                                                                                         \
         for (; p < k; p += V_N) {                                                                                 \
-            const int n  = (int) (k - p < V_N ? k - p : V_N);                                                     \
-            const vf  xv = v_load_n(x + p, n);                                                                    \
+            const int n = (int) (k - p < V_N ? k - p : V_N);                                                      \
+            const vf xv = v_load_n(x + p, n);                                                                     \
             UNROLL                                                                                                \
             for (int i = 0; i < nw; i++) {                                                                        \
                 acc[i][0] = v_fma(LOAD##_N(w[i] + p, n), xv, acc[i][0]);                                          \

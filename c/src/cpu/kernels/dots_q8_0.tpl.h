@@ -9,8 +9,8 @@
 // A body for an instruction set (x86/dots_q8_0_*.tpl.h) defines DQ_ROWS, DQ_X, DQ_GROUPS (groups in a vector), DQ_START
 // and DQ_DOT (the product of signed bytes), dq_levels_, dq_row_, dq_spread_ and dq_scales_.
 
-#define DQ_W     4
-#define DQ_SIZE  GB_BYTES(q8_0)
+#define DQ_W 4
+#define DQ_SIZE GB_BYTES(q8_0)
 #define DQ_LATER 32 // columns between the one that is prefetched and the one that is multiplied
 
 #if V_ISA_AVX512
@@ -46,9 +46,9 @@ static ALWAYS_INLINE void dq_groups_(int nx, int groups, const char * const w[DQ
 
 static ALWAYS_INLINE void dq_tile_(int nx, int64_t k, int nw, const char * w, size_t nb_w, const int8_t * const * q,
     const float * const * dx, float * y, int64_t ldy, size_t later) {
-    vf           acc[RC_W][RC_X];
+    vf acc[RC_W][RC_X];
     const char * c[DQ_W];
-    int64_t      g = 0;
+    int64_t g = 0;
     UNROLL
     for (int i = 0; i < DQ_W; i++) { // a column that is not there: another one, whose sums are dropped
         c[i] = w + (size_t) (i < nw ? i : 0) * nb_w;
@@ -74,15 +74,15 @@ static ALWAYS_INLINE void dq_tile_(int nx, int64_t k, int nw, const char * w, si
 
 static bool dots_q8_0(const struct gb_dots_q8_0 * p) {
     const int64_t k = p->k, n = p->n, ldy = p->ldy;
-    const size_t  nb_w   = p->nb_w;
-    const char *  column = p->w;
+    const size_t nb_w = p->nb_w;
+    const char * column = p->w;
     for (int64_t i = 0; i < n; i += DQ_W, column += DQ_W * nb_w) {
-        const int    nw    = n - i < DQ_W ? (int) (n - i) : DQ_W;
+        const int nw = n - i < DQ_W ? (int) (n - i) : DQ_W;
         const size_t later = DQ_LATER * nb_w;
         for (int j = 0; j < p->nx; j += DQ_X) {
-            const int8_t * const * const q  = p->q + j;
-            const float * const * const  dx = p->dx + j;
-            float * const                y  = p->y + j * ldy + i;
+            const int8_t * const * const q = p->q + j;
+            const float * const * const dx = p->dx + j;
+            float * const y = p->y + j * ldy + i;
             switch (p->nx - j < DQ_X ? p->nx - j : DQ_X) {
                 case 1: dq_tile_(1, k, nw, column, nb_w, q, dx, y, ldy, later); break;
 #if DQ_X > 1

@@ -14,7 +14,7 @@
             UNROLL                                       \
             for (int j = 0; j < 4; j++) {                \
                 const vf a = v_load(x + i + j * V_N);    \
-                r[j]       = EXPR;                       \
+                r[j] = EXPR;                             \
             }                                            \
             UNROLL                                       \
             for (int j = 0; j < 4; j++) {                \
@@ -42,8 +42,8 @@
             v_store_n(z + i, EXPR, (int) (n - i));                                           \
         }                                                                                    \
     }
-#define UNARY         (int64_t n, float * y, const float * x)
-#define UNARY_1(p)    (int64_t n, float * y, const float * x, float p)
+#define UNARY (int64_t n, float * y, const float * x)
+#define UNARY_1(p) (int64_t n, float * y, const float * x, float p)
 #define UNARY_2(p, q) (int64_t n, float * y, const float * x, float p, float q)
 
 ROWS_2(add_f32, v_add(a, b))
@@ -62,13 +62,13 @@ ROWS_2(less_equal_f32, less_equal_(a, b))
 
 static void select_f32(int64_t n, float * z, const float * c, const float * x, const float * y) {
     const vf zero = v_set(0.0f);
-    int64_t  i    = 0;
+    int64_t i = 0;
     for (; i + V_N <= n; i += V_N) {
         v_store(z + i, v_sel(v_eq(v_load(c + i), zero), v_load(y + i), v_load(x + i)));
     }
     if (i < n) {
         const int left = (int) (n - i);
-        const vf  a = v_load_n(x + i, left), b = v_load_n(y + i, left);
+        const vf a = v_load_n(x + i, left), b = v_load_n(y + i, left);
         v_store_n(z + i, v_sel(v_eq(v_load_n(c + i, left), zero), b, a), left);
     }
 }
@@ -101,7 +101,7 @@ ROWS_1(hardswish_f32, UNARY, v_mul(v_max(v_set(-3.0f), a), hardsigmoid_(a))) // 
 // One rounding less where fused: within half an ulp of the larger of product and sum.
 static void mad_f32(int64_t n, float * y, const float * x, float v) {
     const vf s = v_set(v);
-    int64_t  i = 0;
+    int64_t i = 0;
     for (; i + V_N <= n; i += V_N) {
         v_store(y + i, v_fma(v_load(x + i), s, v_load(y + i)));
     }
@@ -114,7 +114,7 @@ static void mad_f32(int64_t n, float * y, const float * x, float v) {
 // (x - mean) scale
 static void norm_apply_f32(int64_t n, float * y, const float * x, float mean, float scale) {
     const vf m = v_set(mean), s = v_set(scale);
-    int64_t  i = 0;
+    int64_t i = 0;
     for (; i + V_N <= n; i += V_N) {
         v_store(y + i, v_mul(v_sub(v_load(x + i), m), s));
     }
@@ -127,7 +127,7 @@ static void norm_apply_f32(int64_t n, float * y, const float * x, float mean, fl
 // x scale + mask, rounded like mad_f32
 static void scale_mask_f32(int64_t n, float * y, const float * x, float scale, const float * mask) {
     const vf s = v_set(scale);
-    int64_t  i = 0;
+    int64_t i = 0;
     if (mask == NULL) {
         scale_f32(n, y, x, scale);
         return;

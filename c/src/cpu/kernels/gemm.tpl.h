@@ -13,7 +13,7 @@ static ALWAYS_INLINE void store_row_(int nv, float * c, const vf * acc, int nr, 
     UNROLL
     for (int j = 0; j < nv; j++) {
         const int left = nr - j * V_N;
-        float *   p    = c + j * V_N;
+        float * p = c + j * V_N;
         if (left >= V_N) {
             v_store(p, accumulate ? v_add(v_load(p), acc[j]) : acc[j]);
         } else if (left > 0) {
@@ -50,7 +50,7 @@ static ALWAYS_INLINE void prefetch_tile_(int mr, const float * c, int64_t ldc) {
 // Of rows as they lie a cache line of each is prefetched, ROWS_AHEAD terms before it is multiplied, at the end of a row
 // of the one that takes its place in the next tile. Short rows are near.
 #define ROWS_AHEAD 32
-#define ROWS_FAR   64
+#define ROWS_FAR 64
 static ALWAYS_INLINE void prefetch_rows_(int mr, const float * a, int64_t lda) {
     COMPUTED_HERE(lda);
     UNROLL
@@ -65,7 +65,7 @@ static inline vf dot_pairs_(vf c, vf a, vf b) {
     return v_dot_bf16(c, a, b);
 #else
     const vi upper = vi_set(-65536);
-    c              = v_fma(v_from_bits(vi_shl(v_bits(a), 16)), v_from_bits(vi_shl(v_bits(b), 16)), c);
+    c = v_fma(v_from_bits(vi_shl(v_bits(a), 16)), v_from_bits(vi_shl(v_bits(b), 16)), c);
     return v_fma(v_from_bits(vi_and(v_bits(a), upper)), v_from_bits(vi_and(v_bits(b), upper)), c);
 #endif
 }
@@ -82,8 +82,8 @@ enum tile_of { TILE_PANELS, TILE_PAIRS, TILE_ROWS };
 // and two times lda from it, which an address of the processor can say.
 static ALWAYS_INLINE void tile_(int mr, int nv, enum tile_of kind, const struct gb_tile * t) {
     const struct gb_tile tile = *t; // stores to c could change *t, as far as the compiler knows
-    const float *        a = tile.a, *b = tile.b, *third[(TILE_MR + 2) / 3];
-    vf                   acc[TILE_MR][V_GEMM_NV];
+    const float *a = tile.a, *b = tile.b, *third[(TILE_MR + 2) / 3];
+    vf acc[TILE_MR][V_GEMM_NV];
     UNROLL
     for (int i = 0; i < mr; i++) {
         UNROLL
@@ -182,8 +182,8 @@ static void gemm_tile_f32(const struct gb_tile * t) {
 #if HAVE_AMX_BF16
 #    include "x86/tile_amx.tpl.h"
 #else
-#    define BF16_MR   TILE_MR
-#    define BF16_NR   TILE_NR
+#    define BF16_MR TILE_MR
+#    define BF16_NR TILE_NR
 #    define BF16_STEP 1
 static void enter_tiles(void) {}
 
@@ -218,12 +218,12 @@ static ALWAYS_INLINE void store_transposed_(vf t[V_N], int count, int lanes, int
             const int valid = rows - i0 < V_N ? rows - i0 : V_N;                              \
             for (int64_t j = 0; j < k; j += V_N) {                                            \
                 const int count = (int) (k - j < V_N ? k - j : V_N);                          \
-                vf        t[V_N];                                                             \
+                vf t[V_N];                                                                    \
                 UNROLL                                                                        \
                 for (int i = 0; i < V_N; i++) {                                               \
                     if (i < valid) {                                                          \
                         const T * p = (const T *) x[i0 + i] + j;                              \
-                        t[i]        = count == V_N ? LOAD(p) : LOAD##_N(p, count);            \
+                        t[i] = count == V_N ? LOAD(p) : LOAD##_N(p, count);                   \
                     } else {                                                                  \
                         t[i] = v_set(0.0f);                                                   \
                     }                                                                         \

@@ -11,13 +11,13 @@
 #define GRID_FLAG 8 // in an index, beside the code
 
 // The codes with the flag begin at GRID_FLAG. A sign negates a value; an offset is 1 without the flag, else -1.
-#define GRID_PLUS(v)         (v) + GRID_BIAS
-#define GRID_MINUS(v)        -(v) + GRID_BIAS
-#define GRID_ABOVE(v)        (v) + 1 + GRID_BIAS
-#define GRID_BELOW(v)        (v) - 1 + GRID_BIAS
-#define GRID_SIGNED(v)       { v(GRID_PLUS), [GRID_FLAG] = v(GRID_MINUS) }
+#define GRID_PLUS(v) (v) + GRID_BIAS
+#define GRID_MINUS(v) -(v) + GRID_BIAS
+#define GRID_ABOVE(v) (v) + 1 + GRID_BIAS
+#define GRID_BELOW(v) (v) - 1 + GRID_BIAS
+#define GRID_SIGNED(v) { v(GRID_PLUS), [GRID_FLAG] = v(GRID_MINUS) }
 #define GRID_WITH_OFFSETS(v) { v(GRID_ABOVE), [GRID_FLAG] = v(GRID_BELOW) }
-#define GRID_BIAS            GB_ZERO(iq2_s)
+#define GRID_BIAS GB_ZERO(iq2_s)
 static const uint8_t levels_iq2_[16] = GRID_SIGNED(GB_VALUES_IQ2);
 #undef GRID_BIAS
 #define GRID_BIAS GB_ZERO(iq3_xxs)
@@ -89,14 +89,14 @@ static ALWAYS_INLINE void expand_rows_(uint8_t * u, int bits, const uint16_t * t
     const struct grid_rows * g) {
     (void) n;
     for (int i = 0; i < 8; i++, u += 32) {
-        uint64_t       codes[4];
+        uint64_t codes[4];
         const uint32_t flags = (uint32_t) (g->flags[i / 2] >> 32 * (i % 2));
         for (int j = 0; j < 4; j++) {
             if (bits == 2) {
                 codes[j] = spread_row_(2, table[g->row[4 * i + j]]);
             } else {
                 const uint16_t * row = g->row + 8 * i + 2 * j;
-                codes[j]             = spread_row_(4, table[row[0]]) | spread_row_(4, table[row[1]]) << 32;
+                codes[j] = spread_row_(4, table[row[0]]) | spread_row_(4, table[row[1]]) << 32;
             }
         }
         b32_store(u, b32_lookup(b32_or(b32_load(codes), b32_bits(&flags, GRID_FLAG)), levels));
@@ -123,8 +123,8 @@ static inline void set_scales_(int groups, const uint8_t * nibbles, float unit, 
 static inline void read_iq2_xxs_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d,
     float * restrict m) {
     for (int i = 0; i < 8; i++) {
-        const uint8_t * p    = block + GB_AT(iq2_xxs, qs) + 8 * i;
-        const uint32_t  bits = grid_u32_(p + 4);
+        const uint8_t * p = block + GB_AT(iq2_xxs, qs) + 8 * i;
+        const uint32_t bits = grid_u32_(p + 4);
         for (int l = 0; l < 4; l++) {
             g->row[4 * i + l] = p[l];
         }
@@ -198,7 +198,7 @@ static inline void read_iq1_s_(struct grid_rows * restrict g, const uint8_t * re
 static inline void read_iq1_m_(struct grid_rows * restrict g, const uint8_t * restrict block, float * restrict d,
     float * restrict m) {
     const uint64_t scales = grid_u64_(block + GB_AT(iq1_m, scales));
-    const float    unit   = iq1_m_unit_(scales);
+    const float unit = iq1_m_unit_(scales);
     for (int i = 0; i < 32; i++) {
         g->row[i] =
             (uint16_t) (block[GB_AT(iq1_m, qs) + i] | (block[GB_AT(iq1_m, qh) + i / 2] >> 4 * (i % 2) & 7) << 8);
@@ -240,7 +240,7 @@ static ALWAYS_INLINE void ternary_digits_(int bytes, int digits, uint8_t * restr
     memcpy(rest, q, (size_t) bytes);
     for (int n = 0; n < digits; n++, u += bytes) {
         for (int i = 0; i < bytes; i++) {
-            u[i]    = (uint8_t) ((uint8_t) (rest[i] > 85) + (uint8_t) (rest[i] > 170));
+            u[i] = (uint8_t) ((uint8_t) (rest[i] > 85) + (uint8_t) (rest[i] > 170));
             rest[i] = (uint8_t) (rest[i] * 3);
         }
     }

@@ -30,11 +30,11 @@ static inline float quantize_32_(int8_t * restrict q, const float * restrict x, 
         sums[0] = sums[1] = 0;
         return NAN;
     }
-    const bool  none    = max < GB_LEAST_ACTIVATION;
+    const bool none = max < GB_LEAST_ACTIVATION;
     const float inverse = none ? 0.0f : 127.0f / max;
     for (int i = 0; i < 32; i++) { // 1.5 2^23 leaves the integer in the lowest bits
         const float t = x[i] * inverse + 12582912.0f;
-        int32_t     bits;
+        int32_t bits;
         memcpy(&bits, &t, sizeof(bits));
         q[i] = (int8_t) (uint8_t) (bits & 0xff);
     }
@@ -67,27 +67,27 @@ static ALWAYS_INLINE vf spread_(const float * d, int lanes) {
 // Stores S of a group, or its centered sum, from the scale and the sums of both halves.
 static ALWAYS_INLINE void put_sums_(bool halves, int zero, float * s, int64_t step, float d, const int32_t sums[2]) {
     const int32_t whole = sums[0] + sums[1];
-    const int     n     = halves ? 2 : 1;
+    const int n = halves ? 2 : 1;
     for (int h = 0; h < n; h++) {
         const int32_t sum = n == 2 ? sums[h] : whole, centered = -zero * sum;
-        const float   end = d * (float) sum;
+        const float end = d * (float) sum;
         memcpy(s + h * step, zero != 0 ? (const void *) &centered : (const void *) &end, sizeof(*s));
     }
 }
 
 static void quantize_q8(const struct gb_quantize_q8 * p) {
-    const int64_t       k = p->k, step = p->step;
-    const int           zero   = p->zero;
-    int8_t * const      q      = p->q;
-    float * const       d      = p->d;
-    float * const       s      = p->s;
-    const float * const x      = p->x;
-    const bool          halves = p->kind & GB_BYTES_HALVES;
-    const int64_t       after  = (halves ? 2 : 1) * step; // to the sums of the next group
-    int64_t             g      = 0;
+    const int64_t k = p->k, step = p->step;
+    const int zero = p->zero;
+    int8_t * const q = p->q;
+    float * const d = p->d;
+    float * const s = p->s;
+    const float * const x = p->x;
+    const bool halves = p->kind & GB_BYTES_HALVES;
+    const int64_t after = (halves ? 2 : 1) * step; // to the sums of the next group
+    int64_t g = 0;
 #if V_ISA_AVX512
     for (; g + 4 <= k / 32; g += 4) {
-        float   scales[4];
+        float scales[4];
         int32_t sums[8];
         quantize_128_(q + 32 * g * step, 32 * step, scales, sums, x + 32 * g);
         UNROLL
@@ -108,7 +108,7 @@ static void quantize_q8(const struct gb_quantize_q8 * p) {
 
 // The part with the minima: sum m S.
 static ALWAYS_INLINE float minima_(int64_t groups, const float * m, const float * s) {
-    vf      a = v_set(0.0f), b = v_set(0.0f);
+    vf a = v_set(0.0f), b = v_set(0.0f);
     int64_t g = 0;
     for (; g + 2 * V_N <= groups; g += 2 * V_N) {
         a = v_fma(v_load(m + g), v_load(s + g), a);
@@ -116,7 +116,7 @@ static ALWAYS_INLINE float minima_(int64_t groups, const float * m, const float 
     }
     for (; g < groups; g += V_N) {
         const int n = (int) (groups - g < V_N ? groups - g : V_N);
-        a           = v_fma(v_load_n(m + g, n), v_load_n(s + g, n), a);
+        a = v_fma(v_load_n(m + g, n), v_load_n(s + g, n), a);
     }
     return v_sum(v_add(a, b));
 }
@@ -126,7 +126,7 @@ static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, fl
     const float * d, const float * m, const int8_t * const * q, const float * const * dx, const float * const * s) {
     enum { TERMS = 4 * V_N };
     const int group = halves ? 16 : 32, lanes = group / 4 < V_N ? group / 4 : V_N;
-    vf        acc[GB_DOT_Q8_ROWS][2];
+    vf acc[GB_DOT_Q8_ROWS][2];
     UNROLL
     for (int j = 0; j < n; j++) {
         acc[j][0] = acc[j][1] = v_set(0.0f);
@@ -141,21 +141,21 @@ static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, fl
         UNROLL
         for (int h = 0; h < 2; h++) {
             const int64_t at = i + h * TERMS;
-            const vb      w  = vb_load(u + at);
-            const vf      dw = spread_(d + at / group, lanes);
+            const vb w = vb_load(u + at);
+            const vf dw = spread_(d + at / group, lanes);
             UNROLL
             for (int j = 0; j < n; j++) {
-                const vb x   = vb_load(q[j] + at);
+                const vb x = vb_load(q[j] + at);
                 const vi sum = wide ? vi_dot4w(vi_set(0), w, x) : vi_dot4(vi_set(0), w, x);
-                const vf dd  = v_mul(dw, spread_(dx[j] + at / 32, V_N < 8 ? V_N : 8));
-                acc[j][h]    = v_fma(v_from_int(sum), dd, acc[j][h]);
+                const vf dd = v_mul(dw, spread_(dx[j] + at / 32, V_N < 8 ? V_N : 8));
+                acc[j][h] = v_fma(v_from_int(sum), dd, acc[j][h]);
             }
         }
     }
     for (; i < k; i += TERMS) {
-        uint8_t       last[2][TERMS] = { { 0 } };
-        float         scales[2][4]   = { { 0 } };
-        const int64_t terms          = k - i < TERMS ? k - i : TERMS;
+        uint8_t last[2][TERMS] = { { 0 } };
+        float scales[2][4] = { { 0 } };
+        const int64_t terms = k - i < TERMS ? k - i : TERMS;
         memcpy(last[0], u + i, (size_t) terms);
         memcpy(scales[0], d + i / group, (size_t) ((terms + group - 1) / group) * sizeof(float));
         UNROLL
@@ -164,8 +164,8 @@ static ALWAYS_INLINE void dot_rows_(int n, bool halves, bool wide, int64_t k, fl
             memcpy(scales[1], dx[j] + i / 32, (size_t) ((terms + 31) / 32) * sizeof(float));
             const vb w = vb_load(last[0]), x = vb_load(last[1]);
             const vi sum = wide ? vi_dot4w(vi_set(0), w, x) : vi_dot4(vi_set(0), w, x);
-            const vf dd  = v_mul(spread_(scales[0], lanes), spread_(scales[1], V_N < 8 ? V_N : 8));
-            acc[j][0]    = v_fma(v_from_int(sum), dd, acc[j][0]);
+            const vf dd = v_mul(spread_(scales[0], lanes), spread_(scales[1], V_N < 8 ? V_N : 8));
+            acc[j][0] = v_fma(v_from_int(sum), dd, acc[j][0]);
         }
     }
     UNROLL
@@ -233,15 +233,15 @@ static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t 
 
 static ALWAYS_INLINE void tile_q8_(int mr, bool halves, bool wide, bool centered, int64_t k, const float * a,
     const float * b, float * c, int64_t ldc, int nr, bool accumulate) {
-    const int       group = halves ? 16 : 32;
-    const int8_t *  x     = (const int8_t *) a;
-    const uint8_t * w     = (const uint8_t *) b;
-    const float *   dx    = a + k / 4 * V_BYTES_MR;
-    const float *   s     = dx + k / 32 * V_BYTES_MR;
-    const float *   d     = b + k / 4 * BYTES_NR;
-    const float *   m     = d + k / group * BYTES_NR;
-    const int64_t   after = (k + k / 8 + k * 4 / group) * V_BYTES_MR; // to the next panel of activations
-    vf              acc[V_BYTES_MR][V_BYTES_NV];
+    const int group = halves ? 16 : 32;
+    const int8_t * x = (const int8_t *) a;
+    const uint8_t * w = (const uint8_t *) b;
+    const float * dx = a + k / 4 * V_BYTES_MR;
+    const float * s = dx + k / 32 * V_BYTES_MR;
+    const float * d = b + k / 4 * BYTES_NR;
+    const float * m = d + k / group * BYTES_NR;
+    const int64_t after = (k + k / 8 + k * 4 / group) * V_BYTES_MR; // to the next panel of activations
+    vf acc[V_BYTES_MR][V_BYTES_NV];
     UNROLL
     for (int i = 0; i < mr; i++) {
         UNROLL

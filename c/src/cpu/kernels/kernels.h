@@ -29,18 +29,18 @@ struct gb_kernels {
 #define GB_KERNEL(name, tolerance, contract) contract * name;
 #include "kernels.def"
 #undef GB_KERNEL
-    int  gemm_mr, gemm_nr; // tile of gemm_tile_f32, at most GB_GEMM_MR_MAX, GB_GEMM_NR_MAX
+    int gemm_mr, gemm_nr; // tile of gemm_tile_f32, at most GB_GEMM_MR_MAX, GB_GEMM_NR_MAX
     bool has_bf16_dots; // the level has an instruction for gemm_tile_bf16; whether that is faster than gemm_tile_f32,
-                        // the processor's traits say (cpu/traits.h)
-    bool bf16_tiles;    // and it works in registers that hold a tile
-    int  bf16_mr, bf16_nr; // tile of gemm_tile_bf16, at most GB_BF16_MR_MAX, GB_GEMM_NR_MAX
-    int  bf16_step;        // pairs of a row that lie together in its panels (contracts/dense.h)
+    // the processor's traits say (cpu/traits.h)
+    bool bf16_tiles; // and it works in registers that hold a tile
+    int bf16_mr, bf16_nr; // tile of gemm_tile_bf16, at most GB_BF16_MR_MAX, GB_GEMM_NR_MAX
+    int bf16_step; // pairs of a row that lie together in its panels (contracts/dense.h)
     bool rough; // some kernels approximate reciprocals by an instruction whose results differ between processors
-    int  gemm_q8_mr, gemm_q8_nr; // tile of gemm_tile_q8
-    int  dots_w;                 // columns that dots_f32, dots_f16, dots_bf16 take at a time, at most GB_DOTS_W_MAX
-    bool interleaved;            // the kernels of contracts/interleaved.h do what they say
-    int  q8_0_rows;            // rows at most that dots_q8_0 is faster for, up to GB_Q8_0_ROWS_MAX; 0: it does nothing
-    int  rows_x;               // rows that rows_columns_* take at a time, at most GB_ROWS_X_MAX
+    int gemm_q8_mr, gemm_q8_nr; // tile of gemm_tile_q8
+    int dots_w; // columns that dots_f32, dots_f16, dots_bf16 take at a time, at most GB_DOTS_W_MAX
+    bool interleaved; // the kernels of contracts/interleaved.h do what they say
+    int q8_0_rows; // rows at most that dots_q8_0 is faster for, up to GB_Q8_0_ROWS_MAX; 0: it does nothing
+    int rows_x; // rows that rows_columns_* take at a time, at most GB_ROWS_X_MAX
     void (*enter_tiles)(void); // around gemm_tile_bf16 (contracts/dense.h)
     void (*leave_tiles)(void);
     int64_t (*limit_f32)(int64_t steps); // limits.tpl.h: for measuring
@@ -66,7 +66,7 @@ struct gb_level {
 // (Products of bfloat16, which round in between or do not, are left to cpu/traits.h.) Read once per process.
 bool gb_kernels_reproducible(void);
 
-int                     gb_level_count(void);
+int gb_level_count(void);
 const struct gb_level * gb_level_at(int i);
 // The highest usable level, capped by GGML_CPU_LEVEL; NULL and reported when that names no level (the message lists
 // them), or when the level computes wrong numbers (self_check.h).

@@ -49,9 +49,9 @@ LIMIT(limit_bf16, 4, dot_pairs_(acc[i], x, y)) // as the level multiplies pairs:
 
 static int64_t limit_bytes(int64_t steps) {
     static const uint8_t ones[4] = { 1, 1, 1, 1 };
-    vi                   acc[V_CHAINS];
-    vf                   sums[V_CHAINS];
-    vb                   x = vb_set4(ones), y = vb_set4(ones);
+    vi acc[V_CHAINS];
+    vf sums[V_CHAINS];
+    vb x = vb_set4(ones), y = vb_set4(ones);
     UNROLL
     for (int i = 0; i < V_CHAINS; i++) {
         acc[i] = vi_set(0);

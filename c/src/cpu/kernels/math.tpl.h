@@ -21,16 +21,16 @@ static inline vf pow2_(vi n) { return v_from_bits(vi_shl(vi_add(n, vi_set(127)),
 #if !HAVE_SCALE2
 static inline vf v_scale2(vf p, vf n) {
     const vi whole = v_to_int(n);
-    const vi half  = vi_half(whole);
+    const vi half = vi_half(whole);
     return v_mul(v_mul(p, pow2_(half)), pow2_(vi_sub(whole, half)));
 }
 #endif
 
 // The cuts of the sigmoid family, below which results become zero.
-#define SILU_LEAST       (-87.0f)
-#define GELU_LEAST       (-9.99f)
+#define SILU_LEAST (-87.0f)
+#define GELU_LEAST (-9.99f)
 #define GELU_QUICK_LEAST (-51.0f)
-#define GELU_ERF_LEAST   (-13.146f)
+#define GELU_ERF_LEAST (-13.146f)
 
 // x = n ln 2 + r, |r| <= ln 2 / 2, for |x| <= 128. Adding 1.5 2^23 rounds to an integer and leaves it in the low bits.
 struct reduced_ {
@@ -39,19 +39,19 @@ struct reduced_ {
 
 static inline struct reduced_ reduce_ln2_(vf x) {
     const vf magic = v_set(0x1.8p23f);
-    const vf t     = v_fma(x, v_set(0x1.715476p0f), magic); // 1 / ln 2
-    const vf n     = v_sub(t, magic);
-    const vf high  = v_fnma(n, v_set(0x1.63p-1f), x); // exact: the constant has 9 bits
+    const vf t = v_fma(x, v_set(0x1.715476p0f), magic); // 1 / ln 2
+    const vf n = v_sub(t, magic);
+    const vf high = v_fnma(n, v_set(0x1.63p-1f), x); // exact: the constant has 9 bits
     return (struct reduced_) { v_fnma(n, v_set(-0x1.bd0106p-13f), high), n };
 }
 
 // exp(r) - 1 on |r| <= ln 2 / 2
 static inline vf expm1_small_(vf r) {
     vf q = v_set(0x1.6a1a4ep-10f);
-    q    = v_fma(q, r, v_set(0x1.123fcap-7f));
-    q    = v_fma(q, r, v_set(0x1.555916p-5f));
-    q    = v_fma(q, r, v_set(0x1.55548ap-3f));
-    q    = v_fma(q, r, v_set(0x1.fffffcp-2f));
+    q = v_fma(q, r, v_set(0x1.123fcap-7f));
+    q = v_fma(q, r, v_set(0x1.555916p-5f));
+    q = v_fma(q, r, v_set(0x1.55548ap-3f));
+    q = v_fma(q, r, v_set(0x1.fffffcp-2f));
     return v_fma(v_mul(q, r), r, r);
 }
 
@@ -59,30 +59,30 @@ static inline vf expm1_small_(vf r) {
 // s^2 + 2/5 s^4 + ...
 static inline vf log_(vf x) {
     const vm denormal = v_lt(x, v_set(0x1p-126f));
-    const vf xn       = v_sel(denormal, v_mul(x, v_set(0x1p24f)), x);
+    const vf xn = v_sel(denormal, v_mul(x, v_set(0x1p24f)), x);
     const vi exponent = vi_exponent(vi_sub(v_bits(xn), vi_set(0x3f3504f3)));
-    const vf m        = v_from_bits(vi_sub(v_bits(xn), vi_shl(exponent, 23)));
-    const vf e        = v_sub(v_from_int(exponent), v_sel(denormal, v_set(24.0f), v_set(0.0f)));
-    const vf f        = v_sub(m, v_set(1.0f));
-    const vf s        = v_div(f, v_add(f, v_set(2.0f)));
-    const vf z        = v_mul(s, s);
-    vf       R        = v_set(0x1.e30190p-3f);
-    R                 = v_fma(R, z, v_set(0x1.243890p-2f));
-    R                 = v_fma(R, z, v_set(0x1.999a7cp-2f));
-    R                 = v_mul(z, v_fma(R, z, v_set(0x1.555554p-1f)));
-    const vf h        = v_mul(v_mul(v_set(0.5f), f), f);
-    const vf rest     = v_fma(e, v_set(-0x1.bd0106p-13f), v_mul(s, v_add(h, R))); // ln m = f - (h - s (h + R))
-    vf       y        = v_fma(e, v_set(0x1.63p-1f), v_sub(f, v_sub(h, rest)));
-    y                 = v_sel(v_lt(x, v_set(INFINITY)), y, x); // infinity and NaN stay
-    y                 = v_sel(v_eq(x, v_set(0.0f)), v_set(-INFINITY), y);
+    const vf m = v_from_bits(vi_sub(v_bits(xn), vi_shl(exponent, 23)));
+    const vf e = v_sub(v_from_int(exponent), v_sel(denormal, v_set(24.0f), v_set(0.0f)));
+    const vf f = v_sub(m, v_set(1.0f));
+    const vf s = v_div(f, v_add(f, v_set(2.0f)));
+    const vf z = v_mul(s, s);
+    vf R = v_set(0x1.e30190p-3f);
+    R = v_fma(R, z, v_set(0x1.243890p-2f));
+    R = v_fma(R, z, v_set(0x1.999a7cp-2f));
+    R = v_mul(z, v_fma(R, z, v_set(0x1.555554p-1f)));
+    const vf h = v_mul(v_mul(v_set(0.5f), f), f);
+    const vf rest = v_fma(e, v_set(-0x1.bd0106p-13f), v_mul(s, v_add(h, R))); // ln m = f - (h - s (h + R))
+    vf y = v_fma(e, v_set(0x1.63p-1f), v_sub(f, v_sub(h, rest)));
+    y = v_sel(v_lt(x, v_set(INFINITY)), y, x); // infinity and NaN stay
+    y = v_sel(v_eq(x, v_set(0.0f)), v_set(-INFINITY), y);
     return v_sel(v_lt(x, v_set(0.0f)), v_set(NAN), y);
 }
 
 // exp(x) - 1 for x <= 0, without cancellation: 2^n (e^r - 1) + (2^n - 1)
 static inline vf elu_(vf x) {
     const struct reduced_ s = reduce_ln2_(v_max(v_set(-30.0f), v_min(v_set(0.0f), x)));
-    const vf              p = v_scale2(v_set(1.0f), s.n);
-    const vf              y = v_fma(p, expm1_small_(s.r), v_sub(p, v_set(1.0f)));
+    const vf p = v_scale2(v_set(1.0f), s.n);
+    const vf y = v_fma(p, expm1_small_(s.r), v_sub(p, v_set(1.0f)));
     return v_sel(v_gt(x, v_set(0.0f)), x, v_sel(v_eq(x, v_set(0.0f)), x, y));
 }
 
@@ -92,16 +92,16 @@ static inline vf elu_(vf x) {
 
 // An overflow becomes infinity (v_scale2). What is too small is cut off before. A NaN passes.
 static inline vf exp_(vf x) {
-    const vm              kept = v_not_lt(x, v_set(GB_EXP_LEAST));
-    const struct reduced_ s    = reduce_ln2_(v_min(v_set(89.0f), v_keep(kept, x)));
-    const vf              p    = v_add(expm1_small_(s.r), v_set(1.0f));
+    const vm kept = v_not_lt(x, v_set(GB_EXP_LEAST));
+    const struct reduced_ s = reduce_ln2_(v_min(v_set(89.0f), v_keep(kept, x)));
+    const vf p = v_add(expm1_small_(s.r), v_set(1.0f));
     return v_keep(kept, v_scale2(p, s.n));
 }
 
 // x at least GB_EXP_LEAST and at most 80: 2^n is a normal number.
 static inline vf exp_near_(vf x) {
     const struct reduced_ s = reduce_ln2_(x);
-    const vf              p = v_add(expm1_small_(s.r), v_set(1.0f));
+    const vf p = v_add(expm1_small_(s.r), v_set(1.0f));
 #    if HAVE_SCALE2
     return v_scale2(p, s.n);
 #    else
@@ -117,17 +117,17 @@ static inline vf exp_from_(vf least, vf x) {
 
 // |x| < 0.625: odd polynomial; else 1 - 2 / (exp(2 |x|) + 1)
 static inline vf tanh_(vf x) {
-    const vf a     = v_abs(x);
-    const vf b     = v_max(v_set(0x1p-60f), a); // below, the cubic term does not count
-    const vf z     = v_mul(b, b);
-    vf       p     = v_set(0x1.18e0c8p-9f);
-    p              = v_fma(p, z, v_set(-0x1.0bf4aap-7f));
-    p              = v_fma(p, z, v_set(0x1.638b46p-6f));
-    p              = v_fma(p, z, v_set(-0x1.b9ee8ep-5f));
-    p              = v_fma(p, z, v_set(0x1.111066p-3f));
-    p              = v_fma(p, z, v_set(-0x1.555554p-2f));
+    const vf a = v_abs(x);
+    const vf b = v_max(v_set(0x1p-60f), a); // below, the cubic term does not count
+    const vf z = v_mul(b, b);
+    vf p = v_set(0x1.18e0c8p-9f);
+    p = v_fma(p, z, v_set(-0x1.0bf4aap-7f));
+    p = v_fma(p, z, v_set(0x1.638b46p-6f));
+    p = v_fma(p, z, v_set(-0x1.b9ee8ep-5f));
+    p = v_fma(p, z, v_set(0x1.111066p-3f));
+    p = v_fma(p, z, v_set(-0x1.555554p-2f));
     const vf small = v_fma(v_mul(z, p), x, x);
-    const vf e     = exp_near_(v_min(v_set(20.0f), v_add(a, a))); // beyond, the result is 1
+    const vf e = exp_near_(v_min(v_set(20.0f), v_add(a, a))); // beyond, the result is 1
     const vf large = v_fnma(v_set(2.0f), v_recip(v_add(e, v_set(1.0f))), v_set(1.0f));
     return v_copysign(v_sel(v_lt(a, v_set(0.625f)), small, large), x); // also of zero, whose sign the sum loses
 }
@@ -143,8 +143,8 @@ static inline vf times_sigmoid_(vf x, vf t) {
 // 1 / (1 + exp(-x)), of which the same holds.
 static inline vf sigmoid_(vf x) {
     const vm kept = v_not_lt(x, v_set(SILU_LEAST));
-    const vf e    = exp_near_(v_max(v_set(-87.3f), v_neg(v_abs(x))));
-    const vf n    = v_sel(v_lt(x, v_set(0.0f)), e, v_set(1.0f));
+    const vf e = exp_near_(v_max(v_set(-87.3f), v_neg(v_abs(x))));
+    const vf n = v_sel(v_lt(x, v_set(0.0f)), e, v_set(1.0f));
     return v_keep(kept, v_mul(n, v_recip(v_add(v_set(1.0f), e))));
 }
 
@@ -171,20 +171,20 @@ static inline vf gelu_(vf x) {
 // x Phi(x), where the normal tail Phi(-a) = exp(-a^2 / 2) P(1 / (1 + 0.3 a)) for 0 <= a <= 14.5. The tail itself may be
 // too small for a normal number where x times it is not.
 static inline vf gelu_erf_(vf x) {
-    const vf b    = cut_(x, GELU_ERF_LEAST);
-    const vf a    = v_min(v_set(13.15f), v_abs(b)); // beyond, the tail does not count
-    const vf t    = v_recip(v_fma(v_set(0.3f), a, v_set(1.0f)));
-    vf       p    = v_set(-0x1.f747a6p-9f);
-    p             = v_fma(p, t, v_set(0x1.dd8644p-5f));
-    p             = v_fma(p, t, v_set(-0x1.b596f0p-3f));
-    p             = v_fma(p, t, v_set(0x1.23984ap-2f));
-    p             = v_fma(p, t, v_set(-0x1.ed000cp-4f));
-    p             = v_fma(p, t, v_set(0x1.50f29cp-3f));
-    p             = v_fma(p, t, v_set(0x1.66ebd6p-4f));
-    p             = v_fma(p, t, v_set(0x1.f919300p-4f));
-    p             = v_fma(p, t, v_set(0x1.e8ca90p-4f));
-    p             = v_fma(p, t, v_set(0x1.e2c64ap-17f));
-    const vf e    = exp_near_(v_mul(v_mul(v_set(-0.5f), a), a));
+    const vf b = cut_(x, GELU_ERF_LEAST);
+    const vf a = v_min(v_set(13.15f), v_abs(b)); // beyond, the tail does not count
+    const vf t = v_recip(v_fma(v_set(0.3f), a, v_set(1.0f)));
+    vf p = v_set(-0x1.f747a6p-9f);
+    p = v_fma(p, t, v_set(0x1.dd8644p-5f));
+    p = v_fma(p, t, v_set(-0x1.b596f0p-3f));
+    p = v_fma(p, t, v_set(0x1.23984ap-2f));
+    p = v_fma(p, t, v_set(-0x1.ed000cp-4f));
+    p = v_fma(p, t, v_set(0x1.50f29cp-3f));
+    p = v_fma(p, t, v_set(0x1.66ebd6p-4f));
+    p = v_fma(p, t, v_set(0x1.f919300p-4f));
+    p = v_fma(p, t, v_set(0x1.e8ca90p-4f));
+    p = v_fma(p, t, v_set(0x1.e2c64ap-17f));
+    const vf e = exp_near_(v_mul(v_mul(v_set(-0.5f), a), a));
     const vm tail = v_lt(b, v_set(0.0f)); // e p is the result's factor; else 1 - e p, where small e do not count
     const vf rest = v_fnma(v_max(v_set(0x1p-60f), e), p, v_set(1.0f));
     return v_mul(v_sel(tail, v_mul(b, e), b), v_sel(tail, p, rest));
@@ -199,8 +199,8 @@ static inline vf softplus_(vf x) {
     const vf a = v_max(v_set(0x1p-30f), e); // below, neither the half nor the cubic term counts
     const vf d = v_fma(a, v_set(0.5f), v_set(1.0f)), y = v_div(e, d), b = v_max(v_set(0x1p-30f), y);
     const vf z = v_mul(b, b);
-    vf       q = v_fma(v_set(0x1.1ed7e6p-11f), z, v_set(0x1.1ebd06p-9f));
-    q          = v_fma(v_fma(q, z, v_set(0x1.99d208p-7f)), z, v_set(0x1.555502p-4f));
+    vf q = v_fma(v_set(0x1.1ed7e6p-11f), z, v_set(0x1.1ebd06p-9f));
+    q = v_fma(v_fma(q, z, v_set(0x1.99d208p-7f)), z, v_set(0x1.555502p-4f));
     return v_add(v_max(v_set(0.0f), x), v_mul(y, v_fma(z, q, v_set(1.0f))));
 }
 
@@ -239,8 +239,8 @@ ROWS_LONG(gelu_quick_f32, gelu_quick_)
 #define EXP_SUM(name, PARAMS, F)                                                                             \
     static double name PARAMS {                                                                              \
         const vf m = v_set(max), cut = v_set(least);                                                         \
-        vd       s = vd_zero();                                                                              \
-        int64_t  i = 0;                                                                                      \
+        vd s = vd_zero();                                                                                    \
+        int64_t i = 0;                                                                                       \
         for (; i + 4 * V_N <= n; i += 4 * V_N) {                                                             \
             const vf a = exp_from_(cut, F(v_load, i)), b = exp_from_(cut, F(v_load, i + V_N));               \
             const vf c = exp_from_(cut, F(v_load, i + 2 * V_N)), d = exp_from_(cut, F(v_load, i + 3 * V_N)); \
@@ -252,14 +252,14 @@ ROWS_LONG(gelu_quick_f32, gelu_quick_)
         }                                                                                                    \
         for (; i < n; i += V_N) {                                                                            \
             const int left = (int) (n - i < V_N ? n - i : V_N);                                              \
-            const vf  e    = v_first(exp_from_(cut, F(LOAD_LEFT, i)), left, v_set(0.0f));                    \
+            const vf e = v_first(exp_from_(cut, F(LOAD_LEFT, i)), left, v_set(0.0f));                        \
             v_store_n(y + i, e, left);                                                                       \
             s = vd_add(s, e);                                                                                \
         }                                                                                                    \
         return vd_sum(s);                                                                                    \
     }
-#define LOAD_LEFT(p)           v_load_n(p, left)
-#define EXP_OF_X(LOAD, i)      v_sub(LOAD(x + (i)), m)
+#define LOAD_LEFT(p) v_load_n(p, left)
+#define EXP_OF_X(LOAD, i) v_sub(LOAD(x + (i)), m)
 #define EXP_OF_SCALED(LOAD, i) v_sub(v_mul(LOAD(x + (i)), v_set(scale)), m)
 #define EXP_OF_MASKED(LOAD, i) v_sub(masked_(LOAD(x + (i)), v_set(scale), LOAD(mask + (i))), m)
 

@@ -21,12 +21,12 @@ static const float exp2m1_16ths_[16] = { // less 1, rounded afterwards
 
 // 2^y for y between -126 and 127, where `kept` holds; else 0, whatever y is. Takes the rounding of y as it is.
 static inline vf exp2_(vm kept, vf y) {
-    const vf t    = v_add(y, v_set(0x1.8p19f)); // the last bit counts sixteenths
-    const vf n    = v_sub(t, v_set(0x1.8p19f));
-    const vf r    = v_sub(y, n);
+    const vf t = v_add(y, v_set(0x1.8p19f)); // the last bit counts sixteenths
+    const vf n = v_sub(t, v_set(0x1.8p19f));
+    const vf r = v_sub(y, n);
     const vf base = v_lookup(exp2_16ths_, v_bits(t));
-    const vf q    = v_fma(v_fma(r, v_set(0x1.c6b3fap-5f), v_set(0x1.ebfffcp-3f)), r, v_set(0x1.62e43p-1f));
-    const vf p    = v_fma(base, v_mul(r, q), base);
+    const vf q = v_fma(v_fma(r, v_set(0x1.c6b3fap-5f), v_set(0x1.ebfffcp-3f)), r, v_set(0x1.62e43p-1f));
+    const vf p = v_fma(base, v_mul(r, q), base);
     return v_scale_floor_where(kept, p, n);
 }
 
@@ -36,10 +36,10 @@ static inline vf exp_signed_(vm kept, vf x, float sign) {
     const vf t = v_fma(x, v_set(sign * 0x1.715476p0f), v_set(0x1.8p19f));
     const vf n = v_sub(t, v_set(0x1.8p19f));
     // sign times the rest
-    const vf r    = v_fnma(n, v_set(sign * -0x1.05c61p-29f), v_fnma(n, v_set(sign * 0x1.62e43p-1f), x));
+    const vf r = v_fnma(n, v_set(sign * -0x1.05c61p-29f), v_fnma(n, v_set(sign * 0x1.62e43p-1f), x));
     const vf base = v_lookup(exp2_16ths_, v_bits(t));
-    const vf q    = v_fma(v_fma(r, v_set(sign * 0x1.55572ap-3f), v_set(0x1.00022ep-1f)), r, v_set(sign));
-    const vf p    = v_fma(base, v_mul(r, q), base);
+    const vf q = v_fma(v_fma(r, v_set(sign * 0x1.55572ap-3f), v_set(0x1.00022ep-1f)), r, v_set(sign));
+    const vf p = v_fma(base, v_mul(r, q), base);
     return v_scale_floor_where(kept, p, n);
 }
 
@@ -57,8 +57,8 @@ static inline vf times_sigmoid_(vm kept, vf a, vf e) {
 
 static inline vf sigmoid_(vf x) { // +0 below the cut
     const vm kept = v_not_lt(x, v_set(SILU_LEAST));
-    const vf d    = v_add(exp_signed_(kept, v_min(v_set(60.0f), x), -1), v_set(1.0f));
-    const vf r    = v_recip_rough(d);
+    const vf d = v_add(exp_signed_(kept, v_min(v_set(60.0f), x), -1), v_set(1.0f));
+    const vf r = v_recip_rough(d);
     return v_keep(kept, v_fma(r, v_fnma(d, r, v_set(1.0f)), r));
 }
 
@@ -74,26 +74,26 @@ static inline vf gelu_quick_(vf x) { // factors times -1 / ln 2, here and in gel
 
 static inline vf gelu_(vf x) { // math.tpl.h
     const vm kept = v_not_lt(x, v_set(GELU_LEAST));
-    const vf b    = v_min(v_set(8.0f), x);
-    const vf c    = v_fma(v_mul(b, b), v_set(-0x1.a5a7dp-4f), v_set(-0x1.26aec2p+1f));
+    const vf b = v_min(v_set(8.0f), x);
+    const vf c = v_fma(v_mul(b, b), v_set(-0x1.a5a7dp-4f), v_set(-0x1.26aec2p+1f));
     return times_sigmoid_(kept, x, exp2_(kept, v_mul(b, c)));
 }
 
 // With E = exp(2 |x|): tanh |x| = h / (1 + h), h = (E - 1) / 2 formed without cancellation: E = 2^n (1 + u)(1 + 2 s), u
 // from a table.
 static inline vf tanh_(vf x) {
-    const vf a    = v_min(v_set(10.0f), v_abs(x)); // beyond, the result is 1
-    const vf t    = v_fma(a, v_set(0x1.715476p1f), v_set(0x1.8p19f));
-    const vf n    = v_sub(t, v_set(0x1.8p19f));
-    const vf r    = v_fnma(n, v_set(0x1.62e43p-2f), a);
-    const vf q    = v_fma(r, v_fma(r, v_set(0x1.555714p-2f), v_set(0x1.555714p-1f)), v_set(1.0f));
-    const vf s    = v_fma(v_mul(r, q), r, r);
+    const vf a = v_min(v_set(10.0f), v_abs(x)); // beyond, the result is 1
+    const vf t = v_fma(a, v_set(0x1.715476p1f), v_set(0x1.8p19f));
+    const vf n = v_sub(t, v_set(0x1.8p19f));
+    const vf r = v_fnma(n, v_set(0x1.62e43p-2f), a);
+    const vf q = v_fma(r, v_fma(r, v_set(0x1.555714p-2f), v_set(0x1.555714p-1f)), v_set(1.0f));
+    const vf s = v_fma(v_mul(r, q), r, r);
     const vf half = v_scale_floor(v_set(0.5f), n); // 2^n / 2
-    const vf u    = v_fma(half, v_lookup(exp2m1_16ths_, v_bits(t)), v_sub(half, v_set(0.5f)));
-    const vf h    = v_fma(v_fma(u, v_set(2.0f), v_set(1.0f)), s, u);
-    const vf d    = v_add(h, v_set(1.0f));
-    const vf e    = v_recip_rough(d);
-    const vf y    = v_mul(h, e);
+    const vf u = v_fma(half, v_lookup(exp2m1_16ths_, v_bits(t)), v_sub(half, v_set(0.5f)));
+    const vf h = v_fma(v_fma(u, v_set(2.0f), v_set(1.0f)), s, u);
+    const vf d = v_add(h, v_set(1.0f));
+    const vf e = v_recip_rough(d);
+    const vf y = v_mul(h, e);
     return v_copysign(v_fma(e, v_fnma(y, d, h), y), x);
 }
 
@@ -123,15 +123,15 @@ static const float tail_[6][16] = {
 // x Phi(x)
 static inline vf gelu_erf_(vf x) {
     const vm kept = v_not_lt(x, v_set(GELU_ERF_LEAST)), tail = v_lt(x, v_set(0.0f));
-    const vf a     = v_min(v_set(13.15f), v_abs(x)); // beyond, the tail does not count
-    const vf w     = v_add(a, v_set(1.0f));
+    const vf a = v_min(v_set(13.15f), v_abs(x)); // beyond, the tail does not count
+    const vf w = v_add(a, v_set(1.0f));
     const vi index = vi_shr(v_bits(w), 21);
-    const vf d     = v_sub(w, v_from_bits(vi_shl(index, 21))); // from the lower end of the interval
-    const vf dd    = v_mul(d, d);
-    const vf low   = v_fma(v_lookup(tail_[1], index), d, v_lookup(tail_[0], index));
-    const vf mid   = v_fma(v_lookup(tail_[3], index), d, v_lookup(tail_[2], index));
-    const vf high  = v_fma(v_lookup(tail_[5], index), d, v_lookup(tail_[4], index));
-    const vf p     = v_fma(v_fma(high, dd, mid), dd, low);
-    const vf e     = exp2_(kept, v_mul(v_mul(v_set(-0x1.715476p-1f), a), a));
+    const vf d = v_sub(w, v_from_bits(vi_shl(index, 21))); // from the lower end of the interval
+    const vf dd = v_mul(d, d);
+    const vf low = v_fma(v_lookup(tail_[1], index), d, v_lookup(tail_[0], index));
+    const vf mid = v_fma(v_lookup(tail_[3], index), d, v_lookup(tail_[2], index));
+    const vf high = v_fma(v_lookup(tail_[5], index), d, v_lookup(tail_[4], index));
+    const vf p = v_fma(v_fma(high, dd, mid), dd, low);
+    const vf e = exp2_(kept, v_mul(v_mul(v_set(-0x1.715476p-1f), a), a));
     return v_mul_or(v_set(-0.0f), kept, v_sel(tail, v_mul(x, e), x), v_sel(tail, p, v_fnma(e, p, v_set(1.0f))));
 }

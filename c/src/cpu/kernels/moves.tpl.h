@@ -35,8 +35,8 @@ static inline void * target_(void * d, size_t stride, int64_t r, int64_t c, size
             const int width = (int) (columns - c < V_N ? columns - c : V_N);                                           \
             for (int64_t r = 0; r < rows; r += V_N) {                                                                  \
                 const int height = (int) (rows - r < V_N ? rows - r : V_N);                                            \
-                T *       to     = target_(d, ds, r, c, sizeof(T));                                                    \
-                const T * from   = source_(s, ss, r, c, sizeof(T));                                                    \
+                T * to = target_(d, ds, r, c, sizeof(T));                                                              \
+                const T * from = source_(s, ss, r, c, sizeof(T));                                                      \
                 if (width == V_N && height == V_N) {                                                                   \
                     name##_square_(to, ds, from, ss);                                                                  \
                 } else {                                                                                               \
@@ -46,13 +46,13 @@ static inline void * target_(void * d, size_t stride, int64_t r, int64_t c, size
         }                                                                                                              \
     }
 
-#define LOAD_WORD(p)              v_load((const float *) (const void *) (p))
-#define LOAD_WORD_N(p, n)         v_load_n((const float *) (const void *) (p), n)
-#define STORE_WORD(p, a)          v_store((float *) (void *) (p), a)
-#define STORE_WORD_N(p, a, n)     v_store_n((float *) (void *) (p), a, n)
-#define LOAD_HALFWORD(p)          v_from_bits(v_load_u16(p))
-#define LOAD_HALFWORD_N(p, n)     v_from_bits(v_load_u16_n(p, n))
-#define STORE_HALFWORD(p, a)      v_store_u16(p, v_bits(a))
+#define LOAD_WORD(p) v_load((const float *) (const void *) (p))
+#define LOAD_WORD_N(p, n) v_load_n((const float *) (const void *) (p), n)
+#define STORE_WORD(p, a) v_store((float *) (void *) (p), a)
+#define STORE_WORD_N(p, a, n) v_store_n((float *) (void *) (p), a, n)
+#define LOAD_HALFWORD(p) v_from_bits(v_load_u16(p))
+#define LOAD_HALFWORD_N(p, n) v_from_bits(v_load_u16_n(p, n))
+#define STORE_HALFWORD(p, a) v_store_u16(p, v_bits(a))
 #define STORE_HALFWORD_N(p, a, n) v_store_u16_n(p, v_bits(a), n)
 
 TRANSPOSE(transpose_32, uint32_t, LOAD_WORD, LOAD_WORD_N, STORE_WORD, STORE_WORD_N)

@@ -32,7 +32,7 @@ static ALWAYS_INLINE void round_run_(bool limited, int64_t n, uint16_t * y, cons
     }
     for (; i < n; i += V_N) {
         const int left = (int) (n - i < V_N ? n - i : V_N);
-        const vf  a    = v_load_n(x + i, left);
+        const vf a = v_load_n(x + i, left);
         v_store_u16_n(y + i, to_bf16_(limited ? limited_(a) : a), left);
     }
 }
@@ -52,10 +52,10 @@ static void round_bf16(const struct gb_round_bf16 * p) {
 static ALWAYS_INLINE vf weight_(vi levels, vf d, vf m) { return v_fma(v_from_int(vi_and(levels, vi_set(255))), d, m); }
 
 static void bytes_to_bf16(const struct gb_bytes_to_bf16 * p) {
-    const int    group    = p->kind & GB_BYTES_HALVES ? 16 : 32;
-    const bool   centered = (p->kind & GB_BYTES_CENTERED) != 0;
+    const int group = p->kind & GB_BYTES_HALVES ? 16 : 32;
+    const bool centered = (p->kind & GB_BYTES_CENTERED) != 0;
     const float *u = p->x, *d = u + p->k / 4 * BYTES_NR, *m = d + p->k / group * BYTES_NR;
-    float *      y = p->y;
+    float * y = p->y;
     for (int64_t g = 0; g < p->k / group; g++) {
         UNROLL
         for (int j = 0; j < V_BYTES_NV; j++) {

@@ -8,24 +8,24 @@ static ALWAYS_INLINE vd vd_add_at(vd s, const float * p) { return vd_add(s, v_lo
 #endif
 
 // TERM_AT adds the terms of the floats at a place, TERM those of a vector.
-#define SUM_F64(name, PARAMS, REST, TERM_AT, TERM)                       \
-    static double name PARAMS {                                          \
-        vd      s0 = vd_zero(), s1 = vd_zero();                          \
-        int64_t i = 0;                                                   \
-        for (; i + 2 * V_N <= n; i += 2 * V_N) {                         \
-            s0 = TERM_AT(s0, x + i);                                     \
-            s1 = TERM_AT(s1, x + i + V_N);                               \
-        }                                                                \
-        for (; i < n; i += V_N) {                                        \
-            const int left = (int) (n - i < V_N ? n - i : V_N);          \
-            const vf  a    = v_first(v_load_n(x + i, left), left, REST); \
-            s0             = TERM(s0, a);                                \
-        }                                                                \
-        return vd_sum(vd_join(s0, s1));                                  \
+#define SUM_F64(name, PARAMS, REST, TERM_AT, TERM)                   \
+    static double name PARAMS {                                      \
+        vd s0 = vd_zero(), s1 = vd_zero();                           \
+        int64_t i = 0;                                               \
+        for (; i + 2 * V_N <= n; i += 2 * V_N) {                     \
+            s0 = TERM_AT(s0, x + i);                                 \
+            s1 = TERM_AT(s1, x + i + V_N);                           \
+        }                                                            \
+        for (; i < n; i += V_N) {                                    \
+            const int left = (int) (n - i < V_N ? n - i : V_N);      \
+            const vf a = v_first(v_load_n(x + i, left), left, REST); \
+            s0 = TERM(s0, a);                                        \
+        }                                                            \
+        return vd_sum(vd_join(s0, s1));                              \
     }
-#define SQUARE(s, a)       vd_mad(s, a, a)
-#define SQUARE_AT(s, p)    SQUARE(s, v_load(p))
-#define DEVIATION(s, a)    SQUARE(s, v_sub(a, v_set(mean)))
+#define SQUARE(s, a) vd_mad(s, a, a)
+#define SQUARE_AT(s, p) SQUARE(s, v_load(p))
+#define DEVIATION(s, a) SQUARE(s, v_sub(a, v_set(mean)))
 #define DEVIATION_AT(s, p) DEVIATION(s, v_load(p))
 
 #if V_ISA_AVX512
@@ -38,34 +38,34 @@ SUM_F64(sum_sqr_dev_f32, (int64_t n, const float * x, float mean), v_set(mean), 
 
 static float max_f32(int64_t n, const float * x) {
     const vf least = v_set(-INFINITY);
-    vf       m = least, m1 = least, m2 = least, m3 = least;
-    vm       o = v_eq(least, least), o1 = o; // where no NaN was
-    int64_t  i = 0;
+    vf m = least, m1 = least, m2 = least, m3 = least;
+    vm o = v_eq(least, least), o1 = o; // where no NaN was
+    int64_t i = 0;
     for (; i + 4 * V_N <= n; i += 4 * V_N) {
         const vf a = v_load(x + i), b = v_load(x + i + V_N), c = v_load(x + i + 2 * V_N), d = v_load(x + i + 3 * V_N);
-        m  = v_max(a, m); // m whenever the element is NaN
+        m = v_max(a, m); // m whenever the element is NaN
         m1 = v_max(b, m1);
         m2 = v_max(c, m2);
         m3 = v_max(d, m3);
-        o  = v_ordered(o, a, b);
+        o = v_ordered(o, a, b);
         o1 = v_ordered(o1, c, d);
     }
     m = v_max(v_max(m, m1), v_max(m2, m3));
     for (; i < n; i += V_N) {
         const int left = (int) (n - i < V_N ? n - i : V_N);
-        const vf  a    = v_first(v_load_n(x + i, left), left, least);
-        m              = v_max(a, m);
-        o              = v_ordered(o, a, a);
+        const vf a = v_first(v_load_n(x + i, left), left, least);
+        m = v_max(a, m);
+        o = v_ordered(o, a, a);
     }
     // -0 becomes +0: which zero came first must not matter
     return !(vm_all(o) && vm_all(o1)) ? NAN : v_largest(m) + 0.0f;
 }
 
-#define LOAD_F32(p)       v_load(p)
-#define LOAD_F32_N(p, n)  v_load_n(p, n)
-#define LOAD_F16(p)       v_load_f16(p)
-#define LOAD_F16_N(p, n)  v_load_f16_n(p, n)
-#define LOAD_BF16(p)      from_bf16_(v_load_u16(p))
+#define LOAD_F32(p) v_load(p)
+#define LOAD_F32_N(p, n) v_load_n(p, n)
+#define LOAD_F16(p) v_load_f16(p)
+#define LOAD_F16_N(p, n) v_load_f16_n(p, n)
+#define LOAD_BF16(p) from_bf16_(v_load_u16(p))
 #define LOAD_BF16_N(p, n) from_bf16_(v_load_u16_n(p, n))
 
 // Terms that are added up in float, in lanes and chains; the sums of longer rows' parts are added in double, lest
@@ -74,7 +74,7 @@ static float max_f32(int64_t n, const float * x) {
 
 #define DOT(name, TX, LOADX, TY, LOADY)                                                       \
     static float name##_part_(int64_t n, const TX * x, const TY * y) {                        \
-        vf      s0 = v_set(0.0f), s1 = s0, s2 = s0, s3 = s0;                                  \
+        vf s0 = v_set(0.0f), s1 = s0, s2 = s0, s3 = s0;                                       \
         int64_t i = 0;                                                                        \
         for (; i + 4 * V_N <= n; i += 4 * V_N) {                                              \
             s0 = v_fma(LOADX(x + i), LOADY(y + i), s0);                                       \

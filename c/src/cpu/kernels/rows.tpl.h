@@ -22,7 +22,7 @@ static inline void prefetch_to_write_(const float * y) { // four vectors
 // TERM(s, a): s plus the term of a. y: where as many results will go.
 #define SUM_BLOCKS(name, PARAMS, REST, TERM)                         \
     static double name PARAMS {                                      \
-        vd      s = vd_zero();                                       \
+        vd s = vd_zero();                                            \
         int64_t i = 0;                                               \
         for (; i + 16 * V_N <= n; i += 16 * V_N) {                   \
             vf t0 = v_set(0.0f), t1 = t0, t2 = t0, t3 = t0;          \
@@ -41,8 +41,8 @@ static inline void prefetch_to_write_(const float * y) { // four vectors
         }                                                            \
         return vd_sum(s);                                            \
     }
-#define PLUS_SELF(s, a)      v_add(s, a)
-#define PLUS_SQUARE(s, a)    v_fma(a, a, s)
+#define PLUS_SELF(s, a) v_add(s, a)
+#define PLUS_SQUARE(s, a) v_fma(a, a, s)
 #define PLUS_DEVIATION(s, a) v_fma(v_sub(a, v_set(mean)), v_sub(a, v_set(mean)), s)
 
 SUM_BLOCKS(row_sum_, (int64_t n, const float * x, const float * y), v_set(0.0f), PLUS_SELF)
@@ -53,34 +53,34 @@ SUM_BLOCKS(row_deviations_, (int64_t n, const float * x, const float * y, float 
 static inline vf normed_(vf x, vf mean, vf scale) { return v_mul(v_sub(x, mean), scale); }
 
 // From the first element to the last, or back.
-#define APPLY_NORM(FULL, PART)                                         \
-    do {                                                               \
-        const int64_t whole = n / V_N * V_N;                           \
-        if (whole < n) {                                               \
-            const int64_t i    = whole;                                \
-            const int     left = (int) (n - whole);                    \
-            const vf      a    = normed_(v_load_n(x + i, left), m, s); \
-            v_store_n(y + i, PART, left);                              \
-        }                                                              \
-        if (!back) {                                                   \
-            for (int64_t i = 0; i < whole; i += V_N) {                 \
-                const vf a = normed_(v_load(x + i), m, s);             \
-                PREFETCH_L2(x + n + i);                                \
-                v_store(y + i, FULL);                                  \
-            }                                                          \
-        }                                                              \
-        for (int64_t i = whole - V_N; back && i >= 0; i -= V_N) {      \
-            const vf a = normed_(v_load(x + i), m, s);                 \
-            PREFETCH_L2(x + n + i);                                    \
-            v_store(y + i, FULL);                                      \
-        }                                                              \
+#define APPLY_NORM(FULL, PART)                                    \
+    do {                                                          \
+        const int64_t whole = n / V_N * V_N;                      \
+        if (whole < n) {                                          \
+            const int64_t i = whole;                              \
+            const int left = (int) (n - whole);                   \
+            const vf a = normed_(v_load_n(x + i, left), m, s);    \
+            v_store_n(y + i, PART, left);                         \
+        }                                                         \
+        if (!back) {                                              \
+            for (int64_t i = 0; i < whole; i += V_N) {            \
+                const vf a = normed_(v_load(x + i), m, s);        \
+                PREFETCH_L2(x + n + i);                           \
+                v_store(y + i, FULL);                             \
+            }                                                     \
+        }                                                         \
+        for (int64_t i = whole - V_N; back && i >= 0; i -= V_N) { \
+            const vf a = normed_(v_load(x + i), m, s);            \
+            PREFETCH_L2(x + n + i);                               \
+            v_store(y + i, FULL);                                 \
+        }                                                         \
     } while (0)
 
 // Every other row goes backwards: of weights that a long row has pushed out of the nearest cache, the half that was
 // used last is still there.
 static void apply_norm_(int64_t n, float * y, const float * x, float mean, float scale, const float * w,
     const float * b) {
-    const vf   m = v_set(mean), s = v_set(scale);
+    const vf m = v_set(mean), s = v_set(scale);
     const bool back = w != NULL && n > 0 && ((uintptr_t) x / ((size_t) n * sizeof(float)) & 1) != 0;
     if (w == NULL) {
         APPLY_NORM(a, a);
@@ -94,9 +94,9 @@ static void apply_norm_(int64_t n, float * y, const float * x, float mean, float
 
 // Sums of x - shift and of its square, in one pass.
 static double row_moments_(int64_t n, const float * x, const float * y, float shift, double * sum) {
-    const vf c  = v_set(shift);
-    vd       s1 = vd_zero(), s2 = s1;
-    int64_t  i = 0;
+    const vf c = v_set(shift);
+    vd s1 = vd_zero(), s2 = s1;
+    int64_t i = 0;
     for (; i + 16 * V_N <= n; i += 16 * V_N) {
         vf t0 = v_set(0.0f), t1 = t0, t2 = t0, t3 = t0, q0 = t0, q1 = t0, q2 = t0, q3 = t0;
         for (int j = 0; j < 4; j++) {
@@ -112,8 +112,8 @@ static double row_moments_(int64_t n, const float * x, const float * y, float sh
     }
     for (; i < n; i += V_N) {
         const vf a = v_sub(AT_ANY(i, n, x, c), c);
-        s1         = vd_add(s1, a);
-        s2         = vd_add(s2, v_mul(a, a));
+        s1 = vd_add(s1, a);
+        s2 = vd_add(s2, v_mul(a, a));
     }
     *sum = vd_sum(s1);
     return vd_sum(s2);
@@ -123,17 +123,17 @@ static double row_moments_(int64_t n, const float * x, const float * y, float sh
 // first elements. Where that turns out to be too far from the mean for the difference of squares, deviations are added
 // up in a pass of their own. Where sums overflow in float, all is done in double.
 static void norm_row_f32(int64_t n, float * y, const float * x, float eps, const float * w, const float * b) {
-    const int64_t few   = n < 2 * V_N ? n : 2 * V_N;
-    const float   shift = n > 0 ? (float) (row_sum_(few, x, y) / (double) few) : 0.0f;
-    double        sum;
-    const double  squares = row_moments_(n, x, y, shift, &sum) / (double) n, off = sum / (double) n;
-    const float   mean     = (float) ((double) shift + off);
-    float         variance = (float) (squares - off * off);
+    const int64_t few = n < 2 * V_N ? n : 2 * V_N;
+    const float shift = n > 0 ? (float) (row_sum_(few, x, y) / (double) few) : 0.0f;
+    double sum;
+    const double squares = row_moments_(n, x, y, shift, &sum) / (double) n, off = sum / (double) n;
+    const float mean = (float) ((double) shift + off);
+    float variance = (float) (squares - off * off);
     if (!(off * off <= squares / 8)) {
         variance = (float) (row_deviations_(n, x, y, mean) / (double) n);
     }
     if (n > 0 && !(variance < INFINITY)) {
-        const float  middle = (float) (sum_f32(n, x) / (double) n);
+        const float middle = (float) (sum_f32(n, x) / (double) n);
         const double spread = sum_sqr_dev_f32(n, x, middle) / (double) n;
         apply_norm_(n, y, x, middle, (float) (1.0 / sqrt(spread + (double) eps)), w, b);
         return;
@@ -159,8 +159,8 @@ static void rms_norm_row_f32(int64_t n, float * y, const float * x, float eps, c
 static ALWAYS_INLINE float scaled_max_(int64_t n, bool keep, float * y, const float * x, float scale,
     const float * mask) {
     const vf least = v_set(-INFINITY), s = v_set(scale);
-    vf       m0 = least, m1 = least;
-    int64_t  i = 0;
+    vf m0 = least, m1 = least;
+    int64_t i = 0;
     for (; i + 2 * V_N <= n; i += 2 * V_N) {
         vf a = v_load(x + i), b = v_load(x + i + V_N);
         PREFETCH_TO_WRITE(y + i);
@@ -181,8 +181,8 @@ static ALWAYS_INLINE float scaled_max_(int64_t n, bool keep, float * y, const fl
     }
     for (; i < n; i += V_N) {
         const int left = (int) (n - i < V_N ? n - i : V_N);
-        const vf  a    = v_load_n(x + i, left);
-        const vf  b    = mask != NULL ? masked_(a, s, v_load_n(mask + i, left)) : v_mul(a, s);
+        const vf a = v_load_n(x + i, left);
+        const vf b = mask != NULL ? masked_(a, s, v_load_n(mask + i, left)) : v_mul(a, s);
         if (keep) {
             v_store_n(y + i, b, left);
         }
@@ -198,7 +198,7 @@ static inline double score_f64_(const float * x, float scale, const float * mask
 // Rows whose largest entry is not finite: in double, where a product with the scale cannot overflow.
 static void soft_max_far_(int64_t n, float * y, const float * x, float scale, const float * mask) {
     double largest = -INFINITY, sum = 0;
-    bool   none = false; // a NaN
+    bool none = false; // a NaN
     for (int64_t i = 0; i < n; i++) {
         const double t = score_f64_(x, scale, mask, i);
         none |= t != t;
@@ -216,28 +216,28 @@ static void soft_max_far_(int64_t n, float * y, const float * x, float scale, co
     }
     for (int64_t i = 0; i < n; i++) {
         const double e = exp(score_f64_(x, scale, mask, i) - largest) / sum;
-        y[i]           = e < 0x1p-126 ? 0.0f : (float) e;
+        y[i] = e < 0x1p-126 ? 0.0f : (float) e;
     }
 }
 
 // softmax of x scale + mask; y may be x or mask. What is below 2^-126 (1 + 2^-16) becomes 0. All -inf: zeros. A NaN or
 // +inf makes all of the row NaN.
 static void soft_max_row_f32(int64_t n, float * y, const float * x, float scale, const float * mask) {
-    const bool  plain = mask == NULL && scale == 1.0f;
-    const bool  keep  = y != x && y != mask; // else what comes later may need x and mask again
-    const float max   = plain  ? max_f32(n, x)
-                        : keep ? scaled_max_(n, true, y, x, scale, mask)
-                               : scaled_max_(n, false, y, x, scale, mask);
+    const bool plain = mask == NULL && scale == 1.0f;
+    const bool keep = y != x && y != mask; // else what comes later may need x and mask again
+    const float max = plain  ? max_f32(n, x)
+                      : keep ? scaled_max_(n, true, y, x, scale, mask)
+                             : scaled_max_(n, false, y, x, scale, mask);
     if (!(fabsf(max) < INFINITY)) {
         soft_max_far_(n, y, x, scale, mask);
         return;
     }
-    const double sum   = plain          ? exp_sum_f32(n, y, x, max, GB_EXP_LEAST)
-                         : keep         ? exp_sum_f32(n, y, y, max, GB_EXP_LEAST)
-                         : mask == NULL ? exp_sum_scaled_(n, y, x, scale, max, GB_EXP_LEAST)
-                                        : exp_sum_masked_(n, y, x, scale, mask, max, GB_EXP_LEAST);
-    const vf     share = v_set((float) (1.0 / sum)), least = v_set((float) (0x1.00001p-126 * sum));
-    int64_t      i = 0;
+    const double sum = plain          ? exp_sum_f32(n, y, x, max, GB_EXP_LEAST)
+                       : keep         ? exp_sum_f32(n, y, y, max, GB_EXP_LEAST)
+                       : mask == NULL ? exp_sum_scaled_(n, y, x, scale, max, GB_EXP_LEAST)
+                                      : exp_sum_masked_(n, y, x, scale, mask, max, GB_EXP_LEAST);
+    const vf share = v_set((float) (1.0 / sum)), least = v_set((float) (0x1.00001p-126 * sum));
+    int64_t i = 0;
     for (; i + V_N <= n; i += V_N) {
         PREFETCH_L2(x + n + i);
         if (mask != NULL) {
@@ -274,7 +274,7 @@ static void sincos_f64(int64_t n, float * restrict c, float * restrict s, const 
         const uint64_t odd = 0 - (quarter & 1), differ = (sine_bits ^ cosine_bits) & odd; // they change places
         const uint64_t a = (cosine_bits ^ differ) ^ ((quarter + 1) >> 1 << 63),
                        b = (sine_bits ^ differ) ^ (quarter >> 1 << 63);
-        double         x, y;
+        double x, y;
         memcpy(&x, &a, sizeof(x));
         memcpy(&y, &b, sizeof(y));
         c[i] = (float) x;
@@ -288,7 +288,7 @@ static void rope_pairs_f32(int64_t n, float * y, const float * x, const float * 
 #if V_ISA_SCALAR
     for (int64_t i = 0; i + 1 < n; i += 2) {
         const float a = x[i], b = x[i + 1];
-        y[i]     = a * c[i] + b * s[i];
+        y[i] = a * c[i] + b * s[i];
         y[i + 1] = b * c[i + 1] + a * s[i + 1];
     }
 #else
@@ -299,7 +299,7 @@ static void rope_pairs_f32(int64_t n, float * y, const float * x, const float * 
     }
     if (i < n) {
         const int left = (int) (n - i);
-        const vf  a    = v_load_n(x + i, left);
+        const vf a = v_load_n(x + i, left);
         v_store_n(y + i, v_add(v_mul(a, v_load_n(c + i, left)), v_mul(v_swap_pairs(a), v_load_n(s + i, left))), left);
     }
 #endif
@@ -315,8 +315,8 @@ static void rope_halves_f32(int64_t n, float * y, const float * x, const float *
     }
     if (j < n) {
         const int left = (int) (n - j);
-        const vf  a = v_load_n(x + j, left), b = v_load_n(x + j + n, left);
-        const vf  cosine = v_load_n(c + j, left), sine = v_load_n(s + j, left);
+        const vf a = v_load_n(x + j, left), b = v_load_n(x + j + n, left);
+        const vf cosine = v_load_n(c + j, left), sine = v_load_n(s + j, left);
         v_store_n(y + j, v_sub(v_mul(a, cosine), v_mul(b, sine)), left);
         v_store_n(y + j + n, v_add(v_mul(a, sine), v_mul(b, cosine)), left);
     }

@@ -10,7 +10,7 @@
 // of outstanding loads, and multiplying would wait for it. It goes to the second-level cache (compiler.h), and from
 // there to the first just before it is multiplied.
 
-#define RC_W    4
+#define RC_W 4
 #define RC_NEAR 384 // bytes between what is multiplied and what is brought to the first-level cache
 #if V_REGISTERS < 32
 #    define RC_X GB_ROWS_X_NARROW
@@ -25,7 +25,7 @@ static ALWAYS_INLINE void rc_store_(int nx, vf acc[RC_W][RC_X], int nw, float * 
     for (int j = 0; j < nx; j++) {
         for (int i = 0; i < nw; i++) {
             const float sum = v_sum(acc[i][j]);
-            y[j * ldy + i]  = accumulate ? y[j * ldy + i] + sum : sum;
+            y[j * ldy + i] = accumulate ? y[j * ldy + i] + sum : sum;
         }
     }
 }
@@ -34,14 +34,14 @@ static ALWAYS_INLINE void rc_store_(int nx, vf acc[RC_W][RC_X], int nw, float * 
 #define ROWS_COLUMNS(name, T, LOAD)                                                                                 \
     static ALWAYS_INLINE void name##_tile_(int nx, int64_t k, int nw, const char * w, size_t nb_w, const float * x, \
         size_t ldx, float * y, int64_t ldy, bool accumulate, const char * const * next) {                           \
-        vf            acc[RC_W][RC_X];                                                                              \
-        const T *     c[RC_W];                                                                                      \
-        const char *  later[RC_W];                                                                                  \
+        vf acc[RC_W][RC_X];                                                                                         \
+        const T * c[RC_W];                                                                                          \
+        const char * later[RC_W];                                                                                   \
         const float * r[RC_X];                                                                                      \
-        int64_t       p = 0;                                                                                        \
+        int64_t p = 0;                                                                                              \
         UNROLL                                                                                                      \
         for (int i = 0; i < RC_W; i++) { /* a column that is not there: another one, whose sums are dropped */      \
-            c[i]     = (const T *) (const void *) (w + (size_t) (i < nw ? i : 0) * nb_w);                           \
+            c[i] = (const T *) (const void *) (w + (size_t) (i < nw ? i : 0) * nb_w);                               \
             later[i] = next != NULL ? next[i] : (const char *) c[i];                                                \
             UNROLL                                                                                                  \
             for (int j = 0; j < nx; j++) {                                                                          \

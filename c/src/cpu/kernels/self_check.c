@@ -38,7 +38,7 @@ static bool report(const char * where, const char * what, float got, uint32_t wa
 // This file is compiled with the options of most of the library. volatile: the compiler cannot compute the results.
 static bool check_this_file(const char * level) {
     volatile float large = 1e8f, one = 1, seven = 7, divisor = 49, zero = 0;
-    const float    rest = (large + one) - large, quotient = seven / divisor, difference = 0 - zero;
+    const float rest = (large + one) - large, quotient = seven / divisor, difference = 0 - zero;
     if (!is_right(rest, 0, true)) {
         return report(level, "(1e8 + 1) - 1e8", rest, 0);
     }
@@ -49,10 +49,10 @@ static bool check_this_file(const char * level) {
 }
 
 struct probe {
-    const char *    what;
+    const char * what;
     gb_kernel_map * kernel;
-    uint32_t        x, want; // bits of floats
-    bool            exact;
+    uint32_t x, want; // bits of floats
+    bool exact;
 };
 
 static bool check_maps(const char * level, const struct gb_kernels * k) {
@@ -85,9 +85,9 @@ static bool check_maps(const char * level, const struct gb_kernels * k) {
 
 static bool check_pairs(const char * level, const struct gb_kernels * k) {
     const struct {
-        const char *       what;
+        const char * what;
         gb_kernel_binary * kernel;
-        uint32_t           x, y, want;
+        uint32_t x, y, want;
     } probes[] = {
         { "7 / 49", k->div_f32, 0x40e00000, 0x42440000, 0x3e124925 },
         { "1e-41 + 0", k->add_f32, DENORMAL, 0, DENORMAL },
@@ -115,7 +115,7 @@ static bool check_pairs(const char * level, const struct gb_kernels * k) {
 // Another library may have made the thread flush denormal numbers to 0. That is not a fault of this build, so the check
 // runs in the default state.
 bool gb_self_check(const struct gb_level * level) {
-    fenv_t     state;
+    fenv_t state;
     const bool saved = fegetenv(&state) == 0 && fesetenv(FE_DFL_ENV) == 0;
     const bool right = check_this_file(level->name) && check_maps(level->name, level->kernels) &&
                        check_pairs(level->name, level->kernels);

@@ -23,7 +23,7 @@ static void symmetric_scales_(int64_t n, float bias, float * restrict d, float *
 // For each block: collects d, an f16, and unpacks its levels.
 #define UNPACK_BLOCKS_OF(stem, ...)                                          \
     const uint8_t * block = x;                                               \
-    uint16_t        half[UNPACK_BLOCKS];                                     \
+    uint16_t half[UNPACK_BLOCKS];                                            \
     for (int64_t i = 0; i < k / 32; i++, block += GB_BYTES(stem), u += 32) { \
         memcpy(half + i, block + GB_AT(stem, d), sizeof(*half));             \
         __VA_ARGS__;                                                         \
@@ -84,7 +84,7 @@ static void unpack_mxfp4(int64_t k, uint8_t * restrict u, float * restrict d, fl
     const void * restrict x) {
     const uint8_t * block = x;
     for (int64_t i = 0; i < k / 32; i++, block += GB_BYTES(mxfp4), u += 32) {
-        const uint8_t  e    = block[GB_AT(mxfp4, e)];
+        const uint8_t e = block[GB_AT(mxfp4, e)];
         const uint32_t bits = e < 2 ? (uint32_t) 0x200000 << e : (uint32_t) (e - 1) << 23;
         memcpy(d + i, &bits, sizeof(*d));
         m[i] = d[i] * (float) -GB_ZERO(mxfp4);
@@ -98,7 +98,7 @@ static void unpack_nvfp4(int64_t k, uint8_t * restrict u, float * restrict d, fl
     const uint8_t * block = x;
     for (int64_t left = k / 64; left > 0; left--, block += GB_BYTES(nvfp4), u += 64, d += 4, m += 4) {
         const b32 q = b32_load(block + GB_AT(nvfp4, qs));
-        uint8_t   low[32], high[32];
+        uint8_t low[32], high[32];
         b32_store(low, b32_lookup(b32_and(q, 15), e2m1_levels_));
         b32_store(high, b32_lookup(b32_and(b32_shr(q, 4), 15), e2m1_levels_));
         for (int s = 0; s < 4; s++) {
@@ -118,10 +118,10 @@ static void unpack_nvfp4(int64_t k, uint8_t * restrict u, float * restrict d, fl
 // d, dmin and the scales of Q4_K, which Q5_K begins with, too: eight scales and minima of 6 bits in 12 bytes.
 static inline void scales_45_(const uint8_t * restrict block, float * restrict d, float * restrict m) {
     const float scale = half_at_(block + GB_AT(q4_k, d)), min = -half_at_(block + GB_AT(q4_k, dmin));
-    uint32_t    w[3]; // bytes are put together in registers: what is stored in parts and loaded as a whole has to wait
+    uint32_t w[3]; // bytes are put together in registers: what is stored in parts and loaded as a whole has to wait
     memcpy(w, block + GB_AT(q4_k, scales), sizeof(w));
-    const uint32_t sc     = (w[2] & 0x0f0f0f0fu) | (w[0] >> 6 & 0x03030303u) << 4;
-    const uint32_t mn     = (w[2] >> 4 & 0x0f0f0f0fu) | (w[1] >> 6 & 0x03030303u) << 4;
+    const uint32_t sc = (w[2] & 0x0f0f0f0fu) | (w[0] >> 6 & 0x03030303u) << 4;
+    const uint32_t mn = (w[2] >> 4 & 0x0f0f0f0fu) | (w[1] >> 6 & 0x03030303u) << 4;
     const uint64_t all_sc = (w[0] & 0x3f3f3f3fu) | (uint64_t) sc << 32,
                    all_mn = (w[1] & 0x3f3f3f3fu) | (uint64_t) mn << 32;
     scaled_8_(d, &all_sc, scale);
@@ -170,10 +170,10 @@ static void unpack_q6_k(int64_t k, uint8_t * restrict u, float * restrict d, flo
             m[s] = d[s] * (float) -GB_ZERO(q6_k);
         }
         for (int h = 0; h < 2; h++) {
-            const b32       a   = b32_load(block + GB_AT(q6_k, ql) + 64 * h),
-                            b   = b32_load(block + GB_AT(q6_k, ql) + 64 * h + 32),
-                            top = b32_load(block + GB_AT(q6_k, qh) + 32 * h);
-            uint8_t * const y   = u + 128 * h;
+            const b32 a = b32_load(block + GB_AT(q6_k, ql) + 64 * h),
+                      b = b32_load(block + GB_AT(q6_k, ql) + 64 * h + 32),
+                      top = b32_load(block + GB_AT(q6_k, qh) + 32 * h);
+            uint8_t * const y = u + 128 * h;
             b32_store(y, b32_or(b32_and(a, 15), b32_shl(b32_and(top, 3), 4)));
             b32_store(y + 32, b32_or(b32_and(b, 15), b32_shl(b32_and(top, 12), 2)));
             b32_store(y + 64, b32_or(b32_and(b32_shr(a, 4), 15), b32_and(top, 48)));
@@ -188,7 +188,7 @@ static inline void pairs_256_(uint8_t * restrict u, const uint8_t * restrict qs,
         b32 q = b32_load(qs + 32 * h);
         for (int g = 0; g < 4; g++) {
             b32_store(u + 128 * h + 32 * g, b32_or(b32_and(q, 3), b32_shl(b32_and(third, 1), 2)));
-            q     = b32_shr(q, 2);
+            q = b32_shr(q, 2);
             third = b32_shr(third, 1);
         }
     }
@@ -198,7 +198,7 @@ static void unpack_q2_k(int64_t k, uint8_t * restrict u, float * restrict d, flo
     const void * restrict x) {
     FOR_SUPER_BLOCKS(q2_k) {
         const float scale = half_at_(block + GB_AT(q2_k, d)), min = -half_at_(block + GB_AT(q2_k, dmin));
-        uint8_t     sc[32]; // the scales, then the minima
+        uint8_t sc[32]; // the scales, then the minima
         b32_store(sc, b32_nibbles(block + GB_AT(q2_k, scales)));
         scaled_8_(d, sc, scale);
         scaled_8_(d + 8, sc + 8, scale);
@@ -212,12 +212,12 @@ static void unpack_q3_k(int64_t k, uint8_t * restrict u, float * restrict d, flo
     const void * restrict x) {
     FOR_SUPER_BLOCKS(q3_k) {
         const float scale = half_at_(block + GB_AT(q3_k, d));
-        uint32_t    w[3], sc[4]; // four scales of 6 bits in a word, around 32
+        uint32_t w[3], sc[4]; // four scales of 6 bits in a word, around 32
         memcpy(w, block + GB_AT(q3_k, scales), sizeof(w));
         for (int j = 0; j < 4; j++) { // minus 32, in every byte: the upper two bits are the sign
             const uint32_t six = (w[j % 2] >> 4 * (j / 2) & 0x0f0f0f0fu) | (w[2] >> 2 * j & 0x03030303u) << 4;
             const uint32_t top = ~six & 0x20202020u;
-            sc[j]              = (six & 0x1f1f1f1fu) | top | top << 1 | top << 2;
+            sc[j] = (six & 0x1f1f1f1fu) | top | top << 1 | top << 2;
         }
         const uint64_t low = sc[0] | (uint64_t) sc[1] << 32, high = sc[2] | (uint64_t) sc[3] << 32;
         scaled_8_(d, &low, scale);
@@ -232,12 +232,12 @@ static void unpack_q3_k(int64_t k, uint8_t * restrict u, float * restrict d, flo
 static void unpack_iq4_xs(int64_t k, uint8_t * restrict u, float * restrict d, float * restrict m,
     const void * restrict x) {
     FOR_SUPER_BLOCKS(iq4_xs) {
-        const float    scale = half_at_(block + GB_AT(iq4_xs, d));
+        const float scale = half_at_(block + GB_AT(iq4_xs, d));
         const uint8_t *low = block + GB_AT(iq4_xs, scales_low), *high = block + GB_AT(iq4_xs, scales_high);
         for (int s = 0; s < 8; s++) {
             const int bits = (low[s / 2] >> 4 * (s % 2) & 15) + 16 * (high[s / 4] >> 2 * (s % 4) & 3);
-            d[s]           = scale * (float) (bits - 32);
-            m[s]           = d[s] * (float) -GB_ZERO(iq4_xs);
+            d[s] = scale * (float) (bits - 32);
+            m[s] = d[s] * (float) -GB_ZERO(iq4_xs);
             b32_store(u + 32 * s, b32_lookup(b32_nibbles(block + GB_AT(iq4_xs, qs) + 16 * s), iq4_levels_));
         }
     }

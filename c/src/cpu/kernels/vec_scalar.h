@@ -35,9 +35,9 @@
 #define V_ISA_SCALAR 1
 #include "isa.h"
 
-#define V_N         1
+#define V_N 1
 #define V_REGISTERS 16
-#define V_CHAINS    12
+#define V_CHAINS 12
 #if defined(__SSE2__) // where compilers keep floats
 #    define V_ASM_REGISTER "x"
 #elif defined(__aarch64__)
@@ -45,19 +45,19 @@
 #else
 #    define V_ASM_REGISTER "m"
 #endif
-#define V_GEMM_MR  4 // rows of a matrix product tile
-#define V_GEMM_NV  4 // vectors in a row of it
+#define V_GEMM_MR 4 // rows of a matrix product tile
+#define V_GEMM_NV 4 // vectors in a row of it
 #define V_BYTES_MR 4
 #define V_BYTES_NV 4
 
-typedef float   vf;
+typedef float vf;
 typedef int32_t vi;
-typedef bool    vm;
-typedef double  vd;
+typedef bool vm;
+typedef double vd;
 
-static inline vf   v_set(float x) { return x; }
-static inline vf   v_load(const float * p) { return *p; }
-static inline vf   v_load_n(const float * p, int n) { return n > 0 ? *p : 0.0f; }
+static inline vf v_set(float x) { return x; }
+static inline vf v_load(const float * p) { return *p; }
+static inline vf v_load_n(const float * p, int n) { return n > 0 ? *p : 0.0f; }
 static inline void v_store(float * p, vf a) { *p = a; }
 static inline void v_store_n(float * p, vf a, int n) {
     if (n > 0) {
@@ -81,15 +81,15 @@ static inline vf v_copysign(vf magnitude, vf sign) {
     return gb_f32_from_bits((gb_f32_bits(magnitude) & 0x7fffffffu) | (gb_f32_bits(sign) & 0x80000000u));
 }
 
-static inline vm   v_gt(vf a, vf b) { return a > b; }
-static inline vm   v_lt(vf a, vf b) { return a < b; }
-static inline vm   v_eq(vf a, vf b) { return a == b; }
-static inline vm   v_not_lt(vf a, vf b) { return !(a < b); }
-static inline vm   v_ordered(vm m, vf a, vf b) { return m && a == a && b == b; }
+static inline vm v_gt(vf a, vf b) { return a > b; }
+static inline vm v_lt(vf a, vf b) { return a < b; }
+static inline vm v_eq(vf a, vf b) { return a == b; }
+static inline vm v_not_lt(vf a, vf b) { return !(a < b); }
+static inline vm v_ordered(vm m, vf a, vf b) { return m && a == a && b == b; }
 static inline bool vm_all(vm a) { return a; }
-static inline vf   v_sel(vm m, vf a, vf b) { return m ? a : b; }
-static inline vf   v_keep(vm m, vf a) { return m ? a : 0.0f; }
-static inline vf   v_mul_where(vm m, vf a, vf b) { return v_keep(m, a) * b; }
+static inline vf v_sel(vm m, vf a, vf b) { return m ? a : b; }
+static inline vf v_keep(vm m, vf a) { return m ? a : 0.0f; }
+static inline vf v_mul_where(vm m, vf a, vf b) { return v_keep(m, a) * b; }
 
 static inline vi v_bits(vf a) { return (vi) gb_f32_bits(a); }
 static inline vf v_from_bits(vi a) { return gb_f32_from_bits((uint32_t) a); }
@@ -106,16 +106,16 @@ static inline vi vi_half(vi a) { return a >= 0 ? a / 2 : -((1 - a) / 2); }
 // a / 2^23, rounded down
 static inline vi vi_exponent(vi a) { return a >= 0 ? a >> 23 : ~(~a >> 23); }
 
-static inline vi   v_load_u16(const uint16_t * p) { return *p; }
-static inline vi   v_load_u16_n(const uint16_t * p, int n) { return n > 0 ? *p : 0; }
+static inline vi v_load_u16(const uint16_t * p) { return *p; }
+static inline vi v_load_u16_n(const uint16_t * p, int n) { return n > 0 ? *p : 0; }
 static inline void v_store_u16(uint16_t * p, vi a) { *p = (uint16_t) a; } // the low halves
 static inline void v_store_u16_n(uint16_t * p, vi a, int n) {
     if (n > 0) {
         *p = (uint16_t) a;
     }
 }
-static inline vf   v_load_f16(const uint16_t * p) { return gb_f16_to_f32(*p); }
-static inline vf   v_load_f16_n(const uint16_t * p, int n) { return n > 0 ? gb_f16_to_f32(*p) : 0.0f; }
+static inline vf v_load_f16(const uint16_t * p) { return gb_f16_to_f32(*p); }
+static inline vf v_load_f16_n(const uint16_t * p, int n) { return n > 0 ? gb_f16_to_f32(*p) : 0.0f; }
 static inline void v_store_f16(uint16_t * p, vf a) { *p = gb_f32_to_f16(a); }
 static inline void v_store_f16_n(uint16_t * p, vf a, int n) {
     if (n > 0) {
@@ -123,12 +123,12 @@ static inline void v_store_f16_n(uint16_t * p, vf a, int n) {
     }
 }
 
-static inline float  v_sum(vf a) { return a; }
-static inline float  v_largest(vf a) { return a; }
-static inline vd     vd_zero(void) { return 0.0; }
-static inline vd     vd_add(vd s, vf a) { return s + (double) a; }
-static inline vd     vd_mad(vd s, vf a, vf b) { return s + (double) a * (double) b; }
-static inline vd     vd_join(vd a, vd b) { return a + b; }
+static inline float v_sum(vf a) { return a; }
+static inline float v_largest(vf a) { return a; }
+static inline vd vd_zero(void) { return 0.0; }
+static inline vd vd_add(vd s, vf a) { return s + (double) a; }
+static inline vd vd_mad(vd s, vf a, vf b) { return s + (double) a * (double) b; }
+static inline vd vd_join(vd a, vd b) { return a + b; }
 static inline double vd_sum(vd a) { return a; }
 
 static inline void v_transpose(vf t[V_N]) { (void) t; }

@@ -12,10 +12,10 @@
 
 // Sine of quarter pi/2 + r, |r| <= 0.8, in double: one or two terms of Taylor's series more than a float needs.
 static inline float wave_f64_(unsigned quarter, double r) {
-    const double z      = r * r;
-    const double sine   = r + r * z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880))));
+    const double z = r * r;
+    const double sine = r + r * z * (-1.0 / 6 + z * (1.0 / 120 + z * (-1.0 / 5040 + z * (1.0 / 362880))));
     const double cosine = 1 + z * (-0.5 + z * (1.0 / 24 + z * (-1.0 / 720 + z * (1.0 / 40320 + z * (-1.0 / 3628800)))));
-    const double y      = quarter & 1 ? cosine : sine;
+    const double y = quarter & 1 ? cosine : sine;
     return (float) (quarter & 2 ? -y : y);
 }
 
@@ -30,20 +30,20 @@ static float wave_far_(float x, unsigned turn) {
     if (exponent == 255) {
         return x - x; // NaN
     }
-    const uint64_t m     = (bits & 0x7fffff) | 0x800000;
-    const int      first = (int) exponent - 150 - 2 + 32; // of the table's bits, the first of the 96
-    const int      word = first / 32, shift = first % 32;
-    uint64_t       part[3]; // 32 bits each
+    const uint64_t m = (bits & 0x7fffff) | 0x800000;
+    const int first = (int) exponent - 150 - 2 + 32; // of the table's bits, the first of the 96
+    const int word = first / 32, shift = first % 32;
+    uint64_t part[3]; // 32 bits each
     for (int i = 0; i < 3; i++) {
         const uint64_t two = (uint64_t) two_over_pi_[word + i] << 32 | two_over_pi_[word + i + 1];
-        part[i]            = two << shift >> 32;
+        part[i] = two << shift >> 32;
     }
     // the product's low 96 bits; the upper 64 of them are quarters, 2 bits before the point
     const uint64_t low = m * part[2], middle = m * part[1] + (low >> 32), high = m * part[0] + (middle >> 32);
     const uint64_t phase = high << 32 | (middle & 0xffffffff);
-    const uint64_t k     = (phase + ((uint64_t) 1 << 61)) >> 62; // to the nearest quarter
-    const int64_t  rest  = (int64_t) (phase - (k << 62));
-    const double   r     = (double) rest * (0x1.921fb54442d18p0 * 0x1p-62);
+    const uint64_t k = (phase + ((uint64_t) 1 << 61)) >> 62; // to the nearest quarter
+    const int64_t rest = (int64_t) (phase - (k << 62));
+    const double r = (double) rest * (0x1.921fb54442d18p0 * 0x1p-62);
     // the sine of -x is -sin x, its cosine the same
     const unsigned quarter = (unsigned) k;
     return bits >> 31 ? wave_f64_(turn - quarter, -r) : wave_f64_(turn + quarter, r);
@@ -54,7 +54,7 @@ static float wave_far_(float x, unsigned turn) {
 static inline vf wave_(vf x, int32_t turn) {
     const double t = (double) x * 0x1.45f306dc9c883p-1 + 0x1.8p52; // the integer lies in the lowest bits
     const double k = t - 0x1.8p52;
-    uint64_t     quarter;
+    uint64_t quarter;
     memcpy(&quarter, &t, sizeof(quarter));
     const float y =
         wave_f64_((unsigned) quarter + (unsigned) turn, ((double) x - k * 0x1.921fb544p0) - k * 0x1.0b4611a626331p-34);
@@ -63,20 +63,20 @@ static inline vf wave_(vf x, int32_t turn) {
 #else
 static inline vf wave_(vf x, int32_t turn) {
     const vf magic = v_set(0x1.8p23f);
-    const vf t     = v_fma(x, v_set(0x1.45f306p-1f), magic); // 2 / pi; the integer lies in the lowest bits
-    const vf k     = v_sub(t, magic);
-    const vf high  = v_fnma(k, v_set(0x1.921fb4p0f), x); // exact
-    const vf r     = v_fnma(k, v_set(0x1.846988p-48f), v_fnma(k, v_set(0x1.4442dp-24f), high));
-    const vf a     = v_max(v_set(0x1p-60f), v_abs(r)); // below, the cubic term does not count
-    const vf z     = v_mul(a, a);
-    vf       p     = v_fma(v_set(-0x1.98d4b4p-13f), z, v_set(0x1.1105f0p-7f));
-    p              = v_mul(z, v_fma(p, z, v_set(-0x1.555542p-3f)));
-    vf q           = v_fma(v_set(0x1.9985ecp-16f), z, v_set(-0x1.6c0accp-10f));
-    q              = v_fma(v_fma(q, z, v_set(0x1.555548p-5f)), z, v_set(-0.5f));
+    const vf t = v_fma(x, v_set(0x1.45f306p-1f), magic); // 2 / pi; the integer lies in the lowest bits
+    const vf k = v_sub(t, magic);
+    const vf high = v_fnma(k, v_set(0x1.921fb4p0f), x); // exact
+    const vf r = v_fnma(k, v_set(0x1.846988p-48f), v_fnma(k, v_set(0x1.4442dp-24f), high));
+    const vf a = v_max(v_set(0x1p-60f), v_abs(r)); // below, the cubic term does not count
+    const vf z = v_mul(a, a);
+    vf p = v_fma(v_set(-0x1.98d4b4p-13f), z, v_set(0x1.1105f0p-7f));
+    p = v_mul(z, v_fma(p, z, v_set(-0x1.555542p-3f)));
+    vf q = v_fma(v_set(0x1.9985ecp-16f), z, v_set(-0x1.6c0accp-10f));
+    q = v_fma(v_fma(q, z, v_set(0x1.555548p-5f)), z, v_set(-0.5f));
     // the lower bit of the quarter at the top of the exponent, the upper one the sign
     const vi quarter = vi_shl(vi_add(v_bits(t), vi_set(turn)), 30);
     const vm is_even = v_eq(v_from_bits(quarter), v_set(0.0f));
-    const vf y       = v_sel(is_even, v_copysign(v_fma(p, r, r), r), v_fma(q, z, v_set(1.0f))); // -0 stays
+    const vf y = v_sel(is_even, v_copysign(v_fma(p, r, r), r), v_fma(q, z, v_set(1.0f))); // -0 stays
     return v_from_bits(vi_xor(v_bits(y), vi_and(quarter, vi_set(INT32_MIN))));
 }
 #endif
@@ -94,11 +94,11 @@ static void waves_far_(int64_t n, float * y, const float * x, int32_t turn) {
 
 // Four vectors side by side, as the chains of operations are long.
 static ALWAYS_INLINE void waves_(int64_t n, float * y, const float * x, int32_t turn) {
-    float   kept[4 * V_N]; // y may be x
+    float kept[4 * V_N]; // y may be x
     int64_t i = 0;
     for (; i + 4 * V_N <= n; i += 4 * V_N) {
-        const vf   a = v_load(x + i), b = v_load(x + i + V_N);
-        const vf   c = v_load(x + i + 2 * V_N), d = v_load(x + i + 3 * V_N);
+        const vf a = v_load(x + i), b = v_load(x + i + V_N);
+        const vf c = v_load(x + i + 2 * V_N), d = v_load(x + i + 3 * V_N);
         const bool all_near =
             vm_all(wave_near_(a)) && vm_all(wave_near_(b)) && vm_all(wave_near_(c)) && vm_all(wave_near_(d));
         if (!all_near) {
@@ -114,7 +114,7 @@ static ALWAYS_INLINE void waves_(int64_t n, float * y, const float * x, int32_t 
     }
     for (; i < n; i += V_N) {
         const int left = (int) (n - i < V_N ? n - i : V_N);
-        const vf  a    = v_load_n(x + i, left);
+        const vf a = v_load_n(x + i, left);
         v_store(kept, a);
         v_store_n(y + i, wave_(a, turn), left);
         if (!vm_all(wave_near_(a))) {

@@ -33,7 +33,7 @@ enum { PIECE = 1 << 16 }; // terms of dot products between which a thread may st
 static bool attend(const struct gb_cpu_call * call, const struct ggml_tensor * k, int64_t h2, int64_t h3,
     const float * q, int64_t n, float * score, float * buf) {
     const struct gb_kernels * const kernels = call->k;
-    const int64_t                   piece   = PIECE / GB_MAX(k->ne[0], 1) + 1;
+    const int64_t piece = PIECE / GB_MAX(k->ne[0], 1) + 1;
     if (n == 0) {
         return true;
     }
@@ -60,15 +60,15 @@ static int64_t attn_floats(const struct ggml_tensor * node) {
 // The node in the terms of attention_tiles.h: no edits of the scores but the causal mask.
 static struct gb_attention attention_of(const struct ggml_tensor * node) {
     struct gb_attention a = {
-        .q       = node->src[0],
-        .k       = node->src[1],
-        .v       = node->src[2],
+        .q = node->src[0],
+        .k = node->src[1],
+        .v = node->src[2],
         .in_turn = true,
-        .scale   = (float) (1.0 / sqrt((double) node->src[0]->ne[0])),
-        .causal  = gb_op_param_i32(node, 0) != 0,
-        .past    = node->src[1]->ne[1] - node->src[0]->ne[1],
-        .type    = node->type,
-        .out     = node->data,
+        .scale = (float) (1.0 / sqrt((double) node->src[0]->ne[0])),
+        .causal = gb_op_param_i32(node, 0) != 0,
+        .past = node->src[1]->ne[1] - node->src[0]->ne[1],
+        .type = node->type,
+        .out = node->data,
     };
     memcpy(a.nb, node->nb, sizeof(a.nb));
     return a;
@@ -82,20 +82,20 @@ static void run_flash_attn(const struct gb_cpu_call * call, struct ggml_tensor *
         return;
     }
     const struct ggml_tensor *q = node->src[0], *k = node->src[1], *v = node->src[2];
-    const int64_t             d = q->ne[0], m = k->ne[1];
-    const bool                masked = gb_op_param_i32(node, 0) != 0;
-    float *                   query  = gb_my_floats(call, attn_floats(node));
-    float *                   score  = query + d;
-    float *                   out    = score + m;
-    float *                   buf    = out + d;
-    int64_t                   first, last;
+    const int64_t d = q->ne[0], m = k->ne[1];
+    const bool masked = gb_op_param_i32(node, 0) != 0;
+    float * query = gb_my_floats(call, attn_floats(node));
+    float * score = query + d;
+    float * out = score + m;
+    float * buf = out + d;
+    int64_t first, last;
     gb_cpu_share(call, d > 0 ? gb_rows(node) : 0, &first, &last);
     for (int64_t i = first; i < last; i++) {
         const struct gb_row r = gb_row_at(node, i);
-        const int64_t       n = keys_seen(q, k, r.i1, masked);
-        char *              p = gb_row_of(node, r);
-        float *             y = gb_out(node, p, d, out);
-        const float *       x = gb_in(call->k, q, gb_row_of(q, r), d, query);
+        const int64_t n = keys_seen(q, k, r.i1, masked);
+        char * p = gb_row_of(node, r);
+        float * y = gb_out(node, p, d, out);
+        const float * x = gb_in(call->k, q, gb_row_of(q, r), d, query);
         if (!attend(call, k, r.i2 % k->ne[2], r.i3 % k->ne[3], x, n, score, buf)) {
             return;
         }
@@ -126,15 +126,15 @@ static const char * flash_attn_unsupported(const struct ggml_tensor * node) {
 
 // Sized for both: whether the tiles' alignment is met is known only when memory is.
 static size_t flash_attn_work(const struct ggml_tensor * node, int n_tasks) {
-    const struct gb_attention a     = attention_of(node);
-    const int64_t             tiled = gb_attention_is_tiled(&a) ? gb_attention_tiled_floats(&a) : 0;
+    const struct gb_attention a = attention_of(node);
+    const int64_t tiled = gb_attention_is_tiled(&a) ? gb_attention_tiled_floats(&a) : 0;
     return gb_floats_size(GB_MAX(tiled, attn_floats(node)), n_tasks);
 }
 
 // Every query meets every key: that product is the work.
 static int flash_attn_tasks(const struct ggml_tensor * node, int n_threads) {
-    const struct gb_attention a     = attention_of(node);
-    const int64_t             units = gb_attention_is_tiled(&a) ? gb_attention_tiled_units(&a) : gb_rows(node);
+    const struct gb_attention a = attention_of(node);
+    const int64_t units = gb_attention_is_tiled(&a) ? gb_attention_tiled_units(&a) : gb_rows(node);
     return gb_tasks_for((double) gb_count(node) * (double) node->src[1]->ne[1], units, n_threads);
 }
 
@@ -165,16 +165,16 @@ static bool affine(const struct gb_cpu_call * call, int64_t n_out, float * y, co
 // Threads share the rows of a; each passes through both layers in the thread's scratch.
 static void run_flash_ff(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b0 = node->src[1], *c0 = node->src[3];
-    const int64_t             d = a->ne[0], hidden = b0->ne[1];
-    float *                   in  = gb_my_floats(call, ff_floats(node));
-    float *                   h   = in + d;
-    float *                   out = h + hidden;
-    float *                   buf = out + node->ne[0];
-    int64_t                   first, last;
+    const int64_t d = a->ne[0], hidden = b0->ne[1];
+    float * in = gb_my_floats(call, ff_floats(node));
+    float * h = in + d;
+    float * out = h + hidden;
+    float * buf = out + node->ne[0];
+    int64_t first, last;
     gb_cpu_share(call, node->ne[0] > 0 ? gb_rows(node) : 0, &first, &last);
     for (int64_t i = first; i < last; i++) {
         const struct gb_row r = gb_row_at(node, i);
-        char *              p = gb_row_of(node, r);
+        char * p = gb_row_of(node, r);
         if (!affine(call, hidden, h, b0, r, gb_in(call->k, a, gb_row_of(a, r), d, in), node->src[2], buf)) {
             return;
         }
@@ -213,7 +213,7 @@ static size_t padded(const struct ggml_tensor * t) {
 // Only a division of the result's memory: nothing is allocated.
 static struct grads grads_of(const struct ggml_tensor * node) {
     char * base = node->data;
-    char * k    = base + padded(node->src[0]);
+    char * k = base + padded(node->src[0]);
     return (struct grads){ (float *) (void *) base, (float *) (void *) k,
         (float *) (void *) (k + padded(node->src[1])) };
 }
@@ -236,9 +236,9 @@ static void clear_gaps(const struct ggml_tensor * node) { // the bytes that pad 
 // Scratch of a thread: query, gradient of the output row, weights, their gradient, a converted row of k or v.
 struct back {
     const struct ggml_tensor *q, *k, *v, *d;
-    struct grads              g;
-    bool                      masked;
-    float *                   query, *dout, *weight, *dweight, *buf;
+    struct grads g;
+    bool masked;
+    float *query, *dout, *weight, *dweight, *buf;
 };
 
 static int64_t back_floats(const struct ggml_tensor * node) {
@@ -249,18 +249,18 @@ static int64_t back_floats(const struct ggml_tensor * node) {
 // The node's tensors and parameters, and this thread's scratch.
 static struct back back_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
     const int64_t d = node->src[0]->ne[0], m = node->src[1]->ne[1];
-    float *       p = gb_my_floats(call, back_floats(node));
+    float * p = gb_my_floats(call, back_floats(node));
     return (struct back){ .q = node->src[0],
-        .k                   = node->src[1],
-        .v                   = node->src[2],
-        .d                   = node->src[3],
-        .g                   = grads_of(node),
-        .masked              = gb_op_param_i32(node, 0) != 0,
-        .query               = p,
-        .dout                = p + d,
-        .weight              = p + 2 * d,
-        .dweight             = p + 2 * d + m,
-        .buf                 = p + 2 * d + 2 * m };
+        .k = node->src[1],
+        .v = node->src[2],
+        .d = node->src[3],
+        .g = grads_of(node),
+        .masked = gb_op_param_i32(node, 0) != 0,
+        .query = p,
+        .dout = p + d,
+        .weight = p + 2 * d,
+        .dweight = p + 2 * d + m,
+        .buf = p + 2 * d + 2 * m };
 }
 
 // From the gradient of the weights to that of the scores: Z = A (G - sum A G) / sqrt(D), in place of G.
@@ -278,10 +278,10 @@ static void score_gradient(const struct back * b, int64_t n) {
 // Query row r with the keys and values of head h2, batch h3. False: the run is over.
 static bool back_row(const struct gb_cpu_call * call, const struct back * b, struct gb_row r, int64_t h2, int64_t h3) {
     const struct gb_kernels * const kernels = call->k;
-    const int64_t                   d = b->q->ne[0], n = keys_seen(b->q, b->k, r.i1, b->masked);
-    const float *                   x    = gb_in(kernels, b->q, gb_row_of(b->q, r), d, b->query);
-    const float *                   dout = gb_in(kernels, b->d, gb_row_of(b->d, r), d, b->dout);
-    float *                         dq   = grad_row(b->g.q, b->q, r.i1, r.i2, r.i3);
+    const int64_t d = b->q->ne[0], n = keys_seen(b->q, b->k, r.i1, b->masked);
+    const float * x = gb_in(kernels, b->q, gb_row_of(b->q, r), d, b->query);
+    const float * dout = gb_in(kernels, b->d, gb_row_of(b->d, r), d, b->dout);
+    float * dq = grad_row(b->g.q, b->q, r.i1, r.i2, r.i3);
     memset(dq, 0, (size_t) d * sizeof(*dq));
     if (n == 0) {
         return true;
@@ -310,9 +310,9 @@ static bool back_row(const struct gb_cpu_call * call, const struct back * b, str
 
 // Threads share the key heads: all query heads that add to one belong to the same thread.
 static void run_flash_attn_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    const struct back b     = back_of(call, node);
-    const size_t      plane = (size_t) (b.k->ne[0] * b.k->ne[1]) * sizeof(float);
-    int64_t           first, last;
+    const struct back b = back_of(call, node);
+    const size_t plane = (size_t) (b.k->ne[0] * b.k->ne[1]) * sizeof(float);
+    int64_t first, last;
     if (call->ith == 0) {
         clear_gaps(node);
     }
@@ -358,19 +358,19 @@ static int flash_attn_back_tasks(const struct ggml_tensor * node, int n_threads)
 
 const struct gb_cpu_op gb_cpu_op_flash_attn = {
     .unsupported = flash_attn_unsupported,
-    .n_tasks     = flash_attn_tasks,
-    .work_size   = flash_attn_work,
-    .run         = run_flash_attn,
+    .n_tasks = flash_attn_tasks,
+    .work_size = flash_attn_work,
+    .run = run_flash_attn,
 };
 const struct gb_cpu_op gb_cpu_op_flash_ff = {
     .unsupported = flash_ff_unsupported,
-    .n_tasks     = flash_ff_tasks,
-    .work_size   = flash_ff_work,
-    .run         = run_flash_ff,
+    .n_tasks = flash_ff_tasks,
+    .work_size = flash_ff_work,
+    .run = run_flash_ff,
 };
 const struct gb_cpu_op gb_cpu_op_flash_attn_back = {
     .unsupported = flash_attn_back_unsupported,
-    .n_tasks     = flash_attn_back_tasks,
-    .work_size   = flash_attn_back_work,
-    .run         = run_flash_attn_back,
+    .n_tasks = flash_attn_back_tasks,
+    .work_size = flash_attn_back_work,
+    .run = run_flash_attn_back,
 };

@@ -32,32 +32,32 @@ static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 
 // of a unit
 struct tile {
-    int64_t first, n;      // queries
-    int64_t end;           // keys that any of them sees
+    int64_t first, n; // queries
+    int64_t end; // keys that any of them sees
     int64_t seen[QUERIES]; // keys that each sees
-    bool    masks_hide;    // what masks add to keys that are not seen is below infinity
-    bool    all_count;     // all keys count, whatever masks say
-    float   max[QUERIES];
-    double  sum[QUERIES];
+    bool masks_hide; // what masks add to keys that are not seen is below infinity
+    bool all_count; // all keys count, whatever masks say
+    float max[QUERIES];
+    double sum[QUERIES];
     float * queries; // n x d, scaled
-    float * out;     // QUERIES x padded dv
+    float * out; // QUERIES x padded dv
 };
 
 // A thread's state. Panels are padded to whole tiles.
 struct tiles {
-    const struct gb_kernels *   k;
+    const struct gb_kernels * k;
     const struct gb_attention * a;
-    int64_t                     d, dv, m; // length of a key, of a result; keys
-    float *                     keys;     // packed block of keys
-    float *                     values;   // packed block of values
-    float *                     score;    // QUERIES x SCORES
-    int64_t                     out_stride;
+    int64_t d, dv, m; // length of a key, of a result; keys
+    float * keys; // packed block of keys
+    float * values; // packed block of values
+    float * score; // QUERIES x SCORES
+    int64_t out_stride;
     // the block that keys and values hold: plane of the head * blocks + block; -1: none
     int64_t packed;
     int64_t looked; // the head of which `keys_norm` and `values_norm` tell; -1: none
     // of the longest key, of all values: NaN or infinite if one is, or is huge
-    double      keys_norm, values_norm;
-    bool        values_far; // FLASH_ATTN: not all values of the block are finite
+    double keys_norm, values_norm;
+    bool values_far; // FLASH_ATTN: not all values of the block are finite
     struct tile tile[TILES];
 };
 
@@ -83,16 +83,16 @@ int64_t gb_attention_tiled_floats(const struct gb_attention * a) {
 // Lays out this thread's scratch; no panel is packed yet.
 static struct tiles tiles_of(const struct gb_cpu_call * call, const struct gb_attention * a) {
     const struct sizes s = sizes_of(a);
-    struct tiles       t = {
+    struct tiles t = {
         .k = call->k, .a = a, .d = a->q->ne[0], .dv = a->v->ne[1], .m = a->k->ne[1], .packed = -1, .looked = -1
     };
-    t.keys       = gb_my_floats(call, gb_attention_tiled_floats(a));
-    t.values     = t.keys + s.keys;
-    t.score      = t.values + s.values;
+    t.keys = gb_my_floats(call, gb_attention_tiled_floats(a));
+    t.values = t.keys + s.keys;
+    t.score = t.values + s.values;
     t.out_stride = round_up(t.dv, PANEL);
     for (int64_t i = 0; i < tiles_a_unit(a); i++) {
         t.tile[i].queries = t.score + s.score + i * (s.queries + s.out);
-        t.tile[i].out     = t.tile[i].queries + s.queries;
+        t.tile[i].out = t.tile[i].queries + s.queries;
     }
     return t;
 }
@@ -133,28 +133,28 @@ struct heads { // of keys and values, that go with a row of queries
 
 static struct heads heads_of(const struct gb_attention * a, struct gb_row at) {
     const struct ggml_tensor *q = a->q, *k = a->k, *v = a->v;
-    struct heads              h = { .k2 = head_of(a, at.i2, k->ne[2], q->ne[2]),
-        .k3                             = head_of(a, at.i3, k->ne[3], q->ne[3]),
-        .v2                             = head_of(a, at.i2, v->ne[2], q->ne[2]),
-        .v3                             = head_of(a, at.i3, v->ne[3], q->ne[3]) };
-    h.number                    = ((h.k3 * k->ne[2] + h.k2) * v->ne[3] + h.v3) * v->ne[2] + h.v2;
+    struct heads h = { .k2 = head_of(a, at.i2, k->ne[2], q->ne[2]),
+        .k3 = head_of(a, at.i3, k->ne[3], q->ne[3]),
+        .v2 = head_of(a, at.i2, v->ne[2], q->ne[2]),
+        .v3 = head_of(a, at.i3, v->ne[3], q->ne[3]) };
+    h.number = ((h.k3 * k->ne[2] + h.k2) * v->ne[3] + h.v3) * v->ne[2] + h.v2;
     return h;
 }
 
 // Packs keys key0 .. key0 + keys - 1 of the head, and their values, unless they are packed already.
 static void pack_block(struct tiles * t, struct gb_row at, int64_t key0, int64_t keys) {
     const struct ggml_tensor *k = t->a->k, *v = t->a->v;
-    const struct heads        h     = heads_of(t->a, at);
-    const int64_t             block = h.number * gb_div_up(t->m, KEYS) + key0 / KEYS;
+    const struct heads h = heads_of(t->a, at);
+    const int64_t block = h.number * gb_div_up(t->m, KEYS) + key0 / KEYS;
     if (t->packed == block) {
         return;
     }
     pack(t->k, k->type, t->keys, gb_row_ptr(k, key0, h.k2, h.k3), k->nb[1], keys, t->d, t->k->gemm_nr);
     pack(t->k, v->type, t->values, gb_row_ptr(v, 0, h.v2, h.v3) + (size_t) key0 * v->nb[0], v->nb[1], t->dv, keys,
         t->k->gemm_nr);
-    t->packed       = block;
+    t->packed = block;
     const int64_t n = round_up(t->dv, t->k->gemm_nr) * keys;
-    t->values_far   = t->a->in_turn && t->a->causal && !isfinite(t->k->dot_f32(n, t->values, t->values));
+    t->values_far = t->a->in_turn && t->a->causal && !isfinite(t->k->dot_f32(n, t->values, t->values));
 }
 
 // --------------------------------------------------------------------------------------------------------------- masks
@@ -201,15 +201,15 @@ static bool all_below_infinity(const float * row, int64_t first, int64_t end) {
 // How many keys query i of the tile sees: behind them all scores are -inf. And are the numbers that masks add there
 // below infinity? It is enough if nothing but -inf is strange.
 static void look_at_masks(const struct tiles * t, struct tile * tile, int64_t i, struct gb_row at) {
-    const struct gb_attention * a     = t->a;
-    const int64_t               query = tile->first + i;
-    int64_t                     seen  = a->causal ? GB_MAX((int64_t) 0, GB_MIN(a->past + query + 1, t->m)) : t->m;
-    const float *               row[GB_SCORE_EDITS];
-    int64_t                     before[GB_SCORE_EDITS], behind[GB_SCORE_EDITS]; // [behind, before) of the row is -inf
+    const struct gb_attention * a = t->a;
+    const int64_t query = tile->first + i;
+    int64_t seen = a->causal ? GB_MAX((int64_t) 0, GB_MIN(a->past + query + 1, t->m)) : t->m;
+    const float * row[GB_SCORE_EDITS];
+    int64_t before[GB_SCORE_EDITS], behind[GB_SCORE_EDITS]; // [behind, before) of the row is -inf
     for (int e = 0; e < a->n_edits; e++) {
-        row[e]    = a->edits[e].kind == GB_SCORE_SCALE ? NULL : edit_row(a, &a->edits[e], query, at);
+        row[e] = a->edits[e].kind == GB_SCORE_SCALE ? NULL : edit_row(a, &a->edits[e], query, at);
         before[e] = seen;
-        seen      = row[e] != NULL ? without_hidden(row[e], seen) : seen;
+        seen = row[e] != NULL ? without_hidden(row[e], seen) : seen;
         behind[e] = seen;
     }
     tile->seen[i] = seen;
@@ -258,15 +258,15 @@ static double squares(const struct gb_kernels * k, enum ggml_type type, const vo
 // Fills keys_norm and values_norm for the head, unless they are there already.
 static void look_at_head(struct tiles * t, struct gb_row at) {
     const struct ggml_tensor *k = t->a->k, *v = t->a->v;
-    const struct heads        h = heads_of(t->a, at);
+    const struct heads h = heads_of(t->a, at);
     if (t->looked == h.number) {
         return;
     }
-    t->looked    = h.number;
+    t->looked = h.number;
     t->keys_norm = t->values_norm = 0;
     for (int64_t i = 0; i < t->m; i++) {
         const double norm = squares(t->k, k->type, gb_row_ptr(k, i, h.k2, h.k3), t->d);
-        t->keys_norm      = norm <= t->keys_norm ? t->keys_norm : norm;
+        t->keys_norm = norm <= t->keys_norm ? t->keys_norm : norm;
         if (isnan(norm)) {
             return;
         }
@@ -284,9 +284,9 @@ static bool may_leave_out(struct tiles * t, const struct tile * tile, struct gb_
     }
     look_at_head(t, at);
     for (int64_t i = 0; i < tile->n; i++) {
-        const float * row  = tile->queries + i * t->d;
-        const double  norm = t->k->dot_f32(t->d, row, row);
-        bound              = norm <= bound || isnan(bound) ? bound : norm;
+        const float * row = tile->queries + i * t->d;
+        const double norm = t->k->dot_f32(t->d, row, row);
+        bound = norm <= bound || isnan(bound) ? bound : norm;
     }
     bound = sqrt(bound) * sqrt(t->keys_norm);
     for (int e = 0; e < t->a->n_edits; e++) {
@@ -304,14 +304,14 @@ static void product(const struct gb_kernels * k, int64_t depth, const float * a,
     const float * b, int64_t b_depth, int64_t columns, float * c, int64_t stride, bool accumulate) {
     for (int64_t j = 0; j < columns; j += k->gemm_nr) {
         k->gemm_tile_f32(&(struct gb_tile){
-            .k          = depth,
-            .a          = a,
-            .lda        = lda,
-            .b          = b + j * b_depth,
-            .c          = c + j,
-            .ldc        = stride,
-            .mr         = (int) rows,
-            .nr         = (int) GB_MIN(columns - j, (int64_t) k->gemm_nr),
+            .k = depth,
+            .a = a,
+            .lda = lda,
+            .b = b + j * b_depth,
+            .c = c + j,
+            .ldc = stride,
+            .mr = (int) rows,
+            .nr = (int) GB_MIN(columns - j, (int64_t) k->gemm_nr),
             .accumulate = accumulate,
         });
     }
@@ -335,8 +335,8 @@ static bool has_nan(const float * x, int64_t n) {
 
 // Scores of query i of the tile become exponentials; the first `seen` keys of the block count.
 static void weigh(struct tiles * t, struct tile * tile, int64_t i, int64_t keys, int64_t seen) {
-    float *     score     = t->score + i * SCORES;
-    float *     out       = tile->out + i * t->out_stride;
+    float * score = t->score + i * SCORES;
+    float * out = tile->out + i * t->out_stride;
     const float block_max = seen > 0 ? t->k->max_f32(seen, score) : -INFINITY, max = GB_MAX(tile->max[i], block_max);
     if (seen == 0 || max == -INFINITY) { // nothing is seen
         tile->sum[i] = has_nan(score, seen) ? NAN : tile->sum[i];
@@ -361,17 +361,17 @@ static void add_values(struct tiles * t, struct tile * tile, int64_t i, int64_t 
 
 // Prepares a tile of queries: what each sees, and whether hidden keys count all the same.
 static void open_tile(struct tiles * t, struct tile * tile, struct gb_row at, int64_t first) {
-    tile->first      = first;
-    tile->n          = GB_MIN(t->a->q->ne[1] - first, (int64_t) QUERIES);
-    tile->end        = 0;
+    tile->first = first;
+    tile->n = GB_MIN(t->a->q->ne[1] - first, (int64_t) QUERIES);
+    tile->end = 0;
     tile->masks_hide = true;
-    int64_t least    = t->m;
+    int64_t least = t->m;
     for (int64_t i = 0; i < tile->n; i++) {
         tile->max[i] = -INFINITY;
         tile->sum[i] = 0;
         look_at_masks(t, tile, i, at);
         tile->end = GB_MAX(tile->end, tile->seen[i]);
-        least     = GB_MIN(least, tile->seen[i]);
+        least = GB_MIN(least, tile->seen[i]);
     }
     scale_queries(t, tile, at);
     tile->all_count = !t->a->in_turn && least < t->m && !may_leave_out(t, tile, at);
@@ -385,13 +385,13 @@ static void open_tile(struct tiles * t, struct tile * tile, struct gb_row at, in
 // stay in the second-level cache, then the values.
 static void add_block(struct tiles * t, struct tile * tile, struct gb_row at, int64_t key0, int64_t packed) {
     const int64_t mr = t->k->gemm_mr;
-    int64_t       seen[QUERIES], keys[QUERIES]; // of the block: what a query sees, what its panel meets
+    int64_t seen[QUERIES], keys[QUERIES]; // of the block: what a query sees, what its panel meets
     for (int64_t i = 0, n; i < tile->n; i += n) {
-        n           = GB_MIN(tile->n - i, mr);
+        n = GB_MIN(tile->n - i, mr);
         int64_t end = 0;
         for (int64_t j = i; j < i + n; j++) {
             seen[j] = GB_MAX((int64_t) 0, GB_MIN(tile->seen[j] - key0, packed));
-            end     = GB_MAX(end, seen[j]);
+            end = GB_MAX(end, seen[j]);
         }
         product(t->k, t->d, tile->queries + i * t->d, t->d, n, t->keys, t->d, end, t->score + i * SCORES, SCORES,
             false);
@@ -412,10 +412,10 @@ static void close_tile(struct tiles * t, struct tile * tile, struct gb_row at) {
     const struct gb_attention * a = t->a;
     for (int64_t i = 0; i < tile->n; i++) {
         const float * out = tile->out + i * t->out_stride;
-        char *        to =
+        char * to =
             a->out + (size_t) (tile->first + i) * a->nb[1] + (size_t) at.i2 * a->nb[2] + (size_t) at.i3 * a->nb[3];
         const bool direct = gb_are_floats(a->type, a->nb[0], to, t->dv);
-        float *    y      = direct ? (float *) (void *) to : t->score;
+        float * y = direct ? (float *) (void *) to : t->score;
         // no sum: no key was seen, and the results are zeros
         t->k->scale_f32(t->dv, y, out, tile->sum[i] != 0 ? (float) (1.0 / tile->sum[i]) : 1.0f);
         if (!direct) {
@@ -473,14 +473,14 @@ int64_t gb_attention_tiled_units(const struct gb_attention * a) {
 
 // Units go chunk by chunk through a head, then to the next head, so that packed blocks are used again.
 void gb_attention_run_tiled(const struct gb_cpu_call * call, const struct gb_attention * a) {
-    struct tiles  t      = tiles_of(call, a);
-    const int64_t each   = QUERIES * tiles_a_unit(a);
+    struct tiles t = tiles_of(call, a);
+    const int64_t each = QUERIES * tiles_a_unit(a);
     const int64_t chunks = gb_div_up(a->q->ne[1], each);
-    int64_t       first, last;
+    int64_t first, last;
     gb_cpu_share(call, gb_attention_tiled_units(a), &first, &last);
     for (int64_t u = first; u < last; u++) {
-        const int64_t       plane = u / chunks;
-        const struct gb_row at    = { (u - plane * chunks) * each, plane % a->q->ne[2], plane / a->q->ne[2] };
+        const int64_t plane = u / chunks;
+        const struct gb_row at = { (u - plane * chunks) * each, plane % a->q->ne[2], plane / a->q->ne[2] };
         run_unit(call, &t, at, tiles_a_unit(a));
         if (gb_cpu_stopped(call, QUERIES * t.d)) {
             return;

@@ -11,14 +11,14 @@
 
 enum gb_score_edit_kind {
     GB_SCORE_SCALE, // x value
-    GB_SCORE_ADD,   // + t, f32 with dense rows, repeated over the scores of a query, head and batch
+    GB_SCORE_ADD, // + t, f32 with dense rows, repeated over the scores of a query, head and batch
     // the same, where t's rows go with the scores' rows counted through all heads, modulo (SOFT_MAX's mask)
     GB_SCORE_ADD_ROW,
 };
 
 struct gb_score_edit { // what happens to scores before the softmax
-    enum gb_score_edit_kind    kind;
-    float                      value;
+    enum gb_score_edit_kind kind;
+    float value;
     const struct ggml_tensor * t;
 };
 
@@ -29,23 +29,23 @@ enum { GB_SCORE_EDITS = 4 };
 struct gb_attention {
     const struct ggml_tensor *q, *k, *v; // q f32, f16 or bf16; k and v too
     // query head h uses key head h mod the number of them; else h div the heads that share one
-    bool                 in_turn;
-    float                scale;  // of the scores, before anything else
-    bool                 causal; // query i sees keys 0 .. past + i; else all
-    int64_t              past;
-    int                  causal_at; // before which edit: the others' scores become -inf there
-    int                  n_edits;
+    bool in_turn;
+    float scale; // of the scores, before anything else
+    bool causal; // query i sees keys 0 .. past + i; else all
+    int64_t past;
+    int causal_at; // before which edit: the others' scores become -inf there
+    int n_edits;
     struct gb_score_edit edits[GB_SCORE_EDITS];
-    enum ggml_type       type;  // of the results
-    char *               out;   // result 0 of query 0, head 0, batch 0
-    size_t               nb[4]; // from one result, query, head, batch to the next
+    enum ggml_type type; // of the results
+    char * out; // result 0 of query 0, head 0, batch 0
+    size_t nb[4]; // from one result, query, head, batch to the next
 };
 
 // Are there enough queries, and layouts that panels can be packed from? Types and strides only.
-bool    gb_attention_is_tiled(const struct gb_attention * a);
-bool    gb_attention_is_aligned(const struct gb_attention * a);   // asked at run time: data must be there
+bool gb_attention_is_tiled(const struct gb_attention * a);
+bool gb_attention_is_aligned(const struct gb_attention * a); // asked at run time: data must be there
 int64_t gb_attention_tiled_floats(const struct gb_attention * a); // scratch of a thread
-int64_t gb_attention_tiled_units(const struct gb_attention * a);  // indivisible shares
+int64_t gb_attention_tiled_units(const struct gb_attention * a); // indivisible shares
 // Computes this thread's share of the units. Needs both checks above, and gb_attention_tiled_floats of work for each
 // thread.
 void gb_attention_run_tiled(const struct gb_cpu_call * call, const struct gb_attention * a);

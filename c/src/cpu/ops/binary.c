@@ -62,7 +62,7 @@ const struct gb_cpu_op gb_cpu_op_add1 = { .unsupported = sum_unsupported, .n_tas
 // The region of the result that src[1] goes to: strides in bytes, elements along dim 0 dense.
 struct region {
     size_t nb[4], offset;
-    bool   inplace;
+    bool inplace;
 };
 
 // op_params: nb1, nb2, nb3, offset, inplace (ggml_acc and ggml_set write them).
@@ -101,7 +101,7 @@ static bool region_is_injective(const struct region * r, const struct ggml_tenso
 
 // The region must lie inside of the result: its strides and offset are parameters, which a file or a user may give.
 static const char * region_unsupported(const struct ggml_tensor * node) {
-    const struct region        r = region_of(node);
+    const struct region r = region_of(node);
     const struct ggml_tensor * b = node->src[1];
     if (!ggml_is_contiguous(node)) {
         return "the result must be contiguous";
@@ -148,7 +148,7 @@ static void copy_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, 
 // The result becomes src[0]; threads share its rows.
 static void copy_first_source(const struct gb_cpu_call * call, struct ggml_tensor * dst) {
     const struct ggml_tensor * a = dst->src[0];
-    int64_t                    first, last;
+    int64_t first, last;
     gb_cpu_share(call, gb_rows(dst), &first, &last);
     for (int64_t i = first; i < last; i++) {
         const struct gb_row r = gb_row_at(dst, i);
@@ -165,9 +165,9 @@ static void add_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, c
     float x_buf[GB_RUN], y_buf[GB_RUN];
     for (int64_t i = 0; i < n; i += GB_RUN) {
         const int64_t m = GB_MIN(n - i, (int64_t) GB_RUN);
-        char *        p = d + (size_t) i * dst->nb[0];
+        char * p = d + (size_t) i * dst->nb[0];
         const float * x = gb_in(call->k, dst, p, m, x_buf);
-        float *       y = gb_out(dst, p, m, x_buf);
+        float * y = gb_out(dst, p, m, x_buf);
         call->k->add_f32(m, y, x, gb_in(call->k, src, s + (size_t) i * src->nb[0], m, y_buf));
         gb_put(call->k, dst, p, m, y);
     }
@@ -179,7 +179,7 @@ typedef void region_row(const struct gb_cpu_call * call, struct ggml_tensor * ds
 
 // First the copy of src[0], shared by rows of the result, then, behind a barrier, the region, shared by rows of src[1].
 static void run_region(const struct gb_cpu_call * call, struct ggml_tensor * dst, region_row * f) {
-    const struct region        r = region_of(dst);
+    const struct region r = region_of(dst);
     const struct ggml_tensor * b = dst->src[1];
     if (!r.inplace) {
         copy_first_source(call, dst);
@@ -191,8 +191,8 @@ static void run_region(const struct gb_cpu_call * call, struct ggml_tensor * dst
     gb_cpu_share(call, gb_is_empty(b) ? 0 : gb_rows(b), &first, &last);
     for (int64_t i = first; i < last; i++) {
         const struct gb_row at = gb_row_at(b, i);
-        char *              d  = (char *) dst->data + r.offset + (size_t) at.i1 * r.nb[1] + (size_t) at.i2 * r.nb[2] +
-                                 (size_t) at.i3 * r.nb[3];
+        char * d = (char *) dst->data + r.offset + (size_t) at.i1 * r.nb[1] + (size_t) at.i2 * r.nb[2] +
+                   (size_t) at.i3 * r.nb[3];
         f(call, dst, d, b, gb_row_of(b, at), b->ne[0]);
         if (gb_cpu_stopped(call, b->ne[0])) {
             return;

@@ -9,31 +9,31 @@
 // s: strides, p: padding, d: dilation, with 0 for x and 1 for y; i: input, k: kernel, c: channels. 1-d is a picture of
 // height 1.
 struct im2col {
-    int     s0, s1, p0, p1, d0, d1;
-    bool    is_2d;
+    int s0, s1, p0, p1, d0, d1;
+    bool is_2d;
     int64_t iw, ih, ic, kw, kh;
-    size_t  channel, batch; // strides of b
+    size_t channel, batch; // strides of b
 };
 
 // op_params: s0, s1, p0, p1, d0, d1, is_2d.
 static struct im2col im2col_of(const struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    const bool                is_2d = gb_op_param_i32(node, 6) == 1;
+    const bool is_2d = gb_op_param_i32(node, 6) == 1;
     return (struct im2col){
-        .s0      = gb_op_param_i32(node, 0),
-        .s1      = gb_op_param_i32(node, 1),
-        .p0      = gb_op_param_i32(node, 2),
-        .p1      = gb_op_param_i32(node, 3),
-        .d0      = gb_op_param_i32(node, 4),
-        .d1      = gb_op_param_i32(node, 5),
-        .is_2d   = is_2d,
-        .iw      = b->ne[0],
-        .ih      = is_2d ? b->ne[1] : 1,
-        .ic      = is_2d ? b->ne[2] : b->ne[1],
-        .kw      = a->ne[0],
-        .kh      = is_2d ? a->ne[1] : 1,
+        .s0 = gb_op_param_i32(node, 0),
+        .s1 = gb_op_param_i32(node, 1),
+        .p0 = gb_op_param_i32(node, 2),
+        .p1 = gb_op_param_i32(node, 3),
+        .d0 = gb_op_param_i32(node, 4),
+        .d1 = gb_op_param_i32(node, 5),
+        .is_2d = is_2d,
+        .iw = b->ne[0],
+        .ih = is_2d ? b->ne[1] : 1,
+        .ic = is_2d ? b->ne[2] : b->ne[1],
+        .kw = a->ne[0],
+        .kh = is_2d ? a->ne[1] : 1,
         .channel = is_2d ? b->nb[2] : b->nb[1],
-        .batch   = is_2d ? b->nb[3] : b->nb[2],
+        .batch = is_2d ? b->nb[3] : b->nb[2],
     };
 }
 
@@ -44,7 +44,7 @@ static void gather_line(const struct im2col * m, const struct ggml_tensor * b, c
             y[k] = 0.0f;
         } else {
             const char * at = p + (size_t) x * b->nb[0];
-            y[k]            = b->type == GGML_TYPE_F32 ? gb_get_f32(at) : gb_get(b->type, at);
+            y[k] = b->type == GGML_TYPE_F32 ? gb_get_f32(at) : gb_get(b->type, at);
         }
     }
 }
@@ -52,22 +52,22 @@ static void gather_line(const struct im2col * m, const struct ggml_tensor * b, c
 // Row (b, y, x) of the result is the window at output position (x, y): IC lines of KH x KW values. Threads share the
 // rows.
 static void run_im2col(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    const struct ggml_tensor * b       = node->src[1];
-    const struct im2col        m       = im2col_of(node);
-    float *                    scratch = gb_my_floats(call, node->ne[0]);
-    int64_t                    first, last;
+    const struct ggml_tensor * b = node->src[1];
+    const struct im2col m = im2col_of(node);
+    float * scratch = gb_my_floats(call, node->ne[0]);
+    int64_t first, last;
     gb_cpu_share(call, gb_rows(node), &first, &last);
     for (int64_t i = first; i < last; i++) {
-        const struct gb_row r     = gb_row_at(node, i);
-        const int64_t       oh    = m.is_2d ? r.i2 : 0;
-        const char *        image = (const char *) b->data + (size_t) (m.is_2d ? r.i3 : r.i2) * m.batch;
-        float *             y     = scratch;
+        const struct gb_row r = gb_row_at(node, i);
+        const int64_t oh = m.is_2d ? r.i2 : 0;
+        const char * image = (const char *) b->data + (size_t) (m.is_2d ? r.i3 : r.i2) * m.batch;
+        float * y = scratch;
         for (int64_t ic = 0; ic < m.ic; ic++) {
             for (int64_t kh = 0; kh < m.kh; kh++, y += m.kw) {
-                const int64_t ih   = m.is_2d ? oh * m.s1 + kh * m.d1 - m.p1 : 0;
-                const char *  line = ih < 0 || ih >= m.ih
-                                         ? NULL
-                                         : image + (size_t) ic * m.channel + (m.is_2d ? (size_t) ih * b->nb[1] : 0);
+                const int64_t ih = m.is_2d ? oh * m.s1 + kh * m.d1 - m.p1 : 0;
+                const char * line = ih < 0 || ih >= m.ih
+                                        ? NULL
+                                        : image + (size_t) ic * m.channel + (m.is_2d ? (size_t) ih * b->nb[1] : 0);
                 gather_line(&m, b, line, r.i1 * m.s0 - m.p0, y);
             }
         }
@@ -110,17 +110,17 @@ static bool spread(const struct gb_cpu_call * call, float * y, const float * x, 
 // y[oc][l s + k] = sum over ic of x[ic][l] kernel[ic][oc][k]. Threads share the output channels.
 static void run_conv_transpose_1d(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1]; // [K, OC, IC], [L, IC]
-    const int64_t             width = a->ne[0], length = b->ne[0], stride = gb_op_param_i32(node, 0);
-    float *                   scratch = gb_my_floats(call, width + length);
-    int64_t                   first, last;
+    const int64_t width = a->ne[0], length = b->ne[0], stride = gb_op_param_i32(node, 0);
+    float * scratch = gb_my_floats(call, width + length);
+    int64_t first, last;
     gb_cpu_share(call, gb_rows(node), &first, &last);
     for (int64_t i = first; i < last; i++) {
         const struct gb_row r = gb_row_at(node, i);
-        float *             y = (float *) (void *) gb_row_of(node, r);
+        float * y = (float *) (void *) gb_row_of(node, r);
         memset(y, 0, (size_t) node->ne[0] * sizeof(*y));
         for (int64_t ic = 0; ic < b->ne[1]; ic++) {
             const float * kernel = gb_in(call->k, a, gb_row_ptr(a, r.i1, ic, 0), width, scratch);
-            const float * x      = gb_in(call->k, b, gb_row_ptr(b, ic, r.i2, r.i3), length, scratch + width);
+            const float * x = gb_in(call->k, b, gb_row_ptr(b, ic, r.i2, r.i3), length, scratch + width);
             if (!spread(call, y, x, length, stride, kernel, width)) {
                 return;
             }
@@ -164,12 +164,12 @@ static size_t conv_transpose_1d_work(const struct ggml_tensor * node, int n_task
 static bool add_channel(const struct gb_cpu_call * call, struct ggml_tensor * node, int64_t ic, int64_t oc, int64_t n,
     float * scratch) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1]; // [KW, KH, OC, IC], [W, H, IC, N]
-    const int64_t             width = a->ne[0], length = b->ne[0], stride = gb_op_param_i32(node, 0);
+    const int64_t width = a->ne[0], length = b->ne[0], stride = gb_op_param_i32(node, 0);
     for (int64_t h = 0; h < b->ne[1]; h++) {
         const float * x = gb_in(call->k, b, gb_row_ptr(b, h, ic, n), length, scratch + width);
         for (int64_t kh = 0; kh < a->ne[1]; kh++) {
             const float * kernel = gb_in(call->k, a, gb_row_ptr(a, kh, oc, ic), width, scratch);
-            float *       y      = (float *) (void *) gb_row_ptr(node, h * stride + kh, oc, n);
+            float * y = (float *) (void *) gb_row_ptr(node, h * stride + kh, oc, n);
             if (!spread(call, y, x, length, stride, kernel, width)) {
                 return false;
             }
@@ -205,19 +205,19 @@ static const char * conv_transpose_2d_unsupported(const struct ggml_tensor * nod
 
 const struct gb_cpu_op gb_cpu_op_im2col = {
     .unsupported = im2col_unsupported,
-    .n_tasks     = gb_tasks_dst_rows,
-    .work_size   = im2col_work,
-    .run         = run_im2col,
+    .n_tasks = gb_tasks_dst_rows,
+    .work_size = im2col_work,
+    .run = run_im2col,
 };
 const struct gb_cpu_op gb_cpu_op_conv_transpose_1d = {
     .unsupported = conv_transpose_1d_unsupported,
-    .n_tasks     = conv_transpose_1d_tasks,
-    .work_size   = conv_transpose_1d_work,
-    .run         = run_conv_transpose_1d,
+    .n_tasks = conv_transpose_1d_tasks,
+    .work_size = conv_transpose_1d_work,
+    .run = run_conv_transpose_1d,
 };
 const struct gb_cpu_op gb_cpu_op_conv_transpose_2d = {
     .unsupported = conv_transpose_2d_unsupported,
-    .n_tasks     = conv_transpose_2d_tasks,
-    .work_size   = conv_transpose_1d_work,
-    .run         = run_conv_transpose_2d,
+    .n_tasks = conv_transpose_2d_tasks,
+    .work_size = conv_transpose_1d_work,
+    .run = run_conv_transpose_2d,
 };

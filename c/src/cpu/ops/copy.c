@@ -12,11 +12,11 @@
 
 enum { BLOCK_ROWS = 64, STRIDED_COLUMNS = 16 }; // a strided block touches a cache line a column: all must stay in L1
 #define DIRECT_BYTES ((size_t) 1 << 16)         // a unit of plain memory copy
-#define PIECE_BYTES  ((size_t) 1 << 20)         // between two of which a thread may stop
+#define PIECE_BYTES ((size_t) 1 << 20)         // between two of which a thread may stop
 
 struct layout { // of both sides
     int64_t ne[4];
-    size_t  sb[4], db[4]; // strides of source and result
+    size_t sb[4], db[4]; // strides of source and result
 };
 
 // ---------------------------------------------------------------------------------------------------------------- runs
@@ -113,12 +113,12 @@ static void merge(struct layout * l) {
             continue;
         }
         const size_t len = (size_t) l->ne[n];
-        const bool   fit = l->ne[n] == 1 || (l->sb[i] == l->sb[n] * len && l->db[i] == l->db[n] * len);
+        const bool fit = l->ne[n] == 1 || (l->sb[i] == l->sb[n] * len && l->db[i] == l->db[n] * len);
         if (fit && l->ne[n] == 1) {
             l->sb[n] = l->sb[i];
             l->db[n] = l->db[i];
         }
-        n        = fit ? n : n + 1;
+        n = fit ? n : n + 1;
         l->ne[n] = fit ? l->ne[n] * l->ne[i] : l->ne[i];
         if (!fit) {
             l->sb[n] = l->sb[i];
@@ -156,8 +156,8 @@ static bool layout_of(struct layout * l, const struct ggml_tensor * dst, const s
 static void copy_memory(const struct gb_cpu_call * call, char * d, const char * s, size_t size) {
     int64_t first, last;
     gb_cpu_share(call, (int64_t) ((size + DIRECT_BYTES - 1) / DIRECT_BYTES), &first, &last);
-    const bool   apart = (uintptr_t) d + size <= (uintptr_t) s || (uintptr_t) s + size <= (uintptr_t) d;
-    const size_t end   = GB_MIN((size_t) last * DIRECT_BYTES, size);
+    const bool apart = (uintptr_t) d + size <= (uintptr_t) s || (uintptr_t) s + size <= (uintptr_t) d;
+    const size_t end = GB_MIN((size_t) last * DIRECT_BYTES, size);
     for (size_t at = (size_t) first * DIRECT_BYTES, piece; at < end; at += piece) {
         piece = apart ? GB_MIN(end - at, (size_t) PIECE_BYTES) : end - at; // what overlaps is moved as a whole
         memmove(d + at, s + at, piece);
@@ -196,16 +196,16 @@ enum { TILE_ROWS = 32, TILE_COLUMNS = 256 };
 // Threads share the tiles of all planes.
 static void copy_transposing(const struct gb_cpu_call * call, struct ggml_tensor * dst, const struct ggml_tensor * src,
     const struct layout * l, int with) {
-    const size_t  size = ggml_type_size(dst->type);
-    const int     a = with == 1 ? 2 : 1, b = with == 3 ? 2 : 3; // the other two dims
+    const size_t size = ggml_type_size(dst->type);
+    const int a = with == 1 ? 2 : 1, b = with == 3 ? 2 : 3; // the other two dims
     const int64_t n0 = gb_div_up(l->ne[0], TILE_ROWS), n1 = gb_div_up(l->ne[with], TILE_COLUMNS);
-    int64_t       first, last;
+    int64_t first, last;
     gb_cpu_share(call, n0 * n1 * l->ne[a] * l->ne[b], &first, &last);
     for (int64_t u = first; u < last; u++) {
         const int64_t plane = u / (n0 * n1), tile = u - plane * n0 * n1;
         const int64_t ib = plane / l->ne[a], ia = plane - ib * l->ne[a];
         const int64_t r = tile / n1 * TILE_ROWS, c = tile % n1 * TILE_COLUMNS;
-        const int64_t rows    = GB_MIN(l->ne[0] - r, (int64_t) TILE_ROWS),
+        const int64_t rows = GB_MIN(l->ne[0] - r, (int64_t) TILE_ROWS),
                       columns = GB_MIN(l->ne[with] - c, (int64_t) TILE_COLUMNS);
         void * d = (char *) dst->data + (size_t) r * l->db[0] + (size_t) c * l->db[with] + (size_t) ia * l->db[a] +
                    (size_t) ib * l->db[b];
@@ -226,7 +226,7 @@ static void copy_transposing(const struct gb_cpu_call * call, struct ggml_tensor
 // thread has some blocks. Of several rows more columns are no faster.
 static int64_t block_width(const struct gb_cpu_call * call, bool dense, const struct layout * l) {
     const int64_t others = l->ne[2] * l->ne[3];
-    int64_t       width  = dense ? GB_RUN : STRIDED_COLUMNS;
+    int64_t width = dense ? GB_RUN : STRIDED_COLUMNS;
     while (dense && l->ne[1] == 1 && width < 8 * GB_RUN &&
            gb_div_up(l->ne[0], 2 * width) * others >= (int64_t) 8 * call->nth) {
         width *= 2;
@@ -237,21 +237,21 @@ static int64_t block_width(const struct gb_cpu_call * call, bool dense, const st
 // Threads share blocks of BLOCK_ROWS rows by `width` columns.
 static void copy_blocks(const struct gb_cpu_call * call, struct ggml_tensor * dst, const struct ggml_tensor * src,
     const struct layout * l) {
-    const bool    dense = l->sb[0] == ggml_type_size(src->type) && l->db[0] == ggml_type_size(dst->type);
+    const bool dense = l->sb[0] == ggml_type_size(src->type) && l->db[0] == ggml_type_size(dst->type);
     const int64_t width = block_width(call, dense, l);
-    const int64_t cols  = gb_div_up(l->ne[0], width);
-    const int64_t rows  = gb_div_up(l->ne[1], BLOCK_ROWS);
+    const int64_t cols = gb_div_up(l->ne[0], width);
+    const int64_t rows = gb_div_up(l->ne[1], BLOCK_ROWS);
     const int64_t plane = cols * rows;
-    int64_t       first, last;
+    int64_t first, last;
     gb_cpu_share(call, plane * l->ne[2] * l->ne[3], &first, &last);
     for (int64_t u = first; u < last; u++) {
         const int64_t p = u / plane, in_plane = u - p * plane;
         const int64_t i3 = p / l->ne[2], i2 = p - i3 * l->ne[2];
         const int64_t row0 = in_plane / cols * BLOCK_ROWS;
-        const int64_t i0   = in_plane % cols * width;
-        const int64_t n    = GB_MIN(l->ne[0] - i0, width);
-        char *        d = (char *) dst->data + (size_t) i0 * l->db[0] + (size_t) i2 * l->db[2] + (size_t) i3 * l->db[3];
-        const char *  s =
+        const int64_t i0 = in_plane % cols * width;
+        const int64_t n = GB_MIN(l->ne[0] - i0, width);
+        char * d = (char *) dst->data + (size_t) i0 * l->db[0] + (size_t) i2 * l->db[2] + (size_t) i3 * l->db[3];
+        const char * s =
             (const char *) src->data + (size_t) i0 * l->sb[0] + (size_t) i2 * l->sb[2] + (size_t) i3 * l->sb[3];
         for (int64_t i1 = row0; i1 < GB_MIN(row0 + BLOCK_ROWS, l->ne[1]); i1++) {
             copy_run(call->k, dst->type, src->type, n, d + (size_t) i1 * l->db[1], l->db[0], s + (size_t) i1 * l->sb[1],
@@ -266,7 +266,7 @@ static void copy_blocks(const struct gb_cpu_call * call, struct ggml_tensor * ds
 // A position in a tensor's logical order: element i0 of the row with flat index `row`.
 struct walker {
     const struct ggml_tensor * t;
-    int64_t                    i0, row;
+    int64_t i0, row;
 };
 
 // The address of the walker's element.
@@ -285,7 +285,7 @@ static void walker_advance(struct walker * w, int64_t n) { // never past the end
 // Threads share the elements in logical order; each starts both walkers at its first element.
 static void copy_walking(const struct gb_cpu_call * call, struct ggml_tensor * dst, const struct ggml_tensor * src) {
     const int64_t block = GB_MAX(ggml_blck_size(dst->type), ggml_blck_size(src->type)); // rows and runs are multiples
-    int64_t       first, last;
+    int64_t first, last;
     gb_cpu_share(call, gb_count(dst) / block, &first, &last);
     first *= block;
     last *= block;
@@ -293,7 +293,7 @@ static void copy_walking(const struct gb_cpu_call * call, struct ggml_tensor * d
     struct walker s = { src, first % src->ne[0], first / src->ne[0] };
     for (int64_t at = first; at < last;) {
         const int64_t rest = GB_MIN(dst->ne[0] - d.i0, src->ne[0] - s.i0);
-        const int64_t n    = GB_MIN(GB_MIN(rest, last - at), (int64_t) GB_RUN);
+        const int64_t n = GB_MIN(GB_MIN(rest, last - at), (int64_t) GB_RUN);
         copy_run(call->k, dst->type, src->type, n, walker_at(&d), dst->nb[0], walker_at(&s), src->nb[0]);
         walker_advance(&d, n);
         walker_advance(&s, n);
@@ -344,7 +344,7 @@ static const char * copy_unsupported(const struct ggml_tensor * node) {
 // Takes the first copy that fits, from the fastest to the most general: memory, transposed tiles, blocks, walkers.
 static void copy_run_node(const struct gb_cpu_call * call, struct ggml_tensor * dst) {
     const struct ggml_tensor * src = dst->src[0];
-    struct layout              l;
+    struct layout l;
     if (gb_is_empty(dst) || (dst->data == src->data && gb_are_same_layout(dst, src))) {
         return; // nothing to do, or in place
     }
@@ -352,7 +352,7 @@ static void copy_run_node(const struct gb_cpu_call * call, struct ggml_tensor * 
         copy_memory(call, dst->data, src->data, ggml_nbytes(dst));
     } else if (!ggml_is_quantized(dst->type) && !ggml_is_quantized(src->type) && layout_of(&l, dst, src)) {
         const size_t size = ggml_type_size(dst->type);
-        const int    with = dst->type == src->type ? transposed_with(&l, size) : 0;
+        const int with = dst->type == src->type ? transposed_with(&l, size) : 0;
         if (with > 0 && is_aligned(&l, dst->data, src->data, size)) {
             copy_transposing(call, dst, src, &l, with);
         } else {

@@ -37,7 +37,7 @@ enum { USER_WORK = GB_CPU_PACE / 8 }; // a row of what nobody knows
 // The user's function gets rows as plain arrays of f32, with an int for the length.
 static const char * rows_unsupported(const struct ggml_tensor * node, int n_src) {
     const char * why = function_unsupported(node);
-    why              = why != NULL ? why : gb_need_f32(node, n_src);
+    why = why != NULL ? why : gb_need_f32(node, n_src);
     if (why != NULL) {
         return why;
     }
@@ -92,7 +92,7 @@ const struct gb_cpu_op gb_cpu_op_map_binary = {
 
 struct custom { // the layout of op_params for MAP_CUSTOMn and CUSTOM; the _F32 forms have `fun` alone
     void (*fun)(void);
-    int    n_tasks; // GGML_N_TASKS_MAX: all threads
+    int n_tasks; // GGML_N_TASKS_MAX: all threads
     void * userdata;
 };
 

@@ -249,7 +249,7 @@ int gb_tasks_dst_rows(const struct ggml_tensor * node, int n_threads) {
 
 // What the elementwise drivers walk: rows of n0 elements, cut into runs. Dense tensors of one shape are a single row.
 struct space {
-    bool    flat;
+    bool flat;
     int64_t n0, runs, units; // runs in a row, runs in all
 };
 
@@ -259,8 +259,8 @@ static struct space space_of(const struct ggml_tensor * node, int n_src) {
     for (int i = 0; i < n_src; i++) {
         s.flat = s.flat && ggml_is_contiguous(node->src[i]) && gb_same_ne(node->src[i], node);
     }
-    s.n0    = s.flat ? gb_count(node) : node->ne[0];
-    s.runs  = gb_div_up(s.n0, GB_RUN);
+    s.n0 = s.flat ? gb_count(node) : node->ne[0];
+    s.runs = gb_div_up(s.n0, GB_RUN);
     s.units = s.flat ? s.runs : s.runs * gb_rows(node);
     return s;
 }
@@ -285,22 +285,22 @@ enum { LONG_RUNS = 128 }; // as many as a long run has, at most: between them a 
 // Where a run lies: n values from i0 on of the row of the result with coordinates r; p is their place. It takes `units`
 // units.
 struct run {
-    int64_t       units, i0, n;
+    int64_t units, i0, n;
     struct gb_row r;
-    char *        p;
+    char * p;
 };
 
 // The run that begins with unit u. Without conversions nothing has to fit into a buffer, and it goes on to the end of
 // the row, at most to unit `last`.
 static struct run run_of(const struct space * s, const struct ggml_tensor * node, int64_t u, int64_t last,
     bool direct) {
-    struct run    at;
+    struct run at;
     const int64_t row = u == 0 ? 0 : u / s->runs;
-    at.units          = direct ? GB_MIN(GB_MIN(last, (row + 1) * s->runs) - u, (int64_t) LONG_RUNS) : 1;
-    at.i0             = (u - row * s->runs) * GB_RUN;
-    at.n              = GB_MIN(s->n0 - at.i0, at.units * GB_RUN);
-    at.r              = gb_row_at(node, row);
-    at.p              = gb_row_of(node, at.r) + gb_offset(node, at.i0);
+    at.units = direct ? GB_MIN(GB_MIN(last, (row + 1) * s->runs) - u, (int64_t) LONG_RUNS) : 1;
+    at.i0 = (u - row * s->runs) * GB_RUN;
+    at.n = GB_MIN(s->n0 - at.i0, at.units * GB_RUN);
+    at.r = gb_row_at(node, row);
+    at.p = gb_row_of(node, at.r) + gb_offset(node, at.i0);
     return at;
 }
 
@@ -334,16 +334,16 @@ static void put(const struct gb_cpu_call * call, const struct ggml_tensor * node
 
 // Units are runs of GB_RUN elements; threads share them, and a thread takes several at once where nothing is converted.
 void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map1 * f) {
-    const struct ggml_tensor * a      = node->src[0];
-    const struct space         s      = space_of(node, 1);
-    const bool                 direct = is_dense_f32(node) && is_dense_f32(a), streams = direct && is_far(node, &s, 1);
-    float                      x_buf[GB_RUN], y_buf[GB_RUN];
-    int64_t                    first, last;
+    const struct ggml_tensor * a = node->src[0];
+    const struct space s = space_of(node, 1);
+    const bool direct = is_dense_f32(node) && is_dense_f32(a), streams = direct && is_far(node, &s, 1);
+    float x_buf[GB_RUN], y_buf[GB_RUN];
+    int64_t first, last;
     gb_cpu_share(call, s.units, &first, &last);
     while (first < last) {
         const struct run at = run_of(&s, node, first, last, direct && !streams);
-        const float *    x  = gb_in(call->k, a, gb_row_of(a, at.r) + gb_offset(a, at.i0), at.n, x_buf);
-        float *          y  = streams ? y_buf : gb_out(node, at.p, at.n, y_buf);
+        const float * x = gb_in(call->k, a, gb_row_of(a, at.r) + gb_offset(a, at.i0), at.n, x_buf);
+        float * y = streams ? y_buf : gb_out(node, at.p, at.n, y_buf);
         f(call, node, at.n, y, x);
         put(call, node, &at, y, x + 2 * at.n, streams);
         if (gb_cpu_stopped(call, gb_store_work(node->type, at.n))) {
@@ -364,7 +364,7 @@ static const float * repeated_in(const struct gb_cpu_call * call, const struct g
     }
     for (int64_t done = 0; done < n;) {
         const int64_t at = (i0 + done) % b->ne[0];
-        const int64_t m  = GB_MIN(b->ne[0] - at, n - done);
+        const int64_t m = GB_MIN(b->ne[0] - at, n - done);
         if (b->ne[0] == 1) {
             const float v = gb_get(b->type, p);
             for (int64_t i = 0; i < n; i++) {
@@ -387,17 +387,17 @@ static const char * repeated_row(const struct ggml_tensor * b, struct gb_row r) 
 void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map2 * f) {
     const struct ggml_tensor * a = node->src[0];
     const struct ggml_tensor * b = node->src[1];
-    const struct space         s = space_of(node, 2);
-    const bool direct  = is_dense_f32(node) && is_dense_f32(a) && is_dense_f32(b) && (s.flat || b->ne[0] == s.n0);
+    const struct space s = space_of(node, 2);
+    const bool direct = is_dense_f32(node) && is_dense_f32(a) && is_dense_f32(b) && (s.flat || b->ne[0] == s.n0);
     const bool streams = direct && is_far(node, &s, 2);
-    float      x_buf[GB_RUN], y_buf[GB_RUN], z_buf[GB_RUN];
-    int64_t    first, last;
+    float x_buf[GB_RUN], y_buf[GB_RUN], z_buf[GB_RUN];
+    int64_t first, last;
     gb_cpu_share(call, gb_is_empty(b) ? 0 : s.units, &first, &last);
     while (first < last) {
         const struct run at = run_of(&s, node, first, last, direct && !streams);
-        const float *    x  = gb_in(call->k, a, gb_row_of(a, at.r) + gb_offset(a, at.i0), at.n, x_buf);
+        const float * x = gb_in(call->k, a, gb_row_of(a, at.r) + gb_offset(a, at.i0), at.n, x_buf);
         const float * y = repeated_in(call, b, repeated_row(b, at.r), at.i0, at.n, s.flat || b->ne[0] == s.n0, y_buf);
-        float *       z = streams ? z_buf : gb_out(node, at.p, at.n, z_buf);
+        float * z = streams ? z_buf : gb_out(node, at.p, at.n, z_buf);
         f(call, node, at.n, z, x, y);
         put(call, node, &at, z, x + 2 * at.n, streams);
         if (gb_cpu_stopped(call, gb_store_work(node->type, at.n))) {
@@ -412,20 +412,20 @@ void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
 
 // Sources beside the first are found as in gb_run_map2, and so is the first.
 void gb_run_map3(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map3 * f) {
-    const struct space s      = space_of(node, 3);
-    bool               direct = is_dense_f32(node), whole[3], is_empty = false;
+    const struct space s = space_of(node, 3);
+    bool direct = is_dense_f32(node), whole[3], is_empty = false;
     for (int i = 0; i < 3; i++) {
         const struct ggml_tensor * t = node->src[i];
-        whole[i]                     = s.flat || t->ne[0] == s.n0;
-        direct                       = direct && whole[i] && is_dense_f32(t);
-        is_empty                     = is_empty || gb_is_empty(t);
+        whole[i] = s.flat || t->ne[0] == s.n0;
+        direct = direct && whole[i] && is_dense_f32(t);
+        is_empty = is_empty || gb_is_empty(t);
     }
-    float   buf[3][GB_RUN], z_buf[GB_RUN];
+    float buf[3][GB_RUN], z_buf[GB_RUN];
     int64_t first, last;
     gb_cpu_share(call, is_empty ? 0 : s.units, &first, &last);
     while (first < last) {
         const struct run at = run_of(&s, node, first, last, direct);
-        const float *    in[3];
+        const float * in[3];
         for (int i = 0; i < 3; i++) {
             in[i] = repeated_in(call, node->src[i], repeated_row(node->src[i], at.r), at.i0, at.n, whole[i], buf[i]);
         }

@@ -39,7 +39,7 @@ const char * gb_need_same(const struct ggml_tensor * node, int n_src); // not qu
 
 // One value at any address, aligned or not.
 float gb_get(enum ggml_type type, const char * p); // float types only
-void  gb_set(enum ggml_type type, char * p, float v);
+void gb_set(enum ggml_type type, char * p, float v);
 
 static inline int32_t gb_get_i32(const char * p) {
     int32_t v;
@@ -171,7 +171,7 @@ void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
 // node = f(src[0], src[1], src[2]), each repeated over the shape of the node.
 typedef void gb_map3(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
     const float * c, const float * x, const float * y);
-void         gb_run_map3(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map3 * f);
+void gb_run_map3(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map3 * f);
 // n_tasks() of these drivers.
 int gb_tasks_map(const struct ggml_tensor * node, int n_threads);
 
@@ -196,12 +196,12 @@ static inline void gb_run_rows(const struct gb_cpu_call * call, const struct ggm
 // Row i of the result, n values, and the row of src[0] that it comes from, both as float32; y may be x. `spare` are n
 // floats of the thread's own where the operator's work size has two rows for each thread.
 struct gb_float_row {
-    int64_t       i;
+    int64_t i;
     struct gb_row r;
-    int64_t       n;
-    float *       y;
+    int64_t n;
+    float * y;
     const float * x;
-    float *       spare;
+    float * spare;
 };
 
 // Computes y. False: the run was stopped.
@@ -211,15 +211,15 @@ typedef bool gb_row_map(const struct gb_cpu_call * call, const struct ggml_tenso
 // The same for operators that compute whole rows; n_rows: how many rows the work size has for each thread, 1 or 2.
 static inline void gb_run_row_map(const struct gb_cpu_call * call, const struct ggml_tensor * node, int n_rows,
     gb_row_map * f) {
-    const struct ggml_tensor * a       = node->src[0];
-    const int64_t              n       = node->ne[0];
-    float *                    scratch = gb_my_floats(call, n_rows * n);
-    int64_t                    first, last;
+    const struct ggml_tensor * a = node->src[0];
+    const int64_t n = node->ne[0];
+    float * scratch = gb_my_floats(call, n_rows * n);
+    int64_t first, last;
     gb_cpu_share(call, n > 0 ? gb_rows(node) : 0, &first, &last);
     for (int64_t i = first; i < last; i++) {
-        const struct gb_row       r   = gb_row_at(node, i);
-        char *                    p   = gb_row_of(node, r);
-        const float *             x   = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
+        const struct gb_row r = gb_row_at(node, i);
+        char * p = gb_row_of(node, r);
+        const float * x = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
         const struct gb_float_row row = { i, r, n, gb_out(node, p, n, scratch), x, n_rows > 1 ? scratch + n : NULL };
         if (!f(call, node, &row)) {
             return;

@@ -13,10 +13,10 @@
 // e = exp(x - max), of which it returns the sum; e may be x. Not all of them when the run is over.
 static double exponentials(const struct gb_cpu_call * call, int64_t n, float * e, const float * x, float * max) {
     double sum = 0;
-    *max       = -INFINITY;
+    *max = -INFINITY;
     for (int64_t i = 0; i < n; i += GB_STRETCH) {
         const float largest = call->k->max_f32(GB_MIN(n - i, (int64_t) GB_STRETCH), x + i);
-        *max                = largest > *max || isnan(largest) ? largest : *max;
+        *max = largest > *max || isnan(largest) ? largest : *max;
     }
     for (int64_t i = 0; i < n; i += GB_STRETCH) {
         const int64_t length = GB_MIN(n - i, (int64_t) GB_STRETCH);
@@ -38,7 +38,7 @@ static void probabilities(const struct gb_kernels * k, int64_t n, float * p, dou
 static const char * loss_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 2); }
 
 struct given { // what op_params say
-    bool   eps_is_given;
+    bool eps_is_given;
     double eps;
 };
 
@@ -62,9 +62,9 @@ static size_t loss_work(const struct ggml_tensor * node, int n_tasks) {
 // is over.
 static double loss_row(const struct gb_cpu_call * call, int64_t n, float * e, const float * x, const float * target,
     const struct given * given) {
-    float        max;
+    float max;
     const double sum = exponentials(call, n, e, x, &max), log_sum = log(sum), eps = given->eps;
-    double       total = 0;
+    double total = 0;
     for (int64_t i = 0; i < n;) {
         const int64_t end = GB_MIN(n, i + GB_STRETCH), length = end - i;
         if (given->eps_is_given) {
@@ -93,19 +93,19 @@ static double loss_row(const struct gb_cpu_call * call, int64_t n, float * e, co
 // them in order, so the result does not depend on the number of threads.
 static void run_cross_entropy_loss(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    const int64_t             n = a->ne[0], rows = n > 0 ? gb_rows(a) : 0;
-    const struct given        given  = given_of(node);
-    struct gb_cpu_call        behind = *call; // the part of work that is for threads
-    behind.work                      = (char *) call->work + totals_size(node);
-    double * totals                  = call->work;
-    float *  scratch                 = gb_my_floats(&behind, 3 * n);
-    int64_t  first, last;
+    const int64_t n = a->ne[0], rows = n > 0 ? gb_rows(a) : 0;
+    const struct given given = given_of(node);
+    struct gb_cpu_call behind = *call; // the part of work that is for threads
+    behind.work = (char *) call->work + totals_size(node);
+    double * totals = call->work;
+    float * scratch = gb_my_floats(&behind, 3 * n);
+    int64_t first, last;
     gb_cpu_share(call, rows, &first, &last);
     for (int64_t i = first; i < last; i++) {
         const struct gb_row r = gb_row_at(a, i);
-        const float *       x = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
-        const float *       t = gb_in(call->k, b, gb_row_of(b, r), n, scratch + n);
-        totals[i]             = loss_row(call, n, given.eps_is_given ? scratch + 2 * n : scratch, x, t, &given);
+        const float * x = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
+        const float * t = gb_in(call->k, b, gb_row_of(b, r), n, scratch + n);
+        totals[i] = loss_row(call, n, given.eps_is_given ? scratch + 2 * n : scratch, x, t, &given);
         if (gb_cpu_stopped(call, 0)) {
             break;
         }
@@ -167,18 +167,18 @@ static bool back_row(const struct gb_cpu_call * call, int64_t n, float * y, cons
 // src[2] is the gradient of the loss, one number. Rows are independent; threads share them.
 static void run_cross_entropy_loss_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1], *c = node->src[2];
-    const int64_t             n       = a->ne[0];
-    const struct given        given   = given_of(node);
-    const float               scale   = gb_get(c->type, c->data) / (float) gb_rows(a);
-    float *                   scratch = gb_my_floats(call, 2 * n);
-    int64_t                   first, last;
+    const int64_t n = a->ne[0];
+    const struct given given = given_of(node);
+    const float scale = gb_get(c->type, c->data) / (float) gb_rows(a);
+    float * scratch = gb_my_floats(call, 2 * n);
+    int64_t first, last;
     gb_cpu_share(call, n > 0 ? gb_rows(a) : 0, &first, &last);
     for (int64_t i = first; i < last; i++) {
         const struct gb_row r = gb_row_at(node, i);
-        const float *       x = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
-        const float *       t = gb_in(call->k, b, gb_row_of(b, r), n, scratch + n);
-        float               max;
-        const double        sum = exponentials(call, n, scratch, x, &max);
+        const float * x = gb_in(call->k, a, gb_row_of(a, r), n, scratch);
+        const float * t = gb_in(call->k, b, gb_row_of(b, r), n, scratch + n);
+        float max;
+        const double sum = exponentials(call, n, scratch, x, &max);
         if (!(given.eps_is_given ? back_row_given(call, n, scratch, t, sum, given.eps, (double) scale)
                                  : back_row(call, n, scratch, t, sum, scale))) {
             return;
@@ -196,13 +196,13 @@ static size_t loss_back_work(const struct ggml_tensor * node, int n_tasks) {
 
 const struct gb_cpu_op gb_cpu_op_cross_entropy_loss = {
     .unsupported = loss_unsupported,
-    .n_tasks     = gb_tasks_src_rows,
-    .work_size   = loss_work,
-    .run         = run_cross_entropy_loss,
+    .n_tasks = gb_tasks_src_rows,
+    .work_size = loss_work,
+    .run = run_cross_entropy_loss,
 };
 const struct gb_cpu_op gb_cpu_op_cross_entropy_loss_back = {
     .unsupported = loss_back_unsupported,
-    .n_tasks     = gb_tasks_src_rows,
-    .work_size   = loss_back_work,
-    .run         = run_cross_entropy_loss_back,
+    .n_tasks = gb_tasks_src_rows,
+    .work_size = loss_back_work,
+    .run = run_cross_entropy_loss_back,
 };

@@ -8,17 +8,17 @@
 
 // Elements i0 > n_past + i1 become `value`, the others are those of src[0].
 static void run_mask(const struct gb_cpu_call * call, struct ggml_tensor * node, float value) {
-    const struct ggml_tensor * a      = node->src[0];
-    const int64_t              n_past = gb_op_param_i32(node, 0);
-    const size_t               size   = ggml_type_size(node->type);
-    char                       fill[sizeof(float)];
-    int64_t                    first, last;
+    const struct ggml_tensor * a = node->src[0];
+    const int64_t n_past = gb_op_param_i32(node, 0);
+    const size_t size = ggml_type_size(node->type);
+    char fill[sizeof(float)];
+    int64_t first, last;
     gb_set(node->type, fill, value);
     gb_cpu_share(call, gb_rows(node), &first, &last);
     for (int64_t i = first; i < last; i++) {
-        const struct gb_row r    = gb_row_at(node, i);
-        char *              d    = gb_row_of(node, r);
-        const int64_t       kept = GB_MAX((int64_t) 0, GB_MIN(n_past + r.i1 + 1, node->ne[0]));
+        const struct gb_row r = gb_row_at(node, i);
+        char * d = gb_row_of(node, r);
+        const int64_t kept = GB_MAX((int64_t) 0, GB_MIN(n_past + r.i1 + 1, node->ne[0]));
         gb_move(size, kept, d, node->nb[0], gb_row_of(a, r), a->nb[0]);
         char * rest = d + (size_t) kept * node->nb[0];
         if (gb_is_direct(node, rest, node->ne[0] - kept)) {
@@ -67,20 +67,20 @@ float gb_alibi_slope(int64_t head, int n_head, float bias_max) {
 // y[i] = x[i] + i slope(head), where i is the key's position in the row and the head is dim 2 (counted on through dim
 // 3). "Train Short, Test Long", Press et al.
 static void run_alibi(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    const struct ggml_tensor * a        = node->src[0];
-    const int                  n_head   = gb_op_param_i32(node, 1);
-    const float                bias_max = gb_op_param_f32(node, 2);
-    float                      buf[GB_RUN];
-    int64_t                    first, last;
+    const struct ggml_tensor * a = node->src[0];
+    const int n_head = gb_op_param_i32(node, 1);
+    const float bias_max = gb_op_param_f32(node, 2);
+    float buf[GB_RUN];
+    int64_t first, last;
     gb_cpu_share(call, gb_rows(node), &first, &last);
     for (int64_t i = first; i < last; i++) {
-        const struct gb_row r     = gb_row_at(node, i);
-        const float         slope = gb_alibi_slope(r.i2 + r.i3 * node->ne[2], n_head, bias_max);
+        const struct gb_row r = gb_row_at(node, i);
+        const float slope = gb_alibi_slope(r.i2 + r.i3 * node->ne[2], n_head, bias_max);
         for (int64_t i0 = 0; i0 < node->ne[0]; i0 += GB_RUN) {
             const int64_t n = GB_MIN(node->ne[0] - i0, (int64_t) GB_RUN);
-            char *        p = gb_row_of(node, r) + (size_t) i0 * node->nb[0];
+            char * p = gb_row_of(node, r) + (size_t) i0 * node->nb[0];
             const float * x = gb_in(call->k, a, gb_row_of(a, r) + (size_t) i0 * a->nb[0], n, buf);
-            float *       y = gb_out(node, p, n, buf);
+            float * y = gb_out(node, p, n, buf);
             for (int64_t j = 0; j < n; j++) {
                 y[j] = (float) (i0 + j) * slope + x[j];
             }

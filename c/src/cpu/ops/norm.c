@@ -42,11 +42,11 @@ static void run_rms_norm(const struct gb_cpu_call * call, struct ggml_tensor * n
 // the result.
 static bool rms_norm_back_row(const struct gb_cpu_call * call, const struct ggml_tensor * node,
     const struct gb_float_row * row) {
-    const int64_t n       = row->n;
-    const float   eps     = gb_op_param_f32(node, 0);
-    const float * x       = row->x;
-    const float * dy      = gb_in(call->k, node->src[1], gb_row_of(node->src[1], row->r), n, row->spare);
-    double        squares = 0, product = 0;
+    const int64_t n = row->n;
+    const float eps = gb_op_param_f32(node, 0);
+    const float * x = row->x;
+    const float * dy = gb_in(call->k, node->src[1], gb_row_of(node->src[1], row->r), n, row->spare);
+    double squares = 0, product = 0;
     for (int64_t i = 0; i < n;) {
         const int64_t end = GB_MIN(n, i + GB_STRETCH), length = end - i;
         squares += call->k->sum_sqr_f32(length, x + i);
@@ -83,7 +83,7 @@ static const char * rms_norm_back_unsupported(const struct ggml_tensor * node) {
 // Channels [c0, c1) of batch i3 are normalised together, in three passes over their runs.
 struct group {
     const struct ggml_tensor * a;
-    int64_t                    i3, c0, c1;
+    int64_t i3, c0, c1;
 };
 
 // The three passes over a group: its sum, its sum of squared deviations, and its normalisation into the result.
@@ -93,8 +93,8 @@ enum pass { PASS_SUM, PASS_DEVIATION, PASS_APPLY };
 static double group_pass(const struct gb_cpu_call * call, const struct group * g, enum pass pass,
     struct ggml_tensor * node, float mean, float scale) {
     const struct ggml_tensor * a = g->a;
-    float                      buf[GB_RUN];
-    double                     sum = 0;
+    float buf[GB_RUN];
+    double sum = 0;
     for (int64_t i2 = g->c0; i2 < g->c1; i2++) {
         for (int64_t i1 = 0; i1 < a->ne[1]; i1++) {
             for (int64_t i0 = 0; i0 < a->ne[0]; i0 += GB_RUN) {
@@ -105,7 +105,7 @@ static double group_pass(const struct gb_cpu_call * call, const struct group * g
                 } else if (pass == PASS_DEVIATION) {
                     sum += call->k->sum_sqr_dev_f32(n, x, mean);
                 } else {
-                    char *  p = gb_row_ptr(node, i1, i2, g->i3) + (size_t) i0 * node->nb[0];
+                    char * p = gb_row_ptr(node, i1, i2, g->i3) + (size_t) i0 * node->nb[0];
                     float * y = gb_out(node, p, n, buf);
                     call->k->norm_apply_f32(n, y, x, mean, scale);
                     gb_put(call->k, node, p, n, y);
@@ -126,17 +126,17 @@ static int64_t channels_a_group(const struct ggml_tensor * node) {
 
 // y = (x - mean) / sqrt(variance + GB_GROUP_NORM_EPS) over all elements of a group.
 static void run_group_norm(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    const struct ggml_tensor * a        = node->src[0];
-    const int64_t              channels = channels_a_group(node);
-    const int64_t              groups = channels > 0 ? gb_div_up(node->ne[2], channels) : 0; // those that are not empty
-    int64_t                    first, last;
+    const struct ggml_tensor * a = node->src[0];
+    const int64_t channels = channels_a_group(node);
+    const int64_t groups = channels > 0 ? gb_div_up(node->ne[2], channels) : 0; // those that are not empty
+    int64_t first, last;
     gb_cpu_share(call, gb_is_empty(node) ? 0 : groups * node->ne[3], &first, &last);
     for (int64_t u = first; u < last; u++) {
-        const int64_t      c0    = u % groups * channels;
-        const struct group g     = { a, u / groups, c0, GB_MIN(c0 + channels, a->ne[2]) };
-        const double       count = (double) (a->ne[0] * a->ne[1] * (g.c1 - g.c0));
-        const float        mean  = (float) (group_pass(call, &g, PASS_SUM, node, 0, 0) / count);
-        const double       var   = group_pass(call, &g, PASS_DEVIATION, node, mean, 0) / count;
+        const int64_t c0 = u % groups * channels;
+        const struct group g = { a, u / groups, c0, GB_MIN(c0 + channels, a->ne[2]) };
+        const double count = (double) (a->ne[0] * a->ne[1] * (g.c1 - g.c0));
+        const float mean = (float) (group_pass(call, &g, PASS_SUM, node, 0, 0) / count);
+        const double var = group_pass(call, &g, PASS_DEVIATION, node, mean, 0) / count;
         group_pass(call, &g, PASS_APPLY, node, mean, (float) (1.0 / sqrt(var + (double) GB_GROUP_NORM_EPS)));
         if (gb_cpu_stopped(call, 0)) {
             return;
@@ -159,15 +159,15 @@ const struct gb_cpu_op gb_cpu_op_norm = {
 };
 const struct gb_cpu_op gb_cpu_op_rms_norm = {
     .unsupported = norm_unsupported,
-    .n_tasks     = gb_tasks_dst_rows,
-    .work_size   = row_work,
-    .run         = run_rms_norm,
+    .n_tasks = gb_tasks_dst_rows,
+    .work_size = row_work,
+    .run = run_rms_norm,
 };
 const struct gb_cpu_op gb_cpu_op_rms_norm_back = {
     .unsupported = rms_norm_back_unsupported,
-    .n_tasks     = gb_tasks_dst_rows,
-    .work_size   = gb_two_rows_work,
-    .run         = run_rms_norm_back,
+    .n_tasks = gb_tasks_dst_rows,
+    .work_size = gb_two_rows_work,
+    .run = run_rms_norm_back,
 };
 const struct gb_cpu_op gb_cpu_op_group_norm = {
     .unsupported = group_norm_unsupported, .n_tasks = group_norm_tasks, .run = run_group_norm

@@ -15,22 +15,22 @@
 #include "tensor/tensor.h"
 
 struct gb_cpu_traits; // cpu/traits.h
-struct gb_cpu_team;   // the threads that run one node (cpu/team.h)
+struct gb_cpu_team; // the threads that run one node (cpu/team.h)
 
 // How often one thread looks whether the run is over: looking has a cost, and so has a run that does not end.
 struct gb_cpu_pace {
     int64_t left; // work, as gb_cpu_stopped counts it, until it looks again
-    bool    asks; // it is the one that asks the run's abort callback
-    bool    took; // by gb_cpu_take, since the step or the last barrier began
+    bool asks; // it is the one that asks the run's abort callback
+    bool took; // by gb_cpu_take, since the step or the last barrier began
 };
 
 struct gb_cpu_call { // one thread's share of one node
-    int                       ith, nth;
-    void *                    work; // work_size bytes shared by the node's threads, 64-byte aligned; content undefined
-    size_t                    work_size;
+    int ith, nth;
+    void * work; // work_size bytes shared by the node's threads, 64-byte aligned; content undefined
+    size_t work_size;
     const struct gb_kernels * k; // the level's kernel table
-    struct gb_cpu_team *      team;
-    struct gb_cpu_pace *      pace;
+    struct gb_cpu_team * team;
+    struct gb_cpu_pace * pace;
     const struct gb_cpu_traits * traits; // of the run; NULL: those of this processor
 };
 
@@ -68,7 +68,7 @@ bool gb_cpu_barrier(const struct gb_cpu_call * call);
 // piece of it, with the nanoseconds that the piece took, very roughly. True once is true for ever: skip what is left,
 // up to the next barrier.
 #define GB_CPU_PACE 200000
-bool               gb_cpu_look(const struct gb_cpu_call * call);
+bool gb_cpu_look(const struct gb_cpu_call * call);
 static inline bool gb_cpu_stopped(const struct gb_cpu_call * call, int64_t work) {
     return (call->pace->left -= work) < 0 && gb_cpu_look(call);
 }
@@ -91,8 +91,8 @@ static inline size_t gb_lines(size_t bytes) { return (bytes + 63) & ~(size_t) 63
 // This thread's share [*first, *last) of n items, in equal contiguous parts.
 static inline void gb_cpu_share(const struct gb_cpu_call * call, int64_t n, int64_t * first, int64_t * last) {
     const int64_t per = call->nth == 1 ? n : (n + call->nth - 1) / call->nth;
-    *first            = GB_MIN(per * call->ith, n);
-    *last             = GB_MIN(*first + per, n);
+    *first = GB_MIN(per * call->ith, n);
+    *last = GB_MIN(*first + per, n);
 }
 
 // Sharing by who comes: of n items each thread has the part that gb_cpu_share gives it. It takes that in pieces, from
@@ -100,10 +100,10 @@ static inline void gb_cpu_share(const struct gb_cpu_call * call, int64_t n, int6
 // something else, does not hold up the rest. As long as all are equally fast, each works on its own part, in order.
 struct gb_cpu_taking {
     const struct gb_cpu_call * call;
-    int64_t                    n, per;  // items; of a thread's part
-    int64_t                    slot;    // items, of which pieces are made
-    bool                       by_all;  // else the thread has its own part in one piece
-    int                        visited; // parts that are found empty: its own, then those of the threads behind it
+    int64_t n, per; // items; of a thread's part
+    int64_t slot; // items, of which pieces are made
+    bool by_all; // else the thread has its own part in one piece
+    int visited; // parts that are found empty: its own, then those of the threads behind it
 };
 
 // All threads of the node call it with the same numbers. Parts of less than a few slots, and all but the first since
@@ -123,8 +123,8 @@ static inline struct gb_row gb_row_at(const struct ggml_tensor * t, int64_t r) {
         return (struct gb_row) { 0, 0, 0 };
     }
     const int64_t plane = t->ne[1] * t->ne[2];
-    const int64_t i3    = r / plane;
-    const int64_t rest  = r - i3 * plane;
+    const int64_t i3 = r / plane;
+    const int64_t rest = r - i3 * plane;
     return (struct gb_row) { rest % t->ne[1], rest / t->ne[1], i3 };
 }
 

@@ -7,13 +7,13 @@
 // k: window, s: stride, p: padding, with 0 for x and 1 for y. 1-d has windows of height 1.
 struct pool {
     enum ggml_op_pool op;
-    int               k0, k1, s0, s1, p0, p1;
+    int k0, k1, s0, s1, p0, p1;
 };
 
 // op_params: op, k0, s0, p0 in 1-d; op, k0, k1, s0, s1, p0, p1 in 2-d.
 static struct pool pool_of(const struct ggml_tensor * node) {
-    const bool  is_1d = node->op == GGML_OP_POOL_1D;
-    const int * p     = node->op_params;
+    const bool is_1d = node->op == GGML_OP_POOL_1D;
+    const int * p = node->op_params;
     return is_1d ? (struct pool){ (enum ggml_op_pool) p[0], p[1], 1, p[2], 1, p[3], 0 }
                  : (struct pool){ (enum ggml_op_pool) p[0], p[1], p[2], p[3], p[4], p[5], p[6] };
 }
@@ -29,7 +29,7 @@ static bool take_row(const struct gb_cpu_call * call, const struct pool * p, dou
         }
         for (; o < end; o++) {
             const int64_t from = o * p->s0 - p->p0;
-            const int64_t to   = GB_MIN(from + p->k0, n_in);
+            const int64_t to = GB_MIN(from + p->k0, n_in);
             for (int64_t i = GB_MAX(from, (int64_t) 0); i < to; i++) {
                 if (p->op == GGML_OP_POOL_AVG) {
                     acc[o] += x[i];
@@ -49,19 +49,19 @@ static size_t pool_work(const struct ggml_tensor * node, int n_tasks) {
 
 // Threads share the rows of the result. Accumulators are double and take one input row after the other.
 static void run_pool(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    const struct ggml_tensor * a     = node->src[0];
-    const struct pool          p     = pool_of(node);
-    const int64_t              n     = node->ne[0];
-    const bool                 is_1d = node->op == GGML_OP_POOL_1D;
-    float *                    mem   = gb_my_floats(call, 3 * n + a->ne[0]);
-    double *                   acc   = (double *) (void *) mem;
-    float *                    out   = mem + 2 * n;
-    int64_t                    first, last;
+    const struct ggml_tensor * a = node->src[0];
+    const struct pool p = pool_of(node);
+    const int64_t n = node->ne[0];
+    const bool is_1d = node->op == GGML_OP_POOL_1D;
+    float * mem = gb_my_floats(call, 3 * n + a->ne[0]);
+    double * acc = (double *) (void *) mem;
+    float * out = mem + 2 * n;
+    int64_t first, last;
     gb_cpu_share(call, n > 0 ? gb_rows(node) : 0, &first, &last);
     for (int64_t i = first; i < last; i++) {
-        const struct gb_row r    = gb_row_at(node, i);
-        const int64_t       from = is_1d ? r.i1 : r.i1 * p.s1 - p.p1; // in 1-d every row is its own window
-        const int64_t       to   = is_1d ? r.i1 + 1 : GB_MIN(from + p.k1, a->ne[1]);
+        const struct gb_row r = gb_row_at(node, i);
+        const int64_t from = is_1d ? r.i1 : r.i1 * p.s1 - p.p1; // in 1-d every row is its own window
+        const int64_t to = is_1d ? r.i1 + 1 : GB_MIN(from + p.k1, a->ne[1]);
         for (int64_t o = 0; o < n; o++) {
             acc[o] = p.op == GGML_OP_POOL_AVG ? 0.0 : -INFINITY;
         }

@@ -6,13 +6,13 @@
 #include "cpu/ops/elements.h"
 
 enum {
-    LOOK      = 64 * GB_RUN, // elements of a long row between two looks at the run
-    IN_MEMORY = 16 * GB_RUN  // of a run that is summed where it lies
+    LOOK = 64 * GB_RUN,     // elements of a long row between two looks at the run
+    IN_MEMORY = 16 * GB_RUN // of a run that is summed where it lies
 };
 
 // The sum of n values at p, an element of t; not of all of them when the run is over.
 static double sum_of(const struct gb_cpu_call * call, const struct ggml_tensor * t, const char * p, int64_t n) {
-    float  buf[GB_RUN];
+    float buf[GB_RUN];
     double sum = 0;
 
     const int64_t run = gb_are_floats(t->type, t->nb[0], p, n) ? IN_MEMORY : GB_RUN;
@@ -38,19 +38,19 @@ struct parts {
 
 // The cut depends on the tensor alone.
 static struct parts parts_of(const struct ggml_tensor * a) {
-    const bool   flat = ggml_is_contiguous(a);
-    struct parts p    = { .row = flat ? SLICE : a->ne[0], .rows = flat ? gb_div_up(gb_count(a), SLICE) : gb_rows(a) };
-    p.n               = GB_MIN(p.rows, (int64_t) MAX_PARTS);
+    const bool flat = ggml_is_contiguous(a);
+    struct parts p = { .row = flat ? SLICE : a->ne[0], .rows = flat ? gb_div_up(gb_count(a), SLICE) : gb_rows(a) };
+    p.n = GB_MIN(p.rows, (int64_t) MAX_PARTS);
     return p;
 }
 
 // Parts have nearly equally many rows; their borders depend on the shape alone.
 static double sum_part(const struct gb_cpu_call * call, const struct ggml_tensor * a, const struct parts * p,
     int64_t part) {
-    const bool    flat  = ggml_is_contiguous(a);
+    const bool flat = ggml_is_contiguous(a);
     const int64_t first = part * p->rows / p->n;
-    const int64_t last  = (part + 1) * p->rows / p->n;
-    double        sum   = 0;
+    const int64_t last = (part + 1) * p->rows / p->n;
+    double sum = 0;
     for (int64_t r = first; r < last; r++) {
         if (flat) {
             const int64_t n = GB_MIN(gb_count(a) - r * SLICE, (int64_t) SLICE);
@@ -67,11 +67,11 @@ static double sum_part(const struct gb_cpu_call * call, const struct ggml_tensor
 
 // The partial sums lie in scratch; the first thread adds them behind the barrier, in the order of the parts.
 static void run_sum(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    const struct ggml_tensor * a        = node->src[0];
-    double *                   partials = call->work;
-    const bool                 empty    = gb_is_empty(a);
-    const struct parts         p        = empty ? (struct parts){ 0 } : parts_of(a);
-    int64_t                    first, last;
+    const struct ggml_tensor * a = node->src[0];
+    double * partials = call->work;
+    const bool empty = gb_is_empty(a);
+    const struct parts p = empty ? (struct parts){ 0 } : parts_of(a);
+    int64_t first, last;
     gb_cpu_share(call, p.n, &first, &last);
     for (int64_t i = first; i < last; i++) {
         partials[i] = sum_part(call, a, &p, i);
@@ -103,11 +103,11 @@ static int sum_tasks(const struct ggml_tensor * node, int n_threads) {
 // Threads share the rows.
 static void sum_each_row(const struct gb_cpu_call * call, struct ggml_tensor * node, bool mean) {
     const struct ggml_tensor * a = node->src[0];
-    int64_t                    first, last;
+    int64_t first, last;
     gb_cpu_share(call, gb_rows(a), &first, &last);
     for (int64_t i = first; i < last; i++) {
-        const struct gb_row r   = gb_row_at(a, i);
-        const double        sum = sum_of(call, a, gb_row_of(a, r), a->ne[0]);
+        const struct gb_row r = gb_row_at(a, i);
+        const double sum = sum_of(call, a, gb_row_of(a, r), a->ne[0]);
         gb_set(node->type, gb_row_of(node, r), (float) (mean ? sum / (double) a->ne[0] : sum));
         if (gb_cpu_stopped(call, GB_MIN(a->ne[0], (int64_t) LOOK))) {
             return;
@@ -129,21 +129,21 @@ enum { LOOK_BACK = 64 };
 
 // The largest value so far and its index.
 struct best {
-    float   value;
+    float value;
     int32_t at;
 };
 
 // The last of equal maxima; NaN is above all. The kernel finds the maximum of a run; who holds it matters only if it is
 // one of the row so far.
 static void improve(const struct gb_kernels * k, struct best * best, int64_t i0, int64_t n, const float * x) {
-    const float max     = k->max_f32(n, x);
-    const bool  is_none = isnan(max);
+    const float max = k->max_f32(n, x);
+    const bool is_none = isnan(max);
     if (max < best->value || (isnan(best->value) && !is_none)) {
         return;
     }
     for (int64_t end = n; end > 0; end -= GB_MIN(end, (int64_t) LOOK_BACK)) {
         const int64_t start = GB_MAX(end - LOOK_BACK, (int64_t) 0);
-        const float   there = k->max_f32(end - start, x + start);
+        const float there = k->max_f32(end - start, x + start);
         if (is_none ? isnan(there) : there == max) {
             for (int64_t i = end - 1; i >= start; i--) {
                 if (is_none ? isnan(x[i]) : x[i] == max) {
@@ -158,12 +158,12 @@ static void improve(const struct gb_kernels * k, struct best * best, int64_t i0,
 // 0 when there is nothing to choose from.
 static void run_argmax(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a = node->src[0];
-    float                      buf[GB_RUN];
-    int64_t                    first, last;
+    float buf[GB_RUN];
+    int64_t first, last;
     gb_cpu_share(call, gb_rows(a), &first, &last);
     for (int64_t r = first; r < last; r++) {
-        const char * row  = gb_row_of(a, gb_row_at(a, r));
-        struct best  best = { -INFINITY, 0 };
+        const char * row = gb_row_of(a, gb_row_at(a, r));
+        struct best best = { -INFINITY, 0 };
         for (int64_t i0 = 0; i0 < a->ne[0]; i0 += GB_RUN) {
             const int64_t n = GB_MIN(a->ne[0] - i0, (int64_t) GB_RUN);
             improve(call->k, &best, i0, n, gb_in(call->k, a, row + (size_t) i0 * a->nb[0], n, buf));
@@ -210,7 +210,7 @@ enum { SORT_BLOCK = 8, SORT_PIECE = 16384 };
 static void insertion_sort(const float * x, int32_t * index, int64_t n, bool descending) {
     for (int64_t i = 1; i < n; i++) {
         const int32_t moving = index[i];
-        int64_t       j      = i;
+        int64_t j = i;
         for (; j > 0 && !in_order(x, index[j - 1], moving, descending); j--) {
             index[j] = index[j - 1];
         }
@@ -226,7 +226,7 @@ static bool merge_runs(const struct gb_cpu_call * call, const float * x, int32_t
         const int64_t piece = k, end = GB_MIN(right, k + SORT_PIECE);
         for (; k < end; k++) {
             const bool take_left = i < middle && (j >= right || in_order(x, from[i], from[j], descending));
-            to[k]                = take_left ? from[i++] : from[j++];
+            to[k] = take_left ? from[i++] : from[j++];
         }
         if (gb_cpu_stopped(call, 4 * (end - piece))) {
             return false;
@@ -249,7 +249,7 @@ static bool merge_sort(const struct gb_cpu_call * call, const float * x, int32_t
         }
     }
     int32_t * from = index;
-    int32_t * to   = spare;
+    int32_t * to = spare;
     for (int64_t width = SORT_BLOCK; width < n; width *= 2) {
         for (int64_t left = 0; left < n; left += 2 * width) {
             if (!merge_runs(call, x, to, from, left, GB_MIN(left + width, n), GB_MIN(left + 2 * width, n),
@@ -258,8 +258,8 @@ static bool merge_sort(const struct gb_cpu_call * call, const float * x, int32_t
             }
         }
         int32_t * const last = from;
-        from                 = to;
-        to                   = last;
+        from = to;
+        to = last;
     }
     if (from != index) {
         memcpy(index, from, (size_t) n * sizeof(*index));
@@ -274,12 +274,12 @@ static size_t argsort_work(const struct ggml_tensor * node, int n_tasks) { // va
 
 // Each row's values are converted once; its indices are sorted and then moved to the result. Threads share the rows.
 static void run_argsort(const struct gb_cpu_call * call, struct ggml_tensor * node) {
-    const struct ggml_tensor * a          = node->src[0];
-    const int64_t              n          = a->ne[0];
-    const bool                 descending = gb_op_param_i32(node, 0) == GGML_SORT_DESC;
-    float *                    values     = gb_my_floats(call, 3 * n);
-    int32_t *                  index      = (int32_t *) (void *) (values + n);
-    int64_t                    first, last;
+    const struct ggml_tensor * a = node->src[0];
+    const int64_t n = a->ne[0];
+    const bool descending = gb_op_param_i32(node, 0) == GGML_SORT_DESC;
+    float * values = gb_my_floats(call, 3 * n);
+    int32_t * index = (int32_t *) (void *) (values + n);
+    int64_t first, last;
     gb_cpu_share(call, gb_rows(a), &first, &last);
     for (int64_t i = first; i < last && n > 0; i++) {
         const struct gb_row r = gb_row_at(a, i);
@@ -307,7 +307,7 @@ const struct gb_cpu_op gb_cpu_op_argmax = {
 };
 const struct gb_cpu_op gb_cpu_op_argsort = {
     .unsupported = index_result_unsupported,
-    .n_tasks     = gb_tasks_src_rows,
-    .work_size   = argsort_work,
-    .run         = run_argsort,
+    .n_tasks = gb_tasks_src_rows,
+    .work_size = argsort_work,
+    .run = run_argsort,
 };

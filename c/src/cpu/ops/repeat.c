@@ -11,9 +11,9 @@ static const char * move_unsupported(const struct ggml_tensor * node) { return g
 
 // Element i of the result is element i mod ne of src[0], in each dim.
 static void repeat_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
-    const struct ggml_tensor * a    = node->src[0];
-    const size_t               size = ggml_type_size(node->type);
-    const char *               s    = gb_row_ptr(a, r.i1 % a->ne[1], r.i2 % a->ne[2], r.i3 % a->ne[3]);
+    const struct ggml_tensor * a = node->src[0];
+    const size_t size = ggml_type_size(node->type);
+    const char * s = gb_row_ptr(a, r.i1 % a->ne[1], r.i2 % a->ne[2], r.i3 % a->ne[3]);
     if (a->ne[0] == 1) { // a stride of 0 repeats the one element
         gb_move(size, node->ne[0], d, node->nb[0], s, 0);
         return;
@@ -35,7 +35,7 @@ static void run_repeat(const struct gb_cpu_call * call, struct ggml_tensor * nod
 static void add_repeats(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct gb_row r, int64_t i0,
     int64_t n, float * sum) {
     const struct ggml_tensor * a = node->src[0];
-    float                      buf[GB_RUN];
+    float buf[GB_RUN];
     memset(sum, 0, (size_t) n * sizeof(*sum));
     if (gb_count(a) == 0) {
         return; // of any number of rows without elements
@@ -58,8 +58,8 @@ static void add_repeats(const struct gb_cpu_call * call, const struct ggml_tenso
 // The same for rows of one element: whole source rows become one number.
 static double sum_repeats(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct gb_row r) {
     const struct ggml_tensor * a = node->src[0];
-    float                      buf[GB_RUN];
-    double                     sum = 0;
+    float buf[GB_RUN];
+    double sum = 0;
     if (gb_count(a) == 0) {
         return 0; // of any number of rows without elements
     }
@@ -83,13 +83,13 @@ static double sum_repeats(const struct gb_cpu_call * call, const struct ggml_ten
 // Each thread adds up whole runs of the result, so no two threads add to the same element.
 static void run_repeat_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const int64_t runs = gb_div_up(node->ne[0], GB_RUN);
-    float         sum[GB_RUN];
-    int64_t       first, last;
+    float sum[GB_RUN];
+    int64_t first, last;
     gb_cpu_share(call, runs * gb_rows(node), &first, &last);
     for (int64_t u = first; u < last; u++) {
-        const struct gb_row r  = gb_row_at(node, u / runs);
-        const int64_t       i0 = u % runs * GB_RUN;
-        const int64_t       n  = GB_MIN(node->ne[0] - i0, (int64_t) GB_RUN);
+        const struct gb_row r = gb_row_at(node, u / runs);
+        const int64_t i0 = u % runs * GB_RUN;
+        const int64_t n = GB_MIN(node->ne[0] - i0, (int64_t) GB_RUN);
         if (node->ne[0] == 1) {
             sum[0] = (float) sum_repeats(call, node, r);
         } else {
@@ -113,10 +113,10 @@ static int repeat_back_tasks(const struct ggml_tensor * node, int n_threads) {
 
 // Along dim 2: planes of src[0], then those of src[1].
 static void concat_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
-    const struct ggml_tensor * a    = node->src[0];
-    const bool                 in_a = r.i2 < a->ne[2];
-    const struct ggml_tensor * s    = in_a ? a : node->src[1];
-    const char *               p    = gb_row_ptr(s, r.i1, in_a ? r.i2 : r.i2 - a->ne[2], r.i3);
+    const struct ggml_tensor * a = node->src[0];
+    const bool in_a = r.i2 < a->ne[2];
+    const struct ggml_tensor * s = in_a ? a : node->src[1];
+    const char * p = gb_row_ptr(s, r.i1, in_a ? r.i2 : r.i2 - a->ne[2], r.i3);
     gb_move(ggml_type_size(node->type), node->ne[0], d, node->nb[0], p, s->nb[0]);
 }
 
@@ -128,10 +128,10 @@ static const char * concat_unsupported(const struct ggml_tensor * node) { return
 
 // src[0] lies at the origin of the result; what is beyond it in any dim is 0.
 static void pad_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
-    const struct ggml_tensor * a    = node->src[0];
-    const size_t               size = ggml_type_size(node->type);
-    const bool                 in_a = r.i1 < a->ne[1] && r.i2 < a->ne[2] && r.i3 < a->ne[3];
-    const int64_t              n    = in_a ? a->ne[0] : 0;
+    const struct ggml_tensor * a = node->src[0];
+    const size_t size = ggml_type_size(node->type);
+    const bool in_a = r.i1 < a->ne[1] && r.i2 < a->ne[2] && r.i3 < a->ne[3];
+    const int64_t n = in_a ? a->ne[0] : 0;
     if (n > 0) {
         gb_move(size, n, d, node->nb[0], gb_row_of(a, r), a->nb[0]);
     }
@@ -144,9 +144,9 @@ static void run_pad(const struct gb_cpu_call * call, struct ggml_tensor * node) 
 
 // Each element becomes factor x factor elements of the plane: nearest neighbour.
 static void upscale_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
-    const struct ggml_tensor * a      = node->src[0];
-    const int64_t              factor = gb_op_param_i32(node, 0);
-    const char *               s      = gb_row_ptr(a, r.i1 / factor, r.i2, r.i3);
+    const struct ggml_tensor * a = node->src[0];
+    const int64_t factor = gb_op_param_i32(node, 0);
+    const char * s = gb_row_ptr(a, r.i1 / factor, r.i2, r.i3);
     for (int64_t f = 0; f < factor; f++) {
         char * p = d + (size_t) f * node->nb[0];
         gb_move(ggml_type_size(node->type), a->ne[0], p, (size_t) factor * node->nb[0], s, a->nb[0]);

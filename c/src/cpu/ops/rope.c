@@ -22,12 +22,12 @@ enum { REPEATS = 4 };
 
 // The parameters of a node, decoded once for each run.
 struct rope {
-    int     n_dims, mode, n_ctx;
-    double  freq_base, freq_scale, ext_factor, attn_factor;
-    double  low, high; // ramp of the correction, in pairs
-    double  xpos_base; // 0: no magnitude
-    bool    xpos_down, back;
-    int64_t n;       // elements of a row
+    int n_dims, mode, n_ctx;
+    double freq_base, freq_scale, ext_factor, attn_factor;
+    double low, high; // ramp of the correction, in pairs
+    double xpos_base; // 0: no magnitude
+    bool xpos_down, back;
+    int64_t n; // elements of a row
     int64_t repeats; // of the table of a row
 };
 
@@ -47,22 +47,22 @@ static bool scales_twice(const struct rope * r) { return (r->mode & GB_ROPE_NEOX
 // op_params as ggml_rope_custom writes them; low and high are the pairs between which YaRN's ramp falls.
 static struct rope rope_of(const struct ggml_tensor * node) {
     struct rope r = {
-        .n_dims      = gb_op_param_i32(node, 1),
-        .mode        = gb_op_param_i32(node, 2),
-        .n_ctx       = gb_op_param_i32(node, 3),
-        .freq_base   = gb_op_param_f32(node, 5),
-        .freq_scale  = gb_op_param_f32(node, 6),
-        .ext_factor  = gb_op_param_f32(node, 7),
+        .n_dims = gb_op_param_i32(node, 1),
+        .mode = gb_op_param_i32(node, 2),
+        .n_ctx = gb_op_param_i32(node, 3),
+        .freq_base = gb_op_param_f32(node, 5),
+        .freq_scale = gb_op_param_f32(node, 6),
+        .ext_factor = gb_op_param_f32(node, 7),
         .attn_factor = gb_op_param_f32(node, 8),
-        .xpos_base   = node->type == GGML_TYPE_F32 ? gb_op_param_f32(node, 11) : 0.0, // defined for f32 only
-        .xpos_down   = (gb_op_param_i32(node, 12) & 0xff) != 0,
-        .back        = node->op == GGML_OP_ROPE_BACK,
-        .n           = node->ne[0],
+        .xpos_base = node->type == GGML_TYPE_F32 ? gb_op_param_f32(node, 11) : 0.0, // defined for f32 only
+        .xpos_down = (gb_op_param_i32(node, 12) & 0xff) != 0,
+        .back = node->op == GGML_OP_ROPE_BACK,
+        .n = node->ne[0],
     };
     if (r.ext_factor != 0) {
         const int n_orig_ctx = gb_op_param_i32(node, 4);
-        r.low                = fmax(0, floor(corr_dim(&r, n_orig_ctx, gb_op_param_f32(node, 9))));
-        r.high               = fmin(r.n_dims - 1, ceil(corr_dim(&r, n_orig_ctx, gb_op_param_f32(node, 10))));
+        r.low = fmax(0, floor(corr_dim(&r, n_orig_ctx, gb_op_param_f32(node, 9))));
+        r.high = fmin(r.n_dims - 1, ceil(corr_dim(&r, n_orig_ctx, gb_op_param_f32(node, 10))));
     }
     r.repeats = !(r.mode & (GB_ROPE_GLM | GB_ROPE_NEOX)) && 2 * n_turns(&r) == r.n
                     ? GB_MAX((int64_t) 1, GB_MIN(node->ne[1], (int64_t) REPEATS))
@@ -80,7 +80,7 @@ struct turn { // cosine and sine of a pair, with its magnitude
 // it.
 struct turns {
     double *freq, *angle;
-    float * c, *s, *c2, *s2;
+    float *c, *s, *c2, *s2;
 };
 
 // Backwards means by the opposite angle, which is the sine's sign.
@@ -91,13 +91,13 @@ static struct turn turn_by(const struct rope * r, double angle, double magnitude
 
 // `pair` places the pair on the ramp between interpolated (scaled) and extrapolated (unscaled) angles.
 static struct turn turn_yarn(const struct rope * r, double extrapolated, int64_t pair, double factor) {
-    double angle     = r->freq_scale * extrapolated;
+    double angle = r->freq_scale * extrapolated;
     double magnitude = r->attn_factor;
     if (r->ext_factor != 0) {
-        const double at   = ((double) pair - r->low) / fmax(0.001, r->high - r->low);
+        const double at = ((double) pair - r->low) / fmax(0.001, r->high - r->low);
         const double ramp = 1.0 - fmin(1.0, fmax(0.0, at));
-        const double mix  = ramp * r->ext_factor;
-        angle             = angle * (1 - mix) + extrapolated * mix;
+        const double mix = ramp * r->ext_factor;
+        angle = angle * (1 - mix) + extrapolated * mix;
         magnitude *= 1.0 + 0.1 * log(1.0 / r->freq_scale);
     }
     return turn_by(r, angle, magnitude * factor);
@@ -108,7 +108,7 @@ static double xpos_factor(const struct rope * r, int64_t j, int32_t position) {
     if (r->xpos_base == 0) {
         return 1;
     }
-    const double n    = (double) r->n;
+    const double n = (double) r->n;
     const double base = (2.0 * (double) j + 0.4 * n) / (1.4 * n);
     const double zeta = pow(base, (double) position / r->xpos_base);
     return r->xpos_down ? 1.0 / zeta : zeta;
@@ -134,9 +134,9 @@ static bool is_plain(const struct rope * r) {
 
 // The common case, all pairs in one call of the kernel. Angles too large for the kernel are done one by one.
 static void fill_plain(const struct gb_kernels * k, const struct rope * r, int32_t position, const struct turns * t) {
-    const int64_t n      = n_turns(r);
-    const double  factor = position * r->freq_scale * (scales_twice(r) ? r->freq_scale : 1.0);
-    int           large  = 0;
+    const int64_t n = n_turns(r);
+    const double factor = position * r->freq_scale * (scales_twice(r) ? r->freq_scale : 1.0);
+    int large = 0;
     for (int64_t j = 0; j < n; j++) {
         t->angle[j] = factor * t->freq[j];
         large |= !(fabs(t->angle[j]) < KERNEL_ANGLE);
@@ -154,10 +154,10 @@ static void fill_plain(const struct gb_kernels * k, const struct rope * r, int32
 
 // GLM, YaRN and xPos: pair by pair.
 static void fill_other(const struct rope * r, int32_t position, const struct turns * t) {
-    const int64_t  n    = n_turns(r);
+    const int64_t n = n_turns(r);
     const double * freq = t->freq;
     if (r->mode & GB_ROPE_GLM) { // first half by the position in the text, second by that in the block being generated
-        const double text  = GB_MIN((double) position, (double) r->n_ctx - 2),
+        const double text = GB_MIN((double) position, (double) r->n_ctx - 2),
                      block = GB_MAX((double) position - ((double) r->n_ctx - 2), 0.0);
         for (int64_t j = 0; j < n / 2; j++) {
             set_turn(t, j, turn_by(r, text * freq[j], 1.0));
@@ -184,8 +184,8 @@ static void fill_turns(const struct gb_kernels * k, const struct rope * r, int32
     }
     for (int64_t j = 0; j < n_turns(r) && !(r->mode & (GB_ROPE_GLM | GB_ROPE_NEOX)); j++) {
         t->c2[2 * j] = t->c2[2 * j + 1] = t->c[j];
-        t->s2[2 * j]                    = -t->s[j];
-        t->s2[2 * j + 1]                = t->s[j];
+        t->s2[2 * j] = -t->s[j];
+        t->s2[2 * j + 1] = t->s[j];
     }
     for (int64_t i = 1; i < r->repeats; i++) {
         memcpy(t->c2 + i * r->n, t->c2, (size_t) r->n * sizeof(float));
@@ -222,7 +222,7 @@ static void rotate_row(const struct gb_kernels * k, const struct rope * r, float
 
 struct scratch { // a thread's: each at most n/2 + 1 pairs
     struct turns turns;
-    float *      row;
+    float * row;
 };
 
 // freq and angle are doubles, two floats each; c and s; c2 and s2 for REPEATS rows; then REPEATS rows.
@@ -232,30 +232,30 @@ static int64_t scratch_floats(const struct ggml_tensor * node) {
 
 // Doubles come first, where the scratch is aligned for them.
 static struct scratch scratch_of(const struct gb_cpu_call * call, const struct ggml_tensor * node) {
-    float *       p     = gb_my_floats(call, scratch_floats(node));
+    float * p = gb_my_floats(call, scratch_floats(node));
     const int64_t pairs = node->ne[0] / 2 + 1;
-    float *       c     = p + 4 * pairs;
-    return (struct scratch){ { .freq    = (double *) (void *) p,
+    float * c = p + 4 * pairs;
+    return (struct scratch){ { .freq = (double *) (void *) p,
                                  .angle = (double *) (void *) (p + 2 * pairs),
-                                 .c     = c,
-                                 .s     = c + pairs,
-                                 .c2    = c + 2 * pairs,
-                                 .s2    = c + (2 + 2 * REPEATS) * pairs },
+                                 .c = c,
+                                 .s = c + pairs,
+                                 .c2 = c + 2 * pairs,
+                                 .s2 = c + (2 + 2 * REPEATS) * pairs },
         c + (2 + 4 * REPEATS) * pairs };
 }
 
 // n rows of a token from `at` on: they lie in even steps.
 static void rotate_rows(const struct gb_cpu_call * call, const struct rope * r, const struct ggml_tensor * a,
     struct ggml_tensor * out, struct gb_row at, int64_t n, const struct scratch * s) {
-    char *       d    = gb_row_of(out, at);
-    const char * p    = gb_row_of(a, at);
+    char * d = gb_row_of(out, at);
+    const char * p = gb_row_of(a, at);
     const size_t size = (size_t) r->n * sizeof(float);
-    const bool   from = r->repeats > 1 && gb_is_direct(a, p, r->n) && a->nb[1] == size,
-                 to   = gb_is_direct(out, d, r->n) && out->nb[1] == size;
+    const bool from = r->repeats > 1 && gb_is_direct(a, p, r->n) && a->nb[1] == size,
+               to = gb_is_direct(out, d, r->n) && out->nb[1] == size;
     for (int64_t i = 0, rows; i < n; i += rows, p += (size_t) rows * a->nb[1]) {
-        rows            = from ? GB_MIN(n - i, r->repeats) : 1;
+        rows = from ? GB_MIN(n - i, r->repeats) : 1;
         const float * x = gb_in(call->k, a, p, r->n, s->row);
-        float *       y = rows == 1 || to ? gb_out(out, d, r->n, s->row) : s->row;
+        float * y = rows == 1 || to ? gb_out(out, d, r->n, s->row) : s->row;
         if (from) {
             call->k->rope_pairs_f32(rows * r->n, y, x, s->turns.c2, s->turns.s2);
         } else {
@@ -270,12 +270,12 @@ static void rotate_rows(const struct gb_cpu_call * call, const struct rope * r, 
 // Rows of a token lie behind each other, so a table is filled anew only when the position changes. Threads share the
 // rows.
 void gb_rope_run_to(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct ggml_tensor * out) {
-    const struct ggml_tensor * b        = node->src[1];
-    const struct rope          r        = rope_of(node);
-    const struct scratch       s        = scratch_of(call, node);
-    bool                       filled   = false;
-    int32_t                    position = 0;
-    int64_t                    first, last, rows;
+    const struct ggml_tensor * b = node->src[1];
+    const struct rope r = rope_of(node);
+    const struct scratch s = scratch_of(call, node);
+    bool filled = false;
+    int32_t position = 0;
+    int64_t first, last, rows;
     gb_cpu_share(call, node->ne[0] > 0 ? gb_rows(node) : 0, &first, &last);
     if (first >= last) {
         return;
@@ -283,10 +283,10 @@ void gb_rope_run_to(const struct gb_cpu_call * call, const struct ggml_tensor * 
     fill_frequencies(&r, s.turns.freq);
     for (int64_t i = first; i < last; i += rows) {
         const struct gb_row at = gb_row_at(node, i);
-        const int32_t       p  = gb_get_i32((const char *) b->data + (size_t) at.i2 * b->nb[0]);
+        const int32_t p = gb_get_i32((const char *) b->data + (size_t) at.i2 * b->nb[0]);
         if (!filled || p != position) {
             fill_turns(call->k, &r, p, &s.turns);
-            filled   = true;
+            filled = true;
             position = p;
         }
         rows = GB_MIN(last - i, node->ne[1] - at.i1);
@@ -301,7 +301,7 @@ static void run_rope(const struct gb_cpu_call * call, struct ggml_tensor * node)
 
 // Parameters that tables could not be sized for are refused here.
 static const char * rope_unsupported(const struct ggml_tensor * node) {
-    const int    n_dims = gb_op_param_i32(node, 1), mode = gb_op_param_i32(node, 2);
+    const int n_dims = gb_op_param_i32(node, 1), mode = gb_op_param_i32(node, 2);
     const char * why = gb_need_float(node, 1);
     if (why != NULL) {
         return why;
@@ -325,7 +325,7 @@ const struct gb_cpu_op gb_cpu_op_rope = {
 };
 const struct gb_cpu_op gb_cpu_op_rope_back = {
     .unsupported = rope_unsupported,
-    .n_tasks     = gb_tasks_dst_rows,
-    .work_size   = rope_work,
-    .run         = run_rope,
+    .n_tasks = gb_tasks_dst_rows,
+    .work_size = rope_work,
+    .run = run_rope,
 };

@@ -34,8 +34,8 @@ static void take_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, 
     float buf[GB_RUN];
     for (int64_t i = 0; i < n; i += GB_RUN) {
         const int64_t m = GB_MIN(n - i, (int64_t) GB_RUN);
-        char *        p = d + (size_t) i * dst->nb[0];
-        float *       y = gb_out(dst, p, m, buf);
+        char * p = d + (size_t) i * dst->nb[0];
+        float * y = gb_out(dst, p, m, buf);
         gb_load(call->k, a->type, m, y, s + gb_offset(a, i), a->nb[0]);
         gb_put(call->k, dst, p, m, y);
     }
@@ -45,8 +45,8 @@ static void take_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, 
 static void fail_index(const struct gb_cpu_call * call, const struct ggml_tensor * node, int32_t index,
     const struct gb_row * at) {
     const int64_t place[3] = { at->i1, at->i2, at->i3 };
-    char          where[96];
-    int           used = 0;
+    char where[96];
+    int used = 0;
     for (int d = 0; d < GB_MIN(GB_MAX(gb_tensor_ndim(node->src[1]), 1), 3); d++) {
         used += snprintf(where + used, sizeof(where) - (size_t) used, d == 0 ? "%lld" : ",%lld", (long long) place[d]);
     }
@@ -57,7 +57,7 @@ static void fail_index(const struct gb_cpu_call * call, const struct ggml_tensor
 // Row (i1, i2, i3) of the result is row b[i1, i2, i3] of plane (i2, i3) of a. Threads share the rows of the result.
 static void run_get_rows(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    int64_t                   first, last;
+    int64_t first, last;
     gb_cpu_share(call, gb_rows(node), &first, &last);
     for (int64_t u = first; u < last; u++) {
         const struct gb_row r = gb_row_at(node, u); // element (i1, i2, i3) of b
@@ -101,7 +101,7 @@ static size_t get_rows_back_work(const struct ggml_tensor * node, int n_tasks) {
 // By counting: first[r + 1] counts the rows for r, then becomes where the next one goes.
 static void sort_hits(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct hits h) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    const int64_t             n = a->ne[1], rows = node->ne[1];
+    const int64_t n = a->ne[1], rows = node->ne[1];
     memset(h.first, 0, (size_t) (rows + 2) * sizeof(int32_t));
     for (int64_t i = 0; i < n; i++) {
         const int32_t index = gb_get_i32((const char *) b->data + (size_t) i * b->nb[0]);
@@ -142,7 +142,7 @@ static void add_hits(const struct gb_cpu_call * call, const struct ggml_tensor *
     int64_t n) {
     for (int64_t i = 0; i < node->ne[1]; i++) {
         const int32_t first = h.first[i], count = h.first[i + 1] - first;
-        float         part[COLUMNS] = { 0 };
+        float part[COLUMNS] = { 0 };
         add_part(call, node->src[0], h.order + first, GB_MIN(count, (int32_t) PART), i0, n, part);
         if (count > PART) {
             double sum[COLUMNS] = { 0 };
@@ -170,7 +170,7 @@ static void add_hits(const struct gb_cpu_call * call, const struct ggml_tensor *
 // The barrier also carries the first thread's failure to the others.
 static void run_get_rows_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct hits h = hits_of(call, node);
-    int64_t           first, last;
+    int64_t first, last;
     if (call->ith == 0) {
         sort_hits(call, node, h);
     }
@@ -204,8 +204,8 @@ static int get_rows_back_tasks(const struct ggml_tensor * node, int n_threads) {
 
 // Row i1 of the result is 0 but for element i1, which is element i1 of the source's row.
 static void diag_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
-    const struct ggml_tensor * a    = node->src[0];
-    const size_t               size = ggml_type_size(node->type);
+    const struct ggml_tensor * a = node->src[0];
+    const size_t size = ggml_type_size(node->type);
     gb_clear(size, node->ne[0], d, node->nb[0]);
     memcpy(d + (size_t) r.i1 * node->nb[0], gb_row_ptr(a, 0, r.i2, r.i3) + (size_t) r.i1 * a->nb[0], size);
 }
@@ -219,9 +219,9 @@ const struct gb_cpu_op gb_cpu_op_get_rows = {
 };
 const struct gb_cpu_op gb_cpu_op_get_rows_back = {
     .unsupported = get_rows_back_unsupported,
-    .n_tasks     = get_rows_back_tasks,
-    .work_size   = get_rows_back_work,
-    .run         = run_get_rows_back,
+    .n_tasks = get_rows_back_tasks,
+    .work_size = get_rows_back_work,
+    .run = run_get_rows_back,
 };
 const struct gb_cpu_op gb_cpu_op_diag = {
     .unsupported = diag_unsupported, .n_tasks = gb_tasks_dst_rows, .run = run_diag

@@ -7,7 +7,7 @@
 // The tensor, its bits taken for floats if it is I32.
 static struct ggml_tensor as_floats(const struct ggml_tensor * t) {
     struct ggml_tensor view = *t;
-    view.type               = t->type == GGML_TYPE_I32 ? GGML_TYPE_F32 : t->type;
+    view.type = t->type == GGML_TYPE_I32 ? GGML_TYPE_F32 : t->type;
     return view;
 }
 
@@ -105,7 +105,7 @@ static void map_where_i32(const struct gb_cpu_call * call, const struct ggml_ten
 static void run_where(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     struct ggml_tensor result = as_floats(node), src[3];
     for (int i = 0; i < 3; i++) {
-        src[i]        = as_floats(node->src[i]);
+        src[i] = as_floats(node->src[i]);
         result.src[i] = &src[i];
     }
     gb_run_map3(call, &result, is_i32(node->src[0]) ? map_where_i32 : map_where);

@@ -11,10 +11,10 @@
 // counted through heads.
 static bool soft_max_row(const struct gb_cpu_call * call, const struct ggml_tensor * node,
     const struct gb_float_row * row) {
-    const struct ggml_tensor * mask  = node->src[1];
-    const float                scale = gb_op_param_f32(node, 0), bias = gb_op_param_f32(node, 1);
-    const int64_t              n = row->n;
-    const float *              m = NULL;
+    const struct ggml_tensor * mask = node->src[1];
+    const float scale = gb_op_param_f32(node, 0), bias = gb_op_param_f32(node, 1);
+    const int64_t n = row->n;
+    const float * m = NULL;
     if (mask != NULL) {
         m = gb_in(call->k, mask, gb_row_ptr(mask, row->i % mask->ne[1], 0, 0), n, row->spare);
     }
@@ -41,10 +41,10 @@ static const char * soft_max_unsupported(const struct ggml_tensor * node) {
 // dx = y (dy - sum(y dy)); dy is src[0], y is src[1].
 static bool soft_max_back_row(const struct gb_cpu_call * call, const struct ggml_tensor * node,
     const struct gb_float_row * row) {
-    const int64_t n   = row->n;
-    const float * dy  = row->x;
-    const float * y   = gb_in(call->k, node->src[1], gb_row_of(node->src[1], row->r), n, row->spare);
-    const float   dot = call->k->dot_f32(n, y, dy);
+    const int64_t n = row->n;
+    const float * dy = row->x;
+    const float * y = gb_in(call->k, node->src[1], gb_row_of(node->src[1], row->r), n, row->spare);
+    const float dot = call->k->dot_f32(n, y, dy);
     for (int64_t j = 0; j < n; j++) {
         row->y[j] = y[j] * (dy[j] - dot);
     }
@@ -59,13 +59,13 @@ static const char * soft_max_back_unsupported(const struct ggml_tensor * node) {
 
 const struct gb_cpu_op gb_cpu_op_soft_max = {
     .unsupported = soft_max_unsupported,
-    .n_tasks     = gb_tasks_dst_rows,
-    .work_size   = gb_two_rows_work,
-    .run         = run_soft_max,
+    .n_tasks = gb_tasks_dst_rows,
+    .work_size = gb_two_rows_work,
+    .run = run_soft_max,
 };
 const struct gb_cpu_op gb_cpu_op_soft_max_back = {
     .unsupported = soft_max_back_unsupported,
-    .n_tasks     = gb_tasks_dst_rows,
-    .work_size   = gb_two_rows_work,
-    .run         = run_soft_max_back,
+    .n_tasks = gb_tasks_dst_rows,
+    .work_size = gb_two_rows_work,
+    .run = run_soft_max_back,
 };

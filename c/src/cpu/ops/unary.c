@@ -90,10 +90,10 @@ static void map_silu_back(const struct gb_cpu_call * call, const struct ggml_ten
     (void) call;
     (void) node;
     for (int64_t i = 0; i < n; i++) {
-        const float s    = 1.0f / (1.0f + expf(-x[i]));
+        const float s = 1.0f / (1.0f + expf(-x[i]));
         const float rest = 1.0f / (1.0f + expf(x[i]));
-        const float cut  = x[i] > 1000.0f ? 1000.0f : x[i] < -1000.0f ? -1000.0f : x[i];
-        z[i]             = dy[i] * (s + cut * s * rest);
+        const float cut = x[i] > 1000.0f ? 1000.0f : x[i] < -1000.0f ? -1000.0f : x[i];
+        z[i] = dy[i] * (s + cut * s * rest);
     }
 }
 

@@ -41,8 +41,8 @@ cudaError_t gb_launch_hopper(const gb_cuda_device &, const gb_product &, const g
 // ---- cuda_blas.cu
 
 gb_cuda_blas * gb_cuda_blas_new(gb_cuda_device *, cudaStream_t, char * text) {
-    const char * wish  = getenv("GGML_CUDA_CUBLAS");
-    const bool   asked = wish != nullptr && wish[0] != '\0' && strcmp(wish, "0") != 0;
+    const char * wish = getenv("GGML_CUDA_CUBLAS");
+    const bool asked = wish != nullptr && wish[0] != '\0' && strcmp(wish, "0") != 0;
     snprintf(text, 256, "%s", asked ? "cuBLAS: not for devices of AMD" : "");
     return nullptr;
 }

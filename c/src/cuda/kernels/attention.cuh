@@ -30,10 +30,10 @@ template <int ROWS, int WIDTH>
 GB_DEVICE void gb_attention_load(const char * x, size_t nb1, int64_t first, int64_t end, int64_t from, int64_t wide,
     uint16_t * tile) {
     for (int i = (int) threadIdx.x; i < ROWS * WIDTH / 8; i += GB_ATTENTION_THREADS) {
-        const int     r = i / (WIDTH / 8), piece = i % (WIDTH / 8);
-        const int64_t left  = (wide - from - piece * 8) * 2;
-        const int     bytes = first + r >= end || left <= 0 ? 0 : left >= 16 ? 16 : (int) left;
-        const char *  at    = bytes > 0 ? x + (first + r) * (int64_t) nb1 + (from + piece * 8) * 2 : x;
+        const int r = i / (WIDTH / 8), piece = i % (WIDTH / 8);
+        const int64_t left = (wide - from - piece * 8) * 2;
+        const int bytes = first + r >= end || left <= 0 ? 0 : left >= 16 ? 16 : (int) left;
+        const char * at = bytes > 0 ? x + (first + r) * (int64_t) nb1 + (from + piece * 8) * 2 : x;
         gb_cp_async_16(gb_attention_piece<WIDTH>(tile, r, piece), at, bytes);
     }
 }
@@ -69,7 +69,7 @@ GB_DEVICE void gb_attention_load_keys(const gb_attention & p, const char * k, co
 // The fragments of 16 columns of a product with rows along the sum: columns 0 - 7, then 8 - 15.
 template <int WIDTH> GB_DEVICE void gb_attention_columns(uint32_t (&b)[2][2], uint16_t * tile, int first, int step) {
     const int lane = (int) threadIdx.x % 32;
-    uint32_t  four[4];
+    uint32_t four[4];
     gb_ldmatrix_x4(four, gb_attention_piece<WIDTH>(tile, first + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
     b[0][0] = four[0], b[0][1] = four[1], b[1][0] = four[2], b[1][1] = four[3];
 }
@@ -81,17 +81,17 @@ GB_DEVICE void gb_attention_softmax(float (&s)[TILES][4], float unit, gb_softmax
     GB_UNROLL for (int h = 0; h < 2; h++) {
         float largest = state.largest[h];
         GB_UNROLL for (int j = 0; j < TILES; j++) { largest = fmaxf(largest, fmaxf(s[j][2 * h], s[j][2 * h + 1])); }
-        largest            = gb_quad_max(largest);
+        largest = gb_quad_max(largest);
         const float origin = largest == -INFINITY ? 0 : largest * unit; // no key seen yet
-        shrink[h]          = gb_exp2(state.largest[h] * unit - origin);
-        float sum          = 0;
+        shrink[h] = gb_exp2(state.largest[h] * unit - origin);
+        float sum = 0;
         GB_UNROLL for (int j = 0; j < TILES; j++) {
             GB_UNROLL for (int e = 0; e < 2; e++) {
                 s[j][2 * h + e] = gb_exp2(s[j][2 * h + e] * unit - origin);
                 sum += s[j][2 * h + e];
             }
         }
-        state.sum[h]     = state.sum[h] * shrink[h] + sum;
+        state.sum[h] = state.sum[h] * shrink[h] + sum;
         state.largest[h] = largest;
     }
 }
@@ -106,20 +106,20 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
     GB_DYNAMIC_SHARED(uint16_t, shared);
     uint16_t * const q_tile = shared;
     uint16_t * const stages = shared + GB_ATTENTION_ROWS * DP;
-    const int        lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
-    const int64_t    group = blockIdx.y, i3 = blockIdx.z, part = blockIdx.x % p.parts, rows = p.n * (p.heads / p.outer);
+    const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
+    const int64_t group = blockIdx.y, i3 = blockIdx.z, part = blockIdx.x % p.parts, rows = p.n * (p.heads / p.outer);
     // the last rows see most keys: they come first
-    const int64_t tile  = gridDim.x / p.parts - 1 - blockIdx.x / p.parts;
+    const int64_t tile = gridDim.x / p.parts - 1 - blockIdx.x / p.parts;
     const int64_t first = tile * GB_ATTENTION_ROWS, last = gb_min(rows, first + GB_ATTENTION_ROWS);
-    const bool    one_head = first / p.n == (last - 1) / p.n;
-    const int64_t end      = gb_min(gb_keys_seen(p, one_head ? (last - 1) % p.n : p.n - 1), (part + 1) * p.part_keys);
-    const char *  k        = gb_attention_at(p.k, 0, group * p.group_step, i3) + gb_attention_mine<DP>(p.k.nb1);
-    const char *  v        = gb_attention_at(p.v, 0, group * p.group_step, i3) + gb_attention_mine<KEYS>(p.v.nb1);
-    int64_t       key      = part * p.part_keys;
+    const bool one_head = first / p.n == (last - 1) / p.n;
+    const int64_t end = gb_min(gb_keys_seen(p, one_head ? (last - 1) % p.n : p.n - 1), (part + 1) * p.part_keys);
+    const char * k = gb_attention_at(p.k, 0, group * p.group_step, i3) + gb_attention_mine<DP>(p.k.nb1);
+    const char * v = gb_attention_at(p.v, 0, group * p.group_step, i3) + gb_attention_mine<KEYS>(p.v.nb1);
+    int64_t key = part * p.part_keys;
 
     for (int i = (int) threadIdx.x; i < GB_ATTENTION_ROWS * DP / 8; i += GB_ATTENTION_THREADS) {
-        const int              r = i / (DP / 8), piece = i % (DP / 8);
-        const bool             in = first + r < rows && piece * 8 < p.d;
+        const int r = i / (DP / 8), piece = i % (DP / 8);
+        const bool in = first + r < rows && piece * 8 < p.d;
         const gb_attention_row at = gb_attention_row_of(p, group, in ? first + r : 0);
         gb_cp_async_16(gb_attention_piece<DP>(q_tile, r, piece),
             gb_attention_at(p.q, at.i1, at.i2, i3) + (in ? piece * 16 : 0), in ? 16 : 0);
@@ -129,16 +129,16 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
     }
     gb_cp_async_commit();
 
-    float            out[DP / 8][4] = {};
-    gb_softmax_state state          = { { -INFINITY, -INFINITY }, { 0, 0 } };
-    int64_t          seen[2];
-    const char *     mask[2] = {};
+    float out[DP / 8][4] = {};
+    gb_softmax_state state = { { -INFINITY, -INFINITY }, { 0, 0 } };
+    int64_t seen[2];
+    const char * mask[2] = {};
     GB_UNROLL for (int h = 0; h < 2; h++) {
         const int64_t r = first + warp * 16 + lane / 4 + 8 * h;
-        seen[h]         = r < rows ? gb_keys_seen(p, r % p.n) : 0;
+        seen[h] = r < rows ? gb_keys_seen(p, r % p.n) : 0;
         if (MASK) {
             const gb_attention_row at = gb_attention_row_of(p, group, r < rows ? r : 0);
-            mask[h]                   = gb_attention_mask_row(p.mask, at.i1, at.i2, i3);
+            mask[h] = gb_attention_mask_row(p.mask, at.i1, at.i2, i3);
         }
     }
     int64_t all_see = p.m; // keys that all rows of the warp see
@@ -149,11 +149,11 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
     // Exponentials are taken to base 2. Products count `unit` times; where that would change which is the largest, or
     // something is added to them, they are multiplied before.
     const float base = 1.44269504088896f, to_exponent = p.scale * base;
-    const bool  late = !MASK && to_exponent > 0;
+    const bool late = !MASK && to_exponent > 0;
     const float unit = late ? to_exponent : 1, at_once = late ? 1 : to_exponent;
     for (int stage = 0; key < end; key += KEYS) {
         const int64_t next = p.stages == 2 ? key + KEYS : key;
-        const int     to   = p.stages == 2 ? 1 - stage : 0;
+        const int to = p.stages == 2 ? 1 - stage : 0;
         if (next < end) {
             gb_attention_load_keys<DP, KEYS>(p, k, v, next, stages + to * STAGE);
         }
@@ -164,7 +164,7 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
             gb_cp_async_wait<0>();
         }
         gb_sync_block();
-        uint16_t * keys   = stages + stage * STAGE;
+        uint16_t * keys = stages + stage * STAGE;
         uint16_t * values = keys + DP * KEYS;
 
         float s[KEYS / 8][4] = {};
@@ -189,7 +189,7 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
                 const int left = (int) gb_min<int64_t>(KEYS, seen[e / 2] - key);
                 GB_UNROLL for (int j = 0; j < KEYS / 8; j++) {
                     const int c = 8 * j + 2 * (lane % 4) + e % 2;
-                    s[j][e]     = c < left ? s[j][e] * at_once : -INFINITY;
+                    s[j][e] = c < left ? s[j][e] * at_once : -INFINITY;
                     if (MASK && c < left) {
                         s[j][e] += base * gb_load_float(p.mask.type, mask[e / 2] + (key + c) * (int64_t) p.mask.nb0);
                     }
@@ -225,13 +225,13 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
 // A warp puts the parts of a row together.
 GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_join(gb_attention p, int64_t rows) {
     gb_wait_for_earlier();
-    const int     lane = (int) threadIdx.x % 32;
-    const int64_t row  = (int64_t) blockIdx.x * (GB_ATTENTION_THREADS / 32) + threadIdx.x / 32;
+    const int lane = (int) threadIdx.x % 32;
+    const int64_t row = (int64_t) blockIdx.x * (GB_ATTENTION_THREADS / 32) + threadIdx.x / 32;
     if (row >= rows) {
         return;
     }
-    const float * part    = p.partial + row * p.parts * (p.d + 2);
-    float         largest = -INFINITY, sum = 0;
+    const float * part = p.partial + row * p.parts * (p.d + 2);
+    float largest = -INFINITY, sum = 0;
     for (int i = 0; i < p.parts; i++) {
         largest = fmaxf(largest, part[i * (p.d + 2) + p.d]);
     }
@@ -257,7 +257,7 @@ enum { GB_ATTENTION_KEYS = 32, GB_ATTENTION_FLOAT_THREADS = 256 };
 template <int DP, int ROWS> struct gb_attention_room {
     static constexpr int pitch = DP + 4, weights = ROWS + 4;
     static constexpr int q = 0, k = q + ROWS * pitch, v = k + GB_ATTENTION_KEYS * pitch,
-                         w       = v + GB_ATTENTION_KEYS * pitch;
+                         w = v + GB_ATTENTION_KEYS * pitch;
     static constexpr int largest = w + GB_ATTENTION_KEYS * weights, sum = largest + ROWS, shrink = sum + ROWS,
                          end = shrink + ROWS;
 };
@@ -272,10 +272,10 @@ template <int DP>
 GB_DEVICE void gb_attention_floats_load(const gb_attention_input & x, const char * head, int64_t first, int64_t end,
     int n, int64_t d, bool by_column, float * to) {
     for (int i = (int) threadIdx.x; i < n * DP; i += GB_ATTENTION_FLOAT_THREADS) {
-        const int     r = by_column ? i % n : i / DP, c = by_column ? i / n : i % DP;
-        const int64_t row    = first + r;
-        const char *  at     = head + (by_column ? row * (int64_t) x.nb0 + c * (int64_t) x.nb1
-                                                 : row * (int64_t) x.nb1 + c * (int64_t) x.nb0);
+        const int r = by_column ? i % n : i / DP, c = by_column ? i / n : i % DP;
+        const int64_t row = first + r;
+        const char * at = head + (by_column ? row * (int64_t) x.nb0 + c * (int64_t) x.nb1
+                                            : row * (int64_t) x.nb1 + c * (int64_t) x.nb0);
         to[r * (DP + 4) + c] = row < end && c < d ? gb_load_float(x.type, at) : 0;
     }
 }
@@ -291,14 +291,14 @@ template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) g
     const int me = (int) threadIdx.x, tq = me / 16, tk = me % 16, row4 = me / (DP / 4) * 4, column4 = me % (DP / 4) * 4;
     const int my_row = me / LANES, my_lane = me % LANES;
     const int64_t first = (int64_t) blockIdx.x * ROWS, last = gb_min(p.n, first + ROWS), i2 = blockIdx.y,
-                  i3  = blockIdx.z;
+                  i3 = blockIdx.z;
     const int64_t end = gb_keys_seen(p, last - 1), seen = gb_keys_seen(p, gb_min(first + my_row, p.n - 1));
-    const char *  k = gb_attention_at(p.k, 0, i2, i3);
-    const char *  v = gb_attention_at(p.v, 0, i2, i3);
+    const char * k = gb_attention_at(p.k, 0, i2, i3);
+    const char * v = gb_attention_at(p.v, 0, i2, i3);
     gb_attention_floats_load<DP>(p.q, gb_attention_at(p.q, 0, i2, i3), first, last, ROWS, p.d, false, shared + room::q);
     if (me < ROWS) {
         shared[room::largest + me] = -INFINITY;
-        shared[room::sum + me]     = 0;
+        shared[room::sum + me] = 0;
     }
     float out[4][4] = {};
     for (int64_t key = 0; key < end; key += GB_ATTENTION_KEYS) {
@@ -311,14 +311,14 @@ template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) g
                          k1 = gb_load_float4(shared + room::k + (tk + 16) * room::pitch + c);
             GB_UNROLL for (int i = 0; i < MINE; i++) {
                 const float4 q = gb_load_float4(shared + room::q + (tq + 16 * i) * room::pitch + c);
-                s[i][0]        = gb_dot4(q, k0, s[i][0]);
-                s[i][1]        = gb_dot4(q, k1, s[i][1]);
+                s[i][0] = gb_dot4(q, k0, s[i][0]);
+                s[i][1] = gb_dot4(q, k1, s[i][1]);
             }
         }
         GB_UNROLL for (int i = 0; i < MINE; i++) {
             GB_UNROLL for (int half = 0; half < 2; half++) {
                 const int64_t row = first + tq + 16 * i, c = key + tk + 16 * half;
-                float         x = s[i][half] * p.scale;
+                float x = s[i][half] * p.scale;
                 if (p.mask.x != NULL && row < last && c < end) {
                     x += gb_load_float(p.mask.type,
                         gb_attention_mask_row(p.mask, row, i2, i3) + c * (int64_t) p.mask.nb0);
@@ -327,7 +327,7 @@ template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) g
             }
         }
         gb_sync_block();
-        float       largest = shared[room::largest + my_row], sum = 0;
+        float largest = shared[room::largest + my_row], sum = 0;
         const float before = largest;
         for (int j = my_lane; j < GB_ATTENTION_KEYS; j += LANES) {
             largest = key + j < seen ? fmaxf(largest, shared[room::w + j * room::weights + my_row]) : largest;
@@ -336,16 +336,16 @@ template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) g
         const float origin = largest == -INFINITY ? 0 : largest; // no key seen yet
         for (int j = my_lane; j < GB_ATTENTION_KEYS; j += LANES) {
             float & w = shared[room::w + j * room::weights + my_row];
-            w         = key + j < seen ? expf(w - origin) : 0;
+            w = key + j < seen ? expf(w - origin) : 0;
             sum += w;
         }
         GB_UNROLL for (int step = 1; step < LANES; step *= 2) { sum += gb_shfl_xor(sum, step); }
         gb_sync_warp(); // all have read `largest`: a shuffle orders no memory
         if (my_lane == 0) {
-            const float shrink             = expf(before - origin);
+            const float shrink = expf(before - origin);
             shared[room::largest + my_row] = largest;
-            shared[room::shrink + my_row]  = shrink;
-            shared[room::sum + my_row]     = shared[room::sum + my_row] * shrink + sum;
+            shared[room::shrink + my_row] = shrink;
+            shared[room::sum + my_row] = shared[room::sum + my_row] * shrink + sum;
         }
         gb_sync_block();
         const float4 less = gb_load_float4(shared + room::shrink + row4);
@@ -353,9 +353,9 @@ template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) g
             out[0][c] *= less.x, out[1][c] *= less.y, out[2][c] *= less.z, out[3][c] *= less.w;
         }
         for (int j = 0; j < GB_ATTENTION_KEYS; j++) {
-            const float4 w         = gb_load_float4(shared + room::w + j * room::weights + row4),
-                         x         = gb_load_float4(shared + room::v + j * room::pitch + column4);
-            const float  weight[4] = { w.x, w.y, w.z, w.w };
+            const float4 w = gb_load_float4(shared + room::w + j * room::weights + row4),
+                         x = gb_load_float4(shared + room::v + j * room::pitch + column4);
+            const float weight[4] = { w.x, w.y, w.z, w.w };
             GB_UNROLL for (int i = 0; i < 4; i++) {
                 out[i][0] += weight[i] * x.x, out[i][1] += weight[i] * x.y, out[i][2] += weight[i] * x.z,
                     out[i][3] += weight[i] * x.w;
@@ -366,7 +366,7 @@ template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) g
     gb_sync_block(); // there may have been no tile
     GB_UNROLL for (int i = 0; i < 4; i++) {
         const int64_t row = first + row4 + i;
-        const float   sum = shared[room::sum + row4 + i], scale = sum > 0 ? 1 / sum : sum; // NaN stays
+        const float sum = shared[room::sum + row4 + i], scale = sum > 0 ? 1 / sum : sum; // NaN stays
         for (int c = 0; c < 4; c++) {
             if (row < p.n && column4 + c < p.d) {
                 p.dst[((i3 * p.heads + i2) * p.n + row) * p.d + column4 + c] = sum == 0 ? 0 : out[i][c] * scale;
@@ -379,18 +379,18 @@ template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) g
 GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_exact(gb_attention p, int64_t rows) {
     gb_wait_for_earlier();
     GB_DYNAMIC_SHARED(float, shared);
-    const int     lane  = (int) threadIdx.x % 32;
-    const int64_t row   = (int64_t) blockIdx.x * (GB_ATTENTION_THREADS / 32) + threadIdx.x / 32;
+    const int lane = (int) threadIdx.x % 32;
+    const int64_t row = (int64_t) blockIdx.x * (GB_ATTENTION_THREADS / 32) + threadIdx.x / 32;
     float * const query = shared + threadIdx.x / 32 * (2 * p.d + 32);
     float *const out = query + p.d, *const weight = out + p.d;
     if (row >= rows) {
         return; // a whole warp; no barrier of the block follows
     }
     const int64_t i1 = row % p.n, i2 = row / p.n % p.heads, i3 = row / p.n / p.heads, seen = gb_keys_seen(p, i1);
-    const char *  q = gb_attention_at(p.q, i1, i2, i3);
+    const char * q = gb_attention_at(p.q, i1, i2, i3);
     for (int64_t c = lane; c < p.d; c += 32) {
         query[c] = gb_load_float(p.q.type, q + c * (int64_t) p.q.nb0);
-        out[c]   = 0;
+        out[c] = 0;
     }
     gb_sync_warp();
     float largest = -INFINITY, sum = 0;
@@ -398,23 +398,23 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_exact(gb_attention p, 
         float score = -INFINITY;
         if (key + lane < seen) {
             const char * k = gb_attention_at(p.k, key + lane, i2, i3);
-            score          = 0;
+            score = 0;
             for (int64_t c = 0; c < p.d; c++) {
                 score += query[c] * gb_load_float(p.k.type, k + c * (int64_t) p.k.nb0);
             }
             score *= p.scale;
         }
-        const float grown  = fmaxf(largest, gb_warp_max(score)),
+        const float grown = fmaxf(largest, gb_warp_max(score)),
                     shrink = largest == -INFINITY ? 0 : expf(largest - grown);
-        const float e      = score == -INFINITY ? 0 : expf(score - grown);
-        sum                = sum * shrink + gb_warp_sum(e);
-        largest            = grown;
-        weight[lane]       = e;
+        const float e = score == -INFINITY ? 0 : expf(score - grown);
+        sum = sum * shrink + gb_warp_sum(e);
+        largest = grown;
+        weight[lane] = e;
         gb_sync_warp();
         const int n = (int) gb_min<int64_t>(32, seen - key);
         for (int64_t c = lane; c < p.d; c += 32) {
             const char * v = gb_attention_at(p.v, c, i2, i3) + key * (int64_t) p.v.nb0;
-            float        x = out[c] * shrink;
+            float x = out[c] * shrink;
             for (int i = 0; i < n; i++) {
                 x += weight[i] * gb_load_float(p.v.type, v + i * (int64_t) p.v.nb0);
             }

@@ -20,18 +20,18 @@
 #include "cuda/kernels/rows.cuh"
 
 enum {
-    GB_TALL_ROWS    = 128, // of a block: GB_ATTENTION_TALL_ROWS
-    GB_TALL_WARPS   = 8,   // that multiply
+    GB_TALL_ROWS = 128, // of a block: GB_ATTENTION_TALL_ROWS
+    GB_TALL_WARPS = 8, // that multiply
     GB_TALL_THREADS = 32 * (GB_TALL_WARPS + 4),
-    GB_TALL_STAGES  = 2,
-    GB_TALL_WIDE    = 64, // halves of a row that lie together: 128 bytes
+    GB_TALL_STAGES = 2,
+    GB_TALL_WIDE = 64, // halves of a row that lie together: 128 bytes
 };
 
 struct gb_attention_tiles {
-    gb_attention  p;
-    gb_tensor_map k, v;                 // (halves of a row, and in the order of their strides: row, head, batch)
-    int           k_axis[3], v_axis[3]; // where row, head and batch are in it: 1 to 3
-    bool          mask_pairs;           // the mask is F32 or F16, and two elements of it can be read at once
+    gb_attention p;
+    gb_tensor_map k, v; // (halves of a row, and in the order of their strides: row, head, batch)
+    int k_axis[3], v_axis[3]; // where row, head and batch are in it: 1 to 3
+    bool mask_pairs; // the mask is F32 or F16, and two elements of it can be read at once
 };
 
 // Shared memory, in bytes: queries, stages of keys, stages of values, barriers. A tile of R rows of W halves is W / 64
@@ -47,23 +47,23 @@ struct gb_tall_barriers {
 
 struct gb_tall_block {
     int64_t group, i3, part, rows; // rows: of the group
-    int64_t first;                 // row
-    int     key, tiles;            // the first key, tiles of keys
+    int64_t first; // row
+    int key, tiles; // the first key, tiles of keys
 };
 
 template <int KEYS> GB_DEVICE gb_tall_block gb_tall_block_of(const gb_attention & p) {
     gb_tall_block b;
     b.group = blockIdx.y;
-    b.i3    = blockIdx.z;
-    b.part  = blockIdx.x % p.parts;
-    b.rows  = p.n * (p.heads / p.outer);
+    b.i3 = blockIdx.z;
+    b.part = blockIdx.x % p.parts;
+    b.rows = p.n * (p.heads / p.outer);
     // the last rows see most keys: they come first
-    b.first                = (gridDim.x / p.parts - 1 - blockIdx.x / p.parts) * (int64_t) GB_TALL_ROWS;
-    const int64_t last     = gb_min(b.rows, b.first + GB_TALL_ROWS) - 1;
-    const bool    one_head = b.first / p.n == last / p.n;
-    b.key                  = (int) b.part * p.part_keys;
+    b.first = (gridDim.x / p.parts - 1 - blockIdx.x / p.parts) * (int64_t) GB_TALL_ROWS;
+    const int64_t last = gb_min(b.rows, b.first + GB_TALL_ROWS) - 1;
+    const bool one_head = b.first / p.n == last / p.n;
+    b.key = (int) b.part * p.part_keys;
     const int end = (int) gb_min<int64_t>(gb_keys_seen(p, one_head ? last % p.n : p.n - 1), b.key + p.part_keys);
-    b.tiles       = end > b.key ? (end - b.key + KEYS - 1) / KEYS : 0;
+    b.tiles = end > b.key ? (end - b.key + KEYS - 1) / KEYS : 0;
     return b;
 }
 
@@ -73,8 +73,8 @@ template <int KEYS> GB_DEVICE gb_tall_block gb_tall_block_of(const gb_attention 
 // Queries: by all threads, which meet afterwards.
 template <int DP> GB_DEVICE void gb_tall_queries(const gb_attention & p, const gb_tall_block & b, char * shared) {
     for (int i = (int) threadIdx.x; i < GB_TALL_ROWS * DP / 8; i += GB_TALL_THREADS) {
-        const int              r = i / (DP / 8), piece = i % (DP / 8);
-        const bool             in = b.first + r < b.rows && piece * 8 < p.d;
+        const int r = i / (DP / 8), piece = i % (DP / 8);
+        const bool in = b.first + r < b.rows && piece * 8 < p.d;
         const gb_attention_row at = gb_attention_row_of(p, b.group, in ? b.first + r : 0);
         gb_cp_async_16(shared + piece / 8 * (GB_TALL_ROWS * 128) + r * 128 + (piece % 8 ^ r % 8) * 16,
             gb_attention_at(p.q, at.i1, at.i2, b.i3) + (in ? piece * 16 : 0), in ? 16 : 0);
@@ -92,14 +92,14 @@ GB_DEVICE void gb_tall_place(const int (&axis)[3], int row, int head, int batch,
 template <int DP, int KEYS>
 GB_DEVICE void gb_tall_copy(const gb_attention_tiles & t, const gb_tall_block & b, char * shared) {
     typedef gb_tall_room<DP, KEYS> room;
-    gb_tall_barriers *             barriers = (gb_tall_barriers *) (void *) (shared + room::barriers);
-    const int64_t                  head     = b.group * t.p.group_step;
-    const int       k_head = (int) (head / t.p.k.r2 % t.p.k.ne2), k_batch = (int) (b.i3 / t.p.k.r3 % t.p.k.ne3);
-    const int       v_head = (int) (head / t.p.v.r2 % t.p.v.ne2), v_batch = (int) (b.i3 / t.p.v.r3 % t.p.v.ne3);
+    gb_tall_barriers * barriers = (gb_tall_barriers *) (void *) (shared + room::barriers);
+    const int64_t head = b.group * t.p.group_step;
+    const int k_head = (int) (head / t.p.k.r2 % t.p.k.ne2), k_batch = (int) (b.i3 / t.p.k.r3 % t.p.k.ne3);
+    const int v_head = (int) (head / t.p.v.r2 % t.p.v.ne2), v_batch = (int) (b.i3 / t.p.v.r3 % t.p.v.ne3);
     gb_hopper_place at;
     for (int i = 0; i < b.tiles; i++) {
         const int key = b.key + i * KEYS, s = at.stage;
-        int       c[3];
+        int c[3];
         gb_barrier_wait(&barriers->k_empty[s], at.parity ^ 1); // nobody has used it before: over at once
         gb_barrier_expect(&barriers->k_full[s], room::tile);
         gb_tall_place(t.k_axis, key, k_head, k_batch, c);
@@ -123,21 +123,21 @@ GB_DEVICE void gb_tall_copy(const gb_attention_tiles & t, const gb_tall_block & 
 
 // Of the two rows of a thread: what they see, and where what is added to their scores lies.
 struct gb_tall_rows {
-    int          seen[2], all_see; // all_see: keys that all rows of the warp see
+    int seen[2], all_see; // all_see: keys that all rows of the warp see
     const char * mask[2];
 };
 
 template <bool MASK>
 GB_DEVICE gb_tall_rows gb_tall_rows_of(const gb_attention & p, const gb_tall_block & b, int64_t first) {
     gb_tall_rows rows = {};
-    rows.all_see      = (int) p.m;
+    rows.all_see = (int) p.m;
     GB_UNROLL for (int h = 0; h < 2; h++) {
         const int64_t r = first + 8 * h;
-        rows.seen[h]    = r < b.rows ? (int) gb_keys_seen(p, r % p.n) : 0;
-        rows.all_see    = r < b.rows ? gb_min(rows.all_see, rows.seen[h]) : rows.all_see;
+        rows.seen[h] = r < b.rows ? (int) gb_keys_seen(p, r % p.n) : 0;
+        rows.all_see = r < b.rows ? gb_min(rows.all_see, rows.seen[h]) : rows.all_see;
         if (MASK) {
             const gb_attention_row at = gb_attention_row_of(p, b.group, r < b.rows ? r : 0);
-            rows.mask[h]              = gb_attention_mask_row(p.mask, at.i1, at.i2, b.i3);
+            rows.mask[h] = gb_attention_mask_row(p.mask, at.i1, at.i2, b.i3);
         }
     }
     GB_UNROLL for (int d = GB_WARP / 2; d > 0; d /= 2) {
@@ -154,10 +154,10 @@ GB_DEVICE void gb_tall_add_pairs(const gb_attention & p, const gb_tall_rows & ro
         const char * const at =
             rows.mask[h] + (key + 2 * ((int) threadIdx.x % 4)) * (p.mask.type == GGML_TYPE_F32 ? 4 : 2);
         GB_UNROLL for (int j = 0; j < KEYS / 8; j++) {
-            const float2 pair    = p.mask.type == GGML_TYPE_F32
-                                       ? ((const float2 *) (const void *) at)[4 * j]
-                                       : gb_unpack_half2(((const uint32_t *) (const void *) at)[4 * j]);
-            s[4 * j + 2 * h]     = s[4 * j + 2 * h] * to_exponent + base * pair.x;
+            const float2 pair = p.mask.type == GGML_TYPE_F32
+                                    ? ((const float2 *) (const void *) at)[4 * j]
+                                    : gb_unpack_half2(((const uint32_t *) (const void *) at)[4 * j]);
+            s[4 * j + 2 * h] = s[4 * j + 2 * h] * to_exponent + base * pair.x;
             s[4 * j + 2 * h + 1] = s[4 * j + 2 * h + 1] * to_exponent + base * pair.y;
         }
     }
@@ -168,8 +168,8 @@ GB_DEVICE void gb_tall_add_pairs(const gb_attention & p, const gb_tall_rows & ro
 template <int KEYS, bool MASK>
 GB_DEVICE void gb_tall_softmax(const gb_attention_tiles & t, const gb_tall_rows & rows, int key, float (&s)[KEYS / 2],
     gb_softmax_state & state, float (&shrink)[2]) {
-    const gb_attention & p    = t.p;
-    const float          base = 1.44269504088896f, to_exponent = p.scale * base, step = MASK ? 1 : to_exponent;
+    const gb_attention & p = t.p;
+    const float base = 1.44269504088896f, to_exponent = p.scale * base, step = MASK ? 1 : to_exponent;
     if (MASK && t.mask_pairs && key + KEYS <= rows.all_see) {
         gb_tall_add_pairs<KEYS>(p, rows, key, s);
     } else if (MASK || key + KEYS > rows.all_see) {
@@ -178,8 +178,8 @@ GB_DEVICE void gb_tall_softmax(const gb_attention_tiles & t, const gb_tall_rows 
             const int left = rows.seen[e / 2] - key;
             GB_UNROLL for (int j = 0; j < KEYS / 8; j++) {
                 const int c = 8 * j + 2 * (lane % 4) + e % 2;
-                float &   x = s[4 * j + e];
-                x           = MASK ? x * to_exponent : x;
+                float & x = s[4 * j + e];
+                x = MASK ? x * to_exponent : x;
                 if (MASK && c < left) {
                     x += base * gb_load_float(p.mask.type, rows.mask[e / 2] + (key + c) * (int64_t) p.mask.nb0);
                 }
@@ -192,18 +192,18 @@ GB_DEVICE void gb_tall_softmax(const gb_attention_tiles & t, const gb_tall_rows 
         GB_UNROLL for (int j = 0; j < KEYS / 8; j++) {
             largest = fmaxf(largest, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
         }
-        largest            = gb_quad_max(largest);
+        largest = gb_quad_max(largest);
         const float origin = largest == -INFINITY ? 0 : largest * step; // no key seen yet
-        shrink[h]          = gb_exp2(state.largest[h] * step - origin);
-        float sum          = 0;
+        shrink[h] = gb_exp2(state.largest[h] * step - origin);
+        float sum = 0;
         GB_UNROLL for (int j = 0; j < KEYS / 8; j++) {
             GB_UNROLL for (int e = 0; e < 2; e++) {
                 float & x = s[4 * j + 2 * h + e];
-                x         = gb_exp2(x * step - origin);
+                x = gb_exp2(x * step - origin);
                 sum += x;
             }
         }
-        state.sum[h]     = state.sum[h] * shrink[h] + sum;
+        state.sum[h] = state.sum[h] * shrink[h] + sum;
         state.largest[h] = largest;
     }
 }
@@ -247,17 +247,17 @@ GB_DEVICE void gb_tall_done_with(gb_barrier * empty) {
 
 template <int KIND, int DP, int KEYS, bool MASK>
 GB_DEVICE void gb_tall_attend(const gb_attention_tiles & t, const gb_tall_block & b, char * shared) {
-    const gb_attention &           p = t.p;
+    const gb_attention & p = t.p;
     typedef gb_tall_room<DP, KEYS> room;
-    gb_tall_barriers *             barriers = (gb_tall_barriers *) (void *) (shared + room::barriers);
-    const int                      warp = (int) threadIdx.x / 32, lane = (int) threadIdx.x % 32;
-    const int64_t                  mine    = b.first + 16 * warp + lane / 4;
-    const char * const             queries = shared + warp / 4 * (64 * 128);
-    const gb_tall_rows             rows    = gb_tall_rows_of<MASK>(p, b, mine);
-    gb_softmax_state               state   = { { -INFINITY, -INFINITY }, { 0, 0 } };
-    gb_hopper_place                k_at, v_at;
-    float                          s[KEYS / 2], out[DP / 2] = {}, shrink[2];
-    uint32_t                       weights[KEYS / 16][4];
+    gb_tall_barriers * barriers = (gb_tall_barriers *) (void *) (shared + room::barriers);
+    const int warp = (int) threadIdx.x / 32, lane = (int) threadIdx.x % 32;
+    const int64_t mine = b.first + 16 * warp + lane / 4;
+    const char * const queries = shared + warp / 4 * (64 * 128);
+    const gb_tall_rows rows = gb_tall_rows_of<MASK>(p, b, mine);
+    gb_softmax_state state = { { -INFINITY, -INFINITY }, { 0, 0 } };
+    gb_hopper_place k_at, v_at;
+    float s[KEYS / 2], out[DP / 2] = {}, shrink[2];
+    uint32_t weights[KEYS / 16][4];
     if (b.tiles > 0) {
         gb_barrier_wait(&barriers->k_full[0], 0);
         gb_tall_scores<KIND, DP, KEYS>(queries, shared + room::k, s);

@@ -50,22 +50,22 @@ GB_DEVICE void gb_attention_store(const gb_attention & p, int64_t group, int64_t
     int64_t rows, const gb_softmax_state & state, const float * out) {
     const int lane = (int) threadIdx.x % 32;
     GB_UNROLL for (int h = 0; h < 2; h++) {
-        const int64_t r     = mine + 8 * h;
-        const float   sum   = gb_quad_sum(state.sum[h]);
-        const float   scale = p.partial != NULL ? 1 : sum == 0 ? 0 : 1 / sum; // NaN stays
+        const int64_t r = mine + 8 * h;
+        const float sum = gb_quad_sum(state.sum[h]);
+        const float scale = p.partial != NULL ? 1 : sum == 0 ? 0 : 1 / sum; // NaN stays
         if (r < rows) {
-            const gb_attention_row at  = gb_attention_row_of(p, group, r);
-            const int64_t          row = (i3 * p.heads + at.i2) * p.n + at.i1;
+            const gb_attention_row at = gb_attention_row_of(p, group, r);
+            const int64_t row = (i3 * p.heads + at.i2) * p.n + at.i1;
             float * to = p.partial != NULL ? p.partial + (row * p.parts + part) * (p.d + 2) : p.dst + row * p.d;
             GB_UNROLL for (int j = 0; j < DP / 8; j++) {
                 const int column = 8 * j + 2 * (lane % 4);
                 if (column < p.d) { // d is a multiple of 8
-                    to[column]     = out[4 * j + 2 * h] * scale;
+                    to[column] = out[4 * j + 2 * h] * scale;
                     to[column + 1] = out[4 * j + 2 * h + 1] * scale;
                 }
             }
             if (p.partial != NULL && lane % 4 == 0) {
-                to[p.d]     = state.largest[h];
+                to[p.d] = state.largest[h];
                 to[p.d + 1] = sum;
             }
         }

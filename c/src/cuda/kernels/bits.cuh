@@ -13,8 +13,8 @@
 #else
 #    define GB_BOUNDS(threads, blocks) \
     __launch_bounds__(threads, blocks) // of a block; blocks that a multiprocessor should hold
-#    define GB_UNROLL    _Pragma("unroll")
-#    define GB_UNROLL_2  _Pragma("unroll 2")
+#    define GB_UNROLL _Pragma("unroll")
+#    define GB_UNROLL_2 _Pragma("unroll 2")
 #    define GB_NO_UNROLL _Pragma("unroll 1")
 #endif
 
@@ -25,7 +25,7 @@
 GB_DEVICE uint32_t gb_perm(uint32_t a, uint32_t b, uint32_t select) {
 #ifdef GB_CUDA_EMULATED
     const uint64_t both = a | (uint64_t) b << 32;
-    uint32_t       r    = 0;
+    uint32_t r = 0;
     for (int i = 0; i < 4; i++) {
         const uint32_t byte = (uint32_t) (both >> 8 * (select >> 4 * i & 7) & 255); // from 8 on: its sign
         r |= ((select >> 4 * i & 8) == 0 ? byte : byte < 128 ? 0 : 255) << 8 * i;

@@ -49,12 +49,12 @@ enum { GB_TILE = 32, GB_TILE_LINES = 8 };
 template <class T> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_transposing(gb_view y, gb_view x, int with) {
     gb_wait_for_earlier();
     GB_SHARED(T, tile, GB_TILE * (GB_TILE + 1));
-    const int     a = with == 1 ? 2 : 1, b = with == 3 ? 2 : 3;
+    const int a = with == 1 ? 2 : 1, b = with == 3 ? 2 : 3;
     const int64_t ia = blockIdx.z % y.ne[a], ib = blockIdx.z / y.ne[a];
     const int64_t i0 = (int64_t) blockIdx.x * GB_TILE, iw = (int64_t) blockIdx.y * GB_TILE;
-    const int     lane = (int) threadIdx.x % GB_TILE, line = (int) threadIdx.x / GB_TILE;
-    const char *  from = x.p + ia * x.nb[a] + ib * x.nb[b];
-    char *        to   = y.p + ia * y.nb[a] + ib * y.nb[b];
+    const int lane = (int) threadIdx.x % GB_TILE, line = (int) threadIdx.x / GB_TILE;
+    const char * from = x.p + ia * x.nb[a] + ib * x.nb[b];
+    char * to = y.p + ia * y.nb[a] + ib * y.nb[b];
     for (int j = line; j < GB_TILE; j += GB_TILE_LINES) {
         if (i0 + j < y.ne[0] && iw + lane < y.ne[with]) {
             tile[j * (GB_TILE + 1) + lane] =
@@ -86,10 +86,10 @@ template <int TYPE> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_dequantizing(gb_view y, 
     if (k >= n_groups) {
         return;
     }
-    const int64_t  per_row = x.ne[0] / 32, first = k % per_row;
+    const int64_t per_row = x.ne[0] / 32, first = k % per_row;
     const gb_index from = gb_unravel_row<uint64_t>((uint64_t) (k / per_row), x.ne);
-    gb_index       to   = gb_unravel<uint64_t>((uint64_t) k * 32, y.ne); // rows of y are multiples of 32, too
-    gb_group       o;
+    gb_index to = gb_unravel<uint64_t>((uint64_t) k * 32, y.ne); // rows of y are multiples of 32, too
+    gb_group o;
     gb_dequantize_group<TYPE>(gb_at(x, from), first, o);
     for (int i = 0; i < 32; i++, to.i[0]++) {
         gb_put(y.type, gb_at(y, to), gb_group_element(o, i));

@@ -11,9 +11,9 @@
 #include "ggml.h"
 
 struct gb_view {
-    char *  p;
+    char * p;
     int64_t ne[4], nb[4];
-    int     type;
+    int type;
 };
 
 struct gb_index {
@@ -24,8 +24,8 @@ template <class I> GB_DEVICE gb_index gb_unravel(I k, const int64_t * ne) {
     gb_index at;
     GB_UNROLL for (int d = 0; d < 3; d++) {
         const I rest = k / (I) ne[d];
-        at.i[d]      = (int64_t) (k - rest * (I) ne[d]);
-        k            = rest;
+        at.i[d] = (int64_t) (k - rest * (I) ne[d]);
+        k = rest;
     }
     at.i[3] = (int64_t) k;
     return at;
@@ -33,7 +33,7 @@ template <class I> GB_DEVICE gb_index gb_unravel(I k, const int64_t * ne) {
 
 // Of a row, counted through dims 1 to 3; i[0] is 0.
 template <class I> GB_DEVICE gb_index gb_unravel_row(I row, const int64_t * ne) {
-    const I        rest = row / (I) ne[1], i3 = rest / (I) ne[2];
+    const I rest = row / (I) ne[1], i3 = rest / (I) ne[2];
     const gb_index at = { { 0, (int64_t) (row - rest * (I) ne[1]), (int64_t) (rest - i3 * (I) ne[2]), (int64_t) i3 } };
     return at;
 }

@@ -20,34 +20,34 @@
 enum { GB_FEW_WARPS = 4, GB_FEW_ROWS = 16, GB_FEW_COLUMNS = 16 };
 
 struct gb_few {
-    gb_weights       w;
+    gb_weights w;
     const gb_panel * x; // of a slice: by eight columns, then along the depth
-    float *          dst;
-    int64_t          m, k;
-    int              columns; // of a slice
-    int              stages;  // panels along the depth
-    int              split;   // 2 to the power of it warps share rows: 0, 1 or 2
+    float * dst;
+    int64_t m, k;
+    int columns; // of a slice
+    int stages; // panels along the depth
+    int split; // 2 to the power of it warps share rows: 0, 1 or 2
 };
 
 // What is the same for all stages: constants that stay in registers, and what follows from the lane's number; and the
 // lane's part of a stage in shared memory.
 struct gb_few_place {
-    const char * row[2];            // rows g and g + 8: where the block begins
-    int          word;              // 4 t: byte of the lane's word
-    int          owner[4];          // 4 g ...: lanes that have scales of row g
-    int          start[4];          // of a sum
-    uint32_t     high, top2, signs; // bits of each byte: four, two, one
-    gb_table16   table;             // of IQ4_XS
+    const char * row[2]; // rows g and g + 8: where the block begins
+    int word; // 4 t: byte of the lane's word
+    int owner[4]; // 4 g ...: lanes that have scales of row g
+    int start[4]; // of a sum
+    uint32_t high, top2, signs; // bits of each byte: four, two, one
+    gb_table16 table; // of IQ4_XS
     GB_METHOD explicit gb_few_place(int lane) {
-        word  = lane % 4 * 4;
-        high  = keep(0xf0f0f0f0u, lane);
-        top2  = keep(0xc0c0c0c0u, lane);
+        word = lane % 4 * 4;
+        high = keep(0xf0f0f0f0u, lane);
+        top2 = keep(0xc0c0c0c0u, lane);
         signs = keep(0x80808080u, lane);
         table = gb_iq4_table();
         GB_UNROLL for (int i = 0; i < 4; i++) {
-            start[i]   = (int) keep(0x4b400000u, lane * (i + 1)); // the bits of 3 * 2^22
+            start[i] = (int) keep(0x4b400000u, lane * (i + 1)); // the bits of 3 * 2^22
             table.w[i] = keep(table.w[i], lane);
-            owner[i]   = gb_quick_keep(lane / 4 * 4 + i);
+            owner[i] = gb_quick_keep(lane / 4 * 4 + i);
         }
     }
     static GB_METHOD uint32_t keep(uint32_t x, int by) { // what is the same in all lanes would not be kept
@@ -78,7 +78,7 @@ GB_DEVICE uint32_t gb_few_even_word(const char * at, int offset, int word) {
 
 // Scales of eight groups: a lane decodes those of groups t and t + 4, others ask it.
 struct gb_few_scales {
-    float                               mine[2][2];                         // of row, and group
+    float mine[2][2]; // of row, and group
     template <int BYTES> GB_METHOD void of_blocks(const gb_few_place & p) { // of 32 elements, which begin with theirs
         GB_UNROLL for (int i = 0; i < 4; i++) {
             mine[i / 2][i % 2] = gb_few_half(p.row[i / 2] + p.word / 4 * BYTES, i % 2 * 4 * BYTES);
@@ -90,33 +90,33 @@ struct gb_few_scales {
 };
 
 template <> struct gb_few_format<GGML_TYPE_Q4_0> : gb_few_scales {
-    static constexpr bool  minima = false;
-    static constexpr int   bytes = 8 * GB_BYTES(q4_0), pitch = bytes, chunk = 16, align = 16, span = 1, halves = 1,
-                           stages = 4;
+    static constexpr bool minima = false;
+    static constexpr int bytes = 8 * GB_BYTES(q4_0), pitch = bytes, chunk = 16, align = 16, span = 1, halves = 1,
+                         stages = 4;
     static constexpr float unit = 0.0625f; // nibbles are the high ones of their bytes, less 8, so sixteen times as much
-    uint32_t               w[2];
-    GB_METHOD void         begin(const gb_few_place & p) { of_blocks<GB_BYTES(q4_0)>(p); }
-    GB_METHOD void         load(const gb_few_place & p, int group) {
+    uint32_t w[2];
+    GB_METHOD void begin(const gb_few_place & p) { of_blocks<GB_BYTES(q4_0)>(p); }
+    GB_METHOD void load(const gb_few_place & p, int group) {
         GB_UNROLL for (int r = 0; r < 2; r++) {
             w[r] = gb_few_even_word(p.row[r], group * GB_BYTES(q4_0) + GB_AT(q4_0, qs), p.word);
         }
     }
     GB_METHOD void fragment(const gb_few_place & p, int, uint32_t (&a)[4]) const {
         GB_UNROLL for (int r = 0; r < 2; r++) {
-            a[r]     = (w[r] << 4 & p.high) ^ p.signs;
+            a[r] = (w[r] << 4 & p.high) ^ p.signs;
             a[2 + r] = (w[r] & p.high) ^ p.signs;
         }
     }
 };
 
 template <> struct gb_few_format<GGML_TYPE_Q8_0> : gb_few_scales {
-    static constexpr bool  minima = false;
-    static constexpr int   bytes = 8 * GB_BYTES(q8_0), pitch = bytes, chunk = 16, align = 16, span = 1, halves = 1,
-                           stages = 3;
-    static constexpr float unit   = 1;
-    uint32_t               w[2][2];
-    GB_METHOD void         begin(const gb_few_place & p) { of_blocks<GB_BYTES(q8_0)>(p); }
-    GB_METHOD void         load(const gb_few_place & p, int group) {
+    static constexpr bool minima = false;
+    static constexpr int bytes = 8 * GB_BYTES(q8_0), pitch = bytes, chunk = 16, align = 16, span = 1, halves = 1,
+                         stages = 3;
+    static constexpr float unit = 1;
+    uint32_t w[2][2];
+    GB_METHOD void begin(const gb_few_place & p) { of_blocks<GB_BYTES(q8_0)>(p); }
+    GB_METHOD void load(const gb_few_place & p, int group) {
         GB_UNROLL for (int i = 0; i < 4; i++) {
             w[i / 2][i % 2] =
                 gb_few_even_word(p.row[i % 2], group * GB_BYTES(q8_0) + GB_AT(q8_0, qs) + 16 * (i / 2), p.word);
@@ -128,23 +128,23 @@ template <> struct gb_few_format<GGML_TYPE_Q8_0> : gb_few_scales {
 };
 
 template <> struct gb_few_format<GGML_TYPE_Q4_K> : gb_few_scales {
-    static constexpr bool  minima = true;
-    static constexpr int   bytes = GB_BYTES(q4_k), pitch = bytes, chunk = 16, align = 16, span = 2, halves = 1,
-                           stages = 4;
-    static constexpr float unit   = 1;
-    uint32_t               w[2][2], minimum[4]; // minimum: the fragment of rows g, g + 8 and groups t, t + 4
-    float                  dmin[2];
-    GB_METHOD void         begin(const gb_few_place & p) {
+    static constexpr bool minima = true;
+    static constexpr int bytes = GB_BYTES(q4_k), pitch = bytes, chunk = 16, align = 16, span = 2, halves = 1,
+                         stages = 4;
+    static constexpr float unit = 1;
+    uint32_t w[2][2], minimum[4]; // minimum: the fragment of rows g, g + 8 and groups t, t + 4
+    float dmin[2];
+    GB_METHOD void begin(const gb_few_place & p) {
         const uint32_t shift = (uint32_t) p.word * 2; // byte t of a word
         GB_UNROLL for (int r = 0; r < 2; r++) {
-            const uint4    head = *(const uint4 *) (const void *) p.row[r];
-            const float2   d    = gb_unpack_half2(head.x);
+            const uint4 head = *(const uint4 *) (const void *) p.row[r];
+            const float2 d = gb_unpack_half2(head.x);
             const uint32_t s = head.y >> shift, m = head.z >> shift, both = head.w >> shift;
-            mine[r][0]     = d.x * (float) (s & 63);
-            mine[r][1]     = d.x * (float) ((both & 15) | (s >> 2 & 48));
-            minimum[r]     = gb_bits((float) (m & 63)); // few bits: tf32 has them
+            mine[r][0] = d.x * (float) (s & 63);
+            mine[r][1] = d.x * (float) ((both & 15) | (s >> 2 & 48));
+            minimum[r] = gb_bits((float) (m & 63)); // few bits: tf32 has them
             minimum[2 + r] = gb_bits((float) ((both >> 4 & 15) | (m >> 2 & 48)));
-            dmin[r]        = d.y;
+            dmin[r] = d.y;
         }
     }
     GB_METHOD void load(const gb_few_place & p, int group) {
@@ -160,7 +160,7 @@ template <> struct gb_few_format<GGML_TYPE_Q4_K> : gb_few_scales {
     // The minima of 8 groups times the sums of the activations are a product of their own.
     GB_METHOD void take_minima(const uint4 & s, float (&sum)[4]) const {
         const uint32_t first[2] = { s.x, s.y }, second[2] = { s.z, s.w };
-        float          all[4] = { 0, 0, 0, 0 };
+        float all[4] = { 0, 0, 0, 0 };
         gb_mma_tf32(all, minimum, first);
         gb_mma_tf32(all, minimum, second);
         GB_UNROLL for (int i = 0; i < 4; i++) { sum[i] -= dmin[i / 2] * all[i]; }
@@ -168,16 +168,16 @@ template <> struct gb_few_format<GGML_TYPE_Q4_K> : gb_few_scales {
 };
 
 template <> struct gb_few_format<GGML_TYPE_IQ4_XS> : gb_few_scales {
-    static constexpr bool  minima = false;
-    static constexpr int   bytes = GB_BYTES(iq4_xs), pitch = bytes + 8, chunk = 8, align = 8, span = 1, halves = 1,
-                           stages = 4;
-    static constexpr float unit   = 1;
-    uint32_t               w[2];
-    GB_METHOD void         begin(const gb_few_place & p) {
+    static constexpr bool minima = false;
+    static constexpr int bytes = GB_BYTES(iq4_xs), pitch = bytes + 8, chunk = 8, align = 8, span = 1, halves = 1,
+                         stages = 4;
+    static constexpr float unit = 1;
+    uint32_t w[2];
+    GB_METHOD void begin(const gb_few_place & p) {
         const uint32_t t = (uint32_t) p.word / 4;
         GB_UNROLL for (int r = 0; r < 2; r++) {
             const uint2 head = *(const uint2 *) (const void *) p.row[r];
-            const float d    = gb_half_bits_to_float((uint16_t) head.x);
+            const float d = gb_half_bits_to_float((uint16_t) head.x);
             GB_UNROLL for (uint32_t i = 0; i < 2; i++) {
                 const uint32_t low = head.y >> (4 * t + 16 * i) & 15, high = head.x >> (16 + 2 * t + 8 * i) & 3;
                 mine[r][i] = d * (float) ((int) (low | high << 4) - 32);
@@ -194,7 +194,7 @@ template <> struct gb_few_format<GGML_TYPE_IQ4_XS> : gb_few_scales {
             const uint32_t codes = w[r] & 0x77777777u, upper = gb_select(0x44444444u, w[r] >> 1, 0x32103210u);
             GB_UNROLL for (int i = 0; i < 2; i++) {
                 const uint32_t c = codes >> 16 * i;
-                a[2 * i + r]     = gb_perm(gb_perm(t.w[0], t.w[1], c), gb_perm(t.w[2], t.w[3], c), upper >> 16 * i);
+                a[2 * i + r] = gb_perm(gb_perm(t.w[0], t.w[1], c), gb_perm(t.w[2], t.w[3], c), upper >> 16 * i);
             }
         }
     }
@@ -202,21 +202,21 @@ template <> struct gb_few_format<GGML_TYPE_IQ4_XS> : gb_few_scales {
 
 // The bits of a word lie where 2 divides, the same for all words of a block. A value is four times the level less 32.
 template <> struct gb_few_format<GGML_TYPE_Q6_K> {
-    static constexpr bool  minima = false;
-    static constexpr int   bytes = GB_BYTES(q6_k), pitch = 240, chunk = 16, align = 2, span = 4, halves = 2, stages = 3;
+    static constexpr bool minima = false;
+    static constexpr int bytes = GB_BYTES(q6_k), pitch = 240, chunk = 16, align = 2, span = 4, halves = 2, stages = 3;
     static constexpr float unit = 0.25f;
-    uint32_t               low[2][2][2], high[2][2], shift[2]; // low: of row, side, part; high: of row, part
-    float                  mine[2][4];                         // scales t, t + 4, ...
-    const char *           at[2];                              // where 4 divides
-    GB_METHOD void         begin(const gb_few_place & p) {
+    uint32_t low[2][2][2], high[2][2], shift[2]; // low: of row, side, part; high: of row, part
+    float mine[2][4]; // scales t, t + 4, ...
+    const char * at[2]; // where 4 divides
+    GB_METHOD void begin(const gb_few_place & p) {
         GB_UNROLL for (int r = 0; r < 2; r++) {
             const uint32_t odd = (uint32_t) (uintptr_t) p.row[r] & 2;
-            at[r]              = p.row[r] - odd;
-            shift[r]           = odd * 8;
-            const float d      = gb_few_half(p.row[r], GB_AT(q6_k, d));
+            at[r] = p.row[r] - odd;
+            shift[r] = odd * 8;
+            const float d = gb_few_half(p.row[r], GB_AT(q6_k, d));
             GB_UNROLL for (int i = 0; i < 4; i++) {
                 const int8_t s = *(const int8_t *) (p.row[r] + GB_AT(q6_k, scales) + p.word / 4 + 4 * i);
-                mine[r][i]     = d * (float) s;
+                mine[r][i] = d * (float) s;
             }
         }
     }
@@ -229,22 +229,22 @@ template <> struct gb_few_format<GGML_TYPE_Q6_K> {
             const int r = i / 2, part = i % 2;
             low[r][0][part] = word(p, r, GB_AT(q6_k, ql) + 16 * group + 16 * part);
             low[r][1][part] = word(p, r, GB_AT(q6_k, ql) + 16 * group + 16 * part + 32);
-            high[r][part]   = word(p, r, GB_AT(q6_k, qh) + 8 * group + 16 * part);
+            high[r][part] = word(p, r, GB_AT(q6_k, qh) + 8 * group + 16 * part);
         }
     }
     GB_METHOD void fragment(const gb_few_place & p, int group, uint32_t (&a)[4]) const {
         GB_UNROLL for (int i = 0; i < 4; i++) {
-            const int      part = i / 2, r = i % 2, side = group % 2, n = group % 4;
+            const int part = i / 2, r = i % 2, side = group % 2, n = group % 4;
             const uint32_t l = low[r][side][part], h = high[r][part];
             const uint32_t top = ((n == 0 ? h << 6 : n == 1 ? h << 4 : n == 2 ? h << 2 : h) & p.top2) ^ p.signs;
-            a[i]               = gb_select(0x3c3c3c3cu, n < 2 ? l << 2 : l >> 2, top);
+            a[i] = gb_select(0x3c3c3c3cu, n < 2 ? l << 2 : l >> 2, top);
         }
     }
     GB_METHOD void scales(const gb_few_place & p, int group, float (&d)[2][2]) const {
         GB_UNROLL for (int r = 0; r < 2; r++) {
             GB_UNROLL for (int h = 0; h < 2; h++) {
                 const int i = 2 * group + h;
-                d[r][h]     = gb_shfl(mine[r][i / 4], p.owner[i % 4]);
+                d[r][h] = gb_shfl(mine[r][i / 4], p.owner[i % 4]);
             }
         }
     }
@@ -257,28 +257,28 @@ template <int TYPE> struct gb_few_stage { // in shared memory: the rows of all w
 
 // Where a thread is on its way along the depth, and where its things lie in a stage.
 struct gb_few_walk {
-    const char * row;                    // of the next copy: the lane's row of weights, and its piece of it
-    const char * x;                      // panels
-    int64_t      gap;                    // bytes from the end of one panel to the second
-    int          left;                   // bytes to the end of the row
-    int          ahead, computed;        // stage to copy, to compute
-    char *       there, *here, *end;     // where these are; end of the stages
-    int          step, stage, to_panels; // bytes of the next stage of the warp in a row; of a stage in shared memory
-    int          first, each;            // bytes of panels that the thread copies: from, distance
-    uint32_t     begin[2];               // Q6_K: where rows g and g + 8 begin
-    float        sum[2][4];              // of panels
+    const char * row; // of the next copy: the lane's row of weights, and its piece of it
+    const char * x; // panels
+    int64_t gap; // bytes from the end of one panel to the second
+    int left; // bytes to the end of the row
+    int ahead, computed; // stage to copy, to compute
+    char *there, *here, *end; // where these are; end of the stages
+    int step, stage, to_panels; // bytes of the next stage of the warp in a row; of a stage in shared memory
+    int first, each; // bytes of panels that the thread copies: from, distance
+    uint32_t begin[2]; // Q6_K: where rows g and g + 8 begin
+    float sum[2][4]; // of panels
 };
 
 // Queues the copy of a stage of the warp's rows; two lanes for each. `whole`: it is not the last.
 template <int TYPE, bool WHOLE> GB_DEVICE void gb_few_copy(char * slot, const char * row, int left) {
     typedef gb_few_format<TYPE> format;
-    constexpr bool              moves = format::align < 8; // from where 16 divides, before the row
-    constexpr int               chunk = format::chunk, n = (format::bytes + (moves ? 14 : 0) + chunk - 1) / chunk;
-    const int                   lane   = (int) threadIdx.x % 32;
-    const uint32_t              before = moves ? (uint32_t) (uintptr_t) row & 15 : 0;
-    const char *                from   = row - before;
-    char *                      to     = slot + lane / 2 * format::pitch + lane % 2 * chunk;
-    left                               = gb_min((int) format::bytes, left) + (int) before - lane % 2 * chunk;
+    constexpr bool moves = format::align < 8; // from where 16 divides, before the row
+    constexpr int chunk = format::chunk, n = (format::bytes + (moves ? 14 : 0) + chunk - 1) / chunk;
+    const int lane = (int) threadIdx.x % 32;
+    const uint32_t before = moves ? (uint32_t) (uintptr_t) row & 15 : 0;
+    const char * from = row - before;
+    char * to = slot + lane / 2 * format::pitch + lane % 2 * chunk;
+    left = gb_min((int) format::bytes, left) + (int) before - lane % 2 * chunk;
     GB_UNROLL for (int i = 0; i < (n + 1) / 2; i++) {
         const int at = i * 2 * chunk, here = WHOLE ? chunk : gb_min(gb_max(left - at, 0), chunk);
         if (2 * i + 1 < n || lane % 2 == 0) {
@@ -314,9 +314,9 @@ template <int TYPE, int NT>
 GB_DEVICE void gb_few_multiply(const gb_few_format<TYPE> & f, const gb_few_place & place, const char * panels,
     int group, float (&sum)[2][4]) {
     typedef gb_few_format<TYPE> format;
-    constexpr int               H = format::halves;
-    uint32_t                    a[4];
-    float                       d[2][H], less[2][H];
+    constexpr int H = format::halves;
+    uint32_t a[4];
+    float d[2][H], less[2][H];
     f.fragment(place, group, a);
     f.scales(place, group, d);
     GB_UNROLL for (int r = 0; r < 2; r++) {
@@ -324,11 +324,11 @@ GB_DEVICE void gb_few_multiply(const gb_few_format<TYPE> & f, const gb_few_place
     }
     GB_UNROLL for (int c = 0; c < NT; c++) {
         const gb_panel & panel = *(const gb_panel *) (const void *) (panels + c * gb_few_stage<TYPE>::panel);
-        const int        lane = (int) threadIdx.x % 32, at = group % 2 * 2;
-        const uint4      q        = *(const uint4 *) (const void *) panel.q[group / 2][lane];
-        const float4     x        = *(const float4 *) (const void *) panel.d[group / 2][lane % 4];
-        uint32_t         b[2]     = { at == 0 ? q.x : q.z, at == 0 ? q.y : q.w };
-        const float      scale[2] = { at == 0 ? x.x : x.z, at == 0 ? x.y : x.w };
+        const int lane = (int) threadIdx.x % 32, at = group % 2 * 2;
+        const uint4 q = *(const uint4 *) (const void *) panel.q[group / 2][lane];
+        const float4 x = *(const float4 *) (const void *) panel.d[group / 2][lane % 4];
+        uint32_t b[2] = { at == 0 ? q.x : q.z, at == 0 ? q.y : q.w };
+        const float scale[2] = { at == 0 ? x.x : x.z, at == 0 ? x.y : x.w };
         if constexpr (TYPE == GGML_TYPE_IQ4_XS) { // in the order of nibbles
             const uint32_t first = gb_perm(b[0], b[1], 0x5140), second = gb_perm(b[0], b[1], 0x7362);
             b[0] = first, b[1] = second;
@@ -338,17 +338,17 @@ GB_DEVICE void gb_few_multiply(const gb_few_format<TYPE> & f, const gb_few_place
             gb_mma_s8(dot, a, b, place.start);
             GB_UNROLL for (int i = 0; i < 4; i++) {
                 const float scaled = fmaf(gb_bits_to_float((uint32_t) dot[i]), d[i / 2][0], less[i / 2][0]);
-                sum[c][i]          = fmaf(scale[i % 2], scaled, sum[c][i]);
+                sum[c][i] = fmaf(scale[i % 2], scaled, sum[c][i]);
             }
         } else {
             const uint32_t a0[2] = { a[0], a[1] }, a1[2] = { a[2], a[3] };
-            int            dot[2][4];
+            int dot[2][4];
             gb_mma_s8_half(dot[0], a0, b[0], place.start);
             gb_mma_s8_half(dot[1], a1, b[1], place.start);
             GB_UNROLL for (int i = 0; i < 4; i++) {
                 const float scaled = fmaf(gb_bits_to_float((uint32_t) dot[0][i]), d[i / 2][0], less[i / 2][0]) +
                                      fmaf(gb_bits_to_float((uint32_t) dot[1][i]), d[i / 2][1], less[i / 2][1]);
-                sum[c][i]          = fmaf(scale[i % 2], scaled, sum[c][i]);
+                sum[c][i] = fmaf(scale[i % 2], scaled, sum[c][i]);
             }
         }
     }
@@ -357,7 +357,7 @@ GB_DEVICE void gb_few_multiply(const gb_few_format<TYPE> & f, const gb_few_place
 template <int TYPE, int NT>
 GB_DEVICE void gb_few_compute(const gb_few_place & place, const char * panels, float (&sum)[2][4]) {
     typedef gb_few_format<TYPE> format;
-    format                      f;
+    format f;
     f.begin(place);
     GB_UNROLL for (int group = 0; group < 8; group++) {
         if (group % format::span == 0) {
@@ -376,7 +376,7 @@ GB_DEVICE void gb_few_compute(const gb_few_place & place, const char * panels, f
 // The sums of warps that share rows, by the first of them; every thread of the block comes here.
 template <int NT> GB_DEVICE void gb_few_join(char * shared, int split, float (&sum)[2][4]) {
     float * const part = (float *) (void *) shared;
-    const int     lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
+    const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
     gb_sync_block();
     GB_UNROLL for (int i = 0; i < 4 * NT; i++) { part[(warp * 4 * NT + i) * 32 + lane] = sum[i / 4][i % 4]; }
     gb_sync_block();
@@ -389,7 +389,7 @@ template <int NT> GB_DEVICE void gb_few_join(char * shared, int split, float (&s
 template <int TYPE, int NT, bool WHOLE>
 GB_DEVICE void gb_few_turn(const gb_few & p, gb_few_walk & w, gb_few_place & place, char * shared) {
     typedef gb_few_format<TYPE> format;
-    const int                   lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
+    const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
     gb_cp_async_wait<format::stages - 2>();
     gb_sync_block(); // the copies of all threads have arrived, and all have read what is overwritten next
     gb_few_fetch<TYPE, NT, WHOLE>(p, w, shared);
@@ -410,27 +410,27 @@ GB_DEVICE void gb_few_turn(const gb_few & p, gb_few_walk & w, gb_few_place & pla
 template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_rows(gb_few p) {
     gb_wait_for_earlier();
     typedef gb_few_format<TYPE> format;
-    typedef gb_few_stage<TYPE>  layout;
+    typedef gb_few_stage<TYPE> layout;
     gb_needs_code(80);
     GB_DYNAMIC_SHARED(char, shared);
-    const int     lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    const int     part = warp & ((1 << p.split) - 1), band = warp >> p.split, bands = GB_FEW_WARPS >> p.split;
+    const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const int part = warp & ((1 << p.split) - 1), band = warp >> p.split, bands = GB_FEW_WARPS >> p.split;
     const int64_t row = ((int64_t) blockIdx.x * bands + band) * GB_FEW_ROWS;
-    const char *  a   = gb_weights_of_slice(p.w, blockIdx.z) + part * format::bytes; // rows past the last repeat it
-    gb_few_place  place(lane);
-    gb_few_walk   w = {};
-    w.row           = a + gb_min<int64_t>(row + lane / 2, p.m - 1) * (int64_t) p.w.nb_m + lane % 2 * format::chunk;
-    w.x             = (const char *) (p.x + (int64_t) blockIdx.z * NT * p.stages + part);
-    w.gap           = (int64_t) p.stages * (int64_t) sizeof(gb_panel) - layout::panel;
-    w.left          = (int) (p.k / gb_format<TYPE>::block * gb_format<TYPE>::bytes) - part * format::bytes;
+    const char * a = gb_weights_of_slice(p.w, blockIdx.z) + part * format::bytes; // rows past the last repeat it
+    gb_few_place place(lane);
+    gb_few_walk w = {};
+    w.row = a + gb_min<int64_t>(row + lane / 2, p.m - 1) * (int64_t) p.w.nb_m + lane % 2 * format::chunk;
+    w.x = (const char *) (p.x + (int64_t) blockIdx.z * NT * p.stages + part);
+    w.gap = (int64_t) p.stages * (int64_t) sizeof(gb_panel) - layout::panel;
+    w.left = (int) (p.k / gb_format<TYPE>::block * gb_format<TYPE>::bytes) - part * format::bytes;
     w.ahead = w.computed = part;
-    w.step               = format::bytes << p.split;
-    w.stage              = layout::rows + (NT * layout::panel << p.split);
-    w.to_panels          = layout::rows + part * NT * layout::panel;
-    w.first              = (band * 32 + lane) * 16;
-    w.each               = bands * 512;
+    w.step = format::bytes << p.split;
+    w.stage = layout::rows + (NT * layout::panel << p.split);
+    w.to_panels = layout::rows + part * NT * layout::panel;
+    w.first = (band * 32 + lane) * 16;
+    w.each = bands * 512;
     w.there = w.here = shared;
-    w.end            = shared + format::stages * w.stage;
+    w.end = shared + format::stages * w.stage;
     GB_UNROLL for (int r = 0; r < 2; r++) {
         w.begin[r] = (uint32_t) (uintptr_t) (a + gb_min<int64_t>(row + g + 8 * r, p.m - 1) * (int64_t) p.w.nb_m);
     }
@@ -439,7 +439,7 @@ template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_row
     }
     const int turns = (p.stages + (1 << p.split) - 1) >> p.split;
     const int whole = ((p.stages - 1) >> p.split) - (format::stages - 1);
-    int       turn  = 0;
+    int turn = 0;
     for (; turn < whole; turn++) { // what is copied now are whole stages of all warps, and not the last
         gb_few_turn<TYPE, NT, true>(p, w, place, shared);
     }
@@ -451,8 +451,8 @@ template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_row
         gb_few_join<NT>(shared, 1 << p.split, w.sum);
     }
     GB_UNROLL for (int i = 0; i < 4 * NT; i++) {
-        const int     column = i / 4 * GB_PANEL_ROWS + 2 * t + i % 2;
-        const int64_t r      = row + g + i % 4 / 2 * 8;
+        const int column = i / 4 * GB_PANEL_ROWS + 2 * t + i % 2;
+        const int64_t r = row + g + i % 4 / 2 * 8;
         if (part == 0 && r < p.m && column < p.columns) {
             p.dst[((int64_t) blockIdx.z * p.columns + column) * p.m + r] = w.sum[i / 4][i % 4] * format::unit;
         }

@@ -23,46 +23,46 @@
 enum { GB_GEMM_THREADS = 256, GB_GEMM_M = 128, GB_GEMM_K = 64, GB_GEMM_BAND = 8, GB_HALVES = -1 };
 
 struct gb_gemm {
-    gb_weights   w;
-    const void * x;     // rows of halves, or of floats
-    int64_t      x_row; // elements from row to row
-    float *      dst;
-    int64_t      m, k, rows; // columns of dst, depth, rows of a slice
-    int64_t      part_rows;  // the depth is cut into parts, whose results lie part_rows rows apart
-    int          parts, part_depth;
-    const int *  first;  // NULL, or of the rows of each expert in `tokens`, and their end
-    const int *  tokens; // row numbers, sorted by expert
-    int          stages; // 2, 3 or 4
-    int          raw;    // quantized: their bytes are copied to shared memory first
+    gb_weights w;
+    const void * x; // rows of halves, or of floats
+    int64_t x_row; // elements from row to row
+    float * dst;
+    int64_t m, k, rows; // columns of dst, depth, rows of a slice
+    int64_t part_rows; // the depth is cut into parts, whose results lie part_rows rows apart
+    int parts, part_depth;
+    const int * first; // NULL, or of the rows of each expert in `tokens`, and their end
+    const int * tokens; // row numbers, sorted by expert
+    int stages; // 2, 3 or 4
+    int raw; // quantized: their bytes are copied to shared memory first
 };
 
 // The part of the product that a block has.
 struct gb_tile {
-    const char * a;             // matrix; NULL: there is none
-    int64_t      row, end;      // its rows of the slice, or positions in `tokens`
-    int64_t      column, slice; // first column of dst
-    int64_t      k0, k1;        // depth
-    float *      dst;
+    const char * a; // matrix; NULL: there is none
+    int64_t row, end; // its rows of the slice, or positions in `tokens`
+    int64_t column, slice; // first column of dst
+    int64_t k0, k1; // depth
+    float * dst;
 };
 
 template <int NT> GB_DEVICE gb_tile gb_tile_of(const gb_gemm & p, int columns) {
-    gb_tile       t;
+    gb_tile t;
     const int64_t part = blockIdx.z % p.parts;
     // Blocks with neighbouring numbers run at the same time: they take tiles that are close both ways, GB_GEMM_BAND of
     // rows, so that the operands they share are few enough for the cache.
     const int64_t linear = (int64_t) blockIdx.y * gridDim.x + blockIdx.x, per_band = (int64_t) GB_GEMM_BAND * gridDim.x;
     const int64_t band = linear / per_band * GB_GEMM_BAND,
                   wide = gb_min<int64_t>(GB_GEMM_BAND, (int64_t) gridDim.y - band);
-    int64_t       y    = band + linear % per_band % wide;
-    t.slice            = blockIdx.z / p.parts;
-    t.column           = linear % per_band / wide * columns;
-    t.k0               = part * p.part_depth;
-    t.k1               = gb_min(p.k, t.k0 + p.part_depth);
-    t.dst              = p.dst + part * p.part_rows * p.m;
-    t.a                = NULL;
+    int64_t y = band + linear % per_band % wide;
+    t.slice = blockIdx.z / p.parts;
+    t.column = linear % per_band / wide * columns;
+    t.k0 = part * p.part_depth;
+    t.k1 = gb_min(p.k, t.k0 + p.part_depth);
+    t.dst = p.dst + part * p.part_rows * p.m;
+    t.a = NULL;
     t.row = t.end = 0;
     if (p.first == NULL) {
-        t.a   = gb_weights_of_slice(p.w, t.slice);
+        t.a = gb_weights_of_slice(p.w, t.slice);
         t.row = y * NT;
         t.end = gb_min(p.rows, t.row + NT);
         return t;
@@ -70,7 +70,7 @@ template <int NT> GB_DEVICE gb_tile gb_tile_of(const gb_gemm & p, int columns) {
     for (int e = 0; e < p.w.n_experts; e++) {
         const int64_t begin = p.first[e], end = p.first[e + 1], tiles = (end - begin + NT - 1) / NT;
         if (y < tiles) {
-            t.a   = p.w.a[e];
+            t.a = p.w.a[e];
             t.row = begin + y * NT;
             t.end = gb_min(end, t.row + NT);
             return t;
@@ -110,7 +110,7 @@ GB_DEVICE uint16_t * gb_piece(uint16_t * tile, int r, int piece) {
 // 8 halves of a group from its element 8 i on, as 16 bytes.
 template <int KIND> GB_DEVICE uint4 gb_group_halves(const gb_group & o, int i) {
     const float d = o.d[i / 2], m = o.m[i / 2];
-    uint32_t    pair[4];
+    uint32_t pair[4];
     GB_UNROLL for (int j = 0; j < 4; j++) {
         const int word = o.q[2 * i + j / 2], byte = 2 * (j % 2);
         pair[j] = gb_pack2<KIND>(d * gb_byte_to_float(word, byte) + m, d * gb_byte_to_float(word, byte + 1) + m);
@@ -121,7 +121,7 @@ template <int KIND> GB_DEVICE uint4 gb_group_halves(const gb_group & o, int i) {
 // Quantized weights as they lie: of each column of a tile 256 elements, with what precedes them from where 16 divides.
 enum { GB_RAW_DEPTH = 256, GB_RAW_STAGES = GB_RAW_DEPTH / GB_GEMM_K };
 template <int SOURCE> struct gb_raw {
-    static constexpr int bytes  = GB_RAW_DEPTH / gb_format<SOURCE>::block * gb_format<SOURCE>::bytes,
+    static constexpr int bytes = GB_RAW_DEPTH / gb_format<SOURCE>::block * gb_format<SOURCE>::bytes,
                          pieces = (bytes + 15 + 15) / 16, // an odd number lies between columns: banks
         pitch = (pieces | 1) * 16, slot = GB_GEMM_M * pitch;
 };
@@ -131,13 +131,13 @@ template <> struct gb_raw<GB_HALVES> {
 
 // The column of weights that a thread copies and unpacks, two threads each.
 struct gb_raw_column {
-    const char * at;    // its row at depth t.k0; NULL: there is none
-    int          depth; // of the part, from t.k0 on
+    const char * at; // its row at depth t.k0; NULL: there is none
+    int depth; // of the part, from t.k0 on
 };
 
 template <int SOURCE> GB_DEVICE gb_raw_column gb_raw_column_of(const gb_gemm & p, const gb_tile & t) {
     typedef gb_format<SOURCE> format;
-    const int64_t             column = t.column + threadIdx.x / 2;
+    const int64_t column = t.column + threadIdx.x / 2;
     return { column < p.m ? t.a + column * (int64_t) p.w.nb_m + t.k0 / format::block * format::bytes : NULL,
         (int) (t.k1 - t.k0) };
 }
@@ -145,16 +145,16 @@ template <int SOURCE> GB_DEVICE gb_raw_column gb_raw_column_of(const gb_gemm & p
 // Starts copying the bytes of depth [256 n, + 256) of the part.
 template <int SOURCE> GB_DEVICE void gb_raw_copy(const gb_raw_column & c, int n, char * raw) {
     typedef gb_format<SOURCE> format;
-    typedef gb_raw<SOURCE>    layout;
-    const int                 left = c.depth / format::block * format::bytes - n * layout::bytes;
+    typedef gb_raw<SOURCE> layout;
+    const int left = c.depth / format::block * format::bytes - n * layout::bytes;
     if (c.at == NULL || left <= 0) {
         return;
     }
-    const char *   from   = c.at + n * layout::bytes;
+    const char * from = c.at + n * layout::bytes;
     const uint32_t before = (uint32_t) (uintptr_t) from & 15;
-    const int      side   = (int) threadIdx.x % 2 * 16;
-    const int      total  = gb_min(left, (int) layout::bytes) + (int) before - side;
-    char * const   to     = raw + n % 2 * layout::slot + (int) threadIdx.x / 2 * layout::pitch + side;
+    const int side = (int) threadIdx.x % 2 * 16;
+    const int total = gb_min(left, (int) layout::bytes) + (int) before - side;
+    char * const to = raw + n % 2 * layout::slot + (int) threadIdx.x / 2 * layout::pitch + side;
     from += side - (int) before;
     if (left >= layout::pieces * 16) { // what is copied beyond is still the row's
         GB_UNROLL for (int i = 0; i < layout::pieces * 16; i += 32) {
@@ -175,12 +175,12 @@ GB_DEVICE void gb_unpack_weights(const gb_gemm & p, const gb_raw_column & c, int
     uint16_t * tile) {
     if constexpr (SOURCE != GB_HALVES) {
         typedef gb_format<SOURCE> format;
-        typedef gb_raw<SOURCE>    layout;
-        const int  r = (int) threadIdx.x / 2, half = (int) threadIdx.x % 2, from = stage * GB_GEMM_K + half * 32;
+        typedef gb_raw<SOURCE> layout;
+        const int r = (int) threadIdx.x / 2, half = (int) threadIdx.x % 2, from = stage * GB_GEMM_K + half * 32;
         const bool in = c.at != NULL && from < c.depth;
-        gb_group   o;
+        gb_group o;
         if (in) {
-            const int    n = stage / GB_RAW_STAGES, block = from % GB_RAW_DEPTH / format::block * format::bytes;
+            const int n = stage / GB_RAW_STAGES, block = from % GB_RAW_DEPTH / format::block * format::bytes;
             const char * at = c.at + n * layout::bytes;
             at = p.raw != 0 ? raw + n % 2 * layout::slot + r * layout::pitch + (int) ((uint32_t) (uintptr_t) at & 15)
                             : at;
@@ -197,10 +197,10 @@ GB_DEVICE void gb_unpack_weights(const gb_gemm & p, const gb_raw_column & c, int
 template <int SOURCE> GB_DEVICE void gb_load_weights(const gb_gemm & p, const gb_tile & t, int64_t k, uint16_t * tile) {
     if constexpr (SOURCE == GB_HALVES) {
         GB_UNROLL for (int i = 0; i < GB_GEMM_M * 8 / GB_GEMM_THREADS; i++) {
-            const int     at = (int) threadIdx.x + i * GB_GEMM_THREADS, r = at / 8, piece = at % 8;
+            const int at = (int) threadIdx.x + i * GB_GEMM_THREADS, r = at / 8, piece = at % 8;
             const int64_t column = t.column + r, from = k + piece * 8, left = (t.k1 - from) * 2;
-            const int     bytes = column >= p.m || left <= 0 ? 0 : left >= 16 ? 16 : (int) left;
-            const char *  a     = t.a + (bytes > 0 ? column * (int64_t) p.w.nb_m + from * 2 : 0);
+            const int bytes = column >= p.m || left <= 0 ? 0 : left >= 16 ? 16 : (int) left;
+            const char * a = t.a + (bytes > 0 ? column * (int64_t) p.w.nb_m + from * 2 : 0);
             gb_cp_async_16(gb_piece(tile, r, piece), a, bytes);
         }
     }
@@ -212,9 +212,9 @@ GB_DEVICE void gb_load_rows(const gb_tile & t, int64_t k, const uint16_t * const
     uint16_t * tile) {
     const int piece = (int) threadIdx.x % 8;
     GB_UNROLL for (int i = 0; i < N; i++) {
-        const int     r    = (int) threadIdx.x / 8 + i * (GB_GEMM_THREADS / 8);
+        const int r = (int) threadIdx.x / 8 + i * (GB_GEMM_THREADS / 8);
         const int64_t from = k + piece * 8, left = (t.k1 - from) * 2;
-        const int     bytes = row[i] == NULL || left <= 0 ? 0 : left >= 16 ? 16 : (int) left;
+        const int bytes = row[i] == NULL || left <= 0 ? 0 : left >= 16 ? 16 : (int) left;
         gb_cp_async_16(gb_piece(tile, r, piece), bytes > 0 ? (const void *) (row[i] + from) : any, bytes);
     }
 }
@@ -247,15 +247,15 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
     const uint16_t * row[N_ROWS];
     GB_UNROLL for (int i = 0; i < N_ROWS; i++) {
         const int64_t r = t.row + threadIdx.x / 8 + i * (GB_GEMM_THREADS / 8);
-        row[i]          = r < t.end ? (const uint16_t *) p.x + gb_tile_row(p, t, r) * p.x_row : NULL;
+        row[i] = r < t.end ? (const uint16_t *) p.x + gb_tile_row(p, t, r) * p.x_row : NULL;
     }
     const int warp_n = warp % WN * (NT / WN), warp_m = warp / WN * (GB_GEMM_M / WM);
-    float     sum[FN][2 * FM][4] = {};
-    int64_t   ahead              = t.k0;
-    char *    raw                = (char *) (shared + p.stages * STAGE);
+    float sum[FN][2 * FM][4] = {};
+    int64_t ahead = t.k0;
+    char * raw = (char *) (shared + p.stages * STAGE);
     // of the weights: the stage to unpack next; the next bytes to copy
-    gb_raw_column column   = {};
-    int           unpacked = 0, copied = 2;
+    gb_raw_column column = {};
+    int unpacked = 0, copied = 2;
     if constexpr (SOURCE != GB_HALVES) {
         column = gb_raw_column_of<SOURCE>(p, t);
         if (p.raw != 0) {
@@ -307,7 +307,7 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
         }
         gb_cp_async_commit();
         uint16_t * weights = shared + stage * STAGE;
-        uint16_t * rows    = weights + GB_GEMM_M * GB_GEMM_K;
+        uint16_t * rows = weights + GB_GEMM_M * GB_GEMM_K;
         GB_UNROLL for (int step = 0; step < GB_GEMM_K / 16; step++) {
             uint32_t a[FN][4], b[2 * FM][2];
             GB_UNROLL for (int i = 0; i < FN; i++) { // rows 0 - 7, 8 - 15 of the first piece, then of the second
@@ -351,9 +351,9 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
 enum { GB_EXACT_K = 32 };
 
 struct gb_exact { // where the elements of the weights lie
-    int    type;
-    size_t nb_k;   // bytes along the sum; quantized: unused or, with blocks across it, from row to row of a
-    bool   across; // blocks lie along the columns of dst
+    int type;
+    size_t nb_k; // bytes along the sum; quantized: unused or, with blocks across it, from row to row of a
+    bool across; // blocks lie along the columns of dst
 };
 
 // One group of quantized weights of any format.
@@ -381,11 +381,11 @@ template <int COLUMNS>
 GB_DEVICE void gb_exact_groups(const gb_gemm & p, const gb_tile & t, const gb_exact & e, int64_t k, float * tile) {
     // as many groups either way
     for (int i = (int) threadIdx.x; i < COLUMNS; i += GB_GEMM_THREADS) {
-        const int     g      = e.across ? i % (COLUMNS / 32) * 32 : i; // first column
-        const int     depth  = e.across ? i / (COLUMNS / 32) : 0;
+        const int g = e.across ? i % (COLUMNS / 32) * 32 : i; // first column
+        const int depth = e.across ? i / (COLUMNS / 32) : 0;
         const int64_t column = t.column + g;
-        const bool    in     = column < p.m && k + depth < t.k1;
-        gb_group      o      = {};
+        const bool in = column < p.m && k + depth < t.k1;
+        gb_group o = {};
         if (in) {
             const char * row = t.a + (e.across ? (k + depth) * (int64_t) e.nb_k : column * (int64_t) p.w.nb_m);
             gb_unpack_any(e.type, row, e.across ? column : k, o);
@@ -401,9 +401,9 @@ template <int COLUMNS>
 GB_DEVICE void gb_exact_floats(const gb_gemm & p, const gb_tile & t, const gb_exact & e, int64_t k, float * tile) {
     const bool along = e.nb_k <= p.w.nb_m; // neighbouring threads take what lies closer
     GB_UNROLL for (int i = (int) threadIdx.x; i < COLUMNS * GB_EXACT_K; i += GB_GEMM_THREADS) {
-        const int     depth = along ? i % GB_EXACT_K : i / COLUMNS, c = along ? i / GB_EXACT_K : i % COLUMNS;
+        const int depth = along ? i % GB_EXACT_K : i / COLUMNS, c = along ? i / GB_EXACT_K : i % COLUMNS;
         const int64_t column = t.column + c;
-        const bool    in     = column < p.m && k + depth < t.k1;
+        const bool in = column < p.m && k + depth < t.k1;
         gb_exact_at<COLUMNS>(tile, depth, c) =
             in ? gb_load_float(e.type, t.a + column * (int64_t) p.w.nb_m + (k + depth) * (int64_t) e.nb_k) : 0;
     }
@@ -423,8 +423,8 @@ template <bool QUANTIZED, int TM> GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, 1) gb_gem
     constexpr int SIDE = 16 * TM;
     GB_SHARED(float, weights, GB_EXACT_K *(SIDE + 4));
     GB_SHARED(float, rows, GB_EXACT_K *(SIDE + 4));
-    const gb_tile t  = gb_tile_of<SIDE>(p, SIDE);
-    const int     tx = (int) threadIdx.x % 16, ty = (int) threadIdx.x / 16;
+    const gb_tile t = gb_tile_of<SIDE>(p, SIDE);
+    const int tx = (int) threadIdx.x % 16, ty = (int) threadIdx.x / 16;
     if (t.a == NULL) {
         return; // the whole block
     }
@@ -436,9 +436,9 @@ template <bool QUANTIZED, int TM> GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, 1) gb_gem
             gb_exact_floats<SIDE>(p, t, e, k, weights);
         }
         GB_UNROLL for (int i = (int) threadIdx.x; i < SIDE * GB_EXACT_K; i += GB_GEMM_THREADS) {
-            const int     depth = i % GB_EXACT_K;
-            const int64_t r     = t.row + i / GB_EXACT_K;
-            const bool    in    = r < t.end && k + depth < t.k1;
+            const int depth = i % GB_EXACT_K;
+            const int64_t r = t.row + i / GB_EXACT_K;
+            const bool in = r < t.end && k + depth < t.k1;
             gb_exact_at<SIDE>(rows, depth, i / GB_EXACT_K) =
                 in ? ((const float *) p.x)[gb_tile_row(p, t, r) * p.x_row + k + depth] : 0;
         }

@@ -20,11 +20,11 @@
 enum { GB_HOPPER_THREADS = 32 * (GB_HOPPER_WARPS + 1) };
 
 struct gb_gemm_tiles {
-    gb_tensor_map  rows; // (depth, row, slice, 1)
+    gb_tensor_map rows; // (depth, row, slice, 1)
     gb_hopper_grid grid;
-    int            stages;
-    int            axis[3];     // of weights: where the column and the two dimensions of slices are: 1 to 3
-    int            ne2, r2, r3; // slices z of the product: z % ne2 / r2, z / ne2 / r3 of the weights
+    int stages;
+    int axis[3]; // of weights: where the column and the two dimensions of slices are: 1 to 3
+    int ne2, r2, r3; // slices z of the product: z % ne2 / r2, z / ne2 / r3 of the weights
     // of the matrix or of the experts: (depth, and in the order of their strides: column, two dimensions of slices)
     gb_tensor_map weights[GGML_MAX_SRC];
 };
@@ -32,18 +32,18 @@ struct gb_gemm_tiles {
 template <int NT> constexpr int gb_hopper_stage = (GB_HOPPER_M + NT) * GB_HOPPER_K * 2; // bytes
 
 template <int NT> GB_DEVICE void gb_hopper_copy(const gb_gemm_tiles & p, char * shared) {
-    constexpr int   STAGE = gb_hopper_stage<NT>;
-    gb_barrier *    full  = (gb_barrier *) (void *) (shared + p.stages * STAGE);
-    gb_barrier *    empty = full + p.stages;
+    constexpr int STAGE = gb_hopper_stage<NT>;
+    gb_barrier * full = (gb_barrier *) (void *) (shared + p.stages * STAGE);
+    gb_barrier * empty = full + p.stages;
     gb_hopper_place at;
     for (int number = (int) blockIdx.x; number < p.grid.tiles; number += (int) gridDim.x) {
-        const gb_hopper_tile t  = gb_hopper_tile_of<NT>(p.grid, number);
-        const int            a2 = t.slice % p.ne2 / p.r2, a3 = t.slice / p.ne2 / p.r3;
-        int                  c[4] = { 0, 0, 0, 0 };
+        const gb_hopper_tile t = gb_hopper_tile_of<NT>(p.grid, number);
+        const int a2 = t.slice % p.ne2 / p.r2, a3 = t.slice / p.ne2 / p.r3;
+        int c[4] = { 0, 0, 0, 0 };
         GB_UNROLL for (int i = 1; i < 4; i++) { c[i] = p.axis[0] == i ? t.column : p.axis[1] == i ? a2 : a3; }
         for (int step = 0; step < t.steps; step++) {
-            const int k  = t.k0 + step * GB_HOPPER_K;
-            char *    to = shared + at.stage * STAGE;
+            const int k = t.k0 + step * GB_HOPPER_K;
+            char * to = shared + at.stage * STAGE;
             gb_barrier_wait(&empty[at.stage], at.parity ^ 1); // nobody has used it before: over at once
             gb_barrier_expect(&full[at.stage], STAGE);
             gb_copy_tile(to, p.weights[t.expert], k, c[1], c[2], c[3], &full[at.stage]);
@@ -54,15 +54,15 @@ template <int NT> GB_DEVICE void gb_hopper_copy(const gb_gemm_tiles & p, char * 
 }
 
 template <int KIND, int NT> GB_DEVICE void gb_hopper_multiply(const gb_gemm_tiles & p, char * shared) {
-    constexpr int   STAGE = gb_hopper_stage<NT>;
-    gb_barrier *    full  = (gb_barrier *) (void *) (shared + p.stages * STAGE);
-    gb_barrier *    empty = full + p.stages;
-    const int       lane = (int) threadIdx.x % 32, group = (int) threadIdx.x / 128;
+    constexpr int STAGE = gb_hopper_stage<NT>;
+    gb_barrier * full = (gb_barrier *) (void *) (shared + p.stages * STAGE);
+    gb_barrier * empty = full + p.stages;
+    const int lane = (int) threadIdx.x % 32, group = (int) threadIdx.x / 128;
     gb_hopper_place at;
     for (int number = (int) blockIdx.x; number < p.grid.tiles; number += (int) gridDim.x) {
-        const gb_hopper_tile t           = gb_hopper_tile_of<NT>(p.grid, number);
-        float                sum[NT / 2] = {}; // ptxas of CUDA 12.0 has wgmma one by one where they begin with none
-        int                  before      = 0;  // the stage whose products may be going on
+        const gb_hopper_tile t = gb_hopper_tile_of<NT>(p.grid, number);
+        float sum[NT / 2] = {}; // ptxas of CUDA 12.0 has wgmma one by one where they begin with none
+        int before = 0; // the stage whose products may be going on
         if (t.steps == 0) {
             continue;
         }

@@ -38,14 +38,14 @@
 enum {
     GB_PACKED_COPIERS = 3, // warps
     GB_PACKED_THREADS = 32 * (GB_HOPPER_WARPS + GB_PACKED_COPIERS + 1),
-    GB_PACKED_SLOTS   = 2,
+    GB_PACKED_SLOTS = 2,
 };
 
 struct gb_gemm_packed {
-    gb_tensor_map  rows; // (depth in that order, row, slice, 1)
+    gb_tensor_map rows; // (depth in that order, row, slice, 1)
     gb_hopper_grid grid;
-    int            stages;
-    gb_weights     w;
+    int stages;
+    gb_weights w;
 };
 
 // Shared memory, in bytes: stages of the rows, slots, barriers.
@@ -55,7 +55,7 @@ template <int SOURCE, int NT> struct gb_packed_room {
 };
 
 struct gb_packed_barriers {
-    gb_barrier *            full, *empty, *raw_full, *raw_empty;
+    gb_barrier *full, *empty, *raw_full, *raw_empty;
     GB_METHOD static void * at(char * shared, int stages, int stage, int slot) {
         return shared + stages * stage + GB_PACKED_SLOTS * slot;
     }
@@ -75,7 +75,7 @@ GB_DEVICE const char * gb_packed_matrix(const gb_gemm_packed & p, const gb_hoppe
 GB_DEVICE void gb_packed_copy_rows(const gb_gemm_packed & p, char * shared, int stage, const gb_packed_barriers & b,
     const gb_hopper_tile & t, gb_hopper_place & at) {
     for (int step = 0; step < (t.steps + 1) / 2 * 2; step++) { // 128 elements belong together
-        gb_barrier_wait(&b.empty[at.stage], at.parity ^ 1);    // nobody has used it before: over at once
+        gb_barrier_wait(&b.empty[at.stage], at.parity ^ 1); // nobody has used it before: over at once
         gb_barrier_expect(&b.full[at.stage], stage);
         gb_copy_tile(shared + at.stage * stage, p.rows, t.k0 + step * GB_HOPPER_K, t.row, t.slice, 0,
             &b.full[at.stage]);
@@ -88,21 +88,21 @@ template <int SOURCE>
 GB_DEVICE void gb_packed_copy_weights(const gb_gemm_packed & p, char * slots, const gb_packed_barriers & b,
     const gb_hopper_tile & t, gb_hopper_place & at) {
     typedef gb_format<SOURCE> format;
-    typedef gb_raw<SOURCE>    layout;
+    typedef gb_raw<SOURCE> layout;
     enum { LANES = 8, ROWS = GB_WARP / LANES * GB_PACKED_COPIERS }; // at a time
-    const int    lane = (int) threadIdx.x % 32, piece = lane % LANES * 16;
-    const int    first = ((int) threadIdx.x - 32 * GB_HOPPER_WARPS) / LANES;
-    const int    rows  = (int) gb_min<int64_t>(GB_HOPPER_M, p.grid.m - t.column);
-    const char * a     = gb_packed_matrix(p, t, format::block, format::bytes) + first * (int64_t) p.w.nb_m;
+    const int lane = (int) threadIdx.x % 32, piece = lane % LANES * 16;
+    const int first = ((int) threadIdx.x - 32 * GB_HOPPER_WARPS) / LANES;
+    const int rows = (int) gb_min<int64_t>(GB_HOPPER_M, p.grid.m - t.column);
+    const char * a = gb_packed_matrix(p, t, format::block, format::bytes) + first * (int64_t) p.w.nb_m;
     for (int depth = t.depth; depth > 0; depth -= GB_RAW_DEPTH, a += layout::bytes) {
-        const int    left = depth / format::block * format::bytes;
+        const int left = depth / format::block * format::bytes;
         const char * from = a;
-        char *       to   = slots + at.stage * layout::slot + first * layout::pitch + piece;
+        char * to = slots + at.stage * layout::slot + first * layout::pitch + piece;
         gb_barrier_wait(&b.raw_empty[at.stage], at.parity ^ 1);
         GB_NO_UNROLL for (int r = first; r < rows;
             r += ROWS, from += ROWS * (int64_t) p.w.nb_m, to += ROWS * layout::pitch) {
-            const int    before = (int) ((uint32_t) (uintptr_t) from & 15);
-            const char * x      = from - before + piece;
+            const int before = (int) ((uint32_t) (uintptr_t) from & 15);
+            const char * x = from - before + piece;
             if (left >= layout::pieces * 16) { // what is copied beyond is still the row's
                 GB_UNROLL for (int i = 0; i < layout::pieces * 16; i += LANES * 16) {
                     if (piece < layout::pieces * 16 - i) {
@@ -138,7 +138,7 @@ constexpr float GB_PACKED_ABOVE = 32768 + 128;
 template <int SOURCE>
 GB_DEVICE void gb_packed_numbers(const gb_group & o, int word, uint32_t & first, uint32_t & second) {
     const float d = o.d[word / 4], m = o.m[word / 4];
-    float       x[4];
+    float x[4];
     if constexpr (gb_has_large_scales<SOURCE>) {
         GB_UNROLL for (int i = 0; i < 4; i++) { x[i] = d * gb_byte_to_float(o.q[word], i) + m; }
     } else {
@@ -147,7 +147,7 @@ GB_DEVICE void gb_packed_numbers(const gb_group & o, int word, uint32_t & first,
             x[i] = d * gb_bits_to_float(gb_perm(bytes, 0x47000000u, 0x7404u + ((uint32_t) i << 4))) + m;
         }
     }
-    first  = gb_pack_bf16(x[0], x[1]);
+    first = gb_pack_bf16(x[0], x[1]);
     second = gb_pack_bf16(x[2], x[3]);
 }
 
@@ -155,7 +155,7 @@ GB_DEVICE void gb_packed_numbers(const gb_group & o, int word, uint32_t & first,
 template <int SOURCE>
 GB_DEVICE void gb_packed_groups(const char * const (&row)[2], int element, int left, gb_group (&o)[2]) {
     typedef gb_format<SOURCE> format;
-    const int                 mine = element + (int) threadIdx.x % 4 * 32;
+    const int mine = element + (int) threadIdx.x % 4 * 32;
     GB_UNROLL for (int h = 0; h < 2; h++) {
         format::unpack((const uint8_t *) row[h] + mine / format::block * format::bytes, mine % format::block / 32,
             o[h]);
@@ -189,26 +189,26 @@ GB_DEVICE void gb_packed_products(const gb_group (&o)[2], int half, const char *
 
 template <int SOURCE, int NT>
 GB_DEVICE void gb_packed_multiply(const gb_gemm_packed & p, char * shared, const gb_packed_barriers & b) {
-    typedef gb_format<SOURCE>          format;
-    typedef gb_raw<SOURCE>             layout;
+    typedef gb_format<SOURCE> format;
+    typedef gb_raw<SOURCE> layout;
     typedef gb_packed_room<SOURCE, NT> room;
-    const int                          lane = (int) threadIdx.x % 32, mine = (int) threadIdx.x / 32 * 16 + lane / 4;
-    gb_hopper_place                    at, raw_at;
+    const int lane = (int) threadIdx.x % 32, mine = (int) threadIdx.x / 32 * 16 + lane / 4;
+    gb_hopper_place at, raw_at;
     for (int number = (int) blockIdx.x; number < p.grid.tiles; number += (int) gridDim.x) {
         const gb_hopper_tile t = gb_hopper_tile_of<NT>(p.grid, number);
         if (t.steps == 0) {
             continue;
         }
-        const uint32_t at_first    = (uint32_t) (uintptr_t) gb_packed_matrix(p, t, format::block, format::bytes) +
-                                     (uint32_t) mine * (uint32_t) p.w.nb_m; // low bits of the address of the first row
-        float          sum[NT / 2] = {};
-        uint32_t       a[2][4][4];
-        gb_group       o[2];
-        int            before[2] = { 0, 0 }; // stages whose products may be going on
+        const uint32_t at_first = (uint32_t) (uintptr_t) gb_packed_matrix(p, t, format::block, format::bytes) +
+                                  (uint32_t) mine * (uint32_t) p.w.nb_m; // low bits of the address of the first row
+        float sum[NT / 2] = {};
+        uint32_t a[2][4][4];
+        gb_group o[2];
+        int before[2] = { 0, 0 }; // stages whose products may be going on
         for (int i = 0; i < (t.steps + 1) / 2; i++) {
-            const int      half = i % 2;
+            const int half = i % 2;
             const uint32_t from = at_first + (uint32_t) (i / 2 * layout::bytes);
-            const char *   slot = shared + p.stages * room::stage + raw_at.stage * layout::slot + mine * layout::pitch;
+            const char * slot = shared + p.stages * room::stage + raw_at.stage * layout::slot + mine * layout::pitch;
             const char * const row[2] = { slot + (from & 15),
                 slot + 8 * layout::pitch + ((from + 8 * (uint32_t) p.w.nb_m) & 15) };
             if (half == 0) {
@@ -270,7 +270,7 @@ GB_KERNEL GB_BOUNDS(GB_PACKED_THREADS, 1) gb_gemm_packed_hopper(GB_FIXED_PARAMET
         return;
     }
     gb_registers_fewer<40>();
-    const bool      copies_weights = threadIdx.x < 32 * (GB_HOPPER_WARPS + GB_PACKED_COPIERS);
+    const bool copies_weights = threadIdx.x < 32 * (GB_HOPPER_WARPS + GB_PACKED_COPIERS);
     gb_hopper_place at;
     for (int number = (int) blockIdx.x; number < p.grid.tiles; number += (int) gridDim.x) {
         const gb_hopper_tile t = gb_hopper_tile_of<NT>(p.grid, number);

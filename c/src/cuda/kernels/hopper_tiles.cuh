@@ -10,47 +10,47 @@
 #include "cuda/hopper.cuh"
 
 enum {
-    GB_HOPPER_M     = 128, // columns of dst of a tile
-    GB_HOPPER_K     = 64,  // elements of a stage: 128 bytes of a row
-    GB_HOPPER_BAND  = 8,
+    GB_HOPPER_M = 128, // columns of dst of a tile
+    GB_HOPPER_K = 64,  // elements of a stage: 128 bytes of a row
+    GB_HOPPER_BAND = 8,
     GB_HOPPER_WARPS = 8, // that multiply: two groups, 64 columns each
 };
 
 struct gb_hopper_grid {
-    float *     dst;
-    int64_t     m, n;      // columns of dst, rows of a slice
-    int64_t     part_rows; // the depth is cut into parts, whose results lie part_rows rows apart
-    int         k, parts, part_depth;
-    int         tiles_m, tiles_n, tiles; // of a slice and a part; in all
-    int         n_experts;
+    float * dst;
+    int64_t m, n;      // columns of dst, rows of a slice
+    int64_t part_rows; // the depth is cut into parts, whose results lie part_rows rows apart
+    int k, parts, part_depth;
+    int tiles_m, tiles_n, tiles; // of a slice and a part; in all
+    int n_experts;
     const int * first;  // NULL, or of the rows of each expert in `tokens`, and their end
     const int * tokens; // rows of dst, sorted by expert
 };
 
 struct gb_hopper_tile {
-    int     column, row, end, slice; // the first of dst; rows: of the slice, or positions in `tokens`
-    int     expert;                  // or 0
-    int     k0, depth, steps;        // the depth, and how many stages it takes: 0 where there is no tile
-    float * dst;                     // of the part and the slice
+    int column, row, end, slice; // the first of dst; rows: of the slice, or positions in `tokens`
+    int expert;                  // or 0
+    int k0, depth, steps;        // the depth, and how many stages it takes: 0 where there is no tile
+    float * dst;                 // of the part and the slice
 };
 
 // Blocks with neighbouring numbers work at the same time: they take tiles that are close both ways.
 template <int NT> GB_DEVICE gb_hopper_tile gb_hopper_tile_of(const gb_hopper_grid & p, int number) {
     gb_hopper_tile t;
-    const int      plane = p.tiles_m * p.tiles_n, z = number / plane, in_plane = number % plane;
-    const int      per_band = GB_HOPPER_BAND * p.tiles_m, band = in_plane / per_band * GB_HOPPER_BAND;
-    const int      wide = gb_min(GB_HOPPER_BAND + 0, p.tiles_n - band), in_band = in_plane % per_band;
-    const int      part = z % p.parts;
-    int            y    = band + in_band % wide;
-    t.slice             = z / p.parts;
-    t.expert            = 0;
-    t.column            = in_band / wide * GB_HOPPER_M;
-    t.row               = y * NT;
-    t.end               = (int) gb_min<int64_t>(p.n, t.row + NT);
-    t.k0                = part * p.part_depth;
-    t.depth             = gb_min(p.k - t.k0, p.part_depth);
-    t.steps             = (t.depth + GB_HOPPER_K - 1) / GB_HOPPER_K;
-    t.dst               = p.dst + (part * p.part_rows + t.slice * p.n) * p.m;
+    const int plane = p.tiles_m * p.tiles_n, z = number / plane, in_plane = number % plane;
+    const int per_band = GB_HOPPER_BAND * p.tiles_m, band = in_plane / per_band * GB_HOPPER_BAND;
+    const int wide = gb_min(GB_HOPPER_BAND + 0, p.tiles_n - band), in_band = in_plane % per_band;
+    const int part = z % p.parts;
+    int y = band + in_band % wide;
+    t.slice = z / p.parts;
+    t.expert = 0;
+    t.column = in_band / wide * GB_HOPPER_M;
+    t.row = y * NT;
+    t.end = (int) gb_min<int64_t>(p.n, t.row + NT);
+    t.k0 = part * p.part_depth;
+    t.depth = gb_min(p.k - t.k0, p.part_depth);
+    t.steps = (t.depth + GB_HOPPER_K - 1) / GB_HOPPER_K;
+    t.dst = p.dst + (part * p.part_rows + t.slice * p.n) * p.m;
     if (p.first == NULL) {
         return t;
     }
@@ -58,8 +58,8 @@ template <int NT> GB_DEVICE gb_hopper_tile gb_hopper_tile_of(const gb_hopper_gri
         const int begin = p.first[e], end = p.first[e + 1], tiles = (end - begin + NT - 1) / NT;
         if (y < tiles) {
             t.expert = e;
-            t.row    = begin + y * NT;
-            t.end    = gb_min(end, t.row + NT);
+            t.row = begin + y * NT;
+            t.end = gb_min(end, t.row + NT);
             return t;
         }
         y -= tiles;

@@ -16,30 +16,30 @@ enum { GB_MATVEC_WARPS = 4, GB_MATVEC_ROWS = 2, GB_MATVEC_STAGES = 3 };
 
 struct gb_matvec {
     struct gb_weights w;
-    const void *      x;     // columns, one after the other: gb_q8_stretch (quantized weights) or float
-    int64_t           x_row; // stretches or floats from one column to the next
-    float *           dst;   // column j at dst + j m
-    int64_t           m, k;
-    int               columns; // of a slice; slices share no column
-    int               split;   // warps that share rows: 1 or all of a block
+    const void * x; // columns, one after the other: gb_q8_stretch (quantized weights) or float
+    int64_t x_row;  // stretches or floats from one column to the next
+    float * dst;    // column j at dst + j m
+    int64_t m, k;
+    int columns; // of a slice; slices share no column
+    int split;   // warps that share rows: 1 or all of a block
 };
 
 // Which part of the product a block has: grid.x rows, grid.y columns, NCOLS at a time, grid.z slices.
 struct gb_matvec_place {
     const char * a;
-    int64_t      column, row, last; // columns from `column` up to `last`, rows from `row`
-    int          first, step;       // stretches of this warp
+    int64_t column, row, last; // columns from `column` up to `last`, rows from `row`
+    int first, step;           // stretches of this warp
 };
 
 template <int NCOLS, int ROWS> GB_DEVICE gb_matvec_place gb_matvec_where(const gb_matvec & p) {
     gb_matvec_place at;
-    const int       warp = (int) threadIdx.x / 32;
-    at.column            = (int64_t) blockIdx.z * p.columns + (int64_t) blockIdx.y * NCOLS;
-    at.last              = (int64_t) (blockIdx.z + 1) * p.columns;
-    at.a                 = p.w.ids != NULL ? gb_weights_of_token(p.w, at.column) : gb_weights_of_slice(p.w, blockIdx.z);
-    at.row               = (p.split > 1 ? (int64_t) blockIdx.x : (int64_t) blockIdx.x * GB_MATVEC_WARPS + warp) * ROWS;
-    at.first             = p.split > 1 ? warp : 0;
-    at.step              = p.split > 1 ? GB_MATVEC_WARPS : 1;
+    const int warp = (int) threadIdx.x / 32;
+    at.column = (int64_t) blockIdx.z * p.columns + (int64_t) blockIdx.y * NCOLS;
+    at.last = (int64_t) (blockIdx.z + 1) * p.columns;
+    at.a = p.w.ids != NULL ? gb_weights_of_token(p.w, at.column) : gb_weights_of_slice(p.w, blockIdx.z);
+    at.row = (p.split > 1 ? (int64_t) blockIdx.x : (int64_t) blockIdx.x * GB_MATVEC_WARPS + warp) * ROWS;
+    at.first = p.split > 1 ? warp : 0;
+    at.step = p.split > 1 ? GB_MATVEC_WARPS : 1;
     return at;
 }
 
@@ -57,7 +57,7 @@ GB_DEVICE void gb_matvec_finish(const gb_matvec & p, const gb_matvec_place & at,
         }
     }
     gb_sync_block();
-    const int     i = p.split > 1 ? (int) threadIdx.x : lane, r = i / NCOLS;
+    const int i = p.split > 1 ? (int) threadIdx.x : lane, r = i / NCOLS;
     const int64_t column = at.column + i % NCOLS;
     if (i >= ROWS * NCOLS || at.row + r >= p.m || column >= at.last) {
         return;
@@ -79,11 +79,11 @@ template <int TYPE> struct gb_stretch { // 32 groups of a row
 
 // Starts copying stretch `c` of a row; a and row_bytes describe the row.
 template <int TYPE> GB_DEVICE void gb_stretch_load(char * slot, const char * a, int64_t row_bytes, int64_t c) {
-    const int64_t  begin   = c * gb_stretch<TYPE>::bytes;
-    const int64_t  bytes   = row_bytes - begin < gb_stretch<TYPE>::bytes ? row_bytes - begin : gb_stretch<TYPE>::bytes;
-    const uint32_t before  = (uint32_t) (uintptr_t) (a + begin) & 15;
-    const char *   aligned = a + begin - before;
-    const int      total   = (int) bytes + (int) before;
+    const int64_t begin = c * gb_stretch<TYPE>::bytes;
+    const int64_t bytes = row_bytes - begin < gb_stretch<TYPE>::bytes ? row_bytes - begin : gb_stretch<TYPE>::bytes;
+    const uint32_t before = (uint32_t) (uintptr_t) (a + begin) & 15;
+    const char * aligned = a + begin - before;
+    const int total = (int) bytes + (int) before;
     for (int i = (int) (threadIdx.x % 32) * 16; i < total; i += 512) {
         gb_cp_async_16(slot + i, aligned + i, total - i < 16 ? total - i : 16);
     }
@@ -92,15 +92,15 @@ template <int TYPE> GB_DEVICE void gb_stretch_load(char * slot, const char * a, 
 template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_quantized(gb_matvec p) {
     gb_wait_for_earlier();
     typedef gb_stretch<TYPE> stretch;
-    typedef gb_format<TYPE>  format;
-    constexpr int            ROWS = GB_MATVEC_ROWS, STAGES = GB_MATVEC_STAGES;
+    typedef gb_format<TYPE> format;
+    constexpr int ROWS = GB_MATVEC_ROWS, STAGES = GB_MATVEC_STAGES;
     GB_SHARED(char, rings, GB_MATVEC_WARPS * STAGES * ROWS * stretch::slot);
-    const int             lane = (int) threadIdx.x % 32;
-    char * const          ring = rings + threadIdx.x / 32 * (STAGES * ROWS * stretch::slot);
-    const gb_matvec_place at   = gb_matvec_where<NCOLS, ROWS>(p);
+    const int lane = (int) threadIdx.x % 32;
+    char * const ring = rings + threadIdx.x / 32 * (STAGES * ROWS * stretch::slot);
+    const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(p);
     const int64_t n_groups = p.k / 32, n = (n_groups + 31) / 32, row_bytes = p.k / format::block * format::bytes;
-    const bool    any = at.a != NULL && at.row < p.m;
-    const char *  row[ROWS]; // rows past the last one repeat it
+    const bool any = at.a != NULL && at.row < p.m;
+    const char * row[ROWS]; // rows past the last one repeat it
     GB_UNROLL for (int r = 0; r < ROWS; r++) {
         row[r] = any ? at.a + (at.row + r < p.m ? at.row + r : p.m - 1) * (int64_t) p.w.nb_m : NULL;
     }
@@ -109,8 +109,8 @@ template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_m
         x[j] = (const gb_q8_stretch *) p.x + (at.column + j < at.last ? at.column + j : at.last - 1) * p.x_row;
     }
 
-    float   sum[ROWS][NCOLS] = {};
-    int64_t ahead            = any ? at.first : n;
+    float sum[ROWS][NCOLS] = {};
+    int64_t ahead = any ? at.first : n;
     for (int s = 0; s < STAGES - 1; s++, ahead += at.step) {
         GB_UNROLL for (int r = 0; r < ROWS; r++) {
             if (ahead < n) {
@@ -134,9 +134,9 @@ template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_m
         if (group < n_groups) {
             gb_group w[ROWS];
             GB_UNROLL for (int r = 0; r < ROWS; r++) {
-                const uint32_t  before = (uint32_t) (uintptr_t) (row[r] + c * stretch::bytes) & 15;
-                const uint8_t * block  = (const uint8_t *) ring + (stage * ROWS + r) * stretch::slot + before +
-                                         lane * 32 / format::block * format::bytes;
+                const uint32_t before = (uint32_t) (uintptr_t) (row[r] + c * stretch::bytes) & 15;
+                const uint8_t * block = (const uint8_t *) ring + (stage * ROWS + r) * stretch::slot + before +
+                                        lane * 32 / format::block * format::bytes;
                 format::unpack(block, lane % (format::block / 32), w[r]);
             }
             GB_UNROLL for (int j = 0; j < NCOLS; j++) {
@@ -155,8 +155,8 @@ template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_m
 // 16 bytes of a row as numbers. dense: they lie at an address that 16 divides.
 template <int TYPE> struct gb_sixteen_bytes {
     static constexpr int n = TYPE == GGML_TYPE_F32 ? 4 : 8;
-    uint32_t             bits[4];
-    GB_METHOD void       load(const char * p, bool dense) {
+    uint32_t bits[4];
+    GB_METHOD void load(const char * p, bool dense) {
         if (dense) {
             const uint4 v = *(const uint4 *) (const void *) p;
             bits[0] = v.x, bits[1] = v.y, bits[2] = v.z, bits[3] = v.w;
@@ -179,12 +179,12 @@ template <int TYPE> struct gb_sixteen_bytes {
 
 template <int TYPE, int NCOLS, int ROWS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_matvec_float(gb_matvec p) {
     gb_wait_for_earlier();
-    constexpr int         N     = gb_sixteen_bytes<TYPE>::n;
-    const int             lane  = (int) threadIdx.x % 32;
-    const gb_matvec_place at    = gb_matvec_where<NCOLS, ROWS>(p);
-    const bool            any   = at.a != NULL && at.row < p.m;
-    const bool            dense = ((uintptr_t) at.a | p.w.nb_m) % 16 == 0;
-    const char *          row[ROWS];
+    constexpr int N = gb_sixteen_bytes<TYPE>::n;
+    const int lane = (int) threadIdx.x % 32;
+    const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(p);
+    const bool any = at.a != NULL && at.row < p.m;
+    const bool dense = ((uintptr_t) at.a | p.w.nb_m) % 16 == 0;
+    const char * row[ROWS];
     GB_UNROLL for (int r = 0; r < ROWS; r++) {
         row[r] = any ? at.a + (at.row + r < p.m ? at.row + r : p.m - 1) * (int64_t) p.w.nb_m : NULL;
     }
@@ -192,8 +192,8 @@ template <int TYPE, int NCOLS, int ROWS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 3
     GB_UNROLL for (int j = 0; j < NCOLS; j++) {
         x[j] = (const float *) p.x + (at.column + j < at.last ? at.column + j : at.last - 1) * p.x_row;
     }
-    float         sum[ROWS][NCOLS] = {};
-    const int64_t whole            = any ? p.k / N : 0;
+    float sum[ROWS][NCOLS] = {};
+    const int64_t whole = any ? p.k / N : 0;
     GB_UNROLL_2 for (int64_t i = at.first * 32 + lane; i < whole; i += at.step * 32) {
         gb_sixteen_bytes<TYPE> w[ROWS];
         GB_UNROLL for (int r = 0; r < ROWS; r++) { w[r].load(row[r] + i * 16, dense); }

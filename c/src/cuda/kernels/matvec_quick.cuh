@@ -26,7 +26,7 @@ template <int TYPE> struct gb_quick {
 };
 
 struct gb_quick_groups { // of formats whose lanes have a group each
-    typedef gb_q8_group   group;
+    typedef gb_q8_group group;
     static GB_METHOD void load(group & x, const gb_q8_stretch * stretch, int lane) { x = gb_q8_load(stretch, lane); }
 };
 
@@ -45,9 +45,9 @@ GB_DEVICE float gb_quick_half(const char * at, int offset) {
 
 // N words from the byte that the lane's number says on, which lies at an even address.
 template <int N> GB_DEVICE void gb_quick_words(const char * at, int offset, uint32_t (&w)[N]) {
-    const int      aligned = offset & ~3;
-    const uint32_t shift   = (uint32_t) (offset & 3) * 8;
-    uint32_t       raw[N + 1];
+    const int aligned = offset & ~3;
+    const uint32_t shift = (uint32_t) (offset & 3) * 8;
+    uint32_t raw[N + 1];
     GB_UNROLL for (int i = 0; i <= N; i++) { raw[i] = gb_quick_word(at, aligned + 4 * i); }
     GB_UNROLL for (int i = 0; i < N; i++) { w[i] = gb_funnel_right(raw[i], raw[i + 1], shift); }
 }
@@ -63,12 +63,12 @@ GB_DEVICE int gb_quick_nibbles(const uint32_t (&w)[4], const int (&q)[8], int st
 
 template <> struct gb_quick<GGML_TYPE_Q4_0> : gb_quick_groups {
     static constexpr bool exists = true;
-    static constexpr int  bytes = 32 * GB_BYTES(q4_0), chunk = 16, room = bytes + 16;
+    static constexpr int bytes = 32 * GB_BYTES(q4_0), chunk = 16, room = bytes + 16;
     typedef gb_quick_lane place;
     static GB_METHOD void prepare(gb_q8_group & x, const place &) { x.all *= -GB_ZERO(q4_0); }
     static GB_METHOD void add(const char * at, const place & p, const gb_q8_group & x, float & to) {
         const int lane = p.lane;
-        uint32_t  w[4];
+        uint32_t w[4];
         gb_quick_words(at, lane * GB_BYTES(q4_0) + GB_AT(q4_0, qs), w);
         to +=
             gb_quick_half(at, lane * GB_BYTES(q4_0) + GB_AT(q4_0, d)) * (x.d * (float) gb_quick_nibbles(w, x.q, x.all));
@@ -77,13 +77,13 @@ template <> struct gb_quick<GGML_TYPE_Q4_0> : gb_quick_groups {
 
 template <> struct gb_quick<GGML_TYPE_Q8_0> : gb_quick_groups {
     static constexpr bool exists = true;
-    static constexpr int  bytes = 32 * GB_BYTES(q8_0), chunk = 16, room = bytes + 16;
+    static constexpr int bytes = 32 * GB_BYTES(q8_0), chunk = 16, room = bytes + 16;
     typedef gb_quick_lane place;
     static GB_METHOD void prepare(gb_q8_group &, const place &) {}
     static GB_METHOD void add(const char * at, const place & p, const gb_q8_group & x, float & to) {
         const int lane = p.lane;
-        uint32_t  w[8];
-        int       sum = 0;
+        uint32_t w[8];
+        int sum = 0;
         gb_quick_words(at, lane * GB_BYTES(q8_0) + GB_AT(q8_0, qs), w);
         GB_UNROLL for (int i = 0; i < 8; i++) { sum = gb_dp4a((int) w[i], x.q[i], sum); }
         to += gb_quick_half(at, lane * GB_BYTES(q8_0) + GB_AT(q8_0, d)) * (x.d * (float) sum);
@@ -92,21 +92,21 @@ template <> struct gb_quick<GGML_TYPE_Q8_0> : gb_quick_groups {
 
 template <> struct gb_quick<GGML_TYPE_Q4_K> : gb_quick_groups {
     static constexpr bool exists = true;
-    static constexpr int  bytes = 4 * GB_BYTES(q4_k), chunk = 16, room = bytes;
+    static constexpr int bytes = 4 * GB_BYTES(q4_k), chunk = 16, room = bytes;
     struct place {
-        int      head, qs;                     // bytes in a stretch
+        int head, qs; // bytes in a stretch
         uint32_t mask, bytes, move, six, four; // of quants; which bytes of the scales, and which bits of these
-        float    high;                         // what quants in high nibbles, those of odd groups, count less
+        float high; // what quants in high nibbles, those of odd groups, count less
         GB_METHOD explicit place(int lane) {
             const int g = lane % 8, j = g % 4;
-            head  = gb_quick_keep(lane / 8 * GB_BYTES(q4_k));
-            qs    = gb_quick_keep(lane / 8 * GB_BYTES(q4_k) + GB_AT(q4_k, qs) + g / 2 * 32);
-            mask  = gb_quick_keep(g % 2 != 0 ? 0xf0f0f0f0u : 0x0f0f0f0fu);
-            high  = gb_quick_keep(g % 2 != 0 ? 0.0625f : 1.0f);
+            head = gb_quick_keep(lane / 8 * GB_BYTES(q4_k));
+            qs = gb_quick_keep(lane / 8 * GB_BYTES(q4_k) + GB_AT(q4_k, qs) + g / 2 * 32);
+            mask = gb_quick_keep(g % 2 != 0 ? 0xf0f0f0f0u : 0x0f0f0f0fu);
+            high = gb_quick_keep(g % 2 != 0 ? 0.0625f : 1.0f);
             bytes = gb_quick_keep((uint32_t) (j | (j + 4) << 4));
-            move  = gb_quick_keep(g >= 4 ? 2u : 0u);
-            six   = gb_quick_keep(g >= 4 ? 0x3030u : 0x3f3fu);
-            four  = gb_quick_keep(g >= 4 ? 0x0f0fu : 0u);
+            move = gb_quick_keep(g >= 4 ? 2u : 0u);
+            six = gb_quick_keep(g >= 4 ? 0x3030u : 0x3f3fu);
+            four = gb_quick_keep(g >= 4 ? 0x0f0fu : 0u);
         }
     };
     static GB_METHOD void prepare(gb_q8_group & x, const place & p) {
@@ -114,13 +114,13 @@ template <> struct gb_quick<GGML_TYPE_Q4_K> : gb_quick_groups {
         x.d *= p.high;
     }
     static GB_METHOD void add(const char * at, const place & p, const gb_q8_group & x, float & to) {
-        const uint4    head = *(const uint4 *) (const void *) (at + p.head);
-        const uint4 *  qs   = (const uint4 *) (const void *) (at + p.qs);
-        const uint4    a = qs[0], b = qs[1];
+        const uint4 head = *(const uint4 *) (const void *) (at + p.head);
+        const uint4 * qs = (const uint4 *) (const void *) (at + p.qs);
+        const uint4 a = qs[0], b = qs[1];
         const uint32_t w[8] = { a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w };
-        int            sum  = 0;
+        int sum = 0;
         GB_UNROLL for (int i = 0; i < 8; i++) { sum = gb_dp4a_unsigned(w[i] & p.mask, x.q[i], sum); }
-        const float2   d     = gb_unpack_half2(head.x);                               // of scales and of minima
+        const float2 d = gb_unpack_half2(head.x); // of scales and of minima
         const uint32_t scale = (gb_perm(head.y, head.z, p.bytes) >> p.move & p.six) | // and, in the next byte, minimum
                                (gb_perm(head.w, head.w >> 4, p.bytes) & p.four);
         to += d.x * (x.d * (float) (sum * (int) (scale & 0xffu)));
@@ -132,33 +132,33 @@ template <> struct gb_quick<GGML_TYPE_Q4_K> : gb_quick_groups {
 // One shift brings the two high bits of both where one mask takes them.
 template <> struct gb_quick<GGML_TYPE_Q6_K> {
     static constexpr bool exists = true;
-    static constexpr int  bytes = 4 * GB_BYTES(q6_k), chunk = 8, room = (bytes + 31) / 16 * 16;
+    static constexpr int bytes = 4 * GB_BYTES(q6_k), chunk = 8, room = (bytes + 31) / 16 * 16;
     struct place {
-        int      low, high, scale, d; // bytes in a stretch: of words; of the first scale, the second is 4 further
+        int low, high, scale, d; // bytes in a stretch: of words; of the first scale, the second is 4 further
         uint32_t move_low, move_high; // bits
         GB_METHOD explicit place(int lane) {
             const int half = lane / 4 % 2, side = lane / 2 % 2, part = lane % 2, block = lane / 8 * GB_BYTES(q6_k);
             const int ql = block + GB_AT(q6_k, ql) + 64 * half + 32 * side + 16 * part,
                       qh = block + GB_AT(q6_k, qh) + 32 * half + 16 * part;
-            low          = gb_quick_keep(ql & ~3);
-            high         = gb_quick_keep(qh & ~3);
-            move_low     = gb_quick_keep((uint32_t) (ql & 3) * 8);
-            move_high    = gb_quick_keep((uint32_t) (qh & 3) * 8 + (uint32_t) side * 2);
-            scale        = gb_quick_keep(block + GB_AT(q6_k, scales) + 8 * half + 2 * side + part);
-            d            = gb_quick_keep(block + GB_AT(q6_k, d));
+            low = gb_quick_keep(ql & ~3);
+            high = gb_quick_keep(qh & ~3);
+            move_low = gb_quick_keep((uint32_t) (ql & 3) * 8);
+            move_high = gb_quick_keep((uint32_t) (qh & 3) * 8 + (uint32_t) side * 2);
+            scale = gb_quick_keep(block + GB_AT(q6_k, scales) + 8 * half + 2 * side + part);
+            d = gb_quick_keep(block + GB_AT(q6_k, d));
         }
     };
     struct group {
-        int   q[2][4], sum[2];
+        int q[2][4], sum[2];
         float d[2];
     };
     static GB_METHOD void load(group & x, const gb_q8_stretch * stretch, int lane) {
         GB_UNROLL for (int i = 0; i < 2; i++) {
-            const int  part = lane % 2, g = lane / 4 * 4 + lane / 2 % 2 + 2 * i;
+            const int part = lane % 2, g = lane / 4 * 4 + lane / 2 % 2 + 2 * i;
             const int4 q = *(const int4 *) (const void *) stretch->q[part][g];
             x.q[i][0] = q.x, x.q[i][1] = q.y, x.q[i][2] = q.z, x.q[i][3] = q.w;
             x.sum[i] = stretch->s[g][1 + part];
-            x.d[i]   = gb_bits_to_float((uint32_t) stretch->s[g][0]);
+            x.d[i] = gb_bits_to_float((uint32_t) stretch->s[g][0]);
         }
     }
     static GB_METHOD void prepare(group & x, const place &) {
@@ -172,17 +172,17 @@ template <> struct gb_quick<GGML_TYPE_Q6_K> {
     }
     static GB_METHOD void add(const char * at, const place & p, const group & x, float & to) {
         constexpr uint32_t nibble = 0x0f0f0f0fu;
-        uint32_t           low[4], high[4];
+        uint32_t low[4], high[4];
         words(at + p.low, p.move_low, low);
         words(at + p.high, p.move_high, high);
         int sum[2] = { x.sum[0], x.sum[1] };
         GB_UNROLL for (int i = 0; i < 4; i++) {
             // bits 0 and 1 are the first's, 4 and 5 the second's
-            const uint32_t both   = gb_select(0x33333333u, high[i], 0);
-            const uint32_t first  = gb_select(nibble, low[i], both << 4);
+            const uint32_t both = gb_select(0x33333333u, high[i], 0);
+            const uint32_t first = gb_select(nibble, low[i], both << 4);
             const uint32_t second = gb_select(nibble, low[i] >> 4, both);
-            sum[0]                = gb_dp4a((int) first, x.q[0][i], sum[0]);
-            sum[1]                = gb_dp4a((int) second, x.q[1][i], sum[1]);
+            sum[0] = gb_dp4a((int) first, x.q[0][i], sum[0]);
+            sum[1] = gb_dp4a((int) second, x.q[1][i], sum[1]);
         }
         const int8_t * scale = (const int8_t *) at + p.scale;
         to += gb_quick_half(at, p.d) * (x.d[0] * (float) (sum[0] * scale[0]) + x.d[1] * (float) (sum[1] * scale[4]));
@@ -191,18 +191,18 @@ template <> struct gb_quick<GGML_TYPE_Q6_K> {
 
 template <> struct gb_quick<GGML_TYPE_IQ4_XS> : gb_quick_groups {
     static constexpr bool exists = true;
-    static constexpr int  bytes = 4 * GB_BYTES(iq4_xs), chunk = 16, room = bytes;
+    static constexpr int bytes = 4 * GB_BYTES(iq4_xs), chunk = 16, room = bytes;
     struct place {
-        int        head, qs;  // bytes in a stretch
-        uint32_t   low, high; // bits of the scale
+        int head, qs; // bytes in a stretch
+        uint32_t low, high; // bits of the scale
         gb_table16 t;
         GB_METHOD explicit place(int lane) {
             const int g = lane % 8;
-            head        = gb_quick_keep(lane / 8 * GB_BYTES(iq4_xs));
-            qs          = gb_quick_keep(lane / 8 * GB_BYTES(iq4_xs) + GB_AT(iq4_xs, qs) + g * 16);
-            low         = gb_quick_keep((uint32_t) (4 * g));
-            high        = gb_quick_keep((uint32_t) (12 + 2 * g));
-            t           = gb_iq4_table();
+            head = gb_quick_keep(lane / 8 * GB_BYTES(iq4_xs));
+            qs = gb_quick_keep(lane / 8 * GB_BYTES(iq4_xs) + GB_AT(iq4_xs, qs) + g * 16);
+            low = gb_quick_keep((uint32_t) (4 * g));
+            high = gb_quick_keep((uint32_t) (12 + 2 * g));
+            t = gb_iq4_table();
             t.w[2] += 0x01010101u; // see `lookup`
             t.w[3] += 0x01010101u;
             GB_UNROLL for (int i = 0; i < 4; i++) { // what is the same in all lanes would not be kept
@@ -214,7 +214,7 @@ template <> struct gb_quick<GGML_TYPE_IQ4_XS> : gb_quick_groups {
     static GB_METHOD void prepare(gb_q8_group & x, const place &) {
         int q[8];
         GB_UNROLL for (int i = 0; i < 4; i++) {
-            q[2 * i]     = (int) gb_perm((uint32_t) x.q[i], (uint32_t) x.q[4 + i], 0x5140);
+            q[2 * i] = (int) gb_perm((uint32_t) x.q[i], (uint32_t) x.q[4 + i], 0x5140);
             q[2 * i + 1] = (int) gb_perm((uint32_t) x.q[i], (uint32_t) x.q[4 + i], 0x7362);
         }
         GB_UNROLL for (int i = 0; i < 8; i++) { x.q[i] = q[i]; }
@@ -227,15 +227,15 @@ template <> struct gb_quick<GGML_TYPE_IQ4_XS> : gb_quick_groups {
         return gb_dp4a((int) gb_perm(t.w[2], t.w[3], others), x, sum);
     }
     static GB_METHOD void add(const char * at, const place & p, const gb_q8_group & x, float & to) {
-        const uint2    head = *(const uint2 *) (const void *) (at + p.head);
-        const uint2 *  qs   = (const uint2 *) (const void *) (at + p.qs);
-        const uint2    a = qs[0], b = qs[1];
+        const uint2 head = *(const uint2 *) (const void *) (at + p.head);
+        const uint2 * qs = (const uint2 *) (const void *) (at + p.qs);
+        const uint2 a = qs[0], b = qs[1];
         const uint32_t w[4] = { a.x, a.y, b.x, b.y };
-        int            sum  = 0;
+        int sum = 0;
         GB_UNROLL for (int i = 0; i < 4; i++) {
             const uint32_t others = w[i] ^ 0x88888888u;
-            sum                   = lookup(p.t, w[i], others, x.q[2 * i], sum);
-            sum                   = lookup(p.t, w[i] >> 16, others >> 16, x.q[2 * i + 1], sum);
+            sum = lookup(p.t, w[i], others, x.q[2 * i], sum);
+            sum = lookup(p.t, w[i] >> 16, others >> 16, x.q[2 * i + 1], sum);
         }
         const uint32_t scale = (head.y >> p.low & 15) | (head.x >> p.high & 0x30);
         to += gb_half_bits_to_float((uint16_t) head.x) * (x.d * (float) (sum * ((int) scale - 32)));
@@ -275,23 +275,23 @@ GB_DEVICE void gb_quick_multiply(const char * at, const typename gb_quick<TYPE>:
 template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick(gb_matvec p) {
     gb_wait_for_earlier();
     typedef gb_quick<TYPE> format;
-    constexpr int          ROWS = GB_QUICK_ROWS, STAGES = format::bytes > 800 ? 2 : 3, stage = ROWS * format::room;
+    constexpr int ROWS = GB_QUICK_ROWS, STAGES = format::bytes > 800 ? 2 : 3, stage = ROWS * format::room;
     GB_SHARED(char, rings, GB_MATVEC_WARPS * STAGES * stage);
-    const int                    lane = (int) threadIdx.x % 32;
-    char * const                 ring = rings + threadIdx.x / 32 * (STAGES * stage);
-    const gb_matvec_place        at   = gb_matvec_where<1, ROWS>(p);
-    const bool                   any  = at.a != NULL && at.row < p.m;
+    const int lane = (int) threadIdx.x % 32;
+    char * const ring = rings + threadIdx.x / 32 * (STAGES * stage);
+    const gb_matvec_place at = gb_matvec_where<1, ROWS>(p);
+    const bool any = at.a != NULL && at.row < p.m;
     const typename format::place place(lane);
-    const int                    n_groups = any ? (int) (p.k / 32) : 0, n = (n_groups + 31) / 32; // stretches
-    const int    last_bytes = (int) (p.k / gb_format<TYPE>::block * gb_format<TYPE>::bytes) - (n - 1) * format::bytes;
+    const int n_groups = any ? (int) (p.k / 32) : 0, n = (n_groups + 31) / 32; // stretches
+    const int last_bytes = (int) (p.k / gb_format<TYPE>::block * gb_format<TYPE>::bytes) - (n - 1) * format::bytes;
     const char * from[ROWS]; // of the next copy; rows past the last one repeat it; without rows nobody follows it
     GB_UNROLL for (int r = 0; r < ROWS; r++) {
         from[r] = any ? at.a + gb_min<int64_t>(at.row + r, p.m - 1) * (int64_t) p.w.nb_m : (const char *) p.x;
         from[r] += at.first * format::bytes + lane * format::chunk;
     }
-    const gb_q8_stretch * x            = (const gb_q8_stretch *) p.x + at.column * p.x_row + at.first;
-    float                 sum[ROWS][1] = {};
-    int                   ahead = at.first, here = 0, there = 0; // stretch to copy; stages to compute, to copy to
+    const gb_q8_stretch * x = (const gb_q8_stretch *) p.x + at.column * p.x_row + at.first;
+    float sum[ROWS][1] = {};
+    int ahead = at.first, here = 0, there = 0; // stretch to copy; stages to compute, to copy to
     for (int s = 0; s < STAGES - 1; s++) {
         GB_UNROLL for (int r = 0; r < ROWS; r++) {
             if (ahead < n) {
@@ -313,7 +313,7 @@ template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick
         }
         gb_cp_async_commit();
         gb_quick_multiply<TYPE>(ring + here, place, x, true, sum);
-        here  = here == (STAGES - 1) * stage ? 0 : here + stage;
+        here = here == (STAGES - 1) * stage ? 0 : here + stage;
         there = there == (STAGES - 1) * stage ? 0 : there + stage;
     }
     for (int c = ahead - (STAGES - 1) * at.step; c < n; c += at.step, ahead += at.step, x += at.step) {
@@ -326,7 +326,7 @@ template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick
         }
         gb_cp_async_commit();
         gb_quick_multiply<TYPE>(ring + here, place, x, c * 32 + lane < n_groups, sum);
-        here  = here == (STAGES - 1) * stage ? 0 : here + stage;
+        here = here == (STAGES - 1) * stage ? 0 : here + stage;
         there = there == (STAGES - 1) * stage ? 0 : there + stage;
     }
     gb_cp_async_wait<0>();

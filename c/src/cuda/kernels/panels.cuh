@@ -17,15 +17,15 @@ enum { GB_PANEL_ROWS = 8, GB_PANEL_DEPTH = 256 };
 // the bytes, as two floats for gb_mma_tf32 that add up to it: the first of groups t and t + 4, then the second of both.
 struct gb_panel {
     uint32_t q[4][32][4];
-    float    d[4][4][4];
+    float d[4][4][4];
     uint32_t s[32][4];
 };
 
 struct gb_make_panels {
-    gb_make_rows rows;          // y: panels, slice by slice, eight rows by eight, along the depth; y_row is not used
-    int          n;             // rows of a slice
-    int          bands, stages; // panels of a slice: across its rows, along the depth
-    bool         dense;         // F32, 16 bytes at a time
+    gb_make_rows rows; // y: panels, slice by slice, eight rows by eight, along the depth; y_row is not used
+    int n;             // rows of a slice
+    int bands, stages; // panels of a slice: across its rows, along the depth
+    bool dense;        // F32, 16 bytes at a time
 };
 
 // Eight neighbouring elements of a row.
@@ -54,11 +54,11 @@ GB_DEVICE uint32_t gb_panel_word(const float * v, float inverse, int & sum) {
 
 // Row r of a slice, of panel s along the depth, by a warp, a lane eight elements. From p.n on: zeros.
 GB_DEVICE void gb_make_panel_row(const gb_make_panels & p, uint32_t slice, uint32_t r, int s) {
-    const int    lane = (int) threadIdx.x % 32, group = lane / 4, half = lane / 2 % 2, word = lane % 2 * 2;
-    const int    g     = (int) (r % GB_PANEL_ROWS);
-    const char * row   = (int) r < p.n ? gb_source_row(p.rows, (int64_t) slice * p.n + r) : NULL;
-    gb_panel &   panel = ((gb_panel *) p.rows.y)[((int64_t) slice * p.bands + r / GB_PANEL_ROWS) * p.stages + s];
-    float        v[8], largest = 0;
+    const int lane = (int) threadIdx.x % 32, group = lane / 4, half = lane / 2 % 2, word = lane % 2 * 2;
+    const int g = (int) (r % GB_PANEL_ROWS);
+    const char * row = (int) r < p.n ? gb_source_row(p.rows, (int64_t) slice * p.n + r) : NULL;
+    gb_panel & panel = ((gb_panel *) p.rows.y)[((int64_t) slice * p.bands + r / GB_PANEL_ROWS) * p.stages + s];
+    float v[8], largest = 0;
     if (row != NULL) {
         gb_panel_load(p, row, (int64_t) s * GB_PANEL_DEPTH + lane * 8, v);
     } else {
@@ -67,22 +67,22 @@ GB_DEVICE void gb_make_panel_row(const gb_make_panels & p, uint32_t slice, uint3
     GB_UNROLL for (int j = 0; j < 8; j++) {
         largest = fmaxf(largest, fabsf(v[j]) < GB_LARGEST_ACTIVATION ? fabsf(v[j]) : INFINITY);
     }
-    largest             = fmaxf(largest, gb_shfl_xor(largest, 1));
-    largest             = fmaxf(largest, gb_shfl_xor(largest, 2));
-    const float d       = largest < GB_LEAST_ACTIVATION ? 0 : largest < INFINITY ? largest / 127 : NAN;
+    largest = fmaxf(largest, gb_shfl_xor(largest, 1));
+    largest = fmaxf(largest, gb_shfl_xor(largest, 2));
+    const float d = largest < GB_LEAST_ACTIVATION ? 0 : largest < INFINITY ? largest / 127 : NAN;
     const float inverse = d > 0 ? 1 / d : 0;
-    int         sum     = 0;
+    int sum = 0;
     GB_UNROLL for (int j = 0; j < 2; j++) {
         panel.q[group / 2][g * 4 + word + j][group % 2 * 2 + half] = gb_panel_word(v + 4 * j, inverse, sum);
     }
     sum += gb_shfl_xor(sum, 1);
     sum += gb_shfl_xor(sum, 2);
     if (lane % 4 == 0) {
-        const float    all                               = d * (float) sum;
-        const uint32_t first                             = gb_to_tf32(all);
+        const float all = d * (float) sum;
+        const uint32_t first = gb_to_tf32(all);
         panel.d[group / 2][g / 2][group % 2 * 2 + g % 2] = d;
-        panel.s[g * 4 + group % 4][group / 4]            = first;
-        panel.s[g * 4 + group % 4][2 + group / 4]        = gb_to_tf32(all - gb_bits_to_float(first));
+        panel.s[g * 4 + group % 4][group / 4] = first;
+        panel.s[g * 4 + group % 4][2 + group / 4] = gb_to_tf32(all - gb_bits_to_float(first));
     }
 }
 

@@ -44,10 +44,10 @@ GB_DEVICE float gb_block_extreme(float x) {
 // The smallest and largest: NaN only where the first element is.
 GB_DEVICE void gb_block_range(float x, float & low, float & high) {
     const float first = gb_shfl(x, 0);
-    high              = gb_warp_max(x);
-    low               = -gb_warp_max(-x);
-    low               = gb_of_first(x == low || first != first, x);
-    high              = gb_of_first(x == high || first != first, x);
+    high = gb_warp_max(x);
+    low = -gb_warp_max(-x);
+    low = gb_of_first(x == low || first != first, x);
+    high = gb_of_first(x == high || first != first, x);
 }
 
 GB_DEVICE int gb_block_level(float v, int max) { // cut; NaN: 0
@@ -98,9 +98,9 @@ template <int LOW, int HIGH> GB_DEVICE int gb_nearest_level(float v) {
 }
 
 template <int LOW, int HIGH> GB_DEVICE float gb_small_error(float x, float d, float m, int & level) {
-    level             = gb_nearest_level<LOW, HIGH>(d != 0 ? (x - m) / d : 0);
-    const float e     = gb_rounded_product(d, (float) level) + m - x;
-    float       error = 0;
+    level = gb_nearest_level<LOW, HIGH>(d != 0 ? (x - m) / d : 0);
+    const float e = gb_rounded_product(d, (float) level) + m - x;
+    float error = 0;
     for (int i = 0; i < 32; i++) {
         const float other = gb_shfl(e, i);
         error += gb_rounded_product(other, other);
@@ -111,11 +111,11 @@ template <int LOW, int HIGH> GB_DEVICE float gb_small_error(float x, float d, fl
 // The better one of the half floats on both sides of d, as bits, and the levels for it.
 template <int LOW, int HIGH> GB_DEVICE uint16_t gb_small_scale(float x, float d, float m, int & level) {
     const uint16_t nearest = gb_half_bits_of(fabsf(d)), sign = d < 0 ? 0x8000 : 0;
-    const float    size    = gb_half_bits_to_float(nearest);
-    const uint16_t inward  = (uint16_t) ((nearest - (size > fabsf(d))) | sign),
+    const float size = gb_half_bits_to_float(nearest);
+    const uint16_t inward = (uint16_t) ((nearest - (size > fabsf(d))) | sign),
                    outward = (uint16_t) ((nearest + (size < fabsf(d))) | sign);
-    int            other;
-    const float    error = gb_small_error<LOW, HIGH>(x, gb_half_bits_to_float(inward), m, level);
+    int other;
+    const float error = gb_small_error<LOW, HIGH>(x, gb_half_bits_to_float(inward), m, level);
     if (gb_small_error<LOW, HIGH>(x, gb_half_bits_to_float(outward), m, other) < error) {
         level = other;
         return outward;
@@ -128,8 +128,8 @@ template <int LOW, int HIGH> GB_DEVICE uint16_t gb_small_scale(float x, float d,
 // levels 0 .. 2 N - 1, of which N is zero, in Q4_0 and Q5_0, which begin alike (blocks.h)
 template <int N> GB_DEVICE int gb_symmetric_level(float x, uint8_t * block) {
     const float d = gb_block_extreme(x) / (float) -N, inverse = d != 0 ? 1 / d : 0;
-    int         level = gb_block_level(gb_rounded_product(x, inverse) + ((float) N + 0.5f), 2 * N - 1);
-    uint16_t    bits  = gb_half_bits_of(d);
+    int level = gb_block_level(gb_rounded_product(x, inverse) + ((float) N + 0.5f), 2 * N - 1);
+    uint16_t bits = gb_half_bits_of(d);
     if (gb_scale_is_lost(d, gb_half_bits_to_float(bits), N)) { // the whole warp
         bits = gb_small_scale<-N, N - 1>(x, d, 0, level);
         level += N;
@@ -144,10 +144,10 @@ template <int N> GB_DEVICE int gb_symmetric_level(float x, uint8_t * block) {
 template <int N> GB_DEVICE int gb_affine_level(float x, uint8_t * block) {
     float low, high;
     gb_block_range(x, low, high);
-    const float    d = (high - low) / (float) N, inverse = d != 0 ? 1 / d : 0;
+    const float d = (high - low) / (float) N, inverse = d != 0 ? 1 / d : 0;
     const uint16_t offset = gb_half_bits_of(low);
-    int            level  = gb_block_level(gb_rounded_product(x - low, inverse) + 0.5f, N);
-    uint16_t       bits   = gb_half_bits_of(d);
+    int level = gb_block_level(gb_rounded_product(x - low, inverse) + 0.5f, N);
+    uint16_t bits = gb_half_bits_of(d);
     if (gb_scale_is_lost(d, gb_half_bits_to_float(bits), N)) {
         bits = gb_small_scale<0, N>(x, d, gb_half_bits_to_float(offset), level);
     }
@@ -160,12 +160,12 @@ template <int N> GB_DEVICE int gb_affine_level(float x, uint8_t * block) {
 
 // Signed bytes, rounded half away from zero, NaN: 0.
 GB_DEVICE int gb_byte_level(float x, float & d) {
-    d                   = gb_warp_max(x == x ? fabsf(x) : 0) / 127;
+    d = gb_warp_max(x == x ? fabsf(x) : 0) / 127;
     const float inverse = d >= 0x1p-126f ? 1 / d : 0;
-    float       v       = gb_rounded_product(x, inverse);
-    v                   = v == v ? gb_max(-127.0f, gb_min(127.0f, v)) : 0;
-    const int   whole   = (int) v;
-    const float rest    = v - (float) whole; // exact
+    float v = gb_rounded_product(x, inverse);
+    v = v == v ? gb_max(-127.0f, gb_min(127.0f, v)) : 0;
+    const int whole = (int) v;
+    const float rest = v - (float) whole; // exact
     return whole + (rest >= 0.5f) - (rest <= -0.5f);
 }
 
@@ -174,7 +174,7 @@ GB_DEVICE int gb_byte_level(float x, float & d) {
 // The weighted sums of x v and v v over the values v nearest to x / scale, in four turns as the CPU has them.
 GB_DEVICE void gb_iq4_sums(const float * x, const float * w, float scale, float & wxv, float & wvv) {
     const float inverse = 2 / scale;
-    float       p[4] = { 0, 0, 0, 0 }, q[4] = { 0, 0, 0, 0 };
+    float p[4] = { 0, 0, 0, 0 }, q[4] = { 0, 0, 0, 0 };
     for (int i = 0; i < 32; i += 4) {
         GB_UNROLL for (int k = 0; k < 4; k++) {
             const float v = (float) gb_iq4_levels[gb_iq4_nearest(gb_rounded_product(x[i + k], inverse))];
@@ -194,7 +194,7 @@ GB_DEVICE float gb_iq4_fit(const float * x, const float * w, float extreme) {
         return 0; // the whole warp
     }
     GB_UNROLL for (int i = 0; i < 2; i++) {
-        const int   t   = gb_min(gb_lane() + 32 * i, TRIALS - 1);
+        const int t = gb_min(gb_lane() + 32 * i, TRIALS - 1);
         const float end = t % 2 ? -127.0f : 113.0f, part = 0.82f + gb_rounded_product(0.02f, (float) (t / 2));
         gb_iq4_sums(x, w, extreme / gb_rounded_product(end, part), wxv[i], wvv[i]);
     }
@@ -202,7 +202,7 @@ GB_DEVICE float gb_iq4_fit(const float * x, const float * w, float extreme) {
         const float xv = gb_shfl(wxv[t / 32], t % 32), vv = gb_shfl(wvv[t / 32], t % 32);
         if (vv > 0 && gb_rounded_product(xv, xv) > gb_rounded_product(best, vv)) {
             scale = xv / vv;
-            best  = gb_rounded_product(scale, xv);
+            best = gb_rounded_product(scale, xv);
         }
     }
     return scale;
@@ -221,7 +221,7 @@ GB_DEVICE void gb_quantize_iq4_nl(float x, uint8_t * block, float * shared) {
     shared[32 + lane] = sqrtf(squares / 32 + gb_rounded_product(x, x));
     gb_sync_warp();
     const float wanted = gb_iq4_fit(shared, shared + 32, gb_block_extreme(x));
-    uint16_t    scale  = gb_half_bits_of(wanted);
+    uint16_t scale = gb_half_bits_of(wanted);
     if (gb_scale_is_lost(wanted, gb_half_bits_to_float(scale), 8)) {
         int unused;
         scale = gb_small_scale<-127, 113>(x, wanted, 0, unused);
@@ -235,12 +235,12 @@ GB_DEVICE void gb_quantize_iq4_nl(float x, uint8_t * block, float * shared) {
 
 // The scale is the power of two with which the largest magnitude falls into [4, 8).
 GB_DEVICE void gb_quantize_mxfp4(float x, uint8_t * block) {
-    const float largest  = fabsf(gb_block_extreme(x));
-    const float e        = largest > 0 ? floorf((float) log2((double) largest)) - 2 + 127 : 0;
-    const int   exponent = e < 0 ? 0 : e > 254 ? 254 : (int) e;
-    const float d        = gb_bits_to_float(exponent < 2 ? 0x200000u << exponent : (uint32_t) (exponent - 1) << 23);
-    float       error    = fabsf(x);
-    int         level    = 0;
+    const float largest = fabsf(gb_block_extreme(x));
+    const float e = largest > 0 ? floorf((float) log2((double) largest)) - 2 + 127 : 0;
+    const int exponent = e < 0 ? 0 : e > 254 ? 254 : (int) e;
+    const float d = gb_bits_to_float(exponent < 2 ? 0x200000u << exponent : (uint32_t) (exponent - 1) << 23);
+    float error = fabsf(x);
+    int level = 0;
     for (int i = 1; i < 16; i++) { // the first of equals; NaN: 0
         const float distance = fabsf(gb_rounded_product(d, (float) gb_e2m1_levels[i]) - x);
         if (distance < error) {
@@ -284,9 +284,9 @@ GB_QUANTIZER(Q5_1) {
 }
 
 GB_QUANTIZER(Q8_0) {
-    float    d;
-    int      level = gb_byte_level(x, d);
-    uint16_t bits  = gb_half_bits_of(d);
+    float d;
+    int level = gb_byte_level(x, d);
+    uint16_t bits = gb_half_bits_of(d);
     if (gb_scale_is_lost(d, gb_half_bits_to_float(bits), 127)) {
         bits = gb_small_scale<-127, 127>(x, d, 0, level);
     }
@@ -297,7 +297,7 @@ GB_QUANTIZER(Q8_0) {
 }
 
 GB_QUANTIZER(Q8_1) {
-    float     d;
+    float d;
     const int level = gb_byte_level(x, d), sum = gb_warp_sum(level);
     if (gb_lane() == 0) {
         gb_write_u32(block + GB_AT(q8_1, d), gb_bits(d));
@@ -320,7 +320,7 @@ static_assert(GB_AT(q4_0, d) == 0 && GB_AT(q4_1, d) == 0 && GB_AT(q5_0, d) == 0 
 template <int TYPE> GB_DEVICE void gb_check_block(float x, uint8_t * block, int bytes) {
     if constexpr (TYPE != GGML_TYPE_MXFP4) {
         constexpr bool WIDE = TYPE == GGML_TYPE_Q8_1, AFFINE = gb_format<TYPE>::offsets;
-        const auto     is_finite = [](float v) { return fabsf(v) < INFINITY; };
+        const auto is_finite = [](float v) { return fabsf(v) < INFINITY; };
         gb_sync_warp(); // the scales are there
         bool bad = gb_ballot(!is_finite(x)) != 0;
         if constexpr (WIDE) {
@@ -352,15 +352,15 @@ GB_KERNEL GB_BOUNDS(GB_QUANTIZE_WARPS * GB_WARP, 1)
     gb_copy_quantizing(gb_view y, gb_view x, int bytes, int64_t n_blocks) {
     gb_wait_for_earlier();
     GB_SHARED(float, shared, GB_QUANTIZE_WARPS * 64);
-    const int     warp = (int) threadIdx.x / GB_WARP;
+    const int warp = (int) threadIdx.x / GB_WARP;
     const int64_t k = (int64_t) blockIdx.x * GB_QUANTIZE_WARPS + warp, per_row = y.ne[0] / 32;
     if (k >= n_blocks) {
         return; // a whole warp; no barrier of the block follows
     }
-    const gb_index from  = gb_unravel<uint64_t>((uint64_t) k * 32, x.ne);
-    const gb_index to    = gb_unravel_row<uint64_t>((uint64_t) (k / per_row), y.ne);
-    const float    value = gb_get(x.type, gb_at(x, from) + gb_lane() * x.nb[0]);
-    uint8_t *      block = (uint8_t *) gb_at(y, to) + k % per_row * bytes;
+    const gb_index from = gb_unravel<uint64_t>((uint64_t) k * 32, x.ne);
+    const gb_index to = gb_unravel_row<uint64_t>((uint64_t) (k / per_row), y.ne);
+    const float value = gb_get(x.type, gb_at(x, from) + gb_lane() * x.nb[0]);
+    uint8_t * block = (uint8_t *) gb_at(y, to) + k % per_row * bytes;
     gb_quantizer<TYPE>::block(value, block, shared + warp * 64);
     gb_check_block<TYPE>(value, block, bytes);
 }

@@ -13,13 +13,13 @@
 #include "tensor/numbers.h"
 
 struct gb_weights {
-    const char *    a[GGML_MAX_SRC]; // matrices: one, or the experts
-    size_t          nb_m, nb2, nb3;  // bytes
-    int64_t         ne2;             // slices z of the product: z % ne2, z / ne2
-    int64_t         r2, r3;          // slices that share one of a
-    const char *    ids;             // NULL, or the expert of each token
-    size_t          ids_nb;          // bytes from one token to the next
-    int             n_experts;
+    const char * a[GGML_MAX_SRC]; // matrices: one, or the experts
+    size_t nb_m, nb2, nb3; // bytes
+    int64_t ne2; // slices z of the product: z % ne2, z / ne2
+    int64_t r2, r3; // slices that share one of a
+    const char * ids; // NULL, or the expert of each token
+    size_t ids_nb; // bytes from one token to the next
+    int n_experts;
     gb_index_reader reader; // with ids
 };
 
@@ -59,9 +59,9 @@ struct gb_q8_stretch {
 };
 
 struct gb_q8_group { // of one lane
-    int   q[8];
+    int q[8];
     float d, minimum; // minimum: d times all, where a kernel has made it
-    int   sum[2], all;
+    int sum[2], all;
 };
 
 GB_DEVICE gb_q8_group gb_q8_load(const gb_q8_stretch * p, int lane) {
@@ -80,12 +80,12 @@ template <bool OFFSETS> GB_DEVICE float gb_group_dot(const gb_group & w, const g
 // --------------------------------------------------------------------------------------------------------- making rows
 
 struct gb_make_rows { // row r of the result is row r % n of slice r / n % ne2, r / n / ne2 of the source
-    int          type;
+    int type;
     const char * x;
-    size_t       nb0, nb1, nb2, nb3;
-    int64_t      n, ne2, k;
-    void *       y;
-    int64_t      y_row; // elements or stretches of 1,024 from row to row; what is past k becomes 0
+    size_t nb0, nb1, nb2, nb3;
+    int64_t n, ne2, k;
+    void * y;
+    int64_t y_row; // elements or stretches of 1,024 from row to row; what is past k becomes 0
 };
 
 // r: less than 2^31, as a grid has it.
@@ -114,18 +114,18 @@ GB_DEVICE float gb_load_activation(const gb_make_rows & p, const char * row, int
 // A warp makes a group: the largest magnitude becomes 127. Rounds half away from zero. As on the CPU, groups below
 // 2^-100 are zeros, and groups with a value of 2^100 or more, an infinity or NaN have the scale NaN.
 GB_DEVICE void gb_make_group(const gb_make_rows & p, int64_t r, int64_t group, int lane) {
-    const int64_t i       = group * 32 + lane;
-    const float   x       = i < p.k ? gb_load_activation(p, gb_source_row(p, r), i) : 0;
-    const float   largest = gb_warp_max(fabsf(x) < GB_LARGEST_ACTIVATION ? fabsf(x) : INFINITY);
-    const float   d       = largest < GB_LEAST_ACTIVATION ? 0
-                            : largest < INFINITY          ? largest / 127
-                                                          : NAN,
-                  scaled  = d > 0 ? x * (1 / d) : 0;
-    const int     q       = (int) roundf(fminf(fmaxf(scaled, -127.0f), 127.0f));
-    int           sum     = q;
+    const int64_t i = group * 32 + lane;
+    const float x = i < p.k ? gb_load_activation(p, gb_source_row(p, r), i) : 0;
+    const float largest = gb_warp_max(fabsf(x) < GB_LARGEST_ACTIVATION ? fabsf(x) : INFINITY);
+    const float d = largest < GB_LEAST_ACTIVATION ? 0
+                    : largest < INFINITY          ? largest / 127
+                                                  : NAN,
+                scaled = d > 0 ? x * (1 / d) : 0;
+    const int q = (int) roundf(fminf(fmaxf(scaled, -127.0f), 127.0f));
+    int sum = q;
     GB_UNROLL for (int mask = 8; mask > 0; mask /= 2) { sum += gb_shfl_xor(sum, mask); }
-    const int       all = sum + gb_shfl_xor(sum, 16), g = (int) (group % 32);
-    gb_q8_stretch * y                          = (gb_q8_stretch *) p.y + r * p.y_row + group / 32;
+    const int all = sum + gb_shfl_xor(sum, 16), g = (int) (group % 32);
+    gb_q8_stretch * y = (gb_q8_stretch *) p.y + r * p.y_row + group / 32;
     ((int8_t *) y->q[lane / 16][g])[lane % 16] = (int8_t) q;
     if (lane % 16 == 0) {
         y->s[g][1 + lane / 16] = sum;
@@ -139,22 +139,22 @@ GB_DEVICE void gb_make_group(const gb_make_rows & p, int64_t r, int64_t group, i
 // How an algorithm wants the rows of its second operand. A switch over kinds names all of them and has no default, so
 // the compiler lists the places that miss a new kind.
 enum gb_row_kind {
-    GB_ROWS_F16  = GB_HALF_F16,
+    GB_ROWS_F16 = GB_HALF_F16,
     GB_ROWS_BF16 = GB_HALF_BF16,
     GB_ROWS_WIDE = GB_HALF_WIDE,
     GB_ROWS_F32,
-    GB_ROWS_BYTES,  // gb_q8_stretch
+    GB_ROWS_BYTES, // gb_q8_stretch
     GB_ROWS_PANELS, // gb_panel
     GB_ROWS_TURNED, // bf16 in the order of gemm_packed_hopper.cuh
     GB_ROWS_SORTED, // by expert; halves, or with quantized weights as GB_ROWS_TURNED
-    GB_ROWS_NONE    // nothing is read
+    GB_ROWS_NONE // nothing is read
 };
 
 // grid: x rows, y stretches of 256 elements, or as many as a grid may have.
 template <int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_floats(gb_make_rows p) {
     gb_wait_for_earlier();
-    const int64_t r   = blockIdx.x;
-    const char *  row = gb_source_row(p, r);
+    const int64_t r = blockIdx.x;
+    const char * row = gb_source_row(p, r);
     for (int64_t i = (int64_t) blockIdx.y * 256 + threadIdx.x; i < p.y_row; i += (int64_t) gridDim.y * 256) {
         const float x = i < p.k ? gb_load_activation(p, row, i) : 0;
         if (KIND == GB_ROWS_F32) {
@@ -177,8 +177,8 @@ template <int KIND> GB_DEVICE void gb_make_eight(const gb_make_rows & p, const f
     }
     if constexpr (KIND == GB_ROWS_F32) {
         float4 * to = (float4 *) (void *) ((float *) p.y + r * p.y_row + i);
-        to[0]       = make_float4(v[0], v[1], v[2], v[3]);
-        to[1]       = make_float4(v[4], v[5], v[6], v[7]);
+        to[0] = make_float4(v[0], v[1], v[2], v[3]);
+        to[1] = make_float4(v[4], v[5], v[6], v[7]);
     } else {
         *(uint4 *) (void *) ((uint16_t *) p.y + r * p.y_row + i) = make_uint4(gb_pack2<KIND>(v[0], v[1]),
             gb_pack2<KIND>(v[2], v[3]), gb_pack2<KIND>(v[4], v[5]), gb_pack2<KIND>(v[6], v[7]));
@@ -188,7 +188,7 @@ template <int KIND> GB_DEVICE void gb_make_eight(const gb_make_rows & p, const f
 // The same from such rows. grid: y stretches of 2,048 elements, eight a thread.
 template <int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_dense(gb_make_rows p) {
     gb_wait_for_earlier();
-    const int64_t r   = blockIdx.x;
+    const int64_t r = blockIdx.x;
     const float * row = (const float *) (const void *) gb_source_row(p, r);
     for (int64_t i = ((int64_t) blockIdx.y * 256 + threadIdx.x) * 8; i < p.y_row; i += (int64_t) gridDim.y * 2048) {
         gb_make_eight<KIND>(p, row, r, i);

@@ -6,10 +6,10 @@
 #include "cuda/kernels/rows.cuh"
 
 struct gb_order_rows {
-    gb_make_rows rows;   // y_row: a multiple of 128 where elements change places, else of 8
-    const int *  source; // NULL, or which row each is made of
-    const int *  n;      // with `source`: how many there are
-    bool         pairs;  // rows are F32, dense, and two elements can be read at once
+    gb_make_rows rows; // y_row: a multiple of 128 where elements change places, else of 8
+    const int * source; // NULL, or which row each is made of
+    const int * n; // with `source`: how many there are
+    bool pairs; // rows are F32, dense, and two elements can be read at once
 };
 
 // Where the pair number i of 128 elements, 2 i and 2 i + 1 of the result, comes from: pair t + 4 j of step s has
@@ -22,7 +22,7 @@ GB_DEVICE uint4 gb_eight_in_order(const gb_make_rows & p, const char * row, int6
     uint32_t both[4];
     GB_UNROLL for (int j = 0; j < 4; j++) {
         const int64_t from = TURNED ? i / 128 * 128 + gb_pair_source((int) (i % 128) / 2 + j) : i + 2 * j;
-        float2        x    = make_float2(0, 0);
+        float2 x = make_float2(0, 0);
         if (pairs && from + 1 < p.k) {
             x = *(const float2 *) (const void *) (row + from * 4);
         } else {
@@ -38,7 +38,7 @@ GB_DEVICE uint4 gb_eight_in_order(const gb_make_rows & p, const char * row, int6
 template <int KIND, bool TURNED> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_in_order(gb_order_rows q) {
     gb_wait_for_earlier();
     const gb_make_rows & p = q.rows;
-    const int64_t        r = blockIdx.x;
+    const int64_t r = blockIdx.x;
     if (q.source != NULL && r >= *q.n) {
         return; // a row of a token without an expert
     }

@@ -18,7 +18,7 @@
 #undef GB_GRID_TABLE
 
 struct gb_group { // element i is d[i / 16] level i + m[i / 16]; level i is byte i % 4 of q[i / 4]
-    int   q[8];
+    int q[8];
     float d[2], m[2];
 };
 
@@ -27,11 +27,11 @@ struct gb_group { // element i is d[i / 16] level i + m[i / 16]; level i is byte
 // 32-bit words at an address that need not be aligned. A word that holds none of the bytes asked for is not read.
 struct gb_words {
     const uint32_t * aligned;
-    uint32_t         shift; // bits
+    uint32_t shift; // bits
     GB_METHOD explicit gb_words(const uint8_t * p) {
         const uint32_t beyond = (uint32_t) (uintptr_t) p & 3;
         aligned = (const uint32_t *) (const void *) (p - beyond); // a pointer, of which is known what memory it is to
-        shift   = beyond * 8;
+        shift = beyond * 8;
     }
     GB_METHOD uint32_t operator[](int i) const {
         const uint32_t low = aligned[i], high = shift != 0 ? aligned[i + 1] : 0;
@@ -64,10 +64,10 @@ GB_DEVICE uint32_t gb_negate4(uint32_t x, uint32_t bits) {
 // Eight codes of 2 bits become values: the code selects a byte of the table.
 GB_DEVICE void gb_lookup2(uint32_t row, uint32_t table, int * q) {
     uint32_t x = (row | row << 8) & 0x00ff00ffu; // a code for each nibble, 4 codes in each half
-    x          = (x | x << 4) & 0x0f0f0f0fu;
-    x          = (x | x << 2) & 0x33333333u;
-    q[0]       = (int) gb_perm(table, 0, x & 0xffff);
-    q[1]       = (int) gb_perm(table, 0, x >> 16);
+    x = (x | x << 4) & 0x0f0f0f0fu;
+    x = (x | x << 2) & 0x33333333u;
+    q[0] = (int) gb_perm(table, 0, x & 0xffff);
+    q[1] = (int) gb_perm(table, 0, x >> 16);
 }
 
 struct gb_table16 { // sixteen bytes
@@ -83,7 +83,7 @@ GB_DEVICE uint32_t gb_lookup4(const gb_table16 & t, uint32_t codes) {
 // The low nibbles of four bytes become values in *low, the high ones in *high.
 GB_DEVICE void gb_lookup_nibbles(const gb_table16 & t, uint32_t bytes, int * low, int * high) {
     const uint32_t a = gb_lookup4(t, bytes & 0xffff), b = gb_lookup4(t, bytes >> 16);
-    *low  = (int) gb_perm(a, b, 0x6420);
+    *low = (int) gb_perm(a, b, 0x6420);
     *high = (int) gb_perm(a, b, 0x7531);
 }
 
@@ -91,11 +91,11 @@ GB_DEVICE void gb_lookup_nibbles(const gb_table16 & t, uint32_t bytes, int * low
 #define GB_WORD(a, b, c, d)                                                                      \
     ((uint32_t) (uint8_t) (a) | (uint32_t) (uint8_t) (b) << 8 | (uint32_t) (uint8_t) (c) << 16 | \
         (uint32_t) (uint8_t) (d) << 24)
-#define GB_WORD_OF_3(...)                            GB_WORD_OF_3_(__VA_ARGS__)
-#define GB_WORD_OF_3_(a, b, c)                       GB_WORD(a, b, c, 0)
-#define GB_WORDS_OF_8(...)                           GB_WORDS_OF_8_(__VA_ARGS__)
-#define GB_WORDS_OF_8_(a, b, c, d, e, f, g, h)       GB_WORD(a, b, c, d), GB_WORD(e, f, g, h)
-#define GB_WORDS_OF_16(...)                          GB_WORDS_OF_16_(__VA_ARGS__)
+#define GB_WORD_OF_3(...) GB_WORD_OF_3_(__VA_ARGS__)
+#define GB_WORD_OF_3_(a, b, c) GB_WORD(a, b, c, 0)
+#define GB_WORDS_OF_8(...) GB_WORDS_OF_8_(__VA_ARGS__)
+#define GB_WORDS_OF_8_(a, b, c, d, e, f, g, h) GB_WORD(a, b, c, d), GB_WORD(e, f, g, h)
+#define GB_WORDS_OF_16(...) GB_WORDS_OF_16_(__VA_ARGS__)
 #define GB_WORDS_OF_16_(a, b, c, d, e, f, g, h, ...) GB_WORDS_OF_8_(a, b, c, d, e, f, g, h), GB_WORDS_OF_8_(__VA_ARGS__)
 
 GB_DEVICE gb_table16 gb_iq4_table() { return { { GB_WORDS_OF_16(GB_VALUES_IQ4(GB_VALUE)) } }; }
@@ -120,7 +120,7 @@ template <int TYPE> struct gb_format;
 
 #define GB_FORMAT(id, stem, name, n_elements, n_bytes, group, zero, ...)      \
     template <> struct gb_format<GGML_TYPE_##id> {                            \
-        static constexpr int  block = n_elements, bytes = n_bytes;            \
+        static constexpr int block = n_elements, bytes = n_bytes;             \
         static constexpr bool offsets = (zero) == 0;                          \
         static GB_METHOD void unpack(const uint8_t * p, int g, gb_group & o); \
     };
@@ -136,8 +136,8 @@ GB_DEVICE void gb_nibbles(const uint8_t * p, gb_group & o) {
     const gb_words w(p);
     GB_UNROLL for (int i = 0; i < 4; i++) {
         const uint32_t x = w[i];
-        o.q[i]           = (int) (x & 0x0f0f0f0fu);
-        o.q[i + 4]       = (int) (x >> 4 & 0x0f0f0f0fu);
+        o.q[i] = (int) (x & 0x0f0f0f0fu);
+        o.q[i + 4] = (int) (x >> 4 & 0x0f0f0f0fu);
     }
 }
 
@@ -236,13 +236,13 @@ GB_UNPACK(Q2_K) {
     const float d = gb_read_f16(p + GB_AT(q2_k, d)), dmin = gb_read_f16(p + GB_AT(q2_k, dmin));
     GB_UNROLL for (int s = 0; s < 2; s++) {
         const uint32_t scale = p[GB_AT(q2_k, scales) + 2 * g + s];
-        o.d[s]               = d * (float) (scale & 15);
-        o.m[s]               = -dmin * (float) (scale >> 4);
+        o.d[s] = d * (float) (scale & 15);
+        o.m[s] = -dmin * (float) (scale >> 4);
     }
 }
 
 GB_DEVICE int gb_q3_scale(const uint8_t * scales, int s) {
-    const uint32_t low  = s < 8 ? scales[s] & 15u : (uint32_t) scales[s - 8] >> 4,
+    const uint32_t low = s < 8 ? scales[s] & 15u : (uint32_t) scales[s - 8] >> 4,
                    high = scales[8 + s % 4] >> 2 * (s / 4) & 3;
     return (int) (low + 16 * high) - 32;
 }
@@ -252,7 +252,7 @@ GB_UNPACK(Q3_K) {
     const gb_words w(p + GB_AT(q3_k, qh));
     GB_UNROLL for (int i = 0; i < 8; i++) { o.q[i] |= (int) ((w[i] >> g & 0x01010101u) << 2); }
     gb_subtract(o, GB_ZERO(q3_k));
-    const float     d      = gb_read_f16(p + GB_AT(q3_k, d));
+    const float d = gb_read_f16(p + GB_AT(q3_k, d));
     const uint8_t * scales = p + GB_AT(q3_k, scales);
     gb_scales2(o, d * (float) gb_q3_scale(scales, 2 * g), d * (float) gb_q3_scale(scales, 2 * g + 1));
 }
@@ -266,13 +266,13 @@ GB_DEVICE void gb_nibbles_of_pair(const uint8_t * p, int g, gb_group & o) {
 // Scale and minimum of six bits, in Q4_K and Q5_K, which begin alike (blocks.h).
 GB_DEVICE void gb_q45_scales(const uint8_t * p, int g, gb_group & o) {
     const uint8_t * s = p + GB_AT(q4_k, scales);
-    uint32_t        scale, min;
+    uint32_t scale, min;
     if (g < 4) {
         scale = s[g] & 63u;
-        min   = s[g + 4] & 63u;
+        min = s[g + 4] & 63u;
     } else {
         scale = (s[g + 4] & 15u) | (uint32_t) s[g - 4] >> 6 << 4;
-        min   = (uint32_t) s[g + 4] >> 4 | (uint32_t) s[g] >> 6 << 4;
+        min = (uint32_t) s[g + 4] >> 4 | (uint32_t) s[g] >> 6 << 4;
     }
     gb_scales(o, gb_read_f16(p + GB_AT(q4_k, d)) * (float) scale, -gb_read_f16(p + GB_AT(q4_k, dmin)) * (float) min);
 }
@@ -295,7 +295,7 @@ GB_UNPACK(Q6_K) {
         o.q[i] = (int) ((low[i] >> 4 * (g / 2 % 2) & 0x0f0f0f0fu) | (high[i] >> 2 * (g % 4) & 0x03030303u) << 4);
     }
     gb_subtract(o, GB_ZERO(q6_k));
-    const float     d      = gb_read_f16(p + GB_AT(q6_k, d));
+    const float d = gb_read_f16(p + GB_AT(q6_k, d));
     const uint8_t * scales = p + GB_AT(q6_k, scales);
     gb_scales2(o, d * (float) (int8_t) scales[2 * g], d * (float) (int8_t) scales[2 * g + 1]);
 }
@@ -303,7 +303,7 @@ GB_UNPACK(Q6_K) {
 GB_UNPACK(IQ4_XS) {
     const gb_words w(p + GB_AT(iq4_xs, qs) + 16 * g);
     GB_UNROLL for (int i = 0; i < 4; i++) { gb_lookup_nibbles(gb_iq4_table(), w[i], &o.q[i], &o.q[i + 4]); }
-    const int low  = p[GB_AT(iq4_xs, scales_low) + g / 2] >> 4 * (g % 2) & 15,
+    const int low = p[GB_AT(iq4_xs, scales_low) + g / 2] >> 4 * (g % 2) & 15,
               high = p[GB_AT(iq4_xs, scales_high) + g / 4] >> 2 * (g % 4) & 3;
     gb_scales(o, gb_read_f16(p + GB_AT(iq4_xs, d)) * (float) (low + 16 * high - 32), 0);
 }
@@ -320,7 +320,7 @@ GB_DEVICE uint32_t gb_ternary_digits(uint32_t bytes, int n) {
     // The digits before it overflow the byte and are dropped, then the next one is what three times the rest overflows
     // by.
     const uint32_t even = (bytes & 0x00ff00ffu) * power & 0x00ff00ffu,
-                   odd  = (bytes >> 8 & 0x00ff00ffu) * power & 0x00ff00ffu;
+                   odd = (bytes >> 8 & 0x00ff00ffu) * power & 0x00ff00ffu;
     return (even * 3 >> 8 & 0x00030003u) | (odd * 3 & 0x03000300u);
 }
 
@@ -328,15 +328,15 @@ GB_UNPACK(TQ1_0) { // digits lie 32 elements apart, then 16, then 4
     const gb_words w(p);
     GB_UNROLL for (int i = 0; i < 8; i++) {
         const int word = 8 * g + i; // four elements of the block
-        int       byte, digit;
+        int byte, digit;
         if (word < 40) {
-            byte  = GB_AT(tq1_0, by32) + 4 * (word % 8);
+            byte = GB_AT(tq1_0, by32) + 4 * (word % 8);
             digit = word / 8;
         } else if (word < 60) {
-            byte  = GB_AT(tq1_0, by16) + 4 * ((word - 40) % 4);
+            byte = GB_AT(tq1_0, by16) + 4 * ((word - 40) % 4);
             digit = (word - 40) / 4;
         } else {
-            byte  = GB_AT(tq1_0, by4);
+            byte = GB_AT(tq1_0, by4);
             digit = word - 60;
         }
         o.q[i] = (int) gb_ternary_digits(w[byte / 4], digit);
@@ -390,7 +390,7 @@ GB_UNPACK(IQ2_S) {
 GB_UNPACK(IQ3_XXS) {
     const uint32_t bits = gb_read_u32(p + GB_AT(iq3_xxs, bits) + 4 * g);
     GB_UNROLL for (int i = 0; i < 8; i++) {
-        const uint32_t row   = gb_grid_rows_iq3_xxs[p[GB_AT(iq3_xxs, qs) + 8 * g + i]],
+        const uint32_t row = gb_grid_rows_iq3_xxs[p[GB_AT(iq3_xxs, qs) + 8 * g + i]],
                        signs = gb_parity_sign(bits >> 7 * (i / 2));
         o.q[i] = (int) gb_negate4(gb_perm(GB_WORDS_OF_8(GB_VALUES_IQ3_XXS(GB_VALUE)), row), signs >> 4 * (i % 2));
     }
@@ -400,7 +400,7 @@ GB_UNPACK(IQ3_XXS) {
 GB_UNPACK(IQ3_S) {
     const uint32_t ninth = p[GB_AT(iq3_s, qh) + g];
     GB_UNROLL for (int i = 0; i < 8; i++) {
-        const uint32_t row   = gb_grid_rows_iq3_s[p[GB_AT(iq3_s, qs) + 8 * g + i] | (ninth >> i & 1) << 8],
+        const uint32_t row = gb_grid_rows_iq3_s[p[GB_AT(iq3_s, qs) + 8 * g + i] | (ninth >> i & 1) << 8],
                        signs = p[GB_AT(iq3_s, signs) + 4 * g + i / 2];
         o.q[i] = (int) gb_negate4(gb_perm(GB_WORDS_OF_8(GB_VALUES_IQ3_S(GB_VALUE)), row), signs >> 4 * (i % 2));
     }
@@ -433,7 +433,7 @@ GB_UNPACK(IQ1_M) {
             &o.q[2 * l]);
     }
     const uint32_t scales = gb_read_u16(p + GB_AT(iq1_m, scales) + 2 * (g / 2)) >> 6 * (g % 2);
-    const float    unit   = gb_half_bits_to_float((uint16_t) d) * 0.125f;
+    const float unit = gb_half_bits_to_float((uint16_t) d) * 0.125f;
     gb_scales2(o, unit * (float) (2 * (scales & 7) + 1), unit * (float) (2 * (scales >> 3 & 7) + 1));
 }
 

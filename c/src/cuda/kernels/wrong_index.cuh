@@ -10,10 +10,10 @@
 
 struct gb_index_reader { // who reads indices, by value in the launch: a recorded graph keeps it
     gb_cuda_index_note * note;
-    const void *         dst;
-    int                  which; // of the tensor's parameters, for the message
-    int64_t              limit; // indices are below
-    char                 text[GB_CUDA_INDEX_TEXT];
+    const void * dst;
+    int which;     // of the tensor's parameters, for the message
+    int64_t limit; // indices are below
+    char text[GB_CUDA_INDEX_TEXT];
 };
 
 // place: where the index stands, in dimensions 1 to 3 of the result.
@@ -22,10 +22,10 @@ GB_DEVICE void gb_note_wrong_index(const gb_index_reader & r, int id, int64_t i1
     if (gb_atomic_add(&n->claimed, 1u) != 0) {
         return;
     }
-    n->dst      = r.dst;
-    n->which    = r.which;
-    n->limit    = r.limit;
-    n->id       = id;
+    n->dst = r.dst;
+    n->which = r.which;
+    n->limit = r.limit;
+    n->id = id;
     n->place[0] = i1, n->place[1] = i2, n->place[2] = i3;
     for (int i = 0; i < GB_CUDA_INDEX_TEXT; i++) {
         n->text[i] = r.text[i];

@@ -13,8 +13,8 @@ enum { MAX_HEAD = 1024, MAX_HEAD_HALVES = 256, LEAST_KEYS = 256, MAX_PARTS = 64,
 
 static const char * flash_attn_supports(const gb_cuda_device &, const ggml_tensor * dst) {
     for (int i = 0; i < 3; i++) {
-        const ggml_tensor * t    = dst->src[i];
-        const size_t        bits = t->nb[0] | t->nb[1] | t->nb[2] | t->nb[3];
+        const ggml_tensor * t = dst->src[i];
+        const size_t bits = t->nb[0] | t->nb[1] | t->nb[2] | t->nb[3];
         if (!gb_is_float_type(t->type) || bits % ggml_type_size(t->type) != 0) {
             return "sources must be f32, f16 or bf16, with strides of whole elements";
         }
@@ -42,21 +42,21 @@ gb_attention_input gb_attention_input_of(const ggml_tensor * t) {
 
 static gb_attention describe(const ggml_tensor * dst) {
     gb_attention p = {};
-    p.q            = gb_attention_input_of(dst->src[0]);
-    p.k            = gb_attention_input_of(dst->src[1]);
-    p.v            = gb_attention_input_of(dst->src[2]);
-    p.dst          = (float *) (void *) gb_cuda_data(dst);
-    p.d            = dst->ne[0];
-    p.n            = dst->ne[1];
-    p.m            = dst->src[1]->ne[1];
-    p.heads        = dst->ne[2];
-    p.outer        = p.k.ne2 == p.v.ne2 && p.heads % p.k.ne2 == 0 ? p.k.ne2 : p.heads;
-    p.group_step   = 1;
-    p.head_step    = p.outer;
-    p.masked       = dst->op_params[0] != 0;
-    p.past         = p.m - p.n;
-    p.scale        = (float) (1 / std::sqrt((double) p.d));
-    p.parts        = 1;
+    p.q = gb_attention_input_of(dst->src[0]);
+    p.k = gb_attention_input_of(dst->src[1]);
+    p.v = gb_attention_input_of(dst->src[2]);
+    p.dst = (float *) (void *) gb_cuda_data(dst);
+    p.d = dst->ne[0];
+    p.n = dst->ne[1];
+    p.m = dst->src[1]->ne[1];
+    p.heads = dst->ne[2];
+    p.outer = p.k.ne2 == p.v.ne2 && p.heads % p.k.ne2 == 0 ? p.k.ne2 : p.heads;
+    p.group_step = 1;
+    p.head_step = p.outer;
+    p.masked = dst->op_params[0] != 0;
+    p.past = p.m - p.n;
+    p.scale = (float) (1 / std::sqrt((double) p.d));
+    p.parts = 1;
     return p;
 }
 
@@ -80,11 +80,11 @@ static int64_t row_tiles(const gb_attention & p, int rows) { return gb_cuda_ceil
 static bool cut_keys(gb_cuda_backend & b, gb_attention & p, int64_t batch, int rows, int keys, int64_t places) {
     const int64_t blocks = row_tiles(p, rows) * p.outer * batch, key_tiles = gb_cuda_ceil_div(p.m, keys);
     const int64_t wanted = std::min<int64_t>(std::min<int64_t>(places / blocks, p.m / LEAST_KEYS), MAX_PARTS);
-    p.part_keys          = (int) (gb_cuda_ceil_div(key_tiles, std::max<int64_t>(1, wanted)) * keys);
-    p.parts              = p.m > 0 ? (int) gb_cuda_ceil_div(p.m, p.part_keys) : 1;
+    p.part_keys = (int) (gb_cuda_ceil_div(key_tiles, std::max<int64_t>(1, wanted)) * keys);
+    p.parts = p.m > 0 ? (int) gb_cuda_ceil_div(p.m, p.part_keys) : 1;
     if (p.parts > 1) {
         const int64_t all = p.n * p.heads * batch * p.parts * (p.d + 2);
-        p.partial         = (float *) gb_cuda_scratch(b, (size_t) all * sizeof(float));
+        p.partial = (float *) gb_cuda_scratch(b, (size_t) all * sizeof(float));
     }
     return p.parts == 1 || p.partial != NULL;
 }
@@ -131,8 +131,8 @@ template <int KIND> static enum ggml_status run_kind(gb_cuda_backend & b, const 
 }
 
 static enum ggml_status run_exact(gb_cuda_backend & b, const gb_attention & p, int64_t rows) {
-    const int64_t warps  = GB_ATTENTION_THREADS / GB_WARP;
-    const size_t  shared = (size_t) (warps * (2 * p.d + 32)) * sizeof(float);
+    const int64_t warps = GB_ATTENTION_THREADS / GB_WARP;
+    const size_t shared = (size_t) (warps * (2 * p.d + 32)) * sizeof(float);
     GB_CUDA_TRY(b, GB_LAUNCH(gb_attention_exact, (unsigned) gb_cuda_ceil_div(rows, warps), GB_ATTENTION_THREADS, shared,
                        b.queue, p, rows));
     return GGML_STATUS_SUCCESS;
@@ -140,7 +140,7 @@ static enum ggml_status run_exact(gb_cuda_backend & b, const gb_attention & p, i
 
 template <int DP, int ROWS>
 static enum ggml_status run_floats(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
-    const dim3   grid((unsigned) gb_cuda_ceil_div(p.n, ROWS), (unsigned) p.heads, (unsigned) batch);
+    const dim3 grid((unsigned) gb_cuda_ceil_div(p.n, ROWS), (unsigned) p.heads, (unsigned) batch);
     const size_t shared = gb_attention_room<DP, ROWS>::end * sizeof(float);
     GB_CUDA_TRY(b, GB_LAUNCH((gb_attention_floats<DP, ROWS>), grid, GB_ATTENTION_FLOAT_THREADS, shared, b.queue, p));
     return GGML_STATUS_SUCCESS;
@@ -180,7 +180,7 @@ static enum ggml_status flash_attn_run(gb_cuda_backend & b, ggml_tensor * dst) {
     if (!gb_scratch_floats(b, dst, &out)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    p.dst                         = (float *) (void *) out.p;
+    p.dst = (float *) (void *) out.p;
     const enum ggml_status status = run(b, p, dst->ne[3]);
     if (status == GGML_STATUS_SUCCESS) {
         GB_CUDA_TRY(b, gb_launch_copy(gb_view_of(dst), out, b.queue));

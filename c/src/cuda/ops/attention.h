@@ -20,7 +20,7 @@ enum ggml_status gb_attention_run_halves(gb_cuda_backend & b, const gb_attention
 
 // attention_hopper.cu: the same for many query rows on 9.0, with tiles of rows and keys of its own.
 bool gb_attention_tall_takes(const gb_cuda_device & device, const gb_attention & p);
-int  gb_attention_tall_keys(const gb_attention & p);
+int gb_attention_tall_keys(const gb_attention & p);
 // parts, part_keys and partial are chosen.
 cudaError_t gb_attention_launch_tall(const gb_attention & p, int64_t batch, const gb_queue & queue);
 enum { GB_ATTENTION_TALL_ROWS = 128 };

@@ -19,10 +19,10 @@ enum { FEW_ROWS = 8 }; // products of more rows make halves of them
 namespace {
 
 struct chain {
-    gb_attention        p;
+    gb_attention p;
     const ggml_tensor * mask; // NULL: none
-    bool                exact;
-    int                 length; // nodes
+    bool exact;
+    int length; // nodes
 };
 
 } // namespace
@@ -46,7 +46,7 @@ static bool add_mask(chain & c, const ggml_tensor * t, const ggml_tensor * score
         gb_count(t) == 0 || scores->ne[1] % t->ne[1] != 0) {
         return false;
     }
-    c.mask   = t;
+    c.mask = t;
     c.p.mask = { gb_cuda_data(t), t->type, t->nb[0], t->nb[1], t->nb[2], t->nb[3], t->ne[1], t->ne[2], t->ne[3] };
     return true;
 }
@@ -58,8 +58,8 @@ static bool add_sum(chain & c, const ggml_tensor * node, const ggml_tensor * bef
 
 static bool add_causal(chain & c, const ggml_tensor * node) {
     const int64_t past = node->op_params[0];
-    c.p.past           = c.p.masked ? (past < c.p.past ? past : c.p.past) : past;
-    c.p.masked         = true;
+    c.p.past = c.p.masked ? (past < c.p.past ? past : c.p.past) : past;
+    c.p.masked = true;
     return true;
 }
 
@@ -88,7 +88,7 @@ static bool is_product(const ggml_tensor * node) { return node->op == GGML_OP_MU
 
 // The n-th operand of a product, whose heads and batches share as products have it.
 static bool describe_input(gb_attention_input & in, const ggml_tensor * t, const ggml_tensor * scores) {
-    in    = gb_attention_input_of(t);
+    in = gb_attention_input_of(t);
     in.r2 = t->ne[2] > 0 ? scores->ne[2] / t->ne[2] : 0;
     in.r3 = t->ne[3] > 0 ? scores->ne[3] / t->ne[3] : 0;
     return gb_is_float_type(t->type) && gb_unaligned(t) == NULL && in.r2 > 0 && in.r3 > 0;
@@ -101,25 +101,25 @@ static bool describe(chain & c, const ggml_tensor * first, const ggml_tensor * l
         !describe_input(p.v, last->src[0], first)) {
         return false;
     }
-    p.d          = last->ne[0];
-    p.n          = last->ne[1];
-    p.m          = first->ne[0];
-    p.heads      = last->ne[2];
-    p.outer      = p.k.ne2 == p.v.ne2 ? p.k.ne2 : p.heads;
+    p.d = last->ne[0];
+    p.n = last->ne[1];
+    p.m = first->ne[0];
+    p.heads = last->ne[2];
+    p.outer = p.k.ne2 == p.v.ne2 ? p.k.ne2 : p.heads;
     p.group_step = p.heads / p.outer;
-    p.head_step  = 1;
-    p.parts      = 1;
-    p.dst        = (float *) (void *) gb_cuda_data(last);
-    c.exact      = first->op_params[0] == GGML_PREC_F32 || last->op_params[0] == GGML_PREC_F32;
+    p.head_step = 1;
+    p.parts = 1;
+    p.dst = (float *) (void *) gb_cuda_data(last);
+    c.exact = first->op_params[0] == GGML_PREC_F32 || last->op_params[0] == GGML_PREC_F32;
     return first->src[0]->ne[0] == p.d && last->src[1] != last->src[0] && gb_attention_fits(last) &&
            gb_rows(last) < (int64_t) 1 << 31;
 }
 
 static bool follow(chain & c, const gb_cuda_nodes & nodes, int i) {
     const ggml_tensor * first = nodes.node[i];
-    int                 at    = i;
-    c                         = {};
-    c.p.scale                 = 1;
+    int at = i;
+    c = {};
+    c.p.scale = 1;
     if (!is_product(first)) {
         return false;
     }
@@ -154,7 +154,7 @@ static gb_attention_input dense_queries(const gb_attention & p) {
 
 static bool takes_halves(const gb_cuda_backend & b, const chain & c) {
     gb_attention p = c.p;
-    p.q            = dense_queries(p);
+    p.q = dense_queries(p);
     return !c.exact && gb_attention_for_tensor_cores(*b.device, p);
 }
 
@@ -166,13 +166,13 @@ static bool takes_floats(const gb_cuda_backend & b, const chain & c, int64_t bat
 // ------------------------------------------------------------------------------------------------------------- running
 
 static enum ggml_status make_queries(gb_cuda_backend & b, gb_attention & p, int64_t batch) {
-    gb_make_rows       q    = { p.q.type, p.q.x, p.q.nb0, p.q.nb1, p.q.nb2, p.q.nb3, p.n, p.heads, p.d, NULL, p.d };
-    const int64_t      rows = p.n * p.heads * batch;
-    const dim3         grid((unsigned) rows, (unsigned) gb_cuda_ceil_div(p.d, 256));
+    gb_make_rows q = { p.q.type, p.q.x, p.q.nb0, p.q.nb1, p.q.nb2, p.q.nb3, p.n, p.heads, p.d, NULL, p.d };
+    const int64_t rows = p.n * p.heads * batch;
+    const dim3 grid((unsigned) rows, (unsigned) gb_cuda_ceil_div(p.d, 256));
     gb_attention_input made = dense_queries(p);
-    q.y                     = gb_cuda_scratch(b, (size_t) (rows * p.d) * 2);
-    made.x                  = (const char *) q.y;
-    p.q                     = made;
+    q.y = gb_cuda_scratch(b, (size_t) (rows * p.d) * 2);
+    made.x = (const char *) q.y;
+    p.q = made;
     if (q.y == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -201,7 +201,7 @@ static enum ggml_status run_apart(gb_cuda_backend & b, gb_attention & p, const g
     if (!gb_scratch_floats(b, last, &out)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    p.dst                         = (float *) (void *) out.p;
+    p.dst = (float *) (void *) out.p;
     const enum ggml_status status = run(b, p, last->ne[3], halves);
     if (status == GGML_STATUS_SUCCESS) {
         GB_CUDA_TRY(b, gb_launch_copy(gb_view_of(last), out, b.queue));
@@ -215,11 +215,11 @@ int gb_attention_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
         return 0;
     }
     const ggml_tensor *first = nodes.node[i], *last = nodes.node[i + c.length - 1];
-    const bool         halves = takes_halves(b, c);
+    const bool halves = takes_halves(b, c);
     if (!halves && !takes_floats(b, c, last->ne[3])) {
         return 0;
     }
-    const bool             apart  = b.kind == GB_CUDA_PLAN || is_over_sources(c, first, last);
+    const bool apart = b.kind == GB_CUDA_PLAN || is_over_sources(c, first, last);
     const enum ggml_status status = apart ? run_apart(b, c.p, last, halves) : run(b, c.p, last->ne[3], halves);
     return status == GGML_STATUS_SUCCESS ? c.length : -1;
 }

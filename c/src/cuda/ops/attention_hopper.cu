@@ -17,7 +17,7 @@ int gb_attention_tall_keys(const gb_attention & p) { return p.d <= LONG_HEAD ? 1
 // Rows of `wide` halves, `tall` of them in a head.
 static gb_tensor_layout layout_of(const gb_attention_input & t, int64_t wide, int64_t tall, int rows, int (&axis)[3]) {
     const int64_t ne[4] = { wide, tall, t.ne2, t.ne3 };
-    const size_t  nb[3] = { t.nb1, t.nb2, t.nb3 };
+    const size_t nb[3] = { t.nb1, t.nb2, t.nb3 };
     return gb_tensor_layout_of(t.x, t.type == GGML_TYPE_BF16, ne, nb, rows, axis);
 }
 
@@ -66,14 +66,14 @@ template <int KIND> static cudaError_t launch_size(const gb_attention_tiles & t,
 }
 
 cudaError_t gb_attention_launch_tall(const gb_attention & p, int64_t batch, const gb_queue & queue) {
-    gb_attention_tiles     t    = { p, {}, {}, {}, {}, has_pairs(p.mask) };
+    gb_attention_tiles t = { p, {}, {}, {}, {}, has_pairs(p.mask) };
     const gb_tensor_layout keys = layout_of_keys(p, t.k_axis), values = layout_of_values(p, t.v_axis);
     // of a dry run nobody has the addresses
     if (!queue.nowhere && !(gb_tensor_map_make(keys, &t.k) && gb_tensor_map_make(values, &t.v))) {
         return cudaErrorInvalidValue;
     }
     const int64_t tiles = gb_cuda_ceil_div(p.n * (p.heads / p.outer), GB_TALL_ROWS);
-    const dim3    grid((unsigned) (tiles * p.parts), (unsigned) p.outer, (unsigned) batch);
+    const dim3 grid((unsigned) (tiles * p.parts), (unsigned) p.outer, (unsigned) batch);
     return p.q.type == GGML_TYPE_F16 ? launch_size<GB_HALF_F16>(t, grid, queue)
                                      : launch_size<GB_HALF_BF16>(t, grid, queue);
 }

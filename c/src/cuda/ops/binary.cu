@@ -22,7 +22,7 @@ template <int OP, class I> GB_KERNEL GB_BOUNDS(256, 1) gb_pairs_strided(gb_view 
     const int64_t k = gb_thread();
     if (k < n) {
         const gb_index at = gb_unravel<I>((I) k, z.ne);
-        gb_index       of = at;
+        gb_index of = at;
         GB_UNROLL for (int d = 0; d < 4; d++) {
             if (y.ne[d] != z.ne[d]) {
                 of.i[d] = y.ne[d] == 1 ? 0 : (int64_t) ((I) at.i[d] % (I) y.ne[d]);
@@ -62,7 +62,7 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_pairs_row(float4 * z, const float4 * x, const flo
 
 template <int OP> static cudaError_t launch_dense(const ggml_tensor * dst, const gb_queue & queue) {
     const ggml_tensor *x = dst->src[0], *y = dst->src[1];
-    const int64_t      n = gb_count(dst);
+    const int64_t n = gb_count(dst);
     if (gb_same_shape(dst, y)) {
         return GB_LAUNCH((gb_pairs_dense<OP>), gb_blocks(gb_cuda_ceil_div(n, 4)), GB_BLOCK, 0, queue,
             (float *) dst->data, (const float *) x->data, (const float *) y->data, n);
@@ -84,10 +84,10 @@ static cudaError_t launch_strided(const gb_view & z, const gb_view & x, const gb
 }
 
 template <int OP> static cudaError_t launch_pairs(const ggml_tensor * dst, const gb_view & y, const gb_queue & queue) {
-    const ggml_tensor * x      = dst->src[0];
-    const int64_t       n      = gb_count(dst);
+    const ggml_tensor * x = dst->src[0];
+    const int64_t n = gb_count(dst);
     const ggml_tensor * second = dst->src[1];
-    const bool          is_row = second->ne[0] == dst->ne[0] && gb_rows(second) == 1 && dst->ne[0] % 4 == 0;
+    const bool is_row = second->ne[0] == dst->ne[0] && gb_rows(second) == 1 && dst->ne[0] % 4 == 0;
     if (y.p == gb_cuda_data(second) && y.ne[0] == second->ne[0] && gb_is_dense_f32(dst) && gb_is_dense_f32(x) &&
         gb_is_dense_f32(second) && (gb_same_shape(dst, second) || is_row)) {
         return launch_dense<OP>(dst, queue);
@@ -104,7 +104,7 @@ template <int OP> static enum ggml_status pairs_run(gb_cuda_backend & b, ggml_te
 static enum ggml_status sum_of_blocks(gb_cuda_backend & b, ggml_tensor * dst) {
     const int64_t n = gb_count(dst);
     const gb_view x = gb_view_of(dst->src[0]), z = gb_view_of(dst);
-    gb_view       values;
+    gb_view values;
     if (!gb_scratch_floats(b, dst, &values)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -154,8 +154,8 @@ static const char * pairs_supports(const gb_cuda_device &, const ggml_tensor * d
 }
 
 static const char * sum_supports(const gb_cuda_device &, const ggml_tensor * dst) {
-    const bool   blocks = dst->src[0] != NULL && (ggml_is_quantized(dst->type) || ggml_is_quantized(dst->src[0]->type));
-    const char * why    = blocks ? blocks_unsupported(dst) : gb_need_floats(dst, 2);
+    const bool blocks = dst->src[0] != NULL && (ggml_is_quantized(dst->type) || ggml_is_quantized(dst->src[0]->type));
+    const char * why = blocks ? blocks_unsupported(dst) : gb_need_floats(dst, 2);
     return why != NULL ? why : shapes_unsupported(dst);
 }
 
@@ -179,8 +179,8 @@ static gb_view region_of(const ggml_tensor * dst) {
 
 // Each element of src[1] has a place of its own, else the order would count.
 static const char * region_unsupported(const ggml_tensor * dst) {
-    const int64_t size   = (int64_t) ggml_type_size(dst->type);
-    int64_t       extent = size;
+    const int64_t size = (int64_t) ggml_type_size(dst->type);
+    int64_t extent = size;
     for (int i = 0; i < 4; i++) {
         const int64_t ne = dst->src[1]->ne[i], nb = i == 0 ? size : (int64_t) (uint32_t) dst->op_params[i - 1];
         if (nb % size != 0) {
@@ -216,7 +216,7 @@ static enum ggml_status set_run(gb_cuda_backend & b, ggml_tensor * dst) {
 
 static enum ggml_status acc_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const gb_view region = region_of(dst);
-    const int64_t n      = gb_count(dst->src[1]);
+    const int64_t n = gb_count(dst->src[1]);
     GB_CUDA_TRY(b, copy_first(dst, b.queue));
     if (n == 0) {
         return GGML_STATUS_SUCCESS;
@@ -232,7 +232,7 @@ static const char * acc_supports(const gb_cuda_device &, const ggml_tensor * dst
 
 static const char * set_supports(const gb_cuda_device &, const ggml_tensor * dst) {
     const char * why = gb_need_same(dst, 2);
-    why              = why != NULL && gb_need_floats(dst, 2) == NULL ? NULL : why; // floats are converted
+    why = why != NULL && gb_need_floats(dst, 2) == NULL ? NULL : why; // floats are converted
     return why != NULL ? why : region_unsupported(dst);
 }
 

@@ -12,8 +12,8 @@
 static int64_t count_of(const gb_view & v) { return v.ne[0] * v.ne[1] * v.ne[2] * v.ne[3]; }
 
 cudaError_t gb_launch_copy(const gb_view & y, const gb_view & x, const gb_queue & queue) {
-    const int64_t n    = count_of(y);
-    const int     size = (int) ggml_type_size((enum ggml_type) y.type);
+    const int64_t n = count_of(y);
+    const int size = (int) ggml_type_size((enum ggml_type) y.type);
     if (n == 0) {
         return cudaSuccess;
     }
@@ -47,9 +47,9 @@ static int transposed_with(const gb_view & y, const gb_view & x) {
 
 static cudaError_t launch_transposing(const gb_view & y, const gb_view & x, int with, const gb_queue & queue) {
     const int64_t rest = count_of(y) / (y.ne[0] * y.ne[with]);
-    const dim3    grid((unsigned) gb_cuda_ceil_div(y.ne[0], GB_TILE), (unsigned) gb_cuda_ceil_div(y.ne[with], GB_TILE),
+    const dim3 grid((unsigned) gb_cuda_ceil_div(y.ne[0], GB_TILE), (unsigned) gb_cuda_ceil_div(y.ne[with], GB_TILE),
         (unsigned) rest);
-    const int     block = GB_TILE * GB_TILE_LINES;
+    const int block = GB_TILE * GB_TILE_LINES;
     return ggml_type_size((enum ggml_type) y.type) == 2
                ? GB_LAUNCH((gb_copy_transposing<uint16_t>), grid, block, 0, queue, y, x, with)
                : GB_LAUNCH((gb_copy_transposing<uint32_t>), grid, block, 0, queue, y, x, with);
@@ -76,10 +76,10 @@ static cudaError_t launch_dequantizing(const gb_view & y, const gb_view & x, con
 
 template <int TYPE> static cudaError_t quantizing(const gb_view & y, const gb_view & x, const gb_queue & queue) {
     if constexpr (gb_quantizer<TYPE>::exists) {
-        const int64_t  n       = count_of(y) / 32;
-        const unsigned blocks  = (unsigned) gb_cuda_ceil_div(n, GB_QUANTIZE_WARPS),
+        const int64_t n = count_of(y) / 32;
+        const unsigned blocks = (unsigned) gb_cuda_ceil_div(n, GB_QUANTIZE_WARPS),
                        threads = GB_QUANTIZE_WARPS * GB_WARP;
-        const int      bytes   = (int) ggml_type_size((enum ggml_type) TYPE);
+        const int bytes = (int) ggml_type_size((enum ggml_type) TYPE);
         return GB_LAUNCH((gb_copy_quantizing<TYPE>), blocks, threads, 0, queue, y, x, bytes, n);
     }
     return cudaErrorInvalidValue;
@@ -126,7 +126,7 @@ static cudaError_t launch(const ggml_tensor * dst, const gb_queue & queue) {
         return gb_launch_conversion(gb_view_of(dst), gb_view_of(src), queue);
     }
     const gb_view y = in_blocks(dst), x = in_blocks(src);
-    const int     with = ggml_is_quantized(src->type) ? 0 : transposed_with(y, x);
+    const int with = ggml_is_quantized(src->type) ? 0 : transposed_with(y, x);
     return with > 0 ? launch_transposing(y, x, with, queue) : gb_launch_copy(y, x, queue);
 }
 
@@ -159,7 +159,7 @@ static const char * quantized_unsupported(const ggml_tensor * dst, const ggml_te
 
 static const char * copy_supports(const gb_cuda_device &, const ggml_tensor * dst) {
     const ggml_tensor * src = dst->src[0];
-    const char *        why = gb_need_plain(dst) != NULL ? gb_need_plain(dst) : gb_need_plain(src);
+    const char * why = gb_need_plain(dst) != NULL ? gb_need_plain(dst) : gb_need_plain(src);
     if (why != NULL) {
         return why;
     }

@@ -10,7 +10,7 @@ enum { GB_BLOCK = 256 };
 
 static inline gb_view gb_view_of(const ggml_tensor * t) {
     gb_view v;
-    v.p    = gb_cuda_data(t);
+    v.p = gb_cuda_data(t);
     v.type = t->type;
     for (int i = 0; i < 4; i++) {
         v.ne[i] = t->ne[i];
@@ -33,9 +33,9 @@ static inline bool gb_is_small(int64_t n) { // may be counted in 32 bits
 
 // Scratch memory with the shape of t, as dense f32. False, reported: there is none.
 static inline bool gb_scratch_floats(gb_cuda_backend & b, const ggml_tensor * t, gb_view * v) {
-    *v      = gb_view_of(t);
+    *v = gb_view_of(t);
     v->type = GGML_TYPE_F32;
-    v->p    = (char *) gb_cuda_scratch(b, (size_t) gb_count(t) * sizeof(float));
+    v->p = (char *) gb_cuda_scratch(b, (size_t) gb_count(t) * sizeof(float));
     for (int64_t i = 0, stride = sizeof(float); i < 4; stride *= v->ne[i++]) {
         v->nb[i] = stride;
     }
@@ -86,8 +86,8 @@ static inline const char * gb_need_plain(const ggml_tensor * t) {
 // The result and the first n sources are F32, F16 or BF16.
 static inline const char * gb_need_floats(const ggml_tensor * dst, int n) {
     for (int i = -1; i < n; i++) {
-        const ggml_tensor * t   = i < 0 ? dst : dst->src[i];
-        const char *        why = gb_need_plain(t);
+        const ggml_tensor * t = i < 0 ? dst : dst->src[i];
+        const char * why = gb_need_plain(t);
         if (why != NULL) {
             return why;
         }
@@ -101,8 +101,8 @@ static inline const char * gb_need_floats(const ggml_tensor * dst, int n) {
 // The result and the first n sources have one type, which is not quantized.
 static inline const char * gb_need_same(const ggml_tensor * dst, int n) {
     for (int i = -1; i < n; i++) {
-        const ggml_tensor * t   = i < 0 ? dst : dst->src[i];
-        const char *        why = gb_need_plain(t);
+        const ggml_tensor * t = i < 0 ? dst : dst->src[i];
+        const char * why = gb_need_plain(t);
         if (why != NULL) {
             return why;
         }
@@ -120,8 +120,8 @@ int gb_soft_max_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i);
 cudaError_t gb_launch_copy(const gb_view & y, const gb_view & x, const gb_queue & queue);
 // The same between floats and a quantized type, whose rows are whole blocks; to a type that gb_may_quantize.
 cudaError_t gb_launch_conversion(const gb_view & y, const gb_view & x, const gb_queue & queue);
-bool        gb_may_quantize(enum ggml_type type);
-bool        gb_rows_are_blocks(const ggml_tensor * t);
+bool gb_may_quantize(enum ggml_type type);
+bool gb_rows_are_blocks(const ggml_tensor * t);
 
 // ----------------------------------------------------------------------------- memory of nodes that are taken together
 

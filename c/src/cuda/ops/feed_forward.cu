@@ -12,15 +12,15 @@ GB_KERNEL GB_BOUNDS(256, 1)
         return;
     }
     const float v = x[i] + gb_load_float(bias_type, bias + i % n * bias_nb);
-    x[i]          = gelu ? 0.5f * v * (1 + tanhf(0.797884560802865f * v * (1 + 0.044715f * v * v))) : v;
+    x[i] = gelu ? 0.5f * v * (1 + tanhf(0.797884560802865f * v * (1 + 0.044715f * v * v))) : v;
 }
 
 // The hidden rows: f32, dense, of the shape of a product of b0 and a.
 static ggml_tensor hidden_of(const ggml_tensor * dst) {
     ggml_tensor h = {};
-    h.type        = GGML_TYPE_F32;
-    h.ne[0]       = dst->src[1]->ne[1];
-    h.nb[0]       = sizeof(float);
+    h.type = GGML_TYPE_F32;
+    h.ne[0] = dst->src[1]->ne[1];
+    h.nb[0] = sizeof(float);
     for (int i = 1; i < 4; i++) {
         h.ne[i] = dst->src[0]->ne[i];
         h.nb[i] = h.nb[i - 1] * (size_t) h.ne[i - 1];
@@ -34,7 +34,7 @@ static bool is_bias(const ggml_tensor * t, int64_t n) {
 
 static const char * flash_ff_supports(const gb_cuda_device &, const ggml_tensor * dst) {
     const ggml_tensor *a = dst->src[0], *b0 = dst->src[1], *c0 = dst->src[3];
-    const ggml_tensor  hidden = hidden_of(dst);
+    const ggml_tensor hidden = hidden_of(dst);
     if (!is_bias(dst->src[2], b0->ne[1]) || !is_bias(dst->src[4], dst->ne[0])) {
         return "biases must be f32, f16 or bf16, one for each row of the weights";
     }

@@ -68,7 +68,7 @@ template <int OP> GB_KERNEL GB_BOUNDS(256, 1) gb_map_dense(float * y, const floa
     gb_wait_for_earlier();
     const int64_t k = 4 * gb_thread();
     if (k + 4 <= n) {
-        const float4 v               = *(const float4 *) (const void *) (x + k);
+        const float4 v = *(const float4 *) (const void *) (x + k);
         *(float4 *) (void *) (y + k) = make_float4(gb_map_one<OP>(v.x, a, b), gb_map_one<OP>(v.y, a, b),
             gb_map_one<OP>(v.z, a, b), gb_map_one<OP>(v.w, a, b));
         return;
@@ -80,7 +80,7 @@ template <int OP> GB_KERNEL GB_BOUNDS(256, 1) gb_map_dense(float * y, const floa
 
 template <int OP> static cudaError_t launch(const ggml_tensor * dst, float a, float b, const gb_queue & queue) {
     const ggml_tensor * x = dst->src[0];
-    const int64_t       n = gb_count(dst);
+    const int64_t n = gb_count(dst);
     if (gb_is_dense_f32(dst) && gb_is_dense_f32(x)) {
         return GB_LAUNCH((gb_map_dense<OP>), gb_blocks(gb_cuda_ceil_div(n, 4)), GB_BLOCK, 0, queue, (float *) dst->data,
             (const float *) x->data, a, b, n);

@@ -11,10 +11,10 @@ struct gb_norm_args {
     gb_view x, y;    // y.p NULL: nobody will see the norm itself
     gb_view z, w, b; // y w, then + b: z.p or b.p NULL when there is none. w, b: one row, f32, dense
     gb_view s;       // y w + b
-    float   eps;
+    float eps;
     int64_t rows;
     // the last of these results, rounded: as products want it
-    gb_row_kind    kind; // GB_ROWS_NONE: nobody does
+    gb_row_kind kind;    // GB_ROWS_NONE: nobody does
     gb_make_panels made; // of other kinds than panels: its rows
 };
 
@@ -37,8 +37,8 @@ template <int WARPS> GB_DEVICE void gb_norm_turned(const gb_make_rows & p, int64
 
 // The row, whose result is stored, rounded by the threads that made it, just as kernels for that alone do.
 template <int WARPS> GB_DEVICE void gb_norm_round(const gb_norm_args & q, int64_t row) {
-    const gb_make_rows & p    = q.made.rows;
-    const int            warp = WARPS == 1 ? 0 : (int) threadIdx.x / GB_WARP;
+    const gb_make_rows & p = q.made.rows;
+    const int warp = WARPS == 1 ? 0 : (int) threadIdx.x / GB_WARP;
     if (WARPS == 1) {
         gb_sync_warp();
     } else {
@@ -73,16 +73,16 @@ template <int WARPS> GB_DEVICE void gb_norm_round(const gb_norm_args & q, int64_
 template <int WARPS, bool MEAN> GB_KERNEL GB_BOUNDS(512, 1) gb_norm_rows(gb_norm_args q) {
     gb_wait_for_earlier();
     GB_SHARED(float, shared, WARPS);
-    const int64_t  row = gb_my_row<WARPS>(), n = q.x.ne[0], step = WARPS * GB_WARP;
-    const gb_index at   = gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne);
-    const char *   x    = gb_at(q.x, at);
-    float          down = 1, mean = 0, squares = 0;
+    const int64_t row = gb_my_row<WARPS>(), n = q.x.ne[0], step = WARPS * GB_WARP;
+    const gb_index at = gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne);
+    const char * x = gb_at(q.x, at);
+    float down = 1, mean = 0, squares = 0;
     for (int far = 0; far < 2; far++) { // again, made smaller, where squares overflow
         float sum = 0;
         for (int64_t i = gb_my_place<WARPS>(); MEAN && i < n; i += step) {
             sum += gb_get(q.x.type, x + i * q.x.nb[0]) * down;
         }
-        mean    = MEAN ? gb_row_sum<WARPS>(sum, shared) / (float) n : 0;
+        mean = MEAN ? gb_row_sum<WARPS>(sum, shared) / (float) n : 0;
         squares = 0;
         for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
             const float d = gb_get(q.x.type, x + i * q.x.nb[0]) * down - mean;
@@ -134,11 +134,11 @@ static cudaError_t launch(const gb_norm_args & q, bool mean, const gb_queue & qu
 
 static gb_norm_args args_of(const ggml_tensor * dst) {
     gb_norm_args q = {};
-    q.x            = gb_view_of(dst->src[0]);
-    q.y            = gb_view_of(dst);
-    q.eps          = gb_param_float(dst, 0);
-    q.rows         = gb_rows(dst);
-    q.kind         = GB_ROWS_NONE;
+    q.x = gb_view_of(dst->src[0]);
+    q.y = gb_view_of(dst);
+    q.eps = gb_param_float(dst, 0);
+    q.rows = gb_rows(dst);
+    q.kind = GB_ROWS_NONE;
     return q;
 }
 
@@ -173,36 +173,36 @@ static bool may_fuse(const ggml_tensor * norm, const ggml_tensor * node, const g
 }
 
 static int norm_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
-    const ggml_tensor * norm   = nodes.node[i];
-    const ggml_tensor * mul    = i + 1 < nodes.n ? nodes.node[i + 1] : NULL;
-    const ggml_tensor * w      = mul != NULL ? row_beside(mul, GGML_OP_MUL, norm) : NULL;
-    const ggml_tensor * add    = w != NULL && i + 2 < nodes.n ? nodes.node[i + 2] : NULL;
-    const ggml_tensor * bias   = add != NULL ? row_beside(add, GGML_OP_ADD, mul) : NULL;
-    const int           whole  = bias != NULL ? 3 : w != NULL ? 2 : 1; // if the memory allows
-    gb_norm_args        q      = args_of(norm);
-    gb_row_kind         kind   = GB_ROWS_NONE;
-    gb_cuda_kept *      wanted = gb_rows_ahead(b, nodes.node[i + whole - 1], i + whole - 1, &kind, &q.made);
+    const ggml_tensor * norm = nodes.node[i];
+    const ggml_tensor * mul = i + 1 < nodes.n ? nodes.node[i + 1] : NULL;
+    const ggml_tensor * w = mul != NULL ? row_beside(mul, GGML_OP_MUL, norm) : NULL;
+    const ggml_tensor * add = w != NULL && i + 2 < nodes.n ? nodes.node[i + 2] : NULL;
+    const ggml_tensor * bias = add != NULL ? row_beside(add, GGML_OP_ADD, mul) : NULL;
+    const int whole = bias != NULL ? 3 : w != NULL ? 2 : 1; // if the memory allows
+    gb_norm_args q = args_of(norm);
+    gb_row_kind kind = GB_ROWS_NONE;
+    gb_cuda_kept * wanted = gb_rows_ahead(b, nodes.node[i + whole - 1], i + whole - 1, &kind, &q.made);
     if (b.kind == GB_CUDA_PLAN) {
         return 0;
     }
     const bool two = may_fuse(norm, mul, w);
     const bool all = two && may_fuse(norm, add, bias) && gb_is_apart_or_same(mul, add) && !gb_cuda_overlap(bias, mul) &&
                      !gb_cuda_overlap(w, add);
-    const int  n   = all ? 3 : two ? 2 : 1;
+    const int n = all ? 3 : two ? 2 : 1;
     if (wanted != NULL && n == whole) {
-        q.kind       = kind;
+        q.kind = kind;
         wanted->made = true;
     } else if (n == 1) {
         return 0;
     }
     if (two) {
-        q.w   = gb_view_of(w);
-        q.z   = gb_view_of(mul);
+        q.w = gb_view_of(w);
+        q.z = gb_view_of(mul);
         q.y.p = gb_is_same_place(norm, mul) || (all && gb_is_same_place(norm, add)) ? NULL : q.y.p;
     }
     if (all) {
-        q.b   = gb_view_of(bias);
-        q.s   = gb_view_of(add);
+        q.b = gb_view_of(bias);
+        q.s = gb_view_of(add);
         q.z.p = gb_is_same_place(mul, add) ? NULL : q.z.p;
     }
     const cudaError_t error = launch(q, norm->op == GGML_OP_NORM, b.queue);
@@ -223,13 +223,13 @@ GB_KERNEL GB_BOUNDS(512, 1) gb_group_norm(gb_view y, gb_view x, int64_t channels
     GB_SHARED(float, shared, GB_GROUP_WARPS);
     const int64_t i3 = (int64_t) blockIdx.x / groups, c0 = (int64_t) blockIdx.x % groups * channels;
     const int64_t c1 = gb_min(c0 + channels, x.ne[2]), plane = x.ne[0] * x.ne[1], n = plane * (c1 - c0);
-    float         mean = 0, scale = 0, down = 1;
+    float mean = 0, scale = 0, down = 1;
     for (int pass = 0; pass < 3; pass++) {
         float sum = 0;
         for (int64_t k = threadIdx.x; k < n; k += blockDim.x) {
             const int64_t channel = k / plane, rest = k - channel * plane, i1 = rest / x.ne[0],
                           i0 = rest - i1 * x.ne[0];
-            const float   v  = gb_get(x.type, gb_at(x, i0, i1, c0 + channel, i3)) * down - mean;
+            const float v = gb_get(x.type, gb_at(x, i0, i1, c0 + channel, i3)) * down - mean;
             if (pass == 2) {
                 gb_put(y.type, gb_at(y, i0, i1, c0 + channel, i3), v * scale);
             }
@@ -252,7 +252,7 @@ GB_KERNEL GB_BOUNDS(512, 1) gb_group_norm(gb_view y, gb_view x, int64_t channels
 
 static enum ggml_status group_norm_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const int64_t channels = gb_cuda_ceil_div(dst->ne[2], dst->op_params[0]),
-                  groups   = gb_cuda_ceil_div(dst->ne[2], channels);
+                  groups = gb_cuda_ceil_div(dst->ne[2], channels);
     GB_CUDA_TRY(b, GB_LAUNCH(gb_group_norm, (unsigned) (groups * dst->ne[3]), GB_GROUP_WARPS * GB_WARP, 0, b.queue,
                        gb_view_of(dst), gb_view_of(dst->src[0]), channels, groups));
     return GGML_STATUS_SUCCESS;

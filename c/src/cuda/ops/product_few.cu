@@ -27,21 +27,21 @@ static int panels_across(const gb_product & p) { return p.rows <= GB_PANEL_ROWS 
 
 gb_make_panels gb_panels_of(const gb_product & p, size_t * bytes) {
     gb_make_panels q = {};
-    q.rows           = p.b;
-    q.n              = (int) p.rows;
-    q.bands          = panels_across(p);
-    q.stages         = (int) gb_cuda_ceil_div(p.k, GB_PANEL_DEPTH);
-    q.dense          = p.b.type == GGML_TYPE_F32 && p.b.nb0 == sizeof(float) &&
-                       ((uintptr_t) p.b.x | p.b.nb1 | p.b.nb2 | p.b.nb3) % 16 == 0;
-    *bytes           = (size_t) (p.slices * q.bands * q.stages) * sizeof(gb_panel);
+    q.rows = p.b;
+    q.n = (int) p.rows;
+    q.bands = panels_across(p);
+    q.stages = (int) gb_cuda_ceil_div(p.k, GB_PANEL_DEPTH);
+    q.dense = p.b.type == GGML_TYPE_F32 && p.b.nb0 == sizeof(float) &&
+              ((uintptr_t) p.b.x | p.b.nb1 | p.b.nb2 | p.b.nb3) % 16 == 0;
+    *bytes = (size_t) (p.slices * q.bands * q.stages) * sizeof(gb_panel);
     return q;
 }
 
 static enum ggml_status make_panels(gb_cuda_backend & b, const gb_product & p, gb_make_panels & q) {
     size_t bytes = 0;
-    bool   there = false;
-    q            = gb_panels_of(p, &bytes);
-    q.rows.y     = gb_rows_memory(b, p, GB_ROWS_PANELS, bytes, &there);
+    bool there = false;
+    q = gb_panels_of(p, &bytes);
+    q.rows.y = gb_rows_memory(b, p, GB_ROWS_PANELS, bytes, &there);
     if (q.rows.y == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -71,7 +71,7 @@ static cudaError_t launch(const gb_cuda_device & d, const gb_product & p, gb_few
         q.split--;
     }
     const dim3 grid((unsigned) gb_cuda_ceil_div(p.m, GB_FEW_ROWS * (GB_FEW_WARPS >> q.split)), 1, (unsigned) p.slices);
-    const int  block = GB_FEW_WARPS * GB_WARP;
+    const int block = GB_FEW_WARPS * GB_WARP;
     return nt == 1 ? GB_LAUNCH((gb_few_rows<TYPE, 1>), grid, block, shared_of<TYPE>(q, nt), queue, q)
                    : GB_LAUNCH((gb_few_rows<TYPE, 2>), grid, block, shared_of<TYPE>(q, nt), queue, q);
 }
@@ -93,7 +93,7 @@ static cudaError_t launch_type(const gb_cuda_device & d, const gb_product & p, c
 }
 
 enum ggml_status gb_run_few_rows(gb_cuda_backend & b, const gb_product & p, gb_row_kind) {
-    gb_make_panels         x      = {};
+    gb_make_panels x = {};
     const enum ggml_status status = make_panels(b, p, x);
     if (status != GGML_STATUS_SUCCESS) {
         return status;

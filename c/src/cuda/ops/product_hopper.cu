@@ -10,7 +10,7 @@
 
 bool gb_hopper_is_there(void) {
     const char * wish = getenv("GGML_CUDA_HOPPER");
-    const bool   off  = wish != NULL && strcmp(wish, "0") == 0;
+    const bool off = wish != NULL && strcmp(wish, "0") == 0;
     return !off && gb_has_hopper_code(gb_gemm_hopper<GB_HALF_F16, 256>) && gb_tensor_maps_exist();
 }
 
@@ -22,9 +22,9 @@ static int matrices_of(const gb_product & p) { return p.w.ids != NULL ? p.w.n_ex
 
 // axis: where the columns of dst, and the dimensions 2 and 3 of the matrices went.
 static gb_tensor_layout layout_of_weights(const gb_product & p, int matrix, int (&axis)[3]) {
-    const bool    one   = p.w.ids != NULL;
+    const bool one = p.w.ids != NULL;
     const int64_t ne[4] = { p.k, p.m, one ? 1 : p.w.ne2 / p.w.r2, one ? 1 : p.slices / p.w.ne2 / p.w.r3 };
-    const size_t  nb[3] = { p.w.nb_m, p.w.nb2, p.w.nb3 };
+    const size_t nb[3] = { p.w.nb_m, p.w.nb2, p.w.nb3 };
     return gb_tensor_layout_of(p.w.a[matrix], p.type == GGML_TYPE_BF16, ne, nb, GB_HOPPER_M, axis);
 }
 
@@ -81,7 +81,7 @@ static int64_t full_tiles_of(const gb_product & p, int nt) {
 static gb_hopper_way way_of(const gb_cuda_device & d, const gb_product & p, int nt) {
     enum { LEAST_DEPTH = 512, PART_DEPTH = 256, MOST_PARTS = 16 };
     const int64_t tiles = tiles_of(p, nt);
-    int64_t       parts = 1;
+    int64_t parts = 1;
     if (tiles < d.n_sm && p.k >= LEAST_DEPTH && p.w.ids == NULL) {
         parts = std::min<int64_t>(std::min<int64_t>(d.n_sm / tiles, p.k / PART_DEPTH), MOST_PARTS);
     }
@@ -131,29 +131,29 @@ static cudaError_t launch(const gb_gemm_tiles & q, int nt, unsigned blocks, size
 
 static gb_hopper_grid grid_of(const gb_product & p, const gb_hopper_run & run) {
     gb_hopper_grid q = {};
-    q.dst            = run.dst;
-    q.m              = p.m;
-    q.n              = p.rows;
-    q.part_rows      = p.rows * p.slices;
-    q.k              = (int) p.k;
-    q.parts          = run.way.parts;
-    q.part_depth     = run.way.part_depth;
-    q.tiles_m        = (int) gb_cuda_ceil_div(p.m, GB_HOPPER_M);
-    q.tiles_n        = (int) tiles_of_rows(p, run.way.nt);
-    q.tiles          = (int) (tiles_of(p, run.way.nt) * run.way.parts);
-    q.n_experts      = p.w.ids != NULL ? p.w.n_experts : 0;
-    q.first          = run.first;
-    q.tokens         = run.tokens;
+    q.dst = run.dst;
+    q.m = p.m;
+    q.n = p.rows;
+    q.part_rows = p.rows * p.slices;
+    q.k = (int) p.k;
+    q.parts = run.way.parts;
+    q.part_depth = run.way.part_depth;
+    q.tiles_m = (int) gb_cuda_ceil_div(p.m, GB_HOPPER_M);
+    q.tiles_n = (int) tiles_of_rows(p, run.way.nt);
+    q.tiles = (int) (tiles_of(p, run.way.nt) * run.way.parts);
+    q.n_experts = p.w.ids != NULL ? p.w.n_experts : 0;
+    q.first = run.first;
+    q.tokens = run.tokens;
     return q;
 }
 
 cudaError_t gb_launch_hopper(const gb_cuda_device & d, const gb_product & p, const gb_hopper_run & run,
     const gb_queue & queue) {
-    gb_gemm_tiles  q      = {};
-    const int      nt     = run.way.nt;
+    gb_gemm_tiles q = {};
+    const int nt = run.way.nt;
     const unsigned blocks = (unsigned) std::min<int64_t>(tiles_of(p, nt) * run.way.parts, d.n_sm);
-    q.grid                = grid_of(p, run);
-    q.stages              = stages_of(d, p, nt);
+    q.grid = grid_of(p, run);
+    q.stages = stages_of(d, p, nt);
     // of a dry run nobody has the addresses
     if (!queue.nowhere && !gb_tensor_map_make(layout_of_rows(p, run.x, nt), &q.rows)) {
         return cudaErrorInvalidValue;
@@ -167,9 +167,9 @@ cudaError_t gb_launch_hopper(const gb_cuda_device & d, const gb_product & p, con
             return cudaErrorInvalidValue;
         }
     }
-    q.ne2               = (int) p.w.ne2;
-    q.r2                = (int) p.w.r2;
-    q.r3                = (int) p.w.r3;
+    q.ne2 = (int) p.w.ne2;
+    q.r2 = (int) p.w.r2;
+    q.r3 = (int) p.w.r3;
     const size_t shared = shared_of(p, nt, q.stages);
     return p.type == GGML_TYPE_F16 ? launch<GB_HALF_F16>(q, nt, blocks, shared, queue)
                                    : launch<GB_HALF_BF16>(q, nt, blocks, shared, queue);

@@ -22,16 +22,16 @@ bool gb_hopper_takes(const gb_cuda_device & d, const gb_product & p, gb_hopper_w
 struct gb_hopper_run {
     gb_hopper_way way;
     gb_ready_rows x;
-    float *       dst;
-    const int *   first;
-    const int *   tokens;
+    float * dst;
+    const int * first;
+    const int * tokens;
 };
 cudaError_t gb_launch_hopper(const gb_cuda_device & d, const gb_product & p, const gb_hopper_run & run,
     const gb_queue & queue);
 
 // ---- for product_hopper.cu alone
 
-size_t      gb_packed_bytes(int type, int nt, int stages); // shared memory; 0: there is no kernel
+size_t gb_packed_bytes(int type, int nt, int stages); // shared memory; 0: there is no kernel
 cudaError_t gb_launch_packed(const gb_product & p, const gb_tensor_map & rows, const gb_hopper_grid & grid, int stages,
     int nt, unsigned blocks, const gb_queue & queue);
 

@@ -37,10 +37,10 @@ void * gb_rows_memory(gb_cuda_backend & b, const gb_product & p, gb_row_kind kin
 // How rows of a kind lie (y is not set), and the bytes they take. Of other kinds than panels: `rows` alone.
 static gb_make_panels rows_of_kind(const gb_product & p, gb_row_kind kind, size_t * bytes) {
     enum { STRETCH = 128 }; // in which rows_in_order.cuh moves elements
-    gb_make_panels q    = {};
-    size_t         each = sizeof(uint16_t);
-    q.rows              = p.b;
-    q.rows.y_row        = round_up(p.k, 8);
+    gb_make_panels q = {};
+    size_t each = sizeof(uint16_t);
+    q.rows = p.b;
+    q.rows.y_row = round_up(p.k, 8);
     switch (kind) {
         case GB_ROWS_F16:
         case GB_ROWS_BF16:
@@ -48,7 +48,7 @@ static gb_make_panels rows_of_kind(const gb_product & p, gb_row_kind kind, size_
         case GB_ROWS_F32: each = sizeof(float); break;
         case GB_ROWS_BYTES:
             q.rows.y_row = gb_cuda_ceil_div(p.k, 1024);
-            each         = sizeof(gb_q8_stretch);
+            each = sizeof(gb_q8_stretch);
             break;
         case GB_ROWS_PANELS: return gb_panels_of(p, bytes);
         case GB_ROWS_TURNED: q.rows.y_row = round_up(p.k, STRETCH); break;
@@ -66,7 +66,7 @@ static const ggml_tensor * first_product(const gb_cuda_backend & b, const ggml_t
     enum { AHEAD = 64 };
     for (int i = after + 1; i < b.nodes->n && i <= after + AHEAD; i++) {
         const ggml_tensor * node = b.nodes->node[i];
-        const ggml_tensor * x    = node->src[1];
+        const ggml_tensor * x = node->src[1];
         if ((node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID) &&
             (x == t || (x->view_src == t && x->view_offs == 0))) {
             return node;
@@ -86,20 +86,20 @@ static bool needs_dense_rows(gb_row_kind kind) { return kind != GB_ROWS_BYTES &&
 
 gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int last, gb_row_kind * kind,
     gb_make_panels * q) {
-    const bool          plain  = t->type == GGML_TYPE_F32 && ggml_is_contiguous(t) && t->view_src == NULL;
+    const bool plain = t->type == GGML_TYPE_F32 && ggml_is_contiguous(t) && t->view_src == NULL;
     const ggml_tensor * reader = plain && b.blas == NULL && b.nodes != NULL ? first_product(b, t, last) : NULL;
     if (reader == NULL) {
         return NULL;
     }
     gb_product p;
-    size_t     bytes = 0;
+    size_t bytes = 0;
     gb_product_of(p, reader);
     *kind = gb_product_row_kind(*b.device, p);
     if (!is_made_ahead(*kind) || p.b.type != GGML_TYPE_F32 || !ggml_is_contiguous(p.b_tensor) || p.k != t->ne[0] ||
         ggml_nelements(p.b_tensor) != ggml_nelements(t)) {
         return NULL;
     }
-    *q                  = rows_of_kind(p, *kind, &bytes);
+    *q = rows_of_kind(p, *kind, &bytes);
     gb_cuda_kept * kept = gb_cuda_keep_ahead(b, recipe_of(p, *kind), bytes, recipe_of_node, last);
     if (kept == NULL || (needs_dense_rows(*kind) && (!p.b_dense || p.b.nb1 % 16 != 0))) {
         return NULL;
@@ -122,7 +122,7 @@ template <int KIND> static cudaError_t launch(const gb_make_rows & q, int64_t ro
     const bool dense =
         q.type == GGML_TYPE_F32 && q.nb0 == sizeof(float) && ((uintptr_t) q.x | q.nb1 | q.nb2 | q.nb3) % 16 == 0;
     const int64_t blocks = std::min<int64_t>(gb_cuda_ceil_div(q.y_row, dense ? 2048 : 256), MAX_GRID);
-    const dim3    grid((unsigned) rows, (unsigned) blocks);
+    const dim3 grid((unsigned) rows, (unsigned) blocks);
     return dense ? GB_LAUNCH(gb_rows_of_dense<KIND>, grid, 256, 0, queue, q)
                  : GB_LAUNCH(gb_rows_of_floats<KIND>, grid, 256, 0, queue, q);
 }
@@ -130,17 +130,17 @@ template <int KIND> static cudaError_t launch(const gb_make_rows & q, int64_t ro
 template <int KIND, bool TURNED>
 static cudaError_t launch_in_order(const gb_make_rows & rows, const gb_row_sources & from, int64_t n,
     const gb_queue & queue) {
-    const bool          pairs  = rows.type == GGML_TYPE_F32 && rows.nb0 == sizeof(float) &&
-                                 ((uintptr_t) rows.x | rows.nb1 | rows.nb2 | rows.nb3) % 8 == 0;
-    const int64_t       blocks = std::min<int64_t>(gb_cuda_ceil_div(rows.y_row, 2048), MAX_GRID);
-    const gb_order_rows q      = { rows, from.row, from.n, pairs };
+    const bool pairs = rows.type == GGML_TYPE_F32 && rows.nb0 == sizeof(float) &&
+                       ((uintptr_t) rows.x | rows.nb1 | rows.nb2 | rows.nb3) % 8 == 0;
+    const int64_t blocks = std::min<int64_t>(gb_cuda_ceil_div(rows.y_row, 2048), MAX_GRID);
+    const gb_order_rows q = { rows, from.row, from.n, pairs };
     return GB_LAUNCH((gb_rows_in_order<KIND, TURNED>), dim3((unsigned) n, (unsigned) blocks), 256, 0, queue, q);
 }
 
 static cudaError_t launch_kind(const gb_product & p, gb_row_kind kind, const gb_make_rows & q,
     const gb_row_sources & from, const gb_queue & queue) {
     const int64_t n = p.rows * p.slices;
-    const dim3    by_groups((unsigned) n, (unsigned) std::min<int64_t>(q.y_row * 4, MAX_GRID));
+    const dim3 by_groups((unsigned) n, (unsigned) std::min<int64_t>(q.y_row * 4, MAX_GRID));
     switch (kind) {
         case GB_ROWS_F16: return launch<GB_ROWS_F16>(q, n, queue);
         case GB_ROWS_BF16: return launch<GB_ROWS_BF16>(q, n, queue);
@@ -173,9 +173,9 @@ enum ggml_status gb_product_make_rows(gb_cuda_backend & b, const gb_product & p,
         *out = { p.b.x, p.k };
         return GGML_STATUS_SUCCESS;
     }
-    size_t       bytes = 0;
-    gb_make_rows q     = rows_of_kind(p, kind, &bytes).rows;
-    bool         there = false;
+    size_t bytes = 0;
+    gb_make_rows q = rows_of_kind(p, kind, &bytes).rows;
+    bool there = false;
     q.y = shared && kind != GB_ROWS_SORTED ? gb_rows_memory(b, p, kind, bytes, &there) : gb_cuda_scratch(b, bytes);
     if (q.y == NULL) {
         return GGML_STATUS_ALLOC_FAILED;

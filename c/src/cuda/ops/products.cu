@@ -76,27 +76,27 @@ const char * gb_product_unsupported(const ggml_tensor * a, const ggml_tensor * b
 
 void gb_product_describe(gb_product & p, const ggml_tensor * a, const ggml_tensor * b, const ggml_tensor * dst,
     int dim) {
-    p               = {};
-    p.type          = a->type;
-    p.nb_k          = a->nb[dim];
-    p.across        = dim == 1 && !gb_is_float_type(a->type);
-    p.exact         = dim == 1;
-    p.m             = a->ne[1 - dim];
-    p.k             = a->ne[dim];
-    p.dst           = (float *) (void *) gb_cuda_data(dst);
-    p.w.a[0]        = gb_cuda_data(a);
-    p.w.nb_m        = a->nb[1 - dim];
-    p.w.nb2         = a->nb[2];
-    p.w.nb3         = a->nb[3];
+    p = {};
+    p.type = a->type;
+    p.nb_k = a->nb[dim];
+    p.across = dim == 1 && !gb_is_float_type(a->type);
+    p.exact = dim == 1;
+    p.m = a->ne[1 - dim];
+    p.k = a->ne[dim];
+    p.dst = (float *) (void *) gb_cuda_data(dst);
+    p.w.a[0] = gb_cuda_data(a);
+    p.w.nb_m = a->nb[1 - dim];
+    p.w.nb2 = a->nb[2];
+    p.w.nb3 = a->nb[3];
     const int64_t n = b->ne[1 - dim], r2 = b->ne[2] / a->ne[2], r3 = b->ne[3] / a->ne[3];
-    p.rows   = r3 == 1 ? n * r2 : n;
+    p.rows = r3 == 1 ? n * r2 : n;
     p.slices = r3 == 1 ? a->ne[2] * a->ne[3] : b->ne[2] * b->ne[3];
-    p.w.ne2  = r3 == 1 ? a->ne[2] : b->ne[2];
-    p.w.r2   = r3 == 1 ? 1 : r2;
-    p.w.r3   = r3;
-    p.b      = { b->type, gb_cuda_data(b), b->nb[dim], b->nb[1 - dim], b->nb[2], b->nb[3], n, b->ne[2], p.k, NULL, 0 };
+    p.w.ne2 = r3 == 1 ? a->ne[2] : b->ne[2];
+    p.w.r2 = r3 == 1 ? 1 : r2;
+    p.w.r3 = r3;
+    p.b = { b->type, gb_cuda_data(b), b->nb[dim], b->nb[1 - dim], b->nb[2], b->nb[3], n, b->ne[2], p.k, NULL, 0 };
     p.b_tensor = b;
-    p.b_dense  = dim == 0 && ggml_is_contiguous(b) && (uintptr_t) gb_cuda_data(b) % 16 == 0;
+    p.b_dense = dim == 0 && ggml_is_contiguous(b) && (uintptr_t) gb_cuda_data(b) % 16 == 0;
 }
 
 void gb_product_of(gb_product & p, const ggml_tensor * dst) {
@@ -107,12 +107,12 @@ void gb_product_of(gb_product & p, const ggml_tensor * dst) {
     }
     const ggml_tensor * ids = dst->src[0];
     gb_product_describe(p, dst->src[2], dst->src[1], dst, 0);
-    p.exact       = dst->op_params[2] == GGML_PREC_F32;
+    p.exact = dst->op_params[2] == GGML_PREC_F32;
     p.w.n_experts = dst->op_params[1];
     for (int i = 0; i < p.w.n_experts; i++) {
         p.w.a[i] = gb_cuda_data(dst->src[2 + i]);
     }
-    p.w.ids    = gb_cuda_data(ids) + dst->op_params[0] * (int64_t) ids->nb[0];
+    p.w.ids = gb_cuda_data(ids) + dst->op_params[0] * (int64_t) ids->nb[0];
     p.w.ids_nb = ids->nb[1];
 }
 
@@ -128,7 +128,7 @@ static int64_t round_up(int64_t x, int64_t to) { return gb_cuda_ceil_div(x, to) 
 // Rows that can be copied 16 bytes at a time. The stride of a dimension of one is never used.
 bool gb_product_is_aligned(const gb_product & p) {
     const int64_t ne2 = p.w.ids != NULL ? 1 : p.w.ne2 / p.w.r2, ne3 = p.w.ids != NULL ? 1 : p.slices / p.w.ne2 / p.w.r3;
-    size_t        bits = (p.m > 1 ? p.w.nb_m : 0) | (ne2 > 1 ? p.w.nb2 : 0) | (ne3 > 1 ? p.w.nb3 : 0);
+    size_t bits = (p.m > 1 ? p.w.nb_m : 0) | (ne2 > 1 ? p.w.nb2 : 0) | (ne3 > 1 ? p.w.nb3 : 0);
     for (int i = 0; i < (p.w.ids != NULL ? p.w.n_experts : 1); i++) {
         bits |= (uintptr_t) p.w.a[i];
     }
@@ -138,15 +138,15 @@ bool gb_product_is_aligned(const gb_product & p) {
 // ------------------------------------------------------------------------------------------------------------ few rows
 
 static enum ggml_status run_vectors(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {
-    gb_ready_rows          x      = {};
+    gb_ready_rows x = {};
     const enum ggml_status status = gb_product_make_rows(b, p, kind, {}, true, &x);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    gb_matvec     q      = { p.w, x.x, x.x_row, p.dst, p.m, p.k, (int) p.rows, 1 };
-    const int     rows   = gb_vectors_are_quick(p, q) ? (int) GB_QUICK_ROWS : (int) GB_MATVEC_ROWS;
+    gb_matvec q = { p.w, x.x, x.x_row, p.dst, p.m, p.k, (int) p.rows, 1 };
+    const int rows = gb_vectors_are_quick(p, q) ? (int) GB_QUICK_ROWS : (int) GB_MATVEC_ROWS;
     const int64_t blocks = gb_cuda_ceil_div(p.m, GB_MATVEC_WARPS * rows) * p.slices;
-    q.split              = blocks < 2 * b.device->n_sm && p.k >= GB_MATVEC_WARPS * 256 ? GB_MATVEC_WARPS : 1;
+    q.split = blocks < 2 * b.device->n_sm && p.k >= GB_MATVEC_WARPS * 256 ? GB_MATVEC_WARPS : 1;
     GB_CUDA_TRY(b,
         is_format(p.type) ? gb_launch_vectors_quantized(p, q, b.queue) : gb_launch_vectors_float(p, q, b.queue));
     return GGML_STATUS_SUCCESS;
@@ -160,7 +160,7 @@ static enum ggml_status route(gb_cuda_backend & b, const gb_product & p, gb_gemm
     if (lists == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    q.first  = lists;
+    q.first = lists;
     q.tokens = lists + GGML_MAX_SRC + 1;
     GB_CUDA_TRY(b,
         GB_LAUNCH(gb_route, 1, 256, 0, b.queue, p.w, (int) p.rows, lists, lists + GGML_MAX_SRC + 1, p.dst, p.m));
@@ -168,16 +168,16 @@ static enum ggml_status route(gb_cuda_backend & b, const gb_product & p, gb_gemm
 }
 
 static gb_gemm gemm_of(const gb_product & p, const gb_ready_rows & x) {
-    gb_gemm q    = {};
-    q.w          = p.w;
-    q.x          = x.x;
-    q.x_row      = x.x_row;
-    q.dst        = p.dst;
-    q.m          = p.m;
-    q.k          = p.k;
-    q.rows       = p.rows;
-    q.parts      = 1;
-    q.part_rows  = p.rows * p.slices;
+    gb_gemm q = {};
+    q.w = p.w;
+    q.x = x.x;
+    q.x_row = x.x_row;
+    q.dst = p.dst;
+    q.m = p.m;
+    q.k = p.k;
+    q.rows = p.rows;
+    q.parts = 1;
+    q.part_rows = p.rows * p.slices;
     q.part_depth = (int) round_up(p.k, PART_DEPTH);
     return q;
 }
@@ -208,36 +208,36 @@ static int rows_of_tile(const gb_cuda_device & d, const gb_product & p) {
 // with small tiles share a multiprocessor.
 static void set_stages(gb_gemm & q, int source, const gb_cuda_device & d, int nt) {
     const size_t stage = stage_of(nt), raw = gb_raw_bytes(source), all = nt == 32 ? d.shared_max / 2 : d.shared_max;
-    q.raw             = raw > 0 && raw + 2 * stage <= all;
+    q.raw = raw > 0 && raw + 2 * stage <= all;
     const size_t room = q.raw != 0 ? all - raw : d.shared_max;
-    q.stages          = (int) std::min<size_t>(4, std::max<size_t>(2, room / stage));
+    q.stages = (int) std::min<size_t>(4, std::max<size_t>(2, room / stage));
 }
 
 static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {
-    const int        source = kind == GB_ROWS_WIDE ? p.type : (int) GB_HALVES;
-    gb_ready_rows    x      = {};
+    const int source = kind == GB_ROWS_WIDE ? p.type : (int) GB_HALVES;
+    gb_ready_rows x = {};
     enum ggml_status status = gb_product_make_rows(b, p, kind, {}, true, &x);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    gb_gemm       q     = gemm_of(p, x);
-    const int     nt    = rows_of_tile(*b.device, p);
+    gb_gemm q = gemm_of(p, x);
+    const int nt = rows_of_tile(*b.device, p);
     const int64_t tiles = tiles_of(p, nt);
     set_stages(q, source, *b.device, nt);
     if (p.w.ids != NULL) {
         status = route(b, p, q);
     } else if (tiles < b.device->n_sm && p.k >= LEAST_DEPTH) {
         const int64_t parts = std::min<int64_t>(std::min<int64_t>(b.device->n_sm / tiles, p.k / PART_DEPTH), 16);
-        q.part_depth        = (int) round_up(gb_cuda_ceil_div(p.k, parts), PART_DEPTH);
-        q.parts             = (int) gb_cuda_ceil_div(p.k, q.part_depth);
+        q.part_depth = (int) round_up(gb_cuda_ceil_div(p.k, parts), PART_DEPTH);
+        q.parts = (int) gb_cuda_ceil_div(p.k, q.part_depth);
     }
     const int64_t elements = q.part_rows * p.m;
     if (q.parts * p.slices > MAX_GRID) {
-        q.parts      = 1;
+        q.parts = 1;
         q.part_depth = (int) round_up(p.k, PART_DEPTH);
     }
     if (q.parts > 1) {
-        q.dst  = (float *) gb_cuda_scratch(b, (size_t) (elements * q.parts) * sizeof(float));
+        q.dst = (float *) gb_cuda_scratch(b, (size_t) (elements * q.parts) * sizeof(float));
         status = q.dst != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
     if (status != GGML_STATUS_SUCCESS) {
@@ -258,22 +258,22 @@ static enum ggml_status run_hopper(gb_cuda_backend & b, const gb_product & p, gb
     if (!gb_hopper_takes(*b.device, p, &way)) {
         return gb_cuda_fail(b, "a product that the kernels for 9.0 do not take", cudaErrorInvalidValue);
     }
-    const int64_t    elements = p.rows * p.slices * p.m;
-    gb_gemm          lists    = {};
-    gb_hopper_run    run      = { way, {}, p.dst, NULL, NULL };
-    enum ggml_status status   = p.w.ids != NULL ? route(b, p, lists) : GGML_STATUS_SUCCESS;
+    const int64_t elements = p.rows * p.slices * p.m;
+    gb_gemm lists = {};
+    gb_hopper_run run = { way, {}, p.dst, NULL, NULL };
+    enum ggml_status status = p.w.ids != NULL ? route(b, p, lists) : GGML_STATUS_SUCCESS;
     if (status == GGML_STATUS_SUCCESS) {
         const gb_row_sources sorted = { lists.tokens, lists.first != NULL ? lists.first + p.w.n_experts : NULL };
-        status                      = gb_product_make_rows(b, p, kind, sorted, true, &run.x);
+        status = gb_product_make_rows(b, p, kind, sorted, true, &run.x);
     }
     if (status == GGML_STATUS_SUCCESS && way.parts > 1) {
         run.dst = (float *) gb_cuda_scratch(b, (size_t) (elements * way.parts) * sizeof(float));
-        status  = run.dst != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+        status = run.dst != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    run.first  = lists.first;
+    run.first = lists.first;
     run.tokens = lists.tokens;
     GB_CUDA_TRY(b, gb_launch_hopper(*b.device, p, run, b.queue));
     if (way.parts > 1) {
@@ -284,7 +284,7 @@ static enum ggml_status run_hopper(gb_cuda_backend & b, const gb_product & p, gb
 }
 
 static enum ggml_status run_exact(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {
-    gb_ready_rows    x      = {};
+    gb_ready_rows x = {};
     enum ggml_status status = gb_product_make_rows(b, p, kind, {}, true, &x);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
@@ -293,11 +293,11 @@ static enum ggml_status run_exact(gb_cuda_backend & b, const gb_product & p, gb_
     if (p.w.ids != NULL && (status = route(b, p, q)) != GGML_STATUS_SUCCESS) {
         return status;
     }
-    const gb_exact e         = { p.type, p.nb_k, p.across };
-    const bool     quantized = is_format(p.type);
-    const bool     large =
+    const gb_exact e = { p.type, p.nb_k, p.across };
+    const bool quantized = is_format(p.type);
+    const bool large =
         !quantized && gb_cuda_ceil_div(p.m, 128) * gb_cuda_ceil_div(p.rows, 128) * p.slices >= b.device->n_sm;
-    const int  side = large ? 128 : 64;
+    const int side = large ? 128 : 64;
     const dim3 grid((unsigned) gb_cuda_ceil_div(p.m, side), (unsigned) tiles_of_rows(p, side), (unsigned) p.slices);
     if (quantized) {
         GB_CUDA_TRY(b, GB_LAUNCH((gb_gemm_exact<true, 4>), grid, GB_GEMM_THREADS, 0, b.queue, q, e));
@@ -320,17 +320,17 @@ static bool blas_suits(const gb_cuda_backend & b, const gb_product & p) {
 // Slices follow each other evenly in as many calls as `outer` says; 0: they do not.
 static int64_t calls_for_slices(const gb_product & p) {
     enum { CALLS_MAX = 64 };
-    const bool    even  = p.w.r2 == 1 && p.w.r3 == 1;
+    const bool even = p.w.r2 == 1 && p.w.r3 == 1;
     const int64_t calls = even ? gb_cuda_ceil_div(p.slices, p.w.ne2) : p.slices;
     return calls <= CALLS_MAX ? calls : 0;
 }
 
 static bool queue_blas(gb_cuda_backend & b, const gb_product & p, const gb_ready_rows & x, int64_t calls,
     int64_t each) {
-    const bool                   listed = b.queue.list != NULL;
+    const bool listed = b.queue.list != NULL;
     std::unique_lock<std::mutex> no_waiting(gb_cuda_wait_lock(b.device), std::defer_lock);
-    const int64_t                size = (int64_t) ggml_type_size((enum ggml_type) p.type);
-    gb_cuda_blas_product         q = { p.type, NULL, x.x, p.dst, p.m, p.k, p.rows, (int64_t) p.w.nb_m / size, x.x_row,
+    const int64_t size = (int64_t) ggml_type_size((enum ggml_type) p.type);
+    gb_cuda_blas_product q = { p.type, NULL, x.x, p.dst, p.m, p.k, p.rows, (int64_t) p.w.nb_m / size, x.x_row,
         (int64_t) p.w.nb2 / size, each };
     if (listed) {
         no_waiting.lock();
@@ -339,10 +339,10 @@ static bool queue_blas(gb_cuda_backend & b, const gb_product & p, const gb_ready
     bool ok = true;
     for (int64_t i = 0; i < calls && ok; i++) {
         const int64_t z = i * each;
-        q.w   = p.w.a[0] + z % p.w.ne2 / p.w.r2 * (int64_t) p.w.nb2 + z / p.w.ne2 / p.w.r3 * (int64_t) p.w.nb3;
-        q.x   = (const char *) x.x + z * p.rows * x.x_row * size;
+        q.w = p.w.a[0] + z % p.w.ne2 / p.w.r2 * (int64_t) p.w.nb2 + z / p.w.ne2 / p.w.r3 * (int64_t) p.w.nb3;
+        q.x = (const char *) x.x + z * p.rows * x.x_row * size;
         q.dst = p.dst + z * p.rows * p.m;
-        ok    = gb_cuda_blas_run(b.blas, q, listed);
+        ok = gb_cuda_blas_run(b.blas, q, listed);
     }
     gb_queue_end_library(b.queue);
     if (listed && !ok) {
@@ -354,21 +354,21 @@ static bool queue_blas(gb_cuda_backend & b, const gb_product & p, const gb_ready
 // Done: it is queued. Else one of our kernels must; an error is only no memory for rows.
 static enum ggml_status run_blas(gb_cuda_backend & b, const gb_product & p, bool * done) {
     const gb_row_kind kind = p.type == GGML_TYPE_F32 ? GB_ROWS_F32 : halves_of(p);
-    const int64_t     size = (int64_t) ggml_type_size((enum ggml_type) p.type), calls = calls_for_slices(p),
-                      each = calls > 0 ? p.slices / calls : 0;
-    gb_ready_rows     x    = {};
-    *done                  = false;
+    const int64_t size = (int64_t) ggml_type_size((enum ggml_type) p.type), calls = calls_for_slices(p),
+                  each = calls > 0 ? p.slices / calls : 0;
+    gb_ready_rows x = {};
+    *done = false;
     // rows that overlap are nothing for it
     if (!blas_suits(b, p) || calls == 0 || (int64_t) p.w.nb_m < p.k * size) {
         return GGML_STATUS_SUCCESS;
     }
-    const size_t           before = b.scratch.used;
+    const size_t before = b.scratch.used;
     const enum ggml_status status = gb_product_make_rows(b, p, kind, {}, false, &x);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    *done          = !b.queue.nowhere && queue_blas(b, p, x, calls, each); // a dry run goes both ways
-    b.scratch.used = *done ? b.scratch.used : before;                      // nobody reads the rows
+    *done = !b.queue.nowhere && queue_blas(b, p, x, calls, each); // a dry run goes both ways
+    b.scratch.used = *done ? b.scratch.used : before;             // nobody reads the rows
     return status;
 }
 
@@ -441,7 +441,7 @@ static const algorithm & algorithm_of(const gb_cuda_device & d, const gb_product
 gb_row_kind gb_product_row_kind(const gb_cuda_device & d, const gb_product & p) { return algorithm_of(d, p).rows(p); }
 
 enum ggml_status gb_product_run(gb_cuda_backend & b, const gb_product & p) {
-    bool                   done;
+    bool done;
     const enum ggml_status status = run_blas(b, p, &done);
     if (done || status != GGML_STATUS_SUCCESS) {
         return status;

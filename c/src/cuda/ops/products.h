@@ -19,16 +19,16 @@
 #include "cuda/kernels/panels.cuh"
 
 struct gb_product {
-    gb_weights          w;
-    int                 type;   // of the weights
-    size_t              nb_k;   // bytes along the sum; quantized across it: from one k to the next
-    bool                across; // quantized, the blocks lie along the columns
-    bool                exact;  // GGML_PREC_F32: nothing is rounded but sums
-    int64_t             m, k, rows, slices;
-    gb_make_rows        b; // where the rows of b lie, by number over all slices; y is not set
-    bool                b_dense;
+    gb_weights w;
+    int type; // of the weights
+    size_t nb_k; // bytes along the sum; quantized across it: from one k to the next
+    bool across; // quantized, the blocks lie along the columns
+    bool exact; // GGML_PREC_F32: nothing is rounded but sums
+    int64_t m, k, rows, slices;
+    gb_make_rows b; // where the rows of b lie, by number over all slices; y is not set
+    bool b_dense;
     const ggml_tensor * b_tensor;
-    float *             dst;
+    float * dst;
 };
 
 // Which products are possible: dim is the dimension of the sum, 0 or 1.
@@ -51,7 +51,7 @@ void * gb_rows_memory(gb_cuda_backend & b, const gb_product & p, gb_row_kind kin
 // Rows of b, ready at x: of the kind, from one to the next x_row elements, or stretches of bytes.
 struct gb_ready_rows {
     const void * x;
-    int64_t      x_row;
+    int64_t x_row;
 };
 
 // For GB_ROWS_SORTED: which row of b each is made of, and how many there are. Both lie on the device.
@@ -73,13 +73,13 @@ gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int las
 // ---- for products.cu and product_rows.cu
 
 gb_make_panels gb_panels_of(const gb_product & p, size_t * bytes);
-bool           gb_product_is_aligned(const gb_product & p);
+bool gb_product_is_aligned(const gb_product & p);
 bool gb_vectors_are_quick(const gb_product & p, const gb_matvec & q); // the kernel of matvec_quick.cuh takes them
 cudaError_t gb_launch_vectors_quantized(const gb_product & p, gb_matvec q, const gb_queue & queue);
 cudaError_t gb_launch_vectors_float(const gb_product & p, gb_matvec q, const gb_queue & queue);
 bool gb_few_rows_suit(const gb_cuda_device & d, const gb_product & p); // the kernel of few_rows.cuh takes the product
 enum ggml_status gb_run_few_rows(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind);
-size_t           gb_raw_bytes(int source); // shared memory for the bytes of quantized weights
+size_t gb_raw_bytes(int source); // shared memory for the bytes of quantized weights
 // source: a type, or GB_HALVES
 cudaError_t gb_launch_tiles(int source, int kind, int nt, dim3 grid, const gb_gemm & q, const gb_queue & queue);
 

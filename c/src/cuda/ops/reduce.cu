@@ -37,9 +37,9 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_sum_up(char * y, int type, const double * shares,
 }
 
 static enum ggml_status sum_run(gb_cuda_backend & b, ggml_tensor * dst) {
-    const int64_t n      = gb_count(dst->src[0]);
-    const int     blocks = n > (int64_t) GB_SUM_BLOCKS * GB_BLOCK ? GB_SUM_BLOCKS : (int) gb_blocks(n);
-    double *      shares = (double *) gb_cuda_scratch(b, GB_SUM_BLOCKS * sizeof(double));
+    const int64_t n = gb_count(dst->src[0]);
+    const int blocks = n > (int64_t) GB_SUM_BLOCKS * GB_BLOCK ? GB_SUM_BLOCKS : (int) gb_blocks(n);
+    double * shares = (double *) gb_cuda_scratch(b, GB_SUM_BLOCKS * sizeof(double));
     if (shares == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -56,17 +56,17 @@ static enum ggml_status sum_run(gb_cuda_backend & b, ggml_tensor * dst) {
 
 struct gb_sum_rows_args {
     gb_view x, y;
-    bool    mean;
+    bool mean;
     int64_t rows;
 };
 
 template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_sum_rows(gb_sum_rows_args q) {
     gb_wait_for_earlier();
     GB_SHARED(double, shared, WARPS);
-    const int64_t  row = gb_my_row<WARPS>(), n = q.x.ne[0];
-    const gb_index at  = gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne);
-    const char *   x   = gb_at(q.x, at);
-    double         sum = 0;
+    const int64_t row = gb_my_row<WARPS>(), n = q.x.ne[0];
+    const gb_index at = gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne);
+    const char * x = gb_at(q.x, at);
+    double sum = 0;
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += WARPS * GB_WARP) {
         sum += (double) gb_get(q.x.type, x + i * q.x.nb[0]);
     }
@@ -92,13 +92,13 @@ static const char * sum_supports(const gb_cuda_device &, const ggml_tensor * dst
 
 struct gb_argmax_args {
     gb_view x;
-    char *  y;
+    char * y;
     int64_t nb, rows;
 };
 
 struct gb_best { // the last of equal maxima; NaN is above all
     float value;
-    int   at;
+    int at;
 };
 
 GB_DEVICE gb_best gb_better(gb_best a, gb_best b) {
@@ -113,15 +113,15 @@ template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_argmax(gb_argmax_args q) {
     gb_wait_for_earlier();
     GB_SHARED(gb_best, shared, WARPS);
     const int64_t row = gb_my_row<WARPS>(), n = q.x.ne[0];
-    const char *  x    = gb_at(q.x, gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne));
-    gb_best       best = { -INFINITY, 0 };
+    const char * x = gb_at(q.x, gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne));
+    gb_best best = { -INFINITY, 0 };
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += WARPS * GB_WARP) {
         const float v = gb_get(q.x.type, x + i * q.x.nb[0]);
-        best          = gb_better(best, { v, (int) i });
+        best = gb_better(best, { v, (int) i });
     }
     for (int d = GB_WARP / 2; d > 0; d /= 2) {
         const gb_best other = { gb_shfl_xor(best.value, d), gb_shfl_xor(best.at, d) };
-        best                = gb_better(best, other);
+        best = gb_better(best, other);
     }
     if (WARPS > 1) {
         if (threadIdx.x % GB_WARP == 0) {
@@ -165,10 +165,10 @@ static const char * argmax_supports(const gb_cuda_device &, const ggml_tensor * 
 enum { GB_SORT_RUN = 4096 };
 
 struct gb_sort {
-    gb_view     x, y; // y: i32, where the indices go
-    bool        descending;
-    int64_t     n, rows;
-    int         size; // of runs: what a block sorts, a power of two; or of the sorted runs that are merged
+    gb_view x, y; // y: i32, where the indices go
+    bool descending;
+    int64_t n, rows;
+    int size;         // of runs: what a block sorts, a power of two; or of the sorted runs that are merged
     const int * from; // merge: rows of indices
 };
 
@@ -188,19 +188,19 @@ GB_DEVICE char * gb_sort_row(const gb_view & v, int64_t row) {
 GB_KERNEL GB_BOUNDS(512, 1) gb_argsort(gb_sort q) {
     gb_wait_for_earlier();
     GB_DYNAMIC_SHARED(float, values);
-    int *         index = (int *) (void *) (values + q.size);
+    int * index = (int *) (void *) (values + q.size);
     const int64_t runs = (q.n + q.size - 1) / q.size, row = blockIdx.x / runs, first = blockIdx.x % runs * q.size;
-    const int     n = (int) gb_min<int64_t>(q.size, q.n - first);
-    const char *  x = gb_sort_row(q.x, row) + first * q.x.nb[0];
+    const int n = (int) gb_min<int64_t>(q.size, q.n - first);
+    const char * x = gb_sort_row(q.x, row) + first * q.x.nb[0];
     for (int i = (int) threadIdx.x; i < q.size; i += (int) blockDim.x) {
         values[i] = i < n ? gb_get(q.x.type, x + i * q.x.nb[0]) : 0;
-        index[i]  = i;
+        index[i] = i;
     }
     for (int run = 2; run <= q.size; run *= 2) {
         for (int gap = run / 2; gap > 0; gap /= 2) {
             gb_sync_block();
             for (int k = (int) threadIdx.x; k < q.size / 2; k += (int) blockDim.x) {
-                const int  i = k / gap * 2 * gap + k % gap, j = i + gap, a = index[j], b = index[i];
+                const int i = k / gap * 2 * gap + k % gap, j = i + gap, a = index[j], b = index[i];
                 const bool before =
                     a >= n || b >= n ? a < b : gb_sorts_before(values[a], a, values[b], b, q.descending);
                 if (before == ((i & run) == 0)) {
@@ -224,18 +224,18 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_argsort_merge(gb_sort q) {
     if (row >= q.rows) {
         return;
     }
-    const char *  x     = gb_sort_row(q.x, row);
-    const int *   from  = q.from + row * q.n;
+    const char * x = gb_sort_row(q.x, row);
+    const int * from = q.from + row * q.n;
     const int64_t begin = i / (2 * (int64_t) q.size) * (2 * (int64_t) q.size), middle = gb_min(q.n, begin + q.size),
-                  end   = gb_min(q.n, middle + q.size);
-    const int     mine  = from[i];
-    const float   value = gb_get(q.x.type, x + mine * q.x.nb[0]);
+                  end = gb_min(q.n, middle + q.size);
+    const int mine = from[i];
+    const float value = gb_get(q.x.type, x + mine * q.x.nb[0]);
     // of the other run: how many come before
-    int64_t       low = i < middle ? middle : begin, high = i < middle ? end : middle;
+    int64_t low = i < middle ? middle : begin, high = i < middle ? end : middle;
     const int64_t other = low;
     while (low < high) {
         const int64_t half = low + (high - low) / 2;
-        const int     that = from[half];
+        const int that = from[half];
         if (gb_sorts_before(gb_get(q.x.type, x + that * q.x.nb[0]), that, value, mine, q.descending)) {
             low = half + 1;
         } else {
@@ -247,8 +247,8 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_argsort_merge(gb_sort q) {
 }
 
 static enum ggml_status sort_runs(gb_cuda_backend & b, const gb_sort & q) {
-    const int      threads = std::min(512, std::max<int>(GB_WARP, q.size / 2));
-    const unsigned blocks  = (unsigned) (q.rows * gb_cuda_ceil_div(q.n, q.size));
+    const int threads = std::min(512, std::max<int>(GB_WARP, q.size / 2));
+    const unsigned blocks = (unsigned) (q.rows * gb_cuda_ceil_div(q.n, q.size));
     GB_CUDA_TRY(b, GB_LAUNCH(gb_argsort, blocks, threads, (size_t) q.size * 8, b.queue, q));
     return GGML_STATUS_SUCCESS;
 }
@@ -266,8 +266,8 @@ static enum ggml_status argsort_run(gb_cuda_backend & b, ggml_tensor * dst) {
     if (!gb_scratch_floats(b, dst, &now) || !gb_scratch_floats(b, dst, &next)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    const gb_view result          = q.y;
-    q.y                           = now;
+    const gb_view result = q.y;
+    q.y = now;
     const enum ggml_status status = sort_runs(b, q);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
@@ -275,7 +275,7 @@ static enum ggml_status argsort_run(gb_cuda_backend & b, ggml_tensor * dst) {
     for (int64_t run = q.size; run < q.n; run *= 2) {
         q.size = (int) run;
         q.from = (const int *) (const void *) now.p;
-        q.y    = 2 * run < q.n ? next : result;
+        q.y = 2 * run < q.n ? next : result;
         GB_CUDA_TRY(b, GB_LAUNCH(gb_argsort_merge, gb_blocks(q.n * q.rows), GB_BLOCK, 0, b.queue, q));
         std::swap(now, next);
     }

@@ -10,11 +10,11 @@
 #include "tensor/numbers.h"
 
 struct gb_rope {
-    int    n_dims, mode, n_ctx, n; // n: elements of a row
-    int    n_turns;                // pairs with an angle of their own
+    int n_dims, mode, n_ctx, n; // n: elements of a row
+    int n_turns;                // pairs with an angle of their own
     double freq_base, freq_scale, ext_factor, attn_factor, low, high;
     double xpos_base; // 0: no magnitude
-    bool   xpos_down, back;
+    bool xpos_down, back;
 };
 
 GB_DEVICE float2 gb_turn(const gb_rope & r, double angle, double magnitude) {
@@ -26,9 +26,9 @@ GB_DEVICE float2 gb_turn(const gb_rope & r, double angle, double magnitude) {
 GB_DEVICE float2 gb_turn_yarn(const gb_rope & r, double extrapolated, int pair, double factor) {
     double angle = r.freq_scale * extrapolated, magnitude = r.attn_factor;
     if (r.ext_factor != 0) {
-        const double at  = ((double) pair - r.low) / fmax(0.001, r.high - r.low);
+        const double at = ((double) pair - r.low) / fmax(0.001, r.high - r.low);
         const double mix = (1.0 - fmin(1.0, fmax(0.0, at))) * r.ext_factor;
-        angle            = angle * (1 - mix) + extrapolated * mix;
+        angle = angle * (1 - mix) + extrapolated * mix;
         magnitude *= 1.0 + 0.1 * log(1.0 / r.freq_scale);
     }
     return gb_turn(r, angle, magnitude * factor);
@@ -43,7 +43,7 @@ GB_DEVICE double gb_xpos(const gb_rope & r, int j, int position) {
 }
 
 GB_DEVICE float2 gb_turn_at(const gb_rope & r, int position, int j) {
-    const int    of   = r.mode & GB_ROPE_GLM ? j % (r.n_turns / 2) : j;
+    const int of = r.mode & GB_ROPE_GLM ? j % (r.n_turns / 2) : j;
     const double freq = pow(r.freq_base, -2.0 * of / r.n_dims);
     if (r.mode & GB_ROPE_GLM) { // first half by the position in the text, second by that in the block being generated
         const double limit = (double) r.n_ctx - 2;
@@ -61,9 +61,9 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_rope_table(gb_rope r, gb_view positions, float2 *
     gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k < n) {
-        const int64_t at       = k / r.n_turns;
+        const int64_t at = k / r.n_turns;
         const int32_t position = *(const int32_t *) (const void *) (positions.p + at * positions.nb[0]);
-        table[k]               = gb_turn_at(r, position, (int) (k - at * r.n_turns));
+        table[k] = gb_turn_at(r, position, (int) (k - at * r.n_turns));
     }
 }
 
@@ -90,16 +90,16 @@ GB_KERNEL GB_BOUNDS(256, 1)
     if (k >= n) {
         return;
     }
-    const I        row  = (I) k / (I) pairs;
-    const int64_t  j    = (int64_t) ((I) k - row * (I) pairs);
-    const gb_index at   = gb_unravel_row<I>(row, y.ne);
-    const char *   from = gb_at(x, at);
-    char *         to   = gb_at(y, at);
-    int64_t        a, b;
+    const I row = (I) k / (I) pairs;
+    const int64_t j = (int64_t) ((I) k - row * (I) pairs);
+    const gb_index at = gb_unravel_row<I>(row, y.ne);
+    const char * from = gb_at(x, at);
+    char * to = gb_at(y, at);
+    int64_t a, b;
     gb_pair_at(r, j, &a, &b);
-    const float  u = gb_get(x.type, from + a * x.nb[0]), v = b < y.ne[0] ? gb_get(x.type, from + b * x.nb[0]) : 0;
-    const bool   turns = j < r.n_turns; // else both stay, whatever they are
-    const float2 turn  = turns ? table[at.i[2] * r.n_turns + j] : make_float2(1, 0);
+    const float u = gb_get(x.type, from + a * x.nb[0]), v = b < y.ne[0] ? gb_get(x.type, from + b * x.nb[0]) : 0;
+    const bool turns = j < r.n_turns; // else both stay, whatever they are
+    const float2 turn = turns ? table[at.i[2] * r.n_turns + j] : make_float2(1, 0);
     gb_put(y.type, to + a * y.nb[0], turns ? u * turn.x - v * turn.y : u);
     if (b < y.ne[0]) {
         gb_put(y.type, to + b * y.nb[0], turns ? u * turn.y + v * turn.x : v);
@@ -115,20 +115,20 @@ static gb_rope rope_of(const ggml_tensor * dst) {
     gb_rope r;
     memset(&r, 0, sizeof(r)); // the bytes between its members, too: they are compared
     r.n_dims = dst->op_params[1];
-    r.mode   = dst->op_params[2];
-    r.n_ctx  = dst->op_params[3];
-    r.n      = (int) dst->ne[0];
+    r.mode = dst->op_params[2];
+    r.n_ctx = dst->op_params[3];
+    r.n = (int) dst->ne[0];
     r.n_turns =
         (int) ((r.mode & (GB_ROPE_NEOX | GGML_ROPE_EXACT)) && !(r.mode & GB_ROPE_GLM) ? r.n_dims / 2 : dst->ne[0] / 2);
-    r.freq_base   = gb_param_float(dst, 5);
-    r.freq_scale  = gb_param_float(dst, 6);
-    r.ext_factor  = gb_param_float(dst, 7);
+    r.freq_base = gb_param_float(dst, 5);
+    r.freq_scale = gb_param_float(dst, 6);
+    r.ext_factor = gb_param_float(dst, 7);
     r.attn_factor = gb_param_float(dst, 8);
-    r.xpos_base   = dst->type == GGML_TYPE_F32 ? gb_param_float(dst, 11) : 0;
-    r.xpos_down   = (dst->op_params[12] & 0xff) != 0;
-    r.back        = dst->op == GGML_OP_ROPE_BACK;
+    r.xpos_base = dst->type == GGML_TYPE_F32 ? gb_param_float(dst, 11) : 0;
+    r.xpos_down = (dst->op_params[12] & 0xff) != 0;
+    r.back = dst->op == GGML_OP_ROPE_BACK;
     if (r.ext_factor != 0) {
-        r.low  = fmax(0, floor(corr_dim(r, dst->op_params[4], gb_param_float(dst, 9))));
+        r.low = fmax(0, floor(corr_dim(r, dst->op_params[4], gb_param_float(dst, 9))));
         r.high = fmin(r.n_dims - 1, ceil(corr_dim(r, dst->op_params[4], gb_param_float(dst, 10))));
     }
     return r;
@@ -144,7 +144,7 @@ static gb_cuda_recipe table_of(const ggml_tensor * dst, const gb_rope & r) {
     memset(&key, 0, sizeof(key));
     memcpy(&key.rope, &r, sizeof(r));
     key.nb0 = (int64_t) dst->src[1]->nb[0];
-    key.n   = dst->ne[2];
+    key.n = dst->ne[2];
     return gb_cuda_recipe_of(dst->src[1], &key, sizeof(key));
 }
 
@@ -158,10 +158,10 @@ static bool table_of_node(const gb_cuda_backend &, const ggml_tensor * node, gb_
 
 // y: where the result goes, of the shape of dst.
 static enum ggml_status rope_into(gb_cuda_backend & b, const ggml_tensor * dst, const gb_view & y) {
-    const gb_rope r       = rope_of(dst);
+    const gb_rope r = rope_of(dst);
     const int64_t n_table = dst->ne[2] * r.n_turns, pairs = gb_cuda_ceil_div(dst->ne[0], 2), n = pairs * gb_rows(dst);
-    bool          there = false;
-    float2 *      table =
+    bool there = false;
+    float2 * table =
         (float2 *) gb_cuda_keep(b, table_of(dst, r), (size_t) (n_table + 1) * sizeof(float2), table_of_node, &there);
     if (table == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -206,7 +206,7 @@ static bool is_unseen(const gb_cuda_backend & b, const ggml_tensor * t) {
 
 static int rope_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     const ggml_tensor *rope = nodes.node[i], *copy = i + 1 < nodes.n ? nodes.node[i + 1] : NULL;
-    gb_view            y;
+    gb_view y;
     if (rope->type != GGML_TYPE_F32 || copy == NULL || !is_copy_of(rope, copy, &y) || !is_unseen(b, rope) ||
         !is_unseen(b, copy->src[0]) || gb_cuda_overlap(copy, rope->src[0]) || gb_cuda_overlap(copy, rope->src[1])) {
         return 0;
@@ -215,7 +215,7 @@ static int rope_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
 }
 
 static const char * rope_supports(const gb_cuda_device &, const ggml_tensor * dst) {
-    const int    n_dims = dst->op_params[1], mode = dst->op_params[2];
+    const int n_dims = dst->op_params[1], mode = dst->op_params[2];
     const char * why = gb_need_floats(dst, 1);
     if (why != NULL) {
         return why;

@@ -28,9 +28,9 @@ GB_KERNEL GB_BOUNDS(256, 1)
     if (k >= n) {
         return;
     }
-    const gb_index at  = gb_unravel<I>((I) k, y.ne);
-    const char *   row = gb_chosen_row(a, ids, at, reader);
-    char *         to  = gb_at(y, at);
+    const gb_index at = gb_unravel<I>((I) k, y.ne);
+    const char * row = gb_chosen_row(a, ids, at, reader);
+    char * to = gb_at(y, at);
     if (row != NULL && y.type == a.type) {
         gb_move(size, to, row + at.i[0] * a.nb[0]);
     } else if (row != NULL) {
@@ -51,10 +51,10 @@ GB_KERNEL GB_BOUNDS(256, 1)
         return;
     }
     const int64_t per_row = y.ne[0] / 32, first = k % per_row;
-    gb_index      at = gb_unravel_row<uint64_t>((uint64_t) (k / per_row), y.ne);
-    at.i[0]          = first * 32;
+    gb_index at = gb_unravel_row<uint64_t>((uint64_t) (k / per_row), y.ne);
+    at.i[0] = first * 32;
     const char * row = gb_chosen_row(a, ids, at, reader);
-    gb_group     o;
+    gb_group o;
     if (row != NULL) {
         gb_dequantize_group<TYPE>(row, first, o);
     }
@@ -78,8 +78,8 @@ static cudaError_t launch_quantized(const ggml_tensor * dst, const gb_index_read
 
 static cudaError_t launch_rows(const ggml_tensor * dst, const gb_index_reader & reader, const gb_queue & queue) {
     const gb_view y = gb_view_of(dst), a = gb_view_of(dst->src[0]), ids = gb_view_of(dst->src[1]);
-    const int64_t n    = gb_count(dst);
-    const int     size = (int) ggml_type_size(dst->type);
+    const int64_t n = gb_count(dst);
+    const int size = (int) ggml_type_size(dst->type);
     if (ggml_is_quantized(dst->src[0]->type)) {
         return launch_quantized(dst, reader, queue);
     }
@@ -94,7 +94,7 @@ static enum ggml_status get_rows_run(gb_cuda_backend & b, ggml_tensor * dst) {
 }
 
 static const char * get_rows_supports(const gb_cuda_device &, const ggml_tensor * dst) {
-    const ggml_tensor * a = dst->src[0], *ids = dst->src[1];
+    const ggml_tensor *a = dst->src[0], *ids = dst->src[1];
     const ggml_tensor * all[] = { dst, a, ids };
     for (const ggml_tensor * t : all) {
         if (gb_need_plain(t) != NULL) {
@@ -129,8 +129,8 @@ template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_diag(gb_view y, gb_view a, int
 }
 
 static enum ggml_status diag_run(gb_cuda_backend & b, ggml_tensor * dst) {
-    const int64_t n    = gb_count(dst);
-    const int     size = (int) ggml_type_size(dst->type);
+    const int64_t n = gb_count(dst);
+    const int size = (int) ggml_type_size(dst->type);
     const gb_view y = gb_view_of(dst), a = gb_view_of(dst->src[0]);
     GB_CUDA_TRY(b,
         (gb_is_small(n) ? GB_LAUNCH((gb_diag<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, y, a, size, n)

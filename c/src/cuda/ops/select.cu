@@ -29,9 +29,9 @@ template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_compare(gb_view z, gb_view x, 
     const int64_t k = gb_thread();
     if (k < n) {
         const gb_index at = gb_unravel<I>((I) k, z.ne);
-        const char *   p = gb_at(x, at), *q = gb_repeated<I>(y, at);
-        const bool     holds = x.type == GGML_TYPE_I32 ? gb_holds(comparison, gb_get_i32(p), gb_get_i32(q))
-                                                       : gb_holds(comparison, gb_get(x.type, p), gb_get(y.type, q));
+        const char *p = gb_at(x, at), *q = gb_repeated<I>(y, at);
+        const bool holds = x.type == GGML_TYPE_I32 ? gb_holds(comparison, gb_get_i32(p), gb_get_i32(q))
+                                                   : gb_holds(comparison, gb_get(x.type, p), gb_get(y.type, q));
         gb_put(GGML_TYPE_F32, gb_at(z, at), holds ? 1.0f : 0.0f);
     }
 }
@@ -39,7 +39,7 @@ template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_compare(gb_view z, gb_view x, 
 static enum ggml_status compare_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const int64_t n = gb_count(dst);
     const gb_view z = gb_view_of(dst), x = gb_view_of(dst->src[0]), y = gb_view_of(dst->src[1]);
-    const int     comparison = dst->op_params[0];
+    const int comparison = dst->op_params[0];
     if (gb_is_small(n)) {
         GB_CUDA_TRY(b, GB_LAUNCH((gb_compare<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, z, x, y, comparison, n));
     } else {
@@ -59,7 +59,7 @@ static bool repeats_over(const ggml_tensor * t, const ggml_tensor * dst) {
 }
 
 static const char * compare_supports(const gb_cuda_device &, const ggml_tensor * dst) {
-    const ggml_tensor * x = dst->src[0], *y = dst->src[1];
+    const ggml_tensor *x = dst->src[0], *y = dst->src[1];
     const ggml_tensor * all[] = { dst, x, y };
     for (const ggml_tensor * t : all) {
         if (gb_need_plain(t) != NULL) {
@@ -83,9 +83,9 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_where(gb_view z, gb_view c, gb_view x, gb_view y,
     gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k < n) {
-        const gb_index at    = gb_unravel<I>((I) k, z.ne);
-        const char *   p     = gb_repeated<I>(c, at);
-        const bool     holds = c.type == GGML_TYPE_I32 ? gb_get_i32(p) != 0 : gb_get(c.type, p) != 0.0f;
+        const gb_index at = gb_unravel<I>((I) k, z.ne);
+        const char * p = gb_repeated<I>(c, at);
+        const bool holds = c.type == GGML_TYPE_I32 ? gb_get_i32(p) != 0 : gb_get(c.type, p) != 0.0f;
         gb_move(size, gb_at(z, at), gb_repeated<I>(holds ? x : y, at));
     }
 }
@@ -93,8 +93,8 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_where(gb_view z, gb_view c, gb_view x, gb_view y,
 static enum ggml_status where_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const int64_t n = gb_count(dst);
     const gb_view z = gb_view_of(dst), c = gb_view_of(dst->src[0]), x = gb_view_of(dst->src[1]),
-                  y    = gb_view_of(dst->src[2]);
-    const int     size = (int) ggml_type_size(dst->type);
+                  y = gb_view_of(dst->src[2]);
+    const int size = (int) ggml_type_size(dst->type);
     if (gb_is_small(n)) {
         GB_CUDA_TRY(b, GB_LAUNCH((gb_where<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, z, c, x, y, size, n));
     } else {

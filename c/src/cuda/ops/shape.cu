@@ -41,8 +41,8 @@ template <int OP, class I> GB_KERNEL GB_BOUNDS(256, 1) gb_shape_kernel(gb_shape_
     gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k < n) {
-        const gb_index at   = gb_unravel<I>((I) k, s.y.ne);
-        const char *   from = gb_origin<OP>(s, at);
+        const gb_index at = gb_unravel<I>((I) k, s.y.ne);
+        const char * from = gb_origin<OP>(s, at);
         if (from != NULL) {
             gb_move(size, gb_at(s.y, at), from);
         } else {
@@ -52,8 +52,8 @@ template <int OP, class I> GB_KERNEL GB_BOUNDS(256, 1) gb_shape_kernel(gb_shape_
 }
 
 template <int OP> static enum ggml_status shape_run(gb_cuda_backend & b, ggml_tensor * dst) {
-    const int64_t n    = gb_count(dst);
-    const int     size = (int) ggml_type_size(dst->type);
+    const int64_t n = gb_count(dst);
+    const int size = (int) ggml_type_size(dst->type);
     gb_shape_args s = { gb_view_of(dst), gb_view_of(dst->src[0]), gb_view_of(dst->src[OP == GB_SHAPE_CONCAT ? 1 : 0]),
         1, 1 };
     if (OP == GB_SHAPE_UPSCALE) {
@@ -94,13 +94,13 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_add_rel_pos(gb_view y, gb_view a, gb_view pw, gb_
     gb_wait_for_earlier();
     const int64_t t = gb_thread();
     if (t < n) {
-        gb_index      at  = gb_unravel<uint64_t>((uint64_t) t, y.ne);
+        gb_index at = gb_unravel<uint64_t>((uint64_t) t, y.ne);
         const int64_t row = t / y.ne[0], i0 = at.i[0];
-        gb_index      w = gb_unravel_row<uint64_t>((uint64_t) row, pw.ne),
-                      h = gb_unravel_row<uint64_t>((uint64_t) row, ph.ne);
-        w.i[0]          = i0 % k;
-        h.i[0]          = i0 / k;
-        const float x   = gb_get(a.type, gb_at(a, at));
+        gb_index w = gb_unravel_row<uint64_t>((uint64_t) row, pw.ne),
+                 h = gb_unravel_row<uint64_t>((uint64_t) row, ph.ne);
+        w.i[0] = i0 % k;
+        h.i[0] = i0 / k;
+        const float x = gb_get(a.type, gb_at(a, at));
         gb_put(y.type, gb_at(y, at),
             h.i[0] < k ? x + gb_get(ph.type, gb_at(ph, h)) + gb_get(pw.type, gb_at(pw, w)) : x);
     }

@@ -7,13 +7,13 @@
 
 struct gb_soft_max_args {
     gb_view x, y, mask; // mask.p NULL: none; its row is the row's number, counted through all, modulo mask.ne[1]
-    float   scale;
+    float scale;
     int64_t rows;
-    float   bias_max; // 0: the mask counts as it is; else heads have slopes
-    int     floor_heads;
+    float bias_max; // 0: the mask counts as it is; else heads have slopes
+    int floor_heads;
     // what comes before: x becomes x times `factor`, and -infinity past place last + number of the row in its matrix
-    bool    edited, causal;
-    float   factor;
+    bool edited, causal;
+    float factor;
     int64_t last;
     gb_view scaled, masked; // f32; p NULL: nobody will see them
 };
@@ -49,19 +49,19 @@ GB_DEVICE float gb_score(const gb_soft_max_args & q, const char * x, const char 
 template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q) {
     gb_wait_for_earlier();
     GB_SHARED(float, shared, WARPS);
-    const int64_t  row = gb_my_row<WARPS>(), real = gb_min(row, q.rows - 1), n = q.x.ne[0], step = WARPS * GB_WARP;
-    const gb_index at    = gb_unravel_row<uint64_t>((uint64_t) real, q.x.ne);
-    const char *   x     = gb_at(q.x, at);
-    const char *   mask  = q.mask.p != NULL ? q.mask.p + real % q.mask.ne[1] * q.mask.nb[1] : NULL;
-    const float    slope = q.bias_max > 0 ? gb_alibi_slope(at.i[2], q.floor_heads, q.bias_max) : 1;
-    float          max = -INFINITY, sum = 0, down = 1;
+    const int64_t row = gb_my_row<WARPS>(), real = gb_min(row, q.rows - 1), n = q.x.ne[0], step = WARPS * GB_WARP;
+    const gb_index at = gb_unravel_row<uint64_t>((uint64_t) real, q.x.ne);
+    const char * x = gb_at(q.x, at);
+    const char * mask = q.mask.p != NULL ? q.mask.p + real % q.mask.ne[1] * q.mask.nb[1] : NULL;
+    const float slope = q.bias_max > 0 ? gb_alibi_slope(at.i[2], q.floor_heads, q.bias_max) : 1;
+    float max = -INFINITY, sum = 0, down = 1;
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
         max = fmaxf(max, gb_score(q, x, mask, slope, at.i[1], i, 1));
     }
     max = gb_row_max<WARPS>(max, shared);
     if (!(fabsf(max) < INFINITY)) { // so it is in all threads of the row
         down = 0x1p-64f;
-        max  = -INFINITY;
+        max = -INFINITY;
         for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
             max = fmaxf(max, gb_score(q, x, mask, slope, at.i[1], i, down));
         }
@@ -73,7 +73,7 @@ template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q)
         // a NaN counts even among masked ones
         sum += max == -INFINITY ? (s == s ? 0.0f : s) : expf((s - max) * up * up);
     }
-    sum                = gb_row_sum<WARPS>(sum, shared);
+    sum = gb_row_sum<WARPS>(sum, shared);
     const float factor = sum == 0 ? 0.0f : 1.0f / sum;
     if (row >= q.rows) {
         return;
@@ -96,13 +96,13 @@ template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q)
 
 static gb_soft_max_args args_of(const ggml_tensor * dst) {
     gb_soft_max_args q = {};
-    q.x                = gb_view_of(dst->src[0]);
-    q.y                = gb_view_of(dst);
-    q.scale            = gb_param_float(dst, 0);
-    q.rows             = gb_rows(dst);
+    q.x = gb_view_of(dst->src[0]);
+    q.y = gb_view_of(dst);
+    q.scale = gb_param_float(dst, 0);
+    q.rows = gb_rows(dst);
     if (dst->src[1] != NULL) {
-        q.mask        = gb_view_of(dst->src[1]);
-        q.bias_max    = gb_param_float(dst, 1);
+        q.mask = gb_view_of(dst->src[1]);
+        q.bias_max = gb_param_float(dst, 1);
         q.floor_heads = floor_of(dst->ne[2]);
     }
     return q;
@@ -128,7 +128,7 @@ static bool follows(const ggml_tensor * node, enum ggml_op op, const ggml_tensor
 // The nodes from i on that end in a SOFT_MAX; 0: they do not.
 static int chain_length(const gb_cuda_nodes & nodes, int i) {
     const ggml_tensor * first = nodes.node[i];
-    int                 n     = 1;
+    int n = 1;
     if (first->type != GGML_TYPE_F32 || first->src[0]->type != GGML_TYPE_F32 || !gb_same_shape(first, first->src[0])) {
         return 0;
     }
@@ -164,27 +164,27 @@ static gb_view stored(ggml_tensor * const * node, int n, int j) {
 }
 
 int gb_soft_max_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
-    const int             n    = chain_length(nodes, i);
+    const int n = chain_length(nodes, i);
     ggml_tensor * const * node = nodes.node + i;
     if (n == 0 || !chain_may_fuse(node, n)) {
         return 0;
     }
     gb_soft_max_args q = args_of(node[n - 1]);
-    q.x                = gb_view_of(node[0]->src[0]);
-    q.edited           = true;
-    q.factor           = 1;
+    q.x = gb_view_of(node[0]->src[0]);
+    q.edited = true;
+    q.factor = 1;
     for (int j = 0; j < n - 1; j++) {
         if (node[j]->op == GGML_OP_SCALE) {
             q.factor = gb_param_float(node[j], 0);
             q.scaled = stored(node, n, j);
         } else {
             q.causal = true;
-            q.last   = node[j]->op_params[0];
+            q.last = node[j]->op_params[0];
             q.masked = stored(node, n, j);
         }
     }
-    const ggml_tensor * dst   = node[n - 1];
-    const cudaError_t   error = GB_ROW_LAUNCH(gb_soft_max, dst->ne[0], q.rows, b.queue, q);
+    const ggml_tensor * dst = node[n - 1];
+    const cudaError_t error = GB_ROW_LAUNCH(gb_soft_max, dst->ne[0], q.rows, b.queue, q);
     if (error != cudaSuccess) {
         gb_cuda_fail(b, "softmax with what comes before it", error);
         return -1;
@@ -206,7 +206,7 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_diag_mask(gb_view y, gb_view x, int64_t n_past, f
 
 static enum ggml_status mask_run(gb_cuda_backend & b, ggml_tensor * dst) {
     const int64_t n = gb_count(dst), n_past = dst->op_params[0];
-    const float   value = dst->op == GGML_OP_DIAG_MASK_INF ? -INFINITY : 0.0f;
+    const float value = dst->op == GGML_OP_DIAG_MASK_INF ? -INFINITY : 0.0f;
     const gb_view y = gb_view_of(dst), x = gb_view_of(dst->src[0]);
     GB_CUDA_TRY(b,
         (gb_is_small(n)
@@ -222,17 +222,17 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_alibi(gb_view y, gb_view x, int floor_heads, floa
     gb_wait_for_earlier();
     const int64_t k = gb_thread();
     if (k < n) {
-        const gb_index at    = gb_unravel<I>((I) k, y.ne);
-        const float    slope = gb_alibi_slope(at.i[2] + at.i[3] * y.ne[2], floor_heads, bias_max);
+        const gb_index at = gb_unravel<I>((I) k, y.ne);
+        const float slope = gb_alibi_slope(at.i[2] + at.i[3] * y.ne[2], floor_heads, bias_max);
         gb_put(y.type, gb_at(y, at), (float) at.i[0] * slope + gb_get(x.type, gb_at(x, at)));
     }
 }
 
 static enum ggml_status alibi_run(gb_cuda_backend & b, ggml_tensor * dst) {
-    const int64_t n           = gb_count(dst);
-    const int     floor_heads = floor_of(dst->op_params[1]);
+    const int64_t n = gb_count(dst);
+    const int floor_heads = floor_of(dst->op_params[1]);
     const gb_view y = gb_view_of(dst), x = gb_view_of(dst->src[0]);
-    const float   bias_max = gb_param_float(dst, 2);
+    const float bias_max = gb_param_float(dst, 2);
     GB_CUDA_TRY(b,
         (gb_is_small(n)
                 ? GB_LAUNCH((gb_alibi<uint32_t>), gb_blocks(n), GB_BLOCK, 0, b.queue, y, x, floor_heads, bias_max, n)

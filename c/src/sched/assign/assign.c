@@ -9,7 +9,7 @@
 // none can, or it has none.
 static int backend_of_memory(const struct ggml_backend_sched * s, const struct gb_sched_input * in, int root) {
     const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(in, root);
-    const struct gb_mem *            mem  = buft ? gb_sched_mem_of(s, in->ids.data[root].tensor->buffer) : NULL;
+    const struct gb_mem * mem = buft ? gb_sched_mem_of(s, in->ids.data[root].tensor->buffer) : NULL;
     if (mem) {
         return mem->backend;
     }
@@ -24,18 +24,18 @@ static int backend_of_memory(const struct ggml_backend_sched * s, const struct g
 // What the callbacks of struct gb_assign_graph are given as their user data.
 struct question {
     const struct ggml_backend_sched * sched;
-    const struct gb_sched_input *     in;
-    struct gb_sched_assigned *        assigned;
-    enum ggml_status                  failure; // the first of a hook that failed instead of answering
+    const struct gb_sched_input * in;
+    struct gb_sched_assigned * assigned;
+    enum ggml_status failure; // the first of a hook that failed instead of answering
 };
 
 // Each backend is asked once about a node.
 static bool runs(void * user_data, int backend, int node) {
-    struct question * a     = user_data;
-    uint8_t *         known = &a->assigned->supports[(size_t) node * (size_t) a->in->n_backends + (size_t) backend];
+    struct question * a = user_data;
+    uint8_t * known = &a->assigned->supports[(size_t) node * (size_t) a->in->n_backends + (size_t) backend];
     if (*known == 0) {
         const uint64_t before = gb_fail_count();
-        *known     = ggml_backend_supports_op(a->sched->devices[backend].backend, a->in->ids.data[node].tensor) ? 1 : 2;
+        *known = ggml_backend_supports_op(a->sched->devices[backend].backend, a->in->ids.data[node].tensor) ? 1 : 2;
         a->failure = a->failure == GGML_STATUS_SUCCESS ? gb_status_since(before) : a->failure;
     }
     return *known == 1;
@@ -43,7 +43,7 @@ static bool runs(void * user_data, int backend, int node) {
 
 // Asked of placed roots only; of others the answer is no.
 static bool reaches(void * user_data, int backend, int root) {
-    const struct question *          a    = user_data;
+    const struct question * a = user_data;
     const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(a->in, root);
     return buft != NULL && gb_sched_supports_buft(a->sched, buft, backend);
 }
@@ -59,7 +59,7 @@ struct tables { // per id, for the length of one call; owned
     int32_t * place;
     uint8_t * placed;
     uint8_t * computes;
-    size_t *  bytes;
+    size_t * bytes;
     int32_t * chosen;
 };
 
@@ -82,24 +82,24 @@ static bool wants_host(const struct ggml_backend_sched * s, const struct gb_sche
 // The graph as rules.c wants it: flat arrays, from the plan's ids.
 static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sched_input * in, struct tables * t) {
     const size_t n = (size_t) in->n_ids;
-    t->root        = gb_calloc(n, sizeof(*t->root));
-    t->place       = gb_calloc(n, sizeof(*t->place));
-    t->placed      = gb_calloc(n, sizeof(*t->placed));
-    t->computes    = gb_calloc(n, sizeof(*t->computes));
-    t->bytes       = gb_calloc(n, sizeof(*t->bytes));
-    t->chosen      = gb_calloc(n, sizeof(*t->chosen));
+    t->root = gb_calloc(n, sizeof(*t->root));
+    t->place = gb_calloc(n, sizeof(*t->place));
+    t->placed = gb_calloc(n, sizeof(*t->placed));
+    t->computes = gb_calloc(n, sizeof(*t->computes));
+    t->bytes = gb_calloc(n, sizeof(*t->bytes));
+    t->chosen = gb_calloc(n, sizeof(*t->chosen));
     if (!t->root || !t->place || !t->placed || !t->computes || !t->bytes || !t->chosen) {
         return false;
     }
     for (int i = 0; i < in->n_ids; i++) {
         const struct gb_id * id = &in->ids.data[i];
         gb_tensor_prefetch_ahead(in->nodes, n, (size_t) i);
-        t->root[i]     = id->root;
-        t->placed[i]   = gb_sched_placed_buft(in, i) != NULL;
+        t->root[i] = id->root;
+        t->placed[i] = gb_sched_placed_buft(in, i) != NULL;
         t->computes[i] = id->computes;
-        t->bytes[i]    = ggml_nbytes(id->tensor);
-        t->chosen[i]   = wants_host(s, in, i) ? s->n_backends - 1 : in->chosen[i];
-        t->place[i]    = t->placed[i] ? backend_of_memory(s, in, i) : -1;
+        t->bytes[i] = ggml_nbytes(id->tensor);
+        t->chosen[i] = wants_host(s, in, i) ? s->n_backends - 1 : in->chosen[i];
+        t->place[i] = t->placed[i] ? backend_of_memory(s, in, i) : -1;
     }
     for (int i = 0; i < in->n_ids; i++) {
         t->place[i] = t->place[t->root[i]];
@@ -111,8 +111,8 @@ static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sch
 enum ggml_status gb_sched_assign(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_memory_prices * memory, struct gb_sched_assigned * assigned) {
     struct tables tables = { 0 };
-    assigned->to         = gb_calloc((size_t) in->n_ids, sizeof(*assigned->to));
-    assigned->supports   = gb_calloc((size_t) in->n_nodes, (size_t) s->n_backends);
+    assigned->to = gb_calloc((size_t) in->n_ids, sizeof(*assigned->to));
+    assigned->supports = gb_calloc((size_t) in->n_nodes, (size_t) s->n_backends);
     if (!assigned->to || !assigned->supports) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -120,27 +120,27 @@ enum ggml_status gb_sched_assign(const struct ggml_backend_sched * s, const stru
         free_tables(&tables);
         return GGML_STATUS_ALLOC_FAILED;
     }
-    struct question              question = { s, in, assigned, GGML_STATUS_SUCCESS };
-    const struct gb_assign_graph graph    = {
+    struct question question = { s, in, assigned, GGML_STATUS_SUCCESS };
+    const struct gb_assign_graph graph = {
         .n_backends = s->n_backends,
-        .n_tensors  = in->n_ids,
-        .n_nodes    = in->n_nodes,
-        .root       = tables.root,
-        .src_begin  = in->src_begin,
-        .srcs       = in->srcs,
-        .computes   = tables.computes,
-        .chosen     = tables.chosen,
-        .placed     = tables.placed,
-        .place      = tables.place,
-        .weight     = in->weight,
-        .bytes      = tables.bytes,
-        .user_data  = &question,
-        .runs       = runs,
-        .reaches    = reaches,
-        .shares     = shares,
+        .n_tensors = in->n_ids,
+        .n_nodes = in->n_nodes,
+        .root = tables.root,
+        .src_begin = in->src_begin,
+        .srcs = in->srcs,
+        .computes = tables.computes,
+        .chosen = tables.chosen,
+        .placed = tables.placed,
+        .place = tables.place,
+        .weight = in->weight,
+        .bytes = tables.bytes,
+        .user_data = &question,
+        .runs = runs,
+        .reaches = reaches,
+        .shares = shares,
     };
     const enum ggml_status status = gb_sched_assign_by_policy(s, in, memory, &graph, assigned);
-    const int              bad    = status == GGML_STATUS_SUCCESS ? gb_assign_check(&graph, assigned->to) : -1;
+    const int bad = status == GGML_STATUS_SUCCESS ? gb_assign_check(&graph, assigned->to) : -1;
     free_tables(&tables);
     GB_TRY(question.failure);
     GB_TRY(status);

@@ -17,9 +17,9 @@ struct gb_costs; // what the user says that work costs
 
 // Made by gb_sched_assign, then never changed, except that `supports` learns answers. Owned by the plan.
 struct gb_sched_assigned {
-    struct gb_assignment *               to;        // per id
-    uint8_t *                            supports;  // n_nodes x n_backends: 0 unknown, 1 yes, 2 no
-    bool                                 predicted; // placed by costs:
+    struct gb_assignment * to; // per id
+    uint8_t * supports;        // n_nodes x n_backends: 0 unknown, 1 yes, 2 no
+    bool predicted;            // placed by costs:
     struct ggml_backend_sched_prediction prediction;
 };
 
@@ -27,7 +27,7 @@ struct gb_sched_assigned {
 struct gb_sched_memory_prices {
     double per_byte[GB_COST_BACKENDS_MAX]; // by backend
     double bound_us;                       // of placements without limits
-    int    rounds;
+    int rounds;
 };
 
 // `memory` is NULL, or has no rounds, until a memory limit was met. Fills `assigned`, which is all zero before;
@@ -36,14 +36,14 @@ struct gb_sched_memory_prices {
 // reported with what the backends say.
 enum ggml_status gb_sched_assign(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_memory_prices * memory, struct gb_sched_assigned * assigned);
-void             gb_sched_free_assigned(struct gb_sched_assigned * assigned);
+void gb_sched_free_assigned(struct gb_sched_assigned * assigned);
 
 // prices.c
 // Makes a checked copy of the user's table, owned by the caller. INVALID_ARGUMENT and UNSUPPORTED name the entry of the
 // table that is wrong or missing; ALLOC_FAILED: no memory.
 enum ggml_status gb_costs_new(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table,
     struct gb_costs ** costs);
-void             gb_costs_free(struct gb_costs * costs);
+void gb_costs_free(struct gb_costs * costs);
 // Assigns by the scheduler's policy, whichever it is. Without costs, or with another policy, the rules alone decide and
 // nothing is predicted. It fills `to`, and if costs decided `prediction`; it does not look whether the assignment can
 // stand.

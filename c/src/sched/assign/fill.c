@@ -10,14 +10,14 @@
 #include "base/mem.h"
 
 struct fill {
-    const struct gb_cost_model *   m;
+    const struct gb_cost_model * m;
     const struct gb_assign_graph * g;
-    const size_t *                 max_bytes;
-    double                         share;
-    int32_t *                      labels; // -1: not yet
-    size_t *                       leafs;  // per backend: bytes
-    size_t *                       most;   // per backend: bytes of results that one node makes or reads
-    int32_t *                      turn;   // backends, the fastest first
+    const size_t * max_bytes;
+    double share;
+    int32_t * labels; // -1: not yet
+    size_t * leafs;   // per backend: bytes
+    size_t * most;    // per backend: bytes of results that one node makes or reads
+    int32_t * turn;   // backends, the fastest first
 };
 
 static bool may_be(const struct fill * f, int32_t item, int backend) {
@@ -29,8 +29,8 @@ static bool is_result(const struct fill * f, int root) { return root < f->g->n_n
 // What a node adds: leafs that have no place yet, and results.
 static void needs_of(const struct fill * f, int node, size_t * leafs, size_t * results) {
     const struct gb_assign_graph * g = f->g;
-    *leafs                           = 0;
-    *results                         = g->root[node] == node ? g->bytes[node] : 0;
+    *leafs = 0;
+    *results = g->root[node] == node ? g->bytes[node] : 0;
     for (uint32_t k = g->src_begin[node]; k < g->src_begin[node + 1]; k++) {
         const int32_t root = g->root[g->srcs[k]];
         if (is_result(f, root)) {
@@ -43,7 +43,7 @@ static void needs_of(const struct fill * f, int node, size_t * leafs, size_t * r
 
 static bool has_room(const struct fill * f, int backend, size_t leafs, size_t results) {
     const size_t limit = f->max_bytes[backend];
-    const size_t most  = GB_MAX(f->most[backend], results);
+    const size_t most = GB_MAX(f->most[backend], results);
     return limit == 0 || (double) (f->leafs[backend] + leafs + most) <= f->share * (double) limit;
 }
 
@@ -65,7 +65,7 @@ static int next_for(const struct fill * f, int at, int32_t item, size_t leafs, s
 // The node's item, and the leafs that it is the first to read.
 static void take(struct fill * f, int node, int backend, size_t leafs, size_t results) {
     const struct gb_assign_graph * g = f->g;
-    f->labels[f->m->item[node]]      = backend;
+    f->labels[f->m->item[node]] = backend;
     f->leafs[backend] += leafs;
     f->most[backend] = GB_MAX(f->most[backend], results);
     for (uint32_t k = g->src_begin[node]; k < g->src_begin[node + 1]; k++) {
@@ -77,8 +77,8 @@ static void take(struct fill * f, int node, int backend, size_t leafs, size_t re
 }
 
 static void walk(struct fill * f) {
-    const struct gb_assign_graph * g  = f->g;
-    int                            at = 0;
+    const struct gb_assign_graph * g = f->g;
+    int at = 0;
     for (int i = 0; i < g->n_nodes; i++) {
         const int32_t item = f->m->item[i];
         if (!g->computes[i]) {
@@ -121,13 +121,13 @@ static void label_rest(const struct fill * f) {
 
 enum ggml_status gb_cost_fill(const struct gb_cost_model * m, const struct gb_assign_graph * graph,
     const size_t * max_bytes, double share, int32_t * labels) {
-    const size_t n     = (size_t) graph->n_backends;
-    int64_t *    total = gb_calloc(n, sizeof(*total));
-    struct fill  f     = { .m = m, .g = graph, .max_bytes = max_bytes, .share = share, .labels = labels };
-    f.leafs            = gb_calloc(n, sizeof(*f.leafs));
-    f.most             = gb_calloc(n, sizeof(*f.most));
-    f.turn             = gb_calloc(n, sizeof(*f.turn));
-    const bool ok      = total && f.leafs && f.most && f.turn;
+    const size_t n = (size_t) graph->n_backends;
+    int64_t * total = gb_calloc(n, sizeof(*total));
+    struct fill f = { .m = m, .g = graph, .max_bytes = max_bytes, .share = share, .labels = labels };
+    f.leafs = gb_calloc(n, sizeof(*f.leafs));
+    f.most = gb_calloc(n, sizeof(*f.most));
+    f.turn = gb_calloc(n, sizeof(*f.turn));
+    const bool ok = total && f.leafs && f.most && f.turn;
     for (int32_t item = 0; item < m->p.n_items; item++) {
         labels[item] = -1;
     }

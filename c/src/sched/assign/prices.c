@@ -19,11 +19,11 @@ enum { MAX_STATES = 300000 };      // of the frontier search: below half a secon
 enum { PRICED = 40, FILLED = 12 }; // rounds of raising prices, then of filling backends
 
 struct gb_costs { // one block with what the table points to
-    struct ggml_backend_op_cost *   ops;
+    struct ggml_backend_op_cost * ops;
     struct ggml_backend_copy_cost * copies;
-    size_t                          n_ops, n_copies;
-    size_t *                        max_bytes; // per backend; NULL: no limits
-    double                          split_us, weight_runs;
+    size_t n_ops, n_copies;
+    size_t * max_bytes; // per backend; NULL: no limits
+    double split_us, weight_runs;
 };
 
 // ------------------------------------------------------------------------------------------------------ price of an op
@@ -39,15 +39,15 @@ enum ggml_backend_cost_class ggml_backend_cost_class_of(enum ggml_op op) {
 // The most exact entry: class and type, class, type, any.
 static const struct ggml_backend_op_cost * entry_for(const struct gb_costs * costs, int backend, int op_class,
     int type) {
-    const struct ggml_backend_op_cost * best       = NULL;
-    int                                 best_score = -1;
+    const struct ggml_backend_op_cost * best = NULL;
+    int best_score = -1;
     for (size_t k = 0; k < costs->n_ops; k++) {
         const struct ggml_backend_op_cost * e = &costs->ops[k];
-        const bool fits  = e->backend == backend && (e->op_class == GGML_BACKEND_COST_ANY || e->op_class == op_class) &&
-                           (e->type < 0 || e->type == type);
-        const int  score = 2 * (e->op_class != GGML_BACKEND_COST_ANY) + (e->type >= 0);
+        const bool fits = e->backend == backend && (e->op_class == GGML_BACKEND_COST_ANY || e->op_class == op_class) &&
+                          (e->type < 0 || e->type == type);
+        const int score = 2 * (e->op_class != GGML_BACKEND_COST_ANY) + (e->type >= 0);
         if (fits && score > best_score) {
-            best       = e;
+            best = e;
             best_score = score;
         }
     }
@@ -56,10 +56,10 @@ static const struct ggml_backend_op_cost * entry_for(const struct gb_costs * cos
 
 // The price of a node on a backend, in units of cost.h, by the most exact entry of the user's table.
 static double units_of(const struct gb_costs * costs, int backend, const struct ggml_tensor * t) {
-    const int                           type = t->src[0] ? (int) t->src[0]->type : (int) t->type;
-    const struct ggml_backend_op_cost * e    = entry_for(costs, backend, ggml_backend_cost_class_of(t->op), type);
-    const struct gb_work                w    = gb_work_of(t);
-    const double                        work = fmax((w.read + w.written) / e->bytes_per_us, w.flops / e->flops_per_us);
+    const int type = t->src[0] ? (int) t->src[0]->type : (int) t->type;
+    const struct ggml_backend_op_cost * e = entry_for(costs, backend, ggml_backend_cost_class_of(t->op), type);
+    const struct gb_work w = gb_work_of(t);
+    const double work = fmax((w.read + w.written) / e->bytes_per_us, w.flops / e->flops_per_us);
     return (e->launch_us + work) * 1000.0 * GB_COST_UNIT;
 }
 
@@ -69,8 +69,8 @@ static bool is_time(double us) { return us >= 0 && us <= 1e15; }
 
 // Every backend needs an entry for any class and any type: with it each node has a price everywhere.
 static enum ggml_status check_ops(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table) {
-    const char * func                      = "ggml_backend_sched_set_costs";
-    bool         any[GB_COST_BACKENDS_MAX] = { false };
+    const char * func = "ggml_backend_sched_set_costs";
+    bool any[GB_COST_BACKENDS_MAX] = { false };
     for (size_t k = 0; k < table->n_ops; k++) {
         const struct ggml_backend_op_cost * e = &table->ops[k];
         const bool good = e->backend >= 0 && e->backend < s->n_backends && e->op_class >= GGML_BACKEND_COST_ANY &&
@@ -103,7 +103,7 @@ static const struct ggml_backend_copy_cost * copy_entry(const struct ggml_backen
 
 // Every pair of different backends needs an entry: any node may end up behind a copy.
 static enum ggml_status check_copies(const struct ggml_backend_sched * s,
-    const struct ggml_backend_cost_table *                             table) {
+    const struct ggml_backend_cost_table * table) {
     const char * func = "ggml_backend_sched_set_costs";
     for (int from = 0; from < s->n_backends; from++) {
         for (int to = 0; to < s->n_backends; to++) {
@@ -159,11 +159,11 @@ enum ggml_status gb_costs_new(const struct ggml_backend_sched * s, const struct 
         return GGML_STATUS_ALLOC_FAILED;
     }
     *c = (struct gb_costs){
-        .ops         = copy_of(table->ops, table->n_ops, sizeof(*table->ops)),
-        .copies      = copy_of(table->copies, table->n_copies, sizeof(*table->copies)),
-        .n_ops       = table->n_ops,
-        .n_copies    = table->n_copies,
-        .split_us    = table->split_us,
+        .ops = copy_of(table->ops, table->n_ops, sizeof(*table->ops)),
+        .copies = copy_of(table->copies, table->n_copies, sizeof(*table->copies)),
+        .n_ops = table->n_ops,
+        .n_copies = table->n_copies,
+        .split_us = table->split_us,
         .weight_runs = fmax(table->weight_runs, 1),
     };
     if (table->max_bytes) {
@@ -181,7 +181,7 @@ enum ggml_status gb_costs_new(const struct ggml_backend_sched * s, const struct 
 
 // Prices of one graph, and the view of them that the problem is made from.
 struct prices { // owned
-    double *              node, *copy, *copy_per_byte;
+    double *node, *copy, *copy_per_byte;
     struct gb_cost_prices view;
 };
 
@@ -194,9 +194,9 @@ static void free_prices(struct prices * x) {
 // Prices of all nodes on all backends, and of copies between them. Nodes that compute nothing are free.
 static bool fill_prices(const struct ggml_backend_sched * s, const struct gb_sched_input * in, const double * per_byte,
     struct prices * x) {
-    const size_t n   = (size_t) s->n_backends;
-    x->node          = gb_calloc((size_t) in->n_nodes, n * sizeof(*x->node));
-    x->copy          = gb_calloc(n * n, sizeof(*x->copy));
+    const size_t n = (size_t) s->n_backends;
+    x->node = gb_calloc((size_t) in->n_nodes, n * sizeof(*x->node));
+    x->copy = gb_calloc(n * n, sizeof(*x->copy));
     x->copy_per_byte = gb_calloc(n * n, sizeof(*x->copy_per_byte));
     if (!x->node || !x->copy || !x->copy_per_byte) {
         return false;
@@ -210,7 +210,7 @@ static bool fill_prices(const struct ggml_backend_sched * s, const struct gb_sch
     for (size_t k = 0; k < n * n; k++) {
         const struct ggml_backend_copy_cost * e =
             k / n == k % n ? NULL : copy_entry(s->costs->copies, s->costs->n_copies, (int) (k / n), (int) (k % n));
-        x->copy[k]          = e ? e->launch_us * us : 0;
+        x->copy[k] = e ? e->launch_us * us : 0;
         x->copy_per_byte[k] = e ? us / e->bytes_per_us : 0;
     }
     x->view = (struct gb_cost_prices){ x->node, x->copy, x->copy_per_byte, per_byte, s->costs->split_us * us,
@@ -242,7 +242,7 @@ static double to_us(int64_t units) { return (double) units / (1000.0 * GB_COST_U
 
 // What the solver found: labels of the start and of the result, and what each item saves.
 struct found { // owned, per item
-    int32_t * weights, *labels, *other, *tensor_label;
+    int32_t *weights, *labels, *other, *tensor_label;
     int64_t * saved;
 };
 
@@ -266,7 +266,7 @@ static enum ggml_status label_items(const struct gb_costs * costs, const struct 
     const double share = 1 - (memory->rounds - PRICED - 1) / 16.0;
     GB_TRY(gb_cost_fill(m, g, costs->max_bytes, share, labels));
     *r = (struct gb_cost_result){ .cost = gb_cost_of(&m->p, labels),
-        .bound                          = (int64_t) (memory->bound_us * 1000.0 * GB_COST_UNIT) };
+        .bound = (int64_t) (memory->bound_us * 1000.0 * GB_COST_UNIT) };
     return GGML_STATUS_SUCCESS;
 }
 
@@ -274,11 +274,11 @@ static enum ggml_status label_items(const struct gb_costs * costs, const struct 
 static enum ggml_status solve(const struct gb_costs * costs, const struct gb_sched_memory_prices * memory,
     const struct gb_assign_graph * g, struct gb_cost_model * m, struct gb_assignment * out, struct found * f,
     struct ggml_backend_sched_prediction * prediction) {
-    const size_t n  = (size_t) m->p.n_items;
-    f->weights      = gb_calloc(n, sizeof(*f->weights));
-    f->labels       = gb_calloc(n, sizeof(*f->labels));
-    f->other        = gb_calloc(n, sizeof(*f->other));
-    f->saved        = gb_calloc(n, sizeof(*f->saved));
+    const size_t n = (size_t) m->p.n_items;
+    f->weights = gb_calloc(n, sizeof(*f->weights));
+    f->labels = gb_calloc(n, sizeof(*f->labels));
+    f->other = gb_calloc(n, sizeof(*f->other));
+    f->saved = gb_calloc(n, sizeof(*f->saved));
     f->tensor_label = gb_calloc((size_t) g->n_tensors, sizeof(*f->tensor_label));
     if (!f->weights || !f->labels || !f->other || !f->saved || !f->tensor_label) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -310,13 +310,13 @@ static void tell_savings(const struct gb_assign_graph * g, const struct gb_cost_
 // The labels were found with memory at a price; what they cost is counted without.
 static enum ggml_status predict_without_prices(struct gb_sched_assigned * assigned, double bound_us,
     const struct gb_assign_graph * graph, const struct gb_cost_prices * prices, const struct found * found) {
-    struct gb_cost_prices plain   = *prices;
-    struct gb_cost_model  model   = { 0 };
-    plain.memory_per_byte         = NULL;
+    struct gb_cost_prices plain = *prices;
+    struct gb_cost_model model = { 0 };
+    plain.memory_per_byte = NULL;
     const enum ggml_status status = gb_cost_model_init(&model, graph, &plain);
     if (status == GGML_STATUS_SUCCESS) {
         const int64_t by_weights = gb_cost_of(&model.p, found->weights);
-        assigned->prediction     = (struct ggml_backend_sched_prediction){
+        assigned->prediction = (struct ggml_backend_sched_prediction){
             to_us(gb_cost_of(&model.p, found->labels)),
             by_weights < GB_COST_INF ? to_us(by_weights) : 0,
             bound_us,
@@ -334,10 +334,10 @@ enum ggml_status gb_sched_assign_by_policy(const struct ggml_backend_sched * s, 
         gb_assign(graph, in->policy, assigned->to);
         return GGML_STATUS_SUCCESS;
     }
-    struct prices        prices   = { 0 };
-    struct gb_cost_model model    = { 0 };
-    struct found         found    = { 0 };
-    const double *       per_byte = memory && memory->rounds > 0 && !is_filled(memory) ? memory->per_byte : NULL;
+    struct prices prices = { 0 };
+    struct gb_cost_model model = { 0 };
+    struct found found = { 0 };
+    const double * per_byte = memory && memory->rounds > 0 && !is_filled(memory) ? memory->per_byte : NULL;
     enum ggml_status status = fill_prices(s, in, per_byte, &prices) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     if (status == GGML_STATUS_SUCCESS) {
         status = gb_cost_model_init(&model, graph, &prices.view);
@@ -347,7 +347,7 @@ enum ggml_status gb_sched_assign_by_policy(const struct ggml_backend_sched * s, 
     }
     if (status == GGML_STATUS_SUCCESS) {
         struct gb_assign_graph labelled = *graph;
-        labelled.label                  = found.tensor_label;
+        labelled.label = found.tensor_label;
         gb_assign(&labelled, GB_ASSIGN_COST, assigned->to);
         tell_savings(graph, &model, &found, assigned->to);
         assigned->predicted = true;
@@ -371,7 +371,7 @@ static size_t sum_of(const struct gb_backend_need * need) { return need->peak + 
 static void raise_price(struct gb_sched_memory_prices * r, const struct gb_sched_assigned * assigned, size_t bytes,
     int b) {
     const double time = fmax(assigned->prediction.us, 1) * 1000.0 * GB_COST_UNIT;
-    r->per_byte[b]    = r->per_byte[b] > 0 ? 2 * r->per_byte[b] : 1e-3 * time / (double) bytes;
+    r->per_byte[b] = r->per_byte[b] > 0 ? 2 * r->per_byte[b] : 1e-3 * time / (double) bytes;
 }
 
 enum ggml_status gb_sched_raise_prices(const struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,

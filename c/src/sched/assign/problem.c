@@ -15,30 +15,30 @@ struct use { // an item needs a value
 
 struct value { // one state of a root's memory
     int32_t root;
-    size_t  bytes; // the largest part that is read of it at once
-    bool    back;  // a result that goes to where its memory is
+    size_t bytes; // the largest part that is read of it at once
+    bool back;    // a result that goes to where its memory is
     int32_t producer;
 };
 
 // What is known while the problem is built. Sets of backends are words, a bit for each.
 struct build {
-    struct gb_cost_model *         m;
+    struct gb_cost_model * m;
     const struct gb_assign_graph * g;
-    const struct gb_cost_prices *  prices;
-    int32_t *                      leader;  // per tensor: union-find
-    uint64_t *                     allowed; // per leader: backends
-    int32_t *                      current; // per root: its value now, -1: not read yet
+    const struct gb_cost_prices * prices;
+    int32_t * leader;   // per tensor: union-find
+    uint64_t * allowed; // per leader: backends
+    int32_t * current;  // per root: its value now, -1: not read yet
     GB_VEC(struct value) values;
     GB_VEC(struct use) uses;
     int64_t * cost;
-    double    limit; // of a single price
+    double limit; // of a single price
 };
 
 // The leader of the item that a tensor belongs to.
 static int32_t find(const struct build * b, int32_t t) {
     while (b->leader[t] != t) {
         b->leader[t] = b->leader[b->leader[t]];
-        t            = b->leader[t];
+        t = b->leader[t];
     }
     return t;
 }
@@ -62,12 +62,12 @@ static uint64_t reaching(const struct build * b, int root) {
 // Who can run the node and write where its result belongs; if nobody can do both, who can run it, and the result
 // travels back.
 static uint64_t allowed_for_node(const struct build * b, int node) {
-    const struct gb_assign_graph * g   = b->g;
-    uint64_t                       set = 0;
+    const struct gb_assign_graph * g = b->g;
+    uint64_t set = 0;
     for (int k = 0; k < g->n_backends; k++) {
         set |= g->runs(g->user_data, k, node) ? UINT64_C(1) << k : 0;
     }
-    set                   = set == 0 ? everybody(b) : set; // an error that is reported elsewhere
+    set = set == 0 ? everybody(b) : set; // an error that is reported elsewhere
     const uint64_t writes = g->placed[g->root[node]] ? reaching(b, g->root[node]) : everybody(b);
     return set & writes ? set & writes : set;
 }
@@ -92,13 +92,13 @@ static uint64_t allowed_for(const struct build * b, int t) {
 static void join_items(struct build * b) {
     const struct gb_assign_graph * g = b->g;
     for (int t = 0; t < g->n_tensors; t++) {
-        b->leader[t]  = t;
+        b->leader[t] = t;
         b->allowed[t] = allowed_for(b, t);
         b->current[t] = -1;
     }
     for (int t = 0; t < g->n_tensors; t++) {
         const int32_t root = g->root[t];
-        const int32_t at   = find(b, root);
+        const int32_t at = find(b, root);
         if (root == t || (computes(b, t) && (g->placed[root] || (b->allowed[t] & b->allowed[at]) == 0))) {
             continue;
         }
@@ -119,8 +119,8 @@ static bool number_items(struct build * b) {
         b->m->item[t] = b->m->item[find(b, t)];
     }
     b->m->p.n_items = n;
-    b->cost         = gb_calloc((size_t) n, (size_t) b->g->n_backends * sizeof(*b->cost));
-    b->m->p.cost    = b->cost;
+    b->cost = gb_calloc((size_t) n, (size_t) b->g->n_backends * sizeof(*b->cost));
+    b->m->p.cost = b->cost;
     return b->cost != NULL;
 }
 
@@ -132,9 +132,9 @@ static int64_t whole(const struct build * b, double units) {
 // An item costs the work of its nodes, and where memory has a price the bytes of its root.
 static void price_items(struct build * b) {
     const struct gb_assign_graph * g = b->g;
-    const size_t                   n = (size_t) g->n_backends;
+    const size_t n = (size_t) g->n_backends;
     for (int t = 0; t < g->n_tensors; t++) {
-        int64_t *      cost    = b->cost + (size_t) b->m->item[t] * n;
+        int64_t * cost = b->cost + (size_t) b->m->item[t] * n;
         const uint64_t allowed = b->allowed[find(b, t)];
         for (size_t k = 0; k < n; k++) {
             if (!(allowed >> k & 1)) {
@@ -164,19 +164,19 @@ static bool add_use(struct build * b, int32_t root, int32_t item, size_t bytes) 
         }
     }
     struct value * v = &b->values.data[b->current[root]];
-    v->bytes         = GB_MAX(v->bytes, bytes);
+    v->bytes = GB_MAX(v->bytes, bytes);
     return gb_vec_push(&b->uses, ((struct use){ b->current[root], item }));
 }
 
 // Whoever reads the root after this node needs a value of its own. If the node and its root are different items, the
 // result is a value that travels to the root.
 static bool add_write(struct build * b, int node) {
-    const struct gb_assign_graph * g    = b->g;
-    const int32_t                  root = g->root[node];
+    const struct gb_assign_graph * g = b->g;
+    const int32_t root = g->root[node];
     if (root == node) {
         return true;
     }
-    b->current[root]        = -1;
+    b->current[root] = -1;
     const struct value back = { root, g->bytes[node], true, b->m->item[node] };
     return b->m->item[root] == b->m->item[node] ||
            (gb_vec_push(&b->values, back) &&
@@ -185,8 +185,8 @@ static bool add_write(struct build * b, int node) {
 
 // Reads and writes of the nodes, in order of execution.
 static bool list_uses(struct build * b) {
-    const struct gb_assign_graph * g  = b->g;
-    bool                           ok = true;
+    const struct gb_assign_graph * g = b->g;
+    bool ok = true;
     for (int i = 0; ok && i < g->n_nodes; i++) {
         if (!g->computes[i]) {
             continue;
@@ -207,14 +207,14 @@ static bool is_in_reach(const struct build * b, int32_t root, int from, int to) 
 // A copy costs nothing where the memory is in reach. That of a weight is made once and serves many runs, so a run pays
 // a part of it; its bytes are paid for in full.
 static void price_copies(const struct build * b, const struct value * v, int64_t * copy) {
-    const int    n    = b->g->n_backends;
+    const int n = b->g->n_backends;
     const double runs = b->g->weight[v->root] ? b->prices->weight_runs : 1;
     for (int from = 0; from < n; from++) {
         for (int to = 0; to < n; to++) {
-            const int    at    = from * n + to;
+            const int at = from * n + to;
             const double units = (b->prices->copy[at] + b->prices->copy_per_byte[at] * (double) v->bytes) / runs;
             const double there = b->prices->memory_per_byte ? b->prices->memory_per_byte[to] * (double) v->bytes : 0;
-            const bool   free =
+            const bool free =
                 from == to || v->bytes == 0 || is_in_reach(b, v->root, v->back ? to : from, v->back ? from : to);
             copy[at] = free ? 0 : whole(b, units + there);
         }
@@ -223,15 +223,15 @@ static void price_copies(const struct build * b, const struct value * v, int64_t
 
 // Uses, which are by node, to values with their consumers, no item twice.
 static bool fill_values(struct build * b) {
-    const size_t             n_values = b->values.n, k = (size_t) b->g->n_backends;
-    struct gb_cost_value *   values    = gb_calloc(n_values, sizeof(*values));
-    int32_t *                consumers = gb_calloc(b->uses.n, sizeof(*consumers));
-    int64_t *                copy      = gb_calloc(n_values, k * k * sizeof(*copy));
-    int32_t *                seen      = gb_calloc((size_t) b->m->p.n_items, sizeof(*seen));
-    struct gb_cost_problem * p         = &b->m->p;
-    p->values                          = values;
-    p->consumers                       = consumers;
-    p->copy                            = copy;
+    const size_t n_values = b->values.n, k = (size_t) b->g->n_backends;
+    struct gb_cost_value * values = gb_calloc(n_values, sizeof(*values));
+    int32_t * consumers = gb_calloc(b->uses.n, sizeof(*consumers));
+    int64_t * copy = gb_calloc(n_values, k * k * sizeof(*copy));
+    int32_t * seen = gb_calloc((size_t) b->m->p.n_items, sizeof(*seen));
+    struct gb_cost_problem * p = &b->m->p;
+    p->values = values;
+    p->consumers = consumers;
+    p->copy = copy;
     if (!values || !consumers || !copy || !seen) {
         gb_free(seen);
         return false;
@@ -241,7 +241,7 @@ static bool fill_values(struct build * b) {
         values[b->uses.data[u].value].end++;
     }
     for (size_t v = 0, begin = 0; v < n_values; v++) {
-        const size_t n     = values[v].end;
+        const size_t n = values[v].end;
         values[v].producer = b->values.data[v].producer;
         values[v].begin = values[v].end = (uint32_t) begin;
         begin += n;
@@ -249,7 +249,7 @@ static bool fill_values(struct build * b) {
     }
     for (size_t u = 0; u < b->uses.n; u++) {
         const struct use use = b->uses.data[u];
-        bool             new = seen[use.item] != use.value + 1;
+        bool new = seen[use.item] != use.value + 1;
         for (uint32_t c = values[use.value].begin; new && seen[use.item] != 0 && c < values[use.value].end; c++) {
             new = consumers[c] != use.item;
         }
@@ -265,7 +265,7 @@ static bool fill_values(struct build * b) {
 // The items of the nodes that compute something, in order of execution.
 static bool fill_order(struct build * b) {
     int32_t * order = gb_calloc((size_t) b->g->n_nodes, sizeof(*order));
-    b->m->p.order   = order;
+    b->m->p.order = order;
     for (int i = 0; order && i < b->g->n_nodes; i++) {
         if (b->g->computes[i]) {
             order[b->m->p.n_order++] = b->m->item[i];
@@ -277,10 +277,10 @@ static bool fill_order(struct build * b) {
 // The limit of a single price is such that all prices together stay below GB_COST_SUM_MAX.
 static bool build(struct build * b) {
     const size_t n = (size_t) b->g->n_tensors;
-    b->leader      = gb_calloc(n, sizeof(*b->leader));
-    b->allowed     = gb_calloc(n, sizeof(*b->allowed));
-    b->current     = gb_calloc(n, sizeof(*b->current));
-    b->m->item     = gb_calloc(n, sizeof(*b->m->item));
+    b->leader = gb_calloc(n, sizeof(*b->leader));
+    b->allowed = gb_calloc(n, sizeof(*b->allowed));
+    b->current = gb_calloc(n, sizeof(*b->current));
+    b->m->item = gb_calloc(n, sizeof(*b->m->item));
     if (!b->leader || !b->allowed || !b->current || !b->m->item) {
         return false;
     }
@@ -288,19 +288,19 @@ static bool build(struct build * b) {
     if (!number_items(b) || !list_uses(b)) {
         return false;
     }
-    const double k     = b->g->n_backends;
+    const double k = b->g->n_backends;
     const double terms = ((double) n + b->g->n_nodes) * 2 * k + (double) b->values.n * k * k + 1;
-    b->limit           = (double) GB_COST_SUM_MAX / terms;
-    b->m->p.split      = GB_MAX(whole(b, b->prices->split), 1); // of equals, the one with fewer splits
+    b->limit = (double) GB_COST_SUM_MAX / terms;
+    b->m->p.split = GB_MAX(whole(b, b->prices->split), 1); // of equals, the one with fewer splits
     price_items(b);
     return fill_values(b) && fill_order(b);
 }
 
 enum ggml_status gb_cost_model_init(struct gb_cost_model * m, const struct gb_assign_graph * graph,
     const struct gb_cost_prices * prices) {
-    *m              = (struct gb_cost_model){ .p.n_backends = graph->n_backends };
-    struct build b  = { .m = m, .g = graph, .prices = prices };
-    const bool   ok = build(&b);
+    *m = (struct gb_cost_model){ .p.n_backends = graph->n_backends };
+    struct build b = { .m = m, .g = graph, .prices = prices };
+    const bool ok = build(&b);
     gb_free(b.leader);
     gb_free(b.allowed);
     gb_free(b.current);

@@ -30,7 +30,7 @@ enum ggml_status gb_sched_fail_assignment(const struct ggml_backend_sched * s, c
     if (!in->ids.data[id].computes) {
         return fail_leaf(s, in, id);
     }
-    char           described[768], refusals[1024] = "";
+    char described[768], refusals[1024] = "";
     struct gb_text t = { refusals, sizeof(refusals) };
     gb_describe_node(node, described, sizeof(described));
     if (in->chosen[id] >= 0) {

@@ -12,7 +12,7 @@
 
 struct pass {
     const struct gb_assign_graph * graph;
-    struct gb_assignment *         out;
+    struct gb_assignment * out;
 };
 
 bool gb_assign_reaches(const struct gb_assign_graph * graph, const struct gb_assignment * out, int backend, int root) {
@@ -63,7 +63,7 @@ static bool reads_all_placed(const struct pass * p, int backend, int node) {
 // around, the best that can run it: without any copy, then with copies of sources, then with the result written back.
 // -1: nobody can run it.
 static int next_best(const struct pass * p, int wanted, int node) {
-    const int n     = p->graph->n_backends;
+    const int n = p->graph->n_backends;
     const int first = wanted < 0 ? 0 : wanted;
     if (wanted >= 0 && takes(p, wanted, node)) {
         return wanted;
@@ -147,8 +147,8 @@ static void assign_weights(struct pass * p) {
 // Walks the nodes up (against their order) or down, giving each open node the backend of the assigned one seen last.
 // With `fallback` false the last backend is not spread: it ends a run.
 static void spread(struct pass * p, bool up, bool fallback) {
-    const struct gb_assign_graph * g    = p->graph;
-    int                            from = -1;
+    const struct gb_assign_graph * g = p->graph;
+    int from = -1;
     for (int k = 0; k < g->n_nodes; k++) {
         const int i = up ? g->n_nodes - 1 - k : k;
         if (!g->computes[i]) {
@@ -165,8 +165,8 @@ static void spread(struct pass * p, bool up, bool fallback) {
 // What spreading could not give away: a node wants the backend of the last node before it that the rules placed, and
 // without one the highest priority; nodes that this function moved aside do not pull others after them.
 static void assign_rest_by_priority(struct pass * p) {
-    const struct gb_assign_graph * g    = p->graph;
-    int                            last = 0;
+    const struct gb_assign_graph * g = p->graph;
+    int last = 0;
     for (int i = 0; i < g->n_nodes; i++) {
         if (!g->computes[i]) {
             continue;
@@ -183,18 +183,18 @@ static void assign_rest_by_priority(struct pass * p) {
 
 // Best source: of higher priority and not smaller than what was seen so far. `placed`: only sources with memory count.
 static void assign_by_source(struct pass * p, int node, bool placed) {
-    const struct gb_assign_graph * g    = p->graph;
-    int                            best = INT_MAX, by = -1;
-    size_t                         bytes = 0;
+    const struct gb_assign_graph * g = p->graph;
+    int best = INT_MAX, by = -1;
+    size_t bytes = 0;
     for (uint32_t k = g->src_begin[node]; k < g->src_begin[node + 1]; k++) {
         const int s = g->srcs[k];
         const int b = placed                   ? g->place[g->root[s]]
                       : p->out[s].backend >= 0 ? p->out[s].backend
                                                : p->out[g->root[s]].backend;
         if (b >= 0 && b < best && g->bytes[s] >= bytes) {
-            best  = b;
+            best = b;
             bytes = g->bytes[s];
-            by    = s;
+            by = s;
         }
     }
     if (by >= 0) {
@@ -264,7 +264,7 @@ static void follow_aliases(struct pass * p) {
             continue;
         }
         const int owner = p->out[root].backend;
-        const int b     = next_best(p, owner, i);
+        const int b = next_best(p, owner, i);
         if (b >= 0 && can_write(p, b, i)) {
             set(p, i, b, b == owner ? GB_CAUSE_ALIAS : GB_CAUSE_PRIORITY, b == owner ? root : -1, owner);
         }

@@ -43,16 +43,16 @@ struct gb_assignment {
 struct gb_assign_graph {
     int n_backends, n_tensors, n_nodes;
 
-    const int32_t *  root;      // per tensor: the one that owns its memory (itself, if it is no view)
+    const int32_t * root;       // per tensor: the one that owns its memory (itself, if it is no view)
     const uint32_t * src_begin; // per node, n_nodes + 1 entries: its part of srcs
-    const int32_t *  srcs;      // sources of nodes; a node that names itself as a source is left out
-    const uint8_t *  computes;  // per node: does something, i.e. is neither NONE nor a view op
-    const int32_t *  chosen;    // per tensor: the user's choice, or -1
-    const uint8_t *  placed;    // per root: has memory already
-    const int32_t *  place;     // per root: the backend its memory belongs to, -1: none of ours, or not placed
-    const uint8_t *  weight;    // per root: in a buffer of usage WEIGHTS
-    const size_t *   bytes;     // per tensor
-    const int32_t *  label;     // per tensor: what the policy COST found, -1: nothing; NULL: it is not asked for
+    const int32_t * srcs;       // sources of nodes; a node that names itself as a source is left out
+    const uint8_t * computes;   // per node: does something, i.e. is neither NONE nor a view op
+    const int32_t * chosen;     // per tensor: the user's choice, or -1
+    const uint8_t * placed;     // per root: has memory already
+    const int32_t * place;      // per root: the backend its memory belongs to, -1: none of ours, or not placed
+    const uint8_t * weight;     // per root: in a buffer of usage WEIGHTS
+    const size_t * bytes;       // per tensor
+    const int32_t * label;      // per tensor: what the policy COST found, -1: nothing; NULL: it is not asked for
 
     void * user_data;
     bool (*runs)(void * user_data, int backend, int node);

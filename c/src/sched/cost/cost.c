@@ -36,9 +36,9 @@ static bool is_first_there(const struct gb_cost_problem * p, const struct gb_cos
 // What the copies of a value cost under these labels: each backend that has a consumer, other than the producer's, gets
 // one. Up to 64 backends are remembered in a word; beyond, consumers are compared with those before them.
 static int64_t copies_of(const struct gb_cost_problem * p, int value, const int32_t * labels) {
-    const struct gb_cost_value * v    = &p->values[value];
-    const int                    home = labels[v->producer];
-    int64_t                      sum  = 0;
+    const struct gb_cost_value * v = &p->values[value];
+    const int home = labels[v->producer];
+    int64_t sum = 0;
     if (p->n_backends <= 64) {
         uint64_t seen = UINT64_C(1) << home;
         for (uint32_t c = v->begin; c < v->end; c++) {
@@ -77,11 +77,11 @@ int64_t gb_cost_of(const struct gb_cost_problem * p, const int32_t * labels) {
 // the sink takes alpha; an arc is paid for when it leads from the first side to the second.
 struct move {
     const struct gb_cost_problem * p;
-    const int32_t *                labels;
-    int32_t                        alpha, source, sink;
-    int64_t                        inf;
-    struct gb_flow *               net;
-    bool                           ok;
+    const int32_t * labels;
+    int32_t alpha, source, sink;
+    int64_t inf;
+    struct gb_flow * net;
+    bool ok;
 };
 
 // No capacity is larger than `inf`: to cut such an arc is dearer than all finite costs together.
@@ -104,7 +104,7 @@ static void add_neighbours(struct move * m) {
     const struct gb_cost_problem * p = m->p;
     for (int k = 0; k + 1 < p->n_order; k++) {
         const int32_t i = p->order[k], j = p->order[k + 1];
-        const bool    i_there = m->labels[i] == m->alpha, j_there = m->labels[j] == m->alpha;
+        const bool i_there = m->labels[i] == m->alpha, j_there = m->labels[j] == m->alpha;
         if (i == j || (i_there && j_there)) {
             continue;
         }
@@ -125,7 +125,7 @@ static void add_neighbours(struct move * m) {
 // `group`, at the sink's; with `reverse` the other way round.
 static void add_group(struct move * m, const struct gb_cost_value * v, int group, int64_t cap, bool reverse) {
     int32_t only = -1;
-    int     n    = 0;
+    int n = 0;
     for (uint32_t c = v->begin; c < v->end; c++) {
         const int32_t i = m->p->consumers[c];
         if (group < 0 || m->labels[i] == group) {
@@ -167,10 +167,10 @@ static void add_group_stays(struct move * m, const struct gb_cost_value * v, int
 // that stays pays for its copy wherever the producer is, and what the copy costs more if the producer moves to alpha.
 // Whoever moves to alpha needs a copy there unless the producer moves, too.
 static void add_value(struct move * m, int value) {
-    const struct gb_cost_problem * p    = m->p;
-    const struct gb_cost_value *   v    = &p->values[value];
-    const int                      home = m->labels[v->producer], alpha = m->alpha;
-    bool                           there = false; // a consumer has alpha anyway
+    const struct gb_cost_problem * p = m->p;
+    const struct gb_cost_value * v = &p->values[value];
+    const int home = m->labels[v->producer], alpha = m->alpha;
+    bool there = false; // a consumer has alpha anyway
     for (uint32_t c = v->begin; c < v->end; c++) {
         const int b = m->labels[p->consumers[c]];
         there |= b == alpha;
@@ -210,14 +210,14 @@ static int64_t infinity_of(const struct gb_cost_problem * p) {
 // Each item and both ends are nodes; so are groups that are paid for together.
 bool gb_cost_network(const struct gb_cost_problem * p, const int32_t * labels, int alpha, struct gb_flow * net) {
     struct move m = {
-        .p      = p,
+        .p = p,
         .labels = labels,
-        .alpha  = alpha,
+        .alpha = alpha,
         .source = p->n_items,
-        .sink   = p->n_items + 1,
-        .inf    = infinity_of(p),
-        .net    = net,
-        .ok     = true,
+        .sink = p->n_items + 1,
+        .inf = infinity_of(p),
+        .net = net,
+        .ok = true,
     };
     net->n_nodes = p->n_items + 2;
     add_items(&m);
@@ -233,7 +233,7 @@ bool gb_cost_network(const struct gb_cost_problem * p, const int32_t * labels, i
 // Makes one move; *cost becomes smaller or stays. `trial` has room for the labels.
 static enum ggml_status expand(const struct gb_cost_problem * p, int alpha, int32_t * labels, int32_t * trial,
     int64_t * cost) {
-    struct gb_flow   net    = { 0 };
+    struct gb_flow net = { 0 };
     enum ggml_status status = GGML_STATUS_ALLOC_FAILED;
     if (gb_cost_network(p, labels, alpha, &net)) {
         status = gb_flow_solve(&net, p->n_items, p->n_items + 1);
@@ -310,14 +310,14 @@ static enum ggml_status solve_many(const struct gb_cost_problem * p, const int32
     int32_t * labels, int32_t * scratch, struct gb_cost_result * r) {
     GB_TRY(moves(p, start, labels, scratch, r));
     r->method = GB_COST_MOVES;
-    r->bound  = sum_of_cheapest(p);
+    r->bound = sum_of_cheapest(p);
     if (p->n_backends <= GB_FRONTIER_BACKENDS_MAX && r->bound < r->cost) {
         struct gb_frontier_result f;
         GB_TRY(gb_frontier_solve(p, r->cost, max_states, labels, &f));
         r->n_states = f.n_states;
-        r->cost     = f.found ? f.cost : r->cost;
-        r->method   = f.complete ? GB_COST_FRONTIER : GB_COST_MOVES;
-        r->bound    = f.complete ? r->cost : GB_MAX(r->bound, f.bound);
+        r->cost = f.found ? f.cost : r->cost;
+        r->method = f.complete ? GB_COST_FRONTIER : GB_COST_MOVES;
+        r->bound = f.complete ? r->cost : GB_MAX(r->bound, f.bound);
     }
     r->proved = r->bound == r->cost;
     return GGML_STATUS_SUCCESS;
@@ -329,7 +329,7 @@ static enum ggml_status solve_two(const struct gb_cost_problem * p, int32_t * la
     memset(labels, 0, (size_t) p->n_items * sizeof(*labels));
     r->cost = INT64_MAX;
     GB_TRY(expand(p, 1, labels, scratch, &r->cost));
-    r->bound  = r->cost;
+    r->bound = r->cost;
     r->method = GB_COST_CUT;
     r->proved = r->cost < GB_COST_INF;
     return GGML_STATUS_SUCCESS;
@@ -341,7 +341,7 @@ enum ggml_status gb_cost_solve(const struct gb_cost_problem * p, const int32_t *
     if (scratch == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    *result                       = (struct gb_cost_result){ .cost = INT64_MAX };
+    *result = (struct gb_cost_result){ .cost = INT64_MAX };
     const enum ggml_status status = p->n_backends == 2 ? solve_two(p, labels, scratch, result)
                                                        : solve_many(p, start, max_states, labels, scratch, result);
     gb_free(scratch);
@@ -356,7 +356,7 @@ static void add_values_of(const struct gb_cost_problem * p, int32_t * labels, in
     for (int v = 0; v < p->n_values; v++) {
         const struct gb_cost_value * value = &p->values[v];
         for (int64_t c = (int64_t) value->begin - 1; c < (int64_t) value->end; c++) {
-            const int32_t i   = c < (int64_t) value->begin ? value->producer : p->consumers[c];
+            const int32_t i = c < (int64_t) value->begin ? value->producer : p->consumers[c];
             const int32_t own = labels[i];
             for (int b = 0; b < p->n_backends; b++) {
                 labels[i] = b;
@@ -383,8 +383,8 @@ static void add_splits_of(const struct gb_cost_problem * p, const int32_t * labe
 enum ggml_status gb_cost_savings(const struct gb_cost_problem * p, const int32_t * labels, int64_t * saved,
     int32_t * other) {
     const size_t n = (size_t) p->n_items, k = (size_t) p->n_backends;
-    int64_t *    at  = gb_calloc(n * k, sizeof(*at));
-    int32_t *    own = gb_calloc(n, sizeof(*own));
+    int64_t * at = gb_calloc(n * k, sizeof(*at));
+    int32_t * own = gb_calloc(n, sizeof(*own));
     if (!at || !own) {
         gb_free(at);
         gb_free(own);

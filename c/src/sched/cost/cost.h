@@ -28,23 +28,23 @@
 
 enum { GB_COST_UNIT = 256 };               // a nanosecond
 enum { GB_COST_BACKENDS_MAX = 64 };        // of a placement: a set of backends is one word
-#define GB_COST_INF     (INT64_C(1) << 60) // of an item: not there
+#define GB_COST_INF (INT64_C(1) << 60) // of an item: not there
 #define GB_COST_SUM_MAX (INT64_C(1) << 58) // what all finite costs of a problem may add up to
 
 struct gb_cost_value {
-    int32_t  producer;   // item
+    int32_t producer;    // item
     uint32_t begin, end; // its part of `consumers`
 };
 
 // Arrays are indexed in the order of the dimensions that stand beside them, the last one fastest.
 struct gb_cost_problem { // borrowed
-    int                          n_backends, n_items, n_order, n_values;
-    const int64_t *              cost;  // n_items x n_backends; at least one of each item is finite
-    const int32_t *              order; // items in order of execution; an item may occur several times
+    int n_backends, n_items, n_order, n_values;
+    const int64_t * cost;  // n_items x n_backends; at least one of each item is finite
+    const int32_t * order; // items in order of execution; an item may occur several times
     const struct gb_cost_value * values;
-    const int32_t *              consumers; // items; no item twice for one value, never its producer
-    const int64_t *              copy;      // n_values x n_backends (from) x n_backends (to)
-    int64_t                      split;
+    const int32_t * consumers; // items; no item twice for one value, never its producer
+    const int64_t * copy;      // n_values x n_backends (from) x n_backends (to)
+    int64_t split;
 };
 
 enum gb_cost_method { GB_COST_CUT, GB_COST_FRONTIER, GB_COST_MOVES };
@@ -52,9 +52,9 @@ enum gb_cost_method { GB_COST_CUT, GB_COST_FRONTIER, GB_COST_MOVES };
 // How good the labels are: with `proved` nothing is cheaper, else the optimum lies between `bound` and `cost`.
 struct gb_cost_result {
     int64_t cost, bound; // bound <= the optimum <= cost
-    int     method;      // enum gb_cost_method: what gave the labels, or proved them
-    bool    proved;      // cost == optimum
-    size_t  n_states;    // of the frontier search
+    int method;          // enum gb_cost_method: what gave the labels, or proved them
+    bool proved;         // cost == optimum
+    size_t n_states;     // of the frontier search
 };
 
 // The sum above for labels[n_items], each a backend. GB_COST_INF or more if an item is where it cannot be.

@@ -24,7 +24,7 @@ struct term { // value >= 0: consumer `a` of that value; else `a` and `b` are ne
 
 struct origin { // how a state came about: the chain of these are the labels
     uint32_t parent;
-    uint8_t  label;
+    uint8_t label;
 };
 
 // The states after a step.
@@ -39,26 +39,26 @@ struct layer {
 // not matter are equal.
 struct search {
     const struct gb_cost_problem * p;
-    int64_t                        upper;
-    size_t                         max_states;
-    int32_t *                      item; // per step
-    int32_t *                      when; // per item: its step
-    int64_t * togo;                   // per step, n + 1 entries: cheapest way to label what comes from there on, alone
-    int32_t * item_slot, *value_slot; // in a state; NO_SLOT: nobody asks later
-    int32_t * item_last, *value_last; // last step with a term of it; -1: none
+    int64_t upper;
+    size_t max_states;
+    int32_t * item; // per step
+    int32_t * when; // per item: its step
+    int64_t * togo; // per step, n + 1 entries: cheapest way to label what comes from there on, alone
+    int32_t *item_slot, *value_slot; // in a state; NO_SLOT: nobody asks later
+    int32_t *item_last, *value_last; // last step with a term of it; -1: none
     int32_t * value_first;
     GB_VEC(struct term) terms; // by step
-    uint32_t * term_begin;     // per step, n + 1 entries
+    uint32_t * term_begin; // per step, n + 1 entries
     GB_VEC(int32_t) free_slots;
-    int32_t *  dying;       // slots, by step
+    int32_t * dying; // slots, by step
     uint32_t * dying_begin; // per step, n + 1 entries
-    int        n_slots;
-    size_t     width;
+    int n_slots;
+    size_t width;
     GB_VEC(struct origin) history;
     struct layer now, next;
-    uint32_t *   table; // of `next`: index of a state + 1
-    size_t       table_size;
-    uint8_t *    trial; // one state
+    uint32_t * table; // of `next`: index of a state + 1
+    size_t table_size;
+    uint8_t * trial; // one state
 };
 
 static void free_search(struct search * s) {
@@ -86,16 +86,16 @@ static void free_search(struct search * s) {
 
 static bool allocate(struct search * s) {
     const size_t n = (size_t) s->p->n_items, v = (size_t) s->p->n_values;
-    s->item        = gb_calloc(n, sizeof(*s->item));
-    s->when        = gb_calloc(n, sizeof(*s->when));
-    s->togo        = gb_calloc(n + 1, sizeof(*s->togo));
-    s->item_slot   = gb_calloc(n, sizeof(*s->item_slot));
-    s->item_last   = gb_calloc(n, sizeof(*s->item_last));
-    s->value_slot  = gb_calloc(v, sizeof(*s->value_slot));
-    s->value_last  = gb_calloc(v, sizeof(*s->value_last));
+    s->item = gb_calloc(n, sizeof(*s->item));
+    s->when = gb_calloc(n, sizeof(*s->when));
+    s->togo = gb_calloc(n + 1, sizeof(*s->togo));
+    s->item_slot = gb_calloc(n, sizeof(*s->item_slot));
+    s->item_last = gb_calloc(n, sizeof(*s->item_last));
+    s->value_slot = gb_calloc(v, sizeof(*s->value_slot));
+    s->value_last = gb_calloc(v, sizeof(*s->value_last));
     s->value_first = gb_calloc(v, sizeof(*s->value_first));
-    s->term_begin  = gb_calloc(n + 1, sizeof(*s->term_begin));
-    s->dying       = gb_calloc(n + v, sizeof(*s->dying));
+    s->term_begin = gb_calloc(n + 1, sizeof(*s->term_begin));
+    s->dying = gb_calloc(n + v, sizeof(*s->dying));
     s->dying_begin = gb_calloc(n + 1, sizeof(*s->dying_begin));
     return s->item && s->when && s->togo && s->item_slot && s->item_last && s->value_slot && s->value_last &&
            s->value_first && s->term_begin && s->dying && s->dying_begin;
@@ -105,7 +105,7 @@ static bool allocate(struct search * s) {
 
 struct reads { // values by consumer
     uint32_t * begin;
-    int32_t *  value;
+    int32_t * value;
 };
 
 // The values that item i reads are value[begin[i]] to value[begin[i + 1] - 1].
@@ -137,7 +137,7 @@ static bool list_reads(const struct gb_cost_problem * p, struct reads * r) {
 
 // The item is labelled in step *n.
 static void put(struct search * s, int32_t item, int * n) {
-    s->when[item]   = *n;
+    s->when[item] = *n;
     s->item[(*n)++] = item;
 }
 
@@ -145,7 +145,7 @@ static void put(struct search * s, int32_t item, int * n) {
 // Memory that no op computes is put right before the op that reads it first; what nothing orders comes last.
 static void order_items(struct search * s, const struct reads * r) {
     const struct gb_cost_problem * p = s->p;
-    int                            n = 0;
+    int n = 0;
     for (int i = 0; i < p->n_items; i++) {
         s->when[i] = -2;
     }
@@ -172,8 +172,8 @@ static void order_items(struct search * s, const struct reads * r) {
 }
 
 static enum ggml_status find_order(struct search * s) {
-    struct reads r  = { 0 };
-    const bool   ok = list_reads(s->p, &r);
+    struct reads r = { 0 };
+    const bool ok = list_reads(s->p, &r);
     if (ok) {
         order_items(s, &r);
     }
@@ -226,7 +226,7 @@ static bool count_term(struct search * s, struct term t) {
     s->item_last[t.a] = GB_MAX(s->item_last[t.a], t.step);
     s->item_last[t.b] = GB_MAX(s->item_last[t.b], t.step);
     if (t.value >= 0) {
-        s->value_last[t.value]  = GB_MAX(s->value_last[t.value], t.step);
+        s->value_last[t.value] = GB_MAX(s->value_last[t.value], t.step);
         s->value_first[t.value] = GB_MIN(s->value_first[t.value], t.step);
     }
     return true;
@@ -245,7 +245,7 @@ static enum ggml_status list_terms(struct search * s) {
         s->item_last[i] = -1;
     }
     for (int v = 0; v < s->p->n_values; v++) {
-        s->value_last[v]  = -1;
+        s->value_last[v] = -1;
         s->value_first[v] = n;
     }
     each_term(s, count_term, s);
@@ -283,8 +283,8 @@ static bool end_slots(struct search * s, int step, uint32_t * n_dying) {
         s->item_last[own] = step;
     }
     for (int64_t k = (int64_t) s->term_begin[step] - 1; k < (int64_t) s->term_begin[step + 1]; k++) {
-        const bool        first = k < (int64_t) s->term_begin[step];
-        const struct term t     = first ? (struct term){ step, -1, own, own } : s->terms.data[k];
+        const bool first = k < (int64_t) s->term_begin[step];
+        const struct term t = first ? (struct term){ step, -1, own, own } : s->terms.data[k];
         int32_t * slot[3] = { &s->item_last[t.a], &s->item_last[t.b], t.value >= 0 ? &s->value_last[t.value] : NULL };
         const int32_t index[3] = { s->item_slot[t.a], s->item_slot[t.b],
             t.value >= 0 ? s->value_slot[t.value] : NO_SLOT };
@@ -292,7 +292,7 @@ static bool end_slots(struct search * s, int step, uint32_t * n_dying) {
             if (slot[j] == NULL || *slot[j] != step || index[j] == NO_SLOT) {
                 continue;
             }
-            *slot[j]               = -1; // once
+            *slot[j] = -1; // once
             s->dying[(*n_dying)++] = index[j];
             if (!gb_vec_push(&s->free_slots, index[j])) {
                 return false;
@@ -331,14 +331,14 @@ static enum ggml_status assign_slots(struct search * s) {
 
 // What the step's terms add to the trial state, in which all its items have their labels; marks what was paid for.
 static int64_t count_terms(struct search * s, int step) {
-    const struct gb_cost_problem * p   = s->p;
-    const size_t                   k   = (size_t) p->n_backends;
-    int64_t                        sum = 0;
+    const struct gb_cost_problem * p = s->p;
+    const size_t k = (size_t) p->n_backends;
+    int64_t sum = 0;
     for (uint32_t n = s->term_begin[step]; n < s->term_begin[step + 1]; n++) {
         const struct term * t = &s->terms.data[n];
-        const int           a = s->trial[s->item_slot[t->a]], b = s->trial[s->item_slot[t->b]];
-        uint8_t             unshared = 0;
-        uint8_t *           paid =
+        const int a = s->trial[s->item_slot[t->a]], b = s->trial[s->item_slot[t->b]];
+        uint8_t unshared = 0;
+        uint8_t * paid =
             t->value >= 0 && s->value_slot[t->value] != NO_SLOT ? &s->trial[s->value_slot[t->value]] : &unshared;
         if (a == b) {
             continue;
@@ -371,7 +371,7 @@ static bool grow_table(struct search * s) {
             return false;
         }
         gb_free(s->table);
-        s->table      = table;
+        s->table = table;
         s->table_size = want;
     } else {
         memset(s->table, 0, s->table_size * sizeof(*s->table));
@@ -399,7 +399,7 @@ static bool merge(struct search * s, int64_t cost, struct origin origin) {
             continue;
         }
         if (cost < s->next.cost.data[k]) {
-            s->next.cost.data[k]               = cost;
+            s->next.cost.data[k] = cost;
             s->history.data[s->next.first + k] = origin;
         }
         return true;
@@ -441,7 +441,7 @@ static bool branch(struct search * s, int step, size_t k) {
 // The states after the step, from those before it. The step stays incomplete when the budget is used up.
 static enum ggml_status take_step(struct search * s, int step) {
     s->next.cost.n = 0;
-    s->next.first  = s->history.n;
+    s->next.first = s->history.n;
     if (!grow_table(s)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -469,7 +469,7 @@ static int64_t least_estimate(const struct search * s, int step) { // over the s
 static void read_labels(const struct search * s, size_t state, int32_t * labels) {
     for (int step = s->p->n_items; step-- > 0;) {
         labels[s->item[step]] = s->history.data[state].label;
-        state                 = s->history.data[state].parent;
+        state = s->history.data[state].parent;
     }
 }
 
@@ -491,14 +491,14 @@ static enum ggml_status run(struct search * s, int32_t * labels, struct gb_front
             return GGML_STATUS_SUCCESS;
         }
         const struct layer done = s->now;
-        s->now                  = s->next;
-        s->next                 = done;
-        r->widest               = GB_MAX(r->widest, s->now.cost.n);
+        s->now = s->next;
+        s->next = done;
+        r->widest = GB_MAX(r->widest, s->now.cost.n);
     }
     r->complete = true;
-    r->found    = s->now.cost.n > 0; // one state: nothing is asked for after the end
-    r->cost     = r->found ? s->now.cost.data[0] : s->upper;
-    r->bound    = r->cost;
+    r->found = s->now.cost.n > 0; // one state: nothing is asked for after the end
+    r->cost = r->found ? s->now.cost.data[0] : s->upper;
+    r->bound = r->cost;
     if (r->found) {
         read_labels(s, s->now.first, labels);
     }
@@ -518,8 +518,8 @@ static enum ggml_status prepare(struct search * s) {
 
 enum ggml_status gb_frontier_solve(const struct gb_cost_problem * p, int64_t upper, size_t max_states, int32_t * labels,
     struct gb_frontier_result * result) {
-    struct search s         = { .p = p, .upper = upper, .max_states = GB_MIN(max_states, (size_t) UINT32_MAX / 2) };
-    *result                 = (struct gb_frontier_result){ 0 };
+    struct search s = { .p = p, .upper = upper, .max_states = GB_MIN(max_states, (size_t) UINT32_MAX / 2) };
+    *result = (struct gb_frontier_result){ 0 };
     enum ggml_status status = prepare(&s);
     if (status == GGML_STATUS_SUCCESS) {
         status = run(&s, labels, result);

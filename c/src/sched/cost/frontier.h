@@ -11,12 +11,12 @@
 enum { GB_FRONTIER_BACKENDS_MAX = 8 };
 
 struct gb_frontier_result {
-    bool    complete; // the search was not cut short
-    bool    found;    // labels of cost `cost` < upper were found; else, when complete, there are none
+    bool complete; // the search was not cut short
+    bool found;    // labels of cost `cost` < upper were found; else, when complete, there are none
     int64_t cost;
-    int64_t bound;    // no labels are cheaper than this
-    size_t  n_states; // looked at
-    size_t  widest;   // states at once
+    int64_t bound;   // no labels are cheaper than this
+    size_t n_states; // looked at
+    size_t widest;   // states at once
 };
 
 // Looks for the cheapest labels below `upper`. At most max_states states are kept, over all steps. The problem has at

@@ -26,14 +26,14 @@ void gb_flow_free(struct gb_flow * net) {
 // One solution in progress: what still fits through each half arc, and the distances of this round.
 struct solver {
     const struct gb_flow * net;
-    int32_t                source, sink;
-    int64_t *              rest;  // per half arc
-    uint32_t *             begin; // per node, n + 1 entries: its half arcs in `half`
-    uint32_t *             half;
-    uint32_t *             next;     // per node: the first half arc that may still lead on
-    int32_t *              distance; // per node: arcs to the sink, -1: no way
-    int32_t *              queue;
-    uint32_t *             path;
+    int32_t source, sink;
+    int64_t * rest;   // per half arc
+    uint32_t * begin; // per node, n + 1 entries: its half arcs in `half`
+    uint32_t * half;
+    uint32_t * next;    // per node: the first half arc that may still lead on
+    int32_t * distance; // per node: arcs to the sink, -1: no way
+    int32_t * queue;
+    uint32_t * path;
 };
 
 // Half arc h leads from its tail to its head; h ^ 1 is the same arc the other way.
@@ -57,13 +57,13 @@ static void free_solver(struct solver * s) {
 // Sorts the half arcs by their tails; `next` is where the next one of a node goes. Every arc starts empty.
 static bool make_solver(struct solver * s) {
     const size_t n = (size_t) s->net->n_nodes, m = 2 * s->net->arcs.n;
-    s->rest     = gb_calloc(m, sizeof(*s->rest));
-    s->begin    = gb_calloc(n + 1, sizeof(*s->begin));
-    s->half     = gb_calloc(m, sizeof(*s->half));
-    s->next     = gb_calloc(n, sizeof(*s->next));
+    s->rest = gb_calloc(m, sizeof(*s->rest));
+    s->begin = gb_calloc(n + 1, sizeof(*s->begin));
+    s->half = gb_calloc(m, sizeof(*s->half));
+    s->next = gb_calloc(n, sizeof(*s->next));
     s->distance = gb_calloc(n, sizeof(*s->distance));
-    s->queue    = gb_calloc(n, sizeof(*s->queue));
-    s->path     = gb_calloc(n, sizeof(*s->path));
+    s->queue = gb_calloc(n, sizeof(*s->queue));
+    s->path = gb_calloc(n, sizeof(*s->path));
     if (!s->rest || !s->begin || !s->half || !s->next || !s->distance || !s->queue || !s->path) {
         return false;
     }
@@ -85,17 +85,17 @@ static bool make_solver(struct solver * s) {
 static bool find_distances(struct solver * s) {
     for (int32_t v = 0; v < s->net->n_nodes; v++) {
         s->distance[v] = -1;
-        s->next[v]     = s->begin[v];
+        s->next[v] = s->begin[v];
     }
     size_t first = 0, last = 0;
     s->distance[s->sink] = 0;
-    s->queue[last++]     = s->sink;
+    s->queue[last++] = s->sink;
     while (first < last) {
         const int32_t v = s->queue[first++];
         for (uint32_t k = s->begin[v]; k < s->begin[v + 1]; k++) {
             const int32_t u = head_of(s, s->half[k]);
             if (s->distance[u] < 0 && s->rest[s->half[k] ^ 1] > 0) {
-                s->distance[u]   = s->distance[v] + 1;
+                s->distance[u] = s->distance[v] + 1;
                 s->queue[last++] = u;
             }
         }
@@ -133,8 +133,8 @@ static size_t push(struct solver * s, size_t depth) {
 // Fills paths of the shortest length until none is left. The path grows by one half arc, or goes back from a node that
 // leads nowhere; after a push it goes on from where it became full.
 static enum ggml_status fill_paths(struct solver * s) {
-    size_t  depth = 0;
-    int32_t v     = s->source;
+    size_t depth = 0;
+    int32_t v = s->source;
     for (unsigned n = 0;; n++) {
         uint32_t h;
         if (n % ASK == 0) {
@@ -142,22 +142,22 @@ static enum ggml_status fill_paths(struct solver * s) {
         }
         if (v == s->sink) {
             depth = push(s, depth);
-            v     = tail_of(s, s->path[depth]);
+            v = tail_of(s, s->path[depth]);
         } else if (advance(s, v, &h)) {
             s->path[depth++] = h;
-            v                = head_of(s, h);
+            v = head_of(s, h);
         } else if (v == s->source) {
             return GGML_STATUS_SUCCESS;
         } else {
             s->distance[v] = -1; // leads nowhere any more
-            v              = tail_of(s, s->path[--depth]);
+            v = tail_of(s, s->path[--depth]);
         }
     }
 }
 
 // When no path is left, the distances tell who still reaches the sink: these are its side of the cut.
 enum ggml_status gb_flow_solve(struct gb_flow * net, int32_t source, int32_t sink) {
-    net->n_nodes    = GB_MAX(net->n_nodes, GB_MAX(source, sink) + 1);
+    net->n_nodes = GB_MAX(net->n_nodes, GB_MAX(source, sink) + 1);
     struct solver s = { .net = net, .source = source, .sink = sink };
     gb_free(net->flow);
     gb_free(net->side);

@@ -21,7 +21,7 @@ struct gb_flow { // all zero: no nodes
     GB_VEC(struct gb_flow_arc) arcs;
 
     // Filled by gb_flow_solve; owned.
-    int64_t   value;
+    int64_t value;
     int64_t * flow; // per arc: net from -> to
     // The side of each node: 1 with the source, 0 with the sink. Of several minimum cuts it is the one with most nodes
     // at the source.
@@ -32,8 +32,8 @@ struct gb_flow { // all zero: no nodes
 // gb_flow_add makes the nodes that an arc names; an arc without capacity, or from a node to itself, is left out.
 // gb_flow_solve replaces what an earlier call found; ALLOC_FAILED: no memory; ABORTED: the thread's poll gave up; flow
 // and side say nothing then. gb_flow_free leaves an empty network.
-bool             gb_flow_add(struct gb_flow * net, int32_t from, int32_t to, int64_t cap, int64_t back);
+bool gb_flow_add(struct gb_flow * net, int32_t from, int32_t to, int64_t cap, int64_t back);
 enum ggml_status gb_flow_solve(struct gb_flow * net, int32_t source, int32_t sink);
-void             gb_flow_free(struct gb_flow * net);
+void gb_flow_free(struct gb_flow * net);
 
 #endif // GB_SCHED_COST_MINCUT_H

@@ -88,12 +88,12 @@ static bool add_reached(struct gb_sched_input * in, id_list * list) {
 
 // The sources of node i are srcs[src_begin[i]] to srcs[src_begin[i + 1] - 1].
 static enum ggml_status find_sources(struct gb_sched_input * in) {
-    id_list list  = { 0 };
+    id_list list = { 0 };
     in->src_begin = gb_calloc((size_t) in->n_nodes + 1, sizeof(*in->src_begin));
     // most nodes have at most two
     const bool ok = in->src_begin != NULL && gb_vec_reserve(&list, 2 * (size_t) in->n_nodes) && add_reached(in, &list);
-    in->srcs      = list.data;
-    in->n_ids     = (int) in->ids.n;
+    in->srcs = list.data;
+    in->n_ids = (int) in->ids.n;
     return ok ? GGML_STATUS_SUCCESS : ggml_last_status();
 }
 
@@ -120,16 +120,16 @@ static enum ggml_status keep_unread(struct gb_sched_input * in) {
 // The location of a tensor that was looked at. Needs the choice of the user: a leaf moves when the user wants it
 // elsewhere.
 static bool find_location(struct ggml_backend_sched * s, struct gb_sched_input * in, int i) {
-    struct gb_id *   id       = &in->ids.data[i];
+    struct gb_id * id = &in->ids.data[i];
     enum gb_location location = GB_LOCATION_VIEW;
     if (id->root == i && !gb_sched_find_location(s, id->tensor, id->computes, in->chosen[i], &location)) {
         return false;
     }
     id->location = (uint8_t) location;
     if (location == GB_LOCATION_USER) {
-        id->buft      = id->tensor->buffer->buft;
+        id->buft = id->tensor->buffer->buft;
         in->weight[i] = GB_READ_RELAXED(id->tensor->buffer->usage) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
-        in->foreign   = true;
+        in->foreign = true;
     }
     return true;
 }
@@ -139,9 +139,9 @@ static bool find_location(struct ggml_backend_sched * s, struct gb_sched_input *
 // All that is per id.
 static enum ggml_status allocate_tables(struct gb_sched_input * in) {
     const size_t n = (size_t) in->n_ids;
-    in->chosen     = gb_calloc(n, sizeof(*in->chosen));
-    in->weight     = gb_calloc(n, sizeof(*in->weight));
-    in->nodes      = gb_calloc(n, sizeof(*in->nodes));
+    in->chosen = gb_calloc(n, sizeof(*in->chosen));
+    in->weight = gb_calloc(n, sizeof(*in->weight));
+    in->nodes = gb_calloc(n, sizeof(*in->nodes));
     if (!gb_keys_reserve(&in->keys, n) || !in->chosen || !in->weight || !in->nodes) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -152,8 +152,8 @@ static enum ggml_status allocate_tables(struct gb_sched_input * in) {
 static enum ggml_status fill_tables(struct ggml_backend_sched * s, struct gb_sched_input * in) {
     const bool look = !gb_tensors_are_trusted();
     for (int i = 0; i < in->n_ids; i++) {
-        struct gb_id *       id = &in->ids.data[i];
-        struct ggml_tensor * t  = id->tensor;
+        struct gb_id * id = &in->ids.data[i];
+        struct ggml_tensor * t = id->tensor;
         if (look) {
             GB_TRY(gb_tensor_check(t, "ggml_backend_sched"));
         }
@@ -163,8 +163,8 @@ static enum ggml_status fill_tables(struct ggml_backend_sched * s, struct gb_sch
         if (!gb_keys_add(&in->keys, t)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
-        id->computes  = i < in->n_nodes && gb_op_computes(t->op);
-        in->nodes[i]  = t;
+        id->computes = i < in->n_nodes && gb_op_computes(t->op);
+        in->nodes[i] = t;
         in->chosen[i] = gb_sched_chosen_for(s, t);
         in->has_chosen |= in->chosen[i] >= 0;
         if (!find_location(s, in, i)) {
@@ -190,10 +190,10 @@ static enum ggml_status copy_leafs(struct gb_sched_input * in, const struct ggml
 // they depend on what computes and on the user's choices.
 enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched_input * in,
     const struct ggml_cgraph * graph) {
-    in->n_nodes    = graph->n_nodes;
-    in->n_leafs    = graph->n_leafs;
+    in->n_nodes = graph->n_nodes;
+    in->n_leafs = graph->n_leafs;
     in->n_backends = s->n_backends;
-    in->policy     = s->policy;
+    in->policy = s->policy;
     GB_TRY(add_nodes(in, graph));
     GB_TRY(gb_go_on());
     GB_TRY(find_sources(in));

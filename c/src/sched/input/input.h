@@ -18,42 +18,42 @@ struct gb_sched_plan;
 
 // What memory a root has.
 enum gb_location {
-    GB_LOCATION_VIEW,   // not a root
-    GB_LOCATION_ARENA,  // placed by the plan, computed by a node
-    GB_LOCATION_LEAF,   // placed by the plan, content from outside
+    GB_LOCATION_VIEW, // not a root
+    GB_LOCATION_ARENA, // placed by the plan, computed by a node
+    GB_LOCATION_LEAF, // placed by the plan, content from outside
     GB_LOCATION_SHARED, // a leaf that another kept plan placed
-    GB_LOCATION_USER,   // in a buffer of the user (or of another scheduler)
-    GB_LOCATION_HOST,   // plain host memory, no buffer
+    GB_LOCATION_USER, // in a buffer of the user (or of another scheduler)
+    GB_LOCATION_HOST, // plain host memory, no buffer
 };
 
 // What the plan knows of a tensor of the graph.
 struct gb_id {
-    struct ggml_tensor *       tensor;   // borrowed
-    int32_t                    root;     // id of the owner of its memory
-    uint8_t                    location; // enum gb_location, of roots
-    bool                       computes;
-    bool                       keep; // roots: to the end of the graph
+    struct ggml_tensor * tensor; // borrowed
+    int32_t root; // id of the owner of its memory
+    uint8_t location; // enum gb_location, of roots
+    bool computes;
+    bool keep; // roots: to the end of the graph
     ggml_backend_buffer_type_t buft; // borrowed; of the buffer, for roots in memory of the user
 };
 
 // Made by gb_sched_collect, then never changed, except for `keys`: binding notes there where tensors lie. Arrays are
 // owned by the plan, tensors by the user: they may be gone when another graph is compared with the plan.
 struct gb_sched_input {
-    int                   n_nodes, n_leafs, n_ids, n_backends;
+    int n_nodes, n_leafs, n_ids, n_backends;
     struct ggml_tensor ** nodes; // per id
     struct ggml_tensor ** leafs;
-    struct gb_ptrmap      map; // tensor -> id
+    struct gb_ptrmap map; // tensor -> id
     GB_VEC(struct gb_id) ids;
-    struct gb_keys        keys;       // per id: the tensor as it was when planned; after binding: as it is bound
-    uint32_t *            src_begin;  // per node and one more: its part of srcs
-    int32_t *             srcs;       // ids; a node that names itself as a source is left out
-    int32_t *             chosen;     // per id: the backend that the user chose, -1: none
-    bool                  has_chosen; // some of them are set
-    uint8_t *             weight;     // per id: its buffer's usage was WEIGHTS
-    bool                  foreign;    // uses buffers of the user
+    struct gb_keys keys; // per id: the tensor as it was when planned; after binding: as it is bound
+    uint32_t * src_begin; // per node and one more: its part of srcs
+    int32_t * srcs; // ids; a node that names itself as a source is left out
+    int32_t * chosen; // per id: the backend that the user chose, -1: none
+    bool has_chosen; // some of them are set
+    uint8_t * weight; // per id: its buffer's usage was WEIGHTS
+    bool foreign; // uses buffers of the user
     enum gb_assign_policy policy;
-    int                   n_copies; // of inputs: graphs in flight
-    bool                  minimal;  // memory was short: no replicas, no early copies
+    int n_copies; // of inputs: graphs in flight
+    bool minimal; // memory was short: no replicas, no early copies
 };
 
 // Fills `in`, which is zero but for `minimal` and `n_copies`, from the graph; gb_sched_free_input frees it after a

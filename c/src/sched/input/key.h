@@ -16,32 +16,32 @@
 
 enum {
     GB_KEY_PARAMS = GGML_MAX_OP_PARAMS / sizeof(int32_t),
-    GB_KEY_SRC    = 2, // that have a place in each record
-    GB_KEY_MORE   = GGML_MAX_SRC - GB_KEY_SRC,
+    GB_KEY_SRC = 2, // that have a place in each record
+    GB_KEY_MORE = GGML_MAX_SRC - GB_KEY_SRC,
 };
 
 // The tensor as it was when planned; `buffer`, `data` and `state` after binding as it is bound. Behind it lie the
 // parameters and the other sources, if there are any, and the name, which ends with a 0.
 struct gb_key {
     struct ggml_backend_buffer * buffer; // borrowed, as all tensors here: they may be gone
-    void *                       data;
-    struct ggml_tensor *         view_src;
-    struct ggml_tensor *         src[GB_KEY_SRC];
-    size_t                       view_offs;
-    int64_t                      ne[GGML_MAX_DIMS];
-    size_t                       nb[GGML_MAX_DIMS];
-    int32_t                      type, op;
-    int32_t                      state; // gb_tensor_state
-    bool                         has_params, has_more;
+    void * data;
+    struct ggml_tensor * view_src;
+    struct ggml_tensor * src[GB_KEY_SRC];
+    size_t view_offs;
+    int64_t ne[GGML_MAX_DIMS];
+    size_t nb[GGML_MAX_DIMS];
+    int32_t type, op;
+    int32_t state; // gb_tensor_state
+    bool has_params, has_more;
 };
 
 // All zero: none. Keys are valid until the next is added.
 struct gb_keys {
     GB_VEC(uint64_t) words; // owned
-    GB_VEC(size_t) at;      // owned; by id: where in `words`
+    GB_VEC(size_t) at; // owned; by id: where in `words`
 };
 
-bool gb_keys_reserve(struct gb_keys * keys, size_t n);                      // for n tensors. False: no memory
+bool gb_keys_reserve(struct gb_keys * keys, size_t n); // for n tensors. False: no memory
 bool gb_keys_add(struct gb_keys * keys, const struct ggml_tensor * tensor); // the next id. False: no memory
 void gb_keys_free(struct gb_keys * keys);
 
@@ -89,9 +89,9 @@ static inline bool gb_key_wants_more(const struct ggml_tensor * t) {
 static inline bool gb_key_is_like(const struct gb_key * key, const struct ggml_tensor * t) {
     const bool params = key->has_params ? memcmp(gb_key_params(key), t->op_params, GB_KEY_PARAMS * sizeof(int32_t)) == 0
                                         : !gb_key_wants_params(t);
-    const bool more  = key->has_more ? memcmp(gb_key_more(key), t->src + GB_KEY_SRC, GB_KEY_MORE * sizeof(*t->src)) == 0
-                                     : !gb_key_wants_more(t);
-    uint64_t   shape = 0;
+    const bool more = key->has_more ? memcmp(gb_key_more(key), t->src + GB_KEY_SRC, GB_KEY_MORE * sizeof(*t->src)) == 0
+                                    : !gb_key_wants_more(t);
+    uint64_t shape = 0;
     for (int i = 0; i < GGML_MAX_DIMS; i++) {
         shape |= (uint64_t) (key->ne[i] ^ t->ne[i]) | (uint64_t) (key->nb[i] ^ t->nb[i]);
     }

@@ -7,12 +7,12 @@
 // Leafs that other plans placed count as well: a plan that shares a store holds a reference on it.
 bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
     for (size_t k = 0; k < s->plans.n; k++) {
-        const struct gb_sched_plan * p  = s->plans.data[k];
-        const int64_t                at = p->binding.is_bound ? gb_ptrmap_get(&p->in.map, t) : GB_PTRMAP_ABSENT;
+        const struct gb_sched_plan * p = s->plans.data[k];
+        const int64_t at = p->binding.is_bound ? gb_ptrmap_get(&p->in.map, t) : GB_PTRMAP_ABSENT;
         if (at == GB_PTRMAP_ABSENT) {
             continue;
         }
-        const struct gb_id *  id  = &p->in.ids.data[at];
+        const struct gb_id * id = &p->in.ids.data[at];
         const struct gb_mem * mem = p->binding.mem[at];
         if ((id->location == GB_LOCATION_LEAF || id->location == GB_LOCATION_SHARED) && mem &&
             mem->buffer == t->buffer && gb_key_of(&p->in.keys, at)->data == t->data) {
@@ -24,12 +24,12 @@ bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct gg
 
 // Only what is kept to the end of the graph: other memory of the arena may have been used again.
 bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
-    const struct gb_sched_plan * p  = s->current;
-    const int64_t                at = p ? gb_ptrmap_get(&p->in.map, t) : GB_PTRMAP_ABSENT;
+    const struct gb_sched_plan * p = s->current;
+    const int64_t at = p ? gb_ptrmap_get(&p->in.map, t) : GB_PTRMAP_ABSENT;
     if (at == GB_PTRMAP_ABSENT) {
         return false;
     }
-    const struct gb_id *  id  = &p->in.ids.data[at];
+    const struct gb_id * id = &p->in.ids.data[at];
     const struct gb_mem * mem = p->binding.mem[at];
     return id->location == GB_LOCATION_ARENA && id->keep && mem && mem->buffer == t->buffer &&
            gb_key_of(&p->in.keys, at)->data == t->data;
@@ -85,12 +85,12 @@ static enum gb_location location_of_leaf(struct ggml_backend_sched * s, const st
 bool gb_sched_find_location(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int chosen,
     enum gb_location * location) {
     if (computed) {
-        const struct gb_mem * mem  = t->buffer ? gb_sched_mem_of(s, t->buffer) : NULL;
-        const bool            ours = t->buffer && GB_READ_RELAXED(t->buffer->usage) == GB_USAGE_SCHED &&
-                                     (mem == NULL || mem->kind != GB_MEM_INPUTS);
-        *location                  = ours || (t->buffer == NULL && t->data == NULL) ? GB_LOCATION_ARENA
-                                     : t->buffer                                    ? GB_LOCATION_USER
-                                                                                    : GB_LOCATION_HOST;
+        const struct gb_mem * mem = t->buffer ? gb_sched_mem_of(s, t->buffer) : NULL;
+        const bool ours = t->buffer && GB_READ_RELAXED(t->buffer->usage) == GB_USAGE_SCHED &&
+                          (mem == NULL || mem->kind != GB_MEM_INPUTS);
+        *location = ours || (t->buffer == NULL && t->data == NULL) ? GB_LOCATION_ARENA
+                    : t->buffer                                    ? GB_LOCATION_USER
+                                                                   : GB_LOCATION_HOST;
         return true;
     }
     if (gb_op_computes(t->op)) {

@@ -31,9 +31,9 @@ bool gb_sched_need_chunk(struct gb_sched_layout * layout, const struct gb_item *
 }
 
 const struct gb_item * gb_sched_arena_item(const struct gb_sched_plan * p, int64_t id) {
-    const struct gb_item * item  = &p->layout.items.data[id];
-    const bool             arena = id >= p->in.n_ids ? !p->program.copies.data[id - p->in.n_ids].kept
-                                                     : p->in.ids.data[id].location == GB_LOCATION_ARENA;
+    const struct gb_item * item = &p->layout.items.data[id];
+    const bool arena = id >= p->in.n_ids ? !p->program.copies.data[id - p->in.n_ids].kept
+                                         : p->in.ids.data[id].location == GB_LOCATION_ARENA;
     return arena && item->valid ? item : NULL;
 }
 

@@ -14,12 +14,12 @@
 
 struct layout {
     struct ggml_backend_sched * sched;
-    struct gb_sched_plan *      plan;
+    struct gb_sched_plan * plan;
     GB_VEC(struct ggml_tensor *) list; // the private node list
-    int32_t *                    ids;  // owned; storage of all slots, if the program has no tensors of its own; else:
-    struct gb_ptrmap             stands_for; // roots in the list -> lifetime id: tensor ids, then copies
-    const struct gb_sched_plan * tmpl;       // borrowed: whose sizes decide what is computed in place; NULL: none
-    struct gb_liveness           live;
+    int32_t * ids;                     // owned; storage of all slots, if the program has no tensors of its own; else:
+    struct gb_ptrmap stands_for;       // roots in the list -> lifetime id: tensor ids, then copies
+    const struct gb_sched_plan * tmpl; // borrowed: whose sizes decide what is computed in place; NULL: none
+    struct gb_liveness live;
 };
 
 static void free_layout(struct layout * l) {
@@ -33,20 +33,20 @@ static void free_layout(struct layout * l) {
 
 // Appends the nodes of a split to the private node list and notes their positions.
 static bool list_split(struct layout * l, const struct gb_split * split) {
-    bool           ok   = true;
+    bool ok = true;
     struct gb_span span = { .lower = (int64_t) l->list.n };
     for (size_t e = split->exec_begin; ok && e < split->exec_end; e++) {
         ok = gb_vec_push(&l->list, l->plan->program.exec.data[e]);
     }
-    span.upper                                                       = (int64_t) l->list.n;
+    span.upper = (int64_t) l->list.n;
     l->plan->layout.spans.data[split - l->plan->program.splits.data] = span;
     return ok;
 }
 
 // The positions of the program: what each step computes or copies, in the order in which the steps are issued.
 static bool list_nodes(struct layout * l) {
-    struct gb_sched_plan * p  = l->plan;
-    bool                   ok = true;
+    struct gb_sched_plan * p = l->plan;
+    bool ok = true;
     for (size_t k = 0; ok && k < p->program.steps.n; k++) {
         const struct gb_step * step = &p->program.steps.data[k];
         switch ((enum gb_step_kind) step->kind) {
@@ -61,11 +61,11 @@ static bool list_nodes(struct layout * l) {
 // The ids of a node's slots, from those of its sources, which come in the order of the slots, without the node itself.
 static enum ggml_status name_slots(const struct gb_sched_input * in, int32_t node, int32_t * slots) {
     const struct ggml_tensor * t = in->ids.data[node].tensor;
-    uint32_t                   k = in->src_begin[node];
-    slots[GGML_MAX_SRC]          = in->ids.data[node].root;
+    uint32_t k = in->src_begin[node];
+    slots[GGML_MAX_SRC] = in->ids.data[node].root;
     for (int s = 0; s < GGML_MAX_SRC; s++) {
-        const bool    other = t->src[s] != NULL && t->src[s] != t;
-        const int32_t id    = other ? in->srcs[k++] : node;
+        const bool other = t->src[s] != NULL && t->src[s] != t;
+        const int32_t id = other ? in->srcs[k++] : node;
         GB_FAIL_IF(id > node && id < in->n_nodes && in->ids.data[id].computes, GGML_STATUS_INVALID_ARGUMENT,
             "ggml_backend_sched: node %d, '%s', reads '%s', which is computed later, as node %d", (int) node, t->name,
             t->src[s]->name, (int) id);
@@ -95,14 +95,14 @@ static enum ggml_status name_storage(struct layout * l) {
 
 // The storage id of a root in the private node list; -1: memory that is not laid out here.
 static int64_t id_of(void * user_data, const struct ggml_tensor * t) {
-    const struct layout * l  = user_data;
-    const int64_t         id = gb_ptrmap_get(&l->stands_for, t);
+    const struct layout * l = user_data;
+    const int64_t id = gb_ptrmap_get(&l->stands_for, t);
     return id == GB_PTRMAP_ABSENT ? -1 : id;
 }
 
 // The backend in whose arena a root lies; -1: the user's memory, a leaf store or a replica.
 static int arena_of(void * user_data, int64_t id, const struct ggml_tensor * t) {
-    const struct layout *        l = user_data;
+    const struct layout * l = user_data;
     const struct gb_sched_plan * p = l->plan;
     (void) t;
     if (id >= p->in.n_ids) {
@@ -121,7 +121,7 @@ static size_t own_size(const struct layout * l, int64_t id, int backend) {
 // With a template, its sizes decide: a smaller tensor takes the place of the larger one, so what is computed in place
 // is the same in both plans.
 static size_t size_of(void * user_data, int64_t id, const struct ggml_tensor * t) {
-    const struct layout *  l    = user_data;
+    const struct layout * l = user_data;
     const struct gb_item * item = l->tmpl ? gb_sched_arena_item(l->tmpl, id) : NULL;
     return item ? item->capacity : own_size(l, id, arena_of(user_data, id, t));
 }
@@ -149,18 +149,18 @@ static bool keep(void * user_data, int64_t id, const struct ggml_tensor * t) {
 static enum ggml_status find_lifetimes(struct layout * l, bool no_join, struct gb_liveness * live) {
     GB_FAIL_IF(l->list.n > INT32_MAX, GGML_STATUS_INVALID_ARGUMENT, "ggml_backend_sched: the graph has too many nodes");
     const struct gb_liveness_input in = {
-        .nodes       = l->list.data,
-        .n_nodes     = (int) l->list.n,
-        .user_data   = l,
-        .id_of       = l->ids ? NULL : id_of,
-        .ids         = l->ids,
-        .n_ids       = (int64_t) l->plan->in.n_ids + (int64_t) l->plan->program.copies.n,
-        .arena_of    = arena_of,
-        .size_of     = size_of,
-        .keep        = keep,
+        .nodes = l->list.data,
+        .n_nodes = (int) l->list.n,
+        .user_data = l,
+        .id_of = l->ids ? NULL : id_of,
+        .ids = l->ids,
+        .n_ids = (int64_t) l->plan->in.n_ids + (int64_t) l->plan->program.copies.n,
+        .arena_of = arena_of,
+        .size_of = size_of,
+        .keep = keep,
         .drop_unread = true,
-        .no_join     = no_join,
-        .may_join    = may_join,
+        .no_join = no_join,
+        .may_join = may_join,
     };
     return gb_liveness_compute(&in, live);
 }
@@ -171,15 +171,15 @@ static enum ggml_status find_lifetimes(struct layout * l, bool no_join, struct g
 static enum ggml_status plan_arena(struct layout * l, int backend, struct gb_plan_item * items, size_t n,
     int * chunk_of) {
     const struct gb_sched_device * d = &l->sched->devices[backend];
-    struct gb_plan_chunks          result;
+    struct gb_plan_chunks result;
     for (size_t i = 0; i < n; i++) {
         GB_FAIL_IF(items[i].size > d->max_size - d->max_size % d->alignment, GGML_STATUS_ALLOC_FAILED,
             "ggml_backend_sched: a tensor of %zu bytes exceeds the largest buffer of backend %s, %zu bytes",
             items[i].size, d->name, d->max_size);
     }
     GB_TRY(gb_plan_in_chunks(items, n, d->alignment, d->max_size, chunk_of, &result));
-    l->plan->layout.need[backend].load   = result.one.lower_bound;
-    l->plan->layout.need[backend].bound  = result.bound;
+    l->plan->layout.need[backend].load = result.one.lower_bound;
+    l->plan->layout.need[backend].bound = result.bound;
     l->plan->layout.need[backend].proved = result.proved;
     return GGML_STATUS_SUCCESS;
 }
@@ -191,7 +191,7 @@ static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_
     for (size_t k = 0; k < l->live.n_items; k++) {
         const struct gb_live_item * live = &l->live.items[k];
         if (live->arena == backend) {
-            items[n]   = (struct gb_plan_item){ live->lower, live->upper, live->size, 0 };
+            items[n] = (struct gb_plan_item){ live->lower, live->upper, live->size, 0 };
             index[n++] = k;
         }
     }
@@ -218,12 +218,12 @@ static void hand_out(struct layout * l, struct gb_item * at) {
         if (k < 0) {
             continue;
         }
-        struct gb_item *     item = &p->layout.items.data[id];
+        struct gb_item * item = &p->layout.items.data[id];
         struct ggml_tensor * t =
             id < p->in.n_ids ? p->in.ids.data[id].tensor : &p->program.copies.data[id - p->in.n_ids].dst->tensor;
-        at[k].group    = at[k].group < 0 ? id : at[k].group;
-        *item          = at[k];
-        item->size     = gb_sched_alloc_size(l->sched, item->backend, t);
+        at[k].group = at[k].group < 0 ? id : at[k].group;
+        *item = at[k];
+        item->size = gb_sched_alloc_size(l->sched, item->backend, t);
         item->capacity = l->tmpl ? gb_sched_arena_item(l->tmpl, id)->capacity : item->size;
         p->layout.need[item->backend].no_reuse += GGML_PAD(item->size, l->sched->devices[item->backend].alignment);
     }
@@ -231,12 +231,12 @@ static void hand_out(struct layout * l, struct gb_item * at) {
 
 // One arena after the other; items of different backends never meet.
 static enum ggml_status lay_out_arenas(struct layout * l) {
-    const size_t          n      = l->live.n_items;
-    struct gb_plan_item * items  = gb_calloc(n, sizeof(*items));
-    size_t *              index  = gb_calloc(n, sizeof(*index));
-    int *                 chunk  = gb_calloc(n, sizeof(*chunk));
-    struct gb_item *      at     = gb_calloc(n, sizeof(*at));
-    enum ggml_status      status = items && index && chunk && at ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    const size_t n = l->live.n_items;
+    struct gb_plan_item * items = gb_calloc(n, sizeof(*items));
+    size_t * index = gb_calloc(n, sizeof(*index));
+    int * chunk = gb_calloc(n, sizeof(*chunk));
+    struct gb_item * at = gb_calloc(n, sizeof(*at));
+    enum ggml_status status = items && index && chunk && at ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (int b = 0; b < l->plan->in.n_backends && status == GGML_STATUS_SUCCESS; b++) {
         status = lay_out_arena(l, b, items, index, chunk, at);
     }
@@ -277,11 +277,11 @@ static void forget_arenas(struct gb_sched_plan * p) {
 
 // The arena in as many bytes if nothing is computed in place.
 static enum ggml_status size_apart(struct layout * l, const struct gb_liveness * apart, int backend, size_t * size) {
-    const struct gb_sched_device * d        = &l->sched->devices[backend];
-    struct gb_plan_item *          items    = gb_calloc(apart->n_items, sizeof(*items));
-    int *                          chunk_of = gb_calloc(apart->n_items, sizeof(*chunk_of));
-    struct gb_plan_chunks          result;
-    size_t                         n = 0;
+    const struct gb_sched_device * d = &l->sched->devices[backend];
+    struct gb_plan_item * items = gb_calloc(apart->n_items, sizeof(*items));
+    int * chunk_of = gb_calloc(apart->n_items, sizeof(*chunk_of));
+    struct gb_plan_chunks result;
+    size_t n = 0;
     for (size_t k = 0; items && k < apart->n_items; k++) {
         if (apart->items[k].arena == backend) {
             items[n++] = (struct gb_plan_item){ apart->items[k].lower, apart->items[k].upper, apart->items[k].size, 0 };
@@ -290,7 +290,7 @@ static enum ggml_status size_apart(struct layout * l, const struct gb_liveness *
     const enum ggml_status status = items && chunk_of
                                         ? gb_plan_in_chunks(items, n, d->alignment, d->max_size, chunk_of, &result)
                                         : GGML_STATUS_ALLOC_FAILED;
-    *size                         = status == GGML_STATUS_SUCCESS ? result.total : SIZE_MAX;
+    *size = status == GGML_STATUS_SUCCESS ? result.total : SIZE_MAX;
     gb_free(items);
     gb_free(chunk_of);
     return status;
@@ -298,15 +298,15 @@ static enum ggml_status size_apart(struct layout * l, const struct gb_liveness *
 
 // Lays the arenas out again; what bounded them with results in place still does.
 static enum ggml_status lay_out_again(struct layout * l) {
-    struct gb_sched_plan * p      = l->plan;
-    size_t *               bounds = gb_calloc((size_t) p->in.n_backends, sizeof(*bounds));
+    struct gb_sched_plan * p = l->plan;
+    size_t * bounds = gb_calloc((size_t) p->in.n_backends, sizeof(*bounds));
     for (int b = 0; bounds && b < p->in.n_backends; b++) {
         bounds[b] = p->layout.need[b].bound;
     }
     forget_arenas(p);
     const enum ggml_status status = bounds ? lay_out_arenas(l) : GGML_STATUS_ALLOC_FAILED;
     for (int b = 0; status == GGML_STATUS_SUCCESS && b < p->in.n_backends; b++) {
-        p->layout.need[b].bound  = GB_MIN(p->layout.need[b].bound, bounds[b]);
+        p->layout.need[b].bound = GB_MIN(p->layout.need[b].bound, bounds[b]);
         p->layout.need[b].proved = arena_size(p, b) == p->layout.need[b].bound;
     }
     gb_free(bounds);
@@ -345,9 +345,9 @@ static enum ggml_status lay_out_well(struct layout * l) {
     if (at_loads) {
         return GGML_STATUS_SUCCESS;
     }
-    struct gb_liveness apart  = { 0 };
-    enum ggml_status   status = find_lifetimes(l, true, &apart);
-    status                    = status == GGML_STATUS_SUCCESS ? drop_in_place(l, &apart) : status;
+    struct gb_liveness apart = { 0 };
+    enum ggml_status status = find_lifetimes(l, true, &apart);
+    status = status == GGML_STATUS_SUCCESS ? drop_in_place(l, &apart) : status;
     gb_liveness_free(&apart);
     return status;
 }
@@ -378,7 +378,7 @@ static bool find_bounds(struct layout * l, const struct gb_item * at) {
 // The template's places if all fit; *taken says so. A failure is only that memory is out.
 static enum ggml_status take_places(struct layout * l, const size_t * sizes, struct gb_item * at, bool * taken) {
     struct gb_sched_plan * p = l->plan;
-    *taken                   = gb_sched_take_offsets(l->tmpl, &l->live, sizes, at);
+    *taken = gb_sched_take_offsets(l->tmpl, &l->live, sizes, at);
     if (!*taken) {
         return GGML_STATUS_SUCCESS;
     }
@@ -397,7 +397,7 @@ static bool all_fit(const struct layout * l, size_t * sizes) {
     const struct gb_sched_plan * p = l->plan;
     for (int64_t id = 0; id < p->in.n_ids + (int64_t) p->program.copies.n; id++) {
         const struct gb_item * item = gb_sched_arena_item(l->tmpl, id);
-        sizes[id]                   = item ? own_size(l, id, item->backend) : 0;
+        sizes[id] = item ? own_size(l, id, item->backend) : 0;
         if (item && sizes[id] > item->capacity) {
             return false;
         }
@@ -408,10 +408,10 @@ static bool all_fit(const struct layout * l, size_t * sizes) {
 // The places of an earlier plan that does the same, if there is one and everything fits.
 static enum ggml_status try_template(struct layout * l, const struct gb_sched_plan * tmpl, size_t * sizes) {
     bool taken = false;
-    l->tmpl    = tmpl;
+    l->tmpl = tmpl;
     if (gb_sched_is_like(l->plan, tmpl) && all_fit(l, sizes)) {
         GB_TRY(find_lifetimes(l, false, &l->live));
-        struct gb_item *       at     = gb_calloc(l->live.n_items, sizeof(*at));
+        struct gb_item * at = gb_calloc(l->live.n_items, sizeof(*at));
         const enum ggml_status status = at ? take_places(l, sizes, at, &taken) : GGML_STATUS_ALLOC_FAILED;
         gb_free(at);
         GB_TRY(status);
@@ -426,7 +426,7 @@ static enum ggml_status try_template(struct layout * l, const struct gb_sched_pl
 // The latest used plan that fits; drafts have no arenas, so they are no templates.
 static enum ggml_status find_template(struct layout * l) {
     const struct ggml_backend_sched * s = l->sched;
-    size_t *         sizes  = gb_calloc((size_t) l->plan->in.n_ids + l->plan->program.copies.n, sizeof(*sizes));
+    size_t * sizes = gb_calloc((size_t) l->plan->in.n_ids + l->plan->program.copies.n, sizeof(*sizes));
     enum ggml_status status = sizes ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (size_t k = 0; k < s->plans.n && l->tmpl == NULL && status == GGML_STATUS_SUCCESS; k++) {
         status = s->plans.data[k]->draft ? status : try_template(l, s->plans.data[k], sizes);
@@ -482,7 +482,7 @@ static enum ggml_status lay_out(struct layout * l) {
 }
 
 enum ggml_status gb_sched_lay_out(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    struct layout          l      = { .sched = s, .plan = p };
+    struct layout l = { .sched = s, .plan = p };
     const enum ggml_status status = lay_out(&l);
     free_layout(&l);
     return status;

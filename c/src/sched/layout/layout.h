@@ -14,10 +14,10 @@ struct gb_sched_input;
 struct gb_sched_plan;
 
 struct gb_item { // a tensor that uses memory of one root id or copy: where in its arena or leaf store
-    int     backend;
-    int     chunk;
-    size_t  offset, size; // bytes
-    bool    valid;        // is placed by the plan
+    int backend;
+    int chunk;
+    size_t offset, size;  // bytes
+    bool valid;           // is placed by the plan
     int64_t lower, upper; // of those in an arena: positions in the program (layout.c), half-open
     // The alias group of an item in an arena, named by the storage id of its first member; the members share their
     // memory one after the other.
@@ -27,9 +27,9 @@ struct gb_item { // a tensor that uses memory of one root id or copy: where in i
 };
 
 struct gb_chunk_need { // a buffer that the plan needs
-    int    backend, chunk;
-    bool   leafs; // a leaf store of its own; else chunk `chunk` of the arena
-    size_t size;  // bytes
+    int backend, chunk;
+    bool leafs;  // a leaf store of its own; else chunk `chunk` of the arena
+    size_t size; // bytes
 };
 
 // What a plan needs of one backend, in bytes.
@@ -41,7 +41,7 @@ struct gb_backend_need {
     size_t load;     // the most alive at once
     size_t bound;    // no plan of the arena needs less
     size_t work;     // scratch memory of the backend itself
-    bool   proved;   // no arena layout has a peak below `peak`
+    bool proved;     // no arena layout has a peak below `peak`
 };
 
 struct gb_span { // positions of a split's nodes in the program, half-open
@@ -66,7 +66,7 @@ enum ggml_status gb_sched_lay_out_leafs(const struct ggml_backend_sched * s, con
 // Adds the results and copies to a layout that has the leafs, and sums up what each backend needs. ALLOC_FAILED: no
 // memory, or something is larger than the largest buffer; ABORTED: the thread's poll gave up.
 enum ggml_status gb_sched_lay_out(struct ggml_backend_sched * s, struct gb_sched_plan * p);
-void             gb_sched_free_layout(struct gb_sched_layout * layout);
+void gb_sched_free_layout(struct gb_sched_layout * layout);
 // items.c
 // The bytes that a tensor takes on a backend, at least 1: an empty tensor has an address, too.
 size_t gb_sched_alloc_size(const struct ggml_backend_sched * s, int backend, struct ggml_tensor * t);
@@ -84,7 +84,7 @@ bool gb_sched_is_like(const struct gb_sched_plan * p, const struct gb_sched_plan
 // A plan whose offsets this one may be able to take, if its program becomes the same: known before the program is made.
 // NULL: none.
 const struct gb_sched_plan * gb_sched_find_candidate(const struct ggml_backend_sched * s,
-    const struct gb_sched_plan *                                                       p);
+    const struct gb_sched_plan * p);
 // Places of the alias groups, with their offsets in the template; size_of: bytes, per storage id. False: they do not
 // fit, or memory is out.
 bool gb_sched_take_offsets(const struct gb_sched_plan * tmpl, const struct gb_liveness * live, const size_t * size_of,

@@ -8,22 +8,22 @@
 
 struct leafs {
     const struct ggml_backend_sched * sched;
-    const struct gb_sched_input *     in;
-    const struct gb_sched_assigned *  assigned;
-    struct gb_sched_layout *          layout;
-    struct gb_item *                  end; // owned; per backend: the first free chunk and offset
+    const struct gb_sched_input * in;
+    const struct gb_sched_assigned * assigned;
+    struct gb_sched_layout * layout;
+    struct gb_item * end; // owned; per backend: the first free chunk and offset
 };
 
 // A leaf begins where the one before it ends, padded; where the buffer would become too large, a new chunk begins.
 static enum ggml_status lay_out_leaf(struct leafs * l, int id) {
-    const int                      b    = l->assigned->to[id].backend;
-    const struct gb_sched_device * d    = &l->sched->devices[b];
-    struct gb_item *               item = &l->layout->items.data[id];
-    struct gb_item *               end  = &l->end[b];
-    struct ggml_tensor *           t    = l->in->ids.data[id].tensor;
-    const size_t                   size = gb_sched_alloc_size(l->sched, b, t);
-    const size_t                   max  = d->max_size - d->max_size % d->alignment; // devices may round sizes up
-    size_t                         padded, total;
+    const int b = l->assigned->to[id].backend;
+    const struct gb_sched_device * d = &l->sched->devices[b];
+    struct gb_item * item = &l->layout->items.data[id];
+    struct gb_item * end = &l->end[b];
+    struct ggml_tensor * t = l->in->ids.data[id].tensor;
+    const size_t size = gb_sched_alloc_size(l->sched, b, t);
+    const size_t max = d->max_size - d->max_size % d->alignment; // devices may round sizes up
+    size_t padded, total;
     GB_FAIL_IF(size > max, GGML_STATUS_ALLOC_FAILED,
         "ggml_backend_sched: tensor '%s' of %zu bytes exceeds the largest buffer of backend %s, %zu bytes", t->name,
         size, d->name, d->max_size);
@@ -32,7 +32,7 @@ static enum ggml_status lay_out_leaf(struct leafs * l, int id) {
     if (end->offset + size > max) {
         end->chunk++;
         end->offset = 0;
-        total       = padded;
+        total = padded;
     }
     *item = (struct gb_item){ .backend = b, .chunk = end->chunk, .offset = end->offset, .size = size, .valid = true };
     end->offset = total;
@@ -59,7 +59,7 @@ static enum ggml_status lay_out_those(struct leafs * l, bool alone) {
 // A new chunk begins between the inputs that lie alone and the other leafs, so no store holds both.
 static enum ggml_status lay_out(struct leafs * l) {
     struct gb_sched_layout * layout = l->layout;
-    layout->need                    = gb_calloc((size_t) l->in->n_backends, sizeof(*layout->need));
+    layout->need = gb_calloc((size_t) l->in->n_backends, sizeof(*layout->need));
     if (l->end == NULL || layout->need == NULL || !gb_vec_resize_zero(&layout->items, (size_t) l->in->n_ids)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -76,7 +76,7 @@ static enum ggml_status lay_out(struct leafs * l) {
 
 enum ggml_status gb_sched_lay_out_leafs(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, struct gb_sched_layout * layout) {
-    struct leafs           l      = { s, in, assigned, layout, gb_calloc((size_t) in->n_backends, sizeof(*l.end)) };
+    struct leafs l = { s, in, assigned, layout, gb_calloc((size_t) in->n_backends, sizeof(*l.end)) };
     const enum ggml_status status = lay_out(&l);
     gb_free(l.end);
     return status;

@@ -17,7 +17,7 @@
 static bool same_ids(const struct gb_sched_plan * p, const struct gb_sched_plan * tmpl) {
     for (int i = 0; i < p->in.n_ids; i++) {
         const struct gb_key *a = gb_key_of(&p->in.keys, i), *b = gb_key_of(&tmpl->in.keys, i);
-        const struct gb_id * x = &p->in.ids.data[i], *y = &tmpl->in.ids.data[i];
+        const struct gb_id *x = &p->in.ids.data[i], *y = &tmpl->in.ids.data[i];
         if (a->op != b->op || a->type != b->type || a->state != b->state || x->root != y->root || x->keep != y->keep ||
             (x->location == GB_LOCATION_ARENA) != (y->location == GB_LOCATION_ARENA) ||
             p->assigned.to[i].backend != tmpl->assigned.to[i].backend || p->in.chosen[i] != tmpl->in.chosen[i]) {
@@ -72,7 +72,7 @@ static bool fits(const struct gb_sched_plan * p, const struct gb_sched_plan * tm
     bool fits = true;
     for (int i = 0; fits && i < p->in.n_ids; i++) {
         const struct gb_item * item = gb_sched_arena_item(tmpl, i);
-        fits                        = item == NULL || gb_key_nbytes(gb_key_of(&p->in.keys, i)) <= item->capacity;
+        fits = item == NULL || gb_key_nbytes(gb_key_of(&p->in.keys, i)) <= item->capacity;
     }
     for (size_t c = 0; fits && c < tmpl->program.copies.n; c++) {
         const struct gb_copy * copy = &tmpl->program.copies.data[c];
@@ -84,7 +84,7 @@ static bool fits(const struct gb_sched_plan * p, const struct gb_sched_plan * tm
 
 // The latest used plan first.
 const struct gb_sched_plan * gb_sched_find_candidate(const struct ggml_backend_sched * s,
-    const struct gb_sched_plan *                                                       p) {
+    const struct gb_sched_plan * p) {
     for (size_t k = 0; k < s->plans.n; k++) {
         const struct gb_sched_plan * other = s->plans.data[k];
         if (!other->draft && is_built_like(p, other) && fits(p, other)) {
@@ -99,40 +99,40 @@ const struct gb_sched_plan * gb_sched_find_candidate(const struct ggml_backend_s
 // The offsets of a template while they are given to the alias groups of a new plan.
 struct taking {
     const struct gb_sched_plan * tmpl;
-    const struct gb_liveness *   live;
-    const size_t *               size_of; // per id
-    struct gb_item *             at;      // per alias group: its place, and how much it takes
-    int64_t *                    taken;   // owned; per alias group of the template: the group in it + 1
+    const struct gb_liveness * live;
+    const size_t * size_of; // per id
+    struct gb_item * at;    // per alias group: its place, and how much it takes
+    int64_t * taken;        // owned; per alias group of the template: the group in it + 1
 };
 
 // The place of one storage id: within that of its counterpart, and in an alias group that no other group has taken.
 static bool take_place(struct taking * r, int64_t id) {
-    const int64_t               group = r->live->item_of[id];
-    const struct gb_item *      place = gb_sched_arena_item(r->tmpl, id);
-    const struct gb_live_item * live  = &r->live->items[group];
-    struct gb_item *            at    = &r->at[group];
-    const size_t                size  = r->size_of[id];
+    const int64_t group = r->live->item_of[id];
+    const struct gb_item * place = gb_sched_arena_item(r->tmpl, id);
+    const struct gb_live_item * live = &r->live->items[group];
+    struct gb_item * at = &r->at[group];
+    const size_t size = r->size_of[id];
     if (place == NULL || size > place->capacity || live->arena != place->backend || live->lower < place->lower ||
         live->upper > place->upper || r->taken[place->group] != (at->valid ? group + 1 : 0)) {
         return false;
     }
     r->taken[place->group] = group + 1;
-    *at                    = (struct gb_item){ .backend = place->backend,
-                           .chunk                       = place->chunk,
-                           .offset                      = place->offset,
-                           .size                        = GB_MAX(at->size, size),
-                           .valid                       = true,
-                           .lower                       = live->lower,
-                           .upper                       = live->upper,
-                           .group                       = -1 };
+    *at = (struct gb_item){ .backend = place->backend,
+        .chunk = place->chunk,
+        .offset = place->offset,
+        .size = GB_MAX(at->size, size),
+        .valid = true,
+        .lower = live->lower,
+        .upper = live->upper,
+        .group = -1 };
     return true;
 }
 
 bool gb_sched_take_offsets(const struct gb_sched_plan * tmpl, const struct gb_liveness * live, const size_t * size_of,
     struct gb_item * at) {
     const int64_t n_ids = (int64_t) tmpl->in.n_ids + (int64_t) tmpl->program.copies.n; // there are no more alias groups
-    struct taking r     = { tmpl, live, size_of, at, gb_calloc((size_t) n_ids, sizeof(*r.taken)) };
-    bool          fits  = r.taken != NULL;
+    struct taking r = { tmpl, live, size_of, at, gb_calloc((size_t) n_ids, sizeof(*r.taken)) };
+    bool fits = r.taken != NULL;
     for (int64_t id = 0; fits && id < n_ids; id++) {
         fits = live->item_of[id] < 0 || take_place(&r, id);
     }

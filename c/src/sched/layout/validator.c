@@ -10,12 +10,12 @@
 // The items of one arena, as the validator of memory plans takes them.
 struct validator {
     const struct ggml_backend_sched * sched;
-    const struct gb_sched_plan *      plan;
-    struct gb_plan_item *             items;    // owned
-    int *                             chunk_of; // owned
-    int64_t *                         group_at; // owned; per storage id of an alias group: its item + 1
-    int64_t *                         ids;      // owned; per item: an id in it
-    size_t                            n;
+    const struct gb_sched_plan * plan;
+    struct gb_plan_item * items; // owned
+    int * chunk_of;              // owned
+    int64_t * group_at;          // owned; per storage id of an alias group: its item + 1
+    int64_t * ids;               // owned; per item: an id in it
+    size_t n;
 };
 
 // For messages. Copies have a name of their own, tensors the one that they had when the graph was planned.
@@ -28,28 +28,28 @@ static const char * name_of(const struct validator * v, int64_t id) {
 static bool add_to_group(struct validator * v, int64_t id, const struct gb_item * item) {
     int64_t * at = &v->group_at[item->group];
     if (*at == 0) {
-        v->items[v->n]    = (struct gb_plan_item){ item->lower, item->upper, item->size, item->offset };
+        v->items[v->n] = (struct gb_plan_item){ item->lower, item->upper, item->size, item->offset };
         v->chunk_of[v->n] = item->chunk;
-        v->ids[v->n]      = id;
-        *at               = (int64_t) ++v->n;
+        v->ids[v->n] = id;
+        *at = (int64_t) ++v->n;
         return true;
     }
     struct gb_plan_item * group = &v->items[*at - 1];
-    group->size                 = GB_MAX(group->size, item->size);
+    group->size = GB_MAX(group->size, item->size);
     return group->offset == item->offset && v->chunk_of[*at - 1] == item->chunk && group->lower == item->lower &&
            group->upper == item->upper;
 }
 
 // All alias groups of one arena: inside of their chunks, aligned, and no two that live at once overlap.
 static enum ggml_status validate_arena(struct validator * v, int backend) {
-    const struct gb_sched_plan *   p      = v->plan;
-    const struct gb_sched_device * d      = &v->sched->devices[backend];
-    const uint64_t                 before = gb_fail_count();
-    size_t                         a = 0, b = 0;
+    const struct gb_sched_plan * p = v->plan;
+    const struct gb_sched_device * d = &v->sched->devices[backend];
+    const uint64_t before = gb_fail_count();
+    size_t a = 0, b = 0;
     v->n = 0;
     for (int64_t id = 0; id < p->in.n_ids + (int64_t) p->program.copies.n; id++) {
         const struct gb_item * item = gb_sched_arena_item(p, id);
-        const bool             here = item && item->backend == backend;
+        const bool here = item && item->backend == backend;
         GB_FAIL_IF(here && (item->group < 0 || !add_to_group(v, id, item)), GGML_STATUS_FAILED,
             "check: '%s' does not lie where the tensor is that it was to be computed in", name_of(v, id));
     }
@@ -65,13 +65,13 @@ static enum ggml_status validate_arena(struct validator * v, int backend) {
 
 // Leaf stores are not looked at: nothing in them shares memory.
 enum ggml_status gb_sched_validate_layout(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
-    const size_t     n      = (size_t) p->in.n_ids + p->program.copies.n;
-    struct validator v      = { .sched = s, .plan = p };
+    const size_t n = (size_t) p->in.n_ids + p->program.copies.n;
+    struct validator v = { .sched = s, .plan = p };
     enum ggml_status status = GGML_STATUS_ALLOC_FAILED;
-    v.items                 = gb_calloc(n + 1, sizeof(*v.items));
-    v.chunk_of              = gb_calloc(n + 1, sizeof(*v.chunk_of));
-    v.group_at              = gb_calloc(n + 1, sizeof(*v.group_at));
-    v.ids                   = gb_calloc(n + 1, sizeof(*v.ids));
+    v.items = gb_calloc(n + 1, sizeof(*v.items));
+    v.chunk_of = gb_calloc(n + 1, sizeof(*v.chunk_of));
+    v.group_at = gb_calloc(n + 1, sizeof(*v.group_at));
+    v.ids = gb_calloc(n + 1, sizeof(*v.ids));
     if (v.items && v.chunk_of && v.group_at && v.ids) {
         status = GGML_STATUS_SUCCESS;
     }

@@ -11,15 +11,15 @@
 
 struct old_binding {
     struct ggml_backend_buffer * buffer;
-    void *                       data;
-    void *                       extra;
+    void * data;
+    void * extra;
 };
 
 struct binding {
     struct ggml_backend_sched * sched;
-    struct gb_sched_plan *      plan;
-    struct old_binding *        old; // owned; per id
-    GB_VEC(int32_t) moved;           // leafs whose content comes from their old place
+    struct gb_sched_plan * plan;
+    struct old_binding * old; // owned; per id
+    GB_VEC(int32_t) moved;    // leafs whose content comes from their old place
 };
 
 // -------------------------------------------------------------------------------------------------------------- memory
@@ -100,9 +100,9 @@ static enum ggml_status put_at(struct ggml_tensor * t, const struct gb_mem * mem
 static enum ggml_status bind_roots(struct binding * b) {
     struct gb_sched_plan * p = b->plan;
     for (int i = 0; i < p->in.n_ids; i++) {
-        const struct gb_id *   id   = &p->in.ids.data[i];
+        const struct gb_id * id = &p->in.ids.data[i];
         const struct gb_item * item = &p->layout.items.data[i];
-        struct ggml_tensor *   t    = id->tensor;
+        struct ggml_tensor * t = id->tensor;
         if (id->location == GB_LOCATION_SHARED) {
             p->binding.mem[i] = gb_sched_mem_of(b->sched, t->buffer);
         }
@@ -113,7 +113,7 @@ static enum ggml_status bind_roots(struct binding * b) {
         const bool content =
             leaf && t->buffer && (gb_sched_leaf_is_bound(b->sched, t) || gb_sched_result_is_alive(b->sched, t));
         struct gb_mem * mem = gb_sched_mem_of_item(b->sched, p, item, leaf);
-        p->binding.mem[i]   = mem;
+        p->binding.mem[i] = mem;
         if (content && t->data != mem->base + item->offset && !gb_vec_push(&b->moved, i)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
@@ -125,8 +125,8 @@ static enum ggml_status bind_roots(struct binding * b) {
 // Views take their root's buffer, whoever placed it.
 static enum ggml_status bind_views(struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
-        const struct gb_id *       id   = &p->in.ids.data[i];
-        struct ggml_tensor *       t    = id->tensor;
+        const struct gb_id * id = &p->in.ids.data[i];
+        struct ggml_tensor * t = id->tensor;
         const struct ggml_tensor * root = t->view_src;
         if (root == NULL) {
             continue;
@@ -149,7 +149,7 @@ static enum ggml_status bind_copies(struct binding * b) {
         }
         if (copy->kept) {
             const struct gb_replica * replica = p->binding.copies[c].replica;
-            const struct gb_item      at      = { .offset = replica->offset };
+            const struct gb_item at = { .offset = replica->offset };
             GB_TRY(put_at(&copy->dst->tensor, replica->mem, &at));
             continue;
         }
@@ -163,9 +163,9 @@ static enum ggml_status bind_copies(struct binding * b) {
 static enum ggml_status bind_shadows(struct gb_sched_plan * p) {
     struct gb_shadow_iter it = { 0 };
     for (struct gb_shadow * sh = gb_sched_next_shadow(&p->program, &it); sh;
-        sh                     = gb_sched_next_shadow(&p->program, &it)) {
-        struct ggml_tensor *       t        = &sh->tensor;
-        const struct ggml_tensor * root     = t->view_src;
+        sh = gb_sched_next_shadow(&p->program, &it)) {
+        struct ggml_tensor * t = &sh->tensor;
+        const struct ggml_tensor * root = t->view_src;
         const struct ggml_tensor * original = p->in.ids.data[sh->origin].tensor;
         if (sh->copy < 0 && root != original) { // not a range of it
             gb_tensor_put(t, original->buffer, original->data);
@@ -181,9 +181,9 @@ static enum ggml_status bind_shadows(struct gb_sched_plan * p) {
 // What a backend need not store when it computes the one reader together with it (tensor/tensor.h). A view that is no
 // node hides readers.
 static bool mark_read_once(struct gb_sched_plan * p) {
-    uint8_t *  readers = gb_calloc((size_t) p->in.n_ids, 1); // of each tensor: 0, 1, 2 for more
-    uint8_t *  hidden  = gb_calloc((size_t) p->in.n_ids, 1); // of roots
-    const bool ok      = readers && hidden;
+    uint8_t * readers = gb_calloc((size_t) p->in.n_ids, 1); // of each tensor: 0, 1, 2 for more
+    uint8_t * hidden = gb_calloc((size_t) p->in.n_ids, 1);  // of roots
+    const bool ok = readers && hidden;
     for (uint32_t k = 0; ok && k < p->in.src_begin[p->in.n_nodes]; k++) {
         readers[p->in.srcs[k]] = (uint8_t) GB_MIN(readers[p->in.srcs[k]] + 1, 2);
     }
@@ -191,7 +191,7 @@ static bool mark_read_once(struct gb_sched_plan * p) {
         hidden[p->in.ids.data[i].root] = 1;
     }
     for (int i = 0; ok && i < p->in.n_ids; i++) {
-        const int            r    = p->in.ids.data[i].root;
+        const int r = p->in.ids.data[i].root;
         const struct gb_id * root = &p->in.ids.data[r];
         const bool once = readers[i] == 1 && i < p->in.n_nodes && root->location == GB_LOCATION_ARENA && !root->keep &&
                           !hidden[r] && !gb_tensor_has_flag(root->tensor, GB_TENSOR_INPUT) &&
@@ -208,12 +208,12 @@ static bool mark_read_once(struct gb_sched_plan * p) {
 // After the plan's tensors are in place: content of leafs, from where they were.
 static enum ggml_status move_contents(struct binding * b) {
     for (size_t k = 0; k < b->moved.n; k++) {
-        const int            id  = b->moved.data[k];
-        struct ggml_tensor * t   = b->plan->in.ids.data[id].tensor;
-        struct ggml_tensor   was = *t;
-        was.buffer               = b->old[id].buffer;
-        was.data                 = b->old[id].data;
-        was.extra                = b->old[id].extra;
+        const int id = b->moved.data[k];
+        struct ggml_tensor * t = b->plan->in.ids.data[id].tensor;
+        struct ggml_tensor was = *t;
+        was.buffer = b->old[id].buffer;
+        was.data = b->old[id].data;
+        was.extra = b->old[id].extra;
         GB_TRY(ggml_backend_tensor_copy(&was, t));
     }
     return GGML_STATUS_SUCCESS;
@@ -234,10 +234,10 @@ static enum ggml_status bind_all(struct binding * b) {
 // What a failure puts back.
 static bool note_old(struct binding * b) {
     const struct gb_sched_plan * p = b->plan;
-    b->old                         = gb_calloc((size_t) p->in.n_ids, sizeof(*b->old));
+    b->old = gb_calloc((size_t) p->in.n_ids, sizeof(*b->old));
     for (int i = 0; b->old && i < p->in.n_ids; i++) {
         const struct ggml_tensor * t = p->in.ids.data[i].tensor;
-        b->old[i]                    = (struct old_binding){ t->buffer, t->data, t->extra };
+        b->old[i] = (struct old_binding){ t->buffer, t->data, t->extra };
     }
     return b->old != NULL;
 }
@@ -268,8 +268,8 @@ static void undo(struct binding * b, bool was_bound) {
 // Tensors may have other names than when the graph was planned: these are what is said of them from now on. False: no
 // memory, and nothing has changed.
 static bool renew_names(struct gb_sched_plan * p) {
-    const size_t n    = (size_t) p->in.n_ids;
-    bool         same = true;
+    const size_t n = (size_t) p->in.n_ids;
+    bool same = true;
     for (size_t i = 0; i < n && same; i++) {
         const struct ggml_tensor * t = p->in.ids.data[i].tensor;
         same = strncmp(gb_sched_name_of(&p->in, (int64_t) i), t->name, sizeof(t->name) - 1) == 0;
@@ -278,7 +278,7 @@ static bool renew_names(struct gb_sched_plan * p) {
         return true;
     }
     struct gb_keys keys = { 0 };
-    bool           ok   = gb_keys_reserve(&keys, n);
+    bool ok = gb_keys_reserve(&keys, n);
     for (size_t i = 0; i < n && ok; i++) {
         ok = gb_keys_add(&keys, p->in.ids.data[i].tensor);
     }
@@ -296,23 +296,23 @@ static void commit(struct binding * b, gb_mem_list arenas, gb_mem_list shared) {
     struct gb_sched_plan * p = b->plan;
     release(b->sched, &p->binding.arenas);
     release(b->sched, &p->binding.shared);
-    p->binding.arenas   = arenas;
-    p->binding.shared   = shared;
+    p->binding.arenas = arenas;
+    p->binding.shared = shared;
     p->binding.is_bound = true;
-    p->binding.stale    = false;
+    p->binding.stale = false;
     for (int i = 0; i < p->in.n_ids; i++) {
-        const struct ggml_tensor * t   = p->in.ids.data[i].tensor;
-        struct gb_key *            key = gb_key_of(&p->in.keys, i);
-        key->buffer                    = t->buffer;
-        key->data                      = t->data;
-        key->state                     = gb_tensor_state(t);
+        const struct ggml_tensor * t = p->in.ids.data[i].tensor;
+        struct gb_key * key = gb_key_of(&p->in.keys, i);
+        key->buffer = t->buffer;
+        key->data = t->data;
+        key->state = gb_tensor_state(t);
     }
 }
 
 enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    struct binding b         = { .sched = s, .plan = p };
-    const bool     was_bound = p->binding.is_bound;
-    gb_mem_list    arenas = { 0 }, shared = { 0 };
+    struct binding b = { .sched = s, .plan = p };
+    const bool was_bound = p->binding.is_bound;
+    gb_mem_list arenas = { 0 }, shared = { 0 };
     gb_sched_drop_prepared(s, p);
     enum ggml_status status =
         note_old(&b) && hold_memory(s, p, &arenas, &shared) ? bind_all(&b) : GGML_STATUS_ALLOC_FAILED;
@@ -334,7 +334,7 @@ enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_pl
 // ---------------------------------------------------------------------------------------------------------------------
 
 enum ggml_status gb_sched_init_binding(struct gb_sched_plan * p) {
-    p->binding.mem    = gb_calloc((size_t) p->in.n_ids, sizeof(*p->binding.mem));
+    p->binding.mem = gb_calloc((size_t) p->in.n_ids, sizeof(*p->binding.mem));
     p->binding.copies = gb_calloc(p->program.copies.n, sizeof(*p->binding.copies));
     p->binding.splits = gb_calloc(p->program.splits.n, sizeof(*p->binding.splits));
     return p->binding.mem && p->binding.copies && p->binding.splits ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;

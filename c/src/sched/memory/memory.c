@@ -12,17 +12,17 @@ static void give_back(ggml_backend_buffer_t buffer) {
     if (buffer->iface.free_buffer) {
         buffer->iface.free_buffer(buffer);
     }
-    buffer->iface   = (struct ggml_backend_buffer_i){ 0 };
+    buffer->iface = (struct ggml_backend_buffer_i){ 0 };
     buffer->context = NULL;
-    buffer->size    = 0;
+    buffer->size = 0;
 }
 
 // Gives the memory back and leaves a handle without hooks, which every access through it reports. While memory is held,
 // that happens later: the scheduler is done with it, but who looks into it is not.
 static void retire(struct ggml_backend_sched * s, struct gb_mem * mem) {
     mem->buffer->usage = GB_USAGE_SCHED;
-    mem->base          = NULL;
-    mem->size          = 0;
+    mem->base = NULL;
+    mem->size = 0;
     if (!GB_READ_RELAXED(s->hold)) {
         give_back(mem->buffer);
     }
@@ -52,8 +52,8 @@ static void retire_spares(struct ggml_backend_sched * s, int backend) { // -1: o
 
 // A buffer of the device; when it has no room, spare leaf stores are given up first.
 static ggml_backend_buffer_t alloc_buffer(struct ggml_backend_sched * s, int backend, size_t size) {
-    struct gb_sched_device * d      = &s->devices[backend];
-    ggml_backend_buffer_t    buffer = ggml_backend_buft_alloc_buffer(d->buft, size);
+    struct gb_sched_device * d = &s->devices[backend];
+    ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(d->buft, size);
     for (size_t i = 0; buffer == NULL && i < s->mems.n; i++) {
         if (is_spare(s->mems.data[i]) && s->mems.data[i]->backend == backend) {
             retire_spares(s, backend);
@@ -82,15 +82,15 @@ struct gb_mem * gb_sched_mem_new(struct ggml_backend_sched * s, int backend, siz
         return NULL;
     }
     mem->buffer = alloc_buffer(s, backend, size);
-    mem->base   = mem->buffer ? ggml_backend_buffer_get_base(mem->buffer) : NULL;
+    mem->base = mem->buffer ? ggml_backend_buffer_get_base(mem->buffer) : NULL;
     if (mem->base == NULL) {
         ggml_backend_buffer_free(mem->buffer);
         gb_free(mem);
         return NULL;
     }
-    mem->size    = size;
+    mem->size = size;
     mem->backend = backend;
-    mem->kind    = kind;
+    mem->kind = kind;
     if (kind != GB_MEM_INPUTS) {
         mem->buffer->usage = GB_USAGE_SCHED;
     }
@@ -137,13 +137,13 @@ struct gb_mem * gb_sched_take_store(struct ggml_backend_sched * s, int backend, 
 
 // The stores are given back at once: they stay as spares, for the plan or for another one.
 enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
-    gb_mem_list      taken = { 0 }; // all at once: each needs one of its own
+    gb_mem_list taken = { 0 }; // all at once: each needs one of its own
     enum ggml_status status =
         gb_vec_reserve(&taken, p->layout.chunks.n) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (size_t k = 0; k < p->layout.chunks.n && status == GGML_STATUS_SUCCESS; k++) {
         const struct gb_chunk_need * need = &p->layout.chunks.data[k];
-        struct gb_mem *              mem  = need->leafs ? gb_sched_take_store(s, need->backend, need->size) : NULL;
-        status                            = need->leafs && mem == NULL ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS;
+        struct gb_mem * mem = need->leafs ? gb_sched_take_store(s, need->backend, need->size) : NULL;
+        status = need->leafs && mem == NULL ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS;
         if (mem) {
             taken.data[taken.n++] = mem;
         }
@@ -182,7 +182,7 @@ static void give_up_arenas(struct ggml_backend_sched * s, struct gb_sched_plan *
     gb_vec_free(&p->binding.arenas);
     gb_sched_release_replicas(p);
     p->binding.stale = true;
-    s->current       = s->current == p ? NULL : s->current;
+    s->current = s->current == p ? NULL : s->current;
 }
 
 // Some leaf of the plan is a result that the arenas still hold: then they must not be given up before it was moved.
@@ -223,10 +223,10 @@ static bool give_up_earlier(struct ggml_backend_sched * s, const struct gb_sched
 // the old size is taken back.
 static struct gb_mem * replace_chunk(struct ggml_backend_sched * s, struct gb_mem ** slot, size_t size) {
     const size_t old_size = (*slot)->size;
-    const int    backend  = (*slot)->backend;
+    const int backend = (*slot)->backend;
     gb_sched_mem_unref(s, *slot);
-    *slot                = NULL;
-    struct gb_mem * mem  = gb_sched_mem_new(s, backend, size, GB_MEM_ARENA);
+    *slot = NULL;
+    struct gb_mem * mem = gb_sched_mem_new(s, backend, size, GB_MEM_ARENA);
     struct gb_mem * back = mem ? NULL : gb_sched_mem_new(s, backend, old_size, GB_MEM_ARENA);
     if (back) {
         gb_sched_mem_ref(back);
@@ -303,9 +303,9 @@ ggml_tallocr_t gb_sched_inputs(struct ggml_backend_sched * s, int backend) {
     if (d->tallocr && d->inputs->size >= d->inputs_need) {
         return d->tallocr;
     }
-    const size_t    size = GB_MAX(d->inputs_need, d->alignment);
-    struct gb_mem * mem  = gb_sched_mem_new(s, backend, size, GB_MEM_INPUTS);
-    ggml_tallocr_t  next = mem ? ggml_tallocr_new_from_buffer(mem->buffer) : NULL;
+    const size_t size = GB_MAX(d->inputs_need, d->alignment);
+    struct gb_mem * mem = gb_sched_mem_new(s, backend, size, GB_MEM_INPUTS);
+    ggml_tallocr_t next = mem ? ggml_tallocr_new_from_buffer(mem->buffer) : NULL;
     if (next == NULL) {
         if (mem) {
             retire(s, mem);
@@ -314,7 +314,7 @@ ggml_tallocr_t gb_sched_inputs(struct ggml_backend_sched * s, int backend) {
     }
     ggml_tallocr_free(d->tallocr);
     d->tallocr = next;
-    d->inputs  = mem;
+    d->inputs = mem;
     return next;
 }
 

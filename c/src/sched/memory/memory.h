@@ -30,59 +30,59 @@ enum gb_mem_kind { GB_MEM_ARENA, GB_MEM_LEAFS, GB_MEM_INPUTS, GB_MEM_REPLICAS };
 // One buffer of the scheduler. The object lives as long as the scheduler.
 struct gb_mem {
     ggml_backend_buffer_t buffer; // owned
-    char *                base;
-    size_t                size; // bytes; 0 when retired
-    int                   backend;
-    enum gb_mem_kind      kind;
-    int                   n_refs;        // the arena slot, and each plan bound to it
-    unsigned              resets_before; // of leaf stores: resets of the scheduler before it was last handed to a plan
+    char * base;
+    size_t size; // bytes; 0 when retired
+    int backend;
+    enum gb_mem_kind kind;
+    int n_refs; // the arena slot, and each plan bound to it
+    unsigned resets_before; // of leaf stores: resets of the scheduler before it was last handed to a plan
 };
 
 // A copy of bytes of the user, kept from run to run.
 struct gb_replica {
     const struct ggml_backend_buffer * source; // only compared
-    const char *                       data;   // its first byte there; only compared
-    struct ggml_tensor                 layout; // type, ne and nb
-    int                                backend;
-    struct gb_mem *                    mem; // a ref held
-    size_t                             offset;
-    uint64_t                           version; // of the source's buffer that it equals; 0: none
-    uint64_t                           checked; // the same, as the validator saw it; 0: it saw nothing
-    int                                n_refs;  // plans
+    const char * data; // its first byte there; only compared
+    struct ggml_tensor layout; // type, ne and nb
+    int backend;
+    struct gb_mem * mem; // a ref held
+    size_t offset;
+    uint64_t version; // of the source's buffer that it equals; 0: none
+    uint64_t checked; // the same, as the validator saw it; 0: it saw nothing
+    int n_refs; // plans
 };
 
 // What an input held when a run was issued.
 struct gb_stage {
-    struct ggml_tensor   tensor; // owns its data
-    ggml_backend_event_t event;  // owned; after the copy from here
+    struct ggml_tensor tensor; // owns its data
+    ggml_backend_event_t event; // owned; after the copy from here
 };
 
 struct gb_bound_copy {
     struct gb_replica * replica; // of kept ones: a ref held; NULL: to be taken
-    uint64_t            seen;    // of kept ones: the version of the source when the run began
-    bool                due;     // of kept ones: this run has to fill it
-    struct gb_stage *   stages;  // of staged ones: owned, one per graph in flight; NULL: not yet
+    uint64_t seen; // of kept ones: the version of the source when the run began
+    bool due; // of kept ones: this run has to fill it
+    struct gb_stage * stages; // of staged ones: owned, one per graph in flight; NULL: not yet
 };
 
 struct gb_bound_split {
-    ggml_backend_graph_plan_t prepared;            // owned; NULL: not yet, or the backend has none
-    bool                      no_plan;             // the backend could not prepare it
-    uint64_t                  n_traced, traced_ns; // runs that were recorded, and how long they took
+    ggml_backend_graph_plan_t prepared; // owned; NULL: not yet, or the backend has none
+    bool no_plan; // the backend could not prepare it
+    uint64_t n_traced, traced_ns; // runs that were recorded, and how long they took
 };
 
 // What a plan holds of the scheduler's memory and of backends: the only part of a plan that comes and goes while it is
 // kept. Refs on memory are given back when the plan is unbound, what backends made when they are freed.
 struct gb_sched_binding {
-    bool                    is_bound; // the user's tensors were given the places in the input's `keys`
-    bool                    stale;    // its shadows have no addresses, or its arenas were given up
-    struct gb_mem **        mem;      // owned; per id, roots: where it is bound; NULL if not by us
-    struct gb_bound_copy *  copies;   // owned; per copy of the program
-    struct gb_bound_split * splits;   // owned; per split of the program
-    gb_mem_list             arenas;   // refs held: chunks
-    gb_mem_list leafs;  // refs held: own leaf stores, in the order of the leaf entries of the layout's chunks
+    bool is_bound; // the user's tensors were given the places in the input's `keys`
+    bool stale; // its shadows have no addresses, or its arenas were given up
+    struct gb_mem ** mem; // owned; per id, roots: where it is bound; NULL if not by us
+    struct gb_bound_copy * copies; // owned; per copy of the program
+    struct gb_bound_split * splits; // owned; per split of the program
+    gb_mem_list arenas; // refs held: chunks
+    gb_mem_list leafs; // refs held: own leaf stores, in the order of the leaf entries of the layout's chunks
     gb_mem_list shared; // refs held: stores of other plans
     GB_VEC(ggml_backend_event_t) events; // owned; as many as the plan's waits need
-    unsigned n_freed;                    // buffers in the process that were gone when its splits were prepared
+    unsigned n_freed; // buffers in the process that were gone when its splits were prepared
     unsigned turn; // number of runs so far; chooses the stage of copies that are kept several times
 };
 
@@ -102,7 +102,7 @@ enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const st
 enum ggml_status gb_sched_reserve_arena(struct ggml_backend_sched * s, int backend, size_t size); // its first chunk
 // Where memory is short, a chunk grows at the cost of earlier plans, which are bound again before they run.
 enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, struct gb_sched_plan * p);
-void             gb_sched_free_mems(struct ggml_backend_sched * s);
+void gb_sched_free_mems(struct ggml_backend_sched * s);
 // NULL: no memory. Borrowed; a later call may free it and return a larger one.
 ggml_tallocr_t gb_sched_inputs(struct ggml_backend_sched * s, int backend);
 
@@ -110,7 +110,7 @@ ggml_tallocr_t gb_sched_inputs(struct ggml_backend_sched * s, int backend);
 // The plan gets all its replicas whose source has a place, or none. ALLOC_FAILED: no memory; then the plan holds no
 // replica.
 enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb_sched_plan * p);
-void             gb_sched_release_replicas(struct gb_sched_plan * p);
+void gb_sched_release_replicas(struct gb_sched_plan * p);
 // Frees the replicas of a backend (-1: of all) that no plan holds; true if there were any.
 bool gb_sched_drop_spare_replicas(struct ggml_backend_sched * s, int backend);
 void gb_sched_drop_orphans(struct ggml_backend_sched * s); // when a buffer with replicas was freed since
@@ -136,7 +136,7 @@ void gb_sched_free_binding(struct ggml_backend_sched * s, struct gb_sched_plan *
 enum ggml_status gb_sched_make_events(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 // Host memory where inputs are kept until they have travelled; what the host copies itself needs none.
 enum ggml_status gb_sched_make_stages(struct ggml_backend_sched * s, struct gb_sched_plan * p);
-void             gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p); // graphs
+void gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p); // graphs
 // Drops all of it: the plan can be asked, and never run again.
 void gb_sched_disarm(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 

@@ -57,9 +57,9 @@ enum ggml_status gb_sched_make_events(struct ggml_backend_sched * s, struct gb_s
 // Host memory as large as the copy, with an event that says when it has been read.
 static bool make_stage(struct gb_stage * stage, const struct gb_copy * copy, ggml_backend_t backend) {
     const struct ggml_tensor * dst = &copy->dst->tensor;
-    stage->event                   = ggml_backend_event_new(backend);
-    stage->tensor.type             = dst->type;
-    stage->tensor.data             = gb_aligned_alloc(64, GGML_PAD(ggml_nbytes(dst) + 1, 64));
+    stage->event = ggml_backend_event_new(backend);
+    stage->tensor.type = dst->type;
+    stage->tensor.data = gb_aligned_alloc(64, GGML_PAD(ggml_nbytes(dst) + 1, 64));
     memcpy(stage->tensor.ne, dst->ne, sizeof(dst->ne));
     memcpy(stage->tensor.nb, dst->nb, sizeof(dst->nb));
     memcpy(stage->tensor.name, dst->name, sizeof(dst->name));
@@ -76,8 +76,8 @@ enum ggml_status gb_sched_make_stages(struct ggml_backend_sched * s, struct gb_s
             step->issuer == p->in.n_backends) {
             continue;
         }
-        struct gb_stage * stages              = gb_calloc((size_t) p->in.n_copies, sizeof(*stages));
-        bool              ok                  = stages != NULL;
+        struct gb_stage * stages = gb_calloc((size_t) p->in.n_copies, sizeof(*stages));
+        bool ok = stages != NULL;
         p->binding.copies[step->index].stages = stages;
         for (int i = 0; ok && i < p->in.n_copies; i++) {
             ok = make_stage(&stages[i], copy, s->devices[step->issuer].backend);

@@ -25,14 +25,14 @@ static const struct ggml_tensor * source_of(const struct gb_sched_plan * p, cons
 // Where the bytes that are copied are.
 struct address {
     ggml_backend_buffer_t buffer; // NULL: not known yet
-    const char *          data;
+    const char * data;
 };
 
 // Leafs of the plan go to its own stores when it is bound, wherever they are before.
 static struct address address_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     const struct gb_copy * copy) {
-    const struct gb_id *       id     = &p->in.ids.data[copy->root];
-    const struct gb_item *     item   = &p->layout.items.data[copy->root];
+    const struct gb_id * id = &p->in.ids.data[copy->root];
+    const struct gb_item * item = &p->layout.items.data[copy->root];
     const struct ggml_tensor * source = source_of(p, copy);
     if (id->location != GB_LOCATION_LEAF) {
         return (struct address){ source->buffer, (const char *) source->data + copy->lo };
@@ -58,7 +58,7 @@ static struct gb_replica * find(const struct ggml_backend_sched * s, const struc
 // The last replica of a buffer takes the buffer along.
 static void drop(struct ggml_backend_sched * s, size_t i) {
     struct gb_replica * r = s->replicas.data[i];
-    s->replicas.data[i]   = s->replicas.data[--s->replicas.n];
+    s->replicas.data[i] = s->replicas.data[--s->replicas.n];
     gb_sched_mem_unref(s, r->mem);
     gb_free(r);
 }
@@ -106,22 +106,22 @@ void gb_sched_release_replicas(struct gb_sched_plan * p) {
 // The source is noted to have replicas: when its buffer is freed, orphans are looked for.
 static bool add(struct ggml_backend_sched * s, struct gb_sched_plan * p, size_t c, struct gb_mem * mem, size_t offset) {
     const struct gb_copy * copy = &p->program.copies.data[c];
-    struct gb_replica *    r    = gb_vec_reserve(&s->replicas, s->replicas.n + 1) ? GB_NEW(struct gb_replica) : NULL;
+    struct gb_replica * r = gb_vec_reserve(&s->replicas, s->replicas.n + 1) ? GB_NEW(struct gb_replica) : NULL;
     if (r == NULL) {
         return false;
     }
     const struct address at = address_of(s, p, copy);
-    *r                      = (struct gb_replica){ .source = at.buffer,
-                             .data                         = at.data,
-                             .layout                       = copy->dst->tensor,
-                             .backend                      = copy->backend,
-                             .mem                          = mem,
-                             .offset                       = offset,
-                             .n_refs                       = 1 };
+    *r = (struct gb_replica){ .source = at.buffer,
+        .data = at.data,
+        .layout = copy->dst->tensor,
+        .backend = copy->backend,
+        .mem = mem,
+        .offset = offset,
+        .n_refs = 1 };
     gb_sched_mem_ref(mem);
-    at.buffer->replicated             = true;
+    at.buffer->replicated = true;
     s->replicas.data[s->replicas.n++] = r;
-    p->binding.copies[c].replica      = r;
+    p->binding.copies[c].replica = r;
     return true;
 }
 
@@ -135,8 +135,8 @@ static bool is_missing(const struct ggml_backend_sched * s, const struct gb_sche
 // Bytes of the missing replicas from copy `c` on that fit into one buffer; *end: behind the last of them.
 static size_t fill_one(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int backend, size_t c,
     size_t * end) {
-    const struct gb_sched_device * d    = &s->devices[backend];
-    size_t                         size = 0;
+    const struct gb_sched_device * d = &s->devices[backend];
+    size_t size = 0;
     for (; c < p->program.copies.n; c++) {
         if (!is_missing(s, p, c, backend)) {
             continue;
@@ -164,7 +164,7 @@ static bool take_missing(struct ggml_backend_sched * s, struct gb_sched_plan * p
             return false;
         }
         size_t offset = 0;
-        bool   ok     = true;
+        bool ok = true;
         gb_sched_mem_ref(mem);
         for (; ok && c < end; c++) {
             const struct gb_copy * copy = &p->program.copies.data[c];
@@ -184,7 +184,7 @@ static bool take_missing(struct ggml_backend_sched * s, struct gb_sched_plan * p
 // Replicas that are there already, of another plan or of none, are taken first; only what is missing costs memory.
 enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     for (size_t c = 0; c < p->program.copies.n; c++) {
-        const struct gb_copy * copy  = &p->program.copies.data[c];
+        const struct gb_copy * copy = &p->program.copies.data[c];
         struct gb_bound_copy * bound = &p->binding.copies[c];
         if (copy->kept && bound->replica == NULL && (bound->replica = find(s, p, copy)) != NULL) {
             bound->replica->n_refs++;
@@ -205,11 +205,11 @@ enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb
 // A replica is up to date when it equals the version that its source's buffer has now.
 void gb_sched_look_at_replicas(struct gb_sched_plan * p) {
     for (size_t c = 0; p->program.n_kept > 0 && c < p->program.copies.n; c++) {
-        const struct gb_copy * copy  = &p->program.copies.data[c];
+        const struct gb_copy * copy = &p->program.copies.data[c];
         struct gb_bound_copy * bound = &p->binding.copies[c];
         if (copy->kept) {
             bound->seen = gb_buffer_version(source_of(p, copy)->buffer);
-            bound->due  = bound->replica->version != bound->seen;
+            bound->due = bound->replica->version != bound->seen;
         }
     }
 }
@@ -217,11 +217,11 @@ void gb_sched_look_at_replicas(struct gb_sched_plan * p) {
 void gb_sched_keep_replicas(struct gb_sched_plan * p) {
     for (size_t c = 0; p->program.n_kept > 0 && c < p->program.copies.n; c++) {
         const struct gb_copy * copy = &p->program.copies.data[c];
-        struct gb_replica *    r    = p->binding.copies[c].replica;
+        struct gb_replica * r = p->binding.copies[c].replica;
         if (copy->kept && r->version == p->binding.copies[c].seen) {
             const uint64_t now = gb_buffer_version(source_of(p, copy)->buffer);
-            r->checked         = r->checked == r->version ? now : r->checked;
-            r->version         = now;
+            r->checked = r->checked == r->version ? now : r->checked;
+            r->version = now;
         }
     }
 }

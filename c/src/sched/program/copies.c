@@ -35,29 +35,29 @@ static void name_copy(const struct ggml_backend_sched * s, int backend, struct g
 // ------------------------------------------------------------------------------------------------------------- builder
 
 struct seen { // the shadow made last for reading a tensor
-    int                copy;
+    int copy;
     struct gb_shadow * shadow;
 };
 
 struct twin { // the shadow that stands for a node, or for a view of one, in the memory of the original
     struct gb_shadow * shadow;
-    size_t             at; // of the node: its index in the program's list
+    size_t at; // of the node: its index in the program's list
 };
 
 // What is known of the program while the splits are completed, in order.
 struct builder {
     const struct ggml_backend_sched * sched;
-    const struct gb_sched_input *     in;
-    const struct gb_sched_assigned *  assigned;
-    const struct gb_item *            leafs;     // per id, of leafs: where they were laid out
-    const struct gb_sched_program *   candidate; // merge copies as it does, if it has the same ones; NULL: none
-    struct gb_sched_program *         program;
-    int *                             version; // owned; per id, of roots
-    int32_t *                         copy_of; // owned; per id and backend: the latest copy of a root + 1
-    struct seen *                     seen;    // owned; per id
-    struct twin *                     twins;   // owned; per id, of nodes
-    uint8_t *                         written; // owned; per id, of roots: some node writes it
-    struct gb_split *                 split;
+    const struct gb_sched_input * in;
+    const struct gb_sched_assigned * assigned;
+    const struct gb_item * leafs; // per id, of leafs: where they were laid out
+    const struct gb_sched_program * candidate; // merge copies as it does, if it has the same ones; NULL: none
+    struct gb_sched_program * program;
+    int * version; // owned; per id, of roots
+    int32_t * copy_of; // owned; per id and backend: the latest copy of a root + 1
+    struct seen * seen; // owned; per id
+    struct twin * twins; // owned; per id, of nodes
+    uint8_t * written; // owned; per id, of roots: some node writes it
+    struct gb_split * split;
 };
 
 // The program is not freed: it belongs to the plan, complete or not.
@@ -72,11 +72,11 @@ static void free_builder(struct builder * b) {
 // Every table starts at zero: no version was made and nothing was copied.
 static bool init_builder(struct builder * b) {
     const size_t n = (size_t) b->in->n_ids;
-    b->version     = gb_calloc(n, sizeof(*b->version));
-    b->copy_of     = gb_calloc(n, (size_t) b->in->n_backends * sizeof(*b->copy_of));
-    b->seen        = gb_calloc(n, sizeof(*b->seen));
-    b->twins       = gb_calloc(n, sizeof(*b->twins));
-    b->written     = gb_calloc(n, sizeof(*b->written));
+    b->version = gb_calloc(n, sizeof(*b->version));
+    b->copy_of = gb_calloc(n, (size_t) b->in->n_backends * sizeof(*b->copy_of));
+    b->seen = gb_calloc(n, sizeof(*b->seen));
+    b->twins = gb_calloc(n, sizeof(*b->twins));
+    b->written = gb_calloc(n, sizeof(*b->written));
     return b->version && b->copy_of && b->seen && b->twins && b->written;
 }
 
@@ -96,12 +96,12 @@ static bool overlap(const struct ggml_tensor * a, const struct ggml_tensor * b) 
 // Roots that some node writes; tensors of the user that lie in the same bytes as one of them, too.
 static bool find_written(struct builder * b) {
     GB_VEC(int32_t) of_user = { 0 };
-    bool ok                 = true;
+    bool ok = true;
     for (int i = 0; ok && i < b->in->n_nodes; i++) {
         const int root = b->in->ids.data[i].root;
         if (b->in->ids.data[i].computes && !b->written[root]) {
             b->written[root] = 1;
-            ok               = !in_user_memory(&b->in->ids.data[root]) || gb_vec_push(&of_user, root);
+            ok = !in_user_memory(&b->in->ids.data[root]) || gb_vec_push(&of_user, root);
         }
     }
     for (int i = 0; ok && of_user.n > 0 && i < b->in->n_ids; i++) {
@@ -116,7 +116,7 @@ static bool find_written(struct builder * b) {
 // A copy of it can be kept until somebody writes it: nobody does in this graph, and whoever does elsewhere is noticed,
 // because the host has no pointer to it, or has promised (usage WEIGHTS) to say so. Inputs change with every run.
 static bool can_be_kept(const struct builder * b, int root) {
-    const struct gb_id *        id     = &b->in->ids.data[root];
+    const struct gb_id * id = &b->in->ids.data[root];
     const ggml_backend_buffer_t buffer = id->tensor->buffer;
     if (b->in->minimal || b->written[root]) {
         return false;
@@ -137,13 +137,13 @@ static bool can_be_kept(const struct builder * b, int root) {
 // The copy holds at least what tensor id t uses of its root.
 static void widen(struct builder * b, struct gb_copy * copy, int t) {
     const struct ggml_tensor * tensor = b->in->ids.data[t].tensor;
-    const struct ggml_tensor * root   = b->in->ids.data[copy->root].tensor;
-    const size_t               total  = ggml_nbytes(root);
-    size_t                     lo     = tensor->view_src ? tensor->view_offs : 0;
-    const size_t               hi     = lo + ggml_nbytes(tensor);
+    const struct ggml_tensor * root = b->in->ids.data[copy->root].tensor;
+    const size_t total = ggml_nbytes(root);
+    size_t lo = tensor->view_src ? tensor->view_offs : 0;
+    const size_t hi = lo + ggml_nbytes(tensor);
     lo -= lo % b->sched->devices[copy->backend].alignment; // views keep their alignment
-    copy->lo    = GB_MIN(copy->lo, lo);
-    copy->hi    = GB_MAX(copy->hi, hi);
+    copy->lo = GB_MIN(copy->lo, lo);
+    copy->hi = GB_MAX(copy->hi, hi);
     copy->whole = copy->whole || ggml_is_quantized(root->type) || (copy->kept && b->in->weight[copy->root]) ||
                   (copy->lo == 0 && copy->hi == total);
     if (copy->whole) {
@@ -171,20 +171,20 @@ static bool is_staged(const struct builder * b, int root) {
 // The copy becomes the latest of its root on that backend.
 static bool add_copy(struct builder * b, int root, int backend, int shown, bool fill) {
     struct gb_copy copy = {
-        .root    = root,
+        .root = root,
         .backend = backend,
-        .split   = (int) (b->split - b->program->splits.data),
-        .shown   = shown,
-        .fill    = fill,
-        .kept    = fill && can_be_kept(b, root),
-        .staged  = fill && !can_be_kept(b, root) && is_staged(b, root),
-        .merged  = -1,
-        .lo      = SIZE_MAX,
-        .hi      = 0,
+        .split = (int) (b->split - b->program->splits.data),
+        .shown = shown,
+        .fill = fill,
+        .kept = fill && can_be_kept(b, root),
+        .staged = fill && !can_be_kept(b, root) && is_staged(b, root),
+        .merged = -1,
+        .lo = SIZE_MAX,
+        .hi = 0,
         .version = b->version[root],
     };
     const int index = (int) b->program->copies.n;
-    copy.dst        = gb_sched_new_shadow(b->program, b->in, root, index);
+    copy.dst = gb_sched_new_shadow(b->program, b->in, root, index);
     if (copy.dst == NULL || !gb_vec_push(&b->program->copies, copy) ||
         (fill && !gb_vec_push(&b->program->transfers, index))) {
         return false;
@@ -199,7 +199,7 @@ static bool add_copy(struct builder * b, int root, int backend, int shown, bool 
 
 // A copy of the current version of t's root on the split's backend, wide enough for t; its index, or -1 (no memory).
 static int need_copy(struct builder * b, int t, bool fill) {
-    const int       root  = b->in->ids.data[t].root;
+    const int root = b->in->ids.data[t].root;
     const int32_t * known = &b->copy_of[(size_t) root * (size_t) b->in->n_backends + (size_t) b->split->backend];
     if (*known == 0 || b->program->copies.data[*known - 1].version != b->version[root]) {
         if (!add_copy(b, root, b->split->backend, t, fill)) {
@@ -219,10 +219,10 @@ static struct gb_shadow * on_copy(struct builder * b, int t, int copy) {
     if (shadow) {
         struct ggml_tensor * dst = &b->program->copies.data[copy].dst->tensor;
         memset(shadow->tensor.src, 0, sizeof(shadow->tensor.src));
-        shadow->tensor.op        = GGML_OP_VIEW;
-        shadow->tensor.src[0]    = dst;
+        shadow->tensor.op = GGML_OP_VIEW;
+        shadow->tensor.src[0] = dst;
         shadow->tensor.view_offs = b->in->ids.data[t].tensor->view_src ? b->in->ids.data[t].tensor->view_offs : 0;
-        shadow->tensor.view_src  = dst;
+        shadow->tensor.view_src = dst;
         name_copy(b->sched, b->split->backend, &shadow->tensor);
         b->seen[t] = (struct seen){ copy, shadow };
     }
@@ -259,8 +259,8 @@ static bool reads_own_root(const struct gb_sched_input * in, int node) {
 }
 
 enum {
-    NEAR      = 8, // nodes: no backend computes more together
-    MAX_VIEWS = 4  // between a node and its reader
+    NEAR = 8, // nodes: no backend computes more together
+    MAX_VIEWS = 4 // between a node and its reader
 };
 
 // The node whose result the tensor shows, unchanged or through views, if a shadow computed it shortly before in this
@@ -272,7 +272,7 @@ static int near_twin(const struct builder * b, int t) {
             return twin->shadow && b->program->exec.n - twin->at < NEAR ? t : -1;
         }
         const struct ggml_tensor * src = b->in->ids.data[t].tensor->src[0];
-        t                              = src ? (int) gb_ptrmap_get(&b->in->map, src) : -1;
+        t = src ? (int) gb_ptrmap_get(&b->in->map, src) : -1;
     }
     return -1;
 }
@@ -291,7 +291,7 @@ static bool reads_near_twin(const struct builder * b, int node) {
 
 // A shadow of a view lies in the one that stands for its root, if there is one.
 static void lie_in_twin(const struct builder * b, struct gb_shadow * shadow) {
-    const int          root = b->in->ids.data[shadow->origin].root;
+    const int root = b->in->ids.data[shadow->origin].root;
     struct gb_shadow * twin = b->twins[root].shadow;
     if (root != shadow->origin && root >= b->split->start && twin != NULL) {
         shadow->tensor.view_src = &twin->tensor;
@@ -302,9 +302,9 @@ static void lie_in_twin(const struct builder * b, struct gb_shadow * shadow) {
 // views between. NULL: no memory.
 static struct gb_shadow * twin_of(struct builder * b, int t) {
     if (b->twins[t].shadow == NULL) {
-        const struct ggml_tensor * src    = b->in->ids.data[t].tensor->src[0];
-        struct gb_shadow *         source = twin_of(b, (int) gb_ptrmap_get(&b->in->map, src));
-        struct gb_shadow *         shadow = source ? gb_sched_new_shadow(b->program, b->in, t, -1) : NULL;
+        const struct ggml_tensor * src = b->in->ids.data[t].tensor->src[0];
+        struct gb_shadow * source = twin_of(b, (int) gb_ptrmap_get(&b->in->map, src));
+        struct gb_shadow * shadow = source ? gb_sched_new_shadow(b->program, b->in, t, -1) : NULL;
         if (shadow == NULL) {
             return NULL;
         }
@@ -337,8 +337,8 @@ static bool replace_sources(struct builder * b, struct gb_shadow * shadow) {
             }
             continue;
         }
-        const int          copy = need_copy(b, t, true);
-        struct gb_shadow * src  = copy < 0 ? NULL : on_copy(b, t, copy);
+        const int copy = need_copy(b, t, true);
+        struct gb_shadow * src = copy < 0 ? NULL : on_copy(b, t, copy);
         if (src == NULL) {
             return false;
         }
@@ -350,26 +350,26 @@ static bool replace_sources(struct builder * b, struct gb_shadow * shadow) {
 
 // The node computes on a copy of its root; afterwards the result is written back.
 static bool add_write_back(struct builder * b, struct gb_shadow * shadow, int copy) {
-    const int            node = shadow->origin;
-    struct ggml_tensor * dst  = &b->program->copies.data[copy].dst->tensor;
-    shadow->copy              = copy;
-    shadow->tensor.view_offs  = b->in->ids.data[node].tensor->view_src ? b->in->ids.data[node].tensor->view_offs : 0;
-    shadow->tensor.view_src   = dst;
+    const int node = shadow->origin;
+    struct ggml_tensor * dst = &b->program->copies.data[copy].dst->tensor;
+    shadow->copy = copy;
+    shadow->tensor.view_offs = b->in->ids.data[node].tensor->view_src ? b->in->ids.data[node].tensor->view_offs : 0;
+    shadow->tensor.view_src = dst;
     struct gb_shadow * marker = gb_sched_new_shadow(b->program, b->in, node, -1);
     if (marker == NULL) {
         return false;
     }
     struct ggml_tensor * root = b->in->ids.data[b->in->ids.data[node].root].tensor;
     memset(marker->tensor.src, 0, sizeof(marker->tensor.src));
-    marker->tensor.op       = GGML_OP_CPY;
-    marker->tensor.src[0]   = &shadow->tensor;
+    marker->tensor.op = GGML_OP_CPY;
+    marker->tensor.src[0] = &shadow->tensor;
     marker->tensor.view_src = root;
     return gb_vec_push(&b->program->backs, ((struct gb_write_back){ node, shadow, marker }));
 }
 
 // The node runs as a clone whose sources, or whose result, lie on copies, or whose sources are clones.
 static bool add_shadow_node(struct builder * b, int node) {
-    const int          root   = b->in->ids.data[node].root;
+    const int root = b->in->ids.data[node].root;
     struct gb_shadow * shadow = gb_sched_new_shadow(b->program, b->in, node, -1);
     if (shadow == NULL) {
         return false;
@@ -410,37 +410,37 @@ static bool add_node(struct builder * b, int node) {
 
 // Copies, transfers, nodes and write-backs of a split are contiguous in the lists of the program.
 static bool add_split(struct builder * b, struct gb_split * split) {
-    b->split               = split;
-    split->copies_begin    = b->program->copies.n;
+    b->split = split;
+    split->copies_begin = b->program->copies.n;
     split->transfers_begin = b->program->transfers.n;
-    split->exec_begin      = b->program->exec.n;
-    split->backs_begin     = b->program->backs.n;
+    split->exec_begin = b->program->exec.n;
+    split->backs_begin = b->program->backs.n;
     for (int i = split->start; i < split->end; i++) {
         if (b->in->ids.data[i].computes && !add_node(b, i)) {
             return false;
         }
     }
-    split->copies_end    = b->program->copies.n;
+    split->copies_end = b->program->copies.n;
     split->transfers_end = b->program->transfers.n;
-    split->exec_end      = b->program->exec.n;
-    split->backs_end     = b->program->backs.n;
+    split->exec_end = b->program->exec.n;
+    split->backs_end = b->program->backs.n;
     return true;
 }
 
 // ------------------------------------------------------------------------------------------------------------ together
 
 struct address { // where the bytes of a root are, as far as it is known before it is bound
-    bool         known;
+    bool known;
     const void * buffer; // of the user; NULL: a leaf store of ours, chunk `chunk` of those of `backend`
-    int          backend, chunk;
-    size_t       at;
+    int backend, chunk;
+    size_t at;
 };
 
 // Leafs are compared by where they will lie: they were laid out before.
 static struct address address_of(const struct builder * b, int root) {
-    const struct gb_id *       id   = &b->in->ids.data[root];
-    const struct gb_item *     item = &b->leafs[root];
-    const struct ggml_tensor * t    = id->tensor;
+    const struct gb_id * id = &b->in->ids.data[root];
+    const struct gb_item * item = &b->leafs[root];
+    const struct ggml_tensor * t = id->tensor;
     switch ((enum gb_location) id->location) {
         case GB_LOCATION_USER:
         case GB_LOCATION_SHARED: return (struct address){ true, t->buffer, -1, -1, (size_t) (uintptr_t) t->data };
@@ -462,7 +462,7 @@ static bool can_travel_together(const struct builder * b, const struct gb_copy *
 static bool follows(const struct builder * b, const struct gb_copy * first, const struct gb_copy * next) {
     enum { GAP = 256 };
     const struct address p = address_of(b, first->root), q = address_of(b, next->root);
-    const bool           same = p.buffer == q.buffer && p.backend == q.backend && p.chunk == q.chunk;
+    const bool same = p.buffer == q.buffer && p.backend == q.backend && p.chunk == q.chunk;
     // Leafs are padded to the leaf unit, so they follow whatever the size of `first` is.
     const size_t gap = p.backend < 0 ? GAP : GB_MAX(GAP, b->sched->devices[p.backend].leaf_unit);
     return same && first->staged == next->staged && q.at >= p.at + first->span && q.at - p.at - first->span < gap &&
@@ -483,7 +483,7 @@ static void merge_copies(struct builder * b, const struct gb_split * split) {
     int last = -1;
     for (size_t c = split->copies_begin; c < split->copies_end; c++) {
         struct gb_copy * copy = &b->program->copies.data[c];
-        copy->span            = copy->hi - copy->lo;
+        copy->span = copy->hi - copy->lo;
         if (b->in->minimal || !can_travel_together(b, copy)) {
             continue;
         }
@@ -491,7 +491,7 @@ static void merge_copies(struct builder * b, const struct gb_split * split) {
         if (first && follows(b, first, copy) && candidate_agrees(b, c, last)) {
             first->whole = false;
             first->shown = first->root;
-            first->span  = address_of(b, copy->root).at - address_of(b, first->root).at + copy->span;
+            first->span = address_of(b, copy->root).at - address_of(b, first->root).at + copy->span;
             copy->merged = last;
             b->program->n_staged -= copy->staged;
         } else {
@@ -507,8 +507,8 @@ static void move_shadow(const struct builder * b, struct gb_shadow * shadow) {
         const struct gb_copy * first = &b->program->copies.data[copy->merged];
         shadow->tensor.view_offs += address_of(b, copy->root).at - address_of(b, first->root).at;
         shadow->tensor.view_src = &first->dst->tensor;
-        shadow->tensor.src[0]   = &first->dst->tensor;
-        shadow->copy            = copy->merged;
+        shadow->tensor.src[0] = &first->dst->tensor;
+        shadow->copy = copy->merged;
     }
 }
 
@@ -519,7 +519,7 @@ static void merge_all(struct builder * b) {
     }
     struct gb_shadow_iter it = { 0 };
     for (struct gb_shadow * sh = gb_sched_next_shadow(b->program, &it); sh;
-        sh                     = gb_sched_next_shadow(b->program, &it)) {
+        sh = gb_sched_next_shadow(b->program, &it)) {
         if (sh->copy >= 0) {
             move_shadow(b, sh);
         }
@@ -543,10 +543,10 @@ static void as_bytes(struct ggml_tensor * t, size_t size) {
 // Now that the ranges are known: layouts of the copies, names, sources, and offsets of what is on them.
 static bool finish_copies(const struct builder * b) {
     for (size_t c = 0; c < b->program->copies.n; c++) {
-        struct gb_copy *     copy = &b->program->copies.data[c];
-        struct ggml_tensor * dst  = &copy->dst->tensor;
+        struct gb_copy * copy = &b->program->copies.data[c];
+        struct ggml_tensor * dst = &copy->dst->tensor;
         struct ggml_tensor * root = b->in->ids.data[copy->root].tensor;
-        dst->src[0]               = copy->fill ? root : NULL;
+        dst->src[0] = copy->fill ? root : NULL;
         if (!copy->whole) {
             as_bytes(dst, copy->span);
             copy->range = gb_sched_new_shadow(b->program, b->in, copy->root, -1);
@@ -556,18 +556,18 @@ static bool finish_copies(const struct builder * b) {
             struct ggml_tensor * range = &copy->range->tensor;
             as_bytes(range, copy->span);
             memset(range->src, 0, sizeof(range->src));
-            range->op        = GGML_OP_VIEW;
-            range->src[0]    = root;
-            range->view_src  = root;
+            range->op = GGML_OP_VIEW;
+            range->src[0] = root;
+            range->view_src = root;
             range->view_offs = copy->lo;
-            dst->src[0]      = range;
+            dst->src[0] = range;
         }
         gb_tensor_read_name(b->in->ids.data[copy->whole ? copy->root : copy->shown].tensor, dst->name);
         name_copy(b->sched, copy->backend, dst);
     }
     struct gb_shadow_iter it = { 0 };
     for (struct gb_shadow * sh = gb_sched_next_shadow(b->program, &it); sh;
-        sh                     = gb_sched_next_shadow(b->program, &it)) {
+        sh = gb_sched_next_shadow(b->program, &it)) {
         if (sh->copy >= 0 && sh != b->program->copies.data[sh->copy].dst) {
             sh->tensor.view_offs -= b->program->copies.data[sh->copy].lo;
         }

@@ -17,45 +17,45 @@ struct gb_sched_input;
 
 struct gb_shadow {
     struct ggml_tensor tensor;
-    int32_t            origin; // id of the original
-    int32_t            copy;   // its memory is in this copy; -1: in the original's
+    int32_t origin; // id of the original
+    int32_t copy;   // its memory is in this copy; -1: in the original's
 };
 
 struct gb_shadow_block;
 
 struct gb_shadow_iter { // all zero: before the first
     struct gb_shadow_block * block;
-    int                      next;
-    bool                     started;
+    int next;
+    bool started;
 };
 
 // Content of a root, or of bytes [lo, hi) of it, made on another backend before a split runs.
 struct gb_copy {
-    int  root, backend, split;
-    int  shown; // id of the tensor that was first read through it
+    int root, backend, split;
+    int shown;  // id of the tensor that was first read through it
     bool whole; // has the root's layout; else plain bytes
     bool fill;  // false: fully written by the node that needs it, nothing to copy in
     // A node reads it where weights stand: as the matrix of a product, or as a table of rows.
-    bool               as_weight;
-    bool               kept; // from run to run, in a replica; else in the arena
-    size_t             lo, hi;
-    int                version; // of the root that it equals (while building)
+    bool as_weight;
+    bool kept; // from run to run, in a replica; else in the arena
+    size_t lo, hi;
+    int version; // of the root that it equals (while building)
     struct gb_shadow * dst;
-    struct gb_shadow * range;  // the source as plain bytes; NULL when whole
-    int                merged; // travels with this copy, behind its bytes; -1: by itself
-    size_t             span;   // bytes of those that travel with it, from its lo; hi - lo if there are none
-    bool               staged; // goes through host memory of the plan: the user can set the source again at once
+    struct gb_shadow * range; // the source as plain bytes; NULL when whole
+    int merged;               // travels with this copy, behind its bytes; -1: by itself
+    size_t span;              // bytes of those that travel with it, from its lo; hi - lo if there are none
+    bool staged;              // goes through host memory of the plan: the user can set the source again at once
 };
 
 struct gb_write_back {
-    int                node;   // after this node ...
+    int node;                  // after this node ...
     struct gb_shadow * from;   // ... its result, on a copy, goes to where it belongs
     struct gb_shadow * marker; // stands for it in the lifetimes
 };
 
 struct gb_split { // each [begin, end) is a part of the program's list of that name
-    int    backend;
-    int    start, end; // nodes
+    int backend;
+    int start, end; // nodes
     size_t copies_begin, copies_end;
     size_t transfers_begin, transfers_end;
     size_t exec_begin, exec_end;
@@ -82,8 +82,8 @@ struct gb_sched_program {
     GB_VEC(struct gb_write_back) backs;
     GB_VEC(struct gb_step) steps; // in the order of issue
     struct gb_shadow_block * shadows;
-    size_t                   n_kept;   // copies
-    size_t                   n_staged; // copies
+    size_t n_kept;   // copies
+    size_t n_staged; // copies
 };
 
 // A graph of what runs from `begin` to `end`: it borrows the program's list.

@@ -9,8 +9,8 @@ enum { BLOCK = 64 };
 
 struct gb_shadow_block {
     struct gb_shadow_block * next;
-    int                      n;
-    struct gb_shadow         items[BLOCK];
+    int n;
+    struct gb_shadow items[BLOCK];
 };
 
 // The newest block is the first of the list; only it has room.
@@ -22,20 +22,20 @@ struct gb_shadow * gb_sched_new_shadow(struct gb_sched_program * program, const 
         if (block == NULL) {
             return NULL;
         }
-        block->next      = program->shadows;
+        block->next = program->shadows;
         program->shadows = block;
     }
     struct gb_shadow * shadow = &block->items[block->n++];
-    shadow->tensor            = *in->ids.data[origin].tensor;
-    shadow->tensor.buffer     = NULL;
-    shadow->tensor.data       = NULL;
-    shadow->tensor.extra      = NULL;
-    shadow->tensor.grad       = NULL;
+    shadow->tensor = *in->ids.data[origin].tensor;
+    shadow->tensor.buffer = NULL;
+    shadow->tensor.data = NULL;
+    shadow->tensor.extra = NULL;
+    shadow->tensor.grad = NULL;
     // The shadow is no input or output: the original is. Binding says whether it is read once, as the original is.
     gb_tensor_clear_marks(&shadow->tensor);
     gb_tensor_set_ndim(&shadow->tensor, gb_tensor_ndim(in->ids.data[origin].tensor));
     shadow->origin = origin;
-    shadow->copy   = copy;
+    shadow->copy = copy;
     return shadow;
 }
 
@@ -45,7 +45,7 @@ struct gb_shadow * gb_sched_next_shadow(const struct gb_sched_program * program,
     }
     if (it->block && it->next == it->block->n) {
         it->block = it->block->next; // blocks are never empty
-        it->next  = 0;
+        it->next = 0;
     }
     return it->block ? &it->block->items[it->next++] : NULL;
 }

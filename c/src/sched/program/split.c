@@ -23,18 +23,18 @@ bool gb_split_nodes(const int32_t * backend, const uint8_t * computes, int n_nod
 // Nodes that compute nothing have a backend, too, whose change begins no split.
 enum ggml_status gb_sched_cut(const struct gb_sched_input * in, const struct gb_sched_assigned * assigned,
     struct gb_sched_program * program) {
-    int32_t *     backend  = gb_calloc((size_t) in->n_nodes, sizeof(*backend));
-    uint8_t *     computes = gb_calloc((size_t) in->n_nodes, sizeof(*computes));
-    gb_split_list ranges   = { 0 };
-    bool          ok       = backend && computes;
+    int32_t * backend = gb_calloc((size_t) in->n_nodes, sizeof(*backend));
+    uint8_t * computes = gb_calloc((size_t) in->n_nodes, sizeof(*computes));
+    gb_split_list ranges = { 0 };
+    bool ok = backend && computes;
     for (int i = 0; ok && i < in->n_nodes; i++) {
-        backend[i]  = assigned->to[i].backend;
+        backend[i] = assigned->to[i].backend;
         computes[i] = in->ids.data[i].computes;
     }
     ok = ok && gb_split_nodes(backend, computes, in->n_nodes, &ranges);
     for (size_t k = 0; ok && k < ranges.n; k++) {
         const struct gb_split_range * r = &ranges.data[k];
-        ok                              = gb_vec_push(&program->splits,
+        ok = gb_vec_push(&program->splits,
             ((struct gb_split){ .backend = r->backend, .start = r->start, .end = r->end }));
     }
     gb_free(backend);

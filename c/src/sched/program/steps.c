@@ -37,15 +37,15 @@ static bool add_step(struct gb_sched_program * program, enum gb_step_kind kind, 
 // What is known of the splits that were come to, while copies find their place among the steps.
 struct order {
     const struct ggml_backend_sched * sched;
-    const struct gb_sched_input *     in;
-    const struct gb_sched_assigned *  assigned;
-    struct gb_sched_program *         program;
+    const struct gb_sched_input * in;
+    const struct gb_sched_assigned * assigned;
+    struct gb_sched_program * program;
     int32_t * writer; // owned; per root: the last split that writes it, of those that were come to; + 1
-    int32_t * free;   // owned; per backend: the first split ahead of which its queue may be given a copy
-    int32_t * first;  // owned; per split: the copies that are issued ahead of it, a list; -1: none
+    int32_t * free; // owned; per backend: the first split ahead of which its queue may be given a copy
+    int32_t * first; // owned; per split: the copies that are issued ahead of it, a list; -1: none
     int32_t * last;
-    int32_t * next;        // owned; per copy
-    int32_t   writes_user; // the last split that writes memory of the user, where tensors may overlap; + 1
+    int32_t * next; // owned; per copy
+    int32_t writes_user; // the last split that writes memory of the user, where tensors may overlap; + 1
 };
 
 // Tensors of different roots may overlap there.
@@ -64,8 +64,8 @@ static size_t issue_point(const struct order * o, const struct gb_copy * copy, s
         return k;
     }
     const size_t one_ahead = k - 1;
-    const size_t written   = (size_t) o->writer[copy->root];
-    const size_t user      = in_user_memory(&o->in->ids.data[copy->root]) ? (size_t) o->writes_user : 0;
+    const size_t written = (size_t) o->writer[copy->root];
+    const size_t user = in_user_memory(&o->in->ids.data[copy->root]) ? (size_t) o->writes_user : 0;
     const size_t free =
         issuer_of(o, copy) == copy->backend ? GB_MIN((size_t) o->free[copy->backend], one_ahead) : one_ahead;
     return GB_MAX(free, GB_MAX(written, user));
@@ -125,7 +125,7 @@ static void note_writes(struct order * o, size_t k) {
         const struct gb_id * id = &o->in->ids.data[i];
         if (id->computes) {
             o->writer[id->root] = (int32_t) k + 1;
-            o->writes_user      = in_user_memory(&o->in->ids.data[id->root]) ? (int32_t) k + 1 : o->writes_user;
+            o->writes_user = in_user_memory(&o->in->ids.data[id->root]) ? (int32_t) k + 1 : o->writes_user;
         }
     }
 }
@@ -172,12 +172,12 @@ static bool add_steps(struct order * o) {
 enum ggml_status gb_sched_order_steps(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, struct gb_sched_program * program) {
     struct order o = { .sched = s, .in = in, .assigned = assigned, .program = program };
-    o.writer       = gb_calloc((size_t) in->n_ids, sizeof(*o.writer));
-    o.free         = gb_calloc((size_t) in->n_backends, sizeof(*o.free));
-    o.first        = gb_calloc(program->splits.n, sizeof(*o.first));
-    o.last         = gb_calloc(program->splits.n, sizeof(*o.last));
-    o.next         = gb_calloc(program->copies.n, sizeof(*o.next));
-    const bool ok  = o.writer && o.free && o.first && o.last && o.next && add_steps(&o);
+    o.writer = gb_calloc((size_t) in->n_ids, sizeof(*o.writer));
+    o.free = gb_calloc((size_t) in->n_backends, sizeof(*o.free));
+    o.first = gb_calloc(program->splits.n, sizeof(*o.first));
+    o.last = gb_calloc(program->splits.n, sizeof(*o.last));
+    o.next = gb_calloc(program->copies.n, sizeof(*o.next));
+    const bool ok = o.writer && o.free && o.first && o.last && o.next && add_steps(&o);
     gb_free(o.writer);
     gb_free(o.free);
     gb_free(o.first);

@@ -16,8 +16,8 @@ static void append_cost(struct gb_text * t, const struct ggml_backend_sched * s,
 // Says which rule of docs/SCHEDULER.md decided.
 static void append_cause(struct gb_text * t, const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     int id) {
-    const struct gb_assignment * a  = &p->assigned.to[id];
-    const char *                 by = a->by >= 0 ? gb_sched_name_of(&p->in, a->by) : "";
+    const struct gb_assignment * a = &p->assigned.to[id];
+    const char * by = a->by >= 0 ? gb_sched_name_of(&p->in, a->by) : "";
     switch ((enum gb_cause) a->cause) {
         case GB_CAUSE_USER: gb_text_append(t, ", as you assigned it"); break;
         case GB_CAUSE_BUFFER:
@@ -55,8 +55,8 @@ static void append_size(struct gb_text * t, size_t bytes) {
 // Copies that the node's split makes for sources of this node; of one that fell back also those of its result.
 static void append_copies(struct gb_text * t, const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     int id) {
-    const struct gb_fallback * f      = gb_sched_fallback_of(p, id);
-    const struct gb_copied     copied = gb_sched_copies_of(p, id, f != NULL);
+    const struct gb_fallback * f = gb_sched_fallback_of(p, id);
+    const struct gb_copied copied = gb_sched_copies_of(p, id, f != NULL);
     if (copied.n > 0) {
         gb_text_append(t, "; that %s copies of %zu tensor%s, ", f ? "costs" : "needs", copied.n,
             copied.n == 1 ? "" : "s");
@@ -77,8 +77,8 @@ static void append_copies(struct gb_text * t, const struct ggml_backend_sched * 
 // result. The others are asked again, because their answers give the reasons.
 static void append_others(struct gb_text * t, struct ggml_backend_sched * s, const struct gb_sched_plan * p, int id) {
     const struct gb_assignment * a = &p->assigned.to[id];
-    const struct gb_fallback *   f = gb_sched_fallback_of(p, id);
-    const bool                   supports =
+    const struct gb_fallback * f = gb_sched_fallback_of(p, id);
+    const bool supports =
         a->wanted >= 0 && p->assigned.supports[(size_t) id * (size_t) p->in.n_backends + (size_t) a->wanted] != 2;
     if (supports) {
         gb_text_append(t, "; not on %s, which cannot write where the result lies", s->devices[a->wanted].name);
@@ -95,8 +95,8 @@ static void append_others(struct gb_text * t, struct ggml_backend_sched * s, con
 // `tensor` of the id is alive: the caller has just named it.
 const char * gb_sched_explain(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id) {
     enum { SIZE = 4096 };
-    const struct gb_assignment * a        = &p->assigned.to[id];
-    const bool                   computes = p->in.ids.data[id].computes;
+    const struct gb_assignment * a = &p->assigned.to[id];
+    const bool computes = p->in.ids.data[id].computes;
     if (a->backend < 0 || !gb_vec_reserve(&s->text, SIZE)) {
         return "";
     }

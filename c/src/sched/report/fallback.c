@@ -66,8 +66,8 @@ static int refused_by(struct ggml_backend_sched * s, struct gb_sched_plan * p, i
 
 // What is known of a root: its copies in the current split, and the last node so far that wrote it.
 struct of_root {
-    int32_t          split, writer; // -1: none
-    int32_t          reader;        // the last node that these copies were counted for
+    int32_t split, writer; // -1: none
+    int32_t reader; // the last node that these copies were counted for
     struct gb_copied copied;
 };
 
@@ -82,13 +82,13 @@ static void count_in(struct gb_sched_plan * p, int k, struct of_root * roots) {
     const struct gb_split * split = &p->program.splits.data[k];
     for (size_t c = split->copies_begin; c < split->copies_end; c++) {
         const struct gb_copy * copy = &p->program.copies.data[c];
-        struct of_root *       root = &roots[copy->root];
-        const struct gb_copied one  = { 1, copy->hi - copy->lo };
+        struct of_root * root = &roots[copy->root];
+        const struct gb_copied one = { 1, copy->hi - copy->lo };
         if (!copy->fill) {
             continue;
         }
         if (root->split != k) {
-            root->split  = k;
+            root->split = k;
             root->copied = (struct gb_copied){ 0, 0 };
         }
         add(&root->copied, one);
@@ -118,9 +118,9 @@ static void count_of_nodes(struct gb_sched_plan * p, int k, struct of_root * roo
 
 // Counts the copies of all nodes in one pass. Copies that travel together are counted one by one.
 static enum ggml_status count_copies(struct gb_sched_plan * p) {
-    struct of_root *       roots  = gb_malloc((size_t) p->in.n_ids * sizeof(*roots));
-    enum ggml_status       status = GGML_STATUS_ALLOC_FAILED;
-    const struct gb_copied none   = { 0, 0 };
+    struct of_root * roots = gb_malloc((size_t) p->in.n_ids * sizeof(*roots));
+    enum ggml_status status = GGML_STATUS_ALLOC_FAILED;
+    const struct gb_copied none = { 0, 0 };
     if (roots != NULL && gb_vec_resize_zero(&p->copied, (size_t) p->in.n_nodes)) {
         for (int i = 0; i < p->in.n_ids; i++) {
             roots[i] = (struct of_root){ -1, -1, -1, none };
@@ -151,10 +151,10 @@ struct gb_copied gb_sched_copies_of(const struct gb_sched_plan * p, int node, bo
 
 // Notes a fallback while the tensors are there, because the reason may name their shapes.
 static bool note(struct ggml_backend_sched * s, struct gb_sched_plan * p, int node, int by) {
-    const struct ggml_tensor * t      = p->in.ids.data[node].tensor;
-    const char *               reason = ggml_backend_unsupported_reason(s->devices[by].backend, t);
-    struct gb_fallback         f      = { .node = node, .refused_by = by, .flops = gb_work_of(t).flops };
-    f.copied                          = gb_sched_copies_of(p, node, true);
+    const struct ggml_tensor * t = p->in.ids.data[node].tensor;
+    const char * reason = ggml_backend_unsupported_reason(s->devices[by].backend, t);
+    struct gb_fallback f = { .node = node, .refused_by = by, .flops = gb_work_of(t).flops };
+    f.copied = gb_sched_copies_of(p, node, true);
     if (reason) {
         memcpy(f.reason, reason, GB_MIN(strlen(reason), sizeof(f.reason) - 1));
     }
@@ -167,13 +167,13 @@ enum ggml_status gb_sched_find_fallbacks(struct ggml_backend_sched * s, struct g
         return GGML_STATUS_SUCCESS;
     }
     GB_TRY(count_copies(p));
-    uint64_t *       neighbours = find_neighbours(p);
-    enum ggml_status status     = neighbours != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    uint64_t * neighbours = find_neighbours(p);
+    enum ggml_status status = neighbours != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (int i = 0; i < p->in.n_nodes && status == GGML_STATUS_SUCCESS; i++) {
         const int by = p->in.ids.data[i].computes && !is_where_it_belongs(&p->assigned.to[i])
                            ? refused_by(s, p, i, neighbours[i])
                            : -1;
-        status       = by < 0 || note(s, p, i, by) ? gb_go_on() : GGML_STATUS_ALLOC_FAILED;
+        status = by < 0 || note(s, p, i, by) ? gb_go_on() : GGML_STATUS_ALLOC_FAILED;
     }
     gb_free(neighbours);
     return status;
@@ -207,20 +207,20 @@ enum ggml_status ggml_backend_sched_get_fallback(ggml_backend_sched_t sched, int
     GB_CHECK_ARG(fallback);
     GB_TRY(gb_sched_check_whole(sched, __func__));
     const struct gb_sched_plan * p = sched->last;
-    const size_t                 n = p ? p->fallbacks.n : 0;
+    const size_t n = p ? p->fallbacks.n : 0;
     GB_FAIL_IF(i < 0 || (size_t) i >= n, GGML_STATUS_INVALID_ARGUMENT, "%s: fallback %d: the last graph has %zu",
         __func__, i, n);
     const struct gb_fallback * f = &p->fallbacks.data[i];
-    *fallback                    = (struct ggml_backend_sched_fallback){
-        .tensor       = p->in.ids.data[f->node].tensor,
-        .node         = f->node,
-        .op           = gb_key_of(&p->in.keys, f->node)->op,
-        .backend      = sched->devices[p->assigned.to[f->node].backend].backend,
-        .refused_by   = sched->devices[f->refused_by].backend,
-        .flops        = f->flops,
-        .n_copies     = (int) f->copied.n,
+    *fallback = (struct ggml_backend_sched_fallback){
+        .tensor = p->in.ids.data[f->node].tensor,
+        .node = f->node,
+        .op = gb_key_of(&p->in.keys, f->node)->op,
+        .backend = sched->devices[p->assigned.to[f->node].backend].backend,
+        .refused_by = sched->devices[f->refused_by].backend,
+        .flops = f->flops,
+        .n_copies = (int) f->copied.n,
         .copied_bytes = f->copied.bytes,
-        .is_heavy     = f->flops >= GGML_BACKEND_SCHED_HEAVY_FLOPS || f->copied.bytes >= GGML_BACKEND_SCHED_HEAVY_BYTES,
+        .is_heavy = f->flops >= GGML_BACKEND_SCHED_HEAVY_FLOPS || f->copied.bytes >= GGML_BACKEND_SCHED_HEAVY_BYTES,
     };
     snprintf(fallback->name, sizeof(fallback->name), "%s", gb_sched_name_of(&p->in, f->node));
     memcpy(fallback->reason, f->reason, sizeof(fallback->reason));

@@ -24,7 +24,7 @@ enum ggml_status ggml_backend_sched_get_arena(ggml_backend_sched_t sched, ggml_b
     GB_CHECK_ARG(backend);
     GB_CHECK_ARG(arena);
     const struct gb_sched_plan * p = gb_sched_last_plan(sched, __func__);
-    const int                    b = p ? gb_sched_index_of(sched, backend, __func__) : -1;
+    const int b = p ? gb_sched_index_of(sched, backend, __func__) : -1;
     if (b < 0) {
         return ggml_last_status();
     }
@@ -39,7 +39,7 @@ size_t ggml_backend_sched_get_work_size(ggml_backend_sched_t sched, ggml_backend
     GB_CHECK_ARG_RETURNING(sched, 0);
     GB_CHECK_ARG_RETURNING(backend, 0);
     const struct gb_sched_plan * p = gb_sched_last_plan(sched, __func__);
-    const int                    b = p ? gb_sched_index_of(sched, backend, __func__) : -1;
+    const int b = p ? gb_sched_index_of(sched, backend, __func__) : -1;
     return b < 0 ? 0 : p->layout.need[b].work;
 }
 
@@ -51,18 +51,18 @@ static int64_t n_items(const struct gb_sched_plan * p) { return (int64_t) p->in.
 // What users are told of an item. A copy is told as the tensor that was first read through it.
 static struct ggml_backend_sched_block block_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     int64_t id, int root) {
-    const struct gb_item * item    = gb_sched_arena_item(p, id);
-    const bool             is_copy = id >= p->in.n_ids;
+    const struct gb_item * item = gb_sched_arena_item(p, id);
+    const bool is_copy = id >= p->in.n_ids;
     return (struct ggml_backend_sched_block){
         .backend = s->devices[item->backend].backend,
-        .tensor  = p->in.ids.data[is_copy ? p->program.copies.data[id - p->in.n_ids].shown : id].tensor,
+        .tensor = p->in.ids.data[is_copy ? p->program.copies.data[id - p->in.n_ids].shown : id].tensor,
         .is_copy = is_copy,
-        .chunk   = item->chunk,
-        .offset  = item->offset,
-        .size    = item->size,
-        .lower   = item->lower,
-        .upper   = item->upper,
-        .root    = root,
+        .chunk = item->chunk,
+        .offset = item->offset,
+        .size = item->size,
+        .lower = item->lower,
+        .upper = item->upper,
+        .root = root,
     };
 }
 
@@ -127,10 +127,10 @@ enum ggml_status ggml_backend_sched_get_split(ggml_backend_sched_t sched, int i,
         return ggml_last_status();
     }
     *info = (struct ggml_backend_sched_split_info){
-        .index   = i,
+        .index = i,
         .backend = sched->devices[split->backend].backend,
         .i_start = split->start,
-        .i_end   = split->end,
+        .i_end = split->end,
     };
     for (const struct gb_copy * copy; (copy = input_at(sched->last, split, info->n_inputs)) != NULL; info->n_inputs++) {
         info->input_bytes += copy->hi - copy->lo;
@@ -142,7 +142,7 @@ enum ggml_status ggml_backend_sched_get_split(ggml_backend_sched_t sched, int i,
 struct ggml_tensor * ggml_backend_sched_get_split_input(ggml_backend_sched_t sched, int i_split, int i_input) {
     GB_CHECK_ARG_RETURNING(sched, NULL);
     const struct gb_split * split = split_at(sched, i_split, __func__);
-    const struct gb_copy *  copy  = split && i_input >= 0 ? input_at(sched->last, split, i_input) : NULL;
+    const struct gb_copy * copy = split && i_input >= 0 ? input_at(sched->last, split, i_input) : NULL;
     GB_FAIL_IF_RETURNING(split != NULL && copy == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT,
         "%s: split %d has no input %d", __func__, i_split, i_input);
     return copy ? sched->last->in.ids.data[copy->whole ? copy->root : copy->shown].tensor : NULL;
@@ -150,7 +150,7 @@ struct ggml_tensor * ggml_backend_sched_get_split_input(ggml_backend_sched_t sch
 
 // Where no costs decided, all times are -1.
 enum ggml_status ggml_backend_sched_get_prediction(ggml_backend_sched_t sched,
-    struct ggml_backend_sched_prediction *                              prediction) {
+    struct ggml_backend_sched_prediction * prediction) {
     GB_CHECK_ARG(sched);
     GB_CHECK_ARG(prediction);
     GB_TRY(gb_sched_check_whole(sched, __func__));
@@ -171,7 +171,7 @@ static ggml_backend_t owner_of(const struct ggml_backend_sched * s, const struct
 // The tensor stands where weights stand, in a buffer of the user that does not say that it holds weights.
 static bool is_unmarked(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     const struct gb_copy * copy) {
-    const struct gb_id *        id     = &p->in.ids.data[copy->root];
+    const struct gb_id * id = &p->in.ids.data[copy->root];
     const ggml_backend_buffer_t buffer = id->tensor->buffer;
     return copy->as_weight && id->location == GB_LOCATION_USER && !id->computes && !p->in.weight[copy->root] &&
            buffer != NULL && gb_sched_mem_of(s, buffer) == NULL &&
@@ -198,25 +198,25 @@ enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int
         "%s: copy %d: the plan has %zu", __func__, i, (size_t) k + p->program.backs.n);
     if (i < k) {
         const struct gb_copy * copy = &p->program.copies.data[p->program.transfers.data[i]];
-        *transfer                   = (struct ggml_backend_sched_transfer){
-            .tensor      = p->in.ids.data[copy->shown].tensor,
-            .source      = owner_of(sched, p, copy->root),
-            .target      = sched->devices[copy->backend].backend,
-            .split       = copy->split,
-            .size        = copy->hi - copy->lo,
-            .is_kept     = copy->kept,
+        *transfer = (struct ggml_backend_sched_transfer){
+            .tensor = p->in.ids.data[copy->shown].tensor,
+            .source = owner_of(sched, p, copy->root),
+            .target = sched->devices[copy->backend].backend,
+            .split = copy->split,
+            .size = copy->hi - copy->lo,
+            .is_kept = copy->kept,
             .is_unmarked = is_unmarked(sched, p, copy),
         };
         return GGML_STATUS_SUCCESS;
     }
     const struct gb_write_back * back = &p->program.backs.data[i - k];
-    const int                    at   = gb_sched_split_of_back(&p->program, (size_t) (i - k));
-    *transfer                         = (struct ggml_backend_sched_transfer){
-        .tensor        = p->in.ids.data[back->node].tensor,
-        .source        = sched->devices[p->program.splits.data[at].backend].backend,
-        .target        = owner_of(sched, p, p->in.ids.data[back->node].root),
-        .split         = at,
-        .size          = ggml_nbytes(p->in.ids.data[back->node].tensor),
+    const int at = gb_sched_split_of_back(&p->program, (size_t) (i - k));
+    *transfer = (struct ggml_backend_sched_transfer){
+        .tensor = p->in.ids.data[back->node].tensor,
+        .source = sched->devices[p->program.splits.data[at].backend].backend,
+        .target = owner_of(sched, p, p->in.ids.data[back->node].root),
+        .split = at,
+        .size = ggml_nbytes(p->in.ids.data[back->node].tensor),
         .is_write_back = true,
     };
     return GGML_STATUS_SUCCESS;

@@ -23,10 +23,10 @@ struct gb_node_copies {
 // The reason is a copy of what the backend said when the plan was made; it may name shapes of tensors that are freed
 // since.
 struct gb_fallback { // a node that a better backend refuses
-    int32_t          node, refused_by;
-    double           flops;
+    int32_t node, refused_by;
+    double flops;
     struct gb_copied copied;
-    char             reason[192];
+    char reason[192];
 };
 
 typedef GB_VEC(struct gb_fallback) gb_fallback_list;
@@ -40,7 +40,7 @@ const struct gb_sched_plan * gb_sched_last_plan(const struct ggml_backend_sched 
 // fallback.c
 // Counts the copies of each node and lists the fallbacks of a plan, once, while the plan is made. With one backend
 // there are none. ALLOC_FAILED: no memory; ABORTED: the thread's poll asked to give up.
-enum ggml_status           gb_sched_find_fallbacks(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+enum ggml_status gb_sched_find_fallbacks(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 const struct gb_fallback * gb_sched_fallback_of(const struct gb_sched_plan * p, int node); // NULL: it is none
 // The copies for what the node reads, and with `of_result` those of its result.
 struct gb_copied gb_sched_copies_of(const struct gb_sched_plan * p, int node, bool of_result);

@@ -13,8 +13,8 @@ static int64_t id_of(const struct ggml_backend_sched * s, const struct ggml_tens
 }
 
 bool gb_sched_has_placed(const struct ggml_backend_sched * s, const struct ggml_tensor * root) {
-    const struct gb_sched_plan * p  = s->current;
-    const int64_t                id = id_of(s, root);
+    const struct gb_sched_plan * p = s->current;
+    const int64_t id = id_of(s, root);
     return (id != GB_PTRMAP_ABSENT && gb_key_of(&p->in.keys, id)->data == root->data &&
                gb_key_of(&p->in.keys, id)->buffer == root->buffer) ||
            gb_sched_leaf_is_bound(s, root);
@@ -42,16 +42,16 @@ bool gb_sched_is_computed_by(const struct ggml_backend_sched * s, const struct g
 // root afterwards has a greater `lower` and bytes in common with it.
 const char * gb_sched_overwritten_by(const struct ggml_backend_sched * s, const struct ggml_tensor * root,
     const struct ggml_tensor * node) {
-    const struct gb_sched_plan * p    = s->current;
-    const int64_t                id   = id_of(s, root);
-    const int64_t                last = node != NULL ? id_of(s, node) : GB_PTRMAP_ABSENT;
+    const struct gb_sched_plan * p = s->current;
+    const int64_t id = id_of(s, root);
+    const int64_t last = node != NULL ? id_of(s, node) : GB_PTRMAP_ABSENT;
     if (id == GB_PTRMAP_ABSENT || !p->layout.items.data[id].valid || p->in.ids.data[id].keep) {
         return NULL;
     }
     int64_t until = INT64_MAX;
     if (last != GB_PTRMAP_ABSENT) {
-        const int              computed = p->in.ids.data[last].root;
-        const struct gb_item * now      = &p->layout.items.data[computed];
+        const int computed = p->in.ids.data[last].root;
+        const struct gb_item * now = &p->layout.items.data[computed];
         if (computed == id) {
             return NULL;
         }
@@ -88,10 +88,10 @@ static bool leaves_out(enum gb_mutation what) { return ++n_passed[what] == left_
 
 int64_t gb_sched_leave_out(struct ggml_backend_sched * s, int what, int64_t at) {
     const enum gb_mutation kind = what == 0 ? GB_DROP_COPY : GB_DROP_WAIT;
-    const int64_t          n    = n_passed[kind];
-    s->leaves_out               = leaves_out;
-    left_out_at[kind]           = at;
-    n_passed[kind]              = 0;
+    const int64_t n = n_passed[kind];
+    s->leaves_out = leaves_out;
+    left_out_at[kind] = at;
+    n_passed[kind] = 0;
     return n;
 }
 

@@ -15,13 +15,13 @@ enum ggml_status gb_sched_check_whole(const struct ggml_backend_sched * s, const
 // Calls may nest: a callback may ask about the scheduler that runs it.
 struct gb_visit gb_sched_enter(struct ggml_backend_sched * s) {
     const struct gb_visit before = { s->user_thread, s->user_fork_generation };
-    s->user_fork_generation      = gb_fork_generation();
-    s->user_thread               = gb_thread_number();
+    s->user_fork_generation = gb_fork_generation();
+    s->user_thread = gb_thread_number();
     return before;
 }
 
 enum ggml_status gb_sched_leave(struct ggml_backend_sched * s, struct gb_visit before, enum ggml_status status) {
-    s->user_thread          = before.outer;
+    s->user_thread = before.outer;
     s->user_fork_generation = before.fork_generation;
     return status;
 }

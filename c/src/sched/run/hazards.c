@@ -17,32 +17,32 @@
 // Bytes [lo, hi) of one address space that a step reads or writes.
 struct range {
     int64_t space; // one address range after the other: arenas, leaf stores, replicas, what has addresses already
-    size_t  lo, hi;
-    bool    write;
+    size_t lo, hi;
+    bool write;
 };
 
 // Where a range begins or ends.
 struct bound {
     int64_t space;
-    size_t  at;
+    size_t at;
 };
 
 // The model of the memory and of what the issuers know while the steps are gone through.
 struct hazards {
     struct ggml_backend_sched * sched;
-    struct gb_sched_plan *      plan;
-    struct gb_ptrmap            storage;
+    struct gb_sched_plan * plan;
+    struct gb_ptrmap storage;
     GB_VEC(struct range) ranges;
-    size_t * begin;              // owned; per step and one more: its part of ranges
+    size_t * begin; // owned; per step and one more: its part of ranges
     GB_VEC(struct bound) bounds; // where ranges begin or end, ascending; segment i reaches from bound i to bound i + 1
-    int       n_issuers;
-    int32_t * writer;  // owned; per segment: the step that wrote it + 1
+    int n_issuers;
+    int32_t * writer; // owned; per segment: the step that wrote it + 1
     int32_t * readers; // owned; per segment and issuer: the last step that read it + 1
-    int32_t * known;   // owned; per issuer and issuer: steps known to be complete
-    int32_t * clock;   // owned; per step and issuer: what its completion tells
-    int32_t * count;   // owned; per issuer: steps issued
-    int32_t * last;    // owned; per issuer: the step issued last + 1
-    int32_t * time;    // owned; per step: its number among its issuer's
+    int32_t * known; // owned; per issuer and issuer: steps known to be complete
+    int32_t * clock; // owned; per step and issuer: what its completion tells
+    int32_t * count; // owned; per issuer: steps issued
+    int32_t * last; // owned; per issuer: the step issued last + 1
+    int32_t * time; // owned; per step: its number among its issuer's
 };
 
 // What was found is in the plan; the model of the memory goes.
@@ -65,23 +65,23 @@ static void free_hazards(struct hazards * h) {
 // The bytes of a tensor. Those without an address yet are told by their place in the layout: each arena, leaf store and
 // replica is an address space of its own.
 static bool add_range(struct hazards * h, const struct ggml_tensor * t, bool write) {
-    const struct gb_sched_plan * p    = h->plan;
-    const struct ggml_tensor *   base = t->view_src ? t->view_src : t;
-    const int64_t                id   = gb_ptrmap_get(&h->storage, base);
-    const bool                   copy = id >= p->in.n_ids;
-    const struct gb_item *       item = &p->layout.items.data[id];
+    const struct gb_sched_plan * p = h->plan;
+    const struct ggml_tensor * base = t->view_src ? t->view_src : t;
+    const int64_t id = gb_ptrmap_get(&h->storage, base);
+    const bool copy = id >= p->in.n_ids;
+    const struct gb_item * item = &p->layout.items.data[id];
     // A shadow has no address yet; what it stands for has one.
-    const struct ggml_tensor * own  = copy ? base : p->in.ids.data[id].tensor;
-    struct range               r    = { 0, (size_t) (uintptr_t) own->data, 0, write };
-    size_t                     size = ggml_nbytes(base);
+    const struct ggml_tensor * own = copy ? base : p->in.ids.data[id].tensor;
+    struct range r = { 0, (size_t) (uintptr_t) own->data, 0, write };
+    size_t size = ggml_nbytes(base);
     if (copy && p->program.copies.data[id - p->in.n_ids].kept) {
         r.space = -1 - (id - p->in.n_ids);
-        r.lo    = 0;
+        r.lo = 0;
     } else if (item->valid) {
         const int leaf = !copy && p->in.ids.data[id].location == GB_LOCATION_LEAF;
-        r.space        = 1 + ((int64_t) item->chunk * p->in.n_backends + item->backend) * 2 + leaf;
-        r.lo           = item->offset;
-        size           = item->size;
+        r.space = 1 + ((int64_t) item->chunk * p->in.n_backends + item->backend) * 2 + leaf;
+        r.lo = item->offset;
+        size = item->size;
     }
     r.lo += base == t ? 0 : t->view_offs;
     r.hi = r.lo + (base == t ? size : ggml_nbytes(t));
@@ -100,11 +100,11 @@ static bool add_node(struct hazards * h, const struct ggml_tensor * t) {
 // All that a step reads and writes. A staged input is read from host memory of its own, so the copy waits for nobody
 // there.
 static bool add_ranges(struct hazards * h, const struct gb_step * step) {
-    const struct gb_sched_plan * p  = h->plan;
-    bool                         ok = true;
+    const struct gb_sched_plan * p = h->plan;
+    bool ok = true;
     if (step->kind == GB_STEP_COPY) {
-        const struct gb_copy *     copy = &p->program.copies.data[step->index];
-        const struct ggml_tensor * src  = copy->range ? &copy->range->tensor : p->in.ids.data[copy->root].tensor;
+        const struct gb_copy * copy = &p->program.copies.data[step->index];
+        const struct ggml_tensor * src = copy->range ? &copy->range->tensor : p->in.ids.data[copy->root].tensor;
         const bool staged = copy->staged && step->issuer < p->in.n_backends; // then what it reads is its own
         return !copy->fill || ((staged || add_range(h, src, false)) && add_range(h, &copy->dst->tensor, true));
     }
@@ -131,8 +131,8 @@ static int by_place(const void * pa, const void * pb) {
 // Ranges of one step that touch become one.
 static void merge_ranges(struct hazards * h, size_t from) {
     struct range * r = h->ranges.data + from;
-    const size_t   n = h->ranges.n - from;
-    size_t         k = 0;
+    const size_t n = h->ranges.n - from;
+    size_t k = 0;
     if (n < 2) {
         return;
     }
@@ -178,7 +178,7 @@ static bool cut_segments(struct hazards * h) {
 // The segment that begins at a bound. Every end of a range is one.
 static size_t segment_at(const struct hazards * h, int64_t space, size_t at) {
     const struct bound key = { space, at };
-    size_t             lo = 0, hi = h->bounds.n;
+    size_t lo = 0, hi = h->bounds.n;
     while (lo < hi) {
         const size_t mid = lo + (hi - lo) / 2;
         if (compare_bounds(&h->bounds.data[mid], &key) < 0) {
@@ -192,24 +192,24 @@ static size_t segment_at(const struct hazards * h, int64_t space, size_t at) {
 
 // The ranges of all steps, and clocks at zero.
 static bool prepare(struct hazards * h) {
-    struct gb_sched_plan * p       = h->plan;
-    const size_t           n_steps = p->program.steps.n, n = (size_t) h->n_issuers;
+    struct gb_sched_plan * p = h->plan;
+    const size_t n_steps = p->program.steps.n, n = (size_t) h->n_issuers;
     h->begin = gb_calloc(n_steps + 1, sizeof(*h->begin));
-    bool ok  = h->begin && gb_sched_map_storage(&p->in, &p->program, &h->storage);
+    bool ok = h->begin && gb_sched_map_storage(&p->in, &p->program, &h->storage);
     for (size_t k = 0; ok && k < n_steps; k++) {
         h->begin[k] = h->ranges.n;
-        ok          = add_ranges(h, &p->program.steps.data[k]);
+        ok = add_ranges(h, &p->program.steps.data[k]);
         merge_ranges(h, h->begin[k]);
         h->begin[k + 1] = h->ranges.n;
     }
-    ok         = ok && cut_segments(h);
-    h->writer  = ok ? gb_calloc(h->bounds.n + 1, sizeof(*h->writer)) : NULL;
+    ok = ok && cut_segments(h);
+    h->writer = ok ? gb_calloc(h->bounds.n + 1, sizeof(*h->writer)) : NULL;
     h->readers = ok ? gb_calloc((h->bounds.n + 1) * n, sizeof(*h->readers)) : NULL;
-    h->known   = gb_calloc(n * n, sizeof(*h->known));
-    h->clock   = gb_calloc(n_steps * n, sizeof(*h->clock));
-    h->count   = gb_calloc(n, sizeof(*h->count));
-    h->last    = gb_calloc(n, sizeof(*h->last));
-    h->time    = gb_calloc(n_steps, sizeof(*h->time));
+    h->known = gb_calloc(n * n, sizeof(*h->known));
+    h->clock = gb_calloc(n_steps * n, sizeof(*h->clock));
+    h->count = gb_calloc(n, sizeof(*h->count));
+    h->last = gb_calloc(n, sizeof(*h->last));
+    h->time = gb_calloc(n_steps, sizeof(*h->time));
     return ok && h->writer && h->readers && h->known && h->clock && h->count && h->last && h->time;
 }
 
@@ -218,7 +218,7 @@ static bool prepare(struct hazards * h) {
 // What one step needs of one issuer.
 struct need {
     int32_t step; // + 1; 0: none
-    bool    content;
+    bool content;
 };
 
 // What an issuer knows: per issuer, how many of its steps are complete.
@@ -253,8 +253,8 @@ static void need_step(const struct hazards * h, struct need * needs, int issuer,
 static void find_needs(const struct hazards * h, int k, struct need * needs) {
     const int issuer = h->plan->program.steps.data[k].issuer;
     for (size_t i = h->begin[k]; i < h->begin[k + 1]; i++) {
-        const struct range * r   = &h->ranges.data[i];
-        const size_t         end = segment_at(h, r->space, r->hi);
+        const struct range * r = &h->ranges.data[i];
+        const size_t end = segment_at(h, r->space, r->hi);
         for (size_t g = segment_at(h, r->space, r->lo); g < end; g++) {
             need_step(h, needs, issuer, h->writer[g], !r->write);
             for (int b = 0; r->write && b < h->n_issuers; b++) {
@@ -299,7 +299,7 @@ static bool add_waits(struct hazards * h, int issuer, const struct need * needs)
         if (needs[b].step == 0) {
             continue;
         }
-        const int  on      = needs[b].step - 1;
+        const int on = needs[b].step - 1;
         const bool by_host = !waits_by_itself(h, issuer, b);
         const bool implied =
             !by_host && gb_backend_comes_behind(h->sched->devices[issuer].backend, h->sched->devices[b].backend);
@@ -320,8 +320,8 @@ static bool add_waits(struct hazards * h, int issuer, const struct need * needs)
 static void note_accesses(struct hazards * h, int k) {
     const size_t n = (size_t) h->n_issuers, issuer = (size_t) h->plan->program.steps.data[k].issuer;
     for (size_t i = h->begin[k]; i < h->begin[k + 1]; i++) { // reads come before writes
-        const struct range * r   = &h->ranges.data[i];
-        const size_t         end = segment_at(h, r->space, r->hi);
+        const struct range * r = &h->ranges.data[i];
+        const size_t end = segment_at(h, r->space, r->hi);
         for (size_t g = segment_at(h, r->space, r->lo); g < end; g++) {
             if (r->write) {
                 h->writer[g] = k + 1;
@@ -336,10 +336,10 @@ static void note_accesses(struct hazards * h, int k) {
 // One step: its waits, and what it leaves behind for later ones. again: in the second of two runs without a wait
 // between them.
 static bool run_step(struct hazards * h, int k, struct need * needs, bool again) {
-    struct gb_sched_plan * p     = h->plan;
-    const struct gb_step * step  = &p->program.steps.data[k];
+    struct gb_sched_plan * p = h->plan;
+    const struct gb_step * step = &p->program.steps.data[k];
     struct gb_step_waits * waits = &p->waits.of[k];
-    const int              host  = p->in.n_backends;
+    const int host = p->in.n_backends;
     learn(h, step->issuer, known_by(h, host));
     known_by(h, step->issuer)[host] = h->count[host];
     memset(needs, 0, (size_t) h->n_issuers * sizeof(*needs));
@@ -352,12 +352,12 @@ static bool run_step(struct hazards * h, int k, struct need * needs, bool again)
     }
     if (!again) {
         waits->begin = begin;
-        waits->end   = p->waits.list.n;
+        waits->end = p->waits.list.n;
     }
-    waits->again_begin                      = begin;
-    waits->again_end                        = p->waits.list.n;
-    h->time[k]                              = ++h->count[step->issuer];
-    h->last[step->issuer]                   = k + 1;
+    waits->again_begin = begin;
+    waits->again_end = p->waits.list.n;
+    h->time[k] = ++h->count[step->issuer];
+    h->last[step->issuer] = k + 1;
     known_by(h, step->issuer)[step->issuer] = h->time[k];
     memcpy(told_by(h, k), known_by(h, step->issuer), (size_t) h->n_issuers * sizeof(*h->known));
     note_accesses(h, k);
@@ -394,9 +394,9 @@ enum ggml_status gb_sched_find_hazards(struct ggml_backend_sched * s, struct gb_
     if (has_one_issuer(p)) {
         return GGML_STATUS_SUCCESS;
     }
-    struct hazards h     = { .sched = s, .plan = p, .n_issuers = p->in.n_backends + 1 };
-    struct need *  needs = gb_calloc((size_t) h.n_issuers, sizeof(*needs));
-    bool           ok    = needs && prepare(&h);
+    struct hazards h = { .sched = s, .plan = p, .n_issuers = p->in.n_backends + 1 };
+    struct need * needs = gb_calloc((size_t) h.n_issuers, sizeof(*needs));
+    bool ok = needs && prepare(&h);
     for (size_t k = 0; ok && k < p->program.steps.n; k++) {
         ok = run_step(&h, (int) k, needs, false);
     }

@@ -19,12 +19,12 @@
 // One run while it is issued.
 struct run {
     struct ggml_backend_sched * sched;
-    struct gb_sched_plan *      plan;
-    bool                        behind;  // earlier runs, whose end nobody has waited for, may be on their way
-    bool                        watched; // there was a callback, which may do anything
-    bool                        serial;  // one step after the other
-    bool                        again;   // right behind a run of the same plan
-    bool                        traced;
+    struct gb_sched_plan * plan;
+    bool behind;  // earlier runs, whose end nobody has waited for, may be on their way
+    bool watched; // there was a callback, which may do anything
+    bool serial;  // one step after the other
+    bool again;   // right behind a run of the same plan
+    bool traced;
 };
 
 static ggml_backend_t backend_of(const struct run * r, int backend) { return r->sched->devices[backend].backend; }
@@ -38,8 +38,8 @@ static bool is_left_out(const struct run * r, enum gb_mutation what) {
 
 // The host waits itself where the queue does not understand the event.
 static enum ggml_status wait_for(struct run * r, const struct gb_step * step, const struct gb_wait * wait) {
-    const struct gb_sched_plan * p  = r->plan;
-    const struct gb_step *       on = &p->program.steps.data[wait->step];
+    const struct gb_sched_plan * p = r->plan;
+    const struct gb_step * on = &p->program.steps.data[wait->step];
     if (is_left_out(r, GB_DROP_WAIT)) {
         return GGML_STATUS_SUCCESS;
     }
@@ -51,7 +51,7 @@ static enum ggml_status wait_for(struct run * r, const struct gb_step * step, co
     }
     const ggml_backend_event_t event = p->binding.events.data[p->waits.of[wait->step].event];
     if (wait->by_host) {
-        const int64_t          start  = gb_time_ns();
+        const int64_t start = gb_time_ns();
         const enum ggml_status status = ggml_backend_event_synchronize(event);
         r->sched->stats.n_waits_host++;
         r->sched->stats.wait_ns += (uint64_t) (gb_time_ns() - start);
@@ -66,8 +66,8 @@ static enum ggml_status wait_for(struct run * r, const struct gb_step * step, co
 
 // A run right behind one of the same plan needs the waits of "again".
 static enum ggml_status wait_for_needs(struct run * r, const struct gb_step * step) {
-    const struct gb_step_waits * of  = &r->plan->waits.of[step - r->plan->program.steps.data];
-    const size_t                 end = r->again ? of->again_end : of->end;
+    const struct gb_step_waits * of = &r->plan->waits.of[step - r->plan->program.steps.data];
+    const size_t end = r->again ? of->again_end : of->end;
     for (size_t w = r->again ? of->again_begin : of->begin; w < end; w++) {
         GB_TRY(wait_for(r, step, &r->plan->waits.list.data[w]));
     }
@@ -84,7 +84,7 @@ static enum ggml_status transfer(struct run * r, const struct gb_step * step, st
         return ggml_backend_tensor_copy(src, dst);
     }
     const ggml_backend_t backend = backend_of(r, step->issuer);
-    const uint64_t       before  = gb_fail_count();
+    const uint64_t before = gb_fail_count();
     if (ggml_nbytes(dst) == 0) {
         return GGML_STATUS_SUCCESS;
     }
@@ -121,7 +121,7 @@ static enum ggml_status copy_staged(struct run * r, const struct gb_step * step,
 
 // A replica that is up to date is counted and not copied.
 static enum ggml_status copy_in(struct run * r, const struct gb_step * step, bool make) {
-    const struct gb_copy *       copy  = &r->plan->program.copies.data[step->index];
+    const struct gb_copy * copy = &r->plan->program.copies.data[step->index];
     const struct gb_bound_copy * bound = &r->plan->binding.copies[step->index];
     if (copy->kept) {
         bound->replica->version = bound->seen;
@@ -159,9 +159,9 @@ static enum ggml_status compute_part(struct run * r, int backend, size_t begin, 
     if (begin == end) {
         return GGML_STATUS_SUCCESS;
     }
-    struct ggml_cgraph graph  = gb_program_part(&r->plan->program, begin, end);
-    const uint64_t     before = gb_fail_count();
-    graph.size                = seen ? 0 : graph.size;
+    struct ggml_cgraph graph = gb_program_part(&r->plan->program, begin, end);
+    const uint64_t before = gb_fail_count();
+    graph.size = seen ? 0 : graph.size;
     if (ggml_backend_graph_compute(backend_of(r, backend), &graph)) {
         return GGML_STATUS_SUCCESS;
     }
@@ -175,17 +175,17 @@ static void prepare(struct run * r, const struct gb_split * split, struct gb_bou
     struct ggml_cgraph graph = gb_program_part(&r->plan->program, split->exec_begin, split->exec_end);
     // The tensors are what they were when collecting looked at them: the plan was found by that.
     const bool trust = gb_trust_tensors(true);
-    bound->prepared  = has_plans(backend) ? ggml_backend_graph_plan_create(backend, &graph) : NULL;
-    bound->no_plan   = bound->prepared == NULL;
+    bound->prepared = has_plans(backend) ? ggml_backend_graph_plan_create(backend, &graph) : NULL;
+    bound->no_plan = bound->prepared == NULL;
     gb_trust_tensors(trust);
 }
 
 // A split is prepared by its backend once and then run many times, where the backend can do that. It stays prepared
 // until the plan is bound again, or a buffer was freed whose addresses it may know.
 static enum ggml_status compute_split(struct run * r, int k) {
-    const struct gb_split * split   = &r->plan->program.splits.data[k];
-    struct gb_bound_split * bound   = &r->plan->binding.splits[k];
-    const ggml_backend_t    backend = backend_of(r, split->backend);
+    const struct gb_split * split = &r->plan->program.splits.data[k];
+    struct gb_bound_split * bound = &r->plan->binding.splits[k];
+    const ggml_backend_t backend = backend_of(r, split->backend);
     if (bound->prepared == NULL && !bound->no_plan && split->exec_end > split->exec_begin) {
         prepare(r, split, bound, backend);
     }
@@ -199,14 +199,14 @@ static bool call_back(struct ggml_backend_sched * s, struct ggml_tensor * t, boo
     if (s->callback == NULL) {
         return !ask;
     }
-    s->in_callback                        = true;
-    const uint64_t                before  = gb_fail_count();
+    s->in_callback = true;
+    const uint64_t before = gb_fail_count();
     const struct gb_profile_scope profile = gb_profile_enter(NULL); // what it computes is none of the run's steps
-    const bool                    answer  = s->callback(t, ask, s->callback_data);
+    const bool answer = s->callback(t, ask, s->callback_data);
     gb_profile_leave(profile);
     gb_forget_failures_since(before);
     s->in_callback = false;
-    s->running     = true; // whatever it waited for, there is more to come
+    s->running = true; // whatever it waited for, there is more to come
     return answer;
 }
 
@@ -236,11 +236,11 @@ static enum ggml_status show_result(struct run * r, const struct gb_split * spli
 // Parts between the nodes that the callback wants to see are computed at once; nothing is prepared, because the parts
 // differ from run to run.
 static enum ggml_status run_with_callback(struct run * r, const struct gb_split * split) {
-    const struct gb_sched_plan * p    = r->plan;
-    size_t                       exec = split->exec_begin;
+    const struct gb_sched_plan * p = r->plan;
+    size_t exec = split->exec_begin;
     for (int i = split->start; i < split->end;) {
-        bool         wanted;
-        const int    end   = end_of_unseen(r, split, i, &wanted);
+        bool wanted;
+        const int end = end_of_unseen(r, split, i, &wanted);
         const size_t begin = exec;
         GB_TRY(gb_sched_check_backends(r->sched, "ggml_backend_sched"));
         while (exec < split->exec_end && p->program.exec_node.data[exec] < end) {
@@ -284,7 +284,7 @@ static enum ggml_status run_step(struct run * r, const struct gb_step * step) {
         gb_trace_begin_step(s, step);
     }
     GB_TRY(issue(r, step, make));
-    const bool    alone = r->traced && gb_trace_end_step(s, step, make);
+    const bool alone = r->traced && gb_trace_end_step(s, step, make);
     const int32_t event = r->plan->waits.of[step - r->plan->program.steps.data].event;
     if (event >= 0) {
         GB_TRY(ggml_backend_event_record(r->plan->binding.events.data[event]));
@@ -302,14 +302,14 @@ static enum ggml_status run_step(struct run * r, const struct gb_step * step) {
 static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step, enum ggml_status status,
     const char * func) {
     const struct gb_sched_plan * p = r->plan;
-    char                         message[GB_ERROR_SIZE - 256];
-    const char *                 text = ggml_last_error();
+    char message[GB_ERROR_SIZE - 256];
+    const char * text = ggml_last_error();
     const int at = step->kind == GB_STEP_COMPUTE ? step->index
                    : step->kind == GB_STEP_COPY  ? p->program.copies.data[step->index].split
                                                  : gb_sched_split_of_back(&p->program, (size_t) step->index);
     const struct gb_split * split = &p->program.splits.data[at];
-    const char *            name  = ggml_backend_name(backend_of(r, split->backend));
-    const size_t            known = strlen(name);
+    const char * name = ggml_backend_name(backend_of(r, split->backend));
+    const size_t known = strlen(name);
     if (strncmp(text, name, known) == 0 && strncmp(text + known, ": ", 2) == 0) {
         text += known + 2; // the backend is named below
     }
@@ -319,8 +319,8 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
     for (int b = 0; b < p->in.n_backends; b++) {
         gb_sched_wait_for_backend(backend_of(r, b), status == GGML_STATUS_ABORTED);
     }
-    r->sched->lost      = r->behind ? status : GGML_STATUS_SUCCESS;
-    r->sched->running   = false;
+    r->sched->lost = r->behind ? status : GGML_STATUS_SUCCESS;
+    r->sched->running = false;
     r->sched->in_flight = NULL;
     gb_sched_forget_replicas(r->sched);
     if (status == GGML_STATUS_ABORTED) {
@@ -335,20 +335,20 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
 // found with the plan.
 static enum ggml_status begin(struct run * r) {
     struct ggml_backend_sched * s = r->sched;
-    r->behind                     = s->running;
-    s->fork_generation            = r->behind ? s->fork_generation : gb_fork_generation();
-    s->running                    = true;
+    r->behind = s->running;
+    s->fork_generation = r->behind ? s->fork_generation : gb_fork_generation();
+    s->running = true;
     s->stats.n_runs++;
     r->plan->binding.turn++;
-    r->again          = s->in_flight == r->plan && r->plan->program.n_staged > 0 && !r->serial;
+    r->again = s->in_flight == r->plan && r->plan->program.n_staged > 0 && !r->serial;
     const bool forked = r->behind && s->fork_generation != gb_fork_generation();
     if ((r->plan->in.n_backends > 1 && !r->again) || forked) { // what was on its way there is an error, told once
         GB_TRY(gb_sched_wait_first(s));
         s->running = true;
-        r->behind  = false;
+        r->behind = false;
     }
-    s->in_flight       = NULL;
-    s->lost            = GGML_STATUS_SUCCESS;
+    s->in_flight = NULL;
+    s->lost = GGML_STATUS_SUCCESS;
     s->fork_generation = gb_fork_generation();
     gb_sched_look_at_replicas(r->plan);
     if (r->traced) {
@@ -374,7 +374,7 @@ static enum ggml_status run_steps(struct run * r, const char * func) {
 static bool is_timed(struct ggml_backend_sched * s, bool profiled) {
     if (profiled && s->trace == NULL) {
         const uint64_t before = gb_fail_count();
-        s->trace              = gb_trace_new(s->n_backends, false);
+        s->trace = gb_trace_new(s->n_backends, false);
         gb_forget_failures_since(before); // then the profile has only what backends record by themselves
     }
     return gb_sched_is_traced(s) || (profiled && s->trace != NULL);
@@ -383,13 +383,13 @@ static bool is_timed(struct ggml_backend_sched * s, bool profiled) {
 // A run that was watched by a callback may have changed any buffer meanwhile, so replicas are not taken to be up to
 // date after it. A traced run is waited for, because its times are read at the end.
 enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func) {
-    const bool       profiled = gb_profile_is_on();
-    struct run       r        = { s, p, false, s->callback != NULL, s->callback != NULL || s->validator != NULL, false,
+    const bool profiled = gb_profile_is_on();
+    struct run r = { s, p, false, s->callback != NULL, s->callback != NULL || s->validator != NULL, false,
         is_timed(s, profiled) };
-    const bool       begun    = profiled && gb_profile_begin_run();
-    const char *     device   = profiled ? gb_profile_set_device(NULL) : NULL;
-    const int64_t    start    = gb_time_ns();
-    enum ggml_status status   = run_steps(&r, func);
+    const bool begun = profiled && gb_profile_begin_run();
+    const char * device = profiled ? gb_profile_set_device(NULL) : NULL;
+    const int64_t start = gb_time_ns();
+    enum ggml_status status = run_steps(&r, func);
     s->stats.run_ns += (uint64_t) (gb_time_ns() - start);
     if (r.traced) {
         status = status == GGML_STATUS_SUCCESS ? gb_sched_wait(s) : status;

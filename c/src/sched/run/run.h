@@ -19,9 +19,9 @@ struct gb_write_back;
 
 // One wait of a step for an earlier step of another issuer.
 struct gb_wait {
-    int32_t step;    // that must be complete
-    bool    by_host; // else the queue waits
-    bool    implied; // or comes behind the other one anyway: nothing is done then
+    int32_t step; // that must be complete
+    bool by_host; // else the queue waits
+    bool implied; // or comes behind the other one anyway: nothing is done then
     // Memory is reused; else content is needed. A run waits in the same way for both: the tests ask.
     bool hazard;
 };
@@ -29,15 +29,15 @@ struct gb_wait {
 // What a step waits for, and how others wait for it. Each [begin, end) is a part of the list of waits.
 struct gb_step_waits {
     int32_t event; // recorded after the step; -1: nobody waits for it
-    size_t  begin, end;
-    size_t  again_begin, again_end; // when the run before was the same plan's and may not be complete
+    size_t begin, end;
+    size_t again_begin, again_end; // when the run before was the same plan's and may not be complete
 };
 
 // Made by hazards.c, then never changed. Owned by the plan.
 struct gb_sched_waits {
     GB_VEC(struct gb_wait) list;
     struct gb_step_waits * of; // per step
-    size_t                 n_events;
+    size_t n_events;
 };
 
 // guard.c: each returns INVALID_STATE, and reports, when it is not so; `func` is named in the message.
@@ -64,7 +64,7 @@ enum ggml_status gb_sched_leave(struct ggml_backend_sched * s, struct gb_visit b
 // Fills the plan's waits: who waits for whom, from what the steps read and write. Needs the layout. Steps that are all
 // of one issuer need none. ALLOC_FAILED: no memory.
 enum ggml_status gb_sched_find_hazards(struct ggml_backend_sched * s, struct gb_sched_plan * p);
-void             gb_sched_free_waits(struct gb_sched_waits * waits);
+void gb_sched_free_waits(struct gb_sched_waits * waits);
 
 // run.c
 // Issues all steps of a plan that is bound. SUCCESS says that they were issued; whether they worked, the wait tells.
@@ -88,7 +88,7 @@ enum ggml_status gb_sched_check_files(const struct gb_sched_plan * p);
 // validator.c
 // To be called while nothing is queued. ALLOC_FAILED: no memory, and the validator stays off.
 enum ggml_status gb_sched_set_validator(struct ggml_backend_sched * s, bool on);
-void             gb_validator_free(struct gb_validator * v);
+void gb_validator_free(struct gb_validator * v);
 // The functions below are called by run.c in the order of the run. FAILED, and reported, names the two steps, or the
 // tensor, that are wrong.
 enum ggml_status gb_validator_begin(struct ggml_backend_sched * s, struct gb_sched_plan * p);
@@ -109,12 +109,12 @@ void gb_sched_count_back(struct ggml_backend_sched * s, const struct gb_write_ba
 
 // trace.c: called by run.c and plan.c, only while a record is being made, or a profile. A record never makes a run
 // fail.
-bool              gb_sched_is_traced(const struct ggml_backend_sched * s);
-struct gb_trace * gb_trace_new(int n_backends, bool on);  // NULL: no memory
-void              gb_trace_stop(struct gb_trace * trace); // the record stays; NULL is fine
-void              gb_trace_free(struct gb_trace * trace);
-void              gb_trace_disarm(struct gb_trace * trace); // the record stays, its clocks are given back; NULL is fine
-void              gb_trace_plan(struct ggml_backend_sched * s, int64_t start_ns, const char * what);
+bool gb_sched_is_traced(const struct ggml_backend_sched * s);
+struct gb_trace * gb_trace_new(int n_backends, bool on); // NULL: no memory
+void gb_trace_stop(struct gb_trace * trace);             // the record stays; NULL is fine
+void gb_trace_free(struct gb_trace * trace);
+void gb_trace_disarm(struct gb_trace * trace); // the record stays, its clocks are given back; NULL is fine
+void gb_trace_plan(struct ggml_backend_sched * s, int64_t start_ns, const char * what);
 // A run calls gb_trace_begin_run, then gb_trace_begin_step and gb_trace_end_step for each step, then gb_trace_end_run,
 // whether it worked or not.
 void gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p);

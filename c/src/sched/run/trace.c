@@ -25,25 +25,25 @@ struct queue_clock { // of one backend: pairs are used again in each run
 
 struct pending { // an entry whose times are not known yet
     size_t entry;
-    int    backend;
+    int backend;
     size_t pair;
 };
 
 // A record, and what is needed to fill in the run that is on its way. Entries are in the order in which steps were
 // issued, not in that of their times.
 struct gb_trace {
-    bool     on;
+    bool on;
     uint64_t n_runs;
     GB_VEC(struct ggml_backend_sched_trace_event) entries;
     size_t run_begin; // entries of this run begin here
     GB_VEC(struct pending) pending;
-    GB_VEC(size_t) live;                        // per step of `plan`: bytes in the arena of its backend, at most
-    struct gb_sched_plan *                plan; // of this run
-    int                                   n_backends;
-    struct queue_clock *                  queues;   // owned, per backend
-    struct ggml_backend_sched_trace_event now;      // the step that is being issued
-    size_t                                now_pair; // its pair + 1; 0: none
-    uint64_t                              profiled; // records of the thread's profile before it
+    GB_VEC(size_t) live;         // per step of `plan`: bytes in the arena of its backend, at most
+    struct gb_sched_plan * plan; // of this run
+    int n_backends;
+    struct queue_clock * queues;               // owned, per backend
+    struct ggml_backend_sched_trace_event now; // the step that is being issued
+    size_t now_pair;                           // its pair + 1; 0: none
+    uint64_t profiled;                         // records of the thread's profile before it
 };
 
 // Events are freed while their backend still works.
@@ -63,7 +63,7 @@ void gb_trace_disarm(struct gb_trace * trace) {
         free_queue(&trace->queues[b]);
     }
     trace->pending.n = 0;
-    trace->now_pair  = 0;
+    trace->now_pair = 0;
 }
 
 void gb_trace_free(struct gb_trace * trace) {
@@ -101,22 +101,22 @@ static void set_name(struct ggml_backend_sched_trace_event * e, const char * nam
 static struct ggml_backend_sched_trace_event entry_of(const struct gb_trace * trace,
     enum ggml_backend_sched_trace_kind kind, int64_t start) {
     return (struct ggml_backend_sched_trace_event){
-        .kind     = kind,
-        .run      = trace->n_runs,
+        .kind = kind,
+        .run = trace->n_runs,
         .start_ns = start,
-        .end_ns   = start,
-        .backend  = -1,
-        .source   = -1,
-        .by_host  = true,
-        .split    = -1,
-        .node     = -1,
+        .end_ns = start,
+        .backend = -1,
+        .source = -1,
+        .by_host = true,
+        .split = -1,
+        .node = -1,
     };
 }
 
 // An entry for the time from `start_ns` to now; `what`: how the plan came about.
 void gb_trace_plan(struct ggml_backend_sched * s, int64_t start_ns, const char * what) {
     struct ggml_backend_sched_trace_event e = entry_of(s->trace, GGML_BACKEND_SCHED_TRACE_PLAN, start_ns);
-    e.end_ns                                = gb_time_ns();
+    e.end_ns = gb_time_ns();
     set_name(&e, what);
     push(s->trace, &e);
 }
@@ -183,9 +183,9 @@ static void note_live(struct gb_trace * trace, const struct gb_sched_plan * p) {
     for (size_t k = 0; k < p->program.steps.n; k++, n = end) {
         span_of(p, &p->program.steps.data[k], &n, &end);
     }
-    trace->live.n      = 0;
-    int64_t * change   = gb_calloc((size_t) n + 1, sizeof(*change));
-    size_t *  of_group = gb_calloc((size_t) p->in.n_ids + p->program.copies.n + 1, sizeof(*of_group));
+    trace->live.n = 0;
+    int64_t * change = gb_calloc((size_t) n + 1, sizeof(*change));
+    size_t * of_group = gb_calloc((size_t) p->in.n_ids + p->program.copies.n + 1, sizeof(*of_group));
     if (change && of_group && gb_vec_resize_zero(&trace->live, p->program.steps.n)) {
         for (int b = 0; b < p->in.n_backends; b++) {
             note_changes(p, b, n, change, of_group);
@@ -201,9 +201,9 @@ static void note_live(struct gb_trace * trace, const struct gb_sched_plan * p) {
 // The events of earlier runs are used again: nobody reads them any more.
 void gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     struct gb_trace * trace = s->trace;
-    trace->plan             = p;
-    trace->run_begin        = trace->entries.n;
-    trace->pending.n        = 0;
+    trace->plan = p;
+    trace->run_begin = trace->entries.n;
+    trace->pending.n = 0;
     for (int b = 0; b < trace->n_backends; b++) {
         trace->queues[b].n_used = 0;
     }
@@ -218,34 +218,34 @@ void gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p)
 static void describe_copy(struct ggml_backend_sched * s, const struct gb_copy * copy,
     struct ggml_backend_sched_trace_event * e) {
     const struct gb_sched_plan * p = s->trace->plan;
-    e->kind                        = GGML_BACKEND_SCHED_TRACE_COPY;
-    e->reason                      = gb_sched_reason(copy);
-    e->source                      = gb_sched_owner_of(s, &p->in, &p->assigned, copy->root);
-    e->split                       = copy->split;
-    e->bytes                       = copy->span;
+    e->kind = GGML_BACKEND_SCHED_TRACE_COPY;
+    e->reason = gb_sched_reason(copy);
+    e->source = gb_sched_owner_of(s, &p->in, &p->assigned, copy->root);
+    e->split = copy->split;
+    e->bytes = copy->span;
     set_name(e, gb_sched_name_of(&p->in, copy->shown));
 }
 
 // A write-back is the result of a split, on its way to the owner of the memory.
 static void describe_back(struct ggml_backend_sched * s, int back, struct ggml_backend_sched_trace_event * e) {
-    const struct gb_sched_plan * p    = s->trace->plan;
-    const int                    node = p->program.backs.data[back].node;
-    e->kind                           = GGML_BACKEND_SCHED_TRACE_WRITE_BACK;
-    e->reason                         = GGML_BACKEND_SCHED_REASON_RESULT;
-    e->split                          = gb_sched_split_of_back(&p->program, (size_t) back);
-    e->source                         = p->program.splits.data[e->split].backend;
-    e->bytes                          = ggml_nbytes(&p->program.backs.data[back].from->tensor);
+    const struct gb_sched_plan * p = s->trace->plan;
+    const int node = p->program.backs.data[back].node;
+    e->kind = GGML_BACKEND_SCHED_TRACE_WRITE_BACK;
+    e->reason = GGML_BACKEND_SCHED_REASON_RESULT;
+    e->split = gb_sched_split_of_back(&p->program, (size_t) back);
+    e->source = p->program.splits.data[e->split].backend;
+    e->bytes = ggml_nbytes(&p->program.backs.data[back].from->tensor);
     set_name(e, gb_sched_name_of(&p->in, node));
 }
 
 // A split is named after its first node.
 static void describe_split(struct ggml_backend_sched * s, int k, struct ggml_backend_sched_trace_event * e) {
-    const struct gb_sched_plan * p     = s->trace->plan;
-    const struct gb_split *      split = &p->program.splits.data[k];
-    e->kind                            = GGML_BACKEND_SCHED_TRACE_COMPUTE;
-    e->split                           = k;
-    e->node                            = split->start;
-    e->n_nodes                         = split->end - split->start;
+    const struct gb_sched_plan * p = s->trace->plan;
+    const struct gb_split * split = &p->program.splits.data[k];
+    e->kind = GGML_BACKEND_SCHED_TRACE_COMPUTE;
+    e->split = k;
+    e->node = split->start;
+    e->n_nodes = split->end - split->start;
     set_name(e, gb_sched_name_of(&p->in, split->start));
 }
 
@@ -253,10 +253,10 @@ static void describe_split(struct ggml_backend_sched * s, int k, struct ggml_bac
 static void describe(struct ggml_backend_sched * s, const struct gb_step * step,
     struct ggml_backend_sched_trace_event * e) {
     const struct gb_sched_plan * p = s->trace->plan;
-    const size_t                 k = (size_t) (step - p->program.steps.data);
-    *e                             = entry_of(s->trace, GGML_BACKEND_SCHED_TRACE_COPY, gb_time_ns());
-    e->by_host                     = step->issuer == p->in.n_backends;
-    e->backend                     = backend_of_step(p, step);
+    const size_t k = (size_t) (step - p->program.steps.data);
+    *e = entry_of(s->trace, GGML_BACKEND_SCHED_TRACE_COPY, gb_time_ns());
+    e->by_host = step->issuer == p->in.n_backends;
+    e->backend = backend_of_step(p, step);
     switch ((enum gb_step_kind) step->kind) {
         case GB_STEP_COPY: describe_copy(s, &p->program.copies.data[step->index], e); break;
         case GB_STEP_BACK: describe_back(s, step->index, e); break;
@@ -264,7 +264,7 @@ static void describe(struct ggml_backend_sched * s, const struct gb_step * step,
     }
     if (e->backend >= 0) {
         e->arena_bytes = p->layout.need[e->backend].peak;
-        e->live_bytes  = k < s->trace->live.n ? s->trace->live.data[k] : 0;
+        e->live_bytes = k < s->trace->live.n ? s->trace->live.data[k] : 0;
     }
 }
 
@@ -272,12 +272,12 @@ static void describe(struct ggml_backend_sched * s, const struct gb_step * step,
 void gb_trace_wait(struct ggml_backend_sched * s, const struct gb_step * on, int64_t start_ns) {
     struct ggml_backend_sched_trace_event e;
     describe(s, on, &e);
-    e.kind     = GGML_BACKEND_SCHED_TRACE_WAIT;
-    e.reason   = GGML_BACKEND_SCHED_REASON_NONE;
-    e.by_host  = true;
-    e.bytes    = 0;
+    e.kind = GGML_BACKEND_SCHED_TRACE_WAIT;
+    e.reason = GGML_BACKEND_SCHED_REASON_NONE;
+    e.by_host = true;
+    e.bytes = 0;
     e.start_ns = start_ns;
-    e.end_ns   = gb_time_ns();
+    e.end_ns = gb_time_ns();
     push(s->trace, &e);
 }
 
@@ -328,24 +328,24 @@ void gb_trace_begin_step(struct ggml_backend_sched * s, const struct gb_step * s
 static void profile_split(struct ggml_backend_sched * s, const struct ggml_backend_sched_trace_event * e) {
     const struct gb_sched_program * program = &s->trace->plan->program;
     if (e->kind == GGML_BACKEND_SCHED_TRACE_COMPUTE) {
-        const struct gb_split *  split = &program->splits.data[e->split];
-        const struct ggml_cgraph part  = gb_program_part(program, split->exec_begin, split->exec_end);
+        const struct gb_split * split = &program->splits.data[e->split];
+        const struct ggml_cgraph part = gb_program_part(program, split->exec_begin, split->exec_end);
         gb_profile_set_device(s->devices[e->backend].name);
         gb_profile_add(&(struct gb_profile_note){ .nodes = part.nodes,
-            .n_nodes                                     = part.n_nodes,
-            .apart                                       = true,
-            .fusion                                      = "split",
-            .start_ns                                    = e->start_ns,
-            .end_ns                                      = e->end_ns,
-            .n_threads                                   = 1,
-            .n_tasks                                     = 1 });
+            .n_nodes = part.n_nodes,
+            .apart = true,
+            .fusion = "split",
+            .start_ns = e->start_ns,
+            .end_ns = e->end_ns,
+            .n_threads = 1,
+            .n_tasks = 1 });
     }
 }
 
 // A step that was not made leaves no entry. One whose queue has a clock is noted at once, and its times later.
 bool gb_trace_end_step(struct ggml_backend_sched * s, const struct gb_step * step, bool made) {
     struct gb_trace * trace = s->trace;
-    trace->now.end_ns       = gb_time_ns();
+    trace->now.end_ns = gb_time_ns();
     if (!made) {
         return false;
     }
@@ -391,12 +391,12 @@ void gb_trace_end_run(struct ggml_backend_sched * s, bool complete) {
         trace->entries.n = trace->run_begin;
     }
     for (size_t k = 0; complete && k < trace->pending.n; k++) {
-        const struct pending *                  waiting = &trace->pending.data[k];
-        const struct clock_pair *               pair    = &trace->queues[waiting->backend].pairs.data[waiting->pair];
-        const struct ggml_backend_i *           iface   = &s->devices[waiting->backend].backend->iface;
-        struct ggml_backend_sched_trace_event * e       = &trace->entries.data[waiting->entry];
-        e->start_ns                                     = iface->event_time(pair->begin);
-        e->end_ns                                       = GB_MAX(e->start_ns, iface->event_time(pair->end));
+        const struct pending * waiting = &trace->pending.data[k];
+        const struct clock_pair * pair = &trace->queues[waiting->backend].pairs.data[waiting->pair];
+        const struct ggml_backend_i * iface = &s->devices[waiting->backend].backend->iface;
+        struct ggml_backend_sched_trace_event * e = &trace->entries.data[waiting->entry];
+        e->start_ns = iface->event_time(pair->begin);
+        e->end_ns = GB_MAX(e->start_ns, iface->event_time(pair->end));
     }
     for (size_t k = trace->run_begin; k < trace->entries.n; k++) {
         const struct ggml_backend_sched_trace_event * e = &trace->entries.data[k];
@@ -408,7 +408,7 @@ void gb_trace_end_run(struct ggml_backend_sched * s, bool complete) {
         }
     }
     trace->entries.n = trace->on ? trace->entries.n : trace->run_begin;
-    trace->plan      = NULL;
+    trace->plan = NULL;
     trace->n_runs += complete && trace->on;
 }
 
@@ -418,9 +418,9 @@ void gb_trace_end_run(struct ggml_backend_sched * s, bool complete) {
 struct gb_trace * gb_trace_new(int n_backends, bool on) {
     struct gb_trace * trace = GB_NEW(struct gb_trace);
     if (trace) {
-        trace->on         = on;
+        trace->on = on;
         trace->n_backends = n_backends;
-        trace->queues     = gb_calloc((size_t) n_backends, sizeof(*trace->queues));
+        trace->queues = gb_calloc((size_t) n_backends, sizeof(*trace->queues));
     }
     if (trace && trace->queues == NULL) {
         gb_free(trace);
@@ -454,7 +454,7 @@ enum ggml_status ggml_backend_sched_get_split_time(ggml_backend_sched_t sched, i
     const int n = sched->last ? (int) sched->last->program.splits.n : 0;
     GB_FAIL_IF(i < 0 || i >= n, GGML_STATUS_INVALID_ARGUMENT, "%s: split %d: the last graph has %d splits", __func__, i,
         n);
-    *n_runs   = sched->last->binding.splits[i].n_traced;
+    *n_runs = sched->last->binding.splits[i].n_traced;
     *total_ns = sched->last->binding.splits[i].traced_ns;
     return GGML_STATUS_SUCCESS;
 }

@@ -19,25 +19,25 @@ enum { NOBODY = -1, DEAD = -2 }; // whose content
 
 struct area { // bytes [lo, hi), touched in this run; areas are sorted and do not overlap
     uintptr_t lo, hi;
-    int32_t   writer;  // step, -1: none
-    int32_t   storage; // whose content: id of a root, n_ids + copy, or one of the above
+    int32_t writer; // step, -1: none
+    int32_t storage; // whose content: id of a root, n_ids + copy, or one of the above
 };
 
 // What is known of the memory and of who knows what, while one run is validated. Steps are counted per issuer from 1
 // on; `known` and `clock` are vector clocks of such counts.
 struct gb_validator {
     const struct gb_sched_plan * plan; // of this run
-    int                          n_issuers;
-    struct gb_ptrmap             storage;
+    int n_issuers;
+    struct gb_ptrmap storage;
     GB_VEC(struct area) areas;
-    GB_VEC(int32_t) readers;  // per area and issuer: step, -1: none
-    GB_VEC(int32_t) known;    // per issuer and issuer: steps known to be complete
-    GB_VEC(int32_t) clock;    // per step and issuer
-    GB_VEC(int32_t) count;    // per issuer: steps issued
-    GB_VEC(int32_t) latest;   // per issuer: step, -1: none
-    GB_VEC(int32_t) time;     // per step: its number among its issuer's
+    GB_VEC(int32_t) readers; // per area and issuer: step, -1: none
+    GB_VEC(int32_t) known; // per issuer and issuer: steps known to be complete
+    GB_VEC(int32_t) clock; // per step and issuer
+    GB_VEC(int32_t) count; // per issuer: steps issued
+    GB_VEC(int32_t) latest; // per issuer: step, -1: none
+    GB_VEC(int32_t) time; // per step: its number among its issuer's
     GB_VEC(int32_t) last_use; // per storage: step
-    GB_VEC(uint8_t) away;     // per write-back: the result is in a copy
+    GB_VEC(uint8_t) away; // per write-back: the result is in a copy
 };
 
 void gb_validator_free(struct gb_validator * c) {
@@ -76,7 +76,7 @@ enum ggml_status gb_sched_set_validator(struct ggml_backend_sched * s, bool chec
 // One tensor that a step reads or writes.
 struct access {
     const struct ggml_tensor * tensor;
-    bool                       write;
+    bool write;
 };
 
 // The accesses of a step, one after the other; false at the end. *at is 0 before the first.
@@ -84,24 +84,24 @@ static bool next_access(const struct gb_sched_plan * p, const struct gb_step * s
     const size_t i = (*at)++;
     if (step->kind == GB_STEP_COPY) {
         const struct gb_copy * copy = &p->program.copies.data[step->index];
-        a->tensor                   = i == 1        ? &copy->dst->tensor
-                                      : copy->range ? &copy->range->tensor
-                                                    : p->in.ids.data[copy->root].tensor;
-        a->write                    = i == 1;
+        a->tensor = i == 1        ? &copy->dst->tensor
+                    : copy->range ? &copy->range->tensor
+                                  : p->in.ids.data[copy->root].tensor;
+        a->write = i == 1;
         return copy->fill && i < 2;
     }
     if (step->kind == GB_STEP_BACK) {
         const struct gb_write_back * back = &p->program.backs.data[step->index];
-        a->tensor                         = i == 1 ? p->in.ids.data[back->node].tensor : &back->from->tensor;
-        a->write                          = i == 1;
+        a->tensor = i == 1 ? p->in.ids.data[back->node].tensor : &back->from->tensor;
+        a->write = i == 1;
         return i < 2;
     }
     const struct gb_split * split = &p->program.splits.data[step->index];
-    const size_t            e = split->exec_begin + i / (GGML_MAX_SRC + 1), k = i % (GGML_MAX_SRC + 1);
+    const size_t e = split->exec_begin + i / (GGML_MAX_SRC + 1), k = i % (GGML_MAX_SRC + 1);
     if (e >= split->exec_end) {
         return false;
     }
-    a->write  = k == GGML_MAX_SRC; // after all reads
+    a->write = k == GGML_MAX_SRC; // after all reads
     a->tensor = a->write ? p->program.exec.data[e] : p->program.exec.data[e]->src[k];
     if (a->tensor == p->program.exec.data[e] && !a->write) {
         a->tensor = NULL;
@@ -160,7 +160,7 @@ static bool cut(struct gb_validator * c, uintptr_t at) {
         return true;
     }
     const struct area left = { c->areas.data[i].lo, at, c->areas.data[i].writer, c->areas.data[i].storage };
-    const size_t      n    = (size_t) c->n_issuers;
+    const size_t n = (size_t) c->n_issuers;
     if (!insert_area(c, i, left, NULL)) {
         return false;
     }
@@ -175,7 +175,7 @@ static bool cover(struct gb_validator * c, uintptr_t lo, uintptr_t hi, size_t * 
     if (!cut(c, lo) || !cut(c, hi)) {
         return false;
     }
-    *first   = area_at(c, lo);
+    *first = area_at(c, lo);
     size_t i = *first;
     for (uintptr_t at = lo; at < hi; i++) {
         const uintptr_t next = i < c->areas.n ? GB_MIN(c->areas.data[i].lo, hi) : hi;
@@ -192,8 +192,8 @@ static bool cover(struct gb_validator * c, uintptr_t lo, uintptr_t hi, size_t * 
 
 // Names for messages: steps by number and by what they do, contents by tensor.
 static const char * describe_step(const struct ggml_backend_sched * s, int k, char * text, size_t size) {
-    const struct gb_sched_plan * p    = s->validator->plan;
-    const struct gb_step *       step = &p->program.steps.data[k];
+    const struct gb_sched_plan * p = s->validator->plan;
+    const struct gb_step * step = &p->program.steps.data[k];
     if (step->kind == GB_STEP_COMPUTE) {
         const struct gb_split * split = &p->program.splits.data[step->index];
         snprintf(text, size, "step %d (nodes %d to %d on %s)", k, split->start, split->end - 1,
@@ -245,8 +245,8 @@ static bool is_before(const struct gb_validator * c, int other, int issuer) { //
 
 // The step must come after the last writer of an area, and if it writes, after the last readers.
 static enum ggml_status check_order(const struct ggml_backend_sched * s, int k, const struct access * a, size_t i) {
-    const struct gb_validator * c      = s->validator;
-    const int                   issuer = c->plan->program.steps.data[k].issuer, writer = c->areas.data[i].writer;
+    const struct gb_validator * c = s->validator;
+    const int issuer = c->plan->program.steps.data[k].issuer, writer = c->areas.data[i].writer;
     if (writer >= 0 && !is_before(c, writer, issuer)) {
         return fail_order(s, k, a, writer, true);
     }
@@ -268,8 +268,8 @@ static bool has_content(const struct gb_sched_plan * p, const struct area * area
 static enum ggml_status check_replica(const struct ggml_backend_sched * s, int k, const struct access * a,
     int32_t storage) {
     const struct gb_sched_plan * p = s->validator->plan;
-    const int                    c = storage - p->in.n_ids;
-    char                         one[160];
+    const int c = storage - p->in.n_ids;
+    char one[160];
     GB_FAIL_IF(c >= 0 && p->program.copies.data[c].kept &&
                    p->binding.copies[c].replica->checked != p->binding.copies[c].seen,
         GGML_STATUS_FAILED, "check: %s reads '%s', but '%s' was written since that was filled",
@@ -280,12 +280,12 @@ static enum ggml_status check_replica(const struct ggml_backend_sched * s, int k
 
 // One access of a step: its order, the content that it finds, and what it leaves.
 static enum ggml_status check_access(struct ggml_backend_sched * s, int k, const struct access * a) {
-    struct gb_validator *        c  = s->validator;
-    const struct gb_sched_plan * p  = c->plan;
-    const uintptr_t              lo = (uintptr_t) a->tensor->data, hi = lo + ggml_nbytes(a->tensor);
-    const int32_t                storage = storage_of(c, a->tensor);
-    const struct gb_step *       step    = &p->program.steps.data[k];
-    size_t                       first, end;
+    struct gb_validator * c = s->validator;
+    const struct gb_sched_plan * p = c->plan;
+    const uintptr_t lo = (uintptr_t) a->tensor->data, hi = lo + ggml_nbytes(a->tensor);
+    const int32_t storage = storage_of(c, a->tensor);
+    const struct gb_step * step = &p->program.steps.data[k];
+    size_t first, end;
     if (!cover(c, lo, hi, &first, &end)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -296,7 +296,7 @@ static enum ggml_status check_access(struct ggml_backend_sched * s, int k, const
         struct area * area = &c->areas.data[i];
         GB_TRY(check_order(s, k, a, i));
         if (a->write) {
-            area->writer  = k;
+            area->writer = k;
             area->storage = storage;
             memset(c->readers.data + i * (size_t) c->n_issuers, 0xff, (size_t) c->n_issuers * sizeof(int32_t));
         } else if (!has_content(p, area, storage)) {
@@ -312,16 +312,16 @@ static enum ggml_status check_access(struct ggml_backend_sched * s, int k, const
 static void learn(struct gb_validator * c, int issuer, const int32_t * clock) {
     for (int b = 0; b < c->n_issuers; b++) {
         int32_t * known = &c->known.data[issuer * c->n_issuers + b];
-        *known          = GB_MAX(*known, clock[b]);
+        *known = GB_MAX(*known, clock[b]);
     }
 }
 
 // Who waited learns what the awaited step knew; what the host learns it knows for all that it issues later.
 void gb_validator_wait(struct ggml_backend_sched * s, const struct gb_step * step, const struct gb_wait * wait) {
-    struct gb_validator *  c       = s->validator;
-    const struct gb_step * on      = &c->plan->program.steps.data[wait->step];
-    const ggml_backend_t   backend = s->devices[on->issuer].backend;
-    const int              host    = c->n_issuers - 1;
+    struct gb_validator * c = s->validator;
+    const struct gb_step * on = &c->plan->program.steps.data[wait->step];
+    const ggml_backend_t backend = s->devices[on->issuer].backend;
+    const int host = c->n_issuers - 1;
     // The host waits for a backend without events by waiting for all that it has.
     const int told =
         wait->by_host && backend->iface.event_synchronize == NULL ? c->latest.data[on->issuer] : wait->step;
@@ -344,7 +344,7 @@ static void note_results(struct gb_validator * c, const struct gb_step * step) {
 // A step that is not made in this run (`make` is false) accesses nothing, but counts as issued: others may wait for it.
 enum ggml_status gb_validator_step(struct ggml_backend_sched * s, const struct gb_step * step, bool make) {
     struct gb_validator * c = s->validator;
-    const int             k = (int) (step - c->plan->program.steps.data), host = c->n_issuers - 1;
+    const int k = (int) (step - c->plan->program.steps.data), host = c->n_issuers - 1;
     learn(c, step->issuer, c->known.data + host * c->n_issuers);
     c->known.data[step->issuer * c->n_issuers + host] = c->count.data[host];
     struct access a;
@@ -359,8 +359,8 @@ enum ggml_status gb_validator_step(struct ggml_backend_sched * s, const struct g
     if (make) {
         note_results(c, step);
     }
-    c->time.data[k]                                           = ++c->count.data[step->issuer];
-    c->latest.data[step->issuer]                              = k;
+    c->time.data[k] = ++c->count.data[step->issuer];
+    c->latest.data[step->issuer] = k;
     c->known.data[step->issuer * c->n_issuers + step->issuer] = c->time.data[k];
     memcpy(c->clock.data + k * c->n_issuers, c->known.data + step->issuer * c->n_issuers,
         (size_t) c->n_issuers * sizeof(int32_t));
@@ -380,7 +380,7 @@ static enum ggml_status poison(ggml_backend_buffer_t buffer, uintptr_t lo, uintp
         .type = GGML_TYPE_I8, .ne = { (int64_t) (hi - lo), 1, 1, 1 }, .nb = { 1, hi - lo, hi - lo, hi - lo }
     };
     bytes.buffer = buffer;
-    bytes.data   = (void *) lo;
+    bytes.data = (void *) lo;
     for (size_t at = 0; at < hi - lo; at += sizeof(ones)) {
         GB_TRY(ggml_backend_tensor_set(&bytes, ones, at, GB_MIN(sizeof(ones), hi - lo - at)));
     }
@@ -402,7 +402,7 @@ static ggml_backend_buffer_t buffer_of(const struct gb_sched_plan * p, int32_t s
 // What the step used last is poisoned: whoever reads it after its end computes nonsense, and finds DEAD here.
 enum ggml_status gb_validator_done(struct ggml_backend_sched * s, const struct gb_step * step) {
     struct gb_validator * c = s->validator;
-    const int             k = (int) (step - c->plan->program.steps.data);
+    const int k = (int) (step - c->plan->program.steps.data);
     for (size_t i = 0; i < c->areas.n; i++) {
         struct area * area = &c->areas.data[i];
         if (dies_at(c, area->storage, k)) {
@@ -420,7 +420,7 @@ static bool resize(struct gb_validator * c) {
     const size_t n = (size_t) c->n_issuers, n_steps = c->plan->program.steps.n,
                  n_storages = (size_t) c->plan->in.n_ids + c->plan->program.copies.n;
     c->areas.n = c->readers.n = c->known.n = c->clock.n = c->count.n = c->latest.n = c->time.n = c->last_use.n =
-        c->away.n                                                                              = 0;
+        c->away.n = 0;
     gb_ptrmap_clear(&c->storage);
     if (!gb_vec_resize_zero(&c->known, n * n) || !gb_vec_resize_zero(&c->clock, n * n_steps) ||
         !gb_vec_resize_zero(&c->count, n) || !gb_vec_resize_zero(&c->latest, n) ||
@@ -434,8 +434,8 @@ static bool resize(struct gb_validator * c) {
 // Nothing else is on its way when the run begins. Last uses are found before, because content dies at them.
 enum ggml_status gb_validator_begin(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     struct gb_validator * c = s->validator;
-    c->plan                 = p;
-    c->n_issuers            = p->in.n_backends + 1;
+    c->plan = p;
+    c->n_issuers = p->in.n_backends + 1;
     GB_FAIL_IF(c->n_issuers > 64, GGML_STATUS_UNSUPPORTED, "check: more than 63 backends cannot be checked");
     GB_TRY(gb_sched_wait(s));
     s->running = true;

@@ -31,7 +31,7 @@ static bool always(void * data) {
 
 // A backend asks the thread's poll while it waits, so a poll that says yes at once is how to cancel.
 enum ggml_status gb_sched_wait_for_backend(ggml_backend_t backend, bool gave_up) {
-    void *           data;
+    void * data;
     const gb_poll_fn poll = gb_get_poll(&data);
     if (gave_up) {
         gb_set_poll(always, NULL);
@@ -55,25 +55,25 @@ static enum ggml_status lost_by_fork(const struct ggml_backend_sched * s) {
 enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
     if (!s->running) {
         const enum ggml_status lost = s->lost;
-        s->lost                     = GGML_STATUS_SUCCESS;
+        s->lost = GGML_STATUS_SUCCESS;
         return lost == GGML_STATUS_SUCCESS ? lost
                : lost == GGML_STATUS_ABORTED
                    ? gb_fail_quietly(lost, "ggml_backend_sched: the run was cancelled with a later one")
                    : gb_fail_quietly(lost, "ggml_backend_sched: the run may be incomplete: "
                                            "a failure was told to who issued the next one");
     }
-    const int64_t    start   = s->n_backends > 1 || gb_sched_has_queue(s, 0) ? gb_time_ns() : 0;
-    enum ggml_status first   = GGML_STATUS_SUCCESS;
-    int              failing = 0;
-    char             message[GB_ERROR_SIZE / 2];
+    const int64_t start = s->n_backends > 1 || gb_sched_has_queue(s, 0) ? gb_time_ns() : 0;
+    enum ggml_status first = GGML_STATUS_SUCCESS;
+    int failing = 0;
+    char message[GB_ERROR_SIZE / 2];
     for (int b = 0; b < s->n_backends; b++) {
         const enum ggml_status status = gb_sched_wait_for_backend(s->devices[b].backend, first == GGML_STATUS_ABORTED);
         if (status != GGML_STATUS_SUCCESS && first == GGML_STATUS_SUCCESS) {
             const size_t size = strlen(ggml_last_error());
             memcpy(message, ggml_last_error(), GB_MIN(size + 1, sizeof(message)));
             message[sizeof(message) - 1] = '\0';
-            first                        = status;
-            failing                      = b;
+            first = status;
+            failing = b;
         }
     }
     if (first == GGML_STATUS_ABORTED) { // wanted
@@ -87,7 +87,7 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
     if (first == GGML_STATUS_SUCCESS && s->in_flight) {
         first = gb_sched_check_files(s->in_flight);
     }
-    s->running   = false;
+    s->running = false;
     s->in_flight = NULL;
     if (first != GGML_STATUS_SUCCESS) {
         gb_sched_forget_replicas(s);
@@ -98,12 +98,12 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
 // Callers may queue work of their own behind a run, for example with ggml_backend_tensor_get_async. So the backends are
 // waited for even if the run has ended.
 enum ggml_status gb_sched_wait_for_callers(struct ggml_backend_sched * s) {
-    const bool       running = s->running;
-    enum ggml_status first   = gb_sched_wait(s);
+    const bool running = s->running;
+    enum ggml_status first = gb_sched_wait(s);
     for (int b = 0; b < s->n_backends && !running; b++) {
         if (!s->devices[b].freed && gb_sched_has_queue(s, b)) {
             const enum ggml_status status = gb_sched_wait_for_backend(s->devices[b].backend, false);
-            first                         = first == GGML_STATUS_SUCCESS ? status : first;
+            first = first == GGML_STATUS_SUCCESS ? status : first;
         }
     }
     return first;
@@ -115,6 +115,6 @@ enum ggml_status gb_sched_wait_first(struct ggml_backend_sched * s) {
         return GGML_STATUS_SUCCESS;
     }
     const enum ggml_status status = gb_sched_wait(s);
-    s->lost                       = status; // whoever issued what was on its way asks later
+    s->lost = status; // whoever issued what was on its way asks later
     return status;
 }

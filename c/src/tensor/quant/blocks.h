@@ -20,9 +20,9 @@ enum gb_use { // what a format is for
 };
 
 // Keeps its arguments in rows of weights, the formats with an unpack kernel: GB_IF_UNPACKED_##use(...).
-#define GB_IF_UNPACKED_WEIGHTS(...)    __VA_ARGS__
+#define GB_IF_UNPACKED_WEIGHTS(...) __VA_ARGS__
 #define GB_IF_UNPACKED_IMPORTANCE(...) __VA_ARGS__
-#define GB_IF_UNPACKED_COARSE(...)     __VA_ARGS__
+#define GB_IF_UNPACKED_COARSE(...) __VA_ARGS__
 #define GB_IF_UNPACKED_ACTIVATIONS(...)
 
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, columns, rows, ...)         \
@@ -31,11 +31,11 @@ enum gb_use { // what a format is for
     };                                                                                                         \
     enum {                                                                                                     \
         gb_elements_of_##stem = elements,                                                                      \
-        gb_group_of_##stem    = group,                                                                         \
-        gb_zero_of_##stem     = zero,                                                                          \
-        gb_top_of_##stem      = top,                                                                           \
-        gb_use_of_##stem      = GB_USE_##use,                                                                  \
-        gb_partner_of_##stem  = GGML_TYPE_##partner                                                            \
+        gb_group_of_##stem = group,                                                                            \
+        gb_zero_of_##stem = zero,                                                                              \
+        gb_top_of_##stem = top,                                                                                \
+        gb_use_of_##stem = GB_USE_##use,                                                                       \
+        gb_partner_of_##stem = GGML_TYPE_##partner                                                             \
     };                                                                                                         \
     static_assert(sizeof(struct gb_block_##stem) == (bytes), "the fields of " name " are its bytes");          \
     static_assert((elements) % (group) == 0 && (group) % 16 == 0, "the blocks of " name " have whole groups"); \
@@ -43,13 +43,13 @@ enum gb_use { // what a format is for
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
 
-#define GB_ELEMENTS(stem)    ((int) gb_elements_of_##stem)
-#define GB_BYTES(stem)       ((int) sizeof(struct gb_block_##stem))
-#define GB_GROUP(stem)       ((int) gb_group_of_##stem)
-#define GB_PARTNER(stem)     ((enum ggml_type) gb_partner_of_##stem)
-#define GB_TOP(stem)         ((int) gb_top_of_##stem)
-#define GB_ZERO(stem)        ((int) gb_zero_of_##stem)
-#define GB_AT(stem, field)   ((int) offsetof(struct gb_block_##stem, field))       // byte of a block
+#define GB_ELEMENTS(stem) ((int) gb_elements_of_##stem)
+#define GB_BYTES(stem) ((int) sizeof(struct gb_block_##stem))
+#define GB_GROUP(stem) ((int) gb_group_of_##stem)
+#define GB_PARTNER(stem) ((enum ggml_type) gb_partner_of_##stem)
+#define GB_TOP(stem) ((int) gb_top_of_##stem)
+#define GB_ZERO(stem) ((int) gb_zero_of_##stem)
+#define GB_AT(stem, field) ((int) offsetof(struct gb_block_##stem, field))       // byte of a block
 #define GB_SIZE(stem, field) ((int) sizeof(((struct gb_block_##stem *) 0)->field)) // bytes of a field
 
 // Formats with one more bit begin as those without it: one function reads or writes the scales of both.
@@ -69,10 +69,10 @@ static_assert(GB_AT(q5_k, d) == GB_AT(q4_k, d) && GB_AT(q5_k, dmin) == GB_AT(q4_
 // e2m1, a float of 4 bits, times 2: MXFP4 and NVFP4
 #define GB_VALUES_E2M1(f) \
     f(0), f(1), f(2), f(3), f(4), f(6), f(8), f(12), f(0), f(-1), f(-2), f(-3), f(-4), f(-6), f(-8), f(-12)
-#define GB_VALUES_IQ1(f)     f(-8), f(0), f(8)
-#define GB_VALUES_IQ2(f)     f(8), f(25), f(43)
+#define GB_VALUES_IQ1(f) f(-8), f(0), f(8)
+#define GB_VALUES_IQ2(f) f(8), f(25), f(43)
 #define GB_VALUES_IQ3_XXS(f) f(4), f(12), f(20), f(28), f(36), f(44), f(52), f(62)
-#define GB_VALUES_IQ3_S(f)   f(1), f(3), f(5), f(7), f(9), f(11), f(13), f(15)
+#define GB_VALUES_IQ3_S(f) f(1), f(3), f(5), f(7), f(9), f(11), f(13), f(15)
 
 #define GB_VALUE(v) v
 

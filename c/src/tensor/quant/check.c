@@ -23,10 +23,10 @@ enum { STRETCH = 1024, MAX_ELEMENTS = 256, MAX_BYTES = 512 };
 // The same for all rows of a call. suspect: invalid_in looks closely at blocks with larger magnitudes.
 struct job {
     const struct gb_quant_format * f;
-    const float *                  importance;
-    int64_t *                      hist;
-    enum ggml_on_invalid           on_invalid;
-    float                          suspect;
+    const float * importance;
+    int64_t * hist;
+    enum ggml_on_invalid on_invalid;
+    float suspect;
 };
 
 // As integers, positive floats have their order, with NaN above all: what is above the limit gets the highest bit when
@@ -34,8 +34,8 @@ struct job {
 bool gb_any_above(const float * x, int64_t n, float limit) {
     enum { STEP = 64 };
     const uint32_t distance = 0x7fffffffu - gb_f32_bits(limit);
-    uint32_t       any      = 0;
-    int64_t        i        = 0;
+    uint32_t any = 0;
+    int64_t i = 0;
     for (; i + STEP <= n; i += STEP) {
         for (int k = 0; k < STEP; k++) {
             any |= (gb_f32_bits(x[i + k]) & 0x7fffffffu) + distance;
@@ -49,7 +49,7 @@ bool gb_any_above(const float * x, int64_t n, float limit) {
 
 // Does a block of finite numbers come back as numbers of their size?
 static bool block_holds(const struct gb_quant_format * f, const float * x, int largest) {
-    float   y[MAX_ELEMENTS];
+    float y[MAX_ELEMENTS];
     uint8_t block[MAX_BYTES];
     f->quantize(x, block, 1, f->elements, NULL, NULL);
     f->to_float(block, y, f->elements);
@@ -72,8 +72,8 @@ static float limit_of(const struct job * job, int64_t i) {
 // The index of the first element that the block at element i of a row cannot hold. Of numbers that are too large it is
 // the largest. -1: the block holds all.
 static int invalid_in(const struct job * job, const float * x, int64_t i) {
-    const struct gb_quant_format * f       = job->f;
-    int                            largest = 0;
+    const struct gb_quant_format * f = job->f;
+    int largest = 0;
     x += i;
     if (!gb_any_above(x, f->elements, limit_of(job, i))) {
         return -1;
@@ -114,7 +114,7 @@ static void mend(const struct job * job, const float * x, int64_t n, float * out
         const float limit = limit_of(job, i);
         for (int64_t k = i; k < i + size; k++) {
             const float kept = x[k] > limit ? limit : x[k] < -limit ? -limit : x[k];
-            out[k]           = becomes_nan(job) || kept != kept ? 0 : kept;
+            out[k] = becomes_nan(job) || kept != kept ? 0 : kept;
         }
     }
 }
@@ -139,7 +139,7 @@ static void put_nan(const struct gb_quant_format * f, uint8_t * block) {
 static void keep_finite(const struct job * job, const float * x, uint8_t * dst, int64_t n) {
     enum { REACH = 64 }; // a fit enlarges a scale by less than this factor
     const struct gb_quant_format * f = job->f;
-    float                          y[MAX_ELEMENTS];
+    float y[MAX_ELEMENTS];
     if (job->importance == NULL || f->saturates || !gb_any_above(x, n, f->limit / REACH)) {
         return;
     }
@@ -158,7 +158,7 @@ static void keep_finite(const struct job * job, const float * x, uint8_t * dst, 
 static int64_t quantize_stretch(const struct job * job, const float * x, uint8_t * dst, int64_t n_rows,
     int64_t n_per_row, float * scratch) {
     const struct gb_quant_format * f = job->f;
-    const int64_t                  n = n_rows * n_per_row;
+    const int64_t n = n_rows * n_per_row;
     f->quantize(x, dst, n_rows, n_per_row, job->importance, job->hist);
     keep_finite(job, x, dst, n);
     if (!gb_any_above(x, n, job->suspect)) {
@@ -180,7 +180,7 @@ static int64_t quantize_stretch(const struct job * job, const float * x, uint8_t
 
 // Without importance rows do not matter.
 static int64_t quantize_plain(const struct job * job, const float * src, uint8_t * dst, int64_t n) {
-    float   scratch[STRETCH];
+    float scratch[STRETCH];
     int64_t at = -1;
     for (int64_t i = 0; i < n && at < 0; i += STRETCH) {
         at = quantize_stretch(job, src + i, dst + i / job->f->elements * job->f->bytes, 1, GB_MIN(STRETCH, n - i),
@@ -206,13 +206,13 @@ static int64_t quantize_weighted(const struct job * job, const float * src, uint
 // Counts go to the caller's histogram only when all rows were quantized.
 bool gb_quantize_checked(const struct gb_quant_format * f, const float * src, void * dst, int64_t n_rows,
     int64_t n_per_row, const float * importance, int64_t * hist, enum ggml_on_invalid on_invalid, int64_t * invalid) {
-    int64_t          counts[16] = { 0 };
-    const struct job job        = { .f = f,
-        .importance             = importance,
-        .hist                   = hist != NULL ? counts : NULL,
-        .on_invalid             = on_invalid,
-        .suspect                = importance != NULL ? f->limit / 2 : f->limit };
-    *invalid                    = -1;
+    int64_t counts[16] = { 0 };
+    const struct job job = { .f = f,
+        .importance = importance,
+        .hist = hist != NULL ? counts : NULL,
+        .on_invalid = on_invalid,
+        .suspect = importance != NULL ? f->limit / 2 : f->limit };
+    *invalid = -1;
     if (importance == NULL) {
         *invalid = quantize_plain(&job, src, dst, n_rows * n_per_row);
     } else {

@@ -27,17 +27,17 @@ void gb_quantize_row(const struct gb_quant_format * f, const float * x, void * y
 
 // Defines a format for activations, which is a partner in products only, from `to_float` and `quantize`. reference:
 // from_float, or NULL where the specification has no such algorithm.
-#define GB_ACTIVATION_FORMAT(stem, reference)                \
-    GB_QUANT_ROWS(stem)                                      \
-    const struct gb_quant_format gb_quant_##stem = {         \
-        GB_MEMBERS_OF_ROW(stem),                             \
-        .to_float             = to_float,                    \
-        .from_float           = from_float,                  \
-        .from_float_reference = reference,                   \
-        .limit                = 1e38f, /* 127 d is finite */ \
-        .nan                  = GB_NAN_F32,                  \
-        .nan_at               = GB_AT(stem, d),              \
-        .quantize             = quantize,                    \
+#define GB_ACTIVATION_FORMAT(stem, reference)        \
+    GB_QUANT_ROWS(stem)                              \
+    const struct gb_quant_format gb_quant_##stem = { \
+        GB_MEMBERS_OF_ROW(stem),                     \
+        .to_float = to_float,                        \
+        .from_float = from_float,                    \
+        .from_float_reference = reference,           \
+        .limit = 1e38f, /* 127 d is finite */        \
+        .nan = GB_NAN_F32,                           \
+        .nan_at = GB_AT(stem, d),                    \
+        .quantize = quantize,                        \
     };
 
 #endif // GB_TENSOR_QUANT_CHECK_H

@@ -17,8 +17,8 @@ enum { LANES = 4 };
 // gb_fit_round as a float, low and high within 2^22: the sum with the large number has no bits for a fraction.
 static inline float round_level(float v, float low, float high) {
     const float large = 12582912.0f;
-    v                 = v > low ? v : low;
-    v                 = v < high ? v : high;
+    v = v > low ? v : low;
+    v = v < high ? v : high;
     return v + large - large;
 }
 
@@ -96,8 +96,8 @@ float gb_fit_symmetric(int n, int n_levels, const float * x, const float * w, ui
             const bool first = t + k == 0;
             if (first || (t + k != 10 && wll[k] > 0 && wxl[k] * wxl[k] > best * wll[k])) {
                 best_factor = factor[k];
-                scale       = wll[k] > 0 ? wxl[k] / wll[k] : 0;
-                best        = scale * wxl[k];
+                scale = wll[k] > 0 ? wxl[k] / wll[k] : 0;
+                best = scale * wxl[k];
             }
         }
     }
@@ -120,11 +120,11 @@ static float affine_error(int n, const float * x, const float * w, const uint8_t
 
 // What the trials of one block share. `sw` and `swx` are the same for all levels, so they are added up once.
 struct affine {
-    int           n, n_levels;
+    int n, n_levels;
     const float * x;
     const float * w;
-    float         sw, swx; // sums of w, of w x
-    bool          absolute;
+    float sw, swx; // sums of w, of w x
+    bool absolute;
 };
 
 // Four factors, each with the levels that it gives, the weighted regression of x on these, and its error: infinite when
@@ -143,9 +143,9 @@ static void regress(const struct affine * a, float swl, float swll, float swlx, 
         return;
     }
     *scale = (a->sw * swlx - a->swx * swl) / d;
-    *low   = (swll * a->swx - swl * swlx) / d;
+    *low = (swll * a->swx - swl * swlx) / d;
     if (*low > 0) {
-        *low   = 0;
+        *low = 0;
         *scale = swlx / swll;
     }
 }
@@ -155,7 +155,7 @@ static void try_factors(const struct affine * a, float low, struct trials * t) {
     float swl[LANES] = { 0 }, swll[LANES] = { 0 }, swlx[LANES] = { 0 }, error[LANES] = { 0 };
     for (int i = 0; i < a->n; i++) {
         for (int k = 0; k < LANES; k++) {
-            const float l  = round_level(t->factor[k] * (a->x[i] - low), 0, (float) a->n_levels);
+            const float l = round_level(t->factor[k] * (a->x[i] - low), 0, (float) a->n_levels);
             const float wl = a->w[i] * l;
             t->level[i][k] = l;
             swl[k] += wl;
@@ -184,7 +184,7 @@ float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const
     }
     float low = 0, high = x[0];
     for (int i = 0; i < n; i++) {
-        low  = GB_MIN(low, x[i]);
+        low = GB_MIN(low, x[i]);
         high = GB_MAX(high, x[i]);
     }
     if (!(high > low) || isinf(high - low)) {
@@ -193,12 +193,12 @@ float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const
         return 0;
     }
     const float factor = (float) n_levels / (high - low);
-    float       scale  = 1 / factor;
+    float scale = 1 / factor;
     for (int i = 0; i < n; i++) {
         levels[i] = (uint8_t) gb_fit_round(factor * (x[i] - low), 0, n_levels);
     }
-    float         best = affine_error(n, x, w, levels, scale, low, search->absolute);
-    struct affine a    = { n, n_levels, x, w, 0, 0, search->absolute };
+    float best = affine_error(n, x, w, levels, scale, low, search->absolute);
+    struct affine a = { n, n_levels, x, w, 0, 0, search->absolute };
     for (int i = 0; i < n; i++) {
         a.sw += w[i];
         a.swx += w[i] * x[i];
@@ -215,9 +215,9 @@ float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const
                 for (int i = 0; i < n; i++) {
                     levels[i] = (uint8_t) t.level[i][k];
                 }
-                best  = t.error[k];
+                best = t.error[k];
                 scale = t.scale[k];
-                low   = t.low[k];
+                low = t.low[k];
                 break;
             }
         }
@@ -244,9 +244,9 @@ static bool descend(int n, int low, int high, const float * x, const float * w, 
         p += w[i] * x[i] * (float) next;
         q += w[i] * (float) next * (float) next;
         if (q > 0 && p * p * *wll > *wxl * *wxl * q) {
-            l[i]    = (int8_t) next;
-            *wxl    = p;
-            *wll    = q;
+            l[i] = (int8_t) next;
+            *wxl = p;
+            *wll = q;
             changed = true;
         }
     }
@@ -263,7 +263,7 @@ float gb_fit_symmetric_descent(int n, int n_levels, const float * x, uint8_t * l
         memset(levels, 0, (size_t) n);
         return 0;
     }
-    float  w[MAX_BLOCK], wxl = 0, wll = 0;
+    float w[MAX_BLOCK], wxl = 0, wll = 0;
     int8_t l[MAX_BLOCK];
     for (int i = 0; i < n; i++) {
         w[i] = x[i] * x[i];
@@ -300,16 +300,16 @@ float gb_fit_positive(int n, int n_levels, const float * x, const float * w, uin
         return 0;
     }
     float factor = (float) n_levels / high;
-    float best   = positive_error(n, n_levels, x, w, factor);
+    float best = positive_error(n, n_levels, x, w, factor);
     for (int t = -4; t <= 4; t++) {
         const float candidate = (0.1f * (float) t + (float) n_levels) / high;
-        const float error     = t == 0 ? best : positive_error(n, n_levels, x, w, candidate);
+        const float error = t == 0 ? best : positive_error(n, n_levels, x, w, candidate);
         if (error < best) {
-            best   = error;
+            best = error;
             factor = candidate;
         }
     }
-    float  wxl = 0, wll = 0;
+    float wxl = 0, wll = 0;
     int8_t l[MAX_BLOCK];
     for (int i = 0; i < n; i++) {
         l[i] = (int8_t) gb_fit_round(factor * x[i], 0, n_levels);

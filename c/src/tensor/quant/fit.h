@@ -22,8 +22,8 @@ float gb_fit_positive(int n, int n_levels, const float * x, const float * w, uin
 // absolute values.
 struct gb_fit_search {
     float start, step;
-    int   steps;
-    bool  absolute;
+    int steps;
+    bool absolute;
 };
 
 // x ~ scale level - *minimum, *minimum >= 0, levels 0 .. n_levels.

@@ -12,9 +12,9 @@
     const struct gb_grid gb_grid_##name = { gb_grid_rows_##name, gb_grid_first_##name, 2, 3, LINE_OF_3(values) };
 #define GRID_OF_8(name, values) \
     const struct gb_grid gb_grid_##name = { gb_grid_rows_##name, gb_grid_first_##name, 4, 8, LINE_OF_8(values) };
-#define LINE_OF_3(...)                     LINE_OF_3_(__VA_ARGS__)
-#define LINE_OF_3_(a, b, c)                (a), (b) - (a), (c) - ((a) + 2 * ((b) - (a)))
-#define LINE_OF_8(...)                     LINE_OF_8_(__VA_ARGS__)
+#define LINE_OF_3(...) LINE_OF_3_(__VA_ARGS__)
+#define LINE_OF_3_(a, b, c) (a), (b) - (a), (c) - ((a) + 2 * ((b) - (a)))
+#define LINE_OF_8(...) LINE_OF_8_(__VA_ARGS__)
 #define LINE_OF_8_(a, b, c, d, e, f, g, h) (a), (b) - (a), (h) - ((a) + 7 * ((b) - (a)))
 
 GRID_OF_3(iq2_xxs, GB_VALUES_IQ2(GB_VALUE))
@@ -68,16 +68,16 @@ static void expand_codes(const struct gb_grid * grid, const uint16_t * rows, uin
 // Negates those of 8 bytes, none of them 0, that have a bit: all bits are turned and 1 is added, which does not carry.
 static void negate(int8_t * levels, uint8_t signs) {
     const uint64_t ones = gb_spread_bits(signs);
-    uint64_t       eight;
+    uint64_t eight;
     memcpy(&eight, levels, sizeof(eight));
     eight = (eight ^ ones * 0xff) + ones;
     memcpy(levels, &eight, sizeof(eight));
 }
 
 void gb_grid_expand(const struct gb_grid_format * f, const struct gb_grid_block * g, struct gb_super * b) {
-    uint8_t       codes[GB_SUPER];
+    uint8_t codes[GB_SUPER];
     const uint8_t last = (uint8_t) (f->grid->n_levels - 1);
-    const int8_t  low = (int8_t) f->grid->low, step = (int8_t) f->grid->step, extra = (int8_t) f->grid->extra;
+    const int8_t low = (int8_t) f->grid->low, step = (int8_t) f->grid->step, extra = (int8_t) f->grid->extra;
     b->d = g->d * f->unit;
     for (int s = 0; s < 16; s++) {
         b->scale[s] = (int16_t) (2 * g->scale[16 * s / f->per_scale] + 1);
@@ -111,15 +111,15 @@ static float level_errors(float x, float w, const float * levels, int n_levels, 
     float least = INFINITY;
     for (int l = 0; l < n_levels; l++) {
         const float d = x - levels[l];
-        e[l]          = w * d * d;
-        least         = e[l] < least ? e[l] : least;
+        e[l] = w * d * d;
+        least = e[l] < least ? e[l] : least;
     }
     return least;
 }
 
 // The same for two elements of three levels: 9 states.
 static float pair_errors(const float * x, const float * w, const float * levels, float * e) {
-    float       first[3], second[3];
+    float first[3], second[3];
     const float least = level_errors(x[0], w[0], levels, 3, first) + level_errors(x[1], w[1], levels, 3, second);
     for (int i = 0; i < 9; i++) {
         e[i] = first[i % 3] + second[i / 3];
@@ -157,21 +157,21 @@ static void by_bits(int bits, const struct half * h, struct bytes * b) {
 // bytes are enumerated.
 struct search {
     const struct gb_grid * grid;
-    struct bytes           low;
-    struct half            high;
-    int                    n; // states
-    float                  best;
-    int                    row;
+    struct bytes low;
+    struct half high;
+    int n; // states
+    float best;
+    int row;
 };
 
 // The rows with one upper byte: is one of them better?
 static void scan_rows(struct search * s, int upper, float high) {
     for (int r = s->grid->first[upper]; r < s->grid->first[upper + 1]; r++) {
-        const int   byte  = s->grid->rows[r] & 255;
+        const int byte = s->grid->rows[r] & 255;
         const float error = s->low.one[byte & 15] + s->low.two[byte >> 4] + high;
         if (error < s->best) {
             s->best = error;
-            s->row  = r;
+            s->row = r;
         }
     }
 }
@@ -179,7 +179,7 @@ static void scan_rows(struct search * s, int upper, float high) {
 // The first upper byte with the least error of those that rows have.
 static int best_upper(const struct search * s, float * error) {
     const uint16_t * first = s->grid->first;
-    const float      least = s->high.least_one + s->high.least_two;
+    const float least = s->high.least_one + s->high.least_two;
     for (int j = 0; j < s->n; j++) { // mostly there is one that has the least error of all
         for (int i = 0; s->high.least_one + s->high.two[j] == least && i < s->n; i++) {
             const int u = s->n * j + i;
@@ -190,12 +190,12 @@ static int best_upper(const struct search * s, float * error) {
         }
     }
     int best = 0;
-    *error   = INFINITY;
+    *error = INFINITY;
     for (int u = 0; u < s->n * s->n; u++) {
         const float e = s->high.one[u % s->n] + s->high.two[u / s->n];
         if (first[u] < first[u + 1] && e < *error) {
             *error = e;
-            best   = u;
+            best = u;
         }
     }
     return best;
@@ -206,15 +206,15 @@ static int best_upper(const struct search * s, float * error) {
 // better than the best row so far.
 static float nearest_row(const struct gb_grid * grid, const float * x, const float * w, const float * levels,
     uint16_t * row) {
-    const int     half = group_size(grid) / 2;
-    struct search s    = { .grid = grid, .n = grid->bits == 2 ? 9 : 8, .best = INFINITY };
-    struct half   low;
-    float         high;
+    const int half = group_size(grid) / 2;
+    struct search s = { .grid = grid, .n = grid->bits == 2 ? 9 : 8, .best = INFINITY };
+    struct half low;
+    float high;
     half_errors(grid->bits, x, w, levels, &low);
     half_errors(grid->bits, x + half, w + half, levels, &s.high);
     by_bits(grid->bits, &low, &s.low);
     const int start = best_upper(&s, &high);
-    s.row           = grid->first[start];
+    s.row = grid->first[start];
     scan_rows(&s, start, high);
     for (int j = 0; j < s.n; j++) {
         if (!(s.low.least + (s.high.least_one + s.high.two[j]) < s.best)) {
@@ -233,15 +233,15 @@ static float nearest_row(const struct gb_grid * grid, const float * x, const flo
 
 struct choice { // for one sub-block
     uint16_t row[MAX_GROUPS];
-    int8_t   offset[MAX_GROUPS];
-    float    error;
+    int8_t offset[MAX_GROUPS];
+    float error;
 };
 
 // The best rows of groups first .. first + n - 1 with one offset; adds to the error.
 static void choose_rows(const struct gb_grid * grid, const float * x, const float * w, float scale, int offset,
     int first, int n, struct choice * c) {
     const int size = group_size(grid);
-    float     levels[8];
+    float levels[8];
     for (int l = 0; l < grid->n_levels; l++) {
         levels[l] = scale * (float) (level_of(grid, l) + offset);
     }
@@ -253,9 +253,9 @@ static void choose_rows(const struct gb_grid * grid, const float * x, const floa
 
 // The best rows, and where the format has offsets the better offset of each part, for one scale of the sub-block.
 static struct choice choose(const struct gb_grid_format * f, const float * x, const float * w, float scale) {
-    const int     size = group_size(f->grid), n = f->per_scale / size;
-    const int     step = f->per_offset ? f->per_offset / size : n;
-    struct choice c    = { .error = 0 };
+    const int size = group_size(f->grid), n = f->per_scale / size;
+    const int step = f->per_offset ? f->per_offset / size : n;
+    struct choice c = { .error = 0 };
     for (int g = 0; g < n; g += step) {
         if (f->per_offset == 0) {
             choose_rows(f->grid, x, w, scale, 0, g, step, &c);
@@ -282,17 +282,17 @@ static void add_sums(const struct gb_grid_format * f, const float * x, const flo
 
 // The scale of a sub-block, as if it could be any number; 0 for zeros.
 static float fit_scale(const struct gb_grid_format * f, const float * x, const float * w) {
-    const float top   = (float) level_of(f->grid, f->grid->n_levels - 1);
+    const float top = (float) level_of(f->grid, f->grid->n_levels - 1);
     const float reach = fabsf(gb_fit_extreme(f->per_scale, x));
-    float       scale = 0, best = 0;
+    float scale = 0, best = 0;
     for (int t = 0; t < TRIALS && reach > 1e-30f; t++) {
-        const float         ratio = f->low + (f->high - f->low) * (float) t / (TRIALS - 1);
-        const struct choice c     = choose(f, x, w, reach / (ratio * top));
-        float               wxv = 0, wvv = 0;
+        const float ratio = f->low + (f->high - f->low) * (float) t / (TRIALS - 1);
+        const struct choice c = choose(f, x, w, reach / (ratio * top));
+        float wxv = 0, wvv = 0;
         add_sums(f, x, w, &c, 1, &wxv, &wvv);
         if (wxv > 0 && wxv * wxv > best * wvv) {
             scale = wxv / wvv;
-            best  = scale * wxv;
+            best = scale * wxv;
         }
     }
     return scale;
@@ -306,7 +306,7 @@ static uint8_t round_scale(const struct gb_grid_format * f, const float * x, con
         const struct choice trial = choose(f, x, w, base * (float) (2 * s + 1));
         if (best < 0 || trial.error < c->error) {
             best = s;
-            *c   = trial;
+            *c = trial;
         }
     }
     return (uint8_t) best;
@@ -317,7 +317,7 @@ static uint8_t round_scale(const struct gb_grid_format * f, const float * x, con
 // Magnitudes and signs; where an odd number of signs may not be, the element for which the wrong sign costs least keeps
 // its own as a negative magnitude.
 static void split_signs(bool even, float * x, const float * w, uint8_t * signs) {
-    *signs  = 0;
+    *signs = 0;
     int odd = 0, cheapest = 0;
     for (int j = 0; j < 8; j++) {
         if (x[j] < 0) {
@@ -330,7 +330,7 @@ static void split_signs(bool even, float * x, const float * w, uint8_t * signs) 
         }
     }
     if (even && odd) {
-        *signs      = (uint8_t) (*signs ^ 1 << cheapest);
+        *signs = (uint8_t) (*signs ^ 1 << cheapest);
         x[cheapest] = -x[cheapest];
     }
 }
@@ -342,7 +342,7 @@ static float store_d(float d) { return gb_f16_to_f32(gb_f32_to_f16(GB_MIN(d, 655
 static void put_choice(const struct gb_grid_format * f, int sub, const struct choice * c, struct gb_grid_block * g) {
     const int size = group_size(f->grid), n = f->per_scale / size;
     for (int i = 0; i < n; i++) {
-        g->row[sub * n + i]                   = c->row[i];
+        g->row[sub * n + i] = c->row[i];
         g->negative[(sub * n + i) * size / 8] = c->offset[i] < 0;
     }
 }
@@ -351,7 +351,7 @@ static void put_choice(const struct gb_grid_format * f, int sub, const struct ch
 static float choose_all(const struct gb_grid_format * f, const float * x, const float * w, struct gb_grid_block * g) {
     float error = 0;
     for (int s = 0; s < GB_SUPER / f->per_scale; s++) {
-        const int           i = s * f->per_scale;
+        const int i = s * f->per_scale;
         const struct choice c = choose(f, x + i, w + i, g->d * f->unit * (float) (2 * g->scale[s] + 1));
         put_choice(f, s, &c, g);
         error += c.error;
@@ -362,14 +362,14 @@ static float choose_all(const struct gb_grid_format * f, const float * x, const 
 // The scales of sub-blocks, and rows, for one d; returns the best d for these (d itself if none is).
 static float choose_scales(const struct gb_grid_format * f, const float * x, const float * w, const float * scales,
     float d, struct gb_grid_block * g) {
-    const float   base = d * f->unit;
-    float         wxv = 0, wvv = 0;
+    const float base = d * f->unit;
+    float wxv = 0, wvv = 0;
     struct choice c;
     g->d = d;
     for (int s = 0; s < GB_SUPER / f->per_scale; s++) {
-        const int i     = s * f->per_scale;
+        const int i = s * f->per_scale;
         const int index = gb_fit_round((scales[s] / base - 1) / 2, 0, f->n_scales - 1);
-        g->scale[s]     = round_scale(f, x + i, w + i, base, index, &c);
+        g->scale[s] = round_scale(f, x + i, w + i, base, index, &c);
         add_sums(f, x + i, w + i, &c, (float) (2 * g->scale[s] + 1), &wxv, &wvv);
         put_choice(f, s, &c, g);
     }
@@ -394,7 +394,7 @@ static void choose_small(const struct gb_grid_format * f, const float * x, const
 static void quantize_levels(const struct gb_grid_format * f, const float * x, const float * w,
     struct gb_grid_block * g) {
     const int n_sub = GB_SUPER / f->per_scale;
-    float     scales[16];
+    float scales[16];
     for (int s = 0; s < n_sub; s++) {
         scales[s] = fit_scale(f, x + s * f->per_scale, w + s * f->per_scale);
     }
@@ -412,7 +412,7 @@ static void quantize_levels(const struct gb_grid_format * f, const float * x, co
 static void compare_with_zeros(const struct gb_grid_format * f, const float * x, const float * importance,
     struct gb_grid_block * g) {
     struct gb_super b;
-    float           y[GB_SUPER], error = 0, zeros = 0;
+    float y[GB_SUPER], error = 0, zeros = 0;
     b.affine = false;
     gb_grid_expand(f, g, &b);
     gb_k_dequantize(&b, y);
@@ -428,7 +428,7 @@ static void compare_with_zeros(const struct gb_grid_format * f, const float * x,
 void gb_grid_quantize(const struct gb_grid_format * f, const float * x, const float * importance,
     struct gb_grid_block * g) {
     const float limit = 1e8f; // more than any format can hold; squares of it are no problem
-    float       v[GB_SUPER], w[GB_SUPER], values[GB_SUPER];
+    float v[GB_SUPER], w[GB_SUPER], values[GB_SUPER];
     memset(g, 0, sizeof(*g));
     for (int e = 0; e < GB_SUPER; e++) {
         v[e] = x[e] == x[e] ? GB_MAX(GB_MIN(x[e], limit), -limit) : 0;

@@ -12,36 +12,36 @@
 struct gb_grid {
     const uint16_t * rows;  // grids.c; 8 codes of 2 bits or 4 codes of 4 bits, the first lowest; ascending
     const uint16_t * first; // of the rows with each upper byte, as grids.c says
-    int              bits;  // a code
-    int              n_levels;
-    int              low, step, extra; // code c stands for low + step c, the last one for extra more
+    int bits;               // a code
+    int n_levels;
+    int low, step, extra; // code c stands for low + step c, the last one for extra more
 };
 
 extern const struct gb_grid gb_grid_iq2_xxs, gb_grid_iq2_xs, gb_grid_iq2_s, gb_grid_iq3_xxs, gb_grid_iq3_s, gb_grid_iq1;
-extern const uint16_t       gb_grid_rows_iq2_xxs[256], gb_grid_rows_iq2_xs[512], gb_grid_rows_iq2_s[1024];
-extern const uint16_t       gb_grid_rows_iq3_xxs[256], gb_grid_rows_iq3_s[512], gb_grid_rows_iq1[2048];
-extern const uint16_t       gb_grid_first_iq2_xxs[82], gb_grid_first_iq2_xs[82], gb_grid_first_iq2_s[82];
-extern const uint16_t       gb_grid_first_iq3_xxs[65], gb_grid_first_iq3_s[65], gb_grid_first_iq1[82];
+extern const uint16_t gb_grid_rows_iq2_xxs[256], gb_grid_rows_iq2_xs[512], gb_grid_rows_iq2_s[1024];
+extern const uint16_t gb_grid_rows_iq3_xxs[256], gb_grid_rows_iq3_s[512], gb_grid_rows_iq1[2048];
+extern const uint16_t gb_grid_first_iq2_xxs[82], gb_grid_first_iq2_xs[82], gb_grid_first_iq2_s[82];
+extern const uint16_t gb_grid_first_iq3_xxs[65], gb_grid_first_iq3_s[65], gb_grid_first_iq1[82];
 
 // An element is d unit (2 scale + 1) v, where v is a level with a sign, or, in formats with offsets, a level plus 1 or
 // minus 1.
 struct gb_grid_format {
     const struct gb_grid * grid;
-    int                    per_scale; // elements that share a scale: 16 or 32
-    int                    n_scales;  // scales are 0 .. n_scales - 1
-    float                  unit;
-    bool                   even_signs; // of the signs of 8 elements an even number is negative: seven are stored
-    int   per_offset; // elements that share an offset: 8 or 32; 0: levels are magnitudes and have signs
-    float low, high;  // trial scales make the largest magnitude of a sub-block low .. high times the largest level
+    int per_scale; // elements that share a scale: 16 or 32
+    int n_scales;  // scales are 0 .. n_scales - 1
+    float unit;
+    bool even_signs; // of the signs of 8 elements an even number is negative: seven are stored
+    int per_offset;  // elements that share an offset: 8 or 32; 0: levels are magnitudes and have signs
+    float low, high; // trial scales make the largest magnitude of a sub-block low .. high times the largest level
 };
 
 // A super-block, unpacked: what read() gets from bytes and write() puts there.
 struct gb_grid_block {
-    float    d;
-    uint8_t  scale[16];    // of each sub-block
-    uint16_t row[64];      // of each group
-    uint8_t  signs[32];    // of 8 elements: bit j negates element j
-    bool     negative[32]; // of 8 elements: the offset is -1
+    float d;
+    uint8_t scale[16]; // of each sub-block
+    uint16_t row[64];  // of each group
+    uint8_t signs[32]; // of 8 elements: bit j negates element j
+    bool negative[32]; // of 8 elements: the offset is -1
 };
 
 // Writes d, scales and levels of b from g, for gb_k_dequantize and gb_k_dot; b->affine is left alone.

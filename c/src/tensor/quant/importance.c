@@ -20,7 +20,7 @@ static void normalize_block(const struct gb_quant_format * f, const float * impo
     const double factor = ldexp(1, -ilogbf(largest)); // in f64, where no product is rounded
     for (int i = 0; i < f->elements; i++) {
         const double scaled = factor * (importance[i] > FLT_MAX ? FLT_MAX : importance[i]);
-        out[i]              = (float) (scaled > 0x1p-32 ? scaled : 0x1p-32); // NaN: the least
+        out[i] = (float) (scaled > 0x1p-32 ? scaled : 0x1p-32); // NaN: the least
     }
 }
 

@@ -21,8 +21,8 @@ static void read(const uint8_t * block, struct gb_grid_block * g) {
     g->d = gb_f16_to_f32((uint16_t) d);
     for (int i = 0; i < 32; i++) {
         const uint32_t bits = block[GB_AT(iq1_m, qh) + i / 2] >> 4 * (i % 2);
-        g->row[i]           = (uint16_t) (block[GB_AT(iq1_m, qs) + i] | (bits & 7) << 8);
-        g->negative[i]      = bits >> 3 & 1;
+        g->row[i] = (uint16_t) (block[GB_AT(iq1_m, qs) + i] | (bits & 7) << 8);
+        g->negative[i] = bits >> 3 & 1;
     }
 }
 

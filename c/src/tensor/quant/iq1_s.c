@@ -11,9 +11,9 @@ static void read(const uint8_t * block, struct gb_grid_block * g) {
     g->d = gb_load_f16(block + GB_AT(iq1_s, d));
     for (int i = 0; i < 8; i++) {
         const uint32_t bits = gb_load_u16(block + GB_AT(iq1_s, qh) + 2 * i);
-        g->scale[i]         = bits >> 12 & 7;
+        g->scale[i] = bits >> 12 & 7;
         for (int l = 0; l < 4; l++) {
-            g->row[4 * i + l]      = (uint16_t) (block[GB_AT(iq1_s, qs) + 4 * i + l] | (bits >> 3 * l & 7) << 8);
+            g->row[4 * i + l] = (uint16_t) (block[GB_AT(iq1_s, qs) + 4 * i + l] | (bits >> 3 * l & 7) << 8);
             g->negative[4 * i + l] = bits >> 15;
         }
     }

@@ -3,19 +3,19 @@
 #include "tensor/quant/grid.h"
 
 static const struct gb_grid_format format = { .grid = &gb_grid_iq2_xs,
-    .per_scale                                      = 16,
-    .n_scales                                       = 16,
-    .unit                                           = 0.125f,
-    .even_signs                                     = true,
-    .low                                            = 0.6f,
-    .high                                           = 1.5f };
+    .per_scale = 16,
+    .n_scales = 16,
+    .unit = 0.125f,
+    .even_signs = true,
+    .low = 0.6f,
+    .high = 1.5f };
 
 static void read(const uint8_t * block, struct gb_grid_block * g) {
     g->d = gb_load_f16(block + GB_AT(iq2_xs, d));
     for (int i = 0; i < 32; i++) {
         const uint32_t bits = gb_load_u16(block + GB_AT(iq2_xs, qs) + 2 * i);
-        g->row[i]           = bits & 511;
-        g->signs[i]         = gb_grid_signs(bits >> 9);
+        g->row[i] = bits & 511;
+        g->signs[i] = gb_grid_signs(bits >> 9);
     }
     for (int s = 0; s < 16; s++) {
         g->scale[s] = block[GB_AT(iq2_xs, scales) + s / 2] >> 4 * (s % 2) & 15;

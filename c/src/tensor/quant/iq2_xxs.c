@@ -3,21 +3,21 @@
 #include "tensor/quant/grid.h"
 
 static const struct gb_grid_format format = { .grid = &gb_grid_iq2_xxs,
-    .per_scale                                      = 32,
-    .n_scales                                       = 16,
-    .unit                                           = 0.125f,
-    .even_signs                                     = true,
-    .low                                            = 0.6f,
-    .high                                           = 1.5f };
+    .per_scale = 32,
+    .n_scales = 16,
+    .unit = 0.125f,
+    .even_signs = true,
+    .low = 0.6f,
+    .high = 1.5f };
 
 static void read(const uint8_t * block, struct gb_grid_block * g) {
     g->d = gb_load_f16(block + GB_AT(iq2_xxs, d));
     for (int i = 0; i < 8; i++) {
-        const uint8_t * p    = block + GB_AT(iq2_xxs, qs) + 8 * i;
-        const uint32_t  bits = gb_load_u32(p + 4);
-        g->scale[i]          = (uint8_t) (bits >> 28);
+        const uint8_t * p = block + GB_AT(iq2_xxs, qs) + 8 * i;
+        const uint32_t bits = gb_load_u32(p + 4);
+        g->scale[i] = (uint8_t) (bits >> 28);
         for (int l = 0; l < 4; l++) {
-            g->row[4 * i + l]   = p[l];
+            g->row[4 * i + l] = p[l];
             g->signs[4 * i + l] = gb_grid_signs(bits >> 7 * l & 127);
         }
     }
@@ -26,8 +26,8 @@ static void read(const uint8_t * block, struct gb_grid_block * g) {
 static void write(const struct gb_grid_block * g, uint8_t * block) {
     gb_store_f16(block + GB_AT(iq2_xxs, d), g->d);
     for (int i = 0; i < 8; i++) {
-        uint8_t * p    = block + GB_AT(iq2_xxs, qs) + 8 * i;
-        uint32_t  bits = (uint32_t) g->scale[i] << 28;
+        uint8_t * p = block + GB_AT(iq2_xxs, qs) + 8 * i;
+        uint32_t bits = (uint32_t) g->scale[i] << 28;
         for (int l = 0; l < 4; l++) {
             p[l] = (uint8_t) g->row[4 * i + l];
             bits |= (uint32_t) gb_grid_sign_code(g->signs[4 * i + l]) << 7 * l;

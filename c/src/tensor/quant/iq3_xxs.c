@@ -3,12 +3,12 @@
 #include "tensor/quant/grid.h"
 
 static const struct gb_grid_format format = { .grid = &gb_grid_iq3_xxs,
-    .per_scale                                      = 32,
-    .n_scales                                       = 16,
-    .unit                                           = 0.25f,
-    .even_signs                                     = true,
-    .low                                            = 0.65f,
-    .high                                           = 1.3f };
+    .per_scale = 32,
+    .n_scales = 16,
+    .unit = 0.25f,
+    .even_signs = true,
+    .low = 0.65f,
+    .high = 1.3f };
 
 static void read(const uint8_t * block, struct gb_grid_block * g) {
     g->d = gb_load_f16(block + GB_AT(iq3_xxs, d));
@@ -17,7 +17,7 @@ static void read(const uint8_t * block, struct gb_grid_block * g) {
     }
     for (int i = 0; i < 8; i++) {
         const uint32_t bits = gb_load_u32(block + GB_AT(iq3_xxs, bits) + 4 * i);
-        g->scale[i]         = (uint8_t) (bits >> 28);
+        g->scale[i] = (uint8_t) (bits >> 28);
         for (int l = 0; l < 4; l++) {
             g->signs[4 * i + l] = gb_grid_signs(bits >> 7 * l & 127);
         }

@@ -48,11 +48,11 @@ static inline void gb_iq4_table(float * value) {
 static inline void gb_iq4_sums(const float * value, const float * x, const float * w, const float * wx, float scale,
     float * wxv, float * wvv) {
     const float inverse = 2 / scale;
-    int32_t     cut[32];
-    float       twice[32], v[32], p[4] = { 0 }, q[4] = { 0 };
+    int32_t cut[32];
+    float twice[32], v[32], p[4] = { 0 }, q[4] = { 0 };
     for (int i = 0; i < 32; i++) {
         const float t = x[i] * inverse;
-        twice[i]      = t > GB_IQ4_FLOOR ? t : GB_IQ4_FLOOR; // NaN: the first value
+        twice[i] = t > GB_IQ4_FLOOR ? t : GB_IQ4_FLOOR; // NaN: the first value
     }
     for (int i = 0; i < 32; i++) {
         twice[i] = twice[i] < GB_IQ4_ROOF ? twice[i] : GB_IQ4_ROOF;
@@ -79,7 +79,7 @@ static inline void gb_iq4_sums(const float * value, const float * x, const float
 // The scale of 32 elements: least squares for the values that the best of several trial scales gives. 0 for zeros.
 static inline float gb_iq4_fit(const float * x, const float * w) {
     const float extreme = gb_fit_extreme(32, x);
-    float       scale = 0, best = 0;
+    float scale = 0, best = 0;
     if (!(fabsf(extreme) > 1e-30f) || isinf(extreme)) {
         return 0;
     }
@@ -90,11 +90,11 @@ static inline float gb_iq4_fit(const float * x, const float * w) {
     }
     for (int t = 0; t < 2 * 19; t++) { // the extreme becomes about either end of the values
         const float end = t % 2 ? -127 : 113;
-        float       wxv, wvv;
+        float wxv, wvv;
         gb_iq4_sums(value, x, w, wx, extreme / (end * (0.82f + 0.02f * (float) (t / 2))), &wxv, &wvv);
         if (wvv > 0 && wxv * wxv > best * wvv) {
             scale = wxv / wvv;
-            best  = scale * wxv;
+            best = scale * wxv;
         }
     }
     return scale;

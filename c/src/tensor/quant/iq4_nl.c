@@ -5,13 +5,13 @@
 // Without importance, larger numbers weigh more: sqrt(mean square + x^2).
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
     const float * given = w;
-    float         squares[GB_BLOCK];
+    float squares[GB_BLOCK];
     if (w == NULL) {
         gb_fit_importance(GB_BLOCK, x, NULL, gb_fit_mean_square(GB_BLOCK, x), squares);
         w = squares;
     }
     const float wanted = gb_iq4_fit(x, w);
-    float       d      = gb_store_f16(block + GB_AT(iq4_nl, d), wanted);
+    float d = gb_store_f16(block + GB_AT(iq4_nl, d), wanted);
     if (gb_scale_is_lost(wanted, d, GB_REFITTED)) {
         int8_t unused[GB_BLOCK];
         d = gb_store_f16(block + GB_AT(iq4_nl, d),

@@ -17,7 +17,7 @@ static void pack_scales(const uint8_t * scales, uint8_t * block) {
 static void pack_levels(const uint8_t * levels, uint8_t * qs) {
     for (int e = 0; e < GB_SUPER / 2; e++) {
         const uint8_t * l = levels + e / 16 * 32 + e % 16;
-        qs[e]             = (uint8_t) (l[0] | l[16] << 4);
+        qs[e] = (uint8_t) (l[0] | l[16] << 4);
     }
 }
 
@@ -25,7 +25,7 @@ static void pack_levels(const uint8_t * levels, uint8_t * qs) {
 static void nearest_levels(const float * x, float d, const uint8_t * scales, uint8_t * levels) {
     for (int e = 0; e < GB_SUPER; e++) {
         const float scale = d * (float) (scales[e / 32] - 32);
-        levels[e]         = gb_iq4_nearest(scale != 0 ? x[e] / scale : 0);
+        levels[e] = gb_iq4_nearest(scale != 0 ? x[e] / scale : 0);
     }
 }
 
@@ -43,13 +43,13 @@ static float refit(const float * x, const float * w, float d, const uint8_t * sc
 // Sub-blocks are fitted one by one; the scale of largest magnitude becomes about -32; d is fitted again to the levels.
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     uint8_t levels[GB_SUPER], stored[8];
-    float   w[GB_SUPER], scales[8];
+    float w[GB_SUPER], scales[8];
     gb_k_importance(x, importance, 1, w);
     for (int s = 0; s < 8; s++) {
         scales[s] = gb_iq4_fit(x + 32 * s, w + 32 * s);
     }
     const float wanted = gb_fit_extreme(8, scales) / -32;
-    float       d      = gb_store_f16(block + GB_AT(iq4_xs, d), wanted);
+    float d = gb_store_f16(block + GB_AT(iq4_xs, d), wanted);
     if (gb_scale_is_lost(wanted, d, GB_REFITTED)) {
         struct gb_small_super b = {
             .n_sub = 8, .size = 32, .scale_low = -32, .scale_high = 31, .nearest = gb_iq4_nearest_value, .d = wanted
@@ -76,12 +76,12 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
     for (int s = 0; s < 16; s++) {
         const int i = s / 2, low = block[GB_AT(iq4_xs, scales_low) + i / 2] >> 4 * (i % 2) & 15,
                   high = block[GB_AT(iq4_xs, scales_high) + i / 4] >> 2 * (i % 4) & 3;
-        b->scale[s]    = (int16_t) (low + 16 * high - 32);
+        b->scale[s] = (int16_t) (low + 16 * high - 32);
     }
     for (int e = 0; e < GB_SUPER / 2; e++) {
         int8_t * level = b->level + e / 16 * 32 + e % 16;
-        level[0]       = gb_iq4_values[block[GB_AT(iq4_xs, qs) + e] & 15];
-        level[16]      = gb_iq4_values[block[GB_AT(iq4_xs, qs) + e] >> 4];
+        level[0] = gb_iq4_values[block[GB_AT(iq4_xs, qs) + e] & 15];
+        level[16] = gb_iq4_values[block[GB_AT(iq4_xs, qs) + e] >> 4];
     }
 }
 

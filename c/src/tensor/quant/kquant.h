@@ -24,10 +24,10 @@
 enum { GB_SUPER = 256 };
 
 struct gb_super { // element e is d scale[e / 16] level[e] - (affine ? dmin min[e / 16] : 0)
-    float   d, dmin;
-    bool    affine;
+    float d, dmin;
+    bool affine;
     int16_t scale[16], min[16];
-    int8_t  level[GB_SUPER];
+    int8_t level[GB_SUPER];
 };
 
 // Two bits of an element in qs[64]: bits 2g of byte 32 h + l.
@@ -35,7 +35,7 @@ static inline void gb_k_pack2(const uint8_t * levels, uint8_t * qs) {
     for (int h = 0; h < 2; h++) {
         for (int l = 0; l < 32; l++) {
             const uint8_t * e = levels + 128 * h + l;
-            qs[32 * h + l]    = (uint8_t) ((e[0] & 3) | (e[32] & 3) << 2 | (e[64] & 3) << 4 | (e[96] & 3) << 6);
+            qs[32 * h + l] = (uint8_t) ((e[0] & 3) | (e[32] & 3) << 2 | (e[64] & 3) << 4 | (e[96] & 3) << 6);
         }
     }
 }
@@ -64,7 +64,7 @@ static inline void gb_k_pack4(const uint8_t * levels, uint8_t * qs) {
 static inline void gb_k_unpack4(const uint8_t * qs, int8_t * levels) {
     for (int c = 0; c < 4; c++) {
         for (int l = 0; l < 32; l++) {
-            levels[64 * c + l]      = qs[32 * c + l] & 15;
+            levels[64 * c + l] = qs[32 * c + l] & 15;
             levels[64 * c + 32 + l] = qs[32 * c + l] >> 4;
         }
     }
@@ -73,7 +73,7 @@ static inline void gb_k_unpack4(const uint8_t * qs, int8_t * levels) {
 // Eight 6-bit scales and eight 6-bit minima in 12 bytes.
 static inline void gb_k_pack_scales(const uint8_t * sc, const uint8_t * mn, uint8_t * scales) {
     for (int s = 0; s < 4; s++) {
-        scales[s]     = (uint8_t) (sc[s] | (sc[s + 4] >> 4) << 6);
+        scales[s] = (uint8_t) (sc[s] | (sc[s + 4] >> 4) << 6);
         scales[s + 4] = (uint8_t) (mn[s] | (mn[s + 4] >> 4) << 6);
         scales[s + 8] = (uint8_t) ((sc[s + 4] & 15) | (mn[s + 4] & 15) << 4);
     }
@@ -82,8 +82,8 @@ static inline void gb_k_pack_scales(const uint8_t * sc, const uint8_t * mn, uint
 // The reverse: sc and mn of 8 sub-blocks each.
 static inline void gb_k_unpack_scales(const uint8_t * scales, uint8_t * sc, uint8_t * mn) {
     for (int s = 0; s < 4; s++) {
-        sc[s]     = scales[s] & 63;
-        mn[s]     = scales[s + 4] & 63;
+        sc[s] = scales[s] & 63;
+        mn[s] = scales[s + 4] & 63;
         sc[s + 4] = (uint8_t) ((scales[s + 8] & 15) | (scales[s] >> 6) << 4);
         mn[s + 4] = (uint8_t) ((scales[s + 8] >> 4) | (scales[s + 4] >> 6) << 4);
     }
@@ -99,7 +99,7 @@ static inline float gb_k_max(int n, const float * x) { // not below 0, which is 
 
 // v[i] ~ step out[i] with out 0 .. n_levels; returns the step (0 when all are 0).
 static inline float gb_k_quantize_scales(int n, int n_levels, const float * v, uint8_t * out) {
-    const float max    = gb_k_max(n, v);
+    const float max = gb_k_max(n, v);
     const float factor = max > 0 ? (float) n_levels / max : 0;
     for (int i = 0; i < n; i++) {
         out[i] = (uint8_t) gb_fit_round(factor * v[i], 0, n_levels);
@@ -132,14 +132,14 @@ static inline void gb_k_affine_small(int n_sub, int size, int n_scales, gb_neare
     const float * w, const float * scales, const float * mins, float * d, float * dmin, uint8_t * sc, uint8_t * mn,
     uint8_t * levels) {
     struct gb_small_super b = { .n_sub = n_sub,
-        .size                          = size,
-        .scale_high                    = n_scales,
-        .min_high                      = n_scales,
-        .nearest                       = nearest,
-        .d                             = *d,
-        .dmin                          = *dmin };
+        .size = size,
+        .scale_high = n_scales,
+        .min_high = n_scales,
+        .nearest = nearest,
+        .d = *d,
+        .dmin = *dmin };
     gb_small_super_fit(&b, x, w, scales, mins);
-    *d    = b.d;
+    *d = b.d;
     *dmin = b.dmin;
     memcpy(sc, b.scale, (size_t) n_sub);
     memcpy(mn, b.min, (size_t) n_sub);
@@ -181,10 +181,10 @@ static inline void gb_k_dequantize(const struct gb_super * b, float * y) {
 
 // With a block of Q8_K. The sums of integers are exact.
 static inline float gb_k_dot(const struct gb_super * b, const uint8_t * y) {
-    const int8_t * q   = (const int8_t *) y + GB_AT(q8_k, qs);
-    int32_t        sum = 0, mins = 0;
-    float          d;
-    int16_t        sums[16];
+    const int8_t * q = (const int8_t *) y + GB_AT(q8_k, qs);
+    int32_t sum = 0, mins = 0;
+    float d;
+    int16_t sums[16];
     memcpy(&d, y + GB_AT(q8_k, d), sizeof(d));
     memcpy(sums, y + GB_AT(q8_k, sums), sizeof(sums));
     for (int s = 0; s < 16; s++) {
@@ -231,15 +231,15 @@ static inline float gb_k_dot(const struct gb_super * b, const uint8_t * y) {
     GB_QUANT_ROWS(stem)                                                                                              \
     const struct gb_quant_format gb_quant_##stem = {                                                                 \
         GB_MEMBERS_OF_ROW(stem),                                                                                     \
-        .to_float             = to_float,                                                                            \
-        .from_float           = GB_HAS_FROM_FLOAT(stem) ? from_float : NULL,                                         \
+        .to_float = to_float,                                                                                        \
+        .from_float = GB_HAS_FROM_FLOAT(stem) ? from_float : NULL,                                                   \
         .from_float_reference = GB_HAS_FROM_FLOAT(stem) ? from_float : NULL,                                         \
-        .vec_dot              = vec_dot,                                                                             \
-        .limit                = (limit_),                                                                            \
-        .saturates            = (saturates_),                                                                        \
-        .nan                  = (nan_),                                                                              \
-        .nan_at               = (nan_at_),                                                                           \
-        .quantize             = quantize,                                                                            \
+        .vec_dot = vec_dot,                                                                                          \
+        .limit = (limit_),                                                                                           \
+        .saturates = (saturates_),                                                                                   \
+        .nan = (nan_),                                                                                               \
+        .nan_at = (nan_at_),                                                                                         \
+        .quantize = quantize,                                                                                        \
     };
 #define GB_HAS_FROM_FLOAT(stem) ((int) gb_use_of_##stem != (int) GB_USE_IMPORTANCE)
 

@@ -20,7 +20,7 @@
 enum { GB_BLOCK = 32 };
 
 struct gb_block { // element i is d level[i] + m
-    float  d, m;
+    float d, m;
     int8_t level[GB_BLOCK];
 };
 
@@ -34,7 +34,7 @@ static inline void gb_pack_nibbles(const uint8_t * levels, uint8_t * qs) {
 // The reverse: levels 0 .. 15.
 static inline void gb_unpack_nibbles(const uint8_t * qs, int8_t * levels) {
     for (int j = 0; j < GB_BLOCK / 2; j++) {
-        levels[j]      = qs[j] & 15;
+        levels[j] = qs[j] & 15;
         levels[j + 16] = qs[j] >> 4;
     }
 }
@@ -61,7 +61,7 @@ static inline void gb_unpack_fifth(const uint8_t * qh, int8_t * levels) {
 static inline void gb_block_range(const float * x, float * low, float * high) {
     *low = *high = x[0];
     for (int i = 1; i < GB_BLOCK; i++) {
-        *low  = x[i] < *low ? x[i] : *low;
+        *low = x[i] < *low ? x[i] : *low;
         *high = x[i] > *high ? x[i] : *high;
     }
 }
@@ -79,7 +79,7 @@ static inline float gb_block_largest(const float * x) { // magnitude; NaN does n
     for (int i = 0; i < GB_BLOCK; i += 4) {
         for (int k = 0; k < 4; k++) {
             const float magnitude = fabsf(x[i + k]);
-            lanes[k]              = magnitude > lanes[k] ? magnitude : lanes[k];
+            lanes[k] = magnitude > lanes[k] ? magnitude : lanes[k];
         }
     }
     for (int k = 0; k < 4; k++) {
@@ -90,13 +90,13 @@ static inline float gb_block_largest(const float * x) { // magnitude; NaN does n
 
 // Signed bytes, rounded half away from zero, NaN to 0; returns the scale. Simple loops, for compilers to vectorize.
 static inline float gb_quantize_bytes(const float * x, int8_t * q) {
-    const float d  = gb_block_largest(x) / 127;
+    const float d = gb_block_largest(x) / 127;
     const float id = d >= 0x1p-126f ? 1 / d : 0; // below, 1 / d is infinite: zeros
-    float       v[GB_BLOCK];
-    int32_t     whole[GB_BLOCK];
+    float v[GB_BLOCK];
+    int32_t whole[GB_BLOCK];
     for (int i = 0; i < GB_BLOCK; i++) {
         const float product = x[i] * id;
-        v[i]                = product == product ? product : 0;
+        v[i] = product == product ? product : 0;
     }
     for (int i = 0; i < GB_BLOCK; i++) {
         v[i] = v[i] > -127 ? v[i] : -127;
@@ -136,8 +136,8 @@ static inline void gb_store_symmetric(uint8_t * block, float d, const float * x,
 // The levels are found for m as stored; n_levels is the highest level.
 static inline void gb_store_affine(uint8_t * block, float d, float m, const float * x, const float * w,
     gb_nearest_t nearest, int n_levels, uint8_t * levels) {
-    uint8_t * const scale  = block + GB_AT(q4_1, d);
-    const float     offset = gb_store_f16(block + GB_AT(q4_1, m), m);
+    uint8_t * const scale = block + GB_AT(q4_1, d);
+    const float offset = gb_store_f16(block + GB_AT(q4_1, m), m);
     if (gb_scale_is_lost(d, gb_store_f16(scale, d), n_levels)) {
         gb_store_f16(scale, gb_small_fit(GB_BLOCK, x, w, nearest, d, offset, (int8_t *) levels));
     }
@@ -153,10 +153,10 @@ typedef void (*gb_quantize_block_t)(const float * x, const float * w, uint8_t * 
 static inline void gb_quantize_rows(const float * src, uint8_t * dst, int64_t n_rows, int64_t n_per_row,
     size_t block_size, gb_quantize_block_t quantize, const float * importance, int hist_shift, int64_t * hist) {
     uint8_t levels[GB_BLOCK];
-    float   w[GB_BLOCK];
+    float w[GB_BLOCK];
     for (int64_t r = 0; r < n_rows; r++) {
-        const float * row    = src + r * n_per_row;
-        const float   sigma2 = importance ? gb_fit_mean_square(n_per_row, row) : 0;
+        const float * row = src + r * n_per_row;
+        const float sigma2 = importance ? gb_fit_mean_square(n_per_row, row) : 0;
         for (int64_t i = 0; i < n_per_row; i += GB_BLOCK, dst += block_size) {
             const float * given = gb_importance_of(importance, i);
             if (given != NULL) {
@@ -173,8 +173,8 @@ static inline void gb_quantize_rows(const float * src, uint8_t * dst, int64_t n_
 // The block's part of a dot product: with Q8_0 if m is 0 by definition, else (affine) with Q8_1. The sum of integers is
 // exact.
 static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, bool affine) {
-    const int8_t * q   = (const int8_t *) y + (affine ? GB_AT(q8_1, qs) : GB_AT(q8_0, qs));
-    int32_t        sum = 0;
+    const int8_t * q = (const int8_t *) y + (affine ? GB_AT(q8_1, qs) : GB_AT(q8_0, qs));
+    int32_t sum = 0;
     for (int i = 0; i < GB_BLOCK; i++) {
         sum += b->level[i] * q[i];
     }
@@ -206,7 +206,7 @@ static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, b
     GB_QUANT_ROWS(stem)                                                                                                \
     static void vec_dot(const int n, float * s, const void * x, const void * y) {                                      \
         const size_t partner_bytes = IS_AFFINE ? GB_BYTES(q8_1) : GB_BYTES(q8_0);                                      \
-        float        sum           = 0;                                                                                \
+        float sum = 0;                                                                                                 \
         for (int i = 0; i < n / GB_BLOCK; i++) {                                                                       \
             struct gb_block b = { .m = 0 };                                                                            \
             unpack_block((const uint8_t *) x + (size_t) i * GB_BYTES(stem), &b);                                       \
@@ -220,19 +220,19 @@ static inline float gb_block_dot(const struct gb_block * b, const uint8_t * y, b
     }                                                                                                                  \
     const struct gb_quant_format gb_quant_##stem = {                                                                   \
         GB_MEMBERS_OF_ROW(stem),                                                                                       \
-        .to_float             = to_float,                                                                              \
-        .from_float           = from_float,                                                                            \
+        .to_float = to_float,                                                                                          \
+        .from_float = from_float,                                                                                      \
         .from_float_reference = from_float,                                                                            \
-        .vec_dot              = vec_dot,                                                                               \
-        .limit                = (limit_),                                                                              \
-        .saturates            = (nan_) == GB_NAN_NONE,                                                                 \
-        .nan                  = (nan_),                                                                                \
-        .nan_at               = 0,                                                                                     \
-        .quantize             = quantize,                                                                              \
+        .vec_dot = vec_dot,                                                                                            \
+        .limit = (limit_),                                                                                             \
+        .saturates = (nan_) == GB_NAN_NONE,                                                                            \
+        .nan = (nan_),                                                                                                 \
+        .nan_at = 0,                                                                                                   \
+        .quantize = quantize,                                                                                          \
     };
 
 // Without an offset, levels multiply what the largest f16 can reach, so each format gives its own limit.
 #define GB_SYMMETRIC_FORMAT(stem, hist_shift, limit) GB_BLOCK_FORMAT(stem, hist_shift, limit, GB_NAN_F16)
-#define GB_AFFINE_FORMAT(stem, hist_shift)           GB_BLOCK_FORMAT(stem, hist_shift, GB_F16_MAX, GB_NAN_F16)
+#define GB_AFFINE_FORMAT(stem, hist_shift) GB_BLOCK_FORMAT(stem, hist_shift, GB_F16_MAX, GB_NAN_F16)
 
 #endif // GB_TENSOR_QUANT_LEGACY_H

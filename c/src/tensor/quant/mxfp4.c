@@ -21,13 +21,13 @@ static uint8_t exponent_of(float largest) {
 }
 
 static uint8_t nearest(float x, float d) { // the first of equals; NaN: 0
-    uint8_t best  = 0;
-    float   error = fabsf(x);
+    uint8_t best = 0;
+    float error = fabsf(x);
     for (uint8_t i = 1; i < 16; i++) {
         const float distance = fabsf(d * (float) values[i] - x);
         if (distance < error) {
             error = distance;
-            best  = i;
+            best = i;
         }
     }
     return best;
@@ -37,7 +37,7 @@ static uint8_t nearest(float x, float d) { // the first of equals; NaN: 0
 static void quantize_block(const float * x, const float * w, uint8_t * block, uint8_t * levels) {
     (void) w;
     block[GB_AT(mxfp4, e)] = exponent_of(fabsf(gb_fit_extreme(GB_BLOCK, x)));
-    const float d          = scale_of(block[GB_AT(mxfp4, e)]);
+    const float d = scale_of(block[GB_AT(mxfp4, e)]);
     for (int i = 0; i < GB_BLOCK; i++) {
         levels[i] = nearest(x[i], d);
     }

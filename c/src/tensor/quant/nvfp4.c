@@ -37,7 +37,7 @@ static int code_below(float d) {
 // The index of the value nearest to v, the first of equals; NaN: 0.
 static uint8_t nearest(float v) {
     const float magnitude = fabsf(v);
-    uint8_t     i         = 0;
+    uint8_t i = 0;
     while (i < 7 && 2 * magnitude > (float) (values[i] + values[i + 1])) {
         i++;
     }
@@ -57,13 +57,13 @@ static float error_of(const float * x, const float * w, float d) {
 // The scale with which the largest magnitude becomes about the largest value: the best of those around it.
 static uint8_t fit_scale(const float * x, const float * w) {
     const int start = code_below(fabsf(gb_fit_extreme(SUB, x)) / 12);
-    int       best  = start;
-    float     least = error_of(x, w, half_scale((uint8_t) start));
+    int best = start;
+    float least = error_of(x, w, half_scale((uint8_t) start));
     for (int code = GB_MAX(start - 1, 0); code <= GB_MIN(start + 4, LARGEST_SCALE); code++) {
         const float error = code == start ? least : error_of(x, w, half_scale((uint8_t) code));
         if (error < least) {
             least = error;
-            best  = code;
+            best = code;
         }
     }
     return (uint8_t) best;
@@ -74,7 +74,7 @@ static void quantize_block(const float * x, const float * w, uint8_t * block) {
     for (int s = 0; s < N_SUB; s++, x += SUB) {
         uint8_t levels[SUB];
         block[GB_AT(nvfp4, scales) + s] = fit_scale(x, w != NULL ? w + SUB * s : NULL);
-        const float d                   = half_scale(block[GB_AT(nvfp4, scales) + s]);
+        const float d = half_scale(block[GB_AT(nvfp4, scales) + s]);
         for (int i = 0; i < SUB; i++) {
             levels[i] = nearest(d > 0 ? x[i] / d : 0);
         }
@@ -88,8 +88,8 @@ static void quantize_block(const float * x, const float * w, uint8_t * block) {
 static void unpack(const uint8_t * block, int8_t * levels) {
     for (int s = 0; s < N_SUB; s++) {
         for (int j = 0; j < SUB / 2; j++) {
-            const uint8_t byte            = block[GB_AT(nvfp4, qs) + SUB / 2 * s + j];
-            levels[SUB * s + j]           = values[byte & 15];
+            const uint8_t byte = block[GB_AT(nvfp4, qs) + SUB / 2 * s + j];
+            levels[SUB * s + j] = values[byte & 15];
             levels[SUB * s + j + SUB / 2] = values[byte >> 4];
         }
     }
@@ -114,14 +114,14 @@ GB_QUANT_ROWS(nvfp4)
 // With two blocks of Q8_0.
 static void vec_dot(const int n, float * s, const void * x, const void * y) {
     const uint8_t *block = x, *q8 = y;
-    float          total = 0;
+    float total = 0;
     for (int i = 0; i < n; i += BLOCK, block += BYTES) {
         int8_t levels[BLOCK];
         unpack(block, levels);
         for (int sub = 0; sub < N_SUB; sub++) {
             const uint8_t * partner = q8 + (size_t) (2 * (i / BLOCK) + sub / 2) * GB_BYTES(q8_0);
-            const int8_t *  q       = (const int8_t *) partner + GB_AT(q8_0, qs) + SUB * (sub % 2);
-            int32_t         sum     = 0;
+            const int8_t * q = (const int8_t *) partner + GB_AT(q8_0, qs) + SUB * (sub % 2);
+            int32_t sum = 0;
             for (int j = 0; j < SUB; j++) {
                 sum += levels[SUB * sub + j] * q[j];
             }
@@ -147,11 +147,11 @@ static void quantize(const float * src, void * dst, int64_t n_rows, int64_t n_pe
 // No NaN is written, since a code of scales that means NaN counts as 0; the largest number is 448 times 6.
 const struct gb_quant_format gb_quant_nvfp4 = {
     GB_MEMBERS_OF_ROW(nvfp4),
-    .to_float             = to_float,
-    .from_float           = from_float,
+    .to_float = to_float,
+    .from_float = from_float,
     .from_float_reference = from_float,
-    .vec_dot              = vec_dot,
-    .limit                = 448 * 6,
-    .saturates            = true,
-    .quantize             = quantize,
+    .vec_dot = vec_dot,
+    .limit = 448 * 6,
+    .saturates = true,
+    .quantize = quantize,
 };

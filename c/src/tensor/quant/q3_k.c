@@ -20,7 +20,7 @@ static int unpack_scale(const uint8_t * in, int s) {
 // 6-bit sub-block scales around 32 and their common step.
 static float quantize_scales(const float * scales, uint8_t * out) {
     const float extreme = gb_fit_extreme(16, scales);
-    const float factor  = extreme != 0 ? -32 / extreme : 0;
+    const float factor = extreme != 0 ? -32 / extreme : 0;
     for (int s = 0; s < 16; s++) {
         out[s] = (uint8_t) (gb_fit_round(factor * scales[s], -32, 31) + 32);
     }
@@ -32,7 +32,7 @@ static int nearest(float v) { return gb_fit_round(v, -4, 3); }
 // Sub-blocks are fitted one by one, their scales rounded to 6 bits, and levels found again for the scales as stored.
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     uint8_t levels[GB_SUPER], stored[16];
-    float   w[GB_SUPER], scales[16], sums[16] = { 0 }, d;
+    float w[GB_SUPER], scales[16], sums[16] = { 0 }, d;
     if (importance) {
         gb_k_importance(x, importance, 2, w);
         for (int s = 0; s < 16; s++) {
@@ -52,7 +52,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
         memset(stored, 0, sizeof(stored)); // all scale bytes are 0
     }
     const float wanted = d;
-    d                  = gb_store_f16(block + GB_AT(q3_k, d), d);
+    d = gb_store_f16(block + GB_AT(q3_k, d), d);
     if (gb_scale_is_lost(wanted, d, GB_REFITTED)) {
         struct gb_small_super b = {
             .n_sub = 16, .size = 16, .scale_low = -32, .scale_high = 31, .nearest = nearest, .d = wanted

@@ -9,7 +9,7 @@
 // Without importance an element weighs the root mean square of its sub-block plus its own magnitude.
 static inline void gb_q45_fit(int n_levels, gb_nearest_t nearest, const struct gb_fit_search * search, const float * x,
     const float * importance, uint8_t * block, uint8_t * levels) {
-    float   w[GB_SUPER], scales[8], mins[8];
+    float w[GB_SUPER], scales[8], mins[8];
     uint8_t sc[8], mn[8];
     if (importance) {
         gb_k_importance(x, importance, 1, w);
@@ -22,12 +22,12 @@ static inline void gb_q45_fit(int n_levels, gb_nearest_t nearest, const struct g
         }
         scales[s] = gb_fit_affine(32, n_levels, x + 32 * s, w + 32 * s, search, levels + 32 * s, &mins[s]);
     }
-    float      d = gb_k_quantize_scales(8, 63, scales, sc), dmin = gb_k_quantize_scales(8, 63, mins, mn);
+    float d = gb_k_quantize_scales(8, 63, scales, sc), dmin = gb_k_quantize_scales(8, 63, mins, mn);
     const bool small = gb_k_affine_is_small(d, dmin);
     if (small) {
         gb_k_affine_small(8, 32, 63, nearest, x, importance ? w : NULL, scales, mins, &d, &dmin, sc, mn, levels);
     }
-    d    = gb_store_f16(block + GB_AT(q4_k, d), d);
+    d = gb_store_f16(block + GB_AT(q4_k, d), d);
     dmin = gb_store_f16(block + GB_AT(q4_k, dmin), dmin);
     gb_k_pack_scales(sc, mn, block + GB_AT(q4_k, scales));
     if (!small) {
@@ -38,13 +38,13 @@ static inline void gb_q45_fit(int n_levels, gb_nearest_t nearest, const struct g
 // All but the levels.
 static inline void gb_q45_unpack(const uint8_t * block, struct gb_super * b) {
     uint8_t sc[8], mn[8];
-    b->d      = gb_load_f16(block + GB_AT(q4_k, d));
-    b->dmin   = gb_load_f16(block + GB_AT(q4_k, dmin));
+    b->d = gb_load_f16(block + GB_AT(q4_k, d));
+    b->dmin = gb_load_f16(block + GB_AT(q4_k, dmin));
     b->affine = true;
     gb_k_unpack_scales(block + GB_AT(q4_k, scales), sc, mn);
     for (int s = 0; s < 16; s++) {
         b->scale[s] = sc[s / 2];
-        b->min[s]   = mn[s / 2];
+        b->min[s] = mn[s / 2];
     }
 }
 

@@ -9,7 +9,7 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
     if (w) {
         d = gb_fit_symmetric(GB_BLOCK, 8, x, w, levels);
     } else {
-        d              = gb_fit_extreme(GB_BLOCK, x) / -8;
+        d = gb_fit_extreme(GB_BLOCK, x) / -8;
         const float id = d != 0 ? 1 / d : 0;
         for (int i = 0; i < GB_BLOCK;
             i++) { // product and sum are rounded one after the other, as the gguf package does

@@ -6,7 +6,7 @@ static int nearest(float v) { return gb_fit_round(v, 0, 15); }
 // Levels are 0 .. 15. The search is that of the format's reference algorithm.
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     static const struct gb_fit_search search = { -1, 0.1f, 20, false };
-    uint8_t                           levels[GB_SUPER];
+    uint8_t levels[GB_SUPER];
     gb_q45_fit(15, nearest, &search, x, importance, block, levels);
     gb_k_pack4(levels, block + GB_AT(q4_k, qs));
 }

@@ -12,7 +12,7 @@ static void quantize_block(const float * x, const float * w, uint8_t * block, ui
     } else {
         float high;
         gb_block_range(x, &m, &high);
-        d              = (high - m) / 31;
+        d = (high - m) / 31;
         const float id = d != 0 ? 1 / d : 0;
         for (int i = 0; i < GB_BLOCK; i++) {
             levels[i] = gb_level((x[i] - m) * id + 0.5f, 31);

@@ -7,7 +7,7 @@ static int nearest(float v) { return gb_fit_round(v, 0, 31); }
 // Levels are 0 .. 31; bit 4 of element e is bit e / 32 of qh[e mod 32].
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     static const struct gb_fit_search search = { -0.5f, 0.1f, 15, false };
-    uint8_t                           levels[GB_SUPER];
+    uint8_t levels[GB_SUPER];
     gb_q45_fit(31, nearest, &search, x, importance, block, levels);
     memset(block + GB_AT(q5_k, qh), 0, 32);
     for (int e = 0; e < GB_SUPER; e++) {

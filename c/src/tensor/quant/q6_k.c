@@ -27,7 +27,7 @@ static int nearest(float v) { return gb_fit_round(v, -32, 31); }
 // sign.
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     uint8_t levels[GB_SUPER];
-    float   w[GB_SUPER], scales[16];
+    float w[GB_SUPER], scales[16];
     for (int e = 0; e < GB_SUPER; e++) {
         w[e] = importance ? importance[e] : x[e] * x[e];
     }
@@ -40,8 +40,8 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
         return;
     }
     const float factor = -128 / extreme;
-    float       d      = gb_store_f16(block + GB_AT(q6_k, d), 1 / factor);
-    int8_t      stored[16];
+    float d = gb_store_f16(block + GB_AT(q6_k, d), 1 / factor);
+    int8_t stored[16];
     for (int s = 0; s < 16; s++) {
         stored[s] = (int8_t) gb_fit_round(factor * scales[s], -128, 127);
     }
@@ -71,8 +71,8 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
     }
     gb_k_unpack2(block + GB_AT(q6_k, qh), b->level);
     for (int g = 0; g < GB_SUPER; g += 32) {
-        const uint8_t * low   = block + low_byte(g);
-        const int       shift = low_shift(g);
+        const uint8_t * low = block + low_byte(g);
+        const int shift = low_shift(g);
         for (int l = 0; l < 32; l++) {
             b->level[g + l] = (int8_t) ((low[l] >> shift & 15) + 16 * b->level[g + l] - 32);
         }

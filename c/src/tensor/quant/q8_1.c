@@ -5,9 +5,9 @@
 // The stored sum is rounded once, from the exact sum of integers, and serves the offset m of the partner: sum(m y) = m
 // d sum(q).
 static void quantize_block(const float * x, uint8_t * block) {
-    int8_t      q[GB_BLOCK];
-    const float d   = gb_quantize_bytes(x, q);
-    int         sum = 0;
+    int8_t q[GB_BLOCK];
+    const float d = gb_quantize_bytes(x, q);
+    int sum = 0;
     for (int i = 0; i < GB_BLOCK; i++) {
         sum += q[i];
     }
@@ -20,7 +20,7 @@ static void quantize_block(const float * x, uint8_t * block) {
 static void to_float(const void * x, float * y, int k) {
     for (int i = 0; i < k; i += GB_BLOCK) {
         const uint8_t * block = (const uint8_t *) x + (size_t) (i / GB_BLOCK) * GB_BYTES(q8_1);
-        float           d;
+        float d;
         memcpy(&d, block + GB_AT(q8_1, d), sizeof(d));
         for (int j = 0; j < GB_BLOCK; j++) {
             y[i + j] = (float) (int8_t) block[GB_AT(q8_1, qs) + j] * d;

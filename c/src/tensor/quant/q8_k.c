@@ -12,10 +12,10 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
         return;
     }
     const float factor = -127 / extreme, d = 1 / factor;
-    int16_t     sums[16] = { 0 };
-    int8_t      q[GB_SUPER];
+    int16_t sums[16] = { 0 };
+    int8_t q[GB_SUPER];
     for (int e = 0; e < GB_SUPER; e++) {
-        q[e]         = (int8_t) (x[e] == x[e] ? gb_fit_round(factor * x[e], -128, 127) : 0);
+        q[e] = (int8_t) (x[e] == x[e] ? gb_fit_round(factor * x[e], -128, 127) : 0);
         sums[e / 16] = (int16_t) (sums[e / 16] + q[e]);
     }
     memcpy(block + GB_AT(q8_k, d), &d, sizeof(d));
@@ -26,7 +26,7 @@ static void quantize_block(const float * x, const float * importance, uint8_t * 
 static void to_float(const void * x, float * y, int k) {
     for (int i = 0; i < k; i += GB_SUPER) {
         const uint8_t * block = (const uint8_t *) x + (size_t) (i / GB_SUPER) * GB_BYTES(q8_k);
-        float           d;
+        float d;
         memcpy(&d, block + GB_AT(q8_k, d), sizeof(d));
         for (int j = 0; j < GB_SUPER; j++) {
             y[i + j] = d * (float) (int8_t) block[GB_AT(q8_k, qs) + j];

@@ -31,22 +31,22 @@ enum gb_quant_nan {
 #define GB_F16_MAX 65504.0f
 
 struct gb_quant_format {
-    ggml_to_float_t   to_float;
+    ggml_to_float_t to_float;
     ggml_from_float_t from_float; // rows without checks and reports: what cannot be held becomes NaN (check.h)
     ggml_from_float_t from_float_reference; // the algorithm of the specification, bit for bit
-    ggml_vec_dot_t    vec_dot;
+    ggml_vec_dot_t vec_dot;
 
     // From the row: what the format is for, and of a block.
-    enum gb_use    use;
+    enum gb_use use;
     enum ggml_type vec_dot_type; // of vec_dot's second operand
-    int            elements, bytes;
+    int elements, bytes;
 
     // Any block holds numbers up to `limit` in magnitude, one with weights up to half of it; `saturates`: none holds
     // more. Beyond that it depends on the others in the block (check.h).
-    float             limit;
-    bool              saturates;
+    float limit;
+    bool saturates;
     enum gb_quant_nan nan;
-    int               nan_at; // byte
+    int nan_at; // byte
 
     // n_rows rows of n_per_row floats. What the format cannot hold, NaN and infinities among it, makes blocks of no
     // meaning, no more: check.h comes after it. importance: NULL, or n_per_row importances as importance.h normalizes

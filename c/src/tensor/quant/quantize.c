@@ -41,20 +41,20 @@ static bool check_rows(const char * func, enum ggml_type type, const float * src
 
 // The arguments of a public function, once they are checked.
 struct rows {
-    const char *         func;
-    enum ggml_type       type;
-    const float *        src;
-    void *               dst;
-    int64_t              first, n_rows, n_per_row; // first: of the rows, in the array that they are part of
-    const float *        importance;
-    int64_t *            hist;
+    const char * func;
+    enum ggml_type type;
+    const float * src;
+    void * dst;
+    int64_t first, n_rows, n_per_row; // first: of the rows, in the array that they are part of
+    const float * importance;
+    int64_t * hist;
     enum ggml_on_invalid on_invalid;
 };
 
 // Names row and column in the caller's array, where `at` counts in r->src.
 static void report_invalid(const struct rows * r, int64_t at) {
     const long long row = (long long) (r->first + at / r->n_per_row), column = (long long) (at % r->n_per_row);
-    const double    value = (double) r->src[at];
+    const double value = (double) r->src[at];
     if (isfinite(value)) {
         gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s: row %lld, column %lld: %g is too large for %s", r->func, row, column,
             value, ggml_type_name(r->type));
@@ -73,7 +73,7 @@ static void report_invalid(const struct rows * r, int64_t at) {
 static int64_t mend_halves(const struct rows * r, int64_t begin, int64_t end) {
     const uint16_t infinite = r->type == GGML_TYPE_F16 ? 0x7c00 : 0x7f80;
     for (int64_t i = begin; i < end; i++) {
-        uint8_t *      at   = (uint8_t *) r->dst + 2 * i;
+        uint8_t * at = (uint8_t *) r->dst + 2 * i;
         const uint16_t bits = gb_load_u16(at);
         if ((bits & 0x7fff) != infinite || isinf(r->src[i])) {
             continue;
@@ -90,10 +90,10 @@ static int64_t mend_halves(const struct rows * r, int64_t begin, int64_t end) {
 // -1.
 static int64_t convert_rows(const struct rows * r) {
     enum { STRETCH = 4096 };
-    const int64_t            n      = r->n_rows * r->n_per_row;
+    const int64_t n = r->n_rows * r->n_per_row;
     const ggml_type_traits_t traits = ggml_internal_get_type_traits(r->type);
-    const float              limit  = r->type == GGML_TYPE_F16 ? GB_F16_MAX : 0x1.fep127f; // surely finite
-    int64_t                  at     = -1;
+    const float limit = r->type == GGML_TYPE_F16 ? GB_F16_MAX : 0x1.fep127f; // surely finite
+    int64_t at = -1;
     if (r->type == GGML_TYPE_F32) {
         memcpy(r->dst, r->src, (size_t) n * sizeof(float));
         return -1;
@@ -127,7 +127,7 @@ static bool quantize_blocks(const struct rows * r, const struct gb_quant_format 
 // -1.
 static size_t quantize_rows(const struct rows * r, int64_t * invalid) {
     const struct gb_quant_format * format = gb_quant_format_of(r->type);
-    *invalid                              = -1;
+    *invalid = -1;
     if (r->type == GGML_TYPE_F32 || r->type == GGML_TYPE_F16 || r->type == GGML_TYPE_BF16) {
         *invalid = convert_rows(r);
     } else {
@@ -196,21 +196,21 @@ size_t ggml_quantize_chunk(enum ggml_type type, const float * src, void * dst, i
         return 0;
     }
     const struct rows r = { .func = __func__,
-        .type                     = type,
-        .src                      = src + start,
-        .dst                      = (char *) dst + ggml_row_size(type, start),
-        .first                    = n_per_row > 0 ? start / n_per_row : 0,
-        .n_rows                   = nrows,
-        .n_per_row                = n_per_row,
-        .importance               = imatrix,
-        .hist                     = hist };
+        .type = type,
+        .src = src + start,
+        .dst = (char *) dst + ggml_row_size(type, start),
+        .first = n_per_row > 0 ? start / n_per_row : 0,
+        .n_rows = nrows,
+        .n_per_row = n_per_row,
+        .importance = imatrix,
+        .hist = hist };
     return quantize_rows(&r, &invalid);
 }
 
 size_t ggml_quantize_rows(enum ggml_type type, const float * src, void * dst, int64_t n_rows, int64_t n_per_row,
     const float * imatrix, enum ggml_on_invalid on_invalid, int64_t * invalid) {
     int64_t ignored;
-    invalid  = invalid != NULL ? invalid : &ignored;
+    invalid = invalid != NULL ? invalid : &ignored;
     *invalid = -1;
     if (!check_rows(__func__, type, src, dst, n_rows, n_per_row) || !has_weights(__func__, type, imatrix)) {
         return 0;
@@ -219,12 +219,12 @@ size_t ggml_quantize_rows(enum ggml_type type, const float * src, void * dst, in
         GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'on_invalid': %d is not one of enum ggml_on_invalid", __func__,
         (int) on_invalid);
     const struct rows r = { .func = __func__,
-        .type                     = type,
-        .src                      = src,
-        .dst                      = dst,
-        .n_rows                   = n_rows,
-        .n_per_row                = n_per_row,
-        .importance               = imatrix,
-        .on_invalid               = on_invalid };
+        .type = type,
+        .src = src,
+        .dst = dst,
+        .n_rows = n_rows,
+        .n_per_row = n_per_row,
+        .importance = imatrix,
+        .on_invalid = on_invalid };
     return quantize_rows(&r, invalid);
 }

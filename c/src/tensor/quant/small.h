@@ -32,11 +32,11 @@ float gb_small_fit(int n, const float * x, const float * w, gb_nearest_t nearest
 // A super-block: x ~ d scale[s] level - dmin min[s] in sub-blocks of `size`, scales between scale_low and scale_high,
 // minima, if there are any, up to min_high.
 struct gb_small_super {
-    int          n_sub, size, scale_low, scale_high, min_high; // min_high 0: none
+    int n_sub, size, scale_low, scale_high, min_high; // min_high 0: none
     gb_nearest_t nearest;
-    float        d, dmin; // in: as wanted, with sign; out: f16 numbers
-    int8_t       scale[16], min[16];
-    int8_t       level[256];
+    float d, dmin; // in: as wanted, with sign; out: f16 numbers
+    int8_t scale[16], min[16];
+    int8_t level[256];
 };
 
 // scales and mins: what the sub-blocks want. Each gets the pair of integers near these, or zeros, with the least error.

@@ -11,7 +11,7 @@ static inline float gb_ternary_levels(const float * x, uint8_t * levels) {
     for (int e = 0; e < GB_SUPER; e += 4) {
         for (int k = 0; k < 4; k++) {
             const float magnitude = fabsf(x[e + k]);
-            lanes[k]              = magnitude > lanes[k] ? magnitude : lanes[k];
+            lanes[k] = magnitude > lanes[k] ? magnitude : lanes[k];
         }
     }
     for (int k = 0; k < 4; k++) {
@@ -20,7 +20,7 @@ static inline float gb_ternary_levels(const float * x, uint8_t * levels) {
     const float id = d != 0 ? 1 / d : 0;
     for (int e = 0; e < GB_SUPER; e++) {
         const float v = x[e] * id; // rounded half away from 0
-        levels[e]     = (uint8_t) (1 + (v >= 0.5f) - (v <= -0.5f));
+        levels[e] = (uint8_t) (1 + (v >= 0.5f) - (v <= -0.5f));
     }
     return d;
 }
@@ -34,7 +34,7 @@ static inline float gb_ternary_quantize(const float * x, uint8_t * levels) {
     if (!gb_scale_is_lost(d, gb_f16_to_f32(gb_f32_to_f16(d)), 127)) {
         return d;
     }
-    int8_t      chosen[GB_SUPER];
+    int8_t chosen[GB_SUPER];
     const float other = gb_small_fit(GB_SUPER, x, NULL, gb_ternary_nearest, d, 0, chosen);
     for (int e = 0; e < GB_SUPER; e++) {
         levels[e] = (uint8_t) (chosen[e] + 1);

@@ -35,7 +35,7 @@ static void unpack_block(const uint8_t * block, struct gb_super * b) {
             uint8_t rest = block[g->first + i];
             for (int digit = 0; digit < g->n_digits; digit++) {
                 b->level[g->element + digit * g->bytes + i] = (int8_t) (3 * rest >> 8);
-                rest                                        = (uint8_t) (3 * rest);
+                rest = (uint8_t) (3 * rest);
             }
         }
     }

@@ -5,7 +5,7 @@
 // Level 3 never comes from here; a file may have it, and it then stands for 2 d.
 static void quantize_block(const float * x, const float * importance, uint8_t * block) {
     (void) importance;
-    uint8_t     levels[GB_SUPER];
+    uint8_t levels[GB_SUPER];
     const float d = gb_ternary_quantize(x, levels);
     gb_k_pack2(levels, block + GB_AT(tq2_0, qs));
     gb_store_f16(block + GB_AT(tq2_0, d), d);

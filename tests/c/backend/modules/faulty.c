@@ -65,13 +65,13 @@ static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) 
 }
 
 static const struct ggml_backend_buffer_i buffer_hooks = {
-    .get_name    = buffer_name,
+    .get_name = buffer_name,
     .free_buffer = buffer_free,
-    .get_base    = buffer_base,
-    .set_tensor  = buffer_set,
-    .get_tensor  = buffer_get,
-    .cpy_tensor  = buffer_copy,
-    .clear       = buffer_clear,
+    .get_base = buffer_base,
+    .set_tensor = buffer_set,
+    .get_tensor = buffer_get,
+    .cpy_tensor = buffer_copy,
+    .clear = buffer_clear,
 };
 
 static GGML_CALL const char * type_name(ggml_backend_buffer_type_t buft) {
@@ -81,16 +81,16 @@ static GGML_CALL const char * type_name(ggml_backend_buffer_type_t buft) {
 
 static GGML_CALL ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t buft, size_t size) {
     // room before and behind, so that what is written there is only found, and harms nothing
-    const size_t    given  = size <= LARGEST ? size : LARGEST;
+    const size_t given = size <= LARGEST ? size : LARGEST;
     struct memory * memory = size > given ? NULL : malloc(sizeof(*memory));
-    char *          base   = memory ? aligned_alloc(ALIGNMENT, (given / ALIGNMENT + 6) * ALIGNMENT) : NULL;
+    char * base = memory ? aligned_alloc(ALIGNMENT, (given / ALIGNMENT + 6) * ALIGNMENT) : NULL;
     if (base == NULL) {
         free(memory);
         ggml_report_error(GGML_STATUS_ALLOC_FAILED, "FAULTY: no memory for a buffer of %zu bytes", size);
         return NULL;
     }
     const size_t before = ALIGNMENT + (has("alignment") ? 8 : 0);
-    *memory             = (struct memory){ base + before, before };
+    *memory = (struct memory){ base + before, before };
     return ggml_backend_buffer_init(buft, buffer_hooks, memory, size);
 }
 
@@ -129,7 +129,7 @@ static struct ggml_backend_buffer_type faulty_buffer_type = {
 static GGML_CALL const char * unsupported_reason(ggml_backend_t backend, const struct ggml_tensor * op) {
     (void) backend;
     const struct ggml_tensor *a = op->src[0], *b = op->src[1];
-    bool                      contiguous = true;
+    bool contiguous = true;
     switch (op->op) {
         case GGML_OP_NONE:
         case GGML_OP_VIEW:
@@ -185,7 +185,7 @@ static float value_of(const struct ggml_tensor * node, const int64_t i[4]) {
 }
 
 static void elements(const struct ggml_tensor * node) {
-    const int64_t n    = ggml_nelements(node);
+    const int64_t n = ggml_nelements(node);
     const int64_t last = has("tail") && n > 4 ? n / 4 * 4 : n;
     if (has("in_place") && n > 0) {
         memset(node->data, 0, ggml_nbytes(node));
@@ -193,7 +193,7 @@ static void elements(const struct ggml_tensor * node) {
     for (int64_t k = 0; k < last; k++) {
         const int64_t i[4] = { k % node->ne[0], k / node->ne[0] % node->ne[1],
             k / node->ne[0] / node->ne[1] % node->ne[2], k / node->ne[0] / node->ne[1] / node->ne[2] };
-        *at(node, i)       = value_of(node, i);
+        *at(node, i) = value_of(node, i);
     }
 }
 
@@ -203,7 +203,7 @@ static void product(const struct ggml_tensor * node) {
         for (int64_t i = 0; i < node->ne[0]; i++) {
             const float *a = (const float *) node->src[0]->data + i * k,
                         *b = (const float *) node->src[1]->data + j * k;
-            float sum      = 0;
+            float sum = 0;
             for (int64_t l = 0; l < k; l++) {
                 sum += a[l] * b[l];
             }
@@ -246,10 +246,10 @@ static bool has_work(const struct ggml_tensor * node) {
 
 static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph * graph) {
     static const void * seen[4096]; // addresses of results that were computed before
-    static int          n_seen;
+    static int n_seen;
     for (int i = 0; i < graph->n_nodes; i++) {
-        const struct ggml_tensor * node   = graph->nodes[i];
-        const char *               reason = unsupported_reason(backend, node);
+        const struct ggml_tensor * node = graph->nodes[i];
+        const char * reason = unsupported_reason(backend, node);
         if (node->op == GGML_OP_SQR || (has("raises") && node->op == GGML_OP_ADD)) {
             reason = "not here";
         }
@@ -270,7 +270,7 @@ static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph *
                 continue;
             }
             seen[n_seen++ % 4096] = node;
-            n_seen                = n_seen > 4096 ? 4096 : n_seen;
+            n_seen = n_seen > 4096 ? 4096 : n_seen;
         }
         if (has_work(node)) {
             compute(node);
@@ -280,18 +280,18 @@ static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph *
 }
 
 static const struct ggml_backend_i hooks = {
-    .get_name                = faulty_name,
-    .free                    = faulty_free,
+    .get_name = faulty_name,
+    .free = faulty_free,
     .get_default_buffer_type = default_buffer_type,
-    .graph_compute           = graph_compute,
-    .supports_op             = supports_op,
-    .unsupported_reason      = unsupported_reason,
+    .graph_compute = graph_compute,
+    .supports_op = supports_op,
+    .unsupported_reason = unsupported_reason,
 };
 
 static GGML_CALL ggml_backend_t faulty_init(const char * params, void * user_data) {
     (void) user_data;
     ggml_backend_t backend = malloc(sizeof(*backend));
-    const size_t   n       = params != NULL ? strlen(params) : 0;
+    const size_t n = params != NULL ? strlen(params) : 0;
     if (backend == NULL || n >= sizeof(defect)) {
         free(backend);
         ggml_report_error(GGML_STATUS_INVALID_ARGUMENT, "FAULTY: cannot be made");

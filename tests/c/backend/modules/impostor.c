@@ -1,12 +1,12 @@
 // impostor.c - another library with our names in the same process, loaded first and for everybody to see.
 #include <stddef.h>
 
-__attribute__((visibility("default"))) size_t       ggml_nbytes(const void * tensor);
-__attribute__((visibility("default"))) int          ggml_backend_register(const char * name, void * init, void * buft,
+__attribute__((visibility("default"))) size_t ggml_nbytes(const void * tensor);
+__attribute__((visibility("default"))) int ggml_backend_register(const char * name, void * init, void * buft,
     void * user);
-__attribute__((visibility("default"))) void *       ggml_backend_buffer_init(void * buft, void * context);
+__attribute__((visibility("default"))) void * ggml_backend_buffer_init(void * buft, void * context);
 __attribute__((visibility("default"))) const char * ggml_get_name(const void * tensor);
-__attribute__((visibility("default"))) int          impostor_calls(void);
+__attribute__((visibility("default"))) int impostor_calls(void);
 
 static int n_calls;
 

@@ -10,8 +10,8 @@ enum { NODES = 12, MAX_BYTES = 1 << 18 };
 
 struct graph {
     struct ggml_context * ctx;
-    struct ggml_tensor *  nodes[NODES];
-    int                   n;
+    struct ggml_tensor * nodes[NODES];
+    int n;
 };
 
 static struct ggml_tensor * filled(struct ggml_context * ctx, int64_t a, int64_t b, int64_t c) {
@@ -25,7 +25,7 @@ static struct ggml_tensor * filled(struct ggml_context * ctx, int64_t a, int64_t
 static struct ggml_tensor * random_node(struct ggml_context * c, struct ggml_tensor * x, struct ggml_tensor * other,
     struct ggml_tensor * row, struct ggml_tensor * plane) {
     struct ggml_tensor * const repeats[] = { other, row, plane };
-    struct ggml_tensor *       b         = repeats[test_random_int(0, 2)];
+    struct ggml_tensor * b = repeats[test_random_int(0, 2)];
     switch (test_random_int(0, 15)) {
         case 0: return ggml_add(c, x, b);
         case 1: return ggml_mul(c, x, b);
@@ -60,12 +60,12 @@ static bool is_free_of(const char * place, size_t size, const struct ggml_tensor
 // The same graph for the same seed. Some results lie in their first source's memory, or at an offset in that of an
 // older node.
 static struct graph random_graph(uint64_t seed) {
-    test_seed             = seed;
-    struct graph        g = { ggml_init((struct ggml_init_params){ (size_t) 16 << 20, NULL, false }), { NULL }, 0 };
-    const int64_t       a = test_random_int(1, 4) * 33, b = test_random_int(40, 70), d = test_random_int(4, 6);
+    test_seed = seed;
+    struct graph g = { ggml_init((struct ggml_init_params){ (size_t) 16 << 20, NULL, false }), { NULL }, 0 };
+    const int64_t a = test_random_int(1, 4) * 33, b = test_random_int(40, 70), d = test_random_int(4, 6);
     struct ggml_tensor *x = filled(g.ctx, a, b, d), *other = filled(g.ctx, a, b, d), *row = filled(g.ctx, a, 1, 1),
                        *plane = filled(g.ctx, a, b, 1);
-    char * pool               = filled(g.ctx, a, b, d + 4)->data; // of results that share memory
+    char * pool = filled(g.ctx, a, b, d + 4)->data; // of results that share memory
     for (; g.n < NODES; g.n++) {
         struct ggml_tensor * y =
             random_node(g.ctx, x, test_random() % 4 && g.n > 1 ? g.nodes[g.n - 2] : other, row, plane);
@@ -74,7 +74,7 @@ static struct graph random_graph(uint64_t seed) {
             y->data = y->src[0]->data;
         } else if (y->view_src == NULL && where == 1) {
             char * const place = pool + (size_t) test_random_int(0, 3) * (size_t) a * sizeof(float);
-            y->data            = is_free_of(place, ggml_nbytes(y), y) ? place : y->data;
+            y->data = is_free_of(place, ggml_nbytes(y), y) ? place : y->data;
         }
         g.nodes[g.n] = x = y;
     }
@@ -83,12 +83,12 @@ static struct graph random_graph(uint64_t seed) {
 
 static void run(struct graph * g, int threads, bool fuse, const char * level) {
     ggml_graph_set_fusion(fuse);
-    struct gb_cpu_plan *    plan  = gb_cpu_plan_new(g->nodes, g->n, threads);
-    struct gb_cpu_pool *    pool  = gb_cpu_pool_new(threads);
+    struct gb_cpu_plan * plan = gb_cpu_plan_new(g->nodes, g->n, threads);
+    struct gb_cpu_pool * pool = gb_cpu_pool_new(threads);
     const struct gb_level * found = gb_level_find(level);
     REQUIRE(plan != NULL && pool != NULL && found != NULL);
-    void *                  work = malloc(gb_cpu_plan_work_size(plan) + 1);
-    const struct gb_cpu_run r    = { .kernels = found->kernels, .work = work };
+    void * work = malloc(gb_cpu_plan_work_size(plan) + 1);
+    const struct gb_cpu_run r = { .kernels = found->kernels, .work = work };
     CHECK_INT(gb_cpu_plan_run(plan, pool, &r), GGML_STATUS_SUCCESS);
     free(work);
     gb_cpu_pool_free(pool);
@@ -115,21 +115,21 @@ static void random_graphs(void) {
 
 static void joining(void) {
     struct ggml_context * c = ggml_init((struct ggml_init_params){ (size_t) 8 << 20, NULL, false });
-    struct ggml_tensor *  x = filled(c, 64, 8, 2), *row = filled(c, 64, 1, 1), *half = filled(c, 32, 8, 2);
-    struct ggml_tensor *  n = ggml_norm(c, x, 1e-5f), *w = ggml_mul(c, n, row), *b = ggml_add(c, w, row);
-    struct ggml_tensor *  group[] = { n, w };
+    struct ggml_tensor *x = filled(c, 64, 8, 2), *row = filled(c, 64, 1, 1), *half = filled(c, 32, 8, 2);
+    struct ggml_tensor *n = ggml_norm(c, x, 1e-5f), *w = ggml_mul(c, n, row), *b = ggml_add(c, w, row);
+    struct ggml_tensor * group[] = { n, w };
     CHECK(gb_fuse_joins(group, 1, w) && gb_fuse_joins(group, 2, b));
-    CHECK(!gb_fuse_joins(group, 1, b));                           // does not read the last node
-    CHECK(gb_fuse_joins(group, 1, ggml_add(c, x, n)));            // a residual
-    CHECK(!gb_fuse_joins(group, 1, ggml_transpose(c, n)));        // a view
-    CHECK(!gb_fuse_joins(group, 1, ggml_sum_rows(c, n)));         // another shape
-    CHECK(!gb_fuse_joins(group, 1, ggml_repeat(c, n, n)));        // another operator
+    CHECK(!gb_fuse_joins(group, 1, b)); // does not read the last node
+    CHECK(gb_fuse_joins(group, 1, ggml_add(c, x, n))); // a residual
+    CHECK(!gb_fuse_joins(group, 1, ggml_transpose(c, n))); // a view
+    CHECK(!gb_fuse_joins(group, 1, ggml_sum_rows(c, n))); // another shape
+    CHECK(!gb_fuse_joins(group, 1, ggml_repeat(c, n, n))); // another operator
     CHECK(!gb_fuse_joins(group, 1, ggml_mul_mat(c, half, half))); // a product
     CHECK(gb_fuse_joins(group, 2, ggml_diag_mask_inf(c, w, 3)));
     CHECK(!gb_fuse_joins(group, 2, ggml_diag_mask_inf(c, w, INT32_MAX - 2))); // a window's diagonal would overflow
     CHECK(gb_fusion_rows.is_safe(group, 2));
     void * const mine = w->data;
-    w->data           = n->data; // in place
+    w->data = n->data; // in place
     CHECK(gb_fusion_rows.is_safe(group, 2));
     w->data = (char *) x->data + 64 * sizeof(float); // a row on: rows of x that norm still needs
     CHECK(!gb_fusion_rows.is_safe(group, 2));

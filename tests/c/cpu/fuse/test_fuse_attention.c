@@ -15,13 +15,13 @@ enum { WATCHED = 4, ARENA = 24 << 20, MAX_NODES = 64 };
 struct chain {
     struct ggml_context * in; // inputs, with memory
     struct ggml_context * ctx;
-    struct ggml_cgraph *  graph;
-    struct ggml_tensor *  scores, *weights, *mixed; // of the chain
-    struct ggml_tensor *  watched[WATCHED];         // what can be looked at
-    int                   n_watched;
-    bool                  exposed; // something inside can be looked at
-    ggml_tallocr_t        talloc;
-    char *                arena;
+    struct ggml_cgraph * graph;
+    struct ggml_tensor *scores, *weights, *mixed; // of the chain
+    struct ggml_tensor * watched[WATCHED];        // what can be looked at
+    int n_watched;
+    bool exposed; // something inside can be looked at
+    ggml_tallocr_t talloc;
+    char * arena;
 };
 
 static struct ggml_tensor * input(struct chain * c, enum ggml_type type, int64_t n0, int64_t n1, int64_t n2,
@@ -61,7 +61,7 @@ static struct ggml_tensor * computed(struct chain * c, struct ggml_tensor * t) {
 
 static struct ggml_tensor * edited(struct chain * c, struct ggml_tensor * x) {
     const int64_t keys = x->ne[0], queries = x->ne[1], heads = x->ne[2];
-    const bool    here = maybe(2); // in place
+    const bool here = maybe(2); // in place
     if (maybe(2)) {
         x = here ? ggml_scale_inplace(c->ctx, x, 0.3f) : ggml_scale(c->ctx, x, 0.3f);
     }
@@ -106,15 +106,15 @@ static void watch(struct chain * c, struct ggml_tensor * t) {
 
 // The same graph for the same seed. Long: more keys than a block has.
 static struct chain chain_new(uint64_t seed, bool expose) {
-    test_seed                 = seed;
-    struct chain         c    = { .in = ggml_init((struct ggml_init_params){ (size_t) 32 << 20, NULL, false }),
-        .ctx                       = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }),
-        .talloc                    = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA) };
+    test_seed = seed;
+    struct chain c = { .in = ggml_init((struct ggml_init_params){ (size_t) 32 << 20, NULL, false }),
+        .ctx = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }),
+        .talloc = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA) };
     const enum ggml_type type = maybe(2) ? GGML_TYPE_F16 : GGML_TYPE_F32;
-    const int64_t        d = test_random_int(1, 5) * 8, dv = maybe(2) ? d : 24, batch = maybe(3) ? 2 : 1;
-    const int64_t        queries = maybe(4) ? test_random_int(190, 200) : test_random_int(8, 60);
-    const int64_t        keys    = maybe(4) ? test_random_int(513, 700) : test_random_int(16, 90);
-    const int64_t        shared = test_random_int(1, 2), heads = shared * test_random_int(1, 2);
+    const int64_t d = test_random_int(1, 5) * 8, dv = maybe(2) ? d : 24, batch = maybe(3) ? 2 : 1;
+    const int64_t queries = maybe(4) ? test_random_int(190, 200) : test_random_int(8, 60);
+    const int64_t keys = maybe(4) ? test_random_int(513, 700) : test_random_int(16, 90);
+    const int64_t shared = test_random_int(1, 2), heads = shared * test_random_int(1, 2);
     struct ggml_tensor * q =
         maybe(2) ? ggml_permute(c.ctx, computed(&c, input(&c, GGML_TYPE_F32, d, heads, queries, batch)), 0, 2, 1, 3)
                  : computed(&c, input(&c, GGML_TYPE_F32, d, queries, heads, batch));
@@ -126,10 +126,10 @@ static struct chain chain_new(uint64_t seed, bool expose) {
                  : computed(&c, input(&c, type, keys, dv, heads / shared, batch));
     c.graph = ggml_new_graph(c.ctx);
     ggml_build_forward_expand(c.graph, v);
-    c.scores               = ggml_mul_mat(c.ctx, k, q);
-    c.mixed                = ggml_mul_mat(c.ctx, v, edited(&c, c.scores));
+    c.scores = ggml_mul_mat(c.ctx, k, q);
+    c.mixed = ggml_mul_mat(c.ctx, v, edited(&c, c.scores));
     struct ggml_tensor * y = copied(&c, c.mixed);
-    c.exposed              = expose;
+    c.exposed = expose;
     if (expose) {
         switch (test_random_int(0, 3)) {
             case 0:
@@ -162,8 +162,8 @@ static void chain_free(struct chain * c) {
 
 static void run(struct chain * c, int threads, bool fuse, const char * level) {
     ggml_graph_set_fusion(fuse);
-    struct gb_cpu_plan *    plan  = gb_cpu_plan_new(c->graph->nodes, c->graph->n_nodes, threads);
-    struct gb_cpu_pool *    pool  = gb_cpu_pool_new(threads);
+    struct gb_cpu_plan * plan = gb_cpu_plan_new(c->graph->nodes, c->graph->n_nodes, threads);
+    struct gb_cpu_pool * pool = gb_cpu_pool_new(threads);
     const struct gb_level * found = gb_level_find(level);
     REQUIRE(plan != NULL && pool != NULL && found != NULL);
     void * work = malloc(gb_cpu_plan_work_size(plan) + 1);
@@ -184,7 +184,7 @@ static float value(const struct ggml_tensor * t, int64_t i) {
 static void compare(const struct chain * plain, const struct chain * fused, int seed, int threads, double tolerance) {
     for (int w = 0; w < plain->n_watched; w++) {
         const struct ggml_tensor *a = plain->watched[w], *b = fused->watched[w];
-        double                    worst = 0;
+        double worst = 0;
         for (int64_t i = 0; i < ggml_nelements(a); i++) {
             const double x = (double) value(a, i), y = (double) value(b, i), d = fabs(x - y) / (1 + fabs(x));
             worst = x == y ? worst : d <= worst ? worst : isnan(d) ? INFINITY : d;
@@ -210,7 +210,7 @@ static void random_chains(void) {
     for (int seed = 1; seed <= 40; seed++) {
         struct chain plain = chain_new((uint64_t) seed * 1000, false), fused = chain_new((uint64_t) seed * 1000, false);
         struct ggml_tensor * nodes[GB_FUSE_MAX];
-        const int            length = gb_fusion_attention.length(nodes, nodes_of(&fused, nodes));
+        const int length = gb_fusion_attention.length(nodes, nodes_of(&fused, nodes));
         n_taken += length > 0 && gb_fusion_attention.is_safe(nodes, length);
         run(&plain, 1, false, "scalar");
         for (int l = 0; l < gb_level_count(); l++) {
@@ -258,11 +258,11 @@ static void threads_give_the_same_bits(void) {
 
 // Nothing but the final results is stored: the rest of the arena is as it was.
 static void scores_are_not_stored(void) {
-    struct chain         c = chain_new(1000, false);
+    struct chain c = chain_new(1000, false);
     struct ggml_tensor * nodes[GB_FUSE_MAX];
     REQUIRE(gb_fusion_attention.length(nodes, nodes_of(&c, nodes)) > 0);
-    const uint32_t * scores  = c.scores->data;
-    bool             touched = false;
+    const uint32_t * scores = c.scores->data;
+    bool touched = false;
     run(&c, 2, false, "scalar");
     for (int64_t i = 0; i < ggml_nelements(c.scores); i++) {
         touched |= scores[i] != 0xffffffffu;
@@ -279,8 +279,8 @@ static void scores_are_not_stored(void) {
 
 // Tensors that have memory of their own are all stored.
 static void context_memory(void) {
-    test_seed              = 7;
-    struct chain         c = { .in = ggml_init((struct ggml_init_params){ (size_t) 8 << 20, NULL, false }) };
+    test_seed = 7;
+    struct chain c = { .in = ggml_init((struct ggml_init_params){ (size_t) 8 << 20, NULL, false }) };
     struct ggml_tensor * x =
         ggml_mul_mat(c.in, input(&c, GGML_TYPE_F32, 16, 40, 2, 1), input(&c, GGML_TYPE_F32, 16, 20, 2, 1));
     struct ggml_tensor * w = ggml_soft_max(c.in, x);
@@ -306,10 +306,10 @@ struct strange {
 // Query i sees keys 0 .. i + 4; heads longer than a panel.
 static struct chain strange_chain(const struct strange * s) {
     enum { D = 72, QUERIES = 60, KEYS = 70 };
-    test_seed              = 11;
-    struct chain         c = { .in = ggml_init((struct ggml_init_params){ (size_t) 4 << 20, NULL, false }),
-        .ctx                       = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }),
-        .talloc                    = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA) };
+    test_seed = 11;
+    struct chain c = { .in = ggml_init((struct ggml_init_params){ (size_t) 4 << 20, NULL, false }),
+        .ctx = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }),
+        .talloc = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA) };
     struct ggml_tensor * q = input(&c, GGML_TYPE_F32, D, QUERIES, 2, 1);
     struct ggml_tensor * k = input(&c, GGML_TYPE_F32, D, KEYS, 2, 1);
     struct ggml_tensor * v = input(&c, GGML_TYPE_F32, KEYS, D, 2, 1);
@@ -321,9 +321,9 @@ static struct chain strange_chain(const struct strange * s) {
     }
     ((float *) k->data)[D * 50 + 7] += s->key;
     ((float *) v->data)[KEYS * 9 + 55] += s->value;
-    c.graph  = ggml_new_graph(c.ctx);
+    c.graph = ggml_new_graph(c.ctx);
     c.scores = ggml_mul_mat(c.ctx, k, q);
-    c.mixed  = ggml_mul_mat(c.ctx, v, ggml_soft_max_ext(c.ctx, c.scores, m, 0.1f));
+    c.mixed = ggml_mul_mat(c.ctx, v, ggml_soft_max_ext(c.ctx, c.scores, m, 0.1f));
     watch(&c, ggml_cont(c.ctx, ggml_permute(c.ctx, c.mixed, 0, 2, 1, 3)));
     watch(&c, ggml_sqr(c.ctx, input(&c, GGML_TYPE_F32, 1, 1, 1, 1)));
     ggml_gallocr_t galloc = ggml_gallocr_new();
@@ -340,9 +340,9 @@ static void strange_numbers_are_not_hidden(void) {
         { -1e30f, 0, 0 }, { -INFINITY, NAN, 0 }, { -INFINITY, INFINITY, 0 }, { -INFINITY, 1e37f, 0 },
         { -INFINITY, 0, NAN }, { -INFINITY, 0, INFINITY } };
     for (size_t i = 0; i < GB_ARRAY_LEN(cases); i++) {
-        struct chain         plain = strange_chain(&cases[i]), fused = strange_chain(&cases[i]);
+        struct chain plain = strange_chain(&cases[i]), fused = strange_chain(&cases[i]);
         struct ggml_tensor * nodes[GB_FUSE_MAX];
-        const int            length = gb_fusion_attention.length(nodes, nodes_of(&fused, nodes));
+        const int length = gb_fusion_attention.length(nodes, nodes_of(&fused, nodes));
         CHECK(length > 0 && gb_fusion_attention.is_safe(nodes, length));
         run(&plain, 1, false, "scalar");
         for (int l = 0; l < gb_level_count(); l++) {
@@ -367,15 +367,15 @@ struct huge {
     float queries, keys; // sizes of their elements
     float scale;         // of SCALE, behind the product
     float in_soft_max;   // SOFT_MAX's own
-    bool  masked;
+    bool masked;
 };
 
 static struct chain huge_chain(const struct huge * h) {
     enum { D = 16, QUERIES = 20, KEYS = 40 };
-    test_seed              = 3;
-    struct chain         c = { .in = ggml_init((struct ggml_init_params){ (size_t) 4 << 20, NULL, false }),
-        .ctx                       = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }),
-        .talloc                    = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA) };
+    test_seed = 3;
+    struct chain c = { .in = ggml_init((struct ggml_init_params){ (size_t) 4 << 20, NULL, false }),
+        .ctx = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }),
+        .talloc = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA) };
     struct ggml_tensor * q = input(&c, GGML_TYPE_F32, D, QUERIES, 2, 1);
     struct ggml_tensor * k = input(&c, GGML_TYPE_F32, D, KEYS, 2, 1);
     struct ggml_tensor * v = input(&c, GGML_TYPE_F32, KEYS, D, 2, 1);
@@ -386,11 +386,11 @@ static struct chain huge_chain(const struct huge * h) {
         ((float *) k->data)[i] *= h->keys;
     }
     struct ggml_tensor * x = ggml_mul_mat(c.ctx, k, q);
-    c.graph                = ggml_new_graph(c.ctx);
-    c.scores               = x;
-    x                      = h->scale != 1 ? ggml_scale(c.ctx, x, h->scale) : x;
-    x                      = ggml_soft_max_ext(c.ctx, x, h->masked ? mask(&c, KEYS, QUERIES, 1) : NULL, h->in_soft_max);
-    c.mixed                = ggml_mul_mat(c.ctx, v, x);
+    c.graph = ggml_new_graph(c.ctx);
+    c.scores = x;
+    x = h->scale != 1 ? ggml_scale(c.ctx, x, h->scale) : x;
+    x = ggml_soft_max_ext(c.ctx, x, h->masked ? mask(&c, KEYS, QUERIES, 1) : NULL, h->in_soft_max);
+    c.mixed = ggml_mul_mat(c.ctx, v, x);
     watch(&c, ggml_relu(c.ctx, c.mixed));
     ggml_gallocr_t galloc = ggml_gallocr_new();
     CHECK(ggml_gallocr_alloc_graph(galloc, c.talloc, c.graph) > 0);
@@ -431,7 +431,7 @@ enum { VALUES = 2 * 40 * 20 * 2 };
 
 struct seen {
     struct ggml_tensor * want;
-    float *              values; // copies: of the node, behind it of its source
+    float * values; // copies: of the node, behind it of its source
 };
 
 static bool look(struct ggml_tensor * t, bool ask, void * user) {
@@ -457,9 +457,9 @@ static struct ggml_cgraph * chain_for_scheduler(struct ggml_context * ctx, struc
         inputs[i] = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, i == 2 ? 40 : 16, i == 0 ? 20 : i == 1 ? 40 : 16, 2);
     }
     struct ggml_tensor * x = ggml_scale(ctx, ggml_mul_mat(ctx, inputs[1], inputs[0]), 0.25f);
-    x                      = ggml_mul_mat(ctx, inputs[2], ggml_soft_max(ctx, x));
-    x                      = ggml_cont(ctx, ggml_permute(ctx, x, 0, 2, 1, 3));
-    *y                     = followed ? ggml_relu(ctx, x) : x;
+    x = ggml_mul_mat(ctx, inputs[2], ggml_soft_max(ctx, x));
+    x = ggml_cont(ctx, ggml_permute(ctx, x, 0, 2, 1, 3));
+    *y = followed ? ggml_relu(ctx, x) : x;
     ggml_build_forward_expand(g, *y);
     return g;
 }
@@ -477,15 +477,15 @@ static void set_inputs(struct ggml_tensor * inputs[3]) {
 
 // Whatever node a callback asks for, it and its sources are there; without one the result is the same within rounding.
 static void callbacks_of(bool followed) {
-    static float          want[VALUES], got[VALUES], result[2][16 * 20 * 2];
+    static float want[VALUES], got[VALUES], result[2][16 * 20 * 2];
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true });
-    struct ggml_tensor *  inputs[3], *y;
-    struct ggml_cgraph *  g   = chain_for_scheduler(ctx, inputs, &y, followed);
-    ggml_backend_t        cpu = ggml_backend_cpu_init();
+    struct ggml_tensor *inputs[3], *y;
+    struct ggml_cgraph * g = chain_for_scheduler(ctx, inputs, &y, followed);
+    ggml_backend_t cpu = ggml_backend_cpu_init();
     for (int node = -1; node < g->n_nodes; node++) {
         for (int fuse = 0; fuse < 2; fuse++) {
             ggml_backend_sched_t sched = ggml_backend_sched_new(&cpu, NULL, 1, 64);
-            struct seen          seen  = { node < 0 ? NULL : g->nodes[node], fuse ? got : want };
+            struct seen seen = { node < 0 ? NULL : g->nodes[node], fuse ? got : want };
             memset(seen.values, 0, sizeof(want));
             ggml_graph_set_fusion(fuse != 0);
             REQUIRE(ggml_backend_sched_alloc_graph(sched, g) == GGML_STATUS_SUCCESS);
@@ -498,11 +498,11 @@ static void callbacks_of(bool followed) {
             ggml_backend_sched_free(sched);
             for (int i = 0; i < g->n_nodes; i++) {
                 g->nodes[i]->buffer = NULL;
-                g->nodes[i]->data   = NULL;
+                g->nodes[i]->data = NULL;
             }
             for (int i = 0; i < 3; i++) {
                 inputs[i]->buffer = NULL;
-                inputs[i]->data   = NULL;
+                inputs[i]->data = NULL;
             }
         }
         for (int64_t i = 0; i < ggml_nelements(y); i++) {
@@ -526,12 +526,12 @@ static void callbacks(void) {
 // How many scores are stored when the nodes of the graph are computed by the backend, as a whole graph or as a view.
 static int64_t scores_stored(bool view) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true });
-    struct ggml_tensor *  inputs[3], *y;
-    struct ggml_cgraph *  g      = chain_for_scheduler(ctx, inputs, &y, false);
-    ggml_backend_t        cpu    = ggml_backend_cpu_init();
-    ggml_tallocr_t        talloc = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA);
-    ggml_gallocr_t        galloc = ggml_gallocr_new();
-    struct ggml_cgraph    all    = ggml_graph_view(g, 0, g->n_nodes);
+    struct ggml_tensor *inputs[3], *y;
+    struct ggml_cgraph * g = chain_for_scheduler(ctx, inputs, &y, false);
+    ggml_backend_t cpu = ggml_backend_cpu_init();
+    ggml_tallocr_t talloc = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA);
+    ggml_gallocr_t galloc = ggml_gallocr_new();
+    struct ggml_cgraph all = ggml_graph_view(g, 0, g->n_nodes);
     CHECK(ggml_gallocr_alloc_graph(galloc, talloc, g) > 0);
     for (int i = 0; i < 3; i++) {
         memset(inputs[i]->data, 0, ggml_nbytes(inputs[i]));

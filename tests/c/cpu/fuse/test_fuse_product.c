@@ -13,17 +13,17 @@ enum { ARENA = 8 << 20, MAX_NODES = 16 };
 struct line {
     struct ggml_context * in; // with memory
     struct ggml_context * ctx;
-    struct ggml_cgraph *  graph;
-    struct ggml_tensor *  nodes[MAX_NODES]; // the product and what follows
-    int                   n;
-    struct ggml_tensor *  watched[MAX_NODES];
-    int                   n_watched;
-    ggml_tallocr_t        talloc; // NULL: all nodes have memory of their own
+    struct ggml_cgraph * graph;
+    struct ggml_tensor * nodes[MAX_NODES]; // the product and what follows
+    int n;
+    struct ggml_tensor * watched[MAX_NODES];
+    int n_watched;
+    ggml_tallocr_t talloc; // NULL: all nodes have memory of their own
 };
 
 static void fill(struct ggml_tensor * t) {
-    const int64_t n      = ggml_nelements(t);
-    float *       values = malloc((size_t) n * sizeof(float));
+    const int64_t n = ggml_nelements(t);
+    float * values = malloc((size_t) n * sizeof(float));
     for (int64_t i = 0; i < n; i++) {
         values[i] = test_random_float(-1, 1);
     }
@@ -45,9 +45,9 @@ static struct ggml_tensor * input(struct line * l, enum ggml_type type, int64_t 
 }
 
 static struct ggml_tensor * random_node(struct line * l, struct ggml_tensor * x) {
-    struct ggml_context * c    = l->ctx;
-    struct ggml_tensor *  same = input(l, GGML_TYPE_F32, x->ne[0], x->ne[1], x->ne[2]),
-                       *row    = input(l, GGML_TYPE_F32, x->ne[0], 1, 1);
+    struct ggml_context * c = l->ctx;
+    struct ggml_tensor *same = input(l, GGML_TYPE_F32, x->ne[0], x->ne[1], x->ne[2]),
+                       *row = input(l, GGML_TYPE_F32, x->ne[0], 1, 1);
     switch (test_random_int(0, 13)) {
         case 0: return ggml_add(c, x, row);
         case 1: return ggml_add(c, x, same);
@@ -71,21 +71,21 @@ static struct ggml_tensor * random_node(struct line * l, struct ggml_tensor * x)
 static struct line line_new(uint64_t seed, bool arena) {
     static const enum ggml_type types[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0,
         GGML_TYPE_Q4_K };
-    static const int            rows[]  = { 1, 2, 3, 5, 8, 20, 60, 600 };
-    test_seed                           = seed;
+    static const int rows[] = { 1, 2, 3, 5, 8, 20, 60, 600 };
+    test_seed = seed;
     struct line l = { .in = ggml_init((struct ggml_init_params){ (size_t) 48 << 20, NULL, false }),
-        .ctx              = ggml_init((struct ggml_init_params){ (size_t) 8 << 20, NULL, arena }) };
+        .ctx = ggml_init((struct ggml_init_params){ (size_t) 8 << 20, NULL, arena }) };
     if (!arena) {
         ggml_free(l.ctx);
         l.ctx = ggml_init((struct ggml_init_params){ (size_t) 48 << 20, NULL, false });
     }
     const enum ggml_type type = types[test_random_int(0, 4)];
-    const int64_t        k = 256 * test_random_int(1, 3), n = rows[test_random_int(0, 7)],
-                         m      = test_random_int(1, n > 20 ? 40 : 300);
-    const int64_t        slices = test_random() % 4 == 0 && n < 100 ? 2 : 1;
-    struct ggml_tensor * x      = ggml_scale(l.ctx, input(&l, GGML_TYPE_F32, k, n, slices), 0.9f);
-    l.graph                     = ggml_new_graph(l.ctx);
-    l.nodes[l.n++]              = ggml_mul_mat(l.ctx, input(&l, type, k, m, test_random() % 2 ? slices : 1), x);
+    const int64_t k = 256 * test_random_int(1, 3), n = rows[test_random_int(0, 7)],
+                  m = test_random_int(1, n > 20 ? 40 : 300);
+    const int64_t slices = test_random() % 4 == 0 && n < 100 ? 2 : 1;
+    struct ggml_tensor * x = ggml_scale(l.ctx, input(&l, GGML_TYPE_F32, k, n, slices), 0.9f);
+    l.graph = ggml_new_graph(l.ctx);
+    l.nodes[l.n++] = ggml_mul_mat(l.ctx, input(&l, type, k, m, test_random() % 2 ? slices : 1), x);
     for (int length = (int) test_random_int(1, 5); l.n <= length;) {
         l.nodes[l.n] = random_node(&l, l.nodes[l.n - 1]);
         l.n++;
@@ -101,8 +101,8 @@ static struct line line_new(uint64_t seed, bool arena) {
         ggml_build_forward_expand(l.graph, ggml_sqr(l.ctx, l.nodes[l.n - 1])); // the line is not the end
     }
     for (int i = 0; i < l.graph->n_nodes && l.n_watched < MAX_NODES; i++) {
-        struct ggml_tensor * t           = l.graph->nodes[i];
-        bool                 overwritten = false; // by an operator in place
+        struct ggml_tensor * t = l.graph->nodes[i];
+        bool overwritten = false; // by an operator in place
         for (int j = i + 1; j < l.graph->n_nodes; j++) {
             overwritten |= l.graph->nodes[j]->view_src != NULL &&
                            l.graph->nodes[j]->view_src == (t->view_src != NULL ? t->view_src : t);
@@ -113,7 +113,7 @@ static struct line line_new(uint64_t seed, bool arena) {
     }
     if (arena) {
         ggml_gallocr_t galloc = ggml_gallocr_new();
-        l.talloc              = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA);
+        l.talloc = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA);
         CHECK(ggml_gallocr_alloc_graph(galloc, l.talloc, l.graph) > 0);
         ggml_gallocr_free(galloc);
     }
@@ -128,8 +128,8 @@ static void line_free(struct line * l) {
 
 static void run(struct line * l, int threads, bool fuse, const char * level) {
     ggml_graph_set_fusion(fuse);
-    struct gb_cpu_plan *    plan  = gb_cpu_plan_new(l->graph->nodes, l->graph->n_nodes, threads);
-    struct gb_cpu_pool *    pool  = gb_cpu_pool_new(threads);
+    struct gb_cpu_plan * plan = gb_cpu_plan_new(l->graph->nodes, l->graph->n_nodes, threads);
+    struct gb_cpu_pool * pool = gb_cpu_pool_new(threads);
     const struct gb_level * found = gb_level_find(level);
     REQUIRE(plan != NULL && pool != NULL && found != NULL);
     void * work = malloc(gb_cpu_plan_work_size(plan) + 1);
@@ -168,8 +168,8 @@ static void random_lines(bool arena, int seeds) {
     int n_taken = 0;
     for (int seed = 1; seed <= seeds; seed++) {
         const char * level = level_of(seed);
-        struct line  plain = line_new((uint64_t) seed * 1000, arena), fused = line_new((uint64_t) seed * 1000, arena);
-        const int    length = gb_fusion_product.length(fused.nodes, fused.n);
+        struct line plain = line_new((uint64_t) seed * 1000, arena), fused = line_new((uint64_t) seed * 1000, arena);
+        const int length = gb_fusion_product.length(fused.nodes, fused.n);
         n_taken += length > 1 && gb_fusion_product.is_safe(fused.nodes, length);
         run(&plain, 1, false, level);
         for (int threads = 1; threads <= 3; threads++) {
@@ -202,25 +202,25 @@ static void many_threads(void) {
 // The product lies where its follower is stored, which a node behind the step reads, too: what is left out must not
 // take that memory. A view of the follower hides nothing.
 static struct line read_later(bool through_view) {
-    test_seed     = 5;
+    test_seed = 5;
     struct line l = { .in = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, false }),
-        .ctx              = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }) };
-    l.nodes[0]    = ggml_mul_mat(l.ctx, input(&l, GGML_TYPE_F32, 32, 16, 1), input(&l, GGML_TYPE_F32, 32, 4, 1));
-    l.nodes[1]    = ggml_silu(l.ctx, l.nodes[0]);
-    l.nodes[2]    = ggml_scale(l.ctx, l.nodes[1], 0.7f);
-    l.nodes[3]    = ggml_silu(l.ctx, l.nodes[2]);
-    l.n           = 4;
+        .ctx = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }) };
+    l.nodes[0] = ggml_mul_mat(l.ctx, input(&l, GGML_TYPE_F32, 32, 16, 1), input(&l, GGML_TYPE_F32, 32, 4, 1));
+    l.nodes[1] = ggml_silu(l.ctx, l.nodes[0]);
+    l.nodes[2] = ggml_scale(l.ctx, l.nodes[1], 0.7f);
+    l.nodes[3] = ggml_silu(l.ctx, l.nodes[2]);
+    l.n = 4;
     struct ggml_tensor * again =
         through_view ? ggml_view_2d(l.ctx, l.nodes[1], 16, 2, l.nodes[1]->nb[1], l.nodes[1]->nb[2] / 2) : l.nodes[1];
     l.watched[l.n_watched++] = l.nodes[3];
     l.watched[l.n_watched++] = ggml_neg(l.ctx, again);
-    l.graph                  = ggml_new_graph(l.ctx);
+    l.graph = ggml_new_graph(l.ctx);
     for (int i = 0; i < l.n_watched; i++) {
         ggml_set_output(l.watched[i]);
         ggml_build_forward_expand(l.graph, l.watched[i]);
     }
     ggml_gallocr_t galloc = ggml_gallocr_new();
-    l.talloc              = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA);
+    l.talloc = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA);
     CHECK(ggml_gallocr_alloc_graph(galloc, l.talloc, l.graph) > 0);
     ggml_gallocr_free(galloc);
     return l;
@@ -241,11 +241,11 @@ static void stored_over_the_product(void) {
 }
 
 static void matching(void) {
-    struct line l         = { .in = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, false }) };
-    l.ctx                 = l.in;
+    struct line l = { .in = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, false }) };
+    l.ctx = l.in;
     struct ggml_tensor *w = input(&l, GGML_TYPE_F32, 32, 16, 1), *x = input(&l, GGML_TYPE_F32, 32, 4, 1),
                        *row = input(&l, GGML_TYPE_F32, 16, 1, 1);
-    struct ggml_tensor * y = ggml_mul_mat(l.in, w, x), *z = ggml_add(l.in, y, row), *u = ggml_silu(l.in, z);
+    struct ggml_tensor *y = ggml_mul_mat(l.in, w, x), *z = ggml_add(l.in, y, row), *u = ggml_silu(l.in, z);
     struct ggml_tensor * nodes[] = { y, z, u, ggml_sum_rows(l.in, u) };
     CHECK_INT(gb_fusion_product.length(nodes, 4), 3);
     CHECK_INT(gb_fusion_product.length(nodes, 2), 2);
@@ -253,7 +253,7 @@ static void matching(void) {
     CHECK_INT(gb_fusion_product.length(nodes + 1, 2), 0);
     CHECK(gb_fusion_product.is_safe(nodes, 3) && !gb_fusion_product.leaves_out(nodes, 3));
     void * mine = z->data;
-    z->data     = y->data; // in place
+    z->data = y->data; // in place
     CHECK(gb_fusion_product.is_safe(nodes, 3));
     z->data = x->data; // over what the product reads
     CHECK(!gb_fusion_product.is_safe(nodes, 3));

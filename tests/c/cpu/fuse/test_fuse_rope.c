@@ -18,15 +18,15 @@ struct rotated {
     struct ggml_tensor * copy;
     struct ggml_tensor * cache; // where the copy lies; NULL: in the arena
     struct ggml_cgraph * graph;
-    ggml_tallocr_t       talloc;
+    ggml_tallocr_t talloc;
 };
 
 static struct ggml_tensor * copy_of(struct rotated * r, enum kind kind, enum ggml_type type) {
     struct ggml_tensor * y = r->rope;
-    r->cache               = kind == CONTINUOUS ? NULL
-                                                : ggml_new_tensor_3d(r->in, type, D, kind < PERMUTED ? HEADS : PLACES,
-                                                      kind < PERMUTED ? PLACES : HEADS);
-    const size_t size      = ggml_type_size(type);
+    r->cache = kind == CONTINUOUS ? NULL
+                                  : ggml_new_tensor_3d(r->in, type, D, kind < PERMUTED ? HEADS : PLACES,
+                                        kind < PERMUTED ? PLACES : HEADS);
+    const size_t size = ggml_type_size(type);
     switch (kind) {
         case FLAT: return ggml_cpy(r->ctx, y, ggml_view_1d(r->ctx, r->cache, D * HEADS * TOKENS, 3 * D * HEADS * size));
         case RESHAPED:
@@ -41,11 +41,11 @@ static struct ggml_tensor * copy_of(struct rotated * r, enum kind kind, enum ggm
 }
 
 static struct rotated rotated_new(enum kind kind, enum ggml_type type, int mode, bool output) {
-    test_seed              = 3;
-    struct rotated      r  = { .in = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, false }),
-        .ctx                      = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }),
-        .talloc                   = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA) };
-    struct ggml_tensor *x  = ggml_new_tensor_3d(r.in, GGML_TYPE_F32, D, HEADS, TOKENS),
+    test_seed = 3;
+    struct rotated r = { .in = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, false }),
+        .ctx = ggml_init((struct ggml_init_params){ (size_t) 1 << 20, NULL, true }),
+        .talloc = ggml_tallocr_new_from_buft(ggml_backend_cpu_buffer_type(), ARENA) };
+    struct ggml_tensor *x = ggml_new_tensor_3d(r.in, GGML_TYPE_F32, D, HEADS, TOKENS),
                        *at = ggml_new_tensor_1d(r.in, GGML_TYPE_I32, TOKENS);
     for (int64_t i = 0; i < ggml_nelements(x); i++) {
         ((float *) x->data)[i] = test_random_float(-2, 2);
@@ -53,8 +53,8 @@ static struct rotated rotated_new(enum kind kind, enum ggml_type type, int mode,
     for (int i = 0; i < TOKENS; i++) {
         ((int32_t *) at->data)[i] = 7 * i + 2;
     }
-    r.rope  = ggml_rope(r.ctx, ggml_scale(r.ctx, x, 0.5f), at, mode == 2 ? D / 2 : D, mode, 0);
-    r.copy  = copy_of(&r, kind, type);
+    r.rope = ggml_rope(r.ctx, ggml_scale(r.ctx, x, 0.5f), at, mode == 2 ? D / 2 : D, mode, 0);
+    r.copy = copy_of(&r, kind, type);
     r.graph = ggml_new_graph(r.ctx);
     if (output) {
         ggml_set_output(r.rope);
@@ -85,8 +85,8 @@ static void run(struct rotated * r, int threads, bool fuse) {
     struct gb_cpu_plan * plan = gb_cpu_plan_new(r->graph->nodes, r->graph->n_nodes, threads);
     struct gb_cpu_pool * pool = gb_cpu_pool_new(threads);
     REQUIRE(plan != NULL && pool != NULL);
-    void *                  work = malloc(gb_cpu_plan_work_size(plan) + 1);
-    const struct gb_cpu_run how  = { .kernels = gb_kernels_default(), .work = work };
+    void * work = malloc(gb_cpu_plan_work_size(plan) + 1);
+    const struct gb_cpu_run how = { .kernels = gb_kernels_default(), .work = work };
     memset(ggml_backend_buffer_get_base(ggml_tallocr_get_buffer(r->talloc)), 0xff, ARENA);
     CHECK_INT(gb_cpu_plan_run(plan, pool, &how), GGML_STATUS_SUCCESS);
     free(work);
@@ -107,9 +107,9 @@ static void caches(void) {
     static const enum ggml_type types[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 };
     for (int kind = 0; kind < KINDS; kind++) {
         for (int c = 0; c < 3 * 2 * 2; c++) {
-            const bool           output  = c % 2 != 0;
-            struct rotated       plain   = rotated_new((enum kind) kind, types[c / 4], c / 2 % 2 * 2, output),
-                                 fused   = rotated_new((enum kind) kind, types[c / 4], c / 2 % 2 * 2, output);
+            const bool output = c % 2 != 0;
+            struct rotated plain = rotated_new((enum kind) kind, types[c / 4], c / 2 % 2 * 2, output),
+                           fused = rotated_new((enum kind) kind, types[c / 4], c / 2 % 2 * 2, output);
             struct ggml_tensor * nodes[] = { fused.rope, fused.copy };
             CHECK_INT(gb_fusion_rope.length(nodes, 2), 2);
             CHECK_INT(gb_fusion_rope.is_safe(nodes, 2), !output);
@@ -131,7 +131,7 @@ static void caches(void) {
 }
 
 static void matching(void) {
-    struct rotated       r       = rotated_new(PERMUTED_INTO_VIEW, GGML_TYPE_F16, 0, false);
+    struct rotated r = rotated_new(PERMUTED_INTO_VIEW, GGML_TYPE_F16, 0, false);
     struct ggml_tensor * nodes[] = { r.rope, r.copy };
     CHECK_INT(gb_fusion_rope.length(nodes, 1), 0);
     nodes[1] = ggml_cpy(r.ctx, ggml_permute(r.ctx, r.rope, 1, 0, 2, 3),

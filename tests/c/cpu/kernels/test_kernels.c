@@ -19,10 +19,10 @@
 
 #define GUARD 16 // canaries on each side
 #define MAX_N 4200
-#define EPS   0x1p-24 // half an ulp of 1
+#define EPS 0x1p-24 // half an ulp of 1
 
 static const struct gb_kernels * scalar; // the reference level
-static const char *              level_name;
+static const char * level_name;
 
 static const int64_t large_sizes[] = { 255, 256, 257, 1000, 4099 };
 #define N_SIZES (131 + 5)
@@ -34,12 +34,12 @@ static int64_t size_at(int i) { return i <= 130 ? i : large_sizes[i - 131]; }
 // A row of n elements somewhere in `bytes`, misaligned, with canaries before and after.
 struct row {
     unsigned char bytes[(MAX_N + 4) * 4 + 2 * GUARD];
-    size_t        start, end;
+    size_t start, end;
 };
 
 static void * row_new(struct row * r, int64_t n, size_t element) {
     r->start = GUARD + element * (size_t) test_random_int(0, 3);
-    r->end   = r->start + (size_t) n * element;
+    r->end = r->start + (size_t) n * element;
     memset(r->bytes, 0xa5, r->start);
     memset(r->bytes + r->start, 0x77, (size_t) n * element);
     memset(r->bytes + r->end, 0xa5, GUARD);
@@ -112,8 +112,8 @@ static double ulps(float y, double exact) {
         return isnan(y) && isnan(exact) ? 0 : INFINITY;
     }
     const double value = isinf(y) ? copysign(0x1p128, y) : (double) y;
-    const double wish  = fabs(exact) > 0x1p128 ? copysign(0x1p128, exact) : exact;
-    int          e;
+    const double wish = fabs(exact) > 0x1p128 ? copysign(0x1p128, exact) : exact;
+    int e;
     frexp(wish, &e);
     return fabs(value - wish) / ldexp(1, e - 24 < -149 || wish == 0 ? -149 : GB_MIN(e - 24, 104));
 }
@@ -124,7 +124,7 @@ typedef void (*unary_fn)(int64_t n, float * y, const float * x);
 
 struct unary {
     const char * name;
-    unary_fn     fn, scalar_fn;
+    unary_fn fn, scalar_fn;
     double (*oracle)(double x);
     double (*bound)(double x); // ulps; NULL: exact
     double absolute;           // and this is always tolerated; but no result is a denormal number unless x nearly is
@@ -140,7 +140,7 @@ static void check_value(struct unary * u, float x, float y) {
         return;
     }
     const double distance = fabs(y - exact) <= u->absolute ? 0 : ulps(y, exact);
-    const double error    = distance == 0 ? 0 : distance / u->bound(x);
+    const double error = distance == 0 ? 0 : distance / u->bound(x);
     CHECK_MSG(u->absolute == 0 || !is_denormal(y) || fabsf(x) < 0x1p-124f, "%s %s(%a) is %a", level_name, u->name, x,
         y);
     CHECK_MSG(error <= 1, "%s %s(%a = %g) is %a, expected %a: %g of the bound %g ulp", level_name, u->name, x, x, y,
@@ -151,8 +151,8 @@ static void check_value(struct unary * u, float x, float y) {
 static void check_unary(struct unary u) {
     for (int s = 0; s < N_SIZES; s++) {
         const int64_t n = size_at(s);
-        float *       x = random_row(&row_x, n, WILD);
-        float *       y = row_new(&row_y, n, sizeof(float));
+        float * x = random_row(&row_x, n, WILD);
+        float * y = row_new(&row_y, n, sizeof(float));
         u.fn(n, y, x);
         CHECK_MSG(row_intact(&row_x) && row_intact(&row_y), "%s %s writes outside, n = %lld", level_name, u.name,
             (long long) n);
@@ -200,7 +200,7 @@ static void sweep_unary(struct unary u) {
     do {
         float * x = row_new(&row_x, N, sizeof(float));
         float * y = row_new(&row_y, N, sizeof(float));
-        last      = bits;
+        last = bits;
         for (int i = 0; i < N; i++, bits += 2477) {
             x[i] = from_bits(bits);
         }
@@ -291,9 +291,9 @@ static void check_wave(struct unary u) {
         float * y = row_new(&row_y, N, sizeof(float));
         for (int i = 0; i < N; i++) {
             const double turns = floor(exp(test_random_float(0, pass % 2 ? 88 : 12)));
-            const float  near  = (float) (turns * 1.57079632679489661923);
-            x[i]               = from_bits(to_bits(near) + (uint32_t) test_random_int(-2, 2));
-            x[i]               = i % 5 ? x[i] : -x[i];
+            const float near = (float) (turns * 1.57079632679489661923);
+            x[i] = from_bits(to_bits(near) + (uint32_t) test_random_int(-2, 2));
+            x[i] = i % 5 ? x[i] : -x[i];
         }
         u.fn(N, y, x);
         for (int i = 0; i < N && test_failures < 50; i++) {
@@ -332,9 +332,9 @@ struct general {
 static float p1, p2; // parameters of the kernel under test
 
 static void check_general_at(const struct general * g, const struct gb_kernels * k, int64_t n) {
-    float *      x = random_row(&row_x, n, g->exact ? WILD : TAME);
-    float *      y = random_row(&row_y, n, g->exact ? WILD : TAME);
-    float *      z = row_new(&row_z, n, sizeof(float));
+    float * x = random_row(&row_x, n, g->exact ? WILD : TAME);
+    float * y = random_row(&row_y, n, g->exact ? WILD : TAME);
+    float * z = row_new(&row_z, n, sizeof(float));
     static float again[MAX_N];
     memcpy(z, y, (size_t) n * sizeof(float)); // for y += ...
     g->run(k, n, z, x, y);
@@ -377,9 +377,9 @@ static void check_general(struct general g, const struct gb_kernels * k) {
     static void test_##kernel(const struct gb_kernels * k) {                                                        \
         check_general((struct general){ #kernel, run_##kernel, oracle_##kernel, EXACT, scale_##kernel }, k);        \
         for (int64_t n = 0; n <= 70 && INPLACE; n++) {                                                              \
-            float *       x = random_row(&row_x, n, WILD);                                                          \
+            float * x = random_row(&row_x, n, WILD);                                                                \
             const float * y = random_row(&row_y, n, WILD);                                                          \
-            float *       z = row_new(&row_z, n, sizeof(float));                                                    \
+            float * z = row_new(&row_z, n, sizeof(float));                                                          \
             run_##kernel(k, n, z, x, y);                                                                            \
             run_##kernel(k, n, x, x, y);                                                                            \
             CHECK_MSG(same_array(x, z, n), "%s " #kernel " in place differs", level_name);                          \
@@ -407,9 +407,9 @@ static void test_select_f32(const struct gb_kernels * k) {
     static float c[MAX_N], keep[MAX_N];
     for (int s = 0; s < N_SIZES; s++) {
         const int64_t n = size_at(s);
-        float *       x = random_row(&row_x, n, WILD);
-        float *       y = random_row(&row_y, n, WILD);
-        float *       z = row_new(&row_z, n, sizeof(float));
+        float * x = random_row(&row_x, n, WILD);
+        float * y = random_row(&row_y, n, WILD);
+        float * z = row_new(&row_z, n, sizeof(float));
         for (int64_t i = 0; i < n; i++) {
             c[i] = i % 3 ? random_value(WILD) : i % 2 ? -0.0f : 0.0f;
         }
@@ -443,13 +443,13 @@ static double narrowed(double x, int mantissa, int e_min, double limit) {
 }
 
 static double half_value(uint16_t h) {
-    const int    e = (h >> 10) & 31, m = h & 1023;
+    const int e = (h >> 10) & 31, m = h & 1023;
     const double v = e == 31 ? (m ? NAN : INFINITY) : e == 0 ? ldexp(m, -24) : ldexp(1024 + m, e - 25);
     return h & 0x8000 ? -v : v;
 }
 
 static double bfloat_value(uint16_t h) {
-    const int    e = (h >> 7) & 255, m = h & 127;
+    const int e = (h >> 7) & 255, m = h & 127;
     const double v = e == 255 ? (m ? NAN : INFINITY) : e == 0 ? ldexp(m, -133) : ldexp(128 + m, e - 134);
     return h & 0x8000 ? -v : v;
 }
@@ -458,8 +458,8 @@ static void check_widen(const char * name, void (*fn)(int64_t, float *, const ui
     uint16_t first = 0;
     for (int pass = 0; pass < 80; pass++) { // the large ones cover all patterns
         const int64_t n = pass < 60 ? pass : 4000;
-        uint16_t *    x = row_new(&row_x, n, sizeof(uint16_t));
-        float *       y = row_new(&row_y, n, sizeof(float));
+        uint16_t * x = row_new(&row_x, n, sizeof(uint16_t));
+        float * y = row_new(&row_y, n, sizeof(float));
         for (int64_t i = 0; i < n; i++) {
             x[i] = first++;
         }
@@ -476,20 +476,20 @@ struct narrow {
     void (*fn)(int64_t, uint16_t *, const float *);
     void (*scalar_fn)(int64_t, uint16_t *, const float *);
     double (*value)(uint16_t);
-    int    mantissa, e_min;
+    int mantissa, e_min;
     double limit;
 };
 
 static void check_narrow(struct narrow c) {
     for (int pass = 0; pass < 500; pass++) {
         const int64_t n = pass < 130 ? pass : 2000;
-        float *       x = random_row(&row_x, n, WILD);
-        uint16_t *    y = row_new(&row_y, n, sizeof(uint16_t));
-        uint16_t *    z = row_new(&row_z, n, sizeof(uint16_t));
+        float * x = random_row(&row_x, n, WILD);
+        uint16_t * y = row_new(&row_y, n, sizeof(uint16_t));
+        uint16_t * z = row_new(&row_z, n, sizeof(uint16_t));
         for (int64_t i = 0; i < n; i++) { // most of them near a tie
             const float v = (float) c.value((uint16_t) test_random());
             const float w = from_bits(to_bits(v) + (uint32_t) test_random_int(-2, 2) + (1u << (22 - c.mantissa)));
-            x[i]          = i % 3 ? w : x[i];
+            x[i] = i % 3 ? w : x[i];
         }
         c.fn(n, y, x);
         c.scalar_fn(n, z, x);
@@ -518,10 +518,10 @@ static void test_f32_to_bf16(const struct gb_kernels * k) {
 #define SUM_TEST(kernel, CALL, TERM, EPSILON)                                                                       \
     static void test_##kernel(const struct gb_kernels * k) {                                                        \
         for (int s = 0; s < N_SIZES; s++) {                                                                         \
-            const int64_t n   = size_at(s);                                                                         \
-            float *       x   = random_row(&row_x, n, TAME);                                                        \
-            float *       y   = random_row(&row_y, n, TAME);                                                        \
-            p1                = random_value(TAME);                                                                 \
+            const int64_t n = size_at(s);                                                                           \
+            float * x = random_row(&row_x, n, TAME);                                                                \
+            float * y = random_row(&row_y, n, TAME);                                                                \
+            p1 = random_value(TAME);                                                                                \
             long double exact = 0, size = 0;                                                                        \
             for (int64_t i = 0; i < n; i++) {                                                                       \
                 exact += TERM;                                                                                      \
@@ -546,11 +546,11 @@ SUM_TEST(dot_f32, (n, x, y), (double) x[i] * y[i], EPS)
 static void test_max_f32(const struct gb_kernels * k) {
     for (int s = 0; s < N_SIZES; s++) {
         const int64_t n = size_at(s);
-        float *       x = random_row(&row_x, n, WILD);
-        float         m = -INFINITY;
+        float * x = random_row(&row_x, n, WILD);
+        float m = -INFINITY;
         for (int64_t i = 0; i < n; i++) {
             x[i] = isnan(x[i]) ? 0.5f : x[i];
-            m    = x[i] > m ? x[i] : m;
+            m = x[i] > m ? x[i] : m;
         }
         CHECK(same_bits(k->max_f32(n, x), m == 0 ? 0.0f : m));
         if (n > 0) { // one NaN, at any place, also before and behind infinities
@@ -577,10 +577,10 @@ static uint16_t * random_halves(struct row * r, int64_t n, double (*value)(uint1
 #define HALF_DOT_TEST(kernel, TX, NEWX, VALX, TY, NEWY, VALY)                                            \
     static void test_##kernel(const struct gb_kernels * k) {                                             \
         for (int s = 0; s < N_SIZES; s++) {                                                              \
-            const int64_t n     = size_at(s);                                                            \
-            TX *          x     = NEWX;                                                                  \
-            TY *          y     = NEWY;                                                                  \
-            double        exact = 0, size = 0;                                                           \
+            const int64_t n = size_at(s);                                                                \
+            TX * x = NEWX;                                                                               \
+            TY * y = NEWY;                                                                               \
+            double exact = 0, size = 0;                                                                  \
             for (int64_t i = 0; i < n; i++) {                                                            \
                 exact += VALX(x[i]) * VALY(y[i]);                                                        \
                 size += fabs(VALX(x[i]) * VALY(y[i]));                                                   \
@@ -604,11 +604,11 @@ static void test_exp_sum_far(const struct gb_kernels * k);
 static void test_exp_sum_f32(const struct gb_kernels * k) {
     test_exp_sum_far(k);
     for (int s = 0; s < N_SIZES; s++) {
-        const int64_t n   = size_at(s);
-        float *       x   = random_row(&row_x, n, TAME);
-        float *       y   = row_new(&row_y, n, sizeof(float));
-        const float   max = 8;
-        double        sum = 0;
+        const int64_t n = size_at(s);
+        float * x = random_row(&row_x, n, TAME);
+        float * y = row_new(&row_y, n, sizeof(float));
+        const float max = 8;
+        double sum = 0;
         if (n > 3) {
             x[1] = -INFINITY; // masked
         }
@@ -635,18 +635,18 @@ static float far_value(int kind, int64_t i) {
 static void test_exp_sum_far(const struct gb_kernels * k) {
     static float values[MAX_N];
     for (int pass = 0; pass < 600; pass++) {
-        const int64_t n   = 1 + (int64_t) (test_random() % MAX_N);
-        float *       x   = row_new(&row_x, n, sizeof(float));
-        float *       y   = row_new(&row_y, n, sizeof(float));
-        double        sum = 0;
-        float         max = x[0] = 0;
+        const int64_t n = 1 + (int64_t) (test_random() % MAX_N);
+        float * x = row_new(&row_x, n, sizeof(float));
+        float * y = row_new(&row_y, n, sizeof(float));
+        double sum = 0;
+        float max = x[0] = 0;
         for (int64_t i = 1; i < n; i++) {
             x[i] = far_value(pass % 6, i);
-            max  = fmaxf(max, x[i]);
+            max = fmaxf(max, x[i]);
         }
         feclearexcept(FE_UNDERFLOW);
-        const float  least = pass / 6 % 2 ? GB_EXP_LEAST : -70;
-        const double r     = k->exp_sum_f32(n, y, x, max, least);
+        const float least = pass / 6 % 2 ? GB_EXP_LEAST : -70;
+        const double r = k->exp_sum_f32(n, y, x, max, least);
         CHECK_MSG(!fetestexcept(FE_UNDERFLOW), "%s exp_sum_f32: denormal numbers, pass %d", level_name, pass);
         for (int64_t i = 0; i < n; i++) {
             const double exact = exp((double) (x[i] - max));
@@ -692,7 +692,7 @@ static void kernels(void) {
     scalar = gb_level_find("scalar")->kernels;
     for (int l = 0; l < gb_level_count(); l++) {
         const struct gb_level * level = gb_level_at(l);
-        level_name                    = level->name;
+        level_name = level->name;
         if (!level->usable()) {
             printf("skipped: level %s, this processor does not have it\n", level->name);
             continue;
@@ -745,12 +745,12 @@ static void level_cap(void) {
 static void level_without_a_backend(void) {
     const pid_t child = fork();
     if (child == 0) {
-        struct ggml_context * ctx   = ggml_init((struct ggml_init_params){ 1 << 20, NULL, false });
-        struct ggml_cgraph *  graph = ggml_new_graph(ctx);
+        struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, false });
+        struct ggml_cgraph * graph = ggml_new_graph(ctx);
         ggml_build_forward_expand(graph, ggml_relu(ctx, ggml_new_f32(ctx, -1)));
         setenv("GGML_CPU_LEVEL", "AVX1024", 1);
-        const int  wrong   = ggml_graph_compute_with_ctx(ctx, graph, 1);
-        const bool named   = strstr(ggml_last_error(), "GGML_CPU_LEVEL is 'AVX1024'") != NULL;
+        const int wrong = ggml_graph_compute_with_ctx(ctx, graph, 1);
+        const bool named = strstr(ggml_last_error(), "GGML_CPU_LEVEL is 'AVX1024'") != NULL;
         const bool refused = ggml_backend_reg_init_backend_from_str("SIM") == NULL;
         unsetenv("GGML_CPU_LEVEL");
         const int mended = ggml_graph_compute_with_ctx(ctx, graph, 1);

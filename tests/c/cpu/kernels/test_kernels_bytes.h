@@ -11,9 +11,9 @@ typedef void (*unpack_fn)(int64_t k, uint8_t * u, float * d, float * m, const vo
 // hence NaN scales. No level is above the row's `top`.
 static void check_unpack(const char * name, unpack_fn fn, unpack_fn scalar_fn, enum ggml_type type, int group,
     int top) {
-    static float   values[GB_UNPACK_MAX], d[2][GB_UNPACK_MAX / 16 + 1], m[2][GB_UNPACK_MAX / 16 + 1];
+    static float values[GB_UNPACK_MAX], d[2][GB_UNPACK_MAX / 16 + 1], m[2][GB_UNPACK_MAX / 16 + 1];
     static uint8_t u[2][GB_UNPACK_MAX + 1], x[2 * GB_UNPACK_MAX];
-    const int64_t  size = ggml_blck_size(type);
+    const int64_t size = ggml_blck_size(type);
     for (int64_t k = 0; k <= GB_UNPACK_MAX; k += size * (k < 3 * size ? 1 : (int64_t) test_random_int(1, 9))) {
         uint8_t * const blocks = x + test_random_int(0, 3); // at any address
         for (size_t i = 0; i < sizeof(x); i++) {
@@ -56,11 +56,11 @@ static void check_unpack(const char * name, unpack_fn fn, unpack_fn scalar_fn, e
 static void check_columns(const struct gb_kernels * k, enum ggml_type type, unpack_fn unpack, int group) {
     enum { K = 512, N = GB_GEMM_NR_MAX };
     static uint8_t blocks[N][2 * K + 8], u[K];
-    static float   y[(K / 4 + K / 8) * N + 1], d[K / 16], m[K / 16];
-    const int64_t  size = ggml_blck_size(type), depth = size * (int64_t) test_random_int(1, (int) (K / size));
-    const int      width = k->gemm_q8_nr, n = (int) test_random_int(1, width);
-    const bool     centered = test_random() % 2;
-    const void *   x[N];
+    static float y[(K / 4 + K / 8) * N + 1], d[K / 16], m[K / 16];
+    const int64_t size = ggml_blck_size(type), depth = size * (int64_t) test_random_int(1, (int) (K / size));
+    const int width = k->gemm_q8_nr, n = (int) test_random_int(1, width);
+    const bool centered = test_random() % 2;
+    const void * x[N];
     for (int j = 0; j < n; j++) {
         // exactly as long as it says, for sanitizers: the end is checked below
         uint8_t * const p = blocks[j] + test_random_int(0, 7);
@@ -71,7 +71,7 @@ static void check_columns(const struct gb_kernels * k, enum ggml_type type, unpa
     }
     const float *const yd = y + depth / 4 * width, *const ym = yd + depth / group * width;
     float * const end = y + (ym - y) + (centered ? 0 : depth / group * width);
-    *end              = 77;
+    *end = 77;
     if (!k->pack_columns_q8((int) type, depth, centered, n, y, x)) {
         return;
     }
@@ -93,8 +93,8 @@ static void check_columns(const struct gb_kernels * k, enum ggml_type type, unpa
 static void test_pack_columns_q8(const struct gb_kernels * k) {
     const struct {
         enum ggml_type type;
-        unpack_fn      unpack;
-        int            group;
+        unpack_fn unpack;
+        int group;
     } formats[] = {
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
     GB_IF_UNPACKED_##use({ GGML_TYPE_##id, scalar->unpack_##stem, group }, )
@@ -110,16 +110,16 @@ static void test_pack_columns_q8(const struct gb_kernels * k) {
 
 static void test_quantize_q8(const struct gb_kernels * k) {
     static int8_t q[2][2048], panel_q[7 * 2048];
-    static float  d[2][64], s[2][128], panel_d[7 * 64], panel_s[7 * 128];
+    static float d[2][64], s[2][128], panel_d[7 * 64], panel_s[7 * 128];
     for (int pass = 0; pass < 300; pass++) {
-        const int     kind = (pass % 2 ? GB_BYTES_HALVES : 0) | (pass % 5 == 0 ? GB_BYTES_CENTERED : 0);
-        const int64_t n    = 32 * (int64_t) test_random_int(0, 64);
-        const float   size = ldexpf(1, (int) test_random_int(-90, 100));
-        float *       x    = random_row(&row_x, n, pass % 3 ? TAME : WILD);
+        const int kind = (pass % 2 ? GB_BYTES_HALVES : 0) | (pass % 5 == 0 ? GB_BYTES_CENTERED : 0);
+        const int64_t n = 32 * (int64_t) test_random_int(0, 64);
+        const float size = ldexpf(1, (int) test_random_int(-90, 100));
+        float * x = random_row(&row_x, n, pass % 3 ? TAME : WILD);
         for (int64_t i = 0; i < n && pass % 3; i++) {
             x[i] *= size;
         }
-        const int zero   = kind & GB_BYTES_CENTERED ? (int) test_random_int(1, 128) : 0,
+        const int zero = kind & GB_BYTES_CENTERED ? (int) test_random_int(1, 128) : 0,
                   per_32 = kind & GB_BYTES_HALVES ? 2 : 1;
         k->quantize_q8(&(struct gb_quantize_q8) { n, kind, zero, 1, q[0], d[0], s[0], x });
         scalar->quantize_q8(&(struct gb_quantize_q8) { n, kind, zero, 1, q[1], d[1], s[1], x });
@@ -144,9 +144,9 @@ static void test_quantize_q8(const struct gb_kernels * k) {
         CHECK_MSG(same_array(d[0], d[1], n / 32), "%s quantize_q8: scales differ from scalar", level_name);
         for (int64_t g = 0; g < n / 32; g++) {
             float largest = 0;
-            bool  fits    = true;
+            bool fits = true;
             for (int i = 0; i < 32; i++) {
-                fits    = fits && fabsf(x[32 * g + i]) < 0x1p100f;
+                fits = fits && fabsf(x[32 * g + i]) < 0x1p100f;
                 largest = fmaxf(largest, fabsf(x[32 * g + i]));
             }
             CHECK_MSG(isnan(d[0][g]) == !fits && (!fits || isfinite(d[0][g])), "%s quantize_q8: the scale is %g",
@@ -166,8 +166,8 @@ static void test_quantize_q8(const struct gb_kernels * k) {
                 sums[i / 16] += q[0][32 * g + i];
             }
             if (kind & GB_BYTES_CENTERED) {
-                const bool halves      = kind & GB_BYTES_HALVES;
-                const int  expected[2] = { -zero * (halves ? sums[0] : sums[0] + sums[1]), -zero * sums[1] };
+                const bool halves = kind & GB_BYTES_HALVES;
+                const int expected[2] = { -zero * (halves ? sums[0] : sums[0] + sums[1]), -zero * sums[1] };
                 CHECK(memcmp(&s[0][halves ? 2 * g : g], expected, (halves ? 2 : 1) * sizeof(int)) == 0);
             } else if (kind) {
                 CHECK(s[0][2 * g] == d[0][g] * (float) sums[0] && s[0][2 * g + 1] == d[0][g] * (float) sums[1]);
@@ -183,8 +183,8 @@ static void test_quantize_q8(const struct gb_kernels * k) {
 #define BYTES_K 544
 struct bytes {
     uint8_t u[BYTES_K];
-    int8_t  q[BYTES_K];
-    float   d[BYTES_K / 16], m[BYTES_K / 16], dx[BYTES_K / 32], s[BYTES_K / 16];
+    int8_t q[BYTES_K];
+    float d[BYTES_K / 16], m[BYTES_K / 16], dx[BYTES_K / 32], s[BYTES_K / 16];
 };
 
 static void random_bytes_row(struct bytes * b, int kind) {
@@ -195,8 +195,8 @@ static void random_bytes_row(struct bytes * b, int kind) {
         b->q[i] = (int8_t) (all == 0 ? 127 : all == 1 ? -127 : test_random_int(-127, 127));
     }
     for (int g = 0; g < BYTES_K / 16; g++) {
-        b->d[g]      = random_value(TAME);
-        b->m[g]      = random_value(TAME);
+        b->d[g] = random_value(TAME);
+        b->m[g] = random_value(TAME);
         b->dx[g / 2] = random_value(TAME);
     }
     for (int g = 0; g < BYTES_K / group; g++) {
@@ -217,7 +217,7 @@ static void center_row(struct bytes * w, int zero) {
 
 static float centered_sum(const struct bytes * x, int64_t g, int group, int zero) {
     int32_t sum = 0;
-    float   bits;
+    float bits;
     for (int i = 0; i < group; i++) {
         sum -= zero * x->q[g * group + i];
     }
@@ -227,8 +227,8 @@ static float centered_sum(const struct bytes * x, int64_t g, int group, int zero
 
 static double bytes_oracle(const struct bytes * w, const struct bytes * x, int kind, int64_t k, double * size) {
     const int group = kind & GB_BYTES_HALVES ? 16 : 32;
-    double    sum   = 0;
-    *size           = 0;
+    double sum = 0;
+    *size = 0;
     for (int64_t g = 0; g < k / group; g++) {
         long dot = 0, terms = 0; // a kernel may add up parts of a group as floats: what counts is the size of the terms
         for (int i = 0; i < group; i++) {
@@ -247,22 +247,22 @@ static double bytes_oracle(const struct bytes * w, const struct bytes * x, int k
 static void test_dot_q8(const struct gb_kernels * k) {
     static struct bytes w, x[4];
     for (int pass = 0; pass < 800; pass++) {
-        const int      kind = pass % 4, n = (int) test_random_int(1, 4);
-        const int64_t  depth = 32 * (int64_t) test_random_int(0, BYTES_K / 32);
+        const int kind = pass % 4, n = (int) test_random_int(1, 4);
+        const int64_t depth = 32 * (int64_t) test_random_int(0, BYTES_K / 32);
         const int8_t * q[4];
-        const float *  dx[4], *s[4];
-        float          y[5] = { 1, 2, 3, 4, 5 };
+        const float *dx[4], *s[4];
+        float y[5] = { 1, 2, 3, 4, 5 };
         random_bytes_row(&w, kind);
         for (int j = 0; j < 4; j++) {
             random_bytes_row(&x[j], kind & GB_BYTES_HALVES);
-            q[j]  = x[j].q;
+            q[j] = x[j].q;
             dx[j] = x[j].dx;
-            s[j]  = x[j].s;
+            s[j] = x[j].s;
         }
         k->dot_q8(&(struct gb_dot_q8) {
             .k = depth, .kind = kind, .n = n, .y = y, .u = w.u, .d = w.d, .m = w.m, .q = q, .dx = dx, .s = s });
         for (int j = 0; j < 5; j++) {
-            double       size  = 0;
+            double size = 0;
             const double exact = j < n ? bytes_oracle(&w, &x[j], kind, depth, &size) + j + 1 : j + 1;
             CHECK_MSG(fabs(y[j] - exact) <= (j < n ? 4 * (double) (depth + 1) * EPS * (size + 5) : 0),
                 "%s dot_q8 kind %d k %d: %.9g, expected %.9g, size %g", level_name, kind, (int) depth, y[j], exact,
@@ -274,18 +274,18 @@ static void test_dot_q8(const struct gb_kernels * k) {
 static void test_gemm_tile_q8(const struct gb_kernels * k) {
     enum { N = GB_GEMM_NR_MAX, LDC = N + 3 };
     static struct bytes rows[N], columns[N];
-    static float        a[BYTES_K * N], b[BYTES_K * N], c[N * LDC], before[N * LDC];
-    const int           mr_max = k->gemm_q8_mr, nr_max = k->gemm_q8_nr;
+    static float a[BYTES_K * N], b[BYTES_K * N], c[N * LDC], before[N * LDC];
+    const int mr_max = k->gemm_q8_mr, nr_max = k->gemm_q8_nr;
     CHECK(mr_max >= 4 && mr_max <= 16 && nr_max >= 1 && nr_max <= N && 128 % nr_max == 0); // blocked.c relies on it
     for (int pass = 0; pass < 160; pass++) {
-        const int     kind = pass % 8, group = kind & GB_BYTES_HALVES ? 16 : 32, mr = (int) test_random_int(1, mr_max),
-                      nr         = (int) test_random_int(1, nr_max);
-        const bool    centered   = kind & GB_BYTES_CENTERED;
-        const int     zero       = (int) test_random_int(1, 128);
-        const int64_t depth      = 32 * (int64_t) test_random_int(0, BYTES_K / 32);
-        const bool    accumulate = test_random() % 2;
-        uint8_t *     ab = (uint8_t *) a, *bb = (uint8_t *) b;
-        float *       dx = a + depth / 4 * mr_max, *s = dx + depth / 32 * mr_max, *d = b + depth / 4 * nr_max,
+        const int kind = pass % 8, group = kind & GB_BYTES_HALVES ? 16 : 32, mr = (int) test_random_int(1, mr_max),
+                  nr = (int) test_random_int(1, nr_max);
+        const bool centered = kind & GB_BYTES_CENTERED;
+        const int zero = (int) test_random_int(1, 128);
+        const int64_t depth = 32 * (int64_t) test_random_int(0, BYTES_K / 32);
+        const bool accumulate = test_random() % 2;
+        uint8_t *ab = (uint8_t *) a, *bb = (uint8_t *) b;
+        float *dx = a + depth / 4 * mr_max, *s = dx + depth / 32 * mr_max, *d = b + depth / 4 * nr_max,
               *m = d + depth / group * nr_max;
         for (int i = 0; i < mr_max; i++) {
             random_bytes_row(&rows[i], kind & GB_BYTES_HALVES);
@@ -294,7 +294,7 @@ static void test_gemm_tile_q8(const struct gb_kernels * k) {
             }
             for (int64_t g = 0; g < depth / group; g++) {
                 dx[g * group / 32 * mr_max + i] = rows[i].dx[g * group / 32];
-                s[g * mr_max + i]               = centered ? centered_sum(&rows[i], g, group, zero) : rows[i].s[g];
+                s[g * mr_max + i] = centered ? centered_sum(&rows[i], g, group, zero) : rows[i].s[g];
             }
         }
         for (int j = 0; j < nr_max; j++) {
@@ -322,7 +322,7 @@ static void test_gemm_tile_q8(const struct gb_kernels * k) {
                 CHECK_MSG(c[i] == before[i], "%s gemm_tile_q8 wrote outside %d x %d", level_name, mr, nr);
                 continue;
             }
-            double       size;
+            double size;
             const double exact =
                 bytes_oracle(&columns[column], &rows[row], kind, depth, &size) + (accumulate ? before[i] : 0);
             CHECK_MSG(fabs(c[i] - exact) <= 4 * (double) (depth + 1) * EPS * (size + fabs(before[i])),
@@ -341,15 +341,15 @@ static int64_t pair_at(const struct gb_kernels * k, int64_t p, int row) {
 static void test_gemm_tile_bf16(const struct gb_kernels * k) {
     enum { PAIRS = 112, LDC = GB_GEMM_NR_MAX + 3 };
     static uint16_t a[PAIRS * GB_GEMM_NR_MAX * 2], b[PAIRS * GB_GEMM_NR_MAX * 2]; // [pair][row][2]
-    static float    c[GB_GEMM_NR_MAX * LDC], before[GB_GEMM_NR_MAX * LDC];
-    const int       mr_max = k->bf16_mr, nr_max = k->bf16_nr;
+    static float c[GB_GEMM_NR_MAX * LDC], before[GB_GEMM_NR_MAX * LDC];
+    const int mr_max = k->bf16_mr, nr_max = k->bf16_nr;
     CHECK(mr_max >= 4 && mr_max <= GB_BF16_MR_MAX && nr_max >= 1 && nr_max <= GB_GEMM_NR_MAX && 128 % nr_max == 0);
     CHECK(k->bf16_step >= 1 && GB_BF16_STEP % k->bf16_step == 0);
     k->enter_tiles();
     for (int pass = 0; pass < 150; pass++) {
-        const int     mr = (int) test_random_int(1, mr_max), nr = (int) test_random_int(1, nr_max);
-        const int64_t pairs      = test_random_int(0, PAIRS / k->bf16_step) * k->bf16_step;
-        const bool    accumulate = test_random() % 2;
+        const int mr = (int) test_random_int(1, mr_max), nr = (int) test_random_int(1, nr_max);
+        const int64_t pairs = test_random_int(0, PAIRS / k->bf16_step) * k->bf16_step;
+        const bool accumulate = test_random() % 2;
         for (int i = 0; i < PAIRS * GB_GEMM_NR_MAX * 2; i++) {
             a[i] = (uint16_t) (to_bits(random_value(TAME)) >> 16);
             b[i] = (uint16_t) (to_bits(random_value(TAME)) >> 16);
@@ -358,15 +358,15 @@ static void test_gemm_tile_bf16(const struct gb_kernels * k) {
             before[i] = c[i] = random_value(TAME);
         }
         k->gemm_tile_bf16(&(struct gb_tile) {
-            .k           = pairs,
-            .a           = (const float *) (const void *) a,
-            .b           = (const float *) (const void *) b,
-            .c           = c,
-            .ldc         = LDC,
-            .mr          = mr,
-            .nr          = nr,
-            .accumulate  = accumulate,
-            .ahead       = pass % 2 ? (const char *) a : NULL,
+            .k = pairs,
+            .a = (const float *) (const void *) a,
+            .b = (const float *) (const void *) b,
+            .c = c,
+            .ldc = LDC,
+            .mr = mr,
+            .nr = nr,
+            .accumulate = accumulate,
+            .ahead = pass % 2 ? (const char *) a : NULL,
             .ahead_lines = pass % 2,
         });
         for (int i = 0; i < GB_GEMM_NR_MAX * LDC; i++) {
@@ -397,11 +397,11 @@ static bool is_rounded(double x, double rounded) {
 static void test_round_bf16(const struct gb_kernels * k) {
     enum { N = 200, GAP = 3 };
     static uint16_t y[N * (1 + GAP)];
-    static float    x[N];
+    static float x[N];
     for (int pass = 0; pass < 200; pass++) {
-        const int64_t n        = test_random_int(0, N);
-        const bool    together = pass % 2, limited = pass % 4 < 2;
-        size_t        written = 0;
+        const int64_t n = test_random_int(0, N);
+        const bool together = pass % 2, limited = pass % 4 < 2;
+        size_t written = 0;
         for (int i = 0; i < N; i++) {
             x[i] = random_value(pass % 3 ? TAME : WILD);
         }
@@ -409,9 +409,9 @@ static void test_round_bf16(const struct gb_kernels * k) {
         k->round_bf16(&(struct gb_round_bf16) {
             .k = n, .together = together ? N : 32, .stride = 32 * GAP, .limited = limited, .y = y, .x = x });
         for (int64_t i = 0; i < n; i++) {
-            const int64_t at  = together ? i : i / 32 * 32 * GAP + i % 32;
-            const double  got = bfloat_value(y[at]);
-            const bool    nan = isnan(x[i]) || (limited && !(fabsf(x[i]) < 0x1p100f));
+            const int64_t at = together ? i : i / 32 * 32 * GAP + i % 32;
+            const double got = bfloat_value(y[at]);
+            const bool nan = isnan(x[i]) || (limited && !(fabsf(x[i]) < 0x1p100f));
             CHECK_MSG(nan          ? isnan(got)
                       : isinf(got) ? fabsf(x[i]) > 0x1.fep127f
                                    : is_rounded((double) x[i], got),
@@ -426,13 +426,13 @@ static void test_round_bf16(const struct gb_kernels * k) {
 
 static void test_bytes_to_bf16(const struct gb_kernels * k) {
     static struct bytes column;
-    static float        x[BYTES_K * GB_GEMM_NR_MAX], y[BYTES_K / 2 * GB_GEMM_NR_MAX];
-    const int           nr = k->gemm_q8_nr;
+    static float x[BYTES_K * GB_GEMM_NR_MAX], y[BYTES_K / 2 * GB_GEMM_NR_MAX];
+    const int nr = k->gemm_q8_nr;
     for (int pass = 0; pass < 60; pass++) {
-        const int     kind = pass % 8, group = kind & GB_BYTES_HALVES ? 16 : 32, zero = (int) test_random_int(1, 128);
-        const bool    centered = kind & GB_BYTES_CENTERED;
-        const int64_t depth    = 32 * (int64_t) test_random_int(1, BYTES_K / 32);
-        float *const  d = x + depth / 4 * nr, *m = d + depth / group * nr;
+        const int kind = pass % 8, group = kind & GB_BYTES_HALVES ? 16 : 32, zero = (int) test_random_int(1, 128);
+        const bool centered = kind & GB_BYTES_CENTERED;
+        const int64_t depth = 32 * (int64_t) test_random_int(1, BYTES_K / 32);
+        float *const d = x + depth / 4 * nr, *m = d + depth / group * nr;
         for (int j = 0; j < nr; j++) { // another column in each place, told from its levels and scales later on
             random_bytes_row(&column, kind);
             for (int64_t p = 0; p < depth; p++) {
@@ -446,10 +446,10 @@ static void test_bytes_to_bf16(const struct gb_kernels * k) {
         k->bytes_to_bf16(&(struct gb_bytes_to_bf16) { .k = depth, .kind = kind, .zero = zero, .x = x, .y = y });
         for (int64_t i = 0; i < depth * nr; i++) {
             const int64_t p = i / nr, j = i % nr, g = p / group;
-            const double  u = ((const uint8_t *) x)[(p / 4 * nr + j) * 4 + p % 4], scale = (double) d[g * nr + j];
-            const double  minimum = centered ? -zero * scale : (double) m[g * nr + j], exact = u * scale + minimum;
-            const double  found       = bfloat_value(((const uint16_t *) y)[(p / 2 * nr + j) * 2 + p % 2]);
-            const double  float_error = 4 * EPS * (fabs(u * scale) + fabs(minimum));
+            const double u = ((const uint8_t *) x)[(p / 4 * nr + j) * 4 + p % 4], scale = (double) d[g * nr + j];
+            const double minimum = centered ? -zero * scale : (double) m[g * nr + j], exact = u * scale + minimum;
+            const double found = bfloat_value(((const uint16_t *) y)[(p / 2 * nr + j) * 2 + p % 2]);
+            const double float_error = 4 * EPS * (fabs(u * scale) + fabs(minimum));
             CHECK_MSG(fabs(found - exact) <= 0x1p-8 * fabs(exact) + float_error,
                 "%s bytes_to_bf16 kind %d is %g, expected %g", level_name, kind, found, exact);
         }

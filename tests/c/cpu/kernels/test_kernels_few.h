@@ -7,8 +7,8 @@
 
 struct interleaved_format {
     enum ggml_type type;
-    unpack_fn      unpack;
-    int            group, zero;
+    unpack_fn unpack;
+    int group, zero;
 };
 
 enum {
@@ -21,7 +21,7 @@ enum {
 
 static const struct interleaved_format * interleaved_formats(void) {
     static struct interleaved_format formats[INTERLEAVED_FORMATS_N];
-    const struct interleaved_format  all[INTERLEAVED_FORMATS_N] = {
+    const struct interleaved_format all[INTERLEAVED_FORMATS_N] = {
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, ...) \
     GB_IF_UNPACKED_##use({ GGML_TYPE_##id, scalar->unpack_##stem, group, zero }, )
 #include "tensor/quant/formats.def"
@@ -60,8 +60,8 @@ static int64_t interleaved_length(enum ggml_type type) {
 // Memory that ends where the blocks do, for sanitizers; random bytes whose scales are numbers, unless any will do.
 static uint8_t * interleaved_blocks(const struct interleaved_format * f, int64_t k, bool tame) {
     const size_t size = ggml_row_size(f->type, k), block = ggml_type_size(f->type);
-    uint8_t *    blocks = malloc(size);
-    float        values[256];
+    uint8_t * blocks = malloc(size);
+    float values[256];
     for (size_t at = 0; at < size; at += block) {
         for (bool fine = false; !fine;) {
             for (size_t i = 0; i < block; i++) {
@@ -87,16 +87,16 @@ static float * interleaved_values(int64_t n, enum values v) {
 
 static void test_interleave_row(const struct gb_kernels * k) {
     static int8_t q[INTERLEAVED_TERMS_MAX];
-    static float  d[INTERLEAVED_TERMS_MAX / 32], s[INTERLEAVED_TERMS_MAX / 16];
+    static float d[INTERLEAVED_TERMS_MAX / 32], s[INTERLEAVED_TERMS_MAX / 16];
     for (int pass = 0; pass < 200 && k->interleaved; pass++) {
-        const int     kind  = (pass % 2 ? GB_BYTES_HALVES : 0) | (pass / 2 % 2 ? GB_BYTES_CENTERED : 0),
-                      group = pass % 2 ? 16 : 32;
-        const int     zero  = pass / 2 % 2 ? (int) test_random_int(1, 128) : 0;
-        const int64_t n     = 32 * (int64_t) test_random_int(1, 64);
-        const size_t  size  = units_size(n, group);
-        char * const  y     = malloc(size + 1);
-        float *       x     = interleaved_values(n, pass % 5 ? TAME : WILD);
-        y[size]             = 0x5a;
+        const int kind = (pass % 2 ? GB_BYTES_HALVES : 0) | (pass / 2 % 2 ? GB_BYTES_CENTERED : 0),
+                  group = pass % 2 ? 16 : 32;
+        const int zero = pass / 2 % 2 ? (int) test_random_int(1, 128) : 0;
+        const int64_t n = 32 * (int64_t) test_random_int(1, 64);
+        const size_t size = units_size(n, group);
+        char * const y = malloc(size + 1);
+        float * x = interleaved_values(n, pass % 5 ? TAME : WILD);
+        y[size] = 0x5a;
         k->interleave_row(n, kind, zero, y, x);
         k->quantize_q8(&(struct gb_quantize_q8) { n, kind, zero, 1, q, d, s, x });
         CHECK_MSG(y[size] == 0x5a, "%s interleave_row writes outside", level_name);
@@ -119,13 +119,13 @@ static void test_interleave_row(const struct gb_kernels * k) {
 // What the scalar level unpacks, in order; zeros behind it.
 static void test_interleave_column(const struct gb_kernels * k) {
     static uint8_t u[2][GB_UNPACK_MAX];
-    static float   d[2][GB_UNPACK_MAX / 16], m[2][GB_UNPACK_MAX / 16];
+    static float d[2][GB_UNPACK_MAX / 16], m[2][GB_UNPACK_MAX / 16];
     for (int pass = 0; pass < 12 * INTERLEAVED_FORMATS_N && k->interleaved; pass++) {
-        const struct interleaved_format * f      = &interleaved_formats()[pass % INTERLEAVED_FORMATS_N];
-        const int64_t                     length = interleaved_length(f->type), ld = GB_UNPACK_MAX;
-        const size_t                      size   = units_size(length, f->group);
-        uint8_t *                         blocks = interleaved_blocks(f, length, false);
-        char *                            y      = malloc(size);
+        const struct interleaved_format * f = &interleaved_formats()[pass % INTERLEAVED_FORMATS_N];
+        const int64_t length = interleaved_length(f->type), ld = GB_UNPACK_MAX;
+        const size_t size = units_size(length, f->group);
+        uint8_t * blocks = interleaved_blocks(f, length, false);
+        char * y = malloc(size);
         CHECK(k->interleave_column((int) f->type, length, y, blocks));
         for (int64_t k0 = 0; k0 < length; k0 += ld) {
             f->unpack(length - k0 < ld ? length - k0 : ld, u[k0 / ld % 2], d[k0 / ld % 2], m[k0 / ld % 2],
@@ -158,12 +158,12 @@ static void check_interleaved_products(const struct gb_kernels * k, const struct
     int64_t length) {
     enum { W = 3, X = 4 };
     static float weights[INTERLEAVED_TERMS_MAX], acc[W * X * 16];
-    const int    nw = (int) test_random_int(1, W), nx = (int) test_random_int(1, X);
+    const int nw = (int) test_random_int(1, W), nx = (int) test_random_int(1, X);
     const size_t size = units_size(length, f->group);
-    uint8_t *    blocks[W];
-    char *       rows[X], *columns[W];
-    const void * w[W], *x[X], *w_blocks[W];
-    float        y[W][X] = { { 0 } }, sums[W * X];
+    uint8_t * blocks[W];
+    char *rows[X], *columns[W];
+    const void *w[W], *x[X], *w_blocks[W];
+    float y[W][X] = { { 0 } }, sums[W * X];
     for (int j = 0; j < nx; j++) {
         x[j] = rows[j] = malloc(size);
         k->interleave_row(length, interleaved_kind(f), f->zero, rows[j], interleaved_values(length, TAME));
@@ -173,14 +173,14 @@ static void check_interleaved_products(const struct gb_kernels * k, const struct
         w[i] = columns[i] = calloc(1, size);
         CHECK(k->interleave_column((int) f->type, length, columns[i], blocks[i]));
         CHECK(k->interleaved_dots(&(struct gb_interleaved_dots) {
-            .type       = (int) f->type,
-            .k          = length,
-            .nw         = 1,
-            .nx         = nx,
-            .acc        = acc,
-            .columns    = w_blocks + i,
-            .rows       = x,
-            .next       = w_blocks + i,
+            .type = (int) f->type,
+            .k = length,
+            .nw = 1,
+            .nx = nx,
+            .acc = acc,
+            .columns = w_blocks + i,
+            .rows = x,
+            .next = w_blocks + i,
             .accumulate = false,
         }));
         k->interleaved_sums(1, y[i], acc);
@@ -188,10 +188,10 @@ static void check_interleaved_products(const struct gb_kernels * k, const struct
         for (int j = 0; j < nx; j++) {
             double sum = 0, bound = 0;
             for (int64_t p = 0; p < length; p++) {
-                const double q     = ((const int8_t *) rows[j])[interleaved_term(p, f->group)],
+                const double q = ((const int8_t *) rows[j])[interleaved_term(p, f->group)],
                              scale = interleaved_float(rows[j], p / f->group, f->group, 0);
                 const double level = (uint8_t) columns[i][interleaved_term(p, f->group)] + (double) f->zero,
-                             d     = interleaved_float(columns[i], p / f->group, f->group, 0);
+                             d = interleaved_float(columns[i], p / f->group, f->group, 0);
                 sum += weights[p] * q * scale;
                 bound +=
                     fabs(q * scale) *
@@ -207,31 +207,31 @@ static void check_interleaved_products(const struct gb_kernels * k, const struct
         float two[2 * X];
         // whole units at first
         const int64_t first = 16 * f->group * (int64_t) test_random_int(1, 4), part = GB_MIN(length, first);
-        const size_t  byte    = ggml_row_size(f->type, part);
-        const void *  rest[2] = { blocks[0] + byte, blocks[1] + byte }, *x_rest[X];
+        const size_t byte = ggml_row_size(f->type, part);
+        const void *rest[2] = { blocks[0] + byte, blocks[1] + byte }, *x_rest[X];
         for (int j = 0; j < nx; j++) {
             x_rest[j] = rows[j] + units_size(part, f->group);
         }
         CHECK(k->interleaved_dots(&(struct gb_interleaved_dots) {
-            .type       = (int) f->type,
-            .k          = part,
-            .nw         = 2,
-            .nx         = nx,
-            .acc        = acc,
-            .columns    = w_blocks,
-            .rows       = x,
-            .next       = rest,
+            .type = (int) f->type,
+            .k = part,
+            .nw = 2,
+            .nx = nx,
+            .acc = acc,
+            .columns = w_blocks,
+            .rows = x,
+            .next = rest,
             .accumulate = false,
         }));
         CHECK(k->interleaved_dots(&(struct gb_interleaved_dots) {
-            .type       = (int) f->type,
-            .k          = length - part,
-            .nw         = 2,
-            .nx         = nx,
-            .acc        = acc,
-            .columns    = rest,
-            .rows       = x_rest,
-            .next       = w_blocks,
+            .type = (int) f->type,
+            .k = length - part,
+            .nw = 2,
+            .nx = nx,
+            .acc = acc,
+            .columns = rest,
+            .rows = x_rest,
+            .next = w_blocks,
             .accumulate = true,
         }));
         k->interleaved_sums(2, two, acc);
@@ -241,13 +241,13 @@ static void check_interleaved_products(const struct gb_kernels * k, const struct
         }
     }
     k->interleaved_tile(&(struct gb_interleaved_tile) {
-        .units   = (int64_t) (size / (f->group == 16 ? 384 : 640)),
-        .kind    = interleaved_kind(f),
-        .nw      = nw,
-        .nx      = nx,
-        .acc     = acc,
+        .units = (int64_t) (size / (f->group == 16 ? 384 : 640)),
+        .kind = interleaved_kind(f),
+        .nw = nw,
+        .nx = nx,
+        .acc = acc,
         .columns = w,
-        .rows    = x,
+        .rows = x,
     });
     k->interleaved_sums(nw, sums, acc);
     for (int i = 0; i < nw; i++) {
@@ -269,14 +269,14 @@ static void test_interleaved_dots(const struct gb_kernels * k) {
         check_interleaved_products(k, f, interleaved_length(f->type));
     }
     CHECK(!k->interleaved_dots(&(struct gb_interleaved_dots) {
-              .type       = (int) GGML_TYPE_F32,
-              .k          = 32,
-              .nw         = 0,
-              .nx         = 0,
-              .acc        = NULL,
-              .columns    = NULL,
-              .rows       = NULL,
-              .next       = NULL,
+              .type = (int) GGML_TYPE_F32,
+              .k = 32,
+              .nw = 0,
+              .nx = 0,
+              .acc = NULL,
+              .columns = NULL,
+              .rows = NULL,
+              .next = NULL,
               .accumulate = false,
           }) &&
           !k->interleave_column((int) GGML_TYPE_F32, 32, NULL, NULL));
@@ -286,13 +286,13 @@ static void test_interleaved_dots(const struct gb_kernels * k) {
 static void test_interleaved_row_dots(const struct gb_kernels * k) {
     enum { N = 9 };
     for (int pass = 0; pass < 4 * INTERLEAVED_FORMATS_N && k->interleaved; pass++) {
-        const struct interleaved_format * f      = &interleaved_formats()[pass % INTERLEAVED_FORMATS_N];
-        const int64_t                     length = interleaved_length(f->type);
-        const int                         n      = (int) test_random_int(1, N);
+        const struct interleaved_format * f = &interleaved_formats()[pass % INTERLEAVED_FORMATS_N];
+        const int64_t length = interleaved_length(f->type);
+        const int n = (int) test_random_int(1, N);
         const size_t bytes = ggml_row_size(f->type, length), nb = bytes + (size_t) test_random_int(0, 3) * 32;
-        char *       w = malloc(N * nb), *row = malloc(units_size(length, f->group));
+        char *w = malloc(N * nb), *row = malloc(units_size(length, f->group));
         const void * x = row;
-        float        y[N + 1], acc[4 * 16], one[4];
+        float y[N + 1], acc[4 * 16], one[4];
         k->interleave_row(length, interleaved_kind(f), f->zero, row, interleaved_values(length, TAME));
         for (int i = 0; i < n; i++) {
             uint8_t * column = interleaved_blocks(f, length, true);
@@ -305,14 +305,14 @@ static void test_interleaved_row_dots(const struct gb_kernels * k) {
         for (int i = 0; i < n; i++) {
             const void * const column = w + (size_t) i * nb;
             CHECK(k->interleaved_dots(&(struct gb_interleaved_dots) {
-                .type    = (int) f->type,
-                .k       = length,
-                .nw      = 1,
-                .nx      = 1,
-                .acc     = acc,
+                .type = (int) f->type,
+                .k = length,
+                .nw = 1,
+                .nx = 1,
+                .acc = acc,
                 .columns = &column,
-                .rows    = &x,
-                .next    = &column,
+                .rows = &x,
+                .next = &column,
             }));
             k->interleaved_sums(1, one, acc);
             CHECK_MSG(same_bits(y[i], one[0]), "%s interleaved_row_dots %s, column %d of %d: %.9g is not %.9g",
@@ -327,7 +327,7 @@ static void test_interleaved_row_dots(const struct gb_kernels * k) {
 
 static void test_interleaved_tile(const struct gb_kernels * k) { // adds, and only in its part
     static char zeros[640];
-    float       acc[12 * 16];
+    float acc[12 * 16];
     const void *columns[3] = { zeros, zeros, zeros }, *rows[4] = { zeros, zeros, zeros, zeros };
     for (int nw = 1; nw <= 3 && k->interleaved; nw++) {
         for (int nx = 1; nx <= 4; nx++) {
@@ -335,13 +335,13 @@ static void test_interleaved_tile(const struct gb_kernels * k) { // adds, and on
                 acc[i] = (float) i;
             }
             k->interleaved_tile(&(struct gb_interleaved_tile) {
-                .units      = 1,
-                .kind       = nw % 2 ? GB_BYTES_HALVES : 0,
-                .nw         = nw,
-                .nx         = nx,
-                .acc        = acc,
-                .columns    = columns,
-                .rows       = rows,
+                .units = 1,
+                .kind = nw % 2 ? GB_BYTES_HALVES : 0,
+                .nw = nw,
+                .nx = nx,
+                .acc = acc,
+                .columns = columns,
+                .rows = rows,
                 .accumulate = true,
             });
             for (int i = 0; i < 12 * 16; i++) {
@@ -398,15 +398,15 @@ typedef void (*dots_fn)(int64_t k, int nw, float * y, const void * const * w, co
 
 static void check_dots(const char * name, dots_fn fn, int width, size_t element, element_value value) {
     enum { K = 300, LD = K + 3 };
-    static float    x[LD], floats[4 * LD];
+    static float x[LD], floats[4 * LD];
     static uint16_t halves[4 * LD];
     CHECK(width >= 1 && width <= 4);
     for (int pass = 0; pass < 600; pass++) {
-        const int     nw = (int) test_random_int(1, width), at = (int) test_random_int(0, 3);
-        const int64_t k   = test_random_int(0, K);
+        const int nw = (int) test_random_int(1, width), at = (int) test_random_int(0, 3);
+        const int64_t k = test_random_int(0, K);
         const float * row = x + at;
-        const void *  w[4];
-        float         y[5] = { 77, 77, 77, 77, 77 }, alone[1];
+        const void * w[4];
+        float y[5] = { 77, 77, 77, 77, 77 }, alone[1];
         for (int j = 0; j < LD; j++) {
             x[j] = random_value(TAME);
         }
@@ -416,8 +416,8 @@ static void check_dots(const char * name, dots_fn fn, int width, size_t element,
         }
         fn(k, nw, y, w, row, (size_t) test_random_int(0, 5000));
         for (int i = 0; i < 5; i++) {
-            double       size = 0;
-            const double sum  = i < nw ? expected_dot(value, w[i], row, k, 0, &size) : 77;
+            double size = 0;
+            const double sum = i < nw ? expected_dot(value, w[i], row, k, 0, &size) : 77;
             CHECK_MSG(i < nw ? fabs(y[i] - sum) <= 4 * (double) k * EPS * size : y[i] == 77,
                 "%s %s: column %d of %d, k %d: %g, expected %g", level_name, name, i, nw, (int) k, y[i], sum);
         }
@@ -439,16 +439,16 @@ static void test_dots_bf16(const struct gb_kernels * k) {
 static void check_rows_columns(const char * name, gb_kernel_rows_columns * fn, int width, size_t element,
     element_value value) {
     enum { K = 300, LD = K + 7 };
-    static float    x[8 * LD], floats[4 * LD];
+    static float x[8 * LD], floats[4 * LD];
     static uint16_t halves[4 * LD];
     CHECK(width >= 1 && width <= 8);
     for (int pass = 0; pass < 600; pass++) {
-        const int     nw = (int) test_random_int(1, 4), nx = (int) test_random_int(1, (uint32_t) width),
-                      at = (int) test_random_int(0, 3);
+        const int nw = (int) test_random_int(1, 4), nx = (int) test_random_int(1, (uint32_t) width),
+                  at = (int) test_random_int(0, 3);
         const int64_t k = test_random_int(0, K), ldy = test_random_int(4, 9);
-        const bool    accumulate = test_random() % 2;
-        const char *  w          = element == 4 ? (const char *) (floats + at) : (const char *) (halves + at);
-        float         y[8 * 9 + 4], alone[1] = { 0 };
+        const bool accumulate = test_random() % 2;
+        const char * w = element == 4 ? (const char *) (floats + at) : (const char *) (halves + at);
+        float y[8 * 9 + 4], alone[1] = { 0 };
         for (int i = 0; i < 8 * LD; i++) {
             x[i] = random_value(TAME);
         }
@@ -462,8 +462,8 @@ static void check_rows_columns(const char * name, gb_kernel_rows_columns * fn, i
         const double start = accumulate ? 77 : 0;
         for (int j = 0; j < 8; j++) {
             for (int i = 0; i < ldy; i++) {
-                const bool   inside = i < nw && j < nx;
-                double       size   = 0;
+                const bool inside = i < nw && j < nx;
+                double size = 0;
                 const double sum =
                     inside ? expected_dot(value, w + (size_t) i * LD * element, x + j * LD, k, start, &size) : 77;
                 const float got = y[j * ldy + i];
@@ -472,12 +472,12 @@ static void check_rows_columns(const char * name, gb_kernel_rows_columns * fn, i
             }
         }
         fn(&(struct gb_rows_columns) {
-            .k   = k,
-            .nw  = 1,
-            .nx  = 1,
-            .w   = w + (size_t) (nw - 1) * LD * element,
-            .x   = x + (nx - 1) * LD,
-            .y   = alone,
+            .k = k,
+            .nw = 1,
+            .nx = 1,
+            .w = w + (size_t) (nw - 1) * LD * element,
+            .x = x + (nx - 1) * LD,
+            .y = alone,
             .ldy = 1,
         });
         CHECK_MSG(accumulate || same_bits(alone[0], y[(nx - 1) * ldy + nw - 1]),
@@ -498,9 +498,9 @@ static void test_rows_columns_bf16(const struct gb_kernels * k) {
 // Columns of random blocks, apart by more than their size, times random bytes; sums in double precision.
 static void test_dots_q8_0(const struct gb_kernels * k) {
     enum { K = 288, COLUMNS = 11, ROWS = 16, APART = K / 32 * 34 + 6 };
-    static char   w[COLUMNS * APART];
+    static char w[COLUMNS * APART];
     static int8_t q[ROWS][K];
-    static float  d[ROWS][K / 32], y[ROWS * (COLUMNS + 1)];
+    static float d[ROWS][K / 32], y[ROWS * (COLUMNS + 1)];
     CHECK(k->q8_0_rows >= 0 && k->q8_0_rows <= ROWS);
     if (k->q8_0_rows == 0) {
         CHECK(!k->dots_q8_0(&(struct gb_dots_q8_0) { .k = 32, .n = 1, .nx = 1, .w = w, .y = y }));
@@ -509,10 +509,10 @@ static void test_dots_q8_0(const struct gb_kernels * k) {
     }
     for (int pass = 0; pass < 300; pass++) {
         const int n = (int) test_random_int(0, COLUMNS), nx = (int) test_random_int(1, ROWS), ldy = COLUMNS + pass % 2;
-        const int64_t  depth = 32 * (int64_t) test_random_int(0, K / 32);
-        const size_t   apart = (size_t) (pass % 3 == 0 ? depth / 32 * 34 : APART);
+        const int64_t depth = 32 * (int64_t) test_random_int(0, K / 32);
+        const size_t apart = (size_t) (pass % 3 == 0 ? depth / 32 * 34 : APART);
         const int8_t * rows[ROWS];
-        const float *  scales[ROWS];
+        const float * scales[ROWS];
         for (size_t i = 0; i < sizeof(w); i++) {
             w[i] = pass % 4 == 0 ? (char) (test_random() % 2 ? -128 : 127) : (char) test_random();
         }
@@ -525,10 +525,10 @@ static void test_dots_q8_0(const struct gb_kernels * k) {
         }
         for (int j = 0; j < ROWS; j++) {
             for (int i = 0; i < K; i++) {
-                q[j][i]      = (int8_t) (pass % 4 == 0 ? (test_random() % 2 ? -127 : 127) : test_random_int(-127, 127));
+                q[j][i] = (int8_t) (pass % 4 == 0 ? (test_random() % 2 ? -127 : 127) : test_random_int(-127, 127));
                 d[j][i / 32] = random_value(TAME);
             }
-            rows[j]   = q[j];
+            rows[j] = q[j];
             scales[j] = d[j];
         }
         for (size_t i = 0; i < sizeof(y) / sizeof(y[0]); i++) {
@@ -537,7 +537,7 @@ static void test_dots_q8_0(const struct gb_kernels * k) {
         CHECK(k->dots_q8_0(&(struct gb_dots_q8_0) { depth, n, nx, w, apart, rows, scales, y, ldy }));
         for (int at = 0; at < ROWS * (COLUMNS + 1); at++) {
             const int j = at / ldy, i = at % ldy;
-            double    sum = 0, size = 0;
+            double sum = 0, size = 0;
             for (int64_t p = 0; p < depth && i < n && j < nx; p++) {
                 const char * block = w + (size_t) i * apart + (size_t) (p / 32) * 34;
                 const double term =

@@ -7,16 +7,16 @@ static float bias_row[MAX_N], weight_row[MAX_N];
 static void fill_affine(int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         weight_row[i] = test_random_float(-2, 2);
-        bias_row[i]   = test_random_float(-2, 2);
+        bias_row[i] = test_random_float(-2, 2);
     }
 }
 
 // 16 eps of the value, of what was subtracted, and of the parts of the affine map.
 static void check_norm(const struct gb_kernels * k, bool rms, int64_t n, float offset, int with) {
-    const float eps  = 1e-5f;
-    float *     x    = random_row(&row_x, n, TAME);
-    float *     y    = row_new(&row_y, n, sizeof(float));
-    double      mean = 0, var = 0, size = 0;
+    const float eps = 1e-5f;
+    float * x = random_row(&row_x, n, TAME);
+    float * y = row_new(&row_y, n, sizeof(float));
+    double mean = 0, var = 0, size = 0;
     fill_affine(n);
     for (int64_t i = 0; i < n; i++) {
         x[i] += offset;
@@ -32,7 +32,7 @@ static void check_norm(const struct gb_kernels * k, bool rms, int64_t n, float o
     CHECK(row_intact(&row_x) && row_intact(&row_y));
     for (int64_t i = 0; i < n; i++) {
         const double scale = 1 / sqrt(var + (double) eps), m = w != NULL ? (double) w[i] : 1,
-                     a     = b != NULL ? (double) b[i] : 0;
+                     a = b != NULL ? (double) b[i] : 0;
         const double exact = (x[i] - mean) * scale * m + a;
         const double bound = 16 * EPS * ((fabs(x[i] - mean) + (rms ? 0 : size)) * scale * fabs(m) + fabs(a)) + 1e-30;
         CHECK_MSG(fabs(y[i] - exact) <= bound, "%s norm (rms %d, n %lld) is %.9g, expected %.9g +- %g", level_name, rms,
@@ -75,12 +75,12 @@ static void check_soft_max_far(const struct gb_kernels * k);
 static void test_soft_max_row_f32(const struct gb_kernels * k) {
     check_soft_max_far(k);
     for (int s = 1; s < N_SIZES; s++) {
-        const int64_t n     = size_at(s);
-        float *       x     = random_row(&row_x, n, TAME);
-        float *       mask  = s % 2 ? random_row(&row_z, n, TAME) : NULL;
-        float *       y     = row_new(&row_y, n, sizeof(float));
-        const float   scale = s % 3 ? 0.7f : 1.0f;
-        double        max = -INFINITY, sum = 0;
+        const int64_t n = size_at(s);
+        float * x = random_row(&row_x, n, TAME);
+        float * mask = s % 2 ? random_row(&row_z, n, TAME) : NULL;
+        float * y = row_new(&row_y, n, sizeof(float));
+        const float scale = s % 3 ? 0.7f : 1.0f;
+        double max = -INFINITY, sum = 0;
         if (n > 3) {
             (mask != NULL ? mask : x)[1] = -INFINITY;
         }
@@ -137,20 +137,20 @@ static void check_soft_max_far(const struct gb_kernels * k) {
     static const float scales[] = { -10, 10, 3.4e38f };
     for (int n = 1; n <= 70; n++) {
         for (int s = 0; s < 3; s++) {
-            float  x[70], y[70], mask[70];
+            float x[70], y[70], mask[70];
             double sum = 0;
             for (int i = 0; i < n; i++) {
                 const bool hidden = i % 5 == 4;
                 x[i] =
                     (scales[s] < 0 ? 3e38f : -3e38f) / (scales[s] > 100 ? 3e37f : 1) * (i % 3 ? 1.0f : 1.0f + 0x1p-20f);
                 // overflows upwards, or the others do not
-                x[i]    = hidden ? (n % 2 ? -x[i] : x[i]) : n % 3 ? x[i] : 1e-3f / scales[s] * (float) (i % 7);
+                x[i] = hidden ? (n % 2 ? -x[i] : x[i]) : n % 3 ? x[i] : 1e-3f / scales[s] * (float) (i % 7);
                 mask[i] = hidden ? -INFINITY : 0;
             }
             for (int way = 0; way < 2; way++) {
-                const float * m   = way ? mask : NULL;
-                double        max = -INFINITY;
-                sum               = 0;
+                const float * m = way ? mask : NULL;
+                double max = -INFINITY;
+                sum = 0;
                 for (int i = 0; i < n; i++) {
                     max = fmax(max, (double) x[i] * scales[s] + (m ? m[i] : 0));
                 }
@@ -175,7 +175,7 @@ static void check_soft_max_far(const struct gb_kernels * k) {
 static void test_sincos_f64(const struct gb_kernels * k) {
     enum { N = 37 };
     double angle[N];
-    float  c[N], s[N];
+    float c[N], s[N];
     for (int pass = 0; pass < 2000; pass++) {
         for (int i = 0; i < N; i++) {
             angle[i] = ldexp((double) test_random_float(-1, 1), (int) test_random_int(-20, 20));
@@ -196,13 +196,13 @@ static void check_rope(const struct gb_kernels * k, bool halves) {
     static float c[MAX_N], s[MAX_N];
     for (int64_t pairs = 0; pairs < 70; pairs++) {
         const int64_t n = 2 * pairs;
-        float *       x = random_row(&row_x, n, WILD);
-        float *       y = row_new(&row_y, n, sizeof(float));
-        float         expected[140];
+        float * x = random_row(&row_x, n, WILD);
+        float * y = row_new(&row_y, n, sizeof(float));
+        float expected[140];
         for (int64_t j = 0; j < pairs; j++) {
-            const float   cosine = test_random_float(-1, 1), sine = test_random_float(-1, 1);
+            const float cosine = test_random_float(-1, 1), sine = test_random_float(-1, 1);
             const int64_t a = halves ? j : 2 * j, b = halves ? j + pairs : 2 * j + 1;
-            const float   ac = x[a] * cosine, bs = x[b] * sine, as = x[a] * sine, bc = x[b] * cosine;
+            const float ac = x[a] * cosine, bs = x[b] * sine, as = x[a] * sine, bc = x[b] * cosine;
             expected[a] = ac - bs;
             expected[b] = bc + as;
             if (halves) {
@@ -210,8 +210,8 @@ static void check_rope(const struct gb_kernels * k, bool halves) {
                 s[j] = sine;
             } else {
                 c[a] = c[b] = cosine;
-                s[a]        = -sine;
-                s[b]        = sine;
+                s[a] = -sine;
+                s[b] = sine;
             }
         }
         halves ? k->rope_halves_f32(pairs, y, x, c, s) : k->rope_pairs_f32(n, y, x, c, s);
@@ -229,11 +229,11 @@ static void test_rope_halves_f32(const struct gb_kernels * k) { check_rope(k, tr
 
 static void check_to_blocks(const char * name, void (*fn)(int64_t, void *, const float *), enum ggml_type type) {
     for (int pass = 0; pass < 600; pass++) {
-        const int64_t n    = 32 * test_random_int(0, 6);
-        const size_t  size = (size_t) (n / 32) * ggml_type_size(type);
-        float *       x    = random_row(&row_x, n, pass % 2 ? WILD : TAME);
-        uint8_t *     y    = row_new(&row_y, (int64_t) size, 1);
-        uint8_t       wish[6 * 34];
+        const int64_t n = 32 * test_random_int(0, 6);
+        const size_t size = (size_t) (n / 32) * ggml_type_size(type);
+        float * x = random_row(&row_x, n, pass % 2 ? WILD : TAME);
+        uint8_t * y = row_new(&row_y, (int64_t) size, 1);
+        uint8_t wish[6 * 34];
         for (int64_t i = 0; i < n && pass % 3 == 0; i++) { // ties, equal magnitudes
             x[i] = (float) test_random_int(-8, 8) * 0.5f * ldexpf(1, (int) (pass % 40) - 20);
         }
@@ -246,11 +246,11 @@ static void check_to_blocks(const char * name, void (*fn)(int64_t, void *, const
 
 static void check_from_blocks(const char * name, void (*fn)(int64_t, float *, const void *), enum ggml_type type) {
     for (int pass = 0; pass < 300; pass++) {
-        const int64_t n    = 32 * test_random_int(0, 6);
-        const size_t  size = (size_t) (n / 32) * ggml_type_size(type);
-        uint8_t *     x    = row_new(&row_x, (int64_t) size, 1);
-        float *       y    = row_new(&row_y, n, sizeof(float));
-        float         wish[6 * 32];
+        const int64_t n = 32 * test_random_int(0, 6);
+        const size_t size = (size_t) (n / 32) * ggml_type_size(type);
+        uint8_t * x = row_new(&row_x, (int64_t) size, 1);
+        float * y = row_new(&row_y, n, sizeof(float));
+        float wish[6 * 32];
         for (size_t i = 0; i < size; i++) {
             x[i] = (uint8_t) test_random();
         }
@@ -264,20 +264,20 @@ static void check_from_blocks(const char * name, void (*fn)(int64_t, float *, co
 // floats beside them.
 static void check_halves(const struct gb_kernels * k) {
     for (int i = -126; i <= 126; i++) {
-        float         x[32] = { 127.0f };
+        float x[32] = { 127.0f };
         unsigned char y[34];
-        const float   half = (float) i + 0.5f;
-        x[1]               = half;
-        x[2]               = nextafterf(half, INFINITY);
-        x[3]               = nextafterf(half, -INFINITY);
-        x[31]              = -half;
+        const float half = (float) i + 0.5f;
+        x[1] = half;
+        x[2] = nextafterf(half, INFINITY);
+        x[3] = nextafterf(half, -INFINITY);
+        x[31] = -half;
         k->f32_to_q8_0(32, y, x);
         for (int j = 0; j < 32; j++) {
             CHECK_MSG((signed char) y[2 + j] == lround((double) x[j]), "%s f32_to_q8_0 rounds %a to %d", level_name,
                 x[j], (signed char) y[2 + j]);
         }
     }
-    float         x[32] = { 1e-44f, -1e-44f, NAN, 0.0f, 3e-45f }; // 1 / scale is infinite
+    float x[32] = { 1e-44f, -1e-44f, NAN, 0.0f, 3e-45f }; // 1 / scale is infinite
     unsigned char y[34], wish[34];
     gb_quant_format_of(GGML_TYPE_Q8_0)->from_float_reference(x, wish, 32);
     k->f32_to_q8_0(32, y, x);
@@ -304,8 +304,8 @@ static void check_transpose(const struct gb_kernels * k, size_t size) {
     static uint32_t source[4096], target[4096], before[4096];
     for (int pass = 0; pass < 400; pass++) {
         const int64_t rows = test_random_int(0, 40), columns = test_random_int(0, 40);
-        const size_t  ss = ((size_t) columns + (size_t) test_random_int(0, 5)) * size,
-                      ds = ((size_t) rows + (size_t) test_random_int(0, 5)) * size;
+        const size_t ss = ((size_t) columns + (size_t) test_random_int(0, 5)) * size,
+                     ds = ((size_t) rows + (size_t) test_random_int(0, 5)) * size;
         for (int i = 0; i < 4096; i++) {
             source[i] = (uint32_t) test_random();
             target[i] = before[i] = (uint32_t) test_random();

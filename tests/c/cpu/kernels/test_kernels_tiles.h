@@ -3,7 +3,7 @@
 
 static double tile_oracle(int64_t k, const float * a, int a_step, const float * b, int b_step, double * size) {
     double sum = 0;
-    *size      = 0;
+    *size = 0;
     for (int64_t p = 0; p < k; p++) {
         sum += (double) a[p * a_step] * b[p * b_step];
         *size += fabs((double) a[p * a_step] * b[p * b_step]);
@@ -14,14 +14,14 @@ static double tile_oracle(int64_t k, const float * a, int a_step, const float * 
 static void test_gemm_tile_f32(const struct gb_kernels * k) {
     static float a[300 * GB_GEMM_NR_MAX], b[300 * GB_GEMM_NR_MAX], c[GB_GEMM_NR_MAX * 100],
         before[GB_GEMM_NR_MAX * 100], whole[GB_GEMM_NR_MAX * 100], lying[GB_GEMM_NR_MAX * 100];
-    const int     mr_max = k->gemm_mr, nr_max = k->gemm_nr;
+    const int mr_max = k->gemm_mr, nr_max = k->gemm_nr;
     const int64_t depths[] = { 0, 1, 2, 3, 17, 55, 64, 300 };
     // blocked.c relies on it
     CHECK(mr_max >= 4 && mr_max <= GB_GEMM_MR_MAX && nr_max >= 1 && nr_max <= GB_GEMM_NR_MAX && 128 % nr_max == 0);
     for (int pass = 0; pass < 400; pass++) {
         const int64_t depth = depths[pass % 8], ldc = nr_max + (int64_t) test_random_int(0, 20);
-        const int     mr = (int) test_random_int(1, mr_max), nr = (int) test_random_int(1, nr_max);
-        const bool    accumulate = test_random() % 2;
+        const int mr = (int) test_random_int(1, mr_max), nr = (int) test_random_int(1, nr_max);
+        const bool accumulate = test_random() % 2;
         for (int i = 0; i < 300 * GB_GEMM_NR_MAX; i++) {
             a[i] = random_value(TAME);
             b[i] = random_value(TAME);
@@ -31,9 +31,9 @@ static void test_gemm_tile_f32(const struct gb_kernels * k) {
         }
         // rows that may overlap, in either order, and end where the memory does
         const int64_t step = (int64_t) test_random_int(1, (int) depth + 20), lda = pass % 3 == 0 ? -step : step;
-        const size_t  floats = (size_t) ((mr - 1) * step + depth);
+        const size_t floats = (size_t) ((mr - 1) * step + depth);
         float * const memory = malloc((floats + 1) * sizeof(float));
-        float * const rows   = memory + 1 + (lda < 0 ? (mr - 1) * step : 0);
+        float * const rows = memory + 1 + (lda < 0 ? (mr - 1) * step : 0);
         for (size_t i = 0; i < floats; i++) {
             memory[1 + i] = random_value(TAME);
         }
@@ -45,14 +45,14 @@ static void test_gemm_tile_f32(const struct gb_kernels * k) {
         const struct gb_tile part = {
             .k = depth, .a = a, .b = b, .c = c, .ldc = ldc, .mr = mr, .nr = nr, .accumulate = accumulate
         };
-        struct gb_tile all     = part;
-        all.c                  = whole;
-        all.mr                 = mr_max;
-        all.nr                 = nr_max;
+        struct gb_tile all = part;
+        all.c = whole;
+        all.mr = mr_max;
+        all.nr = nr_max;
         struct gb_tile as_rows = part;
-        as_rows.a              = rows;
-        as_rows.lda            = lda;
-        as_rows.c              = lying;
+        as_rows.a = rows;
+        as_rows.lda = lda;
+        as_rows.c = lying;
         k->gemm_tile_f32(&part);
         k->gemm_tile_f32(&all);
         k->gemm_tile_f32(&as_rows);
@@ -65,7 +65,7 @@ static void test_gemm_tile_f32(const struct gb_kernels * k) {
                 CHECK_MSG(c[i] == before[i], "%s gemm_tile_f32 wrote outside %d x %d", level_name, mr, nr);
                 continue;
             }
-            double       size;
+            double size;
             const double exact =
                 tile_oracle(depth, a + row, mr_max, b + column, nr_max, &size) + (accumulate ? before[i] : 0);
             CHECK_MSG(fabs(c[i] - exact) <= 4 * (double) (depth + 1) * EPS * (size + fabs(before[i])),
@@ -79,10 +79,10 @@ static void check_pack(const char * name, void (*fn)(int64_t, int, int, float *,
     double (*value)(const void *, int64_t)) {
     static unsigned char source[GB_GEMM_NR_MAX * 64 * 4];
     for (int pass = 0; pass < 1500; pass++) {
-        const int     width = (int) test_random_int(1, GB_GEMM_NR_MAX), rows = (int) test_random_int(1, width);
+        const int width = (int) test_random_int(1, GB_GEMM_NR_MAX), rows = (int) test_random_int(1, width);
         const int64_t k = test_random_int(0, 63);
-        const void *  x[GB_GEMM_NR_MAX];
-        float *       y = row_new(&row_y, k * width, sizeof(float));
+        const void * x[GB_GEMM_NR_MAX];
+        float * y = row_new(&row_y, k * width, sizeof(float));
         for (size_t i = 0; i < sizeof(source); i++) {
             source[i] = (unsigned char) test_random();
         }

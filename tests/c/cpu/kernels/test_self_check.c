@@ -27,7 +27,7 @@ static void without_nan(int64_t n, float * y, const float * x) {
 static void by_reciprocal(int64_t n, float * z, const float * x, const float * y) {
     for (int64_t i = 0; i < n; i++) {
         volatile float reciprocal = 1 / y[i];
-        z[i]                      = x[i] * reciprocal;
+        z[i] = x[i] * reciprocal;
     }
 }
 
@@ -56,28 +56,28 @@ static void a_wrong_kernel_is_told(void) {
     if (best == NULL) {
         return;
     }
-    struct gb_kernels     k    = *best->kernels;
+    struct gb_kernels k = *best->kernels;
     const struct gb_level made = { "made up", best->usable, &k };
     CHECK(gb_self_check(&made));
     const struct gb_kernels good = k;
-    k.silu_f32                   = quick;
+    k.silu_f32 = quick;
     CHECK(!gb_self_check(&made));
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED,
         "level made up: silu(1) is 0.6667, must be 0.731059: this library was compiled "
         "with options that change arithmetic, as -ffast-math");
-    k          = good;
+    k = good;
     k.relu_f32 = without_nan;
     CHECK(!gb_self_check(&made));
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "relu(nan) is 0, must be nan");
-    k         = good;
+    k = good;
     k.div_f32 = by_reciprocal;
     CHECK(!gb_self_check(&made));
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "7 / 49");
-    k         = good;
+    k = good;
     k.abs_f32 = flushing;
     CHECK(!gb_self_check(&made));
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "abs(1e-41) is 0");
-    k         = good;
+    k = good;
     k.neg_f32 = from_zero;
     CHECK(!gb_self_check(&made));
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "neg(0)");

@@ -3,8 +3,8 @@
 
 struct moved { // an element of a tensor that an oracle takes as changed by h
     const struct ggml_tensor * t;
-    int64_t                    i[4];
-    double                     h;
+    int64_t i[4];
+    double h;
 };
 
 static double get(const struct ggml_tensor * t, int64_t i0, int64_t i1, int64_t i2, int64_t i3,
@@ -15,7 +15,7 @@ static double get(const struct ggml_tensor * t, int64_t i0, int64_t i1, int64_t 
 
 static double attention(const struct ggml_tensor * q, const struct ggml_tensor * k, const struct ggml_tensor * v,
     bool masked, const int64_t i[4], const struct moved * m) {
-    double        weights[1200], sum = 0, out = 0;
+    double weights[1200], sum = 0, out = 0;
     const int64_t keys = k->ne[1], past = keys - q->ne[1];
     for (int64_t c = 0; c < keys; c++) {
         double s = 0;
@@ -41,7 +41,7 @@ static void flash_attn(void) {
         FOR_LAYOUTS(layout) {
             FOR_FLOATS(type) {
                 begin();
-                const int *         h = heads[s];
+                const int * h = heads[s];
                 struct ggml_tensor *q = random_tensor(type, layout, 6, 5, h[0], 2),
                                    *k = random_tensor(type, layout, 6, 9, h[1], 2),
                                    *v = random_tensor(type, layout, 9, 6, h[2], 2);
@@ -89,8 +89,8 @@ static void flash_attn_sees_no_hidden_values(void) {
     enum { D = 16, N = 20, M = 40 };
     float first[D * N];
     for (int i = 0; i < 4; i++) {
-        struct ggml_context * own  = ggml_init((struct ggml_init_params){ 1 << 20, NULL, false });
-        struct ggml_tensor *  in[] = { ggml_new_tensor_2d(own, GGML_TYPE_F32, D, N),
+        struct ggml_context * own = ggml_init((struct ggml_init_params){ 1 << 20, NULL, false });
+        struct ggml_tensor * in[] = { ggml_new_tensor_2d(own, GGML_TYPE_F32, D, N),
             ggml_new_tensor_2d(own, GGML_TYPE_F32, D, M), ggml_new_tensor_2d(own, GGML_TYPE_F32, M, D) };
         for (int t = 0; t < 3; t++) {
             for (int64_t j = 0; j < ggml_nelements(in[t]); j++) {
@@ -99,7 +99,7 @@ static void flash_attn_sees_no_hidden_values(void) {
             }
         }
         struct ggml_tensor * node = ggml_flash_attn(own, in[0], in[1], in[2], true);
-        struct ggml_cgraph * g    = ggml_new_graph(own);
+        struct ggml_cgraph * g = ggml_new_graph(own);
         ggml_build_forward_expand(g, node);
         CHECK_INT(ggml_graph_compute_with_ctx(own, g, 2), GGML_STATUS_SUCCESS);
         const float * y = node->data;
@@ -118,7 +118,7 @@ static void flash_attn_sees_no_hidden_values(void) {
 static double want_ff(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor *a = node->src[0], *b0 = node->src[1], *b1 = node->src[2], *c0 = node->src[3],
                              *c1 = node->src[4];
-    double out                   = at(c1, i[0], 0, 0, 0);
+    double out = at(c1, i[0], 0, 0, 0);
     for (int64_t h = 0; h < b0->ne[1]; h++) {
         double x = at(b1, h, 0, 0, 0);
         for (int64_t d = 0; d < a->ne[0]; d++) {
@@ -134,9 +134,9 @@ static void flash_ff(void) {
     FOR_LAYOUTS(layout) {
         FOR_FLOATS(type) {
             begin();
-            struct ggml_tensor *a     = random_tensor(type, layout, 6, 5, 2, 2),
-                               *b0    = random_tensor(type, layout, 6, 11, 2, 2),
-                               *c0    = random_tensor(type, layout, 11, 6, 2, 2);
+            struct ggml_tensor *a = random_tensor(type, layout, 6, 5, 2, 2),
+                               *b0 = random_tensor(type, layout, 6, 11, 2, 2),
+                               *c0 = random_tensor(type, layout, 11, 6, 2, 2);
             struct ggml_tensor * node = ggml_flash_ff(ctx, stand_in(6, 5, 2, 2), stand_in(6, 11, 2, 2),
                 random_tensor(GGML_TYPE_F32, DENSE, 11, 1, 1, 1), stand_in(11, 6, 2, 2),
                 random_tensor(GGML_TYPE_F32, DENSE, 6, 1, 1, 1));
@@ -155,9 +155,9 @@ static void flash_ff(void) {
 
 // The derivative of sum(d * attention) with respect to element i of t.
 static double slope(const struct ggml_tensor * node, const struct ggml_tensor * t, const int64_t i[4]) {
-    const struct ggml_tensor * d    = node->src[3];
-    const double               h    = 1e-5;
-    double                     loss = 0;
+    const struct ggml_tensor * d = node->src[3];
+    const double h = 1e-5;
+    double loss = 0;
     for (int side = -1; side <= 1; side += 2) {
         const struct moved m = { t, { i[0], i[1], i[2], i[3] }, side * h };
         FOR_ELEMENTS(d, j) {
@@ -174,8 +174,8 @@ static double slope(const struct ggml_tensor * node, const struct ggml_tensor * 
 static double want_grads(const struct ggml_tensor * node, const int64_t i[4]) {
     int64_t at_byte = i[0] * 4;
     for (int s = 0; s < 3; s++) {
-        const struct ggml_tensor * t    = node->src[s];
-        const int64_t              size = ggml_nelements(t) * 4;
+        const struct ggml_tensor * t = node->src[s];
+        const int64_t size = ggml_nelements(t) * 4;
         if (at_byte < size) {
             const int64_t e = at_byte / 4;
             return slope(node, t,
@@ -197,11 +197,11 @@ static void flash_attn_back(void) {
         FOR_LAYOUTS(layout) {
             for (int masked = 0; masked < 2; masked++) {
                 begin();
-                const int           h = heads[s][0], hk = heads[s][1];
-                struct ggml_tensor *q     = random_tensor(GGML_TYPE_F32, layout, 3, 3, h, 2),
-                                   *k     = random_tensor(GGML_TYPE_F32, layout, 3, 5, hk, 2),
-                                   *v     = random_tensor(GGML_TYPE_F32, layout, 5, 3, hk, 2),
-                                   *d     = random_tensor(GGML_TYPE_F32, layout, 3, 3, h, 2);
+                const int h = heads[s][0], hk = heads[s][1];
+                struct ggml_tensor *q = random_tensor(GGML_TYPE_F32, layout, 3, 3, h, 2),
+                                   *k = random_tensor(GGML_TYPE_F32, layout, 3, 5, hk, 2),
+                                   *v = random_tensor(GGML_TYPE_F32, layout, 5, 3, hk, 2),
+                                   *d = random_tensor(GGML_TYPE_F32, layout, 3, 3, h, 2);
                 struct ggml_tensor * node = ggml_flash_attn_back(ctx, stand_in(3, 3, h, 2), stand_in(3, 5, hk, 2),
                     stand_in(5, 3, hk, 2), stand_in(3, 3, h, 2), masked);
                 CHECK_NODE(reading(reading(reading(reading(node, 0, q), 1, k), 2, v), 3, d), want_grads, 1e-5);

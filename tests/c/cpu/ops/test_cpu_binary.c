@@ -3,8 +3,8 @@
 
 static double want_binary(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    const double              x = at(a, i[0], i[1], i[2], i[3]);
-    const double              y = at(b, i[0] % b->ne[0], i[1] % b->ne[1], i[2] % b->ne[2], i[3] % b->ne[3]);
+    const double x = at(a, i[0], i[1], i[2], i[3]);
+    const double y = at(b, i[0] % b->ne[0], i[1] % b->ne[1], i[2] % b->ne[2], i[3] % b->ne[3]);
     switch (node->op) {
         case GGML_OP_ADD:
         case GGML_OP_ADD1: return x + y;
@@ -15,7 +15,7 @@ static double want_binary(const struct ggml_tensor * node, const int64_t i[4]) {
 }
 
 typedef struct ggml_tensor * builder(struct ggml_context *, struct ggml_tensor *, struct ggml_tensor *);
-static builder * const       builders[] = { ggml_add, ggml_sub, ggml_mul, ggml_div };
+static builder * const builders[] = { ggml_add, ggml_sub, ggml_mul, ggml_div };
 
 static struct ggml_tensor * positive(enum ggml_type type, int layout, int64_t n0, int64_t n1, int64_t n2, int64_t n3) {
     return fill(tensor(type, layout, n0, n1, n2, n3), 0.5f, 3);
@@ -97,8 +97,8 @@ static void onto_either_source(void) {
 static void shared_work(void) {
     FOR_FLOATS(type) {
         begin();
-        struct ggml_tensor * a    = random_tensor(type, PADDED, 211, 40, 7, 1);
-        struct ggml_tensor * b    = random_tensor(GGML_TYPE_F32, DENSE, 211, 1, 7, 1);
+        struct ggml_tensor * a = random_tensor(type, PADDED, 211, 40, 7, 1);
+        struct ggml_tensor * b = random_tensor(GGML_TYPE_F32, DENSE, 211, 1, 7, 1);
         struct ggml_tensor * node = ggml_add(ctx, a, b);
         CHECK(is_shared(node));
         CHECK_NODE(node, want_binary, 1e-6);
@@ -131,8 +131,8 @@ static void add_cast_and_add1(void) {
 // Looks for the elements of src[1] that go to this place, from the last to the first.
 static double want_region(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    const int64_t             es = (int64_t) ggml_type_size(node->type);
-    const int64_t             byte =
+    const int64_t es = (int64_t) ggml_type_size(node->type);
+    const int64_t byte =
         i[0] * es + i[1] * (int64_t) node->nb[1] + i[2] * (int64_t) node->nb[2] + i[3] * (int64_t) node->nb[3];
     double v = at(a, i[0], i[1], i[2], i[3]);
     FOR_ELEMENTS(b, j) {
@@ -147,9 +147,9 @@ static double want_region(const struct ggml_tensor * node, const int64_t i[4]) {
 static void regions(void) {
     FOR_LAYOUTS(layout) {
         begin();
-        struct ggml_tensor * a      = random_tensor(GGML_TYPE_F32, DENSE, 11, 7, 3, 2);
-        struct ggml_tensor * b      = random_tensor(GGML_TYPE_F32, layout, 5, 3, 2, 2);
-        const size_t         offset = 2 * a->nb[0] + 3 * a->nb[1];
+        struct ggml_tensor * a = random_tensor(GGML_TYPE_F32, DENSE, 11, 7, 3, 2);
+        struct ggml_tensor * b = random_tensor(GGML_TYPE_F32, layout, 5, 3, 2, 2);
+        const size_t offset = 2 * a->nb[0] + 3 * a->nb[1];
         CHECK_NODE(ggml_acc(ctx, a, b, a->nb[1], a->nb[2], a->nb[3], offset), want_region, 1e-6);
         CHECK_NODE(ggml_acc_inplace(ctx, a, b, a->nb[1], a->nb[2], a->nb[3], offset), want_region, 1e-6);
         CHECK_NODE(ggml_set(ctx, a, b, a->nb[1], a->nb[2], a->nb[3], offset), want_region, 0);
@@ -164,8 +164,8 @@ static void regions(void) {
 
 static void shared_regions(void) {
     begin();
-    struct ggml_tensor * a    = random_tensor(GGML_TYPE_F32, DENSE, 200, 300, 1, 1);
-    struct ggml_tensor * b    = random_tensor(GGML_TYPE_F32, PADDED, 10, 9, 1, 1);
+    struct ggml_tensor * a = random_tensor(GGML_TYPE_F32, DENSE, 200, 300, 1, 1);
+    struct ggml_tensor * b = random_tensor(GGML_TYPE_F32, PADDED, 10, 9, 1, 1);
     struct ggml_tensor * node = ggml_acc(ctx, a, b, a->nb[1], a->nb[2], a->nb[3], 40 * a->nb[1]);
     CHECK(is_shared(node));
     CHECK_NODE(node, want_region, 1e-6);

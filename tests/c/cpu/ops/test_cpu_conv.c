@@ -10,9 +10,9 @@ static double inside(const struct ggml_tensor * b, int64_t x, int64_t y, int64_t
 
 static double want_im2col(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    const int32_t *           p  = node->op_params; // s0, s1, p0, p1, d0, d1, is_2d
-    const int64_t             kw = a->ne[0], kh = p[6] ? a->ne[1] : 1;
-    const int64_t             k = i[0] % kw, l = i[0] / kw % kh, c = i[0] / (kw * kh);
+    const int32_t * p = node->op_params; // s0, s1, p0, p1, d0, d1, is_2d
+    const int64_t kw = a->ne[0], kh = p[6] ? a->ne[1] : 1;
+    const int64_t k = i[0] % kw, l = i[0] / kw % kh, c = i[0] / (kw * kh);
     if (p[6]) {
         return inside(b, i[1] * p[0] + k * p[4] - p[2], i[2] * p[1] + l * p[5] - p[3], c, i[3], true);
     }
@@ -21,7 +21,7 @@ static double want_im2col(const struct ggml_tensor * node, const int64_t i[4]) {
 
 static double want_transposed_1d(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    double                    s = 0;
+    double s = 0;
     for (int64_t l = 0; l < b->ne[0]; l++) {
         const int64_t k = i[0] - l * node->op_params[0];
         for (int64_t ic = 0; ic < b->ne[1] && k >= 0 && k < a->ne[0]; ic++) {
@@ -33,8 +33,8 @@ static double want_transposed_1d(const struct ggml_tensor * node, const int64_t 
 
 static double want_transposed_2d(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    const int64_t             stride = node->op_params[0];
-    double                    s      = 0;
+    const int64_t stride = node->op_params[0];
+    double s = 0;
     for (int64_t h = 0; h < b->ne[1]; h++) {
         for (int64_t w = 0; w < b->ne[0]; w++) {
             const int64_t kw = i[0] - w * stride, kh = i[1] - h * stride;
@@ -53,7 +53,7 @@ static void im2col(void) {
         FOR_LAYOUTS(layout) {
             FOR_FLOATS(type) {
                 begin();
-                struct ggml_tensor * b    = random_tensor(type, layout, 13, 11, 3, 2);
+                struct ggml_tensor * b = random_tensor(type, layout, 13, 11, 3, 2);
                 struct ggml_tensor * node = ggml_im2col(ctx, tensor(GGML_TYPE_F16, DENSE, 3, 2, 3, 4),
                     stand_in(13, 11, 3, 2), p[0], p[1], p[2], p[3], p[4], p[5], true);
                 CHECK_NODE(reading(node, 1, b), want_im2col, 0);
@@ -100,8 +100,8 @@ static void transposed_2d(void) {
         FOR_LAYOUTS(layout) {
             FOR_FLOATS(type) {
                 begin();
-                struct ggml_tensor *a     = random_tensor(type, layout, 3, 2, 4, 3),
-                                   *b     = random_tensor(GGML_TYPE_F32, layout, 6, 5, 3, 2);
+                struct ggml_tensor *a = random_tensor(type, layout, 3, 2, 4, 3),
+                                   *b = random_tensor(GGML_TYPE_F32, layout, 6, 5, 3, 2);
                 struct ggml_tensor * node = ggml_conv_transpose_2d_p0(ctx,
                     random_tensor(GGML_TYPE_F16, DENSE, 3, 2, 4, 3), stand_in(6, 5, 3, 2), stride);
                 CHECK_NODE(reading(reading(node, 0, a), 1, b), want_transposed_2d, 3e-6); // all batches

@@ -3,8 +3,8 @@
 
 static double want_copy(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor * a = node->src[0];
-    int64_t                    k = i[0] + node->ne[0] * (i[1] + node->ne[1] * (i[2] + node->ne[2] * i[3]));
-    int64_t                    j[4];
+    int64_t k = i[0] + node->ne[0] * (i[1] + node->ne[1] * (i[2] + node->ne[2] * i[3]));
+    int64_t j[4];
     for (int d = 0; d < 4; d++) {
         j[d] = k % a->ne[d];
         k /= a->ne[d];
@@ -14,7 +14,7 @@ static double want_copy(const struct ggml_tensor * node, const int64_t i[4]) {
 }
 
 static const enum ggml_type converting[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_I32 };
-static const enum ggml_type all_plain[]  = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_I8, GGML_TYPE_I16,
+static const enum ggml_type all_plain[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_I8, GGML_TYPE_I16,
     GGML_TYPE_I32, GGML_TYPE_I64, GGML_TYPE_F64 };
 
 static void conversions(void) {
@@ -73,7 +73,7 @@ static void casts(void) {
 static void shared_work(void) {
     FOR_LAYOUTS(layout) {
         begin();
-        struct ggml_tensor * a    = random_tensor(GGML_TYPE_F32, layout, 531, 7, 12, 2);
+        struct ggml_tensor * a = random_tensor(GGML_TYPE_F32, layout, 531, 7, 12, 2);
         struct ggml_tensor * cont = ggml_cont(ctx, a);
         CHECK(is_shared(cont));
         CHECK_NODE(cont, want_copy, 0);
@@ -105,8 +105,8 @@ static void quantized(void) { // the bytes, all of them and no more
     for (size_t b = 0; b < ggml_nbytes(a); b++) {
         ((char *) a->data)[b] = (char) test_random();
     }
-    struct ggml_tensor * node   = ggml_cpy(ctx, a, tensor(GGML_TYPE_Q4_0, DENSE, 64, 3, 2, 1));
-    char * const         end_of = (char *) node->data + ggml_nbytes(node);
+    struct ggml_tensor * node = ggml_cpy(ctx, a, tensor(GGML_TYPE_Q4_0, DENSE, 64, 3, 2, 1));
+    char * const end_of = (char *) node->data + ggml_nbytes(node);
     CHECK_INT(ggml_nbytes(node), 6 * 2 * 18);
     CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_SUCCESS);
     CHECK(memcmp(node->data, a->data, ggml_nbytes(a)) == 0);

@@ -75,7 +75,7 @@ static void whole_tensors(void) {
     begin();
     struct ggml_tensor * nodes[] = { ggml_map_custom1_f32(ctx, one(1), whole1),
         ggml_map_custom2_f32(ctx, one(1), one(2), whole2), ggml_map_custom3_f32(ctx, one(1), one(2), one(3), whole3) };
-    const float          wants[] = { 2, 21, 321 };
+    const float wants[] = { 2, 21, 321 };
     for (int k = 0; k < 3; k++) {
         give_memory(nodes[k]);
         calls = 0;
@@ -89,7 +89,7 @@ static void whole_tensors(void) {
 struct seen {
     atomic_int calls[8]; // of each ith
     atomic_int nth;
-    int        n_sources;
+    int n_sources;
 };
 
 static void note(struct seen * s, int ith, int nth, int n_sources) {
@@ -132,8 +132,8 @@ static void any_sources(void) {
     for (int n = 0; n <= GGML_MAX_SRC; n++) {
         for (int n_threads = 1; n_threads <= 5; n_threads += 2) {
             begin();
-            static struct seen   s;
-            const int64_t        ne[] = { n_threads };
+            static struct seen s;
+            const int64_t ne[] = { n_threads };
             struct ggml_tensor * sources[GGML_MAX_SRC];
             memset(&s, 0, sizeof(s));
             for (int i = 0; i < n; i++) {
@@ -152,7 +152,7 @@ static void any_sources(void) {
                 node->src[0] = NULL;
                 CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_UNSUPPORTED);
                 CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "a source is missing");
-                node->src[0]                     = node->src[1];
+                node->src[0] = node->src[1];
                 node->op_params[GB_CUSTOM_N_SRC] = GGML_MAX_SRC + 1;
                 CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_UNSUPPORTED);
             }
@@ -254,10 +254,10 @@ static bool failing_callback(struct ggml_tensor * t, bool ask, void * data) {
 
 // A function that handles what it tried in vain: no failure of the run, whoever started it.
 static void handled_failures(void) {
-    static struct seen   seen;
-    ggml_backend_t       cpu   = ggml_backend_cpu_init();
+    static struct seen seen;
+    ggml_backend_t cpu = ggml_backend_cpu_init();
     ggml_backend_sched_t sched = ggml_backend_sched_new(&cpu, NULL, 1, 0);
-    int                  n;
+    int n;
     ggml_backend_cpu_set_n_threads(cpu, 1);
     for (int kind = 0; kind < 9; kind++) {
         begin();
@@ -274,7 +274,7 @@ static void handled_failures(void) {
             : kind == 7 ? ggml_map_custom3(ctx, a, b, a, failing_on_threads3, 1, &seen)
                         : ggml_custom(ctx, GGML_TYPE_F16, b->ne, 2, (struct ggml_tensor * const[]){ a, b }, 2,
                               failing_on_threads_any, 1, NULL);
-        struct ggml_cgraph *  graph  = ggml_new_graph_custom(ctx, 8, false);
+        struct ggml_cgraph * graph = ggml_new_graph_custom(ctx, 8, false);
         ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(ctx, cpu);
         CHECK(buffer != NULL && ggml_build_forward_expand(graph, node) == GGML_STATUS_SUCCESS);
         ggml_backend_buffer_clear(buffer, 0);

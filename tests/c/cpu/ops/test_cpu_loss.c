@@ -6,10 +6,10 @@ static double loss(const struct ggml_tensor * a, const struct ggml_tensor * b, c
     double total = 0;
     for (int64_t r = 0; r < a->ne[1] * a->ne[2] * a->ne[3]; r++) {
         const int64_t i1 = r % a->ne[1], i2 = r / a->ne[1] % a->ne[2], i3 = r / (a->ne[1] * a->ne[2]);
-        double        x[128], sum = 0;
+        double x[128], sum = 0;
         for (int64_t j = 0; j < a->ne[0]; j++) {
             const bool hit = moved && moved[0] == j && moved[1] == i1 && moved[2] == i2 && moved[3] == i3;
-            x[j]           = exp(at(a, j, i1, i2, i3) + (hit ? h : 0));
+            x[j] = exp(at(a, j, i1, i2, i3) + (hit ? h : 0));
             sum += x[j];
         }
         for (int64_t j = 0; j < a->ne[0]; j++) {
@@ -46,8 +46,8 @@ static void forward(void) {
     FOR_LAYOUTS(layout) {
         FOR_FLOATS(type) {
             begin();
-            struct ggml_tensor *a     = fill(tensor(type, layout, 33, 5, 2, 2), -5, 5),
-                               *b     = distribution(type, layout, 33, 5, 2, 2);
+            struct ggml_tensor *a = fill(tensor(type, layout, 33, 5, 2, 2), -5, 5),
+                               *b = distribution(type, layout, 33, 5, 2, 2);
             struct ggml_tensor * node = ggml_cross_entropy_loss(ctx, stand_in(33, 5, 2, 2), stand_in(33, 5, 2, 2));
             CHECK_NODE(reading(reading(node, 0, a), 1, b), want_loss, 3e-6);
             end();
@@ -77,8 +77,8 @@ static void back(void) {
     FOR_LAYOUTS(layout) {
         FOR_FLOATS(type) {
             begin();
-            struct ggml_tensor *a  = random_tensor(type, layout, 12, 2, 2, 1),
-                               *b  = distribution(type, layout, 12, 2, 2, 1);
+            struct ggml_tensor *a = random_tensor(type, layout, 12, 2, 2, 1),
+                               *b = distribution(type, layout, 12, 2, 2, 1);
             struct ggml_tensor * c = fill(tensor(GGML_TYPE_F32, DENSE, 1, 1, 1, 1), 1, 3);
             struct ggml_tensor * node =
                 typed(ggml_cross_entropy_loss_back(ctx, stand_in(12, 2, 2, 1), stand_in(12, 2, 2, 1), c), type);
@@ -104,8 +104,8 @@ static double given_eps(const struct ggml_tensor * node) {
 
 static double want_given(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    const double              eps   = given_eps(node);
-    double                    total = 0;
+    const double eps = given_eps(node);
+    double total = 0;
     (void) i;
     for (int64_t r = 0; r < a->ne[1]; r++) {
         double max = -INFINITY, sum = 0;
@@ -126,8 +126,8 @@ static double want_given(const struct ggml_tensor * node, const int64_t i[4]) {
 // by the chain rule through the softmax
 static double want_given_back(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    const double              eps = given_eps(node);
-    double                    max = -INFINITY, sum = 0, grad = 0;
+    const double eps = given_eps(node);
+    double max = -INFINITY, sum = 0, grad = 0;
     for (int64_t j = 0; j < a->ne[0]; j++) {
         max = fmax(max, at(a, j, i[1], 0, 0));
     }

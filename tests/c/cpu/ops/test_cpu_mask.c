@@ -9,9 +9,9 @@ static double want_mask(const struct ggml_tensor * node, const int64_t i[4]) {
 }
 
 static double want_alibi(const struct ggml_tensor * node, const int64_t i[4]) {
-    const int    n_head = node->op_params[1];
-    const double h      = exp2(floor(log2(n_head)));
-    float        bias;
+    const int n_head = node->op_params[1];
+    const double h = exp2(floor(log2(n_head)));
+    float bias;
     memcpy(&bias, &node->op_params[2], sizeof(bias));
     const double m0 = exp2(-(double) bias / h), m1 = exp2(-(double) bias / (2 * h));
     const double k = (double) (i[2] + i[3] * node->ne[2]);

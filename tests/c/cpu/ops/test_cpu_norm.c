@@ -8,9 +8,9 @@ static double param(const struct ggml_tensor * node) {
 }
 
 static double want_norm(const struct ggml_tensor * node, const int64_t i[4]) {
-    const struct ggml_tensor * a    = node->src[0];
-    const double               n    = (double) a->ne[0];
-    double                     mean = 0, var = 0;
+    const struct ggml_tensor * a = node->src[0];
+    const double n = (double) a->ne[0];
+    double mean = 0, var = 0;
     for (int64_t j = 0; j < a->ne[0] && node->op == GGML_OP_NORM; j++) {
         mean += at(a, j, i[1], i[2], i[3]) / n;
     }
@@ -23,16 +23,16 @@ static double want_norm(const struct ggml_tensor * node, const int64_t i[4]) {
 
 static double want_rms_back(const struct ggml_tensor * node, const int64_t i[4]) { // the derivative, by differences
     const struct ggml_tensor *x = node->src[0], *dy = node->src[1];
-    const double              n = (double) x->ne[0], h = 1e-5;
-    double                    loss[2], squares         = 0;
+    const double n = (double) x->ne[0], h = 1e-5;
+    double loss[2], squares = 0;
     for (int64_t j = 0; j < x->ne[0]; j++) {
         squares += pow(at(x, j, i[1], i[2], i[3]), 2);
     }
     const double xi = at(x, i[0], i[1], i[2], i[3]);
     for (int side = 0; side < 2; side++) {
         const double moved = xi + (side ? h : -h);
-        const double rms   = sqrt((squares - xi * xi + moved * moved) / n + param(node));
-        loss[side]         = 0;
+        const double rms = sqrt((squares - xi * xi + moved * moved) / n + param(node));
+        loss[side] = 0;
         for (int64_t j = 0; j < x->ne[0]; j++) {
             loss[side] += at(dy, j, i[1], i[2], i[3]) * (j == i[0] ? moved : at(x, j, i[1], i[2], i[3])) / rms;
         }
@@ -41,9 +41,9 @@ static double want_rms_back(const struct ggml_tensor * node, const int64_t i[4])
 }
 
 static double want_group(const struct ggml_tensor * node, const int64_t i[4]) {
-    const struct ggml_tensor * a        = node->src[0];
-    const int64_t              channels = (a->ne[2] + node->op_params[0] - 1) / node->op_params[0];
-    double                     sum = 0, squares = 0, n = 0;
+    const struct ggml_tensor * a = node->src[0];
+    const int64_t channels = (a->ne[2] + node->op_params[0] - 1) / node->op_params[0];
+    double sum = 0, squares = 0, n = 0;
     for (int64_t c = 0; c < a->ne[2]; c++) {
         for (int64_t y = 0; y < a->ne[1] && c / channels == i[2] / channels; y++) {
             for (int64_t x = 0; x < a->ne[0]; x++) {
@@ -63,7 +63,7 @@ static void rows(void) {
         FOR_LAYOUTS(layout) {
             FOR_FLOATS(type) {
                 begin();
-                const int64_t        n = lengths[s];
+                const int64_t n = lengths[s];
                 struct ggml_tensor * a = fill(tensor(type, layout, n, 3, 2, 2), -1, 4);
                 CHECK_NODE(reading(typed(ggml_norm(ctx, stand_in(n, 3, 2, 2), 1e-5f), type), 0, a), want_norm, 3e-6);
                 CHECK_NODE(reading(typed(ggml_rms_norm(ctx, stand_in(n, 3, 2, 2), 1e-6f), type), 0, a), want_norm,
@@ -97,7 +97,7 @@ static void far_from_zero(void) { // the mean is taken off before squaring: no c
 
 static void shared_rows(void) {
     begin();
-    struct ggml_tensor * a       = random_tensor(GGML_TYPE_F32, PADDED, 301, 70, 3, 1);
+    struct ggml_tensor * a = random_tensor(GGML_TYPE_F32, PADDED, 301, 70, 3, 1);
     struct ggml_tensor * nodes[] = { ggml_norm(ctx, a, 1e-5f), ggml_rms_norm(ctx, a, 1e-5f) };
     for (int k = 0; k < 2; k++) {
         CHECK(is_shared(nodes[k]));
@@ -110,7 +110,7 @@ static void rms_norm_back(void) {
     FOR_LAYOUTS(layout) {
         FOR_FLOATS(type) {
             begin();
-            struct ggml_tensor *x  = random_tensor(type, layout, 33, 3, 2, 1),
+            struct ggml_tensor *x = random_tensor(type, layout, 33, 3, 2, 1),
                                *dy = random_tensor(type, layout, 33, 3, 2, 1);
             struct ggml_tensor * node =
                 typed(ggml_rms_norm_back(ctx, stand_in(33, 3, 2, 1), stand_in(33, 3, 2, 1), 1e-3f), type);

@@ -2,17 +2,17 @@
 #include "test_cpu_ops.h"
 
 static double want_pool(const struct ggml_tensor * node, const int64_t i[4]) {
-    const struct ggml_tensor * a   = node->src[0];
-    const int32_t *            p   = node->op_params;
-    const bool                 one = node->op == GGML_OP_POOL_1D, max = p[0] == GGML_OP_POOL_MAX;
+    const struct ggml_tensor * a = node->src[0];
+    const int32_t * p = node->op_params;
+    const bool one = node->op == GGML_OP_POOL_1D, max = p[0] == GGML_OP_POOL_MAX;
     const int64_t kx = p[1], ky = one ? 1 : p[2], sx = one ? p[2] : p[3], sy = one ? 1 : p[4], px = one ? p[3] : p[5],
                   py = one ? 0 : p[6];
-    double        v  = max ? -INFINITY : 0;
+    double v = max ? -INFINITY : 0;
     for (int64_t y = i[1] * sy - py; y < i[1] * sy - py + ky; y++) {
         for (int64_t x = i[0] * sx - px; x < i[0] * sx - px + kx; x++) {
             if (x >= 0 && x < a->ne[0] && y >= 0 && y < a->ne[1]) {
                 const double e = at(a, x, y, i[2], i[3]);
-                v              = max ? (isnan(v) || isnan(e) ? NAN : fmax(v, e)) : v + e / (double) (kx * ky);
+                v = max ? (isnan(v) || isnan(e) ? NAN : fmax(v, e)) : v + e / (double) (kx * ky);
             }
         }
     }

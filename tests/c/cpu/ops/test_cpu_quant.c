@@ -40,7 +40,7 @@ static struct ggml_tensor * operand(enum ggml_type type, int layout, int64_t n0,
     if (!ggml_is_quantized(type)) {
         return random_tensor(type, layout, n0, n1, n2, n3);
     }
-    const int64_t        block = ggml_blck_size(type);
+    const int64_t block = ggml_blck_size(type);
     struct ggml_tensor * t;
     if (layout == PADDED) {
         struct ggml_tensor * p = parent_of(type, n0 + 2 * block, n1 + 1, n2, n3);
@@ -62,12 +62,12 @@ static int random_layout(void) { return (int) test_random_int(DENSE, SWAPPED); }
 
 // All elements in logical order; the caller frees them.
 static double * values_of(const struct ggml_tensor * t) {
-    const int64_t n      = t->ne[0];
-    double *      values = malloc(sizeof(double) * (size_t) (ggml_nelements(t) + 1));
-    float *       row    = malloc(sizeof(float) * (size_t) (n + 1));
+    const int64_t n = t->ne[0];
+    double * values = malloc(sizeof(double) * (size_t) (ggml_nelements(t) + 1));
+    float * row = malloc(sizeof(float) * (size_t) (n + 1));
     for (int64_t r = 0; r < ggml_nrows(t); r++) {
         const struct gb_row i = gb_row_at(t, r);
-        const char *        p = gb_row_ptr(t, i.i1, i.i2, i.i3);
+        const char * p = gb_row_ptr(t, i.i1, i.i2, i.i3);
         if (ggml_is_quantized(t->type)) {
             gb_quant_format_of(t->type)->to_float(p, row, (int) n);
         }
@@ -105,7 +105,7 @@ static void run_all(struct ggml_tensor * node, const struct wanted * want) {
     if (node->data == NULL) {
         give_memory(node);
     }
-    char * const first  = malloc(ggml_nbytes(node) + 1);
+    char * const first = malloc(ggml_nbytes(node) + 1);
     char * const end_of = (char *) node->data + ggml_nbytes(node);
     for (int l = 0; l < gb_level_count(); l++) {
         const struct gb_level * level = gb_level_at(l);
@@ -161,13 +161,13 @@ static double rounding(const double * a, const double * b, int64_t k) {
 // exact: the node asks for full precision.
 static struct wanted * want_mul_mat(const struct ggml_tensor * node, bool exact) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    double *                  va = values_of(a), *vb = values_of(b);
-    struct wanted *           w = malloc(sizeof(*w) * (size_t) ggml_nelements(node));
+    double *va = values_of(a), *vb = values_of(b);
+    struct wanted * w = malloc(sizeof(*w) * (size_t) ggml_nelements(node));
     FOR_ELEMENTS(node, i) {
-        const int64_t   a2 = i[2] / (b->ne[2] / a->ne[2]), a3 = i[3] / (b->ne[3] / a->ne[3]);
-        const double *  weights = va + index_of(a, 0, i[0], a2, a3), *x = vb + index_of(b, 0, i[1], i[2], i[3]);
+        const int64_t a2 = i[2] / (b->ne[2] / a->ne[2]), a3 = i[3] / (b->ne[3] / a->ne[3]);
+        const double *weights = va + index_of(a, 0, i[0], a2, a3), *x = vb + index_of(b, 0, i[1], i[2], i[3]);
         struct wanted * result = &w[index_of(node, i[0], i[1], i[2], i[3])];
-        *result                = dot(weights, 1, x, 1, a->ne[0]);
+        *result = dot(weights, 1, x, 1, a->ne[0]);
         result->slack += !exact && b->type == GGML_TYPE_F32 ? rounding(weights, x, a->ne[0]) : 0;
     }
     free(va);
@@ -191,8 +191,8 @@ static void mul_mat_batches(void) {
     FOR_FORMATS(type) {
         for (int pass = 0; pass < 6; pass++) {
             begin();
-            const int64_t k        = ggml_blck_size((enum ggml_type) type) * test_random_int(1, 5);
-            n                      = pass == 0 ? 1 : pass == 1 ? 2 : n % 70 + 1;
+            const int64_t k = ggml_blck_size((enum ggml_type) type) * test_random_int(1, 5);
+            n = pass == 0 ? 1 : pass == 1 ? 2 : n % 70 + 1;
             struct ggml_tensor * a = operand((enum ggml_type) type, random_layout(), k, test_random_int(1, 40), 1, 1);
             struct ggml_tensor * b = operand(GGML_TYPE_F32, random_layout(), k, n, 1, 1);
             check_mul_mat(ggml_mul_mat(ctx, a, b));
@@ -203,7 +203,7 @@ static void mul_mat_batches(void) {
 
 static void mul_mat_activations(void) {
     FOR_FORMATS(type) {
-        const enum ggml_type partner   = gb_quant_format_of((enum ggml_type) type)->vec_dot_type;
+        const enum ggml_type partner = gb_quant_format_of((enum ggml_type) type)->vec_dot_type;
         const enum ggml_type b_types[] = { GGML_TYPE_F16, GGML_TYPE_BF16, partner };
         for (int b = 0; b < 3; b++) {
             for (int64_t n = 1; n <= 9; n += 8) {
@@ -234,7 +234,7 @@ static void mul_mat_large(void) { // several chunks and stretches, a tail in eac
     for (int t = 0; t < 3; t++) {
         for (int64_t n = 2; n <= 70; n += 68) {
             begin();
-            struct ggml_tensor * a    = operand(types[t], DENSE, 2304, 301, 1, 1);
+            struct ggml_tensor * a = operand(types[t], DENSE, 2304, 301, 1, 1);
             struct ggml_tensor * node = ggml_mul_mat(ctx, a, operand(GGML_TYPE_F32, DENSE, 2304, n, 1, 1));
             CHECK(is_shared(node));
             check_mul_mat(node);
@@ -247,18 +247,18 @@ static void mul_mat_id(void) {
     FOR_FORMATS(type) {
         begin();
         struct ggml_tensor *as[3], *ids = fill_int(tensor(GGML_TYPE_I32, DENSE, 2, 11, 1, 1), 0, 2);
-        double *            va[3];
+        double * va[3];
         for (int e = 0; e < 3; e++) {
             as[e] = operand((enum ggml_type) type, e == 1 ? PADDED : DENSE, 256, 19, 1, 1);
             va[e] = values_of(as[e]);
         }
-        struct ggml_tensor * b    = operand(GGML_TYPE_F32, DENSE, 256, 11, 1, 1);
-        double *             vb   = values_of(b);
+        struct ggml_tensor * b = operand(GGML_TYPE_F32, DENSE, 256, 11, 1, 1);
+        double * vb = values_of(b);
         struct ggml_tensor * node = ggml_mul_mat_id(ctx, as, 3, ids, 1, b);
-        struct wanted        want[19 * 11];
+        struct wanted want[19 * 11];
         for (int64_t i = 0; i < 19 * 11; i++) {
             const int32_t e = ((const int32_t *) ids->data)[i / 19 * 2 + 1];
-            want[i]         = dot(va[e] + i % 19 * 256, 1, vb + i / 19 * 256, 1, 256);
+            want[i] = dot(va[e] + i % 19 * 256, 1, vb + i / 19 * 256, 1, 256);
             want[i].slack += rounding(va[e] + i % 19 * 256, vb + i / 19 * 256, 256);
         }
         run_all(node, want);
@@ -274,13 +274,13 @@ static void out_prod(void) {
     FOR_FORMATS(type) {
         for (int pass = 0; pass < 3; pass++) {
             begin();
-            const int64_t        m = 256 * (1 + pass % 2), k = test_random_int(1, 30), n = test_random_int(1, 40);
-            struct ggml_tensor * a    = operand((enum ggml_type) type, random_layout(), m, k, 1, 2);
-            struct ggml_tensor * b    = pass == 2 ? operand(GGML_TYPE_F32, TRANSPOSED, n, k, 2, 2)
-                                                  : operand(float_types[pass], DENSE, n, k, 2, 2);
+            const int64_t m = 256 * (1 + pass % 2), k = test_random_int(1, 30), n = test_random_int(1, 40);
+            struct ggml_tensor * a = operand((enum ggml_type) type, random_layout(), m, k, 1, 2);
+            struct ggml_tensor * b = pass == 2 ? operand(GGML_TYPE_F32, TRANSPOSED, n, k, 2, 2)
+                                               : operand(float_types[pass], DENSE, n, k, 2, 2);
             struct ggml_tensor * node = ggml_out_prod(ctx, a, b);
             REQUIRE(node != NULL);
-            double *        va = values_of(a), *vb = values_of(b);
+            double *va = values_of(a), *vb = values_of(b);
             struct wanted * want = malloc(sizeof(*want) * (size_t) ggml_nelements(node));
             FOR_ELEMENTS(node, i) {
                 want[index_of(node, i[0], i[1], i[2], i[3])] =
@@ -300,11 +300,11 @@ static void out_prod(void) {
 static void get_rows(void) {
     FOR_FORMATS(type) {
         begin();
-        struct ggml_tensor * a    = operand((enum ggml_type) type, random_layout(), 768, 9, 3, 2);
-        struct ggml_tensor * b    = fill_int(tensor(GGML_TYPE_I32, SWAPPED, 5, 3, 2, 1), 0, 8);
+        struct ggml_tensor * a = operand((enum ggml_type) type, random_layout(), 768, 9, 3, 2);
+        struct ggml_tensor * b = fill_int(tensor(GGML_TYPE_I32, SWAPPED, 5, 3, 2, 1), 0, 8);
         struct ggml_tensor * node = ggml_get_rows(ctx, a, b);
-        double *             va   = values_of(a);
-        struct wanted *      want = malloc(sizeof(*want) * (size_t) ggml_nelements(node));
+        double * va = values_of(a);
+        struct wanted * want = malloc(sizeof(*want) * (size_t) ggml_nelements(node));
         FOR_ELEMENTS(node, i) {
             int32_t row;
             memcpy(&row, address(b, (const int64_t[]){ i[1], i[2], i[3], 0 }), sizeof(row));
@@ -319,8 +319,8 @@ static void get_rows(void) {
 
 // The values that should be in a result of any type, once they are rounded to it.
 static void check_values(const struct ggml_tensor * t, const double * want, const char * what) {
-    double *  got = values_of(t);
-    const int n   = (int) ggml_nelements(t);
+    double * got = values_of(t);
+    const int n = (int) ggml_nelements(t);
     for (int i = 0; i < n; i++) {
         if (!is_near(got[i], want[i], 0, t->type)) {
             test_fail(__FILE__, __LINE__, "%s to %s: element %d is %.9g, expected %.9g", what, ggml_type_name(t->type),
@@ -374,9 +374,9 @@ static void quantizing_copies(void) {
                 struct ggml_tensor * d =
                     tensor((enum ggml_type) type, DENSE, layout == DENSE ? 512 : 256, layout == DENSE ? 2 : 4, 2, 1);
                 char * const end_of = (char *) d->data + ggml_nbytes(d);
-                double *     values = values_of(a);
-                float        row[256];
-                char *       want = malloc(ggml_nbytes(d));
+                double * values = values_of(a);
+                float row[256];
+                char * want = malloc(ggml_nbytes(d));
                 for (int r = 0; r < 8; r++) {
                     for (int i = 0; i < 256; i++) {
                         row[i] = (float) values[256 * r + i];
@@ -398,10 +398,10 @@ static void quantizing_copies(void) {
 static void same_format_copies(void) { // bytes, also between blocks that lie apart, and no others
     FOR_FORMATS(type) {
         begin();
-        struct ggml_tensor * a    = operand((enum ggml_type) type, SWAPPED, 256, 5, 3, 1);
-        struct ggml_tensor * d    = operand((enum ggml_type) type, PADDED, 256, 5, 3, 1);
-        double *             want = values_of(a);
-        const size_t         row  = ggml_row_size((enum ggml_type) type, 256);
+        struct ggml_tensor * a = operand((enum ggml_type) type, SWAPPED, 256, 5, 3, 1);
+        struct ggml_tensor * d = operand((enum ggml_type) type, PADDED, 256, 5, 3, 1);
+        double * want = values_of(a);
+        const size_t row = ggml_row_size((enum ggml_type) type, 256);
         run_once(ggml_cpy(ctx, a, d));
         check_values(d, want, "copy");
         for (int r = 0; r < 15; r++) {
@@ -422,11 +422,11 @@ static void shared_copies(void) { // enough for several threads
     static const enum ggml_type types[] = { GGML_TYPE_Q5_1, GGML_TYPE_Q3_K };
     for (int t = 0; t < 2; t++) {
         begin();
-        struct ggml_tensor * a      = random_tensor(GGML_TYPE_F32, DENSE, 768, 85, 1, 1);
-        struct ggml_tensor * q      = ggml_cpy(ctx, a, tensor(types[t], DENSE, 768, 85, 1, 1));
-        struct ggml_tensor * apart  = ggml_cpy(ctx, q, operand(types[t], PADDED, 768, 85, 1, 1));
-        struct ggml_tensor * back   = ggml_cpy(ctx, apart, tensor(GGML_TYPE_F32, PADDED, 768, 85, 1, 1));
-        uint8_t *            blocks = malloc(ggml_nbytes(q));
+        struct ggml_tensor * a = random_tensor(GGML_TYPE_F32, DENSE, 768, 85, 1, 1);
+        struct ggml_tensor * q = ggml_cpy(ctx, a, tensor(types[t], DENSE, 768, 85, 1, 1));
+        struct ggml_tensor * apart = ggml_cpy(ctx, q, operand(types[t], PADDED, 768, 85, 1, 1));
+        struct ggml_tensor * back = ggml_cpy(ctx, apart, tensor(GGML_TYPE_F32, PADDED, 768, 85, 1, 1));
+        uint8_t * blocks = malloc(ggml_nbytes(q));
         CHECK(is_shared(q) && is_shared(apart) && is_shared(back));
         gb_quant_format_of(types[t])->from_float(a->data, blocks, 768 * 85);
         for (int threads = 1; threads <= 5; threads++) {
@@ -450,9 +450,9 @@ static void shared_copies(void) { // enough for several threads
 static void check_sum(struct ggml_tensor * node, bool one_value) {
     REQUIRE(node != NULL);
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    double *                  va = values_of(a), *vb = values_of(b);
-    const int64_t             n   = ggml_nelements(node);
-    float *                   sum = malloc(sizeof(float) * (size_t) n);
+    double *va = values_of(a), *vb = values_of(b);
+    const int64_t n = ggml_nelements(node);
+    float * sum = malloc(sizeof(float) * (size_t) n);
     FOR_ELEMENTS(node, i) {
         const int64_t at_b =
             one_value ? 0 : index_of(b, i[0] % b->ne[0], i[1] % b->ne[1], i[2] % b->ne[2], i[3] % b->ne[3]);
@@ -533,7 +533,7 @@ static void hostile_blocks(void) {
                 struct ggml_tensor * x = random_tensor(GGML_TYPE_F32, DENSE, 512, 3, 1, 1);
                 for (int i = 0; i < 1536; i += (int) test_random_int(1, 40)) {
                     static const float specials[] = { NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, -1e-40f, 65520 };
-                    ((float *) x->data)[i]        = specials[test_random() % 8];
+                    ((float *) x->data)[i] = specials[test_random() % 8];
                 }
                 run_once(ggml_cpy(ctx, x, tensor(t, DENSE, 512, 3, 1, 1)));
             }
@@ -553,9 +553,9 @@ static void check_refused(struct ggml_tensor * node, const char * why) {
 
 static void refused(void) {
     begin();
-    const enum ggml_type q     = GGML_TYPE_Q4_0;
-    struct ggml_tensor * a     = operand(q, DENSE, 64, 64, 1, 1);
-    struct ggml_tensor * f     = random_tensor(GGML_TYPE_F32, DENSE, 64, 64, 1, 1);
+    const enum ggml_type q = GGML_TYPE_Q4_0;
+    struct ggml_tensor * a = operand(q, DENSE, 64, 64, 1, 1);
+    struct ggml_tensor * f = random_tensor(GGML_TYPE_F32, DENSE, 64, 64, 1, 1);
     struct ggml_tensor * apart = ggml_transpose(ctx, a); // blocks that are not dense along rows
     check_refused(ggml_mul_mat(ctx, f, a), "type of src[1] must be f32 or that of src[0]");
     check_refused(ggml_mul_mat(ctx, a, tensor(GGML_TYPE_I32, DENSE, 64, 2, 1, 1)),
@@ -579,7 +579,7 @@ static void refused(void) {
     check_refused(ggml_mul(ctx, a, f), "quantized tensors are not for this operator");
     struct ggml_tensor * weighted = operand(GGML_TYPE_IQ2_XXS, DENSE, 256, 2, 1,
         1); // cannot be made without an importance matrix
-    struct ggml_tensor * g        = random_tensor(GGML_TYPE_F32, DENSE, 256, 2, 1, 1);
+    struct ggml_tensor * g = random_tensor(GGML_TYPE_F32, DENSE, 256, 2, 1, 1);
     check_refused(ggml_cpy(ctx, g, weighted), "the result cannot be quantized");
     check_refused(ggml_add(ctx, weighted, g), "the result cannot be quantized");
     end();

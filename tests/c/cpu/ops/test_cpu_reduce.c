@@ -3,7 +3,7 @@
 
 static double want_sum(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor * a = node->src[0];
-    double                     s = 0;
+    double s = 0;
     (void) i;
     FOR_ELEMENTS(a, j) { s += at(a, j[0], j[1], j[2], j[3]); }
     return s;
@@ -11,7 +11,7 @@ static double want_sum(const struct ggml_tensor * node, const int64_t i[4]) {
 
 static double want_row(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor * a = node->src[0];
-    double                     s = 0;
+    double s = 0;
     for (int64_t j = 0; j < a->ne[0]; j++) {
         s += at(a, j, i[1], i[2], i[3]);
     }
@@ -19,8 +19,8 @@ static double want_row(const struct ggml_tensor * node, const int64_t i[4]) {
 }
 
 static double want_argmax(const struct ggml_tensor * node, const int64_t i[4]) {
-    const struct ggml_tensor * a    = node->src[0];
-    int64_t                    best = 0;
+    const struct ggml_tensor * a = node->src[0];
+    int64_t best = 0;
     for (int64_t j = 1; j < a->ne[0]; j++) {
         if (at(a, j, i[0], 0, 0) >= at(a, best, i[0], 0, 0)) {
             best = j;
@@ -31,11 +31,11 @@ static double want_argmax(const struct ggml_tensor * node, const int64_t i[4]) {
 
 // The element that has i[0] others before it: smaller (greater) ones, and equal ones to its left.
 static double want_argsort(const struct ggml_tensor * node, const int64_t i[4]) {
-    const struct ggml_tensor * a    = node->src[0];
-    const double               sign = node->op_params[0] == GGML_SORT_ASC ? 1 : -1;
+    const struct ggml_tensor * a = node->src[0];
+    const double sign = node->op_params[0] == GGML_SORT_ASC ? 1 : -1;
     for (int64_t c = 0; c < a->ne[0]; c++) {
-        const double x      = sign * at(a, c, i[1], i[2], i[3]);
-        int64_t      before = 0;
+        const double x = sign * at(a, c, i[1], i[2], i[3]);
+        int64_t before = 0;
         for (int64_t j = 0; j < a->ne[0]; j++) {
             const double y = sign * at(a, j, i[1], i[2], i[3]);
             before += y < x || (y == x && j < c);
@@ -68,7 +68,7 @@ static void sums(void) {
 static void shared_sums(void) {
     FOR_LAYOUTS(layout) {
         begin();
-        struct ggml_tensor * a   = random_tensor(GGML_TYPE_F32, layout, 301, 61, 7, 1);
+        struct ggml_tensor * a = random_tensor(GGML_TYPE_F32, layout, 301, 61, 7, 1);
         struct ggml_tensor * sum = ggml_sum(ctx, a);
         CHECK(is_shared(sum));
         CHECK_NODE(sum, want_sum, 1e-6);
@@ -136,7 +136,7 @@ static void nan_comes_last(void) {
         struct ggml_tensor * node = ggml_argsort(ctx, a, (enum ggml_sort_order) order);
         give_memory(node);
         CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_SUCCESS);
-        const int32_t up[]   = { 6, 9, 2, 7, 4, 1, 11, 10, 5, 0, 3, 8 },
+        const int32_t up[] = { 6, 9, 2, 7, 4, 1, 11, 10, 5, 0, 3, 8 },
                       down[] = { 5, 10, 11, 1, 4, 2, 7, 9, 6, 0, 3, 8 };
         CHECK(memcmp(node->data, order == GGML_SORT_ASC ? up : down, sizeof(up)) == 0);
         end();
@@ -149,7 +149,7 @@ static void nan_is_the_maximum(void) { // the last one, in short rows, in long o
         for (int round = 0; round < 20; round++) {
             FOR_LAYOUTS(layout) {
                 begin();
-                const int64_t        n = lengths[s], last = test_random_int(0, n - 1);
+                const int64_t n = lengths[s], last = test_random_int(0, n - 1);
                 struct ggml_tensor * a = random_tensor(round % 2 ? GGML_TYPE_F16 : GGML_TYPE_F32, layout, n, 2, 1, 1);
                 for (int64_t j = 0; j <= last; j++) {
                     const bool none = j == last || test_random() % 8 == 0;

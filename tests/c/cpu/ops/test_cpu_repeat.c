@@ -17,7 +17,7 @@ static double want_repeat(const struct ggml_tensor * node, const int64_t i[4]) {
 
 static double want_repeat_back(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor * a = node->src[0];
-    double                     s = 0;
+    double s = 0;
     FOR_ELEMENTS(a, j) {
         if (j[0] % node->ne[0] == i[0] && j[1] % node->ne[1] == i[1] && j[2] % node->ne[2] == i[2] &&
             j[3] % node->ne[3] == i[3]) {

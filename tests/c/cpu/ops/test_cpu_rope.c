@@ -11,16 +11,16 @@ static double number(const struct ggml_tensor * node, int k) {
 
 // The angle and magnitude that a pair gets: its unscaled angle and its index i (even) go in.
 static void yarn(const struct ggml_tensor * node, double unscaled, int i, double * angle, double * magnitude) {
-    const int    n_dims = node->op_params[1], n_orig = node->op_params[4];
+    const int n_dims = node->op_params[1], n_orig = node->op_params[4];
     const double base = number(node, 5), scale = number(node, 6), ext = number(node, 7), attn = number(node, 8);
-    *angle     = scale * unscaled;
+    *angle = scale * unscaled;
     *magnitude = attn;
     if (ext != 0) {
-        const double lo  = fmax(0, floor(n_dims * log(n_orig / (2 * pi * number(node, 9))) / (2 * log(base))));
-        const double hi  = fmin(n_dims - 1, ceil(n_dims * log(n_orig / (2 * pi * number(node, 10))) / (2 * log(base))));
+        const double lo = fmax(0, floor(n_dims * log(n_orig / (2 * pi * number(node, 9))) / (2 * log(base))));
+        const double hi = fmin(n_dims - 1, ceil(n_dims * log(n_orig / (2 * pi * number(node, 10))) / (2 * log(base))));
         const double mix = ext * (1 - fmin(1, fmax(0, (i / 2 - lo) / fmax(0.001, hi - lo))));
-        *angle           = scale * unscaled * (1 - mix) + unscaled * mix;
-        *magnitude       = attn * (1 + 0.1 * log(1 / scale));
+        *angle = scale * unscaled * (1 - mix) + unscaled * mix;
+        *magnitude = attn * (1 + 0.1 * log(1 / scale));
     }
 }
 
@@ -33,40 +33,40 @@ static double theta(const struct ggml_tensor * node, double p, int64_t j) {
 }
 
 static double want_rope(const struct ggml_tensor * node, const int64_t i[4]) {
-    const struct ggml_tensor * a      = node->src[0];
-    const int                  n_dims = node->op_params[1], mode = node->op_params[2], n_ctx = node->op_params[3];
-    const double               p = at(node->src[1], i[2], 0, 0, 0);
-    int64_t                    first, second; // elements of the pair
-    double                     angle, magnitude = 1;
+    const struct ggml_tensor * a = node->src[0];
+    const int n_dims = node->op_params[1], mode = node->op_params[2], n_ctx = node->op_params[3];
+    const double p = at(node->src[1], i[2], 0, 0, 0);
+    int64_t first, second; // elements of the pair
+    double angle, magnitude = 1;
     if (mode & GGML_ROPE_EXACT) { // j is the pair; its angle is the same in both layouts
         const int64_t j = mode & 2 ? i[0] % (n_dims / 2) : i[0] / 2;
         if (i[0] >= n_dims) {
             return at(a, i[0], i[1], i[2], i[3]);
         }
-        first  = mode & 2 ? j : 2 * j;
+        first = mode & 2 ? j : 2 * j;
         second = mode & 2 ? j + n_dims / 2 : 2 * j + 1;
         yarn(node, theta(node, p, j), (int) (2 * j), &angle, &magnitude);
     } else if (mode & 4) {
         const int64_t in = i[0] % n_dims, j = in % (n_dims / 2);
-        first  = i[0] - in + j;
+        first = i[0] - in + j;
         second = first + n_dims / 2;
-        angle  = theta(node, i[0] < n_dims ? fmin(p, n_ctx - 2) : fmax(p - (n_ctx - 2), 0), j);
+        angle = theta(node, i[0] < n_dims ? fmin(p, n_ctx - 2) : fmax(p - (n_ctx - 2), 0), j);
     } else if (mode & 2) {
         if (i[0] >= n_dims) {
             return at(a, i[0], i[1], i[2], i[3]);
         }
-        first  = i[0] % (n_dims / 2);
+        first = i[0] % (n_dims / 2);
         second = first + n_dims / 2;
         yarn(node, p * number(node, 6) * theta(node, 1, first), 0, &angle, &magnitude);
     } else {
         if (i[0] == a->ne[0] - 1 && a->ne[0] % 2 == 1) {
             return at(a, i[0], i[1], i[2], i[3]); // without a partner
         }
-        first  = i[0] - i[0] % 2;
+        first = i[0] - i[0] % 2;
         second = first + 1;
         yarn(node, theta(node, p, first / 2), (int) first, &angle, &magnitude);
         if (number(node, 11) != 0 && node->type == GGML_TYPE_F32) {
-            const double n    = (double) a->ne[0],
+            const double n = (double) a->ne[0],
                          zeta = pow(((double) first + 0.4 * n) / (1.4 * n), p / number(node, 11));
             magnitude *= (node->op_params[12] & 0xff) ? 1 / zeta : zeta;
         }
@@ -110,7 +110,7 @@ static void stretched(void) { // scaled, with the ramp between interpolation and
         for (int ext = 0; ext < 2; ext++) {
             FOR_FLOATS(type) {
                 begin();
-                struct ggml_tensor * a = random_tensor(type, DENSE, 64, 2, 5, 1), *b = positions(5, 0, 5000);
+                struct ggml_tensor *a = random_tensor(type, DENSE, 64, 2, 5, 1), *b = positions(5, 0, 5000);
                 struct ggml_tensor * node = ggml_rope_custom(ctx, stand_in(64, 2, 5, 1), b, 64, mode, 0, 2048, 5000.0f,
                     0.25f, ext ? 0.7f : 0.0f, 1.1f, 32.0f, 1.0f);
                 CHECK_NODE(reading(typed(node, type), 0, a), want_rope, 2e-6);
@@ -178,7 +178,7 @@ static void exact(void) {
                 FOR_LAYOUTS(layout) {
                     FOR_FLOATS(type) {
                         begin();
-                        struct ggml_tensor * a = random_tensor(type, layout, n, 3, 5, 2), *b = positions(5, 0, 5000);
+                        struct ggml_tensor *a = random_tensor(type, layout, n, 3, 5, 2), *b = positions(5, 0, 5000);
                         struct ggml_tensor * node[2];
                         for (int i = 0; i < 2; i++) {
                             node[i] = typed(ggml_rope_custom(ctx, stand_in(n, 3, 5, 2), b, n_dims,

@@ -8,7 +8,7 @@ static double want_get_rows(const struct ggml_tensor * node, const int64_t i[4])
 
 static double want_get_rows_back(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    double                    s = 0;
+    double s = 0;
     for (int64_t j = 0; j < a->ne[1]; j++) {
         s += (int64_t) at(b, j, 0, 0, 0) == i[1] ? at(a, i[0], j, 0, 0) : 0;
     }
@@ -24,8 +24,8 @@ static void get_rows(void) {
     for (int t = 0; t < 4; t++) {
         FOR_LAYOUTS(layout) {
             begin();
-            struct ggml_tensor * a    = fill_int(tensor(types[t], layout, 600, 9, 3, 2), -100, 100);
-            struct ggml_tensor * b    = fill_int(tensor(GGML_TYPE_I32, DENSE, 5, 3, 2, 1), 0, 8);
+            struct ggml_tensor * a = fill_int(tensor(types[t], layout, 600, 9, 3, 2), -100, 100);
+            struct ggml_tensor * b = fill_int(tensor(GGML_TYPE_I32, DENSE, 5, 3, 2, 1), 0, 8);
             struct ggml_tensor * node = ggml_get_rows(ctx, a, b);
             CHECK_INT(node->type, types[t] == GGML_TYPE_I32 ? GGML_TYPE_I32 : GGML_TYPE_F32);
             CHECK_NODE(node, want_get_rows, 0);
@@ -50,9 +50,9 @@ static void bad_indices(void) {
     static const int bad[] = { -1, 10, INT32_MIN, INT32_MAX };
     for (int k = 0; k < 4; k++) {
         begin();
-        struct ggml_tensor * a    = random_tensor(GGML_TYPE_F32, DENSE, 7, 10, 1, 1);
-        struct ggml_tensor * b    = fill_int(tensor(GGML_TYPE_I32, DENSE, 5, 1, 1, 1), 0, 9);
-        ((int32_t *) b->data)[3]  = bad[k];
+        struct ggml_tensor * a = random_tensor(GGML_TYPE_F32, DENSE, 7, 10, 1, 1);
+        struct ggml_tensor * b = fill_int(tensor(GGML_TYPE_I32, DENSE, 5, 1, 1, 1), 0, 9);
+        ((int32_t *) b->data)[3] = bad[k];
         struct ggml_tensor * node = ggml_get_rows(ctx, a, b);
         give_memory(node);
         CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_INVALID_ARGUMENT);

@@ -3,10 +3,10 @@
 
 static double logit(const struct ggml_tensor * node, int64_t j, const int64_t i[4]) {
     const struct ggml_tensor *a = node->src[0], *mask = node->src[1];
-    float                     scale;
+    float scale;
     memcpy(&scale, node->op_params, sizeof(scale));
     const int64_t row = i[1] + a->ne[1] * (i[2] + a->ne[2] * i[3]);
-    float         bias;
+    float bias;
     memcpy(&bias, node->op_params + 1, sizeof(bias));
     int64_t floor = 1; // of heads
     while (2 * floor <= a->ne[2]) {
@@ -30,7 +30,7 @@ static double want_soft_max(const struct ggml_tensor * node, const int64_t i[4])
 
 static double want_back(const struct ggml_tensor * node, const int64_t i[4]) {
     const struct ggml_tensor *dy = node->src[0], *y = node->src[1];
-    double                    dot = 0;
+    double dot = 0;
     for (int64_t j = 0; j < y->ne[0]; j++) {
         dot += at(y, j, i[1], i[2], i[3]) * at(dy, j, i[1], i[2], i[3]);
     }
@@ -43,7 +43,7 @@ static void without_mask(void) {
         FOR_LAYOUTS(layout) {
             FOR_FLOATS(type) {
                 begin();
-                const int64_t        n = lengths[s];
+                const int64_t n = lengths[s];
                 struct ggml_tensor * a = fill(tensor(type, layout, n, 3, 2, 1), -20, 20);
                 CHECK_NODE(reading(typed(ggml_soft_max(ctx, stand_in(n, 3, 2, 1)), type), 0, a), want_soft_max, 2e-6);
                 CHECK_NODE(onto(reading(typed(ggml_soft_max(ctx, stand_in(n, 3, 2, 1)), type), 0, a), 0), want_soft_max,
@@ -131,7 +131,7 @@ static void back(void) {
         FOR_FLOATS(type) {
             begin();
             struct ggml_tensor *dy = random_tensor(type, layout, 45, 3, 2, 2),
-                               *y  = fill(tensor(type, layout, 45, 3, 2, 2), 0, 0.1f);
+                               *y = fill(tensor(type, layout, 45, 3, 2, 2), 0, 0.1f);
             struct ggml_tensor * node =
                 typed(ggml_soft_max_back(ctx, stand_in(45, 3, 2, 2), stand_in(45, 3, 2, 2)), type);
             CHECK_NODE(reading(reading(node, 0, dy), 1, y), want_back, 2e-6);

@@ -78,7 +78,7 @@ static void shared_work(void) {
 
 static double want_named(const struct ggml_tensor * node, const int64_t i[4]) {
     const double x = at(node->src[0], i[0], i[1], i[2], i[3]);
-    float        p[2];
+    float p[2];
     memcpy(p, node->op_params, sizeof(p));
     switch (node->op) {
         case GGML_OP_SQR: return x * x;
@@ -145,10 +145,10 @@ static void refused(void) {
     give_memory(node);
     struct ggml_tensor * blocks = tensor(GGML_TYPE_Q4_0, DENSE, 32, 1, 1, 1);
     struct ggml_tensor * floats = node->src[0];
-    node->src[0]                = blocks;
+    node->src[0] = blocks;
     CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_UNSUPPORTED);
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "quantized");
-    node->src[0]       = floats;
+    node->src[0] = floats;
     node->src[0]->type = GGML_TYPE_I32;
     CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_UNSUPPORTED);
     CHECK_ERROR(GGML_STATUS_UNSUPPORTED, "type of src[0] must be f32, f16 or bf16");
@@ -171,15 +171,15 @@ static void no_elements(void) {
 static void large_results(void) {
     enum { N = 3001, ROWS = 3000 };
     struct ggml_context * big = ggml_init((struct ggml_init_params){ (size_t) 200 << 20, NULL, false });
-    struct ggml_tensor *  x = ggml_new_tensor_2d(big, GGML_TYPE_F32, N, ROWS), *y = ggml_dup_tensor(big, x);
+    struct ggml_tensor *x = ggml_new_tensor_2d(big, GGML_TYPE_F32, N, ROWS), *y = ggml_dup_tensor(big, x);
     for (int64_t i = 0; i < (int64_t) N * ROWS; i++) {
         ((float *) x->data)[i] = (float) (i % 1009 - 500);
         ((float *) y->data)[i] = (float) (i % 503);
     }
     struct ggml_tensor * part = ggml_view_2d(big, x, N - 1, ROWS, x->nb[1], sizeof(float)); // rows with gaps
-    struct ggml_tensor * z[]  = { ggml_neg(big, x), ggml_sub(big, x, y), ggml_neg(big, part),
+    struct ggml_tensor * z[] = { ggml_neg(big, x), ggml_sub(big, x, y), ggml_neg(big, part),
         ggml_neg_inplace(big, ggml_neg(big, x)) };
-    struct ggml_cgraph * g    = ggml_new_graph(big);
+    struct ggml_cgraph * g = ggml_new_graph(big);
     for (int i = 0; i < 4; i++) {
         ggml_build_forward_expand(g, z[i]);
     }

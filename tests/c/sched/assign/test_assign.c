@@ -9,13 +9,13 @@ enum { MAX = 64, MAX_SRC = 3 };
 // A world of up to 4 backends. Memory kind m (0..3: device m, 9: unplaced) can be used by backend b iff m == b; kind 8
 // by everybody.
 struct world {
-    int                  n_backends, n_nodes, n;
-    int                  memory[MAX]; // of roots
-    int32_t              root[MAX], chosen[MAX], place[MAX], srcs[MAX * MAX_SRC];
-    uint32_t             begin[MAX + 1];
-    uint8_t              computes[MAX], placed[MAX], weight[MAX];
-    size_t               bytes[MAX];
-    bool                 refuses[4][MAX]; // backend, node
+    int n_backends, n_nodes, n;
+    int memory[MAX]; // of roots
+    int32_t root[MAX], chosen[MAX], place[MAX], srcs[MAX * MAX_SRC];
+    uint32_t begin[MAX + 1];
+    uint8_t computes[MAX], placed[MAX], weight[MAX];
+    size_t bytes[MAX];
+    bool refuses[4][MAX]; // backend, node
     struct gb_assignment out[MAX];
 };
 
@@ -36,12 +36,12 @@ static bool shares(void * user_data, int backend, int of_backend) {
 static struct world make(int n_backends, int n_nodes, int n_leafs) {
     struct world w = { .n_backends = n_backends, .n_nodes = n_nodes, .n = n_nodes + n_leafs };
     for (int i = 0; i < w.n; i++) {
-        w.root[i]     = i;
-        w.chosen[i]   = -1;
-        w.place[i]    = -1;
-        w.memory[i]   = 9;
+        w.root[i] = i;
+        w.chosen[i] = -1;
+        w.place[i] = -1;
+        w.memory[i] = 9;
         w.computes[i] = i < n_nodes;
-        w.bytes[i]    = 100;
+        w.bytes[i] = 100;
     }
     return w;
 }
@@ -60,38 +60,38 @@ static void sources(struct world * w, const int * list) {
 
 static void place(struct world * w, int t, int device, bool weight) {
     w->placed[t] = 1;
-    w->place[t]  = device;
+    w->place[t] = device;
     w->memory[t] = device;
     w->weight[t] = weight;
 }
 
 static void view(struct world * w, int t, int root, bool computes) {
-    w->root[t]     = root;
+    w->root[t] = root;
     w->computes[t] = computes;
 }
 
 static struct gb_assign_graph graph_of(struct world * w) {
     for (int t = 0; t < w->n; t++) { // as documented: per root, and views repeat it
-        w->place[t]  = w->place[w->root[t]];
+        w->place[t] = w->place[w->root[t]];
         w->placed[t] = w->placed[w->root[t]];
     }
     return (struct gb_assign_graph){
         .n_backends = w->n_backends,
-        .n_tensors  = w->n,
-        .n_nodes    = w->n_nodes,
-        .root       = w->root,
-        .src_begin  = w->begin,
-        .srcs       = w->srcs,
-        .computes   = w->computes,
-        .chosen     = w->chosen,
-        .placed     = w->placed,
-        .place      = w->place,
-        .weight     = w->weight,
-        .bytes      = w->bytes,
-        .user_data  = w,
-        .runs       = runs,
-        .reaches    = reaches,
-        .shares     = shares,
+        .n_tensors = w->n,
+        .n_nodes = w->n_nodes,
+        .root = w->root,
+        .src_begin = w->begin,
+        .srcs = w->srcs,
+        .computes = w->computes,
+        .chosen = w->chosen,
+        .placed = w->placed,
+        .place = w->place,
+        .weight = w->weight,
+        .bytes = w->bytes,
+        .user_data = w,
+        .runs = runs,
+        .reaches = reaches,
+        .shares = shares,
     };
 }
 
@@ -103,8 +103,8 @@ static int assign(struct world * w, enum gb_assign_policy policy) {
 
 // The backends of all tensors as digits; '-' for none.
 static void expect(struct world * w, enum gb_assign_policy policy, const char * expected) {
-    char      text[MAX + 1] = "";
-    const int bad           = assign(w, policy);
+    char text[MAX + 1] = "";
+    const int bad = assign(w, policy);
     for (int t = 0; t < w->n; t++) {
         text[t] = w->out[t].backend < 0 ? '-' : (char) ('0' + w->out[t].backend);
     }
@@ -112,7 +112,7 @@ static void expect(struct world * w, enum gb_assign_policy policy, const char * 
     CHECK_INT(bad, -1);
 }
 
-#define W        GB_ASSIGN_WEIGHTS
+#define W GB_ASSIGN_WEIGHTS
 #define SRC(...) ((const int[]){ __VA_ARGS__ })
 
 static void nothing_said(void) { // everything to the highest priority
@@ -209,7 +209,7 @@ static void nobody_runs_it(void) {
 static void user_cannot(void) {
     struct world w = make(2, 2, 1);
     sources(&w, SRC(2, -1, 0, -1));
-    w.chosen[1]     = 0;
+    w.chosen[1] = 0;
     w.refuses[0][1] = true;
     CHECK_INT(assign(&w, W), 1);
     CHECK_INT(w.out[1].backend, 0); // not moved
@@ -285,14 +285,14 @@ static void sources_policy(void) {
 // is written back only if no backend could both run it and write its memory.
 static void random_graphs(void) {
     for (int round = 0; round < 2000; round++) {
-        const int    n_nodes = (int) test_random_int(1, 25), n_leafs = (int) test_random_int(1, 8);
+        const int n_nodes = (int) test_random_int(1, 25), n_leafs = (int) test_random_int(1, 8);
         struct world w = make((int) test_random_int(1, 4), n_nodes, n_leafs);
-        int          list[MAX * (MAX_SRC + 1)], n = 0;
+        int list[MAX * (MAX_SRC + 1)], n = 0;
         for (int i = 0; i < n_nodes; i++) {
             const int n_src = (int) test_random_int(1, MAX_SRC);
             for (int s = 0; s < n_src; s++) {
                 const int k = (int) test_random_int(0, i + n_leafs - 1);
-                list[n++]   = k < i ? k : n_nodes + k - i;
+                list[n++] = k < i ? k : n_nodes + k - i;
             }
             list[n++] = -1;
             for (int b = 0; b < w.n_backends; b++) {
@@ -310,10 +310,10 @@ static void random_graphs(void) {
                 place(&w, t, (int) test_random_int(0, w.n_backends - 1), test_random_int(0, 1));
             }
         }
-        const enum gb_assign_policy  policy     = test_random_int(0, 3) ? W : GB_ASSIGN_SOURCES;
-        const int                    bad        = assign(&w, policy);
-        const struct gb_assign_graph g          = graph_of(&w);
-        bool                         impossible = false;
+        const enum gb_assign_policy policy = test_random_int(0, 3) ? W : GB_ASSIGN_SOURCES;
+        const int bad = assign(&w, policy);
+        const struct gb_assign_graph g = graph_of(&w);
+        bool impossible = false;
         for (int t = 0; t < w.n; t++) {
             const int b = w.out[t].backend;
             CHECK(w.chosen[t] < 0 || b == w.chosen[t]);
@@ -322,8 +322,8 @@ static void random_graphs(void) {
                 CHECK(w.root[t] != t || !w.placed[t] || w.chosen[t] >= 0 || b == w.place[t]);
                 continue;
             }
-            int  n_running = 0;
-            bool writable  = false;
+            int n_running = 0;
+            bool writable = false;
             for (int c = 0; c < w.n_backends; c++) {
                 n_running += !w.refuses[c][t];
                 writable |= !w.refuses[c][t] && gb_assign_reaches(&g, w.out, c, w.root[t]);

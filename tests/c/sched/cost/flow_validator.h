@@ -7,7 +7,7 @@
 
 static const char * check_arc(const struct gb_flow * net, size_t e) {
     const struct gb_flow_arc * a = &net->arcs.data[e];
-    const int64_t              f = net->flow[e];
+    const int64_t f = net->flow[e];
     if (a->from < 0 || a->to < 0 || a->from >= net->n_nodes || a->to >= net->n_nodes || a->cap < 0 || a->back < 0) {
         return "an arc is malformed";
     }

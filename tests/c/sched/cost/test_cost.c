@@ -7,9 +7,9 @@
 
 static void two_backends_equal_all_placements(void) {
     for (int round = 0; round < 800; round++) {
-        struct world          w          = random_world(2, (int) test_random_int(1, 10), (int) test_random_int(0, 4),
+        struct world w = random_world(2, (int) test_random_int(1, 10), (int) test_random_int(0, 4),
             (int) test_random_int(1, 9), round % 2 ? 3 : 1000, 25);
-        int32_t               labels[16] = { 0 };
+        int32_t labels[16] = { 0 };
         struct gb_cost_result r;
         REQUIRE(gb_cost_solve(&w.p, NULL, 0, labels, &r) == GGML_STATUS_SUCCESS);
         CHECK_INT(r.cost, try_everything(&w.p));
@@ -22,10 +22,10 @@ static void two_backends_equal_all_placements(void) {
 // Too large to try: the flow proves the cut, and the cut is the cost of the labels.
 static void large_ones_have_a_certificate(void) {
     for (int round = 0; round < 5; round++) {
-        struct world w            = random_world(2, 3000, 30, 5, 1 << 20, 10);
-        int32_t *    zeros        = calloc((size_t) w.p.n_items, sizeof(*zeros)),
-                *labels           = calloc((size_t) w.p.n_items, sizeof(*labels));
-        struct gb_flow        net = { 0 };
+        struct world w = random_world(2, 3000, 30, 5, 1 << 20, 10);
+        int32_t *zeros = calloc((size_t) w.p.n_items, sizeof(*zeros)),
+                *labels = calloc((size_t) w.p.n_items, sizeof(*labels));
+        struct gb_flow net = { 0 };
         struct gb_cost_result r;
         REQUIRE(gb_cost_network(&w.p, zeros, 1, &net));
         REQUIRE(gb_flow_solve(&net, w.p.n_items, w.p.n_items + 1) == GGML_STATUS_SUCCESS);
@@ -44,12 +44,12 @@ static void large_ones_have_a_certificate(void) {
 static void more_backends_equal_all_placements(void) {
     int n_moves_optimal = 0, n = 0;
     for (int round = 0; round < 400; round++) {
-        const int             k          = (int) test_random_int(3, 4);
-        struct world          w          = random_world(k, (int) test_random_int(1, 6), (int) test_random_int(0, 1),
+        const int k = (int) test_random_int(3, 4);
+        struct world w = random_world(k, (int) test_random_int(1, 6), (int) test_random_int(0, 1),
             (int) test_random_int(1, 5), round % 2 ? 3 : 1000, 20);
-        int32_t               labels[16] = { 0 }, start[16];
+        int32_t labels[16] = { 0 }, start[16];
         struct gb_cost_result r;
-        const int64_t         best = try_everything(&w.p);
+        const int64_t best = try_everything(&w.p);
         REQUIRE(gb_cost_solve(&w.p, NULL, 1 << 20, labels, &r) == GGML_STATUS_SUCCESS);
         CHECK_INT(r.cost, best);
         CHECK_INT(cost_of(&w.p, labels), best);
@@ -71,10 +71,10 @@ static void more_backends_equal_all_placements(void) {
 
 static void savings_are_differences(void) {
     for (int round = 0; round < 200; round++) {
-        const int    k = (int) test_random_int(2, 4);
+        const int k = (int) test_random_int(2, 4);
         struct world w = random_world(k, (int) test_random_int(1, 8), 2, 3, 1000, 20);
-        int32_t      labels[16], other[16];
-        int64_t      saved[16];
+        int32_t labels[16], other[16];
+        int64_t saved[16];
         for (int i = 0; i < w.p.n_items; i++) {
             do {
                 labels[i] = (int32_t) test_random_int(0, k - 1);
@@ -84,11 +84,11 @@ static void savings_are_differences(void) {
         CHECK_INT(gb_cost_of(&w.p, labels), cost);
         REQUIRE(gb_cost_savings(&w.p, labels, saved, other) == GGML_STATUS_SUCCESS);
         for (int i = 0; i < w.p.n_items; i++) {
-            const int32_t own  = labels[i];
-            int64_t       best = INT64_MAX;
+            const int32_t own = labels[i];
+            int64_t best = INT64_MAX;
             for (labels[i] = 0; labels[i] < k; labels[i]++) {
                 const int64_t there = labels[i] == own ? INT64_MAX : cost_of(&w.p, labels);
-                best                = there < best ? there : best;
+                best = there < best ? there : best;
             }
             CHECK((other[i] < 0) == (best == INT64_MAX));
             CHECK(other[i] < 0 || saved[i] == best - cost);
@@ -102,9 +102,9 @@ static void savings_are_differences(void) {
 
 // A table of up to 3 backends: one op entry and all copies.
 struct table {
-    struct ggml_backend_op_cost    ops[8];
-    struct ggml_backend_copy_cost  copies[6];
-    size_t                         max_bytes[3];
+    struct ggml_backend_op_cost ops[8];
+    struct ggml_backend_copy_cost copies[6];
+    size_t max_bytes[3];
     struct ggml_backend_cost_table t;
 };
 
@@ -131,13 +131,13 @@ struct chain {
 
 static struct chain make_chain(struct place * p) {
     struct chain c;
-    c.x     = leaf(p, "x", 8, 4);
-    c.w0    = put(p, leaf(p, "w0", 8, 8), 0, true);
-    c.w1    = put(p, leaf(p, "w1", 8, 8), 1, true);
+    c.x = leaf(p, "x", 8, 4);
+    c.w0 = put(p, leaf(p, "w0", 8, 8), 0, true);
+    c.w1 = put(p, leaf(p, "w1", 8, 8), 1, true);
     c.first = ggml_set_name(ggml_mul_mat(p->ctx, c.w0, c.x), "first");
-    c.relu  = ggml_set_name(ggml_relu_inplace(p->ctx, c.first), "relu");
-    c.sum   = ggml_set_name(ggml_add(p->ctx, c.relu, c.x), "sum");
-    c.out   = ggml_set_name(ggml_mul_mat(p->ctx, c.w1, c.sum), "out");
+    c.relu = ggml_set_name(ggml_relu_inplace(p->ctx, c.first), "relu");
+    c.sum = ggml_set_name(ggml_add(p->ctx, c.relu, c.x), "sum");
+    c.out = ggml_set_name(ggml_mul_mat(p->ctx, c.w1, c.sum), "out");
     expand(p, c.out);
     return c;
 }
@@ -227,7 +227,7 @@ static void exact_entries_go_first(void) {
     struct chain c = make_chain(&p);
     struct table x;
     make_table(&x, 2, (double[]){ 64, 64 }, 0, 0.001);
-    x.t.split_us       = 0;
+    x.t.split_us = 0;
     x.ops[x.t.n_ops++] = (struct ggml_backend_op_cost){ 1, GGML_BACKEND_COST_ELEMENTS, -1, 0, 1e6, INFINITY };
     x.ops[x.t.n_ops++] = (struct ggml_backend_op_cost){ 0, GGML_BACKEND_COST_MATMUL, GGML_TYPE_F32, 0, 1e6, INFINITY };
     x.ops[x.t.n_ops++] = (struct ggml_backend_op_cost){ 0, GGML_BACKEND_COST_MATMUL, -1, 1e6, 1e-3, INFINITY };
@@ -244,7 +244,7 @@ static void exact_entries_go_first(void) {
 
 static void constraints_hold(void) {
     OPEN(p, "SIM:name=A,noops=add SIM:name=B");
-    struct chain         c     = make_chain(&p);
+    struct chain c = make_chain(&p);
     struct ggml_tensor * cache = put(&p, leaf(&p, "cache", 8, 4), 1, false);
     struct ggml_tensor * write = ggml_set_name(ggml_cpy(p.ctx, c.first, cache), "write");
     expand(&p, write);
@@ -294,7 +294,7 @@ static void results_are_the_same(void) {
 static int random_run(uint64_t seed, enum ggml_backend_sched_policy policy, float * out) {
     test_seed = seed;
     struct place p;
-    char         devices[128];
+    char devices[128];
     snprintf(devices, sizeof(devices), "SIM:name=A%s SIM:name=B%s CPU", test_random_int(0, 2) ? "" : ",noops=mul",
         test_random_int(0, 2) ? "" : ",noops=relu");
     if (!open_place(&p, devices)) {
@@ -305,10 +305,10 @@ static int random_run(uint64_t seed, enum ggml_backend_sched_policy policy, floa
     make_table(&x, 3, rates, test_random_float(0, 1), test_random_float(0, 4));
     struct ggml_tensor * t[40] = { leaf(&p, "x", 8, 4), leaf(&p, "y", 8, 4) };
     struct ggml_tensor * cache = put(&p, leaf(&p, "cache", 8, 16), (int) test_random_int(0, 2), false);
-    int                  n     = 3;
+    int n = 3;
     expand(&p, t[2] = ggml_add(p.ctx, t[0], t[1]));
     while (n < 24) {
-        struct ggml_tensor * a = t[test_random_int(n > 6 ? n - 6 : 0, n - 1)], *b = t[test_random_int(0, n - 1)];
+        struct ggml_tensor *a = t[test_random_int(n > 6 ? n - 6 : 0, n - 1)], *b = t[test_random_int(0, n - 1)];
         struct ggml_tensor * part =
             ggml_view_2d(p.ctx, cache, 8, 4, cache->nb[1], (size_t) test_random_int(0, 3) * 4 * cache->nb[1]);
         switch (test_random_int(0, 5)) {
@@ -370,11 +370,11 @@ static void memory_limits(void) {
         make_table(&t, 2, (double[]){ 1000, 500 }, 0, 1);
         t.max_bytes[0] = round == 0 ? 0 : 3 * 65536;
         t.max_bytes[1] = round == 2 ? 3 * 65536 : 0;
-        t.t.max_bytes  = t.max_bytes;
+        t.t.max_bytes = t.max_bytes;
         OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
         OK(ggml_backend_sched_set_costs(p.sched, &t.t));
-        const enum ggml_status               status = ggml_backend_sched_alloc_graph(p.sched, p.graph);
-        struct ggml_backend_sched_prediction got    = { 0 };
+        const enum ggml_status status = ggml_backend_sched_alloc_graph(p.sched, p.graph);
+        struct ggml_backend_sched_prediction got = { 0 };
         if (round == 2) {
             CHECK_INT(status, GGML_STATUS_ALLOC_FAILED);
             CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "196608 are allowed");
@@ -414,8 +414,8 @@ static void equals_are_filled_in_turn(void) {
         make_equals(&p, &t, round == 0 ? 0 : round == 1 ? two : two / 2);
         OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
         OK(ggml_backend_sched_set_costs(p.sched, &t.t));
-        const enum ggml_status               status = ggml_backend_sched_alloc_graph(p.sched, p.graph);
-        struct ggml_backend_sched_prediction got    = { 0 };
+        const enum ggml_status status = ggml_backend_sched_alloc_graph(p.sched, p.graph);
+        struct ggml_backend_sched_prediction got = { 0 };
         if (round == 2) {
             CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "no placement that was found needs less");
             CHECK_INT(status, GGML_STATUS_ALLOC_FAILED);
@@ -443,7 +443,7 @@ static void allocations_fail_while_filling(void) {
         OK(ggml_backend_sched_set_costs(p.sched, &t.t));
         gb_test_fail_alloc(n, false);
         const enum ggml_status status = ggml_backend_sched_alloc_graph(p.sched, p.graph);
-        failed                        = gb_test_alloc_failed();
+        failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK(status == GGML_STATUS_SUCCESS || (failed && status == GGML_STATUS_ALLOC_FAILED));
         OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
@@ -486,7 +486,7 @@ static void every_allocation_fails(void) {
         OK(ggml_backend_sched_set_policy(p.sched, GGML_BACKEND_SCHED_POLICY_COST));
         gb_test_fail_alloc(n, false);
         enum ggml_status status = ggml_backend_sched_set_costs(p.sched, &x.t);
-        status            = status == GGML_STATUS_SUCCESS ? ggml_backend_sched_alloc_graph(p.sched, p.graph) : status;
+        status = status == GGML_STATUS_SUCCESS ? ggml_backend_sched_alloc_graph(p.sched, p.graph) : status;
         const bool failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK(status == GGML_STATUS_SUCCESS || (failed && status == GGML_STATUS_ALLOC_FAILED));

@@ -8,8 +8,8 @@
 #include "test.h"
 
 struct world { // owns what a problem borrows
-    int64_t *              cost, *copy;
-    int32_t *              order, *consumers;
+    int64_t *cost, *copy;
+    int32_t *order, *consumers;
     struct gb_cost_value * values;
     struct gb_cost_problem p;
 };
@@ -26,14 +26,14 @@ static inline void close_world(struct world * w) {
 // `reach`: how far back.
 static inline struct world random_world(int n_backends, int n_ops, int n_leafs, int reach, int64_t max_cost,
     int forbidden) {
-    const int    n = n_ops + n_leafs, k = n_backends;
-    struct world w   = { 0 };
-    w.cost           = calloc((size_t) (n * k), sizeof(*w.cost));
-    w.order          = calloc((size_t) n_ops * 2, sizeof(*w.order));
-    w.values         = calloc((size_t) n, sizeof(*w.values));
-    w.consumers      = calloc((size_t) n * (size_t) n_ops, sizeof(*w.consumers));
-    w.copy           = calloc((size_t) (n * k * k), sizeof(*w.copy));
-    int      n_order = 0, n_values = 0;
+    const int n = n_ops + n_leafs, k = n_backends;
+    struct world w = { 0 };
+    w.cost = calloc((size_t) (n * k), sizeof(*w.cost));
+    w.order = calloc((size_t) n_ops * 2, sizeof(*w.order));
+    w.values = calloc((size_t) n, sizeof(*w.values));
+    w.consumers = calloc((size_t) n * (size_t) n_ops, sizeof(*w.consumers));
+    w.copy = calloc((size_t) (n * k * k), sizeof(*w.copy));
+    int n_order = 0, n_values = 0;
     uint32_t n_consumers = 0;
     for (int i = 0; i < n; i++) {
         for (int b = 0; b < k; b++) {
@@ -41,7 +41,7 @@ static inline struct world random_world(int n_backends, int n_ops, int n_leafs, 
                                 : test_random_int(0, 99) < forbidden ? GB_COST_INF
                                                                      : test_random_int(0, max_cost);
         }
-        const int possible       = (int) test_random_int(0, k - 1);
+        const int possible = (int) test_random_int(0, k - 1);
         w.cost[i * k + possible] = GB_MIN(w.cost[i * k + possible], max_cost);
         if (i < n_ops) {
             w.order[n_order++] = i;
@@ -69,23 +69,23 @@ static inline struct world random_world(int n_backends, int n_ops, int n_leafs, 
     }
     w.p = (struct gb_cost_problem) {
         .n_backends = k,
-        .n_items    = n,
-        .n_order    = n_order,
-        .n_values   = n_values,
-        .cost       = w.cost,
-        .order      = w.order,
-        .values     = w.values,
-        .consumers  = w.consumers,
-        .copy       = w.copy,
-        .split      = test_random_int(0, max_cost / 2),
+        .n_items = n,
+        .n_order = n_order,
+        .n_values = n_values,
+        .cost = w.cost,
+        .order = w.order,
+        .values = w.values,
+        .consumers = w.consumers,
+        .copy = w.copy,
+        .split = test_random_int(0, max_cost / 2),
     };
     return w;
 }
 
 // By the definition: for each value and each backend, is there a consumer there.
 static inline int64_t cost_of(const struct gb_cost_problem * p, const int32_t * labels) {
-    int64_t   sum = 0;
-    const int k   = p->n_backends;
+    int64_t sum = 0;
+    const int k = p->n_backends;
     for (int i = 0; i < p->n_items; i++) {
         if (p->cost[i * k + labels[i]] >= GB_COST_INF) {
             return INT64_MAX;
@@ -110,11 +110,11 @@ static inline int64_t cost_of(const struct gb_cost_problem * p, const int32_t * 
 
 static inline int64_t try_everything(const struct gb_cost_problem * p) {
     int32_t labels[32] = { 0 };
-    int64_t best       = INT64_MAX;
+    int64_t best = INT64_MAX;
     for (;;) {
         const int64_t cost = cost_of(p, labels);
-        best               = cost < best ? cost : best;
-        int i              = 0;
+        best = cost < best ? cost : best;
+        int i = 0;
         while (i < p->n_items && ++labels[i] == p->n_backends) {
             labels[i++] = 0;
         }

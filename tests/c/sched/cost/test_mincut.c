@@ -27,10 +27,10 @@ static int64_t cut_of(const struct gb_flow * net, uint32_t set) {
 // All sets with node 0 and without node n - 1.
 static void smallest_of_all_cuts(void) {
     for (int round = 0; round < 600; round++) {
-        const int      n    = (int) test_random_int(2, 9);
-        struct gb_flow net  = random_network(n, (int) test_random_int(0, 3 * n), round % 3 == 0 ? 2 : 1000, round % 2);
-        int64_t        best = INT64_MAX;
-        int            most = 0;
+        const int n = (int) test_random_int(2, 9);
+        struct gb_flow net = random_network(n, (int) test_random_int(0, 3 * n), round % 3 == 0 ? 2 : 1000, round % 2);
+        int64_t best = INT64_MAX;
+        int most = 0;
         for (uint32_t set = 1; set < 1u << (n - 1); set += 2) {
             const int64_t cut = cut_of(&net, set);
             most = cut < best || (cut == best && __builtin_popcount(set) > most) ? __builtin_popcount(set) : most;
@@ -51,7 +51,7 @@ static void smallest_of_all_cuts(void) {
 
 static void large_networks(void) {
     for (int round = 0; round < 6; round++) {
-        const int      n   = 20000;
+        const int n = 20000;
         struct gb_flow net = random_network(n, 60000, INT64_C(1) << 40, round % 2);
         for (int v = 1; v < n - 1; v++) { // as placements have them: every node tied to both ends, and to the next
             gb_flow_add(&net, 0, v, test_random_int(0, 1 << 20), 0);
@@ -114,8 +114,8 @@ static void memory_runs_out(void) {
     for (int n = 1; n < 100; n++) {
         struct gb_flow net = { 0 };
         gb_test_fail_alloc(n, false);
-        const bool ok     = gb_flow_add(&net, 0, 1, 3, 0) && gb_flow_add(&net, 1, 2, 2, 0) &&
-                            gb_flow_solve(&net, 0, 2) == GGML_STATUS_SUCCESS;
+        const bool ok = gb_flow_add(&net, 0, 1, 3, 0) && gb_flow_add(&net, 1, 2, 2, 0) &&
+                        gb_flow_solve(&net, 0, 2) == GGML_STATUS_SUCCESS;
         const bool failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         CHECK(ok != failed);

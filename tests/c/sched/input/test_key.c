@@ -11,7 +11,7 @@ static struct ggml_tensor tensors[N], others[4];
 static void fill(struct ggml_tensor * t) {
     memset(t, 0, sizeof(*t));
     t->type = (enum ggml_type)(test_random() % 3 == 0 ? GGML_TYPE_F16 : GGML_TYPE_F32);
-    t->op   = (enum ggml_op)(test_random() % GGML_OP_COUNT);
+    t->op = (enum ggml_op)(test_random() % GGML_OP_COUNT);
     for (int i = 0; i < GGML_MAX_DIMS; i++) {
         t->ne[i] = (int64_t) (1 + test_random() % 5);
         t->nb[i] = (size_t) (i == 0 ? ggml_type_size(t->type) : t->nb[i - 1] * (size_t) t->ne[i - 1]);
@@ -25,9 +25,9 @@ static void fill(struct ggml_tensor * t) {
                     : test_random() % 4 == 0 && i < (int) kind ? &others[1]
                                                                : NULL;
     }
-    t->view_src          = test_random() % 3 == 0 ? &others[2] : NULL;
-    t->view_offs         = t->view_src ? test_random() % 100 : 0;
-    t->data              = (void *) &others[test_random() % 4];
+    t->view_src = test_random() % 3 == 0 ? &others[2] : NULL;
+    t->view_offs = t->view_src ? test_random() % 100 : 0;
+    t->data = (void *) &others[test_random() % 4];
     const size_t letters = test_random() % 5 == 0 ? GGML_MAX_NAME - 1 : test_random() % 20;
     for (size_t i = 0; i < letters; i++) {
         t->name[i] = (char) ('a' + test_random() % 26);
@@ -41,7 +41,7 @@ static void changes(const struct gb_key * key, const struct ggml_tensor * t) {
     CHECK(gb_key_is_like(key, &x));
     static const struct {
         size_t from, to;
-        bool   counts;
+        bool counts;
     } fields[] = {
         { offsetof(struct ggml_tensor, type), offsetof(struct ggml_tensor, backend), true },
         { offsetof(struct ggml_tensor, backend), offsetof(struct ggml_tensor, ne), false }, // and the buffer
@@ -56,7 +56,7 @@ static void changes(const struct gb_key * key, const struct ggml_tensor * t) {
     for (size_t f = 0; f < GB_ARRAY_LEN(fields); f++) {
         for (size_t at = fields[f].from; at < fields[f].to; at++) {
             char * byte = (char *) &x + at;
-            *byte       = (char) (*byte ^ (char) (1 << test_random() % 8));
+            *byte = (char) (*byte ^ (char) (1 << test_random() % 8));
             CHECK_MSG(gb_key_is_like(key, &x) != fields[f].counts, "byte %zu of the struct", at);
             memcpy(byte, (const char *) t + at, 1);
         }

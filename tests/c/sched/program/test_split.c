@@ -7,11 +7,11 @@
 // exclusive.
 static void check(const char * nodes, const char * expected) {
     const int n = (int) strlen(nodes);
-    int32_t   backend[64];
-    uint8_t   computes[64];
+    int32_t backend[64];
+    uint8_t computes[64];
     for (int i = 0; i < n; i++) {
         computes[i] = nodes[i] != '.';
-        backend[i]  = computes[i] ? nodes[i] - '0' : 7;
+        backend[i] = computes[i] ? nodes[i] - '0' : 7;
     }
     gb_split_list splits = { 0 };
     REQUIRE(gb_split_nodes(backend, computes, n, &splits));
@@ -41,10 +41,10 @@ static void by_hand(void) {
 static void random_lists(void) {
     for (int round = 0; round < 300; round++) {
         const int n = (int) test_random_int(1, 60);
-        int32_t   backend[64];
-        uint8_t   computes[64];
+        int32_t backend[64];
+        uint8_t computes[64];
         for (int i = 0; i < n; i++) {
-            backend[i]  = (int32_t) test_random_int(0, 3);
+            backend[i] = (int32_t) test_random_int(0, 3);
             computes[i] = test_random_int(0, 3) > 0;
         }
         gb_split_list splits = { 0 };
@@ -66,9 +66,9 @@ static void random_lists(void) {
 }
 
 static void out_of_memory(void) {
-    const int32_t backend[]  = { 0, 1, 0 };
+    const int32_t backend[] = { 0, 1, 0 };
     const uint8_t computes[] = { 1, 1, 1 };
-    gb_split_list splits     = { 0 };
+    gb_split_list splits = { 0 };
     gb_test_fail_alloc(1, false);
     CHECK(!gb_split_nodes(backend, computes, 3, &splits));
     gb_test_fail_alloc(0, false);

@@ -23,14 +23,14 @@ static const struct {
 enum { N_FORMATS = sizeof(formats) / sizeof(formats[0]) };
 
 static void errors_are_bounded(void) {
-    static float   x[N], y[N];
+    static float x[N], y[N];
     static uint8_t blocks[N * 2];
     for (int f = 0; f < N_FORMATS; f++) {
         for (int i = 0; i < N; i++) {
             x[i] = test_random_float(-3, 5);
         }
-        int64_t      hist[16] = { 0 };
-        const size_t bytes    = formats[f].quantize(x, blocks, N, N / 4, hist);
+        int64_t hist[16] = { 0 };
+        const size_t bytes = formats[f].quantize(x, blocks, N, N / 4, hist);
         CHECK_INT(bytes, ggml_row_size(formats[f].type, N));
         dequantize(formats[f].type, blocks, y);
         int64_t counted = 0;
@@ -43,8 +43,8 @@ static void errors_are_bounded(void) {
             for (int i = b; i < b + 32; i++) {
                 low = fminf(low, x[i]), high = fmaxf(high, x[i]), largest = fmaxf(largest, fabsf(x[i]));
             }
-            const bool   affine = formats[f].type == GGML_TYPE_Q4_1 || formats[f].type == GGML_TYPE_Q5_1;
-            const double range  = affine ? high - low : 2 * largest;
+            const bool affine = formats[f].type == GGML_TYPE_Q4_1 || formats[f].type == GGML_TYPE_Q5_1;
+            const double range = affine ? high - low : 2 * largest;
             for (int i = b; i < b + 32; i++) {
                 CHECK_MSG(fabs(y[i] - x[i]) <= range * formats[f].step * 1.01 + 0.003 * range,
                     "%s: %g became %g (range %g)", ggml_type_name(formats[f].type), x[i], y[i], range);
@@ -62,7 +62,7 @@ static double weighted_error(const float * x, const float * y, const float * w) 
 }
 
 static void importance_lowers_the_weighted_error(void) {
-    static float   x[N], y[N], w[64];
+    static float x[N], y[N], w[64];
     static uint8_t blocks[N * 2];
     for (int i = 0; i < N; i++) {
         x[i] = test_random_float(-1, 1) * test_random_float(0, 2);
@@ -87,8 +87,8 @@ static void super_blocks(void) {
     static const enum ggml_type types[] = { GGML_TYPE_Q6_K, GGML_TYPE_Q5_K, GGML_TYPE_Q4_K, GGML_TYPE_Q3_K,
         GGML_TYPE_Q2_K };
     static const double limits[] = { 0.02, 0.04, 0.08, 0.17, 0.35 }; // rms error over rms value, normal-like input
-    static float        x[N], y[N], w[256];
-    static uint8_t      blocks[N * 2];
+    static float x[N], y[N], w[256];
+    static uint8_t blocks[N * 2];
     for (int i = 0; i < N; i++) {
         x[i] = test_random_float(-1, 1) + test_random_float(-1, 1) + test_random_float(-1, 1);
     }
@@ -144,7 +144,7 @@ static void normal_like(float * x, int n) {
 // The root mean square of the error over that of the values, after quantizing with weights (NULL: none).
 static double round_trip(enum ggml_type type, const float * x, const float * w, float * y, double * weighted) {
     static uint8_t blocks[N * 2];
-    double         error = 0, power = 0;
+    double error = 0, power = 0;
     CHECK_INT(ggml_quantize_chunk(type, x, blocks, 0, N / 256, 256, NULL, w), ggml_row_size(type, N));
     dequantize(type, blocks, y);
     *weighted = 0;
@@ -160,7 +160,7 @@ static double round_trip(enum ggml_type type, const float * x, const float * w, 
 static void codebooks(void) {
     static const struct {
         enum ggml_type type;
-        double         limit;
+        double limit;
     } list[] = { { GGML_TYPE_IQ4_NL, 0.074 }, { GGML_TYPE_IQ4_XS, 0.075 }, { GGML_TYPE_IQ3_S, 0.133 },
         { GGML_TYPE_IQ3_XXS, 0.187 }, { GGML_TYPE_IQ2_S, 0.241 }, { GGML_TYPE_IQ2_XS, 0.293 },
         { GGML_TYPE_IQ2_XXS, 0.341 }, { GGML_TYPE_IQ1_M, 0.419 }, { GGML_TYPE_IQ1_S, 0.445 } };
@@ -174,7 +174,7 @@ static void codebooks(void) {
         normal_like(x, N);
         round_trip(list[t].type, x, w, y, &with);
         const double rms = round_trip(list[t].type, x, ones, y, &unused);
-        without          = 0;
+        without = 0;
         for (int i = 0; i < N; i++) {
             without += (double) w[i % 256] * (y[i] - x[i]) * (y[i] - x[i]);
         }
@@ -194,7 +194,7 @@ static void codebooks(void) {
 static void random_blocks(void) {
     static const struct {
         enum ggml_type type;
-        double         limit; // of the mean relative error
+        double limit; // of the mean relative error
     } list[] = { { GGML_TYPE_IQ4_XS, 0.02 }, { GGML_TYPE_IQ3_S, 0.03 }, { GGML_TYPE_IQ3_XXS, 0.03 },
         { GGML_TYPE_IQ2_S, 0.03 }, { GGML_TYPE_IQ2_XS, 0.03 }, { GGML_TYPE_IQ2_XXS, 0.03 }, { GGML_TYPE_IQ1_M, 0.25 },
         { GGML_TYPE_IQ1_S, 0.2 } };
@@ -203,11 +203,11 @@ static void random_blocks(void) {
         ones[i] = 1;
     }
     for (size_t t = 0; t < sizeof(list) / sizeof(list[0]); t++) {
-        const struct gb_quant_format * f     = gb_quant_format_of(list[t].type);
-        double                         total = 0;
+        const struct gb_quant_format * f = gb_quant_format_of(list[t].type);
+        double total = 0;
         for (int pass = 0; pass < 40; pass++) {
             uint8_t block[256];
-            float   x[256], y[256], largest;
+            float x[256], y[256], largest;
             do { // of a size that f16 scales hold well
                 for (int i = 0; i < 256; i++) {
                     block[i] = (uint8_t) test_random();
@@ -233,8 +233,8 @@ static void random_blocks(void) {
 // -1, 0, 1 times a power of two is exact in the ternary formats, MXFP4 holds 0, 0.5, 1, 1.5, 2, 3, 4, 6.
 static void exact_values(void) {
     static const float numbers[] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
-    static float       x[N], y[N];
-    double             unused;
+    static float x[N], y[N];
+    double unused;
     for (int i = 0; i < N; i++) {
         x[i] = 0.25f * (float) test_random_int(-1, 1);
     }
@@ -253,14 +253,14 @@ static void exact_values(void) {
 
 // Each format's dot product against double precision on what the two operands stand for.
 static void dot_products(void) {
-    static float   x[N], y[N], xv[N], yv[N], ones[256];
+    static float x[N], y[N], xv[N], yv[N], ones[256];
     static uint8_t xb[N * 2], yb[N * 2];
     for (int i = 0; i < 256; i++) {
         ones[i] = 1;
     }
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type           type = (enum ggml_type) id;
-        const struct gb_quant_format * f    = gb_quant_format_of(type);
+        const enum ggml_type type = (enum ggml_type) id;
+        const struct gb_quant_format * f = gb_quant_format_of(type);
         if (f == NULL || f->vec_dot == NULL) {
             CHECK(f == NULL || type == GGML_TYPE_Q8_1 || type == GGML_TYPE_Q8_K); // partners only
             continue;
@@ -272,7 +272,7 @@ static void dot_products(void) {
         dequantize(type, xb, xv);
         dequantize(f->vec_dot_type, yb, yv);
         double sum = 0, size = 0;
-        float  got = NAN;
+        float got = NAN;
         for (int i = 0; i < N; i++) {
             sum += (double) xv[i] * yv[i];
             size += fabs((double) xv[i] * yv[i]);
@@ -288,14 +288,14 @@ static void dot_products(void) {
 // Every format, rows of anything: defined, zeros come back as zeros, and what cannot be held is clipped or NaN.
 static void hostile_rows(void) {
     static const float specials[] = { NAN, INFINITY, -INFINITY, 3e38f, -3e38f, 1e-45f, -1e-40f, 65520, 1e8f, 0 };
-    static float       x[N], y[N], ones[256], strange[256];
-    static uint8_t     blocks[N * 2];
+    static float x[N], y[N], ones[256], strange[256];
+    static uint8_t blocks[N * 2];
     for (int i = 0; i < 256; i++) {
         ones[i] = 1, strange[i] = specials[i % 10];
     }
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type           type = (enum ggml_type) id;
-        const struct gb_quant_format * f    = gb_quant_format_of(type);
+        const enum ggml_type type = (enum ggml_type) id;
+        const struct gb_quant_format * f = gb_quant_format_of(type);
         if (f == NULL) {
             continue;
         }
@@ -305,8 +305,8 @@ static void hostile_rows(void) {
                 x[i] = i < 512 || i % 9 == 0 ? specials[s] : i >= N - 256 ? specials[test_random() % 10] : x[i];
             }
             for (int clip = 0; clip < 2; clip++) {
-                const enum ggml_on_invalid way     = clip ? GGML_ON_INVALID_CLIP : GGML_ON_INVALID_NAN;
-                int64_t                    invalid = 0;
+                const enum ggml_on_invalid way = clip ? GGML_ON_INVALID_CLIP : GGML_ON_INVALID_NAN;
+                int64_t invalid = 0;
                 CHECK(ggml_quantize_rows(type, x, blocks, N / 256, 256, ones, way, &invalid) > 0);
                 CHECK_INT(invalid, -1);
                 dequantize(type, blocks, y);
@@ -338,14 +338,14 @@ static void hostile_rows(void) {
 static void invalid_numbers_are_errors(void) {
     enum { COLUMNS = 1280, ROWS = 8 };
     static const float specials[] = { NAN, -NAN, INFINITY, -INFINITY, 3.4e38f, -1e30f, 1e10f };
-    static float       x[COLUMNS * ROWS], ones[COLUMNS];
-    static uint8_t     blocks[COLUMNS * ROWS * 2];
+    static float x[COLUMNS * ROWS], ones[COLUMNS];
+    static uint8_t blocks[COLUMNS * ROWS * 2];
     for (int i = 0; i < COLUMNS; i++) {
         ones[i] = 1;
     }
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type           type = (enum ggml_type) id;
-        const struct gb_quant_format * f    = gb_quant_format_of(type);
+        const enum ggml_type type = (enum ggml_type) id;
+        const struct gb_quant_format * f = gb_quant_format_of(type);
         if (f == NULL) {
             continue;
         }
@@ -366,7 +366,7 @@ static void invalid_numbers_are_errors(void) {
             for (int i = COLUMNS * ROWS - 1; i >= 0; i--) {
                 first = isfinite(x[i]) && fabsf(x[i]) < 100 ? first : i;
             }
-            char    place[64];
+            char place[64];
             int64_t invalid = 0, hist[16] = { 0 };
             snprintf(place, sizeof(place), "row %d, column %d: ", first / COLUMNS, first % COLUMNS);
             const float * w = needs_importance(type) || pass % 2 ? ones : NULL;
@@ -394,25 +394,25 @@ static void invalid_numbers_are_errors(void) {
 
 // Blocks of any numbers up to the limit, with weights up to half of it: all finite, and of the right size.
 static void limits_hold(void) {
-    static float   x[N], y[N], w[256];
+    static float x[N], y[N], w[256];
     static uint8_t blocks[N * 2];
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type           type = (enum ggml_type) id;
-        const struct gb_quant_format * f    = gb_quant_format_of(type);
+        const enum ggml_type type = (enum ggml_type) id;
+        const struct gb_quant_format * f = gb_quant_format_of(type);
         if (f == NULL) {
             continue;
         }
         for (int pass = 0; pass < 40; pass++) {
-            const bool  weighted = needs_importance(type) || pass % 2;
-            const float limit    = (weighted && !f->saturates ? f->limit / 2 : f->limit) * (pass < 20 ? 1 : 0.999f);
+            const bool weighted = needs_importance(type) || pass % 2;
+            const float limit = (weighted && !f->saturates ? f->limit / 2 : f->limit) * (pass < 20 ? 1 : 0.999f);
             for (int i = 0; i < N; i++) {
                 const float u = test_random_float(-1, 1);
-                x[i]          = limit * (pass / 2 % 5 == 0      ? u
-                                            : pass / 2 % 5 == 1 ? (u < 0 ? -1.0f : 1.0f)
-                                            : pass / 2 % 5 == 2 ? fabsf(u)
-                                            : pass / 2 % 5 == 3 ? -fabsf(u)
-                                            : i % 32 == 5       ? (u < 0 ? -1.0f : 1.0f)
-                                                                : u * 0.1f);
+                x[i] = limit * (pass / 2 % 5 == 0      ? u
+                                   : pass / 2 % 5 == 1 ? (u < 0 ? -1.0f : 1.0f)
+                                   : pass / 2 % 5 == 2 ? fabsf(u)
+                                   : pass / 2 % 5 == 3 ? -fabsf(u)
+                                   : i % 32 == 5       ? (u < 0 ? -1.0f : 1.0f)
+                                                       : u * 0.1f);
             }
             for (int i = 0; i < 256; i++) {
                 w[i] = test_random_float(0, 1) * (i % 7 == 0 ? 100 : 1);
@@ -431,7 +431,7 @@ static void limits_hold(void) {
 // NaN and infinities are values of the formats of 16 bits; what becomes infinite is too large.
 static void halves(void) {
     static float x[5000];
-    uint16_t     y[5000];
+    uint16_t y[5000];
     for (int i = 0; i < 5000; i++) {
         x[i] = (float) i;
     }
@@ -458,19 +458,19 @@ static void halves(void) {
 // Values from far below what f16 scales hold to the largest: no round trip is worse than zeros, and none of the types
 // loses what it can hold.
 static void scales_of_all_sizes(void) {
-    static float   x[N], base[N], y[N], ones[256];
+    static float x[N], base[N], y[N], ones[256];
     static uint8_t blocks[N * 2];
     for (int i = 0; i < 256; i++) {
         ones[i] = 1;
     }
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type           type = (enum ggml_type) id;
-        const struct gb_quant_format * f    = gb_quant_format_of(type);
+        const enum ggml_type type = (enum ggml_type) id;
+        const struct gb_quant_format * f = gb_quant_format_of(type);
         if (f == NULL) {
             continue;
         }
         for (int e = -40; e <= 40; e += f->limit > 1e30f || e < -10 ? 3 : 5) {
-            const int   shape = (e + 60) % 4;
+            const int shape = (e + 60) % 4;
             const float scale = powf(10, (float) e / 4);
             normal_like(base, N);
             for (int i = 0; i < N; i++) {
@@ -494,8 +494,8 @@ static void scales_of_all_sizes(void) {
     }
     static const struct {
         enum ggml_type type;
-        float          scale;
-        double         limit;
+        float scale;
+        double limit;
     } small[] = { { GGML_TYPE_Q4_0, 1e-6f, 0.11 }, { GGML_TYPE_Q4_1, 1e-6f, 0.11 }, { GGML_TYPE_Q5_0, 1e-6f, 0.07 },
         { GGML_TYPE_Q5_1, 1e-6f, 0.07 }, { GGML_TYPE_Q8_0, 1e-6f, 0.03 }, { GGML_TYPE_Q2_K, 1e-6f, 0.33 },
         { GGML_TYPE_Q3_K, 1e-6f, 0.18 }, { GGML_TYPE_Q4_K, 1e-5f, 0.09 }, { GGML_TYPE_Q4_K, 1e-6f, 0.11 },
@@ -515,7 +515,7 @@ static void scales_of_all_sizes(void) {
 }
 
 static void chunks_land_in_their_place(void) {
-    static float   x[N];
+    static float x[N];
     static uint8_t whole[N * 2], parts[N * 2];
     for (int i = 0; i < N; i++) {
         x[i] = test_random_float(-1, 1);
@@ -532,7 +532,7 @@ static void chunks_land_in_their_place(void) {
 }
 
 static void arguments(void) {
-    float   x[64] = { 0 };
+    float x[64] = { 0 };
     uint8_t y[256];
     CHECK_INT(ggml_quantize_q4_0(NULL, y, 32, 32, NULL), 0);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'src' is NULL");
@@ -543,7 +543,7 @@ static void arguments(void) {
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "4 is not a type");
     CHECK_INT(ggml_quantize_chunk(GGML_TYPE_Q4_0, x, y, 16, 1, 32, NULL, NULL), 0);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "start 16");
-    static float   row[512];
+    static float row[512];
     static uint8_t one[512], other[512];
     normal_like(row, 512);
     static const struct {
@@ -585,7 +585,7 @@ static void mixed_rows(float * x, int n, uint64_t * state) {
     for (int i = 0; i < n; i++) {
         *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
         const uint32_t r = (uint32_t) (*state >> 32);
-        const float    f = (float) ((int32_t) r >> 8) * 0x1p-23f, g = f * f * f + 0.1f * f;
+        const float f = (float) ((int32_t) r >> 8) * 0x1p-23f, g = f * f * f + 0.1f * f;
         switch (i / 256 % 8) {
             case 0: x[i] = f; break;
             case 1: x[i] = r % 3 == 0 ? f : 0; break;
@@ -602,7 +602,7 @@ static void mixed_rows(float * x, int n, uint64_t * state) {
 static void bytes_stay(void) {
     static const struct {
         enum ggml_type type;
-        uint64_t       plain, weighted;
+        uint64_t plain, weighted;
     } list[] = {
         { GGML_TYPE_Q4_0, UINT64_C(0xb544408ad9ea220e), UINT64_C(0xad284e8751678cc9) },
         { GGML_TYPE_Q4_1, UINT64_C(0xb37b56b1eef68ddd), UINT64_C(0x5c64b998e1363bff) },
@@ -629,9 +629,9 @@ static void bytes_stay(void) {
         { GGML_TYPE_MXFP4, UINT64_C(0xca2db0f85efc8a30), UINT64_C(0xca2db0f85efc8a30) },
     };
     enum { COLUMNS = 512, ROWS = 48 };
-    static float   x[COLUMNS * ROWS], w[COLUMNS];
+    static float x[COLUMNS * ROWS], w[COLUMNS];
     static uint8_t blocks[COLUMNS * ROWS * 2];
-    uint64_t       state = UINT64_C(88172645463325252);
+    uint64_t state = UINT64_C(88172645463325252);
     mixed_rows(x, COLUMNS * ROWS, &state);
     for (int i = 0; i < COLUMNS; i++) {
         w[i] = ldexpf(1 + (float) (i % 13) / 16, i % 9 - 4);
@@ -656,11 +656,11 @@ static void bytes_stay(void) {
 static void fill_importances(int kind, float * w, int n) {
     for (int i = 0; i < n; i++) {
         const float size = ldexpf(1 + test_random_float(0, 1), test_random_int(-60, 60));
-        w[i]             = kind == 0   ? 1 + test_random_float(0, 3)
-                           : kind == 1 ? size
-                           : kind == 2 ? (i % 16 == 0 ? size : w[i - 1])
-                           : kind == 3 ? (float) (test_random_int(0, 40) == 0)
-                                       : size * (float) (i / 32 % 2);
+        w[i] = kind == 0   ? 1 + test_random_float(0, 3)
+               : kind == 1 ? size
+               : kind == 2 ? (i % 16 == 0 ? size : w[i - 1])
+               : kind == 3 ? (float) (test_random_int(0, 40) == 0)
+                           : size * (float) (i / 32 % 2);
     }
 }
 
@@ -679,11 +679,11 @@ enum { W = 512 };
 
 static void only_ratios_of_importances_count(void) {
     static const int exponents[] = { -60, 60, -1, 13, -88 };
-    static float     x[W], w[W], scaled[W];
-    static uint8_t   want[W * 2], got[W * 2];
+    static float x[W], w[W], scaled[W];
+    static uint8_t want[W * 2], got[W * 2];
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type           type = (enum ggml_type) id;
-        const struct gb_quant_format * f    = gb_quant_format_of(type);
+        const enum ggml_type type = (enum ggml_type) id;
+        const struct gb_quant_format * f = gb_quant_format_of(type);
         for (int pass = 0; f != NULL && pass < 40; pass++) {
             fill_importances(pass % 5, w, W);
             fill_weights(f, pass % 4, x, W);
@@ -700,14 +700,14 @@ static void only_ratios_of_importances_count(void) {
 // Blocks whose importances are all 0, between others, have the bytes of blocks without importances. In formats that
 // need importances they have the bytes that equal importances give.
 static void blocks_without_importances_are_quantized_as_without(void) {
-    static float   x[W], w[W], ones[W];
+    static float x[W], w[W], ones[W];
     static uint8_t want[W * 2], got[W * 2];
     for (int i = 0; i < W; i++) {
         ones[i] = 1;
     }
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type           type = (enum ggml_type) id;
-        const struct gb_quant_format * f    = gb_quant_format_of(type);
+        const enum ggml_type type = (enum ggml_type) id;
+        const struct gb_quant_format * f = gb_quant_format_of(type);
         for (int pass = 0; f != NULL && pass < 20; pass++) {
             const bool whole = pass % 2;
             fill_importances(0, w, W);
@@ -727,11 +727,11 @@ static void blocks_without_importances_are_quantized_as_without(void) {
 }
 
 static void finite_numbers_give_finite_blocks(void) {
-    static float   x[W], w[W], y[W];
+    static float x[W], w[W], y[W];
     static uint8_t blocks[W * 2];
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type           type = (enum ggml_type) id;
-        const struct gb_quant_format * f    = gb_quant_format_of(type);
+        const enum ggml_type type = (enum ggml_type) id;
+        const struct gb_quant_format * f = gb_quant_format_of(type);
         for (int pass = 0; f != NULL && pass < 400; pass++) {
             const bool weighted = needs_importance(type) || pass % 2;
             fill_importances(pass / 2 % 5, w, W);
@@ -747,14 +747,14 @@ static void finite_numbers_give_finite_blocks(void) {
 
 // A sub-block whose importances are 0 keeps its values nevertheless.
 static void importances_of_0_lose_no_sub_block(void) {
-    static float   x[W], w[W], y[W];
+    static float x[W], w[W], y[W];
     static uint8_t blocks[W * 2];
     for (int id = 0; id < GGML_TYPE_COUNT; id++) {
-        const enum ggml_type           type = (enum ggml_type) id;
-        const struct gb_quant_format * f    = gb_quant_format_of(type);
+        const enum ggml_type type = (enum ggml_type) id;
+        const struct gb_quant_format * f = gb_quant_format_of(type);
         for (int tiny = 0; f != NULL && tiny < 3; tiny++) {
-            const float least    = tiny == 0 ? 0 : tiny == 1 ? 1e-20f : 1e-38f;
-            double      error[2] = { 0 }, power[2] = { 0 };
+            const float least = tiny == 0 ? 0 : tiny == 1 ? 1e-20f : 1e-38f;
+            double error[2] = { 0 }, power[2] = { 0 };
             normal_like(x, W);
             for (int i = 0; i < W; i++) {
                 w[i] = i / 32 % 2 ? 1 : least;

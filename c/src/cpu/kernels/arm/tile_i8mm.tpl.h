@@ -10,7 +10,7 @@
 static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t * x, const uint8_t * w,
     const float * start, vi sum[V_BYTES_MR][V_BYTES_NV]) {
     const int pairs = (mr + 1) / 2;
-    vi        acc[V_BYTES_MR / 2][2 * V_BYTES_NV];
+    vi acc[V_BYTES_MR / 2][2 * V_BYTES_NV];
     (void) wide;
     UNROLL
     for (int i = 0; i < pairs; i++) {
@@ -25,8 +25,8 @@ static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t 
         for (int j = 0; j < V_BYTES_NV; j++) {
             const uint32x4_t here = vreinterpretq_u32_u8(vb_load(w + 16 * j)),
                              next = vreinterpretq_u32_u8(vb_load(w + 4 * BYTES_NR + 16 * j));
-            wv[2 * j]             = vreinterpretq_u8_u32(vzip1q_u32(here, next));
-            wv[2 * j + 1]         = vreinterpretq_u8_u32(vzip2q_u32(here, next));
+            wv[2 * j] = vreinterpretq_u8_u32(vzip1q_u32(here, next));
+            wv[2 * j + 1] = vreinterpretq_u8_u32(vzip2q_u32(here, next));
         }
         UNROLL
         for (int i = 0; i < pairs; i++) {
@@ -42,9 +42,9 @@ static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t 
     for (int i = 0; i < pairs; i++) {
         UNROLL
         for (int j = 0; j < V_BYTES_NV; j++) {
-            const vi even     = start == NULL ? vi_set(0) : v_bits(v_set(start[2 * i])),
-                     odd      = start == NULL ? even : v_bits(v_set(start[2 * i + 1]));
-            sum[2 * i][j]     = vi_add(even, vuzp1q_s32(acc[i][2 * j], acc[i][2 * j + 1]));
+            const vi even = start == NULL ? vi_set(0) : v_bits(v_set(start[2 * i])),
+                     odd = start == NULL ? even : v_bits(v_set(start[2 * i + 1]));
+            sum[2 * i][j] = vi_add(even, vuzp1q_s32(acc[i][2 * j], acc[i][2 * j + 1]));
             sum[2 * i + 1][j] = vi_add(odd, vuzp2q_s32(acc[i][2 * j], acc[i][2 * j + 1]));
         }
     }

@@ -14,18 +14,18 @@
 #endif
 #include "cpu/kernels/isa.h"
 
-#define V_N            4
-#define V_REGISTERS    32
-#define V_CHAINS       24
+#define V_N 4
+#define V_REGISTERS 32
+#define V_CHAINS 24
 #define V_ASM_REGISTER "w"
-#define V_GEMM_MR      6 // 24 accumulators, 4 vectors of b, 1 broadcast: 29 of 32 registers
-#define V_GEMM_NV      4
-#define V_BYTES_MR     6
-#define V_BYTES_NV     2
+#define V_GEMM_MR 6 // 24 accumulators, 4 vectors of b, 1 broadcast: 29 of 32 registers
+#define V_GEMM_NV 4
+#define V_BYTES_MR 6
+#define V_BYTES_NV 2
 
 typedef float32x4_t vf;
-typedef int32x4_t   vi;
-typedef uint32x4_t  vm;
+typedef int32x4_t vi;
+typedef uint32x4_t vm;
 typedef struct {
     float64x2_t low, high;
 } vd;
@@ -55,8 +55,8 @@ static inline vm v_gt(vf a, vf b) { return vcgtq_f32(a, b); }
 static inline vm v_lt(vf a, vf b) { return vcltq_f32(a, b); }
 static inline vm v_eq(vf a, vf b) { return vceqq_f32(a, b); }
 
-static inline vm   v_not_lt(vf a, vf b) { return vmvnq_u32(vcltq_f32(a, b)); }
-static inline vm   v_ordered(vm m, vf a, vf b) { return vandq_u32(m, vandq_u32(vceqq_f32(a, a), vceqq_f32(b, b))); }
+static inline vm v_not_lt(vf a, vf b) { return vmvnq_u32(vcltq_f32(a, b)); }
+static inline vm v_ordered(vm m, vf a, vf b) { return vandq_u32(m, vandq_u32(vceqq_f32(a, a), vceqq_f32(b, b))); }
 static inline bool vm_all(vm a) { return vminvq_u32(a) != 0; }
 
 static inline vf v_add(vf a, vf b) { return vaddq_f32(a, b); }
@@ -98,38 +98,38 @@ static inline void store_halves_n_(uint16_t * p, uint16x4_t a, int n) {
     memcpy(p, part, (size_t) n * sizeof(*p));
 }
 static inline uint16x4_t to_f16_(vf a) { return vreinterpret_u16_f16(vcvt_f16_f32(a)); }
-static inline vf         from_f16_(uint16x4_t h) { return vcvt_f32_f16(vreinterpret_f16_u16(h)); }
+static inline vf from_f16_(uint16x4_t h) { return vcvt_f32_f16(vreinterpret_f16_u16(h)); }
 static inline uint16x4_t low_halves_(vi a) { return vmovn_u32(vreinterpretq_u32_s32(a)); }
-static inline vi         from_halves_(uint16x4_t h) { return vreinterpretq_s32_u32(vmovl_u16(h)); }
+static inline vi from_halves_(uint16x4_t h) { return vreinterpretq_s32_u32(vmovl_u16(h)); }
 
-static inline vi   v_load_u16(const uint16_t * p) { return from_halves_(vld1_u16(p)); }
-static inline vi   v_load_u16_n(const uint16_t * p, int n) { return from_halves_(load_halves_n_(p, n)); }
+static inline vi v_load_u16(const uint16_t * p) { return from_halves_(vld1_u16(p)); }
+static inline vi v_load_u16_n(const uint16_t * p, int n) { return from_halves_(load_halves_n_(p, n)); }
 static inline void v_store_u16(uint16_t * p, vi a) { vst1_u16(p, low_halves_(a)); }
 static inline void v_store_u16_n(uint16_t * p, vi a, int n) { store_halves_n_(p, low_halves_(a), n); }
-static inline vf   v_load_f16(const uint16_t * p) { return from_f16_(vld1_u16(p)); }
-static inline vf   v_load_f16_n(const uint16_t * p, int n) { return from_f16_(load_halves_n_(p, n)); }
+static inline vf v_load_f16(const uint16_t * p) { return from_f16_(vld1_u16(p)); }
+static inline vf v_load_f16_n(const uint16_t * p, int n) { return from_f16_(load_halves_n_(p, n)); }
 static inline void v_store_f16(uint16_t * p, vf a) { vst1_u16(p, to_f16_(a)); }
 static inline void v_store_f16_n(uint16_t * p, vf a, int n) { store_halves_n_(p, to_f16_(a), n); }
 
-static inline float       v_sum(vf a) { return vaddvq_f32(a); }
-static inline float       v_largest(vf a) { return vmaxvq_f32(a); } // no NaN
+static inline float v_sum(vf a) { return vaddvq_f32(a); }
+static inline float v_largest(vf a) { return vmaxvq_f32(a); } // no NaN
 static inline float64x2_t low_f64_(vf a) { return vcvt_f64_f32(vget_low_f32(a)); }
 static inline float64x2_t high_f64_(vf a) { return vcvt_high_f64_f32(a); }
-static inline vd          vd_zero(void) { return (vd) { vdupq_n_f64(0), vdupq_n_f64(0) }; }
+static inline vd vd_zero(void) { return (vd) { vdupq_n_f64(0), vdupq_n_f64(0) }; }
 static inline vd vd_add(vd s, vf a) { return (vd) { vaddq_f64(s.low, low_f64_(a)), vaddq_f64(s.high, high_f64_(a)) }; }
 static inline vd vd_mad(vd s, vf a, vf b) {
     return (vd) { vfmaq_f64(s.low, low_f64_(a), low_f64_(b)), vfmaq_f64(s.high, high_f64_(a), high_f64_(b)) };
 }
-static inline vd     vd_join(vd a, vd b) { return (vd) { vaddq_f64(a.low, b.low), vaddq_f64(a.high, b.high) }; }
+static inline vd vd_join(vd a, vd b) { return (vd) { vaddq_f64(a.low, b.low), vaddq_f64(a.high, b.high) }; }
 static inline double vd_sum(vd a) { return vaddvq_f64(vaddq_f64(a.low, a.high)); }
 
 static inline void v_transpose(vf t[V_N]) { // rows to columns: pairs of rows, then the halves
     const float32x4x2_t a = vtrnq_f32(t[0], t[1]);
     const float32x4x2_t b = vtrnq_f32(t[2], t[3]);
-    t[0]                  = vcombine_f32(vget_low_f32(a.val[0]), vget_low_f32(b.val[0]));
-    t[1]                  = vcombine_f32(vget_low_f32(a.val[1]), vget_low_f32(b.val[1]));
-    t[2]                  = vcombine_f32(vget_high_f32(a.val[0]), vget_high_f32(b.val[0]));
-    t[3]                  = vcombine_f32(vget_high_f32(a.val[1]), vget_high_f32(b.val[1]));
+    t[0] = vcombine_f32(vget_low_f32(a.val[0]), vget_low_f32(b.val[0]));
+    t[1] = vcombine_f32(vget_low_f32(a.val[1]), vget_low_f32(b.val[1]));
+    t[2] = vcombine_f32(vget_high_f32(a.val[0]), vget_high_f32(b.val[0]));
+    t[3] = vcombine_f32(vget_high_f32(a.val[1]), vget_high_f32(b.val[1]));
 }
 
 static inline vf v_recip(vf a) { return vdivq_f32(vdupq_n_f32(1.0f), a); }

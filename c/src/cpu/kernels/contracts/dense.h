@@ -11,15 +11,15 @@
 // What a level may have at most, so that whoever calls it can have arrays: rows and columns of a tile and its panels,
 // columns that dots_* take, rows that rows_columns_* take. A tile's columns divide GB_GEMM_NR_MAX, and it has
 // GB_GEMM_MR_MIN rows at least.
-#define GB_GEMM_MR_MIN   4
-#define GB_GEMM_MR_MAX   16
-#define GB_GEMM_NR_MAX   64
-#define GB_BF16_MR_MAX   32 // rows of gemm_tile_bf16
-#define GB_BF16_STEP     16 // bf16_step is at most so much, and divides it
-#define GB_DOTS_W_MAX    4
-#define GB_ROWS_X_MAX    8
+#define GB_GEMM_MR_MIN 4
+#define GB_GEMM_MR_MAX 16
+#define GB_GEMM_NR_MAX 64
+#define GB_BF16_MR_MAX 32 // rows of gemm_tile_bf16
+#define GB_BF16_STEP 16 // bf16_step is at most so much, and divides it
+#define GB_DOTS_W_MAX 4
+#define GB_ROWS_X_MAX 8
 #define GB_ROWS_X_NARROW 2 // rows_x of levels with few registers
-#define GB_ROWS_W        4 // columns that rows_columns_* take, at every level
+#define GB_ROWS_W 4 // columns that rows_columns_* take, at every level
 
 // A tile of a matrix product: c[m][n] = or += the sum over k of a[k][m] b[k][n], for mr rows by nr columns.
 //
@@ -27,17 +27,17 @@
 // panel of as many columns as the tile has. Panels are filled up with zeros; only mr x nr results are stored. Each
 // result is one chain of products in the order of k, whatever mr, nr and lda are.
 struct gb_tile {
-    int64_t       k;   // terms; of gemm_tile_bf16 pairs of them
-    const float * a;   // k * gemm_mr floats of a panel, or row 0
-    int64_t       lda; // floats from one row of a to the next; 0: a is a panel
-    const float * b;   // k * gemm_nr floats
-    float *       c;
-    int64_t       ldc; // floats from one row of c to the next
-    int           mr, nr;
-    bool          accumulate; // add to c; else c need not be initialized
+    int64_t k;       // terms; of gemm_tile_bf16 pairs of them
+    const float * a; // k * gemm_mr floats of a panel, or row 0
+    int64_t lda;     // floats from one row of a to the next; 0: a is a panel
+    const float * b; // k * gemm_nr floats
+    float * c;
+    int64_t ldc; // floats from one row of c to the next
+    int mr, nr;
+    bool accumulate; // add to c; else c need not be initialized
     // gemm_tile_bf16 prefetches from here on, so many cache lines for each step
     const char * ahead;
-    int          ahead_lines;
+    int ahead_lines;
 };
 
 // gemm_tile_bf16 takes pairs of bfloat16, each in the bits of a float: where the level has the instruction
@@ -52,9 +52,9 @@ typedef void gb_kernel_tile(const struct gb_tile * t);
 // of them, a multiple of 32 or all, lie one behind the other; the next ones begin `stride` values behind the first.
 // With `limited` what bytes cannot stand for (GB_LARGEST_ACTIVATION) becomes NaN.
 struct gb_round_bf16 {
-    int64_t       k, together, stride;
-    bool          limited;
-    uint16_t *    y;
+    int64_t k, together, stride;
+    bool limited;
+    uint16_t * y;
     const float * x;
 };
 
@@ -70,15 +70,15 @@ typedef void gb_kernel_dots(int64_t k, int nw, float * y, const void * const * w
 // A few rows times a few columns of weights, both as they lie: y[j * ldy + i] = or += w_i . x_j. A result depends on k
 // alone, not on what it is computed with.
 struct gb_rows_columns {
-    int64_t       k;
-    int           nw, nx; // columns, at most GB_ROWS_W; rows, at most rows_x
-    const void *  w;      // column 0
-    size_t        nb_w;   // bytes from one column to the next
-    const float * x;      // row 0
-    size_t        ldx;    // floats from one row to the next
-    float *       y;
-    int64_t       ldy;
-    bool          accumulate;
+    int64_t k;
+    int nw, nx;      // columns, at most GB_ROWS_W; rows, at most rows_x
+    const void * w;  // column 0
+    size_t nb_w;     // bytes from one column to the next
+    const float * x; // row 0
+    size_t ldx;      // floats from one row to the next
+    float * y;
+    int64_t ldy;
+    bool accumulate;
     const char * const *
         next; // GB_ROWS_W columns that are prefetched meanwhile, as much of each as of one of w; NULL: none
 };

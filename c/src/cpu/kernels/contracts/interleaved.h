@@ -11,14 +11,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define GB_INTERLEAVED_LANES   16 // groups of a unit
-#define GB_INTERLEAVED_X       4  // rows that kernels take at a time
-#define GB_INTERLEAVED_W       2  // columns at a time that are unpacked on the way
+#define GB_INTERLEAVED_LANES 16 // groups of a unit
+#define GB_INTERLEAVED_X 4  // rows that kernels take at a time
+#define GB_INTERLEAVED_W 2  // columns at a time that are unpacked on the way
 #define GB_INTERLEAVED_W_READY 3  // columns at a time that were unpacked before
 
 // Terms and bytes of a unit; halves: of kind GB_BYTES_HALVES
 #define GB_INTERLEAVED_UNIT_TERMS(halves) (GB_INTERLEAVED_LANES * ((halves) ? 16 : 32))
-#define GB_INTERLEAVED_UNIT_SIZE(halves)  (GB_INTERLEAVED_UNIT_TERMS(halves) + 2 * 4 * GB_INTERLEAVED_LANES)
+#define GB_INTERLEAVED_UNIT_SIZE(halves) (GB_INTERLEAVED_UNIT_TERMS(halves) + 2 * 4 * GB_INTERLEAVED_LANES)
 
 // A row of k activations, a multiple of 32, rounded to bytes and interleaved. zero: the format's level for 0 where all
 // groups have the same, or 0
@@ -30,14 +30,14 @@ typedef bool gb_kernel_interleave_column(int type, int64_t k, void * y, const vo
 // nw <= GB_INTERLEAVED_W columns, unpacked on the way, times nx <= GB_INTERLEAVED_X rows. Both columns' sums, and all
 // four of a column, may be written. False: the format cannot.
 struct gb_interleaved_dots {
-    int                  type; // enum ggml_type of the columns
-    int64_t              k;
-    int                  nw, nx;
-    float *              acc;
+    int type; // enum ggml_type of the columns
+    int64_t k;
+    int nw, nx;
+    float * acc;
     const void * const * columns;
     const void * const * rows; // by interleave_row
     const void * const * next; // for each column: as many bytes as it has are prefetched from here
-    bool                 accumulate;
+    bool accumulate;
 };
 
 typedef bool gb_kernel_interleaved_dots(const struct gb_interleaved_dots * p);
@@ -45,25 +45,25 @@ typedef bool gb_kernel_interleaved_dots(const struct gb_interleaved_dots * p);
 // y[i] = column i times one row, for n columns that are nb_w bytes apart, unpacked on the way: the bits of
 // interleaved_dots and interleaved_sums. False: the format cannot.
 struct gb_interleaved_row_dots {
-    int          type; // enum ggml_type of the columns
-    int64_t      k, n;
+    int type; // enum ggml_type of the columns
+    int64_t k, n;
     const void * w;
-    size_t       nb_w, ahead; // what lies so many bytes behind a column is prefetched
-    const void * x;           // by interleave_row
-    float *      y;
+    size_t nb_w, ahead; // what lies so many bytes behind a column is prefetched
+    const void * x;     // by interleave_row
+    float * y;
 };
 
 typedef bool gb_kernel_interleaved_row_dots(const struct gb_interleaved_row_dots * p);
 
 // nw <= GB_INTERLEAVED_W_READY columns that were unpacked before times nx <= GB_INTERLEAVED_X rows
 struct gb_interleaved_tile {
-    int64_t              units;
-    int                  kind; // GB_BYTES_HALVES, GB_BYTES_CENTERED
-    int                  nw, nx;
-    float *              acc;
+    int64_t units;
+    int kind; // GB_BYTES_HALVES, GB_BYTES_CENTERED
+    int nw, nx;
+    float * acc;
     const void * const * columns; // by interleave_column
     const void * const * rows;    // by interleave_row
-    bool                 accumulate;
+    bool accumulate;
 };
 
 typedef void gb_kernel_interleaved_tile(const struct gb_interleaved_tile * p);

@@ -3,9 +3,9 @@
 static inline bool has_nan_(__m512 a, __m512 b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0; }
 
 static inline float extreme_(const float * x, __m512 a, __m512 b) { // the first of largest magnitude; no NaN among them
-    const vf        p = v_abs(a), q = v_abs(b), largest = v_set(v_largest(v_max(p, q)));
-    const __mmask32 at    = (__mmask32) v_eq(p, largest) | (__mmask32) v_eq(q, largest) << 16;
-    const float     value = x[__builtin_ctz(at)];
+    const vf p = v_abs(a), q = v_abs(b), largest = v_set(v_largest(v_max(p, q)));
+    const __mmask32 at = (__mmask32) v_eq(p, largest) | (__mmask32) v_eq(q, largest) << 16;
+    const float value = x[__builtin_ctz(at)];
     return value != 0 ? value : 0.0f; // zeros of either sign
 }
 
@@ -25,7 +25,7 @@ static inline vi nibble_levels_(__m512 x, __m512 id) { // the sum apart from the
 static void f32_to_q8_0(int64_t n, void * y, const float * x) {
     uint8_t * block = y;
     for (int64_t i = 0; i < n; i += BLOCK_N, block += GB_BYTES(q8_0)) {
-        const vf    a = v_load(x + i), b = v_load(x + i + 16);
+        const vf a = v_load(x + i), b = v_load(x + i + 16);
         const float d = has_nan_(a, b) ? INFINITY : v_largest(v_max(v_abs(a), v_abs(b))) / 127;
         if (!is_plain_(d)) {
             store_odd_(GGML_TYPE_Q8_0, x + i, block);
@@ -41,7 +41,7 @@ static void f32_to_q8_0(int64_t n, void * y, const float * x) {
 static void f32_to_q4_0(int64_t n, void * y, const float * x) {
     uint8_t * block = y;
     for (int64_t i = 0; i < n; i += BLOCK_N, block += GB_BYTES(q4_0)) {
-        const vf    a = v_load(x + i), b = v_load(x + i + 16);
+        const vf a = v_load(x + i), b = v_load(x + i + 16);
         const float d = has_nan_(a, b) ? INFINITY : extreme_(x + i, a, b) / -8;
         if (!is_plain_(d)) {
             store_odd_(GGML_TYPE_Q4_0, x + i, block);

@@ -2,8 +2,8 @@
 //
 // Bytes of weights are signed, and what multiplies them wants one side unsigned: both signs go to the row.
 
-#define DQ_ROWS   8
-#define DQ_X      1
+#define DQ_ROWS 8
+#define DQ_X 1
 #define DQ_GROUPS 1
 
 static ALWAYS_INLINE vi dq_levels_(const char * w, int groups) {
@@ -27,5 +27,5 @@ static ALWAYS_INLINE void dq_scales_(const char * const w[DQ_W], int groups, vf 
         d[i] = _mm256_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(half)));
     }
 }
-#define DQ_START(q)         vi_set(0)
+#define DQ_START(q) vi_set(0)
 #define DQ_DOT(start, w, q) vi_dot4(start, _mm256_abs_epi8(w), _mm256_sign_epi8(q, w))

@@ -8,7 +8,7 @@
 #else
 #    define DQ_ROWS 4
 #endif
-#define DQ_X      4
+#define DQ_X 4
 #define DQ_GROUPS 2 // in a vector
 
 static ALWAYS_INLINE vi dq_levels_(const char * w, int groups) {
@@ -33,8 +33,8 @@ static ALWAYS_INLINE short dq_half_(const char * w) {
     return half;
 }
 static ALWAYS_INLINE void dq_scales_(const char * const w[DQ_W], int groups, vf d[DQ_W]) {
-    const size_t  next = groups == 1 ? 0 : DQ_SIZE;
-    const __m512  all  = _mm512_castps256_ps512(_mm256_cvtph_ps(_mm_set_epi16(dq_half_(w[3] + next), dq_half_(w[3]),
+    const size_t next = groups == 1 ? 0 : DQ_SIZE;
+    const __m512 all = _mm512_castps256_ps512(_mm256_cvtph_ps(_mm_set_epi16(dq_half_(w[3] + next), dq_half_(w[3]),
         dq_half_(w[2] + next), dq_half_(w[2]), dq_half_(w[1] + next), dq_half_(w[1]), dq_half_(w[0] + next),
         dq_half_(w[0]))));
     const __m512i lane = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
@@ -43,5 +43,5 @@ static ALWAYS_INLINE void dq_scales_(const char * const w[DQ_W], int groups, vf 
         d[i] = _mm512_permutexvar_ps(_mm512_add_epi32(lane, _mm512_set1_epi32(2 * i)), all);
     }
 }
-#define DQ_START(q)         _mm512_sub_epi32(vi_set(0), vi_dot4w(vi_set(0), _mm512_set1_epi8(-128), q))
+#define DQ_START(q) _mm512_sub_epi32(vi_set(0), vi_dot4w(vi_set(0), _mm512_set1_epi8(-128), q))
 #define DQ_DOT(start, w, q) vi_dot4w(start, vi_xor(w, _mm512_set1_epi8(-128)), q)

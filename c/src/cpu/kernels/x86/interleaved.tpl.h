@@ -14,10 +14,10 @@
 // of a sum does not depend on which rows and columns are taken together, nor on whether columns are unpacked while they
 // are multiplied (interleaved_dots) or before (interleave_column, interleaved_tile).
 
-#define INTERLEAVED_ROWS    GB_INTERLEAVED_X
-#define INTERLEAVED_DIRECT  GB_INTERLEAVED_W
+#define INTERLEAVED_ROWS GB_INTERLEAVED_X
+#define INTERLEAVED_DIRECT GB_INTERLEAVED_W
 #define INTERLEAVED_COLUMNS GB_INTERLEAVED_W_READY
-#define INTERLEAVED_K       GB_UNPACK_MAX // terms that are unpacked at a time
+#define INTERLEAVED_K GB_UNPACK_MAX // terms that are unpacked at a time
 static_assert(V_N == GB_INTERLEAVED_LANES, "a vector has a lane for each group of a unit");
 
 #include "interleaved_formats.tpl.h"
@@ -25,7 +25,7 @@ static_assert(V_N == GB_INTERLEAVED_LANES, "a vector has a lane for each group o
 // ------------------------------------------------------------------------------------------------------------ products
 
 #define INTERLEAVED_TERMS(halves) GB_INTERLEAVED_UNIT_TERMS(halves)
-#define INTERLEAVED_SIZE(halves)  GB_INTERLEAVED_UNIT_SIZE(halves)
+#define INTERLEAVED_SIZE(halves) GB_INTERLEAVED_UNIT_SIZE(halves)
 
 static ALWAYS_INLINE void prefetch_lines_(const uint8_t * p, size_t size) {
     for (size_t i = 0; i < size; i += 64) {
@@ -41,8 +41,8 @@ static ALWAYS_INLINE void multiply_interleaved_(int nw, int nx, bool halves, boo
     UNROLL
     for (int j = 0; j < nx; j++) {
         const char * const p = x[j] + at;
-        const vf           d = v_from_bits(words_(p + 64 * words)), end = v_from_bits(words_(p + 64 * words + 64));
-        vi                 sum[INTERLEAVED_DIRECT];
+        const vf d = v_from_bits(words_(p + 64 * words)), end = v_from_bits(words_(p + 64 * words + 64));
+        vi sum[INTERLEAVED_DIRECT];
         UNROLL
         for (int i = 0; i < nw; i++) {
             sum[i] = centered ? v_bits(end) : vi_set(0);
@@ -91,9 +91,9 @@ static ALWAYS_INLINE void store_sums_(int nw, int nx, vf sums[][INTERLEAVED_ROWS
 // cannot read back before the store has left for the cache.
 static ALWAYS_INLINE void sums_of_four_(const vf a[4], int n, float * y) {
     vf t = half_sums_(half_sums_(a[0], a[1]), half_sums_(a[2], a[3]));
-    t    = v_add(t, _mm512_permute_ps(t, 0x4e));
-    t    = v_add(t, _mm512_permute_ps(t, 0xb1));
-    t    = _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), t);
+    t = v_add(t, _mm512_permute_ps(t, 0x4e));
+    t = v_add(t, _mm512_permute_ps(t, 0xb1));
+    t = _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), t);
     if (n == 4) {
         _mm_storeu_ps(y, _mm512_castps512_ps128(t));
     } else {
@@ -116,7 +116,7 @@ static ALWAYS_INLINE void store_interleaved_(bool halves, bool centered, const s
 // Levels that were unpacked before.
 struct unpacked {
     uint8_t u[INTERLEAVED_K];
-    float   d[INTERLEAVED_K / 16], m[INTERLEAVED_K / 16];
+    float d[INTERLEAVED_K / 16], m[INTERLEAVED_K / 16];
 };
 
 static ALWAYS_INLINE void interleave_unpacked_(bool halves, const struct unpacked * a, int64_t index,
@@ -133,8 +133,8 @@ static ALWAYS_INLINE void interleave_unpacked_(bool halves, const struct unpacke
 
 struct dots_task { // of interleaved_dots
     const uint8_t *w[INTERLEAVED_DIRECT], *next[INTERLEAVED_DIRECT];
-    const char *   x[INTERLEAVED_ROWS];
-    bool           accumulate;
+    const char * x[INTERLEAVED_ROWS];
+    bool accumulate;
 };
 
 // Each format: its dot products with rows, and itself unpacked. The last unit is copied if it is not whole.
@@ -147,10 +147,10 @@ struct dots_task { // of interleaved_dots
     }                                                                                                           \
     static ALWAYS_INLINE void interleaved_dots_##stem##_(int nw, int nx, int64_t k, float * sums,               \
         const struct dots_task * t) {                                                                           \
-        uint8_t            copy[INTERLEAVED_BYTES_##stem];                                                      \
+        uint8_t copy[INTERLEAVED_BYTES_##stem];                                                                 \
         struct interleaved s[INTERLEAVED_DIRECT];                                                               \
-        vf                 acc[INTERLEAVED_DIRECT][INTERLEAVED_ROWS];                                           \
-        size_t             at = 0, byte = 0;                                                                    \
+        vf acc[INTERLEAVED_DIRECT][INTERLEAVED_ROWS];                                                           \
+        size_t at = 0, byte = 0;                                                                                \
         load_sums_(nw, nx, acc, sums, t->accumulate);                                                           \
         for (; k >= INTERLEAVED_TERMS(halves);                                                                  \
             k -= INTERLEAVED_TERMS(halves), at += INTERLEAVED_SIZE(halves), byte += INTERLEAVED_BYTES_##stem) { \
@@ -171,7 +171,7 @@ struct dots_task { // of interleaved_dots
         store_sums_(nw, nx, acc, sums);                                                                         \
     }                                                                                                           \
     static void interleave_column_##stem##_(int64_t k, char * y, const uint8_t * p) {                           \
-        uint8_t            copy[INTERLEAVED_BYTES_##stem];                                                      \
+        uint8_t copy[INTERLEAVED_BYTES_##stem];                                                                 \
         struct interleaved s;                                                                                   \
         for (; k >= INTERLEAVED_TERMS(halves);                                                                  \
             k -= INTERLEAVED_TERMS(halves), y += INTERLEAVED_SIZE(halves), p += INTERLEAVED_BYTES_##stem) {     \
@@ -198,11 +198,11 @@ struct dots_task { // of interleaved_dots
     }                                                                                                             \
     static ALWAYS_INLINE void interleaved_column_dots_##stem##_(int nx, int64_t k, float * sums,                  \
         const struct dots_task * t, int column) {                                                                 \
-        vf                 acc[INTERLEAVED_DIRECT][INTERLEAVED_ROWS];                                             \
-        struct unpacked    a;                                                                                     \
+        vf acc[INTERLEAVED_DIRECT][INTERLEAVED_ROWS];                                                             \
+        struct unpacked a;                                                                                        \
         struct interleaved s[INTERLEAVED_DIRECT];                                                                 \
-        const uint8_t *    p  = t->w[column];                                                                     \
-        size_t             at = 0;                                                                                \
+        const uint8_t * p = t->w[column];                                                                         \
+        size_t at = 0;                                                                                            \
         load_sums_(1, nx, acc, sums, t->accumulate);                                                              \
         for (; k > 0; k -= INTERLEAVED_K, p += INTERLEAVED_K / (block) * (size)) {                                \
             const int64_t units = unpack_part_##stem##_(&a, k, p);                                                \
@@ -225,7 +225,7 @@ struct dots_task { // of interleaved_dots
         }                                                                                                         \
     }                                                                                                             \
     static void interleave_column_##stem##_(int64_t k, char * y, const uint8_t * p) {                             \
-        struct unpacked    a;                                                                                     \
+        struct unpacked a;                                                                                        \
         struct interleaved s;                                                                                     \
         for (; k > 0; k -= INTERLEAVED_K, p += INTERLEAVED_K / (block) * (size)) {                                \
             const int64_t units = unpack_part_##stem##_(&a, k, p);                                                \
@@ -240,12 +240,12 @@ struct dots_task { // of interleaved_dots
 #define INTERLEAVED_ROW(stem)                                                              \
     static void interleaved_row_dots_##stem##_(const struct gb_interleaved_row_dots * p) { \
         _Alignas(64) float sums[4 * V_N];                                                  \
-        struct dots_task   t = { .x = { p->x } };                                          \
+        struct dots_task t = { .x = { p->x } };                                            \
         for (int64_t i = 0; i < p->n; i += 4) {                                            \
             const int nw = p->n - i < 4 ? (int) (p->n - i) : 4;                            \
-            vf        a[4];                                                                \
+            vf a[4];                                                                       \
             for (int j = 0; j < nw; j++) {                                                 \
-                t.w[0]    = (const uint8_t *) p->w + (size_t) (i + j) * p->nb_w;           \
+                t.w[0] = (const uint8_t *) p->w + (size_t) (i + j) * p->nb_w;              \
                 t.next[0] = t.w[0] + p->ahead;                                             \
                 interleaved_dots_##stem##_(1, 1, p->k, sums + (size_t) j * V_N, &t);       \
             }                                                                              \
@@ -258,7 +258,7 @@ struct dots_task { // of interleaved_dots
     }
 #define INTERLEAVED_NONE(...)
 #define INTERLEAVED_REPEATED(stem, ...) INTERLEAVED_OF(stem, __VA_ARGS__) INTERLEAVED_ROW(stem)
-#define INTERLEAVED_ONCE(stem, ...)     INTERLEAVED_OF(stem, __VA_ARGS__) INTERLEAVED_ROW(stem)
+#define INTERLEAVED_ONCE(stem, ...) INTERLEAVED_OF(stem, __VA_ARGS__) INTERLEAVED_ROW(stem)
 #define INTERLEAVED_UNPACKED(stem, ...) INTERLEAVED_BY_KERNEL(stem, __VA_ARGS__) INTERLEAVED_ROW(stem)
 #define GB_FORMAT(id, stem, name, elements, bytes, group, zero, top, use, partner, columns, rows, ...) \
     INTERLEAVED_##rows(stem, (group) == 16, zero, elements, bytes)
@@ -271,12 +271,12 @@ struct dots_task { // of interleaved_dots
 
 static void interleave_row(int64_t k, int kind, int zero, void * y, const float * x) {
     const bool halves = kind & GB_BYTES_HALVES;
-    const int  words = halves ? 4 : 8, terms = INTERLEAVED_TERMS(halves), group = terms / 16;
-    char *     out = y;
+    const int words = halves ? 4 : 8, terms = INTERLEAVED_TERMS(halves), group = terms / 16;
+    char * out = y;
     for (; k > 0; k -= terms, x += terms, out += INTERLEAVED_SIZE(halves)) {
         _Alignas(64) int8_t q[512] = { 0 };
-        float               d[16] = { 0 }, ends[2][16] = { { 0 } };
-        vi                  u[8];
+        float d[16] = { 0 }, ends[2][16] = { { 0 } };
+        vi u[8];
         quantize_q8(&(struct gb_quantize_q8) {
             .k = k < terms ? k : terms, .kind = kind, .zero = zero, .step = 1, .q = q, .d = d, .s = ends[1], .x = x });
         for (int g = 0; g < 16; g++) {
@@ -297,12 +297,12 @@ static void interleave_row(int64_t k, int kind, int zero, void * y, const float 
 // Three rows are taken as four, of which two are the same, and one column with several rows as two: not worth versions
 // of their own.
 static bool interleaved_dots(const struct gb_interleaved_dots * p) {
-    struct dots_task t  = { .accumulate = p->accumulate };
-    const int        nw = p->nw, nx = p->nx;
-    const int64_t    k   = p->k;
-    float * const    acc = p->acc;
+    struct dots_task t = { .accumulate = p->accumulate };
+    const int nw = p->nw, nx = p->nx;
+    const int64_t k = p->k;
+    float * const acc = p->acc;
     for (int i = 0; i < INTERLEAVED_DIRECT && nw > 0; i++) {
-        t.w[i]    = p->columns[i < nw ? i : 0];
+        t.w[i] = p->columns[i < nw ? i : 0];
         t.next[i] = p->next[i < nw ? i : 0];
     }
     for (int j = 0; j < INTERLEAVED_ROWS && nx > 0; j++) {
@@ -360,11 +360,11 @@ static bool interleave_column(int type, int64_t k, void * y, const void * w) {
 static ALWAYS_INLINE void interleaved_tile_(int nw, int nx, bool halves, bool centered, int64_t units, float * acc,
     const char * const * w, const char * const * x, bool accumulate) {
     const int words = halves ? 4 : 8;
-    vf        sums[INTERLEAVED_COLUMNS][INTERLEAVED_ROWS];
+    vf sums[INTERLEAVED_COLUMNS][INTERLEAVED_ROWS];
     load_sums_(nw, nx, sums, acc, accumulate);
     for (size_t at = 0; units > 0; units--, at += INTERLEAVED_SIZE(halves)) {
         const size_t ends = at + 64 * (size_t) words;
-        vi           dot[INTERLEAVED_COLUMNS][INTERLEAVED_ROWS];
+        vi dot[INTERLEAVED_COLUMNS][INTERLEAVED_ROWS];
         UNROLL
         for (int j = 0; j < nx; j++) {
             const vi start = centered ? words_(x[j] + ends + 64) : vi_set(0);
@@ -397,9 +397,9 @@ static ALWAYS_INLINE void interleaved_tile_(int nw, int nx, bool halves, bool ce
             UNROLL
             for (int i = 0; i < nw; i++) {
                 const vf dw = v_from_bits(words_(w[i] + ends)),
-                         m  = centered ? dw : v_from_bits(words_(w[i] + ends + 64));
-                sums[i][j]  = v_fma(v_from_int(dot[i][j]), v_mul(dw, d), sums[i][j]);
-                sums[i][j]  = centered ? sums[i][j] : v_fma(m, s, sums[i][j]);
+                         m = centered ? dw : v_from_bits(words_(w[i] + ends + 64));
+                sums[i][j] = v_fma(v_from_int(dot[i][j]), v_mul(dw, d), sums[i][j]);
+                sums[i][j] = centered ? sums[i][j] : v_fma(m, s, sums[i][j]);
             }
         }
     }

@@ -63,7 +63,7 @@ static ALWAYS_INLINE void turn_groups_(bool halves, vi u[8]) {
         return;
     }
     const vi low = _mm512_setr_epi32(0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27);
-    vi       a[4], b[4];
+    vi a[4], b[4];
     UNROLL
     for (int i = 0; i < 4; i++) {
         a[i] = _mm512_permutex2var_epi32(u[2 * i], low, u[2 * i + 1]);
@@ -73,7 +73,7 @@ static ALWAYS_INLINE void turn_groups_(bool halves, vi u[8]) {
     turn_quarters_(b);
     UNROLL
     for (int i = 0; i < 4; i++) {
-        u[i]     = a[i];
+        u[i] = a[i];
         u[i + 4] = b[i];
     }
 }
@@ -89,11 +89,11 @@ static ALWAYS_INLINE void turn_groups_(bool halves, vi u[8]) {
 #define HEAD_AT(i, stem)                                                                                     \
     (char) IN_FOUR(GB_BYTES(stem) * ((i) / 4 % 4) + ((i) < 16 ? GB_AT(stem, qh) : GB_AT(stem, d)) + (i) % 4, \
         GB_BYTES(stem))
-#define AT_Q4_0(i)   LEVELS_AT(i, q4_0)
-#define AT_Q5_0(i)   LEVELS_AT(i, q5_0)
-#define AT_MXFP4(i)  LEVELS_AT(i, mxfp4)
-#define AT_Q4_1(i)   LEVELS_AT(i, q4_1)
-#define AT_Q5_1(i)   LEVELS_AT(i, q5_1)
+#define AT_Q4_0(i) LEVELS_AT(i, q4_0)
+#define AT_Q5_0(i) LEVELS_AT(i, q5_0)
+#define AT_MXFP4(i) LEVELS_AT(i, mxfp4)
+#define AT_Q4_1(i) LEVELS_AT(i, q4_1)
+#define AT_Q5_1(i) LEVELS_AT(i, q5_1)
 #define HEAD_Q5_0(i) HEAD_AT(i, q5_0)
 #define HEAD_Q5_1(i) HEAD_AT(i, q5_1)
 
@@ -135,7 +135,7 @@ static ALWAYS_INLINE void nibble_bytes_(const uint8_t * p, int size, const char 
 static ALWAYS_INLINE void put_nibbles_in_(vi u[8], const vi a[4]) {
     UNROLL
     for (int j = 0; j < 4; j++) {
-        u[j]     = bytes_(a[j], 15);
+        u[j] = bytes_(a[j], 15);
         u[j + 4] = bytes_(vi_shr(a[j], 4), 15);
     }
 }
@@ -144,7 +144,7 @@ static ALWAYS_INLINE void put_nibbles_in_(vi u[8], const vi a[4]) {
 static ALWAYS_INLINE vf scales_16_(const uint8_t * p, int size) {
     const vi index = _mm512_set1_epi64((int64_t) ((uint64_t) (size / 2) << 16 | (uint64_t) size << 32 |
                                                   (uint64_t) (size / 2 * 3) << 48));
-    vi       all   = _mm512_permutexvar_epi16(index, words_(p));
+    vi all = _mm512_permutexvar_epi16(index, words_(p));
     UNROLL
     for (int i = 1; i < 4; i++) {
         all = _mm512_mask_permutexvar_epi16(all, 0xfu << 4 * i, index, words_(p + 4 * size * i));
@@ -154,9 +154,9 @@ static ALWAYS_INLINE vf scales_16_(const uint8_t * p, int size) {
 
 // scale and minimum of blocks of `size` bytes, four words of them in 64 bytes
 static ALWAYS_INLINE vi affine_16_(const uint8_t * p, int size) {
-    const int n     = size / 4;
-    const vi  index = _mm512_setr_epi32(0, n, 2 * n, 3 * n, 0, n, 2 * n, 3 * n, 0, n, 2 * n, 3 * n, 0, n, 2 * n, 3 * n);
-    vi        all   = _mm512_permutexvar_epi32(index, words_(p));
+    const int n = size / 4;
+    const vi index = _mm512_setr_epi32(0, n, 2 * n, 3 * n, 0, n, 2 * n, 3 * n, 0, n, 2 * n, 3 * n, 0, n, 2 * n, 3 * n);
+    vi all = _mm512_permutexvar_epi32(index, words_(p));
     UNROLL
     for (int i = 1; i < 4; i++) {
         all = _mm512_mask_permutexvar_epi32(all, (__mmask16) (0xfu << 4 * i), index, words_(p + 4 * size * i));
@@ -196,7 +196,7 @@ static ALWAYS_INLINE void interleave_iq4_nl_(const uint8_t * p, struct interleav
 }
 
 static ALWAYS_INLINE void interleave_q4_1_(const uint8_t * p, struct interleaved * s) {
-    vi       a[4];
+    vi a[4];
     const vi halves = affine_16_(p, GB_BYTES(q4_1));
     nibble_bytes_(p, GB_BYTES(q4_1), words_at_[3], a);
     put_nibbles_in_(s->u, a);
@@ -226,19 +226,19 @@ static ALWAYS_INLINE void interleave_q5_0_(const uint8_t * p, struct interleaved
 
 static ALWAYS_INLINE void interleave_q5_1_(const uint8_t * p, struct interleaved * s) {
     const vi scales = interleave_fives_(p, GB_BYTES(q5_1), heads_at_[1], words_at_[4], s->u);
-    s->d            = halves_(scales);
-    s->m            = halves_(vi_shr(scales, 16));
+    s->d = halves_(scales);
+    s->m = halves_(vi_shr(scales, 16));
 }
 
 static ALWAYS_INLINE void interleave_q8_0_(const uint8_t * p, struct interleaved * s) {
     const vi index = _mm512_set1_epi32(GB_BYTES(q8_0) / 2 << 16);
-    vi       all   = _mm512_permutexvar_epi16(index, words_(p));
+    vi all = _mm512_permutexvar_epi16(index, words_(p));
     UNROLL
     for (int i = 0; i < 8; i++) {
         const uint8_t * two = p + 2 * GB_BYTES(q8_0) * i;
-        s->u[i]             = _mm512_xor_si512(two_(two + GB_AT(q8_0, qs), two + GB_BYTES(q8_0) + GB_AT(q8_0, qs)),
+        s->u[i] = _mm512_xor_si512(two_(two + GB_AT(q8_0, qs), two + GB_BYTES(q8_0) + GB_AT(q8_0, qs)),
             _mm512_set1_epi8(-128));
-        all                 = i == 0 ? all : _mm512_mask_permutexvar_epi16(all, 3u << 2 * i, index, words_(two));
+        all = i == 0 ? all : _mm512_mask_permutexvar_epi16(all, 3u << 2 * i, index, words_(two));
     }
     turn_groups_(false, s->u);
     s->d = _mm512_cvtph_ps(_mm512_castsi512_si256(all));
@@ -247,15 +247,15 @@ static ALWAYS_INLINE void interleave_q8_0_(const uint8_t * p, struct interleaved
 static ALWAYS_INLINE void interleave_mxfp4_(const uint8_t * p, struct interleaved * s) {
     #define EXPONENT_AT(g) (GB_BYTES(mxfp4) * ((g) % 4))
     const vi at = BY_LANE(EXPONENT_AT);
-    vi       a[4], e = _mm512_permutexvar_epi8(at, words_(p)); // exponents
+    vi a[4], e = _mm512_permutexvar_epi8(at, words_(p)); // exponents
     UNROLL
     for (int i = 1; i < 4; i++) {
         e = _mm512_mask_permutexvar_epi8(e, (__mmask64) 0xffff << 16 * i, at, words_(p + 4 * GB_BYTES(mxfp4) * i));
     }
-    e                     = vi_and(e, vi_set(255));
+    e = vi_and(e, vi_set(255));
     const __mmask16 small = _mm512_cmplt_epi32_mask(e, vi_set(2));
-    const vi        bits  = vi_shl(vi_sub(e, vi_set(1)), 23);
-    s->d                  = v_from_bits(_mm512_mask_sllv_epi32(bits, small, vi_set(0x200000), e));
+    const vi bits = vi_shl(vi_sub(e, vi_set(1)), 23);
+    s->d = v_from_bits(_mm512_mask_sllv_epi32(bits, small, vi_set(0x200000), e));
     nibble_bytes_(p, GB_BYTES(mxfp4), words_at_[2], a);
     put_nibbles_in_(s->u, a);
     look_up_(s->u, e2m1_levels_);
@@ -271,21 +271,21 @@ static ALWAYS_INLINE int32_t word_at_(const uint8_t * p) {
 static ALWAYS_INLINE void interleave_nvfp4_(const uint8_t * p, struct interleaved * s) {
 #define NVFP4_WORD(g) (9 * ((g) / 4) + 1 + 2 * ((g) % 4))
     const vi index = BY_LANE(NVFP4_WORD),
-             code  = _mm512_cvtepu8_epi32(_mm_setr_epi32(word_at_(p), word_at_(p + GB_BYTES(nvfp4)),
+             code = _mm512_cvtepu8_epi32(_mm_setr_epi32(word_at_(p), word_at_(p + GB_BYTES(nvfp4)),
                  word_at_(p + 2 * GB_BYTES(nvfp4)), word_at_(p + 3 * GB_BYTES(nvfp4))));
     UNROLL
     for (int j = 0; j < 2; j++) {
         const vi at = vi_add(index, vi_set(j));
-        vi       a  = _mm512_permutex2var_epi32(words_(p), at, words_(p + 64));
+        vi a = _mm512_permutex2var_epi32(words_(p), at, words_(p + 64));
         // the last block
-        a           = _mm512_mask_permutexvar_epi32(a, 0xf000, vi_sub(at, vi_set(20)), words_(p + 80));
-        s->u[j]     = vi_lookup16(bytes_(a, 15), e2m1_levels_);
+        a = _mm512_mask_permutexvar_epi32(a, 0xf000, vi_sub(at, vi_set(20)), words_(p + 80));
+        s->u[j] = vi_lookup16(bytes_(a, 15), e2m1_levels_);
         s->u[j + 2] = vi_lookup16(bytes_(vi_shr(a, 4), 15), e2m1_levels_);
     }
-    const vi        exponent = vi_and(vi_shr(code, 3), vi_set(15)), mantissa = vi_and(code, vi_set(7));
-    const vf        normal = v_from_bits(vi_or(vi_shl(vi_add(exponent, vi_set(119)), 23), vi_shl(mantissa, 20)));
-    const __mmask16 small  = _mm512_cmpeq_epi32_mask(exponent, vi_set(0)),
-                    none   = _mm512_cmpeq_epi32_mask(code, vi_set(0x7f));
+    const vi exponent = vi_and(vi_shr(code, 3), vi_set(15)), mantissa = vi_and(code, vi_set(7));
+    const vf normal = v_from_bits(vi_or(vi_shl(vi_add(exponent, vi_set(119)), 23), vi_shl(mantissa, 20)));
+    const __mmask16 small = _mm512_cmpeq_epi32_mask(exponent, vi_set(0)),
+                    none = _mm512_cmpeq_epi32_mask(code, vi_set(0x7f));
     s->d =
         _mm512_mask_mov_ps(_mm512_mask_mul_ps(normal, small, v_from_int(mantissa), v_set(0x1p-10f)), none, v_set(0.0f));
 }
@@ -304,10 +304,10 @@ static ALWAYS_INLINE void scales_45_two_(const uint8_t * p, int size, struct int
     const __m256i all = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *) p)),
         _mm_loadu_si128((const __m128i *) (p + size)), 1);
     // words: halves, scales, minima, the rest of both; wanted: four scales, four more, four minima, four more
-    const __m256i low   = _mm256_srlv_epi32(_mm256_shuffle_epi32(all, 1 | 3 << 2 | 2 << 4 | 3 << 6),
+    const __m256i low = _mm256_srlv_epi32(_mm256_shuffle_epi32(all, 1 | 3 << 2 | 2 << 4 | 3 << 6),
         _mm256_setr_epi32(0, 0, 0, 4, 0, 0, 0, 4));
-    const __m256i top   = _mm256_srli_epi32(_mm256_shuffle_epi32(all, 1 << 2 | 2 << 6), 2);
-    const __m256i bits  = _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi64x(0x0f0f0f0f3f3f3f3f)),
+    const __m256i top = _mm256_srli_epi32(_mm256_shuffle_epi32(all, 1 << 2 | 2 << 6), 2);
+    const __m256i bits = _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi64x(0x0f0f0f0f3f3f3f3f)),
         _mm256_and_si256(top, _mm256_set1_epi64x(0x3030303000000000)));
     const __m256i parts = _mm256_permute4x64_epi64(bits, 0xd8);
     s->d = v_mul(half_pair_(p, p + size), v_from_int(_mm512_cvtepu8_epi32(_mm256_castsi256_si128(parts))));
@@ -322,9 +322,9 @@ static ALWAYS_INLINE void nibbles_45_(const uint8_t * p, int size, struct interl
     UNROLL
     for (int j = 0; j < 4; j++) {
         const vi at = vi_add(index, vi_set(j));
-        const vi a  = _mm512_permutex2var_epi32(words_(p), at, words_(p + 64)),
-                 b  = _mm512_permutex2var_epi32(words_(p + size), at, words_(p + size + 64));
-        s->u[j]     = bytes_(_mm512_srlv_epi32(_mm512_shuffle_i64x2(a, b, 0x44), GROUP_SHIFT_NIBBLES), 15);
+        const vi a = _mm512_permutex2var_epi32(words_(p), at, words_(p + 64)),
+                 b = _mm512_permutex2var_epi32(words_(p + size), at, words_(p + size + 64));
+        s->u[j] = bytes_(_mm512_srlv_epi32(_mm512_shuffle_i64x2(a, b, 0x44), GROUP_SHIFT_NIBBLES), 15);
         s->u[j + 4] = bytes_(_mm512_srlv_epi32(_mm512_shuffle_i64x2(a, b, 0xee), GROUP_SHIFT_NIBBLES), 15);
     }
 }
@@ -335,36 +335,36 @@ static ALWAYS_INLINE void interleave_q4_k_(const uint8_t * p, struct interleaved
 }
 
 static ALWAYS_INLINE void interleave_q5_k_(const uint8_t * p, struct interleaved * s) {
-    const vi fifth  = two_(p + GB_AT(q5_k, qh), p + GB_BYTES(q5_k) + GB_AT(q5_k, qh)); // bit g of a byte is for group g
-    const vi index  = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8);
+    const vi fifth = two_(p + GB_AT(q5_k, qh), p + GB_BYTES(q5_k) + GB_AT(q5_k, qh)); // bit g of a byte is for group g
+    const vi index = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 8, 8, 8, 8, 8, 8, 8, 8);
     const vi rotate = _mm512_setr_epi32(4, 3, 2, 1, 0, 31, 30, 29, 4, 3, 2, 1, 0, 31, 30, 29);
     nibbles_45_(p + GB_AT(q5_k, qs), GB_BYTES(q5_k), s);
     UNROLL
     for (int j = 0; j < 8; j++) {
         const vi bits = _mm512_permutexvar_epi32(vi_add(index, vi_set(j)), fifth);
-        s->u[j]       = or_bits_(s->u[j], _mm512_rolv_epi32(bits, rotate), 16);
+        s->u[j] = or_bits_(s->u[j], _mm512_rolv_epi32(bits, rotate), 16);
     }
     scales_45_two_(p, GB_BYTES(q5_k), s);
 }
 
 // Groups of 16 in pairs of bits: 32 bytes hold two groups in each pair of bits, the lowest first.
-#define PAIR_WORD(g)  (8 * ((g) / 8) + 4 * ((g) % 2))
+#define PAIR_WORD(g) (8 * ((g) / 8) + 4 * ((g) % 2))
 #define PAIR_SHIFT(g) (2 * ((g) / 2 % 4))
-#define PAIR_WORDS    BY_LANE(PAIR_WORD)
-#define PAIR_SHIFTS   BY_LANE(PAIR_SHIFT)
+#define PAIR_WORDS BY_LANE(PAIR_WORD)
+#define PAIR_SHIFTS BY_LANE(PAIR_SHIFT)
 
 static ALWAYS_INLINE void interleave_q6_k_(const uint8_t * p, struct interleaved * s) {
-#define NIBBLE_WORD(g)  (16 * ((g) / 8) + 8 * ((g) / 2 % 2) + 4 * ((g) % 2))
+#define NIBBLE_WORD(g) (16 * ((g) / 8) + 8 * ((g) / 2 % 2) + 4 * ((g) % 2))
 #define NIBBLE_SHIFT(g) ((g) % 8 < 4 ? 0 : 4)
-#define TOP_ROTATE(g)   ((32 + 4 - PAIR_SHIFT(g)) % 32)
+#define TOP_ROTATE(g) ((32 + 4 - PAIR_SHIFT(g)) % 32)
     const vi top = words_(p + GB_AT(q6_k, qh)), nibble_words = BY_LANE(NIBBLE_WORD);
     UNROLL
     for (int j = 0; j < 4; j++) {
-        const vi low  = _mm512_permutex2var_epi32(words_(p + GB_AT(q6_k, ql)), vi_add(nibble_words, vi_set(j)),
+        const vi low = _mm512_permutex2var_epi32(words_(p + GB_AT(q6_k, ql)), vi_add(nibble_words, vi_set(j)),
             words_(p + GB_AT(q6_k, ql) + 64));
         const vi high = _mm512_permutexvar_epi32(vi_add(PAIR_WORDS, vi_set(j)), top);
-        s->u[j]       = bytes_(select_(15, _mm512_srlv_epi32(low, BY_LANE(NIBBLE_SHIFT)),
-                                   _mm512_rolv_epi32(high, BY_LANE(TOP_ROTATE))),
+        s->u[j] = bytes_(select_(15, _mm512_srlv_epi32(low, BY_LANE(NIBBLE_SHIFT)),
+                             _mm512_rolv_epi32(high, BY_LANE(TOP_ROTATE))),
             63);
     }
     s->d = v_mul(v_set(half_at_(p + GB_AT(q6_k, d))),
@@ -388,7 +388,7 @@ static ALWAYS_INLINE void interleave_q2_k_(const uint8_t * p, struct interleaved
 }
 
 static ALWAYS_INLINE void interleave_q3_k_(const uint8_t * p, struct interleaved * s) {
-#define THIRD_WORD(g)   (4 * ((g) % 2))
+#define THIRD_WORD(g) (4 * ((g) % 2))
 #define THIRD_ROTATE(g) ((32 + 2 - (g) / 2) % 32)
     const __m512i third = _mm512_castsi256_si512(_mm256_loadu_si256((const __m256i *) (p + GB_AT(q3_k, qh))));
     // 12 bytes from the third on; the load ends with the block
@@ -398,7 +398,7 @@ static ALWAYS_INLINE void interleave_q3_k_(const uint8_t * p, struct interleaved
     UNROLL
     for (int j = 0; j < 4; j++) {
         const vi bits = _mm512_permutexvar_epi32(vi_add(BY_LANE(THIRD_WORD), vi_set(j)), third);
-        s->u[j]       = or_bits_(s->u[j], _mm512_rolv_epi32(bits, BY_LANE(THIRD_ROTATE)), 4);
+        s->u[j] = or_bits_(s->u[j], _mm512_rolv_epi32(bits, BY_LANE(THIRD_ROTATE)), 4);
     }
     const __m128i w = _mm_srli_si128(sc, 2);
     const __m128i low =
@@ -417,9 +417,9 @@ static ALWAYS_INLINE void interleave_iq4_xs_(const uint8_t * p, struct interleav
 #define TWICE_LANE(g) (2 * ((g) % 8))
     const vi index = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15),
              twice = BY_LANE(TWICE_LANE);
-    const vi high  = pair_of_words_(p, p + GB_BYTES(iq4_xs)),
-             low   = pair_of_words_(p + GB_AT(iq4_xs, scales_low), p + GB_BYTES(iq4_xs) + GB_AT(iq4_xs, scales_low));
-    vi       a[4];
+    const vi high = pair_of_words_(p, p + GB_BYTES(iq4_xs)),
+             low = pair_of_words_(p + GB_AT(iq4_xs, scales_low), p + GB_BYTES(iq4_xs) + GB_AT(iq4_xs, scales_low));
+    vi a[4];
     UNROLL
     for (int i = 0; i < 4; i++) {
         a[i] = _mm512_permutexvar_epi32(index, words_(p + i / 2 * GB_BYTES(iq4_xs) + GB_AT(iq4_xs, qs) + i % 2 * 64));
@@ -428,18 +428,18 @@ static ALWAYS_INLINE void interleave_iq4_xs_(const uint8_t * p, struct interleav
     put_nibbles_in_(s->u, a);
     look_up_(s->u, iq4_levels_);
     const vi four = vi_and(_mm512_srlv_epi32(low, vi_add(twice, twice)), vi_set(15));
-    const vi two  = vi_and(_mm512_srlv_epi32(high, vi_add(twice, vi_set(16))), vi_set(3));
+    const vi two = vi_and(_mm512_srlv_epi32(high, vi_add(twice, vi_set(16))), vi_set(3));
     s->d = v_mul(half_pair_(p, p + GB_BYTES(iq4_xs)), v_from_int(vi_sub(vi_or(four, vi_shl(two, 4)), vi_set(32))));
 }
 
 static ALWAYS_INLINE void interleave_tq2_0_(const uint8_t * p, struct interleaved * s) {
-#define TQ2_WORD(g)  (16 * ((g) / 8) + 8 * ((g) / 4 % 2))
+#define TQ2_WORD(g) (16 * ((g) / 8) + 8 * ((g) / 4 % 2))
 #define TQ2_SHIFT(g) (2 * ((g) % 4))
     UNROLL
     for (int j = 0; j < 8; j++) {
         const vi a = _mm512_permutex2var_epi32(words_(p + GB_AT(tq2_0, qs)), vi_add(BY_LANE(TQ2_WORD), vi_set(j)),
             words_(p + GB_BYTES(tq2_0) + GB_AT(tq2_0, qs)));
-        s->u[j]    = bytes_(_mm512_srlv_epi32(a, BY_LANE(TQ2_SHIFT)), 3);
+        s->u[j] = bytes_(_mm512_srlv_epi32(a, BY_LANE(TQ2_SHIFT)), 3);
     }
     s->d = half_pair_(p + GB_AT(tq2_0, d), p + GB_BYTES(tq2_0) + GB_AT(tq2_0, d));
 }

@@ -13,10 +13,10 @@ static ALWAYS_INLINE void rc_sums_(vf acc[RC_W][RC_X], int first, int last, __m1
     const vf a = v_add(_mm512_unpacklo_ps(u[0], u[1]), _mm512_unpackhi_ps(u[0], u[1]));
     const vf b = v_add(_mm512_unpacklo_ps(u[2], u[3]), _mm512_unpackhi_ps(u[2], u[3]));
     const vf c = v_add(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
-    sums[0]    = _mm512_castps512_ps128(c);
-    sums[1]    = _mm512_extractf32x4_ps(c, 1);
-    sums[2]    = _mm512_extractf32x4_ps(c, 2);
-    sums[3]    = _mm512_extractf32x4_ps(c, 3);
+    sums[0] = _mm512_castps512_ps128(c);
+    sums[1] = _mm512_extractf32x4_ps(c, 1);
+    sums[2] = _mm512_extractf32x4_ps(c, 2);
+    sums[3] = _mm512_extractf32x4_ps(c, 3);
 }
 
 static ALWAYS_INLINE void rc_store_(int nx, vf acc[RC_W][RC_X], int nw, float * y, int64_t ldy, bool accumulate) {

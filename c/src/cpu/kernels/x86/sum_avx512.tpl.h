@@ -9,8 +9,8 @@ static ALWAYS_INLINE vd wide_of_(const __m256d s[4]) {
 
 static double sum_f32(int64_t n, const float * x) {
     const __m256d one = _mm256_set1_pd(1.0); // sum_f64_
-    __m256d       s[8];
-    int64_t       i = 0;
+    __m256d s[8];
+    int64_t i = 0;
     UNROLL
     for (int j = 0; j < 8; j++) {
         s[j] = _mm256_setzero_pd();
@@ -24,7 +24,7 @@ static double sum_f32(int64_t n, const float * x) {
     vd s0 = wide_of_(s);
     for (; i < n; i += V_N) {
         const int left = (int) (n - i < V_N ? n - i : V_N);
-        s0             = vd_add(s0, v_load_n(x + i, left));
+        s0 = vd_add(s0, v_load_n(x + i, left));
     }
     return vd_sum(vd_join(s0, wide_of_(s + 4)));
 }

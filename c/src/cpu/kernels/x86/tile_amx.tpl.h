@@ -6,16 +6,16 @@
 // loaded serves two products. Subnormal numbers count as 0; the order of the sums is the processor's, the same for all
 // places of a tile.
 
-#define BF16_MR   32
-#define BF16_NR   32
+#define BF16_MR 32
+#define BF16_NR 32
 #define BF16_STEP 16 // pairs of a row in a register
 
 // All eight registers with 16 rows of 64 bytes.
 static void enter_tiles(void) {
     static const struct {
-        uint8_t  palette, start_row, reserved[14];
+        uint8_t palette, start_row, reserved[14];
         uint16_t row_bytes[16];
-        uint8_t  rows[16];
+        uint8_t rows[16];
     } layout = { 1, 0, { 0 }, { 64, 64, 64, 64, 64, 64, 64, 64 }, { 16, 16, 16, 16, 16, 16, 16, 16 } };
     _tile_loadconfig(&layout);
 }

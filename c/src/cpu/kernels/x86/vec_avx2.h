@@ -11,25 +11,25 @@
 
 #include "x86.h"
 
-#define V_ISA_AVX2      1
-#define HAVE_STREAM     1
-#define HAVE_ADD_AT     1
+#define V_ISA_AVX2 1
+#define HAVE_STREAM 1
+#define HAVE_ADD_AT 1
 #define HAVE_STORE_HIGH 1
 #include "cpu/kernels/isa.h"
 #include "cpu/kernels/compiler.h"
 
-#define V_N            8
-#define V_REGISTERS    16
-#define V_CHAINS       12
+#define V_N 8
+#define V_REGISTERS 16
+#define V_CHAINS 12
 #define V_ASM_REGISTER "x"
-#define V_GEMM_MR      6 // 12 accumulators, 2 vectors of b, 1 broadcast: 15 of 16 registers
-#define V_GEMM_NV      2
-#define V_BYTES_MR     6
-#define V_BYTES_NV     1
+#define V_GEMM_MR 6 // 12 accumulators, 2 vectors of b, 1 broadcast: 15 of 16 registers
+#define V_GEMM_NV 2
+#define V_BYTES_MR 6
+#define V_BYTES_NV 1
 
-typedef __m256  vf;
+typedef __m256 vf;
 typedef __m256i vi;
-typedef __m256  vm;
+typedef __m256 vm;
 typedef struct {
     __m256d low, high;
 } vd;
@@ -38,14 +38,14 @@ static inline __m256i lanes_below_(int n) { // all bits of the first n lanes
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
-static inline vf   v_set(float x) { return _mm256_set1_ps(x); }
-static inline vf   v_load(const float * p) { return _mm256_loadu_ps(p); }
-static inline vf   v_load_n(const float * p, int n) { return _mm256_maskload_ps(p, lanes_below_(n)); }
+static inline vf v_set(float x) { return _mm256_set1_ps(x); }
+static inline vf v_load(const float * p) { return _mm256_loadu_ps(p); }
+static inline vf v_load_n(const float * p, int n) { return _mm256_maskload_ps(p, lanes_below_(n)); }
 static inline void v_store(float * p, vf a) { _mm256_storeu_ps(p, a); }
 static inline void v_stream(float * p, vf a) { _mm256_stream_ps(p, a); }
 static inline void stream_done_(void) { _mm_sfence(); }
 static inline void v_store_n(float * p, vf a, int n) { _mm256_maskstore_ps(p, lanes_below_(n), a); }
-static inline vf   v_first(vf a, int n, vf rest) {
+static inline vf v_first(vf a, int n, vf rest) {
     return _mm256_blendv_ps(rest, a, _mm256_castsi256_ps(lanes_below_(n)));
 }
 
@@ -65,15 +65,15 @@ static inline vf v_copysign(vf magnitude, vf sign) {
     return _mm256_or_ps(_mm256_andnot_ps(bit, magnitude), _mm256_and_ps(bit, sign));
 }
 
-static inline vm   v_gt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
-static inline vm   v_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
-static inline vm   v_eq(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
-static inline vm   v_not_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NLT_UQ); }
-static inline vm   v_ordered(vm m, vf a, vf b) { return _mm256_and_ps(m, _mm256_cmp_ps(a, b, _CMP_ORD_Q)); }
+static inline vm v_gt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
+static inline vm v_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+static inline vm v_eq(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+static inline vm v_not_lt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NLT_UQ); }
+static inline vm v_ordered(vm m, vf a, vf b) { return _mm256_and_ps(m, _mm256_cmp_ps(a, b, _CMP_ORD_Q)); }
 static inline bool vm_all(vm a) { return _mm256_movemask_ps(a) == 0xff; }
-static inline vf   v_sel(vm m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); }
-static inline vf   v_keep(vm m, vf a) { return _mm256_and_ps(m, a); }
-static inline vf   v_mul_where(vm m, vf a, vf b) { return v_mul(v_keep(m, a), b); }
+static inline vf v_sel(vm m, vf a, vf b) { return _mm256_blendv_ps(b, a, m); }
+static inline vf v_keep(vm m, vf a) { return _mm256_and_ps(m, a); }
+static inline vf v_mul_where(vm m, vf a, vf b) { return v_mul(v_keep(m, a), b); }
 
 static inline vi v_bits(vf a) { return _mm256_castps_si256(a); }
 static inline vf v_from_bits(vi a) { return _mm256_castsi256_ps(a); }
@@ -111,8 +111,8 @@ static inline void v_store_u16_high(uint16_t * p, vi a, vi b) {
 }
 static inline void v_store_u16(uint16_t * p, vi a) { _mm_storeu_si128((__m128i *) p, low_halves_(a)); }
 static inline void v_store_u16_n(uint16_t * p, vi a, int n) { store_halves_n_(p, low_halves_(a), n); }
-static inline vf   v_load_f16(const uint16_t * p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p)); }
-static inline vf   v_load_f16_n(const uint16_t * p, int n) { return _mm256_cvtph_ps(load_halves_n_(p, n)); }
+static inline vf v_load_f16(const uint16_t * p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p)); }
+static inline vf v_load_f16_n(const uint16_t * p, int n) { return _mm256_cvtph_ps(load_halves_n_(p, n)); }
 static inline void v_store_f16(uint16_t * p, vf a) {
     __m128i halves = _mm256_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT);
     IN_REGISTER(halves); // AMD converts to memory at two thirds of the rate
@@ -124,17 +124,17 @@ static inline void v_store_f16_n(uint16_t * p, vf a, int n) {
 
 static inline float v_sum(vf a) {
     __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    s        = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 static inline float v_largest(vf a) { // no NaN
     __m128 s = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-    s        = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
 }
 static inline __m256d low_f64_(vf a) { return _mm256_cvtps_pd(_mm256_castps256_ps128(a)); }
 static inline __m256d high_f64_(vf a) { return _mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)); }
-static inline vd      vd_zero(void) { return (vd) { _mm256_setzero_pd(), _mm256_setzero_pd() }; }
+static inline vd vd_zero(void) { return (vd) { _mm256_setzero_pd(), _mm256_setzero_pd() }; }
 // A product with 1 and its sum are exactly the sum, and go where conversions do not: AMD converts and adds in two pipes
 // and multiplies in two others.
 static inline __m256d sum_f64_(__m256d s, __m256d a) { return _mm256_fmadd_pd(a, _mm256_set1_pd(1.0), s); }
@@ -147,7 +147,7 @@ static inline vd vd_mad(vd s, vf a, vf b) {
     return (vd) { _mm256_fmadd_pd(low_f64_(a), low_f64_(b), s.low),
         _mm256_fmadd_pd(high_f64_(a), high_f64_(b), s.high) };
 }
-static inline vd     vd_join(vd a, vd b) { return (vd) { _mm256_add_pd(a.low, b.low), _mm256_add_pd(a.high, b.high) }; }
+static inline vd vd_join(vd a, vd b) { return (vd) { _mm256_add_pd(a.low, b.low), _mm256_add_pd(a.high, b.high) }; }
 static inline double vd_sum(vd a) {
     const __m256d s = _mm256_add_pd(a.low, a.high);
     const __m128d t = _mm_add_pd(_mm256_castpd256_pd128(s), _mm256_extractf128_pd(s, 1));
@@ -158,20 +158,20 @@ static inline double vd_sum(vd a) {
 static inline void v_transpose(vf t[V_N]) {
     vf u[V_N];
     for (int i = 0; i < 8; i += 2) {
-        u[i]     = _mm256_unpacklo_ps(t[i], t[i + 1]);
+        u[i] = _mm256_unpacklo_ps(t[i], t[i + 1]);
         u[i + 1] = _mm256_unpackhi_ps(t[i], t[i + 1]);
     }
     for (int i = 0; i < 8; i += 4) {
-        t[i]     = _mm256_shuffle_ps(u[i], u[i + 2], 0x44);
+        t[i] = _mm256_shuffle_ps(u[i], u[i + 2], 0x44);
         t[i + 1] = _mm256_shuffle_ps(u[i], u[i + 2], 0xee);
         t[i + 2] = _mm256_shuffle_ps(u[i + 1], u[i + 3], 0x44);
         t[i + 3] = _mm256_shuffle_ps(u[i + 1], u[i + 3], 0xee);
     }
     for (int i = 0; i < 4; i++) {
-        const vf low  = _mm256_permute2f128_ps(t[i], t[i + 4], 0x20);
+        const vf low = _mm256_permute2f128_ps(t[i], t[i + 4], 0x20);
         const vf high = _mm256_permute2f128_ps(t[i], t[i + 4], 0x31);
-        t[i]          = low;
-        t[i + 4]      = high;
+        t[i] = low;
+        t[i + 4] = high;
     }
 }
 
@@ -198,7 +198,7 @@ static inline vi vi_dot4(vi c, vb u, vb s) {
 }
 static inline vi vi_dot4w(vi c, vb u, vb s) { // the uppermost bit apart: sums of two products fit 16 bits
     const vb top = _mm256_and_si256(_mm256_srli_epi16(u, 7), _mm256_set1_epi8(1));
-    c            = vi_dot4(c, _mm256_and_si256(u, _mm256_set1_epi8(0x7f)), s);
+    c = vi_dot4(c, _mm256_and_si256(u, _mm256_set1_epi8(0x7f)), s);
     return _mm256_add_epi32(c, _mm256_madd_epi16(_mm256_maddubs_epi16(top, s), _mm256_set1_epi16(128)));
 }
 

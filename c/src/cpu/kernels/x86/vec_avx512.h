@@ -11,12 +11,12 @@
 
 #include "x86.h"
 
-#define V_ISA_AVX512           1
-#define V_LOOKUP               1
-#define HAVE_SCALE2            1
+#define V_ISA_AVX512 1
+#define V_LOOKUP 1
+#define HAVE_SCALE2 1
 #define HAVE_ROUGH_RECIPROCALS 1
-#define HAVE_STREAM            1
-#define HAVE_STORE_HIGH        1
+#define HAVE_STREAM 1
+#define HAVE_STORE_HIGH 1
 #ifdef __AVX512VNNI__
 #    define HAVE_VNNI 1
 #endif
@@ -32,17 +32,17 @@
 #include "cpu/kernels/isa.h"
 #include "cpu/kernels/compiler.h"
 
-#define V_N            16
-#define V_REGISTERS    32
-#define V_CHAINS       20
+#define V_N 16
+#define V_REGISTERS 32
+#define V_CHAINS 20
 #define V_ASM_REGISTER "v"
-#define V_GEMM_MR      12 // 24 accumulators, 2 vectors of b; a is broadcast from memory
-#define V_GEMM_NV      2
-#define V_BYTES_MR     6
-#define V_BYTES_NV     2
+#define V_GEMM_MR 12 // 24 accumulators, 2 vectors of b; a is broadcast from memory
+#define V_GEMM_NV 2
+#define V_BYTES_MR 6
+#define V_BYTES_NV 2
 
-typedef __m512    vf;
-typedef __m512i   vi;
+typedef __m512 vf;
+typedef __m512i vi;
 typedef __mmask16 vm;
 typedef struct {
     __m512d low, high;
@@ -50,14 +50,14 @@ typedef struct {
 
 static inline __mmask16 lanes_below_(int n) { return (__mmask16) _bzhi_u32(0xffffu, (unsigned) n); }
 
-static inline vf   v_set(float x) { return _mm512_set1_ps(x); }
-static inline vf   v_load(const float * p) { return _mm512_loadu_ps(p); }
-static inline vf   v_load_n(const float * p, int n) { return _mm512_maskz_loadu_ps(lanes_below_(n), p); }
+static inline vf v_set(float x) { return _mm512_set1_ps(x); }
+static inline vf v_load(const float * p) { return _mm512_loadu_ps(p); }
+static inline vf v_load_n(const float * p, int n) { return _mm512_maskz_loadu_ps(lanes_below_(n), p); }
 static inline void v_store(float * p, vf a) { _mm512_storeu_ps(p, a); }
 static inline void v_stream(float * p, vf a) { _mm512_stream_ps(p, a); }
 static inline void stream_done_(void) { _mm_sfence(); }
 static inline void v_store_n(float * p, vf a, int n) { _mm512_mask_storeu_ps(p, lanes_below_(n), a); }
-static inline vf   v_first(vf a, int n, vf rest) { return _mm512_mask_mov_ps(rest, lanes_below_(n), a); }
+static inline vf v_first(vf a, int n, vf rest) { return _mm512_mask_mov_ps(rest, lanes_below_(n), a); }
 
 static inline vf v_add(vf a, vf b) { return _mm512_add_ps(a, b); }
 static inline vf v_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
@@ -76,15 +76,15 @@ static inline vf v_copysign(vf magnitude, vf sign) { // bit ? sign : magnitude
         0xca));
 }
 
-static inline vm   v_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
-static inline vm   v_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
-static inline vm   v_eq(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
-static inline vm   v_not_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ); }
-static inline vm   v_ordered(vm m, vf a, vf b) { return _mm512_mask_cmp_ps_mask(m, a, b, _CMP_ORD_Q); }
+static inline vm v_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+static inline vm v_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+static inline vm v_eq(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+static inline vm v_not_lt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ); }
+static inline vm v_ordered(vm m, vf a, vf b) { return _mm512_mask_cmp_ps_mask(m, a, b, _CMP_ORD_Q); }
 static inline bool vm_all(vm a) { return a == 0xffff; }
-static inline vf   v_sel(vm m, vf a, vf b) { return _mm512_mask_mov_ps(b, m, a); }
-static inline vf   v_keep(vm m, vf a) { return _mm512_maskz_mov_ps(m, a); }
-static inline vf   v_mul_where(vm m, vf a, vf b) { return _mm512_maskz_mul_ps(m, a, b); }
+static inline vf v_sel(vm m, vf a, vf b) { return _mm512_mask_mov_ps(b, m, a); }
+static inline vf v_keep(vm m, vf a) { return _mm512_maskz_mov_ps(m, a); }
+static inline vf v_mul_where(vm m, vf a, vf b) { return _mm512_maskz_mul_ps(m, a, b); }
 
 static inline vi v_bits(vf a) { return _mm512_castps_si512(a); }
 static inline vf v_from_bits(vi a) { return _mm512_castsi512_ps(a); }
@@ -102,8 +102,8 @@ static inline vi vi_exponent(vi a) { return _mm512_srai_epi32(a, 23); }
 static inline __m256i load_halves_(const uint16_t * p) { return _mm256_loadu_si256((const __m256i *) p); }
 static inline __m256i load_halves_n_(const uint16_t * p, int n) { return _mm256_maskz_loadu_epi16(lanes_below_(n), p); }
 
-static inline vi   v_load_u16(const uint16_t * p) { return _mm512_cvtepu16_epi32(load_halves_(p)); }
-static inline vi   v_load_u16_n(const uint16_t * p, int n) { return _mm512_cvtepu16_epi32(load_halves_n_(p, n)); }
+static inline vi v_load_u16(const uint16_t * p) { return _mm512_cvtepu16_epi32(load_halves_(p)); }
+static inline vi v_load_u16_n(const uint16_t * p, int n) { return _mm512_cvtepu16_epi32(load_halves_n_(p, n)); }
 static inline void v_store_u16_high(uint16_t * p, vi a, vi b) {
     const __m512i upper = _mm512_set_epi16(63, 61, 59, 57, 55, 53, 51, 49, 47, 45, 43, 41, 39, 37, 35, 33, 31, 29, 27,
         25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1);
@@ -113,8 +113,8 @@ static inline void v_store_u16(uint16_t * p, vi a) { _mm256_storeu_si256((__m256
 static inline void v_store_u16_n(uint16_t * p, vi a, int n) {
     _mm256_mask_storeu_epi16(p, lanes_below_(n), _mm512_cvtepi32_epi16(a));
 }
-static inline vf   v_load_f16(const uint16_t * p) { return _mm512_cvtph_ps(load_halves_(p)); }
-static inline vf   v_load_f16_n(const uint16_t * p, int n) { return _mm512_cvtph_ps(load_halves_n_(p, n)); }
+static inline vf v_load_f16(const uint16_t * p) { return _mm512_cvtph_ps(load_halves_(p)); }
+static inline vf v_load_f16_n(const uint16_t * p, int n) { return _mm512_cvtph_ps(load_halves_n_(p, n)); }
 static inline void v_store_f16(uint16_t * p, vf a) {
     __m256i halves = _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT);
     IN_REGISTER(halves); // AMD converts to memory at two thirds of the rate
@@ -124,11 +124,11 @@ static inline void v_store_f16_n(uint16_t * p, vf a, int n) {
     _mm256_mask_storeu_epi16(p, lanes_below_(n), _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));
 }
 
-static inline float   v_sum(vf a) { return _mm512_reduce_add_ps(a); }
-static inline float   v_largest(vf a) { return _mm512_reduce_max_ps(a); } // no NaN
+static inline float v_sum(vf a) { return _mm512_reduce_add_ps(a); }
+static inline float v_largest(vf a) { return _mm512_reduce_max_ps(a); } // no NaN
 static inline __m512d low_f64_(vf a) { return _mm512_cvtps_pd(_mm512_castps512_ps256(a)); }
 static inline __m512d high_f64_(vf a) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(a, 1)); }
-static inline vd      vd_zero(void) { return (vd) { _mm512_setzero_pd(), _mm512_setzero_pd() }; }
+static inline vd vd_zero(void) { return (vd) { _mm512_setzero_pd(), _mm512_setzero_pd() }; }
 // A product with 1 and its sum are exactly the sum, and go where conversions do not: AMD converts and adds in two pipes
 // and multiplies in two others.
 static inline __m512d sum_f64_(__m512d s, __m512d a) { return _mm512_fmadd_pd(a, _mm512_set1_pd(1.0), s); }
@@ -137,36 +137,36 @@ static inline vd vd_mad(vd s, vf a, vf b) {
     return (vd) { _mm512_fmadd_pd(low_f64_(a), low_f64_(b), s.low),
         _mm512_fmadd_pd(high_f64_(a), high_f64_(b), s.high) };
 }
-static inline vd     vd_join(vd a, vd b) { return (vd) { _mm512_add_pd(a.low, b.low), _mm512_add_pd(a.high, b.high) }; }
+static inline vd vd_join(vd a, vd b) { return (vd) { _mm512_add_pd(a.low, b.low), _mm512_add_pd(a.high, b.high) }; }
 static inline double vd_sum(vd a) { return _mm512_reduce_add_pd(_mm512_add_pd(a.low, a.high)); }
 
 // Rows to columns: pairs, then fours, inside the 128-bit quarters; then the quarters change places in two steps.
 static inline void v_transpose(vf t[V_N]) {
-    vf      u[V_N];
+    vf u[V_N];
 #pragma GCC unroll 8
     for (int i = 0; i < 16; i += 2) {
-        u[i]     = _mm512_unpacklo_ps(t[i], t[i + 1]);
+        u[i] = _mm512_unpacklo_ps(t[i], t[i + 1]);
         u[i + 1] = _mm512_unpackhi_ps(t[i], t[i + 1]);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < 16; i += 4) { // now t[i + c], quarter q: column 4 q + c of rows i .. i + 3
-        t[i]     = _mm512_shuffle_ps(u[i], u[i + 2], 0x44);
+        t[i] = _mm512_shuffle_ps(u[i], u[i + 2], 0x44);
         t[i + 1] = _mm512_shuffle_ps(u[i], u[i + 2], 0xee);
         t[i + 2] = _mm512_shuffle_ps(u[i + 1], u[i + 3], 0x44);
         t[i + 3] = _mm512_shuffle_ps(u[i + 1], u[i + 3], 0xee);
     }
 #pragma GCC unroll 4
     for (int c = 0; c < 4; c++) {
-        u[c]      = _mm512_shuffle_f32x4(t[c], t[c + 4], 0x88);      // quarters 0 and 2, rows 0 .. 7
-        u[c + 4]  = _mm512_shuffle_f32x4(t[c], t[c + 4], 0xdd);      // quarters 1 and 3
-        u[c + 8]  = _mm512_shuffle_f32x4(t[c + 8], t[c + 12], 0x88); // rows 8 .. 15
+        u[c] = _mm512_shuffle_f32x4(t[c], t[c + 4], 0x88);          // quarters 0 and 2, rows 0 .. 7
+        u[c + 4] = _mm512_shuffle_f32x4(t[c], t[c + 4], 0xdd);      // quarters 1 and 3
+        u[c + 8] = _mm512_shuffle_f32x4(t[c + 8], t[c + 12], 0x88); // rows 8 .. 15
         u[c + 12] = _mm512_shuffle_f32x4(t[c + 8], t[c + 12], 0xdd);
     }
 #pragma GCC unroll 4
     for (int c = 0; c < 4; c++) {
-        t[c]      = _mm512_shuffle_f32x4(u[c], u[c + 8], 0x88);
-        t[c + 8]  = _mm512_shuffle_f32x4(u[c], u[c + 8], 0xdd);
-        t[c + 4]  = _mm512_shuffle_f32x4(u[c + 4], u[c + 12], 0x88);
+        t[c] = _mm512_shuffle_f32x4(u[c], u[c + 8], 0x88);
+        t[c + 8] = _mm512_shuffle_f32x4(u[c], u[c + 8], 0xdd);
+        t[c + 4] = _mm512_shuffle_f32x4(u[c + 4], u[c + 12], 0x88);
         t[c + 12] = _mm512_shuffle_f32x4(u[c + 4], u[c + 12], 0xdd);
     }
 }
@@ -218,7 +218,7 @@ static inline vi vi_dot4(vi c, vb u, vb s) {
 }
 static inline vi vi_dot4w(vi c, vb u, vb s) { // the uppermost bit apart: sums of two products fit 16 bits
     const vb top = _mm512_and_si512(_mm512_srli_epi16(u, 7), _mm512_set1_epi8(1));
-    c            = vi_dot4(c, _mm512_and_si512(u, _mm512_set1_epi8(0x7f)), s);
+    c = vi_dot4(c, _mm512_and_si512(u, _mm512_set1_epi8(0x7f)), s);
     return _mm512_add_epi32(c, _mm512_madd_epi16(_mm512_maddubs_epi16(top, s), _mm512_set1_epi16(128)));
 }
 #endif

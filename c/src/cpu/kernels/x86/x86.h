@@ -9,7 +9,7 @@
 
 #ifdef __F16C__
 #    define HAVE_F16C 1
-static inline float    f32_of_f16_(uint16_t h) { return _cvtsh_ss(h); }
+static inline float f32_of_f16_(uint16_t h) { return _cvtsh_ss(h); }
 static inline uint16_t f16_of_f32_(float x) { return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT); }
 #endif
 

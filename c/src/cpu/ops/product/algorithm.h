@@ -29,44 +29,44 @@ struct gb_product_algorithm {
 const char * gb_short_declines(const struct gb_gemm * p);
 const char * gb_short_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits);
-size_t       gb_short_work_size(const struct gb_gemm * p, int n_tasks);
-void         gb_short_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+size_t gb_short_work_size(const struct gb_gemm * p, int n_tasks);
+void gb_short_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
 const char * gb_interleaved_declines(const struct gb_gemm * p);
 const char * gb_interleaved_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits);
-size_t       gb_interleaved_work_size(const struct gb_gemm * p, int n_tasks);
-void         gb_interleaved_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+size_t gb_interleaved_work_size(const struct gb_gemm * p, int n_tasks);
+void gb_interleaved_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
 const char * gb_byte_dots_declines(const struct gb_gemm * p);
-size_t       gb_byte_dots_work_size(const struct gb_gemm * p, int n_tasks);
-void         gb_byte_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+size_t gb_byte_dots_work_size(const struct gb_gemm * p, int n_tasks);
+void gb_byte_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
 const char * gb_dense_row_declines(const struct gb_gemm * p);
-void         gb_dense_row_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+void gb_dense_row_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
 const char * gb_dense_rows_declines(const struct gb_gemm * p);
 const char * gb_dense_rows_wide_declines(const struct gb_gemm * p);
 const char * gb_dense_rows_wide_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits);
-size_t       gb_dense_rows_work_size(const struct gb_gemm * p, int n_tasks);
-void         gb_dense_rows_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+size_t gb_dense_rows_work_size(const struct gb_gemm * p, int n_tasks);
+void gb_dense_rows_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
 const char * gb_dots_declines(const struct gb_gemm * p);
-void         gb_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+void gb_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
 const char * gb_blocked_bytes_declines(const struct gb_gemm * p);
-void         gb_blocked_bytes_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+void gb_blocked_bytes_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 const char * gb_blocked_bf16_declines(const struct gb_gemm * p);
 const char * gb_blocked_bf16_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits);
-void         gb_blocked_bf16_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+void gb_blocked_bf16_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 const char * gb_unpacked_bf16_declines(const struct gb_gemm * p);
 const char * gb_unpacked_bf16_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits);
-void         gb_unpacked_bf16_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
-void         gb_blocked_f32_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
-size_t       gb_blocked_work_size(const struct gb_gemm * p, int n_tasks);
+void gb_unpacked_bf16_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+void gb_blocked_f32_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+size_t gb_blocked_work_size(const struct gb_gemm * p, int n_tasks);
 
 // -------------------------------------------------------------------------------------------------------------- shapes
 
@@ -83,7 +83,7 @@ static inline void gb_gemm_rows_of(const struct gb_gemm * p, int64_t g, int64_t 
     struct gb_gemm_row at = { 0 };
     for (int64_t i = 0, run_end = 0; i < n; i++) {
         if (i == run_end) {
-            at      = p->row_of(p, g, r + i);
+            at = p->row_of(p, g, r + i);
             run_end = p->run > 0 ? i + p->run - (r + i) % p->run : i + 1;
         } else {
             at.x += p->run_nb_x;
@@ -142,17 +142,17 @@ static inline int64_t gb_gemm_dst_stride(const struct gb_gemm_row * row, int row
 
 struct gb_gemm_columns {
     struct gb_cpu_taking taking;
-    int64_t              next, last; // of the piece, counted through all groups
-    int64_t              part;       // where the part of the piece ends
-    int64_t              g, first;   // the group, its first column here
-    int64_t              n;          // how many
-    int64_t              ahead;      // columns of the group behind these that are the thread's next, unless others come
-    int                  rows;       // of the group
+    int64_t next, last; // of the piece, counted through all groups
+    int64_t part;       // where the part of the piece ends
+    int64_t g, first;   // the group, its first column here
+    int64_t n;          // how many
+    int64_t ahead;      // columns of the group behind these that are the thread's next, unless others come
+    int rows;           // of the group
 };
 
 static inline struct gb_gemm_columns gb_gemm_share_columns(const struct gb_cpu_call * call, const struct gb_gemm * p) {
-    const int64_t n     = p->n_groups * p->m;
-    const bool    worth = n / call->nth * GB_MAX(p->k, 1) >= GB_TAKE_TERMS;
+    const int64_t n = p->n_groups * p->m;
+    const bool worth = n / call->nth * GB_MAX(p->k, 1) >= GB_TAKE_TERMS;
     return (struct gb_gemm_columns) { .taking = gb_cpu_taking_of(call, n, worth ? GB_TAKE_COLUMNS : 0) };
 }
 
@@ -161,11 +161,11 @@ static inline bool gb_gemm_next_columns(const struct gb_gemm * p, struct gb_gemm
     if (c->next >= c->last && !gb_cpu_take(&c->taking, &c->next, &c->last, &c->part)) {
         return false;
     }
-    c->g     = c->next / p->m;
+    c->g = c->next / p->m;
     c->first = c->next % p->m;
-    c->n     = GB_MIN(GB_MIN(p->m - c->first, c->last - c->next), most);
+    c->n = GB_MIN(GB_MIN(p->m - c->first, c->last - c->next), most);
     c->ahead = GB_MIN(p->m - c->first, c->part - c->next) - c->n;
-    c->rows  = (int) gb_gemm_group_rows(p, c->g);
+    c->rows = (int) gb_gemm_group_rows(p, c->g);
     c->next += c->n;
     return true;
 }

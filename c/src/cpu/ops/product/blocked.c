@@ -22,11 +22,11 @@
 #define NR_MAX GB_PACKED_COLUMNS_MAX
 
 struct panel {
-    float *       dst[MR_MAX];
-    int64_t       ld;  // floats from one row of dst to the next; 0: they are anywhere
-    const float * x;   // row 0 of x where rows are read as they lie
-    int64_t       ldx; // and floats from one to the next; 0: they are packed
-    int           rows;
+    float * dst[MR_MAX];
+    int64_t ld; // floats from one row of dst to the next; 0: they are anywhere
+    const float * x; // row 0 of x where rows are read as they lie
+    int64_t ldx; // and floats from one to the next; 0: they are packed
+    int rows;
 };
 
 struct block { // panels [first, first + n) of the round, all of one group
@@ -35,29 +35,29 @@ struct block { // panels [first, first + n) of the round, all of one group
 
 struct shared { // at the start of the scratch memory; written by thread 0 before the barrier of a round
     atomic_llong next_job;
-    int64_t      n_blocks, n_chunks, chunk; // jobs: a block by a chunk of columns, which is a multiple of gemm_nr
-    char         pad[32];
+    int64_t n_blocks, n_chunks, chunk; // jobs: a block by a chunk of columns, which is a multiple of gemm_nr
+    char pad[32];
 };
 
-struct part {                  // of the results
+struct part { // of the results
     int64_t panel, panels_end; // of all groups, counted through
     int64_t column, columns_end;
 };
 
-struct own {              // floats of a thread's own memory
+struct own { // floats of a thread's own memory
     size_t chunk, buffer; // gb_packing_limits
-    size_t sums;          // of a job, if there are several stretches; else 0
+    size_t sums; // of a job, if there are several stretches; else 0
 };
 
 struct layout { // of the scratch memory
     struct shared * shared;
-    float *         w;      // this thread's packed chunk
-    float *         buffer; // this thread's
-    float *         sums;   // this thread's
-    float *         x;      // capacity panels
-    struct panel *  panels; // capacity
-    struct block *  blocks; // capacity
-    int64_t         capacity;
+    float * w; // this thread's packed chunk
+    float * buffer; // this thread's
+    float * sums; // this thread's
+    float * x; // capacity panels
+    struct panel * panels; // capacity
+    struct block * blocks; // capacity
+    int64_t capacity;
 };
 
 // --------------------------------------------------------------------------------------------------------------- sizes
@@ -66,7 +66,7 @@ _Static_assert(sizeof(struct shared) % 64 == 0, "what follows is aligned, too");
 
 static struct own own_of(const struct gb_gemm * p, const struct gb_packing_limits * limits) {
     const int64_t rows = GB_MIN(p->rows + MR_MAX - 1, GB_MAX(GB_BLOCKED_ROWS, GB_BLOCKED_ROWS_BYTES));
-    const size_t  sums = (size_t) rows * (size_t) limits->columns;
+    const size_t sums = (size_t) rows * (size_t) limits->columns;
     return (struct own){ limits->chunk, limits->buffer, p->k > limits->stretch ? sums : 0 };
 }
 
@@ -80,13 +80,13 @@ size_t gb_blocked_work_size(const struct gb_gemm * p, int n_tasks) {
     // Levels differ in gemm_mr: a row's share of what belongs to its panel is below ROW_EXTRA for all of them.
     enum { ROW_EXTRA = (sizeof(struct panel) + sizeof(struct block)) / GB_GEMM_MR_MIN + 1 };
     const struct gb_packing_limits limits = gb_packing_limits_of(p);
-    const struct own               own    = own_of(p, &limits);
-    const size_t                   row    = (size_t) limits.row * sizeof(float) + ROW_EXTRA;
-    const size_t                   padded = (size_t) (p->total + p->n_groups * (MR_MAX - 1));
-    const size_t                   each   = (own.chunk + own.buffer + own.sums) * sizeof(float);
+    const struct own own = own_of(p, &limits);
+    const size_t row = (size_t) limits.row * sizeof(float) + ROW_EXTRA;
+    const size_t padded = (size_t) (p->total + p->n_groups * (MR_MAX - 1));
+    const size_t each = (own.chunk + own.buffer + own.sums) * sizeof(float);
     if (is_done_apart(p, n_tasks)) {
         const size_t round = GB_MAX(MR_MAX, GB_ROUND_BYTES / row);
-        const size_t part  = sizeof(struct shared) + each + GB_MIN(padded, round) * row + 64;
+        const size_t part = sizeof(struct shared) + each + GB_MIN(padded, round) * row + 64;
         return (size_t) n_tasks * ((part + 63) / 64 * 64);
     }
     const size_t least = GB_MAX(MR_MAX, GB_MIN(GB_ROUND_ROWS, GB_ROUND_BYTES_MAX / row));
@@ -99,20 +99,20 @@ static char * align_up(char * p) { return p + (64 - (uintptr_t) p % 64) % 64; }
 static struct layout lay_out(const struct gb_cpu_call * call, const struct gb_gemm * p,
     const struct gb_packing * packing) {
     const struct gb_packing_limits limits = gb_packing_limits_of(p);
-    const struct own               own    = own_of(p, &limits);
-    const size_t  panel_size = (size_t) packing->mr * (size_t) gb_packed_row_floats(packing, p->k) * sizeof(float);
-    const size_t  nth = (size_t) call->nth, ith = (size_t) call->ith;
-    char * const  start  = call->work;
-    char * const  end    = (char *) call->work + call->work_size;
-    float * const w      = (float *) (start + sizeof(struct shared));
+    const struct own own = own_of(p, &limits);
+    const size_t panel_size = (size_t) packing->mr * (size_t) gb_packed_row_floats(packing, p->k) * sizeof(float);
+    const size_t nth = (size_t) call->nth, ith = (size_t) call->ith;
+    char * const start = call->work;
+    char * const end = (char *) call->work + call->work_size;
+    float * const w = (float *) (start + sizeof(struct shared));
     float * const buffer = w + nth * own.chunk;
-    float * const sums   = buffer + nth * own.buffer;
-    float * const x      = sums + nth * own.sums;
-    struct layout l      = { .shared = (struct shared *) start,
-        .w                      = w + ith * own.chunk,
-        .buffer                 = buffer + ith * own.buffer,
-        .sums                   = sums + ith * own.sums,
-        .x                      = x };
+    float * const sums = buffer + nth * own.buffer;
+    float * const x = sums + nth * own.sums;
+    struct layout l = { .shared = (struct shared *) start,
+        .w = w + ith * own.chunk,
+        .buffer = buffer + ith * own.buffer,
+        .sums = sums + ith * own.sums,
+        .x = x };
     l.capacity =
         (int64_t) ((size_t) (end - (char *) x - 64) / (panel_size + sizeof(struct panel) + sizeof(struct block)));
     l.panels = (struct panel *) align_up((char *) x + (size_t) l.capacity * panel_size);
@@ -165,9 +165,9 @@ static int64_t cut_blocks(const struct gb_gemm * p, int64_t first, int64_t n, in
     struct block * blocks) {
     int64_t count = 0;
     for (int64_t done = 0; done < n; count++) {
-        const struct cursor c    = cursor_at(p, first + done, mr);
-        const int64_t       left = GB_MIN(n - done, group_panels(p, c.g, mr) - c.i);
-        blocks[count]            = (struct block){ c.g, done, GB_MIN(left, block_panels) };
+        const struct cursor c = cursor_at(p, first + done, mr);
+        const int64_t left = GB_MIN(n - done, group_panels(p, c.g, mr) - c.i);
+        blocks[count] = (struct block){ c.g, done, GB_MIN(left, block_panels) };
         done += blocks[count].n;
     }
     return count;
@@ -177,11 +177,11 @@ static int64_t cut_blocks(const struct gb_gemm * p, int64_t first, int64_t n, in
 
 struct round {
     const struct gb_cpu_call * call;
-    const struct gb_gemm *     p;
-    struct gb_packing          packing;
-    struct layout              l;
-    struct part                part;
-    int64_t                    first, n; // panels of all groups, counted through
+    const struct gb_gemm * p;
+    struct gb_packing packing;
+    struct layout l;
+    struct part part;
+    int64_t first, n; // panels of all groups, counted through
 };
 
 static struct part whole_of(const struct gb_gemm * p, const struct gb_packing * packing) {
@@ -191,16 +191,16 @@ static struct part whole_of(const struct gb_gemm * p, const struct gb_packing * 
 // This thread's part where threads work apart: some of the panels or some of the columns, by what takes less time.
 static struct part part_of(const struct gb_cpu_call * call, const struct gb_gemm * p,
     const struct gb_packing * packing) {
-    struct part   part    = whole_of(p, packing);
-    const int64_t tiles   = gb_div_up(p->m, packing->nr);
-    const int64_t rows    = gb_div_up(part.panels_end, call->nth) * packing->mr;
+    struct part part = whole_of(p, packing);
+    const int64_t tiles = gb_div_up(p->m, packing->nr);
+    const int64_t rows = gb_div_up(part.panels_end, call->nth) * packing->mr;
     const int64_t columns = gb_div_up(tiles, call->nth) * packing->nr;
     const int64_t by_rows = rows * p->m + GB_APART_PACKING * (rows + p->m);
     if (p->n_groups > 1 || by_rows <= columns * p->total + GB_APART_PACKING * (columns + p->total)) {
         gb_cpu_share(call, part.panels_end, &part.panel, &part.panels_end);
     } else {
         gb_cpu_share(call, tiles, &part.column, &part.columns_end);
-        part.column      = part.column * packing->nr;
+        part.column = part.column * packing->nr;
         part.columns_end = GB_MIN(part.columns_end * packing->nr, p->m);
     }
     return part;
@@ -208,10 +208,10 @@ static struct part part_of(const struct gb_cpu_call * call, const struct gb_gemm
 
 // Large blocks and chunks pack less; small ones give every thread something to do.
 static void cut_jobs(const struct round * r) {
-    struct shared * s    = r->l.shared;
-    const int       mr   = r->packing.mr;
-    const int64_t   want = r->call->nth > 1 ? 3 * (int64_t) r->call->nth : 1;
-    int64_t per_block    = GB_MAX((r->packing.as == GB_PACKED_BYTES ? GB_BLOCKED_ROWS_BYTES : GB_BLOCKED_ROWS) / mr, 1);
+    struct shared * s = r->l.shared;
+    const int mr = r->packing.mr;
+    const int64_t want = r->call->nth > 1 ? 3 * (int64_t) r->call->nth : 1;
+    int64_t per_block = GB_MAX((r->packing.as == GB_PACKED_BYTES ? GB_BLOCKED_ROWS_BYTES : GB_BLOCKED_ROWS) / mr, 1);
 
     s->chunk = r->packing.columns;
     for (;;) {
@@ -234,7 +234,7 @@ static void cut_jobs(const struct round * r) {
 // w is contiguous.
 static float * panel_at(const struct round * r, int64_t i, int64_t k0, int64_t kc) {
     const struct gb_packing * packing = &r->packing;
-    const int64_t             before = gb_packed_row_floats(packing, k0) * r->n + i * gb_packed_row_floats(packing, kc);
+    const int64_t before = gb_packed_row_floats(packing, k0) * r->n + i * gb_packed_row_floats(packing, kc);
     return r->l.x + (size_t) before * (size_t) packing->mr;
 }
 
@@ -242,7 +242,7 @@ static float * panel_at(const struct round * r, int64_t i, int64_t k0, int64_t k
 static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w, int64_t column, int n, int64_t k0,
     int64_t kc) {
     const struct gb_packing * packing = &r->packing;
-    const char *              data    = w->data + gb_gemm_term_offset(&r->p->w, k0);
+    const char * data = w->data + gb_gemm_term_offset(&r->p->w, k0);
     if (r->p->w.across) {
         gb_pack_columns_across(packing, &r->p->w, kc, column, n, r->l.w, data, w->nb_m, r->l.buffer);
         return;
@@ -250,7 +250,7 @@ static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w
     const int64_t each = gb_packed_column_floats(packing, kc);
     for (int j = 0; j < n; j += packing->nr) {
         const void * columns[NR_MAX];
-        const int    valid = GB_MIN(packing->nr, n - j);
+        const int valid = GB_MIN(packing->nr, n - j);
         for (int i = 0; i < valid; i++) {
             columns[i] = data + (size_t) (column + j + i) * w->nb_m;
         }
@@ -262,9 +262,9 @@ static void pack_columns(const struct round * r, const struct gb_gemm_matrix * w
 // takes only so many requests at a time, and a thread that makes more of them waits.
 struct ahead {
     const char * data;
-    size_t       nb_m, bytes;
-    int64_t      n;
-    int64_t      tile, tiles; // of the block: the next one, all
+    size_t nb_m, bytes;
+    int64_t n;
+    int64_t tile, tiles; // of the block: the next one, all
 };
 
 static void prefetch_next(struct ahead * a) {
@@ -285,7 +285,7 @@ static void put_sums(const struct panel * panel, int64_t column, const float * s
 // tile takes so little time that panels from beyond the second-level cache would be waited for.
 struct share {
     int64_t bytes;
-    int     lines;
+    int lines;
 };
 
 static struct share share_of_panel(const struct gb_packing * packing, int64_t kc, int64_t tiles) {
@@ -305,28 +305,28 @@ static struct share share_of_panel(const struct gb_packing * packing, int64_t kc
 static bool multiply(const struct round * r, const struct block * b, int64_t column, int n, int64_t k0, int64_t kc,
     struct ahead * ahead) {
     const struct gb_packing * packing = &r->packing;
-    const int                 nr      = packing->nr;
-    const int64_t             a_tile = packing->mr * nr, b_panel = nr * gb_packed_column_floats(packing, kc);
-    const int64_t             tiles = gb_div_up(n, nr), end = b->first + b->n;
-    const bool                whole = kc == r->p->k, last = k0 + kc == r->p->k;
-    const struct share        share = share_of_panel(packing, kc, tiles);
-    float                     few[MR_MAX * NR_MAX];
-    float *                   sums = r->l.sums;
+    const int nr = packing->nr;
+    const int64_t a_tile = packing->mr * nr, b_panel = nr * gb_packed_column_floats(packing, kc);
+    const int64_t tiles = gb_div_up(n, nr), end = b->first + b->n;
+    const bool whole = kc == r->p->k, last = k0 + kc == r->p->k;
+    const struct share share = share_of_panel(packing, kc, tiles);
+    float few[MR_MAX * NR_MAX];
+    float * sums = r->l.sums;
 
     struct gb_tile t = { .k = gb_packed_tile_terms(packing, kc), .accumulate = k0 > 0 };
-    ahead->tiles     = b->n * tiles;
+    ahead->tiles = b->n * tiles;
     for (int64_t i = b->first; i < end; i++) {
-        const struct panel * panel  = &r->l.panels[i];
-        const bool           direct = whole && panel->ld != 0;
-        t.a                         = panel->ldx != 0 ? panel->x + k0 : panel_at(r, i, k0, kc);
-        t.lda                       = panel->ldx;
-        t.b                         = r->l.w;
-        t.mr                        = panel->rows;
-        t.ldc                       = direct ? panel->ld : nr;
-        t.ahead                     = (const char *) panel_at(r, GB_MIN(i + 1, end - 1), k0, kc);
-        t.ahead_lines               = i + 1 < end ? share.lines : 0;
+        const struct panel * panel = &r->l.panels[i];
+        const bool direct = whole && panel->ld != 0;
+        t.a = panel->ldx != 0 ? panel->x + k0 : panel_at(r, i, k0, kc);
+        t.lda = panel->ldx;
+        t.b = r->l.w;
+        t.mr = panel->rows;
+        t.ldc = direct ? panel->ld : nr;
+        t.ahead = (const char *) panel_at(r, GB_MIN(i + 1, end - 1), k0, kc);
+        t.ahead_lines = i + 1 < end ? share.lines : 0;
         for (int j = 0; j < n; j += nr, t.b += b_panel, t.ahead += share.bytes) {
-            t.c  = direct ? panel->dst[0] + column + j : whole ? few : sums;
+            t.c = direct ? panel->dst[0] + column + j : whole ? few : sums;
             t.nr = GB_MIN(nr, n - j);
             prefetch_next(ahead);
             gb_packed_tile(packing, &t);
@@ -361,26 +361,26 @@ static struct ahead weights_of(const struct round * r, int64_t job, int64_t k0) 
     if (job >= s->n_blocks * s->n_chunks || !gb_gemm_is_dense(&r->p->w)) { // with gaps it would be too much
         return (struct ahead){ .n = 0 };
     }
-    const int64_t               column = column_of(r, job), kc = GB_MIN(r->p->k - k0, r->packing.stretch);
+    const int64_t column = column_of(r, job), kc = GB_MIN(r->p->k - k0, r->packing.stretch);
     const struct gb_gemm_matrix w = r->p->w_of(r->p, r->l.blocks[job / s->n_chunks].g);
     return (struct ahead){ .data = w.data + (size_t) column * w.nb_m + gb_gemm_term_offset(&r->p->w, k0),
-        .nb_m                    = w.nb_m,
-        .bytes                   = gb_gemm_term_offset(&r->p->w, kc),
-        .n                       = GB_MIN(r->part.columns_end - column, s->chunk) };
+        .nb_m = w.nb_m,
+        .bytes = gb_gemm_term_offset(&r->p->w, kc),
+        .n = GB_MIN(r->part.columns_end - column, s->chunk) };
 }
 
 static void run_job(const struct round * r, int64_t job) {
-    const struct shared * s      = r->l.shared;
-    const struct block *  b      = &r->l.blocks[job / s->n_chunks];
-    const int64_t         column = column_of(r, job);
-    const int             n      = (int) GB_MIN(r->part.columns_end - column, s->chunk);
-    int64_t               k0     = 0;
+    const struct shared * s = r->l.shared;
+    const struct block * b = &r->l.blocks[job / s->n_chunks];
+    const int64_t column = column_of(r, job);
+    const int n = (int) GB_MIN(r->part.columns_end - column, s->chunk);
+    int64_t k0 = 0;
 
     const struct gb_gemm_matrix w = r->p->w_of(r->p, b->g);
     do { // once even for k = 0: an empty sum is 0
         const int64_t kc = GB_MIN(r->p->k - k0, r->packing.stretch);
         pack_columns(r, &w, column, n, k0, kc);
-        const bool   more  = k0 + kc < r->p->k; // else the job that this thread gets if all take turns
+        const bool more = k0 + kc < r->p->k; // else the job that this thread gets if all take turns
         struct ahead ahead = weights_of(r, more ? job : job + r->call->nth, more ? k0 + kc : 0);
         if (!multiply(r, b, column, n, k0, kc, &ahead)) {
             return;
@@ -408,30 +408,30 @@ static int64_t stride_in_place(const struct round * r, const struct gb_gemm_row 
 
 // Describes a panel, and packs it unless it is read in place. False: the run is over.
 static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
-    const struct gb_gemm * p     = r->p;
-    const int              mr    = r->packing.mr;
-    struct panel *         panel = &r->l.panels[index];
-    const void *           x[MR_MAX];
-    struct gb_gemm_row     row[MR_MAX];
+    const struct gb_gemm * p = r->p;
+    const int mr = r->packing.mr;
+    struct panel * panel = &r->l.panels[index];
+    const void * x[MR_MAX];
+    struct gb_gemm_row row[MR_MAX];
 
     const int64_t rows = gb_gemm_group_rows(p, c.g), n = group_panels(p, c.g, mr);
     const int64_t each = gb_div_up(rows, n); // panels of one size: a tile of few rows takes as long as a larger one
-    panel->rows        = (int) GB_MIN(rows - c.i * each, each);
+    panel->rows = (int) GB_MIN(rows - c.i * each, each);
     gb_gemm_rows_of(p, c.g, c.i * each, panel->rows, row);
     for (int i = 0; i < panel->rows; i++) {
-        x[i]          = row[i].x;
+        x[i] = row[i].x;
         panel->dst[i] = row[i].dst;
     }
-    panel->ld  = panel->rows > 1 ? gb_gemm_dst_stride(row, panel->rows) : p->m;
-    panel->x   = (const float *) (const void *) row[0].x;
+    panel->ld = panel->rows > 1 ? gb_gemm_dst_stride(row, panel->rows) : p->m;
+    panel->x = (const float *) (const void *) row[0].x;
     panel->ldx = stride_in_place(r, row, panel->rows);
     if (panel->ldx != 0) {
         return true;
     }
     for (int64_t k0 = 0, kc; k0 < p->k; k0 += kc) {
-        kc                 = GB_MIN(p->k - k0, r->packing.stretch);
+        kc = GB_MIN(p->k - k0, r->packing.stretch);
         const size_t bytes = gb_gemm_term_offset(&p->x, kc);
-        const bool   asks  = r->packing.as == GB_PACKED_FLOATS && k0 + kc < p->k && gb_gemm_is_dense(&p->x);
+        const bool asks = r->packing.as == GB_PACKED_FLOATS && k0 + kc < p->k && gb_gemm_is_dense(&p->x);
         for (int i = 0; i < panel->rows && asks; i++) { // for what the next stretch reads
             gb_prefetch((const char *) x[i] + bytes, bytes);
         }
@@ -448,7 +448,7 @@ static bool pack_panel(const struct round * r, struct cursor c, int64_t index) {
 
 static void pack_round(const struct round * r) {
     const int mr = r->packing.mr;
-    int64_t   i, last;
+    int64_t i, last;
     gb_cpu_share(r->call, r->n, &i, &last);
     if (i >= last) {
         return;
@@ -462,8 +462,8 @@ static void pack_round(const struct round * r) {
 }
 
 static void take_jobs(const struct round * r) {
-    struct shared * s      = r->l.shared;
-    const int64_t   n_jobs = s->n_blocks * s->n_chunks;
+    struct shared * s = r->l.shared;
+    const int64_t n_jobs = s->n_blocks * s->n_chunks;
     for (;;) {
         const int64_t job = atomic_fetch_add_explicit(&s->next_job, 1, memory_order_relaxed);
         if (job >= n_jobs || gb_cpu_stopped(r->call, 0)) {
@@ -505,12 +505,12 @@ static void run_blocked(const struct gb_cpu_call * call, const struct gb_gemm * 
         run_part(call, p, packing, &whole);
         return;
     }
-    const struct part  part  = part_of(call, p, packing);
+    const struct part part = part_of(call, p, packing);
     struct gb_cpu_call alone = *call; // of a team of one
-    alone.ith                = 0;
-    alone.nth                = 1;
-    alone.work_size          = call->work_size / (size_t) call->nth / 64 * 64;
-    alone.work               = (char *) call->work + (size_t) call->ith * alone.work_size;
+    alone.ith = 0;
+    alone.nth = 1;
+    alone.work_size = call->work_size / (size_t) call->nth / 64 * 64;
+    alone.work = (char *) call->work + (size_t) call->ith * alone.work_size;
     if (part.column < part.columns_end) {
         run_part(&alone, p, packing, &part);
     }

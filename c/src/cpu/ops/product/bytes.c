@@ -49,14 +49,14 @@ void gb_bytes_pack_rows(const struct gb_kernels * kernels, const struct gb_unpac
     float * const s = d + width * (k / 32);
     for (int i = 0; i < n; i++) {
         kernels->quantize_q8(&(struct gb_quantize_q8){
-            .k    = k,
+            .k = k,
             .kind = unpack->kind,
             .zero = unpack->zero,
             .step = width,
-            .q    = (int8_t *) y + 32 * i,
-            .d    = d + i,
-            .s    = s + i,
-            .x    = x[i],
+            .q = (int8_t *) y + 32 * i,
+            .d = d + i,
+            .s = s + i,
+            .x = x[i],
         });
     }
 }
@@ -64,8 +64,8 @@ void gb_bytes_pack_rows(const struct gb_kernels * kernels, const struct gb_unpac
 void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type,
     int64_t k, int n, int width, float * y, const void * const * x, float * buf) {
     const int64_t groups = k / gb_bytes_group(unpack->kind);
-    float *       d      = buf + n * (k / 4);
-    float *       m      = d + n * groups;
+    float * d = buf + n * (k / 4);
+    float * m = d + n * groups;
     if (kernels->pack_columns_q8((int) type, k, unpack->zero != 0, n, y, x)) {
         return;
     }
@@ -101,23 +101,23 @@ static void locate(const struct gb_gemm * p, int64_t flat, int64_t * g, int64_t 
 void gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int kind, char * rows) {
     enum { PIECE = 2048 };
     const int64_t pieces = gb_div_up(p->k, PIECE);
-    int64_t       i, last;
+    int64_t i, last;
     gb_cpu_share(call, p->total * pieces, &i, &last);
     for (; i < last; i++) {
         const int64_t k0 = i % pieces * PIECE, n = GB_MIN(p->k - k0, PIECE);
-        char * const  row = rows + (size_t) (i / pieces) * gb_bytes_row_size(p->k, kind);
-        float * const d   = (float *) (row + p->k);
-        float * const s   = d + p->k / 32;
-        int64_t       g, r;
+        char * const row = rows + (size_t) (i / pieces) * gb_bytes_row_size(p->k, kind);
+        float * const d = (float *) (row + p->k);
+        float * const s = d + p->k / 32;
+        int64_t g, r;
         locate(p, i / pieces, &g, &r);
         call->k->quantize_q8(&(struct gb_quantize_q8){
-            .k    = n,
+            .k = n,
             .kind = kind,
             .step = 1,
-            .q    = (int8_t *) row + k0,
-            .d    = d + k0 / 32,
-            .s    = s + k0 / gb_bytes_group(kind),
-            .x    = (const float *) p->row_of(p, g, r).x + k0,
+            .q = (int8_t *) row + k0,
+            .d = d + k0 / 32,
+            .s = s + k0 / gb_bytes_group(kind),
+            .x = (const float *) p->row_of(p, g, r).x + k0,
         });
         if (gb_cpu_stopped(call, n)) {
             return;
@@ -127,35 +127,35 @@ void gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gem
 
 void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k,
     const char * w, int n, const char * row, float * const * dst, int64_t j) {
-    const int64_t        group = gb_bytes_group(unpack->kind);
-    const size_t         size  = gb_bytes_row_size(k, unpack->kind);
+    const int64_t group = gb_bytes_group(unpack->kind);
+    const size_t size = gb_bytes_row_size(k, unpack->kind);
     _Alignas(64) uint8_t u[GB_UNPACK_MAX]; // in whole cache lines
-    _Alignas(64) float   d[GB_UNPACK_MAX / 16], m[GB_UNPACK_MAX / 16];
-    float                y[GB_BYTE_DOTS_ROWS] = { 0 };
+    _Alignas(64) float d[GB_UNPACK_MAX / 16], m[GB_UNPACK_MAX / 16];
+    float y[GB_BYTE_DOTS_ROWS] = { 0 };
     for (int64_t k0 = 0; k0 < k; k0 += GB_UNPACK_MAX) {
         const int64_t terms = GB_MIN(k - k0, GB_UNPACK_MAX);
-        const size_t  bytes = (size_t) (terms / ggml_blck_size(type)) * ggml_type_size(type);
+        const size_t bytes = (size_t) (terms / ggml_blck_size(type)) * ggml_type_size(type);
         unpack->fn(terms, u, d, m, w);
         w += bytes;
         const int8_t * q[GB_BYTE_DOTS_ROWS];
-        const float *  dx[GB_BYTE_DOTS_ROWS], *s[GB_BYTE_DOTS_ROWS];
+        const float *dx[GB_BYTE_DOTS_ROWS], *s[GB_BYTE_DOTS_ROWS];
         for (int r = 0; r < n; r++) {
             const char * const x = row + (size_t) r * size;
-            q[r]                 = (const int8_t *) x + k0;
-            dx[r]                = (const float *) (x + k) + k0 / 32;
-            s[r]                 = (const float *) (x + k) + k / 32 + k0 / group;
+            q[r] = (const int8_t *) x + k0;
+            dx[r] = (const float *) (x + k) + k0 / 32;
+            s[r] = (const float *) (x + k) + k / 32 + k0 / group;
         }
         kernels->dot_q8(&(struct gb_dot_q8){
-            .k    = terms,
+            .k = terms,
             .kind = unpack->kind,
-            .n    = n,
-            .y    = y,
-            .u    = u,
-            .d    = d,
-            .m    = m,
-            .q    = q,
-            .dx   = dx,
-            .s    = s,
+            .n = n,
+            .y = y,
+            .u = u,
+            .d = d,
+            .m = m,
+            .q = q,
+            .dx = dx,
+            .s = s,
         });
     }
     for (int r = 0; r < n; r++) {

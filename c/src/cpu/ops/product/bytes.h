@@ -9,9 +9,9 @@
 #include "cpu/ops/product/product.h"
 
 struct gb_unpack {
-    gb_kernel_unpack * fn;   // NULL: the format has none
-    int                kind; // GB_BYTES_*
-    int                zero; // the level that stands for 0 in all groups; 0: minima differ
+    gb_kernel_unpack * fn; // NULL: the format has none
+    int kind; // GB_BYTES_*
+    int zero; // the level that stands for 0 in all groups; 0: minima differ
 };
 
 struct gb_unpack gb_unpack_of(const struct gb_kernels * k, enum ggml_type type);
@@ -41,7 +41,7 @@ static inline int gb_bytes_tile_kind(const struct gb_unpack * unpack) {
 
 // Rows of activations one after the other, for dot products.
 size_t gb_bytes_row_size(int64_t k, int kind);
-void   gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int kind, char * rows);
+void gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int kind, char * rows);
 // dst[j] of n rows, at most GB_BYTE_DOTS_ROWS, from one column of weights. row: quantized.
 void gb_bytes_dots(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type, int64_t k,
     const char * w, int n, const char * row, float * const * dst, int64_t j);

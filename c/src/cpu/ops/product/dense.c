@@ -23,12 +23,12 @@ const char * gb_dense_row_declines(const struct gb_gemm * p) { return declines(p
 // lies some way behind in the same column would leave out the start of each, half of a short one.
 static void multiply_row(const struct gb_kernels * kernels, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
     const struct gb_gemm_row * row, int64_t j, int64_t end) {
-    const enum ggml_type type  = p->w.type;
-    const int            width = kernels->dots_w;
+    const enum ggml_type type = p->w.type;
+    const int width = kernels->dots_w;
     const size_t next = (size_t) width * w->nb_m, ahead = next <= GB_DENSE_AHEAD_COLUMNS ? next : GB_DENSE_AHEAD;
     for (; j < end; j += width) {
         const void * columns[GB_DOTS_W_MAX];
-        const int    nw = (int) GB_MIN(end - j, width);
+        const int nw = (int) GB_MIN(end - j, width);
         for (int i = 0; i < nw; i++) {
             columns[i] = w->data + (size_t) (j + i) * w->nb_m;
         }
@@ -96,48 +96,48 @@ static void copy_rows(const struct gb_cpu_call * call, const struct gb_gemm * p)
 
 struct dense { // columns of dense weights times rows that lie one behind the other
     const struct gb_cpu_call * call;
-    gb_kernel_rows_columns *   fn; // of the type of the weights
-    const char *               w;  // column 0
-    size_t                     nb_m, nb_k;
-    const float *              x; // row 0
-    size_t                     ldx;
+    gb_kernel_rows_columns * fn; // of the type of the weights
+    const char * w; // column 0
+    size_t nb_m, nb_k;
+    const float * x; // row 0
+    size_t ldx;
     const struct gb_gemm_row * row;
-    int64_t                    ldy;        // floats from one row's dst to the next; 0: they are anywhere
-    int                        rows, part; // all; at a time
+    int64_t ldy; // floats from one row's dst to the next; 0: they are anywhere
+    int rows, part; // all; at a time
 };
 
 static void dense_tile(const struct dense * d, int64_t j, int nw, int64_t k0, int64_t kc, int r, int nx,
     const char * const * next) {
     struct gb_rows_columns tile = {
-        .k    = kc,
-        .nw   = nw,
-        .nx   = nx,
-        .w    = d->w + (size_t) j * d->nb_m + (size_t) k0 * d->nb_k,
+        .k = kc,
+        .nw = nw,
+        .nx = nx,
+        .w = d->w + (size_t) j * d->nb_m + (size_t) k0 * d->nb_k,
         .nb_w = d->nb_m,
-        .x    = d->x + (size_t) r * d->ldx + k0,
-        .ldx  = d->ldx,
+        .x = d->x + (size_t) r * d->ldx + k0,
+        .ldx = d->ldx,
         .next = next,
     };
     if (d->ldy != 0) {
-        tile.y          = d->row[r].dst + j;
-        tile.ldy        = d->ldy;
+        tile.y = d->row[r].dst + j;
+        tile.ldy = d->ldy;
         tile.accumulate = k0 > 0;
         d->fn(&tile);
         return;
     }
     float y[GB_ROWS_X_MAX * GB_ROWS_W];
-    tile.y   = y;
+    tile.y = y;
     tile.ldy = GB_ROWS_W;
     d->fn(&tile);
     for (int i = 0; i < nx * nw; i++) {
         float * const dst = d->row[r + i / nw].dst + j + i % nw;
-        *dst              = (k0 > 0 ? *dst : 0) + y[i / nw * GB_ROWS_W + i % nw];
+        *dst = (k0 > 0 ? *dst : 0) + y[i / nw * GB_ROWS_W + i % nw];
     }
 }
 
 struct next { // columns, a stretch of whose terms is read next
     const char * first;
-    int64_t      n;
+    int64_t n;
 };
 
 // What the tile of column i of a block with part q of the rows prefetches: the parts share out the four columns that
@@ -173,17 +173,17 @@ static void dense_block(const struct dense * d, int64_t j, int64_t last, int64_t
 
 // Columns [j, end); `ahead` behind them are the thread's next.
 static void multiply_rows(const struct dense * d, int64_t k, int64_t j, int64_t end, int64_t ahead) {
-    const int64_t terms     = GB_MIN(GB_MAX(GB_DENSE_FLOATS / d->rows, GB_DENSE_TERMS), GB_DENSE_TERMS_MAX);
+    const int64_t terms = GB_MIN(GB_MAX(GB_DENSE_FLOATS / d->rows, GB_DENSE_TERMS), GB_DENSE_TERMS_MAX);
     const int64_t stretches = GB_MAX(gb_div_up(k, terms), 1);
-    const int64_t stretch   = GB_MAX((k / stretches + 63) / 64 * 64, 64); // of one length, about
-    const int64_t columns   = GB_MAX(GB_DENSE_WEIGHTS / stretch / 4 * 4, 4);
-    const int     set       = GB_MAX(GB_DENSE_FLOATS / (int) stretch / d->part, 1) * d->part;
+    const int64_t stretch = GB_MAX((k / stretches + 63) / 64 * 64, 64); // of one length, about
+    const int64_t columns = GB_MAX(GB_DENSE_WEIGHTS / stretch / 4 * 4, 4);
+    const int set = GB_MAX(GB_DENSE_FLOATS / (int) stretch / d->part, 1) * d->part;
     for (int64_t last; j < end; j = last) {
         int64_t k0 = 0;
-        last       = GB_MIN(end, j + columns);
+        last = GB_MIN(end, j + columns);
         do { // once even for k = 0
-            const int64_t     kc   = GB_MIN(k - k0, stretch);
-            const bool        more = k0 + kc < k; // terms of these columns; else the next columns
+            const int64_t kc = GB_MIN(k - k0, stretch);
+            const bool more = k0 + kc < k; // terms of these columns; else the next columns
             const struct next next = { d->w + (size_t) (more ? j : last) * d->nb_m +
                                            (size_t) (more ? k0 + kc : 0) * d->nb_k,
                 more ? last - j : GB_MIN(end + ahead - last, columns) };
@@ -199,19 +199,19 @@ static void multiply_rows(const struct dense * d, int64_t k, int64_t j, int64_t 
 static struct dense dense_of(const struct gb_cpu_call * call, const struct gb_gemm * p, const struct gb_gemm_matrix * w,
     const struct gb_gemm_row * row, int rows) {
     const struct gb_kernels * const kernels = call->k;
-    const int                       parts   = (rows + kernels->rows_x - 1) / kernels->rows_x;
+    const int parts = (rows + kernels->rows_x - 1) / kernels->rows_x;
     return (struct dense){
         .call = call,
-        .fn   = p->w.type == GGML_TYPE_F16    ? kernels->rows_columns_f16
-                : p->w.type == GGML_TYPE_BF16 ? kernels->rows_columns_bf16
-                                              : kernels->rows_columns_f32,
-        .w    = w->data,
+        .fn = p->w.type == GGML_TYPE_F16    ? kernels->rows_columns_f16
+              : p->w.type == GGML_TYPE_BF16 ? kernels->rows_columns_bf16
+                                            : kernels->rows_columns_f32,
+        .w = w->data,
         .nb_m = w->nb_m,
         .nb_k = p->w.nb_k,
-        .x    = (const float *) row[0].x,
-        .ldx  = copied_row_floats(p),
-        .row  = row,
-        .ldy  = gb_gemm_dst_stride(row, rows),
+        .x = (const float *) row[0].x,
+        .ldx = copied_row_floats(p),
+        .row = row,
+        .ldy = gb_gemm_dst_stride(row, rows),
         .rows = rows,
         .part = (rows + parts - 1) / parts,
     };
@@ -226,7 +226,7 @@ void gb_dense_rows_run(const struct gb_cpu_call * call, const struct gb_gemm * p
     while (gb_gemm_next_columns(p, &c, p->m)) {
         const struct gb_gemm_matrix w = p->w_of(p, c.g);
         const float * const x = (float *) call->work + (size_t) gb_gemm_first_row(p, c.g) * copied_row_floats(p);
-        struct gb_gemm_row  row[GB_MAX(GB_DENSE_ROWS, GB_DENSE_ROWS_NARROW)];
+        struct gb_gemm_row row[GB_MAX(GB_DENSE_ROWS, GB_DENSE_ROWS_NARROW)];
         gb_gemm_rows_of(p, c.g, 0, c.rows, row);
         for (int r = 0; r < c.rows; r++) {
             row[r].x = (const char *) (x + (size_t) r * copied_row_floats(p));

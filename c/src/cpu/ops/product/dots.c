@@ -23,7 +23,7 @@ size_t gb_byte_dots_work_size(const struct gb_gemm * p, int n_tasks) {
 
 void gb_byte_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
     const struct gb_unpack unpack = gb_unpack_of(call->k, p->w.type);
-    const size_t           size   = gb_bytes_row_size(p->k, unpack.kind);
+    const size_t size = gb_bytes_row_size(p->k, unpack.kind);
     gb_bytes_quantize_rows(call, p, unpack.kind, call->work);
     if (!gb_cpu_barrier(call)) {
         return;
@@ -31,8 +31,8 @@ void gb_byte_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p)
     struct gb_gemm_columns c = gb_gemm_share_columns(call, p);
     while (gb_gemm_next_columns(p, &c, gb_gemm_piece(p))) {
         const struct gb_gemm_matrix w = p->w_of(p, c.g);
-        const char * const          x = (const char *) call->work + (size_t) gb_gemm_first_row(p, c.g) * size;
-        float *                     dst[GB_BYTE_DOTS_ROWS];
+        const char * const x = (const char *) call->work + (size_t) gb_gemm_first_row(p, c.g) * size;
+        float * dst[GB_BYTE_DOTS_ROWS];
         for (int r = 0; r < c.rows; r++) {
             dst[r] = p->row_of(p, c.g, r).dst;
         }
@@ -93,11 +93,11 @@ static void dots(const struct gb_kernels * kernels, const struct gb_gemm * p, co
 }
 
 void gb_dots_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
-    const bool             quantized = ggml_is_quantized(p->w.type);
-    struct gb_gemm_columns c         = gb_gemm_share_columns(call, p);
+    const bool quantized = ggml_is_quantized(p->w.type);
+    struct gb_gemm_columns c = gb_gemm_share_columns(call, p);
     while (gb_gemm_next_columns(p, &c, gb_gemm_piece(p))) {
         const struct gb_gemm_matrix w = p->w_of(p, c.g);
-        struct gb_gemm_row          row[GB_DOTS_ROWS];
+        struct gb_gemm_row row[GB_DOTS_ROWS];
         for (int r = 0; r < c.rows; r++) {
             row[r] = p->row_of(p, c.g, r);
         }

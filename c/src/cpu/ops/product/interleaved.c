@@ -7,9 +7,9 @@
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 
-#define ROWS_AT_ONCE    GB_INTERLEAVED_X
+#define ROWS_AT_ONCE GB_INTERLEAVED_X
 #define COLUMNS_AT_ONCE GB_INTERLEAVED_W_READY
-#define DIRECT_WIDTH    GB_INTERLEAVED_W
+#define DIRECT_WIDTH GB_INTERLEAVED_W
 
 enum {
     DIRECT_SUMS = DIRECT_WIDTH * ROWS_AT_ONCE * GB_INTERLEAVED_LANES, // floats of what a kernel computes
@@ -57,13 +57,13 @@ static void make_rows(const struct gb_cpu_call * call, const struct gb_gemm * p,
     enum { PIECE = 4 };
     const int64_t units = count_units(p->k, unpack->kind), pieces = gb_div_up(units, PIECE),
                   terms = PIECE * unit_terms(unpack->kind);
-    int64_t       i, last, flat = 0;
+    int64_t i, last, flat = 0;
     gb_cpu_share(call, p->total * pieces, &i, &last);
     for (int64_t g = 0; g < p->n_groups && flat * pieces < last; flat += gb_gemm_group_rows(p, g++)) {
         for (; i < last && i / pieces - flat < gb_gemm_group_rows(p, g); i++) {
             const int64_t k0 = i % pieces * terms;
-            char * const  y  = (char *) call->work + (size_t) (i / pieces) * row_size(p->k, unpack->kind) +
-                               (size_t) (i % pieces * PIECE) * unit_size(unpack->kind);
+            char * const y = (char *) call->work + (size_t) (i / pieces) * row_size(p->k, unpack->kind) +
+                             (size_t) (i % pieces * PIECE) * unit_size(unpack->kind);
             call->k->interleave_row(GB_MIN(p->k - k0, terms), unpack->kind, unpack->zero, y,
                 (const float *) (const void *) p->row_of(p, g, i / pieces - flat).x + k0);
             if (gb_cpu_stopped(call, terms)) {
@@ -75,20 +75,20 @@ static void make_rows(const struct gb_cpu_call * call, const struct gb_gemm * p,
 
 struct task { // columns of one group
     const struct gb_cpu_call * call;
-    const struct gb_kernels *  kernels;
-    enum ggml_type             type;
-    struct gb_unpack           unpack;
-    int64_t                    k;
-    struct gb_gemm_matrix      w;
-    int                        rows;
-    const void *               x[GB_INTERLEAVED_ROWS]; // interleaved
-    float *                    dst[GB_INTERLEAVED_ROWS];
+    const struct gb_kernels * kernels;
+    enum ggml_type type;
+    struct gb_unpack unpack;
+    int64_t k;
+    struct gb_gemm_matrix w;
+    int rows;
+    const void * x[GB_INTERLEAVED_ROWS]; // interleaved
+    float * dst[GB_INTERLEAVED_ROWS];
 };
 
 struct direct { // a stretch of terms of n columns from j on
     int64_t j, k0, terms;
-    int     n;
-    size_t  byte; // of a column, at which term k0 is
+    int n;
+    size_t byte; // of a column, at which term k0 is
 };
 
 // The weights of the columns that come `steps` later. Behind the last block: any address will do.
@@ -124,30 +124,30 @@ static int direct_rows(enum ggml_type type) {
 }
 
 static void multiply_directly_stretch(const struct task * t, const struct direct * d, float * acc) {
-    const size_t  at    = (size_t) (d->k0 / unit_terms(t->unpack.kind)) * unit_size(t->unpack.kind);
+    const size_t at = (size_t) (d->k0 / unit_terms(t->unpack.kind)) * unit_size(t->unpack.kind);
     const int64_t terms = GB_MIN(t->k - d->k0, d->terms);
-    const int     steps =
+    const int steps =
         (int) (GB_INTERLEAVED_AHEAD / (ggml_row_size(t->type, GB_MIN(d->terms, t->k)) * DIRECT_WIDTH)) + 1;
-    const void *               x[ROWS_AT_ONCE], *w[DIRECT_WIDTH], *next[DIRECT_WIDTH];
+    const void *x[ROWS_AT_ONCE], *w[DIRECT_WIDTH], *next[DIRECT_WIDTH];
     struct gb_interleaved_dots dots = {
         // what changes from call to call is set in the loop
-        .type       = (int) t->type,
-        .k          = terms,
-        .columns    = w,
-        .rows       = x,
-        .next       = next,
+        .type = (int) t->type,
+        .k = terms,
+        .columns = w,
+        .rows = x,
+        .next = next,
         .accumulate = d->k0 > 0,
     };
     for (int i = 0; i < d->n; i += DIRECT_WIDTH) {
-        w[0]    = t->w.data + (size_t) (d->j + i) * t->w.nb_m + d->byte;
+        w[0] = t->w.data + (size_t) (d->j + i) * t->w.nb_m + d->byte;
         next[0] = weights_later(t, d, i, steps);
         for (int l = 1; l < DIRECT_WIDTH; l++) {
-            w[l]    = (const char *) w[l - 1] + t->w.nb_m;
+            w[l] = (const char *) w[l - 1] + t->w.nb_m;
             next[l] = (const char *) next[l - 1] + t->w.nb_m;
         }
         dots.nw = GB_MIN(d->n - i, DIRECT_WIDTH);
         for (int r = 0; r < t->rows; r += ROWS_AT_ONCE, acc += DIRECT_SUMS) {
-            dots.nx  = GB_MIN(t->rows - r, ROWS_AT_ONCE);
+            dots.nx = GB_MIN(t->rows - r, ROWS_AT_ONCE);
             dots.acc = acc;
             for (int l = 0; l < dots.nx; l++) {
                 x[l] = (const char *) t->x[r + l] + at;
@@ -159,19 +159,19 @@ static void multiply_directly_stretch(const struct task * t, const struct direct
 
 // Columns with one row, one after the other: memory is read in one go.
 static void multiply_row(const struct task * t, int64_t j, int64_t end) {
-    const size_t size  = ggml_row_size(t->type, t->k);
+    const size_t size = ggml_row_size(t->type, t->k);
     const size_t ahead = t->w.nb_m == size ? GB_ROW_AHEAD : (GB_ROW_AHEAD / size + 1) * t->w.nb_m;
     for (int64_t n; j < end; j += n) {
         n = GB_MIN(end - j, GB_DIRECT_COLUMNS);
         t->kernels->interleaved_row_dots(&(struct gb_interleaved_row_dots){
-            .type  = (int) t->type,
-            .k     = t->k,
-            .n     = n,
-            .w     = t->w.data + (size_t) j * t->w.nb_m,
-            .nb_w  = t->w.nb_m,
+            .type = (int) t->type,
+            .k = t->k,
+            .n = n,
+            .w = t->w.data + (size_t) j * t->w.nb_m,
+            .nb_w = t->w.nb_m,
             .ahead = ahead,
-            .x     = t->x[0],
-            .y     = t->dst[0] + j,
+            .x = t->x[0],
+            .y = t->dst[0] + j,
         });
         if (gb_cpu_stopped(t->call, gb_gemm_work(1, n, t->k))) {
             return;
@@ -185,15 +185,15 @@ static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
         TILES = GB_DIRECT_COLUMNS / DIRECT_WIDTH * PARTS,
     };
     _Alignas(64) float acc[TILES * DIRECT_SUMS];
-    const int64_t      terms = GB_DIRECT_TERMS / t->rows;
-    struct direct      d     = { .j = j, .terms = terms / WHOLE_UNITS * WHOLE_UNITS };
+    const int64_t terms = GB_DIRECT_TERMS / t->rows;
+    struct direct d = { .j = j, .terms = terms / WHOLE_UNITS * WHOLE_UNITS };
     if (t->rows == 1 && t->k <= d.terms) {
         multiply_row(t, j, end);
         return;
     }
     for (; d.j < end; d.j += d.n) {
         const float * sums = acc;
-        d.n                = (int) GB_MIN(end - d.j, GB_DIRECT_COLUMNS);
+        d.n = (int) GB_MIN(end - d.j, GB_DIRECT_COLUMNS);
         for (d.k0 = 0; d.k0 < t->k; d.k0 += d.terms) {
             d.byte = ggml_row_size(t->type, d.k0);
             multiply_directly_stretch(t, &d, acc);
@@ -201,7 +201,7 @@ static void multiply_directly(const struct task * t, int64_t j, int64_t end) {
         for (int i = 0; i < d.n; i += DIRECT_WIDTH) {
             const int nw = GB_MIN(d.n - i, DIRECT_WIDTH);
             for (int r = 0; r < t->rows; r += ROWS_AT_ONCE, sums += DIRECT_SUMS) {
-                float     y[DIRECT_WIDTH * ROWS_AT_ONCE];
+                float y[DIRECT_WIDTH * ROWS_AT_ONCE];
                 const int nx = GB_MIN(t->rows - r, ROWS_AT_ONCE);
                 t->kernels->interleaved_sums(nw, y, sums);
                 for (int l = 0; l < nx; l++) {
@@ -227,28 +227,28 @@ struct columns {
 };
 
 struct stretch { // terms of n columns from j on
-    int64_t      j, k0, terms;
-    int          n, per_part; // rows at a time
-    const char * next;        // what is unpacked after this, in n columns nb_m apart
+    int64_t j, k0, terms;
+    int n, per_part;   // rows at a time
+    const char * next; // what is unpacked after this, in n columns nb_m apart
 };
 
 // Weights are prefetched bit by bit between the tiles: memory takes only so many requests at a time.
 static void multiply_stretch(const struct task * t, struct columns * c, const struct stretch * s) {
-    const int     kind  = gb_bytes_tile_kind(&t->unpack) & ~GB_BYTES_WIDE;
+    const int kind = gb_bytes_tile_kind(&t->unpack) & ~GB_BYTES_WIDE;
     const int64_t count = count_units(s->terms, t->unpack.kind);
-    const size_t  at    = (size_t) (s->k0 / unit_terms(t->unpack.kind)) * unit_size(t->unpack.kind),
-                  bytes = ggml_row_size(t->type, s->terms);
-    const int     tiles = (s->n + COLUMNS_AT_ONCE - 1) / COLUMNS_AT_ONCE * ((t->rows + s->per_part - 1) / s->per_part);
-    int           done  = 0;
+    const size_t at = (size_t) (s->k0 / unit_terms(t->unpack.kind)) * unit_size(t->unpack.kind),
+                 bytes = ggml_row_size(t->type, s->terms);
+    const int tiles = (s->n + COLUMNS_AT_ONCE - 1) / COLUMNS_AT_ONCE * ((t->rows + s->per_part - 1) / s->per_part);
+    int done = 0;
     for (int r = 0; r < t->rows; r += s->per_part) {
         const void * x[ROWS_AT_ONCE];
-        const int    nx = GB_MIN(t->rows - r, s->per_part);
+        const int nx = GB_MIN(t->rows - r, s->per_part);
         for (int l = 0; l < nx; l++) {
             x[l] = (const char *) t->x[r + l] + at;
         }
         for (int i = 0; i < s->n; i += COLUMNS_AT_ONCE, done++) {
             const void * w[COLUMNS_AT_ONCE];
-            const int    nw = GB_MIN(s->n - i, COLUMNS_AT_ONCE);
+            const int nw = GB_MIN(s->n - i, COLUMNS_AT_ONCE);
             for (int l = 0; l < nw; l++) {
                 w[l] = c->w[i + l];
             }
@@ -256,13 +256,13 @@ static void multiply_stretch(const struct task * t, struct columns * c, const st
                 gb_prefetch(s->next + (size_t) l * t->w.nb_m, bytes);
             }
             t->kernels->interleaved_tile(&(struct gb_interleaved_tile){
-                .units      = count,
-                .kind       = kind,
-                .nw         = nw,
-                .nx         = nx,
-                .acc        = c->acc[i / COLUMNS_AT_ONCE][r / s->per_part],
-                .columns    = w,
-                .rows       = x,
+                .units = count,
+                .kind = kind,
+                .nw = nw,
+                .nx = nx,
+                .acc = c->acc[i / COLUMNS_AT_ONCE][r / s->per_part],
+                .columns = w,
+                .rows = x,
                 .accumulate = s->k0 > 0,
             });
         }
@@ -271,7 +271,7 @@ static void multiply_stretch(const struct task * t, struct columns * c, const st
 
 static void store_sums(const struct task * t, const struct columns * c, int64_t j, int n, int per_part) {
     for (int r = 0; r < t->rows; r += per_part) {
-        float     y[GB_UNPACKED_COLUMNS * ROWS_AT_ONCE];
+        float y[GB_UNPACKED_COLUMNS * ROWS_AT_ONCE];
         const int nx = GB_MIN(t->rows - r, per_part);
         for (int i = 0; i < n; i += COLUMNS_AT_ONCE) {
             t->kernels->interleaved_sums(GB_MIN(n - i, COLUMNS_AT_ONCE), y + i * ROWS_AT_ONCE,
@@ -293,7 +293,7 @@ static const char * next_weights(const struct task * t, const struct stretch * s
 }
 
 static void multiply_unpacked(const struct task * t, int64_t j, int64_t end) {
-    const int      parts = (t->rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
+    const int parts = (t->rows + ROWS_AT_ONCE - 1) / ROWS_AT_ONCE;
     struct columns c;
     struct stretch s = { .j = j, .per_part = (t->rows + parts - 1) / parts };
     for (; s.j < end; s.j += s.n) {
@@ -303,8 +303,8 @@ static void multiply_unpacked(const struct task * t, int64_t j, int64_t end) {
         }
         for (s.k0 = 0; s.k0 < t->k; s.k0 += GB_UNPACKED_TERMS) {
             const char * w = t->w.data + (size_t) s.j * t->w.nb_m + ggml_row_size(t->type, s.k0);
-            s.terms        = GB_MIN(t->k - s.k0, GB_UNPACKED_TERMS);
-            s.next         = next_weights(t, &s);
+            s.terms = GB_MIN(t->k - s.k0, GB_UNPACKED_TERMS);
+            s.next = next_weights(t, &s);
             for (int i = 0; i < s.n; i++) {
                 t->kernels->interleave_column((int) t->type, s.terms, c.w[i], w + (size_t) i * t->w.nb_m);
             }
@@ -328,9 +328,9 @@ void gb_interleaved_run(const struct gb_cpu_call * call, const struct gb_gemm * 
     struct gb_gemm_columns c = gb_gemm_share_columns(call, p);
     while (gb_gemm_next_columns(p, &c, p->m)) {
         t.rows = c.rows;
-        t.w    = p->w_of(p, c.g);
+        t.w = p->w_of(p, c.g);
         for (int r = 0; r < t.rows; r++) {
-            t.x[r]   = (char *) call->work + (size_t) (gb_gemm_first_row(p, c.g) + r) * row_size(p->k, t.unpack.kind);
+            t.x[r] = (char *) call->work + (size_t) (gb_gemm_first_row(p, c.g) + r) * row_size(p->k, t.unpack.kind);
             t.dst[r] = p->row_of(p, c.g, r).dst;
         }
         if (t.rows > direct_rows(t.type)) {

@@ -45,14 +45,14 @@ static const char * unsupported_types(const struct ggml_tensor * a, const struct
 // ----------------------------------------------------------------------------------------------- slices that share one
 
 struct product {
-    struct gb_gemm             gemm;
+    struct gb_gemm gemm;
     const struct ggml_tensor * a;
     const struct ggml_tensor * b;
     const struct ggml_tensor * dst;
-    size_t                     a_nb_m; // bytes from one column of dst to the next in a
-    size_t                     b_nb_n; // bytes from one row of dst to the next in b
-    int64_t                    n, r2;  // rows of a slice of dst; slices of dim 2 that share one of a
-    int64_t                    a2, r3;
+    size_t a_nb_m; // bytes from one column of dst to the next in a
+    size_t b_nb_n; // bytes from one row of dst to the next in b
+    int64_t n, r2; // rows of a slice of dst; slices of dim 2 that share one of a
+    int64_t a2, r3;
 };
 
 static struct gb_gemm_matrix slice_of(const struct gb_gemm * p, int64_t g) {
@@ -62,39 +62,39 @@ static struct gb_gemm_matrix slice_of(const struct gb_gemm * p, int64_t g) {
 
 // Row r of group g: slices one after the other, dim 2 first.
 static struct gb_gemm_row slice_row(const struct gb_gemm * p, int64_t g, int64_t r) {
-    const struct product * q     = p->context;
-    const int64_t          slice = r / q->n;
-    const int64_t          i1    = r % q->n;
-    const int64_t          i2    = g % q->a2 * q->r2 + slice % q->r2;
-    const int64_t          i3    = g / q->a2 * q->r3 + slice / q->r2;
+    const struct product * q = p->context;
+    const int64_t slice = r / q->n;
+    const int64_t i1 = r % q->n;
+    const int64_t i2 = g % q->a2 * q->r2 + slice % q->r2;
+    const int64_t i3 = g / q->a2 * q->r3 + slice / q->r2;
     return (struct gb_gemm_row){ gb_row_ptr(q->b, 0, i2, i3) + (size_t) i1 * q->b_nb_n,
         (float *) gb_row_ptr(q->dst, i1, i2, i3) };
 }
 
 // `dim` is the dimension of the sum: 0 for MUL_MAT, 1 for OUT_PROD.
 static void describe(struct product * q, const struct ggml_tensor * node, int dim) {
-    const struct ggml_tensor * a        = node->src[0];
-    const struct ggml_tensor * b        = node->src[1];
-    const int64_t              n_groups = a->ne[2] * a->ne[3];
+    const struct ggml_tensor * a = node->src[0];
+    const struct ggml_tensor * b = node->src[1];
+    const int64_t n_groups = a->ne[2] * a->ne[3];
 
-    *q        = (struct product){ .a = a, .b = b, .dst = node, .n = b->ne[1 - dim], .a2 = a->ne[2] };
+    *q = (struct product){ .a = a, .b = b, .dst = node, .n = b->ne[1 - dim], .a2 = a->ne[2] };
     q->a_nb_m = a->nb[1 - dim];
     q->b_nb_n = b->nb[1 - dim];
-    q->r2     = n_groups > 0 ? b->ne[2] / a->ne[2] : 0;
-    q->r3     = n_groups > 0 ? b->ne[3] / a->ne[3] : 0;
-    q->gemm   = (struct gb_gemm){
-        .m          = a->ne[1 - dim],
-        .k          = a->ne[dim],
-        .n_groups   = n_groups,
-        .rows       = q->n * q->r2 * q->r3,
-        .total      = q->n * b->ne[2] * b->ne[3],
-        .w          = { a->type, a->nb[dim], ggml_is_quantized(a->type) && dim == 1 },
-        .x          = { b->type, b->nb[dim], false },
-        .exact      = dim == 1 || gb_op_param_i32(node, 0) == GGML_PREC_F32,
-        .w_of       = slice_of,
-        .row_of     = slice_row,
-        .run        = q->n,
-        .run_nb_x   = q->b_nb_n,
+    q->r2 = n_groups > 0 ? b->ne[2] / a->ne[2] : 0;
+    q->r3 = n_groups > 0 ? b->ne[3] / a->ne[3] : 0;
+    q->gemm = (struct gb_gemm){
+        .m = a->ne[1 - dim],
+        .k = a->ne[dim],
+        .n_groups = n_groups,
+        .rows = q->n * q->r2 * q->r3,
+        .total = q->n * b->ne[2] * b->ne[3],
+        .w = { a->type, a->nb[dim], ggml_is_quantized(a->type) && dim == 1 },
+        .x = { b->type, b->nb[dim], false },
+        .exact = dim == 1 || gb_op_param_i32(node, 0) == GGML_PREC_F32,
+        .w_of = slice_of,
+        .row_of = slice_row,
+        .run = q->n,
+        .run_nb_x = q->b_nb_n,
         .run_nb_dst = node->nb[1],
     };
 }
@@ -115,7 +115,7 @@ static void run_over(const struct gb_cpu_call * call, const struct ggml_tensor *
     const struct gb_gemm_epilogue * epilogue) {
     struct product q;
     describe(&q, node, dim);
-    q.gemm.context  = &q;
+    q.gemm.context = &q;
     q.gemm.epilogue = epilogue;
     gb_gemm_run(call, &q.gemm);
 }
@@ -141,9 +141,9 @@ void gb_mul_mat_run_with(const struct gb_cpu_call * call, const struct ggml_tens
 
 const struct gb_cpu_op gb_cpu_op_mul_mat = {
     .unsupported = mul_mat_unsupported,
-    .n_tasks     = mul_mat_n_tasks,
-    .work_size   = mul_mat_work_size,
-    .run         = mul_mat_run,
+    .n_tasks = mul_mat_n_tasks,
+    .work_size = mul_mat_work_size,
+    .run = mul_mat_run,
 };
 
 // ------------------------------------------------------------------------------------------------------------ OUT_PROD
@@ -162,9 +162,9 @@ static void out_prod_run(const struct gb_cpu_call * call, struct ggml_tensor * n
 
 const struct gb_cpu_op gb_cpu_op_out_prod = {
     .unsupported = out_prod_unsupported,
-    .n_tasks     = out_prod_n_tasks,
-    .work_size   = out_prod_work_size,
-    .run         = out_prod_run,
+    .n_tasks = out_prod_n_tasks,
+    .work_size = out_prod_work_size,
+    .run = out_prod_run,
 };
 
 // ---------------------------------------------------------------------------------------------------------- MUL_MAT_ID
@@ -176,49 +176,49 @@ const struct gb_cpu_op gb_cpu_op_out_prod = {
 
 struct routing {
     int64_t first[MAX_EXPERTS + 1]; // of expert e in `tokens`
-    bool    valid;                  // all ids are in range
+    bool valid; // all ids are in range
     int64_t tokens[];
 };
 
 struct experts {
-    struct gb_gemm             gemm;
+    struct gb_gemm gemm;
     const struct ggml_tensor * node;
-    const struct routing *     routing;
+    const struct routing * routing;
 };
 
 static struct gb_gemm_matrix expert_of(const struct gb_gemm * p, int64_t g) {
-    const struct experts *     q = p->context;
+    const struct experts * q = p->context;
     const struct ggml_tensor * a = q->node->src[2 + g];
     return (struct gb_gemm_matrix){ a->data, a->nb[1] };
 }
 
 static struct gb_gemm_row token_row(const struct gb_gemm * p, int64_t g, int64_t r) {
-    const struct experts * q     = p->context;
-    const struct gb_row    token = gb_row_at(q->node, q->routing->tokens[q->routing->first[g] + r]);
+    const struct experts * q = p->context;
+    const struct gb_row token = gb_row_at(q->node, q->routing->tokens[q->routing->first[g] + r]);
     return (struct gb_gemm_row){ gb_row_of(q->node->src[1], token), (float *) (void *) gb_row_of(q->node, token) };
 }
 
 static void describe_experts(struct experts * q, const struct ggml_tensor * node) {
     const struct ggml_tensor * b = node->src[1];
     const struct ggml_tensor * a = node->src[2];
-    *q                           = (struct experts){ .node = node };
-    q->gemm                      = (struct gb_gemm){
-        .m        = a->ne[1],
-        .k        = a->ne[0],
+    *q = (struct experts){ .node = node };
+    q->gemm = (struct gb_gemm){
+        .m = a->ne[1],
+        .k = a->ne[0],
         .n_groups = gb_op_param_i32(node, 1),
-        .rows     = gb_rows(b),
-        .total    = gb_rows(b),
-        .w        = { a->type, a->nb[0], false },
-        .x        = { b->type, b->nb[0], false },
-        .exact    = gb_op_param_i32(node, 2) == GGML_PREC_F32,
-        .w_of     = expert_of,
-        .row_of   = token_row,
+        .rows = gb_rows(b),
+        .total = gb_rows(b),
+        .w = { a->type, a->nb[0], false },
+        .x = { b->type, b->nb[0], false },
+        .exact = gb_op_param_i32(node, 2) == GGML_PREC_F32,
+        .w_of = expert_of,
+        .row_of = token_row,
     };
 }
 
 static const char * mul_mat_id_unsupported(const struct ggml_tensor * node) {
-    const struct ggml_tensor * a    = node->src[2];
-    const int                  n_as = gb_op_param_i32(node, 1);
+    const struct ggml_tensor * a = node->src[2];
+    const int n_as = gb_op_param_i32(node, 1);
     for (int i = 0; i < n_as; i++) {
         const struct ggml_tensor * e = node->src[2 + i];
         if (e->type != a->type || e->nb[0] != a->nb[0]) {
@@ -247,7 +247,7 @@ static size_t mul_mat_id_work_size(const struct ggml_tensor * node, int n_tasks)
 
 static int32_t expert_of_token(const struct ggml_tensor * node, int64_t token) { // all batches have the same ids
     const struct ggml_tensor * ids = node->src[0];
-    const int32_t              id  = gb_op_param_i32(node, 0);
+    const int32_t id = gb_op_param_i32(node, 0);
     return *(const int32_t *) (gb_row_ptr(ids, token % node->ne[1], 0, 0) + (size_t) id * ids->nb[0]);
 }
 
@@ -268,14 +268,14 @@ static bool count_tokens(const struct gb_cpu_call * call, const struct ggml_tens
 
 static void route(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct routing * routing) {
     int64_t next[MAX_EXPERTS] = { 0 };
-    routing->valid            = count_tokens(call, node, next);
+    routing->valid = count_tokens(call, node, next);
     if (!routing->valid) {
         return;
     }
     routing->first[0] = 0;
     for (int e = 0; e < MAX_EXPERTS; e++) {
         routing->first[e + 1] = routing->first[e] + next[e];
-        next[e]               = routing->first[e];
+        next[e] = routing->first[e];
     }
     for (int64_t t = 0; t < gb_rows(node); t++) {
         routing->tokens[next[expert_of_token(node, t)]++] = t;
@@ -284,7 +284,7 @@ static void route(const struct gb_cpu_call * call, const struct ggml_tensor * no
 
 static void mul_mat_id_run(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     struct routing * routing = call->work;
-    struct experts   q;
+    struct experts q;
     if (call->ith == 0) {
         route(call, node, routing);
     }
@@ -292,21 +292,21 @@ static void mul_mat_id_run(const struct gb_cpu_call * call, struct ggml_tensor *
         return;
     }
     describe_experts(&q, node);
-    q.routing      = routing;
-    q.gemm.first   = routing->first;
+    q.routing = routing;
+    q.gemm.first = routing->first;
     q.gemm.context = &q;
 
     struct gb_cpu_call rest = *call;
-    rest.work               = (char *) call->work + routing_size(node);
-    rest.work_size          = call->work_size - routing_size(node);
+    rest.work = (char *) call->work + routing_size(node);
+    rest.work_size = call->work_size - routing_size(node);
     gb_gemm_run(&rest, &q.gemm);
 }
 
 const struct gb_cpu_op gb_cpu_op_mul_mat_id = {
     .unsupported = mul_mat_id_unsupported,
-    .n_tasks     = mul_mat_id_n_tasks,
-    .work_size   = mul_mat_id_work_size,
-    .run         = mul_mat_id_run,
+    .n_tasks = mul_mat_id_n_tasks,
+    .work_size = mul_mat_id_work_size,
+    .run = mul_mat_id_run,
 };
 
 // ---------------------------------------------------------------------------------------------------------- algorithms
@@ -323,16 +323,16 @@ static const struct gb_gemm * gemm_of(const struct ggml_tensor * node, struct pr
 
 const char * gb_mul_mat_algorithm(const struct ggml_tensor * node, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits, int i, const char ** why) {
-    struct product         q;
-    struct experts         experts;
+    struct product q;
+    struct experts experts;
     const struct gb_gemm * p = gemm_of(node, &q, &experts);
     return p != NULL ? gb_gemm_algorithm(p, kernels, traits, i, why) : NULL;
 }
 
 const char * gb_mul_mat_way(const struct ggml_tensor * node, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits) {
-    struct product         q;
-    struct experts         experts;
+    struct product q;
+    struct experts experts;
     const struct gb_gemm * p = gemm_of(node, &q, &experts);
     return p != NULL ? gb_gemm_way(p, kernels, traits) : NULL;
 }

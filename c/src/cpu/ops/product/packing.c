@@ -7,8 +7,8 @@
 #include "base/thread.h"
 
 #define SUPER_MAX 256 // elements of the largest quantized block
-#define MR_MAX    GB_PACKED_ROWS_MAX
-#define NR_MAX    GB_PACKED_COLUMNS_MAX
+#define MR_MAX GB_PACKED_ROWS_MAX
+#define NR_MAX GB_PACKED_COLUMNS_MAX
 
 // --------------------------------------------------------------------------------------------------------------- sizes
 
@@ -40,7 +40,7 @@ static bool is_quantized(const struct gb_gemm * p) {
 }
 
 static gb_once once = GB_ONCE_INIT;
-static bool    has_tiles; // a level of this processor multiplies pairs of bfloat16 far faster than bytes
+static bool has_tiles; // a level of this processor multiplies pairs of bfloat16 far faster than bytes
 
 static void look_for_tiles(void) {
     for (int i = 0; i < gb_level_count(); i++) {
@@ -50,47 +50,47 @@ static void look_for_tiles(void) {
 
 struct gb_packing_limits gb_packing_limits_of(const struct gb_gemm * p) {
     gb_call_once(&once, look_for_tiles);
-    const bool    quantized = is_quantized(p), bf16 = p->w.type == GGML_TYPE_BF16;
-    const bool    tiles = has_tiles && (ggml_is_quantized(p->w.type) || bf16);
+    const bool quantized = is_quantized(p), bf16 = p->w.type == GGML_TYPE_BF16;
+    const bool tiles = has_tiles && (ggml_is_quantized(p->w.type) || bf16);
     const int64_t pairs = p->k / 2 + GB_BF16_STEP, bytes = gb_bytes_row_floats(p->k, GB_BYTES_HALVES);
-    const size_t  floats = GB_BLOCKED_TERMS * GB_BLOCKED_COLUMNS;
+    const size_t floats = GB_BLOCKED_TERMS * GB_BLOCKED_COLUMNS;
     return (struct gb_packing_limits){
-        .row     = gb_bytes_decline(p) != NULL ? p->k + GB_BF16_STEP
-                   : has_tiles                 ? GB_MAX(bytes, pairs)
-                                               : bytes,
+        .row = gb_bytes_decline(p) != NULL ? p->k + GB_BF16_STEP
+               : has_tiles                 ? GB_MAX(bytes, pairs)
+                                           : bytes,
         .stretch = GB_MIN(GB_BLOCKED_TERMS, GB_BLOCKED_TERMS_BYTES) / SUPER_MAX * SUPER_MAX,
         .columns = tiles ? GB_BLOCKED_COLUMNS_PAIRS : GB_MAX(GB_BLOCKED_COLUMNS, GB_BLOCKED_COLUMNS_BYTES),
-        .chunk   = tiles ? GB_MAX(floats, GB_BLOCKED_TERMS_PAIRS / 2 * GB_BLOCKED_COLUMNS_PAIRS) : floats,
-        .buffer  = quantized || bf16 ? BUFFER : 0,
+        .chunk = tiles ? GB_MAX(floats, GB_BLOCKED_TERMS_PAIRS / 2 * GB_BLOCKED_COLUMNS_PAIRS) : floats,
+        .buffer = quantized || bf16 ? BUFFER : 0,
     };
 }
 
 struct gb_packing gb_packing_floats(const struct gb_kernels * kernels, const struct gb_gemm * p) {
     return (struct gb_packing){ .kernels = kernels,
-        .as                              = GB_PACKED_FLOATS,
-        .mr                              = kernels->gemm_mr,
-        .nr                              = kernels->gemm_nr,
+        .as = GB_PACKED_FLOATS,
+        .mr = kernels->gemm_mr,
+        .nr = kernels->gemm_nr,
         .stretch = is_quantized(p) ? GB_BLOCKED_TERMS / SUPER_MAX * SUPER_MAX : GB_BLOCKED_TERMS,
         .columns = GB_BLOCKED_COLUMNS };
 }
 
 struct gb_packing gb_packing_bytes(const struct gb_kernels * kernels, const struct gb_gemm * p) {
     return (struct gb_packing){ .kernels = kernels,
-        .as                              = GB_PACKED_BYTES,
-        .unpack                          = gb_unpack_of(kernels, p->w.type),
-        .mr                              = kernels->gemm_q8_mr,
-        .nr                              = kernels->gemm_q8_nr,
-        .stretch                         = GB_BLOCKED_TERMS_BYTES,
-        .columns                         = GB_BLOCKED_COLUMNS_BYTES };
+        .as = GB_PACKED_BYTES,
+        .unpack = gb_unpack_of(kernels, p->w.type),
+        .mr = kernels->gemm_q8_mr,
+        .nr = kernels->gemm_q8_nr,
+        .stretch = GB_BLOCKED_TERMS_BYTES,
+        .columns = GB_BLOCKED_COLUMNS_BYTES };
 }
 
 struct gb_packing gb_packing_pairs(const struct gb_kernels * kernels, const struct gb_gemm * p) {
     return (struct gb_packing){ .kernels = kernels,
-        .as                              = GB_PACKED_PAIRS,
-        .unpack  = ggml_is_quantized(p->w.type) ? gb_unpack_of(kernels, p->w.type) : (struct gb_unpack){ 0 },
-        .mr      = kernels->bf16_mr,
-        .nr      = kernels->bf16_nr,
-        .step    = kernels->bf16_step,
+        .as = GB_PACKED_PAIRS,
+        .unpack = ggml_is_quantized(p->w.type) ? gb_unpack_of(kernels, p->w.type) : (struct gb_unpack){ 0 },
+        .mr = kernels->bf16_mr,
+        .nr = kernels->bf16_nr,
+        .step = kernels->bf16_step,
         .stretch = kernels->bf16_tiles ? GB_BLOCKED_TERMS_PAIRS : 2 * GB_BLOCKED_TERMS,
         .columns = kernels->bf16_tiles ? GB_BLOCKED_COLUMNS_PAIRS : GB_BLOCKED_COLUMNS };
 }
@@ -191,15 +191,15 @@ static void pack_floats(const struct gb_kernels * kernels, const struct gb_gemm_
 static void pack_rounded(const struct gb_packing * packing, int64_t k, int n, float * y, const void * const * rows,
     float * buf) {
     enum { PIECE = 8 * 2 * GB_BF16_STEP }; // terms of one row before those of the next: they share lines and pages
-    const int64_t        pairs = padded_pairs(packing, k), step = packing->step, mr = packing->mr;
+    const int64_t pairs = padded_pairs(packing, k), step = packing->step, mr = packing->mr;
     struct gb_round_bf16 row = { .limited = packing->unpack.fn != NULL };
     if (step == 1) {
         const void * x[MR_MAX];
         for (int i = 0; i < n; i++) {
-            x[i]  = buf + i * pairs;
+            x[i] = buf + i * pairs;
             row.k = row.together = k;
-            row.y                = (uint16_t *) (buf + i * pairs);
-            row.x                = rows[i];
+            row.y = (uint16_t *) (buf + i * pairs);
+            row.x = rows[i];
             packing->kernels->round_bf16(&row);
         }
         packing->kernels->pack_f32(pairs, n, packing->mr, y, x);
@@ -209,7 +209,7 @@ static void pack_rounded(const struct gb_packing * packing, int64_t k, int n, fl
         memset(y, 0, (size_t) (pairs * mr) * sizeof(float));
     }
     row.together = 2 * step;
-    row.stride   = 2 * step * mr;
+    row.stride = 2 * step * mr;
     for (int64_t j = 0; j < k; j += PIECE) {
         for (int i = 0; i < n; i++) {
             row.k = GB_MIN(k - j, PIECE);
@@ -224,18 +224,18 @@ static void pack_rounded(const struct gb_packing * packing, int64_t k, int n, fl
 static void pack_quantized_pairs(const struct gb_packing * packing, const struct gb_gemm_operand * w, int64_t kc, int n,
     float * y, const void ** rows, float * buffer) {
     const struct gb_unpack * const unpack = &packing->unpack;
-    const int                      nr     = packing->nr;
+    const int nr = packing->nr;
     for (int64_t k0 = 0, k; k0 < kc; k0 += k) {
-        k                   = GB_MIN(kc - k0, GB_BLOCKED_TERMS_BYTES);
+        k = GB_MIN(kc - k0, GB_BLOCKED_TERMS_BYTES);
         float * const bytes = buffer;
-        float * const buf   = bytes + nr * gb_bytes_column_floats(k, unpack);
+        float * const buf = bytes + nr * gb_bytes_column_floats(k, unpack);
         gb_bytes_pack_columns(packing->kernels, unpack, w->type, k, n, nr, bytes, rows, buf);
         packing->kernels->bytes_to_bf16(&(struct gb_bytes_to_bf16){
-            .k    = k,
+            .k = k,
             .kind = gb_bytes_tile_kind(unpack),
             .zero = unpack->zero,
-            .x    = bytes,
-            .y    = y + k0 / 2 * nr,
+            .x = bytes,
+            .y = y + k0 / 2 * nr,
         });
         for (int i = 0; i < n; i++) {
             rows[i] = (const char *) rows[i] + gb_gemm_term_offset(w, k);
@@ -245,7 +245,7 @@ static void pack_quantized_pairs(const struct gb_packing * packing, const struct
 
 // Columns of bfloat16 as a panel of pairs, filled up with zeros.
 static void pack_pairs(const struct gb_packing * packing, int64_t kc, int n, float * y, const void * const * rows) {
-    const int     nr    = packing->nr;
+    const int nr = packing->nr;
     const int64_t pairs = padded_pairs(packing, kc);
     packing->kernels->pack_f32(kc / 2, n, nr, y, rows); // pairs as floats
     memset(y + kc / 2 * nr, 0, (size_t) ((pairs - kc / 2) * nr) * sizeof(float));
@@ -282,15 +282,15 @@ void gb_pack_columns(const struct gb_packing * packing, const struct gb_gemm_ope
 
 void gb_pack_columns_across(const struct gb_packing * packing, const struct gb_gemm_operand * w, int64_t k,
     int64_t first, int n, float * y, const char * data, size_t nb, float * buffer) {
-    const int64_t size  = ggml_blck_size(w->type);
-    const int     nr    = packing->nr;
+    const int64_t size = ggml_blck_size(w->type);
+    const int nr = packing->nr;
     const int64_t block = first / size, end = gb_div_up(first + n, size);
     for (int64_t t = 0; t < k; t++) { // of one term all blocks that the columns touch
         const char * blocks = data + gb_gemm_term_offset(w, t) + (size_t) block * nb;
         gb_gemm_dequantize(w->type, blocks, (end - block) * size, buffer);
         const float * x = buffer + (first - block * size);
         for (int j = 0; j < n; j += nr) {
-            float *   panel = y + (size_t) j * (size_t) k + (size_t) t * (size_t) nr;
+            float * panel = y + (size_t) j * (size_t) k + (size_t) t * (size_t) nr;
             const int valid = GB_MIN(nr, n - j);
             memcpy(panel, x + j, (size_t) valid * sizeof(float));
             memset(panel + valid, 0, (size_t) (nr - valid) * sizeof(float));

@@ -8,19 +8,19 @@
 
 #include "cpu/ops/product/algorithm.h"
 
-#define GB_PACKED_ROWS_MAX    GB_BF16_MR_MAX // of a panel, at all levels
+#define GB_PACKED_ROWS_MAX GB_BF16_MR_MAX // of a panel, at all levels
 #define GB_PACKED_COLUMNS_MAX GB_GEMM_NR_MAX
 
 enum gb_packed { GB_PACKED_FLOATS, GB_PACKED_BYTES, GB_PACKED_PAIRS };
 
 struct gb_packing {
     const struct gb_kernels * kernels;
-    enum gb_packed            as;
-    struct gb_unpack          unpack;  // of quantized weights that become bytes or pairs
-    int                       mr, nr;  // of a tile
-    int                       step;    // pairs: how many of a row lie together
-    int64_t                   stretch; // terms; whole blocks
-    int                       columns; // of a chunk
+    enum gb_packed as;
+    struct gb_unpack unpack; // of quantized weights that become bytes or pairs
+    int mr, nr; // of a tile
+    int step; // pairs: how many of a row lie together
+    int64_t stretch; // terms; whole blocks
+    int columns; // of a chunk
 };
 
 struct gb_packing gb_packing_floats(const struct gb_kernels * kernels, const struct gb_gemm * p);
@@ -31,11 +31,11 @@ struct gb_packing gb_packing_pairs(const struct gb_kernels * kernels, const stru
 // The most that any packing of the product takes at any level of this processor: the level of a run is not known when
 // its plan is made.
 struct gb_packing_limits {
-    int64_t row;     // floats of a row of x in a panel
+    int64_t row; // floats of a row of x in a panel
     int64_t stretch; // terms: here the fewest
-    int     columns; // of a chunk
-    size_t  chunk;   // floats of a packed stretch of it
-    size_t  buffer;  // floats that packing needs beside
+    int columns; // of a chunk
+    size_t chunk; // floats of a packed stretch of it
+    size_t buffer; // floats that packing needs beside
 };
 
 struct gb_packing_limits gb_packing_limits_of(const struct gb_gemm * p);
@@ -58,6 +58,6 @@ void gb_pack_columns_across(const struct gb_packing * packing, const struct gb_g
 
 // What gb_tile.k counts for panels of k terms, and the tile.
 int64_t gb_packed_tile_terms(const struct gb_packing * packing, int64_t k);
-void    gb_packed_tile(const struct gb_packing * packing, const struct gb_tile * t);
+void gb_packed_tile(const struct gb_packing * packing, const struct gb_tile * t);
 
 #endif // GB_CPU_OPS_PRODUCT_PACKING_H

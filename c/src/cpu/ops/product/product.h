@@ -10,19 +10,19 @@
 #include "cpu/ops/ops.h"
 
 struct gb_gemm_operand {
-    enum ggml_type type;   // F32, F16, BF16 or a quantized type with to_float
-    size_t         nb_k;   // bytes from one term of the sum to the next; quantized: from one block of terms to the next
-    bool           across; // quantized w only: blocks lie along the results, nb_k is from one term to the next again
+    enum ggml_type type; // F32, F16, BF16 or a quantized type with to_float
+    size_t nb_k;         // bytes from one term of the sum to the next; quantized: from one block of terms to the next
+    bool across;         // quantized w only: blocks lie along the results, nb_k is from one term to the next again
 };
 
 struct gb_gemm_matrix {
     const char * data;
-    size_t       nb_m; // bytes from one column of dst to the next; across: from one block of columns to the next
+    size_t nb_m; // bytes from one column of dst to the next; across: from one block of columns to the next
 };
 
 struct gb_gemm_row {
-    const char * x;   // the row's first term
-    float *      dst; // m results
+    const char * x; // the row's first term
+    float * dst;    // m results
 };
 
 // What happens to results as soon as they are complete, while they are in a near cache: n of them, from dst on, which
@@ -34,21 +34,21 @@ struct gb_gemm_epilogue {
 };
 
 struct gb_gemm {
-    int64_t                m, k; // results in a row, terms in a sum
-    int64_t                n_groups;
-    int64_t                rows;  // rows of each group, or, when groups differ, an upper bound
-    int64_t                total; // rows of all groups
-    const int64_t *        first; // NULL, or n_groups + 1 values: group g has rows first[g] .. first[g + 1] - 1
+    int64_t m, k; // results in a row, terms in a sum
+    int64_t n_groups;
+    int64_t rows;          // rows of each group, or, when groups differ, an upper bound
+    int64_t total;         // rows of all groups
+    const int64_t * first; // NULL, or n_groups + 1 values: group g has rows first[g] .. first[g + 1] - 1
     struct gb_gemm_operand w, x;
-    bool                   exact;             // no activations in fewer bits than they have (GGML_PREC_F32)
+    bool exact;                               // no activations in fewer bits than they have (GGML_PREC_F32)
     const struct gb_gemm_epilogue * epilogue; // NULL: none
-    const void *                    context;  // of the two functions
+    const void * context;                     // of the two functions
     struct gb_gemm_matrix (*w_of)(const struct gb_gemm * p, int64_t g);
     struct gb_gemm_row (*row_of)(const struct gb_gemm * p, int64_t g, int64_t r);
     // Of each group rows [i run, (i + 1) run) are equally far apart, so many bytes in x and dst; 0: they may be
     // anywhere.
     int64_t run;
-    size_t  run_nb_x, run_nb_dst;
+    size_t run_nb_x, run_nb_dst;
 };
 
 // Asks for memory that will be read soon. Any address will do.
@@ -66,8 +66,8 @@ static inline void gb_prefetch(const void * p, size_t size) {
 // algorithms.c chooses who computes. The first two are asked when the plan is made, when data, hence `first`, and the
 // level of the kernels are not known yet. Scratch bytes are for n_tasks threads.
 size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks);
-int    gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads);
-void   gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
+int gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads);
+void gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
 // The name of the algorithm that is tried i-th for the product, with these kernels, on a processor with these traits
 // (NULL: this one). *why: why it declines, a static text, or NULL: it takes the product. NULL behind the one that takes

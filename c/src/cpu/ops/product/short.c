@@ -38,27 +38,27 @@ void gb_short_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
     struct gb_gemm_columns c = gb_gemm_share_columns(call, p);
     while (gb_gemm_next_columns(p, &c, PIECE)) {
         const struct gb_gemm_matrix w = p->w_of(p, c.g);
-        struct gb_gemm_row          row[GB_SHORT_ROWS];
-        const int8_t *              q[GB_SHORT_ROWS];
-        const float *               d[GB_SHORT_ROWS];
+        struct gb_gemm_row row[GB_SHORT_ROWS];
+        const int8_t * q[GB_SHORT_ROWS];
+        const float * d[GB_SHORT_ROWS];
         for (int r = 0; r < c.rows; r++) {
             row[r] = p->row_of(p, c.g, r);
-            q[r]   = (const int8_t *) call->work + (size_t) (gb_gemm_first_row(p, c.g) + r) * size;
-            d[r]   = (const float *) (const void *) (q[r] + p->k);
+            q[r] = (const int8_t *) call->work + (size_t) (gb_gemm_first_row(p, c.g) + r) * size;
+            d[r] = (const float *) (const void *) (q[r] + p->k);
         }
-        const int64_t ld    = gb_gemm_dst_stride(row, c.rows);
-        const int     taken = ld != 0 ? c.rows : 1; // at a time
+        const int64_t ld = gb_gemm_dst_stride(row, c.rows);
+        const int taken = ld != 0 ? c.rows : 1; // at a time
         for (int r = 0; r < c.rows; r += taken) {
             call->k->dots_q8_0(&(struct gb_dots_q8_0){
-                .k    = p->k,
-                .n    = c.n,
-                .nx   = taken,
-                .w    = w.data + (size_t) c.first * w.nb_m,
+                .k = p->k,
+                .n = c.n,
+                .nx = taken,
+                .w = w.data + (size_t) c.first * w.nb_m,
                 .nb_w = w.nb_m,
-                .q    = q + r,
-                .dx   = d + r,
-                .y    = row[r].dst + c.first,
-                .ldy  = ld,
+                .q = q + r,
+                .dx = d + r,
+                .y = row[r].dst + c.first,
+                .ldy = ld,
             });
         }
         if (gb_cpu_stopped(call, gb_gemm_work(c.rows, c.n, p->k))) {

@@ -20,7 +20,7 @@
 // Few rows: columns are taken by who comes (gb_cpu_take) where a thread's part has so many terms, some ten microseconds
 // of work; in pieces of at least so many columns, which are whole blocks of all algorithms.
 //     bench_products shape q4_0 best 2, M=4096 K=4096 ROWS=1, with and without a program that uses one of the cores
-#define GB_TAKE_TERMS   (1 << 20)
+#define GB_TAKE_TERMS (1 << 20)
 #define GB_TAKE_COLUMNS 96
 
 // ------------------------------------------------------------------------------------------------ short_q8_0 (short.c)
@@ -45,13 +45,13 @@
 // the second-level cache may lose them again. And of one row, which reads them fastest.
 //     bench_products shape q8_0 best 2, M=16000 K=4096, ROWS=2 and ROWS=1
 #define GB_INTERLEAVED_AHEAD 8192
-#define GB_ROW_AHEAD         16384
+#define GB_ROW_AHEAD 16384
 
 // Rows up to which columns are unpacked anew for every four of them, in registers, instead of once into memory: for
 // formats that are quick to unpack, and for all others.
 //     bench_products shape q4_0 (quick), iq3_s (others) best 1, M=4096 K=4096, ROWS=4, 5, 8, 9
 #define GB_DIRECT_ROWS_QUICK 8
-#define GB_DIRECT_ROWS       4
+#define GB_DIRECT_ROWS 4
 // Columns of a block that meet the same stretch of the rows: more reuse the stretch more often, fewer need less memory
 // for their sums.
 //     bench_products shape q4_0 best 1, M=4096 K=14336 ROWS=4
@@ -66,7 +66,7 @@
 // their sums they take 30 KiB, which stay in the first-level cache; fewer reuse the rows less often.
 //     bench_products shape iq3_s best 1, M=4096 K=4096 ROWS=16
 #define GB_UNPACKED_COLUMNS 12
-#define GB_UNPACKED_TERMS   1024
+#define GB_UNPACKED_TERMS 1024
 // Stretches between what is unpacked and what is prefetched.
 //     bench_products small iq3_s best 1, its line n 16
 #define GB_UNPACKED_AHEAD 2
@@ -93,22 +93,22 @@
 // else what lies so far behind in the same column.
 //     bench_products shape f32 best 1, ROWS=1, M=8192 K=512 (columns), M=512 K=65536 (the same one)
 #define GB_DENSE_AHEAD_COLUMNS (1 << 18)
-#define GB_DENSE_AHEAD         2048
+#define GB_DENSE_AHEAD 2048
 // Rows at most: more are worth packing w. Sums of many terms add their lanes once for a long loop, which is dear for
 // short ones. A tile of levels with few registers has two rows, and reads each weight three times as often: fewer rows
 // there. Bits.
 //     bench_products shape f32 best 1, M=4096, K=4096 ROWS=40 and 41; M=512, K=64 ROWS=8 and 9
 //     bench_products shape f32 avx2 1, M=4096, K=4096 ROWS=20 and 21; M=512, K=64 ROWS=4 and 5
-#define GB_DENSE_ROWS        40  // at levels with large tiles
-#define GB_DENSE_ROWS_NARROW 20  // at any level
-#define GB_DENSE_LONG        128 // sums of fewer terms are short:
-#define GB_DENSE_SHORT       5   // so many times fewer rows
+#define GB_DENSE_ROWS 40 // at levels with large tiles
+#define GB_DENSE_ROWS_NARROW 20 // at any level
+#define GB_DENSE_LONG 128 // sums of fewer terms are short:
+#define GB_DENSE_SHORT 5 // so many times fewer rows
 // Floats of the rows that stay in the first-level cache while columns pass by, and the stretch of terms that follows
 // from it: at least so many, since each stretch ends with adding lanes; at most so many, or one row would fill the
 // cache. Bits.
 //     bench_products shape f32 best 1, M=4096 K=4096, ROWS=4, 16, 40
-#define GB_DENSE_FLOATS    8192
-#define GB_DENSE_TERMS     512
+#define GB_DENSE_FLOATS 8192
+#define GB_DENSE_TERMS 512
 #define GB_DENSE_TERMS_MAX 2048
 // Weights of a block of columns, which stay in the second-level cache for all sets of rows.
 //     bench_products shape f32 best 1, M=4096 K=4096 ROWS=40
@@ -119,19 +119,19 @@
 // Terms of a stretch: a panel of rows of one stretch stays in the first-level cache. Longer stretches store sums less
 // often. Of bytes: whole blocks of all formats. Bits.
 //     bench_products batched f32 best 1; bench_products batched q4_0 best 1
-#define GB_BLOCKED_TERMS       512
+#define GB_BLOCKED_TERMS 512
 #define GB_BLOCKED_TERMS_BYTES 512
 #define GB_BLOCKED_TERMS_PAIRS 512 // of bfloat16, at levels whose tiles are that fast; else twice GB_BLOCKED_TERMS
 // Columns of a chunk, at most, a multiple of every level's tile: packed, a stretch of them stays in the second-level
 // cache. Wider chunks read the panels of rows less often.
 //     bench_products batched f32 best 1
-#define GB_BLOCKED_COLUMNS       128
+#define GB_BLOCKED_COLUMNS 128
 #define GB_BLOCKED_COLUMNS_BYTES 128
 #define GB_BLOCKED_COLUMNS_PAIRS 256 // of bfloat16, at levels whose tiles are that fast
 // Rows of a block, about: a chunk is packed once for so many. Fewer pack more often, more leave threads without work at
 // the end.
 //     bench_products shape f32 best 2, M=4096 K=4096 ROWS=2048
-#define GB_BLOCKED_ROWS       1104
+#define GB_BLOCKED_ROWS 1104
 #define GB_BLOCKED_ROWS_BYTES 768
 // Panels of pairs of bfloat16 (blocked_bf16): from so many rows on they are worth it, sooner than panels of floats, for
 // they multiply more in one instruction; and where that instruction does more than so many times as much in a second as
@@ -144,13 +144,13 @@
 // these faster than bytes: panels of pairs take longer than those of bytes, and a tile has 32 rows. Bits.
 //     bench_products shape q8_0 amx 1, M=4096 K=4096, ROWS=32, 64 and 128; M=4096 ROWS=256, K=64 and 128; each with
 //     GGML_CPU_TRAITS=bf16_dots=16 and bf16_dots=0.5
-#define GB_QUANTIZED_PAIRS_ROWS  64
+#define GB_QUANTIZED_PAIRS_ROWS 64
 #define GB_QUANTIZED_PAIRS_TERMS 128
 // Products of at most so many multiply-adds are divided among the threads once, and each packs what it needs: longer
 // ones gain by packing together and by taking jobs from a common counter. And how many multiply-adds packing a float
 // takes, by which rows or columns are divided.
 //     bench_products shape f32 best 2, M=128 K=128 ROWS=128 and 512, M=512 K=512 ROWS=96, M=64 K=64 ROWS=512
-#define GB_APART_TERMS   (1 << 24)
+#define GB_APART_TERMS (1 << 24)
 #define GB_APART_PACKING 13
 // Rows of f32 are read as they lie by products of at most so many columns: packing them saves little more than it
 // takes.
@@ -159,8 +159,8 @@
 // Scratch memory for the packed rows of a round: so much for each thread, unless that is less than so many rows, for
 // which w is worth packing, if these take no more than that. Rounds pack w anew.
 //     bench_products shape f32 best 1, M=1024 K=4096, ROWS=768 and ROWS=1536
-#define GB_ROUND_BYTES     (1 << 20)
-#define GB_ROUND_ROWS      768
+#define GB_ROUND_BYTES (1 << 20)
+#define GB_ROUND_ROWS 768
 #define GB_ROUND_BYTES_MAX (64 << 20)
 
 #endif // GB_CPU_OPS_PRODUCT_TUNING_H

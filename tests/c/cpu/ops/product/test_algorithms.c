@@ -13,8 +13,8 @@
 static const char * algorithm_with(const struct ggml_tensor * node, const char * level,
     const struct gb_cpu_traits * traits) {
     const struct gb_level * found = level != NULL ? gb_level_find(level) : gb_level_default();
-    const char *            name, *taken = NULL, *why = NULL;
-    int                     i = 0;
+    const char *name, *taken = NULL, *why = NULL;
+    int i = 0;
     while ((name = traits == NULL ? gb_cpu_product_algorithm(node, level, i, &why)
                                   : gb_mul_mat_algorithm(node, found->kernels, traits, i, &why)) != NULL) {
         CHECK_MSG(taken == NULL, "%s follows %s, which takes the product", name, taken);
@@ -64,8 +64,8 @@ static void expected_at(const struct gb_level * level) {
     const struct gb_kernels * k = level->kernels;
     const struct {
         enum ggml_type type;
-        int64_t        k, n;
-        const char *   name;
+        int64_t k, n;
+        const char * name;
     } cases[] = {
         { GGML_TYPE_F32, 512, 1, "dense_row" },
         { GGML_TYPE_F16, 512, 20, "dense_rows" },
@@ -108,7 +108,7 @@ static void expected_at(const struct gb_level * level) {
 static void tiles_by_traits_at(const struct gb_level * level) {
     for (double rate = 0; rate <= 16; rate = rate > 0 ? 2 * rate : 0.25) {
         const struct gb_cpu_traits traits = { .value = { [GB_TRAIT_BF16_DOTS] = rate, [GB_TRAIT_BYTE_DOTS] = 4 } };
-        const char *               batch  = level->kernels->bf16_tiles && rate > 4 ? "unpacked_bf16" : "blocked_bytes";
+        const char * batch = level->kernels->bf16_tiles && rate > 4 ? "unpacked_bf16" : "blocked_bytes";
         begin();
         CHECK_STR(algorithm_with(product(GGML_TYPE_Q4_0, 32, 4096, 64), level->name, &traits), batch);
         CHECK_STR(algorithm_with(product(GGML_TYPE_Q6_K, 32, 256, 600), level->name, &traits), batch);
@@ -126,7 +126,7 @@ static void tiles_by_traits_at(const struct gb_level * level) {
 static void by_traits_at(const struct gb_level * level) {
     for (double rate = 0; rate <= 16; rate = rate > 0 ? 2 * rate : 0.25) {
         const struct gb_cpu_traits traits = { .value = { [GB_TRAIT_BF16_DOTS] = rate } };
-        const bool                 pairs  = level->kernels->has_bf16_dots && rate > 1;
+        const bool pairs = level->kernels->has_bf16_dots && rate > 1;
         begin();
         CHECK_STR(algorithm_with(product(GGML_TYPE_BF16, 32, 512, 16), level->name, &traits), "dense_rows");
         CHECK_STR(algorithm_with(product(GGML_TYPE_BF16, 32, 512, 17), level->name, &traits),

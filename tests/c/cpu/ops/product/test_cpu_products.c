@@ -6,16 +6,16 @@
 #include "cpu/ops/product/tuning.h"
 #include "tensor/quant/quant.h"
 
-static const enum ggml_type types[]   = { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K,
+static const enum ggml_type types[] = { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K,
     GGML_TYPE_IQ4_XS, GGML_TYPE_BF16 };
-static const int64_t        batches[] = { 1, 3, 8, 9, 20, 70 };
+static const int64_t batches[] = { 1, 3, 8, 9, 20, 70 };
 
 enum { M = 37, K = 512 };
 
 // Weights near 1, never 0.
 static struct ggml_tensor * weights(enum ggml_type type) {
     struct ggml_tensor * a = tensor(type, DENSE, K, M, 1, 1);
-    float                x[K];
+    float x[K];
     for (int64_t r = 0; r < M; r++) {
         for (int i = 0; i < K; i++) {
             x[i] = test_random_float(0.5f, 1) * (test_random() % 2 ? 1 : -1);
@@ -31,7 +31,7 @@ static struct ggml_tensor * weights(enum ggml_type type) {
 }
 
 static double weight(const struct ggml_tensor * a, int64_t row, int i) {
-    float        y[K];
+    float y[K];
     const char * p = (const char *) a->data + (size_t) row * a->nb[1];
     if (a->type == GGML_TYPE_BF16) {
         return read_value(a->type, p + 2 * i);
@@ -50,10 +50,10 @@ static void not_finite(void) {
     for (size_t t = 0; t < sizeof(types) / sizeof(types[0]); t++) {
         for (size_t b = 0; b < sizeof(batches) / sizeof(batches[0]); b++) {
             begin();
-            const int64_t        n = batches[b], bad = test_random_int(0, n - 1);
-            struct ggml_tensor * x                                   = random_tensor(GGML_TYPE_F32, DENSE, K, n, 1, 1);
+            const int64_t n = batches[b], bad = test_random_int(0, n - 1);
+            struct ggml_tensor * x = random_tensor(GGML_TYPE_F32, DENSE, K, n, 1, 1);
             ((float *) x->data)[bad * K + test_random_int(0, K - 1)] = values[b % 3];
-            struct ggml_tensor * node                                = ggml_mul_mat(ctx, weights(types[t]), x);
+            struct ggml_tensor * node = ggml_mul_mat(ctx, weights(types[t]), x);
             give_memory(node);
             for (int l = 0; l < gb_level_count(); l++) {
                 if (gb_level_at(l)->usable()) {
@@ -77,7 +77,7 @@ static void groups_have_scales(void) {
     for (size_t t = 0; t + 1 < sizeof(types) / sizeof(types[0]); t++) {
         for (size_t b = 0; b < sizeof(batches) / sizeof(batches[0]); b++) {
             begin();
-            const int64_t        n = batches[b];
+            const int64_t n = batches[b];
             struct ggml_tensor * a = weights(types[t]);
             struct ggml_tensor * x = tensor(GGML_TYPE_F32, DENSE, K, n, 1, 1);
             for (int64_t i = 0; i < K * n; i++) {
@@ -91,9 +91,9 @@ static void groups_have_scales(void) {
                 }
                 run_at(node, gb_level_at(l));
                 for (int64_t i = 0; i < M * n; i++) {
-                    const double want     = 1000 * weight(a, i % M, 5) + weight(a, i % M, 300),
-                                 got      = ((float *) node->data)[i];
-                    const bool   rounded  = n >= GB_QUANTIZED_PAIRS_ROWS && gb_level_at(l)->kernels->bf16_tiles;
+                    const double want = 1000 * weight(a, i % M, 5) + weight(a, i % M, 300),
+                                 got = ((float *) node->data)[i];
+                    const bool rounded = n >= GB_QUANTIZED_PAIRS_ROWS && gb_level_at(l)->kernels->bf16_tiles;
                     const double rounding = rounded ? fabs(1000 * weight(a, i % M, 5)) * 0x1p-8 : 0;
                     CHECK_MSG(fabs(got - want) <= 0.05 + rounding, "%s %s n %d: %g, expected %g", gb_level_at(l)->name,
                         ggml_type_name(types[t]), (int) n, got,
@@ -109,8 +109,8 @@ static void groups_have_scales(void) {
 static void precision_is_heard(void) {
     begin();
     for (size_t t = 0; t + 1 < sizeof(types) / sizeof(types[0]); t++) {
-        struct ggml_tensor * a    = weights(types[t]);
-        struct ggml_tensor * x    = random_tensor(GGML_TYPE_F32, DENSE, K, 4, 1, 1);
+        struct ggml_tensor * a = weights(types[t]);
+        struct ggml_tensor * x = random_tensor(GGML_TYPE_F32, DENSE, K, 4, 1, 1);
         struct ggml_tensor * node = ggml_mul_mat(ctx, a, x);
         give_memory(node);
         double error[2] = { 0, 0 };
@@ -136,9 +136,9 @@ enum { COLUMNS = 2600, TERMS = 2048, MOST_ROWS = 33 };
 
 // Seven different columns, again and again.
 static struct ggml_tensor * many_columns(struct ggml_context * c, enum ggml_type type) {
-    struct ggml_tensor * a    = ggml_new_tensor_2d(c, type, TERMS, COLUMNS);
-    const size_t         size = ggml_row_size(type, TERMS);
-    float                few[TERMS];
+    struct ggml_tensor * a = ggml_new_tensor_2d(c, type, TERMS, COLUMNS);
+    const size_t size = ggml_row_size(type, TERMS);
+    float few[TERMS];
     a->data = malloc(size * COLUMNS);
     for (size_t j = 0; j < COLUMNS; j++) {
         char * const column = (char *) a->data + j * size;
@@ -158,7 +158,7 @@ static struct ggml_tensor * many_columns(struct ggml_context * c, enum ggml_type
 
 static void taken_by_threads(struct ggml_tensor * node) {
     const size_t size = ggml_nbytes(node);
-    void *       one = malloc(size), *more = malloc(size);
+    void *one = malloc(size), *more = malloc(size);
     node->data = one;
     CHECK(run_node(node, 1, gb_kernels_default()) == GGML_STATUS_SUCCESS);
     node->data = more;
@@ -178,16 +178,16 @@ static void taken_by_threads(struct ggml_tensor * node) {
 static void threads_take_columns(void) {
     const enum ggml_type all[] = { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0,
         GGML_TYPE_Q6_K };
-    static float         x[MOST_ROWS * TERMS];
+    static float x[MOST_ROWS * TERMS];
     for (int i = 0; i < MOST_ROWS * TERMS; i++) {
         x[i] = test_random_float(-0.5f, 0.5f);
     }
     for (size_t t = 0; t < sizeof(all) / sizeof(all[0]); t++) {
         struct ggml_context * c = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true });
-        struct ggml_tensor *  a = many_columns(c, all[t]);
+        struct ggml_tensor * a = many_columns(c, all[t]);
         for (int rows = 1; rows <= MOST_ROWS; rows = 2 * rows + (rows > 1)) { // 1, 2, 5, 11, 23
             struct ggml_tensor * b = ggml_new_tensor_2d(c, GGML_TYPE_F32, TERMS, rows);
-            b->data                = x;
+            b->data = x;
             taken_by_threads(ggml_mul_mat(c, a, b));
         }
         free(a->data);
@@ -202,11 +202,11 @@ static void threads_divide_small_products(void) {
         GGML_TYPE_Q6_K };
     for (int i = 0; i < 60; i++) {
         begin();
-        const enum ggml_type type   = all[i % 6];
-        const int64_t        k      = ggml_is_quantized(type) ? 256 * test_random_int(1, 3) : test_random_int(1, 700);
-        const int64_t        slices = i % 3 == 0 ? test_random_int(2, 9) : 1;
-        const int64_t        m = test_random_int(1, i % 2 ? 40 : 300), n = test_random_int(17, i % 2 ? 300 : 90);
-        struct ggml_tensor * x    = random_tensor(GGML_TYPE_F32, DENSE, k, n, slices, 1);
+        const enum ggml_type type = all[i % 6];
+        const int64_t k = ggml_is_quantized(type) ? 256 * test_random_int(1, 3) : test_random_int(1, 700);
+        const int64_t slices = i % 3 == 0 ? test_random_int(2, 9) : 1;
+        const int64_t m = test_random_int(1, i % 2 ? 40 : 300), n = test_random_int(17, i % 2 ? 300 : 90);
+        struct ggml_tensor * x = random_tensor(GGML_TYPE_F32, DENSE, k, n, slices, 1);
         struct ggml_tensor * node = ggml_mul_mat(ctx, random_tensor(type, DENSE, k, m, slices, 1), x);
         taken_by_threads(node);
         end();

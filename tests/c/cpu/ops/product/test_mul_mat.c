@@ -8,7 +8,7 @@
 
 #define MAX_THREADS 8
 
-static struct gb_cpu_pool *  pools[MAX_THREADS + 1];
+static struct gb_cpu_pool * pools[MAX_THREADS + 1];
 static struct ggml_context * ctx;
 
 static void open_context(size_t size) { ctx = ggml_init((struct ggml_init_params){ size, NULL, false }); }
@@ -27,7 +27,7 @@ static char * address(const struct ggml_tensor * t, int64_t i0, int64_t i1, int6
 
 static void put(const struct ggml_tensor * t, char * p, float x) {
     const uint16_t half = ggml_fp32_to_fp16(x);
-    uint32_t       bits;
+    uint32_t bits;
     memcpy(&bits, &x, sizeof(bits));
     const uint16_t upper = (uint16_t) (bits >> 16);
     switch (t->type) {
@@ -39,8 +39,8 @@ static void put(const struct ggml_tensor * t, char * p, float x) {
 
 static double get(const struct ggml_tensor * t, int64_t i0, int64_t i1, int64_t i2, int64_t i3) {
     const char * p = address(t, i0, i1, i2, i3);
-    uint16_t     half;
-    float        x;
+    uint16_t half;
+    float x;
     memcpy(&half, p, sizeof(half));
     if (t->type == GGML_TYPE_F16) {
         return ggml_fp16_to_fp32(half);
@@ -97,9 +97,9 @@ static enum ggml_status compute(struct ggml_tensor * node, const struct gb_kerne
     if (pools[n_threads] == NULL) {
         pools[n_threads] = gb_cpu_pool_new(n_threads);
     }
-    const size_t            size = gb_cpu_plan_work_size(plan);
-    char *                  work = malloc(size + 64);
-    const struct gb_cpu_run run  = { .kernels = kernels, .work = work };
+    const size_t size = gb_cpu_plan_work_size(plan);
+    char * work = malloc(size + 64);
+    const struct gb_cpu_run run = { .kernels = kernels, .work = work };
     memset(work, 0xff, size);
     memset(work + size, 0x5a, 64);
     const enum ggml_status status = gb_cpu_plan_run(plan, pools[n_threads], &run);
@@ -119,7 +119,7 @@ typedef struct sum (*oracle_fn)(const struct ggml_tensor * node, int64_t m, int6
 
 static struct sum mul_mat_oracle(const struct ggml_tensor * node, int64_t m, int64_t n, int64_t i2, int64_t i3) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    struct sum                s = { 0, 0 };
+    struct sum s = { 0, 0 };
     for (int64_t k = 0; k < a->ne[0]; k++) {
         const double t = get(a, k, m, i2 / (b->ne[2] / a->ne[2]), i3 / (b->ne[3] / a->ne[3])) * get(b, k, n, i2, i3);
         s.value += t;
@@ -130,7 +130,7 @@ static struct sum mul_mat_oracle(const struct ggml_tensor * node, int64_t m, int
 
 static struct sum out_prod_oracle(const struct ggml_tensor * node, int64_t m, int64_t n, int64_t i2, int64_t i3) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
-    struct sum                s = { 0, 0 };
+    struct sum s = { 0, 0 };
     for (int64_t k = 0; k < a->ne[1]; k++) {
         const double t = get(a, m, k, i2 / (b->ne[2] / a->ne[2]), i3 / (b->ne[3] / a->ne[3])) * get(b, n, k, i2, i3);
         s.value += t;
@@ -141,7 +141,7 @@ static struct sum out_prod_oracle(const struct ggml_tensor * node, int64_t m, in
 
 static struct sum mul_mat_id_oracle(const struct ggml_tensor * node, int64_t m, int64_t n, int64_t i2, int64_t i3) {
     const struct ggml_tensor *ids = node->src[0], *b = node->src[1];
-    int32_t                   e;
+    int32_t e;
     memcpy(&e, address(ids, node->op_params[0], n, 0, 0), sizeof(e));
     struct sum s = { 0, 0 };
     for (int64_t k = 0; k < b->ne[0]; k++) {
@@ -155,7 +155,7 @@ static struct sum mul_mat_id_oracle(const struct ggml_tensor * node, int64_t m, 
 // What the node should hold, in its own (dense) order; the caller frees it.
 static struct sum * expected(const struct ggml_tensor * y, oracle_fn oracle) {
     struct sum * sums = malloc(((size_t) ggml_nelements(y) + 1) * sizeof(*sums));
-    struct sum * p    = sums;
+    struct sum * p = sums;
     for (int64_t i3 = 0; i3 < y->ne[3]; i3++) {
         for (int64_t i2 = 0; i2 < y->ne[2]; i2++) {
             for (int64_t n = 0; n < y->ne[1]; n++) {
@@ -173,8 +173,8 @@ static bool rounds_to_bf16(const struct ggml_tensor * y) {
     if (y->op == GGML_OP_OUT_PROD) {
         return false;
     }
-    const bool                 id = y->op == GGML_OP_MUL_MAT_ID;
-    const struct ggml_tensor * w  = y->src[id ? 2 : 0];
+    const bool id = y->op == GGML_OP_MUL_MAT_ID;
+    const struct ggml_tensor * w = y->src[id ? 2 : 0];
     return w->type == GGML_TYPE_BF16 && y->src[1]->type == GGML_TYPE_F32 && y->op_params[id ? 2 : 0] != GGML_PREC_F32;
 }
 
@@ -196,7 +196,7 @@ static void check_result(const char * level, const struct ggml_tensor * y, const
 static void check_node(struct ggml_tensor * y, oracle_fn oracle, int64_t k) {
     REQUIRE(y != NULL);
     const size_t size = ggml_nbytes(y);
-    char *       one  = malloc(size + 1);
+    char * one = malloc(size + 1);
     struct sum * sums = expected(y, oracle);
     for (int l = 0; l < gb_level_count(); l++) {
         const struct gb_level * level = gb_level_at(l);
@@ -241,9 +241,9 @@ static void mul_mat_of(enum ggml_type ta, enum ggml_type tb, int64_t m, int64_t 
 static void mul_mat_random(void) {
     for (int pass = 0; pass < 120; pass++) {
         const enum ggml_type ta = float_types[pass % 3], tb = test_random() % 2 ? ta : GGML_TYPE_F32;
-        const int64_t        a23[2] = { test_random_int(1, 3), test_random_int(1, 2) };
-        const int64_t        b23[2] = { a23[0] * test_random_int(1, 3), a23[1] * test_random_int(1, 2) };
-        const int64_t        top    = pass % 4 == 0 ? 130 : 40;
+        const int64_t a23[2] = { test_random_int(1, 3), test_random_int(1, 2) };
+        const int64_t b23[2] = { a23[0] * test_random_int(1, 3), a23[1] * test_random_int(1, 2) };
+        const int64_t top = pass % 4 == 0 ? 130 : 40;
         mul_mat_of(ta, tb, test_random_int(1, top), test_random_int(1, pass % 4 == 0 ? 3 : top),
             test_random_int(1, pass % 7 == 0 ? 700 : 70), a23, b23);
     }
@@ -321,13 +321,13 @@ static void mul_mat_special(void) {
 static void out_prod_random(void) {
     for (int pass = 0; pass < 60; pass++) {
         open_context(64 << 20);
-        const int64_t        m = test_random_int(1, 70), n = test_random_int(1, 40),
-                             k  = test_random_int(1, pass % 5 ? 40 : 600);
-        const int64_t        a2 = test_random_int(1, 2), a3 = test_random_int(1, 2), b2 = a2 * test_random_int(1, 2),
-                             b3 = a3 * test_random_int(1, 2);
-        struct ggml_tensor * a  = operand(float_types[pass % 3], m, k, a2, a3, random_layout());
-        struct ggml_tensor * b  = pass % 2 ? operand(GGML_TYPE_F32, n, k, b2, b3, random_layout())
-                                           : ggml_transpose(ctx, operand(GGML_TYPE_F32, k, n, b2, b3, random_layout()));
+        const int64_t m = test_random_int(1, 70), n = test_random_int(1, 40),
+                      k = test_random_int(1, pass % 5 ? 40 : 600);
+        const int64_t a2 = test_random_int(1, 2), a3 = test_random_int(1, 2), b2 = a2 * test_random_int(1, 2),
+                      b3 = a3 * test_random_int(1, 2);
+        struct ggml_tensor * a = operand(float_types[pass % 3], m, k, a2, a3, random_layout());
+        struct ggml_tensor * b = pass % 2 ? operand(GGML_TYPE_F32, n, k, b2, b3, random_layout())
+                                          : ggml_transpose(ctx, operand(GGML_TYPE_F32, k, n, b2, b3, random_layout()));
         check_node(ggml_out_prod(ctx, a, b), out_prod_oracle, k);
         close_context();
     }
@@ -351,16 +351,16 @@ static struct ggml_tensor * random_ids(int64_t per_token, int64_t tokens, int n_
 static void mul_mat_id_random(void) {
     for (int pass = 0; pass < 80; pass++) {
         open_context(64 << 20);
-        const int            n_as = (int) test_random_int(1, 8);
-        const int64_t        m = test_random_int(1, 60), k = test_random_int(1, pass % 5 ? 40 : 600),
-                             tokens = test_random_int(1, pass % 3 ? 60 : 4);
-        const enum ggml_type type   = float_types[pass % 3];
+        const int n_as = (int) test_random_int(1, 8);
+        const int64_t m = test_random_int(1, 60), k = test_random_int(1, pass % 5 ? 40 : 600),
+                      tokens = test_random_int(1, pass % 3 ? 60 : 4);
+        const enum ggml_type type = float_types[pass % 3];
         struct ggml_tensor * as[8];
         for (int e = 0; e < n_as; e++) {
             as[e] = operand(type, k, m, 1, 1, test_random() % 2 ? PADDED : DENSE);
         }
         struct ggml_tensor * ids = random_ids(3, tokens, n_as);
-        struct ggml_tensor * b   = operand(test_random() % 2 ? type : GGML_TYPE_F32, k, tokens, 1, 1, random_layout());
+        struct ggml_tensor * b = operand(test_random() % 2 ? type : GGML_TYPE_F32, k, tokens, 1, 1, random_layout());
         check_node(ggml_mul_mat_id(ctx, as, n_as, ids, (int) test_random_int(0, 2), b), mul_mat_id_oracle, k);
         close_context();
     }
@@ -379,7 +379,7 @@ static void mul_mat_id_out_of_range(void) {
             memcpy(address(ids, 1, 1, 0, 0), &wrong[i], sizeof(wrong[i]));
             struct ggml_tensor * b = operand(GGML_TYPE_F32, 200, tokens, 1, 1, DENSE);
             struct ggml_tensor * y = ggml_set_name(ggml_mul_mat_id(ctx, as, 3, ids, 1, b), "routed");
-            char                 value[32];
+            char value[32];
             snprintf(value, sizeof(value), "is %d", (int) wrong[i]);
             for (int threads = 1; threads <= 4; threads++) {
                 CHECK_INT(compute(y, gb_kernels_default(), threads), GGML_STATUS_INVALID_ARGUMENT);
