@@ -20,8 +20,8 @@ typedef struct ggml_backend_event * ggml_backend_event_t;
 // ------------------------------------------------------------------------------------------------ buffers and backends
 
 GGML_API enum ggml_backend_buffer_usage ggml_backend_buffer_get_usage(ggml_backend_buffer_t buffer);
-// What is in the buffer was changed through a pointer, which nobody can notice: copies of it that are kept are made
-// again. Needed only for buffers of usage WEIGHTS in host memory.
+// Call this after you change the contents of a buffer through a pointer. The scheduler then renews the copies that it
+// keeps. Only buffers of usage WEIGHTS in host memory need it.
 GGML_API enum ggml_status ggml_backend_buffer_changed(ggml_backend_buffer_t buffer);
 
 // Why ggml_backend_supports_op says no, in words; NULL when the op is supported. Valid until the thread's next
@@ -47,10 +47,10 @@ struct ggml_backend_file_fill {
     bool filled;                           // the device has read the bytes itself
 };
 
-// Lets devices that can do so read files themselves, where they have one with the same content; several parts are on
-// their way at once. What is not `filled` afterwards is the caller's to set: its device reads no files, or has no such
-// file. IO_ERROR, with tensor and file: a device has a file of that name with other content, or none that can be read.
-// After a failure some parts may be filled, and none is on its way.
+// Lets devices read parts of files themselves, if they have a file with the same content. Several parts may be pending
+// at once. The caller sets each part that is not `filled` afterwards: its device reads no files, or has no such file.
+// IO_ERROR, with tensor and file: a device has a file of that name with other content, or cannot read it.
+// After a failure some parts may be filled, and no request is pending.
 GGML_API enum ggml_status ggml_backend_fill_from_files(struct ggml_backend_file_fill * fills, size_t n);
 // The bytes of a part that was asked for and not filled were set otherwise: the device may keep them under their digest
 // and take them for the same content the next time. Success, too, where it keeps nothing.
@@ -66,12 +66,12 @@ GGML_API void ggml_backend_event_free(ggml_backend_event_t event);            //
 // after what is queued on its backend now
 GGML_API enum ggml_status ggml_backend_event_record(ggml_backend_event_t event);
 GGML_API enum ggml_status ggml_backend_event_synchronize(ggml_backend_event_t event); // the host waits
-// What is queued on `backend` from now on waits for the event; the host does, where the backend cannot.
+// Work that is queued on `backend` from now on waits for the event. If the backend cannot wait, the host does.
 GGML_API enum ggml_status ggml_backend_event_wait(ggml_backend_t backend, ggml_backend_event_t event);
 
 // -------------------------------------------------------------------------------------------------------------- fusion
 
-// Whether backends compute neighbouring nodes of a graph together, where they can (the CPU backend:
+// True if backends compute neighbouring nodes of a graph together, where they can (the CPU backend:
 // docs/PERFORMANCE.md, attention, products with what follows them, normalisations, softmax and elementwise operators;
 // CUDA: docs/CUDA.md). For the process and all backends; counts for graphs that are prepared from now on. Results agree
 // within rounding. Intermediate results that a graph allocator or a scheduler placed, and that are no outputs
@@ -95,7 +95,7 @@ struct ggml_backend_load_record {
 // is loaded already is a success. A module without a device reports UNSUPPORTED; it stays loaded and nothing is
 // registered. Not from within a module's entry point.
 GGML_API enum ggml_status ggml_backend_load(const char * path);
-// What was tried so far, in order, without repetitions; NULL when i is out of range.
+// The attempts to load a backend so far, in order, without repetitions. NULL if i is out of range.
 GGML_API size_t ggml_backend_load_count(void);
 GGML_API const struct ggml_backend_load_record * ggml_backend_load_get(size_t i);
 

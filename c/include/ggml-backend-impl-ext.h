@@ -19,8 +19,8 @@ struct ggml_backend_event {
     void * context; // of the backend that made it; NULL: the library's own, for backends without these hooks
 };
 
-// Whether a node's result need not be stored by who computes it together with the one node that reads it: a graph
-// allocator or a scheduler placed it, found that reader alone, and its memory is of no interest afterwards.
+// True if a backend that fuses the node with its only reader need not store the node's result. A graph allocator or a
+// scheduler placed the result, found no other reader, and nothing uses the memory afterwards.
 GGML_API bool ggml_backend_may_leave_out(const struct ggml_tensor * node);
 
 #ifdef __cplusplus

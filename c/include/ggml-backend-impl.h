@@ -7,13 +7,12 @@
 //   A hook that fails calls ggml_report_error, once, where it knows the operator, the tensors and the figures, and then
 //   returns NULL, false or 0; a hook that returns nothing just returns. It never aborts, exits or prints, and leaves no
 //   work half done that its caller cannot see.
-//   The library learns of a failure from a count that each thread keeps: it notes the count before it calls a hook, and
-//   when ggml_report_error has raised it meanwhile, the hook failed, with the status and the message of the last
-//   report. So a report is enough, whatever the hook returns; and a hook that tries something in vain and then succeeds
-//   otherwise must not report the attempt. false or NULL without a report: "I cannot do that", where the hook's comment
-//   allows it, else a failure without a reason.
-//   The count is of the calling thread. Work that fails later, on a queue or a thread of the backend, is kept there and
-//   reported by the next hook that waits for it: synchronize, event_synchronize.
+//   Each thread counts its reports. The library reads the count before and after a hook. If it has grown, the hook
+//   failed, with the status and message of the last report, whatever it returned. So a hook that recovers from a
+//   failed attempt must not report the attempt. False or NULL without a report means "I cannot do that", if the hook's
+//   comment allows it. Otherwise it is a failure without a reason.
+//   The count belongs to the calling thread. If work fails later, on a queue or a thread of the backend, the backend
+//   keeps the failure. The next hook that waits for the work reports it: synchronize, event_synchronize.
 #ifndef GGML_BACKEND_IMPL_H
 #define GGML_BACKEND_IMPL_H
 
@@ -66,13 +65,13 @@ struct ggml_backend_buffer_i {
     bool (*GGML_CALL cpy_tensor_to)(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,
         struct ggml_tensor * dst);
 
-    // Files that the device reads itself, perhaps on another host (ggml_backend_fill_from_files), both or none.
-    // file_begin asks for the part, whose digest is known, and need not wait for it: it returns a request. NULL,
-    // without an error: it cannot. The part stays as long as the request.
+    // Files that the device reads itself, perhaps on another host (ggml_backend_fill_from_files). A backend has both
+    // hooks or none. file_begin starts to read a part whose digest is known, and returns a request without waiting.
+    // NULL without an error: it cannot. The part lives as long as the request.
     void * (*GGML_CALL file_begin)(ggml_backend_buffer_t buffer, const struct ggml_backend_file_fill * part);
-    // Called once for each request, in their order: frees it, when nothing is written for it any more. `wanted`: waits
-    // for the bytes. True: they are there. False, without an error: there is no such file. Where there is one with
-    // another digest, that is an error (IO_ERROR). What comes of a request that is not wanted does not matter.
+    // Called once for each request, in their order. Frees the request when nothing writes for it any more. `wanted`:
+    // waits for the bytes. True: they are there. False without an error: there is no such file. A file with another
+    // digest is an error (IO_ERROR). The outcome of a request that is not wanted is ignored.
     bool (*GGML_CALL file_end)(ggml_backend_buffer_t buffer, void * request, bool wanted);
     // optional: file_end was false, and the bytes were set; they may be kept under their digest
     void (*GGML_CALL file_keep)(ggml_backend_buffer_t buffer, const struct ggml_backend_file_fill * part);
@@ -157,12 +156,11 @@ struct ggml_backend_i {
     // that are computed one after the other share it. A failure is reported.
     size_t (*GGML_CALL graph_work_size)(ggml_backend_t backend, const struct ggml_cgraph * cgraph);
 
-    // Whether the backend computes on any memory of the host, not only on buffers of its own type: then it can use
-    // buffers of the CPU backend as they are, and what lies there is not copied for it. Its default buffer type is on
-    // the host, too.
+    // True if the backend computes on any host memory, not only on buffers of its own type. It then uses buffers of the
+    // CPU backend without copies. Its default buffer type is on the host, too.
     bool (*GGML_CALL computes_on_host)(ggml_backend_t backend);
 
-    // Whether all that is queued on `backend` from now on comes behind what was queued on `other` before, without an
+    // True if all that is queued on `backend` from now on comes behind what was queued on `other` before, without an
     // event: then event_wait is not called, and the scheduler records none. Called with backends that have the same
     // event_wait; the answer for a pair never changes.
     bool (*GGML_CALL comes_behind)(ggml_backend_t backend, ggml_backend_t other);

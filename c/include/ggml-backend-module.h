@@ -35,7 +35,7 @@ extern "C" {
 struct ggml_backend_api {
     uint32_t size; // bytes
     uint32_t version;
-    // What ggml_report_error does, with a message that is complete.
+    // Like ggml_report_error, with a complete message instead of a format.
     enum ggml_status (*report_error)(enum ggml_status status, const char * message);
 #define GGML_API_FUNC(returns, convention, name, parameters, arguments) returns(convention * name) parameters;
 #define GGML_API_PROC(convention, name, parameters, arguments) void(convention * name) parameters;

@@ -22,9 +22,9 @@ extern "C" {
 // ggml_backend_sched_get_tallocr calls init_measure.
 GGML_API enum ggml_status ggml_backend_sched_reserve(ggml_backend_sched_t sched, struct ggml_cgraph * measure_graph);
 
-// Only decides: allocates no memory of a backend and touches no tensor. What is asked about the last graph tells of
-// this one then; allocating the graph as it is keeps to it. (Where memory turns out to be short, it is planned again
-// with no kept copies.)
+// Plans the graph. Allocates no memory of a backend and touches no tensor. Functions about the last graph then describe
+// this plan. Allocating the unchanged graph follows the plan. (If memory is short, the graph is planned again without
+// kept copies.)
 GGML_API enum ggml_status ggml_backend_sched_plan_graph(ggml_backend_sched_t sched, struct ggml_cgraph * graph);
 
 // Places what is not placed yet; inputs can be set then. graph_compute does it itself when it was not done. Inputs
@@ -98,8 +98,8 @@ struct ggml_backend_cost_table {
     // per backend: what the scheduler may allocate for a graph; 0: no limit; NULL: none at all
     const size_t * max_bytes;
 };
-// For the policy COST. The table is copied; NULL forgets it. What was placed is forgotten as by
-// ggml_backend_sched_reset; a user's assignments stay.
+// For the policy COST. The table is copied. NULL forgets it. Forgets placements like
+// ggml_backend_sched_reset, but keeps the assignments of the user.
 GGML_API enum ggml_status ggml_backend_sched_set_costs(ggml_backend_sched_t sched,
     const struct ggml_backend_cost_table * table);
 
@@ -135,7 +135,7 @@ GGML_API struct ggml_tensor * ggml_backend_sched_get_split_input(ggml_backend_sc
 // Why the node is where it is, in words: "backend CPU: SIM0 does not support ROPE ..." ; "" if not assigned.
 GGML_API const char * ggml_backend_sched_explain(ggml_backend_sched_t sched, struct ggml_tensor * node);
 
-// What the plan of the last graph needs: peak bytes on a backend, and what the same tensors would take without any
+// Memory of the plan of the last graph on a backend: peak bytes, and the bytes that the tensors would take without
 // reuse.
 GGML_API enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_backend_t backend,
     size_t * peak, size_t * no_reuse);
@@ -191,9 +191,9 @@ GGML_API enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t s
 GGML_API enum ggml_status ggml_backend_sched_get_split_span(ggml_backend_sched_t sched, int i, int64_t * lower,
     int64_t * upper);
 
-// A node of the last graph that a backend of higher priority could not take, although it computes what the node reads
-// or reads what the node computes: it runs on a slower one, and its data may have to travel. Nodes that the user, a
-// weight or their memory put where they are do not count.
+// A node of the last graph that a backend of higher priority does not support, although that
+// backend computes one of the node's sources or readers. The node runs on a slower backend, and its
+// data may be copied. Nodes that are placed by the user, by a weight or by their memory do not count.
 #define GGML_BACKEND_SCHED_HEAVY_FLOPS 10000000 // about a millisecond of one processor core
 #define GGML_BACKEND_SCHED_HEAVY_BYTES 4194304 // about as long, between devices
 struct ggml_backend_sched_fallback {
@@ -215,7 +215,7 @@ GGML_API enum ggml_status ggml_backend_sched_get_fallback(ggml_backend_sched_t s
 
 // ------------------------------------------------------------------------------------------------------------- records
 
-// What the scheduler has done since it was made, or since the last ggml_backend_sched_reset_stats.
+// Counters since the scheduler was made, or since the last ggml_backend_sched_reset_stats.
 struct ggml_backend_sched_traffic {
     uint64_t n, bytes;
 };

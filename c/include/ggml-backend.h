@@ -118,13 +118,13 @@ GGML_API ggml_backend_buffer_t ggml_backend_reg_alloc_buffer(size_t i, size_t si
 // ask: is the result of t wanted? Otherwise: t is complete; false ends the computation.
 typedef bool (*ggml_backend_sched_eval_callback)(struct ggml_tensor * t, bool ask, void * user_data);
 
-// backends in order of priority, the last one is the fallback; bufts NULL: each backend's default. Both arrays are
-// copied; the backends stay the caller's and must outlive the scheduler: when one is freed before, computing is an
-// error (INVALID_STATE). graph_size is a first estimate.
+// backends: in order of priority, the last one is the fallback. bufts: NULL for the default of each
+// backend. Both arrays are copied. The caller keeps the backends and frees them after the
+// scheduler. Computing with a freed backend is an error (INVALID_STATE). graph_size is a first estimate.
 GGML_API ggml_backend_sched_t ggml_backend_sched_new(ggml_backend_t * backends, ggml_backend_buffer_type_t * bufts,
     int n_backends, size_t graph_size);
-// Frees its memory, so tensors that it placed point nowhere: whoever goes on using them sets their `buffer` and `data`
-// to NULL. NULL is fine.
+// Frees the scheduler and its memory. Tensors that it placed point nowhere then: before you use them again, set their
+// `buffer` and `data` to NULL. NULL is fine.
 GGML_API void ggml_backend_sched_free(ggml_backend_sched_t sched);
 
 // Finds out how much memory the graph needs and allocates it. Touches no tensor. A graph of the same structure

@@ -47,11 +47,11 @@ GGML_API int ggml_backend_cpu_get_n_threads(ggml_backend_t backend_cpu);
 GGML_API bool ggml_cpu_get_fusion(void);
 GGML_API void ggml_cpu_set_fusion(bool on);
 
-// Polled, on the thread that computes the graph, between nodes and groups of nodes that are computed together, and in
-// long ones about every millisecond; true stops the computation with GGML_STATUS_ABORTED. What the graph computes is
-// undefined then. Functions of the user's (GGML_OP_MAP_*) are not stopped themselves, and neither are some operators
-// within one row (norms, softmax, rotations, gathering, filling): with rows of 100 million elements these ask only
-// after some tenths of a second, the scalar kernels and rotations after more than one.
+// The thread that computes the graph polls the callback between nodes and fused groups, and in long ones about every
+// millisecond. True stops the computation with GGML_STATUS_ABORTED. The results of the graph are undefined then.
+// The callback does not stop functions of the user (GGML_OP_MAP_*). Norms, softmax, rotations, gathering and filling do
+// not poll within one row: a row of 100 million elements takes some tenths of a second, and more than one second with
+// the scalar kernels and in rotations.
 GGML_API enum ggml_status ggml_backend_cpu_set_abort_callback(ggml_backend_t backend_cpu, bool (*callback)(void * data),
     void * data);
 

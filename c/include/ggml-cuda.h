@@ -51,13 +51,13 @@ struct ggml_backend_cuda_graph_stats {
 };
 GGML_API enum ggml_status ggml_backend_cuda_get_graph_stats(ggml_backend_t backend,
     struct ggml_backend_cuda_graph_stats * stats);
-// Whether graphs of the backend may be recorded and replayed. At first on, unless the environment variable
+// True if graphs of the backend may be recorded and replayed. At first on, unless the environment variable
 // GGML_CUDA_GRAPHS is 0.
 GGML_API enum ggml_status ggml_backend_cuda_set_graphs(ggml_backend_t backend, bool on);
 
-// cuBLAS, which is used for large products of floats only when the environment variable GGML_CUDA_CUBLAS asks for it
-// (1: what the system's loader finds; or a full path) when the backend is made: what was loaded, or why it was not; ""
-// when nobody asked. Valid until the backend is freed.
+// The cuBLAS library that was loaded, or why it was not; "" without GGML_CUDA_CUBLAS. The backend uses cuBLAS for large
+// products of floats only if the environment variable GGML_CUDA_CUBLAS is set when the backend is made: 1 for the
+// library that the loader finds, or a full path. Valid until the backend is freed.
 GGML_API const char * ggml_backend_cuda_get_cublas(ggml_backend_t backend);
 
 // Of a device: memory that its pool keeps goes back to the driver. Bytes.
@@ -65,7 +65,7 @@ GGML_API size_t ggml_backend_cuda_trim(int device);
 
 // cdef: end
 
-// What the module hands over when it is loaded; nobody else calls this.
+// The functions that the module passes to the library when it is loaded. For the library only.
 struct ggml_backend_cuda_functions {
     size_t size; // of this structure
     ggml_backend_t (*init)(int device);

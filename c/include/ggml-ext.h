@@ -31,7 +31,7 @@ GGML_API void ggml_fp32_to_bf16_row(const float * x, ggml_bf16_t * y, int64_t n)
 
 // -------------------------------------------------------------------------------------------------- inputs and outputs
 
-// What an allocator may do with a tensor's memory: an input keeps it from the start of the graph, an output to its end.
+// Restricts the reuse of a tensor's memory: an input keeps it from the start of the graph, an output to its end.
 GGML_API enum ggml_status ggml_set_input(struct ggml_tensor * tensor);
 GGML_API enum ggml_status ggml_set_output(struct ggml_tensor * tensor);
 GGML_API bool ggml_is_input(const struct ggml_tensor * tensor);

@@ -17,8 +17,8 @@
 // other device a scheduler records its splits, and ggml_backend_graph_compute the graph; while a thread uses a profile,
 // such calls wait until the device is done.
 //
-// Invariant: all memory is taken when a profile is made. What finds no place in it is counted and left out; a
-// computation never fails because of its profile.
+// Invariant: a profile takes all memory when it is made. Records beyond it are counted and dropped. A computation never
+// fails because of its profile.
 #ifndef GGML_PROFILE_H
 #define GGML_PROFILE_H
 
@@ -59,8 +59,8 @@ struct ggml_profile_record {
     int64_t start_ns, end_ns; // on the clock of ggml_backend_sched_trace_event
     // Of all threads of the team together: waiting for others, in the step or at its end, and without a part in it.
     int64_t waiting_ns;
-    // At least, from shapes and types: a multiplication and an addition are two operations, an element of any other
-    // result is one; sources are read once, and what only the step itself reads is neither read nor written.
+    // Lower bounds, from shapes and types. A multiplication and an addition are two operations, an element of any other
+    // result is one. Each source is read once. Results that only the step itself reads do not count.
     double flops, bytes_read, bytes_written;
     int32_t n_threads; // of the team that computed the graph
     int32_t n_tasks; // threads among these that had a part in the step

@@ -13,8 +13,8 @@
 //   and the message also goes to the log callback. Builders given a NULL tensor return NULL and keep the first message.
 //
 // Names, enum values and struct layouts are those of ggml as of February 2024; type numbers are those of GGUF files.
-// What this library adds is declared in ggml-ext.h, which this header includes, as each header of that time includes
-// the additions to it. docs/COMPAT.md lists every difference.
+// ggml-ext.h declares the additions of this library, and this header includes it. The other headers
+// of that time include their additions, too. docs/COMPAT.md lists every difference.
 #ifndef GGML_H
 #define GGML_H
 
@@ -721,9 +721,9 @@ GGML_API struct ggml_tensor * ggml_alibi(struct ggml_context * ctx, struct ggml_
 // ---------------------------------------------------------------------------------------------------- rotary embedding
 // mode: bit 1 (2) NeoX layout, bit 2 (4) GLM layout, 0 normal. b: I32 positions [a.ne[2]].
 // Pair j turns by position * freq_scale * freq_base^(-2j / n_dims), with ext_factor by YaRN's mixture of that and the
-// unscaled angle. Two things are kept as programs of early 2024 have them, unless GGML_ROPE_EXACT is added to the mode:
-// mode 0 turns all pairs of a row, not those of the first n_dims elements alone; mode 2 multiplies by freq_scale twice
-// and mixes all pairs as pair 0.
+// unscaled angle. As in early 2024, mode 0 rotates all pairs of a row, not only those of the first
+// n_dims elements. Mode 2 multiplies by freq_scale twice and mixes all pairs like pair 0. Add
+// GGML_ROPE_EXACT to the mode to avoid both.
 
 GGML_API struct ggml_tensor * ggml_rope(struct ggml_context * ctx, struct ggml_tensor * a, struct ggml_tensor * b,
     int n_dims, int mode, int n_ctx);
@@ -872,11 +872,11 @@ GGML_API void ggml_quantize_init(enum ggml_type type); // optional; thread-safe
 GGML_API void ggml_quantize_free(void);
 GGML_API bool ggml_quantize_requires_imatrix(enum ggml_type type);
 
-// A number that a format cannot hold, a NaN, an infinity or one that is too large for its scales, is an error of all
-// functions that return a size: the message has its row and column, dst is then partly written. In F32, F16 and BF16
-// NaN and infinities are values; only what becomes infinite is too large. The row functions of
-// ggml_internal_get_type_traits cannot fail: a block with such a number becomes NaN as a whole (MXFP4 and NVFP4, which
-// have no NaN: as with CLIP).
+// A format cannot hold NaN, infinities, and numbers that are too large for its scales. Functions that return a size
+// report such a number as an error with its row and column. They have then written a part of dst.
+// F32, F16 and BF16 hold NaN and infinities, so only a finite number that becomes infinite is an
+// error. The row functions of ggml_internal_get_type_traits cannot fail: a block with such a number
+// becomes NaN as a whole. (MXFP4 and NVFP4 have no NaN and behave as with CLIP.)
 // n values in rows of k; hist (16 counters, may be NULL) is incremented; returns bytes written, 0 on error.
 GGML_API size_t ggml_quantize_q4_0(const float * src, void * dst, int n, int k, int64_t * hist);
 GGML_API size_t ggml_quantize_q4_1(const float * src, void * dst, int n, int k, int64_t * hist);

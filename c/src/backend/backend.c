@@ -99,7 +99,7 @@ size_t ggml_backend_get_max_size(ggml_backend_t backend) {
 
 // ------------------------------------------------------------------------------------------------ queued tensor access
 
-// Whether the backend itself can reach the tensor's bytes; its queue may then access them.
+// True if the backend itself can reach the tensor's bytes; its queue may then access them.
 static bool reaches(ggml_backend_t backend, const struct ggml_tensor * t) {
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
     return buffer != NULL && ggml_backend_buft_supports_backend(buffer->buft, backend);
@@ -164,7 +164,7 @@ enum ggml_status ggml_backend_synchronize(ggml_backend_t backend) {
 
 // ----------------------------------------------------------------------------------------------------------- computing
 
-// What both ways of computing need: a backend that can compute, and a graph that is well-formed.
+// Checks that the backend can compute and that the graph is well-formed.
 static enum ggml_status check_graph(const char * func, ggml_backend_t backend, const struct ggml_cgraph * cgraph) {
     GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'backend' is NULL", func);
     GB_FAIL_IF(backend->iface.graph_compute == NULL, GGML_STATUS_UNSUPPORTED, "%s: backend %s cannot compute graphs",
@@ -184,8 +184,8 @@ static void mark_written(const struct ggml_cgraph * cgraph) {
     }
 }
 
-// In a run of the profile that the thread uses. What a backend does not record by itself is recorded as a whole, when
-// it is done.
+// Computes the graph as a run of the profile that the thread uses. If the backend does not record
+// steps, the whole graph is one record.
 static bool compute_profiled(ggml_backend_t backend, struct ggml_cgraph * cgraph) {
     const bool begun = gb_profile_begin_run();
     const char * device = begun ? gb_profile_set_device(ggml_backend_name(backend)) : NULL;
@@ -231,8 +231,8 @@ bool ggml_backend_graph_compute(ggml_backend_t backend, struct ggml_cgraph * cgr
            run_graph(__func__, backend, cgraph) == GGML_STATUS_SUCCESS;
 }
 
-// A backend that fuses may leave a result unwritten if one node reads it once and it lies in an arena, which later
-// tensors overwrite anyway; or if it is a snapshot's copy of such a tensor.
+// A backend that fuses need not write a result that one node reads once, if the result lies in an arena. Later tensors
+// overwrite the arena anyway. The same holds for the copy of such a tensor in a snapshot.
 bool ggml_backend_may_leave_out(const struct ggml_tensor * node) {
     const struct ggml_tensor * root = node ? gb_root(node) : NULL;
     return node &&
@@ -374,8 +374,8 @@ const char * ggml_backend_unsupported_reason(ggml_backend_t backend, const struc
 
 // -------------------------------------------------------------------------------------------------------------- copies
 
-// What a copy needs: the same type, shape and strides on both sides, and memory for both. *nothing: there is nothing to
-// be copied, since both are the same tensor, or have no elements.
+// Checks that both tensors have the same type, shape and strides, and memory. *nothing: there is
+// nothing to copy, because both are the same tensor, or they have no elements.
 static enum ggml_status check_copy(const char * func, const struct ggml_tensor * src, const struct ggml_tensor * dst,
     bool * nothing) {
     char a[GB_DESCRIBE_SIZE], b[GB_DESCRIBE_SIZE];

@@ -12,7 +12,7 @@
 //   ctx_tensors.c   memory for all tensors of a context;  hash_set.c: the public sets of tensor addresses
 //   graph_copy.c    deep copies of graphs;  compare.c runs one graph on two backends
 //
-// Whether a hook failed: ggml-backend-impl.h, "Errors of hooks". gb_fail_count before the call, gb_status_since after.
+// True if a hook failed: ggml-backend-impl.h, "Errors of hooks". gb_fail_count before the call, gb_status_since after.
 #ifndef GB_BACKEND_BACKEND_H
 #define GB_BACKEND_BACKEND_H
 
@@ -54,7 +54,7 @@ void gb_buffer_changed(ggml_backend_buffer_t buffer);
 void gb_buffer_hold(ggml_backend_buffer_t buffer);
 void gb_buffer_unhold(ggml_backend_buffer_t buffer);
 
-// Whether the buffer was freed while it was held; any thread may ask.
+// True if the buffer was freed while it was held; any thread may ask.
 static inline bool gb_buffer_is_retired(const struct ggml_backend_buffer * buffer) {
     return GB_READ_ACQUIRE(buffer->retired);
 }
@@ -70,14 +70,14 @@ enum ggml_status gb_tensor_check_placed(const char * func, const struct ggml_ten
 enum ggml_status gb_tensor_check_access(const char * func, const struct ggml_tensor * tensor, const void * data,
     size_t offset, size_t size);
 
-// Whether the bytes of the tensor leave gaps (a strided view). Writing its whole extent would then overwrite what
+// True if the bytes of the tensor leave gaps (a strided view). Writing its whole extent would then overwrite what
 // belongs to other tensors.
 bool gb_tensor_has_gaps(const struct ggml_tensor * t);
 
-// Whether work that is queued on `backend` can wait for events of `other` without stopping the host.
+// True if work that is queued on `backend` can wait for events of `other` without stopping the host.
 bool gb_backend_waits_for(ggml_backend_t backend, ggml_backend_t other);
 
-// Whether it comes behind what was queued on `other` before, without any event.
+// True if it comes behind what was queued on `other` before, without any event.
 bool gb_backend_comes_behind(ggml_backend_t backend, ggml_backend_t other);
 
 // An object that keeps a backend which it does not own watches it, and is told before the backend is freed. The struct

@@ -1,8 +1,8 @@
 // event.c - marks in the work of a backend, for the host and for other backends to wait for.
 //
-// A backend may have events of its own. For the others two rules hold: a backend without a synchronize hook is done
-// with every call when it returns, so its events are always complete; a backend with a queue is waited for as a whole,
-// which may take longer than asked for, and is never too short.
+// A backend may have events of its own. Two rules hold for the other backends. A backend without a synchronize hook has
+// finished each call when it returns, so its events are always complete. For a backend with a
+// queue, the event waits for the whole queue: perhaps longer than needed, but never too short.
 #include "backend/backend.h"
 #include "base/mem.h"
 

@@ -23,7 +23,8 @@ static enum ggml_status report_error(enum ggml_status status, const char * messa
     return gb_fail(status, "%s", message ? message : "");
 }
 
-// What a module may call, in the order of ggml-backend-api.def, which the module's side is made from as well.
+// The functions that a module may call, in the order of ggml-backend-api.def. The module's side is made from the same
+// list.
 static const struct ggml_backend_api api = {
     sizeof(struct ggml_backend_api),
     GGML_BACKEND_MODULE_VERSION,
@@ -121,7 +122,7 @@ static bool is_loaded(const char * path) {
     return found;
 }
 
-// Whether two attempts had the same outcome.
+// True if two attempts had the same outcome.
 static bool is_same(const struct ggml_backend_load_record * a, const struct ggml_backend_load_record * b) {
     return a->status == b->status && strcmp(a->path, b->path) == 0 && strcmp(a->message, b->message) == 0;
 }

@@ -1,8 +1,7 @@
 // multi_buffer.c - several buffers behind one handle, for contexts larger than the largest allocation of a buffer type.
 //
 // A multi-buffer owns its parts and has neither a base address nor tensor hooks: the buffer of a tensor is always the
-// part that holds it. What is done to the whole (clear, usage, reset, free) is done to every part. A multi-buffer is
-// recognised by its free hook, which is the one of this file.
+// part that holds it. Clear, usage, reset and free act on every part. The free hook identifies a multi-buffer.
 #include <string.h>
 
 #include "backend/backend.h"

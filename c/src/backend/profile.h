@@ -46,7 +46,7 @@ void gb_profile_fail_run(void);
 // Sets the name of the device that computes, a text that outlives its use, and returns the one before; NULL: CPU.
 const char * gb_profile_set_device(const char * name);
 
-// What the calling thread records, and where it stands.
+// The profile that the calling thread uses, and its position in it.
 struct gb_profile_scope {
     struct ggml_profile * profile; // NULL: none
     const char * device;

@@ -1,9 +1,9 @@
 // registry.c - backends that can be made by name. This file and cuda.c, which loads the module of CUDA for it, are the
 // only ones that name concrete backends.
 //
-// The built-in backends are a constant table and come first (CPU is entry 0). What programs register follows in a list
-// that only grows, so an index and a name stay valid for ever. The lock guards the list alone: init functions run
-// without it and may use the registry themselves.
+// The built-in backends are a constant table and come first (CPU is entry 0). Backends that
+// programs register follow in a list that only grows, so an index and a name stay valid for ever.
+// The lock guards the list alone: init functions run without it and may use the registry themselves.
 #include <stdio.h>
 #include <string.h>
 
@@ -48,7 +48,7 @@ static const char * name_locked(size_t i) { return i < N_BUILTIN ? builtin[i].na
 
 static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char) (c - 'A' + 'a') : c; }
 
-// Whether `name` is the same as the first n characters of `text` but for upper and lower case.
+// True if `name` is the same as the first n characters of `text` but for upper and lower case.
 static bool same_name(const char * name, const char * text, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (name[i] == '\0' || lower(name[i]) != lower(text[i])) {

@@ -26,7 +26,7 @@ void gb_set_poll(gb_poll_fn poll, void * data);
 gb_poll_fn gb_get_poll(void ** data);
 // Calls the poll now; false without one.
 bool gb_poll(void);
-// Whether there is a poll that was last called GB_POLL_NS ago or earlier.
+// True if there is a poll that was last called GB_POLL_NS ago or earlier.
 bool gb_poll_is_due(void);
 
 // Long work calls this between two pieces of some microseconds to milliseconds; it calls the poll when that is due.

@@ -1,8 +1,7 @@
 // env.c - environment variables, clocks, processors and address ranges, for Linux, macOS, other POSIX systems and
 // Windows.
 //
-// What cannot change while the process runs (number of processors, NUMA) is found out once, at the first call that
-// needs it.
+// The first call that needs them reads the facts that cannot change while the process runs: number of processors, NUMA.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE
 #endif
@@ -105,7 +104,7 @@ static bool read_line(const char * path, char * line, int size) {
     return ok;
 }
 
-// Whether `cpu` is the first hardware thread of its core; true when the system does not tell.
+// True if `cpu` is the first hardware thread of its core; true when the system does not tell.
 static bool leads_its_core(int cpu) {
     char path[128], line[64];
     snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);

@@ -61,7 +61,7 @@ static void unmap(struct gb_file_map * map) { UnmapViewOfFile(map->data); }
 
 static bool flush_to_disk(FILE * file) { return fflush(file) == 0 && _commit(_fileno(file)) == 0; }
 
-// Whether the path names nothing yet, or a file that another one may replace.
+// True if the path names nothing yet, or a file that another one may replace.
 static bool can_replace(const char * path) {
     const DWORD attributes = GetFileAttributesA(path);
     return attributes == INVALID_FILE_ATTRIBUTES ||
@@ -101,7 +101,7 @@ static void unmap(struct gb_file_map * map) { munmap((void *) (uintptr_t) map->d
 
 static bool flush_to_disk(FILE * file) { return fflush(file) == 0 && fsync(fileno(file)) == 0; }
 
-// Whether the path names nothing yet, or a regular file. Names below /dev and /proc may lead to a file that another
+// True if the path names nothing yet, or a regular file. Names below /dev and /proc may lead to a file that another
 // process writes to as well (/dev/stdout after a redirection): those must not be replaced.
 static bool can_replace(const char * path) {
     struct stat info;
@@ -153,8 +153,8 @@ static void forget(struct gb_file_writer * w) {
     *w = (struct gb_file_writer){ .error = w->error };
 }
 
-// The file that a path names, with links resolved, so that the file is replaced and not the link; the path itself where
-// there is no file yet. The caller owns the text; NULL when memory is out.
+// The file that a path names, with links resolved, so that the file is replaced and not the link. If there is no file
+// yet, the path itself. The caller owns the text. NULL if there is no memory.
 static char * behind_links(const char * path) {
 #ifndef _WIN32
     char * full = realpath(path, NULL);
@@ -177,9 +177,9 @@ static void folder_of(const char * path, char * folder) {
 }
 #endif
 
-// A new file without a name in the target's folder, so that it can be linked to its name later; NULL where the system
-// or the file system has no such files, or /proc is not there to link it by. `folder` has as many bytes as the path and
-// holds the folder afterwards.
+// Opens a new file without a name in the folder of the target. It is linked to its name later. NULL
+// if the system or the file system has no such files, or without /proc, which links it. `folder`
+// has as many bytes as the path and holds the folder afterwards.
 static FILE * open_nameless(const char * path, char * folder) {
 #ifdef O_TMPFILE
     folder_of(path, folder);

@@ -1,8 +1,9 @@
 // hash.c - hash functions, and the map from addresses to integers: open addressing with linear probing.
 //
-// Most keys are tensors, which lie one behind the other in the memory of a context, and are looked up in about that
-// order. So the addresses of a page share neighbouring slots, in their order: a look-up in a large map mostly finds
-// those lines of memory in the cache that the one before has read. Pages are spread over the map at random.
+// Most keys are tensors. They lie one behind the other in the memory of a context, and callers look
+// them up in about that order. So the addresses of a page hash to neighbouring slots in their
+// order, and most look-ups hit a cache line that the previous look-up has read. Pages are spread
+// over the map at random.
 //
 // Keys are never removed one by one, so a probe ends at the first free slot; at least half of the slots are free.
 #include "hash.h"

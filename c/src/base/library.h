@@ -9,7 +9,7 @@ typedef void (*gb_library_function)(void);
 
 // The absolute path without links and relative parts, owned by the caller; NULL if there is no such file (reported).
 char * gb_path_resolve(const char * path);
-// Whether the path says where the file is: "./x" and "/x" do, "x" does not.
+// True if the path says where the file is: "./x" and "/x" do, "x" does not.
 bool gb_path_has_directory(const char * path);
 
 // Loads a library: all its symbols are bound now, and none is visible to other libraries. The path must be absolute, so
@@ -17,7 +17,7 @@ bool gb_path_has_directory(const char * path);
 void * gb_library_open(const char * path);
 // The function of that name; NULL if there is none (not reported).
 gb_library_function gb_library_find(void * library, const char * name);
-// Unloads the library, if nobody else has loaded it. No code of it may run any more.
+// Closes the library. The system unloads it after the last close. None of its code may run any more.
 void gb_library_close(void * library);
 
 #endif // GB_BASE_LIBRARY_H

@@ -86,7 +86,7 @@ static struct gb_mapped * after(struct gb_mapped * m) {
     return m + 1 < first + atomic_load_explicit(&used, memory_order_acquire) ? m + 1 : atomic_load(&more);
 }
 
-// Whether the watch covers the address. `end` is read twice, because its owner may give up the watch between the two
+// True if the watch covers the address. `end` is read twice, because its owner may give up the watch between the two
 // other reads; a watch that was given up has the end 0.
 static bool holds(struct gb_mapped * m, uintptr_t at) {
     const uintptr_t end = atomic_load_explicit(&m->end, memory_order_acquire),
@@ -102,9 +102,9 @@ static uintptr_t page;                 // bytes; a power of two
 
 static _Thread_local volatile sig_atomic_t passed; // this thread has passed a fault on
 
-// Hands a signal to the handler that was there before ours. Such a handler may end the process by raising the signal
-// once more for the handler before itself, and that may be ours again: a raised signal (si_code <= 0) that follows a
-// passed fault gets the default action, so the two never call each other without end.
+// Passes a signal to the handler that was installed before ours. That handler may raise the signal again for its own
+// predecessor, which may be our handler. So a raised signal (si_code <= 0) after a passed fault
+// gets the default action, and the two handlers never call each other without end.
 static void pass_on(int number, siginfo_t * info, void * context) {
     const bool again = passed && info->si_code <= 0;
     passed = info->si_code > 0;

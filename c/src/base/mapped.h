@@ -1,12 +1,13 @@
 // mapped.h - mapped files that may shrink while the library reads them.
 //
-// An access to a page that the file has lost raises SIGBUS. The code that maps a file registers a watch for the mapping
-// (gb_mapped_watch). The library reads mapped memory only between gb_mapped_enter and gb_mapped_leave: there, a lost
-// page of a watched mapping and all pages behind it become zeros, the watch is marked as damaged, and the reading goes
-// on; afterwards gb_mapped_check fails for what was read. It also fails if the file has become shorter than its
-// mapping, because no signal tells of bytes lost within the last page. Any other SIGBUS goes to the handler that was
-// installed before ours, so a program that reads a mapping by itself still gets its signal. Each outermost enter makes
-// sure that our handler is the first one.
+// An access to a page that the file no longer has raises SIGBUS. The code that maps a file
+// registers a watch for the mapping (gb_mapped_watch). The library reads mapped memory only between
+// gb_mapped_enter and gb_mapped_leave. There, a missing page of a watched mapping and all pages
+// behind it become zeros, the watch is marked as damaged, and reading goes on. Afterwards
+// gb_mapped_check fails for the bytes that were read. It also fails if the file has become shorter
+// than its mapping, because bytes missing within the last page raise no signal. Any other SIGBUS
+// goes to the handler that was installed before ours, so a program that reads a mapping by itself
+// still gets its signal. Each outermost enter makes sure that our handler is the first one.
 //
 // The threads of this library are inside for as long as they live (base/thread.c).
 //
@@ -36,14 +37,15 @@ void gb_mapped_leave(void);
 
 extern atomic_int gb_mapped_count; // of watches
 
-// Whether there is any watch. Without one the functions below have nothing to do.
+// True if there is any watch. Without one the functions below have nothing to do.
 static inline bool gb_mapped_any(void) { return atomic_load_explicit(&gb_mapped_count, memory_order_relaxed) > 0; }
 
 // The watch whose range has this byte; NULL if none has.
 struct gb_mapped * gb_mapped_find(const void * data);
 
-// Where the bytes [data, data + size) stand in a file whose path is known: its path, which is the caller's to free with
-// gb_free, and the first byte's offset. False: in none, or, reported, memory is out. The caller keeps the mapping.
+// Finds the file that holds the bytes [data, data + size): its path (the caller frees it with
+// gb_free) and the offset of the first byte. False: no file with a known path holds them, or,
+// reported, there is no memory. The caller keeps the mapping.
 bool gb_mapped_place(const void * data, size_t size, char ** path, uint64_t * offset);
 
 // IO_ERROR (reported under the name `func`) if the file has shrunk or pages of it were lost.

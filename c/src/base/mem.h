@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// What one of these returns is freed with gb_free.
+// Free the results of these functions with gb_free.
 void * gb_malloc(size_t size); // of size 0: a pointer to nothing, not NULL
 // Zeroed memory for `count` objects; an overflow of the product is a failure like any other.
 void * gb_calloc(size_t count, size_t size);
@@ -25,8 +25,8 @@ void gb_aligned_free(void * ptr); // NULL is fine
 
 // As gb_aligned_alloc. From GB_HUGE_MIN bytes on the system is asked for huge pages where it has them (Linux:
 // MADV_HUGEPAGE, which the setting "madvise" of transparent huge pages waits for): the processor misses fewer
-// translations of addresses, and there are fewer page faults. Whether the system has any is up to it; nothing else
-// changes. GGML_CPU_HUGE_PAGES=0 in the environment turns this off.
+// translations of addresses, and there are fewer page faults. The system may ignore the request.
+// The environment variable GGML_CPU_HUGE_PAGES=0 turns it off.
 #define GB_HUGE_MIN ((size_t) 4 << 20)
 void * gb_large_alloc(size_t alignment, size_t size);
 

@@ -55,9 +55,9 @@ static cpu_set_t mask_of_thread(void) {
     return mask;
 }
 
-// A mask is read as that part which the control group allows now. Were it put back like that where nobody had set one,
-// the thread would not follow when the group is given more processors. So all are tried first: what remains of them is
-// what the group allows.
+// The system reports only the part of a mask that the control group allows now. A thread that restores that part would
+// not follow when the group gets more processors. So this sets all processors first. The system keeps those that the
+// group allows.
 static void put_back(const cpu_set_t * mask) {
     cpu_set_t all;
     memset(&all, 0xff, sizeof(all));

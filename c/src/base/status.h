@@ -40,12 +40,12 @@ void gb_fail_null(const char * func, const char * argument);
 uint64_t gb_fail_count(void);
 enum ggml_status gb_status_since(uint64_t fail_count);
 
-// Called after a function of the user's that began when gb_fail_count was `fail_count`. What that function tried in
-// vain and coped with is no failure of the function that called it.
+// Called after a function of the user's that began when gb_fail_count was `fail_count`. The failures that
+// the function recovered from are no failures of its caller.
 void gb_forget_failures_since(uint64_t fail_count);
 
-// What this thread has recorded, and how to put it back: for work that comes between a failure and its reader, as
-// freeing what a collector of garbage has found does.
+// The failure that this thread has recorded, and how to restore it. For work between a failure and its reader, such as
+// freeing objects in a garbage collection.
 struct gb_failure {
     enum ggml_status status;
     uint64_t count; // grows with every failure, and is not reset when the failure is cleared

@@ -22,7 +22,7 @@ const char * gb_size_text(size_t size, char buf[32]);
 // ASCII letters alone, whatever the locale of the program is.
 static inline char gb_lower(char c) { return c >= 'A' && c <= 'Z' ? (char) (c - 'A' + 'a') : c; }
 
-// Whether two texts are the same but for upper and lower case of ASCII letters.
+// True if two texts are the same but for upper and lower case of ASCII letters.
 bool gb_text_equal(const char * a, const char * b);
 
 #endif // GB_BASE_TEXT_H

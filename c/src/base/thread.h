@@ -57,12 +57,12 @@ bool gb_thread_try_start(gb_thread * t, struct gb_thread_main * main);
 
 // Forks. Threads do not survive one: a child has one thread, and what others held or were changing stays so for ever.
 // Three kinds of state differ in how a fork treats them:
-//   What the process has once, and changes while it may allocate, report or wait for the system, has a mutex of the
-//   process, below. The forking thread takes them all for the moment of the fork, so what they guard is whole in the
-//   child. What there is any number of (contexts), and what is changed by a few hundred instructions that do none of
-//   this, has a brief lock, below. The forking thread takes these as well.
-//   An object with a mutex or threads of its own notes gb_fork_generation(). A function that finds it changed runs in a
-//   child: it makes the locks anew, and treats work that was on its way as lost (threadpool.c, sim_device.c, sched.c).
+//   State of the whole process has a process mutex (below) if a change of it may allocate, report
+//   or wait for the system. The forking thread takes all process mutexes during the fork, so their
+//   state is consistent in the child. State that exists many times (contexts), or that a few
+//   hundred instructions change, has a brief lock (below). The forking thread takes these as well.
+//   An object with a mutex or threads of its own notes gb_fork_generation(). A function that finds another generation
+//   runs in a child. It makes new locks and discards pending work (threadpool.c, sim_device.c, sched/run/).
 
 // How many forks lie between the first call in the first process and this process: a changed number means that the
 // caller is in a child.

@@ -44,7 +44,7 @@ size_t gb_cpu_plan_work_size(const struct gb_cpu_plan * plan);
 // Threads that the widest step makes use of, at most those that the plan was made for.
 int gb_cpu_plan_n_threads(const struct gb_cpu_plan * plan); // 1: runs without a pool
 
-// What a run brings along besides the plan: kernels, scratch memory and the abort callback. The caller owns all of it.
+// The resources of a run besides the plan: kernels, scratch memory and the abort callback. The caller owns all of it.
 struct gb_cpu_run {
     const struct gb_kernels * kernels;
     void * work; // at least gb_cpu_plan_work_size bytes, any alignment

@@ -20,8 +20,8 @@
 #include "cpu/threadpool.h"
 #include "tensor/tensor.h"
 
-// Fails unless t has memory that the host can read and, if it is a view, lies where its source does. *host: a buffer
-// that was found to be the host's, so that it is asked once for most tensors of a graph.
+// Fails unless t has memory that the host can read. A view must lie inside its source. *host caches the last buffer in
+// host memory, so that most tensors of a graph need no check of their buffer.
 static enum ggml_status check_placed(const struct ggml_tensor * t, const struct ggml_tensor * node,
     const void ** host) {
     if (t->data == NULL && ggml_nelements(t) > 0) {
@@ -157,9 +157,8 @@ static bool is_held_up(const struct gb_cpu_team * team, int nth) {
     return (took - waited) * nth < took;
 }
 
-// What each thread of the team does: the steps of this run, with a meeting after each but the last. Of a fused step and
-// the steps that do the same without it, a run takes one or the other. A caller that is held up sends the others away
-// and goes on alone.
+// The work of each thread: the steps of this run, with a barrier after each but the last. A run computes either a fused
+// step or its unfused steps. A caller whose threads are delayed dismisses them and goes on alone.
 static void team_main(void * arg, int ith, int nth) {
     struct gb_cpu_team * team = arg;
     const struct gb_cpu_plan * plan = team->plan;
@@ -236,8 +235,8 @@ static void choose_steps(struct gb_cpu_plan * plan) {
 
 // Runs that take longer are never tried alone.
 #define SHORT_NS 200000
-// One run in so many goes the way that was slower.
-#define OTHER_WAY 32
+// One run in this many tries the slower choice again.
+#define RETRY_EVERY 32
 // For how many runs a caller that was held up goes on alone.
 #define ALONE_LEAST 8
 #define ALONE_MOST 4096
@@ -293,12 +292,12 @@ static void remember(struct gb_cpu_plan * plan, const struct gb_cpu_rest * rest,
     }
 }
 
-// Where threads sleep, a short plan is run with them twice, then once by the caller alone, and from then on the way
-// that takes less on average; now and then the other, which may have changed.
+// If the threads sleep, a short plan runs twice with them, then once by the caller alone. From then
+// on it runs in the way that is faster on average. Now and then it runs in the other way, to notice a change.
 static bool is_better_alone(const struct gb_cpu_plan * plan) {
     const struct gb_cpu_plan_times * t = &plan->times;
     const bool is_short = t->n_woken == 2 && t->woken_ns < SHORT_NS;
-    const bool other = t->n_rested % OTHER_WAY == OTHER_WAY - 1;
+    const bool other = t->n_rested % RETRY_EVERY == RETRY_EVERY - 1;
     return is_short && !plan->has_custom && (t->alone_ns == 0 || (t->alone_ns < t->woken_ns) != other);
 }
 

@@ -12,7 +12,8 @@
 #include "cpu/threadpool.h"
 #include "tensor/tensor.h"
 
-// A first failure stays: abortion counts only if the run was going on. What the callback itself let fail is forgotten.
+// The first failure stays: an abort counts only if the run has not failed before. Failures inside
+// the callback are ignored.
 void gb_cpu_team_ask(struct gb_cpu_team * team) {
     int going = GGML_STATUS_SUCCESS;
     const uint64_t before = gb_fail_count();
@@ -54,9 +55,9 @@ bool gb_cpu_barrier(const struct gb_cpu_call * call) {
 
 // ---------------------------------------------------------------------------------------------------- who takes what
 //
-// What is taken of a part is a number of slots, in the lower bits of gb_cpu_pool_taken of the part's thread; the epoch
-// stands above. A number of an earlier epoch counts as zero, so nobody has to be there to set it back: others can take
-// from the part of a thread that has not even begun.
+// The number of slots taken of a part stands in the lower bits of gb_cpu_pool_taken of the part's
+// thread, the epoch in the upper bits. A number of an earlier epoch counts as zero. So nothing
+// resets it, and threads can take slots from the part of a thread that has not started.
 //
 // Invariant: a slot is taken once. Each thread empties its own part before it ends, so all are taken.
 

@@ -1,6 +1,6 @@
 // threadpool.c - the threads of the CPU engine.
 //
-// The one idea: everything that waits here waits at a gate. A gate is a number that only grows. A thread that waits for
+// All waits use gates. A gate is a number that only grows. A thread that waits for
 // it to change spins for a short while (a wake-up through the system costs more than most nodes) and then sleeps. A
 // worker has a gate that opens when there is work for it, the pool one that opens when the last worker is done, and
 // each meeting point one that opens when the last thread has come. A thread that has spun for PATIENCE_NS yields its
@@ -10,7 +10,7 @@
 // Only workers that were called take part in a run and only they are counted in `pending`.
 //
 // Threads do not survive a fork. A pool that finds itself in a child makes its locks anew and starts workers again when
-// needed. Where a run itself forks (a function of the user's), it ends in the child without the others, and has failed.
+// needed. If a function of the user forks during a run, the run ends in the child as failed, without the other threads.
 #include "cpu/threadpool.h"
 
 #include <stdatomic.h>
@@ -200,7 +200,7 @@ uint64_t gb_cpu_pool_epoch(const struct gb_cpu_pool * pool) { return pool->epoch
 
 // A worker that finds itself on the caller's processor while another is idle goes there. In a virtual machine a
 // processor that sleeps counts as taken away by the host, so Linux wakes threads beside the one that wakes them, and
-// lets both share a processor for tens of milliseconds. Where others keep all processors busy that is its choice.
+// lets both share a processor for tens of milliseconds. If all processors are busy, the worker stays.
 static void leave_caller(struct worker * w) {
     const int processor = w->pool->processor;
     if (processor < 0 || w->pool->patience_ns == 0 || gb_this_processor() != processor) {

@@ -6,9 +6,9 @@
 
 #include "cpu/cpu.h"
 
-// Whether the caller does a run alone (nth 1). It may where threads would have to be woken, which takes some ten
-// microseconds, but not when it did so a moment ago, as `ended_ns` says: whoever calls again and again is faster with
-// threads that stay awake. It must where others would hold it up.
+// When the caller computes a run alone (nth 1). It may do so if threads sleep, because waking them takes some ten
+// microseconds. It does not if its last run ended a moment ago (`ended_ns`): frequent runs are
+// faster with awake threads. It must do so if delayed threads would hold it up.
 struct gb_cpu_rest {
     bool may_be_alone, must_be_alone;
     int64_t ended_ns; // gb_time_ns() when the last run alone ended; 0: there was none
@@ -20,8 +20,8 @@ struct gb_cpu_rest {
 };
 
 // Runs fn(arg, ith, nth) for ith = 0 .. nth-1 at once, ith 0 on the calling thread, and returns when all have returned.
-// nth is n_threads, or less when the pool or the system has fewer, or 1 where `rest`, unless NULL, allows it.
-// INVALID_STATE and reported when called from inside the same pool's fn. while_waiting(arg), unless NULL, is called
+// nth is n_threads, or less if the pool or the system has fewer threads, or 1 if `rest` (may be NULL) allows it.
+// Reports INVALID_STATE if called from inside fn of the same pool. while_waiting(arg), unless NULL, is called
 // every GB_POLL_NS on the calling thread while that waits for the others.
 typedef void (*gb_cpu_pool_fn)(void * arg, int ith, int nth);
 enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cpu_pool_fn fn,
@@ -31,16 +31,16 @@ enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cp
 // nodes).
 enum gb_cpu_meeting { GB_CPU_MEET_TEAM, GB_CPU_MEET_NODE };
 
-// Returns when n threads have called it. The last one to come calls last(arg) (if any) before anybody goes on: what it
-// decides, all see.
+// A barrier: returns when n threads have called it. The last thread calls last(arg), if given,
+// before any returns, so all threads see its decisions.
 void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, int n, void (*last)(void * arg),
     void * arg);
 
 // How long the calling thread has waited for others in this run, without waits of less than 50 us.
 int64_t gb_cpu_pool_waited_ns(void);
 
-// What threads have taken of shared work, a number for each thread on a cache line of its own. Nobody sets them back;
-// instead the epoch, which changes with each run and each meeting, is a part of what is written (team.c).
+// The slots of shared work that are taken from each thread's part, on separate cache lines. They are never reset. Each
+// number contains the epoch, which changes with each run and each barrier (team.c).
 atomic_ullong * gb_cpu_pool_taken(struct gb_cpu_pool * pool, int ith);
 uint64_t gb_cpu_pool_epoch(const struct gb_cpu_pool * pool);
 

@@ -1,9 +1,10 @@
-// traits.h - what distinguishes processors that have the same instructions, as data. Whoever has two ways of computing
-// the same chooses by these numbers, never by the name of a processor: hypervisors hide that.
+// traits.h - numbers that distinguish processors with the same instructions. Code that has two
+// algorithms chooses by these numbers, never by the name of a processor, which hypervisors hide.
 //
-// Rates come from a probe (traits.c), once per process and level, when somebody first asks: that is a product whose way
-// depends on one, or a person. Making a backend, listing levels or loading the library measures nothing.
-// GGML_CPU_TRAITS replaces any of them, GGML_CPU_REPRODUCIBLE those that decide about bits of results.
+// A probe (traits.c) measures the rates once per process and level, at the first use: a product
+// whose algorithm depends on a rate, or a call of the user. Making a backend, listing levels or
+// loading the library measures nothing. GGML_CPU_TRAITS replaces any of them, GGML_CPU_REPRODUCIBLE
+// those that decide about bits of results.
 //
 // Invariant: a measured rate is a power of two. It stands for rates up to a factor of 1.4 away, so that noise does not
 // change it, and the same processor computes the same bits in each process.

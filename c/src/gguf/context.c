@@ -6,7 +6,7 @@
 #include "gguf/gguf_impl.h"
 #include "tensor/tensor.h"
 
-// What each type of value is called, and its bytes; strings and arrays have none.
+// Name and bytes of each type of value. Strings and arrays have no fixed size.
 static const struct {
     const char * name;
     size_t size;

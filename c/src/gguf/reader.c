@@ -699,7 +699,7 @@ static void free_read(struct gguf_context * ctx, struct gguf_init_params params)
     gguf_free(ctx);
 }
 
-// What was read of a file that shrank meanwhile is not to be trusted: closing the map tells.
+// If the file shrinks while it is read, the values read are wrong. Closing the map reports that.
 struct gguf_context * gguf_init_from_file(const char * fname, struct gguf_init_params params) {
     GB_CHECK_ARG_RETURNING(fname, NULL);
     struct gb_file_map map;

@@ -9,7 +9,7 @@
 
 // ---------------------------------------------------------------------------------------------------------- conversion
 
-// Whether single elements of the type can be read and written; blocks of quantized types cannot.
+// True if single elements of the type can be read and written; blocks of quantized types cannot.
 static bool has_elements(enum ggml_type type) {
     switch ((int) type) {
         case GGML_TYPE_I8:

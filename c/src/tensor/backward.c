@@ -263,7 +263,7 @@ struct recompute {
     GB_VEC(struct ggml_tensor *) stack;
 };
 
-// What the backward part reads instead of t. *known false: t is a node to be cloned, and has no clone yet.
+// The tensor that the backward part reads instead of t. *known false: t is a node to be cloned, and has no clone yet.
 static struct ggml_tensor * stand_in(const struct recompute * r, struct ggml_tensor * t, bool * known) {
     const int64_t i = t ? gb_ptrmap_get(&r->ids, t) : GB_PTRMAP_ABSENT;
     *known = i == GB_PTRMAP_ABSENT || r->clones.data[i].copy != NULL;

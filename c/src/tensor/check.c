@@ -1,7 +1,7 @@
 // check.c - the rules of every operator, in the order of check.h; those of convolutions and images are in check_conv.c.
 //
-// A rule set is a chain of rules (rule.h). What cannot be said as a chain is a function of its own, next to its only
-// user. A rule that a single operator has may as well stand beside that operator's builder (ops_<family>.c).
+// A rule set is a chain of rules (rule.h). A check that does not fit into a chain is a function
+// next to its only caller. A rule of a single operator may stand beside the builder of that operator (ops_<family>.c).
 //
 // Invariant: a node that exists is right. Kernels, allocators and the scheduler rely on that and check no shapes.
 #include "tensor/check.h"
@@ -176,7 +176,7 @@ static bool region_end(gb_ct a, gb_ct b, const struct gb_region * r, size_t * en
     return true;
 }
 
-// Whether the node can keep these numbers, in 31 bits each. The stride of a dimension that b does not have is not used.
+// True if the node can keep these numbers, in 31 bits each. The stride of a dimension that b does not have is not used.
 static bool region_is_kept(gb_ct b, const struct gb_region * r) {
     return r->offset <= INT32_MAX && (r->nb1 <= INT32_MAX || b->ne[1] == 1) && (r->nb2 <= INT32_MAX || b->ne[2] == 1) &&
            (r->nb3 <= INT32_MAX || b->ne[3] == 1);
@@ -512,7 +512,7 @@ bool gb_check_map_custom(const char * func, gb_ct a, gb_ct b, gb_ct c, int n, bo
     return gb_rule_given(&call) && rule_fun(&call, has_fun) && rule_tasks(&call, n_tasks);
 }
 
-// What the caller says of the result: the sizes of n_dims dimensions.
+// Checks the sizes of the n_dims dimensions that the caller gives for the result.
 bool gb_check_result(const char * func, enum ggml_type type, const int64_t * ne, int n_dims) {
     const struct gb_call c = { func, 0, NULL };
     if (!gb_type_is_valid(type)) {

@@ -1,10 +1,11 @@
 // context.c - contexts: pools in which tensors, graphs and their data lie one after another.
 //
-// An object is a 32-byte header and a payload rounded up to 16 bytes; it is never moved and never freed before the
-// context. With memory of its own a context is a list of chunks and grows: objects go to the open chunk (at, left), a
-// new chunk is opened when that is full, and an object that would waste too much of one gets a chunk for itself. With
-// the caller's memory there is one region and no growth, and nothing in it depends on the context's life.
-// Object offsets count pool bytes, as if there was one region only: the end of the last object is what is used.
+// An object is a 32-byte header and a payload rounded up to 16 bytes. It never moves, and is freed with the context. A
+// context with memory of its own is a growing list of chunks. Objects go to the open chunk (at,
+// left). When it is full, a new chunk is opened. An object that would waste too much of a chunk
+// gets its own. A context in the caller's memory is one region that does not grow. Nothing in the
+// region depends on the life of the context. Object offsets count pool bytes, as if there was one
+// region only: the end of the last object is what is used.
 //
 // Any number of threads may build in one context. The members of the struct are guarded by `lock` (base/thread.h),
 // which is a brief one: memory for chunks is had, and failures are reported, outside of it. A tensor has its type,

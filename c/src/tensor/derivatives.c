@@ -227,7 +227,7 @@ static bool derive_acc(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_
     return ADD(y->src[0], g) && ADD(y->src[1], region_of(s->ctx, g, y));
 }
 
-// What was overwritten contributes nothing: its gradient is 0.
+// The overwritten values do not contribute: their gradient is 0.
 static bool derive_set(struct gb_sweep * s, struct ggml_tensor * y, struct ggml_tensor * g) {
     const int32_t * p = y->op_params;
     return ADD(y->src[0], ggml_set(s->ctx, g, ggml_scale(s->ctx, region_of(s->ctx, g, y), 0.0f), (size_t) p[0],

@@ -26,7 +26,7 @@ struct gb_sweep {
     const char * func; // for messages
 };
 
-// Whether the tensor has a gradient, so that a rule need not build what nobody reads; false for NULL.
+// True if the tensor has a gradient, so that a rule need not build what nobody reads; false for NULL.
 bool gb_grad_wanted(const struct gb_sweep * sweep, const struct ggml_tensor * tensor);
 
 // Adds `expr` to the gradient of `tensor`, which has one; the second function adds it to a region only. False: `expr`

@@ -33,8 +33,8 @@ static bool number_tensors(const struct ggml_cgraph * graph, struct gb_ptrmap * 
     return true;
 }
 
-// What a file can hold: leafs with data on the host, no functions of the program, and sources that come before their
-// node.
+// Checks that a file can hold the graph: leafs have data on the host, no node calls a function of the program, and
+// sources come before their nodes.
 static enum ggml_status check_exportable(const struct ggml_cgraph * graph, const struct gb_ptrmap * numbers) {
     char text[GB_DESCRIBE_SIZE];
     int64_t sources[GGML_MAX_SRC];
@@ -262,7 +262,7 @@ static bool read_leaf(struct import * in) {
     return is_sound(in, t);
 }
 
-// Sets src[] of the record from the numbers. Where a CPY names itself, the record's own address stands for the node.
+// Sets src[] of the record from the numbers. If a CPY names itself, the address of the record stands for the node.
 static bool read_sources(struct import * in, struct ggml_tensor * record) {
     uint8_t bytes[GB_SOURCES_SIZE];
     int64_t numbers[GGML_MAX_SRC];

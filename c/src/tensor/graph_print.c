@@ -36,7 +36,7 @@ static int32_t next_character(const unsigned char * text, int * n) {
     return c;
 }
 
-// Whether the character moves a terminal's cursor, changes its colours, turns the direction of text, or shows nothing.
+// True if the character moves a terminal's cursor, changes its colours, turns the direction of text, or shows nothing.
 static bool is_control(int32_t c) {
     return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0xAD || c == 0x61C || (c >= 0x200B && c <= 0x200F) ||
            (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF ||
@@ -175,7 +175,7 @@ static const struct ggml_tensor * gradient_owner(const struct dot * dot, const s
     return i == GB_PTRMAP_ABSENT ? NULL : dot->graph->nodes[i];
 }
 
-// Whether t is a node of the forward graph, if one was given.
+// True if t is a node of the forward graph, if one was given.
 static bool is_forward(const struct dot * dot, const struct ggml_tensor * t) {
     return gb_ptrmap_get(&dot->forward, t) != GB_PTRMAP_ABSENT;
 }

@@ -126,7 +126,7 @@ static inline void gb_tensor_set_stamp(struct ggml_tensor * t, uint32_t allocato
     }
 }
 
-// Whether this allocator has placed the tensor, and none since.
+// True if this allocator has placed the tensor, and none since.
 static inline bool gb_tensor_has_stamp(const struct ggml_tensor * t, uint32_t allocator) {
     const unsigned char * a = gb_marks_in(t)->allocator;
     return ((uint32_t) a[0] | (uint32_t) a[1] << 8 | (uint32_t) a[2] << 16) == (allocator & GB_STAMP_ALLOCATOR);
@@ -166,8 +166,8 @@ static inline void gb_tensor_set_read_once(struct ggml_tensor * t, bool once) {
 
 // ------------------------------------------------------------------------------------------------------------- content
 
-// When the content was set or computed, by a counter of the Python package; 0: there is none. It lies in perf_cycles,
-// which the library does not count.
+// When the content was set or computed, by a counter of the Python package; 0: there is none. Stored in perf_cycles,
+// which the library does not use otherwise.
 static inline int64_t gb_tensor_content(const struct ggml_tensor * t) { return GB_READ_RELAXED(t->perf_cycles); }
 
 static inline void gb_tensor_set_content(struct ggml_tensor * t, int64_t content) {

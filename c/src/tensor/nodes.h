@@ -1,13 +1,14 @@
-// nodes.h - nodes as a message: what one process wants computed, in a form that another one checks and makes its own
-// graph of.
+// nodes.h - nodes as a message. A process sends the nodes to compute. The receiver checks them and
+// builds its own graph.
 //
 //   message  u32 n_tensors, n_nodes; the tensors; n_nodes x u32: the nodes' tensors, in the order of computing
 //   tensor   a record and its sources (record.h); u32 flags; i32 root; u64 offset in the root; u64 memory, offset
 //
-// Roots and sources come before those that name them. A tensor that is not among the nodes is a leaf. Where a graph
-// file has the data of a leaf, a message says where they are: the number of a memory that both sides know, and an
-// offset there; 0: in none, as in a question about nodes. Flags say what is in memory for weights, and which results
-// need not be stored, so that the same nodes are computed together here and there.
+// Roots and sources come before the tensors that name them. A tensor that is not among the nodes is
+// a leaf. A graph file holds the data of a leaf. A message holds their place instead: the number of
+// a memory that both sides know, and an offset in it. Number 0 means no place, as in a question
+// about nodes. Flags mark tensors in memory for weights and results that need not be stored. So
+// both sides fuse the same nodes.
 #ifndef GB_TENSOR_NODES_H
 #define GB_TENSOR_NODES_H
 
@@ -16,7 +17,7 @@
 
 enum { GB_NODES_HEAD_SIZE = 8, GB_NODES_TENSOR_SIZE = GB_RECORD_SIZE + GB_SOURCES_SIZE + 4 + 4 + 3 * 8 };
 
-// Where the bytes of a tensor are, which is no view.
+// The place of the bytes of a tensor that is no view.
 struct gb_nodes_place {
     uint64_t memory, offset; // memory 0: nowhere
     bool weights;            // the memory is for weights

@@ -3,9 +3,9 @@
 #ifndef GB_TENSOR_NUMBERS_H
 #define GB_TENSOR_NUMBERS_H
 
-// Activations that products round to bytes: a group of 32 with a magnitude that is not below the largest has the scale
-// NaN, since sums of its products might overflow in one order and not in another; one with all magnitudes below the
-// least is zeros.
+// Limits of activations that products round to bytes, for groups of 32. A group with a magnitude of
+// at least the largest has the scale NaN, because sums of its products might overflow in some
+// orders only. A group with all magnitudes below the least is zeros.
 #define GB_LARGEST_ACTIVATION 0x1p100f
 #define GB_LEAST_ACTIVATION 0x1p-100f
 

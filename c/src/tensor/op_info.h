@@ -73,7 +73,7 @@ static inline unsigned gb_op_inplace_sources(enum ggml_op op) {
     return (unsigned) gb_op_info(op)->inplace & GB_INPLACE_SOURCES;
 }
 
-// Whether the graph allocator may put the result on those sources as well.
+// True if the graph allocator may put the result on those sources as well.
 static inline bool gb_op_can_inplace(enum ggml_op op) {
     return ((unsigned) gb_op_info(op)->inplace & GB_INPLACE_GALLOCR) != 0;
 }
@@ -81,10 +81,10 @@ static inline bool gb_op_can_inplace(enum ggml_op op) {
 // The word of op_params in which CUSTOM keeps how many sources it was built with.
 enum { GB_CUSTOM_N_SRC = GGML_MAX_OP_PARAMS / sizeof(int32_t) - 1 };
 
-// Whether the node has all sources that its operator always has.
+// True if the node has all sources that its operator always has.
 bool gb_node_has_sources(const struct ggml_tensor * node);
 
-// Whether src[s] holds weights: the matrices of a product, a table of rows.
+// True if src[s] holds weights: the matrices of a product, a table of rows.
 bool gb_op_is_weight(enum ggml_op op, int s);
 
 #endif // GB_TENSOR_OP_INFO_H

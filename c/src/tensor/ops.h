@@ -11,7 +11,7 @@
 #include "tensor/shapes.h"
 #include "tensor/tensor.h"
 
-// Whether a node gets a gradient of its own when a source has one.
+// True if a node gets a gradient of its own when a source has one.
 enum gb_grad { GB_GRAD_NONE, GB_GRAD_INHERIT };
 
 // False (reported) if ctx is NULL. The helpers below check this themselves; builders that call other builders check it
@@ -50,7 +50,7 @@ struct ggml_tensor * gb_op_keep_if(struct ggml_context * ctx, struct ggml_tensor
 // may read.
 static inline enum gb_grad gb_grad_unless(bool inplace) { return inplace ? GB_GRAD_NONE : GB_GRAD_INHERIT; }
 
-// Whether the operator's builder could have made node t of its sources and parameters. The answer stands beside the
+// True if the operator's builder could have made node t of its sources and parameters. The answer stands beside the
 // builder, since both apply the same check (here without a function's name) and the same shape. Views have no such
 // function: it is enough that a view lies inside its root.
 #define GB_OP(id, stem, ...) bool gb_built_##stem(const struct ggml_tensor * t);

@@ -224,7 +224,7 @@ static int tasks_of(gb_ct t) {
     return n_tasks;
 }
 
-// Whether the node has n operands of the same form and a function; has_tasks: of the newer forms.
+// True if the node has n operands of the same form and a function; has_tasks: of the newer forms.
 static bool is_map(gb_ct t, int n, bool has_tasks) {
     return gb_check_map_custom(NULL, t->src[0], t->src[1], t->src[2], n, has_fun(t), has_tasks ? tasks_of(t) : 1) &&
            gb_is_like(t, t->src[0]);

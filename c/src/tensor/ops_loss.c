@@ -56,7 +56,7 @@ struct ggml_tensor * ggml_cross_entropy_loss_eps_back(struct ggml_context * ctx,
 
 // ------------------------------------------------------------------------------------------------------------ as built
 
-// Whether the eps of the node, if it has one, is valid.
+// True if the eps of the node, if it has one, is valid.
 static bool has_eps(gb_ct t) {
     return t->op_params[0] == 0 || (t->src[0] != NULL && gb_check_loss_eps(NULL, t->src[0], gb_op_param_f32(t, 1)));
 }

@@ -22,7 +22,7 @@ enum {
     GB_RECORD_WRONG_SIZE = 160,
 };
 
-// Whether a record can hold the tensor: it calls no function of the program.
+// True if a record can hold the tensor: it calls no function of the program.
 bool gb_record_holds(const struct ggml_tensor * t);
 // `as_leaf`: without operator and parameters, whatever computes it. `named`: false: without its name.
 void gb_record_write(const struct ggml_tensor * t, bool as_leaf, bool named, uint8_t to[GB_RECORD_SIZE]);

@@ -80,7 +80,7 @@ void gb_rule_has_grad(const struct gb_call * call, int i);
 void gb_rule_too_small(const struct gb_call * call, const char * what, int64_t value, int64_t min);
 void gb_rule_out_of_range(const struct gb_call * call, const char * what, int64_t value, int64_t min, int64_t max);
 
-// Whether a built node is validated rather than a builder's call.
+// True if a built node is validated rather than a builder's call.
 static inline bool gb_rule_is_built(const struct gb_call * call) { return call->func == NULL; }
 
 // No operand is NULL or of no type (a struct that was overwritten, or made by hand).

@@ -25,7 +25,7 @@ static inline struct gb_shape gb_shape_of(int64_t ne0, int64_t ne1, int64_t ne2,
     return (struct gb_shape) { { ne0, ne1, ne2, ne3 } };
 }
 
-// Whether the tensor has this shape.
+// True if the tensor has this shape.
 static inline bool gb_is_shape(gb_ct t, struct gb_shape shape) {
     return t->ne[0] == shape.ne[0] && t->ne[1] == shape.ne[1] && t->ne[2] == shape.ne[2] && t->ne[3] == shape.ne[3];
 }

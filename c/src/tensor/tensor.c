@@ -1,7 +1,8 @@
 // tensor.c - tensors: making them, views, layouts, names and flags.
 //
-// A tensor is a shape over bytes. What is checked here, once, holds everywhere: sizes never overflow, and a view lies
-// inside the bytes of its root. Builders make their results with gb_tensor_new and gb_tensor_view only.
+// A tensor is a shape over bytes. This file checks once, for the whole library, that sizes do not
+// overflow and that a view lies inside the bytes of its root. Builders make their results with
+// gb_tensor_new and gb_tensor_view only.
 #include "tensor.h"
 
 #include <stdarg.h>
@@ -263,7 +264,7 @@ bool gb_elements_are_apart(const struct ggml_tensor * t) {
     return true;
 }
 
-// Whether a view at byte `offs` of src's root stays inside the root's bytes; else false (reported).
+// True if a view at byte `offs` of src's root stays inside the root's bytes; else false (reported).
 static bool check_extent(const struct ggml_tensor * view, const struct ggml_tensor * src, size_t offs,
     const char * func) {
     const struct ggml_tensor * root = gb_root(src);
@@ -407,7 +408,7 @@ bool ggml_is_contiguous(const struct ggml_tensor * t) {
 
 bool ggml_is_transposed(const struct ggml_tensor * t) { return t != NULL && t->nb[0] > t->nb[1]; }
 
-// Whether some stride is larger than that of the next dimension.
+// True if some stride is larger than that of the next dimension.
 bool ggml_is_permuted(const struct ggml_tensor * t) {
     return t != NULL && (t->nb[0] > t->nb[1] || t->nb[1] > t->nb[2] || t->nb[2] > t->nb[3]);
 }

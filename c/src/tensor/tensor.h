@@ -14,9 +14,9 @@
 //   check.c, check_conv.c     the rules of operators (check.h), in the words of rule.c
 //   validate.c                structs that a program may have written to
 //
-// Invariants of a tensor made by gb_tensor_new or gb_tensor_view: type is valid, every size is >= 0, and product and
-// bytes fit into int64_t and size_t; view_src is NULL or a tensor that is no view, and the bytes that the tensor can
-// touch lie inside view_src's bytes.
+// Invariants of a tensor made by gb_tensor_new or gb_tensor_view: the type is valid, every size is
+// >= 0, and the product of the sizes and the bytes fit into int64_t and size_t. view_src is NULL or
+// a tensor that is no view. The bytes that the tensor can access lie inside the bytes of view_src.
 #ifndef GB_TENSOR_TENSOR_H
 #define GB_TENSOR_TENSOR_H
 
@@ -72,14 +72,14 @@ void gb_context_number_taken(struct ggml_context * ctx, bool is_leaf, int number
 struct ggml_tensor * gb_context_new_tensor(struct ggml_context * ctx, const struct ggml_tensor * layout,
     size_t data_size, size_t alignment, bool in_pool);
 
-// Whether the context owns its memory, and so grows.
+// True if the context owns its memory, and so grows.
 bool gb_context_is_growable(const struct ggml_context * ctx);
-// Whether the pointer is into the context's memory.
+// True if the pointer is into the context's memory.
 bool gb_context_has(const struct ggml_context * ctx, const void * pointer);
 
 // ------------------------------------------------------------------------------------------------------------- layouts
 
-// Whether the type exists: in range and not retired.
+// True if the type exists: in range and not retired.
 static inline bool gb_type_is_valid(enum ggml_type type) {
     const uint64_t valid = 0
 #define GB_TYPE(id, ...) | UINT64_C(1) << GGML_TYPE_##id
@@ -106,14 +106,14 @@ bool gb_elements_are_whole(const struct ggml_tensor * t);
 bool gb_elements_are_apart(const struct ggml_tensor * t);
 // Elements of a row lie side by side: nb0 = type size.
 bool gb_rows_contiguous(const struct ggml_tensor * t);
-// Whether a size repeats to another: 0 only to 0, and none to a negative size.
+// True if a size repeats to another: 0 only to 0, and none to a negative size.
 static inline bool gb_size_divides(int64_t small, int64_t large) {
     return small == large || small == 1 || (small > 1 && large % small == 0);
 }
-// Whether type, sizes and strides are the same.
+// True if type, sizes and strides are the same.
 bool gb_are_same_layout(const struct ggml_tensor * a, const struct ggml_tensor * b);
 
-// Whether the tensor is placed, and its bytes can be read and written through t->data.
+// True if the tensor is placed, and its bytes can be read and written through t->data.
 bool gb_tensor_is_host(const struct ggml_tensor * t);
 
 // The tensor that owns the memory: a view's source, else the tensor itself.
@@ -128,7 +128,7 @@ static inline void gb_tensor_put(struct ggml_tensor * t, struct ggml_backend_buf
     GB_WRITE_RELAXED(t->data, data);
 }
 
-// Whether t is no view, or one that lies where its source is now: the source may have been placed anew since the view
+// True if t is no view, or one that lies where its source is now: the source may have been placed anew since the view
 // was bound.
 static inline bool gb_view_is_bound(const struct ggml_tensor * t) {
     return t->view_src == NULL || (uintptr_t) t->data == (uintptr_t) t->view_src->data + t->view_offs;
@@ -161,8 +161,8 @@ static inline void gb_tensor_prefetch_ahead(struct ggml_tensor * const * tensors
 // text.
 const char * gb_tensor_read_name(const struct ggml_tensor * t, char text[GGML_MAX_NAME]);
 
-// Names `t` "SRC (SUFFIX)", or with a second tensor that has a name "SRC (SUFFIX of OTHER)". What is made from a tensor
-// without a name has none. Returns t; NULL for NULL.
+// Names `t` "SRC (SUFFIX)", or with a second tensor that has a name "SRC (SUFFIX of OTHER)". A tensor
+// that is made from one without a name has none. Returns t; NULL for NULL.
 struct ggml_tensor * gb_tensor_name_after(struct ggml_tensor * t, const struct ggml_tensor * src, const char * suffix,
     const struct ggml_tensor * other);
 
@@ -221,7 +221,7 @@ static inline float gb_op_param_f32(const struct ggml_tensor * t, int i) {
     return f;
 }
 
-// Whether nothing is computed: for views, and for results without elements (but a user's function is called all the
+// True if nothing is computed: for views, and for results without elements (but a user's function is called all the
 // same).
 static inline bool gb_op_is_idle(const struct ggml_tensor * node) {
     return !gb_op_computes(node->op) || (ggml_nelements(node) == 0 && !gb_op_is_custom(node->op));

@@ -6,7 +6,7 @@
 #include "base/fp16.h"
 #include "tensor/quant/quant.h"
 
-// What every valid type has; rows of retired types are zero.
+// The facts of each valid type. Rows of retired types are zero.
 struct type_info {
     const char * name;
     int blck_size; // elements a block

@@ -36,7 +36,7 @@ static bool is_small(const struct ggml_tensor * t) {
     return ne < SMALL_NE && nb < SMALL_NB;
 }
 
-// Whether the tensor is as nearly all are: nothing more has to be checked.
+// True if the tensor is as nearly all are: nothing more has to be checked.
 static bool is_plain(const struct ggml_tensor * t) {
     return gb_type_is_valid(t->type) && (unsigned) t->op < GGML_OP_COUNT && is_small(t) && gb_elements_are_whole(t);
 }
@@ -112,7 +112,7 @@ enum ggml_status gb_tensors_check(struct ggml_tensor * const * nodes, int n, con
 
 // --------------------------------------------------------------------------------------------------------------- nodes
 
-// Whether a builder could have made the node. A view lies inside its root, which was checked; other operators are
+// True if a builder could have made the node. A view lies inside its root, which was checked; other operators are
 // checked beside their builders (ops_<family>.c).
 static bool is_as_built(const struct ggml_tensor * t) {
     static bool (*const built[GGML_OP_COUNT])(const struct ggml_tensor *) = {
@@ -122,7 +122,7 @@ static bool is_as_built(const struct ggml_tensor * t) {
     return (unsigned) t->op < GGML_OP_COUNT && (built[t->op] == NULL || built[t->op](t));
 }
 
-// What is wrong with the node, a static text; NULL: nothing.
+// The fault of the node as a static text; NULL: it has none.
 static const char * mismatch(const struct ggml_tensor * node) {
     if (node->src[0] == node) { // in src[1] it has a meaning: CPY names there what it writes to
         return "it is its own source";

@@ -43,7 +43,7 @@ static double read_of(const struct ggml_tensor * t, int s) {
     return bytes_of(n, src->type);
 }
 
-// Whether one of the nodes [first, end) lies where t does.
+// True if one of the nodes [first, end) lies where t does.
 static bool is_among(struct ggml_tensor * const * nodes, int first, int end, const struct ggml_tensor * t) {
     for (int i = first; i < end; i++) {
         if (gb_op_computes(nodes[i]->op) && gb_root(nodes[i]) == gb_root(t)) {

@@ -10,9 +10,9 @@ struct gb_work {
     double read, written; // bytes of elements, without gaps between them
 };
 
-// Of nodes that are computed in one go, in order. What one of them computes and a later one reads does not count as
-// read, and as written only if somebody else may look at it. A tensor that several of them read is read once. Views are
-// no work.
+// The work of nodes that are fused, in their order. A result that only these nodes read does not
+// count as read. It counts as written only if other code may read it. A tensor that several of them
+// read counts once. Views are no work.
 struct gb_work gb_work_of_step(struct ggml_tensor * const * nodes, int n);
 // Of nodes that are computed one after the other.
 struct gb_work gb_work_of_nodes(struct ggml_tensor * const * nodes, int n);

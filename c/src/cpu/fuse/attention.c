@@ -4,12 +4,12 @@
 //     MUL_MAT(keys, queries) [SCALE | ADD | DIAG_MASK_INF]* SOFT_MAX MUL_MAT(values, .) [CONT or CPY of a permutation
 //     of it]
 //
-// The scores, as large as queries times keys times heads, are never stored, nor are the results before the copy. That
-// is allowed where nobody can look at them (fuse.h). Results differ from the chain's by the rounding of sums.
+// The scores (queries x keys x heads) and the results before the copy are never stored. The fusion needs that no other
+// code can read them (fuse.h). Its results differ from the chain's by the rounding of sums.
 //
-// The result may lie where queries, keys or values lie: their planner knows that they are dead by then, which is true
-// only once the whole chain is. In that case it goes to scratch memory first, and the threads copy it when all of them
-// are done.
+// The result may lie on queries, keys or values: in the plan they are dead by then, but here only
+// at the end of the whole chain. In that case the result goes to scratch memory, and the threads
+// copy it when all of them have finished.
 #include <math.h>
 
 #include "cpu/fuse/fusions.h"
@@ -33,8 +33,8 @@ static bool add_edit(struct gb_attention * a, enum gb_score_edit_kind kind, floa
     return true;
 }
 
-// A factor right behind the product is given to the queries, unless it could make them overflow. What was masked with
-// -inf must stay so, hence no factors that are not positive behind a mask.
+// A factor right behind the product is given to the queries, unless it could make them overflow. Scores that
+// a mask set to -inf must stay -inf, so behind a mask only positive factors are accepted.
 static bool add_scale(struct gb_attention * a, float value) {
     if (value == 1) {
         return true;

@@ -1,5 +1,4 @@
-// fuse.h - neighbouring nodes that are computed together, for plan.c and run.c. The only header of this folder that
-// others need.
+// fuse.h - fusion of neighbouring nodes, for plan.c and run.c. The other headers of this folder are private.
 //
 //   attention.c  product, scale, mask, softmax, product (and the copy behind it): tiles that never hold all scores
 //   product.c    a product with the elementwise operators behind it
@@ -7,17 +6,17 @@
 //   rows.c       operators on rows: a few rows at a time through all of them
 //   fuse.c       the list of these kinds, and the switch; memory.c: where tensors lie
 //
-// What is stored. Anybody may look at a tensor that lies in memory of his own, so every node there is really computed
-// and stored; a fusion may only save the way through memory. Where a planner of the whole graph placed the result, its
-// content is of no interest once all readers are done, unless the graph or its user wants it; the planner marks what a
-// single source of a single node refers to (gb_tensor_is_read_once). If that reader is in the same fused step, nobody
-// can tell whether it was stored, so it may be left out. What the last node of a part of a graph reads is stored all
-// the same: callbacks of a scheduler, and programs that compute a view of a graph, stop there and like to look at
-// sources. Behind the last node of a whole graph nobody does who has not said so; but programs of early 2024 read
-// embeddings from the last node but one, so only attention, whose last nodes are never that, makes use of it.
+// Which results are stored. The program may read a tensor in its own memory, so each such node is computed and stored.
+// Fusion then only avoids reading the result again. A result that a planner of the whole graph placed is dead after its
+// last reader, unless the graph or its user wants it. The planner marks results that one source of one node reads
+// (gb_tensor_is_read_once). If that reader is in the same fused step, the result need not be stored.
 //
-// A fused step is followed by the steps that do the same without it: structure is matched when the plan is made, memory
-// is looked at when it runs, and where that forbids the fused step the others run.
+// The sources of the last node of a part of a graph are always stored: scheduler callbacks, and programs that compute a
+// view of a graph, stop there and read them. Programs of early 2024 also read embeddings from the
+// last node but one of a whole graph. So only attention, which never ends there, omits results at the end of a graph.
+//
+// A fused step is followed by the unfused steps that compute the same. The plan matches the
+// structure of nodes. Each run checks their memory, and computes the unfused steps if the memory forbids the fused one.
 #ifndef GB_CPU_FUSE_FUSE_H
 #define GB_CPU_FUSE_FUSE_H
 
@@ -57,7 +56,7 @@ static inline bool gb_fuse_is_dense(const struct ggml_tensor * t) {
 const struct gb_fusion * gb_fusion_of(enum gb_fusion_kind kind);
 const char * gb_fusion_name(enum gb_fusion_kind kind); // "product"
 
-// Whether a fused step of that kind can begin with the node: a first look, before nodes are gathered.
+// True if a fused step of that kind can begin with the node: a first look, before nodes are gathered.
 static inline bool gb_fuse_may_begin(enum gb_fusion_kind kind, const struct ggml_tensor * node) {
     switch (kind) {
         case GB_FUSE_ROPE: return node->op == GGML_OP_ROPE;

@@ -4,11 +4,11 @@
 //
 // Each operator reads the result of the one before, and perhaps another tensor: one of the same shape, or a row that
 // all rows share. They are applied to parts of rows as soon as the product has completed them (gb_gemm_epilogue).
-// Results are the same bits as without fusion: an element goes through the same functions. What nobody can look at is
-// not stored: it stays where the product put it.
+// Results are the same bits as without fusion: an element goes through the same functions. A result that
+// no other code can read is not stored.
 //
-// Only for results that caches hold: what is saved is a meeting of the threads. From far, rows are read faster one
-// after the other than in the pieces in which a product completes them.
+// Only for results that fit into caches: the fusion saves a barrier of the threads. From memory, whole rows are read
+// faster than the pieces in which a product completes them.
 #include "cpu/fuse/fusions.h"
 #include "cpu/ops/elements.h"
 #include "cpu/ops/product/product.h"
@@ -98,8 +98,8 @@ static struct product product_of(struct ggml_tensor * const * nodes, int n) {
 
 static bool is_aligned(const struct ggml_tensor * t) { return (uintptr_t) t->data % sizeof(float) == 0; }
 
-// Where anything is written: not over what the product reads, nor over rows that all share, nor over other elements of
-// its own operands.
+// True if no write overlaps the operands of the product, rows that all share, or other elements of the operators'
+// operands.
 static bool product_is_safe(struct ggml_tensor * const * nodes, int n) {
     const struct product l = product_of(nodes, n);
     bool safe = is_aligned(nodes[0]);

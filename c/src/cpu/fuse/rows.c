@@ -1,13 +1,12 @@
 // fuse/rows.c - groups of neighbouring operators on rows, taken a few rows at a time through all of them.
 //
-// The one idea: operators that work on rows by themselves (normalisation, masks, softmax, elementwise) need not wait
-// until the node before is complete: what a row of the second reads is the same row of the first. So a thread takes a
-// few rows through all nodes of a group while they lie in the nearest cache, and the team meets once a group instead of
-// once a node.
+// An operator that works on rows (normalisation, mask, softmax, elementwise) reads only the same
+// row of the node before. So a thread computes a few rows through all nodes of a group while they
+// lie in the nearest cache. The threads meet once a group instead of once a node.
 //
-// Invariant: every node of such a group is really computed by its own operator and stored, whoever may look at it
-// later; results are the same bits as without fusion. Only a result whose memory is that of the next one (a plan in
-// place), and which is overwritten in any case, need not be stored: then norm, weight and bias are one pass.
+// Invariant: each node of a group is computed by its own operator and stored. Results are the same bits as without
+// fusion. Exception: a result that the next node overwrites in place is not stored. Norm, weight and bias are then one
+// pass.
 //
 // Rows of a group must not disturb each other: is_safe looks at the memory.
 #include "cpu/fuse/fusions.h"
@@ -17,7 +16,7 @@ enum { BATCH = 4096 }; // elements of a node at a time
 
 // ------------------------------------------------------------------------------------------------------------ matching
 
-// What it does to a row depends on where the row is in its plane.
+// True for operators whose effect on a row depends on the position of the row in its plane.
 static bool is_mask(const struct ggml_tensor * node) {
     return node->op == GGML_OP_DIAG_MASK_INF || node->op == GGML_OP_DIAG_MASK_ZERO;
 }

@@ -16,26 +16,26 @@
 #    define UNROLL
 #endif
 
-// IN_REGISTER(v) keeps v in a register. Where instructions take operands from memory, compilers read a vector again for
-// each product with it, and the loop is then bound by loads.
+// IN_REGISTER(v) keeps v in a register. If instructions take operands from memory, compilers load a
+// vector again for each product with it, and loads then bound the loop.
 #if defined(__GNUC__) && HAVE_MEMORY_OPERANDS
 #    define IN_REGISTER(v) __asm__("" : "+" V_ASM_REGISTER(v))
 #else
 #    define IN_REGISTER(v) (void) (v)
 #endif
 
-// What is computed from integer x behind COMPUTED_HERE(x) is computed there: not before a loop around it, where it
-// would be kept in memory for want of registers.
+// COMPUTED_HERE(x) makes the compiler compute values that depend on integer x behind this point.
+// Without it, the compiler hoists them out of the loop and spills them to memory.
 #ifdef __GNUC__
 #    define COMPUTED_HERE(x) __asm__ volatile("" : "+r"(x))
 #else
 #    define COMPUTED_HERE(x) (void) (x)
 #endif
 
-// Prefetch the cache line of any address: to the first-level cache, to the second, to the first to be written. What
-// comes from memory is asked for long before it is needed: it goes to the second, since the first soon loses it again
-// and has room for fewer requests (on Zen 4 products of few rows then take 1.1 to 1.7 times as long). Scalar code is
-// bound by arithmetic: no prefetching.
+// Prefetch the cache line of an address: to the first-level cache, to the second, to the first for
+// writing. Prefetch data from memory to the second level: the first level soon evicts it, and holds
+// fewer requests (on Zen 4 products of few rows then take 1.1 to 1.7 times as long). Scalar code
+// does not prefetch, because arithmetic bounds it.
 #if defined(__GNUC__) && !V_ISA_SCALAR
 #    define PREFETCH(p) __builtin_prefetch(p)
 #    define PREFETCH_L2(p) __builtin_prefetch(p, 0, 2)

@@ -3,8 +3,8 @@
 //
 // A row is 16 bits: 8 codes of 2 bits, or 4 of 4. Spread to a code a byte, with a flag beside each (its sign, or the
 // direction of its offset), it is the index into a table of at most 16 levels: one shuffle of bytes gives the levels.
-// The portable body looks rows up one by one and spreads them in 64-bit words; x86/grids_vbmi.tpl.h looks 32 rows up at
-// a time, in tables that lie in registers.
+// The portable body looks up one row at a time and spreads it in 64-bit words. x86/grids_vbmi.tpl.h
+// looks up 32 rows at a time, in tables in registers.
 
 #include "tensor/quant/grid.h"
 

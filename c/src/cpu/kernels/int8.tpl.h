@@ -201,8 +201,8 @@ static void dot_q8(const struct gb_dot_q8 * p) {
 #if HAVE_I8MM
 #    include "arm/tile_i8mm.tpl.h"
 #else
-// The sums of `steps` fours of terms, at most 8, for all results of the tile, beginning with 0, or for each row with a
-// word at `start`. x: the first of them of the first row; other rows follow 32 bytes apart.
+// Sums `steps` groups of four terms, at most 8 groups, for all results of the tile. Sums start at
+// 0, or for each row at a word of `start`. x: the first group of the first row. Rows are 32 bytes apart.
 static ALWAYS_INLINE void tile_sums_(int mr, bool wide, int steps, const int8_t * x, const uint8_t * w,
     const float * start, vi sum[V_BYTES_MR][V_BYTES_NV]) {
     UNROLL

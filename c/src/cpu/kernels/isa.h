@@ -1,14 +1,12 @@
-// isa.h - what the templates may ask about an instruction set: the one list of its names, with the answer "no" for sets
-// that do not say otherwise.
+// isa.h - the features of instruction sets that templates use: the one list of their names, each "no" by default.
 //
 // A vec_<isa>.h states what its set has; the number of lanes, V_N, says nothing about that. Every set states
 //   V_N, V_REGISTERS      lanes of a vector of floats; vector registers
 //   V_GEMM_*, V_BYTES_*   rows and vectors of the tiles of gemm.tpl.h and int8.tpl.h
 //   V_CHAINS              independent sums that keep the pipelines busy (limits.tpl.h)
 //   V_ASM_REGISTER        the constraint of vector registers in inline assembly
-// and may state, by defining the names below as 1, that it has more; then it includes this file. Where a template has a
-// body for one instruction set, that body lies in x86/ or arm/ and the template chooses it by one of these names; any
-// other set gets the portable body.
+// and may define names below as 1 for further features. Then it includes this file. A template may have a body for one
+// instruction set in x86/ or arm/. It chooses the body by one of these names. Other sets get the portable body.
 #ifndef GB_CPU_KERNELS_ISA_H
 #define GB_CPU_KERNELS_ISA_H
 

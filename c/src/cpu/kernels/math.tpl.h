@@ -8,8 +8,9 @@
 //   gelu, gelu_quick 6 + 3 |t|, gelu_erf 8 + 3 |t|, where t is the argument of the exponential in them (it was
 //   rounded).
 //
-// No intermediate value and no result is a denormal number unless the argument nearly is: on many processors each costs
-// a hundred cycles and more, so that a few masked attention scores would halve the speed. What is smaller becomes zero:
+// No intermediate value and no result is a denormal number unless the argument nearly is. On many processors each
+// denormal costs a hundred cycles and more, so a few masked attention scores would halve the speed.
+// Smaller values become zero:
 // an exponential below 2^-126; a result of the sigmoid family and of gelu_erf where its factor is below 2^-125. The
 // error is as large as the result then: below 2^-125 for exp, sigmoid, softplus and gelu_erf, 2^-119 for silu and
 // gelu_quick, 2^-122 for gelu.
@@ -90,7 +91,7 @@ static inline vf elu_(vf x) {
 #    include "math_lookup.tpl.h"
 #else
 
-// An overflow becomes infinity (v_scale2). What is too small is cut off before. A NaN passes.
+// An overflow becomes infinity (v_scale2). Too small arguments are clamped before. A NaN passes.
 static inline vf exp_(vf x) {
     const vm kept = v_not_lt(x, v_set(GB_EXP_LEAST));
     const struct reduced_ s = reduce_ln2_(v_min(v_set(89.0f), v_keep(kept, x)));

@@ -120,8 +120,8 @@ static double row_moments_(int64_t n, const float * x, const float * y, float sh
 }
 
 // (x - mean) / sqrt(variance + eps) w + b. b only with w. Mean and variance come from one pass, about the mean of the
-// first elements. Where that turns out to be too far from the mean for the difference of squares, deviations are added
-// up in a pass of their own. Where sums overflow in float, all is done in double.
+// first elements. If that is too far from the mean for the difference of squares, a second pass sums the deviations. If
+// sums overflow in float, the whole computation uses double.
 static void norm_row_f32(int64_t n, float * y, const float * x, float eps, const float * w, const float * b) {
     const int64_t few = n < 2 * V_N ? n : 2 * V_N;
     const float shift = n > 0 ? (float) (row_sum_(few, x, y) / (double) few) : 0.0f;
@@ -141,7 +141,7 @@ static void norm_row_f32(int64_t n, float * y, const float * x, float eps, const
     apply_norm_(n, y, x, mean, 1.0f / sqrtf(variance + eps), w, b);
 }
 
-// x / sqrt(mean of x^2 + eps) w. Where squares overflow, or vanish, in float, all is done in double.
+// x / sqrt(mean of x^2 + eps) w. If squares overflow or vanish in float, the computation uses double.
 static void rms_norm_row_f32(int64_t n, float * y, const float * x, float eps, const float * w) {
     double squares = row_squares_(n, x, y);
     if (!(squares >= 1e-30 && squares <= 1e38)) {

@@ -31,7 +31,7 @@ static void run_repeat(const struct gb_cpu_call * call, struct ggml_tensor * nod
 
 // --------------------------------------------------------------------------------------------------------- REPEAT_BACK
 
-// What is added up for one row of the result, in the order of the source's dims.
+// Sums the sources of one row of the result, in the order of the source's dimensions.
 static void add_repeats(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct gb_row r, int64_t i0,
     int64_t n, float * sum) {
     const struct ggml_tensor * a = node->src[0];

@@ -76,9 +76,9 @@ static void run_get_rows(const struct gb_cpu_call * call, struct ggml_tensor * n
 
 // ------------------------------------------------------------------------------------------------------- GET_ROWS_BACK
 
-// Rows may be hit many times: the first thread sorts the rows of a by the row that they are added to, and each thread
-// adds up some columns of all of them, a result at a time and in the order of the indices: in float a few at a time,
-// and these parts in double.
+// Many rows may be added to one row. The first thread sorts the rows of a by their target. Each thread then sums some
+// columns of all rows, one result at a time and in the order of the indices. Parts of a few values are summed in float,
+// the parts in double.
 enum { COLUMNS = 64, PART = 32, LOOK = 4096 };
 
 // In the scratch memory: where the rows for each result begin in `order`, and where those of the last end.

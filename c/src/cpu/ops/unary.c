@@ -36,7 +36,7 @@ PLAIN(log)
 
 // --------------------------------------------------------------------------------------------------------------- UNARY
 
-// Where the kernel of a function is in the table of kernels.
+// Offset of the kernel of each function in the table of kernels.
 static const size_t unary_kernel[GGML_UNARY_OP_COUNT] = {
 #define GB_UNARY_OP(id, stem, ...) [GGML_UNARY_OP_##id] = offsetof(struct gb_kernels, stem##_f32),
 #include "tensor/ops.def"

@@ -1,8 +1,8 @@
-// check.h - numbers that a format cannot hold: NaN, infinities, and what is too large for its scales.
+// check.h - finds numbers that a format cannot hold: NaN, infinities, and numbers too large for its scales.
 //
-// One such number would take its whole block with it. So rows are looked at a stretch at a time, right after it was
-// quantized, while it is in the cache; a stretch with nothing above the format's limit, which is nearly every one,
-// costs a pass of integer arithmetic.
+// One such number damages its whole block. Rows are checked in parts, right after each part was
+// quantized, while it is in the cache. Nearly all parts have no number above the limit of the
+// format. They cost one pass of integer arithmetic.
 #ifndef GB_TENSOR_QUANT_CHECK_H
 #define GB_TENSOR_QUANT_CHECK_H
 

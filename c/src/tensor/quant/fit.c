@@ -226,9 +226,9 @@ float gb_fit_affine(int n, int n_levels, const float * x, const float * w, const
     return scale;
 }
 
-// One pass of coordinate descent over signed levels in [low, high]: for each element, the level that the scale fitted
-// to the others asks for is taken when it improves the fit. wxl, wll: sums over the current levels. Returns whether any
-// level changed.
+// One pass of coordinate descent over signed levels in [low, high]. For each element, fits the scale to the other
+// elements, and takes the nearest level of that scale if it improves the fit. wxl, wll: sums over the current levels.
+// Returns true if a level changed.
 static bool descend(int n, int low, int high, const float * x, const float * w, int8_t * l, float * wxl, float * wll) {
     bool changed = false;
     for (int i = 0; i < n; i++) {

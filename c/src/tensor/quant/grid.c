@@ -1,9 +1,10 @@
 // grid.c - expanding and finding rows of codebooks.
 //
-// Finding: the weighted squared error of a row is a sum over its elements, so for a given scale small tables give the
-// error of each half of a row's code with one addition, and the least of a half bounds whole rows. A sub-block tries a
-// range of scales, each with its best rows, and keeps the one whose rows fit best by least squares; then the scales are
-// rounded to what the format can hold, rows are chosen again for these, and d is fitted to all of them.
+// The search minimizes the weighted squared error, a sum over the elements of a row. For a given
+// scale, small tables give the error of each half of a row. The smallest error of a half bounds the
+// error of whole rows. A sub-block tries a range of scales, each with its best rows, and keeps the
+// scale whose rows fit best by least squares. Then the scales are rounded to the format, rows are
+// chosen again for the rounded scales, and d is fitted to all of them.
 #include "tensor/quant/grid.h"
 
 // The last argument is one of GB_VALUES_*: of codes of 2 bits three values, of 4 bits eight. They have equal steps, but

@@ -117,8 +117,8 @@ static inline float gb_quantize_bytes(const float * x, int8_t * q) {
     return d;
 }
 
-// Store what was found for a block: d, and m where there is one. Where f16 does not hold d, another one is chosen, with
-// its levels; `zero` is the level that stands for 0.
+// Store the result for a block: d, and m if the format has one. If f16 cannot hold d, they choose another d with its
+// levels. `zero` is the level that stands for 0.
 static_assert(GB_AT(q4_0, d) == 0 && GB_AT(q5_0, d) == 0, "where gb_store_symmetric writes");
 static_assert(GB_AT(q5_1, d) == GB_AT(q4_1, d) && GB_AT(q5_1, m) == GB_AT(q4_1, m), "where gb_store_affine writes");
 

@@ -48,8 +48,8 @@ struct gb_quant_format {
     enum gb_quant_nan nan;
     int nan_at; // byte
 
-    // n_rows rows of n_per_row floats. What the format cannot hold, NaN and infinities among it, makes blocks of no
-    // meaning, no more: check.h comes after it. importance: NULL, or n_per_row importances as importance.h normalizes
+    // Quantizes n_rows rows of n_per_row floats. A number that the format cannot hold (NaN, infinities) spoils only its
+    // block, and check.h finds it afterwards. importance: NULL, or n_per_row importances as importance.h normalizes
     // them, the same for every row. hist: NULL, or 16 counters that are incremented.
     void (*quantize)(const float * src, void * dst, int64_t n_rows, int64_t n_per_row, const float * importance,
         int64_t * hist);

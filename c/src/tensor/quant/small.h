@@ -1,9 +1,9 @@
 // small.h - blocks of values so small that f16 cannot hold their scale.
 //
-// The smallest step of f16 is 2^-24. A scale of a few such steps is rounded by a large part of itself, or to zero, and
-// the levels that were found for the scale as it was then stand for other values: all too large, all too small, or all
-// the same. Where that happens (gb_scale_is_lost) a format chooses scales that f16 does hold, and levels for these, by
-// the least squared error. What comes back is never further off than zeros would be.
+// The smallest step of f16 is 2^-24. Rounding a scale of a few such steps has a large relative
+// error, or gives zero. The levels that were chosen for the exact scale then stand for wrong
+// values. In that case (gb_scale_is_lost) a format chooses scales that f16 holds, and levels for
+// them, by the least squared error. The error is never larger than that of zeros.
 //
 // Blocks with larger scales never come here.
 #ifndef GB_TENSOR_QUANT_SMALL_H

@@ -42,7 +42,7 @@ static inline float gb_ternary_quantize(const float * x, uint8_t * levels) {
     return other;
 }
 
-// What both formats share once the levels 0 .. 2 are unpacked.
+// Subtracts 1 from the unpacked levels 0 .. 2 and sets the scale, for both formats.
 // d: the bytes of the f16 scale in the block.
 static inline void gb_ternary_center(const uint8_t * d, struct gb_super * b) {
     b->d = gb_load_f16(d);

@@ -8,9 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// What a level may have at most, so that whoever calls it can have arrays: rows and columns of a tile and its panels,
-// columns that dots_* take, rows that rows_columns_* take. A tile's columns divide GB_GEMM_NR_MAX, and it has
-// GB_GEMM_MR_MIN rows at least.
+// Limits of all levels, for the sizes of arrays: rows and columns of a tile and its panels, columns of dots_*, rows of
+// rows_columns_*. The columns of a tile divide GB_GEMM_NR_MAX. A tile has at least GB_GEMM_MR_MIN rows.
 #define GB_GEMM_MR_MIN 4
 #define GB_GEMM_MR_MAX 16
 #define GB_GEMM_NR_MAX 64
@@ -40,12 +39,12 @@ struct gb_tile {
     int ahead_lines;
 };
 
-// gemm_tile_bf16 takes pairs of bfloat16, each in the bits of a float: where the level has the instruction
-// (has_bf16_dots), processors differ in whether they round between the products of a pair, and subnormal numbers count
-// as 0. Its tile is bf16_mr by bf16_nr. A panel of a holds bf16_step pairs of each row in turns, in the order
-// [k / bf16_step][bf16_mr][bf16_step], and k is a multiple of bf16_step; a panel of b is k-major as for floats. Before
-// a thread's first call it calls enter_tiles, after the last leave_tiles, and between these nothing but kernels: some
-// processors prepare registers for that.
+// gemm_tile_bf16 takes pairs of bfloat16, each in the bits of a float. With the instruction (has_bf16_dots), subnormal
+// numbers count as 0, and processors differ in whether they round between the products of a pair.
+// Its tile is bf16_mr by bf16_nr. A panel of a interleaves bf16_step pairs of each row, in the
+// order [k / bf16_step][bf16_mr][bf16_step]. k is a multiple of bf16_step. A panel of b is k-major
+// as for floats. A thread calls enter_tiles before its first call and leave_tiles after the last.
+// It calls only kernels between them, because some processors prepare registers.
 typedef void gb_kernel_tile(const struct gb_tile * t);
 
 // Rounds k floats of a row for a panel of pairs: to the nearest bfloat16, subnormal ones to that or to 0. `together`
@@ -63,8 +62,8 @@ typedef void gb_kernel_round_bf16(const struct gb_round_bf16 * p);
 // Packs rows x[0 .. rows), of k elements each, into a panel: y[j * width + i] = x[i][j], and 0 for rows <= i < width
 typedef void gb_kernel_pack(int64_t k, int rows, int width, float * y, const void * const * x);
 
-// y[i] = w[i] . x for nw <= dots_w columns w[i] of k elements; fastest for dots_w. What lies `ahead` bytes behind the
-// weights is prefetched.
+// y[i] = w[i] . x for nw <= dots_w columns w[i] of k elements; fastest for dots_w. The kernel prefetches
+// `ahead` bytes behind the weights.
 typedef void gb_kernel_dots(int64_t k, int nw, float * y, const void * const * w, const float * x, size_t ahead);
 
 // A few rows times a few columns of weights, both as they lie: y[j * ldy + i] = or += w_i . x_j. A result depends on k

@@ -32,9 +32,10 @@ typedef void gb_kernel_soft_max_row(int64_t n, float * y, const float * x, float
 // c[i], s[i] = cosine, sine of angle[i], within 1 ulp for angles below 2^20
 typedef void gb_kernel_sincos(int64_t n, float * c, float * s, const double * angle);
 
-// Rotates pairs of elements by the angles that c and s are cosine and sine of. rope_halves_f32: elements i and i + n,
-// of 2 n. rope_pairs_f32: of n, an even number, elements i and i + 1 for each even i; c and s have an entry for each of
-// both, and s[i] of the first has its sign changed.
+// Rotates pairs of elements; c and s are the cosine and sine of the angles.
+// rope_halves_f32: 2 n elements; the pairs are elements i and i + n.
+// rope_pairs_f32: n elements, n even; the pairs are elements i and i + 1 for even i. c and s have n entries. s[i] is
+// negated for even i.
 typedef void gb_kernel_rope(int64_t n, float * y, const float * x, const float * c, const float * s);
 
 #endif // GB_CPU_KERNELS_CONTRACTS_ROWS_H

@@ -93,7 +93,7 @@ static inline void gb_gemm_rows_of(const struct gb_gemm * p, int64_t g, int64_t 
     }
 }
 
-// What so many multiply-adds take, in the unit of gb_cpu_stopped.
+// Cost of these multiply-adds, in the unit of gb_cpu_stopped.
 static inline int64_t gb_gemm_work(int64_t rows, int64_t columns, int64_t terms) { return rows * columns * terms / 16; }
 
 static inline bool gb_gemm_is_dense(const struct gb_gemm_operand * o) {
@@ -137,8 +137,8 @@ static inline int64_t gb_gemm_dst_stride(const struct gb_gemm_row * row, int row
 
 // ------------------------------------------------------------------------------------------------- sharing out columns
 //
-// Algorithms for few rows share out the columns of all groups, counted through, so that each column of w is read once,
-// by one thread, for all rows of its group: by who comes where parts take long, else in equal parts.
+// Algorithms for few rows divide the columns of all groups among the threads. One thread reads a
+// column of w once, for all rows of its group. Long parts are taken dynamically, short ones are equal.
 
 struct gb_gemm_columns {
     struct gb_cpu_taking taking;
@@ -175,7 +175,7 @@ static inline int64_t gb_gemm_piece(const struct gb_gemm * p) {
     return GB_MAX(GB_DOTS_PIECE / GB_MAX(p->k, 1) / 64 * 64, (int64_t) 64);
 }
 
-// What so many columns take that are multiplied one by one, in the unit of gb_cpu_stopped.
+// Cost of this many columns that are multiplied one by one, in the unit of gb_cpu_stopped.
 static inline int64_t gb_gemm_dots_work(const struct gb_gemm * p, int rows, int64_t columns) {
     return GB_MAX(rows, 4) * columns * p->k / 8;
 }

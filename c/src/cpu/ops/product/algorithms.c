@@ -3,9 +3,10 @@
 // The table is in the order in which algorithms are tried: the first that does not decline takes the product. The last
 // takes any. Sizing, the number of threads, running, fused steps and gb_cpu_product_algorithm all ask here.
 //
-// The level of the kernels and the processor's traits are known when a product runs, not when its plan is made. So a
-// plan has memory for every algorithm that some level could take, up to the first that all levels have; that one also
-// tells the number of threads, which must not depend on the level either.
+// The level of the kernels and the traits of the processor are known when a product runs, not when
+// its plan is made. So a plan has memory for every algorithm that some level could take, up to the
+// first that all levels have. That first algorithm also decides the number of threads, which must
+// not depend on the level.
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 

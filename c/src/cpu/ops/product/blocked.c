@@ -3,10 +3,10 @@
 // are quantized and the level multiplies such pairs far faster than bytes. Few columns are not worth packing rows of
 // floats for: a tile reads these as they lie.
 //
-// The threads pack rows of x together, into shared memory. Then they take jobs, a block of panels times a chunk of
-// columns, from a common counter; for each stretch of terms a job packs its columns of w into memory of its own thread
-// (where they stay in cache) and runs over the tiles. Weights are thus converted on the fly and stay where they are.
-// When x is larger than the scratch memory this happens in rounds.
+// All threads pack rows of x into shared memory. Then they take jobs from a common counter. A job is a block of panels
+// times a chunk of columns. For each stretch of terms, a job packs its columns of w into memory of
+// its own thread, where they stay in cache, and computes the tiles. So weights are converted on the
+// fly. If x is larger than the scratch memory, this happens in rounds.
 //
 // Between two stretches a job keeps its sums tile by tile in memory of its thread: rows of dst often lie a power of two
 // apart, and would push each other out of the caches.
@@ -281,8 +281,8 @@ static void put_sums(const struct panel * panel, int64_t column, const float * s
     }
 }
 
-// What each of `tiles` tiles prefetches of the panel behind its own, and how many lines of it at each step. 0 unless a
-// tile takes so little time that panels from beyond the second-level cache would be waited for.
+// The part of the next panel that each of `tiles` tiles prefetches, and its lines at each step. 0 unless a tile is so
+// short that it would wait for panels from beyond the second-level cache.
 struct share {
     int64_t bytes;
     int lines;

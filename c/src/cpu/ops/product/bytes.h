@@ -1,8 +1,8 @@
 // bytes.h - products of quantized weights with activations that are quantized to bytes, for all algorithms that do so.
 //
-// What is computed: each weight as it is stored; each activation rounded to one of 255 levels, by groups of 32 with a
-// scale of their own, the largest magnitude / 127. Hence the tolerance: a result is off by at most sum over groups (max
-// |x| / 254) sum |w| (plus the rounding of a float sum). Used unless the node asks for GGML_PREC_F32.
+// Weights are used as they are stored. Activations are rounded to one of 255 levels, in groups of 32 with a scale each:
+// the largest magnitude / 127. So the error of a result is at most the sum over groups of (max |x| / 254) sum |w|, plus
+// the rounding of a float sum. Used unless the node asks for GGML_PREC_F32.
 #ifndef GB_CPU_OPS_PRODUCT_BYTES_H
 #define GB_CPU_OPS_PRODUCT_BYTES_H
 
@@ -34,7 +34,7 @@ void gb_bytes_pack_rows(const struct gb_kernels * kernels, const struct gb_unpac
 void gb_bytes_pack_columns(const struct gb_kernels * kernels, const struct gb_unpack * unpack, enum ggml_type type,
     int64_t k, int n, int width, float * y, const void * const * x, float * buf);
 
-// What the tile of these panels is told.
+// The kind of panel, as the tile takes it.
 static inline int gb_bytes_tile_kind(const struct gb_unpack * unpack) {
     return unpack->kind | (unpack->zero != 0 ? GB_BYTES_CENTERED : 0);
 }

@@ -1,9 +1,10 @@
 // dense.c - products of few rows of f32 with columns of f32, f16 or bf16: several columns are multiplied at a time, as
 // they lie.
 //
-// dense_row: one row, wherever it is. dense_rows: rows are copied to where vectors do not straddle cache lines, and no
-// two rows share sets of the cache; then stretches of their terms stay in the first-level cache while blocks of columns
-// pass by, which stay in the second-level cache. In which order a sum is made depends on shapes and types alone.
+// dense_row: one row, at any address. dense_rows: copies the rows so that vectors do not straddle
+// cache lines and no two rows share sets of the cache. Stretches of their terms then stay in the
+// first-level cache, and blocks of columns in the second-level cache. The order of a sum depends on
+// shapes and types alone.
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 

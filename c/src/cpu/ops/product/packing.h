@@ -1,8 +1,8 @@
 // packing.h - panels: how products of many rows (blocked.c) hold their operands, and the tile that multiplies them.
 //
 // A panel has as many rows of x as a tile has rows, or as many columns of w as it has columns, and terms outermost, as
-// the tile reads them: floats, bytes where the weights are quantized (bytes.h), or pairs of bfloat16. Both operands are
-// packed for a stretch of terms at a time; weights are converted on the way and stay where they are.
+// the tile reads them: floats, bytes where the weights are quantized (bytes.h), or pairs of bfloat16. Both operands
+// are packed for a stretch of terms at a time. Packing converts weights into a copy.
 #ifndef GB_CPU_OPS_PRODUCT_PACKING_H
 #define GB_CPU_OPS_PRODUCT_PACKING_H
 
@@ -56,7 +56,7 @@ void gb_pack_columns(const struct gb_packing * packing, const struct gb_gemm_ope
 void gb_pack_columns_across(const struct gb_packing * packing, const struct gb_gemm_operand * w, int64_t k,
     int64_t first, int n, float * y, const char * data, size_t nb, float * buffer);
 
-// What gb_tile.k counts for panels of k terms, and the tile.
+// The value of gb_tile.k for panels of k terms, and the tile.
 int64_t gb_packed_tile_terms(const struct gb_packing * packing, int64_t k);
 void gb_packed_tile(const struct gb_packing * packing, const struct gb_tile * t);
 

@@ -25,8 +25,8 @@ struct gb_gemm_row {
     float * dst;    // m results
 };
 
-// What happens to results as soon as they are complete, while they are in a near cache: n of them, from dst on, which
-// is column `column` of its row. Every result once, by any thread.
+// An operation on complete results, while they are in a near cache: n results from dst on, which is
+// column `column` of its row. Each result is passed once, by any thread.
 struct gb_gemm_epilogue {
     void (*finish)(const struct gb_cpu_call * call, const struct gb_gemm_epilogue * e, float * dst, int64_t column,
         int64_t n);

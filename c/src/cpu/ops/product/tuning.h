@@ -12,13 +12,14 @@
 
 // ------------------------------------------------------------------------------------------------------------- threads
 
-// Multiply-adds that are worth a thread that is awake: meeting it takes longer than it saves below. Whether a plan is
-// worth waking threads for is measured (cpu/plan.h).
+// Multiply-adds that justify one more awake thread. Below, the barrier takes longer than the thread saves. The gain of
+// waking threads is measured (cpu/plan.h).
 //     bench_products shape q4_0 best 2, and 1, M=256 K=512 ROWS=1; f32, M=64 K=64 ROWS=32 and M=16 K=16 ROWS=256
 #define GB_GRAIN (1 << 15)
 
-// Few rows: columns are taken by who comes (gb_cpu_take) where a thread's part has so many terms, some ten microseconds
-// of work; in pieces of at least so many columns, which are whole blocks of all algorithms.
+// Few rows: threads take columns dynamically (gb_cpu_take) if the part of a thread has at least
+// this many terms, some ten microseconds of work. The second number is the least number of columns
+// in a piece: whole blocks of all algorithms.
 //     bench_products shape q4_0 best 2, M=4096 K=4096 ROWS=1, with and without a program that uses one of the cores
 #define GB_TAKE_TERMS (1 << 20)
 #define GB_TAKE_COLUMNS 96
@@ -47,8 +48,8 @@
 #define GB_INTERLEAVED_AHEAD 8192
 #define GB_ROW_AHEAD 16384
 
-// Rows up to which columns are unpacked anew for every four of them, in registers, instead of once into memory: for
-// formats that are quick to unpack, and for all others.
+// Up to this many rows, columns are unpacked in registers for every four rows, instead of once into memory: for formats
+// that are quick to unpack, and for all others.
 //     bench_products shape q4_0 (quick), iq3_s (others) best 1, M=4096 K=4096, ROWS=4, 5, 8, 9
 #define GB_DIRECT_ROWS_QUICK 8
 #define GB_DIRECT_ROWS 4
@@ -62,8 +63,8 @@
 //     bench_products shape q4_0 best 2, K=14336 M=13312, ROWS=1, 2, 4 and 8
 #define GB_DIRECT_TERMS 32768
 
-// Columns that are unpacked at a time, a multiple of what the kernel takes (3), and terms of each, whole vectors: with
-// their sums they take 30 KiB, which stay in the first-level cache; fewer reuse the rows less often.
+// Columns that are unpacked at a time, a multiple of the kernel's 3, and terms of each, whole
+// vectors. With their sums they take 30 KiB and stay in the first-level cache. Fewer columns would reuse the rows less.
 //     bench_products shape iq3_s best 1, M=4096 K=4096 ROWS=16
 #define GB_UNPACKED_COLUMNS 12
 #define GB_UNPACKED_TERMS 1024
@@ -89,8 +90,8 @@
 
 // ------------------------------------------------------------------------------------- dense_row, dense_rows (dense.c)
 
-// What one row prefetches: the columns behind those that are multiplied, while these are at most so many bytes further;
-// else what lies so far behind in the same column.
+// Prefetches of one row: the next columns, if they are at most this many bytes ahead. Otherwise
+// data that far ahead in the same column.
 //     bench_products shape f32 best 1, ROWS=1, M=8192 K=512 (columns), M=512 K=65536 (the same one)
 #define GB_DENSE_AHEAD_COLUMNS (1 << 18)
 #define GB_DENSE_AHEAD 2048
@@ -103,9 +104,9 @@
 #define GB_DENSE_ROWS_NARROW 20 // at any level
 #define GB_DENSE_LONG 128 // sums of fewer terms are short:
 #define GB_DENSE_SHORT 5 // so many times fewer rows
-// Floats of the rows that stay in the first-level cache while columns pass by, and the stretch of terms that follows
-// from it: at least so many, since each stretch ends with adding lanes; at most so many, or one row would fill the
-// cache. Bits.
+// Floats of the rows that stay in the first-level cache while columns are read. They decide the stretch of terms. Its
+// minimum: each stretch ends with the sum of the lanes. Its maximum: one row would fill the cache.
+// Changes bits of results.
 //     bench_products shape f32 best 1, M=4096 K=4096, ROWS=4, 16, 40
 #define GB_DENSE_FLOATS 8192
 #define GB_DENSE_TERMS 512
@@ -133,9 +134,9 @@
 //     bench_products shape f32 best 2, M=4096 K=4096 ROWS=2048
 #define GB_BLOCKED_ROWS 1104
 #define GB_BLOCKED_ROWS_BYTES 768
-// Panels of pairs of bfloat16 (blocked_bf16): from so many rows on they are worth it, sooner than panels of floats, for
-// they multiply more in one instruction; and where that instruction does more than so many times as much in a second as
-// multiply-adds of f32 (trait bf16_dots). Bits.
+// Panels of pairs of bfloat16 (blocked_bf16) are used from this many rows on: fewer rows than for
+// panels of floats, because one instruction multiplies more. The instruction must also be this many
+// times as fast as multiply-adds of f32 (trait bf16_dots). Changes bits of results.
 //     bench_products shape bf16 best 1, M=4096 K=4096, ROWS=16 and ROWS=17
 //     bench_products shape bf16 best 1, M=4096 K=4096 ROWS=512, GGML_CPU_TRAITS=bf16_dots=2 and bf16_dots=0.5
 #define GB_PAIRS_ROWS 17
