@@ -51,7 +51,8 @@ static double one_batch(const struct measurement * m, char * memory) {
     return (double) m->bytes * (double) times;
 }
 
-// What each thread does: it touches its memory first, so that it is its own node's, then works until its time is over.
+// The work of each thread. It touches its memory first, so that the memory belongs to its NUMA
+// node, then works until the time is over.
 static void measure_part(void * arg, int ith, int nth) {
     const struct measurement * m = arg;
     char * memory = m->memory == NULL ? NULL : m->memory + (size_t) ith * m->stride;

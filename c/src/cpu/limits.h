@@ -16,10 +16,11 @@ enum gb_cpu_limit {
     GB_CPU_LIMIT_COUNT,
 };
 
-// The sum over `n_threads` threads that work at once for at least `ns` nanoseconds, with the instructions of a level
-// (NULL: the default). `bytes`: what each thread reads again and again (READ), or reads and writes together (COPY), in
-// memory of its own; the rate is then that of the cache or memory that holds it. processor_time: seconds are those of a
-// thread on a processor, for machines that others use meanwhile. 0 and reported on failure.
+// The total rate of `n_threads` threads that work at once for at least `ns` nanoseconds, with the
+// instructions of a level (NULL: the default). `bytes`: size of each thread's own memory, which it
+// reads again and again (READ), or reads and writes (COPY). The size selects the cache or memory
+// that is measured. processor_time: counts processor time of the threads instead of wall time, for
+// busy machines. Reports failures and returns 0.
 double gb_cpu_measure_limit(enum gb_cpu_limit what, const char * level, size_t bytes, int n_threads, int64_t ns,
     bool processor_time);
 

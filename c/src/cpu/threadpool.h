@@ -21,8 +21,8 @@ struct gb_cpu_rest {
 
 // Runs fn(arg, ith, nth) for ith = 0 .. nth-1 at once, ith 0 on the calling thread, and returns when all have returned.
 // nth is n_threads, or less if the pool or the system has fewer threads, or 1 if `rest` (may be NULL) allows it.
-// Reports INVALID_STATE if called from inside fn of the same pool. while_waiting(arg), unless NULL, is called
-// every GB_POLL_NS on the calling thread while that waits for the others.
+// Reports INVALID_STATE if called from inside fn of the same pool. The calling thread calls
+// while_waiting(arg), unless NULL, every GB_POLL_NS while it waits for the others.
 typedef void (*gb_cpu_pool_fn)(void * arg, int ith, int nth);
 enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cpu_pool_fn fn,
     void (*while_waiting)(void * arg), struct gb_cpu_rest * rest, void * arg);

@@ -1,14 +1,14 @@
-// rows_columns.tpl.h - columns of weights times rows of floats, both as they lie along k, a tile of sums in registers:
-// for as many rows as do not pay for packing the weights.
+// rows_columns.tpl.h - products of columns of weights and few rows of floats, both unpacked, with a tile of sums in
+// registers. For numbers of rows at which packing the weights does not pay.
 //
 // A tile is 4 columns by at most RC_X rows; each step loads a vector of each and multiplies every pair. At the end the
 // lanes of each sum are added, in an order that is the same for all places in the tile. So a result depends on k alone,
 // not on what it is computed with. All columns and all rows are equally far apart: few addresses stay in registers
 // where many would not.
 //
-// What comes next is prefetched a cache line at a step: prefetched in bursts between two tiles, it would fill the queue
-// of outstanding loads, and multiplying would wait for it. It goes to the second-level cache (compiler.h), and from
-// there to the first just before it is multiplied.
+// Each step prefetches one cache line of the next tile. Bursts of prefetches between two tiles would fill the queue of
+// outstanding loads and stall the arithmetic. Lines go to the second-level cache (compiler.h), and to the first just
+// before their use.
 
 #define RC_W 4
 #define RC_NEAR 384 // bytes between what is multiplied and what is brought to the first-level cache

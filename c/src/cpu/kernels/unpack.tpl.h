@@ -2,8 +2,9 @@
 // of 16 ("halves").
 //
 // unpack_<stem>(k, u, d, m, x): k terms, whole blocks, at most GB_UNPACK_MAX. Levels that a format counts from below
-// zero are moved up by the `zero` of its row in formats.def, which m takes back; u is at most the row's `top`. What the
-// fields of a block mean is said in tensor/quant/<stem>.c. The loops are plain C of a shape that compilers vectorize.
+// zero are moved up by the `zero` of its row in formats.def, which m takes back; u is at most the
+// row's `top`. tensor/quant/<stem>.c explains the fields of a block. The loops are plain C of a
+// shape that compilers vectorize.
 
 #include <string.h>
 

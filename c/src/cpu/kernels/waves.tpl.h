@@ -2,10 +2,8 @@
 //
 // x = k pi/2 + r with |r| little more than pi/4: the last two bits of k choose one of two polynomials in r (minimax,
 // fitted for this file) and its sign. Up to WAVE_FAR k has few enough bits for pi/2 in three floats, as each product is
-// added without rounding. What lies beyond is computed one by one, with as much of 2/pi as it takes. Infinities give
-// NaN.
-//
-// An element's bits do not depend on its neighbours: where one lies beyond, the others stay what they are.
+// added without rounding. Larger elements are computed one by one, with as many bits of 2/pi as needed. Infinities give
+// NaN. The bits of an element do not depend on its neighbours.
 #include "base/fp16.h"
 
 #define WAVE_FAR 0x1p17f
@@ -23,8 +21,8 @@ static inline float wave_f64_(unsigned quarter, double r) {
 static const uint32_t two_over_pi_[8] = { 0, 0xa2f9836e, 0x4e441529, 0xfc2757d1, 0xf534ddc0, 0xdb629599, 0x3c439041,
     0xfe5163ab };
 
-// Sine of x + turn pi/2, |x| >= 1, in integers: x = m 2^e, and of the bits of 2/pi those that are worth 4 and more
-// after the product count whole turns. 96 bits from there on leave an error of 2^-71 quarters.
+// Sine of x + turn pi/2, |x| >= 1, in integers: x = m 2^e. Bits of 2/pi that are worth 4 or more
+// after the product count whole turns and are skipped. The 96 bits behind them leave an error of 2^-71 quarters.
 static float wave_far_(float x, unsigned turn) {
     const uint32_t bits = gb_f32_bits(x), exponent = bits >> 23 & 255;
     if (exponent == 255) {

@@ -3,9 +3,9 @@
 // FLASH_ATTN: out = softmax(q k^T / sqrt(D)) v, causal if op_params[0] is not 0.
 // FLASH_FF:   out = c0 gelu(b0 a + b1) + c1.
 //
-// Many queries at once go by tiles (attention_tiles.c); what is here takes one query row at a time: its scores against
-// all keys lie in the thread's scratch. v is stored transposed, so that the weighted sum over positions is a dot
-// product of rows too. Heads map modulo: query head i uses key head i mod the number of key heads.
+// attention_tiles.c computes many queries at once. This file computes one query row at a time, with its scores against
+// all keys in the scratch memory of the thread. v is stored transposed, so the weighted sum over
+// positions is a dot product of rows too. Heads map modulo: query head i uses key head i mod the number of key heads.
 #include <math.h>
 
 #include "cpu/ops/attention_tiles.h"

@@ -198,8 +198,8 @@ static bool all_below_infinity(const float * row, int64_t first, int64_t end) {
     return fine;
 }
 
-// How many keys query i of the tile sees: behind them all scores are -inf. And are the numbers that masks add there
-// below infinity? It is enough if nothing but -inf is strange.
+// Finds the number of keys that query i of the tile sees: behind them all scores are -inf. Also
+// checks that masks add only finite numbers or -inf there.
 static void look_at_masks(const struct tiles * t, struct tile * tile, int64_t i, struct gb_row at) {
     const struct gb_attention * a = t->a;
     const int64_t query = tile->first + i;

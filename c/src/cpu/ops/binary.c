@@ -173,7 +173,7 @@ static void add_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, c
     }
 }
 
-// What is done to each row of src[1] and the row of the region d that it goes to.
+// An operation on each row of src[1] and the row of the region d that it goes to.
 typedef void region_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d,
     const struct ggml_tensor * src, const char * s, int64_t n);
 

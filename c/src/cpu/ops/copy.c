@@ -1,13 +1,13 @@
 // copy.c - DUP, CPY, CONT: element k of the source, in logical order, becomes element k of the result.
 //
-// The one idea: bring both sides to one shape, merge the dimensions that lie densely behind each other on both sides,
-// and copy runs along dim 0. Shapes that differ can still share one when either side is contiguous, since a contiguous
-// tensor can be seen with any shape; otherwise (rare) two walkers go over both sides side by side. Where a side is
-// quantized the walkers go, too, in whole blocks.
+// Both sides are brought to one shape. Dimensions that are dense on both sides are merged, and runs
+// along dim 0 are copied. If the shapes differ and one side is contiguous, that side takes the
+// other's shape. Otherwise (rare), and for quantized types, two iterators walk over both sides in
+// step, in whole blocks.
 //
-// Where the source is dense along another dimension than the result, tiles go through registers (kernels: transpose).
-// Else runs of one block of columns are copied for many rows before the next block: the source then finds the cache
-// lines it fetched for one row again at the following rows.
+// If the source is dense along another dimension than the result, tiles are transposed in registers
+// (kernels: transpose). Otherwise a block of columns is copied for many rows before the next block,
+// so that the cache lines of the source are used for several rows.
 #include "cpu/ops/elements.h"
 
 enum { BLOCK_ROWS = 64, STRIDED_COLUMNS = 16 }; // a strided block touches a cache line a column: all must stay in L1
@@ -61,7 +61,7 @@ static void between_floats(const struct gb_kernels * k, enum ggml_type to, enum 
     gb_store(k, to, n, d, ds, buf);
 }
 
-// Where one side is dense f32 the other is converted from or to it directly, else in pieces.
+// If one side is dense f32, converts the other side from or to it directly. Otherwise converts in pieces.
 static void convert_run(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d,
     size_t ds, const char * s, size_t ss) {
     if (is_dense_f32(from, s, ss) && to != GGML_TYPE_I32) {

@@ -247,7 +247,8 @@ int gb_tasks_dst_rows(const struct ggml_tensor * node, int n_threads) {
 
 // --------------------------------------------------------------------------------------------------------- elementwise
 
-// What the elementwise drivers walk: rows of n0 elements, cut into runs. Dense tensors of one shape are a single row.
+// The iteration space of elementwise drivers: rows of n0 elements, cut into runs. Dense tensors of
+// one shape are one row.
 struct space {
     bool flat;
     int64_t n0, runs, units; // runs in a row, runs in all
@@ -282,8 +283,7 @@ static bool is_dense_f32(const struct ggml_tensor * t) {
 
 enum { LONG_RUNS = 128 }; // as many as a long run has, at most: between them a thread may stop
 
-// Where a run lies: n values from i0 on of the row of the result with coordinates r; p is their place. It takes `units`
-// units.
+// A run: n values from i0 on of the row with coordinates r of the result. p is their address. `units` is its cost.
 struct run {
     int64_t units, i0, n;
     struct gb_row r;

@@ -1,9 +1,8 @@
 // loss.c - CROSS_ENTROPY_LOSS between softmax(src[0]) and the distribution src[1], and its derivative.
 //
-// Probabilities are kept away from 0: p = softmax (1 - EPS) + EPS, and the derivative takes p for softmax and each row
-// of the distribution for one whose sum is 1; so do programs of early 2024. Where an eps was given (op_params,
-// ops_loss.c), it stands for EPS, 0 times the logarithm of 0 is 0, and the derivative is that of the loss, whatever the
-// rows' sums.
+// Probabilities are kept away from 0: p = softmax (1 - EPS) + EPS. As in early 2024, the derivative uses p instead of
+// softmax, and assumes that each row of the distribution sums to 1. If an eps is given (op_params, ops_loss.c), it
+// replaces EPS, 0 log 0 is 0, and the derivative is exact for rows of any sum.
 #include <math.h>
 
 #include "cpu/ops/elements.h"

@@ -44,7 +44,7 @@ static void run_diag_mask_zero(const struct gb_cpu_call * call, struct ggml_tens
     run_mask(call, node, 0.0f);
 }
 
-// What is kept is moved, so both types must be the same float type.
+// Unmasked values are copied, so both types must be the same float type.
 static const char * mask_unsupported(const struct ggml_tensor * node) {
     const char * why = gb_need_float(node, 1);
     return why != NULL ? why : gb_need_same(node, 1);

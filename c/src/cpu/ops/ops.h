@@ -4,8 +4,9 @@
 // on contiguous rows. It never allocates, never prints, and does not know about instruction sets. Shapes were checked
 // by the builder; what remains to be checked at run time (indices) is reported with gb_cpu_fail and leaves memory safe.
 //
-// Life of a node: unsupported() decides, at planning time, whether the op can run on these types and layouts; n_tasks()
-// and work_size() are asked once when the plan is made; run() is called by n_tasks threads at once, ith = 0 .. nth-1.
+// Life of a node. The planner calls unsupported(), which decides whether the op can run on these
+// types and layouts. Making a plan calls n_tasks() and work_size() once. n_tasks threads call run()
+// at once, ith = 0 .. nth-1.
 #ifndef GB_CPU_OPS_OPS_H
 #define GB_CPU_OPS_OPS_H
 
@@ -95,9 +96,9 @@ static inline void gb_cpu_share(const struct gb_cpu_call * call, int64_t n, int6
     *last = GB_MIN(*first + per, n);
 }
 
-// Sharing by who comes: of n items each thread has the part that gb_cpu_share gives it. It takes that in pieces, from
-// large to small, and then pieces of what others have left, so that a thread whose processor is slow, or busy with
-// something else, does not hold up the rest. As long as all are equally fast, each works on its own part, in order.
+// Dynamic sharing of n items. Each thread starts with its part by gb_cpu_share, and takes it in pieces, from large to
+// small. Then it takes pieces of the parts of slower threads. So a slow or busy processor does not delay the others. If
+// all threads are equally fast, each works on its own part, in order.
 struct gb_cpu_taking {
     const struct gb_cpu_call * call;
     int64_t n, per; // items; of a thread's part

@@ -83,8 +83,8 @@ MAP(scale, unsupported1)
 
 // ----------------------------------------------------------------------------------------------------------- SILU_BACK
 
-// d/dx (x s) with s = 1 / (1 + e^-x) is s (1 + x (1 - s)). 1 - s is formed as 1 / (1 + e^x): for large x the difference
-// would cancel, and x times it must go to 0 at the far ends, where s or rest is 0: x itself is cut there.
+// d/dx (x s) with s = 1 / (1 + e^-x) is s (1 + x (1 - s)). 1 - s is computed as 1 / (1 + e^x), because the difference
+// cancels for large x. x (1 - s) must go to 0 at both ends, so x is clamped there.
 static void map_silu_back(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * z,
     const float * x, const float * dy) {
     (void) call;

@@ -80,8 +80,9 @@ static ALWAYS_INLINE void turn_groups_(bool halves, vi u[8]) {
 
 // -------------------------------------------------------------------------------------------------------- blocks of 32
 
-// Blocks are taken by fours. Byte i of what is wanted from one is word i / 16 of block i / 4 % 4; it lies at byte `n`
-// of the four, or, behind the first 64, in a second load that ends with them.
+// Four blocks are taken at a time. Byte i of the wanted field is in word i / 16 of block i / 4 % 4.
+// It lies at byte `n` of the four blocks, or, behind the first 64 bytes, in a second load that ends
+// with the four blocks.
 #define IN_FOUR(n, size) ((n) < 64 ? (n) : 64 + (n) - (4 * (size) - 64))
 #define LEVELS_AT(i, stem) \
     (char) IN_FOUR(GB_BYTES(stem) * ((i) / 4 % 4) + GB_AT(stem, qs) + (i) / 16 * 4 + (i) % 4, GB_BYTES(stem))

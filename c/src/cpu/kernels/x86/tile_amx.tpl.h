@@ -1,10 +1,10 @@
 // tile_amx.tpl.h - gemm.tpl.h's tile of pairs of bfloat16 in the tile registers of AMX.
 //
-// A tile register holds 16 rows of 64 bytes. A product takes one with 16 rows of a, 16 pairs each, and one with 16 rows
-// of b, a pair of each of 16 columns, and adds to one with 16 by 16 sums: 16 x 16 x 32 multiply-adds in as many cycles
-// as the registers have rows. Two by two sums meet two registers of either operand, so that each register that is
-// loaded serves two products. Subnormal numbers count as 0; the order of the sums is the processor's, the same for all
-// places of a tile.
+// A tile register holds 16 rows of 64 bytes. An operand a has 16 rows of 16 pairs. An operand b has
+// 16 rows, each with one pair of each of 16 columns. A product adds to a register of 16 by 16 sums:
+// 16 x 16 x 32 multiply-adds in 16 cycles. The kernel keeps two by two registers of sums, so each
+// loaded operand serves two products. Subnormal numbers count as 0. The processor decides the order
+// of the sums, the same for all places of a tile.
 
 #define BF16_MR 32
 #define BF16_NR 32

@@ -1,7 +1,7 @@
 // packing.h - panels: how products of many rows (blocked.c) hold their operands, and the tile that multiplies them.
 //
-// A panel has as many rows of x as a tile has rows, or as many columns of w as it has columns, and terms outermost, as
-// the tile reads them: floats, bytes where the weights are quantized (bytes.h), or pairs of bfloat16. Both operands
+// A panel holds the rows of x, or the columns of w, of one tile, with terms outermost, as the tile
+// reads them. Its elements are floats, bytes for quantized weights (bytes.h), or pairs of bfloat16. Both operands
 // are packed for a stretch of terms at a time. Packing converts weights into a copy.
 #ifndef GB_CPU_OPS_PRODUCT_PACKING_H
 #define GB_CPU_OPS_PRODUCT_PACKING_H
