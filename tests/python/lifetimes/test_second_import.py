@@ -86,7 +86,7 @@ work(again)
 """,
     "modules that were imported late": """
 from ggml_backend.cli import main
-import ggml_backend.cli.plan, ggml_backend._examples.models
+import ggml_backend.cli.plan, ggml_backend.cli.examples.models
 plan = sys.modules["ggml_backend.cli.plan"]
 forget()
 import ggml_backend.cli.plan
@@ -109,7 +109,7 @@ again.register_device("SECOND_MINE", Mine)
     "the package is reloaded": "work(gb); importlib.reload(gb); work(gb); importlib.reload(gb.gguf); work(gb)",
     "devices are reloaded": """
 work(gb)
-importlib.reload(sys.modules["ggml_backend.devices.arrays"])
+importlib.reload(sys.modules["ggml_backend.devices._array.device"])
 importlib.reload(gb.devices)
 work(gb)
 """,
@@ -117,7 +117,7 @@ work(gb)
 forget()
 class Refuses:
     def find_spec(self, name, path=None, target=None):
-        if name == "ggml_backend._again":
+        if name == "ggml_backend._base.again":
             raise ImportError("not now")
 sys.meta_path.insert(0, Refuses())
 try:
