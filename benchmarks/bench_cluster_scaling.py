@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 import ggml_backend as gb
-from ggml_backend._examples.layers import Passes, passes_of
-from ggml_backend._examples.models import Llama, LlamaFile, llama_shapes
+from ggml_backend.cli.examples.layers import Passes, passes_of
+from ggml_backend.cli.examples.models import Llama, LlamaFile, llama_shapes
 from ggml_backend.cluster import Description
-from ggml_backend.cluster._layers import Placement, Stage, place, predict
-from ggml_backend.cluster._simulate import Simulated, simulate
+from ggml_backend.cluster.planning.layers import Placement, Stage, place, predict
+from ggml_backend.cluster.planning.simulate import Simulated, simulate
 
 LINKS: dict[str, dict[str, Any]] = {
     "data centre": {"latency": "5 us", "bandwidth": "25 GB/s"},

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import ggml_backend as gb
-from ggml_backend import _examples
+from ggml_backend.cli import examples as _examples
 from table import print_table
 from timing import PROCESS, once, timed
 

@@ -1,5 +1,5 @@
-"""How the benchmarks measure: the package's own timing (``python/ggml_backend/_timing.py``), taken from this tree, and
-what comparing takes beside it.
+"""Time measured as in the package, ``python/ggml_backend/_base/timing.py`` of this tree, and comparisons of times.
+
 
 So all figures are taken alike, also where another version of the package is measured, or where there is none.
 

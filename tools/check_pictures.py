@@ -42,7 +42,7 @@ def llama(stack: ExitStack, n: int, layers: int = 22) -> Any:
     """The plan of a Llama with the sizes of one of 1.1 billion parameters; its weights get memory that nothing
     touches."""
     import ggml_backend as gb
-    from ggml_backend._examples.models import Llama, LlamaFile, llama_shapes
+    from ggml_backend.cli.examples.models import Llama, LlamaFile, llama_shapes
 
     c = Llama(2048, layers, 32, 4, 5632, 256, 1e-5, 64, 1e4)
     weights = {name: (s, gb.q4_0 if len(s) == 2 else gb.float32) for name, s in llama_shapes(c, 32000).items()}
@@ -77,9 +77,9 @@ def minilm() -> Any:
 def pages(folder: Path) -> Iterator[Path]:
     """Made by the installed package."""
     from ggml_backend import plan_memory
-    from ggml_backend._examples.models import prepare
-    from ggml_backend._pictures import BareArena, BareBlock, bare_picture, page
     from ggml_backend.cli import main
+    from ggml_backend.cli.examples.models import prepare
+    from ggml_backend.profile._pictures import BareArena, BareBlock, bare_picture, page
     from small_plans import hostile_plan, small_plan
 
     three = ["SIM:name=A,ops=mul_mat", "SIM:name=B,noops=mul_mat", "CPU"]
@@ -143,7 +143,7 @@ def write_references(chromium: Browser, folder: Path) -> None:
     """As tests/python/browser reads them."""
     from PIL import Image
 
-    from ggml_backend._pictures import drawing, page
+    from ggml_backend.profile._pictures import drawing, page
     from small_plans import small_plan
 
     REFERENCES.mkdir(exist_ok=True)

@@ -26,7 +26,7 @@ PICTURES = {
 def drawn() -> dict[str, str]:
     """What the package draws now."""
     from ggml_backend import PerformanceWarning
-    from ggml_backend._examples.models import prepare
+    from ggml_backend.cli.examples.models import prepare
 
     found = {}
     with warnings.catch_warnings():

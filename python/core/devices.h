@@ -1,4 +1,4 @@
-// devices.h - backends whose hooks are functions of Python (python/ggml_backend/device.py).
+// devices.h - backends whose hooks are functions of Python (python/ggml_backend/devices/device.py).
 //
 // A device is a ggml_backend that forwards its hooks to one Python object; a memory is a buffer of it, with one Python
 // object behind it. C keeps what is asked often or without the interpreter (names, sizes, host memory, which memory a

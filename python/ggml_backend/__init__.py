@@ -28,12 +28,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import _again, devices, dtypes, gguf, ops, testing
-from ._calibrate import calibrate
-from ._callbacks import set_abort_callback, set_log
-from ._data.blocks import Blocks
-from ._data.quantize import dequantize, quantize
-from ._errors import (
+from ._base import again as _again  # isort: skip  # first: it may bring back the modules of an earlier import
+
+from . import devices, dtypes, gguf, ops, testing
+from ._base.errors import (
     AllocationError,
     DeviceError,
     DeviceLostError,
@@ -44,27 +42,31 @@ from ._errors import (
     StateError,
     UnsupportedError,
 )
-from ._errors.hints import module_attribute as _module_attribute
-from ._errors.hints import refuse_calls as _refuse_calls
-from ._errors.hints import tell_missing as _tell_missing
+from ._base.errors.hints import module_attribute as _module_attribute
+from ._base.errors.hints import tell_missing as _tell_missing
 from ._ffi import ffi as _ffi_object
 from ._ffi import lib as _lib
-from ._sched.costs import CopyCost, Costs, DeviceCosts, OpCost, Prediction
-from .alloc import GraphAllocator, TensorAllocator
-from .backend import Backend, BackendList, LoadRecord, backends, cpu_levels, get_include, load_backend, load_report
-from .buffer import Buffer, BufferType, cpu_buffer_type
+from .backend.backend import (
+    Backend,
+    BackendList,
+    LoadRecord,
+    backends,
+    cpu_levels,
+    get_include,
+    load_backend,
+    load_report,
+)
+from .backend.buffer import Buffer, BufferType, cpu_buffer_type
+from .backend.event import Event
 from .cli import show_config
 from .cluster import Cluster
-from .context import Context, from_dlpack
-from .custom import custom, map_custom
-from .device import Call, Device, Node, op, register_device
+from .devices.device import Call, Device, Node, op, register_device
 from .dtypes import *  # noqa: F403
-from .event import Event
-from .graph import Comparison, Graph
 from .ops._attention import *  # noqa: F403
 from .ops._binary import *  # noqa: F403
 from .ops._conv import *  # noqa: F403
 from .ops._copies import *  # noqa: F403
+from .ops._custom import custom, map_custom
 from .ops._losses import *  # noqa: F403
 from .ops._norms import *  # noqa: F403
 from .ops._products import *  # noqa: F403
@@ -73,10 +75,8 @@ from .ops._rope import *  # noqa: F403
 from .ops._select import *  # noqa: F403
 from .ops._soft_max import *  # noqa: F403
 from .ops._unary import *  # noqa: F403
-from .pending import Pending
-from .plan import ArenaPlan, CopyInfo, Plan, PlanBlock, SplitInfo
 from .planning import MemoryPlan, plan_memory
-from .profile import (
+from .profile.profile import (
     MachineLimits,
     Profile,
     ProfileChange,
@@ -85,10 +85,20 @@ from .profile import (
     ProfileStep,
     ProfileTable,
 )
-from .sched import Memory, Scheduler, Split
-from .stats import SchedulerStats, SplitTime, Traffic
-from .tensor import Tensor
-from .trace import Trace, TraceEvent
+from .sched._calibrate import calibrate
+from .sched._costs import CopyCost, Costs, DeviceCosts, OpCost, Prediction
+from .sched.alloc import GraphAllocator, TensorAllocator
+from .sched.pending import Pending
+from .sched.plan import ArenaPlan, CopyInfo, Plan, PlanBlock, SplitInfo
+from .sched.scheduler import Memory, Scheduler, Split
+from .sched.stats import SchedulerStats, SplitTime, Traffic
+from .sched.trace import Trace, TraceEvent
+from .tensor._blocks import Blocks
+from .tensor._callbacks import set_abort_callback, set_log
+from .tensor._quantize import dequantize, quantize
+from .tensor.context import Context, from_dlpack
+from .tensor.graph import Comparison, Graph
+from .tensor.tensor import Tensor
 
 __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
 
@@ -109,7 +119,6 @@ __all__ = [
 __all__ += dtypes.__all__
 __all__ += ops.__all__
 
-_refuse_calls()
 for _kind in (Tensor, Context, Graph, Scheduler, Backend, Buffer, Pending, Plan, gguf.GGUFFile):
     _tell_missing(_kind)
 if TYPE_CHECKING:  # the module of that name, which is callable (cluster/__init__.py), is there already

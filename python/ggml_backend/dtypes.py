@@ -11,8 +11,8 @@ from typing import Any, Union
 
 import numpy as np
 
-from ._errors import InvalidArgumentError, expect_int
-from ._errors.messages import close_matches
+from ._base.errors import InvalidArgumentError, expect_int
+from ._base.errors.messages import close_matches
 from ._ffi import ffi, lib
 
 __all__ = [

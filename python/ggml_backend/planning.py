@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._errors import InvalidArgumentError, check, expect_bool, expect_int
+from ._base.errors import InvalidArgumentError, check, expect_bool, expect_int
+from ._base.escape import integer
+from ._base.rows import BUFFER_COLUMNS, buffer_of, read_rows
 from ._ffi import ffi, lib
-from ._files.rows import BUFFER_COLUMNS, buffer_of, read_rows
-from ._text.escape import integer
 
 __all__ = ["MemoryPlan", "plan_memory"]
 

@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
 def parser(prog: str = "python -m ggml_backend") -> Parser:
     """The parser of the whole, whose commands tell of their arguments when they are chosen."""
     from .._ffi import lib
-    from ..buffer import text
+    from ..backend.buffer import text
     from .program import Parser, add_commands
 
     made = Parser(prog=prog, description="The backend layer of ggml.")

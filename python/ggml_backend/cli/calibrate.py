@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from .._calibrate import calibrate, check_size
-from .._errors import GgmlError
-from .._sched.costs import describe_device, file_of, read_costs, to_json
-from .._text.terminal import print_json, say, step_bar
-from ..backend import Backend
+from .._base.errors import GgmlError
+from .._base.terminal import print_json, say, step_bar
+from ..backend.backend import Backend
+from ..sched._calibrate import calibrate, check_size
+from ..sched._costs import describe_device, file_of, read_costs, to_json
 from .program import add_import, import_named
 
 EXAMPLE = "SIM CPU"

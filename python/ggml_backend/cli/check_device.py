@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from .._check.run import UnknownCaseError
-from .._text.terminal import print_json, say, step_bar
-from ..backend import cpu_levels, load_backend
+from .._base.terminal import print_json, say, step_bar
+from ..backend.backend import cpu_levels, load_backend
 from ..testing import check_device
+from ..testing._run import UnknownCaseError
 from .program import add_import, import_named
 
 

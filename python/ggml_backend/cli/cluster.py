@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import InvalidArgumentError
-from .._sched.costs import to_json
-from .._text.terminal import print_json, say, step_bar
-from ..backend import Backend
+from .._base.errors import InvalidArgumentError
+from .._base.terminal import print_json, say, step_bar
+from ..backend.backend import Backend
 from ..cluster import Cluster, cluster, dismiss, rank_of_process
-from ..context import Context
+from ..sched._costs import to_json
+from ..tensor.context import Context
 
 _SIZE = 4 << 20  # bytes that the bandwidth is measured with
 

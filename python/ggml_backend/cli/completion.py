@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from .._errors import InvalidArgumentError
+from .._base.errors import InvalidArgumentError
 from .program import complete
 
 SHELLS = ("bash", "zsh", "tcsh")

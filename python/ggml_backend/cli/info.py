@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from .. import ops
-from .._bench.products import algorithm_of
-from .._errors import InvalidArgumentError, check
+from .._base.errors import InvalidArgumentError, check
+from .._base.terminal import print_json, say
 from .._ffi import ffi, lib
-from .._text.terminal import print_json, say
-from ..backend import Backend, backends, cpu_levels
-from ..buffer import BufferType, text
-from ..context import Context
+from ..backend.backend import Backend, backends, cpu_levels
+from ..backend.buffer import BufferType, text
 from ..dtypes import bfloat16, dtypes, float32, q8_0
+from ..tensor.context import Context
+from .bench._products import algorithm_of
 
 if TYPE_CHECKING:
     import argparse

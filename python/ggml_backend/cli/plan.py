@@ -12,9 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._errors import AllocationError, InvalidArgumentError, PerformanceWarning
-from .._files import read_head
-from .._pictures import (
+from .._base.errors import AllocationError, InvalidArgumentError, PerformanceWarning
+from .._base.escape import line
+from .._base.files import read_head
+from .._base.terminal import fail, print_json, say
+from ..backend.backend import backends
+from ..planning import plan_memory
+from ..profile._pictures import (
     BareArena,
     BareBlock,
     BlockLike,
@@ -29,17 +33,13 @@ from .._pictures import (
     write_rows,
     write_table,
 )
-from .._pictures.about import memory_columns
-from .._pictures.data import size_text, storages, verdict
-from .._text.escape import line
-from .._text.terminal import fail, print_json, say
-from ..backend import backends
-from ..planning import plan_memory
+from ..profile._pictures.about import memory_columns
+from ..profile._pictures.data import size_text, storages, verdict
 from .program import add_import, import_named
 
 if TYPE_CHECKING:
-    from .._examples.models import Held, Prepared
-    from ..plan import ArenaPlan
+    from ..sched.plan import ArenaPlan
+    from .examples.models import Held, Prepared
 
 DESCRIPTION = (
     "Plans the memory of buffers with lifetimes (FILE.csv: columns id,lower,upper,size; a buffer is alive from lower"
@@ -191,7 +191,7 @@ def _print_memory(arenas: Sequence[ArenaPlan], held: Sequence[Held]) -> None:
 
 
 def _plan_graph(options: argparse.Namespace) -> None:
-    from .._examples.models import prepare  # imports the operations
+    from .examples.models import prepare  # imports the operations
 
     _expect_no_table_flags(options)
     with (

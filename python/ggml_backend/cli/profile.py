@@ -15,10 +15,10 @@ import traceback
 from collections.abc import Iterator
 from typing import Any
 
-from .._errors import InvalidArgumentError
-from .._files import can_write
-from .._text.terminal import say
-from ..profile import Profile
+from .._base.errors import InvalidArgumentError
+from .._base.files import can_write
+from .._base.terminal import say
+from ..profile.profile import Profile
 from .program import INTERRUPTED, Parser
 
 __all__ = ["add_arguments", "run"]

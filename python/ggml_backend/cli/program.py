@@ -18,9 +18,9 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Protocol, cast
 
-from .._errors import InvalidArgumentError
-from .._text.escape import line
-from .._text.terminal import fail
+from .._base.errors import InvalidArgumentError
+from .._base.escape import line
+from .._base.terminal import fail
 
 __all__ = ["Command", "Parser", "add_commands", "add_import", "command_of", "complete", "import_named", "run_command"]
 

@@ -28,20 +28,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from .._calibrate import check_size
-from .._core.handles import Owner
-from .._errors import DeviceLostError, GgmlError, InvalidArgumentError, StateError, expect_path
-from .._errors.hints import made_by
+from .._base.errors import DeviceLostError, GgmlError, InvalidArgumentError, StateError, expect_path
+from .._base.errors.hints import made_by
+from .._base.handles import Owner
 from .._ffi import ffi, lib
-from .._sched.costs import Costs
-from ..backend import Backend
-from ..device import register_device
-from ._describe import Description
+from ..backend.backend import Backend
+from ..devices.device import register_device
+from ..sched._calibrate import check_size
+from ..sched._costs import Costs
 from ._device import RankDevice, current
 from ._host import Conductor, Peer
 from ._links import calibrate_cluster, described
 from ._transport import Killed, LocalNetwork, Transport, no_raw_errors, start_thread
 from ._worker import Worker, facts
+from .planning.describe import Description
 
 __all__ = [
     "Cluster", "Description", "LocalNetwork", "Options", "Rank", "cluster", "dismiss", "rank_of_process", "simulated",

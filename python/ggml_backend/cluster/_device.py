@@ -11,12 +11,12 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._devices.nodes import Node
-from .._errors import InvalidArgumentError, StateError, check
-from .._errors.messages import message_of
+from .._base.errors import InvalidArgumentError, StateError, check
+from .._base.errors.messages import message_of
 from .._ffi import ffi, lib
-from ..backend import Backend
-from ..device import Device
+from ..backend.backend import Backend
+from ..devices._nodes import Node
+from ..devices.device import Device
 from . import _messages as m
 from ._host import Conductor, Peer, Place, Question, Queue, arrivals_of
 from ._links import Measured

@@ -39,10 +39,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .._core.handles import address
-from .._errors import DeviceError, DeviceLostError, GgmlError, InvalidArgumentError, StateError, error_of
+from .._base.errors import DeviceError, DeviceLostError, GgmlError, InvalidArgumentError, StateError, error_of
+from .._base.handles import address
 from .._ffi import ffi, lib
-from ..backend import Backend
+from ..backend.backend import Backend
 from . import _messages as m
 from ._messages import Kind, What
 from ._transport import Letter, Transport, start_thread

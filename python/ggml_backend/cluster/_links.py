@@ -22,17 +22,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from .._calibrate import calibrate
-from .._errors import InvalidArgumentError, expect, expect_bool, expect_function, expect_list
+from .._base.errors import InvalidArgumentError, expect, expect_bool, expect_function, expect_list
+from .._base.escape import line
+from .._base.files import read_text, write_text
+from .._base.timing import median
 from .._ffi import lib
-from .._files import read_text, write_text
-from .._sched.costs import CopyCost, Costs, DeviceCosts, cache_folder, copy_of, read_costs
-from .._text.escape import line
-from .._timing import median
-from ..backend import Backend
-from ..buffer import text
-from ._describe import Description, DeviceKind, Link, Rates, devices_of
+from ..backend.backend import Backend
+from ..backend.buffer import text
+from ..sched._calibrate import calibrate
+from ..sched._costs import CopyCost, Costs, DeviceCosts, cache_folder, copy_of, read_costs
 from ._host import Conductor, Peer
+from .planning.describe import Description, DeviceKind, Link, Rates, devices_of
 
 __all__ = ["Measured", "calibrate_cluster", "described"]
 

@@ -8,13 +8,13 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from .._core.handles import address
-from .._errors import FileError, InvalidArgumentError, UnsupportedError, check
-from .._errors.messages import message_of
+from .._base.errors import FileError, InvalidArgumentError, UnsupportedError, check
+from .._base.errors.messages import message_of
+from .._base.files import open_regular, replace_file
+from .._base.handles import address
 from .._ffi import ffi, lib
-from .._files import open_regular, replace_file
-from ..backend import Backend
-from ..buffer import Buffer
+from ..backend.backend import Backend
+from ..backend.buffer import Buffer
 from ._messages import MessageError
 from ._nodes import Graph
 

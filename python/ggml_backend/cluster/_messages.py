@@ -36,7 +36,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from .._errors import DeviceError
+from .._base.errors import DeviceError
 
 __all__ = [
     "ASKED", "CONTROL", "DATA", "HELLO", "NO_QUEUE", "POISON", "Command", "Kind", "Message", "MessageError", "What",

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from .._errors import DeviceError, DeviceLostError, StateError, UnsupportedError
+from .._base.errors import DeviceError, DeviceLostError, StateError, UnsupportedError
 from ._messages import expect_short
 from ._transport import Letter, Loan, Transport
 from ._worker import Worker

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._core.owned import owned
-from .._errors import InvalidArgumentError, check, raise_last
+from .._base.errors import InvalidArgumentError, check, raise_last
+from .._base.owned import owned
 from .._ffi import ffi, lib
 from ._messages import MessageError
 

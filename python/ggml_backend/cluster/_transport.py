@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .._errors import AllocationError, GgmlError, InvalidArgumentError, StateError
+from .._base.errors import AllocationError, GgmlError, InvalidArgumentError, StateError
 from ._messages import N_CHANNELS, expect_short
 
 __all__ = ["Killed", "Letter", "Loan", "LocalNetwork", "Transport", "no_raw_errors", "start_thread"]

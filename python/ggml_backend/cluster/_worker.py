@@ -24,13 +24,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .._core.handles import address
-from .._devices import registry
-from .._errors import AllocationError, DeviceLostError, GgmlError, InvalidArgumentError, StateError, check
-from .._errors.messages import message_of
+from .._base.errors import AllocationError, DeviceLostError, GgmlError, InvalidArgumentError, StateError, check
+from .._base.errors.messages import message_of
+from .._base.handles import address
 from .._ffi import ffi, lib
-from .._sched.costs import processor_model
-from ..backend import Backend, backends
+from ..backend import _registry as registry
+from ..backend.backend import Backend, backends
+from ..sched._costs import processor_model
 from . import _messages as m
 from ._memory import Compiled, Piece, expect_supported, fill_from_file, keep
 from ._messages import Command, Kind, Message, MessageError, What

@@ -11,6 +11,6 @@ docs/BACKENDS.md says what it computes, and what its options are for.
 
 from __future__ import annotations
 
-from .arrays import ArrayDevice
+from ._array.device import ArrayDevice
 
 __all__ = ["ArrayDevice"]

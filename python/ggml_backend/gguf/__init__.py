@@ -23,10 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._core.handles import Owner
-from .._data.quantize import dequantize, fallback_dtype
-from .._data.shapes import MAX_DIMS
-from .._errors import (
+from .._base.count import count
+from .._base.errors import (
     FileError,
     InvalidArgumentError,
     StateError,
@@ -38,17 +36,19 @@ from .._errors import (
     expect_path,
     raise_last,
 )
-from .._errors.hints import no_name
-from .._errors.messages import UnknownKey, kind_of, reader_hint
+from .._base.errors.hints import no_name
+from .._base.errors.messages import UnknownKey, kind_of, reader_hint
+from .._base.handles import Owner
+from .._base.mapped import map_file
+from .._base.patterns import Patterns, nearest
 from .._ffi import ffi, lib
-from .._files.mapped import map_file
-from .._text.count import count
-from .._text.patterns import Patterns, nearest
-from ..backend import Backend
-from ..buffer import Buffer, BufferType, Usage, usage_id
-from ..context import Context
+from ..backend.backend import Backend
+from ..backend.buffer import Buffer, BufferType, Usage, usage_id
 from ..dtypes import DType
-from ..tensor import Tensor
+from ..tensor._quantize import dequantize, fallback_dtype
+from ..tensor._shapes import MAX_DIMS
+from ..tensor.context import Context
+from ..tensor.tensor import Tensor
 from ._parts import Part, is_one_of_several, parts_of
 from ._values import NestedArray, UnknownType, any_dtype, decode, findable, type_name, value_at
 from ._writer import Writer

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import FileError, clear_error, raise_last
+from .._base.errors import FileError, clear_error, raise_last
+from .._base.mapped import check_file, map_file, watch_of
 from .._ffi import ffi, lib
-from .._files.mapped import check_file, map_file, watch_of
 from ._values import decode, new_metadata, type_name, value_at
 
 __all__ = ["Part", "is_one_of_several", "parts_of"]

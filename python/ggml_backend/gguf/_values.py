@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .._core.owned import owned
-from .._errors import InvalidArgumentError, UnsupportedError, check
+from .._base.errors import InvalidArgumentError, UnsupportedError, check
+from .._base.names import as_name
+from .._base.owned import owned
 from .._ffi import ffi, lib
-from .._text.names import as_name
 from ..dtypes import DType, dtype_of_id, is_dtype_id
 
 __all__ = [

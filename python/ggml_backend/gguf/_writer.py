@@ -12,13 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._core.handles import Owner
-from .._data.arrays import widened
-from .._data.blocks import Blocks, of_format, rows_of
-from .._data.foreign import seen
-from .._data.quantize import FLOATS, OnInvalid, dequantize, quantize_part, weights_of
-from .._data.shapes import ne_of, shape_tuple
-from .._errors import (
+from .._base.count import count
+from .._base.errors import (
     FileError,
     GgmlError,
     InvalidArgumentError,
@@ -29,15 +24,20 @@ from .._errors import (
     expect_path,
     raise_last,
 )
-from .._errors.messages import kind_of
+from .._base.errors.messages import kind_of
+from .._base.escape import line
+from .._base.files import Sink, replace_file
+from .._base.handles import Owner
+from .._base.mapped import check_file, reading, watch_of
+from .._base.names import as_name
 from .._ffi import ffi, lib
-from .._files import Sink, replace_file
-from .._files.mapped import check_file, reading, watch_of
-from .._text.count import count
-from .._text.escape import line
-from .._text.names import as_name
 from ..dtypes import DType, DTypeLike, as_dtype
-from ..tensor import Tensor
+from ..tensor._arrays import widened
+from ..tensor._blocks import Blocks, of_format, rows_of
+from ..tensor._foreign import seen
+from ..tensor._quantize import FLOATS, OnInvalid, dequantize, quantize_part, weights_of
+from ..tensor._shapes import ne_of, shape_tuple
+from ..tensor.tensor import Tensor
 from ._values import UnknownType, key_bytes, new_metadata, store
 
 if TYPE_CHECKING:

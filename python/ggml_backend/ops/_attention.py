@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .._ffi import lib
-from .._nodes.build import build
-from ..tensor import Tensor
+from ..tensor._build import build
+from ..tensor.tensor import Tensor
 from ._form import builds, dims, pick
 
 __all__ = [

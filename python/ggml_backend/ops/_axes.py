@@ -9,9 +9,9 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Union
 
-from .._errors import InvalidArgumentError
-from .._nodes.build import context_of, told_as
-from ..tensor import Tensor
+from .._base.errors import InvalidArgumentError
+from ..tensor._build import context_of, told_as
+from ..tensor.tensor import Tensor
 
 __all__ = ["NAMES", "Axes", "along", "each_row", "in_place", "reduced"]
 

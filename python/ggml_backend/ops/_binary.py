@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._errors import InvalidArgumentError
+from .._base.errors import InvalidArgumentError
 from .._ffi import lib
-from .._nodes.build import build, build_2
 from ..dtypes import DTypeLike, as_dtype
-from ..tensor import Tensor
+from ..tensor._build import build, build_2
+from ..tensor.tensor import Tensor
 from ._form import FORMS, builds, dims, pick
 
 __all__ = [

@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
-from .._data.choices import POOLS
-from .._data.shapes import MAX_DIMS, shape_tuple
-from .._errors import InvalidArgumentError, expect_bool
+from .._base.errors import InvalidArgumentError, expect_bool
 from .._ffi import lib
-from .._nodes.build import build, told_as
 from ..dtypes import DTypeLike, as_dtype, float16, float32
-from ..tensor import Tensor
+from ..tensor._build import build, told_as
+from ..tensor._choices import POOLS
+from ..tensor._shapes import MAX_DIMS, shape_tuple
+from ..tensor.tensor import Tensor
 from ._form import IntPair, builds, choice, dims, pair
 
 __all__ = [

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .._data.shapes import MAX_DIMS, ne_of, resolve_shape, shape_tuple
-from .._errors import InvalidArgumentError, expect_int
+from .._base.errors import InvalidArgumentError, expect_int
 from .._ffi import lib
-from .._nodes.build import OF_SECOND, build, build_1, build_2, context_of
-from .._nodes.operators import raw_view
 from ..dtypes import DTypeLike, as_dtype
-from ..tensor import Tensor
+from ..tensor._build import OF_SECOND, build, build_1, build_2, context_of
+from ..tensor._operators import raw_view
+from ..tensor._shapes import MAX_DIMS, ne_of, resolve_shape, shape_tuple
+from ..tensor.tensor import Tensor
 from ._form import builds, dims, pick
 
 __all__ = [

@@ -12,11 +12,11 @@ from typing import cast as cast_to
 
 import numpy as np
 
-from .._errors import InvalidArgumentError, expect_bool
-from .._errors.messages import close_matches
+from .._base.errors import InvalidArgumentError, expect_bool
+from .._base.errors.messages import close_matches
 from .._ffi import lib
-from .._nodes.build import context_of
-from ..tensor import Tensor
+from ..tensor._build import context_of
+from ..tensor.tensor import Tensor
 
 __all__ = [
     "BUILDERS",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .._data.choices import EPS_OF_2024
 from .._ffi import lib
-from .._nodes.build import build
-from ..tensor import Tensor
+from ..tensor._build import build
+from ..tensor._choices import EPS_OF_2024
+from ..tensor.tensor import Tensor
 from ._form import are, builds
 
 __all__ = [

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .._ffi import lib
-from .._nodes.build import build, build_1
-from ..tensor import Tensor
+from ..tensor._build import build, build_1
+from ..tensor.tensor import Tensor
 from ._axes import NAMES, along, in_place
 from ._form import are, builds, pick, without
 

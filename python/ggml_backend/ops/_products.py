@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from .._data.choices import PRECISIONS
-from .._errors import InvalidArgumentError, check, expect_list
+from .._base.errors import InvalidArgumentError, check, expect_list
 from .._ffi import ffi, lib
-from .._nodes.build import OF_PRODUCT, build, build_2, context_of
-from .._nodes.operators import matmul as multiplied
-from ..tensor import Tensor, TensorLike
+from ..tensor._build import OF_PRODUCT, build, build_2, context_of
+from ..tensor._choices import PRECISIONS
+from ..tensor._operators import matmul as multiplied
+from ..tensor.tensor import Tensor, TensorLike
 from ._form import builds, choice
 
 __all__ = [

@@ -7,13 +7,13 @@ from functools import reduce
 from typing import cast as cast_to
 from typing import overload
 
-from .._data.shapes import MAX_DIMS, shape_tuple
-from .._errors import InvalidArgumentError, expect_bool
-from .._errors.messages import kind_of
+from .._base.errors import InvalidArgumentError, expect_bool
+from .._base.errors.messages import kind_of
 from .._ffi import lib
-from .._nodes.build import build, build_1, context_of
-from .._nodes.operators import repeat_to
-from ..tensor import Tensor
+from ..tensor._build import build, build_1, context_of
+from ..tensor._operators import repeat_to
+from ..tensor._shapes import MAX_DIMS, shape_tuple
+from ..tensor.tensor import Tensor
 from ._axes import NAMES, Axes, along, each_row, reduced
 from ._form import are, builds, without
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .._data.choices import ROPE_MODES
-from .._errors import InvalidArgumentError, expect_bool, expect_int
+from .._base.errors import InvalidArgumentError, expect_bool, expect_int
 from .._ffi import lib
-from .._nodes.build import OF_FIRST, build, build_2
-from ..tensor import Tensor
+from ..tensor._build import OF_FIRST, build, build_2
+from ..tensor._choices import ROPE_MODES
+from ..tensor.tensor import Tensor
 from ._form import are, builds, choice, dims, pick
 
 __all__ = [

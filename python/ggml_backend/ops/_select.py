@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._nodes.operators import chosen, compared
-from ..tensor import Tensor, TensorLike
+from ..tensor._operators import chosen, compared
+from ..tensor.tensor import Tensor, TensorLike
 from ._form import builds
 
 __all__ = [

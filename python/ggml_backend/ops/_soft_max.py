@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._errors import InvalidArgumentError, expect_bool
+from .._base.errors import InvalidArgumentError, expect_bool
 from .._ffi import lib
-from .._nodes.build import OF_FIRST, build, build_1, build_2
-from ..tensor import Tensor
+from ..tensor._build import OF_FIRST, build, build_1, build_2
+from ..tensor.tensor import Tensor
 from ._axes import NAMES, along, in_place
 from ._form import are, builds, pick, without
 

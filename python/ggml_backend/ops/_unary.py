@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .._errors import expect_bool
+from .._base.errors import expect_bool
 from .._ffi import lib
-from .._nodes.build import build, build_1
-from ..tensor import Tensor
+from ..tensor._build import build, build_1
+from ..tensor.tensor import Tensor
 from ._form import FORMS, builds, choice, pick
 
 __all__ = [

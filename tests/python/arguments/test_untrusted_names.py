@@ -19,9 +19,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import ggml_backend as gb
-from ggml_backend._pictures import read_table
-from ggml_backend._text import escape
+from ggml_backend._base import escape
 from ggml_backend.cli import main
+from ggml_backend.profile._pictures import read_table
 
 NAMES = [
     "<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", '"><svg onload=alert(1)>',

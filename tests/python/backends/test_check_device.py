@@ -14,9 +14,12 @@ import pytest
 
 import ggml_backend as gb
 from ggml_backend import ops
-from ggml_backend._check import cases, tolerance, variants, worlds
-from ggml_backend._check.inputs import In, laid, values_of
 from ggml_backend._ffi import lib
+from ggml_backend.testing import _cases as cases
+from ggml_backend.testing import _tolerance as tolerance
+from ggml_backend.testing import _variants as variants
+from ggml_backend.testing import _worlds as worlds
+from ggml_backend.testing._inputs import In, laid, values_of
 from source_tree import in_tree
 from test_modules import CC, compile_module
 

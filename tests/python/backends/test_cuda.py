@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend import backend as backend_module
+from ggml_backend.backend import backend as backend_module
 
 
 def test_missing_says_why() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from browsers import browser, missing
-from ggml_backend._pictures import drawing, page, png
+from ggml_backend.profile._pictures import drawing, page, png
 from small_plans import HOSTILE, hostile_plan, small_plan
 
 REFERENCES = Path(__file__).parents[2] / "data" / "pictures"

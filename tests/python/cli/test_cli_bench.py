@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend._bench import Case, Limits, measure, model_cases, op_cases, product_cases, product_types
-from ggml_backend._bench.products import algorithm_of, arithmetic_of, weights
 from ggml_backend._ffi import lib
 from ggml_backend.cli import bench, main
+from ggml_backend.cli.bench._measure import Case, Limits, measure
+from ggml_backend.cli.bench._models import model_cases
+from ggml_backend.cli.bench._ops import op_cases
+from ggml_backend.cli.bench._products import algorithm_of, arithmetic_of, product_cases, product_types, weights
 from source_tree import in_tree
 
 QUICK = ["--quick", "--threads", "1", "--seconds", "0.0005"]

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 import ggml_backend as gb
-from ggml_backend._examples.models import Llama, llama_shapes
+from ggml_backend.cli.examples.models import Llama, llama_shapes
 from ggml_backend.cluster import Description
-from ggml_backend.cluster._layers import LayerModel, Node, Placement, Stage, Unit
+from ggml_backend.cluster.planning.layers import LayerModel, Node, Placement, Stage, Unit
 
 LINK = {"between": ["*", "*"], "latency": "5 us", "bandwidth": "25 GB/s"}
 

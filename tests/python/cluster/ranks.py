@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 
 import ggml_backend as gb
-from ggml_backend._examples import graphs
+from ggml_backend.cli.examples import graphs
 
 
 class Model:

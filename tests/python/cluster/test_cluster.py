@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend._check.worlds import random_world
-from ggml_backend._examples import graphs
 from ggml_backend._ffi import ffi, lib
+from ggml_backend.cli.examples import graphs
 from ggml_backend.cluster import LocalNetwork, simulated
 from ggml_backend.cluster._messages import CONTROL, DATA
+from ggml_backend.testing._worlds import random_world
 from ranks import alone, placed
 
 WORLDS = int(os.environ.get("GGML_TEST_WORLDS", "60"))

@@ -11,10 +11,10 @@ import pytest
 
 import ggml_backend as gb
 from ggml_backend import CopyCost, Costs, DeviceCosts, OpCost
-from ggml_backend._sched.costs import file_of
 from ggml_backend.cli import main
 from ggml_backend.cluster import Description, LocalNetwork, simulated
 from ggml_backend.cluster._messages import DATA
+from ggml_backend.sched._costs import file_of
 
 FAST, SLOW = {"delay": 0.0005, "rate": 1e9}, {"delay": 0.02, "rate": 1e7}
 

@@ -13,7 +13,7 @@ import ggml_backend as gb
 from damage import replaced
 from described import LINK, description, table
 from ggml_backend.cluster import Description
-from ggml_backend.cluster._describe import Link
+from ggml_backend.cluster.planning.describe import Link
 from source_tree import in_tree
 
 FULL = """

@@ -14,10 +14,10 @@ import pytest
 
 import ggml_backend as gb
 from described import LINK, description, every_placement, table, write_llama
-from ggml_backend._examples.layers import drawn, passes_of, passes_of_file
-from ggml_backend._examples.models import Llama, LlamaFile, llama_shapes
 from ggml_backend.cli import main
-from ggml_backend.cluster._layers import LayerModel, Node, Placement, Stage, Unit, place, predict
+from ggml_backend.cli.examples.layers import drawn, passes_of, passes_of_file
+from ggml_backend.cli.examples.models import Llama, LlamaFile, llama_shapes
+from ggml_backend.cluster.planning.layers import LayerModel, Node, Placement, Stage, Unit, place, predict
 
 
 def random_model(rng: np.random.Generator, n_units: int) -> LayerModel:
@@ -260,7 +260,7 @@ def test_what_does_not_fit_says_how_much_is_missing_where(tmp_path, model, capsy
         while at < len(held) and held[at] <= free:
             free -= held[at]
             at += 1
-    from ggml_backend._pictures.data import size_text
+    from ggml_backend.profile._pictures.data import size_text
 
     assert f"no room is left for {units[at].name} to head: {size_text(sum(held[at:]))} are missing" in err
     assert sum(held) == need

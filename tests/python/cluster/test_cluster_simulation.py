@@ -11,10 +11,10 @@ import pytest
 import ggml_backend as gb
 from described import description, pipeline, table
 from ggml_backend.cluster import simulated
-from ggml_backend.cluster._describe import PACKET, Link
-from ggml_backend.cluster._layers import LayerModel, Node, Placement, Stage, Unit, predict
 from ggml_backend.cluster._messages import What
-from ggml_backend.cluster._simulate import _Clock, _Wire, simulate
+from ggml_backend.cluster.planning.describe import PACKET, Link
+from ggml_backend.cluster.planning.layers import LayerModel, Node, Placement, Stage, Unit, predict
+from ggml_backend.cluster.planning.simulate import _Clock, _Wire, simulate
 
 
 def test_one_pass_by_hand(tmp_path):

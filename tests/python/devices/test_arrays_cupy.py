@@ -101,9 +101,9 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[Said]:
     said = Said()
     monkeypatch.setitem(sys.modules, "cupy", module(said))
     monkeypatch.setitem(sys.modules, "array_api_compat.cupy", array_api_compat.numpy)
-    monkeypatch.delitem(sys.modules, "ggml_backend.devices._cupy", raising=False)
+    monkeypatch.delitem(sys.modules, "ggml_backend.devices._array.library_cupy", raising=False)
     yield said
-    sys.modules.pop("ggml_backend.devices._cupy", None)
+    sys.modules.pop("ggml_backend.devices._array.library_cupy", None)
 
 
 def computed(device: gb.Backend, rng: Any) -> list[np.ndarray]:

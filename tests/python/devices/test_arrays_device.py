@@ -16,7 +16,7 @@ import ggml_backend as gb
 from array_devices import NO_TORCH, TEXTS
 from conftest import unfused
 from ggml_backend._ffi import lib
-from ggml_backend.devices import arrays
+from ggml_backend.devices._array import device as arrays
 from source_tree import in_tree
 
 # ------------------------------------------------------------------------------------------------------------- opening
@@ -172,7 +172,7 @@ def test_widened_weights_are_those_of_now(text, dtype, rng):
     separator = "," if ":" in text else ":"
     device, element = gb.Backend(f"{text}{separator}weights=widened"), gb.as_dtype(dtype)
     reads = []
-    from ggml_backend.devices._family import Widened
+    from ggml_backend.devices._array.family import Widened
 
     plain = Widened.refresh
 
@@ -253,7 +253,7 @@ def test_groups_compute_what_their_operators_do(text, rng):
 @NO_TORCH
 def test_results_that_others_read_are_stored(rng):
     """Each node of a group is looked at: as a result of the graph it is no part of a group."""
-    import ggml_backend.devices._torch as torch_library
+    import ggml_backend.devices._array.library_torch as torch_library
 
     grouped = []
     with pytest.MonkeyPatch.context() as patch:
@@ -336,7 +336,7 @@ class Streams:
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
     """ARRAY:library=torch,memory=own has a queue then: what is told is the calls, not that they overlap."""
-    import ggml_backend.devices._torch as torch_library
+    import ggml_backend.devices._array.library_torch as torch_library
 
     streams, plain = Streams(), torch_library.Torch.__init__
 
@@ -419,7 +419,7 @@ def test_a_wrong_index_is_told_to_who_waits(streams):
 def test_a_program_is_recorded_in_its_second_run_and_launched_from_then_on(monkeypatch):
     import torch
 
-    from ggml_backend.devices._torch import _Recorded
+    from ggml_backend.devices._array.library_torch import _Recorded
 
     said = []
 

@@ -7,8 +7,8 @@ import pytest
 
 import ggml_backend as gb
 from array_devices import LIBRARIES
-from ggml_backend.devices._formats import FORMATS, Unpacking
-from ggml_backend.devices.arrays import opened
+from ggml_backend.devices._array.device import opened
+from ggml_backend.devices._array.formats import FORMATS, Unpacking
 
 QUANTIZED = [d.name for d in gb.dtypes.dtypes.values() if d.is_quantized]
 
@@ -46,7 +46,7 @@ def test_rows_that_do_not_follow_each_other(library, name, rng):
 
 @pytest.mark.parametrize("name", ["iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1"])
 def test_codebooks_have_as_many_rows_as_numbers_can_name(name):
-    from ggml_backend.devices._formats import codebook
+    from ggml_backend.devices._array.formats import codebook
 
     rows = {"iq2_xxs": 256, "iq2_xs": 512, "iq2_s": 1024, "iq3_xxs": 256, "iq3_s": 512, "iq1": 2048}[name]
     book = codebook(name)

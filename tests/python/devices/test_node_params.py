@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import ggml_backend as gb
-from ggml_backend._devices.nodes import PARAMS, node_at
 from ggml_backend._ffi import ffi, lib
+from ggml_backend.devices._nodes import PARAMS, node_at
 from op_cases import CASES
 
 SAID = {"VIEW", "PERMUTE", "TRANSPOSE", "UNARY"}

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend._devices.nodes import node_at
-from ggml_backend._errors import kept
-from ggml_backend.device import ELEMENTWISE
+from ggml_backend._base.errors import kept
+from ggml_backend.devices._nodes import node_at
+from ggml_backend.devices.device import ELEMENTWISE
 from python_devices import NAMES, Host, Own
 
 

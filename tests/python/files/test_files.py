@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend import _files
-from ggml_backend._sched.costs import write_costs
+from ggml_backend._base import files as _files
 from ggml_backend.cli import main
+from ggml_backend.sched._costs import write_costs
 
 Write = Callable[[Path], Any]
 

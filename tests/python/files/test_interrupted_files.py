@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend import _files
+from ggml_backend._base import files as _files
+from ggml_backend._base import mapped
 from ggml_backend._ffi import lib
-from ggml_backend._files import mapped
 from harness_interleave import Places, interrupt
 from harness_world import lost_by_python
 

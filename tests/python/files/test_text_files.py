@@ -19,13 +19,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import ggml_backend as gb
-from ggml_backend._files import read_text
-from ggml_backend._pictures import read_table
-from ggml_backend._sched.costs import file_of, read_costs, write_costs
+from ggml_backend._base.files import read_text
 from ggml_backend.cli import main
 from ggml_backend.cluster import Description
 from ggml_backend.cluster._links import links_file, read_links, write_links
 from ggml_backend.planning import read_instance
+from ggml_backend.profile._pictures import read_table
+from ggml_backend.sched._costs import file_of, read_costs, write_costs
 from source_tree import in_tree
 
 MARK = codecs.BOM_UTF8

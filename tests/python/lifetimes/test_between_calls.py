@@ -244,7 +244,7 @@ def test_an_event_can_be_recorded_behind_a_run_that_is_on_its_way():
 def test_an_interrupt_of_a_question_that_waits_is_heard(holds, question):
     """The tensor's place, or its context, is in use by another thread."""
     holds(f"""
-        from ggml_backend._core.handles import use
+        from ggml_backend._base.handles import use
         ctx = gb.Context(no_alloc={question.startswith("ctx")}) if {question.startswith("ctx")} else gb.Context()
         t = ctx.tensor(4)
         if {not question.startswith("ctx")}: ctx.allocate(cpu)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend._callbacks import CustomOp
-from ggml_backend._data.blocks import as_blocks
+from ggml_backend.tensor._blocks import as_blocks
+from ggml_backend.tensor._callbacks import CustomOp
 
 DEVICES = [["CPU"], ["SIM", "CPU"]]
 f32 = np.float32

@@ -13,7 +13,7 @@ import pytest
 
 import ggml_backend as gb
 from ggml_backend._ffi import ffi, lib
-from ggml_backend.tensor import build
+from ggml_backend.tensor.tensor import build
 from op_harness import (
     EXACT,
     FLOATS,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend._examples import NAMES
+from ggml_backend.cli.examples import NAMES
 
 
 def chain(ctx, layers=4, n=16):

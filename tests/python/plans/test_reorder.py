@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend import _examples
+from ggml_backend.cli import examples as _examples
 
 
 def fill(graph, seed=1):

@@ -15,8 +15,8 @@ import pytest
 import ggml_backend as gb
 from damage import replaced
 from ggml_backend import CopyCost, Costs, DeviceCosts, OpCost, calibrate
-from ggml_backend._sched.costs import read_costs, write_costs
 from ggml_backend.cli import main
+from ggml_backend.sched._costs import read_costs, write_costs
 
 
 @pytest.fixture(autouse=True)

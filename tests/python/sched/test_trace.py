@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend._pictures.chrome import chrome_trace
+from ggml_backend.profile._pictures.chrome import chrome_trace
 from source_tree import in_tree
 
 unchecked = pytest.mark.skipif(os.environ.get("GGML_SCHED_CHECK") == "1", reason="checked runs wait for every step")

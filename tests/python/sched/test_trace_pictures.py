@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend._examples.graphs import build
-from ggml_backend._pictures.labels import text_width
-from ggml_backend._pictures.palette import COLOURS
+from ggml_backend.cli.examples.graphs import build
+from ggml_backend.profile._pictures.labels import text_width
+from ggml_backend.profile._pictures.palette import COLOURS
 
 SVG = "{http://www.w3.org/2000/svg}"
 pytestmark = pytest.mark.filterwarnings("ignore::ggml_backend.PerformanceWarning")

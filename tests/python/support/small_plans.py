@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ggml_backend._pictures import BareArena, BareBlock, Picture
-from ggml_backend._pictures.data import Note
+from ggml_backend.profile._pictures import BareArena, BareBlock, Picture
+from ggml_backend.profile._pictures.data import Note
 
 __all__ = ["HOSTILE", "Copy", "Split", "hostile_plan", "small_plan"]
 

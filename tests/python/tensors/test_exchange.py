@@ -30,7 +30,7 @@ from capsules import (
     name_of,
     said,
 )
-from ggml_backend._data.exchange import buffer_of
+from ggml_backend.tensor._exchange import buffer_of
 
 DTYPES = ["float32", "float16", "float64", "int8", "int16", "int32", "int64"]
 SHAPES = [(), (1,), (5,), (2, 3), (1, 1), (3, 1, 4), (2, 3, 4, 5), (0,), (2, 0, 3), (1, 0)]

@@ -10,7 +10,7 @@ import pytest
 
 import ggml_backend as gb
 from capsules import Library
-from ggml_backend._data import arrays
+from ggml_backend.tensor import _arrays as arrays
 
 
 def test_what_has_no_memory_is_not_shared():

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ..._data.quantize import dequantize
-from ..._errors import GgmlError
-from ..._text.count import first_of
-from ..._text.escape import line
-from ..._text.terminal import Bar, fail, reason
+from ..._base.count import first_of
+from ..._base.errors import GgmlError
+from ..._base.escape import line
+from ..._base.terminal import Bar, fail, reason
 from ...gguf import UnknownType
 from ...gguf import open as open_gguf
+from ...tensor._quantize import dequantize
 from .common import add_part_argument, has_floats
 
 EXAMPLE = "MODEL.gguf"

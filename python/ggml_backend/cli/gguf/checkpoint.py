@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..._errors import FileError, GgmlError
-from ..._files import read_text
-from ..._text.count import first_of
-from ..._text.escape import line
+from ..._base.count import first_of
+from ..._base.errors import FileError, GgmlError
+from ..._base.escape import line
+from ..._base.files import read_text
 from .safetensors import SafeTensors, json_object, quoted
 
 __all__ = ["open_models"]

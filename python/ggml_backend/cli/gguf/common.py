@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from ..._data.quantize import FLOATS
-from ..._errors import InvalidArgumentError
-from ..._text.patterns import Patterns, nearest
+from ..._base.errors import InvalidArgumentError
+from ..._base.patterns import Patterns, nearest
 from ...dtypes import DType
+from ...tensor._quantize import FLOATS
 
 __all__ = ["add_part_argument", "byte_count", "fitting", "has_floats"]
 

@@ -9,15 +9,15 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from ..._data.quantize import FLOATS
-from ..._data.shapes import MAX_DIMS
-from ..._errors import InvalidArgumentError
-from ..._text.count import count
-from ..._text.escape import line
-from ..._text.patterns import Patterns
-from ..._text.terminal import Bar
+from ..._base.count import count
+from ..._base.errors import InvalidArgumentError
+from ..._base.escape import line
+from ..._base.patterns import Patterns
+from ..._base.terminal import Bar
 from ...dtypes import DType, as_dtype, dtypes
 from ...gguf import GGUFFile, Writer, fallback_dtype
+from ...tensor._quantize import FLOATS
+from ...tensor._shapes import MAX_DIMS
 from .common import byte_count, fitting, has_floats
 from .described import Written, describe
 from .importance import Importance

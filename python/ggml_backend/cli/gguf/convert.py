@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..._data.shapes import MAX_DIMS
-from ..._errors import UnsupportedError
-from ..._text.count import count, first_of
-from ..._text.escape import line
-from ..._text.patterns import Patterns
+from ..._base.count import count, first_of
+from ..._base.errors import UnsupportedError
+from ..._base.escape import line
+from ..._base.patterns import Patterns
 from ...gguf import Writer
+from ...tensor._shapes import MAX_DIMS
 from .checkpoint import open_models
 from .common import byte_count, fitting
 from .conversion import Source, add_conversion_arguments, refuse_same, write

@@ -6,10 +6,10 @@ import argparse
 
 import numpy as np
 
-from ..._data.quantize import FLOATS
-from ..._errors import UnsupportedError
-from ..._text.escape import line
+from ..._base.errors import UnsupportedError
+from ..._base.escape import line
 from ...gguf import open as open_gguf
+from ...tensor._quantize import FLOATS
 from .common import add_part_argument, fitting
 
 EXAMPLE = "MODEL.gguf 'blk.0.*' --values 4"

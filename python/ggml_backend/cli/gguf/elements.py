@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ..._data.shapes import MAX_DIMS
-from ..._files.mapped import reading
+from ..._base.mapped import reading
 from ...dtypes import DType, dtypes
+from ...tensor._shapes import MAX_DIMS
 from .safetensors import BITS, product, quoted
 
 __all__ = ["NoType", "Values", "values_of"]

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..._errors import FileError, InvalidArgumentError
-from ..._files import read_head
-from ..._files.kinds import HEAD, file_kind
-from ..._text.escape import line
+from ..._base.errors import FileError, InvalidArgumentError
+from ..._base.escape import line
+from ..._base.files import read_head
+from ..._base.kinds import HEAD, file_kind
 from ...gguf import GGUFFile, Writer
 from ...gguf import open as open_gguf
 

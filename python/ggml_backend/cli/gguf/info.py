@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..._text.count import count
-from ..._text.escape import line
-from ..._text.terminal import print_json
+from ..._base.count import count
+from ..._base.escape import line
+from ..._base.terminal import print_json
 from ...gguf import GGUFFile, NestedArray
 from ...gguf import open as open_gguf
 from .common import add_part_argument, byte_count

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..._errors import FileError
-from ..._files import read_head
-from ..._files.kinds import HEAD, file_kind
-from ..._files.mapped import map_file, reading
-from ..._text.escape import line
+from ..._base.errors import FileError
+from ..._base.escape import line
+from ..._base.files import read_head
+from ..._base.kinds import HEAD, file_kind
+from ..._base.mapped import map_file, reading
 
 __all__ = ["BITS", "SafeTensors", "Stored", "json_object", "product", "quoted"]
 

@@ -1,0 +1,198 @@
+"""Writing files: whoever opens the path sees the old content or all of the new.
+
+The new file is made and put in the place of the old one by C (c/src/base/file.h). An error, a full disk or a signal
+that ends the process leaves the target as it was, and no remains; so does an interrupt between any two instructions
+here. What is no regular file (a pipe, a terminal, ``/dev/stdout``) cannot be replaced: it is written to directly.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import errno
+import io
+import os
+import stat
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from .._ffi import ffi, lib
+from .errors import FileError
+from .escape import line
+from .kinds import HEAD, file_kind
+from .owned import owned
+
+__all__ = [
+    "Sink", "can_write", "encoded", "naming", "open_regular", "read_head", "read_text", "replace_file", "without_mark",
+    "write_bytes", "write_text",
+]  # fmt: skip
+
+_Path = str | os.PathLike[str]
+_PIECE = 8 << 20  # bytes written at once
+
+
+class Sink(Protocol):
+    """What is written to."""
+
+    def write(self, data: Any, /) -> object: ...
+
+
+def encoded(text: str) -> bytes:
+    """UTF-8; bytes of names that were none (surrogates) as they were."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
+
+
+def _target(path: _Path) -> str | None:
+    """The file to replace, behind links, if there is any; None: what is there is written to directly."""
+    name = os.fsdecode(path)
+    if name.startswith(("/dev/", "/proc/")):  # also where it stands for a regular file, to which somebody else writes
+        return None
+    try:
+        info = os.stat(name)
+    except FileNotFoundError:
+        return os.path.realpath(name)
+    return os.path.realpath(name) if stat.S_ISREG(info.st_mode) else None
+
+
+class _Output:
+    """A new file that takes the place of another one when it is complete. What is made goes with this object, if not
+    before."""
+
+    __slots__ = ("_output", "_path")
+
+    def __init__(self, path: _Path, target: str) -> None:
+        self._path = os.fsdecode(path)
+        self._output = owned(ffi.new("struct gbpy_output *"), lib.gbpy_output_abandon)
+        try:
+            self._check(lib.gbpy_output_open(self._output, os.fsencode(target)))
+        except BaseException:  # the traceback would keep it
+            self.abandon()
+            raise
+
+    def _check(self, error: int) -> None:
+        if error:
+            raise OSError(error, os.strerror(error), self._path)
+
+    def write(self, data: Any, /) -> None:
+        with ffi.from_buffer(data) as buffer:
+            for start in range(0, len(buffer), _PIECE):  # Python hears Ctrl-C between two
+                n = min(_PIECE, len(buffer) - start)
+                self._check(lib.gbpy_output_write(self._output, buffer + start, n))
+
+    def commit(self) -> None:
+        self._check(lib.gbpy_output_commit(self._output))
+
+    def abandon(self) -> None:
+        lib.gbpy_output_abandon(self._output)
+
+
+def replace_file(path: _Path, write: Callable[[Sink], object], *, regular: bool = False) -> None:
+    """Calls ``write`` with a file, and puts what it wrote in the place of ``path``; it is on the disk then.
+
+    regular: FileError for what is no regular file, instead of writing to it
+    """
+    target = _target(path)
+    if target is None:
+        if regular:
+            raise FileError(f"{os.fsdecode(path)}: not a regular file")
+        with naming(path), open(path, "wb") as file:  # a full device does not say its name
+            write(file)
+        return
+    output = _Output(path, target)
+    try:
+        write(output)
+        output.commit()
+    except BaseException:
+        output.abandon()
+        raise
+
+
+def write_text(path: _Path, text: str, *, regular: bool = False) -> None:
+    """A text, in UTF-8, in the place of ``path``."""
+    data = encoded(text)
+    replace_file(path, lambda file: file.write(data), regular=regular)
+
+
+def write_bytes(path: _Path, data: bytes) -> None:
+    """These bytes in the place of ``path``."""
+    replace_file(path, lambda file: file.write(data))
+
+
+def open_regular(path: _Path) -> io.FileIO:
+    """A file to read from. FileError for what is no regular file: nobody waits for the writer of a pipe."""
+    name = os.fsdecode(path)
+    try:
+        # C from the descriptor to the object that owns it
+        file = io.FileIO(os.fsencode(name), "rb", opener=lib.gbpy_open_to_read)
+    except IsADirectoryError:
+        raise FileError(f"{name}: a directory, not a regular file") from None
+    except ValueError:  # what FileIO makes of a descriptor below 0
+        error = ffi.errno
+        if "\0" in name:
+            raise
+        raise OSError(error, os.strerror(error), name) from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise FileError(f"{name}: not a regular file")
+    return file
+
+
+@contextlib.contextmanager
+def naming(path: _Path) -> Iterator[None]:
+    """Errors of the operating system in the block get the name of the file, if they have none."""
+    try:
+        yield
+    except OSError as error:  # of a read: the descriptor has no name
+        if error.filename is None and error.errno is not None:
+            error.filename = path
+        raise
+
+
+_MARKS = ((codecs.BOM_UTF32_LE, "UTF-32"), (codecs.BOM_UTF32_BE, "UTF-32"), (codecs.BOM_UTF16_LE, "UTF-16"),
+          (codecs.BOM_UTF16_BE, "UTF-16"))  # fmt: skip
+
+
+def without_mark(text: str) -> str:
+    """A text without the byte order mark that some programs put before it."""
+    return text.removeprefix("\ufeff")
+
+
+def read_text(path: _Path, errors: str = "strict") -> str:
+    """The text of a file in UTF-8, without a byte order mark. FileError for a file that is not regular, or not text.
+    Line ends stay as they are."""
+    with open_regular(path) as file, naming(path):
+        data = file.readall()
+    name = line(os.fsdecode(path))
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            raise FileError(f"{name}: the text is in {encoding}; save it in UTF-8")
+    kind = file_kind(data[:HEAD])
+    if kind is not None and data.removeprefix(codecs.BOM_UTF8).lstrip().startswith((b"<", b"version https://")):
+        raise FileError(f"{name}: it is {kind}")
+    known = None if kind in (None, "JSON text") else f"it is {kind}"
+    nul = data.find(0)
+    if nul >= 0:
+        raise FileError(f"{name}: {known or f'it is not text: NUL at byte {nul}'}")
+    try:
+        return without_mark(data.decode("utf-8", errors if known is None else "strict"))
+    except UnicodeDecodeError as error:
+        why = known or f"it is not text: {error.reason} at byte {error.start}"
+        raise FileError(f"{name}: {why}") from None
+
+
+def read_head(path: _Path, nbytes: int) -> bytes:
+    """The first bytes of a regular file: fewer where it is shorter."""
+    with open_regular(path) as file, naming(path):
+        return file.read(nbytes)
+
+
+def can_write(path: _Path) -> None:
+    """Raises the OSError of a path that cannot be written to, before there is anything to write. Leaves it as it is."""
+    target = _target(path)
+    if target is not None:
+        _Output(path, target).abandon()
+    elif os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fsdecode(path))

@@ -1,1 +1,0 @@
-"""Objects of C as Python holds them."""

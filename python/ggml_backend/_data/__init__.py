@@ -1,1 +1,0 @@
-"""Elements and shapes on their way between NumPy and C."""

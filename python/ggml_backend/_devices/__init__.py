@@ -1,1 +1,0 @@
-"""Devices written in Python, between ``device.Device`` and the hooks of ``python/core/devices.h``."""

@@ -1,1 +1,0 @@
-"""What schedulers know beside graphs: costs of devices, and what a plan does that is slow."""

@@ -1,1 +1,0 @@
-"""Text: names on their way to C, patterns for names, and what is shown."""

@@ -1,0 +1,413 @@
+"""Devices that compute, and the registry of those that can be made by name."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._base.errors import (
+    InvalidArgumentError,
+    StateError,
+    UnsupportedError,
+    check,
+    clear_error,
+    expect_int,
+    expect_path,
+    non_null,
+    raise_last,
+)
+from .._base.errors.messages import close_matches, kind_of, message_of, plain
+from .._base.handles import Core, Handle, fail, new_handle, use
+from .._base.installed import built_file
+from .._base.names import as_name
+from .._base.signals import watch
+from .._ffi import ffi, lib
+from . import _registry as registry
+from ._state import State, object_of
+from .buffer import Buffer, BufferType, Usage, expect_tensor, text
+
+if TYPE_CHECKING:
+    from ..tensor.tensor import Tensor
+
+_MAX_INT = 2**31 - 1
+
+__all__ = [
+    "Backend",
+    "BackendList",
+    "LoadRecord",
+    "backends",
+    "cpu_levels",
+    "get_include",
+    "load_backend",
+    "load_report",
+]
+
+
+class BackendList(list[str]):
+    """What :func:`backends` returns: names, and of kinds of backends that are not there, why."""
+
+    missing: dict[str, str]  #: ``{"CUDA": "no device: ..."}``; empty when nothing is missing
+
+    if not TYPE_CHECKING:  # for checkers there is no such thing
+
+        def __getitem__(self, index):
+            if isinstance(index, str):
+                raise TypeError(f"backends() is a list of names; gb.Backend({index!r}) makes a backend")
+            return super().__getitem__(index)
+
+
+def _registered() -> list[str]:
+    return [text(lib.ggml_backend_reg_get_name(i)) for i in range(lib.ggml_backend_reg_get_count())]
+
+
+def backends() -> BackendList:
+    """Names that :class:`Backend` takes, in the order of the registry. ``"CPU"`` is always the first.
+
+    The first call looks for devices of NVIDIA, if the package was built with CUDA; ``.missing`` of the result says why
+    there are none::
+
+        >>> gb.backends().missing
+        {'CUDA': 'the package was built without it (pip install . -C cmake.define.GGML_CUDA=ON)'}
+    """
+    missing = _load_cuda()
+    reasons = {"CUDA": missing} if missing else {}
+    reasons.update(registry.missing())
+    names = BackendList(n for n in _registered() if n not in reasons)
+    names.missing = reasons
+    return names
+
+
+_cuda_outcome: str | None = None  # of the first attempt; "": loaded
+
+
+def _load_cuda() -> str:
+    """Loads the module that is installed beside the extension, once; why it is not there, or ``""``.
+
+    Without a lock, which a signal handler that asks in the middle would wait for: whoever asks at the same time loads
+    it as well, which does nothing the second time. The first outcome counts.
+    """
+    global _cuda_outcome
+    if _cuda_outcome is None:
+        given = os.environ.get("GGML_CUDA_MODULE")
+        path = Path(given).absolute() if given else built_file("libggml_backend_cuda.so")
+        if not _exists(path):
+            built = "the package was built without it (pip install . -C cmake.define.GGML_CUDA=ON)"
+            outcome = f"GGML_CUDA_MODULE: there is no file {str(path)!r}" if given else built
+        elif lib.ggml_backend_load(os.fsencode(path)) == lib.GGML_STATUS_SUCCESS:
+            outcome = ""
+        else:
+            outcome = message_of(lib.ggml_last_error()).removeprefix("CUDA: ")
+            lib.ggml_clear_error()
+        if _cuda_outcome is None:
+            _cuda_outcome = outcome
+    return _cuda_outcome
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a path that the system cannot even look for
+        return False
+
+
+@dataclass(frozen=True)
+class LoadRecord:
+    """One attempt to load a backend module: what :func:`load_report` lists."""
+
+    path: str
+    name: str  #: the module's own; empty when the file is no module
+    ok: bool
+    message: str  #: why it failed; empty on success
+    backends: int  #: number of registry entries that it added
+
+
+def load_backend(path: str | os.PathLike[str]) -> list[str]:
+    """Loads a backend from a shared library and returns the names that it registered, for :class:`Backend`.
+
+    The path is explicit; nothing is searched for, neither in the current directory nor elsewhere. The module's version
+    is read from the file and checked before any code of it runs. Loading again what is loaded already does nothing and
+    returns ``[]``. A module stays loaded until the process ends. How to write one: ``examples/backend`` in the source
+    tree, :func:`get_include`.
+
+    FileNotFoundError: there is no such file. InvalidArgumentError: it is no backend module. UnsupportedError: it was
+        built for another version, or finds no device.
+    """
+    given: Any = path
+    expect_path(given, "load_backend: path")
+    full = Path(os.fsdecode(given)).absolute()
+    if not _exists(full):
+        raise FileNotFoundError(f"load_backend: there is no file {str(full)!r}")
+    before = len(_registered())
+    check(lib.ggml_backend_load(os.fsencode(full)), "load_backend")
+    return _registered()[before:]
+
+
+def load_report() -> list[LoadRecord]:
+    """Every attempt to load a module so far, in order, without repetitions."""
+    records = [lib.ggml_backend_load_get(i) for i in range(lib.ggml_backend_load_count())]
+    success = lib.GGML_STATUS_SUCCESS
+    return [
+        LoadRecord(
+            os.fsdecode(ffi.string(r.path)), text(r.name), r.status == success, message_of(r.message), r.n_backends
+        )
+        for r in records
+    ]
+
+
+def get_include() -> str:
+    """The directory with the C headers, and ``ggml-backend-module.c``, which a backend module is compiled with.
+
+    In a shell, with ``INCLUDE`` for the directory::
+
+        cc -shared -fPIC -fvisibility=hidden -DGGML_BACKEND_MODULE_BUILD -I$INCLUDE mine.c \\
+            $INCLUDE/ggml-backend-module.c -o mine.so
+    """
+    return str(built_file("include"))
+
+
+def cpu_levels() -> dict[str, bool]:
+    """Instruction-set levels of the CPU kernels in this build, from the most portable up, and whether this processor
+    has them."""
+    return {
+        text(lib.ggml_cpu_level_name(i)): bool(lib.ggml_cpu_level_usable(i)) for i in range(lib.ggml_cpu_level_count())
+    }
+
+
+class BackendCore(Core):
+    """A ``ggml_backend``. ``stop`` lets any thread end a running computation (CPU only)."""
+
+    __slots__ = ("abort", "asked", "is_cpu", "name", "stop")
+    is_cpu: bool
+    name: str
+    stop: Any
+
+    def __init__(self, spec: str) -> None:
+        watch()
+        self.stop = stop = ffi.new("struct gbpy_stop *")
+        h = new_handle()
+        status = lib.gbpy_open_backend(h, as_name(spec, "Backend"), stop)
+        if status:
+            fail(status, f"Backend({spec!r})")
+        super().__init__(h, "struct ggml_backend *")
+        self.keep(stop)
+        self.name = text(lib.ggml_backend_name(self.ptr))
+        self.is_cpu = bool(lib.ggml_backend_is_cpu(self.ptr))
+        self.asked: Any = None  # the handle that C gets for abort callbacks; made once
+        self.abort: Any = None  # the object behind that handle, while there is an abort callback
+
+
+def _parameter(key: str, value: object) -> str:
+    if isinstance(value, str):
+        shown = value
+    elif isinstance(value, bool):
+        shown = str(int(value))
+    elif isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(v, str) for v in value):
+        shown = "+".join(sorted(value) if isinstance(value, (set, frozenset)) else value)
+    elif hasattr(value, "__index__"):
+        shown = str(expect_int(value, f"Backend: {key}"))
+    else:
+        hint = (
+            "; a size is '1.5M' or an int of bytes, a time '2.5ms'" if isinstance(value, (float, np.floating)) else ""
+        )
+        raise TypeError(f"Backend: {key} must be a str, an int or a list of names, not {kind_of(value)}{hint}")
+    if "," in shown or "," in key or "=" in key:
+        raise InvalidArgumentError(f"Backend: parameter {key}={shown!r} contains a separator")
+    return f"{key}={shown}"
+
+
+_MORE = (
+    "; gb.register_device makes a class of Python one (on the command line: --import MODULE), gb.load_backend what a"
+    " shared library has"
+)
+
+
+def _refuse_unknown(params: dict[str, object]) -> None:
+    """Raises for an unknown keyword of the CPU. On the command line its parameters have other names."""
+    for key in params:
+        if key not in ("threads", "level"):
+            near = close_matches(key, ["n_threads", "level"])
+            raise InvalidArgumentError(
+                f"Backend: the CPU has no parameter {key!r}{near or '; it has n_threads=<count> and level=<name>'}"
+            )
+
+
+class Backend(Handle):
+    """A device that computes.
+
+    ``Backend("CPU", n_threads=2)``, ``Backend("SIM:mem=64M,ops=mul_mat+add")`` or the same by keywords,
+    ``Backend("SIM", mem="64M", ops=["mul_mat", "add"])``. Names are those of :func:`backends`, compared without case.
+
+    name: registry name, optionally with ``:parameters``
+    n_threads: CPU only; default: min(physical cores, affinity mask, container quota)
+    level: CPU only; the instruction-set level of its kernels (see :func:`cpu_levels`)
+
+    One backend works for one thread at a time; calls from several threads wait for each other. A closed backend is
+    freed when the last scheduler and buffer that need it are gone.
+    """
+
+    __slots__ = ("__weakref__", "_core", "_name")
+
+    def __init__(
+        self, name: str, /, *, n_threads: int | None = None, level: str | None = None, **params: object
+    ) -> None:
+        self._core: BackendCore | None = None
+        as_name(name, "Backend")
+        spec = name
+        kind = registry.kind_called(name.partition(":")[0])
+        if name.partition(":")[0].upper() == "CPU":
+            _refuse_unknown(params)
+        if params and kind is None:
+            joined = ",".join(_parameter(k, v) for k, v in params.items())
+            spec = f"{name},{joined}" if ":" in name else f"{name}:{joined}"
+        base = name.partition(":")[0]
+        if base.lower() not in (n.lower() for n in _registered()):
+            names = backends()  # loads what is not loaded yet
+            if base.lower() not in (n.lower() for n in names):
+                meant = re.fullmatch(r"(CUDA|GPU|NVIDIA)[:\d]*", base.upper())
+                why = "".join([f" ({kind}: {reason})" for kind, reason in names.missing.items() if meant])
+                guess = "" if meant else close_matches(base, names) or _MORE
+                raise InvalidArgumentError(
+                    f"Backend: there is no backend {base!r}; there are {', '.join(names)}{why}{guess}"
+                )
+        if kind is None:
+            self._core = core = BackendCore(spec)
+        else:
+            reason = kind.cls.missing()
+            if reason:
+                raise UnsupportedError(f"Backend: {kind.name} cannot be used here: {reason}")
+            before, registry.given.keywords = registry.given.keywords, params
+            try:
+                self._core = core = BackendCore(spec)
+            finally:
+                registry.given.keywords = before
+        self._name = core.name
+        if core.is_cpu:
+            if n_threads is None and ":" not in spec:
+                n_threads = lib.ggml_cpu_default_n_threads()
+            if n_threads is not None:
+                self.n_threads = n_threads
+            if level is not None:
+                wanted = as_name(level, "Backend", "level")
+                usable = [repr(known) for known, can in cpu_levels().items() if can]
+                if repr(level) not in usable:
+                    raise InvalidArgumentError(f"Backend: level must be one of {', '.join(usable)}, not {level!r}")
+                check(lib.ggml_backend_cpu_set_level(core.ptr, wanted), "Backend")
+        elif n_threads is not None or level is not None:
+            raise InvalidArgumentError(f"Backend: n_threads and level are for the CPU, not for {self._name}")
+
+    def _live(self) -> BackendCore:
+        core = self._core
+        if core is None:
+            raise StateError(f"the backend {getattr(self, '_name', '')} is closed")
+        return core
+
+    def _cpu(self) -> BackendCore:
+        core = self._live()
+        if not core.is_cpu:
+            raise InvalidArgumentError(f"{self._name} is not a CPU backend")
+        return core
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def is_cpu(self) -> bool:
+        return self._live().is_cpu
+
+    @property
+    def device(self) -> Any:
+        """The :class:`ggml_backend.Device` behind a backend that is written in Python; None for all others."""
+        core = self._live()
+        handle = lib.gbpy_device_of(core.h)
+        return object_of(handle, State).device if handle else None
+
+    @property
+    def n_threads(self) -> int:
+        """Threads of the CPU backend."""
+        core = self._cpu()
+        return int(lib.ggml_backend_cpu_get_n_threads(core.ptr))
+
+    @n_threads.setter
+    def n_threads(self, n: int) -> None:
+        core = self._cpu()
+        if isinstance(n, bool):
+            raise TypeError("Backend: n_threads must be an int, not bool")
+        n = expect_int(n, "Backend: n_threads")
+        if n < 1:
+            raise InvalidArgumentError(f"Backend: n_threads must be at least 1, not {n}")
+        if n > _MAX_INT:
+            raise InvalidArgumentError(f"Backend: n_threads {n} is too large")
+        with use("Backend", core):
+            check(lib.ggml_backend_cpu_set_n_threads(core.ptr, n), "Backend.n_threads")
+
+    @property
+    def level(self) -> str:
+        """Instruction-set level of the CPU kernels in use."""
+        core = self._cpu()
+        return text(lib.ggml_backend_cpu_get_level(core.ptr))
+
+    @property
+    def buffer_type(self) -> BufferType:
+        """The memory that this device computes on."""
+        core = self._live()
+        return BufferType(non_null(lib.ggml_backend_get_default_buffer_type(core.ptr)), core)
+
+    @property
+    def alignment(self) -> int:
+        core = self._live()
+        return int(lib.ggml_backend_get_alignment(core.ptr))
+
+    @property
+    def max_size(self) -> int:
+        """Bytes of the largest single allocation."""
+        core = self._live()
+        return int(lib.ggml_backend_get_max_size(core.ptr))
+
+    def alloc(self, size: int, usage: Usage = "any") -> Buffer:
+        """Allocates ``size`` bytes on the device."""
+        return self.buffer_type.alloc(size, usage)
+
+    def supports(self, tensor: Tensor) -> bool:
+        """Can it compute the operation that makes ``tensor``?"""
+        expect_tensor(tensor, "Backend.supports: tensor")
+        core = self._live()
+        clear_error()
+        can = bool(lib.ggml_backend_supports_op(core.ptr, tensor._live()))
+        if not can and lib.ggml_last_status():
+            raise_last("Backend.supports")
+        return can
+
+    def unsupported_reason(self, tensor: Tensor) -> str | None:
+        """Why it cannot compute ``tensor``, in words; None when it can."""
+        expect_tensor(tensor, "Backend.unsupported_reason: tensor")
+        core = self._live()
+        clear_error()
+        reason = lib.ggml_backend_unsupported_reason(core.ptr, tensor._live())
+        if reason and lib.ggml_last_status():
+            raise_last("Backend.unsupported_reason")
+        return plain(message_of(reason)) if reason else None
+
+    def synchronize(self) -> None:
+        """Waits for everything queued on the device; raises for the first failure among it."""
+        core = self._live()
+        with use("Backend.synchronize", core):
+            check(lib.ggml_backend_synchronize(core.ptr), f"{self._name}.synchronize")
+
+    def stop(self) -> None:
+        """Ends a computation that runs on this CPU backend in another thread: before its next node, and in long ones
+        about every millisecond. Its ``compute`` then returns False. A backend that computes nothing is not affected."""
+        core = self._cpu()
+        lib.gbpy_stop(core.h)
+
+    def __repr__(self) -> str:
+        core = self._core
+        if core is None:
+            return f"<Backend {getattr(self, '_name', '?')!r} closed>"
+        extra = f" n_threads={self.n_threads} level={self.level}" if core.is_cpu else ""
+        return f"<Backend {self._name!r}{extra}>"

@@ -1,0 +1,137 @@
+"""Matrix products: weights of every type times activations of 1 to 16 rows, and of many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ..._base.errors import GgmlError, non_null
+from ..._base.errors.messages import message_of
+from ..._ffi import ffi, lib
+from ...backend.backend import Backend
+from ...backend.buffer import text
+from ...dtypes import DType, dtypes, float32
+from ...profile._limits import arithmetic_of
+from ...tensor._quantize import quantize
+from ...tensor.context import Context
+from ...tensor.tensor import Tensor
+from ._measure import Case, Limits
+
+__all__ = [
+    "Algorithm",
+    "algorithm_of",
+    "arithmetic_of",
+    "explain_products",
+    "product_cases",
+    "product_types",
+    "weights",
+]
+
+
+def product_types(backend: Backend) -> list[DType]:
+    """Types that weights of a product can have."""
+    found = []
+    for dtype in dtypes.values():
+        if dtype.name in ("float32", "float16", "bfloat16") or dtype.is_quantized:
+            with Context() as ctx:
+                try:
+                    if backend.supports(ops.mul_mat(ctx.tensor((32, 256), dtype), ctx.tensor((1, 256)))):
+                        found.append(dtype)
+                except GgmlError:
+                    continue
+    return found
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """The algorithm that computes a product with the kernels of a level."""
+
+    name: str
+    declined: tuple[tuple[str, str], ...]  #: those that were tried before, each with why it was not taken
+
+
+def algorithm_of(product: Tensor, level: str) -> Algorithm:
+    """Which algorithm of the CPU backend computes ``product``, a result of ``mul_mat``, ``mul_mat_id`` or
+    ``out_prod``."""
+    why = ffi.new("const char **")
+    declined: list[tuple[str, str]] = []
+    node = product._live()
+    while True:
+        found = lib.gbpy_product_algorithm(node, level.encode(), len(declined), why)
+        name = non_null(found, "Which algorithm computes the product?")
+        if not why[0]:
+            return Algorithm(text(name), tuple(declined))
+        declined.append((text(name), message_of(why[0])))
+
+
+def _shape(quick: bool) -> tuple[int, int]:
+    """Rows and columns of the weights."""
+    return (256, 512) if quick else (4096, 14336)
+
+
+def _batches(quick: bool) -> tuple[int, ...]:
+    return (1, 2, 4, 8, 16, 64 if quick else 512)
+
+
+def _name(dtype: DType, m: int, k: int, n: int) -> str:
+    return f"{dtype.ggml_name.lower()} m={m} k={k} n={n}"
+
+
+def explain_products(types: Sequence[DType], level: str, *, quick: bool = False) -> Iterator[tuple[str, Algorithm]]:
+    """The cases of :func:`product_cases` by their names, and which algorithm computes each. Nothing is computed."""
+    m, k = _shape(quick)
+    for dtype in types:
+        for n in _batches(quick):
+            with Context() as ctx:
+                product = ops.mul_mat(ctx.tensor((m, k), dtype), ctx.tensor((n, k), float32))
+                yield _name(dtype, m, k, n), algorithm_of(product, level)
+
+
+def weights(dtype: DType, rows: int, columns: int) -> np.ndarray[Any, Any]:
+    """Rows of weights as a tensor takes them: a few different ones, again and again. What a product costs does not
+    depend on them."""
+    few = np.random.default_rng(0).standard_normal((min(4, rows), columns), dtype=np.float32) / np.float32(columns**0.5)
+    if dtype.name in ("float32", "float16"):
+        tile: Any = few.astype(dtype.numpy)
+    else:
+        try:
+            tile = quantize(few, dtype, np.ones(columns, np.float32) if dtype.is_quantized else None)
+        except GgmlError:  # cannot be written: any bytes will do, if no scale becomes infinite or NaN
+            tile = np.full((1, dtype.row_size(columns)), 0x2C, np.uint8)
+        if dtype.name == "bfloat16":
+            tile = tile.view(np.uint16)
+    return np.resize(tile, (rows, tile.shape[1]))
+
+
+def product_cases(backend: Backend, limits: Limits, types: Sequence[DType], *, quick: bool = False) -> Iterator[Case]:
+    """A matrix of weights at a time: it is freed before the next is made."""
+    m, k = _shape(quick)
+    for dtype in types:
+        w = weights(dtype, m, k)
+        for n in _batches(quick):
+            with ExitStack() as stack:
+                ctx = stack.enter_context(Context())
+                a, x = ctx.tensor((m, k), dtype, name="w"), ctx.tensor((n, k), float32, name="x")
+                product = ops.mul_mat(a, x)
+                graph = ctx.graph(product)
+                stack.enter_context(ctx.allocate(backend))
+                a.set(w)
+                x.set(np.random.default_rng(1).standard_normal((n, k), dtype=np.float32))
+                flops, name = 2.0 * m * k * n, _name(dtype, m, k, n)
+                algorithm = algorithm_of(product, limits.level).name
+                common: dict[str, Any] = {
+                    "memory": float(w.nbytes),
+                    "flops": flops,
+                    "arithmetic": arithmetic_of(algorithm),
+                    "algorithm": algorithm,
+                }
+                run = lambda graph=graph: graph.compute(backend)  # noqa: E731
+                if n <= 16:
+                    yield Case(name, "products", "GB/s", float(w.nbytes), run, **common)
+                else:
+                    yield Case(name, "products", "GFLOP/s", flops, run, **common)

@@ -1,0 +1,1 @@
+"""Plans models for a described cluster: where layers go, and how fast the model runs there."""

@@ -1,0 +1,1 @@
+"""``ARRAY``, a device that computes with NumPy, PyTorch or CuPy."""

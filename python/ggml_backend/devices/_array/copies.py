@@ -1,0 +1,94 @@
+"""Operators that move elements: copies between dtypes and layouts, repetition, concatenation, sums of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...dtypes import DType
+from .._nodes import Node
+from ..device import op
+from .family import FLOAT_NAMES, Family
+from .layout import axes, ne, repeats, spread
+from .library import FLOATS, Step
+
+
+def _converts(to: DType, of: DType) -> bool:
+    return of == to or (to in FLOATS and (of in FLOATS or of.is_quantized))
+
+
+def _copies(node: Node) -> bool | str:
+    source = node.sources[0]
+    if node.dtype.is_quantized:
+        return f"the result is {node.dtype.name}, and it quantizes nothing"
+    if not _converts(node.dtype, source.dtype):
+        return f"{source.dtype.name} as {node.dtype.name}"
+    return node.size == source.size or "shapes of different sizes"
+
+
+def _repeats(node: Node) -> bool | str:
+    source = node.sources[0]
+    if node.dtype != source.dtype or node.dtype.is_quantized:
+        return f"{source.dtype.name} as {node.dtype.name}"
+    return repeats(source.shape, node.shape) or "a shape that is no multiple"
+
+
+def _joins(node: Node) -> bool | str:
+    same = all(s.dtype == node.dtype and not s.dtype.is_quantized for s in node.sources)
+    return (same and len(node.sources) == 2) or "sources of different dtypes"
+
+
+class Copies(Family):
+    """Copies, repetition, concatenation, and sums of rows."""
+
+    @op("cpy", "cont", "dup", dtypes="all", when=_copies, prepare=True)
+    def copy_elements(self, node: Node, out: Any, source: Any, target: Any = None) -> Step:
+        library, to, of = self.library, node.dtype, node.sources[0].dtype
+        if ne(node.shape) == ne(node.sources[0].shape):
+            n = max(len(out.shape), len(source.shape))
+            return self.conversion(axes(library, out, n), to, axes(library, source, n), of)
+        if of.is_quantized:
+            return self._copy_in_order(out, to, source, of)
+        seen = library.reshaped(source, out.shape)
+        if seen is not None:
+            return self.conversion(out, to, seen, of)
+        seen = library.reshaped(out, source.shape)
+        if seen is not None:
+            return self.conversion(seen, to, source, of)
+        return self._copy_in_order(out, to, source, of)
+
+    def _copy_in_order(self, out: Any, to: DType, source: Any, of: DType) -> Step:
+        """Where neither layout allows a view of the other's shape."""
+        library = self.library
+        read, write = self.floats_of(source, of), library.writer(out, to)
+        if of == to:
+            return library.assign_from(out, lambda: library.copy_of(source).reshape(out.shape))
+        floats = read or (lambda: source)
+        if write is None:
+            return library.assign_from(out, lambda: library.copy_of(floats()).reshape(out.shape))
+        store = write
+        return lambda: store(library.copy_of(floats()).reshape(out.shape))
+
+    @op("repeat", dtypes="dense", when=_repeats, prepare=True)
+    def repeat(self, node: Node, out: Any, source: Any, like: Any = None) -> Step:
+        library = self.library
+        out, source = spread(library, (out,), source)
+        return library.assign(out, source)
+
+    @op("concat", dtypes="dense", when=_joins, prepare=True)
+    def concat(self, node: Node, out: Any, a: Any, b: Any) -> Step:
+        """One after the other along the axis before the last two."""
+        library = self.library
+        out, a, b = (axes(library, array, 4) for array in (out, a, b))
+        n = a.shape[1]
+        first, second = library.assign(out[:, :n], a), library.assign(out[:, n:], b)
+
+        def both() -> None:
+            first()
+            second()
+
+        return both
+
+    @op("sum_rows", "mean", dtypes=FLOAT_NAMES, prepare=True)
+    def sums(self, node: Node, out: Any, a: Any) -> Step:
+        total, times = self.library.sum_rows, 1.0 if node.op == "sum_rows" else 1 / a.shape[-1]
+        return self.step_of(lambda x, out=None: total(x, times, out), node, out, (a,))

@@ -1,0 +1,179 @@
+"""``ARRAY``: a device that computes with an array library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+from weakref import WeakValueDictionary
+
+from ..._base.errors import InvalidArgumentError, UnsupportedError
+from ..._ffi import lib
+from .._program import program_of
+from ..device import Call, Node, register_device
+from .copies import Copies
+from .elements import Elements
+from .family import then
+from .fusion import Fusion
+from .layout import is_aligned
+from .library import Library, Step
+from .products import Products
+from .rows import Rows
+
+__all__ = ["ArrayDevice"]
+
+_MOVES = frozenset(("cpy", "cont", "dup", "repeat"))  # whose second source, if any, is where they write, or a shape
+
+
+@register_device("ARRAY", replace=True)
+class ArrayDevice(Elements, Products, Rows, Copies):
+    """Computes with NumPy, PyTorch or CuPy, through the package ``array-api-compat``. What it computes, and what its
+    options are for, is in docs/BACKENDS.md, "Accelerators through PyTorch and CuPy"."""
+
+    def __init__(
+        self,
+        library: str = "numpy",
+        device: str | None = None,
+        weights: str = "packed",
+        compile: bool = False,
+        graphs: bool = False,
+        memory: str | None = None,
+    ) -> None:
+        if weights not in ("packed", "widened"):
+            raise InvalidArgumentError(f"ARRAY: weights is 'packed' or 'widened', not {weights!r}")
+        if memory not in (None, "host", "own"):
+            raise InvalidArgumentError(f"ARRAY: memory is 'host' or 'own', not {memory!r}")
+        reason = self.missing()
+        if reason is not None:
+            raise UnsupportedError(f"ARRAY: {reason}")
+        self.library: Library = opened(library, device, memory, compile, graphs)
+        self.widened: bool = weights == "widened"
+        self.versions: Mapping[int, Callable[[], int]] = {}
+        self.before: list[Step] = []
+        self._kept = WeakValueDictionary()
+        self.memory: str = "host" if self.library.host else "own"
+        self.name: str = f"{self.name}({self.library.name}:{self.library.device})"
+        if self.library.has_queue:
+            vars(self)["submit"] = self.library.submit
+        if self.library.has_events:
+            vars(self)["event"] = self.library.event
+
+    @classmethod
+    def missing(cls) -> str | None:
+        if find_spec("array_api_compat") is None:
+            return "needs the package array-api-compat: pip install ggml_backend[arrays]"
+        return None
+
+    # ------------------------------------------------------------------------------------------------- what and how
+
+    def supports(self, node: Node) -> bool | str:
+        for tensor in (node, *node.sources):
+            if not is_aligned(tensor):
+                return f"strides {tensor.strides} of {tensor} are not whole elements"
+        return super().supports(node)
+
+    def compile(self, calls: Sequence[Call]) -> Callable[[], object]:
+        library = self.library
+        with library.running():
+            ours = [self._adopted(call) for call in calls]
+            whole = self.library.compiled(ours, self.step)
+            if whole is not None:
+                return library.program(whole, [])
+            pairs = [(a, v) for call in ours for a, v in zip(call.sources, call.weights, strict=True) if v is not None]
+            self.versions, self.before = {id(a): v for a, v in pairs}, []
+            steps = (
+                Fusion(library, ours).steps(self.step)
+                if library.can_fuse and lib.ggml_graph_get_fusion()
+                else [(self.step(c), c) for c in ours]
+            )
+            before, self.versions, self.before = self.before, {}, []
+        return library.program(program_of(self.name, steps, None), before)
+
+    def _adopted(self, call: Call) -> Call:
+        adopt = self.library.adopt
+        sources = tuple(adopt(a, n.dtype) for a, n in zip(call.sources, call.node.sources, strict=True))
+        ours = Call(call.node, adopt(call.out, call.node.dtype), sources, call.shared)
+        ours.may_leave_out, ours.of, ours.weights = call.may_leave_out, call.of, call.weights
+        return ours
+
+    def step(self, call: Call) -> Step:
+        """A result that overwrites a source is computed elsewhere first, unless the operator reads each element before
+        it writes the same one."""
+        node, out, entry = call.node, call.out, self._table[call.node.op]
+        method = getattr(self, entry.method)
+        shared = [call.sources[k] for k in call.shared if k == 0 or node.op not in _MOVES]
+        place = self.library.place
+        if not shared or (entry.in_place and all(place(a) == place(out) for a in shared)):
+            return method(node, out, *call.sources)  # type: ignore[no-any-return]
+        elsewhere = self.library.empty(out.shape, node.dtype)
+        return then(method(node, elsewhere, *call.sources), self.library.assign(out, elsewhere))
+
+    # ------------------------------------------------------------------------------------------------------- memory
+
+    def alloc(self, nbytes: int) -> Any:
+        return super().alloc(nbytes) if self.library.host else self.library.alloc(nbytes)
+
+    def array(self, memory: Any, offset: int, node: Node, writable: bool) -> Any:
+        if self.library.host:
+            return super().array(memory, offset, node, writable)
+        return self.library.view(memory, offset, node, writable)
+
+    def write(self, memory: Any, offset: int, data: memoryview) -> None:
+        self.library.write(memory, offset, data)
+
+    def read(self, memory: Any, offset: int, data: memoryview) -> None:
+        self.library.read(memory, offset, data)
+
+    def fill(self, memory: Any, value: int) -> None:
+        self.library.fill(memory, value)
+
+    def copy(self, to: Any, to_offset: int, source: Any, offset: int, nbytes: int) -> bool:
+        return self.library.copy(to, to_offset, source, offset, nbytes)
+
+    def store(self, out: Any, result: Any) -> None:
+        self.library.assign(out, result)()
+
+    def copy_of(self, array: Any) -> Any:
+        return self.library.copy_of(array)
+
+    def synchronize(self) -> None:
+        self.library.synchronize()
+
+
+def opened(library: str, device: str | None, memory: str | None, compile: bool, graphs: bool) -> Library:
+    """An array library by its name, imported now."""
+    name = library.lower() if isinstance(library, str) else library
+    if name != "torch" and (compile or graphs):
+        raise InvalidArgumentError(f"ARRAY: compile and graphs are options of library='torch', not of {library!r}")
+    if name == "numpy":
+        import array_api_compat.numpy as xp
+
+        from .library import NumPy
+
+        if device not in (None, "cpu"):
+            raise InvalidArgumentError(f"ARRAY: NumPy computes on the device 'cpu', not {device!r}")
+        return NumPy(xp, memory != "own")
+    if name == "torch":
+        return _torch(device, memory, compile, graphs)
+    if name == "cupy":
+        return _cupy(device, memory)
+    raise InvalidArgumentError(f"ARRAY: library is 'numpy', 'torch' or 'cupy', not {library!r}")
+
+
+def _needs(package: str, extra: str) -> None:
+    if find_spec(package) is None:
+        raise UnsupportedError(f"ARRAY: library={package!r} is not installed: pip install ggml_backend[{extra}]")
+
+
+def _torch(device: str | None, memory: str | None, compile: bool, graphs: bool) -> Library:
+    _needs("torch", "torch")
+    from .library_torch import Torch
+
+    return Torch(device, memory, compile, graphs)
+
+
+def _cupy(device: str | None, memory: str | None) -> Library:
+    _needs("cupy", "cupy")
+    from .library_cupy import CuPy
+
+    return CuPy(device, memory)

@@ -1,0 +1,119 @@
+"""What the families of operators have in common: a device with a library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+from weakref import WeakValueDictionary
+
+from ...dtypes import DType
+from .._nodes import Node
+from ..device import Device
+from .library import F32, FLOATS, Function, Library, Step
+
+FLOAT_NAMES = tuple(d.name for d in FLOATS)
+
+
+class Widened:
+    """Weights as float32, for all plans that read them: made when they are needed first, and anew where they have
+    changed since.
+
+    version: tells that, of the buffer that the context_of plan found them in; what it tells is equal for no two buffers
+    """
+
+    __slots__ = ("__weakref__", "_read", "_seen", "_store", "array", "version")
+
+    def __init__(self, array: Any, read: Step, store: Callable[[Any, Any], object], version: Callable[[], int]) -> None:
+        self.array = array
+        self.version = version
+        self._read, self._store = read, store
+        self._seen = -1
+
+    def refresh(self) -> None:
+        now = self.version()
+        if now != self._seen:
+            self._store(self.array, self._read())
+            self._seen = now
+
+
+class Family(Device):
+    """Methods marked with ``op`` return a step: a function without arguments that computes the node."""
+
+    library: Library
+    widened: bool = False
+    versions: Mapping[int, Callable[[], int]]  #: of arrays of weights, by ``id``, while a plan is made
+    before: list[Step]  #: what the plan that is made does first in each run
+    _kept: WeakValueDictionary[tuple[Any, ...], Widened]
+
+    def weights_of(self, array: Any, dtype: DType) -> tuple[Any, Step | None]:
+        """Weights as a float32 array; or, where they are packed, a step that gives it."""
+        read = self.floats_of(array, dtype)
+        version = self.versions.get(id(array)) if self.widened and read is not None else None
+        if read is None or version is None:
+            return array, read
+        library = self.library
+        key = (*library.place(array), dtype.id)
+        kept = self._kept.get(key)
+        if kept is None:
+            shape = (*array.shape[:-1], array.shape[-1] // dtype.itemsize * dtype.block_size)
+            wide = library.empty(shape if dtype.is_quantized else array.shape)
+            kept = self._kept[key] = Widened(wide, read, lambda out, value: library.assign(out, value)(), version)
+        kept.version = version
+        self.before.append(kept.refresh)
+        return kept.array, None
+
+    def step_of(self, function: Function, node: Node, out: Any, sources: Sequence[Any]) -> Step:
+        """A function of float32 arrays, for sources and a result of any floats: these are widened before, and rounded
+        once after it, as on the CPU."""
+        library = self.library
+        readers = [library.reader(s, n.dtype) for s, n in zip(sources, node.sources, strict=False)]
+        writer = library.writer(out, node.dtype)
+        if writer is None and not any(readers):
+            return partial(function, *sources, out=out)
+        given: list[Step] = [r if r is not None else partial(_same, s) for r, s in zip(readers, sources, strict=True)]
+        if writer is None:
+            return lambda: function(*[read() for read in given], out=out)
+        return lambda: writer(function(*[read() for read in given]))
+
+    def floats_of(self, array: Any, dtype: DType) -> Step | None:
+        """Gives an array of floats, or the bytes of quantized rows, as float32; None: it is."""
+        if dtype.is_quantized:
+            return self.library.unpacker(array, dtype)
+        return self.library.reader(array, dtype)
+
+    def conversion(self, out: Any, to: DType, source: Any, of: DType) -> Step:
+        """Copies one array into another one of the same shape, from floats of any dtype to floats of any dtype."""
+        if of == to:
+            return self.library.assign(out, source)
+        read, write = self.floats_of(source, of), self.library.writer(out, to)
+        if write is None:
+            assert read is not None
+            return self.library.assign_from(out, read)
+        store = write
+        return partial(store, source) if read is None else lambda: store(read())
+
+    def store_of(self, node: Node, out: Any) -> tuple[Any, Step | None]:
+        """An array of float32 for the result, and what brings it there; None: it is the result."""
+        if node.dtype == F32:
+            return out, None
+        writer = self.library.writer(out, node.dtype)
+        assert writer is not None
+        wide = self.library.empty(out.shape)
+        return wide, partial(writer, wide)
+
+
+def _same(array: Any) -> Any:
+    return array
+
+
+def then(first: Step, second: Step | None) -> Step:
+    """Both, in order."""
+    if second is None:
+        return first
+
+    def both() -> None:
+        first()
+        second()
+
+    return both

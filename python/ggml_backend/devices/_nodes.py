@@ -1,0 +1,255 @@
+"""Nodes as devices see them: what is to be computed, in words of Python, with nothing of C behind it."""
+
+from __future__ import annotations
+
+import struct
+import weakref
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from .._base.handles import address
+from .._ffi import ffi, lib
+from ..dtypes import DType, as_dtype, dtype_of_id
+from ..tensor._choices import COMPARISONS, EPS_OF_2024, POOLS, PRECISIONS, ROPE_MODES
+from ..tensor._shapes import MAX_DIMS
+
+__all__ = [
+    "Node", "byte_layout", "node_at", "numpy_view", "operators", "read_bytes", "single", "sources_at", "write_bytes",
+]  # fmt: skip
+
+_ndim = lib.gbpy_ndim
+_unpack = ffi.unpack
+_string = ffi.string
+
+Reader = Callable[[bytes], Any]  # of all words
+Params = tuple[tuple[str, Reader], ...]
+
+
+def _int(i: int) -> Reader:
+    return lambda raw: struct.unpack_from("=i", raw, 4 * i)[0]
+
+
+def _float(i: int) -> Reader:
+    return lambda raw: struct.unpack_from("=f", raw, 4 * i)[0]
+
+
+def _bool(i: int) -> Reader:
+    return lambda raw: bool(struct.unpack_from("=i", raw, 4 * i)[0])
+
+
+def _choice(choices: Mapping[str, int], i: int) -> Reader:
+    """The word's name; of a number without one, the number."""
+    read, names = _int(i), {number: name for name, number in choices.items()}
+    return lambda raw: names.get(read(raw), read(raw))
+
+
+def _pair(i: int) -> Reader:
+    """Two words, the horizontal one first, as (height, width)."""
+    return lambda raw: struct.unpack_from("=2i", raw, 4 * i)[::-1]
+
+
+def _size_of_im2col(i: int) -> Reader:
+    """A pair; one number for one axis."""
+    one, both, is_2d = _int(i), _pair(i), _bool(6)
+    return lambda raw: both(raw) if is_2d(raw) else one(raw)
+
+
+def _eps_of_loss(raw: bytes) -> Any:
+    return _float(1)(raw) if _bool(0)(raw) else EPS_OF_2024
+
+
+def _xpos_base(raw: bytes) -> Any:
+    return _float(11)(raw) or None
+
+
+def _ints(names: str, first: int = 0) -> Params:
+    return tuple((name, _int(i)) for i, name in enumerate(names.split(), first))
+
+
+def _floats(names: str, first: int = 0) -> Params:
+    return tuple((name, _float(i)) for i, name in enumerate(names.split(), first))
+
+
+_ROPE: Params = (
+    *_ints("n_dims", 1),
+    ("mode", _choice(ROPE_MODES, 2)),
+    *_ints("n_ctx n_orig_ctx", 3),
+    *_floats("freq_base freq_scale ext_factor attn_factor beta_fast beta_slow", 5),
+)
+
+PARAMS: dict[str, Params] = {
+    "acc": _ints("nb1 nb2 nb3 offset"),
+    "set": _ints("nb1 nb2 nb3 offset"),
+    "norm": _floats("eps"),
+    "rms_norm": _floats("eps"),
+    "rms_norm_back": _floats("eps"),
+    "group_norm": _ints("n_groups"),
+    "mul_mat": (("prec", _choice(PRECISIONS, 0)),),
+    "mul_mat_id": _ints("id"),
+    "scale": _floats("s"),
+    "clamp": _floats("min max"),
+    "leaky_relu": _floats("negative_slope"),
+    "soft_max": _floats("scale max_bias"),
+    "diag_mask_inf": _ints("n_past"),
+    "diag_mask_zero": _ints("n_past"),
+    "alibi": (*_ints("n_past n_head"), ("bias_max", _float(2))),
+    "rope": (*_ROPE, ("xpos_base", _xpos_base), ("xpos_down", _bool(12))),
+    "rope_back": (*_ROPE, ("xpos_base", _float(11)), ("xpos_down", _bool(12))),
+    "im2col": (
+        ("stride", _size_of_im2col(0)), ("padding", _size_of_im2col(2)), ("dilation", _size_of_im2col(4)),
+        ("is_2d", _bool(6)),
+    ),
+    "conv_transpose_1d": _ints("stride padding dilation"),
+    "conv_transpose_2d": _ints("stride"),
+    "pool_1d": (("op", _choice(POOLS, 0)), *_ints("kernel stride padding", 1)),
+    "pool_2d": (("op", _choice(POOLS, 0)), ("kernel", _pair(1)), ("stride", _pair(3)), ("padding", _pair(5))),
+    "upscale": _ints("factor"),
+    "compare": (("comparison", _choice(COMPARISONS, 0)),),
+    "argsort": (("descending", _bool(0)),),
+    "flash_attn": (("masked", _bool(0)),),
+    "flash_attn_back": (("masked", _bool(0)),),
+    "win_part": _ints("window", 2),
+    "win_unpart": _ints("window"),
+    "cross_entropy_loss": (("eps", _eps_of_loss),),
+    "cross_entropy_loss_back": (("eps", _eps_of_loss),),
+}  # fmt: skip
+"""The parameters by operator, each with what reads it from the words of ``op_params``. An operator without an entry has
+none."""
+
+_N_BYTES = 64
+
+custom_of: list[Callable[[Any], Any]] = [lambda pointer: None]
+"""What finds the function of Python behind a node of C; set by who knows these functions."""
+
+
+class Node:
+    """A node of a graph, or a source of one, as a device sees it: read-only, and valid for ever.
+
+    op: what computes it, in small letters: ``"mul_mat"``, ``"rope"``, and of elementwise functions their name,
+        ``"relu"``; ``"none"`` for what no operator computes
+    name: the tensor's; "" if it has none
+    dtype, shape, strides: as those of :class:`ggml_backend.Tensor`, in NumPy order, strides in bytes
+    sources: of a node, its sources, whose own sources are left out; of a source, empty
+    params: the parameters of the operator by name, as the function that builds it takes them: of ``gb.rope`` for
+        ``"rope"``, with ``mode="neox"``, say; ``{}`` for operators without any. What the dtype and the shapes of the
+        result and the sources say is left out: the ``dtype`` of ``gb.cast``, the ``amounts`` of ``gb.pad``
+    is_contiguous: do its elements lie one after the other?
+    """
+
+    __slots__ = ("_function", "_params", "_raw", "dtype", "is_contiguous", "name", "op", "shape", "sources", "strides")
+    op: str
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    sources: tuple[Node, ...]
+    is_contiguous: bool
+    _raw: bytes  # op_params
+    _params: dict[str, Any] | None
+    _function: weakref.ref[Any] | None  # of gb.custom and gb.map_custom; the graph keeps it
+
+    def __init__(self) -> None:
+        raise TypeError("Node: the library makes nodes, of the graphs that a device is given")
+
+    @property
+    def params(self) -> dict[str, Any]:
+        if self._params is None:
+            self._params = {name: read(self._raw) for name, read in PARAMS.get(self.op, ())}
+        return dict(self._params)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        n = 1
+        for s in self.shape:
+            n *= s
+        return n
+
+    def __str__(self) -> str:
+        shown = f"{self.op.upper()} {self.dtype.name} {self.shape}"
+        return f"{self.name!r} {shown}" if self.name else shown
+
+    def __repr__(self) -> str:
+        of = ", ".join(f"{s.name!r} {s.dtype.name} {s.shape}" for s in self.sources)
+        return f"<Node {self}{' of ' if of else ''}{of}>"
+
+
+def byte_layout(node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of a quantized tensor as bytes."""
+    shape, strides = node.shape or (1,), node.strides or (1,)
+    dtype = node.dtype
+    return (*shape[:-1], shape[-1] // dtype.block_size * dtype.itemsize), (*strides[:-1], 1)
+
+
+def numpy_view(memory: np.ndarray[Any, Any], offset: int, node: Node, writable: bool) -> np.ndarray[Any, Any]:
+    """A view of bytes as the tensor that begins there; of a quantized one, its rows as bytes. It keeps the memory."""
+    shape, strides = byte_layout(node) if node.dtype.is_quantized else (node.shape, node.strides)
+    view: np.ndarray[Any, Any] = np.ndarray(shape, node.dtype.numpy, memory, offset, strides)
+    view.flags.writeable = writable
+    return view
+
+
+def write_bytes(memory: np.ndarray[Any, Any], offset: int, data: memoryview) -> None:
+    memory[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+
+
+def read_bytes(memory: np.ndarray[Any, Any], offset: int, data: memoryview) -> None:
+    np.frombuffer(data, np.uint8)[:] = memory[offset : offset + len(data)]
+
+
+def _shallow(pointer: Any) -> Node:
+    node = Node.__new__(Node)
+    n = _ndim(pointer)
+    op = pointer.op
+    name = lib.ggml_op_name(op) if op == 0 else lib.ggml_op_desc(pointer)
+    node.op = _string(name).decode().lower()
+    node.name = str(_string(pointer.name), "utf-8", "surrogateescape")
+    node.dtype = dtype_of_id(pointer.type)
+    node.shape = tuple(_unpack(pointer.ne, MAX_DIMS)[:n][::-1])
+    node.strides = tuple(_unpack(pointer.nb, MAX_DIMS)[:n][::-1])
+    node.is_contiguous = bool(lib.ggml_is_contiguous(pointer))
+    node.sources = ()
+    node._raw = b""
+    node._params = None
+    node._function = None
+    return node
+
+
+def single() -> Node:
+    """A tensor of one float32, such as nobody computes: to see what a device's arrays are."""
+    node = Node.__new__(Node)
+    node.op, node.name, node.dtype = "none", "", as_dtype("f32")
+    node.shape, node.strides, node.sources, node.is_contiguous = (1,), (4,), (), True
+    node._raw, node._params, node._function = bytes(_N_BYTES), None, None
+    return node
+
+
+@cache
+def operators() -> frozenset[str]:
+    """Whatever ``Node.op`` may be of a node."""
+    named = [lib.ggml_op_name(i) for i in range(lib.GGML_OP_COUNT)]
+    named += [lib.ggml_unary_op_name(i) for i in range(lib.GGML_UNARY_OP_COUNT)]
+    return frozenset(_string(name).decode().lower() for name in named) - {"none", "unary"}
+
+
+def sources_at(pointer: Any) -> list[Any]:
+    """The sources of a node of C, without what stands for its result (CAST)."""
+    me = address(pointer)
+    return [s for s in pointer.src if s and address(s) != me]
+
+
+def node_at(pointer: Any) -> Node:
+    """What a node of C says, while nobody writes to its fields."""
+    node = _shallow(pointer)
+    node.sources = tuple(_shallow(s) for s in sources_at(pointer))
+    function = custom_of[0](pointer)
+    node._function = weakref.ref(function) if function is not None else None
+    node._raw = bytes(ffi.buffer(pointer.op_params, _N_BYTES))
+    return node

@@ -1,0 +1,10 @@
+"""Profiles: how long each operator takes, beside what the machine can do. Pictures of plans and traces."""
+
+from __future__ import annotations
+
+from ._limits import MachineLimits
+from .profile import Profile, ProfileChange, ProfileComparison, ProfileRow, ProfileStep, ProfileTable
+
+__all__ = [
+    "MachineLimits", "Profile", "ProfileChange", "ProfileComparison", "ProfileRow", "ProfileStep", "ProfileTable",
+]  # fmt: skip

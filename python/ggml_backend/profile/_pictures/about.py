@@ -1,0 +1,146 @@
+"""What is told of a block, a copy, a split and of all: in lines ``word: what``, the first of them a title."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..._base.count import count
+from .data import ArenaLike, CopyLike, Picture, SplitLike, Storage, size_text
+from .palette import KINDS, kind
+
+__all__ = [
+    "COPY_REASONS", "about_copy", "about_split", "about_stage", "copies_text", "facts", "memory_columns",
+    "memory_parts", "shape_text",
+]  # fmt: skip
+
+_NAMES = 6  # of sources and readers
+_LETTERS = 200  # of a reason
+
+#: Why a copy is made, by the reason that a plan has for it.
+COPY_REASONS = {
+    "input": "made in each run: the split reads what another device holds",
+    "kept": "made when it is new or its original was written, and kept: a weight that the split reads",
+    "write-back": "made in each run: the result belongs into memory of the other device",
+}
+
+
+def copies_text(sizes: Iterable[int]) -> str:
+    """``0 copies``, ``1 copy (64 B)``, ``3 copies (96 KiB in all)``, of copies with so many bytes each."""
+    found = list(sizes)
+    total = f" ({size_text(sum(found))}{' in all' if len(found) > 1 else ''})" if found else ""
+    return count(len(found), "copy") + total
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(n or "(no name)" for n in names[:_NAMES])
+    return f"{shown} and {len(names) - _NAMES} more" if len(names) > _NAMES else shown
+
+
+def shape_text(shape: tuple[int, ...] | None, dtype: str) -> str:
+    return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''}) {dtype}" if shape is not None else ""
+
+
+def _bytes(n: int) -> str:
+    return f"{n:,}" if n < 1024 else f"{n:,} ({size_text(n)})"
+
+
+def _lines(title: str, lines: Sequence[tuple[str, str]]) -> str:
+    return "\n".join([" ".join(title.split()) or "(no name)"] + [f"{a}: {' '.join(b.split())}" for a, b in lines if b])
+
+
+def about_stage(picture: Picture, storage: Storage, k: int) -> str:
+    """Of a tensor in its memory."""
+    stage = storage.stages[k]
+    b = stage.block
+    note = picture.notes.get(b.node) if b.node >= 0 else None
+    sources, readers = (note.sources, note.readers) if note else ((), ())
+    reason = note.reason if note else ""
+    if b.op == "copy":
+        copy = picture.copy_of_block.get(b.name)
+        if copy is not None:
+            sources, readers = (f"{copy.name} on {copy.src_backend}",), (f"split {copy.split} on {copy.dst_backend}",)
+            reason = COPY_REASONS.get(copy.reason, copy.reason)
+    where = f", chunk {b.chunk}" if b.chunk else ""
+    chain = " → ".join(storage.names) if len(storage.stages) <= 8 else f"{len(storage.stages)} tensors"
+    alive = f"from step {storage.lower} up to {storage.upper - 1}"
+    if stage.start > storage.lower:
+        alive = f"from step {stage.start} on, in memory that is held {alive}"
+    return _lines(
+        b.name,
+        [
+            ("operator", f"{b.op} ({KINDS[kind(b.op)]})" if b.op else ""),
+            ("shape", shape_text(b.shape, b.dtype)),
+            ("bytes", f"{_bytes(b.size)} at offset {b.offset:,}{where}"),
+            ("alive", alive),
+            ("from", _names(sources)),
+            ("to", _names(readers)),
+            ("in place", f"{chain} use the same memory in turn" if len(storage.stages) > 1 else ""),
+            ("reason", reason[:_LETTERS]),
+        ],
+    )
+
+
+def about_copy(c: CopyLike, step: int) -> str:
+    return _lines(
+        f"copy of {c.name or '(no name)'}",
+        [
+            ("operator", "copy"),
+            ("shape", shape_text(c.shape, c.dtype)),
+            ("bytes", _bytes(c.size)),
+            ("from", c.src_backend),
+            ("to", f"{c.dst_backend}, {'behind' if c.reason == 'write-back' else 'for'} split {c.split}"),
+            ("step", str(step)),
+            ("reason", COPY_REASONS.get(c.reason, c.reason)),
+        ],
+    )
+
+
+def about_split(picture: Picture, s: SplitLike, first: int) -> str:
+    """``first``: the index of its first node in the graph."""
+    arriving = [c for c in picture.copies_of.get(s.index, ()) if c.reason != "write-back"]
+    notes = [n for n in (picture.notes.get(first + i) for i in range(len(s.nodes))) if n is not None]
+    ends = " … ".join(n or "(no name)" for n in dict.fromkeys((s.nodes[0], s.nodes[-1]))) if s.nodes else ""
+    copied = copies_text(c.size for c in arriving)
+    return _lines(
+        f"split {s.index} on {s.backend}",
+        [
+            ("nodes", f"{len(s.nodes):,}: {ends}" if s.nodes else "0"),
+            ("steps", f"{s.start} to {s.end - 1}" if s.end > s.start else "none: views only"),
+            ("copies before it", copied),
+            ("from", _names(list(dict.fromkeys(c.src_backend for c in arriving)))),
+            ("reason", notes[0].reason[:_LETTERS] if notes else ""),
+        ],
+    )
+
+
+def memory_parts(arena: ArenaLike) -> list[tuple[str, int]]:
+    """What a device gives, with the sums: the names by which all pictures and tables tell of memory."""
+    allocated = arena.peak + arena.leafs + arena.replicas
+    return [
+        ("arena", arena.peak), ("leafs", arena.leafs), ("kept copies", arena.replicas), ("allocated", allocated),
+        ("scratch", arena.scratch), ("total", allocated + arena.scratch),
+    ]  # fmt: skip
+
+
+def memory_columns(arenas: Sequence[ArenaLike]) -> tuple[list[str], list[tuple[str, list[int]]]]:
+    """The same of several devices: names of the columns, the last one for all, and rows with what they are."""
+    columns = [dict(memory_parts(a)) for a in arenas]
+    names = [a.backend for a in arenas]
+    if len(columns) > 1:
+        columns.append({part: sum(c[part] for c in columns) for part in columns[0]})
+        names.append("all")
+    signs = {"arena": "  ", "allocated": "= ", "total": "= "}
+    parts = list(columns[0]) if columns else []
+    return names, [(signs.get(part, "+ ") + part, [c[part] for c in columns]) for part in parts]
+
+
+def facts(picture: Picture) -> str:
+    """One line about all of it."""
+    n, found = picture.n_steps, []
+    if picture.n_nodes:
+        found.append(count(picture.n_nodes, "node"))
+    found.append(count(n, "step"))
+    if picture.splits:
+        where = f" on {picture.splits[0].backend}" if len(picture.splits) == 1 else ""
+        found += [count(len(picture.splits), "split") + where, copies_text(c.size for c in picture.copies)]
+    return " · ".join(found)

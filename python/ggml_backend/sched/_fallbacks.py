@@ -1,0 +1,135 @@
+"""What a plan does that is slower than it need be: heavy operations that run on a device of lower priority, because one
+of higher priority does not take them, and weights that travel because nothing says that they are weights. Said once for
+each plan, as a :class:`PerformanceWarning`."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .._base.count import count
+from .._base.errors import PerformanceWarning, check
+from .._base.errors.messages import message_of, plain
+from .._ffi import ffi, lib
+from ..backend.buffer import text
+from ..profile._pictures.data import size_text
+
+__all__ = ["Fallback", "heavy_fallbacks", "unmarked_weights", "warn_of", "warn_of_weights"]
+
+_SHOWN = 3
+_HEAVY_WEIGHTS = 1 << 20
+"""Bytes of a plan's copies."""
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A node, where it runs, which device does not take it, and why."""
+
+    name: str
+    op: str
+    flops: float
+    n_copies: int
+    copied_bytes: int
+    backend: str
+    refused_by: str
+    reason: str
+
+    def __str__(self) -> str:
+        tensors = count(self.n_copies, "tensor")
+        copies = f"; that costs copies of {tensors}, {size_text(self.copied_bytes)}" if self.n_copies else ""
+        amount = f" ({self.flops / 1e6:,.0f} MFLOP)" if self.flops >= 1e6 else ""
+        return (
+            f"{self.op} {self.name!r}{amount} runs on {self.backend}, not on {self.refused_by}: {self.reason}{copies}"
+        )
+
+
+def heavy_fallbacks(sched: Any, backends: Sequence[tuple[Any, str, bool]]) -> list[Fallback]:
+    """Of the graph that a C scheduler planned last. ``backends``: C backend, name, is it a CPU. Between CPUs nothing is
+    lost."""
+    f = ffi.new("struct ggml_backend_sched_fallback *")
+    found = []
+    for i in range(lib.ggml_backend_sched_get_n_fallbacks(sched)):
+        check(lib.ggml_backend_sched_get_fallback(sched, i, f), "Scheduler")
+        (backend,) = (name for b, name, _ in backends if b == f.backend)
+        ((refused_by, is_cpu),) = ((name, cpu) for b, name, cpu in backends if b == f.refused_by)
+        if f.is_heavy and not is_cpu:
+            work = (float(f.flops), int(f.n_copies), int(f.copied_bytes))
+            found.append(
+                Fallback(
+                    text(f.name), text(lib.ggml_op_name(f.op)), *work, backend, refused_by, plain(message_of(f.reason))
+                )
+            )
+    return found
+
+
+def _stack_level() -> int:
+    """Of the first frame outside of this package, for ``warnings.warn`` in the calling function."""
+    folder, frame, level = str(Path(__file__).parents[1]), sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(folder):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def warn_of(found: Sequence[Fallback]) -> None:
+    """One warning for all of them, the heaviest first."""
+    if not found:
+        return
+    order = sorted(found, key=lambda f: (-f.flops, -f.copied_bytes))
+    lines = [f"  {f}" for f in order[:_SHOWN]]
+    if len(order) > _SHOWN:
+        lines.append(f"  and {len(order) - _SHOWN} more")
+    count = "a heavy operation does" if len(order) == 1 else f"{len(order)} heavy operations do"
+    message = "\n".join(
+        [
+            f"{count} not run on the device of the highest priority:",
+            *lines,
+            (
+                "  Use types and operations that the device takes, choose the place with Scheduler.set_backend (which"
+                " silences this), or ignore ggml_backend.PerformanceWarning."
+            ),
+        ]
+    )
+    warnings.warn(message, PerformanceWarning, stacklevel=_stack_level())
+
+
+def unmarked_weights(sched: Any, names: dict[Any, str]) -> list[tuple[str, int, str, str, bool]]:
+    """Of the graph that a C scheduler planned last: name, bytes, where they lie, where they go, and if that is in each
+    run."""
+    t = ffi.new("struct ggml_backend_sched_transfer *")
+    found = []
+    for i in range(lib.ggml_backend_sched_get_n_transfers(sched)):
+        check(lib.ggml_backend_sched_get_transfer(sched, i, t), "Scheduler")
+        if t.is_unmarked:
+            found.append((text(t.tensor.name), int(t.size), names[t.source], names[t.target], not t.is_kept))
+    return found
+
+
+def warn_of_weights(found: Sequence[tuple[str, int, str, str, bool]]) -> None:
+    """One warning for all of them, the largest first."""
+    total = sum(size for _, size, *_ in found)
+    if total < _HEAVY_WEIGHTS:
+        return
+    order = sorted(found, key=lambda w: -w[1])
+    lines = []
+    for name, size, source, target, always in order[:_SHOWN]:
+        lines.append(f"  {name!r} ({size_text(size)}) from {source} to {target}{', in each run' if always else ''}")
+    if len(order) > _SHOWN:
+        lines.append(f"  and {len(order) - _SHOWN} more")
+    message = "\n".join(
+        [
+            (
+                f"{size_text(total)} that look like weights are copied to another device, as their buffers have the"
+                " usage 'any':"
+            ),
+            *lines,
+            (
+                "  With usage='weights' (Backend.alloc, Context.allocate, Buffer.usage) what reads them runs where they"
+                " lie. Or ignore ggml_backend.PerformanceWarning."
+            ),
+        ]
+    )
+    warnings.warn(message, PerformanceWarning, stacklevel=_stack_level())

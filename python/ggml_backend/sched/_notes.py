@@ -1,0 +1,53 @@
+"""What pictures tell of a node besides its memory: what it reads, what reads it, and why it is where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .._base.errors import StateError
+from .._ffi import lib
+from ..backend.buffer import text
+from ..profile._pictures.data import Note
+from ..tensor.graph import Graph
+from ..tensor.tensor import Tensor
+
+__all__ = ["computes", "read_notes"]
+
+
+def computes(node: Any) -> bool:
+    """A step of a program: no view, which needs none."""
+    views = (lib.GGML_OP_NONE, lib.GGML_OP_RESHAPE, lib.GGML_OP_VIEW, lib.GGML_OP_PERMUTE, lib.GGML_OP_TRANSPOSE)
+    return node.op not in views
+
+
+def _root(tensor: Any) -> Any:
+    """Whose memory a tensor looks into; its own."""
+    while tensor.view_src:
+        tensor = tensor.view_src
+    return tensor
+
+
+def read_notes(graph: Graph, explain: Callable[[Tensor], str]) -> dict[int, Note]:
+    """By index of the node; none of a graph that is closed."""
+    try:
+        tensors, core = graph.nodes, graph._live()
+    except StateError:
+        return {}
+    nodes = core.ptr.nodes[0 : core.ptr.n_nodes]
+    sources: list[dict[str, None]] = [{} for _ in nodes]
+    readers: dict[Any, dict[str, None]] = {}
+    for i, node in enumerate(nodes):
+        if computes(node):
+            for root in (_root(s) for s in node.src if s):
+                sources[i][text(root.name)] = None
+                readers.setdefault(root, {})[text(node.name)] = None
+    found = {}
+    for i, node in enumerate(nodes):
+        if computes(node):
+            try:
+                reason = explain(tensors[i])
+            except StateError:  # the scheduler is closed
+                reason = ""
+            found[i] = Note(tuple(sources[i]), tuple(readers.get(_root(node), ())), reason)
+    return found

@@ -1,0 +1,88 @@
+"""Runs on their way: ``Scheduler.compute_async`` returns a :class:`Pending`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._base.errors import NOT_GIVEN, raise_last
+from .._base.errors.hints import made_by
+from .._base.handles import Core, Local
+from .._ffi import ffi, lib
+from ..tensor._arrays import array_of
+from ..tensor._callbacks import Run, raise_abort_errors
+
+if TYPE_CHECKING:
+    from ..tensor.tensor import Tensor
+    from .scheduler import SchedCore
+
+__all__ = ["Fetch", "Pending"]
+
+
+class Fetch:
+    """A result on its way to the host. C writes into ``bytes`` until the run is complete."""
+
+    __slots__ = ("array", "bytes", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        pointer = tensor._live()
+        self.tensor: Tensor = tensor
+        self.array: np.ndarray[Any, Any] | None = None
+        self.bytes: np.ndarray[Any, Any] = np.empty(lib.ggml_nbytes(pointer), np.uint8)
+
+    def finished(self) -> np.ndarray[Any, Any]:
+        if self.array is None:
+            self.array = array_of(self.tensor._p, self.bytes)
+        return self.array
+
+
+class Pending(Local):
+    """A run that :meth:`Scheduler.compute_async` has started."""
+
+    __slots__ = ("_core", "_fetches", "_landing", "_run")
+
+    def __init__(
+        self,
+        core: SchedCore = NOT_GIVEN,
+        landing: Any = None,
+        fetches: list[Fetch] = NOT_GIVEN,
+        run: Run | None = None,
+    ) -> None:
+        self._landing = landing
+        made_by(core, Core, "Pending", "scheduler.compute_async(graph)")
+        self._core = core
+        self._fetches = fetches
+        self._run = run
+
+    def __del__(self) -> None:
+        landing = getattr(self, "_landing", None)
+        if landing is not None:
+            landing.held = False  # from now on synchronize() reports its failure
+
+    def wait(self) -> None:
+        """Waits for this run, not for those that were started after it. Raises its failure, on whatever thread this is
+        called."""
+        core = self._core
+        status = lib.gbpy_sched_wait(core.h, self._landing)
+        if self._run is not None:
+            self._run.finish()
+        raise_abort_errors(core.backends)
+        if status:
+            raise_last("Pending", status)
+
+    def results(self) -> list[np.ndarray[Any, Any]]:
+        """Waits, and returns copies of the tensors that ``compute_async`` was asked for, as this run computed them."""
+        self.wait()
+        return [f.finished() for f in self._fetches]
+
+    def __repr__(self) -> str:
+        state = lib.gbpy_landing_state(self._landing)
+        return f"<Pending {'running' if state == 0 else 'done' if state > 0 else 'failed'}>"
+
+
+def fetch_arrays(fetches: list[Fetch]) -> tuple[Any, Any]:
+    """For C: the tensors, and where their bytes go."""
+    tensors = ffi.new("struct ggml_tensor *[]", [f.tensor._p for f in fetches] or 1)
+    where = ffi.new("void *[]", [ffi.cast("void *", f.bytes.ctypes.data) for f in fetches] or 1)
+    return tensors, where

@@ -1,0 +1,334 @@
+"""What a scheduler decided about a graph: :meth:`Scheduler.prepare <ggml_backend.Scheduler.prepare>` returns a
+:class:`Plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal
+
+from .._base.count import count
+from .._base.errors import StateError, check, raise_last
+from .._base.errors.messages import UnknownKey, message_of, plain
+from .._base.handles import Local
+from .._ffi import ffi, lib
+from ..backend.buffer import text
+from ..dtypes import dtype_of_id
+from ..profile._pictures import notebook, picture_of, plan_csv, plan_map, plan_page, plan_png, plan_svg
+from ..profile._pictures.about import copies_text
+from ..profile._pictures.data import Note, size_text
+from ..tensor.graph import Graph
+from ..tensor.tensor import Tensor
+from ._notes import computes, read_notes
+
+if TYPE_CHECKING:
+    from .scheduler import Scheduler
+
+__all__ = ["ArenaPlan", "CopyInfo", "Plan", "PlanBlock", "SplitInfo", "read_plan"]
+
+
+@dataclass(frozen=True)
+class PlanBlock:
+    """One tensor's stay in the arena of a backend.
+
+    Times are positions in the plan's program: the nodes in order, with the copies between them. Spans are half-open,
+    sizes are bytes.
+    """
+
+    id: int  #: within its arena
+    name: str  #: of the tensor; of a copy ``BACKEND#name``
+    op: str
+    backend: str
+    lower: int  #: alive from this position on,
+    upper: int  #: up to, not including, this one
+    size: int
+    offset: int
+    chunk: int  #: chunks have offsets of their own; more than one only where the backend's largest buffer is too small
+    root: int | None  #: the block whose memory this one takes over in place
+    step: int = -1  #: the position at which it is computed, or copied
+    node: int = -1  #: its index in the graph; -1: a copy
+    shape: tuple[int, ...] | None = None
+    dtype: str = ""
+
+    @property
+    def in_place(self) -> bool:
+        return self.root is not None
+
+
+@dataclass(frozen=True)
+class ArenaPlan:
+    """The memory of one backend, in bytes: the arena, with it leafs and kept copies (``allocated``), and with scratch
+    memory all of it (``total``)."""
+
+    backend: str
+    peak: int  #: of the arena; pictures and tables call it "arena"
+    lower_bound: int  #: no plan for these lifetimes needs less
+    proved: bool  #: nor than ``peak``
+    blocks: tuple[PlanBlock, ...]
+    leafs: int  #: inputs and the like that the scheduler placed; they keep their memory from run to run
+    replicas: int  #: kept copies of weights
+    no_reuse: int  #: the arena, if no tensors shared memory
+    #: what the device takes besides, to compute: for matrices that it repacks, sums by thread and the like
+    scratch: int = 0
+
+    @property
+    def gap(self) -> float:
+        """By how much ``peak`` exceeds the lower bound; 0.0 means optimal."""
+        return self.peak / self.lower_bound - 1 if self.lower_bound else 0.0
+
+    @property
+    def allocated(self) -> int:
+        """What the scheduler allocates there for this plan."""
+        return self.peak + self.leafs + self.replicas
+
+    @property
+    def total(self) -> int:
+        """All that the plan needs on this backend: ``allocated`` and ``scratch``."""
+        return self.allocated + self.scratch
+
+
+@dataclass(frozen=True)
+class SplitInfo:
+    """A run of nodes on one backend. ``start`` and ``end`` are positions in the program, ``nodes`` the names."""
+
+    index: int
+    backend: str
+    nodes: tuple[str, ...]
+    start: int
+    end: int
+    n_inputs: int
+    input_bytes: int
+
+
+@dataclass(frozen=True)
+class CopyInfo:
+    """A copy that the plan makes.
+
+    ``reason``: "input" is made each run, since the split reads it, be it an input of the graph or a result of another
+    split (:class:`SchedulerStats` counts the two apart); "kept" only when the original was written since; "write-back"
+    brings a result home.
+    """
+
+    name: str
+    src_backend: str  #: "host" for memory of the user that belongs to none of the backends
+    dst_backend: str
+    size: int
+    split: int  #: before which it is made; a write-back: after which
+    reason: str
+    shape: tuple[int, ...] | None = None  #: of the tensor, of which a part may travel
+    dtype: str = ""
+
+
+class _ByName(dict[str, ArenaPlan]):
+    """Says which names are near."""
+
+    def __missing__(self, name: object) -> ArenaPlan:
+        raise UnknownKey(name, self)
+
+
+class Plan(Local):
+    """What the scheduler decided about a graph, as it was when it was prepared.
+
+    It can be looked at (``memory``, ``splits``, ``copies``, ``arenas``, :meth:`explain`), drawn (:meth:`to_html`,
+    :meth:`to_svg`, :meth:`to_png`, :meth:`to_csv`, :meth:`to_text`) and run. Several plans of a scheduler live side by
+    side: running one after the other plans nothing again, while each graph stays as it is.
+    """
+
+    __slots__ = ("_graph", "_known", "_reasons", "_scheduler", "arenas", "copies", "splits")
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        graph: Graph,
+        arenas: tuple[ArenaPlan, ...],
+        splits: tuple[SplitInfo, ...],
+        copies: tuple[CopyInfo, ...],
+    ) -> None:
+        self._scheduler = scheduler
+        self._graph = graph
+        self._known: dict[int, Note] | None = None
+        self._reasons: dict[Any, str] = {}  # by C tensor, in C's words, for when the scheduler is closed
+        self.arenas: tuple[ArenaPlan, ...] = arenas
+        self.splits: tuple[SplitInfo, ...] = splits
+        self.copies: tuple[CopyInfo, ...] = copies
+
+    @property
+    def graph(self) -> Graph:
+        return self._graph
+
+    @property
+    def memory(self) -> Mapping[str, ArenaPlan]:
+        """By name of the backend: ``allocated`` is what the scheduler allocates there for this plan, ``total`` is that
+        and the scratch memory of the device."""
+        return _ByName((a.backend, a) for a in self.arenas)
+
+    def run(self) -> bool:
+        """Computes the graph; False if a callback stopped it. The same as ``scheduler.compute(graph)``."""
+        return self._scheduler.compute(self._graph)
+
+    def explain(self, tensor: Tensor) -> str:
+        """Why the tensor is where it is, in words; or that it is not in the graph. Allocates nothing. Works also after
+        the scheduler was closed."""
+        try:
+            return self._scheduler._explain_in(self._graph, tensor)
+        except StateError:
+            known = self._reasons.get(tensor._live())
+            if known is None:
+                raise
+            return plain(known)
+
+    def to_csv(self, path: str | PathLike[str] | None = None) -> str:
+        """The blocks of all arenas: id,lower,upper,size,offset,name,op,backend,arena,root. Returned, and written if
+        there is a path."""
+        return plan_csv(self, path)
+
+    def to_html(self, path: str | PathLike[str] | None = None, title: str = "plan") -> str:
+        """One self-contained page with pictures of the plan. Returned, and written if there is a path."""
+        return plan_page(self, path, title)
+
+    def to_svg(
+        self,
+        path: str | PathLike[str] | None = None,
+        width: int = 960,
+        title: str = "plan",
+        theme: Literal["auto", "light", "dark"] = "auto",
+    ) -> str:
+        """The same pictures as one SVG, so many pixels wide; ``theme`` "auto" follows the reader's system. Returned,
+        and written if there is a path."""
+        return plan_svg(self, path, width, title, theme)
+
+    def to_png(
+        self,
+        path: str | PathLike[str] | None = None,
+        width: int = 960,
+        title: str = "plan",
+        theme: Literal["light", "dark"] = "light",
+        scale: int = 2,
+    ) -> bytes:
+        """The same as PNG, ``scale`` of its pixels for each of ``width``: needs the extra ``[png]``. Returned, and
+        written if there is a path."""
+        return plan_png(self, path, width, title, theme, scale)
+
+    def to_text(self, width: int = 100, rows: int = 12, largest: int = 8, title: str = "plan") -> str:
+        """A map for terminals of so many columns: ``rows`` lines for each arena, and its ``largest`` blocks."""
+        return plan_map(self, width, rows, largest, title)
+
+    def _notes(self) -> Mapping[int, Note]:
+        """What is known of the nodes while the graph and the scheduler are open; asked for once."""
+        if self._known is None and self._graph is not None:
+            self._known = read_notes(self._graph, self.explain) or None
+        return self._known or {}
+
+    def _repr_html_(self) -> str:
+        return notebook(picture_of(self))
+
+    def __repr__(self) -> str:
+        """The figures of the pictures, by the same names."""
+        picture = picture_of(self, notes=False)
+        arenas = ", ".join(
+            f"{a.backend}: arena {size_text(a.peak)}{' (optimal)' if a.proved and a.peak else ''}, total"
+            f" {size_text(a.total)}"
+            for a in self.arenas
+        )
+        return (
+            f"<Plan of {count(picture.n_nodes, 'node')} in {count(picture.n_steps, 'step')}:"
+            f" {count(len(self.splits), 'split')}, {copies_text(c.size for c in self.copies)}; {arenas}>"
+        )
+
+
+# ---------------------------------------------------------------------------------------------------- reading it from C
+
+_Backends = Sequence[tuple[Any, str]]  # (C backend, name), in the scheduler's order
+
+
+def read_plan(
+    sched: Any, graph: Any, backends: _Backends
+) -> tuple[tuple[ArenaPlan, ...], tuple[SplitInfo, ...], tuple[CopyInfo, ...]]:
+    """What a C scheduler has decided about the C graph that it planned last."""
+    names = dict(backends)
+    splits = _splits(sched, graph, names)
+    blocks = _blocks(sched, names, _places(graph, splits))
+    return _arenas(sched, backends, blocks), splits, _copies(sched, names)
+
+
+def read_reasons(sched: Any, graph: Any) -> dict[Any, str]:
+    """Why each tensor is where it is, by C tensor, in the graph that a C scheduler planned last: in C's words, which
+    many tensors share, for :func:`plain` to translate when somebody asks."""
+    tensors = [*graph.nodes[0 : graph.n_nodes], *graph.leafs[0 : graph.n_leafs]]
+    shared: dict[str, str] = {}
+    told = ((t, message_of(lib.ggml_backend_sched_explain(sched, t))) for t in tensors)
+    return {t: shared.setdefault(words, words) for t, words in told if words}
+
+
+def _places(graph: Any, splits: Sequence[SplitInfo]) -> dict[Any, tuple[int, int]]:
+    """Of each node that computes something: the step at which it does, and its index in the graph."""
+    found, first = {}, 0
+    for s in splits:
+        computing = [i for i in range(first, first + len(s.nodes)) if computes(graph.nodes[i])]
+        known = len(computing) == s.end - s.start
+        found.update({graph.nodes[i]: (s.start + k if known else -1, i) for k, i in enumerate(computing)})
+        first += len(s.nodes)
+    return found
+
+
+def _shape(tensor: Any) -> tuple[tuple[int, ...], str]:
+    n = int(lib.gbpy_ndim(tensor))
+    return tuple(int(tensor.ne[k]) for k in reversed(range(n))), dtype_of_id(tensor.type).name
+
+
+def _blocks(sched: Any, names: dict[Any, str], places: dict[Any, tuple[int, int]]) -> dict[str, list[PlanBlock]]:
+    n = lib.ggml_backend_sched_get_blocks(sched, ffi.NULL, 0)
+    blocks = ffi.new("struct ggml_backend_sched_block[]", max(n, 0))
+    if n < 0 or (n and lib.ggml_backend_sched_get_blocks(sched, blocks, n) < 0):
+        raise_last("Scheduler.prepare")
+    found: dict[str, list[PlanBlock]] = {name: [] for name in names.values()}
+    number: list[int] = []  # of each block in its arena
+    for i, b in enumerate(blocks):
+        backend = names[b.backend]
+        number.append(len(found[backend]))
+        name = text(b.tensor.name)
+        op = text(lib.ggml_op_desc(b.tensor))
+        what = (f"{backend}#{name}", "copy") if b.is_copy else (name, op)
+        where = (int(b.lower), int(b.upper), int(b.size), int(b.offset), int(b.chunk))
+        root = None if b.root == i else number[b.root]
+        place = (int(b.lower), -1) if b.is_copy else places.get(b.tensor, (-1, -1))
+        found[backend].append(PlanBlock(number[i], *what, backend, *where, root, *place, *_shape(b.tensor)))
+    return found
+
+
+def _arenas(sched: Any, backends: _Backends, blocks: dict[str, list[PlanBlock]]) -> tuple[ArenaPlan, ...]:
+    arena = ffi.new("struct ggml_backend_sched_arena *")
+    found = []
+    for ptr, name in backends:
+        check(lib.ggml_backend_sched_get_arena(sched, ptr, arena), "Scheduler.prepare")
+        sizes = (int(arena.peak), int(arena.bound), bool(arena.proved), tuple(blocks[name]))
+        scratch = int(lib.ggml_backend_sched_get_work_size(sched, ptr))
+        found.append(ArenaPlan(name, *sizes, int(arena.leafs), int(arena.replicas), int(arena.no_reuse), scratch))
+    return tuple(found)
+
+
+def _splits(sched: Any, graph: Any, names: dict[Any, str]) -> tuple[SplitInfo, ...]:
+    info, span = ffi.new("struct ggml_backend_sched_split_info *"), ffi.new("int64_t[2]")
+    found = []
+    for i in range(lib.ggml_backend_sched_get_n_splits(sched)):
+        check(lib.ggml_backend_sched_get_split(sched, i, info), "Scheduler.prepare")
+        check(lib.ggml_backend_sched_get_split_span(sched, i, span, span + 1), "Scheduler.prepare")
+        nodes = tuple(text(graph.nodes[j].name) for j in range(info.i_start, info.i_end))
+        found.append(
+            SplitInfo(
+                i, names[info.backend], nodes, int(span[0]), int(span[1]), int(info.n_inputs), int(info.input_bytes)
+            )
+        )
+    return tuple(found)
+
+
+def _copies(sched: Any, names: dict[Any, str]) -> tuple[CopyInfo, ...]:
+    t = ffi.new("struct ggml_backend_sched_transfer *")
+    found = []
+    for i in range(lib.ggml_backend_sched_get_n_transfers(sched)):
+        check(lib.ggml_backend_sched_get_transfer(sched, i, t), "Scheduler.prepare")
+        reason = "write-back" if t.is_write_back else "kept" if t.is_kept else "input"
+        src, dst = names.get(t.source, "host"), names.get(t.target, "host")
+        found.append(CopyInfo(text(t.tensor.name), src, dst, int(t.size), int(t.split), reason, *_shape(t.tensor)))
+    return tuple(found)

@@ -1,0 +1,726 @@
+"""The scheduler: one graph over several backends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from .._base.count import count
+from .._base.errors import (
+    AllocationError,
+    InvalidArgumentError,
+    StateError,
+    expect,
+    expect_bool,
+    expect_function,
+    expect_int,
+    expect_list,
+    expect_path,
+    raise_last,
+)
+from .._base.errors import check as _check
+from .._base.errors.messages import message_of, plain
+from .._base.files import can_write
+from .._base.handles import Core, Handle, Holders, fail, handles_of, new_handle, use
+from .._ffi import ffi, lib
+from ..backend.backend import Backend, BackendCore
+from ..backend.buffer import BufferType, text
+from ..profile.profile import Profile, begin
+from ..tensor._callbacks import Eval, Run, RunState, Wanted, raise_abort_errors, wanted_function
+from ..tensor.graph import ABORTED, Graph, GraphCore
+from ..tensor.tensor import Tensor, add_largest
+from ._costs import Costs, Prediction
+from ._fallbacks import heavy_fallbacks, unmarked_weights, warn_of, warn_of_weights
+from .pending import Fetch, Pending, fetch_arrays
+from .plan import Plan, read_plan, read_reasons
+from .stats import SchedulerStats, read_stats
+from .trace import Trace, read_events
+
+__all__ = ["Memory", "Scheduler", "Split"]
+
+_POLICIES = {name: getattr(lib, f"GGML_BACKEND_SCHED_POLICY_{name.upper()}") for name in ("weights", "sources", "cost")}
+MAX_COPIES = 64  # as C has it
+_compute = lib.gbpy_sched_compute
+_PLANNED: int = lib.GBPY_PLANNED
+_A = TypeVar("_A")
+_NULL = ffi.NULL
+_new = ffi.new
+_how_type: Any = ffi.typeof("int *")
+
+
+class SchedCore(Core):
+    """A ``ggml_backend_sched``. What it has planned and what is on its way is known to C."""
+
+    __slots__ = ("failures", "may_warn", "names")
+    may_warn: bool
+    names: tuple[str, ...]
+
+    def __init__(self, backends: tuple[BackendCore, ...], buffer_types: Sequence[BufferType] | None) -> None:
+        h = new_handle()
+        bufts: Any = _NULL
+        if buffer_types is not None:
+            bufts = ffi.new("ggml_backend_buffer_type_t[]", [t._ptr for t in buffer_types])
+        else:
+            bufts = _shared_host_types(backends)
+        status = lib.gbpy_open_sched(h, handles_of(backends), bufts, len(backends))
+        if status:
+            fail(status, "Scheduler")
+        super().__init__(h, "struct ggml_backend_sched *", backends)
+        # of several CPUs: CPU, CPU1
+        self.names = tuple(text(lib.gbpy_sched_device_name(h, i)) for i in range(len(backends)))
+        # there is a device that work or weights could lie on
+        self.may_warn = len(backends) > 1 and any(not b.is_cpu for b in backends)
+        # the last pending run whose callback has raised, until its Pending or synchronize() raises the exception
+        self.failures: deque[RunState] = deque(maxlen=1)
+
+    @property
+    def backends(self) -> tuple[BackendCore, ...]:
+        return self.parents  # type: ignore[return-value]
+
+    @property
+    def may_abort(self) -> bool:
+        """True if a backend has an abort callback."""
+        return any(b.abort is not None for b in self.backends)
+
+    @property
+    def named(self) -> list[tuple[Any, str]]:
+        """Backends of C with the names that users see."""
+        return [(b.ptr, name) for b, name in zip(self.backends, self.names, strict=True)]
+
+    def synchronize(self) -> None:
+        """Waits for the runs in flight. Raises the failure of those that this thread started, or nobody holds."""
+        status = lib.gbpy_sched_wait(self.h, _NULL)
+        with contextlib.suppress(IndexError):
+            self.failures.pop().raise_unheard()
+        raise_abort_errors(self.backends)
+        if status not in (0, ABORTED):
+            raise_last("Scheduler.synchronize", status)
+
+
+def _shared_host_types(backends: tuple[BackendCore, ...]) -> Any:
+    """Beside a device written in Python whose memory is on the host, results of the CPU lie in such memory, too: then
+    neither has to copy what the other has computed. NULL: there is no such device."""
+    shared = next((t for t in (lib.gbpy_device_host_type(b.h) for b in backends) if t), None)
+    if shared is None:
+        return _NULL
+    return ffi.new("ggml_backend_buffer_type_t[]", [shared if b.is_cpu else _NULL for b in backends])
+
+
+def _unassigned(node: Tensor, graph: Graph | None, which: str) -> str:
+    """What explains a tensor that no backend was chosen for."""
+    if graph is None:
+        return "no backend: no graph is allocated"
+    with contextlib.suppress(StateError):  # its context is closed
+        if any(t == node for t in (*graph.nodes, *graph.leafs)):
+            return f"no backend: {node.describe()} needs none"
+    return f"no backend: {node.describe()} is not in {which}"
+
+
+class Memory(NamedTuple):
+    """Bytes that the plan of a graph needs on one backend, by the names of :class:`ArenaPlan`."""
+
+    allocated: int
+    """The arena (``plan.memory[...].peak``), leafs that the scheduler places, and kept copies."""
+    no_reuse: int
+    """What the same tensors would take if none shared memory."""
+
+    @property
+    def peak(self) -> int:
+        """Another name of ``allocated``: not the peak of the arena alone."""
+        return self.allocated
+
+
+@dataclass(frozen=True)
+class Split:
+    """A run of nodes on one backend."""
+
+    index: int
+    backend: Backend
+    nodes: list[Tensor]
+    inputs: list[Tensor]
+    """Tensors of other backends, copied to this one before the nodes run."""
+    input_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """``input_bytes``"""
+        return self.input_bytes
+
+    def __repr__(self) -> str:
+        return (
+            f"<Split {self.index} on {self.backend.name}: {count(len(self.nodes), 'node')},"
+            f" {count(len(self.inputs), 'input')}, {count(self.input_bytes, 'byte')}>"
+        )
+
+
+class Scheduler(Handle):
+    """Runs graphs on several backends: assigns nodes to them, cuts the graph into splits, gives tensors memory, copies
+    what crosses.
+
+    backends: one; or several in order of priority, the highest first: the last is the fallback, usually the CPU
+    buffer_types: one for each backend; default: the backend's own
+    policy: where nodes go that ``set_backend`` says nothing about: ``"weights"``: to where their weights are, and their
+        neighbours with them; ``"sources"``: to where their best source is; ``"cost"``: so that the graph takes the
+        least time, without costs as ``"weights"`` (docs/PLACEMENT.md)
+    costs: for the policy ``"cost"``; default: what ``python -m ggml_backend calibrate`` measured, if it did for each
+        backend
+    n_copies: how many runs of a graph may be on their way at once (:meth:`compute_async`), 1 to 64
+    keep_all: keep all results of a graph until the next one, so that each can be read: for debugging, it takes more
+        memory
+    check: judge each run: is every access ordered behind those that it must not meet, does every read find the content
+        that is meant? A violation is an error that names the two. Slow: one step after the other, and dead memory is
+        filled with NaN
+
+    ``allocate`` gives every tensor of a graph that has none memory; then inputs can be set, and ``compute`` runs the
+    graph as often as wanted. Several graphs may take turns: inputs keep their data, results are there until another
+    graph is allocated or computed. Only outputs of the graph keep their data to its end; the memory of other results is
+    used again while it runs, unless they are kept (``ctx.graph(y, keep=[h])``, or ``keep_all``).
+
+    A scheduler remembers the last 16 graphs. The inputs of one that it has forgotten have lost their data, and must be
+    set again. What must survive for good belongs into a buffer of its own: ``Context.allocate``.
+
+    Nothing that is not there can be read or computed with: a result that was not computed, or not since an input was
+    set, or whose memory was used again, and an input that was not set or has lost its memory, raise
+    :class:`StateError`. ``x.numpy()`` sets an input in host memory, to zeros, if nothing else did.
+
+    Arrays from ``Tensor.numpy()`` stay valid memory whatever happens; the next computation overwrites them.
+
+    Calls from several threads wait for each other.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_backends",
+        "_buffer_types",
+        "_core",
+        "_eval",
+        "_graph",
+        "_n_copies",
+        "_profile",
+        "_trace",
+    )
+
+    def __init__(
+        self,
+        backends: Backend | Sequence[Backend],
+        buffer_types: Sequence[BufferType] | None = None,
+        *,
+        policy: Literal["weights", "sources", "cost"] = "weights",
+        costs: Costs | None = None,
+        n_copies: int = 1,
+        keep_all: bool = False,
+        check: bool = False,
+    ) -> None:
+        self._core: SchedCore | None = None
+        given: Any = backends
+        self._backends: tuple[Backend, ...] = (
+            tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+        )
+        if not self._backends:
+            raise InvalidArgumentError("Scheduler: needs at least one backend")
+        if isinstance(buffer_types, Backend):
+            raise TypeError("Scheduler: several backends are a list: Scheduler([a, b])")
+        types = None if buffer_types is None else expect_list(buffer_types, "Scheduler: buffer_types", "buffer types")
+        if types is not None and len(types) != len(self._backends):
+            raise InvalidArgumentError(f"Scheduler: {len(self._backends)} backends, {len(types)} buffer types")
+        self._buffer_types: tuple[BufferType, ...] | None = types
+        self._eval: tuple[Callable[[Tensor], bool | None], Callable[[Tensor], bool]] | None = None
+        self._graph: Graph | None = None  # asked for last
+        self._n_copies = 1
+        self._profile: Callable[[], Profile | None] = lambda: None  # that was begun last
+        self._trace: Trace | None = None  # that is being recorded
+        for b in self._backends:
+            expect(b, Backend, "Scheduler: each backend")
+        for t in self._buffer_types or ():
+            expect(t, BufferType, "Scheduler: each buffer type")
+        if not isinstance(policy, str) or policy not in _POLICIES:
+            raise InvalidArgumentError(
+                f"Scheduler: policy must be one of {', '.join(map(repr, _POLICIES))}, not {policy!r}"
+            )
+        keep_all, check = expect_bool(keep_all, "Scheduler: keep_all"), expect_bool(check, "Scheduler: check")
+        n_copies = expect_int(n_copies, "Scheduler: n_copies")
+        self._core = core = SchedCore(tuple(b._live() for b in self._backends), self._buffer_types)
+        _check(lib.ggml_backend_sched_set_policy(core.ptr, _POLICIES[policy]), "Scheduler")
+        if keep_all:
+            lib.gbpy_sched_keep_all(core.h, True)
+        if check:  # else the environment decides
+            _check(lib.ggml_backend_sched_set_check(core.ptr, True), "Scheduler")
+        if n_copies != 1:
+            self.n_copies = n_copies
+        if policy == "cost" or costs is not None:
+            costs = Costs.cached(self._backends) if costs is None else costs
+            if costs is not None:
+                expect(costs, Costs, "Scheduler: costs")
+        if costs is not None:
+            costs._set(core.ptr, len(self._backends))
+
+    @staticmethod
+    def _graph_of(graph: Graph, what: str) -> GraphCore:
+        expect(graph, Graph, what)
+        return graph._live()
+
+    def _live(self) -> SchedCore:
+        core = self._core
+        if core is None:
+            raise StateError("the scheduler is closed")
+        return core
+
+    # --------------------------------------------------------------------------------------------------------- planning
+
+    def _plan(
+        self, core: SchedCore, graph: Graph, graph_core: GraphCore, kind: int, what: str, warn: bool = True
+    ) -> None:
+        how = _new(_how_type, 0 if warn else lib.GBPY_QUIET)
+        self._graph = graph
+        status = lib.gbpy_sched_plan(core.h, graph_core.h, kind, how)
+        if how[0]:
+            self._planned(core, how[0])
+        if status:
+            try:
+                raise_last(what, status)
+            except AllocationError as error:
+                add_largest(error, [*graph.leafs, *graph.nodes])
+                raise
+
+    @staticmethod
+    def _planned(core: SchedCore, how: int) -> None:
+        """Warns if a plan was made."""
+        if how & _PLANNED and core.may_warn:
+            with use("Scheduler", core, nested=True):
+                found = heavy_fallbacks(
+                    core.ptr, [(ptr, name, b.is_cpu) for b, (ptr, name) in zip(core.backends, core.named, strict=True)]
+                )
+                weights = unmarked_weights(core.ptr, dict(core.named))
+            warn_of(found)
+            warn_of_weights(weights)
+
+    def allocate(self, graph: Graph) -> None:
+        """Assigns the graph's nodes to backends and gives memory to every tensor that has none.
+
+        Warns (:class:`PerformanceWarning`), once for each plan, of heavy operations that a device of higher priority
+        does not take, and of weights that are copied to another device because the usage of their buffer is ``"any"``.
+        Raises :class:`UnsupportedError` if no backend can run a node, :class:`AllocationError` if memory is short.
+        """
+        core, graph_core = self._live(), self._graph_of(graph, "Scheduler.allocate: graph")
+        self._plan(core, graph, graph_core, lib.GBPY_PLAN_ALLOCATE, "Scheduler.allocate")
+
+    def prepare(self, graph: Graph, *, allocate: bool = True, reorder: bool = False) -> Plan:
+        """Allocates the graph, as :meth:`allocate` does, and returns what was decided: memory, splits, copies, reasons,
+        pictures.
+
+        allocate: False only decides: no tensor is placed and no memory of a device is taken. What the plan says then is
+            what allocating the graph takes, also where that would not fit
+        reorder: the plan is that of :meth:`Graph.reordered`, if the bound of its memory is lower, with no more splits
+            and copies; ``plan.graph`` is then that graph. Nothing of the graph may have memory yet that the scheduler
+            gives
+        """
+        self._live()
+        self._graph_of(graph, "Scheduler.prepare: graph")
+        if expect_bool(reorder, "Scheduler.prepare: reorder"):
+            graph = self._better_order(graph)
+        if not expect_bool(allocate, "Scheduler.prepare: allocate"):
+            return self._draft(graph)
+        return self._asked(
+            graph, lib.GBPY_PLAN_ALLOCATE, lambda core, graph_core: self._plan_object(core, graph, graph_core)
+        )
+
+    def _asked(self, graph: Graph, kind: int, answer: Callable[[SchedCore, GraphCore], _A], warn: bool = True) -> _A:
+        """What the plan of this graph says: made if it is not the last one."""
+        core, graph_core = self._live(), graph._live()
+        while True:
+            self._plan(core, graph, graph_core, kind, "Scheduler.prepare", warn)
+            with use("Scheduler.prepare", core):
+                if lib.gbpy_sched_is_about(core.h, graph_core.h):  # else another thread was faster
+                    return answer(core, graph_core)
+
+    def _better_order(self, graph: Graph) -> Graph:
+        other = graph.reordered()
+
+        def needs(plan: Plan) -> tuple[int, int, int]:
+            return sum(a.lower_bound for a in plan.arenas), len(plan.splits), sum(c.size for c in plan.copies)
+
+        before, after = (needs(self._draft(g, warn=False)) for g in (graph, other))
+        return other if after[0] < before[0] and after[1] <= before[1] and after[2] <= before[2] else graph
+
+    def _plan_object(self, core: SchedCore, graph: Graph, graph_core: GraphCore) -> Plan:
+        plan = Plan(self, graph, *read_plan(core.ptr, graph_core.ptr, core.named))
+        plan._reasons = read_reasons(core.ptr, graph_core.ptr)
+        return plan
+
+    def _draft(self, graph: Graph, warn: bool = True) -> Plan:
+        return self._asked(
+            graph, lib.GBPY_PLAN_ONLY, lambda core, graph_core: self._plan_object(core, graph, graph_core), warn
+        )
+
+    def _explain_in(self, graph: Graph, node: Tensor) -> str:
+        """As :meth:`explain`, in the plan of this graph."""
+        expect(node, Tensor, "Plan.explain: tensor")
+        pointer = node._live()
+        told = self._asked(
+            graph,
+            lib.GBPY_PLAN_ONLY,
+            lambda core, _: plain(message_of(lib.ggml_backend_sched_explain(core.ptr, pointer))),
+        )
+        return told or _unassigned(node, graph, "the graph of the plan")
+
+    def reserve(self, graph: Graph) -> None:
+        """Allocates what the graph needs, inputs included, and touches no tensor. Graphs of the same structure whose
+        tensors are no larger take the places that were planned for this one: nothing is planned or allocated for them
+        any more."""
+        core, graph_core = self._live(), self._graph_of(graph, "Scheduler.reserve: graph")
+        self._plan(core, graph, graph_core, lib.GBPY_PLAN_RESERVE, "Scheduler.reserve")
+
+    def reset(self) -> None:
+        """Forgets assignments and placements; tensors that it placed lose their place. The compute buffers are kept."""
+        core = self._live()
+        status = lib.gbpy_sched_reset(core.h)
+        self._graph = None
+        if status:
+            raise_last("Scheduler.reset", status)
+
+    # -------------------------------------------------------------------------------------------------------- computing
+
+    def compute(
+        self, graph: Graph, callback: Callable[[Tensor], bool | None] | None = None, wanted: Wanted = None
+    ) -> bool:
+        """Runs the graph; allocates it first if that was not done.
+
+        callback: called with each tensor as soon as it is computed; it may read it with ``numpy()``; returning False
+            ends the computation
+        wanted: which tensors: a name pattern (``"layer.*"``), names or tensors, or a function of the tensor; default:
+            all. The fewer, the faster, because the others are computed together
+
+        Returns True; or False when the callback, :meth:`Backend.stop` or an abort callback ended it early. An exception
+        in a callback ends the computation and is raised here.
+        """
+        core, graph_core = self._live(), self._graph_of(graph, "Scheduler.compute: graph")
+        wish = self._eval
+        if callback is not None:
+            expect_function(callback, "Scheduler.compute: callback", "; inputs are set with x.set(array) before")
+            wish = (callback, wanted_function(wanted, "Scheduler.compute", graph))
+        how = _new(_how_type)
+        self._graph = graph
+        if wish is None and not graph_core.customs and not core.may_abort:
+            status = _compute(core.h, graph_core.h, _NULL, _NULL, _NULL, how)
+            if status == ABORTED:
+                raise_abort_errors(core.backends)
+        else:
+            status = self._compute_with_callbacks(core, graph_core, graph, wish, how)
+        if how[0]:
+            self._planned(core, how[0])
+        if status == 0:
+            return True
+        if status == ABORTED:
+            return False
+        raise_last("Scheduler.compute", status)
+
+    @staticmethod
+    def _compute_with_callbacks(core: SchedCore, graph_core: GraphCore, graph: Graph, wish: Any, how: Any) -> int:
+        run = Run(core.backends, graph_core, graph_core.customs)
+        if wish is None:
+            status = int(_compute(core.h, graph_core.h, run.c, _NULL, _NULL, how))
+        else:
+            handle = ffi.new_handle(Eval(wish[0], wish[1], run.state, graph._ctx, graph_core.h))
+            status = int(_compute(core.h, graph_core.h, run.c, lib.gbpy_eval, handle, how))
+        run.finish()
+        raise_abort_errors(core.backends)
+        return status
+
+    def compute_async(self, graph: Graph, results: Tensor | Sequence[Tensor] = ()) -> Pending:
+        """Starts the computation and returns. ``synchronize`` waits for it, and so does whatever needs its results.
+
+        results: outputs of the graph to be fetched behind this run: ``pending.results()`` returns them
+
+        With ``n_copies`` of 2 or more, the same graph may be started again before it is complete. Inputs in host memory
+        may be set as soon as this call returns, because what they held was taken; whatever else is set waits. Results
+        of each run are in its ``results``; ``numpy()`` waits for all runs and shows the last one's. With ``n_copies``
+        runs on their way this waits for the first.
+        """
+        core, graph_core = self._live(), self._graph_of(graph, "Scheduler.compute_async: graph")
+        results = (
+            (results,)
+            if isinstance(results, Tensor)
+            else expect_list(results, "Scheduler.compute_async: results", "tensors")
+        )
+        for t in results:
+            expect(t, Tensor, "Scheduler.compute_async: each result")
+        fetches = [Fetch(t) for t in results]
+        calls_python = graph_core.customs or core.may_abort
+        run = Run(core.backends, graph_core, graph_core.customs, core.failures) if calls_python else None
+        tensors, where = fetch_arrays(fetches)
+        how, landing = _new(_how_type), _new("struct gbpy_landing *", {"held": True})
+        # the work goes on even if everything is dropped now
+        kept = (fetches, run, landing, graph_core, [b.asked for b in core.backends])
+        self._graph = graph
+        status = lib.gbpy_sched_start(
+            core.h,
+            graph_core.h,
+            run.c if run is not None else _NULL,
+            id(kept),
+            tensors,
+            where,
+            len(fetches),
+            landing,
+            how,
+        )
+        if how[0]:
+            self._planned(core, how[0])
+        if status:
+            if run is not None:
+                run.finish()
+            raise_abort_errors(core.backends)
+            raise_last("Scheduler.compute_async", status)
+        return Pending(core, landing, fetches, run)
+
+    def synchronize(self) -> bool:
+        """Waits for all runs that ``compute_async`` started. Raises the failure of a run that this thread started, or
+        whose :class:`Pending` is gone. A run that another thread holds raises its failure there."""
+        core = self._live()
+        core.synchronize()
+        return True
+
+    def set_eval_callback(self, callback: Callable[[Tensor], bool | None] | None, wanted: Wanted = None) -> None:
+        """The callback of every ``compute`` that is given none. None removes it."""
+        self._live()
+        if callback is not None:
+            expect_function(callback, "Scheduler.set_eval_callback: callback")
+        self._eval = (
+            (callback, wanted_function(wanted, "Scheduler.set_eval_callback")) if callback is not None else None
+        )
+
+    # -------------------------------------------------------------------------------------------------------- placement
+
+    def _device(self, backend: Backend) -> BackendCore:
+        expect(backend, Backend, "Scheduler: backend")
+        core = backend._live()
+        if core not in self._live().backends:
+            own = ", ".join(self._live().names)
+            raise InvalidArgumentError(f"Scheduler: {backend.name} is not one of its backends, which are {own}")
+        return core
+
+    def set_backend(self, node: Tensor, backend: Backend | None) -> None:
+        """Runs ``node`` on ``backend``; None: where the scheduler thinks best. It counts from the next ``allocate`` or
+        ``compute`` on."""
+        core = self._live()
+        expect(node, Tensor, "Scheduler.set_backend: node")
+        pointer = node._live()
+        device = self._device(backend) if backend is not None else None
+        status = lib.gbpy_sched_set_backend(core.h, node._k, pointer, device.h if device is not None else _NULL)
+        if status:
+            raise_last(f"Scheduler.set_backend({node.describe()})", status)
+
+    def get_backend(self, node: Tensor) -> Backend | None:
+        """Where ``node`` is, by ``set_backend`` or by the last ``allocate``; None if it is not assigned."""
+        core = self._live()
+        expect(node, Tensor, "Scheduler.get_backend: node")
+        with use("Scheduler", core, nested=True):
+            pointer = lib.ggml_backend_sched_get_node_backend(core.ptr, node._live())
+        return self._backend_of(pointer) if pointer else None
+
+    def _backend_of(self, pointer: Any) -> Backend:
+        for backend, core in zip(self._backends, self._live().backends, strict=True):
+            if core.ptr == pointer:
+                return backend
+        raise StateError("Scheduler: a backend that is not one of its own")
+
+    def explain(self, node: Tensor) -> str:
+        """Why the node is where it is, in words; or why that is not decided."""
+        core = self._live()
+        expect(node, Tensor, "Scheduler.explain: node")
+        graph = self._graph
+        with use("Scheduler", core, nested=True):
+            told = plain(message_of(lib.ggml_backend_sched_explain(core.ptr, node._live())))
+        return told or _unassigned(node, graph, "the graph that was allocated last")
+
+    # ----------------------------------------------------------------------------------------- what it does, in numbers
+
+    @property
+    def stats(self) -> SchedulerStats:
+        """What it has done since it was made, or since :meth:`reset_stats`: runs, plans, bytes by reason, waits,
+        times."""
+        core = self._live()
+        with use("Scheduler", core, nested=True):
+            return read_stats(core.ptr, core.named)
+
+    def reset_stats(self) -> None:
+        """Counts from zero again."""
+        core = self._live()
+        status = lib.gbpy_sched_reset_stats(core.h)
+        if status:
+            raise_last("Scheduler.reset_stats", status)
+
+    def trace(self, path: str | os.PathLike[str] | None = None) -> Trace:
+        """Begins a record of what runs when on which device. The end of the ``with`` block, ``stop()``, or ``close`` of
+        the scheduler, ends it and writes it as Chrome trace JSON, which https://ui.perfetto.dev opens::
+
+            with sched.trace("run.json") as trace:
+                sched.compute(graph)
+            print(trace.events[0])
+
+        While it is on, each run is waited for; within a run devices overlap as ever. A run that fails is not in it.
+        """
+        core = self._live()
+        trace = Trace(self, path)
+        try:
+            with use("Scheduler.trace", core, *core.backends):
+                if self._trace is not None:
+                    raise StateError("Scheduler.trace: a trace is being recorded already; stop() it first")
+                if path is not None:
+                    expect_path(path, "Scheduler.trace: path")
+                    can_write(path)  # fails now rather than when everything is done
+                _check(lib.gbpy_sched_land(core.h), "Scheduler.trace")
+                self._trace = trace
+                _check(lib.ggml_backend_sched_set_trace(core.ptr, True), "Scheduler.trace")
+                return trace
+        except BaseException:
+            if self._trace is trace:  # a signal handler has raised: nobody else could end it
+                trace._path = None
+                self._stop_trace(trace)
+            raise
+
+    def profile(self, *, max_records: int = 1 << 20) -> Profile:
+        """Begins a profile: how long each operator takes, what it has to do, how it is computed. The end of the
+        ``with`` block, ``stop()``, or ``close`` of the scheduler, ends it::
+
+            with sched.profile() as p:
+                for _ in range(10):
+                    sched.compute(graph)
+            print(p.table(by="kind"))
+
+        What the scheduler computes meanwhile is recorded, whichever thread calls it; each run is waited for. Memory for
+        ``max_records`` records is set aside, 100 bytes of addresses each; what finds no place is counted in
+        ``Profile.dropped``.
+        """
+        profile = begin(self._live(), max_records, "Scheduler.profile")
+        self._profile = weakref.ref(profile)
+        return profile
+
+    def _stop_trace(self, trace: Trace) -> None:
+        """Does nothing if another thread has stopped the trace."""
+        core = self._live()
+        with use("Scheduler.trace", core, *core.backends):
+            if self._trace is not trace:
+                return
+            _check(lib.gbpy_sched_land(core.h), "Scheduler.trace")
+            _check(lib.ggml_backend_sched_set_trace(core.ptr, False), "Scheduler.trace")
+            events = read_events(core.ptr)
+            self._trace = None
+        trace._ended(events, self._profile())
+
+    @property
+    def n_copies(self) -> int:
+        """How many runs of a graph may be on their way at once. It counts from the next allocation on."""
+        self._live()
+        return self._n_copies
+
+    @n_copies.setter
+    def n_copies(self, n: int) -> None:
+        core = self._live()
+        if not 1 <= expect_int(n, "Scheduler: n_copies") <= MAX_COPIES:
+            raise InvalidArgumentError(f"Scheduler: n_copies must be 1 to {MAX_COPIES}, not {n}")
+        status = lib.gbpy_sched_set_n_copies(core.h, n)
+        if status:
+            raise_last("Scheduler", status)
+        self._n_copies = n
+
+    @property
+    def prediction(self) -> Prediction | None:
+        """What the last graph takes by the costs; None if it was not placed by them."""
+        core, out = self._live(), ffi.new("struct ggml_backend_sched_prediction *")
+        with use("Scheduler", core, nested=True):
+            _check(lib.ggml_backend_sched_get_prediction(core.ptr, out), "Scheduler.prediction")
+        return None if out.us < 0 else Prediction(out.us, out.weights_us, out.bound_us, bool(out.proved))
+
+    @property
+    def backends(self) -> list[Backend]:
+        return list(self._backends)
+
+    @property
+    def n_splits(self) -> int:
+        """Of the last graph."""
+        core = self._live()
+        with use("Scheduler", core, nested=True):
+            return int(lib.ggml_backend_sched_get_n_splits(core.ptr))
+
+    @property
+    def splits(self) -> list[Split]:
+        """Of the graph allocated last, in the order in which they run."""
+        core, graph = self._live(), self._graph
+        if graph is None:
+            return []
+        graph_core, inside = graph._core, lib.gbpy_is_mine(core.h)
+        with use("Scheduler", core, nested=True):
+            if lib.gbpy_sched_has_splits_of(core.h, graph_core.h):
+                return self._splits_of(core, graph, graph_core)
+        if inside:
+            raise StateError("Scheduler.splits: another graph is being computed")
+        return self._asked(
+            graph, lib.GBPY_PLAN_ONLY, lambda core, graph_core: self._splits_of(core, graph, graph_core), warn=False
+        )
+
+    def _splits_of(self, core: SchedCore, graph: Graph, graph_core: GraphCore) -> list[Split]:
+        """By who uses the scheduler, whose last plan is the graph's."""
+        info = ffi.new("struct ggml_backend_sched_split_info *")
+        pool, holder, found = graph._ctx, Holders(graph_core.h), []
+        for i in range(lib.ggml_backend_sched_get_n_splits(core.ptr)):
+            _check(lib.ggml_backend_sched_get_split(core.ptr, i, info), "Scheduler.splits")
+            nodes = [Tensor(pool, p, holder(p)) for p in graph_core.ptr.nodes[info.i_start : info.i_end]]
+            sources = [lib.ggml_backend_sched_get_split_input(core.ptr, i, j) for j in range(info.n_inputs)]
+            inputs = [Tensor(pool, p, holder(p)) for p in sources]
+            found.append(Split(i, self._backend_of(info.backend), nodes, inputs, int(info.input_bytes)))
+        return found
+
+    def buffer_size(self, backend: Backend) -> int:
+        """Bytes of the compute buffer on a backend."""
+        core, device = self._live(), self._device(backend)
+        with use("Scheduler", core, nested=True):
+            return int(lib.ggml_backend_sched_get_buffer_size(core.ptr, device.ptr))
+
+    def memory(self, backend: Backend) -> Memory:
+        """What the last graph needs on a backend."""
+        core, device = self._live(), self._device(backend)
+        out = ffi.new("size_t[2]")
+        with use("Scheduler", core, nested=True):
+            _check(lib.ggml_backend_sched_get_memory(core.ptr, device.ptr, out, out + 1), "Scheduler.memory")
+        return Memory(int(out[0]), int(out[1]))
+
+    # --------------------------------------------------------------------------------------------------------- lifetime
+
+    def close(self) -> None:
+        """Gives the compute buffers back (arrays keep them until they are gone): tensors in them lose their place.
+        Closing twice is fine."""
+        core = self._core
+        if core is None:
+            return
+        try:
+            profile = self._profile()
+            if profile is not None:
+                profile.stop()
+            trace = self._trace  # once: another thread may stop it meanwhile
+            if trace is not None and not lib.gbpy_is_mine(core.h):
+                trace.stop()
+        finally:
+            status = lib.gbpy_sched_close(core.h)
+            if core.closed:  # else it was interrupted before
+                self._core = self._graph = None
+            if status:
+                raise_last("Scheduler.close", status)
+
+    @property
+    def closed(self) -> bool:
+        core = self._core  # once: another thread may close it meanwhile
+        return core is None or core.closed
+
+    def __repr__(self) -> str:
+        core = self._core
+        if core is None or core.closed:
+            return "<Scheduler closed>"
+        names = ", ".join(core.names)
+        if lib.gbpy_is_busy(core.h):
+            return f"<Scheduler {names}: in use>"
+        return f"<Scheduler {names}: {count(self.n_splits, 'split')}>"

@@ -1,0 +1,119 @@
+"""What a scheduler has done, in numbers: ``Scheduler.stats`` returns a :class:`SchedulerStats`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .._base.count import count
+from .._base.errors import check
+from .._ffi import ffi, lib
+
+__all__ = ["SchedulerStats", "SplitTime", "Traffic", "read_stats"]
+
+
+class Traffic(NamedTuple):
+    """Copies of one kind."""
+
+    n: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{count(self.bytes, 'byte')} in {count(self.n, 'copy')}"
+
+
+@dataclass(frozen=True)
+class SplitTime:
+    """How long a split of the last graph took on its backend. It is measured while a trace is recorded."""
+
+    index: int
+    backend: str
+    runs: int
+    seconds: float  #: of all these runs together
+
+    @property
+    def mean(self) -> float:
+        """Seconds a run; 0.0 if none was recorded."""
+        return self.seconds / self.runs if self.runs else 0.0
+
+
+@dataclass(frozen=True)
+class SchedulerStats:
+    """What a scheduler has done since it was made, or since :meth:`Scheduler.reset_stats`.
+
+    Copies are counted by the reason for them; ``up_to_date`` were not made, because they still held what they had to.
+    """
+
+    runs: int
+    plans_found: int  #: of graphs that stood exactly as they were planned before
+    plans_bound: int  #: of graphs that were planned before, whose tensors were given their places again
+    plans_replayed: int  #: for other sizes, with the offsets of a plan of the same structure
+    plans_made: int  #: from nothing
+    weights: Traffic  #: copies that are kept, made because they were new or their original was written
+    up_to_date: Traffic  #: the same, not made
+    inputs: Traffic  #: of what no node computes, made each run
+    results: Traffic  #: of what another split computes
+    write_backs: Traffic  #: results that went to where they belong
+    waits_host: int  #: events that the host waited for
+    waits_queue: int  #: events that one device's queue waited for in another's
+    plan_seconds: float  #: finding and making plans
+    run_seconds: float  #: issuing runs, with what the host itself computes and copies
+    wait_seconds: float  #: the host waiting for devices
+    splits: tuple[SplitTime, ...]  #: of the last graph; times are those of traced runs
+
+    @property
+    def bytes_copied(self) -> int:
+        """Of all kinds."""
+        return self.weights.bytes + self.inputs.bytes + self.results.bytes + self.write_backs.bytes
+
+    @property
+    def plan_hits(self) -> int:
+        """How often no plan had to be made."""
+        return self.plans_found + self.plans_bound
+
+    def __str__(self) -> str:
+        lines = [
+            f"{count(self.runs, 'run')}: {self.run_seconds * 1e3:.3f} ms issuing,"
+            f" {self.wait_seconds * 1e3:.3f} ms waiting",
+            f"plans: {self.plans_found:,} found, {self.plans_bound:,} bound again, {self.plans_replayed:,} replayed, "
+            f"{self.plans_made:,} made, {self.plan_seconds * 1e3:.3f} ms",
+            f"weights: {self.weights}; up to date: {self.up_to_date}",
+            f"inputs: {self.inputs}",
+            f"results: {self.results}; written back: {self.write_backs}",
+            f"waits: {self.waits_host:,} of the host, {self.waits_queue:,} between queues",
+        ]
+        lines += [
+            f"split {s.index} on {s.backend}: {s.mean * 1e6:.1f} us a run ({s.runs:,} traced)"
+            for s in self.splits
+            if s.runs
+        ]
+        return "\n".join(lines)
+
+
+def _traffic(t: Any) -> Traffic:
+    return Traffic(int(t.n), int(t.bytes))
+
+
+def _split_times(sched: Any, names: dict[Any, str]) -> tuple[SplitTime, ...]:
+    info, runs, ns = ffi.new("struct ggml_backend_sched_split_info *"), ffi.new("uint64_t *"), ffi.new("uint64_t *")
+    found = []
+    for i in range(lib.ggml_backend_sched_get_n_splits(sched)):
+        check(lib.ggml_backend_sched_get_split(sched, i, info), "Scheduler.stats")
+        check(lib.ggml_backend_sched_get_split_time(sched, i, runs, ns), "Scheduler.stats")
+        found.append(SplitTime(i, names[info.backend], int(runs[0]), int(ns[0]) * 1e-9))
+    return tuple(found)
+
+
+def read_stats(sched: Any, backends: Sequence[tuple[Any, str]]) -> SchedulerStats:
+    """Of a C scheduler, whose backends are given as (C backend, name)."""
+    s = ffi.new("struct ggml_backend_sched_stats *")
+    check(lib.ggml_backend_sched_get_stats(sched, s), "Scheduler.stats")
+    return SchedulerStats(
+        runs=int(s.n_runs), plans_found=int(s.n_plans_found), plans_bound=int(s.n_plans_bound),
+        plans_replayed=int(s.n_plans_replayed), plans_made=int(s.n_plans_made), weights=_traffic(s.weights),
+        up_to_date=_traffic(s.up_to_date), inputs=_traffic(s.inputs), results=_traffic(s.results),
+        write_backs=_traffic(s.write_backs), waits_host=int(s.n_waits_host), waits_queue=int(s.n_waits_queue),
+        plan_seconds=int(s.plan_ns) * 1e-9, run_seconds=int(s.run_ns) * 1e-9, wait_seconds=int(s.wait_ns) * 1e-9,
+        splits=_split_times(sched, dict(backends)),
+    )  # fmt: skip

@@ -1,0 +1,172 @@
+"""A record of what runs when on which device: ``with sched.trace("run.json"): ...``."""
+
+from __future__ import annotations
+
+import json
+import os
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from .._base.count import count
+from .._base.errors import check, expect_path
+from .._base.errors.messages import kind_of
+from .._base.files import write_text
+from .._base.handles import Owner
+from .._ffi import ffi, lib
+from ..backend.buffer import text
+from ..profile._pictures.chrome import OperatorSlice, chrome_trace
+from ..profile._pictures.traces import Record, trace_page, trace_png, trace_svg
+
+if TYPE_CHECKING:
+    from ..profile.profile import Profile
+    from .scheduler import Scheduler
+
+__all__ = ["Trace", "TraceEvent", "read_events"]
+
+_KINDS = {
+    lib.GGML_BACKEND_SCHED_TRACE_PLAN: "plan",
+    lib.GGML_BACKEND_SCHED_TRACE_COPY: "copy",
+    lib.GGML_BACKEND_SCHED_TRACE_COMPUTE: "compute",
+    lib.GGML_BACKEND_SCHED_TRACE_WRITE_BACK: "write-back",
+    lib.GGML_BACKEND_SCHED_TRACE_WAIT: "wait",
+}
+_REASONS = {
+    lib.GGML_BACKEND_SCHED_REASON_NONE: "",
+    lib.GGML_BACKEND_SCHED_REASON_WEIGHT: "weight",
+    lib.GGML_BACKEND_SCHED_REASON_INPUT: "input",
+    lib.GGML_BACKEND_SCHED_REASON_RESULT: "result",
+}
+
+
+@dataclass(frozen=True)
+class TraceEvent:
+    """Something that a scheduler, or one of its devices, did. Backends are indices into ``Scheduler.backends``; -1:
+    none of them."""
+
+    kind: str
+    """``"plan"``: a plan was found or made; ``"copy"``: into a split; ``"compute"``: the nodes of a split;
+    ``"write-back"``: a result went to where it belongs; ``"wait"``: the host waited for a device"""
+    reason: str  #: of a copy: ``"weight"``, ``"input"`` or ``"result"``; else ``""``
+    name: str  #: of the tensor that is copied, of the first node, of what is waited for
+    run: int  #: counted from 0 in each record
+    start_ns: int  #: on one monotonic clock
+    end_ns: int
+    backend: int  #: which computes, or whose memory is written
+    source: int  #: of copies: whose memory is read
+    by_host: bool  #: done by the calling thread, not in a device's queue
+    split: int
+    node: int  #: the first node's index
+    n_nodes: int
+    bytes: int  #: of copies
+    live_bytes: int  #: in the arena of ``backend`` meanwhile, at most
+    arena_bytes: int
+
+    @property
+    def seconds(self) -> float:
+        return (self.end_ns - self.start_ns) * 1e-9
+
+
+def read_events(sched: Any) -> tuple[TraceEvent, ...]:
+    """The record of a C scheduler."""
+    e = ffi.new("struct ggml_backend_sched_trace_event *")
+    found = []
+    for i in range(lib.ggml_backend_sched_get_n_trace_events(sched)):
+        check(lib.ggml_backend_sched_get_trace_event(sched, i, e), "Scheduler.trace")
+        what = (_KINDS[e.kind], _REASONS[e.reason], text(e.name))
+        when = (int(e.run), int(e.start_ns), int(e.end_ns), int(e.backend), int(e.source))
+        which = (int(e.split), int(e.node), int(e.n_nodes))
+        found.append(
+            TraceEvent(*what, *when, bool(e.by_host), *which, int(e.bytes), int(e.live_bytes), int(e.arena_bytes))
+        )
+    return tuple(found)
+
+
+class Trace(Owner):
+    """A record that :meth:`Scheduler.trace` has begun. It ends with :meth:`stop`, with the ``with`` block, or with the
+    scheduler; then ``events`` has what happened, and the file, if one was named, is written."""
+
+    __slots__ = ("_names", "_operators", "_path", "_queueless", "_scheduler", "events")
+
+    def __init__(self, scheduler: Scheduler, path: str | os.PathLike[str] | None) -> None:
+        self._scheduler: weakref.ref[Scheduler] | None = weakref.ref(scheduler)  # which holds its trace
+        self._names = scheduler._live().names
+        self._queueless = tuple(i for i, b in enumerate(scheduler.backends) if b.is_cpu)
+        self._path = path
+        self._operators: tuple[OperatorSlice, ...] = ()  # of a profile that was recorded at the same time
+        self.events: tuple[TraceEvent, ...] = ()
+
+    @property
+    def running(self) -> bool:
+        """Is it still recording?"""
+        return self._scheduler is not None and self._scheduler() is not None
+
+    def stop(self) -> Trace:
+        """Ends the record and writes the file. Stopping twice is fine."""
+        scheduler = self._scheduler() if self._scheduler is not None else None
+        if scheduler is not None:
+            scheduler._stop_trace(self)
+        return self
+
+    def _ended(self, events: tuple[TraceEvent, ...], profile: Profile | None) -> None:
+        self._scheduler = None
+        self.events = events
+        begin, end = min((e.start_ns for e in events), default=0), max((e.end_ns for e in events), default=0)
+        if profile is not None:
+            self._operators = tuple(s for s in profile._slices() if begin <= s.start_ns and s.end_ns <= end)
+        if self._path is not None:
+            self.to_json(self._path)
+
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Chrome trace JSON, for ui.perfetto.dev: a lane for each device, copies with flow arrows, counters of live and
+        arena bytes; and a lane for each kind of operators, if the scheduler recorded a profile at the same time
+        (:meth:`Scheduler.profile`). Returned, and written if there is a path."""
+        trace = chrome_trace(self.events, self._names, self._queueless, self._operators)
+        result = json.dumps(trace, separators=(",", ":"))
+        if path is not None:
+            expect_path(path, "Trace.to_json: path")
+            write_text(path, result)
+        return result
+
+    def _record(self, title: object, what: str) -> Record:
+        if not isinstance(title, str):
+            raise TypeError(f"{what}: title must be a str, not {kind_of(title)}")
+        return Record(title, self.events, self._names, self._queueless, self._operators)
+
+    def to_html(self, path: str | os.PathLike[str] | None = None, title: str = "trace") -> str:
+        """One self-contained page with a picture of the record: a lane for each device, what each did and what
+        travelled. Returned, and written if there is a path."""
+        return trace_page(self._record(title, "Trace.to_html"), path, "Trace.to_html")
+
+    def to_svg(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        width: int = 960,
+        title: str = "trace",
+        theme: Literal["auto", "light", "dark"] = "auto",
+    ) -> str:
+        """The same picture as SVG, so many pixels wide; as :meth:`Plan.to_svg`."""
+        return trace_svg(self._record(title, "Trace.to_svg"), path, width, theme, "Trace.to_svg")
+
+    def to_png(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        width: int = 960,
+        title: str = "trace",
+        theme: Literal["light", "dark"] = "light",
+        scale: int = 2,
+    ) -> bytes:
+        """The same as PNG, ``scale`` of its pixels for each of ``width``; as :meth:`Plan.to_png`."""
+        return trace_png(self._record(title, "Trace.to_png"), path, width, theme, scale, "Trace.to_png")
+
+    def _repr_html_(self) -> str:
+        return f"<div>{self.to_svg(width=880)}</div>"
+
+    def __enter__(self) -> Trace:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<Trace {'running' if self.running else count(len(self.events), 'event')}>"

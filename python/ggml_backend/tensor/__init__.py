@@ -1,0 +1,15 @@
+"""Tensors, contexts and graphs, and how arrays become their elements."""
+
+from __future__ import annotations
+
+from ._blocks import Blocks
+from ._callbacks import set_abort_callback, set_log
+from ._quantize import dequantize, quantize
+from .context import Context, from_dlpack
+from .graph import Comparison, Graph
+from .tensor import Tensor
+
+__all__ = [
+    "Blocks", "Comparison", "Context", "Graph", "Tensor", "dequantize", "from_dlpack", "quantize",
+    "set_abort_callback", "set_log",
+]  # fmt: skip

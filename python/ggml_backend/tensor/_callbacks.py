@@ -1,0 +1,599 @@
+"""Python functions that C calls.
+
+An exception cannot pass through C. So every function here catches what the user's function raises, keeps it in a
+:class:`RunState`, and makes C stop. The caller that started the computation raises it again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import inspect
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Union
+
+import numpy as np
+
+from .._base.errors import InvalidArgumentError, StateError, expect, expect_function
+from .._base.errors.messages import add_note, kind_of, message_of
+from .._base.handles import ContextCore, Core, Holders, address, new_pin, use
+from .._ffi import ffi, lib
+from ..backend.backend import Backend, BackendCore
+from ..dtypes import as_dtype, bfloat16, dtype_of_id
+from ._arrays import array_at, describe_at
+from ._blank import blank, expect_written
+from ._blocks import as_blocks
+from ._results import Result, apart, parts_of, returned, write
+from .tensor import Tensor
+
+if TYPE_CHECKING:
+    from .context import Context
+    from .graph import Graph
+
+__all__ = ["Wanted", "set_log"]
+
+
+def raise_kept(kept: list[BaseException]) -> NoReturn:
+    """Raises the exception in the list, and leaves no frame that refers to it: its traceback refers to the frames, and
+    the cycle would keep memory from being freed until Python collects garbage."""
+    raise kept.pop()
+
+
+class RunState:
+    """The state that callbacks of one computation share: their first exception, the backends to stop, and what keeps
+    the memory alive."""
+
+    __slots__ = ("__weakref__", "blanked", "c", "errors", "failures", "memory", "owner", "starter", "stops")
+    errors: list[BaseException]
+    failures: deque[RunState] | None
+    memory: Any
+    owner: weakref.ref[Run]
+    starter: int
+
+    def __init__(self, backends: Sequence[BackendCore], memory: Core, failures: deque[RunState] | None) -> None:
+        self.errors = []
+        self.failures = failures  # of the scheduler, if compute_async started the run; None: the caller waits
+        self.stops: list[Any] = [b.stop for b in backends if b.is_cpu]
+        self.memory = memory.h
+        self.blanked: dict[tuple[int, int], int] = {}  # by function and memory: calls that are still to come
+        self.starter = threading.get_ident()
+        self.c: Any = ffi.new("struct gbpy_run *")
+
+    def fail(self, error: BaseException) -> None:
+        if not self.errors:
+            self.errors.append(error)
+        if self.failures is not None:
+            self.failures.append(self)
+        self.c.stopped = 1
+        for stop in self.stops:
+            stop.stop = 1
+
+    def raise_unheard(self) -> None:
+        """Raises what a callback raised, unless another thread holds the run and will raise it."""
+        holder = self.owner()
+        if holder is not None and self.starter != threading.get_ident():
+            return
+        kept = list(self.errors)
+        if holder is None:
+            self.errors.clear()
+        if kept:
+            raise_kept(kept[:1])
+
+
+class Run:
+    """One computation, held by its caller. C carries the handle to every thread that works for the computation, so that
+    a callback finds its own state. The handle lives as long as this object, which a pending run keeps."""
+
+    __slots__ = ("__weakref__", "c", "customs", "handle", "state")
+    c: Any
+    customs: Sequence[CustomOp]
+    handle: Any
+    state: RunState
+
+    def __init__(
+        self,
+        backends: Sequence[BackendCore],
+        memory: Core,
+        customs: Sequence[CustomOp] = (),
+        failures: deque[RunState] | None = None,
+    ) -> None:
+        self.state = state = RunState(backends, memory, failures)
+        self.customs = customs
+        self.handle = ffi.new_handle(state)
+        self.c = state.c
+        self.c.handle = self.handle
+        state.owner = weakref.ref(self)
+
+    def finish(self) -> None:
+        """Raises what a callback raised. C has said that the computation is over."""
+        state = self.state
+        kept = [state.errors.pop(0) for _ in state.errors[:1]]
+        if kept:
+            if state.failures is not None:
+                with contextlib.suppress(ValueError, IndexError):
+                    state.failures.remove(state)
+            raise_kept(kept)
+        for op in self.customs:
+            raise_first(op.lost)
+
+
+_blanking = threading.Lock()  # for ``RunState.blanked`` and for filling a result that several calls write
+
+
+def raise_first(lost: deque[BaseException]) -> None:
+    """Raises the first exception of the queue, if there is one."""
+    if not lost:  # nearly always
+        return
+    kept: list[BaseException] = []
+    with contextlib.suppress(IndexError):
+        kept.append(lost.popleft())
+    if kept:
+        raise_kept(kept)
+
+
+def current_run() -> RunState | None:
+    """The computation that this thread works for."""
+    handle = lib.gbpy_run_handle()
+    return ffi.from_handle(handle) if handle else None
+
+
+def _failed(kind: Any, error: BaseException, traceback: Any) -> None:
+    """What was raised in a callback before it could catch it: by a signal handler, or because memory was out."""
+    run = current_run()
+    if run is not None:
+        run.fail(error)
+
+
+# ---------------------------------------------------------------------------------------------------- custom operations
+
+
+class CustomOp:
+    """The Python function behind a MAP_CUSTOM or CUSTOM node. Kept alive by the context of the node, and by graphs that
+    have it, copies too.
+
+    results: of CUSTOM nodes what is computed; None of MAP_CUSTOM ones, which compute something like their first source
+    several: is ``out`` a tuple? Then the node is a row of bytes, and each result a part of it
+    inplace: does ``out`` hold the first source?
+    """
+
+    __slots__ = (
+        "__weakref__", "context", "function", "handle", "inplace", "lost", "n_tasks", "results", "several",
+        "views",
+    )  # fmt: skip
+    known: ClassVar[weakref.WeakValueDictionary[int, CustomOp]] = weakref.WeakValueDictionary()
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        n_tasks: int,
+        results: Sequence[Result] | None = None,
+        several: bool = False,
+        inplace: bool = False,
+    ) -> None:
+        self.function = function
+        self.n_tasks = n_tasks
+        self.results = None if results is None else tuple(results)
+        self.several = several
+        self.inplace = inplace
+        self.handle = ffi.new_handle(self)
+        self.lost: deque[BaseException] = deque(maxlen=1)  # exceptions of calls for a computation without a run
+        self.context: weakref.ref[ContextCore] | None = None  # of the tensors in C that show several results
+        self.views: tuple[Any, ...] = ()
+        self.known[address(self.handle)] = self
+
+    @classmethod
+    def of_node(cls, node: Any) -> CustomOp | None:
+        """The one behind a node of C; None if it is no such node, or not made by Python."""
+        userdata = lib.gbpy_custom_userdata(node)
+        return cls.known.get(address(userdata)) if userdata else None
+
+    @property
+    def name(self) -> str:
+        """The function of the package that made it."""
+        return "map_custom" if self.results is None else "custom"
+
+    def compute(self, out: Any, sources: Sequence[Any], ith: int = 0, nth: int = 1) -> Any:
+        """Calls the function on arrays of any library, those of several results in a tuple.
+
+        Returns what the function returned for ``out``, of the right shape and not written yet: for several results a
+        tuple. None, also in that tuple: it has written ``out`` itself. Devices call this with arrays of their own and
+        write what it returns. What the function raises passes through.
+        """
+        if not self.inplace:
+            self._blank(out if self.several else [out], nth)
+        if self.n_tasks == 1:
+            value = self.function(out, *sources)
+        else:
+            value = self.function(out, *sources, ith, nth)
+        if value is None or value is out:
+            if self.n_tasks == 1 and not self.inplace:
+                expect_written(out if self.several else [out], self.name)
+            return None
+        if self.results is None:
+            return value if self.n_tasks == 1 else None
+        if self.n_tasks != 1:
+            raise InvalidArgumentError(
+                "custom: with n_tasks other than 1 the function writes its share of out, and returns None"
+            )
+        if not self.several:
+            return returned(value, self.results[0], "custom: the result")
+        return self._several(out, value)
+
+    def _blank(self, outs: Sequence[Any], nth: int) -> None:
+        """Fills the arrays before the first of the ``nth`` calls that write them. The other calls wait."""
+        run = current_run() if nth > 1 else None
+        if run is None:
+            for out in outs:
+                blank(out)
+            return
+        key = (address(self.handle), outs[0].ctypes.data if outs else 0)
+        with _blanking:
+            left = run.blanked.pop(key, 0)
+            if left == 0:
+                for out in outs:
+                    blank(out)
+            if (left or nth) > 1:
+                run.blanked[key] = (left or nth) - 1
+
+    def _several(self, out: Sequence[Any], value: Any) -> tuple[Any, ...]:
+        results: Any = self.results
+        if not isinstance(value, (tuple, list)) or len(value) != len(results):
+            given = f"{len(value)} of them" if isinstance(value, (tuple, list)) else kind_of(value)
+            raise InvalidArgumentError(
+                f"custom: the function must return a tuple of {len(results)} results, or None, not {given}"
+            )
+        expect_written([o for v, o in zip(value, out, strict=True) if v is None or v is o], self.name)
+        return tuple(
+            None if v is None or v is o else returned(v, r, f"custom: result {i}")
+            for i, (v, o, r) in enumerate(zip(value, out, results, strict=True))
+        )
+
+    def call(self, dst: Any, sources: Sequence[Any], ith: int, nth: int) -> None:
+        """For a node that the CPU computes."""
+        run = current_run()
+        if run is None:
+            self.lost.append(
+                StateError(
+                    f"{self.name}: the backend called the function on a thread of its own, for no computation that is"
+                    " known"
+                )
+            )
+            return
+        if run.errors:
+            return
+        try:
+            out = self._array(run, dst, False)
+            arrays = [self._array(run, s, True) for s in sources]
+            self.fill(out, arrays, ith, nth)
+        except BaseException as error:
+            if isinstance(error, Exception):
+                described = self._described(dst, sources)
+                if isinstance(error, InvalidArgumentError) and str(error).startswith(f"{self.name}: "):
+                    error.args = (f"{self.name}: {described}: {str(error).removeprefix(f'{self.name}: ')}",)
+                add_note(error, f"raised in the function of {self.name} that computes {described}")
+            run.fail(error)
+
+    def fill(self, out: np.ndarray[Any, Any], arrays: Sequence[Any], ith: int = 0, nth: int = 1) -> None:
+        """Calls the function on NumPy arrays, as it sees them, and writes what it returns."""
+        if self.results is not None:
+            self._compute_strictly(out, arrays, ith, nth)
+            return
+        value = self.compute(out, arrays, ith, nth)
+        if value is None:
+            return
+        dtype = bfloat16 if out.dtype == np.uint16 else as_dtype(out.dtype)  # uint16: the bits of bfloat16
+        write(out, value, dtype, "map_custom: the result", broadcast=True)
+
+    def _compute_strictly(self, memory: np.ndarray[Any, Any], arrays: Sequence[Any], ith: int, nth: int) -> None:
+        results: Any = self.results
+        if not self.several:
+            value = self.compute(memory, arrays, ith, nth)
+            if value is not None:
+                write(memory, value, results[0].dtype, "custom: the result")
+            return
+        outs = parts_of(memory, results)
+        values = self.compute(outs, arrays, ith, nth)
+        if values is None:
+            return
+        # what is returned may look into another result, which is written before
+        values = [None if v is None else apart(v, memory, f"custom: result {i}") for i, v in enumerate(values)]
+        for i, (out, value, result) in enumerate(zip(outs, values, results, strict=True)):
+            if value is not None:
+                write(out, value, result.dtype, f"custom: result {i}")
+
+    def _described(self, dst: Any, sources: Sequence[Any]) -> str:
+        """The results, and of ``custom`` the sources."""
+        if self.results is None:
+            return describe_at(dst)
+        shown = [describe_at(dst)]
+        if self.several:
+            core = self.context() if self.context is not None else None  # keeps the tensors meanwhile
+            shown = [describe_at(v) for v in self.views] if core is not None else [str(r) for r in self.results]
+        of = f" of {', '.join(describe_at(s) for s in sources)}" if sources else ""
+        return f"{', '.join(shown)}{of}"
+
+    def _array(self, run: RunState, pointer: Any, readonly: bool) -> np.ndarray[Any, Any]:
+        """A tensor of C as the function sees it: functions of ``custom`` see quantized ones as blocks."""
+        pin = new_pin()
+        lib.gbpy_pin(pin, pointer, run.memory)
+        array = array_at(pointer, pointer.data, pin, readonly)
+        if self.results is not None:
+            dtype = dtype_of_id(pointer.type)
+            if dtype.is_quantized:
+                return as_blocks(array, dtype)
+        return array
+
+
+def customs_of(graph: Any) -> list[CustomOp]:
+    """The Python operations among the nodes of a C graph."""
+    if not CustomOp.known:
+        return []
+    out = ffi.new("void *[]", max(1, graph.n_nodes))
+    n = lib.gbpy_graph_customs(graph, out, graph.n_nodes)
+    found = (CustomOp.known.get(address(out[i])) for i in range(n))
+    return [op for op in found if op is not None]
+
+
+@ffi.def_extern(onerror=_failed)  # type: ignore[untyped-decorator]
+def gbpy_custom1(dst: Any, a: Any, ith: int, nth: int, userdata: Any) -> None:
+    ffi.from_handle(userdata).call(dst, (a,), ith, nth)
+
+
+@ffi.def_extern(onerror=_failed)  # type: ignore[untyped-decorator]
+def gbpy_custom2(dst: Any, a: Any, b: Any, ith: int, nth: int, userdata: Any) -> None:
+    ffi.from_handle(userdata).call(dst, (a, b), ith, nth)
+
+
+@ffi.def_extern(onerror=_failed)  # type: ignore[untyped-decorator]
+def gbpy_custom3(dst: Any, a: Any, b: Any, c: Any, ith: int, nth: int, userdata: Any) -> None:
+    ffi.from_handle(userdata).call(dst, (a, b, c), ith, nth)
+
+
+@ffi.def_extern(onerror=_failed)  # type: ignore[untyped-decorator]
+def gbpy_custom(dst: Any, ith: int, nth: int, userdata: Any) -> None:
+    ffi.from_handle(userdata).call(dst, [s for s in dst.src if s], ith, nth)
+
+
+# ------------------------------------------------------------------------------------------------------ evaluated nodes
+
+Wanted = Union[None, str, "Iterable[str | Tensor]", Callable[[Tensor], bool]]
+"""Which results a callback gets: all, a name pattern such as ``"layer.*.out"``, names and tensors, or a function of the
+node."""
+
+
+def wanted_function(wanted: Wanted, what: str, graph: Graph | None = None) -> Callable[[Tensor], bool]:
+    """Says of a node whether it is wanted. Of a graph that is given something must be."""
+    if wanted is None:
+        return lambda t: True
+    if callable(wanted):
+        return wanted
+    if isinstance(wanted, str):
+        pattern = wanted
+        if graph is not None and not any(fnmatchcase(t.name, pattern) for t in graph.nodes):
+            raise InvalidArgumentError(f"{what}: wanted: no node of the graph has a name like {pattern!r}")
+        return lambda t: fnmatchcase(t.name, pattern)
+    given: Any = wanted
+    if isinstance(given, Tensor):
+        wanted = (given,)
+    elif not isinstance(given, Iterable):
+        raise TypeError(f"{what}: wanted must be a pattern, names, tensors or a function, not {kind_of(given)}")
+    wanted = tuple(wanted)
+    for w in wanted:
+        if not isinstance(w, (str, Tensor)):
+            raise TypeError(f"{what}: wanted: each must be a name or a Tensor, not {kind_of(w)}")
+        if graph is not None and isinstance(w, str) and graph.get(w) is None:
+            raise InvalidArgumentError(f"{what}: wanted: no node of the graph is called {w!r}")
+    names = {w for w in wanted if isinstance(w, str)}
+    tensors = {w for w in wanted if isinstance(w, Tensor)}
+    return lambda t: t in tensors or t.name in names
+
+
+class Eval:
+    """An eval callback during one computation."""
+
+    __slots__ = ("function", "holder", "pool", "run", "stopped", "wanted")
+
+    def __init__(
+        self,
+        function: Callable[[Tensor], bool | None],
+        wanted: Callable[[Tensor], bool],
+        run: RunState,
+        pool: Context,
+        keeping: Any,
+    ) -> None:
+        self.function = function
+        self.wanted = wanted
+        self.run = run
+        self.pool = pool
+        self.holder = Holders(keeping)
+        self.stopped = False
+
+    def call(self, pointer: Any, ask: bool) -> bool:
+        run = self.run
+        if run.errors or self.stopped:
+            return ask  # after a failure: want the next result, in order to stop there
+        try:
+            tensor = Tensor(self.pool, pointer, self.holder(pointer))
+            if ask:
+                return bool(self.wanted(tensor))
+            if self.function(tensor) is False:
+                self.stopped = True
+                run.c.stopped = 2
+                return False
+            return True
+        except BaseException as error:
+            run.fail(error)
+            return ask
+
+
+@ffi.def_extern(error=True, onerror=_failed)  # type: ignore[untyped-decorator]
+def gbpy_eval(t: Any, ask: bool, user_data: Any) -> bool:
+    state: Eval = ffi.from_handle(user_data)
+    return state.call(t, ask)
+
+
+class Compare:
+    """State of a comparison of two backends."""
+
+    __slots__ = ("error", "function")
+
+    def __init__(self, function: Callable[[int, Any, Any], bool]) -> None:
+        self.function = function
+        self.error: list[BaseException] = []
+
+
+@ffi.def_extern(error=False, onerror=_failed)  # type: ignore[untyped-decorator]
+def gbpy_compare(node_index: int, t1: Any, t2: Any, user_data: Any) -> bool:
+    state: Compare = ffi.from_handle(user_data)
+    try:
+        return state.function(node_index, t1, t2)
+    except BaseException as error:
+        state.error.append(error)
+        return False
+
+
+# ------------------------------------------------------------------------------------------------------------- stopping
+
+
+class Abort:
+    """What a CPU backend asks between two nodes. Made once for a backend, so that C never asks one that is gone while
+    the function changes."""
+
+    __slots__ = ("function", "lost")
+
+    def __init__(self) -> None:
+        self.function: Callable[[], bool] | None = None
+        self.lost: deque[BaseException] = deque(maxlen=1)  # raised for a computation without a run
+
+
+_not_caught: deque[BaseException] = deque(maxlen=1)  # raised before gbpy_ask could catch it, without a run
+
+
+def _not_asked(kind: Any, error: BaseException, traceback: Any) -> None:
+    run = current_run()
+    if run is not None:
+        run.fail(error)
+    else:
+        _not_caught.append(error)
+
+
+@ffi.def_extern(error=True, onerror=_not_asked)  # type: ignore[untyped-decorator]
+def gbpy_ask(handle: Any) -> bool:
+    state: Abort = ffi.from_handle(handle)
+    run = current_run()
+    if run is not None and run.errors:
+        return True
+    function = state.function  # once: it may be removed meanwhile
+    try:
+        return function is not None and bool(function())
+    except BaseException as error:
+        if run is not None:
+            run.fail(error)
+        else:
+            state.lost.append(error)
+        return True
+
+
+def set_abort_callback(backend: Backend, function: Callable[[], bool] | None) -> None:
+    """Asks ``function()`` between the nodes of every computation of a CPU backend, and now and then within long ones.
+
+    True ends the computation, whose ``compute`` then returns False. None removes it. It may be called on another
+    thread. Waits for a computation in progress.
+    """
+    expect(backend, Backend, "set_abort_callback: backend")
+    if function is not None:
+        expect_function(function, "set_abort_callback: function")
+    core = backend._cpu()
+    with use("set_abort_callback", core, nested=True):
+        if core.asked is None:
+            core.asked = ffi.new_handle(Abort())
+        asked: Abort = ffi.from_handle(core.asked)
+        if function is None:
+            core.stop.handle = ffi.NULL
+            asked.function = core.abort = None
+        else:
+            core.abort = asked
+            asked.function = function
+            core.stop.ask = lib.gbpy_ask
+            core.stop.handle = core.asked
+
+
+def raise_abort_errors(backends: Sequence[BackendCore]) -> None:
+    """Raises what an abort callback raised in a computation without a run, because it was set just as the computation
+    began."""
+    raise_first(_not_caught)
+    for b in backends:
+        if b.asked is not None:
+            asked: Abort = ffi.from_handle(b.asked)
+            raise_first(asked.lost)
+
+
+# ------------------------------------------------------------------------------------------------------------------ log
+
+_LEVELS = {
+    lib.GGML_LOG_LEVEL_ERROR: logging.ERROR,
+    lib.GGML_LOG_LEVEL_WARN: logging.WARNING,
+    lib.GGML_LOG_LEVEL_INFO: logging.INFO,
+    lib.GGML_LOG_LEVEL_DEBUG: logging.DEBUG,
+}
+_log_target: Callable[[int, str], object] | None = None
+_logging = threading.local()
+_discard = ffi.addressof(lib, "ggml_log_discard")
+_log = ffi.addressof(lib, "gbpy_log")
+
+
+def _not_logged(kind: Any, error: BaseException, traceback: Any) -> None:
+    lib.gbpy_raise_later(id(error))
+
+
+@ffi.def_extern(onerror=_not_logged)  # type: ignore[untyped-decorator]
+def gbpy_log_line(level: int, message: Any) -> None:
+    target = _log_target
+    if target is None or getattr(_logging, "active", False):
+        return
+    try:
+        _logging.active = True
+        target(_LEVELS.get(level, logging.INFO), message_of(message).rstrip("\n"))
+    finally:
+        _logging.active = False
+
+
+def set_log(target: Callable[[int, str], object] | logging.Logger | None) -> None:
+    """Sends the messages of the C library somewhere. The library is silent until this is called.
+
+    target: a ``logging.Logger``; or a function of the level (of the ``logging`` module) and the text; or None for
+        silence. It is called on whatever thread the message arises. What it raises is raised on the main thread, as
+        what a signal handler raises: by the call that it belongs to if that was made there.
+    """
+    global _log_target
+    if target is None:
+        lib.ggml_log_set(_discard, ffi.NULL)
+        _log_target = None
+        return
+    if not isinstance(target, logging.Logger) and not callable(target):
+        raise TypeError(f"set_log: target must be a Logger or a function, not {kind_of(target)}")
+    if not isinstance(target, logging.Logger):
+        try:
+            inspect.signature(target).bind(logging.INFO, "")
+        except ValueError:  # of functions of C that have none
+            pass
+        except TypeError as error:
+            raise TypeError(f"set_log: the function is called with a level and a text: {error}") from None
+    _log_target = target.log if isinstance(target, logging.Logger) else target
+    lib.ggml_log_set(_log, ffi.NULL)
+
+
+set_log(None)
+
+
+@atexit.register
+def _end() -> None:
+    """C must not call into an interpreter that is gone, nor devices compute while it gives memory back."""
+    lib.gbpy_land_all()
+    set_log(None)
+    lib.gbpy_end()

@@ -1,0 +1,222 @@
+"""The memory of a device: what is written is read again, nothing else changes, and it comes back."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from .._ffi import ffi, lib
+from ..backend.backend import Backend
+from ..backend.buffer import Buffer
+from ..dtypes import dtypes, int8
+from ..tensor.context import Context
+from ..tensor.tensor import Tensor
+from ._inputs import Array, In, in_bytes, values_of
+from ._operators import Wrong
+
+__all__ = ["CHECKS"]
+
+Check = Callable[[Backend, Backend, np.random.Generator], None]
+_LARGE = 4 << 20
+_OWN_MEMORY = ("RssAnon:", "RssShmem:", "VmSwap:")  # lines of /proc/self/status, in KiB
+
+
+def _equal(got: Array, want: Array, what: str) -> None:
+    a, b = (np.frombuffer(np.ascontiguousarray(x).tobytes(), np.uint8) for x in (got, want))
+    if a.size != b.size:
+        raise Wrong(f"{what}: {in_bytes(a.size)} instead of {b.size}")
+    wrong = np.flatnonzero(a != b)
+    if wrong.size:
+        i = int(wrong[0])
+        raise Wrong(f"{what}: {wrong.size} of {in_bytes(a.size)} differ, the first at {i}: {a[i]} instead of {b[i]}")
+
+
+def _bytes(ctx: Context, backend: Backend, n: int) -> tuple[Buffer, Tensor]:
+    buffer = backend.alloc(n)
+    return buffer, buffer.place(ctx.tensor((n,), int8))
+
+
+def _random(rng: np.random.Generator, n: int) -> Array:
+    return rng.integers(-128, 128, n).astype(np.int8)
+
+
+def _sizes(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
+    """Buffers of no byte, of one, and of sizes that are no multiple of anything."""
+    for n in (0, 1, backend.alignment - 1, backend.alignment, backend.alignment + 1, 4097):
+        with Context() as ctx, backend.alloc(n) as buffer:
+            if buffer.size < n:
+                raise Wrong(f"a buffer of {in_bytes(n)} has only {buffer.size}")
+            t = buffer.place(ctx.tensor((n,), int8))
+            data = _random(rng, n)
+            t.set(data)
+            _equal(t.numpy(copy=True), data, f"a buffer of {in_bytes(n)}")
+
+
+def _alignment(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
+    """Addresses are multiples of what the device says."""
+    step = backend.alignment
+    if step < 1 or step & (step - 1):
+        raise Wrong(f"the alignment {step} is no power of two")
+    held = []
+    for n in (1, 3, 100, 4096, 1):
+        buffer = backend.alloc(n)
+        held.append(buffer)
+        core = buffer._live()
+        base = int(ffi.cast("uintptr_t", lib.ggml_backend_buffer_get_base(core.ptr)))
+        if base % step:
+            raise Wrong(f"a buffer of {in_bytes(n)} begins at {base:#x}, no multiple of {step}")
+
+
+def _every_dtype(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
+    """What is written in any dtype is read again."""
+    for element in dtypes.values():
+        with Context() as ctx:
+            t = ctx.tensor((3, 256), element)
+            array, _ = values_of(In((3, 256), element.name), rng)
+            ctx.allocate(backend)
+            t.set(array)
+            _equal(t.numpy(copy=True), array, element.name)
+
+
+def _parts(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
+    """Parts of a tensor at any offset, written and read."""
+    n = 1000
+    with Context() as ctx:
+        buffer, t = _bytes(ctx, backend, n)
+        image = _random(rng, n)
+        t.set(image)
+        for _ in range(20):
+            at = int(rng.integers(0, n))
+            part = _random(rng, int(rng.integers(0, n - at + 1)))
+            t.set(part, offset=at)
+            image[at : at + part.size] = part
+            low, high = sorted(int(i) for i in rng.integers(0, n + 1, 2))
+            _equal(t[low:high].numpy(copy=True), image[low:high], f"bytes {low} to {high}")
+        _equal(t.numpy(copy=True), image, "the whole after parts were written")
+        del buffer
+
+
+def _neighbours(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
+    """Tensors of one buffer do not touch each other."""
+    step = backend.alignment
+    with Context() as ctx, backend.alloc(64 * step) as buffer:
+        tensors = [buffer.place(ctx.tensor((step,), int8), i * step) for i in range(64)]
+        images = [_random(rng, step) for _ in tensors]
+        for i in rng.permutation(64):
+            tensors[i].set(images[i])
+        for i in rng.permutation(64):
+            _equal(tensors[i].numpy(copy=True), images[i], f"tensor {i} of 64 side by side")
+
+
+def _clear(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
+    """A buffer is filled whole, and no other."""
+    with Context() as ctx:
+        other, kept = _bytes(ctx, backend, 777)
+        image = _random(rng, 777)
+        kept.set(image)
+        buffer, t = _bytes(ctx, backend, 1001)
+        for value in (0, 255, 0x5A, 1):
+            buffer.clear(value)
+            _equal(t.numpy(copy=True), np.full(1001, value, np.uint8), f"clear({value})")
+        _equal(kept.numpy(copy=True), image, "another buffer after clear")
+        del other
+
+
+def _copies(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
+    """Tensors copied to the device, on it and from it."""
+    for n in (1, 300, 100_003):
+        with Context() as ctx:
+            held = [_bytes(ctx, b, n) for b in (cpu, backend, backend, cpu)]
+            image = _random(rng, n)
+            first, *others = (t for _, t in held)
+            first.set(image)
+            before, ways = first, ("to the device", "on the device", "from the device")
+            for t, way in zip(others, ways, strict=True):
+                t.copy_from(before)
+                _equal(t.numpy(copy=True), image, f"{in_bytes(n)} copied {way}")
+                _equal(before.numpy(copy=True), image, f"the source of {in_bytes(n)} copied {way}")
+                before = t
+
+
+def _too_large(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
+    """More than the largest buffer is refused, with an error."""
+    largest = backend.max_size
+    size = largest + 1 if largest < 1 << 60 else 1 << 60
+    try:
+        buffer = backend.alloc(size)
+    except MemoryError:  # AllocationError is one
+        return
+    buffer.close()
+    raise Wrong(f"a buffer of {in_bytes(size)} was given; the largest has {largest}")
+
+
+def _resident() -> int | None:
+    """Bytes of memory that this process has of its own, in memory or swapped out; None where the system does not tell.
+
+    What is garbage, or free in the heap, goes back to the system first: memory that is kept would else take its place
+    and not show.
+    """
+    gc.collect()
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)  # glibc has it
+    with suppress(OSError, ValueError, KeyError):
+        lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
+        kib = {words[0]: int(words[1]) for words in lines if words and words[0] in _OWN_MEMORY}
+        return sum(kib[name] for name in _OWN_MEMORY) << 10
+    return None
+
+
+def _returned(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
+    """Closed buffers are memory again: more than there is, one after the other."""
+    size, count = min(_LARGE, backend.max_size), 48
+    before = _resident()
+    for i in range(count):
+        try:
+            buffer = backend.alloc(size)
+        except MemoryError as error:
+            raise Wrong(f"buffer {i} of {count}, each of {size} bytes and closed before the next: {error}") from None
+        buffer.clear(i)
+        buffer.close()
+    after = _resident()
+    if before is not None and after is not None and after - before > size * count // 2:
+        raise Wrong(f"{(after - before) >> 20} MiB stay of {count} buffers of {size} bytes that were closed")
+
+
+def _closed(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
+    """Buffers are closed in any order, with tensors in them, and the rest stays."""
+    with Context() as ctx:
+        held = [_bytes(ctx, backend, 100 + i) for i in range(12)]
+        images = [_random(rng, 100 + i) for i in range(12)]
+        for (_, t), image in zip(held, images, strict=True):
+            t.set(image)
+        left = list(range(12))
+        for i in rng.permutation(12)[:11]:
+            held[i][0].close()
+            left.remove(int(i))
+            for k in left:
+                _equal(held[k][1].numpy(copy=True), images[k], "a buffer after others were closed")
+
+
+def _named() -> Iterator[tuple[str, Check]]:
+    for check in (
+        _sizes,
+        _alignment,
+        _every_dtype,
+        _parts,
+        _neighbours,
+        _clear,
+        _copies,
+        _too_large,
+        _returned,
+        _closed,
+    ):
+        yield check.__name__.strip("_"), check
+
+
+CHECKS: dict[str, Check] = dict(_named())
+"""By name, each a function of the device, the CPU and random numbers that raises :class:`Wrong`."""
