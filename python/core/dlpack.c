@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "extension.h"
-#include "places.h"
+#include "placement.h"
 
 // ------------------------------------------------------------------------------------------- what DLPack has in memory
 

@@ -1,6 +1,6 @@
 // graphs.h - computing graphs on one backend, and what every computation needs.
 //
-// A computation is one call: it enters what it uses (uses.h), plans if it has to, computes, and leaves, whatever
+// A computation is one call: it enters what it uses (locks.h), plans if it has to, computes, and leaves, whatever
 // happens. Its state is its own (gbpy_run), and is found by callbacks on whatever thread they are called: gb_run goes
 // along (base/current.h). So a custom operator may be in graphs that several backends and threads compute at once.
 //

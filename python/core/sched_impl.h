@@ -1,10 +1,10 @@
-// sched_impl.h - a scheduler's own fields. For scheds.c, flights.c and content.c.
+// sched_impl.h - a scheduler's own fields. For scheds.c, pending.c and content.c.
 #ifndef GBPY_SCHED_IMPL_H
 #define GBPY_SCHED_IMPL_H
 
-#include "uses.h"
+#include "locks.h"
 
-struct gbpy_flight; // a run in flight: flights.c
+struct gbpy_flight; // a run in flight: pending.c
 
 struct gbpy_choice { // of the user: a backend for a node
     struct ggml_tensor * node;
@@ -36,7 +36,7 @@ struct gbpy_sched {
     int n_copies;
     bool keep_all;
 
-    // runs in flight: flights.c
+    // runs in flight: pending.c
     bool flying;                    // under the lock
     struct gbpy_object * fly_graph; // strong
     gbpy_wants fly_wants;           // all that they use; strong
@@ -64,7 +64,7 @@ int gbpy_enter_planned(struct gbpy_use * use, struct gbpy_sched * s, struct gbpy
     bool computes, const char * what, int * how);
 bool gbpy_own_new(struct gbpy_sched * s); // the buffers that the scheduler has made meanwhile; false: no memory
 
-// flights.c:
+// pending.c:
 bool gbpy_works_for(const struct gbpy_sched * s); // does this thread work for a run in flight of it?
 // By the user of the scheduler and its backends:
 int gbpy_land_inside(struct gbpy_sched * s); // waits for all runs

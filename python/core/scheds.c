@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "extension.h"
-#include "places.h"
+#include "placement.h"
 #include "profiles.h"
 #include "sched_impl.h"
 

@@ -1,9 +1,9 @@
-// flights.h - runs in flight: a scheduler has started them, and nobody has waited for them yet.
+// pending.h - runs in flight: a scheduler has started them, and nobody has waited for them yet.
 //
 // They are users of all that they need until they have landed. A user that enters one of these objects in a way that
 // conflicts lands the run first, that is, waits for it; only inputs that were staged may be set meanwhile.
-#ifndef GBPY_FLIGHTS_H
-#define GBPY_FLIGHTS_H
+#ifndef GBPY_PENDING_H
+#define GBPY_PENDING_H
 
 #include "scheds.h"
 
@@ -32,4 +32,4 @@ void gbpy_land_all(void); // the interpreter ends: waits for all runs in flight
 
 // cdef: end
 
-#endif // GBPY_FLIGHTS_H
+#endif // GBPY_PENDING_H

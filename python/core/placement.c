@@ -1,5 +1,5 @@
-// places.c - each call enters the contexts to place in, gives their tensors memory, and writes constants (places.h).
-#include "places.h"
+// placement.c - each call enters the contexts to place in, gives their tensors memory, and writes constants (placement.h).
+#include "placement.h"
 
 #include <string.h>
 

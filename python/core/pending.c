@@ -1,8 +1,8 @@
-// flights.c - starting runs, the list of those in flight, landing them, and what a fork does to them (flights.h).
+// pending.c - starting runs, the list of those in flight, landing them, and what a fork does to them (pending.h).
 #define Py_LIMITED_API 0x030a0000
 #include <Python.h>
 
-#include "flights.h"
+#include "pending.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-// uses.c - the lists of uses, the search for cycles of waiting users, and entering and leaving (uses.h).
-#include "uses.h"
+// locks.c - the lists of uses, the search for cycles of waiting users, and entering and leaving (locks.h).
+#include "locks.h"
 
 #include "extension.h"
 

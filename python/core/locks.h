@@ -1,4 +1,4 @@
-// uses.h - which computations and threads use which objects now.
+// locks.h - which computations and threads use which objects now.
 //
 // A call that computes, reads or writes enters all objects that it uses at once, for reading (with others) or writing
 // (alone), or none of them: so two calls cannot wait for each other, and there is no order of locks to keep. A use
@@ -13,8 +13,8 @@
 //
 // In a forked child the uses of the parent's other threads have ended, and what they were writing is `broken`: an error
 // to use, and never freed.
-#ifndef GBPY_USES_H
-#define GBPY_USES_H
+#ifndef GBPY_LOCKS_H
+#define GBPY_LOCKS_H
 
 #include "objects.h"
 #include "world.h"
@@ -79,7 +79,7 @@ void gbpy_leave_after(struct gbpy_use * use, void (*last)(struct gbpy_object * o
 void gbpy_let_go(struct gbpy_use * use, struct gbpy_object * object); // before the rest of the use ends
 bool gbpy_holds(const struct gbpy_use * use, const struct gbpy_object * object); // under the lock
 
-// Under the lock: is any run in flight (flights.c)? Such runs are users, too.
+// Under the lock: is any run in flight (pending.c)? Such runs are users, too.
 bool gbpy_any_flying(void);
 // Does this thread work for a run in flight, whose scheduler, or one of its backends, the use has? The user that has it
 // waits for that run, or will.
@@ -89,4 +89,4 @@ void gbpy_lose_flights(void); // in a forked child: runs go on in the parent onl
 // An input that was `staged` may be set meanwhile.
 bool gbpy_land_conflicts(const struct gbpy_want * wants, int n, const struct ggml_tensor * staged, int * status);
 
-#endif // GBPY_USES_H
+#endif // GBPY_LOCKS_H
