@@ -85,9 +85,9 @@ void gbpy_unplace_lost(struct ggml_tensor * t) {
         return;
     }
     const struct gbpy_object * owner = buffer->binding;
-    gbpy_lock();
-    const bool used = owner != NULL && gbpy_is_used(owner); // no use of it begins any more
-    gbpy_unlock();
+    gbpy_mutex_lock();
+    const bool used = owner != NULL && gbpy_is_locked(owner); // no use of it begins any more
+    gbpy_mutex_unlock();
     if (used) {
         return;
     }
@@ -114,10 +114,10 @@ void gbpy_unplace_all_lost(struct ggml_context * ctx) {
 // -------------------------------------------------------------------------------------------------------- out of date?
 
 void gbpy_note_clear(struct gbpy_object * buffer) {
-    gbpy_lock();
+    gbpy_mutex_lock();
     buffer->cleared = atomic_fetch_add(&gbpy_sets, 1) + 1;
     atomic_store(&last_clear, buffer->cleared);
-    gbpy_unlock();
+    gbpy_mutex_unlock();
 }
 
 // The number of the last write of an input, alone or with its buffer.
@@ -126,10 +126,10 @@ static int64_t written_at(const struct ggml_tensor * input) {
     if (stamp >= atomic_load(&last_clear) || gbpy_is_constant(input)) {
         return stamp;
     }
-    gbpy_lock(); // nobody here uses the owner, which may go
+    gbpy_mutex_lock(); // nobody here uses the owner, which may go
     const struct gbpy_object * owner = gbpy_owner_of(input);
     const int64_t cleared = owner != NULL ? owner->cleared : 0;
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     return GB_MAX(stamp, cleared);
 }
 

@@ -10,7 +10,7 @@
 #define GBPY_CONTENT_H
 
 #include "extension.h"
-#include "uses.h"
+#include "locks.h"
 
 static inline int64_t gbpy_stamp(const struct ggml_tensor * t) { return gb_tensor_content(t); }
 static inline void gbpy_set_stamp(struct ggml_tensor * t, int64_t stamp) { gb_tensor_set_content(t, stamp); }

@@ -24,24 +24,24 @@ static int find_owner(struct gbpy_object * context, const struct ggml_tensor * t
 
 // A use of the memory of n tensors, the first n_written to write. Who uses it already, and calls from a callback, has
 // it.
-static int enter_tensors(struct gbpy_use * use, struct gbpy_object ** contexts, struct ggml_tensor ** tensors, int n,
+static int lock_tensors(struct gbpy_locks * locks, struct gbpy_object ** contexts, struct ggml_tensor ** tensors, int n,
     int n_written, const char * what, struct gbpy_object ** owners) {
     enum { MOST = 2 };
-    struct gbpy_want wants[MOST];
-    int status = gbpy_reserve_use(use, MOST) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
-    gbpy_lock();
-    while (status == GGML_STATUS_SUCCESS && !use->active) {
-        status = gbpy_await_placing(contexts, n, what);
+    struct gbpy_request requests[MOST];
+    int status = gbpy_reserve_locks(locks, MOST) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    gbpy_mutex_lock();
+    while (status == GGML_STATUS_SUCCESS && !locks->active) {
+        status = gbpy_wait_for_placement(contexts, n, what);
         for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
             status = find_owner(contexts[i], tensors[i], what, &owners[i]);
-            wants[i] = (struct gbpy_want){ .object = owners[i], .write = i < n_written };
+            requests[i] = (struct gbpy_request){ .object = owners[i], .write = i < n_written };
         }
         if (status == GGML_STATUS_SUCCESS) {
-            const int m = n == 2 && wants[0].object == wants[1].object ? 1 : n; // the one to write is the first
-            status = gbpy_take_or_wait(use, what, wants, m, true, n_written > 0 ? tensors[0] : NULL);
+            const int m = n == 2 && requests[0].object == requests[1].object ? 1 : n; // the one to write is the first
+            status = gbpy_take_or_wait(locks, what, requests, m, true, n_written > 0 ? tensors[0] : NULL);
         }
     }
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     return status;
 }
 
@@ -91,16 +91,16 @@ static int check_touch(const struct gbpy_object * owner, struct ggml_tensor * t,
 }
 
 // Enters, and makes sure that the data is there.
-static int enter_tensor(struct gbpy_use * use, const struct gbpy_handle * context, struct ggml_tensor * t, bool writing,
-    bool reading, const char * what, struct gbpy_object ** owner) {
+static int lock_tensor(struct gbpy_locks * locks, const struct gbpy_handle * context, struct ggml_tensor * t,
+    bool writing, bool reading, const char * what, struct gbpy_object ** owner) {
     struct gbpy_object * c = gbpy_object_of(context, what);
     if (c == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    GB_TRY(enter_tensors(use, &c, &t, 1, writing, what, owner));
+    GB_TRY(lock_tensors(locks, &c, &t, 1, writing, what, owner));
     const int status = check_touch(*owner, t, writing, reading, what);
     if (status != GGML_STATUS_SUCCESS) {
-        gbpy_leave(use);
+        gbpy_unlock(locks);
     }
     return status;
 }
@@ -120,38 +120,38 @@ static bool is_blank(const struct gbpy_object * owner, const struct ggml_tensor 
 // Gives an input that nobody set zeros, which count as set from then on. Alone, so that no other thread sees half of it
 // or loses what it wrote.
 static int fill_blank(const struct gbpy_handle * context, struct ggml_tensor * t, const char * what) {
-    struct gbpy_want wants[2];
-    struct gbpy_use use = { .wants = wants, .capacity = 2, .borrowed = true };
+    struct gbpy_request held[2];
+    struct gbpy_locks locks = { .held = held, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
-    GB_TRY(enter_tensor(&use, context, t, true, false, what, &owner));
+    GB_TRY(lock_tensor(&locks, context, t, true, false, what, &owner));
     if (is_blank(owner, t)) { // else another thread was faster
         struct ggml_tensor * root = gb_root(t);
         memset(root->data, 0, ggml_nbytes(root));
         gb_buffer_changed(gb_tensor_buffer(root));
         gbpy_set_stamp(root, 1);
     }
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return GGML_STATUS_SUCCESS;
 }
 
 // Enters to look at the data, which inputs that nobody set have then, too.
-static int enter_to_look(struct gbpy_use * use, const struct gbpy_handle * context, struct ggml_tensor * t,
+static int lock_to_look(struct gbpy_locks * locks, const struct gbpy_handle * context, struct ggml_tensor * t,
     const char * what, struct gbpy_object ** owner) {
-    GB_TRY(enter_tensor(use, context, t, false, true, what, owner));
+    GB_TRY(lock_tensor(locks, context, t, false, true, what, owner));
     while (is_blank(*owner, t)) {
-        gbpy_leave(use);
+        gbpy_unlock(locks);
         GB_TRY(fill_blank(context, t, what));
-        GB_TRY(enter_tensor(use, context, t, false, true, what, owner));
+        GB_TRY(lock_tensor(locks, context, t, false, true, what, owner));
     }
     return GGML_STATUS_SUCCESS;
 }
 
 int gbpy_look(struct gbpy_handle * pin, const struct gbpy_handle * context, struct ggml_tensor * t,
     struct gbpy_view * view, const char * what) {
-    struct gbpy_want wants[2];
-    struct gbpy_use use = { .wants = wants, .capacity = 2, .borrowed = true };
+    struct gbpy_request held[2];
+    struct gbpy_locks locks = { .held = held, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
-    GB_TRY(enter_to_look(&use, context, t, what, &owner));
+    GB_TRY(lock_to_look(&locks, context, t, what, &owner));
     view->host = is_host(t);
     view->readonly = owner->readonly || gbpy_is_constant(t);
     view->data = t->data;
@@ -165,7 +165,7 @@ int gbpy_look(struct gbpy_handle * pin, const struct gbpy_handle * context, stru
             gbpy_set_stamp(root, 1); // whoever has the array may set the input through it
         }
     }
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return GGML_STATUS_SUCCESS;
 }
 
@@ -196,11 +196,11 @@ void gbpy_pin(struct gbpy_handle * pin, const struct ggml_tensor * t, const stru
 }
 
 int gbpy_find_place(const struct gbpy_handle * context, struct ggml_tensor * t) {
-    struct gbpy_want wants[2];
-    struct gbpy_use use = { .wants = wants, .capacity = 2, .borrowed = true };
+    struct gbpy_request held[2];
+    struct gbpy_locks locks = { .held = held, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
-    const int status = enter_tensor(&use, context, t, false, false, "is_placed", &owner);
-    gbpy_leave(&use);
+    const int status = lock_tensor(&locks, context, t, false, false, "is_placed", &owner);
+    gbpy_unlock(&locks);
     return status;
 }
 
@@ -211,14 +211,14 @@ static int peek(const struct gbpy_handle * context, const struct ggml_tensor * t
     if (c == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    gbpy_lock();
-    int status = gbpy_await_placing(&c, 1, "the tensor");
+    gbpy_mutex_lock();
+    int status = gbpy_wait_for_placement(&c, 1, "the tensor");
     status = status == GGML_STATUS_SUCCESS ? find_owner(c, t, "it", owner) : status;
     *buffer = gb_tensor_buffer(t);
     if (status == GGML_STATUS_SUCCESS && !gbpy_try_ref(*owner)) {
         status = gbpy_fail_lost(t, "it");
     }
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     return status;
 }
 
@@ -252,17 +252,17 @@ int gbpy_location(const struct gbpy_handle * context, const struct ggml_tensor *
 
 int gbpy_read(const struct gbpy_handle * context, const struct ggml_tensor * t, void * data, size_t size,
     const char * what) {
-    struct gbpy_want wants[2];
-    struct gbpy_use use = { .wants = wants, .capacity = 2, .borrowed = true };
+    struct gbpy_request held[2];
+    struct gbpy_locks locks = { .held = held, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
-    GB_TRY(enter_tensor(&use, context, (struct ggml_tensor *) t, false, true, what, &owner));
+    GB_TRY(lock_tensor(&locks, context, (struct ggml_tensor *) t, false, true, what, &owner));
     int status = check_set(owner, t, what);
     if (status == GGML_STATUS_SUCCESS && size > 0) {
         status = size <= ggml_nbytes(t)
                      ? (int) ggml_backend_tensor_get(t, data, 0, size)
                      : gb_fail(GGML_STATUS_INVALID_ARGUMENT, "%s has %zu bytes, not %zu", what, ggml_nbytes(t), size);
     }
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }
 
@@ -278,13 +278,13 @@ static void note_set(struct ggml_tensor * t, int status) {
 
 int gbpy_write(const struct gbpy_handle * context, struct ggml_tensor * t, const void * data, size_t offset,
     size_t size, const char * what) {
-    struct gbpy_want wants[2];
-    struct gbpy_use use = { .wants = wants, .capacity = 2, .borrowed = true };
+    struct gbpy_request held[2];
+    struct gbpy_locks locks = { .held = held, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
-    GB_TRY(enter_tensor(&use, context, t, true, false, what, &owner));
+    GB_TRY(lock_tensor(&locks, context, t, true, false, what, &owner));
     int status = size > 0 ? (int) ggml_backend_tensor_set(t, data, offset, size) : GGML_STATUS_SUCCESS;
     note_set(t, status);
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }
 
@@ -334,58 +334,58 @@ static int write_gaps(struct ggml_tensor * t, const void * data) {
 
 int gbpy_write_all(const struct gbpy_handle * context, struct ggml_tensor * t, const void * data, size_t size,
     const char * what) {
-    struct gbpy_want wants[2];
-    struct gbpy_use use = { .wants = wants, .capacity = 2, .borrowed = true };
+    struct gbpy_request held[2];
+    struct gbpy_locks locks = { .held = held, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
     const size_t needs = (size_t) (ggml_nelements(t) / ggml_blck_size(t->type)) * ggml_type_size(t->type);
     GB_FAIL_IF(size != needs, GGML_STATUS_INVALID_ARGUMENT, "%s takes %zu bytes, not %zu", what, needs, size);
-    GB_TRY(enter_tensor(&use, context, t, true, false, what, &owner));
+    GB_TRY(lock_tensor(&locks, context, t, true, false, what, &owner));
     int status = GGML_STATUS_SUCCESS;
     if (size > 0) {
         status = ggml_is_contiguous(t) ? (int) ggml_backend_tensor_set(t, data, 0, size) : write_gaps(t, data);
     }
     note_set(t, status);
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }
 
 // To write all memory that the tensors of the parts lie in.
-static int enter_parts(struct gbpy_use * use, struct gbpy_object * c, const struct ggml_backend_file_fill * fills,
+static int lock_parts(struct gbpy_locks * locks, struct gbpy_object * c, const struct ggml_backend_file_fill * fills,
     size_t n, const char * what) {
-    gbpy_wants wants = { 0 };
+    gbpy_requests requests = { 0 };
     int status = GGML_STATUS_SUCCESS;
     struct gbpy_object * owner;
-    gbpy_lock();
-    while (status == GGML_STATUS_SUCCESS && !use->active) {
-        status = gbpy_await_placing(&c, 1, what);
-        gbpy_begin_wants(&wants);
+    gbpy_mutex_lock();
+    while (status == GGML_STATUS_SUCCESS && !locks->active) {
+        status = gbpy_wait_for_placement(&c, 1, what);
+        gbpy_begin_requests(&requests);
         for (size_t i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
             status = find_owner(c, fills[i].tensor, what, &owner);
-            if (status == GGML_STATUS_SUCCESS && !gbpy_add_want(&wants, owner, true)) {
+            if (status == GGML_STATUS_SUCCESS && !gbpy_add_request(&requests, owner, true)) {
                 status = GGML_STATUS_ALLOC_FAILED;
             }
         }
-        if (status == GGML_STATUS_SUCCESS && !gbpy_reserve_use(use, (int) wants.n)) {
+        if (status == GGML_STATUS_SUCCESS && !gbpy_reserve_locks(locks, (int) requests.n)) {
             status = GGML_STATUS_ALLOC_FAILED;
         }
         if (status == GGML_STATUS_SUCCESS) {
-            status = gbpy_take_or_wait(use, what, wants.data, (int) wants.n, false, NULL);
+            status = gbpy_take_or_wait(locks, what, requests.data, (int) requests.n, false, NULL);
         }
     }
-    gbpy_unlock();
-    gb_vec_free(&wants);
+    gbpy_mutex_unlock();
+    gb_vec_free(&requests);
     return status;
 }
 
 int gbpy_fill_from_files(const struct gbpy_handle * context, struct ggml_backend_file_fill * fills, size_t n,
     const char * what) {
     struct gbpy_object * c = gbpy_object_of(context, what);
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     int status;
     if (c == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    GB_TRY(enter_parts(&use, c, fills, n, what));
+    GB_TRY(lock_parts(&locks, c, fills, n, what));
     status = GGML_STATUS_SUCCESS;
     for (size_t i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
         const ggml_backend_buffer_t buffer = gb_tensor_buffer(fills[i].tensor);
@@ -400,31 +400,31 @@ int gbpy_fill_from_files(const struct gbpy_handle * context, struct ggml_backend
             }
         }
     }
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }
 
 int gbpy_keep_file(const struct gbpy_handle * context, const struct ggml_backend_file_fill * fill, const char * what) {
-    struct gbpy_want wants[2];
-    struct gbpy_use use = { .wants = wants, .capacity = 2, .borrowed = true };
+    struct gbpy_request held[2];
+    struct gbpy_locks locks = { .held = held, .capacity = 2, .borrowed = true };
     struct gbpy_object * owner;
-    GB_TRY(enter_tensor(&use, context, fill->tensor, false, true, what, &owner));
+    GB_TRY(lock_tensor(&locks, context, fill->tensor, false, true, what, &owner));
     const int status = (int) ggml_backend_keep_file(fill);
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }
 
 int gbpy_copy(const struct gbpy_handle * to_context, struct ggml_tensor * to, const struct gbpy_handle * from_context,
     struct ggml_tensor * from, const char * what) {
-    struct gbpy_want wants[2];
-    struct gbpy_use use = { .wants = wants, .capacity = 2, .borrowed = true };
+    struct gbpy_request held[2];
+    struct gbpy_locks locks = { .held = held, .capacity = 2, .borrowed = true };
     struct gbpy_object *contexts[2] = { gbpy_object_of(to_context, what), gbpy_object_of(from_context, what) },
                        *owners[2];
     struct ggml_tensor * tensors[2] = { to, from };
     if (contexts[0] == NULL || contexts[1] == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    GB_TRY(enter_tensors(&use, contexts, tensors, 2, 1, what, owners));
+    GB_TRY(lock_tensors(&locks, contexts, tensors, 2, 1, what, owners));
     int status = gbpy_check_content(owners[0], to, false, what);
     if (status == GGML_STATUS_SUCCESS) {
         status = gbpy_check_content(owners[1], from, true, what);
@@ -438,6 +438,6 @@ int gbpy_copy(const struct gbpy_handle * to_context, struct ggml_tensor * to, co
     status = status == GGML_STATUS_SUCCESS ? refresh(from) : status;
     status = status == GGML_STATUS_SUCCESS ? (int) ggml_backend_tensor_copy(from, to) : status;
     note_set(to, status);
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }

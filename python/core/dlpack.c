@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "extension.h"
-#include "places.h"
+#include "placement.h"
 
 // ------------------------------------------------------------------------------------------- what DLPack has in memory
 
@@ -586,7 +586,7 @@ struct sharing {       // how a tensor is made over an array
 static int share(struct gbpy_object * c, const struct gbpy_array * array, const struct views * v, PyObject * owner,
     const struct sharing * how, struct ggml_tensor ** tensor) {
     struct gbpy_handle b = { 0 };
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     const size_t size = (size_t) v->span * ggml_type_size((enum ggml_type) array->type);
     int status = gbpy_open_host_buffer(&b, size > 0 ? array->data : nothing, size > 0 ? size : sizeof(nothing),
         how->usage, array->readonly, (uintptr_t) owner);
@@ -594,13 +594,13 @@ static int share(struct gbpy_object * c, const struct gbpy_array * array, const 
         status = GGML_STATUS_ALLOC_FAILED;
     }
     if (status == GGML_STATUS_SUCCESS) {
-        status = gbpy_enter_to_place(&use, how->what, NULL, 0, &c, 1);
+        status = gbpy_lock_to_place(&locks, how->what, NULL, 0, &c, 1);
     }
     if (status == GGML_STATUS_SUCCESS) {
         status = make_tensor(c, b.object, array, v, how->name, tensor);
         gbpy_note_move();
     }
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     gbpy_release(&b);
     return status;
 }

@@ -77,11 +77,11 @@ void gbpy_stop(struct gbpy_handle * backend) {
         ggml_clear_error();
         return;
     }
-    gbpy_lock();
+    gbpy_mutex_lock();
     if (b->writer != NULL) { // else it computes nothing
         __atomic_store_n(&b->stop->stop, 1, __ATOMIC_RELAXED);
     }
-    gbpy_unlock();
+    gbpy_mutex_unlock();
 }
 
 int gbpy_open_backend(struct gbpy_handle * handle, const char * spec, struct gbpy_stop * stop) {
@@ -143,7 +143,7 @@ static int look_at_tensor(struct gbpy_object * g, struct ggml_tensor * t, bool c
         bool ok = true;
         // memory of one of its contexts: which, nobody knows
         for (int i = 0; i < g->n_contexts && root->data != NULL && ok; i++) {
-            ok = gbpy_add_want(&g->owners, g->contexts[i], writes);
+            ok = gbpy_add_request(&g->owners, g->contexts[i], writes);
         }
         ok = ok && (!writes || root->data == NULL || note_result(g, root));
         return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
@@ -151,7 +151,7 @@ static int look_at_tensor(struct gbpy_object * g, struct ggml_tensor * t, bool c
     if (writes && owner->readonly) {
         return fail_write(t, "a read-only buffer", what);
     }
-    bool ok = gbpy_add_want(&g->owners, owner, writes);
+    bool ok = gbpy_add_request(&g->owners, owner, writes);
     if (ok && writes && (owner->kind != GBPY_SCHED || root->op == GGML_OP_NONE)) {
         ok = note_result(g, root);
     }
@@ -167,7 +167,7 @@ int gbpy_look_at_graph(struct gbpy_object * g, const char * what) {
     }
     g->epoch = -1;
     g->unplaced = NULL;
-    gbpy_begin_wants(&g->owners);
+    gbpy_begin_requests(&g->owners);
     g->results.n = 0;
     g->written.n = 0;
     for (int i = 0; i < graph->n_leafs && status == GGML_STATUS_SUCCESS; i++) {
@@ -190,60 +190,61 @@ static int fail_unplaced(const struct ggml_tensor * t, const char * what) {
         lost ? " any more" : "; allocate the graph");
 }
 
-int gbpy_enter_graph(struct gbpy_use * use, struct gbpy_object * g, const struct gbpy_want * first, int n, bool places,
-    const char * what) {
-    gbpy_wants wants = { 0 };
+int gbpy_lock_graph(struct gbpy_locks * locks, struct gbpy_object * g, const struct gbpy_request * first, int n,
+    bool places, const char * what) {
+    gbpy_requests requests = { 0 };
     int status = GGML_STATUS_SUCCESS;
-    gbpy_lock();
-    while (status == GGML_STATUS_SUCCESS && !use->active) {
+    gbpy_mutex_lock();
+    while (status == GGML_STATUS_SUCCESS && !locks->active) {
         if (g->epoch != gbpy_epoch_now() || (!places && g->unplaced != NULL)) {
-            status = gbpy_await_placing(g->contexts, g->n_contexts, what);
+            status = gbpy_wait_for_placement(g->contexts, g->n_contexts, what);
             status = status == GGML_STATUS_SUCCESS ? gbpy_look_at_graph(g, what) : status;
             if (status == GGML_STATUS_SUCCESS && !places && g->unplaced != NULL) {
                 status = fail_unplaced(g->unplaced, what);
             }
         }
         bool ok = status == GGML_STATUS_SUCCESS;
-        gbpy_begin_wants(&wants);
+        gbpy_begin_requests(&requests);
         for (int i = 0; ok && i < n; i++) {
-            ok = gbpy_add_want(&wants, first[i].object, first[i].write);
+            ok = gbpy_add_request(&requests, first[i].object, first[i].write);
         }
         for (size_t i = 0; ok && i < g->owners.n; i++) {
-            ok = gbpy_add_want(&wants, g->owners.data[i].object, g->owners.data[i].write);
+            ok = gbpy_add_request(&requests, g->owners.data[i].object, g->owners.data[i].write);
         }
         for (int i = 0; ok && places && i < g->n_contexts; i++) {
-            ok = gbpy_add_place(&wants, g->contexts[i]);
+            ok = gbpy_add_placement(&requests, g->contexts[i]);
         }
-        ok = ok && gbpy_reserve_use(use, (int) wants.n);
+        ok = ok && gbpy_reserve_locks(locks, (int) requests.n);
         if (status == GGML_STATUS_SUCCESS) {
-            status =
-                ok ? gbpy_take_or_wait(use, what, wants.data, (int) wants.n, false, NULL) : GGML_STATUS_ALLOC_FAILED;
+            status = ok ? gbpy_take_or_wait(locks, what, requests.data, (int) requests.n, false, NULL)
+                        : GGML_STATUS_ALLOC_FAILED;
         }
     }
-    gbpy_unlock();
-    gb_vec_free(&wants);
+    gbpy_mutex_unlock();
+    gb_vec_free(&requests);
     return status;
 }
 
-bool gbpy_enter_at_once(struct gbpy_use * use, const struct gbpy_want * first, int n, const gbpy_wants * owners,
-    long long epoch) {
+bool gbpy_try_lock_graph(struct gbpy_locks * locks, const struct gbpy_request * first, int n,
+    const gbpy_requests * owners, long long epoch) {
     enum { FEW = 8 };
-    struct gbpy_want few[FEW], *wants = few;
+    struct gbpy_request few[FEW], *requests = few;
     const size_t all = (size_t) n + owners->n;
-    if (epoch != gbpy_epoch_now() || gbpy_any_flying()) {
+    if (epoch != gbpy_epoch_now() || gbpy_any_pending()) {
         return false;
     }
-    if (all > FEW && ((wants = gb_calloc(all, sizeof(*wants))) == NULL || !gbpy_reserve_use(use, (int) all))) {
-        gb_free(wants);
+    if (all > FEW &&
+        ((requests = gb_calloc(all, sizeof(*requests))) == NULL || !gbpy_reserve_locks(locks, (int) all))) {
+        gb_free(requests);
         return false;
     }
-    memcpy(wants, first, (size_t) n * sizeof(*wants));
+    memcpy(requests, first, (size_t) n * sizeof(*requests));
     for (size_t i = 0; i < owners->n; i++) {
-        wants[(size_t) n + i] = owners->data[i];
+        requests[(size_t) n + i] = owners->data[i];
     }
-    const bool taken = gbpy_try_take(use, wants, (int) all);
-    if (wants != few) {
-        gb_free(wants);
+    const bool taken = gbpy_try_take(locks, requests, (int) all);
+    if (requests != few) {
+        gb_free(requests);
     }
     return taken;
 }
@@ -274,10 +275,10 @@ int gbpy_check_inputs(const struct ggml_cgraph * graph, const char * what) {
 static int check_ready(struct gbpy_object * g, bool computes, const char * what) {
     const struct ggml_cgraph * graph = g->ptr;
     int status = GGML_STATUS_SUCCESS;
-    gbpy_lock();
+    gbpy_mutex_lock();
     const long long epoch = g->epoch;
     const bool ready = g->checked == epoch;
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     for (int i = 0; !ready && i < graph->n_leafs + graph->n_nodes && status == GGML_STATUS_SUCCESS; i++) {
         const struct ggml_tensor * t = i < graph->n_leafs ? graph->leafs[i] : graph->nodes[i - graph->n_leafs];
         const struct gbpy_object * owner = gbpy_owner_of(t);
@@ -292,23 +293,23 @@ static int check_ready(struct gbpy_object * g, bool computes, const char * what)
         return status;
     }
     GB_TRY(gbpy_check_inputs(graph, what));
-    gbpy_lock();
+    gbpy_mutex_lock();
     if (g->epoch == epoch) {
         g->checked = epoch;
     }
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     return GGML_STATUS_SUCCESS;
 }
 
-// gbpy_enter_graph for who computes where the tensors lie.
-static int enter_placed(struct gbpy_use * use, struct gbpy_object * g, const struct gbpy_want * first, int n,
+// gbpy_lock_graph for who computes where the tensors lie.
+static int lock_placed(struct gbpy_locks * locks, struct gbpy_object * g, const struct gbpy_request * first, int n,
     bool computes, const char * what) {
-    int status = gbpy_enter_graph(use, g, first, n, false, what);
+    int status = gbpy_lock_graph(locks, g, first, n, false, what);
     if (status == GGML_STATUS_SUCCESS) {
         status = check_ready(g, computes, what);
     }
     if (status != GGML_STATUS_SUCCESS) {
-        gbpy_leave(use);
+        gbpy_unlock(locks);
     }
     return status;
 }
@@ -336,30 +337,30 @@ void gbpy_forget_results(struct gbpy_object * g, long long unused) {
 }
 
 void gbpy_forget_results_now(struct gbpy_object * g) {
-    gbpy_lock();
+    gbpy_mutex_lock();
     gbpy_forget_results(g, 0);
-    gbpy_unlock();
+    gbpy_mutex_unlock();
 }
 
 int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend, struct gbpy_run * run) {
     static const char what[] = "Graph.compute";
-    struct gbpy_want wants[8];
-    struct gbpy_use use = { .wants = wants, .capacity = 8, .borrowed = true };
+    struct gbpy_request held[8];
+    struct gbpy_locks locks = { .held = held, .capacity = 8, .borrowed = true };
     struct gbpy_object *g = gbpy_object_of(graph, what), *b = gbpy_object_of(backend, what);
     if (g == NULL || b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    const struct gbpy_want device = { .object = b, .write = true };
-    gbpy_lock();
-    const bool entered = g->checked == g->epoch && gbpy_enter_at_once(&use, &device, 1, &g->owners, g->epoch);
-    gbpy_unlock();
-    int status = entered ? GGML_STATUS_SUCCESS : enter_placed(&use, g, &device, 1, true, what);
+    const struct gbpy_request device = { .object = b, .write = true };
+    gbpy_mutex_lock();
+    const bool entered = g->checked == g->epoch && gbpy_try_lock_graph(&locks, &device, 1, &g->owners, g->epoch);
+    gbpy_mutex_unlock();
+    int status = entered ? GGML_STATUS_SUCCESS : lock_placed(&locks, g, &device, 1, true, what);
     if (status == GGML_STATUS_SUCCESS) {
         const long long version = atomic_load(&gbpy_sets);
         void * outer = gb_run();
-        struct gbpy_run plain = { .who = use.who };
+        struct gbpy_run plain = { .owner = locks.owner };
         run = run != NULL ? run : &plain;
-        run->who = use.who;
+        run->owner = locks.owner;
         gbpy_begin_stop(b);
         if (run != &plain) {
             gbpy_forget_results_now(g); // callbacks may look at them
@@ -378,7 +379,7 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
         gbpy_end_recording(&recording, run->stopped == 0);
         gbpy_end_stop(b);
         status = gbpy_outcome_of(run, status);
-        gbpy_leave_after(&use, status == GGML_STATUS_SUCCESS ? gbpy_note_results : gbpy_forget_results, g, version);
+        gbpy_unlock_after(&locks, status == GGML_STATUS_SUCCESS ? gbpy_note_results : gbpy_forget_results, g, version);
     }
     return status;
 }
@@ -386,18 +387,18 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
 int gbpy_graph_is_within_reach(struct gbpy_handle * graph, struct gbpy_handle * backend, bool * reach) {
     static const char what[] = "Graph.compare";
     struct gbpy_object *g = gbpy_object_of(graph, what), *b = gbpy_object_of(backend, what);
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     if (g == NULL || b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    GB_TRY(gbpy_enter_graph(&use, g, NULL, 0, false, what));
+    GB_TRY(gbpy_lock_graph(&locks, g, NULL, 0, false, what));
     const struct ggml_cgraph * c = g->ptr;
     *reach = true;
     for (int i = 0; *reach && i < c->n_leafs + c->n_nodes; i++) {
         const ggml_backend_buffer_t buffer = gb_tensor_buffer(i < c->n_leafs ? c->leafs[i] : c->nodes[i - c->n_leafs]);
         *reach = buffer == NULL || ggml_backend_buft_supports_backend(buffer->buft, b->ptr);
     }
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return GGML_STATUS_SUCCESS;
 }
 
@@ -406,16 +407,17 @@ int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, s
     static const char what[] = "Graph.compare";
     struct gbpy_object *g = gbpy_object_of(graph, what),
                        *both[2] = { gbpy_object_of(first, what), gbpy_object_of(second, what) };
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     if (g == NULL || both[0] == NULL || both[1] == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    const struct gbpy_want devices[2] = { { .object = both[0], .write = true }, { .object = both[1], .write = true } };
-    int status = enter_placed(&use, g, devices, 2, true, what);
+    const struct gbpy_request devices[2] = { { .object = both[0], .write = true },
+        { .object = both[1], .write = true } };
+    int status = lock_placed(&locks, g, devices, 2, true, what);
     if (status == GGML_STATUS_SUCCESS) {
         const long long version = atomic_load(&gbpy_sets);
         void * outer = gb_run();
-        run->who = use.who;
+        run->owner = locks.owner;
         gbpy_begin_stop(both[0]);
         gbpy_begin_stop(both[1]);
         gb_set_run(run);
@@ -424,20 +426,20 @@ int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, s
         gbpy_end_stop(both[0]);
         gbpy_end_stop(both[1]);
         status = gbpy_outcome(ok ? GGML_STATUS_SUCCESS : (int) ggml_last_status());
-        gbpy_leave_after(&use, ok && status == GGML_STATUS_SUCCESS ? gbpy_note_results : gbpy_forget_results, g,
+        gbpy_unlock_after(&locks, ok && status == GGML_STATUS_SUCCESS ? gbpy_note_results : gbpy_forget_results, g,
             version);
         status = !ok && status == GGML_STATUS_SUCCESS ? GGML_STATUS_ABORTED : status;
     }
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }
 
 static bool may_read(const struct ggml_tensor * leaf, void * data) {
-    const struct gbpy_use * use = data;
+    const struct gbpy_locks * locks = data;
     const struct gbpy_object * owner = gbpy_owner_of(leaf);
     bool held = owner == NULL && gb_tensor_buffer(leaf) == NULL;
-    for (int i = 0; i < use->n; i++) {
-        held |= use->wants[i].object == owner;
+    for (int i = 0; i < locks->n; i++) {
+        held |= locks->held[i].object == owner;
     }
     return held;
 }
@@ -446,43 +448,44 @@ static bool may_read(const struct ggml_tensor * leaf, void * data) {
 int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path) {
     static const char what[] = "Graph.to_dot";
     struct gbpy_object * g = gbpy_object_of(graph, what);
-    struct gbpy_use use = { 0 };
-    gbpy_wants wants = { 0 };
+    struct gbpy_locks locks = { 0 };
+    gbpy_requests requests = { 0 };
     int status = g != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_STATE;
-    gbpy_lock();
-    while (status == GGML_STATUS_SUCCESS && !use.active) {
+    gbpy_mutex_lock();
+    while (status == GGML_STATUS_SUCCESS && !locks.active) {
         const struct ggml_cgraph * drawn = g->ptr;
         bool ok = true;
-        gbpy_begin_wants(&wants);
+        gbpy_begin_requests(&requests);
         for (int i = 0; ok && i < g->n_contexts; i++) {
-            ok = g->contexts[i]->closed || g->contexts[i]->broken || gbpy_add_want(&wants, g->contexts[i], false);
+            ok = g->contexts[i]->closed || g->contexts[i]->broken || gbpy_add_request(&requests, g->contexts[i], false);
         }
         for (int i = 0; ok && i < drawn->n_leafs; i++) {
             struct gbpy_object * owner = gbpy_owner_of(drawn->leafs[i]);
-            ok =
-                owner == NULL || owner->broken || gbpy_has_lost(drawn->leafs[i]) || gbpy_add_want(&wants, owner, false);
+            ok = owner == NULL || owner->broken || gbpy_has_lost(drawn->leafs[i]) ||
+                 gbpy_add_request(&requests, owner, false);
         }
-        ok = ok && gbpy_reserve_use(&use, (int) wants.n);
-        status = ok ? gbpy_take_or_wait(&use, what, wants.data, (int) wants.n, true, NULL) : GGML_STATUS_ALLOC_FAILED;
+        ok = ok && gbpy_reserve_locks(&locks, (int) requests.n);
+        status = ok ? gbpy_take_or_wait(&locks, what, requests.data, (int) requests.n, true, NULL)
+                    : GGML_STATUS_ALLOC_FAILED;
     }
-    gbpy_unlock();
-    gb_vec_free(&wants);
+    gbpy_mutex_unlock();
+    gb_vec_free(&requests);
     if (status == GGML_STATUS_SUCCESS) {
-        status = (int) gb_graph_dump_dot(g->ptr, NULL, path, may_read, &use);
+        status = (int) gb_graph_dump_dot(g->ptr, NULL, path, may_read, &locks);
     }
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }
 
 int gbpy_open_copy(struct gbpy_handle * handle, struct gbpy_handle * graph, struct gbpy_handle * backend) {
     static const char what[] = "Graph.copy";
     struct gbpy_object *g = gbpy_object_of(graph, what), *b = gbpy_object_of(backend, what), *o;
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     if (g == NULL || b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    const struct gbpy_want device = { .object = b, .write = true };
-    GB_TRY(enter_placed(&use, g, &device, 1, false, what));
+    const struct gbpy_request device = { .object = b, .write = true };
+    GB_TRY(lock_placed(&locks, g, &device, 1, false, what));
     o = gbpy_object_new(GBPY_COPY);
     int status = o != NULL && gbpy_add_need(o, b) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     if (status == GGML_STATUS_SUCCESS) {
@@ -499,7 +502,7 @@ int gbpy_open_copy(struct gbpy_handle * handle, struct gbpy_handle * graph, stru
     } else {
         gbpy_unref(o);
     }
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }
 

@@ -1,6 +1,6 @@
 // graphs.h - computing graphs on one backend, and what every computation needs.
 //
-// A computation is one call: it enters what it uses (uses.h), plans if it has to, computes, and leaves, whatever
+// A computation is one call: it enters what it uses (locks.h), plans if it has to, computes, and leaves, whatever
 // happens. Its state is its own (gbpy_run), and is found by callbacks on whatever thread they are called: gb_run goes
 // along (base/current.h). So a custom operator may be in graphs that several backends and threads compute at once.
 //
@@ -24,7 +24,7 @@ struct gbpy_stop {
 
 // A computation. In memory of Python (ffi.new) that lives as long as it.
 struct gbpy_run {
-    const void * who; // the first field: set by who computes; of a run in flight, once it is issued, the run itself
+    const void * owner; // the first field: set by who computes; of a run in flight, once it is issued, the run itself
     void * handle; // of the Python object
     int stopped; // 1: by an exception of a callback, 2: because a callback wanted it
 };
@@ -50,12 +50,12 @@ int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path); // Graph
 
 // Enters `first` and what the graph's tensors lie in; with `places` also its contexts, to give tensors memory, else it
 // is an error if one has none.
-int gbpy_enter_graph(struct gbpy_use * use, struct gbpy_object * graph, const struct gbpy_want * first, int n,
+int gbpy_lock_graph(struct gbpy_locks * locks, struct gbpy_object * graph, const struct gbpy_request * first, int n,
     bool places, const char * what);
 // Under the lock. The usual case: owners that were seen as of `epoch`, that nobody else uses now. False:
-// gbpy_enter_graph does it.
-bool gbpy_enter_at_once(struct gbpy_use * use, const struct gbpy_want * first, int n, const gbpy_wants * owners,
-    long long epoch);
+// gbpy_lock_graph does it.
+bool gbpy_try_lock_graph(struct gbpy_locks * locks, const struct gbpy_request * first, int n,
+    const gbpy_requests * owners, long long epoch);
 // Under the lock, while nobody places tensors of the graph's contexts.
 int gbpy_look_at_graph(struct gbpy_object * graph, const char * what);
 // By a user of the owners: an error if an input in memory that was given for this graph was not set.

@@ -158,14 +158,14 @@ void gbpy_unref(struct gbpy_object * o) { // NULL is fine
 
 // The buffers that were given to a context are the context's no more.
 static void drop_keeps(struct gbpy_object * context, struct gbpy_object ** dead) {
-    gbpy_lock();
+    gbpy_mutex_lock();
     gbpy_objects keeps = context->keeps;
     gbpy_visited(keeps.n);
     memset(&context->keeps, 0, sizeof(context->keeps));
     for (size_t i = 0; i < keeps.n; i++) {
         remove_object(&keeps.data[i]->keepers, context);
     }
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     for (size_t i = 0; i < keeps.n; i++) {
         gbpy_give(keeps.data[i], dead);
     }
@@ -224,12 +224,12 @@ void gbpy_share_context(struct gbpy_handle * to, const struct gbpy_handle * hand
         return;
     }
     struct gbpy_handle found = *handle;
-    gbpy_lock();
+    gbpy_mutex_lock();
     // a graph's contexts are all that its tensors are of
     struct gbpy_object * context = find_context(handle->object, t, 2);
     found.object = context != NULL ? context : handle->object;
     gbpy_ref(found.object);
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     gbpy_share(to, &found, false);
     gbpy_unref(found.object);
 }
@@ -256,13 +256,13 @@ static bool has_object(const gbpy_objects * list, const struct gbpy_object * o) 
 }
 
 bool gbpy_add_need(struct gbpy_object * object, struct gbpy_object * other) {
-    gbpy_lock();
+    gbpy_mutex_lock();
     const bool has = object == other || has_object(&object->needs, other);
     const bool ok = has || gb_vec_push(&object->needs, other);
     if (ok && !has) {
         gbpy_ref(other);
     }
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     return ok;
 }
 
@@ -277,9 +277,9 @@ bool gbpy_keep(struct gbpy_handle * handle, uintptr_t object) {
         return false;
     }
     const PyGILState_STATE state = PyGILState_Ensure();
-    gbpy_lock();
+    gbpy_mutex_lock();
     const bool ok = gb_vec_push(&o->python, (void *) object);
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     if (ok) {
         Py_IncRef((PyObject *) object);
     }
@@ -299,7 +299,7 @@ void gbpy_close(struct gbpy_handle * handle) {
     if (o == NULL) {
         return;
     }
-    gbpy_lock();
+    gbpy_mutex_lock();
     atomic_store(&o->closed, true);
     const gbpy_objects keepers = o->keepers;
     gbpy_visited(keepers.n);
@@ -307,8 +307,8 @@ void gbpy_close(struct gbpy_handle * handle) {
     for (size_t i = 0; i < keepers.n; i++) {
         remove_object(&keepers.data[i]->keeps, o);
     }
-    gbpy_changed(); // who waits for it has waited long enough
-    gbpy_unlock();
+    gbpy_wake_waiters(); // who waits for it has waited long enough
+    gbpy_mutex_unlock();
     gbpy_note_move();
     for (size_t i = 0; i < keepers.n; i++) {
         gbpy_give(o, &dead); // the handle still has one
@@ -321,9 +321,9 @@ bool gbpy_is_closed(const struct gbpy_handle * handle) {
     if (handle == NULL || handle->object == NULL) {
         return true;
     }
-    gbpy_lock();
+    gbpy_mutex_lock();
     const bool closed = handle->object->closed;
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     return closed;
 }
 
@@ -352,12 +352,12 @@ static void own_handles(struct gbpy_object * owner, ggml_backend_buffer_t buffer
 
 bool gbpy_own(struct gbpy_object * owner, ggml_backend_buffer_t buffer) {
     const size_t n = count_handles(buffer);
-    gbpy_lock();
+    gbpy_mutex_lock();
     const bool ok = gb_vec_reserve(&owner->handles, owner->handles.n + n);
     if (ok) {
         own_handles(owner, buffer);
     }
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     return ok;
 }
 
@@ -382,9 +382,9 @@ static bool push_keeper(struct gbpy_object * context, struct gbpy_object * owner
 }
 
 bool gbpy_keep_owner(struct gbpy_object * context, struct gbpy_object * owner) {
-    gbpy_lock();
+    gbpy_mutex_lock();
     const bool ok = has_object(&context->keeps, owner) || push_keeper(context, owner);
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     return ok;
 }
 
@@ -435,16 +435,16 @@ static bool push_placed_in(struct gbpy_object * context, struct gbpy_object * ow
 }
 
 bool gbpy_note_owner(struct gbpy_object * context, struct gbpy_object * owner) {
-    gbpy_lock();
+    gbpy_mutex_lock();
     const bool ok = has_object(&context->placed_in, owner) || push_placed_in(context, owner);
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     return ok;
 }
 
 bool gbpy_add_owner(struct gbpy_object * context, struct gbpy_object * owner) {
-    gbpy_lock();
+    gbpy_mutex_lock();
     const bool ok = push_placed_in(context, owner) && push_keeper(context, owner);
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     return ok;
 }
 

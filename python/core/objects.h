@@ -90,9 +90,9 @@ int gbpy_open_gallocr(struct gbpy_handle * handle);
 
 // cdef: end
 
-struct gbpy_use;
+struct gbpy_locks;
 
-struct gbpy_want { // an object, and how it is to be used, or is used
+struct gbpy_request { // an object, and how it is to be used, or is used
     struct gbpy_object * object;
     bool write;
     bool nested; // of a use: the same user was writing it already
@@ -100,7 +100,7 @@ struct gbpy_want { // an object, and how it is to be used, or is used
     bool beside_runs; // the user does not wait for runs in flight
 };
 
-typedef GB_VEC(struct gbpy_want) gbpy_wants;
+typedef GB_VEC(struct gbpy_request) gbpy_requests;
 typedef GB_VEC(struct gbpy_object *) gbpy_objects;
 
 struct gbpy_constant { // written each time its tensor is given memory
@@ -126,8 +126,8 @@ struct gbpy_object {
     atomic_bool closed; // also read outside
     bool broken;
     bool marked; // by forget_unused_owners
-    struct gbpy_use * writer;
-    long long gathered; // the list of wants that it is in, see gbpy_begin_wants ...
+    struct gbpy_locks * writer;
+    long long gathered; // the list of wants that it is in, see gbpy_begin_requests ...
     size_t at; // ... and where
     int n_readers;
     gbpy_objects needs; // strong references
@@ -153,7 +153,7 @@ struct gbpy_object {
 
     // graphs (graphs.h)
     long long epoch; // as of which the next four hold; -1: not known
-    gbpy_wants owners; // of the memory that its tensors lie in, written if a node writes there; borrowed
+    gbpy_requests owners; // of the memory that its tensors lie in, written if a node writes there; borrowed
     GB_VEC(struct ggml_tensor *) results; // tensors in memory of the user that its nodes compute
     GB_VEC(struct ggml_tensor *) written; // inputs, into which its nodes write
     const struct ggml_tensor * unplaced; // one without memory; NULL: none

@@ -60,9 +60,9 @@ int gbpy_attach_profile(struct gbpy_handle * profile, struct gbpy_handle * where
     if (p == NULL || (where != NULL && o == NULL)) {
         return GGML_STATUS_INVALID_STATE;
     }
-    gbpy_lock();
+    gbpy_mutex_lock();
     const bool attached = attach(p, o);
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     GB_FAIL_IF(!attached, GGML_STATUS_INVALID_STATE, "a profile is being recorded already; stop() it first");
     return GGML_STATUS_SUCCESS;
 }
@@ -71,18 +71,18 @@ bool gbpy_is_attached(const struct gbpy_handle * profile) {
     if (profile == NULL || profile->object == NULL) {
         return false;
     }
-    gbpy_lock();
+    gbpy_mutex_lock();
     const bool is = profile->object->attached;
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     return is;
 }
 
 void gbpy_detach_profile(struct gbpy_handle * profile) {
     struct gbpy_object * where = NULL;
     if (profile != NULL && profile->object != NULL) {
-        gbpy_lock();
+        gbpy_mutex_lock();
         struct gbpy_object * p = detach(profile->object, &where);
-        gbpy_unlock();
+        gbpy_mutex_unlock();
         if (where != NULL) {
             gbpy_weak_unref(where);
         }
@@ -100,9 +100,9 @@ void gbpy_drop_profile(struct gbpy_object * o, struct gbpy_object ** dead) {
     if (o->kind != GBPY_SCHED && o->kind != GBPY_GRAPH) {
         return;
     }
-    gbpy_lock();
+    gbpy_mutex_lock();
     struct gbpy_object * p = o->profile != NULL ? detach(o->profile, &where) : NULL;
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     if (where != NULL) {
         gbpy_weak_unref(where);
     }
@@ -111,13 +111,13 @@ void gbpy_drop_profile(struct gbpy_object * o, struct gbpy_object ** dead) {
 
 void gbpy_find_recording(struct gbpy_recording * r, const struct gbpy_object * sched,
     const struct gbpy_object * graph) {
-    gbpy_lock();
+    gbpy_mutex_lock();
     r->profile = sched != NULL && sched->profile != NULL ? sched->profile : graph->profile;
     r->profile = r->profile == NULL && gb_run() == NULL ? everything : r->profile;
     if (r->profile != NULL) {
         gbpy_ref(r->profile);
     }
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     if (r->profile != NULL) {
         r->before = gb_profile_enter(r->profile->ptr);
     }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "extension.h"
-#include "places.h"
+#include "placement.h"
 #include "profiles.h"
 #include "sched_impl.h"
 
@@ -13,8 +13,8 @@ struct gbpy_sched * gbpy_sched_of(const struct gbpy_handle * handle, const char 
     return o != NULL ? o->sched : NULL;
 }
 
-int gbpy_enter_sched(struct gbpy_use * use, struct gbpy_sched * s, const char * what) {
-    return gbpy_enter_wants(use, what, s->members, s->n_members, false);
+int gbpy_lock_sched(struct gbpy_locks * locks, struct gbpy_sched * s, const char * what) {
+    return gbpy_lock_all(locks, what, s->members, s->n_members, false);
 }
 
 // ---------------------------------------------------------------------------------------------------- opening, freeing
@@ -38,7 +38,7 @@ static void forget_choices(struct gbpy_sched * s) {
 
 static void forget_plan(struct gbpy_sched * s) {
     struct gbpy_object * graph = s->graph;
-    gbpy_wants owners = s->owners;
+    gbpy_requests owners = s->owners;
     s->graph = NULL;
     s->dirty = true;
     s->dirty_choices = false;
@@ -58,7 +58,7 @@ void gbpy_free_sched(struct gbpy_object * o) {
         return;
     }
     if (o->ptr != NULL) {
-        gbpy_land_inside(s);
+        gbpy_finish_runs(s);
         if (!gbpy_own_new(s)) {
             return; // tensors may point to handles that nobody could keep: the memory stays
         }
@@ -90,7 +90,7 @@ int gbpy_open_sched(struct gbpy_handle * handle, struct gbpy_handle ** backends,
         status = s->members != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
     if (status == GGML_STATUS_SUCCESS) {
-        s->members[s->n_members++] = (struct gbpy_want){ .object = o, .write = true };
+        s->members[s->n_members++] = (struct gbpy_request){ .object = o, .write = true };
     }
     for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
         struct gbpy_object * b = gbpy_object_of(backends[i], "Scheduler");
@@ -98,7 +98,7 @@ int gbpy_open_sched(struct gbpy_handle * handle, struct gbpy_handle ** backends,
             status = b == NULL ? GGML_STATUS_INVALID_STATE : GGML_STATUS_ALLOC_FAILED;
             break;
         }
-        s->members[s->n_members++] = (struct gbpy_want){ .object = b, .write = true };
+        s->members[s->n_members++] = (struct gbpy_request){ .object = b, .write = true };
         raw[i] = b->ptr;
     }
     if (status == GGML_STATUS_SUCCESS) {
@@ -275,13 +275,13 @@ static int plan_inside(struct gbpy_sched * s, struct gbpy_object * g, bool compu
         status = gbpy_upload_constants(g->contexts[i], s->object, NULL);
     }
     if (status == GGML_STATUS_SUCCESS) {
-        gbpy_lock();
+        gbpy_mutex_lock();
         status = gbpy_look_at_graph(g, what);
         if (status == GGML_STATUS_SUCCESS && !hold_owners(s, g)) {
             status = GGML_STATUS_ALLOC_FAILED;
         }
         s->epoch = g->epoch;
-        gbpy_unlock();
+        gbpy_mutex_unlock();
     }
     if (status != GGML_STATUS_SUCCESS) {
         gbpy_unref(g);
@@ -318,26 +318,26 @@ static bool holds_memory(const struct gbpy_object * g, const struct gbpy_object 
     return false;
 }
 
-int gbpy_enter_planned(struct gbpy_use * use, struct gbpy_sched * s, struct gbpy_object * g, bool lands, bool computes,
-    const char * what, int * how) {
+int gbpy_lock_planned(struct gbpy_locks * locks, struct gbpy_sched * s, struct gbpy_object * g, bool lands,
+    bool computes, const char * what, int * how) {
     // The planned graph's fields are read without a use of the scheduler: whoever changes them has it, and is a
     // conflict.
-    gbpy_lock();
+    gbpy_mutex_lock();
     const bool entered = s->object->writer == NULL && gbpy_is_planned(s, g) && (computes || s->about == g->serial) &&
-                         gbpy_enter_at_once(use, s->members, s->n_members, &s->owners, s->epoch);
-    gbpy_unlock();
+                         gbpy_try_lock_graph(locks, s->members, s->n_members, &s->owners, s->epoch);
+    gbpy_mutex_unlock();
     int status = GGML_STATUS_SUCCESS;
     if (!entered) {
-        status = gbpy_enter_graph(use, g, s->members, s->n_members, true, what);
+        status = gbpy_lock_graph(locks, g, s->members, s->n_members, true, what);
         if (status == GGML_STATUS_SUCCESS && (lands || !gbpy_is_planned(s, g))) {
-            status = gbpy_land_earlier(s);
+            status = gbpy_finish_earlier_runs(s);
         }
-        if (status == GGML_STATUS_SUCCESS && !s->flying) {
+        if (status == GGML_STATUS_SUCCESS && !s->has_pending_runs) {
             status = plan_inside(s, g, computes, what, how);
         }
         for (int i = 0; status == GGML_STATUS_SUCCESS && i < g->n_contexts; i++) {
             if (!holds_memory(g, g->contexts[i])) {
-                gbpy_let_go(use, g->contexts[i]);
+                gbpy_unlock_one(locks, g->contexts[i]);
             }
         }
     }
@@ -346,7 +346,7 @@ int gbpy_enter_planned(struct gbpy_use * use, struct gbpy_sched * s, struct gbpy
         s->inputs_are_set = status == GGML_STATUS_SUCCESS;
     }
     if (status != GGML_STATUS_SUCCESS) {
-        gbpy_leave(use);
+        gbpy_unlock(locks);
     }
     return status;
 }
@@ -356,17 +356,17 @@ int gbpy_sched_plan(struct gbpy_handle * sched, struct gbpy_handle * graph, int 
     const char * what = names[kind];
     struct gbpy_sched * s = gbpy_sched_of(sched, what);
     struct gbpy_object * g = gbpy_object_of(graph, what);
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     if (s == NULL || g == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
     if (kind == GBPY_PLAN_ALLOCATE) {
-        const int status = gbpy_enter_planned(&use, s, g, true, false, what, how);
-        gbpy_leave(&use);
+        const int status = gbpy_lock_planned(&locks, s, g, true, false, what, how);
+        gbpy_unlock(&locks);
         return status;
     }
-    GB_TRY(gbpy_enter_graph(&use, g, s->members, s->n_members, true, what));
-    int status = gbpy_land_earlier(s);
+    GB_TRY(gbpy_lock_graph(&locks, g, s->members, s->n_members, true, what));
+    int status = gbpy_finish_earlier_runs(s);
     if (status == GGML_STATUS_SUCCESS && !(kind == GBPY_PLAN_ONLY && gbpy_is_planned(s, g) && s->about == g->serial)) {
         if (kind == GBPY_PLAN_RESERVE) {
             forget_plan(s);
@@ -381,7 +381,7 @@ int gbpy_sched_plan(struct gbpy_handle * sched, struct gbpy_handle * graph, int 
         s->dirty_choices = false;
         report_plans(s, how);
     }
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }
 
@@ -404,23 +404,23 @@ static bool show(struct ggml_tensor * t, bool ask, void * data) {
 int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run,
     bool (*eval)(struct ggml_tensor *, bool, void *), void * eval_data, int * how) {
     static const char what[] = "Scheduler.compute";
-    struct gbpy_want wants[8];
-    struct gbpy_use use = { .wants = wants, .capacity = 8, .borrowed = true };
+    struct gbpy_request held[8];
+    struct gbpy_locks locks = { .held = held, .capacity = 8, .borrowed = true };
     struct gbpy_sched * s = gbpy_sched_of(sched, what);
     struct gbpy_object * g = gbpy_object_of(graph, what);
     if (s == NULL || g == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    int status = gbpy_enter_planned(&use, s, g, true, true, what, how);
+    int status = gbpy_lock_planned(&locks, s, g, true, true, what, how);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
     struct ggml_backend_sched * raw = s->object->ptr;
     const long long version = atomic_load(&gbpy_sets);
     void * outer = gb_run();
-    struct gbpy_run plain = { .who = use.who };
+    struct gbpy_run plain = { .owner = locks.owner };
     run = run != NULL ? run : &plain;
-    run->who = use.who;
+    run->owner = locks.owner;
     s->ran = false;
     s->about = g->serial;
     for (int i = 0; i < gbpy_n_backends(s); i++) {
@@ -455,20 +455,20 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
         s->version = version;
         status = owned ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
-    gbpy_leave_after(&use, status == GGML_STATUS_SUCCESS ? gbpy_note_results : gbpy_forget_results, g, version);
+    gbpy_unlock_after(&locks, status == GGML_STATUS_SUCCESS ? gbpy_note_results : gbpy_forget_results, g, version);
     return status;
 }
 
 // ------------------------------------------------------------------------------------------------------------ the rest
 
 int gbpy_sched_reset(struct gbpy_handle * sched) {
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     struct gbpy_sched * s = gbpy_sched_of(sched, "Scheduler.reset");
     if (s == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    GB_TRY(gbpy_enter_sched(&use, s, "Scheduler.reset"));
-    int status = gbpy_land_inside(s);
+    GB_TRY(gbpy_lock_sched(&locks, s, "Scheduler.reset"));
+    int status = gbpy_finish_runs(s);
     if (status != GBPY_INTERRUPTED && !gbpy_own_new(s)) {
         status = GGML_STATUS_ALLOC_FAILED;
     } else if (status != GBPY_INTERRUPTED) {
@@ -480,12 +480,12 @@ int gbpy_sched_reset(struct gbpy_handle * sched) {
         s->about = 0;
         gbpy_note_move();
     }
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }
 
 int gbpy_sched_close(struct gbpy_handle * sched) {
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     struct gbpy_sched * s = sched != NULL && sched->object != NULL ? sched->object->sched : NULL;
     if (s == NULL) {
         return GGML_STATUS_SUCCESS;
@@ -493,12 +493,12 @@ int gbpy_sched_close(struct gbpy_handle * sched) {
     int status = GGML_STATUS_SUCCESS;
     // else it is closed from one of its own callbacks, and what it has is freed when the computation ends
     if (!gbpy_is_mine(sched)) {
-        status = gbpy_enter_sched(&use, s, "Scheduler.close");
+        status = gbpy_lock_sched(&locks, s, "Scheduler.close");
         if (status == GBPY_INTERRUPTED || (status != GGML_STATUS_SUCCESS && gbpy_works_for(s))) {
             return status; // not closed yet
         }
         if (status == GGML_STATUS_SUCCESS) {
-            status = gbpy_land_inside(s);
+            status = gbpy_finish_runs(s);
             if (gbpy_own_new(s)) {
                 ggml_backend_sched_reset(s->object->ptr);
             }
@@ -509,25 +509,25 @@ int gbpy_sched_close(struct gbpy_handle * sched) {
         }
     }
     gbpy_close(sched); // before anybody else can start a run: nobody would wait for that one
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }
 
 int gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * context, struct ggml_tensor * node,
     struct gbpy_handle * backend) {
     static const char what[] = "Scheduler.set_backend";
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     struct gbpy_sched * s = gbpy_sched_of(sched, what);
     struct gbpy_object * c = gbpy_object_of(context, what);
     struct gbpy_object * b = backend != NULL ? gbpy_object_of(backend, what) : NULL;
     if (s == NULL || c == NULL || (backend != NULL && b == NULL)) {
         return GGML_STATUS_INVALID_STATE;
     }
-    int status = gbpy_enter_sched(&use, s, what);
+    int status = gbpy_lock_sched(&locks, s, what);
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    status = gbpy_land_earlier(s);
+    status = gbpy_finish_earlier_runs(s);
     if (status == GGML_STATUS_SUCCESS && b != NULL && !gb_vec_reserve(&s->choices, s->choices.n + 1)) {
         status = GGML_STATUS_ALLOC_FAILED;
     }
@@ -545,25 +545,25 @@ int gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * cont
         }
         s->dirty = s->dirty_choices = true;
     }
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }
 
 int gbpy_sched_set_n_copies(struct gbpy_handle * sched, int n) {
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     struct gbpy_sched * s = gbpy_sched_of(sched, "Scheduler.n_copies");
     if (s == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    int status = gbpy_enter_sched(&use, s, "Scheduler.n_copies");
+    int status = gbpy_lock_sched(&locks, s, "Scheduler.n_copies");
     if (status == GGML_STATUS_SUCCESS) {
-        status = gbpy_land_earlier(s);
+        status = gbpy_finish_earlier_runs(s);
         status = status == GGML_STATUS_SUCCESS ? (int) ggml_backend_sched_set_n_copies(s->object->ptr, n) : status;
         if (status == GGML_STATUS_SUCCESS) {
             s->n_copies = n;
             s->dirty = s->dirty_choices = true;
         }
-        gbpy_leave(&use);
+        gbpy_unlock(&locks);
     }
     return status;
 }
@@ -585,17 +585,17 @@ int64_t gbpy_sched_leave_out(struct gbpy_handle * sched, int what, int64_t at) {
 }
 
 int gbpy_sched_reset_stats(struct gbpy_handle * sched) {
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     struct gbpy_sched * s = gbpy_sched_of(sched, "Scheduler.reset_stats");
-    const struct gbpy_want want = { .object = s != NULL ? s->object : NULL, .write = true };
+    const struct gbpy_request request = { .object = s != NULL ? s->object : NULL, .write = true };
     if (s == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    int status = gbpy_enter_wants(&use, "Scheduler.reset_stats", &want, 1, true);
+    int status = gbpy_lock_all(&locks, "Scheduler.reset_stats", &request, 1, true);
     if (status == GGML_STATUS_SUCCESS) {
         status = ggml_backend_sched_reset_stats(s->object->ptr);
         s->n_reported = 0;
-        gbpy_leave(&use);
+        gbpy_unlock(&locks);
     }
     return status;
 }

@@ -16,17 +16,17 @@ atomic_llong gbpy_epochs;
 atomic_llong gbpy_visits;
 atomic_int gbpy_cancels;
 
-void gbpy_lock(void) {
+void gbpy_mutex_lock(void) {
     gb_hold_log(true);
     gb_mutex_lock(&mutex);
 }
 
-void gbpy_unlock(void) {
+void gbpy_mutex_unlock(void) {
     gb_mutex_unlock(&mutex);
     gb_hold_log(false);
 }
 
-void gbpy_changed(void) {
+void gbpy_wake_waiters(void) {
     if (n_waiting > 0) {
         gb_cond_broadcast(&condition);
     }
@@ -51,7 +51,7 @@ long long gbpy_n_visited(void) { return atomic_load(&gbpy_visits); }
 
 const void * gbpy_thread(void) { return &mine; }
 
-const void * gbpy_me(void) {
+const void * gbpy_caller(void) {
     const void * run = gb_run();
     // a run begins with who works for it
     return run != NULL ? GB_READ_RELAXED(*(const void * const *) run) : gbpy_thread();

@@ -30,15 +30,15 @@ long long gbpy_n_visited(void);
 bool gbpy_is_interrupted(void); // the calling thread, in a call that has not ended yet
 void gbpy_note_interrupt(void);
 
-void gbpy_lock(void);
-void gbpy_unlock(void);
+void gbpy_mutex_lock(void);
+void gbpy_mutex_unlock(void);
 // Under the lock:
-void gbpy_changed(void); // wakes all that wait
+void gbpy_wake_waiters(void); // wakes all that wait
 bool gbpy_wait(void);    // gives the lock up until something changed. True: interrupted
 void gbpy_renew(void);   // when the module is loaded and in a forked child: nobody waits
 
 // The calling user: the computation that this thread works for, or else the thread.
-const void * gbpy_me(void);
+const void * gbpy_caller(void);
 const void * gbpy_thread(void);
 
 bool gbpy_is_ending(void);

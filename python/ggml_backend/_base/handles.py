@@ -42,10 +42,10 @@ _cast = ffi.cast
 _new = ffi.new
 _release = lib.gbpy_release
 _unpin = lib.gbpy_unpin
-_enter = lib.gbpy_enter
-_leave = lib.gbpy_leave
+_lock = lib.gbpy_lock
+_unlock = lib.gbpy_unlock
 _handle_type: Any = ffi.typeof("struct gbpy_handle *")
-_use_type: Any = ffi.typeof("struct gbpy_use *")
+_locks_type: Any = ffi.typeof("struct gbpy_locks *")
 _handles_type: Any = ffi.typeof("struct gbpy_handle *[]")
 _H = TypeVar("_H", bound="Handle")
 _L = TypeVar("_L", bound="Local")
@@ -128,12 +128,12 @@ def use(what: str, *cores: Core, nested: bool = False, beside_runs: bool = False
     C does needs none. What is returned is C's own context manager: a signal handler that raises when the block ends
     finds it left, and no traceback keeps it.
     """
-    guard = owned(_new(_use_type), _leave)
+    guard = owned(_new(_locks_type), _unlock)
     n = len(cores)
     try:
-        status = _enter(guard, what.encode(), handles_of(cores), n, n, nested, beside_runs)
+        status = _lock(guard, what.encode(), handles_of(cores), n, n, nested, beside_runs)
     except BaseException:  # of a signal handler: the traceback would keep the guard
-        _leave(guard)
+        _unlock(guard)
         raise
     if status:
         fail(status)

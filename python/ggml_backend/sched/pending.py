@@ -40,31 +40,31 @@ class Fetch:
 class Pending(Local):
     """A run that :meth:`Scheduler.compute_async` has started."""
 
-    __slots__ = ("_core", "_fetches", "_landing", "_run")
+    __slots__ = ("_core", "_fetches", "_outcome", "_run")
 
     def __init__(
         self,
         core: SchedCore = NOT_GIVEN,
-        landing: Any = None,
+        outcome: Any = None,
         fetches: list[Fetch] = NOT_GIVEN,
         run: Run | None = None,
     ) -> None:
-        self._landing = landing
+        self._outcome = outcome
         made_by(core, Core, "Pending", "scheduler.compute_async(graph)")
         self._core = core
         self._fetches = fetches
         self._run = run
 
     def __del__(self) -> None:
-        landing = getattr(self, "_landing", None)
-        if landing is not None:
-            landing.held = False  # from now on synchronize() reports its failure
+        outcome = getattr(self, "_outcome", None)
+        if outcome is not None:
+            outcome.held = False  # from now on synchronize() reports its failure
 
     def wait(self) -> None:
         """Waits for this run, not for those that were started after it. Raises its failure, on whatever thread this is
         called."""
         core = self._core
-        status = lib.gbpy_sched_wait(core.h, self._landing)
+        status = lib.gbpy_sched_wait(core.h, self._outcome)
         if self._run is not None:
             self._run.finish()
         raise_abort_errors(core.backends)
@@ -77,7 +77,7 @@ class Pending(Local):
         return [f.finished() for f in self._fetches]
 
     def __repr__(self) -> str:
-        state = lib.gbpy_landing_state(self._landing)
+        state = lib.gbpy_run_state(self._outcome)
         return f"<Pending {'running' if state == 0 else 'done' if state > 0 else 'failed'}>"
 
 

@@ -453,9 +453,9 @@ class Scheduler(Handle):
         calls_python = graph_core.customs or core.may_abort
         run = Run(core.backends, graph_core, graph_core.customs, core.failures) if calls_python else None
         tensors, where = fetch_arrays(fetches)
-        how, landing = _new(_how_type), _new("struct gbpy_landing *", {"held": True})
+        how, outcome = _new(_how_type), _new("struct gbpy_run_outcome *", {"held": True})
         # the work goes on even if everything is dropped now
-        kept = (fetches, run, landing, graph_core, [b.asked for b in core.backends])
+        kept = (fetches, run, outcome, graph_core, [b.asked for b in core.backends])
         self._graph = graph
         status = lib.gbpy_sched_start(
             core.h,
@@ -465,7 +465,7 @@ class Scheduler(Handle):
             tensors,
             where,
             len(fetches),
-            landing,
+            outcome,
             how,
         )
         if how[0]:
@@ -475,7 +475,7 @@ class Scheduler(Handle):
                 run.finish()
             raise_abort_errors(core.backends)
             raise_last("Scheduler.compute_async", status)
-        return Pending(core, landing, fetches, run)
+        return Pending(core, outcome, fetches, run)
 
     def synchronize(self) -> bool:
         """Waits for all runs that ``compute_async`` started. Raises the failure of a run that this thread started, or
@@ -573,7 +573,7 @@ class Scheduler(Handle):
                 if path is not None:
                     expect_path(path, "Scheduler.trace: path")
                     can_write(path)  # fails now rather than when everything is done
-                _check(lib.gbpy_sched_land(core.h), "Scheduler.trace")
+                _check(lib.gbpy_sched_finish(core.h), "Scheduler.trace")
                 self._trace = trace
                 _check(lib.ggml_backend_sched_set_trace(core.ptr, True), "Scheduler.trace")
                 return trace
@@ -606,7 +606,7 @@ class Scheduler(Handle):
         with use("Scheduler.trace", core, *core.backends):
             if self._trace is not trace:
                 return
-            _check(lib.gbpy_sched_land(core.h), "Scheduler.trace")
+            _check(lib.gbpy_sched_finish(core.h), "Scheduler.trace")
             _check(lib.ggml_backend_sched_set_trace(core.ptr, False), "Scheduler.trace")
             events = read_events(core.ptr)
             self._trace = None

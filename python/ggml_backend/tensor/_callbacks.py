@@ -594,6 +594,6 @@ set_log(None)
 @atexit.register
 def _end() -> None:
     """C must not call into an interpreter that is gone, nor devices compute while it gives memory back."""
-    lib.gbpy_land_all()
+    lib.gbpy_finish_all_runs()
     set_log(None)
     lib.gbpy_end()

@@ -1,8 +1,8 @@
-// flights.c - starting runs, the list of those in flight, landing them, and what a fork does to them (flights.h).
+// pending.c - starting runs, the list of those in flight, outcome them, and what a fork does to them (pending.h).
 #define Py_LIMITED_API 0x030a0000
 #include <Python.h>
 
-#include "flights.h"
+#include "pending.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,25 +12,25 @@
 #include "profiles.h"
 #include "sched_impl.h"
 
-struct gbpy_flight {
-    struct gbpy_landing * landing; // of Python, kept by `object`
+struct gbpy_pending_run {
+    struct gbpy_run_outcome * outcome; // of Python, kept by `object`
     int n_events;
     ggml_backend_event_t * events; // owned; behind it, in each queue
     void * object;                 // PyObject *, a reference; NULL until it is noted
     struct gbpy_run * run;         // may be NULL
     struct gbpy_run plain;         // instead of that: the queue goes on asking who computes
-    struct gbpy_flight * next;     // started later
+    struct gbpy_pending_run * next;     // started later
 };
 
-static struct gbpy_sched * flying; // those with runs in flight; under the lock
+static struct gbpy_sched * pending_scheds; // those with runs in flight; under the lock
 
-bool gbpy_any_flying(void) { return flying != NULL; }
+bool gbpy_any_pending(void) { return pending_scheds != NULL; }
 
 // Of the run that this thread works for, if that is on its way. Under the lock.
-static const struct gbpy_sched * my_flight(void) {
+static const struct gbpy_sched * my_pending_run(void) {
     const struct gbpy_run * run = gb_run();
-    for (const struct gbpy_sched * s = run != NULL ? flying : NULL; s != NULL; s = s->next_flying) {
-        for (const struct gbpy_flight * f = s->flights; f != NULL; f = f->next) {
+    for (const struct gbpy_sched * s = run != NULL ? pending_scheds : NULL; s != NULL; s = s->next_pending) {
+        for (const struct gbpy_pending_run * f = s->runs; f != NULL; f = f->next) {
             if (run == (f->run != NULL ? f->run : &f->plain)) {
                 return s;
             }
@@ -40,33 +40,33 @@ static const struct gbpy_sched * my_flight(void) {
 }
 
 bool gbpy_works_for(const struct gbpy_sched * s) {
-    gbpy_lock();
-    const bool works = my_flight() == s;
-    gbpy_unlock();
+    gbpy_mutex_lock();
+    const bool works = my_pending_run() == s;
+    gbpy_mutex_unlock();
     return works;
 }
 
-bool gbpy_waits_for_my_run(const struct gbpy_use * use) {
-    const struct gbpy_sched * s = my_flight();
+bool gbpy_waits_for_my_run(const struct gbpy_locks * locks) {
+    const struct gbpy_sched * s = my_pending_run();
     bool waits = false;
     for (int i = 0; s != NULL && i < s->n_members; i++) {
-        waits |= gbpy_holds(use, s->members[i].object);
+        waits |= gbpy_holds(locks, s->members[i].object);
     }
     return waits;
 }
 
-void gbpy_lose_flights(void) {
-    for (struct gbpy_sched * s = flying; s != NULL; s = s->next_flying) {
+void gbpy_break_pending_runs(void) {
+    for (struct gbpy_sched * s = pending_scheds; s != NULL; s = s->next_pending) {
         s->object->broken = true;
-        s->flying = false;
-        gbpy_forget_results(s->fly_graph, 0);
+        s->has_pending_runs = false;
+        gbpy_forget_results(s->pending_graph, 0);
     }
-    flying = NULL;
+    pending_scheds = NULL;
 }
 
-// ------------------------------------------------------------------------------------------------------------- landing
+// ------------------------------------------------------------------------------------------------------------- outcome
 
-static void free_flight(struct gbpy_flight * f) {
+static void free_run(struct gbpy_pending_run * f) {
     for (int i = 0; i < f->n_events; i++) {
         ggml_backend_event_free(f->events[i]);
     }
@@ -79,26 +79,26 @@ static void free_flight(struct gbpy_flight * f) {
     gb_free(f);
 }
 
-static void set_flying(struct gbpy_sched * s, bool on) { // under the lock
-    struct gbpy_sched ** link = &flying;
-    s->flying = on;
+static void set_pending(struct gbpy_sched * s, bool on) { // under the lock
+    struct gbpy_sched ** link = &pending_scheds;
+    s->has_pending_runs = on;
     while (*link != NULL && *link != s) {
-        link = &(*link)->next_flying;
+        link = &(*link)->next_pending;
         gbpy_visited(1);
     }
     if (on && *link == NULL) {
-        s->next_flying = NULL;
+        s->next_pending = NULL;
         *link = s;
     } else if (!on && *link != NULL) {
-        *link = s->next_flying;
+        *link = s->next_pending;
     }
 }
 
 // True if the caller reports a failure of the run. Otherwise the thread that holds its Pending does.
-static bool is_mine(const struct gbpy_landing * l) { return !l->held || l->starter == gb_thread_number(); }
+static bool is_mine(const struct gbpy_run_outcome * l) { return !l->held || l->starter == gb_thread_number(); }
 
 // Keeps a failure for the thread that holds the run. Under the lock.
-static void keep_failure(struct gbpy_landing * l, int status, const char * message) {
+static void keep_failure(struct gbpy_run_outcome * l, int status, const char * message) {
     if (status != GGML_STATUS_SUCCESS && status != GGML_STATUS_ABORTED && !is_mine(l)) {
         l->status = status;
         snprintf(l->message, sizeof(l->message), "%s", message);
@@ -107,49 +107,49 @@ static void keep_failure(struct gbpy_landing * l, int status, const char * messa
 
 // Sets the outcome of a flight after all backends were waited for, with this status. True if it failed and the caller
 // reports that. Under the lock.
-static bool decide(struct gbpy_flight * f, int status) {
-    struct gbpy_landing * l = f->landing;
+static bool decide(struct gbpy_pending_run * f, int status) {
+    struct gbpy_run_outcome * l = f->outcome;
     const bool stopped = f->run != NULL && f->run->stopped != 0;
     keep_failure(l, status, ggml_last_error());
     l->state = l->state < 0 || stopped || (l->state == 0 && status != GGML_STATUS_SUCCESS) ? -1 : 1;
     return l->state < 0 && is_mine(l);
 }
 
-int gbpy_land_inside(struct gbpy_sched * s) {
-    if (!s->flying) {
+int gbpy_finish_runs(struct gbpy_sched * s) {
+    if (!s->has_pending_runs) {
         return GGML_STATUS_SUCCESS;
     }
     int status = ggml_backend_sched_synchronize(s->object->ptr);
     for (int i = 0; i < gbpy_n_backends(s); i++) {
         gbpy_end_stop(gbpy_backend_at(s, i));
     }
-    gbpy_lock();
-    set_flying(s, false); // at once with what became of the runs, or who asks between would take one for failed
-    struct gbpy_flight * flights = s->flights;
-    struct gbpy_object * graph = s->fly_graph;
-    gbpy_wants wants = s->fly_wants;
+    gbpy_mutex_lock();
+    set_pending(s, false); // at once with what became of the runs, or who asks between would take one for failed
+    struct gbpy_pending_run * runs = s->runs;
+    struct gbpy_object * graph = s->pending_graph;
+    gbpy_requests requests = s->pending_locks;
     bool all_good = true, mine = false;
-    s->flights = NULL;
-    s->fly_graph = NULL;
-    memset(&s->fly_wants, 0, sizeof(s->fly_wants));
-    for (struct gbpy_flight * f = flights; f != NULL; f = f->next) {
+    s->runs = NULL;
+    s->pending_graph = NULL;
+    memset(&s->pending_locks, 0, sizeof(s->pending_locks));
+    for (struct gbpy_pending_run * f = runs; f != NULL; f = f->next) {
         mine |= decide(f, status);
-        all_good &= f->landing->state > 0;
+        all_good &= f->outcome->state > 0;
     }
     s->ran = s->ran && all_good;
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     if (!all_good && graph != NULL) {
         gbpy_forget_results_now(graph);
     }
-    while (flights != NULL) {
-        struct gbpy_flight * next = flights->next;
-        free_flight(flights);
-        flights = next;
+    while (runs != NULL) {
+        struct gbpy_pending_run * next = runs->next;
+        free_run(runs);
+        runs = next;
     }
-    for (size_t i = 1; i < wants.n; i++) {
-        gbpy_unref(wants.data[i].object);
+    for (size_t i = 1; i < requests.n; i++) {
+        gbpy_unref(requests.data[i].object);
     }
-    gb_vec_free(&wants);
+    gb_vec_free(&requests);
     gbpy_unref(graph);
     if (!all_good && !mine) { // whoever holds the runs that failed reports it
         ggml_clear_error();
@@ -158,14 +158,14 @@ int gbpy_land_inside(struct gbpy_sched * s) {
     return gbpy_outcome(status);
 }
 
-int gbpy_land_earlier(struct gbpy_sched * s) {
-    const int status = gbpy_land_inside(s);
+int gbpy_finish_earlier_runs(struct gbpy_sched * s) {
+    const int status = gbpy_finish_runs(s);
     return status == GGML_STATUS_ABORTED ? GGML_STATUS_SUCCESS : status;
 }
 
 // Waits for all runs. Keeps a failure for the next synchronize(). Reading a result that is missing raises an error.
-static int land_quietly(struct gbpy_sched * s) {
-    const int status = gbpy_land_inside(s);
+static int finish_quietly(struct gbpy_sched * s) {
+    const int status = gbpy_finish_runs(s);
     if (status == GGML_STATUS_SUCCESS || status == GBPY_INTERRUPTED) {
         return status;
     }
@@ -174,32 +174,33 @@ static int land_quietly(struct gbpy_sched * s) {
     return GGML_STATUS_SUCCESS;
 }
 
-int gbpy_sched_land(struct gbpy_handle * sched) {
+int gbpy_sched_finish(struct gbpy_handle * sched) {
     struct gbpy_sched * s = gbpy_sched_of(sched, "Scheduler");
     if (s == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
     GB_FAIL_IF(!gbpy_is_mine(sched), GGML_STATUS_INVALID_STATE, "Scheduler: the caller must use it");
-    return land_quietly(s);
+    return finish_quietly(s);
 }
 
-static int land(struct gbpy_sched * s) {
-    struct gbpy_use use = { 0 };
-    int status = gbpy_enter_sched(&use, s, "Scheduler");
+static int finish_runs_of(struct gbpy_sched * s) {
+    struct gbpy_locks locks = { 0 };
+    int status = gbpy_lock_sched(&locks, s, "Scheduler");
     if (status == GGML_STATUS_SUCCESS) {
-        status = land_quietly(s);
-        gbpy_leave(&use);
+        status = finish_quietly(s);
+        gbpy_unlock(&locks);
         // it was landed and closed meanwhile, or is being
-    } else if (status != GBPY_INTERRUPTED && (!s->flying || atomic_load(&s->object->closed))) {
+    } else if (status != GBPY_INTERRUPTED && (!s->has_pending_runs || atomic_load(&s->object->closed))) {
         ggml_clear_error();
         status = GGML_STATUS_SUCCESS;
     }
     return status;
 }
 
-static bool share(const struct gbpy_want * want, const gbpy_wants * others) { // one object, and one of them writes
+static bool share(const struct gbpy_request * request,
+    const gbpy_requests * others) { // one object, and one of them writes
     for (size_t k = 0; k < others->n; k++) {
-        if (others->data[k].object == want->object && (others->data[k].write || want->write)) {
+        if (others->data[k].object == request->object && (others->data[k].write || request->write)) {
             return true;
         }
     }
@@ -207,12 +208,12 @@ static bool share(const struct gbpy_want * want, const gbpy_wants * others) { //
 }
 
 // Under the lock: a run in flight that conflicts.
-static struct gbpy_sched * find_flight(const struct gbpy_want * wants, int n) {
-    for (struct gbpy_sched * s = flying; s != NULL; s = s->next_flying) {
+static struct gbpy_sched * find_conflicting_run(const struct gbpy_request * requests, int n) {
+    for (struct gbpy_sched * s = pending_scheds; s != NULL; s = s->next_pending) {
         bool own = false, conflict = false;
         for (int i = 0; i < n; i++) {
-            own |= wants[i].object == s->object && wants[i].write;
-            conflict |= !wants[i].beside_runs && share(&wants[i], &s->fly_wants);
+            own |= requests[i].object == s->object && requests[i].write;
+            conflict |= !requests[i].beside_runs && share(&requests[i], &s->pending_locks);
         }
         if (conflict && !own) {
             return s;
@@ -228,7 +229,7 @@ static bool is_staged(const struct gbpy_sched * s, const struct ggml_tensor * t)
     if (s->n_copies < 2 || !ggml_is_input(root) || buffer == NULL || !ggml_backend_buffer_is_host(buffer)) {
         return false;
     }
-    const struct ggml_cgraph * graph = s->fly_graph->ptr;
+    const struct ggml_cgraph * graph = s->pending_graph->ptr;
     for (int i = 0; i < graph->n_nodes; i++) {
         if (gb_root(graph->nodes[i]) == root && gb_op_computes(graph->nodes[i]->op)) {
             return false; // a node writes it
@@ -239,49 +240,51 @@ static bool is_staged(const struct gbpy_sched * s, const struct ggml_tensor * t)
 
 // On a thread of a device, in a log function: it would wait for itself. Who has started the run, and is still at it,
 // finds that otherwise.
-static bool wants_my_run(const struct gbpy_want * wants, int n) {
-    const struct gbpy_sched * s = my_flight();
+static bool requests_my_run(const struct gbpy_request * requests, int n) {
+    const struct gbpy_sched * s = my_pending_run();
     bool any = false;
-    for (int i = 0; s != NULL && !(s->object->writer != NULL && s->object->writer->who == gbpy_me()) && i < n; i++) {
-        any |= share(&wants[i], &s->fly_wants);
+    for (int i = 0; s != NULL && !(s->object->writer != NULL && s->object->writer->owner == gbpy_caller()) && i < n;
+        i++) {
+        any |= share(&requests[i], &s->pending_locks);
     }
     return any;
 }
 
-bool gbpy_land_conflicts(const struct gbpy_want * wants, int n, const struct ggml_tensor * staged, int * status) {
-    if (wants_my_run(wants, n)) {
+bool gbpy_wait_for_conflicting_run(const struct gbpy_request * requests, int n, const struct ggml_tensor * staged,
+    int * status) {
+    if (requests_my_run(requests, n)) {
         *status = gb_fail(GGML_STATUS_INVALID_STATE,
             "called from a callback of a computation, it would wait for that computation");
         return true;
     }
-    struct gbpy_sched * s = flying != NULL ? find_flight(wants, n) : NULL;
+    struct gbpy_sched * s = pending_scheds != NULL ? find_conflicting_run(requests, n) : NULL;
     if (s == NULL || (staged != NULL && is_staged(s, staged))) {
         return false;
     }
     struct gbpy_object * o = s->object;
     const bool lives = gbpy_try_ref(o);
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     if (lives) {
-        *status = land(s);
+        *status = finish_runs_of(s);
         gbpy_unref(o);
     } else {
         gb_sleep_us(100); // somebody frees it, and waits for it
     }
-    gbpy_lock();
+    gbpy_mutex_lock();
     return true;
 }
 
-void gbpy_land_all(void) {
+void gbpy_finish_all_runs(void) {
     int status = GGML_STATUS_SUCCESS;
     while (status == GGML_STATUS_SUCCESS) {
-        gbpy_lock();
-        struct gbpy_object * o = flying != NULL ? flying->object : NULL;
+        gbpy_mutex_lock();
+        struct gbpy_object * o = pending_scheds != NULL ? pending_scheds->object : NULL;
         const bool lives = o != NULL && gbpy_try_ref(o);
-        gbpy_unlock();
+        gbpy_mutex_unlock();
         if (!lives) {
             break;
         }
-        status = land(o->sched);
+        status = finish_runs_of(o->sched);
         gbpy_unref(o);
     }
 }
@@ -302,87 +305,88 @@ static ggml_backend_t computes_result(const struct gbpy_sched * s, struct ggml_t
     return backend;
 }
 
-static void set_state(struct gbpy_landing * landing, int state) {
-    gbpy_lock();
-    landing->state = state;
-    gbpy_unlock();
+static void set_state(struct gbpy_run_outcome * outcome, int state) {
+    gbpy_mutex_lock();
+    outcome->state = state;
+    gbpy_mutex_unlock();
 }
 
-static int wait_flight(struct gbpy_sched * s, const struct gbpy_flight * f) {
-    struct gbpy_landing * landing = f->landing;
+static int wait_for_run(struct gbpy_sched * s, const struct gbpy_pending_run * f) {
+    struct gbpy_run_outcome * outcome = f->outcome;
     int status = GGML_STATUS_SUCCESS;
-    for (int i = 0; i < f->n_events && status == GGML_STATUS_SUCCESS && landing->state == 0; i++) {
+    for (int i = 0; i < f->n_events && status == GGML_STATUS_SUCCESS && outcome->state == 0; i++) {
         status = ggml_backend_event_synchronize(f->events[i]);
     }
     if (status == GGML_STATUS_SUCCESS) {
-        if (landing->state == 0) {
-            set_state(landing, 1);
+        if (outcome->state == 0) {
+            set_state(outcome, 1);
         }
         return GGML_STATUS_SUCCESS;
     }
     char message[GB_ERROR_SIZE / 2];
     snprintf(message, sizeof(message), "%s", ggml_last_error());
-    set_state(landing, -1);
-    const int complete = gbpy_land_inside(s); // reports the same, and makes the scheduler usable again
+    set_state(outcome, -1);
+    const int complete = gbpy_finish_runs(s); // reports the same, and makes the scheduler usable again
     if (complete != GGML_STATUS_SUCCESS) {
         return complete;
     }
-    if (is_mine(landing)) {
+    if (is_mine(outcome)) {
         return gb_fail_quietly((enum ggml_status) status, message);
     }
-    gbpy_lock();
-    if (landing->status == GGML_STATUS_SUCCESS) {
-        keep_failure(landing, status, message);
+    gbpy_mutex_lock();
+    if (outcome->status == GGML_STATUS_SUCCESS) {
+        keep_failure(outcome, status, message);
     }
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     return GGML_STATUS_SUCCESS;
 }
 
 // Before another run: waits until there may be one more.
-static int make_way(struct gbpy_sched * s, const struct gbpy_object * g, const struct gbpy_run * run) {
-    if (!s->flying) {
+static int make_room_for_run(struct gbpy_sched * s, const struct gbpy_object * g, const struct gbpy_run * run) {
+    if (!s->has_pending_runs) {
         return GGML_STATUS_SUCCESS;
     }
-    if (s->n_copies < 2 || run != NULL || s->fly_graph != g || !gbpy_is_planned(s, g)) {
-        return gbpy_land_earlier(s);
+    if (s->n_copies < 2 || run != NULL || s->pending_graph != g || !gbpy_is_planned(s, g)) {
+        return gbpy_finish_earlier_runs(s);
     }
     int n = 0;
-    for (const struct gbpy_flight * f = s->flights; f != NULL; f = f->next) {
+    for (const struct gbpy_pending_run * f = s->runs; f != NULL; f = f->next) {
         n += f->run != NULL ? s->n_copies : 1;
     }
-    for (; n >= s->n_copies && s->flying; n--) {
-        struct gbpy_flight * f = s->flights;
-        const int status = wait_flight(s, f);
-        if (status != GGML_STATUS_SUCCESS || !s->flying) {
+    for (; n >= s->n_copies && s->has_pending_runs; n--) {
+        struct gbpy_pending_run * f = s->runs;
+        const int status = wait_for_run(s, f);
+        if (status != GGML_STATUS_SUCCESS || !s->has_pending_runs) {
             return gbpy_outcome(status == GGML_STATUS_ABORTED ? GGML_STATUS_SUCCESS : status);
         }
         if (f->next == NULL) {
-            return gbpy_land_earlier(s);
+            return gbpy_finish_earlier_runs(s);
         }
-        gbpy_lock();
-        s->flights = f->next;
-        gbpy_unlock();
-        free_flight(f);
+        gbpy_mutex_lock();
+        s->runs = f->next;
+        gbpy_mutex_unlock();
+        free_run(f);
     }
     return GGML_STATUS_SUCCESS;
 }
 
-static struct gbpy_flight * new_flight(struct gbpy_sched * s, struct gbpy_run * run, struct gbpy_landing * landing) {
-    struct gbpy_flight * f = GB_NEW(struct gbpy_flight);
+static struct gbpy_pending_run * new_run(struct gbpy_sched * s, struct gbpy_run * run,
+    struct gbpy_run_outcome * outcome) {
+    struct gbpy_pending_run * f = GB_NEW(struct gbpy_pending_run);
     if (f == NULL || (f->events = gb_calloc((size_t) gbpy_n_backends(s), sizeof(*f->events))) == NULL) {
         gb_free(f);
         return NULL;
     }
     f->run = run;
-    f->landing = landing;
-    landing->starter = gb_thread_number();
+    f->outcome = outcome;
+    outcome->starter = gb_thread_number();
     for (int i = 0; i < gbpy_n_backends(s); i++) {
         if (ggml_backend_is_cpu(gbpy_backend_at(s, i)->ptr)) {
             continue;
         }
         f->events[f->n_events] = ggml_backend_event_new(gbpy_backend_at(s, i)->ptr);
         if (f->events[f->n_events] == NULL) {
-            free_flight(f);
+            free_run(f);
             return NULL;
         }
         f->n_events++;
@@ -390,34 +394,34 @@ static struct gbpy_flight * new_flight(struct gbpy_sched * s, struct gbpy_run * 
     return f;
 }
 
-static bool note_flight(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flight * f, uintptr_t object) {
-    if (!s->flying) {
-        if (!gb_vec_reserve(&s->fly_wants, s->owners.n + (size_t) s->n_members)) {
+static bool note_run(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_pending_run * f, uintptr_t object) {
+    if (!s->has_pending_runs) {
+        if (!gb_vec_reserve(&s->pending_locks, s->owners.n + (size_t) s->n_members)) {
             return false;
         }
         for (int i = 0; i < s->n_members; i++) {
-            s->fly_wants.data[s->fly_wants.n++] = s->members[i];
+            s->pending_locks.data[s->pending_locks.n++] = s->members[i];
         }
         for (size_t i = 0; i < s->owners.n; i++) {
-            s->fly_wants.data[s->fly_wants.n++] = s->owners.data[i];
+            s->pending_locks.data[s->pending_locks.n++] = s->owners.data[i];
         }
-        for (size_t i = 1; i < s->fly_wants.n; i++) { // itself it must not keep
-            gbpy_ref(s->fly_wants.data[i].object);
+        for (size_t i = 1; i < s->pending_locks.n; i++) { // itself it must not keep
+            gbpy_ref(s->pending_locks.data[i].object);
         }
         gbpy_ref(g);
-        s->fly_graph = g;
+        s->pending_graph = g;
     }
     const PyGILState_STATE state = PyGILState_Ensure();
     Py_IncRef((PyObject *) object);
     PyGILState_Release(state);
     f->object = (void *) object;
-    gbpy_lock();
-    struct gbpy_flight ** last = &s->flights;
+    gbpy_mutex_lock();
+    struct gbpy_pending_run ** last = &s->runs;
     while (*last != NULL) {
         last = &(*last)->next;
     }
     *last = f;
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     return true;
 }
 
@@ -429,12 +433,12 @@ static int fetch(ggml_backend_t backend, struct ggml_tensor * t, void * to, bool
                                          : GGML_STATUS_SUCCESS;
 }
 
-static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flight * f, struct gbpy_run * run,
+static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_pending_run * f, struct gbpy_run * run,
     struct ggml_tensor ** results, void ** to, int n) {
     void * outer = gb_run();
     bool all_queued = true, is_kept = true; // is_kept: there still is a run, which the flight may have had
     run = run != NULL ? run : &f->plain;
-    run->who = gbpy_me();
+    run->owner = gbpy_caller();
     struct gbpy_recording recording;
     gbpy_begin_recording(&recording, s->object, g);
     gb_set_run(run);
@@ -455,7 +459,7 @@ static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flig
     }
     if (status == GGML_STATUS_SUCCESS && !all_queued) { // no queue can bring them
         is_kept = run != &f->plain;
-        status = gbpy_land_inside(s); // frees the flight
+        status = gbpy_finish_runs(s); // frees the flight
         for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
             status = ggml_nbytes(results[i]) > 0
                          ? (int) ggml_backend_tensor_get(results[i], to[i], 0, ggml_nbytes(results[i]))
@@ -464,7 +468,7 @@ static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flig
     }
     // from now on the devices' threads are nobody else: who started it goes on beside them
     if (is_kept) {
-        GB_WRITE_RELAXED(run->who, run);
+        GB_WRITE_RELAXED(run->owner, run);
     }
     return status;
 }
@@ -475,9 +479,9 @@ static int prepare_start(struct gbpy_sched * s, struct gbpy_object * g, struct g
     int status = GGML_STATUS_SUCCESS;
     for (int i = 0; i < gbpy_n_backends(s) && status == GGML_STATUS_SUCCESS; i++) {
         // runs that were cancelled are known as such
-        status = gbpy_may_be_cancelled(gbpy_backend_at(s, i)) ? gbpy_land_earlier(s) : status;
+        status = gbpy_may_be_cancelled(gbpy_backend_at(s, i)) ? gbpy_finish_earlier_runs(s) : status;
     }
-    status = status == GGML_STATUS_SUCCESS ? make_way(s, g, run) : status;
+    status = status == GGML_STATUS_SUCCESS ? make_room_for_run(s, g, run) : status;
     for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
         status = computes_result(s, results[i]) != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_ARGUMENT;
     }
@@ -485,12 +489,12 @@ static int prepare_start(struct gbpy_sched * s, struct gbpy_object * g, struct g
 }
 
 // A run that could not be issued whole: lands the scheduler's runs and keeps the status and message of the failure,
-// unless landing was interrupted. The flight may have landed and be freed already, but its gbpy_landing still exists.
-static int give_up(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_landing * landing, int status) {
+// unless outcome was interrupted. The flight may have landed and be freed already, but its gbpy_landing still exists.
+static int give_up(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_run_outcome * outcome, int status) {
     char message[GB_ERROR_SIZE / 2];
     snprintf(message, sizeof(message), "%s", ggml_last_error());
-    set_state(landing, -1);
-    const int landed = gbpy_land_inside(s);
+    set_state(outcome, -1);
+    const int landed = gbpy_finish_runs(s);
     s->ran = false;
     gbpy_forget_results_now(g);
     if (landed == GBPY_INTERRUPTED) {
@@ -503,9 +507,9 @@ static int give_up(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_la
 }
 
 // Issues a flight that is noted. The results of the graph are those of this run; a failure takes that back.
-static int take_off(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_flight * f, struct gbpy_run * run,
+static int start(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_pending_run * f, struct gbpy_run * run,
     struct ggml_tensor ** results, void ** to, int n) {
-    struct gbpy_landing * landing = f->landing;
+    struct gbpy_run_outcome * outcome = f->outcome;
     const long long version = atomic_load(&gbpy_sets);
     s->ran = true; // when it has landed
     s->replaced = false;
@@ -513,68 +517,68 @@ static int take_off(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_f
     for (int i = 0; i < gbpy_n_backends(s); i++) {
         gbpy_begin_stop(gbpy_backend_at(s, i));
     }
-    gbpy_lock();
-    set_flying(s, true);
+    gbpy_mutex_lock();
+    set_pending(s, true);
     gbpy_note_results(g, version);
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     int status = issue(s, g, f, run, results, to, n);
     if (status != GGML_STATUS_SUCCESS) {
-        status = give_up(s, g, landing, status);
+        status = give_up(s, g, outcome, status);
     } else if (atomic_load(&s->object->closed)) { // by a callback: nobody can wait for it later
-        status = gbpy_land_inside(s);
+        status = gbpy_finish_runs(s);
     }
     return gbpy_outcome_of(run, status);
 }
 
 int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, struct gbpy_run * run, uintptr_t object,
-    struct ggml_tensor ** results, void ** to, int n, struct gbpy_landing * landing, int * how) {
+    struct ggml_tensor ** results, void ** to, int n, struct gbpy_run_outcome * outcome, int * how) {
     static const char what[] = "Scheduler.compute_async";
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     struct gbpy_sched * s = gbpy_sched_of(sched, what);
     struct gbpy_object * g = gbpy_object_of(graph, what);
     if (s == NULL || g == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    GB_TRY(gbpy_enter_planned(&use, s, g, false, true, what, how));
+    GB_TRY(gbpy_lock_planned(&locks, s, g, false, true, what, how));
     int status = prepare_start(s, g, run, results, n);
-    struct gbpy_flight * f = status == GGML_STATUS_SUCCESS ? new_flight(s, run, landing) : NULL;
-    if (f != NULL && note_flight(s, g, f, object)) {
-        status = take_off(s, g, f, run, results, to, n);
+    struct gbpy_pending_run * f = status == GGML_STATUS_SUCCESS ? new_run(s, run, outcome) : NULL;
+    if (f != NULL && note_run(s, g, f, object)) {
+        status = start(s, g, f, run, results, to, n);
     } else if (status == GGML_STATUS_SUCCESS) {
         status = GGML_STATUS_ALLOC_FAILED;
         if (f != NULL) {
-            free_flight(f);
+            free_run(f);
         }
     }
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }
 
 // ------------------------------------------------------------------------------------------------------------- waiting
 
-int gbpy_landing_state(const struct gbpy_landing * landing) {
-    gbpy_lock();
-    const int state = landing->state;
-    gbpy_unlock();
+int gbpy_run_state(const struct gbpy_run_outcome * outcome) {
+    gbpy_mutex_lock();
+    const int state = outcome->state;
+    gbpy_mutex_unlock();
     return state;
 }
 
 // Reports the failure of a run that is no longer in flight, with its reason the first time.
-static int report(struct gbpy_landing * l) {
-    gbpy_lock();
+static int report(struct gbpy_run_outcome * l) {
+    gbpy_mutex_lock();
     const int status = l->status;
     const bool good = l->state > 0;
     l->status = GGML_STATUS_SUCCESS;
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     GB_FAIL_IF(!good && status == GGML_STATUS_SUCCESS, GGML_STATUS_INVALID_STATE,
         "Pending: the computation failed, or was stopped");
     return good ? GGML_STATUS_SUCCESS : gb_fail_quietly((enum ggml_status) status, l->message);
 }
 
 // By the user of the scheduler: for one run, or for all (NULL).
-static int wait_inside(struct gbpy_sched * s, struct gbpy_landing * landing) {
-    if (landing == NULL) {
-        const int status = gbpy_land_inside(s);
+static int wait_inside(struct gbpy_sched * s, struct gbpy_run_outcome * outcome) {
+    if (outcome == NULL) {
+        const int status = gbpy_finish_runs(s);
         if (status != GGML_STATUS_SUCCESS || s->kept_status == GGML_STATUS_SUCCESS) {
             return status;
         }
@@ -582,37 +586,37 @@ static int wait_inside(struct gbpy_sched * s, struct gbpy_landing * landing) {
         s->kept_status = GGML_STATUS_SUCCESS;
         return kept;
     }
-    struct gbpy_flight * f = s->flights;
-    while (f != NULL && f->landing != landing) {
+    struct gbpy_pending_run * f = s->runs;
+    while (f != NULL && f->outcome != outcome) {
         f = f->next;
     }
     int status = GGML_STATUS_SUCCESS;
     if (f != NULL) {
-        status = f->n_events > 0 ? wait_flight(s, f) : gbpy_land_inside(s);
-        if (s->flying && s->flights == f && f->next == NULL && status == GGML_STATUS_SUCCESS) {
-            status = gbpy_land_inside(s); // the last one: nothing is on its way any more
+        status = f->n_events > 0 ? wait_for_run(s, f) : gbpy_finish_runs(s);
+        if (s->has_pending_runs && s->runs == f && f->next == NULL && status == GGML_STATUS_SUCCESS) {
+            status = gbpy_finish_runs(s); // the last one: nothing is on its way any more
         }
     }
-    return status != GGML_STATUS_SUCCESS ? status : report(landing);
+    return status != GGML_STATUS_SUCCESS ? status : report(outcome);
 }
 
-int gbpy_sched_wait(struct gbpy_handle * sched, struct gbpy_landing * landing) {
+int gbpy_sched_wait(struct gbpy_handle * sched, struct gbpy_run_outcome * outcome) {
     static const char what[] = "Scheduler.synchronize";
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     struct gbpy_sched * s = gbpy_sched_of(sched, what);
     if (s == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    gbpy_lock();
-    const bool on_its_way = s->flying, broken = s->object->broken;
-    gbpy_unlock();
+    gbpy_mutex_lock();
+    const bool on_its_way = s->has_pending_runs, broken = s->object->broken;
+    gbpy_mutex_unlock();
     GB_FAIL_IF(broken, GGML_STATUS_INVALID_STATE,
         "the computation was on its way when the process was forked: it goes on in the other process only");
-    if (landing != NULL && (!on_its_way || gbpy_landing_state(landing) < 0)) { // the scheduler may be closed
-        return report(landing);
+    if (outcome != NULL && (!on_its_way || gbpy_run_state(outcome) < 0)) { // the scheduler may be closed
+        return report(outcome);
     }
-    GB_TRY(gbpy_enter_sched(&use, s, what));
-    const int status = wait_inside(s, landing);
-    gbpy_leave(&use);
+    GB_TRY(gbpy_lock_sched(&locks, s, what));
+    const int status = wait_inside(s, outcome);
+    gbpy_unlock(&locks);
     return gbpy_outcome(status);
 }

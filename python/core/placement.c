@@ -1,5 +1,5 @@
-// places.c - each call enters the contexts to place in, gives their tensors memory, and writes constants (places.h).
-#include "places.h"
+// placement.c - each call enters the contexts to place in, gives their tensors memory, and writes constants (placement.h).
+#include "placement.h"
 
 #include <string.h>
 
@@ -85,10 +85,10 @@ int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, cons
     if (source != NULL && !gb_mapped_place(source, size, &k->path, &k->at)) {
         k->path = NULL; // of no file that is known
     }
-    gbpy_lock();
+    gbpy_mutex_lock();
     k->next = atomic_load(&c->constants);
     atomic_store(&c->constants, k);
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     gbpy_set_constant_flag(t);
     gbpy_set_stamp(t, 1);
     if (gb_tensor_buffer(t) == NULL && t->data != NULL) { // memory of the context itself
@@ -152,33 +152,34 @@ int gbpy_open_host_buffer(struct gbpy_handle * handle, void * data, size_t size,
 }
 
 // The buffer to write, and contexts that have constants there, so that nobody places those meanwhile.
-static int enter_to_clear(struct gbpy_use * use, struct gbpy_object * b) {
-    gbpy_wants wants = { 0 };
+static int lock_to_clear(struct gbpy_locks * locks, struct gbpy_object * b) {
+    gbpy_requests requests = { 0 };
     int status = GGML_STATUS_SUCCESS;
-    gbpy_lock();
-    while (status == GGML_STATUS_SUCCESS && !use->active) {
-        gbpy_begin_wants(&wants);
-        bool ok = gbpy_add_want(&wants, b, true);
+    gbpy_mutex_lock();
+    while (status == GGML_STATUS_SUCCESS && !locks->active) {
+        gbpy_begin_requests(&requests);
+        bool ok = gbpy_add_request(&requests, b, true);
         for (size_t i = 0; ok && i < b->keepers.n; i++) {
             struct gbpy_object * context = b->keepers.data[i];
-            ok = atomic_load(&context->constants) == NULL || context->broken || gbpy_add_want(&wants, context, false);
+            ok = atomic_load(&context->constants) == NULL || context->broken ||
+                 gbpy_add_request(&requests, context, false);
         }
-        ok = ok && gbpy_reserve_use(use, (int) wants.n);
-        status = ok ? gbpy_take_or_wait(use, "Buffer.clear", wants.data, (int) wants.n, false, NULL)
+        ok = ok && gbpy_reserve_locks(locks, (int) requests.n);
+        status = ok ? gbpy_take_or_wait(locks, "Buffer.clear", requests.data, (int) requests.n, false, NULL)
                     : GGML_STATUS_ALLOC_FAILED;
     }
-    gbpy_unlock();
-    gb_vec_free(&wants);
+    gbpy_mutex_unlock();
+    gb_vec_free(&requests);
     return status;
 }
 
 int gbpy_clear(struct gbpy_handle * buffer, uint8_t value) {
     struct gbpy_object * b = gbpy_object_of(buffer, "Buffer.clear");
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     if (b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    GB_TRY(enter_to_clear(&use, b));
+    GB_TRY(lock_to_clear(&locks, b));
     int status = GGML_STATUS_INVALID_STATE;
     if (b->readonly) {
         gb_fail(GGML_STATUS_INVALID_STATE, "Buffer.clear: the buffer is read-only");
@@ -188,12 +189,12 @@ int gbpy_clear(struct gbpy_handle * buffer, uint8_t value) {
         gbpy_note_clear(b); // also if it failed: who knows what stands there
     }
     const struct gbpy_quiet before = gbpy_begin_quiet(); // also what an interrupt left half cleared has its constants
-    for (int i = 1; i < use.n && !b->readonly; i++) {    // the first is the buffer
-        const int written = gbpy_upload_constants(use.wants[i].object, b, NULL);
+    for (int i = 1; i < locks.n && !b->readonly; i++) { // the first is the buffer
+        const int written = gbpy_upload_constants(locks.held[i].object, b, NULL);
         status = status == GGML_STATUS_SUCCESS ? written : status;
     }
     gbpy_end_quiet(before);
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }
 
@@ -241,13 +242,13 @@ int gbpy_open_context_buffer(struct gbpy_handle * handle, struct gbpy_handle * c
     struct ggml_backend_buffer_type * buft, int usage, const struct gbpy_handle * parent) {
     static const char what[] = "Context.allocate";
     struct gbpy_object *c = gbpy_object_of(context, what), *o = NULL;
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     if (c == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
     GB_FAIL_IF(c->kind != GBPY_CONTEXT, GGML_STATUS_INVALID_STATE,
         "%s: the tensors of a copied graph have their memory", what);
-    GB_TRY(gbpy_enter_to_place(&use, what, NULL, 0, &c, 1));
+    GB_TRY(gbpy_lock_to_place(&locks, what, NULL, 0, &c, 1));
     int status = begin_buffer(handle, parent, &o);
     if (status == GGML_STATUS_SUCCESS && !gbpy_note_owner(c, o)) {
         gbpy_unref(o);
@@ -275,19 +276,19 @@ int gbpy_open_context_buffer(struct gbpy_handle * handle, struct gbpy_handle * c
         status = gbpy_keep_owner(c, o) ? gbpy_upload_constants(c, o, NULL) : GGML_STATUS_ALLOC_FAILED;
     }
     gbpy_note_move();
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }
 
 int gbpy_place(struct gbpy_handle * buffer, struct gbpy_handle * context, struct ggml_tensor * t, size_t offset) {
     struct gbpy_object *b = gbpy_object_of(buffer, "Buffer.place"), *c = gbpy_object_of(context, "Buffer.place");
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     if (b == NULL || c == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    const struct gbpy_want memory = { .object = b, .write = gbpy_is_constant(t) };
+    const struct gbpy_request memory = { .object = b, .write = gbpy_is_constant(t) };
     GB_TRY(check_place(c, b, t, "Buffer.place"));
-    GB_TRY(gbpy_enter_to_place(&use, "Buffer.place", &memory, 1, &c, 1));
+    GB_TRY(gbpy_lock_to_place(&locks, "Buffer.place", &memory, 1, &c, 1));
     gbpy_unplace_lost(t);
     char * base = ggml_backend_buffer_get_base(b->ptr);
     int status = base != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_STATE;
@@ -301,7 +302,7 @@ int gbpy_place(struct gbpy_handle * buffer, struct gbpy_handle * context, struct
         status = gbpy_upload_constants(c, b, t);
     }
     gbpy_note_move();
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }
 
@@ -312,13 +313,14 @@ int gbpy_tallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buff
     struct gbpy_object *a = gbpy_object_of(allocator, "TensorAllocator.alloc"),
                        *c = gbpy_object_of(context, "TensorAllocator.alloc");
     struct gbpy_object * b = buffer != NULL ? gbpy_object_of(buffer, "TensorAllocator.alloc") : NULL;
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     if (a == NULL || c == NULL || (buffer != NULL && b == NULL)) {
         return GGML_STATUS_INVALID_STATE;
     }
-    const struct gbpy_want wants[2] = { { .object = a, .write = true }, { .object = b, .write = gbpy_is_constant(t) } };
+    const struct gbpy_request requests[2] = { { .object = a, .write = true },
+        { .object = b, .write = gbpy_is_constant(t) } };
     GB_TRY(check_place(c, b, t, "TensorAllocator.alloc"));
-    GB_TRY(gbpy_enter_to_place(&use, "TensorAllocator.alloc", wants, b != NULL ? 2 : 1, &c, 1));
+    GB_TRY(gbpy_lock_to_place(&locks, "TensorAllocator.alloc", requests, b != NULL ? 2 : 1, &c, 1));
     int status = GGML_STATUS_SUCCESS;
     if (b != NULL) {
         gbpy_unplace_lost(t);
@@ -327,11 +329,11 @@ int gbpy_tallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buff
     if (status == GGML_STATUS_SUCCESS) {
         status = ggml_tallocr_alloc(a->ptr, t);
     }
-    if (status == GGML_STATUS_SUCCESS && b != NULL && wants[1].write) {
+    if (status == GGML_STATUS_SUCCESS && b != NULL && requests[1].write) {
         status = gbpy_upload_constants(c, b, t);
     }
     gbpy_note_move();
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }
 
@@ -361,18 +363,18 @@ static void unplace_graph(const struct ggml_cgraph * graph, const struct gbpy_ob
 }
 
 // The allocator, the buffer, and the contexts of both graphs; each may be NULL.
-static int enter_allocator(struct gbpy_use * use, const char * what, struct gbpy_object * a, struct gbpy_object * b,
+static int lock_allocator(struct gbpy_locks * locks, const char * what, struct gbpy_object * a, struct gbpy_object * b,
     const struct gbpy_object * g, const struct gbpy_object * old) {
-    struct gbpy_want wants[2];
+    struct gbpy_request requests[2];
     const struct gbpy_object * graphs[2] = { g, old };
     GB_VEC(struct gbpy_object *) contexts = { 0 };
     int n = 0;
     bool ok = true;
     if (a != NULL) {
-        wants[n++] = (struct gbpy_want){ .object = a, .write = true };
+        requests[n++] = (struct gbpy_request){ .object = a, .write = true };
     }
     if (b != NULL) {
-        wants[n++] = (struct gbpy_want){ .object = b, .write = true };
+        requests[n++] = (struct gbpy_request){ .object = b, .write = true };
     }
     for (int k = 0; k < 2; k++) {
         for (int i = 0; ok && graphs[k] != NULL && i < graphs[k]->n_contexts; i++) {
@@ -380,19 +382,19 @@ static int enter_allocator(struct gbpy_use * use, const char * what, struct gbpy
         }
     }
     const int status =
-        ok ? gbpy_enter_to_place(use, what, wants, n, contexts.data, (int) contexts.n) : GGML_STATUS_ALLOC_FAILED;
+        ok ? gbpy_lock_to_place(locks, what, requests, n, contexts.data, (int) contexts.n) : GGML_STATUS_ALLOC_FAILED;
     gb_vec_free(&contexts);
     return status;
 }
 
 // What an allocator placed in the buffer before, with a reference; NULL: nothing.
 static struct gbpy_object * graph_in(struct gbpy_object * b) {
-    gbpy_lock();
+    gbpy_mutex_lock();
     struct gbpy_object * graph = b->graph;
     if (graph != NULL) {
         gbpy_ref(graph);
     }
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     return graph;
 }
 
@@ -401,31 +403,31 @@ static void set_graph_in(struct gbpy_object * b, struct gbpy_object * graph) {
     if (graph != NULL) {
         gbpy_ref(graph);
     }
-    gbpy_lock();
+    gbpy_mutex_lock();
     struct gbpy_object * old = b->graph;
     b->graph = graph;
     if (graph != NULL) {
         graph->computed = -1;
     }
-    gbpy_unlock();
+    gbpy_mutex_unlock();
     gbpy_note_move();
     gbpy_unref(old);
 }
 
-// enter_allocator with the graph in the buffer, which loses its place. `g` may be NULL, `a` too.
-static int enter_and_clear(struct gbpy_use * use, const char * what, struct gbpy_object * a, struct gbpy_object * b,
+// lock_allocator with the graph in the buffer, which loses its place. `g` may be NULL, `a` too.
+static int lock_and_clear(struct gbpy_locks * locks, const char * what, struct gbpy_object * a, struct gbpy_object * b,
     const struct gbpy_object * g) {
     bool cleared = false;
     while (!cleared) {
         struct gbpy_object * old = graph_in(b);
-        const int status = enter_allocator(use, what, a, b, g, old);
+        const int status = lock_allocator(locks, what, a, b, g, old);
         // else another thread was faster
         cleared = status == GGML_STATUS_SUCCESS && b->graph == old;
         if (cleared && old != NULL) {
             unplace_graph(old->ptr, b);
             set_graph_in(b, NULL);
         } else if (!cleared) {
-            gbpy_leave(use);
+            gbpy_unlock(locks);
         }
         gbpy_unref(old);
         GB_TRY(status);
@@ -436,12 +438,12 @@ static int enter_and_clear(struct gbpy_use * use, const char * what, struct gbpy
 int gbpy_unplace_graph(struct gbpy_handle * buffer) {
     static const char what[] = "GraphAllocator.allocate";
     struct gbpy_object * b = gbpy_object_of(buffer, what);
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     if (b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    const int status = enter_and_clear(&use, what, NULL, b, NULL);
-    gbpy_leave(&use);
+    const int status = lock_and_clear(&locks, what, NULL, b, NULL);
+    gbpy_unlock(&locks);
     return status;
 }
 
@@ -449,17 +451,17 @@ int gbpy_gallocr_measure(struct gbpy_handle * allocator, struct ggml_backend_buf
     struct gbpy_handle * graph, size_t * size) {
     struct gbpy_object *a = gbpy_object_of(allocator, "GraphAllocator.measure"),
                        *g = gbpy_object_of(graph, "GraphAllocator.measure");
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     if (a == NULL || g == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    GB_TRY(enter_allocator(&use, "GraphAllocator.measure", a, NULL, g, NULL));
+    GB_TRY(lock_allocator(&locks, "GraphAllocator.measure", a, NULL, g, NULL));
     ggml_clear_error();
     ggml_tallocr_t measuring = ggml_tallocr_new_measure_from_buft(buft);
     *size = measuring != NULL ? ggml_gallocr_alloc_graph(a->ptr, measuring, g->ptr) : 0;
     int status = *size == 0 ? (int) ggml_last_status() : GGML_STATUS_SUCCESS;
     ggml_tallocr_free(measuring);
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }
 
@@ -490,14 +492,14 @@ int gbpy_gallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buff
     static const char what[] = "GraphAllocator.allocate";
     struct gbpy_object *a = gbpy_object_of(allocator, what), *b = gbpy_object_of(buffer, what),
                        *g = gbpy_object_of(graph, what);
-    struct gbpy_use use = { 0 };
+    struct gbpy_locks locks = { 0 };
     if (a == NULL || b == NULL || g == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    GB_TRY(enter_and_clear(&use, what, a, b, g));
+    GB_TRY(lock_and_clear(&locks, what, a, b, g));
     b->scratch = b->blank = true;
     const int status = allocate_graph(a, b, g);
     set_graph_in(b, g); // also what was placed before a failure lies there
-    gbpy_leave(&use);
+    gbpy_unlock(&locks);
     return status;
 }

@@ -1,7 +1,7 @@
-// places.h - giving tensors memory: in buffers, in one buffer for all tensors of a context, by allocators. Constants
+// placement.h - giving tensors memory: in buffers, in one buffer for all tensors of a context, by allocators. Constants
 // are written whenever they get memory. (Schedulers: scheds.h.)
-#ifndef GBPY_PLACES_H
-#define GBPY_PLACES_H
+#ifndef GBPY_PLACEMENT_H
+#define GBPY_PLACEMENT_H
 
 #include "content.h"
 
@@ -38,4 +38,4 @@ bool gbpy_buffer_is_readonly(const struct gbpy_handle * buffer);
 int gbpy_upload_constants(struct gbpy_object * context, const struct gbpy_object * owner,
     const struct ggml_tensor * only);
 
-#endif // GBPY_PLACES_H
+#endif // GBPY_PLACEMENT_H
