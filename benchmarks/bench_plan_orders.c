@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "alloc/plan_impl.h"
+#include "plan/plan_impl.h"
 #include "base/mem.h"
 
 enum {

@@ -3,7 +3,7 @@
 // On most graphs a plan with results in place needs no more than what is alive at once; the seeds below lead to some
 // where it does, and where nothing in place needs less.
 #include "alloc/liveness.h"
-#include "alloc/plan.h"
+#include "plan/plan.h"
 #include "base/hash.h"
 #include "ggml-backend.h"
 #include "ggml-alloc.h"
