@@ -7,15 +7,15 @@
 
 #include <string.h>
 
-#include "plan/plan_impl.h"
+#include "plan/plan_search.h"
 #include "base/current.h"
 #include "base/env.h"
 #include "base/mem.h"
 #include "base/status.h"
-#include "ggml-alloc.h"
+#include "ggml-plan.h"
 
 #define STEPS_PER_MS 500000 // what an ordinary processor does, or somewhat less
-#define DEFAULT_STEPS ((uint64_t) 6000000)
+#define DEFAULT_LIMIT_NS (200 * (int64_t) 1000000) // ten times what the default steps take; for slow machines
 #define HEURISTIC_STEPS ((uint64_t) 1 << 22) // for what comes after first fit by size
 
 // ----------------------------------------------------------------------------------------------------------- the whole
@@ -28,7 +28,7 @@ static enum ggml_status plan_problem(struct gb_plan_problem * p, const struct gb
         .heuristic = { .steps = HEURISTIC_STEPS + effort->steps / 4, .deadline = deadline },
         .search = { .steps = effort->steps, .deadline = deadline },
         .whole = true,
-        .turns = effort->steps > 0,
+        .search_part = effort->steps > 0 ? gb_plan_search_part : NULL,
         .n_threads = effort->n_threads };
     return gb_plan_parts(p, GB_MAX(p->bound, effort->capacity), &costs, result);
 }
@@ -65,13 +65,9 @@ enum ggml_status gb_plan_search(struct gb_plan_item * items, size_t n, size_t al
     return status;
 }
 
-// The clock is there for machines that are ten times slower: where it ends the search plans are still valid, only not
-// always the same.
-int64_t gb_plan_limit_ns = 200 * (int64_t) 1000000;
-
 enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t alignment,
     struct gb_plan_result * result) {
-    const struct gb_plan_effort effort = { .steps = DEFAULT_STEPS, .limit_ns = gb_plan_limit_ns };
+    const struct gb_plan_effort effort = { .steps = GB_PLAN_DEFAULT_STEPS, .limit_ns = DEFAULT_LIMIT_NS };
     return gb_plan_search(items, n, alignment, &effort, result);
 }
 

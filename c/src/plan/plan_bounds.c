@@ -11,6 +11,10 @@
 #include "base/mem.h"
 #include "base/status.h"
 
+#define MAX_EXACT_PAIRS ((uint64_t) 1 << 22)
+#define MIN_SPARSE 1024 // buffers; smaller parts do not count as sparse
+#define SPARSE_SHARE 16 // a part is sparse if less than 1 in 16 pairs of its buffers are neighbours
+
 struct birth {
     int64_t lower, upper;
     size_t size;
@@ -140,7 +144,7 @@ static void open_sections(struct gb_plan_problem * p, struct sections * s) {
             p->parts[p->n_parts++] = (struct gb_plan_part){ .buffers = p->buffers + i,
                 .offsets = p->offsets + i,
                 .trial = p->trial + i,
-                .crowd = p->crowd + i,
+                .max_load = p->max_load + i,
                 .load = p->load + s->n_starts - 1,
                 .born = p->born + s->n_starts - 1 };
         }
@@ -234,11 +238,11 @@ enum ggml_status gb_plan_problem_init(struct gb_plan_problem * p, const struct g
         p->buffers = gb_calloc(s.n + 1, sizeof(*p->buffers));
         p->offsets = gb_calloc(s.n + 1, sizeof(*p->offsets));
         p->trial = gb_calloc(s.n + 1, sizeof(*p->trial));
-        p->crowd = gb_calloc(s.n + 1, sizeof(*p->crowd));
+        p->max_load = gb_calloc(s.n + 1, sizeof(*p->max_load));
         p->load = gb_calloc(s.n + 1, sizeof(*p->load));
         p->born = gb_calloc(s.n + 1, sizeof(*p->born));
         p->parts = gb_calloc(s.n + 1, sizeof(*p->parts));
-        status = p->buffers && p->offsets && p->trial && p->crowd && p->load && p->born && p->parts
+        status = p->buffers && p->offsets && p->trial && p->max_load && p->load && p->born && p->parts
                      ? status
                      : GGML_STATUS_ALLOC_FAILED;
     }
@@ -258,7 +262,7 @@ void gb_plan_problem_free(struct gb_plan_problem * p) {
     gb_free(p->buffers);
     gb_free(p->offsets);
     gb_free(p->trial);
-    gb_free(p->crowd);
+    gb_free(p->max_load);
     gb_free(p->load);
     gb_free(p->born);
     gb_free(p->parts);
@@ -270,4 +274,12 @@ void gb_plan_keep(struct gb_plan_part * part, size_t peak) {
         part->peak = peak;
         memcpy(part->offsets, part->trial, part->n * sizeof(*part->offsets));
     }
+}
+
+bool gb_plan_is_sparse(const struct gb_plan_part * part) {
+    return part->n >= MIN_SPARSE && part->n_pairs < (uint64_t) part->n * part->n / 2 / SPARSE_SHARE;
+}
+
+bool gb_plan_can_search_exact(const struct gb_plan_part * part) {
+    return part->n <= GB_PLAN_MANY && part->n_pairs <= MAX_EXACT_PAIRS;
 }

@@ -36,7 +36,7 @@ struct chunked {
 };
 
 // Items that are empty or never live need no memory and lie anywhere.
-static bool counts(const struct gb_plan_item * item) { return item->size > 0 && item->lower < item->upper; }
+static bool needs_memory(const struct gb_plan_item * item) { return item->size > 0 && item->lower < item->upper; }
 
 static size_t padded(const struct chunked * c, size_t size) {
     return GGML_PAD(size, c->alignment); // cannot overflow: the unlimited plan was made
@@ -47,7 +47,7 @@ static void keep_if_smaller(struct chunked * c) {
     size_t n_chunks = 0, total = 0;
     memset(c->peaks, 0, (c->n + 1) * sizeof(*c->peaks));
     for (size_t i = 0; i < c->n; i++) {
-        if (counts(&c->items[i])) {
+        if (needs_memory(&c->items[i])) {
             size_t * peak = &c->peaks[c->trial[i].chunk];
             *peak = GB_MAX(*peak, c->trial[i].offset + padded(c, c->items[i].size));
             n_chunks = GB_MAX(n_chunks, c->trial[i].chunk + 1);
@@ -82,7 +82,7 @@ static enum ggml_status cut_cleanly(struct chunked * c) {
     GB_VEC(size_t) cuts = { 0 }; // where chunks begin
     bool ok = gb_vec_push(&cuts, (size_t) 0);
     for (size_t i = 0; ok && i < c->n; i++) {
-        ok = !counts(&c->items[i]) ||
+        ok = !needs_memory(&c->items[i]) ||
              gb_vec_push(&edges,
                  ((struct edge){ c->items[i].offset, c->items[i].offset + padded(c, c->items[i].size) }));
     }
@@ -109,8 +109,8 @@ static enum ggml_status cut_cleanly(struct chunked * c) {
                 high = middle;
             }
         }
-        c->trial[i] =
-            counts(&c->items[i]) ? (struct spot){ low, c->items[i].offset - cuts.data[low] } : (struct spot){ 0, 0 };
+        c->trial[i] = needs_memory(&c->items[i]) ? (struct spot){ low, c->items[i].offset - cuts.data[low] }
+                                                 : (struct spot){ 0, 0 };
     }
     gb_vec_free(&edges);
     gb_vec_free(&cuts);
@@ -214,11 +214,11 @@ static enum ggml_status fit_chunks(struct chunked * c, struct gb_plan_problem * 
     keep_if_smaller(c);
     bool fitted = !may_overflow(p);
     for (size_t k = 0; k < GB_ARRAY_LEN(keys) && fitted && c->total > p->bound; k++) {
-        const bool free = k == 0 && c->n <= GB_PLAN_ALWAYS;
+        const bool free = k == 0 && c->n <= GB_PLAN_MAX_PROMISED;
         for (size_t i = 0; i < p->n_parts && fitted; i++) {
             GB_TRY(fit_by_key(c, &p->parts[i], keys[k], free ? NULL : &budget, &fitted));
         }
-        if (budget.gave_up) {
+        if (budget.aborted) {
             return GGML_STATUS_ABORTED;
         }
         if (fitted) {
@@ -250,7 +250,7 @@ static enum ggml_status plan_each_chunk(struct chunked * c) {
         for (size_t j = begin; j < end[k]; j++) {
             const size_t i = c->order[j];
             c->some[j - begin] = c->items[i];
-            peak = counts(&c->items[i]) ? GB_MAX(peak, c->best[i].offset + padded(c, c->items[i].size)) : peak;
+            peak = needs_memory(&c->items[i]) ? GB_MAX(peak, c->best[i].offset + padded(c, c->items[i].size)) : peak;
         }
         GB_TRY(gb_plan_search(c->some, end[k] - begin, c->alignment, &effort, &result));
         for (size_t j = begin; j < end[k]; j++) {
@@ -327,7 +327,7 @@ static void free_all(struct chunked * c) {
 }
 
 // The plan without limit fits into one chunk, which no item of a size needs if there is none.
-static void be_one_chunk(size_t n, int * chunk_of, struct gb_plan_chunks * result) {
+static void fill_one_chunk(size_t n, int * chunk_of, struct gb_plan_chunks * result) {
     for (size_t i = 0; i < n; i++) {
         chunk_of[i] = 0;
     }
@@ -339,7 +339,7 @@ static void be_one_chunk(size_t n, int * chunk_of, struct gb_plan_chunks * resul
 }
 
 // More than one chunk: the items have the offsets of the plan without limit, and get those in chunks.
-static enum ggml_status plan_in_some(struct chunked * c, int * chunk_of, struct gb_plan_chunks * result) {
+static enum ggml_status plan_several(struct chunked * c, int * chunk_of, struct gb_plan_chunks * result) {
     struct gb_plan_problem p = { 0 };
     enum ggml_status status = init(c);
     status = status == GGML_STATUS_SUCCESS ? plan_chunks(c, &p, result) : status;
@@ -385,9 +385,9 @@ enum ggml_status gb_plan_in_chunks(struct gb_plan_item * items, size_t n, size_t
     }
     enum ggml_status status = gb_plan_offsets(items, n, alignment, &found.one);
     if (status == GGML_STATUS_SUCCESS && found.one.peak <= c.chunk) {
-        be_one_chunk(n, chunk_of, &found);
+        fill_one_chunk(n, chunk_of, &found);
     } else if (status == GGML_STATUS_SUCCESS) {
-        status = plan_in_some(&c, chunk_of, &found);
+        status = plan_several(&c, chunk_of, &found);
     }
     if (status == GGML_STATUS_SUCCESS) {
         *result = found;

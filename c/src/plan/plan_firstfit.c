@@ -106,7 +106,7 @@ static void insert(struct gb_plan_placer * p, const struct gb_plan_buffer * b, s
     p->n_listed++;
 }
 
-static bool note(struct gb_plan_placer * p, const struct gb_plan_buffer * b, size_t offset) {
+static bool add(struct gb_plan_placer * p, const struct gb_plan_buffer * b, size_t offset) {
     if (p->list) {
         insert(p, b, offset);
         return true;
@@ -125,7 +125,7 @@ static bool put(struct gb_plan_placer * p, const struct gb_plan_buffer * b, bool
         *offset = smallest ? gb_plan_index_smallest(p->index, b, chunk, steps)
                            : gb_plan_index_lowest(p->index, b, chunk, steps);
     }
-    return note(p, b, *offset);
+    return add(p, b, *offset);
 }
 
 // Nothing is placed but what stays.
@@ -135,7 +135,7 @@ static enum ggml_status begin(struct gb_plan_placer * p, const size_t * offsets)
         gb_plan_index_reset(p->index);
     }
     for (uint32_t b = p->part->n; b < p->part->n + p->part->n_fixed; b++) {
-        if (!note(p, &p->part->buffers[b], offsets[b])) {
+        if (!add(p, &p->part->buffers[b], offsets[b])) {
             return GGML_STATUS_ALLOC_FAILED;
         }
     }
@@ -152,7 +152,7 @@ static enum ggml_status place_from(struct gb_plan_placer * p, const uint32_t * o
         if (!put(p, &p->part->buffers[b], smallest_gap, &offsets[b], &steps)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
-        if (*k % GB_PLAN_POLL == 0 || *k == n || steps >= GB_PLAN_LOOK_STEPS) {
+        if (*k % GB_PLAN_POLL == 0 || *k == n || steps >= GB_PLAN_CHECK_STEPS) {
             GB_TRY(budget ? GGML_STATUS_SUCCESS : gb_go_on());
             *over = budget && !gb_plan_spend(budget, steps);
             steps = 0;
@@ -204,7 +204,7 @@ enum ggml_status gb_plan_place_all(struct gb_plan_placer * p, const uint32_t * o
     *peak = SIZE_MAX;
     GB_TRY(begin(p, offsets));
     GB_TRY(place_from(p, order, n, false, budget, offsets, &k, &over));
-    if (!budget->gave_up) {
+    if (!budget->aborted) {
         GB_TRY(place_by_hints(p, order, k, n, offsets));
         *peak = peak_of(p->part, order, n, offsets);
     }

@@ -4,22 +4,24 @@
 // moving down what lies above. So nothing is lost when the others are planned alone. For buffers that are only long
 // this does not hold, and the plan counts only if it is smaller than that of all together. They lie at the bottom, too,
 // and each part of the others lies above those that are alive with it.
+#include "plan/plan_impl.h"
+
 #include <string.h>
 
-#include "plan/plan_impl.h"
 #include "base/mem.h"
 #include "base/status.h"
+#include "plan/plan_search.h"
 
-#define MOST_LONG 16 // buffers that hold parts together, beside those alive throughout
+#define MAX_LONG_BRIDGES 16 // buffers that hold parts together, beside those alive throughout
 #define SHORTEST_SHIFT 3 // of the part's sections: how long these are at least
 
-struct held {
+struct grouping {
     struct gb_plan_part * part; // borrowed
     uint32_t width; // holders are alive for at least so many sections
     size_t bottom; // bytes of what is alive throughout
-    uint32_t longs[MOST_LONG]; // the other holders, the longest first
-    uint32_t n_longs;
-    struct gb_plan_problem others;
+    uint32_t long_bridges[MAX_LONG_BRIDGES]; // the other holders, the longest first
+    uint32_t n_long;
+    struct gb_plan_problem rest;
 };
 
 static uint32_t width_of(const struct gb_plan_part * part, uint32_t b) {
@@ -28,11 +30,11 @@ static uint32_t width_of(const struct gb_plan_part * part, uint32_t b) {
 
 // Whether buffers of at least this width hold others together. No part may be most of all others: that would be planned
 // as all are now, and once more for each of the holders that it may have itself.
-static bool holds(const struct gb_plan_part * part, uint32_t width) {
-    uint32_t reach = 0, n = 0, most = 0, n_parts = 0, n_others = 0, n_longs = 0;
+static bool has_groups_without(const struct gb_plan_part * part, uint32_t width) {
+    uint32_t reach = 0, n = 0, most = 0, n_parts = 0, n_others = 0, n_long = 0;
     for (uint32_t b = 0; b < part->n; b++) {
         if (width_of(part, b) >= width) {
-            n_longs += width_of(part, b) < part->n_sections;
+            n_long += width_of(part, b) < part->n_sections;
             continue;
         }
         if (n_parts == 0 || part->buffers[b].first >= reach) { // all of the others before are dead
@@ -43,31 +45,31 @@ static bool holds(const struct gb_plan_part * part, uint32_t width) {
         most = GB_MAX(most, ++n);
         n_others++;
     }
-    return n_parts > 1 && n_longs <= MOST_LONG && most <= n_others / 4 * 3;
+    return n_parts > 1 && n_long <= MAX_LONG_BRIDGES && most <= n_others / 4 * 3;
 }
 
 // The width of the longest buffers that hold others together; 0: there are none.
-static uint32_t width_of_holders(const struct gb_plan_part * part, enum gb_plan_holders by) {
+static uint32_t width_of_bridges(const struct gb_plan_part * part, enum gb_plan_bridges by) {
     if (part->chunk > 0 || part->n_fixed > 0 || part->n_sections < 2) {
         return 0;
     }
     if (by == GB_PLAN_THROUGHOUT) {
-        return holds(part, part->n_sections) ? part->n_sections : 0;
+        return has_groups_without(part, part->n_sections) ? part->n_sections : 0;
     }
     for (unsigned shift = 1; shift <= SHORTEST_SHIFT && part->n_sections >> shift > 1; shift++) {
-        if (holds(part, part->n_sections >> shift)) {
+        if (has_groups_without(part, part->n_sections >> shift)) {
             return part->n_sections >> shift;
         }
     }
     return 0;
 }
 
-bool gb_plan_is_held(const struct gb_plan_part * part, enum gb_plan_holders by) {
-    return width_of_holders(part, by) > 0;
+bool gb_plan_has_groups(const struct gb_plan_part * part, enum gb_plan_bridges by) {
+    return width_of_bridges(part, by) > 0;
 }
 
 // The others, as items by their index in the part, holders being empty.
-static enum ggml_status take_out(struct held * h) {
+static enum ggml_status remove_bridges(struct grouping * h) {
     const struct gb_plan_part * part = h->part;
     struct gb_plan_item * items = gb_calloc(part->n, sizeof(*items));
     if (items == NULL) {
@@ -80,12 +82,12 @@ static enum ggml_status take_out(struct held * h) {
         } else if (width_of(part, b) == part->n_sections) {
             h->bottom += one->size;
         } else {
-            h->longs[h->n_longs++] = b;
+            h->long_bridges[h->n_long++] = b;
         }
     }
-    const enum ggml_status status = gb_plan_problem_init(&h->others, items, part->n, 1);
-    for (size_t k = 0; status == GGML_STATUS_SUCCESS && k < h->others.n; k++) {
-        h->others.buffers[k].span = part->buffers[h->others.buffers[k].item].span;
+    const enum ggml_status status = gb_plan_problem_init(&h->rest, items, part->n, 1);
+    for (size_t k = 0; status == GGML_STATUS_SUCCESS && k < h->rest.n; k++) {
+        h->rest.buffers[k].span = part->buffers[h->rest.buffers[k].item].span;
     }
     gb_free(items);
     return status;
@@ -109,7 +111,7 @@ static int longer_first(const struct gb_plan_part * part, uint32_t a, uint32_t b
 
 // What is alive throughout by falling size from the bottom, into the trial; the long ones above, each on those placed
 // before that are alive with it.
-static enum ggml_status place_holders(struct held * h) {
+static enum ggml_status place_bridges(struct grouping * h) {
     struct gb_plan_part * part = h->part;
     uint32_t * order = gb_calloc(part->n, sizeof(*order));
     enum ggml_status status = order ? gb_plan_order(part, GB_PLAN_BY_SIZE, order) : GGML_STATUS_ALLOC_FAILED;
@@ -121,29 +123,29 @@ static enum ggml_status place_holders(struct held * h) {
         }
     }
     gb_free(order);
-    for (uint32_t k = 0; status == GGML_STATUS_SUCCESS && k < h->n_longs; k++) {
-        for (uint32_t j = k; j > 0 && longer_first(part, h->longs[j - 1], h->longs[j]) > 0; j--) {
-            const uint32_t swap = h->longs[j];
-            h->longs[j] = h->longs[j - 1];
-            h->longs[j - 1] = swap;
+    for (uint32_t k = 0; status == GGML_STATUS_SUCCESS && k < h->n_long; k++) {
+        for (uint32_t j = k; j > 0 && longer_first(part, h->long_bridges[j - 1], h->long_bridges[j]) > 0; j--) {
+            const uint32_t swap = h->long_bridges[j];
+            h->long_bridges[j] = h->long_bridges[j - 1];
+            h->long_bridges[j - 1] = swap;
         }
     }
-    for (uint32_t k = 0; status == GGML_STATUS_SUCCESS && k < h->n_longs; k++) {
-        const struct gb_plan_buffer * one = &part->buffers[h->longs[k]];
+    for (uint32_t k = 0; status == GGML_STATUS_SUCCESS && k < h->n_long; k++) {
+        const struct gb_plan_buffer * one = &part->buffers[h->long_bridges[k]];
         size_t top = h->bottom;
         for (uint32_t j = 0; j < k; j++) {
-            const uint32_t other = h->longs[j];
+            const uint32_t other = h->long_bridges[j];
             if (meets(&part->buffers[other], one->first, one->last)) {
                 top = GB_MAX(top, part->trial[other] + part->buffers[other].size);
             }
         }
-        part->trial[h->longs[k]] = top;
+        part->trial[h->long_bridges[k]] = top;
     }
     return status;
 }
 
 // The floor of a part of the others: above the holders alive with it.
-static void find_floor(const struct held * h, struct gb_plan_part * one) {
+static void find_floor(const struct grouping * h, struct gb_plan_part * one) {
     const struct gb_plan_part * part = h->part;
     uint32_t first = UINT32_MAX, last = 0;
     for (uint32_t b = 0; b < one->n; b++) {
@@ -151,37 +153,37 @@ static void find_floor(const struct held * h, struct gb_plan_part * one) {
         last = GB_MAX(last, part->buffers[one->buffers[b].item].last);
     }
     one->floor = one->below = h->bottom;
-    for (uint32_t k = 0; k < h->n_longs; k++) {
-        const struct gb_plan_buffer * holder = &part->buffers[h->longs[k]];
-        if (meets(holder, first, last)) {
-            one->floor = GB_MAX(one->floor, part->trial[h->longs[k]] + holder->size);
+    for (uint32_t k = 0; k < h->n_long; k++) {
+        const struct gb_plan_buffer * bridge = &part->buffers[h->long_bridges[k]];
+        if (meets(bridge, first, last)) {
+            one->floor = GB_MAX(one->floor, part->trial[h->long_bridges[k]] + bridge->size);
         }
-        if (holder->first <= first && holder->last >= last) {
-            one->below += holder->size;
+        if (bridge->first <= first && bridge->last >= last) {
+            one->below += bridge->size;
         }
     }
 }
 
 // Plans the others above the holders, if that can be lower than the plan of the part.
-static enum ggml_status plan_others(struct held * h, size_t goal, size_t unit, struct gb_plan_costs * costs) {
+static enum ggml_status plan_rest(struct grouping * h, size_t goal, size_t unit, struct gb_plan_costs * costs) {
     struct gb_plan_part * part = h->part;
-    struct gb_plan_problem * others = &h->others;
+    struct gb_plan_problem * rest = &h->rest;
     struct gb_plan_result result;
     size_t top = h->bottom, least = 0;
-    for (uint32_t k = 0; k < h->n_longs; k++) {
-        top = GB_MAX(top, part->trial[h->longs[k]] + part->buffers[h->longs[k]].size);
+    for (uint32_t k = 0; k < h->n_long; k++) {
+        top = GB_MAX(top, part->trial[h->long_bridges[k]] + part->buffers[h->long_bridges[k]].size);
     }
-    for (size_t k = 0; k < others->n_parts; k++) {
-        find_floor(h, &others->parts[k]);
-        least = GB_MAX(least, others->parts[k].floor + others->parts[k].bound);
+    for (size_t k = 0; k < rest->n_parts; k++) {
+        find_floor(h, &rest->parts[k]);
+        least = GB_MAX(least, rest->parts[k].floor + rest->parts[k].bound);
     }
     if (GB_MAX(top, least) >= part->peak) {
         return GGML_STATUS_SUCCESS;
     }
-    others->unit = unit; // which divides the floors, too
-    GB_TRY(gb_plan_parts(others, GB_MAX(goal, GB_MAX(top, least)), costs, &result));
-    for (size_t k = 0; k < others->n_parts; k++) {
-        const struct gb_plan_part * one = &others->parts[k];
+    rest->unit = unit; // which divides the floors, too
+    GB_TRY(gb_plan_parts(rest, GB_MAX(goal, GB_MAX(top, least)), costs, &result));
+    for (size_t k = 0; k < rest->n_parts; k++) {
+        const struct gb_plan_part * one = &rest->parts[k];
         for (uint32_t b = 0; b < one->n; b++) {
             part->trial[one->buffers[b].item] = one->floor + one->offsets[b];
         }
@@ -192,15 +194,15 @@ static enum ggml_status plan_others(struct held * h, size_t goal, size_t unit, s
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status gb_plan_apart(struct gb_plan_part * part, enum gb_plan_holders by, size_t goal, size_t unit,
+enum ggml_status gb_plan_by_groups(struct gb_plan_part * part, enum gb_plan_bridges by, size_t goal, size_t unit,
     struct gb_plan_costs * costs) {
-    struct held h = { .part = part, .width = width_of_holders(part, by) };
+    struct grouping h = { .part = part, .width = width_of_bridges(part, by) };
     if (h.width == 0) {
         return GGML_STATUS_SUCCESS;
     }
-    enum ggml_status status = take_out(&h);
-    status = status == GGML_STATUS_SUCCESS ? place_holders(&h) : status;
-    status = status == GGML_STATUS_SUCCESS ? plan_others(&h, goal, unit, costs) : status;
-    gb_plan_problem_free(&h.others);
+    enum ggml_status status = remove_bridges(&h);
+    status = status == GGML_STATUS_SUCCESS ? place_bridges(&h) : status;
+    status = status == GGML_STATUS_SUCCESS ? plan_rest(&h, goal, unit, costs) : status;
+    gb_plan_problem_free(&h.rest);
     return status;
 }

@@ -29,8 +29,8 @@
 
 struct gb_plan_index {
     struct gb_plan_set * cover; // owned, by node, as all of these: the root is 1, the leaf of block k is width + k
-    struct gb_plan_set * touch; // of single sections not for leaves: theirs is their cover
-    uint8_t * asked; // ASKED and ASKED_ABOVE
+    struct gb_plan_set * overlap; // of single sections not for leaves: theirs is their cover
+    uint8_t * queried; // ASKED and ASKED_ABOVE
     size_t * hint; // NULL until it is needed: where the next search by hints begins
     size_t width; // power of two >= blocks
     uint32_t n_sections;
@@ -41,12 +41,12 @@ struct gb_plan_index {
     bool no_memory; // for notes: the next to be added fails
 };
 
-enum { ASKED = 1, ASKED_ABOVE = 2 }; // some life consists of the node, or of one above
+enum { QUERIED = 1, QUERIED_ABOVE = 2 }; // some life consists of the node, or of one above
 
 // A set that says what is in the way of a life.
 enum kind {
-    WITHIN, // `touch` of a node that the life consists of
-    AROUND, // `cover` of a node that reaches past the life
+    INSIDE, // `touch` of a node that the life consists of
+    ENCLOSING, // `cover` of a node that reaches past the life
     LISTED // the list of the block in which the life begins or ends
 };
 struct source {
@@ -55,23 +55,23 @@ struct source {
     enum kind kind;
 };
 
-#define STEPS_A_BUFFER 200 // as measured, beside what a list of pairs costs
-#define STEPS_A_CURSOR 8
-#define STEPS_A_LOOK 3 // at a cursor that is at hand
+#define STEPS_PER_BUFFER 200 // as measured, beside what a list of pairs costs
+#define STEPS_PER_CURSOR 8
+#define STEPS_PER_LOOK 3 // at a cursor that is at hand
 #define LARGEST_SHIFT 12 // of blocks
 #define MIN_BLOCKS 8
-#define LONG_LIST 1200 // of a block, on average
-#define LONG_LOOK 150 // of the list that lives without a whole block look through, on average of all lives
+#define MAX_LIST 1200 // of a block, on average
+#define MAX_SHORT_LIST 150 // of the list that lives without a whole block look through, on average of all lives
 #define FEW_SECTIONS 64
 #define MAX_HEIGHTS 33
 #define MAX_SPREAD 3
 #define MORE_OF_TWO 3 // sets that two lives may enter more than they consist of nodes
-#define PASSED_A_STEP 8 // intervals of one set, each after the other
-#define PASSED_A_LEAP 16
-#define HINTED_LEAPS 64
-#define PLAIN_LEAPS 16 // before there are notes
-#define STEPS_ALONG 22 // for a cursor
-#define GAPS_A_STEP 4
+#define PASSED_PER_STEP 8 // intervals of one set, each after the other
+#define PASSED_PER_PROBE 16
+#define HINTED_PROBES 64
+#define PLAIN_PROBES 16 // before there are notes
+#define STEPS_PER_SOURCE 22 // for a cursor
+#define GAPS_PER_STEP 4
 #define NEAR 8
 #define MAX_CURSORS 160 // four for each of the 32 levels, and some
 
@@ -110,7 +110,7 @@ static bool choose_blocks(struct gb_plan_index * x, const struct gb_plan_part * 
     for (unsigned shift = LARGEST_SHIFT; shift > 0 && part->n_sections >= FEW_SECTIONS; shift--) {
         const size_t blocks = (part->n_sections >> shift) + 1;
         uint64_t total = 0, squares = 0;
-        if (blocks < MIN_BLOCKS || all / blocks > LONG_LIST) { // lists would be long, as a rule
+        if (blocks < MIN_BLOCKS || all / blocks > MAX_LIST) { // lists would be long, as a rule
             continue;
         }
         uint32_t * const n = gb_calloc(blocks, sizeof(*n));
@@ -123,7 +123,7 @@ static bool choose_blocks(struct gb_plan_index * x, const struct gb_plan_part * 
             squares += (uint64_t) n[k] * n[k];
         }
         const uint64_t length = total > 0 ? squares / total : 0;
-        if (length <= LONG_LIST && length * n_short <= all * LONG_LOOK) {
+        if (length <= MAX_LIST && length * n_short <= all * MAX_SHORT_LIST) {
             x->shift = shift;
             return gb_plan_lists_init(&x->lists, n, blocks, total);
         }
@@ -147,7 +147,7 @@ static unsigned choose_spread(const uint64_t * by_height, uint64_t n) {
 }
 
 // Marks the nodes that lives of the part consist of, and those below them.
-static void mark_asked(struct gb_plan_index * x, const struct gb_plan_part * part) {
+static void mark_queried(struct gb_plan_index * x, const struct gb_plan_part * part) {
     uint64_t by_height[MAX_HEIGHTS] = { 0 };
     for (uint32_t b = 0; b < part->n; b++) {
         const struct span s = span_of(&part->buffers[b], x->shift, part->n_sections);
@@ -155,15 +155,15 @@ static void mark_asked(struct gb_plan_index * x, const struct gb_plan_part * par
         for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i /= 2, j /= 2, height++) {
             by_height[height] += (i & 1) + (j & 1);
             if (i & 1) {
-                x->asked[i++] = ASKED;
+                x->queried[i++] = QUERIED;
             }
             if (j & 1) {
-                x->asked[--j] = ASKED;
+                x->queried[--j] = QUERIED;
             }
         }
     }
     for (size_t node = 2; node < 2 * x->width; node++) {
-        x->asked[node] |= x->asked[node / 2] ? ASKED_ABOVE : 0;
+        x->queried[node] |= x->queried[node / 2] ? QUERIED_ABOVE : 0;
     }
     x->spread = choose_spread(by_height, part->n);
 }
@@ -182,20 +182,20 @@ struct gb_plan_index * gb_plan_index_new(const struct gb_plan_part * part) {
         x->width *= 2;
     }
     x->cover = gb_calloc(2 * x->width, sizeof(*x->cover));
-    x->touch = gb_calloc(2 * x->width, sizeof(*x->touch));
-    x->asked = gb_calloc(2 * x->width, sizeof(*x->asked));
-    if (!x->cover || !x->touch || !x->asked) {
+    x->overlap = gb_calloc(2 * x->width, sizeof(*x->overlap));
+    x->queried = gb_calloc(2 * x->width, sizeof(*x->queried));
+    if (!x->cover || !x->overlap || !x->queried) {
         gb_plan_index_free(x);
         return NULL;
     }
-    mark_asked(x, part);
+    mark_queried(x, part);
     return x;
 }
 
 // The arena keeps its newest block.
 void gb_plan_index_reset(struct gb_plan_index * x) {
     memset(x->cover, 0, 2 * x->width * sizeof(*x->cover));
-    memset(x->touch, 0, 2 * x->width * sizeof(*x->touch));
+    memset(x->overlap, 0, 2 * x->width * sizeof(*x->overlap));
     gb_plan_lists_reset(&x->lists);
     if (x->hint) {
         memset(x->hint, 0, 2 * x->width * sizeof(*x->hint));
@@ -208,8 +208,8 @@ void gb_plan_index_free(struct gb_plan_index * x) {
     if (x) {
         gb_plan_arena_free(&x->arena);
         gb_free(x->cover);
-        gb_free(x->touch);
-        gb_free(x->asked);
+        gb_free(x->overlap);
+        gb_free(x->queried);
         gb_free(x->hint);
         gb_plan_lists_free(&x->lists);
         gb_free(x);
@@ -218,31 +218,31 @@ void gb_plan_index_free(struct gb_plan_index * x) {
 
 static bool is_section(const struct gb_plan_index * x, size_t node) { return x->shift == 0 && node >= x->width; }
 
-static struct gb_plan_set * touch_of(const struct gb_plan_index * x, size_t node) {
-    return is_section(x, node) ? &x->cover[node] : &x->touch[node];
+static struct gb_plan_set * overlap_of(const struct gb_plan_index * x, size_t node) {
+    return is_section(x, node) ? &x->cover[node] : &x->overlap[node];
 }
 
-static bool note(struct gb_plan_index * x, size_t node, unsigned height, size_t start, size_t end) {
+static bool add_to_node(struct gb_plan_index * x, size_t node, unsigned height, size_t start, size_t end) {
     const unsigned down = height % x->spread;
     for (size_t k = node << down; k < (node + 1) << down; k++) {
         if (gb_plan_set_add(&x->arena, &x->cover[k], start, end) == GB_PLAN_SET_FAILED) {
             return false;
         }
     }
-    return is_section(x, node) || !(x->asked[node] & ASKED) ||
-           gb_plan_set_add(&x->arena, &x->touch[node], start, end) != GB_PLAN_SET_FAILED;
+    return is_section(x, node) || !(x->queried[node] & QUERIED) ||
+           gb_plan_set_add(&x->arena, &x->overlap[node], start, end) != GB_PLAN_SET_FAILED;
 }
 
 // Notes the interval at a leaf that is not whole, and at the nodes above that reach past what is, until one knows it or
 // none above is asked.
-static bool note_above(struct gb_plan_index * x, size_t block, const struct span * s, size_t start, size_t end) {
+static bool add_above(struct gb_plan_index * x, size_t block, const struct span * s, size_t start, size_t end) {
     size_t begin = block, width = 1;
-    for (size_t node = x->width + block; node > 0 && x->asked[node]; node /= 2, width *= 2) {
+    for (size_t node = x->width + block; node > 0 && x->queried[node]; node /= 2, width *= 2) {
         begin = node * width - x->width;
-        if ((begin >= s->from && begin + width <= s->to) || !(x->asked[node] & ASKED)) {
+        if ((begin >= s->from && begin + width <= s->to) || !(x->queried[node] & QUERIED)) {
             continue;
         }
-        const enum gb_plan_added added = gb_plan_set_add(&x->arena, &x->touch[node], start, end);
+        const enum gb_plan_added added = gb_plan_set_add(&x->arena, &x->overlap[node], start, end);
         if (added != GB_PLAN_ADDED) {
             return added == GB_PLAN_NOTHING_NEW;
         }
@@ -258,7 +258,8 @@ bool gb_plan_index_add(struct gb_plan_index * x, const struct gb_plan_buffer * b
     const struct span s = span_of(b, x->shift, x->n_sections);
     unsigned height = 0;
     for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i /= 2, j /= 2, height++) {
-        if ((i & 1 && !note(x, i++, height, offset, end)) || (j & 1 && !note(x, --j, height, offset, end))) {
+        if ((i & 1 && !add_to_node(x, i++, height, offset, end)) ||
+            (j & 1 && !add_to_node(x, --j, height, offset, end))) {
             return false;
         }
     }
@@ -268,7 +269,7 @@ bool gb_plan_index_add(struct gb_plan_index * x, const struct gb_plan_buffer * b
     if (s.right != s.left && !is_whole(&s, s.right)) {
         gb_plan_lists_enter(&x->lists, s.right, b, offset);
     }
-    return note_above(x, s.left, &s, offset, end) && note_above(x, s.right, &s, offset, end);
+    return add_above(x, s.left, &s, offset, end) && add_above(x, s.right, &s, offset, end);
 }
 
 // ---------------------------------------------------------------------------------------------------------------- gaps
@@ -281,7 +282,7 @@ static size_t push(struct source * list, size_t n, const struct gb_plan_set * s,
 }
 
 // What of a block's list meets b.
-static size_t push_met(const struct gb_plan_index * x, size_t block, const struct gb_plan_buffer * b,
+static size_t push_list(const struct gb_plan_index * x, size_t block, const struct gb_plan_buffer * b,
     struct source * list, size_t n, uint64_t * steps) {
     const struct gb_plan_cursor c = gb_plan_list_begin(&x->lists, block, b, steps);
     if (c.at < c.end) {
@@ -298,15 +299,15 @@ static bool reaches_past(const struct gb_plan_index * x, const struct span * s, 
 
 // The sets `cover` that may hold what reaches past b: those that stand for nodes that do, of which the highest has the
 // most blocks.
-static size_t push_around(const struct gb_plan_index * x, const struct span * s, struct source * list, size_t n) {
+static size_t push_enclosing(const struct gb_plan_index * x, const struct span * s, struct source * list, size_t n) {
     const unsigned spread = x->spread, up = spread - 1;
     size_t left = x->width + s->left, right = x->width + s->right;
     for (size_t width = (size_t) 1 << up; left > 0; left >>= spread, right >>= spread, width <<= spread) {
         if (reaches_past(x, s, left >> up, width)) {
-            n = push(list, n, &x->cover[left], left, AROUND);
+            n = push(list, n, &x->cover[left], left, ENCLOSING);
         }
         if (right != left && reaches_past(x, s, right >> up, width)) {
-            n = push(list, n, &x->cover[right], right, AROUND);
+            n = push(list, n, &x->cover[right], right, ENCLOSING);
         }
     }
     return n;
@@ -319,22 +320,22 @@ static size_t collect(const struct gb_plan_index * x, const struct gb_plan_buffe
     size_t n = 0;
     for (size_t i = x->width + s.from, j = x->width + s.to; i < j; i /= 2, j /= 2) {
         if (i & 1) {
-            n = push(list, n, touch_of(x, i), i, WITHIN);
+            n = push(list, n, overlap_of(x, i), i, INSIDE);
             i++;
         }
         if (j & 1) {
             j--;
-            n = push(list, n, touch_of(x, j), j, WITHIN);
+            n = push(list, n, overlap_of(x, j), j, INSIDE);
         }
     }
-    n = push_around(x, &s, list, n);
+    n = push_enclosing(x, &s, list, n);
     if (!is_whole(&s, s.left)) {
-        n = push_met(x, s.left, b, list, n, steps);
+        n = push_list(x, s.left, b, list, n, steps);
     }
     if (s.right != s.left && !is_whole(&s, s.right)) {
-        n = push_met(x, s.right, b, list, n, steps);
+        n = push_list(x, s.right, b, list, n, steps);
     }
-    *steps += STEPS_A_BUFFER + n * STEPS_A_CURSOR;
+    *steps += STEPS_PER_BUFFER + n * STEPS_PER_CURSOR;
     return n;
 }
 
@@ -428,14 +429,14 @@ static void bring_forward(struct source * list, size_t k) {
 
 // The lowest offset at or above `at` that no set takes any of; or, after so many leaps, where the search has come to,
 // with *found false. Sets that end below are dropped.
-static size_t lowest(struct source * list, size_t * n, size_t at, const struct gap * gap, uint64_t leaps, bool * found,
+static size_t lowest(struct source * list, size_t * n, size_t at, const struct gap * gap, uint64_t probes, bool * found,
     uint64_t * steps) {
     const size_t size = gap->b->size, chunk = gap->chunk;
     at = within(at, size, chunk);
     *found = true;
     for (size_t k = 0; k < *n;) {
         struct gb_plan_cursor * const c = &list[k].c;
-        *steps += STEPS_A_LOOK;
+        *steps += STEPS_PER_LOOK;
         if (c->at < c->end && c->at->end <= at) {
             seek(&list[k], gap->x, gap->b, at, steps);
         }
@@ -447,7 +448,7 @@ static size_t lowest(struct source * list, size_t * n, size_t at, const struct g
             k++;
             continue;
         }
-        if (leaps == 0) {
+        if (probes == 0) {
             *found = false;
             return at;
         }
@@ -457,8 +458,8 @@ static size_t lowest(struct source * list, size_t * n, size_t at, const struct g
             pass(&list[k], gap->b, at, steps);
             passed++;
         } while (c->at < c->end && (c->at->start <= at || c->at->start - at < size));
-        *steps += passed / PASSED_A_STEP;
-        leaps -= GB_MIN(leaps, 1 + passed / PASSED_A_LEAP);
+        *steps += passed / PASSED_PER_STEP;
+        probes -= GB_MIN(probes, 1 + passed / PASSED_PER_PROBE);
         bring_forward(list, k);
         k = 0;
     }
@@ -468,65 +469,66 @@ static size_t lowest(struct source * list, size_t * n, size_t at, const struct g
 // ---------------------------------------------------------------------------------------------------------------- lead
 
 // A life in sections.
-struct reach {
+struct extent {
     uint32_t first, last;
 };
 
-static struct reach reach_of_node(const struct gb_plan_index * x, size_t node) {
+static struct extent extent_of_node(const struct gb_plan_index * x, size_t node) {
     size_t begin = node, end = node + 1;
     while (begin < x->width) {
         begin *= 2;
         end *= 2;
     }
     const uint64_t last = (uint64_t) (end - x->width) << x->shift; // the last block may end behind the sections
-    return (struct reach){ (uint32_t) ((begin - x->width) << x->shift), (uint32_t) GB_MIN(last, x->n_sections) };
+    return (struct extent){ (uint32_t) ((begin - x->width) << x->shift), (uint32_t) GB_MIN(last, x->n_sections) };
 }
 
 // How far a life must reach, beside what it had to already, to meet the interval at the cursor: all of a node that b
 // consists of, the next section of one that reaches past b, or of a life of a list.
-static struct reach reach_with(const struct gb_plan_index * x, const struct source * s, struct reach r) {
+static struct extent extent_with(const struct gb_plan_index * x, const struct source * s, struct extent r) {
     if (s->kind == LISTED) {
         const struct gb_plan_entry * const e = (const struct gb_plan_entry *) s->c.at;
-        return (struct reach){ GB_MIN(r.first, e->last - 1), GB_MAX(r.last, e->first + 1) };
+        return (struct extent){ GB_MIN(r.first, e->last - 1), GB_MAX(r.last, e->first + 1) };
     }
-    const struct reach node = reach_of_node(x, s->node);
-    if (s->kind == WITHIN) {
-        return (struct reach){ GB_MIN(r.first, node.first), GB_MAX(r.last, node.last) };
+    const struct extent node = extent_of_node(x, s->node);
+    if (s->kind == INSIDE) {
+        return (struct extent){ GB_MIN(r.first, node.first), GB_MAX(r.last, node.last) };
     }
-    return (struct reach){ GB_MIN(r.first, node.last - 1), GB_MAX(r.last, node.first + 1) };
+    return (struct extent){ GB_MIN(r.first, node.last - 1), GB_MAX(r.last, node.first + 1) };
 }
 
 // The search for the lowest gap for b along a lead.
-struct along {
+struct scan {
     struct gb_plan_index * x;
     const struct gb_plan_buffer * b;
     struct source * list; // the others
     size_t n;
     struct gb_plan_set * set; // of the lead
     struct gb_plan_cursor c; // in it
-    struct reach lead; // all of it
-    struct reach cause; // how far a life must reach that nothing is free just below `at`
+    struct extent primary; // all of it
+    struct extent cause; // how far a life must reach that nothing is free just below `at`
     size_t at; // the search has come to
     uint64_t steps;
 };
 
 // To the next gap of the lead that may do; false: above all of them.
-static bool next_gap(struct along * a) {
+static bool next_gap(struct scan * a) {
     const struct gb_plan_buffer b = *a->b;
     size_t at = a->at;
     bool is_gap = false;
     while (a->c.at < a->c.end && !is_gap) {
-        const struct gb_plan_note * note = gb_plan_note_of(a->set, &a->c);
+        const struct gb_plan_gap_limit * add_to_node = gb_plan_gap_limit_of(a->set, &a->c);
         const struct gb_plan_interval * p = a->c.at;
-        for (; p < a->c.end; p++, note++) {
+        for (; p < a->c.end; p++, add_to_node++) {
             const size_t room = p->start > at ? p->start - at : 0;
-            if (room >= b.size && (b.size < note->size || b.first > note->first || b.last < note->last)) {
+            if (room >= b.size &&
+                (b.size < add_to_node->size || b.first > add_to_node->first || b.last < add_to_node->last)) {
                 is_gap = true;
                 break;
             }
             at = p->end;
         }
-        a->steps += (uint64_t) (p - a->c.at) / GAPS_A_STEP;
+        a->steps += (uint64_t) (p - a->c.at) / GAPS_PER_STEP;
         a->c.at = p;
         if (p == a->c.end && a->c.next < a->c.last) {
             a->c.at = a->c.next->data;
@@ -534,21 +536,21 @@ static bool next_gap(struct along * a) {
             a->c.next++;
         }
     }
-    a->cause = at > a->at ? a->lead : a->cause;
+    a->cause = at > a->at ? a->primary : a->cause;
     a->at = at;
     return is_gap;
 }
 
 // To the end of what source s has in the way, as long as b may fit below `end`; *all: how far a life must reach to meet
 // all that was passed; *widest: of what is free between.
-static void pass_all(struct along * a, struct source * s, size_t end, struct reach * all, size_t * widest) {
+static void pass_all(struct scan * a, struct source * s, size_t end, struct extent * all, size_t * widest) {
     struct gb_plan_cursor * const c = &s->c;
     const size_t size = a->b->size;
     uint64_t passed = 0;
     do {
         if (passed == 0 || s->kind == LISTED) { // each entry of a list has a life of its own
-            a->cause = reach_with(a->x, s, a->lead);
-            *all = reach_with(a->x, s, *all);
+            a->cause = extent_with(a->x, s, a->primary);
+            *all = extent_with(a->x, s, *all);
         }
         *widest = GB_MAX(*widest, c->at->start > a->at ? c->at->start - a->at : 0);
         a->at = c->at->end;
@@ -556,18 +558,18 @@ static void pass_all(struct along * a, struct source * s, size_t end, struct rea
         passed++;
     } while (c->at < c->end && (c->at->start <= a->at || c->at->start - a->at < size) && a->at < end &&
              end - a->at >= size);
-    a->steps += passed / PASSED_A_STEP;
+    a->steps += passed / PASSED_PER_STEP;
 }
 
 // Whether b fits at `at` or above, and below `end`, where the gap of the lead ends. If not, *why.
-static bool fits_below(struct along * a, size_t end, struct gb_plan_note * why) {
+static bool fits_below(struct scan * a, size_t end, struct gb_plan_gap_limit * why) {
     const size_t size = a->b->size;
     size_t widest = 0; // of what is free, but too small
-    struct reach all = a->cause;
+    struct extent all = a->cause;
     for (size_t k = 0; k < a->n;) {
         struct source * const s = &a->list[k];
         struct gb_plan_cursor * const c = &s->c;
-        a->steps += STEPS_ALONG;
+        a->steps += STEPS_PER_SOURCE;
         if (c->at < c->end && c->at->end <= a->at) {
             seek(s, a->x, a->b, a->at, &a->steps);
         }
@@ -582,7 +584,7 @@ static bool fits_below(struct along * a, size_t end, struct gb_plan_note * why) 
         pass_all(a, s, end, &all, &widest);
         if (a->at >= end || end - a->at < size) {
             widest = GB_MAX(widest, a->at < end ? end - a->at : 0);
-            *why = (struct gb_plan_note){ all.first, all.last, widest + 1 };
+            *why = (struct gb_plan_gap_limit){ all.first, all.last, widest + 1 };
             return false;
         }
         bring_forward(a->list, k);
@@ -593,14 +595,14 @@ static bool fits_below(struct along * a, size_t end, struct gb_plan_note * why) 
 
 // The lowest offset at or above `at`, where a search by leaps has come to, by the notes of the lead. The list is that
 // of the search, with the lead.
-static size_t lowest_along(struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t lead, struct source * list,
-    size_t n, size_t at, uint64_t * steps) {
+static size_t lowest_by_scan(struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t primary,
+    struct source * list, size_t n, size_t at, uint64_t * steps) {
     const struct gap gap = { x, b, 0 };
-    struct along a = { x, b, list, n, touch_of(x, lead), gb_plan_set_begin(touch_of(x, lead)), reach_of_node(x, lead),
-        { b->first, b->last }, at, 0 };
+    struct scan a = { x, b, list, n, overlap_of(x, primary), gb_plan_set_begin(overlap_of(x, primary)),
+        extent_of_node(x, primary), { b->first, b->last }, at, 0 };
     bool found, known = at == 0; // what is in the way below `at`, up to the last gap
     for (size_t k = 0; k < a.n; k++) {
-        if (list[k].kind == WITHIN && list[k].node == lead) {
+        if (list[k].kind == INSIDE && list[k].node == primary) {
             list[k] = list[--a.n];
         }
     }
@@ -613,14 +615,14 @@ static size_t lowest_along(struct gb_plan_index * x, const struct gb_plan_buffer
         advance(&a.c, at);
     }
     while (next_gap(&a)) {
-        struct gb_plan_note why = GB_PLAN_NO_NOTE;
+        struct gb_plan_gap_limit why = GB_PLAN_NO_LIMIT;
         known = known || a.at > at;
         if (fits_below(&a, a.c.at->start, &why)) {
             *steps += a.steps;
             return a.at;
         }
         if (known) {
-            *gb_plan_note_of(a.set, &a.c) = why;
+            *gb_plan_gap_limit_of(a.set, &a.c) = why;
         }
         known = true;
         if (a.c.at->end <= a.at) {
@@ -646,19 +648,19 @@ size_t gb_plan_index_lowest(struct gb_plan_index * x, const struct gb_plan_buffe
     bool found;
     const struct gap gap = { x, b, chunk };
     const size_t node = chunk == 0 ? widest_node(x, b) : 0;
-    const size_t lead = node > 0 && touch_of(x, node)->n > 0 ? node : 0;
-    const bool noted = lead > 0 && touch_of(x, lead)->noted;
-    const uint64_t leaps = lead == 0 ? UINT64_MAX : noted ? 0 : PLAIN_LEAPS;
+    const size_t primary = node > 0 && overlap_of(x, node)->n > 0 ? node : 0;
+    const bool has_limits = primary > 0 && overlap_of(x, primary)->has_limits;
+    const uint64_t probes = primary == 0 ? UINT64_MAX : has_limits ? 0 : PLAIN_PROBES;
     size_t n = collect(x, b, list, steps);
-    const size_t at = lowest(list, &n, 0, &gap, leaps, &found, steps);
+    const size_t at = lowest(list, &n, 0, &gap, probes, &found, steps);
     if (found) {
         return at;
     }
-    if (!noted) {
-        x->no_memory = !gb_plan_set_carry_notes(&x->arena, touch_of(x, lead));
+    if (!has_limits) {
+        x->no_memory = !gb_plan_set_add_limits(&x->arena, overlap_of(x, primary));
         n = collect(x, b, list, steps); // the set has moved
     }
-    return x->no_memory ? at : lowest_along(x, b, lead, list, n, at, steps);
+    return x->no_memory ? at : lowest_by_scan(x, b, primary, list, n, at, steps);
 }
 
 size_t gb_plan_index_smallest(const struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t chunk,
@@ -718,7 +720,7 @@ bool gb_plan_index_hinted(struct gb_plan_index * x, const struct gb_plan_buffer 
     size_t * const hint = &x->hint[node > 0 ? node : x->width + (b->first >> x->shift)];
     size_t n = collect(x, b, list, steps);
     const size_t top = end_of_all(list, n, b, steps);
-    const size_t at = lowest(list, &n, GB_MIN(*hint, top), &gap, HINTED_LEAPS, &found, steps);
+    const size_t at = lowest(list, &n, GB_MIN(*hint, top), &gap, HINTED_PROBES, &found, steps);
     *offset = found ? at : gb_plan_within_chunk(top, b->size, chunk);
     *hint = found && n == 0 ? 0 : at;
     return true;

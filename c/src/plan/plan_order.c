@@ -19,8 +19,8 @@ static uint64_t area(const struct gb_plan_buffer * b, uint64_t width) {
 // size * crowd^(2^squares) * width^(1/4) if `wide`, as bits that sort as the number does and are below 2^63. Products,
 // square roots and conversions are rounded the same everywhere; what the crowd is scaled by, so that nothing overflows,
 // changes no order.
-static uint64_t weight(const struct gb_plan_buffer * b, size_t crowd, int squares, bool wide) {
-    double power = (double) crowd * 0x1p-32;
+static uint64_t weight(const struct gb_plan_buffer * b, size_t max_load, int squares, bool wide) {
+    double power = (double) max_load * 0x1p-32;
     for (int k = 0; k < squares; k++) {
         power *= power;
     }
@@ -33,14 +33,14 @@ static uint64_t weight(const struct gb_plan_buffer * b, size_t crowd, int square
 
 // What is alive in the busiest section by width, so that its tops fall like stairs to both sides and what is free there
 // hangs together; then the others by size, crowd and width.
-static uint64_t around_peak(const struct gb_plan_part * part, const struct gb_plan_buffer * b, size_t crowd) {
+static uint64_t around_peak(const struct gb_plan_part * part, const struct gb_plan_buffer * b, size_t max_load) {
     if (b->first <= part->busiest && b->last > part->busiest) {
         return ((uint64_t) 1 << 63) + (b->last - b->first);
     }
-    return weight(b, crowd, 4, true);
+    return weight(b, max_load, 4, true);
 }
 
-bool gb_plan_needs_crowd(enum gb_plan_key key) {
+bool gb_plan_needs_max_load(enum gb_plan_key key) {
     switch (key) {
         case GB_PLAN_BY_SIZE:
         case GB_PLAN_BY_AREA:
@@ -53,7 +53,7 @@ bool gb_plan_needs_crowd(enum gb_plan_key key) {
     }
 }
 
-size_t gb_plan_crowd(const struct gb_plan_buffer * b, const size_t * load) {
+size_t gb_plan_max_load(const struct gb_plan_buffer * b, const size_t * load) {
     size_t most = 0;
     for (uint32_t s = b->first; s < b->last; s++) {
         most = GB_MAX(most, load[s]);
@@ -62,7 +62,7 @@ size_t gb_plan_crowd(const struct gb_plan_buffer * b, const size_t * load) {
 }
 
 struct gb_plan_ranked gb_plan_rank(const struct gb_plan_part * part, uint32_t index, enum gb_plan_key key,
-    size_t crowd) {
+    size_t max_load) {
     const struct gb_plan_buffer * const b = &part->buffers[index];
     struct gb_plan_ranked r = { { 0, 0, 0 }, b->first, b->last, b->size, index };
     uint64_t * const k = r.key;
@@ -71,22 +71,22 @@ struct gb_plan_ranked gb_plan_rank(const struct gb_plan_part * part, uint32_t in
         case GB_PLAN_BY_SIZE: k[0] = b->size; break;
         case GB_PLAN_BY_AREA: k[0] = area(b, width); break;
         case GB_PLAN_BY_WIDTH: k[0] = width; break;
-        case GB_PLAN_BY_LOAD: k[0] = crowd; break;
+        case GB_PLAN_BY_LOAD: k[0] = max_load; break;
         case GB_PLAN_BY_BIRTH: k[0] = UINT32_MAX - b->first; break;
         case GB_PLAN_BY_DEATH: k[0] = b->last; break;
-        case GB_PLAN_BY_CROWDED_SIZE: k[0] = weight(b, crowd, 3, false); break;
-        case GB_PLAN_BY_CROWDED_WIDTH: k[0] = weight(b, crowd, 3, true); break;
-        case GB_PLAN_BY_PEAK: k[0] = around_peak(part, b, crowd); break;
-        case GB_PLAN_BY_WIDTH_AREA_LOAD: k[0] = width, k[1] = area(b, width), k[2] = crowd; break;
-        case GB_PLAN_BY_LOAD_AREA_WIDTH: k[0] = crowd, k[1] = area(b, width), k[2] = width; break;
-        case GB_PLAN_BY_LOAD_WIDTH_AREA: k[0] = crowd, k[1] = width, k[2] = area(b, width); break;
-        case GB_PLAN_BY_AREA_WIDTH_LOAD: k[0] = area(b, width), k[1] = width, k[2] = crowd; break;
-        case GB_PLAN_BY_BIRTH_LOAD_WIDTH: k[0] = UINT32_MAX - b->first, k[1] = crowd, k[2] = width; break;
-        case GB_PLAN_BY_DEATH_LOAD_WIDTH: k[0] = b->last, k[1] = crowd, k[2] = width; break;
+        case GB_PLAN_BY_LOADED_SIZE: k[0] = weight(b, max_load, 3, false); break;
+        case GB_PLAN_BY_LOADED_WIDTH: k[0] = weight(b, max_load, 3, true); break;
+        case GB_PLAN_BY_PEAK: k[0] = around_peak(part, b, max_load); break;
+        case GB_PLAN_BY_WIDTH_AREA_LOAD: k[0] = width, k[1] = area(b, width), k[2] = max_load; break;
+        case GB_PLAN_BY_LOAD_AREA_WIDTH: k[0] = max_load, k[1] = area(b, width), k[2] = width; break;
+        case GB_PLAN_BY_LOAD_WIDTH_AREA: k[0] = max_load, k[1] = width, k[2] = area(b, width); break;
+        case GB_PLAN_BY_AREA_WIDTH_LOAD: k[0] = area(b, width), k[1] = width, k[2] = max_load; break;
+        case GB_PLAN_BY_BIRTH_LOAD_WIDTH: k[0] = UINT32_MAX - b->first, k[1] = max_load, k[2] = width; break;
+        case GB_PLAN_BY_DEATH_LOAD_WIDTH: k[0] = b->last, k[1] = max_load, k[2] = width; break;
         case GB_PLAN_BY_DEATH_NARROW: k[0] = b->last, k[1] = b->first; break;
-        case GB_PLAN_BY_LATE_BIRTH_LOAD_WIDTH: k[0] = b->first, k[1] = crowd, k[2] = width; break;
-        case GB_PLAN_BY_LOAD_SPAN: k[0] = crowd, k[1] = b->span, k[2] = area(b, b->span); break;
-        case GB_PLAN_BY_BIRTH_LOAD_SPAN: k[0] = UINT32_MAX - b->first, k[1] = crowd, k[2] = area(b, b->span); break;
+        case GB_PLAN_BY_LATE_BIRTH_LOAD_WIDTH: k[0] = b->first, k[1] = max_load, k[2] = width; break;
+        case GB_PLAN_BY_LOAD_SPAN: k[0] = max_load, k[1] = b->span, k[2] = area(b, b->span); break;
+        case GB_PLAN_BY_BIRTH_LOAD_SPAN: k[0] = UINT32_MAX - b->first, k[1] = max_load, k[2] = area(b, b->span); break;
         case GB_PLAN_BY_DEATH_SPAN: k[0] = b->last, k[1] = b->span, k[2] = area(b, b->span); break;
     }
     return r;
@@ -165,8 +165,8 @@ void gb_plan_sort(struct gb_plan_keyed * all, struct gb_plan_keyed * scratch, ui
 // ------------------------------------------------------------------------------------------------------- all of a part
 
 // The largest of any range in logarithmic time: node k of a complete tree holds the larger of its two children.
-enum ggml_status gb_plan_find_crowds(struct gb_plan_part * part) {
-    if (part->has_crowds) {
+enum ggml_status gb_plan_find_max_loads(struct gb_plan_part * part) {
+    if (part->has_max_loads) {
         return GGML_STATUS_SUCCESS;
     }
     const size_t m = part->n_sections;
@@ -179,21 +179,21 @@ enum ggml_status gb_plan_find_crowds(struct gb_plan_part * part) {
         most[k] = GB_MAX(most[2 * k], most[2 * k + 1]);
     }
     for (uint32_t b = 0; b < part->n; b++) {
-        size_t crowd = 0;
+        size_t max_load = 0;
         for (size_t i = m + part->buffers[b].first, j = m + part->buffers[b].last; i < j; i /= 2, j /= 2) {
-            crowd = i & 1 ? GB_MAX(crowd, most[i]) : crowd;
+            max_load = i & 1 ? GB_MAX(max_load, most[i]) : max_load;
             i += i & 1;
-            crowd = j & 1 ? GB_MAX(crowd, most[j - 1]) : crowd;
+            max_load = j & 1 ? GB_MAX(max_load, most[j - 1]) : max_load;
             j -= j & 1;
         }
-        part->crowd[b] = crowd;
+        part->max_load[b] = max_load;
     }
     gb_free(most);
     part->busiest = 0;
     for (uint32_t k = 1; k < m; k++) {
         part->busiest = part->load[k] > part->load[part->busiest] ? k : part->busiest;
     }
-    part->has_crowds = true;
+    part->has_max_loads = true;
     return GGML_STATUS_SUCCESS;
 }
 
@@ -220,7 +220,7 @@ static void order_ties(const struct gb_plan_part * part, enum gb_plan_key key, c
     uint32_t n, struct gb_plan_ranked * ranked, uint32_t * order) {
     for (uint32_t k = 0; k < n; k++) {
         const uint32_t b = ties[k].buffer;
-        ranked[k] = gb_plan_rank(part, b, key, part->crowd[b]);
+        ranked[k] = gb_plan_rank(part, b, key, part->max_load[b]);
     }
     if (!insert_few(ranked, n)) {
         qsort(ranked, n, sizeof(*ranked), gb_plan_by_rank);
@@ -232,15 +232,15 @@ static void order_ties(const struct gb_plan_part * part, enum gb_plan_key key, c
 
 // By the first key, then what is level in that by all.
 enum ggml_status gb_plan_order(struct gb_plan_part * part, enum gb_plan_key key, uint32_t * order) {
-    if (gb_plan_needs_crowd(key)) {
-        GB_TRY(gb_plan_find_crowds(part));
+    if (gb_plan_needs_max_load(key)) {
+        GB_TRY(gb_plan_find_max_loads(part));
     }
     const uint32_t n = part->n;
     struct gb_plan_keyed * keyed = gb_calloc((size_t) n * 2, sizeof(*keyed));
     struct gb_plan_ranked * ranked = NULL;
     uint32_t most = 0; // level ones
     for (uint32_t b = 0; keyed && b < n; b++) {
-        keyed[b] = (struct gb_plan_keyed){ ~gb_plan_rank(part, b, key, part->crowd[b]).key[0], b };
+        keyed[b] = (struct gb_plan_keyed){ ~gb_plan_rank(part, b, key, part->max_load[b]).key[0], b };
     }
     if (keyed) {
         gb_plan_sort(keyed, keyed + n, n);

@@ -66,30 +66,30 @@ const struct gb_plan_pair * gb_plan_pairs_from(const struct gb_plan_pairs * p, s
 #define FIRST_ROOM 8
 
 // An empty run at k; false: no memory.
-static bool new_run(struct gb_plan_pairs * p, size_t k, uint32_t room) {
-    struct gb_plan_pair * pairs = gb_calloc(room, sizeof(*pairs));
+static bool new_run(struct gb_plan_pairs * p, size_t k, uint32_t capacity) {
+    struct gb_plan_pair * pairs = gb_calloc(capacity, sizeof(*pairs));
     if (pairs == NULL || !gb_vec_reserve(&p->runs, p->runs.n + 1)) {
         gb_free(pairs);
         return false;
     }
     memmove(p->runs.data + k + 1, p->runs.data + k, (p->runs.n - k) * sizeof(*p->runs.data));
-    p->runs.data[k] = (struct gb_plan_pairs_run){ pairs, 0, room };
+    p->runs.data[k] = (struct gb_plan_pairs_run){ pairs, 0, capacity };
     p->runs.n++;
     return true;
 }
 
 // Room for one more in a run that is not the longest; false: no memory.
 static bool make_room(struct gb_plan_pairs_run * r) {
-    if (r->n < r->room) {
+    if (r->n < r->capacity) {
         return true;
     }
-    const uint32_t room = GB_MIN(2 * r->room, GB_PLAN_RUN);
-    struct gb_plan_pair * pairs = gb_realloc(r->pairs, room, sizeof(*pairs));
+    const uint32_t capacity = GB_MIN(2 * r->capacity, GB_PLAN_RUN);
+    struct gb_plan_pair * pairs = gb_realloc(r->pairs, capacity, sizeof(*pairs));
     if (pairs == NULL) {
         return false;
     }
     r->pairs = pairs;
-    r->room = room;
+    r->capacity = capacity;
     return true;
 }
 

@@ -24,10 +24,10 @@ struct fit {
     struct gb_plan_part * part; // borrowed; only read
     enum gb_plan_key key;
     bool smallest;
-    bool free;        // has a budget of its own, and a plan in any case
+    bool promised_first;        // has a budget of its own, and a plan in any case
     size_t * offsets; // owned
     struct gb_plan_budget budget;
-    uint64_t had;     // steps of the budget
+    uint64_t given;     // steps of the budget
     int64_t limit_ns; // until its deadline, by the clock of the thread that it runs on
     size_t peak;
     enum ggml_status status;
@@ -41,7 +41,7 @@ static void place(void * arg) {
     uint32_t * order = gb_calloc(f->part->n, sizeof(*order));
     struct gb_plan_placer * placer = gb_plan_placer_new(f->part);
     f->status = order && placer ? gb_plan_order(f->part, f->key, order) : GGML_STATUS_ALLOC_FAILED;
-    if (f->status == GGML_STATUS_SUCCESS && f->free) {
+    if (f->status == GGML_STATUS_SUCCESS && f->promised_first) {
         f->status = gb_plan_place_all(placer, order, &f->budget, f->offsets, &f->peak);
     } else if (f->status == GGML_STATUS_SUCCESS) {
         f->status = gb_plan_place(placer, order, f->part->n, f->smallest, &f->budget, f->offsets, &f->peak);
@@ -59,14 +59,14 @@ static void place_all(struct fit * fits, int n) {
         fits[k].started = gb_thread_start(&fits[k].thread, place, &fits[k]);
     }
     place(&fits[0]);
-    atomic_store(&stop, fits[0].budget.gave_up || fits[0].status != GGML_STATUS_SUCCESS);
+    atomic_store(&stop, fits[0].budget.aborted || fits[0].status != GGML_STATUS_SUCCESS);
     for (int k = 1; k < n; k++) {
         if (fits[k].started) {
             gb_thread_join(fits[k].thread);
         }
         fits[k].budget.stop = NULL;
         if (!atomic_load(&stop) && (!fits[k].started || fits[k].status != GGML_STATUS_SUCCESS)) {
-            fits[k].budget.steps = fits[k].had;
+            fits[k].budget.steps = fits[k].given;
             place(&fits[k]);
         }
     }
@@ -80,13 +80,13 @@ static bool is_enough(const struct gb_plan_budget * budget, uint64_t most) {
 // Takes what has been placed in its sequence, as far as the budget goes. most: steps that each may have had.
 static enum ggml_status take_all(struct gb_plan_part * part, struct fit * fits, int n, size_t goal, uint64_t most,
     struct gb_plan_budget * budget) {
-    for (int k = 0; k < n && part->peak > goal && (fits[k].free || is_enough(budget, most)); k++) {
+    for (int k = 0; k < n && part->peak > goal && (fits[k].promised_first || is_enough(budget, most)); k++) {
         const struct fit * f = &fits[k];
-        const uint64_t used = f->free ? 0 : f->had - f->budget.steps;
-        budget->gave_up = budget->gave_up || f->budget.gave_up;
-        budget->late = budget->late || f->budget.late;
+        const uint64_t used = f->promised_first ? 0 : f->given - f->budget.steps;
+        budget->aborted = budget->aborted || f->budget.aborted;
+        budget->timed_out = budget->timed_out || f->budget.timed_out;
         GB_TRY(f->status);
-        if (f->peak == SIZE_MAX && used == most && used < budget->steps && !f->budget.late && !f->budget.gave_up) {
+        if (f->peak == SIZE_MAX && used == most && used < budget->steps && !f->budget.timed_out && !f->budget.aborted) {
             budget->steps -= used; // the order costs far more than the first: only this one is given up
             continue;
         }
@@ -104,7 +104,7 @@ static enum ggml_status take_all(struct gb_plan_part * part, struct fit * fits, 
 
 // For first fit by size where it is tried whatever the budget, or as much as that has.
 static struct gb_plan_budget free_budget(const struct gb_plan_part * part, const struct gb_plan_budget * budget) {
-    const uint64_t steps = GB_MAX((uint64_t) part->n * GB_PLAN_ALWAYS_STEPS, budget->steps);
+    const uint64_t steps = GB_MAX((uint64_t) part->n * GB_PLAN_PROMISED_STEPS, budget->steps);
     return (struct gb_plan_budget){ .steps = steps, .deadline = INT64_MAX };
 }
 
@@ -117,23 +117,23 @@ struct order {
 // few of very many are alive together, no section is the busiest for most.
 static const struct order * orders_of(const struct gb_plan_part * part, enum gb_plan_orders which, int * n) {
     static const struct order every[] = { { GB_PLAN_BY_SIZE, false }, { GB_PLAN_BY_PEAK, false },
-        { GB_PLAN_BY_CROWDED_WIDTH, false }, { GB_PLAN_BY_AREA, false }, { GB_PLAN_BY_WIDTH, false },
+        { GB_PLAN_BY_LOADED_WIDTH, false }, { GB_PLAN_BY_AREA, false }, { GB_PLAN_BY_WIDTH, false },
         { GB_PLAN_BY_LOAD, false }, { GB_PLAN_BY_BIRTH, false }, { GB_PLAN_BY_DEATH, false },
         { GB_PLAN_BY_WIDTH_AREA_LOAD, false }, { GB_PLAN_BY_LOAD_AREA_WIDTH, false }, { GB_PLAN_BY_SIZE, true },
         { GB_PLAN_BY_AREA, true }, { GB_PLAN_BY_WIDTH, true }, { GB_PLAN_BY_LOAD, true }, { GB_PLAN_BY_BIRTH, true },
         { GB_PLAN_BY_DEATH, true }, { GB_PLAN_BY_WIDTH_AREA_LOAD, true }, { GB_PLAN_BY_LOAD_AREA_WIDTH, true } };
     static const struct order some[] = { { GB_PLAN_BY_SIZE, false }, { GB_PLAN_BY_PEAK, false },
-        { GB_PLAN_BY_CROWDED_WIDTH, false }, { GB_PLAN_BY_CROWDED_SIZE, false }, { GB_PLAN_BY_DEATH, false },
+        { GB_PLAN_BY_LOADED_WIDTH, false }, { GB_PLAN_BY_LOADED_SIZE, false }, { GB_PLAN_BY_DEATH, false },
         { GB_PLAN_BY_LOAD, false }, { GB_PLAN_BY_AREA, false } };
-    static const struct order spread[] = { { GB_PLAN_BY_SIZE, false }, { GB_PLAN_BY_CROWDED_WIDTH, false },
-        { GB_PLAN_BY_CROWDED_SIZE, false }, { GB_PLAN_BY_PEAK, false }, { GB_PLAN_BY_DEATH, false },
+    static const struct order spread[] = { { GB_PLAN_BY_SIZE, false }, { GB_PLAN_BY_LOADED_WIDTH, false },
+        { GB_PLAN_BY_LOADED_SIZE, false }, { GB_PLAN_BY_PEAK, false }, { GB_PLAN_BY_DEATH, false },
         { GB_PLAN_BY_LOAD, false }, { GB_PLAN_BY_AREA, false } };
-    if (which == GB_PLAN_EVERY) {
+    if (which == GB_PLAN_ALL_ORDERS) {
         *n = GB_ARRAY_LEN(every);
         return every;
     }
-    const bool few_meet = part->n > GB_PLAN_MAX_EJECT && gb_plan_few_meet(part);
-    *n = which == GB_PLAN_PROMISED ? 1 : few_meet ? GB_ARRAY_LEN(spread) : GB_ARRAY_LEN(some);
+    const bool few_meet = part->n > GB_PLAN_VERY_MANY && gb_plan_is_sparse(part);
+    *n = which == GB_PLAN_SIZE_ORDER ? 1 : few_meet ? GB_ARRAY_LEN(spread) : GB_ARRAY_LEN(some);
     return few_meet ? spread : some;
 }
 
@@ -147,22 +147,22 @@ static enum ggml_status fit_some(struct gb_plan_part * part, size_t goal, const 
         f->part = part;
         f->key = orders[k].key;
         f->smallest = orders[k].smallest;
-        f->free = promised && part->n <= GB_PLAN_ALWAYS;
-        f->budget = f->free ? free_budget(part, budget) : *budget;
-        f->had = f->free ? f->budget.steps : GB_MIN(f->budget.steps, *most);
-        f->budget.steps = f->had;
+        f->promised_first = promised && part->n <= GB_PLAN_MAX_PROMISED;
+        f->budget = f->promised_first ? free_budget(part, budget) : *budget;
+        f->given = f->promised_first ? f->budget.steps : GB_MIN(f->budget.steps, *most);
+        f->budget.steps = f->given;
         f->limit_ns = f->budget.deadline != INT64_MAX ? f->budget.deadline - gb_thread_time_ns() : INT64_MAX;
         f->offsets = gb_calloc(part->n, sizeof(*f->offsets));
         status = f->offsets ? status : GGML_STATUS_ALLOC_FAILED;
-        if (gb_plan_needs_crowd(f->key) && status == GGML_STATUS_SUCCESS) {
-            status = gb_plan_find_crowds(part); // before others read them
+        if (gb_plan_needs_max_load(f->key) && status == GGML_STATUS_SUCCESS) {
+            status = gb_plan_find_max_loads(part); // before others read them
         }
     }
     if (status == GGML_STATUS_SUCCESS) {
         place_all(fits, n);
         status = take_all(part, fits, n, goal, *most, budget);
-        if (fits[0].free) {
-            *most = MOST_BY_SIZE * GB_MAX(fits[0].had - fits[0].budget.steps, LEAST_STEPS);
+        if (fits[0].promised_first) {
+            *most = MOST_BY_SIZE * GB_MAX(fits[0].given - fits[0].budget.steps, LEAST_STEPS);
         }
     }
     for (int k = 0; k < n; k++) {
@@ -171,20 +171,20 @@ static enum ggml_status fit_some(struct gb_plan_part * part, size_t goal, const 
     return status;
 }
 
-// First fit by size is tried in any case up to GB_PLAN_ALWAYS buffers, since gb_plan_offsets promises it, and bounded
+// First fit by size is tried in any case up to GB_PLAN_MAX_PROMISED buffers, since gb_plan_offsets promises it, and bounded
 // in steps by their number, since there are instances in which it takes n squared. The others are paid from the budget,
 // and none is begun where that has less than a quarter more than by size took. Those come on several threads, first fit
 // by size alone before them, as what it costs limits the others.
-enum ggml_status gb_plan_fit_gaps(struct gb_plan_part * part, size_t goal, enum gb_plan_orders which, int n_threads,
+enum ggml_status gb_plan_try_orders(struct gb_plan_part * part, size_t goal, enum gb_plan_orders which, int n_threads,
     struct gb_plan_budget * budget) {
     int n_orders, n;
     const struct order * const orders = orders_of(part, which, &n_orders);
     const int at_once = part->n < MIN_THREADED ? 1 : GB_MIN(GB_MAX(n_threads, 1), MAX_AT_ONCE);
     uint64_t most = UINT64_MAX;
-    for (int k = 0; k < n_orders && part->peak > goal && !budget->gave_up; k += n) {
-        const bool is_free = k == 0 && part->n <= GB_PLAN_ALWAYS;
+    for (int k = 0; k < n_orders && part->peak > goal && !budget->aborted; k += n) {
+        const bool is_free = k == 0 && part->n <= GB_PLAN_MAX_PROMISED;
         if (k > 0) {
-            gb_plan_look(budget); // the first may have taken longer than all may
+            gb_plan_check_clock(budget); // the first may have taken longer than all may
         }
         if (!is_free && !is_enough(budget, most)) {
             break;

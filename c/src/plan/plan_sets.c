@@ -12,7 +12,7 @@
 #define RUN GB_PLAN_SET_RUN
 #define BLOCK_HEADER 16
 // A note is not larger than an interval, or than two where pointers are of 32 bits.
-#define NOTE_CLASSES (sizeof(struct gb_plan_note) <= sizeof(struct gb_plan_interval) ? 1u : 2u)
+#define LIMIT_CLASSES (sizeof(struct gb_plan_gap_limit) <= sizeof(struct gb_plan_interval) ? 1u : 2u)
 
 // --------------------------------------------------------------------------------------------------------------- arena
 
@@ -94,45 +94,47 @@ static bool grow_runs(struct gb_plan_arena * a, struct gb_plan_set * s) {
 // --------------------------------------------------------------------------------------------------------------- notes
 
 // Where the notes of an array are that has room for so many intervals.
-static struct gb_plan_note * notes_at(struct gb_plan_interval * data, uint32_t cap) {
-    return (struct gb_plan_note *) (data + cap);
+static struct gb_plan_gap_limit * limits_at(struct gb_plan_interval * data, uint32_t cap) {
+    return (struct gb_plan_gap_limit *) (data + cap);
 }
 
-static unsigned class_with(uint32_t cap, bool noted) { return class_of(cap) + (noted ? NOTE_CLASSES : 0); }
+static unsigned class_of_array(uint32_t cap, bool has_limits) {
+    return class_of(cap) + (has_limits ? LIMIT_CLASSES : 0);
+}
 
 // An array with room for `cap` intervals in place of an old one with n of them, and with its notes, or without any.
 static struct gb_plan_interval * moved(struct gb_plan_arena * a, struct gb_plan_interval * old, uint32_t n,
-    uint32_t old_cap, bool old_noted, uint32_t cap, bool noted) {
-    struct gb_plan_interval * const data = arena_take(a, class_with(cap, noted));
+    uint32_t old_cap, bool had_limits, uint32_t cap, bool has_limits) {
+    struct gb_plan_interval * const data = arena_take(a, class_of_array(cap, has_limits));
     if (data == NULL) {
         return NULL;
     }
     if (old_cap > 0) {
         memcpy(data, old, n * sizeof(*data));
-        if (old_noted) {
-            memcpy(notes_at(data, cap), notes_at(old, old_cap), n * sizeof(struct gb_plan_note));
+        if (had_limits) {
+            memcpy(limits_at(data, cap), limits_at(old, old_cap), n * sizeof(struct gb_plan_gap_limit));
         }
-        arena_give_back(a, old, class_with(old_cap, old_noted));
+        arena_give_back(a, old, class_of_array(old_cap, had_limits));
     }
-    for (uint32_t k = 0; noted && !old_noted && k < n; k++) {
-        notes_at(data, cap)[k] = GB_PLAN_NO_NOTE;
+    for (uint32_t k = 0; has_limits && !had_limits && k < n; k++) {
+        limits_at(data, cap)[k] = GB_PLAN_NO_LIMIT;
     }
     return data;
 }
 
 // Runs that have no notes yet: all or none of a set have them, so what has been moved is moved back if memory is out.
-static bool note_runs(struct gb_plan_arena * a, struct gb_plan_set * s) {
+static bool add_limits_to_runs(struct gb_plan_arena * a, struct gb_plan_set * s) {
     struct gb_plan_interval ** const old = gb_calloc(s->n, sizeof(*old));
     uint32_t k = 0;
     for (; old && k < s->n; k++) {
         struct gb_plan_run * const r = &s->runs[k];
-        struct gb_plan_interval * const data = arena_take(a, class_with(RUN, true));
+        struct gb_plan_interval * const data = arena_take(a, class_of_array(RUN, true));
         if (data == NULL) {
             break;
         }
         memcpy(data, r->data, r->n * sizeof(*data));
         for (uint32_t i = 0; i < r->n; i++) {
-            notes_at(data, RUN)[i] = GB_PLAN_NO_NOTE;
+            limits_at(data, RUN)[i] = GB_PLAN_NO_LIMIT;
         }
         old[k] = r->data;
         r->data = data;
@@ -140,26 +142,26 @@ static bool note_runs(struct gb_plan_arena * a, struct gb_plan_set * s) {
     const bool ok = old && k == s->n;
     while (k > 0) {
         struct gb_plan_run * const r = &s->runs[--k];
-        arena_give_back(a, ok ? old[k] : r->data, class_with(RUN, !ok));
+        arena_give_back(a, ok ? old[k] : r->data, class_of_array(RUN, !ok));
         r->data = ok ? r->data : old[k];
     }
     gb_free(old);
     return ok;
 }
 
-bool gb_plan_set_carry_notes(struct gb_plan_arena * a, struct gb_plan_set * s) {
-    if (s->noted || s->cap == 0) {
-        s->noted = 1;
+bool gb_plan_set_add_limits(struct gb_plan_arena * a, struct gb_plan_set * s) {
+    if (s->has_limits || s->cap == 0) {
+        s->has_limits = 1;
         return true;
     }
     if (s->cap > RUN) {
-        s->noted = note_runs(a, s);
+        s->has_limits = add_limits_to_runs(a, s);
     } else {
         struct gb_plan_interval * const data = moved(a, s->flat, s->n, s->cap, false, s->cap, true);
         s->flat = data ? data : s->flat;
-        s->noted = data != NULL;
+        s->has_limits = data != NULL;
     }
-    return s->noted;
+    return s->has_limits;
 }
 
 // ---------------------------------------------------------------------------------------------------------------- sets
@@ -181,8 +183,8 @@ static uint32_t find(const struct gb_plan_interval * data, uint32_t n, size_t of
 
 // Puts the interval among n others, joined with those that it touches; *at: where. FULL, if it needs room that there is
 // not. notes: NULL, or of the n.
-static enum gb_plan_added put(struct gb_plan_interval * data, struct gb_plan_note * notes, uint32_t * n, uint32_t cap,
-    size_t start, size_t end, uint32_t * at) {
+static enum gb_plan_added put(struct gb_plan_interval * data, struct gb_plan_gap_limit * limits, uint32_t * n,
+    uint32_t cap, size_t start, size_t end, uint32_t * at) {
     const uint32_t from = find(data, *n, start);
     uint32_t to = from;
     *at = from;
@@ -198,10 +200,10 @@ static enum gb_plan_added put(struct gb_plan_interval * data, struct gb_plan_not
         }
         memmove(data + from + 1, data + from, (*n - from) * sizeof(*data));
         data[from] = (struct gb_plan_interval){ start, end };
-        if (notes && from == *n) { // the gap above all has none
-            notes[from] = GB_PLAN_NO_NOTE;
-        } else if (notes) { // of two gaps that were one
-            memmove(notes + from + 1, notes + from, (*n - from) * sizeof(*notes));
+        if (limits && from == *n) { // the gap above all has none
+            limits[from] = GB_PLAN_NO_LIMIT;
+        } else if (limits) { // of two gaps that were one
+            memmove(limits + from + 1, limits + from, (*n - from) * sizeof(*limits));
         }
         ++*n;
         return GB_PLAN_ADDED;
@@ -210,8 +212,8 @@ static enum gb_plan_added put(struct gb_plan_interval * data, struct gb_plan_not
     data[from].end = GB_MAX(data[to - 1].end, end);
     if (to - from > 1) {
         memmove(data + from + 1, data + to, (*n - to) * sizeof(*data));
-        if (notes) {
-            memmove(notes + from + 1, notes + to, (*n - to) * sizeof(*notes));
+        if (limits) {
+            memmove(limits + from + 1, limits + to, (*n - to) * sizeof(*limits));
         }
         *n -= to - from - 1;
     }
@@ -224,14 +226,14 @@ static bool split_run(struct gb_plan_arena * a, struct gb_plan_set * s, uint32_t
         return false;
     }
     struct gb_plan_interval * const old = s->runs[k].data;
-    struct gb_plan_interval * const data = arena_take(a, class_with(RUN, s->noted));
+    struct gb_plan_interval * const data = arena_take(a, class_of_array(RUN, s->has_limits));
     if (data == NULL) {
         return false;
     }
     memmove(s->runs + k + 1, s->runs + k, (s->n - k) * sizeof(*s->runs));
     memcpy(data, old + RUN / 2, RUN / 2 * sizeof(*data));
-    if (s->noted) {
-        memcpy(notes_at(data, RUN), notes_at(old, RUN) + RUN / 2, RUN / 2 * sizeof(struct gb_plan_note));
+    if (s->has_limits) {
+        memcpy(limits_at(data, RUN), limits_at(old, RUN) + RUN / 2, RUN / 2 * sizeof(struct gb_plan_gap_limit));
     }
     s->runs[k].n = RUN / 2;
     s->runs[k + 1] = (struct gb_plan_run){ data, RUN / 2 };
@@ -244,14 +246,14 @@ static void join_behind(struct gb_plan_arena * a, struct gb_plan_set * s, uint32
     struct gb_plan_interval * const last = &s->runs[k].data[s->runs[k].n - 1];
     while (k + 1 < s->n && s->runs[k + 1].data[0].start <= last->end) {
         struct gb_plan_run * const next = &s->runs[k + 1];
-        struct gb_plan_note * const notes = notes_at(next->data, RUN);
+        struct gb_plan_gap_limit * const limits = limits_at(next->data, RUN);
         last->end = GB_MAX(last->end, next->data[0].end);
         memmove(next->data, next->data + 1, --next->n * sizeof(*next->data));
-        if (s->noted) {
-            memmove(notes, notes + 1, next->n * sizeof(*notes));
+        if (s->has_limits) {
+            memmove(limits, limits + 1, next->n * sizeof(*limits));
         }
         if (next->n == 0) {
-            arena_give_back(a, next->data, class_with(RUN, s->noted));
+            arena_give_back(a, next->data, class_of_array(RUN, s->has_limits));
             memmove(next, next + 1, (s->n - k - 2) * sizeof(*next));
             s->n--;
         }
@@ -276,7 +278,7 @@ static uint32_t find_run(const struct gb_plan_set * s, size_t offset) {
 
 static enum gb_plan_added put_into_run(struct gb_plan_set * s, uint32_t k, size_t start, size_t end, uint32_t * at) {
     struct gb_plan_run * const r = &s->runs[k];
-    return put(r->data, s->noted ? notes_at(r->data, RUN) : NULL, &r->n, RUN, start, end, at);
+    return put(r->data, s->has_limits ? limits_at(r->data, RUN) : NULL, &r->n, RUN, start, end, at);
 }
 
 static enum gb_plan_added put_long(struct gb_plan_arena * a, struct gb_plan_set * s, size_t start, size_t end) {
@@ -299,7 +301,7 @@ static enum gb_plan_added put_long(struct gb_plan_arena * a, struct gb_plan_set 
 static enum gb_plan_added put_flat(struct gb_plan_set * s, size_t start, size_t end) {
     uint32_t at, n = s->n;
     const enum gb_plan_added added =
-        put(s->flat, s->noted ? notes_at(s->flat, s->cap) : NULL, &n, s->cap, start, end, &at);
+        put(s->flat, s->has_limits ? limits_at(s->flat, s->cap) : NULL, &n, s->cap, start, end, &at);
     s->n = n;
     return added;
 }
@@ -315,7 +317,7 @@ enum gb_plan_added gb_plan_set_add(struct gb_plan_arena * a, struct gb_plan_set 
     }
     if (s->cap < RUN) {
         const uint32_t cap = s->cap > 0 ? 2 * s->cap : 1;
-        struct gb_plan_interval * const data = moved(a, s->flat, s->n, s->cap, s->noted, cap, s->noted);
+        struct gb_plan_interval * const data = moved(a, s->flat, s->n, s->cap, s->has_limits, cap, s->has_limits);
         if (data == NULL) {
             return GB_PLAN_SET_FAILED;
         }

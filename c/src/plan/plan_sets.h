@@ -15,11 +15,11 @@ struct gb_plan_interval {
 };
 
 // Nothing of `size` bytes or more fits into the gap that is alive in the sections [first, last), and maybe in others.
-struct gb_plan_note {
+struct gb_plan_gap_limit {
     uint32_t first, last;
     size_t size;
 };
-#define GB_PLAN_NO_NOTE ((struct gb_plan_note) { 0, UINT32_MAX, SIZE_MAX })
+#define GB_PLAN_NO_LIMIT ((struct gb_plan_gap_limit) { 0, UINT32_MAX, SIZE_MAX })
 
 // Few intervals are one array, many an array of runs, so that one more moves few. Where there are notes, they follow
 // the array of intervals, whatever that has room for: note k is for the gap below interval k.
@@ -35,7 +35,7 @@ struct gb_plan_set {
     };
     uint32_t n;
     uint32_t cap : 31; // > GB_PLAN_SET_RUN: of runs, so many more
-    uint32_t noted : 1;
+    uint32_t has_limits : 1;
 };
 
 // Memory of sets: blocks that are freed together; what a set has outgrown serves others of that size.
@@ -52,7 +52,7 @@ void gb_plan_arena_free(struct gb_plan_arena * a);
 enum gb_plan_added { GB_PLAN_NOTHING_NEW, GB_PLAN_ADDED, GB_PLAN_FULL, GB_PLAN_SET_FAILED };
 enum gb_plan_added gb_plan_set_add(struct gb_plan_arena * a, struct gb_plan_set * s, size_t start, size_t end);
 // From now on the set has notes, none so far. False: no memory.
-bool gb_plan_set_carry_notes(struct gb_plan_arena * a, struct gb_plan_set * s);
+bool gb_plan_set_add_limits(struct gb_plan_arena * a, struct gb_plan_set * s);
 
 // A place in a set: what ends at or below the offset reached lies behind it.
 struct gb_plan_cursor {
@@ -66,10 +66,11 @@ static inline struct gb_plan_cursor gb_plan_set_begin(const struct gb_plan_set *
     return (struct gb_plan_cursor) { s->flat, s->flat + s->n, NULL, NULL };
 }
 // The note of the interval at the cursor, of a set that has notes.
-static inline struct gb_plan_note * gb_plan_note_of(const struct gb_plan_set * s, const struct gb_plan_cursor * c) {
+static inline struct gb_plan_gap_limit * gb_plan_gap_limit_of(const struct gb_plan_set * s,
+    const struct gb_plan_cursor * c) {
     const bool runs = s->cap > GB_PLAN_SET_RUN;
     struct gb_plan_interval * const data = runs ? c->next[-1].data : s->flat;
-    return (struct gb_plan_note *) (data + (runs ? GB_PLAN_SET_RUN : s->cap)) + (c->at - data);
+    return (struct gb_plan_gap_limit *) (data + (runs ? GB_PLAN_SET_RUN : s->cap)) + (c->at - data);
 }
 
 #endif // GB_PLAN_SETS_H

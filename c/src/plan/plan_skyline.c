@@ -136,8 +136,8 @@ enum ggml_status gb_plan_skyline(struct gb_plan_part * part, enum gb_plan_key ke
     const bool ok = sky.plateaus && sky.order && sky.next;
     if (ok) {
         for (uint32_t i = 0; i < part->n; i++) {
-            const size_t crowd = gb_plan_needs_crowd(key) ? gb_plan_crowd(&part->buffers[i], part->load) : 0;
-            sky.order[i] = gb_plan_rank(part, i, key, crowd);
+            const size_t max_load = gb_plan_needs_max_load(key) ? gb_plan_max_load(&part->buffers[i], part->load) : 0;
+            sky.order[i] = gb_plan_rank(part, i, key, max_load);
         }
         qsort(sky.order, part->n, sizeof(*sky.order), gb_plan_by_rank);
         run(&sky, part, budget, peak);

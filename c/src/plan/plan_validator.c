@@ -246,7 +246,7 @@ static const char * run(struct sweep * s, const struct gb_plan_item * items, siz
 }
 
 // chunk_of: NULL where all is one space.
-static const char * judge(const struct gb_plan_item * items, size_t n, size_t alignment, const int * chunk_of,
+static const char * validate(const struct gb_plan_item * items, size_t n, size_t alignment, const int * chunk_of,
     size_t * item_a, size_t * item_b) {
     struct sweep s = { 0 };
     const char * problem = sweep_init(&s, n) ? NULL : "no memory to check the plan";
@@ -277,7 +277,7 @@ static const char * judge(const struct gb_plan_item * items, size_t n, size_t al
 
 const char * gb_plan_validate(const struct gb_plan_item * items, size_t n, size_t alignment, size_t * item_a,
     size_t * item_b) {
-    return judge(items, n, alignment, NULL, item_a, item_b);
+    return validate(items, n, alignment, NULL, item_a, item_b);
 }
 
 const char * gb_plan_validate_chunks(const struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk,
@@ -291,5 +291,5 @@ const char * gb_plan_validate_chunks(const struct gb_plan_item * items, size_t n
             return "an item reaches past the end of its chunk";
         }
     }
-    return judge(items, n, alignment, chunk_of, item_a, item_b);
+    return validate(items, n, alignment, chunk_of, item_a, item_b);
 }

@@ -1,12 +1,9 @@
-// Static planning. Oracles: a pairwise check, a map of single bytes, trying every order.
-#include "alloc/offset_pool.h"
+// Plans of up to 40 items, against a check of all pairs and a map of bytes.
 #include "plan/plan.h"
 #include "base/mem.h"
-#include "plan_items.h"
-#include "pool_validator.h"
 #include "test.h"
 
-static bool spans_meet(const struct gb_plan_item * a, const struct gb_plan_item * b) {
+static bool alive_together(const struct gb_plan_item * a, const struct gb_plan_item * b) {
     for (int64_t t = a->lower; t < a->upper; t++) {
         if (t >= b->lower && t < b->upper) {
             return true;
@@ -15,7 +12,7 @@ static bool spans_meet(const struct gb_plan_item * a, const struct gb_plan_item 
     return false;
 }
 
-static bool bytes_meet(const struct gb_plan_item * a, const struct gb_plan_item * b) {
+static bool share_bytes(const struct gb_plan_item * a, const struct gb_plan_item * b) {
     for (size_t x = a->offset; x < a->offset + a->size; x++) {
         if (x >= b->offset && x < b->offset + b->size) {
             return true;
@@ -27,7 +24,7 @@ static bool bytes_meet(const struct gb_plan_item * a, const struct gb_plan_item 
 static bool valid_by_pairs(const struct gb_plan_item * items, size_t n) {
     for (size_t i = 0; i < n; i++) {
         for (size_t j = 0; j < i; j++) {
-            if (spans_meet(&items[i], &items[j]) && bytes_meet(&items[i], &items[j])) {
+            if (alive_together(&items[i], &items[j]) && share_bytes(&items[i], &items[j])) {
                 return false;
             }
         }
@@ -63,13 +60,13 @@ static void random_items(struct gb_plan_item * items, size_t n, int64_t end, siz
     for (size_t i = 0; i < n; i++) {
         items[i].lower = test_random_int(0, end - 1);
         items[i].upper =
-            test_random_int(0, 9) ? test_random_int(items[i].lower, end) : items[i].lower; // some never live
+            test_random_int(0, 9) ? test_random_int(items[i].lower, end) : items[i].lower; // some are never alive
         items[i].size = (size_t) test_random_int(0, (int64_t) max_size);
         items[i].offset = 12345;
     }
 }
 
-// What an allocator that keeps a map of bytes would need: smallest gap that fits, the tail only when none does.
+// The peak of in-order best fit, on a map of bytes: the smallest gap that fits, else the end.
 static size_t best_fit_peak(const struct gb_plan_item * items, size_t n) {
     enum { SPACE = 4096 };
     static int64_t free_at[SPACE]; // the time at which a byte is free again
@@ -102,7 +99,7 @@ static size_t best_fit_peak(const struct gb_plan_item * items, size_t n) {
     return peak;
 }
 
-// Lowest possible offset, in the given order of placing.
+// The peak of first fit in an order.
 static size_t first_fit_peak(const struct gb_plan_item * items, size_t n, const size_t * order) {
     struct gb_plan_item placed[64];
     size_t peak = 0;
@@ -112,7 +109,7 @@ static size_t first_fit_peak(const struct gb_plan_item * items, size_t n, const 
         for (item.offset = 0; !ok; item.offset += !ok) {
             ok = true;
             for (size_t j = 0; ok && j < k; j++) {
-                ok = !(spans_meet(&item, &placed[j]) && bytes_meet(&item, &placed[j]));
+                ok = !(alive_together(&item, &placed[j]) && share_bytes(&item, &placed[j]));
             }
             if (ok) {
                 break;
@@ -144,7 +141,7 @@ static void sort_by_size(const struct gb_plan_item * items, size_t n, size_t * o
     }
 }
 
-static void random_plans(void) {
+static void plans_are_valid(void) {
     for (int round = 0; round < 2000; round++) {
         struct gb_plan_item items[40];
         struct gb_plan_result result;
@@ -161,7 +158,7 @@ static void random_plans(void) {
     }
 }
 
-static void never_worse_than_either(void) {
+static void no_plan_is_worse_than_best_fit_or_first_fit(void) {
     int better = 0;
     for (int round = 0; round < 300; round++) {
         struct gb_plan_item items[30];
@@ -179,34 +176,6 @@ static void never_worse_than_either(void) {
     CHECK(better > 0);
 }
 
-// For few items: no order of placing gives less than the lower bound says, and ours is close to the best of all orders.
-static void against_every_order(void) {
-    int optimal = 0;
-    const int rounds = 200;
-    for (int round = 0; round < rounds; round++) {
-        struct gb_plan_item items[5];
-        struct gb_plan_result result;
-        size_t best = SIZE_MAX;
-        random_items(items, 5, 8, 9);
-        CHECK_INT(gb_plan_offsets(items, 5, 1, &result), GGML_STATUS_SUCCESS);
-        for (int code = 0; code < 5 * 5 * 5 * 5 * 5; code++) {
-            size_t order[5];
-            int seen = 0, rest = code;
-            for (int i = 0; i < 5; i++, rest /= 5) {
-                order[i] = (size_t) (rest % 5);
-                seen |= 1 << order[i];
-            }
-            if (seen == 31) {
-                best = GB_MIN(best, first_fit_peak(items, 5, order));
-            }
-        }
-        CHECK(result.peak >= best);
-        CHECK(best >= result.lower_bound);
-        optimal += result.peak == best;
-    }
-    CHECK_MSG(optimal >= rounds * 9 / 10, "optimal in %d of %d", optimal, rounds);
-}
-
 static void validator_agrees_with_pairs(void) {
     int bad = 0;
     for (int round = 0; round < 3000; round++) {
@@ -221,7 +190,7 @@ static void validator_agrees_with_pairs(void) {
         CHECK_INT(gb_plan_validate(items, n, 1, &a, &b) == NULL, valid);
         if (!valid) {
             bad++;
-            CHECK(spans_meet(&items[a], &items[b]) && bytes_meet(&items[a], &items[b]));
+            CHECK(alive_together(&items[a], &items[b]) && share_bytes(&items[a], &items[b]));
         }
     }
     CHECK(bad > 100 && bad < 2900);
@@ -232,28 +201,7 @@ static void validator_agrees_with_pairs(void) {
     CHECK(gb_plan_validate(&item, 1, 4, &a, &b) != NULL); // beyond the end
 }
 
-static void model_graphs(void) {
-    static const char * const names[] = { "plan_whisper_base_enc.csv", "plan_unet.csv" };
-    for (size_t k = 0; k < GB_ARRAY_LEN(names); k++) {
-        static struct gb_plan_item items[1000];
-        struct gb_plan_result result;
-        size_t a, b;
-        const size_t n = plan_items_load(names[k], items, 1000);
-        REQUIRE(n > 50);
-        size_t sum = 0;
-        for (size_t i = 0; i < n; i++) {
-            sum += items[i].size;
-        }
-        CHECK_INT(gb_plan_offsets(items, n, 64, &result), GGML_STATUS_SUCCESS);
-        CHECK(gb_plan_validate(items, n, 64, &a, &b) == NULL);
-        CHECK(result.peak >= result.lower_bound && result.peak <= sum / 2);
-        CHECK_MSG(result.peak <= result.lower_bound + result.lower_bound / 5, "%s: %zu, at least %zu", names[k],
-            result.peak, result.lower_bound);
-        CHECK_INT(result.peak, peak_of(items, n, 64));
-    }
-}
-
-static void large_chain(void) {
+static void a_chain_of_300000_items_has_a_small_plan(void) {
     const size_t n = 300000;
     struct gb_plan_item * items = gb_calloc(n, sizeof(*items));
     struct gb_plan_result result;
@@ -268,7 +216,7 @@ static void large_chain(void) {
     gb_free(items);
 }
 
-static void bad_arguments(void) {
+static void bad_arguments_are_refused(void) {
     struct gb_plan_item items[2] = { { 0, 1, 8, 7 }, { 0, 1, SIZE_MAX - 7, 7 } };
     struct gb_plan_result result = { .peak = 5, .lower_bound = 5 };
     CHECK_INT(gb_plan_offsets(NULL, 1, 8, &result), GGML_STATUS_INVALID_ARGUMENT);
@@ -286,98 +234,5 @@ static void bad_arguments(void) {
     CHECK(result.peak == 0 && result.lower_bound == 0);
 }
 
-static void out_of_memory(void) {
-    struct gb_plan_item items[20];
-    random_items(items, 20, 20, 50);
-    const int64_t live = gb_test_live_allocs();
-    for (int n = 1;; n++) {
-        struct gb_plan_result result;
-        gb_test_fail_alloc(n, false);
-        const enum ggml_status status = gb_plan_offsets(items, 20, 8, &result);
-        const bool failed = gb_test_alloc_failed();
-        gb_test_fail_alloc(0, false);
-        CHECK_INT(gb_test_live_allocs(), live);
-        if (!failed) {
-            CHECK_INT(status, GGML_STATUS_SUCCESS);
-            CHECK(n > 5);
-            return;
-        }
-        size_t a, b;
-        if (status == GGML_STATUS_SUCCESS) { // without what only improves a plan
-            CHECK(gb_plan_validate(items, 20, 8, &a, &b) == NULL);
-            items[3].offset = 12345;
-        }
-        CHECK(status == GGML_STATUS_SUCCESS || status == GGML_STATUS_ALLOC_FAILED);
-        CHECK(items[3].offset == 12345);
-    }
-}
-
-// ------------------------------------------------------------------------------------------------------------ the pool
-
-// Against a map of bytes.
-static void pool_random(void) {
-    enum { SPACE = 300, PIECES = 60 };
-    for (int round = 0; round < 200; round++) {
-        struct gb_offset_pool pool;
-        bool used[SPACE] = { 0 };
-        struct gb_free_block pieces[PIECES];
-        int n = 0;
-        const size_t start = (size_t) test_random_int(0, 20);
-        REQUIRE(gb_pool_init(&pool, start, SPACE));
-        for (int step = 0; step < 300; step++) {
-            if (n < PIECES && test_random_int(0, 2)) {
-                size_t offset;
-                const size_t size = (size_t) test_random_int(0, 20);
-                size_t largest = 0, run = 0;
-                for (size_t i = start; i < SPACE; i++) {
-                    run = used[i] ? 0 : run + 1;
-                    largest = GB_MAX(largest, run);
-                }
-                CHECK_INT(gb_pool_largest_free(&pool), largest);
-                const enum gb_pool_result result = gb_pool_take(&pool, size, &offset);
-                CHECK_INT(result, size <= largest ? GB_POOL_OK : GB_POOL_FULL);
-                if (result == GB_POOL_OK && size > 0) {
-                    for (size_t i = offset; i < offset + size; i++) {
-                        CHECK(i >= start && i < SPACE && !used[i]);
-                        used[i] = true;
-                    }
-                    pieces[n++] = (struct gb_free_block){ offset, size };
-                }
-            } else if (n > 0) {
-                const int i = (int) test_random_int(0, n - 1);
-                gb_pool_give_back(&pool, pieces[i].offset, pieces[i].size);
-                memset(used + pieces[i].offset, 0, pieces[i].size);
-                pieces[i] = pieces[--n];
-            }
-            CHECK(pool_is_valid(&pool));
-        }
-        gb_pool_free(&pool);
-    }
-}
-
-static void pool_prefers_holes(void) {
-    struct gb_offset_pool pool;
-    size_t a, b, c, d, e, x;
-    REQUIRE(gb_pool_init(&pool, 0, 1000));
-    gb_pool_take(&pool, 100, &a);
-    gb_pool_take(&pool, 10, &b);
-    gb_pool_take(&pool, 50, &c);
-    gb_pool_take(&pool, 10, &d);
-    gb_pool_take(&pool, 100, &e);
-    gb_pool_give_back(&pool, a, 100);
-    gb_pool_give_back(&pool, c, 50);
-    CHECK(gb_pool_take(&pool, 40, &x) == GB_POOL_OK && x == c); // the smaller hole
-    CHECK(gb_pool_take(&pool, 60, &x) == GB_POOL_OK && x == a);
-    CHECK(gb_pool_take(&pool, 50, &x) == GB_POOL_OK && x == 270); // only the tail fits
-    CHECK_INT(pool.high, 320);
-    gb_pool_reset(&pool);
-    CHECK_INT(pool.high, 320);
-    CHECK(gb_pool_take(&pool, 1000, &x) == GB_POOL_OK && x == 0);
-    CHECK(gb_pool_take(&pool, 1, &x) == GB_POOL_FULL);
-    CHECK(gb_pool_take(&pool, 0, &x) == GB_POOL_OK);
-    gb_pool_free(&pool);
-}
-
-TEST_MAIN(TEST(random_plans), TEST(never_worse_than_either), TEST(against_every_order),
-    TEST(validator_agrees_with_pairs), TEST(model_graphs), TEST(large_chain), TEST(bad_arguments), TEST(out_of_memory),
-    TEST(pool_random), TEST(pool_prefers_holes))
+TEST_MAIN(TEST(plans_are_valid), TEST(no_plan_is_worse_than_best_fit_or_first_fit), TEST(validator_agrees_with_pairs),
+    TEST(a_chain_of_300000_items_has_a_small_plan), TEST(bad_arguments_are_refused))

@@ -1,5 +1,5 @@
-// The planner as a whole: against brute force on few items, on published instances and on graphs of models. The
-// validator is gb_plan_validate, which test_plan.c holds against a pairwise check. GGML_TEST_LONG=1: more rounds.
+// The whole planner: against brute force on few items, on published instances and on graphs of models. test_plan.c
+// checks gb_plan_validate, which judges the plans here. GGML_TEST_LONG=1: more rounds.
 #include "plan/plan.h"
 #include "base/env.h"
 #include "base/mem.h"
@@ -11,6 +11,8 @@ enum { MAX_ITEMS = 2000 };
 static struct gb_plan_item items[MAX_ITEMS];
 
 static const struct gb_plan_effort thorough = { .steps = (uint64_t) 1 << 31 };
+// As gb_plan_offsets, without the clock: a plan depends on the items alone, under a sanitizer, too.
+static const struct gb_plan_effort standard = { .steps = GB_PLAN_DEFAULT_STEPS };
 
 static bool valid(const struct gb_plan_item * of, size_t n, size_t alignment) {
     size_t a, b;
@@ -19,8 +21,7 @@ static bool valid(const struct gb_plan_item * of, size_t n, size_t alignment) {
 
 // ----------------------------------------------------------------------------------------------------------- few items
 
-// The smallest peak of all plans: some plan with it puts each item on the ground or on another, so that offsets are
-// sums of sizes. Tries every order of placing, each on the lowest place that is free.
+// The smallest peak of all plans. Some plan with this peak is a first fit, so all orders of first fit are tried.
 static size_t smallest_peak(struct gb_plan_item * all, size_t n, size_t placed, size_t peak, size_t best) {
     if (placed == n || peak >= best) {
         return GB_MIN(peak, best);
@@ -54,7 +55,7 @@ static void random_items(struct gb_plan_item * into, size_t n, int64_t end, int6
     }
 }
 
-static void against_brute_force(void) {
+static void plans_are_as_small_as_brute_force(void) {
     const int rounds = gb_env_get("GGML_TEST_LONG") ? 20000 : 1500;
     for (int round = 0; round < rounds; round++) {
         struct gb_plan_item some[8], copy[8];
@@ -70,7 +71,7 @@ static void against_brute_force(void) {
     }
 }
 
-// Rare: no plan reaches the lower bound.
+// Rare instances: no plan reaches the lower bound.
 static const struct gb_plan_item rare[][8] = {
     { { 1, 2, 4, 0 }, { 5, 9, 1, 0 }, { 3, 8, 3, 0 }, { 4, 6, 2, 0 }, { 9, 12, 2, 0 }, { 11, 12, 2, 0 },
         { 7, 12, 4, 0 }, { 0, 5, 3, 0 } },
@@ -80,8 +81,7 @@ static const struct gb_plan_item rare[][8] = {
         { 5, 7, 1, 0 } },
 };
 
-// That is proved, too.
-static void above_the_bound(void) {
+static void plans_above_the_load_are_proved(void) {
     for (size_t k = 0; k < GB_ARRAY_LEN(rare); k++) {
         struct gb_plan_item some[8], copy[8];
         struct gb_plan_result result;
@@ -94,8 +94,7 @@ static void above_the_bound(void) {
     }
 }
 
-// At every capacity: found exactly when there is one.
-static void capacities(void) {
+static void a_capacity_is_met_exactly_if_some_plan_meets_it(void) {
     for (int round = 0; round < 300; round++) {
         struct gb_plan_item some[7];
         struct gb_plan_result result;
@@ -108,14 +107,13 @@ static void capacities(void) {
             REQUIRE(gb_plan_search(some, 7, 1, &effort, &result) == GGML_STATUS_SUCCESS);
             CHECK(valid(some, 7, 1));
             CHECK(capacity == 0 || (result.peak <= capacity) == (best <= capacity));
-            CHECK(capacity == 0 || best <= capacity || result.bound > capacity); // and it is known
+            CHECK(capacity == 0 || best <= capacity || result.bound > capacity); // and that is proved
         }
     }
 }
 
-// Capacities that are no multiple of what divides all sizes: nothing above the smallest peak is ever proved to be
-// needed.
-static void odd_capacities(void) {
+// No bound exceeds the smallest peak, also for a_capacity_is_met_exactly_if_some_plan_meets_it that are no multiple of the unit.
+static void no_bound_is_above_the_smallest_peak(void) {
     for (size_t k = 0; k < GB_ARRAY_LEN(rare); k++) {
         struct gb_plan_item some[8], copy[8];
         struct gb_plan_result result;
@@ -129,8 +127,7 @@ static void odd_capacities(void) {
             const struct gb_plan_effort effort = { .capacity = capacity, .steps = 1 << 24 };
             REQUIRE(gb_plan_search(some, 8, capacity % 3 ? 8 : 1, &effort, &result) == GGML_STATUS_SUCCESS);
             CHECK(valid(some, 8, 1));
-            CHECK_MSG(result.bound <= best, "capacity %zu: %zu is said to be needed, %zu is", capacity, result.bound,
-                best);
+            CHECK_MSG(result.bound <= best, "capacity %zu: bound %zu, best %zu", capacity, result.bound, best);
             CHECK((result.peak <= capacity) == (best <= capacity) && (!result.proved || result.peak == best));
         }
     }
@@ -147,18 +144,16 @@ static void shuffle(struct gb_plan_item * all, size_t n) {
     }
 }
 
-static void order_and_time_scale_do_not_matter(void) {
-    const int64_t limit = gb_plan_limit_ns;
-    gb_plan_limit_ns = 0; // a plan depends on the items alone
+static void order_of_items_and_scale_of_time_change_no_peak(void) {
     for (int round = 0; round < 60; round++) {
         const size_t n = (size_t) test_random_int(20, 120);
         struct gb_plan_result first, other;
-        for (size_t i = 0; i < n; i++) { // no two are born at once: then best fit has an order, too
+        for (size_t i = 0; i < n; i++) { // no two are born at once, so that best fit has one order
             const int64_t lower = 7 * (int64_t) i;
             items[i] =
                 (struct gb_plan_item){ lower, lower + test_random_int(1, 200), (size_t) test_random_int(1, 5000), 0 };
         }
-        REQUIRE(gb_plan_offsets(items, n, 16, &first) == GGML_STATUS_SUCCESS);
+        REQUIRE(gb_plan_search(items, n, 16, &standard, &first) == GGML_STATUS_SUCCESS);
         CHECK(valid(items, n, 16));
         shuffle(items, n);
         const int64_t scale = test_random_int(1, 1000), start = test_random_int(-100000, 100000);
@@ -166,15 +161,14 @@ static void order_and_time_scale_do_not_matter(void) {
             items[i].lower = items[i].lower * scale + start;
             items[i].upper = items[i].upper * scale + start;
         }
-        REQUIRE(gb_plan_offsets(items, n, 16, &other) == GGML_STATUS_SUCCESS);
+        REQUIRE(gb_plan_search(items, n, 16, &standard, &other) == GGML_STATUS_SUCCESS);
         CHECK(valid(items, n, 16));
         CHECK_INT(other.peak, first.peak);
         CHECK_INT(other.proved, first.proved);
     }
-    gb_plan_limit_ns = limit;
 }
 
-static void smaller_sizes_replay(void) {
+static void a_plan_stays_valid_for_smaller_sizes(void) {
     struct gb_plan_result result;
     random_items(items, 200, 100, 1000);
     REQUIRE(gb_plan_offsets(items, 200, 8, &result) == GGML_STATUS_SUCCESS);
@@ -186,9 +180,7 @@ static void smaller_sizes_replay(void) {
     }
 }
 
-static void bounds_hold(void) {
-    const int64_t limit_ns = gb_plan_limit_ns;
-    gb_plan_limit_ns = 0; // under a sanitizer the clock would end some searches, each time elsewhere
+static void bounds_hold_and_plans_repeat(void) {
     for (int round = 0; round < 150; round++) {
         const size_t n = (size_t) test_random_int(2, 150);
         const struct gb_plan_effort nothing = { 0 };
@@ -196,7 +188,7 @@ static void bounds_hold(void) {
         random_items(items, n, test_random_int(2, 100), 500);
         REQUIRE(gb_plan_search(items, n, 4, &nothing, &heuristic) == GGML_STATUS_SUCCESS);
         CHECK(valid(items, n, 4));
-        REQUIRE(gb_plan_offsets(items, n, 4, &searched) == GGML_STATUS_SUCCESS);
+        REQUIRE(gb_plan_search(items, n, 4, &standard, &searched) == GGML_STATUS_SUCCESS);
         CHECK(valid(items, n, 4));
         static size_t offsets[150];
         for (size_t i = 0; i < n; i++) {
@@ -206,15 +198,14 @@ static void bounds_hold(void) {
         CHECK(heuristic.lower_bound <= searched.bound && searched.bound <= searched.peak);
         CHECK(searched.peak <= heuristic.peak && heuristic.peak <= heuristic.best_fit);
         CHECK(searched.proved == (searched.peak == searched.bound));
-        REQUIRE(gb_plan_offsets(items, n, 4, &again) == GGML_STATUS_SUCCESS);
+        REQUIRE(gb_plan_search(items, n, 4, &standard, &again) == GGML_STATUS_SUCCESS);
         for (size_t i = 0; i < n; i++) {
             CHECK(items[i].offset == offsets[i]); // reproducible
         }
     }
-    gb_plan_limit_ns = limit_ns;
 }
 
-static void independent_parts(void) { // the middle one decides; two far smaller ones and gaps around
+static void independent_parts_are_proved(void) { // the middle one decides; two far smaller ones and gaps around
     struct gb_plan_result result;
     size_t n = 0;
     for (int part = 0; part < 5; part++) {
@@ -245,7 +236,7 @@ static void check_instance(const char * letter, bool at_bound) {
         result.peak, result.lower_bound);
 }
 
-static void published_instances(void) {
+static void published_instances_reach_the_known_peaks(void) {
     check_instance("A", true);
     check_instance("B", true);
     check_instance("C", true);
@@ -259,7 +250,7 @@ static void published_instances(void) {
     check_instance("K", true);
 }
 
-static void model_graphs(void) {
+static void graphs_of_models_reach_the_load(void) {
     static const char * const names[] = {
         "GPT2_train_T128",
         "SD1.5_UNet_64x64",
@@ -288,7 +279,7 @@ static void model_graphs(void) {
     }
 }
 
-static void many_items(void) { // ever more alive at the same time
+static void ten_thousand_items_are_within_one_percent(void) { // ever more are alive at once
     enum { N = 10000 };
     struct gb_plan_item * many = gb_calloc(N, sizeof(*many));
     struct gb_plan_result result;
@@ -303,9 +294,9 @@ static void many_items(void) { // ever more alive at the same time
     gb_free(many);
 }
 
-// -------------------------------------------------------------------------------------------------------- for programs
+// -------------------------------------------------------------------------------------------------------- public functions
 
-static void for_programs(void) {
+static void public_functions_agree_and_check_arguments(void) {
     const int64_t lower[] = { 0, 3, 0, 9 }, upper[] = { 3, 9, 9, 21 };
     const size_t size[] = { 4, 4, 4, 4 };
     size_t offsets[4] = { 0 };
@@ -326,11 +317,11 @@ static void for_programs(void) {
     CHECK(info.peak == 0 && info.proved);
 }
 
-// An instance that needs the search, so that each of its allocations fails in turn.
-static void out_of_memory(void) {
+// Each allocation fails in turn, for an instance that needs the search.
+static void each_failed_allocation_leaves_a_plan_or_an_error(void) {
     const size_t n = plan_items_load("minimalloc/H.1048576.csv", items, MAX_ITEMS);
     const int64_t live = gb_test_live_allocs();
-    int fail = 1, coped = 0;
+    int fail = 1, planned = 0;
     REQUIRE(n > 100);
     for (bool failed = true; failed; fail++) {
         struct gb_plan_result result;
@@ -341,18 +332,22 @@ static void out_of_memory(void) {
         failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
         size_t a, b;
-        if (status == GGML_STATUS_SUCCESS) { // without what only improves a plan
+        if (status == GGML_STATUS_SUCCESS) { // only the search failed
             CHECK(gb_plan_validate(items, n, 8, &a, &b) == NULL);
-            coped += failed;
+            planned += failed;
         } else {
             CHECK_INT(status, GGML_STATUS_ALLOC_FAILED);
             CHECK(failed && items[3].offset == 12345);
         }
         CHECK_INT(gb_test_live_allocs(), live);
     }
-    CHECK(fail > 60 && coped > 10);
+    CHECK(fail > 60 && planned > 10);
 }
 
-TEST_MAIN(TEST(against_brute_force), TEST(above_the_bound), TEST(capacities), TEST(odd_capacities),
-    TEST(order_and_time_scale_do_not_matter), TEST(smaller_sizes_replay), TEST(bounds_hold), TEST(independent_parts),
-    TEST(published_instances), TEST(model_graphs), TEST(many_items), TEST(for_programs), TEST(out_of_memory))
+TEST_MAIN(TEST(plans_are_as_small_as_brute_force), TEST(plans_above_the_load_are_proved),
+    TEST(a_capacity_is_met_exactly_if_some_plan_meets_it), TEST(no_bound_is_above_the_smallest_peak),
+    TEST(order_of_items_and_scale_of_time_change_no_peak), TEST(a_plan_stays_valid_for_smaller_sizes),
+    TEST(bounds_hold_and_plans_repeat), TEST(independent_parts_are_proved),
+    TEST(published_instances_reach_the_known_peaks), TEST(graphs_of_models_reach_the_load),
+    TEST(ten_thousand_items_are_within_one_percent), TEST(public_functions_agree_and_check_arguments),
+    TEST(each_failed_allocation_leaves_a_plan_or_an_error))

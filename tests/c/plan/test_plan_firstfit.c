@@ -215,10 +215,10 @@ static void long_sets(void) {
             }
             CHECK_INT(gb_plan_index_lowest(x, &one, 0, &steps), at - size);
         }
-        const struct gb_plan_buffer all = { 0, 8, 0, 2 * N, 8 }, late = { 5, 8, 0, 1, 3 };
-        CHECK_INT(gb_plan_index_lowest(x, &late, 0, &steps), 0);
+        const struct gb_plan_buffer all = { 0, 8, 0, 2 * N, 8 }, timed_out = { 5, 8, 0, 1, 3 };
+        CHECK_INT(gb_plan_index_lowest(x, &timed_out, 0, &steps), 0);
         REQUIRE(gb_plan_index_add(x, &all, 0)); // joins everything
-        CHECK_INT(gb_plan_index_lowest(x, &late, 0, &steps), 2 * N);
+        CHECK_INT(gb_plan_index_lowest(x, &timed_out, 0, &steps), 2 * N);
     }
     gb_free(used);
     gb_plan_index_free(x);

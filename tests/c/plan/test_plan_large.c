@@ -1,8 +1,7 @@
-// The planner on thousands to a million items: as good as the two simple heuristics whatever the order of the items and
-// the number of threads, and quick on what is meant to be slow. The validator is gb_plan_validate, which test_plan.c
-// holds against a pairwise check; here a plan with one mistake among many items is held against it.
+// Plans of thousands to a million items: never worse than two simple heuristics, the same for any order of the items and
+// any number of threads, and quick on hard shapes. test_plan.c checks gb_plan_validate, which judges the plans here.
 #include "plan/plan.h"
-#include "plan/plan_impl.h"
+#include "plan/search/plan_methods.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "ggml-alloc.h"
@@ -19,7 +18,7 @@ static struct gb_plan_item * new_items(size_t n) {
     return items;
 }
 
-// A training step: most of what layers compute waits for the way back; short temporaries between; all begin apart.
+// A training step: most activations live until the backward pass; short temporaries between. No two begin at once.
 static void training_step(struct gb_plan_item * items, size_t n) {
     const int64_t end = 4 * (int64_t) n;
     for (size_t i = 0; i < n; i++) {
@@ -30,7 +29,7 @@ static void training_step(struct gb_plan_item * items, size_t n) {
     }
 }
 
-// Lives of a hundredth of the time; all begin apart.
+// Lifetimes of up to 2 % of the time. No two begin at once.
 static void random_lives(struct gb_plan_item * items, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const int64_t at = 3 * (int64_t) i;
@@ -39,7 +38,7 @@ static void random_lives(struct gb_plan_item * items, size_t n) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------- as good as both
+// ----------------------------------------------------------------------------------------------------- simple heuristics
 
 static int by_size(const void * pa, const void * pb) {
     const struct gb_plan_item *a = pa, *b = pb;
@@ -57,33 +56,33 @@ static int by_offset(const void * pa, const void * pb) {
 // First fit by falling size, from all pairs.
 static size_t greedy_peak(const struct gb_plan_item * items, size_t n) {
     struct gb_plan_item * all = new_items(n);
-    struct gb_plan_item * near = new_items(n);
+    struct gb_plan_item * neighbours = new_items(n);
     size_t peak = 0;
     memcpy(all, items, n * sizeof(*all));
     qsort(all, n, sizeof(*all), by_size);
     for (size_t i = 0; i < n; i++) {
-        size_t n_near = 0;
+        size_t n_neighbours = 0;
         for (size_t j = 0; j < i; j++) {
             if (all[j].lower < all[i].upper && all[i].lower < all[j].upper) {
-                near[n_near++] = all[j];
+                neighbours[n_neighbours++] = all[j];
             }
         }
-        qsort(near, n_near, sizeof(*near), by_offset);
+        qsort(neighbours, n_neighbours, sizeof(*neighbours), by_offset);
         all[i].offset = 0;
-        for (size_t j = 0; j < n_near; j++) {
-            if (near[j].offset >= all[i].offset && near[j].offset - all[i].offset >= all[i].size) {
+        for (size_t j = 0; j < n_neighbours; j++) {
+            if (neighbours[j].offset >= all[i].offset && neighbours[j].offset - all[i].offset >= all[i].size) {
                 break;
             }
-            all[i].offset = GB_MAX(all[i].offset, near[j].offset + near[j].size);
+            all[i].offset = GB_MAX(all[i].offset, neighbours[j].offset + neighbours[j].size);
         }
         peak = GB_MAX(peak, all[i].offset + all[i].size);
     }
     gb_free(all);
-    gb_free(near);
+    gb_free(neighbours);
     return peak;
 }
 
-// From a part to the items that it was made of, and whether they are as high as it says.
+// Writes the offsets of a part to its items, and checks its peak.
 static void take_offsets(const struct gb_plan_part * part, struct gb_plan_item * items) {
     size_t highest = 0;
     for (uint32_t b = 0; b < part->n; b++) {
@@ -93,7 +92,7 @@ static void take_offsets(const struct gb_plan_part * part, struct gb_plan_item *
     CHECK_INT(part->peak, highest);
 }
 
-static void never_worse(void) {
+static void plans_are_never_worse_than_simple_heuristics(void) {
     const size_t n = 3000;
     struct gb_plan_item * items = new_items(n);
     for (int round = 0; round < 6; round++) {
@@ -115,7 +114,7 @@ static void never_worse(void) {
     gb_free(items);
 }
 
-// ---------------------------------------------------------------------------------------- independent of what must not
+// ---------------------------------------------------------------------------------------- independence
 
 static void shuffle(struct gb_plan_item * all, size_t n) {
     for (size_t i = n; i > 1; i--) {
@@ -131,8 +130,7 @@ static int by_lower(const void * pa, const void * pb) {
     return a->lower < b->lower ? -1 : a->lower > b->lower;
 }
 
-// The same offset for each item, in another order of items, and on other numbers of threads.
-static void the_same_plan(void) {
+static void order_of_items_and_threads_change_no_plan(void) {
     static const size_t counts[] = { 900, 2500, 6000 };
     for (size_t k = 0; k < 2 * GB_ARRAY_LEN(counts); k++) {
         const size_t n = counts[k / 2];
@@ -167,9 +165,9 @@ static void the_same_plan(void) {
 
 // -------------------------------------------------------------------------------------------------------------- bounds
 
-// Eight items whose best plan is above their load (test_plan_exact.c shows it by brute force), among a thousand others
-// alive at other times, all held together by two that live throughout: what is proved of the few holds for all.
-static void few_decide(void) {
+// Eight items whose best plan is above their load (test_plan_exact.c), among a thousand that are alive at other times,
+// and two that are alive throughout. A bound of the eight is a bound of all.
+static void a_bound_of_few_items_is_a_bound_of_all(void) {
     static const int64_t few[8][3] = { { 1, 2, 4 }, { 5, 9, 1 }, { 3, 8, 3 }, { 4, 6, 2 }, { 9, 12, 2 }, { 11, 12, 2 },
         { 7, 12, 4 }, { 0, 5, 3 } };
     enum { N = 1010 };
@@ -192,10 +190,9 @@ static void few_decide(void) {
     gb_free(items);
 }
 
-// Problems one after the other, each of which is proved at once on its own, under a buffer that is alive for nearly all
-// of the time: from the middle of the first, or into the middle of the last, or both. The best plan has it at the
-// bottom, and where it is not alive less is needed, so the load is reached.
-static void held_together(void) {
+// Easy groups one after the other, and a buffer that is alive nearly throughout: from the middle of the first group, or
+// into the middle of the last. With that buffer at the bottom the plan needs no more than the load.
+static void long_items_connect_groups_at_no_cost(void) {
     enum { PROBLEMS = 12, EACH = 200, N = PROBLEMS * EACH + 2 };
     struct gb_plan_item * items = new_items(N);
     const struct gb_plan_effort effort = { .steps = 100000000 };
@@ -218,88 +215,16 @@ static void held_together(void) {
     gb_free(items);
 }
 
-// Parts of a problem in which buffers that are alive throughout, or long, hold others together, planned apart: a plan
-// of all, not higher than before, and no bound above it.
-static void planned_apart(void) {
-    enum { N = 60 };
-    struct gb_plan_item items[N];
-    int n_apart[2] = { 0 };
-    for (int round = 0; round < 200; round++) {
-        struct gb_plan_problem p;
-        const int n_longs = round % 4;
-        for (int i = 0; i < N; i++) {
-            const int64_t begin = 100 * (int64_t) (i / 15), at = test_random_int(0, 80);
-            const int64_t life = test_random_int(1, 20);
-            items[i] = (struct gb_plan_item){ begin + at, begin + at + life, (size_t) test_random_int(1, 50), 0 };
-            if (i < n_longs) {
-                items[i].lower = test_random_int(0, 1) * test_random_int(0, 90);
-                items[i].upper = 400 - test_random_int(0, 1) * test_random_int(0, 150);
-            } else if (i == 3) {
-                items[i].lower = 0;
-                items[i].upper = 400;
-            }
-        }
-        REQUIRE(gb_plan_problem_init(&p, items, N, 1) == GGML_STATUS_SUCCESS);
-        for (size_t k = 0; k < p.n_parts; k++) {
-            struct gb_plan_part * part = &p.parts[k];
-            size_t peak;
-            part->peak = SIZE_MAX;
-            REQUIRE(gb_plan_first_fit(part, GB_PLAN_BY_BIRTH, false, NULL, &peak) == GGML_STATUS_SUCCESS);
-            gb_plan_keep(part, peak);
-            for (int by = 0; by < 2; by++) {
-                struct gb_plan_costs costs = { .heuristic = { .steps = 1000000, .deadline = INT64_MAX },
-                    .search = { .steps = 1000000, .deadline = INT64_MAX },
-                    .whole = true,
-                    .turns = true };
-                const enum gb_plan_holders holders = by == 0 ? GB_PLAN_THROUGHOUT : GB_PLAN_LONG;
-                n_apart[by] += gb_plan_is_held(part, holders);
-                REQUIRE(gb_plan_apart(part, holders, part->bound, p.unit, &costs) == GGML_STATUS_SUCCESS);
-                CHECK(part->peak <= peak && part->bound <= part->peak);
-            }
-            take_offsets(part, items);
-        }
-        CHECK(valid(items, N, 1));
-        gb_plan_problem_free(&p);
-    }
-    CHECK_MSG(n_apart[0] > 20 && n_apart[1] > 20, "%d, %d", n_apart[0], n_apart[1]);
-}
-
-// Buffers alive through all that comes after them, each with a small part beside the rest: to plan that rest apart
-// would be to plan nearly all again, for each of them. Small parts are taken apart.
-static void nested(void) {
-    enum { DEPTH = 50, CORE = 300, N = 2 * DEPTH + CORE };
-    struct gb_plan_item items[N];
-    for (int small_parts = 0; small_parts < 2; small_parts++) {
-        struct gb_plan_problem p;
-        for (int i = 0; i < N; i++) {
-            const int64_t at = 2 * DEPTH + test_random_int(0, 398);
-            items[i] = (struct gb_plan_item){ at, at + 1, (size_t) test_random_int(1, 50), 0 };
-            const int64_t all = 2 * DEPTH + 400, level = i / 2 * 2;
-            if (i < 2 * DEPTH && small_parts == 0) {
-                items[i].lower = level;
-                items[i].upper = i % 2 == 0 ? all : level + 1;
-            } else if (i == 0) {
-                items[i].lower = 2 * DEPTH;
-                items[i].upper = all;
-            }
-        }
-        REQUIRE(gb_plan_problem_init(&p, items, N, 1) == GGML_STATUS_SUCCESS && p.n_parts > 0);
-        CHECK_INT(p.n_parts, 1);
-        CHECK_INT(gb_plan_is_held(&p.parts[0], GB_PLAN_THROUGHOUT), small_parts);
-        gb_plan_problem_free(&p);
-    }
-}
-
-// Lowers the plan of the part, by windows or by making room.
-static void lower(struct gb_plan_part * part, size_t unit, bool by_room) {
+// Lowers the plan of the part, by windows or by ejection chains.
+static void lower(struct gb_plan_part * part, size_t unit, bool eject) {
     struct gb_plan_budget budget = { .steps = 100000000, .deadline = INT64_MAX };
-    if (!by_room) {
+    if (!eject) {
         REQUIRE(gb_plan_lower_peaks(part, part->bound, &budget) == GGML_STATUS_SUCCESS);
         return;
     }
     struct gb_plan_ejector * x = gb_plan_ejector_new(part);
     REQUIRE(x && gb_plan_can_eject(part));
-    for (int k = 0; k < 40; k++) { // a chain goes on where the budget ended it, also after the plan got better
+    for (int k = 0; k < 40; k++) { // a later turn continues the chain, also after the plan got better
         struct gb_plan_budget turn = gb_plan_share(&budget, k < 30 ? 20000 : 5000000);
         REQUIRE(gb_plan_eject(x, part->bound, unit, &turn) == GGML_STATUS_SUCCESS);
         if (k == 20) {
@@ -309,8 +234,8 @@ static void lower(struct gb_plan_part * part, size_t unit, bool by_room) {
     gb_plan_ejector_free(x);
 }
 
-// A bad plan, one buffer on the other: peaks fall, and what is left is a plan.
-static void check_lowered(size_t n, bool by_room) {
+// Starts from a bad plan. The peak falls and the plan stays valid.
+static void check_lowered(size_t n, bool eject) {
     struct gb_plan_item * items = new_items(n);
     struct gb_plan_problem p;
     random_lives(items, n);
@@ -321,7 +246,7 @@ static void check_lowered(size_t n, bool by_room) {
         REQUIRE(gb_plan_first_fit(part, GB_PLAN_BY_BIRTH, false, NULL, &peak) == GGML_STATUS_SUCCESS);
         part->peak = SIZE_MAX;
         gb_plan_keep(part, peak);
-        lower(part, p.unit, by_room);
+        lower(part, p.unit, eject);
         CHECK_MSG(part->n < 100 || part->peak < peak, "%zu as before", peak);
         take_offsets(part, items);
     }
@@ -330,14 +255,14 @@ static void check_lowered(size_t n, bool by_room) {
     gb_free(items);
 }
 
-static void peaks_are_lowered(void) {
+static void windows_and_ejection_lower_the_peak(void) {
     check_lowered(4000, false);
     check_lowered(300, true);
     check_lowered(4000, true);
     check_lowered(9000, true);
 }
 
-// -------------------------------------------------------------------------------------------------- meant to be slow
+// -------------------------------------------------------------------------------------------------- hard shapes
 
 enum shape { EQUAL, AT_ONCE, NESTED, STAIRCASE, EQUAL_STEPS, EMPTY, NEVER, CHAIN, HOLES, COMB, N_SHAPES };
 
@@ -352,13 +277,13 @@ static struct gb_plan_item item_of(enum shape shape, int64_t i, int64_t n) {
         case EMPTY: return (struct gb_plan_item){ 0, 5, 0, 0 };
         case NEVER: return (struct gb_plan_item){ 3, 3, random, 0 };
         case CHAIN: return (struct gb_plan_item){ i, i + 1, random, 0 };
-        // small ones that live on between large ones that do not: as many holes for best fit as there are items
+        // small long-lived items between large short ones: best fit has as many gaps as items
         case HOLES: return (struct gb_plan_item){ i, i % 2 ? i + 500 : 2 * n, i % 2 ? 1024 : 8, 0 };
         default: return (struct gb_plan_item){ i, i % 2 ? i + 2 : 2 * n - i / 2, i % 2 ? 1000 + (size_t) i : 7, 0 };
     }
 }
 
-static void meant_to_be_slow(void) {
+static void hard_shapes_are_planned_well(void) {
     for (int shape = 0; shape < N_SHAPES; shape++) {
         const size_t n = shape == EMPTY || shape == EQUAL || shape == CHAIN ? 1000000 : 100000;
         struct gb_plan_item * items = new_items(n);
@@ -375,7 +300,7 @@ static void meant_to_be_slow(void) {
     }
 }
 
-static void huge_sizes(void) {
+static void sizes_up_to_the_address_space_are_planned(void) {
     struct gb_plan_item items[600];
     struct gb_plan_result result;
     const size_t half = (size_t) 1 << 63;
@@ -399,15 +324,14 @@ static void huge_sizes(void) {
     CHECK_INT(gb_plan_offsets(items, 600, half, &result), GGML_STATUS_INVALID_ARGUMENT);
     int chunk_of[3];
     struct gb_plan_chunks chunks;
-    for (size_t i = 0; i < 3; i++) { // no two in a chunk; the space of all chunks would be larger than what can be told
+    for (size_t i = 0; i < 3; i++) { // no two fit into a chunk; all chunks together exceed the address space
         items[i] = (struct gb_plan_item){ 0, 1, half / 2 + 1, 0 };
     }
     CHECK_INT(gb_plan_in_chunks(items, 3, 1, half - 1, chunk_of, &chunks), GGML_STATUS_SUCCESS);
     CHECK(chunks.n == 3 && chunks.total == 3 * (half / 2 + 1));
 }
 
-// One of two hundred thousand items, of which many thousands are alive at once, is moved onto another.
-static void one_mistake(void) {
+static void the_validator_finds_one_mistake_among_many_items(void) {
     const size_t n = 200000;
     struct gb_plan_item * items = new_items(n);
     struct gb_plan_result result;
@@ -427,9 +351,9 @@ static void one_mistake(void) {
     gb_free(items);
 }
 
-// -------------------------------------------------------------------------------------------------------- for programs
+// -------------------------------------------------------------------------------------------------------- public functions
 
-static void for_programs(void) {
+static void public_functions_agree_and_check_arguments(void) {
     enum { N = 3000 };
     static int64_t lower[N], upper[N];
     static size_t size[N], offsets[N], others[N];
@@ -442,7 +366,7 @@ static void for_programs(void) {
     }
     CHECK_INT(ggml_plan_memory_with(N, lower, upper, size, 1, &options, offsets, &info), GGML_STATUS_SUCCESS);
     CHECK(info.bound >= info.lower_bound && info.searched == (info.bound > info.lower_bound));
-    CHECK(info.proved || info.unfinished); // nothing was searched
+    CHECK(info.proved || info.unfinished); // no search
     options.n_threads = 3;
     CHECK_INT(ggml_plan_memory_with(N, lower, upper, size, 1, &options, others, &other), GGML_STATUS_SUCCESS);
     CHECK(other.peak == info.peak && memcmp(offsets, others, sizeof(offsets)) == 0);
@@ -454,59 +378,59 @@ static void for_programs(void) {
     CHECK_INT(ggml_plan_memory_with(N, lower, upper, size, 1, NULL, others, &other), GGML_STATUS_INVALID_ARGUMENT);
 }
 
-// Blocks that meet only in what is alive throughout, the last n_held items; the bytes of these.
-static size_t held_blocks(struct gb_plan_item * items, size_t n_blocks, size_t per, size_t n_held) {
-    const size_t n = n_blocks * per;
-    const int64_t end = 1000 * (int64_t) n_blocks;
-    size_t held = 0;
+// Groups connected only by items that are alive throughout, the last n_bridges. Returns the bytes of these.
+static size_t random_groups(struct gb_plan_item * items, size_t n_groups, size_t per, size_t n_bridges) {
+    const size_t n = n_groups * per;
+    const int64_t end = 1000 * (int64_t) n_groups;
+    size_t bridged = 0;
     for (size_t i = 0; i < n; i++) {
         const int64_t at = 1000 * (int64_t) (i / per) + 2 * (int64_t) (i % per);
         items[i] =
             (struct gb_plan_item){ at, at + test_random_int(1, 60), (size_t) test_random_int(1, 1 << 16) * 16, 0 };
     }
-    for (size_t i = n; i < n + n_held; i++) {
+    for (size_t i = n; i < n + n_bridges; i++) {
         items[i] = (struct gb_plan_item){ -(int64_t) i, end, (size_t) test_random_int(1, 1 << 16) * 16, 0 };
-        held += items[i].size;
+        bridged += items[i].size;
     }
-    return held;
+    return bridged;
 }
 
-// What is alive throughout costs its bytes and nothing else: the others are planned as if it were not there.
-static void held_apart(void) {
-    enum { N_BLOCKS = 12, PER = 40, N = N_BLOCKS * PER };
+// Items that are alive throughout cost their bytes and nothing else.
+static void items_alive_throughout_cost_only_their_bytes(void) {
+    enum { N_GROUPS = 12, PER = 40, N = N_GROUPS * PER };
     struct gb_plan_item * items = new_items(N + 3);
     struct gb_plan_item * alone = new_items(N);
     int more = 0;
     for (int round = 0; round < 24; round++) {
-        const size_t n_held = 1 + (size_t) round % 3;
-        const size_t held = held_blocks(items, N_BLOCKS, PER, n_held);
+        const size_t n_bridges = 1 + (size_t) round % 3;
+        const size_t bridged = random_groups(items, N_GROUPS, PER, n_bridges);
         struct gb_plan_effort effort = { .steps = round % 4 == 0 ? 0 : 2000000 };
         struct gb_plan_result with, without;
         memcpy(alone, items, N * sizeof(*alone));
         REQUIRE(gb_plan_search(alone, N, 16, &effort, &without) == GGML_STATUS_SUCCESS);
-        REQUIRE(gb_plan_search(items, N + n_held, 16, &effort, &with) == GGML_STATUS_SUCCESS);
-        CHECK(valid(items, N + n_held, 16));
-        CHECK_INT(with.lower_bound, held + without.lower_bound);
-        CHECK_INT(with.bound, held + without.bound);
-        CHECK(with.peak <= held + without.peak && with.peak >= with.bound && with.peak <= with.best_fit);
-        CHECK(with.peak <= greedy_peak(items, N + n_held));
+        REQUIRE(gb_plan_search(items, N + n_bridges, 16, &effort, &with) == GGML_STATUS_SUCCESS);
+        CHECK(valid(items, N + n_bridges, 16));
+        CHECK_INT(with.lower_bound, bridged + without.lower_bound);
+        CHECK_INT(with.bound, bridged + without.bound);
+        CHECK(with.peak <= bridged + without.peak && with.peak >= with.bound && with.peak <= with.best_fit);
+        CHECK(with.peak <= greedy_peak(items, N + n_bridges));
         CHECK(with.proved == (with.peak == with.bound));
         more += with.peak > with.lower_bound;
         effort.capacity = with.best_fit; // good enough
-        REQUIRE(gb_plan_search(items, N + n_held, 16, &effort, &with) == GGML_STATUS_SUCCESS);
-        CHECK(valid(items, N + n_held, 16) && with.peak <= effort.capacity && !with.unfinished);
-        effort.capacity = held; // never enough
-        REQUIRE(gb_plan_search(items, N + n_held, 16, &effort, &with) == GGML_STATUS_SUCCESS);
-        CHECK(valid(items, N + n_held, 16) && with.peak > held);
+        REQUIRE(gb_plan_search(items, N + n_bridges, 16, &effort, &with) == GGML_STATUS_SUCCESS);
+        CHECK(valid(items, N + n_bridges, 16) && with.peak <= effort.capacity && !with.unfinished);
+        effort.capacity = bridged; // too small
+        REQUIRE(gb_plan_search(items, N + n_bridges, 16, &effort, &with) == GGML_STATUS_SUCCESS);
+        CHECK(valid(items, N + n_bridges, 16) && with.peak > bridged);
     }
-    CHECK_MSG(more > 0, "no plan was above the load"); // so the smaller of two plans was chosen, too
+    CHECK_MSG(more > 0, "no plan was above the load"); // so the search had to choose
     gb_free(items);
     gb_free(alone);
 }
 
-// Where memory runs out there is an error and nothing is written, or a plan all the same, and no error on record: what
-// would only improve it is left out.
-static bool check_coped(const struct gb_plan_item * items, size_t n, enum ggml_status status, bool failed,
+// Without memory there is an error and nothing is written; or a valid plan and no error, if only the search failed.
+// True in the second case.
+static bool check_outcome(const struct gb_plan_item * items, size_t n, enum ggml_status status, bool failed,
     uint64_t fail_count) {
     if (status == GGML_STATUS_SUCCESS) {
         CHECK(valid(items, n, 8));
@@ -518,12 +442,12 @@ static bool check_coped(const struct gb_plan_item * items, size_t n, enum ggml_s
     return false;
 }
 
-static void held_out_of_memory(void) {
+static void groups_survive_each_failed_allocation(void) {
     struct gb_plan_item * items = new_items(162);
     const int64_t live = gb_test_live_allocs();
     const struct gb_plan_effort effort = { .steps = 100000 };
     bool failed = true;
-    held_blocks(items, 4, 40, 2);
+    random_groups(items, 4, 40, 2);
     for (int fail = 1; failed; fail++) {
         struct gb_plan_result result;
         const uint64_t before = gb_fail_count();
@@ -532,14 +456,14 @@ static void held_out_of_memory(void) {
         const enum ggml_status status = gb_plan_search(items, 162, 8, &effort, &result);
         failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
-        check_coped(items, 162, status, failed, before);
+        check_outcome(items, 162, status, failed, before);
         CHECK_INT(gb_test_live_allocs(), live);
     }
     gb_free(items);
 }
 
-// Each allocation fails in turn, where windows, critical buffers, learning and search all have their turns.
-static void out_of_memory(void) {
+// Each allocation fails in turn. All methods of the search run.
+static void each_failed_allocation_leaves_a_plan_or_an_error(void) {
     const size_t n = 700;
     struct gb_plan_item * items = new_items(n);
     const int64_t live = gb_test_live_allocs();
@@ -549,7 +473,7 @@ static void out_of_memory(void) {
         items[i].upper = items[i].lower + 1 + (items[i].upper - items[i].lower) * 10;
     }
     bool failed = true;
-    int fail = 1, coped = 0;
+    int fail = 1, planned = 0;
     for (; failed; fail += fail < 200 ? 1 : 1 + fail / 20) {
         struct gb_plan_result result;
         const uint64_t before = gb_fail_count();
@@ -558,14 +482,17 @@ static void out_of_memory(void) {
         const enum ggml_status status = gb_plan_search(items, n, 8, &effort, &result);
         failed = gb_test_alloc_failed();
         gb_test_fail_alloc(0, false);
-        coped += check_coped(items, n, status, failed, before);
+        planned += check_outcome(items, n, status, failed, before);
         CHECK_INT(gb_test_live_allocs(), live);
     }
     CHECK_MSG(fail > 200, "%d", fail);
-    CHECK(coped > 50);
+    CHECK(planned > 50);
     gb_free(items);
 }
 
-TEST_MAIN(TEST(never_worse), TEST(the_same_plan), TEST(few_decide), TEST(held_together), TEST(planned_apart),
-    TEST(nested), TEST(peaks_are_lowered), TEST(meant_to_be_slow), TEST(huge_sizes), TEST(one_mistake),
-    TEST(for_programs), TEST(held_apart), TEST(held_out_of_memory), TEST(out_of_memory))
+TEST_MAIN(TEST(plans_are_never_worse_than_simple_heuristics), TEST(order_of_items_and_threads_change_no_plan),
+    TEST(a_bound_of_few_items_is_a_bound_of_all), TEST(long_items_connect_groups_at_no_cost),
+    TEST(windows_and_ejection_lower_the_peak), TEST(hard_shapes_are_planned_well),
+    TEST(sizes_up_to_the_address_space_are_planned), TEST(the_validator_finds_one_mistake_among_many_items),
+    TEST(public_functions_agree_and_check_arguments), TEST(items_alive_throughout_cost_only_their_bytes),
+    TEST(groups_survive_each_failed_allocation), TEST(each_failed_allocation_leaves_a_plan_or_an_error))

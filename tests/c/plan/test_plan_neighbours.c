@@ -1,6 +1,6 @@
 // Who is placed and alive with a buffer, against looking at all: in parts where few are alive with each and in others,
 // after random puts and takes.
-#include "plan/plan_impl.h"
+#include "plan/search/plan_methods.h"
 #include "base/mem.h"
 #include "test.h"
 
@@ -18,7 +18,7 @@ static bool in_order(const struct gb_plan_pair * a, const struct gb_plan_pair * 
 
 // Found are exactly those that looking at all finds, sorted by offset and by end.
 static void check_found(const struct gb_plan_part * part, const struct gb_plan_buffer * b,
-    const struct gb_plan_met * met) {
+    const struct gb_plan_neighbour_list * met) {
     uint32_t all = 0;
     for (uint32_t k = 0; k < part->n; k++) {
         all += expected[k] != GB_PLAN_NOT_PLACED && meet(&part->buffers[k], b);
@@ -35,33 +35,33 @@ static void check_found(const struct gb_plan_part * part, const struct gb_plan_b
 }
 
 // Takes some of those that were found.
-static void take_some(struct gb_plan_near * near, const struct gb_plan_met * met) {
+static void take_some(struct gb_plan_neighbours * near, const struct gb_plan_neighbour_list * met) {
     for (uint32_t k = 0; k < met->n; k++) {
         const uint32_t one = (uint32_t) met->by_offset[k].b;
         if (test_random_int(0, 3) == 0) {
             expected[one] = GB_PLAN_NOT_PLACED;
-            gb_plan_near_take(near, one);
+            gb_plan_neighbours_remove(near, one);
         }
     }
 }
 
-static void move_around(const struct gb_plan_part * part, struct gb_plan_near * near) {
-    const size_t * offsets = gb_plan_near_offsets(near);
+static void move_around(const struct gb_plan_part * part, struct gb_plan_neighbours * near) {
+    const size_t * offsets = gb_plan_neighbours_offsets(near);
     for (int move = 0; move < MOVES; move++) {
         const uint32_t b = (uint32_t) test_random_int(0, part->n - 1);
         uint64_t steps;
         if (expected[b] != GB_PLAN_NOT_PLACED) {
             expected[b] = GB_PLAN_NOT_PLACED;
-            gb_plan_near_take(near, b);
+            gb_plan_neighbours_remove(near, b);
         }
-        const struct gb_plan_met * met = gb_plan_near_find(near, b, &steps);
+        const struct gb_plan_neighbour_list * met = gb_plan_neighbours_find(near, b, &steps);
         check_found(part, &part->buffers[b], met);
         take_some(near, met);
         for (int k = 0; k < 8; k++) {
             const uint32_t one = (uint32_t) test_random_int(0, part->n - 1);
             if (expected[one] == GB_PLAN_NOT_PLACED) {
                 expected[one] = (size_t) test_random_int(0, 50);
-                REQUIRE(gb_plan_near_put(near, one, expected[one]));
+                REQUIRE(gb_plan_neighbours_place(near, one, expected[one]));
             }
         }
         for (uint32_t k = 0; k < part->n; k++) {
@@ -71,13 +71,13 @@ static void move_around(const struct gb_plan_part * part, struct gb_plan_near * 
 }
 
 // One of `in` is placed elsewhere than before, or not at all.
-static void set_other(const struct gb_plan_part * part, struct gb_plan_near * near, int in) {
+static void set_other(const struct gb_plan_part * part, struct gb_plan_neighbours * near, int in) {
     for (uint32_t b = 0; b < part->n; b++) {
         if (test_random_int(1, in) == 1) {
             expected[b] = test_random_int(0, 2) == 0 ? GB_PLAN_NOT_PLACED : (size_t) test_random_int(0, 50);
         }
     }
-    REQUIRE(gb_plan_near_set(near, expected));
+    REQUIRE(gb_plan_neighbours_set(near, expected));
 }
 
 static void like_looking_at_all(size_t n, int64_t longest, bool few) {
@@ -89,8 +89,8 @@ static void like_looking_at_all(size_t n, int64_t longest, bool few) {
     items[0] = (struct gb_plan_item){ 0, 2 * (int64_t) n, 8, 0 }; // one part
     REQUIRE(gb_plan_problem_init(&p, items, n, 8) == GGML_STATUS_SUCCESS);
     CHECK_INT(p.n_parts, 1);
-    CHECK_INT(gb_plan_few_meet(&p.parts[0]), few);
-    struct gb_plan_near * near = gb_plan_near_new(&p.parts[0]);
+    CHECK_INT(gb_plan_is_sparse(&p.parts[0]), few);
+    struct gb_plan_neighbours * near = gb_plan_neighbours_new(&p.parts[0]);
     REQUIRE(near != NULL);
     for (uint32_t b = 0; b < p.parts[0].n; b++) {
         expected[b] = GB_PLAN_NOT_PLACED;
@@ -101,10 +101,10 @@ static void like_looking_at_all(size_t n, int64_t longest, bool few) {
     for (uint32_t b = 0; b < p.parts[0].n; b++) {
         expected[b] = GB_PLAN_NOT_PLACED;
     }
-    REQUIRE(gb_plan_near_set(near, expected)); // nothing is left
+    REQUIRE(gb_plan_neighbours_set(near, expected)); // nothing is left
     set_other(&p.parts[0], near, 1);           // all at once
     move_around(&p.parts[0], near);
-    gb_plan_near_free(near);
+    gb_plan_neighbours_free(near);
     gb_plan_problem_free(&p);
 }
 
@@ -130,15 +130,15 @@ static void out_of_memory(void) {
         int fail = 1;
         for (bool failed = true; failed; fail++) {
             gb_test_fail_alloc(fail, false);
-            struct gb_plan_near * near = gb_plan_near_new(&p.parts[0]);
+            struct gb_plan_neighbours * near = gb_plan_neighbours_new(&p.parts[0]);
             bool ok = near != NULL;
             for (uint32_t b = 0; ok && b < p.parts[0].n; b += n / 20) {
-                ok = gb_plan_near_put(near, b, b);
+                ok = gb_plan_neighbours_place(near, b, b);
             }
             failed = gb_test_alloc_failed();
             gb_test_fail_alloc(0, false);
             CHECK(ok == !failed);
-            gb_plan_near_free(near);
+            gb_plan_neighbours_free(near);
         }
         CHECK(fail > 5);
         gb_plan_problem_free(&p);

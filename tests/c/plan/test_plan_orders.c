@@ -21,7 +21,7 @@ static void random_part(struct gb_plan_problem * p, size_t n, int64_t longest, s
     REQUIRE(p->n_parts == 1);
 }
 
-static size_t crowd_of(const struct gb_plan_part * part, uint32_t b) {
+static size_t max_load_of(const struct gb_plan_part * part, uint32_t b) {
     size_t most = 0;
     for (uint32_t s = part->buffers[b].first; s < part->buffers[b].last; s++) {
         size_t load = 0;
@@ -35,7 +35,7 @@ static size_t crowd_of(const struct gb_plan_part * part, uint32_t b) {
 
 static long double weight_of(const struct gb_plan_part * part, uint32_t b, int power, long double root) {
     const struct gb_plan_buffer * one = &part->buffers[b];
-    return logl((long double) one->size) + power * logl((long double) crowd_of(part, b)) +
+    return logl((long double) one->size) + power * logl((long double) max_load_of(part, b)) +
            root * logl((long double) (one->last - one->first));
 }
 
@@ -58,7 +58,7 @@ static void by_weights(size_t n, int64_t longest, size_t largest) {
         enum gb_plan_key key;
         int power;
         long double root;
-    } keys[] = { { GB_PLAN_BY_CROWDED_SIZE, 8, 0 }, { GB_PLAN_BY_CROWDED_WIDTH, 8, 0.25L },
+    } keys[] = { { GB_PLAN_BY_LOADED_SIZE, 8, 0 }, { GB_PLAN_BY_LOADED_WIDTH, 8, 0.25L },
         { GB_PLAN_BY_PEAK, 16, 0.25L } };
     struct gb_plan_problem p;
     random_part(&p, n, longest, largest);
@@ -101,7 +101,7 @@ static void whatever_the_order_of_items(void) {
     static struct gb_plan_buffer before[MAX_ITEMS];
     struct gb_plan_problem p;
     random_part(&p, 400, 50, 5000);
-    for (int key = GB_PLAN_BY_CROWDED_SIZE; key <= GB_PLAN_BY_PEAK; key++) {
+    for (int key = GB_PLAN_BY_LOADED_SIZE; key <= GB_PLAN_BY_PEAK; key++) {
         REQUIRE(gb_plan_order(&p.parts[0], (enum gb_plan_key) key, order) == GGML_STATUS_SUCCESS);
         for (uint32_t k = 0; k < p.parts[0].n; k++) {
             before[k] = p.parts[0].buffers[order[k]];

@@ -3,7 +3,7 @@
 // A plan of fewer buffers needs no more than a plan of all, so what is proved of the critical ones alone holds for all.
 // And a good plan of them is most of a good plan of all: placed first, from the bottom up, they do not lie higher than
 // in that plan, and what is alive elsewhere only finds room around them.
-#include "plan/plan_impl.h"
+#include "plan/search/plan_methods.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -25,24 +25,24 @@ static int falling(const void * pa, const void * pb) {
 // The load above which, or from which on, sections are critical, so that about `limit` buffers are alive in some. *n:
 // how many these are.
 static enum ggml_status find_threshold(struct gb_plan_part * part, uint32_t limit, size_t * threshold, uint32_t * n) {
-    size_t * crowds = gb_calloc(part->n, sizeof(*crowds));
-    if (crowds == NULL) {
+    size_t * max_loads = gb_calloc(part->n, sizeof(*max_loads));
+    if (max_loads == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    memcpy(crowds, part->crowd, part->n * sizeof(*crowds));
-    qsort(crowds, part->n, sizeof(*crowds), falling);
+    memcpy(max_loads, part->max_load, part->n * sizeof(*max_loads));
+    qsort(max_loads, part->n, sizeof(*max_loads), falling);
     uint32_t k = GB_MIN(limit, part->n);
-    while (k > 0 && k < part->n && crowds[k] == crowds[k - 1]) {
+    while (k > 0 && k < part->n && max_loads[k] == max_loads[k - 1]) {
         k--; // those of one load together
     }
     if (k == 0) { // all of the highest
-        while (k < part->n && crowds[k] == crowds[0]) {
+        while (k < part->n && max_loads[k] == max_loads[0]) {
             k++;
         }
     }
-    *threshold = crowds[k - 1];
+    *threshold = max_loads[k - 1];
     *n = k;
-    gb_free(crowds);
+    gb_free(max_loads);
     return GGML_STATUS_SUCCESS;
 }
 
@@ -50,7 +50,7 @@ static enum ggml_status find_threshold(struct gb_plan_part * part, uint32_t limi
 static enum ggml_status find_critical(struct gb_plan_part * part, uint32_t limit, struct critical * c) {
     size_t threshold;
     *c = (struct critical){ 0 };
-    GB_TRY(gb_plan_find_crowds(part));
+    GB_TRY(gb_plan_find_max_loads(part));
     GB_TRY(find_threshold(part, limit, &threshold, &c->n));
     c->items = gb_calloc(c->n, sizeof(*c->items));
     c->buffers = gb_calloc(c->n, sizeof(*c->buffers));
@@ -59,7 +59,7 @@ static enum ggml_status find_critical(struct gb_plan_part * part, uint32_t limit
     }
     uint32_t k = 0;
     for (uint32_t b = 0; b < part->n; b++) {
-        if (part->crowd[b] >= threshold) {
+        if (part->max_load[b] >= threshold) {
             const struct gb_plan_buffer * one = &part->buffers[b];
             c->items[k] = (struct gb_plan_item){ one->first, one->last, one->size, 0 };
             c->buffers[k++] = b;
@@ -74,7 +74,7 @@ static void free_critical(struct critical * c) {
 }
 
 // Moves the critical ones to the front of the order, by offset.
-static enum ggml_status to_front(struct gb_plan_part * part, const struct critical * c, const size_t * offsets,
+static enum ggml_status move_to_front(struct gb_plan_part * part, const struct critical * c, const size_t * offsets,
     uint32_t * order) {
     size_t * at = gb_calloc(part->n, sizeof(*at));
     enum ggml_status status = at ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
@@ -94,7 +94,7 @@ static enum ggml_status plan_critical(struct gb_plan_part * part, struct critica
     struct gb_plan_budget * budget, size_t * offsets, size_t * peak) {
     struct gb_plan_problem p;
     struct gb_plan_result result;
-    struct gb_plan_costs costs = { .turns = true, .capacity = capacity };
+    struct gb_plan_costs costs = { .search_part = gb_plan_search_part, .capacity = capacity };
     costs.heuristic = gb_plan_share(budget, budget->steps / 3);
     costs.search = gb_plan_share(budget, budget->steps / 2);
     enum ggml_status status = gb_plan_problem_init(&p, c->items, c->n, 1);
@@ -117,12 +117,12 @@ static enum ggml_status plan_critical(struct gb_plan_part * part, struct critica
 static enum ggml_status extend_critical(struct gb_plan_part * part, const struct critical * c, const size_t * offsets,
     size_t goal, size_t unit, struct gb_plan_budget * budget) {
     uint32_t * order = gb_calloc(part->n, sizeof(*order));
-    struct gb_plan_improver * improver = gb_plan_improver_new(part);
+    struct gb_plan_learner * learner = gb_plan_learner_new(part);
     struct gb_plan_ejector * ejector = NULL;
-    enum ggml_status status = order && improver ? to_front(part, c, offsets, order) : GGML_STATUS_ALLOC_FAILED;
+    enum ggml_status status = order && learner ? move_to_front(part, c, offsets, order) : GGML_STATUS_ALLOC_FAILED;
     if (status == GGML_STATUS_SUCCESS) {
         struct gb_plan_budget share = gb_plan_share(budget, budget->steps / (part->n > GB_PLAN_MANY ? 3 : 1));
-        status = gb_plan_improve_from(improver, order, goal, &share);
+        status = gb_plan_learn_from(learner, order, goal, &share);
         gb_plan_give_back(budget, &share);
     }
     const bool more = part->n > GB_PLAN_MANY && part->peak > goal && part->peak < SIZE_MAX && gb_plan_can_eject(part);
@@ -131,7 +131,7 @@ static enum ggml_status extend_critical(struct gb_plan_part * part, const struct
         status = ejector ? gb_plan_eject(ejector, goal, unit, budget) : GGML_STATUS_ALLOC_FAILED;
     }
     gb_plan_ejector_free(ejector);
-    gb_plan_improver_free(improver);
+    gb_plan_learner_free(learner);
     gb_free(order);
     return status;
 }

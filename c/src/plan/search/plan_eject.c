@@ -8,16 +8,16 @@
 // in part.
 //
 // Random numbers are drawn in the order of births.
-#include "plan/plan_impl.h"
+#include "plan/search/plan_methods.h"
 
 #include "base/mem.h"
 #include "base/status.h"
 
 #define FINEST 6 // targets are half of the gap below the plan, or down to this power of two of it
 #define FIRST_MOVES 200 // of a chain, and
-#define MOVES_A_MISS 30 // for each buffer that is outside at first
-#define MOST_MOVES 20000
-#define MOST_OUTSIDE 4 // times as many as at first
+#define MOVES_PER_EJECTED 30 // for each buffer that is outside at first
+#define MAX_MOVES 20000
+#define MAX_OUTSIDE 4 // times as many as at first
 #define FORGET 4
 #define MOVE_STEPS 700 // to take one out, or put it in
 #define COST_BITS 30
@@ -25,7 +25,7 @@
 
 struct gb_plan_ejector {
     struct gb_plan_part * part; // borrowed
-    struct gb_plan_near * near; // owned: what is placed
+    struct gb_plan_neighbours * neighbours; // owned: what is placed
     const size_t * offsets; // borrowed: its offsets
     uint64_t * cost; // by buffer
     uint64_t * price; // by buffer: its cost times one more than it was taken out
@@ -40,12 +40,12 @@ struct gb_plan_ejector {
     unsigned fine; // the next target
     uint32_t more; // rounds of targets of which none was reached
     uint64_t random;
-    bool begun; // all were put in
+    bool is_filled; // all were put in
 };
 
 void gb_plan_ejector_free(struct gb_plan_ejector * x) {
     if (x) {
-        gb_plan_near_free(x->near);
+        gb_plan_neighbours_free(x->neighbours);
         gb_free(x->cost);
         gb_free(x->price);
         gb_free(x->times);
@@ -83,17 +83,17 @@ struct gb_plan_ejector * gb_plan_ejector_new(struct gb_plan_part * part) {
     x->part = part;
     x->fine = n > GB_PLAN_MANY ? 3 : 1; // long chains: sooner something than later more
     x->random = UINT64_C(0x9E3779B97F4A7C15) ^ n;
-    x->near = gb_plan_near_new(part);
+    x->neighbours = gb_plan_neighbours_new(part);
     x->cost = gb_calloc(n, sizeof(*x->cost));
     x->price = gb_calloc(n, sizeof(*x->price));
     x->times = gb_calloc(n, sizeof(*x->times));
     x->outside = gb_calloc(n, sizeof(*x->outside));
     x->from = gb_calloc(n, sizeof(*x->from));
-    if (!x->near || !x->cost || !x->price || !x->times || !x->outside || !x->from) {
+    if (!x->neighbours || !x->cost || !x->price || !x->times || !x->outside || !x->from) {
         gb_plan_ejector_free(x);
         return NULL;
     }
-    x->offsets = gb_plan_near_offsets(x->near);
+    x->offsets = gb_plan_neighbours_offsets(x->neighbours);
     find_costs(x);
     return x;
 }
@@ -121,18 +121,18 @@ static bool begin(struct gb_plan_ejector * x, size_t target) {
             take_out(x, b);
         }
     }
-    const uint64_t moves = (FIRST_MOVES + (uint64_t) MOVES_A_MISS * x->n_outside) * (1 + x->more);
+    const uint64_t moves = (FIRST_MOVES + (uint64_t) MOVES_PER_EJECTED * x->n_outside) * (1 + x->more);
     x->target = target;
-    x->moves = GB_MIN(moves, MOST_MOVES);
-    x->most = MOST_OUTSIDE * (x->n_outside + 8);
-    return gb_plan_near_set(x->near, x->from);
+    x->moves = GB_MIN(moves, MAX_MOVES);
+    x->most = MAX_OUTSIDE * (x->n_outside + 8);
+    return gb_plan_neighbours_set(x->neighbours, x->from);
 }
 
 // The offset where what is in the way of b costs least, the lowest of several: at the bottom, or on something. A sweep
 // over both sequences of what was met: the next that begins below the top of b is added, or else the next that ends is
 // taken off, and its end is an offset to try. Which it is cannot be predicted, so nothing branches on it.
 static size_t cheapest(const struct gb_plan_ejector * x, const struct gb_plan_buffer * b,
-    const struct gb_plan_met * met) {
+    const struct gb_plan_neighbour_list * met) {
     const struct gb_plan_pair *begin = met->by_offset, *end = met->by_end;
     const uint64_t * const price = x->price;
     const size_t size = b->size, most = x->target - size;
@@ -159,8 +159,8 @@ static size_t cheapest(const struct gb_plan_ejector * x, const struct gb_plan_bu
 }
 
 // Takes out what is in the way of b at the offset. Returns how many.
-static uint32_t make_room(struct gb_plan_ejector * x, const struct gb_plan_buffer * b, const struct gb_plan_met * met,
-    size_t offset) {
+static uint32_t make_room(struct gb_plan_ejector * x, const struct gb_plan_buffer * b,
+    const struct gb_plan_neighbour_list * met, size_t offset) {
     uint32_t n = 0;
     for (uint32_t k = 0; k < met->n; k++) {
         const uint32_t other = (uint32_t) met->by_offset[k].b;
@@ -169,7 +169,7 @@ static uint32_t make_room(struct gb_plan_ejector * x, const struct gb_plan_buffe
         }
         if (end_of(x, other) > offset) {
             take_out(x, other);
-            gb_plan_near_take(x->near, other);
+            gb_plan_neighbours_remove(x->neighbours, other);
             n++;
         }
     }
@@ -189,7 +189,7 @@ static uint32_t next_of(struct gb_plan_ejector * x) {
 }
 
 // Until nothing is outside, or the chain is dropped, or the budget is used up, which is said by false in *going.
-static enum ggml_status go_on(struct gb_plan_ejector * x, struct gb_plan_budget * budget, bool * going) {
+static enum ggml_status run_chain(struct gb_plan_ejector * x, struct gb_plan_budget * budget, bool * going) {
     for (*going = true; x->moves > 0 && x->n_outside > 0 && x->n_outside <= x->most; x->moves--) {
         if (!gb_plan_spend(budget, MOVE_STEPS + 4 * (uint64_t) x->n_outside)) {
             *going = false;
@@ -198,11 +198,11 @@ static enum ggml_status go_on(struct gb_plan_ejector * x, struct gb_plan_budget 
         const uint32_t b = next_of(x);
         const struct gb_plan_buffer * one = &x->part->buffers[b];
         uint64_t steps;
-        const struct gb_plan_met * met = gb_plan_near_find(x->near, b, &steps);
+        const struct gb_plan_neighbour_list * met = gb_plan_neighbours_find(x->neighbours, b, &steps);
         const size_t at = cheapest(x, one, met);
         const uint32_t out = make_room(x, one, met, at);
         (void) gb_plan_spend(budget, steps + 4 * (uint64_t) met->n + MOVE_STEPS * (uint64_t) out);
-        if (!gb_plan_near_put(x->near, b, at)) {
+        if (!gb_plan_neighbours_place(x->neighbours, b, at)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
     }
@@ -222,17 +222,17 @@ static void forget(struct gb_plan_ejector * x) {
 
 bool gb_plan_can_eject(const struct gb_plan_part * part) {
     return part->chunk == 0 && part->n_fixed == 0 &&
-           part->n <= (gb_plan_few_meet(part) ? GB_PLAN_MAX_EJECT_NEAR : GB_PLAN_MAX_EJECT);
+           part->n <= (gb_plan_is_sparse(part) ? GB_PLAN_MAX_EJECT_SPARSE : GB_PLAN_VERY_MANY);
 }
 
 enum ggml_status gb_plan_eject(struct gb_plan_ejector * x, size_t goal, size_t unit, struct gb_plan_budget * budget) {
     struct gb_plan_part * part = x->part;
-    if (!x->begun && !gb_plan_spend(budget, gb_plan_near_all(x->near))) {
+    if (!x->is_filled && !gb_plan_spend(budget, gb_plan_neighbours_cost(x->neighbours))) {
         return GGML_STATUS_SUCCESS;
     }
-    x->begun = true;
+    x->is_filled = true;
     while (part->peak > goal && budget->steps > 0) {
-        if (x->moves == 0 || x->target >= part->peak || (gb_plan_few_meet(part) && x->peak != part->peak)) {
+        if (x->moves == 0 || x->target >= part->peak || (gb_plan_is_sparse(part) && x->peak != part->peak)) {
             x->peak = part->peak;
             const size_t lower = GB_MAX((part->peak - goal) >> x->fine, unit);
             (void) gb_plan_spend(budget, (uint64_t) part->n * 10);
@@ -241,7 +241,7 @@ enum ggml_status gb_plan_eject(struct gb_plan_ejector * x, size_t goal, size_t u
             }
         }
         bool going;
-        GB_TRY(go_on(x, budget, &going));
+        GB_TRY(run_chain(x, budget, &going));
         if (!going) {
             break;
         }

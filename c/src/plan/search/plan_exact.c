@@ -14,7 +14,7 @@
 // from a trail.
 //
 // Invariant: floor[b], rest[s] and crossing[s] are right for the unplaced buffers at any time.
-#include "plan/plan_impl.h"
+#include "plan/search/plan_methods.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,20 +22,20 @@
 #include "base/mem.h"
 #include "base/vec.h"
 
-struct remainder { // unplaced buffers that meet no others: lists[begin .. end), alive in sections [first, last)
+struct subproblem { // unplaced buffers that meet no others: lists[begin .. end), alive in sections [first, last)
     size_t begin, end;
     uint32_t first, last;
 };
 
 struct frame {
-    struct remainder what;
+    struct subproblem what;
     size_t least_offset; // what is placed from here on comes behind (least_offset, least_rank)
     uint32_t least_rank;
     size_t ceiling; // see "holes"
     size_t next; // in lists: the next candidate
-    size_t trail, lists, remainders; // lengths to go back to before the next candidate
+    size_t trail, lists, subproblems; // lengths to go back to before the next candidate
     size_t child; // in remainders: the next to search
-    bool hatless;
+    bool isolated;
 };
 
 struct change {
@@ -48,20 +48,20 @@ struct gb_plan_exact {
     struct gb_plan_part * part; // borrowed
     size_t * floor; // by buffer
     uint32_t * rank; // by buffer; the lower comes first
-    uint32_t * twin; // by buffer: the one before it that is equal in all, or UINT32_MAX
+    uint32_t * equal; // by buffer: the one before it that is equal in all, or UINT32_MAX
     bool * placed; // by buffer
     // by buffer, n + 1: those alive with it are meets[meets_begin[b] .. meets_begin[b + 1])
-    uint64_t * meets_begin;
-    uint32_t * meets;
-    size_t * rest; // by section: sizes of the unplaced
+    uint64_t * neighbours_begin;
+    uint32_t * neighbours;
+    size_t * unplaced; // by section: sizes of the unplaced
     uint32_t * crossing; // by section: unplaced buffers alive in it and the next
-    uint32_t * unpainted; // by section: scratch of may_fit
+    uint32_t * unvisited; // by section: scratch of may_fit
     uint32_t * marked; // by rank: the buffer whose bit is set in marks
     uint64_t * marks; // none outside of add_remainder
     struct gb_plan_ranked * ranked; // by buffer: scratch
     GB_VEC(struct frame) frames;
     GB_VEC(uint32_t) lists;
-    GB_VEC(struct remainder) remainders;
+    GB_VEC(struct subproblem) subproblems;
     GB_VEC(struct change) trail;
 
     size_t capacity;
@@ -75,28 +75,28 @@ struct gb_plan_exact {
 // -------------------------------------------------------------------------------------------------------------- set-up
 
 // Who is alive with whom, as one array of lists: counted, then filled.
-static void list_meetings(struct gb_plan_exact * x) {
+static void list_neighbours(struct gb_plan_exact * x) {
     const struct gb_plan_part * part = x->part;
     for (uint32_t i = 0; i < part->n; i++) { // those with a smaller index meet i when i is born before they die
         for (uint32_t j = i + 1; j < part->n && part->buffers[j].first < part->buffers[i].last; j++) {
-            x->meets_begin[i + 1]++;
-            x->meets_begin[j + 1]++;
+            x->neighbours_begin[i + 1]++;
+            x->neighbours_begin[j + 1]++;
         }
     }
     for (uint32_t i = 0; i < part->n; i++) {
-        x->meets_begin[i + 1] += x->meets_begin[i];
+        x->neighbours_begin[i + 1] += x->neighbours_begin[i];
     }
     for (uint32_t i = part->n; i-- > 0;) { // fills each list from its end
         for (uint32_t j = i + 1; j < part->n && part->buffers[j].first < part->buffers[i].last; j++) {
-            x->meets[x->meets_begin[i + 1] - 1 - x->rank[i]++] = j; // rank: how many are listed, for now
-            x->meets[x->meets_begin[j + 1] - 1 - x->rank[j]++] = i;
+            x->neighbours[x->neighbours_begin[i + 1] - 1 - x->rank[i]++] = j; // rank: how many are listed, for now
+            x->neighbours[x->neighbours_begin[j + 1] - 1 - x->rank[j]++] = i;
         }
     }
 }
 
 // Twins are next to each other by size, in the sequence that ranks give them, too. Those of other spans between them
 // only hide that they are twins.
-static bool find_twins(struct gb_plan_exact * x) {
+static bool find_equal(struct gb_plan_exact * x) {
     const struct gb_plan_buffer * all = x->part->buffers;
     uint32_t * const order = x->marked; // scratch
     if (gb_plan_order(x->part, GB_PLAN_BY_SIZE, order) != GGML_STATUS_SUCCESS) {
@@ -107,7 +107,7 @@ static bool find_twins(struct gb_plan_exact * x) {
         const struct gb_plan_buffer * before = k > 0 ? &all[order[k - 1]] : NULL;
         const bool same = before && before->size == b->size && before->first == b->first && before->last == b->last &&
                           before->span == b->span;
-        x->twin[order[k]] = same ? order[k - 1] : UINT32_MAX;
+        x->equal[order[k]] = same ? order[k - 1] : UINT32_MAX;
     }
     return true;
 }
@@ -122,23 +122,23 @@ struct gb_plan_exact * gb_plan_exact_new(struct gb_plan_part * part) {
     x->part = part;
     x->floor = gb_calloc(n, sizeof(*x->floor));
     x->rank = gb_calloc(n, sizeof(*x->rank));
-    x->twin = gb_calloc(n, sizeof(*x->twin));
+    x->equal = gb_calloc(n, sizeof(*x->equal));
     x->placed = gb_calloc(n, sizeof(*x->placed));
-    x->meets_begin = gb_calloc(n + 1, sizeof(*x->meets_begin));
-    x->meets = gb_calloc(2 * (size_t) part->n_pairs + 1, sizeof(*x->meets));
-    x->rest = gb_calloc(m, sizeof(*x->rest));
+    x->neighbours_begin = gb_calloc(n + 1, sizeof(*x->neighbours_begin));
+    x->neighbours = gb_calloc(2 * (size_t) part->n_pairs + 1, sizeof(*x->neighbours));
+    x->unplaced = gb_calloc(m, sizeof(*x->unplaced));
     x->crossing = gb_calloc(m, sizeof(*x->crossing));
-    x->unpainted = gb_calloc(m + 1, sizeof(*x->unpainted));
+    x->unvisited = gb_calloc(m + 1, sizeof(*x->unvisited));
     x->marked = gb_calloc(n, sizeof(*x->marked));
     x->marks = gb_calloc(n / 64 + 1, sizeof(*x->marks));
     x->ranked = gb_calloc(n, sizeof(*x->ranked));
-    if (!x->floor || !x->rank || !x->twin || !x->placed || !x->meets_begin || !x->meets || !x->rest || !x->crossing ||
-        !x->unpainted || !x->marked || !x->marks || !x->ranked) {
+    if (!x->floor || !x->rank || !x->equal || !x->placed || !x->neighbours_begin || !x->neighbours || !x->unplaced ||
+        !x->crossing || !x->unvisited || !x->marked || !x->marks || !x->ranked) {
         gb_plan_exact_free(x);
         return NULL;
     }
-    list_meetings(x);
-    if (!find_twins(x)) {
+    list_neighbours(x);
+    if (!find_equal(x)) {
         gb_plan_exact_free(x);
         return NULL;
     }
@@ -151,19 +151,19 @@ void gb_plan_exact_free(struct gb_plan_exact * x) {
     }
     gb_free(x->floor);
     gb_free(x->rank);
-    gb_free(x->twin);
+    gb_free(x->equal);
     gb_free(x->placed);
-    gb_free(x->meets_begin);
-    gb_free(x->meets);
-    gb_free(x->rest);
+    gb_free(x->neighbours_begin);
+    gb_free(x->neighbours);
+    gb_free(x->unplaced);
     gb_free(x->crossing);
-    gb_free(x->unpainted);
+    gb_free(x->unvisited);
     gb_free(x->marked);
     gb_free(x->marks);
     gb_free(x->ranked);
     gb_vec_free(&x->frames);
     gb_vec_free(&x->lists);
-    gb_vec_free(&x->remainders);
+    gb_vec_free(&x->subproblems);
     gb_vec_free(&x->trail);
     gb_free(x);
 }
@@ -177,7 +177,7 @@ static void toggle(struct gb_plan_exact * x, uint32_t b, bool placed) {
     const size_t size = placed ? (size_t) 0 - buffer->size : buffer->size; // unsigned: the sums come out right
     const uint32_t count = placed ? UINT32_MAX : 1;
     for (uint32_t s = buffer->first; s < buffer->last; s++) {
-        x->rest[s] += size;
+        x->unplaced[s] += size;
     }
     for (uint32_t s = buffer->first; s + 1 < buffer->last; s++) {
         x->crossing[s] += count;
@@ -199,19 +199,19 @@ static void undo(struct gb_plan_exact * x, size_t length) {
 
 // Puts b on its floor, and raises the floors of the unplaced that are alive with it to its top. hatless: there are
 // none. False: no memory.
-static bool put(struct gb_plan_exact * x, uint32_t b, bool * hatless) {
+static bool put(struct gb_plan_exact * x, uint32_t b, bool * isolated) {
     const size_t top = x->floor[b] + x->part->buffers[b].size;
-    *hatless = true;
+    *isolated = true;
     if (!gb_vec_push(&x->trail, ((struct change){ PLACED, b, 0 }))) {
         return false;
     }
     toggle(x, b, true);
-    for (uint64_t k = x->meets_begin[b]; k < x->meets_begin[b + 1]; k++) {
-        const uint32_t other = x->meets[k];
+    for (uint64_t k = x->neighbours_begin[b]; k < x->neighbours_begin[b + 1]; k++) {
+        const uint32_t other = x->neighbours[k];
         if (x->placed[other]) {
             continue;
         }
-        *hatless = false;
+        *isolated = false;
         if (x->floor[other] < top) {
             if (!gb_vec_push(&x->trail, ((struct change){ FLOOR, other, x->floor[other] }))) {
                 return false;
@@ -219,7 +219,7 @@ static bool put(struct gb_plan_exact * x, uint32_t b, bool * hatless) {
             x->floor[other] = top;
         }
     }
-    x->steps += x->meets_begin[b + 1] - x->meets_begin[b];
+    x->steps += x->neighbours_begin[b + 1] - x->neighbours_begin[b];
     return true;
 }
 
@@ -239,13 +239,13 @@ static unsigned lowest_bit(uint64_t bits) {
 
 // Ranks the buffers of a remainder by what is left of its sections, not by the whole problem: which buffer is in the
 // way of most others changes as others are put down.
-static bool rank_anew(struct gb_plan_exact * x, const struct remainder * r) {
+static bool rerank_subproblem(struct gb_plan_exact * x, const struct subproblem * r) {
     const size_t n = r->end - r->begin;
-    const bool needs_crowd = gb_plan_needs_crowd(x->key);
+    const bool needs_crowd = gb_plan_needs_max_load(x->key);
     for (size_t k = 0; k < n; k++) {
         const uint32_t b = x->lists.data[r->begin + k];
-        const size_t crowd = needs_crowd ? gb_plan_crowd(&x->part->buffers[b], x->rest) : 0;
-        x->ranked[k] = gb_plan_rank(x->part, b, x->key, crowd);
+        const size_t max_load = needs_crowd ? gb_plan_max_load(&x->part->buffers[b], x->unplaced) : 0;
+        x->ranked[k] = gb_plan_rank(x->part, b, x->key, max_load);
         x->steps += 8 + x->part->buffers[b].last - x->part->buffers[b].first;
     }
     qsort(x->ranked, n, sizeof(*x->ranked), gb_plan_by_rank);
@@ -270,9 +270,9 @@ static void append_marked(struct gb_plan_exact * x) {
 
 // Adds the remainder of sections [first, last): those of the unplaced in `all` that are alive there. What the last
 // placement raised has its top as the floor, so that the list is in order if just these are sorted.
-static bool add_remainder(struct gb_plan_exact * x, const struct remainder * all, uint32_t first, uint32_t last,
+static bool add_subproblem(struct gb_plan_exact * x, const struct subproblem * all, uint32_t first, uint32_t last,
     size_t top) {
-    struct remainder r = { x->lists.n, x->lists.n, first, last };
+    struct subproblem r = { x->lists.n, x->lists.n, first, last };
     size_t n_above = 0;
     if (!gb_vec_reserve(&x->lists, x->lists.n + 2 * (all->end - all->begin))) {
         return false;
@@ -297,14 +297,14 @@ static bool add_remainder(struct gb_plan_exact * x, const struct remainder * all
     x->lists.n += n_above;
     x->steps += all->end - all->begin;
     r.end = x->lists.n;
-    return r.begin == r.end || gb_vec_push(&x->remainders, r);
+    return r.begin == r.end || gb_vec_push(&x->subproblems, r);
 }
 
 // Small remainders fail sooner, and one failure is enough.
 static void sort_small_first(struct gb_plan_exact * x, size_t begin) {
-    struct remainder * r = x->remainders.data;
-    for (size_t k = begin + 1; k < x->remainders.n; k++) {
-        const struct remainder one = r[k];
+    struct subproblem * r = x->subproblems.data;
+    for (size_t k = begin + 1; k < x->subproblems.n; k++) {
+        const struct subproblem one = r[k];
         size_t at = k;
         for (; at > begin && one.end - one.begin < r[at - 1].end - r[at - 1].begin; at--) {
             r[at] = r[at - 1];
@@ -320,13 +320,13 @@ static bool split(struct gb_plan_exact * x, const struct frame * f, uint32_t b) 
     uint32_t from = f->what.first;
     for (uint32_t s = buffer->first; s + 1 < buffer->last; s++) {
         if (x->crossing[s] == 0) {
-            if (!add_remainder(x, &f->what, from, s + 1, top)) {
+            if (!add_subproblem(x, &f->what, from, s + 1, top)) {
                 return false;
             }
             from = s + 1;
         }
     }
-    return add_remainder(x, &f->what, from, f->what.last, top) && (sort_small_first(x, f->remainders), true);
+    return add_subproblem(x, &f->what, from, f->what.last, top) && (sort_small_first(x, f->subproblems), true);
 }
 
 // ----------------------------------------------------------------------------------------------------------- the frame
@@ -337,7 +337,7 @@ static bool comes_before(const struct gb_plan_exact * x, uint32_t a, uint32_t b)
 }
 
 // By insertion, since only the order of level ones is wrong.
-static void sort_by_floor(struct gb_plan_exact * x, const struct remainder * r) {
+static void sort_by_floor(struct gb_plan_exact * x, const struct subproblem * r) {
     uint32_t * list = x->lists.data;
     for (size_t k = r->begin + 1; k < r->end; k++) {
         const uint32_t b = list[k];
@@ -353,26 +353,26 @@ static void sort_by_floor(struct gb_plan_exact * x, const struct remainder * r) 
 
 // The first section from s on that is not painted; paths are halved on the way, so that a sequence of questions takes
 // next to constant time each (union-find).
-static uint32_t next_unpainted(uint32_t * unpainted, uint32_t s) {
-    while (unpainted[s] != s) {
-        unpainted[s] = unpainted[unpainted[s]];
-        s = unpainted[s];
+static uint32_t next_unvisited(uint32_t * unvisited, uint32_t s) {
+    while (unvisited[s] != s) {
+        unvisited[s] = unvisited[unvisited[s]];
+        s = unvisited[s];
     }
     return s;
 }
 
 // Paints the sections of b that are still bare: on b's floor what is unplaced there must find room.
-static bool paint(struct gb_plan_exact * x, uint32_t b, size_t floor) {
+static bool visit(struct gb_plan_exact * x, uint32_t b, size_t floor) {
     const struct gb_plan_buffer * buffer = &x->part->buffers[b];
     if (floor > x->capacity || buffer->size > x->capacity - floor) {
         return false;
     }
-    for (uint32_t s = next_unpainted(x->unpainted, buffer->first); s < buffer->last;
-        s = next_unpainted(x->unpainted, s)) {
-        if (x->rest[s] > x->capacity - floor) {
+    for (uint32_t s = next_unvisited(x->unvisited, buffer->first); s < buffer->last;
+        s = next_unvisited(x->unvisited, s)) {
+        if (x->unplaced[s] > x->capacity - floor) {
             return false;
         }
-        x->unpainted[s] = s + 1;
+        x->unvisited[s] = s + 1;
     }
     return true;
 }
@@ -380,12 +380,12 @@ static bool paint(struct gb_plan_exact * x, uint32_t b, size_t floor) {
 // Each section is painted by its lowest unplaced buffer. The list is sorted by (floor, rank); what comes before
 // (least_offset, least_rank) can no more be placed on its floor but only on something unplaced, whose top is at least
 // `least_top`.
-static bool may_fit(struct gb_plan_exact * x, const struct remainder * r, size_t least_offset, uint32_t least_rank) {
+static bool may_fit(struct gb_plan_exact * x, const struct subproblem * r, size_t least_offset, uint32_t least_rank) {
     for (uint32_t s = r->first; s <= r->last; s++) {
-        x->unpainted[s] = s;
+        x->unvisited[s] = s;
     }
     x->steps += r->last - r->first + 3 * (r->end - r->begin);
-    size_t late = r->begin, least_top = SIZE_MAX;
+    size_t timed_out = r->begin, least_top = SIZE_MAX;
     for (size_t k = r->begin; k < r->end; k++) {
         const uint32_t b = x->lists.data[k];
         const size_t size = x->part->buffers[b].size;
@@ -393,24 +393,24 @@ static bool may_fit(struct gb_plan_exact * x, const struct remainder * r, size_t
             if (x->floor[b] + size <= least_offset) {
                 return false; // a hole that stays: another sequence fills it
             }
-            late = k + 1;
+            timed_out = k + 1;
         } else {
             least_top = GB_MIN(least_top, x->floor[b] + size);
         }
     }
-    size_t k = late;
+    size_t k = timed_out;
     for (; k < r->end && x->floor[x->lists.data[k]] < least_top; k++) {
-        if (!paint(x, x->lists.data[k], x->floor[x->lists.data[k]])) {
+        if (!visit(x, x->lists.data[k], x->floor[x->lists.data[k]])) {
             return false;
         }
     }
-    for (size_t j = r->begin; j < late; j++) {
-        if (!paint(x, x->lists.data[j], least_top)) {
+    for (size_t j = r->begin; j < timed_out; j++) {
+        if (!visit(x, x->lists.data[j], least_top)) {
             return false;
         }
     }
     for (; k < r->end; k++) {
-        if (!paint(x, x->lists.data[k], x->floor[x->lists.data[k]])) {
+        if (!visit(x, x->lists.data[k], x->floor[x->lists.data[k]])) {
             return false;
         }
     }
@@ -419,9 +419,9 @@ static bool may_fit(struct gb_plan_exact * x, const struct remainder * r, size_t
 
 // Whether none of the remainders from `begin` on is out of reach already, now that `placed` lies at its floor.
 static bool all_may_fit(struct gb_plan_exact * x, size_t begin, uint32_t placed) {
-    const uint32_t rank = x->rerank && x->remainders.n - begin > 1 ? 0 : x->rank[placed];
-    for (size_t k = begin; k < x->remainders.n; k++) {
-        if (!may_fit(x, &x->remainders.data[k], x->floor[placed], rank)) {
+    const uint32_t rank = x->rerank && x->subproblems.n - begin > 1 ? 0 : x->rank[placed];
+    for (size_t k = begin; k < x->subproblems.n; k++) {
+        if (!may_fit(x, &x->subproblems.data[k], x->floor[placed], rank)) {
             return false;
         }
     }
@@ -443,8 +443,8 @@ static void enter(struct gb_plan_exact * x, struct frame * f) {
 static bool retreat(struct gb_plan_exact * x, struct frame * f) {
     undo(x, f->trail);
     x->lists.n = f->lists;
-    x->remainders.n = f->child = f->remainders;
-    return !f->hatless;
+    x->subproblems.n = f->child = f->subproblems;
+    return !f->isolated;
 }
 
 // Takes the next candidate of the frame and places it; FOUND: done, INFEASIBLE: no candidate is left.
@@ -456,7 +456,7 @@ static enum gb_plan_outcome advance(struct gb_plan_exact * x, struct frame * f) 
             break;
         }
         if (floor < f->least_offset || (floor == f->least_offset && x->rank[b] < f->least_rank) ||
-            (x->twin[b] != UINT32_MAX && !x->placed[x->twin[b]])) {
+            (x->equal[b] != UINT32_MAX && !x->placed[x->equal[b]])) {
             continue;
         }
         if (x->nodes == 0 || !gb_plan_spend(x->budget, x->steps)) {
@@ -464,10 +464,10 @@ static enum gb_plan_outcome advance(struct gb_plan_exact * x, struct frame * f) 
         }
         x->nodes--;
         x->steps = 0;
-        if (!put(x, b, &f->hatless) || !split(x, f, b)) {
+        if (!put(x, b, &f->isolated) || !split(x, f, b)) {
             return GB_PLAN_NO_MEMORY;
         }
-        if (all_may_fit(x, f->remainders, b)) {
+        if (all_may_fit(x, f->subproblems, b)) {
             x->part->trial[b] = floor;
             return GB_PLAN_FOUND;
         }
@@ -480,14 +480,14 @@ static enum gb_plan_outcome advance(struct gb_plan_exact * x, struct frame * f) 
 
 // Searches the next remainder below the frame on top, whose candidate lies at (offset, rank).
 static enum gb_plan_outcome descend(struct gb_plan_exact * x, struct frame * f) {
-    const struct remainder r = x->remainders.data[f->child++];
+    const struct subproblem r = x->subproblems.data[f->child++];
     const uint32_t placed = x->lists.data[f->next - 1];
-    const bool anew = x->rerank && x->remainders.n - f->remainders > 1;
+    const bool anew = x->rerank && x->subproblems.n - f->subproblems > 1;
     struct frame below = {
         .what = r, .least_offset = x->part->trial[placed], .least_rank = anew ? 0 : x->rank[placed]
     };
     if (anew) {
-        if (!rank_anew(x, &r)) {
+        if (!rerank_subproblem(x, &r)) {
             return GB_PLAN_NO_MEMORY;
         }
         sort_by_floor(x, &r);
@@ -495,7 +495,7 @@ static enum gb_plan_outcome descend(struct gb_plan_exact * x, struct frame * f) 
     enter(x, &below);
     below.trail = x->trail.n;
     below.lists = x->lists.n;
-    below.remainders = below.child = x->remainders.n;
+    below.subproblems = below.child = x->subproblems.n;
     return gb_vec_push(&x->frames, below) ? GB_PLAN_FOUND : GB_PLAN_NO_MEMORY;
 }
 
@@ -513,7 +513,7 @@ static enum gb_plan_outcome search(struct gb_plan_exact * x) {
         } else if (direction == UP) {
             outcome = retreat(x, f) ? advance(x, f) : GB_PLAN_INFEASIBLE;
         }
-        if (outcome == GB_PLAN_FOUND && f->child < x->remainders.n) {
+        if (outcome == GB_PLAN_FOUND && f->child < x->subproblems.n) {
             outcome = descend(x, f);
             fresh = true;
         } else if (outcome == GB_PLAN_FOUND || outcome == GB_PLAN_INFEASIBLE) {
@@ -521,7 +521,7 @@ static enum gb_plan_outcome search(struct gb_plan_exact * x) {
             direction = outcome == GB_PLAN_FOUND ? DOWN : UP;
             fresh = false;
             x->lists.n = f->lists;
-            x->remainders.n = f->remainders;
+            x->subproblems.n = f->subproblems;
             x->frames.n--;
         }
         if (outcome == GB_PLAN_GAVE_UP || outcome == GB_PLAN_NO_MEMORY) {
@@ -537,7 +537,7 @@ static void reset(struct gb_plan_exact * x) {
     memset(x->floor, 0, part->n * sizeof(*x->floor));
     memset(x->placed, 0, part->n * sizeof(*x->placed));
     memset(x->crossing, 0, part->n_sections * sizeof(*x->crossing));
-    memcpy(x->rest, part->load, part->n_sections * sizeof(*x->rest));
+    memcpy(x->unplaced, part->load, part->n_sections * sizeof(*x->unplaced));
     for (uint32_t b = 0; b < part->n; b++) {
         for (uint32_t s = part->buffers[b].first; s + 1 < part->buffers[b].last; s++) {
             x->crossing[s]++;
@@ -545,7 +545,7 @@ static void reset(struct gb_plan_exact * x) {
         x->lists.data[b] = b;
         x->rank[b] = UINT32_MAX;
     }
-    x->frames.n = x->remainders.n = x->trail.n = 0;
+    x->frames.n = x->subproblems.n = x->trail.n = 0;
     x->lists.n = part->n;
 }
 
@@ -564,7 +564,7 @@ enum gb_plan_outcome gb_plan_exact_run(struct gb_plan_exact * x, size_t capacity
     }
     reset(x);
     struct frame root = { .what = { 0, x->part->n, 0, x->part->n_sections } };
-    if (!rank_anew(x, &root.what)) {
+    if (!rerank_subproblem(x, &root.what)) {
         return GB_PLAN_NO_MEMORY;
     }
     sort_by_floor(x, &root.what);

@@ -7,7 +7,7 @@
 // anew: from the orders by several keys first, then from the best order so far, every other time with some disorder.
 //
 // Random numbers are drawn in the sequence of the order, never of the items, so that equal items give equal plans.
-#include "plan/plan_impl.h"
+#include "plan/search/plan_methods.h"
 
 #include <string.h>
 
@@ -19,7 +19,7 @@
 #define DISORDER (2 * UNIT)
 #define SORTING_STEPS 40 // a buffer
 
-struct gb_plan_improver {
+struct gb_plan_learner {
     struct gb_plan_part * part; // borrowed
     struct gb_plan_placer * placer; // owned, as what follows
     uint32_t * order; // to be placed next
@@ -30,7 +30,7 @@ struct gb_plan_improver {
     int starts, rounds; // so far; since the plan got better
 };
 
-void gb_plan_improver_free(struct gb_plan_improver * x) {
+void gb_plan_learner_free(struct gb_plan_learner * x) {
     if (x) {
         gb_plan_placer_free(x->placer);
         gb_free(x->order);
@@ -40,8 +40,8 @@ void gb_plan_improver_free(struct gb_plan_improver * x) {
     }
 }
 
-struct gb_plan_improver * gb_plan_improver_new(struct gb_plan_part * part) {
-    struct gb_plan_improver * x = GB_NEW(struct gb_plan_improver);
+struct gb_plan_learner * gb_plan_learner_new(struct gb_plan_part * part) {
+    struct gb_plan_learner * x = GB_NEW(struct gb_plan_learner);
     if (x == NULL) {
         return NULL;
     }
@@ -54,14 +54,14 @@ struct gb_plan_improver * gb_plan_improver_new(struct gb_plan_part * part) {
     x->rounds = PATIENCE;
     x->random = UINT64_C(0x9E3779B97F4A7C15) ^ part->n;
     if (!x->placer || !x->order || !x->best || !x->moved) {
-        gb_plan_improver_free(x);
+        gb_plan_learner_free(x);
         return NULL;
     }
     return x;
 }
 
 // Below n, which is small. xorshift64*.
-static uint64_t draw(struct gb_plan_improver * x, uint64_t n) {
+static uint64_t draw(struct gb_plan_learner * x, uint64_t n) {
     x->random ^= x->random >> 12;
     x->random ^= x->random << 25;
     x->random ^= x->random >> 27;
@@ -71,7 +71,7 @@ static uint64_t draw(struct gb_plan_improver * x, uint64_t n) {
 enum { N_KEYS = 5 };
 
 // The next start: by the keys, what was best before first; then from the best order, every other time with disorder.
-static enum ggml_status start(struct gb_plan_improver * x) {
+static enum ggml_status start(struct gb_plan_learner * x) {
     static const enum gb_plan_key keys[N_KEYS] = { GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_LOAD,
         GB_PLAN_BY_LOAD_AREA_WIDTH, GB_PLAN_BY_WIDTH };
     const enum gb_plan_key first = (enum gb_plan_key) x->part->best_key;
@@ -93,7 +93,7 @@ static enum ggml_status start(struct gb_plan_improver * x) {
 }
 
 // What is above the target comes earlier.
-static void reorder(struct gb_plan_improver * x, size_t target) {
+static void reorder(struct gb_plan_learner * x, size_t target) {
     const struct gb_plan_part * part = x->part;
     const bool disorder = x->starts == N_KEYS + 1;
     for (uint32_t k = 0; k < part->n; k++) {
@@ -114,7 +114,7 @@ static void reorder(struct gb_plan_improver * x, size_t target) {
 }
 
 // One plan, and the order for the next one. False in *going: the budget ended it.
-static enum ggml_status round_of(struct gb_plan_improver * x, size_t goal, struct gb_plan_budget * budget,
+static enum ggml_status round_of(struct gb_plan_learner * x, size_t goal, struct gb_plan_budget * budget,
     bool * going) {
     struct gb_plan_part * part = x->part;
     size_t peak;
@@ -134,7 +134,7 @@ static enum ggml_status round_of(struct gb_plan_improver * x, size_t goal, struc
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status gb_plan_improve(struct gb_plan_improver * x, size_t goal, struct gb_plan_budget * budget) {
+enum ggml_status gb_plan_learn(struct gb_plan_learner * x, size_t goal, struct gb_plan_budget * budget) {
     for (bool going = budget->steps > 0; going && x->part->peak > goal;) {
         if (x->rounds >= PATIENCE) {
             GB_TRY(start(x));
@@ -144,7 +144,7 @@ enum ggml_status gb_plan_improve(struct gb_plan_improver * x, size_t goal, struc
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status gb_plan_improve_from(struct gb_plan_improver * x, const uint32_t * order, size_t goal,
+enum ggml_status gb_plan_learn_from(struct gb_plan_learner * x, const uint32_t * order, size_t goal,
     struct gb_plan_budget * budget) {
     memcpy(x->order, order, x->part->n * sizeof(*x->order));
     x->rounds = 0;

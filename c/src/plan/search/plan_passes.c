@@ -1,15 +1,12 @@
 // plan_search.c - complete search of a part at several capacities, in passes with ever more nodes.
 //
 // A pass asks for the goal, then for what lies half way between it and the plan.
-#include "plan/plan_impl.h"
+#include "plan/search/plan_methods.h"
 
 #include "base/mem.h"
 #include "base/status.h"
 
-#define MAX_SEARCH_BUFFERS 4096
-#define MAX_SEARCH_PAIRS ((uint64_t) 1 << 22)
-
-struct gb_plan_searcher {
+struct gb_plan_passes {
     struct gb_plan_part * part;   // borrowed, as the budget of the pass
     struct gb_plan_exact * exact; // owned
     struct gb_plan_budget * budget;
@@ -21,7 +18,7 @@ struct gb_plan_searcher {
 // Tries several ranks in turn: each finds at once what others look for in vain, so that a little of each is worth more
 // than much of one. A proof that nothing fits raises the bound of the part to the next multiple of the unit: the
 // capacity may be none.
-static enum gb_plan_outcome try_capacity(struct gb_plan_searcher * s, size_t capacity, uint64_t nodes) {
+static enum gb_plan_outcome try_capacity(struct gb_plan_passes * s, size_t capacity, uint64_t nodes) {
     static const struct {
         enum gb_plan_key key;
         bool rerank;
@@ -52,7 +49,7 @@ static enum gb_plan_outcome try_capacity(struct gb_plan_searcher * s, size_t cap
 // Narrows the gap between the goal, which was not reached, and the plan, by halves, down to a 512th of the bound: what
 // is finer is not worth the search. A capacity at which the search gave up counts as out of reach here, but not as
 // proved.
-static enum gb_plan_outcome bisect(struct gb_plan_searcher * s, uint64_t nodes) {
+static enum gb_plan_outcome bisect(struct gb_plan_passes * s, uint64_t nodes) {
     enum gb_plan_outcome outcome = GB_PLAN_GAVE_UP;
     size_t low = s->goal;
     const size_t precision = GB_MAX(s->unit, s->part->bound / 512);
@@ -69,16 +66,12 @@ static enum gb_plan_outcome bisect(struct gb_plan_searcher * s, uint64_t nodes) 
     return outcome;
 }
 
-bool gb_plan_can_search(const struct gb_plan_part * part) {
-    return part->n <= MAX_SEARCH_BUFFERS && part->n_pairs <= MAX_SEARCH_PAIRS;
-}
-
-struct gb_plan_searcher * gb_plan_searcher_new(struct gb_plan_part * part, size_t goal, size_t capacity, size_t unit) {
-    struct gb_plan_searcher * s = GB_NEW(struct gb_plan_searcher);
+struct gb_plan_passes * gb_plan_passes_new(struct gb_plan_part * part, size_t goal, size_t capacity, size_t unit) {
+    struct gb_plan_passes * s = GB_NEW(struct gb_plan_passes);
     if (s == NULL) {
         return NULL;
     }
-    *s = (struct gb_plan_searcher){
+    *s = (struct gb_plan_passes){
         .part = part, .goal = goal, .unit = unit, .capacity = capacity, .nodes = (uint64_t) 4 * part->n
     };
     s->exact = gb_plan_exact_new(part);
@@ -89,7 +82,7 @@ struct gb_plan_searcher * gb_plan_searcher_new(struct gb_plan_part * part, size_
     return s;
 }
 
-void gb_plan_searcher_free(struct gb_plan_searcher * s) {
+void gb_plan_passes_free(struct gb_plan_passes * s) {
     if (s) {
         gb_plan_exact_free(s->exact);
         gb_free(s);
@@ -97,7 +90,7 @@ void gb_plan_searcher_free(struct gb_plan_searcher * s) {
 }
 
 // With a capacity asked for, only that matters: there is no reason to bisect, and when nothing fits it is over.
-enum ggml_status gb_plan_search_pass(struct gb_plan_searcher * s, struct gb_plan_budget * budget, size_t * goal) {
+enum ggml_status gb_plan_run_pass(struct gb_plan_passes * s, struct gb_plan_budget * budget, size_t * goal) {
     s->budget = budget;
     enum gb_plan_outcome outcome = GB_PLAN_INFEASIBLE;
     if (s->part->peak > s->goal) {

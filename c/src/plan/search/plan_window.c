@@ -4,7 +4,7 @@
 // first fit in orders that are learned (plan_improve.c); what reaches past it stays where it is. If the window's
 // highest top is lower then, this is kept, and the next highest buffer has its turn; else the window is doubled. A
 // round costs as much as the window is large, however large the part is.
-#include "plan/plan_impl.h"
+#include "plan/search/plan_methods.h"
 
 #include <string.h>
 
@@ -20,7 +20,7 @@ struct windows {
     struct gb_plan_buffer * buffers; // owned, as all of these; of the window, as those of a part
     size_t * offsets;
     size_t * trial;
-    size_t * crowd;
+    size_t * max_load;
     size_t * load;
     uint32_t * order;
     uint32_t * origin; // by buffer of the window: its index in the part
@@ -32,7 +32,7 @@ static void windows_free(struct windows * w) {
     gb_free(w->buffers);
     gb_free(w->offsets);
     gb_free(w->trial);
-    gb_free(w->crowd);
+    gb_free(w->max_load);
     gb_free(w->load);
     gb_free(w->order);
     gb_free(w->origin);
@@ -45,11 +45,11 @@ static bool windows_init(struct windows * w, struct gb_plan_part * part) {
     w->buffers = gb_calloc(n, sizeof(*w->buffers));
     w->offsets = gb_calloc(n, sizeof(*w->offsets));
     w->trial = gb_calloc(n, sizeof(*w->trial));
-    w->crowd = gb_calloc(n, sizeof(*w->crowd));
+    w->max_load = gb_calloc(n, sizeof(*w->max_load));
     w->load = gb_calloc(m + 1, sizeof(*w->load));
     w->order = gb_calloc(n, sizeof(*w->order));
     w->origin = gb_calloc(n, sizeof(*w->origin));
-    if (!w->died || !w->buffers || !w->offsets || !w->trial || !w->crowd || !w->load || !w->order || !w->origin) {
+    if (!w->died || !w->buffers || !w->offsets || !w->trial || !w->max_load || !w->load || !w->order || !w->origin) {
         return false;
     }
     for (uint32_t b = 0; b < n; b++) {
@@ -103,7 +103,7 @@ static void gather(struct windows * w, struct gb_plan_part * window, uint32_t fi
     *window = (struct gb_plan_part){ .buffers = w->buffers,
         .offsets = w->offsets,
         .trial = w->trial,
-        .crowd = w->crowd,
+        .max_load = w->max_load,
         .load = w->load,
         .n_sections = last - first,
         .peak = SIZE_MAX,
@@ -136,16 +136,16 @@ static void gather(struct windows * w, struct gb_plan_part * window, uint32_t fi
 // Plans the window anew; *lower: its highest top is below `top` now, and the part has the new offsets.
 static enum ggml_status replan(struct windows * w, struct gb_plan_part * window, size_t goal, size_t top,
     struct gb_plan_budget * budget, bool * lower) {
-    struct gb_plan_improver * improver = gb_plan_improver_new(window);
-    enum ggml_status status = improver ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    struct gb_plan_learner * learner = gb_plan_learner_new(window);
+    enum ggml_status status = learner ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     window->peak = top; // only a lower one is of use
     if (status == GGML_STATUS_SUCCESS) {
         status = gb_plan_order(window, (enum gb_plan_key) window->best_key, w->order);
     }
     if (status == GGML_STATUS_SUCCESS) {
-        status = gb_plan_improve_from(improver, w->order, goal, budget);
+        status = gb_plan_learn_from(learner, w->order, goal, budget);
     }
-    gb_plan_improver_free(improver);
+    gb_plan_learner_free(learner);
     *lower = status == GGML_STATUS_SUCCESS && window->peak < top;
     for (uint32_t k = 0; *lower && k < window->n; k++) {
         w->part->offsets[w->origin[k]] = w->offsets[k];
