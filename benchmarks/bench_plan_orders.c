@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "alloc/plan_impl.h"
+#include "plan/plan_impl.h"
 #include "base/mem.h"
 
 enum {
@@ -40,8 +40,8 @@ static const struct {
     [BY_LOAD] = { "by load", GB_PLAN_BY_LOAD },
     [BY_DEATH] = { "by death", GB_PLAN_BY_DEATH },
     [BY_PEAK] = { "by peak", GB_PLAN_BY_PEAK },
-    [BY_CROWDED_WIDTH] = { "by crowded width", GB_PLAN_BY_CROWDED_WIDTH },
-    [BY_CROWDED_SIZE] = { "by crowded size", GB_PLAN_BY_CROWDED_SIZE },
+    [BY_CROWDED_WIDTH] = { "by crowded width", GB_PLAN_BY_LOADED_WIDTH },
+    [BY_CROWDED_SIZE] = { "by crowded size", GB_PLAN_BY_LOADED_SIZE },
     [SMALLEST_GAP] = { "smallest gap", GB_PLAN_BY_SIZE },
     [VALIDATOR] = { "validator", 0 } };
 

@@ -28,7 +28,7 @@ COMMON = [
 ]  # fmt: skip
 TOGETHER = ["-fassociative-math", "-fno-signed-zeros", "-fno-trapping-math"]  # the first needs the others
 OF_GCC = ["-fsingle-precision-constant", "-mrecip", "-mfpmath=387", "-fno-trapping-math"]
-FEW = ["c/src/tensor/quant/fit.c", "c/src/tensor/quant/mxfp4.c", "c/src/alloc/plan_search.c",
+FEW = ["c/src/tensor/quant/fit.c", "c/src/tensor/quant/mxfp4.c", "c/src/plan/search/plan_passes.c",
        "c/src/cpu/kernels/self_check.c"]  # fmt: skip
 LAST = "-fno-fast-math"
 FLUSHES = "crtfastmath"

@@ -48,13 +48,15 @@ ROOMS: dict[str, str] = {
     "tensor/quant": "base tensor",
     "backend": "base tensor tensor/quant",
     "alloc": "base tensor backend",
+    "plan": "base alloc",
+    "plan/search": "base plan",
     # The rooms of the scheduler, in the order in which a plan is made and run: each uses only rooms before it. What
     # lies in sched itself makes, finds and keeps plans and has the public functions, so it is above all rooms.
     "sched/input": "base tensor backend",
     "sched/cost": "base",
     "sched/assign": "base tensor backend sched/cost",
     "sched/program": "base tensor backend sched/assign",
-    "sched/layout": "base tensor backend alloc sched/program",
+    "sched/layout": "base tensor backend alloc plan sched/program",
     "sched/memory": "base tensor backend alloc sched/input sched/program sched/layout",
     "sched/run": "base tensor backend sched/assign sched/program sched/layout sched/memory",
     "sched/report": "base tensor backend sched/input sched/assign sched/program sched/layout sched/run",
@@ -79,6 +81,7 @@ ROOMS: dict[str, str] = {
 DOORS: dict[tuple[str, str], str] = {
     ("backend/registry.c", "cpu"): "the registry alone names concrete backends",
     ("backend/registry.c", "sim"): "the registry alone names concrete backends",
+    ("plan/plan.c", "plan/search"): "plan.c alone names the search, for the function pointer that all others call",
     ("backend/module.c", "cpu"): "the table of public functions that a module gets includes those of the CPU backend",
     ("backend/module.c", "cpu/fuse"): "the same: the switch of fusion is a public function",
 }

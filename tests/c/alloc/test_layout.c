@@ -3,7 +3,7 @@
 // On most graphs a plan with results in place needs no more than what is alive at once; the seeds below lead to some
 // where it does, and where nothing in place needs less.
 #include "alloc/liveness.h"
-#include "alloc/plan.h"
+#include "plan/plan.h"
 #include "base/hash.h"
 #include "ggml-backend.h"
 #include "ggml-alloc.h"
@@ -178,7 +178,6 @@ static bool one_graph(ggml_backend_t cpu, uint64_t seed) {
 }
 
 static void irregular_graphs(void) {
-    gb_plan_limit_ns = 0;
     const ggml_backend_t cpu = ggml_backend_cpu_init();
     static const uint64_t hard[] = { 861, 1941, 2030, 2033 };
     int n_none = 0;
@@ -220,7 +219,6 @@ static void every_allocation_fails(void) {
     const ggml_backend_t cpu = ggml_backend_cpu_init();
     const uint64_t seed = 2030;
     int64_t few = 0, many = 1;
-    gb_plan_limit_ns = 0;
     ggml_log_set(ggml_log_discard, NULL);
     while (!plans_without(cpu, seed, many)) {
         few = many;

@@ -1,6 +1,6 @@
 // Lifetimes of node lists: by hand, and random graphs planned with them and simulated (test_alloc.h).
 #include "alloc/liveness.h"
-#include "alloc/plan.h"
+#include "plan/plan.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "test_alloc.h"

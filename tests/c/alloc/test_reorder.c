@@ -1,7 +1,7 @@
 // Orders that need less memory: by hand, and on random graphs against every order that keeps the dependences, judged by
 // a count of live bytes position by position, by the simulation of test_alloc.h, and by computing.
 #include "alloc/reorder.h"
-#include "alloc/plan.h"
+#include "plan/plan.h"
 #include "base/hash.h"
 #include "base/mem.h"
 #include "ggml-alloc.h"

@@ -1,6 +1,6 @@
 // Graphs of one structure and different sizes: whose offsets they take, against the validator of plans, against the
 // same graphs computed on one CPU with a memory of its own for each tensor, and against a checked run.
-#include "alloc/plan.h"
+#include "plan/plan.h"
 #include "base/mem.h"
 #include "ggml-cpu.h"
 #include "test_place.h"

@@ -9,7 +9,7 @@
 #include "sched/plan.h"
 
 #include "alloc/liveness.h"
-#include "alloc/plan.h"
+#include "plan/plan.h"
 #include "base/current.h"
 
 struct layout {

@@ -1,8 +1,8 @@
 // validator.c - validates the layout of each plan when it is made, those that take over another plan's included.
 //
-// The validator of memory plans that it calls (alloc/plan_validator.c) shares no code with what found the offsets: a
+// The validator of memory plans that it calls (plan/plan_validator.c) shares no code with what found the offsets: a
 // mistake of the planner is an error, never a wrong result.
-#include "alloc/plan.h"
+#include "plan/plan.h"
 #include "base/mem.h"
 #include "base/status.h"
 #include "sched/plan.h"

@@ -1,0 +1,119 @@
+// plan_inorder.c - in-order best fit: what an allocator does that meets the buffers one by one, in the order of their
+// births, and in the order of the items where several are born at once.
+//
+// It is the floor under everything else: the planner returns no plan with a higher peak, so that planning ahead never
+// costs memory. It is also the figure that users compare with (best_fit).
+#include "plan/plan_impl.h"
+
+#include <string.h>
+
+#include "base/current.h"
+#include "base/mem.h"
+#include "base/status.h"
+
+// Buffers by the section at whose start they are dead: those of section s are order[begin[s]] up to order[begin[s +
+// 1]].
+static void group_by_death(const struct gb_plan_part * part, uint32_t * begin, uint32_t * order) {
+    for (uint32_t i = 0; i < part->n; i++) {
+        begin[part->buffers[i].last + 1]++;
+    }
+    for (uint32_t s = 0; s <= part->n_sections; s++) {
+        begin[s + 1] += begin[s];
+    }
+    for (uint32_t i = 0; i < part->n; i++) {
+        order[begin[part->buffers[i].last]++] = i;
+    }
+    memmove(begin + 1, begin, (part->n_sections + 1) * sizeof(*begin)); // each has moved to the end of its group
+    begin[0] = 0;
+}
+
+// Memory without an end, as the allocator sees it: above `top` all is free, and no free block touches it.
+struct space {
+    struct gb_plan_pairs by_offset; // free blocks below the top: (offset, size)
+    struct gb_plan_pairs by_size;   // the same: (size, offset)
+    size_t top, high;               // now, and at most so far
+};
+
+static bool add_block(struct space * s, size_t offset, size_t size) {
+    return gb_plan_pairs_insert(&s->by_offset, (struct gb_plan_pair){ offset, size }) &&
+           gb_plan_pairs_insert(&s->by_size, (struct gb_plan_pair){ size, offset });
+}
+
+static void remove_block(struct space * s, size_t offset, size_t size) {
+    gb_plan_pairs_remove(&s->by_offset, (struct gb_plan_pair){ offset, size });
+    gb_plan_pairs_remove(&s->by_size, (struct gb_plan_pair){ size, offset });
+}
+
+// From the smallest block that is large enough, of equal ones the lowest; from the top only if there is none.
+static bool take(struct space * s, size_t size, size_t * offset) {
+    const struct gb_plan_pair * best = gb_plan_pairs_from(&s->by_size, (struct gb_plan_pair){ size, 0 }, NULL);
+    if (best == NULL) {
+        *offset = s->top;
+        s->top += size;
+        s->high = GB_MAX(s->high, s->top);
+        return true;
+    }
+    const size_t has = best->a;
+    *offset = best->b;
+    remove_block(s, *offset, has);
+    return has == size || add_block(s, *offset + size, has - size);
+}
+
+// Joined with the free blocks that it touches.
+static bool give_back(struct space * s, size_t offset, size_t size) {
+    const struct gb_plan_pair * before;
+    const struct gb_plan_pair * behind = gb_plan_pairs_from(&s->by_offset, (struct gb_plan_pair){ offset, 0 }, &before);
+    const struct gb_plan_pair left = before ? *before : (struct gb_plan_pair){ 0 };
+    if (behind && behind->a == offset + size) {
+        const size_t more = behind->b;
+        remove_block(s, offset + size, more);
+        size += more;
+    }
+    if (left.b > 0 && left.a + left.b == offset) {
+        remove_block(s, left.a, left.b);
+        offset = left.a;
+        size += left.b;
+    }
+    if (offset + size == s->top) {
+        s->top = offset;
+        return true;
+    }
+    return add_block(s, offset, size);
+}
+
+// Before a buffer is born all that is dead by then is given back. Poll: thousands of buffers take milliseconds.
+static enum ggml_status run(struct gb_plan_part * part, struct space * s, const uint32_t * begin,
+    const uint32_t * order) {
+    uint32_t ended = 0;
+    for (uint32_t i = 0; i < part->n; i++) {
+        if (i % GB_PLAN_POLL == 0) {
+            GB_TRY(gb_go_on());
+        }
+        for (const uint32_t end = begin[part->buffers[i].first + 1]; ended < end; ended++) {
+            if (!give_back(s, part->trial[order[ended]], part->buffers[order[ended]].size)) {
+                return GGML_STATUS_ALLOC_FAILED;
+            }
+        }
+        if (!take(s, part->buffers[i].size, &part->trial[i])) {
+            return GGML_STATUS_ALLOC_FAILED;
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+enum ggml_status gb_plan_in_order(struct gb_plan_part * part, size_t * peak) {
+    struct space s = { 0 };
+    enum ggml_status status = GGML_STATUS_ALLOC_FAILED;
+    uint32_t * begin = gb_calloc((size_t) part->n_sections + 2, sizeof(*begin));
+    uint32_t * order = gb_calloc(part->n, sizeof(*order));
+    if (begin && order) {
+        group_by_death(part, begin, order);
+        status = run(part, &s, begin, order);
+    }
+    *peak = s.high;
+    gb_plan_pairs_free(&s.by_offset);
+    gb_plan_pairs_free(&s.by_size);
+    gb_free(begin);
+    gb_free(order);
+    return status;
+}

@@ -1,0 +1,149 @@
+// plan_skyline.c - plans from the bottom up: the lowest valley of the skyline takes the first buffer, by rank, whose
+// life lies between the valley's walls; when there is none, the valley is filled up to its lower wall.
+//
+// The skyline is the lowest offset above all buffers so far, section by section. It is kept as a linked list of
+// plateaus, neighbours of different height, indexed by their first section. No gap below it is ever used again, so a
+// step looks at plateaus and unplaced buffers only.
+#include "plan/plan_impl.h"
+
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "base/status.h"
+
+#define NONE UINT32_MAX
+
+struct plateau { // indexed by its first section
+    size_t height;
+    uint32_t before, next; // first sections of the neighbours; NONE at the ends
+    uint32_t end;          // behind its last section
+};
+
+struct skyline {
+    struct plateau * plateaus;     // owned
+    struct gb_plan_ranked * order; // owned; by rank; what is unplaced of it is a list through `next`
+    // owned; next[0] is the first, next[k + 1] the one after order[k]; NONE at the end
+    uint32_t * next;
+};
+
+// Makes `section` the beginning of a plateau of the same height.
+static void split_at(struct skyline * sky, uint32_t start, uint32_t section) { // section inside the plateau
+    struct plateau * left = &sky->plateaus[start];
+    if (section <= start || section >= left->end) {
+        return;
+    }
+    sky->plateaus[section] = (struct plateau){ left->height, start, left->next, left->end };
+    if (left->next != NONE) {
+        sky->plateaus[left->next].before = section;
+    }
+    left->next = section;
+    left->end = section;
+}
+
+// Joins the plateau with the one behind it if they are level.
+static void join(struct skyline * sky, uint32_t start) {
+    struct plateau * left = &sky->plateaus[start];
+    if (left->next == NONE || sky->plateaus[left->next].height != left->height) {
+        return;
+    }
+    const struct plateau right = sky->plateaus[left->next];
+    left->end = right.end;
+    left->next = right.next;
+    if (right.next != NONE) {
+        sky->plateaus[right.next].before = start;
+    }
+}
+
+// A plateau that was raised may be level with its neighbours, which it joins then.
+static void raise(struct skyline * sky, uint32_t start, size_t height) {
+    const uint32_t before = sky->plateaus[start].before;
+    sky->plateaus[start].height = height;
+    join(sky, start);
+    if (before != NONE) {
+        join(sky, before);
+    }
+}
+
+// The first section of the lowest plateau; the leftmost of several. Counts what it passes.
+static uint32_t lowest(const struct skyline * sky, uint64_t * steps) {
+    uint32_t best = 0;
+    for (uint32_t s = 0; s != NONE; s = sky->plateaus[s].next, ++*steps) {
+        if (sky->plateaus[s].height < sky->plateaus[best].height) {
+            best = s;
+        }
+    }
+    return best;
+}
+
+// Puts the first buffer by rank whose life lies between the walls of the valley onto its floor; false if there is none.
+static bool fill(struct skyline * sky, struct gb_plan_part * part, uint32_t valley, size_t * peak, uint64_t * steps) {
+    const struct plateau v = sky->plateaus[valley];
+    uint32_t * link = &sky->next[0];
+    while (*link != NONE && (sky->order[*link].first < valley || sky->order[*link].last > v.end)) {
+        link = &sky->next[*link + 1];
+        ++*steps;
+    }
+    if (*link == NONE) {
+        return false;
+    }
+    const struct gb_plan_ranked * r = &sky->order[*link];
+    *link = sky->next[*link + 1];
+    part->trial[r->buffer] = v.height;
+    *peak = GB_MAX(*peak, v.height + r->size);
+    split_at(sky, valley, r->last);
+    split_at(sky, valley, r->first);
+    raise(sky, r->first, v.height + r->size);
+    return true;
+}
+
+// Nothing unplaced fits between the walls: the bytes up to the lower one are lost, and the valley becomes a part of
+// that neighbour.
+static void fill_up(struct skyline * sky, uint32_t valley) {
+    const struct plateau * v = &sky->plateaus[valley];
+    size_t wall = SIZE_MAX;
+    wall = v->before != NONE ? GB_MIN(wall, sky->plateaus[v->before].height) : wall;
+    wall = v->next != NONE ? GB_MIN(wall, sky->plateaus[v->next].height) : wall;
+    raise(sky, valley, wall);
+}
+
+// Every turn puts a buffer down or removes a plateau, so it ends. A run that the budget ends has no plan: its peak is
+// SIZE_MAX, which nobody keeps.
+static void run(struct skyline * sky, struct gb_plan_part * part, struct gb_plan_budget * budget, size_t * peak) {
+    sky->plateaus[0] = (struct plateau){ 0, NONE, NONE, part->n_sections };
+    *peak = 0;
+    for (uint32_t k = 0; k <= part->n; k++) {
+        sky->next[k] = k < part->n ? k : NONE;
+    }
+    while (sky->next[0] != NONE) {
+        uint64_t steps = 0;
+        const uint32_t valley = lowest(sky, &steps);
+        if (!fill(sky, part, valley, peak, &steps)) {
+            fill_up(sky, valley); // a valley without walls is the whole width, in which every buffer fits
+        }
+        if (!gb_plan_spend(budget, steps)) {
+            *peak = SIZE_MAX;
+            return;
+        }
+    }
+}
+
+enum ggml_status gb_plan_skyline(struct gb_plan_part * part, enum gb_plan_key key, struct gb_plan_budget * budget,
+    size_t * peak) {
+    struct skyline sky = { 0 };
+    sky.plateaus = gb_calloc(part->n_sections, sizeof(*sky.plateaus));
+    sky.order = gb_calloc(part->n, sizeof(*sky.order));
+    sky.next = gb_calloc((size_t) part->n + 1, sizeof(*sky.next));
+    const bool ok = sky.plateaus && sky.order && sky.next;
+    if (ok) {
+        for (uint32_t i = 0; i < part->n; i++) {
+            const size_t max_load = gb_plan_needs_max_load(key) ? gb_plan_max_load(&part->buffers[i], part->load) : 0;
+            sky.order[i] = gb_plan_rank(part, i, key, max_load);
+        }
+        qsort(sky.order, part->n, sizeof(*sky.order), gb_plan_by_rank);
+        run(&sky, part, budget, peak);
+    }
+    gb_free(sky.plateaus);
+    gb_free(sky.order);
+    gb_free(sky.next);
+    return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+}

@@ -1,0 +1,33 @@
+// plan_items.h - memory plans' items read from tests/data, which lies beside the folder of this source tree's tests.
+#ifndef GB_TESTS_PLAN_ITEMS_H
+#define GB_TESTS_PLAN_ITEMS_H
+
+#include <stdio.h>
+#include <string.h>
+
+#include "plan/plan.h"
+
+// Reads at most `max` items of tests/data/NAME (columns: id, lower, upper, size); how many, 0 where there is no such
+// file.
+static inline size_t plan_items_load(const char * name, struct gb_plan_item * items, size_t max) {
+    const char * here = __FILE__;
+    const char * slash = strrchr(here, '/');
+    const int folder = slash != NULL ? (int) (slash + 1 - here) : 0;
+    char path[1000];
+    snprintf(path, sizeof(path), "%.*s../../data/%s", folder, here, name);
+    FILE * f = fopen(path, "r");
+    char line[200];
+    size_t n = 0;
+    while (f != NULL && n < max && fgets(line, sizeof(line), f)) {
+        long long lower, upper, size, id;
+        if (sscanf(line, "%lld,%lld,%lld,%lld", &id, &lower, &upper, &size) == 4) {
+            items[n++] = (struct gb_plan_item) { lower, upper, (size_t) size, 0 };
+        }
+    }
+    if (f != NULL) {
+        fclose(f);
+    }
+    return n;
+}
+
+#endif // GB_TESTS_PLAN_ITEMS_H
