@@ -42,7 +42,6 @@ struct gb_cuda_device {
     size_t shared_max; // bytes of shared memory a block may ask for
     size_t l2_bytes;
     size_t pitch_max; // of copies of rows, bytes
-    bool mma;         // it has products of tiles (gb_mma_* in launch.cuh)
     bool dependent;   // a kernel may begin while the one before it ends (queue.h): known after gb_cuda_check_code
     bool hopper;      // there are kernels for it that only 9.0 has (hopper.cuh): known after gb_cuda_check_code
     char name[16];    // "CUDA0"
@@ -261,15 +260,11 @@ struct gb_cuda_family {
 
 // At the end of ops/<family>.cu, with a row for each operator:
 //     GB_CUDA_FAMILY_DEFINE(norm, { GGML_OP_NORM, norm_supports, norm_run, nullptr }, { ... })
-#ifdef __HIP_DEVICE_COMPILE__ // hipcc's pass for the device would put constants of the host there
-#    define GB_CUDA_FAMILY_DEFINE(family, ...)
-#else
-#    define GB_CUDA_FAMILY_DEFINE(family, ...)                              \
+#define GB_CUDA_FAMILY_DEFINE(family, ...)                                  \
     static const gb_cuda_op family##_ops[] = { __VA_ARGS__ };               \
     extern const gb_cuda_family gb_cuda_family_##family;                    \
     const gb_cuda_family gb_cuda_family_##family = { #family, family##_ops, \
         (int) (sizeof(family##_ops) / sizeof(family##_ops[0])) };
-#endif
 
 const gb_cuda_op * gb_cuda_op_get(enum ggml_op op); // NULL: there is none
 const char * gb_cuda_unsupported_reason(const gb_cuda_device & d, const ggml_tensor * op); // NULL: supported

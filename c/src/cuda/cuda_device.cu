@@ -107,7 +107,6 @@ void describe(gb_cuda_device & d, int id, const cudaDeviceProp & p) {
     d.shared_max = p.sharedMemPerBlockOptin;
     d.l2_bytes = (size_t) p.l2CacheSize;
     d.pitch_max = p.memPitch;
-    d.mma = gb_has_mma();
     d.dependent = false;
     d.hopper = false;
     snprintf(d.name, sizeof(d.name), "CUDA%d", id);

@@ -2,7 +2,7 @@
 //
 // One idea: device code touches the hardware only through the names below, so that the same source runs on a GPU
 // (compiled by nvcc) and in the tests' emulation (compiled by the host's C++ compiler with GB_CUDA_EMULATED;
-// tests/cuda/emulation), and is compiled by hipcc (launch_hip.cuh). What is allowed:
+// tests/cuda/emulation). What is allowed:
 //
 //   threadIdx blockIdx blockDim gridDim, float2 float4 int2 int4 uint2 uint4 and make_*
 //   functions of <math.h> on float, rsqrtf
@@ -16,8 +16,6 @@
 //   gb_exp2                      2 to the power of x in one instruction, to 2^-22 of it; below 2^-126 it may be zero
 //   gb_cp_async_* gb_ldmatrix_*  as in the PTX manual
 //   gb_mma_* gb_dp4a gb_atomic_*
-//   gb_has_mma                   on the host: devices have gb_mma_*; else kernels with it, and with gb_ldmatrix_*, must
-//                                not be launched. Where GB_NO_MMA is defined (launch_hip.cuh) they do not compile
 //   gb_fence_system              instead of __threadfence_system
 //   gb_needs_code                only code for this capability (80, say) may come here: the emulation looks
 //
@@ -52,8 +50,6 @@
 
 #ifdef GB_CUDA_EMULATED
 #    include "device.h"
-#elif defined(GB_HIP)
-#    include "launch_hip.cuh"
 #else
 #    include "launch_device.cuh"
 #endif

@@ -69,7 +69,6 @@ static __device__ __forceinline__ int gb_dp4a_unsigned(uint32_t a, int b, int c)
 }
 
 static __device__ __forceinline__ void gb_needs_code(int) {}
-static inline bool gb_has_mma(void) { return true; }
 
 // ---- kernels after each other
 

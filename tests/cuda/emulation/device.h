@@ -108,7 +108,6 @@ static inline float __uint_as_float(uint32_t u) {
 }
 
 void gb_needs_code(int capability); // the block fails when the code is for an older one
-bool gb_has_mma(void);
 
 // ---- kernels after each other
 

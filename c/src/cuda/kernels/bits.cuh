@@ -76,8 +76,6 @@ GB_DEVICE int gb_lowest_bit(uint32_t bits) {
 GB_DEVICE float gb_rounded_product(float x, float y) {
 #ifdef GB_CUDA_EMULATED
     return x * y; // compiled without contraction
-#elif defined(GB_HIP)
-    return gb_mul_rn(x, y);
 #else
     return __fmul_rn(x, y);
 #endif

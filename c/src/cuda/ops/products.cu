@@ -408,7 +408,7 @@ static gb_row_kind rows_of_hopper(const gb_product & p) {
 
 static bool tiles_take(const gb_cuda_device & d, const gb_product & p) {
     const bool halves = p.type == GGML_TYPE_F16 || (p.type == GGML_TYPE_BF16 && d.cc >= 80);
-    return d.mma && is_along(p) && !p.exact && (is_format(p.type) || (halves && gb_product_is_aligned(p)));
+    return is_along(p) && !p.exact && (is_format(p.type) || (halves && gb_product_is_aligned(p)));
 }
 
 static gb_row_kind rows_of_tiles(const gb_product & p) { return is_format(p.type) ? GB_ROWS_WIDE : halves_of(p); }
