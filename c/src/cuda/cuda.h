@@ -1,14 +1,14 @@
 // cuda.h - what the files of the CUDA backend share. C++17; everything is hidden in the module.
 //
-//   cuda_device.cu    the devices, their memory pools, errors of calls          gb_cuda_device
-//   cuda_buffer.cu    buffers on a device and in pinned host memory, copies     gb_cuda_buffer
-//   cuda_backend.cu   the backend hooks: streams, events, registration          gb_cuda_backend
-//   cuda_graph.cu     running graphs, node by node or as one                    gb_cuda_graphs
-//   cuda_queue.cu     where work goes: a stream, a list, nowhere                gb_queue
-//   cuda_replay.cu    lists of work as executable graphs                        gb_replay
-//   cuda_kept.cu      what several nodes of a graph share, made once            gb_cuda_keep
-//   cuda_index.cu     indices that kernels find to be out of range              gb_cuda_index
-//   cuda_blas.cu      products by cuBLAS, where that is wished and there        gb_cuda_blas
+//   device.cu    the devices, their memory pools, errors of calls          gb_cuda_device
+//   buffer.cu    buffers on a device and in pinned host memory, copies     gb_cuda_buffer
+//   backend.cu   the backend hooks: streams, events, registration          gb_cuda_backend
+//   graph.cu     running graphs, node by node or as one                    gb_cuda_graphs
+//   queue.cu     where work goes: a stream, a list, nowhere                gb_queue
+//   replay.cu    lists of work as executable graphs                        gb_replay
+//   keep.cu      what several nodes of a graph share, made once            gb_cuda_keep
+//   index.cu     indices that kernels find to be out of range              gb_cuda_index
+//   blas.cu      products by cuBLAS, where that is wished and there        gb_cuda_blas
 //   tensor_map.cu     tensors as the copy engine of 9.0 sees them               gb_tensor_map
 //   driver.h          functions of the driver, which is not linked              gb_cuda_driver_function
 //   ops.cu            the table of operators, and what supports_op answers      gb_cuda_op
@@ -31,7 +31,7 @@
 #include <mutex>
 
 #include "ggml-backend-module.h"
-#include "queue.h"
+#include "cuda/queue.h"
 
 // ------------------------------------------------------------------------------------------------------------- devices
 
@@ -98,9 +98,9 @@ bool gb_cuda_is_sticky(cudaError_t error); // nothing works any more after it
 
 // ------------------------------------------------------------------------------------------------------------ backends
 
-struct gb_cuda_graphs; // executable graphs, cuda_graph.cu
-struct gb_cuda_blas; // cuda_blas.h
-struct gb_cuda_index_watch; // cuda_index.cu
+struct gb_cuda_graphs; // executable graphs, graph.cu
+struct gb_cuda_blas; // blas.h
+struct gb_cuda_index_watch; // index.cu
 
 struct gb_cuda_scratch_memory {
     char * memory; // owned; of a dry run: an address that nobody follows

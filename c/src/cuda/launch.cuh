@@ -41,7 +41,7 @@
 
 #define GB_WARP 32
 
-#include "queue.h"
+#include "cuda/queue.h"
 
 // Kernel by name, with template arguments in parentheses: GB_LAUNCH((scale<float, 4>), grid, block, 0, b.queue, x, y,
 // n). Grid and block are dim3 or a number.
@@ -49,9 +49,9 @@
     gb_launch(#kernel, kernel, dim3(grid), dim3(block), (size_t) (shared_bytes), queue, __VA_ARGS__)
 
 #ifdef GB_CUDA_EMULATED
-#    include "device.h"
+#    include "launch_emulated.h"
 #else
-#    include "launch_device.cuh"
+#    include "cuda/launch_device.cuh"
 #endif
 
 // --------------------------------------------------------------------------------------------------- the same for both

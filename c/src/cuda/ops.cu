@@ -2,10 +2,10 @@
 //
 // Of the library's own files this backend reads data alone (docs/ARCHITECTURE.md lists them): they need nothing but
 // ggml.h, so a module that was built apart from the library agrees with the header that it was built with.
-#include "cuda.h"
+#include "cuda/cuda.h"
 
 #define GB_CUDA_FAMILY(name) extern const gb_cuda_family gb_cuda_family_##name;
-#include "ops/families.def"
+#include "cuda/ops/families.def"
 #undef GB_CUDA_FAMILY
 
 namespace {
@@ -16,7 +16,7 @@ struct table {
     table() {
         const gb_cuda_family * const families[] = {
 #define GB_CUDA_FAMILY(name) &gb_cuda_family_##name,
-#include "ops/families.def"
+#include "cuda/ops/families.def"
 #undef GB_CUDA_FAMILY
         };
         for (const gb_cuda_family * family : families) {

@@ -1,4 +1,4 @@
-// wrong_index.cuh - what a kernel says of an index that is out of range (cuda_index.cu reports it).
+// wrong_index.cuh - what a kernel says of an index that is out of range (index.cu reports it).
 //
 // A backend has one note, in pinned memory of the host: nobody looks at it, or waits, until the queue is empty anyway.
 // The first kernel that finds a wrong index writes the note, and until that was reported nobody else does.

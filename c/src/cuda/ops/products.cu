@@ -17,7 +17,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "cuda/cuda_blas.h"
+#include "cuda/blas.h"
 #include "cuda/kernels/product_steps.cuh"
 #include "cuda/ops/elements.h"
 #include "cuda/ops/product_hopper.h"

@@ -1,4 +1,4 @@
-// cuda_device.cu - the devices, what their errors mean, and their memory pools.
+// device.cu - the devices, what their errors mean, and their memory pools.
 //
 // The list of devices is made once, at the first question, and never changes: registry entries and buffers point into
 // it. A pool keeps blocks that were freed, for requests of nearly the same size, and gives them all back before a
@@ -10,10 +10,10 @@
 #include <mutex>
 #include <new>
 
-#include "cuda.h"
-#include "driver.h"
+#include "cuda/cuda.h"
+#include "cuda/driver.h"
 #include "ggml-cuda.h"
-#include "launch.cuh"
+#include "cuda/launch.cuh"
 
 // -------------------------------------------------------------------------------------------------------------- errors
 

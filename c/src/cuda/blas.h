@@ -1,4 +1,4 @@
-// cuda_blas.h - cuBLAS as an alternative to our own kernels of large products of floats: loaded at run time, only when
+// blas.h - cuBLAS as an alternative to our own kernels of large products of floats: loaded at run time, only when
 // asked for, never needed.
 //
 // GGML_CUDA_CUBLAS=1 takes the library that the system's loader finds (or that is in the process already), an absolute
@@ -7,7 +7,7 @@
 #ifndef GB_CUDA_CUDA_BLAS_H
 #define GB_CUDA_CUDA_BLAS_H
 
-#include "cuda.h"
+#include "cuda/cuda.h"
 
 // Of each slice z: dst[row, column] = sum over k of w[column, k] x[row, k]; rows are dense
 struct gb_cuda_blas_product {

@@ -1,4 +1,4 @@
-// cuda_buffer.cu - memory on devices and pinned memory on the host, as buffers, and copies between tensors in them.
+// buffer.cu - memory on devices and pinned memory on the host, as buffers, and copies between tensors in them.
 //
 // A buffer belongs to a device, not to a backend: any backend on the device may use it. The synchronous hooks come
 // after everything that is queued on the device, and wait for themselves; they use a stream of the device's own, made
@@ -9,7 +9,7 @@
 #include <mutex>
 #include <new>
 
-#include "cuda.h"
+#include "cuda/cuda.h"
 #include "ggml-cuda.h"
 
 struct cuda_buffer {

@@ -1,4 +1,4 @@
-// cuda_backend.cu - a device with a stream of work: the hooks of the backend, events, registration, and the functions
+// backend.cu - a device with a stream of work: the hooks of the backend, events, registration, and the functions
 // of ggml-cuda.h.
 //
 // Everything is queued on the backend's stream, in the order of the calls. An error that the device does not recover
@@ -9,8 +9,8 @@
 #include <chrono>
 #include <new>
 
-#include "cuda.h"
-#include "cuda_blas.h"
+#include "cuda/cuda.h"
+#include "cuda/blas.h"
 #include "ggml-cuda.h"
 
 static gb_cuda_backend & state_of(ggml_backend_t backend) { return *static_cast<gb_cuda_backend *>(backend->context); }

@@ -1,4 +1,4 @@
-// cuda_graph.cu - running graphs: node by node at first, replayed as a CUDA graph when they come again.
+// graph.cu - running graphs: node by node at first, replayed as a CUDA graph when they come again.
 //
 // What a graph would queue follows from its signature alone: operators, parameters, types, shapes, strides, addresses
 // and who may look, node by node. Its shape is what is left without sizes and addresses. The first time a shape comes,
@@ -17,8 +17,8 @@
 #include <new>
 #include <utility>
 
-#include "cuda.h"
-#include "replay.h"
+#include "cuda/cuda.h"
+#include "cuda/replay.h"
 
 namespace {
 

@@ -1,4 +1,4 @@
-// device.h - the kernel dialect (c/src/cuda/launch.cuh) in the emulation, where every thread of a block is a fiber.
+// launch_emulated.h - the kernel dialect (c/src/cuda/launch.cuh) in the emulation, where every thread of a block is a fiber.
 //
 // Fibers switch only where threads meet: at barriers and in functions of a warp. Who runs next is drawn by a seed, so
 // an order that hardware only happens to keep is broken sooner or later. Fragments of matrices are laid out as in the

@@ -1,4 +1,4 @@
-// cuda_kept.cu - what several nodes of a graph share is made once: rows of activations that several products read,
+// keep.cu - what several nodes of a graph share is made once: rows of activations that several products read,
 // tables of sines and cosines.
 //
 // Kept things lie at the beginning of the scratch memory, one after the other as they are made; an operator's own
@@ -13,7 +13,7 @@
 // write to a source, so there things live at least as long as they will, and their memory is enough.
 #include <string.h>
 
-#include "cuda.h"
+#include "cuda/cuda.h"
 
 enum { AHEAD = 64 }; // nodes that are looked at
 
