@@ -5,6 +5,8 @@
 // LD_LIBRARY_PATH would lead to the current directory, nothing is looked up.
 #include "cuda/blas.h"
 
+#include "cuda/memory.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

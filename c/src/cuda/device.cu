@@ -10,10 +10,10 @@
 #include <mutex>
 #include <new>
 
-#include "cuda/cuda.h"
 #include "cuda/driver.h"
 #include "ggml-cuda.h"
 #include "cuda/launch.cuh"
+#include "cuda/memory.h"
 
 // -------------------------------------------------------------------------------------------------------------- errors
 
@@ -111,7 +111,6 @@ void describe(gb_cuda_device & d, int id, const cudaDeviceProp & p) {
     d.hopper = false;
     snprintf(d.name, sizeof(d.name), "CUDA%d", id);
     snprintf(d.description, sizeof(d.description), "%s", p.name);
-    d.buft = { gb_cuda_buffer_type_hooks(), &d };
 }
 
 enum { OLDEST = 75 }; // compute capability that the kernels are written for
@@ -201,7 +200,7 @@ bool gb_cuda_check_code(gb_cuda_device * device) {
     }
     device->cc = a.ptxVersion < device->cc ? a.ptxVersion : device->cc;
     device->dependent = may_be_dependent(device);
-    device->hopper = device->cc == 90 && gb_hopper_is_there();
+    device->hopper = device->cc == 90 && gb_cuda_has_hopper_kernels();
     all.has_code[device->id] = true;
     return true;
 }

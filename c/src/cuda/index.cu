@@ -11,6 +11,7 @@
 #include <new>
 
 #include "cuda/kernels/wrong_index.cuh"
+#include "cuda/tensors.h"
 
 struct gb_cuda_index_watch {
     gb_cuda_index_note * note; // owned, pinned

@@ -5,7 +5,7 @@
 #ifndef GB_CUDA_KERNELS_WRONG_INDEX_CUH
 #define GB_CUDA_KERNELS_WRONG_INDEX_CUH
 
-#include "cuda/cuda.h"
+#include "cuda/index.h"
 #include "cuda/launch.cuh"
 
 struct gb_index_reader { // who reads indices, by value in the launch: a recorded graph keeps it
