@@ -4,7 +4,6 @@
 # make docs        build the documentation site into build/docs; warnings are errors
 # make build-c     build the C library and its tests into build/dev (DEBUG=-g: with debug information, 3.5 GB more)
 # make check-long  what takes longer: sanitizers, thousands of random graphs, other compilers
-# make check-hip   compile the CUDA backend for devices of AMD, where hipcc is
 # make bench       measure; JSON under build/bench
 # make clean       remove build/
 #
@@ -37,7 +36,7 @@ step  := $(PYTHON) tools/step.py
 quiet := $(step) --quiet
 srcs := $(shell find c python tools -type f -not -path '*/__pycache__/*') CMakeLists.txt pyproject.toml
 
-.PHONY: demo test docs build-c test-c test-consumer test-python lint check-long check-hip bench clean
+.PHONY: demo test docs build-c test-c test-consumer test-python lint check-long bench clean
 
 demo: $(venv)/.demo
 	@$(step) "sentence embeddings" $(py) -m examples.embed
@@ -125,13 +124,6 @@ lint: build-c $(venv)/.test
 
 check-long: build-c $(venv)/.test
 	sh tools/check_long.sh $(JOBS)
-
-# The CUDA backend compiled for devices of AMD, where hipcc is; nothing of it runs (docs/CUDA.md, ROCm).
-check-hip:
-	@command -v hipcc >/dev/null || { echo "skipped: hipcc is missing"; exit 0; }; \
-	cmake -S . -B build/hip -DCMAKE_BUILD_TYPE=Release -DGGML_BACKEND_TESTS=ON -DGGML_BACKEND_WERROR=ON -DGGML_HIP=ON && \
-	cmake --build build/hip -j $(JOBS) --target hip_tests && cd build/hip && ctest --output-on-failure -L hip && \
-	$(PYTHON) ../../tools/count_hip.py c/libggml_backend_hip.so
 
 bench: $(venv)/.demo
 	@mkdir -p build/bench

@@ -58,7 +58,7 @@ def compile_one(source: Path, folder: Path, compiler: str) -> tuple[str, str]:
     """The disassembly of a file, compiled as for the module, and what ptxas says about registers."""
     hopper = source.name.endswith("_hopper.cu")
     code = folder / f"{source.stem}.cubin"
-    include = [f"-I{ROOT / path}" for path in ("c/src", "c/src/cuda", "c/include")]
+    include = [f"-I{ROOT / path}" for path in ("c/src", "c/include")]
     options = ["-std=c++17", "-O3", "-Xcudafe", "--diag_suppress=177", "-Xptxas", "-v"]
     options += ["-gencode", "arch=compute_90a,code=sm_90a", "-DGB_HOPPER_CODE"] if hopper else ["-arch=sm_90"]
     command = [compiler, *options, *include, "-cubin", "-o", str(code), str(source)]

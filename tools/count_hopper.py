@@ -86,7 +86,7 @@ def disassemble(folder: Path) -> Kernels:
         for nt in PACKED_ROWS
     ]
     source.write_text("\n".join([*lines, "};"]) + "\n")
-    include = [f"-I{ROOT / path}" for path in ("c/src", "c/src/cuda", "c/include")]
+    include = [f"-I{ROOT / path}" for path in ("c/src", "c/include")]
     options = ["-std=c++17", "-O3", "-gencode", "arch=compute_90a,code=sm_90a", "-Xcudafe", "--diag_suppress=177"]
     command = ["nvcc", *options, *include, "-cubin", "-o", str(code), str(source)]
     said = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -124,7 +124,7 @@ def disassemble(architecture: str, folder: Path) -> dict[str, list[str]]:
     lines += ["const void * kernels[] = {"]
     lines += [f"    (const void *) (void (*)({k.arguments})) {k.call}," for k in ALL] + ["};"]
     source.write_text("\n".join(lines) + "\n")
-    include = [f"-I{ROOT / path}" for path in ("c/src", "c/src/cuda", "c/include")]
+    include = [f"-I{ROOT / path}" for path in ("c/src", "c/include")]
     options = ["-std=c++17", "-O3", f"-arch=sm_{architecture}", "-Xcudafe", "--diag_suppress=177"]
     subprocess.run(["nvcc", *options, *include, "-cubin", "-o", str(code), str(source)], check=True)
     text = subprocess.run([find_disassembler(), "-c", str(code)], check=True, capture_output=True, text=True).stdout

@@ -6,8 +6,8 @@
 find_package(CUDAToolkit 12.0 REQUIRED)
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS src/cuda/*.cu src/cuda/ops/*.cu)
-set(cuda_entry src/cuda/cuda_backend.cu) # alone knows whether it is in a module
-list(FILTER cuda_sources EXCLUDE REGEX "/cuda_backend\\.cu$")
+set(cuda_entry src/cuda/backend.cu) # alone knows whether it is in a module
+list(FILTER cuda_sources EXCLUDE REGEX "/cuda/backend\\.cu$")
 set(hopper_sources ${cuda_sources})
 list(FILTER hopper_sources INCLUDE REGEX "_hopper\\.cu$")
 list(FILTER cuda_sources EXCLUDE REGEX "_hopper\\.cu$")
@@ -25,7 +25,7 @@ endfunction()
 
 function(ggml_backend_cuda_target name)
     target_include_directories(${name} PRIVATE
-        ${CMAKE_CURRENT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR}/src/cuda ${CMAKE_CURRENT_SOURCE_DIR}/include)
+        ${CMAKE_CURRENT_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR}/include)
     target_compile_features(${name} PRIVATE cuda_std_17)
     target_compile_options(${name} PRIVATE
         $<$<COMPILE_LANGUAGE:CUDA>:-Xcudafe --diag_suppress=177 -Xcompiler=-Wall,-Wno-unused-function>)

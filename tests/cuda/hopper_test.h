@@ -2,7 +2,7 @@
 #ifndef GB_TESTS_HOPPER_TEST_H
 #define GB_TESTS_HOPPER_TEST_H
 
-#include "hopper.cuh"
+#include "cuda/hopper.cuh"
 #include "kernel_test.h"
 
 GB_KERNEL nothing(int *) {}

@@ -3,7 +3,7 @@
 #define GB_TESTS_KERNEL_TEST_H
 
 #include "cuda_test.h"
-#include "launch.cuh"
+#include "cuda/launch.cuh"
 
 #include <vector>
 

@@ -3,7 +3,7 @@
 //
 // Each step adds one to the numbers of the step before, in reverse, so a block that comes too early has wrong ones.
 #include "kernel_test.h"
-#include "replay.h"
+#include "cuda/replay.h"
 
 enum { THREADS = 64, BLOCKS = 5, N = THREADS * BLOCKS };
 

@@ -58,7 +58,7 @@ typedef uint64_t gb_barrier;
 #ifdef GB_CUDA_EMULATED
 #    include "hopper.h"
 #else
-#    include "hopper_device.cuh"
+#    include "cuda/hopper_device.cuh"
 #endif
 
 // ---- the same for both

@@ -1,36 +1,44 @@
 // launch.cuh - the dialect that kernels are written in.
 //
-// One idea: device code touches the hardware only through the names below, so that the same source runs on a GPU
-// (compiled by nvcc) and in the tests' emulation (compiled by the host's C++ compiler with GB_CUDA_EMULATED;
-// tests/cuda/emulation), and is compiled by hipcc (launch_hip.cuh). What is allowed:
+// Device code uses the hardware only through the names below. So the same source runs on a GPU (launch_device.cuh,
+// compiled by nvcc) and in the emulation (tests/cuda/emulation, compiled by the host's C++ compiler). Allowed are:
 //
 //   threadIdx blockIdx blockDim gridDim, float2 float4 int2 int4 uint2 uint4 and make_*
 //   functions of <math.h> on float, rsqrtf
-//   GB_LAUNCH                    instead of <<< >>>; gives a cudaError_t, to be checked with GB_CUDA_TRY
+//   GB_LAUNCH                    instead of <<< >>>; gives a cudaError_t for GB_CUDA_TRY
 //   GB_SHARED, GB_DYNAMIC_SHARED instead of __shared__
-//   gb_wait_for_earlier          the first statement of every kernel, by all threads: see below
+//   GB_CONST                     instead of __constant__, for tables
+//   GB_BOUNDS(threads, blocks)   threads of a block, and blocks that a multiprocessor should hold
+//   GB_UNROLL GB_UNROLL_2 GB_NO_UNROLL    before a loop
+//   gb_wait_for_earlier          the first statement of every kernel, by all threads; see below
 //   gb_sync_block gb_sync_warp   instead of __syncthreads, __syncwarp: by all threads of the block, of the warp; none
 //                                may have returned
 //   gb_shfl* gb_ballot gb_any    by all 32 lanes; so blocks have a multiple of 32 threads
 //   gb_all gb_warp_sum gb_warp_max
 //   gb_exp2                      2 to the power of x in one instruction, to 2^-22 of it; below 2^-126 it may be zero
+//   gb_rounded_product           x y, rounded, never part of a fused multiply-add: where results must equal the CPU's
+//   gb_perm(a, b, select)        bytes: nibble i of select, 0 to 3, names byte i of the result among the bytes of b:a
+//   gb_funnel_right              the low word of high:low moved right by up to 31 bits
+//   gb_select(mask, a, b)        bits of a where mask has ones, of b elsewhere
+//   gb_parity gb_lowest_bit      the number of the lowest set bit; there must be one
 //   gb_cp_async_* gb_ldmatrix_*  as in the PTX manual
 //   gb_mma_* gb_dp4a gb_atomic_*
-//   gb_has_mma                   on the host: devices have gb_mma_*; else kernels with it, and with gb_ldmatrix_*, must
-//                                not be launched. Where GB_NO_MMA is defined (launch_hip.cuh) they do not compile
 //   gb_fence_system              instead of __threadfence_system
-//   gb_needs_code                only code for this capability (80, say) may come here: the emulation looks
+//   gb_needs_code(80)            only code for capability 8.0 or newer may come here; the emulation checks it
+//   gb_is_code_for_80            constexpr: the code is for capability 8.0 or newer
 //
-// From compute capability 9.0 on a kernel may begin while the one before it in the queue still runs (queue.h). What
-// keeps them in order is gb_wait_for_earlier: it returns when every earlier kernel has ended and what these wrote is
-// seen, and from then on the next kernel may begin, up to its own. Invariant: every thread of every kernel calls it
-// once, before it touches memory that is not its block's or its own, and before it returns. Then a kernel ends after
-// all before it ended, so to wait for one is to wait for all, and no more than two overlap. Before it a kernel may set
-// up its barriers and compute with its parameters. The emulation fails where a kernel breaks this, and
-// tools/check_waits.py proves it of the machine code. Elsewhere it is nothing.
+// Not allowed are device lambdas, recursion, printf, asserts, warp-level code under a condition that lanes disagree on,
+// __constant__, cooperative groups, other inline assembly.
 //
-// Not allowed: device lambdas, recursion, printf, asserts, warp-level code under a condition that lanes disagree on,
-// __constant__ (use GB_CONST for tables), cooperative groups, other inline assembly.
+// On compute capability 9.0 and newer a kernel may begin while the one before it in the queue still runs (queue.h).
+// gb_wait_for_earlier keeps them in order. It returns when all earlier kernels have ended and their writes are visible.
+// The next kernel may begin from then on, up to its own wait.
+//
+// Invariant: every thread of every kernel calls gb_wait_for_earlier once, before it touches memory of other blocks and
+// before it returns. So a kernel ends after all kernels before it, a wait for one is a wait for all, and at most two
+// kernels overlap. Before the call a kernel may set up barriers and compute with its parameters. The emulation fails a
+// kernel that breaks this, and tools/check_waits.py proves it from the machine code. On older devices the function does
+// nothing.
 #ifndef GB_CUDA_LAUNCH_CUH
 #define GB_CUDA_LAUNCH_CUH
 
@@ -43,24 +51,22 @@
 
 #define GB_WARP 32
 
-#include "queue.h"
+#include "cuda/queue.h"
 
-// Kernel by name, with template arguments in parentheses: GB_LAUNCH((scale<float, 4>), grid, block, 0, b.queue, x, y,
-// n). Grid and block are dim3 or a number.
+// A kernel with template arguments stands in parentheses: GB_LAUNCH((scale<float, 4>), grid, block, 0, b.queue, x, y,
+// n). Grid and block are dim3 or numbers.
 #define GB_LAUNCH(kernel, grid, block, shared_bytes, queue, ...) \
     gb_launch(#kernel, kernel, dim3(grid), dim3(block), (size_t) (shared_bytes), queue, __VA_ARGS__)
 
 #ifdef GB_CUDA_EMULATED
-#    include "device.h"
-#elif defined(GB_HIP)
-#    include "launch_hip.cuh"
+#    include "launch_emulated.h"
 #else
-#    include "launch_device.cuh"
+#    include "cuda/launch_device.cuh"
 #endif
 
-// --------------------------------------------------------------------------------------------------- the same for both
+// ---------------------------------------------------------------------------------------------- for both dialects
 
-// The arguments become what the kernel's parameters are.
+// Converts the arguments to the types of the kernel's parameters.
 template <class... P, class... A>
 inline cudaError_t gb_launch(const char * name, void (*kernel)(P...), dim3 grid, dim3 block, size_t shared,
     const gb_queue & queue, A... args) {
@@ -84,7 +90,7 @@ GB_DEVICE float gb_to_float(int32_t x) { return (float) x; }
 GB_DEVICE float gb_to_float(int16_t x) { return (float) x; }
 GB_DEVICE float gb_to_float(int8_t x) { return (float) x; }
 
-// To any of float, gb_half, gb_bf16 (round to nearest even); integers are cut.
+// To float, gb_half or gb_bf16, rounded to nearest even; to integers, truncated.
 template <class T> __device__ __forceinline__ T gb_from_float(float x) { return (T) x; }
 template <> __device__ __forceinline__ gb_half gb_from_float<gb_half>(float x) { return gb_float_to_half(x); }
 template <> __device__ __forceinline__ gb_bf16 gb_from_float<gb_bf16>(float x) { return gb_float_to_bf16(x); }
@@ -93,7 +99,7 @@ GB_DEVICE int gb_lane(void) {
     return (int) (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % GB_WARP;
 }
 
-// Of a value of each lane, to all lanes. NaN: of the maximum, ignored unless all are NaN.
+// The sum or maximum over all lanes, for all lanes. The maximum ignores NaN unless all values are NaN.
 template <class T> __device__ __forceinline__ T gb_warp_sum(T x) {
     for (int d = GB_WARP / 2; d > 0; d /= 2) {
         x += gb_shfl_xor(x, d);
@@ -108,7 +114,6 @@ GB_DEVICE float gb_warp_max(float x) {
     return x;
 }
 
-// The bits of a value of four bytes.
 template <class T> __device__ __forceinline__ uint32_t gb_bits(T x) {
     static_assert(sizeof(T) == 4, "four bytes");
     uint32_t u;

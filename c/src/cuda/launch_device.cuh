@@ -9,6 +9,17 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#define GB_BOUNDS(threads, blocks) __launch_bounds__(threads, blocks)
+#define GB_UNROLL _Pragma("unroll")
+#define GB_UNROLL_2 _Pragma("unroll 2")
+#define GB_NO_UNROLL _Pragma("unroll 1")
+
+#if __CUDA_ARCH__ >= 800
+constexpr bool gb_is_code_for_80 = true;
+#else
+constexpr bool gb_is_code_for_80 = false;
+#endif
+
 #define GB_CONST static __device__ const
 
 #define GB_SHARED(type, name, count) __shared__ __align__(16) type name[count]
@@ -40,17 +51,28 @@ static __device__ __forceinline__ float2 gb_unpack_half2(uint32_t u) {
     return __half22float2(*reinterpret_cast<const __half2 *>(&u));
 }
 
-static __device__ __forceinline__ uint32_t gb_prmt(uint32_t a, uint32_t b, uint32_t select) { // as in the PTX manual
+static __device__ __forceinline__ uint32_t gb_perm(uint32_t a, uint32_t b, uint32_t select) {
     uint32_t d;
     asm("prmt.b32 %0, %1, %2, %3;\n" : "=r"(d) : "r"(a), "r"(b), "r"(select));
     return d;
 }
 
-static __device__ __forceinline__ uint32_t gb_lop3_select(uint32_t mask, uint32_t a, uint32_t b) {
+static __device__ __forceinline__ uint32_t gb_funnel_right(uint32_t low, uint32_t high, uint32_t shift) {
+    return __funnelshift_r(low, high, shift);
+}
+
+// One instruction: the compiler does not split it when it knows the mask.
+static __device__ __forceinline__ uint32_t gb_select(uint32_t mask, uint32_t a, uint32_t b) {
     uint32_t d;
     asm("lop3.b32 %0, %1, %2, %3, 0xca;\n" : "=r"(d) : "r"(mask), "r"(a), "r"(b));
     return d;
 }
+
+static __device__ __forceinline__ uint32_t gb_parity(uint32_t bits) { return (uint32_t) __popc(bits) & 1; }
+
+static __device__ __forceinline__ int gb_lowest_bit(uint32_t bits) { return __ffs((int) bits) - 1; }
+
+static __device__ __forceinline__ float gb_rounded_product(float x, float y) { return __fmul_rn(x, y); }
 
 static __device__ __forceinline__ float gb_exp2(float x) {
     float y;
@@ -69,7 +91,6 @@ static __device__ __forceinline__ int gb_dp4a_unsigned(uint32_t a, int b, int c)
 }
 
 static __device__ __forceinline__ void gb_needs_code(int) {}
-static inline bool gb_has_mma(void) { return true; }
 
 // ---- kernels after each other
 

@@ -2,10 +2,10 @@
 //
 // Of the library's own files this backend reads data alone (docs/ARCHITECTURE.md lists them): they need nothing but
 // ggml.h, so a module that was built apart from the library agrees with the header that it was built with.
-#include "cuda.h"
+#include "cuda/op.h"
 
 #define GB_CUDA_FAMILY(name) extern const gb_cuda_family gb_cuda_family_##name;
-#include "ops/families.def"
+#include "cuda/ops/families.def"
 #undef GB_CUDA_FAMILY
 
 namespace {
@@ -16,7 +16,7 @@ struct table {
     table() {
         const gb_cuda_family * const families[] = {
 #define GB_CUDA_FAMILY(name) &gb_cuda_family_##name,
-#include "ops/families.def"
+#include "cuda/ops/families.def"
 #undef GB_CUDA_FAMILY
         };
         for (const gb_cuda_family * family : families) {
@@ -50,16 +50,4 @@ const char * gb_cuda_unsupported_reason(const gb_cuda_device & d, const ggml_ten
     }
     const gb_cuda_op * found = gb_cuda_op_get(op->op);
     return found == nullptr ? "the operator is not implemented" : found->supports(d, op);
-}
-
-char * gb_cuda_data(const ggml_tensor * t) {
-    const uintptr_t unplaced = (uintptr_t) 1 << 40; // memory of devices and its pieces begin at multiples of 256, too
-    return t->data != nullptr ? static_cast<char *>(t->data)
-                              : reinterpret_cast<char *>(unplaced + (t->view_src != nullptr ? t->view_offs : 0));
-}
-
-bool gb_cuda_overlap(const ggml_tensor * a, const ggml_tensor * b) {
-    const char * pa = gb_cuda_data(a);
-    const char * pb = gb_cuda_data(b);
-    return pa < pb + ggml_nbytes(b) && pb < pa + ggml_nbytes(a);
 }

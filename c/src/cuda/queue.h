@@ -82,7 +82,7 @@ struct gb_task_list {
 struct gb_queue {
     cudaStream_t stream;               // not owned
     gb_task_list * list;               // not NULL: work is listed instead of queued; not owned
-    bool nowhere;                      // a dry run (cuda_graph.cu): what is queued there is not
+    bool nowhere;                      // a dry run (graph.cu): what is queued there is not
     bool dependent = false;            // gb_cuda_device.dependent
     mutable bool after_kernel = false; // of ours, the last that came to the stream
 };

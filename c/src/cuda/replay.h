@@ -8,7 +8,7 @@
 #ifndef GB_CUDA_REPLAY_H
 #define GB_CUDA_REPLAY_H
 
-#include "queue.h"
+#include "cuda/queue.h"
 
 struct gb_replay {
     cudaGraph_t graph = nullptr;     // owned: its nodes are the names by which exec is changed

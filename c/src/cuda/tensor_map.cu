@@ -1,11 +1,11 @@
 // tensor_map.cu - tensor maps, by the driver's function for them.
 //
 // The driver's header has the name of ours, so the numbers that the function takes stand here.
-#include "tensor_map.h"
+#include "cuda/tensor_map.h"
 
 #include <algorithm>
 
-#include "driver.h"
+#include "cuda/driver.h"
 
 namespace {
 

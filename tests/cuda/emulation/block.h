@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "device.h"
+#include "launch_emulated.h"
 
 // SplitMix64: small, and the same everywhere.
 struct gb_emu_random {

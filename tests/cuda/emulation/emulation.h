@@ -16,8 +16,6 @@ void gb_emu_set_capability(int major, int minor);
 // what the code was compiled for: up to the devices' capability it runs, else there is none
 void gb_emu_set_code(int major, int minor);
 int gb_emu_code(void); // major * 10 + minor
-// Whether devices have products of tiles (gb_has_mma), as at first; before the devices are listed.
-void gb_emu_set_mma(int on);
 // Whether code for 9.0 comes with some for 9.0a (c/src/cuda/hopper.cuh), as at first; before the devices are used.
 void gb_emu_set_hopper_code(int on);
 

@@ -20,7 +20,7 @@
 #ifndef GB_EMULATED_HOPPER_H
 #define GB_EMULATED_HOPPER_H
 
-#include "device.h"
+#include "launch_emulated.h"
 
 #define GB_FIXED_PARAMETER
 #define GB_HAS_HOPPER 1

@@ -105,14 +105,7 @@ void gb_emu_cp_async_wait(int pending) {
 
 // ------------------------------------------------------------------------------------------------------------ matrices
 
-static void need_mma(void) {
-    if (!gb_has_mma()) {
-        gb_emu_fail_block("the device has no products of tiles");
-    }
-}
-
 void gb_emu_ldmatrix(uint32_t * r, int n, bool trans, const void * row, int line) {
-    need_mma();
     const unsigned char * all = gb_emu_exchange(trans ? "gb_ldmatrix_trans" : "gb_ldmatrix", line, &row, sizeof(row));
     const int lane = gb_emu_lane();
     if (lane < 8 * n) {
@@ -145,7 +138,6 @@ struct fragments {
 // Element j of the registers `half`, half + 2 ... of row g or g + 8: the operand at k = (t * per + j) + half * 4 * per.
 template <class T, class Sum, Sum (*value)(uint32_t reg, int j), int per>
 void multiply(Sum (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const char * kind, int line) {
-    need_mma();
     fragments mine;
     memcpy(mine.a, a, sizeof(mine.a));
     memcpy(mine.b, b, sizeof(mine.b));

@@ -86,7 +86,6 @@ struct allocation {
 std::recursive_mutex lock;
 std::vector<device> devices(2);
 int capability = 90, code = 90;
-bool mma = true;
 bool hopper_code = true; // beside it, where it is for 9.0
 std::map<const char *, allocation> memory;
 std::map<const void *, kernel> kernels;
@@ -1415,10 +1414,6 @@ void gb_emu_set_capability(int major, int minor) {
 void gb_emu_set_code(int major, int minor) { code = major * 10 + minor; }
 
 int gb_emu_code(void) { return code; }
-
-void gb_emu_set_mma(int on) { mma = on != 0; }
-
-bool gb_has_mma(void) { return mma; }
 
 void gb_emu_set_hopper_code(int on) { hopper_code = on != 0; }
 

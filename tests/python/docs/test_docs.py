@@ -74,7 +74,6 @@ NOT_RUN = {
     ("docs/CUDA.md", "ggml_backend_cuda_init"): "C, tested in tests/cuda",
     ("docs/CUDA.md", "CUDA: no device"): "the message of a driver",
     ("docs/CUDA.md", "sh tools/check_cuda.sh"): "needs a device",
-    ("docs/CUDA.md", "apt-get install hipcc"): "needs hipcc",
     ("docs/howto/real-models.md", "make demo"): INSTALL,
     ("docs/howto/from-c.md", "cmake -S"): BUILD,
     ("docs/howto/from-c.md", "cmake_minimum_required"): C,

@@ -219,12 +219,8 @@ GB_DEVICE void gb_load_rows(const gb_tile & t, int64_t k, const uint16_t * const
     }
 }
 
-// Tiles of 256 rows want more shared memory than devices before 8.0 have.
-#if defined(GB_CUDA_EMULATED) || __CUDA_ARCH__ >= 800
-constexpr bool gb_has_large_tiles = true;
-#else
-constexpr bool gb_has_large_tiles = false;
-#endif
+// Tiles of 256 rows need more shared memory than devices before 8.0 have.
+constexpr bool gb_has_large_tiles = gb_is_code_for_80;
 
 // WN x WM warps. A warp has FN fragments of 16 rows times FM pairs of 8 columns.
 template <int SOURCE, int KIND, int NT>

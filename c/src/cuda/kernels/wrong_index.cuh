@@ -1,11 +1,11 @@
-// wrong_index.cuh - what a kernel says of an index that is out of range (cuda_index.cu reports it).
+// wrong_index.cuh - what a kernel says of an index that is out of range (index.cu reports it).
 //
 // A backend has one note, in pinned memory of the host: nobody looks at it, or waits, until the queue is empty anyway.
 // The first kernel that finds a wrong index writes the note, and until that was reported nobody else does.
 #ifndef GB_CUDA_KERNELS_WRONG_INDEX_CUH
 #define GB_CUDA_KERNELS_WRONG_INDEX_CUH
 
-#include "cuda/cuda.h"
+#include "cuda/index.h"
 #include "cuda/launch.cuh"
 
 struct gb_index_reader { // who reads indices, by value in the launch: a recorded graph keeps it

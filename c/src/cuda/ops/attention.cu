@@ -69,7 +69,7 @@ bool gb_attention_for_tensor_cores(const gb_cuda_device & device, const gb_atten
     if (type != p.k.type || type != p.v.type || p.d % 8 != 0 || p.d > MAX_HEAD_HALVES || p.m > INT32_MAX / 2) {
         return false;
     }
-    return device.mma && is_aligned(p.q) && is_aligned(p.k) && is_aligned(p.v) &&
+    return is_aligned(p.q) && is_aligned(p.k) && is_aligned(p.v) &&
            (type == GGML_TYPE_F16 || (type == GGML_TYPE_BF16 && device.cc >= 80));
 }
 
@@ -151,15 +151,10 @@ enum ggml_status gb_attention_run_floats(gb_cuda_backend & b, const gb_attention
 }
 
 enum ggml_status gb_attention_run_halves(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {
-#ifdef GB_NO_MMA
-    (void) p, (void) batch; // gb_attention_for_tensor_cores is false
-    return ggml_report_error(GGML_STATUS_UNSUPPORTED, "%s: no attention on tensor cores", b.device->name);
-#else
     if (gb_attention_tall_takes(*b.device, p)) {
         return run_tall(b, p, batch);
     }
     return p.q.type == GGML_TYPE_F16 ? run_kind<GB_HALF_F16>(b, p, batch) : run_kind<GB_HALF_BF16>(b, p, batch);
-#endif
 }
 
 static enum ggml_status run(gb_cuda_backend & b, const gb_attention & p, int64_t batch) {

@@ -3,8 +3,8 @@
 #ifndef GB_CUDA_OPS_ELEMENTS_H
 #define GB_CUDA_OPS_ELEMENTS_H
 
-#include "cuda/cuda.h"
 #include "cuda/kernels/elements.cuh"
+#include "cuda/op.h"
 
 enum { GB_BLOCK = 256 };
 

@@ -4,39 +4,6 @@
 #include "cuda/kernels/few_rows.cuh"
 #include "cuda/ops/products.h"
 
-enum { MAX_GRID = 65535 };
-
-// What addresses of rows have to be multiples of; 0: there is no kernel.
-static size_t alignment_of(int type) {
-    switch (type) {
-#define GB_FORMAT(id, ...) \
-    case GGML_TYPE_##id: return gb_few_format<GGML_TYPE_##id>::align;
-#include "tensor/quant/formats.def"
-#undef GB_FORMAT
-        default: return 0;
-    }
-}
-
-bool gb_few_rows_suit(const gb_cuda_device & d, const gb_product & p) {
-    const size_t align = alignment_of(p.type), bits = (uintptr_t) p.w.a[0] | p.w.nb_m | p.w.nb2 | p.w.nb3;
-    return align != 0 && bits % align == 0 && d.cc >= 80 && p.w.ids == NULL && !p.exact && p.rows >= 2 &&
-           p.rows <= GB_FEW_COLUMNS && p.k <= INT32_MAX / 8;
-}
-
-static int panels_across(const gb_product & p) { return p.rows <= GB_PANEL_ROWS ? 1 : 2; }
-
-gb_make_panels gb_panels_of(const gb_product & p, size_t * bytes) {
-    gb_make_panels q = {};
-    q.rows = p.b;
-    q.n = (int) p.rows;
-    q.bands = panels_across(p);
-    q.stages = (int) gb_cuda_ceil_div(p.k, GB_PANEL_DEPTH);
-    q.dense = p.b.type == GGML_TYPE_F32 && p.b.nb0 == sizeof(float) &&
-              ((uintptr_t) p.b.x | p.b.nb1 | p.b.nb2 | p.b.nb3) % 16 == 0;
-    *bytes = (size_t) (p.slices * q.bands * q.stages) * sizeof(gb_panel);
-    return q;
-}
-
 static enum ggml_status make_panels(gb_cuda_backend & b, const gb_product & p, gb_make_panels & q) {
     size_t bytes = 0;
     bool there = false;
@@ -49,7 +16,7 @@ static enum ggml_status make_panels(gb_cuda_backend & b, const gb_product & p, g
         return GGML_STATUS_SUCCESS;
     }
     const dim3 grid((unsigned) (p.slices * q.bands * GB_PANEL_ROWS),
-        (unsigned) std::min<int64_t>(gb_cuda_ceil_div(q.stages, 8), MAX_GRID));
+        (unsigned) std::min<int64_t>(gb_cuda_ceil_div(q.stages, 8), GB_MAX_GRID));
     GB_CUDA_TRY(b, GB_LAUNCH(gb_rows_of_panels, grid, 256, 0, b.queue, q));
     return GGML_STATUS_SUCCESS;
 }

@@ -1,18 +1,9 @@
 // product_hopper.cu - launches gb_gemm_hopper, and knows what it and gb_gemm_packed_hopper take.
 #include "cuda/ops/product_hopper.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include <algorithm>
 
 #include "cuda/kernels/gemm_hopper.cuh"
-
-bool gb_hopper_is_there(void) {
-    const char * wish = getenv("GGML_CUDA_HOPPER");
-    const bool off = wish != NULL && strcmp(wish, "0") == 0;
-    return !off && gb_has_hopper_code(gb_gemm_hopper<GB_HALF_F16, 256>) && gb_tensor_maps_exist();
-}
 
 static bool is_packed(const gb_product & p) { return ggml_is_quantized((enum ggml_type) p.type); }
 

@@ -5,11 +5,7 @@
 #include "cuda/kernels/rows_in_order.cuh"
 #include "cuda/ops/products.h"
 
-enum { MAX_GRID = 65535 };
-
 static bool is_quantized(const gb_product & p) { return ggml_is_quantized((enum ggml_type) p.type); }
-
-static int64_t round_up(int64_t x, int64_t to) { return gb_cuda_ceil_div(x, to) * to; }
 
 // -------------------------------------------------------------------------------------------------- memory and sharing
 
@@ -26,12 +22,26 @@ static bool recipe_of_node(const gb_cuda_backend & b, const ggml_tensor * node, 
         return false;
     }
     gb_product_of(p, node);
-    *recipe = recipe_of(p, gb_product_row_kind(*b.device, p));
+    *recipe = recipe_of(p, gb_product_choose(*b.device, p).kind);
     return true;
 }
 
 void * gb_rows_memory(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind, size_t bytes, bool * there) {
     return gb_cuda_keep(b, recipe_of(p, kind), bytes, recipe_of_node, there);
+}
+
+static int panels_across(const gb_product & p) { return p.rows <= GB_PANEL_ROWS ? 1 : 2; }
+
+gb_make_panels gb_panels_of(const gb_product & p, size_t * bytes) {
+    gb_make_panels q = {};
+    q.rows = p.b;
+    q.n = (int) p.rows;
+    q.bands = panels_across(p);
+    q.stages = (int) gb_cuda_ceil_div(p.k, GB_PANEL_DEPTH);
+    q.dense = p.b.type == GGML_TYPE_F32 && p.b.nb0 == sizeof(float) &&
+              ((uintptr_t) p.b.x | p.b.nb1 | p.b.nb2 | p.b.nb3) % 16 == 0;
+    *bytes = (size_t) (p.slices * q.bands * q.stages) * sizeof(gb_panel);
+    return q;
 }
 
 // How rows of a kind lie (y is not set), and the bytes they take. Of other kinds than panels: `rows` alone.
@@ -40,7 +50,7 @@ static gb_make_panels rows_of_kind(const gb_product & p, gb_row_kind kind, size_
     gb_make_panels q = {};
     size_t each = sizeof(uint16_t);
     q.rows = p.b;
-    q.rows.y_row = round_up(p.k, 8);
+    q.rows.y_row = gb_cuda_round_up(p.k, 8);
     switch (kind) {
         case GB_ROWS_F16:
         case GB_ROWS_BF16:
@@ -51,8 +61,8 @@ static gb_make_panels rows_of_kind(const gb_product & p, gb_row_kind kind, size_
             each = sizeof(gb_q8_stretch);
             break;
         case GB_ROWS_PANELS: return gb_panels_of(p, bytes);
-        case GB_ROWS_TURNED: q.rows.y_row = round_up(p.k, STRETCH); break;
-        case GB_ROWS_SORTED: q.rows.y_row = round_up(p.k, is_quantized(p) ? STRETCH : 8); break;
+        case GB_ROWS_TURNED: q.rows.y_row = gb_cuda_round_up(p.k, STRETCH); break;
+        case GB_ROWS_SORTED: q.rows.y_row = gb_cuda_round_up(p.k, is_quantized(p) ? STRETCH : 8); break;
         case GB_ROWS_NONE: q.rows.y_row = 0; break;
     }
     *bytes = (size_t) (p.rows * p.slices * q.rows.y_row) * each;
@@ -94,7 +104,7 @@ gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int las
     gb_product p;
     size_t bytes = 0;
     gb_product_of(p, reader);
-    *kind = gb_product_row_kind(*b.device, p);
+    *kind = gb_product_choose(*b.device, p).kind;
     if (!is_made_ahead(*kind) || p.b.type != GGML_TYPE_F32 || !ggml_is_contiguous(p.b_tensor) || p.k != t->ne[0] ||
         ggml_nelements(p.b_tensor) != ggml_nelements(t)) {
         return NULL;
@@ -121,7 +131,7 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_bytes(gb_make_rows p) {
 template <int KIND> static cudaError_t launch(const gb_make_rows & q, int64_t rows, const gb_queue & queue) {
     const bool dense =
         q.type == GGML_TYPE_F32 && q.nb0 == sizeof(float) && ((uintptr_t) q.x | q.nb1 | q.nb2 | q.nb3) % 16 == 0;
-    const int64_t blocks = std::min<int64_t>(gb_cuda_ceil_div(q.y_row, dense ? 2048 : 256), MAX_GRID);
+    const int64_t blocks = std::min<int64_t>(gb_cuda_ceil_div(q.y_row, dense ? 2048 : 256), GB_MAX_GRID);
     const dim3 grid((unsigned) rows, (unsigned) blocks);
     return dense ? GB_LAUNCH(gb_rows_of_dense<KIND>, grid, 256, 0, queue, q)
                  : GB_LAUNCH(gb_rows_of_floats<KIND>, grid, 256, 0, queue, q);
@@ -132,7 +142,7 @@ static cudaError_t launch_in_order(const gb_make_rows & rows, const gb_row_sourc
     const gb_queue & queue) {
     const bool pairs = rows.type == GGML_TYPE_F32 && rows.nb0 == sizeof(float) &&
                        ((uintptr_t) rows.x | rows.nb1 | rows.nb2 | rows.nb3) % 8 == 0;
-    const int64_t blocks = std::min<int64_t>(gb_cuda_ceil_div(rows.y_row, 2048), MAX_GRID);
+    const int64_t blocks = std::min<int64_t>(gb_cuda_ceil_div(rows.y_row, 2048), GB_MAX_GRID);
     const gb_order_rows q = { rows, from.row, from.n, pairs };
     return GB_LAUNCH((gb_rows_in_order<KIND, TURNED>), dim3((unsigned) n, (unsigned) blocks), 256, 0, queue, q);
 }
@@ -140,7 +150,7 @@ static cudaError_t launch_in_order(const gb_make_rows & rows, const gb_row_sourc
 static cudaError_t launch_kind(const gb_product & p, gb_row_kind kind, const gb_make_rows & q,
     const gb_row_sources & from, const gb_queue & queue) {
     const int64_t n = p.rows * p.slices;
-    const dim3 by_groups((unsigned) n, (unsigned) std::min<int64_t>(q.y_row * 4, MAX_GRID));
+    const dim3 by_groups((unsigned) n, (unsigned) std::min<int64_t>(q.y_row * 4, GB_MAX_GRID));
     switch (kind) {
         case GB_ROWS_F16: return launch<GB_ROWS_F16>(q, n, queue);
         case GB_ROWS_BF16: return launch<GB_ROWS_BF16>(q, n, queue);

@@ -1,7 +1,7 @@
 // rows.cu - GET_ROWS (rows chosen by an index tensor) and DIAG.
 //
 // An index that is out of range makes a row of NaN (zeros, if integers), and who waits for the device is told
-// (cuda_index.cu).
+// (index.cu).
 #include "cuda/kernels/copies.cuh"
 #include "cuda/kernels/wrong_index.cuh"
 #include "cuda/ops/elements.h"

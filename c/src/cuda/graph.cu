@@ -1,4 +1,4 @@
-// cuda_graph.cu - running graphs: node by node at first, replayed as a CUDA graph when they come again.
+// graph.cu - running graphs: node by node at first, replayed as a CUDA graph when they come again.
 //
 // What a graph would queue follows from its signature alone: operators, parameters, types, shapes, strides, addresses
 // and who may look, node by node. Its shape is what is left without sizes and addresses. The first time a shape comes,
@@ -17,8 +17,10 @@
 #include <new>
 #include <utility>
 
-#include "cuda.h"
-#include "replay.h"
+#include "cuda/graph.h"
+#include "cuda/memory.h"
+#include "cuda/op.h"
+#include "cuda/replay.h"
 
 namespace {
 
@@ -191,7 +193,8 @@ gb_cuda_graphs * gb_cuda_graphs_new(void) {
     return g;
 }
 
-void gb_cuda_graphs_forget(gb_cuda_graphs * g) {
+// Frees the executable graphs, before memory that they refer to goes away.
+static void forget_graphs(gb_cuda_graphs * g) {
     for (int i = 0; i < g->n; i++) {
         gb_replay_free(g->entries[i].replay); // it stays seen, and is made again when it comes
     }
@@ -327,12 +330,32 @@ enum ggml_status gb_cuda_graph_work_size(const gb_cuda_backend & b, const ggml_c
     return status;
 }
 
+// Grows the scratch memory to `size` bytes. A new block waits for the stream and drops executable graphs, which refer
+// to the old one. False on failure, reported; then there is no scratch memory.
+static bool grow_scratch(gb_cuda_backend & b, size_t size) {
+    gb_cuda_scratch_memory & s = b.scratch;
+    if (size <= s.capacity) {
+        return true;
+    }
+    const cudaError_t error = cudaStreamSynchronize(b.stream); // queued work may use the old block
+    if (error != cudaSuccess) {
+        gb_cuda_fail(b, "cudaStreamSynchronize", error);
+        return false;
+    }
+    forget_graphs(b.graphs);
+    gb_cuda_pool_free(b.device, s.memory, s.capacity);
+    s.capacity = 0;
+    s.memory = static_cast<char *>(gb_cuda_pool_alloc(b.device, size, &s.capacity));
+    return s.memory != nullptr;
+}
+
 static enum ggml_status reserve_scratch(gb_cuda_backend & b) {
     size_t size = 0;
     const enum ggml_status status = measure(b, b.graphs->nodes, GB_CUDA_MEASURE, &size);
-    return status != GGML_STATUS_SUCCESS      ? status
-           : gb_cuda_scratch_reserve(b, size) ? GGML_STATUS_SUCCESS
-                                              : GGML_STATUS_ALLOC_FAILED;
+    if (status != GGML_STATUS_SUCCESS) {
+        return status;
+    }
+    return grow_scratch(b, size) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
 // Lists what queue_nodes would queue. False: it could not be listed; the graph is launched node by node then.

@@ -1,9 +1,11 @@
-// cuda_blas.cu - finds cuBLAS, and calls it through a table of the six functions that are needed.
+// blas.cu - finds cuBLAS, and calls it through a table of the six functions that are needed.
 //
 // Its types are ours: what its documentation says of them is written down here, and no header of it is needed to build.
 // The library is asked for by its versioned name, which the system's loader looks up in its own places; where
 // LD_LIBRARY_PATH would lead to the current directory, nothing is looked up.
-#include "cuda_blas.h"
+#include "cuda/blas.h"
+
+#include "cuda/memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>

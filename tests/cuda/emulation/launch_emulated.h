@@ -1,10 +1,10 @@
-// device.h - the kernel dialect (c/src/cuda/launch.cuh) in the emulation, where every thread of a block is a fiber.
+// launch_emulated.h - the kernel dialect of c/src/cuda/launch.cuh in the emulation. Every thread of a block is a fiber.
 //
-// Fibers switch only where threads meet: at barriers and in functions of a warp. Who runs next is drawn by a seed, so
-// an order that hardware only happens to keep is broken sooner or later. Fragments of matrices are laid out as in the
-// PTX manual. Asynchronous copies arrive when they are waited for, not before.
-#ifndef GB_EMULATED_DEVICE_H
-#define GB_EMULATED_DEVICE_H
+// Fibers switch only where threads meet: at barriers and in functions of a warp. A seeded generator draws which fiber
+// runs next, so a test sees orders that hardware rarely has. Fragments of matrices are laid out as in the PTX manual.
+// An asynchronous copy arrives when the kernel waits for it, not before.
+#ifndef GB_LAUNCH_EMULATED_H
+#define GB_LAUNCH_EMULATED_H
 
 #include <math.h>
 #include <stdint.h>
@@ -27,6 +27,11 @@ extern thread_local gb_emu_thread_view * gb_emu_view;
 #define warpSize 32
 
 #define GB_CONST static const
+#define GB_BOUNDS(threads, blocks)
+#define GB_UNROLL
+#define GB_UNROLL_2
+#define GB_NO_UNROLL
+constexpr bool gb_is_code_for_80 = true;
 
 // The block's memory for this declaration: every thread gets the same. `id` is the address of something that only this
 // declaration has.
@@ -107,8 +112,24 @@ static inline float __uint_as_float(uint32_t u) {
     return x;
 }
 
+static inline uint32_t gb_perm(uint32_t a, uint32_t b, uint32_t select) {
+    const uint64_t both = a | (uint64_t) b << 32;
+    uint32_t r = 0;
+    for (int i = 0; i < 4; i++) {
+        const uint32_t byte = (uint32_t) (both >> 8 * (select >> 4 * i & 7) & 255); // from 8 on: its sign
+        r |= ((select >> 4 * i & 8) == 0 ? byte : byte < 128 ? 0 : 255) << 8 * i;
+    }
+    return r;
+}
+static inline uint32_t gb_funnel_right(uint32_t low, uint32_t high, uint32_t shift) {
+    return (uint32_t) ((low | (uint64_t) high << 32) >> shift);
+}
+static inline uint32_t gb_select(uint32_t mask, uint32_t a, uint32_t b) { return (a & mask) | (b & ~mask); }
+static inline uint32_t gb_parity(uint32_t bits) { return (uint32_t) __builtin_parity(bits); }
+static inline int gb_lowest_bit(uint32_t bits) { return __builtin_ctz(bits); }
+static inline float gb_rounded_product(float x, float y) { return x * y; } // compiled without contraction
+
 void gb_needs_code(int capability); // the block fails when the code is for an older one
-bool gb_has_mma(void);
 
 // ---- kernels after each other
 
@@ -200,4 +221,4 @@ void gb_mma_s8(int (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], cons
 void gb_mma_s8_half(int (&d)[4], const uint32_t (&a)[2], uint32_t b, const int (&c)[4], int line = __builtin_LINE());
 uint32_t gb_to_tf32(float x);
 
-#endif // GB_EMULATED_DEVICE_H
+#endif // GB_LAUNCH_EMULATED_H

@@ -1,9 +1,9 @@
-// cuda_queue.cu - work on its way to a stream or into a list.
+// queue.cu - work on its way to a stream or into a list.
 #include <string.h>
 
 #include <mutex>
 
-#include "cuda.h"
+#include "cuda/queue.h"
 
 // ------------------------------------------------------------------------------------------------------- shared memory
 

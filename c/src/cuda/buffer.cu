@@ -1,4 +1,4 @@
-// cuda_buffer.cu - memory on devices and pinned memory on the host, as buffers, and copies between tensors in them.
+// buffer.cu - memory on devices and pinned memory on the host, as buffers, and copies between tensors in them.
 //
 // A buffer belongs to a device, not to a backend: any backend on the device may use it. The synchronous hooks come
 // after everything that is queued on the device, and wait for themselves; they use a stream of the device's own, made
@@ -9,7 +9,9 @@
 #include <mutex>
 #include <new>
 
-#include "cuda.h"
+#include "cuda/backend.h"
+#include "cuda/index.h"
+#include "cuda/memory.h"
 #include "ggml-cuda.h"
 
 struct cuda_buffer {
@@ -289,13 +291,25 @@ static GGML_CALL bool type_supports(ggml_backend_buffer_type_t buft, ggml_backen
            static_cast<gb_cuda_backend *>(backend->context)->device == device_of_type(buft);
 }
 
-ggml_backend_buffer_type_i gb_cuda_buffer_type_hooks(void) {
+static ggml_backend_buffer_type_i type_hooks() {
     ggml_backend_buffer_type_i hooks = {};
     hooks.get_name = type_name;
     hooks.alloc_buffer = type_alloc;
     hooks.get_alignment = type_alignment;
     hooks.supports_backend = type_supports;
     return hooks;
+}
+
+ggml_backend_buffer_type_t gb_cuda_buffer_type(gb_cuda_device * device) {
+    static ggml_backend_buffer_type types[GGML_CUDA_MAX_DEVICES];
+    static const bool made = [] {
+        for (int i = 0; i < gb_cuda_device_count(); i++) {
+            types[i] = { type_hooks(), gb_cuda_device_get(i) };
+        }
+        return true;
+    }();
+    (void) made;
+    return &types[device->id];
 }
 
 // -------------------------------------------------------------------------------------------------- pinned host memory

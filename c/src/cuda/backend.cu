@@ -1,4 +1,4 @@
-// cuda_backend.cu - a device with a stream of work: the hooks of the backend, events, registration, and the functions
+// backend.cu - a device with a stream of work: the hooks of the backend, events, registration, and the functions
 // of ggml-cuda.h.
 //
 // Everything is queued on the backend's stream, in the order of the calls. An error that the device does not recover
@@ -9,106 +9,19 @@
 #include <chrono>
 #include <new>
 
-#include "cuda.h"
-#include "cuda_blas.h"
+#include "cuda/blas.h"
+#include "cuda/graph.h"
+#include "cuda/index.h"
+#include "cuda/memory.h"
+#include "cuda/op.h"
 #include "ggml-cuda.h"
 
 static gb_cuda_backend & state_of(ggml_backend_t backend) { return *static_cast<gb_cuda_backend *>(backend->context); }
 
-// -------------------------------------------------------------------------------------------------------------- errors
-
-bool gb_cuda_is_usable(gb_cuda_backend & b) {
-    if (b.failed) {
-        ggml_report_error(GGML_STATUS_DEVICE_ERROR, "%s: it failed before and cannot be used any more: %s",
-            b.device->name, b.reason);
-    }
-    return !b.failed;
-}
-
-void gb_cuda_describe(char * text, size_t size, const ggml_tensor * t) {
-    int used = snprintf(text, size, "'%s' %s [%lld", t->name, ggml_type_name(t->type), (long long) t->ne[0]);
-    for (int d = 1; d < ggml_n_dims(t) && (size_t) used < size; d++) {
-        used += snprintf(text + used, size - (size_t) used, ", %lld", (long long) t->ne[d]);
-    }
-    if ((size_t) used < size) {
-        snprintf(text + used, size - (size_t) used, "]");
-    }
-}
-
-// "MUL_MAT 'y' f32 [4, 2] of 'w' f16 [...], ...", as the rest of the library describes nodes, or "" when no node is at
-// hand.
-static void describe_node(char * text, size_t size, const ggml_tensor * node) {
-    char tensor[160];
-    text[0] = '\0';
-    if (node == nullptr) {
-        return;
-    }
-    gb_cuda_describe(tensor, sizeof(tensor), node);
-    size_t n = (size_t) snprintf(text, size, "%s %s", ggml_op_desc(node), tensor);
-    for (int j = 0; j < GGML_MAX_SRC && node->src[j] != nullptr && n < size; j++) {
-        gb_cuda_describe(tensor, sizeof(tensor), node->src[j]);
-        n += (size_t) snprintf(text + n, size - n, "%s %s", j == 0 ? " of" : ",", tensor);
-    }
-}
-
-enum ggml_status gb_cuda_fail(gb_cuda_backend & b, const char * call, cudaError_t error) {
-    char node[640];
-    describe_node(node, sizeof(node), b.node);
-    char message[1024];
-    snprintf(message, sizeof(message), "%.*s: %s (%s)%s%s", (int) strcspn(call, "("), call, cudaGetErrorString(error),
-        cudaGetErrorName(error), node[0] != '\0' ? ", " : "", node);
-    if (gb_cuda_is_sticky(error)) {
-        if (!b.failed) {
-            b.failed = true;
-            snprintf(b.reason, sizeof(b.reason), "%.*s", (int) sizeof(b.reason) - 1, message);
-        }
-    } else {
-        (void) cudaGetLastError();
-    }
-    const enum ggml_status status =
-        error == cudaErrorMemoryAllocation ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_DEVICE_ERROR;
-    return ggml_report_error(status, "%s: %s", b.device->name, message);
-}
-
-// ------------------------------------------------------------------------------------------------------------- scratch
-
-bool gb_cuda_scratch_reserve(gb_cuda_backend & b, size_t size) {
-    gb_cuda_scratch_memory & s = b.scratch;
-    if (size <= s.capacity) {
-        return true;
-    }
-    const cudaError_t error = cudaStreamSynchronize(b.stream); // what is queued may use the old block
-    if (error != cudaSuccess) {
-        gb_cuda_fail(b, "cudaStreamSynchronize", error);
-        return false;
-    }
-    gb_cuda_graphs_forget(b.graphs);
-    gb_cuda_pool_free(b.device, s.memory, s.capacity);
-    s.capacity = 0;
-    s.memory = static_cast<char *>(gb_cuda_pool_alloc(b.device, size, &s.capacity));
-    return s.memory != nullptr;
-}
-
-void * gb_cuda_scratch(gb_cuda_backend & b, size_t bytes) {
-    gb_cuda_scratch_memory & s = b.scratch;
-    const size_t rounded = bytes > 0 ? (bytes + 255) / 256 * 256 : 256;
-    if (bytes > SIZE_MAX / 4 || rounded > s.capacity - s.used) {
-        ggml_report_error(GGML_STATUS_ALLOC_FAILED, "%s: scratch memory of %zu bytes: %zu of %zu are left",
-            b.device->name, bytes, s.capacity - s.used, s.capacity);
-        return nullptr;
-    }
-    void * memory = s.memory + s.used;
-    s.used += rounded;
-    s.peak = s.used > s.peak ? s.used : s.peak;
-    return memory;
-}
-
 // ----------------------------------------------------------------------------------------------------------- transfers
 
-static GGML_CALL const char * name_of(ggml_backend_t backend) { return state_of(backend).device->name; }
-
 static GGML_CALL ggml_backend_buffer_type_t default_buffer_type(ggml_backend_t backend) {
-    return &state_of(backend).device->buft;
+    return gb_cuda_buffer_type(state_of(backend).device);
 }
 
 static bool is_mine(const gb_cuda_backend & b, const ggml_tensor * tensor) {
@@ -386,7 +299,7 @@ static GGML_CALL void backend_free(ggml_backend_t backend) {
 
 static ggml_backend_i backend_hooks() {
     ggml_backend_i hooks = {};
-    hooks.get_name = name_of;
+    hooks.get_name = gb_cuda_backend_name;
     hooks.free = backend_free;
     hooks.get_default_buffer_type = default_buffer_type;
     hooks.set_tensor_async = set_async;
@@ -407,8 +320,6 @@ static ggml_backend_i backend_hooks() {
     hooks.graph_work_size = graph_work_size;
     return hooks;
 }
-
-bool gb_cuda_is_backend(ggml_backend_t backend) { return backend != nullptr && backend->iface.free == backend_free; }
 
 static ggml_backend_t no_backend(gb_cuda_backend * b, ggml_backend_t backend) {
     if (b != nullptr) {
@@ -469,7 +380,7 @@ static ggml_backend_t init(int device) {
 
 static ggml_backend_buffer_type_t buffer_type(int device) {
     gb_cuda_device * d = device_at("ggml_backend_cuda_buffer_type", device);
-    return d != nullptr ? &d->buft : nullptr;
+    return d != nullptr ? gb_cuda_buffer_type(d) : nullptr;
 }
 
 static void get_description(int device, char * description, size_t size) {
@@ -542,7 +453,8 @@ static enum ggml_status register_devices() {
         if (ggml_backend_reg_find_by_name(device->name) < ggml_backend_reg_get_count()) {
             continue; // an attempt before this one came so far
         }
-        const enum ggml_status status = ggml_backend_register(device->name, init_registered, &device->buft, device);
+        const enum ggml_status status =
+            ggml_backend_register(device->name, init_registered, gb_cuda_buffer_type(device), device);
         if (status != GGML_STATUS_SUCCESS) {
             return status;
         }
@@ -550,7 +462,8 @@ static enum ggml_status register_devices() {
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status ggml_backend_cuda_register(void) {
+// Registers CUDA0, CUDA1, ...; UNSUPPORTED, with the reason, if there is no device.
+static enum ggml_status register_backend(void) {
     static const struct ggml_backend_cuda_functions functions = {
         sizeof(functions),
         init,
@@ -575,8 +488,8 @@ enum ggml_status ggml_backend_cuda_register(void) {
 }
 
 #ifndef GGML_BACKEND_MODULE_BUILD
-extern "C" enum ggml_status gb_cuda_register_linked(void); // for programs that link the backend: tests
-extern "C" enum ggml_status gb_cuda_register_linked(void) { return ggml_backend_cuda_register(); }
+extern "C" enum ggml_status gb_cuda_register_linked(void); // for programs that link the backend, such as tests
+extern "C" enum ggml_status gb_cuda_register_linked(void) { return register_backend(); }
 #endif
 
-GGML_BACKEND_MODULE("cuda", ggml_backend_cuda_register)
+GGML_BACKEND_MODULE("cuda", register_backend)

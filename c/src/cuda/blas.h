@@ -1,13 +1,13 @@
-// cuda_blas.h - cuBLAS as an alternative to our own kernels of large products of floats: loaded at run time, only when
+// blas.h - cuBLAS as an alternative to our own kernels of large products of floats: loaded at run time, only when
 // asked for, never needed.
 //
 // GGML_CUDA_CUBLAS=1 takes the library that the system's loader finds (or that is in the process already), an absolute
 // path that file. A backend opens it for itself, with a workspace of its own, so that products can be recorded;
 // whatever fails leaves our kernels to compute.
-#ifndef GB_CUDA_CUDA_BLAS_H
-#define GB_CUDA_CUDA_BLAS_H
+#ifndef GB_CUDA_BLAS_H
+#define GB_CUDA_BLAS_H
 
-#include "cuda.h"
+#include "cuda/backend.h"
 
 // Of each slice z: dst[row, column] = sum over k of w[column, k] x[row, k]; rows are dense
 struct gb_cuda_blas_product {
@@ -29,4 +29,4 @@ void gb_cuda_blas_free(gb_cuda_blas * blas); // when the stream is idle; NULL is
 // why. listed: work is captured, which somebody else may have broken, so that an error there says nothing.
 bool gb_cuda_blas_run(gb_cuda_blas * blas, const gb_cuda_blas_product & p, bool listed);
 
-#endif // GB_CUDA_CUDA_BLAS_H
+#endif // GB_CUDA_BLAS_H

@@ -1,5 +1,5 @@
-// cuda_replay.cu - executable graphs: made of nodes, changed node by node.
-#include "replay.h"
+// replay.cu - executable graphs: made of nodes, changed node by node.
+#include "cuda/replay.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-// cuda_index.cu - indices that were out of range: kernels note the first one (kernels/wrong_index.cuh), and who waits
+// index.cu - indices that were out of range: kernels note the first one (kernels/wrong_index.cuh), and who waits
 // reports it.
 //
 // No call waits for the device because of that: the note lies in pinned host memory, and is looked at by those who wait
@@ -10,7 +10,8 @@
 #include <mutex>
 #include <new>
 
-#include "kernels/wrong_index.cuh"
+#include "cuda/kernels/wrong_index.cuh"
+#include "cuda/tensors.h"
 
 struct gb_cuda_index_watch {
     gb_cuda_index_note * note; // owned, pinned

@@ -1,4 +1,4 @@
-// cuda_device.cu - the devices, what their errors mean, and their memory pools.
+// device.cu - the devices, what their errors mean, and their memory pools.
 //
 // The list of devices is made once, at the first question, and never changes: registry entries and buffers point into
 // it. A pool keeps blocks that were freed, for requests of nearly the same size, and gives them all back before a
@@ -10,10 +10,10 @@
 #include <mutex>
 #include <new>
 
-#include "cuda.h"
-#include "driver.h"
+#include "cuda/driver.h"
 #include "ggml-cuda.h"
-#include "launch.cuh"
+#include "cuda/launch.cuh"
+#include "cuda/memory.h"
 
 // -------------------------------------------------------------------------------------------------------------- errors
 
@@ -107,12 +107,10 @@ void describe(gb_cuda_device & d, int id, const cudaDeviceProp & p) {
     d.shared_max = p.sharedMemPerBlockOptin;
     d.l2_bytes = (size_t) p.l2CacheSize;
     d.pitch_max = p.memPitch;
-    d.mma = gb_has_mma();
     d.dependent = false;
     d.hopper = false;
     snprintf(d.name, sizeof(d.name), "CUDA%d", id);
     snprintf(d.description, sizeof(d.description), "%s", p.name);
-    d.buft = { gb_cuda_buffer_type_hooks(), &d };
 }
 
 enum { OLDEST = 75 }; // compute capability that the kernels are written for
@@ -202,7 +200,7 @@ bool gb_cuda_check_code(gb_cuda_device * device) {
     }
     device->cc = a.ptxVersion < device->cc ? a.ptxVersion : device->cc;
     device->dependent = may_be_dependent(device);
-    device->hopper = device->cc == 90 && gb_hopper_is_there();
+    device->hopper = device->cc == 90 && gb_cuda_has_hopper_kernels();
     all.has_code[device->id] = true;
     return true;
 }

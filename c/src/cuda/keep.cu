@@ -1,4 +1,4 @@
-// cuda_kept.cu - what several nodes of a graph share is made once: rows of activations that several products read,
+// keep.cu - what several nodes of a graph share is made once: rows of activations that several products read,
 // tables of sines and cosines.
 //
 // Kept things lie at the beginning of the scratch memory, one after the other as they are made; an operator's own
@@ -13,7 +13,7 @@
 // write to a source, so there things live at least as long as they will, and their memory is enough.
 #include <string.h>
 
-#include "cuda.h"
+#include "cuda/op.h"
 
 enum { AHEAD = 64 }; // nodes that are looked at
 
@@ -65,7 +65,7 @@ static int reader_from(const gb_cuda_nodes & nodes, const ggml_tensor * source, 
 // The last of the next nodes that has the recipe, or the one that is being queued. known: the same as it was found
 // before, by an earlier node, or the last that makes the source. made: up to there nodes write to it.
 static int last_of(const gb_cuda_backend & b, const gb_cuda_recipe & r, int known, int made,
-    bool (*of)(const gb_cuda_backend & b, const ggml_tensor * node, gb_cuda_recipe * recipe)) {
+    gb_cuda_recipe_getter * of) {
     if (b.nodes == nullptr) {
         return b.at;
     }
@@ -109,8 +109,8 @@ bool gb_cuda_note_readers(gb_array<int> & memory, const gb_cuda_nodes & nodes) {
     return true;
 }
 
-void * gb_cuda_keep(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t bytes,
-    bool (*of)(const gb_cuda_backend & b, const ggml_tensor * node, gb_cuda_recipe * recipe), bool * there) {
+void * gb_cuda_keep(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t bytes, gb_cuda_recipe_getter * of,
+    bool * there) {
     for (size_t i = 0; i < b.kept.n; i++) {
         gb_cuda_kept & kept = b.kept.data[i];
         if (is_same(kept.recipe, recipe)) {
@@ -130,7 +130,7 @@ void * gb_cuda_keep(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t b
 }
 
 gb_cuda_kept * gb_cuda_keep_ahead(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t bytes,
-    bool (*of)(const gb_cuda_backend & b, const ggml_tensor * node, gb_cuda_recipe * recipe), int written) {
+    gb_cuda_recipe_getter * of, int written) {
     size_t left = 0;
     for (size_t i = 0; i < b.kept.n; i++) { // what was made of the source before
         if (!is_same(b.kept.data[i].recipe, recipe)) {
