@@ -50,8 +50,4 @@ uint64_t gb_sched_n_plans_made(const struct ggml_backend_sched * s);
 uint64_t gb_sched_n_plans_bound(const struct ggml_backend_sched * s);
 const char * gb_sched_device_name(const struct ggml_backend_sched * s, int i); // no two devices have the same
 
-// For tests of the validator, one at a time in a process: from now on the transfer (what 0) or wait (1) number `at` is
-// left out, 1 being the first; 0: none. Returns how many of that kind came by since the last call.
-int64_t gb_sched_leave_out(struct ggml_backend_sched * s, int what, int64_t at);
-
 #endif // GB_SCHED_RESULTS_H
