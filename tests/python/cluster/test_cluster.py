@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend._check.worlds import random_world
 from ggml_backend._examples import graphs
 from ggml_backend._ffi import ffi, lib
 from ggml_backend.cluster import LocalNetwork, simulated
