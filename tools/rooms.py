@@ -13,6 +13,7 @@ are compiled into. Three rules hold:
   folders: between its folders the second rule holds.
 - **Layers.** A folder uses only the folders that its row in ``ROOMS`` names (``docs/ARCHITECTURE.md`` says why). A file
   may use one more where ``DOORS`` says so with a reason. A folder without a row is a violation.
+  The same holds for ``#include`` lines of sources and headers; ``HEADERS`` lists more that a folder may include.
 - **System.** Functions of the system that ``SYSTEM`` lists (memory, environment, the end of the process) are called by
   the files there alone, but for what is linked into modules.
 
@@ -30,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -54,11 +56,11 @@ ROOMS: dict[str, str] = {
     # lies in sched itself makes, finds and keeps plans and has the public functions, so it is above all rooms.
     "sched/input": "base tensor backend",
     "sched/cost": "base",
-    "sched/assign": "base tensor backend sched/cost",
-    "sched/program": "base tensor backend sched/assign",
-    "sched/layout": "base tensor backend alloc plan sched/program",
+    "sched/assign": "base tensor backend sched/input sched/cost",
+    "sched/program": "base tensor backend sched/input sched/assign",
+    "sched/layout": "base tensor backend alloc plan sched/input sched/assign sched/program",
     "sched/memory": "base tensor backend alloc sched/input sched/program sched/layout",
-    "sched/run": "base tensor backend sched/assign sched/program sched/layout sched/memory",
+    "sched/run": "base tensor backend sched/input sched/assign sched/program sched/layout sched/memory",
     "sched/report": "base tensor backend sched/input sched/assign sched/program sched/layout sched/run",
     "sched": "base tensor backend alloc"
     " sched/input sched/assign sched/program sched/layout sched/memory sched/run sched/report",
@@ -84,6 +86,16 @@ DOORS: dict[tuple[str, str], str] = {
     ("plan/plan.c", "plan/search"): "plan.c alone names the search, for the function pointer that all others call",
     ("backend/module.c", "cpu"): "the table of public functions that a module gets includes those of the CPU backend",
     ("backend/module.c", "cpu/fuse"): "the same: the switch of fusion is a public function",
+}
+
+# Headers that files of a folder and its subfolders may include beyond ROOMS: folder -> paths or folders, and why.
+HEADERS: dict[str, tuple[str, str]] = {
+    "sched": ("sched/sched.h sched/types.h", "the scheduler itself and shared types; sched/plan.h is for sched alone"),
+    "cpu/kernels": ("cpu/kernels/contracts", "types of kernels: headers without objects"),
+    "cuda": (
+        "cuda cuda/ops cuda/kernels tensor/ops.def tensor/numbers.h tensor/quant",
+        "the module includes files that are data alone",
+    ),
 }
 
 # Circles that may be larger than MAX_CIRCLE: folder -> members, and why.
@@ -282,6 +294,25 @@ def layer_violations(graph: Graph) -> list[str]:
     return found
 
 
+def may_include(file: str, header: str) -> bool:
+    mine, other = folder_of(file), folder_of(header)
+    allowed = {mine, *ROOMS.get(mine, "").split(), *(o for a, o in DOORS if a == file)}
+    allowed |= {name for f in HEADERS if f"{mine}/".startswith(f"{f}/") for name in HEADERS[f][0].split()}
+    return other in allowed or header in allowed
+
+
+def include_violations(src: Path) -> list[str]:
+    """Includes of all sources and headers in folders, by path below ``src`` or beside the file."""
+    found = []
+    for path in sorted(p for s in ("*.c", "*.h", "*.cu", "*.cuh") for p in src.rglob(s) if p.parent != src):
+        file = path.relative_to(src).as_posix()
+        for header in re.findall(r'^\s*#\s*include\s+"([^"]+)"', path.read_text(encoding="utf-8"), re.M):
+            header = header if (src / header).is_file() else f"{folder_of(file)}/{header}"
+            if (src / header).is_file() and not may_include(file, header):
+                found.append(f"{file} includes {header}: {folder_of(file)} may not")
+    return found
+
+
 def system_violations(graph: Graph) -> list[str]:
     return [
         f"{file} calls {name}: only {listed(SYSTEM[name]) or 'nobody'} may"
@@ -353,6 +384,10 @@ def report(graph: Graph, src: Path) -> int:
     print(f"\nlayers: {len(found) or 'no'} violations")
     for line in found:
         print(f"    VIOLATION: {line}")
+    includes = include_violations(src)
+    print(f"\nincluded headers: {len(includes) or 'no'} violations")
+    for line in includes:
+        print(f"    VIOLATION: {line}")
     calls = system_violations(graph)
     print(f"\nfunctions of the system: {len(calls) or 'no'} violations")
     for line in calls:
@@ -360,7 +395,7 @@ def report(graph: Graph, src: Path) -> int:
     sources = {f.relative_to(src).as_posix() for s in ("*.c", "*.cu") for f in src.rglob(s)}
     missing = sorted(sources - graph.files)
     print(f"\n{len(graph.files)} files; not in this build: {listed(missing) or 'none'}")
-    return 1 if bad or found or calls else 0
+    return 1 if bad or found or includes or calls else 0
 
 
 def warn_of_old(objs: dict[Path, str], src: Path) -> None:

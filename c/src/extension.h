@@ -58,7 +58,7 @@
 // What of a scheduler's results is still in memory.
 //   GB_SCHED_PLANS_MAX gb_sched_leaf_is_bound gb_sched_result_is_alive gb_sched_has_placed gb_sched_is_in_arena
 //   gb_sched_keeps gb_sched_is_computed_by gb_sched_overwritten_by gb_sched_hold gb_sched_hold_for_readers
-//   gb_sched_buffer_at gb_sched_n_plans_made gb_sched_n_plans_bound gb_sched_device_name gb_sched_leave_out
+//   gb_sched_buffer_at gb_sched_n_plans_made gb_sched_n_plans_bound gb_sched_device_name
 #include "sched/results.h"
 
 // Model files with strings of any bytes, tensors of any name and type.

@@ -579,11 +579,6 @@ void gbpy_sched_keep_all(struct gbpy_handle * sched, bool keep) {
     }
 }
 
-int64_t gbpy_sched_leave_out(struct gbpy_handle * sched, int what, int64_t at) {
-    const struct gbpy_sched * s = gbpy_sched_of(sched, "Scheduler");
-    return s != NULL ? gb_sched_leave_out(gbpy_ptr(sched), what, at) : -1;
-}
-
 int gbpy_sched_reset_stats(struct gbpy_handle * sched) {
     struct gbpy_locks locks = { 0 };
     struct gbpy_sched * s = gbpy_sched_of(sched, "Scheduler.reset_stats");

@@ -26,7 +26,6 @@ int gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * cont
 int gbpy_sched_set_n_copies(struct gbpy_handle * sched, int n);
 const char * gbpy_sched_device_name(const struct gbpy_handle * sched, int i); // as users see it: no two are the same
 void gbpy_sched_keep_all(struct gbpy_handle * sched, bool keep); // all results of graphs that are planned from now on
-int64_t gbpy_sched_leave_out(struct gbpy_handle * sched, int what, int64_t at); // gb_sched_leave_out; -1: closed
 // By the user of the scheduler: is its last plan the graph's? The second: and would it be planned again in the same
 // way?
 bool gbpy_sched_has_splits_of(const struct gbpy_handle * sched, const struct gbpy_handle * graph);

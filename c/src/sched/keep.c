@@ -7,7 +7,7 @@
 
 void gb_sched_disarm_plans(struct ggml_backend_sched * s) {
     for (size_t k = 0; k < s->plans.n; k++) {
-        gb_sched_disarm(s, s->plans.data[k]);
+        gb_sched_disarm(s, s->bindings.data[k]);
     }
 }
 
@@ -15,9 +15,8 @@ void gb_sched_free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p)
     if (p == NULL) {
         return;
     }
-    gb_sched_free_binding(s, p); // first: it looks at the other parts
-    gb_vec_free(&p->fallbacks);
-    gb_vec_free(&p->copied);
+    gb_sched_free_binding(s, &p->binding); // first: it looks at the other parts
+    gb_sched_free_report(&p->report);
     gb_sched_free_waits(&p->waits);
     gb_sched_free_layout(&p->layout);
     gb_sched_free_program(&p->program);
@@ -28,9 +27,9 @@ void gb_sched_free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p)
 
 // Frees a plan of the list; nothing points to it afterwards.
 static void forget(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    s->current = s->current == p ? NULL : s->current;
+    s->current = s->current == &p->binding ? NULL : s->current;
     s->last = s->last == p ? NULL : s->last;
-    s->in_flight = s->in_flight == p ? NULL : s->in_flight;
+    s->pending = s->pending == &p->binding ? NULL : s->pending;
     gb_sched_free_plan(s, p);
 }
 
@@ -38,20 +37,24 @@ void gb_sched_drop_plans(struct ggml_backend_sched * s) {
     for (size_t k = 0; k < s->plans.n; k++) {
         forget(s, s->plans.data[k]);
     }
-    s->plans.n = 0;
+    s->plans.n = s->bindings.n = 0;
 }
 
 void gb_sched_move_to_front(struct ggml_backend_sched * s, size_t k) {
     struct gb_sched_plan * p = s->plans.data[k];
     memmove(s->plans.data + 1, s->plans.data, k * sizeof(*s->plans.data));
     s->plans.data[0] = p;
+    memmove(s->bindings.data + 1, s->bindings.data, k * sizeof(*s->bindings.data));
+    s->bindings.data[0] = &p->binding;
 }
 
 enum ggml_status gb_sched_add_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    if (!gb_vec_push(&s->plans, p)) {
+    if (!gb_vec_reserve(&s->plans, s->plans.n + 1) || !gb_vec_reserve(&s->bindings, s->bindings.n + 1)) {
         gb_sched_free_plan(s, p);
         return GGML_STATUS_ALLOC_FAILED;
     }
+    s->plans.data[s->plans.n++] = p;
+    s->bindings.data[s->bindings.n++] = &p->binding;
     gb_sched_move_to_front(s, s->plans.n - 1);
     return GGML_STATUS_SUCCESS;
 }
@@ -59,11 +62,13 @@ enum ggml_status gb_sched_add_plan(struct ggml_backend_sched * s, struct gb_sche
 void gb_sched_drop_first(struct ggml_backend_sched * s) {
     struct gb_sched_plan * p = s->plans.data[0];
     memmove(s->plans.data, s->plans.data + 1, --s->plans.n * sizeof(*s->plans.data));
+    memmove(s->bindings.data, s->bindings.data + 1, --s->bindings.n * sizeof(*s->bindings.data));
     forget(s, p);
 }
 
 void gb_sched_drop_oldest(struct ggml_backend_sched * s) {
     while (s->plans.n > GB_SCHED_PLANS_MAX) {
+        s->bindings.n--;
         forget(s, s->plans.data[--s->plans.n]);
     }
 }

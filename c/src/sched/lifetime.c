@@ -110,6 +110,7 @@ void gb_sched_free(struct ggml_backend_sched * s) {
     gb_validator_free(s->validator);
     gb_trace_free(s->trace);
     gb_vec_free(&s->plans);
+    gb_vec_free(&s->bindings);
     gb_vec_free(&s->text);
     gb_ptrmap_free(&s->chosen);
     gb_costs_free(s->costs);

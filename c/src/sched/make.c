@@ -8,47 +8,67 @@
 #include "base/current.h"
 
 // Asks the backends what scratch memory they need themselves: the most of any split counts.
-static enum ggml_status measure_work(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+static enum ggml_status measure_work(const struct ggml_backend_sched * s, const struct gb_sched_program * program,
+    struct gb_sched_layout * layout) {
     const uint64_t before = gb_fail_count();
-    for (size_t k = 0; k < p->program.splits.n; k++) {
-        const struct gb_split * split = &p->program.splits.data[k];
+    for (size_t k = 0; k < program->splits.n; k++) {
+        const struct gb_split * split = &program->splits.data[k];
         const ggml_backend_t backend = s->devices[split->backend].backend;
-        struct ggml_cgraph graph = gb_program_part(&p->program, split->exec_begin, split->exec_end);
+        struct ggml_cgraph graph = gb_program_part(program, split->exec_begin, split->exec_end);
         if (backend->iface.graph_work_size && graph.n_nodes > 0) {
-            p->layout.need[split->backend].work =
-                GB_MAX(p->layout.need[split->backend].work, backend->iface.graph_work_size(backend, &graph));
+            layout->need[split->backend].work =
+                GB_MAX(layout->need[split->backend].work, backend->iface.graph_work_size(backend, &graph));
         }
     }
     return gb_status_since(before);
 }
 
-// A candidate is known before the program is made: its offsets can be taken if the program becomes the same.
-static enum ggml_status make_program(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    const struct gb_sched_plan * candidate = gb_sched_find_candidate(s, p);
-    return gb_sched_make_program(s, &p->in, &p->assigned, p->layout.items.data, candidate ? &candidate->program : NULL,
-        &p->program);
+static struct gb_sched_parts parts_of(const struct gb_sched_plan * p) {
+    return (struct gb_sched_parts){ &p->in, &p->assigned, &p->program, &p->layout };
+}
+
+// Lists the kept plans whose offsets a new plan may take over, the latest used first. Drafts have no arenas.
+static enum ggml_status list_earlier(const struct ggml_backend_sched * s, gb_sched_parts_list * earlier) {
+    for (size_t k = 0; k < s->plans.n; k++) {
+        if (!s->plans.data[k]->draft && !gb_vec_push(earlier, parts_of(s->plans.data[k]))) {
+            return GGML_STATUS_ALLOC_FAILED;
+        }
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
+// Copies are merged as in the earlier plan that may fit, so that its offsets can be taken over.
+static enum ggml_status make_program(const struct ggml_backend_sched * s, struct gb_sched_plan * p,
+    const gb_sched_parts_list * earlier) {
+    const struct gb_sched_parts parts = parts_of(p);
+    const struct gb_sched_program * candidate = NULL;
+    for (size_t k = 0; k < earlier->n && candidate == NULL; k++) {
+        candidate = gb_sched_may_fit(&parts, &earlier->data[k]) ? earlier->data[k].program : NULL;
+    }
+    return gb_sched_make_program(s, &p->in, &p->assigned, p->layout.items.data, candidate, &p->program);
 }
 
 // What each part is made from. After each, and within those that walk the graph several times, the thread's poll is
 // asked whether to go on.
 static enum ggml_status fill_collected(struct ggml_backend_sched * s, struct gb_sched_plan * p,
-    const struct gb_sched_memory_prices * memory) {
+    const struct gb_sched_memory_prices * memory, const gb_sched_parts_list * earlier) {
 #define NEXT(part) \
     GB_TRY(part);  \
     GB_TRY(gb_go_on())
     const struct gb_sched_input * in = &p->in;
     const struct gb_sched_assigned * assigned = &p->assigned;
+    const struct gb_sched_program * program = &p->program;
     NEXT(gb_sched_assign(s, in, memory, &p->assigned));
     NEXT(gb_sched_cut(in, assigned, &p->program));
     NEXT(gb_sched_lay_out_leafs(s, in, assigned, &p->layout));
-    NEXT(make_program(s, p));
+    NEXT(make_program(s, p, earlier));
     NEXT(gb_sched_order_steps(s, in, assigned, &p->program));
-    NEXT(gb_sched_lay_out(s, p));
-    NEXT(gb_sched_validate_layout(s, p));
-    NEXT(measure_work(s, p));
-    NEXT(gb_sched_find_fallbacks(s, p));
-    NEXT(gb_sched_find_hazards(s, p));
-    NEXT(gb_sched_init_binding(p));
+    NEXT(gb_sched_lay_out(s, in, assigned, program, earlier, &p->layout));
+    NEXT(gb_sched_validate_layout(s, in, program, &p->layout));
+    NEXT(measure_work(s, program, &p->layout));
+    NEXT(gb_sched_find_fallbacks(s, in, assigned, program, &p->report));
+    NEXT(gb_sched_find_hazards(s, in, program, &p->layout, &p->waits));
+    NEXT(gb_sched_init_binding(&p->in, program, &p->layout, &p->binding));
 #undef NEXT
     return GGML_STATUS_SUCCESS;
 }
@@ -56,9 +76,14 @@ static enum ggml_status fill_collected(struct ggml_backend_sched * s, struct gb_
 // Tensors are validated while they are collected; the other parts trust them.
 static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan * p, const struct ggml_cgraph * graph,
     const struct gb_sched_memory_prices * memory) {
-    GB_TRY(gb_sched_collect(s, &p->in, graph));
+    gb_sched_parts_list earlier = { 0 };
+    GB_TRY(gb_sched_collect(s, &p->in, graph, gb_sched_find_location));
     const bool trust = gb_trust_tensors(true); // collecting has looked at them
-    const enum ggml_status status = fill_collected(s, p, memory);
+    enum ggml_status status = list_earlier(s, &earlier);
+    if (status == GGML_STATUS_SUCCESS) {
+        status = fill_collected(s, p, memory, &earlier);
+    }
+    gb_vec_free(&earlier);
     gb_trust_tensors(trust);
     return status;
 }

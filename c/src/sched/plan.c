@@ -10,15 +10,15 @@
 
 // Counts how a plan was made. Its template counts as used, too: it moves to the front of the list.
 static void note_template(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    s->stats.n_plans_made += p->tmpl == NULL;
-    s->stats.n_plans_replayed += p->tmpl != NULL;
-    for (size_t k = 0; p->tmpl && k < s->plans.n; k++) {
-        if (s->plans.data[k] == p->tmpl) {
+    s->stats.n_plans_made += p->layout.tmpl == NULL;
+    s->stats.n_plans_replayed += p->layout.tmpl != NULL;
+    for (size_t k = 0; p->layout.tmpl && k < s->plans.n; k++) {
+        if (&s->plans.data[k]->layout == p->layout.tmpl) {
             gb_sched_move_to_front(s, k);
             break;
         }
     }
-    p->tmpl = NULL;
+    p->layout.tmpl = NULL;
 }
 
 // The plan of the graph, made if there is none; at the front of the list.
@@ -61,7 +61,7 @@ static enum ggml_status renew_prepared(struct ggml_backend_sched * s, struct gb_
     const unsigned n_freed = gb_buffers_freed();
     if (p->in.foreign && p->binding.n_freed != n_freed) {
         GB_TRY(gb_sched_wait_first(s)); // it may be running
-        gb_sched_drop_prepared(s, p);
+        gb_sched_drop_prepared(s, &p->binding);
     }
     p->binding.n_freed = n_freed;
     return GGML_STATUS_SUCCESS;
@@ -78,6 +78,26 @@ static struct gb_sched_plan * find_as_it_is(struct ggml_backend_sched * s, const
     return NULL;
 }
 
+// Makes the events that are still missing: one for each step that another step waits for. Events are numbered in the
+// order of their steps.
+static enum ggml_status make_events(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+    struct gb_sched_binding * binding = &p->binding;
+    for (size_t k = 0; k < p->program.steps.n && binding->events.n < p->waits.n_events; k++) {
+        const int32_t number = p->waits.of[k].event;
+        if (number < 0 || (size_t) number < binding->events.n) {
+            continue;
+        }
+        const ggml_backend_t backend = s->devices[p->program.steps.data[k].issuer].backend;
+        ggml_backend_event_t event =
+            gb_vec_reserve(&binding->events, p->waits.n_events) ? ggml_backend_event_new(backend) : NULL;
+        if (event == NULL) {
+            return ggml_last_status();
+        }
+        binding->events.data[binding->events.n++] = event;
+    }
+    return GGML_STATUS_SUCCESS;
+}
+
 // Gets memory, replicas, events and stages, each only if it is missing; binding comes last because it writes to the
 // user's tensors.
 static enum ggml_status make_ready(struct ggml_backend_sched * s, struct gb_sched_plan * p, enum gb_prepare what) {
@@ -87,15 +107,15 @@ static enum ggml_status make_ready(struct ggml_backend_sched * s, struct gb_sche
     if (what == GB_PREPARE_COMPUTE) {
         GB_TRY(check_contents(s, p));
     }
-    GB_TRY(gb_sched_reserve_arenas(s, p));
+    GB_TRY(gb_sched_reserve_arenas(s, &p->binding));
     p->draft = false;
-    if (what != GB_PREPARE_RESERVE && !gb_sched_take_stores(s, p)) {
+    if (what != GB_PREPARE_RESERVE && !gb_sched_take_stores(s, &p->binding)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    GB_TRY(gb_sched_take_replicas(s, p));
-    GB_TRY(gb_sched_make_events(s, p));
-    GB_TRY(gb_sched_make_stages(s, p));
-    return what == GB_PREPARE_RESERVE ? GGML_STATUS_SUCCESS : gb_sched_bind(s, p);
+    GB_TRY(gb_sched_take_replicas(s, &p->binding));
+    GB_TRY(make_events(s, p));
+    GB_TRY(gb_sched_make_stages(s, &p->binding));
+    return what == GB_PREPARE_RESERVE ? GGML_STATUS_SUCCESS : gb_sched_bind(s, &p->binding);
 }
 
 // Finds or makes the plan of a graph that is not bound as it is, and readies it. A plan that was made for this call is
@@ -109,14 +129,14 @@ static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgr
     enum ggml_status status = make_ready(s, *plan, what);
     if (status == GGML_STATUS_ALLOC_FAILED && !(*plan)->in.minimal && (*plan)->program.copies.n > 0) {
         // Without replicas and early copies it may fit.
-        gb_sched_release_replicas(*plan);
+        gb_sched_release_replicas(&(*plan)->binding);
         (*plan)->binding.stale = true;
         if (s->plans.n > n_plans) {
             gb_sched_drop_first(s);
         }
         struct gb_sched_plan * minimal;
         GB_TRY(gb_sched_make_plan(s, graph, true, &minimal));
-        minimal->tmpl = NULL; // not counted a second time
+        minimal->layout.tmpl = NULL; // not counted a second time
         GB_TRY(gb_sched_add_plan(s, minimal));
         *plan = minimal;
         status = make_ready(s, minimal, what);
@@ -141,7 +161,7 @@ static enum ggml_status find_or_get_ready(struct ggml_backend_sched * s, struct 
     enum gb_prepare what, struct gb_sched_plan ** plan) {
     struct gb_sched_plan * p = find_as_it_is(s, graph);
     s->stats.n_plans_found += p != NULL;
-    if (p == NULL || p != s->current) {
+    if (p == NULL || &p->binding != s->current) {
         GB_TRY(gb_sched_wait_first(s));
     }
     if (p == NULL) {
@@ -149,7 +169,7 @@ static enum ggml_status find_or_get_ready(struct ggml_backend_sched * s, struct 
         gb_sched_drop_oldest(s);
     }
     GB_TRY(renew_prepared(s, p));
-    s->current = what <= GB_PREPARE_RESERVE ? s->current : p;
+    s->current = what <= GB_PREPARE_RESERVE ? s->current : &p->binding;
     s->last = p;
     *plan = p;
     return GGML_STATUS_SUCCESS;

@@ -19,11 +19,8 @@ struct gb_sched_plan {
     struct gb_sched_program program;
     struct gb_sched_layout layout;
     struct gb_sched_waits waits;
-    gb_fallback_list fallbacks;
-    gb_node_copies_list copied; // per node; empty with one backend
+    struct gb_sched_report report;
     struct gb_sched_binding binding;
-    // The plan whose offsets this one took over; NULL: none. Borrowed, only until this plan is added to the kept ones.
-    const struct gb_sched_plan * tmpl;
     bool draft; // nothing was allocated for it yet, so nobody takes offsets from it
 };
 
@@ -46,6 +43,11 @@ bool gb_sched_fits_as_it_is(const struct ggml_backend_sched * s, const struct gb
 // The graph differs from what was planned only in places that are the scheduler's to give: binding makes it fit.
 bool gb_sched_fits_when_bound(struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     const struct ggml_cgraph * graph);
+
+// query.c
+// The plan that queries are about. NULL and reported, in the name of `func`: no graph was given yet, or another thread
+// was changing the scheduler when the process was forked.
+const struct gb_sched_plan * gb_sched_last_plan(const struct ggml_backend_sched * s, const char * func);
 
 // keep.c: the list of kept plans. What is dropped is freed, and no pointer of the scheduler to it stays behind.
 void gb_sched_free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p);            // NULL is fine

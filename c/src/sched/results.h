@@ -10,12 +10,12 @@
 
 enum { GB_SCHED_PLANS_MAX = 16 }; // plans that a scheduler keeps
 
-// input/location.c
+// memory/location.c
 // A kept plan vouches for the content of a leaf in its store; the latest plan's arena still holds the result.
 bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct ggml_tensor * root);
 bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct ggml_tensor * root);
 
-// report/results.c
+// results.c
 // Is its memory as the current plan, or the plan of its leaf, gave it?
 bool gb_sched_has_placed(const struct ggml_backend_sched * s, const struct ggml_tensor * root);
 
@@ -39,7 +39,7 @@ const char * gb_sched_overwritten_by(const struct ggml_backend_sched * s, const 
 // While set, no memory of the scheduler is given back before the scheduler is freed: arrays look into it.
 void gb_sched_hold(struct ggml_backend_sched * s, bool hold);
 
-// report/results.c
+// results.c
 // The same from now on, without using the scheduler: what is retired meanwhile may or may not stay.
 void gb_sched_hold_for_readers(struct ggml_backend_sched * s);
 
@@ -49,9 +49,5 @@ ggml_backend_buffer_t gb_sched_buffer_at(const struct ggml_backend_sched * s, si
 uint64_t gb_sched_n_plans_made(const struct ggml_backend_sched * s);
 uint64_t gb_sched_n_plans_bound(const struct ggml_backend_sched * s);
 const char * gb_sched_device_name(const struct ggml_backend_sched * s, int i); // no two devices have the same
-
-// For tests of the validator, one at a time in a process: from now on the transfer (what 0) or wait (1) number `at` is
-// left out, 1 being the first; 0: none. Returns how many of that kind came by since the last call.
-int64_t gb_sched_leave_out(struct ggml_backend_sched * s, int what, int64_t at);
 
 #endif // GB_SCHED_RESULTS_H

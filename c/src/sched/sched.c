@@ -104,7 +104,8 @@ const char * ggml_backend_sched_explain(ggml_backend_sched_t sched, struct ggml_
     GB_CHECK_ARG_RETURNING(sched, "");
     GB_CHECK_ARG_RETURNING(node, "");
     const int id = id_in_last(sched, node);
-    return id < 0 ? "" : gb_sched_explain(sched, sched->last, id);
+    const struct gb_sched_plan * p = sched->last;
+    return id < 0 ? "" : gb_sched_explain(sched, &p->in, &p->assigned, &p->program, &p->report, id);
 }
 
 // --------------------------------------------------------------------------------------------------------- assignments
@@ -231,7 +232,7 @@ static enum ggml_status run(ggml_backend_sched_t sched, struct ggml_cgraph * gra
     struct gb_sched_plan * plan;
     GB_TRY(prepare(sched, graph, GB_PREPARE_COMPUTE, func, &plan));
     const struct gb_visit visit = gb_sched_enter(sched);
-    const enum ggml_status status = gb_sched_run(sched, plan, func);
+    const enum ggml_status status = gb_sched_run(sched, &plan->assigned, &plan->waits, &plan->binding, func);
     return gb_sched_leave(sched, visit, status == GGML_STATUS_SUCCESS && wait ? gb_sched_wait(sched) : status);
 }
 
@@ -251,7 +252,7 @@ enum ggml_status ggml_backend_sched_reserve(ggml_backend_sched_t sched, struct g
     GB_TRY(prepare(sched, measure_graph, GB_PREPARE_RESERVE, __func__, &plan));
     note_inputs_need(sched, plan);
     return plan->binding.is_bound ? GGML_STATUS_SUCCESS
-                                  : gb_sched_reserve_stores(sched, plan); // one that is bound has them
+                                  : gb_sched_reserve_stores(sched, &plan->binding); // one that is bound has them
 }
 
 // Who measures places inputs with ggml_backend_sched_get_tallocr, so no memory is set aside for them here.

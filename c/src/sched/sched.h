@@ -22,8 +22,8 @@
 #include "ggml-alloc.h"
 #include "ggml-backend-impl.h"
 #include "ggml-backend.h"
-#include "sched/assign/rules.h"
 #include "sched/results.h"
+#include "sched/types.h"
 #include "tensor/tensor.h"
 
 enum { GB_SCHED_SPARES_MAX = 8 };
@@ -32,11 +32,24 @@ enum { GB_SCHED_SPARES_MAX = 8 };
 #define GB_USAGE_SCHED ((enum ggml_backend_buffer_usage) 0x5343)
 
 struct gb_costs;
-struct gb_mem;
 struct gb_replica;
+struct gb_sched_binding;
 struct gb_sched_plan;
 struct gb_trace;
 struct gb_validator;
+
+enum gb_mem_kind { GB_MEM_ARENA, GB_MEM_LEAFS, GB_MEM_INPUTS, GB_MEM_REPLICAS };
+
+// One buffer of the scheduler. The object lives as long as the scheduler.
+struct gb_mem {
+    ggml_backend_buffer_t buffer; // owned
+    char * base;
+    size_t size; // bytes; 0 when retired
+    int backend;
+    enum gb_mem_kind kind;
+    int n_refs; // the arena slot, and each plan bound to it
+    unsigned resets_before; // of leaf stores: resets of the scheduler before it was last handed to a plan
+};
 
 typedef GB_VEC(struct gb_mem *) gb_mem_list;
 
@@ -56,8 +69,6 @@ struct gb_sched_device {
     struct ggml_backend placeholder; // what `backend` is after its owner freed it
     char name[64];                   // for users: the backend's, with a number if one before it is called the same
 };
-
-enum gb_mutation { GB_DROP_COPY, GB_DROP_WAIT, GB_N_MUTATIONS };
 
 struct ggml_backend_sched {
     int n_backends;
@@ -84,12 +95,13 @@ struct ggml_backend_sched {
 
     // plans (keep.c)
     GB_VEC(struct gb_sched_plan *) plans; // owned, latest used first
-    struct gb_sched_plan * current; // the plan whose results the arenas hold; NULL: none
+    GB_VEC(struct gb_sched_binding *) bindings; // borrowed; those of `plans`, in the same order
+    struct gb_sched_binding * current; // whose results the arenas hold; NULL: none
     struct gb_sched_plan * last; // the plan that queries are about; NULL: none
 
     // runs (run/)
     bool running; // work may be queued
-    struct gb_sched_plan * in_flight; // whose run was issued last and not waited for; NULL: not known
+    struct gb_sched_binding * pending; // whose run was issued last and not waited for; NULL: not known
     // The status of a failure, or of giving up, that another call was told: earlier runs may be incomplete, and the
     // next wait says so.
     enum ggml_status lost;
@@ -100,8 +112,6 @@ struct ggml_backend_sched {
     struct ggml_backend_sched_stats stats;
     struct gb_trace * trace; // owned; NULL: never asked for
     struct gb_validator * validator; // owned; NULL: off
-    // Tests of the validator set it: it is asked before each transfer and wait whether that is left out. NULL: none is.
-    bool (*leaves_out)(enum gb_mutation what);
 
     GB_VEC(char) text; // of explain
 };

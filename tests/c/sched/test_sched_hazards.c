@@ -6,6 +6,7 @@
 #include "sched/plan.h"
 #include "test.h"
 #include "test_place.h"
+#include "test_plan_faults.h"
 #include "test_queue.h"
 
 static int n_waits(const struct place * p, bool by_host, bool hazard) {
@@ -300,9 +301,13 @@ static void failures_while_others_wait(void) {
     close_place(&p);
 }
 
-static bool drop_first_wait(enum gb_mutation what) { return what == GB_DROP_WAIT; }
-
-static bool drop_first_copy(enum gb_mutation what) { return what == GB_DROP_COPY; }
+// Runs without the first wait, or the first copy, of the plan.
+static enum ggml_status run_without(struct place * p, enum plan_fault_kind kind) {
+    const struct plan_fault fault = plan_inject(p->sched->last, kind, 0);
+    const enum ggml_status status = ggml_backend_sched_graph_compute(p->sched, p->graph);
+    plan_repair(&fault);
+    return status;
+}
 
 // The validator's message names both sides.
 static void the_validator_names_both(void) {
@@ -315,16 +320,18 @@ static void the_validator_names_both(void) {
     OK(ggml_backend_sched_set_check(p.sched, true));
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     CHECK_AT(b, 0, 0.25f);
-    p.sched->leaves_out = drop_first_wait;
-    CHECK_INT(ggml_backend_sched_graph_compute(p.sched, p.graph), GGML_STATUS_FAILED);
+    CHECK_INT(run_without(&p, FAULT_WAIT), GGML_STATUS_FAILED);
     CHECK_ERROR(GGML_STATUS_FAILED, "step 1 (the copy 'B#a') reads 'a', which step 0 (nodes 0 to 0 on A) may still be "
                                     "writing: no wait orders the two");
-    p.sched->leaves_out = drop_first_copy;
-    CHECK_INT(ggml_backend_sched_graph_compute(p.sched, p.graph), GGML_STATUS_FAILED);
+    CHECK_INT(run_without(&p, FAULT_COPY), GGML_STATUS_FAILED);
     CHECK_ERROR(GGML_STATUS_FAILED, "reads 'B#a', but the memory holds nothing");
-    p.sched->leaves_out = NULL;
     OK(ggml_backend_sched_graph_compute(p.sched, p.graph));
     close_place(&p);
+}
+
+static enum ggml_status validate(const struct ggml_backend_sched * s) {
+    const struct gb_sched_plan * p = s->last;
+    return gb_sched_validate_layout(s, &p->in, &p->program, &p->layout);
 }
 
 // Places that meet in time and bytes, that are not aligned or beyond the end, and lines that come apart.
@@ -340,35 +347,35 @@ static void the_validator_of_places_fires(void) {
     expand(&p, sum);
     OK(ggml_backend_sched_alloc_graph(p.sched, p.graph));
     struct gb_sched_plan * plan = p.sched->last;
-    OK(gb_sched_validate_layout(p.sched, plan));
+    OK(validate(p.sched));
     int n_met = 0, n_joined = 0;
     for (int i = 0; i < plan->in.n_ids; i++) {
-        struct gb_item * a = (struct gb_item *) gb_sched_arena_item(plan, i);
+        struct gb_item * a = (struct gb_item *) gb_sched_arena_item(&plan->layout, i);
         if (a == NULL) {
             continue;
         }
         const struct gb_item kept = *a;
         a->offset += 1;
-        CHECK_INT(gb_sched_validate_layout(p.sched, plan), GGML_STATUS_FAILED);
+        CHECK_INT(validate(p.sched), GGML_STATUS_FAILED);
         a->offset = kept.offset;
         a->chunk = -1;
-        CHECK_INT(gb_sched_validate_layout(p.sched, plan), GGML_STATUS_FAILED);
+        CHECK_INT(validate(p.sched), GGML_STATUS_FAILED);
         *a = kept;
         for (int j = 0; j < plan->in.n_ids; j++) {
-            const struct gb_item * b = gb_sched_arena_item(plan, j);
+            const struct gb_item * b = gb_sched_arena_item(&plan->layout, j);
             if (b && b->group != kept.group && b->backend == kept.backend && b->lower < kept.upper &&
                 kept.lower < b->upper) {
                 for (int k = 0; k < plan->in.n_ids; k++) { // all of the alias group, or it has come apart
-                    struct gb_item * of = (struct gb_item *) gb_sched_arena_item(plan, k);
+                    struct gb_item * of = (struct gb_item *) gb_sched_arena_item(&plan->layout, k);
                     if (of && of->group == kept.group) {
                         of->offset = b->offset;
                     }
                 }
                 n_met++;
-                CHECK_INT(gb_sched_validate_layout(p.sched, plan), GGML_STATUS_FAILED);
+                CHECK_INT(validate(p.sched), GGML_STATUS_FAILED);
                 CHECK_MSG(strstr(ggml_last_error(), "overlap") != NULL, "%s", ggml_last_error());
                 for (int k = 0; k < plan->in.n_ids; k++) {
-                    struct gb_item * of = (struct gb_item *) gb_sched_arena_item(plan, k);
+                    struct gb_item * of = (struct gb_item *) gb_sched_arena_item(&plan->layout, k);
                     if (of && of->group == kept.group) {
                         of->offset = kept.offset;
                     }
@@ -378,12 +385,12 @@ static void the_validator_of_places_fires(void) {
         if (kept.group != i) {
             n_joined++;
             a->offset += 4096;
-            CHECK_INT(gb_sched_validate_layout(p.sched, plan), GGML_STATUS_FAILED);
+            CHECK_INT(validate(p.sched), GGML_STATUS_FAILED);
             CHECK_MSG(strstr(ggml_last_error(), "computed in") != NULL, "%s", ggml_last_error());
             *a = kept;
         }
     }
-    OK(gb_sched_validate_layout(p.sched, plan));
+    OK(validate(p.sched));
     CHECK(n_met > 0 && n_joined > 0);
     ggml_clear_error();
     close_place(&p);

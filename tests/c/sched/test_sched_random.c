@@ -14,6 +14,7 @@
 #include "ggml-backend.h"
 #include "sched/plan.h"
 #include "test.h"
+#include "test_plan_faults.h"
 #include "test_queue.h"
 #include "tensor/marks.h"
 
@@ -559,9 +560,9 @@ static bool arenas_are_safe(const struct ggml_backend_sched * s) {
     const struct gb_sched_plan * p = s->last;
     const int64_t n = p->in.n_ids + (int64_t) p->program.copies.n;
     for (int64_t id = 0; id < n; id++) { // there are tables by line
-        const struct gb_item * item = gb_sched_arena_item(p, id);
+        const struct gb_item * item = gb_sched_arena_item(&p->layout, id);
         CHECK_MSG(item == NULL || (item->group >= 0 && item->group < n &&
-                                      gb_sched_arena_item(p, item->group)->group == item->group),
+                                      gb_sched_arena_item(&p->layout, item->group)->group == item->group),
             "alias group %lld of %lld", item ? (long long) item->group : 0, (long long) n);
     }
     for (size_t k = 0; k < p->program.steps.n && m.ok; k++) {
@@ -802,58 +803,42 @@ static bool act(struct world * w) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------- mutations
+// -------------------------------------------------------------------------------------------------------------- faults
 
-static int drop_at[GB_N_MUTATIONS], n_passed[GB_N_MUTATIONS];
-
-static bool leaves_out(enum gb_mutation what) { return ++n_passed[what] == drop_at[what]; }
-
-// The k-th of the next run (1 is the first) is left out; 0: none. Returns how many came by since the last call.
-static int drop(enum gb_mutation what, int k) {
-    const int n = n_passed[what];
-    drop_at[what] = k;
-    n_passed[what] = 0;
-    return n;
-}
-
-static enum ggml_status compute_without(struct world * w, int g, enum gb_mutation what, int k) {
+// A run with fault `k` in its plan.
+static enum ggml_status compute_with_fault(struct world * w, int g, enum plan_fault_kind kind, int k) {
     if (!fill_leafs(w)) {
         return GGML_STATUS_FAILED;
     }
-    drop(what, k);
+    const struct plan_fault fault = plan_inject(w->scheds[0]->last, kind, k);
     ggml_clear_error();
-    return ggml_backend_sched_graph_compute(w->scheds[0], w->graphs[g].graph);
+    const enum ggml_status status = ggml_backend_sched_graph_compute(w->scheds[0], w->graphs[g].graph);
+    plan_repair(&fault);
+    return status;
 }
 
-// Checked, the right program runs in silence; with one transfer or one wait left out it is stopped, whichever it is.
-static bool mutations_are_found(struct world * w, int * n_mutations) {
-    static const char * names[] = { "transfer", "wait" };
+// With the validator, the right program runs in silence. Without any one of its copies or waits it is stopped.
+static bool faults_are_found(struct world * w, int * n_faults) {
+    static const char * names[] = { "copy", "wait" };
     const int g = below(GRAPHS);
-    w->scheds[0]->leaves_out = leaves_out;
     if (ggml_backend_sched_set_check(w->scheds[0], true) != GGML_STATUS_SUCCESS || !fill_leafs(w)) {
         return false;
     }
-    for (int what = 0; what < GB_N_MUTATIONS; what++) {
-        if (!fill_leafs(w) || !compute(w, 0, g, 0) || !fill_leafs(w)) {
+    for (int kind = 0; kind < N_FAULT_KINDS; kind++) {
+        if (!fill_leafs(w) || !compute(w, 0, g, 0) || !fill_leafs(w) || !compute(w, 0, g, 0)) {
             return false;
         }
-        drop((enum gb_mutation) what, 0);
-        if (!compute(w, 0, g, 0)) {
-            return false;
-        }
-        const int n = drop((enum gb_mutation) what, 0);
-        for (int k = 1; k <= n; k += n > 12 ? 1 + below(n / 6) : 1) {
-            const enum ggml_status status = compute_without(w, g, (enum gb_mutation) what, k);
-            drop((enum gb_mutation) what, 0);
-            ++*n_mutations;
+        const int n = plan_n_faults(w->scheds[0]->last, (enum plan_fault_kind) kind);
+        for (int k = 0; k < n; k += n > 12 ? 1 + below(n / 6) : 1) {
+            const enum ggml_status status = compute_with_fault(w, g, (enum plan_fault_kind) kind, k);
+            ++*n_faults;
             if (status != GGML_STATUS_FAILED || strstr(ggml_last_error(), "check: ") == NULL) {
-                test_fail(__FILE__, __LINE__, "%s %d of %d was left out, and nobody noticed: %s", names[what], k, n,
+                test_fail(__FILE__, __LINE__, "the validator missed the lack of %s %d of %d: %s", names[kind], k + 1, n,
                     ggml_last_error());
                 return false;
             }
         }
     }
-    w->scheds[0]->leaves_out = NULL;
     return fill_leafs(w) && compute(w, 0, g, 0) &&
            ggml_backend_sched_set_check(w->scheds[0], false) == GGML_STATUS_SUCCESS && fill_leafs(w) &&
            compute(w, 0, g, 0);
@@ -953,7 +938,7 @@ static void free_world(struct world * w) {
     }
 }
 
-static bool run_world(struct world * w, bool mutate, int * n_mutations) {
+static bool run_world(struct world * w, bool mutate, int * n_faults) {
     if (!make_world(w)) {
         test_fail(__FILE__, __LINE__, "cannot set up: %s", ggml_last_error());
         return false;
@@ -970,7 +955,7 @@ static bool run_world(struct world * w, bool mutate, int * n_mutations) {
     if (!ok && w->is_out) {
         return true;
     }
-    ok = ok && (!mutate || mutations_are_found(w, n_mutations));
+    ok = ok && (!mutate || faults_are_found(w, n_faults));
     if (!ok && w->is_out) {
         return true;
     }
@@ -1013,7 +998,8 @@ static bool report_counts_copies(const struct gb_sched_plan * p) {
     for (int i = 0; p->in.n_backends > 1 && i < p->in.n_nodes; i++) {
         struct gb_node_copies counted;
         copies_by_definition(p, i, &counted);
-        const struct gb_copied in = gb_sched_copies_of(p, i, false), all = gb_sched_copies_of(p, i, true);
+        const struct gb_copied in = gb_sched_copies_of(&p->report, i, false),
+                               all = gb_sched_copies_of(&p->report, i, true);
         if (in.n != counted.in.n || in.bytes != counted.in.bytes || all.n != counted.in.n + counted.of_result.n ||
             all.bytes != counted.in.bytes + counted.of_result.bytes) {
             test_fail(__FILE__, __LINE__, "node %d: %zu copies of %zu bytes, not %zu of %zu", i, all.n, all.bytes,
@@ -1044,13 +1030,13 @@ int main(int argc, char ** argv) {
         }
     }
     ggml_log_set(ggml_log_discard, NULL);
-    int n_mutations = 0;
+    int n_faults = 0;
     size_t n_splits = 0, n_copies = 0, n_backs = 0, n_nodes = 0, n_merged = 0, n_kept = 0, n_staged = 0, n_by_cost = 0;
     for (int k = 0; k < count; k++, seed++) {
         struct world * w = calloc(1, sizeof(*w));
         test_seed = seed * 7919;
         ggml_clear_error();
-        bool ok = run_world(w, mutate || seed % 5 == 0, &n_mutations);
+        bool ok = run_world(w, mutate || seed % 5 == 0, &n_faults);
         if (w->scheds[0] && w->scheds[0]->last) {
             const struct gb_sched_plan * p = w->scheds[0]->last;
             ok = ok && report_counts_copies(p);
@@ -1074,6 +1060,6 @@ int main(int argc, char ** argv) {
     }
     printf("%d worlds, %zu placed by cost; in their last plans %zu nodes, %zu splits, %zu copies (%zu kept, %zu "
            "staged, %zu merged), %zu write-backs; %d mutations found\n",
-        count, n_by_cost, n_nodes, n_splits, n_copies, n_kept, n_staged, n_merged, n_backs, n_mutations);
+        count, n_by_cost, n_nodes, n_splits, n_copies, n_kept, n_staged, n_merged, n_backs, n_faults);
     return test_failures > 0;
 }

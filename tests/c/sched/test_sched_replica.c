@@ -6,6 +6,7 @@
 #include "sim/sim_device.h"
 #include "test.h"
 #include "test_place.h"
+#include "test_plan_faults.h"
 
 static uint64_t bytes_to(const struct place * p, int device) { // transferred by that device since the last call
     struct gb_sim_device * d = p->backends[device]->context;
@@ -376,8 +377,6 @@ static void every_allocation_fails(void) {
 }
 
 // With the validator: a replica that was not filled again is found.
-static bool skip_all(enum gb_mutation what) { return what == GB_DROP_COPY; }
-
 static void stale_replicas_are_found(void) {
     OPEN(p, "SIM:name=A CPU");
     struct product r = make(&p, 1, true);
@@ -386,10 +385,16 @@ static void stale_replicas_are_found(void) {
     RUN(p, r, 4);
     RUN(p, r, 4);
     fill(r.w, 2, 0);
-    p.sched->leaves_out = skip_all;
+    struct gb_sched_plan * plan = p.sched->last;
+    struct plan_fault fault = { .plan = plan };
+    while (plan->program.steps.data[fault.step].kind != GB_STEP_COPY ||
+           !plan->program.copies.data[plan->program.steps.data[fault.step].index].kept) {
+        fault.step++;
+    }
+    plan_remove_copy(&fault);
     CHECK_INT(ggml_backend_sched_graph_compute(p.sched, r.graph), GGML_STATUS_FAILED);
     CHECK_ERROR(GGML_STATUS_FAILED, "'w' was written since");
-    p.sched->leaves_out = NULL;
+    plan_repair(&fault);
     RUN(p, r, 8);
     OK(ggml_backend_sched_set_check(p.sched, false));
     RUN(p, r, 8);

@@ -143,57 +143,6 @@ def test_nothing_is_left_on_a_rank():
         assert not any(peer.questions or peer.pings for peer in conductor.peers.values())
 
 
-class Mutated:
-    """A random graph over two ranks and this process, run by a scheduler that judges each run."""
-
-    def __init__(self, seed, devices):
-        rng = np.random.default_rng(seed)
-        self.world, self.reference = (random_world(np.random.default_rng(seed), 20) for _ in range(2))
-        self.sched = gb.Scheduler(devices, check=True)
-        for t in self.world.computed:
-            self.sched.set_backend(t, devices[int(rng.integers(len(devices)))])
-        self.sched.allocate(self.world.graph)
-        self.alone = gb.Scheduler([devices[-1]])
-        self.alone.allocate(self.reference.graph)
-        self.fills = 0
-
-    def run(self):
-        self.fills += 1
-        self.world.fill(np.random.default_rng(self.fills))
-        self.sched.compute(self.world.graph)
-
-    def run_right(self):
-        self.run()
-        self.reference.fill(np.random.default_rng(self.fills))
-        self.alone.compute(self.reference.graph)
-        for got, want in zip(self.world.outputs, self.reference.outputs, strict=True):
-            np.testing.assert_array_equal(got.numpy(), want.numpy())
-
-    def leave_out(self, what, at):
-        return lib.gbpy_sched_leave_out(self.sched._core.h, what, at)
-
-
-@pytest.mark.parametrize("seed", range(max(WORLDS // 10, 1)))
-def test_left_out_copies_and_waits_across_ranks_are_caught(seed, node_by_node):
-    """The checker is silent about the program as it is, and stops each run in which one transfer or one wait between
-    ranks is left out."""
-    with simulated(3, jitter=0.001, seed=seed) as cluster:
-        mutated = Mutated(seed, [*cluster.backends(), gb.Backend("CPU", n_threads=1)])
-        tried = 0
-        for what in range(2):
-            for _ in range(2):
-                mutated.run_right()
-                n = mutated.leave_out(what, 0)
-            for k in range(1, n + 1):
-                mutated.leave_out(what, k)
-                with pytest.raises(gb.GgmlError, match="check: "):
-                    mutated.run()
-                mutated.leave_out(what, 0)
-                mutated.run_right()
-                tried += 1
-        assert tried > 0
-
-
 @pytest.mark.parametrize(
     ("options", "kind"),
     [

@@ -172,3 +172,24 @@ def test_functions_of_the_system_are_for_few(
     out = capsys.readouterr().out
     assert "VIOLATION: tensor/t.c calls malloc: only base/mem.c may" in out
     assert "functions of the system: 1 violations" in out
+
+
+def test_forbidden_include_is_found(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Headers count as well as sources, and includes beside the file as well as those by path."""
+    root = build(tmp_path, {"base/a.c": "int a(void); int a(void) { return 1; }"})
+    for name, text in {
+        "base/base.h": '#include "tensor/t.h"',
+        "tensor/t.h": '#include "base/base.h"\n#include "quant/q.h"',
+        "tensor/quant/q.h": "",
+        "sched/types.h": "",
+        "sched/plan.h": '#include "sched/run/run.h"',
+        "sched/run/run.h": '#include "sched/types.h"\n#include "sched/plan.h"',
+    }.items():
+        path = root / "c" / "src" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    assert rooms.main([str(root)]) == 1
+    out = capsys.readouterr().out
+    assert "included headers: 2 violations" in out
+    assert "base/base.h includes tensor/t.h: base may not" in out
+    assert "sched/run/run.h includes sched/plan.h: sched/run may not" in out

@@ -3,7 +3,7 @@
 // What a backend says of a node (supports_op) is kept, because the rules, the prices and the fallbacks ask again.
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
-#include "sched/memory/memory.h"
+#include "sched/sched.h"
 
 // The backend that owns the memory of a root: whose handle it is, or the first in priority that can use its type; -1:
 // none can, or it has none.

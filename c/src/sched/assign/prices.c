@@ -11,8 +11,8 @@
 #include "sched/assign/assign.h"
 #include "sched/assign/problem.h"
 #include "sched/input/input.h"
-#include "sched/layout/layout.h"
 #include "sched/sched.h"
+#include "sched/types.h"
 #include "tensor/work.h"
 
 enum { MAX_STATES = 300000 };      // of the frontier search: below half a second

@@ -13,22 +13,7 @@
 #include <stdint.h>
 
 #include "ggml.h"
-
-enum gb_cause {
-    GB_CAUSE_NONE = 0,
-    GB_CAUSE_USER,     // assigned by the user
-    GB_CAUSE_BUFFER,   // its memory was placed there
-    GB_CAUSE_WEIGHT,   // reads a weight (`by`) there
-    GB_CAUSE_SOURCE,   // its best source (`by`) is there (policy "sources")
-    GB_CAUSE_UP,       // as the next assigned node (`by`) after it
-    GB_CAUSE_DOWN,     // as the last assigned node (`by`) before it
-    GB_CAUSE_PRIORITY, // the first in priority that can run it
-    GB_CAUSE_ALIAS,    // its result lies in the memory of `by`, which is there
-    GB_CAUSE_VIEW,     // a view of `by`
-    GB_CAUSE_READER,   // first read by `by`
-    GB_CAUSE_UNUSED,   // read by nobody: the fallback
-    GB_CAUSE_COST,     // part of the cheapest placement
-};
+#include "sched/types.h"
 
 // Where a tensor is, and the rule that decided.
 struct gb_assignment {
@@ -60,9 +45,6 @@ struct gb_assign_graph {
     // Can `backend` use memory that the scheduler places on `of_backend`?
     bool (*shares)(void * user_data, int backend, int of_backend);
 };
-
-// COST: by `label`; without it as WEIGHTS
-enum gb_assign_policy { GB_ASSIGN_WEIGHTS = 0, GB_ASSIGN_SOURCES = 1, GB_ASSIGN_COST = 2 };
 
 // Fills out[n_tensors]. Nodes that no backend can run keep backend -1 and are not an error here (the caller knows what
 // to say); neither are user assignments that cannot run: see gb_assign_check.

@@ -119,10 +119,10 @@ static enum ggml_status keep_unread(struct gb_sched_input * in) {
 
 // The location of a tensor that was looked at. Needs the choice of the user: a leaf moves when the user wants it
 // elsewhere.
-static bool find_location(struct ggml_backend_sched * s, struct gb_sched_input * in, int i) {
+static bool find_location(const struct ggml_backend_sched * s, struct gb_sched_input * in, int i, gb_locate_fn locate) {
     struct gb_id * id = &in->ids.data[i];
     enum gb_location location = GB_LOCATION_VIEW;
-    if (id->root == i && !gb_sched_find_location(s, id->tensor, id->computes, in->chosen[i], &location)) {
+    if (id->root == i && !locate(s, id->tensor, id->computes, in->chosen[i], &location)) {
         return false;
     }
     id->location = (uint8_t) location;
@@ -149,7 +149,8 @@ static enum ggml_status allocate_tables(struct gb_sched_input * in) {
 }
 
 // All of a tensor that is looked at while it is at hand; what it is known by again is kept.
-static enum ggml_status fill_tables(struct ggml_backend_sched * s, struct gb_sched_input * in) {
+static enum ggml_status fill_tables(const struct ggml_backend_sched * s, struct gb_sched_input * in,
+    gb_locate_fn locate) {
     const bool look = !gb_tensors_are_trusted();
     for (int i = 0; i < in->n_ids; i++) {
         struct gb_id * id = &in->ids.data[i];
@@ -167,7 +168,7 @@ static enum ggml_status fill_tables(struct ggml_backend_sched * s, struct gb_sch
         in->nodes[i] = t;
         in->chosen[i] = gb_sched_chosen_for(s, t);
         in->has_chosen |= in->chosen[i] >= 0;
-        if (!find_location(s, in, i)) {
+        if (!find_location(s, in, i, locate)) {
             return ggml_last_status();
         }
     }
@@ -188,8 +189,8 @@ static enum ggml_status copy_leafs(struct gb_sched_input * in, const struct ggml
 
 // Sources are found before tables are made, because only then the number of ids is known; locations come last, because
 // they depend on what computes and on the user's choices.
-enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched_input * in,
-    const struct ggml_cgraph * graph) {
+enum ggml_status gb_sched_collect(const struct ggml_backend_sched * s, struct gb_sched_input * in,
+    const struct ggml_cgraph * graph, gb_locate_fn locate) {
     in->n_nodes = graph->n_nodes;
     in->n_leafs = graph->n_leafs;
     in->n_backends = s->n_backends;
@@ -200,7 +201,7 @@ enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched
     GB_TRY(gb_go_on());
     GB_TRY(keep_unread(in));
     GB_TRY(allocate_tables(in));
-    GB_TRY(fill_tables(s, in));
+    GB_TRY(fill_tables(s, in, locate));
     GB_TRY(gb_go_on());
     return copy_leafs(in, graph);
 }

@@ -9,12 +9,11 @@
 #include "base/hash.h"
 #include "base/vec.h"
 #include "ggml-backend-impl.h"
-#include "sched/assign/rules.h"
 #include "sched/input/key.h"
+#include "sched/types.h"
 #include "tensor/tensor.h"
 
 struct ggml_backend_sched;
-struct gb_sched_plan;
 
 // What memory a root has.
 enum gb_location {
@@ -56,11 +55,17 @@ struct gb_sched_input {
     bool minimal; // memory was short: no replicas, no early copies
 };
 
+// Finds the memory of a root: memory/location.c. LEAF and ARENA mean that the plan places it. Reports and returns false
+// if its content is gone. `computed`: a node of the graph computes the tensor. `chosen`: the backend that the user
+// chose for it, -1: none.
+typedef bool (*gb_locate_fn)(const struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed,
+    int chosen, enum gb_location * location);
+
 // Fills `in`, which is zero but for `minimal` and `n_copies`, from the graph; gb_sched_free_input frees it after a
-// failure, too. INVALID_ARGUMENT: a tensor of the graph is NULL or not sound, or a node occurs twice; INVALID_STATE:
-// the graph reads a result that is gone; ALLOC_FAILED; ABORTED: the thread's poll gave up.
-enum ggml_status gb_sched_collect(struct ggml_backend_sched * s, struct gb_sched_input * in,
-    const struct ggml_cgraph * graph);
+// failure, too. INVALID_ARGUMENT: a tensor of the graph is NULL or not valid, or a node occurs twice; INVALID_STATE:
+// the graph reads a result that is gone; ALLOC_FAILED; ABORTED: the thread's poll cancelled.
+enum ggml_status gb_sched_collect(const struct ggml_backend_sched * s, struct gb_sched_input * in,
+    const struct ggml_cgraph * graph, gb_locate_fn locate);
 // Frees the tables and touches no tensor: they may be gone.
 void gb_sched_free_input(struct gb_sched_input * in);
 
@@ -68,11 +73,5 @@ void gb_sched_free_input(struct gb_sched_input * in);
 static inline const char * gb_sched_name_of(const struct gb_sched_input * in, int64_t id) {
     return gb_key_name(gb_key_of(&in->keys, id));
 }
-
-// The location of a root as it stands now. LEAF and ARENA mean: to be placed. Reports and returns false if its content
-// is lost. `computed`: a node of the graph computes the tensor. `chosen`: the backend that the user chose for it, -1:
-// none.
-bool gb_sched_find_location(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int chosen,
-    enum gb_location * location);
 
 #endif // GB_SCHED_INPUT_INPUT_H

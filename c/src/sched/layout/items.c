@@ -2,7 +2,8 @@
 //
 // Items have storage ids: the ids of tensors, then the copies of the program. Only roots and copies have an item of
 // their own; views lie in their root's.
-#include "sched/plan.h"
+#include "sched/layout/layout.h"
+#include "sched/sched.h"
 
 size_t gb_sched_alloc_size(const struct ggml_backend_sched * s, int backend, struct ggml_tensor * t) {
     const size_t size = ggml_backend_buft_get_alloc_size(s->devices[backend].buft, t);
@@ -30,11 +31,9 @@ bool gb_sched_need_chunk(struct gb_sched_layout * layout, const struct gb_item *
     return need != NULL;
 }
 
-const struct gb_item * gb_sched_arena_item(const struct gb_sched_plan * p, int64_t id) {
-    const struct gb_item * item = &p->layout.items.data[id];
-    const bool arena = id >= p->in.n_ids ? !p->program.copies.data[id - p->in.n_ids].kept
-                                         : p->in.ids.data[id].location == GB_LOCATION_ARENA;
-    return arena && item->valid ? item : NULL;
+const struct gb_item * gb_sched_arena_item(const struct gb_sched_layout * layout, int64_t id) {
+    const struct gb_item * item = &layout->items.data[id];
+    return item->valid && !item->leaf ? item : NULL;
 }
 
 void gb_sched_free_layout(struct gb_sched_layout * layout) {

@@ -6,19 +6,26 @@
 //
 // Results are computed in place where that may be. If an arena then needs more than its load, the same is tried with
 // nothing in place, and the smaller one is taken.
-#include "sched/plan.h"
+#include "sched/assign/assign.h"
+#include "sched/input/input.h"
+#include "sched/layout/layout.h"
+#include "sched/program/program.h"
+#include "sched/sched.h"
 
 #include "alloc/liveness.h"
 #include "plan/plan.h"
 #include "base/current.h"
 
 struct layout {
-    struct ggml_backend_sched * sched;
-    struct gb_sched_plan * plan;
+    const struct ggml_backend_sched * sched;
+    const struct gb_sched_input * in;
+    const struct gb_sched_assigned * assigned;
+    const struct gb_sched_program * program;
+    struct gb_sched_layout * layout; // borrowed; to be filled
     GB_VEC(struct ggml_tensor *) list; // the private node list
     int32_t * ids;                     // owned; storage of all slots, if the program has no tensors of its own; else:
     struct gb_ptrmap stands_for;       // roots in the list -> lifetime id: tensor ids, then copies
-    const struct gb_sched_plan * tmpl; // borrowed: whose sizes decide what is computed in place; NULL: none
+    const struct gb_sched_parts * tmpl; // borrowed: whose sizes decide what is computed in place; NULL: none
     struct gb_liveness live;
 };
 
@@ -36,23 +43,22 @@ static bool list_split(struct layout * l, const struct gb_split * split) {
     bool ok = true;
     struct gb_span span = { .lower = (int64_t) l->list.n };
     for (size_t e = split->exec_begin; ok && e < split->exec_end; e++) {
-        ok = gb_vec_push(&l->list, l->plan->program.exec.data[e]);
+        ok = gb_vec_push(&l->list, l->program->exec.data[e]);
     }
     span.upper = (int64_t) l->list.n;
-    l->plan->layout.spans.data[split - l->plan->program.splits.data] = span;
+    l->layout->spans.data[split - l->program->splits.data] = span;
     return ok;
 }
 
 // The positions of the program: what each step computes or copies, in the order in which the steps are issued.
 static bool list_nodes(struct layout * l) {
-    struct gb_sched_plan * p = l->plan;
     bool ok = true;
-    for (size_t k = 0; ok && k < p->program.steps.n; k++) {
-        const struct gb_step * step = &p->program.steps.data[k];
+    for (size_t k = 0; ok && k < l->program->steps.n; k++) {
+        const struct gb_step * step = &l->program->steps.data[k];
         switch ((enum gb_step_kind) step->kind) {
-            case GB_STEP_COPY: ok = gb_vec_push(&l->list, &p->program.copies.data[step->index].dst->tensor); break;
-            case GB_STEP_BACK: ok = gb_vec_push(&l->list, &p->program.backs.data[step->index].marker->tensor); break;
-            case GB_STEP_COMPUTE: ok = list_split(l, &p->program.splits.data[step->index]); break;
+            case GB_STEP_COPY: ok = gb_vec_push(&l->list, &l->program->copies.data[step->index].dst->tensor); break;
+            case GB_STEP_BACK: ok = gb_vec_push(&l->list, &l->program->backs.data[step->index].marker->tensor); break;
+            case GB_STEP_COMPUTE: ok = list_split(l, &l->program->splits.data[step->index]); break;
         }
     }
     return ok;
@@ -77,10 +83,8 @@ static enum ggml_status name_slots(const struct gb_sched_input * in, int32_t nod
 // Where the program has no tensors of its own, the list is the graph's nodes in their order, and the ids of all slots
 // are known. Else tensors of the program stand for others, and roots are looked up.
 static enum ggml_status name_storage(struct layout * l) {
-    const struct gb_sched_plan * p = l->plan;
-    if (p->program.shadows != NULL) {
-        return gb_sched_map_storage(&p->in, &p->program, &l->stands_for) ? GGML_STATUS_SUCCESS
-                                                                         : GGML_STATUS_ALLOC_FAILED;
+    if (l->program->shadows != NULL) {
+        return gb_sched_map_storage(l->in, l->program, &l->stands_for) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
     l->ids = gb_calloc(l->list.n, GB_LIVE_SLOTS * sizeof(*l->ids));
     if (l->ids == NULL) {
@@ -88,7 +92,7 @@ static enum ggml_status name_storage(struct layout * l) {
     }
     for (size_t i = 0; i < l->list.n; i++) {
         gb_tensor_prefetch_ahead(l->list.data, l->list.n, i);
-        GB_TRY(name_slots(&p->in, p->program.exec_node.data[i], l->ids + i * GB_LIVE_SLOTS));
+        GB_TRY(name_slots(l->in, l->program->exec_node.data[i], l->ids + i * GB_LIVE_SLOTS));
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -103,32 +107,31 @@ static int64_t id_of(void * user_data, const struct ggml_tensor * t) {
 // The backend in whose arena a root lies; -1: the user's memory, a leaf store or a replica.
 static int arena_of(void * user_data, int64_t id, const struct ggml_tensor * t) {
     const struct layout * l = user_data;
-    const struct gb_sched_plan * p = l->plan;
     (void) t;
-    if (id >= p->in.n_ids) {
-        return p->program.copies.data[id - p->in.n_ids].kept ? -1 : p->program.copies.data[id - p->in.n_ids].backend;
+    if (id >= l->in->n_ids) {
+        return l->program->copies.data[id - l->in->n_ids].kept ? -1
+                                                               : l->program->copies.data[id - l->in->n_ids].backend;
     }
-    return p->in.ids.data[id].location == GB_LOCATION_ARENA ? p->assigned.to[id].backend : -1;
+    return l->in->ids.data[id].location == GB_LOCATION_ARENA ? l->assigned->to[id].backend : -1;
 }
 
 // Bytes of a root or copy on a backend, by what the plan says of it and not by its template.
 static size_t own_size(const struct layout * l, int64_t id, int backend) {
-    const struct gb_sched_plan * p = l->plan;
     return gb_sched_alloc_size(l->sched, backend,
-        id >= p->in.n_ids ? &p->program.copies.data[id - p->in.n_ids].dst->tensor : p->in.ids.data[id].tensor);
+        id >= l->in->n_ids ? &l->program->copies.data[id - l->in->n_ids].dst->tensor : l->in->ids.data[id].tensor);
 }
 
 // With a template, its sizes decide: a smaller tensor takes the place of the larger one, so what is computed in place
 // is the same in both plans.
 static size_t size_of(void * user_data, int64_t id, const struct ggml_tensor * t) {
     const struct layout * l = user_data;
-    const struct gb_item * item = l->tmpl ? gb_sched_arena_item(l->tmpl, id) : NULL;
+    const struct gb_item * item = l->tmpl ? gb_sched_arena_item(l->tmpl->layout, id) : NULL;
     return item ? item->capacity : own_size(l, id, arena_of(user_data, id, t));
 }
 
 // The alias group of a storage in the template; -1: it lies in no arena there.
 static int64_t group_in_template(const struct layout * l, int64_t id) {
-    const struct gb_item * item = gb_sched_arena_item(l->tmpl, id);
+    const struct gb_item * item = gb_sched_arena_item(l->tmpl->layout, id);
     return item ? item->group : -1;
 }
 
@@ -142,7 +145,7 @@ static bool may_join(void * user_data, int64_t id, int64_t source) {
 static bool keep(void * user_data, int64_t id, const struct ggml_tensor * t) {
     const struct layout * l = user_data;
     (void) t;
-    return id < l->plan->in.n_ids && l->plan->in.ids.data[id].keep;
+    return id < l->in->n_ids && l->in->ids.data[id].keep;
 }
 
 // Computes the lifetimes of the private node list. With `no_join` nothing is computed in place.
@@ -154,7 +157,7 @@ static enum ggml_status find_lifetimes(struct layout * l, bool no_join, struct g
         .user_data = l,
         .id_of = l->ids ? NULL : id_of,
         .ids = l->ids,
-        .n_ids = (int64_t) l->plan->in.n_ids + (int64_t) l->plan->program.copies.n,
+        .n_ids = (int64_t) l->in->n_ids + (int64_t) l->program->copies.n,
         .arena_of = arena_of,
         .size_of = size_of,
         .keep = keep,
@@ -178,9 +181,9 @@ static enum ggml_status plan_arena(struct layout * l, int backend, struct gb_pla
             items[i].size, d->name, d->max_size);
     }
     GB_TRY(gb_plan_in_chunks(items, n, d->alignment, d->max_size, chunk_of, &result));
-    l->plan->layout.need[backend].load = result.one.lower_bound;
-    l->plan->layout.need[backend].bound = result.bound;
-    l->plan->layout.need[backend].proved = result.proved;
+    l->layout->need[backend].load = result.one.lower_bound;
+    l->layout->need[backend].bound = result.bound;
+    l->layout->need[backend].proved = result.proved;
     return GGML_STATUS_SUCCESS;
 }
 
@@ -201,9 +204,15 @@ static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_
     GB_TRY(plan_arena(l, backend, items, n, chunk_of));
     for (size_t i = 0; i < n; i++) {
         struct gb_item * item = &at[index[i]];
-        *item = (struct gb_item){ backend, chunk_of[i], items[i].offset, items[i].size, true, items[i].lower,
-            items[i].upper, -1, 0 };
-        if (!gb_sched_need_chunk(&l->plan->layout, item, false, l->sched->devices[backend].alignment)) {
+        *item = (struct gb_item){ .backend = backend,
+            .chunk = chunk_of[i],
+            .offset = items[i].offset,
+            .size = items[i].size,
+            .valid = true,
+            .lower = items[i].lower,
+            .upper = items[i].upper,
+            .group = -1 };
+        if (!gb_sched_need_chunk(l->layout, item, false, l->sched->devices[backend].alignment)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
     }
@@ -212,20 +221,19 @@ static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_
 
 // An alias group is named after the first tensor in it, so that names are storage ids.
 static void hand_out(struct layout * l, struct gb_item * at) {
-    struct gb_sched_plan * p = l->plan;
-    for (int64_t id = 0; id < p->in.n_ids + (int64_t) p->program.copies.n; id++) {
+    for (int64_t id = 0; id < l->in->n_ids + (int64_t) l->program->copies.n; id++) {
         const int64_t k = l->live.item_of[id];
         if (k < 0) {
             continue;
         }
-        struct gb_item * item = &p->layout.items.data[id];
+        struct gb_item * item = &l->layout->items.data[id];
         struct ggml_tensor * t =
-            id < p->in.n_ids ? p->in.ids.data[id].tensor : &p->program.copies.data[id - p->in.n_ids].dst->tensor;
+            id < l->in->n_ids ? l->in->ids.data[id].tensor : &l->program->copies.data[id - l->in->n_ids].dst->tensor;
         at[k].group = at[k].group < 0 ? id : at[k].group;
         *item = at[k];
         item->size = gb_sched_alloc_size(l->sched, item->backend, t);
-        item->capacity = l->tmpl ? gb_sched_arena_item(l->tmpl, id)->capacity : item->size;
-        p->layout.need[item->backend].no_reuse += GGML_PAD(item->size, l->sched->devices[item->backend].alignment);
+        item->capacity = l->tmpl ? gb_sched_arena_item(l->tmpl->layout, id)->capacity : item->size;
+        l->layout->need[item->backend].no_reuse += GGML_PAD(item->size, l->sched->devices[item->backend].alignment);
     }
 }
 
@@ -237,7 +245,7 @@ static enum ggml_status lay_out_arenas(struct layout * l) {
     int * chunk = gb_calloc(n, sizeof(*chunk));
     struct gb_item * at = gb_calloc(n, sizeof(*at));
     enum ggml_status status = items && index && chunk && at ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
-    for (int b = 0; b < l->plan->in.n_backends && status == GGML_STATUS_SUCCESS; b++) {
+    for (int b = 0; b < l->in->n_backends && status == GGML_STATUS_SUCCESS; b++) {
         status = lay_out_arena(l, b, items, index, chunk, at);
     }
     if (status == GGML_STATUS_SUCCESS) {
@@ -251,27 +259,26 @@ static enum ggml_status lay_out_arenas(struct layout * l) {
 }
 
 // Bytes that the arena was laid out in.
-static size_t arena_size(const struct gb_sched_plan * p, int backend) {
+static size_t arena_size(const struct gb_sched_layout * layout, int backend) {
     size_t sum = 0;
-    for (size_t k = 0; k < p->layout.chunks.n; k++) {
-        sum += p->layout.chunks.data[k].backend == backend && !p->layout.chunks.data[k].leafs
-                   ? p->layout.chunks.data[k].size
-                   : 0;
+    for (size_t k = 0; k < layout->chunks.n; k++) {
+        const struct gb_chunk_need * need = &layout->chunks.data[k];
+        sum += need->backend == backend && !need->leafs ? need->size : 0;
     }
     return sum;
 }
 
 // Chunks of leaf stores stay.
-static void forget_arenas(struct gb_sched_plan * p) {
+static void forget_arenas(struct layout * l) {
     size_t n = 0;
-    for (size_t k = 0; k < p->layout.chunks.n; k++) {
-        if (p->layout.chunks.data[k].leafs) {
-            p->layout.chunks.data[n++] = p->layout.chunks.data[k];
+    for (size_t k = 0; k < l->layout->chunks.n; k++) {
+        if (l->layout->chunks.data[k].leafs) {
+            l->layout->chunks.data[n++] = l->layout->chunks.data[k];
         }
     }
-    p->layout.chunks.n = n;
-    for (int b = 0; b < p->in.n_backends; b++) {
-        p->layout.need[b].no_reuse = 0;
+    l->layout->chunks.n = n;
+    for (int b = 0; b < l->in->n_backends; b++) {
+        l->layout->need[b].no_reuse = 0;
     }
 }
 
@@ -298,16 +305,15 @@ static enum ggml_status size_apart(struct layout * l, const struct gb_liveness *
 
 // Lays the arenas out again; what bounded them with results in place still does.
 static enum ggml_status lay_out_again(struct layout * l) {
-    struct gb_sched_plan * p = l->plan;
-    size_t * bounds = gb_calloc((size_t) p->in.n_backends, sizeof(*bounds));
-    for (int b = 0; bounds && b < p->in.n_backends; b++) {
-        bounds[b] = p->layout.need[b].bound;
+    size_t * bounds = gb_calloc((size_t) l->in->n_backends, sizeof(*bounds));
+    for (int b = 0; bounds && b < l->in->n_backends; b++) {
+        bounds[b] = l->layout->need[b].bound;
     }
-    forget_arenas(p);
+    forget_arenas(l);
     const enum ggml_status status = bounds ? lay_out_arenas(l) : GGML_STATUS_ALLOC_FAILED;
-    for (int b = 0; status == GGML_STATUS_SUCCESS && b < p->in.n_backends; b++) {
-        p->layout.need[b].bound = GB_MIN(p->layout.need[b].bound, bounds[b]);
-        p->layout.need[b].proved = arena_size(p, b) == p->layout.need[b].bound;
+    for (int b = 0; status == GGML_STATUS_SUCCESS && b < l->in->n_backends; b++) {
+        l->layout->need[b].bound = GB_MIN(l->layout->need[b].bound, bounds[b]);
+        l->layout->need[b].proved = arena_size(l->layout, b) == l->layout->need[b].bound;
     }
     gb_free(bounds);
     return status;
@@ -317,14 +323,13 @@ static enum ggml_status lay_out_again(struct layout * l) {
 // bad luck: then the arena is laid out with nothing in place.
 static enum ggml_status drop_in_place(struct layout * l, const struct gb_liveness * apart) {
     bool again = false;
-    for (int b = 0; b < l->plan->in.n_backends; b++) {
+    for (int b = 0; b < l->in->n_backends; b++) {
         size_t size = SIZE_MAX;
-        if (arena_size(l->plan, b) > l->plan->layout.need[b].load) {
+        if (arena_size(l->layout, b) > l->layout->need[b].load) {
             GB_TRY(size_apart(l, apart, b, &size));
         }
-        if (size < arena_size(l->plan, b)) {
-            if (!gb_liveness_prefer(&l->live, apart, (int64_t) l->plan->in.n_ids + (int64_t) l->plan->program.copies.n,
-                    b)) {
+        if (size < arena_size(l->layout, b)) {
+            if (!gb_liveness_prefer(&l->live, apart, (int64_t) l->in->n_ids + (int64_t) l->program->copies.n, b)) {
                 return GGML_STATUS_ALLOC_FAILED;
             }
             again = true;
@@ -339,8 +344,8 @@ static enum ggml_status lay_out_well(struct layout * l) {
     GB_TRY(gb_go_on());
     GB_TRY(lay_out_arenas(l));
     bool at_loads = true;
-    for (int b = 0; b < l->plan->in.n_backends; b++) {
-        at_loads = at_loads && arena_size(l->plan, b) <= l->plan->layout.need[b].load;
+    for (int b = 0; b < l->in->n_backends; b++) {
+        at_loads = at_loads && arena_size(l->layout, b) <= l->layout->need[b].load;
     }
     if (at_loads) {
         return GGML_STATUS_SUCCESS;
@@ -358,17 +363,17 @@ static enum ggml_status lay_out_well(struct layout * l) {
 static bool find_bounds(struct layout * l, const struct gb_item * at) {
     const size_t n = l->list.n + 1;
     // The table holds differences first; unsigned numbers wrap, so their sums come out right.
-    size_t * load = gb_calloc((size_t) l->plan->in.n_backends, n * sizeof(*load));
+    size_t * load = gb_calloc((size_t) l->in->n_backends, n * sizeof(*load));
     for (size_t k = 0; load && k < l->live.n_items; k++) {
         const size_t size = GGML_PAD(at[k].size, l->sched->devices[at[k].backend].alignment);
         load[(size_t) at[k].backend * n + (size_t) at[k].lower] += size;
         load[(size_t) at[k].backend * n + (size_t) at[k].upper] -= size;
     }
-    for (int b = 0; load && b < l->plan->in.n_backends; b++) {
+    for (int b = 0; load && b < l->in->n_backends; b++) {
         size_t sum = 0;
         for (size_t t = 0; t < n; t++) {
             sum += load[(size_t) b * n + t];
-            l->plan->layout.need[b].bound = GB_MAX(l->plan->layout.need[b].bound, sum);
+            l->layout->need[b].bound = GB_MAX(l->layout->need[b].bound, sum);
         }
     }
     gb_free(load);
@@ -377,26 +382,24 @@ static bool find_bounds(struct layout * l, const struct gb_item * at) {
 
 // The template's places if all fit; *taken says so. A failure is only that memory is out.
 static enum ggml_status take_places(struct layout * l, const size_t * sizes, struct gb_item * at, bool * taken) {
-    struct gb_sched_plan * p = l->plan;
     *taken = gb_sched_take_offsets(l->tmpl, &l->live, sizes, at);
     if (!*taken) {
         return GGML_STATUS_SUCCESS;
     }
     for (size_t k = 0; k < l->live.n_items; k++) {
-        if (!gb_sched_need_chunk(&p->layout, &at[k], false, l->sched->devices[at[k].backend].alignment)) {
+        if (!gb_sched_need_chunk(l->layout, &at[k], false, l->sched->devices[at[k].backend].alignment)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
     }
     hand_out(l, at);
-    p->tmpl = l->tmpl;
+    l->layout->tmpl = l->tmpl->layout;
     return find_bounds(l, at) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
 // By sizes alone: every root and copy fits the bytes that its counterpart has.
 static bool all_fit(const struct layout * l, size_t * sizes) {
-    const struct gb_sched_plan * p = l->plan;
-    for (int64_t id = 0; id < p->in.n_ids + (int64_t) p->program.copies.n; id++) {
-        const struct gb_item * item = gb_sched_arena_item(l->tmpl, id);
+    for (int64_t id = 0; id < l->in->n_ids + (int64_t) l->program->copies.n; id++) {
+        const struct gb_item * item = gb_sched_arena_item(l->tmpl->layout, id);
         sizes[id] = item ? own_size(l, id, item->backend) : 0;
         if (item && sizes[id] > item->capacity) {
             return false;
@@ -406,10 +409,11 @@ static bool all_fit(const struct layout * l, size_t * sizes) {
 }
 
 // The places of an earlier plan that does the same, if there is one and everything fits.
-static enum ggml_status try_template(struct layout * l, const struct gb_sched_plan * tmpl, size_t * sizes) {
+static enum ggml_status try_template(struct layout * l, const struct gb_sched_parts * tmpl, size_t * sizes) {
     bool taken = false;
     l->tmpl = tmpl;
-    if (gb_sched_is_like(l->plan, tmpl) && all_fit(l, sizes)) {
+    if (gb_sched_is_like(&(struct gb_sched_parts){ l->in, l->assigned, l->program, l->layout }, tmpl) &&
+        all_fit(l, sizes)) {
         GB_TRY(find_lifetimes(l, false, &l->live));
         struct gb_item * at = gb_calloc(l->live.n_items, sizeof(*at));
         const enum ggml_status status = at ? take_places(l, sizes, at, &taken) : GGML_STATUS_ALLOC_FAILED;
@@ -423,13 +427,12 @@ static enum ggml_status try_template(struct layout * l, const struct gb_sched_pl
     return GGML_STATUS_SUCCESS;
 }
 
-// The latest used plan that fits; drafts have no arenas, so they are no templates.
-static enum ggml_status find_template(struct layout * l) {
-    const struct ggml_backend_sched * s = l->sched;
-    size_t * sizes = gb_calloc((size_t) l->plan->in.n_ids + l->plan->program.copies.n, sizeof(*sizes));
+// Takes the first earlier plan that fits.
+static enum ggml_status find_template(struct layout * l, const gb_sched_parts_list * earlier) {
+    size_t * sizes = gb_calloc((size_t) l->in->n_ids + l->program->copies.n, sizeof(*sizes));
     enum ggml_status status = sizes ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
-    for (size_t k = 0; k < s->plans.n && l->tmpl == NULL && status == GGML_STATUS_SUCCESS; k++) {
-        status = s->plans.data[k]->draft ? status : try_template(l, s->plans.data[k], sizes);
+    for (size_t k = 0; k < earlier->n && l->tmpl == NULL && status == GGML_STATUS_SUCCESS; k++) {
+        status = try_template(l, &earlier->data[k], sizes);
     }
     gb_free(sizes);
     return status;
@@ -437,9 +440,9 @@ static enum ggml_status find_template(struct layout * l) {
 
 // A result that the program neither writes where it belongs nor reads from it (nothing refers to it) still gets memory,
 // because the user wants it.
-static bool has_all_locations(const struct gb_sched_plan * p) {
-    for (int i = 0; i < p->in.n_ids; i++) {
-        if (p->in.ids.data[i].location == GB_LOCATION_ARENA && !p->layout.items.data[i].valid) {
+static bool has_all_locations(const struct layout * l) {
+    for (int i = 0; i < l->in->n_ids; i++) {
+        if (l->in->ids.data[i].location == GB_LOCATION_ARENA && !l->layout->items.data[i].valid) {
             return false;
         }
     }
@@ -449,41 +452,41 @@ static bool has_all_locations(const struct gb_sched_plan * p) {
 // ---------------------------------------------------------------------------------------------------------------------
 
 // What the plan needs of each backend is summed up at the end.
-static enum ggml_status lay_out(struct layout * l) {
-    struct gb_sched_plan * p = l->plan;
-    if (!gb_vec_resize_zero(&p->layout.items, (size_t) p->in.n_ids + p->program.copies.n) ||
-        !gb_vec_resize_zero(&p->layout.spans, p->program.splits.n) || !list_nodes(l)) {
+static enum ggml_status lay_out(struct layout * l, const gb_sched_parts_list * earlier) {
+    if (!gb_vec_resize_zero(&l->layout->items, (size_t) l->in->n_ids + l->program->copies.n) ||
+        !gb_vec_resize_zero(&l->layout->spans, l->program->splits.n) || !list_nodes(l)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     GB_TRY(name_storage(l));
     GB_TRY(gb_go_on());
-    GB_TRY(find_template(l));
+    GB_TRY(find_template(l, earlier));
     if (l->tmpl == NULL) {
         GB_TRY(lay_out_well(l));
     }
-    GB_FAIL_IF(!has_all_locations(l->plan), GGML_STATUS_FAILED,
+    GB_FAIL_IF(!has_all_locations(l), GGML_STATUS_FAILED,
         "ggml_backend_sched: a result has no memory (internal error)");
-    for (size_t c = 0; c < l->plan->program.copies.n; c++) {
-        const struct gb_copy * copy = &l->plan->program.copies.data[c];
+    for (size_t c = 0; c < l->program->copies.n; c++) {
+        const struct gb_copy * copy = &l->program->copies.data[c];
         if (copy->kept) {
-            l->plan->program.n_kept++;
             const size_t size = gb_sched_alloc_size(l->sched, copy->backend, &copy->dst->tensor);
-            l->plan->layout.need[copy->backend].replicas += GGML_PAD(size, l->sched->devices[copy->backend].alignment);
+            l->layout->need[copy->backend].replicas += GGML_PAD(size, l->sched->devices[copy->backend].alignment);
         }
     }
-    for (size_t k = 0; k < l->plan->layout.chunks.n; k++) {
-        const struct gb_chunk_need * need = &l->plan->layout.chunks.data[k];
-        l->plan->layout.need[need->backend].peak += need->leafs ? 0 : need->size;
+    for (size_t k = 0; k < l->layout->chunks.n; k++) {
+        const struct gb_chunk_need * need = &l->layout->chunks.data[k];
+        l->layout->need[need->backend].peak += need->leafs ? 0 : need->size;
     }
-    for (int b = 0; l->tmpl && b < l->plan->in.n_backends; b++) {
-        l->plan->layout.need[b].proved = l->plan->layout.need[b].peak == l->plan->layout.need[b].bound;
+    for (int b = 0; l->tmpl && b < l->in->n_backends; b++) {
+        l->layout->need[b].proved = l->layout->need[b].peak == l->layout->need[b].bound;
     }
     return GGML_STATUS_SUCCESS;
 }
 
-enum ggml_status gb_sched_lay_out(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    struct layout l = { .sched = s, .plan = p };
-    const enum ggml_status status = lay_out(&l);
+enum ggml_status gb_sched_lay_out(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_assigned * assigned, const struct gb_sched_program * program,
+    const gb_sched_parts_list * earlier, struct gb_sched_layout * layout) {
+    struct layout l = { .sched = s, .in = in, .assigned = assigned, .program = program, .layout = layout };
+    const enum ggml_status status = lay_out(&l, earlier);
     free_layout(&l);
     return status;
 }

@@ -6,42 +6,18 @@
 
 #include "base/vec.h"
 #include "ggml.h"
+#include "sched/types.h"
 
 struct ggml_backend_sched;
 struct gb_liveness;
 struct gb_sched_assigned;
 struct gb_sched_input;
-struct gb_sched_plan;
-
-struct gb_item { // a tensor that uses memory of one root id or copy: where in its arena or leaf store
-    int backend;
-    int chunk;
-    size_t offset, size;  // bytes
-    bool valid;           // is placed by the plan
-    int64_t lower, upper; // of those in an arena: positions in the program (layout.c), half-open
-    // The alias group of an item in an arena, named by the storage id of its first member; the members share their
-    // memory one after the other.
-    int64_t group;
-    // The bytes that may be used there: a plan of the same structure takes the place for as much (template.c).
-    size_t capacity;
-};
+struct gb_sched_program;
 
 struct gb_chunk_need { // a buffer that the plan needs
     int backend, chunk;
     bool leafs;  // a leaf store of its own; else chunk `chunk` of the arena
     size_t size; // bytes
-};
-
-// What a plan needs of one backend, in bytes.
-struct gb_backend_need {
-    size_t replicas; // of weights and the like, perhaps shared with other plans
-    size_t peak;     // of the arena, all chunks
-    size_t leafs;    // leafs placed by this plan
-    size_t no_reuse; // if nothing shared memory, without leafs
-    size_t load;     // the most alive at once
-    size_t bound;    // no plan of the arena needs less
-    size_t work;     // scratch memory of the backend itself
-    bool proved;     // no arena layout has a peak below `peak`
 };
 
 struct gb_span { // positions of a split's nodes in the program, half-open
@@ -54,7 +30,19 @@ struct gb_sched_layout {
     GB_VEC(struct gb_span) spans; // per split
     GB_VEC(struct gb_chunk_need) chunks;
     struct gb_backend_need * need; // per backend
+    // The layout whose offsets this one took over; NULL: none. Borrowed, until the plan is added to the kept ones.
+    const struct gb_sched_layout * tmpl;
 };
+
+// The parts of a plan that its offsets depend on, and its layout; borrowed.
+struct gb_sched_parts {
+    const struct gb_sched_input * in;
+    const struct gb_sched_assigned * assigned;
+    const struct gb_sched_program * program;
+    const struct gb_sched_layout * layout;
+};
+
+typedef GB_VEC(struct gb_sched_parts) gb_sched_parts_list;
 
 // leafs.c
 // Called before the program is made, because copies of leafs that lie behind each other travel together. It makes
@@ -63,31 +51,33 @@ struct gb_sched_layout {
 enum ggml_status gb_sched_lay_out_leafs(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, struct gb_sched_layout * layout);
 // layout.c
-// Adds the results and copies to a layout that has the leafs, and sums up what each backend needs. ALLOC_FAILED: no
-// memory, or something is larger than the largest buffer; ABORTED: the thread's poll gave up.
-enum ggml_status gb_sched_lay_out(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+// Adds the results and copies to a layout that has the leafs, and sums up what each backend needs. Takes over the
+// offsets of the first plan of `earlier` that fits. ALLOC_FAILED: no memory, or a tensor is larger than the largest
+// buffer; ABORTED: the thread's poll cancelled.
+enum ggml_status gb_sched_lay_out(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_assigned * assigned, const struct gb_sched_program * program,
+    const gb_sched_parts_list * earlier, struct gb_sched_layout * layout);
 void gb_sched_free_layout(struct gb_sched_layout * layout);
 // items.c
 // The bytes that a tensor takes on a backend, at least 1: an empty tensor has an address, too.
 size_t gb_sched_alloc_size(const struct ggml_backend_sched * s, int backend, struct ggml_tensor * t);
 // The chunk of the item gets at least as large as the item needs; false: no memory.
 bool gb_sched_need_chunk(struct gb_sched_layout * layout, const struct gb_item * item, bool leafs, size_t alignment);
-// The item of a storage id; NULL: it does not lie in an arena.
-const struct gb_item * gb_sched_arena_item(const struct gb_sched_plan * p, int64_t id);
+// The item of a storage id (a tensor id, or n_ids + copy); NULL: it is not in an arena.
+const struct gb_item * gb_sched_arena_item(const struct gb_sched_layout * layout, int64_t id);
 
 // validator.c: called with each plan that was made. FAILED: the plan is wrong, and the message names the tensors.
-enum ggml_status gb_sched_validate_layout(const struct ggml_backend_sched * s, const struct gb_sched_plan * p);
+enum ggml_status gb_sched_validate_layout(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_program * program, const struct gb_sched_layout * layout);
 
 // template.c
-// The two plans do the same, whatever the sizes.
-bool gb_sched_is_like(const struct gb_sched_plan * p, const struct gb_sched_plan * tmpl);
-// A plan whose offsets this one may be able to take, if its program becomes the same: known before the program is made.
-// NULL: none.
-const struct gb_sched_plan * gb_sched_find_candidate(const struct ggml_backend_sched * s,
-    const struct gb_sched_plan * p);
-// Places of the alias groups, with their offsets in the template; size_of: bytes, per storage id. False: they do not
-// fit, or memory is out.
-bool gb_sched_take_offsets(const struct gb_sched_plan * tmpl, const struct gb_liveness * live, const size_t * size_of,
+// True if both plans have the same structure: nodes, splits, copies and steps. Sizes may differ.
+bool gb_sched_is_like(const struct gb_sched_parts * p, const struct gb_sched_parts * tmpl);
+// True if the plan may be able to take over the offsets of `tmpl`. The program of `p` need not be made yet.
+bool gb_sched_may_fit(const struct gb_sched_parts * p, const struct gb_sched_parts * tmpl);
+// Fills `at`, per alias group, with places at the offsets of `tmpl`. size_of: bytes, per storage id. False: a group
+// does not fit, or no memory.
+bool gb_sched_take_offsets(const struct gb_sched_parts * tmpl, const struct gb_liveness * live, const size_t * size_of,
     struct gb_item * at);
 
 #endif // GB_SCHED_LAYOUT_LAYOUT_H

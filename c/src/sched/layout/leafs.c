@@ -34,7 +34,9 @@ static enum ggml_status lay_out_leaf(struct leafs * l, int id) {
         end->offset = 0;
         total = padded;
     }
-    *item = (struct gb_item){ .backend = b, .chunk = end->chunk, .offset = end->offset, .size = size, .valid = true };
+    *item = (struct gb_item){
+        .backend = b, .chunk = end->chunk, .offset = end->offset, .size = size, .valid = true, .leaf = true
+    };
     end->offset = total;
     return gb_sched_need_chunk(l->layout, item, true, d->alignment) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }

@@ -5,7 +5,10 @@
 // that comparison: the lifetimes of the new plan are computed as ever, and each alias group must lie within one alias
 // group of the template, in time and in bytes, and no two in the same one. As the template's groups do not meet, these
 // do not either. Where that fails, the plan is laid out anew.
-#include "sched/plan.h"
+#include "sched/assign/assign.h"
+#include "sched/input/input.h"
+#include "sched/layout/layout.h"
+#include "sched/program/program.h"
 
 #include <string.h>
 
@@ -14,13 +17,13 @@
 // ----------------------------------------------------------------------------------------------------------- structure
 
 // Compares what the plans keep of tensors: those that the template was made from may be freed.
-static bool same_ids(const struct gb_sched_plan * p, const struct gb_sched_plan * tmpl) {
-    for (int i = 0; i < p->in.n_ids; i++) {
-        const struct gb_key *a = gb_key_of(&p->in.keys, i), *b = gb_key_of(&tmpl->in.keys, i);
-        const struct gb_id *x = &p->in.ids.data[i], *y = &tmpl->in.ids.data[i];
+static bool same_ids(const struct gb_sched_parts * p, const struct gb_sched_parts * tmpl) {
+    for (int i = 0; i < p->in->n_ids; i++) {
+        const struct gb_key *a = gb_key_of(&p->in->keys, i), *b = gb_key_of(&tmpl->in->keys, i);
+        const struct gb_id *x = &p->in->ids.data[i], *y = &tmpl->in->ids.data[i];
         if (a->op != b->op || a->type != b->type || a->state != b->state || x->root != y->root || x->keep != y->keep ||
             (x->location == GB_LOCATION_ARENA) != (y->location == GB_LOCATION_ARENA) ||
-            p->assigned.to[i].backend != tmpl->assigned.to[i].backend || p->in.chosen[i] != tmpl->in.chosen[i]) {
+            p->assigned->to[i].backend != tmpl->assigned->to[i].backend || p->in->chosen[i] != tmpl->in->chosen[i]) {
             return false;
         }
     }
@@ -28,77 +31,71 @@ static bool same_ids(const struct gb_sched_plan * p, const struct gb_sched_plan 
 }
 
 // The same nodes read the same ids in the same order.
-static bool same_sources(const struct gb_sched_plan * p, const struct gb_sched_plan * tmpl) {
-    const size_t n = p->in.src_begin[p->in.n_nodes];
-    return memcmp(p->in.src_begin, tmpl->in.src_begin, ((size_t) p->in.n_nodes + 1) * sizeof(*p->in.src_begin)) == 0 &&
-           (n == 0 || memcmp(p->in.srcs, tmpl->in.srcs, n * sizeof(*p->in.srcs)) == 0);
+static bool same_sources(const struct gb_sched_parts * p, const struct gb_sched_parts * tmpl) {
+    const size_t n = p->in->src_begin[p->in->n_nodes];
+    return memcmp(p->in->src_begin, tmpl->in->src_begin, ((size_t) p->in->n_nodes + 1) * sizeof(*p->in->src_begin)) ==
+               0 &&
+           (n == 0 || memcmp(p->in->srcs, tmpl->in->srcs, n * sizeof(*p->in->srcs)) == 0);
 }
 
 // Compares splits, copies and steps: what is done, when and by whom. Sizes may differ.
-static bool same_program(const struct gb_sched_plan * p, const struct gb_sched_plan * tmpl) {
-    bool same = p->program.splits.n == tmpl->program.splits.n && p->program.copies.n == tmpl->program.copies.n &&
-                p->program.backs.n == tmpl->program.backs.n && p->program.steps.n == tmpl->program.steps.n &&
-                p->program.exec.n == tmpl->program.exec.n;
-    for (size_t k = 0; same && k < p->program.splits.n; k++) {
-        const struct gb_split *a = &p->program.splits.data[k], *b = &tmpl->program.splits.data[k];
+static bool same_program(const struct gb_sched_parts * p, const struct gb_sched_parts * tmpl) {
+    bool same = p->program->splits.n == tmpl->program->splits.n && p->program->copies.n == tmpl->program->copies.n &&
+                p->program->backs.n == tmpl->program->backs.n && p->program->steps.n == tmpl->program->steps.n &&
+                p->program->exec.n == tmpl->program->exec.n;
+    for (size_t k = 0; same && k < p->program->splits.n; k++) {
+        const struct gb_split *a = &p->program->splits.data[k], *b = &tmpl->program->splits.data[k];
         same = a->start == b->start && a->end == b->end && a->exec_begin == b->exec_begin && a->exec_end == b->exec_end;
     }
-    for (size_t k = 0; same && k < p->program.copies.n; k++) {
-        const struct gb_copy *a = &p->program.copies.data[k], *b = &tmpl->program.copies.data[k];
+    for (size_t k = 0; same && k < p->program->copies.n; k++) {
+        const struct gb_copy *a = &p->program->copies.data[k], *b = &tmpl->program->copies.data[k];
         same = a->root == b->root && a->backend == b->backend && a->split == b->split && a->kept == b->kept &&
                a->fill == b->fill && a->merged == b->merged;
     }
-    for (size_t k = 0; same && k < p->program.steps.n; k++) {
-        const struct gb_step *a = &p->program.steps.data[k], *b = &tmpl->program.steps.data[k];
+    for (size_t k = 0; same && k < p->program->steps.n; k++) {
+        const struct gb_step *a = &p->program->steps.data[k], *b = &tmpl->program->steps.data[k];
         same = a->kind == b->kind && a->index == b->index && a->issuer == b->issuer;
     }
     return same;
 }
 
 // As far as it is known before a program is made.
-static bool is_built_like(const struct gb_sched_plan * p, const struct gb_sched_plan * tmpl) {
-    return p->in.n_nodes == tmpl->in.n_nodes && p->in.n_leafs == tmpl->in.n_leafs && p->in.n_ids == tmpl->in.n_ids &&
-           p->in.n_backends == tmpl->in.n_backends && p->in.minimal == tmpl->in.minimal &&
-           p->in.n_copies == tmpl->in.n_copies && same_sources(p, tmpl) && same_ids(p, tmpl);
+static bool is_built_like(const struct gb_sched_parts * p, const struct gb_sched_parts * tmpl) {
+    return p->in->n_nodes == tmpl->in->n_nodes && p->in->n_leafs == tmpl->in->n_leafs &&
+           p->in->n_ids == tmpl->in->n_ids && p->in->n_backends == tmpl->in->n_backends &&
+           p->in->minimal == tmpl->in->minimal && p->in->n_copies == tmpl->in->n_copies && same_sources(p, tmpl) &&
+           same_ids(p, tmpl);
 }
 
-bool gb_sched_is_like(const struct gb_sched_plan * p, const struct gb_sched_plan * tmpl) {
+bool gb_sched_is_like(const struct gb_sched_parts * p, const struct gb_sched_parts * tmpl) {
     return is_built_like(p, tmpl) && same_program(p, tmpl);
 }
 
 // As far as it is known before copies are made: does each tensor, and each copy of a whole one, fit its counterpart's
 // capacity?
-static bool fits(const struct gb_sched_plan * p, const struct gb_sched_plan * tmpl) {
+static bool fits(const struct gb_sched_parts * p, const struct gb_sched_parts * tmpl) {
     bool fits = true;
-    for (int i = 0; fits && i < p->in.n_ids; i++) {
-        const struct gb_item * item = gb_sched_arena_item(tmpl, i);
-        fits = item == NULL || gb_key_nbytes(gb_key_of(&p->in.keys, i)) <= item->capacity;
+    for (int i = 0; fits && i < p->in->n_ids; i++) {
+        const struct gb_item * item = gb_sched_arena_item(tmpl->layout, i);
+        fits = item == NULL || gb_key_nbytes(gb_key_of(&p->in->keys, i)) <= item->capacity;
     }
-    for (size_t c = 0; fits && c < tmpl->program.copies.n; c++) {
-        const struct gb_copy * copy = &tmpl->program.copies.data[c];
-        const struct gb_item * item = gb_sched_arena_item(tmpl, tmpl->in.n_ids + (int64_t) c);
-        fits = item == NULL || !copy->whole || gb_key_nbytes(gb_key_of(&p->in.keys, copy->root)) <= item->capacity;
+    for (size_t c = 0; fits && c < tmpl->program->copies.n; c++) {
+        const struct gb_copy * copy = &tmpl->program->copies.data[c];
+        const struct gb_item * item = gb_sched_arena_item(tmpl->layout, tmpl->in->n_ids + (int64_t) c);
+        fits = item == NULL || !copy->whole || gb_key_nbytes(gb_key_of(&p->in->keys, copy->root)) <= item->capacity;
     }
     return fits;
 }
 
-// The latest used plan first.
-const struct gb_sched_plan * gb_sched_find_candidate(const struct ggml_backend_sched * s,
-    const struct gb_sched_plan * p) {
-    for (size_t k = 0; k < s->plans.n; k++) {
-        const struct gb_sched_plan * other = s->plans.data[k];
-        if (!other->draft && is_built_like(p, other) && fits(p, other)) {
-            return other;
-        }
-    }
-    return NULL;
+bool gb_sched_may_fit(const struct gb_sched_parts * p, const struct gb_sched_parts * tmpl) {
+    return is_built_like(p, tmpl) && fits(p, tmpl);
 }
 
 // -------------------------------------------------------------------------------------------------------- alias groups
 
 // The offsets of a template while they are given to the alias groups of a new plan.
 struct taking {
-    const struct gb_sched_plan * tmpl;
+    const struct gb_sched_parts * tmpl;
     const struct gb_liveness * live;
     const size_t * size_of; // per id
     struct gb_item * at;    // per alias group: its place, and how much it takes
@@ -108,7 +105,7 @@ struct taking {
 // The place of one storage id: within that of its counterpart, and in an alias group that no other group has taken.
 static bool take_place(struct taking * r, int64_t id) {
     const int64_t group = r->live->item_of[id];
-    const struct gb_item * place = gb_sched_arena_item(r->tmpl, id);
+    const struct gb_item * place = gb_sched_arena_item(r->tmpl->layout, id);
     const struct gb_live_item * live = &r->live->items[group];
     struct gb_item * at = &r->at[group];
     const size_t size = r->size_of[id];
@@ -128,9 +125,10 @@ static bool take_place(struct taking * r, int64_t id) {
     return true;
 }
 
-bool gb_sched_take_offsets(const struct gb_sched_plan * tmpl, const struct gb_liveness * live, const size_t * size_of,
+bool gb_sched_take_offsets(const struct gb_sched_parts * tmpl, const struct gb_liveness * live, const size_t * size_of,
     struct gb_item * at) {
-    const int64_t n_ids = (int64_t) tmpl->in.n_ids + (int64_t) tmpl->program.copies.n; // there are no more alias groups
+    const int64_t n_ids =
+        (int64_t) tmpl->in->n_ids + (int64_t) tmpl->program->copies.n; // there are no more alias groups
     struct taking r = { tmpl, live, size_of, at, gb_calloc((size_t) n_ids, sizeof(*r.taken)) };
     bool fits = r.taken != NULL;
     for (int64_t id = 0; fits && id < n_ids; id++) {

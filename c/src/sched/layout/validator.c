@@ -5,12 +5,17 @@
 #include "plan/plan.h"
 #include "base/mem.h"
 #include "base/status.h"
-#include "sched/plan.h"
+#include "sched/input/input.h"
+#include "sched/layout/layout.h"
+#include "sched/program/program.h"
+#include "sched/sched.h"
 
 // The items of one arena, as the validator of memory plans takes them.
 struct validator {
     const struct ggml_backend_sched * sched;
-    const struct gb_sched_plan * plan;
+    const struct gb_sched_input * in;
+    const struct gb_sched_program * program;
+    const struct gb_sched_layout * layout;
     struct gb_plan_item * items; // owned
     int * chunk_of;              // owned
     int64_t * group_at;          // owned; per storage id of an alias group: its item + 1
@@ -20,8 +25,8 @@ struct validator {
 
 // For messages. Copies have a name of their own, tensors the one that they had when the graph was planned.
 static const char * name_of(const struct validator * v, int64_t id) {
-    const struct gb_sched_plan * p = v->plan;
-    return id >= p->in.n_ids ? p->program.copies.data[id - p->in.n_ids].dst->tensor.name : gb_sched_name_of(&p->in, id);
+    const int n_ids = v->in->n_ids;
+    return id >= n_ids ? v->program->copies.data[id - n_ids].dst->tensor.name : gb_sched_name_of(v->in, id);
 }
 
 // An alias group is one item: as large as its largest member. All members must be at one offset.
@@ -42,13 +47,12 @@ static bool add_to_group(struct validator * v, int64_t id, const struct gb_item 
 
 // All alias groups of one arena: inside of their chunks, aligned, and no two that live at once overlap.
 static enum ggml_status validate_arena(struct validator * v, int backend) {
-    const struct gb_sched_plan * p = v->plan;
     const struct gb_sched_device * d = &v->sched->devices[backend];
     const uint64_t before = gb_fail_count();
     size_t a = 0, b = 0;
     v->n = 0;
-    for (int64_t id = 0; id < p->in.n_ids + (int64_t) p->program.copies.n; id++) {
-        const struct gb_item * item = gb_sched_arena_item(p, id);
+    for (int64_t id = 0; id < v->in->n_ids + (int64_t) v->program->copies.n; id++) {
+        const struct gb_item * item = gb_sched_arena_item(v->layout, id);
         const bool here = item && item->backend == backend;
         GB_FAIL_IF(here && (item->group < 0 || !add_to_group(v, id, item)), GGML_STATUS_FAILED,
             "check: '%s' does not lie where the tensor is that it was to be computed in", name_of(v, id));
@@ -64,9 +68,10 @@ static enum ggml_status validate_arena(struct validator * v, int backend) {
 }
 
 // Leaf stores are not looked at: nothing in them shares memory.
-enum ggml_status gb_sched_validate_layout(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
-    const size_t n = (size_t) p->in.n_ids + p->program.copies.n;
-    struct validator v = { .sched = s, .plan = p };
+enum ggml_status gb_sched_validate_layout(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_program * program, const struct gb_sched_layout * layout) {
+    const size_t n = (size_t) in->n_ids + program->copies.n;
+    struct validator v = { .sched = s, .in = in, .program = program, .layout = layout };
     enum ggml_status status = GGML_STATUS_ALLOC_FAILED;
     v.items = gb_calloc(n + 1, sizeof(*v.items));
     v.chunk_of = gb_calloc(n + 1, sizeof(*v.chunk_of));
@@ -75,7 +80,7 @@ enum ggml_status gb_sched_validate_layout(const struct ggml_backend_sched * s, c
     if (v.items && v.chunk_of && v.group_at && v.ids) {
         status = GGML_STATUS_SUCCESS;
     }
-    for (int b = 0; b < p->in.n_backends && status == GGML_STATUS_SUCCESS; b++) {
+    for (int b = 0; b < in->n_backends && status == GGML_STATUS_SUCCESS; b++) {
         status = validate_arena(&v, b);
     }
     gb_free(v.items);

@@ -5,7 +5,11 @@
 //
 // Only tensors that nobody has placed are written, and their views; of these only buffer, data, extra and the mark
 // "read once".
-#include "sched/plan.h"
+#include "sched/input/input.h"
+#include "sched/layout/layout.h"
+#include "sched/memory/memory.h"
+#include "sched/program/program.h"
+#include "sched/sched.h"
 
 #include <string.h>
 
@@ -15,9 +19,9 @@ struct old_binding {
     void * extra;
 };
 
-struct binding {
+struct binder {
     struct ggml_backend_sched * sched;
-    struct gb_sched_plan * plan;
+    struct gb_sched_binding * binding;
     struct old_binding * old; // owned; per id
     GB_VEC(int32_t) moved;    // leafs whose content comes from their old place
 };
@@ -40,43 +44,43 @@ static void release(struct ggml_backend_sched * s, gb_mem_list * list) {
     gb_vec_free(list);
 }
 
-static void unbind(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    release(s, &p->binding.arenas);
-    release(s, &p->binding.leafs);
-    release(s, &p->binding.shared);
-    p->binding.is_bound = false;
+static void unbind(struct ggml_backend_sched * s, struct gb_sched_binding * binding) {
+    release(s, &binding->arenas);
+    release(s, &binding->leafs);
+    release(s, &binding->shared);
+    binding->is_bound = false;
 }
 
 // One store for each leaf entry of the plan's chunks, in their order. A plan that is bound again keeps its own.
-bool gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+bool gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_binding * binding) {
     size_t k = 0;
-    for (size_t i = 0; i < p->layout.chunks.n; i++) {
-        const struct gb_chunk_need * need = &p->layout.chunks.data[i];
-        if (!need->leafs || k++ < p->binding.leafs.n) {
+    for (size_t i = 0; i < binding->layout->chunks.n; i++) {
+        const struct gb_chunk_need * need = &binding->layout->chunks.data[i];
+        if (!need->leafs || k++ < binding->leafs.n) {
             continue;
         }
-        if (!gb_vec_reserve(&p->binding.leafs, p->binding.leafs.n + 1)) {
+        if (!gb_vec_reserve(&binding->leafs, binding->leafs.n + 1)) {
             return false;
         }
         struct gb_mem * mem = gb_sched_take_store(s, need->backend, need->size);
         if (mem == NULL) {
             return false;
         }
-        p->binding.leafs.data[p->binding.leafs.n++] = mem; // the ref came with it
+        binding->leafs.data[binding->leafs.n++] = mem; // the ref came with it
     }
     return true;
 }
 
 // Refs on the chunks in use now, and on the stores of other plans.
-static bool hold_memory(struct ggml_backend_sched * s, struct gb_sched_plan * p, gb_mem_list * arenas,
+static bool hold_memory(struct ggml_backend_sched * s, struct gb_sched_binding * binding, gb_mem_list * arenas,
     gb_mem_list * shared) {
-    bool ok = gb_sched_take_stores(s, p);
-    for (size_t i = 0; ok && i < p->layout.chunks.n; i++) {
-        const struct gb_chunk_need * need = &p->layout.chunks.data[i];
+    bool ok = gb_sched_take_stores(s, binding);
+    for (size_t i = 0; ok && i < binding->layout->chunks.n; i++) {
+        const struct gb_chunk_need * need = &binding->layout->chunks.data[i];
         ok = need->leafs || hold(arenas, s->devices[need->backend].arena.data[need->chunk]);
     }
-    for (int i = 0; ok && i < p->in.n_ids; i++) {
-        const struct gb_id * id = &p->in.ids.data[i];
+    for (int i = 0; ok && i < binding->in->n_ids; i++) {
+        const struct gb_id * id = &binding->in->ids.data[i];
         ok = id->location != GB_LOCATION_SHARED || hold(shared, gb_sched_mem_of(s, id->tensor->buffer));
     }
     return ok;
@@ -97,14 +101,14 @@ static enum ggml_status put_at(struct ggml_tensor * t, const struct gb_mem * mem
 }
 
 // Roots first: everything else lies in one.
-static enum ggml_status bind_roots(struct binding * b) {
-    struct gb_sched_plan * p = b->plan;
-    for (int i = 0; i < p->in.n_ids; i++) {
-        const struct gb_id * id = &p->in.ids.data[i];
-        const struct gb_item * item = &p->layout.items.data[i];
+static enum ggml_status bind_roots(struct binder * b) {
+    struct gb_sched_binding * binding = b->binding;
+    for (int i = 0; i < binding->in->n_ids; i++) {
+        const struct gb_id * id = &binding->in->ids.data[i];
+        const struct gb_item * item = &binding->layout->items.data[i];
         struct ggml_tensor * t = id->tensor;
         if (id->location == GB_LOCATION_SHARED) {
-            p->binding.mem[i] = gb_sched_mem_of(b->sched, t->buffer);
+            binding->mem[i] = gb_sched_mem_of(b->sched, t->buffer);
         }
         if (!item->valid) {
             continue;
@@ -112,8 +116,8 @@ static enum ggml_status bind_roots(struct binding * b) {
         const bool leaf = id->location == GB_LOCATION_LEAF;
         const bool content =
             leaf && t->buffer && (gb_sched_leaf_is_bound(b->sched, t) || gb_sched_result_is_alive(b->sched, t));
-        struct gb_mem * mem = gb_sched_mem_of_item(b->sched, p, item, leaf);
-        p->binding.mem[i] = mem;
+        struct gb_mem * mem = gb_sched_mem_of_item(b->sched, binding, item);
+        binding->mem[i] = mem;
         if (content && t->data != mem->base + item->offset && !gb_vec_push(&b->moved, i)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
@@ -123,9 +127,9 @@ static enum ggml_status bind_roots(struct binding * b) {
 }
 
 // Views take their root's buffer, whoever placed it.
-static enum ggml_status bind_views(struct gb_sched_plan * p) {
-    for (int i = 0; i < p->in.n_ids; i++) {
-        const struct gb_id * id = &p->in.ids.data[i];
+static enum ggml_status bind_views(struct gb_sched_binding * binding) {
+    for (int i = 0; i < binding->in->n_ids; i++) {
+        const struct gb_id * id = &binding->in->ids.data[i];
         struct ggml_tensor * t = id->tensor;
         const struct ggml_tensor * root = t->view_src;
         if (root == NULL) {
@@ -140,33 +144,33 @@ static enum ggml_status bind_views(struct gb_sched_plan * p) {
 }
 
 // Copies that travel with another one lie in its bytes and need no place of their own.
-static enum ggml_status bind_copies(struct binding * b) {
-    struct gb_sched_plan * p = b->plan;
-    for (size_t c = 0; c < p->program.copies.n; c++) {
-        const struct gb_copy * copy = &p->program.copies.data[c];
+static enum ggml_status bind_copies(struct binder * b) {
+    struct gb_sched_binding * binding = b->binding;
+    for (size_t c = 0; c < binding->program->copies.n; c++) {
+        const struct gb_copy * copy = &binding->program->copies.data[c];
         if (copy->merged >= 0) {
             continue;
         }
         if (copy->kept) {
-            const struct gb_replica * replica = p->binding.copies[c].replica;
+            const struct gb_replica * replica = binding->copies[c].replica;
             const struct gb_item at = { .offset = replica->offset };
             GB_TRY(put_at(&copy->dst->tensor, replica->mem, &at));
             continue;
         }
-        const struct gb_item * item = &p->layout.items.data[p->in.n_ids + (int) c];
-        GB_TRY(put_at(&copy->dst->tensor, gb_sched_mem_of_item(b->sched, p, item, false), item));
+        const struct gb_item * item = &binding->layout->items.data[binding->in->n_ids + (int) c];
+        GB_TRY(put_at(&copy->dst->tensor, gb_sched_mem_of_item(b->sched, binding, item), item));
     }
     return GGML_STATUS_SUCCESS;
 }
 
 // After the roots they lie in. Those in memory of the original use what its buffer made of the original.
-static enum ggml_status bind_shadows(struct gb_sched_plan * p) {
+static enum ggml_status bind_shadows(struct gb_sched_binding * binding) {
     struct gb_shadow_iter it = { 0 };
-    for (struct gb_shadow * sh = gb_sched_next_shadow(&p->program, &it); sh;
-        sh = gb_sched_next_shadow(&p->program, &it)) {
+    for (struct gb_shadow * sh = gb_sched_next_shadow(binding->program, &it); sh;
+        sh = gb_sched_next_shadow(binding->program, &it)) {
         struct ggml_tensor * t = &sh->tensor;
         const struct ggml_tensor * root = t->view_src;
-        const struct ggml_tensor * original = p->in.ids.data[sh->origin].tensor;
+        const struct ggml_tensor * original = binding->in->ids.data[sh->origin].tensor;
         if (sh->copy < 0 && root != original) { // not a range of it
             gb_tensor_put(t, original->buffer, original->data);
             t->extra = original->extra;
@@ -180,23 +184,23 @@ static enum ggml_status bind_shadows(struct gb_sched_plan * p) {
 
 // What a backend need not store when it computes the one reader together with it (tensor/tensor.h). A view that is no
 // node hides readers.
-static bool mark_read_once(struct gb_sched_plan * p) {
-    uint8_t * readers = gb_calloc((size_t) p->in.n_ids, 1); // of each tensor: 0, 1, 2 for more
-    uint8_t * hidden = gb_calloc((size_t) p->in.n_ids, 1);  // of roots
+static bool mark_read_once(struct gb_sched_binding * binding) {
+    uint8_t * readers = gb_calloc((size_t) binding->in->n_ids, 1); // of each tensor: 0, 1, 2 for more
+    uint8_t * hidden = gb_calloc((size_t) binding->in->n_ids, 1);  // of roots
     const bool ok = readers && hidden;
-    for (uint32_t k = 0; ok && k < p->in.src_begin[p->in.n_nodes]; k++) {
-        readers[p->in.srcs[k]] = (uint8_t) GB_MIN(readers[p->in.srcs[k]] + 1, 2);
+    for (uint32_t k = 0; ok && k < binding->in->src_begin[binding->in->n_nodes]; k++) {
+        readers[binding->in->srcs[k]] = (uint8_t) GB_MIN(readers[binding->in->srcs[k]] + 1, 2);
     }
-    for (int i = p->in.n_nodes; ok && i < p->in.n_ids; i++) {
-        hidden[p->in.ids.data[i].root] = 1;
+    for (int i = binding->in->n_nodes; ok && i < binding->in->n_ids; i++) {
+        hidden[binding->in->ids.data[i].root] = 1;
     }
-    for (int i = 0; ok && i < p->in.n_ids; i++) {
-        const int r = p->in.ids.data[i].root;
-        const struct gb_id * root = &p->in.ids.data[r];
-        const bool once = readers[i] == 1 && i < p->in.n_nodes && root->location == GB_LOCATION_ARENA && !root->keep &&
-                          !hidden[r] && !gb_tensor_has_flag(root->tensor, GB_TENSOR_INPUT) &&
-                          !gb_tensor_has_flag(p->in.ids.data[i].tensor, GB_TENSOR_INPUT);
-        gb_tensor_set_read_once(p->in.ids.data[i].tensor, once);
+    for (int i = 0; ok && i < binding->in->n_ids; i++) {
+        const int r = binding->in->ids.data[i].root;
+        const struct gb_id * root = &binding->in->ids.data[r];
+        const bool once = readers[i] == 1 && i < binding->in->n_nodes && root->location == GB_LOCATION_ARENA &&
+                          !root->keep && !hidden[r] && !gb_tensor_has_flag(root->tensor, GB_TENSOR_INPUT) &&
+                          !gb_tensor_has_flag(binding->in->ids.data[i].tensor, GB_TENSOR_INPUT);
+        gb_tensor_set_read_once(binding->in->ids.data[i].tensor, once);
     }
     gb_free(readers);
     gb_free(hidden);
@@ -206,10 +210,10 @@ static bool mark_read_once(struct gb_sched_plan * p) {
 // ------------------------------------------------------------------------------------------------------------ contents
 
 // After the plan's tensors are in place: content of leafs, from where they were.
-static enum ggml_status move_contents(struct binding * b) {
+static enum ggml_status move_contents(struct binder * b) {
     for (size_t k = 0; k < b->moved.n; k++) {
         const int id = b->moved.data[k];
-        struct ggml_tensor * t = b->plan->in.ids.data[id].tensor;
+        struct ggml_tensor * t = b->binding->in->ids.data[id].tensor;
         struct ggml_tensor was = *t;
         was.buffer = b->old[id].buffer;
         was.data = b->old[id].data;
@@ -220,59 +224,59 @@ static enum ggml_status move_contents(struct binding * b) {
 }
 
 // Content moves last, when all tensors have their new addresses.
-static enum ggml_status bind_all(struct binding * b) {
+static enum ggml_status bind_all(struct binder * b) {
     GB_TRY(bind_roots(b));
-    GB_TRY(bind_views(b->plan));
-    if (!mark_read_once(b->plan)) {
+    GB_TRY(bind_views(b->binding));
+    if (!mark_read_once(b->binding)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
     GB_TRY(bind_copies(b));
-    GB_TRY(bind_shadows(b->plan));
+    GB_TRY(bind_shadows(b->binding));
     return move_contents(b);
 }
 
 // What a failure puts back.
-static bool note_old(struct binding * b) {
-    const struct gb_sched_plan * p = b->plan;
-    b->old = gb_calloc((size_t) p->in.n_ids, sizeof(*b->old));
-    for (int i = 0; b->old && i < p->in.n_ids; i++) {
-        const struct ggml_tensor * t = p->in.ids.data[i].tensor;
+static bool note_old(struct binder * b) {
+    const struct gb_sched_binding * binding = b->binding;
+    b->old = gb_calloc((size_t) binding->in->n_ids, sizeof(*b->old));
+    for (int i = 0; b->old && i < binding->in->n_ids; i++) {
+        const struct ggml_tensor * t = binding->in->ids.data[i].tensor;
         b->old[i] = (struct old_binding){ t->buffer, t->data, t->extra };
     }
     return b->old != NULL;
 }
 
 // Buffers are not told of the old places: they have seen the tensors there.
-static void put_back(struct binding * b) {
-    for (int i = 0; b->old && i < b->plan->in.n_ids; i++) {
-        struct ggml_tensor * t = b->plan->in.ids.data[i].tensor;
+static void put_back(struct binder * b) {
+    for (int i = 0; b->old && i < b->binding->in->n_ids; i++) {
+        struct ggml_tensor * t = b->binding->in->ids.data[i].tensor;
         gb_tensor_put(t, b->old[i].buffer, b->old[i].data);
         t->extra = b->old[i].extra;
     }
 }
 
 // Where the plan was bound before, it still is, but its own tensors have to be bound again.
-static void undo(struct binding * b, bool was_bound) {
-    struct gb_sched_plan * p = b->plan;
+static void undo(struct binder * b, bool was_bound) {
+    struct gb_sched_binding * binding = b->binding;
     put_back(b);
-    p->binding.stale = true;
+    binding->stale = true;
     if (!was_bound) {
-        gb_sched_release_replicas(p); // of leafs in stores that go, too
-        unbind(b->sched, p);
+        gb_sched_release_replicas(binding); // of leafs in stores that go, too
+        unbind(b->sched, binding);
     }
-    for (int i = 0; i < p->in.n_ids; i++) {
-        p->binding.mem[i] = was_bound ? gb_sched_mem_of(b->sched, gb_key_of(&p->in.keys, i)->buffer) : NULL;
+    for (int i = 0; i < binding->in->n_ids; i++) {
+        binding->mem[i] = was_bound ? gb_sched_mem_of(b->sched, gb_key_of(&binding->in->keys, i)->buffer) : NULL;
     }
 }
 
 // Tensors may have other names than when the graph was planned: these are what is said of them from now on. False: no
 // memory, and nothing has changed.
-static bool renew_names(struct gb_sched_plan * p) {
-    const size_t n = (size_t) p->in.n_ids;
+static bool renew_names(struct gb_sched_binding * binding) {
+    const size_t n = (size_t) binding->in->n_ids;
     bool same = true;
     for (size_t i = 0; i < n && same; i++) {
-        const struct ggml_tensor * t = p->in.ids.data[i].tensor;
-        same = strncmp(gb_sched_name_of(&p->in, (int64_t) i), t->name, sizeof(t->name) - 1) == 0;
+        const struct ggml_tensor * t = binding->in->ids.data[i].tensor;
+        same = strncmp(gb_sched_name_of(binding->in, (int64_t) i), t->name, sizeof(t->name) - 1) == 0;
     }
     if (same) {
         return true;
@@ -280,43 +284,43 @@ static bool renew_names(struct gb_sched_plan * p) {
     struct gb_keys keys = { 0 };
     bool ok = gb_keys_reserve(&keys, n);
     for (size_t i = 0; i < n && ok; i++) {
-        ok = gb_keys_add(&keys, p->in.ids.data[i].tensor);
+        ok = gb_keys_add(&keys, binding->in->ids.data[i].tensor);
     }
     if (!ok) {
         gb_keys_free(&keys);
         return false;
     }
-    gb_keys_free(&p->in.keys);
-    p->in.keys = keys;
+    gb_keys_free(&binding->in->keys);
+    binding->in->keys = keys;
     return true;
 }
 
 // From here on the plan vouches for its leafs: `keys` say where each tensor lies.
-static void commit(struct binding * b, gb_mem_list arenas, gb_mem_list shared) {
-    struct gb_sched_plan * p = b->plan;
-    release(b->sched, &p->binding.arenas);
-    release(b->sched, &p->binding.shared);
-    p->binding.arenas = arenas;
-    p->binding.shared = shared;
-    p->binding.is_bound = true;
-    p->binding.stale = false;
-    for (int i = 0; i < p->in.n_ids; i++) {
-        const struct ggml_tensor * t = p->in.ids.data[i].tensor;
-        struct gb_key * key = gb_key_of(&p->in.keys, i);
+static void commit(struct binder * b, gb_mem_list arenas, gb_mem_list shared) {
+    struct gb_sched_binding * binding = b->binding;
+    release(b->sched, &binding->arenas);
+    release(b->sched, &binding->shared);
+    binding->arenas = arenas;
+    binding->shared = shared;
+    binding->is_bound = true;
+    binding->stale = false;
+    for (int i = 0; i < binding->in->n_ids; i++) {
+        const struct ggml_tensor * t = binding->in->ids.data[i].tensor;
+        struct gb_key * key = gb_key_of(&binding->in->keys, i);
         key->buffer = t->buffer;
         key->data = t->data;
         key->state = gb_tensor_state(t);
     }
 }
 
-enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    struct binding b = { .sched = s, .plan = p };
-    const bool was_bound = p->binding.is_bound;
+enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_binding * binding) {
+    struct binder b = { .sched = s, .binding = binding };
+    const bool was_bound = binding->is_bound;
     gb_mem_list arenas = { 0 }, shared = { 0 };
-    gb_sched_drop_prepared(s, p);
+    gb_sched_drop_prepared(s, binding);
     enum ggml_status status =
-        note_old(&b) && hold_memory(s, p, &arenas, &shared) ? bind_all(&b) : GGML_STATUS_ALLOC_FAILED;
-    if (status == GGML_STATUS_SUCCESS && !renew_names(p)) {
+        note_old(&b) && hold_memory(s, binding, &arenas, &shared) ? bind_all(&b) : GGML_STATUS_ALLOC_FAILED;
+    if (status == GGML_STATUS_SUCCESS && !renew_names(binding)) {
         status = GGML_STATUS_ALLOC_FAILED;
     }
     if (status == GGML_STATUS_SUCCESS) {
@@ -333,21 +337,25 @@ enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_pl
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-enum ggml_status gb_sched_init_binding(struct gb_sched_plan * p) {
-    p->binding.mem = gb_calloc((size_t) p->in.n_ids, sizeof(*p->binding.mem));
-    p->binding.copies = gb_calloc(p->program.copies.n, sizeof(*p->binding.copies));
-    p->binding.splits = gb_calloc(p->program.splits.n, sizeof(*p->binding.splits));
-    return p->binding.mem && p->binding.copies && p->binding.splits ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+enum ggml_status gb_sched_init_binding(struct gb_sched_input * in, const struct gb_sched_program * program,
+    const struct gb_sched_layout * layout, struct gb_sched_binding * binding) {
+    binding->in = in;
+    binding->program = program;
+    binding->layout = layout;
+    binding->mem = gb_calloc((size_t) in->n_ids, sizeof(*binding->mem));
+    binding->copies = gb_calloc(program->copies.n, sizeof(*binding->copies));
+    binding->splits = gb_calloc(program->splits.n, sizeof(*binding->splits));
+    return binding->mem && binding->copies && binding->splits ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
 // A plan whose making failed has no binding, or a part of one, and holds nothing.
-void gb_sched_free_binding(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    if (p->binding.copies && p->binding.splits) {
-        gb_sched_disarm(s, p);
-        gb_sched_release_replicas(p);
+void gb_sched_free_binding(struct ggml_backend_sched * s, struct gb_sched_binding * binding) {
+    if (binding->copies && binding->splits) {
+        gb_sched_disarm(s, binding);
+        gb_sched_release_replicas(binding);
     }
-    unbind(s, p);
-    gb_free(p->binding.mem);
-    gb_free(p->binding.copies);
-    gb_free(p->binding.splits);
+    unbind(s, binding);
+    gb_free(binding->mem);
+    gb_free(binding->copies);
+    gb_free(binding->splits);
 }

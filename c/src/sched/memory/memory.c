@@ -3,7 +3,11 @@
 //
 // When a device has no memory left, what nobody uses goes first: spare leaf stores, then replicas that no plan holds,
 // then what earlier plans are bound to. A plan that gave something up is bound again before it runs.
-#include "sched/plan.h"
+#include "sched/input/input.h"
+#include "sched/layout/layout.h"
+#include "sched/memory/memory.h"
+#include "sched/program/program.h"
+#include "sched/sched.h"
 
 #include <string.h>
 
@@ -136,12 +140,12 @@ struct gb_mem * gb_sched_take_store(struct ggml_backend_sched * s, int backend, 
 }
 
 // The stores are given back at once: they stay as spares, for the plan or for another one.
-enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
+enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const struct gb_sched_binding * binding) {
     gb_mem_list taken = { 0 }; // all at once: each needs one of its own
     enum ggml_status status =
-        gb_vec_reserve(&taken, p->layout.chunks.n) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
-    for (size_t k = 0; k < p->layout.chunks.n && status == GGML_STATUS_SUCCESS; k++) {
-        const struct gb_chunk_need * need = &p->layout.chunks.data[k];
+        gb_vec_reserve(&taken, binding->layout->chunks.n) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    for (size_t k = 0; k < binding->layout->chunks.n && status == GGML_STATUS_SUCCESS; k++) {
+        const struct gb_chunk_need * need = &binding->layout->chunks.data[k];
         struct gb_mem * mem = need->leafs ? gb_sched_take_store(s, need->backend, need->size) : NULL;
         status = need->leafs && mem == NULL ? GGML_STATUS_ALLOC_FAILED : GGML_STATUS_SUCCESS;
         if (mem) {
@@ -156,16 +160,16 @@ enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const st
 }
 
 // Leaf stores are held in the order of the leaf entries of the plan's chunks.
-struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
-    const struct gb_item * item, bool leaf) {
-    if (!leaf) {
+struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const struct gb_sched_binding * binding,
+    const struct gb_item * item) {
+    if (!item->leaf) {
         return s->devices[item->backend].arena.data[item->chunk];
     }
     size_t k = 0;
-    for (size_t i = 0; i < p->layout.chunks.n; i++) {
-        const struct gb_chunk_need * need = &p->layout.chunks.data[i];
+    for (size_t i = 0; i < binding->layout->chunks.n; i++) {
+        const struct gb_chunk_need * need = &binding->layout->chunks.data[i];
         if (need->leafs && need->backend == item->backend && need->chunk == item->chunk) {
-            return k < p->binding.leafs.n ? p->binding.leafs.data[k] : NULL;
+            return k < binding->leafs.n ? binding->leafs.data[k] : NULL;
         }
         k += need->leafs;
     }
@@ -175,20 +179,20 @@ struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const 
 // -------------------------------------------------------------------------------------------------------------- arenas
 
 // The plan will be bound again before it runs. What its last run left in the arenas is gone.
-static void give_up_arenas(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    for (size_t i = 0; i < p->binding.arenas.n; i++) {
-        gb_sched_mem_unref(s, p->binding.arenas.data[i]);
+static void give_up_arenas(struct ggml_backend_sched * s, struct gb_sched_binding * binding) {
+    for (size_t i = 0; i < binding->arenas.n; i++) {
+        gb_sched_mem_unref(s, binding->arenas.data[i]);
     }
-    gb_vec_free(&p->binding.arenas);
-    gb_sched_release_replicas(p);
-    p->binding.stale = true;
-    s->current = s->current == p ? NULL : s->current;
+    gb_vec_free(&binding->arenas);
+    gb_sched_release_replicas(binding);
+    binding->stale = true;
+    s->current = s->current == binding ? NULL : s->current;
 }
 
 // Some leaf of the plan is a result that the arenas still hold: then they must not be given up before it was moved.
-static bool reads_results(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
-    for (int i = 0; p && i < p->in.n_ids; i++) {
-        const struct gb_id * id = &p->in.ids.data[i];
+static bool reads_results(const struct ggml_backend_sched * s, const struct gb_sched_binding * binding) {
+    for (int i = 0; binding && i < binding->in->n_ids; i++) {
+        const struct gb_id * id = &binding->in->ids.data[i];
         if (id->location == GB_LOCATION_LEAF && id->tensor->buffer && gb_sched_result_is_alive(s, id->tensor)) {
             return true;
         }
@@ -197,9 +201,9 @@ static bool reads_results(const struct ggml_backend_sched * s, const struct gb_s
 }
 
 // A plan that holds replicas may free some when it is given up.
-static bool holds_replicas(const struct gb_sched_plan * p) {
-    for (size_t c = 0; c < p->program.copies.n; c++) {
-        if (p->binding.copies[c].replica) {
+static bool holds_replicas(const struct gb_sched_binding * binding) {
+    for (size_t c = 0; c < binding->program->copies.n; c++) {
+        if (binding->copies[c].replica) {
             return true;
         }
     }
@@ -207,12 +211,12 @@ static bool holds_replicas(const struct gb_sched_plan * p) {
 }
 
 // Chunks and replicas that only remembered plans are bound to, of graphs before the last; true if there were any.
-static bool give_up_earlier(struct ggml_backend_sched * s, const struct gb_sched_plan * keep) {
+static bool give_up_earlier(struct ggml_backend_sched * s, const struct gb_sched_binding * keep) {
     bool any = false;
-    for (size_t k = 0; k < s->plans.n; k++) {
-        struct gb_sched_plan * p = s->plans.data[k];
-        if (p != s->current && p != keep && (p->binding.arenas.n > 0 || holds_replicas(p))) {
-            give_up_arenas(s, p);
+    for (size_t k = 0; k < s->bindings.n; k++) {
+        struct gb_sched_binding * binding = s->bindings.data[k];
+        if (binding != s->current && binding != keep && (binding->arenas.n > 0 || holds_replicas(binding))) {
+            give_up_arenas(s, binding);
             any = true;
         }
     }
@@ -237,7 +241,7 @@ static struct gb_mem * replace_chunk(struct ggml_backend_sched * s, struct gb_me
 
 // A new chunk for the slot. Plans that are bound to the old one keep it until they are bound again, or until memory is
 // short: then they give it up, the last graph's plan last, and not when its results are what `reader` reads.
-static struct gb_mem * new_chunk(struct ggml_backend_sched * s, const struct gb_sched_plan * reader, int backend,
+static struct gb_mem * new_chunk(struct ggml_backend_sched * s, const struct gb_sched_binding * reader, int backend,
     struct gb_mem ** slot, size_t size) {
     struct gb_mem * mem = gb_sched_mem_new(s, backend, size, GB_MEM_ARENA);
     if (mem == NULL && give_up_earlier(s, reader)) {
@@ -250,7 +254,7 @@ static struct gb_mem * new_chunk(struct ggml_backend_sched * s, const struct gb_
 }
 
 // Chunk `chunk` of the arena gets at least `size` bytes.
-static enum ggml_status grow_chunk(struct ggml_backend_sched * s, const struct gb_sched_plan * reader, int backend,
+static enum ggml_status grow_chunk(struct ggml_backend_sched * s, const struct gb_sched_binding * reader, int backend,
     int chunk, size_t size) {
     struct gb_sched_device * d = &s->devices[backend];
     while (d->arena.n <= (size_t) chunk) {
@@ -278,11 +282,11 @@ enum ggml_status gb_sched_reserve_arena(struct ggml_backend_sched * s, int backe
     return grow_chunk(s, NULL, backend, 0, size);
 }
 
-enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    for (size_t k = 0; k < p->layout.chunks.n; k++) {
-        const struct gb_chunk_need * need = &p->layout.chunks.data[k];
+enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, struct gb_sched_binding * binding) {
+    for (size_t k = 0; k < binding->layout->chunks.n; k++) {
+        const struct gb_chunk_need * need = &binding->layout->chunks.data[k];
         if (!need->leafs) {
-            GB_TRY(grow_chunk(s, p, need->backend, need->chunk, need->size));
+            GB_TRY(grow_chunk(s, binding, need->backend, need->chunk, need->size));
         }
     }
     return GGML_STATUS_SUCCESS;

@@ -21,22 +21,12 @@
 
 #include "ggml-alloc.h"
 #include "ggml-backend-impl.h"
+#include "sched/input/input.h"
 #include "sched/sched.h"
 
 struct gb_item;
-
-enum gb_mem_kind { GB_MEM_ARENA, GB_MEM_LEAFS, GB_MEM_INPUTS, GB_MEM_REPLICAS };
-
-// One buffer of the scheduler. The object lives as long as the scheduler.
-struct gb_mem {
-    ggml_backend_buffer_t buffer; // owned
-    char * base;
-    size_t size; // bytes; 0 when retired
-    int backend;
-    enum gb_mem_kind kind;
-    int n_refs; // the arena slot, and each plan bound to it
-    unsigned resets_before; // of leaf stores: resets of the scheduler before it was last handed to a plan
-};
+struct gb_sched_layout;
+struct gb_sched_program;
 
 // A copy of bytes of the user, kept from run to run.
 struct gb_replica {
@@ -73,6 +63,9 @@ struct gb_bound_split {
 // What a plan holds of the scheduler's memory and of backends: the only part of a plan that comes and goes while it is
 // kept. Refs on memory are given back when the plan is unbound, what backends made when they are freed.
 struct gb_sched_binding {
+    struct gb_sched_input * in; // borrowed, as the next two: parts of the same plan
+    const struct gb_sched_program * program;
+    const struct gb_sched_layout * layout;
     bool is_bound; // the user's tensors were given the places in the input's `keys`
     bool stale; // its shadows have no addresses, or its arenas were given up
     struct gb_mem ** mem; // owned; per id, roots: where it is bound; NULL if not by us
@@ -90,18 +83,18 @@ struct gb_sched_binding {
 // A new buffer without a reference; NULL: no memory, even after spares and unused replicas were given up.
 struct gb_mem * gb_sched_mem_new(struct ggml_backend_sched * s, int backend, size_t size, enum gb_mem_kind kind);
 // The buffer behind an item of the plan, `leaf`: in a leaf store; NULL: the plan holds none yet.
-struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
-    const struct gb_item * item, bool leaf);
+struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const struct gb_sched_binding * binding,
+    const struct gb_item * item);
 // The last unref gives the memory back, or keeps a leaf store as a spare. The object lives on.
 void gb_sched_mem_ref(struct gb_mem * mem);
 void gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem * mem);
 // A store for leafs, with one ref: a spare that is large enough, or a new one. NULL: no memory.
 struct gb_mem * gb_sched_take_store(struct ggml_backend_sched * s, int backend, size_t size);
 // Makes sure that there are spares for the leafs of such a plan.
-enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const struct gb_sched_plan * p);
+enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const struct gb_sched_binding * binding);
 enum ggml_status gb_sched_reserve_arena(struct ggml_backend_sched * s, int backend, size_t size); // its first chunk
 // Where memory is short, a chunk grows at the cost of earlier plans, which are bound again before they run.
-enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, struct gb_sched_binding * binding);
 void gb_sched_free_mems(struct ggml_backend_sched * s);
 // NULL: no memory. Borrowed; a later call may free it and return a larger one.
 ggml_tallocr_t gb_sched_inputs(struct ggml_backend_sched * s, int backend);
@@ -109,35 +102,39 @@ ggml_tallocr_t gb_sched_inputs(struct ggml_backend_sched * s, int backend);
 // replica.c
 // The plan gets all its replicas whose source has a place, or none. ALLOC_FAILED: no memory; then the plan holds no
 // replica.
-enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb_sched_plan * p);
-void gb_sched_release_replicas(struct gb_sched_plan * p);
+enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb_sched_binding * binding);
+void gb_sched_release_replicas(struct gb_sched_binding * binding);
 // Frees the replicas of a backend (-1: of all) that no plan holds; true if there were any.
 bool gb_sched_drop_spare_replicas(struct ggml_backend_sched * s, int backend);
 void gb_sched_drop_orphans(struct ggml_backend_sched * s); // when a buffer with replicas was freed since
 void gb_sched_free_replicas(struct ggml_backend_sched * s);
 // Called at the begin of a run: finds which replicas have to be filled.
-void gb_sched_look_at_replicas(struct gb_sched_plan * p);
+void gb_sched_look_at_replicas(struct gb_sched_binding * binding);
 // Called at its end: what the run itself wrote was not in them.
-void gb_sched_keep_replicas(struct gb_sched_plan * p);
+void gb_sched_keep_replicas(struct gb_sched_binding * binding);
 void gb_sched_forget_replicas(struct ggml_backend_sched * s); // after a failure: their content is not known
 
 // bind.c
-enum ggml_status gb_sched_init_binding(struct gb_sched_plan * p); // to nothing
+// Binds nothing yet; ALLOC_FAILED: no memory.
+enum ggml_status gb_sched_init_binding(struct gb_sched_input * in, const struct gb_sched_program * program,
+    const struct gb_sched_layout * layout, struct gb_sched_binding * binding);
 // One store for each leaf entry of the layout; false: no memory, and what was taken stays with the plan.
-bool gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_plan * p); // for the plan's leafs
+bool gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_binding * binding); // for the plan's leafs
 // All or nothing. ALLOC_FAILED: no memory; other statuses are those of the buffers and of copies of contents.
-enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_binding * binding);
 // Gives the memory back and touches no tensor.
-void gb_sched_free_binding(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+void gb_sched_free_binding(struct ggml_backend_sched * s, struct gb_sched_binding * binding);
 
 // prepared.c
-// An event for each step that somebody waits for. Makes what is missing, so it may be called again, also after a
-// failure.
-enum ggml_status gb_sched_make_events(struct ggml_backend_sched * s, struct gb_sched_plan * p);
 // Host memory where inputs are kept until they have travelled; what the host copies itself needs none.
-enum ggml_status gb_sched_make_stages(struct ggml_backend_sched * s, struct gb_sched_plan * p);
-void gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p); // graphs
+enum ggml_status gb_sched_make_stages(struct ggml_backend_sched * s, struct gb_sched_binding * binding);
+void gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_binding * binding); // graphs
 // Drops all of it: the plan can be asked, and never run again.
-void gb_sched_disarm(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+void gb_sched_disarm(struct ggml_backend_sched * s, struct gb_sched_binding * binding);
+
+// location.c
+// See gb_locate_fn.
+bool gb_sched_find_location(const struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed,
+    int chosen, enum gb_location * location);
 
 #endif // GB_SCHED_MEMORY_MEMORY_H

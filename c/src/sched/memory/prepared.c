@@ -4,54 +4,41 @@
 #include <string.h>
 
 #include "backend/backend.h"
-#include "sched/plan.h"
+#include "sched/input/input.h"
+#include "sched/layout/layout.h"
+#include "sched/memory/memory.h"
+#include "sched/program/program.h"
+#include "sched/sched.h"
 
 // Prepared graphs may have looked at addresses.
-void gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    for (size_t k = 0; k < p->program.splits.n; k++) {
-        struct gb_bound_split * split = &p->binding.splits[k];
-        ggml_backend_graph_plan_free(s->devices[p->program.splits.data[k].backend].backend, split->prepared);
+void gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_binding * binding) {
+    for (size_t k = 0; k < binding->program->splits.n; k++) {
+        struct gb_bound_split * split = &binding->splits[k];
+        ggml_backend_graph_plan_free(s->devices[binding->program->splits.data[k].backend].backend, split->prepared);
         split->prepared = NULL;
     }
 }
 
 // Stages that were made in part are freed, too.
-static void free_stages(struct gb_sched_plan * p) {
-    for (size_t c = 0; c < p->program.copies.n; c++) {
-        struct gb_stage * stages = p->binding.copies[c].stages;
-        for (int i = 0; stages && i < p->in.n_copies; i++) {
+static void free_stages(struct gb_sched_binding * binding) {
+    for (size_t c = 0; c < binding->program->copies.n; c++) {
+        struct gb_stage * stages = binding->copies[c].stages;
+        for (int i = 0; stages && i < binding->in->n_copies; i++) {
             ggml_backend_event_free(stages[i].event);
             gb_aligned_free(stages[i].tensor.data);
         }
         gb_free(stages);
-        p->binding.copies[c].stages = NULL;
+        binding->copies[c].stages = NULL;
     }
 }
 
-void gb_sched_disarm(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    gb_sched_drop_prepared(s, p);
-    free_stages(p);
-    for (size_t k = 0; k < p->binding.events.n; k++) {
-        ggml_backend_event_free(p->binding.events.data[k]);
+void gb_sched_disarm(struct ggml_backend_sched * s, struct gb_sched_binding * binding) {
+    gb_sched_drop_prepared(s, binding);
+    free_stages(binding);
+    for (size_t k = 0; k < binding->events.n; k++) {
+        ggml_backend_event_free(binding->events.data[k]);
     }
-    gb_vec_free(&p->binding.events);
-}
-
-enum ggml_status gb_sched_make_events(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    for (size_t k = 0; k < p->program.steps.n && p->binding.events.n < p->waits.n_events; k++) {
-        const int32_t number = p->waits.of[k].event;
-        if (number < 0 || (size_t) number < p->binding.events.n) {
-            continue;
-        }
-        const ggml_backend_t backend = s->devices[p->program.steps.data[k].issuer].backend;
-        ggml_backend_event_t event =
-            gb_vec_reserve(&p->binding.events, p->waits.n_events) ? ggml_backend_event_new(backend) : NULL;
-        if (event == NULL) {
-            return ggml_last_status();
-        }
-        p->binding.events.data[p->binding.events.n++] = event; // events are numbered in the order of their steps
-    }
-    return GGML_STATUS_SUCCESS;
+    gb_vec_free(&binding->events);
 }
 
 // Host memory as large as the copy, with an event that says when it has been read.
@@ -68,22 +55,22 @@ static bool make_stage(struct gb_stage * stage, const struct gb_copy * copy, ggm
 }
 
 // Stages are made for one copy after the other, and all of them are freed when one cannot be made.
-enum ggml_status gb_sched_make_stages(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    for (size_t k = 0; p->program.n_staged > 0 && k < p->program.steps.n; k++) {
-        const struct gb_step * step = &p->program.steps.data[k];
-        const struct gb_copy * copy = step->kind == GB_STEP_COPY ? &p->program.copies.data[step->index] : NULL;
-        if (copy == NULL || !copy->staged || p->binding.copies[step->index].stages ||
-            step->issuer == p->in.n_backends) {
+enum ggml_status gb_sched_make_stages(struct ggml_backend_sched * s, struct gb_sched_binding * binding) {
+    for (size_t k = 0; binding->program->n_staged > 0 && k < binding->program->steps.n; k++) {
+        const struct gb_step * step = &binding->program->steps.data[k];
+        const struct gb_copy * copy = step->kind == GB_STEP_COPY ? &binding->program->copies.data[step->index] : NULL;
+        if (copy == NULL || !copy->staged || binding->copies[step->index].stages ||
+            step->issuer == binding->in->n_backends) {
             continue;
         }
-        struct gb_stage * stages = gb_calloc((size_t) p->in.n_copies, sizeof(*stages));
+        struct gb_stage * stages = gb_calloc((size_t) binding->in->n_copies, sizeof(*stages));
         bool ok = stages != NULL;
-        p->binding.copies[step->index].stages = stages;
-        for (int i = 0; ok && i < p->in.n_copies; i++) {
+        binding->copies[step->index].stages = stages;
+        for (int i = 0; ok && i < binding->in->n_copies; i++) {
             ok = make_stage(&stages[i], copy, s->devices[step->issuer].backend);
         }
         if (!ok) {
-            free_stages(p);
+            free_stages(binding);
             return GGML_STATUS_ALLOC_FAILED;
         }
     }

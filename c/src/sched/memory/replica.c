@@ -5,7 +5,11 @@
 // versions alone (run.c asks it at the begin of each run): the version of a buffer changes with every write, and no two
 // buffers ever had the same one, so a buffer that was freed and another one made at its address is not taken for the
 // first. What no plan holds goes when memory is short, and when a buffer that has replicas was freed.
-#include "sched/plan.h"
+#include "sched/input/input.h"
+#include "sched/layout/layout.h"
+#include "sched/memory/memory.h"
+#include "sched/program/program.h"
+#include "sched/sched.h"
 
 #include <string.h>
 
@@ -18,8 +22,8 @@ static size_t size_on(const struct ggml_backend_sched * s, const struct gb_copy 
 }
 
 // The tensor of the graph that is copied.
-static const struct ggml_tensor * source_of(const struct gb_sched_plan * p, const struct gb_copy * copy) {
-    return p->in.ids.data[copy->root].tensor;
+static const struct ggml_tensor * source_of(const struct gb_sched_binding * binding, const struct gb_copy * copy) {
+    return binding->in->ids.data[copy->root].tensor;
 }
 
 // Where the bytes that are copied are.
@@ -29,22 +33,22 @@ struct address {
 };
 
 // Leafs of the plan go to its own stores when it is bound, wherever they are before.
-static struct address address_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
+static struct address address_of(const struct ggml_backend_sched * s, const struct gb_sched_binding * binding,
     const struct gb_copy * copy) {
-    const struct gb_id * id = &p->in.ids.data[copy->root];
-    const struct gb_item * item = &p->layout.items.data[copy->root];
-    const struct ggml_tensor * source = source_of(p, copy);
+    const struct gb_id * id = &binding->in->ids.data[copy->root];
+    const struct gb_item * item = &binding->layout->items.data[copy->root];
+    const struct ggml_tensor * source = source_of(binding, copy);
     if (id->location != GB_LOCATION_LEAF) {
         return (struct address){ source->buffer, (const char *) source->data + copy->lo };
     }
-    const struct gb_mem * mem = gb_sched_mem_of_item(s, p, item, true);
+    const struct gb_mem * mem = gb_sched_mem_of_item(s, binding, item);
     return mem ? (struct address){ mem->buffer, mem->base + item->offset + copy->lo } : (struct address){ NULL, NULL };
 }
 
 // A replica of the same bytes, with the same layout, on the same backend.
-static struct gb_replica * find(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
+static struct gb_replica * find(const struct ggml_backend_sched * s, const struct gb_sched_binding * binding,
     const struct gb_copy * copy) {
-    const struct address at = address_of(s, p, copy);
+    const struct address at = address_of(s, binding, copy);
     for (size_t i = 0; i < s->replicas.n; i++) {
         const struct gb_replica * r = s->replicas.data[i];
         if (r->backend == copy->backend && r->source == at.buffer && r->data == at.data &&
@@ -91,9 +95,9 @@ void gb_sched_free_replicas(struct ggml_backend_sched * s) {
     gb_vec_free(&s->replicas);
 }
 
-void gb_sched_release_replicas(struct gb_sched_plan * p) {
-    for (size_t c = 0; c < p->program.copies.n; c++) {
-        struct gb_replica ** r = &p->binding.copies[c].replica;
+void gb_sched_release_replicas(struct gb_sched_binding * binding) {
+    for (size_t c = 0; c < binding->program->copies.n; c++) {
+        struct gb_replica ** r = &binding->copies[c].replica;
         if (*r) {
             (*r)->n_refs--;
         }
@@ -104,13 +108,14 @@ void gb_sched_release_replicas(struct gb_sched_plan * p) {
 // -------------------------------------------------------------------------------------------------------------- taking
 
 // The source is noted to have replicas: when its buffer is freed, orphans are looked for.
-static bool add(struct ggml_backend_sched * s, struct gb_sched_plan * p, size_t c, struct gb_mem * mem, size_t offset) {
-    const struct gb_copy * copy = &p->program.copies.data[c];
+static bool add(struct ggml_backend_sched * s, struct gb_sched_binding * binding, size_t c, struct gb_mem * mem,
+    size_t offset) {
+    const struct gb_copy * copy = &binding->program->copies.data[c];
     struct gb_replica * r = gb_vec_reserve(&s->replicas, s->replicas.n + 1) ? GB_NEW(struct gb_replica) : NULL;
     if (r == NULL) {
         return false;
     }
-    const struct address at = address_of(s, p, copy);
+    const struct address at = address_of(s, binding, copy);
     *r = (struct gb_replica){ .source = at.buffer,
         .data = at.data,
         .layout = copy->dst->tensor,
@@ -121,28 +126,29 @@ static bool add(struct ggml_backend_sched * s, struct gb_sched_plan * p, size_t 
     gb_sched_mem_ref(mem);
     at.buffer->replicated = true;
     s->replicas.data[s->replicas.n++] = r;
-    p->binding.copies[c].replica = r;
+    binding->copies[c].replica = r;
     return true;
 }
 
 // Those of leafs whose place is not known yet come when it is.
-static bool is_missing(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, size_t c, int backend) {
-    const struct gb_copy * copy = &p->program.copies.data[c];
-    return copy->kept && p->binding.copies[c].replica == NULL && copy->backend == backend &&
-           address_of(s, p, copy).buffer != NULL;
+static bool is_missing(const struct ggml_backend_sched * s, const struct gb_sched_binding * binding, size_t c,
+    int backend) {
+    const struct gb_copy * copy = &binding->program->copies.data[c];
+    return copy->kept && binding->copies[c].replica == NULL && copy->backend == backend &&
+           address_of(s, binding, copy).buffer != NULL;
 }
 
 // Bytes of the missing replicas from copy `c` on that fit into one buffer; *end: behind the last of them.
-static size_t fill_one(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int backend, size_t c,
-    size_t * end) {
+static size_t fill_one(const struct ggml_backend_sched * s, const struct gb_sched_binding * binding, int backend,
+    size_t c, size_t * end) {
     const struct gb_sched_device * d = &s->devices[backend];
     size_t size = 0;
-    for (; c < p->program.copies.n; c++) {
-        if (!is_missing(s, p, c, backend)) {
+    for (; c < binding->program->copies.n; c++) {
+        if (!is_missing(s, binding, c, backend)) {
             continue;
         }
         size_t padded, total;
-        if (!gb_pad_size(size_on(s, &p->program.copies.data[c]), d->alignment, &padded) ||
+        if (!gb_pad_size(size_on(s, &binding->program->copies.data[c]), d->alignment, &padded) ||
             !gb_add_size(size, padded, &total) || (size > 0 && total > d->max_size)) {
             break;
         }
@@ -153,11 +159,11 @@ static size_t fill_one(const struct ggml_backend_sched * s, const struct gb_sche
 }
 
 // All replicas that are missing on a backend, several in one buffer. False: no memory, and some may be there.
-static bool take_missing(struct ggml_backend_sched * s, struct gb_sched_plan * p, int backend) {
-    for (size_t c = 0, end; c < p->program.copies.n; c = end) {
-        const size_t size = fill_one(s, p, backend, c, &end);
+static bool take_missing(struct ggml_backend_sched * s, struct gb_sched_binding * binding, int backend) {
+    for (size_t c = 0, end; c < binding->program->copies.n; c = end) {
+        const size_t size = fill_one(s, binding, backend, c, &end);
         if (size == 0) {
-            return end == p->program.copies.n;
+            return end == binding->program->copies.n;
         }
         struct gb_mem * mem = gb_sched_mem_new(s, backend, size, GB_MEM_REPLICAS);
         if (mem == NULL) {
@@ -167,9 +173,9 @@ static bool take_missing(struct ggml_backend_sched * s, struct gb_sched_plan * p
         bool ok = true;
         gb_sched_mem_ref(mem);
         for (; ok && c < end; c++) {
-            const struct gb_copy * copy = &p->program.copies.data[c];
-            if (is_missing(s, p, c, backend)) {
-                ok = add(s, p, c, mem, offset);
+            const struct gb_copy * copy = &binding->program->copies.data[c];
+            if (is_missing(s, binding, c, backend)) {
+                ok = add(s, binding, c, mem, offset);
                 offset += GGML_PAD(size_on(s, copy), s->devices[backend].alignment);
             }
         }
@@ -182,17 +188,17 @@ static bool take_missing(struct ggml_backend_sched * s, struct gb_sched_plan * p
 }
 
 // Replicas that are there already, of another plan or of none, are taken first; only what is missing costs memory.
-enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    for (size_t c = 0; c < p->program.copies.n; c++) {
-        const struct gb_copy * copy = &p->program.copies.data[c];
-        struct gb_bound_copy * bound = &p->binding.copies[c];
-        if (copy->kept && bound->replica == NULL && (bound->replica = find(s, p, copy)) != NULL) {
+enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb_sched_binding * binding) {
+    for (size_t c = 0; c < binding->program->copies.n; c++) {
+        const struct gb_copy * copy = &binding->program->copies.data[c];
+        struct gb_bound_copy * bound = &binding->copies[c];
+        if (copy->kept && bound->replica == NULL && (bound->replica = find(s, binding, copy)) != NULL) {
             bound->replica->n_refs++;
         }
     }
-    for (int b = 0; b < p->in.n_backends; b++) {
-        if (!take_missing(s, p, b)) {
-            gb_sched_release_replicas(p);
+    for (int b = 0; b < binding->in->n_backends; b++) {
+        if (!take_missing(s, binding, b)) {
+            gb_sched_release_replicas(binding);
             gb_sched_drop_spare_replicas(s, b);
             return GGML_STATUS_ALLOC_FAILED;
         }
@@ -203,23 +209,23 @@ enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb
 // ------------------------------------------------------------------------------------------------------------ versions
 
 // A replica is up to date when it equals the version that its source's buffer has now.
-void gb_sched_look_at_replicas(struct gb_sched_plan * p) {
-    for (size_t c = 0; p->program.n_kept > 0 && c < p->program.copies.n; c++) {
-        const struct gb_copy * copy = &p->program.copies.data[c];
-        struct gb_bound_copy * bound = &p->binding.copies[c];
+void gb_sched_look_at_replicas(struct gb_sched_binding * binding) {
+    for (size_t c = 0; binding->program->n_kept > 0 && c < binding->program->copies.n; c++) {
+        const struct gb_copy * copy = &binding->program->copies.data[c];
+        struct gb_bound_copy * bound = &binding->copies[c];
         if (copy->kept) {
-            bound->seen = gb_buffer_version(source_of(p, copy)->buffer);
+            bound->seen = gb_buffer_version(source_of(binding, copy)->buffer);
             bound->due = bound->replica->version != bound->seen;
         }
     }
 }
 
-void gb_sched_keep_replicas(struct gb_sched_plan * p) {
-    for (size_t c = 0; p->program.n_kept > 0 && c < p->program.copies.n; c++) {
-        const struct gb_copy * copy = &p->program.copies.data[c];
-        struct gb_replica * r = p->binding.copies[c].replica;
-        if (copy->kept && r->version == p->binding.copies[c].seen) {
-            const uint64_t now = gb_buffer_version(source_of(p, copy)->buffer);
+void gb_sched_keep_replicas(struct gb_sched_binding * binding) {
+    for (size_t c = 0; binding->program->n_kept > 0 && c < binding->program->copies.n; c++) {
+        const struct gb_copy * copy = &binding->program->copies.data[c];
+        struct gb_replica * r = binding->copies[c].replica;
+        if (copy->kept && r->version == binding->copies[c].seen) {
+            const uint64_t now = gb_buffer_version(source_of(binding, copy)->buffer);
             r->checked = r->checked == r->version ? now : r->checked;
             r->version = now;
         }

@@ -16,9 +16,9 @@
 // the run (memory/replica.c).
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
-#include "sched/layout/layout.h"
-#include "sched/memory/memory.h"
 #include "sched/program/program.h"
+#include "sched/sched.h"
+#include "sched/types.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -590,6 +590,9 @@ enum ggml_status gb_sched_make_program(const struct ggml_backend_sched * s, cons
         merge_all(&b);
     }
     ok = ok && finish_copies(&b);
+    for (size_t c = 0; c < program->copies.n; c++) {
+        program->n_kept += program->copies.data[c].kept;
+    }
     free_builder(&b);
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }

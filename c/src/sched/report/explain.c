@@ -1,7 +1,19 @@
 // explain.c - says in words why a node runs where it does. Names come from the plan's own copies of tensors, because
 // other tensors of the graph may be freed.
 #include "base/text.h"
-#include "sched/plan.h"
+#include "sched/assign/assign.h"
+#include "sched/input/input.h"
+#include "sched/program/program.h"
+#include "sched/report/report.h"
+#include "sched/sched.h"
+
+// What is said comes from these parts of a plan, borrowed.
+struct explained {
+    const struct gb_sched_input * in;
+    const struct gb_sched_assigned * assigned;
+    const struct gb_sched_program * program;
+    const struct gb_sched_report * report;
+};
 
 // What the next best backend would cost more, as the solver found it.
 static void append_cost(struct gb_text * t, const struct ggml_backend_sched * s, const struct gb_assignment * a) {
@@ -14,10 +26,9 @@ static void append_cost(struct gb_text * t, const struct ggml_backend_sched * s,
 }
 
 // Says which rule of docs/SCHEDULER.md decided.
-static void append_cause(struct gb_text * t, const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
-    int id) {
-    const struct gb_assignment * a = &p->assigned.to[id];
-    const char * by = a->by >= 0 ? gb_sched_name_of(&p->in, a->by) : "";
+static void append_cause(struct gb_text * t, const struct ggml_backend_sched * s, const struct explained * p, int id) {
+    const struct gb_assignment * a = &p->assigned->to[id];
+    const char * by = a->by >= 0 ? gb_sched_name_of(p->in, a->by) : "";
     switch ((enum gb_cause) a->cause) {
         case GB_CAUSE_USER: gb_text_append(t, ", as you assigned it"); break;
         case GB_CAUSE_BUFFER:
@@ -53,38 +64,37 @@ static void append_size(struct gb_text * t, size_t bytes) {
 }
 
 // Copies that the node's split makes for sources of this node; of one that fell back also those of its result.
-static void append_copies(struct gb_text * t, const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
-    int id) {
-    const struct gb_fallback * f = gb_sched_fallback_of(p, id);
-    const struct gb_copied copied = gb_sched_copies_of(p, id, f != NULL);
+static void append_copies(struct gb_text * t, const struct ggml_backend_sched * s, const struct explained * p, int id) {
+    const struct gb_fallback * f = gb_sched_fallback_of(p->report, id);
+    const struct gb_copied copied = gb_sched_copies_of(p->report, id, f != NULL);
     if (copied.n > 0) {
         gb_text_append(t, "; that %s copies of %zu tensor%s, ", f ? "costs" : "needs", copied.n,
             copied.n == 1 ? "" : "s");
         append_size(t, copied.bytes);
     }
     if (copied.n > 0 && f == NULL) {
-        gb_text_append(t, ", to %s", s->devices[p->assigned.to[id].backend].name);
+        gb_text_append(t, ", to %s", s->devices[p->assigned->to[id].backend].name);
     }
-    for (size_t w = 0; w < p->program.backs.n; w++) {
-        if (p->program.backs.data[w].node == id) {
+    for (size_t w = 0; w < p->program->backs.n; w++) {
+        if (p->program->backs.data[w].node == id) {
             gb_text_append(t, "; its result is written back to '%s'",
-                gb_sched_name_of(&p->in, p->in.ids.data[id].root));
+                gb_sched_name_of(p->in, p->in->ids.data[id].root));
         }
     }
 }
 
 // Says why other backends do not run the node. A backend that supports the node and was passed over cannot write its
 // result. The others are asked again, because their answers give the reasons.
-static void append_others(struct gb_text * t, struct ggml_backend_sched * s, const struct gb_sched_plan * p, int id) {
-    const struct gb_assignment * a = &p->assigned.to[id];
-    const struct gb_fallback * f = gb_sched_fallback_of(p, id);
+static void append_others(struct gb_text * t, struct ggml_backend_sched * s, const struct explained * p, int id) {
+    const struct gb_assignment * a = &p->assigned->to[id];
+    const struct gb_fallback * f = gb_sched_fallback_of(p->report, id);
     const bool supports =
-        a->wanted >= 0 && p->assigned.supports[(size_t) id * (size_t) p->in.n_backends + (size_t) a->wanted] != 2;
+        a->wanted >= 0 && p->assigned->supports[(size_t) id * (size_t) p->in->n_backends + (size_t) a->wanted] != 2;
     if (supports) {
         gb_text_append(t, "; not on %s, which cannot write where the result lies", s->devices[a->wanted].name);
     }
     if (a->cause == GB_CAUSE_PRIORITY) {
-        gb_sched_append_refusals(t, s, p->in.ids.data[id].tensor, "not on ");
+        gb_sched_append_refusals(t, s, p->in->ids.data[id].tensor, "not on ");
     } else if (f) {
         gb_text_append(t, "; not on %s: %s", s->devices[f->refused_by].name, f->reason);
     } else if (a->wanted >= 0 && !supports) {
@@ -93,10 +103,14 @@ static void append_others(struct gb_text * t, struct ggml_backend_sched * s, con
 }
 
 // `tensor` of the id is alive: the caller has just named it.
-const char * gb_sched_explain(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id) {
+const char * gb_sched_explain(struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_assigned * assigned, const struct gb_sched_program * program,
+    const struct gb_sched_report * report, int id) {
     enum { SIZE = 4096 };
-    const struct gb_assignment * a = &p->assigned.to[id];
-    const bool computes = p->in.ids.data[id].computes;
+    const struct explained parts = { in, assigned, program, report };
+    const struct explained * p = &parts;
+    const struct gb_assignment * a = &p->assigned->to[id];
+    const bool computes = p->in->ids.data[id].computes;
     if (a->backend < 0 || !gb_vec_reserve(&s->text, SIZE)) {
         return "";
     }

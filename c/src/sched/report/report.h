@@ -9,7 +9,9 @@
 #include "ggml.h"
 
 struct ggml_backend_sched;
-struct gb_sched_plan;
+struct gb_sched_assigned;
+struct gb_sched_input;
+struct gb_sched_program;
 
 struct gb_copied {
     size_t n, bytes;
@@ -32,22 +34,28 @@ struct gb_fallback { // a node that a better backend refuses
 typedef GB_VEC(struct gb_fallback) gb_fallback_list;
 typedef GB_VEC(struct gb_node_copies) gb_node_copies_list;
 
-// query.c
-// The plan that queries are about; NULL and reported, in the name of `func`: no graph was given yet, or what another
-// thread was changing when the process was forked may be half done.
-const struct gb_sched_plan * gb_sched_last_plan(const struct ggml_backend_sched * s, const char * func);
+// Owned by the plan; empty with one backend.
+struct gb_sched_report {
+    gb_fallback_list fallbacks; // in the order of nodes
+    gb_node_copies_list copied; // per node
+};
 
 // fallback.c
 // Counts the copies of each node and lists the fallbacks of a plan, once, while the plan is made. With one backend
 // there are none. ALLOC_FAILED: no memory; ABORTED: the thread's poll asked to give up.
-enum ggml_status gb_sched_find_fallbacks(struct ggml_backend_sched * s, struct gb_sched_plan * p);
-const struct gb_fallback * gb_sched_fallback_of(const struct gb_sched_plan * p, int node); // NULL: it is none
+enum ggml_status gb_sched_find_fallbacks(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_assigned * assigned, const struct gb_sched_program * program,
+    struct gb_sched_report * report);
+const struct gb_fallback * gb_sched_fallback_of(const struct gb_sched_report * report, int node); // NULL: it is none
 // The copies for what the node reads, and with `of_result` those of its result.
-struct gb_copied gb_sched_copies_of(const struct gb_sched_plan * p, int node, bool of_result);
+struct gb_copied gb_sched_copies_of(const struct gb_sched_report * report, int node, bool of_result);
+void gb_sched_free_report(struct gb_sched_report * report);
 
 // explain.c
-// Why the tensor `id` is where it is, in one line of English. The text is the scheduler's, until the next call; it is
-// empty for a tensor without a backend, or when memory is out.
-const char * gb_sched_explain(struct ggml_backend_sched * s, struct gb_sched_plan * p, int id);
+// Why the tensor `id` is where it is, in one line of English. The scheduler owns the text, until the next call. It is
+// empty for a tensor without a backend, or if there is no memory.
+const char * gb_sched_explain(struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_assigned * assigned, const struct gb_sched_program * program,
+    const struct gb_sched_report * report, int id);
 
 #endif // GB_SCHED_REPORT_REPORT_H

@@ -1,7 +1,8 @@
 // guard.c - decides whether a call may use the scheduler now: not while another thread of a process that was forked
 // since is inside, not from the scheduler's own callback, and for computing not after a backend was freed.
 #include "base/thread.h"
-#include "sched/plan.h"
+#include "sched/run/run.h"
+#include "sched/sched.h"
 
 // What another thread was changing when the process was forked stays half done in the child.
 enum ggml_status gb_sched_check_whole(const struct ggml_backend_sched * s, const char * func) {

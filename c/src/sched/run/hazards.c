@@ -8,7 +8,11 @@
 // step knew, so waits that follow from others are left out. Every wait that remains is needed.
 //
 // A queue waits by itself where it understands the other's events; otherwise the host waits before it issues the step.
-#include "sched/plan.h"
+#include "sched/input/input.h"
+#include "sched/layout/layout.h"
+#include "sched/program/program.h"
+#include "sched/run/run.h"
+#include "sched/sched.h"
 
 #include <stdlib.h>
 
@@ -29,8 +33,11 @@ struct bound {
 
 // The model of the memory and of what the issuers know while the steps are gone through.
 struct hazards {
-    struct ggml_backend_sched * sched;
-    struct gb_sched_plan * plan;
+    const struct ggml_backend_sched * sched;
+    const struct gb_sched_input * in;
+    const struct gb_sched_program * program;
+    const struct gb_sched_layout * layout;
+    struct gb_sched_waits * waits; // to be filled
     struct gb_ptrmap storage;
     GB_VEC(struct range) ranges;
     size_t * begin; // owned; per step and one more: its part of ranges
@@ -65,21 +72,20 @@ static void free_hazards(struct hazards * h) {
 // The bytes of a tensor. Those without an address yet are told by their place in the layout: each arena, leaf store and
 // replica is an address space of its own.
 static bool add_range(struct hazards * h, const struct ggml_tensor * t, bool write) {
-    const struct gb_sched_plan * p = h->plan;
     const struct ggml_tensor * base = t->view_src ? t->view_src : t;
     const int64_t id = gb_ptrmap_get(&h->storage, base);
-    const bool copy = id >= p->in.n_ids;
-    const struct gb_item * item = &p->layout.items.data[id];
+    const bool copy = id >= h->in->n_ids;
+    const struct gb_item * item = &h->layout->items.data[id];
     // A shadow has no address yet; what it stands for has one.
-    const struct ggml_tensor * own = copy ? base : p->in.ids.data[id].tensor;
+    const struct ggml_tensor * own = copy ? base : h->in->ids.data[id].tensor;
     struct range r = { 0, (size_t) (uintptr_t) own->data, 0, write };
     size_t size = ggml_nbytes(base);
-    if (copy && p->program.copies.data[id - p->in.n_ids].kept) {
-        r.space = -1 - (id - p->in.n_ids);
+    if (copy && h->program->copies.data[id - h->in->n_ids].kept) {
+        r.space = -1 - (id - h->in->n_ids);
         r.lo = 0;
     } else if (item->valid) {
-        const int leaf = !copy && p->in.ids.data[id].location == GB_LOCATION_LEAF;
-        r.space = 1 + ((int64_t) item->chunk * p->in.n_backends + item->backend) * 2 + leaf;
+        const int leaf = !copy && h->in->ids.data[id].location == GB_LOCATION_LEAF;
+        r.space = 1 + ((int64_t) item->chunk * h->in->n_backends + item->backend) * 2 + leaf;
         r.lo = item->offset;
         size = item->size;
     }
@@ -100,21 +106,20 @@ static bool add_node(struct hazards * h, const struct ggml_tensor * t) {
 // All that a step reads and writes. A staged input is read from host memory of its own, so the copy waits for nobody
 // there.
 static bool add_ranges(struct hazards * h, const struct gb_step * step) {
-    const struct gb_sched_plan * p = h->plan;
     bool ok = true;
     if (step->kind == GB_STEP_COPY) {
-        const struct gb_copy * copy = &p->program.copies.data[step->index];
-        const struct ggml_tensor * src = copy->range ? &copy->range->tensor : p->in.ids.data[copy->root].tensor;
-        const bool staged = copy->staged && step->issuer < p->in.n_backends; // then what it reads is its own
+        const struct gb_copy * copy = &h->program->copies.data[step->index];
+        const struct ggml_tensor * src = copy->range ? &copy->range->tensor : h->in->ids.data[copy->root].tensor;
+        const bool staged = copy->staged && step->issuer < h->in->n_backends; // then what it reads is its own
         return !copy->fill || ((staged || add_range(h, src, false)) && add_range(h, &copy->dst->tensor, true));
     }
     if (step->kind == GB_STEP_BACK) {
-        const struct gb_write_back * back = &p->program.backs.data[step->index];
-        return add_range(h, &back->from->tensor, false) && add_range(h, p->in.ids.data[back->node].tensor, true);
+        const struct gb_write_back * back = &h->program->backs.data[step->index];
+        return add_range(h, &back->from->tensor, false) && add_range(h, h->in->ids.data[back->node].tensor, true);
     }
-    for (size_t e = p->program.splits.data[step->index].exec_begin;
-        ok && e < p->program.splits.data[step->index].exec_end; e++) {
-        ok = add_node(h, p->program.exec.data[e]);
+    for (size_t e = h->program->splits.data[step->index].exec_begin;
+        ok && e < h->program->splits.data[step->index].exec_end; e++) {
+        ok = add_node(h, h->program->exec.data[e]);
     }
     return ok;
 }
@@ -192,13 +197,12 @@ static size_t segment_at(const struct hazards * h, int64_t space, size_t at) {
 
 // The ranges of all steps, and clocks at zero.
 static bool prepare(struct hazards * h) {
-    struct gb_sched_plan * p = h->plan;
-    const size_t n_steps = p->program.steps.n, n = (size_t) h->n_issuers;
+    const size_t n_steps = h->program->steps.n, n = (size_t) h->n_issuers;
     h->begin = gb_calloc(n_steps + 1, sizeof(*h->begin));
-    bool ok = h->begin && gb_sched_map_storage(&p->in, &p->program, &h->storage);
+    bool ok = h->begin && gb_sched_map_storage(h->in, h->program, &h->storage);
     for (size_t k = 0; ok && k < n_steps; k++) {
         h->begin[k] = h->ranges.n;
-        ok = add_ranges(h, &p->program.steps.data[k]);
+        ok = add_ranges(h, &h->program->steps.data[k]);
         merge_ranges(h, h->begin[k]);
         h->begin[k + 1] = h->ranges.n;
     }
@@ -241,7 +245,7 @@ static void learn(const struct hazards * h, int issuer, const int32_t * clock) {
 
 // The latest step of each issuer is enough: a queue is in order. step: + 1; 0: none.
 static void need_step(const struct hazards * h, struct need * needs, int issuer, int32_t step, bool content) {
-    const int of = step ? h->plan->program.steps.data[step - 1].issuer : issuer;
+    const int of = step ? h->program->steps.data[step - 1].issuer : issuer;
     if (of == issuer || known_by(h, issuer)[of] >= h->time[step - 1]) {
         return;
     }
@@ -251,7 +255,7 @@ static void need_step(const struct hazards * h, struct need * needs, int issuer,
 
 // A read comes after the last write, a write after the last reads, too.
 static void find_needs(const struct hazards * h, int k, struct need * needs) {
-    const int issuer = h->plan->program.steps.data[k].issuer;
+    const int issuer = h->program->steps.data[k].issuer;
     for (size_t i = h->begin[k]; i < h->begin[k + 1]; i++) {
         const struct range * r = &h->ranges.data[i];
         const size_t end = segment_at(h, r->space, r->hi);
@@ -266,13 +270,13 @@ static void find_needs(const struct hazards * h, int k, struct need * needs) {
 
 // The queue understands the other's events, so the host need not wait.
 static bool waits_by_itself(const struct hazards * h, int issuer, int of) {
-    return issuer < h->plan->in.n_backends &&
+    return issuer < h->in->n_backends &&
            gb_backend_waits_for(h->sched->devices[issuer].backend, h->sched->devices[of].backend);
 }
 
 // Without events of its own, all of a queue is waited for.
 static void extend_needs(const struct hazards * h, struct need * needs) {
-    for (int b = 0; b < h->plan->in.n_backends; b++) {
+    for (int b = 0; b < h->in->n_backends; b++) {
         const ggml_backend_t backend = h->sched->devices[b].backend;
         if (needs[b].step && !gb_backend_waits_for(backend, backend)) {
             needs[b].step = h->last[b];
@@ -294,8 +298,7 @@ static void drop_implied(const struct hazards * h, struct need * needs) {
 
 // Waits of the host are known to all that is issued later.
 static bool add_waits(struct hazards * h, int issuer, const struct need * needs) {
-    struct gb_sched_plan * p = h->plan;
-    for (int b = 0; b < p->in.n_backends; b++) {
+    for (int b = 0; b < h->in->n_backends; b++) {
         if (needs[b].step == 0) {
             continue;
         }
@@ -303,14 +306,14 @@ static bool add_waits(struct hazards * h, int issuer, const struct need * needs)
         const bool by_host = !waits_by_itself(h, issuer, b);
         const bool implied =
             !by_host && gb_backend_comes_behind(h->sched->devices[issuer].backend, h->sched->devices[b].backend);
-        if (!gb_vec_push(&p->waits.list, ((struct gb_wait){ on, by_host, implied, !needs[b].content }))) {
+        if (!gb_vec_push(&h->waits->list, ((struct gb_wait){ on, by_host, implied, !needs[b].content }))) {
             return false;
         }
-        p->waits.of[on].event = implied ? p->waits.of[on].event : 0;
+        h->waits->of[on].event = implied ? h->waits->of[on].event : 0;
         learn(h, issuer, told_by(h, on));
         if (by_host) {
-            learn(h, p->in.n_backends, told_by(h, on));
-            learn(h, issuer, known_by(h, p->in.n_backends));
+            learn(h, h->in->n_backends, told_by(h, on));
+            learn(h, issuer, known_by(h, h->in->n_backends));
         }
     }
     return true;
@@ -318,7 +321,7 @@ static bool add_waits(struct hazards * h, int issuer, const struct need * needs)
 
 // A write makes all earlier readers of the segment forgotten: whoever comes after the write comes after them.
 static void note_accesses(struct hazards * h, int k) {
-    const size_t n = (size_t) h->n_issuers, issuer = (size_t) h->plan->program.steps.data[k].issuer;
+    const size_t n = (size_t) h->n_issuers, issuer = (size_t) h->program->steps.data[k].issuer;
     for (size_t i = h->begin[k]; i < h->begin[k + 1]; i++) { // reads come before writes
         const struct range * r = &h->ranges.data[i];
         const size_t end = segment_at(h, r->space, r->hi);
@@ -336,26 +339,25 @@ static void note_accesses(struct hazards * h, int k) {
 // One step: its waits, and what it leaves behind for later ones. again: in the second of two runs without a wait
 // between them.
 static bool run_step(struct hazards * h, int k, struct need * needs, bool again) {
-    struct gb_sched_plan * p = h->plan;
-    const struct gb_step * step = &p->program.steps.data[k];
-    struct gb_step_waits * waits = &p->waits.of[k];
-    const int host = p->in.n_backends;
+    const struct gb_step * step = &h->program->steps.data[k];
+    struct gb_step_waits * of = &h->waits->of[k];
+    const int host = h->in->n_backends;
     learn(h, step->issuer, known_by(h, host));
     known_by(h, step->issuer)[host] = h->count[host];
     memset(needs, 0, (size_t) h->n_issuers * sizeof(*needs));
     find_needs(h, k, needs);
     extend_needs(h, needs);
     drop_implied(h, needs);
-    const size_t begin = p->waits.list.n;
+    const size_t begin = h->waits->list.n;
     if (!add_waits(h, step->issuer, needs)) {
         return false;
     }
     if (!again) {
-        waits->begin = begin;
-        waits->end = p->waits.list.n;
+        of->begin = begin;
+        of->end = h->waits->list.n;
     }
-    waits->again_begin = begin;
-    waits->again_end = p->waits.list.n;
+    of->again_begin = begin;
+    of->again_end = h->waits->list.n;
     h->time[k] = ++h->count[step->issuer];
     h->last[step->issuer] = k + 1;
     known_by(h, step->issuer)[step->issuer] = h->time[k];
@@ -365,47 +367,50 @@ static bool run_step(struct hazards * h, int k, struct need * needs, bool again)
 }
 
 // Only steps that somebody waits for get an event.
-static void number_events(struct gb_sched_plan * p) {
-    for (size_t k = 0; k < p->program.steps.n; k++) {
-        if (p->waits.of[k].event >= 0) {
-            p->waits.of[k].event = (int32_t) p->waits.n_events++;
+static void number_events(const struct gb_sched_program * program, struct gb_sched_waits * waits) {
+    for (size_t k = 0; k < program->steps.n; k++) {
+        if (waits->of[k].event >= 0) {
+            waits->of[k].event = (int32_t) waits->n_events++;
         }
     }
 }
 
 // The order of a single issuer is all that is needed: no step waits.
-static bool has_one_issuer(const struct gb_sched_plan * p) {
-    for (size_t k = 1; k < p->program.steps.n; k++) {
-        if (p->program.steps.data[k].issuer != p->program.steps.data[0].issuer) {
+static bool has_one_issuer(const struct gb_sched_program * program) {
+    for (size_t k = 1; k < program->steps.n; k++) {
+        if (program->steps.data[k].issuer != program->steps.data[0].issuer) {
             return false;
         }
     }
     return true;
 }
 
-enum ggml_status gb_sched_find_hazards(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
-    p->waits.of = gb_calloc(p->program.steps.n, sizeof(*p->waits.of));
-    if (p->waits.of == NULL) {
+enum ggml_status gb_sched_find_hazards(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_program * program, const struct gb_sched_layout * layout, struct gb_sched_waits * waits) {
+    waits->of = gb_calloc(program->steps.n, sizeof(*waits->of));
+    if (waits->of == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    for (size_t k = 0; k < p->program.steps.n; k++) {
-        p->waits.of[k].event = -1;
+    for (size_t k = 0; k < program->steps.n; k++) {
+        waits->of[k].event = -1;
     }
-    if (has_one_issuer(p)) {
+    if (has_one_issuer(program)) {
         return GGML_STATUS_SUCCESS;
     }
-    struct hazards h = { .sched = s, .plan = p, .n_issuers = p->in.n_backends + 1 };
+    struct hazards h = {
+        .sched = s, .in = in, .program = program, .layout = layout, .waits = waits, .n_issuers = in->n_backends + 1
+    };
     struct need * needs = gb_calloc((size_t) h.n_issuers, sizeof(*needs));
     bool ok = needs && prepare(&h);
-    for (size_t k = 0; ok && k < p->program.steps.n; k++) {
+    for (size_t k = 0; ok && k < program->steps.n; k++) {
         ok = run_step(&h, (int) k, needs, false);
     }
     // A second run right behind the first. A third one needs no other waits: whoever waits for a step that was issued
     // twice waits for the later time, and what is known of the run before is never less than it was the first time.
-    for (size_t k = 0; ok && p->program.n_staged > 0 && k < p->program.steps.n; k++) {
+    for (size_t k = 0; ok && program->n_staged > 0 && k < program->steps.n; k++) {
         ok = run_step(&h, (int) k, needs, true);
     }
-    number_events(p);
+    number_events(program, waits);
     gb_free(needs);
     free_hazards(&h);
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;

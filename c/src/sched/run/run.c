@@ -7,7 +7,11 @@
 // complete before the next one begins.
 //
 // After a failure everything is waited for (wait.c), so the scheduler can go on with the next call.
-#include "sched/plan.h"
+#include "sched/input/input.h"
+#include "sched/memory/memory.h"
+#include "sched/program/program.h"
+#include "sched/run/run.h"
+#include "sched/sched.h"
 
 #include <string.h>
 
@@ -19,7 +23,11 @@
 // One run while it is issued.
 struct run {
     struct ggml_backend_sched * sched;
-    struct gb_sched_plan * plan;
+    const struct gb_sched_input * in;
+    const struct gb_sched_assigned * assigned;
+    const struct gb_sched_program * program;
+    const struct gb_sched_waits * waits;
+    struct gb_sched_binding * binding;
     bool behind;  // earlier runs, whose end nobody has waited for, may be on their way
     bool watched; // there was a callback, which may do anything
     bool serial;  // one step after the other
@@ -29,27 +37,18 @@ struct run {
 
 static ggml_backend_t backend_of(const struct run * r, int backend) { return r->sched->devices[backend].backend; }
 
-// Only tests leave anything out, to see whether the validator finds it.
-static bool is_left_out(const struct run * r, enum gb_mutation what) {
-    return r->sched->leaves_out && r->sched->leaves_out(what);
-}
-
 // --------------------------------------------------------------------------------------------------------------- waits
 
 // The host waits itself where the queue does not understand the event.
 static enum ggml_status wait_for(struct run * r, const struct gb_step * step, const struct gb_wait * wait) {
-    const struct gb_sched_plan * p = r->plan;
-    const struct gb_step * on = &p->program.steps.data[wait->step];
-    if (is_left_out(r, GB_DROP_WAIT)) {
-        return GGML_STATUS_SUCCESS;
-    }
+    const struct gb_step * on = &r->program->steps.data[wait->step];
     if (r->sched->validator) {
         gb_validator_wait(r->sched, step, wait);
     }
     if (wait->implied) {
         return GGML_STATUS_SUCCESS;
     }
-    const ggml_backend_event_t event = p->binding.events.data[p->waits.of[wait->step].event];
+    const ggml_backend_event_t event = r->binding->events.data[r->waits->of[wait->step].event];
     if (wait->by_host) {
         const int64_t start = gb_time_ns();
         const enum ggml_status status = ggml_backend_event_synchronize(event);
@@ -66,10 +65,10 @@ static enum ggml_status wait_for(struct run * r, const struct gb_step * step, co
 
 // A run right behind one of the same plan needs the waits of "again".
 static enum ggml_status wait_for_needs(struct run * r, const struct gb_step * step) {
-    const struct gb_step_waits * of = &r->plan->waits.of[step - r->plan->program.steps.data];
+    const struct gb_step_waits * of = &r->waits->of[step - r->program->steps.data];
     const size_t end = r->again ? of->again_end : of->end;
     for (size_t w = r->again ? of->again_begin : of->begin; w < end; w++) {
-        GB_TRY(wait_for(r, step, &r->plan->waits.list.data[w]));
+        GB_TRY(wait_for(r, step, &r->waits->list.data[w]));
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -80,7 +79,7 @@ static enum ggml_status wait_for_needs(struct run * r, const struct gb_step * st
 // would have been.
 static enum ggml_status transfer(struct run * r, const struct gb_step * step, struct ggml_tensor * src,
     struct ggml_tensor * dst) {
-    if (step->issuer == r->plan->in.n_backends) {
+    if (step->issuer == r->in->n_backends) {
         return ggml_backend_tensor_copy(src, dst);
     }
     const ggml_backend_t backend = backend_of(r, step->issuer);
@@ -98,21 +97,19 @@ static enum ggml_status transfer(struct run * r, const struct gb_step * step, st
     return ggml_backend_tensor_copy(src, dst);
 }
 
-// The step has to be made in this run, and is not one that a test leaves out.
+// Copies that are up to date are not made.
 static bool is_to_be_made(const struct run * r, const struct gb_step * step) {
     if (step->kind == GB_STEP_COMPUTE) {
         return true;
     }
-    const struct gb_copy * copy = step->kind == GB_STEP_COPY ? &r->plan->program.copies.data[step->index] : NULL;
-    return (copy == NULL || (copy->fill && (!copy->kept || r->plan->binding.copies[step->index].due))) &&
-           !is_left_out(r, GB_DROP_COPY);
+    const struct gb_copy * copy = step->kind == GB_STEP_COPY ? &r->program->copies.data[step->index] : NULL;
+    return copy == NULL || (copy->fill && (!copy->kept || r->binding->copies[step->index].due));
 }
 
 // What the user has set is taken now, into host memory that the copy before the last n_copies has left.
 static enum ggml_status copy_staged(struct run * r, const struct gb_step * step, const struct gb_copy * copy) {
-    struct gb_stage * stage =
-        &r->plan->binding.copies[step->index].stages[r->plan->binding.turn % (unsigned) r->plan->in.n_copies];
-    const struct ggml_tensor * src = copy->range ? &copy->range->tensor : r->plan->in.ids.data[copy->root].tensor;
+    struct gb_stage * stage = &r->binding->copies[step->index].stages[r->binding->turn % (unsigned) r->in->n_copies];
+    const struct ggml_tensor * src = copy->range ? &copy->range->tensor : r->in->ids.data[copy->root].tensor;
     GB_TRY(ggml_backend_event_synchronize(stage->event));
     memcpy(stage->tensor.data, src->data, ggml_nbytes(src));
     GB_TRY(transfer(r, step, &stage->tensor, &copy->dst->tensor));
@@ -121,8 +118,8 @@ static enum ggml_status copy_staged(struct run * r, const struct gb_step * step,
 
 // A replica that is up to date is counted and not copied.
 static enum ggml_status copy_in(struct run * r, const struct gb_step * step, bool make) {
-    const struct gb_copy * copy = &r->plan->program.copies.data[step->index];
-    const struct gb_bound_copy * bound = &r->plan->binding.copies[step->index];
+    const struct gb_copy * copy = &r->program->copies.data[step->index];
+    const struct gb_bound_copy * bound = &r->binding->copies[step->index];
     if (copy->kept) {
         bound->replica->version = bound->seen;
     }
@@ -135,15 +132,15 @@ static enum ggml_status copy_in(struct run * r, const struct gb_step * step, boo
     if (bound->stages) {
         return copy_staged(r, step, copy);
     }
-    return transfer(r, step, copy->range ? &copy->range->tensor : r->plan->in.ids.data[copy->root].tensor,
+    return transfer(r, step, copy->range ? &copy->range->tensor : r->in->ids.data[copy->root].tensor,
         &copy->dst->tensor);
 }
 
 // The result goes back to where it belongs.
 static enum ggml_status copy_back(struct run * r, const struct gb_step * step) {
-    const struct gb_write_back * back = &r->plan->program.backs.data[step->index];
+    const struct gb_write_back * back = &r->program->backs.data[step->index];
     gb_sched_count_back(r->sched, back);
-    return transfer(r, step, &back->from->tensor, r->plan->in.ids.data[back->node].tensor);
+    return transfer(r, step, &back->from->tensor, r->in->ids.data[back->node].tensor);
 }
 
 // ----------------------------------------------------------------------------------------------------------- computing
@@ -159,7 +156,7 @@ static enum ggml_status compute_part(struct run * r, int backend, size_t begin, 
     if (begin == end) {
         return GGML_STATUS_SUCCESS;
     }
-    struct ggml_cgraph graph = gb_program_part(&r->plan->program, begin, end);
+    struct ggml_cgraph graph = gb_program_part(r->program, begin, end);
     const uint64_t before = gb_fail_count();
     graph.size = seen ? 0 : graph.size;
     if (ggml_backend_graph_compute(backend_of(r, backend), &graph)) {
@@ -172,7 +169,7 @@ static enum ggml_status compute_part(struct run * r, int backend, size_t begin, 
 // A backend that prepares nothing is not asked again.
 static void prepare(struct run * r, const struct gb_split * split, struct gb_bound_split * bound,
     ggml_backend_t backend) {
-    struct ggml_cgraph graph = gb_program_part(&r->plan->program, split->exec_begin, split->exec_end);
+    struct ggml_cgraph graph = gb_program_part(r->program, split->exec_begin, split->exec_end);
     // The tensors are what they were when collecting looked at them: the plan was found by that.
     const bool trust = gb_trust_tensors(true);
     bound->prepared = has_plans(backend) ? ggml_backend_graph_plan_create(backend, &graph) : NULL;
@@ -183,8 +180,8 @@ static void prepare(struct run * r, const struct gb_split * split, struct gb_bou
 // A split is prepared by its backend once and then run many times, where the backend can do that. It stays prepared
 // until the plan is bound again, or a buffer was freed whose addresses it may know.
 static enum ggml_status compute_split(struct run * r, int k) {
-    const struct gb_split * split = &r->plan->program.splits.data[k];
-    struct gb_bound_split * bound = &r->plan->binding.splits[k];
+    const struct gb_split * split = &r->program->splits.data[k];
+    struct gb_bound_split * bound = &r->binding->splits[k];
     const ggml_backend_t backend = backend_of(r, split->backend);
     if (bound->prepared == NULL && !bound->no_plan && split->exec_end > split->exec_begin) {
         prepare(r, split, bound, backend);
@@ -214,7 +211,7 @@ static bool call_back(struct ggml_backend_sched * s, struct ggml_tensor * t, boo
 static int end_of_unseen(struct run * r, const struct gb_split * split, int i, bool * wanted) {
     *wanted = false;
     while (i < split->end && !*wanted) {
-        *wanted = call_back(r->sched, r->plan->in.ids.data[i].tensor, true);
+        *wanted = call_back(r->sched, r->in->ids.data[i].tensor, true);
         i++;
     }
     return i;
@@ -223,11 +220,10 @@ static int end_of_unseen(struct run * r, const struct gb_split * split, int i, b
 // What a callback is shown is read where the node's result belongs, so results on copies go there at once. They go
 // again in their step.
 static enum ggml_status show_result(struct run * r, const struct gb_split * split, size_t begin, size_t end) {
-    const struct gb_sched_plan * p = r->plan;
     for (size_t w = split->backs_begin; w < split->backs_end && begin < end; w++) {
-        const struct gb_write_back * back = &p->program.backs.data[w];
-        if (back->node >= p->program.exec_node.data[begin] && back->node <= p->program.exec_node.data[end - 1]) {
-            GB_TRY(ggml_backend_tensor_copy(&back->from->tensor, p->in.ids.data[back->node].tensor));
+        const struct gb_write_back * back = &r->program->backs.data[w];
+        if (back->node >= r->program->exec_node.data[begin] && back->node <= r->program->exec_node.data[end - 1]) {
+            GB_TRY(ggml_backend_tensor_copy(&back->from->tensor, r->in->ids.data[back->node].tensor));
         }
     }
     return GGML_STATUS_SUCCESS;
@@ -236,21 +232,20 @@ static enum ggml_status show_result(struct run * r, const struct gb_split * spli
 // Parts between the nodes that the callback wants to see are computed at once; nothing is prepared, because the parts
 // differ from run to run.
 static enum ggml_status run_with_callback(struct run * r, const struct gb_split * split) {
-    const struct gb_sched_plan * p = r->plan;
     size_t exec = split->exec_begin;
     for (int i = split->start; i < split->end;) {
         bool wanted;
         const int end = end_of_unseen(r, split, i, &wanted);
         const size_t begin = exec;
         GB_TRY(gb_sched_check_backends(r->sched, "ggml_backend_sched"));
-        while (exec < split->exec_end && p->program.exec_node.data[exec] < end) {
+        while (exec < split->exec_end && r->program->exec_node.data[exec] < end) {
             exec++;
         }
         GB_TRY(compute_part(r, split->backend, begin, exec, true));
         if (wanted) {
             GB_TRY(ggml_backend_synchronize(backend_of(r, split->backend)));
             GB_TRY(show_result(r, split, split->exec_begin, exec));
-            if (!call_back(r->sched, p->in.ids.data[end - 1].tensor, false)) {
+            if (!call_back(r->sched, r->in->ids.data[end - 1].tensor, false)) {
                 // The callback wanted this, so it is no failure to report.
                 return gb_fail_quietly(GGML_STATUS_ABORTED, "ggml_backend_sched: stopped by the evaluation callback");
             }
@@ -261,14 +256,14 @@ static enum ggml_status run_with_callback(struct run * r, const struct gb_split 
     return GGML_STATUS_SUCCESS;
 }
 
-// `make`: copies that are up to date, and those that a test leaves out, are not issued.
+// Copies that are up to date (`make` is false) are not issued.
 static enum ggml_status issue(struct run * r, const struct gb_step * step, bool make) {
     switch ((enum gb_step_kind) step->kind) {
         case GB_STEP_COPY: return copy_in(r, step, make);
         case GB_STEP_BACK: return make ? copy_back(r, step) : GGML_STATUS_SUCCESS;
         case GB_STEP_COMPUTE: break;
     }
-    return r->sched->callback ? run_with_callback(r, &r->plan->program.splits.data[step->index])
+    return r->sched->callback ? run_with_callback(r, &r->program->splits.data[step->index])
                               : compute_split(r, step->index);
 }
 
@@ -285,11 +280,11 @@ static enum ggml_status run_step(struct run * r, const struct gb_step * step) {
     }
     GB_TRY(issue(r, step, make));
     const bool alone = r->traced && gb_trace_end_step(s, step, make);
-    const int32_t event = r->plan->waits.of[step - r->plan->program.steps.data].event;
+    const int32_t event = r->waits->of[step - r->program->steps.data].event;
     if (event >= 0) {
-        GB_TRY(ggml_backend_event_record(r->plan->binding.events.data[event]));
+        GB_TRY(ggml_backend_event_record(r->binding->events.data[event]));
     }
-    if ((r->serial || alone) && step->issuer < r->plan->in.n_backends) {
+    if ((r->serial || alone) && step->issuer < r->in->n_backends) {
         GB_TRY(ggml_backend_synchronize(backend_of(r, step->issuer)));
     }
     if (alone) {
@@ -301,13 +296,12 @@ static enum ggml_status run_step(struct run * r, const struct gb_step * step) {
 // Waits for everything still queued, and reports the failure with where it was.
 static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step, enum ggml_status status,
     const char * func) {
-    const struct gb_sched_plan * p = r->plan;
     char message[GB_ERROR_SIZE - 256];
     const char * text = ggml_last_error();
     const int at = step->kind == GB_STEP_COMPUTE ? step->index
-                   : step->kind == GB_STEP_COPY  ? p->program.copies.data[step->index].split
-                                                 : gb_sched_split_of_back(&p->program, (size_t) step->index);
-    const struct gb_split * split = &p->program.splits.data[at];
+                   : step->kind == GB_STEP_COPY  ? r->program->copies.data[step->index].split
+                                                 : gb_sched_split_of_back(r->program, (size_t) step->index);
+    const struct gb_split * split = &r->program->splits.data[at];
     const char * name = ggml_backend_name(backend_of(r, split->backend));
     const size_t known = strlen(name);
     if (strncmp(text, name, known) == 0 && strncmp(text + known, ": ", 2) == 0) {
@@ -316,12 +310,12 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
     const size_t size = strlen(text) + 1;
     memcpy(message, text, GB_MIN(size, sizeof(message)));
     message[sizeof(message) - 1] = '\0';
-    for (int b = 0; b < p->in.n_backends; b++) {
+    for (int b = 0; b < r->in->n_backends; b++) {
         gb_sched_wait_for_backend(backend_of(r, b), status == GGML_STATUS_ABORTED);
     }
     r->sched->lost = r->behind ? status : GGML_STATUS_SUCCESS;
     r->sched->running = false;
-    r->sched->in_flight = NULL;
+    r->sched->pending = NULL;
     gb_sched_forget_replicas(r->sched);
     if (status == GGML_STATUS_ABORTED) {
         return gb_fail_quietly(status, message);
@@ -339,32 +333,31 @@ static enum ggml_status begin(struct run * r) {
     s->fork_generation = r->behind ? s->fork_generation : gb_fork_generation();
     s->running = true;
     s->stats.n_runs++;
-    r->plan->binding.turn++;
-    r->again = s->in_flight == r->plan && r->plan->program.n_staged > 0 && !r->serial;
+    r->binding->turn++;
+    r->again = s->pending == r->binding && r->program->n_staged > 0 && !r->serial;
     const bool forked = r->behind && s->fork_generation != gb_fork_generation();
-    if ((r->plan->in.n_backends > 1 && !r->again) || forked) { // what was on its way there is an error, told once
+    if ((r->in->n_backends > 1 && !r->again) || forked) { // what was on its way there is an error, told once
         GB_TRY(gb_sched_wait_first(s));
         s->running = true;
         r->behind = false;
     }
-    s->in_flight = NULL;
+    s->pending = NULL;
     s->lost = GGML_STATUS_SUCCESS;
     s->fork_generation = gb_fork_generation();
-    gb_sched_look_at_replicas(r->plan);
+    gb_sched_look_at_replicas(r->binding);
     if (r->traced) {
-        gb_trace_begin_run(s, r->plan);
+        gb_trace_begin_run(s, r->assigned, r->binding);
     }
-    return s->validator ? gb_validator_begin(s, r->plan) : GGML_STATUS_SUCCESS;
+    return s->validator ? gb_validator_begin(s, r->binding) : GGML_STATUS_SUCCESS;
 }
 
 // The first failure ends the run.
 static enum ggml_status run_steps(struct run * r, const char * func) {
-    const struct gb_sched_plan * p = r->plan;
     GB_TRY(begin(r));
-    for (size_t k = 0; k < p->program.steps.n; k++) {
-        const enum ggml_status status = run_step(r, &p->program.steps.data[k]);
+    for (size_t k = 0; k < r->program->steps.n; k++) {
+        const enum ggml_status status = run_step(r, &r->program->steps.data[k]);
         if (status != GGML_STATUS_SUCCESS) {
-            return fail_in_step(r, &p->program.steps.data[k], status, func);
+            return fail_in_step(r, &r->program->steps.data[k], status, func);
         }
     }
     return GGML_STATUS_SUCCESS;
@@ -382,10 +375,18 @@ static bool is_timed(struct ggml_backend_sched * s, bool profiled) {
 
 // A run that was watched by a callback may have changed any buffer meanwhile, so replicas are not taken to be up to
 // date after it. A traced run is waited for, because its times are read at the end.
-enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func) {
+enum ggml_status gb_sched_run(struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
+    const struct gb_sched_waits * waits, struct gb_sched_binding * binding, const char * func) {
     const bool profiled = gb_profile_is_on();
-    struct run r = { s, p, false, s->callback != NULL, s->callback != NULL || s->validator != NULL, false,
-        is_timed(s, profiled) };
+    struct run r = { .sched = s,
+        .in = binding->in,
+        .assigned = assigned,
+        .program = binding->program,
+        .waits = waits,
+        .binding = binding,
+        .watched = s->callback != NULL,
+        .serial = s->callback != NULL || s->validator != NULL,
+        .traced = is_timed(s, profiled) };
     const bool begun = profiled && gb_profile_begin_run();
     const char * device = profiled ? gb_profile_set_device(NULL) : NULL;
     const int64_t start = gb_time_ns();
@@ -401,11 +402,11 @@ enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_pla
     }
     GB_TRY(status);
     if (!r.watched) {
-        gb_sched_keep_replicas(p);
+        gb_sched_keep_replicas(binding);
     }
-    s->in_flight = r.serial || r.traced ? NULL : p;
-    if (s->in_flight == NULL) {
-        GB_TRY(gb_sched_check_files(p));
+    s->pending = r.serial || r.traced ? NULL : binding;
+    if (s->pending == NULL) {
+        GB_TRY(gb_sched_check_files(binding));
     }
     return s->validator ? gb_validator_end(s) : GGML_STATUS_SUCCESS;
 }

@@ -10,7 +10,10 @@
 
 struct ggml_backend_sched;
 struct gb_copy;
-struct gb_sched_plan;
+struct gb_sched_assigned;
+struct gb_sched_binding;
+struct gb_sched_input;
+struct gb_sched_layout;
 struct gb_sched_program;
 struct gb_step;
 struct gb_validator;
@@ -63,14 +66,16 @@ enum ggml_status gb_sched_leave(struct ggml_backend_sched * s, struct gb_visit b
 // hazards.c
 // Fills the plan's waits: who waits for whom, from what the steps read and write. Needs the layout. Steps that are all
 // of one issuer need none. ALLOC_FAILED: no memory.
-enum ggml_status gb_sched_find_hazards(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+enum ggml_status gb_sched_find_hazards(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
+    const struct gb_sched_program * program, const struct gb_sched_layout * layout, struct gb_sched_waits * waits);
 void gb_sched_free_waits(struct gb_sched_waits * waits);
 
 // run.c
 // Issues all steps of a plan that is bound. SUCCESS says that they were issued; whether they worked, the wait tells.
 // After a failure nothing is queued any more; that of a step names the split and `func`. ABORTED: the callback or the
 // thread's poll gave up.
-enum ggml_status gb_sched_run(struct ggml_backend_sched * s, struct gb_sched_plan * p, const char * func);
+enum ggml_status gb_sched_run(struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
+    const struct gb_sched_waits * waits, struct gb_sched_binding * binding, const char * func);
 
 // wait.c
 // The first failure of the backends, or what became of an earlier run that another call had to wait for. Afterwards
@@ -83,7 +88,7 @@ enum ggml_status gb_sched_wait_first(struct ggml_backend_sched * s);
 // Waits for one backend; what it has queued is cancelled if somebody gave up before.
 enum ggml_status gb_sched_wait_for_backend(ggml_backend_t backend, bool gave_up);
 // Called after a run: checks that the files which devices copied from were there.
-enum ggml_status gb_sched_check_files(const struct gb_sched_plan * p);
+enum ggml_status gb_sched_check_files(const struct gb_sched_binding * run);
 
 // validator.c
 // To be called while nothing is queued. ALLOC_FAILED: no memory, and the validator stays off.
@@ -91,7 +96,7 @@ enum ggml_status gb_sched_set_validator(struct ggml_backend_sched * s, bool on);
 void gb_validator_free(struct gb_validator * v);
 // The functions below are called by run.c in the order of the run. FAILED, and reported, names the two steps, or the
 // tensor, that are wrong.
-enum ggml_status gb_validator_begin(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+enum ggml_status gb_validator_begin(struct ggml_backend_sched * s, const struct gb_sched_binding * run);
 void gb_validator_wait(struct ggml_backend_sched * s, const struct gb_step * step, const struct gb_wait * wait);
 // Called before the step is issued; `filled`: it is made in this run.
 enum ggml_status gb_validator_step(struct ggml_backend_sched * s, const struct gb_step * step, bool filled);
@@ -117,7 +122,8 @@ void gb_trace_disarm(struct gb_trace * trace); // the record stays, its clocks a
 void gb_trace_plan(struct ggml_backend_sched * s, int64_t start_ns, const char * what);
 // A run calls gb_trace_begin_run, then gb_trace_begin_step and gb_trace_end_step for each step, then gb_trace_end_run,
 // whether it worked or not.
-void gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p);
+void gb_trace_begin_run(struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
+    const struct gb_sched_binding * run);
 void gb_trace_wait(struct ggml_backend_sched * s, const struct gb_step * on, int64_t start_ns);
 void gb_trace_begin_step(struct ggml_backend_sched * s, const struct gb_step * step);
 // True: the step is to be waited for now, then ...

@@ -1,7 +1,9 @@
 // stats.c - counts what the scheduler does while it does it. Nothing is decided by these numbers.
 #include <string.h>
 
-#include "sched/plan.h"
+#include "sched/program/program.h"
+#include "sched/run/run.h"
+#include "sched/sched.h"
 
 // A root that a node writes has a version from then on.
 enum ggml_backend_sched_reason gb_sched_reason(const struct gb_copy * copy) {

@@ -12,7 +12,13 @@
 #include "backend/backend.h"
 #include "backend/profile.h"
 #include "base/env.h"
-#include "sched/plan.h"
+#include "sched/assign/assign.h"
+#include "sched/input/input.h"
+#include "sched/layout/layout.h"
+#include "sched/memory/memory.h"
+#include "sched/program/program.h"
+#include "sched/run/run.h"
+#include "sched/sched.h"
 
 struct clock_pair { // around a step in a queue
     ggml_backend_event_t begin, end;
@@ -38,7 +44,8 @@ struct gb_trace {
     size_t run_begin; // entries of this run begin here
     GB_VEC(struct pending) pending;
     GB_VEC(size_t) live;         // per step of `plan`: bytes in the arena of its backend, at most
-    struct gb_sched_plan * plan; // of this run
+    const struct gb_sched_assigned * assigned; // of this run
+    const struct gb_sched_binding * run; // of this run
     int n_backends;
     struct queue_clock * queues;               // owned, per backend
     struct ggml_backend_sched_trace_event now; // the step that is being issued
@@ -124,32 +131,35 @@ void gb_trace_plan(struct ggml_backend_sched * s, int64_t start_ns, const char *
 // ----------------------------------------------------------------------------------------------------- bytes that live
 
 // The positions of a step in the program, as layout.c counts them.
-static void span_of(const struct gb_sched_plan * p, const struct gb_step * step, int64_t * at, int64_t * end) {
+static void span_of(const struct gb_sched_binding * run, const struct gb_step * step, int64_t * at, int64_t * end) {
     *end = *at + 1;
     if (step->kind == GB_STEP_COMPUTE) {
-        *end = *at + (int64_t) (p->program.splits.data[step->index].exec_end -
-                                p->program.splits.data[step->index].exec_begin);
+        *end = *at + (int64_t) (run->program->splits.data[step->index].exec_end -
+                                run->program->splits.data[step->index].exec_begin);
     }
 }
 
 // The backend whose memory the step writes.
-static int backend_of_step(const struct gb_sched_plan * p, const struct gb_step * step) {
+static int backend_of_step(const struct gb_trace * trace, const struct gb_step * step) {
+    const struct gb_sched_binding * run = trace->run;
     switch ((enum gb_step_kind) step->kind) {
-        case GB_STEP_COPY: return p->program.copies.data[step->index].backend;
-        case GB_STEP_COMPUTE: return p->program.splits.data[step->index].backend;
-        case GB_STEP_BACK: return p->assigned.to[p->in.ids.data[p->program.backs.data[step->index].node].root].backend;
+        case GB_STEP_COPY: return run->program->copies.data[step->index].backend;
+        case GB_STEP_COMPUTE: return run->program->splits.data[step->index].backend;
+        case GB_STEP_BACK:
+            return trace->assigned->to[run->in->ids.data[run->program->backs.data[step->index].node].root].backend;
     }
     return -1;
 }
 
 // Fills change[position] with how the bytes alive in the arena of one backend change there. Members of an alias group
 // share memory: the largest counts.
-static void note_changes(const struct gb_sched_plan * p, int backend, int64_t n, int64_t * change, size_t * of_group) {
-    const int64_t n_items = p->in.n_ids + (int64_t) p->program.copies.n;
+static void note_changes(const struct gb_sched_binding * run, int backend, int64_t n, int64_t * change,
+    size_t * of_group) {
+    const int64_t n_items = run->in->n_ids + (int64_t) run->program->copies.n;
     memset(change, 0, (size_t) (n + 1) * sizeof(*change));
     memset(of_group, 0, (size_t) n_items * sizeof(*of_group));
     for (int64_t i = 0; i < n_items; i++) {
-        const struct gb_item * item = gb_sched_arena_item(p, i);
+        const struct gb_item * item = gb_sched_arena_item(run->layout, i);
         if (item && item->backend == backend && item->size > of_group[item->group]) {
             change[GB_MIN(GB_MAX(item->lower, (int64_t) 0), n)] += (int64_t) (item->size - of_group[item->group]);
             change[GB_MIN(GB_MAX(item->upper, (int64_t) 0), n)] -= (int64_t) (item->size - of_group[item->group]);
@@ -159,15 +169,15 @@ static void note_changes(const struct gb_sched_plan * p, int backend, int64_t n,
 }
 
 // The most bytes alive during each step of a backend, from the changes at each position.
-static void note_live_of(struct gb_trace * trace, const struct gb_sched_plan * p, int backend, int64_t n,
+static void note_live_of(struct gb_trace * trace, const struct gb_sched_binding * run, int backend, int64_t n,
     int64_t * live) {
     int64_t at = 0, end;
     for (int64_t k = 1; k <= n; k++) {
         live[k] += live[k - 1];
     }
-    for (size_t k = 0; k < p->program.steps.n; k++, at = end) {
-        span_of(p, &p->program.steps.data[k], &at, &end);
-        if (backend_of_step(p, &p->program.steps.data[k]) == backend) {
+    for (size_t k = 0; k < run->program->steps.n; k++, at = end) {
+        span_of(run, &run->program->steps.data[k], &at, &end);
+        if (backend_of_step(trace, &run->program->steps.data[k]) == backend) {
             int64_t most = 0;
             for (int64_t i = at; i < end && i <= n; i++) {
                 most = GB_MAX(most, live[i]);
@@ -178,18 +188,18 @@ static void note_live_of(struct gb_trace * trace, const struct gb_sched_plan * p
 }
 
 // Finds the most bytes alive in each step, for the lanes of memory in a picture of the trace.
-static void note_live(struct gb_trace * trace, const struct gb_sched_plan * p) {
+static void note_live(struct gb_trace * trace, const struct gb_sched_binding * run) {
     int64_t n = 0, end;
-    for (size_t k = 0; k < p->program.steps.n; k++, n = end) {
-        span_of(p, &p->program.steps.data[k], &n, &end);
+    for (size_t k = 0; k < run->program->steps.n; k++, n = end) {
+        span_of(run, &run->program->steps.data[k], &n, &end);
     }
     trace->live.n = 0;
     int64_t * change = gb_calloc((size_t) n + 1, sizeof(*change));
-    size_t * of_group = gb_calloc((size_t) p->in.n_ids + p->program.copies.n + 1, sizeof(*of_group));
-    if (change && of_group && gb_vec_resize_zero(&trace->live, p->program.steps.n)) {
-        for (int b = 0; b < p->in.n_backends; b++) {
-            note_changes(p, b, n, change, of_group);
-            note_live_of(trace, p, b, n, change);
+    size_t * of_group = gb_calloc((size_t) run->in->n_ids + run->program->copies.n + 1, sizeof(*of_group));
+    if (change && of_group && gb_vec_resize_zero(&trace->live, run->program->steps.n)) {
+        for (int b = 0; b < run->in->n_backends; b++) {
+            note_changes(run, b, n, change, of_group);
+            note_live_of(trace, run, b, n, change);
         }
     }
     gb_free(change);
@@ -199,16 +209,18 @@ static void note_live(struct gb_trace * trace, const struct gb_sched_plan * p) {
 // --------------------------------------------------------------------------------------------------------------- a run
 
 // The events of earlier runs are used again: nobody reads them any more.
-void gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+void gb_trace_begin_run(struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
+    const struct gb_sched_binding * run) {
     struct gb_trace * trace = s->trace;
-    trace->plan = p;
+    trace->run = run;
+    trace->assigned = assigned;
     trace->run_begin = trace->entries.n;
     trace->pending.n = 0;
     for (int b = 0; b < trace->n_backends; b++) {
         trace->queues[b].n_used = 0;
     }
     if (trace->on) {
-        note_live(trace, p);
+        note_live(trace, run);
     } else {
         trace->live.n = 0;
     }
@@ -217,53 +229,53 @@ void gb_trace_begin_run(struct ggml_backend_sched * s, struct gb_sched_plan * p)
 // What the entry of a copy says beyond its step: why, from where, how much.
 static void describe_copy(struct ggml_backend_sched * s, const struct gb_copy * copy,
     struct ggml_backend_sched_trace_event * e) {
-    const struct gb_sched_plan * p = s->trace->plan;
+    const struct gb_sched_binding * run = s->trace->run;
     e->kind = GGML_BACKEND_SCHED_TRACE_COPY;
     e->reason = gb_sched_reason(copy);
-    e->source = gb_sched_owner_of(s, &p->in, &p->assigned, copy->root);
+    e->source = gb_sched_owner_of(s, run->in, s->trace->assigned, copy->root);
     e->split = copy->split;
     e->bytes = copy->span;
-    set_name(e, gb_sched_name_of(&p->in, copy->shown));
+    set_name(e, gb_sched_name_of(run->in, copy->shown));
 }
 
 // A write-back is the result of a split, on its way to the owner of the memory.
 static void describe_back(struct ggml_backend_sched * s, int back, struct ggml_backend_sched_trace_event * e) {
-    const struct gb_sched_plan * p = s->trace->plan;
-    const int node = p->program.backs.data[back].node;
+    const struct gb_sched_binding * run = s->trace->run;
+    const int node = run->program->backs.data[back].node;
     e->kind = GGML_BACKEND_SCHED_TRACE_WRITE_BACK;
     e->reason = GGML_BACKEND_SCHED_REASON_RESULT;
-    e->split = gb_sched_split_of_back(&p->program, (size_t) back);
-    e->source = p->program.splits.data[e->split].backend;
-    e->bytes = ggml_nbytes(&p->program.backs.data[back].from->tensor);
-    set_name(e, gb_sched_name_of(&p->in, node));
+    e->split = gb_sched_split_of_back(run->program, (size_t) back);
+    e->source = run->program->splits.data[e->split].backend;
+    e->bytes = ggml_nbytes(&run->program->backs.data[back].from->tensor);
+    set_name(e, gb_sched_name_of(run->in, node));
 }
 
 // A split is named after its first node.
 static void describe_split(struct ggml_backend_sched * s, int k, struct ggml_backend_sched_trace_event * e) {
-    const struct gb_sched_plan * p = s->trace->plan;
-    const struct gb_split * split = &p->program.splits.data[k];
+    const struct gb_sched_binding * run = s->trace->run;
+    const struct gb_split * split = &run->program->splits.data[k];
     e->kind = GGML_BACKEND_SCHED_TRACE_COMPUTE;
     e->split = k;
     e->node = split->start;
     e->n_nodes = split->end - split->start;
-    set_name(e, gb_sched_name_of(&p->in, split->start));
+    set_name(e, gb_sched_name_of(run->in, split->start));
 }
 
 // All that is known of a step before it runs.
 static void describe(struct ggml_backend_sched * s, const struct gb_step * step,
     struct ggml_backend_sched_trace_event * e) {
-    const struct gb_sched_plan * p = s->trace->plan;
-    const size_t k = (size_t) (step - p->program.steps.data);
+    const struct gb_sched_binding * run = s->trace->run;
+    const size_t k = (size_t) (step - run->program->steps.data);
     *e = entry_of(s->trace, GGML_BACKEND_SCHED_TRACE_COPY, gb_time_ns());
-    e->by_host = step->issuer == p->in.n_backends;
-    e->backend = backend_of_step(p, step);
+    e->by_host = step->issuer == run->in->n_backends;
+    e->backend = backend_of_step(s->trace, step);
     switch ((enum gb_step_kind) step->kind) {
-        case GB_STEP_COPY: describe_copy(s, &p->program.copies.data[step->index], e); break;
+        case GB_STEP_COPY: describe_copy(s, &run->program->copies.data[step->index], e); break;
         case GB_STEP_BACK: describe_back(s, step->index, e); break;
         case GB_STEP_COMPUTE: describe_split(s, step->index, e); break;
     }
     if (e->backend >= 0) {
-        e->arena_bytes = p->layout.need[e->backend].peak;
+        e->arena_bytes = run->layout->need[e->backend].peak;
         e->live_bytes = k < s->trace->live.n ? s->trace->live.data[k] : 0;
     }
 }
@@ -326,7 +338,7 @@ void gb_trace_begin_step(struct ggml_backend_sched * s, const struct gb_step * s
 
 // The split of an entry as a step of the thread's profile.
 static void profile_split(struct ggml_backend_sched * s, const struct ggml_backend_sched_trace_event * e) {
-    const struct gb_sched_program * program = &s->trace->plan->program;
+    const struct gb_sched_program * program = s->trace->run->program;
     if (e->kind == GGML_BACKEND_SCHED_TRACE_COMPUTE) {
         const struct gb_split * split = &program->splits.data[e->split];
         const struct ggml_cgraph part = gb_program_part(program, split->exec_begin, split->exec_end);
@@ -375,7 +387,7 @@ void gb_trace_step_is_done(struct ggml_backend_sched * s) {
 // Sums up the times of splits, for ggml_backend_sched_get_split_time.
 static void add_to_split(struct gb_trace * trace, const struct ggml_backend_sched_trace_event * e) {
     if (e->kind == GGML_BACKEND_SCHED_TRACE_COMPUTE) {
-        struct gb_bound_split * split = &trace->plan->binding.splits[e->split];
+        struct gb_bound_split * split = &trace->run->splits[e->split];
         split->n_traced++;
         split->traced_ns += (uint64_t) (e->end_ns - e->start_ns);
     }
@@ -384,7 +396,7 @@ static void add_to_split(struct gb_trace * trace, const struct ggml_backend_sche
 // Times of queues are read now that all is complete; a run that failed leaves no entries.
 void gb_trace_end_run(struct ggml_backend_sched * s, bool complete) {
     struct gb_trace * trace = s->trace;
-    if (trace->plan == NULL) {
+    if (trace->run == NULL) {
         return; // it did not begin
     }
     if (!complete) { // some of its times will never be known
@@ -408,7 +420,7 @@ void gb_trace_end_run(struct ggml_backend_sched * s, bool complete) {
         }
     }
     trace->entries.n = trace->on ? trace->entries.n : trace->run_begin;
-    trace->plan = NULL;
+    trace->run = NULL;
     trace->n_runs += complete && trace->on;
 }
 
@@ -442,19 +454,5 @@ enum ggml_status ggml_backend_sched_get_trace_event(ggml_backend_sched_t sched, 
     GB_FAIL_IF(i >= n, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'i': the record has %zu entries, has %zu", __func__,
         n, i);
     *event = sched->trace->entries.data[i];
-    return GGML_STATUS_SUCCESS;
-}
-
-// Sums over all recorded runs of the last plan.
-enum ggml_status ggml_backend_sched_get_split_time(ggml_backend_sched_t sched, int i, uint64_t * n_runs,
-    uint64_t * total_ns) {
-    GB_CHECK_ARG(sched);
-    GB_CHECK_ARG(n_runs);
-    GB_CHECK_ARG(total_ns);
-    const int n = sched->last ? (int) sched->last->program.splits.n : 0;
-    GB_FAIL_IF(i < 0 || i >= n, GGML_STATUS_INVALID_ARGUMENT, "%s: split %d: the last graph has %d splits", __func__, i,
-        n);
-    *n_runs = sched->last->binding.splits[i].n_traced;
-    *total_ns = sched->last->binding.splits[i].traced_ns;
     return GGML_STATUS_SUCCESS;
 }

@@ -10,7 +10,11 @@
 //
 // Arenas are filled with ones (NaN as floats) when a run begins, and what died is filled again, so whoever reads too
 // early or too late computes nonsense. Memory of the user is taken to hold what is right when a run begins.
-#include "sched/plan.h"
+#include "sched/input/input.h"
+#include "sched/memory/memory.h"
+#include "sched/program/program.h"
+#include "sched/run/run.h"
+#include "sched/sched.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,7 +30,7 @@ struct area { // bytes [lo, hi), touched in this run; areas are sorted and do no
 // What is known of the memory and of who knows what, while one run is validated. Steps are counted per issuer from 1
 // on; `known` and `clock` are vector clocks of such counts.
 struct gb_validator {
-    const struct gb_sched_plan * plan; // of this run
+    const struct gb_sched_binding * run; // of this run
     int n_issuers;
     struct gb_ptrmap storage;
     GB_VEC(struct area) areas;
@@ -80,30 +84,31 @@ struct access {
 };
 
 // The accesses of a step, one after the other; false at the end. *at is 0 before the first.
-static bool next_access(const struct gb_sched_plan * p, const struct gb_step * step, size_t * at, struct access * a) {
+static bool next_access(const struct gb_sched_binding * run, const struct gb_step * step, size_t * at,
+    struct access * a) {
     const size_t i = (*at)++;
     if (step->kind == GB_STEP_COPY) {
-        const struct gb_copy * copy = &p->program.copies.data[step->index];
+        const struct gb_copy * copy = &run->program->copies.data[step->index];
         a->tensor = i == 1        ? &copy->dst->tensor
                     : copy->range ? &copy->range->tensor
-                                  : p->in.ids.data[copy->root].tensor;
+                                  : run->in->ids.data[copy->root].tensor;
         a->write = i == 1;
         return copy->fill && i < 2;
     }
     if (step->kind == GB_STEP_BACK) {
-        const struct gb_write_back * back = &p->program.backs.data[step->index];
-        a->tensor = i == 1 ? p->in.ids.data[back->node].tensor : &back->from->tensor;
+        const struct gb_write_back * back = &run->program->backs.data[step->index];
+        a->tensor = i == 1 ? run->in->ids.data[back->node].tensor : &back->from->tensor;
         a->write = i == 1;
         return i < 2;
     }
-    const struct gb_split * split = &p->program.splits.data[step->index];
+    const struct gb_split * split = &run->program->splits.data[step->index];
     const size_t e = split->exec_begin + i / (GGML_MAX_SRC + 1), k = i % (GGML_MAX_SRC + 1);
     if (e >= split->exec_end) {
         return false;
     }
     a->write = k == GGML_MAX_SRC; // after all reads
-    a->tensor = a->write ? p->program.exec.data[e] : p->program.exec.data[e]->src[k];
-    if (a->tensor == p->program.exec.data[e] && !a->write) {
+    a->tensor = a->write ? run->program->exec.data[e] : run->program->exec.data[e]->src[k];
+    if (a->tensor == run->program->exec.data[e] && !a->write) {
         a->tensor = NULL;
     }
     return true; // perhaps without a tensor
@@ -115,9 +120,9 @@ static int32_t storage_of(const struct gb_validator * c, const struct ggml_tenso
 }
 
 // The content of the storage ends with the run.
-static bool in_arena(const struct gb_sched_plan * p, int32_t storage) {
-    return storage >= p->in.n_ids ? !p->program.copies.data[storage - p->in.n_ids].kept
-                                  : p->in.ids.data[storage].location == GB_LOCATION_ARENA;
+static bool in_arena(const struct gb_sched_binding * run, int32_t storage) {
+    return storage >= run->in->n_ids ? !run->program->copies.data[storage - run->in->n_ids].kept
+                                     : run->in->ids.data[storage].location == GB_LOCATION_ARENA;
 }
 
 // --------------------------------------------------------------------------------------------------------------- areas
@@ -192,27 +197,27 @@ static bool cover(struct gb_validator * c, uintptr_t lo, uintptr_t hi, size_t * 
 
 // Names for messages: steps by number and by what they do, contents by tensor.
 static const char * describe_step(const struct ggml_backend_sched * s, int k, char * text, size_t size) {
-    const struct gb_sched_plan * p = s->validator->plan;
-    const struct gb_step * step = &p->program.steps.data[k];
+    const struct gb_sched_binding * run = s->validator->run;
+    const struct gb_step * step = &run->program->steps.data[k];
     if (step->kind == GB_STEP_COMPUTE) {
-        const struct gb_split * split = &p->program.splits.data[step->index];
+        const struct gb_split * split = &run->program->splits.data[step->index];
         snprintf(text, size, "step %d (nodes %d to %d on %s)", k, split->start, split->end - 1,
             s->devices[split->backend].name);
     } else if (step->kind == GB_STEP_COPY) {
-        const struct gb_copy * copy = &p->program.copies.data[step->index];
+        const struct gb_copy * copy = &run->program->copies.data[step->index];
         snprintf(text, size, "step %d (the copy '%s')", k, copy->dst->tensor.name);
     } else {
         snprintf(text, size, "step %d (the write-back of '%s')", k,
-            gb_sched_name_of(&p->in, p->program.backs.data[step->index].node));
+            gb_sched_name_of(run->in, run->program->backs.data[step->index].node));
     }
     return text;
 }
 
-static const char * describe_storage(const struct gb_sched_plan * p, int32_t storage) {
-    return storage == DEAD          ? "what died before"
-           : storage < 0            ? "nothing"
-           : storage >= p->in.n_ids ? p->program.copies.data[storage - p->in.n_ids].dst->tensor.name
-                                    : gb_sched_name_of(&p->in, storage);
+static const char * describe_storage(const struct gb_sched_binding * run, int32_t storage) {
+    return storage == DEAD             ? "what died before"
+           : storage < 0               ? "nothing"
+           : storage >= run->in->n_ids ? run->program->copies.data[storage - run->in->n_ids].dst->tensor.name
+                                       : gb_sched_name_of(run->in, storage);
 }
 
 // Two accesses that no wait orders.
@@ -232,21 +237,21 @@ static enum ggml_status fail_content(const struct ggml_backend_sched * s, int k,
         describe_step(s, area->writer, two, sizeof(two));
     }
     return gb_fail(GGML_STATUS_FAILED, "check: %s reads '%s', but the memory holds %s, left there by %s",
-        describe_step(s, k, one, sizeof(one)), a->tensor->name, describe_storage(s->validator->plan, area->storage),
+        describe_step(s, k, one, sizeof(one)), a->tensor->name, describe_storage(s->validator->run, area->storage),
         two);
 }
 
 // ------------------------------------------------------------------------------------------------------------ checking
 
 static bool is_before(const struct gb_validator * c, int other, int issuer) { // step `other` is complete for `issuer`
-    const int of = c->plan->program.steps.data[other].issuer;
+    const int of = c->run->program->steps.data[other].issuer;
     return of == issuer || c->known.data[issuer * c->n_issuers + of] >= c->time.data[other];
 }
 
 // The step must come after the last writer of an area, and if it writes, after the last readers.
 static enum ggml_status check_order(const struct ggml_backend_sched * s, int k, const struct access * a, size_t i) {
     const struct gb_validator * c = s->validator;
-    const int issuer = c->plan->program.steps.data[k].issuer, writer = c->areas.data[i].writer;
+    const int issuer = c->run->program->steps.data[k].issuer, writer = c->areas.data[i].writer;
     if (writer >= 0 && !is_before(c, writer, issuer)) {
         return fail_order(s, k, a, writer, true);
     }
@@ -260,31 +265,30 @@ static enum ggml_status check_order(const struct ggml_backend_sched * s, int k, 
 }
 
 // What comes from outside is right until somebody else was there.
-static bool has_content(const struct gb_sched_plan * p, const struct area * area, int32_t storage) {
-    return area->storage == storage || (area->storage == NOBODY && !in_arena(p, storage));
+static bool has_content(const struct gb_sched_binding * run, const struct area * area, int32_t storage) {
+    return area->storage == storage || (area->storage == NOBODY && !in_arena(run, storage));
 }
 
 // A replica is read: its content must be that of its source, as far as the validator saw it filled.
 static enum ggml_status check_replica(const struct ggml_backend_sched * s, int k, const struct access * a,
     int32_t storage) {
-    const struct gb_sched_plan * p = s->validator->plan;
-    const int c = storage - p->in.n_ids;
+    const struct gb_sched_binding * run = s->validator->run;
+    const int c = storage - run->in->n_ids;
     char one[160];
-    GB_FAIL_IF(c >= 0 && p->program.copies.data[c].kept &&
-                   p->binding.copies[c].replica->checked != p->binding.copies[c].seen,
+    GB_FAIL_IF(c >= 0 && run->program->copies.data[c].kept && run->copies[c].replica->checked != run->copies[c].seen,
         GGML_STATUS_FAILED, "check: %s reads '%s', but '%s' was written since that was filled",
         describe_step(s, k, one, sizeof(one)), a->tensor->name,
-        gb_sched_name_of(&p->in, p->program.copies.data[c].root));
+        gb_sched_name_of(run->in, run->program->copies.data[c].root));
     return GGML_STATUS_SUCCESS;
 }
 
 // One access of a step: its order, the content that it finds, and what it leaves.
 static enum ggml_status check_access(struct ggml_backend_sched * s, int k, const struct access * a) {
     struct gb_validator * c = s->validator;
-    const struct gb_sched_plan * p = c->plan;
+    const struct gb_sched_binding * run = c->run;
     const uintptr_t lo = (uintptr_t) a->tensor->data, hi = lo + ggml_nbytes(a->tensor);
     const int32_t storage = storage_of(c, a->tensor);
-    const struct gb_step * step = &p->program.steps.data[k];
+    const struct gb_step * step = &run->program->steps.data[k];
     size_t first, end;
     if (!cover(c, lo, hi, &first, &end)) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -299,7 +303,7 @@ static enum ggml_status check_access(struct ggml_backend_sched * s, int k, const
             area->writer = k;
             area->storage = storage;
             memset(c->readers.data + i * (size_t) c->n_issuers, 0xff, (size_t) c->n_issuers * sizeof(int32_t));
-        } else if (!has_content(p, area, storage)) {
+        } else if (!has_content(run, area, storage)) {
             return fail_content(s, k, a, area);
         } else {
             c->readers.data[i * (size_t) c->n_issuers + (size_t) step->issuer] = k;
@@ -319,7 +323,7 @@ static void learn(struct gb_validator * c, int issuer, const int32_t * clock) {
 // Who waited learns what the awaited step knew; what the host learns it knows for all that it issues later.
 void gb_validator_wait(struct ggml_backend_sched * s, const struct gb_step * step, const struct gb_wait * wait) {
     struct gb_validator * c = s->validator;
-    const struct gb_step * on = &c->plan->program.steps.data[wait->step];
+    const struct gb_step * on = &c->run->program->steps.data[wait->step];
     const ggml_backend_t backend = s->devices[on->issuer].backend;
     const int host = c->n_issuers - 1;
     // The host waits for a backend without events by waiting for all that it has.
@@ -334,7 +338,7 @@ static void note_results(struct gb_validator * c, const struct gb_step * step) {
         c->away.data[step->index] = 0;
     }
     if (step->kind == GB_STEP_COMPUTE) {
-        const struct gb_split * split = &c->plan->program.splits.data[step->index];
+        const struct gb_split * split = &c->run->program->splits.data[step->index];
         for (size_t w = split->backs_begin; w < split->backs_end; w++) {
             c->away.data[w] = 1;
         }
@@ -344,17 +348,17 @@ static void note_results(struct gb_validator * c, const struct gb_step * step) {
 // A step that is not made in this run (`make` is false) accesses nothing, but counts as issued: others may wait for it.
 enum ggml_status gb_validator_step(struct ggml_backend_sched * s, const struct gb_step * step, bool make) {
     struct gb_validator * c = s->validator;
-    const int k = (int) (step - c->plan->program.steps.data), host = c->n_issuers - 1;
+    const int k = (int) (step - c->run->program->steps.data), host = c->n_issuers - 1;
     learn(c, step->issuer, c->known.data + host * c->n_issuers);
     c->known.data[step->issuer * c->n_issuers + host] = c->count.data[host];
     struct access a;
-    for (size_t at = 0; make && next_access(c->plan, step, &at, &a);) {
+    for (size_t at = 0; make && next_access(c->run, step, &at, &a);) {
         if (a.tensor && ggml_nbytes(a.tensor) > 0) {
             GB_TRY(check_access(s, k, &a));
         }
     }
-    if (make && step->kind == GB_STEP_COPY && c->plan->program.copies.data[step->index].kept) {
-        c->plan->binding.copies[step->index].replica->checked = c->plan->binding.copies[step->index].seen;
+    if (make && step->kind == GB_STEP_COPY && c->run->program->copies.data[step->index].kept) {
+        c->run->copies[step->index].replica->checked = c->run->copies[step->index].seen;
     }
     if (make) {
         note_results(c, step);
@@ -389,24 +393,24 @@ static enum ggml_status poison(ggml_backend_buffer_t buffer, uintptr_t lo, uintp
 
 // The step is the last one that uses the storage, and its content is not kept.
 static bool dies_at(const struct gb_validator * c, int32_t storage, int k) {
-    return storage >= 0 && in_arena(c->plan, storage) && c->last_use.data[storage] == k &&
-           (storage >= c->plan->in.n_ids || !c->plan->in.ids.data[storage].keep);
+    return storage >= 0 && in_arena(c->run, storage) && c->last_use.data[storage] == k &&
+           (storage >= c->run->in->n_ids || !c->run->in->ids.data[storage].keep);
 }
 
 // The buffer that a storage lies in.
-static ggml_backend_buffer_t buffer_of(const struct gb_sched_plan * p, int32_t storage) {
-    return storage >= p->in.n_ids ? p->program.copies.data[storage - p->in.n_ids].dst->tensor.buffer
-                                  : p->in.ids.data[storage].tensor->buffer;
+static ggml_backend_buffer_t buffer_of(const struct gb_sched_binding * run, int32_t storage) {
+    return storage >= run->in->n_ids ? run->program->copies.data[storage - run->in->n_ids].dst->tensor.buffer
+                                     : run->in->ids.data[storage].tensor->buffer;
 }
 
 // What the step used last is poisoned: whoever reads it after its end computes nonsense, and finds DEAD here.
 enum ggml_status gb_validator_done(struct ggml_backend_sched * s, const struct gb_step * step) {
     struct gb_validator * c = s->validator;
-    const int k = (int) (step - c->plan->program.steps.data);
+    const int k = (int) (step - c->run->program->steps.data);
     for (size_t i = 0; i < c->areas.n; i++) {
         struct area * area = &c->areas.data[i];
         if (dies_at(c, area->storage, k)) {
-            GB_TRY(poison(buffer_of(c->plan, area->storage), area->lo, area->hi));
+            GB_TRY(poison(buffer_of(c->run, area->storage), area->lo, area->hi));
             area->storage = DEAD;
         }
     }
@@ -417,51 +421,51 @@ enum ggml_status gb_validator_done(struct ggml_backend_sched * s, const struct g
 
 // Makes all tables empty and large enough for the steps and storages of this plan.
 static bool resize(struct gb_validator * c) {
-    const size_t n = (size_t) c->n_issuers, n_steps = c->plan->program.steps.n,
-                 n_storages = (size_t) c->plan->in.n_ids + c->plan->program.copies.n;
+    const size_t n = (size_t) c->n_issuers, n_steps = c->run->program->steps.n,
+                 n_storages = (size_t) c->run->in->n_ids + c->run->program->copies.n;
     c->areas.n = c->readers.n = c->known.n = c->clock.n = c->count.n = c->latest.n = c->time.n = c->last_use.n =
         c->away.n = 0;
     gb_ptrmap_clear(&c->storage);
     if (!gb_vec_resize_zero(&c->known, n * n) || !gb_vec_resize_zero(&c->clock, n * n_steps) ||
         !gb_vec_resize_zero(&c->count, n) || !gb_vec_resize_zero(&c->latest, n) ||
         !gb_vec_resize_zero(&c->time, n_steps) || !gb_vec_resize_zero(&c->last_use, n_storages) ||
-        !gb_vec_resize_zero(&c->away, c->plan->program.backs.n)) {
+        !gb_vec_resize_zero(&c->away, c->run->program->backs.n)) {
         return false;
     }
-    return gb_sched_map_storage(&c->plan->in, &c->plan->program, &c->storage);
+    return gb_sched_map_storage(c->run->in, c->run->program, &c->storage);
 }
 
 // Nothing else is on its way when the run begins. Last uses are found before, because content dies at them.
-enum ggml_status gb_validator_begin(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
+enum ggml_status gb_validator_begin(struct ggml_backend_sched * s, const struct gb_sched_binding * run) {
     struct gb_validator * c = s->validator;
-    c->plan = p;
-    c->n_issuers = p->in.n_backends + 1;
+    c->run = run;
+    c->n_issuers = run->in->n_backends + 1;
     GB_FAIL_IF(c->n_issuers > 64, GGML_STATUS_UNSUPPORTED, "check: more than 63 backends cannot be checked");
     GB_TRY(gb_sched_wait(s));
     s->running = true;
     if (!resize(c)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    for (size_t k = 0; k < p->program.steps.n; k++) {
+    for (size_t k = 0; k < run->program->steps.n; k++) {
         struct access a;
-        for (size_t at = 0; next_access(p, &p->program.steps.data[k], &at, &a);) {
+        for (size_t at = 0; next_access(run, &run->program->steps.data[k], &at, &a);) {
             if (a.tensor) {
                 c->last_use.data[storage_of(c, a.tensor)] = (int32_t) k;
             }
         }
     }
-    for (size_t i = 0; i < p->binding.arenas.n; i++) {
-        GB_TRY(ggml_backend_buffer_clear(p->binding.arenas.data[i]->buffer, 0xff));
+    for (size_t i = 0; i < run->arenas.n; i++) {
+        GB_TRY(ggml_backend_buffer_clear(run->arenas.data[i]->buffer, 0xff));
     }
     return GGML_STATUS_SUCCESS;
 }
 
 enum ggml_status gb_validator_end(struct ggml_backend_sched * s) {
-    const struct gb_sched_plan * p = s->validator->plan;
-    for (size_t w = 0; w < p->program.backs.n; w++) {
+    const struct gb_sched_binding * run = s->validator->run;
+    for (size_t w = 0; w < run->program->backs.n; w++) {
         GB_FAIL_IF(s->validator->away.data[w], GGML_STATUS_FAILED,
             "check: the result '%s' is in a copy on another backend and was never written back",
-            gb_sched_name_of(&p->in, p->program.backs.data[w].node));
+            gb_sched_name_of(run->in, run->program->backs.data[w].node));
     }
     return GGML_STATUS_SUCCESS;
 }

@@ -9,14 +9,18 @@
 #include "base/env.h"
 #include "base/mapped.h"
 #include "base/thread.h"
-#include "sched/plan.h"
+#include "sched/input/input.h"
+#include "sched/memory/memory.h"
+#include "sched/program/program.h"
+#include "sched/run/run.h"
+#include "sched/sched.h"
 
 // Fails if a mapped file was cut short under what devices copied from it. (What the host reads itself, its backend
 // checks.)
-enum ggml_status gb_sched_check_files(const struct gb_sched_plan * p) {
-    for (size_t i = 0; gb_mapped_any() && i < p->program.copies.n; i++) {
-        const struct ggml_tensor * source = p->in.ids.data[p->program.copies.data[i].root].tensor;
-        if (p->program.copies.data[i].fill && source->data) {
+enum ggml_status gb_sched_check_files(const struct gb_sched_binding * run) {
+    for (size_t i = 0; gb_mapped_any() && i < run->program->copies.n; i++) {
+        const struct ggml_tensor * source = run->in->ids.data[run->program->copies.data[i].root].tensor;
+        if (run->program->copies.data[i].fill && source->data) {
             GB_TRY(gb_mapped_check_at("ggml_backend_sched", source->data));
         }
     }
@@ -84,11 +88,11 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
         first = lost_by_fork(s);
     }
     s->stats.wait_ns += start ? (uint64_t) (gb_time_ns() - start) : 0;
-    if (first == GGML_STATUS_SUCCESS && s->in_flight) {
-        first = gb_sched_check_files(s->in_flight);
+    if (first == GGML_STATUS_SUCCESS && s->pending) {
+        first = gb_sched_check_files(s->pending);
     }
     s->running = false;
-    s->in_flight = NULL;
+    s->pending = NULL;
     if (first != GGML_STATUS_SUCCESS) {
         gb_sched_forget_replicas(s);
     }

@@ -2,20 +2,22 @@
 //
 // Handles of the scheduler stay on the user's tensors after the plan that put them there was given up. So a handle says
 // nothing by itself: the tensor counts as placed only while a kept plan is bound to the very address that it points to.
-#include "sched/plan.h"
+#include "sched/input/input.h"
+#include "sched/memory/memory.h"
+#include "sched/sched.h"
 
 // Leafs that other plans placed count as well: a plan that shares a store holds a reference on it.
 bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
-    for (size_t k = 0; k < s->plans.n; k++) {
-        const struct gb_sched_plan * p = s->plans.data[k];
-        const int64_t at = p->binding.is_bound ? gb_ptrmap_get(&p->in.map, t) : GB_PTRMAP_ABSENT;
+    for (size_t k = 0; k < s->bindings.n; k++) {
+        const struct gb_sched_binding * binding = s->bindings.data[k];
+        const int64_t at = binding->is_bound ? gb_ptrmap_get(&binding->in->map, t) : GB_PTRMAP_ABSENT;
         if (at == GB_PTRMAP_ABSENT) {
             continue;
         }
-        const struct gb_id * id = &p->in.ids.data[at];
-        const struct gb_mem * mem = p->binding.mem[at];
+        const struct gb_id * id = &binding->in->ids.data[at];
+        const struct gb_mem * mem = binding->mem[at];
         if ((id->location == GB_LOCATION_LEAF || id->location == GB_LOCATION_SHARED) && mem &&
-            mem->buffer == t->buffer && gb_key_of(&p->in.keys, at)->data == t->data) {
+            mem->buffer == t->buffer && gb_key_of(&binding->in->keys, at)->data == t->data) {
             return true;
         }
     }
@@ -24,15 +26,15 @@ bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct gg
 
 // Only what is kept to the end of the graph: other memory of the arena may have been used again.
 bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
-    const struct gb_sched_plan * p = s->current;
-    const int64_t at = p ? gb_ptrmap_get(&p->in.map, t) : GB_PTRMAP_ABSENT;
+    const struct gb_sched_binding * binding = s->current;
+    const int64_t at = binding ? gb_ptrmap_get(&binding->in->map, t) : GB_PTRMAP_ABSENT;
     if (at == GB_PTRMAP_ABSENT) {
         return false;
     }
-    const struct gb_id * id = &p->in.ids.data[at];
-    const struct gb_mem * mem = p->binding.mem[at];
+    const struct gb_id * id = &binding->in->ids.data[at];
+    const struct gb_mem * mem = binding->mem[at];
     return id->location == GB_LOCATION_ARENA && id->keep && mem && mem->buffer == t->buffer &&
-           gb_key_of(&p->in.keys, at)->data == t->data;
+           gb_key_of(&binding->in->keys, at)->data == t->data;
 }
 
 // A handle of some scheduler whose memory was given back.
@@ -41,7 +43,7 @@ static bool is_retired(const struct ggml_backend_buffer * buffer) {
 }
 
 // The result of an op of another graph, in memory of ours.
-static bool find_location_of_result(struct ggml_backend_sched * s, const struct ggml_tensor * t,
+static bool find_location_of_result(const struct ggml_backend_sched * s, const struct ggml_tensor * t,
     enum gb_location * location) {
     const struct gb_mem * mem = t->buffer ? gb_sched_mem_of(s, t->buffer) : NULL;
     const bool ok = mem == NULL
@@ -66,7 +68,8 @@ static bool find_location_of_result(struct ggml_backend_sched * s, const struct 
 }
 
 // A leaf of ours stays where it is, unless the user wants it on a backend that cannot use that memory.
-static enum gb_location location_of_leaf(struct ggml_backend_sched * s, const struct ggml_tensor * t, int chosen) {
+static enum gb_location location_of_leaf(const struct ggml_backend_sched * s, const struct ggml_tensor * t,
+    int chosen) {
     const struct gb_mem * mem = gb_sched_mem_of(s, t->buffer);
     if (mem == NULL) {
         return is_retired(t->buffer) ? GB_LOCATION_LEAF : GB_LOCATION_USER;
@@ -82,8 +85,8 @@ static enum gb_location location_of_leaf(struct ggml_backend_sched * s, const st
 
 // A tensor that this graph computes needs no content, so whatever memory of ours it carries is not looked at; one that
 // another graph computed, and a leaf, may have content that must not be lost.
-bool gb_sched_find_location(struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed, int chosen,
-    enum gb_location * location) {
+bool gb_sched_find_location(const struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed,
+    int chosen, enum gb_location * location) {
     if (computed) {
         const struct gb_mem * mem = t->buffer ? gb_sched_mem_of(s, t->buffer) : NULL;
         const bool ours = t->buffer && GB_READ_RELAXED(t->buffer->usage) == GB_USAGE_SCHED &&

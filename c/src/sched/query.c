@@ -4,6 +4,9 @@
 // the child of a fork that came while another thread used the scheduler the plan may be half made: there they all fail.
 #include "sched/plan.h"
 
+#include <stdio.h>
+#include <string.h>
+
 const struct gb_sched_plan * gb_sched_last_plan(const struct ggml_backend_sched * s, const char * func) {
     if (gb_sched_check_whole(s, func) != GGML_STATUS_SUCCESS) {
         return NULL;
@@ -51,7 +54,7 @@ static int64_t n_items(const struct gb_sched_plan * p) { return (int64_t) p->in.
 // What users are told of an item. A copy is told as the tensor that was first read through it.
 static struct ggml_backend_sched_block block_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     int64_t id, int root) {
-    const struct gb_item * item = gb_sched_arena_item(p, id);
+    const struct gb_item * item = gb_sched_arena_item(&p->layout, id);
     const bool is_copy = id >= p->in.n_ids;
     return (struct ggml_backend_sched_block){
         .backend = s->devices[item->backend].backend,
@@ -79,7 +82,7 @@ int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backen
         gb_calloc((size_t) n_items(p), sizeof(*first)); // per alias group: the first block in its memory + 1
     int found = first ? 0 : -1;
     for (int64_t id = 0; first && id < n_items(p); id++) {
-        const struct gb_item * item = gb_sched_arena_item(p, id);
+        const struct gb_item * item = gb_sched_arena_item(&p->layout, id);
         if (item != NULL) {
             first[item->group] = first[item->group] ? first[item->group] : found + 1;
             if (found < n) {
@@ -236,5 +239,57 @@ enum ggml_status ggml_backend_sched_get_split_span(ggml_backend_sched_t sched, i
     }
     *lower = p->layout.spans.data[i].lower;
     *upper = p->layout.spans.data[i].upper;
+    return GGML_STATUS_SUCCESS;
+}
+
+// ----------------------------------------------------------------------------------------------------------- fallbacks
+
+// Without a plan there are none, and that is no error.
+int ggml_backend_sched_get_n_fallbacks(ggml_backend_sched_t sched) {
+    GB_CHECK_ARG_RETURNING(sched, 0);
+    const bool known = gb_sched_check_whole(sched, __func__) == GGML_STATUS_SUCCESS && sched->last;
+    return known ? (int) sched->last->report.fallbacks.n : 0;
+}
+
+// Names come from the plan's copy of the tensor, because the tensor may be freed.
+enum ggml_status ggml_backend_sched_get_fallback(ggml_backend_sched_t sched, int i,
+    struct ggml_backend_sched_fallback * fallback) {
+    GB_CHECK_ARG(sched);
+    GB_CHECK_ARG(fallback);
+    GB_TRY(gb_sched_check_whole(sched, __func__));
+    const struct gb_sched_plan * p = sched->last;
+    const size_t n = p ? p->report.fallbacks.n : 0;
+    GB_FAIL_IF(i < 0 || (size_t) i >= n, GGML_STATUS_INVALID_ARGUMENT, "%s: fallback %d: the last graph has %zu",
+        __func__, i, n);
+    const struct gb_fallback * f = &p->report.fallbacks.data[i];
+    *fallback = (struct ggml_backend_sched_fallback){
+        .tensor = p->in.ids.data[f->node].tensor,
+        .node = f->node,
+        .op = gb_key_of(&p->in.keys, f->node)->op,
+        .backend = sched->devices[p->assigned.to[f->node].backend].backend,
+        .refused_by = sched->devices[f->refused_by].backend,
+        .flops = f->flops,
+        .n_copies = (int) f->copied.n,
+        .copied_bytes = f->copied.bytes,
+        .is_heavy = f->flops >= GGML_BACKEND_SCHED_HEAVY_FLOPS || f->copied.bytes >= GGML_BACKEND_SCHED_HEAVY_BYTES,
+    };
+    snprintf(fallback->name, sizeof(fallback->name), "%s", gb_sched_name_of(&p->in, f->node));
+    memcpy(fallback->reason, f->reason, sizeof(fallback->reason));
+    return GGML_STATUS_SUCCESS;
+}
+
+// --------------------------------------------------------------------------------------------------------------- times
+
+// Sums over all recorded runs of the last plan.
+enum ggml_status ggml_backend_sched_get_split_time(ggml_backend_sched_t sched, int i, uint64_t * n_runs,
+    uint64_t * total_ns) {
+    GB_CHECK_ARG(sched);
+    GB_CHECK_ARG(n_runs);
+    GB_CHECK_ARG(total_ns);
+    const int n = sched->last ? (int) sched->last->program.splits.n : 0;
+    GB_FAIL_IF(i < 0 || i >= n, GGML_STATUS_INVALID_ARGUMENT, "%s: split %d: the last graph has %d splits", __func__, i,
+        n);
+    *n_runs = sched->last->binding.splits[i].n_traced;
+    *total_ns = sched->last->binding.splits[i].traced_ns;
     return GGML_STATUS_SUCCESS;
 }

@@ -9,61 +9,61 @@
 
 // The id of a root in the current plan; GB_PTRMAP_ABSENT: there is no such plan, or the root is not in it.
 static int64_t id_of(const struct ggml_backend_sched * s, const struct ggml_tensor * root) {
-    return s->current != NULL ? gb_ptrmap_get(&s->current->in.map, root) : GB_PTRMAP_ABSENT;
+    return s->current != NULL ? gb_ptrmap_get(&s->current->in->map, root) : GB_PTRMAP_ABSENT;
 }
 
 bool gb_sched_has_placed(const struct ggml_backend_sched * s, const struct ggml_tensor * root) {
-    const struct gb_sched_plan * p = s->current;
+    const struct gb_sched_binding * p = s->current;
     const int64_t id = id_of(s, root);
-    return (id != GB_PTRMAP_ABSENT && gb_key_of(&p->in.keys, id)->data == root->data &&
-               gb_key_of(&p->in.keys, id)->buffer == root->buffer) ||
+    return (id != GB_PTRMAP_ABSENT && gb_key_of(&p->in->keys, id)->data == root->data &&
+               gb_key_of(&p->in->keys, id)->buffer == root->buffer) ||
            gb_sched_leaf_is_bound(s, root);
 }
 
 bool gb_sched_is_in_arena(const struct ggml_backend_sched * s, const struct ggml_tensor * root) {
     const int64_t id = id_of(s, root);
-    return id != GB_PTRMAP_ABSENT && s->current->in.ids.data[id].location == GB_LOCATION_ARENA &&
+    return id != GB_PTRMAP_ABSENT && s->current->in->ids.data[id].location == GB_LOCATION_ARENA &&
            !gb_sched_leaf_is_bound(s, root);
 }
 
 bool gb_sched_keeps(const struct ggml_backend_sched * s, const struct ggml_tensor * root) {
     const int64_t id = id_of(s, root);
-    return id != GB_PTRMAP_ABSENT && s->current->in.ids.data[id].keep;
+    return id != GB_PTRMAP_ABSENT && s->current->in->ids.data[id].keep;
 }
 
 // The id of a node is its place in the order of execution; what no node computes has a greater id than any node.
 bool gb_sched_is_computed_by(const struct ggml_backend_sched * s, const struct ggml_tensor * root,
     const struct ggml_tensor * node) {
     const int64_t id = id_of(s, root), last = node != NULL ? id_of(s, node) : GB_PTRMAP_ABSENT;
-    return last != GB_PTRMAP_ABSENT && last < s->current->in.n_nodes && id <= last;
+    return last != GB_PTRMAP_ABSENT && last < s->current->in->n_nodes && id <= last;
 }
 
 // Nodes are computed in the order of their ids, and items of the arena live from `lower` on: who was given memory of a
 // root afterwards has a greater `lower` and bytes in common with it.
 const char * gb_sched_overwritten_by(const struct ggml_backend_sched * s, const struct ggml_tensor * root,
     const struct ggml_tensor * node) {
-    const struct gb_sched_plan * p = s->current;
+    const struct gb_sched_binding * p = s->current;
     const int64_t id = id_of(s, root);
     const int64_t last = node != NULL ? id_of(s, node) : GB_PTRMAP_ABSENT;
-    if (id == GB_PTRMAP_ABSENT || !p->layout.items.data[id].valid || p->in.ids.data[id].keep) {
+    if (id == GB_PTRMAP_ABSENT || !p->layout->items.data[id].valid || p->in->ids.data[id].keep) {
         return NULL;
     }
     int64_t until = INT64_MAX;
     if (last != GB_PTRMAP_ABSENT) {
-        const int computed = p->in.ids.data[last].root;
-        const struct gb_item * now = &p->layout.items.data[computed];
+        const int computed = p->in->ids.data[last].root;
+        const struct gb_item * now = &p->layout->items.data[computed];
         if (computed == id) {
             return NULL;
         }
         until = now->valid ? now->lower : INT64_MAX;
     }
-    const struct gb_item * mine = &p->layout.items.data[id];
-    for (int64_t i = 0; i < p->in.n_ids + (int64_t) p->program.copies.n; i++) {
-        const struct gb_item * other = i == id ? NULL : gb_sched_arena_item(p, i);
+    const struct gb_item * mine = &p->layout->items.data[id];
+    for (int64_t i = 0; i < p->in->n_ids + (int64_t) p->program->copies.n; i++) {
+        const struct gb_item * other = i == id ? NULL : gb_sched_arena_item(p->layout, i);
         if (other != NULL && other->backend == mine->backend && other->chunk == mine->chunk &&
             other->lower > mine->lower && other->lower <= until && other->offset < mine->offset + mine->size &&
             mine->offset < other->offset + other->size) {
-            return i < p->in.n_ids ? p->in.nodes[i]->name : "";
+            return i < p->in->n_ids ? p->in->nodes[i]->name : "";
         }
     }
     return NULL;
@@ -81,19 +81,6 @@ uint64_t gb_sched_n_plans_made(const struct ggml_backend_sched * s) {
 uint64_t gb_sched_n_plans_bound(const struct ggml_backend_sched * s) { return s->stats.n_plans_bound; }
 
 const char * gb_sched_device_name(const struct ggml_backend_sched * s, int i) { return s->devices[i].name; }
-
-static int64_t left_out_at[GB_N_MUTATIONS], n_passed[GB_N_MUTATIONS];
-
-static bool leaves_out(enum gb_mutation what) { return ++n_passed[what] == left_out_at[what]; }
-
-int64_t gb_sched_leave_out(struct ggml_backend_sched * s, int what, int64_t at) {
-    const enum gb_mutation kind = what == 0 ? GB_DROP_COPY : GB_DROP_WAIT;
-    const int64_t n = n_passed[kind];
-    s->leaves_out = leaves_out;
-    left_out_at[kind] = at;
-    n_passed[kind] = 0;
-    return n;
-}
 
 // Called by threads that do not use the scheduler: the flag is written only when it changes.
 void gb_sched_hold_for_readers(struct ggml_backend_sched * s) {
