@@ -15,7 +15,6 @@ from ggml_backend._ffi import ffi, lib
 from ggml_backend.cli.examples import graphs
 from ggml_backend.cluster import LocalNetwork, simulated
 from ggml_backend.cluster._messages import CONTROL, DATA
-from ggml_backend.testing._worlds import random_world
 from ranks import alone, placed
 
 WORLDS = int(os.environ.get("GGML_TEST_WORLDS", "60"))
