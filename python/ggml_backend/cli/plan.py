@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._base.errors import AllocationError, InvalidArgumentError, PerformanceWarning
-from .._base.escape import line
 from .._base.files import read_head
 from .._base.terminal import fail, print_json, say
+from .._base.text import line
 from ..backend.backend import backends
 from ..planning import plan_memory
 from ..profile._pictures import (

@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._base.escape import line
 from .._base.terminal import print_json, say
+from .._base.text import line
 from ..cluster.planning.describe import Description
 from ..cluster.planning.layers import LayerModel, Placement, Prediction, place, predict
 from ..cluster.planning.simulate import simulate

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from .._base.errors import InvalidArgumentError, expect, expect_bool, expect_function, expect_list
-from .._base.escape import line
 from .._base.files import read_text, write_text
+from .._base.text import line
 from .._base.timing import median
 from .._ffi import lib
 from ..backend.backend import Backend

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._base.count import count
 from .._base.errors import PerformanceWarning, check
 from .._base.errors.messages import message_of, plain
+from .._base.text import count
 from .._ffi import ffi, lib
 from ..backend.buffer import text
 from ..profile._pictures.data import size_text

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
-from .._base.count import count
 from .._base.errors import StateError, check, raise_last
 from .._base.errors.messages import UnknownKey, message_of, plain
 from .._base.handles import Local
+from .._base.text import count
 from .._ffi import ffi, lib
 from ..backend.buffer import text
 from ..dtypes import dtype_of_id

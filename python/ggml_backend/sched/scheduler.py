@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from .._base.count import count
 from .._base.errors import (
     AllocationError,
     InvalidArgumentError,
@@ -27,6 +26,7 @@ from .._base.errors import check as _check
 from .._base.errors.messages import message_of, plain
 from .._base.files import can_write
 from .._base.handles import Core, Handle, Holders, fail, handles_of, new_handle, use
+from .._base.text import count
 from .._ffi import ffi, lib
 from ..backend.backend import Backend, BackendCore
 from ..backend.buffer import BufferType, text

@@ -8,11 +8,11 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from .._base.count import count
 from .._base.errors import check, expect_path
 from .._base.errors.messages import kind_of
 from .._base.files import write_text
 from .._base.handles import Owner
+from .._base.text import count
 from .._ffi import ffi, lib
 from ..backend.buffer import text
 from ..profile._pictures.chrome import OperatorSlice, chrome_trace

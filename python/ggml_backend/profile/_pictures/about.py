@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..._base.count import count
+from ..._base.text import count
 from .data import ArenaLike, CopyLike, Picture, SplitLike, Storage, size_text
 from .palette import KINDS, kind
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..._base.escape import markup
+from ..._base.text import markup
 from .about import COPY_REASONS, memory_columns, shape_text
 from .data import Moment, Picture, Storage, size_text
 from .maps import ArenaDrawn

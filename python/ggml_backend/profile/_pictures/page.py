@@ -11,8 +11,8 @@ from importlib import resources
 from os import PathLike
 from typing import Any
 
-from ..._base.escape import markup, script_json
 from ..._base.files import write_text
+from ..._base.text import markup, script_json
 from .about import copies_text, facts
 from .data import Picture, size_text, span, verdict
 from .draw import AXIS, Chart, Sheet, Tick

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 
 from ..._base.errors import InvalidArgumentError, UnsupportedError
-from ..._base.escape import line, markup
 from ..._base.files import write_bytes, write_text
+from ..._base.text import line, markup
 from .about import facts, memory_parts
 from .data import Picture, size_text, span, verdict
 from .draw import AXIS, SIDE, Chart, Sheet, Tick, plot_width

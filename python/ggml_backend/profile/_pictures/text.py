@@ -6,8 +6,7 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 
-from ..._base.count import count
-from ..._base.escape import line
+from ..._base.text import count, line
 from .about import copies_text, facts
 from .data import ArenaLike, Picture, Storage, bases, curve, peak_moment, size_text, span, storages, verdict
 
