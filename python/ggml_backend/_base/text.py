@@ -23,8 +23,8 @@ from .errors import InvalidArgumentError
 from .errors.messages import close_matches
 
 __all__ = [
-    "MAX_NAME", "Patterns", "as_name", "cell", "count", "first_of", "integer", "line", "lines",
-    "markup", "nearest", "script_json", "shorter", "uncell",
+    "MAX_NAME", "Patterns", "as_name", "cell", "copies_text", "count", "first_of", "integer", "line", "lines",
+    "markup", "nearest", "script_json", "shorter", "size_text", "uncell",
 ]  # fmt: skip
 
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
@@ -101,6 +101,25 @@ def count(n: int, noun: str, plural: str | None = None) -> str:
     """``1 split``, ``2 splits``, ``3 copies``, ``1,000 leafs``. plural: of a noun that no rule covers"""
     rule = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2:-1] not in "aeiou" else f"{noun}s"
     return f"{n:,} {noun if n == 1 else plural or rule}"
+
+
+def size_text(n: int) -> str:
+    """1536 -> "1.50 KiB"."""
+    if abs(n) < 1024:
+        return f"{n} B"
+    value, unit = n / 1024, "KiB"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.4g} {unit}" if value >= 1000 else f"{value:.3g} {unit}" if value >= 10 else f"{value:.2f} {unit}"
+
+
+def copies_text(sizes: Iterable[int]) -> str:
+    """``0 copies``, ``1 copy (64 B)``, ``3 copies (96 KiB in all)``, of copies with so many bytes each."""
+    found = list(sizes)
+    total = f" ({size_text(sum(found))}{' in all' if len(found) > 1 else ''})" if found else ""
+    return count(len(found), "copy") + total
 
 
 def first_of(names: Iterable[str], most: int) -> str:

@@ -277,7 +277,7 @@ class Backend(Handle):
         if kind is None:
             self._core = core = BackendCore(spec)
         else:
-            reason = kind.cls.missing()
+            reason = kind.missing()
             if reason:
                 raise UnsupportedError(f"Backend: {kind.name} cannot be used here: {reason}")
             before, registry.given.keywords = registry.given.keywords, params
