@@ -10,7 +10,7 @@ So:
 - the pointer of a core (``.ptr``) and the handle of one (``.h``) are read from a variable of the function, or from
   ``self`` in a class that holds them itself, never from a call or through another attribute (``self._live().ptr``,
   ``graph._core.ptr``);
-- ``ffi.gc`` is called in ``_base/owned.py`` only, which hides its objects from the collector.
+- ``ffi.gc`` is called in ``_base/handles.py`` only, which hides its objects from the collector.
 
 Prints each violation as FILE:LINE and ends with 1 if there are any.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 
 POINTERS = {"ptr", "h"}  # attributes of cores
 ROOT = Path(__file__).resolve().parent.parent / "python" / "ggml_backend"
-OWNED = ROOT / "_base" / "owned.py"
+OWNED = ROOT / "_base" / "handles.py"
 
 
 def violations(path: Path) -> list[tuple[int, str]]:
@@ -45,7 +45,7 @@ def violations(path: Path) -> list[tuple[int, str]]:
             and node.value.id == "ffi"
         )
         if gc and path.resolve() != OWNED:
-            found.append((node.lineno, "ffi.gc: use _base.owned.owned"))
+            found.append((node.lineno, "ffi.gc: use _base.handles.owned"))
     return sorted(found)
 
 

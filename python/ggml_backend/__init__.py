@@ -26,11 +26,12 @@ where it is kept, and may change. Some operations are called like functions of P
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from ._base import again as _again  # isort: skip  # first: it may bring back the modules of an earlier import
 
-from . import devices, dtypes, gguf, ops, testing
+from . import dtypes, gguf, ops
 from ._base.errors import (
     AllocationError,
     DeviceError,
@@ -58,16 +59,12 @@ from .backend.backend import (
 )
 from .backend.buffer import Buffer, BufferType, cpu_buffer_type
 from .backend.event import Event
-from .cli import show_config
-from .cluster import Cluster
-from .devices.device import Call, Device, Node, op, register_device
 from .dtypes import *  # noqa: F403
 from .ops._attention import *  # noqa: F403
 from .ops._binary import *  # noqa: F403
 from .ops._conv import *  # noqa: F403
 from .ops._copies import *  # noqa: F403
 from .ops._custom import custom, map_custom
-from .ops._losses import *  # noqa: F403
 from .ops._norms import *  # noqa: F403
 from .ops._products import *  # noqa: F403
 from .ops._reduce import *  # noqa: F403
@@ -75,30 +72,62 @@ from .ops._rope import *  # noqa: F403
 from .ops._select import *  # noqa: F403
 from .ops._soft_max import *  # noqa: F403
 from .ops._unary import *  # noqa: F403
-from .planning import MemoryPlan, plan_memory
-from .profile.profile import (
-    MachineLimits,
-    Profile,
-    ProfileChange,
-    ProfileComparison,
-    ProfileRow,
-    ProfileStep,
-    ProfileTable,
-)
-from .sched._calibrate import calibrate
-from .sched._costs import CopyCost, Costs, DeviceCosts, OpCost, Prediction
 from .sched.alloc import GraphAllocator, TensorAllocator
 from .sched.pending import Pending
 from .sched.plan import ArenaPlan, CopyInfo, Plan, PlanBlock, SplitInfo
 from .sched.scheduler import Memory, Scheduler, Split
-from .sched.stats import SchedulerStats, SplitTime, Traffic
-from .sched.trace import Trace, TraceEvent
 from .tensor._blocks import Blocks
 from .tensor._callbacks import set_abort_callback, set_log
 from .tensor._quantize import dequantize, quantize
 from .tensor.context import Context, from_dlpack
 from .tensor.graph import Comparison, Graph
 from .tensor.tensor import Tensor
+
+if TYPE_CHECKING:
+    from . import cluster, devices, testing
+    from .cli.info import show_config
+    from .cluster import Cluster
+    from .devices.device import Call, Device, Node, op, register_device
+    from .planning import MemoryPlan, plan_memory
+    from .profile import (
+        MachineLimits,
+        Profile,
+        ProfileChange,
+        ProfileComparison,
+        ProfileRow,
+        ProfileStep,
+        ProfileTable,
+    )
+    from .sched._calibrate import calibrate
+    from .sched._costs import CopyCost, Costs, DeviceCosts, OpCost, Prediction
+    from .sched.stats import SchedulerStats, SplitTime, Traffic
+    from .sched.trace import Trace, TraceEvent
+
+_FOLDERS = ("cli", "cluster", "devices", "planning", "profile", "testing")
+"""What stands around the core. Each is imported when its name is used."""
+
+_LATER = {
+    "cli.info": ("show_config",),
+    "cluster": ("Cluster",),
+    "devices.device": ("Call", "Device", "Node", "op", "register_device"),
+    "planning": ("MemoryPlan", "plan_memory"),
+    "profile": (
+        "MachineLimits",
+        "Profile",
+        "ProfileChange",
+        "ProfileComparison",
+        "ProfileRow",
+        "ProfileStep",
+        "ProfileTable",
+    ),
+    "sched._calibrate": ("calibrate",),
+    "sched._costs": ("CopyCost", "Costs", "DeviceCosts", "OpCost", "Prediction"),
+    "sched.stats": ("SchedulerStats", "SplitTime", "Traffic"),
+    "sched.trace": ("Trace", "TraceEvent"),
+}
+"""Names by the module that is imported when one of them is used."""
+
+_MODULE_OF = {name: module for module, names in _LATER.items() for name in names}
 
 __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
 
@@ -121,15 +150,20 @@ __all__ += ops.__all__
 
 for _kind in (Tensor, Context, Graph, Scheduler, Backend, Buffer, Pending, Plan, gguf.GGUFFile):
     _tell_missing(_kind)
-if TYPE_CHECKING:  # the module of that name, which is callable (cluster/__init__.py), is there already
-    from .cluster import cluster
-
 if not TYPE_CHECKING:  # for checkers there is no such thing
     for _name in ("abs", "set", "sum"):  # of Python, which `import *` would hide
         __all__.remove(_name)
 
     def __getattr__(name):
-        _module_attribute(name, globals())
+        if name in _FOLDERS:
+            return import_module(f".{name}", __name__)
+        if name in _MODULE_OF:
+            value = globals()[name] = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
+            return value
+        return _module_attribute(name, __dir__())
+
+    def __dir__():
+        return sorted({*globals(), *_FOLDERS, *_MODULE_OF})
 
 
 _again.keep()

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._base.errors import InvalidArgumentError, check, expect_bool, expect_int
-from ._base.escape import integer
 from ._base.rows import BUFFER_COLUMNS, buffer_of, read_rows
+from ._base.text import integer
 from ._ffi import ffi, lib
 
 __all__ = ["MemoryPlan", "plan_memory"]

@@ -387,7 +387,7 @@ def failures(cpu: gb.Backend) -> list[type[Exception]]:
 
 
 def ranks(folder: Path) -> None:
-    with gb.cluster(deadline=5.0, heartbeat=0.5, cache=None, threads=1) as cluster:
+    with gb.cluster.start(deadline=5.0, heartbeat=0.5, cache=None, threads=1) as cluster:
         assert_type(cluster, gb.Cluster)
         assert_type(cluster.backends(), "list[gb.Backend]")
         assert_type([r.lost for r in cluster.ranks], "list[str | None]")

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from .errors import InvalidArgumentError
-from .escape import line
+from .text import line
 
 __all__ = ["expect_form"]
 

@@ -22,21 +22,26 @@ from typing import Any, ClassVar, NoReturn, TypeVar
 from .._ffi import ffi, lib
 from .errors import InvalidArgumentError, raise_last
 from .errors.hints import without_missing
-from .owned import owned
 
 __all__ = [
-    "ContextCore",
-    "Core",
-    "Handle",
-    "Holders",
-    "Local",
-    "Owner",
-    "address",
-    "fail",
-    "new_handle",
-    "new_pin",
-    "use",
-]
+    "ContextCore", "Core", "Handle", "Holders", "Local", "Owner", "address", "fail", "new_handle",
+    "new_pin", "owned", "use",
+]  # fmt: skip
+
+_gc = ffi.gc
+_untrack = lib.gbpy_untrack
+
+
+def owned(pointer: Any, destructor: Any) -> Any:
+    """The pointer as an object that calls ``destructor``, a function of C, when its last reference is gone.
+
+    The garbage collector does not look at it: it calls the finalizers of a cycle in any order, this one perhaps before
+    others that use what is behind the pointer.
+    """
+    owner = _gc(pointer, destructor)
+    _untrack(id(owner))
+    return owner
+
 
 _cast = ffi.cast
 _new = ffi.new

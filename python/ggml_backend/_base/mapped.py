@@ -19,7 +19,7 @@ import numpy as np
 from .._ffi import ffi, lib
 from .errors import FileError, check, raise_last
 from .files import open_regular
-from .owned import owned
+from .handles import owned
 
 __all__ = ["Mapping", "check_file", "map_file", "reading", "watch_of"]
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from .errors import InvalidArgumentError
-from .escape import line
 from .files import read_text
+from .text import line
 
 __all__ = ["BUFFER_COLUMNS", "Row", "buffer_of", "read_rows"]
 

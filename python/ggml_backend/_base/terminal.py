@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .escape import line, lines
+from .text import line, lines
 
 __all__ = ["Bar", "fail", "print_json", "reason", "say", "step_bar"]
 

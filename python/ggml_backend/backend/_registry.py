@@ -8,6 +8,7 @@ import re
 import threading
 import types
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -20,16 +21,35 @@ __all__ = ["Kind", "kind_called", "kinds", "missing", "register"]
 kinds: dict[str, Kind] = {}
 """By name in capitals."""
 
+_LATER = {"ARRAY": "ggml_backend.devices._array"}
+"""Devices of the package, each with a package that has ``missing()``. Its module ``device`` registers the class. It is
+imported when the device is used."""
+
 
 class Kind:
     """A class of devices under a name. C refers to it by its handle, for ever."""
 
-    __slots__ = ("cls", "handle", "name")
+    __slots__ = ("_cls", "handle", "name")
 
-    def __init__(self, name: str, cls: type[Any]) -> None:
+    def __init__(self, name: str, cls: type[Any] | None) -> None:
         self.name = name
-        self.cls = cls
+        self._cls = cls  # None: its module is not imported yet
         self.handle = ffi.new_handle(self)
+
+    @property
+    def cls(self) -> type[Any]:
+        if self._cls is None:
+            import_module(f"{_LATER[self.name]}.device")  # registers the class
+        assert self._cls is not None
+        return self._cls
+
+    @cls.setter
+    def cls(self, cls: type[Any]) -> None:
+        self._cls = cls
+
+    def missing(self) -> object:
+        """Why devices of this kind cannot be used here; None: they can."""
+        return (import_module(_LATER[self.name]) if self._cls is None else self._cls).missing()
 
 
 class _Given(threading.local):
@@ -56,9 +76,12 @@ def register(name: str, cls: type[Any], replace: bool) -> None:
         return
     if lib.ggml_backend_reg_find_by_name(name.encode()) < lib.ggml_backend_reg_get_count():
         raise InvalidArgumentError(f"register_device: there is a backend {name!r} already, written in C")
-    kind = Kind(name, cls)
-    check(lib.gbpy_register_device(name.encode(), kind.handle), "register_device")
-    kinds[name.upper()] = kind
+    _add(Kind(name, cls))
+
+
+def _add(kind: Kind) -> None:
+    check(lib.gbpy_register_device(kind.name.encode(), kind.handle), "register_device")
+    kinds[kind.name.upper()] = kind
 
 
 def kind_called(name: str) -> Kind | None:
@@ -74,7 +97,7 @@ def missing() -> dict[str, str]:
 def _reason(kind: Kind) -> object:
     """What its class says; the others can be used all the same if that fails."""
     try:
-        return kind.cls.missing()
+        return kind.missing()
     except Exception as error:
         return f"{kind.cls.__qualname__}.missing raised {type(error).__name__}: {error}"
 
@@ -181,3 +204,7 @@ def _expect_known(kind: Kind, key: str, accepted: Mapping[str, object], any_name
     if key not in accepted and not any_name:
         known = f"known are {', '.join(accepted)}" if accepted else "it takes none"
         raise InvalidArgumentError(f"{kind.name}: there is no option {key!r}; {known}{close_matches(key, accepted)}")
+
+
+for _name in _LATER:
+    _add(Kind(_name, None))

@@ -22,10 +22,10 @@ from .._base.errors import (
     raise_last,
 )
 from .._base.errors.messages import close_matches, kind_of, message_of, plain
+from .._base.files import built_file
 from .._base.handles import Core, Handle, fail, new_handle, use
-from .._base.installed import built_file
-from .._base.names import as_name
 from .._base.signals import watch
+from .._base.text import as_name
 from .._ffi import ffi, lib
 from . import _registry as registry
 from ._state import State, object_of
@@ -277,7 +277,7 @@ class Backend(Handle):
         if kind is None:
             self._core = core = BackendCore(spec)
         else:
-            reason = kind.cls.missing()
+            reason = kind.missing()
             if reason:
                 raise UnsupportedError(f"Backend: {kind.name} cannot be used here: {reason}")
             before, registry.given.keywords = registry.given.keywords, params

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .info import show_config
-
 if TYPE_CHECKING:
     from .program import Parser
 
-__all__ = ["main", "parser", "show_config"]
+__all__ = ["main", "parser"]
 
 COMMANDS = {
     "info": "show the version, the kernels and the devices",

@@ -16,7 +16,7 @@ import numpy as np
 from .._base.errors import InvalidArgumentError
 from .._base.terminal import print_json, say, step_bar
 from ..backend.backend import Backend
-from ..cluster import Cluster, cluster, dismiss, rank_of_process
+from ..cluster import Cluster, dismiss, rank_of_process, start
 from ..sched._costs import to_json
 from ..tensor.context import Context
 
@@ -27,7 +27,7 @@ _ACTIONS = {
     "info": "show a table of the ranks",
     "ping": "show the ranks with the latency and the bandwidth to each",
     "calibrate": "measure devices and links, for the scheduling policy 'cost' and for descriptions of the cluster",
-    "run": "rank 0 runs SCRIPT, which calls gb.cluster(), and the other ranks serve",
+    "run": "rank 0 runs SCRIPT, which calls gb.cluster.start(), and the other ranks serve",
 }
 _EXAMPLES = {"info": "", "ping": "", "calibrate": "--out CLUSTER.toml", "run": "SCRIPT.py"}
 
@@ -67,12 +67,12 @@ def run(options: argparse.Namespace) -> int:
     how = {"deadline": options.deadline, "threads": options.threads, "cache": options.cache}
     if options.action == "run":
         if rank_of_process(options.deadline) != 0:
-            cluster(**how)
+            start(**how)
         try:
             return _script(options.script, options.arguments)
         finally:
             dismiss()
-    with cluster(**how) as found:
+    with start(**how) as found:
         if options.action == "calibrate":
             return _calibrate(found, options)
         return _show(found, options.action == "ping", options.json)

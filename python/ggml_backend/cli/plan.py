@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .._base.errors import AllocationError, InvalidArgumentError, PerformanceWarning
-from .._base.escape import line
 from .._base.files import read_head
 from .._base.terminal import fail, print_json, say
+from .._base.text import line, size_text
 from ..backend.backend import backends
 from ..planning import plan_memory
 from ..profile._pictures import (
@@ -34,7 +34,7 @@ from ..profile._pictures import (
     write_table,
 )
 from ..profile._pictures.about import memory_columns
-from ..profile._pictures.data import size_text, storages, verdict
+from ..profile._pictures.data import storages, verdict
 from .program import add_import, import_named
 
 if TYPE_CHECKING:

@@ -7,13 +7,12 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._base.escape import line
 from .._base.terminal import print_json, say
+from .._base.text import line, size_text
 from ..cluster.planning.describe import Description
 from ..cluster.planning.layers import LayerModel, Placement, Prediction, place, predict
 from ..cluster.planning.simulate import simulate
 from ..profile._pictures import drawing, page, png, text_map
-from ..profile._pictures.data import size_text
 from .examples.layers import Passes, drawn, passes_of_file
 
 __all__ = ["plan_cluster"]

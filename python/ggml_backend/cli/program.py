@@ -19,8 +19,8 @@ from importlib import import_module
 from typing import Any, Protocol, cast
 
 from .._base.errors import InvalidArgumentError
-from .._base.escape import line
 from .._base.terminal import fail
+from .._base.text import line
 
 __all__ = ["Command", "Parser", "add_commands", "add_import", "command_of", "complete", "import_named", "run_command"]
 

@@ -1,9 +1,9 @@
 """Ranks of an MPI job as devices of the scheduler.
 
-One script, which every rank runs. Rank 0 goes on behind ``gb.cluster()``; the others serve there until it leaves, and
-then exit::
+Every rank runs the same script. ``gb.cluster.start()`` returns on rank 0. The other ranks serve in it until rank 0
+leaves, and then exit::
 
-    with gb.cluster() as cluster:
+    with gb.cluster.start() as cluster:
         remote = cluster.backends()                   # [<Backend 'MPI1:CPU'>, <Backend 'MPI2:CPU'>]
         sched = gb.Scheduler([*remote, gb.Backend("CPU")])
 
@@ -24,9 +24,10 @@ import sys
 import threading
 import time
 import types
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from .._base.errors import DeviceLostError, GgmlError, InvalidArgumentError, StateError, expect_path
 from .._base.errors.hints import made_by
@@ -38,13 +39,15 @@ from ..sched._calibrate import check_size
 from ..sched._costs import Costs
 from ._device import RankDevice, current
 from ._host import Conductor, Peer
-from ._links import calibrate_cluster, described
+from ._links import calibrate_cluster
 from ._transport import Killed, LocalNetwork, Transport, no_raw_errors, start_thread
 from ._worker import Worker, facts
-from .planning.describe import Description
+
+if TYPE_CHECKING:
+    from .planning.describe import Description
 
 __all__ = [
-    "Cluster", "Description", "LocalNetwork", "Options", "Rank", "cluster", "dismiss", "rank_of_process", "simulated",
+    "Cluster", "Description", "LocalNetwork", "Options", "Rank", "dismiss", "rank_of_process", "simulated", "start",
 ]  # fmt: skip
 
 _version: str = ffi.string(lib.gbpy_version()).decode()
@@ -52,7 +55,7 @@ _version: str = ffi.string(lib.gbpy_version()).decode()
 
 @dataclass(frozen=True)
 class Options:
-    """How a cluster behaves; see ``gb.cluster()``."""
+    """How a cluster behaves; see ``gb.cluster.start()``."""
 
     deadline: float = 30.0
     heartbeat: float = 1.0
@@ -75,14 +78,14 @@ class Rank:
 
 
 class Cluster(Owner):
-    """What ``gb.cluster()`` returns on rank 0: the other ranks and their devices.
+    """What ``gb.cluster.start()`` returns on rank 0: the other ranks and their devices.
 
     A context manager: at the end of the block, or with :meth:`close`, the other ranks exit.
     """
 
     def __init__(self, conductor: Any = None) -> None:
         if conductor is not None:
-            made_by(conductor, Conductor, "Cluster", "gb.cluster()")
+            made_by(conductor, Conductor, "Cluster", "gb.cluster.start()")
         self._conductor: Conductor | None = conductor
         self._workers: list[Worker] = []  # of a simulated one
         self._closed = False  # one of this process alone
@@ -163,6 +166,8 @@ class Cluster(Owner):
         backends, costs: those of :meth:`calibrate`, and its result. Each rank becomes a host, ``rank1``; of a link the
         slower direction counts; memory is the host's, divided among its ranks and their devices
         """
+        from .planning.measured import described
+
         return described(backends, costs, self._facts)
 
     def set_clocks(self) -> None:
@@ -259,7 +264,7 @@ def _options(
     return Options(float(deadline), float(heartbeat), cache, threads)
 
 
-def cluster(
+def start(
     *,
     deadline: float = 30.0,
     heartbeat: float | None = None,
@@ -314,7 +319,7 @@ def rank_of_process(deadline: float = 30.0) -> int:
 
 
 def dismiss() -> None:
-    """On rank 0, which has not called ``gb.cluster()`` and will not: lets ranks exit that wait for it."""
+    """On rank 0, which has not called ``gb.cluster.start()`` and will not: lets ranks exit that wait for it."""
     from . import _mpi
 
     _mpi.dismiss()
@@ -341,7 +346,7 @@ def simulated(
         ``seed``
     network: a network of one's own, whose links can be cut and whose ranks can be stopped (:class:`LocalNetwork`)
 
-    The rest as of ``gb.cluster()``. Raises :class:`AllocationError` where the system has no thread for a rank.
+    The rest as of ``gb.cluster.start()``. Raises :class:`AllocationError` where the system has no thread for a rank.
     """
     if isinstance(ranks, bool) or not isinstance(ranks, int) or not 1 <= ranks <= 1024:
         raise InvalidArgumentError(f"simulated: ranks must be 1 to 1024, not {ranks!r}")
@@ -398,30 +403,22 @@ def _serve(worker: Worker, network: LocalNetwork, failures: list[GgmlError]) -> 
         network.kill(rank)  # so that rank 0 does not wait for it
 
 
-for _public in (Cluster, cluster):
-    _public.__module__ = "ggml_backend"
+Cluster.__module__ = "ggml_backend"
 
+if not TYPE_CHECKING:
 
-class _Callable(types.ModuleType):
-    """``gb.cluster`` is this module, which can be called like the function ``gb.cluster()`` in it: what is imported as
-    ``ggml_backend.cluster`` and what is called are one thing."""
+    def __getattr__(name):
+        if name == "Description":
+            from .planning.describe import Description
 
-    def __call__(
-        self,
-        *wrong: NoReturn,
-        deadline: float = 30.0,
-        heartbeat: float | None = None,
-        cache: str | os.PathLike[str] | None = None,
-        threads: int | None = None,
-    ) -> Cluster:
-        if wrong:
-            raise TypeError(
-                f"cluster: the arguments have names, deadline=, heartbeat=, cache=, threads=: not {wrong[0]!r:.60}"
-            )
-        return cluster(deadline=deadline, heartbeat=heartbeat, cache=cache, threads=threads)
+            return Description
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
-    __call__.__doc__ = cluster.__doc__
-    __call__.__qualname__ = "cluster"  # as messages of Python name it
+    class _Module(types.ModuleType):
+        """Until the next release, ``gb.cluster()`` starts a cluster as well."""
 
+        def __call__(self, **options):
+            warnings.warn("gb.cluster() is now gb.cluster.start()", DeprecationWarning, stacklevel=2)
+            return start(**options)
 
-sys.modules[__name__].__class__ = _Callable
+    sys.modules[__name__].__class__ = _Module

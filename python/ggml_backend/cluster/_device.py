@@ -138,7 +138,9 @@ class RankDevice(Measured, Device):
         conductor = current[0]
         kind = f"MPI{self.rank}"
         if conductor is None or self.rank not in conductor.peers:
-            raise StateError(f"{kind}: there is no such rank now: gb.cluster() makes ranks devices, until it is closed")
+            raise StateError(
+                f"{kind}: there is no such rank now: gb.cluster.start() makes ranks devices, until it is closed"
+            )
         self.conductor = conductor
         self.peer = peer = conductor.peers[self.rank]
         names = list(backend) or ["CPU"]
@@ -163,7 +165,7 @@ class RankDevice(Measured, Device):
     def missing(cls) -> str | None:
         conductor = current[0]
         if conductor is None or cls.rank not in conductor.peers:
-            return "there is no cluster with this rank now: gb.cluster()"
+            return "there is no cluster with this rank now: gb.cluster.start()"
         return conductor.peers[cls.rank].lost
 
     # ------------------------------------------------------------------------------------------------ what it computes

@@ -226,12 +226,14 @@ class Conductor:
             missing = [p for p in self.peers.values() if not p.facts]
             gone = [p for p in missing if p.number in self.transport.lost()]
             if gone:
-                raise DeviceLostError(f"{gone[0].who} has ended before it has called gb.cluster()", gone[0].number, "")
+                raise DeviceLostError(
+                    f"{gone[0].who} has ended before it has called gb.cluster.start()", gone[0].number, ""
+                )
             if time.monotonic() > deadline:
                 names = ", ".join(str(p.number) for p in missing)
                 raise DeviceLostError(
-                    f"rank {names} has not called gb.cluster() within {self.options.deadline:g} s: does every rank run"
-                    " the same script, up to that line? gb.cluster(deadline=...) waits longer",
+                    f"rank {names} has not called gb.cluster.start() within {self.options.deadline:g} s: does every"
+                    " rank run the same script, up to that line? gb.cluster.start(deadline=...) waits longer",
                     missing[0].number, "",
                 )  # fmt: skip
             self.transport.pause(time.monotonic() - waited)

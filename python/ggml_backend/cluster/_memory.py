@@ -209,5 +209,5 @@ def keep(piece: Piece, offset: int, nbytes: int, folder: str, digest: bytes) -> 
     except OSError as error:
         raise FileError(
             f"the cache {folder} cannot keep {nbytes} bytes of weights: {error.strerror or error}: make room, or name"
-            " another folder, or none, in gb.cluster(cache=...)"
+            " another folder, or none, in gb.cluster.start(cache=...)"
         ) from None

@@ -93,7 +93,7 @@ def connect(deadline: float) -> MpiTransport | None:
 
 
 def dismiss() -> None:
-    """Rank 0 has not called gb.cluster(), and will not: the others need not wait for it, and exit."""
+    """Rank 0 has not called gb.cluster.start(), and will not: the others need not wait for it, and exit."""
     if _connected[0] or (_announced() == 1 and not _in_job()):
         return
     MPI = _module()
@@ -162,9 +162,9 @@ def _end_later(process: int, seconds: float) -> None:
         if os.getppid() != process:
             return
     text = (
-        f"ggml_backend: MPI has not begun within {seconds:g} s, since some rank of the job has not called gb.cluster():"
-        " this one ends. All ranks run the same script: start it with mpiexec -n N python script.py;"
-        " gb.cluster(deadline=...) waits longer\n"
+        f"ggml_backend: MPI has not begun within {seconds:g} s, since some rank of the job has not called"
+        " gb.cluster.start(): this one ends. All ranks run the same script: start it with mpiexec -n N python"
+        " script.py; gb.cluster.start(deadline=...) waits longer\n"
     )
     os.write(2, text.encode())
     os.kill(process, signal.SIGKILL)
@@ -305,8 +305,10 @@ class MpiTransport(Transport):
         same = "All ranks run the same script: start it with mpiexec -n N python script.py"
         if self.rank == 0:
             names = ", ".join(map(str, ranks))
-            raise DeviceLostError(f"rank {names} has not called gb.cluster() within {deadline:g} s. {same}", ranks[0])
-        raise StateError(f"rank {self.rank}: rank 0 has not called gb.cluster() within {deadline:g} s. {same}")
+            raise DeviceLostError(
+                f"rank {names} has not called gb.cluster.start() within {deadline:g} s. {same}", ranks[0]
+            )
+        raise StateError(f"rank {self.rank}: rank 0 has not called gb.cluster.start() within {deadline:g} s. {same}")
 
     def receive(self, message: Any, target: memoryview) -> None:
         message.Recv([target, len(target), self._MPI.BYTE])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._base.errors import InvalidArgumentError, check, raise_last
-from .._base.owned import owned
+from .._base.handles import owned
 from .._ffi import ffi, lib
 from ._messages import MessageError
 

@@ -166,11 +166,11 @@ class Worker:
             if letter is not None:
                 raise MessageError(f"{self.me}: something came before the greeting of rank 0")
             if 0 in self.transport.lost():
-                raise StateError(f"{self.me}: rank 0 is gone before it has called gb.cluster()")
+                raise StateError(f"{self.me}: rank 0 is gone before it has called gb.cluster.start()")
             if time.monotonic() > deadline:
                 raise StateError(
-                    f"{self.me}: rank 0 has not called gb.cluster() within {self.options.deadline:g} s. All ranks run"
-                    " the same script: start it with mpiexec -n N python script.py"
+                    f"{self.me}: rank 0 has not called gb.cluster.start() within {self.options.deadline:g} s. All ranks"
+                    " run the same script: start it with mpiexec -n N python script.py"
                 )
             self.transport.pause(time.monotonic() - waited)
         other = m.read_hello(letter.take())

@@ -11,6 +11,18 @@ docs/BACKENDS.md says what it computes, and what its options are for.
 
 from __future__ import annotations
 
-from ._array.device import ArrayDevice
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._array.device import ArrayDevice
+else:
+
+    def __getattr__(name):
+        if name != "ArrayDevice":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from ._array.device import ArrayDevice
+
+        return ArrayDevice
+
 
 __all__ = ["ArrayDevice"]

@@ -13,7 +13,7 @@ import numpy as np
 from .._base.handles import address
 from .._ffi import ffi, lib
 from ..dtypes import DType, as_dtype, dtype_of_id
-from ..tensor._choices import COMPARISONS, EPS_OF_2024, POOLS, PRECISIONS, ROPE_MODES
+from ..tensor._operators import COMPARISONS, EPS_OF_2024, POOLS, PRECISIONS, ROPE_MODES
 from ..tensor._shapes import MAX_DIMS
 
 __all__ = [

@@ -32,7 +32,7 @@ from .._base.errors import (
     expect_list,
 )
 from .._base.errors.messages import close_matches, kind_of
-from .._base.names import as_name
+from .._base.text import as_name
 from ..backend import _registry as registry
 from ..backend._state import _base
 from ..dtypes import DType, DTypeLike, as_dtype, dtypes

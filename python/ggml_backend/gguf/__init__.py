@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._base.count import count
 from .._base.errors import (
     FileError,
     InvalidArgumentError,
@@ -40,7 +39,7 @@ from .._base.errors.hints import no_name
 from .._base.errors.messages import UnknownKey, kind_of, reader_hint
 from .._base.handles import Owner
 from .._base.mapped import map_file
-from .._base.patterns import Patterns, nearest
+from .._base.text import Patterns, count, nearest
 from .._ffi import ffi, lib
 from ..backend.backend import Backend
 from ..backend.buffer import Buffer, BufferType, Usage, usage_id

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from .._base.errors import InvalidArgumentError, UnsupportedError, check
-from .._base.names import as_name
-from .._base.owned import owned
+from .._base.handles import owned
+from .._base.text import as_name
 from .._ffi import ffi, lib
 from ..dtypes import DType, dtype_of_id, is_dtype_id
 

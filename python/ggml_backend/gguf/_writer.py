@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._base.count import count
 from .._base.errors import (
     FileError,
     GgmlError,
@@ -25,16 +24,14 @@ from .._base.errors import (
     raise_last,
 )
 from .._base.errors.messages import kind_of
-from .._base.escape import line
 from .._base.files import Sink, replace_file
 from .._base.handles import Owner
 from .._base.mapped import check_file, reading, watch_of
-from .._base.names import as_name
+from .._base.text import as_name, count, line
 from .._ffi import ffi, lib
 from ..dtypes import DType, DTypeLike, as_dtype
-from ..tensor._arrays import widened
+from ..tensor._arrays import seen, widened
 from ..tensor._blocks import Blocks, of_format, rows_of
-from ..tensor._foreign import seen
 from ..tensor._quantize import FLOATS, OnInvalid, dequantize, quantize_part, weights_of
 from ..tensor._shapes import ne_of, shape_tuple
 from ..tensor.tensor import Tensor

@@ -29,7 +29,6 @@ from . import (
     _binary,
     _conv,
     _copies,
-    _losses,
     _norms,
     _products,
     _reduce,
@@ -46,7 +45,6 @@ from ._form import BUILDERS as BUILDERS
 from ._form import IntPair as IntPair
 from ._form import builds as builds
 from ._form import without as without
-from ._losses import *  # noqa: F403
 from ._norms import *  # noqa: F403
 from ._products import *  # noqa: F403
 from ._products import MAX_MATRICES as MAX_MATRICES
@@ -69,7 +67,6 @@ __all__ += _soft_max.__all__
 __all__ += _rope.__all__
 __all__ += _conv.__all__
 __all__ += _attention.__all__
-__all__ += _losses.__all__
 
 for _name in __all__:
     globals()[_name].__module__ = __name__  # where users find it

@@ -11,7 +11,7 @@ from .._base.errors import InvalidArgumentError, expect_bool
 from .._ffi import lib
 from ..dtypes import DTypeLike, as_dtype, float16, float32
 from ..tensor._build import build, told_as
-from ..tensor._choices import POOLS
+from ..tensor._operators import POOLS
 from ..tensor._shapes import MAX_DIMS, shape_tuple
 from ..tensor.tensor import Tensor
 from ._form import IntPair, builds, choice, dims, pair

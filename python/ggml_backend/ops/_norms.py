@@ -5,8 +5,7 @@ from __future__ import annotations
 from .._ffi import lib
 from ..tensor._build import build, build_1
 from ..tensor.tensor import Tensor
-from ._axes import NAMES, along, in_place
-from ._form import are, builds, pick, without
+from ._form import NAMES, along, are, builds, in_place, pick, without
 
 __all__ = [
     "group_norm",

@@ -8,7 +8,7 @@ from typing import Literal
 from .._base.errors import InvalidArgumentError, check, expect_list
 from .._ffi import ffi, lib
 from ..tensor._build import OF_PRODUCT, build, build_2, context_of
-from ..tensor._choices import PRECISIONS
+from ..tensor._operators import PRECISIONS
 from ..tensor._operators import matmul as multiplied
 from ..tensor.tensor import Tensor, TensorLike
 from ._form import builds, choice

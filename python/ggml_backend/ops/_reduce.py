@@ -14,8 +14,7 @@ from ..tensor._build import build, build_1, context_of
 from ..tensor._operators import repeat_to
 from ..tensor._shapes import MAX_DIMS, shape_tuple
 from ..tensor.tensor import Tensor
-from ._axes import NAMES, Axes, along, each_row, reduced
-from ._form import are, builds, without
+from ._form import NAMES, Axes, along, are, builds, each_row, reduced, without
 
 __all__ = [
     "argmax",

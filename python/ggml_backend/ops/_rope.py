@@ -7,7 +7,7 @@ from typing import Literal
 from .._base.errors import InvalidArgumentError, expect_bool, expect_int
 from .._ffi import lib
 from ..tensor._build import OF_FIRST, build, build_2
-from ..tensor._choices import ROPE_MODES
+from ..tensor._operators import ROPE_MODES
 from ..tensor.tensor import Tensor
 from ._form import are, builds, choice, dims, pick
 

@@ -10,11 +10,9 @@ from typing import Any, Generic, Protocol, TypeVar, Union
 
 import numpy as np
 
-from .._base.count import count
 from .._base.errors import InvalidArgumentError, expect_int, expect_list
 from .._base.errors.messages import UnknownKey
-from .._base.escape import line, markup
-from .._base.patterns import nearest
+from .._base.text import count, line, markup, nearest
 from ._limits import MachineLimits, least_seconds, notes_on
 from ._records import ProfileStep, Recorded
 

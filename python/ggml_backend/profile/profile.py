@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from .._base.count import count
 from .._base.errors import NOT_GIVEN, InvalidArgumentError, StateError, expect, expect_bool, expect_int, expect_path
 from .._base.errors.hints import made_by
-from .._base.escape import line
 from .._base.files import read_text, without_mark, write_text
 from .._base.forms import expect_form
-from .._base.handles import Core, Owner, fail
-from .._base.owned import owned
+from .._base.handles import Core, Owner, fail, owned
+from .._base.text import count, line
 from .._ffi import ffi, lib
 from ._limits import LIMITS_FORM, MachineLimits, limits_from_json, limits_to_json, measure_limits
 from ._pictures.chrome import OperatorSlice, chrome_trace

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from ._costs import CopyCost, Costs, DeviceCosts, OpCost, Prediction
 from .alloc import GraphAllocator, TensorAllocator
 from .pending import Pending
 from .plan import ArenaPlan, CopyInfo, Plan, PlanBlock, SplitInfo
 from .scheduler import Memory, Scheduler, Split
-from .stats import SchedulerStats, SplitTime, Traffic
-from .trace import Trace, TraceEvent
 
 __all__ = [
-    "ArenaPlan", "CopyCost", "CopyInfo", "Costs", "DeviceCosts", "GraphAllocator", "Memory", "OpCost", "Pending",
-    "Plan", "PlanBlock", "Prediction", "Scheduler", "SchedulerStats", "Split", "SplitInfo", "SplitTime",
-    "TensorAllocator", "Trace", "TraceEvent", "Traffic",
+    "ArenaPlan", "CopyInfo", "GraphAllocator", "Memory", "Pending", "Plan", "PlanBlock", "Scheduler", "Split",
+    "SplitInfo", "TensorAllocator",
 ]  # fmt: skip

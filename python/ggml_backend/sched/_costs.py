@@ -23,10 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from .._base.count import count
 from .._base.errors import InvalidArgumentError, check, expect, expect_int, expect_list
-from .._base.escape import line
 from .._base.files import read_text, write_text
+from .._base.text import count, line
 from .._ffi import ffi, lib
 from ..backend.backend import Backend
 from ..backend.buffer import text

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._base.count import count
 from .._base.errors import PerformanceWarning, check
 from .._base.errors.messages import message_of, plain
+from .._base.text import count, size_text
 from .._ffi import ffi, lib
 from ..backend.buffer import text
-from ..profile._pictures.data import size_text
 
 __all__ = ["Fallback", "heavy_fallbacks", "unmarked_weights", "warn_of", "warn_of_weights"]
 

@@ -8,24 +8,21 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
-from .._base.count import count
 from .._base.errors import StateError, check, raise_last
 from .._base.errors.messages import UnknownKey, message_of, plain
 from .._base.handles import Local
+from .._base.text import copies_text, count, size_text
 from .._ffi import ffi, lib
 from ..backend.buffer import text
 from ..dtypes import dtype_of_id
-from ..profile._pictures import notebook, picture_of, plan_csv, plan_map, plan_page, plan_png, plan_svg
-from ..profile._pictures.about import copies_text
-from ..profile._pictures.data import Note, size_text
 from ..tensor.graph import Graph
 from ..tensor.tensor import Tensor
-from ._notes import computes, read_notes
 
 if TYPE_CHECKING:
+    from ..profile._pictures.data import Note
     from .scheduler import Scheduler
 
-__all__ = ["ArenaPlan", "CopyInfo", "Plan", "PlanBlock", "SplitInfo", "read_plan"]
+__all__ = ["ArenaPlan", "CopyInfo", "Plan", "PlanBlock", "SplitInfo", "computes", "read_plan"]
 
 
 @dataclass(frozen=True)
@@ -181,11 +178,15 @@ class Plan(Local):
     def to_csv(self, path: str | PathLike[str] | None = None) -> str:
         """The blocks of all arenas: id,lower,upper,size,offset,name,op,backend,arena,root. Returned, and written if
         there is a path."""
-        return plan_csv(self, path)
+        from ..profile import _pictures
+
+        return _pictures.plan_csv(self, path)
 
     def to_html(self, path: str | PathLike[str] | None = None, title: str = "plan") -> str:
         """One self-contained page with pictures of the plan. Returned, and written if there is a path."""
-        return plan_page(self, path, title)
+        from ..profile import _pictures
+
+        return _pictures.plan_page(self, path, title)
 
     def to_svg(
         self,
@@ -196,7 +197,9 @@ class Plan(Local):
     ) -> str:
         """The same pictures as one SVG, so many pixels wide; ``theme`` "auto" follows the reader's system. Returned,
         and written if there is a path."""
-        return plan_svg(self, path, width, title, theme)
+        from ..profile import _pictures
+
+        return _pictures.plan_svg(self, path, width, title, theme)
 
     def to_png(
         self,
@@ -208,24 +211,34 @@ class Plan(Local):
     ) -> bytes:
         """The same as PNG, ``scale`` of its pixels for each of ``width``: needs the extra ``[png]``. Returned, and
         written if there is a path."""
-        return plan_png(self, path, width, title, theme, scale)
+        from ..profile import _pictures
+
+        return _pictures.plan_png(self, path, width, title, theme, scale)
 
     def to_text(self, width: int = 100, rows: int = 12, largest: int = 8, title: str = "plan") -> str:
         """A map for terminals of so many columns: ``rows`` lines for each arena, and its ``largest`` blocks."""
-        return plan_map(self, width, rows, largest, title)
+        from ..profile import _pictures
+
+        return _pictures.plan_map(self, width, rows, largest, title)
 
     def _notes(self) -> Mapping[int, Note]:
         """What is known of the nodes while the graph and the scheduler are open; asked for once."""
         if self._known is None and self._graph is not None:
+            from ..profile._notes import read_notes
+
             self._known = read_notes(self._graph, self.explain) or None
         return self._known or {}
 
     def _repr_html_(self) -> str:
-        return notebook(picture_of(self))
+        from ..profile import _pictures
+
+        return _pictures.notebook(_pictures.picture_of(self))
 
     def __repr__(self) -> str:
         """The figures of the pictures, by the same names."""
-        picture = picture_of(self, notes=False)
+        from ..profile import _pictures
+
+        picture = _pictures.picture_of(self, notes=False)
         arenas = ", ".join(
             f"{a.backend}: arena {size_text(a.peak)}{' (optimal)' if a.proved and a.peak else ''}, total"
             f" {size_text(a.total)}"
@@ -259,6 +272,12 @@ def read_reasons(sched: Any, graph: Any) -> dict[Any, str]:
     shared: dict[str, str] = {}
     told = ((t, message_of(lib.ggml_backend_sched_explain(sched, t))) for t in tensors)
     return {t: shared.setdefault(words, words) for t, words in told if words}
+
+
+def computes(node: Any) -> bool:
+    """A step of a program: no view, which needs none."""
+    views = (lib.GGML_OP_NONE, lib.GGML_OP_RESHAPE, lib.GGML_OP_VIEW, lib.GGML_OP_PERMUTE, lib.GGML_OP_TRANSPOSE)
+    return node.op not in views
 
 
 def _places(graph: Any, splits: Sequence[SplitInfo]) -> dict[Any, tuple[int, int]]:

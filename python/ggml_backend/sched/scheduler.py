@@ -8,9 +8,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from .._base.count import count
 from .._base.errors import (
     AllocationError,
     InvalidArgumentError,
@@ -27,19 +26,21 @@ from .._base.errors import check as _check
 from .._base.errors.messages import message_of, plain
 from .._base.files import can_write
 from .._base.handles import Core, Handle, Holders, fail, handles_of, new_handle, use
+from .._base.text import count
 from .._ffi import ffi, lib
 from ..backend.backend import Backend, BackendCore
 from ..backend.buffer import BufferType, text
-from ..profile.profile import Profile, begin
 from ..tensor._callbacks import Eval, Run, RunState, Wanted, raise_abort_errors, wanted_function
 from ..tensor.graph import ABORTED, Graph, GraphCore
 from ..tensor.tensor import Tensor, add_largest
-from ._costs import Costs, Prediction
-from ._fallbacks import heavy_fallbacks, unmarked_weights, warn_of, warn_of_weights
 from .pending import Fetch, Pending, fetch_arrays
 from .plan import Plan, read_plan, read_reasons
-from .stats import SchedulerStats, read_stats
-from .trace import Trace, read_events
+
+if TYPE_CHECKING:
+    from ..profile.profile import Profile
+    from ._costs import Costs, Prediction
+    from .stats import SchedulerStats
+    from .trace import Trace
 
 __all__ = ["Memory", "Scheduler", "Split"]
 
@@ -253,6 +254,8 @@ class Scheduler(Handle):
         if n_copies != 1:
             self.n_copies = n_copies
         if policy == "cost" or costs is not None:
+            from ._costs import Costs
+
             costs = Costs.cached(self._backends) if costs is None else costs
             if costs is not None:
                 expect(costs, Costs, "Scheduler: costs")
@@ -291,6 +294,8 @@ class Scheduler(Handle):
     def _planned(core: SchedCore, how: int) -> None:
         """Warns if a plan was made."""
         if how & _PLANNED and core.may_warn:
+            from ._fallbacks import heavy_fallbacks, unmarked_weights, warn_of, warn_of_weights
+
             with use("Scheduler", core, nested=True):
                 found = heavy_fallbacks(
                     core.ptr, [(ptr, name, b.is_cpu) for b, (ptr, name) in zip(core.backends, core.named, strict=True)]
@@ -543,6 +548,8 @@ class Scheduler(Handle):
     def stats(self) -> SchedulerStats:
         """What it has done since it was made, or since :meth:`reset_stats`: runs, plans, bytes by reason, waits,
         times."""
+        from .stats import read_stats
+
         core = self._live()
         with use("Scheduler", core, nested=True):
             return read_stats(core.ptr, core.named)
@@ -565,6 +572,8 @@ class Scheduler(Handle):
         While it is on, each run is waited for; within a run devices overlap as ever. A run that fails is not in it.
         """
         core = self._live()
+        from .trace import Trace
+
         trace = Trace(self, path)
         try:
             with use("Scheduler.trace", core, *core.backends):
@@ -596,12 +605,16 @@ class Scheduler(Handle):
         ``max_records`` records is set aside, 100 bytes of addresses each; what finds no place is counted in
         ``Profile.dropped``.
         """
+        from ..profile.profile import begin
+
         profile = begin(self._live(), max_records, "Scheduler.profile")
         self._profile = weakref.ref(profile)
         return profile
 
     def _stop_trace(self, trace: Trace) -> None:
         """Does nothing if another thread has stopped the trace."""
+        from .trace import read_events
+
         core = self._live()
         with use("Scheduler.trace", core, *core.backends):
             if self._trace is not trace:
@@ -634,6 +647,8 @@ class Scheduler(Handle):
         core, out = self._live(), ffi.new("struct ggml_backend_sched_prediction *")
         with use("Scheduler", core, nested=True):
             _check(lib.ggml_backend_sched_get_prediction(core.ptr, out), "Scheduler.prediction")
+        from ._costs import Prediction
+
         return None if out.us < 0 else Prediction(out.us, out.weights_us, out.bound_us, bool(out.proved))
 
     @property

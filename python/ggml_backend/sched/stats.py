@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .._base.count import count
 from .._base.errors import check
+from .._base.text import count
 from .._ffi import ffi, lib
 
 __all__ = ["SchedulerStats", "SplitTime", "Traffic", "read_stats"]

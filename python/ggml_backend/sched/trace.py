@@ -8,17 +8,17 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from .._base.count import count
 from .._base.errors import check, expect_path
 from .._base.errors.messages import kind_of
 from .._base.files import write_text
 from .._base.handles import Owner
+from .._base.text import count
 from .._ffi import ffi, lib
 from ..backend.buffer import text
-from ..profile._pictures.chrome import OperatorSlice, chrome_trace
-from ..profile._pictures.traces import Record, trace_page, trace_png, trace_svg
 
 if TYPE_CHECKING:
+    from ..profile._pictures.chrome import OperatorSlice
+    from ..profile._pictures.traces import Record
     from ..profile.profile import Profile
     from .scheduler import Scheduler
 
@@ -121,6 +121,8 @@ class Trace(Owner):
         """Chrome trace JSON, for ui.perfetto.dev: a lane for each device, copies with flow arrows, counters of live and
         arena bytes; and a lane for each kind of operators, if the scheduler recorded a profile at the same time
         (:meth:`Scheduler.profile`). Returned, and written if there is a path."""
+        from ..profile._pictures.chrome import chrome_trace
+
         trace = chrome_trace(self.events, self._names, self._queueless, self._operators)
         result = json.dumps(trace, separators=(",", ":"))
         if path is not None:
@@ -131,11 +133,15 @@ class Trace(Owner):
     def _record(self, title: object, what: str) -> Record:
         if not isinstance(title, str):
             raise TypeError(f"{what}: title must be a str, not {kind_of(title)}")
+        from ..profile._pictures.traces import Record
+
         return Record(title, self.events, self._names, self._queueless, self._operators)
 
     def to_html(self, path: str | os.PathLike[str] | None = None, title: str = "trace") -> str:
         """One self-contained page with a picture of the record: a lane for each device, what each did and what
         travelled. Returned, and written if there is a path."""
+        from ..profile._pictures.traces import trace_page
+
         return trace_page(self._record(title, "Trace.to_html"), path, "Trace.to_html")
 
     def to_svg(
@@ -146,6 +152,8 @@ class Trace(Owner):
         theme: Literal["auto", "light", "dark"] = "auto",
     ) -> str:
         """The same picture as SVG, so many pixels wide; as :meth:`Plan.to_svg`."""
+        from ..profile._pictures.traces import trace_svg
+
         return trace_svg(self._record(title, "Trace.to_svg"), path, width, theme, "Trace.to_svg")
 
     def to_png(
@@ -157,6 +165,8 @@ class Trace(Owner):
         scale: int = 2,
     ) -> bytes:
         """The same as PNG, ``scale`` of its pixels for each of ``width``; as :meth:`Plan.to_png`."""
+        from ..profile._pictures.traces import trace_png
+
         return trace_png(self._record(title, "Trace.to_png"), path, width, theme, scale, "Trace.to_png")
 
     def _repr_html_(self) -> str:

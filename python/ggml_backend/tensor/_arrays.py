@@ -2,18 +2,283 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
-from .._base.errors import GgmlError, InvalidArgumentError, StateError, check
+from .._base.errors import GgmlError, InvalidArgumentError, StateError, check, raise_as, raise_last
+from .._base.errors.messages import host_hint, kind_of, message_of, plain
 from .._base.handles import fail
 from .._base.mapped import check_file
 from .._ffi import ffi, lib
-from ..dtypes import DType, dtype_of_id
+from ..dtypes import DType, as_dtype, dtype_of_id
 from ._blocks import Blocks, of_format
-from ._foreign import Exporter, elements_of, empty, seen
+
+__all__ = [
+    "CPU", "Exporter", "ask", "capsule_of", "described", "dtype_of_array", "elements_of",
+    "elements_over", "empty", "gives_capsules", "is_elsewhere", "is_masked", "is_mutable", "refuse",
+    "refuse_lazy", "seen", "take", "take_array",
+]  # fmt: skip
+
+CPU = (1, 0)
+"""The device of host memory in DLPack."""
+
+_VERSION = (1, 0)
+"""Of DLPack, that is asked for."""
+_MUTABLE = ("torch", "cupy", "numpy")  # whose arrays may be written, though an old version of them cannot say so
+_array_type: Any = ffi.typeof("struct gbpy_array *")
+_new = ffi.new
+_take = lib.gbpy_dlpack_take
+_export = lib.gbpy_dlpack_export
+_bfloat16 = as_dtype("bfloat16")
+
+_OF_BITS = (
+    "; bits of bfloat16 are told by the dtype: array.view(ml_dtypes.bfloat16) (pip install 'ggml_backend[bfloat16]'),"
+    " or ctx.tensor(array.shape, 'bfloat16').set(array)"
+)
+
+_NO_ELEMENTS = re.compile(r"^(.*: (\w+) is not a dtype of tensors)")  # what dlpack.c says
+
+Array = np.ndarray[Any, Any]
+
+
+class Exporter:
+    """What NumPy makes an array of: an address, and what keeps the memory."""
+
+    __slots__ = ("__array_interface__", "_pin")
+
+    def __init__(self, interface: dict[str, Any], pin: object) -> None:
+        self.__array_interface__ = interface
+        self._pin = pin
+
+
+def empty(shape: tuple[int, ...], dtype: DType) -> Array:
+    """An array without elements; NumPy refuses some shapes, whose other dimensions multiply to more than an address
+    holds."""
+    try:
+        return np.empty(shape, np.dtype(dtype.typestr))
+    except ValueError:
+        raise InvalidArgumentError(f"NumPy cannot show an empty tensor of shape {tuple(shape)}") from None
+
+
+def dtype_of_array(array: Array, what: str) -> DType:
+    try:
+        return as_dtype(array.dtype)
+    except TypeError:
+        if array.dtype.kind not in "biufcV":
+            raise InvalidArgumentError(f"{what}: takes an array of numbers, not of {array.dtype}") from None
+        if not array.dtype.isnative:
+            hint = "; array.astype(array.dtype.newbyteorder('=')) has the bytes in the order of this machine"
+        else:
+            hint = _remedy(array.dtype.name)
+        raise InvalidArgumentError(f"{what}: {array.dtype} is not a dtype of tensors{hint}") from None
+
+
+def _remedy(name: str) -> str:
+    """The end of a message: what to do with an array whose dtype no tensor has."""
+    if name == "uint16":
+        return _OF_BITS
+    if name == "uint8":
+        return (
+            "; array.astype(np.float32) converts numbers. Is it quantized data? Then name its format:"
+            " ctx.constant(array, 'q4_k')"
+        )
+    if name.startswith("uint"):
+        return "; array.astype(np.int32) converts it, or np.int64, or np.float32"
+    if name == "bool" or name.startswith(("float", "longdouble")):
+        return "; array.astype(np.float32) converts it"
+    if name.startswith("complex"):
+        return "; array.real and array.imag are two arrays of floats"
+    return ""
+
+
+# ---------------------------------------------------------------------------------------------------------- for C
+
+
+def described(array: Array, element: DType, what: str) -> Any:
+    """An array of NumPy for C, which shows elements of that dtype."""
+    if array.ndim > lib.GGML_MAX_DIMS:
+        raise InvalidArgumentError(f"{what}: the array has {array.ndim} axes, tensors have at most {lib.GGML_MAX_DIMS}")
+    c = _new(_array_type)
+    c.data = ffi.cast("void *", array.ctypes.data)
+    c.type = element.id
+    c.ndim = array.ndim
+    c.shape[0 : array.ndim] = array.shape
+    c.strides[0 : array.ndim] = array.strides
+    c.readonly = not array.flags.writeable
+    return c
+
+
+def is_mutable(value: Any) -> bool:
+    """May an array be written whose form of DLPack cannot say so?"""
+    kind = type(value)
+    return kind is np.ndarray or kind.__module__.partition(".")[0] in _MUTABLE
+
+
+def refuse_lazy(value: Any, what: str) -> None:
+    """Tensors of PyTorch may be negated or conjugated in name only: DLPack cannot say so, and PyTorch does not look."""
+    is_neg = getattr(value, "is_neg", None)
+    if is_neg is None or not hasattr(value, "is_conj"):
+        return
+    for bit, asked, cure in (("is_neg", is_neg, "resolve_neg"), ("is_conj", value.is_conj, "resolve_conj")):
+        if asked() and hasattr(value, cure):
+            raise InvalidArgumentError(
+                f"{what} cannot take this {kind_of(value)}: {bit}() is True; {cure}() computes it"
+            )
+
+
+def capsule_of(value: Any) -> Any:
+    """What ``value.__dlpack__(max_version=_VERSION)`` gives. The C functions of a type (DLPack 1.3; PyTorch has them)
+    give it in a fraction of the time, though not to a subclass, nor of what has a gradient, at which they do not look.
+    """
+    functions = type(value).__dict__.get("__dlpack_c_exchange_api__")
+    if functions is not None and not getattr(value, "requires_grad", False):
+        found: list[Any] = []
+        if _export(id(functions), id(value), id(found)):
+            return found[0]
+    return value.__dlpack__(max_version=_VERSION)
+
+
+def _asked(value: Any, copy: bool) -> Any:
+    try:
+        return value.__dlpack__(max_version=_VERSION, dl_device=CPU) if copy else capsule_of(value)
+    except TypeError:  # the array knows DLPack before 1.0, without options; NumPy asks twice, too
+        return value.__dlpack__()
+
+
+def is_elsewhere(value: Any) -> bool:
+    """True if an array with ``__dlpack__`` says that it lies in the memory of a device, so that only copies are
+    possible."""
+    try:
+        where = value.__dlpack_device__()
+    except BufferError:  # tensors of this package, which give host memory alone
+        return True
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return False
+    return isinstance(where, tuple) and len(where) == 2 and type(where[0]) is int and where[0] != CPU[0]
+
+
+def ask(value: Any, what: str, *, copy: bool = False) -> Any:
+    """The capsule of an object with ``__dlpack__``; ``copy``: as for :func:`take`. A failure of the object becomes
+    InvalidArgumentError, except RecursionError."""
+    refuse_lazy(value, what)
+    try:
+        return _asked(value, copy)
+    except RecursionError:
+        raise
+    except (BufferError, RuntimeError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidArgumentError(f"{what} cannot take this {kind_of(value)}: {_reason(value, error)}") from error
+
+
+def take(value: Any, what: str, *, copy: bool = False) -> tuple[Any, Any]:
+    """The array of an object with ``__dlpack__``, for C, and what keeps its memory alive. ``copy``: arrays of a device
+    are taken, too, if their library copies them."""
+    capsule = ask(value, what, copy=copy)
+    found: list[Any] = []
+    c = _new(_array_type)
+    status = _take(c, id(capsule), id(found), what.encode())
+    if status:
+        refuse(status, value)
+    if c.unversioned and is_mutable(value):
+        c.readonly = False
+    return c, found[0]
+
+
+def refuse(status: int, value: Any) -> NoReturn:
+    """Raises what C said of an array."""
+    message = plain(message_of(lib.ggml_last_error()))
+    if status == lib.GBPY_NOT_ON_HOST:
+        raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, message + host_hint(value))
+    unknown = _NO_ELEMENTS.search(message)
+    if unknown is not None and (isinstance(value, np.ndarray) or unknown[2] == "uint16"):
+        raise_as(lib.GGML_STATUS_INVALID_ARGUMENT, f"{unknown[1]}{_remedy(unknown[2])}")
+    raise_last("", status)
+
+
+def gives_capsules(value: Any) -> bool:
+    """True if a value is exchanged by DLPack. Old versions of NumPy cannot do this for all of their arrays."""
+    if isinstance(value, np.ndarray):
+        return value.flags.writeable and value.dtype.kind in "iuf" and value.dtype.isnative
+    return hasattr(value, "__dlpack__")
+
+
+def take_array(value: Any, what: str, *, copy: bool = False) -> tuple[Any, Any]:
+    """The same of any array: of what has no ``__dlpack__``, or is an array of NumPy that old versions do not give that
+    way, as NumPy sees it."""
+    if gives_capsules(value):
+        return take(value, what, copy=copy)
+    array, element = elements_of(value, what)
+    return described(array, dtype_of_array(array, what) if element is None else element, what), array
+
+
+# -------------------------------------------------------------------------------------------------------- for NumPy
+
+
+def elements_over(c: Any, keeper: Any) -> tuple[Array, DType]:
+    """A NumPy array over what was taken, and its dtype; of bfloat16 it has the bits."""
+    dtype = dtype_of_id(c.type)
+    shape = tuple(c.shape[0 : c.ndim])
+    if 0 in shape:
+        return empty(shape, dtype), dtype
+    interface = {
+        "shape": shape,
+        "strides": tuple(c.strides[0 : c.ndim]),
+        "typestr": dtype.typestr,
+        "data": (int(ffi.cast("uintptr_t", c.data)), bool(c.readonly)),
+        "version": 3,
+    }
+    array: Array = np.asarray(Exporter(interface, keeper))
+    return array, dtype
+
+
+def elements_of(value: Any, what: str) -> tuple[Array, DType | None]:
+    """``np.asanyarray`` of what a user gave, with an error that says what is wrong with it; and the dtype where that is
+    not NumPy's: of bfloat16 NumPy has the bits. No other package need know it."""
+    array, element = seen(value, what)
+    if element is None and array.dtype.name == "bfloat16":  # of ml_dtypes
+        return array.view(np.uint16), _bfloat16
+    return array, element
+
+
+def is_masked(array: Any) -> bool:
+    """NumPy loads that module when somebody makes such an array, and not before."""
+    module = sys.modules.get("numpy.ma")
+    return module is not None and isinstance(array, getattr(module, "MaskedArray", ()))
+
+
+def seen(value: Any, what: str) -> tuple[Array, DType | None]:
+    """The same, but that bfloat16 of ml_dtypes stays an array of NumPy's as any other."""
+    try:
+        array: Array = np.asanyarray(value)
+    except RecursionError:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:
+        if "bfloat16" in str(error).lower() and hasattr(value, "__dlpack__"):
+            return elements_over(*take(value, what))
+        raise InvalidArgumentError(f"{what} cannot take this {kind_of(value)}: {_reason(value, error)}") from None
+    if is_masked(array):
+        raise InvalidArgumentError(
+            f"{what} cannot take a masked array, since tensors have no masks; array.filled(value)"
+            " has a value in their place"
+        )
+    if array.dtype.kind == "O" and array.ndim == 0 and hasattr(value, "__dlpack__"):
+        return elements_over(*take(value, what))
+    return array, None
+
+
+def _reason(value: Any, error: Exception) -> str:
+    if isinstance(value, (list, tuple)):
+        return "its lists have different lengths" if "inhomogeneous" in str(error) else str(error)
+    if getattr(value, "requires_grad", None) is True and "grad" in str(error):
+        return "it requires grad, which tensors here do not have; detach() is its data alone"
+    if "bfloat16" in str(error).lower():
+        bits = "t.view(torch.int16).numpy().view(np.uint16) has the bits, as tensors of bfloat16 take them"
+        return f"NumPy has no bfloat16; t.float().numpy() is float32, {bits}"
+    return str(error)
+
 
 _ndim = lib.gbpy_ndim
 _unpack = ffi.unpack

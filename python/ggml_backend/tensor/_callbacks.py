@@ -26,9 +26,8 @@ from .._ffi import ffi, lib
 from ..backend.backend import Backend, BackendCore
 from ..dtypes import as_dtype, bfloat16, dtype_of_id
 from ._arrays import array_at, describe_at
-from ._blank import blank, expect_written
 from ._blocks import as_blocks
-from ._results import Result, apart, parts_of, returned, write
+from ._results import Result, apart, blank, expect_written, parts_of, returned, write
 from .tensor import Tensor
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from .._base.errors.messages import kind_of, message_of, plain
 from .._base.mapped import watch_of
 from .._base.signals import INTERRUPTED, raise_interrupt
 from .._ffi import ffi, lib
-from ._arrays import read_tensor
-from ._foreign import (
+from ._arrays import (
     CPU,
     ask,
     described,
@@ -22,6 +21,7 @@ from ._foreign import (
     is_elsewhere,
     is_masked,
     is_mutable,
+    read_tensor,
     refuse,
     take_array,
 )

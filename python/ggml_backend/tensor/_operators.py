@@ -16,13 +16,36 @@ from ..dtypes import float32
 from . import _build as nodes
 from ._blocks import Blocks
 from ._build import ZEROS, attempt, build, build_1, build_2, context_of, describe
-from ._choices import COMPARISONS
 from ._shapes import MAX_DIMS, common_shape, ne_of, refuse_view, region
 
 if TYPE_CHECKING:
     from .tensor import Tensor
 
-__all__ = ["binary", "chosen", "coerce", "compared", "indexed", "matmul", "raw_view", "repeat_to"]
+__all__ = [
+    "COMPARISONS", "EPS_OF_2024", "POOLS", "PRECISIONS", "ROPE_MODES", "binary", "chosen", "coerce",
+    "compared", "indexed", "matmul", "numpy_function", "raw_view", "repeat_to",
+]  # fmt: skip
+
+ROPE_MODES: dict[str, int] = {
+    "normal": 0,
+    "neox": 2,
+    "glm": 4,
+    "normal_exact": lib.GGML_ROPE_EXACT,
+    "neox_exact": 2 | lib.GGML_ROPE_EXACT,
+}
+POOLS: dict[str, int] = {"max": lib.GGML_OP_POOL_MAX, "avg": lib.GGML_OP_POOL_AVG}
+PRECISIONS: dict[str, int] = {"default": 0, "f32": lib.GGML_PREC_F32}
+COMPARISONS: dict[str, int] = {
+    "==": lib.GGML_COMPARE_EQUAL,
+    "!=": lib.GGML_COMPARE_NOT_EQUAL,
+    "<": lib.GGML_COMPARE_LESS,
+    "<=": lib.GGML_COMPARE_LESS_EQUAL,
+    ">": lib.GGML_COMPARE_GREATER,
+    ">=": lib.GGML_COMPARE_GREATER_EQUAL,
+}
+EPS_OF_2024 = 1e-9
+"""Of losses whose nodes name none."""
+
 
 _broadcast = lib.gbpy_broadcast
 _slice = lib.gbpy_slice
@@ -301,3 +324,45 @@ def raw_view(
     except InvalidArgumentError:
         refuse_view(op, t, tuple(shape), strides, offset)
         raise
+
+
+_NUMPY_BINARY = {
+    np.add: ("__add__", "__radd__"), np.subtract: ("__sub__", "__rsub__"), np.multiply: ("__mul__", "__rmul__"),
+    np.true_divide: ("__truediv__", "__rtruediv__"), np.matmul: ("__matmul__", "__rmatmul__"),
+}  # fmt: skip
+_NUMPY_COMPARE = {
+    np.less: ("__lt__", "__gt__"), np.less_equal: ("__le__", "__ge__"), np.greater: ("__gt__", "__lt__"),
+    np.greater_equal: ("__ge__", "__le__"),
+}  # fmt: skip
+_NUMPY_UNARY = {np.negative: "__neg__", np.positive: "__pos__", np.absolute: "__abs__"}
+_NUMPY_FUNCTIONS = {
+    np.exp: lib.ggml_exp, np.log: lib.ggml_log, np.sin: lib.ggml_sin, np.cos: lib.ggml_cos, np.tanh: lib.ggml_tanh,
+    np.sqrt: lib.ggml_sqrt, np.square: lib.ggml_sqr,
+}  # fmt: skip
+
+
+def numpy_function(kind: type, ufunc: Any, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """What NumPy's elementwise functions do with tensors, objects of ``kind``: those that operators compute make nodes,
+    the rest is refused."""
+    if method == "__call__" and not options:
+        operators = _NUMPY_BINARY.get(ufunc) or _NUMPY_COMPARE.get(ufunc)
+        if operators is not None:
+            forward, reflected = operators
+            a, b = inputs
+            return getattr(a, forward)(b) if isinstance(a, kind) else getattr(b, reflected)(a)
+        if ufunc in _NUMPY_UNARY:
+            return getattr(inputs[0], _NUMPY_UNARY[ufunc])()
+        if ufunc in _NUMPY_FUNCTIONS:
+            return build_1(ufunc.__name__, _NUMPY_FUNCTIONS[ufunc], inputs[0])
+        if ufunc in (np.equal, np.not_equal):  # as of tensors: is it the same one?
+            same = isinstance(inputs[0], kind) and inputs[0] == inputs[1]
+            return same if ufunc is np.equal else not same
+    name = f"np.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
+    if "out" in options:
+        raise TypeError(
+            f"{name}: the result for a tensor is a node, which an array cannot take; write a = a + b, not a += b"
+        )
+    raise TypeError(
+        f"{name}: NumPy computes at once, a tensor has data when its graph has run: use the functions of gb, or"
+        " x.numpy()"
+    )

@@ -22,16 +22,15 @@ from .._base.errors import (
 from .._base.errors.messages import UnknownKey, kind_of
 from .._base.handles import ContextCore, Core, Handle, address, fail, new_handle
 from .._base.mapped import watch_of
-from .._base.names import MAX_NAME, as_name, shorter
+from .._base.text import MAX_NAME, as_name, shorter
 from .._ffi import ffi, lib
 from ..backend.backend import Backend
 from ..backend.buffer import Buffer, BufferCore, BufferType, Usage, cpu_buffer_type, usage_id
 from ..dtypes import DType, DTypeLike, as_dtype, float32
-from ._arrays import contiguous, exact_array, is_array
+from ._arrays import contiguous, dtype_of_array, elements_of, elements_over, exact_array, is_array, take_array
 from ._blocks import Blocks, rows_of
 from ._build import DefaultContext, build
 from ._exchange import not_shared, share
-from ._foreign import dtype_of_array, elements_of, elements_over, take_array
 from ._shapes import MAX_DIMS, given_dtype, given_shape, ne_of, refuse_shape
 from .graph import Graph, GraphCore
 from .tensor import Tensor, add_largest

@@ -29,18 +29,16 @@ from .._base.errors.hints import made_by
 from .._base.errors.messages import kind_of
 from .._base.handles import Holders, Local, new_handle, new_pin
 from .._base.mapped import check_file, reading
-from .._base.names import as_name
+from .._base.text import as_name
 from .._ffi import ffi, lib
 from ..backend.buffer import Buffer, BufferCore, text
 from ..dtypes import DType, DTypeLike, as_dtype, dtype_of_id
-from ._arrays import array_at, contiguous, converted, exact_array, layout, numpy_dtype, read_tensor, to_array
+from ._arrays import CPU, array_at, contiguous, converted, exact_array, layout, numpy_dtype, read_tensor, to_array
 from ._build import ZEROS, attempt, build, build_1, context_of, node_class
 from ._exchange import buffer_of, give, shortest_array
-from ._foreign import CPU
-from ._operators import binary, compared, indexed, matmul
+from ._operators import binary, compared, indexed, matmul, numpy_function
 from ._quantize import OnInvalid, quantize
 from ._shapes import MAX_DIMS, ne_of, resolve_shape, shape_tuple
-from ._ufuncs import numpy_function
 
 if TYPE_CHECKING:
     from .context import Context

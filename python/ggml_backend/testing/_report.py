@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from .._base.escape import line, markup
+from .._base.text import line, markup
 
 __all__ = ["COLUMNS", "CheckedCase", "DeviceReport", "Outcome"]
 

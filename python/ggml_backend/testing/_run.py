@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from .._base.errors import InvalidArgumentError
 from .._base.errors.messages import close_matches
-from .._base.patterns import Patterns
 from .._base.terminal import reason
+from .._base.text import Patterns
 from ..backend.backend import Backend
 from . import _graphs as graphs
 from . import _memory as memory

@@ -316,9 +316,8 @@ MISTAKES = [
      "a @ b: a 'x (reshaped)' float32 (2, 8, 128), b float32 (128, 5, 2): the last axis of a (128) and the last but "
      "one axis of b (5) differ; b is the transpose of that tensor k, float32 (2, 5, 128), and .T reverses all axes: "
      "did you mean a @ k.swapaxes(-1, -2)?"),
-    ("gb.cluster(3)", T,
-     "cluster: the arguments have names, deadline=, heartbeat=, cache=, threads=: not 3"),
-    ("gb.cluster(deadlien=3)", T, "cluster() got an unexpected keyword argument 'deadlien'"),
+    ("gb.cluster.start(3)", T, "start() takes 0 positional arguments but 1 was given"),
+    ("gb.cluster.start(deadlien=3)", T, "start() got an unexpected keyword argument 'deadlien'"),
     ("gb.pool_2d(image[0], 'mean', 2)", E, "pool_2d: op must be one of 'max', 'avg', not 'mean'"),
     ("gb.flash_attn(x, w, v)", E,
      "flash_attn: q 'x' float32 (16, 128), k 'w' float32 (64, 128), v 'v' float32 (64, 100): axis -1 of v must equal "

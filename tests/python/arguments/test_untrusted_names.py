@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import ggml_backend as gb
-from ggml_backend._base import escape
+from ggml_backend._base import text as escape
 from ggml_backend.cli import main
 from ggml_backend.profile._pictures import read_table
 

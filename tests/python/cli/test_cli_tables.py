@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend._base.count import count
+from ggml_backend._base.text import count
 from ggml_backend.cli import main
 from ggml_backend.profile import _limits as machine
 from ggml_backend.profile._limits import MachineLimits, Presence, limits_from_json, limits_to_json, notes_on

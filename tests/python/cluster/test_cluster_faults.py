@@ -267,11 +267,11 @@ def test_one_cluster_at_a_time():
 )
 def test_wrong_options(options, message):
     with pytest.raises(gb.InvalidArgumentError, match=message):
-        gb.cluster(**options)
+        gb.cluster.start(**options)
 
 
 def test_one_process_has_no_remote_devices():
-    with gb.cluster() as cluster:
+    with gb.cluster.start() as cluster:
         assert cluster.backends() == [] and cluster.size == 1
         assert [r.number for r in cluster.ranks] == [0] and cluster.ranks[0].host == HOST
         assert cluster.backends("CUDA") == []

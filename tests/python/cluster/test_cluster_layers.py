@@ -260,7 +260,7 @@ def test_what_does_not_fit_says_how_much_is_missing_where(tmp_path, model, capsy
         while at < len(held) and held[at] <= free:
             free -= held[at]
             at += 1
-    from ggml_backend.profile._pictures.data import size_text
+    from ggml_backend._base.text import size_text
 
     assert f"no room is left for {units[at].name} to head: {size_text(sum(held[at:]))} are missing" in err
     assert sum(held) == need

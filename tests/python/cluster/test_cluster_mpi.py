@@ -217,7 +217,8 @@ def test_the_command_line(tmp_path):
     assert len(done.stdout.splitlines()) == 2 and "rank 1: " in done.stdout
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys, ggml_backend as gb\nwith gb.cluster() as c: print(sys.argv[1:], [b.name for b in c.backends()])"
+        "import sys, ggml_backend as gb\nwith gb.cluster.start() as c:\n"
+        "    print(sys.argv[1:], [b.name for b in c.backends()])"
     )
     done = run(3, command=[sys.executable, "-m", "ggml_backend", "cluster", "run", str(script), "-x", "1"])
     assert done.returncode == 0 and done.stdout == "['-x', '1'] ['MPI1:CPU', 'MPI2:CPU']\n"
@@ -269,13 +270,13 @@ def test_without_tolerance_the_job_ends(how):
 def test_a_worker_that_waits_in_vain():
     done = run(2, "waits_in_vain")
     assert done.returncode != 0
-    assert "rank 0 has not called gb.cluster() within 1 s" in done.stderr
+    assert "rank 0 has not called gb.cluster.start() within 1 s" in done.stderr
 
 
 def test_a_rank_that_does_not_come():
     done = run(3, "does_not_come")
     assert done.returncode != 0
-    assert "DeviceLostError: rank 1 has not called gb.cluster() within 1 s" in done.stderr
+    assert "DeviceLostError: rank 1 has not called gb.cluster.start() within 1 s" in done.stderr
 
 
 @pytest.mark.parametrize(("how", "tolerant"), [("sleeps", False), pytest.param("ends", True, marks=ulfm)])
@@ -283,7 +284,7 @@ def test_a_rank_that_never_begins(how, tolerant):
     """An MPI that tolerates faults does not end the job of a process that ends without having begun."""
     done = run(3, "never_begins", how, ft=tolerant)
     assert tolerant or done.returncode != 0  # to that mpiexec processes that are ended are no failure
-    assert "MPI has not begun within 1 s, since some rank of the job has not called gb.cluster()" in done.stderr
+    assert "MPI has not begun within 1 s, since some rank of the job has not called gb.cluster.start()" in done.stderr
 
 
 def test_threads_are_needed():
@@ -312,7 +313,7 @@ def alone_in_a_job(source: str, **variables: str) -> str:
 
 
 def test_mpi_is_missing():
-    source = "import sys; sys.modules['mpi4py'] = None\nimport ggml_backend as gb\ngb.cluster()"
+    source = "import sys; sys.modules['mpi4py'] = None\nimport ggml_backend as gb\ngb.cluster.start()"
     assert (
         "UnsupportedError: cluster: the job was started by mpiexec, and the package mpi4py is not installed: pip"
         in (alone_in_a_job(source, OMPI_COMM_WORLD_SIZE="2"))
@@ -320,5 +321,5 @@ def test_mpi_is_missing():
 
 
 def test_mpiexec_of_another_mpi():
-    source = "import ggml_backend as gb\ngb.cluster()"
+    source = "import ggml_backend as gb\ngb.cluster.start()"
     assert "the two belong to different MPIs" in alone_in_a_job(source, PMI_SIZE="2")

@@ -652,7 +652,7 @@ def test_everything_that_can_be_closed_refuses_to_be_copied(tmp_path, cpu):
             gb.Event(cpu),
             gb.TensorAllocator(cpu, 4096),
             gb.GraphAllocator(cpu),
-            gb.cluster(),
+            gb.cluster.start(),
             scheduler.profile(),
         ]
         kinds = {type(thing) for thing in things}

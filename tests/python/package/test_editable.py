@@ -66,7 +66,7 @@ def test_a_backend_module_compiles_as_the_docstring_says(halves, tmp_path):
 
 def test_modules_of_other_backends_are_found_where_the_package_was_built(halves):
     """The module for CUDA lies beside the extension."""
-    code = "from ggml_backend._base.installed import built_file; print(built_file('libggml_backend_cuda.so'))"
+    code = "from ggml_backend._base.files import built_file; print(built_file('libggml_backend_cuda.so'))"
     found = Path(run(code, *halves))
     assert found.parent.samefile(Path(gb._ffi.__file__).parent) or found.parent == halves[1]
 
@@ -75,7 +75,7 @@ def test_nothing_that_was_built_is_looked_for_beside_python_files():
     """Only these files may use their own path, to tell their code from the user's."""
     package = ROOT / "python" / "ggml_backend"
     using = {str(path.relative_to(package)) for path in package.rglob("*.py") if "__file__" in path.read_text("utf-8")}
-    assert using == {"_base/installed.py", "cli/profile.py", "sched/_fallbacks.py", "testing/_run.py"}
+    assert using == {"_base/files.py", "cli/profile.py", "sched/_fallbacks.py", "testing/_run.py"}
 
 
 def test_the_build_type_is_known():

@@ -116,8 +116,8 @@ def test_public_names_exist_and_are_documented():
 
 #: The folders of the package, and modules beside them. Each imports only what stands before it.
 ORDER = """
-_ffi  _base  dtypes  backend  tensor  ops  profile  sched  planning  gguf
-devices  cluster  testing  cli
+_ffi  _base  dtypes  backend  tensor  ops  sched  gguf
+planning  profile  devices  cluster  testing  cli
 """
 
 
@@ -157,6 +157,18 @@ def test_folders_import_only_folders_before_them():
         used = {path.split(".")[0] for path in imported(name, file, {*files, "_ffi"})}
         later = used - set(order[: order.index(folder) + 1])
         assert not later, f"{name} imports {later}"
+
+
+def test_import_loads_only_the_core(script):
+    """The second line of ORDER is imported when its names are used."""
+    loaded = script(
+        "import sys, ggml_backend as gb\nassert 'ARRAY' in [*gb.backends(), *gb.backends().missing]\n"
+        "print(*[m for m in sys.modules if m.split('.')[0] == 'ggml_backend'])"
+    ).split()
+    assert len(loaded) <= 60
+    around = set(ORDER.strip().split("\n")[1].split())
+    assert {name.split(".")[1] for name in loaded if "." in name} & around <= {"devices"}
+    assert "ggml_backend.devices.device" not in loaded
 
 
 def test_at_most_three_folders_are_private():

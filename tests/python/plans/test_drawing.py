@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from ggml_backend._base.text import size_text
 from ggml_backend.cli import main
 from ggml_backend.cli.examples.models import prepare
 from ggml_backend.profile._pictures import BareArena, BareBlock, Picture, bare_picture, drawing, page, png
-from ggml_backend.profile._pictures.data import byte_ticks, copy_steps, size_text, storages, tick_text, time_tick
+from ggml_backend.profile._pictures.data import byte_ticks, copy_steps, storages, tick_text, time_tick
 from ggml_backend.profile._pictures.labels import LADDER, alternatives, fitting, text_width
 from ggml_backend.profile._pictures.palette import COLOURS, KINDS, SHADES, kind, style
 from test_pictures import random_arena

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from ggml_backend._base.text import size_text
 from ggml_backend.cli import main
 from ggml_backend.profile._pictures import (
     BareArena,
@@ -29,7 +30,7 @@ from ggml_backend.profile._pictures import (
     text_map,
     write_table,
 )
-from ggml_backend.profile._pictures.data import bases, chains, curve, peak_moment, size_text, storages, verdict
+from ggml_backend.profile._pictures.data import bases, chains, curve, peak_moment, storages, verdict
 
 HOSTILE = [
     '</script><img src=x onerror="alert(1)">',

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ggml_backend as gb
-from ggml_backend._base.patterns import Patterns
+from ggml_backend._base.text import Patterns
 
 NO_NAMES = [b"bytes", 5, 1.5, ["a"], object()]
 

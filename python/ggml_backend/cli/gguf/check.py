@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ..._base.count import first_of
 from ..._base.errors import GgmlError
-from ..._base.escape import line
 from ..._base.terminal import Bar, fail, reason
+from ..._base.text import first_of, line
 from ...gguf import UnknownType
 from ...gguf import open as open_gguf
 from ...tensor._quantize import dequantize

@@ -13,10 +13,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..._base.count import first_of
 from ..._base.errors import FileError, GgmlError
-from ..._base.escape import line
 from ..._base.files import read_text
+from ..._base.text import first_of, line
 from .safetensors import SafeTensors, json_object, quoted
 
 __all__ = ["open_models"]

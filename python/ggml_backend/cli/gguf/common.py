@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..._base.errors import InvalidArgumentError
-from ..._base.patterns import Patterns, nearest
+from ..._base.text import Patterns, nearest
 from ...dtypes import DType
 from ...tensor._quantize import FLOATS
 

@@ -9,11 +9,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from ..._base.count import count
 from ..._base.errors import InvalidArgumentError
-from ..._base.escape import line
-from ..._base.patterns import Patterns
 from ..._base.terminal import Bar
+from ..._base.text import Patterns, count, line
 from ...dtypes import DType, as_dtype, dtypes
 from ...gguf import GGUFFile, Writer, fallback_dtype
 from ...tensor._quantize import FLOATS

@@ -10,10 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..._base.count import count, first_of
 from ..._base.errors import UnsupportedError
-from ..._base.escape import line
-from ..._base.patterns import Patterns
+from ..._base.text import Patterns, count, first_of, line
 from ...gguf import Writer
 from ...tensor._shapes import MAX_DIMS
 from .checkpoint import open_models

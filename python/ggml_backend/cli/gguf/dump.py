@@ -7,7 +7,7 @@ import argparse
 import numpy as np
 
 from ..._base.errors import UnsupportedError
-from ..._base.escape import line
+from ..._base.text import line
 from ...gguf import open as open_gguf
 from ...tensor._quantize import FLOATS
 from .common import add_part_argument, fitting

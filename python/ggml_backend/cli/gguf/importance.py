@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..._base.errors import FileError, InvalidArgumentError
-from ..._base.escape import line
-from ..._base.files import read_head
-from ..._base.kinds import HEAD, file_kind
+from ..._base.files import HEAD, file_kind, read_head
+from ..._base.text import line
 from ...gguf import GGUFFile, Writer
 from ...gguf import open as open_gguf
 

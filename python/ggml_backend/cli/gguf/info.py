@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..._base.count import count
-from ..._base.escape import line
 from ..._base.terminal import print_json
+from ..._base.text import count, line
 from ...gguf import GGUFFile, NestedArray
 from ...gguf import open as open_gguf
 from .common import add_part_argument, byte_count

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._base.errors import FileError
-from ..._base.escape import line
-from ..._base.files import read_head
-from ..._base.kinds import HEAD, file_kind
+from ..._base.files import HEAD, file_kind, read_head
 from ..._base.mapped import map_file, reading
+from ..._base.text import line
 
 __all__ = ["BITS", "SafeTensors", "Stored", "json_object", "product", "quoted"]
 

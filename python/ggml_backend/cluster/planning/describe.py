@@ -41,8 +41,8 @@ from typing import Any
 
 from ..._base.errors import FileError, InvalidArgumentError, UnsupportedError, expect_int, expect_path
 from ..._base.errors.messages import close_matches
-from ..._base.escape import line
 from ..._base.files import read_text, write_text
+from ..._base.text import line
 from ...dtypes import dtypes
 from ...sched._costs import CopyCost, Costs, DeviceCosts, OpCost
 

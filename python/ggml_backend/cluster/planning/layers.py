@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._base.errors import AllocationError
-from ...profile._pictures.data import size_text
+from ..._base.text import size_text
 from .describe import Description, Link
 
 __all__ = ["LayerModel", "Node", "Placement", "Prediction", "Stage", "Unit", "place", "predict"]

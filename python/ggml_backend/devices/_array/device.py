@@ -11,6 +11,7 @@ from ..._base.errors import InvalidArgumentError, UnsupportedError
 from ..._ffi import lib
 from .._program import program_of
 from ..device import Call, Node, register_device
+from . import missing
 from .copies import Copies
 from .elements import Elements
 from .family import then
@@ -60,9 +61,7 @@ class ArrayDevice(Elements, Products, Rows, Copies):
 
     @classmethod
     def missing(cls) -> str | None:
-        if find_spec("array_api_compat") is None:
-            return "needs the package array-api-compat: pip install ggml_backend[arrays]"
-        return None
+        return missing()
 
     # ------------------------------------------------------------------------------------------------- what and how
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from ..._base.count import count
-from .data import ArenaLike, CopyLike, Picture, SplitLike, Storage, size_text
+from ..._base.text import copies_text, count, size_text
+from .data import ArenaLike, CopyLike, Picture, SplitLike, Storage
 from .palette import KINDS, kind
 
 __all__ = [
-    "COPY_REASONS", "about_copy", "about_split", "about_stage", "copies_text", "facts", "memory_columns",
+    "COPY_REASONS", "about_copy", "about_split", "about_stage", "facts", "memory_columns",
     "memory_parts", "shape_text",
 ]  # fmt: skip
 
@@ -22,13 +22,6 @@ COPY_REASONS = {
     "kept": "made when it is new or its original was written, and kept: a weight that the split reads",
     "write-back": "made in each run: the result belongs into memory of the other device",
 }
-
-
-def copies_text(sizes: Iterable[int]) -> str:
-    """``0 copies``, ``1 copy (64 B)``, ``3 copies (96 KiB in all)``, of copies with so many bytes each."""
-    found = list(sizes)
-    total = f" ({size_text(sum(found))}{' in all' if len(found) > 1 else ''})" if found else ""
-    return count(len(found), "copy") + total
 
 
 def _names(names: Sequence[str]) -> str:

@@ -305,18 +305,6 @@ def span(picture: Picture) -> tuple[int, int]:
     return lower, max(upper, lower + 1)
 
 
-def size_text(n: int) -> str:
-    """1536 -> "1.50 KiB"."""
-    if abs(n) < 1024:
-        return f"{n} B"
-    value, unit = n / 1024, "KiB"
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1024 or unit == "TiB":
-            break
-        value /= 1024
-    return f"{value:.4g} {unit}" if value >= 1000 else f"{value:.3g} {unit}" if value >= 10 else f"{value:.2f} {unit}"
-
-
 def tick_text(n: int) -> str:
     """1572864 -> "1.5 MiB": a multiple of a power of two, exactly."""
     power = min(max(n.bit_length() - 1, 0) // 10, 4)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..._base.escape import markup
+from ..._base.text import markup
 from .labels import HIGH, LADDER, PAD, Label, level
 from .palette import attribute
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..._base.count import count
+from ..._base.text import count
 from .about import about_copy, about_split
 from .data import Picture, copy_steps
 from .draw import AXIS, FOOT, TOP, Chart, Sheet, Tick, axis_text, labels, time_axis, title

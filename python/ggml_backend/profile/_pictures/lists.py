@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..._base.escape import markup
+from ..._base.text import markup, size_text
 from .about import COPY_REASONS, memory_columns, shape_text
-from .data import Moment, Picture, Storage, size_text
+from .data import Moment, Picture, Storage
 from .maps import ArenaDrawn
 
 __all__ = ["alive_table", "copies_table", "memory_table", "moment_words", "splits_table"]

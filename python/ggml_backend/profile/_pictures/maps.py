@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+from ..._base.text import size_text
 from .about import about_stage
 from .data import (
     ArenaLike,
@@ -17,7 +18,6 @@ from .data import (
     curve,
     next_tick,
     peak_moment,
-    size_text,
     storages,
     tick_text,
     time_tick,

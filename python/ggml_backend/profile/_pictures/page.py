@@ -11,10 +11,10 @@ from importlib import resources
 from os import PathLike
 from typing import Any
 
-from ..._base.escape import markup, script_json
 from ..._base.files import write_text
-from .about import copies_text, facts
-from .data import Picture, size_text, span, verdict
+from ..._base.text import copies_text, markup, script_json, size_text
+from .about import facts
+from .data import Picture, span, verdict
 from .draw import AXIS, Chart, Sheet, Tick
 from .labels import LADDER
 from .lanes import Lanes, lanes_chart, lanes_of

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from os import PathLike
 
 from ..._base.errors import InvalidArgumentError, UnsupportedError
-from ..._base.escape import line, markup
 from ..._base.files import write_bytes, write_text
+from ..._base.text import line, markup, size_text
 from .about import facts, memory_parts
-from .data import Picture, size_text, span, verdict
+from .data import Picture, span, verdict
 from .draw import AXIS, SIDE, Chart, Sheet, Tick, plot_width
 from .labels import text_width
 from .lanes import Lanes, lanes_chart, lanes_of

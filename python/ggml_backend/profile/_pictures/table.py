@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 
-from ..._base.escape import cell, uncell
 from ..._base.files import write_text
 from ..._base.rows import BUFFER_COLUMNS, Row, buffer_of, read_rows
+from ..._base.text import cell, uncell
 from .data import ArenaLike, BareBlock, BlockLike
 
 HEADING = ["id", "lower", "upper", "size", "offset", "name", "op", "backend", "arena", "root"]

@@ -6,10 +6,9 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 
-from ..._base.count import count
-from ..._base.escape import line
-from .about import copies_text, facts
-from .data import ArenaLike, Picture, Storage, bases, curve, peak_moment, size_text, span, storages, verdict
+from ..._base.text import copies_text, count, line, size_text
+from .about import facts
+from .data import ArenaLike, Picture, Storage, bases, curve, peak_moment, span, storages, verdict
 
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase
 _FREE, _SMALL = ".", "+"

@@ -9,12 +9,11 @@ from collections.abc import Collection, Sequence
 from os import PathLike
 from typing import NamedTuple
 
-from ..._base.count import count
 from ..._base.errors import expect_int, expect_path
 from ..._base.files import write_text
-from .about import copies_text
+from ..._base.text import copies_text, count, size_text
 from .chrome import HOST, EventLike, OperatorSlice, Slice, lane_of, named, packed, title_of, told_of
-from .data import size_text, time_tick
+from .data import time_tick
 from .draw import Sheet, Tick, plot_width
 from .lanes import Arrow, Bar, Lanes
 from .page import lanes_page

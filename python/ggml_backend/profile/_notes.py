@@ -6,19 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from .._base.errors import StateError
-from .._ffi import lib
 from ..backend.buffer import text
-from ..profile._pictures.data import Note
+from ..sched.plan import computes
 from ..tensor.graph import Graph
 from ..tensor.tensor import Tensor
+from ._pictures.data import Note
 
-__all__ = ["computes", "read_notes"]
-
-
-def computes(node: Any) -> bool:
-    """A step of a program: no view, which needs none."""
-    views = (lib.GGML_OP_NONE, lib.GGML_OP_RESHAPE, lib.GGML_OP_VIEW, lib.GGML_OP_PERMUTE, lib.GGML_OP_TRANSPOSE)
-    return node.op not in views
+__all__ = ["read_notes"]
 
 
 def _root(tensor: Any) -> Any:
