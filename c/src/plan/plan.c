@@ -32,7 +32,7 @@ static enum ggml_status plan_problem(struct gb_plan_problem * p, const struct gb
     return gb_plan_parts(p, GB_MAX(p->bound, effort->capacity), &costs, result);
 }
 
-// ----------------------------------------------------------------------------------------------------------- results
+// ------------------------------------------------------------------------------------------------------------- results
 
 // Empty items, and items that are never alive, lie at 0.
 static void write_offsets(const struct gb_plan_problem * p, struct gb_plan_item * items, size_t n) {
@@ -70,7 +70,7 @@ enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t a
     return gb_plan_search(items, n, alignment, &effort, result);
 }
 
-// -------------------------------------------------------------------------------------------------------- public functions
+// ---------------------------------------------------------------------------------------------------- public functions
 
 // Raises the peak to the largest buffer that is never alive, so that a program may use the offset of every buffer.
 static enum ggml_status hold_idle(const struct gb_plan_item * items, size_t n, size_t alignment,

@@ -64,7 +64,7 @@ static void keep_if_smaller(struct chunked * c) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------- cuts
+// ---------------------------------------------------------------------------------------------------------------- cuts
 
 struct edge { // of an item in the plan without limit
     size_t offset, end;
@@ -75,8 +75,8 @@ static int by_offset(const void * pa, const void * pb) {
     return a->offset != b->offset ? (a->offset < b->offset ? -1 : 1) : (a->end > b->end) - (a->end < b->end);
 }
 
-// Cuts the plan without limit at offsets that no item crosses, each as high as the chunk size allows. Does nothing if two
-// such offsets are further apart than a chunk.
+// Cuts the plan without limit at offsets that no item crosses, each as high as the chunk size allows. Does nothing if
+// two such offsets are further apart than a chunk.
 static enum ggml_status cut_cleanly(struct chunked * c) {
     GB_VEC(struct edge) edges = { 0 };
     GB_VEC(size_t) cuts = { 0 }; // where chunks begin
@@ -262,8 +262,8 @@ static enum ggml_status plan_each_chunk(struct chunked * c) {
 
 // -------------------------------------------------------------------------------------------------------------- bounds
 
-// A lower bound for the number of chunks: the load divided by the chunk size, and the number of items alive at once that
-// are larger than half a chunk, as no two of these share a chunk.
+// A lower bound for the number of chunks: the load divided by the chunk size, and the number of items alive at once
+// that are larger than half a chunk, as no two of these share a chunk.
 static enum ggml_status count_chunks(const struct chunked * c, const struct gb_plan_problem * p, size_t * bound) {
     *bound = p->bound / c->chunk + (p->bound % c->chunk > 0);
     int64_t * large = gb_calloc(p->n + 1, sizeof(*large)); // by section of a part: births less deaths

@@ -5,8 +5,8 @@
 // The index (plan_index.c) finds the gaps. A dense part of few buffers uses one list of all placed buffers, sorted by
 // offset, which is faster there.
 //
-// In some instances the index needs as many probes per buffer as buffers are placed. If first fit must end nevertheless,
-// gb_plan_place_all places the rest by hints, in a bounded number of steps each.
+// In some instances the index needs as many probes per buffer as buffers are placed. If first fit must end
+// nevertheless, gb_plan_place_all places the rest by hints, in a bounded number of steps each.
 #include "plan/plan_impl.h"
 
 #include <string.h>

@@ -108,8 +108,8 @@ static int compare_width(const struct gb_plan_part * part, uint32_t a, uint32_t 
     return x->first != y->first ? (x->first < y->first ? -1 : 1) : (a > b) - (a < b);
 }
 
-// Places the bridges, into the trial: those alive throughout at the bottom, by falling size, then the long ones, each on
-// its neighbours among them.
+// Places the bridges, into the trial: those alive throughout at the bottom, by falling size, then the long ones, each
+// on its neighbours among them.
 static enum ggml_status place_bridges(struct grouping * g) {
     struct gb_plan_part * part = g->part;
     uint32_t * order = gb_calloc(part->n, sizeof(*order));

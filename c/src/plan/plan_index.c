@@ -1,27 +1,27 @@
-// plan_index.c - placed buffers by time and offset. Finds the lowest or smallest gap for a buffer without looking at each
-// neighbour.
+// plan_index.c - placed buffers by time and offset. Finds the lowest or smallest gap for a buffer without looking at
+// each neighbour.
 //
-// A segment tree over blocks of sections. A lifetime's whole blocks are the disjoint union of a few nodes, its own nodes
-// (at most two per level). The tree has these sets of offsets (plan_sets.h):
+// A segment tree over blocks of sections. A lifetime's whole blocks are the disjoint union of a few nodes, its own
+// nodes (at most two per level). The tree has these sets of offsets (plan_sets.h):
 //
 //   cover     of a node: offsets of the buffers that have it as one of their own nodes
 //   overlap   of a node: offsets of all buffers alive in any of its blocks
 //   lists     of a block: the buffers that begin or end within it (plan_lists.h)
 //
-// The neighbours of a buffer are in these sources: `overlap` of its own nodes, `cover` of their ancestors, and the lists
-// of its first and last block. A set joins intervals that touch, so many buffers may be one interval.
+// The neighbours of a buffer are in these sources: `overlap` of its own nodes, `cover` of their ancestors, and the
+// lists of its first and last block. A set joins intervals that touch, so many buffers may be one interval.
 //
 // A search probes the sources in turn: an offset taken in one source advances to the end of what takes it, until all
-// sources agree. After 16 failed probes it scans the gaps of one set in order instead, the primary set: `overlap` of the
-// buffer's widest node, which leaves the fewest gaps. Each gap that fails gets a limit: how large a buffer must be, and
-// how far its lifetime must reach, to fail there again. Sets only grow, so limits stay true, and later scans skip most
-// gaps by comparing three numbers.
+// sources agree. After 16 failed probes it scans the gaps of one set in order instead, the primary set: `overlap` of
+// the buffer's widest node, which leaves the fewest gaps. Each gap that fails gets a limit: how large a buffer must be,
+// and how far its lifetime must reach, to fail there again. Sets only grow, so limits stay true, and later scans skip
+// most gaps by comparing three numbers.
 //
 // If lifetimes have few nodes, `cover` exists at every second or third height only. A node of another height is entered
 // in those below it, and a search has fewer sources.
 //
-// Invariant: only nodes that are own nodes of some buffer of the part are ever queried for `overlap`, and only they keep
-// it. `overlap` of such a node contains that of the nodes below. So what is in it already is in those above, too.
+// Invariant: only nodes that are own nodes of some buffer of the part are ever queried for `overlap`, and only they
+// keep it. `overlap` of such a node contains that of the nodes below. So what is in it already is in those above, too.
 #include <string.h>
 
 #include "plan/plan_impl.h"
@@ -103,8 +103,8 @@ static uint32_t count_entries(const struct gb_plan_part * part, unsigned shift, 
     return n_short;
 }
 
-// Chooses the largest blocks whose lists are short on average. Larger blocks mean fewer sets. Lifetimes with whole blocks
-// skip most of a list by binary search; lifetimes without one read it entry by entry.
+// Chooses the largest blocks whose lists are short on average. Larger blocks mean fewer sets. Lifetimes with whole
+// blocks skip most of a list by binary search; lifetimes without one read it entry by entry.
 static bool choose_blocks(struct gb_plan_index * x, const struct gb_plan_part * part) {
     const uint64_t all = (uint64_t) part->n + part->n_fixed;
     for (unsigned shift = LARGEST_SHIFT; shift > 0 && part->n_sections >= FEW_SECTIONS; shift--) {
@@ -231,8 +231,8 @@ static bool add_to_node(struct gb_plan_index * x, size_t node, unsigned height, 
            gb_plan_set_add(&x->arena, &x->overlap[node], start, end) != GB_PLAN_SET_FAILED;
 }
 
-// Adds the interval to `overlap` of the queried nodes above a block, except nodes inside the whole blocks. Ends at a node
-// that has the interval, or below which none is queried.
+// Adds the interval to `overlap` of the queried nodes above a block, except nodes inside the whole blocks. Ends at a
+// node that has the interval, or below which none is queried.
 static bool add_above(struct gb_plan_index * x, size_t block, const struct span * s, size_t start, size_t end) {
     size_t begin = block, width = 1;
     for (size_t node = x->width + block; node > 0 && x->queried[node]; node /= 2, width *= 2) {
@@ -478,8 +478,8 @@ static struct extent extent_of_node(const struct gb_plan_index * x, size_t node)
     return (struct extent){ (uint32_t) ((begin - x->width) << x->shift), (uint32_t) GB_MIN(last, x->n_sections) };
 }
 
-// Extends r so that every lifetime that contains it also meets the interval at the cursor. It must contain an own node of
-// b as a whole, or the nearest section of a node or entry that reaches past b.
+// Extends r so that every lifetime that contains it also meets the interval at the cursor. It must contain an own node
+// of b as a whole, or the nearest section of a node or entry that reaches past b.
 static struct extent extent_with(const struct gb_plan_index * x, const struct source * s, struct extent r) {
     if (s->kind == LISTED) {
         const struct gb_plan_entry * const e = (const struct gb_plan_entry *) s->c.at;

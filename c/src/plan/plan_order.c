@@ -161,7 +161,7 @@ void gb_plan_sort(struct gb_plan_keyed * all, struct gb_plan_keyed * scratch, ui
     }
 }
 
-// ------------------------------------------------------------------------------------------------------- a whole part
+// -------------------------------------------------------------------------------------------------------- a whole part
 
 // A maximum tree over the loads: node k holds the larger of its two children.
 enum ggml_status gb_plan_find_max_loads(struct gb_plan_part * part) {

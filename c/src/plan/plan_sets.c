@@ -91,7 +91,7 @@ static bool grow_runs(struct gb_plan_arena * a, struct gb_plan_set * s) {
     return true;
 }
 
-// --------------------------------------------------------------------------------------------------------------- limits
+// -------------------------------------------------------------------------------------------------------------- limits
 
 // The limits of an array with capacity for `cap` intervals.
 static struct gb_plan_gap_limit * limits_at(struct gb_plan_interval * data, uint32_t cap) {
@@ -181,8 +181,8 @@ static uint32_t find(const struct gb_plan_interval * data, uint32_t n, size_t of
     return low;
 }
 
-// Adds an interval to an array of n and joins it with those that it touches. *at: its position. FULL: the array is full.
-// limits: NULL, or of the n.
+// Adds an interval to an array of n and joins it with those that it touches. *at: its position. FULL: the array is
+// full. limits: NULL, or of the n.
 static enum gb_plan_added put(struct gb_plan_interval * data, struct gb_plan_gap_limit * limits, uint32_t * n,
     uint32_t cap, size_t start, size_t end, uint32_t * at) {
     const uint32_t from = find(data, *n, start);

@@ -1,9 +1,9 @@
 // plan_skyline.c - the skyline heuristic: plans from the bottom up.
 //
-// The skyline is, by section, the lowest offset above all placed buffers: a linked list of plateaus of different height.
-// The lowest valley takes the first buffer, by rank, whose lifetime lies between the valley's walls. If no buffer fits,
-// the valley is filled up to its lower wall. Gaps below the skyline are never used, so a step looks at plateaus and
-// unplaced buffers only.
+// The skyline is, by section, the lowest offset above all placed buffers: a linked list of plateaus of different
+// height. The lowest valley takes the first buffer, by rank, whose lifetime lies between the valley's walls. If no
+// buffer fits, the valley is filled up to its lower wall. Gaps below the skyline are never used, so a step looks at
+// plateaus and unplaced buffers only.
 #include "plan/plan_impl.h"
 
 #include <stdlib.h>

@@ -1,7 +1,8 @@
 // plan_critical.c - plans the critical buffers, those of the busiest sections, then places the others around them.
 //
 // A plan of fewer buffers needs no more than a plan of all, so a bound of the critical buffers is a bound of the part.
-// First fit in the order of their plan places none of them higher than that plan does. The others mostly fit around them.
+// First fit in the order of their plan places none of them higher than that plan does. The others mostly fit around
+// them.
 #include "plan/search/plan_methods.h"
 
 #include <stdlib.h>

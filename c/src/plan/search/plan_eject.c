@@ -1,10 +1,10 @@
-// plan_eject.c - ejection chains: removes the buffers that end above a target and places each where the cheapest buffers
-// are in its way. The chain ejects these and places them in turn, until no buffer is left outside.
+// plan_eject.c - ejection chains: removes the buffers that end above a target and places each where the cheapest
+// buffers are in its way. The chain ejects these and places them in turn, until no buffer is left outside.
 //
-// The price of a buffer is its area, times one more than the number of its ejections, so that chains do not cycle. A move
-// costs as much as finding the neighbours of one buffer (plan_neighbours.c), so thousands of moves cost as much as a few
-// plans. A chain that does not end, or that has ever more buffers outside, is dropped, and the next target is closer to
-// the plan. If no target is reached, the numbers of ejections decay.
+// The price of a buffer is its area, times one more than the number of its ejections, so that chains do not cycle. A
+// move costs as much as finding the neighbours of one buffer (plan_neighbours.c), so thousands of moves cost as much as
+// a few plans. A chain that does not end, or that has ever more buffers outside, is dropped, and the next target is
+// closer to the plan. If no target is reached, the numbers of ejections decay.
 //
 // Random numbers are drawn by birth.
 #include "plan/search/plan_methods.h"
@@ -127,9 +127,9 @@ static bool begin(struct gb_plan_ejector * x, size_t target) {
     return gb_plan_neighbours_set(x->neighbours, x->from);
 }
 
-// The offset where the buffers in the way of b are cheapest, ties lowest: 0 or the end of a neighbour. A sweep over both
-// orders of the neighbours: adds the next one that begins below the top of b, else subtracts the next one that ends and
-// tries its end. Which comes next is unpredictable, so the loop does not branch on it.
+// The offset where the buffers in the way of b are cheapest, ties lowest: 0 or the end of a neighbour. A sweep over
+// both orders of the neighbours: adds the next one that begins below the top of b, else subtracts the next one that
+// ends and tries its end. Which comes next is unpredictable, so the loop does not branch on it.
 static size_t cheapest(const struct gb_plan_ejector * x, const struct gb_plan_buffer * b,
     const struct gb_plan_neighbour_list * met) {
     const struct gb_plan_pair *begin = met->by_offset, *end = met->by_end;

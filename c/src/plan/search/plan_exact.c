@@ -1,8 +1,8 @@
 // plan_exact.c - exact depth-first search for a plan within a capacity. It is complete, so its failure is a proof.
 //
-// Plans are built from the bottom up. Any plan can be pushed down until each buffer lies on another or at 0. The buffers
-// of such a plan can be placed by rising (offset, rank), each at its floor: the highest top of its placed neighbours.
-// Only these sequences are searched. Pruning:
+// Plans are built from the bottom up. Any plan can be pushed down until each buffer lies on another or at 0. The
+// buffers of such a plan can be placed by rising (offset, rank), each at its floor: the highest top of its placed
+// neighbours. Only these sequences are searched. Pruning:
 //   - Holes: no buffer need be placed at or above the lowest possible top of an unplaced neighbour, as that neighbour
 //     could move below it.
 //   - Sections: the lowest floor of a section's unplaced buffers plus their sizes must not exceed the capacity.
@@ -167,7 +167,7 @@ void gb_plan_exact_free(struct gb_plan_exact * x) {
     gb_free(x);
 }
 
-// -------------------------------------------------------------------------------------------------------- place and undo
+// ------------------------------------------------------------------------------------------------------ place and undo
 
 // Updates the sections of a buffer that is placed or removed.
 static void toggle(struct gb_plan_exact * x, uint32_t b, bool placed) {
@@ -222,7 +222,7 @@ static bool place(struct gb_plan_exact * x, uint32_t b, bool * isolated) {
     return true;
 }
 
-// ---------------------------------------------------------------------------------------------------------- subproblems
+// --------------------------------------------------------------------------------------------------------- subproblems
 
 static unsigned lowest_bit(uint64_t bits) {
 #if defined(__GNUC__)

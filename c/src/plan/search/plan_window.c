@@ -1,8 +1,8 @@
 // plan_window.c - lowers the peak by planning again what lies around it in time.
 //
-// A window is a span of sections around the highest buffer. Buffers that live within it are placed again, by first fit in
-// learned orders (plan_learn.c). Buffers that reach past it are fixed. If that lowers the window's top, the plan is kept
-// and the next highest buffer follows. Else the window doubles. A round costs as much as the window is large.
+// A window is a span of sections around the highest buffer. Buffers that live within it are placed again, by first fit
+// in learned orders (plan_learn.c). Buffers that reach past it are fixed. If that lowers the window's top, the plan is
+// kept and the next highest buffer follows. Else the window doubles. A round costs as much as the window is large.
 #include "plan/search/plan_methods.h"
 
 #include <string.h>
