@@ -1,18 +1,16 @@
-"""The memory planner on published instances, graphs of models and synthetic graphs: peak beside lower bound and
-in-order best fit.
+"""Measures the memory planner on published instances, graphs of models and synthetic graphs.
 
     python benchmarks/bench_plan.py [--budget-ms N] [--reproducible] [--json FILE] [--markdown] [FILE.csv ...]
     python benchmarks/bench_plan.py --large [--budgets MS,...] [--reproducible] [--markdown] [NAME ...]
 
-Without files: tests/data/minimalloc, tests/data/model-graphs and two graphs of 10,000 buffers. For instances whose
-lower bound is not known to be reachable, the published capacity is asked for too. Percentages are above the lower
-bound. Milliseconds are wall time of one call, and the time that the processor spent on it, which is what counts on a
-busy machine.
+Default files: tests/data/minimalloc, tests/data/model-graphs and two graphs of 10,000 buffers. D and J are also planned
+for the published capacity, as their lower bound may be out of reach. Percentages are above the lower bound. "ms" is
+wall time of one call, "cpu ms" processor time, which counts on a busy machine.
 
 --large: made instances (plan_instances.py; NAMES such as transformer-20000) with several budgets, beside in-order best
-fit and greedy by size, which this program computes on its own up to 20,000 buffers.
+fit and greedy by size, which this program computes up to 20,000 buffers.
 
---reproducible: the counted steps end the search, not the clock. The processor time is that of all threads.
+--reproducible: counted steps end the search, not the clock. The processor time is that of all threads.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ DATA = Path(__file__).parent.parent / "tests" / "data"
 
 
 def deep_transformer(layers: int = 833) -> tuple[np.ndarray, ...]:
-    """About 12 buffers a layer, each layer's input alive across it (the residual), one mask alive throughout."""
+    """About 12 buffers per layer. Each layer's input is alive across it (the residual), one mask throughout."""
     mib = 1 << 20
     spans = [(0, 14 * layers, 4 * mib)]
     for layer in range(layers):
@@ -60,7 +58,7 @@ def dense_random(n: int = 10000) -> tuple[np.ndarray, ...]:
 
 
 def chain_under_one() -> tuple[np.ndarray, ...]:
-    """Eight published instances, one after the other, under a buffer that is alive until shortly before the end."""
+    """Eight published instances in sequence, and a buffer that is alive until shortly before the end."""
     spans, t = [], 0
     for letter in "ABCEFGHK":
         lower, upper, size = read_instance(next((DATA / "minimalloc").glob(f"{letter}.*.csv")))[1:]
@@ -112,7 +110,7 @@ def cells(r: dict[str, Any]) -> list[str]:
 
 
 def greedy_by_size(lower: np.ndarray, upper: np.ndarray, size: np.ndarray) -> int:
-    """The peak of first fit by falling size, from each pair: independent of the package, and slow."""
+    """The peak of first fit by falling size, from all pairs: independent of the package, and slow."""
     order = np.lexsort((-upper, lower, -size))
     lower, upper, size = lower[order], upper[order], size[order]
     offset = np.zeros(len(size), np.int64)

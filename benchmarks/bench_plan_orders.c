@@ -1,11 +1,11 @@
-// bench_plan_orders.c - what the single heuristics of the memory planner cost: microseconds of processor time a buffer
-// for each, on one thread, and how far the peak is above the lower bound.
+// bench_plan_orders.c - measures each heuristic of the memory planner on one thread: microseconds of processor time per
+// buffer, and the peak above the lower bound.
 //
 //     python benchmarks/plan_instances.py transformer-100000 --out big.csv
 //     bench_plan_orders FILE.csv...          columns id,lower,upper,size
 //
-// With several files the exponents are fitted of the growth of time with the number of buffers, and with n log n and
-// the pairs of buffers that are alive together, which any placement has to keep apart: 1 is linear.
+// With several files it fits exponents of time over the number of buffers, and over n log n plus the pairs of buffers
+// alive together. 1 is linear.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,14 +22,14 @@ enum {
     BY_LOAD,
     BY_DEATH,
     BY_PEAK,
-    BY_CROWDED_WIDTH,
-    BY_CROWDED_SIZE,
+    BY_LOADED_WIDTH,
+    BY_LOADED_SIZE,
     SMALLEST_GAP,
     VALIDATOR,
     N_COLUMNS
 };
 enum { MAX_FILES = 64 };
-enum { MAX_SLOW = 200000 }; // buffers: beyond that, by area and smallest gap are left out
+enum { MAX_SLOW = 200000 }; // buffers; above, by area and smallest gap are skipped
 static const struct {
     const char * name;
     enum gb_plan_key key; // of first fit
@@ -40,14 +40,14 @@ static const struct {
     [BY_LOAD] = { "by load", GB_PLAN_BY_LOAD },
     [BY_DEATH] = { "by death", GB_PLAN_BY_DEATH },
     [BY_PEAK] = { "by peak", GB_PLAN_BY_PEAK },
-    [BY_CROWDED_WIDTH] = { "by crowded width", GB_PLAN_BY_LOADED_WIDTH },
-    [BY_CROWDED_SIZE] = { "by crowded size", GB_PLAN_BY_LOADED_SIZE },
+    [BY_LOADED_WIDTH] = { "by crowded width", GB_PLAN_BY_LOADED_WIDTH },
+    [BY_LOADED_SIZE] = { "by crowded size", GB_PLAN_BY_LOADED_SIZE },
     [SMALLEST_GAP] = { "smallest gap", GB_PLAN_BY_SIZE },
     [VALIDATOR] = { "validator", 0 } };
 
 static double seconds(void) { return (double) clock() / CLOCKS_PER_SEC; }
 
-// NULL and a message if it cannot be read.
+// NULL, with a message: it cannot be read.
 static struct gb_plan_item * load(const char * path, size_t * n) {
     FILE * f = fopen(path, "r");
     GB_VEC(struct gb_plan_item) items = { 0 };
@@ -69,7 +69,7 @@ static struct gb_plan_item * load(const char * path, size_t * n) {
     return items.data;
 }
 
-// The peak of one heuristic over all parts; items get its offsets.
+// Runs one heuristic on all parts. Returns the peak and writes the offsets to the items.
 static size_t run(struct gb_plan_problem * p, struct gb_plan_item * items, int column) {
     size_t highest = 0;
     for (size_t k = 0; k < p->n_parts; k++) {
@@ -128,7 +128,7 @@ static void measure(const char * path, double * n_buffers, double * conflicts, d
     gb_free(items);
 }
 
-// The slope of log(time) over log(x), of those that were measured.
+// The slope of log(time) over log(x).
 static double power_of(const double * x, const double (*time)[N_COLUMNS], int c, int files) {
     double sx = 0.0, sy = 0.0, xx = 0.0, xy = 0.0, m = 0.0;
     for (int k = 0; k < files; k++) {

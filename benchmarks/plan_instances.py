@@ -1,18 +1,18 @@
-"""Instances for the memory planner in the image of hard ones, made from a seed: the same on any machine.
+"""Makes instances for the memory planner from a seed, the same on any machine.
 
     python benchmarks/plan_instances.py --list
     python benchmarks/plan_instances.py NAME [--out FILE.csv]
 
 Names are FAMILY-N or FAMILY-N-SEED, where N is about how many buffers there are:
 
-    transformer  a training step of a decoder: activations that wait for the backward pass, short temporaries, gradients
-                 of weights that wait for the optimizer, at the end one short temporary for each weight
-    convnet      a training step of a residual net: activations that shrink from stage to stage, workspaces of
+    transformer  a training step of a decoder: activations alive until the backward pass, short temporaries, gradients
+                 of weights alive until the optimizer, at the end one short temporary per weight
+    convnet      a training step of a residual network: activations that shrink from stage to stage, workspaces of
                  convolutions, weights that grow
-    compiler     what a compiler hands over: blocks within blocks, sizes with a heavy tail, most lives short
-    sparse       lives of 1 % of the time at most, sizes uniform
-    medium       lives of 10 % of the time at most, sizes log-uniform
-    dense        lives of any length, sizes uniform
+    compiler     buffers of a compiler: nested blocks, sizes with a heavy tail, mostly short lifetimes
+    sparse       lifetimes of at most 1 % of the time, uniform sizes
+    medium       lifetimes of at most 10 % of the time, log-uniform sizes
+    dense        lifetimes of any length, uniform sizes
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ Instance = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 class Recorder:
-    """Buffers as they are born; ``t`` is the position in the order of execution."""
+    """Records buffers by birth. ``t`` is the position in the order of execution."""
 
     def __init__(self) -> None:
         self.t = 0
         self.spans: list[list[int]] = []
 
     def new(self, size: int) -> int:
-        """A result of the next operation; alive there until ``use`` says more."""
+        """Adds a result of the next operation. ``use`` extends its lifetime."""
         self.spans.append([self.t, self.t + 1, size])
         return len(self.spans) - 1
 
     def op(self, size: int, *sources: int) -> int:
-        """One operation: its result, and its sources are alive until then."""
+        """Adds an operation: its sources are alive until then."""
         out = self.new(size)
         for s in sources:
             self.use(s)
@@ -57,7 +57,7 @@ class Recorder:
 
 
 def _layer_forward(r: Recorder, x: int, width: int, heads: int, tokens: int) -> tuple[int, dict[str, int]]:
-    """A block of a decoder; what its backward pass reads is kept by name."""
+    """A decoder block. ``keep`` has what the backward pass reads, by name."""
     keep = {"x": x}
     keep["norm1"] = r.op(2 * tokens * width, x)
     keep["stat1"] = r.op(8 * tokens, x)
@@ -111,7 +111,7 @@ def _layer_backward(r: Recorder, g: int, keep: dict[str, int], width: int, heads
 
 
 def transformer(n: int, seed: int) -> Instance:
-    """About 58 buffers a layer. The seed draws the widths, and whether gradients wait for the optimizer."""
+    """About 58 buffers per layer. The seed chooses the widths, and whether gradients live until the optimizer."""
     rng = np.random.default_rng([1, n, seed])
     width, heads = [(768, 12), (1024, 16), (2048, 16), (2560, 32)][int(rng.integers(4))]
     tokens = int(rng.choice([512, 1024, 2048]))
@@ -151,7 +151,7 @@ def _conv(r: Recorder, x: int, pixels: int, channels: int, rng: np.random.Genera
 
 
 def convnet(n: int, seed: int) -> Instance:
-    """About 33 buffers a block of two convolutions, in four stages."""
+    """About 33 buffers per block of two convolutions, in four stages."""
     rng = np.random.default_rng([2, n, seed])
     batch, blocks = int(rng.choice([8, 16, 32])), max(4, n // 33)
     r = Recorder()
@@ -184,7 +184,7 @@ def convnet(n: int, seed: int) -> Instance:
 
 
 def compiler(n: int, seed: int) -> Instance:
-    """Blocks within blocks: a buffer lives within the block that it is born in, in small blocks most of them."""
+    """Nested blocks: a buffer lives within the block in which it is born, mostly a small one."""
     rng = np.random.default_rng([3, n, seed])
     depth = rng.geometric(0.35, n)
     width = np.maximum(1, n / 4.0 ** np.maximum(0, np.log(n) / np.log(4) - depth + 1)).astype(np.int64)

@@ -1,10 +1,10 @@
-// ggml-alloc.h - giving tensors memory.
+// ggml-alloc.h - allocators for tensors.
 //
-//   tallocr  places tensors, one by one, in one buffer: best fit among free blocks kept sorted by address
-//   gallocr  places the tensors of a graph, reusing the memory of those no longer needed
+//   tallocr  tensor allocator: places tensors one by one in one buffer (best fit)
+//   gallocr  graph allocator: places the tensors of a graph and reuses the memory of dead ones
 //   allocr   the older interface: one of each
 //
-// A measure allocator has no memory behind it: it finds out how much is needed and leaves the tensors untouched.
+// A measure allocator has no memory. It finds the size that is needed and does not change tensors.
 #ifndef GGML_ALLOC_H
 #define GGML_ALLOC_H
 
@@ -25,21 +25,21 @@ typedef struct ggml_gallocr * ggml_gallocr_t;
 typedef struct ggml_allocr * ggml_allocr_t;
 
 // Legacy interface.
-GGML_API ggml_allocr_t ggml_allocr_new(void * data, size_t size, size_t alignment); // memory stays the caller's
+GGML_API ggml_allocr_t ggml_allocr_new(void * data, size_t size, size_t alignment); // the caller owns the memory
 GGML_API ggml_allocr_t ggml_allocr_new_measure(size_t alignment);
-// buffer stays the caller's
+// the caller owns the buffer
 GGML_API ggml_allocr_t ggml_allocr_new_from_buffer(struct ggml_backend_buffer * buffer);
 GGML_API ggml_allocr_t ggml_allocr_new_from_backend(struct ggml_backend * backend, size_t size); // owns its buffer
 GGML_API ggml_allocr_t ggml_allocr_new_measure_from_backend(struct ggml_backend * backend);
 GGML_API struct ggml_backend_buffer * ggml_allocr_get_buffer(ggml_allocr_t alloc);
-// list: node indices in execution order, -1 = barrier; memory is given back only at barriers. Copied.
+// list: node indices in execution order; -1 is a barrier. Memory is given back only at barriers. Copied.
 GGML_API enum ggml_status ggml_allocr_set_parse_seq(ggml_allocr_t alloc, const int * list, int n);
 GGML_API void ggml_allocr_free(ggml_allocr_t alloc);
 GGML_API bool ggml_allocr_is_measure(ggml_allocr_t alloc);
 GGML_API enum ggml_status ggml_allocr_reset(ggml_allocr_t alloc);
 GGML_API enum ggml_status ggml_allocr_alloc(ggml_allocr_t alloc, struct ggml_tensor * tensor);
 GGML_API size_t ggml_allocr_max_size(ggml_allocr_t alloc);
-// max_size; 0 on failure
+// Returns max_size, or 0 on failure.
 GGML_API size_t ggml_allocr_alloc_graph(ggml_allocr_t alloc, struct ggml_cgraph * graph);
 
 // Tensor allocator.
@@ -55,7 +55,7 @@ GGML_API ggml_tallocr_t ggml_tallocr_new_measure_from_backend(struct ggml_backen
 GGML_API struct ggml_backend_buffer * ggml_tallocr_get_buffer(ggml_tallocr_t talloc);
 GGML_API void ggml_tallocr_free(ggml_tallocr_t talloc);
 GGML_API bool ggml_tallocr_is_measure(ggml_tallocr_t talloc);
-GGML_API enum ggml_status ggml_tallocr_reset(ggml_tallocr_t talloc); // forget all placements; max_size stays
+GGML_API enum ggml_status ggml_tallocr_reset(ggml_tallocr_t talloc); // forgets all placements; max_size stays
 GGML_API enum ggml_status ggml_tallocr_alloc(ggml_tallocr_t talloc, struct ggml_tensor * tensor);
 GGML_API size_t ggml_tallocr_max_size(ggml_tallocr_t talloc); // high-water mark plus a tenth
 
@@ -64,13 +64,13 @@ GGML_API ggml_gallocr_t ggml_gallocr_new(void);
 GGML_API void ggml_gallocr_free(ggml_gallocr_t galloc);
 GGML_API enum ggml_status ggml_gallocr_set_parse_seq(ggml_gallocr_t galloc, const int * list, int n);
 GGML_API size_t ggml_gallocr_alloc_graph(ggml_gallocr_t galloc, ggml_tallocr_t talloc, struct ggml_cgraph * graph);
-// Several allocators in one pass: the allocator of a tensor is hash_node_talloc[slot of the tensor in hash_set].
+// Several allocators in one pass. The allocator of a tensor is hash_node_talloc[slot of the tensor in hash_set].
 GGML_API enum ggml_status ggml_gallocr_alloc_graph_n(ggml_gallocr_t galloc, struct ggml_cgraph * graph,
     struct ggml_hash_set hash_set, ggml_tallocr_t * hash_node_talloc);
 
-// Whole contexts: every unplaced tensor of a no_alloc context in one buffer (several behind one handle when the type's
-// maximum size demands it). NULL: nothing to place (ggml_last_status() unchanged) or an error; then no tensor was
-// touched.
+// Places every unplaced tensor of a no_alloc context in one buffer, or in several behind one handle if the type's
+// maximum size requires it. NULL: there is nothing to place (ggml_last_status() unchanged), or an error, which changes
+// no tensor.
 GGML_API struct ggml_backend_buffer * ggml_backend_alloc_ctx_tensors_from_buft(struct ggml_context * ctx,
     struct ggml_backend_buffer_type * buft);
 GGML_API struct ggml_backend_buffer * ggml_backend_alloc_ctx_tensors(struct ggml_context * ctx,

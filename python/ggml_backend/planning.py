@@ -23,16 +23,16 @@ __all__ = ["MemoryPlan", "plan_memory"]
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Where each buffer lies, and how good that is. All numbers are bytes, but ``milliseconds``."""
+    """A plan: the offset of each buffer, and how good the plan is. Sizes are bytes."""
 
     offsets: NDArray[np.uint64] = field(repr=False)  #: by buffer; multiples of the alignment
     peak: int  #: largest offset + size of all buffers, sizes rounded up to the alignment
-    lower_bound: int  #: most bytes alive at once, or the largest size: no plan has a smaller peak
+    lower_bound: int  #: most bytes alive at once, or the largest size. No plan has a smaller peak
     best_fit: int  #: the peak of in-order best fit, for comparison
     proved: bool  #: no plan has a smaller peak than this one
-    milliseconds: float  #: that it took
-    bound: int  #: no plan has a smaller peak than this either: the lower bound, or more
-    bound_by: str  #: what shows that: "load", the bytes alive at once, or "search" of all buffers or those that decide
+    milliseconds: float  #: wall time of the call
+    bound: int  #: no plan has a smaller peak: the lower bound, or more if the search has proved more
+    bound_by: str  #: what proves ``bound``: "load", the bytes alive at once, or "search"
     unfinished: bool  #: not proved, and a larger budget would probably give a smaller peak
 
     @property
@@ -76,18 +76,22 @@ def plan_memory(
     n_threads: int = 1,
     reproducible: bool = False,
 ) -> MemoryPlan:
-    """Offsets for buffers such that no two that are alive at the same time overlap and little memory is needed.
+    """Finds offsets for buffers so that those alive at the same time do not overlap and the peak is small.
 
     Buffer ``i`` is alive from ``lower[i]`` up to, not including, ``upper[i]`` and has ``size[i]`` bytes. A buffer that
-    is never alive lies at 0 and may overlap others. The result is never worse than in-order best fit or, up to 100,000
-    buffers, first fit by size. ``alignment`` is a power of two. With a ``capacity`` in bytes any plan within it will
-    do, and :class:`AllocationError` is raised if none is found. ``budget_ms`` is for search where heuristics do not
-    reach the lower bound; 0: none. It is spent in counted steps, but the clock (the calling thread's processor time)
-    ends the search first where these take longer than the budget, as they mostly do: so the plan depends on the
-    processor's speed and on ``n_threads``, the number of threads that try several orders at once. With ``reproducible``
-    the clock ends nothing, and equal inputs, capacities and budgets give equal plans on any machine, busy or not, for
-    any number of threads, until the next version of the package; that takes as long as the steps take, mostly more than
-    the budget (docs/PLANNING.md).
+    is never alive lies at 0 and may overlap others. No plan is worse than in-order best fit or, up to 100,000 buffers,
+    first fit by size.
+
+    Parameters
+    ----------
+    alignment: a power of two.
+    capacity: bytes; any plan within it will do. If none is found, :class:`AllocationError` is raised.
+    budget_ms: how long to search if heuristics miss the lower bound. 0: no search. The clock (the calling thread's
+        processor time) ends the search, so the plan depends on the processor's speed.
+    n_threads: threads that try several orders at once.
+    reproducible: only counted steps end the search. Equal inputs, capacities and budgets then give equal plans on any
+        machine and for any number of threads, for one version of the package. That usually takes longer than the
+        budget (docs/PLANNING.md).
     """
     lowers, uppers, sizes = (
         _integers(lower, np.int64, "lower"),
@@ -128,7 +132,7 @@ def plan_memory(
 def read_instance(
     path: str | PathLike[str],
 ) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint64]]:
-    """ids, lower, upper, size from a CSV file with a heading that has these four columns, in any order."""
+    """Reads ids, lower, upper, size from a CSV file with a heading of these four columns, in any order."""
     rows = [(row.text("id"), *buffer_of(row)) for row in read_rows(path, BUFFER_COLUMNS)]
     lower, upper, size = ([row[k] for row in rows] for k in (1, 2, 3))
     return [row[0] for row in rows], np.array(lower, np.int64), np.array(upper, np.int64), np.array(size, np.uint64)

@@ -1,7 +1,6 @@
 // allocr.c - the older interface: one tensor allocator and one graph allocator behind one handle.
 //
-// Every function checks the handle and forwards; sizes, addresses and errors are those of tallocr.c and gallocr.c. Such
-// programs measure with one allocr and allocate with another, so both kinds are made here from the same parts.
+// Each function checks the handle and forwards to tallocr.c and gallocr.c.
 #include "alloc/alloc.h"
 #include "base/mem.h"
 
@@ -10,8 +9,7 @@ struct ggml_allocr {
     ggml_gallocr_t galloc; // owned
 };
 
-// Takes over the tensor allocator. NULL goes through: it was not made, and why is reported already. On failure the
-// tensor allocator is freed, for its caller has no other hold of it.
+// Takes ownership of the tensor allocator, also on failure. NULL: it was not made, which is reported already.
 static ggml_allocr_t allocr_of(ggml_tallocr_t talloc) {
     if (talloc == NULL) {
         return NULL;
@@ -86,7 +84,6 @@ size_t ggml_allocr_max_size(ggml_allocr_t alloc) {
     return ggml_tallocr_max_size(alloc->talloc);
 }
 
-// Its result is the size to make the real allocator with, 0 on failure.
 size_t ggml_allocr_alloc_graph(ggml_allocr_t alloc, struct ggml_cgraph * graph) {
     GB_CHECK_ARG_RETURNING(alloc, 0);
     return ggml_gallocr_alloc_graph(alloc->galloc, alloc->talloc, graph);

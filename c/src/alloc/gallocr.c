@@ -1,43 +1,42 @@
-// gallocr.c - a graph allocator: gives every tensor of a graph memory, reusing that of tensors no longer needed.
+// gallocr.c - the graph allocator: places every tensor of a graph and reuses the memory of dead tensors.
 //
-// Three phases. The first finds out how long each tensor needs its memory and which node goes on in a source's
-// (liveness.h, by the allocator's rule). The second walks the graph in execution order and only decides: it takes and
-// gives back bytes of the pools and writes down, as a list of events, what is bound where. The third carries the events
-// out in their order (for a measure allocator that is a note in its table). Tensors are looked at, never touched,
-// before the third, so measuring is the same walk and takes the same decisions. When anything fails the pools are put
-// back as they were and tensors bound by this call are unplaced again.
+// 1. Lifetimes: how long each tensor needs its memory, and which nodes write over a source (liveness.h).
+// 2. Decisions: a walk in execution order takes bytes from the pools, gives them back, and lists the binds as events.
+// 3. Events are carried out in order. Tensors change only here, so measuring makes the same decisions.
 //
-// A tensor or view that no node reads keeps its memory for good: outputs need no rule of their own.
+// A failure restores the pools and undoes the binds of this call. A tensor that no node reads keeps its memory, so
+// outputs need no rule of their own.
 #include "alloc/alloc.h"
 #include "alloc/liveness.h"
 #include "base/mem.h"
 #include "base/vec.h"
 
 struct ggml_gallocr {
-    GB_VEC(int) parse_seq; // node indices in execution order, BARRIER between them; empty: node order, one after each
+    GB_VEC(int)
+    parse_seq; // node indices in execution order, with BARRIERs; empty: node order, a barrier after each node
 };
 
-enum { NONE = -1, BARRIER = -1, OWN = GGML_MAX_SRC }; // OWN: a node's slot for itself
+enum { NONE = -1, BARRIER = -1, OWN = GGML_MAX_SRC }; // OWN: the slot of the node itself
 
 struct info { // of a tensor
     struct ggml_tensor * tensor;
-    ggml_tallocr_t talloc; // NULL: none was given
-    int64_t root; // id of the tensor that owns the memory: its own, or its source's for a view
-    int64_t block; // bytes taken in this call; NONE
-    struct gb_tallocr_size size; // if it owns memory that it does not have yet
-    int position; // in the execution order; NONE: no node
-    int n_readers, n_views; // source slots of other nodes; views that were met
+    ggml_tallocr_t talloc; // borrowed; NULL: none was given
+    int64_t root; // id of the tensor that owns the memory: of the source for a view
+    int64_t block; // index in blocks; NONE: no bytes taken in this call
+    struct gb_tallocr_size size; // if it needs memory of its own
+    int position; // in the execution order; NONE: a leaf
+    int n_readers, n_views; // source slots of other nodes; views seen
     bool placed; // before this call, or in it
-    bool input, keep; // flags, those of its views included
-    bool lasts; // it, or a view of it, is read by no node
-    bool hidden; // a view of it is read that is no node
-    bool once; // exactly one reader, and nobody looks at it afterwards
+    bool input, keep; // flags of the tensor or of its views
+    bool lasts; // it or a view of it is read by no node
+    bool hidden; // a view that is no node is read
+    bool once; // exactly one reader, and no use afterwards
 };
 
 struct block { // bytes taken in this call
     ggml_tallocr_t talloc;
     size_t offset, size;
-    int64_t owner; // tensor id: the last one that took the bytes over; NONE: they were given back
+    int64_t owner; // id of the last tensor in these bytes; NONE: given back
 };
 
 enum event_kind { EVENT_BIND, EVENT_VIEW, EVENT_RELEASE };
@@ -46,35 +45,35 @@ struct event {
     enum event_kind kind;
     int64_t id;
     size_t offset; // BIND
-    void * old_data; // VIEW, for the undo
+    void * old_data; // VIEW; for undo
     ggml_backend_buffer_t old_buffer;
 };
 
-struct pool_of { // a tensor allocator of this call, and how it was before
+struct pool_of { // a tensor allocator of this call, and a copy of its pool for undo
     ggml_tallocr_t talloc;
     struct gb_offset_pool before;
 };
 
-// One call. Arrays are indexed by tensor id, by node of the graph or by position in the execution order, as each says.
+// The state of one call. Indices are tensor ids, nodes of the graph, or positions in the execution order.
 struct job {
     struct ggml_cgraph * graph;
-    ggml_tallocr_t talloc; // of every tensor, or NULL: look it up in
+    ggml_tallocr_t talloc; // of every tensor; NULL: look it up in
     struct ggml_hash_set set;
     ggml_tallocr_t * by_slot;
-    bool measuring; // some allocator measures
+    bool measuring; // an allocator measures
     struct gb_ptrmap ids; // tensor -> id: its index in `infos`
     GB_VEC(struct info) infos;
     GB_VEC(struct block) blocks;
     GB_VEC(struct event) events;
     GB_VEC(struct pool_of) pools;
-    int32_t * slots; // owned; GB_LIVE_SLOTS a node of the graph: ids of its sources, then its own; NONE
-    int * order; // owned; indices of the nodes by position in the execution order; NULL: as they stand
-    // By position in the execution order.
+    int32_t * slots; // owned; GB_LIVE_SLOTS per node: ids of its sources, then its own; NONE
+    int * order; // owned; node index by position; NULL: node order
+    // By position:
     struct ggml_tensor ** nodes; // owned; NULL: the graph's
-    int * released; // owned; where what dies there is given back, after the next barrier; NULL: at once
-    int32_t * roots; // owned; as `slots`: ids of the tensors that own the memory
+    int * released; // owned; position where memory that dies here is given back; NULL: at once
+    int32_t * roots; // owned; as `slots`, with ids of the tensors that own the memory
     struct gb_liveness live; // ids: of roots
-    int64_t * block_of; // owned; by item of `live`: its bytes; NONE: not taken yet
+    int64_t * block_of; // owned; by item of `live`: its block; NONE: not taken yet
 };
 
 // ------------------------------------------------------------------------------------------------------------- handles
@@ -106,9 +105,9 @@ enum ggml_status ggml_gallocr_set_parse_seq(ggml_gallocr_t galloc, const int * l
     return GGML_STATUS_SUCCESS;
 }
 
-// ------------------------------------------------------------------------------------------------------- what is there
+// ------------------------------------------------------------------------------------------------------------- tensors
 
-// The allocator that the caller gave for the tensor; NULL: none, which is an error only if the tensor has no memory.
+// The allocator that the caller gave for the tensor. NULL: none, an error only if the tensor has no memory.
 static ggml_tallocr_t look_up(const struct job * job, struct ggml_tensor * t) {
     if (job->talloc) {
         return job->talloc;
@@ -117,7 +116,7 @@ static ggml_tallocr_t look_up(const struct job * job, struct ggml_tensor * t) {
     return slot != GGML_HASHTABLE_FULL && job->set.keys[slot] == t ? job->by_slot[slot] : NULL;
 }
 
-// How the pool was before this call, to be put back if it fails. Once for each allocator.
+// Copies the pool of each allocator once, for undo.
 static enum ggml_status remember_pool(struct job * job, ggml_tallocr_t talloc) {
     for (size_t i = 0; i < job->pools.n; i++) {
         if (job->pools.data[i].talloc == talloc) {
@@ -138,8 +137,7 @@ static enum ggml_status add_event(struct job * job, enum event_kind kind, int64_
     return gb_vec_push(&job->events, event) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// root: of a view, the id of its source; NONE: the tensor owns its memory. Flags of a view count for its source, as
-// what happens to one happens to the other.
+// root: the id of a view's source; NONE: no view. Flags of a view count for its source.
 static enum ggml_status add_tensor(struct job * job, struct ggml_tensor * t, int64_t root, int64_t * id) {
     const struct info info = {
         .tensor = t,
@@ -173,7 +171,7 @@ static enum ggml_status add_tensor(struct job * job, struct ggml_tensor * t, int
     return GGML_STATUS_SUCCESS;
 }
 
-// The id of a tensor, which is added when it is new; a view's source comes before it.
+// The id of a tensor. Adds new tensors, a view after its source.
 static enum ggml_status id_of(struct job * job, struct ggml_tensor * t, int64_t * id) {
     *id = gb_ptrmap_get(&job->ids, t);
     if (*id != GB_PTRMAP_ABSENT) {
@@ -193,7 +191,7 @@ static enum ggml_status id_of(struct job * job, struct ggml_tensor * t, int64_t 
 
 static struct info * info_at(struct job * job, int64_t id) { return &job->infos.data[id]; }
 
-// The node, then its sources in the order of their slots. A slot in which the node reads itself counts no reader.
+// Adds the node, then its sources. A slot in which the node reads itself counts no reader.
 static enum ggml_status add_node(struct job * job, struct ggml_tensor * node, int32_t * slots) {
     int64_t id;
     GB_TRY(id_of(job, node, &id));
@@ -210,7 +208,7 @@ static enum ggml_status add_node(struct job * job, struct ggml_tensor * node, in
     return GGML_STATUS_SUCCESS;
 }
 
-// All tensors that the graph refers to, each once. Leafs come last: those that nodes read have their ids by then.
+// Adds all tensors of the graph, each once. Leafs come last: most have their ids by then.
 static enum ggml_status add_tensors(struct job * job) {
     const struct ggml_cgraph * graph = job->graph;
     job->slots = gb_calloc((size_t) graph->n_nodes + 1, GB_LIVE_SLOTS * sizeof(*job->slots));
@@ -233,7 +231,7 @@ static const int32_t * slots_of(const struct job * job, int position) {
     return job->slots + (size_t) (job->order ? job->order[position] : position) * GB_LIVE_SLOTS;
 }
 
-// Node i of the graph comes next, as number `position`.
+// Makes node i the next one, at `position`.
 static enum ggml_status add_to_order(struct job * job, int i, int position) {
     GB_FAIL_IF(i >= job->graph->n_nodes, GGML_STATUS_INVALID_ARGUMENT,
         "ggml_gallocr_alloc_graph: the parse sequence names node %d, the graph has %d", i, job->graph->n_nodes);
@@ -248,11 +246,11 @@ static enum ggml_status add_to_order(struct job * job, int i, int position) {
     return GGML_STATUS_SUCCESS;
 }
 
-// The sequence of the caller: between two barriers nodes may run in any order, so what dies in one of them is given
-// back after the second barrier only. There is one at the end.
+// The caller's order. Nodes between two barriers may run in any order, so memory that dies there is given back at the
+// second barrier. The end is a barrier.
 static enum ggml_status follow_sequence(struct job * job, const int * seq, int n_seq) {
     const int n_nodes = job->graph->n_nodes;
-    int n = 0, pending = 0; // positions found; the first one since the last barrier
+    int n = 0, pending = 0; // positions so far; the first one since the last barrier
     for (int k = 0; k <= n_seq; k++) {
         const int i = k < n_seq ? seq[k] : BARRIER;
         if (i != BARRIER) {
@@ -284,7 +282,7 @@ static enum ggml_status make_order(struct job * job, const struct ggml_gallocr *
                : GGML_STATUS_ALLOC_FAILED;
 }
 
-// Whose memory each node reads and writes; and each node comes after the nodes that it reads.
+// Finds the storage that each node reads and writes. Checks that each node comes after the nodes that it reads.
 static enum ggml_status find_roots(struct job * job) {
     job->roots = gb_calloc((size_t) job->graph->n_nodes + 1, GB_LIVE_SLOTS * sizeof(*job->roots));
     if (job->roots == NULL) {
@@ -306,8 +304,8 @@ static enum ggml_status find_roots(struct job * job) {
 
 // ----------------------------------------------------------------------------------------------------------- lifetimes
 
-// What is computed here, has one reader and is wanted by nobody else. The readers of a view are not those of its
-// source: a view that is a node reads its source, and one that is none hides who does.
+// True for a result with one reader and no other use. Readers of a view do not count for its source: a view that is a
+// node reads its source itself, and one that is not hides its readers.
 static void find_read_once(struct job * job) {
     for (size_t id = 0; id < job->infos.n; id++) {
         const struct info * info = info_at(job, (int64_t) id);
@@ -323,7 +321,7 @@ static void find_read_once(struct job * job) {
     }
 }
 
-// Readers are never counted down for what nobody reads, so it keeps its memory; a view keeps that of its source.
+// A tensor without readers keeps its memory. A view without readers keeps that of its source.
 static void find_unread(struct job * job) {
     for (size_t id = 0; id < job->infos.n; id++) {
         const struct info * info = info_at(job, (int64_t) id);
@@ -331,7 +329,7 @@ static void find_unread(struct job * job) {
     }
 }
 
-// An arena for each allocator.
+// One arena per allocator.
 static int arena_of(void * user_data, int64_t id, const struct ggml_tensor * t) {
     const struct job * job = user_data;
     const struct info * info = &job->infos.data[id];
@@ -355,14 +353,13 @@ static bool keep(void * user_data, int64_t id, const struct ggml_tensor * t) {
     return info->keep || info->lasts;
 }
 
-// An input has its memory from the start of the graph: no source can give it away later.
+// An input needs its memory from the start, so it cannot reuse that of a source.
 static bool may_join(void * user_data, int64_t id, int64_t source) {
     (void) source;
     return !info_at(user_data, id)->input;
 }
 
-// What liveness.c finds is valid for the execution order, and decides who shares whose bytes; where they lie the walk
-// decides.
+// Lifetimes decide which tensors share bytes. The walk decides where these lie.
 static enum ggml_status find_lifetimes(struct job * job) {
     find_unread(job);
     const struct gb_liveness_input in = {
@@ -390,9 +387,9 @@ static enum ggml_status find_lifetimes(struct job * job) {
     return GGML_STATUS_SUCCESS;
 }
 
-// ------------------------------------------------------------------------------------------------------------ deciding
+// ----------------------------------------------------------------------------------------------------------- decisions
 
-// New bytes from the pool of the tensor's allocator.
+// Takes new bytes from the pool of the tensor's allocator.
 static enum ggml_status take_block(struct job * job, int64_t id) {
     const struct info * info = info_at(job, id);
     struct block block = { .talloc = info->talloc, .size = info->size.padded, .owner = id };
@@ -404,12 +401,12 @@ static enum ggml_status take_block(struct job * job, int64_t id) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Memory for a tensor that owns its own: that of its item, which a source had before it, or new bytes.
+// Gives a tensor that is no view the block of its item, which a source had before, or new bytes.
 static enum ggml_status place_owner(struct job * job, int64_t id) {
     struct info * info = info_at(job, id);
     GB_FAIL_IF(info->talloc == NULL, GGML_STATUS_INVALID_ARGUMENT,
         "ggml_gallocr_alloc_graph: tensor '%s' is not placed and has no allocator", info->tensor->name);
-    const int64_t item = job->live.item_of[id]; // none: no node touches it
+    const int64_t item = job->live.item_of[id]; // negative: no node uses it
     info->block = item >= 0 ? job->block_of[item] : NONE;
     if (info->block != NONE) {
         job->blocks.data[info->block].owner = id;
@@ -424,7 +421,7 @@ static enum ggml_status place_owner(struct job * job, int64_t id) {
     return add_event(job, EVENT_BIND, id, job->blocks.data[info->block].offset);
 }
 
-// A view whose source was placed beforehand may be bound already; one placed in this call never is.
+// True if a view is bound: only possible if its source was placed before this call.
 static bool needs_binding(const struct job * job, const struct info * view, const struct info * root) {
     if (root->block != NONE) {
         return true;
@@ -434,7 +431,7 @@ static bool needs_binding(const struct job * job, const struct info * view, cons
                view->tensor->data != (char *) root->tensor->data + view->tensor->view_offs);
 }
 
-// Memory for a tensor, if it has none: a view has that of its source, which gets some first.
+// Gives a tensor memory if it has none. The source of a view comes first.
 static enum ggml_status place(struct job * job, int64_t id) {
     struct info * info = info_at(job, id);
     if (info->placed) {
@@ -450,7 +447,7 @@ static enum ggml_status place(struct job * job, int64_t id) {
     return needs_binding(job, info, info_at(job, info->root)) ? add_event(job, EVENT_VIEW, id, 0) : GGML_STATUS_SUCCESS;
 }
 
-// Gives back the bytes of what the node at this position is the last to use.
+// Gives back the blocks that die at this position.
 static enum ggml_status release_sources(struct job * job, int at) {
     for (int s = 0; s < GGML_MAX_SRC; s++) {
         const int32_t root = job->roots[(size_t) at * GB_LIVE_SLOTS + (size_t) s];
@@ -469,7 +466,7 @@ static enum ggml_status release_sources(struct job * job, int at) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Views of what was placed beforehand; inputs; and leafs that are results themselves.
+// Before the first node: views of placed tensors, inputs, and leafs that are results.
 static enum ggml_status place_first(struct job * job) {
     for (size_t id = 0; id < job->infos.n; id++) {
         const struct info * info = info_at(job, (int64_t) id);
@@ -483,7 +480,7 @@ static enum ggml_status place_first(struct job * job) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Sources that no node computes get memory when they are first read; then the node.
+// Places the sources that no node computes, then the node.
 static enum ggml_status place_node(struct job * job, int at) {
     const int32_t * slots = slots_of(job, at);
     for (int s = 0; s < GGML_MAX_SRC; s++) {
@@ -496,7 +493,7 @@ static enum ggml_status place_node(struct job * job, int at) {
 
 static enum ggml_status walk(struct job * job) {
     GB_TRY(place_first(job));
-    int pending = 0; // what dies from this position on was not given back
+    int pending = 0; // memory that dies from this position on is not given back yet
     for (int at = 0; at < job->graph->n_nodes; at++) {
         GB_TRY(place_node(job, at));
         for (; gb_live_released_at(job->released, at) == at + 1 && pending <= at; pending++) {
@@ -506,10 +503,9 @@ static enum ggml_status walk(struct job * job) {
     return GGML_STATUS_SUCCESS;
 }
 
-// -------------------------------------------------------------------------------------------------------- carrying out
+// -------------------------------------------------------------------------------------------------------------- events
 
-// While measuring the source has no address, so the view has none either. The old place is kept for the undo: a view of
-// what was placed beforehand may have been bound to an earlier place of it.
+// Binds a view. Without an address of its source (measuring) it gets none. Keeps the old address for undo.
 static enum ggml_status bind_view(struct job * job, struct event * event) {
     const struct info * info = info_at(job, event->id);
     const struct info * root = info_at(job, info->root);
@@ -523,8 +519,7 @@ static enum ggml_status bind_view(struct job * job, struct event * event) {
     return view->buffer ? ggml_backend_buffer_init_tensor(view->buffer, view) : GGML_STATUS_SUCCESS;
 }
 
-// One event. A buffer in which a graph allocator binds results is an arena: backends need not store what is read once
-// there.
+// Carries out one event. Marks the buffer as an arena: backends need not store results there that are read once.
 static enum ggml_status carry_out(struct job * job, struct event * event) {
     const struct info * info = info_at(job, event->id);
     switch (event->kind) {
@@ -539,7 +534,7 @@ static enum ggml_status carry_out(struct job * job, struct event * event) {
     return gb_tallocr_release(info->talloc, info->tensor);
 }
 
-// Takes back the first n events.
+// Undoes the first n events.
 static void undo(struct job * job, size_t n) {
     while (n-- > 0) {
         const struct event * event = &job->events.data[n];
@@ -553,12 +548,12 @@ static void undo(struct job * job, size_t n) {
     }
 }
 
-// All events in their order; a failure takes back those before it.
+// Carries out all events. A failure undoes the earlier ones.
 static enum ggml_status carry_out_all(struct job * job) {
     for (size_t i = 0; i < job->events.n; i++) {
         const enum ggml_status status = carry_out(job, &job->events.data[i]);
         if (status != GGML_STATUS_SUCCESS) {
-            // a bind that failed left nothing; a view that failed is bound
+            // a failed bind changed nothing; a failed view is bound
             undo(job, job->events.data[i].kind == EVENT_VIEW ? i + 1 : i);
             return status;
         }
@@ -566,7 +561,7 @@ static enum ggml_status carry_out_all(struct job * job) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Marks are of this placement, so they are set last, when nothing can fail any more.
+// Sets the marks of this placement, last, when nothing can fail.
 static void mark_read_once(struct job * job) {
     for (size_t id = 0; id < job->infos.n && !job->measuring; id++) {
         const struct info * info = info_at(job, (int64_t) id);
@@ -574,7 +569,6 @@ static void mark_read_once(struct job * job) {
     }
 }
 
-// The three phases. Nothing is touched before carry_out_all.
 static enum ggml_status run(struct job * job, const struct ggml_gallocr * galloc) {
     GB_TRY(gb_graph_check(job->graph, "graph", "ggml_gallocr_alloc_graph"));
     GB_TRY(gb_graph_check_tensors(job->graph, "ggml_gallocr_alloc_graph"));
@@ -589,7 +583,7 @@ static enum ggml_status run(struct job * job, const struct ggml_gallocr * galloc
     return GGML_STATUS_SUCCESS;
 }
 
-// Ends the job; after a failure the pools are as they were.
+// Ends the call. A failure restores the pools.
 static enum ggml_status finish(struct job * job, enum ggml_status status) {
     for (size_t i = 0; i < job->pools.n; i++) {
         struct pool_of * pool = &job->pools.data[i];

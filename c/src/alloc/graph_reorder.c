@@ -1,8 +1,6 @@
-// graph_reorder.c - a graph's nodes in an order that needs less memory, as a graph of its own (reorder.h finds the
-// order).
+// graph_reorder.c - a copy of a graph with its nodes in an order that needs less memory (reorder.h finds it).
 //
-// What counts is the memory that an allocator will give: results of nodes that have none yet. Leafs and what is placed
-// already do not move.
+// Only memory that an allocator will give counts: results of nodes that have none yet.
 #include "alloc/alloc.h"
 #include "alloc/reorder.h"
 #include "base/mem.h"
@@ -11,10 +9,10 @@
 enum { ALIGNMENT = 32 };
 
 struct numbers {
-    struct gb_ptrmap map; // root of a node that is to be placed -> its number
+    struct gb_ptrmap map; // node to be placed -> its id
 };
 
-// What is no node, or has memory, has no number: it is left alone.
+// -1: a leaf, or a tensor that has memory.
 static int64_t id_of(void * user_data, const struct ggml_tensor * t) {
     const int64_t id = gb_ptrmap_get(&((struct numbers *) user_data)->map, t);
     return id == GB_PTRMAP_ABSENT ? -1 : id;
@@ -61,7 +59,7 @@ static enum ggml_status find_order(struct numbers * numbers, const struct ggml_c
     return gb_reorder(&in, order, &result);
 }
 
-// The gradients go along with their nodes.
+// Gradients move with their nodes.
 static struct ggml_cgraph * copy_in_order(struct ggml_context * ctx, struct ggml_cgraph * graph, const int * order) {
     struct ggml_cgraph * copy = ggml_graph_dup(ctx, graph);
     for (int k = 0; copy && k < graph->n_nodes; k++) {

@@ -1,17 +1,15 @@
-// inplace.c - may a node be computed into the memory of a source? Operator and layout decide here; who else reads that
-// memory is the caller's to know.
+// inplace.c - decides by operator and layout whether a node may write over a source. The caller checks other readers.
 //
-// Which operators may, and into which sources, is the column `inplace` of tensor/ops.def, with two rules. The graph
-// allocator has the documented one (fifteen operators, equal layout). Plans have a wider one: an operator may write
-// over a source if its kernels read each element, or each row, of that source before they write the same one and never
-// again. All but the gradients can be asked for in place by their builders (ggml_norm_inplace and so on), or work on
-// elements by themselves, so every backend that has them can do it; of the gradients our kernels are known to.
-// tests/c/alloc/test_inplace.c computes every entry both ways.
+// The column `inplace` of tensor/ops.def lists the operators and their sources. There are two rules. The graph
+// allocator has the documented rule: fifteen operators, equal layout. Plans have a wider rule: an operator may write
+// over a source if its kernels read each element, or each row, before they write it, and never again. Every backend
+// must support that for its operators: builders such as ggml_norm_inplace ask for it, too. tests/c/alloc/test_inplace.c
+// tests each entry.
 #include "alloc/liveness.h"
 
 #include "tensor/tensor.h"
 
-// Element by element the same bytes, if both start at the same address. Strides of dims with one element do not matter.
+// True if both have the same bytes for each element when they start at the same address.
 static bool same_addresses(const struct ggml_tensor * a, const struct ggml_tensor * b) {
     bool same = a->type == b->type && a->nb[0] == b->nb[0];
     for (int i = 0; i < GGML_MAX_DIMS; i++) {

@@ -1,11 +1,11 @@
-// liveness.c - two passes over a node list: when is each storage used, then who may take over whose.
+// liveness.c - two passes over a node list.
 //
-// Per storage the first pass finds the first and last position that uses it and whether it must last; the second pass
-// makes the items, letting a node continue the item of a source that dies in it.
+// The first pass finds the first and last use of each storage, and whether it must last. The second pass makes the
+// items. A node may continue the item of a source that dies in it: it is then computed in place.
 //
-// By the rule of plans, continuing an item of the node's own size never raises the load, the bytes alive at a position.
-// One that is larger keeps bytes that nobody needs, so it is continued only where the highest load of the positions
-// concerned falls. Hence the highest load of an arena is never above that of plans that compute nothing in place.
+// By the rule of plans, to continue an item of the node's own size never raises the load, the bytes alive at a
+// position. A larger item keeps unused bytes alive. It is continued only if the largest load of its positions falls. So
+// the largest load of an arena is never above that of a plan without results in place.
 #include "alloc/liveness.h"
 
 #include "base/current.h"
@@ -17,11 +17,11 @@
 
 enum { NEVER = -1, OWN = GGML_MAX_SRC }; // OWN: the slot of the node itself
 
-// of one storage (tensor id)
+// The uses of one storage, by tensor id.
 struct usage {
-    struct ggml_tensor * tensor; // NULL: not met
+    struct ggml_tensor * tensor; // NULL: not used yet
     int first, last; // positions that write or read it
-    int n_last; // slots that read it and give it back together with the last one
+    int n_last; // slots that read it at the last position or at the same barrier
     int arena;
     size_t size;
     bool from_start, to_end;
@@ -30,14 +30,14 @@ struct usage {
 
 struct liveness {
     const struct gb_liveness_input * in;
-    const int32_t * ids; // borrowed: the caller's, or own_ids
-    int32_t * own_ids; // owned until handed out
+    const int32_t * ids; // borrowed from the caller, or own_ids
+    int32_t * own_ids; // owned; becomes a result
     struct usage * usages; // owned; by tensor id
     int * n_readers; // owned; by node position: slots of other nodes that read it
     struct gb_ptrmap position; // node -> position
     GB_VEC(struct gb_live_item) items;
-    int64_t * item_of; // owned until handed out
-    size_t * loads; // owned; by arena and position: bytes alive, with what was decided so far
+    int64_t * item_of; // owned; becomes a result
+    size_t * loads; // owned; by arena and position: bytes alive, by the decisions so far
 };
 
 static void free_state(struct liveness * l) {
@@ -80,7 +80,7 @@ static int32_t id_of(const struct liveness * l, const struct ggml_tensor * t) {
     return id >= 0 && id < l->in->n_ids ? (int32_t) id : NEVER;
 }
 
-// Each slot is looked up once, since callers find ids by hashing; everything below works with ids.
+// Looks up each slot once, as callers find ids by hashing.
 static void find_ids(struct liveness * l) {
     for (int i = 0; i < l->in->n_nodes; i++) {
         const struct ggml_tensor * node = l->in->nodes[i];
@@ -116,10 +116,9 @@ static enum ggml_status init_state(struct liveness * l, const struct gb_liveness
     return GGML_STATUS_SUCCESS;
 }
 
-// -------------------------------------------------------------------------------------------------------------- usages
+// ---------------------------------------------------------------------------------------------------------------- uses
 
-// Of slot s of the node at position i: the usage of its storage, met for the first time there or before; NULL: not ours
-// to place.
+// The usage of the storage of slot s of the node at position i. NULL: not to be placed.
 static struct usage * usage_at(struct liveness * l, int i, int s) {
     const int32_t id = l->ids[(size_t) i * GB_LIVE_SLOTS + (size_t) s];
     if (id < 0) {
@@ -140,8 +139,8 @@ static void note_flags(struct usage * u, const struct ggml_tensor * t) {
     u->to_end |= gb_tensor_has_flag(t, GB_TENSOR_OUTPUT);
 }
 
-// The node at position i uses the storage through t. Slots that read it are counted while they give it back together,
-// at the same barrier: only a storage that one slot alone still reads can be taken over by the allocator's rule.
+// Records a use of the storage through t at position i. Counts the slots of the last use: by the allocator's rule a
+// storage can only be reused if one slot reads it last.
 static void note_use(const struct liveness * l, struct usage * u, const struct ggml_tensor * t, int i, bool reads) {
     if (released_at(l, u->last) != released_at(l, i)) {
         u->n_last = 0;
@@ -152,7 +151,7 @@ static void note_use(const struct liveness * l, struct usage * u, const struct g
     note_flags(u, u->tensor);
 }
 
-// Of a source that is a node itself: it is read, and it must come before its reader.
+// Counts a read of a node. It must come before its reader.
 static enum ggml_status count_reader(struct liveness * l, const struct ggml_tensor * src, int i) {
     const int64_t at = gb_ptrmap_get(&l->position, src);
     GB_FAIL_IF(at != GB_PTRMAP_ABSENT && at > i, GGML_STATUS_INVALID_ARGUMENT,
@@ -171,14 +170,14 @@ static enum ggml_status note_source(struct liveness * l, int i, int s) {
     }
     struct usage * u = usage_at(l, i, s);
     if (u) {
-        // Met in a reader: nobody wrote it before. A node reading itself is its own writer.
+        // First used by a reader: no node wrote it. A node that reads itself is its own writer.
         u->from_start |= !is_allocator(l) && u->first == i && node != u->tensor;
         note_use(l, u, node->src[s], i, node->src[s] != node);
     }
     return GGML_STATUS_SUCCESS;
 }
 
-// A node of operator NONE is a parameter, which nothing computes, unless it names a source.
+// True for a parameter: a node of operator NONE without sources, which no kernel computes.
 static bool has_source(const struct ggml_tensor * t) {
     for (int s = 0; s < GGML_MAX_SRC; s++) {
         if (t->src[s]) {
@@ -192,15 +191,15 @@ static void note_node(struct liveness * l, int i) {
     const struct ggml_tensor * node = l->in->nodes[i];
     struct usage * u = usage_at(l, i, OWN);
     if (u) {
-        // Parameters are nodes that nothing computes; a view that is the first to name its source only looks at it.
+        // Content comes from outside for parameters, and if the first use is through a view.
         const bool computed = node->view_src ? gb_op_computes(node->op) : node->op != GGML_OP_NONE || has_source(node);
         u->from_start |= !is_allocator(l) && u->first == i && (!computed || node->view_src);
         note_use(l, u, node, i, false);
     }
 }
 
-// The first pass. What no node of the list reads is a result, and lasts, unless the caller drops it: a slot that reads
-// a view counts for the view only, so a view that nobody reads makes its source last.
+// The first pass. A node that no node reads is a result and lasts, unless the caller drops it. A read of a view does
+// not count for its source, so a view without readers makes its source last.
 static enum ggml_status find_usages(struct liveness * l) {
     for (int i = 0; i < l->in->n_nodes; i++) {
         gb_tensor_prefetch_ahead(l->in->nodes, (size_t) l->in->n_nodes, (size_t) i);
@@ -222,14 +221,14 @@ static enum ggml_status find_usages(struct liveness * l) {
 
 // --------------------------------------------------------------------------------------------------------------- loads
 
-// From the first node, or from the start of the list where content comes from outside.
+// The first position of a lifetime: the start of the list if content comes from outside.
 static int64_t lower_of(const struct usage * u) { return u->from_start ? 0 : u->first; }
 
 static int64_t upper_of(const struct liveness * l, const struct usage * u) {
     return u->to_end ? l->in->n_nodes : released_at(l, u->last);
 }
 
-// One row of loads for each arena: bytes of different arenas never compete.
+// One row of loads per arena.
 static size_t * loads_of(const struct liveness * l, int arena) {
     return l->loads + (size_t) arena * (size_t) l->in->n_nodes;
 }
@@ -247,8 +246,8 @@ static int find_sizes(struct liveness * l) {
     return n_arenas;
 }
 
-// As if nothing were computed in place. Unsigned numbers wrap, so differences may be added up. The allocator's rule
-// asks for no loads.
+// Loads without results in place. Unsigned arithmetic wraps, so sums of differences are right. The allocator's rule
+// needs no loads.
 static enum ggml_status find_loads(struct liveness * l) {
     const int n_arenas = find_sizes(l);
     const size_t n_nodes = (size_t) l->in->n_nodes;
@@ -275,8 +274,7 @@ static enum ggml_status find_loads(struct liveness * l) {
     return GGML_STATUS_SUCCESS;
 }
 
-// The highest load from position i, where `own` begins, up to its end, if it goes on in a larger piece of memory that
-// was to end there.
+// The largest load over the lifetime of `own`, from position i, if it continues a larger item that would end there.
 static size_t load_within(const struct liveness * l, const struct usage * own, size_t wasted, int i) {
     const size_t * loads = loads_of(l, own->arena);
     size_t most = loads[i] - own->size;
@@ -286,7 +284,7 @@ static size_t load_within(const struct liveness * l, const struct usage * own, s
     return most;
 }
 
-// The highest load of the same positions if `own` has memory of its own.
+// The largest load of the same positions if `own` has its own memory.
 static size_t load_apart(const struct liveness * l, const struct usage * own, int i) {
     const size_t * loads = loads_of(l, own->arena);
     size_t most = loads[i];
@@ -296,8 +294,7 @@ static size_t load_apart(const struct liveness * l, const struct usage * own, in
     return most;
 }
 
-// The loads as they are now that `own` goes on in memory that is `wasted` bytes larger: at position i both were
-// counted.
+// Updates the loads: `own` continues an item that is `wasted` bytes larger. Position i counted both.
 static void note_in_place(struct liveness * l, const struct usage * own, size_t wasted, int i) {
     size_t * loads = loads_of(l, own->arena);
     loads[i] -= own->size;
@@ -319,7 +316,7 @@ bool gb_live_reads_in_place(const struct ggml_tensor * node, const int32_t * ids
     return true;
 }
 
-// May the node at position i be computed into the storage u of its source s, if that dies in it?
+// True if the node at position i may write over the storage u of its source s, should that die there.
 static bool may_write_over(const struct liveness * l, int i, int s, const struct usage * u) {
     const struct ggml_tensor *node = l->in->nodes[i], *src = node->src[s];
     if (is_allocator(l)) {
@@ -330,7 +327,7 @@ static bool may_write_over(const struct liveness * l, int i, int s, const struct
     return gb_plan_can_write_over(node, s) && gb_live_reads_in_place(node, ids, ids[s]);
 }
 
-// The item of a source that dies in node i, in memory that can become the node's; NEVER if source s is none.
+// The item of source s if it dies in node i and the node may continue it, else NEVER.
 static int64_t item_of_dying(struct liveness * l, const struct usage * own, int i, int s) {
     const struct ggml_tensor * src = l->in->nodes[i]->src[s];
     struct usage * u = src ? usage_at(l, i, s) : NULL;
@@ -342,8 +339,8 @@ static int64_t item_of_dying(struct liveness * l, const struct usage * own, int 
     return item != NEVER && own->size <= l->items.data[item].size ? item : NEVER;
 }
 
-// The source whose item node i goes on in: of those that die in it the first, or by the rule of plans the smallest,
-// which leaves the lowest load; NEVER if there is none.
+// The source whose item node i continues: the first that dies in it or, by the rule of plans, the smallest, which gives
+// the lowest load. NEVER: none.
 static int source_to_continue(struct liveness * l, const struct usage * own, int i) {
     int best = NEVER;
     size_t wasted = 0;
@@ -367,7 +364,7 @@ static int source_to_continue(struct liveness * l, const struct usage * own, int
     return best;
 }
 
-// The storage of node i goes on in the item of a source.
+// Continues the item of a source with the storage of node i.
 static bool continue_item(struct liveness * l, struct usage * own, int i) {
     const int s = own->from_start || l->in->no_join ? NEVER : source_to_continue(l, own, i);
     if (s == NEVER) {
@@ -383,7 +380,7 @@ static bool continue_item(struct liveness * l, struct usage * own, int i) {
     return true;
 }
 
-// The storage of slot s, if it is met at position i for the first time: a new item, or the continuation of another's.
+// Makes an item for the storage of slot s at its first use, or continues the item of a source.
 static enum ggml_status make_item(struct liveness * l, int i, int s) {
     struct usage * u = usage_at(l, i, s);
     if (u == NULL || l->item_of[u - l->usages] != NEVER || (u->tensor == l->in->nodes[i] && continue_item(l, u, i))) {
@@ -398,8 +395,7 @@ static enum ggml_status make_item(struct liveness * l, int i, int s) {
     return GGML_STATUS_SUCCESS;
 }
 
-// The second pass, in the order in which memory is needed: sources that no node of the list computed before, then the
-// node.
+// The second pass, in the order in which memory is needed: first sources that no node computed, then the node.
 static enum ggml_status make_items(struct liveness * l) {
     for (int i = 0; i < l->in->n_nodes; i++) {
         struct ggml_tensor * node = l->in->nodes[i];
@@ -414,7 +410,7 @@ static enum ggml_status make_items(struct liveness * l) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Planning a large graph takes milliseconds: it asks in between whether anybody still waits for it.
+// Planning a large graph takes milliseconds, so it asks the thread's poll now and then.
 static enum ggml_status compute(struct liveness * l, const struct gb_liveness_input * in) {
     GB_TRY(init_state(l, in));
     GB_TRY(find_usages(l));
@@ -454,7 +450,7 @@ bool gb_liveness_prefer(struct gb_liveness * liveness, const struct gb_liveness 
     }
     liveness->items = items;
     liveness->n_items = n_old + other->n_items;
-    for (size_t k = 0; k < liveness->n_items; k++) { // the others' indices stay: all are appended
+    for (size_t k = 0; k < liveness->n_items; k++) { // indices of other items stay: new items are appended
         items[k] = k < n_old ? items[k] : other->items[k - n_old];
         items[k].arena = (items[k].arena == arena) == (k < n_old) ? -1 : items[k].arena;
     }

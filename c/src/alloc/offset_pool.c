@@ -1,8 +1,7 @@
-// offset_pool.c - the free list: an array sorted by offset, searched linearly for the best fit and by bisection for
-// neighbours.
+// offset_pool.c - the free list: an array sorted by offset.
 //
-// A scan is enough where few blocks are free at a time, as among the tensors of a graph. Pieces are not listed: their
-// owner gives offset and size back.
+// Best fit is a linear search, which is fast enough for the few free blocks of a graph. Neighbours are found by binary
+// search. Pieces are not listed: the caller gives back offset and size.
 #include "alloc/offset_pool.h"
 
 #include <string.h>
@@ -36,7 +35,7 @@ void gb_pool_reset(struct gb_offset_pool * pool) {
     }
 }
 
-// The copy has the capacity of the original, so that giving back into it cannot fail either.
+// The copy has the capacity of the original, so giving back cannot fail.
 bool gb_pool_copy(struct gb_offset_pool * to, const struct gb_offset_pool * from) {
     *to = *from;
     to->blocks = gb_malloc(from->cap * sizeof(*from->blocks));
@@ -48,9 +47,8 @@ bool gb_pool_copy(struct gb_offset_pool * to, const struct gb_offset_pool * from
     return true;
 }
 
-// Index of the block to take `size` from; n when none fits. The last block is as a rule the tail of the range: taking
-// from it may raise the high-water mark, so it comes after all others, even where it would fit better. Of equal blocks
-// the first.
+// The index of the block to take `size` from, ties first; n if none fits. The last block comes last, even if it fits
+// better: it is usually the end of the range, and taking from it may raise the high-water mark.
 static size_t best_fit(const struct gb_offset_pool * pool, size_t size) {
     size_t best = pool->n;
     for (size_t i = 0; i + 1 < pool->n; i++) {
@@ -87,7 +85,7 @@ enum gb_pool_result gb_pool_take(struct gb_offset_pool * pool, size_t size, size
         pool->n--;
     }
     pool->n_live++;
-    GB_WRITE_RELAXED(pool->high, GB_MAX(pool->high, *offset + size - pool->start)); // others may ask for it
+    GB_WRITE_RELAXED(pool->high, GB_MAX(pool->high, *offset + size - pool->start)); // other threads may read it
     return GB_POOL_OK;
 }
 
@@ -95,7 +93,7 @@ void gb_pool_give_back(struct gb_offset_pool * pool, size_t offset, size_t size)
     if (size == 0) {
         return;
     }
-    size_t low = 0, high = pool->n; // the first block behind the piece
+    size_t low = 0, high = pool->n; // the first block above the piece
     while (low < high) {
         const size_t middle = low + (high - low) / 2;
         if (pool->blocks[middle].offset < offset) {

@@ -1,7 +1,7 @@
-// offset_pool.h - a range of offsets from which pieces are taken and given back. Pure: no memory behind it, no tensors.
+// offset_pool.h - a range of offsets from which pieces are taken and given back. Knows nothing of memory and tensors.
 //
-// Invariant: the free blocks are sorted by offset, not empty, and no two of them touch (neighbours are merged at once).
-// Giving back cannot fail: room in the table for it is made when the piece is taken.
+// Invariant: the free blocks are sorted by offset and not empty, and no two touch. Giving back cannot fail: taking a
+// piece reserves the table entry for it.
 #ifndef GB_ALLOC_OFFSET_POOL_H
 #define GB_ALLOC_OFFSET_POOL_H
 
@@ -12,7 +12,7 @@ struct gb_free_block {
     size_t offset, size;
 };
 
-// all zero: the pool of nothing
+// All zero: an empty range.
 struct gb_offset_pool {
     struct gb_free_block * blocks; // owned
     size_t n, cap;
@@ -25,11 +25,11 @@ enum gb_pool_result { GB_POOL_OK, GB_POOL_FULL, GB_POOL_NO_MEMORY };
 
 bool gb_pool_init(struct gb_offset_pool * pool, size_t start, size_t end); // false: no host memory (reported)
 void gb_pool_free(struct gb_offset_pool * pool);
-void gb_pool_reset(struct gb_offset_pool * pool); // everything is free again
+void gb_pool_reset(struct gb_offset_pool * pool); // frees all pieces
 bool gb_pool_copy(struct gb_offset_pool * to, const struct gb_offset_pool * from); // `to` is uninitialised
 
-// Best fit; the last block is used only when no other fits. A piece of size 0 is at `start` and takes nothing. FULL is
-// not reported: the caller knows for whom it was. NO_MEMORY is.
+// Best fit; the last block is used only if no other fits. A piece of size 0 is at `start` and takes nothing. NO_MEMORY
+// is reported. FULL is not: the caller knows the name of the tensor.
 enum gb_pool_result gb_pool_take(struct gb_offset_pool * pool, size_t size, size_t * offset);
 void gb_pool_give_back(struct gb_offset_pool * pool, size_t offset, size_t size);
 

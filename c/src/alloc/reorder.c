@@ -1,15 +1,14 @@
-// reorder.c - looks for an order of a graph's nodes in which fewer bytes are alive at once, by beam search.
+// reorder.c - beam search for an order of a graph's nodes in which fewer bytes are alive at once.
 //
-// A state is a set of nodes that have run. All states of a step have run equally many; each is followed by every node
-// that could be next, the best few sets go on. A set is the same whatever the order of its nodes, so of equal sets only
-// the one with the lower peak is kept: where all paths meet (between two layers, say) one state is left. A node that
-// raises neither the peak nor what is alive after it is run at once. States whose peak is not below that of the given
-// order are dropped, so nothing is changed where nothing is gained.
+// A state is the set of nodes that have run. All states of a step have the same number of nodes. Each state is extended
+// by every node that may run next, and the best states go on. Of equal sets only the one with the lower peak stays, so
+// one state is left between two layers, for example. A node that raises neither the peak nor the bytes alive runs at
+// once. States whose peak is not below that of the given order are dropped, so an order without a gain is never
+// returned.
 //
-// A state is small: all nodes before `first` have run, and of the WINDOW nodes from there on those with a bit. Whether
-// a node may run and which storages die in it follows from the set and the lists of `graph`: liveness.c says which
-// storages there are, what begins and what lasts, and which source a node may write over; when a storage dies depends
-// on the order, which is what the search decides.
+// A set is small: all nodes before `first`, and those of the next WINDOW nodes whose bit is set. The set and the lists
+// of `graph` decide which nodes may run and which storages die. liveness.c gives the storages and the sources that a
+// node may write over. When a storage dies depends on the order.
 #include "alloc/reorder.h"
 
 #include <stdlib.h>
@@ -24,23 +23,23 @@
 
 enum { WINDOW = 512, WORDS = WINDOW / 64, BEAM = 32, READY_MAX = 32, NONE = -1 };
 
-// of numbers, for each of several owners: those of owner i are at [start[i], start[i + 1])
+// A list of numbers per owner: those of owner i are data[start[i]] up to data[start[i + 1]].
 struct list {
     int * start; // owned
     int * data; // owned
 };
 
-struct graph { // what the search knows
+struct graph { // the input of the search
     const struct gb_liveness_input * in;
-    struct gb_liveness apart; // storages are its items
-    struct list before; // per node: nodes that must have run, possibly more than once
-    struct list storages; // per node: those it touches, each once
-    struct list touched_by; // per storage: nodes that touch it, ascending
-    int * makes; // owned; per node: the storage that it brings to life; NONE
+    struct gb_liveness apart; // items without results in place: the storages
+    struct list before; // per node: nodes that must run before it; may repeat
+    struct list storages; // per node: storages that it uses, each once
+    struct list touched_by; // per storage: nodes that use it, ascending
+    int * makes; // owned; per node: the storage that begins with it; NONE
     int n, n_arenas;
 };
 
-// The nodes that have run, and what that costs: the highest load so far and what is alive now, summed over the arenas.
+// The nodes that have run, the largest load so far and the bytes alive, summed over the arenas.
 struct state {
     uint64_t done[WORDS]; // bit i: node first + i
     uint64_t hash; // of the set
@@ -48,27 +47,26 @@ struct state {
     size_t peak_sum, live_sum;
 };
 
-struct step { // how a state came about, for the way back
+struct step { // the predecessor of a state
     int parent, node;
 };
 
-struct move { // a state that may follow
+struct move { // a possible next state
     int parent, node;
     uint64_t hash;
     size_t peak_sum, live_sum;
 };
 
-// Two sides, for the states of this step and of the next. All steps are kept, since only the last state tells which
-// path was the best.
+// States of this step and of the next. All steps are kept, as the last state decides which path is the best.
 struct search {
     const struct graph * g;
-    struct state * states[2]; // owned; this step's and the next one's
+    struct state * states[2]; // owned; of this step and of the next
     size_t * bytes[2]; // owned; per state: live, then peak, of each arena
     int n_states;
     struct move * moves; // owned
     int n_moves;
-    struct step * steps; // owned; n times BEAM
-    size_t limit; // peaks must be below
+    struct step * steps; // owned; n * BEAM
+    size_t limit; // bytes; peaks must be smaller
 };
 
 // --------------------------------------------------------------------------------------------------------------- lists
@@ -83,7 +81,7 @@ static bool add_pair(pairs_t * pairs, int owner, int value) {
     return gb_vec_push(pairs, ((struct pair){ owner, value }));
 }
 
-// In the order in which the pairs were added.
+// Keeps the order in which pairs were added.
 static bool make_list(struct list * list, int n_owners, const pairs_t * pairs) {
     list->start = gb_calloc((size_t) n_owners + 2, sizeof(int));
     list->data = gb_calloc(pairs->n + 1, sizeof(int));
@@ -111,14 +109,13 @@ static void free_list(struct list * list) {
 
 static bool writes(const struct ggml_tensor * node) { return gb_op_computes(node->op); }
 
-// The storage of the node's slot s; NONE: it is not to be placed.
+// The storage of the node's slot s. NONE: not to be placed.
 static int storage_of(const struct graph * g, int node, int s) {
     const int32_t id = g->apart.ids[(size_t) node * GB_LIVE_SLOTS + (size_t) s];
     return id < 0 ? NONE : (int) g->apart.item_of[id];
 }
 
-// What was seen of a piece of memory (by its owner, whether it is to be placed or not): the last node that wrote it and
-// those that read it since then, as a chain.
+// The last node that wrote a piece of memory, and a chain of those that read it since then. By owner, placed or not.
 struct last {
     int writer, readers; // readers: the newest link
 };
@@ -128,7 +125,7 @@ struct link {
 };
 
 struct history {
-    struct gb_ptrmap index; // owner -> position in `last`
+    struct gb_ptrmap index; // owner -> index in `last`
     GB_VEC(struct last) last;
     GB_VEC(struct link) links;
 };
@@ -139,8 +136,8 @@ static void free_history(struct history * h) {
     gb_vec_free(&h->links);
 }
 
-// Node `node` uses the memory of `root`. It comes after the last writer, and a writer after all that used the memory
-// since then: reads of the same content may change places, everything else may not.
+// Records that `node` uses the memory of `root`. A reader comes after the last writer. A writer comes after all uses
+// since then. Reads of the same content may change places.
 static bool touch(struct history * h, pairs_t * before, const struct ggml_tensor * root, int node, bool write) {
     int64_t at = gb_ptrmap_get(&h->index, root);
     if (at == GB_PTRMAP_ABSENT) {
@@ -163,7 +160,7 @@ static bool touch(struct history * h, pairs_t * before, const struct ggml_tensor
     return ok;
 }
 
-// Custom operators keep their order among themselves as well: they may use memory that no source names.
+// Custom operators keep their order: they may use memory that is no source.
 static bool find_order(struct graph * g, struct history * h, pairs_t * before) {
     int custom = NONE;
     bool ok = gb_ptrmap_reserve(&h->index, (size_t) g->n);
@@ -181,7 +178,7 @@ static bool find_order(struct graph * g, struct history * h, pairs_t * before) {
     return ok;
 }
 
-// A node that is a view brings nothing to life, and yet those that read it must come after it.
+// A view begins no storage, but its readers must come after it.
 static bool order_by_sources(struct graph * g, struct gb_ptrmap * position, pairs_t * before) {
     bool ok = gb_ptrmap_reserve(position, (size_t) g->n);
     for (int i = 0; ok && i < g->n; i++) {
@@ -196,7 +193,7 @@ static bool order_by_sources(struct graph * g, struct gb_ptrmap * position, pair
     return ok;
 }
 
-// By scanning: a node touches at most GB_LIVE_SLOTS storages.
+// A linear search: a node uses at most GB_LIVE_SLOTS storages.
 static bool is_among(const pairs_t * pairs, size_t from, int value) {
     for (size_t k = from; k < pairs->n; k++) {
         if (pairs->data[k].value == value) {
@@ -206,7 +203,7 @@ static bool is_among(const pairs_t * pairs, size_t from, int value) {
     return false;
 }
 
-// What each node touches, who touches each storage, and which storage begins with which node.
+// Lists the storages of each node, the nodes of each storage, and the storage that begins with each node.
 static bool find_storages(struct graph * g, pairs_t * storages, pairs_t * touched_by) {
     bool ok = true;
     for (int i = 0; ok && i < g->n; i++) {
@@ -227,8 +224,8 @@ static bool find_storages(struct graph * g, pairs_t * storages, pairs_t * touche
     return ok;
 }
 
-// All that the search asks about. The lifetimes are those of results that are not computed in place: whether one is
-// depends on the order (is_in_place).
+// Collects the input of the search. Lifetimes are those without results in place, as these depend on the order
+// (is_in_place).
 static enum ggml_status know_graph(struct graph * g, const struct gb_liveness_input * in) {
     struct gb_liveness_input apart = *in;
     apart.no_join = true;
@@ -268,7 +265,7 @@ static bool has_run(const struct state * s, int node) {
     return i < 0 || (i < WINDOW && (s->done[i / 64] >> (i % 64) & 1) != 0);
 }
 
-// All that must come before it has run.
+// True if all nodes that must come before it have run.
 static bool can_run(const struct graph * g, const struct state * s, int node) {
     for (int k = g->before.start[node]; k < g->before.start[node + 1]; k++) {
         if (!has_run(s, g->before.data[k])) {
@@ -278,7 +275,7 @@ static bool can_run(const struct graph * g, const struct state * s, int node) {
     return true;
 }
 
-// Nobody else will touch it. The last of those that do are the likeliest not to have run.
+// True if no other node will use it. The last users are the likeliest not to have run.
 static bool dies_in(const struct graph * g, const struct state * s, int storage, int node) {
     for (int k = g->touched_by.start[storage + 1]; k-- > g->touched_by.start[storage];) {
         if (g->touched_by.data[k] != node && !has_run(s, g->touched_by.data[k])) {
@@ -288,7 +285,7 @@ static bool dies_in(const struct graph * g, const struct state * s, int storage,
     return !g->apart.items[storage].to_end;
 }
 
-// Is there a source whose memory becomes that of the node? The rule of plans, for sizes that are equal.
+// True if the node reuses the memory of a source of equal size, by the rule of plans.
 static bool is_in_place(const struct graph * g, const struct state * s, int node) {
     const struct ggml_tensor * t = g->in->nodes[node];
     const int32_t * ids = g->apart.ids + (size_t) node * GB_LIVE_SLOTS;
@@ -303,7 +300,7 @@ static bool is_in_place(const struct graph * g, const struct state * s, int node
     return false;
 }
 
-// Runs the node as far as bytes go: live and peak of each arena.
+// Updates the bytes alive and the peak of each arena for a run of the node.
 static void count_bytes(const struct graph * g, const struct state * s, size_t * bytes, int node) {
     size_t *live = bytes, *peak = bytes + g->n_arenas;
     const int made = g->makes[node];
@@ -329,14 +326,14 @@ static size_t sum_of(const size_t * bytes, int n) {
     return sum;
 }
 
-static uint64_t hash_of(int node) { // splitmix64: any set of nodes has a sum of its own, but for bad luck
+static uint64_t hash_of(int node) { // splitmix64; the sum over a set is its hash
     uint64_t x = ((uint64_t) node + 1) * 0x9e3779b97f4a7c15u;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
     return x ^ (x >> 31);
 }
 
-// Adds the node to the set; `first` moves on to the first node that has not run.
+// Adds the node to the set and advances `first`.
 static void mark_run(struct state * s, int node) {
     const int i = node - s->first;
     s->done[i / 64] |= (uint64_t) 1 << (i % 64);
@@ -349,7 +346,7 @@ static void mark_run(struct state * s, int node) {
     }
 }
 
-// Before the first node: what has content from outside is there.
+// Storages alive before the first node: content from outside.
 static void start_bytes(const struct graph * g, size_t * bytes) {
     memset(bytes, 0, 2 * (size_t) g->n_arenas * sizeof(*bytes));
     for (size_t k = 0; k < g->apart.n_items; k++) {
@@ -365,7 +362,7 @@ static size_t * bytes_of(const struct search * s, int which, int state) {
     return s->bytes[which] + (size_t) state * 2 * (size_t) s->g->n_arenas;
 }
 
-// By peak, by what is alive, in the given order.
+// By peak, then by bytes alive, then in the given order.
 static int by_promise(const void * pa, const void * pb) {
     const struct move *a = pa, *b = pb;
     if (a->peak_sum != b->peak_sum) {
@@ -380,7 +377,7 @@ static int by_promise(const void * pa, const void * pb) {
     return a->parent < b->parent ? -1 : a->parent > b->parent;
 }
 
-// Keeps the most promising of a state, whose moves begin at `from`.
+// Keeps the best moves of a state, which begin at `from`.
 static void add_move(struct search * s, int from, const struct move * move) {
     int worst = from;
     if (move->peak_sum >= s->limit) {
@@ -398,12 +395,12 @@ static void add_move(struct search * s, int from, const struct move * move) {
     }
 }
 
-// The nodes that may follow a state; only one if it does no harm.
+// Lists the moves of a state: one if a node raises neither peak nor bytes alive.
 static void find_moves(struct search * s, int which, int state) {
     const struct graph * g = s->g;
     const struct state * from = &s->states[which][state];
     const int n_old = s->n_moves, arenas = g->n_arenas;
-    size_t * trial = bytes_of(s, which, BEAM); // one more than there are states
+    size_t * trial = bytes_of(s, which, BEAM); // the entry after those of all states
     const int window = GB_MIN(g->n, from->first + WINDOW);
     for (int node = from->first; node < window; node++) {
         if (has_run(from, node) || !can_run(g, from, node)) {
@@ -422,17 +419,17 @@ static void find_moves(struct search * s, int which, int state) {
     }
 }
 
-// By hash alone: a collision of two sets would only lose a state.
+// Compares hashes only: a collision merely drops a state.
 static bool is_new(const struct state * states, int n, const struct move * move) {
     for (int i = 0; i < n; i++) {
         if (states[i].hash == move->hash) {
-            return false; // it was reached with a peak no higher
+            return false; // an equal set has a peak that is not higher
         }
     }
     return true;
 }
 
-// From the states of `which` to those of the other side; false if none is left.
+// Makes the states of the next step. False: none is left.
 static bool advance(struct search * s, int which, int step) {
     const struct graph * g = s->g;
     int n = 0;
@@ -458,7 +455,7 @@ static bool advance(struct search * s, int which, int step) {
     return n > 0;
 }
 
-// Nothing has run.
+// The state in which no node has run.
 static void first_state(struct search * s) {
     s->n_states = 1;
     s->states[0][0] = (struct state){ .first = 0 };
@@ -467,7 +464,7 @@ static void first_state(struct search * s) {
     s->states[0][0].peak_sum = s->states[0][0].live_sum;
 }
 
-// The peak of the given order, as the search counts.
+// The peak of the given order, by the count of the search.
 static size_t given_peak(struct search * s) {
     struct state state = { .first = 0 };
     size_t * bytes = bytes_of(s, 0, 0);
@@ -479,8 +476,7 @@ static size_t given_peak(struct search * s) {
     return sum_of(bytes + s->g->n_arenas, s->g->n_arenas);
 }
 
-// One node a step, so that all paths have the same length. No state is left as soon as none can stay below the peak of
-// the given order: then that is kept.
+// One node per step. If no state is left, no path can stay below the peak of the given order, which is kept.
 static enum ggml_status find_path(struct search * s, int * order, bool * found) {
     const int n = s->g->n;
     *found = false;
@@ -522,9 +518,9 @@ static enum ggml_status search(const struct graph * g, int * order, bool * found
     return status;
 }
 
-// ----------------------------------------------------------------------------------------------------------- measuring
+// -------------------------------------------------------------------------------------------------------------- result
 
-// The sum of the highest loads of a list of nodes.
+// The largest loads of a list of nodes, summed.
 static enum ggml_status measure(const struct gb_liveness_input * in, size_t * sum) {
     struct gb_liveness l;
     GB_TRY(gb_liveness_compute(in, &l));
@@ -533,8 +529,7 @@ static enum ggml_status measure(const struct gb_liveness_input * in, size_t * su
     return status;
 }
 
-// The same in another order. The search counts fewer results in place than a plan has, so what it found is measured as
-// a plan would be.
+// The same in another order. A plan has more results in place than the search counts, so this decides.
 static enum ggml_status measure_order(const struct gb_liveness_input * in, const int * order, size_t * sum) {
     struct ggml_tensor ** nodes = gb_calloc((size_t) in->n_nodes + 1, sizeof(*nodes));
     struct gb_liveness_input other = *in;
@@ -550,7 +545,7 @@ static enum ggml_status measure_order(const struct gb_liveness_input * in, const
     return status;
 }
 
-// Nothing better was found.
+// Returns the given order.
 static void keep_order(const struct gb_liveness_input * in, int * order, struct gb_reorder_result * result) {
     for (int i = 0; i < in->n_nodes; i++) {
         order[i] = i;

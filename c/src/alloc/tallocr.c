@@ -1,8 +1,8 @@
-// tallocr.c - a tensor allocator: one buffer (or none, measuring), an offset pool over it, and the rule of alloc.h.
+// tallocr.c - the tensor allocator: one buffer and an offset pool over it. alloc.h says when a tensor is placed.
 //
-// The pool begins at the first aligned address of the buffer, so offsets and addresses are aligned alike. A measuring
-// allocator has a pool of half the address space and the alignment of the buffer type that it measures for; as it takes
-// the same decisions, its high-water mark is what the real one will need.
+// The pool begins at the first aligned address of the buffer, so aligned offsets give aligned addresses. A measure
+// allocator has no buffer, a pool of half the address space, and the alignment of the buffer type. It makes the same
+// decisions, so its high-water mark is the size that a real allocator needs.
 #include <stdatomic.h>
 #include <string.h>
 
@@ -10,13 +10,13 @@
 #include "base/mem.h"
 #include "base/thread.h"
 
-#define MEASURE_SIZE (SIZE_MAX / 2 + 1) // serves everything up to SIZE_MAX / 2
+#define MEASURE_SIZE (SIZE_MAX / 2 + 1) // sizes up to SIZE_MAX / 2 fit
 
 // -------------------------------------------------------------------------------------------------------------- stamps
 
 static atomic_uint last_id;
 
-// Numbers are not reused before 2^24 allocators were made: a tensor of one that is gone is not mistaken for another's.
+// Numbers repeat after 2^24 allocators, so a stamp of a freed allocator is not mistaken for another's.
 static uint32_t next_id(void) {
     uint32_t id;
     do {
@@ -25,7 +25,7 @@ static uint32_t next_id(void) {
     return id;
 }
 
-// Placed by this allocator before its last reset, and by none since.
+// True if this allocator placed the tensor before its last reset, and none did since.
 static bool is_stale(const struct ggml_tallocr * talloc, const struct ggml_tensor * t) {
     return talloc->buffer != NULL && t->buffer == talloc->buffer && gb_tensor_has_stamp(t, talloc->id) &&
            !gb_tensor_is_of_generation(t, talloc->generation);
@@ -35,7 +35,7 @@ static bool is_stale(const struct ggml_tallocr * talloc, const struct ggml_tenso
 
 static bool is_power_of_two(size_t x) { return x != 0 && (x & (x - 1)) == 0; }
 
-// buffer NULL: measuring. The buffer stays the caller's until owns_buffer is set. NULL and reported on failure.
+// buffer NULL: measures. The caller owns the buffer until owns_buffer is set. NULL, and reported: failure.
 static struct ggml_tallocr * tallocr_new(ggml_backend_buffer_type_t buft, ggml_backend_buffer_t buffer,
     size_t alignment) {
     char * base = buffer ? ggml_backend_buffer_get_base(buffer) : NULL;
@@ -52,8 +52,8 @@ static struct ggml_tallocr * tallocr_new(ggml_backend_buffer_type_t buft, ggml_b
     talloc->alignment = alignment;
     talloc->size = buffer ? ggml_backend_buffer_get_size(buffer) : MEASURE_SIZE;
     talloc->id = next_id();
-    // The pool begins at the first aligned address. Its end is rounded up too, so that a last tensor that fits as it is
-    // is not refused for its padding; gb_tallocr_take looks at the true end.
+    // The end of the pool is rounded up, so that a last tensor fits whose padding does not. gb_tallocr_take checks the
+    // true end.
     const size_t start = (size_t) (-(uintptr_t) base & (alignment - 1));
     size_t end = 0;
     if (start < talloc->size && !gb_pad_size(talloc->size - start, alignment, &end)) {
@@ -79,7 +79,7 @@ ggml_tallocr_t ggml_tallocr_new(void * data, size_t size, size_t alignment) {
         ggml_backend_buffer_free(buffer);
         return NULL;
     }
-    talloc->owns_buffer = true; // the handle; the memory stays the caller's
+    talloc->owns_buffer = true; // the handle; the caller owns the memory
     return talloc;
 }
 
@@ -159,7 +159,7 @@ enum ggml_status ggml_tallocr_reset(ggml_tallocr_t talloc) {
     return talloc->buffer ? ggml_backend_buffer_reset(talloc->buffer) : GGML_STATUS_SUCCESS;
 }
 
-// The tenth is the margin of early 2024, by which programs of that time size their buffers; nothing here needs it.
+// Adds a tenth, as ggml of early 2024 does: programs of that time size their buffers by it.
 size_t ggml_tallocr_max_size(ggml_tallocr_t talloc) {
     GB_CHECK_ARG_RETURNING(talloc, 0);
     const size_t high = GB_READ_RELAXED(talloc->pool.high);
@@ -169,8 +169,7 @@ size_t ggml_tallocr_max_size(ggml_tallocr_t talloc) {
 
 // ----------------------------------------------------------------------------------------------------- placing tensors
 
-// A measuring allocator knows only what it noted itself; a real one believes the tensor unless the stamp is its own and
-// old.
+// A measure allocator knows its own table. A real one trusts the tensor's data unless the stamp is stale.
 bool gb_tallocr_is_placed(const struct ggml_tallocr * talloc, const struct ggml_tensor * tensor) {
     if (tensor->data == NULL && tensor->buffer == NULL) {
         return talloc && talloc->buffer == NULL && gb_ptrmap_get(&talloc->measured, tensor) == 1;
@@ -186,15 +185,14 @@ bool gb_tallocr_size_of(struct ggml_tallocr * talloc, struct ggml_tensor * tenso
     return true;
 }
 
-// The largest block is named, since that, and not the sum of the free bytes, is what was too small.
+// Reports the largest free block, which is what was too small.
 static enum ggml_status fail_full(const struct ggml_tallocr * talloc, const struct ggml_tensor * tensor,
     const char * func, size_t size) {
     return gb_fail(GGML_STATUS_ALLOC_FAILED, "%s: tensor '%s': needs %zu bytes, largest free block %zu of %zu", func,
         tensor->name, size, GB_MIN(gb_pool_largest_free(&talloc->pool), talloc->size), talloc->size);
 }
 
-// The end of the pool was rounded up, so that a last tensor whose padding stands over the end of the buffer still fits;
-// its bytes must not.
+// The padding of the last tensor may exceed the buffer; its bytes must not.
 enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, const struct ggml_tensor * tensor,
     const struct gb_tallocr_size * size, const char * func, size_t * offset) {
     const size_t high = talloc->pool.high;
@@ -205,7 +203,7 @@ enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, const struct ggml
     if (result == GB_POOL_FULL) {
         return fail_full(talloc, tensor, func, size->padded);
     }
-    if (*offset > talloc->size || size->bytes > talloc->size - *offset) { // only the padding may stand over
+    if (*offset > talloc->size || size->bytes > talloc->size - *offset) { // only the padding may exceed
         gb_pool_give_back(&talloc->pool, *offset, size->padded);
         GB_WRITE_RELAXED(talloc->pool.high, high);
         return fail_full(talloc, tensor, func, size->padded);
@@ -213,10 +211,10 @@ enum ggml_status gb_tallocr_take(struct ggml_tallocr * talloc, const struct ggml
     return GGML_STATUS_SUCCESS;
 }
 
-// The stamp is written last: a tensor that the buffer could not set up is as it was.
+// The stamp is written last, so that a failure changes nothing.
 enum ggml_status gb_tallocr_bind(struct ggml_tallocr * talloc, struct ggml_tensor * tensor, size_t offset) {
     if (talloc->buffer == NULL) {
-        // room for one more, so that unbind need not grow the table
+        // reserves an entry, so that unbind need not grow the table
         const bool noted =
             gb_ptrmap_reserve(&talloc->measured, talloc->measured.n + 2) && gb_ptrmap_set(&talloc->measured, tensor, 1);
         return noted ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
@@ -251,7 +249,7 @@ enum ggml_status gb_tallocr_release(struct ggml_tallocr * talloc, struct ggml_te
     return gb_status_since(before);
 }
 
-// After a failure the pool is as it was, its high-water mark included.
+// A failure restores the pool, its high-water mark included.
 enum ggml_status ggml_tallocr_alloc(ggml_tallocr_t talloc, struct ggml_tensor * tensor) {
     GB_CHECK_ARG(talloc);
     GB_CHECK_ARG(tensor);

@@ -1,8 +1,7 @@
-// plan.c - the driver of the planner, and the public functions.
+// plan.c - the public functions of the planner.
 //
-// Parts are buffers that no other buffer ever meets, and each is planned on its own (plan_part.c). Each stage ends when
-// the plan of the part needs no more than the goal: the lower bound of all parts, the capacity that is asked for, or
-// the peak that another part needs anyway. Offsets are written only when all went well.
+// They turn what the caller allows (capacity, milliseconds, threads) into budgets in steps, plan all parts
+// (plan_parts.c), and write offsets only after success.
 #include "plan/plan.h"
 
 #include <string.h>
@@ -14,13 +13,13 @@
 #include "base/status.h"
 #include "ggml-plan.h"
 
-#define STEPS_PER_MS 500000 // what an ordinary processor does, or somewhat less
+#define STEPS_PER_MS 500000 // of an ordinary processor, or somewhat fewer
 #define DEFAULT_LIMIT_NS (200 * (int64_t) 1000000) // ten times what the default steps take; for slow machines
-#define HEURISTIC_STEPS ((uint64_t) 1 << 22) // for what comes after first fit by size
+#define HEURISTIC_STEPS ((uint64_t) 1 << 22) // for heuristics after first fit by size
 
 // ----------------------------------------------------------------------------------------------------------- the whole
 
-// The heuristics have steps of their own, and more of them where the search has more.
+// The heuristics have their own budget, which grows with that of the search.
 static enum ggml_status plan_problem(struct gb_plan_problem * p, const struct gb_plan_effort * effort,
     struct gb_plan_result * result) {
     const int64_t deadline = effort->limit_ns > 0 ? gb_thread_time_ns() + effort->limit_ns : INT64_MAX;
@@ -33,9 +32,9 @@ static enum ggml_status plan_problem(struct gb_plan_problem * p, const struct gb
     return gb_plan_parts(p, GB_MAX(p->bound, effort->capacity), &costs, result);
 }
 
-// ----------------------------------------------------------------------------------------------------------- results
+// ------------------------------------------------------------------------------------------------------------- results
 
-// Items that are empty or never live lie at 0.
+// Empty items, and items that are never alive, lie at 0.
 static void write_offsets(const struct gb_plan_problem * p, struct gb_plan_item * items, size_t n) {
     for (size_t i = 0; i < n; i++) {
         items[i].offset = 0;
@@ -71,10 +70,9 @@ enum ggml_status gb_plan_offsets(struct gb_plan_item * items, size_t n, size_t a
     return gb_plan_search(items, n, alignment, &effort, result);
 }
 
-// -------------------------------------------------------------------------------------------------------- for programs
+// ---------------------------------------------------------------------------------------------------- public functions
 
-// Buffers that are never alive lie at 0. The peak is at least the size of each of them, so a program may use all
-// offsets.
+// Raises the peak to the largest buffer that is never alive, so that a program may use the offset of every buffer.
 static enum ggml_status hold_idle(const struct gb_plan_item * items, size_t n, size_t alignment,
     struct gb_plan_result * result) {
     size_t most = 0, padded;
@@ -96,7 +94,6 @@ static enum ggml_status hold_idle(const struct gb_plan_item * items, size_t n, s
     return GGML_STATUS_SUCCESS;
 }
 
-// The arrays of the public function as items.
 static enum ggml_status plan_arrays(size_t n, const int64_t * lower, const int64_t * upper, const size_t * size,
     size_t alignment, const struct gb_plan_effort * effort, size_t * offsets, struct gb_plan_result * result) {
     struct gb_plan_item * items = gb_calloc(n + 1, sizeof(*items));

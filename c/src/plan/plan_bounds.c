@@ -1,9 +1,8 @@
-// plan_bounds.c - from items to parts: what of times and sizes matters for a plan.
+// plan_bounds.c - from items to parts: keeps what matters for a plan.
 //
-// The planner never sees times: two plans for lifetimes that overlap alike are the same plan, so times are replaced by
-// as few sections as tell who meets whom. Sizes are rounded up to the alignment; items that are empty or never live are
-// left out. Times become sections. Where nobody is alive a new part begins. The load of a section is the sum of the
-// sizes alive in it: the largest is the lower bound.
+// A plan depends only on which lifetimes overlap. So times become sections, as few as possible. Sizes are rounded up to
+// the alignment. Empty items and items that are never alive are left out. A new part begins where no buffer is alive.
+// The load of a section is the sum of the sizes alive in it. The largest load is the lower bound.
 #include "plan/plan_impl.h"
 
 #include <string.h>
@@ -22,13 +21,13 @@ struct birth {
 };
 
 struct sections {
-    struct birth * births; // owned; by lower; items born at once stay in their order
+    struct birth * births; // owned; by lower, ties by item
     int64_t * deaths; // owned; sorted
-    int64_t * starts; // owned; by section, of the whole: its first birth
+    int64_t * starts; // owned; by section of all parts: its first birth
     size_t n, n_starts;
 };
 
-// Times as unsigned numbers in the same sequence.
+// Times as unsigned numbers of the same order.
 static uint64_t rank_of(int64_t time) { return (uint64_t) time ^ (uint64_t) 1 << 63; }
 static int64_t time_of(uint64_t rank) { return (int64_t) (rank ^ (uint64_t) 1 << 63); }
 
@@ -38,7 +37,7 @@ static void sections_free(struct sections * s) {
     gb_free(s->starts);
 }
 
-// All sizes are multiples of the unit, so are all offsets worth considering, and the search can skip what lies between.
+// The unit: all sizes are multiples of it, and so are all offsets worth a try.
 static size_t greatest_divisor(size_t a, size_t b) {
     while (b != 0) {
         const size_t rest = a % b;
@@ -48,7 +47,7 @@ static size_t greatest_divisor(size_t a, size_t b) {
     return a;
 }
 
-// Both by time, in place: most come nearly so, and digits of times are few. *scratch: owned by the caller.
+// Sorts births by time. Most callers pass them sorted. *scratch: owned by the caller, shared with sort_deaths.
 static bool sort_births(struct sections * s, struct gb_plan_keyed ** scratch) {
     bool sorted = true;
     for (size_t i = 1; i < s->n; i++) {
@@ -114,7 +113,7 @@ static enum ggml_status collect(struct gb_plan_problem * p, struct sections * s,
             "gb_plan_offsets: item %zu ends at %lld, before its start %lld", i, (long long) items[i].upper,
             (long long) items[i].lower);
         GB_FAIL_IF(!gb_pad_size(items[i].size, alignment, &size) || !gb_add_size(total, size, &total) ||
-                       total == SIZE_MAX, // which means that there is no plan
+                       total == SIZE_MAX, // reserved: there is no plan
             GGML_STATUS_INVALID_ARGUMENT, "gb_plan_offsets: the sizes of %zu items overflow", n);
         if (size > 0 && items[i].lower < items[i].upper) {
             s->births[s->n] = (struct birth){ items[i].lower, items[i].upper, size, (uint32_t) i };
@@ -128,7 +127,7 @@ static enum ggml_status collect(struct gb_plan_problem * p, struct sections * s,
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// Gives every buffer its first section, counted over the whole, and begins parts.
+// Gives every buffer its first section, counted over all parts, and begins parts.
 static void open_sections(struct gb_plan_problem * p, struct sections * s) {
     size_t ended = 0;
     for (size_t i = 0; i < s->n; i++) {
@@ -140,7 +139,7 @@ static void open_sections(struct gb_plan_problem * p, struct sections * s) {
         if (i == 0 || ended > alive) {
             s->starts[s->n_starts++] = b->lower;
         }
-        if (i == ended) { // all before are dead
+        if (i == ended) { // all earlier buffers are dead
             p->parts[p->n_parts++] = (struct gb_plan_part){ .buffers = p->buffers + i,
                 .offsets = p->offsets + i,
                 .trial = p->trial + i,
@@ -154,7 +153,7 @@ static void open_sections(struct gb_plan_problem * p, struct sections * s) {
     }
 }
 
-// The number of sections that open before `time`.
+// The number of sections that begin before `time`.
 static uint32_t sections_before(const struct sections * s, int64_t time) {
     size_t low = 0, high = s->n_starts;
     while (low < high) {
@@ -168,8 +167,8 @@ static uint32_t sections_before(const struct sections * s, int64_t time) {
     return (uint32_t) low;
 }
 
-// The sections of the part's buffers, counted from its own first, and what follows from them: the load of each section,
-// how many are born up to it, the bound, and how many pairs meet.
+// Counts sections from the first of the part. Fills in the load and the births of each section, the bound, and the
+// number of pairs of neighbours.
 static void fill_part(struct gb_plan_part * part, const struct gb_plan_problem * p, const struct sections * s) {
     const uint32_t base = part->buffers[0].first;
     size_t * load = p->load + (part->load - p->load);
@@ -182,7 +181,7 @@ static void fill_part(struct gb_plan_part * part, const struct gb_plan_problem *
         load[b->first] += b->size;
         born[b->first] = i + 1;
     }
-    // load holds what is born in a section, and now less what ended before; unsigned, the sums come out right
+    // load holds the births of each section; now it loses the deaths. Unsigned arithmetic wraps, the sums are right
     for (uint32_t i = 0; i < part->n; i++) {
         if (part->buffers[i].last < part->n_sections) {
             load[part->buffers[i].last] -= part->buffers[i].size;
@@ -197,8 +196,7 @@ static void fill_part(struct gb_plan_part * part, const struct gb_plan_problem *
     }
 }
 
-// The part with the highest bound first: its peak is what the others may use for nothing. Of equal ones the first in
-// time, as they come.
+// Sorts by falling bound, ties by time. The first part's peak is memory that the others may use at no cost.
 static bool sort_parts(struct gb_plan_problem * p) {
     const size_t n = p->n_parts;
     bool sorted = true;

@@ -1,7 +1,7 @@
-// plan_budget.c - how much searching a plan may still cost.
+// plan_budget.c - counts the steps that a plan may still cost.
 //
-// The clock and the thread's poll are looked at once in GB_PLAN_CHECK_STEPS, since reading the clock costs as much as
-// many steps. Either may end a search; neither steers it (plan.h says why work is counted in steps).
+// Reading the clock costs many steps, so the clock and the thread's poll are read once per GB_PLAN_CHECK_STEPS. Both
+// may end the work. Neither steers it: equal items give equal plans unless one of them ends the work.
 #include "plan/plan_impl.h"
 #include "base/current.h"
 #include "base/env.h"

@@ -1,9 +1,11 @@
-// plan_chunks.c - memory that comes in chunks of limited size: no item may lie across the end of one.
+// plan_chunks.c - plans for memory in chunks of limited size. No item may lie across the end of a chunk.
 //
-// First as if there were no limit, which is all where that fits into one. What exceeds a chunk is cut where no item
-// lies across, if such places are close enough: then nothing is lost. Else items are fitted into chunks in several
-// orders, and each chunk is planned anew on its own. The chunks are only as large as needed, so that the sum counts,
-// and the bound of the unlimited problem holds for it, too.
+// 1. A plan without a limit comes first. If it fits into one chunk, it is the result.
+// 2. If the plan can be cut at offsets that no item crosses, close enough to each other, the layers are the chunks. The
+//    sum stays the same.
+// 3. Else items are fitted into chunks in several orders. Then each chunk is planned again on its own.
+//
+// Chunks are only as large as their items need. Their sum counts, so the bound of the unlimited problem holds.
 #include "plan/plan.h"
 
 #include <stdlib.h>
@@ -15,34 +17,33 @@
 #include "base/status.h"
 #include "base/vec.h"
 
-#define ALL_STEPS ((uint64_t) 1 << 26) // of all orders but the first
-#define CHUNK_STEPS ((uint64_t) 1 << 21) // of search, for all chunks together
+#define ALL_STEPS ((uint64_t) 1 << 26) // for all orders but the first
+#define CHUNK_STEPS ((uint64_t) 1 << 21) // of search in all chunks together
 
-// Where an item lies: its offset is that in its chunk.
+// The place of an item. offset: within the chunk.
 struct spot {
     size_t chunk, offset;
 };
 
-// One call: the plan without limit, the smallest plan in chunks so far (best) and the one being made (trial).
+// The state of one call. best: the smallest plan in chunks so far. trial: the plan being made.
 struct chunked {
-    struct gb_plan_item * items; // borrowed, the caller's; with the offsets of the plan without limit
+    struct gb_plan_item * items; // borrowed; with the offsets of the plan without limit
     size_t n, alignment, chunk;
-    struct spot * best;         // owned; by item
-    struct spot * trial;        // owned
-    size_t total, n_chunks;     // of best
-    size_t * peaks;             // owned; n + 1: by chunk
+    struct spot * best; // owned; by item
+    struct spot * trial; // owned
+    size_t total, n_chunks; // of `best`
+    size_t * peaks; // owned; n + 1: by chunk
     struct gb_plan_item * some; // owned; scratch
-    uint32_t * order;           // owned; scratch: indices of items or buffers
+    uint32_t * order; // owned; scratch: indices of items or buffers
 };
 
-// Items that are empty or never live need no memory and lie anywhere.
 static bool needs_memory(const struct gb_plan_item * item) { return item->size > 0 && item->lower < item->upper; }
 
 static size_t padded(const struct chunked * c, size_t size) {
-    return GGML_PAD(size, c->alignment); // cannot overflow: the unlimited plan was made
+    return GGML_PAD(size, c->alignment); // cannot overflow: the unlimited plan exists
 }
 
-// Takes the trial if it needs fewer bytes, or as many in fewer chunks.
+// Makes the trial the best plan if it needs fewer bytes, or as many bytes in fewer chunks.
 static void keep_if_smaller(struct chunked * c) {
     size_t n_chunks = 0, total = 0;
     memset(c->peaks, 0, (c->n + 1) * sizeof(*c->peaks));
@@ -63,7 +64,7 @@ static void keep_if_smaller(struct chunked * c) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------- clean cuts
+// ---------------------------------------------------------------------------------------------------------------- cuts
 
 struct edge { // of an item in the plan without limit
     size_t offset, end;
@@ -74,9 +75,8 @@ static int by_offset(const void * pa, const void * pb) {
     return a->offset != b->offset ? (a->offset < b->offset ? -1 : 1) : (a->end > b->end) - (a->end < b->end);
 }
 
-// Cuts the plan without limit, which is in the items, at offsets that no item crosses: each time the last that keeps
-// the chunk small enough. The layers below and above a cut share no bytes, so each may lie in a chunk of its own, and
-// the sum stays that of the plan without limit. Nothing is kept if two such offsets are further apart than a chunk.
+// Cuts the plan without limit at offsets that no item crosses, each as high as the chunk size allows. Does nothing if
+// two such offsets are further apart than a chunk.
 static enum ggml_status cut_cleanly(struct chunked * c) {
     GB_VEC(struct edge) edges = { 0 };
     GB_VEC(size_t) cuts = { 0 }; // where chunks begin
@@ -89,7 +89,7 @@ static enum ggml_status cut_cleanly(struct chunked * c) {
     if (edges.n > 0) {
         qsort(edges.data, edges.n, sizeof(*edges.data), by_offset);
     }
-    size_t top = 0, clean = 0; // of all items so far; the last offset that none crosses
+    size_t top = 0, clean = 0; // of all items so far; the last offset that no item crosses
     bool fits = true;
     for (size_t k = 0; ok && fits && k < edges.n; k++) {
         clean = edges.data[k].offset >= top ? edges.data[k].offset : clean;
@@ -122,7 +122,7 @@ static enum ggml_status cut_cleanly(struct chunked * c) {
 
 // ------------------------------------------------------------------------------------------------------------ in order
 
-// The first chunk with room takes the buffer; a new one is opened if there is none. Each chunk is a pool.
+// Takes memory from the first chunk with space, or from a new chunk. Each chunk is a pool.
 static enum gb_pool_result take(const struct chunked * c, struct gb_offset_pool * pools, size_t * n_pools, size_t size,
     struct spot * at) {
     for (at->chunk = 0; at->chunk < *n_pools; at->chunk++) {
@@ -137,7 +137,7 @@ static enum gb_pool_result take(const struct chunked * c, struct gb_offset_pool 
     return gb_pool_take(&pools[(*n_pools)++], size, &at->offset);
 }
 
-// The buffers of the part by death, as a counting sort.
+// Sorts the buffers of the part by death (counting sort).
 static enum ggml_status order_deaths(struct chunked * c, const struct gb_plan_part * part) {
     uint32_t * begin = gb_calloc((size_t) part->n_sections + 2, sizeof(*begin));
     if (begin == NULL) {
@@ -156,7 +156,7 @@ static enum ggml_status order_deaths(struct chunked * c, const struct gb_plan_pa
     return GGML_STATUS_SUCCESS;
 }
 
-// In-order best fit with a pool for each chunk: the floor under the other orders.
+// In-order best fit with a pool for each chunk: the fallback.
 static enum ggml_status fit_in_order(struct chunked * c, const struct gb_plan_part * part) {
     GB_TRY(order_deaths(c, part));
     struct gb_offset_pool * pools = gb_calloc(part->n, sizeof(*pools));
@@ -178,8 +178,7 @@ static enum ggml_status fit_in_order(struct chunked * c, const struct gb_plan_pa
 
 // ------------------------------------------------------------------------------------------------------ several orders
 
-// First fit in one space in which no buffer lies across a multiple of the chunk: cut there, it is a plan in chunks.
-// *fitted: false if the budget ended it.
+// First fit in one space, where no buffer lies across a multiple of the chunk. *fitted: false if the budget ended it.
 static enum ggml_status fit_by_key(struct chunked * c, struct gb_plan_part * part, enum gb_plan_key key,
     struct gb_plan_budget * budget, bool * fitted) {
     size_t peak;
@@ -192,8 +191,7 @@ static enum ggml_status fit_by_key(struct chunked * c, struct gb_plan_part * par
     return GGML_STATUS_SUCCESS;
 }
 
-// Bytes at the end of chunks that stay free are fewer than what follows them: that space has room for all if twice the
-// sizes do not overflow.
+// The free bytes at the end of a chunk are fewer than the buffer that follows. So twice the sizes bound that space.
 static bool may_overflow(const struct gb_plan_problem * p) {
     size_t sum = 0;
     for (size_t i = 0; i < p->n; i++) {
@@ -202,8 +200,8 @@ static bool may_overflow(const struct gb_plan_problem * p) {
     return sum > SIZE_MAX / 4;
 }
 
-// All parts in order, then by several keys while there is something to gain and to spend. The first key, by size, is
-// tried in any case up to a limit, as in plan.c.
+// In-order best fit of all parts, then first fit by several keys. First fit by size always runs, up to
+// GB_PLAN_MAX_PROMISED items.
 static enum ggml_status fit_chunks(struct chunked * c, struct gb_plan_problem * p) {
     static const enum gb_plan_key keys[] = { GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_WIDTH, GB_PLAN_BY_LOAD,
         GB_PLAN_BY_BIRTH };
@@ -228,7 +226,7 @@ static enum ggml_status fit_chunks(struct chunked * c, struct gb_plan_problem * 
     return GGML_STATUS_SUCCESS;
 }
 
-// Plans each chunk of the best plan on its own: which items share a chunk stays, their offsets may become smaller.
+// Plans each chunk of the best plan again. Items stay in their chunks.
 static enum ggml_status plan_each_chunk(struct chunked * c) {
     const struct gb_plan_effort effort = { .steps = CHUNK_STEPS / GB_MAX(c->n_chunks, 1),
         .limit_ns = 100 * (int64_t) 1000000 };
@@ -264,11 +262,11 @@ static enum ggml_status plan_each_chunk(struct chunked * c) {
 
 // -------------------------------------------------------------------------------------------------------------- bounds
 
-// A lower bound for the number of chunks: the load over the size of one; and no two items larger than half a chunk that
-// are alive together are in the same one, so there are at least as many chunks as such items alive at once.
+// A lower bound for the number of chunks: the load divided by the chunk size, and the number of items alive at once
+// that are larger than half a chunk, as no two of these share a chunk.
 static enum ggml_status count_chunks(const struct chunked * c, const struct gb_plan_problem * p, size_t * bound) {
     *bound = p->bound / c->chunk + (p->bound % c->chunk > 0);
-    int64_t * large = gb_calloc(p->n + 1, sizeof(*large)); // by section of a part: begun less ended
+    int64_t * large = gb_calloc(p->n + 1, sizeof(*large)); // by section of a part: births less deaths
     if (large == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
@@ -292,13 +290,11 @@ static enum ggml_status count_chunks(const struct chunked * c, const struct gb_p
 
 // ----------------------------------------------------------------------------------------------------------- the whole
 
-// What is more than one chunk. The plan without limit gives the bound; cut cleanly, it is the answer, and nothing else
-// is tried.
 static enum ggml_status plan_chunks(struct chunked * c, struct gb_plan_problem * p, struct gb_plan_chunks * result) {
     GB_TRY(gb_plan_problem_init(p, c->items, c->n, c->alignment));
     GB_TRY(count_chunks(c, p, &result->n_bound));
     GB_TRY(cut_cleanly(c));
-    if (c->total > result->one.peak) { // cut or whole, nothing was lost
+    if (c->total > result->one.peak) { // the cuts failed
         GB_TRY(fit_chunks(c, p));
         GB_TRY(plan_each_chunk(c));
     }
@@ -326,7 +322,7 @@ static void free_all(struct chunked * c) {
     gb_free(c->order);
 }
 
-// The plan without limit fits into one chunk, which no item of a size needs if there is none.
+// The plan without limit fits into one chunk, or needs none if all items are empty.
 static void fill_one_chunk(size_t n, int * chunk_of, struct gb_plan_chunks * result) {
     for (size_t i = 0; i < n; i++) {
         chunk_of[i] = 0;
@@ -338,7 +334,7 @@ static void fill_one_chunk(size_t n, int * chunk_of, struct gb_plan_chunks * res
     result->proved = result->total <= result->bound;
 }
 
-// More than one chunk: the items have the offsets of the plan without limit, and get those in chunks.
+// Replaces the offsets of the plan without limit by those in several chunks.
 static enum ggml_status plan_several(struct chunked * c, int * chunk_of, struct gb_plan_chunks * result) {
     struct gb_plan_problem p = { 0 };
     enum ggml_status status = init(c);
@@ -352,7 +348,6 @@ static enum ggml_status plan_several(struct chunked * c, int * chunk_of, struct 
     return status;
 }
 
-// What is too large for any chunk is found before anything is planned.
 static enum ggml_status check_sizes(const struct chunked * c) {
     for (size_t i = 0; i < c->n; i++) {
         GB_FAIL_IF(c->items[i].size > c->chunk, GGML_STATUS_ALLOC_FAILED,
@@ -361,7 +356,7 @@ static enum ggml_status check_sizes(const struct chunked * c) {
     return GGML_STATUS_SUCCESS;
 }
 
-// After a failure the items have the offsets again that they had before.
+// A failure restores the offsets of the items.
 enum ggml_status gb_plan_in_chunks(struct gb_plan_item * items, size_t n, size_t alignment, size_t chunk,
     int * chunk_of, struct gb_plan_chunks * result) {
     GB_CHECK_ARG(result);

@@ -1,12 +1,12 @@
-// plan_firstfit.c - each buffer in turn goes into a gap between those placed before that are alive with it: the lowest
-// gap in which it fits, or the smallest.
+// plan_firstfit.c - places buffers in an order, each into a gap between its placed neighbours: the lowest or smallest.
 //
-// The order decides how good the plan is: large, long or crowded buffers first leave the small ones to fill gaps. The
-// gaps are found in the index of what is placed (plan_index.c). Where few buffers are and many meet, one list of all
-// that are placed, kept sorted by offset, is read instead, which is faster then.
+// The order decides how good the plan is. Large and long buffers first leave small ones to fill the gaps.
 //
-// There are instances where every buffer needs as many leaps of the index as others are placed. Where first fit must
-// end nevertheless, what is left after a number of steps is placed in a bounded number of steps each.
+// The index (plan_index.c) finds the gaps. A dense part of few buffers uses one list of all placed buffers, sorted by
+// offset, which is faster there.
+//
+// In some instances the index needs as many probes per buffer as buffers are placed. If first fit must end
+// nevertheless, gb_plan_place_all places the rest by hints, in a bounded number of steps each.
 #include "plan/plan_impl.h"
 
 #include <string.h>
@@ -24,12 +24,12 @@ struct placed {
 
 struct gb_plan_placer {
     const struct gb_plan_part * part; // borrowed
-    struct gb_plan_index * index;     // owned; or:
-    struct placed * list;             // owned; by offset
+    struct gb_plan_index * index; // owned; NULL if `list` is used
+    struct placed * list; // owned; sorted by offset
     uint32_t n_listed;
 };
 
-// Reading the list costs a step for each other buffer, asking the index more steps for fewer.
+// The list costs one step per placed buffer. The index costs more steps, but for fewer buffers.
 static bool is_listed(const struct gb_plan_part * part) {
     const uint64_t n = part->n + part->n_fixed;
     return n <= MAX_LISTED && part->n_pairs > n * n / 32;
@@ -66,8 +66,8 @@ size_t gb_plan_within_chunk(size_t at, size_t size, size_t chunk) {
     return chunk > 0 && size > chunk - used ? at + (chunk - used) : at;
 }
 
-// The offset of the gap for b between those of the list that are alive with it: the lowest gap, or the smallest; above
-// all of them if it fits into none. A gap of exactly its size ends the search for the smallest.
+// The offset of the lowest or smallest gap between neighbours in the list, or above them all. A gap of exactly the size
+// ends the search for the smallest.
 static size_t find_gap(const struct gb_plan_placer * p, const struct gb_plan_buffer * b, size_t chunk, bool smallest) {
     const struct placed * const placed = p->list;
     size_t at = 0, best = SIZE_MAX, best_size = SIZE_MAX;
@@ -114,7 +114,7 @@ static bool add(struct gb_plan_placer * p, const struct gb_plan_buffer * b, size
     return gb_plan_index_add(p->index, b, offset);
 }
 
-// Finds the place of b and notes it; false: no memory. Adds what that cost to *steps.
+// Places b. Adds the cost to *steps. False: no memory.
 static bool put(struct gb_plan_placer * p, const struct gb_plan_buffer * b, bool smallest, size_t * offset,
     uint64_t * steps) {
     const size_t chunk = p->part->chunk;
@@ -128,7 +128,7 @@ static bool put(struct gb_plan_placer * p, const struct gb_plan_buffer * b, bool
     return add(p, b, *offset);
 }
 
-// Nothing is placed but what stays.
+// Removes all buffers but the fixed ones.
 static enum ggml_status begin(struct gb_plan_placer * p, const size_t * offsets) {
     p->n_listed = 0;
     if (p->index) {
@@ -142,7 +142,7 @@ static enum ggml_status begin(struct gb_plan_placer * p, const size_t * offsets)
     return GGML_STATUS_SUCCESS;
 }
 
-// Places from *k on; *k: what comes next when the budget has ended it, which is *over then.
+// Places buffers from order[*k] on. *over: the budget has ended it, and *k is next.
 static enum ggml_status place_from(struct gb_plan_placer * p, const uint32_t * order, uint32_t n, bool smallest_gap,
     struct gb_plan_budget * budget, size_t * offsets, uint32_t * k, bool * over) {
     uint64_t steps = (uint64_t) p->part->n_fixed * 100;
@@ -161,10 +161,10 @@ static enum ggml_status place_from(struct gb_plan_placer * p, const uint32_t * o
     return GGML_STATUS_SUCCESS;
 }
 
-// The rest in a bounded number of steps each. Only an index needs that many steps that there is a rest.
+// Only an index can use up so many steps that there is a rest, so p->index is there.
 static enum ggml_status place_by_hints(struct gb_plan_placer * p, const uint32_t * order, uint32_t k, uint32_t n,
     size_t * offsets) {
-    uint64_t steps = 0; // nobody's
+    uint64_t steps = 0; // not counted
     for (; k < n; k++) {
         const struct gb_plan_buffer * b = &p->part->buffers[order[k]];
         if (!gb_plan_index_hinted(p->index, b, p->part->chunk, &offsets[order[k]], &steps) ||

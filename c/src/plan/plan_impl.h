@@ -6,7 +6,7 @@
 //   section       a span of time; one for each largest set of buffers alive together. A new section opens at a birth
 //                 that follows a death. Two buffers are alive together exactly if they share a section
 //   neighbours    buffers that are alive together
-//   part          buffers with no neighbour outside: a problem of its own. The peak of a plan is that of its highest part
+//   part          buffers with no neighbour outside: a problem of its own
 //   load          bytes alive in a section. The largest load is the lower bound of every plan
 //   width         sections of a buffer; its area is width times size
 //   peak, top     of a plan: the highest end of a buffer; of a buffer: its end

@@ -1,25 +1,27 @@
-// plan_index.c - what is placed already, by time and offset: finds the lowest gap, or the smallest, in which a buffer
-// fits, without looking at each neighbour.
+// plan_index.c - placed buffers by time and offset. Finds the lowest or smallest gap for a buffer without looking at
+// each neighbour.
 //
-// A complete binary tree over blocks of sections. The whole blocks of a life are the few nodes that it consists of (at
-// most two a level): a buffer is noted in the set `cover` of these, and in the set `touch` of these and of all nodes
-// above them. In a block that a life only enters, at its beginning or end, the buffer is in a sorted list
-// (plan_lists.h). A set is a union of intervals of offsets, so what lies on each other is one interval, however many
-// buffers it was. What is in a buffer's way is then in `touch` of the nodes that its life consists of, in `cover` of a
-// node above one, or in the lists of the blocks in which it begins and ends. A gap common to these is found by leaps:
-// an offset that is taken in one of them goes to the end of what takes it there, until all agree. As many leaps may be
-// needed as buffers are in the way, where gaps of the sets alternate.
+// A segment tree over blocks of sections. A lifetime's whole blocks are the disjoint union of a few nodes, its own
+// nodes (at most two per level). The tree has these sets of offsets (plan_sets.h):
 //
-// Where lives consist of few nodes, `cover` is kept at every second or third height only: what consists of a node
-// between is noted in those below it, and a search asks fewer sets.
+//   cover     of a node: offsets of the buffers that have it as one of their own nodes
+//   overlap   of a node: offsets of all buffers alive in any of its blocks
+//   lists     of a block: the buffers that begin or end within it (plan_lists.h)
 //
-// Where that takes many leaps, the gaps of one set, the lead, are gone through instead: `touch` of the widest node of
-// the life, which leaves the fewest. Why a gap of the lead did not do is noted with it: what else was in the way, and
-// how far a life must reach to meet that. Later lives with the same lead that reach as far pass the gap at once. As the
-// sets only grow, a note stays true.
+// The neighbours of a buffer are in these sources: `overlap` of its own nodes, `cover` of their ancestors, and the
+// lists of its first and last block. A set joins intervals that touch, so many buffers may be one interval.
 //
-// Invariant: only nodes that the life of some buffer of the part consists of are ever asked for `touch`, and only they
-// keep it; `touch` of such a node holds that of those below, so what is in it already is in that of those above, too.
+// A search probes the sources in turn: an offset taken in one source advances to the end of what takes it, until all
+// sources agree. After 16 failed probes it scans the gaps of one set in order instead, the primary set: `overlap` of
+// the buffer's widest node, which leaves the fewest gaps. Each gap that fails gets a limit: how large a buffer must be,
+// and how far its lifetime must reach, to fail there again. Sets only grow, so limits stay true, and later scans skip
+// most gaps by comparing three numbers.
+//
+// If lifetimes have few nodes, `cover` exists at every second or third height only. A node of another height is entered
+// in those below it, and a search has fewer sources.
+//
+// Invariant: only nodes that are own nodes of some buffer of the part are ever queried for `overlap`, and only they
+// keep it. `overlap` of such a node contains that of the nodes below. So what is in it already is in those above, too.
 #include <string.h>
 
 #include "plan/plan_impl.h"
@@ -28,61 +30,60 @@
 #include "base/mem.h"
 
 struct gb_plan_index {
-    struct gb_plan_set * cover; // owned, by node, as all of these: the root is 1, the leaf of block k is width + k
-    struct gb_plan_set * overlap; // of single sections not for leaves: theirs is their cover
-    uint8_t * queried; // ASKED and ASKED_ABOVE
-    size_t * hint; // NULL until it is needed: where the next search by hints begins
-    size_t width; // power of two >= blocks
+    struct gb_plan_set * cover; // owned, as all arrays here; by node: the root is 1, the leaf of block k is width + k
+    struct gb_plan_set * overlap; // by node; a leaf of one section uses its cover
+    uint8_t * queried; // by node: QUERIED, QUERIED_ABOVE
+    size_t * hint; // by node: where the next search by hints begins; NULL until needed
+    size_t width; // leaves: a power of two >= blocks
     uint32_t n_sections;
-    unsigned shift; // a block is 1 << shift sections
-    unsigned spread; // `cover` is kept at heights that this divides
-    struct gb_plan_lists lists; // of what blocks are not whole for; none of single sections
+    unsigned shift; // a block has 1 << shift sections
+    unsigned spread; // `cover` exists at heights that this divides
+    struct gb_plan_lists lists; // empty if blocks are single sections
     struct gb_plan_arena arena;
-    bool no_memory; // for notes: the next to be added fails
+    bool no_memory; // limits could not be added: the next gb_plan_index_add fails
 };
 
-enum { QUERIED = 1, QUERIED_ABOVE = 2 }; // some life consists of the node, or of one above
+enum { QUERIED = 1, QUERIED_ABOVE = 2 }; // own node of some buffer; below such a node
 
-// A set that says what is in the way of a life.
+// What a source is.
 enum kind {
-    INSIDE, // `touch` of a node that the life consists of
-    ENCLOSING, // `cover` of a node that reaches past the life
-    LISTED // the list of the block in which the life begins or ends
+    INSIDE, // `overlap` of an own node
+    ENCLOSING, // `cover` of a node that reaches past the lifetime
+    LISTED // the list of the first or last block
 };
 struct source {
     struct gb_plan_cursor c;
-    size_t node; // of WITHIN and AROUND
+    size_t node; // of INSIDE and ENCLOSING
     enum kind kind;
 };
 
-#define STEPS_PER_BUFFER 200 // as measured, beside what a list of pairs costs
+#define STEPS_PER_BUFFER 200 // measured
 #define STEPS_PER_CURSOR 8
-#define STEPS_PER_LOOK 3 // at a cursor that is at hand
+#define STEPS_PER_LOOK 3 // at the present interval of a cursor
 #define LARGEST_SHIFT 12 // of blocks
 #define MIN_BLOCKS 8
-#define MAX_LIST 1200 // of a block, on average
-#define MAX_SHORT_LIST 150 // of the list that lives without a whole block look through, on average of all lives
+#define MAX_LIST 1200 // entries in the list of a block, on average
+#define MAX_SHORT_LIST 150 // entries read for lifetimes without a whole block, on average over all
 #define FEW_SECTIONS 64
 #define MAX_HEIGHTS 33
 #define MAX_SPREAD 3
-#define MORE_OF_TWO 3 // sets that two lives may enter more than they consist of nodes
-#define PASSED_PER_STEP 8 // intervals of one set, each after the other
+#define MORE_OF_TWO 3 // sets that two lifetimes may be entered in beside their own nodes
+#define PASSED_PER_STEP 8 // intervals of one set in a row
 #define PASSED_PER_PROBE 16
 #define HINTED_PROBES 64
-#define PLAIN_PROBES 16 // before there are notes
-#define STEPS_PER_SOURCE 22 // for a cursor
+#define PLAIN_PROBES 16 // before a primary set has limits
+#define STEPS_PER_SOURCE 22 // of a scan
 #define GAPS_PER_STEP 4
-#define NEAR 8
-#define MAX_CURSORS 160 // four for each of the 32 levels, and some
+#define NEAR 8 // intervals tried before a binary search
+#define MAX_CURSORS 160 // four for each of 32 levels, and some
 
 // ------------------------------------------------------------------------------------------------------------ the tree
 
-// A life in blocks: [from, to) are whole; `left` and `right` are those of its first and last section, which may be
-// whole.
+// A lifetime in blocks: [from, to) are whole; `left` and `right` have its first and last section and may be whole.
 struct span {
     size_t from, to, left, right;
 };
-// The last block ends with the part: what is alive at the end does not leave it.
+// A lifetime that ends with the part has the last block whole, even if the block ends later.
 static struct span span_of(const struct gb_plan_buffer * b, unsigned shift, uint32_t n_sections) {
     const size_t more = ((size_t) 1 << shift) - 1;
     const size_t last = b->last < n_sections ? b->last : b->last + more;
@@ -90,7 +91,7 @@ static struct span span_of(const struct gb_plan_buffer * b, unsigned shift, uint
 }
 static bool is_whole(const struct span * s, size_t block) { return block >= s->from && block < s->to; }
 
-// Counts how many buffers each block's list must hold; how many lives have no whole block.
+// Counts the entries of each block's list. Returns the number of lifetimes without a whole block.
 static uint32_t count_entries(const struct gb_plan_part * part, unsigned shift, uint32_t * n) {
     uint32_t n_short = 0;
     for (uint32_t b = 0; b < part->n + part->n_fixed; b++) {
@@ -102,15 +103,14 @@ static uint32_t count_entries(const struct gb_plan_part * part, unsigned shift, 
     return n_short;
 }
 
-// Blocks are as large as can be while the list that a buffer meets is short on average: larger ones mean fewer sets to
-// enter and to ask, and a life that has whole blocks passes most of a list by halves, or asks it last. One that has
-// none is looked for among the entries themselves. There are instances with few sections of many buffers each.
+// Chooses the largest blocks whose lists are short on average. Larger blocks mean fewer sets. Lifetimes with whole
+// blocks skip most of a list by binary search; lifetimes without one read it entry by entry.
 static bool choose_blocks(struct gb_plan_index * x, const struct gb_plan_part * part) {
     const uint64_t all = (uint64_t) part->n + part->n_fixed;
     for (unsigned shift = LARGEST_SHIFT; shift > 0 && part->n_sections >= FEW_SECTIONS; shift--) {
         const size_t blocks = (part->n_sections >> shift) + 1;
         uint64_t total = 0, squares = 0;
-        if (blocks < MIN_BLOCKS || all / blocks > MAX_LIST) { // lists would be long, as a rule
+        if (blocks < MIN_BLOCKS || all / blocks > MAX_LIST) { // lists would probably be long
             continue;
         }
         uint32_t * const n = gb_calloc(blocks, sizeof(*n));
@@ -132,12 +132,11 @@ static bool choose_blocks(struct gb_plan_index * x, const struct gb_plan_part * 
     return true;
 }
 
-// How far the sets `cover` can be spread: a node of another height is noted in those below it instead. So there are
-// fewer to ask, but more to enter.
+// Chooses the heights of `cover`. A wider spread means fewer sources, but more sets to enter.
 static unsigned choose_spread(const uint64_t * by_height, uint64_t n) {
     unsigned spread = 1;
     for (unsigned more = 2; more <= MAX_SPREAD; more++) {
-        uint64_t added = 0; // beside one for each node
+        uint64_t added = 0; // sets, beside one per node
         for (unsigned height = 0; height < MAX_HEIGHTS; height++) {
             added += by_height[height] * (((uint64_t) 1 << height % more) - 1);
         }
@@ -146,7 +145,7 @@ static unsigned choose_spread(const uint64_t * by_height, uint64_t n) {
     return spread;
 }
 
-// Marks the nodes that lives of the part consist of, and those below them.
+// Marks own nodes of all buffers, and the nodes below them.
 static void mark_queried(struct gb_plan_index * x, const struct gb_plan_part * part) {
     uint64_t by_height[MAX_HEIGHTS] = { 0 };
     for (uint32_t b = 0; b < part->n; b++) {
@@ -192,7 +191,6 @@ struct gb_plan_index * gb_plan_index_new(const struct gb_plan_part * part) {
     return x;
 }
 
-// The arena keeps its newest block.
 void gb_plan_index_reset(struct gb_plan_index * x) {
     memset(x->cover, 0, 2 * x->width * sizeof(*x->cover));
     memset(x->overlap, 0, 2 * x->width * sizeof(*x->overlap));
@@ -233,8 +231,8 @@ static bool add_to_node(struct gb_plan_index * x, size_t node, unsigned height, 
            gb_plan_set_add(&x->arena, &x->overlap[node], start, end) != GB_PLAN_SET_FAILED;
 }
 
-// Notes the interval at a leaf that is not whole, and at the nodes above that reach past what is, until one knows it or
-// none above is asked.
+// Adds the interval to `overlap` of the queried nodes above a block, except nodes inside the whole blocks. Ends at a
+// node that has the interval, or below which none is queried.
 static bool add_above(struct gb_plan_index * x, size_t block, const struct span * s, size_t start, size_t end) {
     size_t begin = block, width = 1;
     for (size_t node = x->width + block; node > 0 && x->queried[node]; node /= 2, width *= 2) {
@@ -281,7 +279,7 @@ static size_t push(struct source * list, size_t n, const struct gb_plan_set * s,
     return n;
 }
 
-// What of a block's list meets b.
+// Pushes the list of a block, if any entry is alive with b.
 static size_t push_list(const struct gb_plan_index * x, size_t block, const struct gb_plan_buffer * b,
     struct source * list, size_t n, uint64_t * steps) {
     const struct gb_plan_cursor c = gb_plan_list_begin(&x->lists, block, b, steps);
@@ -291,14 +289,13 @@ static size_t push_list(const struct gb_plan_index * x, size_t block, const stru
     return n;
 }
 
-// Whether a node of so many blocks reaches past the life; 0: what would be above the root.
+// True if a node of `width` blocks reaches past the lifetime. Node 0 is above the root.
 static bool reaches_past(const struct gb_plan_index * x, const struct span * s, size_t node, size_t width) {
     const size_t begin = node * width - x->width;
     return node == 0 || begin < s->from || begin + width > s->to;
 }
 
-// The sets `cover` that may hold what reaches past b: those that stand for nodes that do, of which the highest has the
-// most blocks.
+// Pushes the `cover` sets that may have buffers reaching past b.
 static size_t push_enclosing(const struct gb_plan_index * x, const struct span * s, struct source * list, size_t n) {
     const unsigned spread = x->spread, up = spread - 1;
     size_t left = x->width + s->left, right = x->width + s->right;
@@ -313,7 +310,7 @@ static size_t push_enclosing(const struct gb_plan_index * x, const struct span *
     return n;
 }
 
-// The sets that say what is in the way of b.
+// Collects the sources of b.
 static size_t collect(const struct gb_plan_index * x, const struct gb_plan_buffer * b, struct source * list,
     uint64_t * steps) {
     const struct span s = span_of(b, x->shift, x->n_sections);
@@ -339,7 +336,7 @@ static size_t collect(const struct gb_plan_index * x, const struct gb_plan_buffe
     return n;
 }
 
-// To the first run that has something behind `at`.
+// Moves to the first run that ends above `at`.
 static void skip_runs(struct gb_plan_cursor * c, size_t at) {
     const struct gb_plan_run * low = c->next;
     for (size_t n = (size_t) (c->last - low); n > 0;) {
@@ -359,8 +356,8 @@ static void skip_runs(struct gb_plan_cursor * c, size_t at) {
     }
 }
 
-// To the first interval that ends behind `at`: the next ones first, then by halves, without branches that cannot be
-// foreseen.
+// Moves to the first interval that ends above `at`: tries the next ones, then a binary search without branches that
+// cannot be predicted.
 static void advance(struct gb_plan_cursor * c, size_t at) {
     if (c->next < c->last && c->end[-1].end <= at) {
         c->at = c->end;
@@ -379,19 +376,17 @@ static void advance(struct gb_plan_cursor * c, size_t at) {
     c->at = p + (n > 0 && p->end <= at);
 }
 
-// Most memory has no chunks.
 static inline size_t within(size_t at, size_t size, size_t chunk) {
     return chunk == 0 ? at : gb_plan_within_chunk(at, size, chunk);
 }
 
-// What is looked for.
+// What a search looks for.
 struct gap {
     const struct gb_plan_index * x;
-    const struct gb_plan_buffer * b; // which fits into it
+    const struct gb_plan_buffer * b; // that must fit
     size_t chunk; // see gb_plan_part
 };
 
-// The next interval.
 static void step_on(struct gb_plan_cursor * c) {
     c->at++;
     if (c->at == c->end && c->next < c->last) {
@@ -401,7 +396,7 @@ static void step_on(struct gb_plan_cursor * c) {
     }
 }
 
-// To the first interval of the source that ends behind `at`.
+// Moves to the first interval of the source that ends above `at`.
 static inline void seek(struct source * s, const struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t at,
     uint64_t * steps) {
     if (s->kind == LISTED) {
@@ -411,7 +406,7 @@ static inline void seek(struct source * s, const struct gb_plan_index * x, const
     }
 }
 
-// Past the interval at the cursor, which ends at `at` or below.
+// Moves past the interval at the cursor, which ends at or below `at`.
 static inline void pass(struct source * s, const struct gb_plan_buffer * b, size_t at, uint64_t * steps) {
     if (s->kind == LISTED) {
         *steps += gb_plan_list_step(&s->c, b, at);
@@ -420,15 +415,15 @@ static inline void pass(struct source * s, const struct gb_plan_buffer * b, size
     }
 }
 
-// What was in the way is asked earlier from now on.
+// Probes the source that was in the way earlier in the list.
 static void bring_forward(struct source * list, size_t k) {
     const struct source one = list[k];
     list[k] = list[k / 2];
     list[k / 2] = one;
 }
 
-// The lowest offset at or above `at` that no set takes any of; or, after so many leaps, where the search has come to,
-// with *found false. Sets that end below are dropped.
+// The lowest offset from `at` on where b fits. After `probes` failures returns the offset reached, with *found false.
+// Drops sources that end below.
 static size_t lowest(struct source * list, size_t * n, size_t at, const struct gap * gap, uint64_t probes, bool * found,
     uint64_t * steps) {
     const size_t size = gap->b->size, chunk = gap->chunk;
@@ -466,9 +461,9 @@ static size_t lowest(struct source * list, size_t * n, size_t at, const struct g
     return at;
 }
 
-// ---------------------------------------------------------------------------------------------------------------- lead
+// ---------------------------------------------------------------------------------------------------------------- scan
 
-// A life in sections.
+// A lifetime in sections.
 struct extent {
     uint32_t first, last;
 };
@@ -479,12 +474,12 @@ static struct extent extent_of_node(const struct gb_plan_index * x, size_t node)
         begin *= 2;
         end *= 2;
     }
-    const uint64_t last = (uint64_t) (end - x->width) << x->shift; // the last block may end behind the sections
+    const uint64_t last = (uint64_t) (end - x->width) << x->shift; // the last block may end after the sections
     return (struct extent){ (uint32_t) ((begin - x->width) << x->shift), (uint32_t) GB_MIN(last, x->n_sections) };
 }
 
-// How far a life must reach, beside what it had to already, to meet the interval at the cursor: all of a node that b
-// consists of, the next section of one that reaches past b, or of a life of a list.
+// Extends r so that every lifetime that contains it also meets the interval at the cursor. It must contain an own node
+// of b as a whole, or the nearest section of a node or entry that reaches past b.
 static struct extent extent_with(const struct gb_plan_index * x, const struct source * s, struct extent r) {
     if (s->kind == LISTED) {
         const struct gb_plan_entry * const e = (const struct gb_plan_entry *) s->c.at;
@@ -497,21 +492,21 @@ static struct extent extent_with(const struct gb_plan_index * x, const struct so
     return (struct extent){ GB_MIN(r.first, node.last - 1), GB_MAX(r.last, node.first + 1) };
 }
 
-// The search for the lowest gap for b along a lead.
+// The state of a scan.
 struct scan {
     struct gb_plan_index * x;
     const struct gb_plan_buffer * b;
-    struct source * list; // the others
+    struct source * list; // the sources but the primary set
     size_t n;
-    struct gb_plan_set * set; // of the lead
+    struct gb_plan_set * set; // the primary set
     struct gb_plan_cursor c; // in it
-    struct extent primary; // all of it
-    struct extent cause; // how far a life must reach that nothing is free just below `at`
-    size_t at; // the search has come to
+    struct extent primary; // its node
+    struct extent cause; // what a lifetime must contain so that the byte below `at` is taken, too
+    size_t at; // offset reached
     uint64_t steps;
 };
 
-// To the next gap of the lead that may do; false: above all of them.
+// Moves to the next gap of the primary set that b may fit into. False: there is none.
 static bool next_gap(struct scan * a) {
     const struct gb_plan_buffer b = *a->b;
     size_t at = a->at;
@@ -520,8 +515,8 @@ static bool next_gap(struct scan * a) {
         const struct gb_plan_gap_limit * add_to_node = gb_plan_gap_limit_of(a->set, &a->c);
         const struct gb_plan_interval * p = a->c.at;
         for (; p < a->c.end; p++, add_to_node++) {
-            const size_t room = p->start > at ? p->start - at : 0;
-            if (room >= b.size &&
+            const size_t space = p->start > at ? p->start - at : 0;
+            if (space >= b.size &&
                 (b.size < add_to_node->size || b.first > add_to_node->first || b.last < add_to_node->last)) {
                 is_gap = true;
                 break;
@@ -541,14 +536,14 @@ static bool next_gap(struct scan * a) {
     return is_gap;
 }
 
-// To the end of what source s has in the way, as long as b may fit below `end`; *all: how far a life must reach to meet
-// all that was passed; *widest: of what is free between.
+// Moves to the end of what source s has in the way, as long as b may fit below `end`. Extends *all to what a lifetime
+// must contain to have all of it in its way. *widest: the largest free space passed.
 static void pass_all(struct scan * a, struct source * s, size_t end, struct extent * all, size_t * widest) {
     struct gb_plan_cursor * const c = &s->c;
     const size_t size = a->b->size;
     uint64_t passed = 0;
     do {
-        if (passed == 0 || s->kind == LISTED) { // each entry of a list has a life of its own
+        if (passed == 0 || s->kind == LISTED) { // each entry of a list has its own lifetime
             a->cause = extent_with(a->x, s, a->primary);
             *all = extent_with(a->x, s, *all);
         }
@@ -561,10 +556,10 @@ static void pass_all(struct scan * a, struct source * s, size_t end, struct exte
     a->steps += passed / PASSED_PER_STEP;
 }
 
-// Whether b fits at `at` or above, and below `end`, where the gap of the lead ends. If not, *why.
+// True if b fits from `at` on, below `end`, the end of the gap. If not, *why is the limit of the gap.
 static bool fits_below(struct scan * a, size_t end, struct gb_plan_gap_limit * why) {
     const size_t size = a->b->size;
-    size_t widest = 0; // of what is free, but too small
+    size_t widest = 0; // free space that is too small
     struct extent all = a->cause;
     for (size_t k = 0; k < a->n;) {
         struct source * const s = &a->list[k];
@@ -593,20 +588,19 @@ static bool fits_below(struct scan * a, size_t end, struct gb_plan_gap_limit * w
     return true;
 }
 
-// The lowest offset at or above `at`, where a search by leaps has come to, by the notes of the lead. The list is that
-// of the search, with the lead.
+// The lowest offset from `at` on where b fits, by a scan of the primary set. list: all sources.
 static size_t lowest_by_scan(struct gb_plan_index * x, const struct gb_plan_buffer * b, size_t primary,
     struct source * list, size_t n, size_t at, uint64_t * steps) {
     const struct gap gap = { x, b, 0 };
     struct scan a = { x, b, list, n, overlap_of(x, primary), gb_plan_set_begin(overlap_of(x, primary)),
         extent_of_node(x, primary), { b->first, b->last }, at, 0 };
-    bool found, known = at == 0; // what is in the way below `at`, up to the last gap
+    bool found, known = at == 0; // the cause of what is taken below `at` is known
     for (size_t k = 0; k < a.n; k++) {
         if (list[k].kind == INSIDE && list[k].node == primary) {
             list[k] = list[--a.n];
         }
     }
-    for (size_t k = 0; k < a.n / 2; k++) { // wide nodes and lists are more often in the way
+    for (size_t k = 0; k < a.n / 2; k++) { // reversed: wide nodes and lists are more often in the way
         const struct source one = list[k];
         list[k] = list[a.n - 1 - k];
         list[a.n - 1 - k] = one;
@@ -633,7 +627,7 @@ static size_t lowest_by_scan(struct gb_plan_index * x, const struct gb_plan_buff
     return lowest(list, &a.n, a.at, &gap, UINT64_MAX, &found, steps);
 }
 
-// The largest of the nodes that a life consists of; 0: it has no whole block.
+// The largest own node. 0: the lifetime has no whole block.
 static size_t widest_node(const struct gb_plan_index * x, const struct gb_plan_buffer * b) {
     const struct span s = span_of(b, x->shift, x->n_sections);
     size_t node = 0;
@@ -658,7 +652,7 @@ size_t gb_plan_index_lowest(struct gb_plan_index * x, const struct gb_plan_buffe
     }
     if (!has_limits) {
         x->no_memory = !gb_plan_set_add_limits(&x->arena, overlap_of(x, primary));
-        n = collect(x, b, list, steps); // the set has moved
+        n = collect(x, b, list, steps); // the set has moved in memory
     }
     return x->no_memory ? at : lowest_by_scan(x, b, primary, list, n, at, steps);
 }

@@ -1,8 +1,7 @@
-// plan_inorder.c - in-order best fit: what an allocator does that meets the buffers one by one, in the order of their
-// births, and in the order of the items where several are born at once.
+// plan_inorder.c - in-order best fit: an allocator that gets the buffers one by one, by birth, ties by item.
 //
-// It is the floor under everything else: the planner returns no plan with a higher peak, so that planning ahead never
-// costs memory. It is also the figure that users compare with (best_fit).
+// It is the fallback: the planner returns no plan with a higher peak, so planning ahead never costs memory. It is also
+// the figure that users compare with (best_fit).
 #include "plan/plan_impl.h"
 
 #include <string.h>
@@ -11,8 +10,7 @@
 #include "base/mem.h"
 #include "base/status.h"
 
-// Buffers by the section at whose start they are dead: those of section s are order[begin[s]] up to order[begin[s +
-// 1]].
+// Groups buffers by the section at whose start they are dead: group s is order[begin[s]] up to order[begin[s + 1]].
 static void group_by_death(const struct gb_plan_part * part, uint32_t * begin, uint32_t * order) {
     for (uint32_t i = 0; i < part->n; i++) {
         begin[part->buffers[i].last + 1]++;
@@ -23,15 +21,15 @@ static void group_by_death(const struct gb_plan_part * part, uint32_t * begin, u
     for (uint32_t i = 0; i < part->n; i++) {
         order[begin[part->buffers[i].last]++] = i;
     }
-    memmove(begin + 1, begin, (part->n_sections + 1) * sizeof(*begin)); // each has moved to the end of its group
+    memmove(begin + 1, begin, (part->n_sections + 1) * sizeof(*begin)); // each begin has moved to the end of its group
     begin[0] = 0;
 }
 
-// Memory without an end, as the allocator sees it: above `top` all is free, and no free block touches it.
+// The allocator's memory. It has no end: all above `top` is free, and no free block touches the top.
 struct space {
-    struct gb_plan_pairs by_offset; // free blocks below the top: (offset, size)
-    struct gb_plan_pairs by_size;   // the same: (size, offset)
-    size_t top, high;               // now, and at most so far
+    struct gb_plan_pairs by_offset; // free blocks below the top, as (offset, size)
+    struct gb_plan_pairs by_size; // the same blocks, as (size, offset)
+    size_t top, high; // high: the largest top so far
 };
 
 static bool add_block(struct space * s, size_t offset, size_t size) {
@@ -44,7 +42,7 @@ static void remove_block(struct space * s, size_t offset, size_t size) {
     gb_plan_pairs_remove(&s->by_size, (struct gb_plan_pair){ size, offset });
 }
 
-// From the smallest block that is large enough, of equal ones the lowest; from the top only if there is none.
+// Takes the smallest free block that fits, ties by offset, else memory from the top.
 static bool take(struct space * s, size_t size, size_t * offset) {
     const struct gb_plan_pair * best = gb_plan_pairs_from(&s->by_size, (struct gb_plan_pair){ size, 0 }, NULL);
     if (best == NULL) {
@@ -59,7 +57,7 @@ static bool take(struct space * s, size_t size, size_t * offset) {
     return has == size || add_block(s, *offset + size, has - size);
 }
 
-// Joined with the free blocks that it touches.
+// Frees a block and joins it with the free blocks that it touches.
 static bool give_back(struct space * s, size_t offset, size_t size) {
     const struct gb_plan_pair * before;
     const struct gb_plan_pair * behind = gb_plan_pairs_from(&s->by_offset, (struct gb_plan_pair){ offset, 0 }, &before);
@@ -81,7 +79,7 @@ static bool give_back(struct space * s, size_t offset, size_t size) {
     return add_block(s, offset, size);
 }
 
-// Before a buffer is born all that is dead by then is given back. Poll: thousands of buffers take milliseconds.
+// Frees the dead buffers before each birth. Asks the poll: thousands of buffers take milliseconds.
 static enum ggml_status run(struct gb_plan_part * part, struct space * s, const uint32_t * begin,
     const uint32_t * order) {
     uint32_t ended = 0;

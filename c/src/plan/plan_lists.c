@@ -5,10 +5,10 @@
 
 #include "base/mem.h"
 
-#define NEAR 8 // entries, which are tried before the others
+#define NEAR 8 // entries tried before the binary search
 
-bool gb_plan_lists_init(struct gb_plan_lists * l, uint32_t * room, size_t n_blocks, size_t total) {
-    l->n = room;
+bool gb_plan_lists_init(struct gb_plan_lists * l, uint32_t * capacity, size_t n_blocks, size_t total) {
+    l->n = capacity;
     l->n_blocks = n_blocks;
     l->begin = gb_calloc(n_blocks, sizeof(*l->begin));
     l->entries = gb_calloc(total + 1, sizeof(*l->entries));
@@ -17,7 +17,7 @@ bool gb_plan_lists_init(struct gb_plan_lists * l, uint32_t * room, size_t n_bloc
         return false;
     }
     for (size_t k = 1; k < n_blocks; k++) {
-        l->begin[k] = l->begin[k - 1] + room[k - 1];
+        l->begin[k] = l->begin[k - 1] + capacity[k - 1];
     }
     gb_plan_lists_reset(l);
     return true;
@@ -36,7 +36,7 @@ void gb_plan_lists_reset(struct gb_plan_lists * l) {
     }
 }
 
-// How many of n entries lie at or below the offset.
+// The number of entries that lie at or below the offset.
 static uint32_t count_below(const struct gb_plan_entry * list, uint32_t n, size_t offset) {
     uint32_t low = 0;
     while (n > 0) {

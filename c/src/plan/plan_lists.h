@@ -1,8 +1,8 @@
-// plan_lists.h - the buffers that begin or end within a block of sections: a list for each block.
+// plan_lists.h - for each block of sections, a list of the buffers that begin or end within it.
 //
-// Invariant: a list is sorted by offset, and tops[k] is the highest end of its entries up to k. Entries may overlap, as
-// some are not alive together; what ends at or below an offset is passed by halves nevertheless, by the tops. A cursor
-// (gb_plan_cursor) of a list stands at an entry that is alive with the buffer that it was made for, or at the end.
+// Invariant: a list is sorted by offset, and tops[k] is the highest end of entries 0 to k. Entries may overlap, as not
+// all are alive together. A binary search over the tops skips those that end below an offset. A cursor (gb_plan_cursor)
+// of a list stands at an entry alive with the buffer that it was made for, or at the end.
 #ifndef GB_PLAN_LISTS_H
 #define GB_PLAN_LISTS_H
 
@@ -10,26 +10,26 @@
 #include "plan/plan_sets.h"
 
 struct gb_plan_entry {
-    struct gb_plan_interval at; // comes first: cursors point to it
+    struct gb_plan_interval at; // first member: cursors point to it
     uint32_t first, last;
 };
 // All zero: no block has a list.
 struct gb_plan_lists {
-    struct gb_plan_entry * entries; // owned, as all of these; by block
+    struct gb_plan_entry * entries; // owned, as all arrays here; by block
     size_t * tops; // by entry
-    uint32_t * begin; // by block: where its entries begin
-    uint32_t * n; // by block: how many there are
+    uint32_t * begin; // by block: its first entry
+    uint32_t * n; // by block: number of entries
     size_t n_blocks;
 };
 
-// room: by block, how many entries it will have at most; taken over, also after false (no memory). total: their sum.
-bool gb_plan_lists_init(struct gb_plan_lists * l, uint32_t * room, size_t n_blocks, size_t total);
+// capacity: by block; total: the sum. Takes ownership of `capacity`, also after false (no memory).
+bool gb_plan_lists_init(struct gb_plan_lists * l, uint32_t * capacity, size_t n_blocks, size_t total);
 void gb_plan_lists_free(struct gb_plan_lists * l);
-void gb_plan_lists_reset(struct gb_plan_lists * l); // all are empty
+void gb_plan_lists_reset(struct gb_plan_lists * l); // empties all lists
 void gb_plan_lists_enter(struct gb_plan_lists * l, size_t block, const struct gb_plan_buffer * b, size_t offset);
 
-// On to the first entry, here or behind, that is alive with b and ends behind `at`: one by one. How many were looked
-// at.
+// Moves the cursor to the first entry, from here on, that is alive with b and ends above `at`. Linear. Returns the
+// number of entries read.
 static inline uint64_t gb_plan_list_step(struct gb_plan_cursor * c, const struct gb_plan_buffer * b, size_t at) {
     const struct gb_plan_entry * const from = (const struct gb_plan_entry *) c->at;
     const struct gb_plan_entry * const end = (const struct gb_plan_entry *) c->end;
@@ -40,10 +40,10 @@ static inline uint64_t gb_plan_list_step(struct gb_plan_cursor * c, const struct
     c->at = &e->at;
     return (uint64_t) (e - from) + 1;
 }
-// The same for an `at` that may be far, by halves first.
+// The same with a binary search first, for an `at` that may be far.
 uint64_t gb_plan_list_seek(const struct gb_plan_lists * l, struct gb_plan_cursor * c, const struct gb_plan_buffer * b,
     size_t at);
-// At the first entry that is alive with b.
+// A cursor at the first entry alive with b.
 static inline struct gb_plan_cursor gb_plan_list_begin(const struct gb_plan_lists * l, size_t block,
     const struct gb_plan_buffer * b, uint64_t * steps) {
     const struct gb_plan_entry * const list = l->entries + l->begin[block];

@@ -1,7 +1,6 @@
-// plan_order.c - orders of buffers, in which heuristics place them and the search tries them.
+// plan_order.c - sort keys: the orders in which heuristics place buffers and the search tries them.
 //
-// The larger key comes first. Ties are decided by what the buffers are and not by their index, so that the order of
-// items does not matter.
+// The larger key comes first. Ties go by size and lifetime, then by index, so that the order of items does not matter.
 #include "plan/plan_impl.h"
 
 #include <math.h>
@@ -11,14 +10,14 @@
 #include "base/mem.h"
 #include "base/status.h"
 
-// Saturates: an area beyond 64 bits is the largest, whatever it is exactly.
+// Saturates at 64 bits.
 static uint64_t area(const struct gb_plan_buffer * b, uint64_t width) {
     return b->size > UINT64_MAX / width ? UINT64_MAX : b->size * width;
 }
 
-// size * crowd^(2^squares) * width^(1/4) if `wide`, as bits that sort as the number does and are below 2^63. Products,
-// square roots and conversions are rounded the same everywhere; what the crowd is scaled by, so that nothing overflows,
-// changes no order.
+// size * max_load^(2^squares), times width^(1/4) if `wide`. Returns bits below 2^63 that sort as the number does. IEEE
+// 754 defines products, square roots and conversions exactly. The scale of the load prevents overflow and changes no
+// order.
 static uint64_t weight(const struct gb_plan_buffer * b, size_t max_load, int squares, bool wide) {
     double power = (double) max_load * 0x1p-32;
     for (int k = 0; k < squares; k++) {
@@ -31,8 +30,8 @@ static uint64_t weight(const struct gb_plan_buffer * b, size_t max_load, int squ
     return bits;
 }
 
-// What is alive in the busiest section by width, so that its tops fall like stairs to both sides and what is free there
-// hangs together; then the others by size, crowd and width.
+// Buffers of the busiest section first, by width: their tops then fall like stairs to both sides, and the free space
+// beside them is contiguous. Then the others by size, load and width.
 static uint64_t around_peak(const struct gb_plan_part * part, const struct gb_plan_buffer * b, size_t max_load) {
     if (b->first <= part->busiest && b->last > part->busiest) {
         return ((uint64_t) 1 << 63) + (b->last - b->first);
@@ -126,7 +125,7 @@ static void insert(struct gb_plan_keyed * all, uint32_t n) {
     }
 }
 
-// Digit by digit, the lowest first; digits in which all agree are left out.
+// Radix sort, lowest digit first. Digits in which all keys agree are skipped.
 void gb_plan_sort(struct gb_plan_keyed * all, struct gb_plan_keyed * scratch, uint32_t n) {
     if (n < FEW) {
         insert(all, n);
@@ -162,9 +161,9 @@ void gb_plan_sort(struct gb_plan_keyed * all, struct gb_plan_keyed * scratch, ui
     }
 }
 
-// ------------------------------------------------------------------------------------------------------- all of a part
+// -------------------------------------------------------------------------------------------------------- a whole part
 
-// The largest of any range in logarithmic time: node k of a complete tree holds the larger of its two children.
+// A maximum tree over the loads: node k holds the larger of its two children.
 enum ggml_status gb_plan_find_max_loads(struct gb_plan_part * part) {
     if (part->has_max_loads) {
         return GGML_STATUS_SUCCESS;
@@ -197,7 +196,7 @@ enum ggml_status gb_plan_find_max_loads(struct gb_plan_part * part) {
     return GGML_STATUS_SUCCESS;
 }
 
-// By insertion if little is to be moved: true if that was enough.
+// Insertion sort that gives up, with false, after 4 n moves.
 static bool insert_few(struct gb_plan_ranked * ranked, uint32_t n) {
     uint64_t may_move = 4 * (uint64_t) n;
     for (uint32_t k = 1; k < n; k++) {
@@ -215,7 +214,7 @@ static bool insert_few(struct gb_plan_ranked * ranked, uint32_t n) {
     return true;
 }
 
-// Orders buffers whose first keys are equal; they come in the order of births.
+// Sorts buffers whose first keys are equal. They come by birth.
 static void order_ties(const struct gb_plan_part * part, enum gb_plan_key key, const struct gb_plan_keyed * ties,
     uint32_t n, struct gb_plan_ranked * ranked, uint32_t * order) {
     for (uint32_t k = 0; k < n; k++) {
@@ -230,7 +229,7 @@ static void order_ties(const struct gb_plan_part * part, enum gb_plan_key key, c
     }
 }
 
-// By the first key, then what is level in that by all.
+// Sorts by the first key, then each run of ties by all keys.
 enum ggml_status gb_plan_order(struct gb_plan_part * part, enum gb_plan_key key, uint32_t * order) {
     if (gb_plan_needs_max_load(key)) {
         GB_TRY(gb_plan_find_max_loads(part));
@@ -238,7 +237,7 @@ enum ggml_status gb_plan_order(struct gb_plan_part * part, enum gb_plan_key key,
     const uint32_t n = part->n;
     struct gb_plan_keyed * keyed = gb_calloc((size_t) n * 2, sizeof(*keyed));
     struct gb_plan_ranked * ranked = NULL;
-    uint32_t most = 0; // level ones
+    uint32_t most = 0; // ties
     for (uint32_t b = 0; keyed && b < n; b++) {
         keyed[b] = (struct gb_plan_keyed){ ~gb_plan_rank(part, b, key, part->max_load[b]).key[0], b };
     }

@@ -1,7 +1,7 @@
-// plan_pairs.c - pairs of numbers, sorted: the free blocks of in-order best fit, by offset and by size.
+// plan_pairs.c - a sorted set of pairs of numbers.
 //
-// An array of runs, each a short sorted array, so that one more or less moves few pairs, however many there are. Where
-// there are few pairs there is one run, which is as fast as a plain array.
+// The set is an array of runs. A run is a short sorted array, so an insertion moves few pairs. A small set is one run
+// and as fast as a plain array.
 #include <string.h>
 
 #include "plan/plan_impl.h"
@@ -16,7 +16,7 @@ void gb_plan_pairs_free(struct gb_plan_pairs * p) {
 
 static bool less(struct gb_plan_pair x, struct gb_plan_pair y) { return x.a != y.a ? x.a < y.a : x.b < y.b; }
 
-// The run whose last pair is not less than x is the first such; the last run if there is none.
+// The first run whose last pair is not less than x, else the last run.
 static size_t find_run(const struct gb_plan_pairs * p, struct gb_plan_pair x) {
     size_t low = 0, high = p->runs.n - 1;
     while (low < high) {
@@ -63,9 +63,9 @@ const struct gb_plan_pair * gb_plan_pairs_from(const struct gb_plan_pairs * p, s
     return at < r->n ? &r->pairs[at] : NULL;
 }
 
-#define FIRST_ROOM 8
+#define FIRST_CAPACITY 8
 
-// An empty run at k; false: no memory.
+// Inserts an empty run at k. False: no memory.
 static bool new_run(struct gb_plan_pairs * p, size_t k, uint32_t capacity) {
     struct gb_plan_pair * pairs = gb_calloc(capacity, sizeof(*pairs));
     if (pairs == NULL || !gb_vec_reserve(&p->runs, p->runs.n + 1)) {
@@ -78,8 +78,8 @@ static bool new_run(struct gb_plan_pairs * p, size_t k, uint32_t capacity) {
     return true;
 }
 
-// Room for one more in a run that is not the longest; false: no memory.
-static bool make_room(struct gb_plan_pairs_run * r) {
+// Grows a run, if needed, for one more pair. The run has fewer than GB_PLAN_RUN. False: no memory.
+static bool reserve(struct gb_plan_pairs_run * r) {
     if (r->n < r->capacity) {
         return true;
     }
@@ -94,12 +94,12 @@ static bool make_room(struct gb_plan_pairs_run * r) {
 }
 
 bool gb_plan_pairs_insert(struct gb_plan_pairs * p, struct gb_plan_pair x) {
-    if (p->runs.n == 0 && !new_run(p, 0, FIRST_ROOM)) {
+    if (p->runs.n == 0 && !new_run(p, 0, FIRST_CAPACITY)) {
         return false;
     }
     struct gb_plan_pairs_run * const end = &p->runs.data[p->runs.n - 1];
-    if (end->n > 0 && end->n < GB_PLAN_RUN && less(end->pairs[end->n - 1], x)) { // as where all come sorted
-        if (!make_room(end)) {
+    if (end->n > 0 && end->n < GB_PLAN_RUN && less(end->pairs[end->n - 1], x)) { // fast path for sorted input
+        if (!reserve(end)) {
             return false;
         }
         end->pairs[end->n++] = x;
@@ -116,7 +116,7 @@ bool gb_plan_pairs_insert(struct gb_plan_pairs * p, struct gb_plan_pair x) {
         k = find_run(p, x);
     }
     struct gb_plan_pairs_run * const r = &p->runs.data[k];
-    if (!make_room(r)) {
+    if (!reserve(r)) {
         return false;
     }
     const uint32_t at = find_in(r, x);

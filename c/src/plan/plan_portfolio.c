@@ -1,8 +1,7 @@
-// plan_fit.c - first fit and smallest gap by several keys, on one thread or more.
+// plan_portfolio.c - a portfolio of first fits: several sort keys, lowest or smallest gap, on one or more threads.
 //
-// Threads save time and change nothing: as many orders as there are threads are placed at once, each as if it had all
-// that is left of the budget. Then they are taken in their sequence, what they cost is paid one after the other, and
-// those are dropped that one thread would not have reached.
+// Threads change no plan. Each thread places one order with all that is left of the budget. The results are then taken
+// in sequence and their costs paid one after the other. Results that one thread would not have reached are dropped.
 #include "plan/plan_impl.h"
 
 #include <stdatomic.h>
@@ -14,25 +13,25 @@
 #include "base/status.h"
 #include "base/thread.h"
 
-#define MOST_BY_SIZE 4    // an order may cost so many times as much as first fit by size
-#define LEAST_STEPS 4000 // that this is taken to be
+#define COST_LIMIT 4      // an order may cost this many times first fit by size
+#define MIN_STEPS 4000    // assumed for first fit by size, at least
 #define MAX_AT_ONCE 16
-#define MIN_THREADED 1000 // buffers: fewer are not worth a thread
+#define MIN_THREADED 1000 // buffers; fewer are not worth a thread
 
-// One order.
+// One order on one thread.
 struct fit {
     struct gb_plan_part * part; // borrowed; only read
     enum gb_plan_key key;
     bool smallest;
-    bool promised_first;        // has a budget of its own, and a plan in any case
+    bool promised_first;        // has its own budget and always gives a plan
     size_t * offsets; // owned
     struct gb_plan_budget budget;
-    uint64_t given;     // steps of the budget
-    int64_t limit_ns; // until its deadline, by the clock of the thread that it runs on
+    uint64_t given;     // steps of its budget
+    int64_t limit_ns; // until its deadline, by the clock of its thread
     size_t peak;
     enum ggml_status status;
     gb_thread thread;
-    bool started; // on the thread
+    bool started; // false: the thread could not be started
 };
 
 static void place(void * arg) {
@@ -50,8 +49,8 @@ static void place(void * arg) {
     gb_free(order);
 }
 
-// The first is placed on this thread, the others on their own, or here where one cannot be had, or memory for it: so a
-// failure is reported on this thread. If the first gives up, the others stop soon.
+// Places the first order on this thread and each other on its own thread. An order whose thread or memory failed is
+// placed again on this thread, so that this thread reports the failure. An abort of the first stops the others.
 static void place_all(struct fit * fits, int n) {
     atomic_bool stop = false;
     for (int k = 1; k < n; k++) {
@@ -72,12 +71,12 @@ static void place_all(struct fit * fits, int n) {
     }
 }
 
-// For one order more. most: steps that it may cost, MOST_BY_SIZE times what first fit by size did.
+// True if the budget is enough for one more order. most: steps that an order may cost.
 static bool is_enough(const struct gb_plan_budget * budget, uint64_t most) {
-    return budget->steps > 0 && (most == UINT64_MAX || budget->steps >= most / MOST_BY_SIZE / 4 * 5);
+    return budget->steps > 0 && (most == UINT64_MAX || budget->steps >= most / COST_LIMIT / 4 * 5);
 }
 
-// Takes what has been placed in its sequence, as far as the budget goes. most: steps that each may have had.
+// Takes the results in sequence, as far as the budget goes. most: steps that each order was given at most.
 static enum ggml_status take_all(struct gb_plan_part * part, struct fit * fits, int n, size_t goal, uint64_t most,
     struct gb_plan_budget * budget) {
     for (int k = 0; k < n && part->peak > goal && (fits[k].promised_first || is_enough(budget, most)); k++) {
@@ -87,7 +86,7 @@ static enum ggml_status take_all(struct gb_plan_part * part, struct fit * fits, 
         budget->timed_out = budget->timed_out || f->budget.timed_out;
         GB_TRY(f->status);
         if (f->peak == SIZE_MAX && used == most && used < budget->steps && !f->budget.timed_out && !f->budget.aborted) {
-            budget->steps -= used; // the order costs far more than the first: only this one is given up
+            budget->steps -= used; // only this order is too expensive
             continue;
         }
         if (f->peak == SIZE_MAX || used > budget->steps) {
@@ -102,7 +101,7 @@ static enum ggml_status take_all(struct gb_plan_part * part, struct fit * fits, 
     return GGML_STATUS_SUCCESS;
 }
 
-// For first fit by size where it is tried whatever the budget, or as much as that has.
+// The budget of first fit by size that always runs: its promised steps, or more if the caller has more.
 static struct gb_plan_budget free_budget(const struct gb_plan_part * part, const struct gb_plan_budget * budget) {
     const uint64_t steps = GB_MAX((uint64_t) part->n * GB_PLAN_PROMISED_STEPS, budget->steps);
     return (struct gb_plan_budget){ .steps = steps, .deadline = INT64_MAX };
@@ -113,31 +112,31 @@ struct order {
     bool smallest; // gap, or the first
 };
 
-// All of them, or where there are many buffers those that do best there; what is promised is always the first. Where
-// few of very many are alive together, no section is the busiest for most.
+// GB_PLAN_BEST_ORDERS: those that do best among many buffers. BY_PEAK comes late in very large sparse parts, as the
+// busiest section says little about most buffers there. By size is always first.
 static const struct order * orders_of(const struct gb_plan_part * part, enum gb_plan_orders which, int * n) {
-    static const struct order every[] = { { GB_PLAN_BY_SIZE, false }, { GB_PLAN_BY_PEAK, false },
+    static const struct order all[] = { { GB_PLAN_BY_SIZE, false }, { GB_PLAN_BY_PEAK, false },
         { GB_PLAN_BY_LOADED_WIDTH, false }, { GB_PLAN_BY_AREA, false }, { GB_PLAN_BY_WIDTH, false },
         { GB_PLAN_BY_LOAD, false }, { GB_PLAN_BY_BIRTH, false }, { GB_PLAN_BY_DEATH, false },
         { GB_PLAN_BY_WIDTH_AREA_LOAD, false }, { GB_PLAN_BY_LOAD_AREA_WIDTH, false }, { GB_PLAN_BY_SIZE, true },
         { GB_PLAN_BY_AREA, true }, { GB_PLAN_BY_WIDTH, true }, { GB_PLAN_BY_LOAD, true }, { GB_PLAN_BY_BIRTH, true },
         { GB_PLAN_BY_DEATH, true }, { GB_PLAN_BY_WIDTH_AREA_LOAD, true }, { GB_PLAN_BY_LOAD_AREA_WIDTH, true } };
-    static const struct order some[] = { { GB_PLAN_BY_SIZE, false }, { GB_PLAN_BY_PEAK, false },
+    static const struct order best[] = { { GB_PLAN_BY_SIZE, false }, { GB_PLAN_BY_PEAK, false },
         { GB_PLAN_BY_LOADED_WIDTH, false }, { GB_PLAN_BY_LOADED_SIZE, false }, { GB_PLAN_BY_DEATH, false },
         { GB_PLAN_BY_LOAD, false }, { GB_PLAN_BY_AREA, false } };
-    static const struct order spread[] = { { GB_PLAN_BY_SIZE, false }, { GB_PLAN_BY_LOADED_WIDTH, false },
+    static const struct order sparse_best[] = { { GB_PLAN_BY_SIZE, false }, { GB_PLAN_BY_LOADED_WIDTH, false },
         { GB_PLAN_BY_LOADED_SIZE, false }, { GB_PLAN_BY_PEAK, false }, { GB_PLAN_BY_DEATH, false },
         { GB_PLAN_BY_LOAD, false }, { GB_PLAN_BY_AREA, false } };
     if (which == GB_PLAN_ALL_ORDERS) {
-        *n = GB_ARRAY_LEN(every);
-        return every;
+        *n = GB_ARRAY_LEN(all);
+        return all;
     }
-    const bool few_meet = part->n > GB_PLAN_VERY_MANY && gb_plan_is_sparse(part);
-    *n = which == GB_PLAN_SIZE_ORDER ? 1 : few_meet ? GB_ARRAY_LEN(spread) : GB_ARRAY_LEN(some);
-    return few_meet ? spread : some;
+    const bool sparse = part->n > GB_PLAN_VERY_MANY && gb_plan_is_sparse(part);
+    *n = which == GB_PLAN_SIZE_ORDER ? 1 : sparse ? GB_ARRAY_LEN(sparse_best) : GB_ARRAY_LEN(best);
+    return sparse ? sparse_best : best;
 }
 
-// n orders at once. The first of all is `promised`. *most: steps that each of the others may cost, which that decides.
+// Places n orders at once. promised: the first order of all, whose cost sets *most for the others.
 static enum ggml_status fit_some(struct gb_plan_part * part, size_t goal, const struct order * orders, int n,
     bool promised, uint64_t * most, struct gb_plan_budget * budget) {
     struct fit fits[MAX_AT_ONCE] = { 0 };
@@ -155,14 +154,14 @@ static enum ggml_status fit_some(struct gb_plan_part * part, size_t goal, const 
         f->offsets = gb_calloc(part->n, sizeof(*f->offsets));
         status = f->offsets ? status : GGML_STATUS_ALLOC_FAILED;
         if (gb_plan_needs_max_load(f->key) && status == GGML_STATUS_SUCCESS) {
-            status = gb_plan_find_max_loads(part); // before others read them
+            status = gb_plan_find_max_loads(part); // before other threads read them
         }
     }
     if (status == GGML_STATUS_SUCCESS) {
         place_all(fits, n);
         status = take_all(part, fits, n, goal, *most, budget);
         if (fits[0].promised_first) {
-            *most = MOST_BY_SIZE * GB_MAX(fits[0].given - fits[0].budget.steps, LEAST_STEPS);
+            *most = COST_LIMIT * GB_MAX(fits[0].given - fits[0].budget.steps, MIN_STEPS);
         }
     }
     for (int k = 0; k < n; k++) {
@@ -171,10 +170,9 @@ static enum ggml_status fit_some(struct gb_plan_part * part, size_t goal, const 
     return status;
 }
 
-// First fit by size is tried in any case up to GB_PLAN_MAX_PROMISED buffers, since gb_plan_offsets promises it, and bounded
-// in steps by their number, since there are instances in which it takes n squared. The others are paid from the budget,
-// and none is begun where that has less than a quarter more than by size took. Those come on several threads, first fit
-// by size alone before them, as what it costs limits the others.
+// First fit by size runs first, and alone, as its cost limits the others. Up to GB_PLAN_MAX_PROMISED buffers it always
+// runs, as gb_plan_offsets promises it; its steps are limited, as it takes n^2 steps in some instances. The others are
+// paid from the budget. None begins unless the budget has a quarter more than first fit by size took.
 enum ggml_status gb_plan_try_orders(struct gb_plan_part * part, size_t goal, enum gb_plan_orders which, int n_threads,
     struct gb_plan_budget * budget) {
     int n_orders, n;
@@ -184,7 +182,7 @@ enum ggml_status gb_plan_try_orders(struct gb_plan_part * part, size_t goal, enu
     for (int k = 0; k < n_orders && part->peak > goal && !budget->aborted; k += n) {
         const bool is_free = k == 0 && part->n <= GB_PLAN_MAX_PROMISED;
         if (k > 0) {
-            gb_plan_check_clock(budget); // the first may have taken longer than all may
+            gb_plan_check_clock(budget); // first fit by size may have taken longer than the deadline
         }
         if (!is_free && !is_enough(budget, most)) {
             break;

@@ -1,7 +1,7 @@
-// plan_sets.c - unions of intervals of offsets: the sets that the index of what is placed consists of.
+// plan_sets.c - sets of offsets, as unions of intervals.
 //
-// An interval is put into a sorted array and joined with those that it touches. The array of a set doubles until it has
-// as many intervals as a run; then the set is an array of runs, of which full ones are split.
+// The array of a small set doubles when it is full. With more intervals than a run it becomes an array of runs. A full
+// run is split in halves.
 #include "plan/plan_sets.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@
 
 #define RUN GB_PLAN_SET_RUN
 #define BLOCK_HEADER 16
-// A note is not larger than an interval, or than two where pointers are of 32 bits.
+// A limit is as large as an interval at most, or as two with pointers of 32 bits.
 #define LIMIT_CLASSES (sizeof(struct gb_plan_gap_limit) <= sizeof(struct gb_plan_interval) ? 1u : 2u)
 
 // --------------------------------------------------------------------------------------------------------------- arena
@@ -77,7 +77,7 @@ static void arena_give_back(struct gb_plan_arena * a, void * one, unsigned class
     a->freed[class] = one;
 }
 
-// Room for twice as many runs, which are as large as intervals.
+// Doubles the capacity for runs, which are as large as intervals.
 static bool grow_runs(struct gb_plan_arena * a, struct gb_plan_set * s) {
     const unsigned class = class_of(s->cap - RUN) + 1;
     struct gb_plan_run * const runs = arena_take(a, class);
@@ -91,9 +91,9 @@ static bool grow_runs(struct gb_plan_arena * a, struct gb_plan_set * s) {
     return true;
 }
 
-// --------------------------------------------------------------------------------------------------------------- notes
+// -------------------------------------------------------------------------------------------------------------- limits
 
-// Where the notes of an array are that has room for so many intervals.
+// The limits of an array with capacity for `cap` intervals.
 static struct gb_plan_gap_limit * limits_at(struct gb_plan_interval * data, uint32_t cap) {
     return (struct gb_plan_gap_limit *) (data + cap);
 }
@@ -102,7 +102,7 @@ static unsigned class_of_array(uint32_t cap, bool has_limits) {
     return class_of(cap) + (has_limits ? LIMIT_CLASSES : 0);
 }
 
-// An array with room for `cap` intervals in place of an old one with n of them, and with its notes, or without any.
+// Moves n intervals to an array of another capacity, with limits if has_limits.
 static struct gb_plan_interval * moved(struct gb_plan_arena * a, struct gb_plan_interval * old, uint32_t n,
     uint32_t old_cap, bool had_limits, uint32_t cap, bool has_limits) {
     struct gb_plan_interval * const data = arena_take(a, class_of_array(cap, has_limits));
@@ -122,7 +122,7 @@ static struct gb_plan_interval * moved(struct gb_plan_arena * a, struct gb_plan_
     return data;
 }
 
-// Runs that have no notes yet: all or none of a set have them, so what has been moved is moved back if memory is out.
+// Gives limits to all runs, or to none if memory runs out.
 static bool add_limits_to_runs(struct gb_plan_arena * a, struct gb_plan_set * s) {
     struct gb_plan_interval ** const old = gb_calloc(s->n, sizeof(*old));
     uint32_t k = 0;
@@ -166,7 +166,7 @@ bool gb_plan_set_add_limits(struct gb_plan_arena * a, struct gb_plan_set * s) {
 
 // ---------------------------------------------------------------------------------------------------------------- sets
 
-// The first of n intervals that ends at or behind `offset`.
+// The first interval that ends at or above `offset`.
 static uint32_t find(const struct gb_plan_interval * data, uint32_t n, size_t offset) {
     uint32_t low = 0;
     while (n > 0) {
@@ -181,8 +181,8 @@ static uint32_t find(const struct gb_plan_interval * data, uint32_t n, size_t of
     return low;
 }
 
-// Puts the interval among n others, joined with those that it touches; *at: where. FULL, if it needs room that there is
-// not. notes: NULL, or of the n.
+// Adds an interval to an array of n and joins it with those that it touches. *at: its position. FULL: the array is
+// full. limits: NULL, or of the n.
 static enum gb_plan_added put(struct gb_plan_interval * data, struct gb_plan_gap_limit * limits, uint32_t * n,
     uint32_t cap, size_t start, size_t end, uint32_t * at) {
     const uint32_t from = find(data, *n, start);
@@ -200,9 +200,9 @@ static enum gb_plan_added put(struct gb_plan_interval * data, struct gb_plan_gap
         }
         memmove(data + from + 1, data + from, (*n - from) * sizeof(*data));
         data[from] = (struct gb_plan_interval){ start, end };
-        if (limits && from == *n) { // the gap above all has none
+        if (limits && from == *n) { // the gap above all has no limit
             limits[from] = GB_PLAN_NO_LIMIT;
-        } else if (limits) { // of two gaps that were one
+        } else if (limits) { // both halves of a gap inherit its limit
             memmove(limits + from + 1, limits + from, (*n - from) * sizeof(*limits));
         }
         ++*n;
@@ -220,7 +220,7 @@ static enum gb_plan_added put(struct gb_plan_interval * data, struct gb_plan_gap
     return GB_PLAN_ADDED;
 }
 
-// A full run becomes two of half the length.
+// Splits a full run in halves.
 static bool split_run(struct gb_plan_arena * a, struct gb_plan_set * s, uint32_t k) {
     if (s->n == s->cap - RUN && !grow_runs(a, s)) {
         return false;
@@ -241,7 +241,7 @@ static bool split_run(struct gb_plan_arena * a, struct gb_plan_set * s, uint32_t
     return true;
 }
 
-// The last interval of run k has grown: what it touches of the runs behind joins it.
+// Joins the last interval of run k, which has grown, with intervals of the next runs.
 static void join_behind(struct gb_plan_arena * a, struct gb_plan_set * s, uint32_t k) {
     struct gb_plan_interval * const last = &s->runs[k].data[s->runs[k].n - 1];
     while (k + 1 < s->n && s->runs[k + 1].data[0].start <= last->end) {
@@ -260,7 +260,7 @@ static void join_behind(struct gb_plan_arena * a, struct gb_plan_set * s, uint32
     }
 }
 
-// The first run whose last interval ends at or behind `offset`; the last if there is none.
+// The first run whose last interval ends at or above `offset`, else the last run.
 static uint32_t find_run(const struct gb_plan_set * s, size_t offset) {
     uint32_t low = 0, n = s->n - 1;
     while (n > 0) {
@@ -306,7 +306,6 @@ static enum gb_plan_added put_flat(struct gb_plan_set * s, size_t start, size_t 
     return added;
 }
 
-// A set that has as many intervals as a run becomes one of runs.
 enum gb_plan_added gb_plan_set_add(struct gb_plan_arena * a, struct gb_plan_set * s, size_t start, size_t end) {
     if (s->cap > RUN) {
         return put_long(a, s, start, end);

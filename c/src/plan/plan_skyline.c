@@ -1,9 +1,9 @@
-// plan_skyline.c - plans from the bottom up: the lowest valley of the skyline takes the first buffer, by rank, whose
-// life lies between the valley's walls; when there is none, the valley is filled up to its lower wall.
+// plan_skyline.c - the skyline heuristic: plans from the bottom up.
 //
-// The skyline is the lowest offset above all buffers so far, section by section. It is kept as a linked list of
-// plateaus, neighbours of different height, indexed by their first section. No gap below it is ever used again, so a
-// step looks at plateaus and unplaced buffers only.
+// The skyline is, by section, the lowest offset above all placed buffers: a linked list of plateaus of different
+// height. The lowest valley takes the first buffer, by rank, whose lifetime lies between the valley's walls. If no
+// buffer fits, the valley is filled up to its lower wall. Gaps below the skyline are never used, so a step looks at
+// plateaus and unplaced buffers only.
 #include "plan/plan_impl.h"
 
 #include <stdlib.h>
@@ -16,17 +16,17 @@
 struct plateau { // indexed by its first section
     size_t height;
     uint32_t before, next; // first sections of the neighbours; NONE at the ends
-    uint32_t end;          // behind its last section
+    uint32_t end; // behind its last section
 };
 
 struct skyline {
-    struct plateau * plateaus;     // owned
-    struct gb_plan_ranked * order; // owned; by rank; what is unplaced of it is a list through `next`
+    struct plateau * plateaus; // owned
+    struct gb_plan_ranked * order; // owned; by rank; the unplaced ones are a list through `next`
     // owned; next[0] is the first, next[k + 1] the one after order[k]; NONE at the end
     uint32_t * next;
 };
 
-// Makes `section` the beginning of a plateau of the same height.
+// Splits the plateau at `start`, so that one of the same height begins at `section`.
 static void split_at(struct skyline * sky, uint32_t start, uint32_t section) { // section inside the plateau
     struct plateau * left = &sky->plateaus[start];
     if (section <= start || section >= left->end) {
@@ -40,7 +40,7 @@ static void split_at(struct skyline * sky, uint32_t start, uint32_t section) { /
     left->end = section;
 }
 
-// Joins the plateau with the one behind it if they are level.
+// Joins the plateau with the next one if both have the same height.
 static void join(struct skyline * sky, uint32_t start) {
     struct plateau * left = &sky->plateaus[start];
     if (left->next == NONE || sky->plateaus[left->next].height != left->height) {
@@ -54,7 +54,6 @@ static void join(struct skyline * sky, uint32_t start) {
     }
 }
 
-// A plateau that was raised may be level with its neighbours, which it joins then.
 static void raise(struct skyline * sky, uint32_t start, size_t height) {
     const uint32_t before = sky->plateaus[start].before;
     sky->plateaus[start].height = height;
@@ -64,7 +63,7 @@ static void raise(struct skyline * sky, uint32_t start, size_t height) {
     }
 }
 
-// The first section of the lowest plateau; the leftmost of several. Counts what it passes.
+// The first section of the lowest plateau, ties leftmost. Counts the plateaus that it passes.
 static uint32_t lowest(const struct skyline * sky, uint64_t * steps) {
     uint32_t best = 0;
     for (uint32_t s = 0; s != NONE; s = sky->plateaus[s].next, ++*steps) {
@@ -75,7 +74,7 @@ static uint32_t lowest(const struct skyline * sky, uint64_t * steps) {
     return best;
 }
 
-// Puts the first buffer by rank whose life lies between the walls of the valley onto its floor; false if there is none.
+// Places the first buffer, by rank, whose lifetime lies between the walls of the valley. False: no buffer fits.
 static bool fill(struct skyline * sky, struct gb_plan_part * part, uint32_t valley, size_t * peak, uint64_t * steps) {
     const struct plateau v = sky->plateaus[valley];
     uint32_t * link = &sky->next[0];
@@ -96,8 +95,7 @@ static bool fill(struct skyline * sky, struct gb_plan_part * part, uint32_t vall
     return true;
 }
 
-// Nothing unplaced fits between the walls: the bytes up to the lower one are lost, and the valley becomes a part of
-// that neighbour.
+// Raises the valley to its lower wall, with which it joins.
 static void fill_up(struct skyline * sky, uint32_t valley) {
     const struct plateau * v = &sky->plateaus[valley];
     size_t wall = SIZE_MAX;
@@ -106,8 +104,7 @@ static void fill_up(struct skyline * sky, uint32_t valley) {
     raise(sky, valley, wall);
 }
 
-// Every turn puts a buffer down or removes a plateau, so it ends. A run that the budget ends has no plan: its peak is
-// SIZE_MAX, which nobody keeps.
+// Every step places a buffer or removes a plateau, so the loop ends.
 static void run(struct skyline * sky, struct gb_plan_part * part, struct gb_plan_budget * budget, size_t * peak) {
     sky->plateaus[0] = (struct plateau){ 0, NONE, NONE, part->n_sections };
     *peak = 0;
@@ -118,7 +115,7 @@ static void run(struct skyline * sky, struct gb_plan_part * part, struct gb_plan
         uint64_t steps = 0;
         const uint32_t valley = lowest(sky, &steps);
         if (!fill(sky, part, valley, peak, &steps)) {
-            fill_up(sky, valley); // a valley without walls is the whole width, in which every buffer fits
+            fill_up(sky, valley); // it has a wall: without walls every buffer fits
         }
         if (!gb_plan_spend(budget, steps)) {
             *peak = SIZE_MAX;

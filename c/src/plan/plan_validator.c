@@ -1,16 +1,15 @@
-// plan_validator.c - says whether a plan is valid: what is alive together lies apart, and offsets are aligned.
+// plan_validator.c - checks a plan: items alive together do not overlap, and offsets are aligned.
 //
-// It shares no code with the planner, so that an error there cannot hide here. A sweep over time keeps the set of live
-// items by the rank of their offset. As these are disjoint, a new one can only collide with its neighbours: n log n
-// steps, where looking at all pairs would take n squared. The scheduler runs it over its own layouts when checking is
-// on.
+// It shares no code with the planner, so that no mistake there can hide here. A sweep over time keeps the set of live
+// items, by the rank of their offset. Live items are disjoint, so a new item can only overlap the next live item below
+// or above. That takes n log n steps. The scheduler also checks its own layouts with it.
 #include "plan/plan.h"
 
 #include <stdlib.h>
 
 #include "base/mem.h"
 
-// A span of an item begins or ends.
+// The begin or end of an item.
 struct moment {
     int64_t time;
     size_t item;
@@ -24,7 +23,7 @@ static int by_time(const void * pa, const void * pb) {
     return a->item < b->item ? -1 : a->item > b->item;
 }
 
-// Most come in the order of time.
+// Most callers pass items sorted by time.
 static void sort_by_time(struct moment * all, size_t n) {
     for (size_t k = 1; k < n; k++) {
         if (by_time(&all[k - 1], &all[k]) > 0) {
@@ -35,7 +34,7 @@ static void sort_by_time(struct moment * all, size_t n) {
 }
 
 struct by_offset {
-    int chunk; // 0 where all is one space
+    int chunk; // 0 if there are no chunks
     size_t offset, item;
 };
 
@@ -52,7 +51,7 @@ static int compare_offsets(const void * pa, const void * pb) {
 
 enum { DIGIT_BITS = 11, N_VALUES = 1 << DIGIT_BITS, FEW = 1000 };
 
-// By the digit of the offset, or of the chunk, at that bit; what is level in it stays in its sequence.
+// One stable pass of a radix sort, by the digit of the offset, or of the chunk, at that bit.
 static void sort_by_digit(const struct by_offset * from, struct by_offset * to, size_t n, bool chunk, int bit) {
     size_t begin[N_VALUES + 1] = { 0 };
     for (size_t k = 0; k < n; k++) {
@@ -68,8 +67,8 @@ static void sort_by_digit(const struct by_offset * from, struct by_offset * to, 
     }
 }
 
-// By chunk, offset and item; they come by item. Many are sorted digit by digit, the lowest of the offset first and the
-// highest of the chunk last, without those in which all agree. Returns where they are: `all`, or `scratch`.
+// Sorts by chunk, offset and item; the input is by item. Many items take a radix sort that skips digits in which all
+// agree. Returns `all` or `scratch`, whichever has the result.
 static struct by_offset * sort_by_offset(struct by_offset * all, struct by_offset * scratch, size_t n) {
     if (n < FEW) {
         qsort(all, n, sizeof(*all), compare_offsets);
@@ -93,8 +92,8 @@ static struct by_offset * sort_by_offset(struct by_offset * all, struct by_offse
     return all;
 }
 
-// A set of ranks below n: a bit for each, above that a bit for each word that is not 0, and so on up to a single word.
-// Neighbours are found in as many steps as there are levels, one for each factor of 64.
+// A set of ranks below n, as a tree of bits: each level has one bit per word of the level below that is not 0. The next
+// rank above or below is found in one step per level.
 enum { MAX_LEVELS = 11 };
 struct live_set {
     uint64_t * words; // owned
@@ -134,7 +133,7 @@ static void live_remove(struct live_set * s, size_t rank) {
     }
 }
 
-// Of a word that is not 0.
+// word: not 0.
 static size_t lowest_bit(uint64_t word) {
     size_t at = 0;
     for (int width = 32; width > 0; width /= 2) {
@@ -157,7 +156,7 @@ static size_t highest_bit(uint64_t word) {
     return at;
 }
 
-// The next live rank above, or below; SIZE_MAX if there is none.
+// The next live rank above (below). SIZE_MAX: none.
 static size_t live_above(const struct live_set * s, size_t rank) {
     for (int k = 0; k < s->n_levels; k++, rank /= 64) {
         const uint64_t rest = rank % 64 < 63 ? s->level[k][rank / 64] >> (rank % 64 + 1) : 0;
@@ -186,13 +185,13 @@ static size_t live_below(const struct live_set * s, size_t rank) {
     return SIZE_MAX;
 }
 
-// What the sweep works with. Owned.
+// The state of the sweep.
 struct sweep {
-    struct moment * starts; // in the order of time, as ends
+    struct moment * starts; // owned, as all arrays here; sorted by time
     struct moment * ends;
     size_t n;
-    struct by_offset * sorted[2]; // one is scratch
-    struct by_offset * ranked;    // borrowed, one of the two: by rank
+    struct by_offset * sorted[2]; // one of them is scratch
+    struct by_offset * ranked;    // borrowed, one of the two; by rank
     size_t * rank;                // by item
     struct live_set live;
 };
@@ -217,8 +216,8 @@ static bool sweep_init(struct sweep * s, size_t n) {
     return live_init(&s->live, n) && s->starts && s->ends && s->sorted[0] && s->sorted[1] && s->rank;
 }
 
-// By rank; none, SIZE_MAX, meets nobody.
-static bool collide(const struct sweep * s, const struct gb_plan_item * items, size_t below, size_t above) {
+// Arguments are ranks. SIZE_MAX: no item.
+static bool overlap(const struct sweep * s, const struct gb_plan_item * items, size_t below, size_t above) {
     if (below == SIZE_MAX || above == SIZE_MAX || s->ranked[below].chunk != s->ranked[above].chunk) {
         return false;
     }
@@ -226,15 +225,16 @@ static bool collide(const struct sweep * s, const struct gb_plan_item * items, s
     return low->offset + low->size > s->ranked[above].offset;
 }
 
-// NULL if no two collide.
+// NULL if no items overlap.
 static const char * run(struct sweep * s, const struct gb_plan_item * items, size_t * item_a, size_t * item_b) {
     for (size_t start = 0, end = 0; start < s->n; start++) {
-        for (; s->ends[end].time <= s->starts[start].time; end++) { // spans are half-open; what starts now ends later
+        for (; s->ends[end].time <= s->starts[start].time;
+            end++) { // lifetimes are half-open; an item that starts now ends later
             live_remove(&s->live, s->rank[s->ends[end].item]);
         }
         const size_t rank = s->rank[s->starts[start].item];
         const size_t below = live_below(&s->live, rank), above = live_above(&s->live, rank);
-        const size_t other = collide(s, items, below, rank) ? below : collide(s, items, rank, above) ? above : SIZE_MAX;
+        const size_t other = overlap(s, items, below, rank) ? below : overlap(s, items, rank, above) ? above : SIZE_MAX;
         if (other != SIZE_MAX) {
             *item_a = s->starts[start].item;
             *item_b = s->ranked[other].item;
@@ -245,7 +245,7 @@ static const char * run(struct sweep * s, const struct gb_plan_item * items, siz
     return NULL;
 }
 
-// chunk_of: NULL where all is one space.
+// chunk_of: NULL if there are no chunks.
 static const char * validate(const struct gb_plan_item * items, size_t n, size_t alignment, const int * chunk_of,
     size_t * item_a, size_t * item_b) {
     struct sweep s = { 0 };

@@ -1,5 +1,4 @@
-// The planner for memory in chunks: every plan against a validator of its own (pairs of items), few items against brute
-// force.
+// Plans in chunks: each against a check of all pairs, and few items against brute force.
 #include "plan/plan.h"
 #include "base/mem.h"
 #include "test.h"
@@ -16,7 +15,7 @@ static void random_items(size_t n, int64_t end, int64_t max_size) {
     }
 }
 
-// Item by item and pair by pair; adds up what the chunks need.
+// Checks all items and pairs. *total: bytes of all chunks.
 static bool is_valid(size_t n, size_t alignment, size_t chunk, size_t * total) {
     static size_t peaks[MAX_ITEMS];
     memset(peaks, 0, sizeof(peaks));
@@ -44,7 +43,7 @@ static bool is_valid(size_t n, size_t alignment, size_t chunk, size_t * total) {
     return true;
 }
 
-static void random_plans(void) {
+static void plans_are_valid(void) {
     for (int round = 0; round < 1500; round++) {
         const size_t n = (size_t) test_random_int(0, round % 50 == 0 ? 300 : 30),
                      alignment = (size_t) 1 << test_random_int(0, 4);
@@ -63,7 +62,7 @@ static void random_plans(void) {
     }
 }
 
-// The fewest bytes: each item into each chunk, and there on the ground or on another item of the chunk, in every order.
+// The fewest bytes, by brute force: first fit of the items into all chunks in all orders.
 static size_t fewest(struct gb_plan_item * all, int * of, size_t n, size_t placed, size_t chunk, size_t best) {
     size_t peaks[8] = { 0 }, total = 0, n_chunks = 0;
     for (size_t i = 0; i < placed; i++) {
@@ -99,7 +98,7 @@ static size_t fewest(struct gb_plan_item * all, int * of, size_t n, size_t place
     return best;
 }
 
-static void against_brute_force(void) {
+static void plans_are_close_to_brute_force(void) {
     int more = 0, proved = 0;
     for (int round = 0; round < 300; round++) {
         struct gb_plan_item copy[16];
@@ -124,7 +123,7 @@ static void against_brute_force(void) {
     CHECK_MSG(more <= 30 && proved > 150, "%d of 300 larger than needed, %d proved", more, proved);
 }
 
-static void validator_fires(void) {
+static void the_validator_finds_each_mistake(void) {
     size_t a, b;
     items[0] = (struct gb_plan_item){ 0, 2, 10, 0 };
     items[1] = (struct gb_plan_item){ 1, 3, 10, 4 };
@@ -138,8 +137,8 @@ static void validator_fires(void) {
     CHECK_STR(gb_plan_validate_chunks(items, 2, 1, 16, chunk_of, &a, &b), "an item is in no chunk");
 }
 
-// Many items, which the validator sorts in another way: side by side in chunks of any number, then one of them moved.
-static void validator_fires_on_many(void) {
+// Many items, which the validator sorts by radix sort: a valid plan, then one item moved.
+static void the_validator_finds_a_mistake_among_many_items(void) {
     enum { N = 2000, CHUNKS = 40, SIZE = 16, EACH = N / CHUNKS };
     for (int round = 0; round < 40; round++) {
         size_t a, b, total;
@@ -165,8 +164,7 @@ static void validator_fires_on_many(void) {
     }
 }
 
-// The chunks together may be larger than the address space: each is memory of its own.
-static void huge_chunks(void) {
+static void chunks_together_may_exceed_the_address_space(void) {
     size_t a, b;
     const size_t most = (size_t) -1, half = most / 2 + 1;
     items[0] = (struct gb_plan_item){ 0, 2, most, 0 };
@@ -191,8 +189,8 @@ static void huge_chunks(void) {
     CHECK_STR(gb_plan_validate_chunks(items, 1, 1, 0, chunk_of, &a, &b), "an item reaches past the end of its chunk");
 }
 
-// Random sizes up to a chunk of nearly the whole address space, few alive at once: sums reach 2^64, not beyond.
-static void huge_plans(void) {
+// Sums reach 2^64, but not more.
+static void sizes_up_to_the_address_space_are_planned(void) {
     for (int round = 0; round < 300; round++) {
         const size_t n = (size_t) test_random_int(1, 30);
         const size_t alignment = (size_t) 1 << test_random_int(0, 6);
@@ -209,8 +207,7 @@ static void huge_plans(void) {
     }
 }
 
-// Two halves that only meet at the border are cut there: nothing is lost.
-static void clean_cuts(void) {
+static void a_plan_without_crossing_items_is_cut_at_no_cost(void) {
     struct gb_plan_chunks result;
     for (size_t i = 0; i < 8; i++) {
         items[i] = (struct gb_plan_item){ 0, 9, 50, 0 };
@@ -222,7 +219,7 @@ static void clean_cuts(void) {
     CHECK(result.proved);
 }
 
-static void bad_arguments(void) {
+static void bad_arguments_are_refused(void) {
     struct gb_plan_chunks result;
     items[0] = (struct gb_plan_item){ 0, 9, 50, 77 };
     CHECK_INT(gb_plan_in_chunks(items, 1, 1, 49, chunk_of, &result), GGML_STATUS_ALLOC_FAILED);
@@ -235,7 +232,7 @@ static void bad_arguments(void) {
     CHECK(result.total == 0 && result.n == 0 && result.proved);
 }
 
-static void out_of_memory(void) {
+static void each_failed_allocation_is_reported(void) {
     const int64_t live = gb_test_live_allocs();
     int fail = 1;
     for (bool failed = true; failed; fail++) {
@@ -254,5 +251,7 @@ static void out_of_memory(void) {
     CHECK(fail > 30);
 }
 
-TEST_MAIN(TEST(random_plans), TEST(against_brute_force), TEST(validator_fires), TEST(validator_fires_on_many),
-    TEST(huge_chunks), TEST(huge_plans), TEST(clean_cuts), TEST(bad_arguments), TEST(out_of_memory))
+TEST_MAIN(TEST(plans_are_valid), TEST(plans_are_close_to_brute_force), TEST(the_validator_finds_each_mistake),
+    TEST(the_validator_finds_a_mistake_among_many_items), TEST(chunks_together_may_exceed_the_address_space),
+    TEST(sizes_up_to_the_address_space_are_planned), TEST(a_plan_without_crossing_items_is_cut_at_no_cost),
+    TEST(bad_arguments_are_refused), TEST(each_failed_allocation_is_reported))

@@ -112,7 +112,7 @@ static void a_capacity_is_met_exactly_if_some_plan_meets_it(void) {
     }
 }
 
-// No bound exceeds the smallest peak, also for a_capacity_is_met_exactly_if_some_plan_meets_it that are no multiple of the unit.
+// No bound exceeds the smallest peak, also for capacities that are no multiple of the unit.
 static void no_bound_is_above_the_smallest_peak(void) {
     for (size_t k = 0; k < GB_ARRAY_LEN(rare); k++) {
         struct gb_plan_item some[8], copy[8];
@@ -294,7 +294,7 @@ static void ten_thousand_items_are_within_one_percent(void) { // ever more are a
     gb_free(many);
 }
 
-// -------------------------------------------------------------------------------------------------------- public functions
+// ---------------------------------------------------------------------------------------------------- public functions
 
 static void public_functions_agree_and_check_arguments(void) {
     const int64_t lower[] = { 0, 3, 0, 9 }, upper[] = { 3, 9, 9, 21 };

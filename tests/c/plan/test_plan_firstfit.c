@@ -1,4 +1,4 @@
-// First fit and smallest gap by the index, against a search of all pairs: the same offsets, buffer by buffer.
+// First fit and smallest gap: each offset against a search of all pairs.
 #include "plan/plan_impl.h"
 #include "base/env.h"
 #include "base/mem.h"
@@ -21,7 +21,7 @@ static size_t in_chunk(size_t at, size_t size, size_t chunk) {
     return chunk > 0 && at / chunk != (at + size - 1) / chunk ? (at / chunk + 1) * chunk : at;
 }
 
-// Where b must go: what is placed already and alive with it, sorted, and each gap between.
+// The right offset of b, from the gaps between its placed neighbours.
 static size_t oracle_place(const struct gb_plan_part * part, const uint32_t * order, uint32_t k, bool smallest,
     const size_t * offsets) {
     static struct taken taken[MAX_ITEMS];
@@ -48,13 +48,13 @@ static size_t oracle_place(const struct gb_plan_part * part, const uint32_t * or
 static void random_items(size_t n, int64_t end, int64_t width, int64_t max_size, int64_t unit) {
     for (size_t i = 0; i < n; i++) {
         const int64_t lower = test_random_int(0, end - 1);
-        const int64_t share = test_random_int(0, 9) ? width : end; // one in ten lives long
+        const int64_t share = test_random_int(0, 9) ? width : end; // one in ten has a long lifetime
         items[i] = (struct gb_plan_item){ lower, GB_MIN(end, lower + test_random_int(1, share)),
             (size_t) (unit * test_random_int(1, max_size)), 0 };
     }
 }
 
-// The index itself, whatever the planner would use.
+// Places by the index, even where the planner would use a list.
 static void by_index(const struct gb_plan_part * part, const uint32_t * order, bool smallest, size_t * offsets) {
     struct gb_plan_index * x = gb_plan_index_new(part);
     uint64_t steps = 0;
@@ -89,7 +89,7 @@ static void check_part(struct gb_plan_part * part, enum gb_plan_key key, bool sm
         CHECK_MSG(other[order[k]] == at, "by index: buffer %u of %u: %zu, must be %zu", k, part->n, other[order[k]],
             at);
         if (found[order[k]] != at || other[order[k]] != at) {
-            break; // the others follow from it
+            break; // later mistakes follow from it
         }
         most = GB_MAX(most, at + part->buffers[order[k]].size);
     }
@@ -110,7 +110,7 @@ static void check_items(size_t n, size_t chunk) {
     gb_plan_problem_free(&p);
 }
 
-static void small(void) {
+static void few_buffers_get_the_right_gaps(void) {
     const int rounds = gb_env_get("GGML_TEST_LONG") ? 3000 : 200;
     for (int round = 0; round < rounds; round++) {
         const size_t n = (size_t) test_random_int(1, 60);
@@ -120,8 +120,7 @@ static void small(void) {
     }
 }
 
-// Many intervals in a set, few sections or many; sizes of all kinds.
-static void large(void) {
+static void many_buffers_get_the_right_gaps(void) {
     static const int64_t cases[][4] = { { 3, 2, 1000000, 1 }, { 3000, 20, 1000000, 1 }, { 6000, 6000, 1000, 64 },
         { 100000, 30, 7, 1 << 20 }, { 500, 400, 100000, 1 } };
     for (size_t k = 0; k < GB_ARRAY_LEN(cases); k++) {
@@ -130,15 +129,14 @@ static void large(void) {
     }
 }
 
-// Lives that share long stretches of time, so that gaps are looked for by notes: nested, in steps, long and short ones
-// in turns, many of one length, all until the end; sizes that are all equal, grow by factors, or fill most of the
-// address space; some that are empty or never live.
-static void hard_items(size_t n, int lives, int sizes) {
+// Lifetimes with long overlaps, so that searches scan: nested, staircase, long and short in turns, equal, all until the
+// end. Sizes: equal, powers of two, up to the address space. Some items are empty or never alive.
+static void hard_items(size_t n, int lifetimes, int sizes) {
     const int64_t end = 4 * (int64_t) n;
     for (size_t i = 0; i < n; i++) {
         const int64_t at = (int64_t) i;
         int64_t lower = test_random_int(0, end - 1), upper = end;
-        switch (lives) {
+        switch (lifetimes) {
             case 0: lower = 2 * at, upper = 2 * end - 2 * at; break;
             case 1: lower = at, upper = at + end / 4; break;
             case 2: upper = i % 2 ? lower + end / 8 + test_random_int(0, 9) : lower + 1; break;
@@ -154,21 +152,21 @@ static void hard_items(size_t n, int lives, int sizes) {
     }
 }
 
-static void hard(void) {
+static void long_overlaps_get_the_right_gaps(void) {
     const int rounds = gb_env_get("GGML_TEST_LONG") ? 10 : 1;
     for (int round = 0; round < rounds; round++) {
-        for (int lives = 0; lives < 6; lives++) {
+        for (int lifetimes = 0; lifetimes < 6; lifetimes++) {
             for (int sizes = 0; sizes < 4; sizes++) {
                 const size_t n = (size_t) test_random_int(300, 900);
-                hard_items(n, lives, sizes);
+                hard_items(n, lifetimes, sizes);
                 check_items(n, 0);
             }
         }
     }
 }
 
-// What has been learned of gaps while buffers are large must not hide those in which smaller ones fit.
-static void falling_sizes(void) {
+// Limits of gaps learned from large buffers must not hide gaps for smaller ones.
+static void limits_hide_no_gap_from_smaller_buffers(void) {
     enum { N = MAX_ITEMS };
     const int rounds = gb_env_get("GGML_TEST_LONG") ? 20 : 2;
     for (int round = 0; round < rounds; round++) {
@@ -186,8 +184,8 @@ static void falling_sizes(void) {
     }
 }
 
-// So many intervals apart in one set that it is kept in runs, filled from either end and at random, then joined.
-static void long_sets(void) {
+// A set of so many intervals that it has runs, filled from either end and at random, then joined.
+static void large_sets_find_the_lowest_gap(void) {
     enum { N = 40000 };
     struct gb_plan_buffer lives[] = { { 2, 5, 0, 1, 3 }, { 3, 4, 0, 1, 1 }, { 0, 8, 0, 1, 8 }, { 5, 8, 0, 1, 3 } };
     const struct gb_plan_part part = { .buffers = lives, .n = 4, .n_sections = 8 };
@@ -195,15 +193,15 @@ static void long_sets(void) {
     bool * used = gb_calloc(3 * N, sizeof(*used));
     uint64_t steps = 0;
     REQUIRE(x && used);
-    for (int way = 0; way < 4; way++) {
+    for (int filling = 0; filling < 4; filling++) {
         gb_plan_index_reset(x);
         memset(used, 0, 3 * N * sizeof(*used));
         for (int64_t i = 0; i < N; i++) {
-            const int64_t slot = way == 0 ? i : way == 1 ? N - 1 - i : test_random_int(0, N - 1);
-            const struct gb_plan_buffer one = { 2, 5, 0, 1 + (way == 3), 3 };
+            const int64_t slot = filling == 0 ? i : filling == 1 ? N - 1 - i : test_random_int(0, N - 1);
+            const struct gb_plan_buffer one = { 2, 5, 0, 1 + (filling == 3), 3 };
             if (!used[2 * slot] && !used[2 * slot + 1]) {
                 used[2 * slot] = true;
-                used[2 * slot + 1] = used[2 * slot + 1] || way == 3;
+                used[2 * slot + 1] = used[2 * slot + 1] || filling == 3;
                 REQUIRE(gb_plan_index_add(x, &one, (size_t) (2 * slot)));
             }
         }
@@ -215,19 +213,18 @@ static void long_sets(void) {
             }
             CHECK_INT(gb_plan_index_lowest(x, &one, 0, &steps), at - size);
         }
-        const struct gb_plan_buffer all = { 0, 8, 0, 2 * N, 8 }, timed_out = { 5, 8, 0, 1, 3 };
-        CHECK_INT(gb_plan_index_lowest(x, &timed_out, 0, &steps), 0);
+        const struct gb_plan_buffer all = { 0, 8, 0, 2 * N, 8 }, late = { 5, 8, 0, 1, 3 };
+        CHECK_INT(gb_plan_index_lowest(x, &late, 0, &steps), 0);
         REQUIRE(gb_plan_index_add(x, &all, 0)); // joins everything
-        CHECK_INT(gb_plan_index_lowest(x, &timed_out, 0, &steps), 2 * N);
+        CHECK_INT(gb_plan_index_lowest(x, &late, 0, &steps), 2 * N);
     }
     gb_free(used);
     gb_plan_index_free(x);
 }
 
-// A search that has leapt over gaps knows nothing of them: what it learns of the rest must not hide them. Below what
-// the lead holds are two others in turns, with gaps of 10 at the bottom, which the leaps pass, then of 5; at the top of
-// 3.
-static void gaps_leapt_over(void) {
+// Probes skip gaps without learning their limits. A later scan must still find them. Below the interval of the primary
+// set are two others in turns: gaps of 10 at the bottom, which the probes pass, then of 5, and of 3 at the top.
+static void gaps_skipped_by_probes_are_found_later(void) {
     enum { PERIODS = 14, WIDE = 5, PERIOD = 110, TOP = PERIODS * PERIOD - 5 + 3 };
     struct gb_plan_buffer lives[] = { { 1, 8, 0, 50, 7 }, { 1, 2, 0, 40, 1 }, { 2, 4, 0, 60, 2 }, { 4, 8, 0, 9, 4 } };
     const struct gb_plan_part part = { .buffers = lives, .n = 4, .n_sections = 8 };
@@ -240,15 +237,15 @@ static void gaps_leapt_over(void) {
         const struct gb_plan_buffer one = { 1, 2, 0, 40, 1 }, other = { 2, 4, 0, 70 - 2 * gap, 2 };
         REQUIRE(gb_plan_index_add(x, &one, at) && gb_plan_index_add(x, &other, at + 40 + gap));
     }
-    for (size_t size = 50; size > 5; size -= 7) { // 50 leaps, 8 fits into the lowest gap
+    for (size_t size = 50; size > 5; size -= 7) { // 50 skips all gaps, 8 fits into the lowest
         const struct gb_plan_buffer b = { 1, 8, 0, size, 7 };
         CHECK_INT(gb_plan_index_lowest(x, &b, 0, &steps), size > 10 ? TOP + 9 : 40);
     }
     gb_plan_index_free(x);
 }
 
-// First fit that must end: what the budget pays for lies where first fit puts it, the others somewhere valid.
-static void the_rest_by_hints(void) {
+// Offsets that the budget pays for are those of first fit. The others are valid.
+static void a_used_up_budget_still_gives_a_valid_plan(void) {
     enum { N = 3000 };
     static size_t found[N], whole[N];
     static uint32_t order[N];
@@ -289,14 +286,14 @@ static void the_rest_by_hints(void) {
     }
 }
 
-// Notes, runs, the notes of runs.
-static bool with_notes(void) {
+// Allocates limits, runs, and limits of runs.
+static bool place_with_limits(void) {
     enum { N = 2000 };
     static uint32_t order[N];
     static size_t offsets[N];
     struct gb_plan_problem p;
     size_t peak;
-    for (size_t i = 0; i < N; i++) { // every third life is short and large, so that gaps stay between them
+    for (size_t i = 0; i < N; i++) { // every third lifetime is short and large, so that gaps remain
         const int64_t lower = (int64_t) (i * 7919 % (2 * N)), width = i % 3 ? N + (int64_t) (i * 31 % 500) : 40;
         items[i] = (struct gb_plan_item){ lower, lower + width, 1 + i * 104729 % (i % 3 ? 1000 : 100000), 0 };
     }
@@ -313,7 +310,9 @@ static bool with_notes(void) {
     return ok;
 }
 
-static void out_of_memory(void) { test_each_allocation_fails(with_notes, 200); }
+static void each_failed_allocation_is_reported(void) { test_each_allocation_fails(place_with_limits, 200); }
 
-TEST_MAIN(TEST(small), TEST(large), TEST(hard), TEST(falling_sizes), TEST(long_sets), TEST(gaps_leapt_over),
-    TEST(the_rest_by_hints), TEST(out_of_memory))
+TEST_MAIN(TEST(few_buffers_get_the_right_gaps), TEST(many_buffers_get_the_right_gaps),
+    TEST(long_overlaps_get_the_right_gaps), TEST(limits_hide_no_gap_from_smaller_buffers),
+    TEST(large_sets_find_the_lowest_gap), TEST(gaps_skipped_by_probes_are_found_later),
+    TEST(a_used_up_budget_still_gives_a_valid_plan), TEST(each_failed_allocation_is_reported))

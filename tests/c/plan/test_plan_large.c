@@ -1,5 +1,6 @@
-// Plans of thousands to a million items: never worse than two simple heuristics, the same for any order of the items and
-// any number of threads, and quick on hard shapes. test_plan.c checks gb_plan_validate, which judges the plans here.
+// Plans of thousands to a million items: never worse than two simple heuristics, the same for any order of the items
+// and any number of threads, and quick on hard shapes. test_plan.c checks gb_plan_validate, which judges the plans
+// here.
 #include "plan/plan.h"
 #include "plan/search/plan_methods.h"
 #include "base/mem.h"
@@ -38,7 +39,7 @@ static void random_lives(struct gb_plan_item * items, size_t n) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------- simple heuristics
+// --------------------------------------------------------------------------------------------------- simple heuristics
 
 static int by_size(const void * pa, const void * pb) {
     const struct gb_plan_item *a = pa, *b = pb;
@@ -114,7 +115,7 @@ static void plans_are_never_worse_than_simple_heuristics(void) {
     gb_free(items);
 }
 
-// ---------------------------------------------------------------------------------------- independence
+// -------------------------------------------------------------------------------------------------------- independence
 
 static void shuffle(struct gb_plan_item * all, size_t n) {
     for (size_t i = n; i > 1; i--) {
@@ -262,7 +263,7 @@ static void windows_and_ejection_lower_the_peak(void) {
     check_lowered(9000, true);
 }
 
-// -------------------------------------------------------------------------------------------------- hard shapes
+// --------------------------------------------------------------------------------------------------------- hard shapes
 
 enum shape { EQUAL, AT_ONCE, NESTED, STAIRCASE, EQUAL_STEPS, EMPTY, NEVER, CHAIN, HOLES, COMB, N_SHAPES };
 
@@ -351,7 +352,7 @@ static void the_validator_finds_one_mistake_among_many_items(void) {
     gb_free(items);
 }
 
-// -------------------------------------------------------------------------------------------------------- public functions
+// ---------------------------------------------------------------------------------------------------- public functions
 
 static void public_functions_agree_and_check_arguments(void) {
     enum { N = 3000 };

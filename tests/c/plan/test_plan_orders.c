@@ -1,5 +1,4 @@
-// The orders in which heuristics place buffers, against the numbers that they sort by, computed as logarithms in long
-// double: size times powers of crowd and width.
+// Sort keys against their formula, size times powers of load and width, computed as logarithms in long double.
 #include <math.h>
 
 #include "plan/plan_impl.h"
@@ -39,7 +38,7 @@ static long double weight_of(const struct gb_plan_part * part, uint32_t b, int p
            root * logl((long double) (one->last - one->first));
 }
 
-// Each once, by a weight that falls from `from` on, but for what rounding may swap.
+// Checks that each buffer comes once and that weights fall from `from` on, up to rounding.
 static void check_order(const struct gb_plan_part * part, const long double * weights, uint32_t from) {
     static bool seen[MAX_ITEMS];
     for (uint32_t k = 0; k < part->n; k++) {
@@ -72,7 +71,7 @@ static void by_weights(size_t n, int64_t longest, size_t largest) {
         for (uint32_t b = 0; b < part->n; b++) {
             weights[b] = weight_of(part, b, keys[m].power, keys[m].root);
         }
-        if (keys[m].key == GB_PLAN_BY_PEAK) { // those alive in the busiest section first, by width
+        if (keys[m].key == GB_PLAN_BY_PEAK) { // buffers of the busiest section first, by width
             while (n_first < part->n && part->buffers[order[n_first]].first <= peak &&
                    part->buffers[order[n_first]].last > peak) {
                 const struct gb_plan_buffer * one = &part->buffers[order[n_first]];
@@ -90,14 +89,13 @@ static void by_weights(size_t n, int64_t longest, size_t largest) {
     gb_plan_problem_free(&p);
 }
 
-static void small_sizes(void) { by_weights(300, 60, 1000000); }
+static void orders_follow_the_formula(void) { by_weights(300, 60, 1000000); }
 
-static void sizes_near_the_end_of_numbers(void) { by_weights(200, 40, SIZE_MAX / 400); }
+static void sizes_near_the_largest_do_not_overflow(void) { by_weights(200, 40, SIZE_MAX / 400); }
 
-static void of_one_byte(void) { by_weights(300, 100, 0); }
+static void equal_sizes_follow_the_formula(void) { by_weights(300, 100, 0); }
 
-// Which comes first does not depend on the order of items.
-static void whatever_the_order_of_items(void) {
+static void the_order_of_items_does_not_matter(void) {
     static struct gb_plan_buffer before[MAX_ITEMS];
     struct gb_plan_problem p;
     random_part(&p, 400, 50, 5000);
@@ -123,4 +121,5 @@ static void whatever_the_order_of_items(void) {
     gb_plan_problem_free(&p);
 }
 
-TEST_MAIN(TEST(small_sizes), TEST(sizes_near_the_end_of_numbers), TEST(of_one_byte), TEST(whatever_the_order_of_items))
+TEST_MAIN(TEST(orders_follow_the_formula), TEST(sizes_near_the_largest_do_not_overflow),
+    TEST(equal_sizes_follow_the_formula), TEST(the_order_of_items_does_not_matter))

@@ -1,6 +1,6 @@
-// Reproducible plans: the clock, the load of the machine and the number of threads change nothing, where they would
-// without the option; an interrupt still ends the search. What slows the clock is the thread's poll, which burns more
-// processor time than the whole budget when the planner asks it for the first time, before any search.
+// Reproducible plans: the clock, the load of the machine and the number of threads change nothing, and an interrupt
+// ends the search. The thread's poll simulates a slow processor: it spends more processor time than the budget at its
+// first call, before any search.
 #include <stdatomic.h>
 
 #include "plan/plan.h"
@@ -25,7 +25,7 @@ struct plan {
     size_t offsets[MOST];
 };
 
-// n buffers with lives of up to that part of the time, in every sequence of births.
+// n buffers with lifetimes of up to 1 / part of the time.
 static void make(struct instance * x, size_t n, int64_t part) {
     x->n = n;
     for (size_t i = 0; i < n; i++) {
@@ -35,7 +35,7 @@ static void make(struct instance * x, size_t n, int64_t part) {
     }
 }
 
-// The budgets are of a few milliseconds, and lives as long as all of the time or a part of it: search would go on.
+// Budgets of a few milliseconds: each search ends by its budget.
 static const struct {
     size_t n;
     int64_t part, budget_ms;
@@ -70,7 +70,7 @@ static void check_equal(const struct plan * a, const struct plan * b, const char
 // -------------------------------------------------------------------------------------------------------- a slow clock
 
 struct burn {
-    int64_t ns; // of this thread, each time
+    int64_t ns; // of this thread, per call
     int times;
 };
 
@@ -83,11 +83,11 @@ static bool burns(void * data) {
     return false;
 }
 
-// As on a processor on which what comes before the search takes more than the budget.
+// Plans as on a processor so slow that the heuristics take more than the budget.
 static void plan_slowly(const struct instance * x, const struct ggml_plan_options * options, struct plan * plan) {
     struct burn burn = { .ns = options->budget_ms * 2000000 };
     gb_set_poll(burns, &burn);
-    while (!gb_poll_is_due()) { // it is asked as soon as planning begins
+    while (!gb_poll_is_due()) { // the planner asks it at once
     }
     plan_with(x, options, plan);
     gb_set_poll(NULL, NULL);
@@ -116,12 +116,12 @@ static void the_clock_changes_nothing(void) {
         CHECK(is_valid(&one, &first));
         plan_slowly(&one, &options, &other);
         check_equal(&first, &other, "slowly");
-        options.reproducible = false; // the clock ends the search before it has found anything
+        options.reproducible = false; // the clock ends the search at once
         plan_slowly(&one, &options, &other);
         CHECK_INT(other.status, GGML_STATUS_SUCCESS);
         CHECK(is_valid(&one, &other));
-        CHECK_MSG(other.info.peak > first.info.peak, "%zu buffers: %zu in no time, %zu in all", one.n, other.info.peak,
-            first.info.peak);
+        CHECK_MSG(other.info.peak > first.info.peak, "%zu buffers: %zu by the clock, %zu reproducible", one.n,
+            other.info.peak, first.info.peak);
     }
 }
 
@@ -154,9 +154,9 @@ static void threads_and_load_change_nothing(void) {
     }
 }
 
-// A plan that is good enough ends the search, and a capacity that none reaches is an error, with the smallest plan
-// found: both the same each time.
-static void so_with_a_capacity(void) {
+// A plan within the capacity ends the search. A capacity that no plan reaches is an error, with the smallest plan
+// found.
+static void plans_with_a_capacity_are_reproducible(void) {
     struct ggml_plan_options options = { .budget_ms = 2, .reproducible = true };
     make(&one, 1000, 1);
     plan_with(&one, &options, &first);
@@ -174,8 +174,7 @@ static void so_with_a_capacity(void) {
     }
 }
 
-// Without a budget there is no search that a clock could end.
-static void without_a_budget_it_is_the_same(void) {
+static void without_a_budget_the_option_changes_nothing(void) {
     struct ggml_plan_options options = { .n_threads = 2 };
     make(&one, 2000, 10);
     plan_with(&one, &options, &first);
@@ -189,7 +188,7 @@ static void without_a_budget_it_is_the_same(void) {
 static bool the_third_time(void * data) { return ++*(int *) data >= 3; }
 
 // The budget would last for years.
-static void an_interrupt_ends_it(void) {
+static void an_interrupt_ends_the_search(void) {
     for (int threads = 1; threads <= 4; threads += 3) {
         const struct ggml_plan_options options = { .budget_ms = INT64_MAX, .n_threads = threads, .reproducible = true };
         int times = 0;
@@ -208,5 +207,6 @@ static void an_interrupt_ends_it(void) {
     }
 }
 
-TEST_MAIN(TEST(the_clock_changes_nothing), TEST(threads_and_load_change_nothing), TEST(so_with_a_capacity),
-    TEST(without_a_budget_it_is_the_same), TEST(an_interrupt_ends_it))
+TEST_MAIN(TEST(the_clock_changes_nothing), TEST(threads_and_load_change_nothing),
+    TEST(plans_with_a_capacity_are_reproducible), TEST(without_a_budget_the_option_changes_nothing),
+    TEST(an_interrupt_ends_the_search))

@@ -1,8 +1,8 @@
-// plan_critical.c - the part of a large problem that decides: the buffers alive where most bytes are.
+// plan_critical.c - plans the critical buffers, those of the busiest sections, then places the others around them.
 //
-// A plan of fewer buffers needs no more than a plan of all, so what is proved of the critical ones alone holds for all.
-// And a good plan of them is most of a good plan of all: placed first, from the bottom up, they do not lie higher than
-// in that plan, and what is alive elsewhere only finds room around them.
+// A plan of fewer buffers needs no more than a plan of all, so a bound of the critical buffers is a bound of the part.
+// First fit in the order of their plan places none of them higher than that plan does. The others mostly fit around
+// them.
 #include "plan/search/plan_methods.h"
 
 #include <stdlib.h>
@@ -12,8 +12,8 @@
 #include "base/status.h"
 
 struct critical {
-    struct gb_plan_item * items; // owned; the same with sections for times
-    uint32_t * buffers; // owned; by item: its index in the part
+    struct gb_plan_item * items; // owned; lifetimes in sections
+    uint32_t * buffers; // owned; by item: the buffer of the part
     uint32_t n;
 };
 
@@ -22,8 +22,7 @@ static int falling(const void * pa, const void * pb) {
     return a > b ? -1 : a < b;
 }
 
-// The load above which, or from which on, sections are critical, so that about `limit` buffers are alive in some. *n:
-// how many these are.
+// Finds the load from which on sections are critical, so that about `limit` buffers are. *n: their number.
 static enum ggml_status find_threshold(struct gb_plan_part * part, uint32_t limit, size_t * threshold, uint32_t * n) {
     size_t * max_loads = gb_calloc(part->n, sizeof(*max_loads));
     if (max_loads == NULL) {
@@ -33,9 +32,9 @@ static enum ggml_status find_threshold(struct gb_plan_part * part, uint32_t limi
     qsort(max_loads, part->n, sizeof(*max_loads), falling);
     uint32_t k = GB_MIN(limit, part->n);
     while (k > 0 && k < part->n && max_loads[k] == max_loads[k - 1]) {
-        k--; // those of one load together
+        k--; // all or none of one load
     }
-    if (k == 0) { // all of the highest
+    if (k == 0) { // all of the highest load
         while (k < part->n && max_loads[k] == max_loads[0]) {
             k++;
         }
@@ -46,7 +45,6 @@ static enum ggml_status find_threshold(struct gb_plan_part * part, uint32_t limi
     return GGML_STATUS_SUCCESS;
 }
 
-// About `limit` buffers, more if more are alive in the busiest section.
 static enum ggml_status find_critical(struct gb_plan_part * part, uint32_t limit, struct critical * c) {
     size_t threshold;
     *c = (struct critical){ 0 };
@@ -73,7 +71,7 @@ static void free_critical(struct critical * c) {
     gb_free(c->buffers);
 }
 
-// Moves the critical ones to the front of the order, by offset.
+// The order with the critical buffers first, by offset.
 static enum ggml_status move_to_front(struct gb_plan_part * part, const struct critical * c, const size_t * offsets,
     uint32_t * order) {
     size_t * at = gb_calloc(part->n, sizeof(*at));
@@ -89,7 +87,7 @@ static enum ggml_status move_to_front(struct gb_plan_part * part, const struct c
     return status;
 }
 
-// The critical buffers of the part as a problem of their own. What is proved of them holds for the part.
+// Plans the critical buffers as a problem of their own.
 static enum ggml_status plan_critical(struct gb_plan_part * part, struct critical * c, size_t capacity,
     struct gb_plan_budget * budget, size_t * offsets, size_t * peak) {
     struct gb_plan_problem p;
@@ -112,8 +110,8 @@ static enum ggml_status plan_critical(struct gb_plan_part * part, struct critica
     return status;
 }
 
-// A plan of all from one of the critical buffers, which becomes that of the part: these come first, the others in the
-// order that did best; where there are many, room is made then for what lies highest.
+// Extends a plan of the critical buffers to all: first fit with the critical buffers first, then, among many buffers,
+// ejection chains.
 static enum ggml_status extend_critical(struct gb_plan_part * part, const struct critical * c, const size_t * offsets,
     size_t goal, size_t unit, struct gb_plan_budget * budget) {
     uint32_t * order = gb_calloc(part->n, sizeof(*order));
@@ -136,7 +134,7 @@ static enum ggml_status extend_critical(struct gb_plan_part * part, const struct
     return status;
 }
 
-// Where there are many, the plan of the part is set aside meanwhile: one that begins higher may end lower.
+// Among many buffers this starts anew, as a plan that starts higher may end lower. The better plan is kept.
 static enum ggml_status extend_aside(struct gb_plan_part * part, const struct critical * c, const size_t * offsets,
     size_t goal, size_t unit, struct gb_plan_budget * budget) {
     const size_t peak = part->peak;

@@ -1,46 +1,45 @@
-// plan_eject.c - lowers a plan by making room: what lies above a target is taken out and put where least is in the way,
-// that is taken out in turn, until nothing is left outside.
+// plan_eject.c - ejection chains: removes the buffers that end above a target and places each where the cheapest
+// buffers are in its way. The chain ejects these and places them in turn, until no buffer is left outside.
 //
-// What is in the way costs its size times its life, and more each time that it was taken out, so that a chain of moves
-// does not go in circles. A move costs as much as finding who is alive with the buffer (plan_near.c), not as much as
-// a plan, so thousands of them fit where a few plans would. A chain that does not end, or with ever more outside, is
-// dropped, and the target is set closer to the plan; where none is reached, what was learned of the costs is forgotten
-// in part.
+// The price of a buffer is its area, times one more than the number of its ejections, so that chains do not cycle. A
+// move costs as much as finding the neighbours of one buffer (plan_neighbours.c), so thousands of moves cost as much as
+// a few plans. A chain that does not end, or that has ever more buffers outside, is dropped, and the next target is
+// closer to the plan. If no target is reached, the numbers of ejections decay.
 //
-// Random numbers are drawn in the order of births.
+// Random numbers are drawn by birth.
 #include "plan/search/plan_methods.h"
 
 #include "base/mem.h"
 #include "base/status.h"
 
-#define FINEST 6 // targets are half of the gap below the plan, or down to this power of two of it
-#define FIRST_MOVES 200 // of a chain, and
-#define MOVES_PER_EJECTED 30 // for each buffer that is outside at first
+#define FINEST 6 // the target is below the plan by the gap >> fine, with fine from 1 to this
+#define FIRST_MOVES 200 // of a chain
+#define MOVES_PER_EJECTED 30 // more, per buffer outside at first
 #define MAX_MOVES 20000
-#define MAX_OUTSIDE 4 // times as many as at first
-#define FORGET 4
-#define MOVE_STEPS 700 // to take one out, or put it in
-#define COST_BITS 30
+#define MAX_OUTSIDE 4 // times the buffers outside at first
+#define DECAY 4 // divides the numbers of ejections
+#define MOVE_STEPS 700 // to eject or place a buffer
+#define COST_BITS 30 // of the largest area
 #define MAX_TIMES 1023
 
 struct gb_plan_ejector {
     struct gb_plan_part * part; // borrowed
-    struct gb_plan_neighbours * neighbours; // owned: what is placed
-    const size_t * offsets; // borrowed: its offsets
+    struct gb_plan_neighbours * neighbours; // owned; the placed buffers
+    const size_t * offsets; // borrowed from `neighbours`
     uint64_t * cost; // by buffer
-    uint64_t * price; // by buffer: its cost times one more than it was taken out
-    uint16_t * times; // by buffer: taken out so often
-    uint32_t * outside; // buffers
+    uint64_t * price; // by buffer: cost * (1 + times)
+    uint16_t * times; // by buffer: number of ejections
+    uint32_t * outside; // buffers not placed
     uint32_t n_outside;
-    size_t * from; // by buffer: the plan from which the chain begins
+    size_t * from; // by buffer: the plan at the start of the chain
     size_t target; // of the chain
-    size_t peak; // of the plan from which it began
-    uint64_t moves; // that it may still have; 0: there is none
-    uint32_t most; // outside
-    unsigned fine; // the next target
-    uint32_t more; // rounds of targets of which none was reached
+    size_t peak; // of that plan
+    uint64_t moves; // left; 0: there is no chain
+    uint32_t most; // buffers outside; the chain is dropped above
+    unsigned fine; // of the next target
+    uint32_t more; // rounds in which no target was reached
     uint64_t random;
-    bool is_filled; // all were put in
+    bool is_filled; // `neighbours` has been filled
 };
 
 void gb_plan_ejector_free(struct gb_plan_ejector * x) {
@@ -55,7 +54,7 @@ void gb_plan_ejector_free(struct gb_plan_ejector * x) {
     }
 }
 
-// Size times life, in sections; the largest is scaled to COST_BITS, so that sums stay within 64 bits.
+// Areas, scaled to COST_BITS so that sums stay within 64 bits.
 static void find_costs(struct gb_plan_ejector * x) {
     const struct gb_plan_part * part = x->part;
     unsigned shift = 0;
@@ -81,7 +80,7 @@ struct gb_plan_ejector * gb_plan_ejector_new(struct gb_plan_part * part) {
     }
     const size_t n = part->n;
     x->part = part;
-    x->fine = n > GB_PLAN_MANY ? 3 : 1; // long chains: sooner something than later more
+    x->fine = n > GB_PLAN_MANY ? 3 : 1; // chains are long: small gains first
     x->random = UINT64_C(0x9E3779B97F4A7C15) ^ n;
     x->neighbours = gb_plan_neighbours_new(part);
     x->cost = gb_calloc(n, sizeof(*x->cost));
@@ -105,12 +104,12 @@ static void set_times(struct gb_plan_ejector * x, uint32_t b, uint16_t times) {
     x->price[b] = x->cost[b] * (1 + (uint64_t) times);
 }
 
-static void take_out(struct gb_plan_ejector * x, uint32_t b) {
+static void eject(struct gb_plan_ejector * x, uint32_t b) {
     set_times(x, b, (uint16_t) (x->times[b] + (x->times[b] < MAX_TIMES)));
     x->outside[x->n_outside++] = b;
 }
 
-// A chain from the plan of the part, without what ends above the target. False: no memory.
+// Starts a chain: the plan of the part without the buffers that end above the target. False: no memory.
 static bool begin(struct gb_plan_ejector * x, size_t target) {
     const struct gb_plan_part * part = x->part;
     x->n_outside = 0;
@@ -118,7 +117,7 @@ static bool begin(struct gb_plan_ejector * x, size_t target) {
         const bool above = part->offsets[b] + part->buffers[b].size > target;
         x->from[b] = above ? GB_PLAN_NOT_PLACED : part->offsets[b];
         if (above) {
-            take_out(x, b);
+            eject(x, b);
         }
     }
     const uint64_t moves = (FIRST_MOVES + (uint64_t) MOVES_PER_EJECTED * x->n_outside) * (1 + x->more);
@@ -128,9 +127,9 @@ static bool begin(struct gb_plan_ejector * x, size_t target) {
     return gb_plan_neighbours_set(x->neighbours, x->from);
 }
 
-// The offset where what is in the way of b costs least, the lowest of several: at the bottom, or on something. A sweep
-// over both sequences of what was met: the next that begins below the top of b is added, or else the next that ends is
-// taken off, and its end is an offset to try. Which it is cannot be predicted, so nothing branches on it.
+// The offset where the buffers in the way of b are cheapest, ties lowest: 0 or the end of a neighbour. A sweep over
+// both orders of the neighbours: adds the next one that begins below the top of b, else subtracts the next one that
+// ends and tries its end. Which comes next is unpredictable, so the loop does not branch on it.
 static size_t cheapest(const struct gb_plan_ejector * x, const struct gb_plan_buffer * b,
     const struct gb_plan_neighbour_list * met) {
     const struct gb_plan_pair *begin = met->by_offset, *end = met->by_end;
@@ -146,7 +145,7 @@ static size_t cheapest(const struct gb_plan_ejector * x, const struct gb_plan_bu
     for (const struct gb_plan_pair * const stop = end + met->n; least > 0 && end < stop && end->a <= most;) {
         const size_t at = end->a;
         const bool more = (begin < last) & (begin->a < at + size);
-        const uint64_t one = price[(more ? begin : end)->b], sign = (uint64_t) more - 1; // all ones: taken off
+        const uint64_t one = price[(more ? begin : end)->b], sign = (uint64_t) more - 1; // all ones: subtract
         cost += (one ^ sign) - sign;
         begin += more;
         end += !more;
@@ -158,8 +157,8 @@ static size_t cheapest(const struct gb_plan_ejector * x, const struct gb_plan_bu
     return best;
 }
 
-// Takes out what is in the way of b at the offset. Returns how many.
-static uint32_t make_room(struct gb_plan_ejector * x, const struct gb_plan_buffer * b,
+// Ejects the neighbours that overlap b at the offset. Returns their number.
+static uint32_t eject_in_the_way(struct gb_plan_ejector * x, const struct gb_plan_buffer * b,
     const struct gb_plan_neighbour_list * met, size_t offset) {
     uint32_t n = 0;
     for (uint32_t k = 0; k < met->n; k++) {
@@ -168,7 +167,7 @@ static uint32_t make_room(struct gb_plan_ejector * x, const struct gb_plan_buffe
             break;
         }
         if (end_of(x, other) > offset) {
-            take_out(x, other);
+            eject(x, other);
             gb_plan_neighbours_remove(x->neighbours, other);
             n++;
         }
@@ -176,7 +175,7 @@ static uint32_t make_room(struct gb_plan_ejector * x, const struct gb_plan_buffe
     return n;
 }
 
-// What costs most is placed next; of equal ones the first by birth, then by index.
+// The buffer with the highest price is placed next, ties by birth.
 static uint32_t next_of(struct gb_plan_ejector * x) {
     uint32_t best = 0;
     for (uint32_t k = 1; k < x->n_outside; k++) {
@@ -188,7 +187,7 @@ static uint32_t next_of(struct gb_plan_ejector * x) {
     return b;
 }
 
-// Until nothing is outside, or the chain is dropped, or the budget is used up, which is said by false in *going.
+// Moves until no buffer is outside or the chain is dropped. *going: false if the budget is used up.
 static enum ggml_status run_chain(struct gb_plan_ejector * x, struct gb_plan_budget * budget, bool * going) {
     for (*going = true; x->moves > 0 && x->n_outside > 0 && x->n_outside <= x->most; x->moves--) {
         if (!gb_plan_spend(budget, MOVE_STEPS + 4 * (uint64_t) x->n_outside)) {
@@ -200,7 +199,7 @@ static enum ggml_status run_chain(struct gb_plan_ejector * x, struct gb_plan_bud
         uint64_t steps;
         const struct gb_plan_neighbour_list * met = gb_plan_neighbours_find(x->neighbours, b, &steps);
         const size_t at = cheapest(x, one, met);
-        const uint32_t out = make_room(x, one, met, at);
+        const uint32_t out = eject_in_the_way(x, one, met, at);
         (void) gb_plan_spend(budget, steps + 4 * (uint64_t) met->n + MOVE_STEPS * (uint64_t) out);
         if (!gb_plan_neighbours_place(x->neighbours, b, at)) {
             return GGML_STATUS_ALLOC_FAILED;
@@ -210,12 +209,12 @@ static enum ggml_status run_chain(struct gb_plan_ejector * x, struct gb_plan_bud
     return GGML_STATUS_SUCCESS;
 }
 
-static void forget(struct gb_plan_ejector * x) {
+static void decay(struct gb_plan_ejector * x) {
     for (uint32_t b = 0; b < x->part->n; b++) {
         x->random ^= x->random << 13;
         x->random ^= x->random >> 7;
         x->random ^= x->random << 17;
-        set_times(x, b, (uint16_t) (x->times[b] / FORGET + (x->random >> 33) % FORGET));
+        set_times(x, b, (uint16_t) (x->times[b] / DECAY + (x->random >> 33) % DECAY));
     }
     x->more++;
 }
@@ -257,7 +256,7 @@ enum ggml_status gb_plan_eject(struct gb_plan_ejector * x, size_t goal, size_t u
         } else if (x->fine < FINEST) {
             x->fine++;
         } else {
-            forget(x);
+            decay(x);
             x->fine = 1;
         }
     }

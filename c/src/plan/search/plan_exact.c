@@ -1,19 +1,18 @@
-// plan_exact.c - depth-first search for a plan of at most a given capacity: complete, so that its failure is a proof.
+// plan_exact.c - exact depth-first search for a plan within a capacity. It is complete, so its failure is a proof.
 //
-// Plans are built from the bottom up. Any plan can be pushed down until each buffer lies on another or on the ground,
-// and the buffers of such a plan can be placed by rising (offset, rank), each at its floor: the highest top among the
-// buffers placed before that are alive with it. Only those sequences are searched. What cuts the tree:
-//   - holes: nothing need be placed at or above the lowest possible top of an unplaced buffer, as that one could be
-//     moved below it
-//   - sections: the lowest floor of a section's unplaced buffers plus their sizes must stay within the capacity
-//   - hats: a buffer that meets no unplaced one is in nobody's way, so no other place for it helps
-//   - twins: of buffers that are equal in all, only the first that is unplaced is tried
-//   - remainders: where no unplaced buffer crosses a section boundary, both sides are searched on their own; failure of
-//     one is failure
-// The search keeps its own stack: a frame is a remainder with one buffer of it being placed. All changes are undone
-// from a trail.
+// Plans are built from the bottom up. Any plan can be pushed down until each buffer lies on another or at 0. The
+// buffers of such a plan can be placed by rising (offset, rank), each at its floor: the highest top of its placed
+// neighbours. Only these sequences are searched. Pruning:
+//   - Holes: no buffer need be placed at or above the lowest possible top of an unplaced neighbour, as that neighbour
+//     could move below it.
+//   - Sections: the lowest floor of a section's unplaced buffers plus their sizes must not exceed the capacity.
+//   - Isolation: a buffer without unplaced neighbours blocks no other buffer, so no other offset of it helps.
+//   - Symmetry: of buffers with the same size and lifetime only the first unplaced one is tried.
+//   - Subproblems: where no unplaced buffer crosses a section boundary, both sides are searched on their own. If one
+//     fails, both fail.
+// The search keeps its own stack. A frame is a subproblem with one of its buffers being placed. A trail undoes changes.
 //
-// Invariant: floor[b], rest[s] and crossing[s] are right for the unplaced buffers at any time.
+// Invariant: floor[b], unplaced[s] and crossing[s] always hold for the unplaced buffers.
 #include "plan/search/plan_methods.h"
 
 #include <stdlib.h>
@@ -22,19 +21,20 @@
 #include "base/mem.h"
 #include "base/vec.h"
 
-struct subproblem { // unplaced buffers that meet no others: lists[begin .. end), alive in sections [first, last)
+struct
+    subproblem { // unplaced buffers without other unplaced neighbours: lists[begin .. end), in sections [first, last)
     size_t begin, end;
     uint32_t first, last;
 };
 
 struct frame {
     struct subproblem what;
-    size_t least_offset; // what is placed from here on comes behind (least_offset, least_rank)
+    size_t least_offset; // later placements have a larger (offset, rank) than (least_offset, least_rank)
     uint32_t least_rank;
-    size_t ceiling; // see "holes"
-    size_t next; // in lists: the next candidate
-    size_t trail, lists, subproblems; // lengths to go back to before the next candidate
-    size_t child; // in remainders: the next to search
+    size_t ceiling; // see "Holes"
+    size_t next; // index in lists of the next candidate
+    size_t trail, lists, subproblems; // lengths to restore before the next candidate
+    size_t child; // index in subproblems of the next to search
     bool isolated;
 };
 
@@ -48,16 +48,16 @@ struct gb_plan_exact {
     struct gb_plan_part * part; // borrowed
     size_t * floor; // by buffer
     uint32_t * rank; // by buffer; the lower comes first
-    uint32_t * equal; // by buffer: the one before it that is equal in all, or UINT32_MAX
+    uint32_t * equal; // by buffer: the previous buffer with the same size and lifetime, or UINT32_MAX
     bool * placed; // by buffer
-    // by buffer, n + 1: those alive with it are meets[meets_begin[b] .. meets_begin[b + 1])
+    // by buffer, n + 1 entries: neighbours of b are neighbours[neighbours_begin[b] .. neighbours_begin[b + 1])
     uint64_t * neighbours_begin;
     uint32_t * neighbours;
-    size_t * unplaced; // by section: sizes of the unplaced
+    size_t * unplaced; // by section: bytes of unplaced buffers
     uint32_t * crossing; // by section: unplaced buffers alive in it and the next
     uint32_t * unvisited; // by section: scratch of may_fit
     uint32_t * marked; // by rank: the buffer whose bit is set in marks
-    uint64_t * marks; // none outside of add_remainder
+    uint64_t * marks; // all 0 outside of add_subproblem
     struct gb_plan_ranked * ranked; // by buffer: scratch
     GB_VEC(struct frame) frames;
     GB_VEC(uint32_t) lists;
@@ -74,10 +74,10 @@ struct gb_plan_exact {
 
 // -------------------------------------------------------------------------------------------------------------- set-up
 
-// Who is alive with whom, as one array of lists: counted, then filled.
+// Fills in the lists of neighbours: counts, then lists.
 static void list_neighbours(struct gb_plan_exact * x) {
     const struct gb_plan_part * part = x->part;
-    for (uint32_t i = 0; i < part->n; i++) { // those with a smaller index meet i when i is born before they die
+    for (uint32_t i = 0; i < part->n; i++) { // buffers come by birth: i and j are neighbours if j is born before i dies
         for (uint32_t j = i + 1; j < part->n && part->buffers[j].first < part->buffers[i].last; j++) {
             x->neighbours_begin[i + 1]++;
             x->neighbours_begin[j + 1]++;
@@ -88,14 +88,13 @@ static void list_neighbours(struct gb_plan_exact * x) {
     }
     for (uint32_t i = part->n; i-- > 0;) { // fills each list from its end
         for (uint32_t j = i + 1; j < part->n && part->buffers[j].first < part->buffers[i].last; j++) {
-            x->neighbours[x->neighbours_begin[i + 1] - 1 - x->rank[i]++] = j; // rank: how many are listed, for now
+            x->neighbours[x->neighbours_begin[i + 1] - 1 - x->rank[i]++] = j; // rank counts the listed ones, for now
             x->neighbours[x->neighbours_begin[j + 1] - 1 - x->rank[j]++] = i;
         }
     }
 }
 
-// Twins are next to each other by size, in the sequence that ranks give them, too. Those of other spans between them
-// only hide that they are twins.
+// Equal buffers are next to each other in the order by size. One of another span between them only hides the symmetry.
 static bool find_equal(struct gb_plan_exact * x) {
     const struct gb_plan_buffer * all = x->part->buffers;
     uint32_t * const order = x->marked; // scratch
@@ -112,7 +111,7 @@ static bool find_equal(struct gb_plan_exact * x) {
     return true;
 }
 
-// All memory whose size the part decides; only the stacks grow while it is searched.
+// Allocates all that depends on the part. Only the stacks grow during the search.
 struct gb_plan_exact * gb_plan_exact_new(struct gb_plan_part * part) {
     struct gb_plan_exact * x = GB_NEW(struct gb_plan_exact);
     if (x == NULL) {
@@ -168,13 +167,14 @@ void gb_plan_exact_free(struct gb_plan_exact * x) {
     gb_free(x);
 }
 
-// -------------------------------------------------------------------------------------------------------- put and undo
+// ------------------------------------------------------------------------------------------------------ place and undo
 
-// A buffer is put down, or taken up again: what is left in its sections, and who crosses their boundaries.
+// Updates the sections of a buffer that is placed or removed.
 static void toggle(struct gb_plan_exact * x, uint32_t b, bool placed) {
     const struct gb_plan_buffer * buffer = &x->part->buffers[b];
     x->placed[b] = placed;
-    const size_t size = placed ? (size_t) 0 - buffer->size : buffer->size; // unsigned: the sums come out right
+    const size_t size =
+        placed ? (size_t) 0 - buffer->size : buffer->size; // unsigned arithmetic wraps, the sums are right
     const uint32_t count = placed ? UINT32_MAX : 1;
     for (uint32_t s = buffer->first; s < buffer->last; s++) {
         x->unplaced[s] += size;
@@ -185,7 +185,7 @@ static void toggle(struct gb_plan_exact * x, uint32_t b, bool placed) {
     x->steps += buffer->last - buffer->first;
 }
 
-// Back to a shorter trail, the newest change first: a floor may have been raised twice.
+// Undoes changes, newest first, as a floor may have been raised twice.
 static void undo(struct gb_plan_exact * x, size_t length) {
     while (x->trail.n > length) {
         const struct change c = x->trail.data[--x->trail.n];
@@ -197,9 +197,8 @@ static void undo(struct gb_plan_exact * x, size_t length) {
     }
 }
 
-// Puts b on its floor, and raises the floors of the unplaced that are alive with it to its top. hatless: there are
-// none. False: no memory.
-static bool put(struct gb_plan_exact * x, uint32_t b, bool * isolated) {
+// Places b at its floor and raises the floors of its unplaced neighbours. *isolated: it has none. False: no memory.
+static bool place(struct gb_plan_exact * x, uint32_t b, bool * isolated) {
     const size_t top = x->floor[b] + x->part->buffers[b].size;
     *isolated = true;
     if (!gb_vec_push(&x->trail, ((struct change){ PLACED, b, 0 }))) {
@@ -223,7 +222,7 @@ static bool put(struct gb_plan_exact * x, uint32_t b, bool * isolated) {
     return true;
 }
 
-// ---------------------------------------------------------------------------------------------------------- remainders
+// --------------------------------------------------------------------------------------------------------- subproblems
 
 static unsigned lowest_bit(uint64_t bits) {
 #if defined(__GNUC__)
@@ -237,8 +236,7 @@ static unsigned lowest_bit(uint64_t bits) {
 #endif
 }
 
-// Ranks the buffers of a remainder by what is left of its sections, not by the whole problem: which buffer is in the
-// way of most others changes as others are put down.
+// Ranks the buffers of a subproblem by the load of its unplaced buffers.
 static bool rerank_subproblem(struct gb_plan_exact * x, const struct subproblem * r) {
     const size_t n = r->end - r->begin;
     const bool needs_crowd = gb_plan_needs_max_load(x->key);
@@ -259,7 +257,7 @@ static bool rerank_subproblem(struct gb_plan_exact * x, const struct subproblem 
     return true;
 }
 
-// Appends those that are marked, by rank, and takes the marks away.
+// Appends the marked buffers, by rank, and clears the marks.
 static void append_marked(struct gb_plan_exact * x) {
     for (size_t w = 0; w * 64 < x->part->n; w++) {
         for (; x->marks[w] != 0; x->marks[w] &= x->marks[w] - 1) {
@@ -268,8 +266,8 @@ static void append_marked(struct gb_plan_exact * x) {
     }
 }
 
-// Adds the remainder of sections [first, last): those of the unplaced in `all` that are alive there. What the last
-// placement raised has its top as the floor, so that the list is in order if just these are sorted.
+// Adds the subproblem of sections [first, last): the unplaced buffers of `all` alive there. The list stays sorted by
+// floor: only buffers that the last placement raised to `top` need sorting, by rank.
 static bool add_subproblem(struct gb_plan_exact * x, const struct subproblem * all, uint32_t first, uint32_t last,
     size_t top) {
     struct subproblem r = { x->lists.n, x->lists.n, first, last };
@@ -300,7 +298,7 @@ static bool add_subproblem(struct gb_plan_exact * x, const struct subproblem * a
     return r.begin == r.end || gb_vec_push(&x->subproblems, r);
 }
 
-// Small remainders fail sooner, and one failure is enough.
+// Small subproblems fail sooner, and one failure is enough.
 static void sort_small_first(struct gb_plan_exact * x, size_t begin) {
     struct subproblem * r = x->subproblems.data;
     for (size_t k = begin + 1; k < x->subproblems.n; k++) {
@@ -313,7 +311,7 @@ static void sort_small_first(struct gb_plan_exact * x, size_t begin) {
     }
 }
 
-// What is left of a frame after b was placed: one remainder or, where b was the last to cross a boundary, several.
+// The subproblems of a frame after b was placed: several if b was the last to cross a section boundary.
 static bool split(struct gb_plan_exact * x, const struct frame * f, uint32_t b) {
     const struct gb_plan_buffer * buffer = &x->part->buffers[b];
     const size_t top = x->floor[b] + buffer->size;
@@ -331,12 +329,12 @@ static bool split(struct gb_plan_exact * x, const struct frame * f, uint32_t b) 
 
 // ----------------------------------------------------------------------------------------------------------- the frame
 
-// The order of the search: by rising floor, level ones by rank.
+// The order of the search: by rising floor, ties by rank.
 static bool comes_before(const struct gb_plan_exact * x, uint32_t a, uint32_t b) {
     return x->floor[a] != x->floor[b] ? x->floor[a] < x->floor[b] : x->rank[a] < x->rank[b];
 }
 
-// By insertion, since only the order of level ones is wrong.
+// Insertion sort: only ties are out of order.
 static void sort_by_floor(struct gb_plan_exact * x, const struct subproblem * r) {
     uint32_t * list = x->lists.data;
     for (size_t k = r->begin + 1; k < r->end; k++) {
@@ -351,8 +349,7 @@ static void sort_by_floor(struct gb_plan_exact * x, const struct subproblem * r)
     x->steps += r->end - r->begin;
 }
 
-// The first section from s on that is not painted; paths are halved on the way, so that a sequence of questions takes
-// next to constant time each (union-find).
+// The first unvisited section from s on (union-find with path halving).
 static uint32_t next_unvisited(uint32_t * unvisited, uint32_t s) {
     while (unvisited[s] != s) {
         unvisited[s] = unvisited[unvisited[s]];
@@ -361,7 +358,7 @@ static uint32_t next_unvisited(uint32_t * unvisited, uint32_t s) {
     return s;
 }
 
-// Paints the sections of b that are still bare: on b's floor what is unplaced there must find room.
+// Visits the unvisited sections of b. False: the unplaced buffers of one do not fit above the floor.
 static bool visit(struct gb_plan_exact * x, uint32_t b, size_t floor) {
     const struct gb_plan_buffer * buffer = &x->part->buffers[b];
     if (floor > x->capacity || buffer->size > x->capacity - floor) {
@@ -377,9 +374,9 @@ static bool visit(struct gb_plan_exact * x, uint32_t b, size_t floor) {
     return true;
 }
 
-// Each section is painted by its lowest unplaced buffer. The list is sorted by (floor, rank); what comes before
-// (least_offset, least_rank) can no more be placed on its floor but only on something unplaced, whose top is at least
-// `least_top`.
+// False if the subproblem cannot fit. Each section is visited by its lowest unplaced buffer. The list is sorted by
+// (floor, rank). Buffers before (least_offset, least_rank) can no longer be placed at their floors, only on an unplaced
+// buffer, whose top is at least `least_top`.
 static bool may_fit(struct gb_plan_exact * x, const struct subproblem * r, size_t least_offset, uint32_t least_rank) {
     for (uint32_t s = r->first; s <= r->last; s++) {
         x->unvisited[s] = s;
@@ -391,7 +388,7 @@ static bool may_fit(struct gb_plan_exact * x, const struct subproblem * r, size_
         const size_t size = x->part->buffers[b].size;
         if (x->floor[b] < least_offset || (x->floor[b] == least_offset && x->rank[b] < least_rank)) {
             if (x->floor[b] + size <= least_offset) {
-                return false; // a hole that stays: another sequence fills it
+                return false; // a hole that stays; another sequence fills it
             }
             timed_out = k + 1;
         } else {
@@ -417,7 +414,7 @@ static bool may_fit(struct gb_plan_exact * x, const struct subproblem * r, size_
     return true;
 }
 
-// Whether none of the remainders from `begin` on is out of reach already, now that `placed` lies at its floor.
+// False if a subproblem from `begin` on cannot fit after `placed` was placed.
 static bool all_may_fit(struct gb_plan_exact * x, size_t begin, uint32_t placed) {
     const uint32_t rank = x->rerank && x->subproblems.n - begin > 1 ? 0 : x->rank[placed];
     for (size_t k = begin; k < x->subproblems.n; k++) {
@@ -428,8 +425,7 @@ static bool all_may_fit(struct gb_plan_exact * x, size_t begin, uint32_t placed)
     return true;
 }
 
-// A frame begins with its first candidate. No candidate at or above the lowest possible top of an unplaced buffer need
-// be tried, since that buffer could be moved below it (see "holes").
+// Starts a frame with its first candidate. The ceiling is the lowest possible top (see "Holes").
 static void enter(struct gb_plan_exact * x, struct frame * f) {
     f->next = f->what.begin;
     f->ceiling = SIZE_MAX;
@@ -439,7 +435,7 @@ static void enter(struct gb_plan_exact * x, struct frame * f) {
     }
 }
 
-// Takes back the candidate of the frame; false when without it the frame has failed, too.
+// Removes the candidate of the frame. False: it was isolated, so the frame has failed.
 static bool retreat(struct gb_plan_exact * x, struct frame * f) {
     undo(x, f->trail);
     x->lists.n = f->lists;
@@ -447,7 +443,7 @@ static bool retreat(struct gb_plan_exact * x, struct frame * f) {
     return !f->isolated;
 }
 
-// Takes the next candidate of the frame and places it; FOUND: done, INFEASIBLE: no candidate is left.
+// Places the next candidate of the frame. INFEASIBLE: no candidate is left.
 static enum gb_plan_outcome advance(struct gb_plan_exact * x, struct frame * f) {
     while (f->next < f->what.end) {
         const uint32_t b = x->lists.data[f->next++];
@@ -464,7 +460,7 @@ static enum gb_plan_outcome advance(struct gb_plan_exact * x, struct frame * f) 
         }
         x->nodes--;
         x->steps = 0;
-        if (!put(x, b, &f->isolated) || !split(x, f, b)) {
+        if (!place(x, b, &f->isolated) || !split(x, f, b)) {
             return GB_PLAN_NO_MEMORY;
         }
         if (all_may_fit(x, f->subproblems, b)) {
@@ -478,15 +474,15 @@ static enum gb_plan_outcome advance(struct gb_plan_exact * x, struct frame * f) 
     return GB_PLAN_INFEASIBLE;
 }
 
-// Searches the next remainder below the frame on top, whose candidate lies at (offset, rank).
+// Pushes a frame for the next subproblem of the top frame.
 static enum gb_plan_outcome descend(struct gb_plan_exact * x, struct frame * f) {
     const struct subproblem r = x->subproblems.data[f->child++];
     const uint32_t placed = x->lists.data[f->next - 1];
-    const bool anew = x->rerank && x->subproblems.n - f->subproblems > 1;
+    const bool again = x->rerank && x->subproblems.n - f->subproblems > 1;
     struct frame below = {
-        .what = r, .least_offset = x->part->trial[placed], .least_rank = anew ? 0 : x->rank[placed]
+        .what = r, .least_offset = x->part->trial[placed], .least_rank = again ? 0 : x->rank[placed]
     };
-    if (anew) {
+    if (again) {
         if (!rerank_subproblem(x, &r)) {
             return GB_PLAN_NO_MEMORY;
         }
@@ -501,11 +497,11 @@ static enum gb_plan_outcome descend(struct gb_plan_exact * x, struct frame * f) 
 
 // ---------------------------------------------------------------------------------------------------------- the search
 
-// Depth first without recursion: graphs of users decide how deep it goes.
+// Depth first without recursion, as the depth depends on the user's graph.
 static enum gb_plan_outcome search(struct gb_plan_exact * x) {
-    enum { DOWN, UP } direction = UP; // DOWN: all remainders so far are solved; UP: the one just tried has none
+    enum { DOWN, UP } direction = UP; // DOWN: all subproblems so far are solved; UP: the last one failed
     enum gb_plan_outcome outcome = GB_PLAN_FOUND;
-    bool fresh = true; // the frame on top has no candidate yet
+    bool fresh = true; // the top frame has no candidate yet
     while (x->frames.n > 0) {
         struct frame * f = &x->frames.data[x->frames.n - 1];
         if (fresh) {
@@ -517,7 +513,7 @@ static enum gb_plan_outcome search(struct gb_plan_exact * x) {
             outcome = descend(x, f);
             fresh = true;
         } else if (outcome == GB_PLAN_FOUND || outcome == GB_PLAN_INFEASIBLE) {
-            // if solved, its placements stay until an earlier frame undoes them
+            // placements of a solved frame stay until an earlier frame undoes them
             direction = outcome == GB_PLAN_FOUND ? DOWN : UP;
             fresh = false;
             x->lists.n = f->lists;
@@ -531,7 +527,7 @@ static enum gb_plan_outcome search(struct gb_plan_exact * x) {
     return outcome;
 }
 
-// Nothing is put down yet: all floors are the ground, and what is left is the load.
+// Removes all buffers: all floors are 0, and the unplaced bytes are the load.
 static void reset(struct gb_plan_exact * x) {
     const struct gb_plan_part * part = x->part;
     memset(x->floor, 0, part->n * sizeof(*x->floor));
@@ -549,8 +545,7 @@ static void reset(struct gb_plan_exact * x) {
     x->lists.n = part->n;
 }
 
-// From an empty plan, whatever an earlier run left: only the lists of who meets whom are kept. The whole part is the
-// first remainder.
+// Starts from an empty plan. The whole part is the first subproblem.
 enum gb_plan_outcome gb_plan_exact_run(struct gb_plan_exact * x, size_t capacity, enum gb_plan_key key, bool rerank,
     uint64_t max_nodes, struct gb_plan_budget * budget) {
     x->capacity = capacity;
@@ -568,7 +563,7 @@ enum gb_plan_outcome gb_plan_exact_run(struct gb_plan_exact * x, size_t capacity
         return GB_PLAN_NO_MEMORY;
     }
     sort_by_floor(x, &root.what);
-    x->trail.n = 0; // nothing to go back to
+    x->trail.n = 0; // no change to undo
     if (!may_fit(x, &root.what, 0, 0)) {
         return GB_PLAN_INFEASIBLE;
     }

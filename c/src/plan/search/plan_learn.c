@@ -1,12 +1,11 @@
-// plan_improve.c - first fit again and again, each time in an order that the last plan has taught: what stuck out comes
-// earlier.
+// plan_learn.c - first fit in orders learned from earlier plans (local search over orders).
 //
-// A buffer whose top is above the target moves a random part of the way, at least half of it, to the front; the others
-// keep their order, or nearly so. What has been in the way of a good plan is thus placed while there is room, and soon
-// the order has those few buffers in front that are hard to place. After some rounds without a better plan it starts
-// anew: from the orders by several keys first, then from the best order so far, every other time with some disorder.
+// After each plan, buffers that end above the target move towards the front of the order, at least half of the distance
+// and by a random amount. The others keep their order. Soon the buffers that are hard to place come first. After 15
+// rounds without a better plan it restarts: from several sort keys, then from the best order so far, every other time
+// with random disorder.
 //
-// Random numbers are drawn in the sequence of the order, never of the items, so that equal items give equal plans.
+// Random numbers are drawn by position in the order, never by item, so that the order of items does not matter.
 #include "plan/search/plan_methods.h"
 
 #include <string.h>
@@ -15,19 +14,19 @@
 #include "base/status.h"
 
 #define PATIENCE 15 // rounds without a better plan
-#define UNIT 1024 // of a place in the order
+#define UNIT 1024 // of one position in the order
 #define DISORDER (2 * UNIT)
-#define SORTING_STEPS 40 // a buffer
+#define SORTING_STEPS 40 // per buffer
 
 struct gb_plan_learner {
     struct gb_plan_part * part; // borrowed
-    struct gb_plan_placer * placer; // owned, as what follows
-    uint32_t * order; // to be placed next
-    uint32_t * best; // that gave the best plan here
-    struct gb_plan_keyed * moved; // scratch, twice the buffers
-    size_t least, least_here; // peaks: of best; since the last start
+    struct gb_plan_placer * placer; // owned, as all arrays here
+    uint32_t * order; // the next order
+    uint32_t * best; // the order of the best plan
+    struct gb_plan_keyed * moved; // scratch; 2 n
+    size_t least, least_here; // peaks: of `best`; since the last restart
     uint64_t random;
-    int starts, rounds; // so far; since the plan got better
+    int starts, rounds; // restarts so far; rounds since the last better plan
 };
 
 void gb_plan_learner_free(struct gb_plan_learner * x) {
@@ -60,7 +59,7 @@ struct gb_plan_learner * gb_plan_learner_new(struct gb_plan_part * part) {
     return x;
 }
 
-// Below n, which is small. xorshift64*.
+// A random number below n, which is small (xorshift64*).
 static uint64_t draw(struct gb_plan_learner * x, uint64_t n) {
     x->random ^= x->random >> 12;
     x->random ^= x->random << 25;
@@ -70,7 +69,7 @@ static uint64_t draw(struct gb_plan_learner * x, uint64_t n) {
 
 enum { N_KEYS = 5 };
 
-// The next start: by the keys, what was best before first; then from the best order, every other time with disorder.
+// Restarts: from the sort keys, the best one first, then from the best order.
 static enum ggml_status start(struct gb_plan_learner * x) {
     static const enum gb_plan_key keys[N_KEYS] = { GB_PLAN_BY_SIZE, GB_PLAN_BY_AREA, GB_PLAN_BY_LOAD,
         GB_PLAN_BY_LOAD_AREA_WIDTH, GB_PLAN_BY_WIDTH };
@@ -78,7 +77,7 @@ static enum ggml_status start(struct gb_plan_learner * x) {
     x->rounds = 0;
     x->least_here = SIZE_MAX;
     if (x->starts >= N_KEYS) {
-        if (x->part->peak < x->least) { // others have found it
+        if (x->part->peak < x->least) { // found by another method
             x->least = x->part->peak;
             GB_TRY(gb_plan_order_by_offset(x->part, x->part->offsets, x->best));
         }
@@ -92,7 +91,7 @@ static enum ggml_status start(struct gb_plan_learner * x) {
     return gb_plan_order(x->part, key, x->order);
 }
 
-// What is above the target comes earlier.
+// Moves the buffers that end above the target towards the front.
 static void reorder(struct gb_plan_learner * x, size_t target) {
     const struct gb_plan_part * part = x->part;
     const bool disorder = x->starts == N_KEYS + 1;
@@ -113,7 +112,7 @@ static void reorder(struct gb_plan_learner * x, size_t target) {
     }
 }
 
-// One plan, and the order for the next one. False in *going: the budget ended it.
+// Makes one plan, and the order of the next. *going: false if the budget ended it.
 static enum ggml_status round_of(struct gb_plan_learner * x, size_t goal, struct gb_plan_budget * budget,
     bool * going) {
     struct gb_plan_part * part = x->part;

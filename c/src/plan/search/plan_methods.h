@@ -34,7 +34,7 @@ enum ggml_status gb_plan_from_critical(struct gb_plan_part * part, uint32_t limi
 enum ggml_status gb_plan_lower_peaks(struct gb_plan_part * part, size_t goal, struct gb_plan_budget * budget);
 
 // The placed neighbours of a buffer (plan_neighbours.c). Invariant: offsets[b] is where b lies, or GB_PLAN_NOT_PLACED.
-// What `find` returns, and in which order, depends on the placed buffers alone. After false (no memory) only free it.
+// The result of `find` and its order depend on the placed buffers alone. After false (no memory) only free it.
 #define GB_PLAN_NOT_PLACED SIZE_MAX
 struct gb_plan_neighbours;
 struct gb_plan_neighbour_list {

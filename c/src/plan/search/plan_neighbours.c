@@ -1,43 +1,43 @@
-// plan_near.c - who is placed, and alive with a buffer, by offset and by end: for moves one by one (plan_eject.c).
+// plan_neighbours.c - finds the placed neighbours of a buffer, sorted by offset and by end.
 //
-// Time is covered by windows of several lengths. At each level windows of 2 L sections begin at all multiples of L, so
-// a life of at most L sections lies within one of them; L is doubled from level to level, from about the average life
-// to the longest. A window has what is placed and alive in it in two sorted sequences, by offset and by end. So what is
-// alive with a buffer is found in one window of the level for its life, already sorted, among little else.
+// Windows of several lengths cover the time. At a level with length L, windows of 2 L sections begin at all multiples
+// of L, so a lifetime of at most L sections lies within one window. L doubles from level to level, from about the
+// average lifetime to the longest. A window has the placed buffers alive in it twice: sorted by offset and by end. So
+// one window has all neighbours of a buffer, sorted, among few others.
 #include "plan/search/plan_methods.h"
 
 #include <string.h>
 
 #include "base/mem.h"
 
-#define BUFFERS_PER_WINDOW 32 // buffers that begin in half of the shortest windows, at least, on average
+#define BUFFERS_PER_WINDOW 32 // buffers that begin in half of a shortest window, on average, at least
 #define MAX_LEVELS 33
-#define PUT_STEPS 20 // into one window, or out of it
+#define PUT_STEPS 20 // to enter a buffer into one window or remove it
 
 struct window {
-    struct gb_plan_pairs begins, ends; // offset or end, buffer
+    struct gb_plan_pairs begins, ends; // pairs (offset, buffer) and (end, buffer)
 };
 
 struct level {
-    unsigned shift; // L is two to the power of it
-    uint32_t n; // windows
+    unsigned shift; // L is 1 << shift
+    uint32_t n; // number of windows
     struct window * windows; // borrowed
 };
 
-struct life {
+struct lifetime {
     uint32_t first, last;
 };
 
 struct gb_plan_neighbours {
     const struct gb_plan_part * part; // borrowed
-    size_t * offsets; // by buffer; owned, as all arrays
-    struct life * lives; // by buffer
+    size_t * offsets; // by buffer; owned, as all arrays here
+    struct lifetime * lifetimes; // by buffer
     struct window * windows; // of all levels
     size_t n_windows;
     struct level levels[MAX_LEVELS];
     unsigned n_levels;
-    struct gb_plan_neighbour_list found; // found last
-    struct gb_plan_keyed * sorted; // twice the buffers
+    struct gb_plan_neighbour_list found; // result of the last find
+    struct gb_plan_keyed * sorted; // scratch; 2 n
 };
 
 void gb_plan_neighbours_free(struct gb_plan_neighbours * x) {
@@ -48,7 +48,7 @@ void gb_plan_neighbours_free(struct gb_plan_neighbours * x) {
         }
         gb_free(x->windows);
         gb_free(x->offsets);
-        gb_free(x->lives);
+        gb_free(x->lifetimes);
         gb_free(x->found.by_offset);
         gb_free(x->found.by_end);
         gb_free(x->sorted);
@@ -56,11 +56,11 @@ void gb_plan_neighbours_free(struct gb_plan_neighbours * x) {
     }
 }
 
-// The levels, and how many windows they have.
+// Chooses the levels and counts their windows.
 static void choose_levels(struct gb_plan_neighbours * x) {
     uint64_t widths = 0, longest = 1;
     for (uint32_t b = 0; b < x->part->n; b++) {
-        const uint64_t width = x->lives[b].last - x->lives[b].first;
+        const uint64_t width = x->lifetimes[b].last - x->lifetimes[b].first;
         widths += width;
         longest = GB_MAX(longest, width);
     }
@@ -86,17 +86,17 @@ struct gb_plan_neighbours * gb_plan_neighbours_new(const struct gb_plan_part * p
     const size_t n = part->n;
     x->part = part;
     x->offsets = gb_calloc(n, sizeof(*x->offsets));
-    x->lives = gb_calloc(n, sizeof(*x->lives));
+    x->lifetimes = gb_calloc(n, sizeof(*x->lifetimes));
     x->found.by_offset = gb_calloc(n + 1, sizeof(*x->found.by_offset));
     x->found.by_end = gb_calloc(n + 1, sizeof(*x->found.by_end));
     x->sorted = gb_calloc(2 * n, sizeof(*x->sorted));
-    if (!x->offsets || !x->lives || !x->found.by_offset || !x->found.by_end || !x->sorted) {
+    if (!x->offsets || !x->lifetimes || !x->found.by_offset || !x->found.by_end || !x->sorted) {
         gb_plan_neighbours_free(x);
         return NULL;
     }
     for (uint32_t b = 0; b < n; b++) {
         x->offsets[b] = GB_PLAN_NOT_PLACED;
-        x->lives[b] = (struct life){ part->buffers[b].first, part->buffers[b].last };
+        x->lifetimes[b] = (struct lifetime){ part->buffers[b].first, part->buffers[b].last };
     }
     choose_levels(x);
     x->windows = gb_calloc(x->n_windows, sizeof(*x->windows));
@@ -118,8 +118,8 @@ static size_t end_of(const struct gb_plan_neighbours * x, uint32_t b) {
     return x->offsets[b] + x->part->buffers[b].size;
 }
 
-// The windows of a level in which b is alive: from *from up to, not including, the result.
-static uint32_t windows_of(const struct level * level, struct life b, uint32_t * from) {
+// The windows of a level in which b is alive: [*from, result).
+static uint32_t windows_of(const struct level * level, struct lifetime b, uint32_t * from) {
     const uint32_t at = b.first >> level->shift;
     *from = at > 0 ? at - 1 : 0;
     return ((b.last - 1) >> level->shift) + 1;
@@ -129,7 +129,7 @@ static uint64_t count_windows(const struct gb_plan_neighbours * x, uint32_t b) {
     uint64_t n = 0;
     for (unsigned k = 0; k < x->n_levels; k++) {
         uint32_t from;
-        const uint32_t to = windows_of(&x->levels[k], x->lives[b], &from);
+        const uint32_t to = windows_of(&x->levels[k], x->lifetimes[b], &from);
         n += to - from;
     }
     return n;
@@ -143,12 +143,12 @@ uint64_t gb_plan_neighbours_cost(const struct gb_plan_neighbours * x) {
     return n * 4 + (uint64_t) x->part->n * 20;
 }
 
-// Into the sequences by offset or by end.
+// Enters b into its windows, by offset or by end.
 static bool insert(struct gb_plan_neighbours * x, uint32_t b, bool by_end) {
     const struct gb_plan_pair one = { by_end ? end_of(x, b) : x->offsets[b], b };
     for (unsigned k = 0; k < x->n_levels; k++) {
         uint32_t from;
-        const uint32_t to = windows_of(&x->levels[k], x->lives[b], &from);
+        const uint32_t to = windows_of(&x->levels[k], x->lifetimes[b], &from);
         for (uint32_t w = from; w < to; w++) {
             struct window * const window = &x->levels[k].windows[w];
             if (!gb_plan_pairs_insert(by_end ? &window->ends : &window->begins, one)) {
@@ -168,7 +168,7 @@ void gb_plan_neighbours_remove(struct gb_plan_neighbours * x, uint32_t b) {
     const struct gb_plan_pair begin = { x->offsets[b], b }, end = { end_of(x, b), b };
     for (unsigned k = 0; k < x->n_levels; k++) {
         uint32_t from;
-        const uint32_t to = windows_of(&x->levels[k], x->lives[b], &from);
+        const uint32_t to = windows_of(&x->levels[k], x->lifetimes[b], &from);
         for (uint32_t w = from; w < to; w++) {
             gb_plan_pairs_remove(&x->levels[k].windows[w].begins, begin);
             gb_plan_pairs_remove(&x->levels[k].windows[w].ends, end);
@@ -177,7 +177,7 @@ void gb_plan_neighbours_remove(struct gb_plan_neighbours * x, uint32_t b) {
     x->offsets[b] = GB_PLAN_NOT_PLACED;
 }
 
-// Puts in all that have an offset and are not placed, in the sequence by offset or by end: each comes last then.
+// Places all buffers in the order by offset or by end, so that each insertion is at the end.
 static bool put_sorted(struct gb_plan_neighbours * x, const size_t * offsets, bool by_end) {
     uint32_t n = 0;
     for (uint32_t b = 0; b < x->part->n; b++) {
@@ -214,15 +214,15 @@ bool gb_plan_neighbours_set(struct gb_plan_neighbours * x, const size_t * offset
     return true;
 }
 
-// Those of the sequence that are alive with b.
-static uint32_t filter(const struct gb_plan_neighbours * x, const struct gb_plan_pairs * all, struct life b,
+// Copies the pairs of buffers alive with b.
+static uint32_t filter(const struct gb_plan_neighbours * x, const struct gb_plan_pairs * all, struct lifetime b,
     struct gb_plan_pair * found, uint64_t * steps) {
-    const struct life * const lives = x->lives;
+    const struct lifetime * const lifetimes = x->lifetimes;
     uint32_t n = 0;
     for (size_t r = 0; r < all->runs.n; r++) {
         const struct gb_plan_pairs_run run = all->runs.data[r];
         for (uint32_t k = 0; k < run.n; k++) {
-            const struct life one = lives[run.pairs[k].b];
+            const struct lifetime one = lifetimes[run.pairs[k].b];
             found[n] = run.pairs[k];
             n += (uint32_t) ((one.first < b.last) & (one.last > b.first));
         }
@@ -233,14 +233,14 @@ static uint32_t filter(const struct gb_plan_neighbours * x, const struct gb_plan
 
 const struct gb_plan_neighbour_list * gb_plan_neighbours_find(struct gb_plan_neighbours * x, uint32_t b,
     uint64_t * steps) {
-    const struct life life = x->lives[b];
+    const struct lifetime lifetime = x->lifetimes[b];
     unsigned k = 0;
-    while (((life.last - life.first - 1) >> x->levels[k].shift) > 0) {
+    while (((lifetime.last - lifetime.first - 1) >> x->levels[k].shift) > 0) {
         k++;
     }
-    const struct window * const window = &x->levels[k].windows[life.first >> x->levels[k].shift];
+    const struct window * const window = &x->levels[k].windows[lifetime.first >> x->levels[k].shift];
     *steps = PUT_STEPS * count_windows(x, b);
-    x->found.n = filter(x, &window->begins, life, x->found.by_offset, steps);
-    (void) filter(x, &window->ends, life, x->found.by_end, steps);
+    x->found.n = filter(x, &window->begins, lifetime, x->found.by_offset, steps);
+    (void) filter(x, &window->ends, lifetime, x->found.by_end, steps);
     return &x->found;
 }

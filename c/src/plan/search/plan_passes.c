@@ -1,13 +1,13 @@
-// plan_search.c - complete search of a part at several capacities, in passes with ever more nodes.
+// plan_passes.c - passes of exact search at several capacities, each with four times the nodes of the last.
 //
-// A pass asks for the goal, then for what lies half way between it and the plan.
+// A pass tries the goal first, then bisects between the goal and the plan.
 #include "plan/search/plan_methods.h"
 
 #include "base/mem.h"
 #include "base/status.h"
 
 struct gb_plan_passes {
-    struct gb_plan_part * part;   // borrowed, as the budget of the pass
+    struct gb_plan_part * part;   // borrowed
     struct gb_plan_exact * exact; // owned
     struct gb_plan_budget * budget;
     size_t goal, unit;
@@ -15,9 +15,8 @@ struct gb_plan_passes {
     uint64_t nodes; // of the next pass
 };
 
-// Tries several ranks in turn: each finds at once what others look for in vain, so that a little of each is worth more
-// than much of one. A proof that nothing fits raises the bound of the part to the next multiple of the unit: the
-// capacity may be none.
+// Tries several sort keys, each with few nodes: a key often finds at once what others search in vain. A proof that no
+// plan fits raises the bound to the next multiple of the unit.
 static enum gb_plan_outcome try_capacity(struct gb_plan_passes * s, size_t capacity, uint64_t nodes) {
     static const struct {
         enum gb_plan_key key;
@@ -46,9 +45,8 @@ static enum gb_plan_outcome try_capacity(struct gb_plan_passes * s, size_t capac
     return outcome;
 }
 
-// Narrows the gap between the goal, which was not reached, and the plan, by halves, down to a 512th of the bound: what
-// is finer is not worth the search. A capacity at which the search gave up counts as out of reach here, but not as
-// proved.
+// Bisects between the goal, which was not reached, and the plan, down to a 512th of the bound. A capacity where the
+// search gave up counts as infeasible here, but proves nothing.
 static enum gb_plan_outcome bisect(struct gb_plan_passes * s, uint64_t nodes) {
     enum gb_plan_outcome outcome = GB_PLAN_GAVE_UP;
     size_t low = s->goal;
@@ -89,7 +87,7 @@ void gb_plan_passes_free(struct gb_plan_passes * s) {
     }
 }
 
-// With a capacity asked for, only that matters: there is no reason to bisect, and when nothing fits it is over.
+// With a capacity from the caller only that is tried.
 enum ggml_status gb_plan_run_pass(struct gb_plan_passes * s, struct gb_plan_budget * budget, size_t * goal) {
     s->budget = budget;
     enum gb_plan_outcome outcome = GB_PLAN_INFEASIBLE;

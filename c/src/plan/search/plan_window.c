@@ -1,9 +1,8 @@
-// plan_window.c - lowers the highest peak of a plan by planning anew what lies around it in time, and nothing else.
+// plan_window.c - lowers the peak by planning again what lies around it in time.
 //
-// A window is a span of sections around the highest buffer. What lives within it is taken out and placed again, by
-// first fit in orders that are learned (plan_improve.c); what reaches past it stays where it is. If the window's
-// highest top is lower then, this is kept, and the next highest buffer has its turn; else the window is doubled. A
-// round costs as much as the window is large, however large the part is.
+// A window is a span of sections around the highest buffer. Buffers that live within it are placed again, by first fit
+// in learned orders (plan_learn.c). Buffers that reach past it are fixed. If that lowers the window's top, the plan is
+// kept and the next highest buffer follows. Else the window doubles. A round costs as much as the window is large.
 #include "plan/search/plan_methods.h"
 
 #include <string.h>
@@ -15,16 +14,16 @@
 #define LARGEST 4096
 
 struct windows {
-    struct gb_plan_part * part;      // borrowed
-    uint32_t * died;                 // owned; by section: buffers that are dead by then
-    struct gb_plan_buffer * buffers; // owned, as all of these; of the window, as those of a part
+    struct gb_plan_part * part; // borrowed
+    uint32_t * died; // owned; by section: number of buffers dead by then
+    struct gb_plan_buffer * buffers; // owned, as all arrays here; of the window, as in a part
     size_t * offsets;
     size_t * trial;
     size_t * max_load;
     size_t * load;
     uint32_t * order;
-    uint32_t * origin; // by buffer of the window: its index in the part
-    uint32_t capacity; // of these, n; load has as many as the part has sections
+    uint32_t * origin; // by buffer of the window: the buffer of the part
+    uint32_t capacity; // buffers that fit into these arrays; `load` has one entry per section of the part
 };
 
 static void windows_free(struct windows * w) {
@@ -61,7 +60,7 @@ static bool windows_init(struct windows * w, struct gb_plan_part * part) {
     return true;
 }
 
-// Decided by what buffers are, not by their index.
+// Ties go by lifetime and size, not by index.
 static bool is_higher(const struct gb_plan_part * part, uint32_t a, uint32_t b) {
     const struct gb_plan_buffer *x = &part->buffers[a], *y = &part->buffers[b];
     const size_t top_x = part->offsets[a] + x->size, top_y = part->offsets[b] + y->size;
@@ -82,7 +81,7 @@ static uint32_t highest(const struct gb_plan_part * part) {
     return best;
 }
 
-// The sections around those of a buffer in which at least `want` buffers are alive, or all.
+// The sections around a buffer in which at least `want` buffers are alive, or all sections.
 static void span_of(const struct windows * w, uint32_t b, uint32_t want, uint32_t * first, uint32_t * last) {
     const struct gb_plan_part * part = w->part;
     uint32_t width = part->buffers[b].last - part->buffers[b].first;
@@ -96,7 +95,7 @@ static void span_of(const struct windows * w, uint32_t b, uint32_t want, uint32_
     }
 }
 
-// Puts the buffers of the window into a part: those within it first, behind them those that stay.
+// Makes the window a part: the buffers within it, then the fixed ones.
 static void gather(struct windows * w, struct gb_plan_part * window, uint32_t first, uint32_t last) {
     const struct gb_plan_part * part = w->part;
     uint64_t area = 0;
@@ -123,22 +122,22 @@ static void gather(struct windows * w, struct gb_plan_part * window, uint32_t fi
             w->trial[k] = part->offsets[b];
             w->origin[k] = b;
             w->load[w->buffers[k].first] += one->size;
-            w->load[w->buffers[k].last] -= one->size; // unsigned: the sums come out right
+            w->load[w->buffers[k].last] -= one->size; // unsigned arithmetic wraps, the sums are right
             area += w->buffers[k].last - w->buffers[k].first;
         }
     }
     for (uint32_t s = 1; s < window->n_sections; s++) {
         w->load[s] += w->load[s - 1];
     }
-    window->n_pairs = area * (window->n + window->n_fixed) / window->n_sections / 2; // as if evenly spread
+    window->n_pairs = area * (window->n + window->n_fixed) / window->n_sections / 2; // as if evenly distributed
 }
 
-// Plans the window anew; *lower: its highest top is below `top` now, and the part has the new offsets.
+// Plans the window again. *lower: its top is below `top` now, and the part has the new offsets.
 static enum ggml_status replan(struct windows * w, struct gb_plan_part * window, size_t goal, size_t top,
     struct gb_plan_budget * budget, bool * lower) {
     struct gb_plan_learner * learner = gb_plan_learner_new(window);
     enum ggml_status status = learner ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
-    window->peak = top; // only a lower one is of use
+    window->peak = top; // only a lower plan helps
     if (status == GGML_STATUS_SUCCESS) {
         status = gb_plan_order(window, (enum gb_plan_key) window->best_key, w->order);
     }
