@@ -131,7 +131,7 @@ def show(args: argparse.Namespace, embedder: Embedder) -> None:
             names = ", ".join(t.name for t in s.inputs)
             print(
                 f"  {s.index}: {s.backend.name}, {len(s.nodes)} nodes, copied in: {names or 'nothing'}"
-                f" ({mib(s.input_bytes)})"
+                f" ({mib(s.input_nbytes)})"
             )
     if args.type not in ("f32", "float32"):
         print(compare_with_f32(texts, vectors, args))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .._base.count import count
 from .._base.errors import check
+from .._base.renamed import Renamed
 from .._ffi import ffi, lib
 
 __all__ = ["SchedulerStats", "SplitTime", "Traffic", "read_stats"]
@@ -63,7 +64,7 @@ class SchedulerStats:
     splits: tuple[SplitTime, ...]  #: of the last graph; times are those of traced runs
 
     @property
-    def bytes_copied(self) -> int:
+    def nbytes_copied(self) -> int:
         """Of all kinds."""
         return self.weights.bytes + self.inputs.bytes + self.results.bytes + self.write_backs.bytes
 

@@ -188,7 +188,7 @@ def pieces(nbytes: str, limit: str) -> None:
         ranks, cpu = cluster.backends(), gb.Backend("CPU", n_threads=1)
         x = ctx.tensor(n, name="x")
         for device in ranks[:1]:
-            device.alloc(4 * n + 64).place(x)
+            device.allocate(4 * n + 64).place(x)
         y = gb.relu(x)
         middle = y if len(ranks) == 1 else gb.relu(y)
         total = gb.sum(middle)
@@ -452,7 +452,7 @@ def forks() -> None:
             child = os.fork()
             if child == 0:
                 try:
-                    cluster.backends()[0].alloc(64)
+                    cluster.backends()[0].allocate(64)
                 except gb.GgmlError as error:
                     assert "forked" in str(error) or "no such rank" in str(error) or "no cluster" in str(error), error
                     cluster.close()

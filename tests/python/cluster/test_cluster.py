@@ -136,7 +136,7 @@ def test_nothing_is_left_on_a_rank():
             gc.collect()
             device.synchronize()
             cluster.ping(1)
-        device.alloc(16).close()
+        device.allocate(16).close()
         device.synchronize()
         assert len(worker.memories) <= 1 and not worker.graphs
         assert not any(peer.questions or peer.pings for peer in conductor.peers.values())

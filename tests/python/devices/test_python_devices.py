@@ -135,7 +135,7 @@ def test_result_on_a_source_is_computed_from_a_copy_unless_the_method_may():
             a = ctx.tensor((2, 3))
             y = gb.soft_max(a)
             graph = ctx.graph(y)
-            buffer = device.alloc(256)
+            buffer = device.allocate(256)
             buffer.place(a, 0)
             buffer.place(y, 0)  # the planner of memory does that, too
             a.set(np.ones((2, 3), np.float32))
@@ -488,7 +488,7 @@ def test_preparing_once_where_the_result_lies_on_a_source(returned):
         a = ctx.tensor((2, 3))
         y = gb.soft_max(a)
         graph = ctx.graph(y)
-        buffer = device.alloc(256)
+        buffer = device.allocate(256)
         buffer.place(a, 0)
         buffer.place(y, 0)
         if returned == "nothing":
@@ -553,7 +553,7 @@ def test_quantized_sources_come_as_bytes(ctx, rng):
 def test_copies_between_boxes_stay_on_the_device(ctx):
     device = gb.Backend("PYOWN")
     a, b = ctx.tensor((8,)), ctx.tensor((8,))
-    first, second = device.alloc(64), device.alloc(64)
+    first, second = device.allocate(64), device.allocate(64)
     first.place(a)
     second.place(b)
     a.set(np.arange(8, dtype=np.float32))

@@ -39,7 +39,7 @@ def test_one_device(ctx, cpu):
         assert "w" not in names  # an input: it keeps its memory
         x.set(np.ones((3, 16), np.float32))
         w.set(np.eye(16, dtype=np.float32))
-        assert plan.run()
+        assert plan.compute()
         expected = np.ones((3, 16), np.float32)
         for i in range(4):
             expected = np.maximum(expected + (expected**2 if i % 2 else expected), 0)
@@ -90,7 +90,7 @@ def test_blocks_do_not_meet(ctx, devices, rng):
                     assert same or not overlaps(a, b), (a, b)
             assert max((b.offset + b.size for b in arena.blocks), default=0) <= arena.peak
         assert sum(len(s.nodes) for s in plan.splits) == graph.n_nodes
-        assert sum(c.size for c in plan.copies if c.reason != "write-back") == sum(s.input_bytes for s in plan.splits)
+        assert sum(c.size for c in plan.copies if c.reason != "write-back") == sum(s.input_nbytes for s in plan.splits)
         assert sum(s.n_inputs for s in plan.splits) == len([c for c in plan.copies if c.reason != "write-back"])
         for copy in plan.copies:
             assert copy.src_backend != copy.dst_backend
@@ -122,7 +122,7 @@ def test_plans_live_side_by_side(cpu):
                 sched.allocate(plan.graph)
                 w.set(np.eye(w.shape[0], dtype=np.float32))
                 x.set(np.full(x.shape, 0.5, np.float32))
-                plan.run()
+                plan.compute()
                 assert y.numpy()[0, 0] == {8: 1.0 + 1.0, 4: 4.0}[w.shape[0]]
 
 
@@ -147,7 +147,7 @@ def test_closed(ctx, cpu):
     sched.close()
     assert plan.arenas[0].blocks  # what was decided can still be looked at
     with pytest.raises(gb.StateError):
-        plan.run()
+        plan.compute()
     with pytest.raises(gb.StateError):
         sched.prepare(graph)
 

@@ -91,7 +91,7 @@ def test_a_plan_in_another_order(cpu):
         assert plan.arenas[0].lower_bound < 0.95 * given.arenas[0].lower_bound
         assert plan.arenas[0].peak < 0.95 * given.arenas[0].peak
         fill(plan.graph)
-        assert plan.run()
+        assert plan.compute()
         np.testing.assert_array_equal(plan.graph.outputs[0].numpy(), apart("unet", cpu))
     context, graph = _examples.build("llama")
     with context, gb.Scheduler([cpu]) as sched:

@@ -162,7 +162,7 @@ def test_statistics_from_zero_repeat_nothing(ctx, cpu, weak):
 def placed(ctx, backend, usage, n=512):
     """A product with weights in a buffer of the user's."""
     w, x = ctx.tensor((n, n), name="w"), ctx.tensor((4, n), name="x")
-    buffer = backend.alloc(w.nbytes, usage)
+    buffer = backend.allocate(w.nbytes, usage)
     buffer.place(w)
     w.set(2.0)
     y = x @ w.T
