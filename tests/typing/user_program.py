@@ -153,7 +153,7 @@ def rows(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
         gb.cont(x.T),
         gb.reshape(x, (4, 3)),
         gb.view(x),
-        gb.permute(x, 1, 0, 2, 3),
+        gb.permute_ggml(x, 1, 0, 2, 3),
     ]
     results += [
         gb.transpose(x),
@@ -257,7 +257,7 @@ def scheduling(cpu: gb.Backend, folder: Path) -> None:
         plan: gb.Plan = sched.prepare(graph)
         arenas: dict[str, gb.ArenaPlan] = dict(plan.memory)
         blocks: list[gb.PlanBlock] = [block for arena in arenas.values() for block in arena.blocks]
-        parts: tuple[gb.SplitInfo, ...] = plan.splits
+        parts: tuple[gb.Split, ...] = plan.splits
         copies: tuple[gb.CopyInfo, ...] = plan.copies
         assert blocks and parts and len(copies) >= 0
         x.set(np.ones((3, 4), np.float32))

@@ -98,6 +98,7 @@ class Split:
     index: int
     backend: str  #: name of the backend
     nodes: tuple[str, ...]  #: names of the nodes
+    ops: tuple[str, ...]  #: their operators
     node_range: range  #: their indices in ``graph.nodes``
     start: int  #: the first position in the program
     end: int  #: the position behind the last one
@@ -337,10 +338,11 @@ def read_splits(sched: Any, graph: Any, names: dict[Any, str]) -> tuple[Split, .
         check(lib.ggml_backend_sched_get_split_span(sched, i, span, span + 1), "Scheduler.splits")
         indices = range(info.i_start, info.i_end)
         nodes = tuple(text(graph.nodes[j].name) for j in indices)
+        ops = tuple(text(lib.ggml_op_desc(graph.nodes[j])) for j in indices)
         sources = (lib.ggml_backend_sched_get_split_input(sched, i, j) for j in range(info.n_inputs))
         inputs = tuple(text(source.name) for source in sources)
         where = (indices, int(span[0]), int(span[1]))
-        found.append(Split(i, names[info.backend], nodes, *where, inputs, int(info.input_bytes)))
+        found.append(Split(i, names[info.backend], nodes, ops, *where, inputs, int(info.input_bytes)))
     return tuple(found)
 
 

@@ -767,7 +767,7 @@ MISTAKES = [
     ("gb.soft_max(x, -1)", T, "soft_max: mask must be a Tensor, not int; an axis is given by name: axis=..."),
     # what is no number, flag, path or list
     ("gb.tanh(x, w)", T, "tanh: inplace must be a bool, not Tensor"),
-    ("gb.permute(x, 1, 0, 2, None)", T, "permute: axis3 must be an int, not NoneType"),
+    ("gb.permute_ggml(x, 1, 0, 2, None)", T, "permute: axis3 must be an int, not NoneType"),
     ("gb.repeat('x', (2, 2))", T, "repeat: a must be a Tensor, not str"),
     ("gb.mul_mat_id(3, ids, 0, x)", T, "mul_mat_id: matrices must be a list of tensors, not int"),
     ("x.numpy(3)", T, "numpy: dtype must be a dtype of NumPy, such as np.float32, not 3"),
@@ -927,7 +927,7 @@ def test_what_is_made_of_a_tensor_without_a_name_has_none(ctx):
         gb.view,
         lambda t: gb.relu(t, inplace=True),
         lambda t: gb.cpy(t, gb.empty_like(t)),
-        lambda t: gb.permute(t, 1, 0, 2, 3),
+        lambda t: gb.permute_ggml(t, 1, 0, 2, 3),
     ]
     for make in makers:
         assert make(x).name == ""
