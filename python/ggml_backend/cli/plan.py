@@ -63,10 +63,10 @@ def _merged(rows: _Rows) -> tuple[list[int], list[tuple[int, int, int]]]:
     for (_, b), root in zip(rows, chains(blocks), strict=True):
         k = number.setdefault(root, len(spans))
         if k == len(spans):
-            spans.append((b.lower, b.upper, b.size))
+            spans.append((b.lower, b.upper, b.nbytes))
         else:
             lower, upper, size = spans[k]
-            spans[k] = min(lower, b.lower), max(upper, b.upper), max(size, b.size)
+            spans[k] = min(lower, b.lower), max(upper, b.upper), max(size, b.nbytes)
         which.append(k)
     return which, spans
 
