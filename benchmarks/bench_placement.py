@@ -41,7 +41,7 @@ class Placed:
     def __call__(self, shape: tuple[int, ...], device: int, name: str, usage: str = "weights") -> gb.Tensor:
         t = tensor(self.ctx, shape, name)
         kind = self.devices[device].buffer_type
-        buffer = kind.alloc(kind.alloc_size(t), usage)
+        buffer = kind.allocate(kind.nbytes_for(t), usage)
         self.buffers.append(buffer)
         return buffer.place(t)
 

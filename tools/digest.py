@@ -203,7 +203,7 @@ def formats(digest: Digest, wanted: Callable[[str], bool]) -> None:
                         continue
                     digest.add("quantized", label, made)
                     digest.add("dequantized", label, gb.dequantize(made, dtype, n_threads=n))
-        bits = rng.integers(0, 256, (4, dtype.row_size(512)), np.uint8)
+        bits = rng.integers(0, 256, (4, dtype.row_nbytes(512)), np.uint8)
         digest.add(
             "random blocks", dtype.name, np.isnan(gb.dequantize(bits, dtype)), finite(gb.dequantize(bits, dtype))
         )

@@ -314,7 +314,7 @@ def blocks(dtype: gb.DType, floats: Array, rng: np.random.Generator) -> Array:
     try:
         return gb.quantize(floats, dtype, rng.random(floats.shape[-1]).astype(np.float32) + 0.5)
     except gb.GgmlError:
-        return np.zeros((*floats.shape[:-1], dtype.row_size(floats.shape[-1])), np.uint8)
+        return np.zeros((*floats.shape[:-1], dtype.row_nbytes(floats.shape[-1])), np.uint8)
 
 
 def laid(ctx: gb.Context, given: In, layout: str) -> tuple[gb.Tensor, gb.Tensor, Callable[[Array], Array]]:

@@ -45,7 +45,7 @@ struct ggml_profile_node {
 struct ggml_profile_step {
     char device[64]; // as the scheduler names it; else the backend's own name
     char fusion[16]; // "attention", "product", "rope", "rows": what was fused; "split": a split; "": one operator
-    char way[32]; // how a product is computed ("blocked_f32"), or a fused attention; "" where there is one way only
+    char algorithm[32]; // of a product or a fused attention ("blocked_f32"); "" if there is only one
     char level[16]; // of the kernels; "" where that means nothing
     // The matrix of the first product; where there is none, what the first node reads first.
     char source[64]; // its name

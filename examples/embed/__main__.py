@@ -128,10 +128,10 @@ def show(args: argparse.Namespace, embedder: Embedder) -> None:
     if len(embedder.backends) > 1:
         print(f"splits: {len(splits)}")
         for s in splits:
-            names = ", ".join(t.name for t in s.inputs)
+            names = ", ".join(s.inputs)
             print(
-                f"  {s.index}: {s.backend.name}, {len(s.nodes)} nodes, copied in: {names or 'nothing'}"
-                f" ({mib(s.input_bytes)})"
+                f"  {s.index}: {s.backend}, {len(s.nodes)} nodes, copied in: {names or 'nothing'}"
+                f" ({mib(s.input_nbytes)})"
             )
     if args.type not in ("f32", "float32"):
         print(compare_with_f32(texts, vectors, args))

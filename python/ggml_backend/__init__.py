@@ -45,6 +45,7 @@ from ._base.errors import (
 )
 from ._base.errors.hints import module_attribute as _module_attribute
 from ._base.errors.hints import tell_missing as _tell_missing
+from ._base.renamed import warn_of as _warn_of
 from ._ffi import ffi as _ffi_object
 from ._ffi import lib as _lib
 from .backend.backend import (
@@ -74,8 +75,8 @@ from .ops._soft_max import *  # noqa: F403
 from .ops._unary import *  # noqa: F403
 from .sched.alloc import GraphAllocator, TensorAllocator
 from .sched.pending import Pending
-from .sched.plan import ArenaPlan, CopyInfo, Plan, PlanBlock, SplitInfo
-from .sched.scheduler import Memory, Scheduler, Split
+from .sched.plan import ArenaPlan, CopyInfo, Plan, PlanBlock, Split
+from .sched.scheduler import Memory, Scheduler
 from .tensor._blocks import Blocks
 from .tensor._callbacks import set_abort_callback, set_log
 from .tensor._quantize import dequantize, quantize
@@ -127,6 +128,9 @@ _LATER = {
 }
 """Names by the module that is imported when one of them is used."""
 
+_RENAMED = {"SplitInfo": "Split", "permute": "permute_ggml"}
+"""Old names, which work for one release."""
+
 _MODULE_OF = {name: module for module, names in _LATER.items() for name in names}
 
 __version__: str = _ffi_object.string(_lib.gbpy_version()).decode()
@@ -139,7 +143,7 @@ __all__ = [
     "DeviceLostError", "Event", "FileError", "GgmlError", "Graph", "GraphAllocator", "InvalidArgumentError",
     "LoadRecord", "MachineLimits", "Memory", "MemoryPlan", "Node", "OpCost", "Pending", "PerformanceWarning", "Plan",
     "PlanBlock", "Prediction", "Profile", "ProfileChange", "ProfileComparison", "ProfileRow", "ProfileStep",
-    "ProfileTable", "Scheduler", "SchedulerStats", "Split", "SplitInfo", "SplitTime", "StateError", "Tensor",
+    "ProfileTable", "Scheduler", "SchedulerStats", "Split", "SplitTime", "StateError", "Tensor",
     "TensorAllocator", "Trace", "TraceEvent", "Traffic", "UnsupportedError", "__version__", "backends", "calibrate",
     "cluster", "cpu_buffer_type", "cpu_levels", "custom", "dequantize", "devices", "from_dlpack", "get_include",
     "gguf", "load_backend", "load_report", "map_custom", "op", "plan_memory", "quantize", "register_device",
@@ -160,6 +164,9 @@ if not TYPE_CHECKING:  # for checkers there is no such thing
         if name in _MODULE_OF:
             value = globals()[name] = getattr(import_module(f".{_MODULE_OF[name]}", __name__), name)
             return value
+        if name in _RENAMED:
+            _warn_of(name, _RENAMED[name])
+            return globals()[_RENAMED[name]]
         return _module_attribute(name, __dir__())
 
     def __dir__():

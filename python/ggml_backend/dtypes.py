@@ -13,6 +13,7 @@ import numpy as np
 
 from ._base.errors import InvalidArgumentError, expect_int
 from ._base.errors.messages import close_matches
+from ._base.renamed import Renamed
 from ._ffi import ffi, lib
 
 __all__ = [
@@ -47,12 +48,14 @@ class DType:
             raise AttributeError(f"NumPy has no dtype for {self.name}")
         return self._numpy
 
-    def row_size(self, n: int) -> int:
+    def row_nbytes(self, n: int) -> int:
         """Bytes of ``n`` elements; ``n`` must be a multiple of ``block_size``."""
-        n = expect_int(n, "row_size: n")
+        n = expect_int(n, "row_nbytes: n")
         if n < 0 or n % self.block_size:
             raise InvalidArgumentError(f"{self.name}: rows of {n} elements are not whole blocks of {self.block_size}")
         return n // self.block_size * self.itemsize
+
+    row_size = Renamed("row_nbytes")
 
     def __repr__(self) -> str:
         return f"ggml_backend.{self.name}"

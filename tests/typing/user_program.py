@@ -153,7 +153,7 @@ def rows(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
         gb.cont(x.T),
         gb.reshape(x, (4, 3)),
         gb.view(x),
-        gb.permute(x, 1, 0, 2, 3),
+        gb.permute_ggml(x, 1, 0, 2, 3),
     ]
     results += [
         gb.transpose(x),
@@ -204,7 +204,7 @@ def memory(cpu: gb.Backend, folder: Path) -> None:
     load: Callable[[str], list[str]] = gb.load_backend
     assert callable(load)
     kind: gb.BufferType = gb.cpu_buffer_type()
-    with gb.Context() as ctx, kind.alloc(1 << 16, usage="weights") as buffer:
+    with gb.Context() as ctx, kind.allocate(1 << 16, usage="weights") as buffer:
         assert_type(buffer, gb.Buffer)
         assert_type(buffer.changed(), None)
         w = buffer.place(ctx.tensor((2, 32), "q8_0", name="w"))
@@ -218,7 +218,7 @@ def memory(cpu: gb.Backend, folder: Path) -> None:
             assert_type(gb.matmul(ctx.tensor((2, 3)), np.ones((3, 2), np.float32), prec="f32"), gb.Tensor)
         assert_type(gb.dequantize(w.numpy(), gb.q8_0), "np.ndarray[Any, Any]")
         with gb.TensorAllocator(cpu, size=1 << 12) as tensors:
-            assert_type(tensors.alloc(ctx.tensor(3)), gb.Tensor)
+            assert_type(tensors.allocate(ctx.tensor(3)), gb.Tensor)
         with gb.GraphAllocator(cpu) as graphs:
             assert_type(graphs.measure(ctx.graph(gb.relu(ctx.tensor(3)))), int)
     shared = gb.from_dlpack(np.ones((2, 3), np.float16), "shared", copy=None)
@@ -257,7 +257,7 @@ def scheduling(cpu: gb.Backend, folder: Path) -> None:
         plan: gb.Plan = sched.prepare(graph)
         arenas: dict[str, gb.ArenaPlan] = dict(plan.memory)
         blocks: list[gb.PlanBlock] = [block for arena in arenas.values() for block in arena.blocks]
-        parts: tuple[gb.SplitInfo, ...] = plan.splits
+        parts: tuple[gb.Split, ...] = plan.splits
         copies: tuple[gb.CopyInfo, ...] = plan.copies
         assert blocks and parts and len(copies) >= 0
         x.set(np.ones((3, 4), np.float32))
@@ -301,7 +301,7 @@ def scheduling(cpu: gb.Backend, folder: Path) -> None:
         assert_type(sched.prediction, "gb.Prediction | None")
         assert len(times) == len(splits)
         assert_type(y.numpy(), "np.ndarray[Any, Any]")
-    with gb.Context(no_alloc=False) as ctx:
+    with gb.Context(allocate=True) as ctx:
         graph = ctx.graph(gb.relu(ctx.tensor((3, 4)).set(1)))
         assert_type(graph.copy(cpu).compare(cpu, cpu), "list[gb.Comparison]")
 

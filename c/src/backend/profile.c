@@ -196,7 +196,7 @@ static void describe(struct ggml_profile_step * step, const struct gb_profile_no
     memset(step, 0, sizeof(*step));
     put_text(step->device, sizeof(step->device), now.device);
     put_text(step->fusion, sizeof(step->fusion), note->fusion);
-    put_text(step->way, sizeof(step->way), note->way);
+    put_text(step->algorithm, sizeof(step->algorithm), note->algorithm);
     put_text(step->level, sizeof(step->level), note->level);
     put_text(step->source, sizeof(step->source), source != NULL ? source->name : NULL);
     step->source_type = source != NULL ? (int) source->type : -1;
@@ -226,7 +226,7 @@ static uint64_t hash_text(uint64_t hash, const char * text) {
 // Of all that describe() writes but the sizes, which are those of the first time. 0: no node computes.
 static uint64_t hash_of(const struct gb_profile_note * note) {
     const struct ggml_tensor * source = source_of(note);
-    uint64_t hash = hash_text(hash_text(hash_text(hash_text(1, now.device), note->fusion), note->way), note->level);
+    uint64_t hash = hash_text(hash_text(hash_text(hash_text(1, now.device), note->fusion), note->algorithm), note->level);
     int n = 0;
     hash = hash_text(hash + (source != NULL ? (uint64_t) source->type : 0), source != NULL ? source->name : NULL);
     for (int i = 0; i < note->n_nodes; i++) {

@@ -24,7 +24,7 @@ struct gb_profile_note {
     struct ggml_tensor * const * nodes; // those that compute are counted
     int n_nodes;
     bool apart; // computed one after the other, else in one go
-    const char *fusion, *way, *level;
+    const char *fusion, *algorithm, *level;
     int64_t start_ns, end_ns, waiting_ns;
     int n_threads, n_tasks;
 };

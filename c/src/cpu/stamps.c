@@ -42,14 +42,14 @@ static const char * level_name(const struct gb_kernels * kernels) {
 }
 
 // How the step's product is computed; NULL: it has none.
-static const char * way_of(struct ggml_tensor * const * nodes, int n, enum gb_fusion_kind fusion,
+static const char * algorithm_of(struct ggml_tensor * const * nodes, int n, enum gb_fusion_kind fusion,
     const struct gb_cpu_run * run) {
     if (fusion == GB_FUSE_ATTENTION) {
         return "tiles";
     }
     for (int i = 0; i < n; i++) {
         if (gb_is_product(nodes[i]->op)) {
-            return gb_mul_mat_way(nodes[i], run->kernels, run->traits);
+            return gb_mul_mat_algorithm(nodes[i], run->kernels, run->traits);
         }
     }
     return NULL;
@@ -75,7 +75,7 @@ static void add_alone(const struct context * c, const struct gb_cpu_step * step,
         }
         const struct gb_profile_note note = { .nodes = &node,
             .n_nodes = 1,
-            .way = way_of(&node, 1, GB_FUSE_NOT, c->run),
+            .algorithm = algorithm_of(&node, 1, GB_FUSE_NOT, c->run),
             .level = c->level,
             .start_ns = start,
             .end_ns = finish,
@@ -104,7 +104,7 @@ static void add_step(const struct context * c, int i, int64_t end) {
     const struct gb_profile_note note = { .nodes = nodes,
         .n_nodes = n,
         .fusion = step->fusion != GB_FUSE_NOT ? gb_fusion_name((enum gb_fusion_kind) step->fusion) : NULL,
-        .way = way_of(nodes, n, (enum gb_fusion_kind) step->fusion, c->run),
+        .algorithm = algorithm_of(nodes, n, (enum gb_fusion_kind) step->fusion, c->run),
         .level = c->level,
         .start_ns = start,
         .end_ns = end,

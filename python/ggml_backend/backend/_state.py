@@ -191,7 +191,7 @@ def waits(device: Any) -> bool:
 
 
 class Memory:
-    """A buffer: what the device's ``alloc`` gave. ``begin`` makes places in different buffers differ: it is the address
+    """A buffer: what the device's ``allocate`` gave. ``begin`` makes places in different buffers differ: it is the address
     on the host, and elsewhere a multiple of what is above all addresses and sizes."""
 
     __slots__ = ("begin", "content", "state")

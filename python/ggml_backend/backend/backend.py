@@ -24,6 +24,7 @@ from .._base.errors import (
 from .._base.errors.messages import close_matches, kind_of, message_of, plain
 from .._base.files import built_file
 from .._base.handles import Core, Handle, fail, new_handle, use
+from .._base.renamed import Renamed
 from .._base.signals import watch
 from .._base.text import as_name
 from .._ffi import ffi, lib
@@ -364,14 +365,16 @@ class Backend(Handle):
         return int(lib.ggml_backend_get_alignment(core.ptr))
 
     @property
-    def max_size(self) -> int:
+    def max_nbytes(self) -> int:
         """Bytes of the largest single allocation."""
         core = self._live()
         return int(lib.ggml_backend_get_max_size(core.ptr))
 
-    def alloc(self, size: int, usage: Usage = "any") -> Buffer:
+    def allocate(self, size: int, usage: Usage = "any") -> Buffer:
         """Allocates ``size`` bytes on the device."""
-        return self.buffer_type.alloc(size, usage)
+        return self.buffer_type.allocate(size, usage)
+
+    alloc, max_size = Renamed("allocate"), Renamed("max_nbytes")
 
     def supports(self, tensor: Tensor) -> bool:
         """Can it compute the operation that makes ``tensor``?"""

@@ -11,6 +11,7 @@ from .._base.errors.hints import made_by
 from .._base.errors.messages import kind_of, maker_hint
 from .._base.handles import Core, Handle, Local, address, fail, new_handle
 from .._base.mapped import watch_of
+from .._base.renamed import Renamed
 from .._ffi import ffi, lib
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class BufferType(Local):
         return int(lib.ggml_backend_buft_get_alignment(self._ptr))
 
     @property
-    def max_size(self) -> int:
+    def max_nbytes(self) -> int:
         """Bytes of the largest single allocation."""
         return int(lib.ggml_backend_buft_get_max_size(self._ptr))
 
@@ -84,24 +85,26 @@ class BufferType(Local):
         core = backend._live()
         return bool(lib.ggml_backend_buft_supports_backend(self._ptr, core.ptr))
 
-    def alloc_size(self, tensor: Tensor) -> int:
+    def nbytes_for(self, tensor: Tensor) -> int:
         """Bytes that ``tensor`` takes in this kind of memory."""
-        expect_tensor(tensor, "BufferType.alloc_size: tensor")
+        expect_tensor(tensor, "BufferType.nbytes_for: tensor")
         return int(lib.ggml_backend_buft_get_alloc_size(self._ptr, tensor._live()))
 
-    def alloc(self, size: int, usage: Usage = "any") -> Buffer:
+    def allocate(self, size: int, usage: Usage = "any") -> Buffer:
         """Allocates ``size`` bytes. Raises :class:`AllocationError` (a MemoryError) when it cannot."""
         usage_number = usage_id(usage)
-        size = expect_int(size, "BufferType.alloc: size")
+        size = expect_int(size, "BufferType.allocate: size")
         if size < 0:
-            raise InvalidArgumentError(f"BufferType.alloc: size {size} is negative")
+            raise InvalidArgumentError(f"BufferType.allocate: size {size} is negative")
         if size >= 2**64:
-            raise AllocationError(f"BufferType.alloc: no memory has {size} bytes")
+            raise AllocationError(f"BufferType.allocate: no memory has {size} bytes")
         h, parent = new_handle(), self._parent
         status = lib.gbpy_open_buffer(h, self._ptr, size, usage_number, parent.h if parent is not None else ffi.NULL)
         if status:
-            fail(status, f"BufferType.alloc({self.name}, {size})")
+            fail(status, f"BufferType.allocate({self.name}, {size})")
         return Buffer(BufferCore(h))
+
+    alloc, alloc_size, max_size = Renamed("allocate"), Renamed("nbytes_for"), Renamed("max_nbytes")
 
     def from_array(self, array: Any, usage: Usage = "any") -> Buffer:
         """:meth:`Buffer.from_array`, for a host buffer type."""
@@ -143,7 +146,7 @@ class Buffer(Handle):
     __slots__ = ("__weakref__", "_core")
 
     def __init__(self, core: BufferCore = NOT_GIVEN) -> None:
-        made_by(core, Core, "Buffer", "backend.alloc(size), ctx.allocate(backend) or gb.Buffer.from_array(array)")
+        made_by(core, Core, "Buffer", "backend.allocate(size), ctx.allocate(backend) or gb.Buffer.from_array(array)")
         self._core: BufferCore | None = core
 
     @classmethod
@@ -190,12 +193,12 @@ class Buffer(Handle):
         return text(lib.ggml_backend_buffer_name(core.ptr))
 
     @property
-    def size(self) -> int:
+    def nbytes(self) -> int:
         """Bytes."""
         core = self._live()
         return int(lib.ggml_backend_buffer_get_size(core.ptr))
 
-    nbytes = size
+    size = Renamed("nbytes")
 
     @property
     def type(self) -> BufferType:
@@ -277,7 +280,7 @@ class Buffer(Handle):
             raise InvalidArgumentError(f"Buffer.place: {shown} is a view of {tensor.view_of.describe()}: place that")
         if tensor._p.data:
             raise StateError(f"Buffer.place: {shown} has memory already")
-        need = self.type.alloc_size(tensor)
+        need = self.type.nbytes_for(tensor)
         if offset + need > size:
             raise InvalidArgumentError(
                 f"Buffer.place: {shown} takes {need} bytes; behind offset {offset} the buffer has {size - offset}"

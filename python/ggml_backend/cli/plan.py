@@ -63,10 +63,10 @@ def _merged(rows: _Rows) -> tuple[list[int], list[tuple[int, int, int]]]:
     for (_, b), root in zip(rows, chains(blocks), strict=True):
         k = number.setdefault(root, len(spans))
         if k == len(spans):
-            spans.append((b.lower, b.upper, b.size))
+            spans.append((b.lower, b.upper, b.nbytes))
         else:
             lower, upper, size = spans[k]
-            spans[k] = min(lower, b.lower), max(upper, b.upper), max(size, b.size)
+            spans[k] = min(lower, b.lower), max(upper, b.upper), max(size, b.nbytes)
         which.append(k)
     return which, spans
 
@@ -86,7 +86,7 @@ def _solve(name: str, rows: _Rows, options: argparse.Namespace) -> tuple[dict[st
     }  # fmt: skip
     offsets = [int(plan.offsets[k]) for k in which]
     blocks = tuple(
-        BareBlock(b.id, b.lower, b.upper, b.size, o, b.name, b.op, b.backend or name, 0, b.root)
+        BareBlock(b.id, b.lower, b.upper, b.nbytes, o, b.name, b.op, b.backend or name, 0, b.root)
         for (_, b), o in zip(rows, offsets, strict=True)
     )
     return result, BareArena(name, plan.peak, plan.lower_bound, plan.proved, blocks), offsets
@@ -231,7 +231,7 @@ def _plan_graph(options: argparse.Namespace) -> None:
             "name": c.name,
             "from": c.src_backend,
             "to": c.dst_backend,
-            "size": c.size,
+            "size": c.nbytes,
             "split": c.split,
             "reason": c.reason,
         }

@@ -23,7 +23,7 @@ from .program import INTERRUPTED, Parser
 
 __all__ = ["add_arguments", "run"]
 
-_BY = ("operator", "kind", "way", "fusion", "dtype", "device")
+_BY = ("operator", "kind", "algorithm", "fusion", "dtype", "device")
 
 
 @contextlib.contextmanager

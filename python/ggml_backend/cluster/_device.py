@@ -155,7 +155,7 @@ class RankDevice(Measured, Device):
         self.alignment, largest, told = conductor.open(
             peer, self.number, f"{names[0]}:{options}" if options else names[0]
         )
-        self.max_size = largest if largest < 2**63 - 1 else None
+        self.max_nbytes = largest if largest < 2**63 - 1 else None
         self.name = f"{kind}:{told}"[:63]
         self._is_cpu = told == "CPU"
         self._answers: dict[bytes, str] = {}
@@ -222,10 +222,10 @@ class RankDevice(Measured, Device):
 
     # ----------------------------------------------------------------------------------------------------------- memory
 
-    def alloc(self, nbytes: int) -> RemoteMemory:
+    def allocate(self, nbytes: int) -> RemoteMemory:
         number = next(self.conductor.numbers)
         memory = RemoteMemory(self.peer, number, self.queue)
-        self.conductor.alloc(self.peer, self.number, number, nbytes)
+        self.conductor.allocate(self.peer, self.number, number, nbytes)
         return memory
 
     @staticmethod

@@ -791,7 +791,7 @@ class Conductor:
             self.expect_there(peer)
         return alignment, largest, text
 
-    def alloc(self, peer: Peer, device: int, number: int, nbytes: int) -> None:
+    def allocate(self, peer: Peer, device: int, number: int, nbytes: int) -> None:
         """Memory of a rank. Where that has none, and finalizers have left some here meanwhile, it is asked again."""
         for again in (True, False):
             body = self.ask(peer, What.ALLOC, device, number, nbytes)

@@ -78,7 +78,7 @@ class Measured:
         with."""
         trips = [self.conductor.ping(self.peer)[0] for _ in range(3)]
         trips = trips if median(trips) > _LONG else [self.conductor.ping(self.peer)[0] for _ in range(15)]
-        trip, memory, data = median(trips), self._device.alloc(_LARGEST), memoryview(bytearray(_BURST * _LARGEST))
+        trip, memory, data = median(trips), self._device.allocate(_LARGEST), memoryview(bytearray(_BURST * _LARGEST))
 
         def seconds(copy: Callable[[int, int], object]) -> Seconds:
             def taken(nbytes: int) -> float:
@@ -97,7 +97,7 @@ class Measured:
 
     def measure_link(self, other: Measured) -> tuple[CopyCost, CopyCost]:
         """To another device, and back."""
-        mine, its = self._device.alloc(_LARGEST), other._device.alloc(_LARGEST)
+        mine, its = self._device.allocate(_LARGEST), other._device.allocate(_LARGEST)
 
         def trips(count: int) -> list[float]:
             marks = [self._mark()]

@@ -34,7 +34,7 @@ class Piece:
         self.backend = backend
         self.queue = queue  # the number of the device
         self.spoilt: Exception | None = None  # why what was set is not there, until it is read or set again
-        self.buffer: Buffer = backend.alloc(max(nbytes, 1))
+        self.buffer: Buffer = backend.allocate(max(nbytes, 1))
         self.size = nbytes
         self.host = self.buffer.is_host
         self.weights = False

@@ -370,7 +370,7 @@ class Worker:
                 raise InvalidArgumentError(f"{len(self.devices)} devices are open already: close() some of them")
             backend = self._opened(m.text_of(command.more))
             self.devices[number] = backend
-            reply = m.OPENED.pack(0, backend.alignment, min(backend.max_size, 2**63 - 1)) + backend.name.encode()
+            reply = m.OPENED.pack(0, backend.alignment, min(backend.max_nbytes, 2**63 - 1)) + backend.name.encode()
         except Exception as error:
             reply = m.OPENED.pack(1, 0, 0) + m.text_bytes(_told(error)[1])
         self._answer(question, reply)

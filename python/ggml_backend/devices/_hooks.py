@@ -108,7 +108,7 @@ def _open(entry: Any, params: Any, info: Any, to: Any) -> int:
         info.work = hasattr(device, "work_size_at")
         info.ordered = getattr(device, "_ordered", False)
         info.bounded = getattr(device, "_bounded", False)
-        if device.max_size is not None:
+        if device.max_nbytes is not None:
             info.max_size = device.max_size
         to[0] = handle = handle_of(state)
         state.handle = address(handle)
@@ -132,7 +132,7 @@ def _made(kind: Kind, options: dict[str, Any]) -> Any:
         raise InvalidArgumentError(
             f"{what}.alignment must be at least {_HOST_ALIGNMENT} with memory 'host', which the CPU uses, too, not {n}"
         )
-    n = device.max_size
+    n = device.max_nbytes
     if n is not None and (not isinstance(n, int) or not 1 <= n < 2**63):
         raise InvalidArgumentError(f"{what}.max_size must be a positive number of bytes or None, not {n!r}")
     if has_queue(device) and not waits(device):
@@ -184,15 +184,15 @@ def _refuses(handle: Any, pointer: Any, refuses: Any) -> int:
 def _alloc(handle: Any, size: int, info: Any, to: Any) -> int:
     state = object_of(handle, State)
     try:
-        with state.told(f"in alloc({size})"):
+        with state.told(f"in allocate({size})"):
             try:
-                content = state.device.alloc(size)
+                content = state.device.allocate(size)
             except MemoryError as error:
                 if isinstance(error, AllocationError):
                     raise
                 raise AllocationError(f"{state.name}: no memory for a buffer of {size} bytes: {error}") from error
         if content is None:
-            raise DeviceError(f"alloc({size}) returned None")
+            raise DeviceError(f"allocate({size}) returned None")
         if not state.host:
             state.device._expect_memory(content, size)
         at = _host_address(state, content, size) if state.host else 0
@@ -217,7 +217,7 @@ def _host_address(state: State, content: Any, size: int) -> int:
     )
     if not ok:
         raise DeviceError(
-            f"alloc({size}) of a device with memory 'host' must return a writable NumPy array of {max(size, 1)} uint8,"
+            f"allocate({size}) of a device with memory 'host' must return a writable NumPy array of {max(size, 1)} uint8,"
             f" not {kind_of(content)}"
         )
     return int(interface["data"][0])

@@ -166,7 +166,7 @@ class Device:
       other than 1 a function is called once, with ``ith = 0, nth = 1``.
     - *How*: :meth:`compile`, by default a list of calls of the table's methods.
     - *Memory*: ``memory = "host"`` is memory of the host, in NumPy arrays, which the CPU reads and writes, too, so that
-      nothing is copied between them. ``memory = "own"`` is the device's: then :meth:`alloc` and :meth:`array` are to be
+      nothing is copied between them. ``memory = "own"`` is the device's: then :meth:`allocate` and :meth:`array` are to be
       given, and what moves bytes (:meth:`write`, :meth:`read`, :meth:`fill`) where that is no NumPy array.
     - *A queue*: a class, or an object after ``__init__``, that has a :meth:`submit` of its own computes later;
       :meth:`synchronize` waits, and a method ``event`` may give marks in the queue.
@@ -229,7 +229,7 @@ class Device:
             return True
         state = self._state
         if state.has_numpy_arrays is None:
-            state.has_numpy_arrays = isinstance(self.array(self.alloc(64), 0, single(), False), np.ndarray)
+            state.has_numpy_arrays = isinstance(self.array(self.allocate(64), 0, single(), False), np.ndarray)
         if state.has_numpy_arrays:
             return True
         return "functions of several results, or of quantized tensors, are for devices with arrays of NumPy"
@@ -304,7 +304,7 @@ class Device:
 
     # ----------------------------------------------------------------------------------------------------------- memory
 
-    def alloc(self, nbytes: int) -> Any:
+    def allocate(self, nbytes: int) -> Any:
         """Memory of ``nbytes`` bytes, 0 or more. It is given back when the last reference to it is gone. MemoryError:
         there is not so much; whoever asked is told so (:class:`AllocationError`), and may go on without.
 
@@ -312,26 +312,26 @@ class Device:
         ``alignment``. With ``memory = "own"``: whatever :meth:`array` and the methods that move bytes understand.
         """
         if self.memory != "host":
-            raise NotImplementedError(f"{type(self).__name__}: a device with memory of its own has alloc(nbytes)")
+            raise NotImplementedError(f"{type(self).__name__}: a device with memory of its own has allocate(nbytes)")
         return aligned(nbytes, self.alignment)
 
     def array(self, memory: Any, offset: int, node: Node, writable: bool) -> Any:
         """An array over the memory of a tensor, ``offset`` bytes from the beginning of ``memory``, with the shape and
         the strides of ``node``; of a quantized tensor, its bytes, rows by rows.
 
-        memory: what :meth:`alloc` returned
+        memory: what :meth:`allocate` returned
         writable: False for sources
         """
         if not isinstance(memory, np.ndarray):
             raise NotImplementedError(
-                f"{type(self).__name__}: array(memory, offset, node, writable) is to be given where alloc returns no"
+                f"{type(self).__name__}: array(memory, offset, node, writable) is to be given where allocate returns no"
                 " NumPy array"
             )
         return numpy_view(memory, offset, node, writable)
 
     def write(self, memory: Any, offset: int, data: memoryview) -> None:
         """Copies bytes from the host into ``memory``, ``offset`` bytes from its beginning. By default with the method
-        ``write(offset, data)`` of what :meth:`alloc` returned, or into a NumPy array."""
+        ``write(offset, data)`` of what :meth:`allocate` returned, or into a NumPy array."""
         if hasattr(memory, "write"):
             memory.write(offset, data)
         else:
@@ -346,11 +346,11 @@ class Device:
             read_bytes(self._bytes_of(memory, "read"), offset, data)
 
     def _expect_memory(self, memory: Any, nbytes: int) -> None:
-        """Checks memory that :meth:`alloc` returned: its size, if it has ``nbytes``, and that it can be written and
+        """Checks memory that :meth:`allocate` returned: its size, if it has ``nbytes``, and that it can be written and
         read."""
         have = getattr(memory, "nbytes", None)
         if isinstance(have, int) and have < nbytes:
-            raise DeviceError(f"alloc({nbytes}) returned {kind_of(memory)} of {have} bytes")
+            raise DeviceError(f"allocate({nbytes}) returned {kind_of(memory)} of {have} bytes")
         kind = type(self)
         if not any(getattr(kind, n) is not getattr(Device, n) or hasattr(memory, n) for n in ("write", "read")):
             self._bytes_of(memory, "write")
@@ -358,8 +358,8 @@ class Device:
     def _bytes_of(self, memory: Any, what: str) -> np.ndarray[Any, Any]:
         if not isinstance(memory, np.ndarray):
             raise NotImplementedError(
-                f"{type(self).__name__}: alloc returned {kind_of(memory)}: then the class has"
-                f" {what}(memory, offset, data), or what alloc returns has {what}(offset, data)"
+                f"{type(self).__name__}: allocate returned {kind_of(memory)}: then the class has"
+                f" {what}(memory, offset, data), or what allocate returns has {what}(offset, data)"
             )
         return memory
 

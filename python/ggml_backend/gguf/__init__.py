@@ -172,7 +172,7 @@ class GGUFTensor:
             return self.data
         shape = list(self.shape)
         if self.dtype.is_quantized:
-            shape[-1] = self.dtype.row_size(shape[-1])
+            shape[-1] = self.dtype.row_nbytes(shape[-1])
         try:
             return np.ndarray(shape, self.dtype.numpy, self.data)
         except ValueError:  # too many axes, or beside a 0 a product that no address holds
@@ -496,14 +496,14 @@ class GGUFFile(Owner):
 
 def _allocate(target: BufferType, items: list[_Copy], usage: Usage) -> list[Buffer]:
     """Buffers for all items, in none more than the device can allocate at once, and every tensor placed."""
-    alignment, limit = target.alignment, target.max_size
+    alignment, limit = target.alignment, target.max_nbytes
     buffers: list[Buffer] = []
     group: list[_Copy] = []
     size = 0
     for item in [*items, None]:
-        need = 0 if item is None else -(-target.alloc_size(item.tensor) // alignment) * alignment
+        need = 0 if item is None else -(-target.nbytes_for(item.tensor) // alignment) * alignment
         if group and (item is None or size + need > limit):
-            buffer = target.alloc(size, usage)
+            buffer = target.allocate(size, usage)
             buffers.append(buffer)
             for member in group:
                 buffer.place(member.tensor, member.offset)

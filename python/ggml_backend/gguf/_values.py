@@ -100,7 +100,7 @@ class UnknownType(DType):
             f"{what}: tensor type {self.id} is not known here: its bytes can be looked at and copied only"
         )
 
-    def row_size(self, n: int) -> int:
+    def row_nbytes(self, n: int) -> int:
         raise self.refuse("row_size")
 
     def __repr__(self) -> str:

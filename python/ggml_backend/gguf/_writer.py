@@ -54,7 +54,7 @@ def _list(names: bool | str | Iterable[str]) -> Iterable[str]:
 
 
 def _nbytes(shape: tuple[int, ...], dtype: DType) -> int:
-    return math.prod(shape[:-1]) * dtype.row_size(shape[-1]) if shape else dtype.itemsize
+    return math.prod(shape[:-1]) * dtype.row_nbytes(shape[-1]) if shape else dtype.itemsize
 
 
 class _Entry:

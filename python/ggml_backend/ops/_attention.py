@@ -70,7 +70,7 @@ def get_rel_pos(a: Tensor, qh: int, kh: int) -> Tensor:
 
 
 @builds("ggml_add_rel_pos", "ggml_add_rel_pos_inplace")
-def add_rel_pos(a: Tensor, pw: Tensor, ph: Tensor, inplace: bool = False) -> Tensor:
+def add_rel_pos(a: Tensor, pw: Tensor, ph: Tensor, *, inplace: bool = False) -> Tensor:
     """Adds decomposed relative positions to ``a (b, q, k*k)``: ``ph[.., y] + pw[.., x]`` to element ``y k + x``; ``pw,
     ph (b, qh, qw, k)``."""
     return build(

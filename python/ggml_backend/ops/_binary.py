@@ -17,9 +17,12 @@ __all__ = [
     "add1",
     "add_cast",
     "div",
+    "divide",
     "mul",
+    "multiply",
     "set",
     "sub",
+    "subtract",
 ]
 
 
@@ -47,7 +50,7 @@ def _binary(name: str, a: Tensor, b: Tensor, inplace: bool) -> Tensor:
 
 
 @builds("ggml_add", "ggml_add_inplace")
-def add(a: Tensor, b: Tensor, inplace: bool = False) -> Tensor:
+def add(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
     """``a + b``; b repeats over a. Each is float32, float16 or bfloat16, and the result has the dtype of a."""
     return _binary("add", a, b, inplace)
 
@@ -59,27 +62,36 @@ def add_cast(a: Tensor, b: Tensor, dtype: DTypeLike) -> Tensor:
 
 
 @builds("ggml_add1", "ggml_add1_inplace")
-def add1(a: Tensor, b: Tensor, inplace: bool = False) -> Tensor:
+def add1(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
     """``a + b`` with a tensor ``b`` of one element."""
     return _binary("add1", a, b, inplace)
 
 
 @builds("ggml_sub", "ggml_sub_inplace")
-def sub(a: Tensor, b: Tensor, inplace: bool = False) -> Tensor:
+def sub(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
     """``a - b``; b repeats over a."""
     return _binary("sub", a, b, inplace)
 
 
+subtract = sub
+
+
 @builds("ggml_mul", "ggml_mul_inplace")
-def mul(a: Tensor, b: Tensor, inplace: bool = False) -> Tensor:
+def mul(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
     """``a * b``, elementwise; b repeats over a."""
     return _binary("mul", a, b, inplace)
 
 
+multiply = mul
+
+
 @builds("ggml_div", "ggml_div_inplace")
-def div(a: Tensor, b: Tensor, inplace: bool = False) -> Tensor:
+def div(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
     """``a / b``; b repeats over a."""
     return _binary("div", a, b, inplace)
+
+
+divide = div
 
 
 def _region(a: Tensor, nb1: int | None, nb2: int | None, nb3: int | None) -> tuple[int, int, int]:

@@ -16,13 +16,14 @@ from ._form import builds, dims, pick
 __all__ = [
     "cast",
     "cont",
+    "contiguous",
     "cpy",
     "diag",
     "dup",
     "empty_like",
     "get_rows",
     "get_rows_back",
-    "permute",
+    "permute_ggml",
     "reshape",
     "transpose",
     "view",
@@ -30,7 +31,7 @@ __all__ = [
 
 
 @builds("ggml_dup", "ggml_dup_inplace")
-def dup(a: Tensor, inplace: bool = False) -> Tensor:
+def dup(a: Tensor, *, inplace: bool = False) -> Tensor:
     """A contiguous copy."""
     return build_1("dup", pick("dup", inplace), a)
 
@@ -58,6 +59,9 @@ def cont(a: Tensor, shape: int | Sequence[int] | None = None) -> Tensor:
     ne = ne_of(size, "cont")
     function = (lib.ggml_cont_1d, lib.ggml_cont_2d, lib.ggml_cont_3d, lib.ggml_cont_4d)[n - 1]
     return build_1("cont", function, a, *[ne[i] for i in range(n)], ndim=len(size))
+
+
+contiguous = cont
 
 
 @builds("ggml_reshape", "ggml_reshape_1d", "ggml_reshape_2d", "ggml_reshape_3d", "ggml_reshape_4d")
@@ -98,12 +102,14 @@ def view(
 
 
 @builds("ggml_permute")
-def permute(a: Tensor, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor:
+def permute_ggml(a: Tensor, axis0: int, axis1: int, axis2: int, axis3: int) -> Tensor:
     """ggml's permutation, in ggml's order of dimensions (0 is the last axis of ``shape``): dimension ``i`` of ``a``
     becomes dimension ``axis_i`` of the view. :meth:`Tensor.transpose` is NumPy's."""
-    axes = tuple(expect_int(axis, f"permute: axis{i}") for i, axis in enumerate((axis0, axis1, axis2, axis3)))
-    ndim = max((axes[d] + 1 for d in range(min(dims("permute", a), MAX_DIMS)) if 0 <= axes[d] < MAX_DIMS), default=1)
-    return build("permute", lib.ggml_permute, (a,), *axes, ndim=ndim)
+    axes = tuple(expect_int(axis, f"permute_ggml: axis{i}") for i, axis in enumerate((axis0, axis1, axis2, axis3)))
+    ndim = max(
+        (axes[d] + 1 for d in range(min(dims("permute_ggml", a), MAX_DIMS)) if 0 <= axes[d] < MAX_DIMS), default=1
+    )
+    return build("permute_ggml", lib.ggml_permute, (a,), *axes, ndim=ndim)
 
 
 @builds("ggml_transpose")

@@ -13,30 +13,30 @@ from ._form import NAMES, along, are, builds, in_place, pick, without
 
 __all__ = [
     "alibi", "cross_entropy_loss", "cross_entropy_loss_back", "diag_mask_inf", "diag_mask_zero",
-    "soft_max", "soft_max_back",
+    "soft_max", "soft_max_back", "softmax",
 ]  # fmt: skip
 
 
 @builds("ggml_diag_mask_inf", "ggml_diag_mask_inf_inplace")
-def diag_mask_inf(a: Tensor, n_past: int = 0, inplace: bool = False) -> Tensor:
+def diag_mask_inf(a: Tensor, n_past: int = 0, *, inplace: bool = False) -> Tensor:
     """-inf above the diagonal: element ``(..., i, j)`` with ``j > n_past + i``."""
     return build_1("diag_mask_inf", pick("diag_mask_inf", inplace), a, n_past)
 
 
 @builds("ggml_diag_mask_zero", "ggml_diag_mask_zero_inplace")
-def diag_mask_zero(a: Tensor, n_past: int = 0, inplace: bool = False) -> Tensor:
+def diag_mask_zero(a: Tensor, n_past: int = 0, *, inplace: bool = False) -> Tensor:
     """0 above the diagonal: element ``(..., i, j)`` with ``j > n_past + i``."""
     return build_1("diag_mask_zero", pick("diag_mask_zero", inplace), a, n_past)
 
 
 @builds("ggml_soft_max", "ggml_soft_max_inplace", "ggml_soft_max_ext", "ggml_soft_max_bias")
 @without(*NAMES)
-def soft_max(
+def softmax(
     a: Tensor,
     mask: Tensor | None = None,
     scale: float = 1.0,
-    inplace: bool = False,
     *,
+    inplace: bool = False,
     max_bias: float = 0.0,
     axis: int = -1,
 ) -> Tensor:
@@ -54,30 +54,31 @@ def soft_max(
         only_last = in_place(inplace) if mask is None else "a mask is laid over the rows along that alone"
 
         def row_by_row(rows: Tensor) -> Tensor:
-            return soft_max(rows, mask, scale, inplace, max_bias=max_bias)
+            return softmax(rows, mask, scale, inplace=inplace, max_bias=max_bias)
 
-        return along("soft_max", a, axis, row_by_row, only_last)
+        return along("softmax", a, axis, row_by_row, only_last)
     if mask is None and are((scale, max_bias), (1.0, 0.0)):
-        return build_1("soft_max", pick("soft_max", inplace), a)
-    if expect_bool(inplace, "soft_max: inplace"):
-        raise InvalidArgumentError("soft_max: with a mask or scale it cannot work in place")
+        return build_1("softmax", pick("soft_max", inplace), a)
+    if expect_bool(inplace, "softmax: inplace"):
+        raise InvalidArgumentError("softmax: with a mask or scale it cannot work in place")
     given: Any = mask
     if type(given) is int:  # an axis, elsewhere
-        raise TypeError("soft_max: mask must be a Tensor, not int; an axis is given by name: axis=...")
+        raise TypeError("softmax: mask must be a Tensor, not int; an axis is given by name: axis=...")
     if mask is None:
         if not are((max_bias,), (0.0,)):
-            raise InvalidArgumentError("soft_max: max_bias needs a mask, which it multiplies")
-        return build("soft_max", lib.ggml_soft_max_ext, (a, mask), scale, labels=("a", "mask"))
+            raise InvalidArgumentError("softmax: max_bias needs a mask, which it multiplies")
+        return build("softmax", lib.ggml_soft_max_ext, (a, mask), scale, labels=("a", "mask"))
     if not are((max_bias,), (0.0,)):
-        return build_2(
-            "soft_max", lib.ggml_soft_max_bias, a, mask, scale, max_bias, ndim=OF_FIRST, labels=("a", "mask")
-        )
-    return build_2("soft_max", lib.ggml_soft_max_ext, a, mask, scale, ndim=OF_FIRST, labels=("a", "mask"))
+        return build_2("softmax", lib.ggml_soft_max_bias, a, mask, scale, max_bias, ndim=OF_FIRST, labels=("a", "mask"))
+    return build_2("softmax", lib.ggml_soft_max_ext, a, mask, scale, ndim=OF_FIRST, labels=("a", "mask"))
+
+
+soft_max = softmax
 
 
 @builds("ggml_soft_max_back", "ggml_soft_max_back_inplace")
-def soft_max_back(a: Tensor, b: Tensor, inplace: bool = False) -> Tensor:
-    """Gradient of :func:`soft_max`, given the gradient ``a`` of its result and the result ``b``."""
+def soft_max_back(a: Tensor, b: Tensor, *, inplace: bool = False) -> Tensor:
+    """Gradient of :func:`softmax`, given the gradient ``a`` of its result and the result ``b``."""
     return build("soft_max_back", pick("soft_max_back", inplace), (a, b))
 
 

@@ -26,20 +26,23 @@ __all__ = [
     "scale",
     "sgn",
     "sigmoid",
+    "sign",
     "silu",
     "silu_back",
     "sin",
     "softplus",
     "sqr",
     "sqrt",
+    "square",
     "step",
     "tanh",
     "unary",
 ]
 
 
-def _unary(name: str, a: Tensor, inplace: bool) -> Tensor:
-    return build_1(name, FORMS[name][0] if inplace is False else pick(name, inplace), a)
+def _unary(op: str, a: Tensor, inplace: bool, name: str = "") -> Tensor:
+    """``name``: the function that the user called, if it differs from the operator."""
+    return build_1(name or op, FORMS[op][0] if inplace is False else pick(op, inplace), a)
 
 
 UNARY = {
@@ -50,104 +53,107 @@ UNARY = {
 
 
 @builds("ggml_unary", "ggml_unary_inplace")
-def unary(a: Tensor, op: str, inplace: bool = False) -> Tensor:
+def unary(a: Tensor, op: str, *, inplace: bool = False) -> Tensor:
     """An elementwise function by its name: ``"abs"``, ``"relu"``, ``"gelu"``, ..."""
     return build(op, pick("unary", inplace), (a,), choice("unary", "op", op, UNARY))
 
 
 @builds("ggml_abs", "ggml_abs_inplace")
-def abs(a: Tensor, inplace: bool = False) -> Tensor:
+def abs(a: Tensor, *, inplace: bool = False) -> Tensor:
     """``|x|``"""
     return _unary("abs", a, inplace)
 
 
 @builds("ggml_sgn", "ggml_sgn_inplace")
-def sgn(a: Tensor, inplace: bool = False) -> Tensor:
+def sign(a: Tensor, *, inplace: bool = False) -> Tensor:
     """1, -1, or 0 for zero and NaN."""
-    return _unary("sgn", a, inplace)
+    return _unary("sgn", a, inplace, "sign")
+
+
+sgn = sign
 
 
 @builds("ggml_neg", "ggml_neg_inplace")
-def neg(a: Tensor, inplace: bool = False) -> Tensor:
+def neg(a: Tensor, *, inplace: bool = False) -> Tensor:
     """``-x``"""
     return _unary("neg", a, inplace)
 
 
 @builds("ggml_step", "ggml_step_inplace")
-def step(a: Tensor, inplace: bool = False) -> Tensor:
+def step(a: Tensor, *, inplace: bool = False) -> Tensor:
     """``1 if x > 0 else 0``; 0 for NaN."""
     return _unary("step", a, inplace)
 
 
 @builds("ggml_tanh", "ggml_tanh_inplace")
-def tanh(a: Tensor, inplace: bool = False) -> Tensor:
+def tanh(a: Tensor, *, inplace: bool = False) -> Tensor:
     """Hyperbolic tangent."""
     return _unary("tanh", a, inplace)
 
 
 @builds("ggml_elu", "ggml_elu_inplace")
-def elu(a: Tensor, inplace: bool = False) -> Tensor:
+def elu(a: Tensor, *, inplace: bool = False) -> Tensor:
     """``x if x > 0 else exp(x) - 1``"""
     return _unary("elu", a, inplace)
 
 
 @builds("ggml_relu", "ggml_relu_inplace")
-def relu(a: Tensor, inplace: bool = False) -> Tensor:
+def relu(a: Tensor, *, inplace: bool = False) -> Tensor:
     """``0 if x < 0 else x``: NaN and -0 stay."""
     return _unary("relu", a, inplace)
 
 
 @builds("ggml_gelu", "ggml_gelu_inplace")
-def gelu(a: Tensor, inplace: bool = False) -> Tensor:
+def gelu(a: Tensor, *, inplace: bool = False) -> Tensor:
     """``x/2 (1 + tanh(sqrt(2/pi) x (1 + 0.044715 x^2)))``, the tanh form (Hendrycks and Gimpel 2016,
     arXiv:1606.08415)."""
     return _unary("gelu", a, inplace)
 
 
 @builds("ggml_gelu_erf", "ggml_gelu_erf_inplace")
-def gelu_erf(a: Tensor, inplace: bool = False) -> Tensor:
+def gelu_erf(a: Tensor, *, inplace: bool = False) -> Tensor:
     """``x/2 (1 + erf(x / sqrt(2)))``, the exact form (arXiv:1606.08415)."""
     return _unary("gelu_erf", a, inplace)
 
 
 @builds("ggml_gelu_quick", "ggml_gelu_quick_inplace")
-def gelu_quick(a: Tensor, inplace: bool = False) -> Tensor:
+def gelu_quick(a: Tensor, *, inplace: bool = False) -> Tensor:
     """``x sigmoid(1.702 x)`` (arXiv:1606.08415)."""
     return _unary("gelu_quick", a, inplace)
 
 
 @builds("ggml_exp", "ggml_exp_inplace")
-def exp(a: Tensor, inplace: bool = False) -> Tensor:
+def exp(a: Tensor, *, inplace: bool = False) -> Tensor:
     """``e^x``; 0 where that is less than a normal float32, infinity where it is more than the largest."""
     return _unary("exp", a, inplace)
 
 
 @builds("ggml_sigmoid", "ggml_sigmoid_inplace")
-def sigmoid(a: Tensor, inplace: bool = False) -> Tensor:
+def sigmoid(a: Tensor, *, inplace: bool = False) -> Tensor:
     """``1 / (1 + e^-x)``. The CPU gives 0 for results below 2^-125, that is for ``x`` below -87."""
     return _unary("sigmoid", a, inplace)
 
 
 @builds("ggml_softplus", "ggml_softplus_inplace")
-def softplus(a: Tensor, inplace: bool = False) -> Tensor:
+def softplus(a: Tensor, *, inplace: bool = False) -> Tensor:
     """``ln(1 + e^x)``."""
     return _unary("softplus", a, inplace)
 
 
 @builds("ggml_sin", "ggml_sin_inplace")
-def sin(a: Tensor, inplace: bool = False) -> Tensor:
+def sin(a: Tensor, *, inplace: bool = False) -> Tensor:
     """Sine of radians, however large; NaN of infinities."""
     return _unary("sin", a, inplace)
 
 
 @builds("ggml_cos", "ggml_cos_inplace")
-def cos(a: Tensor, inplace: bool = False) -> Tensor:
+def cos(a: Tensor, *, inplace: bool = False) -> Tensor:
     """Cosine of radians, however large; NaN of infinities."""
     return _unary("cos", a, inplace)
 
 
 @builds("ggml_silu", "ggml_silu_inplace")
-def silu(a: Tensor, inplace: bool = False) -> Tensor:
+def silu(a: Tensor, *, inplace: bool = False) -> Tensor:
     """``x sigmoid(x)``"""
     return _unary("silu", a, inplace)
 
@@ -159,41 +165,44 @@ def silu_back(a: Tensor, b: Tensor) -> Tensor:
 
 
 @builds("ggml_hardswish")
-def hardswish(a: Tensor, inplace: bool = False) -> Tensor:
+def hardswish(a: Tensor, *, inplace: bool = False) -> Tensor:
     """``x min(1, max(0, (x + 3) / 6))``"""
     if expect_bool(inplace, "hardswish: inplace"):
-        return unary(a, "hardswish", True)
+        return unary(a, "hardswish", inplace=True)
     return build_1("hardswish", lib.ggml_hardswish, a)
 
 
 @builds("ggml_hardsigmoid")
-def hardsigmoid(a: Tensor, inplace: bool = False) -> Tensor:
+def hardsigmoid(a: Tensor, *, inplace: bool = False) -> Tensor:
     """``min(1, max(0, (x + 3) / 6))``"""
     if expect_bool(inplace, "hardsigmoid: inplace"):
-        return unary(a, "hardsigmoid", True)
+        return unary(a, "hardsigmoid", inplace=True)
     return build_1("hardsigmoid", lib.ggml_hardsigmoid, a)
 
 
 @builds("ggml_leaky_relu")
-def leaky_relu(a: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+def leaky_relu(a: Tensor, negative_slope: float = 0.01, *, inplace: bool = False) -> Tensor:
     """``max(x, 0) + negative_slope min(x, 0)``"""
     return build_1("leaky_relu", lib.ggml_leaky_relu, a, negative_slope, expect_bool(inplace, "leaky_relu: inplace"))
 
 
 @builds("ggml_sqr", "ggml_sqr_inplace")
-def sqr(a: Tensor, inplace: bool = False) -> Tensor:
+def square(a: Tensor, *, inplace: bool = False) -> Tensor:
     """``x^2``"""
-    return _unary("sqr", a, inplace)
+    return _unary("sqr", a, inplace, "square")
+
+
+sqr = square
 
 
 @builds("ggml_sqrt", "ggml_sqrt_inplace")
-def sqrt(a: Tensor, inplace: bool = False) -> Tensor:
+def sqrt(a: Tensor, *, inplace: bool = False) -> Tensor:
     """Square root."""
     return _unary("sqrt", a, inplace)
 
 
 @builds("ggml_log", "ggml_log_inplace")
-def log(a: Tensor, inplace: bool = False) -> Tensor:
+def log(a: Tensor, *, inplace: bool = False) -> Tensor:
     """Natural logarithm."""
     return _unary("log", a, inplace)
 
@@ -206,6 +215,6 @@ def clamp(a: Tensor, min: float, max: float) -> Tensor:
 
 
 @builds("ggml_scale", "ggml_scale_inplace")
-def scale(a: Tensor, s: float, inplace: bool = False) -> Tensor:
+def scale(a: Tensor, s: float, *, inplace: bool = False) -> Tensor:
     """``s x``"""
     return build_1("scale", pick("scale", inplace), a, s)

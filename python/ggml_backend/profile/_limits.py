@@ -132,8 +132,8 @@ def measure_limits(level: str, threads: int, seconds: float = 0.02) -> MachineLi
     return MachineLimits(level, threads, operations, read, copy, presence.share)
 
 
-def least_seconds(machine: MachineLimits, flops: Any, read: Any, written: Any, way: str) -> Any:
-    """The larger of the time for operations and that for bytes, of arrays of work that is computed in this way. Bytes
+def least_seconds(machine: MachineLimits, flops: Any, read: Any, written: Any, algorithm: str) -> Any:
+    """The larger of the time for operations and that for bytes, of arrays of work that is computed in this algorithm. Bytes
     count in the smallest memory that holds them."""
     size = read + written
     both = np.minimum(read, written)
@@ -142,7 +142,7 @@ def least_seconds(machine: MachineLimits, flops: Any, read: Any, written: Any, w
     reading = np.array([machine.read[int(s)] for s in sizes])[place]
     copying = np.array([machine.copy[int(s)] for s in sizes])[place]
     memory = 2 * both / copying + (size - 2 * both) / reading
-    return np.maximum(flops / machine.operations[arithmetic_of(way)], memory)
+    return np.maximum(flops / machine.operations[arithmetic_of(algorithm)], memory)
 
 
 def limits_to_json(machine: MachineLimits) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class ProfileStep:
     shapes: tuple[tuple[int, ...], ...]  #: of the results, when the step was first computed
     n_nodes: int
     fusion: str  #: ``"attention"``, ``"product"``, ``"rope"``, ``"rows"``; ``"split"``; ``""``: one operator
-    way: str  #: how a product or a fused attention is computed (``"blocked_f32"``); ``""``: there is one way only
+    algorithm: str  #: of a product or fused attention (``"blocked_f32"``); ``""``: there is only one
     level: str  #: of the kernels; ``""`` where that means nothing
     source: str  #: name of the matrix of the first product; where there is none, of what the first node reads first
     source_dtype: str
@@ -48,7 +48,7 @@ class ProfileStep:
         """All names, and that of the matrix where a product has one."""
         more = self.n_nodes - len(self.names)
         text = " + ".join(self.names) + (f" + {more} more" if more > 0 else "")
-        return f"{self.source}: {text}" if self.source and self.way and self.fusion != "attention" else text
+        return f"{self.source}: {text}" if self.source and self.algorithm and self.fusion != "attention" else text
 
     @property
     def kind(self) -> str:
@@ -103,7 +103,7 @@ FORM: dict[str, Any] = {
     "steps": [
         {
             "device": str, "names": [str], "ops": [str], "dtypes": [str], "shapes": [[int]], "n_nodes": int,
-            "fusion": str, "way": str, "level": str, "source": str, "source_dtype": str,
+            "fusion": str, "algorithm": str, "level": str, "source": str, "source_dtype": str,
         }
     ],
     "dropped": int, "records": _form_of(RECORD), "runs": _form_of(RUN),
@@ -151,7 +151,7 @@ def _step(step: Any) -> ProfileStep:
         shapes=tuple(tuple(int(n) for n in list(node.ne)[: node.ndim][::-1]) for node in nodes),
         n_nodes=int(step.n_nodes),
         fusion=_text(step.fusion),
-        way=_text(step.way),
+        algorithm=_text(step.algorithm),
         level=_text(step.level),
         source=_text(step.source),
         source_dtype=dtype_of_id(step.source_type).name if step.source_type >= 0 else "",

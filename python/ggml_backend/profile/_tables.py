@@ -32,7 +32,7 @@ _WIDTH = 44  # of a name in a terminal
 _BY: dict[str, Callable[[ProfileStep], str]] = {
     "operator": lambda step: step.name,
     "kind": lambda step: step.kind,
-    "way": lambda step: step.way or "(one way)",
+    "algorithm": lambda step: step.algorithm or "(one algorithm)",
     "fusion": lambda step: step.fusion or "(one operator)",
     "dtype": lambda step: step.source_dtype or "(none)",
     "device": lambda step: step.device,
@@ -47,7 +47,7 @@ class ProfileRow:
     name: str  #: what its records have in common
     kind: str  #: operators; several, joined by ``", "``
     device: str
-    way: str  #: how products were computed
+    algorithm: str  #: how products were computed
     calls: int  #: records
     runs: int  #: complete runs in which it was computed
     seconds: float  #: of all records together
@@ -72,12 +72,12 @@ class ProfileRow:
         return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
 
 
-_HEAD = ("name", "operators", "way", "calls", "ms", "%", "ms a run", "GFLOP/s", "GB/s", "of limit", "waiting")
+_HEAD = ("name", "operators", "algorithm", "calls", "ms", "%", "ms a run", "GFLOP/s", "GB/s", "of limit", "waiting")
 
 
 def _cells(row: ProfileRow) -> tuple[str, ...]:
     return (
-        row.name, row.kind, row.way, f"{row.calls:,}", f"{row.seconds * 1e3:.3f}", f"{row.share:.1%}",
+        row.name, row.kind, row.algorithm, f"{row.calls:,}", f"{row.seconds * 1e3:.3f}", f"{row.share:.1%}",
         f"{row.median * 1e3:.3f}", f"{row.gflops:.1f}", f"{row.gbytes:.1f}",
         "" if row.limit is None else f"{row.limit:.0%}{'!' * (row.limit > 1)}", f"{row.waiting:.0%}",
     )  # fmt: skip
@@ -289,12 +289,12 @@ class _Groups:
         least, known = np.zeros(len(self.records)), np.zeros(len(self.records), bool)
         alike: dict[tuple[str, str], list[int]] = {}
         for i, step in enumerate(self.data.steps):
-            alike.setdefault((step.level, step.way), []).append(i)
-        for (level, way), steps in alike.items():
+            alike.setdefault((step.level, step.algorithm), []).append(i)
+        for (level, algorithm), steps in alike.items():
             if level in limits:
                 mine = np.isin(self.records["step"], steps)
                 r = self.records[mine]
-                least[mine] = least_seconds(limits[level], r["flops"], r["bytes_read"], r["bytes_written"], way)
+                least[mine] = least_seconds(limits[level], r["flops"], r["bytes_read"], r["bytes_written"], algorithm)
                 known |= mine
         return self.sums(least), self.sums(np.where(known, self.seconds, 0.0))
 
@@ -313,7 +313,7 @@ def _rows(groups: _Groups, limits: dict[str, MachineLimits]) -> list[ProfileRow]
     for g, (name, steps) in enumerate(zip(groups.names, steps_of, strict=True)):
         found.append(
             ProfileRow(
-                name, _joined(s.kind for s in steps), _joined(s.device for s in steps), _joined(s.way for s in steps),
+                name, _joined(s.kind for s in steps), _joined(s.device for s in steps), _joined(s.algorithm for s in steps),
                 int(calls[g]), runs[g], float(seconds[g]), medians[g], float(seconds[g] / total) if total else 0.0,
                 float(flops[g]), float(size[g]), float(least[g] / known[g]) if known[g] > 0 else None,
                 float(waiting[g] / working[g]) if working[g] > 0 else 0.0,

@@ -184,7 +184,7 @@ class Profile(Owner):
     ) -> ProfileTable:
         """Records in groups.
 
-        by: ``"operator"``: by name; ``"kind"``: by operators (``"MUL_MAT+ADD"`` was fused); ``"way"``: how products are
+        by: ``"operator"``: by name; ``"kind"``: by operators (``"MUL_MAT+ADD"`` was fused); ``"algorithm"``: how products are
             computed; ``"fusion"``, ``"dtype"`` (of weights), ``"device"``; or patterns for names of nodes and matrices,
             one or several: as in a shell (``"*attn*"``), or compiled expressions, whose groups, if they have some, name
             the row. A step belongs to the first one that fits. Default: ``"operator"`` if nodes have names, else
@@ -284,7 +284,7 @@ class Profile(Owner):
         for r in data.records:
             step = data.steps[r["step"]]
             args = {
-                "run": int(r["run"]), "operators": step.kind, "way": step.way, "fusion": step.fusion,
+                "run": int(r["run"]), "operators": step.kind, "algorithm": step.algorithm, "fusion": step.fusion,
                 "threads": int(r["threads"]), "waiting us": int(r["waiting_ns"]) / 1000,
                 "operations": float(r["flops"]), "bytes read": float(r["bytes_read"]),
                 "bytes written": float(r["bytes_written"]),

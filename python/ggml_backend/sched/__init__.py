@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from .alloc import GraphAllocator, TensorAllocator
 from .pending import Pending
-from .plan import ArenaPlan, CopyInfo, Plan, PlanBlock, SplitInfo
-from .scheduler import Memory, Scheduler, Split
+from .plan import ArenaPlan, CopyInfo, Plan, PlanBlock, Split
+from .scheduler import Memory, Scheduler
 
 __all__ = [
     "ArenaPlan", "CopyInfo", "GraphAllocator", "Memory", "Pending", "Plan", "PlanBlock", "Scheduler", "Split",
-    "SplitInfo", "TensorAllocator",
+    "TensorAllocator",
 ]  # fmt: skip

@@ -99,7 +99,7 @@ def _jobs(backend: Backend, size: int) -> list[tuple[str, Callable[[], OpCost]]]
 
         launch = product(1, 32)
         return OpCost(
-            "matmul", dtype, launch, _fit(launch, product(1, size), float(size * dtypes[dtype].row_size(size))),
+            "matmul", dtype, launch, _fit(launch, product(1, size), float(size * dtypes[dtype].row_nbytes(size))),
             _fit(launch, product(64, size), 2.0 * 64 * size * size),
         )  # fmt: skip
 
@@ -124,7 +124,7 @@ def _measure_copy(backend: Backend, *, read: bool) -> CopyCost:
     for size in sizes:
         with Context() as ctx:
             t = ctx.tensor((size,), dtypes["int8"])
-            with backend.buffer_type.alloc(size + 4096) as buffer:
+            with backend.buffer_type.allocate(size + 4096) as buffer:
                 buffer.place(t)
                 data = np.zeros(size, np.int8)
                 t.set(data)

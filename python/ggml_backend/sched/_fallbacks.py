@@ -126,7 +126,7 @@ def warn_of_weights(found: Sequence[tuple[str, int, str, str, bool]]) -> None:
             ),
             *lines,
             (
-                "  With usage='weights' (Backend.alloc, Context.allocate, Buffer.usage) what reads them runs where they"
+                "  With usage='weights' (Backend.allocate, Context.allocate, Buffer.usage) what reads them runs where they"
                 " lie. Or ignore ggml_backend.PerformanceWarning."
             ),
         ]

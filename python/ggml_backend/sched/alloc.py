@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from .._base.errors import InvalidArgumentError, StateError, check, expect, expect_bool, expect_int, expect_list
 from .._base.handles import Core, Handle, fail, new_handle, use
+from .._base.renamed import Renamed
 from .._ffi import ffi, lib
 from ..backend.backend import Backend
 from ..backend.buffer import Buffer, BufferType
@@ -42,7 +43,7 @@ class TensorAllocator(Handle):
     """Places tensors, one by one, in one buffer: in the best-fitting free block.
 
     target: a :class:`Buffer`; or a backend or buffer type, on which ``size`` bytes are allocated
-    measure: with a backend or buffer type: place nothing, only find out how much is needed (see ``max_size``)
+    measure: with a backend or buffer type: place nothing, only find out how much is needed (see ``max_nbytes``)
     """
 
     __slots__ = ("__weakref__", "_buffer", "_core")
@@ -61,7 +62,7 @@ class TensorAllocator(Handle):
             kind = _buffer_type(target, "TensorAllocator: target")
             if size is None:
                 raise InvalidArgumentError("TensorAllocator: needs a size, or a Buffer")
-            target = kind.alloc(expect_int(size, "TensorAllocator: size"))
+            target = kind.allocate(expect_int(size, "TensorAllocator: size"))
         elif size is not None:
             raise InvalidArgumentError("TensorAllocator: the size is that of the buffer")
         self._core = _TallocrCore(target._live(), None)
@@ -84,22 +85,24 @@ class TensorAllocator(Handle):
         return self._buffer is None
 
     @property
-    def max_size(self) -> int:
+    def max_nbytes(self) -> int:
         """Bytes needed so far, at the highest, plus a tenth."""
         core = self._live()
         return int(lib.ggml_tallocr_max_size(core.ptr))
 
-    def alloc(self, tensor: Tensor) -> Tensor:
+    def allocate(self, tensor: Tensor) -> Tensor:
         """Gives the tensor memory (when measuring: only counts). Raises :class:`AllocationError` when the buffer is
         full. Returns the tensor."""
         core = self._live()
-        expect(tensor, Tensor, "TensorAllocator.alloc: tensor")
+        expect(tensor, Tensor, "TensorAllocator.allocate: tensor")
         pointer = tensor._live()
         buffer = self._buffer._live() if self._buffer is not None else None
         status = lib.gbpy_tallocr_alloc(core.h, buffer.h if buffer is not None else ffi.NULL, tensor._k, pointer)
         if status:
-            fail(status, f"TensorAllocator.alloc({tensor.describe()})")
+            fail(status, f"TensorAllocator.allocate({tensor.describe()})")
         return tensor
+
+    alloc, max_size = Renamed("allocate"), Renamed("max_nbytes")
 
     def reset(self) -> None:
         """Forgets all placements: the buffer is used from the start again, also for what tensors still lie in."""
@@ -117,7 +120,7 @@ class TensorAllocator(Handle):
             return "<TensorAllocator closed>"
         return (
             f"<TensorAllocator {'measuring' if self.is_measure else self._buffer!r}"
-            f" max_size={int(lib.ggml_tallocr_max_size(core.ptr))}>"
+            f" max_nbytes={int(lib.ggml_tallocr_max_size(core.ptr))}>"
         )
 
 
@@ -187,7 +190,7 @@ class GraphAllocator(Handle):
         if buffer is None or not self._serves(buffer, size):
             if buffer is not None:
                 buffer.close()
-            buffer = self._buffer = self._buft.alloc(size)
+            buffer = self._buffer = self._buft.allocate(size)
         owner = buffer._live()
         self._graph = graph_core
         status = lib.gbpy_gallocr_alloc(core.h, owner.h, graph_core.h)
@@ -214,9 +217,11 @@ class GraphAllocator(Handle):
         return self._buffer
 
     @property
-    def size(self) -> int:
+    def nbytes(self) -> int:
         """Bytes of the buffer."""
-        return self._buffer.size if self._buffer is not None and not self._buffer.closed else 0
+        return self._buffer.nbytes if self._buffer is not None and not self._buffer.closed else 0
+
+    size = Renamed("nbytes")
 
     def close(self) -> None:
         """Gives the buffer back: the tensors in it lose their place."""
@@ -227,7 +232,9 @@ class GraphAllocator(Handle):
 
     def __repr__(self) -> str:
         return (
-            "<GraphAllocator closed>" if self._core is None else f"<GraphAllocator {self._buft.name} {self.size} bytes>"
+            "<GraphAllocator closed>"
+            if self._core is None
+            else f"<GraphAllocator {self._buft.name} {self.nbytes} bytes>"
         )
 
 

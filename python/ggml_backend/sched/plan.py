@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from .._base.errors import StateError, check, raise_last
 from .._base.errors.messages import UnknownKey, message_of, plain
 from .._base.handles import Local
+from .._base.renamed import Renamed
 from .._base.text import copies_text, count, size_text
 from .._ffi import ffi, lib
 from ..backend.buffer import text
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ..profile._pictures.data import Note
     from .scheduler import Scheduler
 
-__all__ = ["ArenaPlan", "CopyInfo", "Plan", "PlanBlock", "SplitInfo", "computes", "read_plan"]
+__all__ = ["ArenaPlan", "CopyInfo", "Plan", "PlanBlock", "Split", "computes", "read_plan", "read_splits"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class PlanBlock:
     backend: str
     lower: int  #: alive from this position on,
     upper: int  #: up to, not including, this one
-    size: int
+    nbytes: int
     offset: int
     chunk: int  #: chunks have offsets of their own; more than one only where the backend's largest buffer is too small
     root: int | None  #: the block whose memory this one takes over in place
@@ -51,6 +52,8 @@ class PlanBlock:
     @property
     def in_place(self) -> bool:
         return self.root is not None
+
+    size = Renamed("nbytes")
 
 
 @dataclass(frozen=True)
@@ -86,16 +89,30 @@ class ArenaPlan:
 
 
 @dataclass(frozen=True)
-class SplitInfo:
-    """A run of nodes on one backend. ``start`` and ``end`` are positions in the program, ``nodes`` the names."""
+class Split:
+    """Consecutive nodes that run on one backend."""
 
     index: int
-    backend: str
-    nodes: tuple[str, ...]
-    start: int
-    end: int
-    n_inputs: int
-    input_bytes: int
+    backend: str  #: name of the backend
+    nodes: tuple[str, ...]  #: names of the nodes
+    ops: tuple[str, ...]  #: their operators
+    node_range: range  #: their indices in ``graph.nodes``
+    start: int  #: the first position in the program
+    end: int  #: the position behind the last one
+    inputs: tuple[str, ...]  #: names of tensors that are copied to the backend before the nodes run
+    input_nbytes: int
+
+    @property
+    def n_inputs(self) -> int:
+        return len(self.inputs)
+
+    input_bytes, bytes = Renamed("input_nbytes"), Renamed("input_nbytes")
+
+    def __repr__(self) -> str:
+        return (
+            f"<Split {self.index} on {self.backend}: {count(len(self.nodes), 'node')},"
+            f" {count(len(self.inputs), 'input')}, {count(self.input_nbytes, 'byte')}>"
+        )
 
 
 @dataclass(frozen=True)
@@ -110,11 +127,13 @@ class CopyInfo:
     name: str
     src_backend: str  #: "host" for memory of the user that belongs to none of the backends
     dst_backend: str
-    size: int
+    nbytes: int
     split: int  #: before which it is made; a write-back: after which
     reason: str
-    shape: tuple[int, ...] | None = None  #: of the tensor, of which a part may travel
+    shape: tuple[int, ...] | None = None  #: of the tensor; a copy may take a part of it
     dtype: str = ""
+
+    size = Renamed("nbytes")
 
 
 class _ByName(dict[str, ArenaPlan]):
@@ -139,7 +158,7 @@ class Plan(Local):
         scheduler: Scheduler,
         graph: Graph,
         arenas: tuple[ArenaPlan, ...],
-        splits: tuple[SplitInfo, ...],
+        splits: tuple[Split, ...],
         copies: tuple[CopyInfo, ...],
     ) -> None:
         self._scheduler = scheduler
@@ -147,7 +166,7 @@ class Plan(Local):
         self._known: dict[int, Note] | None = None
         self._reasons: dict[Any, str] = {}  # by C tensor, in C's words, for when the scheduler is closed
         self.arenas: tuple[ArenaPlan, ...] = arenas
-        self.splits: tuple[SplitInfo, ...] = splits
+        self.splits: tuple[Split, ...] = splits
         self.copies: tuple[CopyInfo, ...] = copies
 
     @property
@@ -160,9 +179,11 @@ class Plan(Local):
         and the scratch memory of the device."""
         return _ByName((a.backend, a) for a in self.arenas)
 
-    def run(self) -> bool:
+    def compute(self) -> bool:
         """Computes the graph; False if a callback stopped it. The same as ``scheduler.compute(graph)``."""
         return self._scheduler.compute(self._graph)
+
+    run = Renamed("compute")
 
     def explain(self, tensor: Tensor) -> str:
         """Why the tensor is where it is, in words; or that it is not in the graph. Allocates nothing. Works also after
@@ -246,7 +267,7 @@ class Plan(Local):
         )
         return (
             f"<Plan of {count(picture.n_nodes, 'node')} in {count(picture.n_steps, 'step')}:"
-            f" {count(len(self.splits), 'split')}, {copies_text(c.size for c in self.copies)}; {arenas}>"
+            f" {count(len(self.splits), 'split')}, {copies_text(c.nbytes for c in self.copies)}; {arenas}>"
         )
 
 
@@ -257,10 +278,10 @@ _Backends = Sequence[tuple[Any, str]]  # (C backend, name), in the scheduler's o
 
 def read_plan(
     sched: Any, graph: Any, backends: _Backends
-) -> tuple[tuple[ArenaPlan, ...], tuple[SplitInfo, ...], tuple[CopyInfo, ...]]:
+) -> tuple[tuple[ArenaPlan, ...], tuple[Split, ...], tuple[CopyInfo, ...]]:
     """What a C scheduler has decided about the C graph that it planned last."""
     names = dict(backends)
-    splits = _splits(sched, graph, names)
+    splits = read_splits(sched, graph, names)
     blocks = _blocks(sched, names, _places(graph, splits))
     return _arenas(sched, backends, blocks), splits, _copies(sched, names)
 
@@ -275,12 +296,12 @@ def read_reasons(sched: Any, graph: Any) -> dict[Any, str]:
 
 
 def computes(node: Any) -> bool:
-    """A step of a program: no view, which needs none."""
+    """True for a step of a program. Views need no step."""
     views = (lib.GGML_OP_NONE, lib.GGML_OP_RESHAPE, lib.GGML_OP_VIEW, lib.GGML_OP_PERMUTE, lib.GGML_OP_TRANSPOSE)
     return node.op not in views
 
 
-def _places(graph: Any, splits: Sequence[SplitInfo]) -> dict[Any, tuple[int, int]]:
+def _places(graph: Any, splits: Sequence[Split]) -> dict[Any, tuple[int, int]]:
     """Of each node that computes something: the step at which it does, and its index in the graph."""
     found, first = {}, 0
     for s in splits:
@@ -327,18 +348,20 @@ def _arenas(sched: Any, backends: _Backends, blocks: dict[str, list[PlanBlock]])
     return tuple(found)
 
 
-def _splits(sched: Any, graph: Any, names: dict[Any, str]) -> tuple[SplitInfo, ...]:
+def read_splits(sched: Any, graph: Any, names: dict[Any, str]) -> tuple[Split, ...]:
+    """The splits of the C graph that a C scheduler planned last. ``names``: of C backends."""
     info, span = ffi.new("struct ggml_backend_sched_split_info *"), ffi.new("int64_t[2]")
     found = []
     for i in range(lib.ggml_backend_sched_get_n_splits(sched)):
-        check(lib.ggml_backend_sched_get_split(sched, i, info), "Scheduler.prepare")
-        check(lib.ggml_backend_sched_get_split_span(sched, i, span, span + 1), "Scheduler.prepare")
-        nodes = tuple(text(graph.nodes[j].name) for j in range(info.i_start, info.i_end))
-        found.append(
-            SplitInfo(
-                i, names[info.backend], nodes, int(span[0]), int(span[1]), int(info.n_inputs), int(info.input_bytes)
-            )
-        )
+        check(lib.ggml_backend_sched_get_split(sched, i, info), "Scheduler.splits")
+        check(lib.ggml_backend_sched_get_split_span(sched, i, span, span + 1), "Scheduler.splits")
+        indices = range(info.i_start, info.i_end)
+        nodes = tuple(text(graph.nodes[j].name) for j in indices)
+        ops = tuple(text(lib.ggml_op_desc(graph.nodes[j])) for j in indices)
+        sources = (lib.ggml_backend_sched_get_split_input(sched, i, j) for j in range(info.n_inputs))
+        inputs = tuple(text(source.name) for source in sources)
+        where = (indices, int(span[0]), int(span[1]))
+        found.append(Split(i, names[info.backend], nodes, ops, *where, inputs, int(info.input_bytes)))
     return tuple(found)
 
 

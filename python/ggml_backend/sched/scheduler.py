@@ -7,7 +7,6 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from .._base.errors import (
@@ -25,7 +24,8 @@ from .._base.errors import (
 from .._base.errors import check as _check
 from .._base.errors.messages import message_of, plain
 from .._base.files import can_write
-from .._base.handles import Core, Handle, Holders, fail, handles_of, new_handle, use
+from .._base.handles import Core, Handle, fail, handles_of, new_handle, use
+from .._base.renamed import Renamed
 from .._base.text import count
 from .._ffi import ffi, lib
 from ..backend.backend import Backend, BackendCore
@@ -34,7 +34,7 @@ from ..tensor._callbacks import Eval, Run, RunState, Wanted, raise_abort_errors,
 from ..tensor.graph import ABORTED, Graph, GraphCore
 from ..tensor.tensor import Tensor, add_largest
 from .pending import Fetch, Pending, fetch_arrays
-from .plan import Plan, read_plan, read_reasons
+from .plan import Plan, Split, read_plan, read_reasons, read_splits
 
 if TYPE_CHECKING:
     from ..profile.profile import Profile
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from .stats import SchedulerStats
     from .trace import Trace
 
-__all__ = ["Memory", "Scheduler", "Split"]
+__all__ = ["Memory", "Scheduler"]
 
 _POLICIES = {name: getattr(lib, f"GGML_BACKEND_SCHED_POLICY_{name.upper()}") for name in ("weights", "sources", "cost")}
 MAX_COPIES = 64  # as C has it
@@ -129,34 +129,6 @@ class Memory(NamedTuple):
     """The arena (``plan.memory[...].peak``), leafs that the scheduler places, and kept copies."""
     no_reuse: int
     """What the same tensors would take if none shared memory."""
-
-    @property
-    def peak(self) -> int:
-        """Another name of ``allocated``: not the peak of the arena alone."""
-        return self.allocated
-
-
-@dataclass(frozen=True)
-class Split:
-    """A run of nodes on one backend."""
-
-    index: int
-    backend: Backend
-    nodes: list[Tensor]
-    inputs: list[Tensor]
-    """Tensors of other backends, copied to this one before the nodes run."""
-    input_bytes: int
-
-    @property
-    def bytes(self) -> int:
-        """``input_bytes``"""
-        return self.input_bytes
-
-    def __repr__(self) -> str:
-        return (
-            f"<Split {self.index} on {self.backend.name}: {count(len(self.nodes), 'node')},"
-            f" {count(len(self.inputs), 'input')}, {count(self.input_bytes, 'byte')}>"
-        )
 
 
 class Scheduler(Handle):
@@ -671,30 +643,24 @@ class Scheduler(Handle):
         graph_core, inside = graph._core, lib.gbpy_is_mine(core.h)
         with use("Scheduler", core, nested=True):
             if lib.gbpy_sched_has_splits_of(core.h, graph_core.h):
-                return self._splits_of(core, graph, graph_core)
+                return self._splits_of(core, graph_core)
         if inside:
             raise StateError("Scheduler.splits: another graph is being computed")
         return self._asked(
-            graph, lib.GBPY_PLAN_ONLY, lambda core, graph_core: self._splits_of(core, graph, graph_core), warn=False
+            graph, lib.GBPY_PLAN_ONLY, lambda core, graph_core: self._splits_of(core, graph_core), warn=False
         )
 
-    def _splits_of(self, core: SchedCore, graph: Graph, graph_core: GraphCore) -> list[Split]:
-        """By who uses the scheduler, whose last plan is the graph's."""
-        info = ffi.new("struct ggml_backend_sched_split_info *")
-        pool, holder, found = graph._ctx, Holders(graph_core.h), []
-        for i in range(lib.ggml_backend_sched_get_n_splits(core.ptr)):
-            _check(lib.ggml_backend_sched_get_split(core.ptr, i, info), "Scheduler.splits")
-            nodes = [Tensor(pool, p, holder(p)) for p in graph_core.ptr.nodes[info.i_start : info.i_end]]
-            sources = [lib.ggml_backend_sched_get_split_input(core.ptr, i, j) for j in range(info.n_inputs)]
-            inputs = [Tensor(pool, p, holder(p)) for p in sources]
-            found.append(Split(i, self._backend_of(info.backend), nodes, inputs, int(info.input_bytes)))
-        return found
+    def _splits_of(self, core: SchedCore, graph_core: GraphCore) -> list[Split]:
+        """For the holder of the scheduler's lock. The scheduler's last plan is that of the graph."""
+        return [*read_splits(core.ptr, graph_core.ptr, dict(core.named))]
 
-    def buffer_size(self, backend: Backend) -> int:
+    def buffer_nbytes(self, backend: Backend) -> int:
         """Bytes of the compute buffer on a backend."""
         core, device = self._live(), self._device(backend)
         with use("Scheduler", core, nested=True):
             return int(lib.ggml_backend_sched_get_buffer_size(core.ptr, device.ptr))
+
+    buffer_size = Renamed("buffer_nbytes")
 
     def memory(self, backend: Backend) -> Memory:
         """What the last graph needs on a backend."""

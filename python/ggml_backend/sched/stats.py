@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .._base.errors import check
+from .._base.renamed import Renamed
 from .._base.text import count
 from .._ffi import ffi, lib
 
@@ -63,9 +64,11 @@ class SchedulerStats:
     splits: tuple[SplitTime, ...]  #: of the last graph; times are those of traced runs
 
     @property
-    def bytes_copied(self) -> int:
+    def nbytes_copied(self) -> int:
         """Of all kinds."""
         return self.weights.bytes + self.inputs.bytes + self.results.bytes + self.write_backs.bytes
+
+    bytes_copied = Renamed("nbytes_copied")
 
     @property
     def plan_hits(self) -> int:

@@ -306,7 +306,7 @@ def raw_view(
     if n == 0:
         shape, strides, n = [1], None, 1
     if strides is None:
-        row = t.dtype.row_size(shape[-1])
+        row = t.dtype.row_nbytes(shape[-1])
         strides = [row * math.prod(shape[i + 1 : -1]) for i in range(n - 1)] + [t.dtype.itemsize]
     if len(strides) != n:
         raise InvalidArgumentError(f"{op}: {len(strides)} strides for the shape {tuple(shape)}")
@@ -316,7 +316,7 @@ def raw_view(
         )
     nb: list[int] = []
     for i in range(n - 2, -1, -1):  # a stride of an axis of size 1 is never used: make it plausible
-        below = nb[-1] * ne[len(nb)] if nb else t.dtype.row_size(ne[0])
+        below = nb[-1] * ne[len(nb)] if nb else t.dtype.row_nbytes(ne[0])
         nb.append(strides[i] if strides[i] > 0 or shape[i] > 1 else below)
     function = (lib.ggml_view_1d, lib.ggml_view_2d, lib.ggml_view_3d, lib.ggml_view_4d)[n - 1]
     try:

@@ -247,7 +247,7 @@ def _rows(job: _Job, importance: Any) -> Array:
     """The bytes of the rows of a job."""
     source, element, what = job.source, job.element, job.what
     n = source.shape[-1]
-    row = element.row_size(n)
+    row = element.row_nbytes(n)
     out = np.empty((*source.shape[:-1], row), np.uint8)
     if out.size == 0:
         return out

@@ -217,7 +217,7 @@ def refuse_view(op: str, t: Tensor, shape: tuple[int, ...], strides: Sequence[in
         ) from None
     end = (
         offset
-        + t.dtype.row_size(shape[-1])
+        + t.dtype.row_nbytes(shape[-1])
         + sum((n - 1) * stride for n, stride in zip(shape[:-1], strides[:-1], strict=True))
     )
     if end > t.nbytes:

@@ -22,6 +22,7 @@ from .._base.errors import (
 from .._base.errors.messages import UnknownKey, kind_of
 from .._base.handles import ContextCore, Core, Handle, address, fail, new_handle
 from .._base.mapped import watch_of
+from .._base.renamed import Renamed, warn_of
 from .._base.text import MAX_NAME, as_name, shorter
 from .._ffi import ffi, lib
 from ..backend.backend import Backend
@@ -45,7 +46,7 @@ class Context(Handle):
     """The pool that tensors and graphs live in. It grows as needed.
 
     mem_size: bytes to begin with; only an estimate
-    no_alloc: False gives each tensor memory in the context itself at once (host memory only)
+    allocate: True gives each new tensor memory in the context itself (host memory only)
     usage: ``"weights"`` for a context whose tensors are weights. It is then the default of :meth:`allocate` and
         :meth:`from_numpy`. ``allocate(usage="weights")`` makes a context one of weights, too.
 
@@ -64,16 +65,21 @@ class Context(Handle):
 
     __slots__ = ("__weakref__", "_core", "_shapes", "_writable")
 
-    def __init__(self, mem_size: int = 0, *, no_alloc: bool = True, usage: Usage = "any") -> None:
+    def __init__(
+        self, mem_size: int = 0, *, allocate: bool = False, usage: Usage = "any", no_alloc: bool | None = None
+    ) -> None:
         mem_size = expect_int(mem_size, "Context: mem_size")
         if mem_size < 0:
             raise InvalidArgumentError(f"Context: mem_size {mem_size} is negative")
         if mem_size >= 2**63:
             raise AllocationError(f"Context: no memory has {mem_size} bytes")
-        no_alloc = expect_bool(no_alloc, "Context: no_alloc")
+        if no_alloc is not None:
+            warn_of("Context: no_alloc=False", "allocate=True")
+            allocate = not expect_bool(no_alloc, "Context: no_alloc")
+        allocate = expect_bool(allocate, "Context: allocate")
         of_weights = usage_id(usage) != 0
         h = new_handle()
-        status = lib.gbpy_open_context(h, mem_size, no_alloc)
+        status = lib.gbpy_open_context(h, mem_size, not allocate)
         if status:
             fail(status, "Context")
         core = ContextCore(h)
@@ -176,7 +182,7 @@ class Context(Handle):
         tensor = self._tensor(shape, element, name, what)
         if tensor._p.data:
             raise StateError(
-                "Context.from_numpy: with no_alloc=False each tensor of the context gets memory of its own; use"
+                "Context.from_numpy: with allocate=True each tensor of the context gets memory of its own; use"
                 " gb.Context()"
             )
         return buffer.place(tensor)
@@ -218,7 +224,7 @@ class Context(Handle):
         tensor = self._tensor(array.shape, element, name, "from_dlpack")
         if not tensor._p.data:
             buft = cpu_buffer_type()
-            buft.alloc(max(buft.alloc_size(tensor), 1), usage).place(tensor)
+            buft.allocate(max(buft.nbytes_for(tensor), 1), usage).place(tensor)
         return tensor.set(array)
 
     def constant(self, value: Any, dtype: DTypeLike | None = None, name: str | None = None) -> Tensor:
@@ -367,9 +373,11 @@ class Context(Handle):
         return found
 
     @property
-    def used_bytes(self) -> int:
+    def used_nbytes(self) -> int:
         """Bytes that the context itself takes, without the memory of its tensors."""
         return sum(int(lib.ggml_used_mem(pool)) for pool in self._live().pools())
+
+    used_bytes = Renamed("used_nbytes")
 
     def close(self) -> None:
         """Ends the use of the context and of its tensors and graphs, which raise :class:`StateError` from now on.

@@ -545,8 +545,13 @@ class Tensor(Local):
             )
 
     def __eq__(self, other: object) -> bool:
-        """Is it the same tensor? (Not a comparison of elements, which :func:`ggml_backend.equal` is.)"""
-        return isinstance(other, Tensor) and bool(self._p == other._p)
+        """True if both are the same tensor: several objects may stand for one. :func:`ggml_backend.ops.equal` compares
+        elements. TypeError for numbers and arrays, which can only be meant as elements."""
+        if isinstance(other, Tensor):
+            return bool(self._p == other._p)
+        if isinstance(other, (int, float, complex, np.ndarray, np.generic)):
+            raise TypeError("Tensor: == compares identities; gb.ops.equal(a, b) compares elements")
+        return False
 
     def __hash__(self) -> int:
         return hash(self._p)

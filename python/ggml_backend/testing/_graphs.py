@@ -135,8 +135,8 @@ def _place_inputs(world: World, devices: list[Backend], rng: np.random.Generator
         if rng.random() < 0.4:
             device = devices[int(rng.integers(0, len(devices)))]
             usage: str = "weights" if rng.random() < 0.5 else "any"
-            size = device.buffer_type.alloc_size(t)
-            stack.enter_context(device.alloc(size, usage)).place(t)  # type: ignore[arg-type]
+            size = device.buffer_type.nbytes_for(t)
+            stack.enter_context(device.allocate(size, usage)).place(t)  # type: ignore[arg-type]
 
 
 def _assign(world: World, sched: Scheduler, rng: np.random.Generator) -> None:

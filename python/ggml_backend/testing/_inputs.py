@@ -100,7 +100,7 @@ def _blocks(element: DType, floats: Array) -> Array:
     try:
         return quantize(floats, element, np.linspace(0.5, 1.5, floats.shape[-1], dtype=np.float32), n_threads=1)
     except GgmlError:
-        return np.zeros((*floats.shape[:-1], element.row_size(floats.shape[-1])), np.uint8)
+        return np.zeros((*floats.shape[:-1], element.row_nbytes(floats.shape[-1])), np.uint8)
 
 
 # ---- layouts ---------------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def laid(ctx: Context, given: In, layout: str, array: Array) -> Laid:
         cut = partial(view, shape=given.shape, strides=root.strides)
     if layout == "whole":
         return Laid(root, root, array)
-    bytes_of_rows = (*size[:-1], element.row_size(size[-1])) if element.is_quantized else size
+    bytes_of_rows = (*size[:-1], element.row_nbytes(size[-1])) if element.is_quantized else size
     memory = np.full(bytes_of_rows, np.array([POISON] * element.numpy.itemsize, np.uint8).view(element.numpy)[0])
     if element.is_quantized:
         _, cut_bytes = _plan(array.shape, layout, element.itemsize)

@@ -37,7 +37,7 @@ def _equal(got: Array, want: Array, what: str) -> None:
 
 
 def _bytes(ctx: Context, backend: Backend, n: int) -> tuple[Buffer, Tensor]:
-    buffer = backend.alloc(n)
+    buffer = backend.allocate(n)
     return buffer, buffer.place(ctx.tensor((n,), int8))
 
 
@@ -48,7 +48,7 @@ def _random(rng: np.random.Generator, n: int) -> Array:
 def _sizes(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
     """Buffers of no byte, of one, and of sizes that are no multiple of anything."""
     for n in (0, 1, backend.alignment - 1, backend.alignment, backend.alignment + 1, 4097):
-        with Context() as ctx, backend.alloc(n) as buffer:
+        with Context() as ctx, backend.allocate(n) as buffer:
             if buffer.size < n:
                 raise Wrong(f"a buffer of {in_bytes(n)} has only {buffer.size}")
             t = buffer.place(ctx.tensor((n,), int8))
@@ -64,7 +64,7 @@ def _alignment(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None
         raise Wrong(f"the alignment {step} is no power of two")
     held = []
     for n in (1, 3, 100, 4096, 1):
-        buffer = backend.alloc(n)
+        buffer = backend.allocate(n)
         held.append(buffer)
         core = buffer._live()
         base = int(ffi.cast("uintptr_t", lib.ggml_backend_buffer_get_base(core.ptr)))
@@ -104,7 +104,7 @@ def _parts(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
 def _neighbours(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
     """Tensors of one buffer do not touch each other."""
     step = backend.alignment
-    with Context() as ctx, backend.alloc(64 * step) as buffer:
+    with Context() as ctx, backend.allocate(64 * step) as buffer:
         tensors = [buffer.place(ctx.tensor((step,), int8), i * step) for i in range(64)]
         images = [_random(rng, step) for _ in tensors]
         for i in rng.permutation(64):
@@ -145,10 +145,10 @@ def _copies(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
 
 def _too_large(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
     """More than the largest buffer is refused, with an error."""
-    largest = backend.max_size
+    largest = backend.max_nbytes
     size = largest + 1 if largest < 1 << 60 else 1 << 60
     try:
-        buffer = backend.alloc(size)
+        buffer = backend.allocate(size)
     except MemoryError:  # AllocationError is one
         return
     buffer.close()
@@ -173,11 +173,11 @@ def _resident() -> int | None:
 
 def _returned(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
     """Closed buffers are memory again: more than there is, one after the other."""
-    size, count = min(_LARGE, backend.max_size), 48
+    size, count = min(_LARGE, backend.max_nbytes), 48
     before = _resident()
     for i in range(count):
         try:
-            buffer = backend.alloc(size)
+            buffer = backend.allocate(size)
         except MemoryError as error:
             raise Wrong(f"buffer {i} of {count}, each of {size} bytes and closed before the next: {error}") from None
         buffer.clear(i)

@@ -99,13 +99,13 @@ class Bench:
             if over is not None and t == self.node:
                 self.places.append((t, self.places[over][1], self.places[over][2]))
                 continue
-            size = kind.alloc_size(t)
+            size = kind.nbytes_for(t)
             self.places.append((t, at, size))
             at += -(-(size + _GAP) // step) * step
-        if at > backend.max_size:
-            raise Nothing(f"it takes a buffer of {at} bytes; the device's largest has {backend.max_size}")
+        if at > backend.max_nbytes:
+            raise Nothing(f"it takes a buffer of {at} bytes; the device's largest has {backend.max_nbytes}")
         self.whole = self.ctx.tensor((at,), int8)
-        self.buffer = backend.alloc(at)
+        self.buffer = backend.allocate(at)
         self.buffer.clear(POISON)
         self.buffer.place(self.whole)
         for t, offset, _ in self.places:

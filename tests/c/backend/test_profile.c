@@ -147,7 +147,7 @@ static void every_operator_once_a_run(void) {
         CHECK_STR(product->nodes[0].op, "MUL_MAT");
         CHECK_INT(product->source_type, GGML_TYPE_F32);
         CHECK_STR(product->source, "w");
-        CHECK(product->way[0] != '\0' && step_named("norm")->way[0] == '\0');
+        CHECK(product->algorithm[0] != '\0' && step_named("norm")->algorithm[0] == '\0');
         CHECK_STR(step_named("active")->nodes[fuse].op, "RELU");
         ggml_profile_free(p);
         close_work(&w);
@@ -197,7 +197,7 @@ static void way_is_that_of_the_table(void) {
             k++) {
             last = name;
         }
-        CHECK_STR(steps[i].way, last != NULL ? last : "");
+        CHECK_STR(steps[i].algorithm, last != NULL ? last : "");
     }
     ggml_profile_free(p);
     close_work(&w);

@@ -21,7 +21,7 @@ def makers() -> dict[str, object]:
     x = ctx.tensor((4, 4), name="x")
     return {
         "Tensor": x, "Graph": ctx.graph(gb.relu(x)), "Backend": cpu, "BufferType": cpu.buffer_type,
-        "Buffer": cpu.alloc(4096), "Context": ctx,
+        "Buffer": cpu.allocate(4096), "Context": ctx,
         "Scheduler": gb.Scheduler([sim, cpu]), "int": 1, "float": 1.0, "str": "x", "bool": False,
         "Any": np.zeros((4, 4), np.float32), "SupportsIndex": 0,
         "DTypeLike": "float32", "IntPair": 1, "Callable": print, "SupportsIndex | Sequence[int]": 1,

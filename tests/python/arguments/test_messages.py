@@ -42,7 +42,7 @@ class Names(dict):
         return gb.Context()
 
     def make_host(self):  # each tensor has memory
-        return gb.Context(no_alloc=False, usage="weights")
+        return gb.Context(allocate=True, usage="weights")
 
     def make_cpu(self):
         return gb.Backend("CPU", n_threads=1)
@@ -415,12 +415,12 @@ MISTAKES = [
     ("data.copy_from(arr)", T, "copy_from: source must be a Tensor, not numpy.ndarray; set(array) writes an array"),
     ("data.copy_from(ids)", E,
      "copy_from: dtype, shape and strides must be the same, not those of 'ids' int32 (4,) and 'data' float32 (2, 3)"),
-    ("cpu.alloc(16).place(ctx.tensor((16, 128), name='y'))", E,
+    ("cpu.allocate(16).place(ctx.tensor((16, 128), name='y'))", E,
      "Buffer.place: 'y' float32 (16, 128) takes 8192 bytes; behind offset 0 the buffer has 128"),
-    ("cpu.alloc(16384).place(ctx.tensor((16, 128), name='y'), offset=7)", E,
+    ("cpu.allocate(16384).place(ctx.tensor((16, 128), name='y'), offset=7)", E,
      "Buffer.place: 'y' float32 (16, 128) lies at multiples of 4 bytes; offset 7 is none"),
-    ("cpu.alloc(1024).place(data)", S, "Buffer.place: 'data' float32 (2, 3) has memory already"),
-    ("cpu.alloc(9000).place(x.T)", E,
+    ("cpu.allocate(1024).place(data)", S, "Buffer.place: 'data' float32 (2, 3) has memory already"),
+    ("cpu.allocate(9000).place(x.T)", E,
      "Buffer.place: 'x (transposed)' float32 (128, 16) is a view of 'x' float32 (16, 128): place that"),
     ("gb.quantize(np.zeros((2, 100), np.float32), 'q4_k')", E,
      "q4_k: rows of 100 elements are not whole blocks of 256"),
@@ -479,7 +479,7 @@ MISTAKES = [
      "makes one"),
     ("gb.Graph(x)", T, "Graph: objects of this class are not made by calling it; ctx.graph(tensor) makes one"),
     ("gb.Buffer(1024)", T,
-     "Buffer: objects of this class are not made by calling it; backend.alloc(size), ctx.allocate(backend) or "
+     "Buffer: objects of this class are not made by calling it; backend.allocate(size), ctx.allocate(backend) or "
      "gb.Buffer.from_array(array) makes one"),
     ("gb.Pending()", T, "Pending: objects of this class are not made by calling it; scheduler.compute_async(graph) "
      "makes one"),
@@ -500,7 +500,7 @@ MISTAKES = [
     ("gb.flatten(x)", N, "ggml_backend has no 'flatten'; use x.reshape(-1)"),
     ("gb.gather(x, ids)", N, "ggml_backend has no 'gather'; use gb.get_rows(x, ids)"),
     ("gb.sort(x)", N, "ggml_backend has no 'sort'; gb.argsort(x) gives the order, and gb.top_k(x, k) the largest"),
-    ("cpu.buffer(100)", N, "'Backend' object has no attribute 'buffer'; use backend.alloc(size)"),
+    ("cpu.buffer(100)", N, "'Backend' object has no attribute 'buffer'; use backend.allocate(size)"),
     ("x @ gb.quantize(arr.repeat(256, 1), 'q4_k').T", E,
      "a @ b: b holds quantized blocks; ctx.constant(blocks) makes a tensor of them"),
     ("x + gb.quantize(arr.repeat(256, 1), 'q4_k')", E,
@@ -709,7 +709,7 @@ MISTAKES = [
     ("ctx.constant([1, -2**40])", E,
      "Context.constant: -1099511627776 does not fit into int32; say dtype='int64', or dtype='float32'"),
     ("ctx.constant(2**70)", E, "Context.constant: 1.181e+21 does not fit into int64; say dtype='float32'"),
-    ("cpu.alloc(2**70)", A, "BufferType.alloc: no memory has 1180591620717411303424 bytes"),
+    ("cpu.allocate(2**70)", A, "BufferType.allocate: no memory has 1180591620717411303424 bytes"),
     ("gb.load_backend(3)", T, "load_backend: path must be a path, not int"),
     ("gb.Backend('CPU', level=3)", T, "Backend: level must be a str, not int"),
     ("gb.Backend('CPU', n_threads=100000)", E, "Backend.n_threads: needs 1 to 512, has 100000"),
@@ -745,7 +745,7 @@ MISTAKES = [
     ("x.relu()", N, "'Tensor' object has no attribute 'relu'; gb.relu is a function of tensors"),
     ("x.view(3, 4)", N, "'Tensor' object has no attribute 'view'; use x.reshape(shape)"),
     ("x.cuda()", N, "'Tensor' object has no attribute 'cuda'; a tensor is where its memory is: ctx.allocate(backend), "
-     "backend.alloc(size).place(x), or where the scheduler puts it"),
+     "backend.allocate(size).place(x), or where the scheduler puts it"),
     ("x.double()", N, "'Tensor' object has no attribute 'double'; nothing is computed with float64"),
     ("x.shap", N, "'Tensor' object has no attribute 'shap'"),
     ("x.frobnicate()", N, "'Tensor' object has no attribute 'frobnicate'"),
@@ -766,16 +766,16 @@ MISTAKES = [
     ("gb.soft_max(x, -1)", T, "soft_max: mask must be a Tensor, not int; an axis is given by name: axis=..."),
     # what is no number, flag, path or list
     ("gb.tanh(x, w)", T, "tanh: inplace must be a bool, not Tensor"),
-    ("gb.permute(x, 1, 0, 2, None)", T, "permute: axis3 must be an int, not NoneType"),
+    ("gb.permute_ggml(x, 1, 0, 2, None)", T, "permute: axis3 must be an int, not NoneType"),
     ("gb.repeat('x', (2, 2))", T, "repeat: a must be a Tensor, not str"),
     ("gb.mul_mat_id(3, ids, 0, x)", T, "mul_mat_id: matrices must be a list of tensors, not int"),
     ("x.numpy(3)", T, "numpy: dtype must be a dtype of NumPy, such as np.float32, not 3"),
     ("data.numpy(copy='a')", T, "numpy: copy must be a bool, not str"),
     ("data.set(0, offset=1.5)", T, "set: offset must be an int, not float"),
     ("data.set(0, quantize='yes')", T, "set: quantize must be a bool, not str"),
-    ("cpu.alloc(100).place(x, 1.5)", T, "Buffer.place: offset must be an int, not float"),
-    ("cpu.alloc(100).clear('a')", T, "Buffer.clear: value must be an int, not str"),
-    ("cpu.alloc(100, usage=['weights'])", E, "usage must be one of 'any', 'weights', not ['weights']"),
+    ("cpu.allocate(100).place(x, 1.5)", T, "Buffer.place: offset must be an int, not float"),
+    ("cpu.allocate(100).clear('a')", T, "Buffer.clear: value must be an int, not str"),
+    ("cpu.allocate(100, usage=['weights'])", E, "usage must be one of 'any', 'weights', not ['weights']"),
     ("gb.Backend('SIM', mem=1.5)", T,
      "Backend: mem must be a str, an int or a list of names, not float; a size is '1.5M' or an int of bytes, a time "
      "'2.5ms'"),
@@ -926,7 +926,7 @@ def test_what_is_made_of_a_tensor_without_a_name_has_none(ctx):
         gb.view,
         lambda t: gb.relu(t, inplace=True),
         lambda t: gb.cpy(t, gb.empty_like(t)),
-        lambda t: gb.permute(t, 1, 0, 2, 3),
+        lambda t: gb.permute_ggml(t, 1, 0, 2, 3),
     ]
     for make in makers:
         assert make(x).name == ""

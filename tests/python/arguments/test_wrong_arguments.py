@@ -94,9 +94,9 @@ class World:
 
     def owners(self) -> dict[str, Any]:
         return {
-            "Context": gb.Context(), "Tensor": gb.Context(no_alloc=False).tensor((4, 4)).set(1), "Graph": self.graph,
+            "Context": gb.Context(), "Tensor": gb.Context(allocate=True).tensor((4, 4)).set(1), "Graph": self.graph,
             "Backend": self.cpu, "BufferType": self.cpu.buffer_type,
-            "Buffer": self.cpu.alloc(4096), "Scheduler": self.sched, "Event": gb.Event(self.sim), "Plan": self.plan,
+            "Buffer": self.cpu.allocate(4096), "Scheduler": self.sched, "Event": gb.Event(self.sim), "Plan": self.plan,
             "Trace": self.trace, "Profile": self.profile, "ProfileTable": self.profile.table(limits=False),
             "ProfileComparison": self.profile.compare(self.profile),
             "TensorAllocator": gb.TensorAllocator(self.cpu, 4096), "GraphAllocator": gb.GraphAllocator(self.cpu),

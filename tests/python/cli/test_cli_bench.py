@@ -131,7 +131,7 @@ def test_weights_of_every_type(backend):
     assert {"float32", "float16", "bfloat16", "q4_0", "q8_0", "q4_k", "iq2_xxs"} <= {t.name for t in types}
     for dtype in types:
         w = weights(dtype, 10, 512)
-        assert w.nbytes == 10 * dtype.row_size(512), dtype
+        assert w.nbytes == 10 * dtype.row_nbytes(512), dtype
         if dtype.is_quantized:
             assert np.isfinite(gb.dequantize(w, dtype)).all(), dtype
 
@@ -143,7 +143,7 @@ def test_products_compute_with_their_type(backend):
         names.append(c.name)
         n = int(c.name.rpartition("=")[2])
         assert c.flops == 2.0 * 256 * 512 * n
-        assert c.memory == 256 * (gb.q4_0 if c.name.startswith("q4_0") else gb.float32).row_size(512)
+        assert c.memory == 256 * (gb.q4_0 if c.name.startswith("q4_0") else gb.float32).row_nbytes(512)
     assert len(names) == 12
     algorithms = ("dense_row", "blocked_f32", "blocked_bf16", "unpacked_bf16", "blocked_bytes", "interleaved")
     assert [arithmetic_of(a) for a in algorithms] == ["f32", "f32", "bf16", "bf16", "bytes", "bytes"]
@@ -184,7 +184,7 @@ def test_models_compute(backend):
     c, vocab = (256, 2, 512), 512
     per_layer = 2 * c[0] * c[0] + 2 * c[0] * c[0] // 4 + 3 * c[0] * c[2]
     assert cases[1].flops == 2.0 * (2 * per_layer + vocab * c[0])
-    assert cases[0].memory == cases[1].memory == gb.q8_0.row_size(256) * (2 * per_layer + vocab * c[0]) / 256
+    assert cases[0].memory == cases[1].memory == gb.q8_0.row_nbytes(256) * (2 * per_layer + vocab * c[0]) / 256
 
 
 # --------------------------------------------------------------------------------------------------------- command line

@@ -57,7 +57,7 @@ def test_a_script_is_run_as_python_runs_it(folder):
         assert first == f"__main__ {['--by', 'x'] if 'x' in arguments else []} True"
         assert title.startswith("6 runs, ")
         assert "24 records" in title
-        assert head.split()[:3] == ["name", "operators", "way"]
+        assert head.split()[:3] == ["name", "operators", "algorithm"]
         assert len(rows) == 4
         assert sum("blk.0.weight" in row for row in rows) == 1
 

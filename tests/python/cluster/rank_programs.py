@@ -33,7 +33,7 @@ def models() -> None:
             with placed(name, cluster.backends()) as (model, sched):
                 for seed, want in enumerate(wanted):
                     np.testing.assert_array_equal(model.run(sched, seed), want)
-                assert {s.backend.name for s in sched.splits} >= {f"MPI{r}:CPU" for r in range(1, cluster.size)}
+                assert {s.backend for s in sched.splits} >= {f"MPI{r}:CPU" for r in range(1, cluster.size)}
 
 
 def minilm(tree: str) -> None:
@@ -46,7 +46,7 @@ def minilm(tree: str) -> None:
         devices = [*(b.name for b in cluster.backends()), "CPU"]
         embedder = Embedder(devices, 1)
         found = embedder.embed(texts, 4)
-        assert [s.backend.name for s in embedder.scheduler.splits] == devices
+        assert [s.backend for s in embedder.scheduler.splits] == devices
         np.testing.assert_array_equal(found, Embedder(["CPU"], 1).embed(texts, 4))
 
 
@@ -188,7 +188,7 @@ def pieces(nbytes: str, limit: str) -> None:
         ranks, cpu = cluster.backends(), gb.Backend("CPU", n_threads=1)
         x = ctx.tensor(n, name="x")
         for device in ranks[:1]:
-            device.alloc(4 * n + 64).place(x)
+            device.allocate(4 * n + 64).place(x)
         y = gb.relu(x)
         middle = y if len(ranks) == 1 else gb.relu(y)
         total = gb.sum(middle)
@@ -452,7 +452,7 @@ def forks() -> None:
             child = os.fork()
             if child == 0:
                 try:
-                    cluster.backends()[0].alloc(64)
+                    cluster.backends()[0].allocate(64)
                 except gb.GgmlError as error:
                     assert "forked" in str(error) or "no such rank" in str(error) or "no cluster" in str(error), error
                     cluster.close()

@@ -23,7 +23,7 @@ class Model:
         weights = [t for t in self.graph.leafs if t.name not in ("x", "positions")]
         for t in weights:
             device = self.devices[self.layer(t.name) * len(self.devices) // graphs.LAYERS]
-            buffer = device.alloc(device.buffer_type.alloc_size(t), "weights")
+            buffer = device.allocate(device.buffer_type.nbytes_for(t), "weights")
             buffer.place(t)
             self.buffers.append(buffer)
             t.set(self.rng.standard_normal(t.shape).astype(np.float32) / np.float32(t.shape[-1] ** 0.5))

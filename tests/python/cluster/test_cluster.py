@@ -28,7 +28,7 @@ def test_a_model_cut_by_layers_gives_the_same_bits(name, ranks):
     with simulated(ranks + 1) as cluster, placed(name, cluster.backends()) as (model, sched):
         for seed, want in enumerate(wanted):
             np.testing.assert_array_equal(model.run(sched, seed), want)
-        homes = list(dict.fromkeys(s.backend.name for s in sched.splits))
+        homes = list(dict.fromkeys(s.backend for s in sched.splits))
         assert homes == [f"MPI{r}:CPU" for r in range(1, ranks + 1)]
 
 
@@ -136,7 +136,7 @@ def test_nothing_is_left_on_a_rank():
             gc.collect()
             device.synchronize()
             cluster.ping(1)
-        device.alloc(16).close()
+        device.allocate(16).close()
         device.synchronize()
         assert len(worker.memories) <= 1 and not worker.graphs
         assert not any(peer.questions or peer.pings for peer in conductor.peers.values())
@@ -167,7 +167,8 @@ def test_scratch_memory_of_ranks_is_told(name, alike, monkeypatch):
         with placed(name, devices) as (model, sched):
             memory = sched.prepare(model.graph).memory
             sizes = [memory[d.name].scratch for d in devices]
-            graphs = [[node._p for node in split.nodes] for split in sched.splits if split.backend in devices]
+            names, nodes = [d.name for d in devices], model.graph.nodes
+            graphs = [[nodes[i]._p for i in s.node_range] for s in sched.splits if s.backend in names]
             cpu = gb.Backend("CPU", n_threads=2)
             for size, nodes in zip(sizes, graphs, strict=True):
                 graph = ffi.new("struct ggml_cgraph *")

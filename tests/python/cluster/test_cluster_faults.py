@@ -94,7 +94,7 @@ def test_who_is_told_often_that_a_rank_is_lost_keeps_nothing():
         found = []
         for _ in range(5):
             with pytest.raises(gb.DeviceLostError) as told:
-                device.alloc(64)
+                device.allocate(64)
             found.append((length(told.value), told.value.rank, str(told.value)))
         assert len({n for n, *_ in found[1:]}) == 1 and len(set(found[1:])) == 1
 
@@ -151,7 +151,7 @@ def test_no_memory_and_wrong_names():
     with simulated(2) as cluster:
         device = cluster.backends()[0]
         with pytest.raises(gb.AllocationError, match=rf"rank 1 \({HOST}\): no memory for {1 << 60} bytes"):
-            device.alloc(1 << 60)
+            device.allocate(1 << 60)
         with pytest.raises(gb.InvalidArgumentError, match=r"rank 1 .*no backend 'TPU'; there are CPU"):
             gb.Backend("MPI1:TPU")
         with pytest.raises(gb.InvalidArgumentError, match="say which backend of the rank: MPI1:CPU"):
@@ -167,7 +167,7 @@ def test_no_memory_and_wrong_names():
     with pytest.raises(gb.GgmlError, match="MPI1 cannot be used here: there is no cluster"):
         gb.Backend("MPI1:CPU")
     with pytest.raises(gb.StateError, match="cluster is closed"):
-        device.alloc(16)
+        device.allocate(16)
     for use in (cluster.backends, cluster.__enter__, lambda: cluster.ping(1)):
         with pytest.raises(gb.StateError, match=r"^the cluster is closed$"):
             use()

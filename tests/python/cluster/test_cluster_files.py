@@ -213,7 +213,7 @@ class Reader(gb.Device):
     def __init__(self, log: object) -> None:
         self.log = log
 
-    def alloc(self, nbytes):
+    def allocate(self, nbytes):
         return np.zeros(nbytes, np.uint8)
 
     def fill_from_file(self, memory, offset, path, at, nbytes, digest):

@@ -52,7 +52,7 @@ def test_set_get_and_copies_travel_in_pieces(nbytes, ranks, ctx, rng):
     one, two = ranks.backends()
     a, b, c = (ctx.tensor(nbytes, "i8") for _ in range(3))
     for tensor, device in ((a, one), (b, two), (c, one)):
-        device.alloc(nbytes + 64).place(tensor)
+        device.allocate(nbytes + 64).place(tensor)
     x = values(nbytes, rng)
     a.set(x)
     assert (a.numpy() == x).all()

@@ -151,7 +151,7 @@ def test_data_that_were_asked_for_and_went_elsewhere_are_missed_at_once(monkeypa
     with simulated(3, deadline=30) as cluster, gb.Context() as ctx:
         device = cluster.backends()[0]
         t = ctx.tensor(1000)
-        buffer = device.alloc(4000)
+        buffer = device.allocate(4000)
         buffer.place(t)
         t.set(1.0)
         device.synchronize()
@@ -169,7 +169,7 @@ def test_ranks_that_wait_for_each_other_are_lost():
         conductor = cluster._conductor
         one, two = (conductor.peers[r] for r in (1, 2))
         for device in cluster.backends():
-            device.alloc(64)
+            device.allocate(64)
         conductor.add(one, m.command(m.What.TAKE, m.NO_QUEUE, 2, 1, 1, 0, 64), True)
         conductor.add(two, m.command(m.What.TAKE, m.NO_QUEUE, 1, 1, 2, 0, 64), True)
         lost_in_time(lambda: conductor.ask(one, m.What.MARK) and None)
@@ -182,7 +182,7 @@ def test_a_rank_that_waits_for_a_lost_one_hears_of_it_again(monkeypatch):
         conductor = cluster._conductor
         one, two = (conductor.peers[r] for r in (1, 2))
         for device in cluster.backends():
-            device.alloc(64)
+            device.allocate(64)
         damage = Damage(monkeypatch, 0, is_of(m.Kind.LOST), lambda data: [])
         conductor.add(one, m.command(m.What.TAKE, m.NO_QUEUE, 2, 1, 1, 0, 64), True)
         conductor.add(two, m.command(m.What.TAKE, m.NO_QUEUE, 0, 1, 2, 0, 64), True)  # it owes an answer, too

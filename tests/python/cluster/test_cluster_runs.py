@@ -343,18 +343,18 @@ def test_memory_that_is_dropped_goes_before_new_memory():
     with simulated(2):
         device = gb.Backend("MPI1:SIM,mem=1M")
         for _ in range(20):
-            device.alloc(900_000)  # nobody keeps it
-        one = device.alloc(900_000)
+            device.allocate(900_000)  # nobody keeps it
+        one = device.allocate(900_000)
         with pytest.raises(gb.AllocationError, match="rank 1"):
-            device.alloc(900_000)
+            device.allocate(900_000)
         del one
-        device.alloc(900_000)
+        device.allocate(900_000)
 
 
 def test_an_idle_process_lets_go_of_memory_within_a_heartbeat():
     with simulated(2, deadline=5, heartbeat=0.2) as cluster:
         worker = cluster._workers[0]
-        buffer = cluster.backends()[0].alloc(1 << 16)
+        buffer = cluster.backends()[0].allocate(1 << 16)
         time.sleep(0.5)  # the sender sleeps
         assert len(worker.memories) == 1
         del buffer

@@ -96,7 +96,7 @@ class Own(Host):
         self.odd_alloc = alloc
         self.boxes: list[Box] = []
 
-    def alloc(self, nbytes: int) -> Any:
+    def allocate(self, nbytes: int) -> Any:
         if self.odd_alloc == "none":
             return None
         if self.odd_alloc == "full":
@@ -163,8 +163,8 @@ class HostQueued(Queued):
     memory = "host"
     alignment = 64
 
-    def alloc(self, nbytes: int) -> Any:
-        return gb.Device.alloc(self, nbytes)
+    def allocate(self, nbytes: int) -> Any:
+        return gb.Device.allocate(self, nbytes)
 
     def array(self, memory: Any, offset: int, node: gb.Node, writable: bool) -> Any:
         return gb.Device.array(self, memory, offset, node, writable)

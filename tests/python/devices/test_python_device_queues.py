@@ -38,7 +38,7 @@ class OnDemand(gb.Device):
 class OwnOnDemand(OnDemand):
     memory = "own"
 
-    def alloc(self, nbytes):
+    def allocate(self, nbytes):
         return np.zeros(max(nbytes, 1), np.uint8)
 
 
@@ -274,7 +274,7 @@ def test_what_would_wait_for_its_own_run_is_an_error(what, cpu):
 
 def test_empty_buffers_give_their_addresses_back():
     device = gb.Backend("PYOWN")
-    device.alloc(0).close()
+    device.allocate(0).close()
 
     def pages() -> int:
         with open("/proc/self/statm") as file:
@@ -285,7 +285,7 @@ def test_empty_buffers_give_their_addresses_back():
     except OSError:
         pytest.skip("this system does not say how many addresses a process has (/proc/self/statm)")
     for _ in range(5000):
-        device.alloc(0).close()
+        device.allocate(0).close()
     assert pages() - before < 1000
 
 

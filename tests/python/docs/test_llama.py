@@ -127,14 +127,14 @@ def test_windows_equal_prompts(file, devices, monkeypatch):
 
     close = {"atol": 2e-3}  # keys and values are float16
     steps.logits(IDS[:2])
-    before = [p.keys.context.used_bytes for p in steps.cache.parts]
+    before = [p.keys.context.used_nbytes for p in steps.cache.parts]
     for i in range(2, 30):
         np.testing.assert_allclose(steps.logits([IDS[i]]), expected(IDS[: i + 1]), **close)
     steps.cache.used = 5
     np.testing.assert_allclose(steps.logits([IDS[7]]), expected([*IDS[:5], IDS[7]]), **close)
     np.testing.assert_allclose(steps.logits(IDS[10:14]), expected([*IDS[:5], IDS[7], *IDS[10:14]]), **close)
     np.testing.assert_allclose(steps.logits([1]), expected([*IDS[:5], IDS[7], *IDS[10:14], 1]), **close)
-    assert [p.keys.context.used_bytes for p in steps.cache.parts] == before  # no slices pile up
+    assert [p.keys.context.used_nbytes for p in steps.cache.parts] == before  # no slices pile up
 
 
 def test_a_window_is_planned_once(file):

@@ -49,7 +49,7 @@ def test_the_table_of_data_types_is_true():
     assert [name for name, *_ in rows] == there
     for name, ggml_name, elements, nbytes in rows:
         dtype = getattr(gb, name)
-        assert (dtype.ggml_name, dtype.block_size, dtype.row_size(dtype.block_size)) == (
+        assert (dtype.ggml_name, dtype.block_size, dtype.row_nbytes(dtype.block_size)) == (
             ggml_name, int(elements), int(nbytes)
         ), name  # fmt: skip
 

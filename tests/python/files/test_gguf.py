@@ -641,7 +641,7 @@ def test_tensors_of_unknown_types(tmp_path: Path, rng: np.random.Generator, cpu:
             tensor.dequantize,
             lambda n=name: file.load(cpu, n),
             lambda n=name: file.load(cpu)[n],
-            lambda t=tensor: t.dtype.row_size(32),
+            lambda t=tensor: t.dtype.row_nbytes(32),
         ):
             with pytest.raises(gb.UnsupportedError, match=r"type \d+ is not known"):
                 refused()

@@ -112,7 +112,7 @@ CASES = {
     "copy_from": (
         """
         w = file.load(cpu)["w"]
-        ctx = gb.Context(no_alloc=False)
+        ctx = gb.Context(allocate=True)
         t = ctx.tensor((512, 512))
         shrinks(lambda: t.copy_from(w))
     """
@@ -129,7 +129,7 @@ CASES = {
     "set of a strided view": (
         """
         w = file.tensors["w"].numpy()
-        t = gb.Context(no_alloc=False).tensor((512, 512))
+        t = gb.Context(allocate=True).tensor((512, 512))
         shrinks(lambda: t.set(w.T))
     """
     ),

@@ -307,7 +307,7 @@ REENTRIES: dict[str, Callable[[World, Callable[[], object]], object]] = {
     "an offset": lambda w, act: w.x.set(np.full(2, 2, np.float32), _Index(act, 3)),
     "a shape": lambda w, act: w.ctx.tensor((_Index(act, 2), _Index(act, 3))),
     "an index": lambda w, act: w.y[_Index(act, 1)],
-    "a size": lambda w, act: w.sim.alloc(_Index(act, 64)),
+    "a size": lambda w, act: w.sim.allocate(_Index(act, 64)),
     "a name": lambda w, act: w.ctx.tensor(3, name=named(act, "t")),
     "a name to look for": lambda w, act: w.graph.get(named(act, "x")),
     "an eval callback": lambda w, act: w.sched.compute(w.graph, _yes(act)),

@@ -112,7 +112,7 @@ class ClusterWorld:
         self.event.record().synchronize()
         self.one.synchronize(), self.two.synchronize()
         with gb.Backend("MPI1:SIM,mem=1M") as device:
-            device.alloc(900_000).close()
+            device.allocate(900_000).close()
 
     def check_ranks(self) -> None:
         """Nothing is left on the ranks but what this world has, and their data have all been taken."""
@@ -167,7 +167,7 @@ def _open_scheduler(w: ClusterWorld) -> None:
 def _open_device(w: ClusterWorld) -> None:
     with gb.Backend("MPI2:CPU") as device, gb.Context() as ctx:
         t = ctx.tensor(LARGE)
-        with device.alloc(4 * LARGE) as buffer:
+        with device.allocate(4 * LARGE) as buffer:
             buffer.place(t)
             t.set(5.0)
             valid("a new device", t.numpy(copy=True), 5)
@@ -209,7 +209,7 @@ OPERATIONS: dict[str, Act] = {
     "device waits": lambda w: (w.one.synchronize(), w.two.synchronize()),
     "event": lambda w: w.event.record().synchronize(),
     "event waits": lambda w: w.event.record().wait(w.two),
-    "buffer": lambda w: w.two.alloc(1 << 16).clear(0),
+    "buffer": lambda w: w.two.allocate(1 << 16).clear(0),
     "open scheduler": _open_scheduler,
     "open device": _open_device,
     "graph of its own": _own,
@@ -225,7 +225,7 @@ OPERATIONS: dict[str, Act] = {
 
 def _no_memory(w: ClusterWorld) -> None:
     with contextlib.suppress(gb.AllocationError):
-        w.one.alloc(1 << 60)
+        w.one.allocate(1 << 60)
 
 
 CLOSERS: dict[str, Act] = {
@@ -376,7 +376,7 @@ def threads(seconds: float, seed: int, options: argparse.Namespace) -> Counter[s
                 world.check_ranks()
             elif how in KILLERS:
                 for device in world.cluster.backends():
-                    with gb.Context() as ctx, device.alloc(64) as buffer:
+                    with gb.Context() as ctx, device.allocate(64) as buffer:
                         t = buffer.place(ctx.tensor(4))
                         t.set(7.0)
                         valid("what is left", t.numpy(copy=True), 7)

@@ -97,8 +97,8 @@ class Calls:
         self.wrong += not (array == value).all()
 
     def place(self) -> None:
-        self.one.alloc(20000).place(self.a)
-        self.two.alloc(20000).place(self.b)
+        self.one.allocate(20000).place(self.a)
+        self.two.allocate(20000).place(self.b)
 
     def compute(self) -> None:
         self.sched.allocate(self.graph)

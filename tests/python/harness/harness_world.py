@@ -96,7 +96,7 @@ class Boxed(Hosted):
     def __init__(self) -> None:
         self.jobs: list[Callable[[], None]] = []
 
-    def alloc(self, nbytes: int) -> Any:
+    def allocate(self, nbytes: int) -> Any:
         return np.zeros(max(nbytes, 1), np.uint8)
 
     def submit(self, work: Callable[[], None]) -> None:
@@ -139,7 +139,7 @@ class World:
         self.own_buffer = self.own.allocate(self.cpu)
         self.a.set(1.0)
         self.own_graph.compute(self.cpu)
-        self.loose = gb.Context(1 << 18, no_alloc=False)
+        self.loose = gb.Context(1 << 18, allocate=True)
         self.t = self.loose.tensor((4, N), name="t")
         self.t.set(3.0)
         self.sched = gb.Scheduler([self.sim, self.cpu])
@@ -199,7 +199,7 @@ class World:
         valid("q", self.q.numpy(copy=True), 18)
         self.event.record().synchronize()
         self.buffer.usage = "weights"
-        self.sim.alloc(2 << 20).close()  # what the device has of memory was given back
+        self.sim.allocate(2 << 20).close()  # what the device has of memory was given back
         valid("the file", self.file.tensors["w"].numpy() - EYE, 0)
         with gb.Context() as ctx, gb.Scheduler([self.sim, self.cpu]) as scheduler:
             t = ctx.tensor(5)
@@ -266,7 +266,7 @@ operations(
     explain=lambda w: w.sched.explain(w.y),
     set_backend=lambda w: w.sched.set_backend(w.y, w.cpu),
     get_backend=lambda w: w.sched.get_backend(w.y),
-    memory=lambda w: (w.sched.memory(w.cpu), w.sched.buffer_size(w.sim), w.sched.prediction),
+    memory=lambda w: (w.sched.memory(w.cpu), w.sched.buffer_nbytes(w.sim), w.sched.prediction),
     describe_scheduler=lambda w: (repr(w.sched), w.sched.n_splits, w.sched.backends, w.sched.n_copies),
 )
 
@@ -320,7 +320,7 @@ def _(w: World) -> None:
     with gb.Context() as ctx:
         t, u = ctx.tensor((3, 4)), ctx.tensor((3, 4))
         for device in (w.boxed, w.hosted):
-            with device.alloc(512) as buffer:
+            with device.allocate(512) as buffer:
                 buffer.clear(0)
                 buffer.place(t, 0)
                 buffer.place(u, 256)
@@ -519,7 +519,7 @@ operations(
     build_several=lambda w: gb.custom(both, w.x, w.y, shape=[(4, N), None], dtype=["f64", None]),
     tensor=lambda w: w.ctx.tensor((2, 3), gb.float16, name="new"),
     constant=lambda w: w.own.constant([1.0, 2.0]),
-    tensors=lambda w: (len(w.ctx.tensors()), w.ctx.get("x"), w.ctx["x"], w.ctx.used_bytes, repr(w.ctx)),
+    tensors=lambda w: (len(w.ctx.tensors()), w.ctx.get("x"), w.ctx["x"], w.ctx.used_nbytes, repr(w.ctx)),
     graph_of=lambda w: w.ctx.graph(w.y),
     graph_facts=lambda w: (w.graph.n_nodes, w.graph.context),
     reordered=lambda w: w.own_graph.reordered(),
@@ -585,7 +585,7 @@ def _(w: World) -> None:
 
 @operation("a constant in a buffer that is cleared")
 def _(w: World) -> None:
-    with gb.Context() as ctx, w.cpu.alloc(4096) as buffer:
+    with gb.Context() as ctx, w.cpu.allocate(4096) as buffer:
         c = ctx.constant(EYE)
         other = ctx.tensor((N, N))
         buffer.place(other, 2048)
@@ -638,7 +638,7 @@ operations(
         w.buffer.type.name,
         repr(w.cpu.buffer_type),
         w.cpu.buffer_type.supports(w.cpu),
-        w.cpu.buffer_type.alloc_size(w.x),
+        w.cpu.buffer_type.nbytes_for(w.x),
     ),
     place=lambda w: w.own_buffer.place(w.own.tensor(0)),
     backend_facts=lambda w: (
@@ -646,7 +646,7 @@ operations(
         w.cpu.level,
         w.cpu.n_threads,
         w.sim.alignment,
-        w.sim.max_size,
+        w.sim.max_nbytes,
         w.sim.name,
         w.cpu.is_cpu,
     ),
@@ -665,7 +665,7 @@ operations(
         w.galloc.buffer,
         repr(w.talloc),
         w.talloc.is_measure,
-        w.talloc.max_size,
+        w.talloc.max_nbytes,
         w.talloc.buffer,
     ),
     registry=lambda w: (gb.backends(), gb.cpu_levels(), gb.load_report(), gb.cpu_buffer_type().name),
@@ -686,10 +686,10 @@ def _(w: World) -> None:
 
 @operation("open buffer")
 def _(w: World) -> None:
-    with w.sim.alloc(1 << 16) as buffer:
+    with w.sim.allocate(1 << 16) as buffer:
         buffer.clear(1)
         buffer.changed()
-    w.cpu.alloc(4096).close()
+    w.cpu.allocate(4096).close()
 
 
 @operation("open backend")
@@ -702,7 +702,7 @@ def _(w: World) -> None:
 def _(w: World) -> None:
     with gb.Context() as ctx:
         t = ctx.tensor(16)
-        w.talloc.alloc(t)
+        w.talloc.allocate(t)
         t.set(1.0)
         w.talloc.reset()
 

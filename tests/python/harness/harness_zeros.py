@@ -58,7 +58,7 @@ MORE: list[tuple[str, Build, list[Array], Any]] = [
     ("astype", lambda x: x.astype(gb.float16), [ones(2, 3, 4)], lambda x: x),
     ("in place", lambda x: gb.relu(gb.scale(x, 2.0), inplace=True), [ones(2, 3, 4)], lambda x: x),
     ("attention", lambda q, k,
-     v: gb.cont(gb.permute(gb.mul_mat(v, gb.soft_max(gb.mul_mat(k, q), scale=0.5)), 0, 2, 1, 3)),
+     v: gb.cont(gb.permute_ggml(gb.mul_mat(v, gb.soft_max(gb.mul_mat(k, q), scale=0.5)), 0, 2, 1, 3)),
      [ones(2, 3, 8), ones(2, 5, 8), ones(2, 8, 5)], None),
     ("soft_max", lambda x, m: gb.soft_max(x, m, 0.5, max_bias=8.0), [ones(2, 3, 4), ones(3, 4)], None),
     ("layer", lambda x, w, b: gb.gelu(gb.norm(x @ w.T + b)) + x, [ones(3, 4), ones(4, 4), ones(4)], None),

@@ -125,7 +125,7 @@ CASES: list[tuple[str, Any, list[Any], tuple[int, ...], Any]] = [
     ("view", lambda x: gb.cont(gb.view(x, (2, 2), strides=(16, 4), offset=4)), [X], (2, 2), lambda x: x[:2, 1:3]),
     ("view", lambda x: gb.cont(gb.view(x)), [X], (3, 4), lambda x: x),
     ("view", lambda x: gb.cont(gb.view(x, (2, 4), offset=16)), [X], (2, 4), lambda x: x[1:]),
-    ("permute", lambda x: gb.cont(gb.permute(x, 1, 2, 0, 3)), [a(2, 3, 4)], (3, 4, 2), lambda x: x.transpose(1, 2, 0)),
+    ("permute", lambda x: gb.cont(gb.permute_ggml(x, 1, 2, 0, 3)), [a(2, 3, 4)], (3, 4, 2), lambda x: x.transpose(1, 2, 0)),
     ("transpose", lambda x: gb.cont(gb.transpose(x)), [a(2, 3, 4)], (2, 4, 3), lambda x: x.swapaxes(-1, -2)),
     ("get_rows", gb.get_rows, [X, IDS], (2, 4), lambda x, i: x[i]),
     ("get_rows", gb.get_rows, [a(2, 3, 4), np.array([[0, 2], [1, 1]], i32)], (2, 2, 4), lambda x,

@@ -153,7 +153,7 @@ def test_copies_hear_an_interrupt(name: str, interrupted: Callable[..., float], 
     backend, ctx = gb.Backend("CPU"), gb.Context()
     x, y = ctx.tensor((1 << 13, BYTES >> 15)), ctx.tensor((1 << 13, BYTES >> 15))
     for t in (x, y):
-        backend.alloc(t.nbytes).place(t)
+        backend.allocate(t.nbytes).place(t)
         t.set(0.0)
     assert interrupted(lambda: [COPIES[name](x, y, tmp_path) for _ in range(10_000)], 0.3) < LATE
     assert {f.name for f in tmp_path.iterdir()} <= {"new.gguf"}
@@ -172,9 +172,9 @@ def test_memory_of_a_simulated_device_hears_an_interrupt(
 
     def act() -> None:
         for _ in range(10_000):  # each is given back before the next: two fill the device
-            sim.alloc(BYTES) if how == "alloc" else gb.gguf.open(tmp_path / "x.gguf").load(sim)
+            sim.allocate(BYTES) if how == "alloc" else gb.gguf.open(tmp_path / "x.gguf").load(sim)
 
     for i in range(5):
         assert interrupted(act, 0.02 + 0.05 * i) < LATE
-    whole = sim.alloc(2 * BYTES)
+    whole = sim.allocate(2 * BYTES)
     assert whole.size == 2 * BYTES

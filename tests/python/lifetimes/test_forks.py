@@ -102,7 +102,7 @@ def test_a_run_on_its_way_is_not_garbage_in_a_forked_child(holds):
 
 QUESTIONS = [
     "s.stats", "s.reset_stats()", "s.splits", "s.n_splits", "s.explain(y)", "s.get_backend(y)", "s.set_backend(y, cpu)",
-    "s.memory(cpu), s.buffer_size(slow)",
+    "s.memory(cpu), s.buffer_nbytes(slow)",
     "s.prediction", "s.trace().stop()", "repr(s)", "s.prepare(g, allocate=False).memory",
     "plan.memory, plan.splits, repr(plan)",
     "setattr(s, 'n_copies', 2)", "s.set_eval_callback(None)", "s.synchronize()", "repr(p), p.wait()",

@@ -112,7 +112,7 @@ CLOSES = {
     "context of its own, read": ("w.loose.close()", "w.l.numpy(copy=True), w.l.numpy()"),
     "context of its own, facts": (
         "w.loose.close()",
-        "w.l.shape, w.l.strides, w.l.name, w.l.op, repr(w.l), w.l.location, w.loose.used_bytes, repr(w.loose)",
+        "w.l.shape, w.l.strides, w.l.name, w.l.op, repr(w.l), w.l.location, w.loose.used_nbytes, repr(w.loose)",
     ),
     "context of its own, set": ("w.loose.close()", "w.l.set(1.0)"),
     "context of its own, build": (
@@ -129,7 +129,7 @@ CLOSES = {
     "scheduler, compute": ("w.s.close()", "w.s.compute(w.g)"),
     "scheduler, facts": ("w.s.close()", "w.s.splits, repr(w.s), w.s.stats, w.s.explain(w.y)"),
     "event": ("w.e.close()", "w.e.record(), w.e.synchronize()"),
-    "allocator": ("w.a.close()", "w.a.max_size, w.a.reset(), repr(w.a)"),
+    "allocator": ("w.a.close()", "w.a.max_nbytes, w.a.reset(), repr(w.a)"),
 }
 
 CLOSING = """
@@ -138,7 +138,7 @@ class W:
         w.cpu = gb.Backend("CPU", n_threads=1)
         w.ctx, w.x, w.y, w.g, w.s = small(gb.Scheduler([w.cpu]))
         w.own = gb.Context(); w.t = w.own.tensor((64, 64)); w.u = w.own.tensor((64, 64))
-        w.loose = gb.Context(1 << 20, no_alloc=False); w.l = w.loose.tensor((64, 64), name="l"); w.l.set(1.0)
+        w.loose = gb.Context(1 << 20, allocate=True); w.l = w.loose.tensor((64, 64), name="l"); w.l.set(1.0)
         w.r = gb.relu(w.t); w.h = w.own.graph(w.r)
         w.b = w.own.allocate(w.cpu); w.t.set(1.0)
         w.e = gb.Event(w.cpu); w.a = gb.TensorAllocator(w.cpu, 4096)
@@ -320,7 +320,7 @@ def test_an_interrupted_computation_leaves_the_scheduler_usable(holds):
 def test_an_interrupt_leaves_no_lock_held(holds, act):
     holds(f"""
     ctx, x, y, g, s = small(gb.Scheduler([sim, cpu]))
-    own = gb.Context(no_alloc=False); t = own.tensor((4, 4))
+    own = gb.Context(allocate=True); t = own.tensor((4, 4))
     interrupts, n = Interrupts(), 0
     def act(): {act}
     def right():
@@ -348,7 +348,7 @@ def test_interrupts_of_opening_and_closing_leave_nothing_behind(holds):
               gb.Scheduler([device, host]) as s):
             x = ctx.tensor((64, 64)); g = ctx.graph(x * 2.0)
             s.allocate(g); x.set(1.0); s.compute(g)
-            device.alloc(4096).close()
+            device.allocate(4096).close()
     def resources():
         gc.collect()
         with open("/proc/self/statm") as f: memory = int(f.read().split()[1]) * 4096
@@ -473,7 +473,7 @@ def test_a_failed_allocation_leaves_everything_usable(holds, act):
         f"""
     import _testcapi
     ctx, x, y, g, s = small(gb.Scheduler([sim, cpu]))
-    own = gb.Context(no_alloc=False); t = own.tensor((4, 4))
+    own = gb.Context(allocate=True); t = own.tensor((4, 4))
     def open_and_close():
         with gb.Context() as c, gb.Scheduler([cpu]) as q:
             u = c.tensor(3); h = c.graph(u * 2.0); q.allocate(h); u.set(1.0); q.compute(h)
@@ -523,10 +523,10 @@ def test_a_failed_allocation_leaves_everything_usable(holds, act):
 def test_copy_from_a_scheduled_tensor_while_the_scheduler_is_reset(holds):
     holds("""
     sys.setswitchinterval(1e-5)
-    own = gb.Context(no_alloc=False); t = own.tensor((4, 4)); t.set(1.0)
+    own = gb.Context(allocate=True); t = own.tensor((4, 4)); t.set(1.0)
     for i in range(6):  # which of the two was made first, and lies where, must not matter
         ctx, x, y, g, s = small()
-        if i % 2: own = gb.Context(no_alloc=False); t = own.tensor((4, 4)); t.set(1.0)
+        if i % 2: own = gb.Context(allocate=True); t = own.tensor((4, 4)); t.set(1.0)
         over = threading.Event()
         copier = thread(again(lambda: t.copy_from(x), over))
         other = thread(again(lambda: x.copy_from(t), over)) if i > 2 else copier
@@ -648,7 +648,7 @@ def test_everything_that_can_be_closed_refuses_to_be_copied(tmp_path, cpu):
             scheduler,
             trace,
             cpu,
-            cpu.alloc(64),
+            cpu.allocate(64),
             gb.Event(cpu),
             gb.TensorAllocator(cpu, 4096),
             gb.GraphAllocator(cpu),
@@ -717,10 +717,10 @@ def test_graphs_cost_what_they_hold(ctx):
     """Making the graph of one node again and again does not fill the memory."""
     x = ctx.tensor(4)
     y = x * 2.0
-    before = ctx.used_bytes
+    before = ctx.used_nbytes
     for _ in range(1000):
         ctx.graph(y)
-    assert ctx.used_bytes - before < 1000 * 4096
+    assert ctx.used_nbytes - before < 1000 * 4096
 
 
 def test_quantizing_works_without_threads(monkeypatch):

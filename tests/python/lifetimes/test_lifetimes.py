@@ -52,7 +52,7 @@ class World:
             lambda: self.scheduler.explain(self.y),
             lambda: self.w.buffer, lambda: self.y.location,
             lambda: repr((self.y, self.graph, self.scheduler, self.buffer, self.cpu, self.context)),
-            lambda: self.context.allocate(self.cpu), lambda: self.cpu.alloc(64), lambda: self.sim.supports(self.y),
+            lambda: self.context.allocate(self.cpu), lambda: self.cpu.allocate(64), lambda: self.sim.supports(self.y),
             lambda: self.graph.to_dot(),
             lambda: self.scheduler.memory(self.cpu), lambda: self.scheduler.get_backend(self.y),
             lambda: self.scheduler.reserve(self.graph),
@@ -105,7 +105,7 @@ def test_memory_is_given_back_at_once():
                 ctx.tensor(150_000)
                 ctx.allocate(device)
         for _ in range(5):
-            buffer = device.alloc(600_000)
+            buffer = device.allocate(600_000)
             buffer.close()
         for _ in range(5):
             with gb.Context() as ctx, gb.Scheduler([device]) as scheduler:
@@ -144,7 +144,7 @@ def test_tensors_in_a_closed_buffer(ctx, cpu):
 def test_an_address_used_again_is_not_the_old_buffer(ctx, cpu):
     old = ctx.tensor(1000, name="old")
     for _ in range(20):
-        buffer = cpu.alloc(8192)
+        buffer = cpu.allocate(8192)
         new = ctx.tensor(1000)
         buffer.place(new)
         new.set(1)
@@ -391,7 +391,7 @@ def test_views_in_another_context_live_with_it(cpu):
     cache = home.tensor((2, 3, 4), name="cache")
     home.allocate(cpu)
     cache.set(np.arange(24, dtype=np.float32).reshape(2, 3, 4))
-    used = home.used_bytes
+    used = home.used_nbytes
     for i in range(3):
         with gb.Context() as ctx:
             view = ctx.view(cache)
@@ -400,7 +400,7 @@ def test_views_in_another_context_live_with_it(cpu):
             scheduler = gb.Scheduler([cpu])
             assert scheduler.compute(ctx.graph(doubled))
             np.testing.assert_array_equal(doubled.numpy(), cache.numpy()[:, i : i + 1] * 2)
-    assert home.used_bytes == used
+    assert home.used_nbytes == used
     ctx = gb.Context()
     view = ctx.view(cache)
     home.close()

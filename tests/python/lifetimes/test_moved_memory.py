@@ -89,8 +89,8 @@ VALUE = np.arange(N, dtype=np.float32) - 7
     "place",
     [
         lambda ctx, c, on: ctx.allocate(on),
-        lambda ctx, c, on: (b := on.alloc(1 << 16), b.clear(1), b.place(c))[0],
-        lambda ctx, c, on: (b := on.alloc(1 << 16), b.clear(1), gb.TensorAllocator(b).alloc(c))[0],
+        lambda ctx, c, on: (b := on.allocate(1 << 16), b.clear(1), b.place(c))[0],
+        lambda ctx, c, on: (b := on.allocate(1 << 16), b.clear(1), gb.TensorAllocator(b).allocate(c))[0],
         lambda ctx, c, on: gb.GraphAllocator(on).allocate(ctx.graph(c + c)),
     ],
     ids=["allocate", "place", "tensors", "graph"],
@@ -133,7 +133,7 @@ def test_a_clear_that_is_interrupted_leaves_constants_as_they_are(holds):
 def test_nothing_writes_a_constant(ctx, cpu, how):
     c, x = ctx.constant(VALUE, name="c"), ctx.tensor(N)
     if how == "read-only":
-        for place in (lambda b: b.place(c), lambda b: gb.TensorAllocator(b).alloc(c)):
+        for place in (lambda b: b.place(c), lambda b: gb.TensorAllocator(b).allocate(c)):
             with pytest.raises(
                 gb.StateError,
                 match="'c' is a constant, whose value is written when it is placed; the buffer is read-only",
@@ -186,7 +186,7 @@ def test_inputs_that_were_never_set(cpu, how):
         if how == "allocator":
             gb.GraphAllocator(cpu).allocate(graph)
         elif how == "place":
-            buffer = cpu.alloc(4096)
+            buffer = cpu.allocate(4096)
             for i, t in enumerate([*graph.leafs, *(n for n in graph.nodes if n.view_of is None)]):
                 buffer.place(t, 256 * i)
         elif how == "allocate":
@@ -295,7 +295,7 @@ def test_a_custom_function_keeps_its_array(cpu, scheduled):
     kept = []
 
     def run() -> None:
-        ctx = gb.Context(no_alloc=False)
+        ctx = gb.Context(allocate=True)
         x = ctx.tensor(1 << 20)
         x.set(7.0)
 
@@ -313,7 +313,7 @@ def test_a_custom_function_keeps_its_array(cpu, scheduled):
     run()
     gc.collect()
     for _ in range(2):
-        gb.Context(no_alloc=False).tensor(1 << 20).set(0.0)
+        gb.Context(allocate=True).tensor(1 << 20).set(0.0)
     assert kept[0].sum() == 7 << 20
 
 
@@ -331,7 +331,7 @@ def test_tensors_found_through_others_belong_to_their_own_context(cpu, way):
     else:
         found = graph["x"] if way == "get" else view.sources[0] if way == "sources" else view.view_of
     assert found is not None and found.name == "x"
-    buffer = cpu.alloc(1024)
+    buffer = cpu.allocate(1024)
     buffer.place(found)
     del found, graph, view, y
     young.close()

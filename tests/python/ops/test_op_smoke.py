@@ -92,7 +92,7 @@ WRONG = [
     (lambda x, y: gb.view(x, (100,)), (3, 4), (1,), ["view", "'x'"]),
     (lambda x, y: gb.view(x, (2, 2), strides=(16, 8)), (3, 4), (1,), ["view", "adjacent"]),
     (lambda x, y: gb.view(x, (2, 2), strides=(4,)), (3, 4), (1,), ["view", "strides"]),
-    (lambda x, y: gb.permute(x, 0, 0, 1, 2), (3, 4), (1,), ["permute", "'x'"]),
+    (lambda x, y: gb.permute_ggml(x, 0, 0, 1, 2), (3, 4), (1,), ["permute", "'x'"]),
     (lambda x, y: gb.soft_max(x, y, inplace=True), (3, 4), (3, 4), ["soft_max", "in place"]),
     (lambda x, y: gb.soft_max(x, y), (3, 4), (2, 5), ["soft_max", "mask 'y'"]),
     (lambda x, y: gb.rope(x, y), (5, 2, 8), (5,), ["rope", "positions 'y'"]),

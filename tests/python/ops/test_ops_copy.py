@@ -90,8 +90,14 @@ def test_views():
         order = [0] * 4
         for d, to in enumerate(axes):
             order[3 - to] = 3 - d
-        check(lambda t, a=axes: gb.permute(t, *a), [x], lambda v, o=order: v.transpose(o), EXACT)
-        check(lambda t, a=axes: gb.cont(gb.permute(t, *a)), [x], lambda v, o=order: v.transpose(o), EXACT, on_sim=False)
+        check(lambda t, a=axes: gb.permute_ggml(t, *a), [x], lambda v, o=order: v.transpose(o), EXACT)
+        check(
+            lambda t, a=axes: gb.cont(gb.permute_ggml(t, *a)),
+            [x],
+            lambda v, o=order: v.transpose(o),
+            EXACT,
+            on_sim=False,
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------- conversions

@@ -86,7 +86,7 @@ def test_mypy_finds_a_mistake_in_a_program(tmp_path):
         "import ggml_backend as gb\nx = gb.Context().tensor((2, 3), gb.q4_0)\ngb.relu(1)\ngb.rope(x, x,"
         " mode='neo')\nx.shap\ngb.nothing\ngb.Context().allocate(gb.Backend('CPU'),"
         " usage='weigths')\ngb.Scheduler([gb.Backend('CPU')], policy='costs')\ngb.mul_mat(x, x,"
-        " prec='f16')\ngb.quantize([1.0], gb.q4_0, on_invalid='ignore')\ngb.Backend('CPU').alloc(8, 'weight')\n"
+        " prec='f16')\ngb.quantize([1.0], gb.q4_0, on_invalid='ignore')\ngb.Backend('CPU').allocate(8, 'weight')\n"
         "class D(gb.Device):\n    def event(self) -> int: return 1\n"
     )
     done = run("mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}", str(program), folder=tmp_path)

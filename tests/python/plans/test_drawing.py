@@ -59,10 +59,10 @@ def test_blocks_are_drawn_where_their_numbers_say(rng):
         pieces = storages(arena.blocks)
         assert len(groups) == len(pieces)
         per_step = wide / picture.n_steps
-        per_byte = high / max(max(p.bottom + p.size for p in pieces), arena.peak)
+        per_byte = high / max(max(p.bottom + p.nbytes for p in pieces), arena.peak)
         for group, piece in zip(groups, pieces, strict=True):
             x0, y0, x1, y1 = box(group.findall(f"{SVG}rect")[-1])
-            wanted = (piece.lower * per_step, top + high - (piece.bottom + piece.size) * per_byte,
+            wanted = (piece.lower * per_step, top + high - (piece.bottom + piece.nbytes) * per_byte,
                       piece.upper * per_step, top + high - piece.bottom * per_byte)  # fmt: skip
             assert np.allclose((x0, y0, x1, y1), wanted, atol=0.8), piece
 
@@ -321,7 +321,7 @@ def test_tables_add_up(prepared):
         assert number(splits[-1][3]) == len(prepared.graph) and number(splits[-1][5]) == len(picture.copies)
     if picture.copies:
         (copies,) = tables["Copies, the largest first"]
-        assert sum(number(r[4]) for r in copies[1:-1]) == number(copies[-1][4]) == sum(c.size for c in picture.copies)
+        assert sum(number(r[4]) for r in copies[1:-1]) == number(copies[-1][4]) == sum(c.nbytes for c in picture.copies)
     for rows in tables["Blocks that are alive at the moment"]:
         alive, gaps, top = (number(r[3]) for r in rows[-3:])
         assert sum(number(r[3]) for r in rows[1:-3]) == alive and alive + gaps == top
@@ -350,7 +350,7 @@ def test_numbers_agree_everywhere(source, devices, capsys):
         nodes, splits, copies = len(graph), len(plan.splits), len(plan.copies)
         counted = sum(t.op not in ("NONE", "VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE") for t in graph.nodes)
         steps = counted + sum(c.split >= 0 for c in plan.copies)  # each is a step of its own
-        shown, copied = repr(plan), size_text(sum(c.size for c in plan.copies))
+        shown, copied = repr(plan), size_text(sum(c.nbytes for c in plan.copies))
         arenas = plan.arenas
     assert f"<Graph {nodes} nodes" in repr_of(source, devices)
     assert (told["nodes"], told["steps"], len(told["splits"]), len(told["copies"])) == (nodes, steps, splits, copies)

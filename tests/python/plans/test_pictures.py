@@ -57,7 +57,7 @@ class Copy(NamedTuple):
     name: str
     src_backend: str
     dst_backend: str
-    size: int
+    nbytes: int
     split: int
     reason: str
     shape: tuple[int, ...] | None = None
@@ -87,7 +87,7 @@ def random_arena(rng, n, name="X", n_chunks=1, in_place=True):
         for i in range(0, n, 5):  # takes over from the moment at which its root ends
             b = blocks[i]
             blocks.append(
-                BareBlock(n + i, b.upper, b.upper + 3, b.size, b.offset, f"in place {i}", "RELU", name, b.chunk, b.id)
+                BareBlock(n + i, b.upper, b.upper + 3, b.nbytes, b.offset, f"in place {i}", "RELU", name, b.chunk, b.id)
             )
     return BareArena(name, plan.peak, plan.lower_bound, plan.proved, tuple(blocks))
 
@@ -141,7 +141,10 @@ def test_curve_counts_what_is_alive(rng):
         assert times == sorted(set(times))
         for t in range(-1, 100):
             alive = [b for b in arena.blocks if b.lower <= t < b.upper]
-            live, top = sum(b.size for b in alive), max((base[b.chunk] + b.offset + b.size for b in alive), default=0)
+            live, top = (
+                sum(b.nbytes for b in alive),
+                max((base[b.chunk] + b.offset + b.nbytes for b in alive), default=0),
+            )
             seen = [m for m in moments if m.time <= t][-1:]
             assert (live, top) == ((seen[0].live, seen[0].top) if seen else (0, 0))
         assert [m.live for m in moments if m.time == peak_moment(moments)] == [max(m.live for m in moments)]
@@ -151,7 +154,7 @@ def test_shared_memory_counts_once():
     root, over = BareBlock(7, 0, 5, 100), BareBlock(9, 3, 8, 60, root=7)  # alive together from 3 to 5
     assert chains([root, over]) == [0, 0]
     (piece,) = storages([root, over])
-    assert (piece.lower, piece.upper, piece.size) == (0, 8, 100)
+    assert (piece.lower, piece.upper, piece.nbytes) == (0, 8, 100)
     assert [(m.time, m.live) for m in curve([piece])] == [(0, 100), (8, 0)]
     third = BareBlock(11, 8, 9, 60, root=9)
     assert chains([third, over, root]) == [2, 2, 2]
@@ -190,7 +193,7 @@ def test_csv_round_trip(rng, tmp_path):
     assert len(rows) == len({r["id"] for r in rows}) == sum(len(a.blocks) for a in arenas)
     blocks = [b for a in arenas for b in a.blocks]
     for row, b in zip(rows, blocks, strict=True):
-        assert [int(row[k]) for k in ("lower", "upper", "size", "offset")] == [b.lower, b.upper, b.size, b.offset]
+        assert [int(row[k]) for k in ("lower", "upper", "size", "offset")] == [b.lower, b.upper, b.nbytes, b.offset]
         assert (row["name"], row["op"], row["backend"]) == (b.name, b.op, b.backend)
         assert (row["root"] != "") == (b.root is not None)
         if row["root"]:
@@ -205,7 +208,7 @@ def test_csv_of_hostile_names(tmp_path):
     picture = hostile_picture()
     names = [n.replace("\ud800", "?") for n in HOSTILE]
     blocks = tuple(
-        BareBlock(b.id, b.lower, b.upper, b.size, b.offset, n, b.op, "X")
+        BareBlock(b.id, b.lower, b.upper, b.nbytes, b.offset, n, b.op, "X")
         for b, n in zip(picture.arenas[0].blocks, names, strict=True)
     )
     write_table([BareArena("X", 128, 128, True, blocks)], tmp_path / "plan.csv")
@@ -231,7 +234,7 @@ def test_page_holds_the_plan_and_nothing_else(rng, tmp_path):
     assert data["name"] == [p.names[-1] for p in pieces]
     told = re.findall(r"<title>(.*?)</title>", text, re.DOTALL)
     for b in arena.blocks:
-        assert any(t.startswith(f"{b.name}\n") and f"bytes: {b.size:,}" in t for t in told), b
+        assert any(t.startswith(f"{b.name}\n") and f"bytes: {b.nbytes:,}" in t for t in told), b
     assert any(t.startswith("copy of c\n") and "from: Y" in t and "reason: why" in t for t in told)
     for tag, attributes in parsed.found:  # nothing from elsewhere
         assert tag not in ("img", "iframe", "object", "embed", "base", "form")

@@ -16,7 +16,7 @@ def allocated(sched: gb.Scheduler) -> dict[str, int]:
     """Bytes of the buffers that a scheduler holds, by the name of their type; counted at the buffers themselves,
     without what a type of buffer adds to each (the CPU's: room to align)."""
     core = sched._core
-    added = {b.buffer_type.name: b.alloc(4096).size - 4096 for b in sched.backends}
+    added = {b.buffer_type.name: b.allocate(4096).size - 4096 for b in sched.backends}
     found: dict[str, int] = {}
     for i in range(lib.gbpy_n_owned(core.h)):
         buffer = lib.gbpy_owned(core.h, i)
@@ -75,12 +75,12 @@ def test_what_a_plan_says_is_what_is_allocated(devices, rng):
             assert (draft.arenas, draft.splits, draft.copies) == (plan.arenas, plan.splits, plan.copies)
             said = {name: plan.memory[b.name].allocated for name, b in zip(names, backends, strict=True)}
             assert allocated(sched) == {name: n for name, n in said.items() if n}
-            assert sum(said.values()) == sum(sched.buffer_size(b) for b in backends)
+            assert sum(said.values()) == sum(sched.buffer_nbytes(b) for b in backends)
             for t in graph.leafs:
                 if t.name.startswith("in"):
                     t.set(1)
             for _ in range(2):  # running allocates nothing more
-                assert plan.run()
+                assert plan.compute()
             assert allocated(sched) == {name: n for name, n in said.items() if n}
             for arena in plan.arenas:
                 assert arena.lower_bound <= arena.peak <= arena.no_reuse
@@ -203,7 +203,7 @@ def test_a_draft_of_what_does_not_fit(cpu):
             plan = enough.prepare(graph)
             assert plan.memory[large.name].allocated == need
             x.set(2)
-            assert plan.run() and (y.numpy() == 6).all()
+            assert plan.compute() and (y.numpy() == 6).all()
 
 
 def chain(ctx, n):
@@ -221,7 +221,7 @@ def test_an_older_plan_runs(cpu):
         for i, ((x, y, graph), plan) in enumerate(zip(nets, plans, strict=True)):
             sched.allocate(graph)
             x.set(i + 1)
-            assert plan.run()
+            assert plan.compute()
             np.testing.assert_array_equal(y.numpy(), np.full(y.shape, (i + 1) ** 2 + i + 1))
             assert plan.memory["CPU"].blocks
             assert plan.explain(y)
@@ -247,12 +247,12 @@ def test_plans_outlive_everything(cpu):
         told = plan.explain(y)
         sched.close()
         with pytest.raises(gb.StateError, match=r"scheduler.*closed"):
-            plan.run()
+            plan.compute()
         assert plan.explain(y) == told
         del sched
         gc.collect()
         with pytest.raises(gb.StateError, match=r"scheduler.*closed"):
-            plan.run()
+            plan.compute()
         assert plan.graph is graph
         assert plan.to_text()
 
@@ -265,7 +265,7 @@ def test_plans_hold_their_scheduler_and_graph(cpu):
     del graph
     gc.collect()
     x.set(2)
-    assert plan.run()
+    assert plan.compute()
     assert (y.numpy() == 6).all()
 
 
@@ -278,7 +278,7 @@ def test_a_plan_of_a_scheduler_that_was_reset(cpu):
             x.set(1)
         sched.allocate(graph)
         x.set(1)
-        assert plan.run()
+        assert plan.compute()
         assert (y.numpy() == 2).all()
 
 

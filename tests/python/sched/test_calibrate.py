@@ -69,7 +69,7 @@ def test_memory_limits() -> None:
                     sched.allocate(graph)
             else:
                 sched.allocate(graph)
-                assert sched.memory(a).peak == 0
+                assert sched.memory(a).allocated == 0
                 assert sched.get_backend(y) is not None and sched.get_backend(y).name == "B"  # type: ignore[union-attr]
 
 

@@ -59,7 +59,7 @@ class Block:
             for t in (self.x, self.mask, self.bias, *self.w.values()):
                 t.set(rng.standard_normal(t.shape).astype(np.float32))
             assert sched.compute(self.graph)
-            return self.y.numpy(copy=True), [s.backend.name for s in sched.splits]
+            return self.y.numpy(copy=True), [s.backend for s in sched.splits]
 
 
 @pytest.mark.parametrize("far", ["x", "mask", "keys", "values"])

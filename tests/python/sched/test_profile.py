@@ -155,7 +155,7 @@ def test_without_fusion_there_is_a_step_for_each(ctx, one):
     p = one(chain(ctx))
     assert {s.names for s in p.steps} == {("product",), ("sum",), ("out",)}
     assert all(s.fusion == "" for s in p.steps)
-    assert [s.way != "" for s in p.steps] == [s.ops == ("MUL_MAT",) for s in p.steps]
+    assert [s.algorithm != "" for s in p.steps] == [s.ops == ("MUL_MAT",) for s in p.steps]
 
 
 # ------------------------------------------------------------------------------------------------------------- runs
@@ -267,7 +267,7 @@ def test_devices_written_in_python_are_splits(ctx, cpu):
     with sched.profile() as p:
         sched.compute(graph)
     (step,) = p.steps
-    assert (step.fusion, step.n_nodes, step.kind, step.way) == ("split", 2, "split", "")
+    assert (step.fusion, step.n_nodes, step.kind, step.algorithm) == ("split", 2, "split", "")
     assert step.names[-1] == "y"
     assert p.records["flops"].tolist() == [128.0]
     assert p.table().__len__() == 1
@@ -521,7 +521,7 @@ def test_shares_of_the_limit(recorded):
             place = min((s for s in machine.read if s >= size), default=max(machine.read))
             moved = min(r["bytes_read"], r["bytes_written"])
             memory = 2 * moved / machine.copy[place] + (size - 2 * moved) / machine.read[place]
-            arithmetic = "bytes" if "byte" in step.way else "bf16" if "bf16" in step.way else "f32"
+            arithmetic = "bytes" if "byte" in step.algorithm else "bf16" if "bf16" in step.algorithm else "f32"
             least += max(memory, r["flops"] / machine.operations[arithmetic])
             taken += (r["end_ns"] - r["start_ns"]) * 1e-9
         assert row.limit == pytest.approx(least / taken)
@@ -600,7 +600,7 @@ def paths_of(data, path=()):
 def use_profile(text):
     """Calls everything that a profile from a file offers."""
     found = gb.Profile.from_json(text)
-    for by in ("operator", "kind", "way", "fusion", "dtype", "device", "*"):
+    for by in ("operator", "kind", "algorithm", "fusion", "dtype", "device", "*"):
         str(found.table(by)), found.table(by)._repr_html_()
     for sort in ("time", "calls", "median", "limit", "waiting", "bytes", "flops", "name"):
         list(found.table(sort=sort))
@@ -634,7 +634,7 @@ def test_a_file_says_which_part_of_a_profile_is_wrong(recorded):
     data = json.loads(recorded.to_json(limits=False))
     for path, value, told in [
         (("steps", 0, "n_nodes"), "x", r"steps\[0\].n_nodes must be a whole number, is x"),
-        (("steps", 0, "way"), [], r"steps\[0\].way must be a text"),
+        (("steps", 0, "algorithm"), [], r"steps\[0\].algorithm must be a text"),
         (("steps", 0, "dtypes"), [1], r"steps\[0\].dtypes\[0\] must be a text, is 1"),
         (("records", "step"), [0], r"records.run has \d+ values, records.step 1"),
         (("runs", "thread", 0), -1, r"runs.thread must have values from 0 to 4294967295"),

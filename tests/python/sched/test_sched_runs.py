@@ -334,7 +334,7 @@ def test_stats(rng, cpu, slow):
         y = gb.relu(h + 1.0).named("y").set_output()
         graph = ctx.graph(y)
         fresh = sched.stats
-        assert fresh.runs == fresh.bytes_copied == fresh.plans_made == 0
+        assert fresh.runs == fresh.nbytes_copied == fresh.plans_made == 0
         for node in graph.nodes:
             sched.set_backend(node, slow if node is h or node.name == "h" else cpu)
         sched.allocate(graph)
@@ -350,7 +350,7 @@ def test_stats(rng, cpu, slow):
         assert s.results == (4, 4 * 4 * 16 * 4)  # h, each run
         assert s.inputs.n in (0, 4)  # x, unless it lies where it is read
         assert s.write_backs == (0, 0)
-        assert s.bytes_copied == s.weights.bytes + s.inputs.bytes + s.results.bytes
+        assert s.nbytes_copied == s.weights.bytes + s.inputs.bytes + s.results.bytes
         assert s.run_seconds > 0
         assert s.plan_seconds > 0
         assert s.run_seconds + s.wait_seconds >= 4 * 2.9e-3

@@ -28,7 +28,7 @@ class Copy(NamedTuple):
     name: str
     src_backend: str
     dst_backend: str
-    size: int
+    nbytes: int
     split: int
     reason: str
     shape: tuple[int, ...] | None = None

@@ -45,8 +45,8 @@ def test_quantize_returns_blocks_that_know_their_format(dtype):
     blocks = blocks_of(dtype, 3, 512)
     assert type(blocks) is gb.Blocks
     assert blocks.format == dtype
-    assert (blocks.dtype, blocks.shape) == (np.uint8, (3, dtype.row_size(512)))
-    assert blocks.nbytes == 3 * dtype.row_size(512) == len(blocks.tobytes())
+    assert (blocks.dtype, blocks.shape) == (np.uint8, (3, dtype.row_nbytes(512)))
+    assert blocks.nbytes == 3 * dtype.row_nbytes(512) == len(blocks.tobytes())
     assert type(np.asarray(blocks)) is np.ndarray
 
 
@@ -197,7 +197,7 @@ def test_unaligned_bytes_are_copied_or_refused():
     """A buffer of bytes may begin anywhere."""
     rows = np.zeros(1 + 18 * 4, np.uint8)[1:].reshape(2, 36)
     rows[:] = np.asarray(blocks_of("q4_0", 2, 64))
-    fixed = gb.Context(no_alloc=False).constant(rows, "q4_0")
+    fixed = gb.Context(allocate=True).constant(rows, "q4_0")
     np.testing.assert_array_equal(gb.dequantize(fixed), gb.dequantize(rows, "q4_0"))
     try:
         t = gb.Context().from_numpy(rows, dtype="q4_0")

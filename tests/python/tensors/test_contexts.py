@@ -57,7 +57,7 @@ def by_allocate(context):
 
 
 def by_place(context):
-    return CPU.alloc(256, usage="weights").place(context.tensor((4, 4), name="w"))
+    return CPU.allocate(256, usage="weights").place(context.tensor((4, 4), name="w"))
 
 
 WAYS = {

@@ -34,9 +34,9 @@ def test_plain_dtypes_are_numpy_dtypes(name):
 def test_quantized_dtypes_have_blocks(name, block, size):
     dtype = getattr(gb, name)
     assert (dtype.block_size, dtype.itemsize, dtype.is_quantized) == (block, size, True)
-    assert dtype.row_size(4 * block) == 4 * size
+    assert dtype.row_nbytes(4 * block) == 4 * size
     with pytest.raises(gb.InvalidArgumentError, match="blocks"):
-        dtype.row_size(block + 1)
+        dtype.row_nbytes(block + 1)
     with pytest.raises((AttributeError, TypeError)):
         np.dtype(dtype)
 

@@ -229,8 +229,8 @@ def test_copy_none_shares_what_it_can(ctx):
 
 
 def test_a_context_whose_tensors_have_memory(ctx):
-    own = gb.Context(no_alloc=False)
-    with pytest.raises(gb.StateError, match=r"no_alloc=False.*use gb.Context\(\)"):
+    own = gb.Context(allocate=True)
+    with pytest.raises(gb.StateError, match=r"allocate=True.*use gb.Context\(\)"):
         own.from_dlpack(numbers(3))
     np.testing.assert_array_equal(own.from_dlpack(numbers(3), copy=True).numpy(), numbers(3))
 

@@ -266,7 +266,7 @@ def test_without_memory(ctx):
 
 
 def test_memory_of_the_context_itself():
-    with gb.Context(no_alloc=False) as ctx:
+    with gb.Context(allocate=True) as ctx:
         t = ctx.tensor((2, 3))
         t.set(np.arange(6, dtype=np.float32).reshape(2, 3))
         view = t.numpy()
@@ -653,7 +653,7 @@ _BOUNDS = st.one_of(
 )
 def test_slices_are_those_of_numpy(shape, index):
     data = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    with gb.Context(no_alloc=False) as ctx:
+    with gb.Context(allocate=True) as ctx:
         t = ctx.tensor(shape).set(data)
         if len(index) > len(shape):
             with pytest.raises(gb.InvalidArgumentError, match="too many indices"):
@@ -668,7 +668,7 @@ def test_slices_are_those_of_numpy(shape, index):
 def test_transpositions_are_those_of_numpy(order):
     shape = (2, 3, 4, 5)[: len(order)]
     data = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    with gb.Context(no_alloc=False) as ctx:
+    with gb.Context(allocate=True) as ctx:
         t = ctx.tensor(shape).set(data)
         for axes in (order, [np.int64(a) for a in order], [a - len(order) for a in order]):
             np.testing.assert_array_equal(t.transpose(*axes).numpy(), data.transpose(order))

@@ -74,7 +74,7 @@ _FUNCTIONS = {
 
 # What objects have not, by class, and what is meant.
 _WHERE = (
-    "a tensor is where its memory is: ctx.allocate(backend), backend.alloc(size).place(x), or where the scheduler"
+    "a tensor is where its memory is: ctx.allocate(backend), backend.allocate(size).place(x), or where the scheduler"
     " puts it"
 )
 _RUN = "scheduler.compute(ctx.graph(x)) computes it, x.numpy() shows it"
@@ -126,13 +126,15 @@ _ATTRIBUTES: dict[str, dict[str, str]] = {
     },
     "Backend": {
         **dict.fromkeys(["compute", "run"], "use graph.compute(backend), or scheduler.compute(graph)"),
-        **dict.fromkeys(["memory", "free_memory"], "backend.max_size; scheduler.memory(backend) is what a graph needs"),
+        **dict.fromkeys(
+            ["memory", "free_memory"], "backend.max_nbytes; scheduler.memory(backend) is what a graph needs"
+        ),
         **dict.fromkeys(["device", "type"], "use backend.name"),
         **dict.fromkeys(
             ["tensor", "allocate"], "ctx.tensor(shape) makes a tensor, ctx.allocate(backend) gives it memory there"
         ),
         **dict.fromkeys(["threads", "num_threads"], "use backend.n_threads"),
-        **dict.fromkeys(["buffer", "malloc"], "use backend.alloc(size)"),
+        **dict.fromkeys(["buffer", "malloc"], "use backend.allocate(size)"),
     },
     "Buffer": {
         **dict.fromkeys(["data", "numpy", "tobytes"], "a tensor shows what is in it: x.numpy()"),
@@ -144,7 +146,7 @@ _ATTRIBUTES: dict[str, dict[str, str]] = {
     },
     "Plan": {
         **dict.fromkeys(["peak", "size", "total"], 'use plan.memory["CPU"].total'),
-        **dict.fromkeys(["compute", "execute"], "use plan.run()"),
+        **dict.fromkeys(["compute", "execute"], "use plan.compute()"),
         **dict.fromkeys(["save", "html", "show"], "use plan.to_html(path)"),
     },
     "GGUFFile": {
@@ -160,9 +162,9 @@ _ATTRIBUTES: dict[str, dict[str, str]] = {
 
 # Modules that are called like classes, or functions.
 _MODULES = {
-    "alloc": "backend.alloc(size) makes a buffer, gb.GraphAllocator(backend) an allocator",
+    "alloc": "backend.allocate(size) makes a buffer, gb.GraphAllocator(backend) an allocator",
     "backend": 'gb.Backend("CPU") makes a backend',
-    "buffer": "backend.alloc(size) makes a buffer",
+    "buffer": "backend.allocate(size) makes a buffer",
     "cli": "python -m ggml_backend runs its commands",
     "context": "gb.Context() makes a context",
     "device": 'gb.Backend("CPU") makes one to compute with, and gb.backends() lists what there is',

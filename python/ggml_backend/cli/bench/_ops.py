@@ -62,7 +62,7 @@ def _rows(bench: Bench, rows: int, columns: int) -> Iterator[Case]:
             yield case(f"{name} to float32", lambda x: ops.cast(x, float32), 4 + size, ((rows, columns), dtype, values))
         else:
             block = dtypes[str(dtype)]
-            values = np.zeros((rows, block.row_size(columns)), np.uint8)
+            values = np.zeros((rows, block.row_nbytes(columns)), np.uint8)
             yield case(f"{name} to float32", lambda x: ops.cast(x, float32), 4 + size, ((rows, columns), dtype, values))
 
     def case(name: str, build: Build, bytes_each: float, *inputs: Any) -> Case:

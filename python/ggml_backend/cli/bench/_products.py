@@ -102,7 +102,7 @@ def weights(dtype: DType, rows: int, columns: int) -> np.ndarray[Any, Any]:
         try:
             tile = quantize(few, dtype, np.ones(columns, np.float32) if dtype.is_quantized else None)
         except GgmlError:  # cannot be written: any bytes will do, if no scale becomes infinite or NaN
-            tile = np.full((1, dtype.row_size(columns)), 0x2C, np.uint8)
+            tile = np.full((1, dtype.row_nbytes(columns)), 0x2C, np.uint8)
         if dtype.name == "bfloat16":
             tile = tile.view(np.uint16)
     return np.resize(tile, (rows, tile.shape[1]))

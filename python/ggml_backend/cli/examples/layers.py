@@ -61,7 +61,7 @@ def passes_of(file: LlamaFile, title: str) -> Passes:
 
 def _data_bytes(t: Tensor) -> int:
     """Bytes of the elements, without those that lie between them."""
-    return t.dtype.row_size(t.shape[-1]) * (t.size // t.shape[-1]) if t.size else 0
+    return t.dtype.row_nbytes(t.shape[-1]) * (t.size // t.shape[-1]) if t.size else 0
 
 
 def _work(t: Tensor) -> Node:
@@ -70,7 +70,7 @@ def _work(t: Tensor) -> Node:
     nbytes = _data_bytes(t)
     if t.op == "GET_ROWS":  # of the table as much as the result holds
         table, ids = sources
-        nbytes += table.dtype.row_size(t.shape[-1]) * (t.size // t.shape[-1]) + _data_bytes(ids)
+        nbytes += table.dtype.row_nbytes(t.shape[-1]) * (t.size // t.shape[-1]) + _data_bytes(ids)
     else:
         nbytes += sum(_data_bytes(s) for i, s in enumerate(sources) if t.op != "CPY" or i == 0)
     flops = 2.0 * t.size * sources[0].ne[0] if t.op == "MUL_MAT" else float(t.size)

@@ -60,7 +60,7 @@ def _not_finite(tensor: Any) -> str | None:
     if not has_floats(tensor.dtype) or tensor.size == 0:
         return None
     n = tensor.shape[-1] if tensor.shape else 1
-    rows = tensor.data.reshape(-1, tensor.dtype.row_size(n))  # of bytes: NumPy has fewer axes than files
+    rows = tensor.data.reshape(-1, tensor.dtype.row_nbytes(n))  # of bytes: NumPy has fewer axes than files
     step = max(1, (1 << 22) // n)
     parts = (rows[i : i + step] for i in range(0, len(rows), step))
     if tensor.dtype.name == "float64":

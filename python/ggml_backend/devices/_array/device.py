@@ -109,8 +109,8 @@ class ArrayDevice(Elements, Products, Rows, Copies):
 
     # ------------------------------------------------------------------------------------------------------- memory
 
-    def alloc(self, nbytes: int) -> Any:
-        return super().alloc(nbytes) if self.library.host else self.library.alloc(nbytes)
+    def allocate(self, nbytes: int) -> Any:
+        return super().allocate(nbytes) if self.library.host else self.library.allocate(nbytes)
 
     def array(self, memory: Any, offset: int, node: Node, writable: bool) -> Any:
         if self.library.host:

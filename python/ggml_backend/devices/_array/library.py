@@ -48,12 +48,12 @@ class Library:
 
     # ------------------------------------------------------------------------------------------------------- memory
 
-    def alloc(self, nbytes: int) -> Any:
+    def allocate(self, nbytes: int) -> Any:
         """Memory of its own."""
         raise NotImplementedError
 
     def view(self, memory: Any, offset: int, node: Node, writable: bool) -> Any:
-        """The array of a tensor in memory that ``alloc`` gave."""
+        """The array of a tensor in memory that ``allocate`` gave."""
         raise NotImplementedError
 
     def write(self, memory: Any, offset: int, data: memoryview) -> None:
@@ -405,7 +405,7 @@ class NumPy(NumPyLike):
         super().__init__(np, xp)
         self.name, self.device, self.host = "numpy", "cpu", host
 
-    def alloc(self, nbytes: int) -> Any:
+    def allocate(self, nbytes: int) -> Any:
         return np.empty(max(nbytes, 1), np.uint8)
 
     def write(self, memory: Any, offset: int, data: memoryview) -> None:

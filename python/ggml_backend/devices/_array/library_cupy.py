@@ -42,7 +42,7 @@ class CuPy(NumPyLike):
         with self._device, self.stream:
             yield
 
-    def alloc(self, nbytes: int) -> Any:
+    def allocate(self, nbytes: int) -> Any:
         with self.running():
             return cupy.empty(max(nbytes, 1), np.uint8)
 

@@ -85,7 +85,7 @@ class Torch(Library):
 
     # ------------------------------------------------------------------------------------------------------- memory
 
-    def alloc(self, nbytes: int) -> Any:
+    def allocate(self, nbytes: int) -> Any:
         try:
             with self.running():
                 return torch.empty(max(nbytes, 1), dtype=torch.uint8, device=self.torch_device)

@@ -63,7 +63,7 @@ def about_stage(picture: Picture, storage: Storage, k: int) -> str:
         [
             ("operator", f"{b.op} ({KINDS[kind(b.op)]})" if b.op else ""),
             ("shape", shape_text(b.shape, b.dtype)),
-            ("bytes", f"{_bytes(b.size)} at offset {b.offset:,}{where}"),
+            ("bytes", f"{_bytes(b.nbytes)} at offset {b.offset:,}{where}"),
             ("alive", alive),
             ("from", _names(sources)),
             ("to", _names(readers)),
@@ -79,7 +79,7 @@ def about_copy(c: CopyLike, step: int) -> str:
         [
             ("operator", "copy"),
             ("shape", shape_text(c.shape, c.dtype)),
-            ("bytes", _bytes(c.size)),
+            ("bytes", _bytes(c.nbytes)),
             ("from", c.src_backend),
             ("to", f"{c.dst_backend}, {'behind' if c.reason == 'write-back' else 'for'} split {c.split}"),
             ("step", str(step)),
@@ -93,7 +93,7 @@ def about_split(picture: Picture, s: SplitLike, first: int) -> str:
     arriving = [c for c in picture.copies_of.get(s.index, ()) if c.reason != "write-back"]
     notes = [n for n in (picture.notes.get(first + i) for i in range(len(s.nodes))) if n is not None]
     ends = " … ".join(n or "(no name)" for n in dict.fromkeys((s.nodes[0], s.nodes[-1]))) if s.nodes else ""
-    copied = copies_text(c.size for c in arriving)
+    copied = copies_text(c.nbytes for c in arriving)
     return _lines(
         f"split {s.index} on {s.backend}",
         [
@@ -135,5 +135,5 @@ def facts(picture: Picture) -> str:
     found.append(count(n, "step"))
     if picture.splits:
         where = f" on {picture.splits[0].backend}" if len(picture.splits) == 1 else ""
-        found += [count(len(picture.splits), "split") + where, copies_text(c.size for c in picture.copies)]
+        found += [count(len(picture.splits), "split") + where, copies_text(c.nbytes for c in picture.copies)]
     return " · ".join(found)

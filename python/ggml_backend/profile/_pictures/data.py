@@ -32,7 +32,7 @@ class BlockLike(Protocol):
     @property
     def upper(self) -> int: ...
     @property
-    def size(self) -> int: ...
+    def nbytes(self) -> int: ...
     @property
     def offset(self) -> int: ...
     @property
@@ -93,7 +93,7 @@ class CopyLike(Protocol):
     @property
     def dst_backend(self) -> str: ...
     @property
-    def size(self) -> int: ...
+    def nbytes(self) -> int: ...
     @property
     def split(self) -> int: ...
     @property
@@ -161,7 +161,7 @@ def bases(blocks: Sequence[BlockLike]) -> list[int]:
     """Where each chunk begins when they are stacked; one more at the end: the height of all."""
     heights = [0] * (max((b.chunk for b in blocks), default=0) + 1)
     for b in blocks:
-        heights[b.chunk] = max(heights[b.chunk], b.offset + b.size)
+        heights[b.chunk] = max(heights[b.chunk], b.offset + b.nbytes)
     found = [0]
     for h in heights:
         found.append(found[-1] + h)
@@ -194,7 +194,7 @@ class Storage:
 
     lower: int
     upper: int
-    size: int  #: of the largest tensor in it
+    nbytes: int  #: of the largest tensor in it
     bottom: int  #: above the arena's, chunks stacked
     stages: tuple[Stage, ...]
 
@@ -220,18 +220,18 @@ def storages(blocks: Sequence[BlockLike]) -> list[Storage]:
     for group in members.values():
         lower, upper = min(b.lower for b in group), max(b.upper for b in group)
         bottom = min(base[b.chunk] + b.offset for b in group)
-        found.append(Storage(lower, upper, max(b.size for b in group), bottom, _stages(group, upper)))
+        found.append(Storage(lower, upper, max(b.nbytes for b in group), bottom, _stages(group, upper)))
     return sorted(found, key=lambda s: (s.lower, s.bottom))
 
 
 def curve(pieces: Sequence[Storage]) -> list[Moment]:
     """Live bytes and the top of what is alive, at each moment at which something changes."""
-    used = [s for s in pieces if s.lower < s.upper and s.size]
+    used = [s for s in pieces if s.lower < s.upper and s.nbytes]
     deltas: dict[int, int] = {}
     for s in used:
-        deltas[s.lower] = deltas.get(s.lower, 0) + s.size
-        deltas[s.upper] = deltas.get(s.upper, 0) - s.size
-    starts = sorted((s.lower, s.bottom + s.size, s.upper) for s in used)
+        deltas[s.lower] = deltas.get(s.lower, 0) + s.nbytes
+        deltas[s.upper] = deltas.get(s.upper, 0) - s.nbytes
+    starts = sorted((s.lower, s.bottom + s.nbytes, s.upper) for s in used)
     alive: list[tuple[int, int]] = []  # (-top, upper)
     moments: list[Moment] = []
     live = k = 0
@@ -328,7 +328,7 @@ class BareBlock:
     id: int
     lower: int
     upper: int
-    size: int
+    nbytes: int
     offset: int = 0
     name: str = ""
     op: str = ""

@@ -57,7 +57,7 @@ def splits_table(picture: Picture) -> str:
     rows: list[_Row] = []
     sums = [0, 0, 0, 0]
     for s in picture.splits:
-        sizes = [c.size for c in picture.copies_of.get(s.index, ())]
+        sizes = [c.nbytes for c in picture.copies_of.get(s.index, ())]
         numbers = [len(s.nodes), s.end - s.start, len(sizes), sum(sizes)]
         sums = [a + b for a, b in zip(sums, numbers, strict=True)]
         ends = " … ".join(dict.fromkeys(s.nodes[k] or "(no name)" for k in (0, -1))) if s.nodes else ""
@@ -71,10 +71,10 @@ def splits_table(picture: Picture) -> str:
 
 
 def copies_table(picture: Picture) -> str:
-    order = sorted(picture.copies, key=lambda c: -c.size)
+    order = sorted(picture.copies, key=lambda c: -c.nbytes)
     rows: list[_Row] = [
         ("", [("wide", c.name or "(no name)"), ("", c.src_backend), ("", c.dst_backend),
-              ("", shape_text(c.shape, c.dtype)), _bytes(c.size), _num(c.split),
+              ("", shape_text(c.shape, c.dtype)), _bytes(c.nbytes), _num(c.split),
               ("wide", COPY_REASONS.get(c.reason, c.reason))])
         for c in order[:_MOST]
     ]  # fmt: skip
@@ -87,11 +87,11 @@ def copies_table(picture: Picture) -> str:
                     ("", ""),
                     ("", ""),
                     ("", ""),
-                    _bytes(sum(c.size for c in rest)),
+                    _bytes(sum(c.nbytes for c in rest)),
                 ],
             )
         )
-    total = sum(c.size for c in order)
+    total = sum(c.nbytes for c in order)
     head = [("wide", "Tensor"), ("", "From"), ("", "To"), ("", "Shape"), ("num", "Bytes"), ("num", "Split"),
             ("wide", "Reason")]  # fmt: skip
     foot: list[_Cell] = [("", "all"), *[("", "")] * 3, _bytes(total), ("", ""), ("", "")]
@@ -111,14 +111,14 @@ def _cells(s: Storage) -> list[_Cell]:
     last = s.stages[-1].block
     return [
         ("wide", names), ("mid", " → ".join(dict.fromkeys(t.block.op for t in stages if t.block.op))),
-        ("", shape_text(last.shape, last.dtype)), _bytes(s.size), _num(s.bottom),
+        ("", shape_text(last.shape, last.dtype)), _bytes(s.nbytes), _num(s.bottom),
         ("num", f"{s.lower:,} to {s.upper - 1:,}"),
     ]  # fmt: skip
 
 
 def alive_table(d: ArenaDrawn) -> str:
     """All blocks, the largest first, and hidden those that are not alive at the moment."""
-    order = sorted(range(len(d.pieces)), key=lambda i: (-d.pieces[i].size, i))
+    order = sorted(range(len(d.pieces)), key=lambda i: (-d.pieces[i].nbytes, i))
 
     def alive(s: Storage) -> bool:
         return s.lower <= d.moment < s.upper

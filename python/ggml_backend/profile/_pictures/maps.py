@@ -124,14 +124,14 @@ def _divider(sheet: Sheet, s: Storage, k: int, y: float, high: float) -> str:
 def _storage(sheet: Sheet, d: ArenaDrawn, i: int, pixels: float, largest: int) -> str:
     s = d.pieces[i]
     scale = pixels / d.height
-    y, high = TOP + pixels - (s.bottom + s.size) * scale, max(s.size * scale, 0.6)
-    life, size = _shade(s.upper - s.lower, sheet.t1 - sheet.t0), _shade(s.size, largest)
+    y, high = TOP + pixels - (s.bottom + s.nbytes) * scale, max(s.nbytes * scale, 0.6)
+    life, size = _shade(s.upper - s.lower, sheet.t1 - sheet.t0), _shade(s.nbytes, largest)
     parts = []
     for k, stage in enumerate(s.stages):
         if stage.end <= stage.start:
             continue
         fill = sheet.paint(f"k{kind(stage.block.op)}", f"l{life}", f"z{size}")
-        own = max(stage.block.size * scale, 0.6)
+        own = max(stage.block.nbytes * scale, 0.6)
         about = title(about_stage(d.picture, s, k))
         if own < high - 1:  # a smaller tensor: what it leaves of the memory is pale
             parts.append(
@@ -153,11 +153,11 @@ def _storage(sheet: Sheet, d: ArenaDrawn, i: int, pixels: float, largest: int) -
 def _storage_labels(sheet: Sheet, d: ArenaDrawn, s: Storage, pixels: float) -> list[tuple[float, float, float, Label]]:
     """Each stage has its own; the longest one says how large the memory is."""
     scale, span = pixels / d.height, sheet.t1 - sheet.t0
-    high, middle = s.size * scale, TOP + pixels - (s.bottom + s.size / 2) * scale
+    high, middle = s.nbytes * scale, TOP + pixels - (s.bottom + s.nbytes / 2) * scale
     longest = max(s.stages, key=lambda t: t.end - t.start)
     found = []
     for t in s.stages:
-        texts = alternatives(shown_name(t.block.name, t.block.op), size_text(s.size) if t is longest else "")
+        texts = alternatives(shown_name(t.block.name, t.block.op), size_text(s.nbytes) if t is longest else "")
         for label in fitting(texts, (t.end - t.start) / span, high):
             found.append((float(t.start), float(t.end), middle, label))
     return found
@@ -174,11 +174,11 @@ def _now(sheet: Sheet, d: ArenaDrawn, pixels: int) -> str:
 
 def map_chart(sheet: Sheet, d: ArenaDrawn, pixels: int) -> Chart:
     axis, lines = _byte_axis(sheet, d.height, pixels, 6, d.arena.peak)
-    largest = max((s.size for s in d.pieces), default=1)
+    largest = max((s.nbytes for s in d.pieces), default=1)
     order = range(len(d.pieces))
     blocks = "".join(_storage(sheet, d, i, pixels, largest) for i in order if d.pieces[i].upper > d.pieces[i].lower)
     # what is less than half a line high has no label
-    named = [s for s in d.pieces if s.upper > s.lower and s.size * pixels / d.height >= 13]
+    named = [s for s in d.pieces if s.upper > s.lower and s.nbytes * pixels / d.height >= 13]
     texts = labels(sheet, (found for s in named for found in _storage_labels(sheet, d, s, pixels)))
 
     def rule(n: int, name: str, dash: str = "") -> str:
@@ -251,7 +251,7 @@ def legend(sheet: Sheet, d: ArenaDrawn) -> list[tuple[str, str, str]]:
     """(swatch, words, the way of colouring that it belongs to, or "")."""
     used = sorted({kind(t.block.op) for s in d.pieces for t in s.stages})
     total = int(sheet.t1 - sheet.t0)
-    largest = max((s.size for s in d.pieces), default=1)
+    largest = max((s.nbytes for s in d.pieces), default=1)
     scale = {"kind": [(f"k{k}", KINDS[k]) for k in used]}
     for name, most, unit in (("life", total, lambda n: f"{n} steps"), ("size", largest, size_text)):
         ends = [math.ceil(math.expm1(math.log1p(most) * (k + 1) / SHADES)) for k in range(SHADES)]

@@ -93,7 +93,7 @@ def _memory_card(picture: Picture) -> str:
 
 def _arena_card(picture: Picture, sheet: Sheet, d: ArenaDrawn, number: int) -> str:
     arena, blocks = d.arena, d.arena.blocks
-    whole = sum(b.size for b in blocks)
+    whole = sum(b.nbytes for b in blocks)
     saved = f"{100 * (1 - arena.peak / whole):.1f} %" if whole else "0 %"
     name = "Memory" if arena.backend == picture.title else f"Memory of {arena.backend}"
     head = f'<div class="head"><h2>{markup(name)}</h2><p class="soft">{markup(verdict(arena))}</p></div>'
@@ -129,7 +129,7 @@ def _content(drawn: Sequence[ArenaDrawn], sheet: Sheet) -> dict[str, Any]:
         "arenas": [
             {"height": d.height, "moment": d.moment, "lower": [s.lower for s in d.pieces],
              "upper": [s.upper for s in d.pieces], "bottom": [s.bottom for s in d.pieces],
-             "size": [s.size for s in d.pieces], "name": [s.names[-1] for s in d.pieces],
+             "size": [s.nbytes for s in d.pieces], "name": [s.names[-1] for s in d.pieces],
              "at": [m.time for m in d.moments], "live": [m.live for m in d.moments],
              "top": [m.top for m in d.moments], "words": [moment_words(m)[1:] for m in d.moments]}
             for d in drawn
@@ -153,7 +153,7 @@ def page(picture: Picture, path: str | PathLike[str] | None = None) -> str:
     body = [_hatch(sheet), _lanes_card(picture, sheet), _memory_card(picture)]
     body += [_arena_card(picture, sheet, d, k) for k, d in enumerate(drawn)]
     if picture.copies:
-        copied = copies_text(c.size for c in picture.copies)
+        copied = copies_text(c.nbytes for c in picture.copies)
         body.append(
             f'<section class="card" aria-label="Copies"><div class="head"><h2>Copies between devices</h2>'
             f'<p class="soft">{copied}</p></div>{copies_table(picture)}</section>'

@@ -128,7 +128,7 @@ def _arena(paper: Paper, picture: Picture, d: ArenaDrawn) -> None:
         told += [f"{name} {size_text(parts[name])}" for name in ("leafs", "kept copies", "scratch") if parts[name]]
         told.append(f"total {size_text(parts['total'])}")
     paper.words(" · ".join(told), 12, name="soft")
-    if not any(s.size and s.upper > s.lower for s in d.pieces):
+    if not any(s.nbytes and s.upper > s.lower for s in d.pieces):
         return
     paper.chart(map_chart(sheet, d, MAP))
     paper.chart(live_chart(sheet, d, _LIVE))

@@ -46,7 +46,7 @@ def write_table(arenas: Sequence[ArenaLike], path: str | PathLike[str] | None = 
         for b in arena.blocks:
             root = "" if b.root is None or b.root == b.id else ids.get(b.root, "")
             words = [cell(w) for w in (b.name, b.op, b.backend, _arena(arena, b))]
-            found.append(_line([ids[b.id], b.lower, b.upper, b.size, b.offset, *words, root]))
+            found.append(_line([ids[b.id], b.lower, b.upper, b.nbytes, b.offset, *words, root]))
         first += len(arena.blocks)
     result = "".join(found)
     if path is not None:
@@ -70,7 +70,7 @@ def write_rows(path: str | PathLike[str], arenas: dict[str, list[tuple[str, Bare
             cell(text),
             b.lower,
             b.upper,
-            b.size,
+            b.nbytes,
             offset,
             cell(b.name),
             cell(b.op),

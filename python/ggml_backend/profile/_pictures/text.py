@@ -33,7 +33,7 @@ def _map(
     shown = [[_FREE] * width for _ in range(rows)]
     for i, s in enumerate(pieces):
         columns = _overlap((s.lower - t0) * width / (t1 - t0), (s.upper - t0) * width / (t1 - t0), width)
-        for r, high in _overlap(s.bottom * rows / height, (s.bottom + s.size) * rows / height, rows):
+        for r, high in _overlap(s.bottom * rows / height, (s.bottom + s.nbytes) * rows / height, rows):
             for c, wide in columns:
                 area = high * wide
                 used[r][c] += area
@@ -55,7 +55,7 @@ def _line(s: Storage) -> str:
     names = f" {'->' if len(stages) == len(s.stages) else '...'} ".join(
         f"{_clean(t.block.name)} {_clean(t.block.op, 20)}".rstrip() for t in stages
     )
-    return f"{size_text(s.size):>10}  steps {s.lower}..{s.upper - 1}  {where}  {names}".rstrip()
+    return f"{size_text(s.nbytes):>10}  steps {s.lower}..{s.upper - 1}  {where}  {names}".rstrip()
 
 
 def _arena(arena: ArenaLike, t0: int, t1: int, width: int, rows: int, largest: int) -> list[str]:
@@ -67,7 +67,7 @@ def _arena(arena: ArenaLike, t0: int, t1: int, width: int, rows: int, largest: i
     height = max(bases(arena.blocks)[-1], arena.peak)
     if not pieces or not height:
         return lines
-    order = sorted(range(len(pieces)), key=lambda i: (-pieces[i].size * (pieces[i].upper - pieces[i].lower), i))
+    order = sorted(range(len(pieces)), key=lambda i: (-pieces[i].nbytes * (pieces[i].upper - pieces[i].lower), i))
     marks = {i: letter for letter, i in zip(_LETTERS, order, strict=False)}
     labels = [size_text(height), *[""] * (rows - 2), size_text(height // rows)]
     for label, cells in zip(labels, _map(pieces, height, t0, t1, width, rows, marks), strict=True):
@@ -98,11 +98,11 @@ def _strip(picture: Picture, t0: int, t1: int, width: int) -> list[str]:
 
 
 def _copies(picture: Picture, largest: int) -> list[str]:
-    lines = [copies_text(c.size for c in picture.copies)]
-    for c in sorted(picture.copies, key=lambda c: -c.size)[:largest]:
+    lines = [copies_text(c.nbytes for c in picture.copies)]
+    for c in sorted(picture.copies, key=lambda c: -c.nbytes)[:largest]:
         route = f"{_clean(c.src_backend)} -> {_clean(c.dst_backend)}"
         lines.append(
-            f"    {size_text(c.size):>10}  {route}  split {c.split}  {_clean(c.name)}  {_clean(c.reason, 60)}".rstrip()
+            f"    {size_text(c.nbytes):>10}  {route}  split {c.split}  {_clean(c.name)}  {_clean(c.reason, 60)}".rstrip()
         )
     if len(picture.copies) > largest:
         lines.append(f"    ... and {len(picture.copies) - largest} more")

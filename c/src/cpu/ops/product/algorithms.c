@@ -101,7 +101,7 @@ void gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p) {
     }
 }
 
-const char * gb_gemm_algorithm(const struct gb_gemm * p, const struct gb_kernels * kernels,
+const char * gb_gemm_candidate(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits, int i, const char ** why) {
     if (i < 0 || i > choose(p, kernels, traits) - algorithms) {
         return NULL;
@@ -110,7 +110,7 @@ const char * gb_gemm_algorithm(const struct gb_gemm * p, const struct gb_kernels
     return algorithms[i].name;
 }
 
-const char * gb_gemm_way(const struct gb_gemm * p, const struct gb_kernels * kernels,
+const char * gb_gemm_algorithm(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits) {
     return choose(p, kernels, traits)->name;
 }

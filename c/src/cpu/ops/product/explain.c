@@ -12,5 +12,5 @@ const char * gb_cpu_product_algorithm(const struct ggml_tensor * node, const cha
     GB_FAIL_IF_RETURNING(!gb_is_product(node->op), NULL, GGML_STATUS_INVALID_ARGUMENT, "CPU: %s is no product",
         ggml_op_name(node->op));
     const struct gb_level * found = level != NULL ? gb_level_find(level) : gb_level_default();
-    return found != NULL && gb_cpu_traits_check() ? gb_mul_mat_algorithm(node, found->kernels, NULL, i, why) : NULL;
+    return found != NULL && gb_cpu_traits_check() ? gb_mul_mat_candidate(node, found->kernels, NULL, i, why) : NULL;
 }

@@ -321,18 +321,18 @@ static const struct gb_gemm * gemm_of(const struct ggml_tensor * node, struct pr
     }
 }
 
-const char * gb_mul_mat_algorithm(const struct ggml_tensor * node, const struct gb_kernels * kernels,
+const char * gb_mul_mat_candidate(const struct ggml_tensor * node, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits, int i, const char ** why) {
     struct product q;
     struct experts experts;
     const struct gb_gemm * p = gemm_of(node, &q, &experts);
-    return p != NULL ? gb_gemm_algorithm(p, kernels, traits, i, why) : NULL;
+    return p != NULL ? gb_gemm_candidate(p, kernels, traits, i, why) : NULL;
 }
 
-const char * gb_mul_mat_way(const struct ggml_tensor * node, const struct gb_kernels * kernels,
+const char * gb_mul_mat_algorithm(const struct ggml_tensor * node, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits) {
     struct product q;
     struct experts experts;
     const struct gb_gemm * p = gemm_of(node, &q, &experts);
-    return p != NULL ? gb_gemm_way(p, kernels, traits) : NULL;
+    return p != NULL ? gb_gemm_algorithm(p, kernels, traits) : NULL;
 }

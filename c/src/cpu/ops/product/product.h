@@ -72,11 +72,11 @@ void gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 // The name of the algorithm that is tried i-th for the product, with these kernels, on a processor with these traits
 // (NULL: this one). *why: why it declines, a static text, or NULL: it takes the product. NULL behind the one that takes
 // it.
-const char * gb_gemm_algorithm(const struct gb_gemm * p, const struct gb_kernels * kernels,
+const char * gb_gemm_candidate(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits, int i, const char ** why);
 
 // The name of the algorithm that takes the product.
-const char * gb_gemm_way(const struct gb_gemm * p, const struct gb_kernels * kernels,
+const char * gb_gemm_algorithm(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits);
 
 // The operators that are products (mul_mat.c).
@@ -84,12 +84,12 @@ static inline bool gb_is_product(enum ggml_op op) {
     return op == GGML_OP_MUL_MAT || op == GGML_OP_MUL_MAT_ID || op == GGML_OP_OUT_PROD;
 }
 
-// gb_gemm_algorithm for a node, which is a product (mul_mat.c).
-const char * gb_mul_mat_algorithm(const struct ggml_tensor * node, const struct gb_kernels * kernels,
+// gb_gemm_candidate for a node, which is a product (mul_mat.c).
+const char * gb_mul_mat_candidate(const struct ggml_tensor * node, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits, int i, const char ** why);
 
-// gb_gemm_way for a node, which is a product (mul_mat.c).
-const char * gb_mul_mat_way(const struct ggml_tensor * node, const struct gb_kernels * kernels,
+// gb_gemm_algorithm for a node, which is a product (mul_mat.c).
+const char * gb_mul_mat_algorithm(const struct ggml_tensor * node, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits);
 
 // MUL_MAT (mul_mat.c) with an epilogue.

@@ -16,7 +16,7 @@ static const char * algorithm_with(const struct ggml_tensor * node, const char *
     const char *name, *taken = NULL, *why = NULL;
     int i = 0;
     while ((name = traits == NULL ? gb_cpu_product_algorithm(node, level, i, &why)
-                                  : gb_mul_mat_algorithm(node, found->kernels, traits, i, &why)) != NULL) {
+                                  : gb_mul_mat_candidate(node, found->kernels, traits, i, &why)) != NULL) {
         CHECK_MSG(taken == NULL, "%s follows %s, which takes the product", name, taken);
         if (why == NULL) {
             taken = name;
