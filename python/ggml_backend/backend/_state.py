@@ -191,8 +191,8 @@ def waits(device: Any) -> bool:
 
 
 class Memory:
-    """A buffer: what the device's ``allocate`` gave. ``begin`` makes places in different buffers differ: it is the address
-    on the host, and elsewhere a multiple of what is above all addresses and sizes."""
+    """A buffer: what ``allocate`` of the device returned. ``begin`` tells buffers apart. It is the address on the host,
+    and elsewhere a multiple of a number above all addresses and sizes."""
 
     __slots__ = ("begin", "content", "state")
     _numbers = itertools.count(1)

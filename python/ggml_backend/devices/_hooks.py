@@ -217,8 +217,8 @@ def _host_address(state: State, content: Any, size: int) -> int:
     )
     if not ok:
         raise DeviceError(
-            f"allocate({size}) of a device with memory 'host' must return a writable NumPy array of {max(size, 1)} uint8,"
-            f" not {kind_of(content)}"
+            f"allocate({size}) of a device with memory 'host' must return a writable NumPy array of"
+            f" {max(size, 1)} uint8, not {kind_of(content)}"
         )
     return int(interface["data"][0])
 

@@ -166,8 +166,8 @@ class Device:
       other than 1 a function is called once, with ``ith = 0, nth = 1``.
     - *How*: :meth:`compile`, by default a list of calls of the table's methods.
     - *Memory*: ``memory = "host"`` is memory of the host, in NumPy arrays, which the CPU reads and writes, too, so that
-      nothing is copied between them. ``memory = "own"`` is the device's: then :meth:`allocate` and :meth:`array` are to be
-      given, and what moves bytes (:meth:`write`, :meth:`read`, :meth:`fill`) where that is no NumPy array.
+      nothing is copied between them. ``memory = "own"`` is the device's. Write :meth:`allocate` and :meth:`array`
+      then. Without NumPy arrays, also write :meth:`write`, :meth:`read` and :meth:`fill`.
     - *A queue*: a class, or an object after ``__init__``, that has a :meth:`submit` of its own computes later;
       :meth:`synchronize` waits, and a method ``event`` may give marks in the queue.
 

@@ -133,8 +133,8 @@ def measure_limits(level: str, threads: int, seconds: float = 0.02) -> MachineLi
 
 
 def least_seconds(machine: MachineLimits, flops: Any, read: Any, written: Any, algorithm: str) -> Any:
-    """The larger of the time for operations and that for bytes, of arrays of work that is computed in this algorithm. Bytes
-    count in the smallest memory that holds them."""
+    """The larger of the times for operations and for bytes, of arrays of work of one algorithm. Bytes count in the
+    smallest memory that holds them."""
     size = read + written
     both = np.minimum(read, written)
     sizes = np.array(sorted(machine.read))

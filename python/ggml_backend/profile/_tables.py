@@ -313,7 +313,8 @@ def _rows(groups: _Groups, limits: dict[str, MachineLimits]) -> list[ProfileRow]
     for g, (name, steps) in enumerate(zip(groups.names, steps_of, strict=True)):
         found.append(
             ProfileRow(
-                name, _joined(s.kind for s in steps), _joined(s.device for s in steps), _joined(s.algorithm for s in steps),
+                name, _joined(s.kind for s in steps), _joined(s.device for s in steps),
+                _joined(s.algorithm for s in steps),
                 int(calls[g]), runs[g], float(seconds[g]), medians[g], float(seconds[g] / total) if total else 0.0,
                 float(flops[g]), float(size[g]), float(least[g] / known[g]) if known[g] > 0 else None,
                 float(waiting[g] / working[g]) if working[g] > 0 else 0.0,

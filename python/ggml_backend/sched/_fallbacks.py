@@ -126,8 +126,8 @@ def warn_of_weights(found: Sequence[tuple[str, int, str, str, bool]]) -> None:
             ),
             *lines,
             (
-                "  With usage='weights' (Backend.allocate, Context.allocate, Buffer.usage) what reads them runs where they"
-                " lie. Or ignore ggml_backend.PerformanceWarning."
+                "  With usage='weights' (Backend.allocate, Context.allocate, Buffer.usage) their readers run where they"
+                " are. Or ignore ggml_backend.PerformanceWarning."
             ),
         ]
     )

@@ -126,9 +126,7 @@ _ATTRIBUTES: dict[str, dict[str, str]] = {
     },
     "Backend": {
         **dict.fromkeys(["compute", "run"], "use graph.compute(backend), or scheduler.compute(graph)"),
-        **dict.fromkeys(
-            ["memory", "free_memory"], "backend.max_nbytes; scheduler.memory(backend) is what a graph needs"
-        ),
+        **dict.fromkeys(["memory", "free_memory"], "backend.max_nbytes, or scheduler.memory(backend) for a graph"),
         **dict.fromkeys(["device", "type"], "use backend.name"),
         **dict.fromkeys(
             ["tensor", "allocate"], "ctx.tensor(shape) makes a tensor, ctx.allocate(backend) gives it memory there"

@@ -102,7 +102,8 @@ def _copies(picture: Picture, largest: int) -> list[str]:
     for c in sorted(picture.copies, key=lambda c: -c.nbytes)[:largest]:
         route = f"{_clean(c.src_backend)} -> {_clean(c.dst_backend)}"
         lines.append(
-            f"    {size_text(c.nbytes):>10}  {route}  split {c.split}  {_clean(c.name)}  {_clean(c.reason, 60)}".rstrip()
+            f"    {size_text(c.nbytes):>10}  {route}  split {c.split}  {_clean(c.name)}"
+            f"  {_clean(c.reason, 60)}".rstrip()
         )
     if len(picture.copies) > largest:
         lines.append(f"    ... and {len(picture.copies) - largest} more")
