@@ -532,22 +532,23 @@ static struct ggml_tensor * make_view(struct ggml_context * ctx, struct ggml_ten
 }
 
 // By who places in the context.
-static int make_tensor(struct gbpy_object * c, struct gbpy_object * b, const struct gbpy_array * a,
+static int make_tensor(struct gbpy_context * c, struct gbpy_buffer * b, const struct gbpy_array * a,
     const struct views * v, const char * name, struct ggml_tensor ** tensor) {
     int64_t ne[GGML_MAX_DIMS] = { 1, 1, 1, 1 };
     for (int i = 0; i < a->ndim && v->adjacent; i++) {
         ne[a->ndim - 1 - i] = a->shape[i];
     }
     ne[0] = v->adjacent ? ne[0] : v->span;
-    struct ggml_tensor * base = ggml_new_tensor(c->ptr, (enum ggml_type) a->type, GGML_MAX_DIMS, ne);
+    struct ggml_tensor * base = ggml_new_tensor(c->memory.head.ptr, (enum ggml_type) a->type, GGML_MAX_DIMS, ne);
     if (base == NULL) {
         return ggml_last_status();
     }
-    if (!gbpy_add_owner(c, b)) {
+    const ggml_backend_buffer_t buffer = b->memory.head.ptr;
+    if (!gbpy_add_memory(c, &b->memory)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    GB_TRY((int) ggml_backend_tensor_alloc(b->ptr, base, ggml_backend_buffer_get_base(b->ptr)));
-    struct ggml_tensor * t = v->adjacent ? base : make_view(c->ptr, base, v);
+    GB_TRY((int) ggml_backend_tensor_alloc(buffer, base, ggml_backend_buffer_get_base(buffer)));
+    struct ggml_tensor * t = v->adjacent ? base : make_view(c->memory.head.ptr, base, v);
     if (t == NULL) {
         return ggml_last_status();
     }
@@ -560,9 +561,10 @@ static int make_tensor(struct gbpy_object * c, struct gbpy_object * b, const str
 }
 
 // A context where the tensor can be made, and how.
-static int plan_sharing(struct gbpy_object * c, const struct gbpy_array * array, struct views * v, const char * what) {
-    GB_FAIL_IF(c->kind != GBPY_CONTEXT, GGML_STATUS_INVALID_STATE, "%s: the copy of a graph cannot be built on", what);
-    GB_FAIL_IF(!ggml_get_no_alloc(c->ptr), GGML_STATUS_INVALID_STATE,
+static int plan_sharing(struct gbpy_context * c, const struct gbpy_array * array, struct views * v, const char * what) {
+    GB_FAIL_IF(c->memory.head.kind != GBPY_CONTEXT, GGML_STATUS_INVALID_STATE,
+        "%s: the copy of a graph cannot be built on", what);
+    GB_FAIL_IF(!ggml_get_no_alloc(c->memory.head.ptr), GGML_STATUS_INVALID_STATE,
         "%s: with no_alloc=False each tensor of the context gets memory of its own; use gb.Context()", what);
     GB_TRY(find_span(v, array, what));
     if (!v->adjacent) {
@@ -583,7 +585,7 @@ struct sharing {       // how a tensor is made over an array
     uintptr_t also;    // a Python object that has to stay, too; 0: none
 };
 
-static int share(struct gbpy_object * c, const struct gbpy_array * array, const struct views * v, PyObject * owner,
+static int share(struct gbpy_context * c, const struct gbpy_array * array, const struct views * v, PyObject * owner,
     const struct sharing * how, struct ggml_tensor ** tensor) {
     struct gbpy_handle b = { 0 };
     struct gbpy_locks locks = { 0 };
@@ -597,7 +599,7 @@ static int share(struct gbpy_object * c, const struct gbpy_array * array, const 
         status = gbpy_lock_to_place(&locks, how->what, NULL, 0, &c, 1);
     }
     if (status == GGML_STATUS_SUCCESS) {
-        status = make_tensor(c, b.object, array, v, how->name, tensor);
+        status = make_tensor(c, (struct gbpy_buffer *) b.object, array, v, how->name, tensor);
         gbpy_note_move();
     }
     gbpy_unlock(&locks);
@@ -608,7 +610,7 @@ static int share(struct gbpy_object * c, const struct gbpy_array * array, const 
 int gbpy_share_array(const struct gbpy_handle * context, const struct gbpy_array * array, uintptr_t owner,
     uintptr_t also, int usage, const char * name, struct ggml_tensor ** tensor, const char * what) {
     const struct sharing how = { .what = what, .name = name, .usage = usage, .also = also };
-    struct gbpy_object * c = gbpy_object_of(context, what);
+    struct gbpy_context * c = gbpy_context_of(context, what);
     struct views v;
     if (c == NULL) {
         return GGML_STATUS_INVALID_STATE;
@@ -620,7 +622,7 @@ int gbpy_share_array(const struct gbpy_handle * context, const struct gbpy_array
 int gbpy_dlpack_share(const struct gbpy_handle * context, uintptr_t capsule, bool mutable_too, uintptr_t also,
     int usage, const char * name, struct ggml_tensor ** tensor, const char * what) {
     const struct sharing how = { .what = what, .name = name, .usage = usage, .also = also };
-    struct gbpy_object * c = gbpy_object_of(context, what);
+    struct gbpy_context * c = gbpy_context_of(context, what);
     struct gbpy_array array;
     struct views v;
     PyObject * owner = NULL;

@@ -50,27 +50,27 @@ int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path); // Graph
 
 // Enters `first` and what the graph's tensors lie in; with `places` also its contexts, to give tensors memory, else it
 // is an error if one has none.
-int gbpy_lock_graph(struct gbpy_locks * locks, struct gbpy_object * graph, const struct gbpy_request * first, int n,
+int gbpy_lock_graph(struct gbpy_locks * locks, struct gbpy_graph * graph, const struct gbpy_request * first, int n,
     bool places, const char * what);
 // Under the lock. The usual case: owners that were seen as of `epoch`, that nobody else uses now. False:
 // gbpy_lock_graph does it.
 bool gbpy_try_lock_graph(struct gbpy_locks * locks, const struct gbpy_request * first, int n,
     const gbpy_requests * owners, long long epoch);
 // Under the lock, while nobody places tensors of the graph's contexts.
-int gbpy_look_at_graph(struct gbpy_object * graph, const char * what);
+int gbpy_look_at_graph(struct gbpy_graph * graph, const char * what);
 // By a user of the owners: an error if an input in memory that was given for this graph was not set.
 int gbpy_check_inputs(const struct ggml_cgraph * graph, const char * what);
 
 // The beginning and the end of a computation, by the user of the backend.
-void gbpy_begin_stop(struct gbpy_object * backend);
-void gbpy_end_stop(struct gbpy_object * backend);
-bool gbpy_may_be_cancelled(const struct gbpy_object * backend); // work in its queue, by an interrupt
+void gbpy_begin_stop(struct gbpy_backend * backend);
+void gbpy_end_stop(struct gbpy_backend * backend);
+bool gbpy_may_be_cancelled(const struct gbpy_backend * backend); // work in its queue, by an interrupt
 int gbpy_outcome_of(const struct gbpy_run * run, int status);
 
 // The results of a graph are those of a run that began with this version of the inputs, or nobody's. The first two
 // under the lock.
-void gbpy_note_results(struct gbpy_object * graph, long long version);
-void gbpy_forget_results(struct gbpy_object * graph, long long unused);
-void gbpy_forget_results_now(struct gbpy_object * graph);
+void gbpy_note_results(struct gbpy_graph * graph, long long version);
+void gbpy_forget_results(struct gbpy_graph * graph, long long unused);
+void gbpy_forget_results_now(struct gbpy_graph * graph);
 
 #endif // GBPY_GRAPHS_H

@@ -171,15 +171,13 @@ static int wait_for(const char * what, const struct gbpy_request * requests, int
 }
 
 static int check_usable(const char * what, const struct gbpy_request * requests, int n) {
-    static const char * const names[] = { "context", "graph", "buffer", "copy of a graph", "scheduler", "backend",
-        "event", "allocator", "allocator" };
     for (int i = 0; i < n; i++) {
         const struct gbpy_object * o = requests[i].object;
         GB_FAIL_IF(o->broken, GGML_STATUS_INVALID_STATE,
             "%s: the %s was in locks by another thread when the process was forked: make a new one", what,
-            names[o->kind]);
-        GB_FAIL_IF(o->closed && o->kind != GBPY_BACKEND && !requests[i].closed_too, GGML_STATUS_INVALID_STATE,
-            "%s: the %s is closed", what, names[o->kind]);
+            gbpy_kind_name(o->kind));
+        GB_FAIL_IF(o->closed && !gbpy_can_lock_when_closed(o) && !requests[i].closed_too, GGML_STATUS_INVALID_STATE,
+            "%s: the %s is closed", what, gbpy_kind_name(o->kind));
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -259,10 +257,10 @@ int gbpy_take_or_wait(struct gbpy_locks * locks, const char * what, const struct
     return status;
 }
 
-int gbpy_wait_for_placement(struct gbpy_object * const * contexts, int n, const char * what) {
+int gbpy_wait_for_placement(struct gbpy_context * const * contexts, int n, const char * what) {
     int status = GGML_STATUS_SUCCESS;
     for (int i = 0; i < n && status == GGML_STATUS_SUCCESS;) {
-        const struct gbpy_request place = { .object = contexts[i] };
+        const struct gbpy_request place = { .object = &contexts[i]->memory.head };
         if (find_conflict(&place, 1, gbpy_caller(), true) < 0) {
             i++;
         } else {
@@ -275,7 +273,8 @@ int gbpy_wait_for_placement(struct gbpy_object * const * contexts, int n, const 
 
 bool gbpy_try_take(struct gbpy_locks * locks, const struct gbpy_request * requests, int n) {
     for (int i = 0; i < n; i++) {
-        if (requests[i].object->broken || (requests[i].object->closed && requests[i].object->kind != GBPY_BACKEND)) {
+        if (requests[i].object->broken ||
+            (requests[i].object->closed && !gbpy_can_lock_when_closed(requests[i].object))) {
             return false;
         }
     }
@@ -318,8 +317,8 @@ bool gbpy_add_request(gbpy_requests * requests, struct gbpy_object * o, bool wri
 
 bool gbpy_is_locked(const struct gbpy_object * o) { return o->writer != NULL || o->n_readers > 0; }
 
-bool gbpy_add_placement(gbpy_requests * requests, struct gbpy_object * context) {
-    bool ok = gbpy_add_request(requests, context, true);
+bool gbpy_add_placement(gbpy_requests * requests, struct gbpy_context * context) {
+    bool ok = gbpy_add_request(requests, &context->memory.head, true);
     for (size_t i = 0; ok && i < context->placed_in.n; i++) {
         struct gbpy_object * owner = context->placed_in.data[i];
         if (owner->closed && gbpy_is_locked(owner) && find_request(requests, owner) == NULL) {
@@ -330,7 +329,7 @@ bool gbpy_add_placement(gbpy_requests * requests, struct gbpy_object * context) 
 }
 
 static int lock_in_one_step(struct gbpy_locks * locks, const char * what, const struct gbpy_request * requests, int n,
-    struct gbpy_object * const * contexts, int n_contexts, bool nested) {
+    struct gbpy_context * const * contexts, int n_contexts, bool nested) {
     gbpy_requests all = { 0 };
     int status = GGML_STATUS_SUCCESS;
     gbpy_mutex_lock();
@@ -357,7 +356,7 @@ int gbpy_lock_all(struct gbpy_locks * locks, const char * what, const struct gbp
 }
 
 int gbpy_lock_to_place(struct gbpy_locks * locks, const char * what, const struct gbpy_request * requests, int n,
-    struct gbpy_object * const * contexts, int n_contexts) {
+    struct gbpy_context * const * contexts, int n_contexts) {
     return lock_in_one_step(locks, what, requests, n, contexts, n_contexts, false);
 }
 
@@ -405,8 +404,8 @@ void gbpy_unlock_one(struct gbpy_locks * locks, struct gbpy_object * o) {
 
 void gbpy_unlock(struct gbpy_locks * locks) { gbpy_unlock_after(locks, NULL, NULL, 0); }
 
-void gbpy_unlock_after(struct gbpy_locks * locks, void (*last)(struct gbpy_object * object, long long number),
-    struct gbpy_object * object, long long number) {
+void gbpy_unlock_after(struct gbpy_locks * locks, void (*last)(struct gbpy_graph * graph, long long number),
+    struct gbpy_graph * graph, long long number) {
     struct gbpy_object * dead = NULL;
     if (locks == NULL) {
         return;
@@ -414,7 +413,7 @@ void gbpy_unlock_after(struct gbpy_locks * locks, void (*last)(struct gbpy_objec
     if (locks->active) {
         gbpy_mutex_lock();
         if (last != NULL) {
-            last(object, number);
+            last(graph, number);
         }
         if (locks->active) { // else a fork ended it
             for (int i = 0; i < locks->n; i++) {

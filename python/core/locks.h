@@ -53,14 +53,14 @@ void gbpy_begin_requests(gbpy_requests * requests);
 bool gbpy_add_request(gbpy_requests * requests, struct gbpy_object * object, bool write);
 // Under the lock: adds all that giving tensors of a context memory takes: the context, and those closed owners of
 // memory in which somebody still computes with its tensors, since these lose it. False: no memory.
-bool gbpy_add_placement(gbpy_requests * requests, struct gbpy_object * context);
+bool gbpy_add_placement(gbpy_requests * requests, struct gbpy_context * context);
 
 // As gbpy_lock, for C: `wants` may repeat objects. `use` is empty, or on the stack with capacity for all.
 int gbpy_lock_all(struct gbpy_locks * locks, const char * what, const struct gbpy_request * requests, int n,
     bool nested);
 // The same, and enters the contexts, to give their tensors memory.
 int gbpy_lock_to_place(struct gbpy_locks * locks, const char * what, const struct gbpy_request * requests, int n,
-    struct gbpy_object * const * contexts, int n_contexts);
+    struct gbpy_context * const * contexts, int n_contexts);
 
 bool gbpy_reserve_locks(struct gbpy_locks * locks, int n); // outside of the lock, or of few bytes; false: no memory
 // Under the lock, with capacity in `use`: takes all n, or gives the lock up to wait for what stands in the way; then
@@ -69,14 +69,14 @@ bool gbpy_reserve_locks(struct gbpy_locks * locks, int n); // outside of the loc
 int gbpy_take_or_wait(struct gbpy_locks * locks, const char * what, const struct gbpy_request * requests, int n,
     bool nested, const struct ggml_tensor * staged);
 // Under the lock, which it may give up: waits until nobody else places tensors of these contexts.
-int gbpy_wait_for_placement(struct gbpy_object * const * contexts, int n, const char * what);
+int gbpy_wait_for_placement(struct gbpy_context * const * contexts, int n, const char * what);
 // Under the lock: takes them if nothing at all stands in the way.
 bool gbpy_try_take(struct gbpy_locks * locks, const struct gbpy_request * requests, int n);
 
 bool gbpy_is_locked(const struct gbpy_object * object); // under the lock: by anybody, for anything
 // As gbpy_unlock, after last(object, number), in one critical section.
-void gbpy_unlock_after(struct gbpy_locks * locks, void (*last)(struct gbpy_object * object, long long number),
-    struct gbpy_object * object, long long number);
+void gbpy_unlock_after(struct gbpy_locks * locks, void (*last)(struct gbpy_graph * graph, long long number),
+    struct gbpy_graph * graph, long long number);
 void gbpy_unlock_one(struct gbpy_locks * locks, struct gbpy_object * object); // before the rest of the use ends
 bool gbpy_holds(const struct gbpy_locks * locks, const struct gbpy_object * object); // under the lock
 

@@ -57,7 +57,7 @@ bool gbpy_waits_for_my_run(const struct gbpy_locks * locks) {
 
 void gbpy_break_pending_runs(void) {
     for (struct gbpy_sched * s = pending_scheds; s != NULL; s = s->next_pending) {
-        s->object->broken = true;
+        s->memory.head.broken = true;
         s->has_pending_runs = false;
         gbpy_forget_results(s->pending_graph, 0);
     }
@@ -84,7 +84,6 @@ static void set_pending(struct gbpy_sched * s, bool on) { // under the lock
     s->has_pending_runs = on;
     while (*link != NULL && *link != s) {
         link = &(*link)->next_pending;
-        gbpy_visited(1);
     }
     if (on && *link == NULL) {
         s->next_pending = NULL;
@@ -119,14 +118,14 @@ int gbpy_finish_runs(struct gbpy_sched * s) {
     if (!s->has_pending_runs) {
         return GGML_STATUS_SUCCESS;
     }
-    int status = ggml_backend_sched_synchronize(s->object->ptr);
+    int status = ggml_backend_sched_synchronize(s->memory.head.ptr);
     for (int i = 0; i < gbpy_n_backends(s); i++) {
         gbpy_end_stop(gbpy_backend_at(s, i));
     }
     gbpy_mutex_lock();
     set_pending(s, false); // at once with what became of the runs, or who asks between would take one for failed
     struct gbpy_pending_run * runs = s->runs;
-    struct gbpy_object * graph = s->pending_graph;
+    struct gbpy_graph * graph = s->pending_graph;
     gbpy_requests requests = s->pending_locks;
     bool all_good = true, mine = false;
     s->runs = NULL;
@@ -150,7 +149,9 @@ int gbpy_finish_runs(struct gbpy_sched * s) {
         gbpy_unref(requests.data[i].object);
     }
     gb_vec_free(&requests);
-    gbpy_unref(graph);
+    if (graph != NULL) {
+        gbpy_unref(&graph->head);
+    }
     if (!all_good && !mine) { // whoever holds the runs that failed reports it
         ggml_clear_error();
         status = GGML_STATUS_SUCCESS;
@@ -190,7 +191,7 @@ static int finish_runs_of(struct gbpy_sched * s) {
         status = finish_quietly(s);
         gbpy_unlock(&locks);
         // it was landed and closed meanwhile, or is being
-    } else if (status != GBPY_INTERRUPTED && (!s->has_pending_runs || atomic_load(&s->object->closed))) {
+    } else if (status != GBPY_INTERRUPTED && (!s->has_pending_runs || atomic_load(&s->memory.head.closed))) {
         ggml_clear_error();
         status = GGML_STATUS_SUCCESS;
     }
@@ -212,7 +213,7 @@ static struct gbpy_sched * find_conflicting_run(const struct gbpy_request * requ
     for (struct gbpy_sched * s = pending_scheds; s != NULL; s = s->next_pending) {
         bool own = false, conflict = false;
         for (int i = 0; i < n; i++) {
-            own |= requests[i].object == s->object && requests[i].write;
+            own |= requests[i].object == &s->memory.head && requests[i].write;
             conflict |= !requests[i].beside_runs && share(&requests[i], &s->pending_locks);
         }
         if (conflict && !own) {
@@ -226,10 +227,10 @@ static struct gbpy_sched * find_conflicting_run(const struct gbpy_request * requ
 static bool is_staged(const struct gbpy_sched * s, const struct ggml_tensor * t) {
     const struct ggml_tensor * root = gb_root(t);
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
-    if (s->n_copies < 2 || !ggml_is_input(root) || buffer == NULL || !ggml_backend_buffer_is_host(buffer)) {
+    if (s->n_copies < 2 || !ggml_is_input(root) || buffer == NULL || !gb_buffer_is_host(buffer)) {
         return false;
     }
-    const struct ggml_cgraph * graph = s->pending_graph->ptr;
+    const struct ggml_cgraph * graph = s->pending_graph->head.ptr;
     for (int i = 0; i < graph->n_nodes; i++) {
         if (gb_root(graph->nodes[i]) == root && gb_op_computes(graph->nodes[i]->op)) {
             return false; // a node writes it
@@ -243,8 +244,8 @@ static bool is_staged(const struct gbpy_sched * s, const struct ggml_tensor * t)
 static bool requests_my_run(const struct gbpy_request * requests, int n) {
     const struct gbpy_sched * s = my_pending_run();
     bool any = false;
-    for (int i = 0; s != NULL && !(s->object->writer != NULL && s->object->writer->owner == gbpy_caller()) && i < n;
-        i++) {
+    for (int i = 0;
+        s != NULL && !(s->memory.head.writer != NULL && s->memory.head.writer->owner == gbpy_caller()) && i < n; i++) {
         any |= share(&requests[i], &s->pending_locks);
     }
     return any;
@@ -261,7 +262,7 @@ bool gbpy_wait_for_conflicting_run(const struct gbpy_request * requests, int n, 
     if (s == NULL || (staged != NULL && is_staged(s, staged))) {
         return false;
     }
-    struct gbpy_object * o = s->object;
+    struct gbpy_object * o = &s->memory.head;
     const bool lives = gbpy_try_ref(o);
     gbpy_mutex_unlock();
     if (lives) {
@@ -278,13 +279,13 @@ void gbpy_finish_all_runs(void) {
     int status = GGML_STATUS_SUCCESS;
     while (status == GGML_STATUS_SUCCESS) {
         gbpy_mutex_lock();
-        struct gbpy_object * o = pending_scheds != NULL ? pending_scheds->object : NULL;
+        struct gbpy_object * o = pending_scheds != NULL ? &pending_scheds->memory.head : NULL;
         const bool lives = o != NULL && gbpy_try_ref(o);
         gbpy_mutex_unlock();
         if (!lives) {
             break;
         }
-        status = finish_runs_of(o->sched);
+        status = finish_runs_of((struct gbpy_sched *) o);
         gbpy_unref(o);
     }
 }
@@ -294,7 +295,7 @@ void gbpy_finish_all_runs(void) {
 // The backend that computes a result which may be fetched: one whose memory is its own to the end of the graph. NULL
 // and reported.
 static ggml_backend_t computes_result(const struct gbpy_sched * s, struct ggml_tensor * t) {
-    const ggml_backend_t backend = ggml_backend_sched_get_node_backend(s->object->ptr, t);
+    const ggml_backend_t backend = ggml_backend_sched_get_node_backend(s->memory.head.ptr, t);
     char text[160];
     gbpy_describe(t, text, sizeof(text));
     GB_FAIL_IF_RETURNING(backend == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "compute_async: %s is not in the graph",
@@ -342,7 +343,7 @@ static int wait_for_run(struct gbpy_sched * s, const struct gbpy_pending_run * f
 }
 
 // Before another run: waits until there may be one more.
-static int make_room_for_run(struct gbpy_sched * s, const struct gbpy_object * g, const struct gbpy_run * run) {
+static int make_room_for_run(struct gbpy_sched * s, const struct gbpy_graph * g, const struct gbpy_run * run) {
     if (!s->has_pending_runs) {
         return GGML_STATUS_SUCCESS;
     }
@@ -381,10 +382,10 @@ static struct gbpy_pending_run * new_run(struct gbpy_sched * s, struct gbpy_run 
     f->outcome = outcome;
     outcome->starter = gb_thread_number();
     for (int i = 0; i < gbpy_n_backends(s); i++) {
-        if (ggml_backend_is_cpu(gbpy_backend_at(s, i)->ptr)) {
+        if (ggml_backend_is_cpu(gbpy_backend_at(s, i)->head.ptr)) {
             continue;
         }
-        f->events[f->n_events] = ggml_backend_event_new(gbpy_backend_at(s, i)->ptr);
+        f->events[f->n_events] = ggml_backend_event_new(gbpy_backend_at(s, i)->head.ptr);
         if (f->events[f->n_events] == NULL) {
             free_run(f);
             return NULL;
@@ -394,7 +395,7 @@ static struct gbpy_pending_run * new_run(struct gbpy_sched * s, struct gbpy_run 
     return f;
 }
 
-static bool note_run(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_pending_run * f, uintptr_t object) {
+static bool note_run(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_pending_run * f, uintptr_t object) {
     if (!s->has_pending_runs) {
         if (!gb_vec_reserve(&s->pending_locks, s->owners.n + (size_t) s->n_members)) {
             return false;
@@ -408,7 +409,7 @@ static bool note_run(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_
         for (size_t i = 1; i < s->pending_locks.n; i++) { // itself it must not keep
             gbpy_ref(s->pending_locks.data[i].object);
         }
-        gbpy_ref(g);
+        gbpy_ref(&g->head);
         s->pending_graph = g;
     }
     const PyGILState_STATE state = PyGILState_Ensure();
@@ -433,16 +434,16 @@ static int fetch(ggml_backend_t backend, struct ggml_tensor * t, void * to, bool
                                          : GGML_STATUS_SUCCESS;
 }
 
-static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_pending_run * f, struct gbpy_run * run,
+static int issue(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_pending_run * f, struct gbpy_run * run,
     struct ggml_tensor ** results, void ** to, int n) {
     void * outer = gb_run();
     bool all_queued = true, is_kept = true; // is_kept: there still is a run, which the flight may have had
     run = run != NULL ? run : &f->plain;
     run->owner = gbpy_caller();
     struct gbpy_recording recording;
-    gbpy_begin_recording(&recording, s->object, g);
+    gbpy_begin_recording(&recording, s, g);
     gb_set_run(run);
-    int status = ggml_backend_sched_graph_compute_async(s->object->ptr, g->ptr);
+    int status = ggml_backend_sched_graph_compute_async(s->memory.head.ptr, g->head.ptr);
     gb_set_run(outer);
     gbpy_end_recording(&recording, run->stopped == 0);
     if (status == GGML_STATUS_SUCCESS && !gbpy_own_new(s)) {
@@ -474,7 +475,7 @@ static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_pend
 }
 
 // Lands what conflicts with another run of the scheduler; an error if a backend computes none of the results.
-static int prepare_start(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_run * run,
+static int prepare_start(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_run * run,
     struct ggml_tensor ** results, int n) {
     int status = GGML_STATUS_SUCCESS;
     for (int i = 0; i < gbpy_n_backends(s) && status == GGML_STATUS_SUCCESS; i++) {
@@ -490,7 +491,7 @@ static int prepare_start(struct gbpy_sched * s, struct gbpy_object * g, struct g
 
 // A run that could not be issued whole: lands the scheduler's runs and keeps the status and message of the failure,
 // unless outcome was interrupted. The flight may have landed and be freed already, but its gbpy_landing still exists.
-static int give_up(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_run_outcome * outcome, int status) {
+static int give_up(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_run_outcome * outcome, int status) {
     char message[GB_ERROR_SIZE / 2];
     snprintf(message, sizeof(message), "%s", ggml_last_error());
     set_state(outcome, -1);
@@ -507,7 +508,7 @@ static int give_up(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_ru
 }
 
 // Issues a flight that is noted. The results of the graph are those of this run; a failure takes that back.
-static int start(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_pending_run * f, struct gbpy_run * run,
+static int start(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_pending_run * f, struct gbpy_run * run,
     struct ggml_tensor ** results, void ** to, int n) {
     struct gbpy_run_outcome * outcome = f->outcome;
     const long long version = atomic_load(&gbpy_sets);
@@ -524,7 +525,7 @@ static int start(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_pend
     int status = issue(s, g, f, run, results, to, n);
     if (status != GGML_STATUS_SUCCESS) {
         status = give_up(s, g, outcome, status);
-    } else if (atomic_load(&s->object->closed)) { // by a callback: nobody can wait for it later
+    } else if (atomic_load(&s->memory.head.closed)) { // by a callback: nobody can wait for it later
         status = gbpy_finish_runs(s);
     }
     return gbpy_outcome_of(run, status);
@@ -535,7 +536,7 @@ int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, str
     static const char what[] = "Scheduler.compute_async";
     struct gbpy_locks locks = { 0 };
     struct gbpy_sched * s = gbpy_sched_of(sched, what);
-    struct gbpy_object * g = gbpy_object_of(graph, what);
+    struct gbpy_graph * g = gbpy_graph_of(graph, what);
     if (s == NULL || g == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -608,7 +609,7 @@ int gbpy_sched_wait(struct gbpy_handle * sched, struct gbpy_run_outcome * outcom
         return GGML_STATUS_INVALID_STATE;
     }
     gbpy_mutex_lock();
-    const bool on_its_way = s->has_pending_runs, broken = s->object->broken;
+    const bool on_its_way = s->has_pending_runs, broken = s->memory.head.broken;
     gbpy_mutex_unlock();
     GB_FAIL_IF(broken, GGML_STATUS_INVALID_STATE,
         "the computation was on its way when the process was forked: it goes on in the other process only");

@@ -35,7 +35,7 @@ bool gbpy_buffer_is_readonly(const struct gbpy_handle * buffer);
 
 // By a user of both, after tensors of the context were given memory of the owner, or that memory was overwritten:
 // writes the constants among them, or `only` that one (NULL: all).
-int gbpy_upload_constants(struct gbpy_object * context, const struct gbpy_object * owner,
+int gbpy_upload_constants(struct gbpy_context * context, const struct gbpy_memory * owner,
     const struct ggml_tensor * only);
 
 #endif // GBPY_PLACEMENT_H

@@ -20,6 +20,8 @@ bool gbpy_is_attached(const struct gbpy_handle * profile);
 
 // cdef: end
 
+struct gbpy_sched;
+
 struct gbpy_recording { // of one computation
     struct gbpy_object * profile; // strong; NULL: none
     struct gb_profile_scope before;
@@ -28,12 +30,12 @@ struct gbpy_recording { // of one computation
 extern atomic_int gbpy_n_attached;
 
 // What the two below do where something is attached.
-void gbpy_find_recording(struct gbpy_recording * r, const struct gbpy_object * sched, const struct gbpy_object * graph);
+void gbpy_find_recording(struct gbpy_recording * r, const struct gbpy_sched * sched, const struct gbpy_graph * graph);
 void gbpy_leave_recording(const struct gbpy_recording * r, bool ok);
 
 // Around a computation, on its thread, before gb_set_run. sched: NULL where there is none.
-static inline void gbpy_begin_recording(struct gbpy_recording * r, const struct gbpy_object * sched,
-    const struct gbpy_object * graph) {
+static inline void gbpy_begin_recording(struct gbpy_recording * r, const struct gbpy_sched * sched,
+    const struct gbpy_graph * graph) {
     r->profile = NULL;
     if (atomic_load_explicit(&gbpy_n_attached, memory_order_relaxed) != 0) {
         gbpy_find_recording(r, sched, graph);

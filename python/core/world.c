@@ -13,7 +13,6 @@ static _Thread_local char mine;        // its address is the thread's name
 static _Thread_local bool interrupted; // the poll said so, and nobody was told
 
 atomic_llong gbpy_epochs;
-atomic_llong gbpy_visits;
 atomic_int gbpy_cancels;
 
 void gbpy_mutex_lock(void) {
@@ -46,8 +45,6 @@ void gbpy_renew(void) {
     n_waiting = 0;
     gb_cond_init(&condition);
 }
-
-long long gbpy_n_visited(void) { return atomic_load(&gbpy_visits); }
 
 const void * gbpy_thread(void) { return &mine; }
 

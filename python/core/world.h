@@ -21,8 +21,6 @@ void gbpy_watch_signals(bool (*poll)(void * data));
 // call of this function.
 int gbpy_outcome(int status);
 void gbpy_end(void); // the interpreter ends: nothing is freed any more
-// For tests: how many objects, tensors and entries of lists were looked at so far to open, close, place and reset.
-long long gbpy_n_visited(void);
 
 // cdef: end
 
@@ -56,12 +54,6 @@ void gbpy_end_quiet(struct gbpy_quiet before);
 // How often a poll reported an interrupt: a device may then have cancelled work that others had queued, and report that
 // to whoever waits for it next.
 extern atomic_int gbpy_cancels;
-
-// What gbpy_n_visited counts.
-extern atomic_llong gbpy_visits;
-static inline void gbpy_visited(size_t n) {
-    atomic_fetch_add_explicit(&gbpy_visits, (long long) n, memory_order_relaxed);
-}
 
 // Counts every time that tensors may have got or lost memory.
 extern atomic_llong gbpy_epochs;
