@@ -64,7 +64,7 @@
 
 // Model files with strings of any bytes, tensors of any name and type.
 //   gb_gguf_str gb_gguf_strs gb_gguf_set_str gb_gguf_set_strs gb_gguf_copy_pair gb_gguf_add_named gb_gguf_copy_named
-//   gb_gguf_nested gb_gguf_set_nested gb_gguf_is_opaque gb_gguf_layout
+//   gb_gguf_nested gb_gguf_set_nested gb_gguf_layout
 #include "gguf/exact.h"
 
 // What this processor can do at best, for `ggml-backend bench`.

@@ -176,8 +176,8 @@ static int64_t written_at(const struct ggml_tensor * input) {
     return GB_MAX(stamp, cleared);
 }
 
-// Sets *newer to an input that t was computed from and that was set at `version` or later; NULL: there is none. Follows
-// the sources of t and visits each tensor once.
+// Sets *newer to an input that t was computed from and that was set at `version` or later; NULL: there is none.
+// Follows the sources of t and visits each tensor once.
 static int newer_input(const struct ggml_tensor * t, int64_t version, const struct ggml_tensor ** newer) {
     struct gb_ptrmap seen = { 0 };
     GB_VEC(const struct ggml_tensor *) stack = { 0 };

@@ -3,8 +3,8 @@
 // One counter numbers all writes of inputs from Python. A write leaves its number in the tensor, as its *stamp*
 // (gb_tensor_content). A run notes the counter when it begins. A result is out of date as soon as one of the inputs
 // that it was computed from has a higher number. A result in memory of the user keeps the number of its run. For a
-// result in memory of a scheduler, the scheduler knows whether its plan is the current one, whether it ran to its end,
-// and which memory was given to another tensor since (sched/results.h). Only content that is there may be read.
+// result in memory of a scheduler, the scheduler knows whether its plan is the current one, whether it ran to its
+// end, and which memory was given to another tensor since (sched/results.h). Only content that is there may be read.
 //
 // A NumPy view of an unset input is filled with zeros and counts as set, because users write through it.
 #ifndef GBPY_CONTENT_H
@@ -34,7 +34,8 @@ void gbpy_unplace(struct ggml_tensor * t);
 void gbpy_unplace_lost(struct ggml_tensor * t);
 void gbpy_unplace_all_lost(struct ggml_context * ctx);
 
-// With a lock on the owner (NULL: the context owns the memory): the input was never set, and its memory never written.
+// With a lock on the owner (NULL: the context owns the memory): the input was never set, and its memory never
+// written.
 bool gbpy_is_unset(const struct gbpy_memory * owner, const struct ggml_tensor * t);
 // With a lock on the owner: the memory is still the tensor's. A scheduler may have given it to another graph since.
 bool gbpy_is_own(const struct gbpy_memory * owner, const struct ggml_tensor * t);

@@ -9,7 +9,8 @@
 
 // ------------------------------------------------------------------------------------------------------------- locking
 
-// Under the mutex: finds the owner of the tensor's memory. Memory that a context gave its own tensors is the context's.
+// Under the mutex: finds the owner of the tensor's memory. Memory that a context gave its own tensors is the
+// context's.
 static int find_owner(struct gbpy_context * context, const struct ggml_tensor * t, const char * what,
     struct gbpy_memory ** owner) {
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
@@ -17,7 +18,8 @@ static int find_owner(struct gbpy_context * context, const struct ggml_tensor * 
     return *owner == NULL || gbpy_has_lost(t) ? gbpy_fail_lost(t, what) : GGML_STATUS_SUCCESS;
 }
 
-// Locks the memory of n tensors, the first n_written for writing. A callback may lock what its computation has locked.
+// Locks the memory of n tensors, the first n_written for writing. A callback may lock what its computation has
+// locked.
 static int lock_tensors(struct gbpy_locks * locks, struct gbpy_context ** contexts, struct ggml_tensor ** tensors,
     int n, int n_written, const char * what, struct gbpy_memory ** owners) {
     enum { MOST = 2 };
@@ -281,7 +283,7 @@ int gbpy_write_all(const struct gbpy_handle * context, struct ggml_tensor * t, c
     return status;
 }
 
-// To write all memory that the tensors of the parts lie in.
+// Locks all memory that the tensors of the parts lie in, for writing.
 static int lock_parts(struct gbpy_locks * locks, struct gbpy_context * c, const struct ggml_backend_file_fill * fills,
     size_t n, const char * what) {
     gbpy_requests requests = { 0 };

@@ -24,8 +24,8 @@ int gbpy_outcome_of(const struct gbpy_run * run, int status) {
 
 enum { POLL_NS = 10000000, LOOK_NS = POLL_NS / 20, MOST_UNASKED = 64, MOST_AT_BEGIN = 8 };
 
-// The clock is looked at every so many times, about every LOOK_NS, so that it costs nothing beside small nodes. Long
-// nodes ask often enough.
+// Reads the clock after `stride` calls, about every LOOK_NS, so that small nodes do not pay for it. Long nodes poll
+// often.
 static bool is_time_to_poll(struct gbpy_stop * s) {
     if (gb_get_poll(NULL) == NULL || ++s->asked < s->stride) {
         return false;
@@ -52,8 +52,8 @@ bool gbpy_may_be_cancelled(const struct gbpy_backend * backend) {
     return backend->cancels != atomic_load(&gbpy_cancels);
 }
 
-// What an interrupt cancelled in a queue is over: nobody waits for it any more, and the next computation has nothing to
-// do with it.
+// Clears the failure of work that an interrupt has cancelled in a queue. Nobody waits for it, and it is not a failure
+// of the next computation.
 static void forget_cancelled(struct gbpy_backend * backend) {
     if (gbpy_may_be_cancelled(backend)) {
         backend->cancels = atomic_load(&gbpy_cancels);
@@ -66,7 +66,8 @@ void gbpy_begin_stop(struct gbpy_backend * backend) {
     struct gbpy_stop * s = backend->stop;
     forget_cancelled(backend);
     __atomic_store_n(&s->stop, 0, __ATOMIC_RELAXED);
-    s->stride = GB_MAX(GB_MIN(s->stride, (unsigned) MOST_AT_BEGIN), 1u); // these nodes may be longer than those before
+    s->stride = GB_MAX(GB_MIN(s->stride, (unsigned) MOST_AT_BEGIN),
+        1u); // nodes of this graph may take longer than those of the last graph
 }
 
 void gbpy_end_stop(struct gbpy_backend * backend) { __atomic_store_n(&backend->stop->stop, 0, __ATOMIC_RELAXED); }
@@ -78,7 +79,7 @@ void gbpy_stop(struct gbpy_handle * backend) {
         return;
     }
     gbpy_mutex_lock();
-    if (b->head.writer != NULL) { // else it computes nothing
+    if (b->head.writer != NULL) { // otherwise it computes nothing
         __atomic_store_n(&b->stop->stop, 1, __ATOMIC_RELAXED);
     }
     gbpy_mutex_unlock();
@@ -106,7 +107,7 @@ int gbpy_open_backend(struct gbpy_handle * handle, const char * spec, struct gbp
 
 // --------------------------------------------------------------------------------------------------- what a graph uses
 
-static int fail_use(const struct ggml_tensor * t, const char * what) {
+static int fail_freed(const struct ggml_tensor * t, const char * what) {
     char text[160];
     gbpy_describe(t, text, sizeof(text));
     return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the graph uses %s, whose memory was freed", what, text);
@@ -118,12 +119,12 @@ static int fail_write(const struct ggml_tensor * node, const char * where, const
     return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the node %s would write to %s", what, text, where);
 }
 
-// What a node writes: a result, or an input that has content from then on.
+// Notes what a node writes: a result, or an input, which then has content.
 static bool note_result(struct gbpy_graph * g, struct ggml_tensor * root) {
     return root->op != GGML_OP_NONE ? gb_vec_push(&g->results, root) : gb_vec_push(&g->written, root);
 }
 
-// One tensor of the graph; `computed`: by a node of it.
+// `computed`: a node of the graph computes the tensor.
 static int look_at_tensor(struct gbpy_graph * g, struct ggml_tensor * t, bool computed, const char * what) {
     struct ggml_tensor * root = gb_root(t);
     struct gbpy_memory * owner = gbpy_owner_of(t);
@@ -137,12 +138,12 @@ static int look_at_tensor(struct gbpy_graph * g, struct ggml_tensor * t, bool co
     }
     if (lost) {
         const bool may_be_placed_again = owner != NULL && owner->scratch;
-        return (root->op == GGML_OP_NONE || !computed) && !may_be_placed_again ? fail_use(root, what)
+        return (root->op == GGML_OP_NONE || !computed) && !may_be_placed_again ? fail_freed(root, what)
                                                                                : GGML_STATUS_SUCCESS;
     }
     if (owner == NULL) {
         bool ok = true;
-        // memory of one of its contexts: which, nobody knows
+        // one of the contexts owns the memory, but it is unknown which
         for (int i = 0; i < g->n_contexts && root->data != NULL && ok; i++) {
             ok = gbpy_add_request(&g->memory, &g->contexts[i]->memory.head, writes);
         }
@@ -272,7 +273,7 @@ int gbpy_check_inputs(const struct ggml_cgraph * graph, const char * what) {
     return GGML_STATUS_SUCCESS;
 }
 
-// By who uses the owners: what schedulers placed is still the graph's own, and inputs are set.
+// With locks on the memory: fails unless memory of schedulers still belongs to the graph and all inputs are set.
 static int check_ready(struct gbpy_graph * g, bool computes, const char * what) {
     const struct ggml_cgraph * graph = g->head.ptr;
     int status = GGML_STATUS_SUCCESS;
@@ -302,7 +303,7 @@ static int check_ready(struct gbpy_graph * g, bool computes, const char * what) 
     return GGML_STATUS_SUCCESS;
 }
 
-// gbpy_lock_graph for who computes where the tensors lie.
+// gbpy_lock_graph for a computation in the memory that the tensors have.
 static int lock_placed(struct gbpy_locks * locks, struct gbpy_graph * g, const struct gbpy_request * first, int n,
     bool computes, const char * what) {
     int status = gbpy_lock_graph(locks, g, first, n, false, what);
@@ -365,7 +366,7 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
         run->owner = locks.owner;
         gbpy_begin_stop(b);
         if (run != &plain) {
-            gbpy_forget_results_now(g); // callbacks may look at them
+            gbpy_forget_results_now(g); // callbacks may read results
         }
         struct gbpy_recording recording;
         gbpy_begin_recording(&recording, NULL, g);
@@ -448,7 +449,7 @@ static bool may_read(const struct ggml_tensor * leaf, void * data) {
     return held;
 }
 
-// Reads the contexts, so that nobody places their tensors meanwhile, and what leafs lie in.
+// Locks the contexts for reading, so that nobody places their tensors meanwhile, and the memory of leafs.
 int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path) {
     static const char what[] = "Graph.to_dot";
     struct gbpy_graph * g = gbpy_graph_of(graph, what);

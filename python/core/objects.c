@@ -101,8 +101,8 @@ FREE(free_tallocr, ggml_tallocr_free)
 FREE(free_gallocr, ggml_gallocr_free)
 FREE(free_profile, ggml_profile_free)
 
-// `free` frees the C object and the fields of the kind. No strong reference is left, so no other thread reads them. It
-// leaves the C object of a broken object alone: in a forked child, the thread that was writing the object is gone.
+// `free` frees the C object and the fields of the kind. No strong reference is left, so no other thread reads them.
+// It leaves the C object of a broken object alone: in a forked child, the thread that was writing the object is gone.
 static const struct {
     const char * name; // in messages
     size_t size;       // of its struct
@@ -205,8 +205,8 @@ static void destroy(struct gbpy_object * o, struct gbpy_object ** dead) {
     gbpy_weak_unref(o);
 }
 
-// Frees a chain of a million objects in a loop, not by recursion. The garbage collector may call this between a failure
-// and the code that reads the failure, so the thread's failure is restored.
+// Frees a chain of a million objects in a loop, not by recursion. The garbage collector may call this between a
+// failure and the code that reads the failure, so the thread's failure is restored.
 void gbpy_destroy_all(struct gbpy_object * dead) {
     if (dead == NULL || gbpy_is_ending()) {
         return;

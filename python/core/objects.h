@@ -9,11 +9,11 @@
 // (`struct ggml_backend_buffer`). A tensor may point to such a handle after its memory was freed: the handle is then
 // marked as retired. So closing an object never has to search for tensors.
 //
-// Python refers to an object through a gbpy_handle. Python makes the handle empty, with gbpy_release as its destructor,
-// and one C call fills it. At any moment the handle is either empty or owns its reference. The garbage collector does
-// not see handles, because it finalizes the objects of a cycle in any order, and some of them may still use the object.
-// A pointer from C is valid as long as Python holds the handle: tools/check_lifetimes.py proves that modules read
-// pointers only from their own variables.
+// Python refers to an object through a gbpy_handle. Python makes the handle empty, with gbpy_release as its
+// destructor, and one C call fills it. At any moment the handle is either empty or owns its reference. The garbage
+// collector does not see handles, because it finalizes the objects of a cycle in any order, and some of them may
+// still use the object. A pointer from C is valid as long as Python holds the handle: tools/check_lifetimes.py proves
+// that modules read pointers only from their own variables.
 //
 // When the interpreter ends, nothing is freed any more: the operating system cleans up.
 #ifndef GBPY_OBJECTS_H

@@ -1,4 +1,4 @@
-// pending.c - starting runs, the list of those in flight, outcome them, and what a fork does to them (pending.h).
+// pending.c - starting runs, the list of pending runs, finishing them, and what a fork does to them (pending.h).
 #define Py_LIMITED_API 0x030a0000
 #include <Python.h>
 
@@ -13,20 +13,20 @@
 #include "sched_impl.h"
 
 struct gbpy_pending_run {
-    struct gbpy_run_outcome * outcome; // of Python, kept by `object`
+    struct gbpy_run_outcome * outcome; // borrowed; `object` keeps it
     int n_events;
-    ggml_backend_event_t * events; // owned; behind it, in each queue
-    void * object;                 // PyObject *, a reference; NULL until it is noted
+    ggml_backend_event_t * events; // owned; recorded after the run in each queue
+    void * object; // PyObject *, strong; NULL until note_run
     struct gbpy_run * run;         // may be NULL
-    struct gbpy_run plain;         // instead of that: the queue goes on asking who computes
-    struct gbpy_pending_run * next;     // started later
+    struct gbpy_run plain; // used without `run`, because the queue still asks for the owner of the run
+    struct gbpy_pending_run * next; // the run that was started next
 };
 
-static struct gbpy_sched * pending_scheds; // those with runs in flight; under the lock
+static struct gbpy_sched * pending_scheds; // those with pending runs; under the mutex
 
 bool gbpy_any_pending(void) { return pending_scheds != NULL; }
 
-// Of the run that this thread works for, if that is on its way. Under the lock.
+// The scheduler of the pending run that this thread works for; NULL: none. Under the mutex.
 static const struct gbpy_sched * my_pending_run(void) {
     const struct gbpy_run * run = gb_run();
     for (const struct gbpy_sched * s = run != NULL ? pending_scheds : NULL; s != NULL; s = s->next_pending) {
@@ -79,7 +79,7 @@ static void free_run(struct gbpy_pending_run * f) {
     gb_free(f);
 }
 
-static void set_pending(struct gbpy_sched * s, bool on) { // under the lock
+static void set_pending(struct gbpy_sched * s, bool on) { // under the mutex
     struct gbpy_sched ** link = &pending_scheds;
     s->has_pending_runs = on;
     while (*link != NULL && *link != s) {
@@ -96,7 +96,7 @@ static void set_pending(struct gbpy_sched * s, bool on) { // under the lock
 // True if the caller reports a failure of the run. Otherwise the thread that holds its Pending does.
 static bool is_mine(const struct gbpy_run_outcome * l) { return !l->held || l->starter == gb_thread_number(); }
 
-// Keeps a failure for the thread that holds the run. Under the lock.
+// Keeps a failure for the thread that holds the run. Under the mutex.
 static void keep_failure(struct gbpy_run_outcome * l, int status, const char * message) {
     if (status != GGML_STATUS_SUCCESS && status != GGML_STATUS_ABORTED && !is_mine(l)) {
         l->status = status;
@@ -104,8 +104,8 @@ static void keep_failure(struct gbpy_run_outcome * l, int status, const char * m
     }
 }
 
-// Sets the outcome of a flight after all backends were waited for, with this status. True if it failed and the caller
-// reports that. Under the lock.
+// Sets the outcome of a run after all backends were waited for, with this status. True if the run failed and the
+// caller reports that. Under the mutex.
 static bool decide(struct gbpy_pending_run * f, int status) {
     struct gbpy_run_outcome * l = f->outcome;
     const bool stopped = f->run != NULL && f->run->stopped != 0;
@@ -123,7 +123,7 @@ int gbpy_finish_runs(struct gbpy_sched * s) {
         gbpy_end_stop(gbpy_backend_at(s, i));
     }
     gbpy_mutex_lock();
-    set_pending(s, false); // at once with what became of the runs, or who asks between would take one for failed
+    set_pending(s, false); // in the same critical section as the outcomes, or another thread would see a failed run
     struct gbpy_pending_run * runs = s->runs;
     struct gbpy_graph * graph = s->pending_graph;
     gbpy_requests requests = s->pending_locks;
@@ -152,7 +152,7 @@ int gbpy_finish_runs(struct gbpy_sched * s) {
     if (graph != NULL) {
         gbpy_unref(&graph->head);
     }
-    if (!all_good && !mine) { // whoever holds the runs that failed reports it
+    if (!all_good && !mine) { // the threads that hold the failed runs report it
         ggml_clear_error();
         status = GGML_STATUS_SUCCESS;
     }
@@ -164,7 +164,8 @@ int gbpy_finish_earlier_runs(struct gbpy_sched * s) {
     return status == GGML_STATUS_ABORTED ? GGML_STATUS_SUCCESS : status;
 }
 
-// Waits for all runs. Keeps a failure for the next synchronize(). Reading a result that is missing raises an error.
+// Waits for all runs and keeps a failure for the next synchronize(). Reading a result that is missing raises an
+// error.
 static int finish_quietly(struct gbpy_sched * s) {
     const int status = gbpy_finish_runs(s);
     if (status == GGML_STATUS_SUCCESS || status == GBPY_INTERRUPTED) {
@@ -190,7 +191,7 @@ static int finish_runs_of(struct gbpy_sched * s) {
     if (status == GGML_STATUS_SUCCESS) {
         status = finish_quietly(s);
         gbpy_unlock(&locks);
-        // it was landed and closed meanwhile, or is being
+        // another thread has finished the runs, or closes the scheduler
     } else if (status != GBPY_INTERRUPTED && (!s->has_pending_runs || atomic_load(&s->memory.head.closed))) {
         ggml_clear_error();
         status = GGML_STATUS_SUCCESS;
@@ -199,7 +200,7 @@ static int finish_runs_of(struct gbpy_sched * s) {
 }
 
 static bool share(const struct gbpy_request * request,
-    const gbpy_requests * others) { // one object, and one of them writes
+    const gbpy_requests * others) { // both have the same object, and one writes it
     for (size_t k = 0; k < others->n; k++) {
         if (others->data[k].object == request->object && (others->data[k].write || request->write)) {
             return true;
@@ -208,7 +209,7 @@ static bool share(const struct gbpy_request * request,
     return false;
 }
 
-// Under the lock: a run in flight that conflicts.
+// Under the mutex: a scheduler with a pending run that conflicts; NULL: none.
 static struct gbpy_sched * find_conflicting_run(const struct gbpy_request * requests, int n) {
     for (struct gbpy_sched * s = pending_scheds; s != NULL; s = s->next_pending) {
         bool own = false, conflict = false;
@@ -223,7 +224,7 @@ static struct gbpy_sched * find_conflicting_run(const struct gbpy_request * requ
     return NULL;
 }
 
-// The content of inputs that were staged was taken when the run was issued.
+// The run took the content of staged inputs when it was issued, so they may be set.
 static bool is_staged(const struct gbpy_sched * s, const struct ggml_tensor * t) {
     const struct ggml_tensor * root = gb_root(t);
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
@@ -239,8 +240,8 @@ static bool is_staged(const struct gbpy_sched * s, const struct ggml_tensor * t)
     return true;
 }
 
-// On a thread of a device, in a log function: it would wait for itself. Who has started the run, and is still at it,
-// finds that otherwise.
+// On a thread that works for a pending run, as in a log function of a device: it would wait for its own run. If the
+// thread that started the run is still in that call, the search for deadlocks finds this case.
 static bool requests_my_run(const struct gbpy_request * requests, int n) {
     const struct gbpy_sched * s = my_pending_run();
     bool any = false;
@@ -269,7 +270,7 @@ bool gbpy_wait_for_conflicting_run(const struct gbpy_request * requests, int n, 
         *status = finish_runs_of(s);
         gbpy_unref(o);
     } else {
-        gb_sleep_us(100); // somebody frees it, and waits for it
+        gb_sleep_us(100); // another thread frees the scheduler, and waits for the run
     }
     gbpy_mutex_lock();
     return true;
@@ -292,8 +293,8 @@ void gbpy_finish_all_runs(void) {
 
 // ------------------------------------------------------------------------------------------------------------ starting
 
-// The backend that computes a result which may be fetched: one whose memory is its own to the end of the graph. NULL
-// and reported.
+// The backend that computes a result that may be fetched. The result must be an output, so that it keeps its memory
+// to the end of the graph. NULL and reported: it cannot be fetched.
 static ggml_backend_t computes_result(const struct gbpy_sched * s, struct ggml_tensor * t) {
     const ggml_backend_t backend = ggml_backend_sched_get_node_backend(s->memory.head.ptr, t);
     char text[160];
@@ -327,7 +328,7 @@ static int wait_for_run(struct gbpy_sched * s, const struct gbpy_pending_run * f
     char message[GB_ERROR_SIZE / 2];
     snprintf(message, sizeof(message), "%s", ggml_last_error());
     set_state(outcome, -1);
-    const int complete = gbpy_finish_runs(s); // reports the same, and makes the scheduler usable again
+    const int complete = gbpy_finish_runs(s); // reports the same failure, and makes the scheduler usable again
     if (complete != GGML_STATUS_SUCCESS) {
         return complete;
     }
@@ -342,7 +343,7 @@ static int wait_for_run(struct gbpy_sched * s, const struct gbpy_pending_run * f
     return GGML_STATUS_SUCCESS;
 }
 
-// Before another run: waits until there may be one more.
+// Waits until another run may be started.
 static int make_room_for_run(struct gbpy_sched * s, const struct gbpy_graph * g, const struct gbpy_run * run) {
     if (!s->has_pending_runs) {
         return GGML_STATUS_SUCCESS;
@@ -406,7 +407,7 @@ static bool note_run(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_p
         for (size_t i = 0; i < s->owners.n; i++) {
             s->pending_locks.data[s->pending_locks.n++] = s->owners.data[i];
         }
-        for (size_t i = 1; i < s->pending_locks.n; i++) { // itself it must not keep
+        for (size_t i = 1; i < s->pending_locks.n; i++) { // the scheduler must not keep itself
             gbpy_ref(s->pending_locks.data[i].object);
         }
         gbpy_ref(&g->head);
@@ -426,7 +427,8 @@ static bool note_run(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_p
     return true;
 }
 
-// Behind the work of the backend that computes it; false if only the host can fetch it, when all is done.
+// Queues the transfer of a result behind the work of its backend. *queued: false if only the host can fetch it, after
+// the run.
 static int fetch(ggml_backend_t backend, struct ggml_tensor * t, void * to, bool * queued) {
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
     *queued = buffer != NULL && ggml_backend_buft_supports_backend(ggml_backend_buffer_get_type(buffer), backend);
@@ -437,7 +439,7 @@ static int fetch(ggml_backend_t backend, struct ggml_tensor * t, void * to, bool
 static int issue(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_pending_run * f, struct gbpy_run * run,
     struct ggml_tensor ** results, void ** to, int n) {
     void * outer = gb_run();
-    bool all_queued = true, is_kept = true; // is_kept: there still is a run, which the flight may have had
+    bool all_queued = true, is_kept = true; // is_kept: the run still exists
     run = run != NULL ? run : &f->plain;
     run->owner = gbpy_caller();
     struct gbpy_recording recording;
@@ -458,28 +460,28 @@ static int issue(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_pendi
     for (int i = 0; i < f->n_events && status == GGML_STATUS_SUCCESS && all_queued; i++) {
         status = ggml_backend_event_record(f->events[i]);
     }
-    if (status == GGML_STATUS_SUCCESS && !all_queued) { // no queue can bring them
+    if (status == GGML_STATUS_SUCCESS && !all_queued) { // wait, and let the host fetch them
         is_kept = run != &f->plain;
-        status = gbpy_finish_runs(s); // frees the flight
+        status = gbpy_finish_runs(s); // frees the pending run
         for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
             status = ggml_nbytes(results[i]) > 0
                          ? (int) ggml_backend_tensor_get(results[i], to[i], 0, ggml_nbytes(results[i]))
                          : GGML_STATUS_SUCCESS;
         }
     }
-    // from now on the devices' threads are nobody else: who started it goes on beside them
+    // From now on the run itself owns its locks, so the thread that started it does not share them.
     if (is_kept) {
         GB_WRITE_RELAXED(run->owner, run);
     }
     return status;
 }
 
-// Lands what conflicts with another run of the scheduler; an error if a backend computes none of the results.
+// Finishes runs that conflict with another run of the scheduler. Fails if no backend computes one of the results.
 static int prepare_start(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_run * run,
     struct ggml_tensor ** results, int n) {
     int status = GGML_STATUS_SUCCESS;
     for (int i = 0; i < gbpy_n_backends(s) && status == GGML_STATUS_SUCCESS; i++) {
-        // runs that were cancelled are known as such
+        // so that cancelled runs are known as such
         status = gbpy_may_be_cancelled(gbpy_backend_at(s, i)) ? gbpy_finish_earlier_runs(s) : status;
     }
     status = status == GGML_STATUS_SUCCESS ? make_room_for_run(s, g, run) : status;
@@ -489,8 +491,9 @@ static int prepare_start(struct gbpy_sched * s, struct gbpy_graph * g, struct gb
     return status;
 }
 
-// A run that could not be issued whole: lands the scheduler's runs and keeps the status and message of the failure,
-// unless outcome was interrupted. The flight may have landed and be freed already, but its gbpy_landing still exists.
+// After a run that could not be issued as a whole: finishes the runs of the scheduler, and keeps the status and
+// message of the failure unless the wait was interrupted. The pending run may be freed by then, but its outcome still
+// exists.
 static int give_up(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_run_outcome * outcome, int status) {
     char message[GB_ERROR_SIZE / 2];
     snprintf(message, sizeof(message), "%s", ggml_last_error());
@@ -507,12 +510,12 @@ static int give_up(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_run
     return status;
 }
 
-// Issues a flight that is noted. The results of the graph are those of this run; a failure takes that back.
+// Issues a run that was noted. The results of the graph are those of this run, unless it fails.
 static int start(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_pending_run * f, struct gbpy_run * run,
     struct ggml_tensor ** results, void ** to, int n) {
     struct gbpy_run_outcome * outcome = f->outcome;
     const long long version = atomic_load(&gbpy_sets);
-    s->ran = true; // when it has landed
+    s->ran = true; // when it is finished
     s->replaced = false;
     s->version = version;
     for (int i = 0; i < gbpy_n_backends(s); i++) {
@@ -525,7 +528,7 @@ static int start(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_pendi
     int status = issue(s, g, f, run, results, to, n);
     if (status != GGML_STATUS_SUCCESS) {
         status = give_up(s, g, outcome, status);
-    } else if (atomic_load(&s->memory.head.closed)) { // by a callback: nobody can wait for it later
+    } else if (atomic_load(&s->memory.head.closed)) { // a callback has closed it, so nobody can wait for the run later
         status = gbpy_finish_runs(s);
     }
     return gbpy_outcome_of(run, status);
@@ -564,7 +567,7 @@ int gbpy_run_state(const struct gbpy_run_outcome * outcome) {
     return state;
 }
 
-// Reports the failure of a run that is no longer in flight, with its reason the first time.
+// Reports the failure of a finished run, the first time with its reason.
 static int report(struct gbpy_run_outcome * l) {
     gbpy_mutex_lock();
     const int status = l->status;
@@ -576,7 +579,7 @@ static int report(struct gbpy_run_outcome * l) {
     return good ? GGML_STATUS_SUCCESS : gb_fail_quietly((enum ggml_status) status, l->message);
 }
 
-// By the user of the scheduler: for one run, or for all (NULL).
+// With a lock on the scheduler: waits for one run, or for all (NULL).
 static int wait_inside(struct gbpy_sched * s, struct gbpy_run_outcome * outcome) {
     if (outcome == NULL) {
         const int status = gbpy_finish_runs(s);
@@ -595,7 +598,7 @@ static int wait_inside(struct gbpy_sched * s, struct gbpy_run_outcome * outcome)
     if (f != NULL) {
         status = f->n_events > 0 ? wait_for_run(s, f) : gbpy_finish_runs(s);
         if (s->has_pending_runs && s->runs == f && f->next == NULL && status == GGML_STATUS_SUCCESS) {
-            status = gbpy_finish_runs(s); // the last one: nothing is on its way any more
+            status = gbpy_finish_runs(s); // it was the last pending run
         }
     }
     return status != GGML_STATUS_SUCCESS ? status : report(outcome);
@@ -609,11 +612,11 @@ int gbpy_sched_wait(struct gbpy_handle * sched, struct gbpy_run_outcome * outcom
         return GGML_STATUS_INVALID_STATE;
     }
     gbpy_mutex_lock();
-    const bool on_its_way = s->has_pending_runs, broken = s->memory.head.broken;
+    const bool is_pending = s->has_pending_runs, broken = s->memory.head.broken;
     gbpy_mutex_unlock();
     GB_FAIL_IF(broken, GGML_STATUS_INVALID_STATE,
         "the computation was on its way when the process was forked: it goes on in the other process only");
-    if (outcome != NULL && (!on_its_way || gbpy_run_state(outcome) < 0)) { // the scheduler may be closed
+    if (outcome != NULL && (!is_pending || gbpy_run_state(outcome) < 0)) { // the scheduler may be closed
         return report(outcome);
     }
     GB_TRY(gbpy_lock_sched(&locks, s, what));

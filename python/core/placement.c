@@ -1,4 +1,4 @@
-// placement.c - each call enters the contexts to place in, gives their tensors memory, and writes constants (placement.h).
+// placement.c - each call locks contexts, gives their tensors memory, and writes constants (placement.h).
 #include "placement.h"
 
 #include <string.h>
@@ -9,9 +9,9 @@
 
 enum {
     LEAST = 8192
-}; // bytes of a constant that a device is asked to read itself: to ask costs as much as to send less
+}; // bytes; a device is asked to read only larger constants itself, because asking costs as much as sending less
 
-// Constants that are to be written, with files for those that were taken from one.
+// Constants to write, with the file that each was taken from.
 typedef GB_VEC(struct ggml_backend_file_fill) fills;
 
 static bool add_fills(fills * all, struct gbpy_context * context, const struct gbpy_memory * owner,
@@ -29,7 +29,7 @@ static bool add_fills(fills * all, struct gbpy_context * context, const struct g
     return true;
 }
 
-// Those of files come first. So one call asks for all of them at once.
+// Moves constants of files to the front, so that one call asks for all of them.
 static void sort_fills(fills * all, size_t * n_files) {
     *n_files = 0;
     for (size_t i = 0; i < all->n; i++) {
@@ -55,7 +55,7 @@ int gbpy_upload_constants(struct gbpy_context * context, const struct gbpy_memor
     size_t n_files;
     int status = add_fills(&all, context, owner, only) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (size_t i = 0; i < all.n; i++) {
-        gbpy_set_stamp(all.data[i].tensor, 0); // if it fails, it has no content
+        gbpy_set_stamp(all.data[i].tensor, 0); // if the write fails, it has no content
     }
     sort_fills(&all, &n_files);
     if (status == GGML_STATUS_SUCCESS && n_files > 0) {
@@ -83,7 +83,7 @@ int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, cons
     k->size = size;
     memcpy(k->value, value, size);
     if (source != NULL && !gb_mapped_place(source, size, &k->path, &k->at)) {
-        k->path = NULL; // of no file that is known
+        k->path = NULL; // no known file
     }
     gbpy_mutex_lock();
     k->next = atomic_load(&c->constants);
@@ -91,7 +91,7 @@ int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, cons
     gbpy_mutex_unlock();
     gbpy_set_constant_flag(t);
     gbpy_set_stamp(t, 1);
-    if (gb_tensor_buffer(t) == NULL && t->data != NULL) { // memory of the context itself
+    if (gb_tensor_buffer(t) == NULL && t->data != NULL) { // the context itself owns the memory
         memcpy(t->data, value, size);
     }
     return GGML_STATUS_SUCCESS;
@@ -117,7 +117,9 @@ static int new_owner(struct gbpy_handle * handle, struct gbpy_buffer * b, ggml_b
 
 static int begin_buffer(struct gbpy_handle * handle, const struct gbpy_handle * parent, struct gbpy_buffer ** b) {
     struct gbpy_object * p = parent != NULL ? gbpy_object_of(parent, "Buffer") : NULL;
-    while (p != NULL && p->kind == GBPY_BUFFER) { // of another buffer's type: what that one needs, not its memory
+    while (p != NULL &&
+           p->kind ==
+               GBPY_BUFFER) { // made for the type of another buffer: needs what that buffer needs, but not its memory
         p = p->needs.n > 0 ? p->needs.data[0] : NULL;
     }
     GB_FAIL_IF(handle == NULL || handle->object != NULL, GGML_STATUS_INVALID_STATE, "Buffer: the handle is not empty");
@@ -153,7 +155,7 @@ int gbpy_open_host_buffer(struct gbpy_handle * handle, void * data, size_t size,
     return status != GGML_STATUS_SUCCESS || gbpy_keep(handle, object) ? status : GGML_STATUS_ALLOC_FAILED;
 }
 
-// The buffer to write, and contexts that have constants there, so that nobody places those meanwhile.
+// Locks the buffer for writing, and contexts with constants there, so that nobody places their tensors meanwhile.
 static int lock_to_clear(struct gbpy_locks * locks, struct gbpy_buffer * b) {
     gbpy_requests requests = { 0 };
     int status = GGML_STATUS_SUCCESS;
@@ -188,10 +190,10 @@ int gbpy_clear(struct gbpy_handle * buffer, uint8_t value) {
     } else {
         status = ggml_backend_buffer_clear(b->memory.head.ptr, value);
         b->memory.blank &= status != GGML_STATUS_SUCCESS;
-        gbpy_note_clear(&b->memory); // also if it failed: who knows what stands there
+        gbpy_note_clear(&b->memory); // also after a failure, because the content is then unknown
     }
-    const struct gbpy_quiet before = gbpy_begin_quiet(); // also what an interrupt left half cleared has its constants
-    for (int i = 1; i < locks.n && !b->memory.readonly; i++) { // the first is the buffer
+    const struct gbpy_quiet before = gbpy_begin_quiet(); // writes the constants also if an interrupt ended the clear
+    for (int i = 1; i < locks.n && !b->memory.readonly; i++) { // the first lock is that of the buffer
         const int written = gbpy_upload_constants((struct gbpy_context *) locks.held[i].object, &b->memory, NULL);
         status = status == GGML_STATUS_SUCCESS ? written : status;
     }
@@ -206,7 +208,7 @@ bool gbpy_buffer_is_readonly(const struct gbpy_handle * buffer) {
 
 // ------------------------------------------------------------------------------------------------ tensors of a context
 
-// May the tensor be placed in the buffer (NULL: it is only measured)?
+// Fails unless the tensor may be placed in the buffer (NULL: it is only measured).
 static int check_place(const struct gbpy_context * c, const struct gbpy_buffer * b, const struct ggml_tensor * t,
     const char * what) {
     GB_FAIL_IF(b != NULL && b->memory.readonly && gbpy_is_constant(t), GGML_STATUS_INVALID_STATE,
@@ -216,7 +218,7 @@ static int check_place(const struct gbpy_context * c, const struct gbpy_buffer *
     return GGML_STATUS_SUCCESS;
 }
 
-// The owner is one of the context's, and is kept by it.
+// Notes that tensors of the context lie in memory of the owner, and keeps the owner.
 static int join(struct gbpy_context * context, struct gbpy_memory * owner) {
     return gbpy_note_memory(context, owner) && gbpy_keep_memory(context, owner) ? GGML_STATUS_SUCCESS
                                                                                 : GGML_STATUS_ALLOC_FAILED;
@@ -231,7 +233,7 @@ static bool is_part_of(ggml_backend_buffer_t buffer, ggml_backend_buffer_t whole
     return is;
 }
 
-// Before a buffer goes that nobody owns: views find it through their sources.
+// Before a buffer without an owner is freed. Views find the buffer through their sources.
 static void unplace_all_in(struct ggml_context * ctx, ggml_backend_buffer_t buffer) {
     for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) {
         if (t->buffer != NULL && is_part_of(t->buffer, buffer)) {
@@ -348,7 +350,8 @@ static void unplace_tensor_of(struct ggml_tensor * t, const struct gbpy_buffer *
     }
 }
 
-// What the graph before had in the buffer loses its place: views first, which find it through their source.
+// Takes the memory of the graph that the buffer held before. Views come first, because they find the buffer through
+// their sources.
 static void unplace_graph(const struct ggml_cgraph * graph, const struct gbpy_buffer * buffer) {
     for (int views = 1; views >= 0; views--) {
         for (int i = 0; i < graph->n_nodes; i++) {
@@ -362,12 +365,12 @@ static void unplace_graph(const struct ggml_cgraph * graph, const struct gbpy_bu
             }
         }
     }
-    for (int i = 0; i < graph->n_nodes; i++) { // sources of views that are in no list
+    for (int i = 0; i < graph->n_nodes; i++) { // sources of views may be in neither list
         unplace_tensor_of(graph->nodes[i]->view_src, buffer);
     }
 }
 
-// The allocator, the buffer, and the contexts of both graphs; each may be NULL.
+// Locks the allocator, the buffer, and the contexts of both graphs. Each may be NULL.
 static int lock_allocator(struct gbpy_locks * locks, const char * what, struct gbpy_object * a, struct gbpy_buffer * b,
     const struct gbpy_graph * g, const struct gbpy_graph * old) {
     struct gbpy_request requests[2];
@@ -392,7 +395,7 @@ static int lock_allocator(struct gbpy_locks * locks, const char * what, struct g
     return status;
 }
 
-// What an allocator placed in the buffer before, with a reference; NULL: nothing.
+// The graph that an allocator placed in the buffer, with a reference; NULL: none.
 static struct gbpy_graph * graph_in(struct gbpy_buffer * b) {
     gbpy_mutex_lock();
     struct gbpy_graph * graph = b->graph;
@@ -403,7 +406,7 @@ static struct gbpy_graph * graph_in(struct gbpy_buffer * b) {
     return graph;
 }
 
-// By who uses the buffer to write.
+// With a write lock on the buffer.
 static void set_graph_in(struct gbpy_buffer * b, struct gbpy_graph * graph) {
     if (graph != NULL) {
         gbpy_ref(&graph->head);
@@ -421,14 +424,14 @@ static void set_graph_in(struct gbpy_buffer * b, struct gbpy_graph * graph) {
     }
 }
 
-// lock_allocator with the graph in the buffer, which loses its place. `g` may be NULL, `a` too.
+// As lock_allocator, and takes the memory of the graph in the buffer. `a` and `g` may be NULL.
 static int lock_and_clear(struct gbpy_locks * locks, const char * what, struct gbpy_object * a, struct gbpy_buffer * b,
     const struct gbpy_graph * g) {
     bool cleared = false;
     while (!cleared) {
         struct gbpy_graph * old = graph_in(b);
         const int status = lock_allocator(locks, what, a, b, g, old);
-        // else another thread was faster
+        // another thread may have placed a graph meanwhile
         cleared = status == GGML_STATUS_SUCCESS && b->graph == old;
         if (cleared && old != NULL) {
             unplace_graph(old->head.ptr, b);
@@ -511,7 +514,7 @@ int gbpy_gallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buff
     GB_TRY(lock_and_clear(&locks, what, a, b, g));
     b->memory.scratch = b->memory.blank = true;
     const int status = allocate_graph(a, b, g);
-    set_graph_in(b, g); // also what was placed before a failure lies there
+    set_graph_in(b, g); // also after a failure, because some tensors may lie there
     gbpy_unlock(&locks);
     return status;
 }

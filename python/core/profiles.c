@@ -23,7 +23,7 @@ int gbpy_open_profile(struct gbpy_handle * handle, size_t max_records) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Where the profile of a scheduler or graph is noted; NULL: that of the process.
+// The field that refers to the profile of a scheduler or graph (NULL: of the process).
 static struct gbpy_object ** place_of(struct gbpy_object * where) {
     return where == NULL               ? &everything
            : where->kind == GBPY_SCHED ? &((struct gbpy_sched *) where)->profile
@@ -47,8 +47,8 @@ static bool attach(struct gbpy_profile * p, struct gbpy_object * where) {
     return true;
 }
 
-// Under the mutex. Returns the profile, whose strong reference the caller drops, and sets *where, whose weak reference
-// the caller drops. NULL: the profile is not attached.
+// Under the mutex. Returns the profile, whose strong reference the caller drops, and sets *where, whose weak
+// reference the caller drops. NULL: the profile is not attached.
 static struct gbpy_object * detach(struct gbpy_profile * p, struct gbpy_object ** where) {
     *where = NULL;
     if (!p->attached) {

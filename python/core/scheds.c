@@ -1,4 +1,4 @@
-// scheds.c - schedulers: their buffers as owners, choices of backends, planning, computing, resetting (scheds.h).
+// scheds.c - schedulers: owning their buffers, choices of backends, planning, computing, resetting (scheds.h).
 #include "scheds.h"
 
 #include <string.h>
@@ -53,7 +53,7 @@ static void forget_plan(struct gbpy_sched * s) {
     }
 }
 
-// Leaves the C scheduler if tensors may point to handles of its buffers that could not be kept: the memory stays.
+// Does not free the C scheduler if tensors may point to buffer handles that could not be kept.
 void gbpy_free_sched(struct gbpy_object * o, struct gbpy_object ** dead) {
     struct gbpy_sched * s = (struct gbpy_sched *) o;
     if (!o->broken && o->ptr != NULL) {
@@ -111,7 +111,7 @@ int gbpy_open_sched(struct gbpy_handle * handle, struct gbpy_handle ** backends,
 
 // ------------------------------------------------------------------------------------------------------------ planning
 
-// Choices for nodes whose context is gone: the address may serve another tensor by now.
+// Drops choices for nodes whose context was freed, because another tensor may have the address by now.
 static int drop_dead_choices(struct gbpy_sched * s) {
     size_t n = 0;
     int status = GGML_STATUS_SUCCESS;
@@ -146,7 +146,8 @@ static bool has_lost_content(const struct gbpy_sched * s, const struct ggml_tens
                : !gbpy_is_own(owner, leaf);
 }
 
-// Lost, or placed by another scheduler that has used the memory again. That one is entered.
+// The memory was freed, or belongs to another scheduler that has used it for another graph. The caller has locked
+// that scheduler.
 static void unplace_foreign(const struct gbpy_sched * s, struct ggml_tensor * t) {
     const struct gbpy_memory * owner = gbpy_owner_of(t);
     if (owner != NULL && owner->head.kind == GBPY_SCHED && owner != &s->memory && !gbpy_has_lost(t) &&
@@ -157,7 +158,7 @@ static void unplace_foreign(const struct gbpy_sched * s, struct ggml_tensor * t)
     }
 }
 
-// Inputs whose memory was taken away must be set again: computing with them is an error, allocating begins anew.
+// Inputs that lost their memory must be set again. Computing with them is an error; allocating takes them as unset.
 static int settle_lost_inputs(const struct gbpy_sched * s, const struct gbpy_graph * g, bool computes,
     const char * what) {
     const struct ggml_cgraph * graph = g->head.ptr;
@@ -167,7 +168,7 @@ static int settle_lost_inputs(const struct gbpy_sched * s, const struct gbpy_gra
             continue;
         }
         if (gbpy_is_constant(leaf)) {
-            continue; // written again with its new place
+            continue; // written again when it gets memory
         }
         GB_FAIL_IF(computes, GGML_STATUS_INVALID_STATE,
             "%s: the input '%s' was set, but its memory was given to other graphs since (a scheduler remembers the "
@@ -200,13 +201,13 @@ static uint64_t plans_of(const struct ggml_backend_sched * sched) {
     return gb_sched_n_plans_made(sched) + gb_sched_n_plans_bound(sched);
 }
 
-// Keeps who else's memory the planned graph uses. Under the lock.
+// Keeps references to the other owners of memory that the planned graph uses. Under the mutex.
 static bool hold_owners(struct gbpy_sched * s, const struct gbpy_graph * g) {
     if (!gb_vec_reserve(&s->owners, g->memory.n)) {
         return false;
     }
     for (size_t i = 0; i < g->memory.n; i++) {
-        if (g->memory.data[i].object != &s->memory.head) { // itself it must not keep
+        if (g->memory.data[i].object != &s->memory.head) { // the scheduler must not keep itself
             gbpy_ref(g->memory.data[i].object);
             s->owners.data[s->owners.n++] = g->memory.data[i];
         }
@@ -214,7 +215,7 @@ static bool hold_owners(struct gbpy_sched * s, const struct gbpy_graph * g) {
     return true;
 }
 
-// Tells who asks that plans were made since he was told last.
+// Sets GBPY_PLANNED if plans were made since the last report.
 static void report_plans(struct gbpy_sched * s, int * how) {
     const uint64_t made = gb_sched_n_plans_made(s->memory.head.ptr);
     if (*how & GBPY_QUIET) {
@@ -224,13 +225,13 @@ static void report_plans(struct gbpy_sched * s, int * how) {
     s->n_reported = made;
 }
 
-// The scheduler's own part of each way to plan.
+// Calls the C scheduler to plan, in one of three forms.
 static int call_planner(struct gbpy_sched * s, struct gbpy_graph * g, enum gbpy_plan_how kind) {
     struct ggml_backend_sched * sched = s->memory.head.ptr;
     if (!gbpy_own_new(s)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    for (int i = 0; i < g->n_contexts; i++) { // before its tensors point to handles of this scheduler
+    for (int i = 0; i < g->n_contexts; i++) { // before their tensors point to buffer handles of this scheduler
         if (!gbpy_note_memory(g->contexts[i], &s->memory)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
@@ -251,8 +252,8 @@ static int call_planner(struct gbpy_sched * s, struct gbpy_graph * g, enum gbpy_
     return status;
 }
 
-// Makes g the planned graph: all its tensors have memory afterwards. By who uses all of that, and its contexts to
-// place.
+// Makes g the planned graph: all its tensors then have memory. With locks on all memory that it uses, and on its
+// contexts to place tensors.
 static int plan_inside(struct gbpy_sched * s, struct gbpy_graph * g, bool computes, const char * what, int * how) {
     const uint64_t before = plans_of(s->memory.head.ptr);
     const bool same = s->graph == g && !s->dirty;
@@ -304,7 +305,7 @@ bool gbpy_is_planned(const struct gbpy_sched * s, const struct gbpy_graph * g) {
            s->epoch == gbpy_epoch_now();
 }
 
-// of tensors that the context placed itself
+// The context itself owns memory that the graph uses.
 static bool holds_memory(const struct gbpy_graph * g, const struct gbpy_object * context) {
     for (size_t i = 0; i < g->memory.n; i++) {
         if (g->memory.data[i].object == context) {
@@ -314,10 +315,10 @@ static bool holds_memory(const struct gbpy_graph * g, const struct gbpy_object *
     return false;
 }
 
-int gbpy_lock_planned(struct gbpy_locks * locks, struct gbpy_sched * s, struct gbpy_graph * g, bool lands,
+int gbpy_lock_planned(struct gbpy_locks * locks, struct gbpy_sched * s, struct gbpy_graph * g, bool waits,
     bool computes, const char * what, int * how) {
-    // The planned graph's fields are read without a use of the scheduler: whoever changes them has it, and is a
-    // conflict.
+    // These fields are read without a lock on the scheduler. A thread that changes them holds a lock, so taking the
+    // locks would fail.
     gbpy_mutex_lock();
     const bool entered = s->memory.head.writer == NULL && gbpy_is_planned(s, g) &&
                          (computes || s->about == g->serial) &&
@@ -326,7 +327,7 @@ int gbpy_lock_planned(struct gbpy_locks * locks, struct gbpy_sched * s, struct g
     int status = GGML_STATUS_SUCCESS;
     if (!entered) {
         status = gbpy_lock_graph(locks, g, s->members, s->n_members, true, what);
-        if (status == GGML_STATUS_SUCCESS && (lands || !gbpy_is_planned(s, g))) {
+        if (status == GGML_STATUS_SUCCESS && (waits || !gbpy_is_planned(s, g))) {
             status = gbpy_finish_earlier_runs(s);
         }
         if (status == GGML_STATUS_SUCCESS && !s->has_pending_runs) {
@@ -429,7 +430,7 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
         ggml_backend_sched_set_eval_callback(raw, show, &shim);
     }
     if (run != &plain) {
-        gbpy_forget_results_now(g); // callbacks may look at them
+        gbpy_forget_results_now(g); // callbacks may read results
     }
     s->running = true;
     struct gbpy_recording recording;
@@ -471,7 +472,7 @@ int gbpy_sched_reset(struct gbpy_handle * sched) {
         status = GGML_STATUS_ALLOC_FAILED;
     } else if (status != GBPY_INTERRUPTED) {
         const int reset = ggml_backend_sched_reset(s->memory.head.ptr);
-        // that runs were cancelled was told by the interrupt
+        // the interrupt has already reported that runs were cancelled
         status = status == GGML_STATUS_SUCCESS && reset != GGML_STATUS_ABORTED ? reset : status;
         forget_plan(s);
         forget_choices(s);
@@ -489,7 +490,7 @@ int gbpy_sched_close(struct gbpy_handle * sched) {
         return GGML_STATUS_SUCCESS;
     }
     int status = GGML_STATUS_SUCCESS;
-    // else it is closed from one of its own callbacks, and what it has is freed when the computation ends
+    // otherwise one of its own callbacks closes it, and its memory is freed when the computation ends
     if (!gbpy_is_mine(sched)) {
         status = gbpy_lock_sched(&locks, s, "Scheduler.close");
         if (status == GBPY_INTERRUPTED || (status != GGML_STATUS_SUCCESS && gbpy_works_for(s))) {
@@ -506,7 +507,7 @@ int gbpy_sched_close(struct gbpy_handle * sched) {
             status = GGML_STATUS_SUCCESS;
         }
     }
-    gbpy_close(sched); // before anybody else can start a run: nobody would wait for that one
+    gbpy_close(sched); // before another thread can start a run that nobody would wait for
     gbpy_unlock(&locks);
     return status;
 }
