@@ -1,10 +1,9 @@
-// ffi_build.h - how the Python package makes nodes: NumPy's rules for shapes, and how many dimensions Python shows of a
-// result.
+// ffi_build.h - makes nodes for the Python package: NumPy's rules for shapes, and the number of dimensions of
+// results.
 //
-// A call from Python costs as much as making a small tensor, so each function does everything that one node needs. They
-// attempt: NULL (or a negative number) means that the caller has to look closer, and perhaps to say what is wrong;
-// nothing was made then, and no message is left that somebody relies on. Shapes and axes are in NumPy order here.
-// Included by ffi_support.h only.
+// A call from Python costs as much as making a small tensor, so each function does all that one node needs. If a
+// function returns NULL (or a negative number), nothing was made and there is no message: the caller finds the
+// reason. Shapes and axes are in NumPy order. Included by ffi_support.h only.
 #ifndef GBPY_FFI_BUILD_H
 #define GBPY_FFI_BUILD_H
 
@@ -15,7 +14,7 @@
 
 // cdef: begin
 
-// Instead of a count: as many dimensions as ...
+// Rules for the number of dimensions of a result: as many as ...
 enum gbpy_ndim_rule {
     GBPY_NDIM_MOST = -1, // the source that has the most
     GBPY_NDIM_FIRST = -2, // the first source
@@ -23,7 +22,7 @@ enum gbpy_ndim_rule {
     GBPY_NDIM_PRODUCT = -4, // a product: a matrix by a vector is a vector
 };
 
-// What gbpy_broadcast adds to the count.
+// Flags that gbpy_broadcast adds to the number of dimensions.
 enum { GBPY_SWAP = 8, GBPY_REPEAT = 16 };
 
 static inline void gbpy_set_ndim(struct ggml_tensor * t, int ndim);
@@ -44,8 +43,8 @@ static inline struct ggml_tensor * gbpy_view_bytes(struct ggml_context * ctx, st
 
 // cdef: end
 
-// The count belongs to the tensor (c/src/tensor/tensor.h), so that every handle of one tensor, and of its copies,
-// agrees on its shape.
+// The number of dimensions belongs to the tensor (c/src/tensor/tensor.h). So all handles of a tensor, and its copies,
+// agree on its shape.
 static inline void gbpy_set_ndim(struct ggml_tensor * t, int ndim) { gb_tensor_set_ndim(t, ndim); }
 
 static inline int gbpy_ndim(const struct ggml_tensor * t) { return gb_tensor_ndim(t); }
@@ -54,7 +53,7 @@ static inline int gbpy_ndim_of_source(const struct ggml_tensor * t, int i) {
     return t->src[i] && t->src[i] != t ? gbpy_ndim(t->src[i]) : 0; // CAST refers to its result
 }
 
-// Sets the count of a new node; ndim: the count, or an enum gbpy_ndim_rule.
+// Sets the number of dimensions of a new node. ndim: the number, or an enum gbpy_ndim_rule.
 static inline void gbpy_settle(struct ggml_tensor * t, int ndim) {
     if (ndim < 0) {
         const int first = gbpy_ndim_of_source(t, 0), second = gbpy_ndim_of_source(t, 1),
@@ -72,8 +71,9 @@ static inline void gbpy_settle(struct ggml_tensor * t, int ndim) {
     gbpy_set_ndim(t, ndim);
 }
 
-// How NumPy's a + b is made of ggml's, which repeats b over a: the dimensions of the result, and GBPY_SWAP if a would
-// have to be repeated and b has the shape of the result, GBPY_REPEAT if both would. -1: they do not broadcast.
+// Finds how to make NumPy's a + b from ggml's, which repeats b over a. Returns the number of dimensions of the
+// result. Adds GBPY_SWAP if only a must be repeated, so that the operands change places, and GBPY_REPEAT if both must
+// be repeated. -1: the shapes do not broadcast.
 static inline int gbpy_broadcast(const struct ggml_tensor * a, const struct ggml_tensor * b) {
     bool a_grows = false, b_grows = false;
     for (int d = 0; d < GGML_MAX_DIMS; d++) {
@@ -89,7 +89,7 @@ static inline int gbpy_broadcast(const struct ggml_tensor * a, const struct ggml
     return a_grows ? n | (b_grows ? GBPY_REPEAT : GBPY_SWAP) : n;
 }
 
-// n sizes, one of which may be -1. Only contiguous tensors.
+// Reshapes a contiguous tensor to n sizes. One of them may be -1.
 static inline struct ggml_tensor * gbpy_reshape(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t s0,
     int64_t s1, int64_t s2, int64_t s3) {
     const int64_t size[GGML_MAX_DIMS] = { s0, s1, s2, s3 };
@@ -121,7 +121,7 @@ static inline struct ggml_tensor * gbpy_reshape(struct ggml_context * ctx, struc
     return result;
 }
 
-// A view of all of t, as a node: what makes t comes before it in a graph.
+// Makes a view of all of t as a node, so that a graph computes t before it.
 static inline struct ggml_tensor * gbpy_view_all(struct ggml_context * ctx, struct ggml_tensor * t) {
     struct ggml_tensor * result = ggml_view_tensor(ctx, t);
     if (result) {
@@ -131,8 +131,8 @@ static inline struct ggml_tensor * gbpy_view_all(struct ggml_context * ctx, stru
     return result;
 }
 
-// A view, of another type, of some of the bytes of a row of I8: a contiguous tensor of n dimensions, whose `size` the
-// caller has computed.
+// Makes a view with another type over some bytes of a row of I8: a contiguous tensor of n dimensions. The caller has
+// computed `size`.
 static inline struct ggml_tensor * gbpy_view_bytes(struct ggml_context * ctx, struct ggml_tensor * bytes,
     enum ggml_type type, int n, const int64_t ne[4], size_t offset, size_t size) {
     struct ggml_tensor * result = ggml_view_1d(ctx, bytes, (int64_t) size, offset);
@@ -148,7 +148,7 @@ static inline struct ggml_tensor * gbpy_view_bytes(struct ggml_context * ctx, st
     return result;
 }
 
-// Axis i of the result is axis a_i of t, which has n of them.
+// Permutes the n axes of t: axis i of the result is axis a_i of t.
 static inline struct ggml_tensor * gbpy_transpose(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t a0,
     int64_t a1, int64_t a2, int64_t a3) {
     const int64_t axis[GGML_MAX_DIMS] = { a0, a1, a2, a3 };
@@ -172,8 +172,8 @@ static inline struct ggml_tensor * gbpy_transpose(struct ggml_context * ctx, str
     return result;
 }
 
-// The first n axes from `from` to before `to` (INT64_MAX: to the end; counted from the end where negative), the rest
-// whole. At least one element of each, and only tensors whose neighbours on the last axis are adjacent.
+// Slices the first n axes, from `from` to before `to` (INT64_MAX: the end; negative: counted from the end). Needs at
+// least one element on each axis, and adjacent elements on the last axis.
 static inline struct ggml_tensor * gbpy_slice(struct ggml_context * ctx, struct ggml_tensor * t, int n, int64_t from0,
     int64_t to0, int64_t from1, int64_t to1, int64_t from2, int64_t to2, int64_t from3, int64_t to3) {
     const int64_t from[GGML_MAX_DIMS] = { from0, from1, from2, from3 }, to[GGML_MAX_DIMS] = { to0, to1, to2, to3 };
@@ -195,7 +195,7 @@ static inline struct ggml_tensor * gbpy_slice(struct ggml_context * ctx, struct 
         ne[d] = end - start;
         offset += (size_t) start * t->nb[d];
     }
-    if (ne[0] == 0 || ne[1] == 0 || ne[2] == 0 || ne[3] == 0) { // Python knows what to do
+    if (ne[0] == 0 || ne[1] == 0 || ne[2] == 0 || ne[3] == 0) { // Python handles tensors without elements
         return NULL;
     }
     struct ggml_tensor * result =

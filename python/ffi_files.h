@@ -1,6 +1,5 @@
-// ffi_files.h - files as Python holds them: structs that are made empty, with their destructor, and filled by one call.
-// Between any two instructions of Python they are empty or own what they say, so an interrupt leaves neither a
-// descriptor nor a file behind.
+// ffi_files.h - files that Python holds: structs that are made empty, with their destructor, and filled by one call.
+// At any moment they are empty or own their file, so an interrupt leaks neither a descriptor nor a file.
 #ifndef GBPY_FFI_FILES_H
 #define GBPY_FFI_FILES_H
 
@@ -16,7 +15,7 @@
 
 // cdef: begin
 
-// A new file that takes the place of another one, or of none (base/file.h). The calls return 0 or an errno.
+// A new file that may replace an old one (base/file.h). The calls return 0 or an errno.
 struct gbpy_output {
     void * writer; // NULL: empty
 };
@@ -26,8 +25,8 @@ static inline int gbpy_output_write(struct gbpy_output * output, const void * da
 static inline int gbpy_output_commit(struct gbpy_output * output);
 static inline void gbpy_output_abandon(struct gbpy_output * output); // the destructor
 
-// An `opener` for io.FileIO, which owns the descriptor: nobody waits for the writer of a pipe. Negative: ffi.errno says
-// why.
+// An `opener` for io.FileIO, which owns the descriptor. Does not wait for the writer of a pipe. Negative: ffi.errno
+// has the reason.
 static inline int gbpy_open_to_read(const char * path, int flags);
 
 // cdef: end

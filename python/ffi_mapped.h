@@ -1,5 +1,4 @@
-// ffi_mapped.h - mapped files that may shrink, for the Python package: thin names for c/src/base/mapped.h, which says
-// how it works.
+// ffi_mapped.h - mapped files that may shrink, for the Python package: forwards to c/src/base/mapped.h.
 #ifndef GBPY_FFI_MAPPED_H
 #define GBPY_FFI_MAPPED_H
 
@@ -13,16 +12,16 @@ struct gbpy_watch { // made empty, with gbpy_mapped_forget as its destructor
 
 // made empty, with gbpy_mapped_leave as its destructor
 struct gbpy_guard {
-    const void * thread; // that has entered; NULL: none
+    const void * thread; // the thread that has entered; NULL: none
 };
 
 static inline bool gbpy_mapped_watch(struct gbpy_watch * watch, const void * data, size_t size, uint64_t offset,
     bool writable, const char * path);
 static inline void gbpy_mapped_forget(struct gbpy_watch * watch);
 static inline void gbpy_mapped_enter(struct gbpy_guard * guard);
-static inline void gbpy_mapped_leave(struct gbpy_guard * guard); // if it has entered, by this thread
+static inline void gbpy_mapped_leave(struct gbpy_guard * guard); // does nothing unless this thread has entered
 static inline bool gbpy_mapped_any(void);
-// a status: has the file shrunk that this byte is of, if it is of a known one?
+// Returns a failure if the byte belongs to a known file that has shrunk.
 static inline int gbpy_mapped_check(const void * data);
 
 // cdef: end
@@ -38,7 +37,7 @@ static inline void gbpy_mapped_forget(struct gbpy_watch * watch) {
     watch->mapped = NULL;
 }
 
-static _Thread_local char gbpy_mapped_thread; // its address says which thread this is
+static _Thread_local char gbpy_mapped_thread; // its address identifies the thread
 
 static inline void gbpy_mapped_enter(struct gbpy_guard * guard) {
     gb_mapped_enter();

@@ -1,6 +1,6 @@
-// ffi_support.h - the few small things that the Python package does in C: walks over many tensors, strings of GGUF
-// files, and the functions that C calls. Included by the generated module only; everything here is static. What needs
-// to hold together is in core/.
+// ffi_support.h - small parts of the Python package in C: loops over many tensors, strings of GGUF files, and the
+// Python functions that C calls. Only the generated module includes this file, so all functions are static. Calls
+// that must not be interrupted halfway are in core/.
 #ifndef GBPY_FFI_SUPPORT_H
 #define GBPY_FFI_SUPPORT_H
 
@@ -28,7 +28,7 @@
 
 // cdef: begin
 
-GBPY_PYTHON bool gbpy_poll(void * data);  // lets Python's signal handlers run; true: one of them raised
+GBPY_PYTHON bool gbpy_poll(void * data); // runs Python's signal handlers; true: one of them raised an exception
 GBPY_PYTHON bool gbpy_ask(void * handle); // an abort callback
 GBPY_PYTHON void gbpy_log_line(enum ggml_log_level level, const char * text);
 GBPY_PYTHON bool gbpy_eval(struct ggml_tensor * t, bool ask, void * user_data);
@@ -75,10 +75,10 @@ GBPY_PYTHON int gbpy_device_event_time(void * event, int64_t * ns);
 static inline void gbpy_log(enum ggml_log_level level, const char * text, void * user_data);
 
 static inline const char * gbpy_version(void);
-// the package that this process has imported, as a handle; NULL: none yet
+// The package that this process has imported, as a handle; NULL: none yet.
 static inline void * gbpy_package(void);
 static inline void gbpy_keep_package(void * handle);
-// of a broken rule, with marks (tensor/rule.h); "" if there is none
+// The reason of a broken rule, with marks (tensor/rule.h); "": there is none.
 static inline const char * gbpy_last_reason(void);
 static inline const char * gbpy_build(void);
 
@@ -89,7 +89,8 @@ static inline void gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep);
 static inline double gbpy_measure_limit(int what, const char * level, size_t bytes, int n_threads, int64_t ns,
     bool processor_time);
 
-// the algorithm that is tried i-th for a product (cpu/cpu.h); *why: why it declines, or NULL: it takes the product
+// The i-th algorithm that is tried for a product (cpu/cpu.h). *why: why it does not apply; NULL: it computes the
+// product.
 static inline const char * gbpy_product_algorithm(const struct ggml_tensor * node, const char * level, int i,
     const char ** why);
 
@@ -118,7 +119,6 @@ static inline enum ggml_status gbpy_gguf_add_tensor(struct gguf_context * ctx, c
     int n_dims, const int64_t * ne);
 static inline enum ggml_status gbpy_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, int i,
     const char * name);
-static inline bool gbpy_gguf_is_opaque(const struct gguf_context * ctx, int i);
 static inline void gbpy_gguf_layout(struct gguf_context * ctx);
 
 // cdef: end
@@ -135,7 +135,7 @@ static inline const char * gbpy_product_algorithm(const struct ggml_tensor * nod
 
 static inline void gbpy_log(enum ggml_log_level level, const char * text, void * user_data) {
     (void) user_data;
-    const bool trust = gb_trust_tensors(false); // it may do anything
+    const bool trust = gb_trust_tensors(false); // the log function may do anything
     gbpy_log_line(level, text);
     gb_trust_tensors(trust);
     gbpy_arm();
@@ -144,7 +144,7 @@ static inline void gbpy_log(enum ggml_log_level level, const char * text, void *
 static inline const char * gbpy_last_reason(void) { return gb_last_reason(); }
 static inline const char * gbpy_version(void) { return GBPY_VERSION; }
 
-static void * gbpy_package_handle; // written with the import lock of Python
+static void * gbpy_package_handle; // protected by the import lock of Python
 static inline void * gbpy_package(void) { return gbpy_package_handle; }
 static inline void gbpy_keep_package(void * handle) { gbpy_package_handle = handle; }
 
@@ -158,8 +158,8 @@ static inline const char * gbpy_build(void) {
 #endif
 }
 
-// Unplaced leafs hold what the user sets: from the start, and with keep also to the end of the graph, so for the next
-// run.
+// Marks leafs without memory as inputs, which keep their content from the start of a run. `keep`: also as outputs,
+// which keep it to the end, for the next run.
 static inline void gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep) {
     for (int i = 0; i < graph->n_leafs; i++) {
         struct ggml_tensor * t = graph->leafs[i];
@@ -173,9 +173,9 @@ static inline void gbpy_flag_leafs(struct ggml_cgraph * graph, bool keep) {
     }
 }
 
-// What the function of a custom node is called with; NULL: it is no such node.
+// The user data of a custom node; NULL: another node.
 static inline void * gbpy_custom_userdata(const struct ggml_tensor * node) {
-    struct params { // of a custom node, as the kernels have them
+    struct params { // the parameters of a custom node, as the kernels read them
         void (*fun)(void);
         int n_tasks;
         void * userdata;
@@ -188,7 +188,7 @@ static inline void * gbpy_custom_userdata(const struct ggml_tensor * node) {
     return userdata;
 }
 
-// The same of all custom nodes of the graph, of at most cap.
+// The user data of all custom nodes of the graph, at most cap. Returns their number.
 static inline int gbpy_graph_customs(struct ggml_cgraph * graph, void ** out, int cap) {
     int n = 0;
     for (int i = 0; i < graph->n_nodes && n < cap; i++) {
@@ -204,7 +204,7 @@ static inline bool gbpy_can_dequantize(enum ggml_type type) {
     return type == GGML_TYPE_F32 || gb_to_float_of(type) != NULL;
 }
 
-// n elements, whole blocks, to floats.
+// Converts n elements, in whole blocks, to floats.
 static inline void gbpy_dequantize(enum ggml_type type, const void * src, float * dst, int64_t n) {
     const ggml_to_float_t to_float = gb_to_float_of(type);
     if (to_float == NULL) {
@@ -279,8 +279,6 @@ static inline enum ggml_status gbpy_gguf_copy_tensor(struct gguf_context * ctx, 
     const char * name) {
     return gb_gguf_copy_named(ctx, src, (size_t) i, name);
 }
-
-static inline bool gbpy_gguf_is_opaque(const struct gguf_context * ctx, int i) { return gb_gguf_is_opaque(ctx, i); }
 
 static inline void gbpy_gguf_layout(struct gguf_context * ctx) { gb_gguf_layout(ctx); }
 

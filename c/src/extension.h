@@ -49,21 +49,22 @@
 
 // Buffers: kept while arrays look into them.
 //   gb_tensor_buffer gb_buffer_hold gb_buffer_unhold gb_buffer_changed gb_buffer_version gb_buffer_is_retired
-//   gb_multi_buffer_part
+//   gb_multi_buffer_part gb_buffer_is_host gb_view_bind gb_tensor_write gb_tensor_scatter
 #include "backend/backend.h"
 // Profiles: what a thread records.
 //   gb_profile_scope gb_profile_enter gb_profile_leave gb_profile_fail_run
 #include "backend/profile.h"
 
-// What of a scheduler's results is still in memory.
-//   GB_SCHED_PLANS_MAX gb_sched_leaf_is_bound gb_sched_result_is_alive gb_sched_has_placed gb_sched_is_in_arena
-//   gb_sched_keeps gb_sched_is_computed_by gb_sched_overwritten_by gb_sched_hold gb_sched_hold_for_readers
-//   gb_sched_buffer_at gb_sched_n_plans_made gb_sched_n_plans_bound gb_sched_device_name
+// Which of a scheduler's results are still in memory.
+//   GB_SCHED_PLANS_MAX gb_sched_leaf_is_bound gb_sched_result_is_alive gb_sched_has_placed gb_content_state
+//   GB_CONTENT_GONE GB_CONTENT_STAYS GB_CONTENT_NOT_COMPUTED GB_CONTENT_OVERWRITTEN GB_CONTENT_NOT_STORED
+//   gb_sched_hold gb_sched_hold_for_readers gb_sched_buffer_at gb_sched_n_plans_made gb_sched_n_plans_bound
+//   gb_sched_device_name
 #include "sched/results.h"
 
 // Model files with strings of any bytes, tensors of any name and type.
 //   gb_gguf_str gb_gguf_strs gb_gguf_set_str gb_gguf_set_strs gb_gguf_copy_pair gb_gguf_add_named gb_gguf_copy_named
-//   gb_gguf_nested gb_gguf_set_nested gb_gguf_is_opaque gb_gguf_layout
+//   gb_gguf_nested gb_gguf_set_nested gb_gguf_layout
 #include "gguf/exact.h"
 
 // What this processor can do at best, for `ggml-backend bench`.

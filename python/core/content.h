@@ -1,11 +1,12 @@
 // content.h - where a tensor's memory is, and whether its content is the tensor's own.
 //
-// Each write of an input from Python takes the next number of one counter and leaves it in the tensor (its stamp:
-// gb_tensor_content). A run notes the counter when it begins: what it computes is out of date as
-// soon as an input that it was computed from has a higher number. Tensors that the user placed keep the number of the
-// run that computed them; of what a scheduler placed, its plan says whether the plan is the current one, whether it ran
-// to its end, and which memory was given to another tensor since (sched/results.h). A result may only be read if it is
-// there. An array over an input that nobody set has zeros, which count as set: writing to it is how some are set.
+// One counter numbers all writes of inputs from Python. A write leaves its number in the tensor, as its *stamp*
+// (gb_tensor_content). A run notes the counter when it begins. A result is out of date as soon as one of the inputs
+// that it was computed from has a higher number. A result in memory of the user keeps the number of its run. For a
+// result in memory of a scheduler, the scheduler knows whether its plan is the current one, whether it ran to its
+// end, and which memory was given to another tensor since (sched/results.h). Only content that is there may be read.
+//
+// A NumPy view of an unset input is filled with zeros and counts as set, because users write through it.
 #ifndef GBPY_CONTENT_H
 #define GBPY_CONTENT_H
 
@@ -16,36 +17,47 @@ static inline int64_t gbpy_stamp(const struct ggml_tensor * t) { return gb_tenso
 static inline void gbpy_set_stamp(struct ggml_tensor * t, int64_t stamp) { gb_tensor_set_content(t, stamp); }
 
 extern atomic_llong gbpy_sets; // the counter
-// The caller writes the buffer: all content of it was overwritten, so what were results are none any more.
-void gbpy_note_clear(struct gbpy_object * buffer);
 
-// The next three: under the lock while nobody places tensors of its context, or by a user of the owner.
-// The owner of its buffer; NULL: it has none, or an unknown one.
-struct gbpy_object * gbpy_owner_of(const struct ggml_tensor * t);
-bool gbpy_has_lost(const struct ggml_tensor * t); // its memory was given back
-// Fails with INVALID_STATE: it has no memory, or has lost it.
+// After all of the buffer was overwritten, with a write lock on it: results in it are gone.
+void gbpy_note_clear(struct gbpy_memory * buffer);
+
+// Call the next three under the mutex while nobody places tensors of the context, or with a lock on the memory.
+// The owner of the tensor's memory; NULL: it has no buffer, or one with an unknown owner.
+struct gbpy_memory * gbpy_owner_of(const struct ggml_tensor * t);
+bool gbpy_has_lost(const struct ggml_tensor * t); // its memory was freed
+// Fails with INVALID_STATE: the tensor has no memory, or its memory was freed.
 int gbpy_fail_lost(const struct ggml_tensor * t, const char * what);
 
-// By the user that places in its context: it has no memory from then on. `lost`: only tensors that have lost their
-// memory, and with which nobody computes any more.
+// With the lock for placing tensors of its context: takes the tensor's memory away. `lost`: only from tensors whose
+// memory was freed and is not locked any more.
 void gbpy_unplace(struct ggml_tensor * t);
 void gbpy_unplace_lost(struct ggml_tensor * t);
 void gbpy_unplace_all_lost(struct ggml_context * ctx);
 
-// By a user of the owner (NULL: the context has the memory): was this input never set, and its memory never written?
-bool gbpy_is_unset(const struct gbpy_object * owner, const struct ggml_tensor * t);
-// By a user of the owner of its memory: is it still its own? A scheduler may have given it to other graphs since.
-bool gbpy_is_own(const struct gbpy_object * owner, const struct ggml_tensor * t);
-// Is it an input that was made with its data? gbpy_upload_constants alone writes it.
+// With a lock on the owner (NULL: the context owns the memory): the input was never set, and its memory never
+// written.
+bool gbpy_is_unset(const struct gbpy_memory * owner, const struct ggml_tensor * t);
+// With a lock on the owner: the memory is still the tensor's. A scheduler may have given it to another graph since.
+bool gbpy_is_own(const struct gbpy_memory * owner, const struct ggml_tensor * t);
+// INVALID_STATE, in a message that begins with `what`, unless gbpy_is_own.
+int gbpy_check_own(const struct gbpy_memory * owner, const struct ggml_tensor * t, const char * what);
+// The same unless the content is there to be read.
+int gbpy_check_readable(const struct gbpy_memory * owner, const struct ggml_tensor * t, const char * what);
+
+// With a lock on the owner: moves a view that was made before its source was placed, or was placed elsewhere.
+int gbpy_refresh(struct ggml_tensor * t, const char * what);
+// With a write lock on the owner: INVALID_STATE for results, constants and tensors in read-only memory.
+int gbpy_check_writable(const struct gbpy_memory * owner, const struct ggml_tensor * t, const char * what);
+// All that a write needs: gbpy_check_own, gbpy_refresh, gbpy_check_writable.
+int gbpy_prepare_write(const struct gbpy_memory * owner, struct ggml_tensor * t, const char * what);
+
+// An input that was made with its data; only gbpy_upload_constants writes it.
 bool gbpy_is_constant(const struct ggml_tensor * t);
 void gbpy_set_constant_flag(struct ggml_tensor * t);
 
-// By a user of the owner of its memory: INVALID_STATE, reported with `what`, if the content is not its own or,
-// `reading`, not there.
-int gbpy_check_content(const struct gbpy_object * owner, const struct ggml_tensor * t, bool reading, const char * what);
-// For a copied graph: what can be read in the original can be read in the copy. False: no memory.
+// For a copied graph: results that can be read in the original can be read in the copy. False: out of memory.
 bool gbpy_copy_content(const struct ggml_cgraph * from, struct ggml_cgraph * to);
 
-void gbpy_describe(const struct ggml_tensor * t, char * text, size_t size); // for messages: name and operator
+void gbpy_describe(const struct ggml_tensor * t, char * text, size_t size); // name and operator, for messages
 
 #endif // GBPY_CONTENT_H

@@ -6,37 +6,36 @@
 
 // cdef: begin
 
-struct gbpy_view { // of a tensor's bytes in host memory, all that `nbytes` of the tensor says
+struct gbpy_view { // the bytes of a tensor in host memory, `nbytes` as ggml_nbytes counts them
     char * data;
     size_t nbytes;
     bool host;
     bool readonly;
 };
 
-// In all of these `context` is the tensor's, and the message of a failure begins with `what`.
-// Looks at a tensor to read it: where it is. For host memory `pin`, an empty handle with gbpy_unpin as destructor,
-// keeps it from then on.
+// In all of these functions `context` is the tensor's context, and the message of a failure begins with `what`.
+// Describes the memory of a tensor to be read. For host memory, `pin`, an empty handle with gbpy_unpin as its
+// destructor, keeps the memory from then on.
 int gbpy_look(struct gbpy_handle * pin, const struct gbpy_handle * context, struct ggml_tensor * t,
     struct gbpy_view * view, const char * what);
 void gbpy_unpin(struct gbpy_handle * pin);
-bool gbpy_is_pinned(const struct gbpy_handle * owner); // do arrays look into its memory?
+bool gbpy_is_pinned(const struct gbpy_handle * owner); // arrays look into its memory
 
-// INVALID_STATE: it has no memory that is its own
+// INVALID_STATE: the tensor has no memory of its own.
 int gbpy_find_place(const struct gbpy_handle * context, struct ggml_tensor * t);
 int gbpy_is_on_host(const struct gbpy_handle * context, const struct ggml_tensor * t, bool * host);
-// fills an empty handle: who owns the memory
+// Fills an empty handle with the owner of the memory.
 int gbpy_find_owner(const struct gbpy_handle * context, const struct ggml_tensor * t, struct gbpy_handle * owner);
-// of its buffer; "": none of its own
+// The name of its buffer; "": it has none.
 int gbpy_location(const struct gbpy_handle * context, const struct ggml_tensor * t, char * name, size_t size);
 
 // Reads all bytes of the tensor, gaps included.
 int gbpy_read(const struct gbpy_handle * context, const struct ggml_tensor * t, void * data, size_t size,
     const char * what);
-// Writes bytes at an offset of a contiguous tensor. Those outside [offset, offset + size) keep their content and their
-// stamp.
+// Writes bytes at an offset of a contiguous tensor. All other bytes keep their content.
 int gbpy_write(const struct gbpy_handle * context, struct ggml_tensor * t, const void * data, size_t offset,
     size_t size, const char * what);
-// All elements, which lie one after the other in `data`, to a tensor of any strides.
+// Writes all elements to a tensor of any strides. In `data` they lie one after the other.
 int gbpy_write_all(const struct gbpy_handle * context, struct ggml_tensor * t, const void * data, size_t size,
     const char * what);
 int gbpy_copy(const struct gbpy_handle * to_context, struct ggml_tensor * to, const struct gbpy_handle * from_context,
@@ -45,11 +44,11 @@ int gbpy_copy(const struct gbpy_handle * to_context, struct ggml_tensor * to, co
 // Lets devices read parts of files into tensors of the context (ggml_backend_fill_from_files).
 int gbpy_fill_from_files(const struct gbpy_handle * context, struct ggml_backend_file_fill * fills, size_t n,
     const char * what);
-// After the bytes of one were written (ggml_backend_keep_file).
+// Call it after the bytes of one part were written (ggml_backend_keep_file).
 int gbpy_keep_file(const struct gbpy_handle * context, const struct ggml_backend_file_fill * fill, const char * what);
 
-// For callbacks, while the computation goes on: keeps the memory in which `t` lies, or that of `otherwise`, for an
-// array.
+// For callbacks, while the computation runs: keeps the memory of `t` for an array, or that of `otherwise` if `t` has
+// no buffer.
 void gbpy_pin(struct gbpy_handle * pin, const struct ggml_tensor * t, const struct gbpy_handle * otherwise);
 
 // cdef: end

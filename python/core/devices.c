@@ -1,4 +1,4 @@
-// devices.c - the hooks of backends written in Python, and what C keeps of them (devices.h).
+// devices.c - the hooks of backends written in Python, and the data about them that C keeps (devices.h).
 #include "devices.h"
 
 #include <stdatomic.h>
@@ -16,10 +16,10 @@ enum { TEXT = 1024 };
 
 struct device {
     struct ggml_backend backend;
-    struct ggml_backend_buffer_type type; // of its own memory
+    struct ggml_backend_buffer_type type; // of memory that the device owns
     struct gbpy_device_info info;
     void * handle;
-    atomic_int refs; // of the backend, and of each buffer
+    atomic_int refs; // the backend holds one, and each buffer
 };
 
 struct memory {
@@ -33,7 +33,7 @@ struct memory {
 static const struct gbpy_device_hooks * python;
 static _Thread_local char said[TEXT];
 static _Thread_local bool was_interrupted;
-static _Thread_local int depth; // calls of bounded devices that this thread is in
+static _Thread_local int depth; // nested calls of bounded devices on this thread
 
 void gbpy_set_device_hooks(const struct gbpy_device_hooks * hooks) { python = hooks; }
 
@@ -68,7 +68,7 @@ void gbpy_device_set_current_run(void * run) { gb_set_run(run); }
 
 // ------------------------------------------------------------------------------------------------------ calling Python
 
-// Python may do anything meanwhile, also what fails and is coped with.
+// Surrounds a call of Python, which may do anything, such as fail and recover.
 struct call {
     bool trust;
     bool bounded;
@@ -86,7 +86,7 @@ static bool begin(struct call * call, const struct device * d) {
     return true;
 }
 
-// Whatever the function returned, an interrupt counts more.
+// An interrupt takes precedence over the status of the function.
 static enum ggml_status end(const struct call * call, const struct device * d, int status) {
     gb_trust_tensors(call->trust);
     gb_forget_failures_since(call->failures);
@@ -104,7 +104,7 @@ static enum ggml_status end(const struct call * call, const struct device * d, i
     return gb_fail((enum ggml_status) status, "%s: %s", d->info.name, said[0] != '\0' ? said : "failed");
 }
 
-// CALL(device, status, call of Python): `status` is what came of it, reported.
+// CALL(device, status, call of Python): sets `status`, and reports a failure.
 #define CALL(device, status, call_)                          \
     do {                                                     \
         struct call python_call;                             \
@@ -114,8 +114,8 @@ static enum ggml_status end(const struct call * call, const struct device * d, i
         }                                                    \
     } while (0)
 
-// For what cannot fail, and may come in the middle of another call, where the collector of garbage frees memory of a
-// device: what that one said, and what failed in it, stays. At the end of the interpreter nothing is given back.
+// For calls that cannot fail. The garbage collector may make such a call in the middle of another one, to free memory
+// of a device. So the text and the failure of the outer call stay. When the interpreter ends, nothing is freed.
 #define CALL_QUIETLY(call_)                                                                      \
     do {                                                                                         \
         struct call python_call;                                                                 \
@@ -144,7 +144,7 @@ static GGML_CALL const char * buffer_name(ggml_backend_buffer_t buffer) {
     return ((const struct memory *) buffer->context)->device->info.name;
 }
 
-// How many addresses memory of a device's own has: those of a buffer without bytes differ from others', too.
+// The number of addresses that memory of a device takes. A buffer of 0 bytes also has an address of its own.
 static size_t n_addresses(size_t size) { return size > 0 ? size : 1; }
 
 static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer) {
@@ -161,12 +161,12 @@ static GGML_CALL void * buffer_base(ggml_backend_buffer_t buffer) {
     return ((const struct memory *) buffer->context)->base;
 }
 
-// A buffer of a device written in Python, recognised by its hook.
+// The memory behind a buffer of a device written in Python; NULL: another buffer. The hook identifies such buffers.
 static struct memory * memory_of(ggml_backend_buffer_t buffer) {
     return buffer != NULL && buffer->iface.free_buffer == buffer_free ? buffer->context : NULL;
 }
 
-// The memory that a tensor lies in as a whole; NULL: it does not lie in such.
+// The memory that contains the whole tensor; NULL: none.
 static const struct memory * place_of(const struct ggml_tensor * t, size_t * offset) {
     const struct memory * m = t != NULL ? memory_of(gb_tensor_buffer(t)) : NULL;
     if (m == NULL || t->data == NULL) {
@@ -199,7 +199,7 @@ bool gbpy_device_is_on_host(const struct ggml_tensor * t) {
     return t != NULL && t->data != NULL && (buffer == NULL || ggml_backend_buffer_is_host(buffer));
 }
 
-// What is queued may still write there.
+// Waits for the queue, which may still write the memory.
 static bool settle(ggml_backend_buffer_t buffer) {
     const struct device * d = ((const struct memory *) buffer->context)->device;
     int status = GGML_STATUS_SUCCESS;
@@ -224,8 +224,7 @@ static GGML_CALL void host_get(ggml_backend_buffer_t buffer, const struct ggml_t
 }
 
 static GGML_CALL void host_clear(ggml_backend_buffer_t buffer, uint8_t value) {
-    (void) (settle(buffer) &&
-            gb_fill(buffer_base(buffer), value, buffer->size)); // an interrupt is left as the thread's failure
+    (void) (settle(buffer) && gb_fill(buffer_base(buffer), value, buffer->size)); // reports an interrupt
 }
 
 static GGML_CALL void own_set(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor, const void * data,
@@ -251,7 +250,7 @@ static GGML_CALL void own_clear(ggml_backend_buffer_t buffer, uint8_t value) {
     (void) status;
 }
 
-// False: another way has to be found; only what is one piece on both sides is copied here.
+// False: the caller finds another method. This hook copies only if both tensors are contiguous.
 static GGML_CALL bool own_copy(ggml_backend_buffer_t buffer, const struct ggml_tensor * src, struct ggml_tensor * dst) {
     const struct memory *to = buffer->context, *from = memory_of(gb_tensor_buffer(src));
     bool done = false;
@@ -264,7 +263,7 @@ static GGML_CALL bool own_copy(ggml_backend_buffer_t buffer, const struct ggml_t
     return status == GGML_STATUS_SUCCESS && done;
 }
 
-// `part`: of a tensor in the buffer.
+// The tensor of `part` lies in the buffer.
 static size_t part_offset(const struct memory * m, const struct ggml_backend_file_fill * part) {
     return offset_of(m, part->tensor) + part->offset;
 }
@@ -373,7 +372,7 @@ static GGML_CALL size_t type_max_size(ggml_backend_buffer_type_t type) { return 
 
 static GGML_CALL bool type_is_host(ggml_backend_buffer_type_t type) { return device_of_type(type)->info.host; }
 
-// Its own memory is used by the device alone; memory on the host also by the CPU and all other devices on the host.
+// Only the device can use memory that is not on the host. The CPU and all devices on the host can use host memory.
 static GGML_CALL bool type_supports(ggml_backend_buffer_type_t type, ggml_backend_t backend) {
     const struct device *d = device_of_type(type), *other = device_of(backend);
     if (d == other) {
@@ -449,7 +448,7 @@ static GGML_CALL void plan_free(ggml_backend_t backend, ggml_backend_graph_plan_
     CALL_QUIETLY(python->forget(plan));
 }
 
-// It may read mapped files, which may shrink meanwhile.
+// The function may read mapped files, which may shrink meanwhile.
 static int run(const struct device * d, void * plan) {
     int status;
     gb_mapped_enter();
@@ -473,8 +472,8 @@ static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph *
     return status == GGML_STATUS_SUCCESS;
 }
 
-// An interrupt may come before the function has let go of memory that somebody frees after the wait. So it is called
-// again, which takes no time: the call is given up now.
+// An interrupt may end the function while it still uses memory that the caller frees after the wait. So the function
+// is called again. It returns at once, because the call is now given up.
 static GGML_CALL void backend_synchronize(ggml_backend_t backend) {
     const struct device * d = backend->context;
     int status;
@@ -485,7 +484,8 @@ static GGML_CALL void backend_synchronize(ggml_backend_t backend) {
 
 // ------------------------------------------------------------------------------------------------------ queued copies
 
-// Where a tensor's bytes are, from `offset` on. False: neither on the host nor in memory of such a device.
+// Describes the bytes of a tensor from `offset` on. False: they are neither on the host nor in memory of such a
+// device.
 static bool piece_of(const struct ggml_tensor * t, size_t offset, struct gbpy_piece * piece) {
     const struct memory * m = memory_of(gb_tensor_buffer(t));
     *piece = (struct gbpy_piece){ NULL, 0, NULL };
@@ -498,7 +498,7 @@ static bool piece_of(const struct ggml_tensor * t, size_t offset, struct gbpy_pi
     return piece->host != NULL;
 }
 
-// False: the device cannot, or failed, which was reported.
+// False: the device cannot copy these, or it failed and has reported that.
 static bool transfer(const struct device * d, const struct gbpy_piece * to, const struct gbpy_piece * from,
     size_t size) {
     bool done = false;
@@ -513,7 +513,7 @@ static GGML_CALL bool copy_async(ggml_backend_t backend, const struct ggml_tenso
            transfer(backend->context, &to, &from, ggml_nbytes(dst));
 }
 
-// What the device does not queue is written when all that is queued is done.
+// If the device cannot queue the transfer, it is done after all queued work.
 static GGML_CALL void set_async(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data, size_t offset,
     size_t size) {
     const struct gbpy_piece from = { .host = (void *) (uintptr_t) data };

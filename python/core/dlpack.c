@@ -12,9 +12,9 @@
 
 // ------------------------------------------------------------------------------------------- what DLPack has in memory
 
-// devices whose memory is the host's
+// devices with host memory
 enum { DL_CPU = 1, DL_CUDA_HOST = 3, DL_ROCM_HOST = 11 };
-// codes of elements
+// codes of element types
 enum { DL_INT = 0, DL_UINT = 1, DL_FLOAT = 2, DL_BFLOAT = 4, DL_COMPLEX = 5, DL_BOOL = 6 };
 enum { DL_READ_ONLY = 1, DL_IS_COPIED = 2 };
 enum { DL_MAJOR = 1, DL_MINOR = 0 };
@@ -44,20 +44,20 @@ struct dl_versioned {
     struct dl_array array;
 };
 
-// Names of capsules: for who has not taken it yet, and from then on.
+// Names of capsules, before and after a reader has taken them.
 static const char plain_name[] = "dltensor", plain_taken[] = "used_dltensor", versioned_name[] = "dltensor_versioned",
                   versioned_taken[] = "used_dltensor_versioned", owner_name[] = "ggml_backend.owner",
                   functions_name[] = "dlpack_exchange_api";
 
-// The functions that a type of arrays offers to C. What follows here is of version 1, which later ones point to.
+// C functions that a type of arrays offers, in version 1. Later versions point to this one.
 struct dl_functions {
     uint32_t major, minor;
-    struct dl_functions * before;                                  // of an earlier version; NULL: none
+    struct dl_functions * before; // the earlier version; NULL: none
     int (*allocate)(void);                                         // not used here
-    int (*export)(PyObject * array, struct dl_versioned ** found); // not 0: with an exception
+    int (*export)(PyObject * array, struct dl_versioned ** found); // not 0: it has raised an exception
 };
 
-// What NumPy sees instead of elements that it has not, beside the numbers of enum ggml_type.
+// Element types for NumPy, which has no bfloat16 and no blocks. Continues enum ggml_type.
 enum { NUMPY_BITS = GGML_TYPE_COUNT, NUMPY_BYTES };
 
 static const struct {
@@ -72,7 +72,7 @@ static const struct {
     { DL_INT, 16, GGML_TYPE_I16 },
     { DL_INT, 32, GGML_TYPE_I32 },
     { DL_INT, 64, GGML_TYPE_I64 },
-    { DL_UINT, 16, NUMPY_BITS }, // given, not taken
+    { DL_UINT, 16, NUMPY_BITS }, // only for exported arrays
     { DL_UINT, 8, NUMPY_BYTES },
 };
 enum { N_ELEMENTS = sizeof(elements) / sizeof(elements[0]), N_TAKEN = N_ELEMENTS - 2 };
@@ -83,13 +83,13 @@ struct given {
     union {
         struct dl_plain plain;
         struct dl_versioned versioned;
-    } as; // the first member: readers have its address
+    } as; // must be the first member: readers hold its address
     struct gbpy_handle pin;
-    PyObject * keeper; // a reference; NULL: the pin keeps the memory
+    PyObject * keeper; // strong; NULL: the pin keeps the memory
     int64_t shape[GGML_MAX_DIMS], strides[GGML_MAX_DIMS];
 };
 
-// The pin's owner may wait for a device when it goes, whose callbacks need the GIL: so that is given up meanwhile.
+// Freeing the owner of the pin may wait for a device whose callbacks need the GIL, so the GIL is released meanwhile.
 static void give_back(struct given * g) {
     if (!gbpy_is_ending()) {
         const PyGILState_STATE state = PyGILState_Ensure();
@@ -105,7 +105,7 @@ static void give_back(struct given * g) {
 static void give_back_plain(struct dl_plain * self) { give_back((struct given *) self); }
 static void give_back_versioned(struct dl_versioned * self) { give_back((struct given *) self); }
 
-// The destructor of capsules: one that was taken has another name.
+// The destructor of capsules. A capsule that was taken has another name.
 static void drop_given(PyObject * capsule) {
     const bool versioned = PyCapsule_IsValid(capsule, versioned_name);
     if (versioned || PyCapsule_IsValid(capsule, plain_name)) {
@@ -125,7 +125,7 @@ static struct dl_array * set_form(struct given * g, bool versioned, bool readonl
     return &g->as.versioned.array;
 }
 
-// False: it has blocks, or strides that are no whole elements.
+// False: DLPack has no such elements (blocks), or a stride is no whole number of elements.
 static bool set_array(struct given * g, struct dl_array * d, const struct gbpy_array * array) {
     int e = 0;
     while (e < N_ELEMENTS && elements[e].type != array->type) {
@@ -153,7 +153,7 @@ static bool set_array(struct given * g, struct dl_array * d, const struct gbpy_a
     return true;
 }
 
-// Puts it into a capsule. Without one it gives its memory back.
+// Puts the memory into a capsule. Gives it back if that fails.
 static int append_given(struct given * g, bool versioned, uintptr_t list) {
     const PyGILState_STATE state = PyGILState_Ensure();
     PyObject * capsule = PyCapsule_New(g, versioned ? versioned_name : plain_name, drop_given);
@@ -171,8 +171,8 @@ static int append_given(struct given * g, bool versioned, uintptr_t list) {
     return ok ? GGML_STATUS_SUCCESS : (int) gb_fail(GGML_STATUS_ALLOC_FAILED, "DLPack: out of memory");
 }
 
-// The tensor's elements; for NumPy, which has no others, bfloat16 as its bits and rows of blocks as their bytes. False:
-// NumPy has to be asked with care: there are no elements, or their sizes and strides fit no memory.
+// Describes the elements of the tensor. For NumPy, bfloat16 becomes uint16 and rows of blocks become bytes. False:
+// NumPy needs special care, because there are no elements, or their sizes and strides fit no memory.
 static bool describe(struct gbpy_array * a, const struct ggml_tensor * t, const struct gbpy_view * view, bool numpy) {
     const int64_t block = ggml_blck_size(t->type), size = (int64_t) ggml_type_size(t->type);
     int64_t bytes = size;
@@ -274,11 +274,11 @@ static int find_type(const struct dl_array * d, int * type, const char * what) {
         "%s: %s is not a dtype of tensors: convert the array where it was made", what, name);
 }
 
-// True if every element has an address that memory can have: within the largest size of memory, without wrapping
-// around. Only the maker of the array knows whether the memory exists.
+// True if the addresses of all elements lie within the largest possible memory and do not wrap around. Only the maker
+// of the array knows whether the memory exists.
 static bool lies_in_memory(const struct gbpy_array * array, const struct dl_array * d) {
     const uint64_t most = (uint64_t) PTRDIFF_MAX >> (sizeof(void *) > 4 ? 8 : 0);
-    uint64_t before = 0, behind = 0; // bytes from the first element to the lowest and the highest one
+    uint64_t before = 0, behind = 0; // bytes from the first element to the lowest and to the highest element
     for (int i = 0; i < array->ndim; i++) {
         const int64_t step = array->strides[i];
         const uint64_t width = (uint64_t) (step < 0 ? -step : step), steps = (uint64_t) array->shape[i] - 1;
@@ -326,7 +326,7 @@ static int read_array(struct gbpy_array * array, const struct dl_array * d, cons
     return GGML_STATUS_SUCCESS;
 }
 
-// With the GIL. *pointer: what the capsule has, versioned or not.
+// With the GIL. *pointer: the content of the capsule.
 static int look_into(struct gbpy_array * array, PyObject * capsule, void ** pointer, bool * versioned,
     const char * what) {
     *versioned = PyCapsule_IsValid(capsule, versioned_name);
@@ -346,9 +346,10 @@ static int look_into(struct gbpy_array * array, PyObject * capsule, void ** poin
     return read_array(array, &v->array, what);
 }
 
-// With the GIL: what look_into found. A new reference to its owner; NULL: no memory, and nothing was taken.
+// With the GIL: takes what look_into found. Returns a new reference to its owner. NULL: out of memory, and nothing
+// was taken.
 static PyObject * take(PyObject * capsule, void * pointer, bool versioned) {
-    PyObject * owner = PyCapsule_New(pointer, owner_name, NULL); // without a destructor until it owns it
+    PyObject * owner = PyCapsule_New(pointer, owner_name, NULL); // it gets a destructor when it owns the memory
     if (owner != NULL && (PyCapsule_SetName(capsule, versioned ? versioned_taken : plain_taken) != 0 ||
                              PyCapsule_SetDestructor(owner, versioned ? drop_versioned : drop_plain) != 0)) {
         Py_DecRef(owner);
@@ -358,7 +359,7 @@ static PyObject * take(PyObject * capsule, void * pointer, bool versioned) {
     return owner;
 }
 
-// The destructor of capsules that gbpy_dlpack_export has made.
+// The destructor of capsules of gbpy_dlpack_export.
 static void drop_exported(PyObject * capsule) {
     if (PyCapsule_IsValid(capsule, versioned_name)) {
         struct dl_versioned * v = PyCapsule_GetPointer(capsule, versioned_name);
@@ -389,7 +390,7 @@ bool gbpy_dlpack_export(uintptr_t functions, uintptr_t array, uintptr_t list) {
         ok = capsule != NULL && PyList_Append((PyObject *) list, capsule) == 0;
     }
     Py_DecRef(capsule);
-    PyErr_Clear(); // the array's __dlpack__ says it again
+    PyErr_Clear(); // the array's __dlpack__ reports the error
     PyGILState_Release(state);
     return ok;
 }
@@ -413,10 +414,10 @@ int gbpy_dlpack_take(struct gbpy_array * array, uintptr_t capsule, uintptr_t lis
 
 // ------------------------------------------------------------------------------------------------- tensors over arrays
 
-// How a view is made of elements that lie `span` after each other: by strides, and then by another order of dimensions.
+// How a view is made over elements in `span`: first by strides, then by a permutation of dimensions.
 struct views {
-    int64_t span;  // elements from the first to behind the last; 0: there are none
-    bool adjacent; // without gaps, in order: no view is needed
+    int64_t span; // elements from the first to the last, inclusive; 0: there are none
+    bool adjacent; // no gaps, in order: no view is needed
     int64_t ne[GGML_MAX_DIMS];
     size_t nb[GGML_MAX_DIMS];
     int order[GGML_MAX_DIMS]; // dimension d becomes dimension order[d]
@@ -448,14 +449,14 @@ static int find_span(struct views * v, const struct gbpy_array * a, const char *
             return not_shared(what, NULL, i, a->strides[i]);
         }
         v->adjacent &= a->strides[i] == next;
-        next = a->strides[i] * a->shape[i]; // lies_in_memory has found what is too large
+        next = a->strides[i] * a->shape[i]; // lies_in_memory has checked the size
         v->span += a->strides[i] / size * (a->shape[i] - 1);
     }
     return GGML_STATUS_SUCCESS;
 }
 
-// Has each element a place of its own? By axes from the smallest stride on: each step goes beyond all that the axes
-// before it reach.
+// True if no two elements share an address. Goes through the axes by increasing stride: each step must be longer than
+// the reach of all axes before it.
 static bool is_apart(const struct gbpy_array * a) {
     bool done[GGML_MAX_DIMS] = { false };
     int64_t reach = 0;
@@ -475,7 +476,8 @@ static bool is_apart(const struct gbpy_array * a) {
     return true;
 }
 
-// The builder's views have adjacent elements on dimension 0: an axis that has, or one of a single element.
+// Views of the builders need adjacent elements on dimension 0: an axis of the array with that stride, or one of a
+// single element.
 static int find_views(struct views * v, const struct gbpy_array * a, const char * what) {
     if (!is_apart(a)) {
         return not_shared(what, "several elements of the array lie at one address", -1, 0);
@@ -505,7 +507,7 @@ static int find_views(struct views * v, const struct gbpy_array * a, const char 
         v->order[n++] = a->ndim - 1 - i;
         used[a->ndim - 1 - i] = true;
     }
-    for (int d = 0; d < GGML_MAX_DIMS; d++) { // the rest are of one element
+    for (int d = 0; d < GGML_MAX_DIMS; d++) { // the other dimensions have one element
         if (d >= n) {
             v->ne[d] = 1;
             v->nb[d] = v->nb[d - 1];
@@ -521,7 +523,7 @@ static int find_views(struct views * v, const struct gbpy_array * a, const char 
     return GGML_STATUS_SUCCESS;
 }
 
-// Where elements lie that do not exist: tensors without any have memory, too.
+// Memory of tensors without elements.
 static char nothing[64];
 
 static struct ggml_tensor * make_view(struct ggml_context * ctx, struct ggml_tensor * base, const struct views * v) {
@@ -531,23 +533,24 @@ static struct ggml_tensor * make_view(struct ggml_context * ctx, struct ggml_ten
     return t == NULL || same ? t : ggml_permute(ctx, t, v->order[0], v->order[1], v->order[2], v->order[3]);
 }
 
-// By who places in the context.
-static int make_tensor(struct gbpy_object * c, struct gbpy_object * b, const struct gbpy_array * a,
+// With the lock for placing tensors of the context.
+static int make_tensor(struct gbpy_context * c, struct gbpy_buffer * b, const struct gbpy_array * a,
     const struct views * v, const char * name, struct ggml_tensor ** tensor) {
     int64_t ne[GGML_MAX_DIMS] = { 1, 1, 1, 1 };
     for (int i = 0; i < a->ndim && v->adjacent; i++) {
         ne[a->ndim - 1 - i] = a->shape[i];
     }
     ne[0] = v->adjacent ? ne[0] : v->span;
-    struct ggml_tensor * base = ggml_new_tensor(c->ptr, (enum ggml_type) a->type, GGML_MAX_DIMS, ne);
+    struct ggml_tensor * base = ggml_new_tensor(c->memory.head.ptr, (enum ggml_type) a->type, GGML_MAX_DIMS, ne);
     if (base == NULL) {
         return ggml_last_status();
     }
-    if (!gbpy_add_owner(c, b)) {
+    const ggml_backend_buffer_t buffer = b->memory.head.ptr;
+    if (!gbpy_add_memory(c, &b->memory)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    GB_TRY((int) ggml_backend_tensor_alloc(b->ptr, base, ggml_backend_buffer_get_base(b->ptr)));
-    struct ggml_tensor * t = v->adjacent ? base : make_view(c->ptr, base, v);
+    GB_TRY((int) ggml_backend_tensor_alloc(buffer, base, ggml_backend_buffer_get_base(buffer)));
+    struct ggml_tensor * t = v->adjacent ? base : make_view(c->memory.head.ptr, base, v);
     if (t == NULL) {
         return ggml_last_status();
     }
@@ -559,10 +562,11 @@ static int make_tensor(struct gbpy_object * c, struct gbpy_object * b, const str
     return GGML_STATUS_SUCCESS;
 }
 
-// A context where the tensor can be made, and how.
-static int plan_sharing(struct gbpy_object * c, const struct gbpy_array * array, struct views * v, const char * what) {
-    GB_FAIL_IF(c->kind != GBPY_CONTEXT, GGML_STATUS_INVALID_STATE, "%s: the copy of a graph cannot be built on", what);
-    GB_FAIL_IF(!ggml_get_no_alloc(c->ptr), GGML_STATUS_INVALID_STATE,
+// Checks that the context can make the tensor, and finds how.
+static int plan_sharing(struct gbpy_context * c, const struct gbpy_array * array, struct views * v, const char * what) {
+    GB_FAIL_IF(c->memory.head.kind != GBPY_CONTEXT, GGML_STATUS_INVALID_STATE,
+        "%s: the copy of a graph cannot be built on", what);
+    GB_FAIL_IF(!ggml_get_no_alloc(c->memory.head.ptr), GGML_STATUS_INVALID_STATE,
         "%s: with no_alloc=False each tensor of the context gets memory of its own; use gb.Context()", what);
     GB_TRY(find_span(v, array, what));
     if (!v->adjacent) {
@@ -577,13 +581,13 @@ static int plan_sharing(struct gbpy_object * c, const struct gbpy_array * array,
 }
 
 struct sharing {       // how a tensor is made over an array
-    const char * what; // who asks, for messages
+    const char * what; // begins the messages
     const char * name; // NULL: none
     int usage;         // of its buffer
-    uintptr_t also;    // a Python object that has to stay, too; 0: none
+    uintptr_t also; // another Python object to keep; 0: none
 };
 
-static int share(struct gbpy_object * c, const struct gbpy_array * array, const struct views * v, PyObject * owner,
+static int share(struct gbpy_context * c, const struct gbpy_array * array, const struct views * v, PyObject * owner,
     const struct sharing * how, struct ggml_tensor ** tensor) {
     struct gbpy_handle b = { 0 };
     struct gbpy_locks locks = { 0 };
@@ -597,7 +601,7 @@ static int share(struct gbpy_object * c, const struct gbpy_array * array, const 
         status = gbpy_lock_to_place(&locks, how->what, NULL, 0, &c, 1);
     }
     if (status == GGML_STATUS_SUCCESS) {
-        status = make_tensor(c, b.object, array, v, how->name, tensor);
+        status = make_tensor(c, (struct gbpy_buffer *) b.object, array, v, how->name, tensor);
         gbpy_note_move();
     }
     gbpy_unlock(&locks);
@@ -608,7 +612,7 @@ static int share(struct gbpy_object * c, const struct gbpy_array * array, const 
 int gbpy_share_array(const struct gbpy_handle * context, const struct gbpy_array * array, uintptr_t owner,
     uintptr_t also, int usage, const char * name, struct ggml_tensor ** tensor, const char * what) {
     const struct sharing how = { .what = what, .name = name, .usage = usage, .also = also };
-    struct gbpy_object * c = gbpy_object_of(context, what);
+    struct gbpy_context * c = gbpy_context_of(context, what);
     struct views v;
     if (c == NULL) {
         return GGML_STATUS_INVALID_STATE;
@@ -620,7 +624,7 @@ int gbpy_share_array(const struct gbpy_handle * context, const struct gbpy_array
 int gbpy_dlpack_share(const struct gbpy_handle * context, uintptr_t capsule, bool mutable_too, uintptr_t also,
     int usage, const char * name, struct ggml_tensor ** tensor, const char * what) {
     const struct sharing how = { .what = what, .name = name, .usage = usage, .also = also };
-    struct gbpy_object * c = gbpy_object_of(context, what);
+    struct gbpy_context * c = gbpy_context_of(context, what);
     struct gbpy_array array;
     struct views v;
     PyObject * owner = NULL;

@@ -24,8 +24,8 @@ int gbpy_outcome_of(const struct gbpy_run * run, int status) {
 
 enum { POLL_NS = 10000000, LOOK_NS = POLL_NS / 20, MOST_UNASKED = 64, MOST_AT_BEGIN = 8 };
 
-// The clock is looked at every so many times, about every LOOK_NS, so that it costs nothing beside small nodes. Long
-// nodes ask often enough.
+// Reads the clock after `stride` calls, about every LOOK_NS, so that small nodes do not pay for it. Long nodes poll
+// often.
 static bool is_time_to_poll(struct gbpy_stop * s) {
     if (gb_get_poll(NULL) == NULL || ++s->asked < s->stride) {
         return false;
@@ -48,48 +48,50 @@ static bool wants_to_stop(void * data) {
            (is_time_to_poll(s) && gb_poll());
 }
 
-bool gbpy_may_be_cancelled(const struct gbpy_object * backend) {
+bool gbpy_may_be_cancelled(const struct gbpy_backend * backend) {
     return backend->cancels != atomic_load(&gbpy_cancels);
 }
 
-// What an interrupt cancelled in a queue is over: nobody waits for it any more, and the next computation has nothing to
-// do with it.
-static void forget_cancelled(struct gbpy_object * backend) {
+// Clears the failure of work that an interrupt has cancelled in a queue. Nobody waits for it, and it is not a failure
+// of the next computation.
+static void forget_cancelled(struct gbpy_backend * backend) {
     if (gbpy_may_be_cancelled(backend)) {
         backend->cancels = atomic_load(&gbpy_cancels);
-        ggml_backend_synchronize(backend->ptr);
+        ggml_backend_synchronize(backend->head.ptr);
         ggml_clear_error();
     }
 }
 
-void gbpy_begin_stop(struct gbpy_object * backend) {
+void gbpy_begin_stop(struct gbpy_backend * backend) {
     struct gbpy_stop * s = backend->stop;
     forget_cancelled(backend);
     __atomic_store_n(&s->stop, 0, __ATOMIC_RELAXED);
-    s->stride = GB_MAX(GB_MIN(s->stride, (unsigned) MOST_AT_BEGIN), 1u); // these nodes may be longer than those before
+    s->stride = GB_MAX(GB_MIN(s->stride, (unsigned) MOST_AT_BEGIN),
+        1u); // nodes of this graph may take longer than those of the last graph
 }
 
-void gbpy_end_stop(struct gbpy_object * backend) { __atomic_store_n(&backend->stop->stop, 0, __ATOMIC_RELAXED); }
+void gbpy_end_stop(struct gbpy_backend * backend) { __atomic_store_n(&backend->stop->stop, 0, __ATOMIC_RELAXED); }
 
 void gbpy_stop(struct gbpy_handle * backend) {
-    struct gbpy_object * b = gbpy_object_of(backend, "Backend.stop");
+    struct gbpy_backend * b = gbpy_backend_of(backend, "Backend.stop");
     if (b == NULL) {
         ggml_clear_error();
         return;
     }
     gbpy_mutex_lock();
-    if (b->writer != NULL) { // else it computes nothing
+    if (b->head.writer != NULL) { // otherwise it computes nothing
         __atomic_store_n(&b->stop->stop, 1, __ATOMIC_RELAXED);
     }
     gbpy_mutex_unlock();
 }
 
 int gbpy_open_backend(struct gbpy_handle * handle, const char * spec, struct gbpy_stop * stop) {
-    struct gbpy_object * o = gbpy_object_new(GBPY_BACKEND);
-    if (o == NULL) {
+    struct gbpy_backend * b = gbpy_object_new(GBPY_BACKEND);
+    if (b == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    o->stop = stop;
+    struct gbpy_object * o = &b->head;
+    b->stop = stop;
     o->ptr = ggml_backend_reg_init_backend_from_str(spec);
     int status = o->ptr != NULL ? GGML_STATUS_SUCCESS : (int) ggml_last_status();
     if (status == GGML_STATUS_SUCCESS && ggml_backend_is_cpu(o->ptr)) {
@@ -105,7 +107,7 @@ int gbpy_open_backend(struct gbpy_handle * handle, const char * spec, struct gbp
 
 // --------------------------------------------------------------------------------------------------- what a graph uses
 
-static int fail_use(const struct ggml_tensor * t, const char * what) {
+static int fail_freed(const struct ggml_tensor * t, const char * what) {
     char text[160];
     gbpy_describe(t, text, sizeof(text));
     return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the graph uses %s, whose memory was freed", what, text);
@@ -117,15 +119,15 @@ static int fail_write(const struct ggml_tensor * node, const char * where, const
     return gb_fail(GGML_STATUS_INVALID_STATE, "%s: the node %s would write to %s", what, text, where);
 }
 
-// What a node writes: a result, or an input that has content from then on.
-static bool note_result(struct gbpy_object * g, struct ggml_tensor * root) {
+// Notes what a node writes: a result, or an input, which then has content.
+static bool note_result(struct gbpy_graph * g, struct ggml_tensor * root) {
     return root->op != GGML_OP_NONE ? gb_vec_push(&g->results, root) : gb_vec_push(&g->written, root);
 }
 
-// One tensor of the graph; `computed`: by a node of it.
-static int look_at_tensor(struct gbpy_object * g, struct ggml_tensor * t, bool computed, const char * what) {
+// `computed`: a node of the graph computes the tensor.
+static int look_at_tensor(struct gbpy_graph * g, struct ggml_tensor * t, bool computed, const char * what) {
     struct ggml_tensor * root = gb_root(t);
-    struct gbpy_object * owner = gbpy_owner_of(t);
+    struct gbpy_memory * owner = gbpy_owner_of(t);
     const bool writes = computed && gb_op_computes(t->op);
     const bool lost = gbpy_has_lost(t);
     if (writes && gbpy_is_constant(t)) {
@@ -136,14 +138,14 @@ static int look_at_tensor(struct gbpy_object * g, struct ggml_tensor * t, bool c
     }
     if (lost) {
         const bool may_be_placed_again = owner != NULL && owner->scratch;
-        return (root->op == GGML_OP_NONE || !computed) && !may_be_placed_again ? fail_use(root, what)
+        return (root->op == GGML_OP_NONE || !computed) && !may_be_placed_again ? fail_freed(root, what)
                                                                                : GGML_STATUS_SUCCESS;
     }
     if (owner == NULL) {
         bool ok = true;
-        // memory of one of its contexts: which, nobody knows
+        // one of the contexts owns the memory, but it is unknown which
         for (int i = 0; i < g->n_contexts && root->data != NULL && ok; i++) {
-            ok = gbpy_add_request(&g->owners, g->contexts[i], writes);
+            ok = gbpy_add_request(&g->memory, &g->contexts[i]->memory.head, writes);
         }
         ok = ok && (!writes || root->data == NULL || note_result(g, root));
         return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
@@ -151,15 +153,15 @@ static int look_at_tensor(struct gbpy_object * g, struct ggml_tensor * t, bool c
     if (writes && owner->readonly) {
         return fail_write(t, "a read-only buffer", what);
     }
-    bool ok = gbpy_add_request(&g->owners, owner, writes);
-    if (ok && writes && (owner->kind != GBPY_SCHED || root->op == GGML_OP_NONE)) {
+    bool ok = gbpy_add_request(&g->memory, &owner->head, writes);
+    if (ok && writes && (owner->head.kind != GBPY_SCHED || root->op == GGML_OP_NONE)) {
         ok = note_result(g, root);
     }
     return ok ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-int gbpy_look_at_graph(struct gbpy_object * g, const char * what) {
-    const struct ggml_cgraph * graph = g->ptr;
+int gbpy_look_at_graph(struct gbpy_graph * g, const char * what) {
+    const struct ggml_cgraph * graph = g->head.ptr;
     const long long now = gbpy_epoch_now();
     int status = GGML_STATUS_SUCCESS;
     if (g->epoch == now) {
@@ -167,7 +169,7 @@ int gbpy_look_at_graph(struct gbpy_object * g, const char * what) {
     }
     g->epoch = -1;
     g->unplaced = NULL;
-    gbpy_begin_requests(&g->owners);
+    gbpy_begin_requests(&g->memory);
     g->results.n = 0;
     g->written.n = 0;
     for (int i = 0; i < graph->n_leafs && status == GGML_STATUS_SUCCESS; i++) {
@@ -190,7 +192,7 @@ static int fail_unplaced(const struct ggml_tensor * t, const char * what) {
         lost ? " any more" : "; allocate the graph");
 }
 
-int gbpy_lock_graph(struct gbpy_locks * locks, struct gbpy_object * g, const struct gbpy_request * first, int n,
+int gbpy_lock_graph(struct gbpy_locks * locks, struct gbpy_graph * g, const struct gbpy_request * first, int n,
     bool places, const char * what) {
     gbpy_requests requests = { 0 };
     int status = GGML_STATUS_SUCCESS;
@@ -208,8 +210,8 @@ int gbpy_lock_graph(struct gbpy_locks * locks, struct gbpy_object * g, const str
         for (int i = 0; ok && i < n; i++) {
             ok = gbpy_add_request(&requests, first[i].object, first[i].write);
         }
-        for (size_t i = 0; ok && i < g->owners.n; i++) {
-            ok = gbpy_add_request(&requests, g->owners.data[i].object, g->owners.data[i].write);
+        for (size_t i = 0; ok && i < g->memory.n; i++) {
+            ok = gbpy_add_request(&requests, g->memory.data[i].object, g->memory.data[i].write);
         }
         for (int i = 0; ok && places && i < g->n_contexts; i++) {
             ok = gbpy_add_placement(&requests, g->contexts[i]);
@@ -261,7 +263,7 @@ static bool is_written(const struct ggml_cgraph * graph, const struct ggml_tenso
 int gbpy_check_inputs(const struct ggml_cgraph * graph, const char * what) {
     for (int i = 0; i < graph->n_leafs; i++) {
         const struct ggml_tensor * leaf = gb_root(graph->leafs[i]);
-        const struct gbpy_object * owner = gbpy_owner_of(leaf);
+        const struct gbpy_memory * owner = gbpy_owner_of(leaf);
         if (gbpy_is_unset(owner, leaf) && !is_written(graph, leaf)) {
             return gb_fail(GGML_STATUS_INVALID_STATE,
                 "%s: the input '%s' was not set: give it data with set() once it has memory, before computing", what,
@@ -271,9 +273,9 @@ int gbpy_check_inputs(const struct ggml_cgraph * graph, const char * what) {
     return GGML_STATUS_SUCCESS;
 }
 
-// By who uses the owners: what schedulers placed is still the graph's own, and inputs are set.
-static int check_ready(struct gbpy_object * g, bool computes, const char * what) {
-    const struct ggml_cgraph * graph = g->ptr;
+// With locks on the memory: fails unless memory of schedulers still belongs to the graph and all inputs are set.
+static int check_ready(struct gbpy_graph * g, bool computes, const char * what) {
+    const struct ggml_cgraph * graph = g->head.ptr;
     int status = GGML_STATUS_SUCCESS;
     gbpy_mutex_lock();
     const long long epoch = g->epoch;
@@ -281,12 +283,12 @@ static int check_ready(struct gbpy_object * g, bool computes, const char * what)
     gbpy_mutex_unlock();
     for (int i = 0; !ready && i < graph->n_leafs + graph->n_nodes && status == GGML_STATUS_SUCCESS; i++) {
         const struct ggml_tensor * t = i < graph->n_leafs ? graph->leafs[i] : graph->nodes[i - graph->n_leafs];
-        const struct gbpy_object * owner = gbpy_owner_of(t);
-        if (owner != NULL && owner->kind == GBPY_SCHED) {
+        const struct gbpy_memory * owner = gbpy_owner_of(t);
+        if (owner != NULL && owner->head.kind == GBPY_SCHED) {
             char text[256], name[160];
             gbpy_describe(gb_root(t), name, sizeof(name));
             snprintf(text, sizeof(text), "%s: %s", what, name);
-            status = gbpy_check_content(owner, t, false, text);
+            status = gbpy_check_own(owner, t, text);
         }
     }
     if (ready || !computes || status != GGML_STATUS_SUCCESS) {
@@ -301,8 +303,8 @@ static int check_ready(struct gbpy_object * g, bool computes, const char * what)
     return GGML_STATUS_SUCCESS;
 }
 
-// gbpy_lock_graph for who computes where the tensors lie.
-static int lock_placed(struct gbpy_locks * locks, struct gbpy_object * g, const struct gbpy_request * first, int n,
+// gbpy_lock_graph for a computation in the memory that the tensors have.
+static int lock_placed(struct gbpy_locks * locks, struct gbpy_graph * g, const struct gbpy_request * first, int n,
     bool computes, const char * what) {
     int status = gbpy_lock_graph(locks, g, first, n, false, what);
     if (status == GGML_STATUS_SUCCESS) {
@@ -316,7 +318,7 @@ static int lock_placed(struct gbpy_locks * locks, struct gbpy_object * g, const 
 
 // ----------------------------------------------------------------------------------------------------------- computing
 
-void gbpy_note_results(struct gbpy_object * g, long long version) {
+void gbpy_note_results(struct gbpy_graph * g, long long version) {
     for (size_t i = 0; i < g->results.n; i++) {
         gbpy_set_stamp(g->results.data[i], version + 1);
     }
@@ -328,7 +330,7 @@ void gbpy_note_results(struct gbpy_object * g, long long version) {
     g->computed = version;
 }
 
-void gbpy_forget_results(struct gbpy_object * g, long long unused) {
+void gbpy_forget_results(struct gbpy_graph * g, long long unused) {
     (void) unused;
     for (size_t i = 0; i < g->results.n; i++) {
         gbpy_set_stamp(g->results.data[i], 0);
@@ -336,7 +338,7 @@ void gbpy_forget_results(struct gbpy_object * g, long long unused) {
     g->computed = -1;
 }
 
-void gbpy_forget_results_now(struct gbpy_object * g) {
+void gbpy_forget_results_now(struct gbpy_graph * g) {
     gbpy_mutex_lock();
     gbpy_forget_results(g, 0);
     gbpy_mutex_unlock();
@@ -346,13 +348,14 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
     static const char what[] = "Graph.compute";
     struct gbpy_request held[8];
     struct gbpy_locks locks = { .held = held, .capacity = 8, .borrowed = true };
-    struct gbpy_object *g = gbpy_object_of(graph, what), *b = gbpy_object_of(backend, what);
+    struct gbpy_graph * g = gbpy_graph_of(graph, what);
+    struct gbpy_backend * b = gbpy_backend_of(backend, what);
     if (g == NULL || b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    const struct gbpy_request device = { .object = b, .write = true };
+    const struct gbpy_request device = { .object = &b->head, .write = true };
     gbpy_mutex_lock();
-    const bool entered = g->checked == g->epoch && gbpy_try_lock_graph(&locks, &device, 1, &g->owners, g->epoch);
+    const bool entered = g->checked == g->epoch && gbpy_try_lock_graph(&locks, &device, 1, &g->memory, g->epoch);
     gbpy_mutex_unlock();
     int status = entered ? GGML_STATUS_SUCCESS : lock_placed(&locks, g, &device, 1, true, what);
     if (status == GGML_STATUS_SUCCESS) {
@@ -363,14 +366,14 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
         run->owner = locks.owner;
         gbpy_begin_stop(b);
         if (run != &plain) {
-            gbpy_forget_results_now(g); // callbacks may look at them
+            gbpy_forget_results_now(g); // callbacks may read results
         }
         struct gbpy_recording recording;
         gbpy_begin_recording(&recording, NULL, g);
         gb_set_run(run);
         const bool trust = gb_trust_tensors(run == &plain); // callbacks may do anything
-        if (ggml_backend_graph_compute(b->ptr, g->ptr)) {
-            status = ggml_backend_synchronize(b->ptr);
+        if (ggml_backend_graph_compute(b->head.ptr, g->head.ptr)) {
+            status = ggml_backend_synchronize(b->head.ptr);
         } else {
             status = ggml_last_status() != GGML_STATUS_SUCCESS ? (int) ggml_last_status() : GGML_STATUS_FAILED;
         }
@@ -386,17 +389,18 @@ int gbpy_graph_compute(struct gbpy_handle * graph, struct gbpy_handle * backend,
 
 int gbpy_graph_is_within_reach(struct gbpy_handle * graph, struct gbpy_handle * backend, bool * reach) {
     static const char what[] = "Graph.compare";
-    struct gbpy_object *g = gbpy_object_of(graph, what), *b = gbpy_object_of(backend, what);
+    struct gbpy_graph * g = gbpy_graph_of(graph, what);
+    struct gbpy_backend * b = gbpy_backend_of(backend, what);
     struct gbpy_locks locks = { 0 };
     if (g == NULL || b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
     GB_TRY(gbpy_lock_graph(&locks, g, NULL, 0, false, what));
-    const struct ggml_cgraph * c = g->ptr;
+    const struct ggml_cgraph * c = g->head.ptr;
     *reach = true;
     for (int i = 0; *reach && i < c->n_leafs + c->n_nodes; i++) {
         const ggml_backend_buffer_t buffer = gb_tensor_buffer(i < c->n_leafs ? c->leafs[i] : c->nodes[i - c->n_leafs]);
-        *reach = buffer == NULL || ggml_backend_buft_supports_backend(buffer->buft, b->ptr);
+        *reach = buffer == NULL || ggml_backend_buft_supports_backend(buffer->buft, b->head.ptr);
     }
     gbpy_unlock(&locks);
     return GGML_STATUS_SUCCESS;
@@ -405,14 +409,14 @@ int gbpy_graph_is_within_reach(struct gbpy_handle * graph, struct gbpy_handle * 
 int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, struct gbpy_handle * second,
     struct gbpy_run * run, bool (*see)(int, struct ggml_tensor *, struct ggml_tensor *, void *), void * data) {
     static const char what[] = "Graph.compare";
-    struct gbpy_object *g = gbpy_object_of(graph, what),
-                       *both[2] = { gbpy_object_of(first, what), gbpy_object_of(second, what) };
+    struct gbpy_graph * g = gbpy_graph_of(graph, what);
+    struct gbpy_backend * both[2] = { gbpy_backend_of(first, what), gbpy_backend_of(second, what) };
     struct gbpy_locks locks = { 0 };
     if (g == NULL || both[0] == NULL || both[1] == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    const struct gbpy_request devices[2] = { { .object = both[0], .write = true },
-        { .object = both[1], .write = true } };
+    const struct gbpy_request devices[2] = { { .object = &both[0]->head, .write = true },
+        { .object = &both[1]->head, .write = true } };
     int status = lock_placed(&locks, g, devices, 2, true, what);
     if (status == GGML_STATUS_SUCCESS) {
         const long long version = atomic_load(&gbpy_sets);
@@ -421,7 +425,8 @@ int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, s
         gbpy_begin_stop(both[0]);
         gbpy_begin_stop(both[1]);
         gb_set_run(run);
-        const bool ok = ggml_backend_compare_graph_backend(both[0]->ptr, both[1]->ptr, g->ptr, see, data);
+        const bool ok =
+            ggml_backend_compare_graph_backend(both[0]->head.ptr, both[1]->head.ptr, g->head.ptr, see, data);
         gb_set_run(outer);
         gbpy_end_stop(both[0]);
         gbpy_end_stop(both[1]);
@@ -436,33 +441,34 @@ int gbpy_graph_compare(struct gbpy_handle * graph, struct gbpy_handle * first, s
 
 static bool may_read(const struct ggml_tensor * leaf, void * data) {
     const struct gbpy_locks * locks = data;
-    const struct gbpy_object * owner = gbpy_owner_of(leaf);
+    const struct gbpy_memory * owner = gbpy_owner_of(leaf);
     bool held = owner == NULL && gb_tensor_buffer(leaf) == NULL;
     for (int i = 0; i < locks->n; i++) {
-        held |= locks->held[i].object == owner;
+        held |= owner != NULL && locks->held[i].object == &owner->head;
     }
     return held;
 }
 
-// Reads the contexts, so that nobody places their tensors meanwhile, and what leafs lie in.
+// Locks the contexts for reading, so that nobody places their tensors meanwhile, and the memory of leafs.
 int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path) {
     static const char what[] = "Graph.to_dot";
-    struct gbpy_object * g = gbpy_object_of(graph, what);
+    struct gbpy_graph * g = gbpy_graph_of(graph, what);
     struct gbpy_locks locks = { 0 };
     gbpy_requests requests = { 0 };
     int status = g != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_STATE;
     gbpy_mutex_lock();
     while (status == GGML_STATUS_SUCCESS && !locks.active) {
-        const struct ggml_cgraph * drawn = g->ptr;
+        const struct ggml_cgraph * drawn = g->head.ptr;
         bool ok = true;
         gbpy_begin_requests(&requests);
         for (int i = 0; ok && i < g->n_contexts; i++) {
-            ok = g->contexts[i]->closed || g->contexts[i]->broken || gbpy_add_request(&requests, g->contexts[i], false);
+            struct gbpy_object * c = &g->contexts[i]->memory.head;
+            ok = c->closed || c->broken || gbpy_add_request(&requests, c, false);
         }
         for (int i = 0; ok && i < drawn->n_leafs; i++) {
-            struct gbpy_object * owner = gbpy_owner_of(drawn->leafs[i]);
-            ok = owner == NULL || owner->broken || gbpy_has_lost(drawn->leafs[i]) ||
-                 gbpy_add_request(&requests, owner, false);
+            struct gbpy_memory * owner = gbpy_owner_of(drawn->leafs[i]);
+            ok = owner == NULL || owner->head.broken || gbpy_has_lost(drawn->leafs[i]) ||
+                 gbpy_add_request(&requests, &owner->head, false);
         }
         ok = ok && gbpy_reserve_locks(&locks, (int) requests.n);
         status = ok ? gbpy_take_or_wait(&locks, what, requests.data, (int) requests.n, true, NULL)
@@ -471,7 +477,7 @@ int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path) {
     gbpy_mutex_unlock();
     gb_vec_free(&requests);
     if (status == GGML_STATUS_SUCCESS) {
-        status = (int) gb_graph_dump_dot(g->ptr, NULL, path, may_read, &locks);
+        status = (int) gb_graph_dump_dot(g->head.ptr, NULL, path, may_read, &locks);
     }
     gbpy_unlock(&locks);
     return status;
@@ -479,22 +485,24 @@ int gbpy_graph_dump_dot(struct gbpy_handle * graph, const char * path) {
 
 int gbpy_open_copy(struct gbpy_handle * handle, struct gbpy_handle * graph, struct gbpy_handle * backend) {
     static const char what[] = "Graph.copy";
-    struct gbpy_object *g = gbpy_object_of(graph, what), *b = gbpy_object_of(backend, what), *o;
+    struct gbpy_graph * g = gbpy_graph_of(graph, what);
+    struct gbpy_backend * b = gbpy_backend_of(backend, what);
     struct gbpy_locks locks = { 0 };
     if (g == NULL || b == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
-    const struct gbpy_request device = { .object = b, .write = true };
+    const struct gbpy_request device = { .object = &b->head, .write = true };
     GB_TRY(lock_placed(&locks, g, &device, 1, false, what));
-    o = gbpy_object_new(GBPY_COPY);
-    int status = o != NULL && gbpy_add_need(o, b) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    struct gbpy_copy * c = gbpy_object_new(GBPY_COPY);
+    struct gbpy_object * o = (struct gbpy_object *) c;
+    int status = c != NULL && gbpy_add_need(o, &b->head) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     if (status == GGML_STATUS_SUCCESS) {
-        o->copy = ggml_backend_graph_copy(b->ptr, g->ptr);
-        o->ptr = o->copy.graph;
+        c->copy = ggml_backend_graph_copy(b->head.ptr, g->head.ptr);
+        o->ptr = c->copy.graph;
         status = o->ptr != NULL ? GGML_STATUS_SUCCESS : (int) ggml_last_status();
     }
-    if (status == GGML_STATUS_SUCCESS &&
-        ((o->copy.buffer != NULL && !gbpy_own(o, o->copy.buffer)) || !gbpy_copy_content(g->ptr, o->copy.graph))) {
+    if (status == GGML_STATUS_SUCCESS && ((c->copy.buffer != NULL && !gbpy_own(&c->context.memory, c->copy.buffer)) ||
+                                             !gbpy_copy_content(g->head.ptr, c->copy.graph))) {
         status = GGML_STATUS_ALLOC_FAILED;
     }
     if (status == GGML_STATUS_SUCCESS) {
@@ -510,5 +518,6 @@ struct ggml_context * gbpy_copy_context(const struct gbpy_handle * copy, bool ow
     if (copy == NULL || copy->object == NULL || copy->object->kind != GBPY_COPY) {
         return NULL;
     }
-    return owners ? copy->object->copy.ctx_allocated : copy->object->copy.ctx_unallocated;
+    const struct gbpy_copy * c = (const struct gbpy_copy *) copy->object;
+    return owners ? c->copy.ctx_allocated : c->copy.ctx_unallocated;
 }

@@ -12,18 +12,18 @@
 #include "world.h"
 
 static _Atomic(PyObject *) kept; // a reference; NULL: none
-static atomic_bool armed;        // Python has been asked to call raise_kept
+static atomic_bool armed;        // Python was asked to call raise_kept
 
 void gbpy_raise_later(uintptr_t error) {
     const PyGILState_STATE state = PyGILState_Ensure();
     PyObject * before = NULL;
     if (atomic_compare_exchange_strong(&kept, &before, (PyObject *) error)) {
-        Py_IncRef((PyObject *) error); // nobody takes it without the GIL
+        Py_IncRef((PyObject *) error); // the GIL keeps other threads from taking it
     }
     PyGILState_Release(state);
 }
 
-// By Python, on its main thread, with the GIL.
+// Python calls this on its main thread, with the GIL.
 static int raise_kept(void * unused) {
     (void) unused;
     atomic_store(&armed, false);
@@ -38,8 +38,8 @@ static int raise_kept(void * unused) {
     return -1;
 }
 
-static PyObject * interrupt; // a reference, of the main thread; NULL: none
-static atomic_bool put_off;  // it was to be raised in a function of a device
+static PyObject * interrupt; // a reference; only the main thread uses it; NULL: none
+static atomic_bool put_off;  // it was not raised, because a function of a device was running
 
 static int raise_interrupt(void * unused) {
     (void) unused;
@@ -52,14 +52,14 @@ static int raise_interrupt(void * unused) {
     if (error == NULL) {
         return 0;
     }
-    const bool told = gbpy_outcome(0) != GBPY_INTERRUPTED; // the call that was interrupted says so itself
-    if (!told) {
+    const bool reported = gbpy_outcome(0) != GBPY_INTERRUPTED; // the interrupted call reports it itself
+    if (!reported) {
         PyObject * type = PyObject_Type(error);
         PyErr_SetObject(type, error);
         Py_DecRef(type);
     }
     Py_DecRef(error);
-    return told ? 0 : -1;
+    return reported ? 0 : -1;
 }
 
 void gbpy_raise_interrupt_later(uintptr_t error) {
@@ -72,7 +72,7 @@ void gbpy_raise_interrupt_later(uintptr_t error) {
 }
 
 void gbpy_arm_interrupt(void) {
-    Py_AddPendingCall(raise_interrupt, NULL); // where Python's list is full, the next call that asks tells it
+    Py_AddPendingCall(raise_interrupt, NULL); // if Python's list is full, the next call of C reports it
 }
 
 void gbpy_arm_interrupt_again(void) {
@@ -83,6 +83,6 @@ void gbpy_arm_interrupt_again(void) {
 
 void gbpy_arm(void) {
     if (atomic_load(&kept) != NULL && !atomic_exchange(&armed, true) && Py_AddPendingCall(raise_kept, NULL) != 0) {
-        atomic_store(&armed, false); // Python's list is full: with the next message
+        atomic_store(&armed, false); // Python's list is full: try again with the next message
     }
 }

@@ -1,8 +1,8 @@
-// later.h - exceptions of functions that C calls where nobody could raise them: of log functions, which any call of C
-// may call, and of signal handlers whose interrupt came too late to end a call.
+// later.h - exceptions that cannot be raised at once: from log functions, which any call of C may call, and from
+// signal handlers whose interrupt came too late to end a call.
 //
-// The first one is kept, and raised on Python's main thread as soon as that is back in Python, as if a signal handler
-// had raised it. So callers of C need not look whether something was logged.
+// The first exception is kept. Python raises it on its main thread as soon as C has returned, as if a signal handler
+// had raised it. So callers of C need not check whether something was logged.
 #ifndef GBPY_LATER_H
 #define GBPY_LATER_H
 
@@ -10,16 +10,16 @@
 
 // cdef: begin
 
-void gbpy_raise_later(uintptr_t error); // an exception (its id). By the function that C calls, before it returns to C
+void gbpy_raise_later(uintptr_t error); // an exception (its id); call it in a Python function that C has called
 
-// What the poll of signals raised (an exception's id). The call of C that was interrupted says so by its status; if it
-// went to its end all the same, this is raised as soon as C has returned.
+// Keeps an exception (its id) of the signal poll. An interrupted call of C reports it by its status. If the call
+// completed all the same, Python raises the exception after C has returned.
 void gbpy_raise_interrupt_later(uintptr_t error);
 
 // cdef: end
 
-void gbpy_arm_interrupt(void);       // the same for the interrupt
-void gbpy_arm_interrupt_again(void); // behind functions of bounded devices, in which it is not raised
-void gbpy_arm(void);                 // in C, when Python has returned: what was kept is raised from now on
+void gbpy_arm_interrupt(void); // asks Python to raise the interrupt
+void gbpy_arm_interrupt_again(void); // after functions of bounded devices, in which it is not raised
+void gbpy_arm(void); // asks Python to raise the exception of a log function, after that returned
 
 #endif // GBPY_LATER_H

@@ -1,4 +1,4 @@
-// locks.c - the lists of uses, the search for cycles of waiting users, and entering and leaving (locks.h).
+// locks.c - the list of held locks, the search for deadlocks, locking and unlocking (locks.h).
 #include "locks.h"
 
 #include "extension.h"
@@ -7,16 +7,16 @@
 #    include <pthread.h>
 #endif
 
-// All of this is under the lock.
-static struct gbpy_locks * all_locks; // the active ones
+// All of this is under the mutex.
+static struct gbpy_locks * all_locks; // those that are held
 static int n_waiters;
 
-struct waiter { // who waits, and for what
+struct waiter { // an owner that waits, and its requests
     const void * owner;
     const struct gbpy_request * requests;
     int n;
     struct waiter * next;
-    unsigned searched; // the number of the last search that came by
+    unsigned searched; // number of the last search that visited it
 };
 static struct waiter * waiters;
 static unsigned n_searches;
@@ -43,7 +43,8 @@ static void unlink_locks(struct gbpy_locks * locks) {
 // --------------------------------------------------------------------------------------------------------------- forks
 
 #ifndef _WIN32
-// Threads do not survive a fork, but for the one that called it. What others were writing is in no known state.
+// Only the thread that called fork survives in the child. Objects that other threads were writing are in an unknown
+// state.
 static void in_child(void) {
     for (struct gbpy_locks *locks = all_locks, *next; locks != NULL; locks = next) {
         next = locks->next;
@@ -55,7 +56,7 @@ static void in_child(void) {
             end_lock(&locks->held[i]);
         }
         unlink_locks(locks);
-        locks->n = 0; // its references are never given back: that is for the thread which is gone
+        locks->n = 0; // its references are never dropped: only the thread that is gone could do that
     }
     gbpy_break_pending_runs();
     waiters = NULL;
@@ -67,7 +68,7 @@ static void in_child(void) {
 
 static void prepare(void) {
     gbpy_renew();
-    gb_fork_generation(); // its handler is registered before ours
+    gb_fork_generation(); // registers its handler before ours
 #ifndef _WIN32
     pthread_atfork(gbpy_mutex_lock, gbpy_mutex_unlock, in_child);
 #endif
@@ -80,7 +81,7 @@ void gbpy_begin(void) {
 
 // ---------------------------------------------------------------------------------------------- what stands in the way
 
-// Reads that `me` holds on the object, in any of its uses.
+// The number of read locks that `me` holds on the object.
 static int reads_of(const struct gbpy_object * o, const void * me) {
     int n = 0;
     for (const struct gbpy_locks * locks = all_locks; locks != NULL; locks = locks->next) {
@@ -91,7 +92,7 @@ static int reads_of(const struct gbpy_object * o, const void * me) {
     return n;
 }
 
-// The first want that has to wait, -1: none. `nested`: what `me` uses already does not count.
+// The index of the first request that has to wait; -1: none. `nested`: locks that `me` holds are no conflict.
 static int find_conflict(const struct gbpy_request * requests, int n, const void * me, bool nested) {
     for (int i = 0; i < n; i++) {
         const struct gbpy_object * o = requests[i].object;
@@ -114,8 +115,8 @@ bool gbpy_holds(const struct gbpy_locks * locks, const struct gbpy_object * o) {
     return false;
 }
 
-// Is somebody who uses what `wants` asks for `me`, or waiting, through others perhaps, for what `me` uses? A search,
-// which has a number, looks at each of those who wait once.
+// True if waiting for these requests would deadlock: an owner of a conflicting lock is `me`, or waits, directly or
+// not, for a lock of `me`. Each search has a number, so that it visits each waiter once.
 static bool leads_to(const struct gbpy_request * requests, int n, const void * me, unsigned search) {
     for (const struct gbpy_locks * locks = all_locks; locks != NULL; locks = locks->next) {
         bool stands_in_the_way = false;
@@ -141,7 +142,7 @@ static bool leads_to(const struct gbpy_request * requests, int n, const void * m
     return false;
 }
 
-// Waits for a change. A status if who asks would wait for himself, or was interrupted.
+// Waits for a change. Fails if the caller would wait for itself, or was interrupted.
 static int wait_for(const char * what, const struct gbpy_request * requests, int n, int conflict) {
     const void * me = gbpy_caller();
     const struct gbpy_object * o = requests[conflict].object;
@@ -159,7 +160,7 @@ static int wait_for(const char * what, const struct gbpy_request * requests, int
     n_waiters++;
     const unsigned generation = gb_fork_generation();
     const bool stop = gbpy_wait();
-    if (generation == gb_fork_generation()) { // else nobody waits in the child
+    if (generation == gb_fork_generation()) { // in a forked child no thread waits
         struct waiter ** link = &waiters;
         while (*link != &self) {
             link = &(*link)->next;
@@ -171,15 +172,13 @@ static int wait_for(const char * what, const struct gbpy_request * requests, int
 }
 
 static int check_usable(const char * what, const struct gbpy_request * requests, int n) {
-    static const char * const names[] = { "context", "graph", "buffer", "copy of a graph", "scheduler", "backend",
-        "event", "allocator", "allocator" };
     for (int i = 0; i < n; i++) {
         const struct gbpy_object * o = requests[i].object;
         GB_FAIL_IF(o->broken, GGML_STATUS_INVALID_STATE,
             "%s: the %s was in locks by another thread when the process was forked: make a new one", what,
-            names[o->kind]);
-        GB_FAIL_IF(o->closed && o->kind != GBPY_BACKEND && !requests[i].closed_too, GGML_STATUS_INVALID_STATE,
-            "%s: the %s is closed", what, names[o->kind]);
+            gbpy_kind_name(o->kind));
+        GB_FAIL_IF(o->closed && !gbpy_can_lock_when_closed(o) && !requests[i].closed_too, GGML_STATUS_INVALID_STATE,
+            "%s: the %s is closed", what, gbpy_kind_name(o->kind));
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -203,14 +202,14 @@ bool gbpy_reserve_locks(struct gbpy_locks * locks, int n) {
     return true;
 }
 
-// Without conflict. False: one of them is being freed; the lock was given up.
+// Takes locks that do not conflict. False: an object is being freed, and the mutex was released meanwhile.
 static bool take(struct gbpy_locks * locks, const struct gbpy_request * requests, int n) {
     int k = 0;
     while (k < n && gbpy_try_ref(requests[k].object)) {
         k++;
     }
     if (k < n) {
-        gbpy_note_move(); // who knows it as an owner of memory looks again
+        gbpy_note_move(); // graphs that have cached it as the owner of memory look again
         gbpy_mutex_unlock();
         while (k-- > 0) {
             gbpy_unref(requests[k].object);
@@ -223,7 +222,7 @@ static bool take(struct gbpy_locks * locks, const struct gbpy_request * requests
     for (int i = 0; i < n; i++) {
         struct gbpy_object * o = requests[i].object;
         locks->held[i] = requests[i];
-        locks->held[i].nested = o->writer != NULL; // ours
+        locks->held[i].nested = o->writer != NULL; // a lock of the same owner
         if (locks->held[i].nested) {
             continue;
         }
@@ -259,15 +258,15 @@ int gbpy_take_or_wait(struct gbpy_locks * locks, const char * what, const struct
     return status;
 }
 
-int gbpy_wait_for_placement(struct gbpy_object * const * contexts, int n, const char * what) {
+int gbpy_wait_for_placement(struct gbpy_context * const * contexts, int n, const char * what) {
     int status = GGML_STATUS_SUCCESS;
     for (int i = 0; i < n && status == GGML_STATUS_SUCCESS;) {
-        const struct gbpy_request place = { .object = contexts[i] };
+        const struct gbpy_request place = { .object = &contexts[i]->memory.head };
         if (find_conflict(&place, 1, gbpy_caller(), true) < 0) {
             i++;
         } else {
             status = wait_for(what, &place, 1, 0);
-            i = 0; // the others may have changed meanwhile
+            i = 0; // the other contexts may have changed meanwhile
         }
     }
     return status;
@@ -275,14 +274,15 @@ int gbpy_wait_for_placement(struct gbpy_object * const * contexts, int n, const 
 
 bool gbpy_try_take(struct gbpy_locks * locks, const struct gbpy_request * requests, int n) {
     for (int i = 0; i < n; i++) {
-        if (requests[i].object->broken || (requests[i].object->closed && requests[i].object->kind != GBPY_BACKEND)) {
+        if (requests[i].object->broken ||
+            (requests[i].object->closed && !gbpy_can_lock_when_closed(requests[i].object))) {
             return false;
         }
     }
     return locks->capacity >= n && find_conflict(requests, n, gbpy_caller(), false) < 0 && take(locks, requests, n);
 }
 
-static long long gathering; // lists that were begun
+static long long gathering; // number of lists that were begun
 
 void gbpy_begin_requests(gbpy_requests * requests) {
     requests->n = 0;
@@ -318,8 +318,8 @@ bool gbpy_add_request(gbpy_requests * requests, struct gbpy_object * o, bool wri
 
 bool gbpy_is_locked(const struct gbpy_object * o) { return o->writer != NULL || o->n_readers > 0; }
 
-bool gbpy_add_placement(gbpy_requests * requests, struct gbpy_object * context) {
-    bool ok = gbpy_add_request(requests, context, true);
+bool gbpy_add_placement(gbpy_requests * requests, struct gbpy_context * context) {
+    bool ok = gbpy_add_request(requests, &context->memory.head, true);
     for (size_t i = 0; ok && i < context->placed_in.n; i++) {
         struct gbpy_object * owner = context->placed_in.data[i];
         if (owner->closed && gbpy_is_locked(owner) && find_request(requests, owner) == NULL) {
@@ -330,7 +330,7 @@ bool gbpy_add_placement(gbpy_requests * requests, struct gbpy_object * context) 
 }
 
 static int lock_in_one_step(struct gbpy_locks * locks, const char * what, const struct gbpy_request * requests, int n,
-    struct gbpy_object * const * contexts, int n_contexts, bool nested) {
+    struct gbpy_context * const * contexts, int n_contexts, bool nested) {
     gbpy_requests all = { 0 };
     int status = GGML_STATUS_SUCCESS;
     gbpy_mutex_lock();
@@ -357,7 +357,7 @@ int gbpy_lock_all(struct gbpy_locks * locks, const char * what, const struct gbp
 }
 
 int gbpy_lock_to_place(struct gbpy_locks * locks, const char * what, const struct gbpy_request * requests, int n,
-    struct gbpy_object * const * contexts, int n_contexts) {
+    struct gbpy_context * const * contexts, int n_contexts) {
     return lock_in_one_step(locks, what, requests, n, contexts, n_contexts, false);
 }
 
@@ -405,8 +405,8 @@ void gbpy_unlock_one(struct gbpy_locks * locks, struct gbpy_object * o) {
 
 void gbpy_unlock(struct gbpy_locks * locks) { gbpy_unlock_after(locks, NULL, NULL, 0); }
 
-void gbpy_unlock_after(struct gbpy_locks * locks, void (*last)(struct gbpy_object * object, long long number),
-    struct gbpy_object * object, long long number) {
+void gbpy_unlock_after(struct gbpy_locks * locks, void (*last)(struct gbpy_graph * graph, long long number),
+    struct gbpy_graph * graph, long long number) {
     struct gbpy_object * dead = NULL;
     if (locks == NULL) {
         return;
@@ -414,9 +414,9 @@ void gbpy_unlock_after(struct gbpy_locks * locks, void (*last)(struct gbpy_objec
     if (locks->active) {
         gbpy_mutex_lock();
         if (last != NULL) {
-            last(object, number);
+            last(graph, number);
         }
-        if (locks->active) { // else a fork ended it
+        if (locks->active) { // a fork may have released it
             for (int i = 0; i < locks->n; i++) {
                 end_lock(&locks->held[i]);
             }

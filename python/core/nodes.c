@@ -1,7 +1,8 @@
-// nodes.c - where tensors of devices lie, for messages of nodes (nodes.h).
+// nodes.c - finds where tensors of devices lie, for messages of nodes (nodes.h).
 #include "nodes.h"
 
 #include "extension.h"
+#include "ggml-backend-impl-ext.h"
 
 void gbpy_bytes_free(struct gbpy_bytes * bytes) {
     if (bytes != NULL) {
@@ -12,7 +13,7 @@ void gbpy_bytes_free(struct gbpy_bytes * bytes) {
 
 static void find_flags(const struct ggml_tensor * t, struct gb_nodes_place * place) {
     place->weights = gbpy_device_weights(t) != NULL;
-    place->may_leave_out = gbpy_device_may_leave_out(t);
+    place->may_leave_out = ggml_backend_may_leave_out(t);
 }
 
 static enum ggml_status find_nothing(void * context, const struct ggml_tensor * t, struct gb_nodes_place * place) {

@@ -16,16 +16,17 @@ struct gbpy_bytes { // made empty, with gbpy_bytes_free as destructor
 };
 void gbpy_bytes_free(struct gbpy_bytes * bytes);
 
-// A status. The message of n nodes that lie in memory of the device with that handle; NULL: of a question about nodes,
-// which have no memory and no names then.
+// Writes the message of n nodes, which lie in memory of the device with that handle. device NULL: writes a question
+// about nodes, which then have no memory and no names. Returns a status.
 int gbpy_nodes_write(void * device, struct ggml_tensor ** nodes, int n, struct gbpy_bytes * bytes);
 
 struct gb_nodes;
-// The graph that a message describes. NULL, with a message: no builder could have made it.
+// Reads a message. NULL, with an error message: no builder could have made the graph.
 struct gb_nodes * gbpy_nodes_read(const void * bytes, size_t size);
 void gbpy_nodes_free(struct gb_nodes * nodes);
 struct ggml_cgraph * gbpy_nodes_graph(struct gb_nodes * nodes);
-// The memories that it names; each is set before gbpy_nodes_bind, a status, puts the tensors there.
+// The memories that the message names. Set each before gbpy_nodes_bind, which puts the tensors there and returns a
+// status.
 int gbpy_nodes_n_memories(const struct gb_nodes * nodes);
 uint64_t gbpy_nodes_memory(const struct gb_nodes * nodes, int i, bool * weights);
 void gbpy_nodes_set_memory(struct gb_nodes * nodes, int i, struct ggml_backend_buffer * buffer, void * base,

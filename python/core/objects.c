@@ -1,4 +1,4 @@
-// objects.c - strong and weak references, the order of freeing, and the objects that need nothing else (objects.h).
+// objects.c - references, the order of freeing, the table of kinds, and objects that need nothing else (objects.h).
 #define Py_LIMITED_API 0x030a0000
 #include <Python.h>
 
@@ -7,17 +7,139 @@
 #include <string.h>
 
 #include "extension.h"
+#include "sched_impl.h"
 #include "world.h"
+
+// --------------------------------------------------------------------------------------------------------------- kinds
+
+static void remove_object(gbpy_objects * list, const void * o) {
+    for (size_t i = 0; i < list->n; i++) {
+        if (list->data[i] == o) {
+            list->data[i] = list->data[--list->n];
+            return;
+        }
+    }
+}
+
+static void drop_kept_memory(struct gbpy_context * context, struct gbpy_object ** dead) {
+    gbpy_mutex_lock();
+    gbpy_objects kept = context->kept;
+    memset(&context->kept, 0, sizeof(context->kept));
+    for (size_t i = 0; i < kept.n; i++) {
+        remove_object(&((struct gbpy_memory *) kept.data[i])->kept_by, context);
+    }
+    gbpy_mutex_unlock();
+    for (size_t i = 0; i < kept.n; i++) {
+        gbpy_give(kept.data[i], dead);
+    }
+    gb_vec_free(&kept);
+    gbpy_note_move();
+}
+
+// Frees what a context and a copied graph have beside the C object.
+static void free_context_fields(struct gbpy_context * c) {
+    for (size_t i = 0; i < c->placed_in.n; i++) {
+        gbpy_weak_unref(c->placed_in.data[i]);
+    }
+    gb_vec_free(&c->placed_in);
+    for (struct gbpy_constant *k = atomic_load(&c->constants), *next; k != NULL; k = next) {
+        next = k->next;
+        gb_free(k->value);
+        gb_free(k->path);
+        gb_free(k);
+    }
+}
+
+static void free_context(struct gbpy_object * o, struct gbpy_object ** dead) {
+    struct gbpy_context * c = (struct gbpy_context *) o;
+    drop_kept_memory(c, dead);
+    if (!o->broken) {
+        ggml_free(o->ptr);
+    }
+    free_context_fields(c);
+}
+
+static void free_copy(struct gbpy_object * o, struct gbpy_object ** dead) {
+    struct gbpy_copy * c = (struct gbpy_copy *) o;
+    drop_kept_memory(&c->context, dead);
+    if (!o->broken) {
+        ggml_backend_graph_copy_free(c->copy);
+    }
+    free_context_fields(&c->context);
+}
+
+static void free_graph(struct gbpy_object * o, struct gbpy_object ** dead) { // the C graph is memory of its context
+    struct gbpy_graph * g = (struct gbpy_graph *) o;
+    gbpy_drop_profile(&g->profile, dead);
+    gb_vec_free(&g->memory);
+    gb_vec_free(&g->results);
+    gb_vec_free(&g->written);
+    gb_free(g->contexts);
+}
+
+static void free_buffer(struct gbpy_object * o, struct gbpy_object ** dead) {
+    struct gbpy_buffer * b = (struct gbpy_buffer *) o;
+    if (!o->broken) {
+        ggml_backend_buffer_free(o->ptr);
+    }
+    if (b->graph != NULL) {
+        gbpy_give(&b->graph->head, dead);
+    }
+}
+
+// The kinds whose C object is all that they have.
+#define FREE(name, free_)                                                  \
+    static void name(struct gbpy_object * o, struct gbpy_object ** dead) { \
+        (void) dead;                                                       \
+        if (!o->broken) {                                                  \
+            free_(o->ptr);                                                 \
+        }                                                                  \
+    }
+FREE(free_backend, ggml_backend_free)
+FREE(free_event, ggml_backend_event_free)
+FREE(free_tallocr, ggml_tallocr_free)
+FREE(free_gallocr, ggml_gallocr_free)
+FREE(free_profile, ggml_profile_free)
+
+// `free` frees the C object and the fields of the kind. No strong reference is left, so no other thread reads them.
+// It leaves the C object of a broken object alone: in a forked child, the thread that was writing the object is gone.
+static const struct {
+    const char * name; // in messages
+    size_t size;       // of its struct
+    void (*free)(struct gbpy_object * o, struct gbpy_object ** dead);
+    bool owns_memory;          // its struct begins with a gbpy_memory
+    bool can_lock;             // calls lock it
+    bool can_lock_when_closed; // schedulers go on using it
+} kinds[] = {
+    [GBPY_CONTEXT] = { "context", sizeof(struct gbpy_context), free_context, true, true, false },
+    [GBPY_GRAPH] = { "graph", sizeof(struct gbpy_graph), free_graph, false, true, false },
+    [GBPY_BUFFER] = { "buffer", sizeof(struct gbpy_buffer), free_buffer, true, true, false },
+    [GBPY_COPY] = { "copy of a graph", sizeof(struct gbpy_copy), free_copy, true, true, false },
+    [GBPY_SCHED] = { "scheduler", sizeof(struct gbpy_sched), gbpy_free_sched, true, true, false },
+    [GBPY_BACKEND] = { "backend", sizeof(struct gbpy_backend), free_backend, false, true, true },
+    [GBPY_EVENT] = { "event", sizeof(struct gbpy_object), free_event, false, true, false },
+    [GBPY_TALLOCR] = { "allocator", sizeof(struct gbpy_object), free_tallocr, false, true, false },
+    [GBPY_GALLOCR] = { "allocator", sizeof(struct gbpy_object), free_gallocr, false, true, false },
+    [GBPY_PROFILE] = { "profile", sizeof(struct gbpy_profile), free_profile, false, false, false },
+};
+_Static_assert(sizeof(kinds) / sizeof(kinds[0]) == GBPY_N_KINDS, "every kind has a row");
+
+const char * gbpy_kind_name(enum gbpy_kind kind) { return kinds[kind].name; }
+
+bool gbpy_can_lock(const struct gbpy_object * o) { return kinds[o->kind].can_lock; }
+
+bool gbpy_can_lock_when_closed(const struct gbpy_object * o) { return kinds[o->kind].can_lock_when_closed; }
+
+static struct gbpy_memory * as_memory(struct gbpy_object * o) { // NULL: an object of this kind owns no memory
+    return kinds[o->kind].owns_memory ? (struct gbpy_memory *) o : NULL;
+}
 
 // ---------------------------------------------------------------------------------------------------------- references
 
-struct gbpy_object * gbpy_object_new(enum gbpy_kind kind) {
-    static atomic_llong last_serial;
-    struct gbpy_object * o = GB_NEW(struct gbpy_object);
+void * gbpy_object_new(enum gbpy_kind kind) {
+    struct gbpy_object * o = gb_calloc(1, kinds[kind].size);
     if (o != NULL) {
-        o->serial = atomic_fetch_add(&last_serial, 1) + 1;
         o->kind = kind;
-        o->epoch = o->checked = o->computed = -1;
         atomic_init(&o->refs, 1);
         atomic_init(&o->weak, 1);
     }
@@ -33,52 +155,22 @@ bool gbpy_try_ref(struct gbpy_object * o) {
     return refs > 0;
 }
 
-static void free_handles(struct gbpy_object * o) {
-    gbpy_visited(o->handles.n);
-    for (size_t i = 0; i < o->handles.n; i++) {
-        gb_buffer_unhold(o->handles.data[i]);
-    }
-    gb_vec_free(&o->handles);
-}
+void gbpy_weak_ref(struct gbpy_object * o) { atomic_fetch_add(&o->weak, 1); }
 
 void gbpy_weak_unref(struct gbpy_object * o) {
     if (atomic_fetch_sub(&o->weak, 1) == 1) {
-        free_handles(o);
+        struct gbpy_memory * m = as_memory(o);
+        for (size_t i = 0; m != NULL && i < m->handles.n; i++) {
+            gb_buffer_unhold(m->handles.data[i]);
+        }
+        if (m != NULL) {
+            gb_vec_free(&m->handles);
+        }
         gb_free(o);
     }
 }
 
-static void remove_object(gbpy_objects * list, const struct gbpy_object * o) {
-    for (size_t i = 0; i < list->n; i++) {
-        if (list->data[i] == o) {
-            gbpy_visited(i);
-            list->data[i] = list->data[--list->n];
-            return;
-        }
-    }
-    gbpy_visited(list->n);
-}
-
-// The C object. Nobody refers to `o` strongly any more, so nobody else looks at these fields.
-static void free_ptr(struct gbpy_object * o) {
-    if (o->broken) {
-        return; // in a forked child: the thread that was at it is gone, and its locks are held by nobody
-    }
-    switch (o->kind) {
-        case GBPY_CONTEXT: ggml_free(o->ptr); break;
-        case GBPY_GRAPH: break; // memory of its context
-        case GBPY_BUFFER: ggml_backend_buffer_free(o->ptr); break;
-        case GBPY_COPY: ggml_backend_graph_copy_free(o->copy); break;
-        case GBPY_SCHED: gbpy_free_sched(o); break;
-        case GBPY_BACKEND: ggml_backend_free(o->ptr); break;
-        case GBPY_EVENT: ggml_backend_event_free(o->ptr); break;
-        case GBPY_TALLOCR: ggml_tallocr_free(o->ptr); break;
-        case GBPY_GALLOCR: ggml_gallocr_free(o->ptr); break;
-        case GBPY_PROFILE: ggml_profile_free(o->ptr); break;
-    }
-}
-
-static void let_go_of_python(struct gbpy_object * o) {
+static void drop_python_references(struct gbpy_object * o) {
     if (o->python.n > 0) {
         const PyGILState_STATE state = PyGILState_Ensure();
         for (size_t i = o->python.n; i-- > 0;) {
@@ -89,8 +181,6 @@ static void let_go_of_python(struct gbpy_object * o) {
     gb_vec_free(&o->python);
 }
 
-static void drop_keeps(struct gbpy_object * context, struct gbpy_object ** dead);
-
 void gbpy_give(struct gbpy_object * o, struct gbpy_object ** dead) {
     if (o != NULL && atomic_fetch_sub(&o->refs, 1) == 1) {
         o->next_dead = *dead;
@@ -99,41 +189,24 @@ void gbpy_give(struct gbpy_object * o, struct gbpy_object ** dead) {
 }
 
 static void destroy(struct gbpy_object * o, struct gbpy_object ** dead) {
-    gbpy_visited(1 + o->needs.n + o->placed_in.n);
-    if (o->kind == GBPY_CONTEXT) {
-        drop_keeps(o, dead);
+    struct gbpy_memory * m = as_memory(o);
+    if (m != NULL && m->handles.n > 0) {
+        gbpy_note_move(); // graphs that have cached it as the owner of memory look again
     }
-    if (o->handles.n > 0) {
-        gbpy_note_move(); // who knows it as the owner of memory looks again
-    }
-    free_ptr(o);
-    gbpy_drop_profile(o, dead);
-    let_go_of_python(o);
+    kinds[o->kind].free(o, dead);
+    drop_python_references(o);
     for (size_t i = 0; i < o->needs.n; i++) {
         gbpy_give(o->needs.data[i], dead);
     }
-    for (size_t i = 0; i < o->placed_in.n; i++) {
-        gbpy_weak_unref(o->placed_in.data[i]);
-    }
-    for (struct gbpy_constant *c = atomic_load(&o->constants), *next; c != NULL; c = next) {
-        next = c->next;
-        gb_free(c->value);
-        gb_free(c->path);
-        gb_free(c);
-    }
-    gbpy_give(o->graph, dead);
     gb_vec_free(&o->needs);
-    gb_vec_free(&o->placed_in);
-    gb_vec_free(&o->keepers);
-    gb_vec_free(&o->owners);
-    gb_vec_free(&o->results);
-    gb_vec_free(&o->written);
-    gb_free(o->contexts);
+    if (m != NULL) {
+        gb_vec_free(&m->kept_by);
+    }
     gbpy_weak_unref(o);
 }
 
-// A chain of a million objects is given back in a loop, not by recursion. It may be the collector that gives them back,
-// between a failure and the code that reads what failed: that stays.
+// Frees a chain of a million objects in a loop, not by recursion. The garbage collector may call this between a
+// failure and the code that reads the failure, so the thread's failure is restored.
 void gbpy_destroy_all(struct gbpy_object * dead) {
     if (dead == NULL || gbpy_is_ending()) {
         return;
@@ -150,27 +223,10 @@ void gbpy_destroy_all(struct gbpy_object * dead) {
     gb_failure_restore(&failure);
 }
 
-void gbpy_unref(struct gbpy_object * o) { // NULL is fine
+void gbpy_unref(struct gbpy_object * o) {
     struct gbpy_object * dead = NULL;
     gbpy_give(o, &dead);
     gbpy_destroy_all(dead);
-}
-
-// The buffers that were given to a context are the context's no more.
-static void drop_keeps(struct gbpy_object * context, struct gbpy_object ** dead) {
-    gbpy_mutex_lock();
-    gbpy_objects keeps = context->keeps;
-    gbpy_visited(keeps.n);
-    memset(&context->keeps, 0, sizeof(context->keeps));
-    for (size_t i = 0; i < keeps.n; i++) {
-        remove_object(&keeps.data[i]->keepers, context);
-    }
-    gbpy_mutex_unlock();
-    for (size_t i = 0; i < keeps.n; i++) {
-        gbpy_give(keeps.data[i], dead);
-    }
-    gb_vec_free(&keeps);
-    gbpy_note_move();
 }
 
 // ------------------------------------------------------------------------------------------------------------- handles
@@ -190,20 +246,20 @@ void gbpy_release(struct gbpy_handle * handle) {
         return;
     }
     handle->object = NULL;
-    if (handle->keeps && atomic_fetch_sub(&o->n_keeping, 1) == 1) {
-        drop_keeps(o, &dead);
+    if (handle->keeps_memory && atomic_fetch_sub(&((struct gbpy_context *) o)->n_keeping, 1) == 1) {
+        drop_kept_memory((struct gbpy_context *) o, &dead);
     }
     gbpy_give(o, &dead);
     gbpy_destroy_all(dead);
 }
 
-void gbpy_share(struct gbpy_handle * handle, const struct gbpy_handle * other, bool keeps) {
+void gbpy_share(struct gbpy_handle * handle, const struct gbpy_handle * other, bool keeps_memory) {
     if (handle != NULL && handle->object == NULL && other != NULL && other->object != NULL) {
         gbpy_ref(other->object);
-        if (keeps) {
-            atomic_fetch_add(&other->object->n_keeping, 1);
+        if (keeps_memory) {
+            atomic_fetch_add(&((struct gbpy_context *) other->object)->n_keeping, 1);
         }
-        handle->keeps = keeps;
+        handle->keeps_memory = keeps_memory;
         handle->object = other->object;
     }
 }
@@ -225,7 +281,6 @@ void gbpy_share_context(struct gbpy_handle * to, const struct gbpy_handle * hand
     }
     struct gbpy_handle found = *handle;
     gbpy_mutex_lock();
-    // a graph's contexts are all that its tensors are of
     struct gbpy_object * context = find_context(handle->object, t, 2);
     found.object = context != NULL ? context : handle->object;
     gbpy_ref(found.object);
@@ -246,12 +301,11 @@ bool gbpy_same(const struct gbpy_handle * a, const struct gbpy_handle * b) {
     return a != NULL && b != NULL && a->object == b->object;
 }
 
-static bool has_object(const gbpy_objects * list, const struct gbpy_object * o) {
+static bool has_object(const gbpy_objects * list, const void * o) {
     size_t i = list->n;
-    while (i > 0 && list->data[i - 1] != o) { // what was added last is asked for most
+    while (i > 0 && list->data[i - 1] != o) { // from the end: callers mostly ask for the newest
         i--;
     }
-    gbpy_visited(list->n - i);
     return i > 0;
 }
 
@@ -296,24 +350,27 @@ void gbpy_untrack(uintptr_t object) {
 void gbpy_close(struct gbpy_handle * handle) {
     struct gbpy_object * o = handle != NULL ? handle->object : NULL;
     struct gbpy_object * dead = NULL;
+    gbpy_objects keepers = { 0 };
     if (o == NULL) {
         return;
     }
+    struct gbpy_memory * m = as_memory(o);
     gbpy_mutex_lock();
     atomic_store(&o->closed, true);
-    const gbpy_objects keepers = o->keepers;
-    gbpy_visited(keepers.n);
-    memset(&o->keepers, 0, sizeof(o->keepers));
-    for (size_t i = 0; i < keepers.n; i++) {
-        remove_object(&keepers.data[i]->keeps, o);
+    if (m != NULL) {
+        keepers = m->kept_by;
+        memset(&m->kept_by, 0, sizeof(m->kept_by));
     }
-    gbpy_wake_waiters(); // who waits for it has waited long enough
+    for (size_t i = 0; i < keepers.n; i++) {
+        remove_object(&((struct gbpy_context *) keepers.data[i])->kept, o);
+    }
+    gbpy_wake_waiters(); // callers that wait for a closed object fail
     gbpy_mutex_unlock();
     gbpy_note_move();
     for (size_t i = 0; i < keepers.n; i++) {
-        gbpy_give(o, &dead); // the handle still has one
+        gbpy_give(o, &dead); // the handle still holds a reference
     }
-    gb_free(keepers.data);
+    gb_vec_free(&keepers);
     gbpy_destroy_all(dead);
 }
 
@@ -338,7 +395,7 @@ static size_t count_handles(ggml_backend_buffer_t buffer) {
     return n;
 }
 
-static void own_handles(struct gbpy_object * owner, ggml_backend_buffer_t buffer) {
+static void own_handles(struct gbpy_memory * owner, ggml_backend_buffer_t buffer) {
     ggml_backend_buffer_t part;
     for (size_t i = 0; (part = gb_multi_buffer_part(buffer, i)) != NULL; i++) {
         own_handles(owner, part);
@@ -350,7 +407,7 @@ static void own_handles(struct gbpy_object * owner, ggml_backend_buffer_t buffer
     }
 }
 
-bool gbpy_own(struct gbpy_object * owner, ggml_backend_buffer_t buffer) {
+bool gbpy_own(struct gbpy_memory * owner, ggml_backend_buffer_t buffer) {
     const size_t n = count_handles(buffer);
     gbpy_mutex_lock();
     const bool ok = gb_vec_reserve(&owner->handles, owner->handles.n + n);
@@ -361,89 +418,91 @@ bool gbpy_own(struct gbpy_object * owner, ggml_backend_buffer_t buffer) {
     return ok;
 }
 
+static const struct gbpy_memory * memory_of_handle(const struct gbpy_handle * owner) {
+    return owner != NULL && owner->object != NULL ? as_memory(owner->object) : NULL;
+}
+
 int gbpy_n_owned(const struct gbpy_handle * owner) {
-    return owner != NULL && owner->object != NULL ? (int) owner->object->handles.n : 0;
+    const struct gbpy_memory * m = memory_of_handle(owner);
+    return m != NULL ? (int) m->handles.n : 0;
 }
 
 struct ggml_backend_buffer * gbpy_owned(const struct gbpy_handle * owner, int i) {
-    return i >= 0 && i < gbpy_n_owned(owner) ? owner->object->handles.data[i] : NULL;
+    return i >= 0 && i < gbpy_n_owned(owner) ? memory_of_handle(owner)->handles.data[i] : NULL;
 }
 
-// Under the lock. False: no memory, or the owner is closed.
-static bool push_keeper(struct gbpy_object * context, struct gbpy_object * owner) {
-    if (owner->closed || !gb_vec_reserve(&context->keeps, context->keeps.n + 1) ||
-        !gb_vec_reserve(&owner->keepers, owner->keepers.n + 1)) {
+// Under the mutex. False: out of memory, or the owner is closed.
+static bool push_kept(struct gbpy_context * context, struct gbpy_memory * owner) {
+    if (owner->head.closed || !gb_vec_reserve(&context->kept, context->kept.n + 1) ||
+        !gb_vec_reserve(&owner->kept_by, owner->kept_by.n + 1)) {
         return false;
     }
-    context->keeps.data[context->keeps.n++] = owner;
-    owner->keepers.data[owner->keepers.n++] = context;
-    gbpy_ref(owner);
+    context->kept.data[context->kept.n++] = &owner->head;
+    owner->kept_by.data[owner->kept_by.n++] = &context->memory.head;
+    gbpy_ref(&owner->head);
     return true;
 }
 
-bool gbpy_keep_owner(struct gbpy_object * context, struct gbpy_object * owner) {
+bool gbpy_keep_memory(struct gbpy_context * context, struct gbpy_memory * owner) {
     gbpy_mutex_lock();
-    const bool ok = has_object(&context->keeps, owner) || push_keeper(context, owner);
+    const bool ok = has_object(&context->kept, owner) || push_kept(context, owner);
     gbpy_mutex_unlock();
     return ok;
 }
 
-// A context that many schedulers come and go with does not collect what is left of them: when the list has doubled, and
-// is long beside the context itself, one walk over its tensors finds those that no tensor points to any more. By who
-// uses the context to place, with the lock.
-static void forget_unused_owners(struct gbpy_object * context) {
-    gbpy_visited(context->placed_in.n);
+// Drops owners that no tensor points to any more. So a context does not collect the remains of all schedulers that it
+// was ever used with. Under the mutex, while the caller has locked the context for placement.
+static void forget_unused_memory(struct gbpy_context * context) {
+    gbpy_objects * list = &context->placed_in;
+    struct ggml_context * ctx = context->memory.head.ptr;
     size_t n = 0;
-    for (size_t i = 0; i < context->placed_in.n; i++) {
-        context->placed_in.data[i]->marked = atomic_load(&context->placed_in.data[i]->refs) > 0;
+    for (size_t i = 0; i < list->n; i++) {
+        ((struct gbpy_memory *) list->data[i])->marked = atomic_load(&list->data[i]->refs) > 0;
     }
-    for (struct ggml_tensor * t = ggml_get_first_tensor(context->ptr); t != NULL;
-        t = ggml_get_next_tensor(context->ptr, t)) {
-        struct gbpy_object * owner = t->buffer != NULL ? t->buffer->binding : NULL;
+    for (struct ggml_tensor * t = ggml_get_first_tensor(ctx); t != NULL; t = ggml_get_next_tensor(ctx, t)) {
+        struct gbpy_memory * owner = t->buffer != NULL ? t->buffer->binding : NULL;
         if (owner != NULL) {
             owner->marked = true;
         }
-        n++;
     }
-    gbpy_visited(n);
-    n = 0;
-    for (size_t i = 0; i < context->placed_in.n; i++) {
-        struct gbpy_object * owner = context->placed_in.data[i];
-        if (owner->marked) {
-            context->placed_in.data[n++] = owner;
+    for (size_t i = 0; i < list->n; i++) {
+        if (((struct gbpy_memory *) list->data[i])->marked) {
+            list->data[n++] = list->data[i];
         } else {
-            gbpy_weak_unref(owner);
+            gbpy_weak_unref(list->data[i]);
         }
     }
-    context->placed_in.n = n;
+    list->n = n;
 }
 
-// Under the lock. False: no memory.
-static bool push_placed_in(struct gbpy_object * context, struct gbpy_object * owner) {
-    enum { FEW = 8, BYTES = 64 * 1024 }; // of tensors that are looked at for one owner
-    if (context->kind == GBPY_CONTEXT && context->placed_in.n >= context->placed_in_limit) {
+// Under the mutex. False: out of memory. Searches for unused owners only when the list has doubled and is long beside
+// the context itself, so that the search costs a constant time per owner.
+static bool push_placed_in(struct gbpy_context * context, struct gbpy_memory * owner) {
+    enum { FEW = 8, BYTES = 64 * 1024 }; // bytes of tensors that are searched for each owner
+    const struct gbpy_object * c = &context->memory.head;
+    if (c->kind == GBPY_CONTEXT && context->placed_in.n >= context->placed_in_limit) {
         if (context->placed_in_limit > 0) {
-            forget_unused_owners(context);
+            forget_unused_memory(context);
         }
-        context->placed_in_limit = 2 * context->placed_in.n + FEW + ggml_used_mem(context->ptr) / BYTES;
+        context->placed_in_limit = 2 * context->placed_in.n + FEW + ggml_used_mem(c->ptr) / BYTES;
     }
-    const bool ok = gb_vec_push(&context->placed_in, owner);
+    const bool ok = gb_vec_push(&context->placed_in, &owner->head);
     if (ok) {
-        atomic_fetch_add(&owner->weak, 1);
+        gbpy_weak_ref(&owner->head);
     }
     return ok;
 }
 
-bool gbpy_note_owner(struct gbpy_object * context, struct gbpy_object * owner) {
+bool gbpy_note_memory(struct gbpy_context * context, struct gbpy_memory * owner) {
     gbpy_mutex_lock();
     const bool ok = has_object(&context->placed_in, owner) || push_placed_in(context, owner);
     gbpy_mutex_unlock();
     return ok;
 }
 
-bool gbpy_add_owner(struct gbpy_object * context, struct gbpy_object * owner) {
+bool gbpy_add_memory(struct gbpy_context * context, struct gbpy_memory * owner) {
     gbpy_mutex_lock();
-    const bool ok = push_placed_in(context, owner) && push_keeper(context, owner);
+    const bool ok = push_placed_in(context, owner) && push_kept(context, owner);
     gbpy_mutex_unlock();
     return ok;
 }
@@ -474,15 +533,20 @@ int gbpy_open_context(struct gbpy_handle * handle, size_t mem_size, bool no_allo
 }
 
 int gbpy_open_graph(struct gbpy_handle * handle, struct ggml_cgraph * graph, struct gbpy_handle ** contexts, int n) {
+    static atomic_llong last_serial;
     struct gbpy_object * o;
     GB_TRY(open_object(handle, GBPY_GRAPH, &o));
+    struct gbpy_graph * g = (struct gbpy_graph *) o;
+    g->serial = atomic_fetch_add(&last_serial, 1) + 1;
+    g->epoch = g->checked = g->computed = -1;
     o->ptr = graph;
-    o->contexts = gb_calloc((size_t) n, sizeof(*o->contexts));
-    bool ok = o->contexts != NULL;
+    g->contexts = gb_calloc((size_t) n, sizeof(*g->contexts));
+    bool ok = g->contexts != NULL;
     for (int i = 0; i < n && ok; i++) {
-        o->contexts[o->n_contexts] = gbpy_object_of(contexts[i], "graph");
-        ok = o->contexts[o->n_contexts] != NULL && gbpy_add_need(o, o->contexts[o->n_contexts]);
-        o->n_contexts += ok;
+        struct gbpy_context * c = gbpy_context_of(contexts[i], "graph");
+        ok = c != NULL && gbpy_add_need(o, &c->memory.head);
+        g->contexts[g->n_contexts] = c;
+        g->n_contexts += ok;
     }
     if (!ok) {
         gbpy_unref(o);

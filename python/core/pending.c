@@ -1,4 +1,4 @@
-// pending.c - starting runs, the list of those in flight, outcome them, and what a fork does to them (pending.h).
+// pending.c - starting runs, the list of pending runs, finishing them, and what a fork does to them (pending.h).
 #define Py_LIMITED_API 0x030a0000
 #include <Python.h>
 
@@ -13,20 +13,20 @@
 #include "sched_impl.h"
 
 struct gbpy_pending_run {
-    struct gbpy_run_outcome * outcome; // of Python, kept by `object`
+    struct gbpy_run_outcome * outcome; // borrowed; `object` keeps it
     int n_events;
-    ggml_backend_event_t * events; // owned; behind it, in each queue
-    void * object;                 // PyObject *, a reference; NULL until it is noted
+    ggml_backend_event_t * events; // owned; recorded after the run in each queue
+    void * object; // PyObject *, strong; NULL until note_run
     struct gbpy_run * run;         // may be NULL
-    struct gbpy_run plain;         // instead of that: the queue goes on asking who computes
-    struct gbpy_pending_run * next;     // started later
+    struct gbpy_run plain; // used without `run`, because the queue still asks for the owner of the run
+    struct gbpy_pending_run * next; // the run that was started next
 };
 
-static struct gbpy_sched * pending_scheds; // those with runs in flight; under the lock
+static struct gbpy_sched * pending_scheds; // those with pending runs; under the mutex
 
 bool gbpy_any_pending(void) { return pending_scheds != NULL; }
 
-// Of the run that this thread works for, if that is on its way. Under the lock.
+// The scheduler of the pending run that this thread works for; NULL: none. Under the mutex.
 static const struct gbpy_sched * my_pending_run(void) {
     const struct gbpy_run * run = gb_run();
     for (const struct gbpy_sched * s = run != NULL ? pending_scheds : NULL; s != NULL; s = s->next_pending) {
@@ -57,7 +57,7 @@ bool gbpy_waits_for_my_run(const struct gbpy_locks * locks) {
 
 void gbpy_break_pending_runs(void) {
     for (struct gbpy_sched * s = pending_scheds; s != NULL; s = s->next_pending) {
-        s->object->broken = true;
+        s->memory.head.broken = true;
         s->has_pending_runs = false;
         gbpy_forget_results(s->pending_graph, 0);
     }
@@ -79,12 +79,11 @@ static void free_run(struct gbpy_pending_run * f) {
     gb_free(f);
 }
 
-static void set_pending(struct gbpy_sched * s, bool on) { // under the lock
+static void set_pending(struct gbpy_sched * s, bool on) { // under the mutex
     struct gbpy_sched ** link = &pending_scheds;
     s->has_pending_runs = on;
     while (*link != NULL && *link != s) {
         link = &(*link)->next_pending;
-        gbpy_visited(1);
     }
     if (on && *link == NULL) {
         s->next_pending = NULL;
@@ -97,7 +96,7 @@ static void set_pending(struct gbpy_sched * s, bool on) { // under the lock
 // True if the caller reports a failure of the run. Otherwise the thread that holds its Pending does.
 static bool is_mine(const struct gbpy_run_outcome * l) { return !l->held || l->starter == gb_thread_number(); }
 
-// Keeps a failure for the thread that holds the run. Under the lock.
+// Keeps a failure for the thread that holds the run. Under the mutex.
 static void keep_failure(struct gbpy_run_outcome * l, int status, const char * message) {
     if (status != GGML_STATUS_SUCCESS && status != GGML_STATUS_ABORTED && !is_mine(l)) {
         l->status = status;
@@ -105,8 +104,8 @@ static void keep_failure(struct gbpy_run_outcome * l, int status, const char * m
     }
 }
 
-// Sets the outcome of a flight after all backends were waited for, with this status. True if it failed and the caller
-// reports that. Under the lock.
+// Sets the outcome of a run after all backends were waited for, with this status. True if the run failed and the
+// caller reports that. Under the mutex.
 static bool decide(struct gbpy_pending_run * f, int status) {
     struct gbpy_run_outcome * l = f->outcome;
     const bool stopped = f->run != NULL && f->run->stopped != 0;
@@ -119,14 +118,14 @@ int gbpy_finish_runs(struct gbpy_sched * s) {
     if (!s->has_pending_runs) {
         return GGML_STATUS_SUCCESS;
     }
-    int status = ggml_backend_sched_synchronize(s->object->ptr);
+    int status = ggml_backend_sched_synchronize(s->memory.head.ptr);
     for (int i = 0; i < gbpy_n_backends(s); i++) {
         gbpy_end_stop(gbpy_backend_at(s, i));
     }
     gbpy_mutex_lock();
-    set_pending(s, false); // at once with what became of the runs, or who asks between would take one for failed
+    set_pending(s, false); // in the same critical section as the outcomes, or another thread would see a failed run
     struct gbpy_pending_run * runs = s->runs;
-    struct gbpy_object * graph = s->pending_graph;
+    struct gbpy_graph * graph = s->pending_graph;
     gbpy_requests requests = s->pending_locks;
     bool all_good = true, mine = false;
     s->runs = NULL;
@@ -150,8 +149,10 @@ int gbpy_finish_runs(struct gbpy_sched * s) {
         gbpy_unref(requests.data[i].object);
     }
     gb_vec_free(&requests);
-    gbpy_unref(graph);
-    if (!all_good && !mine) { // whoever holds the runs that failed reports it
+    if (graph != NULL) {
+        gbpy_unref(&graph->head);
+    }
+    if (!all_good && !mine) { // the threads that hold the failed runs report it
         ggml_clear_error();
         status = GGML_STATUS_SUCCESS;
     }
@@ -163,7 +164,8 @@ int gbpy_finish_earlier_runs(struct gbpy_sched * s) {
     return status == GGML_STATUS_ABORTED ? GGML_STATUS_SUCCESS : status;
 }
 
-// Waits for all runs. Keeps a failure for the next synchronize(). Reading a result that is missing raises an error.
+// Waits for all runs and keeps a failure for the next synchronize(). Reading a result that is missing raises an
+// error.
 static int finish_quietly(struct gbpy_sched * s) {
     const int status = gbpy_finish_runs(s);
     if (status == GGML_STATUS_SUCCESS || status == GBPY_INTERRUPTED) {
@@ -189,8 +191,8 @@ static int finish_runs_of(struct gbpy_sched * s) {
     if (status == GGML_STATUS_SUCCESS) {
         status = finish_quietly(s);
         gbpy_unlock(&locks);
-        // it was landed and closed meanwhile, or is being
-    } else if (status != GBPY_INTERRUPTED && (!s->has_pending_runs || atomic_load(&s->object->closed))) {
+        // another thread has finished the runs, or closes the scheduler
+    } else if (status != GBPY_INTERRUPTED && (!s->has_pending_runs || atomic_load(&s->memory.head.closed))) {
         ggml_clear_error();
         status = GGML_STATUS_SUCCESS;
     }
@@ -198,7 +200,7 @@ static int finish_runs_of(struct gbpy_sched * s) {
 }
 
 static bool share(const struct gbpy_request * request,
-    const gbpy_requests * others) { // one object, and one of them writes
+    const gbpy_requests * others) { // both have the same object, and one writes it
     for (size_t k = 0; k < others->n; k++) {
         if (others->data[k].object == request->object && (others->data[k].write || request->write)) {
             return true;
@@ -207,12 +209,12 @@ static bool share(const struct gbpy_request * request,
     return false;
 }
 
-// Under the lock: a run in flight that conflicts.
+// Under the mutex: a scheduler with a pending run that conflicts; NULL: none.
 static struct gbpy_sched * find_conflicting_run(const struct gbpy_request * requests, int n) {
     for (struct gbpy_sched * s = pending_scheds; s != NULL; s = s->next_pending) {
         bool own = false, conflict = false;
         for (int i = 0; i < n; i++) {
-            own |= requests[i].object == s->object && requests[i].write;
+            own |= requests[i].object == &s->memory.head && requests[i].write;
             conflict |= !requests[i].beside_runs && share(&requests[i], &s->pending_locks);
         }
         if (conflict && !own) {
@@ -222,14 +224,14 @@ static struct gbpy_sched * find_conflicting_run(const struct gbpy_request * requ
     return NULL;
 }
 
-// The content of inputs that were staged was taken when the run was issued.
+// The run took the content of staged inputs when it was issued, so they may be set.
 static bool is_staged(const struct gbpy_sched * s, const struct ggml_tensor * t) {
     const struct ggml_tensor * root = gb_root(t);
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
-    if (s->n_copies < 2 || !ggml_is_input(root) || buffer == NULL || !ggml_backend_buffer_is_host(buffer)) {
+    if (s->n_copies < 2 || !ggml_is_input(root) || buffer == NULL || !gb_buffer_is_host(buffer)) {
         return false;
     }
-    const struct ggml_cgraph * graph = s->pending_graph->ptr;
+    const struct ggml_cgraph * graph = s->pending_graph->head.ptr;
     for (int i = 0; i < graph->n_nodes; i++) {
         if (gb_root(graph->nodes[i]) == root && gb_op_computes(graph->nodes[i]->op)) {
             return false; // a node writes it
@@ -238,13 +240,13 @@ static bool is_staged(const struct gbpy_sched * s, const struct ggml_tensor * t)
     return true;
 }
 
-// On a thread of a device, in a log function: it would wait for itself. Who has started the run, and is still at it,
-// finds that otherwise.
+// On a thread that works for a pending run, as in a log function of a device: it would wait for its own run. If the
+// thread that started the run is still in that call, the search for deadlocks finds this case.
 static bool requests_my_run(const struct gbpy_request * requests, int n) {
     const struct gbpy_sched * s = my_pending_run();
     bool any = false;
-    for (int i = 0; s != NULL && !(s->object->writer != NULL && s->object->writer->owner == gbpy_caller()) && i < n;
-        i++) {
+    for (int i = 0;
+        s != NULL && !(s->memory.head.writer != NULL && s->memory.head.writer->owner == gbpy_caller()) && i < n; i++) {
         any |= share(&requests[i], &s->pending_locks);
     }
     return any;
@@ -261,14 +263,14 @@ bool gbpy_wait_for_conflicting_run(const struct gbpy_request * requests, int n, 
     if (s == NULL || (staged != NULL && is_staged(s, staged))) {
         return false;
     }
-    struct gbpy_object * o = s->object;
+    struct gbpy_object * o = &s->memory.head;
     const bool lives = gbpy_try_ref(o);
     gbpy_mutex_unlock();
     if (lives) {
         *status = finish_runs_of(s);
         gbpy_unref(o);
     } else {
-        gb_sleep_us(100); // somebody frees it, and waits for it
+        gb_sleep_us(100); // another thread frees the scheduler, and waits for the run
     }
     gbpy_mutex_lock();
     return true;
@@ -278,23 +280,23 @@ void gbpy_finish_all_runs(void) {
     int status = GGML_STATUS_SUCCESS;
     while (status == GGML_STATUS_SUCCESS) {
         gbpy_mutex_lock();
-        struct gbpy_object * o = pending_scheds != NULL ? pending_scheds->object : NULL;
+        struct gbpy_object * o = pending_scheds != NULL ? &pending_scheds->memory.head : NULL;
         const bool lives = o != NULL && gbpy_try_ref(o);
         gbpy_mutex_unlock();
         if (!lives) {
             break;
         }
-        status = finish_runs_of(o->sched);
+        status = finish_runs_of((struct gbpy_sched *) o);
         gbpy_unref(o);
     }
 }
 
 // ------------------------------------------------------------------------------------------------------------ starting
 
-// The backend that computes a result which may be fetched: one whose memory is its own to the end of the graph. NULL
-// and reported.
+// The backend that computes a result that may be fetched. The result must be an output, so that it keeps its memory
+// to the end of the graph. NULL and reported: it cannot be fetched.
 static ggml_backend_t computes_result(const struct gbpy_sched * s, struct ggml_tensor * t) {
-    const ggml_backend_t backend = ggml_backend_sched_get_node_backend(s->object->ptr, t);
+    const ggml_backend_t backend = ggml_backend_sched_get_node_backend(s->memory.head.ptr, t);
     char text[160];
     gbpy_describe(t, text, sizeof(text));
     GB_FAIL_IF_RETURNING(backend == NULL, NULL, GGML_STATUS_INVALID_ARGUMENT, "compute_async: %s is not in the graph",
@@ -326,7 +328,7 @@ static int wait_for_run(struct gbpy_sched * s, const struct gbpy_pending_run * f
     char message[GB_ERROR_SIZE / 2];
     snprintf(message, sizeof(message), "%s", ggml_last_error());
     set_state(outcome, -1);
-    const int complete = gbpy_finish_runs(s); // reports the same, and makes the scheduler usable again
+    const int complete = gbpy_finish_runs(s); // reports the same failure, and makes the scheduler usable again
     if (complete != GGML_STATUS_SUCCESS) {
         return complete;
     }
@@ -341,8 +343,8 @@ static int wait_for_run(struct gbpy_sched * s, const struct gbpy_pending_run * f
     return GGML_STATUS_SUCCESS;
 }
 
-// Before another run: waits until there may be one more.
-static int make_room_for_run(struct gbpy_sched * s, const struct gbpy_object * g, const struct gbpy_run * run) {
+// Waits until another run may be started.
+static int make_room_for_run(struct gbpy_sched * s, const struct gbpy_graph * g, const struct gbpy_run * run) {
     if (!s->has_pending_runs) {
         return GGML_STATUS_SUCCESS;
     }
@@ -381,10 +383,10 @@ static struct gbpy_pending_run * new_run(struct gbpy_sched * s, struct gbpy_run 
     f->outcome = outcome;
     outcome->starter = gb_thread_number();
     for (int i = 0; i < gbpy_n_backends(s); i++) {
-        if (ggml_backend_is_cpu(gbpy_backend_at(s, i)->ptr)) {
+        if (ggml_backend_is_cpu(gbpy_backend_at(s, i)->head.ptr)) {
             continue;
         }
-        f->events[f->n_events] = ggml_backend_event_new(gbpy_backend_at(s, i)->ptr);
+        f->events[f->n_events] = ggml_backend_event_new(gbpy_backend_at(s, i)->head.ptr);
         if (f->events[f->n_events] == NULL) {
             free_run(f);
             return NULL;
@@ -394,7 +396,7 @@ static struct gbpy_pending_run * new_run(struct gbpy_sched * s, struct gbpy_run 
     return f;
 }
 
-static bool note_run(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_pending_run * f, uintptr_t object) {
+static bool note_run(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_pending_run * f, uintptr_t object) {
     if (!s->has_pending_runs) {
         if (!gb_vec_reserve(&s->pending_locks, s->owners.n + (size_t) s->n_members)) {
             return false;
@@ -405,10 +407,10 @@ static bool note_run(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_
         for (size_t i = 0; i < s->owners.n; i++) {
             s->pending_locks.data[s->pending_locks.n++] = s->owners.data[i];
         }
-        for (size_t i = 1; i < s->pending_locks.n; i++) { // itself it must not keep
+        for (size_t i = 1; i < s->pending_locks.n; i++) { // the scheduler must not keep itself
             gbpy_ref(s->pending_locks.data[i].object);
         }
-        gbpy_ref(g);
+        gbpy_ref(&g->head);
         s->pending_graph = g;
     }
     const PyGILState_STATE state = PyGILState_Ensure();
@@ -425,7 +427,8 @@ static bool note_run(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_
     return true;
 }
 
-// Behind the work of the backend that computes it; false if only the host can fetch it, when all is done.
+// Queues the transfer of a result behind the work of its backend. *queued: false if only the host can fetch it, after
+// the run.
 static int fetch(ggml_backend_t backend, struct ggml_tensor * t, void * to, bool * queued) {
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
     *queued = buffer != NULL && ggml_backend_buft_supports_backend(ggml_backend_buffer_get_type(buffer), backend);
@@ -433,16 +436,16 @@ static int fetch(ggml_backend_t backend, struct ggml_tensor * t, void * to, bool
                                          : GGML_STATUS_SUCCESS;
 }
 
-static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_pending_run * f, struct gbpy_run * run,
+static int issue(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_pending_run * f, struct gbpy_run * run,
     struct ggml_tensor ** results, void ** to, int n) {
     void * outer = gb_run();
-    bool all_queued = true, is_kept = true; // is_kept: there still is a run, which the flight may have had
+    bool all_queued = true, is_kept = true; // is_kept: the run still exists
     run = run != NULL ? run : &f->plain;
     run->owner = gbpy_caller();
     struct gbpy_recording recording;
-    gbpy_begin_recording(&recording, s->object, g);
+    gbpy_begin_recording(&recording, s, g);
     gb_set_run(run);
-    int status = ggml_backend_sched_graph_compute_async(s->object->ptr, g->ptr);
+    int status = ggml_backend_sched_graph_compute_async(s->memory.head.ptr, g->head.ptr);
     gb_set_run(outer);
     gbpy_end_recording(&recording, run->stopped == 0);
     if (status == GGML_STATUS_SUCCESS && !gbpy_own_new(s)) {
@@ -457,28 +460,28 @@ static int issue(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_pend
     for (int i = 0; i < f->n_events && status == GGML_STATUS_SUCCESS && all_queued; i++) {
         status = ggml_backend_event_record(f->events[i]);
     }
-    if (status == GGML_STATUS_SUCCESS && !all_queued) { // no queue can bring them
+    if (status == GGML_STATUS_SUCCESS && !all_queued) { // wait, and let the host fetch them
         is_kept = run != &f->plain;
-        status = gbpy_finish_runs(s); // frees the flight
+        status = gbpy_finish_runs(s); // frees the pending run
         for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
             status = ggml_nbytes(results[i]) > 0
                          ? (int) ggml_backend_tensor_get(results[i], to[i], 0, ggml_nbytes(results[i]))
                          : GGML_STATUS_SUCCESS;
         }
     }
-    // from now on the devices' threads are nobody else: who started it goes on beside them
+    // From now on the run itself owns its locks, so the thread that started it does not share them.
     if (is_kept) {
         GB_WRITE_RELAXED(run->owner, run);
     }
     return status;
 }
 
-// Lands what conflicts with another run of the scheduler; an error if a backend computes none of the results.
-static int prepare_start(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_run * run,
+// Finishes runs that conflict with another run of the scheduler. Fails if no backend computes one of the results.
+static int prepare_start(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_run * run,
     struct ggml_tensor ** results, int n) {
     int status = GGML_STATUS_SUCCESS;
     for (int i = 0; i < gbpy_n_backends(s) && status == GGML_STATUS_SUCCESS; i++) {
-        // runs that were cancelled are known as such
+        // so that cancelled runs are known as such
         status = gbpy_may_be_cancelled(gbpy_backend_at(s, i)) ? gbpy_finish_earlier_runs(s) : status;
     }
     status = status == GGML_STATUS_SUCCESS ? make_room_for_run(s, g, run) : status;
@@ -488,9 +491,10 @@ static int prepare_start(struct gbpy_sched * s, struct gbpy_object * g, struct g
     return status;
 }
 
-// A run that could not be issued whole: lands the scheduler's runs and keeps the status and message of the failure,
-// unless outcome was interrupted. The flight may have landed and be freed already, but its gbpy_landing still exists.
-static int give_up(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_run_outcome * outcome, int status) {
+// After a run that could not be issued as a whole: finishes the runs of the scheduler, and keeps the status and
+// message of the failure unless the wait was interrupted. The pending run may be freed by then, but its outcome still
+// exists.
+static int give_up(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_run_outcome * outcome, int status) {
     char message[GB_ERROR_SIZE / 2];
     snprintf(message, sizeof(message), "%s", ggml_last_error());
     set_state(outcome, -1);
@@ -506,12 +510,12 @@ static int give_up(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_ru
     return status;
 }
 
-// Issues a flight that is noted. The results of the graph are those of this run; a failure takes that back.
-static int start(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_pending_run * f, struct gbpy_run * run,
+// Issues a run that was noted. The results of the graph are those of this run, unless it fails.
+static int start(struct gbpy_sched * s, struct gbpy_graph * g, struct gbpy_pending_run * f, struct gbpy_run * run,
     struct ggml_tensor ** results, void ** to, int n) {
     struct gbpy_run_outcome * outcome = f->outcome;
     const long long version = atomic_load(&gbpy_sets);
-    s->ran = true; // when it has landed
+    s->ran = true; // when it is finished
     s->replaced = false;
     s->version = version;
     for (int i = 0; i < gbpy_n_backends(s); i++) {
@@ -524,7 +528,7 @@ static int start(struct gbpy_sched * s, struct gbpy_object * g, struct gbpy_pend
     int status = issue(s, g, f, run, results, to, n);
     if (status != GGML_STATUS_SUCCESS) {
         status = give_up(s, g, outcome, status);
-    } else if (atomic_load(&s->object->closed)) { // by a callback: nobody can wait for it later
+    } else if (atomic_load(&s->memory.head.closed)) { // a callback has closed it, so nobody can wait for the run later
         status = gbpy_finish_runs(s);
     }
     return gbpy_outcome_of(run, status);
@@ -535,7 +539,7 @@ int gbpy_sched_start(struct gbpy_handle * sched, struct gbpy_handle * graph, str
     static const char what[] = "Scheduler.compute_async";
     struct gbpy_locks locks = { 0 };
     struct gbpy_sched * s = gbpy_sched_of(sched, what);
-    struct gbpy_object * g = gbpy_object_of(graph, what);
+    struct gbpy_graph * g = gbpy_graph_of(graph, what);
     if (s == NULL || g == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -563,7 +567,7 @@ int gbpy_run_state(const struct gbpy_run_outcome * outcome) {
     return state;
 }
 
-// Reports the failure of a run that is no longer in flight, with its reason the first time.
+// Reports the failure of a finished run, the first time with its reason.
 static int report(struct gbpy_run_outcome * l) {
     gbpy_mutex_lock();
     const int status = l->status;
@@ -575,7 +579,7 @@ static int report(struct gbpy_run_outcome * l) {
     return good ? GGML_STATUS_SUCCESS : gb_fail_quietly((enum ggml_status) status, l->message);
 }
 
-// By the user of the scheduler: for one run, or for all (NULL).
+// With a lock on the scheduler: waits for one run, or for all (NULL).
 static int wait_inside(struct gbpy_sched * s, struct gbpy_run_outcome * outcome) {
     if (outcome == NULL) {
         const int status = gbpy_finish_runs(s);
@@ -594,7 +598,7 @@ static int wait_inside(struct gbpy_sched * s, struct gbpy_run_outcome * outcome)
     if (f != NULL) {
         status = f->n_events > 0 ? wait_for_run(s, f) : gbpy_finish_runs(s);
         if (s->has_pending_runs && s->runs == f && f->next == NULL && status == GGML_STATUS_SUCCESS) {
-            status = gbpy_finish_runs(s); // the last one: nothing is on its way any more
+            status = gbpy_finish_runs(s); // it was the last pending run
         }
     }
     return status != GGML_STATUS_SUCCESS ? status : report(outcome);
@@ -608,11 +612,11 @@ int gbpy_sched_wait(struct gbpy_handle * sched, struct gbpy_run_outcome * outcom
         return GGML_STATUS_INVALID_STATE;
     }
     gbpy_mutex_lock();
-    const bool on_its_way = s->has_pending_runs, broken = s->object->broken;
+    const bool is_pending = s->has_pending_runs, broken = s->memory.head.broken;
     gbpy_mutex_unlock();
     GB_FAIL_IF(broken, GGML_STATUS_INVALID_STATE,
         "the computation was on its way when the process was forked: it goes on in the other process only");
-    if (outcome != NULL && (!on_its_way || gbpy_run_state(outcome) < 0)) { // the scheduler may be closed
+    if (outcome != NULL && (!is_pending || gbpy_run_state(outcome) < 0)) { // the scheduler may be closed
         return report(outcome);
     }
     GB_TRY(gbpy_lock_sched(&locks, s, what));

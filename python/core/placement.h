@@ -1,5 +1,5 @@
-// placement.h - giving tensors memory: in buffers, in one buffer for all tensors of a context, by allocators. Constants
-// are written whenever they get memory. (Schedulers: scheds.h.)
+// placement.h - giving tensors memory: in buffers, in one buffer for all tensors of a context, by allocators.
+// Constants are written whenever they get memory. For schedulers see scheds.h.
 #ifndef GBPY_PLACEMENT_H
 #define GBPY_PLACEMENT_H
 
@@ -9,23 +9,23 @@
 
 int gbpy_open_buffer(struct gbpy_handle * handle, struct ggml_backend_buffer_type * buft, size_t size, int usage,
     const struct gbpy_handle * parent);
-// Over memory of somebody else; `object` (its id) is kept.
+// Over memory that `object` (its id) owns, which is kept.
 int gbpy_open_host_buffer(struct gbpy_handle * handle, void * data, size_t size, int usage, bool readonly,
     uintptr_t object);
-// For all tensors of the context that have no memory. GGML_STATUS_INVALID_STATE without a message: there are none.
+// For all tensors of the context that have no memory. INVALID_STATE without a message: there are none.
 int gbpy_open_context_buffer(struct gbpy_handle * handle, struct gbpy_handle * context,
     struct ggml_backend_buffer_type * buft, int usage, const struct gbpy_handle * parent);
 int gbpy_place(struct gbpy_handle * buffer, struct gbpy_handle * context, struct ggml_tensor * t, size_t offset);
 int gbpy_clear(struct gbpy_handle * buffer, uint8_t value);
-// The value is copied. `source`: where it was taken from, in a mapped file perhaps, which devices may then read
-// themselves; or NULL.
+// Copies the value. `source`: where the value came from; if that is a mapped file, devices may read it themselves.
+// May be NULL.
 int gbpy_set_constant(struct gbpy_handle * context, struct ggml_tensor * t, const void * value, size_t size,
     const void * source);
 
 int gbpy_tallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buffer, struct gbpy_handle * context,
     struct ggml_tensor * t);
 int gbpy_gallocr_alloc(struct gbpy_handle * allocator, struct gbpy_handle * buffer, struct gbpy_handle * graph);
-int gbpy_unplace_graph(struct gbpy_handle * buffer); // what an allocator placed there loses its place
+int gbpy_unplace_graph(struct gbpy_handle * buffer); // takes the memory of the graph that an allocator placed there
 int gbpy_gallocr_measure(struct gbpy_handle * allocator, struct ggml_backend_buffer_type * buft,
     struct gbpy_handle * graph, size_t * size);
 
@@ -33,9 +33,9 @@ bool gbpy_buffer_is_readonly(const struct gbpy_handle * buffer);
 
 // cdef: end
 
-// By a user of both, after tensors of the context were given memory of the owner, or that memory was overwritten:
-// writes the constants among them, or `only` that one (NULL: all).
-int gbpy_upload_constants(struct gbpy_object * context, const struct gbpy_object * owner,
+// Writes the constants of the context that lie in memory of the owner, or `only` that one (NULL: all). Call it with
+// locks on both, after the tensors were placed or the memory was overwritten.
+int gbpy_upload_constants(struct gbpy_context * context, const struct gbpy_memory * owner,
     const struct ggml_tensor * only);
 
 #endif // GBPY_PLACEMENT_H

@@ -1,11 +1,12 @@
-// profiles.c - profiles, and who records in them (profiles.h).
+// profiles.c - profiles, and which scheduler, graph or process records in them (profiles.h).
 #include "profiles.h"
 
 #include "extension.h"
+#include "sched_impl.h"
 #include "world.h"
 
 atomic_int gbpy_n_attached;
-static struct gbpy_object * everything; // attached to the process: a strong reference; under the lock
+static struct gbpy_object * everything; // strong; the profile that is attached to the process; under the mutex
 
 int gbpy_open_profile(struct gbpy_handle * handle, size_t max_records) {
     struct gbpy_object * o = gbpy_object_new(GBPY_PROFILE);
@@ -22,40 +23,48 @@ int gbpy_open_profile(struct gbpy_handle * handle, size_t max_records) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Under the lock.
-static bool attach(struct gbpy_object * p, struct gbpy_object * where) {
-    struct gbpy_object ** place = where != NULL ? &where->profile : &everything;
+// The field that refers to the profile of a scheduler or graph (NULL: of the process).
+static struct gbpy_object ** place_of(struct gbpy_object * where) {
+    return where == NULL               ? &everything
+           : where->kind == GBPY_SCHED ? &((struct gbpy_sched *) where)->profile
+                                       : &((struct gbpy_graph *) where)->profile;
+}
+
+// Under the mutex. False: another profile is attached there, or this one is attached already.
+static bool attach(struct gbpy_profile * p, struct gbpy_object * where) {
+    struct gbpy_object ** place = place_of(where);
     if (*place != NULL || p->attached) {
         return false;
     }
-    gbpy_ref(p);
-    *place = p;
+    gbpy_ref(&p->head);
+    *place = &p->head;
     p->attached = true;
     p->recording = where;
     if (where != NULL) {
-        atomic_fetch_add(&where->weak, 1);
+        gbpy_weak_ref(where);
     }
     atomic_fetch_add(&gbpy_n_attached, 1);
     return true;
 }
 
-// Ends what attach() began; the caller gives the two references back. NULL: it is not attached. Under the lock.
-static struct gbpy_object * detach(struct gbpy_object * p, struct gbpy_object ** where) {
+// Under the mutex. Returns the profile, whose strong reference the caller drops, and sets *where, whose weak
+// reference the caller drops. NULL: the profile is not attached.
+static struct gbpy_object * detach(struct gbpy_profile * p, struct gbpy_object ** where) {
     *where = NULL;
     if (!p->attached) {
         return NULL;
     }
     *where = p->recording;
-    *(p->recording != NULL ? &p->recording->profile : &everything) = NULL;
+    *place_of(p->recording) = NULL;
     p->attached = false;
     p->recording = NULL;
     atomic_fetch_sub(&gbpy_n_attached, 1);
-    return p;
+    return &p->head;
 }
 
 int gbpy_attach_profile(struct gbpy_handle * profile, struct gbpy_handle * where) {
     static const char what[] = "profile";
-    struct gbpy_object * p = gbpy_object_of(profile, what);
+    struct gbpy_profile * p = (struct gbpy_profile *) gbpy_object_of(profile, what);
     struct gbpy_object * o = where != NULL ? gbpy_object_of(where, what) : NULL;
     if (p == NULL || (where != NULL && o == NULL)) {
         return GGML_STATUS_INVALID_STATE;
@@ -72,7 +81,7 @@ bool gbpy_is_attached(const struct gbpy_handle * profile) {
         return false;
     }
     gbpy_mutex_lock();
-    const bool is = profile->object->attached;
+    const bool is = ((const struct gbpy_profile *) profile->object)->attached;
     gbpy_mutex_unlock();
     return is;
 }
@@ -81,7 +90,7 @@ void gbpy_detach_profile(struct gbpy_handle * profile) {
     struct gbpy_object * where = NULL;
     if (profile != NULL && profile->object != NULL) {
         gbpy_mutex_lock();
-        struct gbpy_object * p = detach(profile->object, &where);
+        struct gbpy_object * p = detach((struct gbpy_profile *) profile->object, &where);
         gbpy_mutex_unlock();
         if (where != NULL) {
             gbpy_weak_unref(where);
@@ -95,13 +104,10 @@ void gbpy_release_profile(struct gbpy_handle * handle) {
     gbpy_release(handle);
 }
 
-void gbpy_drop_profile(struct gbpy_object * o, struct gbpy_object ** dead) {
+void gbpy_drop_profile(struct gbpy_object ** place, struct gbpy_object ** dead) {
     struct gbpy_object * where = NULL;
-    if (o->kind != GBPY_SCHED && o->kind != GBPY_GRAPH) {
-        return;
-    }
     gbpy_mutex_lock();
-    struct gbpy_object * p = o->profile != NULL ? detach(o->profile, &where) : NULL;
+    struct gbpy_object * p = *place != NULL ? detach((struct gbpy_profile *) *place, &where) : NULL;
     gbpy_mutex_unlock();
     if (where != NULL) {
         gbpy_weak_unref(where);
@@ -109,8 +115,7 @@ void gbpy_drop_profile(struct gbpy_object * o, struct gbpy_object ** dead) {
     gbpy_give(p, dead);
 }
 
-void gbpy_find_recording(struct gbpy_recording * r, const struct gbpy_object * sched,
-    const struct gbpy_object * graph) {
+void gbpy_find_recording(struct gbpy_recording * r, const struct gbpy_sched * sched, const struct gbpy_graph * graph) {
     gbpy_mutex_lock();
     r->profile = sched != NULL && sched->profile != NULL ? sched->profile : graph->profile;
     r->profile = r->profile == NULL && gb_run() == NULL ? everything : r->profile;

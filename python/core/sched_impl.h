@@ -1,74 +1,74 @@
-// sched_impl.h - a scheduler's own fields. For scheds.c, pending.c and content.c.
+// sched_impl.h - the struct of schedulers, for scheds.c, pending.c, content.c and the table of kinds in objects.c.
 #ifndef GBPY_SCHED_IMPL_H
 #define GBPY_SCHED_IMPL_H
 
 #include "locks.h"
 
-struct gbpy_pending_run; // a run in flight: pending.c
+struct gbpy_pending_run; // pending.c
 
-struct gbpy_choice { // of the user: a backend for a node
+struct gbpy_choice { // the user's choice of a backend for a node
     struct ggml_tensor * node;
-    struct gbpy_object * context; // a weak reference: without it the address may serve another tensor
+    struct gbpy_context * context; // weak; without it the address could belong to another tensor
 };
 
-// Written by the user of the scheduler, but for what is marked.
+// Only the owner of the scheduler's lock writes these fields. "Under the mutex": such a field is also read by others.
 struct gbpy_sched {
-    struct gbpy_object * object;
-    struct gbpy_request * members; // itself and its backends, all to write; part of the object's needs
+    struct gbpy_memory memory;
+    struct gbpy_request * members; // owned; write locks for itself and its backends; the backends are in `needs`
     int n_members;
-    size_t n_handles; // of the scheduler's buffers that are owned by the object
+    size_t n_handles; // the scheduler's buffers that this object owns
     GB_VEC(struct gbpy_choice) choices;
+    struct gbpy_object * profile; // strong; where its computations are recorded; NULL: nowhere
 
-    // the planned graph; under the lock, too
-    struct gbpy_object * graph; // strong; NULL: none
-    gbpy_requests owners;          // of memory of others that it uses; strong
-    int n_nodes;
-    long long epoch; // as of which that is so
-    bool dirty;
-    bool dirty_choices;               // the user chose backends for nodes since
-    long long about;                  // serial number of the graph that questions are about; 0: none
-    bool inputs_are_set;              // all that were placed here
+    // the planned graph; under the mutex
+    struct gbpy_graph * graph;        // strong; NULL: none
+    gbpy_requests owners;             // strong; locks for the memory of other owners that the graph uses
+    int n_nodes;                      // of the graph when it was planned
+    long long epoch;                  // of gbpy_epoch_now when it was planned
+    bool dirty;                       // it must be planned again
+    bool dirty_choices;               // the user has chosen backends for nodes since
+    long long about;                  // serial number of the graph that the plan belongs to; 0: none
+    bool inputs_are_set;              // all inputs that were placed here
     bool running;                     // in gbpy_sched_compute
-    const struct ggml_tensor * shown; // to an eval callback: computed just now; NULL: none
-    bool ran;                         // what its results hold is from a complete run ...
-    bool replaced;                    // it was planned again since a run; its results are gone
+    const struct ggml_tensor * shown; // the result that an eval callback looks at; NULL: none
+    bool ran;                         // its results are from a complete run ...
     long long version;                // ... that began with this version of the inputs
+    bool replaced;                    // it was planned for another graph after a run, so the results are gone
     int n_copies;
     bool keep_all;
 
-    // runs in flight: pending.c
-    bool has_pending_runs; // under the mutex
-    struct gbpy_object * pending_graph; // strong
-    gbpy_requests pending_locks;           // all that they use; strong
-    struct gbpy_pending_run * runs;
-    int kept_status; // of a run that nobody holds, which other calls have waited for
+    // pending runs (pending.c)
+    bool has_pending_runs;            // under the mutex
+    struct gbpy_graph * pending_graph; // strong
+    gbpy_requests pending_locks;      // strong; all locks that the runs hold
+    struct gbpy_pending_run * runs;   // owned; the oldest first
+    struct gbpy_sched * next_pending; // under the mutex
+    int kept_status;                  // of a failed run without a Pending, which other calls have waited for
     char kept_message[512];
-    struct gbpy_sched * next_pending; // under the lock
 
-    uint64_t n_reported; // plans, of those that were made
+    uint64_t n_reported; // plans made, at the last report
 };
 
 static inline int gbpy_n_backends(const struct gbpy_sched * s) { return s->n_members - 1; }
-static inline struct gbpy_object * gbpy_backend_at(const struct gbpy_sched * s, int i) {
-    return s->members[1 + i].object;
+static inline struct gbpy_backend * gbpy_backend_at(const struct gbpy_sched * s, int i) {
+    return (struct gbpy_backend *) s->members[1 + i].object;
 }
 
 struct gbpy_sched * gbpy_sched_of(const struct gbpy_handle * handle, const char * what); // NULL and reported: empty
 int gbpy_lock_sched(struct gbpy_locks * locks, struct gbpy_sched * s, const char * what);
 
-// By the user of the scheduler:
-bool gbpy_is_planned(const struct gbpy_sched * s, const struct gbpy_object * graph);
-// Enters all that computing the graph takes, and plans if that is not done. `lands`: waits for runs in flight
-// first.
-int gbpy_lock_planned(struct gbpy_locks * locks, struct gbpy_sched * s, struct gbpy_object * graph, bool lands,
+// The caller has locked the scheduler:
+bool gbpy_is_planned(const struct gbpy_sched * s, const struct gbpy_graph * graph);
+// Locks all that computing the graph takes, and plans it if necessary. `waits`: finishes pending runs first.
+int gbpy_lock_planned(struct gbpy_locks * locks, struct gbpy_sched * s, struct gbpy_graph * graph, bool waits,
     bool computes, const char * what, int * how);
-bool gbpy_own_new(struct gbpy_sched * s); // the buffers that the scheduler has made meanwhile; false: no memory
+bool gbpy_own_new(struct gbpy_sched * s); // owns the buffers that the scheduler has made since; false: out of memory
 
 // pending.c:
-bool gbpy_works_for(const struct gbpy_sched * s); // does this thread work for a run in flight of it?
-// By the user of the scheduler and its backends:
-int gbpy_finish_runs(struct gbpy_sched * s); // waits for all runs
-// before another run: reports that earlier ones were stopped
+bool gbpy_works_for(const struct gbpy_sched * s); // this thread works for one of its pending runs
+// The caller has locked the scheduler and its backends:
+int gbpy_finish_runs(struct gbpy_sched * s); // waits for all pending runs
+// The same before another run: runs that were stopped are no failure.
 int gbpy_finish_earlier_runs(struct gbpy_sched * s);
 
 #endif // GBPY_SCHED_IMPL_H

@@ -1,4 +1,4 @@
-// scheds.c - schedulers: their buffers as owners, choices of backends, planning, computing, resetting (scheds.h).
+// scheds.c - schedulers: owning their buffers, choices of backends, planning, computing, resetting (scheds.h).
 #include "scheds.h"
 
 #include <string.h>
@@ -9,8 +9,7 @@
 #include "sched_impl.h"
 
 struct gbpy_sched * gbpy_sched_of(const struct gbpy_handle * handle, const char * what) {
-    struct gbpy_object * o = gbpy_object_of(handle, what);
-    return o != NULL ? o->sched : NULL;
+    return (struct gbpy_sched *) gbpy_object_of(handle, what);
 }
 
 int gbpy_lock_sched(struct gbpy_locks * locks, struct gbpy_sched * s, const char * what) {
@@ -20,8 +19,8 @@ int gbpy_lock_sched(struct gbpy_locks * locks, struct gbpy_sched * s, const char
 // ---------------------------------------------------------------------------------------------------- opening, freeing
 
 bool gbpy_own_new(struct gbpy_sched * s) {
-    for (ggml_backend_buffer_t buffer; (buffer = gb_sched_buffer_at(s->object->ptr, s->n_handles)) != NULL;) {
-        if (!gbpy_own(s->object, buffer)) {
+    for (ggml_backend_buffer_t buffer; (buffer = gb_sched_buffer_at(s->memory.head.ptr, s->n_handles)) != NULL;) {
+        if (!gbpy_own(&s->memory, buffer)) {
             return false;
         }
         s->n_handles++;
@@ -31,13 +30,13 @@ bool gbpy_own_new(struct gbpy_sched * s) {
 
 static void forget_choices(struct gbpy_sched * s) {
     for (size_t i = 0; i < s->choices.n; i++) {
-        gbpy_weak_unref(s->choices.data[i].context);
+        gbpy_weak_unref(&s->choices.data[i].context->memory.head);
     }
     s->choices.n = 0;
 }
 
 static void forget_plan(struct gbpy_sched * s) {
-    struct gbpy_object * graph = s->graph;
+    struct gbpy_graph * graph = s->graph;
     gbpy_requests owners = s->owners;
     s->graph = NULL;
     s->dirty = true;
@@ -49,49 +48,45 @@ static void forget_plan(struct gbpy_sched * s) {
         gbpy_unref(owners.data[i].object);
     }
     gb_vec_free(&owners);
-    gbpy_unref(graph);
+    if (graph != NULL) {
+        gbpy_unref(&graph->head);
+    }
 }
 
-void gbpy_free_sched(struct gbpy_object * o) {
-    struct gbpy_sched * s = o->sched;
-    if (s == NULL) {
-        return;
-    }
-    if (o->ptr != NULL) {
+// Does not free the C scheduler if tensors may point to buffer handles that could not be kept.
+void gbpy_free_sched(struct gbpy_object * o, struct gbpy_object ** dead) {
+    struct gbpy_sched * s = (struct gbpy_sched *) o;
+    if (!o->broken && o->ptr != NULL) {
         gbpy_finish_runs(s);
-        if (!gbpy_own_new(s)) {
-            return; // tensors may point to handles that nobody could keep: the memory stays
-        }
-        ggml_clear_error();
-        ggml_backend_sched_free(o->ptr);
     }
-    forget_plan(s);
-    forget_choices(s);
-    gb_vec_free(&s->choices);
-    gb_free(s->members);
-    gb_free(s);
-    o->sched = NULL;
+    if (!o->broken && (o->ptr == NULL || gbpy_own_new(s))) {
+        if (o->ptr != NULL) {
+            ggml_clear_error();
+            ggml_backend_sched_free(o->ptr);
+        }
+        forget_plan(s);
+        forget_choices(s);
+        gb_vec_free(&s->choices);
+        gb_free(s->members);
+    }
+    gbpy_drop_profile(&s->profile, dead);
 }
 
 int gbpy_open_sched(struct gbpy_handle * handle, struct gbpy_handle ** backends,
     struct ggml_backend_buffer_type ** bufts, int n) {
-    struct gbpy_object * o = gbpy_object_new(GBPY_SCHED);
+    struct gbpy_sched * s = gbpy_object_new(GBPY_SCHED);
     ggml_backend_t * raw = gb_calloc((size_t) n, sizeof(*raw));
-    struct gbpy_sched * s = o != NULL && raw != NULL ? GB_NEW(struct gbpy_sched) : NULL;
-    int status = s != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
-    if (s != NULL) {
-        o->sched = s;
-        o->scratch = true;
-        o->blank = true;
-        s->object = o;
-        s->n_copies = 1;
-        s->dirty = true;
-        s->members = gb_calloc((size_t) n + 1, sizeof(*s->members));
-        status = s->members != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
+    if (s == NULL || raw == NULL || (s->members = gb_calloc((size_t) n + 1, sizeof(*s->members))) == NULL) {
+        gb_free(raw);
+        gbpy_unref((struct gbpy_object *) s);
+        return GGML_STATUS_ALLOC_FAILED;
     }
-    if (status == GGML_STATUS_SUCCESS) {
-        s->members[s->n_members++] = (struct gbpy_request){ .object = o, .write = true };
-    }
+    struct gbpy_object * o = &s->memory.head;
+    int status = GGML_STATUS_SUCCESS;
+    s->memory.scratch = s->memory.blank = true;
+    s->n_copies = 1;
+    s->dirty = true;
+    s->members[s->n_members++] = (struct gbpy_request){ .object = o, .write = true };
     for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
         struct gbpy_object * b = gbpy_object_of(backends[i], "Scheduler");
         if (b == NULL || !gbpy_add_need(o, b)) {
@@ -116,19 +111,19 @@ int gbpy_open_sched(struct gbpy_handle * handle, struct gbpy_handle ** backends,
 
 // ------------------------------------------------------------------------------------------------------------ planning
 
-// Choices for nodes whose context is gone: the address may serve another tensor by now.
+// Drops choices for nodes whose context was freed, because another tensor may have the address by now.
 static int drop_dead_choices(struct gbpy_sched * s) {
     size_t n = 0;
     int status = GGML_STATUS_SUCCESS;
     for (size_t i = 0; i < s->choices.n; i++) {
         const struct gbpy_choice a = s->choices.data[i];
-        if (atomic_load(&a.context->refs) > 0) {
+        if (atomic_load(&a.context->memory.head.refs) > 0) {
             s->choices.data[n++] = a;
             continue;
         }
-        const int one = ggml_backend_sched_set_node_backend(s->object->ptr, a.node, NULL);
+        const int one = ggml_backend_sched_set_node_backend(s->memory.head.ptr, a.node, NULL);
         status = status == GGML_STATUS_SUCCESS ? one : status;
-        gbpy_weak_unref(a.context);
+        gbpy_weak_unref(&a.context->memory.head);
     }
     s->choices.n = n;
     return status;
@@ -142,18 +137,20 @@ static bool has_lost_content(const struct gbpy_sched * s, const struct ggml_tens
     if (gbpy_has_lost(leaf)) {
         return true;
     }
-    const struct gbpy_object * owner = leaf->buffer->binding;
-    if (owner == NULL || owner->kind != GBPY_SCHED) {
+    const struct gbpy_memory * owner = leaf->buffer->binding;
+    if (owner == NULL || owner->head.kind != GBPY_SCHED) {
         return false;
     }
-    return owner == s->object ? !gb_sched_leaf_is_bound(owner->ptr, leaf) && !gb_sched_result_is_alive(owner->ptr, leaf)
-                              : !gbpy_is_own(owner, leaf);
+    return owner == &s->memory
+               ? !gb_sched_leaf_is_bound(owner->head.ptr, leaf) && !gb_sched_result_is_alive(owner->head.ptr, leaf)
+               : !gbpy_is_own(owner, leaf);
 }
 
-// Lost, or placed by another scheduler that has used the memory again. That one is entered.
+// The memory was freed, or belongs to another scheduler that has used it for another graph. The caller has locked
+// that scheduler.
 static void unplace_foreign(const struct gbpy_sched * s, struct ggml_tensor * t) {
-    const struct gbpy_object * owner = gbpy_owner_of(t);
-    if (owner != NULL && owner->kind == GBPY_SCHED && owner != s->object && !gbpy_has_lost(t) &&
+    const struct gbpy_memory * owner = gbpy_owner_of(t);
+    if (owner != NULL && owner->head.kind == GBPY_SCHED && owner != &s->memory && !gbpy_has_lost(t) &&
         !gbpy_is_own(owner, t)) {
         gbpy_unplace(t);
     } else {
@@ -161,17 +158,17 @@ static void unplace_foreign(const struct gbpy_sched * s, struct ggml_tensor * t)
     }
 }
 
-// Inputs whose memory was taken away must be set again: computing with them is an error, allocating begins anew.
-static int settle_lost_inputs(const struct gbpy_sched * s, const struct gbpy_object * g, bool computes,
+// Inputs that lost their memory must be set again. Computing with them is an error; allocating takes them as unset.
+static int settle_lost_inputs(const struct gbpy_sched * s, const struct gbpy_graph * g, bool computes,
     const char * what) {
-    const struct ggml_cgraph * graph = g->ptr;
+    const struct ggml_cgraph * graph = g->head.ptr;
     for (int i = 0; i < graph->n_leafs; i++) {
         struct ggml_tensor * leaf = graph->leafs[i];
         if (!has_lost_content(s, leaf)) {
             continue;
         }
         if (gbpy_is_constant(leaf)) {
-            continue; // written again with its new place
+            continue; // written again when it gets memory
         }
         GB_FAIL_IF(computes, GGML_STATUS_INVALID_STATE,
             "%s: the input '%s' was set, but its memory was given to other graphs since (a scheduler remembers the "
@@ -204,23 +201,23 @@ static uint64_t plans_of(const struct ggml_backend_sched * sched) {
     return gb_sched_n_plans_made(sched) + gb_sched_n_plans_bound(sched);
 }
 
-// Keeps who else's memory the planned graph uses. Under the lock.
-static bool hold_owners(struct gbpy_sched * s, const struct gbpy_object * g) {
-    if (!gb_vec_reserve(&s->owners, g->owners.n)) {
+// Keeps references to the other owners of memory that the planned graph uses. Under the mutex.
+static bool hold_owners(struct gbpy_sched * s, const struct gbpy_graph * g) {
+    if (!gb_vec_reserve(&s->owners, g->memory.n)) {
         return false;
     }
-    for (size_t i = 0; i < g->owners.n; i++) {
-        if (g->owners.data[i].object != s->object) { // itself it must not keep
-            gbpy_ref(g->owners.data[i].object);
-            s->owners.data[s->owners.n++] = g->owners.data[i];
+    for (size_t i = 0; i < g->memory.n; i++) {
+        if (g->memory.data[i].object != &s->memory.head) { // the scheduler must not keep itself
+            gbpy_ref(g->memory.data[i].object);
+            s->owners.data[s->owners.n++] = g->memory.data[i];
         }
     }
     return true;
 }
 
-// Tells who asks that plans were made since he was told last.
+// Sets GBPY_PLANNED if plans were made since the last report.
 static void report_plans(struct gbpy_sched * s, int * how) {
-    const uint64_t made = gb_sched_n_plans_made(s->object->ptr);
+    const uint64_t made = gb_sched_n_plans_made(s->memory.head.ptr);
     if (*how & GBPY_QUIET) {
         return;
     }
@@ -228,26 +225,26 @@ static void report_plans(struct gbpy_sched * s, int * how) {
     s->n_reported = made;
 }
 
-// The scheduler's own part of each way to plan.
-static int call_planner(struct gbpy_sched * s, struct gbpy_object * g, enum gbpy_plan_how kind) {
-    struct ggml_backend_sched * sched = s->object->ptr;
+// Calls the C scheduler to plan, in one of three forms.
+static int call_planner(struct gbpy_sched * s, struct gbpy_graph * g, enum gbpy_plan_how kind) {
+    struct ggml_backend_sched * sched = s->memory.head.ptr;
     if (!gbpy_own_new(s)) {
         return GGML_STATUS_ALLOC_FAILED;
     }
-    for (int i = 0; i < g->n_contexts; i++) { // before its tensors point to handles of this scheduler
-        if (!gbpy_note_owner(g->contexts[i], s->object)) {
+    for (int i = 0; i < g->n_contexts; i++) { // before their tensors point to buffer handles of this scheduler
+        if (!gbpy_note_memory(g->contexts[i], &s->memory)) {
             return GGML_STATUS_ALLOC_FAILED;
         }
     }
     if (s->keep_all) {
-        flag_all(g->ptr);
+        flag_all(g->head.ptr);
     }
-    gb_sched_hold(sched, atomic_load(&s->object->n_pins) > 0);
+    gb_sched_hold(sched, atomic_load(&s->memory.head.n_pins) > 0);
     int status = drop_dead_choices(s);
     if (status == GGML_STATUS_SUCCESS) {
-        status = kind == GBPY_PLAN_ALLOCATE ? ggml_backend_sched_alloc_graph(sched, g->ptr)
-                 : kind == GBPY_PLAN_ONLY   ? ggml_backend_sched_plan_graph(sched, g->ptr)
-                                            : ggml_backend_sched_reserve(sched, g->ptr);
+        status = kind == GBPY_PLAN_ALLOCATE ? ggml_backend_sched_alloc_graph(sched, g->head.ptr)
+                 : kind == GBPY_PLAN_ONLY   ? ggml_backend_sched_plan_graph(sched, g->head.ptr)
+                                            : ggml_backend_sched_reserve(sched, g->head.ptr);
     }
     if (!gbpy_own_new(s) && status == GGML_STATUS_SUCCESS) {
         status = GGML_STATUS_ALLOC_FAILED;
@@ -255,24 +252,24 @@ static int call_planner(struct gbpy_sched * s, struct gbpy_object * g, enum gbpy
     return status;
 }
 
-// Makes g the planned graph: all its tensors have memory afterwards. By who uses all of that, and its contexts to
-// place.
-static int plan_inside(struct gbpy_sched * s, struct gbpy_object * g, bool computes, const char * what, int * how) {
-    const uint64_t before = plans_of(s->object->ptr);
+// Makes g the planned graph: all its tensors then have memory. With locks on all memory that it uses, and on its
+// contexts to place tensors.
+static int plan_inside(struct gbpy_sched * s, struct gbpy_graph * g, bool computes, const char * what, int * how) {
+    const uint64_t before = plans_of(s->memory.head.ptr);
     const bool same = s->graph == g && !s->dirty;
     const bool was_set = s->inputs_are_set, had_run = s->ran;
     const long long version = s->version;
     GB_TRY(settle_lost_inputs(s, g, computes, what));
-    gbpy_ref(g);
+    gbpy_ref(&g->head);
     forget_plan(s);
     s->about = 0;
     int status = call_planner(s, g, GBPY_PLAN_ALLOCATE);
-    const bool moved = status != GGML_STATUS_SUCCESS || plans_of(s->object->ptr) != before;
+    const bool moved = status != GGML_STATUS_SUCCESS || plans_of(s->memory.head.ptr) != before;
     if (moved) {
         gbpy_note_move();
     }
     for (int i = 0; status == GGML_STATUS_SUCCESS && (moved || !same) && i < g->n_contexts; i++) {
-        status = gbpy_upload_constants(g->contexts[i], s->object, NULL);
+        status = gbpy_upload_constants(g->contexts[i], &s->memory, NULL);
     }
     if (status == GGML_STATUS_SUCCESS) {
         gbpy_mutex_lock();
@@ -284,12 +281,12 @@ static int plan_inside(struct gbpy_sched * s, struct gbpy_object * g, bool compu
         gbpy_mutex_unlock();
     }
     if (status != GGML_STATUS_SUCCESS) {
-        gbpy_unref(g);
+        gbpy_unref(&g->head);
         return status;
     }
     s->graph = g;
     s->about = g->serial;
-    s->n_nodes = ((struct ggml_cgraph *) g->ptr)->n_nodes;
+    s->n_nodes = ((struct ggml_cgraph *) g->head.ptr)->n_nodes;
     s->dirty = false;
     if (had_run && (!same || moved)) {
         s->replaced = true;
@@ -303,46 +300,48 @@ static int plan_inside(struct gbpy_sched * s, struct gbpy_object * g, bool compu
     return GGML_STATUS_SUCCESS;
 }
 
-bool gbpy_is_planned(const struct gbpy_sched * s, const struct gbpy_object * g) {
-    return s->graph == g && !s->dirty && s->n_nodes == ((const struct ggml_cgraph *) g->ptr)->n_nodes &&
+bool gbpy_is_planned(const struct gbpy_sched * s, const struct gbpy_graph * g) {
+    return s->graph == g && !s->dirty && s->n_nodes == ((const struct ggml_cgraph *) g->head.ptr)->n_nodes &&
            s->epoch == gbpy_epoch_now();
 }
 
-// of tensors that the context placed itself
-static bool holds_memory(const struct gbpy_object * g, const struct gbpy_object * context) {
-    for (size_t i = 0; i < g->owners.n; i++) {
-        if (g->owners.data[i].object == context) {
+// The context itself owns memory that the graph uses.
+static bool holds_memory(const struct gbpy_graph * g, const struct gbpy_object * context) {
+    for (size_t i = 0; i < g->memory.n; i++) {
+        if (g->memory.data[i].object == context) {
             return true;
         }
     }
     return false;
 }
 
-int gbpy_lock_planned(struct gbpy_locks * locks, struct gbpy_sched * s, struct gbpy_object * g, bool lands,
+int gbpy_lock_planned(struct gbpy_locks * locks, struct gbpy_sched * s, struct gbpy_graph * g, bool waits,
     bool computes, const char * what, int * how) {
-    // The planned graph's fields are read without a use of the scheduler: whoever changes them has it, and is a
-    // conflict.
+    // These fields are read without a lock on the scheduler. A thread that changes them holds a lock, so taking the
+    // locks would fail.
     gbpy_mutex_lock();
-    const bool entered = s->object->writer == NULL && gbpy_is_planned(s, g) && (computes || s->about == g->serial) &&
+    const bool entered = s->memory.head.writer == NULL && gbpy_is_planned(s, g) &&
+                         (computes || s->about == g->serial) &&
                          gbpy_try_lock_graph(locks, s->members, s->n_members, &s->owners, s->epoch);
     gbpy_mutex_unlock();
     int status = GGML_STATUS_SUCCESS;
     if (!entered) {
         status = gbpy_lock_graph(locks, g, s->members, s->n_members, true, what);
-        if (status == GGML_STATUS_SUCCESS && (lands || !gbpy_is_planned(s, g))) {
+        if (status == GGML_STATUS_SUCCESS && (waits || !gbpy_is_planned(s, g))) {
             status = gbpy_finish_earlier_runs(s);
         }
         if (status == GGML_STATUS_SUCCESS && !s->has_pending_runs) {
             status = plan_inside(s, g, computes, what, how);
         }
         for (int i = 0; status == GGML_STATUS_SUCCESS && i < g->n_contexts; i++) {
-            if (!holds_memory(g, g->contexts[i])) {
-                gbpy_unlock_one(locks, g->contexts[i]);
+            struct gbpy_object * c = &g->contexts[i]->memory.head;
+            if (!holds_memory(g, c)) {
+                gbpy_unlock_one(locks, c);
             }
         }
     }
     if (status == GGML_STATUS_SUCCESS && computes && !s->inputs_are_set) {
-        status = gbpy_check_inputs(s->graph->ptr, what);
+        status = gbpy_check_inputs(s->graph->head.ptr, what);
         s->inputs_are_set = status == GGML_STATUS_SUCCESS;
     }
     if (status != GGML_STATUS_SUCCESS) {
@@ -355,7 +354,7 @@ int gbpy_sched_plan(struct gbpy_handle * sched, struct gbpy_handle * graph, int 
     static const char * const names[] = { "Scheduler.allocate", "Scheduler.prepare", "Scheduler.reserve" };
     const char * what = names[kind];
     struct gbpy_sched * s = gbpy_sched_of(sched, what);
-    struct gbpy_object * g = gbpy_object_of(graph, what);
+    struct gbpy_graph * g = gbpy_graph_of(graph, what);
     struct gbpy_locks locks = { 0 };
     if (s == NULL || g == NULL) {
         return GGML_STATUS_INVALID_STATE;
@@ -407,7 +406,7 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
     struct gbpy_request held[8];
     struct gbpy_locks locks = { .held = held, .capacity = 8, .borrowed = true };
     struct gbpy_sched * s = gbpy_sched_of(sched, what);
-    struct gbpy_object * g = gbpy_object_of(graph, what);
+    struct gbpy_graph * g = gbpy_graph_of(graph, what);
     if (s == NULL || g == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
@@ -415,7 +414,7 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
     if (status != GGML_STATUS_SUCCESS) {
         return status;
     }
-    struct ggml_backend_sched * raw = s->object->ptr;
+    struct ggml_backend_sched * raw = s->memory.head.ptr;
     const long long version = atomic_load(&gbpy_sets);
     void * outer = gb_run();
     struct gbpy_run plain = { .owner = locks.owner };
@@ -431,13 +430,13 @@ int gbpy_sched_compute(struct gbpy_handle * sched, struct gbpy_handle * graph, s
         ggml_backend_sched_set_eval_callback(raw, show, &shim);
     }
     if (run != &plain) {
-        gbpy_forget_results_now(g); // callbacks may look at them
+        gbpy_forget_results_now(g); // callbacks may read results
     }
     s->running = true;
     struct gbpy_recording recording;
-    gbpy_begin_recording(&recording, s->object, g);
+    gbpy_begin_recording(&recording, s, g);
     gb_set_run(run);
-    status = ggml_backend_sched_graph_compute(raw, g->ptr);
+    status = ggml_backend_sched_graph_compute(raw, g->head.ptr);
     gb_set_run(outer);
     gbpy_end_recording(&recording, run->stopped == 0);
     s->running = false;
@@ -472,8 +471,8 @@ int gbpy_sched_reset(struct gbpy_handle * sched) {
     if (status != GBPY_INTERRUPTED && !gbpy_own_new(s)) {
         status = GGML_STATUS_ALLOC_FAILED;
     } else if (status != GBPY_INTERRUPTED) {
-        const int reset = ggml_backend_sched_reset(s->object->ptr);
-        // that runs were cancelled was told by the interrupt
+        const int reset = ggml_backend_sched_reset(s->memory.head.ptr);
+        // the interrupt has already reported that runs were cancelled
         status = status == GGML_STATUS_SUCCESS && reset != GGML_STATUS_ABORTED ? reset : status;
         forget_plan(s);
         forget_choices(s);
@@ -486,12 +485,12 @@ int gbpy_sched_reset(struct gbpy_handle * sched) {
 
 int gbpy_sched_close(struct gbpy_handle * sched) {
     struct gbpy_locks locks = { 0 };
-    struct gbpy_sched * s = sched != NULL && sched->object != NULL ? sched->object->sched : NULL;
+    struct gbpy_sched * s = sched != NULL ? (struct gbpy_sched *) sched->object : NULL;
     if (s == NULL) {
         return GGML_STATUS_SUCCESS;
     }
     int status = GGML_STATUS_SUCCESS;
-    // else it is closed from one of its own callbacks, and what it has is freed when the computation ends
+    // otherwise one of its own callbacks closes it, and its memory is freed when the computation ends
     if (!gbpy_is_mine(sched)) {
         status = gbpy_lock_sched(&locks, s, "Scheduler.close");
         if (status == GBPY_INTERRUPTED || (status != GGML_STATUS_SUCCESS && gbpy_works_for(s))) {
@@ -500,7 +499,7 @@ int gbpy_sched_close(struct gbpy_handle * sched) {
         if (status == GGML_STATUS_SUCCESS) {
             status = gbpy_finish_runs(s);
             if (gbpy_own_new(s)) {
-                ggml_backend_sched_reset(s->object->ptr);
+                ggml_backend_sched_reset(s->memory.head.ptr);
             }
             forget_plan(s);
         } else {
@@ -508,7 +507,7 @@ int gbpy_sched_close(struct gbpy_handle * sched) {
             status = GGML_STATUS_SUCCESS;
         }
     }
-    gbpy_close(sched); // before anybody else can start a run: nobody would wait for that one
+    gbpy_close(sched); // before another thread can start a run that nobody would wait for
     gbpy_unlock(&locks);
     return status;
 }
@@ -518,7 +517,7 @@ int gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * cont
     static const char what[] = "Scheduler.set_backend";
     struct gbpy_locks locks = { 0 };
     struct gbpy_sched * s = gbpy_sched_of(sched, what);
-    struct gbpy_object * c = gbpy_object_of(context, what);
+    struct gbpy_context * c = gbpy_context_of(context, what);
     struct gbpy_object * b = backend != NULL ? gbpy_object_of(backend, what) : NULL;
     if (s == NULL || c == NULL || (backend != NULL && b == NULL)) {
         return GGML_STATUS_INVALID_STATE;
@@ -532,7 +531,7 @@ int gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * cont
         status = GGML_STATUS_ALLOC_FAILED;
     }
     if (status == GGML_STATUS_SUCCESS) {
-        status = ggml_backend_sched_set_node_backend(s->object->ptr, node, b != NULL ? b->ptr : NULL);
+        status = ggml_backend_sched_set_node_backend(s->memory.head.ptr, node, b != NULL ? b->ptr : NULL);
     }
     if (status == GGML_STATUS_SUCCESS) {
         bool known = false;
@@ -540,7 +539,7 @@ int gbpy_sched_set_backend(struct gbpy_handle * sched, struct gbpy_handle * cont
             known = s->choices.data[i].node == node && s->choices.data[i].context == c;
         }
         if (b != NULL && !known) {
-            atomic_fetch_add(&c->weak, 1);
+            gbpy_weak_ref(&c->memory.head);
             s->choices.data[s->choices.n++] = (struct gbpy_choice){ node, c };
         }
         s->dirty = s->dirty_choices = true;
@@ -558,7 +557,7 @@ int gbpy_sched_set_n_copies(struct gbpy_handle * sched, int n) {
     int status = gbpy_lock_sched(&locks, s, "Scheduler.n_copies");
     if (status == GGML_STATUS_SUCCESS) {
         status = gbpy_finish_earlier_runs(s);
-        status = status == GGML_STATUS_SUCCESS ? (int) ggml_backend_sched_set_n_copies(s->object->ptr, n) : status;
+        status = status == GGML_STATUS_SUCCESS ? (int) ggml_backend_sched_set_n_copies(s->memory.head.ptr, n) : status;
         if (status == GGML_STATUS_SUCCESS) {
             s->n_copies = n;
             s->dirty = s->dirty_choices = true;
@@ -582,13 +581,13 @@ void gbpy_sched_keep_all(struct gbpy_handle * sched, bool keep) {
 int gbpy_sched_reset_stats(struct gbpy_handle * sched) {
     struct gbpy_locks locks = { 0 };
     struct gbpy_sched * s = gbpy_sched_of(sched, "Scheduler.reset_stats");
-    const struct gbpy_request request = { .object = s != NULL ? s->object : NULL, .write = true };
+    const struct gbpy_request request = { .object = (struct gbpy_object *) s, .write = true };
     if (s == NULL) {
         return GGML_STATUS_INVALID_STATE;
     }
     int status = gbpy_lock_all(&locks, "Scheduler.reset_stats", &request, 1, true);
     if (status == GGML_STATUS_SUCCESS) {
-        status = ggml_backend_sched_reset_stats(s->object->ptr);
+        status = ggml_backend_sched_reset_stats(s->memory.head.ptr);
         s->n_reported = 0;
         gbpy_unlock(&locks);
     }
@@ -596,10 +595,11 @@ int gbpy_sched_reset_stats(struct gbpy_handle * sched) {
 }
 
 bool gbpy_sched_has_splits_of(const struct gbpy_handle * sched, const struct gbpy_handle * graph) {
-    const struct gbpy_object * g = graph != NULL ? graph->object : NULL;
-    return g != NULL && sched != NULL && sched->object != NULL && sched->object->sched->about == g->serial;
+    const struct gbpy_graph * g = graph != NULL ? (const struct gbpy_graph *) graph->object : NULL;
+    const struct gbpy_sched * s = sched != NULL ? (const struct gbpy_sched *) sched->object : NULL;
+    return g != NULL && s != NULL && s->about == g->serial;
 }
 
 bool gbpy_sched_is_about(const struct gbpy_handle * sched, const struct gbpy_handle * graph) {
-    return gbpy_sched_has_splits_of(sched, graph) && !sched->object->sched->dirty_choices;
+    return gbpy_sched_has_splits_of(sched, graph) && !((const struct gbpy_sched *) sched->object)->dirty_choices;
 }

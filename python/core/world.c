@@ -1,4 +1,4 @@
-// world.c - the lock with its condition, the poll for signals, and the handlers of forks (world.h).
+// world.c - the mutex with its condition, the poll for signals, and the end of the interpreter (world.h).
 #include "world.h"
 
 #include "extension.h"
@@ -9,11 +9,10 @@ static gb_cond condition;
 static int n_waiting;
 static atomic_bool ending;
 
-static _Thread_local char mine;        // its address is the thread's name
-static _Thread_local bool interrupted; // the poll said so, and nobody was told
+static _Thread_local char mine; // its address identifies the thread
+static _Thread_local bool interrupted; // the poll saw an interrupt that was not reported yet
 
 atomic_llong gbpy_epochs;
-atomic_llong gbpy_visits;
 atomic_int gbpy_cancels;
 
 void gbpy_mutex_lock(void) {
@@ -35,10 +34,10 @@ void gbpy_wake_waiters(void) {
 bool gbpy_wait(void) {
     n_waiting++;
     const unsigned generation = gb_fork_generation();
-    gb_hold_log(false); // nothing failed yet
+    gb_hold_log(false); // no failure is held back
     const bool stop = gb_cond_wait_polled(&condition, &mutex);
     gb_hold_log(true);
-    n_waiting -= generation == gb_fork_generation(); // in a child gbpy_renew has counted
+    n_waiting -= generation == gb_fork_generation(); // in a forked child, gbpy_renew has reset the count
     return stop;
 }
 
@@ -47,13 +46,11 @@ void gbpy_renew(void) {
     gb_cond_init(&condition);
 }
 
-long long gbpy_n_visited(void) { return atomic_load(&gbpy_visits); }
-
 const void * gbpy_thread(void) { return &mine; }
 
 const void * gbpy_caller(void) {
     const void * run = gb_run();
-    // a run begins with who works for it
+    // a run begins with the owner of its locks
     return run != NULL ? GB_READ_RELAXED(*(const void * const *) run) : gbpy_thread();
 }
 
@@ -65,7 +62,7 @@ static bool poll_signals(void * data) {
     if (interrupted) {
         return true;
     }
-    const bool trust = gb_trust_tensors(false); // a handler may plan and compute what nobody has looked at
+    const bool trust = gb_trust_tensors(false); // a handler may compute tensors that nobody has checked
     interrupted = signal_poll(data);
     gb_trust_tensors(trust);
     if (interrupted) {

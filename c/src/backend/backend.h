@@ -70,6 +70,21 @@ enum ggml_status gb_tensor_check_placed(const char * func, const struct ggml_ten
 enum ggml_status gb_tensor_check_access(const char * func, const struct ggml_tensor * tensor, const void * data,
     size_t offset, size_t size);
 
+// As ggml_backend_buffer_is_host, for a buffer that is not NULL.
+static inline bool gb_buffer_is_host(const struct ggml_backend_buffer * buffer) {
+    const ggml_backend_buffer_type_t type = buffer->buft;
+    return type->iface.is_host != NULL && type->iface.is_host(type);
+}
+
+// Puts a view where its source lies, which must be in a buffer.
+enum ggml_status gb_view_bind(struct ggml_tensor * view);
+
+// As ggml_backend_tensor_set, for a caller that has checked that the tensor is placed and the bytes lie within it.
+enum ggml_status gb_tensor_write(struct ggml_tensor * tensor, const void * data, size_t offset, size_t size);
+
+// Writes all elements of a placed tensor with gaps. In `data` they lie one after the other. Bytes in the gaps stay.
+enum ggml_status gb_tensor_scatter(struct ggml_tensor * t, const void * data);
+
 // True if the bytes of the tensor leave gaps (a strided view). Writing its whole extent would then overwrite what
 // belongs to other tensors.
 bool gb_tensor_has_gaps(const struct ggml_tensor * t);

@@ -313,62 +313,135 @@ enum ggml_status gb_tensor_check_access(const char * func, const struct ggml_ten
     return GGML_STATUS_SUCCESS;
 }
 
-// A long write is cut into pieces only if the thread has a poll: a program without one pays nothing. memmove, since the
-// caller's data may be part of the same memory.
-enum ggml_status ggml_backend_tensor_set(struct ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
-    GB_CHECK_ARG(tensor);
-    if (size == 0) {
-        return GGML_STATUS_SUCCESS;
-    }
-    GB_TRY(gb_tensor_check_access(__func__, tensor, data, offset, size));
-    for (; size > GB_POLL_BYTES && gb_get_poll(NULL) != NULL; size -= GB_POLL_BYTES, offset += GB_POLL_BYTES) {
-        GB_TRY(ggml_backend_tensor_set(tensor, data, offset, GB_POLL_BYTES));
-        GB_TRY(gb_go_on());
-        data = (const char *) data + GB_POLL_BYTES;
-    }
+// memmove, since the caller's data may be part of the same memory.
+static enum ggml_status write_piece(struct ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(tensor);
     if (buffer == NULL) { // plain host memory, of a context or given by the caller
         gb_mapped_enter();
         memmove((char *) tensor->data + offset, data, size);
         gb_mapped_leave();
-        return gb_mapped_check_at(__func__, data);
+        return gb_mapped_check_at("ggml_backend_tensor_set", data);
     }
-    NEED_HOOK(buffer->iface.set_tensor, GGML_STATUS_UNSUPPORTED, "buffer", "set_tensor");
+    if (buffer->iface.set_tensor == NULL) {
+        return gb_fail(GGML_STATUS_UNSUPPORTED, "ggml_backend_tensor_set: the buffer has no hook 'set_tensor'");
+    }
     const uint64_t before = gb_fail_count();
     gb_buffer_changed(buffer);
     gb_mapped_enter();
     buffer->iface.set_tensor(buffer, tensor, data, offset, size);
     gb_mapped_leave();
     GB_TRY(gb_status_since(before));
-    return gb_mapped_check_at(__func__, data);
+    return gb_mapped_check_at("ggml_backend_tensor_set", data);
 }
 
-// As ggml_backend_tensor_set, in the other direction; the tensor may lie in a mapped file.
+// As write_piece, in the other direction; the tensor may lie in a mapped file.
+static enum ggml_status read_piece(const struct ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+    const ggml_backend_buffer_t buffer = gb_tensor_buffer(tensor);
+    if (buffer == NULL) {
+        gb_mapped_enter();
+        memmove(data, (const char *) tensor->data + offset, size);
+        gb_mapped_leave();
+        return gb_mapped_check_at("ggml_backend_tensor_get", tensor->data);
+    }
+    if (buffer->iface.get_tensor == NULL) {
+        return gb_fail(GGML_STATUS_UNSUPPORTED, "ggml_backend_tensor_get: the buffer has no hook 'get_tensor'");
+    }
+    const uint64_t before = gb_fail_count();
+    gb_mapped_enter();
+    buffer->iface.get_tensor(buffer, tensor, data, offset, size);
+    gb_mapped_leave();
+    GB_TRY(gb_status_since(before));
+    return gb_mapped_check_at("ggml_backend_tensor_get", tensor->data);
+}
+
+// A long transfer is cut into pieces only if the thread has a poll: a program without one pays nothing.
+enum ggml_status gb_tensor_write(struct ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+    for (; size > GB_POLL_BYTES && gb_get_poll(NULL) != NULL; size -= GB_POLL_BYTES, offset += GB_POLL_BYTES) {
+        const enum ggml_status status = write_piece(tensor, data, offset, GB_POLL_BYTES);
+        if (status != GGML_STATUS_SUCCESS) {
+            return status;
+        }
+        GB_TRY(gb_go_on());
+        data = (const char *) data + GB_POLL_BYTES;
+    }
+    return write_piece(tensor, data, offset, size);
+}
+
+static enum ggml_status read_pieces(const struct ggml_tensor * tensor, void * data, size_t offset, size_t size) {
+    for (; size > GB_POLL_BYTES && gb_get_poll(NULL) != NULL; size -= GB_POLL_BYTES, offset += GB_POLL_BYTES) {
+        const enum ggml_status status = read_piece(tensor, data, offset, GB_POLL_BYTES);
+        if (status != GGML_STATUS_SUCCESS) {
+            return status;
+        }
+        GB_TRY(gb_go_on());
+        data = (char *) data + GB_POLL_BYTES;
+    }
+    return read_piece(tensor, data, offset, size);
+}
+
+enum ggml_status ggml_backend_tensor_set(struct ggml_tensor * tensor, const void * data, size_t offset, size_t size) {
+    GB_CHECK_ARG(tensor);
+    if (size == 0) {
+        return GGML_STATUS_SUCCESS;
+    }
+    GB_TRY(gb_tensor_check_access(__func__, tensor, data, offset, size));
+    return gb_tensor_write(tensor, data, offset, size);
+}
+
 enum ggml_status ggml_backend_tensor_get(const struct ggml_tensor * tensor, void * data, size_t offset, size_t size) {
     GB_CHECK_ARG(tensor);
     if (size == 0) {
         return GGML_STATUS_SUCCESS;
     }
     GB_TRY(gb_tensor_check_access(__func__, tensor, data, offset, size));
-    for (; size > GB_POLL_BYTES && gb_get_poll(NULL) != NULL; size -= GB_POLL_BYTES, offset += GB_POLL_BYTES) {
-        GB_TRY(ggml_backend_tensor_get(tensor, data, offset, GB_POLL_BYTES));
-        GB_TRY(gb_go_on());
-        data = (char *) data + GB_POLL_BYTES;
-    }
-    const ggml_backend_buffer_t buffer = gb_tensor_buffer(tensor);
-    if (buffer == NULL) {
-        gb_mapped_enter();
-        memmove(data, (const char *) tensor->data + offset, size);
-        gb_mapped_leave();
-        return gb_mapped_check_at(__func__, tensor->data);
-    }
-    NEED_HOOK(buffer->iface.get_tensor, GGML_STATUS_UNSUPPORTED, "buffer", "get_tensor");
-    const uint64_t before = gb_fail_count();
+    return read_pieces(tensor, data, offset, size);
+}
+
+// Copies all elements of `from`, which lie one after the other, to a tensor's bytes at `to`.
+static enum ggml_status scatter(char * to, const struct ggml_tensor * t, const char * from) {
+    enum { POLL = 1024 }; // elements between two polls for interrupts: the first write to a huge page takes long
+    const size_t element = ggml_type_size(t->type);
+    const int64_t blocks = t->ne[0] / ggml_blck_size(t->type);
+    unsigned n = 0;
     gb_mapped_enter();
-    buffer->iface.get_tensor(buffer, tensor, data, offset, size);
+    for (int64_t i3 = 0; i3 < t->ne[3]; i3++) {
+        for (int64_t i2 = 0; i2 < t->ne[2]; i2++) {
+            for (int64_t i1 = 0; i1 < t->ne[1]; i1++) {
+                char * row = to + (size_t) i1 * t->nb[1] + (size_t) i2 * t->nb[2] + (size_t) i3 * t->nb[3];
+                for (int64_t i0 = 0; i0 < blocks; i0++, from += element) {
+                    memcpy(row + (size_t) i0 * t->nb[0], from, element);
+                    if (++n % POLL == 0) {
+                        gb_mapped_leave();
+                        GB_TRY(gb_go_on());
+                        gb_mapped_enter();
+                    }
+                }
+            }
+        }
+    }
     gb_mapped_leave();
-    GB_TRY(gb_status_since(before));
-    return gb_mapped_check_at(__func__, tensor->data);
+    return GGML_STATUS_SUCCESS;
+}
+
+// Memory that is not on the host is read, changed and written back.
+enum ggml_status gb_tensor_scatter(struct ggml_tensor * t, const void * data) {
+    const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
+    const bool host = buffer == NULL || gb_buffer_is_host(buffer);
+    const size_t n = ggml_nbytes(t);
+    char * to = host ? t->data : gb_malloc(n);
+    if (to == NULL) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    enum ggml_status status = host ? GGML_STATUS_SUCCESS : read_pieces(t, to, 0, n);
+    status = status == GGML_STATUS_SUCCESS ? scatter(to, t, data) : status;
+    if (host) {
+        gb_buffer_changed(buffer);
+        return status == GGML_STATUS_SUCCESS ? gb_mapped_check_at("reading", data) : status;
+    }
+    status = status == GGML_STATUS_SUCCESS ? gb_tensor_write(t, to, 0, n) : status;
+    gb_free(to);
+    const enum ggml_status shrunk = gb_mapped_check_at("reading", data);
+    return shrunk != GGML_STATUS_SUCCESS ? shrunk : status;
 }
 
 // True: copied. False without a failure recorded: no hook knows how. False with one: a hook failed. The destination's
@@ -430,6 +503,25 @@ enum ggml_status ggml_backend_tensor_alloc(ggml_backend_buffer_t buffer, struct 
     return status;
 }
 
+enum ggml_status gb_view_bind(struct ggml_tensor * view) {
+    const struct ggml_tensor * root = view->view_src;
+    const ggml_backend_buffer_t buffer = root->buffer;
+    void * const old_data = view->data;
+    const enum ggml_backend_type old_backend = view->backend;
+    const uint64_t before = gb_fail_count();
+    gb_tensor_put(view, buffer, (char *) root->data + view->view_offs);
+    view->backend = root->backend;
+    if (buffer->iface.init_tensor) {
+        buffer->iface.init_tensor(buffer, view);
+    }
+    const enum ggml_status status = gb_status_since(before);
+    if (status != GGML_STATUS_SUCCESS) {
+        gb_tensor_put(view, NULL, old_data);
+        view->backend = old_backend;
+    }
+    return status;
+}
+
 // A view shares the place of its root and the kind of its backend; both are undone if the hook fails.
 enum ggml_status ggml_backend_view_init(ggml_backend_buffer_t buffer, struct ggml_tensor * tensor) {
     GB_CHECK_ARG(buffer);
@@ -442,14 +534,5 @@ enum ggml_status ggml_backend_view_init(ggml_backend_buffer_t buffer, struct ggm
         "%s: tensor '%s' is a view of '%s', which is in no buffer", __func__, tensor->name, root->name);
     char * const addr = (char *) root->data + tensor->view_offs;
     GB_TRY(check_inside(__func__, buffer, tensor, addr, ggml_nbytes(tensor)));
-    void * const old_data = tensor->data;
-    const enum ggml_backend_type old_backend = tensor->backend;
-    gb_tensor_put(tensor, buffer, addr);
-    tensor->backend = root->backend;
-    const enum ggml_status status = ggml_backend_buffer_init_tensor(buffer, tensor);
-    if (status != GGML_STATUS_SUCCESS) {
-        gb_tensor_put(tensor, NULL, old_data);
-        tensor->backend = old_backend;
-    }
-    return status;
+    return gb_view_bind(tensor);
 }

@@ -105,7 +105,3 @@ enum ggml_status gb_gguf_copy_named(struct gguf_context * ctx, const struct gguf
     GB_TRY(check_name(name));
     return gb_gguf_copy_tensor(ctx, src, i, name);
 }
-
-bool gb_gguf_is_opaque(const struct gguf_context * ctx, int i) {
-    return gb_gguf_tensor_is_opaque(&ctx->tensors.data[i]);
-}

@@ -33,9 +33,6 @@ enum ggml_status gb_gguf_add_named(struct gguf_context * ctx, const char * name,
 enum ggml_status gb_gguf_copy_named(struct gguf_context * ctx, const struct gguf_context * src, size_t i,
     const char * name);
 
-// True if tensor i is of an unknown type or has more than GGML_MAX_DIMS axes: its bytes can only be copied.
-bool gb_gguf_is_opaque(const struct gguf_context * ctx, int i);
-
 // Gives the tensors offsets in their order: the running sum of sizes, each padded to the alignment.
 void gb_gguf_layout(struct gguf_context * ctx);
 

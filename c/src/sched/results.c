@@ -1,7 +1,7 @@
-// results.c - what of the current plan's results is still in memory.
+// results.c - tells which results of the current plan are still in memory.
 //
-// The current plan is the one whose results the arenas hold. A leaf is vouched for by any kept plan that is bound to
-// it, a result by the current plan alone.
+// The current plan is the one whose results the arenas hold. Any kept plan that is bound to a leaf guarantees its
+// content. Only the current plan guarantees a result.
 #include "sched/results.h"
 
 #include "base/hash.h"
@@ -12,40 +12,22 @@ static int64_t id_of(const struct ggml_backend_sched * s, const struct ggml_tens
     return s->current != NULL ? gb_ptrmap_get(&s->current->in->map, root) : GB_PTRMAP_ABSENT;
 }
 
-bool gb_sched_has_placed(const struct ggml_backend_sched * s, const struct ggml_tensor * root) {
+static bool has_placed(const struct ggml_backend_sched * s, const struct ggml_tensor * root, int64_t id, bool bound) {
     const struct gb_sched_binding * p = s->current;
-    const int64_t id = id_of(s, root);
     return (id != GB_PTRMAP_ABSENT && gb_key_of(&p->in->keys, id)->data == root->data &&
                gb_key_of(&p->in->keys, id)->buffer == root->buffer) ||
-           gb_sched_leaf_is_bound(s, root);
+           bound;
 }
 
-bool gb_sched_is_in_arena(const struct ggml_backend_sched * s, const struct ggml_tensor * root) {
-    const int64_t id = id_of(s, root);
-    return id != GB_PTRMAP_ABSENT && s->current->in->ids.data[id].location == GB_LOCATION_ARENA &&
-           !gb_sched_leaf_is_bound(s, root);
+bool gb_sched_has_placed(const struct ggml_backend_sched * s, const struct ggml_tensor * root) {
+    return has_placed(s, root, id_of(s, root), false) || gb_sched_leaf_is_bound(s, root);
 }
 
-bool gb_sched_keeps(const struct ggml_backend_sched * s, const struct ggml_tensor * root) {
-    const int64_t id = id_of(s, root);
-    return id != GB_PTRMAP_ABSENT && s->current->in->ids.data[id].keep;
-}
-
-// The id of a node is its place in the order of execution; what no node computes has a greater id than any node.
-bool gb_sched_is_computed_by(const struct ggml_backend_sched * s, const struct ggml_tensor * root,
-    const struct ggml_tensor * node) {
-    const int64_t id = id_of(s, root), last = node != NULL ? id_of(s, node) : GB_PTRMAP_ABSENT;
-    return last != GB_PTRMAP_ABSENT && last < s->current->in->n_nodes && id <= last;
-}
-
-// Nodes are computed in the order of their ids, and items of the arena live from `lower` on: who was given memory of a
-// root afterwards has a greater `lower` and bytes in common with it.
-const char * gb_sched_overwritten_by(const struct ggml_backend_sched * s, const struct ggml_tensor * root,
-    const struct ggml_tensor * node) {
-    const struct gb_sched_binding * p = s->current;
-    const int64_t id = id_of(s, root);
-    const int64_t last = node != NULL ? id_of(s, node) : GB_PTRMAP_ABSENT;
-    if (id == GB_PTRMAP_ABSENT || !p->layout->items.data[id].valid || p->in->ids.data[id].keep) {
+// The name of a tensor that got memory of the root with this id afterwards, before or when `last` was computed; "" for
+// a copy without a name; NULL: none did. Nodes are computed in the order of their ids, and items of the arena live from
+// `lower` on. So such a tensor has a greater `lower`, and bytes in common with the root.
+static const char * overwritten_by(const struct gb_sched_binding * p, int64_t id, int64_t last) {
+    if (!p->layout->items.data[id].valid || p->in->ids.data[id].keep) {
         return NULL;
     }
     int64_t until = INT64_MAX;
@@ -67,6 +49,29 @@ const char * gb_sched_overwritten_by(const struct ggml_backend_sched * s, const 
         }
     }
     return NULL;
+}
+
+enum gb_content_state gb_content_state(const struct ggml_backend_sched * s, const struct ggml_tensor * root,
+    const struct ggml_tensor * node, const char ** by) {
+    const struct gb_sched_binding * p = s->current;
+    const int64_t id = id_of(s, root);
+    const bool bound = gb_sched_leaf_is_bound(s, root);
+    if (!has_placed(s, root, id, bound)) {
+        return GB_CONTENT_GONE;
+    }
+    if (bound || id == GB_PTRMAP_ABSENT || p->in->ids.data[id].location != GB_LOCATION_ARENA) {
+        return GB_CONTENT_STAYS;
+    }
+    const int64_t last = node != NULL ? id_of(s, node) : GB_PTRMAP_ABSENT;
+    // the id of a node is its index in the order of execution; tensors that no node computes have greater ids
+    if (node != NULL && (last == GB_PTRMAP_ABSENT || last >= p->in->n_nodes || id > last)) {
+        return GB_CONTENT_NOT_COMPUTED;
+    }
+    *by = overwritten_by(p, id, last);
+    if (*by != NULL) {
+        return GB_CONTENT_OVERWRITTEN;
+    }
+    return gb_tensor_is_read_once(root) && !p->in->ids.data[id].keep ? GB_CONTENT_NOT_STORED : GB_CONTENT_VALID;
 }
 
 ggml_backend_buffer_t gb_sched_buffer_at(const struct ggml_backend_sched * s, size_t i) {

@@ -1,8 +1,8 @@
-// results.h - what of a scheduler's results is still there, in which buffers: what the Python extension asks before an
-// array looks into memory.
+// results.h - which of a scheduler's results are still in memory, and in which buffers. The Python extension asks before
+// an array looks into memory.
 //
-// A root is a tensor that is no view. All are asked by who uses the scheduler, so that no plan is made meanwhile, but
-// for gb_sched_hold_for_readers. Each group is named after the file that has it; rooms use those of rooms above them.
+// A root is a tensor that is no view. The caller uses the scheduler, so that no plan is made meanwhile; only
+// gb_sched_hold_for_readers may be called at any time. Each group of functions names the file that defines it.
 #ifndef GB_SCHED_RESULTS_H
 #define GB_SCHED_RESULTS_H
 
@@ -16,24 +16,22 @@ bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct gg
 bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct ggml_tensor * root);
 
 // results.c
-// Is its memory as the current plan, or the plan of its leaf, gave it?
+// True if the root lies where the current plan, or the plan of its leaf, has placed it.
 bool gb_sched_has_placed(const struct ggml_backend_sched * s, const struct ggml_tensor * root);
 
-// Does a node of the current plan compute it, into memory of the arena, which other tensors may be given before the run
-// ends?
-bool gb_sched_is_in_arena(const struct ggml_backend_sched * s, const struct ggml_tensor * root);
+enum gb_content_state {
+    GB_CONTENT_GONE, // gb_sched_has_placed says no: the memory serves another graph, or was reset
+    GB_CONTENT_STAYS, // it lies in memory that no other tensor of the graph gets
+    GB_CONTENT_NOT_COMPUTED, // a later node than `node` computes it
+    GB_CONTENT_OVERWRITTEN, // its memory was given to another tensor
+    GB_CONTENT_NOT_STORED, // a fused step computes it and does not store it
+    GB_CONTENT_VALID, // it is in the arena
+};
 
-// Of a root in the arena: does the current plan keep its memory to the end of the run?
-bool gb_sched_keeps(const struct ggml_backend_sched * s, const struct ggml_tensor * root);
-
-// Of a root in the arena, while the graph runs and `node` was just computed: was it computed before, or by that node?
-bool gb_sched_is_computed_by(const struct ggml_backend_sched * s, const struct ggml_tensor * root,
-    const struct ggml_tensor * node);
-
-// Of a root in the arena: the name of a tensor that was given memory of it afterwards, until `node` was computed (NULL:
-// until the end of the run); "" for a copy without a name; NULL: nobody was.
-const char * gb_sched_overwritten_by(const struct ggml_backend_sched * s, const struct ggml_tensor * root,
-    const struct ggml_tensor * node);
+// Is the content of a root in memory, after a run (node: NULL), or during one, when `node` was just computed? Sets *by
+// for GB_CONTENT_OVERWRITTEN: the name of the tensor that has the memory, "" for a copy without a name.
+enum gb_content_state gb_content_state(const struct ggml_backend_sched * s, const struct ggml_tensor * root,
+    const struct ggml_tensor * node, const char ** by);
 
 // memory/memory.c
 // While set, no memory of the scheduler is given back before the scheduler is freed: arrays look into it.

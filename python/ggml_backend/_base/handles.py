@@ -1,5 +1,5 @@
-"""Objects of C as Python holds them. What keeps what alive, who uses what, and what a fork or a signal does is said and
-done in ``python/core/objects.h``; these classes only hold its handles.
+"""C objects that Python holds. ``python/core`` counts references, takes locks, and handles forks and signals. These
+classes only hold its handles.
 
 A *core* is a handle, the pointer in it, and the cores that Python's side of it needs. Public objects (``Context``,
 ``Buffer``, ``Backend``, ...) hold a core; ``close()`` drops it. The C object is freed when its last user is gone,
@@ -62,12 +62,12 @@ def address(pointer: Any) -> int:
 
 
 def new_handle() -> Any:
-    """An empty handle; what is filled in is given back with it."""
+    """An empty handle. It releases the reference that C puts into it."""
     return owned(_new(_handle_type), _release)
 
 
 def new_pin() -> Any:
-    """An empty handle for an array that looks into somebody's memory."""
+    """An empty handle that keeps memory for an array."""
     return owned(_new(_handle_type), _unpin)
 
 
@@ -126,12 +126,12 @@ class Core:
 
 
 def use(what: str, *cores: Core, nested: bool = False, beside_runs: bool = False) -> Any:
-    """``with use("Scheduler", core, ...):`` exclusive use of objects, all at once.
+    """``with use("Scheduler", core, ...):`` locks objects for writing, all in one step.
 
-    Waits for who uses one of them, and for runs on their way unless it is ``beside_runs``. :class:`StateError` from a
-    callback of a computation that uses one, unless ``nested``. For several calls that belong together; what one call of
-    C does needs none. What is returned is C's own context manager: a signal handler that raises when the block ends
-    finds it left, and no traceback keeps it.
+    Waits for the owners of other locks on them, and for pending runs unless ``beside_runs``. :class:`StateError` in a
+    callback of a computation that has locked one of them, unless ``nested``. Use it around several calls that belong
+    together; a single call of C takes its own locks. Returns a context manager of C. If a signal handler raises when
+    the block ends, the locks are already released, and no traceback keeps them.
     """
     guard = owned(_new(_locks_type), _unlock)
     n = len(cores)

@@ -1,4 +1,4 @@
-"""Runs on their way: ``Scheduler.compute_async`` returns a :class:`Pending`."""
+"""Pending runs: ``Scheduler.compute_async`` returns a :class:`Pending`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Fetch", "Pending"]
 
 
 class Fetch:
-    """A result on its way to the host. C writes into ``bytes`` until the run is complete."""
+    """A result that is fetched to the host. C writes into ``bytes`` until the run is complete."""
 
     __slots__ = ("array", "bytes", "tensor")
 

@@ -55,7 +55,7 @@ _how_type: Any = ffi.typeof("int *")
 
 
 class SchedCore(Core):
-    """A ``ggml_backend_sched``. What it has planned and what is on its way is known to C."""
+    """A ``ggml_backend_sched``. C knows what it has planned and which runs are pending."""
 
     __slots__ = ("failures", "may_warn", "names")
     may_warn: bool
@@ -94,7 +94,7 @@ class SchedCore(Core):
         return [(b.ptr, name) for b, name in zip(self.backends, self.names, strict=True)]
 
     def synchronize(self) -> None:
-        """Waits for the runs in flight. Raises the failure of those that this thread started, or nobody holds."""
+        """Waits for pending runs. Raises the failure of runs that this thread started or that have no Pending."""
         status = lib.gbpy_sched_wait(self.h, _NULL)
         with contextlib.suppress(IndexError):
             self.failures.pop().raise_unheard()

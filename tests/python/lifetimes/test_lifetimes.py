@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
+import time
 import weakref
 
 import numpy as np
 import pytest
 
 import ggml_backend as gb
-from ggml_backend._ffi import lib
 
 PARTS = ["context", "weights", "buffer", "scheduler", "cpu", "sim"]
 
@@ -455,10 +455,6 @@ def test_contexts_that_use_each_other_are_freed(cpu):
     assert [r() for r in cores] == [None, None]
 
 
-def visited() -> int:
-    return lib.gbpy_n_visited()
-
-
 def life_of_a_scheduler(cpu) -> None:
     with gb.Context() as ctx, gb.Scheduler([cpu]) as scheduler:
         x = ctx.tensor(4)
@@ -488,7 +484,7 @@ def many_tensors(cpu):
 
 
 def many_contexts(cpu):
-    contexts = [gb.Context() for _ in range(3_000)]
+    contexts = [gb.Context() for _ in range(10_000)]
     return contexts, [ctx.tensor(4) for ctx in contexts], [ctx.allocate(cpu) for ctx in contexts]
 
 
@@ -510,44 +506,24 @@ def many_graphs(cpu):
     return ctx, waiting, planned, graph, other, sleeping
 
 
+def fastest(life, cpu) -> float:
+    times = []
+    for _ in range(15):
+        start = time.perf_counter()
+        life(cpu)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
 @pytest.mark.parametrize("life", [life_of_a_scheduler, life_of_a_buffer])
 @pytest.mark.parametrize("crowd", [many_tensors, many_contexts, many_graphs])
-def test_what_is_looked_at_to_open_and_close_does_not_grow_with_what_else_there_is(life, crowd, cpu):
-    def count() -> int:
-        before = visited()
-        life(cpu)
-        return visited() - before
-
+def test_time_to_open_and_close_does_not_grow_with_other_objects(life, crowd, cpu):
     gc.collect()
-    gc.disable()  # it would close others meanwhile
+    gc.disable()  # it would take long beside many objects
     try:
-        life(cpu)
-        alone = count()
+        alone = fastest(life, cpu)
         others = crowd(cpu)
-        assert count() == alone > 0
-        before = visited()
+        assert fastest(life, cpu) < 3 * alone + 1e-4
         del others
-        gc.collect()
-        assert visited() > before
-        assert count() == alone
     finally:
         gc.enable()
-
-
-@pytest.mark.parametrize("n", [1, 100])
-def test_what_is_looked_at_grows_with_what_belongs_together(n, cpu):
-    """Else the test before would count nothing."""
-    ctx = gb.Context()
-    for _ in range(n):
-        ctx.tensor(4)
-    before = visited()
-    buffer = ctx.allocate(cpu)
-    assert visited() - before >= n  # has one of them lost its place?
-    buffers = [gb.Buffer.from_array(np.zeros(64, np.uint8)) for _ in range(n)]
-    for b in buffers:
-        b.place(ctx.tensor(4))
-    before = visited()
-    ctx.close()
-    del ctx, buffer, buffers, b
-    gc.collect()
-    assert visited() - before >= n
