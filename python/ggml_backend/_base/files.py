@@ -15,14 +15,16 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .. import _ffi
 from .._ffi import ffi, lib
 from .errors import FileError
 from .handles import owned
 from .text import line
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "HEAD", "Sink", "built_file", "can_write", "encoded", "file_kind", "naming", "open_regular",
@@ -253,4 +255,6 @@ def can_write(path: _Path) -> None:
 
 def built_file(name: str) -> Path:
     """The path of a file or folder that the build installs beside the extension."""
+    from pathlib import Path
+
     return Path(_ffi.__file__).parent / name

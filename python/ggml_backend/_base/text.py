@@ -9,8 +9,6 @@ the direction of the text around it.
 
 from __future__ import annotations
 
-import html
-import json
 import re
 import unicodedata
 from bisect import bisect_left
@@ -70,11 +68,15 @@ def lines(text: object) -> str:
 
 def markup(text: object) -> str:
     """For HTML and SVG, as content and inside quoted attributes."""
+    import html
+
     return html.escape(line(text))
 
 
 def script_json(value: Any) -> str:
     """JSON, in ASCII, for a script element: nothing in it can end the element or begin another."""
+    import json
+
     text = json.dumps(value, separators=(",", ":"))
     for c in "<>&":
         text = text.replace(c, f"\\u{ord(c):04x}")

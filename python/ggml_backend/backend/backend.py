@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +32,8 @@ from ._state import State, object_of
 from .buffer import Buffer, BufferType, Usage, expect_tensor, text
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..tensor.tensor import Tensor
 
 _MAX_INT = 2**31 - 1
@@ -95,6 +96,8 @@ def _load_cuda() -> str:
     global _cuda_outcome
     if _cuda_outcome is None:
         given = os.environ.get("GGML_CUDA_MODULE")
+        from pathlib import Path
+
         path = Path(given).absolute() if given else built_file("libggml_backend_cuda.so")
         if not _exists(path):
             built = "the package was built without it (pip install . -C cmake.define.GGML_CUDA=ON)"
@@ -140,6 +143,8 @@ def load_backend(path: str | os.PathLike[str]) -> list[str]:
     """
     given: Any = path
     expect_path(given, "load_backend: path")
+    from pathlib import Path
+
     full = Path(os.fsdecode(given)).absolute()
     if not _exists(full):
         raise FileNotFoundError(f"load_backend: there is no file {str(full)!r}")

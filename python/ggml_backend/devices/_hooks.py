@@ -13,9 +13,10 @@ from .._base.errors.messages import add_note, kind_of
 from .._base.handles import address
 from .._base.signals import keep_interrupt
 from .._ffi import ffi, lib
-from ..backend._registry import Kind, options_of
+from ..backend._registry import Kind
 from ..backend._state import Mark, Memory, State, dropped, handle_of, has_queue, object_of, waits
 from ._nodes import node_at
+from ._options import options_of
 from ._program import calls_of, refusal_of
 
 _OK: int = lib.GGML_STATUS_SUCCESS

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import inspect
-import logging
 import threading
 import weakref
 from collections import deque
@@ -31,6 +30,8 @@ from ._results import Result, apart, blank, expect_written, parts_of, returned, 
 from .tensor import Tensor
 
 if TYPE_CHECKING:
+    import logging
+
     from .context import Context
     from .graph import Graph
 
@@ -535,11 +536,12 @@ def raise_abort_errors(backends: Sequence[BackendCore]) -> None:
 # ------------------------------------------------------------------------------------------------------------------ log
 
 _LEVELS = {
-    lib.GGML_LOG_LEVEL_ERROR: logging.ERROR,
-    lib.GGML_LOG_LEVEL_WARN: logging.WARNING,
-    lib.GGML_LOG_LEVEL_INFO: logging.INFO,
-    lib.GGML_LOG_LEVEL_DEBUG: logging.DEBUG,
+    lib.GGML_LOG_LEVEL_ERROR: 40,
+    lib.GGML_LOG_LEVEL_WARN: 30,
+    lib.GGML_LOG_LEVEL_INFO: 20,
+    lib.GGML_LOG_LEVEL_DEBUG: 10,
 }
+"""As numbers of :mod:`logging`, which is imported when it is used."""
 _log_target: Callable[[int, str], object] | None = None
 _logging = threading.local()
 _discard = ffi.addressof(lib, "ggml_log_discard")
@@ -557,7 +559,7 @@ def gbpy_log_line(level: int, message: Any) -> None:
         return
     try:
         _logging.active = True
-        target(_LEVELS.get(level, logging.INFO), message_of(message).rstrip("\n"))
+        target(_LEVELS.get(level, 20), message_of(message).rstrip("\n"))
     finally:
         _logging.active = False
 
@@ -574,6 +576,8 @@ def set_log(target: Callable[[int, str], object] | logging.Logger | None) -> Non
         lib.ggml_log_set(_discard, ffi.NULL)
         _log_target = None
         return
+    import logging
+
     if not isinstance(target, logging.Logger) and not callable(target):
         raise TypeError(f"set_log: target must be a Logger or a function, not {kind_of(target)}")
     if not isinstance(target, logging.Logger):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -210,6 +209,8 @@ class Graph(Local):
         """The graph in the language of Graphviz."""
         core = self._live()
         # TemporaryDirectory closes a descriptor twice where a signal handler raises while it cleans up
+        import tempfile
+
         folder = tempfile.mkdtemp()
         path = os.path.join(folder, "graph.dot")
         try:

@@ -37,58 +37,59 @@ def _joins(node: Node) -> bool | str:
     return (same and len(node.sources) == 2) or "sources of different dtypes"
 
 
-class Copies(Family):
-    """Copies, repetition, concatenation, and sums of rows."""
+@op("cpy", "cont", "dup", dtypes="all", when=_copies, prepare=True)
+def copy_elements(device: Family, node: Node, out: Any, source: Any, target: Any = None) -> Step:
+    library, to, of = device.library, node.dtype, node.sources[0].dtype
+    if ne(node.shape) == ne(node.sources[0].shape):
+        n = max(len(out.shape), len(source.shape))
+        return device.conversion(axes(library, out, n), to, axes(library, source, n), of)
+    if of.is_quantized:
+        return _copy_in_order(device, out, to, source, of)
+    seen = library.reshaped(source, out.shape)
+    if seen is not None:
+        return device.conversion(out, to, seen, of)
+    seen = library.reshaped(out, source.shape)
+    if seen is not None:
+        return device.conversion(seen, to, source, of)
+    return _copy_in_order(device, out, to, source, of)
 
-    @op("cpy", "cont", "dup", dtypes="all", when=_copies, prepare=True)
-    def copy_elements(self, node: Node, out: Any, source: Any, target: Any = None) -> Step:
-        library, to, of = self.library, node.dtype, node.sources[0].dtype
-        if ne(node.shape) == ne(node.sources[0].shape):
-            n = max(len(out.shape), len(source.shape))
-            return self.conversion(axes(library, out, n), to, axes(library, source, n), of)
-        if of.is_quantized:
-            return self._copy_in_order(out, to, source, of)
-        seen = library.reshaped(source, out.shape)
-        if seen is not None:
-            return self.conversion(out, to, seen, of)
-        seen = library.reshaped(out, source.shape)
-        if seen is not None:
-            return self.conversion(seen, to, source, of)
-        return self._copy_in_order(out, to, source, of)
 
-    def _copy_in_order(self, out: Any, to: DType, source: Any, of: DType) -> Step:
-        """Where neither layout allows a view of the other's shape."""
-        library = self.library
-        read, write = self.floats_of(source, of), library.writer(out, to)
-        if of == to:
-            return library.assign_from(out, lambda: library.copy_of(source).reshape(out.shape))
-        floats = read or (lambda: source)
-        if write is None:
-            return library.assign_from(out, lambda: library.copy_of(floats()).reshape(out.shape))
-        store = write
-        return lambda: store(library.copy_of(floats()).reshape(out.shape))
+def _copy_in_order(device: Family, out: Any, to: DType, source: Any, of: DType) -> Step:
+    """Where neither layout allows a view of the other's shape."""
+    library = device.library
+    read, write = device.floats_of(source, of), library.writer(out, to)
+    if of == to:
+        return library.assign_from(out, lambda: library.copy_of(source).reshape(out.shape))
+    floats = read or (lambda: source)
+    if write is None:
+        return library.assign_from(out, lambda: library.copy_of(floats()).reshape(out.shape))
+    store = write
+    return lambda: store(library.copy_of(floats()).reshape(out.shape))
 
-    @op("repeat", dtypes="dense", when=_repeats, prepare=True)
-    def repeat(self, node: Node, out: Any, source: Any, like: Any = None) -> Step:
-        library = self.library
-        out, source = spread(library, (out,), source)
-        return library.assign(out, source)
 
-    @op("concat", dtypes="dense", when=_joins, prepare=True)
-    def concat(self, node: Node, out: Any, a: Any, b: Any) -> Step:
-        """One after the other along the axis before the last two."""
-        library = self.library
-        out, a, b = (axes(library, array, 4) for array in (out, a, b))
-        n = a.shape[1]
-        first, second = library.assign(out[:, :n], a), library.assign(out[:, n:], b)
+@op("repeat", dtypes="dense", when=_repeats, prepare=True)
+def repeat(device: Family, node: Node, out: Any, source: Any, like: Any = None) -> Step:
+    library = device.library
+    out, source = spread(library, (out,), source)
+    return library.assign(out, source)
 
-        def both() -> None:
-            first()
-            second()
 
-        return both
+@op("concat", dtypes="dense", when=_joins, prepare=True)
+def concat(device: Family, node: Node, out: Any, a: Any, b: Any) -> Step:
+    """One after the other along the axis before the last two."""
+    library = device.library
+    out, a, b = (axes(library, array, 4) for array in (out, a, b))
+    n = a.shape[1]
+    first, second = library.assign(out[:, :n], a), library.assign(out[:, n:], b)
 
-    @op("sum_rows", "mean", dtypes=FLOAT_NAMES, prepare=True)
-    def sums(self, node: Node, out: Any, a: Any) -> Step:
-        total, times = self.library.sum_rows, 1.0 if node.op == "sum_rows" else 1 / a.shape[-1]
-        return self.step_of(lambda x, out=None: total(x, times, out), node, out, (a,))
+    def both() -> None:
+        first()
+        second()
+
+    return both
+
+
+@op("sum_rows", "mean", dtypes=FLOAT_NAMES, prepare=True)
+def sums(device: Family, node: Node, out: Any, a: Any) -> Step:
+    total, times = device.library.sum_rows, 1.0 if node.op == "sum_rows" else 1 / a.shape[-1]
+    return device.step_of(lambda x, out=None: total(x, times, out), node, out, (a,))

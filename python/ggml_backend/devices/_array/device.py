@@ -11,15 +11,11 @@ from ..._base.errors import InvalidArgumentError, UnsupportedError
 from ..._ffi import lib
 from .._program import program_of
 from ..device import Call, Node, register_device
-from . import missing
-from .copies import Copies
-from .elements import Elements
-from .family import then
+from . import copies, elements, missing, products, rows
+from .family import Family, then
 from .fusion import Fusion
 from .layout import is_aligned
 from .library import Library, Step
-from .products import Products
-from .rows import Rows
 
 __all__ = ["ArrayDevice"]
 
@@ -27,9 +23,26 @@ _MOVES = frozenset(("cpy", "cont", "dup", "repeat"))  # whose second source, if 
 
 
 @register_device("ARRAY", replace=True)
-class ArrayDevice(Elements, Products, Rows, Copies):
+class ArrayDevice(Family):
     """Computes with NumPy, PyTorch or CuPy, through the package ``array-api-compat``. What it computes, and what its
     options are for, is in docs/BACKENDS.md, "Accelerators through PyTorch and CuPy"."""
+
+    # The operators. Each function takes a node and its arrays, and returns a step that computes it.
+    _binary = elements.binary
+    _compare = elements.compare
+    _where = elements.where
+    _unary = elements.unary
+    _with_numbers = elements.with_numbers
+    _mul_mat = products.mul_mat
+    _norm = rows.norm
+    _soft_max = rows.soft_max
+    _diag_mask = rows.diag_mask
+    _rope = rows.rope
+    _get_rows = rows.get_rows
+    _copy_elements = copies.copy_elements
+    _repeat = copies.repeat
+    _concat = copies.concat
+    _sums = copies.sums
 
     def __init__(
         self,

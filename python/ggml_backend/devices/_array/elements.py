@@ -28,36 +28,37 @@ def _broadcasts(node: Node) -> bool | str:
     return all(is_broadcast(ne(s.shape), ne(node.shape)) for s in node.sources) or "operands that repeat in parts"
 
 
-class Elements(Family):
-    """Functions of one tensor, of two, and of one with numbers."""
+@op("add", "sub", "mul", "div", dtypes=FLOAT_NAMES, when=_repeats, prepare=True, repeats=True)
+def binary(device: Family, node: Node, out: Any, a: Any, b: Any) -> Step:
+    if not is_broadcast(tuple(b.shape), tuple(a.shape)):
+        out, a, b = spread(device.library, (out, a), b)
+    return device.step_of(device.library.functions[node.op], node, out, (a, b))
 
-    @op("add", "sub", "mul", "div", dtypes=FLOAT_NAMES, when=_repeats, prepare=True, repeats=True)
-    def binary(self, node: Node, out: Any, a: Any, b: Any) -> Step:
-        if not is_broadcast(tuple(b.shape), tuple(a.shape)):
-            out, a, b = spread(self.library, (out, a), b)
-        return self.step_of(self.library.functions[node.op], node, out, (a, b))
 
-    @op("compare", dtypes=FLOAT_NAMES, when=_repeats, prepare=True, repeats=True)
-    def compare(self, node: Node, out: Any, a: Any, b: Any) -> Step:
-        if not is_broadcast(tuple(b.shape), tuple(a.shape)):
-            out, a, b = spread(self.library, (out, a), b)
-        return self.step_of(self.library.functions[node.params["comparison"]], node, out, (a, b))
+@op("compare", dtypes=FLOAT_NAMES, when=_repeats, prepare=True, repeats=True)
+def compare(device: Family, node: Node, out: Any, a: Any, b: Any) -> Step:
+    if not is_broadcast(tuple(b.shape), tuple(a.shape)):
+        out, a, b = spread(device.library, (out, a), b)
+    return device.step_of(device.library.functions[node.params["comparison"]], node, out, (a, b))
 
-    @op("where", dtypes=FLOAT_NAMES, when=_broadcasts, prepare=True)
-    def where(self, node: Node, out: Any, cond: Any, a: Any, b: Any) -> Step:
-        return self.step_of(self.library.functions["where"], node, out, (cond, a, b))
 
-    @op(*UNARY, dtypes=FLOAT_NAMES, prepare=True)
-    def unary(self, node: Node, out: Any, a: Any) -> Step:
-        return self.step_of(self.library.functions[node.op], node, out, (a,))
+@op("where", dtypes=FLOAT_NAMES, when=_broadcasts, prepare=True)
+def where(device: Family, node: Node, out: Any, cond: Any, a: Any, b: Any) -> Step:
+    return device.step_of(device.library.functions["where"], node, out, (cond, a, b))
 
-    @op("scale", "clamp", "leaky_relu", dtypes=FLOAT_NAMES, prepare=True)
-    def with_numbers(self, node: Node, out: Any, a: Any) -> Step:
-        function, numbers = self.library.functions[node.op], tuple(node.params.values())
 
-        def applied(x: Any, out: Any = None) -> Any:
-            return function(x, *numbers, out=out)
+@op(*UNARY, dtypes=FLOAT_NAMES, prepare=True)
+def unary(device: Family, node: Node, out: Any, a: Any) -> Step:
+    return device.step_of(device.library.functions[node.op], node, out, (a,))
 
-        if self.library.reader(a, node.sources[0].dtype) is None and self.library.writer(out, node.dtype) is None:
-            return partial(function, a, *numbers, out=out)
-        return self.step_of(applied, node, out, (a,))
+
+@op("scale", "clamp", "leaky_relu", dtypes=FLOAT_NAMES, prepare=True)
+def with_numbers(device: Family, node: Node, out: Any, a: Any) -> Step:
+    function, numbers = device.library.functions[node.op], tuple(node.params.values())
+
+    def applied(x: Any, out: Any = None) -> Any:
+        return function(x, *numbers, out=out)
+
+    if device.library.reader(a, node.sources[0].dtype) is None and device.library.writer(out, node.dtype) is None:
+        return partial(function, a, *numbers, out=out)
+    return device.step_of(applied, node, out, (a,))

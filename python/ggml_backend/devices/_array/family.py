@@ -38,7 +38,7 @@ class Widened:
 
 
 class Family(Device):
-    """Methods marked with ``op`` return a step: a function without arguments that computes the node."""
+    """What operators need of the library. Functions marked with ``op`` return a step: a function without arguments that computes the node."""
 
     library: Library
     widened: bool = False

@@ -8,7 +8,7 @@ from .._nodes import Node
 from ..device import op
 from .family import Family, then
 from .layout import axes, cut, ne
-from .library import FLOATS, Step
+from .library import FLOATS, Library, Step
 
 
 def _is_product(node: Node) -> bool | str:
@@ -24,39 +24,36 @@ def _is_product(node: Node) -> bool | str:
     return bool(fits) or "shapes that do not fit"
 
 
-class Products(Family):
-    """MUL_MAT."""
+@op("mul_mat", dtypes="all", when=_is_product, prepare=True, repeats=True)
+def mul_mat(device: Family, node: Node, out: Any, w: Any, x: Any) -> Step:
+    """``out (..., n, m) = x (..., n, k) @ w (..., m, k).T``; consecutive matrices of x share one of w."""
+    library = device.library
+    target, store = device.store_of(node, out)
+    w, read_w = device.weights_of(w, node.sources[0].dtype)
+    read_x = library.reader(x, node.sources[1].dtype)
+    if read_w is None and read_x is None:
+        return then(_product(library, target, w, x), store)
 
-    @op("mul_mat", dtypes="all", when=_is_product, prepare=True, repeats=True)
-    def mul_mat(self, node: Node, out: Any, w: Any, x: Any) -> Step:
-        """``out (..., n, m) = x (..., n, k) @ w (..., m, k).T``; consecutive matrices of x share one of w."""
-        library = self.library
-        target, store = self.store_of(node, out)
-        w, read_w = self.weights_of(w, node.sources[0].dtype)
-        read_x = library.reader(x, node.sources[1].dtype)
-        if read_w is None and read_x is None:
-            return then(self._product(target, w, x), store)
+    def product() -> None:  # over arrays that are made in each run
+        _product(library, target, w if read_w is None else read_w(), x if read_x is None else read_x())()
 
-        def product() -> None:  # over arrays that are made in each run
-            self._product(target, w if read_w is None else read_w(), x if read_x is None else read_x())()
+    return then(product, store)
 
-        return then(product, store)
 
-    def _product(self, out: Any, w: Any, x: Any) -> Step:
-        library = self.library
-        out, w, x = (axes(library, array, 4) for array in (out, w, x))
-        (w3, w2, m, k), (x3, x2, n, _) = w.shape, x.shape
-        if w3 == w2 == 1:  # one matrix, and so all rows of x at once
-            rows, results = (library.reshaped(array, (x3 * x2 * n, size)) for array, size in ((x, k), (out, m)))
-            if rows is not None and results is not None:
-                return library.product(rows, w[0, 0].T, results)
-        r3, r2 = x3 // w3, x2 // w2
-        if r3 == r2 == 1:
-            return library.product(x, w.swapaxes(-1, -2), out)
-        if r3 == 1:  # rows of x that share a matrix, at once
-            rows, results = (library.reshaped(a, (x3, w2, r2 * n, size)) for a, size in ((x, k), (out, m)))
-            if rows is not None and results is not None:
-                return library.product(rows, w.swapaxes(-1, -2), results)
-        x, out = (cut(library, a, [[w3, r3], [w2, r2], [n], [size]]) for a, size in ((x, k), (out, m)))
-        w = cut(library, w, [[w3, 1], [w2, 1], [m], [k]])
+def _product(library: Library, out: Any, w: Any, x: Any) -> Step:
+    out, w, x = (axes(library, array, 4) for array in (out, w, x))
+    (w3, w2, m, k), (x3, x2, n, _) = w.shape, x.shape
+    if w3 == w2 == 1:  # one matrix, and so all rows of x at once
+        rows, results = (library.reshaped(array, (x3 * x2 * n, size)) for array, size in ((x, k), (out, m)))
+        if rows is not None and results is not None:
+            return library.product(rows, w[0, 0].T, results)
+    r3, r2 = x3 // w3, x2 // w2
+    if r3 == r2 == 1:
         return library.product(x, w.swapaxes(-1, -2), out)
+    if r3 == 1:  # rows of x that share a matrix, at once
+        rows, results = (library.reshaped(a, (x3, w2, r2 * n, size)) for a, size in ((x, k), (out, m)))
+        if rows is not None and results is not None:
+            return library.product(rows, w.swapaxes(-1, -2), results)
+    x, out = (cut(library, a, [[w3, r3], [w2, r2], [n], [size]]) for a, size in ((x, k), (out, m)))
+    w = cut(library, w, [[w3, 1], [w2, 1], [m], [k]])
+    return library.product(x, w.swapaxes(-1, -2), out)

@@ -50,78 +50,79 @@ def _is_table(node: Node) -> bool | str:
     return (node.dtype == table.dtype and table.dtype.name == "int32") or f"rows of {table.dtype.name}"
 
 
-class Rows(Family):
-    """Norms, softmax, masks, rotations, and rows of tables."""
+@op("norm", "rms_norm", in_place=True, dtypes=FLOAT_NAMES, when=_one_source, prepare=True)
+def norm(device: Family, node: Node, out: Any, a: Any) -> Step:
+    compute, eps, centred = device.library.norm, node.params["eps"], node.op == "norm"
+    return device.step_of(lambda x, out=None: compute(x, eps, centred, out), node, out, (a,))
 
-    @op("norm", "rms_norm", in_place=True, dtypes=FLOAT_NAMES, when=_one_source, prepare=True)
-    def norm(self, node: Node, out: Any, a: Any) -> Step:
-        compute, eps, centred = self.library.norm, node.params["eps"], node.op == "norm"
-        return self.step_of(lambda x, out=None: compute(x, eps, centred, out), node, out, (a,))
 
-    @op("soft_max", in_place=True, dtypes=FLOAT_NAMES, when=_masks, prepare=True)
-    def soft_max(self, node: Node, out: Any, a: Any, mask: Any = None) -> Step:
-        library = self.library
-        scale, bias = node.params["scale"], node.params["max_bias"]
-        multiply, add, soft_max = library.functions["scale"], library.functions["add"], library.soft_max
-        if mask is None:
-            if scale == 1:
-                return self.step_of(soft_max, node, out, (a,))
-            return self.step_of(lambda x, out=None: soft_max(multiply(x, scale), out), node, out, (a,))
-        a, out = (axes(library, array, 4) for array in (a, out))
-        heads, rows, n = a.shape[1:]
-        shared = mask.shape[-2] if len(mask.shape) > 1 else 1
-        a, out = (cut(library, array, [[len(array)], [heads], [rows // shared, shared], [n]]) for array in (a, out))
-        mask = axes(library, mask, 2)
-        slopes = library.constant(_slopes(heads, bias)) if bias > 0 else None
+@op("soft_max", in_place=True, dtypes=FLOAT_NAMES, when=_masks, prepare=True)
+def soft_max(device: Family, node: Node, out: Any, a: Any, mask: Any = None) -> Step:
+    library = device.library
+    scale, bias = node.params["scale"], node.params["max_bias"]
+    multiply, add, soft_max = library.functions["scale"], library.functions["add"], library.soft_max
+    if mask is None:
+        if scale == 1:
+            return device.step_of(soft_max, node, out, (a,))
+        return device.step_of(lambda x, out=None: soft_max(multiply(x, scale), out), node, out, (a,))
+    a, out = (axes(library, array, 4) for array in (a, out))
+    heads, rows, n = a.shape[1:]
+    shared = mask.shape[-2] if len(mask.shape) > 1 else 1
+    a, out = (cut(library, array, [[len(array)], [heads], [rows // shared, shared], [n]]) for array in (a, out))
+    mask = axes(library, mask, 2)
+    slopes = library.constant(_slopes(heads, bias)) if bias > 0 else None
 
-        def masked(x: Any, m: Any, out: Any = None) -> Any:
-            m = m if slopes is None else m * slopes
-            return soft_max(add(x if scale == 1 else multiply(x, scale), m), out)
+    def masked(x: Any, m: Any, out: Any = None) -> Any:
+        m = m if slopes is None else m * slopes
+        return soft_max(add(x if scale == 1 else multiply(x, scale), m), out)
 
-        return self.step_of(masked, node, out, (a, mask))
+    return device.step_of(masked, node, out, (a, mask))
 
-    @op("diag_mask_inf", "diag_mask_zero", in_place=True, dtypes=FLOAT_NAMES, when=_one_source, prepare=True)
-    def diag_mask(self, node: Node, out: Any, a: Any) -> Step:
-        rows, n = ne(node.shape)[2:]
-        later = np.arange(n) > node.params["n_past"] + np.arange(rows)[:, None]
-        later = self.library.constant(later if len(node.shape) > 1 else later[0])
-        fill, where = -np.inf if node.op == "diag_mask_inf" else 0.0, self.library.where
-        return self.step_of(lambda x, out=None: where(later, fill, x, out), node, out, (a,))
 
-    @op("rope", dtypes=FLOAT_NAMES, when=_turns, prepare=True)
-    def rope(self, node: Node, out: Any, a: Any, positions: Any) -> Step:
-        """Pairs of a head are rotated by angles, in double, that grow with the token's position."""
-        p, size = node.params, node.shape[-1]
-        neox = p["mode"] in ("neox", "neox_exact")
-        turned = size if p["mode"] == "normal" else p["n_dims"]
-        frequency = p["freq_base"] ** (-2.0 * np.arange(turned // 2) / p["n_dims"]) * p["freq_scale"]
-        turns = self.library.turns(positions, frequency, p["attn_factor"])
-        rotate = self.library.rotate
-        a, out = (axes(self.library, array, 4) for array in (a, out))
-        return self.step_of(lambda x, out=None: rotate(x, turns(), turned, neox, out), node, out, (a,))
+@op("diag_mask_inf", "diag_mask_zero", in_place=True, dtypes=FLOAT_NAMES, when=_one_source, prepare=True)
+def diag_mask(device: Family, node: Node, out: Any, a: Any) -> Step:
+    rows, n = ne(node.shape)[2:]
+    later = np.arange(n) > node.params["n_past"] + np.arange(rows)[:, None]
+    later = device.library.constant(later if len(node.shape) > 1 else later[0])
+    fill, where = -np.inf if node.op == "diag_mask_inf" else 0.0, device.library.where
+    return device.step_of(lambda x, out=None: where(later, fill, x, out), node, out, (a,))
 
-    @op("get_rows", dtypes="all", when=_is_table, prepare=True)
-    def get_rows(self, node: Node, out: Any, table: Any, ids: Any) -> Step:
-        library, of = self.library, node.sources[0].dtype
-        table, ids, out = axes(library, table, 4), axes(library, ids, 3), axes(library, out, 4)
-        steps: list[Step] = []
-        for i in range(prod(ids.shape[:2])):  # each plane of the table has its own indices
-            at = divmod(i, ids.shape[1])
-            if of == node.dtype:
-                steps.append(library.take(table[at], ids[at], out[at]))
-            else:
-                found = library.empty((ids.shape[2], table.shape[3]), of)
-                take = library.take(table[at], ids[at], found)
-                steps.append(then(take, self.conversion(out[at], node.dtype, found, of)))
 
-        def rows() -> None:
-            try:
-                for step in steps:
-                    step()
-            except IndexError as error:
-                raise InvalidArgumentError(f"{node}: {error}") from None
+@op("rope", dtypes=FLOAT_NAMES, when=_turns, prepare=True)
+def rope(device: Family, node: Node, out: Any, a: Any, positions: Any) -> Step:
+    """Pairs of a head are rotated by angles, in double, that grow with the token's position."""
+    p, size = node.params, node.shape[-1]
+    neox = p["mode"] in ("neox", "neox_exact")
+    turned = size if p["mode"] == "normal" else p["n_dims"]
+    frequency = p["freq_base"] ** (-2.0 * np.arange(turned // 2) / p["n_dims"]) * p["freq_scale"]
+    turns = device.library.turns(positions, frequency, p["attn_factor"])
+    rotate = device.library.rotate
+    a, out = (axes(device.library, array, 4) for array in (a, out))
+    return device.step_of(lambda x, out=None: rotate(x, turns(), turned, neox, out), node, out, (a,))
 
-        return rows
+
+@op("get_rows", dtypes="all", when=_is_table, prepare=True)
+def get_rows(device: Family, node: Node, out: Any, table: Any, ids: Any) -> Step:
+    library, of = device.library, node.sources[0].dtype
+    table, ids, out = axes(library, table, 4), axes(library, ids, 3), axes(library, out, 4)
+    steps: list[Step] = []
+    for i in range(prod(ids.shape[:2])):  # each plane of the table has its own indices
+        at = divmod(i, ids.shape[1])
+        if of == node.dtype:
+            steps.append(library.take(table[at], ids[at], out[at]))
+        else:
+            found = library.empty((ids.shape[2], table.shape[3]), of)
+            take = library.take(table[at], ids[at], found)
+            steps.append(then(take, device.conversion(out[at], node.dtype, found, of)))
+
+    def rows() -> None:
+        try:
+            for step in steps:
+                step()
+        except IndexError as error:
+            raise InvalidArgumentError(f"{node}: {error}") from None
+
+    return rows
 
 
 def _slopes(n_heads: int, bias: float) -> np.ndarray[Any, Any]:
