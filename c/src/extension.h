@@ -27,7 +27,7 @@
 //   gb_time_ns gb_addresses_reserve gb_addresses_release
 #include "base/env.h"
 // What the calling thread works for, and how it hears of signals.
-//   gb_run gb_set_run gb_poll gb_get_poll gb_set_poll gb_go_on gb_fill
+//   gb_run gb_set_run gb_poll gb_get_poll gb_set_poll gb_fill
 #include "base/current.h"
 
 // Files: new ones that take the place of others, and mapped ones, which may shrink.

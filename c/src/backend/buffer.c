@@ -427,7 +427,7 @@ static enum ggml_status scatter(char * to, const struct ggml_tensor * t, const c
 enum ggml_status gb_tensor_scatter(struct ggml_tensor * t, const void * data) {
     const ggml_backend_buffer_t buffer = gb_tensor_buffer(t);
     const bool host = buffer == NULL || gb_buffer_is_host(buffer);
-    const size_t n = ggml_nbytes(t);
+    const size_t n = host ? 0 : ggml_nbytes(t);
     char * to = host ? t->data : gb_malloc(n);
     if (to == NULL) {
         return GGML_STATUS_ALLOC_FAILED;
