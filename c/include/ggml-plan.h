@@ -16,9 +16,8 @@ extern "C" {
 //   alignment  a power of two
 //   capacity   bytes; a plan of at most so many is good enough. 0: as small as possible. If no plan fits, ALLOC_FAILED,
 //              and offsets and info have the smallest plan found
-//   budget_ms  of search if heuristics miss the lower bound. 0: no search. The search counts steps; the clock (the
-//             calling
-//              thread's processor time) ends what takes longer than the budget. The plan depends on the clock only then
+//   budget_ms  of search if heuristics miss the lower bound. 0: no search. The search counts steps. The clock (the
+//              calling thread's processor time) ends what takes longer, and only then does the plan depend on it
 struct ggml_plan_info {
     size_t peak; // bytes; sizes count rounded up to the alignment
     size_t lower_bound; // most bytes alive at once. No plan has a smaller peak

@@ -89,9 +89,8 @@ def plan_memory(
     budget_ms: how long to search if heuristics miss the lower bound. 0: no search. The clock (the calling thread's
         processor time) ends the search, so the plan depends on the processor's speed.
     n_threads: threads that try several orders at once.
-    reproducible: only counted steps end the search. Equal inputs, capacities and budgets then give equal plans on any
-        machine and for any number of threads, for one version of the package. That usually takes longer than the
-        budget (docs/PLANNING.md).
+    reproducible: only counted steps end the search. Equal inputs then give equal plans on any machine, for one version
+        of the package. That usually takes longer than the budget (docs/PLANNING.md).
     """
     lowers, uppers, sizes = (
         _integers(lower, np.int64, "lower"),
