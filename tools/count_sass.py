@@ -169,7 +169,12 @@ def main() -> int:
         if arguments.show and re.search(arguments.show, kernel.call):
             print("\n".join(loop))
     others = (
-        ("weights, rows of a tile", "a stage | the copy in one stage of four, edges", TILES, (*PRODUCTS, "LD.", "LDG.")),
+        (
+            "weights, rows of a tile",
+            "a stage | the copy in one stage of four, edges",
+            TILES,
+            (*PRODUCTS, "LD.", "LDG."),
+        ),
         ("attention", "a tile of keys | the copy of the next, edges", ATTENTION, ("HMMA",)),
     )
     for title, unit, group, all_of in others:

@@ -356,7 +356,8 @@ def report(graph: Graph, src: Path) -> int:
         print(f"    VIOLATION: {line}")
     sources = {f.relative_to(src).as_posix() for s in ("*.c", "*.cu") for f in src.rglob(s)}
     missing = sorted(sources - graph.files)
-    print(f"\n{len(graph.files)} files; not in this build: {listed(f for f in missing if not f.startswith('cuda/')) or 'none'}")
+    others = listed(f for f in missing if not f.startswith("cuda/"))
+    print(f"\n{len(graph.files)} files; not in this build: {others or 'none'}")
     if any(f.startswith("cuda/") for f in missing):
         print("CUDA was not checked: the build has no object files of it (its emulation needs a C++ compiler)")
     return 1 if bad or found or calls else 0
