@@ -1,7 +1,7 @@
 // blas.cu - loads cuBLAS at run time, and calls it through a table of six functions.
 //
-// The types are declared here from its documentation, so no header of it is needed. The system's loader finds the library
-// by its versioned name. Nothing is loaded if LD_LIBRARY_PATH would lead to the current directory.
+// The types are declared here from its documentation, so no header of it is needed. The system's loader finds the
+// library by its versioned name. Nothing is loaded if LD_LIBRARY_PATH would lead to the current directory.
 #include "cuda/blas.h"
 
 #include "cuda/memory.h"

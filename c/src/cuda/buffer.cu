@@ -1,7 +1,7 @@
 // buffer.cu - buffers in device memory and in pinned host memory, and copies between their tensors.
 //
-// A buffer belongs to a device, so every backend on the device may use it. The synchronous hooks first wait for all work
-// that is queued on the device. They use one stream per device, made at the first use.
+// A buffer belongs to a device, so every backend on the device may use it. The synchronous hooks first wait for all
+// work that is queued on the device. They use one stream per device, made at the first use.
 #include <stdlib.h>
 #include <string.h>
 

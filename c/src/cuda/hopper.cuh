@@ -1,5 +1,5 @@
-// hopper.cuh - what compute capability 9.0 adds to the dialect of launch.cuh: barriers that count bytes, copies of tiles,
-// products of tiles in shared memory.
+// hopper.cuh - what compute capability 9.0 adds to the dialect of launch.cuh: barriers that count bytes, copies of
+// tiles, products of tiles in shared memory.
 //
 // Kernels with these stand in files that are compiled for 9.0a alone (c/cmake/cuda.cmake). Elsewhere GB_HAS_HOPPER is 0
 // and they are empty. gb_has_hopper_code tells at run time whether the device can launch them.

@@ -14,8 +14,8 @@
 #    define GB_HOPPER_ONLY(code) __trap()
 #endif
 
-// True if the module has code of this kernel for the current device. GB_HOPPER_CODE: the file is compiled for 9.0a. Creates
-// the device's context.
+// True if the module has code of this kernel for the current device. GB_HOPPER_CODE: the file is compiled for 9.0a.
+// Creates the device's context.
 template <class... P> inline bool gb_has_hopper_code(void (*kernel)(P...)) {
 #ifndef GB_HOPPER_CODE
     return (void) kernel, false;

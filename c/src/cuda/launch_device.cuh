@@ -1,8 +1,8 @@
 // launch_device.cuh - the dialect of launch.cuh on a GPU: thin wrappers around intrinsics and PTX.
 //
-// Fragments of gb_mma_* and gb_ldmatrix_* are laid out as in the PTX manual. On compute capability 7.5 they are composed of
-// its smaller shapes. bf16 and tf32 need 8.0 and trap before; no launch reaches them (gb_cuda_device.cc). Before 8.0 an
-// asynchronous copy is made at once.
+// Fragments of gb_mma_* and gb_ldmatrix_* are laid out as in the PTX manual. On compute capability 7.5 they are
+// composed of its smaller shapes. bf16 and tf32 need 8.0 and trap before; no launch reaches them (gb_cuda_device.cc).
+// Before 8.0 an asynchronous copy is made at once.
 #ifndef GB_CUDA_LAUNCH_DEVICE_CUH
 #define GB_CUDA_LAUNCH_DEVICE_CUH
 
@@ -197,7 +197,8 @@ template <int pending> static __device__ __forceinline__ void gb_cp_async_wait(v
 #endif
 }
 
-// ---- matrices of 8 x 8 16-bit elements from shared memory; lane 8 i + r gives the 16-aligned address of row r of matrix i
+// ---- matrices of 8 x 8 16-bit elements from shared memory; lane 8 i + r gives the 16-aligned address of row r of
+// matrix i
 
 static __device__ __forceinline__ void gb_ldmatrix_x4(uint32_t (&r)[4], const void * row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"

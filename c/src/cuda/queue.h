@@ -1,12 +1,12 @@
 // queue.h - receives the work of operators: for a stream, for a list that becomes a graph, or for nothing (a dry run).
 //
-// Operators queue kernels (GB_LAUNCH), copies within the device, and zeros. Listed work is data. Listing makes no call of
-// the runtime except for the shared memory of a kernel, so other users of the device cannot disturb it, and two lists can
-// be compared. Only the work of a library has to be captured.
+// Operators queue kernels (GB_LAUNCH), copies within the device, and zeros. Listed work is data. Listing makes no call
+// of the runtime except for the shared memory of a kernel, so other users of the device cannot disturb it, and two
+// lists can be compared. Only the work of a library has to be captured.
 //
 // Invariant: work runs in order. If `dependent` is set, a kernel of ours that directly follows another may begin before
-// that one has ended, and waits in the kernel (gb_wait_for_earlier in launch.cuh). Copies, zeros and a library's work wait
-// for all earlier work, and work after them waits for them. The first kernel after foreign work also waits.
+// that one has ended, and waits in the kernel (gb_wait_for_earlier in launch.cuh). Copies, zeros and a library's work
+// wait for all earlier work, and work after them waits for them. The first kernel after foreign work also waits.
 #ifndef GB_CUDA_QUEUE_H
 #define GB_CUDA_QUEUE_H
 
@@ -94,8 +94,8 @@ cudaError_t gb_queue_kernel(const gb_queue & queue, const gb_kernel_launch & lau
 cudaError_t gb_queue_copy(const gb_queue & queue, void * to, const void * from, size_t size); // within the device
 cudaError_t gb_queue_clear(const gb_queue & queue, void * to, size_t size); // size: a multiple of 4
 
-// Work that a library queues between these calls belongs to the queue. While work is listed it is captured. Another user
-// who synchronizes the device breaks the capture; the list is then broken, without an error.
+// Work that a library queues between these calls belongs to the queue. While work is listed it is captured. Another
+// user who synchronizes the device breaks the capture; the list is then broken, without an error.
 void gb_queue_begin_library(const gb_queue & queue);
 void gb_queue_end_library(const gb_queue & queue);
 
