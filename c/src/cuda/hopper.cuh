@@ -4,25 +4,24 @@
 // Kernels with these stand in files that are compiled for 9.0a alone (c/cmake/cuda.cmake). Elsewhere GB_HAS_HOPPER is 0
 // and they are empty. gb_has_hopper_code tells at run time whether the device can launch them.
 //
-//   gb_barrier                  eight bytes of shared memory, 8-aligned. It has phases with parities 0, 1, 0, ... A phase
+//   gb_barrier                  eight bytes of shared memory, 8-aligned. Its phases have parities 0, 1, 0, ... A phase
 //                               ends after the arrivals of gb_barrier_init and the bytes of gb_barrier_expect
-//   gb_barrier_init             by one thread, which then calls gb_barrier_fence; others use it after a gb_sync_block
 //   gb_barrier_arrive           one arrival
 //   gb_barrier_expect           one arrival; the phase also waits for `bytes` more
-//   gb_barrier_wait             waits for the end of the phase with that parity. The current phase has the other parity,
-//                               so a wait for parity 1 of a new barrier returns at once
+//   gb_barrier_wait             waits for the end of the phase with that parity. The current phase has the other
+//                               parity, so a wait for parity 1 of a new barrier returns at once
 //   gb_copy_tile                by one thread: starts the copy of the box of a tensor map that begins at element
 //                               (x, y, z, w), innermost first, to shared memory, and counts all bytes of the box at the
 //                               barrier. x is a multiple of 8, and (y, z, w) lies in the tensor: an H200 refused the
 //                               box at (7, 5, -1, 1) (test_hopper_boxes.cu). Elements past the end read as zeros. With
 //                               rows of 128 bytes, the 16 bytes number i of row r, counted from an address that 1,024
 //                               divides, lie at number i ^ r % 8
-//   gb_copies_to_matrix         makes data that this thread copied by gb_cp_async_16, and waited for, visible to products
-//                               of all threads after they meet. Products read memory on a path of their own. Operands
-//                               must not come from plain stores
+//   gb_copies_to_matrix         makes data that this thread copied by gb_cp_async_16, and waited for, visible to
+//                               products of all threads after they meet. Products read memory on a path of their own.
+//                               Operands must not come from plain stores
 //
-//   gb_registers_fewer<N>       by the four warps of a group, at the same place: each thread keeps N registers, a multiple
-//                               of 8, and frees the others
+//   gb_registers_fewer<N>       by the four warps of a group, at the same place: each thread keeps N registers, a
+//                               multiple of 8, and frees the others
 //   gb_registers_more<N>        the same; takes free registers. The kernel must have launch bounds of one block
 //
 //   gb_matrix_of                describes a matrix of 16-bit elements in shared memory whose rows, 128 bytes each, lie
