@@ -285,8 +285,7 @@ GB_DEVICE void gb_attention_floats_load(const gb_attention_input & x, const char
 template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) gb_attention_floats(gb_attention p) {
     gb_wait_for_earlier();
     typedef gb_attention_room<DP, ROWS> room;
-    constexpr int LANES = GB_ATTENTION_FLOAT_THREADS / ROWS,
-                  MINE = ROWS / 16; // LANES share a row's softmax
+    constexpr int LANES = GB_ATTENTION_FLOAT_THREADS / ROWS, MINE = ROWS / 16; // LANES share a softmax
     static_assert(ROWS * DP == 16 * GB_ATTENTION_FLOAT_THREADS, "4 x 4 of the result for each thread");
     GB_DYNAMIC_SHARED(float, shared);
     const int me = (int) threadIdx.x, tq = me / 16, tk = me % 16, row4 = me / (DP / 4) * 4, column4 = me % (DP / 4) * 4;

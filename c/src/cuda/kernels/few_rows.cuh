@@ -50,10 +50,8 @@ struct gb_few_place {
             owner[i] = gb_quick_keep(lane / 4 * 4 + i);
         }
     }
-    static GB_METHOD uint32_t keep(uint32_t x,
-        int by) { // hides a uniform value from the compiler, which would not keep it in a register
-        return gb_quick_keep(x ^ (uint32_t) by) ^ (uint32_t) by;
-    }
+    // Hides a uniform value from the compiler, which would not keep it in a register.
+    static GB_METHOD uint32_t keep(uint32_t x, int by) { return gb_quick_keep(x ^ (uint32_t) by) ^ (uint32_t) by; }
 };
 
 // A format. `begin` decodes what a stage has once. `load` reads the words of `span` groups. `fragment` turns them into
@@ -80,8 +78,7 @@ GB_DEVICE uint32_t gb_few_even_word(const char * at, int offset, int word) {
 // Scales of eight groups. A lane decodes those of groups t and t + 4; other lanes ask it.
 struct gb_few_scales {
     float mine[2][2]; // by row and group
-    template <int BYTES>
-    GB_METHOD void of_blocks(const gb_few_place & p) { // of blocks of 32 elements that begin with their scale
+    template <int BYTES> GB_METHOD void of_blocks(const gb_few_place & p) { // blocks of 32 elements
         GB_UNROLL for (int i = 0; i < 4; i++) {
             mine[i / 2][i % 2] = gb_few_half(p.row[i / 2] + p.word / 4 * BYTES, i % 2 * 4 * BYTES);
         }

@@ -30,9 +30,7 @@ struct gb_words {
     uint32_t shift; // bits
     GB_METHOD explicit gb_words(const uint8_t * p) {
         const uint32_t beyond = (uint32_t) (uintptr_t) p & 3;
-        aligned =
-            (const uint32_t *) (const void *) (p -
-                                               beyond); // keeps the pointer, so the compiler knows its address space
+        aligned = (const uint32_t *) (const void *) (p - beyond); // the compiler still knows the address space
         shift = beyond * 8;
     }
     GB_METHOD uint32_t operator[](int i) const {
