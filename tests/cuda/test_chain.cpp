@@ -239,23 +239,23 @@ static void scratch_of_both_ways(void) {
             options o;
             o.edit = ADDED;
             o.computed_q = computed != 0;
-            size_t taken[2] = { 0, 0 }, told = 0;
+            size_t taken[2] = { 0, 0 }, reported = 0;
             for (int together = 0; together < 2; together++) {
                 ggml_backend_t cuda = cuda_open(0);
                 chain c = build(cuda, s, o);
-                told = cuda_work_size(cuda, c.graph);
+                reported = cuda_work_size(cuda, c.graph);
                 const size_t before = cuda_free_memory(0);
                 compute(cuda, c, together != 0, together);
                 taken[together] = before - cuda_free_memory(0);
-                CHECK_MSG(taken[together] <= (told + 511) / 512 * 512, "took %zu bytes, told %zu", taken[together],
-                    told);
+                CHECK_MSG(taken[together] <= (reported + 511) / 512 * 512, "took %zu bytes, reported %zu",
+                    taken[together], reported);
                 release(c);
                 ggml_backend_free(cuda);
             }
             const size_t most = taken[0] > taken[1] ? taken[0] : taken[1],
                          result = (size_t) (s.d * s.n * s.heads * s.batch) * sizeof(float);
             // the result may have to be apart
-            CHECK_MSG(told <= most + result, "told %zu, took %zu and %zu", told, taken[0], taken[1]);
+            CHECK_MSG(reported <= most + result, "reported %zu, took %zu and %zu", reported, taken[0], taken[1]);
         }
     }
 #else

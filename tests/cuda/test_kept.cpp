@@ -174,13 +174,13 @@ static void activations_are_rounded_once(void) {
                 m.out = layer(m, m.out, GGML_TYPE_Q6_K);
             }
             place(m, reuse);
-            const size_t told = cuda_work_size(m.cuda, m.graph), free_before = cuda_free_memory(0);
+            const size_t reported = cuda_work_size(m.cuda, m.graph), free_before = cuda_free_memory(0);
             const uint64_t rows = cuda_launches(part), tables = cuda_launches("gb_rope_table");
             const std::vector<float> got = compute(m);
             if (!reuse) {
-                cuda_check_work_size("a model", free_before - cuda_free_memory(0), told, CUDA_WORK_EXACT);
+                cuda_check_work_size("a model", free_before - cuda_free_memory(0), reported, CUDA_WORK_EXACT);
             } else {
-                cuda_check_work_size("a model", free_before - cuda_free_memory(0), told, CUDA_WORK_AT_MOST);
+                cuda_check_work_size("a model", free_before - cuda_free_memory(0), reported, CUDA_WORK_AT_MOST);
             }
             check_count("two layers", part, rows, 4 * LAYERS);
             check_count("two layers", "gb_rope_table", tables, 1);
@@ -204,13 +204,13 @@ static void norms_round_what_they_compute(void) {
                     m.out = layer(m, m.out, GGML_TYPE_Q6_K, style);
                 }
                 place(m, reuse);
-                const size_t told = cuda_work_size(m.cuda, m.graph), free_before = cuda_free_memory(0);
+                const size_t reported = cuda_work_size(m.cuda, m.graph), free_before = cuda_free_memory(0);
                 const uint64_t rows = cuda_launches("gb_rows_"), norms = cuda_launches("gb_norm_rows");
                 const std::vector<float> got = compute(m);
                 if (!reuse) {
-                    cuda_check_work_size("a model", free_before - cuda_free_memory(0), told, CUDA_WORK_EXACT);
+                    cuda_check_work_size("a model", free_before - cuda_free_memory(0), reported, CUDA_WORK_EXACT);
                 } else {
-                    cuda_check_work_size("a model", free_before - cuda_free_memory(0), told, CUDA_WORK_AT_MOST);
+                    cuda_check_work_size("a model", free_before - cuda_free_memory(0), reported, CUDA_WORK_AT_MOST);
                 }
                 check_count("two layers", "gb_rows_", rows, 2 * LAYERS);
                 check_count("two layers", "gb_norm_rows", norms, 2 * LAYERS);

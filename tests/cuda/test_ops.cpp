@@ -132,12 +132,12 @@ static bool compare(int, ggml_tensor * a, ggml_tensor * b, void * user) {
 
 // Scratch memory that the backend under test has taken so far, seen from outside, is the most that it told for any
 // node.
-static size_t free_at_first, most_told;
+static size_t free_at_first, most_reported;
 
 static ggml_backend_t open_and_watch(void) {
     ggml_backend_t cuda = cuda_open(0);
     free_at_first = cuda_free_memory(0);
-    most_told = 0;
+    most_reported = 0;
     return cuda;
 }
 
@@ -145,8 +145,8 @@ static ggml_backend_t open_and_watch(void) {
 static void note_work(ggml_backend_t cuda, ggml_cgraph * graph) {
     for (int i = 0; i < graph->n_nodes; i++) {
         const struct ggml_cgraph one = ggml_graph_view(graph, i, i + 1);
-        const size_t told = cuda_work_size(cuda, &one);
-        most_told = told > most_told ? told : most_told;
+        const size_t reported = cuda_work_size(cuda, &one);
+        most_reported = reported > most_reported ? reported : most_reported;
     }
 }
 
@@ -170,7 +170,7 @@ static bool run(const bench & t, ggml_tensor * node, const char * name, double t
     CHECK_MSG(ggml_backend_compare_graph_backend(cpu, cuda, graph, compare, &c), "%s: %s", name, ggml_last_error());
     CHECK_MSG(c.n_nodes > 0, "%s: nothing was compared", name);
     note_work(cuda, graph);
-    cuda_check_work_size(name, free_at_first - cuda_free_memory(0), most_told, CUDA_WORK_POOLED);
+    cuda_check_work_size(name, free_at_first - cuda_free_memory(0), most_reported, CUDA_WORK_POOLED);
     ggml_backend_buffer_free(buffer);
     return true;
 }

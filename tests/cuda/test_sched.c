@@ -111,7 +111,7 @@ static double distance(const float * a, const float * b, int64_t n) {
     return sqrt(d) / (sqrt(s) + 1e-9);
 }
 
-static size_t most_told[2]; // of the devices' scratch memory, by any plan
+static size_t most_reported[2]; // of the devices' scratch memory, by any plan
 
 static void compare(uint64_t seed, ggml_backend_t * backends, int n_backends) {
     static float wanted[1 << 14], got[1 << 14];
@@ -141,9 +141,9 @@ static void compare(uint64_t seed, ggml_backend_t * backends, int n_backends) {
         CHECK_MSG(d < 2e-3, "graph %llu, run %d: distance %g", (unsigned long long) seed, run, d);
     }
     for (int k = 0; k < n_backends - 1; k++) {
-        const size_t told = ggml_backend_sched_get_work_size(spread, backends[k]);
-        size_t * most = &most_told[k + 3 - n_backends];
-        *most = told > *most ? told : *most;
+        const size_t reported = ggml_backend_sched_get_work_size(spread, backends[k]);
+        size_t * most = &most_reported[k + 3 - n_backends];
+        *most = reported > *most ? reported : *most;
     }
     ggml_backend_sched_free(alone);
     ggml_backend_sched_free(spread);
@@ -171,9 +171,9 @@ static void graphs_over_devices(void) {
     CHECK(n < 5 || s.n_eager > 0); // the devices had something to do
     CHECK(n < 5 || !cuda_replays() || (s.n_captured > 0 && s.n_replayed > 0));
     for (int k = 0; k < 2 && last > 0; k++) {
-        cuda_check_work_size("random graphs", before[k] - cuda_free_memory(k == 0 ? 0 : last), most_told[k],
+        cuda_check_work_size("random graphs", before[k] - cuda_free_memory(k == 0 ? 0 : last), most_reported[k],
             CUDA_WORK_POOLED);
-        CHECK(n < 5 || most_told[k] > 0);
+        CHECK(n < 5 || most_reported[k] > 0);
     }
     for (int i = 0; i < 3; i++) {
         ggml_backend_free(backends[i]);

@@ -60,11 +60,11 @@ static void told_without_memory(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = cuda_open(0);
     product p = build(64, 40);
-    const size_t told = cuda_work_size(cuda, p.graph);
-    CHECK(told >= 64 * 40 * sizeof(ggml_fp16_t)); // the rows as halves at least
+    const size_t reported = cuda_work_size(cuda, p.graph);
+    CHECK(reported >= 64 * 40 * sizeof(ggml_fp16_t)); // the rows as halves at least
     CHECK(p.y->data == NULL && p.w->data == NULL);
     place(p, cuda);
-    CHECK_INT(cuda_work_size(cuda, p.graph), told);
+    CHECK_INT(cuda_work_size(cuda, p.graph), reported);
     const struct ggml_cgraph elementwise = ggml_graph_view(p.graph, 1, 3);
     CHECK_INT(cuda_work_size(cuda, &elementwise), 0);
     const struct ggml_cgraph nothing = ggml_graph_view(p.graph, 0, 0);
@@ -79,12 +79,12 @@ static void the_scheduler_reports_it(void) {
     ggml_backend_t backends[2] = { cuda_open(0), ggml_backend_cpu_init() };
     ggml_backend_sched_t sched = ggml_backend_sched_new(backends, NULL, 2, 64);
     product p = build(64, 40);
-    const size_t told = cuda_work_size(backends[0], p.graph);
+    const size_t reported = cuda_work_size(backends[0], p.graph);
     for (int i = 0; i < p.graph->n_nodes; i++) {
         ggml_backend_sched_set_node_backend(sched, p.graph->nodes[i], backends[0]);
     }
     CHECK_INT(ggml_backend_sched_plan_graph(sched, p.graph), GGML_STATUS_SUCCESS);
-    CHECK_INT(ggml_backend_sched_get_work_size(sched, backends[0]), told);
+    CHECK_INT(ggml_backend_sched_get_work_size(sched, backends[0]), reported);
     ggml_backend_sched_free(sched);
     ggml_free(p.ctx);
     ggml_backend_free(backends[0]);

@@ -1,4 +1,4 @@
-// cuda.c - the functions of ggml-cuda.h. Each calls the module, which the first call loads, or reports why there is none.
+// cuda.c - the functions of ggml-cuda.h. Each calls the module, which the first call loads, or reports why that fails.
 //
 // The option GGML_CUDA changes nothing in the library but GB_CUDA_MODULE_PATH, the path of the installed module. The
 // module's entry point sets `provided` once. It stays set, because modules stay loaded.

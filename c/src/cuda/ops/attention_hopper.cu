@@ -35,7 +35,7 @@ static bool has_pairs(const gb_attention_mask & m) {
            ((uintptr_t) m.x | m.nb1 | m.nb2 | m.nb3) % (2 * size) == 0;
 }
 
-// --------------------------------------------------------------------------------------------------------------- choice
+// -------------------------------------------------------------------------------------------------------------- choice
 
 static size_t shared_of(const gb_attention & p) {
     return p.d <= SHORT_HEAD  ? (size_t) gb_tall_room<SHORT_HEAD, 128>::end
