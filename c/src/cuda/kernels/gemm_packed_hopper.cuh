@@ -24,8 +24,8 @@
 // 2. bar.warp.sync orders the copies of all lanes before the arrival of lane 0 at raw_full.
 // 3. mbarrier.arrive is a release and mbarrier.try_wait an acquire, for the block. Every thread that reads waits itself
 //    for the phase, which needs an arrival of each of the three warps. Causality order is transitive.
-// 4. The return of a slot works alike. Reads end in registers, bar.warp.sync follows, lane 0 arrives at raw_empty, and every
-//    lane that copies waits for that phase. So no byte is overwritten before it was read.
+// 4. A slot returns in the same steps. Reads end in registers, bar.warp.sync follows, lane 0 arrives at raw_empty, and
+//    every lane that copies waits for that phase. So no byte is overwritten before it was read.
 // 5. No read goes past the pitch of its row: blocks end within gb_raw::pieces * 16 bytes, and so does a word that
 //    begins in a block. So no read meets the copies of the other slot.
 // 6. Some bytes that are read were not copied: rows past the last column, groups past the end of the depth. Such rows
