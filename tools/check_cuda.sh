@@ -15,8 +15,8 @@
 #   memcheck   all tests under compute-sanitizer
 #   package    the Python package with CUDA: all operators against NumPy, the scheduler
 #   demo       the embedding demo on CUDA0,CPU against CPU, in f32, f16, q8_0 and q4_k (needs `package`)
-#   racecheck  all tests under compute-sanitizer, except gb_gemm_packed_hopper: the head of gemm_packed_hopper.cuh proves
-#              that its reports are no hazards
+#   racecheck  all tests under compute-sanitizer, except gb_gemm_packed_hopper; the head of gemm_packed_hopper.cuh
+#              proves that its reports are no hazards
 # Without a network, set PIP_NO_INDEX=1 PIP_FIND_LINKS=<folder of wheels>. SECONDS_EACH limits a test under
 # compute-sanitizer (300). The last lines say what passed, what failed and what could not be checked here ("owed").
 set -u
