@@ -120,6 +120,8 @@ lint: build-c $(venv)/.test
 	@$(quiet) "mypy" $(py) -m mypy
 	@$(quiet) "check_lifetimes.py" $(py) tools/check_lifetimes.py
 	@$(quiet) "rooms.py" $(py) tools/rooms.py
+	@[ -e build/dev/tests/cuda/libggml_backend_cuda_emulated.a ] || \
+	  echo "rooms.py: CUDA was not checked, because there is no C++ compiler"
 	@$(quiet) "house.py" $(py) tools/house.py --check
 
 check-long: build-c $(venv)/.test

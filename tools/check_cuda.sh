@@ -1,26 +1,24 @@
 #!/bin/sh
-# Everything that a machine with a GPU has to show for the CUDA backend:
+# Checks the CUDA backend on a machine with a GPU:
 #
 #     sh tools/check_cuda.sh [ARCHITECTURE [JOBS [STEP...]]]       sh tools/check_cuda.sh 90 16 build tests figures
 #
-# Steps, in this order, so that most is learnt first; without names all of them. Each goes on where the one before
-# failed.
+# Steps run in this order, the most informative first. Without names all run. A failed step does not stop the next.
 #   build      C library, module, tests and benchmarks for the device
-#   tests      all tests on the device, models in every format; the module loads, and exports its entry point alone
-#   boxes      what the device does with boxes of tensors that kernels do not use (9.0 only); reports, and never fails
+#   tests      all tests on the device, models in every format; the module loads and exports its entry point alone
+#   boxes      reports which boxes of tensors the device copies that kernels do not use (9.0 only); never fails
 #   figures    build/bench/cuda.json: upload, copies, launches, matrix-vector products, products, also by cuBLAS,
 #              attention; build/bench/cuda-mma.json: the same without the kernels for 9.0 alone;
-#              build/bench/cuda-waiting.json: the same with kernels that wait for those before them in the queue
-#   torch      build/bench/torch.json: the same by PyTorch, and what the figures mean beside it
-#              (benchmarks/cuda_verdicts.py)
+#              build/bench/cuda-waiting.json: the same without dependent launches
+#   torch      build/bench/torch.json: the same by PyTorch; benchmarks/cuda_verdicts.py compares them
 #   random     2,000 random graphs over CUDA0 and the CPU
 #   memcheck   all tests under compute-sanitizer
 #   package    the Python package with CUDA: all operators against NumPy, the scheduler
 #   demo       the embedding demo on CUDA0,CPU against CPU, in f32, f16, q8_0 and q4_k (needs `package`)
-#   racecheck  all tests under compute-sanitizer, but for gb_gemm_packed_hopper: the head of gemm_packed_hopper.cuh
-#              proves that what is reported there is no hazard
-# Without a network: PIP_NO_INDEX=1 PIP_FIND_LINKS=<folder of wheels>, as pip has it. SECONDS_EACH limits a test under
-# compute-sanitizer (300). The last lines say what passed, what failed and what is owed: could not be checked here.
+#   racecheck  all tests under compute-sanitizer, except gb_gemm_packed_hopper; the head of gemm_packed_hopper.cuh
+#              proves that its reports are no hazards
+# Without a network, set PIP_NO_INDEX=1 PIP_FIND_LINKS=<folder of wheels>. SECONDS_EACH limits a test under
+# compute-sanitizer (300). The last lines say what passed, what failed and what could not be checked here ("owed").
 set -u
 arch=${1:-native}
 jobs=${2:-$(nproc 2>/dev/null || echo 2)}
@@ -31,7 +29,7 @@ mkdir -p build/bench
 python=build/cuda-venv/bin/python
 passed="" failed="" owed=""
 
-# Each returns 0, 77 where it cannot be done here, or something else where it failed.
+# Each returns 0, 77 if it cannot run here, or another status if it failed.
 step_build() {
     cmake -S . -B build/cuda -DCMAKE_BUILD_TYPE=RelWithDebInfo -DGGML_BACKEND_TESTS=ON -DGGML_BACKEND_BENCHMARKS=ON \
         -DGGML_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES="$arch" >build/cuda.log 2>&1 &&
@@ -49,7 +47,7 @@ step_tests() {
     if grep -q Skipped build/cuda-tests.log; then return 77; fi
 }
 
-step_boxes() { # each in a process of its own: a refused box ends the use of the device
+step_boxes() { # each in its own process, because a refused box ends the use of the device
     for name in odd_element even_element element_before row_before rows_all_before rows_all_after slice_before \
         slice_after; do
         GB_TEST_BOXES=1 build/cuda/tests/cuda/test_cuda_hopper_boxes_device $name | grep -E '^(reported|skipped)'
@@ -82,7 +80,7 @@ step_random() {
     GGML_TEST_RANDOM_GRAPHS=2000 build/cuda/tests/cuda/test_cuda_sched_device
 }
 
-# Whether compute-sanitizer reaches the device: where a machine is shared, or its driver is older, it does not.
+# True if compute-sanitizer reaches the device. On a shared machine, or with an older driver, it may not.
 can_attach() {
     said=$(timeout "${SECONDS_EACH:-300}" compute-sanitizer --tool "$1" --error-exitcode 9 \
         build/cuda/tests/cuda/test_cuda_dialect_device 2>&1)
@@ -96,7 +94,7 @@ can_attach() {
     esac
 }
 
-sanitizer() { # all programs, whatever the first one says
+sanitizer() { # runs all programs, also after a failure
     if ! command -v compute-sanitizer >/dev/null; then
         echo "skipped: compute-sanitizer is not installed"
         return 77

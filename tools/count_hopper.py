@@ -1,39 +1,42 @@
-"""Counts the instructions of the kernels for compute capability 9.0 alone, from their disassembly, and what bound
-follows.
+"""Counts the instructions of the kernels for compute capability 9.0 alone, and computes the bounds on speed.
 
-    python tools/count_hopper.py             # compiles for 9.0a and prints a table
-    python tools/count_hopper.py --check     # fails where wgmma was serialized, or a warp has too much beside it
-    python tools/count_hopper.py --show      # the loops, too
+    python tools/count_hopper.py             # compiles for 9.0a and prints tables
+    python tools/count_hopper.py --check     # fails if wgmma was serialized, or a warp has too many other instructions
+    python tools/count_hopper.py --show      # prints the loops, too
 
-Needs what count_sass.py needs. Of products: a stage is 64 elements of depth of a tile: the loop has four HGMMA, whose
-64 x NT x 16 products take NT / 2 clocks of a multiprocessor; both groups of warps take 4 NT clocks. Shared memory
-gives 128 bytes a clock: each HGMMA reads its 64 rows and all NT, and the copies write a stage once. What a warp issues
-beside it runs while products go on: four schedulers issue one instruction a clock each, and each has two of the eight
-warps.
+Needs what ``disassembly.py`` needs. The figures are computed, not measured.
 
-Of quantized weights: the loop has 128 elements of depth, two stages. Groups of warps read only the second operand from
-shared memory for their products, and the words of their weights, for which two rows meet in a bank: two clocks for each
-load of a warp. Three warps copy the bytes of 128 rows for 256 elements, twelve rows at a time; what they issue counts,
-too. An unpacked element also takes the half of a clock of the pipe that permutes, converts and does logic, which takes
-an instruction of a warp every other clock.
-
-Of attention: a tile of keys and 128 rows of queries, of which a warp has 16. Both products take KEYS x D / 8 clocks;
-the exponentials, KEYS for each row, 16 a clock. Instructions are those of the shortest way: a tile that no edge
-touches.
+- Products: a stage is 64 elements of depth of a tile. Its loop has four HGMMA, whose 64 x NT x 16 products take NT / 2
+  clocks of a multiprocessor; both groups of warps take 4 NT clocks. Shared memory gives 128 bytes a clock. Each HGMMA
+  reads its 64 rows and all NT, and the copies write a stage once. Other instructions of a warp run while products go
+  on: four schedulers issue one instruction a clock each, for two of the eight warps.
+- Quantized weights: the loop has 128 elements of depth, two stages. A group of warps reads the second operand and the
+  words of its weights from shared memory. Two rows of words hit the same bank, so a load of a warp takes two clocks.
+  Three warps copy the bytes of 128 rows for 256 elements, twelve rows at a time. The pipe that permutes, converts and
+  does logic takes an instruction of a warp every other clock.
+- Attention: a tile of keys and 128 rows of queries, of which a warp has 16. Both products take KEYS x D / 8 clocks.
+  The exponentials, KEYS for each row, run at 16 a clock. The table counts the shortest path: a tile without an edge.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
-import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
-from count_sass import LINE, ROOT, find_disassembler, loops_of, read_code, shortest_way
+from disassembly import (
+    FOR_90A,
+    Instruction,
+    disassemble_kernels,
+    hot_paths,
+    loops_of,
+    numbers_of_types,
+    opcode_of,
+    read_kernels,
+    shortest_path,
+    texts,
+)
 
 TILES, TILE_M, DEPTH, MOST_BESIDE = (256, 128, 64), 128, 64, 80
 # D, keys of a tile, whether a mask is added: the most instructions of a warp and a tile
@@ -62,73 +65,59 @@ HALF_RATE = ("PRMT", "LOP3", "SHF", "F2FP", "IADD3", "VIADD", "ISETP", "LEA", "S
 
 @dataclass(frozen=True)
 class Kernels:
-    """The lines of the kernels of F16: of products for each number of rows of a tile, of attention, and of products of
-    quantized weights."""
+    """Kernels of F16 products by rows of a tile, of attention, and of products of quantized weights."""
 
-    products: dict[int, list[str]]
-    attention: dict[tuple[int, int, str], list[str]]
-    packed: dict[tuple[str, int], list[str]]
+    products: dict[int, list[Instruction]]
+    attention: dict[tuple[int, int, str], list[Instruction]]
+    packed: dict[tuple[str, int], list[Instruction]]
 
 
-def disassemble(folder: Path) -> Kernels:
-    """Compiles them. What ptxas says about wgmma ends the script."""
-    source, code = folder / "kernels.cu", folder / "kernels.cubin"
-    lines = [f'#include "cuda/kernels/{name}_hopper.cuh"' for name in ("gemm", "gemm_packed", "attention")]
-    lines += ["const void * kernels[] = {"]
-    lines += [f"    (const void *) (void (*)(gb_gemm_tiles)) gb_gemm_hopper<GB_HALF_F16, {nt}>," for nt in TILES]
-    lines += [
-        f"    (const void *) (void (*)(gb_attention_tiles)) gb_attention_tall<GB_HALF_F16, {d}, {keys}, {mask}>,"
+def read_all() -> Kernels:
+    """Compiles the kernels. Exits if ptxas serialized wgmma."""
+    calls = [f"(void (*)(gb_gemm_tiles)) gb_gemm_hopper<GB_HALF_F16, {nt}>" for nt in TILES]
+    calls += [
+        f"(void (*)(gb_attention_tiles)) gb_attention_tall<GB_HALF_F16, {d}, {keys}, {mask}>"
         for d, keys, mask in ATTENTION
     ]
-    lines += [
-        f"    (const void *) (void (*)(gb_gemm_packed)) gb_gemm_packed_hopper<GGML_TYPE_{name}, {nt}>,"
+    calls += [
+        f"(void (*)(gb_gemm_packed)) gb_gemm_packed_hopper<GGML_TYPE_{name}, {nt}>"
         for name in PACKED
         for nt in PACKED_ROWS
     ]
-    source.write_text("\n".join([*lines, "};"]) + "\n")
-    include = [f"-I{ROOT / path}" for path in ("c/src", "c/include")]
-    options = ["-std=c++17", "-O3", "-gencode", "arch=compute_90a,code=sm_90a", "-Xcudafe", "--diag_suppress=177"]
-    command = ["nvcc", *options, *include, "-cubin", "-o", str(code), str(source)]
-    said = subprocess.run(command, check=True, capture_output=True, text=True)
-    if "serialized" in said.stdout + said.stderr:
-        raise SystemExit(said.stdout + said.stderr)
-    text = subprocess.run([find_disassembler(), "-c", str(code)], check=True, capture_output=True, text=True).stdout
-    sections: dict[str, list[str]] = {}
-    current: list[str] = []
-    for line in text.splitlines():
-        if line.startswith("//--------------------- .text."):
-            current = sections.setdefault(line.split(".text.", 1)[1].split()[0], [])
-        current.append(line)
+    headers = [f"kernels/{name}_hopper.cuh" for name in ("gemm", "gemm_packed", "attention")]
+    text, said = disassemble_kernels(headers, calls, FOR_90A)
+    if "serialized" in said:
+        raise SystemExit(said)
+    kernels = read_kernels(text)
 
-    def find(part: str) -> list[str]:
-        return next(lines for name, lines in sections.items() if part in name)
+    def find(part: str) -> list[Instruction]:
+        return next(code for name, code in kernels.items() if part in name)
 
-    products = {nt: find(f"gb_gemm_hopperILi0ELi{nt}E") for nt in TILES}
-    attention = {
-        (d, keys, mask): find(f"gb_attention_tallILi0ELi{d}ELi{keys}ELb{int(mask == 'true')}E")
-        for d, keys, mask in ATTENTION
-    }
-    types = dict(re.findall(r"GGML_TYPE_(\w+)\s*=\s*(\d+)", (ROOT / "c/include/ggml.h").read_text()))
-    packed = {
-        (name, nt): find(f"gb_gemm_packed_hopperILi{types[name]}ELi{nt}E") for name in PACKED for nt in PACKED_ROWS
-    }
-    return Kernels(products, attention, packed)
+    types = numbers_of_types()
+    return Kernels(
+        {nt: find(f"gb_gemm_hopperILi0ELi{nt}E") for nt in TILES},
+        {
+            (d, keys, mask): find(f"gb_attention_tallILi0ELi{d}ELi{keys}ELb{int(mask == 'true')}E")
+            for d, keys, mask in ATTENTION
+        },
+        {(name, nt): find(f"gb_gemm_packed_hopperILi{types[name]}ELi{nt}E") for name in PACKED for nt in PACKED_ROWS},
+    )
 
 
-def tile_loop(lines: list[str]) -> list[str]:
+def _loops_with(code: list[Instruction], opcode: str) -> list[set[int]]:
+    return [a for a in loops_of(hot_paths(code)) if any(code[i].opcode.startswith(opcode) for i in a)]
+
+
+def tile_loop(code: list[Instruction]) -> list[str]:
     """The smallest loop with wgmma."""
-    code, after = read_code(lines)
-    loop = min((a for a in loops_of(after) if any(code[i][0].startswith("HGMMA") for i in a)), key=len)
-    return [code[i][1] for i in sorted(loop) if code[i][0] != "NOP"]
+    return texts(code, min(_loops_with(code, "HGMMA"), key=len))
 
 
-def stage_loop(lines: list[str]) -> list[str]:
-    """The smallest loop with wgmma, without the loops inside of it, which wait."""
-    code, after = read_code(lines)
-    loops = loops_of(after)
-    outer = min((a for a in loops if any(code[i][0].startswith("HGMMA") for i in a)), key=len)
-    inside = {i for a in loops if a < outer for i in a}
-    return [code[i][1] for i in sorted(outer - inside) if code[i][0] != "NOP"]
+def stage_loop(code: list[Instruction]) -> list[str]:
+    """The same without its inner loops, which wait."""
+    outer = min(_loops_with(code, "HGMMA"), key=len)
+    inside = {i for a in loops_of(hot_paths(code)) if a < outer for i in a}
+    return texts(code, outer - inside)
 
 
 def row(nt: int, loop: list[str]) -> str:
@@ -144,10 +133,10 @@ def row(nt: int, loop: list[str]) -> str:
     )
 
 
-def attention_row(kind: tuple[int, int, str], loop: list[str], way: int) -> str:
+def attention_row(kind: tuple[int, int, str], loop: list[str], each: int) -> str:
     d, keys, mask = kind
     clocks, exponentials = keys * d // 8, TALL_ROWS * keys // 16
-    issue = 2 * way
+    issue = 2 * each
     # a product reads its 64 rows and all of the second operand's, or the second alone, for two groups of warps
     reads = 2 * (d // 16 * (64 + keys) + keys // 16 * d) * 16 * 2
     shared = (reads + 2 * keys * d * 2) // 128
@@ -155,22 +144,21 @@ def attention_row(kind: tuple[int, int, str], loop: list[str], way: int) -> str:
     added = ", a mask" if mask == "true" else ""
     products = sum("HGMMA" in text for text in loop)
     return (
-        f"| {d}{added} | {keys} | {products} | {way - products} | {clocks} | {exponentials} | {shared} | {issue} "
+        f"| {d}{added} | {keys} | {products} | {each - products} | {clocks} | {exponentials} | {shared} | {issue} "
         f"| {clocks / most:.0%} |"
     )
 
 
-def copy_way(lines: list[str]) -> int:
+def copy_path(code: list[Instruction]) -> int:
     """Instructions of a warp that copies whole pieces of as many rows as it has lanes for."""
-    code, after = read_code(lines)
-    loops = [a for a in loops_of(after) if any(code[i][0].startswith("LDGSTS") for i in a)]
+    loops = _loops_with(code, "LDGSTS")
     rows = min((a for a in loops if any(b < a for b in loops)), key=len)
-    return shortest_way(lines, [code[i][1] for i in sorted(rows)], ("LDGSTS",))
+    return shortest_path(code, texts(code, rows), ("LDGSTS",))
 
 
 def packed_row(name: str, nt: int, loop: list[str], copies: int) -> str:
     size = PACKED[name][0]
-    opcodes = [LINE.match(text).group(2).split(".")[0] for text in loop]  # type: ignore[union-attr]
+    opcodes = [opcode_of(text).split(".")[0] for text in loop]
     clocks = 4 * nt
     copying = COPIERS * -(-TILE_M // ROWS_AT_ONCE) * copies / 4  # of a stage
     issue = (8 * len(loop) / 2 + copying) / 4
@@ -192,8 +180,7 @@ def main() -> int:
     if shutil.which("nvcc") is None:
         print("skipped: nvcc is missing", file=sys.stderr)
         return 77
-    with tempfile.TemporaryDirectory() as folder:
-        all_kernels = disassemble(Path(folder))
+    all_kernels = read_all()
     kernels, attention = all_kernels.products, all_kernels.attention
     over = []
     print("| tile | wgmma | beside | clocks | KiB of shared memory | clocks for them | of the peak | of issue |")
@@ -203,23 +190,23 @@ def main() -> int:
         print(row(nt, loop))
         if arguments.show:
             print("\n".join(loop))
-        if sum(not re.search("HGMMA", text) for text in loop) > MOST_BESIDE:
+        if sum("HGMMA" not in text for text in loop) > MOST_BESIDE:
             over.append(f"128 x {nt}: {len(loop)} instructions, at most {MOST_BESIDE} beside wgmma")
     print("\n| heads | keys | wgmma | beside | clocks | exponentials | shared memory | issue | of the peak |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for kind, most in ATTENTION.items():
         loop = tile_loop(attention[kind])
-        way = shortest_way(attention[kind], loop, ("HGMMA",))
-        print(attention_row(kind, loop, way))
+        each = shortest_path(attention[kind], loop, ("HGMMA",))
+        print(attention_row(kind, loop, each))
         if arguments.show:
             print("\n".join(loop))
-        if way > most:
-            over.append(f"attention {kind}: {way} instructions, at most {most}")
+        if each > most:
+            over.append(f"attention {kind}: {each} instructions, at most {most}")
     print("\n| weights, rows | instructions | of a copy | clocks | issue | half rate | shared memory | of the peak |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for (name, nt), lines in all_kernels.packed.items():
-        loop = stage_loop(lines)
-        print(packed_row(name, nt, loop, copy_way(lines)))
+    for (name, nt), code in all_kernels.packed.items():
+        loop = stage_loop(code)
+        print(packed_row(name, nt, loop, copy_path(code)))
         if arguments.show:
             print("\n".join(loop))
         limit = PACKED[name][1] if nt == 256 else PACKED[name][2]

@@ -1,4 +1,4 @@
-// cuda_test.h - the devices that a test of the CUDA backend runs on: emulated ones (GB_CUDA_EMULATED) or real ones.
+// cuda_test.h - opens the devices that a test runs on: emulated (GB_CUDA_EMULATED) or real ones.
 //
 //     static void test(void) { CUDA_OR_SKIP(); ggml_backend_t cuda = cuda_open(0); ... ggml_backend_free(cuda); }
 #ifndef GB_TESTS_CUDA_TEST_H
@@ -11,7 +11,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-#include "tensor/quant/quant.h" // traits leave functions out that some formats have
+#include "tensor/quant/quant.h" // traits omit functions that some formats have
 #ifdef __cplusplus
 }
 #endif
@@ -23,7 +23,7 @@ extern "C" {
 #ifdef __cplusplus
 extern "C"
 #endif
-    enum ggml_status gb_cuda_register_linked(void); // of the backend that is linked in
+    enum ggml_status gb_cuda_register_linked(void); // registers the backend that is linked in
 
 #define CUDA_OR_SKIP()                                          \
     do {                                                        \
@@ -34,7 +34,7 @@ extern "C"
 
 static inline ggml_backend_t cuda_open(int device) { return ggml_backend_cuda_init(device); }
 
-// Bytes of a device that nobody but the living has, the pool included only as far as it was given away.
+// Bytes of a device in use, without free blocks of the pool.
 static inline size_t cuda_free_memory(int device) {
     size_t free_bytes = 0, total = 0;
     ggml_backend_cuda_trim(device);
@@ -42,7 +42,7 @@ static inline size_t cuda_free_memory(int device) {
     return free_bytes;
 }
 
-// How many kernels were launched whose names hold `part`, which the emulation counts; 0 on a device.
+// Number of launched kernels with `part` in their names, which the emulation counts; 0 on a device.
 static inline uint64_t cuda_launches(const char * part) {
 #ifdef GB_CUDA_EMULATED
     return gb_emu_launches_of(part);
@@ -52,7 +52,7 @@ static inline uint64_t cuda_launches(const char * part) {
 #endif
 }
 
-// Of these there were so many since they were `before`; on a device nobody counts.
+// Checks the number of launches since `before`; passes on a device.
 static inline void cuda_check_launches(const char * part, uint64_t before, uint64_t expected, const char * what) {
 #ifdef GB_CUDA_EMULATED
     const uint64_t n = cuda_launches(part) - before;
@@ -62,8 +62,8 @@ static inline void cuda_check_launches(const char * part, uint64_t before, uint6
 #endif
 }
 
-// True if graphs are replayed, so that a test can count how often. False with GGML_CUDA_GRAPHS=0, which
-// tools/check_cuda.sh sets under compute-sanitizer. The test then says what it does not check.
+// True if graphs are replayed, so that a test can count them. False with GGML_CUDA_GRAPHS=0, which tools/check_cuda.sh
+// sets under compute-sanitizer; the test then prints what it does not check.
 static inline bool cuda_replays(void) {
     const char * graphs = getenv("GGML_CUDA_GRAPHS");
     const bool off = graphs != NULL && strcmp(graphs, "0") == 0;
@@ -75,25 +75,25 @@ static inline bool cuda_replays(void) {
     return !off;
 }
 
-// What the backend says that a graph takes beside its tensors.
+// Scratch memory that the backend reports for a graph.
 static inline size_t cuda_work_size(ggml_backend_t backend, const struct ggml_cgraph * graph) {
     return backend->iface.graph_work_size(backend, graph);
 }
 
-// `taken`: bytes that a backend took for scratch memory, as seen from outside, when `told` was the most that it had
-// told. A block from the pool is up to a quarter larger. Nodes that share memory may need less than was told. On a
-// device nothing can be said: the driver gives memory in large pieces, and loads kernels into it.
+// Checks the bytes that a backend took for scratch memory. `reported`: the largest size that it reported. A block from
+// the pool is up to a quarter larger. Nodes that share memory may need less. On a device it checks nothing: the driver
+// allocates in large pieces, and loads kernels.
 enum cuda_work { CUDA_WORK_EXACT, CUDA_WORK_POOLED, CUDA_WORK_AT_MOST };
 
-static inline void cuda_check_work_size(const char * what, size_t taken, size_t told, enum cuda_work how) {
+static inline void cuda_check_work_size(const char * what, size_t taken, size_t reported, enum cuda_work how) {
 #ifdef GB_CUDA_EMULATED
-    const size_t rounded = (told + 511) / 512 * 512;
+    const size_t rounded = (reported + 511) / 512 * 512;
     const bool right = how == CUDA_WORK_EXACT    ? taken == rounded
-                       : how == CUDA_WORK_POOLED ? taken >= told && taken <= rounded + rounded / 3
+                       : how == CUDA_WORK_POOLED ? taken >= reported && taken <= rounded + rounded / 3
                                                  : taken <= rounded;
-    CHECK_MSG(right, "%s: took %zu bytes of scratch memory, told %zu", what, taken, told);
+    CHECK_MSG(right, "%s: took %zu bytes of scratch memory, reported %zu", what, taken, reported);
 #else
-    (void) what, (void) taken, (void) told, (void) how;
+    (void) what, (void) taken, (void) reported, (void) how;
 #endif
 }
 

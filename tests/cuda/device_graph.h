@@ -1,4 +1,4 @@
-// device_graph.h - a small graph whose data is made on the host and whose result is computed on the first CUDA device.
+// device_graph.h - a small graph with data from the host, computed on the first CUDA device.
 #ifndef GB_TESTS_DEVICE_GRAPH_H
 #define GB_TESTS_DEVICE_GRAPH_H
 
@@ -16,7 +16,7 @@ struct device_graph {
     device_graph(const device_graph &) = delete;
     device_graph & operator=(const device_graph &) = delete;
 
-    // False, with a failed check: the device does not compute it. before: NULL, or what is computed first.
+    // False, with a failed check: the device does not compute it. before: NULL, or a graph to compute first.
     bool compute(ggml_tensor * dst, ggml_tensor * before = NULL) {
         ggml_backend_t cuda = cuda_open(0);
         ggml_cgraph * graph = ggml_new_graph(ctx);
@@ -42,10 +42,10 @@ struct device_graph {
         if (copy.graph == NULL) {
             return false;
         }
-        // told of the graph without device memory
-        const size_t told = cuda_work_size(cuda, graph), before = cuda_free_memory(0);
+        // reported for the graph without device memory
+        const size_t reported = cuda_work_size(cuda, graph), before = cuda_free_memory(0);
         const bool ok = ggml_backend_graph_compute(cuda, copy.graph);
-        cuda_check_work_size(ggml_op_name(dst->op), before - cuda_free_memory(0), told, CUDA_WORK_EXACT);
+        cuda_check_work_size(ggml_op_name(dst->op), before - cuda_free_memory(0), reported, CUDA_WORK_EXACT);
         result.assign((size_t) ggml_nelements(dst), NAN);
         if (ok) {
             ggml_backend_tensor_get(copy.graph->nodes[copy.graph->n_nodes - 1], result.data(), 0,

@@ -1,4 +1,4 @@
-// kernel_test.h - what tests that launch kernels themselves share: memory, a stream, and the way there and back.
+// kernel_test.h - shared by tests that launch kernels themselves: memory, a stream, copies.
 #ifndef GB_TESTS_KERNEL_TEST_H
 #define GB_TESTS_KERNEL_TEST_H
 

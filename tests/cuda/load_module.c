@@ -1,13 +1,12 @@
-// load_module.c - the CUDA module from its file (GGML_CUDA_MODULE), as a program meets it: devices that compute, or a
-// reason why there are none. With GB_EXPECT_DEVICES in the environment there must be some: the module holds emulated
-// ones.
+// load_module.c - loads the CUDA module from its file (GGML_CUDA_MODULE) as a program does: devices compute, or there
+// is a reason why not. With GB_EXPECT_DEVICES in the environment there must be devices.
 #include <stdlib.h>
 
 #include "ggml-backend.h"
 #include "ggml-cuda.h"
 #include "test.h"
 
-// y = (w x) + x on a device and on the CPU, by the scheduler too.
+// y = (w x) + x on a device and on the CPU, also by the scheduler.
 static void compute(ggml_backend_t backend) {
     enum { N = 32, ROWS = 12 };
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 65536, NULL, true });
@@ -43,7 +42,7 @@ static void compute(ggml_backend_t backend) {
     ggml_free(ctx);
 }
 
-// A failure in the module is reported by the library that loaded it.
+// The library that loads the module reports its failure.
 static void report(ggml_backend_t backend) {
     CHECK(ggml_backend_alloc_buffer(backend, (size_t) 1 << 50) == NULL);
     CHECK_ERROR(GGML_STATUS_ALLOC_FAILED, "CUDA0: out of memory: 1125899906842624 bytes wanted");

@@ -1,5 +1,5 @@
-// products_and_attention.h - the tests of products and of attention, for a test that calls their cases on other
-// devices. To be included once.
+// products_and_attention.h - the tests of products and of attention, for tests that run their cases on other devices.
+// Include it once.
 #ifndef GB_TESTS_PRODUCTS_AND_ATTENTION_H
 #define GB_TESTS_PRODUCTS_AND_ATTENTION_H
 

@@ -31,8 +31,7 @@ static double element(const ggml_tensor * t, int64_t i0, int64_t i1, int64_t i2,
     }
 }
 
-// Probabilities may be rounded to the type of v: `relative` of them, and the sum of what they are multiplied with
-// bounds the error.
+// Probabilities may be rounded to the type of v. The bound is `relative` times the sum of the values' magnitudes.
 static int wrong_of_row(const attention & s, const ggml_tensor * q, const ggml_tensor * k, const ggml_tensor * v,
     int64_t i1, int64_t i2, int64_t i3, const float * got, double * worst) {
     const double relative = s.type == GGML_TYPE_F32 ? 2e-6 : s.type == GGML_TYPE_F16 ? 1.1 / 2048 : 1.1 / 256;
@@ -116,7 +115,7 @@ static void heads_that_share_keys(void) {
     CUDA_OR_SKIP();
     check({ GGML_TYPE_F16, 32, 1, 64, 12, 3, 3, 1, true, true });
     check({ GGML_TYPE_F16, 32, 20, 32, 8, 2, 2, 2, true, false });
-    check({ GGML_TYPE_F16, 32, 9, 32, 6, 3, 2, 1, false, false }); // keys and values differ
+    check({ GGML_TYPE_F16, 32, 9, 32, 6, 3, 2, 1, false, false }); // keys and values have other heads
 }
 
 static void keys_in_parts(void) {
@@ -151,7 +150,7 @@ static void tiles_of_floats(void) {
 #endif
 }
 
-// The hidden rows are rounded to halves when the product is.
+// The hidden rows are rounded to halves if the product rounds.
 static void check_feed_forward(ggml_type type, int64_t d, int64_t n, int64_t hidden, int64_t slices) {
     device_graph g;
     ggml_tensor * a = ggml_new_tensor_3d(g.ctx, type, d, n, slices);

@@ -1,5 +1,5 @@
-// test_attention_hopper.cpp - attention of halves with many query rows by the kernel for compute capability 9.0 alone,
-// against the formulas in double: on such a device, and in the emulation, which also says which kernel was taken.
+// test_attention_hopper.cpp - attention of halves with many query rows by the kernel for compute capability 9.0,
+// against the formulas in double. In the emulation it also checks which kernel runs.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -32,8 +32,8 @@ static void attend(const attentions::attention & s, bool taken = true) {
 
 static const ggml_type halves[] = { GGML_TYPE_F16, GGML_TYPE_BF16 };
 
-// Each extent around the sides of a tile, with others drawn.
-static void edges(void) {
+// Each extent around the sides of a tile, with random other extents.
+static void edges_of_tiles_are_right(void) {
     CUDA_OR_SKIP();
     const int64_t n[] = { 65, 66, 127, 128, 129, 200 }, m[] = { 8, 64, 120, 128, 136, 256, 264, 392 },
                   d[] = { 8, 40, 64, 72, 80, 128 };
@@ -57,7 +57,7 @@ static void heads_that_share_keys(void) {
     CUDA_OR_SKIP();
     attend({ GGML_TYPE_F16, 64, 20, 40, 8, 2, 2, 2, true, true });    // rows of several heads in a tile
     attend({ GGML_TYPE_BF16, 32, 1, 64, 70, 1, 1, 1, false, false }); // one query
-    attend({ GGML_TYPE_F16, 32, 90, 96, 6, 3, 2, 1, false, false });  // keys and values differ: a head a tile
+    attend({ GGML_TYPE_F16, 32, 90, 96, 6, 3, 2, 1, false, false }); // keys and values differ, so a tile has one head
     attend({ GGML_TYPE_F16, 128, 140, 144, 4, 2, 2, 2, true, true });
 }
 
@@ -68,20 +68,20 @@ static void keys_in_parts(void) {
     attend({ GGML_TYPE_BF16, 128, 260, 520, 1, 1, 1, 1, true, false }); // parts that some rows do not see
 }
 
-static void many_tiles(void) { // stages are used again
+static void many_tiles(void) { // so stages are reused
     CUDA_OR_SKIP();
     attend({ GGML_TYPE_F16, 64, 500, 904, 2, 1, 1, 1, false, false });
     attend({ GGML_TYPE_BF16, 128, 600, 704, 1, 1, 1, 1, true, false });
 }
 
-static void others_are_not_taken(void) {
+static void other_attention_uses_other_kernels(void) {
     CUDA_OR_SKIP();
     attend({ GGML_TYPE_F16, 64, 64, 72, 1, 1, 1, 1, false, false }, false); // few rows
     attend({ GGML_TYPE_F16, 36, 70, 72, 1, 1, 1, 1, false, false }, false); // rows that are not aligned
     attend({ GGML_TYPE_F32, 64, 70, 72, 1, 1, 1, 1, false, false }, false);
 }
 
-static void masks(void) { // whole tiles of them, of which two elements are read at once, and others
+static void masks(void) { // whole tiles, which are read in pairs, and others
     CUDA_OR_SKIP();
     ggml_backend_t cuda = chains::open();
     const uint64_t before = cuda_launches(kernel);
@@ -89,7 +89,7 @@ static void masks(void) { // whole tiles of them, of which two elements are read
         for (int half = 0; half < 2; half++) {
             chains::options o;
             o.edit = e;
-            o.half_mask = half != 0 && e != chains::IN_SOFT_MAX; // which has none of halves
+            o.half_mask = half != 0 && e != chains::IN_SOFT_MAX; // SOFT_MAX has no masks of halves
             chains::on_and_off(cuda, { half ? GGML_TYPE_BF16 : GGML_TYPE_F16, 64, 70, 264, 2, 1, 1, 1 }, o);
             chains::on_and_off(cuda, { half ? GGML_TYPE_F16 : GGML_TYPE_BF16, 128, 140, 392, 1, 1, 1, 1 }, o);
             chains::on_and_off(cuda, { GGML_TYPE_F16, 144, 66, 136, 1, 1, 1, 1 }, o);
@@ -113,5 +113,5 @@ static void chains_of_operators(void) {
     cuda_check_launches(kernel, before, chains::N_EDITS, "chains");
 }
 
-TEST_MAIN(TEST(edges), TEST(long_heads), TEST(heads_that_share_keys), TEST(keys_in_parts), TEST(many_tiles),
-    TEST(others_are_not_taken), TEST(masks), TEST(chains_of_operators))
+TEST_MAIN(TEST(edges_of_tiles_are_right), TEST(long_heads), TEST(heads_that_share_keys), TEST(keys_in_parts),
+    TEST(many_tiles), TEST(other_attention_uses_other_kernels), TEST(masks), TEST(chains_of_operators))

@@ -1,8 +1,8 @@
-// test_blas.cpp - products by cuBLAS: only when asked for, right, recorded in graphs, and our own kernels whenever it
-// is not there or fails.
+// test_blas.cpp - products by cuBLAS: only on request, correct, and recorded in graphs. Our own kernels compute if it
+// is missing or fails.
 //
-// In the emulation a library of ours stands in for it (emulation/fake_cublas.cpp). On a device: whatever the system
-// has, if it has it.
+// In the emulation, emulation/fake_cublas.cpp stands in for it. On a device the system's library is used, if there is
+// one.
 #include <stdlib.h>
 #ifdef GB_CUDA_EMULATED
 #    include <dlfcn.h>
@@ -26,8 +26,7 @@ static void ask_for(const char * wish) {
     }
 }
 
-// All ways that a product can come: one slice and many, shared weights, rows that must be converted, padded or copied,
-// PREC_F32.
+// All forms of a product: one slice and many, shared weights, rows that are converted, padded or copied, PREC_F32.
 static void multiply_all(void) {
     for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 }) {
         products::mul_mat(type, GGML_TYPE_F32, { 70, 33, 96, 1, 1, 1, 1 });
@@ -73,7 +72,7 @@ static bool open_fake(void) {
     return fake.products != NULL && fake.handles != NULL && fake.fail != NULL;
 }
 
-// What a backend says about the wish; it computes in any case.
+// The report of a backend about the request. It computes in any case.
 static std::string answer_to(const char * wish) {
     ask_for(wish);
     ggml_backend_t cuda = cuda_open(0);
@@ -88,8 +87,8 @@ static void check_answer(const char * wish, const char * part) {
     CHECK_MSG(answer.find(part) != std::string::npos, "'%s' gives '%s', not '%s'", wish, answer.c_str(), part);
 }
 
-// Before the library is in the process.
-static void not_there(void) {
+// The process has not loaded the library yet.
+static void a_missing_library_is_reported(void) {
     CUDA_OR_SKIP();
     check_answer("1", "cuBLAS: the system's loader finds none");
     check_answer("libcublas.so.13", "is 0, 1 or a full path");
@@ -116,7 +115,7 @@ static void products_are_right(void) {
     check_answer(FAKE_CUBLAS, "libcublas.so.13, version 130099");
     const int before = fake.products();
     multiply_all();
-    CHECK(fake.products() >= before + 3 * 6); // one for each product at least, PREC_F32 of halves apart
+    CHECK(fake.products() >= before + 3 * 6); // at least one for each product, except PREC_F32 of halves
     products::strides();
     products::outer_products();
     const int after = fake.products();
@@ -130,15 +129,15 @@ static void products_are_right(void) {
     CHECK_INT(fake.handles(), 0);
 }
 
-static void found_by_name(void) { // by now it is in the process
+static void the_library_is_found_by_name(void) { // the process has loaded it by now
     CUDA_OR_SKIP();
     REQUIRE(open_fake());
-    setenv("LD_LIBRARY_PATH", ".", 1); // not looked at
+    setenv("LD_LIBRARY_PATH", ".", 1); // ignored
     check_answer("1", "libcublas.so.13, version 130099");
     unsetenv("LD_LIBRARY_PATH");
 }
 
-static void failures(void) {
+static void a_failure_leaves_our_kernels(void) {
     CUDA_OR_SKIP();
     REQUIRE(open_fake());
     const char * const calls[] = { "cublasCreate_v2", "cublasSetStream_v2", "cublasSetWorkspace_v2",
@@ -153,14 +152,14 @@ static void failures(void) {
     ggml_backend_cuda_trim(0);
     const std::string answer = answer_to(FAKE_CUBLAS);
     CHECK_MSG(answer.find("no device memory") != std::string::npos, "%s", answer.c_str());
-    fake.fail(4, 13); // of the product itself: our kernel computes it
+    fake.fail(4, 13); // of the product; our kernel computes it
     const int before = fake.products();
     products::mul_mat(GGML_TYPE_F16, GGML_TYPE_F32, { 70, 33, 96, 1, 1, 1, 1 });
     CHECK_INT(fake.products(), before);
     fake.fail(-1, 0);
 }
 
-// The same graph four times: launched, recorded, replayed; disturbed: never recorded.
+// The same graph four times: launched, recorded, replayed. If disturbed, never recorded.
 static void compute_four_times(bool disturbed) {
     ggml_backend_t cuda = cuda_open(0);
     ggml_context * ctx = ggml_init({ 1 << 17, NULL, true });
@@ -175,7 +174,7 @@ static void compute_four_times(bool disturbed) {
     REQUIRE(buffer != NULL);
     std::vector<float> values(16 * 16), got(16 * 12);
     for (int i = 0; i < 16; i++) {
-        values[(size_t) (i * 16 + i)] = 2; // twice what comes
+        values[(size_t) (i * 16 + i)] = 2; // doubles its input
     }
     ggml_backend_tensor_set(w, values.data(), 0, values.size() * sizeof(float));
     int calls = 0;
@@ -198,7 +197,7 @@ static void compute_four_times(bool disturbed) {
         if (disturbed) {
             CHECK(calls >= 4);
         } else {
-            CHECK_INT(calls, round < 2 ? 4 : 0); // replays call nothing
+            CHECK_INT(calls, round < 2 ? 4 : 0); // replays make no calls
         }
     }
     CHECK(strstr(ggml_backend_cuda_get_cublas(cuda), "version") != NULL); // it is still used
@@ -207,23 +206,23 @@ static void compute_four_times(bool disturbed) {
     ggml_backend_free(cuda);
 }
 
-static void recorded(void) {
+static void products_are_recorded(void) {
     CUDA_OR_SKIP();
     REQUIRE(open_fake());
     ask_for(FAKE_CUBLAS);
     compute_four_times(false);
 }
 
-// What it queues is captured, which a neighbour who synchronizes breaks: nodes are launched one by one then, by cuBLAS.
-static void a_neighbour_that_synchronizes(void) {
+// Its work is captured. Another user who synchronizes breaks that. Then nodes are launched one by one, by cuBLAS.
+static void a_broken_capture_launches_node_by_node(void) {
     CUDA_OR_SKIP();
     REQUIRE(open_fake());
     ask_for(FAKE_CUBLAS);
     compute_four_times(true);
 }
 
-// A library that was closed would leave what it registered with the process behind.
-static void stays_open(void) {
+// A closed library would leave its registrations in the process.
+static void the_library_stays_open(void) {
     CUDA_OR_SKIP();
     ask_for(FAKE_CUBLAS);
     ggml_backend_free(cuda_open(0));
@@ -234,12 +233,13 @@ static void stays_open(void) {
     }
 }
 
-TEST_MAIN(TEST(without_a_wish), TEST(not_there), TEST(products_are_right), TEST(found_by_name), TEST(failures),
-    TEST(recorded), TEST(a_neighbour_that_synchronizes), TEST(stays_open))
+TEST_MAIN(TEST(without_a_wish), TEST(a_missing_library_is_reported), TEST(products_are_right),
+    TEST(the_library_is_found_by_name), TEST(a_failure_leaves_our_kernels), TEST(products_are_recorded),
+    TEST(a_broken_capture_launches_node_by_node), TEST(the_library_stays_open))
 
 #else
 
-static void of_the_system(void) {
+static void the_library_of_the_system_computes(void) {
     CUDA_OR_SKIP();
     ask_for("1");
     ggml_backend_t cuda = cuda_open(0);
@@ -252,6 +252,6 @@ static void of_the_system(void) {
     multiply_all();
 }
 
-TEST_MAIN(TEST(without_a_wish), TEST(of_the_system))
+TEST_MAIN(TEST(without_a_wish), TEST(the_library_of_the_system_computes))
 
 #endif

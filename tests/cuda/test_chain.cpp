@@ -1,5 +1,5 @@
-// test_chain.cpp - products, softmax and what is between them taken together as attention: only where nobody can see
-// the scores, with results that agree with those of the operators one by one, and everywhere else not at all.
+// test_chain.cpp - products with a softmax between them become attention only if nobody can see the scores. Results
+// agree with those of the single operators.
 #include <cmath>
 #include <functional>
 #include <string>
@@ -27,12 +27,12 @@ struct chain {
 struct options {
     enum edit edit = NO_MASK;
     bool inplace = false;
-    bool computed_q = false; // its memory is free once the first product is done
+    bool computed_q = false; // its memory is free after the first product
     bool half_mask = false;
     bool exact = false;
     float times = 1;    // of the usual scale
-    int64_t hidden = 0; // the first keys of every second row, whose mask is minus infinity
-    // who looks at what is in between
+    int64_t hidden = 0; // in every second row, number of first keys whose mask is minus infinity
+    // Readers of intermediate results.
     bool output = false, second_reader = false, view_of_it = false;
 };
 
@@ -136,7 +136,7 @@ static uint64_t attentions(void) {
            cuda_launches("gb_attention_floats");
 }
 
-// n_expected: launches; -1: any
+// n_expected: launches; -1: any number.
 static std::vector<float> compute(ggml_backend_t cuda, const chain & c, bool together, int n_expected) {
     std::vector<float> y((size_t) ggml_nelements(c.result));
     const uint64_t before = attentions();
@@ -156,7 +156,7 @@ static std::vector<float> compute(ggml_backend_t cuda, const chain & c, bool tog
 
 static void compare(const std::string & what, ggml_type type, const std::vector<float> & a,
     const std::vector<float> & b) {
-    // values are below 1, weights add up to 1
+    // Values are below 1, and weights add up to 1.
     const double tolerance = type == GGML_TYPE_F32 ? 2e-6 : type == GGML_TYPE_F16 ? 1.5e-3 : 1.2e-2;
     double worst = 0;
     for (size_t i = 0; i < a.size(); i++) {
@@ -206,7 +206,7 @@ static void halves(void) {
     ggml_backend_free(cuda);
 }
 
-// The scores are more than the device's cache, which is 256 KiB in the emulation.
+// The scores exceed the device's cache, which is 256 KiB in the emulation.
 static void floats(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = open();
@@ -229,8 +229,8 @@ static void floats(void) {
     ggml_backend_free(cuda);
 }
 
-// What is told covers both ways, and is what the larger one takes.
-static void scratch_of_both_ways(void) {
+// The reported size covers both algorithms and equals the larger one.
+static void reported_scratch_covers_both_algorithms(void) {
     CUDA_OR_SKIP();
 #ifdef GB_CUDA_EMULATED
     for (const shape & s : { shape{ GGML_TYPE_F16, 64, 20, 72, 4, 2, 1, 1 },
@@ -239,23 +239,23 @@ static void scratch_of_both_ways(void) {
             options o;
             o.edit = ADDED;
             o.computed_q = computed != 0;
-            size_t taken[2] = { 0, 0 }, told = 0;
+            size_t taken[2] = { 0, 0 }, reported = 0;
             for (int together = 0; together < 2; together++) {
                 ggml_backend_t cuda = cuda_open(0);
                 chain c = build(cuda, s, o);
-                told = cuda_work_size(cuda, c.graph);
+                reported = cuda_work_size(cuda, c.graph);
                 const size_t before = cuda_free_memory(0);
                 compute(cuda, c, together != 0, together);
                 taken[together] = before - cuda_free_memory(0);
-                CHECK_MSG(taken[together] <= (told + 511) / 512 * 512, "took %zu bytes, told %zu", taken[together],
-                    told);
+                CHECK_MSG(taken[together] <= (reported + 511) / 512 * 512, "took %zu bytes, reported %zu",
+                    taken[together], reported);
                 release(c);
                 ggml_backend_free(cuda);
             }
             const size_t most = taken[0] > taken[1] ? taken[0] : taken[1],
                          result = (size_t) (s.d * s.n * s.heads * s.batch) * sizeof(float);
-            // the result may have to be apart
-            CHECK_MSG(told <= most + result, "told %zu, took %zu and %zu", told, taken[0], taken[1]);
+            // The result may need memory apart from the operands.
+            CHECK_MSG(reported <= most + result, "reported %zu, took %zu and %zu", reported, taken[0], taken[1]);
         }
     }
 #else
@@ -263,8 +263,8 @@ static void scratch_of_both_ways(void) {
 #endif
 }
 
-// Somebody looks, or the chain is another: one by one.
-static void not_taken(void) {
+// Somebody reads an intermediate result, or the chain is another one: operators run one by one.
+static void other_chains_run_node_by_node(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = open();
     const shape s = { GGML_TYPE_F16, 64, 20, 72, 2, 2, 1, 1 };
@@ -279,12 +279,12 @@ static void not_taken(void) {
     o.view_of_it = true;
     on_and_off(cuda, s, o, 0);
     on_and_off(cuda, { GGML_TYPE_F16, 64, 8, 72, 2, 2, 1, 1 }, options(), 0); // few rows are exact
-    // heads that the tensor cores do not take
+    // Heads that the tensor cores do not take.
     on_and_off(cuda, { GGML_TYPE_F16, 36, 20, 72, 2, 2, 1, 1 }, options(), 0);
     o = options();
     o.edit = WITH_SLOPES;
     on_and_off(cuda, s, o, 0);
-    // memory that nobody planned: all results are there to be seen
+    // Memory without a plan: all results may be read.
     chain c = build(cuda, s, options());
     chain d = {};
     ggml_backend_buffer_t buffer = NULL;
@@ -304,8 +304,8 @@ static void not_taken(void) {
     ggml_backend_free(cuda);
 }
 
-// A recorded graph is of the way that was taken: the switch makes another one.
-static void replayed(void) {
+// The switch of fusion makes another recorded graph.
+static void fused_and_single_graphs_are_replayed(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = cuda_open(0);
     chain c = build(cuda, { GGML_TYPE_F16, 64, 20, 72, 2, 2, 1, 1 }, options());
@@ -317,14 +317,14 @@ static void replayed(void) {
     struct ggml_backend_cuda_graph_stats stats = {};
     CHECK_INT(ggml_backend_cuda_get_graph_stats(cuda, &stats), GGML_STATUS_SUCCESS);
     if (cuda_replays()) {
-        CHECK_INT(stats.n_captured, 2); // one of each way
-        CHECK_INT(stats.n_replayed, 6); // the second way is made at once: its shape has been seen
+        CHECK_INT(stats.n_captured, 2); // one with fusion, one without
+        CHECK_INT(stats.n_replayed, 6); // the second is recorded at once, because its shape was seen
     }
     release(c);
     ggml_backend_free(cuda);
 }
 
-// The scheduler plans the same way; a callback that looks at everything sees scores.
+// The scheduler plans the same. A callback that reads everything sees the scores.
 static bool look(ggml_tensor * t, bool ask, void * seen) {
     if (!ask && t->op == GGML_OP_SOFT_MAX) {
         std::vector<float> p((size_t) ggml_nelements(t));
@@ -338,13 +338,13 @@ static bool look(ggml_tensor * t, bool ask, void * seen) {
     return true;
 }
 
-static void in_the_scheduler(void) {
+static void the_scheduler_plans_the_same(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backends[2] = { open(), ggml_backend_cpu_init() };
     ggml_backend_sched_t sched = ggml_backend_sched_new(backends, NULL, 2, 64);
     chain c = build(backends[0], { GGML_TYPE_F16, 64, 20, 72, 2, 2, 1, 1 }, options());
     for (ggml_tensor * t = ggml_get_first_tensor(c.ctx); t != NULL; t = ggml_get_next_tensor(c.ctx, t)) {
-        t->buffer = NULL; // the scheduler places them anew
+        t->buffer = NULL; // the scheduler places them again
         t->data = NULL;
     }
     for (int i = 0; i < c.graph->n_nodes; i++) {
@@ -374,7 +374,7 @@ static void in_the_scheduler(void) {
     ggml_backend_free(backends[1]);
 }
 
-// Keys are rotated and copied into a part of their cache, in its type: the same bits, and one launch for both.
+// Keys are rotated and copied into their cache, in its type: the same bits, with one launch.
 struct cache {
     ggml_context * ctx;
     ggml_tensor *x, *positions, *rotated, *keys, *copy;
@@ -454,7 +454,7 @@ static std::vector<char> rotate(ggml_backend_t cuda, const cache & c, bool toget
     return bytes;
 }
 
-static void rotation_into_a_cache(void) {
+static void rotations_write_into_a_cache(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = open();
     for (ggml_type type : { GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_F32 }) {
@@ -474,5 +474,5 @@ static void rotation_into_a_cache(void) {
     ggml_backend_free(cuda);
 }
 
-TEST_MAIN(TEST(rotation_into_a_cache), TEST(halves), TEST(floats), TEST(scratch_of_both_ways), TEST(not_taken),
-    TEST(replayed), TEST(in_the_scheduler))
+TEST_MAIN(TEST(rotations_write_into_a_cache), TEST(halves), TEST(floats), TEST(reported_scratch_covers_both_algorithms),
+    TEST(other_chains_run_node_by_node), TEST(fused_and_single_graphs_are_replayed), TEST(the_scheduler_plans_the_same))

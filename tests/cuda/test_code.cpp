@@ -1,11 +1,11 @@
-// test_code.cpp - code that was compiled for another compute capability than the device has: for an older one, which
-// the driver compiles again but which lacks what came later, and for a newer one, which does not run.
+// test_code.cpp - code for another compute capability than the device's. The driver compiles code for an older one
+// again, but that lacks newer features. Code for a newer one does not run.
 #include "products_and_attention.h"
 
 static void set_code(int major, int minor) { gb_emu_set_code(major, minor); }
 
-// First: what is found out about a device stays.
-static void newer_code(void) {
+// This must run first: facts about a device are kept.
+static void newer_code_is_refused(void) {
     CUDA_OR_SKIP();
     set_code(10, 0);
     ggml_backend_t cuda = cuda_open(0);
@@ -17,10 +17,10 @@ static void newer_code(void) {
     ggml_backend_free(cuda);
 }
 
-static void older_code(void) {
+static void older_code_runs_without_newer_features(void) {
     CUDA_OR_SKIP();
     set_code(7, 5);
-    for (ggml_type type : { GGML_TYPE_BF16, GGML_TYPE_F16, GGML_TYPE_Q4_0 }) { // products of bf16 tiles began with 8.0
+    for (ggml_type type : { GGML_TYPE_BF16, GGML_TYPE_F16, GGML_TYPE_Q4_0 }) { // tiles of bf16 need code for 8.0
         products::mul_mat(type, GGML_TYPE_F32, { 130, 70, 512, 1, 1, 1, 1 });
     }
     for (ggml_type type : { GGML_TYPE_BF16, GGML_TYPE_F16 }) {
@@ -28,4 +28,4 @@ static void older_code(void) {
     }
 }
 
-TEST_MAIN(TEST(newer_code), TEST(older_code))
+TEST_MAIN(TEST(newer_code_is_refused), TEST(older_code_runs_without_newer_features))

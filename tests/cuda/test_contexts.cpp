@@ -1,7 +1,7 @@
-// test_contexts.cpp - what work on one device does to the others: nothing, until memory of theirs is used.
+// test_contexts.cpp - work on one device makes no context on others until their memory is used.
 //
-// A context takes hundreds of megabytes of a device, and from CUDA 12 on making a device current makes one. All is in
-// one test, because what a process has done to a device stays.
+// A context takes hundreds of megabytes. From CUDA 12 on, making a device current creates one. All checks are in one
+// test, because contexts stay for the life of the process.
 #include <cuda_runtime.h>
 
 #include "device_graph.h"
@@ -39,12 +39,12 @@ static ggml_tensor * tensor_on(int device, ggml_context * ctx, ggml_backend_buff
     return t;
 }
 
-static void devices_that_nobody_asked_for(void) {
+static void unused_devices_get_no_context(void) {
     CUDA_OR_SKIP();
     REQUIRE(ggml_backend_cuda_get_device_count() == 2);
     char text[64];
     ggml_backend_cuda_get_device_description(0, text, sizeof(text));
-    CHECK(!gb_emu_has_context(0) && !gb_emu_has_context(1)); // listing them makes none
+    CHECK(!gb_emu_has_context(0) && !gb_emu_has_context(1)); // listing devices makes no context
     compute(1);
     CHECK(gb_emu_has_context(1));
     CHECK(!gb_emu_has_context(0));
@@ -52,11 +52,11 @@ static void devices_that_nobody_asked_for(void) {
     CHECK_INT(cudaGetDevice(&now), cudaSuccess);
     CHECK_INT(now, 1);
     CHECK(!gb_emu_has_context(0));
-    CHECK_INT(cudaSetDevice(0), cudaSuccess); // somebody else uses it: it does
+    CHECK_INT(cudaSetDevice(0), cudaSuccess); // somebody else uses device 0: it comes back
     compute(1);
     CHECK_INT(cudaGetDevice(&now), cudaSuccess);
     CHECK_INT(now, 0);
-    // both are in use: their memory is mapped to each other when something is copied between them, not before
+    // Both devices have contexts. The first copy between them maps their memory.
     CHECK(!gb_emu_has_peer(0, 1) && !gb_emu_has_peer(1, 0));
     ggml_context * ctx[2] = { ggml_init({ 1 << 12, NULL, true }), ggml_init({ 1 << 12, NULL, true }) };
     ggml_backend_buffer_t buffer[2];
@@ -71,4 +71,4 @@ static void devices_that_nobody_asked_for(void) {
 }
 
 
-TEST_MAIN(TEST(devices_that_nobody_asked_for))
+TEST_MAIN(TEST(unused_devices_get_no_context))

@@ -1,8 +1,8 @@
-// test_coverage.cpp - what the CPU computes forward, devices compute, too: both are asked about every operator with
-// every combination of types, and about the layouts of test_ops.cpp. Only supports_op is called. GB_COVERAGE=1 in the
-// environment prints each difference.
+// test_coverage.cpp - devices compute every forward operator that the CPU computes. Asks both about every operator with
+// every combination of types, and about the layouts of test_ops.cpp. It calls supports_op only. GB_COVERAGE=1 prints
+// each difference.
 //
-// The few that are meant are the table `known`: an entry that no combination needs any more is a failure, too.
+// The table `known` has the intended differences. An entry that explains no combination is a failure.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -27,12 +27,12 @@ struct known_difference {
     ggml_op op;
     bool (*is)(const ggml_tensor * node);
     const char * why;
-    int n; // combinations that it explained
+    int n; // combinations that it explains
 };
 
 static ggml_type type_of(const ggml_tensor * t) { return t != NULL ? t->type : GGML_TYPE_COUNT; }
 
-static bool is_searched(ggml_type type) { // formats that are found by long searches, one block after the other
+static bool is_searched(ggml_type type) { // formats whose blocks are found by long searches
     switch (type) {
         case GGML_TYPE_Q4_0:
         case GGML_TYPE_Q4_1:
@@ -69,7 +69,7 @@ static known_difference known[] = {
 
 struct asked {
     ggml_backend_t cpu, cuda;
-    int n_both = 0, n_more = 0; // both compute; the device alone
+    int n_both = 0, n_more = 0; // computed by both; by the device alone
     bool seen[GGML_OP_COUNT] = {};
     std::set<std::string> missing, more;
 };
@@ -103,7 +103,7 @@ static void ask(asked & a, const ggml_tensor * node) {
     a.missing.insert(describe(node) + ": " + ggml_backend_unsupported_reason(a.cuda, node));
 }
 
-// A contiguous tensor of another type; false: rows would not be whole blocks.
+// A contiguous tensor of another type. False: rows would not be whole blocks.
 static bool become(ggml_tensor * t, ggml_type type) {
     if (t->ne[0] % ggml_blck_size(type) != 0) {
         return false;
@@ -116,7 +116,7 @@ static bool become(ggml_tensor * t, ggml_type type) {
     return true;
 }
 
-// Every combination of types of the result and the sources. Views are left out: their memory is another tensor's.
+// Every combination of types of result and sources. Leaves out views, which share another tensor's memory.
 static void ask_types(asked & a, ggml_tensor * node, const std::vector<ggml_type> & types) {
     std::vector<ggml_tensor *> tensors = { node };
     for (int j = 0; j < GGML_MAX_SRC && node->src[j] != NULL; j++) {
@@ -201,7 +201,7 @@ static const op_case quantized[] = {
     T(argsort_long, ggml_argsort(t.ctx, dense(t, 8192, 2), GGML_SORT_ASC)),
 };
 
-// A copy is a view of its destination: the types are chosen when it is built.
+// A copy is a view of its destination, so its types are chosen when it is built.
 static void ask_copies(asked & a) {
     for (int from = 0; from < GGML_TYPE_COUNT; from++) {
         for (int to = 0; to < GGML_TYPE_COUNT; to++) {
@@ -222,7 +222,7 @@ static void ask_copies(asked & a) {
 
 // --------------------------------------------------------------------------------------------------------------- tests
 
-// Operators of the list that no graph computes forward in floats: gradients, losses, what is called back on the host.
+// Operators that no forward graph of floats has: gradients, losses, callbacks on the host.
 static bool is_left_out(int op) {
     switch (op) {
         case GGML_OP_NONE:
@@ -254,7 +254,7 @@ static std::vector<ggml_type> quantized_types(void) {
     return types;
 }
 
-static void everything_forward(void) {
+static void devices_compute_what_the_cpu_computes(void) {
     CUDA_OR_SKIP();
     asked a;
     a.cpu = ggml_backend_cpu_init();
@@ -295,4 +295,4 @@ static void everything_forward(void) {
     ggml_backend_free(a.cpu);
 }
 
-TEST_MAIN(TEST(everything_forward))
+TEST_MAIN(TEST(devices_compute_what_the_cpu_computes))

@@ -1,7 +1,7 @@
-// test_decode.cpp - a decoder, step by step, with a cache that grows: every step is another graph of the same shape.
+// test_decode.cpp - a decoder with a growing cache: every step is another graph of the same shape.
 //
-// Each step writes its key and value into the cache and attends to all that are there, so addresses, sizes and
-// parameters change with it. The CPU computes the same. Counted is how often the device got nodes one by one.
+// Each step writes its key and value into the cache and attends to all of them, so addresses, sizes and parameters
+// change. Compares with the CPU, and counts the graphs that are launched node by node.
 #include <cmath>
 
 #include "device_graph.h"
@@ -61,7 +61,7 @@ static void close_decoder(decoder & d) {
     ggml_backend_free(d.backend);
 }
 
-// The tensors of a step.
+// of a step
 struct step {
     ggml_context * ctx;
     ggml_cgraph * graph;
@@ -72,7 +72,7 @@ static ggml_tensor * rope(const step & s, ggml_tensor * x) {
     return ggml_rope(s.ctx, ggml_reshape_3d(s.ctx, x, D, HEADS, x->ne[1]), s.position, D, 0, KEYS);
 }
 
-// One layer for `n` tokens, the first of them at `past`.
+// One layer for `n` tokens, the first at position `past`.
 static ggml_tensor * apply(const step & s, const layer & l, ggml_tensor * x, int64_t past) {
     ggml_context * c = s.ctx;
     const int64_t n = x->ne[1], seen = past + n;
@@ -135,8 +135,8 @@ static struct ggml_backend_cuda_graph_stats stats_of(const decoder & d) {
     return s;
 }
 
-// 64 steps: from the third on, and in fact from the second, each is one launch.
-static void a_cache_that_grows(void) {
+// 64 steps. Each is one launch from the second step on.
+static void steps_with_a_growing_cache_are_replayed(void) {
     CUDA_OR_SKIP();
     const bool replays = cuda_replays();
     decoder device = open_decoder(cuda_open(0)), cpu = open_decoder(ggml_backend_cpu_init());
@@ -158,8 +158,8 @@ static void a_cache_that_grows(void) {
     close_decoder(cpu);
 }
 
-// A prompt, steps, the next prompt, steps: what was made for one serves it again.
-static void prompts_in_between(void) {
+// After another prompt, the recorded graphs of the first serve again.
+static void a_prompt_keeps_recorded_steps(void) {
     CUDA_OR_SKIP();
     decoder device = open_decoder(cuda_open(0)), cpu = open_decoder(ggml_backend_cpu_init());
     int64_t past = 0;
@@ -179,4 +179,4 @@ static void prompts_in_between(void) {
     close_decoder(cpu);
 }
 
-TEST_MAIN(TEST(a_cache_that_grows), TEST(prompts_in_between))
+TEST_MAIN(TEST(steps_with_a_growing_cache_are_replayed), TEST(a_prompt_keeps_recorded_steps))

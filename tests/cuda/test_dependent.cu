@@ -1,7 +1,7 @@
-// test_dependent.cu - kernels that may begin while the one before them ends (queue.h): on a device, and in the
-// emulation, where some of their blocks do begin early, and a kernel that does not wait as launch.cuh asks is noticed.
+// test_dependent.cu - kernels that may begin while the one before them ends (queue.h). In the emulation some of their
+// blocks do begin early, and a kernel that does not wait as launch.cuh requires fails.
 //
-// Each step adds one to the numbers of the step before, in reverse, so a block that comes too early has wrong ones.
+// Each step adds one to the numbers of the step before, in reverse order, so a block that is too early has wrong ones.
 #include "kernel_test.h"
 #include "cuda/replay.h"
 
@@ -75,7 +75,7 @@ static void seed([[maybe_unused]] uint64_t s) {
 
 enum { STEPS = 12 };
 
-// From a to b and back; the result is in a. A copy and zeros in between, which wait for all before them.
+// From a to b and back; the result is in a. Copies and zeros between wait for all before them.
 static void queue_steps(const gb_queue & q, const device_memory & a, const device_memory & b, bool with_others) {
     for (int i = 0; i < STEPS; i += 2) {
         CHECK_INT(GB_LAUNCH(add_one, BLOCKS, THREADS, 0, q, (const int *) a.p, (int *) b.p), cudaSuccess);
@@ -100,7 +100,7 @@ static void kernels_keep_their_order() {
     }
 }
 
-// As an executable graph, which then gets other parameters: its edges stay.
+// As an executable graph that then gets other parameters: its edges stay.
 static void graphs_keep_the_order() {
     DEPENDENT_OR_SKIP();
     device_memory a(N * sizeof(int)), b(N * sizeof(int)), c(N * sizeof(int));
@@ -130,7 +130,7 @@ static void graphs_keep_the_order() {
 
 #ifdef GB_CUDA_EMULATED
 
-// Kernels of which one follows another are launched so, and no others.
+// Kernels that follow a kernel are launched so, and no others.
 static void early_launches_are_counted() {
     CUDA_OR_SKIP();
     device_memory a(N * sizeof(int)), b(N * sizeof(int));
@@ -149,7 +149,7 @@ static void early_launches_are_counted() {
     }
 }
 
-// A driver that does not know such edges: the graph has others.
+// A driver without such edges: the graph has full ones.
 static void edges_can_be_refused() {
     CUDA_OR_SKIP();
     device_memory a(N * sizeof(int)), b(N * sizeof(int));
@@ -167,7 +167,7 @@ static void edges_can_be_refused() {
     check_numbers("with full edges", a, reversed(numbers(3), STEPS));
     CHECK_INT(gb_emu_count().dependent, before);
     gb_replay_free(replay);
-    // another error says nothing about edges
+    // Another error does not mean that edges are missing.
     queue_steps(q, a, b, false);
     dependent = true;
     gb_emu_fail("cudaGraphInstantiate", 0, cudaErrorMemoryAllocation);
@@ -210,7 +210,7 @@ GB_KERNEL copies_before(const int * x, int * y) {
     y[threadIdx.x] = a[4 * threadIdx.x];
 }
 
-// One thread has waited; the others meet it, and go on without.
+// One thread has waited. The others meet it and go on without a wait.
 GB_KERNEL waits_for_others(const int * x, int * y) {
     if (threadIdx.x == 0) {
         gb_wait_for_earlier();
@@ -243,7 +243,7 @@ static void mistakes_are_noticed() {
             CHECK_INT(launch(q), cudaSuccess);
             CHECK_MSG(cudaStreamSynchronize(stream()) == cudaErrorLaunchFailure, "%s is not noticed", what);
             gb_emu_reset();
-            const gb_queue alone = queue(); // where nothing may begin early the same kernel does no harm
+            const gb_queue alone = queue(); // without dependent launches the same kernel is correct
             CHECK_INT(GB_LAUNCH(add_one, BLOCKS, THREADS, 0, alone, x, y), cudaSuccess);
             CHECK_INT(cudaStreamSynchronize(stream()), cudaSuccess);
         };
@@ -278,7 +278,7 @@ static cudaError_t add_edge(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNo
     return error;
 }
 
-// Only from kernel to kernel, and only as the documentation has it.
+// Only from kernel to kernel, and only as documented.
 static void wrong_edges_are_refused() {
     CUDA_OR_SKIP();
     enum { FULL = cudaGraphDependencyTypeDefault, EARLY = cudaGraphDependencyTypeProgrammatic };
@@ -315,7 +315,7 @@ static void wrong_edges_are_refused() {
     CHECK_INT(cudaGraphDestroy(graph), cudaSuccess);
 }
 
-// The attribute is for 9.0 and newer; a queue of another device never asks.
+// The attribute needs 9.0. A queue of another device never sets it.
 static void older_devices_know_nothing_of_it() {
     CUDA_OR_SKIP();
     device_memory a(N * sizeof(int)), b(N * sizeof(int));

@@ -1,7 +1,7 @@
-// test_dialect.cu - the dialect of launch.cuh does what its comments say: on a device, and in the emulation.
+// test_dialect.cu - the dialect of launch.cuh does what its comments say, on a device and in the emulation.
 //
-// Products of tiles are judged by their definition, with operands laid out from a picture of the whole matrices, and
-// small integers, which every arithmetic has exactly. In the emulation also: what must not be written is noticed.
+// Products of tiles are compared with their definition, with small integers, which are exact everywhere. The emulation
+// must also notice forbidden code.
 #include "kernel_test.h"
 
 // --------------------------------------------------------------------------------------------------------------- warps
@@ -50,7 +50,7 @@ GB_KERNEL reverse(const float * x, float * y) {
     y[blockIdx.x * 128 + threadIdx.x] = b[(threadIdx.x + 1) % 128];
 }
 
-// Rows of 16 bytes: copied whole, in part with zeros behind, and 4 bytes at a time; two groups on their way.
+// Rows of 16 bytes: copied whole, in part with zeros after them, and 4 bytes at a time, in two groups.
 GB_KERNEL async_copies(const int * x, int * y, int bytes) {
     GB_SHARED(int, a, 128);
     GB_SHARED(int, b, 128);
@@ -110,7 +110,7 @@ static void copies_arrive() {
 
 // ------------------------------------------------------------------------------------------------------------ products
 
-// A of 16 x K and B of K x 8 (columns together) as `per` elements a register; each lane takes what the manual gives it.
+// A of 16 x K and B of K x 8 (by columns), `per` elements a register. Each lane takes the elements of the manual.
 template <int K, class Element>
 GB_DEVICE void load_fragments(const Element * a, const Element * b, uint32_t (&ra)[4], uint32_t (&rb)[2]) {
     const int per = 4 / (int) sizeof(Element), g = gb_lane() / 4, t = gb_lane() % 4;
@@ -171,8 +171,7 @@ GB_KERNEL multiply_half_bytes(const int8_t * a, const int8_t * b, int * d) {
     store_fragments(d, rd);
 }
 
-// The same product of halves, with fragments from shared memory: A by rows, B by rows and transposed while it is
-// loaded.
+// The same product of halves, with fragments from shared memory: A by rows, B by rows and transposed by the load.
 GB_KERNEL multiply_shared(const uint16_t * a, const uint16_t * b, float * d, float * e) {
     GB_SHARED(uint16_t, sa, 16 * 16);
     GB_SHARED(uint16_t, sb, 8 * 16);
@@ -331,7 +330,7 @@ static void numbers_convert() {
         const uint32_t u = (uint32_t) test_random();
         memcpy(&x[(size_t) i], &u, 4);
         if (i % 2) {
-            x[(size_t) i] = ldexpf(test_random_float(-1, 1), (int) test_random_int(-26, 17)); // around what halves have
+            x[(size_t) i] = ldexpf(test_random_float(-1, 1), (int) test_random_int(-26, 17)); // halves and beyond
         }
     }
     x[0] = INFINITY, x[1] = -INFINITY, x[2] = 65519.996f, x[3] = 65520.0f, x[4] = 5.9604645e-8f / 2, x[5] = 0.0f,
@@ -401,7 +400,7 @@ GB_KERNEL two_barriers(int * out) {
     }
 }
 
-// Reads its neighbour's value without a barrier: right in one order only.
+// Reads its neighbour's value without a barrier, which is correct in one order only.
 GB_KERNEL barrier_missing(int * out) {
     GB_SHARED(int, a, 128);
     a[threadIdx.x] = (int) threadIdx.x;
@@ -439,7 +438,7 @@ static void mistakes_are_noticed() {
     CHECK(wrong);
 }
 
-// What a block may ask for is the process's: a launch that needs less takes nothing from one that needs more.
+// The limit of a block belongs to the process. A launch that needs less does not lower it.
 static void shared_memory_is_not_taken_away() {
     CUDA_OR_SKIP();
     device_memory m(128 * sizeof(float));
@@ -453,7 +452,7 @@ static void shared_memory_is_not_taken_away() {
     gb_emu_reset();
 }
 
-// Nothing is done until somebody waits, and then in the order that events give.
+// Nothing runs until somebody waits, and then in the order of events.
 static void queues_wait() {
     CUDA_OR_SKIP();
     cudaStream_t a, b;

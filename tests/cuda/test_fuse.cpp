@@ -1,6 +1,6 @@
-// test_fuse.cpp - a norm with the weight and the bias that follow it is one launch, and a softmax with the factor and
-// the mask before it, with every result stored that somebody may look at, the same as if each had been computed alone;
-// where memory is shared in other ways nothing is taken together.
+// test_fuse.cpp - a norm with the weight and bias after it is one launch, and so is a softmax with the factor and mask
+// before it. Every result that somebody may read is stored and equals that of the single operators. Nodes that share
+// memory in other ways are not fused.
 #include <cmath>
 
 #include "device_graph.h"
@@ -94,7 +94,7 @@ static void compare(ggml_backend_t cuda, ggml_op op, int64_t n, int64_t rows, ho
     release(a);
 }
 
-static void norm_weight_bias(void) {
+static void norm_weight_bias_are_one_launch(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = cuda_open(0);
     ggml_backend_cuda_set_graphs(cuda, false);
@@ -104,14 +104,14 @@ static void norm_weight_bias(void) {
             compare(cuda, op, n, rows, OWN_MEMORY, 0);
             compare(cuda, op, n, rows, IN_PLACE, 0);
             compare(cuda, op, n, rows, ONLY_WEIGHT, 0);
-            compare(cuda, op, n, rows, BIAS_ELSEWHERE, 1); // what is added is no row
+            compare(cuda, op, n, rows, BIAS_ELSEWHERE, 1); // the addend is no row
         }
     }
     ggml_backend_free(cuda);
 }
 
-// The weight is the first row of the norm's own result, or lies where the product goes: nothing may be taken together.
-static void shared_memory(void) {
+// The weight overlaps the norm's result or the product's, so nothing may be fused.
+static void nodes_that_share_memory_are_not_fused(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = cuda_open(0), cpu = ggml_backend_cpu_init();
     ggml_backend_cuda_set_graphs(cuda, false);
@@ -124,8 +124,7 @@ static void shared_memory(void) {
             ggml_tensor * room = ggml_new_tensor_2d(ctx, GGML_TYPE_F32, N, 3 * ROWS);
             ggml_tensor * x = ggml_view_2d(ctx, room, N, ROWS, room->nb[1], 0);
             ggml_tensor * norm = ggml_rms_norm(ctx, x, 1e-5f);
-            // 0: a row of the norm's result; 1: one of x, which the product overwrites; 2: one that the product leaves
-            // alone
+            // 0: a row of the norm's result; 1: a row of x that the product overwrites; 2: one that it does not.
             ggml_tensor * w = where == 0 ? ggml_view_1d(ctx, norm, N, 2 * N * sizeof(float))
                                          : ggml_view_1d(ctx, room, N, (where == 1 ? 3 : 2 * ROWS) * N * sizeof(float));
             ggml_tensor * y = where == 0 ? ggml_mul(ctx, norm, w) : ggml_cpy(ctx, ggml_mul(ctx, norm, w), x);
@@ -226,7 +225,7 @@ static void compare_scores(ggml_backend_t cuda, const scores_case & k, int64_t n
     }
 }
 
-static void scale_mask_softmax(void) {
+static void scale_mask_softmax_are_one_launch(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = cuda_open(0);
     ggml_backend_cuda_set_graphs(cuda, false);
@@ -241,8 +240,8 @@ static void scale_mask_softmax(void) {
     ggml_backend_free(cuda);
 }
 
-// The mask of the softmax is what was scaled: it is complete only when all rows are.
-static void mask_in_the_chain(void) {
+// The mask of the softmax is the scaled tensor, which is complete only when all rows are.
+static void a_mask_from_the_chain_is_not_fused(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = cuda_open(0), cpu = ggml_backend_cpu_init();
     ggml_backend_cuda_set_graphs(cuda, false);
@@ -277,4 +276,5 @@ static void mask_in_the_chain(void) {
     ggml_backend_free(cuda);
 }
 
-TEST_MAIN(TEST(norm_weight_bias), TEST(shared_memory), TEST(scale_mask_softmax), TEST(mask_in_the_chain))
+TEST_MAIN(TEST(norm_weight_bias_are_one_launch), TEST(nodes_that_share_memory_are_not_fused),
+    TEST(scale_mask_softmax_are_one_launch), TEST(a_mask_from_the_chain_is_not_fused))

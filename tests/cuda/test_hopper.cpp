@@ -22,8 +22,8 @@ static void multiply(ggml_type type, ggml_type b, const products::shape & s, boo
 
 static const ggml_type halves[] = { GGML_TYPE_F16, GGML_TYPE_BF16 };
 
-// Each extent around the sides of a tile, with others drawn.
-static void edges(void) {
+// Each extent around the sides of a tile, with random other extents.
+static void edges_of_tiles_are_right(void) {
     CUDA_OR_SKIP();
     const int64_t m[] = { 1, 7, 63, 64, 65, 127, 128, 129, 200 },
                   n[] = { 33, 63, 64, 65, 127, 128, 129, 255, 256, 257 },
@@ -62,13 +62,13 @@ static void depth_in_parts(void) {
 
 static void views(void) {
     CUDA_OR_SKIP();
-    for (ggml_type type : halves) { // dimensions exchanged: the order of strides is not that of dimensions
+    for (ggml_type type : halves) { // dimensions exchanged, so strides do not ascend
         const uint64_t before = cuda_launches(kernel);
         products::permuted(type, 40, 32);
         products::permuted(type, 70, 64);
         cuda_check_launches(kernel, before, 2, "permuted");
     }
-    // a part of each row, which ends where 16 bytes do not
+    // A part of each row, which ends at no multiple of 16 bytes.
     for (ggml_type type : halves) {
         const uint64_t before = cuda_launches(kernel);
         device_graph g;
@@ -85,7 +85,7 @@ static void views(void) {
     }
 }
 
-static void others_are_not_taken(void) {
+static void other_products_use_other_kernels(void) {
     CUDA_OR_SKIP();
     const uint64_t before = cuda_launches(kernel);
     multiply(GGML_TYPE_F16, GGML_TYPE_F32, { 40, 32, 64, 1, 1, 1, 1 }, false);  // few rows
@@ -94,7 +94,7 @@ static void others_are_not_taken(void) {
     multiply(GGML_TYPE_Q4_0, GGML_TYPE_F32, { 40, 50, 64, 1, 1, 1, 1 }, false);
     products::mul_mat(GGML_TYPE_F16, GGML_TYPE_F32, { 40, 50, 64, 1, 1, 1, 1 }, true); // GGML_PREC_F32
     products::mul_mat_id(GGML_TYPE_F16, 35, 75, 64, 4, false);
-    // rows that overlap: no tensor map has them
+    // Rows that overlap have no tensor map.
     device_graph g;
     ggml_tensor * root = ggml_new_tensor_1d(g.ctx, GGML_TYPE_F16, 64 + 39 * 16);
     ggml_tensor * a = ggml_view_2d(g.ctx, root, 64, 40, 32, 0);
@@ -108,9 +108,9 @@ static void others_are_not_taken(void) {
     cuda_check_launches(kernel, before, 0, "others");
 }
 
-// A graph that is replayed, with other data in the same memory, and one of the same shape elsewhere, which takes the
-// executable graph over: maps hold addresses.
-static void replayed(void) {
+// A graph that is replayed with other data, and one of the same shape elsewhere, which takes over the executable graph:
+// maps hold addresses.
+static void replayed_graphs_get_new_maps(void) {
     CUDA_OR_SKIP();
     const uint64_t before = cuda_launches(kernel);
     ggml_backend_t cuda = cuda_open(0);
@@ -143,5 +143,5 @@ static void replayed(void) {
     ggml_backend_free(cuda);
 }
 
-TEST_MAIN(TEST(edges), TEST(random_shapes), TEST(several_tiles_a_block), TEST(depth_in_parts), TEST(views),
-    TEST(others_are_not_taken), TEST(replayed))
+TEST_MAIN(TEST(edges_of_tiles_are_right), TEST(random_shapes), TEST(several_tiles_a_block), TEST(depth_in_parts),
+    TEST(views), TEST(other_products_use_other_kernels), TEST(replayed_graphs_get_new_maps))

@@ -1,5 +1,4 @@
-// test_hopper_boxes.cu - which boxes of a tensor gb_copy_tile copies (hopper.cuh), judged by the picture of the whole
-// tensor.
+// test_hopper_boxes.cu - which boxes of a tensor gb_copy_tile copies (hopper.cuh), compared with the whole tensor.
 //
 // The first test has the boxes that kernels use. The others begin at an element that 8 does not divide, or lie outside
 // of the tensor along rows or slices. NVIDIA's documents allow them, but an H200 ended with an illegal instruction for
@@ -35,7 +34,7 @@ GB_KERNEL copy_box(GB_FIXED_PARAMETER one_map q, uint16_t * out, int rows, place
     }
 }
 
-// Rows of 80 elements of which 77 are the tensor's, 11 of them, 3 slices of 12 rows, 2 of 4.
+// Rows of 80 elements, of which the tensor has 77; 11 rows, 3 slices of 12 rows, 2 of 4.
 static const int64_t ne[4] = { 77, 11, 3, 2 }, at_y = 80, at_z = 80 * 12, at_w = 80 * 12 * 4;
 
 static const int boxes[][4] = { { 64, 16, 1, 1 }, { 64, 4, 2, 1 }, { 64, 1, 3, 2 }, { 64, 256, 1, 1 } };

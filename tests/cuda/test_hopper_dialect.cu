@@ -1,8 +1,8 @@
-// test_hopper_dialect.cu - the dialect of hopper.cuh does what its comments say: on a device of compute capability 9.0,
+// test_hopper_dialect.cu - the dialect of hopper.cuh does what its comments say, on a device of compute capability 9.0
 // and in the emulation.
 //
-// Products are judged by their definition, with small integers, which every arithmetic has exactly. In the emulation
-// also: what must not be written is noticed. Copies of tiles: test_hopper_boxes.cu.
+// Products are compared with their definition, with small integers, which are exact everywhere. The emulation must also
+// notice forbidden code. Copies of tiles: test_hopper_boxes.cu.
 #include "hopper_test.h"
 
 // ---------------------------------------------------------------------------------------------------------------- maps
@@ -39,7 +39,7 @@ static void maps_have_conditions() {
 
 // ------------------------------------------------------------------------------------------------------------ barriers
 
-// Warp 0 writes a number to each of two places in turn, warps 1 and 2 add them up: a place is written again when both
+// Warp 0 writes a number to each of two places in turn. Warps 1 and 2 add them up. A place is written again after both
 // have read it.
 GB_KERNEL hand_over(int * out, int n) {
     GB_DYNAMIC_SHARED(int, shared);
@@ -122,7 +122,7 @@ GB_DEVICE int made(int wrong) { return wrong; }
 GB_DEVICE int made(int) { return NONE; }
 #endif
 
-// d[128][N] = a b^T, by two tiles of 64 elements of depth, one after the other in the same memory.
+// d[128][N] = a b^T, by two tiles of 64 elements of depth in the same memory.
 template <int KIND, int N> GB_KERNEL multiply(GB_FIXED_PARAMETER two_maps q, float * d, int asked) {
     const int wrong = made(asked);
     GB_DYNAMIC_SHARED(char, shared);
@@ -213,7 +213,7 @@ static float value_of(bool bf16, uint16_t bits) {
     return bf16 ? ggml_bf16_to_fp32(b) : ggml_fp16_to_fp32(bits);
 }
 
-// How many elements are not the sum.
+// Number of wrong elements.
 template <int KIND, int N> static int count_wrong(int wrong) {
     const bool bf16 = KIND == GB_HALF_BF16;
     const operands o(bf16, N);
@@ -256,7 +256,7 @@ template <int N> GB_DEVICE void copy_rows(const uint16_t * rows, char * shared) 
     gb_cp_async_commit();
 }
 
-// d[64][N] = a b^T, 64 elements deep: the rows of a in registers, those of b brought to shared memory by the threads.
+// d[64][N] = a b^T, 64 elements deep: rows of a in registers; threads copy those of b to shared memory.
 template <int KIND, int N> GB_KERNEL multiply_rows(const uint16_t * a, const uint16_t * b, float * d, int asked) {
     const int wrong = made(asked);
     GB_DYNAMIC_SHARED(char, shared);
@@ -268,7 +268,7 @@ template <int KIND, int N> GB_KERNEL multiply_rows(const uint16_t * a, const uin
     }
     gb_sync_block();
     uint32_t rows[4][4];
-    GB_UNROLL for (int i = 0; i < 16; i++) { // registers have no number that is computed
+    GB_UNROLL for (int i = 0; i < 16; i++) { // registers need constant indices
         const int r = first + i % 2 * 8, k = i / 4 * 16 + i / 2 % 2 * 8 + lane % 4 * 2;
         memcpy(&rows[i / 4][i % 4], a + r * 64 + k, 4);
     }
@@ -296,7 +296,7 @@ template <int KIND, int N> GB_KERNEL multiply_rows(const uint16_t * a, const uin
     }
 }
 
-// How many elements are not the sum.
+// Number of wrong elements.
 template <int KIND, int N> static int count_wrong_rows(int wrong) {
     const bool bf16 = KIND == GB_HALF_BF16;
     std::vector<uint16_t> a(64 * 64), b((size_t) N * 64);
@@ -340,7 +340,7 @@ static void rows_in_registers_multiply() {
 
 // ----------------------------------------------------------------------------------------------------------- registers
 
-// Two of three groups of warps have what the third gives back.
+// Two of three groups of warps get the registers that the third frees.
 GB_KERNEL GB_BOUNDS(384, 1) share_registers(int * out, int asked) {
     const int wrong = made(asked);
     const int group = (int) threadIdx.x / 128;
@@ -383,7 +383,7 @@ static void mistakes_are_noticed() {
     const struct {
         mistake what;
         const char * name;
-        bool fails; // for sure; else the result may be wrong instead
+        bool fails; // always; else the result may be wrong instead
     } all[] = {
         { NO_SWIZZLE, "a descriptor without swizzle", true },
         { WRONG_DISTANCE, "a wrong distance of eight rows", true }, // past the end of shared memory

@@ -1,6 +1,5 @@
 // test_hopper_packed.cpp - products of quantized weights, and products with experts, by the kernels for compute
-// capability 9.0 alone, against sums in double: on such a device, and in the emulation, which also says which kernel
-// was taken.
+// capability 9.0, against sums in double. In the emulation it also checks which kernel runs.
 #include "device_graph.h"
 
 #pragma push_macro("TEST_MAIN")
@@ -24,8 +23,7 @@ static void multiply(ggml_type type, ggml_type b, const products::shape & s, boo
 static const ggml_type most_used[] = { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K,
     GGML_TYPE_IQ4_XS };
 
-// Every format, with a depth of an odd number of blocks: one slot that is full and one that is not, where blocks are
-// smaller.
+// Every format, with an odd number of blocks along the depth: the last slot is not full for smaller blocks.
 static void all_formats(void) {
     CUDA_OR_SKIP();
     for (ggml_type type : products::formats) {
@@ -35,8 +33,8 @@ static void all_formats(void) {
     }
 }
 
-// Each extent around the sides of a tile, with others drawn; tiles of each size.
-static void edges(void) {
+// Each extent around the sides of a tile, with random other extents and tiles of each size.
+static void edges_of_tiles_are_right(void) {
     CUDA_OR_SKIP();
     const int64_t m[] = { 1, 7, 63, 64, 65, 127, 128, 129, 200 },
                   n[] = { 33, 63, 64, 65, 127, 128, 129, 255, 256, 257 };
@@ -50,7 +48,7 @@ static void edges(void) {
             multiply(type, GGML_TYPE_F32, { m[i % 9], n[(3 * i + 1) % 10], k, 1, 1, 1, 1 });
         }
     }
-    for (int64_t depth : { 1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 17 }) { // of 32 elements; rows begin anywhere
+    for (int64_t depth : { 1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 16, 17 }) { // of 32 elements; rows have any alignment
         multiply(depth % 2 ? GGML_TYPE_Q4_0 : GGML_TYPE_Q8_0, GGML_TYPE_F32, { 70, 35, 32 * depth, 1, 1, 1, 1 });
         multiply(depth % 2 ? GGML_TYPE_MXFP4 : GGML_TYPE_Q5_1, GGML_TYPE_F32, { 20, 35, 32 * depth, 1, 1, 1, 1 });
     }
@@ -94,7 +92,7 @@ static void other_activations(void) {
     }
     multiply(GGML_TYPE_Q4_K, GGML_TYPE_Q8_K, { 40, 50, 512, 1, 1, 1, 1 });
     multiply(GGML_TYPE_Q5_1, GGML_TYPE_Q8_1, { 40, 50, 96, 1, 1, 1, 1 });
-    for (bool odd : { false, true }) { // rows that no two elements can be read of at once; columns as rows
+    for (bool odd : { false, true }) { // rows without alignment for pairs; columns as rows
         const uint64_t before = cuda_launches(packed);
         device_graph g;
         ggml_tensor * a = ggml_new_tensor_2d(g.ctx, GGML_TYPE_Q8_0, 96, 33);
@@ -111,7 +109,7 @@ static void other_activations(void) {
     }
 }
 
-// A part of each row of a wider matrix, and rows that begin where no piece of 16 bytes does.
+// A part of each row of a wider matrix, and rows that are not 16-aligned.
 static void views(void) {
     CUDA_OR_SKIP();
     for (ggml_type type : most_used) {
@@ -131,8 +129,8 @@ static void views(void) {
     }
 }
 
-// Scales that are large: their products with what is added to bytes are no numbers.
-static void large_scales(void) {
+// Large scales: their products with the offset of bytes overflow.
+static void large_scales_do_not_overflow(void) {
     CUDA_OR_SKIP();
     device_graph g;
     ggml_tensor * a = ggml_new_tensor_2d(g.ctx, GGML_TYPE_MXFP4, 64, 33);
@@ -150,7 +148,7 @@ static void large_scales(void) {
     products::check_product({ a, a, b, b, 0, products::WIDE }, dst, g.result.data());
 }
 
-static void others_are_not_taken(void) {
+static void other_products_use_other_kernels(void) {
     CUDA_OR_SKIP();
     multiply(GGML_TYPE_Q4_0, GGML_TYPE_F32, { 40, 32, 64, 1, 1, 1, 1 }, false);       // few rows
     multiply(GGML_TYPE_Q4_0, GGML_TYPE_F32, { 40, 50, 64, 1, 1, 1, 1 }, false, true); // GGML_PREC_F32
@@ -186,8 +184,8 @@ static void experts(void) {
     cuda_check_launches(halves, second, 8, "experts of halves");
 }
 
-// Tokens with an id that is none: their rows are no numbers, the others are right, and the error says so.
-static void wrong_experts(void) {
+// Tokens with an id out of range get rows of NaN and an error. Other rows are correct.
+static void wrong_experts_give_rows_of_nan(void) {
     CUDA_OR_SKIP();
     for (ggml_type type : { GGML_TYPE_F16, GGML_TYPE_Q4_0 }) {
         device_graph g;
@@ -228,9 +226,9 @@ static void wrong_experts(void) {
     }
 }
 
-// A graph that is replayed, with other data and other experts in the same memory, and one of the same shape elsewhere,
-// which takes the executable graph over.
-static void replayed(void) {
+// A graph that is replayed with other data and experts, and one of the same shape elsewhere, which takes over the
+// executable graph.
+static void replayed_graphs_get_new_data(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = cuda_open(0);
     REQUIRE(cuda != NULL);
@@ -282,6 +280,7 @@ static void replayed(void) {
     ggml_backend_free(cuda);
 }
 
-TEST_MAIN(TEST(all_formats), TEST(edges), TEST(several_tiles_a_block), TEST(depth_in_parts), TEST(slices),
-    TEST(other_activations), TEST(views), TEST(large_scales), TEST(others_are_not_taken), TEST(experts),
-    TEST(wrong_experts), TEST(replayed))
+TEST_MAIN(TEST(all_formats), TEST(edges_of_tiles_are_right), TEST(several_tiles_a_block), TEST(depth_in_parts),
+    TEST(slices), TEST(other_activations), TEST(views), TEST(large_scales_do_not_overflow),
+    TEST(other_products_use_other_kernels), TEST(experts), TEST(wrong_experts_give_rows_of_nan),
+    TEST(replayed_graphs_get_new_data))

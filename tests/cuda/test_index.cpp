@@ -1,5 +1,4 @@
-// test_index.cpp - indices out of range: an error that says what the CPU says, where somebody waits, once, and the
-// device works on.
+// test_index.cpp - an index out of range gives the CPU's error once, at the next wait. The device works on.
 #include <cmath>
 #include <functional>
 
@@ -45,7 +44,7 @@ static void release(lookup & l) {
     ggml_free(l.ctx);
 }
 
-static void set_ids(const lookup & l, int64_t at, int32_t id) { // all others are right
+static void set_ids(const lookup & l, int64_t at, int32_t id) { // all others are in range
     std::vector<int32_t> v((size_t) ggml_nelements(l.ids));
     for (size_t i = 0; i < v.size(); i++) {
         v[i] = (int64_t) i == at ? id : (int32_t) (i % LIMIT);
@@ -58,7 +57,7 @@ static enum ggml_status run(ggml_backend_t cuda, const lookup & l) {
     return ggml_backend_synchronize(cuda);
 }
 
-// "'the lookup'" and the numbers, in any words.
+// The message has "'the lookup'" and the numbers.
 static void check_message(kind k, int64_t at, int32_t id) {
     char number[24], place[24], limit[24];
     snprintf(number, sizeof(number), "%d", id);
@@ -85,20 +84,20 @@ static void each_kind(const std::function<void(ggml_backend_t, kind, const looku
 static void waiting_reports_it_once(void) {
     CUDA_OR_SKIP();
     each_kind([](ggml_backend_t cuda, kind k, const lookup & l) {
-        for (int i = 0; i < 8; i++) { // launched, recorded, replayed, wrong and right
+        for (int i = 0; i < 8; i++) { // launched, recorded, replayed, wrong and correct
             const int32_t id = i % 2 ? 3 : i % 4 == 0 ? LIMIT : -2;
             set_ids(l, 4, id);
             CHECK_INT(run(cuda, l), i % 2 ? GGML_STATUS_SUCCESS : GGML_STATUS_INVALID_ARGUMENT);
             if (i % 2 == 0) {
                 check_message(k, 4, id);
             }
-            CHECK_INT(ggml_backend_synchronize(cuda), GGML_STATUS_SUCCESS); // told already
+            CHECK_INT(ggml_backend_synchronize(cuda), GGML_STATUS_SUCCESS); // reported already
         }
     });
 }
 
-// As the CPU says it, apart from the shapes that are given with the operator.
-static void the_cpu_says_the_same(void) {
+// In the CPU's words, except for the shapes behind the operator.
+static void the_message_is_that_of_the_cpu(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cpu = ggml_backend_cpu_init();
     for (int k = 0; k < N_KINDS; k++) {
@@ -119,15 +118,15 @@ static void reading_the_result_reports_it(void) {
         CHECK(ggml_backend_graph_compute(cuda, l.graph));
         CHECK_INT(ggml_backend_tensor_get(l.y, &one, 0, sizeof(one)), GGML_STATUS_INVALID_ARGUMENT);
         check_message(k, 4, 1000000);
-        CHECK_INT(ggml_backend_tensor_get(l.y, &one, l.y->nb[1] * 4, sizeof(one)), GGML_STATUS_SUCCESS); // once
+        CHECK_INT(ggml_backend_tensor_get(l.y, &one, l.y->nb[1] * 4, sizeof(one)), GGML_STATUS_SUCCESS); // reports once
         CHECK(std::isnan(one));
         set_ids(l, 4, 0);
         CHECK_INT(run(cuda, l), GGML_STATUS_SUCCESS);
     });
 }
 
-// Other memory and other backends have nothing to do with it.
-static void others_are_not_disturbed(void) {
+// Other memory and other backends report nothing.
+static void other_memory_reports_nothing(void) {
     CUDA_OR_SKIP();
     each_kind([](ggml_backend_t cuda, kind k, const lookup & l) {
         ggml_backend_t other = cuda_open(0);
@@ -145,7 +144,7 @@ static void others_are_not_disturbed(void) {
     });
 }
 
-// Nobody waited: the next graph does not start as if nothing had been.
+// Without a wait, the next graph reports it.
 static void the_next_graph_reports_it(void) {
     CUDA_OR_SKIP();
     each_kind([](ggml_backend_t cuda, kind k, const lookup & l) {
@@ -164,7 +163,7 @@ static void the_next_graph_reports_it(void) {
     });
 }
 
-// Over a device and the CPU, whose node reads what is wrong.
+// Over a device and the CPU, whose node reads the wrong row.
 static void the_scheduler_reports_it(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backends[2] = { cuda_open(0), ggml_backend_cpu_init() };
@@ -198,5 +197,5 @@ static void the_scheduler_reports_it(void) {
     ggml_backend_free(backends[1]);
 }
 
-TEST_MAIN(TEST(the_scheduler_reports_it), TEST(waiting_reports_it_once), TEST(the_cpu_says_the_same),
-    TEST(reading_the_result_reports_it), TEST(others_are_not_disturbed), TEST(the_next_graph_reports_it))
+TEST_MAIN(TEST(the_scheduler_reports_it), TEST(waiting_reports_it_once), TEST(the_message_is_that_of_the_cpu),
+    TEST(reading_the_result_reports_it), TEST(other_memory_reports_nothing), TEST(the_next_graph_reports_it))

@@ -1,7 +1,6 @@
-// test_kept.cpp - what several nodes of a graph share is made once: activations are rounded once for all products that
-// read them, by the norm that computes them if one does, and ROPE has one table for all nodes with the same positions
-// and parameters. The results are those of the nodes computed one by one, bit by bit; what is written to in between is
-// made again.
+// test_kept.cpp - data that several nodes share is made once. Activations are rounded once for all products that read
+// them, by the norm that computes them if there is one. ROPE has one table for all nodes with the same positions and
+// parameters. Results equal those of single nodes, bit by bit. Data whose source was written are made again.
 #include <cmath>
 
 #include "device_graph.h"
@@ -10,7 +9,7 @@ enum { D = 64, HEADS = 4, WIDE = 512, LAYERS = 2 };
 
 struct model {
     ggml_backend_t cuda;
-    ggml_context *ctx, *given; // what is computed; weights, x, positions
+    ggml_context *ctx, *given; // ctx: computed; given: weights, x, positions
     ggml_cgraph * graph;
     ggml_tensor *x, *positions, *out;
     ggml_backend_buffer_t buffer, given_buffer;
@@ -37,8 +36,8 @@ static ggml_tensor * normed(model & m, ggml_tensor * x, int style) {
     return style == 2 ? ggml_add(c, y, ggml_new_tensor_1d(m.given, GGML_TYPE_F32, x->ne[0])) : y;
 }
 
-// Queries, keys and values read the same rows, and so do the gate and what it opens: four rows of activations for seven
-// products, in formats of which two are not like the others.
+// Queries, keys and values read the same rows, and so do gate and up: four rows of activations for seven products, two
+// of them in other formats.
 static ggml_tensor * layer(model & m, ggml_tensor * x, ggml_type odd, int style = 0) {
     ggml_context * c = m.ctx;
     const int64_t n = D * HEADS;
@@ -90,7 +89,7 @@ static void set_inputs(model & m) {
     ggml_backend_tensor_set(m.positions, positions.data(), 0, ggml_nbytes(m.positions));
 }
 
-// Memory for all: of its own for each tensor, or used again as soon as nobody reads it.
+// Memory for all: separate for each tensor, or reused after its last reader.
 static void place(model & m, bool reuse) {
     ggml_set_output(m.out);
     ggml_build_forward_expand(m.graph, m.out);
@@ -131,7 +130,7 @@ static std::vector<float> compute(model & m) {
     return result(m);
 }
 
-// Each node a graph of its own: nobody shares anything.
+// Each node is a graph of its own, so nothing is shared.
 static std::vector<float> compute_one_by_one(model & m) {
     for (int i = 0; i < m.graph->n_nodes; i++) {
         struct ggml_cgraph one = ggml_graph_view(m.graph, i, i + 1);
@@ -157,8 +156,8 @@ static void check_count(const char * what, const char * part, uint64_t before, u
 #endif
 }
 
-// A row becomes bytes, some become panels of bytes, many become halves, on 9.0 in an order of their own: once for each
-// tensor of activations.
+// A row becomes bytes, some become panels of bytes, many become halves, on 9.0 in another order: once for each tensor
+// of activations.
 static void activations_are_rounded_once(void) {
     CUDA_OR_SKIP();
     ggml_graph_set_fusion(false);
@@ -174,13 +173,13 @@ static void activations_are_rounded_once(void) {
                 m.out = layer(m, m.out, GGML_TYPE_Q6_K);
             }
             place(m, reuse);
-            const size_t told = cuda_work_size(m.cuda, m.graph), free_before = cuda_free_memory(0);
+            const size_t reported = cuda_work_size(m.cuda, m.graph), free_before = cuda_free_memory(0);
             const uint64_t rows = cuda_launches(part), tables = cuda_launches("gb_rope_table");
             const std::vector<float> got = compute(m);
             if (!reuse) {
-                cuda_check_work_size("a model", free_before - cuda_free_memory(0), told, CUDA_WORK_EXACT);
+                cuda_check_work_size("a model", free_before - cuda_free_memory(0), reported, CUDA_WORK_EXACT);
             } else {
-                cuda_check_work_size("a model", free_before - cuda_free_memory(0), told, CUDA_WORK_AT_MOST);
+                cuda_check_work_size("a model", free_before - cuda_free_memory(0), reported, CUDA_WORK_AT_MOST);
             }
             check_count("two layers", part, rows, 4 * LAYERS);
             check_count("two layers", "gb_rope_table", tables, 1);
@@ -192,7 +191,7 @@ static void activations_are_rounded_once(void) {
     ggml_graph_set_fusion(true);
 }
 
-// Of the four roundings of a layer two are done by the norms, which take as many launches as without.
+// The norms make two of the four roundings of a layer, with no extra launch.
 static void norms_round_what_they_compute(void) {
     CUDA_OR_SKIP();
     for (int style = 0; style < 3; style++) {
@@ -204,13 +203,13 @@ static void norms_round_what_they_compute(void) {
                     m.out = layer(m, m.out, GGML_TYPE_Q6_K, style);
                 }
                 place(m, reuse);
-                const size_t told = cuda_work_size(m.cuda, m.graph), free_before = cuda_free_memory(0);
+                const size_t reported = cuda_work_size(m.cuda, m.graph), free_before = cuda_free_memory(0);
                 const uint64_t rows = cuda_launches("gb_rows_"), norms = cuda_launches("gb_norm_rows");
                 const std::vector<float> got = compute(m);
                 if (!reuse) {
-                    cuda_check_work_size("a model", free_before - cuda_free_memory(0), told, CUDA_WORK_EXACT);
+                    cuda_check_work_size("a model", free_before - cuda_free_memory(0), reported, CUDA_WORK_EXACT);
                 } else {
-                    cuda_check_work_size("a model", free_before - cuda_free_memory(0), told, CUDA_WORK_AT_MOST);
+                    cuda_check_work_size("a model", free_before - cuda_free_memory(0), reported, CUDA_WORK_AT_MOST);
                 }
                 check_count("two layers", "gb_rows_", rows, 2 * LAYERS);
                 check_count("two layers", "gb_norm_rows", norms, 2 * LAYERS);
@@ -221,7 +220,7 @@ static void norms_round_what_they_compute(void) {
     }
 }
 
-// Products of what a norm gives, as it is and as two slices, with rows of one warp, of four and of sixteen.
+// Products of a norm's result, whole and as two slices, with rows of one warp, of four and of sixteen.
 static void norms_round_for_products_of_all_kinds(void) {
     CUDA_OR_SKIP();
     for (ggml_type type : { GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q4_0, GGML_TYPE_Q5_K, GGML_TYPE_Q8_0 }) {
@@ -238,7 +237,7 @@ static void norms_round_for_products_of_all_kinds(void) {
                 place(m, false);
                 const uint64_t rows = cuda_launches("gb_rows_");
                 const std::vector<float> got = compute(m);
-                const bool exact = n <= 8 && !ggml_is_quantized(type); // as floats, which nobody rounds
+                const bool exact = n <= 8 && !ggml_is_quantized(type); // floats are not rounded
                 check_count("two products", "gb_rows_", rows, 0);
                 check_same("together and one by one", got, compute_one_by_one(m));
                 check_count("two products apart", "gb_rows_", rows, exact ? 0 : 2);
@@ -248,7 +247,7 @@ static void norms_round_for_products_of_all_kinds(void) {
     }
 }
 
-// The norm's result is changed before it is read; and it is read by nobody but an addition.
+// The norm's result changes before it is read, or only an addition reads it.
 static void norms_round_nothing_in_vain(void) {
     CUDA_OR_SKIP();
     model m = begin(3, 3);
@@ -265,8 +264,8 @@ static void norms_round_nothing_in_vain(void) {
     release(m);
 }
 
-// Formats that want different kernels want different rows: of each kind one.
-static void rows_of_two_kinds(void) {
+// Formats of different kernels need different rows: one of each kind.
+static void each_kind_of_rows_is_made_once(void) {
     CUDA_OR_SKIP();
     model m = begin(4, 4);
     m.out = layer(m, m.x, GGML_TYPE_Q5_K);
@@ -328,8 +327,8 @@ static void what_is_written_is_made_again(void) {
     release(m);
 }
 
-// Other parameters, or other positions of the same tensor, are another table.
-static void tables_by_positions_and_parameters(void) {
+// Other parameters, or other positions of the same tensor, give another table.
+static void tables_depend_on_positions_and_parameters(void) {
     CUDA_OR_SKIP();
     model m = begin(3, 6);
     ggml_tensor *a = rotate(m, m.x, 10000), *b = rotate(m, m.x, 500000), *c = rotate(m, m.x, 10000, 3);
@@ -344,5 +343,6 @@ static void tables_by_positions_and_parameters(void) {
 }
 
 TEST_MAIN(TEST(activations_are_rounded_once), TEST(norms_round_what_they_compute),
-    TEST(norms_round_for_products_of_all_kinds), TEST(norms_round_nothing_in_vain), TEST(rows_of_two_kinds),
-    TEST(graphs_are_launched_again), TEST(what_is_written_is_made_again), TEST(tables_by_positions_and_parameters))
+    TEST(norms_round_for_products_of_all_kinds), TEST(norms_round_nothing_in_vain),
+    TEST(each_kind_of_rows_is_made_once), TEST(graphs_are_launched_again), TEST(what_is_written_is_made_again),
+    TEST(tables_depend_on_positions_and_parameters))

@@ -1,5 +1,4 @@
-// test_no_dependent.cpp - devices that are told to have every kernel wait in the queue (GGML_CUDA_DEPENDENT=0) launch
-// none that may begin early, queued or in graphs, and others do.
+// test_no_dependent.cpp - with GGML_CUDA_DEPENDENT=0 no kernel may begin early, queued or in graphs.
 #include "device_graph.h"
 
 // Three nodes and more are replayed from the second time on.
@@ -25,7 +24,7 @@ static std::vector<float> compute_some(int times) {
     return v;
 }
 
-static void launches(void) {
+static void no_kernel_begins_early(void) {
     setenv("GGML_CUDA_DEPENDENT", "0", 1); // read for the first backend of a device
     CUDA_OR_SKIP();
     for (float x : compute_some(4)) {
@@ -55,4 +54,4 @@ static void launches(void) {
 #endif
 }
 
-TEST_MAIN(TEST(launches))
+TEST_MAIN(TEST(no_kernel_begins_early))

@@ -1,5 +1,5 @@
-// test_no_hopper.cpp - products on devices of compute capability 9.0 that are told to compute as others
-// do (GGML_CUDA_HOPPER=0): the kernels of all devices serve.
+// test_no_hopper.cpp - with GGML_CUDA_HOPPER=0 devices of compute capability 9.0 compute products by the kernels of all
+// devices.
 #include "device_graph.h"
 
 #pragma push_macro("TEST_MAIN")

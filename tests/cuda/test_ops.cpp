@@ -1,8 +1,8 @@
-// test_ops.cpp - every operator but the products on a CUDA device, or in the emulation, against the CPU backend.
+// test_ops.cpp - every operator except products on a CUDA device, or in the emulation, against the CPU.
 //
-// A case is a line that builds one node; it runs for each type that fits, on dense tensors, on views with gaps and on
-// permuted ones, and both backends compute it node by node. What may differ: rounding of the functions (expf and the
-// like), sums in another order.
+// A case is a line that builds one node. It runs for each type that fits, on dense tensors, on views with gaps and on
+// permuted ones. Both backends compute it. Functions (expf and the like) may round differently, and sums may have
+// another order.
 extern "C" {
 #include "test.h"
 }
@@ -21,7 +21,7 @@ struct bench { // where a case builds its node
 };
 
 static ggml_tensor * make(const bench & t, ggml_type type, int64_t a, int64_t b, int64_t c, int64_t d) {
-    if (t.how == GAPS && !ggml_is_quantized(type)) { // rows of a wider tensor, beginning inside it
+    if (t.how == GAPS && !ggml_is_quantized(type)) { // rows of a wider tensor that begin inside it
         ggml_tensor * wide = ggml_new_tensor_4d(t.ctx, type, a + 3, b + 1, c, d);
         return ggml_view_4d(t.ctx, wide, a, b, c, d, wide->nb[1], wide->nb[2], wide->nb[3],
             2 * wide->nb[0] + wide->nb[1]);
@@ -116,7 +116,7 @@ static bool compare(int, ggml_tensor * a, ggml_tensor * b, void * user) {
     const std::vector<float> u = values_of(a), v = values_of(b);
     // bit of the result
     const double last = a->type == GGML_TYPE_F16 ? 1.0 / 1024 : a->type == GGML_TYPE_BF16 ? 1.0 / 128 : 0;
-    const double unit = last * ++c->n_nodes; // each node reads what its own side has rounded
+    const double unit = last * ++c->n_nodes; // each node reads what its own backend has rounded
     for (size_t i = 0; i < u.size(); i++) {
         const double want = u[i], got = v[i],
                      room = c->tolerance * (1 + fabs(want)) + unit * fabs(want) + (unit > 0 ? 1e-7 : 0);
@@ -130,27 +130,26 @@ static bool compare(int, ggml_tensor * a, ggml_tensor * b, void * user) {
     return true;
 }
 
-// Scratch memory that the backend under test has taken so far, seen from outside, is the most that it told for any
-// node.
-static size_t free_at_first, most_told;
+// The scratch memory of the backend under test equals the largest size that it reported for a node.
+static size_t free_at_first, most_reported;
 
 static ggml_backend_t open_and_watch(void) {
     ggml_backend_t cuda = cuda_open(0);
     free_at_first = cuda_free_memory(0);
-    most_told = 0;
+    most_reported = 0;
     return cuda;
 }
 
-// Each by itself, as the comparison runs them.
+// Each node by itself, as the comparison runs them.
 static void note_work(ggml_backend_t cuda, ggml_cgraph * graph) {
     for (int i = 0; i < graph->n_nodes; i++) {
         const struct ggml_cgraph one = ggml_graph_view(graph, i, i + 1);
-        const size_t told = cuda_work_size(cuda, &one);
-        most_told = told > most_told ? told : most_told;
+        const size_t reported = cuda_work_size(cuda, &one);
+        most_reported = reported > most_reported ? reported : most_reported;
     }
 }
 
-// The graph of `node`, filled and computed by both; false: the device refuses the node.
+// The graph of `node`, computed by both. False: the device refuses the node.
 static bool run(const bench & t, ggml_tensor * node, const char * name, double tolerance, ggml_backend_t cpu,
     ggml_backend_t cuda) {
     ggml_cgraph * graph = ggml_new_graph(t.ctx);
@@ -170,7 +169,7 @@ static bool run(const bench & t, ggml_tensor * node, const char * name, double t
     CHECK_MSG(ggml_backend_compare_graph_backend(cpu, cuda, graph, compare, &c), "%s: %s", name, ggml_last_error());
     CHECK_MSG(c.n_nodes > 0, "%s: nothing was compared", name);
     note_work(cuda, graph);
-    cuda_check_work_size(name, free_at_first - cuda_free_memory(0), most_told, CUDA_WORK_POOLED);
+    cuda_check_work_size(name, free_at_first - cuda_free_memory(0), most_reported, CUDA_WORK_POOLED);
     ggml_backend_buffer_free(buffer);
     return true;
 }
@@ -303,7 +302,7 @@ static const op_case cases[] = {
     T(pool_2d_max, ggml_pool_2d(t.ctx, x4(t, 20, 14, 3), GGML_OP_POOL_MAX, 3, 3, 2, 2, 1.0f, 1.0f)),
 };
 
-// How many variants of a case the builders or the device refused; a case that never runs is a failure.
+// Variants of a case that the builders or the device refused. A case without any variant is a failure.
 static void run_case(const op_case & c, ggml_backend_t cpu, ggml_backend_t cuda) {
     int n_run = 0;
     for (ggml_type type : { GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16 }) {
@@ -336,7 +335,7 @@ static void quantized_sources(void) {
     int n_types = 0;
     for (int type = 0; type < GGML_TYPE_COUNT; type++) {
         const struct gb_quant_format * format = gb_quant_format_of((ggml_type) type);
-        if (format == NULL || format->from_float == NULL) { // some need weights to be quantized with
+        if (format == NULL || format->from_float == NULL) { // some formats need weights to quantize with
             continue;
         }
         const bench t = { ggml_init({ 1 << 17, NULL, true }), (ggml_type) type, DENSE };
@@ -360,7 +359,7 @@ static void quantized_sources(void) {
 
 // ---------------------------------------------------------------------------------------------------------- quantizing
 
-// Values for blocks of 32 that go to the limits of the formats: zeros of both signs, equal extremes, small and large,
+// Values for blocks of 32 at the limits of the formats: zeros of both signs, equal extremes, small and large values,
 // infinities, NaN.
 static std::vector<float> hard_values(size_t n) {
     std::vector<float> v(n);
@@ -386,7 +385,7 @@ static std::vector<float> hard_values(size_t n) {
             case 16: v[i] = fabsf(x) * 3e-7f; break;
             case 17: v[i] = -fabsf(x) * 1e-6f - 1e-7f; break;
             case 18: v[i] = x * 3e-4f; break;
-            case 19: v[i] = x * 5e5f; break; // some within what scales hold, some not
+            case 19: v[i] = x * 5e5f; break; // some that scales hold, some not
             case 20: v[i] = x * 4e6f; break;
             case 21: v[i] = x * 1.7e38f; break;
             default: v[i] = x; break;
@@ -456,7 +455,7 @@ static void quantized_results(void) {
     ggml_backend_free(cpu);
 }
 
-// ADD and ADD1 with a quantized src[0]: the result as floats is as near to the CPU's as the format's steps are.
+// ADD and ADD1 with a quantized src[0]. The results differ by the format's steps at most.
 static void quantized_sums(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cpu = ggml_backend_cpu_init(), cuda = open_and_watch();

@@ -1,4 +1,4 @@
-// test_pitch.cpp - copies of rows that lie further apart than the device's copies of rows allow: row by row then.
+// test_pitch.cpp - rows that are too far apart for the device's copies of rows are copied one by one.
 #include "device_graph.h"
 
 
@@ -39,8 +39,8 @@ static void copy_rows(size_t pitch, int64_t n) {
     }
 }
 
-static void rows_far_apart(void) {
-    gb_emu_set_pitch_max(255); // of a real device 2^31 - 1; before it is listed
+static void rows_beyond_the_pitch_are_copied(void) {
+    gb_emu_set_pitch_max(255); // 2^31 - 1 on a real device; set before it is listed
     CUDA_OR_SKIP();
     for (size_t pitch : { (size_t) 64, (size_t) 252, (size_t) 256, (size_t) 400 }) {
         copy_rows(pitch, 5);
@@ -48,4 +48,4 @@ static void rows_far_apart(void) {
 }
 
 
-TEST_MAIN(TEST(rows_far_apart))
+TEST_MAIN(TEST(rows_beyond_the_pitch_are_copied))

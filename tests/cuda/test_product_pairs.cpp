@@ -1,5 +1,5 @@
-// test_product_pairs.cpp - products in every pair of: format, rows, columns, depth, who makes the activations, and how
-// the operands lie. Against sums in double precision, with the bounds of test_products.cpp.
+// test_product_pairs.cpp - products in every pair of: format, rows, columns, depth, source of the activations, layout
+// of the operands. Against sums in double precision, with the bounds of test_products.cpp.
 //
 // A covering array has each pair of values of two properties at least once, which needs a few hundred products.
 // GGML_TEST_PRODUCTS=5000 computes so many random combinations instead.
@@ -141,11 +141,11 @@ static void check(const combination & x) {
     ggml_tensor * dst = product_of(g.ctx, x, o);
     REQUIRE(dst != NULL);
     ggml_tensor * other = NULL;
-    if (x.maker() == SHARED_LEAF || x.maker() == SHARED_NORM) { // a format that may want other rows
+    if (x.maker() == SHARED_LEAF || x.maker() == SHARED_NORM) { // a format that may need other rows
         const ggml_type type = x.type() != GGML_TYPE_Q8_0 && x.depth() % 32 == 0 ? GGML_TYPE_Q8_0 : GGML_TYPE_F16;
         other = ggml_mul_mat(g.ctx, filled(g.ctx, type, x.depth(), 5, 1, 1), o.b);
     }
-    ggml_cgraph * on_cpu = ggml_new_graph(g.ctx); // the activations, which the sums in double are made of
+    ggml_cgraph * on_cpu = ggml_new_graph(g.ctx); // the activations, for the sums in double
     ggml_build_forward_expand(on_cpu, o.b);
     REQUIRE(ggml_graph_compute_with_ctx(g.ctx, on_cpu, 1) == GGML_STATUS_SUCCESS);
     REQUIRE(g.compute(dst, other));
@@ -156,7 +156,7 @@ static void check(const combination & x) {
         : rows <= 16 && o.ids == NULL ? products::BYTES
         : rows <= 8                   ? products::BYTES
                                       : products::WIDE);
-    // with 9 to 16 rows it depends on the format and on addresses
+    // With 9 to 16 rows it depends on the format and on addresses.
     const bool right =
         v.right() || (formats && rows > 8 && rows <= 16 && judge(x, o, dst, g.result.data(), products::WIDE).right());
     CHECK_MSG(right, "%s, %d rows, %d columns, depth %d, activations: %s, weights: %s: %s", ggml_type_name(x.type()),
@@ -179,7 +179,7 @@ struct coverage {
     std::vector<bool> seen;
     coverage() : seen((size_t) N_PROPERTIES * N_PROPERTIES * 32 * 32, false) {}
     size_t at(int i, int a, int j, int b) const { return (size_t) (((i * N_PROPERTIES + j) * 32 + a) * 32 + b); }
-    int add(const combination & x, bool mark) { // how many of its pairs are new
+    int add(const combination & x, bool mark) { // number of its new pairs
         int n = 0;
         for (int i = 0; i < N_PROPERTIES; i++) {
             for (int j = i + 1; j < N_PROPERTIES; j++) {
@@ -238,7 +238,7 @@ static void every_pair_of_properties_gives_the_sums(void) {
     }
 }
 
-// Weights of one column and few rows of a matrix: their strides, of dimensions of one, say nothing.
+// Weights of one column and few rows of a matrix: strides of dimensions of one are unspecified.
 static void one_column_of_any_depth_gives_the_sums(void) {
     CUDA_OR_SKIP();
     for (ggml_type type : { GGML_TYPE_F16, GGML_TYPE_BF16 }) {

@@ -1,9 +1,9 @@
 // test_products.cpp - products on a CUDA device, or in the emulation, against sums in double precision.
 //
-// The oracle dequantizes with the library's own functions for files and adds up in double; what a kernel may round is
-// bounded from the operands: activations made bytes by half a step of their group, halves by their last bit, anything
-// else by the last bits of float. That bound is for the worst case; over all elements together, errors must also be as
-// small as independent roundings are.
+// The oracle dequantizes with the library's functions for files and adds up in double. The operands bound the rounding
+// of a kernel: activations as bytes by half a step of their group, halves by their last bit, everything else by the
+// last bits of float. That bound is for the worst case. Over all elements, errors must also be as small as independent
+// roundings.
 #include "device_graph.h"
 
 enum rounding { EXACT, HALVES, WIDE, BYTES };
@@ -37,7 +37,7 @@ static void fill(ggml_tensor * t) {
         ggml_fp32_to_bf16_row(v.data(), (ggml_bf16_t *) t->data, n);
     } else if (gb_quant_format_of(t->type)->from_float != NULL) {
         gb_quant_format_of(t->type)->from_float(v.data(), t->data, (int) n);
-    } else { // formats that need weights to be quantized with
+    } else { // formats that need weights to quantize with
         const std::vector<float> ones((size_t) t->ne[0], 1.0f);
         int64_t hist[16] = {};
         ggml_quantize_chunk(t->type, v.data(), t->data, 0, (int) ggml_nrows(t), (int) t->ne[0], hist, ones.data());
@@ -50,7 +50,7 @@ struct bounds {
     double step;      // the sum of |a| times the largest |b| of 32
     double ab2;       // the sum of (a b)^2
     double step2;     // the sum of (|a| times the largest |b| of 32)^2
-    double floats;    // what the sum in float may be off by
+    double floats;    // largest error of the sum in float
 };
 
 static double largest_error(rounding how, const bounds & b) {
@@ -77,7 +77,7 @@ struct verdict { // over the elements of a result
     int64_t wrong, n;
     double squares, expected; // of errors
     std::string why;
-    // a few errors say nothing about their average
+    // an average needs more errors
     bool right() const { return wrong == 0 && (n < 16 || squares <= 4 * expected); }
     std::string text() const {
         char text[120];
@@ -95,7 +95,7 @@ struct layout { // of the operands as the product sees them: element [k][i][i2][
     }
 };
 
-// dim: the dimension of the sum. root: the contiguous tensor that t shows.
+// dim: the dimension of the sum. root: the contiguous tensor that t views.
 static layout layout_of(const ggml_tensor * t, const ggml_tensor * root, int dim) {
     layout l = { to_floats(root), {}, 0 };
     const int64_t block = ggml_blck_size(t->type), size = (int64_t) ggml_type_size(t->type);
@@ -118,7 +118,7 @@ struct problem {
     const ggml_tensor * b_root;
     int dim;
     rounding how;
-    double given = 0; // relative error of the activations: of what the device computes them from
+    double given = 0; // relative error of the activations' source
 };
 
 static void judge(const problem & p, const layout & a, const layout & b, const int64_t * at, float got, verdict * v) {
@@ -173,8 +173,8 @@ static void check_product(const problem & p, const ggml_tensor * dst, const floa
         v.text().c_str());
 }
 
-// Which formats the tensor cores multiply in bytes with up to 16 rows, if rows of k elements begin where they have to:
-// those of Q6_K anywhere, of IQ4_XS at addresses that 8 divides, of the others 16.
+// Formats that the tensor cores multiply in bytes with up to 16 rows, if rows of k elements are aligned: for Q6_K to
+// any address, for IQ4_XS to 8 bytes, for the others to 16.
 static bool has_few_rows(ggml_type a, int64_t k) {
 #ifdef GB_CUDA_EMULATED
     if (gb_emu_code() < 80) {
@@ -232,8 +232,7 @@ static void vectors_of_all_formats(void) {
     }
 }
 
-// One column and rows that begin at addresses that 16 divides: some stretches of 1,024 elements and a rest, by one warp
-// and by the four of a block.
+// One column and 16-aligned rows: some stretches of 1,024 elements and a rest, by one warp and by four.
 static void vectors_of_long_rows(void) {
     CUDA_OR_SKIP();
 #ifdef GB_CUDA_EMULATED
@@ -247,7 +246,7 @@ static void vectors_of_long_rows(void) {
             mul_mat(type, GGML_TYPE_F32, { 131, 1, k, 1, 1, 1, 1 });
         }
     }
-    mul_mat(GGML_TYPE_Q4_0, GGML_TYPE_F32, { 133, 1, 1024 * 3 + 32 * 8, 1, 1, 1, 1 }); // groups that are not there
+    mul_mat(GGML_TYPE_Q4_0, GGML_TYPE_F32, { 133, 1, 1024 * 3 + 32 * 8, 1, 1, 1, 1 }); // groups that do not exist
     mul_mat(GGML_TYPE_Q4_0, GGML_TYPE_F32, { 133, 1, 1024 * 3 + 32, 1, 1, 1, 1 });     // not aligned
     mul_mat(GGML_TYPE_Q8_0, GGML_TYPE_F32, { 133, 1, 1024 * 3 + 32 * 16, 1, 1, 1, 1 });
 #ifdef GB_CUDA_EMULATED
@@ -265,14 +264,14 @@ static void vectors_of_each_count(void) {
             mul_mat(type, type, { 21, n, 520, 1, 1, 1, 1 });
         }
     }
-    mul_mat(GGML_TYPE_Q8_0, GGML_TYPE_F32, { 700, 1, 64, 1, 1, 1, 1 }); // rows of their own for each warp
+    mul_mat(GGML_TYPE_Q8_0, GGML_TYPE_F32, { 700, 1, 64, 1, 1, 1, 1 }); // each warp has rows of its own
     mul_mat(GGML_TYPE_F16, GGML_TYPE_F32, { 700, 2, 1100, 1, 1, 1, 1 });
 }
 
 static const ggml_type few_formats[] = { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q6_K,
     GGML_TYPE_IQ4_XS };
 
-// Rows of a wider matrix, which end within a stage of 256 elements.
+// Rows of a wider matrix that end within a stage of 256 elements.
 static void few_rows_of_a_wider_matrix(ggml_type type, int64_t m, int64_t n, int64_t k, int64_t wide) {
     device_graph g;
     ggml_tensor * root = ggml_new_tensor_2d(g.ctx, type, wide, m);
@@ -286,8 +285,8 @@ static void few_rows_of_a_wider_matrix(ggml_type type, int64_t m, int64_t n, int
     check_product({ a, root, b, b, 0, rounding_of(type, wide, n, false) }, dst, g.result.data());
 }
 
-// The tensor cores in bytes: every count of rows and those beside, shapes that fill nothing evenly, warps that share
-// rows of weights and warps that do not.
+// The tensor cores in bytes: every number of rows and its neighbours, shapes that divide nothing, warps that share rows
+// of weights and warps that do not.
 static void few_rows(void) {
     CUDA_OR_SKIP();
 #ifdef GB_CUDA_EMULATED
@@ -322,8 +321,8 @@ static void few_rows(void) {
 #endif
 }
 
-// What the CPU says of activations without a number or too large: their row has no number, other rows do.
-static void few_rows_without_numbers(void) {
+// As on the CPU, activations with NaN or too large values give a row of NaN. Other rows are correct.
+static void nan_stays_in_its_row(void) {
     CUDA_OR_SKIP();
     for (ggml_type type : few_formats) {
         for (float bad : { NAN, INFINITY, 0x1p100f }) {
@@ -355,9 +354,8 @@ static void tiles_of_all_formats(void) {
     }
 }
 
-// Quantized weights whose bytes are copied 256 elements ahead of what is unpacked: depths of many such steps, in one
-// part and in several, with few rows of a tile and with many; rows that begin anywhere; where the device has less
-// shared memory they are unpacked from where they lie.
+// Quantized weights whose bytes are copied 256 elements ahead: depths of many steps, in one part and in several, with
+// tiles of few and many rows, and rows of any alignment. A device with less shared memory unpacks from global memory.
 static void deep_tiles(void) {
     CUDA_OR_SKIP();
     for (ggml_type type : { GGML_TYPE_Q4_0, GGML_TYPE_Q8_0, GGML_TYPE_Q6_K, GGML_TYPE_IQ4_XS, GGML_TYPE_Q3_K }) {
@@ -402,7 +400,7 @@ static void exact_products(void) {
     CUDA_OR_SKIP();
     mul_mat(GGML_TYPE_F32, GGML_TYPE_F32, { 1, 9, 1, 1, 1, 1, 1 });
     mul_mat(GGML_TYPE_F32, GGML_TYPE_F32, { 65, 70, 33, 1, 1, 1, 1 });
-    // large tiles, where the device has few multiprocessors
+    // Large tiles, if the device has few multiprocessors.
     mul_mat(GGML_TYPE_F32, GGML_TYPE_F32, { 300, 260, 40, 1, 1, 2, 1 });
     mul_mat(GGML_TYPE_F16, GGML_TYPE_F32, { 33, 12, 75, 1, 1, 1, 1 }); // rows at odd addresses
     for (ggml_type type : formats) {
@@ -430,7 +428,7 @@ static void partner_formats(void) {
     mul_mat(GGML_TYPE_Q6_K, GGML_TYPE_BF16, { 10, 13, 512, 1, 1, 1, 1 });
 }
 
-// Both operands as views with their dimensions 1 and 2 exchanged, as attention makes them; rows of a wider matrix.
+// Both operands as views with dimensions 1 and 2 exchanged, as attention makes them; rows of a wider matrix.
 static void permuted(ggml_type type, int64_t n, int64_t d) {
     const int64_t m = 12, heads = 3;
     device_graph g;
@@ -452,7 +450,7 @@ static void strides(void) {
         for (int64_t n : { 1, 7, 20 }) {
             permuted(type, n, 32);
             if (!ggml_is_quantized(type)) {
-                permuted(type, n, 36); // rows of F32 can be read 16 bytes at a time, and end within eight elements
+                permuted(type, n, 36); // rows of F32 can be read 16 bytes at a time and end within eight elements
             }
         }
     }
@@ -531,7 +529,8 @@ static void experts(void) {
     mul_mat_id(GGML_TYPE_Q4_0, 10, 30, 64, 2, false, true);
 }
 
-static void wrong_expert(void) { // its row is no number, the others are right; the error: test_index.cpp
+static void a_wrong_expert_gives_a_row_of_nan(
+    void) { // its row is NaN, the others are correct; test_index.cpp checks the error
     CUDA_OR_SKIP();
     for (int n : { 3, 20 }) {
         device_graph g;
@@ -554,6 +553,6 @@ static void wrong_expert(void) { // its row is no number, the others are right; 
 }
 
 TEST_MAIN(TEST(vectors_of_all_formats), TEST(vectors_of_long_rows), TEST(vectors_of_each_count), TEST(few_rows),
-    TEST(few_rows_without_numbers), TEST(tiles_of_all_formats), TEST(deep_tiles), TEST(tiles_of_halves),
-    TEST(large_tiles), TEST(exact_products), TEST(broadcasts), TEST(partner_formats), TEST(strides),
-    TEST(outer_products), TEST(experts), TEST(wrong_expert))
+    TEST(nan_stays_in_its_row), TEST(tiles_of_all_formats), TEST(deep_tiles), TEST(tiles_of_halves), TEST(large_tiles),
+    TEST(exact_products), TEST(broadcasts), TEST(partner_formats), TEST(strides), TEST(outer_products), TEST(experts),
+    TEST(a_wrong_expert_gives_a_row_of_nan))

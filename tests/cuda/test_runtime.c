@@ -1,4 +1,4 @@
-// test_runtime.c - the CUDA backend without its kernels: memory, streams, events, copies, errors, graphs. SCALE stands
+// test_runtime.c - the CUDA backend without most kernels: memory, streams, events, copies, errors, graphs. SCALE stands
 // for all operators.
 #ifndef _GNU_SOURCE
 #    define _GNU_SOURCE // MAP_ANONYMOUS
@@ -9,7 +9,7 @@
 #include "cuda_test.h"
 #include "ggml-backend-impl.h"
 
-// y = x scaled n times, in memory of the backend.
+// Scales x n times, in memory of the backend.
 struct chain {
     struct ggml_context * ctx;
     struct ggml_tensor * x;
@@ -74,7 +74,7 @@ static void is_in_the_registry(void) {
     CHECK(ggml_backend_reg_init_backend(i, "x=1") == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "params");
     const size_t n = ggml_backend_reg_get_count();
-    CHECK_INT(gb_cuda_register_linked(), GGML_STATUS_SUCCESS); // again: nothing new
+    CHECK_INT(gb_cuda_register_linked(), GGML_STATUS_SUCCESS); // a second call adds nothing
     CHECK_INT(ggml_backend_reg_get_count(), n);
     ggml_backend_t cpu = ggml_backend_cpu_init();
     CHECK(!ggml_backend_is_cuda(cpu));
@@ -143,7 +143,7 @@ static void freed_buffers_are_used_again(void) {
     CHECK_INT(ggml_backend_cuda_trim(0), 0);
 }
 
-// Too much is refused with the figures, and what fits is given afterwards, from what the pool kept if need be.
+// A request that is too large fails with the figures. A smaller one succeeds, from the pool if necessary.
 static void out_of_memory_is_an_error(void) {
     CUDA_OR_SKIP();
     size_t memory = 0, total = 0;
@@ -194,7 +194,7 @@ static void pinned_memory_is_host_memory(void) {
     ggml_backend_free(cpu);
 }
 
-// As a model's file is mapped: only to be read.
+// Like the mapped file of a model: read-only pages.
 static void pages_that_may_only_be_read(void) {
     CUDA_OR_SKIP();
     enum { SIZE = 1 << 16 };
@@ -216,7 +216,7 @@ static void pages_that_may_only_be_read(void) {
     munmap(pages, SIZE);
 }
 
-// Another device still copies from the memory when it is freed: it is not given away, nor gone, before that is done.
+// Another device still copies from memory that is freed. The memory stays until the copy has ended.
 static void freed_memory_is_read_by_another_device(void) {
     CUDA_OR_SKIP();
     const int last = ggml_backend_cuda_get_device_count() - 1;
@@ -245,7 +245,7 @@ static void freed_memory_is_read_by_another_device(void) {
 
 // -------------------------------------------------------------------------------------------------------------- copies
 
-// Fills `t` with bytes that tell where they are, and every other byte of its buffer with 0xee.
+// Fills `t` with bytes that depend on their place, and the rest of its buffer with 0xee.
 static void copies_keep_layouts(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backends[3] = { ggml_backend_cpu_init(), cuda_open(0),
@@ -301,7 +301,7 @@ static void copies_keep_layouts(void) {
     }
 }
 
-// set, compute, get, all queued; one wait.
+// Queues set, compute and get, and waits once.
 static void queued_work_is_in_order(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backend = cuda_open(0);
@@ -326,7 +326,7 @@ static void queued_work_is_in_order(void) {
     ggml_backend_free(backend);
 }
 
-// A chain over two queues, forth and back, ordered by nothing but events.
+// A chain over two queues, back and forth, ordered by events alone.
 static void events_order_queues(void) {
     CUDA_OR_SKIP();
     const int last = ggml_backend_cuda_get_device_count() - 1;
@@ -334,7 +334,7 @@ static void events_order_queues(void) {
     struct chain ca = chain_new(a, N, 2, 2.0f), cb = chain_new(b, N, 3, 2.0f);
     ggml_backend_event_t a_done = a->iface.event_new(a), b_done = b->iface.event_new(b);
     REQUIRE(a_done != NULL && b_done != NULL);
-    a->iface.event_synchronize(a_done); // never recorded: complete
+    a->iface.event_synchronize(a_done); // an event without a record is complete
     a->iface.event_wait(b, a_done);
     for (int round = 0; round < 10; round++) {
         set_ramp(ca.x, (float) round);
@@ -417,8 +417,8 @@ static void the_same_graph_is_replayed(void) {
     ggml_backend_free(backend);
 }
 
-// Other memory, other factors, other sizes: never the wrong result, and changed instead of made anew. The second graph
-// of a shape is made, whether or not it is the first one again.
+// Other memory, factors and sizes give correct results, and update the graph. The second graph of a shape is recorded,
+// also if it differs from the first.
 static void changed_graphs_are_updated(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backend = cuda_open(0);
@@ -436,7 +436,7 @@ static void changed_graphs_are_updated(void) {
         CHECK_INT(s.n_captured, 1);
         CHECK_INT(s.n_updated, 28);
     }
-    for (int i = 0; i < 100; i++) { // in any order, more of them than are remembered
+    for (int i = 0; i < 100; i++) { // in any order, more graphs than are remembered
         const int k = (int) test_random_int(0, 29);
         const float f = (float) (1 << (k % 4));
         run_chain(backend, &c[k], (float) i, f * f * f);
@@ -463,7 +463,7 @@ static void replay_can_be_off(void) {
     ggml_clear_error();
 }
 
-// Threads with a backend each, on one device: one records graphs while the others set tensors, which waits for the
+// Threads with a backend each share a device. One records graphs while the others set tensors, which waits for the
 // device.
 static void * compute_often(void * arg) {
     ggml_backend_t backend = cuda_open(0);
@@ -509,7 +509,7 @@ static void unsupported_nodes_are_named(void) {
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 20, NULL, true });
     struct ggml_tensor * x = ggml_new_tensor_1d(ctx, GGML_TYPE_I32, 8);
     struct ggml_tensor * y = ggml_scale(ctx, ggml_new_tensor_1d(ctx, GGML_TYPE_F32, 8), 2.0f);
-    y->src[0] = x; // no builder makes this
+    y->src[0] = x; // no builder makes this node
     CHECK(!ggml_backend_supports_op(backend, y));
     CHECK(ggml_backend_unsupported_reason(backend, y) != NULL);
     ggml_free(ctx);
@@ -526,15 +526,14 @@ static void unsupported_nodes_are_named(void) {
 
 #ifdef GB_CUDA_EMULATED
 
-// A kernel fails on its way: found when somebody waits, with a reason, and the backend says so from then on; a new one
-// works.
+// A kernel fails. The next wait finds it, with a reason. The backend then reports it for every call; a new one works.
 static void sticky_errors_mark_the_backend(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backend = cuda_open(0);
     struct chain c = chain_new(backend, N, 3, 2.0f);
     set_ramp(c.x, 1);
     gb_emu_fail_kernel(1);
-    CHECK(ggml_backend_graph_compute(backend, c.graph)); // queued, not found yet
+    CHECK(ggml_backend_graph_compute(backend, c.graph)); // queued, so not found yet
     CHECK_INT(ggml_backend_synchronize(backend), GGML_STATUS_DEVICE_ERROR);
     CHECK_ERROR(GGML_STATUS_DEVICE_ERROR, "cudaErrorIllegalAddress");
     CHECK(!ggml_backend_graph_compute(backend, c.graph));
@@ -560,12 +559,12 @@ static void launches_that_fail_name_the_node(void) {
     gb_emu_fail("cudaLaunchKernel", 1, GB_EMU_INVALID_VALUE);
     CHECK(!ggml_backend_graph_compute(backend, c.graph));
     CHECK_ERROR(GGML_STATUS_DEVICE_ERROR, "'the middle'");
-    run_chain(backend, &c, 2, 8); // it was not sticky
+    run_chain(backend, &c, 2, 8); // the error was not sticky
     chain_free(&c);
     ggml_backend_free(backend);
 }
 
-// Every call of the runtime that can fail does, one at a time: an error or a result that is right, nothing lost.
+// Every call of the runtime that can fail does, one at a time. The result is an error or correct, and nothing leaks.
 static void every_call_may_fail(void) {
     CUDA_OR_SKIP();
     static const char * const calls[] = { "cudaMalloc", "cudaMemcpyAsync", "cudaMemsetAsync",
@@ -576,7 +575,7 @@ static void every_call_may_fail(void) {
     const struct gb_emu_counts before = gb_emu_count();
     for (size_t k = 0; k < sizeof(calls) / sizeof(calls[0]); k++) {
         for (int after = 0; after < 6; after++) {
-            ggml_backend_t keep = cuda_open(0); // so that the device's own stream is there
+            ggml_backend_t keep = cuda_open(0); // makes the device's own stream
             gb_emu_fail(calls[k], after,
                 strcmp(calls[k], "cudaMalloc") == 0 ? GB_EMU_OUT_OF_MEMORY : GB_EMU_INVALID_VALUE);
             ggml_backend_t backend = cuda_open(0);
@@ -615,8 +614,8 @@ static void every_call_may_fail(void) {
     CHECK_INT(later.live_objects, before.live_objects);
 }
 
-// A graph that cannot be made or changed is launched node by node, or made anew: that is no error, and the next one is
-// recorded again. Three graphs of one shape: launched, made, changed.
+// A graph that cannot be recorded or updated is launched node by node, or recorded again, without an error. Three
+// graphs of one shape: launched, recorded, updated.
 static void graphs_that_cannot_be_made(void) {
     CUDA_OR_SKIP();
     static const char * const calls[] = { "cudaGraphCreate", "cudaGraphAddKernelNode", "cudaGraphInstantiate",
@@ -645,7 +644,7 @@ static void graphs_that_cannot_be_made(void) {
     }
 }
 
-// Another user of the device in the process synchronizes it whenever it can: neither of us gets an error.
+// Another user in the process synchronizes the device at any time. Neither gets an error.
 static void a_neighbour_that_synchronizes(void) {
     CUDA_OR_SKIP();
     const uint64_t errors = gb_emu_count().neighbour_errors;
@@ -666,7 +665,7 @@ static void a_neighbour_that_synchronizes(void) {
     ggml_backend_free(backend);
 }
 
-// Only nodes that differ are changed: here the two ends of a chain, whose input and output lie elsewhere.
+// Only nodes that differ are updated: here both ends of a chain, whose input and output moved.
 static void nodes_that_stay_are_not_touched(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backend = cuda_open(0);

@@ -1,7 +1,7 @@
 // test_sched.c - random graphs, spread over CUDA devices and the CPU by the scheduler, against the CPU alone.
 //
-// The same seed builds the same graph with the same input twice. Where nodes run is drawn at random, or left to the
-// scheduler. How many graphs: GGML_TEST_RANDOM_GRAPHS.
+// The same seed builds the same graph and input twice. Nodes are placed at random, or by the scheduler.
+// GGML_TEST_RANDOM_GRAPHS sets the number of graphs.
 #include "cuda_test.h"
 #include "ggml-cpu.h"
 
@@ -90,7 +90,7 @@ static void fill(struct random_graph * g, uint64_t seed) {
                 ((float *) bytes)[k] = x;
             }
         }
-        if (t->buffer != NULL || t->data != NULL) { // leaves that the result does not need have no place
+        if (t->buffer != NULL || t->data != NULL) { // the result does not need these leaves
             CHECK_INT(ggml_backend_tensor_set(t, bytes, 0, ggml_nbytes(t)), GGML_STATUS_SUCCESS);
         }
     }
@@ -101,7 +101,7 @@ static void result_of(const struct random_graph * g, float * to) {
     CHECK_INT(ggml_backend_tensor_get(y, to, 0, ggml_nbytes(y)), GGML_STATUS_SUCCESS);
 }
 
-// Relative to the size of the result as a whole: a norm of what almost cancels has no more to offer.
+// Relative to the size of the whole result, because norms of values that almost cancel are inexact.
 static double distance(const float * a, const float * b, int64_t n) {
     double d = 0, s = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -111,7 +111,7 @@ static double distance(const float * a, const float * b, int64_t n) {
     return sqrt(d) / (sqrt(s) + 1e-9);
 }
 
-static size_t most_told[2]; // of the devices' scratch memory, by any plan
+static size_t most_reported[2]; // scratch memory of the devices that any plan reported
 
 static void compare(uint64_t seed, ggml_backend_t * backends, int n_backends) {
     static float wanted[1 << 14], got[1 << 14];
@@ -141,9 +141,9 @@ static void compare(uint64_t seed, ggml_backend_t * backends, int n_backends) {
         CHECK_MSG(d < 2e-3, "graph %llu, run %d: distance %g", (unsigned long long) seed, run, d);
     }
     for (int k = 0; k < n_backends - 1; k++) {
-        const size_t told = ggml_backend_sched_get_work_size(spread, backends[k]);
-        size_t * most = &most_told[k + 3 - n_backends];
-        *most = told > *most ? told : *most;
+        const size_t reported = ggml_backend_sched_get_work_size(spread, backends[k]);
+        size_t * most = &most_reported[k + 3 - n_backends];
+        *most = reported > *most ? reported : *most;
     }
     ggml_backend_sched_free(alone);
     ggml_backend_sched_free(spread);
@@ -151,7 +151,7 @@ static void compare(uint64_t seed, ggml_backend_t * backends, int n_backends) {
     ggml_free(b.ctx);
 }
 
-static void graphs_over_devices(void) {
+static void random_graphs_agree_with_the_cpu(void) {
     CUDA_OR_SKIP();
     const char * given = getenv("GGML_TEST_RANDOM_GRAPHS");
 #ifdef GB_CUDA_EMULATED
@@ -168,20 +168,20 @@ static void graphs_over_devices(void) {
     }
     struct ggml_backend_cuda_graph_stats s = { 0 };
     CHECK_INT(ggml_backend_cuda_get_graph_stats(backends[0], &s), GGML_STATUS_SUCCESS);
-    CHECK(n < 5 || s.n_eager > 0); // the devices had something to do
+    CHECK(n < 5 || s.n_eager > 0); // the devices had work
     CHECK(n < 5 || !cuda_replays() || (s.n_captured > 0 && s.n_replayed > 0));
     for (int k = 0; k < 2 && last > 0; k++) {
-        cuda_check_work_size("random graphs", before[k] - cuda_free_memory(k == 0 ? 0 : last), most_told[k],
+        cuda_check_work_size("random graphs", before[k] - cuda_free_memory(k == 0 ? 0 : last), most_reported[k],
             CUDA_WORK_POOLED);
-        CHECK(n < 5 || most_told[k] > 0);
+        CHECK(n < 5 || most_reported[k] > 0);
     }
     for (int i = 0; i < 3; i++) {
         ggml_backend_free(backends[i]);
     }
 }
 
-// The emulation's own: the order of everything is drawn anew.
-static void other_orders(void) {
+// In the emulation, draws the order of all work again.
+static void every_order_of_work_agrees(void) {
     CUDA_OR_SKIP();
 #ifdef GB_CUDA_EMULATED
     ggml_backend_t backends[3] = { cuda_open(0), cuda_open(1), ggml_backend_cpu_init() };
@@ -197,4 +197,4 @@ static void other_orders(void) {
 #endif
 }
 
-TEST_MAIN(TEST(graphs_over_devices), TEST(other_orders))
+TEST_MAIN(TEST(random_graphs_agree_with_the_cpu), TEST(every_order_of_work_agrees))

@@ -1,5 +1,5 @@
-// test_turing.cpp - products and attention on emulated devices of compute capability 7.5: no bf16 on their tensor
-// cores, 64 KiB of shared memory.
+// test_turing.cpp - products and attention on emulated devices of compute capability 7.5: tensor cores without bf16, 64
+// KiB of shared memory.
 #include "products_and_attention.h"
 
 static void use_turing(void) {
@@ -10,7 +10,7 @@ static void use_turing(void) {
     }
 }
 
-static void few_stages(void) {
+static void tiles_fit_small_shared_memory(void) {
     use_turing();
     CUDA_OR_SKIP();
     for (ggml_type type : { GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q4_0, GGML_TYPE_Q6_K }) {
@@ -21,7 +21,7 @@ static void few_stages(void) {
     }
 }
 
-static void attention_in_one_stage(void) {
+static void attention_fits_small_shared_memory(void) {
     use_turing();
     CUDA_OR_SKIP();
     for (ggml_type type : { GGML_TYPE_F16, GGML_TYPE_BF16 }) {
@@ -31,4 +31,4 @@ static void attention_in_one_stage(void) {
     }
 }
 
-TEST_MAIN(TEST(few_stages), TEST(attention_in_one_stage))
+TEST_MAIN(TEST(tiles_fit_small_shared_memory), TEST(attention_fits_small_shared_memory))

@@ -1,11 +1,10 @@
-// test_work.cpp - scratch memory: told before there is memory, taken at once, given up for more, refused when there is
-// none.
+// test_work.cpp - scratch memory: reported before tensors have memory, allocated at once, replaced for a larger graph.
+// Without memory for it the graph fails.
 //
-// What is told is compared with what is taken in the tests of all operators, too (cuda_check_work_size).
+// The tests of all operators also compare the reported with the allocated size (cuda_check_work_size).
 #include "device_graph.h"
 
-// y = w x, for a number of rows that the tensor cores take, so that the rows of x need room as halves; or one more
-// step.
+// y = w x with rows for the tensor cores, so that x is converted to halves; or one more step.
 struct product {
     ggml_context * ctx;
     ggml_tensor *w, *x, *y;
@@ -56,15 +55,15 @@ static void check_result(ggml_backend_t cuda, const product & p) {
     CHECK_INT(ggml_backend_buffer_clear(p.buffer, 0), GGML_STATUS_SUCCESS);
 }
 
-static void told_without_memory(void) {
+static void size_is_reported_without_memory(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = cuda_open(0);
     product p = build(64, 40);
-    const size_t told = cuda_work_size(cuda, p.graph);
-    CHECK(told >= 64 * 40 * sizeof(ggml_fp16_t)); // the rows as halves at least
+    const size_t reported = cuda_work_size(cuda, p.graph);
+    CHECK(reported >= 64 * 40 * sizeof(ggml_fp16_t)); // at least the rows as halves
     CHECK(p.y->data == NULL && p.w->data == NULL);
     place(p, cuda);
-    CHECK_INT(cuda_work_size(cuda, p.graph), told);
+    CHECK_INT(cuda_work_size(cuda, p.graph), reported);
     const struct ggml_cgraph elementwise = ggml_graph_view(p.graph, 1, 3);
     CHECK_INT(cuda_work_size(cuda, &elementwise), 0);
     const struct ggml_cgraph nothing = ggml_graph_view(p.graph, 0, 0);
@@ -73,26 +72,26 @@ static void told_without_memory(void) {
     ggml_backend_free(cuda);
 }
 
-// The scheduler's figure for the device has it.
-static void the_scheduler_reports_it(void) {
+// The scheduler reports it for the device.
+static void the_scheduler_reports_the_size(void) {
     CUDA_OR_SKIP();
     ggml_backend_t backends[2] = { cuda_open(0), ggml_backend_cpu_init() };
     ggml_backend_sched_t sched = ggml_backend_sched_new(backends, NULL, 2, 64);
     product p = build(64, 40);
-    const size_t told = cuda_work_size(backends[0], p.graph);
+    const size_t reported = cuda_work_size(backends[0], p.graph);
     for (int i = 0; i < p.graph->n_nodes; i++) {
         ggml_backend_sched_set_node_backend(sched, p.graph->nodes[i], backends[0]);
     }
     CHECK_INT(ggml_backend_sched_plan_graph(sched, p.graph), GGML_STATUS_SUCCESS);
-    CHECK_INT(ggml_backend_sched_get_work_size(sched, backends[0]), told);
+    CHECK_INT(ggml_backend_sched_get_work_size(sched, backends[0]), reported);
     ggml_backend_sched_free(sched);
     ggml_free(p.ctx);
     ggml_backend_free(backends[0]);
     ggml_backend_free(backends[1]);
 }
 
-// A graph is recorded, then a larger one moves the scratch memory that the record points to.
-static void growth_forgets_what_was_recorded(void) {
+// A graph is recorded. A larger one then moves the scratch memory that the record refers to.
+static void growth_drops_recorded_graphs(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = cuda_open(0);
     product small = build(64, 20);
@@ -113,7 +112,7 @@ static void growth_forgets_what_was_recorded(void) {
     ggml_backend_free(cuda);
 }
 
-// No memory for it: an error with the figures, nothing was computed; later it works.
+// Without memory for it: an error with the figures, and no result. Later it works.
 static void no_memory_is_an_error(void) {
     CUDA_OR_SKIP();
 #ifdef GB_CUDA_EMULATED
@@ -136,8 +135,8 @@ static void no_memory_is_an_error(void) {
 #endif
 }
 
-// What the device says that it computes has no launch that is larger than a grid may be: the dry run looks at each.
-// Tensors without memory, of the sizes at which limits lie.
+// No supported operator has a launch larger than a grid. The dry run checks each launch, for tensors without memory at
+// the limits of size.
 static void large_shapes_are_launched_or_refused(void) {
     CUDA_OR_SKIP();
     ggml_backend_t cuda = cuda_open(0);
@@ -176,5 +175,5 @@ static void large_shapes_are_launched_or_refused(void) {
     ggml_backend_free(cuda);
 }
 
-TEST_MAIN(TEST(large_shapes_are_launched_or_refused), TEST(told_without_memory), TEST(the_scheduler_reports_it),
-    TEST(growth_forgets_what_was_recorded), TEST(no_memory_is_an_error))
+TEST_MAIN(TEST(large_shapes_are_launched_or_refused), TEST(size_is_reported_without_memory),
+    TEST(the_scheduler_reports_the_size), TEST(growth_drops_recorded_graphs), TEST(no_memory_is_an_error))

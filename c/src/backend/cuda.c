@@ -1,8 +1,7 @@
-// cuda.c - the functions of ggml-cuda.h: each calls the module, which is loaded at the first call, or reports why there
-// is none.
+// cuda.c - the functions of ggml-cuda.h. Each calls the module, which the first call loads, or reports why that fails.
 //
-// The library is the same with and without CUDA: the option GGML_CUDA only adds GB_CUDA_MODULE_PATH, where the module
-// is installed. `provided` is set once, by the module's entry point, and never taken back, because modules stay loaded.
+// The option GGML_CUDA changes nothing in the library but GB_CUDA_MODULE_PATH, the path of the installed module. The
+// module's entry point sets `provided` once. It stays set, because modules stay loaded.
 #include "ggml-cuda.h"
 
 #include <stdatomic.h>
@@ -24,7 +23,7 @@ enum ggml_status ggml_backend_cuda_provide(const struct ggml_backend_cuda_functi
     return GGML_STATUS_SUCCESS;
 }
 
-// The file of the module: what the environment names, else where it was installed; NULL if neither is known.
+// The path of the module: from the environment, else that of the installed module, else NULL.
 static const char * module_path(void) {
     const char * given = gb_env_get("GGML_CUDA_MODULE");
     if (given != NULL) {
@@ -56,7 +55,7 @@ static const struct ggml_backend_cuda_functions * functions(void) {
     return ggml_backend_cuda_load() == GGML_STATUS_SUCCESS ? atomic_load(&provided) : NULL;
 }
 
-// The same for calls that "there is none" answers well enough: without a known module this is no failure.
+// The same for calls that can answer "none": without the path of a module this is no failure.
 static const struct ggml_backend_cuda_functions * functions_if_there(void) {
     if (atomic_load(&provided) == NULL && module_path() == NULL) {
         return NULL;

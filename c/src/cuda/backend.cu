@@ -1,8 +1,7 @@
-// backend.cu - a device with a stream of work: the hooks of the backend, events, registration, and the functions
-// of ggml-cuda.h.
+// backend.cu - the hooks of the backend, events, registration, and the functions of ggml-cuda.h.
 //
-// Everything is queued on the backend's stream, in the order of the calls. An error that the device does not recover
-// from is found by whichever call comes first after it; from then on the backend refuses everything, with that reason.
+// All work is queued on the backend's stream in the order of calls. The first call after a sticky error finds it. From
+// then on the backend refuses every call and reports that error.
 #include <stdio.h>
 #include <string.h>
 
@@ -33,7 +32,7 @@ static bool is_mine(const gb_cuda_backend & b, const ggml_tensor * tensor) {
     return mine;
 }
 
-// The result of a call that was made for `tensor`.
+// Reports the error of a call that was made for `tensor`. Returns whether the call succeeded.
 static bool check_call(gb_cuda_backend & b, const char * what, const ggml_tensor * tensor, cudaError_t error) {
     if (error == cudaSuccess) {
         return true;
@@ -74,13 +73,13 @@ static bool queue_copy(gb_cuda_backend & b, const ggml_tensor * src, ggml_tensor
     return gb_cuda_copy_layout(b.device, src, dst, b.stream, &error) && check_call(b, "copying to", dst, error);
 }
 
-// Only on the device: hosts and other devices would not know when the copy has read or written their memory.
+// Copies within the device only: the host and other devices would not know when the copy has used their memory.
 static GGML_CALL bool copy_async(ggml_backend_t backend, const ggml_tensor * src, ggml_tensor * dst) {
     gb_cuda_backend & b = state_of(backend);
     return gb_cuda_device_of(src) == b.device && gb_cuda_device_of(dst) == b.device && queue_copy(b, src, dst);
 }
 
-// The caller orders it with events.
+// The caller orders the copy with events.
 static GGML_CALL bool copy_peer_async(ggml_backend_t backend, const ggml_tensor * src, ggml_tensor * dst) {
     gb_cuda_backend & b = state_of(backend);
     gb_cuda_device * from = gb_cuda_device_of(src);
@@ -89,7 +88,7 @@ static GGML_CALL bool copy_peer_async(ggml_backend_t backend, const ggml_tensor 
            (to != nullptr || gb_cuda_is_host(dst)) && queue_copy(b, src, dst);
 }
 
-// False, reported: the device failed, or a kernel found something wrong in what was queued.
+// False, reported: the device failed, or a kernel found a wrong index.
 static bool wait_for_queue(gb_cuda_backend & b) {
     const cudaError_t error = cudaStreamSynchronize(b.stream);
     if (error != cudaSuccess) {
@@ -117,7 +116,7 @@ static GGML_CALL bool graph_compute(ggml_backend_t backend, ggml_cgraph * graph)
     }
     gb_cuda_on_device on(b.device->id);
     if (gb_cuda_index_is_noted(b) && !wait_for_queue(b)) {
-        return false; // nobody has heard of it yet
+        return false; // the error of an earlier graph is reported now
     }
     return gb_cuda_graph_compute(b, graph) == GGML_STATUS_SUCCESS;
 }
@@ -142,7 +141,7 @@ struct cuda_event {
     ggml_backend_event event; // first
     int device;
     cudaEvent_t cuda; // owned
-    int64_t ns;       // of timed ones: when it was reached last; -1: not asked yet
+    int64_t ns;       // of a timed event: its time; -1: not asked yet
 };
 
 static cuda_event * event_of(ggml_backend_event_t event) { return static_cast<cuda_event *>(event->context); }
@@ -172,7 +171,7 @@ static GGML_CALL ggml_backend_event_t event_new(ggml_backend_t backend) {
     return new_event(backend, cudaEventDisableTiming);
 }
 
-// The backend may be gone.
+// The backend may be freed already.
 static GGML_CALL void event_free(ggml_backend_event_t event) {
     cuda_event * e = event_of(event);
     gb_cuda_on_device on(e->device);
@@ -215,13 +214,12 @@ static GGML_CALL void event_synchronize(ggml_backend_event_t event) {
 
 // -------------------------------------------------------------------------------------------------- the time of events
 
-static int64_t now_ns() { // as the system's monotonic clock has it
+static int64_t now_ns() { // of the monotonic clock
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
 }
 
-// Makes a new point in time that both clocks know: an event that is reached while the host looks at its clock. Waits
-// for the queue.
+// Waits for the queue, and records an event while the host reads its clock: a moment that both clocks know.
 static cudaError_t meet_clocks(gb_cuda_backend & b) {
     cudaError_t error =
         b.base_event == nullptr ? cudaEventCreateWithFlags(&b.base_event, cudaEventDefault) : cudaSuccess;
@@ -256,7 +254,7 @@ static GGML_CALL ggml_backend_event_t event_new_timed(ggml_backend_t backend) {
     return event;
 }
 
-// Milliseconds as a float lose nanoseconds soon, so the common point follows the events.
+// A float of milliseconds loses nanoseconds over time, so the common moment follows the events.
 static GGML_CALL int64_t event_time(ggml_backend_event_t event) {
     enum { FAR_MS = 2000 };
     gb_cuda_backend & b = state_of(event->backend);
@@ -282,7 +280,7 @@ static GGML_CALL int64_t event_time(ggml_backend_event_t event) {
 static GGML_CALL void backend_free(ggml_backend_t backend) {
     gb_cuda_backend & b = state_of(backend);
     gb_cuda_on_device on(b.device->id);
-    (void) cudaStreamSynchronize(b.stream); // nobody is left to be told
+    (void) cudaStreamSynchronize(b.stream); // an error has no receiver any more
     gb_cuda_graphs_free(b.graphs);
     gb_cuda_blas_free(b.blas);
     gb_cuda_index_free(b.index);
@@ -398,7 +396,7 @@ static enum ggml_status get_memory(int device, size_t * free_bytes, size_t * tot
     return error == cudaSuccess ? GGML_STATUS_SUCCESS : gb_cuda_report(d->name, "cudaMemGetInfo", error);
 }
 
-// Pages that may only be read, as those of a mapped model, have to be called so; not every system can do that.
+// Read-only pages, such as a mapped model, need a flag that some systems refuse.
 static enum ggml_status register_host(void * buffer, size_t size) {
     const gb_cuda_on_device on = gb_cuda_on_any_device();
     cudaError_t error = cudaHostRegister(buffer, size, cudaHostRegisterPortable);
@@ -451,7 +449,7 @@ static enum ggml_status register_devices() {
     for (int i = 0; i < gb_cuda_device_count(); i++) {
         gb_cuda_device * device = gb_cuda_device_get(i);
         if (ggml_backend_reg_find_by_name(device->name) < ggml_backend_reg_get_count()) {
-            continue; // an attempt before this one came so far
+            continue; // registered by an earlier attempt that failed later
         }
         const enum ggml_status status =
             ggml_backend_register(device->name, init_registered, gb_cuda_buffer_type(device), device);

@@ -1,8 +1,7 @@
-// blas.cu - finds cuBLAS, and calls it through a table of the six functions that are needed.
+// blas.cu - loads cuBLAS at run time, and calls it through a table of six functions.
 //
-// Its types are ours: what its documentation says of them is written down here, and no header of it is needed to build.
-// The library is asked for by its versioned name, which the system's loader looks up in its own places; where
-// LD_LIBRARY_PATH would lead to the current directory, nothing is looked up.
+// The types are declared here from its documentation, so no header of it is needed. The system's loader finds the
+// library by its versioned name. Nothing is loaded if LD_LIBRARY_PATH would lead to the current directory.
 #include "cuda/blas.h"
 
 #include "cuda/memory.h"
@@ -36,7 +35,7 @@ struct functions {
 
 enum { OP_N = 0, OP_T = 1, TYPE_F32 = 0, TYPE_F16 = 2, TYPE_BF16 = 14, COMPUTE_F32 = 68, DEFAULT_ALGORITHM = -1 };
 
-constexpr size_t WORKSPACE = (size_t) 32 << 20; // what its documentation recommends for compute capability 9.0
+constexpr size_t WORKSPACE = (size_t) 32 << 20; // bytes; recommended for compute capability 9.0
 
 } // namespace
 
@@ -47,7 +46,7 @@ struct gb_cuda_blas {
     cublas_handle handle; // owned
     void * workspace; // owned
     size_t capacity;
-    char * text; // the backend's
+    char * text; // not owned; of the backend
     bool failed;
 };
 
@@ -60,7 +59,7 @@ static void * open_library(const char * wish, char * name, char * text) {
 }
 static void * function_of(void *, const char *) { return nullptr; }
 #else
-// No entry of the list is relative or empty, both of which are the current directory to a loader.
+// True if every entry of the list is absolute. A relative or empty entry means the current directory.
 static bool has_full_paths(const char * list) {
     if (list == nullptr || list[0] == '\0') {
         return true;
@@ -139,7 +138,7 @@ static bool find_all(void * library, functions & f, char * text) {
            find(library, "cublasGemmStridedBatchedEx", f.multiply, text);
 }
 
-// The stream first: setting it takes the workspace away.
+// Sets the stream first: that discards the workspace.
 static bool prepare(gb_cuda_blas & blas, cudaStream_t stream, int * version) {
     const char * what = "cublasCreate_v2";
     cublas_status status = blas.call.create(&blas.handle);
@@ -206,7 +205,7 @@ void gb_cuda_blas_free(gb_cuda_blas * blas) {
 
 static bool fits_int(int64_t n) { return n > 0 && n <= INT32_MAX; }
 
-// By columns, as it sees matrices: dst is m x rows, w is k x m and transposed, x is k x rows.
+// cuBLAS has matrices by columns: dst is m x rows, w is k x m and transposed, x is k x rows.
 bool gb_cuda_blas_run(gb_cuda_blas * blas, const gb_cuda_blas_product & p, bool listed) {
     if (blas->failed || !fits_int(p.m) || !fits_int(p.k) || !fits_int(p.rows) || !fits_int(p.w_row) ||
         !fits_int(p.x_row) || !fits_int(p.slices)) {

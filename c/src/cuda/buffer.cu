@@ -1,8 +1,7 @@
-// buffer.cu - memory on devices and pinned memory on the host, as buffers, and copies between tensors in them.
+// buffer.cu - buffers in device memory and in pinned host memory, and copies between their tensors.
 //
-// A buffer belongs to a device, not to a backend: any backend on the device may use it. The synchronous hooks come
-// after everything that is queued on the device, and wait for themselves; they use a stream of the device's own, made
-// at the first use.
+// A buffer belongs to a device, so every backend on the device may use it. The synchronous hooks first wait for all
+// work that is queued on the device. They use one stream per device, made at the first use.
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,8 +41,8 @@ bool gb_cuda_is_host(const ggml_tensor * tensor) {
 
 // -------------------------------------------------------------------------------------------------------------- copies
 
-// The bytes of a tensor: `run` bytes in one piece, repeated along up to four strides that grow. Dimensions of one
-// element are left out, neighbouring ones joined. Two tensors of the same layout have the same pieces.
+// The bytes of a tensor: a run of bytes, repeated along up to four strides in ascending order. Leaves out dimensions of
+// one element and joins adjacent ones. Two tensors of the same layout have the same pieces.
 struct pieces {
     size_t run;
     int n;
@@ -74,7 +73,7 @@ static pieces pieces_of(const ggml_tensor * t) {
         }
     }
     int n = 0;
-    while (n < p.n && p.stride[n] == p.run) { // all of these are one piece
+    while (n < p.n && p.stride[n] == p.run) { // joins adjacent dimensions
         p.run *= (size_t) p.count[n++];
     }
     for (int i = n; i < p.n; i++) {
@@ -93,14 +92,14 @@ static size_t n_calls(const pieces & p, bool in_rows) {
     return n < 1e9 ? (size_t) n : (size_t) 1e9;
 }
 
-// Rows of a copy: `run` bytes, `pitch` from one to the next, in both tensors.
+// Rows of a copy. Both tensors have the same pitch, the distance of rows in bytes.
 struct rows {
     char * to;
     const char * from;
     size_t pitch, run, n;
 };
 
-// ends: the devices that the memory is of, where it is of two.
+// ends: the devices of source and destination; NULL: host memory.
 static cudaError_t queue_rows(const rows & r, const gb_cuda_device * const (&ends)[2], cudaStream_t stream) {
     if (ends[0] == nullptr || ends[1] == nullptr || ends[0] == ends[1]) {
         return r.n == 1 ? cudaMemcpyAsync(r.to, r.from, r.run, cudaMemcpyDefault, stream)
@@ -159,7 +158,7 @@ static cudaStream_t own_stream(gb_cuda_device * device, cudaError_t * error) {
     return s;
 }
 
-// Runs `queue` (with the stream; returns an error) after everything that the device has queued, and waits.
+// Waits for the device's queued work, runs `queue` with the stream, and waits for it.
 template <class Queue> static bool do_now(gb_cuda_device * device, const char * what, Queue queue) {
     gb_cuda_on_device on(device->id);
     cudaError_t error = cudaSuccess;
@@ -183,7 +182,7 @@ static cuda_buffer * context_of(ggml_backend_buffer_t buffer) { return static_ca
 
 static GGML_CALL const char * buffer_name(ggml_backend_buffer_t buffer) { return context_of(buffer)->device->name; }
 
-// Kernels of any stream may still use it, and copies of any other device that was reached from here.
+// Waits, because kernels of any stream, and copies of other devices, may still use the memory.
 static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer) {
     cuda_buffer * b = context_of(buffer);
     gb_cuda_wait_for_users(b->device);
@@ -283,7 +282,7 @@ static GGML_CALL ggml_backend_buffer_t type_alloc(ggml_backend_buffer_type_t buf
 }
 
 static GGML_CALL size_t type_alignment(ggml_backend_buffer_type_t) {
-    return 256; // what the widest loads of a warp like
+    return 256; // bytes; for the widest loads of a warp
 }
 
 static GGML_CALL bool type_supports(ggml_backend_buffer_type_t buft, ggml_backend_t backend) {
@@ -314,8 +313,7 @@ ggml_backend_buffer_type_t gb_cuda_buffer_type(gb_cuda_device * device) {
 
 // -------------------------------------------------------------------------------------------------- pinned host memory
 
-// The buffers are of the CPU, around memory that the runtime gave: only freeing them is special. `previous` is what the
-// CPU's buffer would have done.
+// Buffers of the CPU in memory of the CUDA runtime. Only freeing differs.
 struct pinned_buffer {
     void * memory; // owned
 };
@@ -326,7 +324,7 @@ static GGML_CALL const char * pinned_name(ggml_backend_buffer_t) { return "CUDA_
 
 static GGML_CALL void pinned_free(ggml_backend_buffer_t buffer) {
     pinned_buffer * p = static_cast<pinned_buffer *>(buffer->context);
-    gb_cuda_wait_for_all(); // copies of any device may still use it
+    gb_cuda_wait_for_all(); // copies of any device may still use the memory
     const gb_cuda_on_device on = gb_cuda_on_any_device();
     const cudaError_t error = cudaFreeHost(p->memory);
     if (error != cudaSuccess) {

@@ -1,8 +1,7 @@
-// device.cu - the devices, what their errors mean, and their memory pools.
+// device.cu - the list of devices, errors of runtime calls, and pools of device memory.
 //
-// The list of devices is made once, at the first question, and never changes: registry entries and buffers point into
-// it. A pool keeps blocks that were freed, for requests of nearly the same size, and gives them all back before a
-// request is refused.
+// A pool keeps freed blocks for requests of nearly the same size. It returns all of them to the driver before a request
+// fails.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,14 +18,14 @@
 
 bool gb_cuda_is_sticky(cudaError_t error) {
     const int n = (int) error;
-    // 214, 226: memory errors; 220: link; 702: too long; 710, 714 to 719: what kernels do wrong; 721: tensor memory
-    // left; 999: unknown
+    // 214, 226: memory errors; 220: link; 702: timeout; 710, 714 to 719: faults of kernels; 721: tensor memory leak;
+    // 999: unknown
     return n == 214 || n == 220 || n == 226 || n == (int) cudaErrorIllegalAddress || n == 702 || n == 710 ||
            (n >= 714 && n <= 719) || n == 721 || n == (int) cudaErrorUnknown;
 }
 
 enum ggml_status gb_cuda_report(const char * device, const char * call, cudaError_t error) {
-    char name[64]; // of the function alone: arguments say little to who did not write them
+    char name[64]; // of the function, without its arguments
     snprintf(name, sizeof(name), "%.*s", (int) strcspn(call, "("), call);
     if (!gb_cuda_is_sticky(error)) {
         (void) cudaGetLastError();
@@ -37,8 +36,8 @@ enum ggml_status gb_cuda_report(const char * device, const char * call, cudaErro
         cudaGetErrorName(error));
 }
 
-// Whether the device has its primary context. Making a device current makes one from CUDA 12 on, which takes some
-// hundred megabytes of its memory, so nobody does that to a device that was not asked for. Only the driver knows.
+// True if the device has its primary context. From CUDA 12 on, making a device current creates a context, which takes
+// some hundred megabytes of device memory. So no code here does that to a device that nobody uses.
 static bool is_active(int device) {
     typedef int (*question)(int device, unsigned * flags, int * active);
     static const question ask = reinterpret_cast<question>(gb_cuda_driver_function("cuDevicePrimaryCtxGetState"));
@@ -95,7 +94,7 @@ struct devices {
     std::mutex reach_lock;
     bool reaches[GGML_CUDA_MAX_DEVICES][GGML_CUDA_MAX_DEVICES] = {}; // a copy between them was queued
     std::mutex code_lock;
-    bool has_code[GGML_CUDA_MAX_DEVICES] = {}; // checked, and there
+    bool has_code[GGML_CUDA_MAX_DEVICES] = {}; // gb_cuda_check_code succeeded
     int n = 0;
     char reason[256] = "";
 };
@@ -113,7 +112,7 @@ void describe(gb_cuda_device & d, int id, const cudaDeviceProp & p) {
     snprintf(d.description, sizeof(d.description), "%s", p.name);
 }
 
-enum { OLDEST = 75 }; // compute capability that the kernels are written for
+enum { OLDEST = 75 }; // lowest compute capability that the kernels support
 
 void find_devices(devices & all) {
     int n = 0;
@@ -130,7 +129,7 @@ void find_devices(devices & all) {
         if (error != cudaSuccess) {
             (void) cudaGetLastError();
             snprintf(all.reason, sizeof(all.reason), "device %d: %s", id, cudaGetErrorString(error));
-            break; // numbers are indices: none is left out
+            break; // device numbers are indices of the list
         }
         describe(all.device[all.n++], id, p);
     }
@@ -176,13 +175,13 @@ GB_KERNEL gb_any_kernel(int * p) {
     *p = 0;
 }
 
-// Code for 9.0 and newer waits by itself for the kernel before.
+// Code for 9.0 and newer waits in the kernel for earlier kernels.
 static bool may_be_dependent(const gb_cuda_device * device) {
     const char * wish = getenv("GGML_CUDA_DEPENDENT");
     return device->cc >= 90 && (wish == nullptr || strcmp(wish, "0") != 0);
 }
 
-// Not when the devices are listed: the question makes a context on the device, which takes time and memory.
+// Runs when the first backend is made, because the query creates a context.
 bool gb_cuda_check_code(gb_cuda_device * device) {
     devices & all = list();
     const std::lock_guard<std::mutex> held(all.code_lock);
@@ -209,7 +208,7 @@ static void enable_peer(int device, int peer) {
     int can = 0;
     if (cudaDeviceCanAccessPeer(&can, device, peer) == cudaSuccess && can) {
         gb_cuda_on_device on(device);
-        (void) cudaDeviceEnablePeerAccess(peer, 0); // somebody else may have enabled it
+        (void) cudaDeviceEnablePeerAccess(peer, 0); // fails if another user of the device has enabled it
     }
     (void) cudaGetLastError();
 }
@@ -233,7 +232,7 @@ void gb_cuda_wait_for_users(const gb_cuda_device * device) {
             reaches = all.reaches[device->id][i];
         }
         if (i == device->id || reaches) {
-            (void) gb_cuda_wait(&all.device[i]); // an error is reported to whoever waits for the work that failed
+            (void) gb_cuda_wait(&all.device[i]); // the call that waits for the failed work reports the error
         }
     }
 }
@@ -252,7 +251,7 @@ static const char * too_old(const gb_cuda_device * d) {
     return d->cc < OLDEST ? "its compute capability is below 7.5" : nullptr;
 }
 
-// The smallest block that is large enough and not more than a quarter too large; under the pool's lock.
+// The smallest block that is large enough, and at most a quarter too large. The caller holds the pool's lock.
 static void * take_kept(pool & p, size_t size, size_t * capacity) {
     int best = -1;
     for (int i = 0; i < p.n; i++) {
@@ -278,7 +277,7 @@ size_t gb_cuda_pool_trim(gb_cuda_device * device) {
     while (p.n > 0) {
         const block b = p.kept[--p.n];
         given += b.capacity;
-        (void) cudaFree(b.memory); // of a broken device, it is gone anyway
+        (void) cudaFree(b.memory); // fails only if the device is broken
     }
     return given;
 }

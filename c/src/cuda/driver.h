@@ -1,10 +1,10 @@
-// driver.h - functions of the driver, which is not linked: the runtime knows where they are.
+// driver.h - finds functions of the driver through the runtime; the driver is not linked.
 #ifndef GB_CUDA_DRIVER_H
 #define GB_CUDA_DRIVER_H
 
 #include <cuda_runtime.h>
 
-// The function as it was in 12.0; NULL: this driver has none. Leaves no error behind.
+// The function as of 12.0; NULL: the driver has none. Clears the runtime's error.
 static inline void * gb_cuda_driver_function(const char * name) {
     void * function = nullptr;
     cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;

@@ -1,16 +1,15 @@
-// graph.cu - running graphs: node by node at first, replayed as a CUDA graph when they come again.
+// graph.cu - running graphs: node by node at first, as recorded CUDA graphs when they come again.
 //
-// What a graph would queue follows from its signature alone: operators, parameters, types, shapes, strides, addresses
-// and who may look, node by node. Its shape is what is left without sizes and addresses. The first time a shape comes,
-// its nodes are launched; from the second time on their work is listed (queue.h) and made an executable graph
-// (replay.h), by changing the parameters of one with the same shape where there is one: so the next step of a decoder,
-// whose cache has grown, is one launch. A signature that is executable is launched as it is.
+// A graph's signature determines its work: operators, parameters, types, shapes, strides, addresses, and which results
+// may be left out. Its shape is the signature without sizes and addresses. The first time a shape comes, the nodes are
+// launched one by one. From the second time on, their work is listed (queue.h) and made executable (replay.h). If an
+// executable graph of the same shape exists, its parameters are changed instead. So the next step of a decoder, whose
+// cache has grown, is one launch. A graph with a known signature is launched as it is.
 //
-// Before a graph is launched or listed, a dry run measures its scratch memory, and there is one block of that size:
-// nothing grows on the way.
+// Before a graph is launched or listed, a dry run measures its scratch memory. One block of that size is allocated.
 //
-// Invariant: an executable graph refers to scratch memory and to nothing else of ours, so it is forgotten before
-// scratch memory moves.
+// Invariant: of our memory, an executable graph refers to scratch memory alone. So it is freed before scratch memory
+// moves.
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,22 +26,22 @@ namespace {
 struct remembered {
     gb_array<unsigned char> signature;
     uint64_t shape;
-    gb_replay replay; // without exec: only seen
+    gb_replay replay; // exec is NULL: the graph was seen, not recorded
     uint64_t last_use;
 };
 
 } // namespace
 
 struct gb_cuda_graphs {
-    enum { N = 32 }; // graphs that are remembered
+    enum { N = 32 }; // capacity of `entries`
     remembered entries[N];
     int n = 0;
     uint64_t clock = 0;
     bool on = true;
-    gb_array<unsigned char> signature; // of the graph at hand
+    gb_array<unsigned char> signature; // of the current graph
     gb_array<ggml_tensor *> nodes;
-    gb_task_list list;          // its work
-    bool edges_refused = false; // the driver knows no dependent nodes
+    gb_task_list list;          // of the current graph
+    bool edges_refused = false; // the driver has no dependent edges
     gb_cuda_graph_stats stats = {};
 };
 
@@ -92,7 +91,7 @@ bool write_signature(gb_cuda_graphs & g, bool fusing) {
         w.put(&k, sizeof(k));
         w.put(&unseen, sizeof(unseen));
         w.put(t->op_params, sizeof(t->op_params));
-        if (t->op == GGML_OP_GET_ROWS || t->op == GGML_OP_MUL_MAT_ID) { // messages about indices have it
+        if (t->op == GGML_OP_GET_ROWS || t->op == GGML_OP_MUL_MAT_ID) { // in messages about wrong indices
             w.put(t->name, strnlen(t->name, sizeof(t->name)));
         }
         for (int j = 0; j < GGML_MAX_SRC; j++) {
@@ -109,7 +108,7 @@ bool write_signature(gb_cuda_graphs & g, bool fusing) {
 
 uint64_t mix(uint64_t h, uint64_t x) {
     h ^= x + 0x9e3779b97f4a7c15u + (h << 6) + (h >> 2);
-    return (h * 0xff51afd7ed558ccdu) | 1; // 0 is no shape
+    return (h * 0xff51afd7ed558ccdu) | 1; // 0 means no shape
 }
 
 uint64_t shape_of(const gb_cuda_graphs & g) {
@@ -140,7 +139,7 @@ bool has_seen(const gb_cuda_graphs & g, uint64_t shape) {
     return seen;
 }
 
-// Of the executable graphs that can become the one at hand, the one that was not used for longest.
+// The least recently used executable graph that can become the current one.
 remembered * find_like(gb_cuda_graphs & g, uint64_t shape) {
     remembered * best = nullptr;
     for (int i = 0; i < g.n; i++) {
@@ -159,13 +158,13 @@ void drop(remembered & c) {
     c = remembered();
 }
 
-// What is only seen goes first.
+// Graphs that were only seen are replaced first.
 bool goes_before(const remembered & a, const remembered & b) {
     const bool a_seen = a.replay.exec == nullptr, b_seen = b.replay.exec == nullptr;
     return a_seen != b_seen ? a_seen : a.last_use < b.last_use;
 }
 
-// Remembers the graph at hand, in place of another if there are too many.
+// Stores the current graph, in place of another if the table is full.
 remembered * remember(gb_cuda_graphs & g, uint64_t shape) {
     remembered * c = g.n < gb_cuda_graphs::N ? &g.entries[g.n] : &g.entries[0];
     for (int i = 0; g.n == gb_cuda_graphs::N && i < g.n; i++) {
@@ -193,10 +192,10 @@ gb_cuda_graphs * gb_cuda_graphs_new(void) {
     return g;
 }
 
-// Frees the executable graphs, before memory that they refer to goes away.
+// Frees the executable graphs, before memory that they refer to is freed.
 static void forget_graphs(gb_cuda_graphs * g) {
     for (int i = 0; i < g->n; i++) {
-        gb_replay_free(g->entries[i].replay); // it stays seen, and is made again when it comes
+        gb_replay_free(g->entries[i].replay); // the graph stays seen, and is recorded again when it comes
     }
 }
 
@@ -243,8 +242,7 @@ static enum ggml_status check_node(const gb_cuda_backend & b, const ggml_tensor 
     return status;
 }
 
-// The nodes that are computed. All that can be wrong with the graph is found before anything is queued. `placed`: they
-// have memory.
+// Collects the nodes to compute. Finds every error of the graph before work is queued. `placed`: tensors have memory.
 static enum ggml_status collect(const gb_cuda_backend & b, const ggml_cgraph * graph, bool placed,
     gb_array<ggml_tensor *> & nodes) {
     nodes.n = 0;
@@ -266,13 +264,13 @@ static enum ggml_status collect(const gb_cuda_backend & b, const ggml_cgraph * g
     return GGML_STATUS_SUCCESS;
 }
 
-// How many nodes from i on were queued; -1: failed, reported.
+// Queues nodes from i on. Returns their number; -1: failed, reported.
 static int queue_some(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     const gb_cuda_op * op = gb_cuda_op_get(nodes.node[i]->op);
     const size_t n_kept = b.kept.n;
     b.scratch.used = gb_cuda_kept_end(b);
     int n = op->fuse != nullptr && b.fusing ? op->fuse(b, nodes, i) : 0;
-    if (b.kind == GB_CUDA_PLAN && n > 0) { // it may be decided otherwise in the end
+    if (b.kind == GB_CUDA_PLAN && n > 0) { // the run may decide otherwise
         b.kept.n = n_kept;
         b.scratch.used = gb_cuda_kept_end(b);
         n = 0;
@@ -290,7 +288,7 @@ static enum ggml_status queue_nodes(gb_cuda_backend & b, const gb_array<ggml_ten
     nodes.next_reader = b.readers.data;
     b.nodes = &nodes;
     gb_queue_settle(b.queue);
-    b.kept.n = 0; // nobody knows what was written since the last graph
+    b.kept.n = 0; // memory may have changed since the last graph
     for (int i = 0; i < nodes.n && n >= 0; i += n) {
         b.node = nodes.node[i];
         b.at = i;
@@ -302,7 +300,7 @@ static enum ggml_status queue_nodes(gb_cuda_backend & b, const gb_array<ggml_ten
     return n >= 0 ? GGML_STATUS_SUCCESS : GGML_STATUS_FAILED;
 }
 
-// Queues everything nowhere: what that takes of scratch memory, the same will take.
+// Measures scratch memory with a queue that leads nowhere.
 static enum ggml_status measure(const gb_cuda_backend & b, const gb_array<ggml_tensor *> & nodes, enum gb_cuda_run kind,
     size_t * size) {
     gb_cuda_backend dry = {};
@@ -358,7 +356,7 @@ static enum ggml_status reserve_scratch(gb_cuda_backend & b) {
     return grow_scratch(b, size) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// Lists what queue_nodes would queue. False: it could not be listed; the graph is launched node by node then.
+// Lists the work of queue_nodes. False: not possible; the caller launches the graph node by node.
 static bool list_work(gb_cuda_backend & b) {
     gb_cuda_graphs & g = *b.graphs;
     gb_task_list_clear(g.list);
@@ -368,7 +366,7 @@ static bool list_work(gb_cuda_backend & b) {
     return listed == GGML_STATUS_SUCCESS && !g.list.broken && g.list.tasks.n > 0;
 }
 
-// Makes what is listed executable; c's own graph, if it has one, fits. False: c has none then.
+// Makes the listed work executable. If c has an executable graph, it fits the list. False: c has none.
 static bool make_executable(gb_cuda_graphs & g, remembered & c, bool dependent) {
     if (c.replay.exec != nullptr && gb_replay_update(c.replay, g.list)) {
         g.stats.n_updated++;
@@ -392,7 +390,7 @@ static enum ggml_status queue_eagerly(gb_cuda_backend & b) {
     return queue_nodes(b, b.graphs->nodes);
 }
 
-// The graph at hand, executable; NULL: it is launched node by node.
+// The current graph, executable; NULL: launch it node by node.
 static remembered * executable(gb_cuda_backend & b) {
     gb_cuda_graphs & g = *b.graphs;
     const uint64_t shape = shape_of(g);
@@ -417,7 +415,7 @@ static remembered * executable(gb_cuda_backend & b) {
 }
 
 enum ggml_status gb_cuda_graph_compute(gb_cuda_backend & b, const ggml_cgraph * graph) {
-    enum { FEW = 2 }; // nodes that gain nothing
+    enum { FEW = 2 }; // graphs that small gain nothing
     gb_cuda_graphs & g = *b.graphs;
     enum ggml_status status = collect(b, graph, true, g.nodes);
     if (status != GGML_STATUS_SUCCESS) {

@@ -1,30 +1,28 @@
-// hopper.cuh - what the dialect of launch.cuh has in addition on compute capability 9.0, in code that was compiled for
-// it alone ("9.0a"): barriers that count bytes, copies of whole tiles, products of tiles in shared memory.
+// hopper.cuh - what compute capability 9.0 adds to the dialect of launch.cuh: barriers that count bytes, copies of
+// tiles, products of tiles in shared memory.
 //
-// Kernels of these stand in files that are compiled for 9.0a and nothing else (c/cmake/cuda.cmake), or are empty
-// (GB_HAS_HOPPER is 0): gb_has_hopper_code says at run time whether the device can launch them.
+// Kernels with these stand in files that are compiled for 9.0a alone (c/cmake/cuda.cmake). Elsewhere GB_HAS_HOPPER is 0
+// and they are empty. gb_has_hopper_code tells at run time whether the device can launch them.
 //
-//   gb_barrier                  eight bytes of shared memory, 8-aligned. It has phases, with parities 0, 1, 0, ...: a
-//                               phase is over when as many arrivals came as gb_barrier_init says, and as many bytes as
-//                               gb_barrier_expect promised
-//   gb_barrier_init             by one thread, which then calls gb_barrier_fence; others use it after a gb_sync_block
+//   gb_barrier                  eight bytes of shared memory, 8-aligned. Its phases have parities 0, 1, 0, ... A phase
+//                               ends after the arrivals of gb_barrier_init and the bytes of gb_barrier_expect
 //   gb_barrier_arrive           one arrival
-//   gb_barrier_expect           one arrival, and the phase waits for `bytes` more
-//   gb_barrier_wait             returns when the phase of that parity is over: the running one has another parity. So
-//                               parity 1 of a new barrier is over at once
+//   gb_barrier_expect           one arrival; the phase also waits for `bytes` more
+//   gb_barrier_wait             waits for the end of the phase with that parity. The current phase has the other
+//                               parity, so a wait for parity 1 of a new barrier returns at once
 //   gb_copy_tile                by one thread: starts the copy of the box of a tensor map that begins at element
 //                               (x, y, z, w), innermost first, to shared memory, and counts all bytes of the box at the
 //                               barrier. x is a multiple of 8, and (y, z, w) lies in the tensor: an H200 refused the
 //                               box at (7, 5, -1, 1) (test_hopper_boxes.cu). Elements past the end read as zeros. With
 //                               rows of 128 bytes, the 16 bytes number i of row r, counted from an address that 1,024
 //                               divides, lie at number i ^ r % 8
-//   gb_copies_to_matrix         what the thread brought to shared memory by gb_cp_async_16 and waited for may be read
-//                               by products of all threads, after they met. Without it products, which go another way
-//                               to memory, may read what was there before. Plain stores are not for operands
+//   gb_copies_to_matrix         makes data that this thread copied by gb_cp_async_16, and waited for, visible to
+//                               products of all threads after they meet. Products read memory on a path of their own.
+//                               Operands must not come from plain stores
 //
-//   gb_registers_fewer<N>       by the four warps of a group, all at the same place: from here on each of their threads
-//                               has N registers, a multiple of 8, and the others are free
-//   gb_registers_more<N>        the same, when so many are free. A kernel that does this has launch bounds of one block
+//   gb_registers_fewer<N>       by the four warps of a group, at the same place: each thread keeps N registers, a
+//                               multiple of 8, and frees the others
+//   gb_registers_more<N>        the same; takes free registers. The kernel must have launch bounds of one block
 //
 //   gb_matrix_of                describes a matrix of 16-bit elements in shared memory whose rows, 128 bytes each, lie
 //                               as gb_copy_tile puts them; from an address that 1,024 divides, and some multiples of 16
@@ -37,16 +35,16 @@
 //   gb_matrix_mma_rows<KIND, N> the same with a in registers, two elements in each: a[0], a[1] have columns 2 t and
 //                               2 t + 1 of rows g and g + 8, a[2], a[3] those 8 further. So the sums of N columns,
 //                               rounded and put in pairs, are N / 16 such a
-//   gb_matrix_fence             before products: what the thread did with the registers of its sums comes first; with
-//                               operands in registers, what it did with these, too
+//   gb_matrix_fence             before products: orders them after this thread's writes to the registers of sums and
+//                               operands
 //   gb_matrix_commit            closes a group of products
-//   gb_matrix_wait<pending>     until at most `pending` of the newest groups are going on
-//   gb_matrix_done              the sums may be read: after a wait
+//   gb_matrix_wait<pending>     waits until at most `pending` groups have not ended
+//   gb_matrix_done              after a wait: the sums may be read
 //
 //   gb_pack_bf16                two bf16 in a register, the first in the low bits, in one instruction
 //
-// KIND: GB_HALF_F16 or GB_HALF_BF16. N: 64, 128 or 256. A kernel that takes tensor maps takes them by value, inside of
-// a parameter that is declared GB_FIXED_PARAMETER.
+// KIND: GB_HALF_F16 or GB_HALF_BF16. N: 64, 128 or 256. A kernel takes tensor maps by value, in a parameter that is
+// declared GB_FIXED_PARAMETER.
 #ifndef GB_CUDA_HOPPER_CUH
 #define GB_CUDA_HOPPER_CUH
 
@@ -61,16 +59,16 @@ typedef uint64_t gb_barrier;
 #    include "cuda/hopper_device.cuh"
 #endif
 
-// ---- the same for both
+// ---- both dialects
 
-// As the PTX manual has it for the operands of wgmma whose rows lie along the sum: the address, 1 (not used with this
-// swizzle), from eight rows to the next eight, and the swizzle of 128 bytes.
+// A descriptor of the PTX manual, for operands of wgmma whose rows lie along the sum: address, 1 (unused with this
+// swizzle), distance of groups of eight rows, swizzle of 128 bytes.
 GB_DEVICE uint64_t gb_matrix_of(const void * rows, int depth = 0) {
     const uint64_t address = gb_shared_address(rows) + (uint32_t) depth * 32;
     return (address & 0x3ffff) >> 4 | (uint64_t) 1 << 16 | (uint64_t) (1024 >> 4) << 32 | (uint64_t) 1 << 62;
 }
 
-// A stage of a ring of them, and the parity of its present use.
+// A stage of a ring of stages, and the parity of its current use.
 struct gb_hopper_place {
     int stage = 0, parity = 0;
     GB_METHOD void next(int stages) {

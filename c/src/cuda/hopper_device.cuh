@@ -1,6 +1,6 @@
 // hopper_device.cuh - the dialect of hopper.cuh on a GPU: thin wrappers around PTX.
 //
-// In code for anything but 9.0a the functions trap: nothing launches the kernels that call them.
+// In code for other devices than 9.0a the functions trap. No launch reaches them.
 #ifndef GB_CUDA_HOPPER_DEVICE_CUH
 #define GB_CUDA_HOPPER_DEVICE_CUH
 
@@ -14,15 +14,15 @@
 #    define GB_HOPPER_ONLY(code) __trap()
 #endif
 
-// The current device has the code of this kernel. Its file is compiled for 9.0a alone where GB_HOPPER_CODE says so, and
-// nobody has it otherwise. Makes the device's context.
+// True if the module has code of this kernel for the current device. GB_HOPPER_CODE: the file is compiled for 9.0a.
+// Creates the device's context.
 template <class... P> inline bool gb_has_hopper_code(void (*kernel)(P...)) {
 #ifndef GB_HOPPER_CODE
     return (void) kernel, false;
 #else
     cudaFuncAttributes a;
     const cudaError_t error = cudaFuncGetAttributes(&a, (const void *) kernel);
-    (void) cudaGetLastError(); // there is none for other devices
+    (void) cudaGetLastError(); // other devices give an error
     return error == cudaSuccess && a.binaryVersion == 90;
 #endif
 }
@@ -97,7 +97,7 @@ static __device__ __forceinline__ void gb_matrix_fence(void) {
     GB_HOPPER_ONLY(asm volatile("wgmma.fence.sync.aligned;\n" :: : "memory"));
 }
 
-// Keeps the compiler from writing the registers after.
+// Keeps the compiler from moving writes to the registers below this point.
 template <int N> static __device__ __forceinline__ void gb_matrix_fence(uint32_t (&a)[N][4]) {
     GB_UNROLL for (int i = 0; i < N; i++) {
         GB_UNROLL for (int j = 0; j < 4; j++) { asm volatile("" : "+r"(a[i][j])::"memory"); }
@@ -117,12 +117,12 @@ template <int pending> static __device__ __forceinline__ void gb_matrix_wait(voi
     GB_HOPPER_ONLY(asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(pending) : "memory"));
 }
 
-// Keeps the compiler from reading the registers before.
+// Keeps the compiler from moving reads of the registers above this point.
 template <int N> static __device__ __forceinline__ void gb_matrix_done(float (&sum)[N]) {
     GB_UNROLL for (int i = 0; i < N; i++) { asm volatile("" : "+f"(sum[i])::"memory"); }
 }
 
-// The registers of the sums, as text and as operands; behind them come both matrices and whether the sums are kept.
+// The registers of the sums, as text and as operands. Both matrices and the flag `keep` follow them.
 #define GB_SUMS_32                                                                                         \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
     "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -157,7 +157,7 @@ template <int N> static __device__ __forceinline__ void gb_matrix_done(float (&s
         GB_WGMMA(n, "bf16", count, a_at, b_at, keep_at); \
     }
 
-// keep: else the sums begin with this product.
+// keep: adds to the sums; else they begin with this product.
 template <int KIND, int N>
 static __device__ __forceinline__ void gb_matrix_mma(float (&sum)[N / 2], uint64_t a, uint64_t b, bool keep) {
     static_assert(N == 64 || N == 128 || N == 256, "of those that are written down");

@@ -1,9 +1,4 @@
-// index.cu - indices that were out of range: kernels note the first one (kernels/wrong_index.cuh), and who waits
-// reports it.
-//
-// No call waits for the device because of that: the note lies in pinned host memory, and is looked at by those who wait
-// anyway. Those are synchronize of the backend, reading the memory that the wrong result lies in, and the next graph,
-// if the note is complete by then.
+// index.cu - reports indices that kernels find out of range, see index.h.
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +10,7 @@
 
 struct gb_cuda_index_watch {
     gb_cuda_index_note * note; // owned, pinned
-    bool reported; // already, but not cleared
+    bool reported; // the note was reported but not cleared
     gb_cuda_index_watch * next;
 };
 
@@ -87,7 +82,7 @@ void gb_cuda_index_free(gb_cuda_index_watch * w) {
 
 gb_index_reader gb_cuda_index_reader(const gb_cuda_backend & b, const ggml_tensor * dst, int which, int64_t limit) {
     gb_index_reader r = {};
-    r.note = b.index != nullptr ? b.index->note : nullptr; // none in a dry run
+    r.note = b.index != nullptr ? b.index->note : nullptr; // NULL in a dry run
     r.dst = gb_cuda_data(dst);
     r.which = which < 0 ? -ggml_n_dims(dst->src[1]) : which;
     r.limit = limit;

@@ -1,21 +1,20 @@
-// keep.cu - what several nodes of a graph share is made once: rows of activations that several products read,
-// tables of sines and cosines.
+// keep.cu - keeps data that several nodes of a graph share, see keep.h.
 //
-// Kept things lie at the beginning of the scratch memory, one after the other as they are made; an operator's own
-// scratch memory begins behind the last that lives. Which nodes want one is looked up in the graph when it is made and
-// when it is used again, so nothing is kept for nobody. Before a graph is queued, each node notes the next one that
-// reads the same tensor: what is looked at is these, and once for each thing that is kept what lies between.
+// Kept data lie at the beginning of scratch memory in the order in which they are made. An operator's own scratch
+// memory begins after the last of them. gb_cuda_keep looks up in the graph which later nodes need the data, so nothing
+// is kept without need. Before a graph is queued, each node notes the next node that reads the same tensor, which makes
+// the lookup fast.
 //
-// The kernel that computes activations can make them ready as well (norm.cu): then memory is kept from there on. That
-// it is follows from the graph, whoever fills it in the end, so a dry run of tensors without memory finds the same.
+// The kernel that computes activations can also convert them (norm.cu). Their memory is then reserved from that node
+// on. The graph alone decides that, so a dry run of tensors without memory decides the same.
 //
-// Invariant: what is kept is what would be made again now. In a dry run of tensors without memory nobody is known to
-// write to a source, so there things live at least as long as they will, and their memory is enough.
+// Invariant: kept data equal what would be made again now. A dry run of tensors without memory sees no writes to
+// sources, so there data live at least as long as in the run, and the measured memory is enough.
 #include <string.h>
 
 #include "cuda/op.h"
 
-enum { AHEAD = 64 }; // nodes that are looked at
+enum { AHEAD = 64 }; // nodes that are searched for readers
 
 gb_cuda_recipe gb_cuda_recipe_of(const ggml_tensor * t, const void * key, size_t key_size) {
     gb_cuda_recipe r;
@@ -30,7 +29,7 @@ static bool is_same(const gb_cuda_recipe & a, const gb_cuda_recipe & b) {
     return a.source == b.source && a.offset == b.offset && memcmp(a.key, b.key, sizeof(a.key)) == 0;
 }
 
-// What the node's second operand, or no tensor, lies in.
+// The tensor that owns the memory of the node's second operand, or NULL.
 static const ggml_tensor * source_of(const ggml_tensor * node) {
     const ggml_tensor * t = node->src[1];
     return t != nullptr && t->view_src != nullptr ? t->view_src : t;
@@ -40,7 +39,7 @@ static bool writes_to(const gb_cuda_backend & b, const ggml_tensor * node, const
     return b.kind != GB_CUDA_PLAN && gb_cuda_overlap(node, source);
 }
 
-// One of the nodes [from, to) writes to the source.
+// True if one of the nodes [from, to) writes to the source.
 static bool is_written(const gb_cuda_backend & b, const ggml_tensor * source, int from, int to) {
     if (b.kind == GB_CUDA_PLAN) {
         return false;
@@ -54,7 +53,7 @@ static bool is_written(const gb_cuda_backend & b, const ggml_tensor * source, in
     return found;
 }
 
-// The first node from i on that reads the source; `end` or more: none before that.
+// The first node from i on that reads the source; `end` or more: none.
 static int reader_from(const gb_cuda_nodes & nodes, const ggml_tensor * source, int i, int end) {
     while (i < end && source_of(nodes.node[i]) != source) {
         i++;
@@ -62,8 +61,8 @@ static int reader_from(const gb_cuda_nodes & nodes, const ggml_tensor * source, 
     return i;
 }
 
-// The last of the next nodes that has the recipe, or the one that is being queued. known: the same as it was found
-// before, by an earlier node, or the last that makes the source. made: up to there nodes write to it.
+// The last of the next nodes that needs the recipe, or the current node. known: such a node that was found before, or
+// the last node that writes the source. made: nodes up to this one write the source.
 static int last_of(const gb_cuda_backend & b, const gb_cuda_recipe & r, int known, int made,
     gb_cuda_recipe_getter * of) {
     if (b.nodes == nullptr) {
@@ -72,7 +71,7 @@ static int last_of(const gb_cuda_backend & b, const gb_cuda_recipe & r, int know
     const gb_cuda_nodes & nodes = *b.nodes;
     const int end = nodes.n - b.at > AHEAD ? b.at + AHEAD + 1 : nodes.n;
     int last = known > b.at ? known : b.at;
-    int seen = made < last ? last : made + 1; // up to there nobody writes after that
+    int seen = made < last ? last : made + 1; // no node from there to `last` writes the source
     int i = reader_from(nodes, r.source, last, end);
     for (i = i == last ? nodes.next_reader[i] : i; i < end; i = nodes.next_reader[i]) {
         gb_cuda_recipe wanted;
@@ -95,7 +94,7 @@ bool gb_cuda_note_readers(gb_array<int> & memory, const gb_cuda_nodes & nodes) {
         return false;
     }
     int * const next = memory.data;
-    int * const first = next + nodes.n; // of the sources, by their addresses: the first node that reads one, from 1 on
+    int * const first = next + nodes.n; // hash table of sources: index + 1 of the first node that reads each
     memset(first, 0, slots * sizeof(int));
     for (int i = nodes.n - 1; i >= 0; i--) {
         const ggml_tensor * source = source_of(nodes.node[i]);
@@ -132,7 +131,7 @@ void * gb_cuda_keep(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t b
 gb_cuda_kept * gb_cuda_keep_ahead(gb_cuda_backend & b, const gb_cuda_recipe & recipe, size_t bytes,
     gb_cuda_recipe_getter * of, int written) {
     size_t left = 0;
-    for (size_t i = 0; i < b.kept.n; i++) { // what was made of the source before
+    for (size_t i = 0; i < b.kept.n; i++) { // drops data of the old source
         if (!is_same(b.kept.data[i].recipe, recipe)) {
             b.kept.data[left++] = b.kept.data[i];
         }

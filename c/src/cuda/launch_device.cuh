@@ -1,8 +1,8 @@
 // launch_device.cuh - the dialect of launch.cuh on a GPU: thin wrappers around intrinsics and PTX.
 //
-// Fragments of gb_mma_* and gb_ldmatrix_* are laid out as in the PTX manual; on compute capability 7.5, which has
-// smaller shapes, they are composed of those, with the same fragments. bf16, tf32 and asynchronous copies begin with
-// 8.0: before, the first two trap (nothing may launch them: gb_cuda_device.cc), the last copies at once.
+// Fragments of gb_mma_* and gb_ldmatrix_* are laid out as in the PTX manual. On compute capability 7.5 they are
+// composed of its smaller shapes. bf16 and tf32 need 8.0 and trap before; no launch reaches them (gb_cuda_device.cc).
+// Before 8.0 an asynchronous copy is made at once.
 #ifndef GB_CUDA_LAUNCH_DEVICE_CUH
 #define GB_CUDA_LAUNCH_DEVICE_CUH
 
@@ -27,7 +27,7 @@ constexpr bool gb_is_code_for_80 = false;
     extern __shared__ __align__(1024) unsigned char gb_dynamic_shared_memory[]; \
     type * const name = reinterpret_cast<type *>(gb_dynamic_shared_memory)
 
-template <class... P> inline void gb_know_kernel(const char *, void (*)(P...)) {} // the runtime knows it
+template <class... P> inline void gb_know_kernel(const char *, void (*)(P...)) {} // the runtime knows its kernels
 
 // ---- numbers
 
@@ -92,9 +92,9 @@ static __device__ __forceinline__ int gb_dp4a_unsigned(uint32_t a, int b, int c)
 
 static __device__ __forceinline__ void gb_needs_code(int) {}
 
-// ---- kernels after each other
+// ---- order of kernels
 
-// Every block has come to its place when the first block of the next kernel does: it takes nobody's.
+// All blocks of this kernel run already when the next kernel may begin, so it delays none of them.
 static __device__ __forceinline__ void gb_wait_for_earlier(void) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;\n" ::: "memory");
@@ -102,7 +102,7 @@ static __device__ __forceinline__ void gb_wait_for_earlier(void) {
 #endif
 }
 
-// ---- threads together
+// ---- threads of a block or warp
 
 static __device__ __forceinline__ void gb_sync_block(void) { __syncthreads(); }
 static __device__ __forceinline__ void gb_sync_warp(void) { __syncwarp(); }
@@ -123,21 +123,20 @@ static __device__ __forceinline__ bool gb_any(bool x) { return __any_sync(0xffff
 static __device__ __forceinline__ bool gb_all(bool x) { return __all_sync(0xffffffffu, x); }
 // int, unsigned, float; the old value
 template <class T> static __device__ __forceinline__ T gb_atomic_add(T * p, T x) { return atomicAdd(p, x); }
-// What the thread has written so far is seen by the host before what it writes after.
+// Orders this thread's earlier writes before its later ones, as the host sees them.
 static __device__ __forceinline__ void gb_fence_system(void) { __threadfence_system(); }
 template <class T> static __device__ __forceinline__ T gb_atomic_max(T * p, T x) { // int, unsigned
     return atomicMax(p, x);
 }
 
-// ---- asynchronous copies into shared memory: 16 bytes, both addresses 16-aligned, the last 16 - bytes of them zeros;
-// or 8, or 4
+// ---- asynchronous copies into shared memory of 16, 8 or 4 bytes, aligned to that; the last ones of them may be zeros
 
 static __device__ __forceinline__ uint32_t gb_shared_address(const void * p) {
     return (uint32_t) __cvta_generic_to_shared(p);
 }
 
-// Copies `bytes` bytes and fills the rest with zeros, so nothing past them is read. compute-sanitizer's initcheck
-// counts all 16, and reports the last copy of a row where uninitialized memory follows it.
+// Copies `bytes` bytes and fills the rest with zeros. compute-sanitizer's initcheck counts all 16, and reports the last
+// copy of a row if uninitialized memory follows it.
 static __device__ __forceinline__ void gb_cp_async_16(void * shared, const void * global, int bytes = 16) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(gb_shared_address(shared)), "l"(global),
@@ -191,15 +190,15 @@ static __device__ __forceinline__ void gb_cp_async_commit(void) {
 #endif
 }
 
-// Waits until at most `pending` of this thread's newest groups are on their way; others see them after a gb_sync_*.
+// Waits until at most `pending` of this thread's newest groups have not ended. Others see the data after a gb_sync_*.
 template <int pending> static __device__ __forceinline__ void gb_cp_async_wait(void) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_group %0;\n" ::"n"(pending) : "memory");
 #endif
 }
 
-// ---- matrices of 8 x 8 16-bit elements from shared memory: lane 8 i + r gives the address of row r of matrix i,
-// 16-aligned
+// ---- matrices of 8 x 8 16-bit elements from shared memory; lane 8 i + r gives the 16-aligned address of row r of
+// matrix i
 
 static __device__ __forceinline__ void gb_ldmatrix_x4(uint32_t (&r)[4], const void * row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
@@ -258,7 +257,7 @@ static __device__ __forceinline__ void gb_mma_bf16(float (&d)[4], const uint32_t
 #endif
 }
 
-// k = 8, of floats of which the hardware uses 10 bits behind the point. From 8.0.
+// k = 8, of floats, of which the hardware uses 10 bits after the point. From 8.0.
 static __device__ __forceinline__ void gb_mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -271,7 +270,7 @@ static __device__ __forceinline__ void gb_mma_tf32(float (&d)[4], const uint32_t
 #endif
 }
 
-// The nearest float with 10 bits behind the point; halves go away from zero.
+// The nearest float with 10 bits after the point; halves round away from zero.
 static __device__ __forceinline__ uint32_t gb_to_tf32(float x) {
 #if __CUDA_ARCH__ >= 800
     uint32_t u;

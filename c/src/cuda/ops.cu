@@ -1,7 +1,7 @@
-// ops.cu - the table of operators, gathered from the families, and what supports_op answers.
+// ops.cu - the table of operators, collected from the families.
 //
-// Of the library's own files this backend reads data alone (docs/ARCHITECTURE.md lists them): they need nothing but
-// ggml.h, so a module that was built apart from the library agrees with the header that it was built with.
+// Of the library's own files this backend reads only tables (docs/ARCHITECTURE.md lists them). They depend on nothing
+// but ggml.h, so a module that is built apart from the library agrees with its own header.
 #include "cuda/op.h"
 
 #define GB_CUDA_FAMILY(name) extern const gb_cuda_family gb_cuda_family_##name;
@@ -35,7 +35,7 @@ const gb_cuda_op * gb_cuda_op_get(enum ggml_op op) {
 }
 
 bool gb_cuda_is_view(enum ggml_op op) {
-    enum work { VIEW, EACH, PRODUCT, OUTER, EXPERTS, ATTEND, PICK, TARGET, CUSTOM }; // as ops.def calls them
+    enum work { VIEW, EACH, PRODUCT, OUTER, EXPERTS, ATTEND, PICK, TARGET, CUSTOM }; // as in ops.def
     static const work works[] = {
 #define GB_OP(id, stem, sources, work, ...) work,
 #include "tensor/ops.def"

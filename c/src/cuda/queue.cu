@@ -1,4 +1,4 @@
-// queue.cu - work on its way to a stream or into a list.
+// queue.cu - puts work on a stream or into a list.
 #include <string.h>
 
 #include <mutex>
@@ -9,8 +9,8 @@
 
 namespace {
 
-// What a block of a kernel may ask for belongs to the process: it only grows, or two threads would take it from each
-// other between asking and launching.
+// Shared memory that blocks of a kernel may have. The limit belongs to the process and only grows: else another thread
+// could lower it before the launch.
 struct allowance {
     const void * function;
     int device;
@@ -22,7 +22,7 @@ struct {
     gb_array<allowance> all; // never freed
 } allowances;
 
-enum { FREE_SHARED = 48 * 1024 }; // nobody has to ask for that
+enum { FREE_SHARED = 48 * 1024 }; // bytes that every kernel may have
 
 cudaError_t allow_shared(const void * function, size_t bytes) {
     int device = -1;
@@ -114,7 +114,7 @@ void gb_task_list_free(gb_task_list & list) {
 
 // --------------------------------------------------------------------------------------------------------------- queue
 
-// What every device allows; it would refuse the launch.
+// The limit of every device: a larger copy would be refused at the launch.
 static bool has_room(dim3 grid) {
     enum { MAX_YZ = 65535 };
     return grid.x <= INT32_MAX && grid.y <= MAX_YZ && grid.z <= MAX_YZ;
@@ -151,7 +151,7 @@ cudaError_t gb_queue_kernel(const gb_queue & queue, const gb_kernel_launch & l) 
     }
     if (error == cudaSuccess) {
         list_kernel(*queue.list, l);
-    } else { // who launches the work instead finds out
+    } else { // the direct launch reports the error
         (void) cudaGetLastError();
         queue.list->broken = true;
     }

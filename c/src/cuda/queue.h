@@ -1,13 +1,12 @@
-// queue.h - where the work of an operator goes: a stream of the device, a list that becomes a graph, or nowhere.
+// queue.h - receives the work of operators: for a stream, for a list that becomes a graph, or for nothing (a dry run).
 //
-// Operators hand over three things: launches of kernels (GB_LAUNCH), copies within the device, and zeros. What is
-// listed is data: it makes no call of the runtime but for the shared memory of a kernel, so nobody else who uses the
-// device can disturb it, and two lists can be compared. Only what a library queues for itself has to be captured.
+// Operators queue kernels (GB_LAUNCH), copies within the device, and zeros. Listed work is data. Listing makes no call
+// of the runtime except for the shared memory of a kernel, so other users of the device cannot disturb it, and two
+// lists can be compared. Only the work of a library has to be captured.
 //
-// Invariant: the work of a list is done in its order, each piece after the one before it. Where `dependent` is set, a
-// kernel that directly follows another kernel of ours may begin before that one has ended, and waits for it by itself
-// (gb_wait_for_earlier in launch.cuh). Copies, zeros and what a library queues wait for all before them, and what
-// follows these waits for them, as does the first kernel after anything that did not come through the queue.
+// Invariant: work runs in order. If `dependent` is set, a kernel of ours that directly follows another may begin before
+// that one has ended, and waits in the kernel (gb_wait_for_earlier in launch.cuh). Copies, zeros and a library's work
+// wait for all earlier work, and work after them waits for them. The first kernel after foreign work also waits.
 #ifndef GB_CUDA_QUEUE_H
 #define GB_CUDA_QUEUE_H
 
@@ -17,7 +16,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-// A growing array of plain things; no memory is a false, not an exception.
+// A growing array of trivial elements. Without memory it returns false and throws nothing.
 template <class T> struct gb_array {
     T * data = nullptr;
     size_t n = 0;
@@ -63,44 +62,44 @@ struct gb_task {
     const void * function; // kernel
     dim3 grid, block;
     size_t shared;
-    size_t first_value; // number of its first parameter in the list's offsets
+    size_t first_value; // index of its first parameter in `offsets`
     int n_values;
-    size_t bytes_at, bytes; // of its parameters, in the list's bytes
-    void * to;              // copy, clear
-    const void * from;      // copy
-    size_t size;            // copy, clear
-    cudaGraph_t library;    // owned: what a library queued
+    size_t bytes_at, bytes; // of its parameters, in the list's `bytes`
+    void * to; // of a copy, of zeros
+    const void * from; // of a copy
+    size_t size; // bytes; of a copy, of zeros
+    cudaGraph_t library; // owned; captured work of a library
 };
 
 struct gb_task_list {
     gb_array<gb_task> tasks;
-    gb_array<size_t> offsets;      // of parameters, in bytes
+    gb_array<size_t> offsets; // of parameters, in bytes
     gb_array<unsigned char> bytes; // a multiple of 16 for each parameter
-    bool broken = false;           // something could not be listed: the list is of no use
+    bool broken = false; // some work could not be listed; the list is useless
 };
 
 struct gb_queue {
-    cudaStream_t stream;               // not owned
-    gb_task_list * list;               // not NULL: work is listed instead of queued; not owned
-    bool nowhere;                      // a dry run (graph.cu): what is queued there is not
-    bool dependent = false;            // gb_cuda_device.dependent
-    mutable bool after_kernel = false; // of ours, the last that came to the stream
+    cudaStream_t stream; // not owned
+    gb_task_list * list; // not owned; if set, work is listed
+    bool nowhere; // a dry run (graph.cu): work is dropped
+    bool dependent = false; // gb_cuda_device.dependent
+    mutable bool after_kernel = false; // the last work on the stream is a kernel of ours
 };
 
-// What comes next waits for everything on the stream: others may have used it.
+// The next work waits for everything on the stream, which others may have used.
 void gb_queue_settle(const gb_queue & queue);
 
-// Where work is listed these do not fail: the list is broken, and whoever queues the work instead hears why.
+// These do not fail while work is listed: the list becomes broken, and the direct launch reports the error.
 cudaError_t gb_queue_kernel(const gb_queue & queue, const gb_kernel_launch & launch);
 cudaError_t gb_queue_copy(const gb_queue & queue, void * to, const void * from, size_t size); // within the device
-cudaError_t gb_queue_clear(const gb_queue & queue, void * to, size_t size);                   // size: a multiple of 4
+cudaError_t gb_queue_clear(const gb_queue & queue, void * to, size_t size); // size: a multiple of 4
 
-// What a library queues on the stream in between belongs to the queue. While it is listed it is captured, which another
-// user of the device who synchronizes it breaks: then the list is broken, and that is no error.
+// Work that a library queues between these calls belongs to the queue. While work is listed it is captured. Another
+// user who synchronizes the device breaks the capture; the list is then broken, without an error.
 void gb_queue_begin_library(const gb_queue & queue);
 void gb_queue_end_library(const gb_queue & queue);
 
-void gb_task_list_clear(gb_task_list & list); // empty, and not broken
+void gb_task_list_clear(gb_task_list & list); // empty and not broken
 void gb_task_list_free(gb_task_list & list);
 
 #endif // GB_CUDA_QUEUE_H

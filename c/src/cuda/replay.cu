@@ -1,4 +1,4 @@
-// replay.cu - executable graphs: made of nodes, changed node by node.
+// replay.cu - makes executable graphs node by node, and changes their nodes.
 #include "cuda/replay.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 
 namespace {
 
-struct parameters { // of a kernel's node
+struct parameters { // of a kernel node
     gb_array<void *> values;
     cudaKernelNodeParams node;
 };
@@ -37,9 +37,9 @@ cudaMemsetParams zeros(const gb_task & t) {
     return p;
 }
 
-constexpr cudaError_t no_such_edge = cudaErrorNotSupported; // whatever the runtime says
+constexpr cudaError_t no_such_edge = cudaErrorNotSupported; // the runtime's own code varies
 
-// `to`, a kernel, may begin when every block of `from`, a kernel, has waited for what is before that.
+// Lets `to` begin when every block of `from` has waited for earlier work. Both are kernels.
 cudaError_t add_edge(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to) {
 #if CUDART_VERSION >= 12030
     cudaGraphEdgeData edge = {};
@@ -51,7 +51,7 @@ cudaError_t add_edge(cudaGraph_t graph, cudaGraphNode_t from, cudaGraphNode_t to
 #elif CUDART_VERSION >= 12030
     return cudaGraphAddDependencies_v2(graph, &from, &to, &edge, 1);
 #else
-    return cudaGraphAddDependencies(graph, &from, &to, 1); // there are no other edges
+    return cudaGraphAddDependencies(graph, &from, &to, 1); // every other edge is a full one
 #endif
 }
 
@@ -108,7 +108,7 @@ bool is_same(const gb_task_list & la, const gb_task & a, const gb_task_list & lb
                    (a.bytes == 0 || memcmp(la.bytes.data + a.bytes_at, lb.bytes.data + b.bytes_at, a.bytes) == 0);
         case GB_TASK_COPY: return a.to == b.to && a.from == b.from && a.size == b.size;
         case GB_TASK_CLEAR: return a.to == b.to && a.size == b.size;
-        case GB_TASK_LIBRARY: return false; // nobody but the library knows
+        case GB_TASK_LIBRARY: return false; // only the library knows its work
     }
     return false;
 }
@@ -135,7 +135,7 @@ bool gb_replay_fits(const gb_replay & r, const gb_task_list & list) {
     return fits;
 }
 
-// A graph of the list's tasks, or an error, and nothing then.
+// Makes a graph of the list's tasks. On error there is no graph.
 static cudaError_t make(gb_replay & r, const gb_task_list & list, bool dependent) {
     parameters p = {};
     cudaError_t error = r.nodes.reserve(list.tasks.n) ? cudaGraphCreate(&r.graph, 0) : cudaErrorMemoryAllocation;
@@ -175,7 +175,7 @@ bool gb_replay_update(gb_replay & r, gb_task_list & list) {
         }
     }
     p.values.release();
-    if (error != cudaSuccess) { // exec does some of the old work and some of the new
+    if (error != cudaSuccess) { // exec has a mix of old and new work
         (void) cudaGetLastError();
         gb_replay_free(r);
         return false;

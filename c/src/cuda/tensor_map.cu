@@ -1,6 +1,6 @@
-// tensor_map.cu - tensor maps, by the driver's function for them.
+// tensor_map.cu - makes tensor maps by a function of the driver.
 //
-// The driver's header has the name of ours, so the numbers that the function takes stand here.
+// NVIDIA's header of the driver is not included, so the function's constants are defined here.
 #include "cuda/tensor_map.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ encode_tiled encoder(void) {
 
 gb_tensor_layout gb_tensor_layout_of(const void * base, bool bf16, const int64_t (&ne)[4], const size_t (&nb)[3],
     int rows, int (&axis)[3]) {
-    enum { WIDE = 64 }; // elements along the rows
+    enum { WIDE = 64 }; // elements of a box along the rows
     int order[3] = { 0, 1, 2 };
     gb_tensor_layout t = { base, bf16, { ne[0], 1, 1, 1 }, {}, { WIDE, 1, 1, 1 } };
     std::stable_sort(order, order + 3, [&](int a, int b) {
@@ -46,7 +46,7 @@ bool gb_tensor_maps_exist(void) { return encoder() != nullptr; }
 
 bool gb_tensor_map_is_possible(const gb_tensor_layout & t) {
     const int64_t most = (int64_t) 1 << 32;
-    int64_t before = 2; // bytes of an element of the dimension below, and how many there are
+    int64_t before = 2; // stride and extent of the dimension before
     int64_t extent = t.ne[0];
     bool fits = (uintptr_t) t.base % 16 == 0 && t.ne[0] > 0 && t.ne[0] <= most;
     for (int i = 0; i < 3 && fits; i++) {

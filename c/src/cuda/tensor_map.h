@@ -1,7 +1,7 @@
-// tensor_map.h - what a device of compute capability 9.0 is told about a tensor that it copies tiles of.
+// tensor_map.h - descriptions of tensors for the copy engine of compute capability 9.0.
 //
-// A map is a value of 128 bytes that only the driver can make, on the host; a kernel gets it as a part of a parameter.
-// It holds the address: who lists a launch lists the map with it, and a graph that is updated gets another.
+// A map is a value of 128 bytes that the driver makes on the host. A kernel gets it as part of a parameter. It holds
+// the address, so a listed launch contains it, and an updated graph gets a new one.
 #ifndef GB_CUDA_TENSOR_MAP_H
 #define GB_CUDA_TENSOR_MAP_H
 
@@ -12,8 +12,8 @@ struct alignas(128) gb_tensor_map {
     uint64_t opaque[16];
 };
 
-// Elements of 16 bits. ne: extents, the rows of ne[0] are dense; nb: bytes from one to the next along dimensions 1 to
-// 3. box: the tile, 64 elements along the rows, and at most 256 along the others.
+// Elements of 16 bits. ne: extents; rows of ne[0] are dense. nb: strides of dimensions 1 to 3, in bytes. box: the tile,
+// 64 elements along the rows, at most 256 along the others.
 struct gb_tensor_layout {
     const void * base;
     bool bf16; // else f16
@@ -22,19 +22,18 @@ struct gb_tensor_layout {
     int box[4];
 };
 
-// Rows of ne[0] elements, whose dimensions 1 to 3 are put in the order of their strides, as a map wants them; those of
-// one element come last, where any stride will do. axis[i]: where dimension i + 1 went, 1 to 3. `rows`: of dimension 1
-// in a tile, of 64 elements each.
+// Describes rows of ne[0] elements. Sorts dimensions 1 to 3 by stride, as a map requires; dimensions of one element
+// come last. axis[i]: new place of dimension i + 1, 1 to 3. The tile has 64 elements of `rows` rows of dimension 1.
 gb_tensor_layout gb_tensor_layout_of(const void * base, bool bf16, const int64_t (&ne)[4], const size_t (&nb)[3],
     int rows, int (&axis)[3]);
 
-// What the driver's documentation asks for: addresses and strides that 16 divides, and dimensions in the order of their
-// strides, each of which holds the one before it a whole number of times.
+// True if the layout fulfils the driver's conditions: addresses and strides are multiples of 16, strides ascend, and
+// each is a multiple of the one before.
 bool gb_tensor_map_is_possible(const gb_tensor_layout & layout);
 
-bool gb_tensor_maps_exist(void); // for this driver
+bool gb_tensor_maps_exist(void); // the driver supports them
 
-// False: it is not possible, or the driver has no tensor maps or refuses this one.
+// False: the layout is not possible, or the driver has no tensor maps or refuses this one.
 bool gb_tensor_map_make(const gb_tensor_layout & layout, gb_tensor_map * map);
 
 #endif // GB_CUDA_TENSOR_MAP_H

@@ -1,9 +1,8 @@
-// block.cpp - one block: a fiber for each thread, and the places where threads meet.
+// block.cpp - runs one block: a fiber for each thread, and the places where threads meet.
 //
-// A thread runs until it must wait for others; then any other that can run does, drawn at random. When nobody can run
-// and not all came to their end, threads wait at different places: the barrier is divergent, which hardware does not
-// promise anything about. Fibers end together with their thread and are used again by the next; a failed block leaves
-// its fibers behind, they are not used again.
+// A thread runs until it must wait for others. Then another thread that can run does, drawn at random. If no thread can
+// run and some have not ended, threads wait at different places. That is a divergent barrier, which hardware does not
+// allow. A fiber ends with its thread, and the next thread uses it. The fibers of a failed block are not used again.
 #include "block.h"
 
 #include <sys/mman.h>
@@ -29,9 +28,9 @@ namespace {
 constexpr size_t stack_size = 256 * 1024;
 
 struct fiber {
-    void * sp = nullptr; // where it stopped
+    void * sp = nullptr; // stack pointer while it is stopped
     char * stack = nullptr;
-    void * fake = nullptr; // the sanitizer's
+    void * fake = nullptr; // of the address sanitizer
 #if !defined(__x86_64__)
     ucontext_t context;
 #endif
@@ -67,7 +66,7 @@ gb_emu_switch:
 
 void prepare(fiber & f) {
     void ** sp = reinterpret_cast<void **>(f.stack + stack_size);
-    *--sp = nullptr; // what it would return to, and the alignment that a function expects
+    *--sp = nullptr; // return address, and the alignment that a function expects
     *--sp = reinterpret_cast<void *>(&thread_loop);
     for (int i = 0; i < 6; i++) {
         *--sp = nullptr;
@@ -88,7 +87,7 @@ void prepare(fiber & f) {
 void transfer(fiber & from, fiber & to) { swapcontext(&from.context, &to.context); }
 #endif
 
-thread_local fiber home;                               // the scheduler, on the host thread's own stack
+thread_local fiber home; // the scheduler, on the host thread's own stack
 [[maybe_unused]] thread_local const void * home_stack; // for the address sanitizer
 [[maybe_unused]] thread_local size_t home_size;
 
@@ -97,7 +96,7 @@ void arrived(void * fake) {
     const void * stack = nullptr;
     size_t size = 0;
     __sanitizer_finish_switch_fiber(fake, &stack, &size);
-    if (fake == nullptr || home_stack == nullptr) { // a new fiber comes from home
+    if (fake == nullptr || home_stack == nullptr) { // the first switch to a fiber comes from home
         home_stack = stack;
         home_size = size;
     }
@@ -126,7 +125,7 @@ void go_home(fiber & f) {
 #endif
 }
 
-thread_local std::vector<std::unique_ptr<fiber>> spare; // wait in thread_loop for a thread
+thread_local std::vector<std::unique_ptr<fiber>> spare; // fibers that wait in thread_loop for a thread
 thread_local std::vector<std::unique_ptr<fiber>> stuck;
 
 // ------------------------------------------------------------------------------------------------------------- threads
@@ -151,7 +150,7 @@ struct warp {
     const char * kind = "";
     int line = 0;
     size_t bytes = 0;
-    unsigned char slots[2][32 * GB_EMU_SLOT]; // of this round and the one before, which slow lanes still read
+    unsigned char slots[2][32 * GB_EMU_SLOT]; // of this round and the one before, which slow lanes may still read
 };
 
 struct shared_piece {
@@ -171,12 +170,12 @@ struct gb_emu_block_run {
     int at_barrier = 0, n_done = 0;
     std::map<const void *, shared_piece> shared;
     shared_piece dynamic;
-    std::vector<uint16_t> copied_by; // gb_emu_copied_by, for each 16 bytes of it; the last: elsewhere
+    std::vector<uint16_t> copied_by; // gb_emu_copied_by, for each 16 bytes; the last entry: elsewhere
     std::unique_ptr<gb_emu_beside> beside;
     gb_emu_random * random;
     std::string failure;
     int current = -1;
-    bool early = false; // kernels before it still run
+    bool early = false; // earlier kernels still run
 };
 
 namespace {
@@ -235,7 +234,7 @@ shared_piece new_piece(size_t bytes) {
     const uintptr_t a = (reinterpret_cast<uintptr_t>(p.memory.get()) + 1023) & ~(uintptr_t) 1023;
     p.start = reinterpret_cast<char *>(a);
     p.bytes = bytes;
-    memset(p.start, 0xff, bytes); // NaN: shared memory begins with anything
+    memset(p.start, 0xff, bytes); // NaN: contents of shared memory are undefined
 #if defined(__SANITIZE_ADDRESS__)
     const size_t behind = (bytes + 7) & ~(size_t) 7;
     const size_t all = bytes + 1024 - (size_t) (p.start - p.memory.get());
@@ -275,7 +274,7 @@ void say_who_waits() {
                    std::to_string(run->n_done) + " of " + std::to_string(run->threads.size()) + " have returned";
 }
 
-// In between, and when no thread can go on, what goes on beside them.
+// Runs between threads, and when no thread can run.
 bool work_beside(gb_emu_random & random) {
     const bool over = run->n_done == (int) run->threads.size(), idle = run->ready.empty();
     if (!run->beside || over || !run->beside->has_work(idle) || (!idle && random.below(8) != 0)) {
@@ -337,7 +336,7 @@ void run_ready(gb_emu_random & random) {
     }
 }
 
-// Nobody can go on until kernels before the block's have ended: that is where all threads must be.
+// No thread can run until earlier kernels have ended. All threads must be at that wait.
 void check_held() {
     for (const thread & t : run->threads) {
         if (run->failure.empty() && t.now != state::HELD) {
@@ -382,7 +381,7 @@ gb_emu_running::gb_emu_running(const gb_emu_block & what, const std::function<vo
 
 gb_emu_running::~gb_emu_running() {
     for (thread & t : b->threads) {
-        if (t.f) { // of a failed block: stopped in the middle, nothing can be done with it
+        if (t.f) { // of a failed block: stopped inside a function, not usable
             stuck.push_back(std::move(t.f));
         }
     }
@@ -537,7 +536,7 @@ void gb_emu_sync_block(int line) {
     if (++run->at_barrier == (int) run->threads.size()) {
         run->at_barrier = 0;
         wake_all(state::AT_BARRIER, 0, run->threads.size());
-        t.now = state::READY; // nor is the last to come the first to go on
+        t.now = state::READY; // the last to arrive is not the first to continue
         run->ready.push_back(run->current);
     } else {
         t.now = state::AT_BARRIER;

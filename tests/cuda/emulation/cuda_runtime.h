@@ -1,13 +1,11 @@
-// cuda_runtime.h - a CUDA runtime that runs on the host: for tests only, never installed, and useless for computing
-// anything in earnest.
+// cuda_runtime.h - a CUDA runtime on the host, for tests only. It is never installed, and too slow for real work.
 //
-// The part of NVIDIA's interface that the backend uses, with the meaning that its documentation gives it, on devices
-// that exist only here. Streams are queues that really wait: what is queued runs when somebody synchronizes, streams in
-// an order drawn by a seed, so code that forgot to wait for an event or to synchronize finds memory without its
-// results. Device memory is memory of the host, allocated piece by piece, so that a sanitizer sees every access outside
-// of it, and begins as NaN.
+// It has the part of NVIDIA's interface that the backend uses, with its documented meaning, on emulated devices. Queued
+// work runs only when somebody synchronizes, in a drawn order of streams. So code that misses an event or a
+// synchronization finds memory without its results. Each piece of device memory is an allocation of the host, so that a
+// sanitizer sees every access outside of it. It begins as NaN.
 //
-// runtime.cpp implements it; what tests can change is in emulation.h.
+// runtime.cpp implements it. emulation.h has what tests can change.
 #ifndef GB_EMULATED_CUDA_RUNTIME_H
 #define GB_EMULATED_CUDA_RUNTIME_H
 
@@ -259,7 +257,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char * symbol, void ** functi
     unsigned long long flags, enum cudaDriverEntryPointQueryResult * status);
 cudaError_t cudaMemcpy3DPeerAsync(const cudaMemcpy3DPeerParms * parameters, cudaStream_t stream);
 
-// Calls a kernel, once a thread, with pointers to the values of its parameters.
+// Calls a kernel for one thread, with pointers to the values of its parameters.
 typedef void (*gb_emu_caller)(const void * function, void ** values);
 void gb_emu_know_kernel(const char * name, const void * function, std::vector<size_t> sizes, gb_emu_caller call);
 

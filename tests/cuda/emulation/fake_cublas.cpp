@@ -1,6 +1,5 @@
-// fake_cublas.cpp - a library with the few functions of cuBLAS that the backend calls, for tests: products on the
-// emulation's queues, one element after the other in double precision, as the documentation of the real one defines
-// them. POOR: without the product.
+// fake_cublas.cpp - a library with the functions of cuBLAS that the backend calls, for tests. It queues products on the
+// emulation's streams and computes each element in double precision, as cuBLAS documents. POOR: without the product.
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -76,13 +75,13 @@ double element(const char * p, int type, long long i) {
 
 } // namespace
 
-// ---- what tests ask and set
+// ---- for tests
 
 EXPORT int fake_cublas_products(void) { return n_products; }
-EXPORT int fake_cublas_handles(void) { // that live
+EXPORT int fake_cublas_handles(void) { // that exist
     return n_handles;
 }
-EXPORT void fake_cublas_fail(int after, int status) { // the call after `after` more, of any of the functions below
+EXPORT void fake_cublas_fail(int after, int status) { // a later call fails, after `after` more of any function below
     failing_after = after;
     failing_with = status;
 }

@@ -1,4 +1,4 @@
-// hopper.cpp - what hopper.h declares, as the PTX manual has mbarrier, cp.async.bulk.tensor and wgmma.
+// hopper.cpp - implements hopper.h: mbarrier, cp.async.bulk.tensor and wgmma as in the PTX manual.
 #include "hopper.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace {
 
-struct tensor { // what a map holds, in its 128 bytes
+struct tensor { // the contents of a tensor map, in its 128 bytes
     uint64_t magic;
     char * base;
     uint64_t ne[4];
@@ -37,7 +37,7 @@ int gb_emu_encode_tiled(void * map, int type, unsigned rank, void * address, con
         return 1;
     }
     tensor t = { magic_of_map, static_cast<char *>(address), {}, {}, {} };
-    uint64_t stride = 2, extent = 1; // of the dimension below
+    uint64_t stride = 2, extent = 1; // of the dimension before
     for (unsigned i = 0; i < rank; i++) {
         if (ne[i] == 0 || ne[i] > (uint64_t) 1 << 32 || box[i] == 0 || box[i] > 256 || steps[i] != 1) {
             return 1;
@@ -65,9 +65,9 @@ namespace {
 
 struct barrier {
     int arrivals; // of a phase
-    int waiting;  // arrivals that this phase lacks
-    int bytes;    // that it lacks
-    int phase;    // number of the phase that runs
+    int waiting;  // arrivals that the phase still needs
+    int bytes;    // bytes that it still needs
+    int phase;    // number of the current phase
     bool fenced;  // copies may count here
 };
 
@@ -76,12 +76,12 @@ struct copy {
     char * to;
     int at[4];
     uint64_t * barrier;
-    bool late; // comes when everybody waits
+    bool late; // arrives only when all threads wait
 };
 
-struct sums { // registers of a thread that products use
+struct sums { // registers of a thread that products write
     std::vector<float> values;
-    int going_on = 0; // products
+    int going_on = 0; // products that have not ended
 };
 
 struct thread_state {
@@ -89,11 +89,11 @@ struct thread_state {
     std::vector<std::vector<gb_emu_product>> groups; // oldest first
     std::map<float *, sums> sums_of;
     bool fenced = false;
-    // operands in registers, as they were when a fence named them
+    // Operands in registers, as they were when a fence named them.
     std::map<const uint32_t *, std::array<uint32_t, 4>> rows;
 };
 
-struct group_state { // of four warps, that meet
+struct group_state { // of four warps that meet
     int arrived = 0;
     uint64_t round = 0;
     int line = 0;
@@ -107,7 +107,7 @@ struct hopper : gb_emu_beside {
     std::vector<copy> copies;
     std::map<size_t, thread_state> threads;
     std::map<size_t, group_state> groups;
-    std::map<size_t, int> registers; // of a thread of the group, where it is not as at first
+    std::map<size_t, int> registers; // registers of a thread, if changed
     int free_registers = -1;
 
     bool has_work(bool idle) const override {
@@ -120,7 +120,7 @@ struct hopper : gb_emu_beside {
         return idle ? "" : "a thread returns while its products go on";
     }
     std::string at_end() override { return copies.empty() ? "" : "a block ends before its copies"; }
-    // When nothing is lacking, the next phase begins. "" or what is wrong.
+    // Begins the next phase if nothing is missing. Returns "" or what is wrong.
     std::string settle(uint64_t * p, barrier & b);
 };
 
@@ -260,7 +260,8 @@ void gb_barrier_wait(uint64_t * p, int parity, int line) {
     if (parity != 0 && parity != 1) {
         gb_emu_fail_block("a parity that is none");
     }
-    while ((barrier_at("gb_barrier_wait", p, line).phase & 1) == parity) { // it runs, or is the one after the next
+    // the current phase, or the one after the next
+    while ((barrier_at("gb_barrier_wait", p, line).phase & 1) == parity) {
         gb_emu_sleep(p);
     }
 }
@@ -306,8 +307,8 @@ void gb_copies_to_matrix(int line) {
 
 namespace {
 
-struct matrix { // in shared memory: rows of `span` bytes, eight of them behind each other, then `eight` further on
-    const char * memory; // dynamic
+struct matrix { // in shared memory: rows of `span` bytes, eight adjacent ones, the next eight `eight` bytes further
+    const char * memory; // dynamic shared memory
     uint32_t address, span, eight;
     uint32_t address_of(int row, int k) const {
         const uint32_t flat = address + (uint32_t) (row % 8) * span + (uint32_t) (row / 8) * eight + (uint32_t) k * 2;
@@ -331,8 +332,8 @@ struct matrix { // in shared memory: rows of `span` bytes, eight of them behind 
     }
 };
 
-// Matrix descriptor of wgmma: bits 0 to 13 the address / 16, 16 to 29 a distance that swizzled rows do not use, 32 to
-// 45 the distance of eight rows / 16, 49 to 51 where the pattern begins, 62 and 63 the swizzle; the others are zeros.
+// A matrix descriptor of wgmma. Bits 0 to 13: address / 16. 16 to 29: a distance that swizzled rows do not use. 32 to
+// 45: distance of eight rows / 16. 49 to 51: start of the pattern. 62 and 63: swizzle. The others are zeros.
 matrix matrix_of(uint64_t descriptor, int rows) {
     const unsigned swizzle = (unsigned) (descriptor >> 62);
     const matrix m = { static_cast<const char *>(gb_emu_dynamic_shared()), (uint32_t) (descriptor & 0x3fff) << 4,
@@ -340,7 +341,7 @@ matrix matrix_of(uint64_t descriptor, int rows) {
     if (swizzle == 0 || (descriptor & 0x3fffc000c000c000u) != 0) {
         gb_emu_fail_block("a matrix without swizzle, with a base offset, or with bits that mean nothing");
     }
-    // 128 bytes: the address decides by bits 7 to 9 where 16 bytes lie, so they must be those of the row
+    // Bits 7 to 9 of the address permute the 16 bytes of a row of 128, so they must be those of the row.
     if (m.address / (8 * m.span) * (8 * m.span) != m.address / m.span * m.span || m.eight % (8 * m.span) != 0 ||
         m.eight == 0) {
         gb_emu_fail_block("a matrix whose rows do not begin where its pattern does");
@@ -383,7 +384,7 @@ void rows_in_memory(const gb_emu_product & p, const std::vector<float> & number,
     }
 }
 
-// The same of four lanes that have them in registers.
+// The same from registers of four lanes.
 void rows_in_registers(const gb_emu_product & p, const std::vector<float> & number, int line, float (&rows)[2][16]) {
     std::array<uint32_t, 4> mine;
     std::copy(p.rows, p.rows + 4, mine.begin());
@@ -401,7 +402,7 @@ void rows_in_registers(const gb_emu_product & p, const std::vector<float> & numb
     }
 }
 
-// Of one thread: its two rows, columns 2 t, 2 t + 1 of each eight.
+// Of one thread: its two rows, columns 2 t and 2 t + 1 of each eight.
 void compute(const gb_emu_product & p, int line, std::vector<float> & values) {
     const int t = gb_emu_lane() % 4;
     const matrix b = matrix_of(p.b, p.n);
@@ -433,7 +434,7 @@ bool same_product(const gb_emu_product & x, const gb_emu_product & y) {
            (x.rows == nullptr) == (y.rows == nullptr);
 }
 
-// All 128 threads of four warps come, with the same matrices (or none). The last one does what is to be done for all.
+// All 128 threads of four warps call this with the same matrices (or none). The last one does the work of all.
 void meet(const gb_emu_product & p, int line, const std::function<void()> & for_all) {
     if ((gb_emu_thread() / 128 + 1) * 128 > gb_emu_threads()) {
         gb_emu_fail_block("fewer than four warps");
@@ -533,7 +534,7 @@ void gb_emu_matrix_wait(int pending, int line) {
         t.groups.erase(t.groups.begin());
     }
     t.fenced = false;
-    gb_emu_exchange("gb_matrix_wait", line, &nothing, 1); // a warp waits as one
+    gb_emu_exchange("gb_matrix_wait", line, &nothing, 1); // a warp waits together
 }
 
 // ----------------------------------------------------------------------------------------------------------- registers
@@ -543,7 +544,7 @@ void gb_emu_set_registers(int n, bool more, int line) {
     gb_emu_at(more ? "gb_registers_more" : "gb_registers_fewer", line);
     gb_needs_hopper();
     const size_t group = gb_emu_thread() / 128;
-    // warps are spread over four parts of the registers
+    // Warps share four quarters of the registers.
     const int warps = (int) (gb_emu_threads() + 127) / 128,
               first = std::min<int>(MOST, ALL / 4 / 32 / warps / LEAST_STEP * LEAST_STEP);
     meet({}, line, [] {});

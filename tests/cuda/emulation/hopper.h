@@ -1,22 +1,21 @@
-// hopper.h - the dialect of hopper.cuh in the emulation: barriers with phases, tiles on their way, products that go on.
+// hopper.h - the dialect of hopper.cuh in the emulation: barriers with phases, copies of tiles, asynchronous products.
 //
-// Copies of tiles arrive in any order, each at once: at a time drawn at random, or, most of them, when all threads
-// wait. Shared memory that a copy will write is NaN from the request on. Products read their operands when their thread
-// waits for them, no earlier, and until then the registers of their sums are NaN: who reads early, or lets memory be
-// overwritten, has wrong results.
+// A copy of a tile arrives at once, in any order: at a drawn time, or mostly when all threads wait. The shared memory
+// that it will write is NaN from the request on. Products read their operands, in memory and in registers, when their
+// thread waits for them. Until then the registers of their sums are NaN. So code that reads early, or overwrites
+// operands, has wrong results.
 //
-// Operands in registers are read then, too: by all lanes of a warp together, as fragments.
+// These are errors, with their line:
+// - barriers that were not initialized or were overwritten, counts out of range, waits for a phase that never comes
+// - copies to invalid addresses
+// - products by some of the four warps, or by warps with different matrices; invalid descriptors
+// - sums touched without a fence; threads that end before their products
+// - operands in registers that changed after the last fence that names them, or while products run
+// - operands in memory that a thread copied without gb_copies_to_matrix
+// - registers that a group frees without having them, or requests in vain (launch bounds of one block set the number)
 //
-// Errors, with the line: barriers that nobody made, that something wrote over, or whose counts leave their range;
-// copies to addresses that the hardware has not; products by a part of the four warps, or by warps that give different
-// matrices; descriptors that are none; sums that were touched without a fence; operands in registers that a fence did
-// not name since they were written, or that were written while products go on; operands in memory that a thread copied
-// there and did not pass on (gb_copies_to_matrix); registers that a group gives back but has not, or waits for in vain:
-// a thread begins with as many as launch bounds of one block of its size allow; threads that end before their products;
-// and waiting for a phase that does not come.
-//
-// Of tensor maps: four dimensions of 16-bit elements with swizzled rows of 128 bytes. Of matrices: rows along the sum,
-// any of the three swizzles. Everything else is refused.
+// Tensor maps have four dimensions of 16-bit elements, with swizzled rows of 128 bytes. Matrices have rows along the
+// sum and one of the three swizzles. Everything else is refused.
 #ifndef GB_EMULATED_HOPPER_H
 #define GB_EMULATED_HOPPER_H
 
@@ -28,7 +27,7 @@
 bool gb_emu_has_hopper_code(void);
 template <class... P> inline bool gb_has_hopper_code(void (*)(P...)) { return gb_emu_has_hopper_code(); }
 
-// Where the hardware would have it: dynamic shared memory begins behind the first KiB.
+// As on hardware, dynamic shared memory begins after the first KiB.
 uint32_t gb_shared_address(const void * p);
 
 void gb_barrier_init(uint64_t * b, int arrivals, int line = __builtin_LINE());
@@ -52,11 +51,11 @@ void gb_copy_tile(void * shared, const gb_tensor_map & map, int x, int y, int z,
     int line = __builtin_LINE());
 
 struct gb_emu_product {
-    float * sum; // n / 2 of the thread
+    float * sum; // n / 2 registers of the thread
     int n;
     bool f16, keep;
     uint64_t a, b;
-    const uint32_t * rows; // four registers instead of a; or NULL
+    const uint32_t * rows; // four registers in place of a; or NULL
 };
 
 void gb_matrix_fence(int line = __builtin_LINE());
@@ -76,7 +75,7 @@ static inline uint32_t gb_pack_bf16(float low, float high) {
     return gb_emu_float_to_bf16(low) | (uint32_t) gb_emu_float_to_bf16(high) << 16;
 }
 template <int N> static inline void gb_matrix_done(float (&)[N]) {}
-// KIND as GB_HALF_F16 and GB_HALF_BF16 are numbered
+// KIND has the numbers of GB_HALF_F16 and GB_HALF_BF16.
 template <int KIND, int N>
 static inline void gb_matrix_mma(float (&sum)[N / 2], uint64_t a, uint64_t b, bool keep, int line = __builtin_LINE()) {
     static_assert(N % 8 == 0 && N >= 8 && N <= 256, "as the manual has it");
@@ -89,7 +88,7 @@ static inline void gb_matrix_mma_rows(float (&sum)[N / 2], const uint32_t (&a)[4
     gb_emu_matrix_mma({ sum, N, KIND == 0, keep, 0, b, a }, line);
 }
 
-// The driver's cuTensorMapEncodeTiled, as far as it is used.
+// The part of the driver's cuTensorMapEncodeTiled that the backend uses.
 int gb_emu_encode_tiled(void * map, int type, unsigned rank, void * address, const uint64_t * ne, const uint64_t * nb,
     const unsigned * box, const unsigned * steps, int interleave, int swizzle, int l2, int outside);
 

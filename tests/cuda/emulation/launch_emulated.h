@@ -33,8 +33,7 @@ extern thread_local gb_emu_thread_view * gb_emu_view;
 #define GB_NO_UNROLL
 constexpr bool gb_is_code_for_80 = true;
 
-// The block's memory for this declaration: every thread gets the same. `id` is the address of something that only this
-// declaration has.
+// The block's memory for this declaration, the same for every thread. `id` is an address unique to the declaration.
 void * gb_emu_shared(const void * id, size_t bytes, const char * name);
 void * gb_emu_dynamic_shared(void);
 
@@ -129,17 +128,17 @@ static inline uint32_t gb_parity(uint32_t bits) { return (uint32_t) __builtin_pa
 static inline int gb_lowest_bit(uint32_t bits) { return __builtin_ctz(bits); }
 static inline float gb_rounded_product(float x, float y) { return x * y; } // compiled without contraction
 
-void gb_needs_code(int capability); // the block fails when the code is for an older one
+void gb_needs_code(int capability); // fails the block if the code is for an older capability
 
-// ---- kernels after each other
+// ---- order of kernels
 
 void gb_wait_for_earlier(int line = __builtin_LINE());
 
-// ---- threads together; `line` says where, for the message about threads that wait at different places
+// ---- threads together; `line` is for messages about divergent threads
 
 void gb_emu_sync_block(int line);
-// All 32 lanes give `bytes` (<= 64) and see what all gave, until their next call. `kind` is what they believe to do
-// together.
+// All 32 lanes give `bytes` (<= 64) and see the bytes of all, until their next call. `kind`: the function that they
+// call.
 const unsigned char * gb_emu_exchange(const char * kind, int line, const void * mine, size_t bytes);
 enum { GB_EMU_SLOT = 64 };
 

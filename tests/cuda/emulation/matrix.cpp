@@ -1,11 +1,11 @@
 // matrix.cpp - asynchronous copies, matrices from shared memory, products of tiles, and the numbers in them.
 //
-// With g = lane / 4 and t = lane % 4, as the PTX manual has it for 16-bit elements (m16n8k16):
+// With g = lane / 4 and t = lane % 4, as in the PTX manual, for 16-bit elements (m16n8k16):
 //   a[0], a[1]: rows g, g + 8 at k = 2 t, 2 t + 1;  a[2], a[3]: the same 8 further along k
 //   b[0], b[1]: column g at k = 2 t, 2 t + 1;  8 further
 //   d[0..1], d[2..3]: rows g, g + 8 at columns 2 t, 2 t + 1
-// and for bytes (m16n8k32) with four to a register at k = 4 t ... 4 t + 3, 16 further; m16n8k16 of bytes has a[0], a[1]
-// and b[0] of that. For tf32 (m16n8k8) with one, at k = t, 4 further.
+// Bytes (m16n8k32) have four to a register at k = 4 t ... 4 t + 3, then 16 further. m16n8k16 of bytes has a[0], a[1]
+// and b[0] of that. tf32 (m16n8k8) has one at k = t, then 4 further.
 #include "block.h"
 
 // ------------------------------------------------------------------------------------------------------------- numbers
@@ -34,10 +34,10 @@ uint16_t gb_emu_float_to_half(float x) {
     }
     int exponent = 0;
     frexpf(a, &exponent); // a = m 2^exponent, 1/2 <= m < 1
-    const int step = exponent < -13 ? -24 : exponent - 11; // the weight of the last bit
+    const int step = exponent < -13 ? -24 : exponent - 11; // weight of the last bit
     const uint16_t n = (uint16_t) nearbyintf(ldexpf(a, -step)); // exact before rounding; at most 2048
     if (exponent < -13) {
-        return (uint16_t) (sign | n); // also when it rounds up into the first normal number
+        return (uint16_t) (sign | n); // also if it rounds up to the first normal number
     }
     return (uint16_t) (sign + (uint16_t) ((exponent + 14) << 10) + (uint16_t) (n - 1024));
 }
@@ -66,7 +66,7 @@ static void add_copy(void * to, const void * from, int size, int bytes) {
     }
     gb_emu_check_shared("asynchronous copy", to, (size_t) size);
     gb_emu_touch_device("an asynchronous copy");
-    memset(to, 0xff, (size_t) size); // nothing to rely on until it is waited for
+    memset(to, 0xff, (size_t) size); // undefined until the thread waits
     gb_emu_thread_copies().open.push_back({ to, from, size, bytes });
 }
 
@@ -146,7 +146,7 @@ void multiply(Sum (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const
     for (int i = 0; i < 4; i++) {
         const int column = 2 * t + i % 2;
         T sum = 0;
-        for (int q = 0; q < 4; q++) { // who holds these k
+        for (int q = 0; q < 4; q++) { // the lane that has these k
             const fragments fa = gb_emu_slot<fragments>(all, 4 * g + q);
             const fragments fb = gb_emu_slot<fragments>(all, 4 * column + q);
             for (int half = 0; half < 2; half++) {

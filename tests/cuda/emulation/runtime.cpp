@@ -1,11 +1,10 @@
 // runtime.cpp - the runtime of the emulation: devices, memory, streams, events, graphs.
 //
-// Queued work is a list of steps a stream. Whoever must wait runs steps, of streams drawn at random among those that
-// can go on, until what it waits for is done; nothing runs otherwise. One lock around everything: kernels run one at a
-// time, on the thread that waits.
+// Queued work is a list of steps for each stream. A thread that must wait runs steps until its condition holds, of
+// streams drawn at random among those that can continue. Nothing runs otherwise. One lock protects everything: kernels
+// run one at a time, on the thread that waits.
 //
-// Host memory that is not pinned is read when a copy is queued, and written before the call returns, as the
-// documentation of the real one says.
+// As documented, host memory that is not pinned is read when a copy is queued, or written before the call returns.
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +27,7 @@
 #include "block.h"
 #include "hopper.h"
 
-// kernels' names, which structures of the runtime have, too
+// Structures of the runtime have names of the kernels' dialect, too.
 #undef gridDim
 #undef blockDim
 
@@ -45,26 +44,26 @@ struct step {
     const void * function = nullptr; // of a kernel, to compare graphs
     std::function<cudaError_t()> run;
     gb_emu_event * event = nullptr;
-    uint64_t ticket = 0;            // of the event: record number that is made or waited for
-    std::shared_ptr<launch> kernel; // in place of run
+    uint64_t ticket = 0;            // number of the event's record that is made or waited for
+    std::shared_ptr<launch> kernel; // instead of `run`
     bool dependent = false;         // a kernel that may begin while the one before it runs
 };
 
 struct device {
     size_t total = (size_t) 1 << 30, used = 0;
     cudaError_t sticky = cudaSuccess;
-    bool context = false; // the primary context is there
-    unsigned peers = 0;   // devices whose memory it may follow: a bit each
+    bool context = false; // the primary context exists
+    unsigned peers = 0;   // devices whose memory it may access, a bit each
 };
 
 struct kernel {
     std::string name;
     std::vector<size_t> sizes; // of its parameters
     gb_emu_caller call;
-    size_t shared[16]; // what a block may ask for, by device; 0: what nobody has to ask for
+    size_t shared[16]; // limit of a block, by device; 0: the default
 };
 
-struct alignas(128) parameter { // of a kernel, or a part: aligned as any may be
+struct alignas(128) parameter { // of a kernel, or a part; aligned for any type
     unsigned char bytes[128];
 };
 
@@ -86,7 +85,7 @@ struct allocation {
 std::recursive_mutex lock;
 std::vector<device> devices(2);
 int capability = 90, code = 90;
-bool hopper_code = true; // beside it, where it is for 9.0
+bool hopper_code = true; // code for 9.0a exists, if the code is for 9.0
 std::map<const char *, allocation> memory;
 std::map<const void *, kernel> kernels;
 std::list<gb_emu_stream *> streams;
@@ -112,15 +111,15 @@ struct gb_emu_stream {
     std::vector<step> captured;
 };
 struct gb_emu_event {
-    uint64_t recorded = 0, done = 0; // record numbers: queued, reached
+    uint64_t recorded = 0, done = 0; // numbers of records: queued, reached
     int64_t ns = 0;
     bool timed = false;
 };
 struct gb_emu_node {
-    step what; // dependent: one of `early` is there
+    step what; // dependent: `early` has an entry
     std::vector<gb_emu_node *> after;
-    std::vector<bool> early; // of `after`: this one may begin while that one runs
-    std::vector<step> child; // what a library queued
+    std::vector<bool> early; // for each entry of `after`: this node may begin while that one runs
+    std::vector<step> child; // work of a library
 };
 struct gb_emu_graph {
     std::vector<std::unique_ptr<gb_emu_node>> nodes;
@@ -133,8 +132,8 @@ struct gb_emu_work { // a node of an executable graph
     std::vector<step> child;
 };
 struct gb_emu_graph_exec {
-    std::shared_ptr<std::vector<gb_emu_work>> work; // shared with launches that are on their way
-    gb_emu_graph * of;                              // NULL: destroyed, and with it the names of the nodes
+    std::shared_ptr<std::vector<gb_emu_work>> work; // shared with pending launches
+    gb_emu_graph * of;                              // NULL: destroyed, with the names of the nodes
     bool broken = false;
 };
 
@@ -154,7 +153,7 @@ cudaError_t result(cudaError_t error) {
     return error;
 }
 
-// Somebody else in the process, another library, synchronizes the device.
+// Another library in the process synchronizes the device.
 void let_neighbour_synchronize() {
     for (gb_emu_stream * s : streams) {
         if (s->device == current_device && s->capturing) {
@@ -164,8 +163,7 @@ void let_neighbour_synchronize() {
     }
 }
 
-// Every call of the interface that needs a device begins so: it makes the primary context. Injected errors, and those
-// of the device that stay.
+// Begins every call that needs a device: makes the primary context, and returns injected and sticky errors.
 cudaError_t enter(const char * function) {
     if (current_device < (int) devices.size()) {
         devices[(size_t) current_device].context = true;
@@ -235,13 +233,13 @@ void run_step(gb_emu_stream & s) {
     }
 }
 
-// Work on memory that was given back while it was queued.
+// Work on memory that was freed while it was queued.
 cudaError_t illegal(const char * what) {
     fprintf(stderr, "emulation: %s, which was freed or unregistered before that was done\n", what);
     return cudaErrorIllegalAddress;
 }
 
-// Runs until `done`. A queue that waits for what nobody will do is our caller's bug, or ours.
+// Runs steps until `done`. If no step can run, the caller or the emulation has a bug.
 template <class Done> cudaError_t run_until(Done done) {
     while (!done()) {
         std::vector<gb_emu_stream *> able;
@@ -356,7 +354,7 @@ cudaError_t cudaSetDevice(int device) {
         return result(cudaErrorInvalidDevice);
     }
     current_device = device;
-    devices[(size_t) device].context = true; // since CUDA 12
+    devices[(size_t) device].context = true; // as from CUDA 12 on
     return cudaSuccess;
 }
 
@@ -398,7 +396,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp * p, int id) {
     return cudaSuccess;
 }
 
-// Code for an older device is compiled again by the driver; for a newer one it is none.
+// The driver compiles code for an older device again. Code for a newer device does not run.
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes * a, const void *) {
     ENTER();
     if (code > capability) {
@@ -430,7 +428,7 @@ cudaError_t cudaFuncSetAttribute(const void * function, enum cudaFuncAttribute a
         return result(cudaErrorInvalidValue);
     }
     size_t & shared = found->second.shared[current_device];
-    counts.shared_lowered += (size_t) value < shared; // under the feet of who asked for more
+    counts.shared_lowered += (size_t) value < shared; // another thread may rely on more
     shared = (size_t) value;
     return cudaSuccess;
 }
@@ -441,7 +439,7 @@ cudaError_t cudaDeviceCanAccessPeer(int * can, int a, int b) {
     return cudaSuccess;
 }
 
-// Makes the peer's context, too.
+// Also makes the peer's context.
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
     ENTER();
     if (peer < 0 || peer >= (int) devices.size() || peer == current_device) {
@@ -466,11 +464,11 @@ cudaError_t cudaMemGetInfo(size_t * free_bytes, size_t * total) {
     return cudaSuccess;
 }
 
-constexpr size_t page = 4096; // so that memory can be guarded
+constexpr size_t page = 4096; // the unit of protection
 
 static size_t whole_pages(size_t size) { return size == 0 ? page : (size + page - 1) / page * page; }
 
-// What is behind the first `size` bytes of `all` is nobody's.
+// Protects the bytes after the first `size` bytes of `all`.
 static void poison([[maybe_unused]] char * p, [[maybe_unused]] size_t size, [[maybe_unused]] size_t all) {
 #if defined(__SANITIZE_ADDRESS__)
     const size_t behind = (size + 7) & ~(size_t) 7;
@@ -539,7 +537,7 @@ cudaError_t cudaFree(void * p) {
     }
     const int id = a->device;
     const cudaError_t error = drain_device(id);
-    const cudaError_t freed = release(p, true); // also on a broken device: what a test sees is no leak of ours
+    const cudaError_t freed = release(p, true); // also on a broken device, so that tests see real leaks only
     return result(devices[(size_t) id].sticky != cudaSuccess ? devices[(size_t) id].sticky
                   : error != cudaSuccess                     ? error
                                                              : freed);
@@ -550,14 +548,14 @@ cudaError_t cudaHostAlloc(void ** out, size_t size, unsigned) {
     return allocate(out, size, -1);
 }
 
-// Waits for nothing: the documentation does not say that it does.
+// Does not wait: the documentation does not promise that.
 cudaError_t cudaFreeHost(void * p) {
     guard held(lock);
     devices[(size_t) current_device].context = true;
     return release(p, false);
 }
 
-// Whether all pages of it may be written, as the operating system has them.
+// True if the operating system allows writes to all pages.
 static bool is_writable(const void * p, size_t size) {
     FILE * maps = fopen("/proc/self/maps", "r");
     if (maps == nullptr) {
@@ -597,7 +595,7 @@ cudaError_t cudaHostUnregister(void * p) {
     return cudaSuccess;
 }
 
-// A copy of rows; a plain one has one row. What is in pageable host memory is read now, or written before this returns.
+// A copy of rows; a plain copy has one row. Pageable host memory is read now, or written before the call returns.
 static cudaError_t copy_rows(char * to, size_t to_pitch, const char * from, size_t from_pitch, size_t width,
     size_t height, cudaStream_t stream) {
     if (width == 0 || height == 0) {
@@ -607,7 +605,7 @@ static cudaError_t copy_rows(char * to, size_t to_pitch, const char * from, size
     const allocation * to_a = find(to, to_span);
     const allocation * from_a = find(from, from_span);
     if (to_a == nullptr && find(to, 1) != nullptr) {
-        return result(cudaErrorInvalidValue); // runs out of the allocation that it begins in
+        return result(cudaErrorInvalidValue); // leaves the allocation in which it begins
     }
     if (from_a == nullptr && find(from, 1) != nullptr) {
         return result(cudaErrorInvalidValue);
@@ -754,7 +752,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t * out, unsigned flags) {
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
     guard held(lock);
     const cudaError_t error = run_until([=] { return event->done >= event->recorded; });
-    // a wait for it may still be queued: it is over
+    // A queued wait for it has ended.
     for (gb_emu_stream * s : streams) {
         s->queue.remove_if([=](const step & x) { return x.what == kind::WAIT && x.event == event; });
     }
@@ -802,7 +800,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
 
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t * out) {
     *out = nullptr;
-    s->capturing = false; // whatever happens
+    s->capturing = false; // also after an error
     ENTER();
     if (s->broken) {
         return result(cudaErrorStreamCaptureInvalidated);
@@ -828,7 +826,7 @@ cudaError_t cudaGraphCreate(cudaGraph_t * out, unsigned) {
     return cudaSuccess;
 }
 
-static std::list<gb_emu_graph_exec *> execs; // that exist
+static std::list<gb_emu_graph_exec *> execs; // existing ones
 
 static cudaError_t add_node(cudaGraphNode_t * out, cudaGraph_t graph, const cudaGraphNode_t * after, size_t n,
     step what, std::vector<step> child = {}) {
@@ -858,7 +856,7 @@ static gb_emu_node * node_of(cudaGraph_t graph, cudaGraphNode_t node) {
     return nullptr;
 }
 
-// What the documentation allows: `from` ends, or from a kernel to a kernel, before `from` has ended.
+// Checks what the documentation allows: `from` ends, or if both are kernels, begins early.
 static bool is_edge(const gb_emu_node * from, const gb_emu_node * to, const cudaGraphEdgeData & e) {
     bool plain = e.to_port == 0;
     for (unsigned char x : e.reserved) {
@@ -923,8 +921,8 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t * out, cudaGraph_t graph, unsig
     return cudaSuccess;
 }
 
-// The node of an executable graph by the name it has in the graph that this was made from. What is launched already
-// stays as it is. After a failure nobody may launch it: some nodes are new and some old.
+// Finds the node of an executable graph by its name in the graph that this was made from. Earlier launches keep their
+// values. After a failure the graph must not be launched: some nodes are new and some old.
 static gb_emu_work * work_of(cudaGraphExec_t exec, cudaGraphNode_t node, kind what) {
     if (exec->work.use_count() > 1) {
         exec->work = std::make_shared<std::vector<gb_emu_work>>(*exec->work);
@@ -998,8 +996,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
 
 // ------------------------------------------------------------------------------------------------------------- kernels
 
-// The memory of all devices cannot be touched while blocks run that have begun early. Who does all the same is noticed:
-// the access is done, and the block fails.
+// Protects the memory of all devices while early blocks run. An access is made and then fails the block.
 namespace {
 
 struct {
@@ -1042,7 +1039,7 @@ void on_fault(int, siginfo_t * info, void * context) {
                           place_of(pc));
         return;
     }
-    sigaction(SIGSEGV, &guarding.before, nullptr); // not ours: it happens again
+    sigaction(SIGSEGV, &guarding.before, nullptr); // not a protected address: the signal comes again
 }
 
 void start_guarding() {
@@ -1062,7 +1059,7 @@ void stop_guarding() {
     sigaction(SIGSEGV, &guarding.before, nullptr);
 }
 
-// A kernel that runs. All on one thread of the host.
+// A kernel that runs, all on one host thread.
 class grid_run {
   public:
     grid_run(const launch & what_, bool dependent_) : what(what_), dependent(dependent_) {
@@ -1072,7 +1069,7 @@ class grid_run {
         body = [this] { what.k->call(what.function, pointers.data()); };
     }
 
-    // Some blocks of a dependent one come to where they wait, whatever else runs.
+    // Runs some blocks of a dependent kernel up to their wait.
     cudaError_t begin_some() {
         const uint64_t n = size(), some = 1 + order.below(std::min<uint64_t>(n, 3));
         cudaError_t error = cudaSuccess;
@@ -1088,7 +1085,7 @@ class grid_run {
         return error;
     }
 
-    // All blocks, to their ends. next: a dependent one, some blocks of which begin at a time that is drawn.
+    // Runs all blocks to their ends. next: a dependent kernel, of which some blocks begin at a drawn time.
     cudaError_t run(grid_run * next) {
         if (kernel_fails_after >= 0 && kernel_fails_after-- == 0) {
             return cudaErrorIllegalAddress;
@@ -1149,14 +1146,14 @@ class grid_run {
     bool dependent;
     std::vector<void *> pointers;
     std::function<void()> body;
-    std::map<uint64_t, std::unique_ptr<gb_emu_running>> begun; // empty ones: done
+    std::map<uint64_t, std::unique_ptr<gb_emu_running>> begun; // NULL: done
 };
 
 typedef std::unique_ptr<grid_run> running_grid;
 
 running_grid grid_of(const step & s) { return running_grid(new grid_run(*s.kernel, s.dependent)); }
 
-// A kernel, and those after it that begin while the one before runs: whether one does, where it may, is drawn.
+// Runs a kernel, and later ones that begin while the one before runs. A draw decides whether one that may does.
 cudaError_t run_kernels(gb_emu_stream & s, const step & first) {
     step at_step = first;
     running_grid at = grid_of(at_step);
@@ -1178,8 +1175,7 @@ cudaError_t run_kernels(gb_emu_stream & s, const step & first) {
 
 } // namespace
 
-// Of the nodes that are not done, those whose dependencies are, beside `running`, from which the edge must be an early
-// one.
+// Nodes that are not done and whose dependencies are, except `running`, whose edge to them must be an early one.
 static std::vector<size_t> able_nodes(const std::vector<gb_emu_work> & work, const std::vector<bool> & done,
     size_t running) {
     std::vector<size_t> able;
@@ -1197,7 +1193,7 @@ static std::vector<size_t> able_nodes(const std::vector<gb_emu_work> & work, con
     return able;
 }
 
-// In an order drawn among those that the nodes' dependencies allow.
+// In a drawn order among those that the dependencies allow.
 static cudaError_t run_work(const std::vector<gb_emu_work> & work) {
     std::vector<bool> done(work.size());
     running_grid at;
@@ -1246,7 +1242,7 @@ void gb_emu_know_kernel(const char * name, const void * function, std::vector<si
     kernels.insert({ function, kernel{ name, std::move(sizes), call, {} } });
 }
 
-// A launch as something that can be done: the values of its parameters are taken now. An error: it cannot be.
+// A launch as a step, with the current values of its parameters. Returns an error if it is not possible.
 static cudaError_t prepare_kernel(const void * function, dim3 grid, dim3 block, void ** values, size_t shared,
     step & out) {
     auto found = kernels.find(function);
@@ -1280,7 +1276,7 @@ cudaError_t cudaLaunchKernel(const void * function, dim3 grid, dim3 block, void 
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t * c, const void * function, void ** values) {
     guard held(lock);
-    const cudaError_t entered = enter("cudaLaunchKernel"); // which of both a launch is, is no matter of tests
+    const cudaError_t entered = enter("cudaLaunchKernel"); // one name for both forms of launch
     if (entered != cudaSuccess) {
         return result(entered);
     }
@@ -1288,7 +1284,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t * c, const void * funct
     cudaError_t error = prepare_kernel(function, c->gridDim, c->blockDim, values, c->dynamicSmemBytes, what);
     for (unsigned i = 0; i < c->numAttrs; i++) {
         if (c->attrs[i].id != cudaLaunchAttributeProgrammaticStreamSerialization || capability < 90) {
-            error = cudaErrorNotSupported; // it is nothing for an older device: nobody should ask
+            error = cudaErrorNotSupported; // an older device has no such launches
         }
         what.dependent = what.dependent || c->attrs[i].val.programmaticStreamSerializationAllowed != 0;
     }
@@ -1353,7 +1349,7 @@ static cudaError_t set_work(cudaGraphExec_t exec, cudaGraphNode_t node, cudaErro
         return result(error != cudaSuccess ? error : cudaErrorInvalidValue);
     }
     counts.updates++;
-    what.dependent = w->what.dependent; // that is its edges' matter
+    what.dependent = w->what.dependent; // its edges decide
     w->what = std::move(what);
     return cudaSuccess;
 }

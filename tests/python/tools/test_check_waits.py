@@ -1,4 +1,4 @@
-"""tools/check_waits.py: kernels that wait on every way, and each mistake, as the disassembler writes them."""
+"""tools/check_waits.py: kernels that wait on every path, and each mistake, as the disassembler writes them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from source_tree import in_tree
 
 sys.path.insert(0, str(Path(in_tree("tools/check_waits.py")).parent))
 import check_waits
+import disassembly
 
 
 def faults(*lines: str) -> list[str]:
     text = "//--------------------- .text.kernel --------------------------\nkernel:\n"
     for i, line in enumerate(lines):
         text += f"{line}\n" if line.endswith(":") else f"        /*{16 * i:04x}*/                   {line} ;\n"
-    (kernel,) = check_waits.kernels_of(text)
-    return check_waits.faults(kernel)
+    (code,) = disassembly.read_kernels(text).values()
+    return check_waits.faults(code)
 
 
 LOAD, STORE = "LDG.E R2, desc[UR4][R2.64]", "STG.E desc[UR4][R4.64], R2"
@@ -34,7 +35,7 @@ LOAD, STORE = "LDG.E R2, desc[UR4][R2.64]", "STG.E desc[UR4][R4.64], R2"
         ("ACQBULK", ".L_x_1:", LOAD, "BRA `(.L_x_1)"),
     ],
 )
-def test_all_ways_wait(lines: tuple[str, ...]) -> None:
+def test_kernels_that_wait_on_every_path_pass(lines: tuple[str, ...]) -> None:
     assert faults(*lines) == []
 
 
@@ -55,7 +56,7 @@ def test_all_ways_wait(lines: tuple[str, ...]) -> None:
         (("ST.E desc[UR4][R4.64], R2", "ACQBULK", "EXIT"), "ST.E"),
     ],
 )
-def test_one_does_not(lines: tuple[str, ...], said: str) -> None:
+def test_kernels_that_miss_a_wait_fail(lines: tuple[str, ...], said: str) -> None:
     found = faults(*lines)
     assert found
     assert any(said in fault for fault in found)

@@ -1,13 +1,13 @@
 // attention.cuh - softmax(q k / sqrt(D)) v without storing scores.
 //
-// gb_attention_halves: a block has 64 query rows, a warp 16 of them, and goes through the keys tile by tile: scores on
-// the tensor cores, largest score and sum of each row carried along, what was added up so far scaled when the largest
-// grows. v lies transposed, so that both products run along rows. Query heads that share a key head lie in one tile:
+// gb_attention_halves: a block has 64 query rows, a warp 16 of them. It goes through the keys tile by tile. Scores are
+// made on the tensor cores. Each row keeps its largest score and its sum, and scales earlier sums when the largest
+// score grows. v is transposed, so both products run along rows. Query heads that share a key head are in one tile, so
 // decoding several heads reads the keys once. The keys can be cut into parts for different blocks; gb_attention_join
-// puts these together.
+// adds the parts.
 //
-// gb_attention_floats: the same in float for any type and stride, by tiles: ROWS query rows, 32 keys at a time, all in
-// shared memory as floats. gb_attention_exact: a warp for each query row, for few rows and long heads.
+// gb_attention_floats: the same in float for any type and stride. A tile is ROWS query rows and 32 keys, in shared
+// memory as floats. gb_attention_exact: a warp for each query row, for few rows and long heads.
 #ifndef GB_CUDA_KERNELS_ATTENTION_CUH
 #define GB_CUDA_KERNELS_ATTENTION_CUH
 
@@ -18,14 +18,14 @@ enum { GB_ATTENTION_ROWS = 64, GB_ATTENTION_THREADS = 128 };
 
 // -------------------------------------------------------------------------------------------------------- tensor cores
 
-// A tile of rows of WIDTH halves: pieces of 16 bytes, turned within a row so that those of eight rows meet no bank
-// twice.
+// A tile of rows of WIDTH halves. Pieces of 16 bytes are permuted within a row, so that the pieces of eight rows hit
+// distinct shared-memory banks.
 template <int WIDTH> GB_DEVICE uint16_t * gb_attention_piece(uint16_t * tile, int r, int piece) {
     return tile + r * WIDTH + (WIDTH >= 64 ? piece ^ (r & 7) : piece ^ (r / 2 & 3)) * 8;
 }
 
-// A tile of ROWS rows from `first` on and WIDTH halves of them from `from` on. x: a head, whose rows lie nb1 bytes
-// apart; `end` rows of `wide` halves exist, what is past them is zeros.
+// Copies rows [first, first + ROWS) and halves [from, from + WIDTH) of a head. x: the head, whose rows are nb1 bytes
+// apart. It has `end` rows of `wide` halves; the rest of the tile is zeros.
 template <int ROWS, int WIDTH>
 GB_DEVICE void gb_attention_load(const char * x, size_t nb1, int64_t first, int64_t end, int64_t from, int64_t wide,
     uint16_t * tile) {
@@ -38,7 +38,7 @@ GB_DEVICE void gb_attention_load(const char * x, size_t nb1, int64_t first, int6
     }
 }
 
-// The same where everything exists. mine: the piece of the first row that this thread copies.
+// The same for a tile without an edge. mine: this thread's piece of the first row.
 template <int ROWS, int WIDTH> GB_DEVICE void gb_attention_load_whole(const char * mine, size_t nb1, uint16_t * tile) {
     constexpr int PIECES = WIDTH / 8, STEP = GB_ATTENTION_THREADS / PIECES;
     GB_UNROLL for (int i = 0; i < ROWS / STEP; i++) {
@@ -48,12 +48,12 @@ template <int ROWS, int WIDTH> GB_DEVICE void gb_attention_load_whole(const char
     }
 }
 
-// In a tile of rows of WIDTH halves: where the first piece that this thread copies lies.
+// Offset of the first piece that this thread copies, in a tile of rows of WIDTH halves.
 template <int WIDTH> GB_DEVICE int64_t gb_attention_mine(size_t nb1) {
     return threadIdx.x / (WIDTH / 8) * (int64_t) nb1 + threadIdx.x % (WIDTH / 8) * 16;
 }
 
-// Keys and values of a tile of keys from `key` on; k, v: of the head, the first pieces of this thread.
+// Copies keys and values of the tile that begins at `key`. k, v: this thread's first pieces of the head.
 template <int DP, int KEYS>
 GB_DEVICE void gb_attention_load_keys(const gb_attention & p, const char * k, const char * v, int64_t key,
     uint16_t * stage) {
@@ -66,7 +66,7 @@ GB_DEVICE void gb_attention_load_keys(const gb_attention & p, const char * k, co
     }
 }
 
-// The fragments of 16 columns of a product with rows along the sum: columns 0 - 7, then 8 - 15.
+// The fragments of 16 columns of a product with rows along the sum: columns 0 to 7, then 8 to 15.
 template <int WIDTH> GB_DEVICE void gb_attention_columns(uint32_t (&b)[2][2], uint16_t * tile, int first, int step) {
     const int lane = (int) threadIdx.x % 32;
     uint32_t four[4];
@@ -74,15 +74,15 @@ template <int WIDTH> GB_DEVICE void gb_attention_columns(uint32_t (&b)[2][2], ui
     b[0][0] = four[0], b[0][1] = four[1], b[1][0] = four[2], b[1][1] = four[3];
 }
 
-// Scores become exponentials, of base 2; returns in `shrink` what earlier sums are to be multiplied with. A score, and
-// the largest in `state`, counts `unit` times, which is above zero: one multiplication and subtraction for each.
+// Turns scores into exponentials of base 2. `shrink`: factor for earlier sums. Scores, and the largest in `state`, have
+// the unit `unit`, which is above zero. So a score takes one multiplication with subtraction.
 template <int TILES>
 GB_DEVICE void gb_attention_softmax(float (&s)[TILES][4], float unit, gb_softmax_state & state, float (&shrink)[2]) {
     GB_UNROLL for (int h = 0; h < 2; h++) {
         float largest = state.largest[h];
         GB_UNROLL for (int j = 0; j < TILES; j++) { largest = fmaxf(largest, fmaxf(s[j][2 * h], s[j][2 * h + 1])); }
         largest = gb_quad_max(largest);
-        const float origin = largest == -INFINITY ? 0 : largest * unit; // no key seen yet
+        const float origin = largest == -INFINITY ? 0 : largest * unit; // no key so far
         shrink[h] = gb_exp2(state.largest[h] * unit - origin);
         float sum = 0;
         GB_UNROLL for (int j = 0; j < TILES; j++) {
@@ -96,19 +96,19 @@ GB_DEVICE void gb_attention_softmax(float (&s)[TILES][4], float unit, gb_softmax
     }
 }
 
-// DP: D rounded up; KEYS: of a tile. grid: x tiles of rows times parts, y groups, z batch.
+// DP: D rounded up. KEYS: keys of a tile. grid: x tiles of rows times parts, y groups, z batch.
 template <int KIND, int DP, int KEYS, bool MASK>
 GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
                                           : MASK  ? 2
                                                   : 3) gb_attention_halves(gb_attention p) {
     gb_wait_for_earlier();
-    constexpr int STAGE = 2 * DP * KEYS; // halves: keys, values
+    constexpr int STAGE = 2 * DP * KEYS; // halves of keys and values
     GB_DYNAMIC_SHARED(uint16_t, shared);
     uint16_t * const q_tile = shared;
     uint16_t * const stages = shared + GB_ATTENTION_ROWS * DP;
     const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
     const int64_t group = blockIdx.y, i3 = blockIdx.z, part = blockIdx.x % p.parts, rows = p.n * (p.heads / p.outer);
-    // the last rows see most keys: they come first
+    // The last rows see most keys, so they run first.
     const int64_t tile = gridDim.x / p.parts - 1 - blockIdx.x / p.parts;
     const int64_t first = tile * GB_ATTENTION_ROWS, last = gb_min(rows, first + GB_ATTENTION_ROWS);
     const bool one_head = first / p.n == (last - 1) / p.n;
@@ -146,8 +146,8 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
         all_see = first + warp * 16 + lane / 4 + 8 * h < rows ? gb_min(all_see, seen[h]) : all_see;
     }
     GB_UNROLL for (int d = GB_WARP / 2; d > 0; d /= 2) { all_see = gb_min(all_see, gb_shfl_xor(all_see, d)); }
-    // Exponentials are taken to base 2. Products count `unit` times; where that would change which is the largest, or
-    // something is added to them, they are multiplied before.
+    // Exponentials have base 2. Products have the unit `unit`. They are multiplied first if something is added to them,
+    // or if the unit would change which is the largest.
     const float base = 1.44269504088896f, to_exponent = p.scale * base;
     const bool late = !MASK && to_exponent > 0;
     const float unit = late ? to_exponent : 1, at_once = late ? 1 : to_exponent;
@@ -212,17 +212,17 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, DP > 64 ? 1
                 gb_mma<KIND>(out[2 * j + 1], a, b[1]);
             }
         }
-        gb_sync_block(); // all have read the stage before it is overwritten
+        gb_sync_block(); // no thread reads the stage any more
         stage = to;
     }
     gb_cp_async_wait<0>();
-    GB_UNROLL for (int h = 0; h < 2; h++) { // as gb_attention_join has them
+    GB_UNROLL for (int h = 0; h < 2; h++) { // in the form that gb_attention_join reads
         state.largest[h] = state.largest[h] == -INFINITY ? -INFINITY : state.largest[h] * unit;
     }
     gb_attention_store<DP>(p, group, i3, part, first + warp * 16 + lane / 4, rows, state, &out[0][0]);
 }
 
-// A warp puts the parts of a row together.
+// Adds the parts of a row, by a warp.
 GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_join(gb_attention p, int64_t rows) {
     gb_wait_for_earlier();
     const int lane = (int) threadIdx.x % 32;
@@ -252,8 +252,8 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_join(gb_attention p, i
 
 enum { GB_ATTENTION_KEYS = 32, GB_ATTENTION_FLOAT_THREADS = 256 };
 
-// Of a block, in floats: queries, keys, values (by key), weights (by key), largest and sum of each row, what the row
-// shrinks by.
+// Shared memory of a block, in floats: queries, keys, values (by key), weights (by key); of each row: largest, sum,
+// factor for earlier sums.
 template <int DP, int ROWS> struct gb_attention_room {
     static constexpr int pitch = DP + 4, weights = ROWS + 4;
     static constexpr int q = 0, k = q + ROWS * pitch, v = k + GB_ATTENTION_KEYS * pitch,
@@ -266,8 +266,8 @@ GB_DEVICE float4 gb_load_float4(const float * p) { return *(const float4 *) (con
 
 GB_DEVICE float gb_dot4(float4 a, float4 b, float sum) { return sum + a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w; }
 
-// n rows of a head from `first` on, as floats; what is past `end` and past d is zeros. By column: dim 0 of x are the
-// rows.
+// Reads n rows of a head from `first` on as floats. Zeros follow after row `end` and element d. By column: the rows are
+// dimension 0 of x.
 template <int DP>
 GB_DEVICE void gb_attention_floats_load(const gb_attention_input & x, const char * head, int64_t first, int64_t end,
     int n, int64_t d, bool by_column, float * to) {
@@ -285,7 +285,7 @@ GB_DEVICE void gb_attention_floats_load(const gb_attention_input & x, const char
 template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) gb_attention_floats(gb_attention p) {
     gb_wait_for_earlier();
     typedef gb_attention_room<DP, ROWS> room;
-    constexpr int LANES = GB_ATTENTION_FLOAT_THREADS / ROWS, MINE = ROWS / 16; // lanes that share a row's softmax
+    constexpr int LANES = GB_ATTENTION_FLOAT_THREADS / ROWS, MINE = ROWS / 16; // LANES share a softmax
     static_assert(ROWS * DP == 16 * GB_ATTENTION_FLOAT_THREADS, "4 x 4 of the result for each thread");
     GB_DYNAMIC_SHARED(float, shared);
     const int me = (int) threadIdx.x, tq = me / 16, tk = me % 16, row4 = me / (DP / 4) * 4, column4 = me % (DP / 4) * 4;
@@ -333,14 +333,14 @@ template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) g
             largest = key + j < seen ? fmaxf(largest, shared[room::w + j * room::weights + my_row]) : largest;
         }
         GB_UNROLL for (int step = 1; step < LANES; step *= 2) { largest = fmaxf(largest, gb_shfl_xor(largest, step)); }
-        const float origin = largest == -INFINITY ? 0 : largest; // no key seen yet
+        const float origin = largest == -INFINITY ? 0 : largest; // no key so far
         for (int j = my_lane; j < GB_ATTENTION_KEYS; j += LANES) {
             float & w = shared[room::w + j * room::weights + my_row];
             w = key + j < seen ? expf(w - origin) : 0;
             sum += w;
         }
         GB_UNROLL for (int step = 1; step < LANES; step *= 2) { sum += gb_shfl_xor(sum, step); }
-        gb_sync_warp(); // all have read `largest`: a shuffle orders no memory
+        gb_sync_warp(); // no lane reads `largest` any more; a shuffle does not order memory
         if (my_lane == 0) {
             const float shrink = expf(before - origin);
             shared[room::largest + my_row] = largest;
@@ -361,12 +361,12 @@ template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) g
                     out[i][3] += weight[i] * x.w;
             }
         }
-        gb_sync_block(); // all have read what the next tile overwrites
+        gb_sync_block(); // no thread reads the tile any more
     }
-    gb_sync_block(); // there may have been no tile
+    gb_sync_block(); // for the case without tiles
     GB_UNROLL for (int i = 0; i < 4; i++) {
         const int64_t row = first + row4 + i;
-        const float sum = shared[room::sum + row4 + i], scale = sum > 0 ? 1 / sum : sum; // NaN stays
+        const float sum = shared[room::sum + row4 + i], scale = sum > 0 ? 1 / sum : sum; // keeps NaN
         for (int c = 0; c < 4; c++) {
             if (row < p.n && column4 + c < p.d) {
                 p.dst[((i3 * p.heads + i2) * p.n + row) * p.d + column4 + c] = sum == 0 ? 0 : out[i][c] * scale;
@@ -375,7 +375,7 @@ template <int DP, int ROWS> GB_KERNEL GB_BOUNDS(GB_ATTENTION_FLOAT_THREADS, 1) g
     }
 }
 
-// Shared memory of a warp: the query, what is added up, 32 exponentials.
+// Shared memory of a warp: the query, the sums, 32 exponentials.
 GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_exact(gb_attention p, int64_t rows) {
     gb_wait_for_earlier();
     GB_DYNAMIC_SHARED(float, shared);
@@ -384,7 +384,7 @@ GB_KERNEL GB_BOUNDS(GB_ATTENTION_THREADS, 1) gb_attention_exact(gb_attention p, 
     float * const query = shared + threadIdx.x / 32 * (2 * p.d + 32);
     float *const out = query + p.d, *const weight = out + p.d;
     if (row >= rows) {
-        return; // a whole warp; no barrier of the block follows
+        return; // the whole warp returns; no barrier of the block follows
     }
     const int64_t i1 = row % p.n, i2 = row / p.n % p.heads, i3 = row / p.n / p.heads, seen = gb_keys_seen(p, i1);
     const char * q = gb_attention_at(p.q, i1, i2, i3);

@@ -1,5 +1,4 @@
-// attention_args.h - what the kernels of attention.cuh compute: softmax(q k scale + mask) v, by whom it is described
-// (ops/attention.h).
+// attention_args.h - parameters of the kernels of attention: softmax(q k scale + mask) v.
 #ifndef GB_CUDA_KERNELS_ATTENTION_ARGS_H
 #define GB_CUDA_KERNELS_ATTENTION_ARGS_H
 
@@ -10,10 +9,10 @@ struct gb_attention_input {
     const char * x;
     int type;
     size_t nb0, nb1, nb2, nb3;
-    int64_t ne2, ne3, r2, r3; // head i and batch j of queries go with i / r2 % ne2 and j / r3 % ne3
+    int64_t ne2, ne3, r2, r3; // head i and batch j of queries use i / r2 % ne2 and j / r3 % ne3
 };
 
-// is added to the scores; repeated where it is smaller
+// The mask, which is added to the scores. A smaller mask is repeated.
 struct gb_attention_mask {
     const char * x; // NULL: none
     int type;
@@ -22,16 +21,16 @@ struct gb_attention_mask {
 };
 
 struct gb_attention {
-    gb_attention_input q, k, v; // v lies with keys along dimension 0
+    gb_attention_input q, k, v; // keys of v are along dimension 0
     gb_attention_mask mask;
     float * dst;                   // [D, n, heads, batch]
-    int64_t d, n, m, heads, outer; // outer: groups of heads that share keys, of heads / outer each
+    int64_t d, n, m, heads, outer; // outer: groups of heads that share keys, heads / outer heads each
     int64_t group_step, head_step; // head = group * group_step + number in its group * head_step
     bool masked;
-    int64_t past; // masked: query i sees the keys up to past + i
+    int64_t past; // with `masked`: query i sees the keys up to past + i
     float scale;  // of a score
     int parts, part_keys;
-    // NULL, or for each part and row of dst d sums, then the largest score, then the sum of exponentials
+    // NULL, or for each part and row of dst: d sums, the largest score, the sum of exponentials.
     float * partial;
     int stages; // 1 or 2
 };

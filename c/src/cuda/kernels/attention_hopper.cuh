@@ -1,17 +1,17 @@
-// attention_hopper.cuh - attention of halves with many query rows on compute capability 9.0: keys and values that the
-// copy engine brings, both products by four warps at a time.
+// attention_hopper.cuh - attention of halves with many query rows on compute capability 9.0. The copy engine copies
+// keys and values; four warps together make each product.
 //
-// A block has 128 query rows, of one group of heads as in gb_attention_halves, and goes through the keys tile by tile.
-// A thread of its last four warps asks for tiles of keys and of values, two ahead of each; these warps leave their
-// registers to the others. Two groups of four warps have 64 rows each. Scores are products of queries and keys in
-// shared memory; the exponentials stay in registers, where they are the first operand of the second product. Values lie
-// with keys along their rows, as both operands must.
+// A block has 128 query rows of one group of heads, as in gb_attention_halves, and goes through the keys tile by tile.
+// A thread of its last four warps copies tiles of keys and of values, two ahead; these warps give registers to the
+// others. Two groups of four warps have 64 rows each. Scores are products of queries and keys in shared memory. The
+// exponentials stay in registers, as the first operand of the second product. Keys lie along the rows of values, as
+// products need it.
 //
-// A group asks for the scores of the next tile before the second product of this one, and makes exponentials of them
-// while that goes on.
+// A group starts the scores of the next tile before the second product of this one, and makes exponentials while the
+// product runs.
 //
-// Each stage of keys and of values has two barriers as in gemm_hopper.cuh: `full` when its bytes have come, `empty`
-// when the eight warps are done with them. What lies past the operands is zeros.
+// Each stage of keys and of values has two barriers as in gemm_hopper.cuh. `full`: its bytes have arrived. `empty`: the
+// eight warps have read them. Zeros surround the operands.
 #ifndef GB_CUDA_KERNELS_ATTENTION_HOPPER_CUH
 #define GB_CUDA_KERNELS_ATTENTION_HOPPER_CUH
 
@@ -20,21 +20,21 @@
 #include "cuda/kernels/rows.cuh"
 
 enum {
-    GB_TALL_ROWS = 128, // of a block: GB_ATTENTION_TALL_ROWS
-    GB_TALL_WARPS = 8, // that multiply
+    GB_TALL_ROWS = 128, // of a block; equals GB_ATTENTION_TALL_ROWS
+    GB_TALL_WARPS = 8, // warps that multiply
     GB_TALL_THREADS = 32 * (GB_TALL_WARPS + 4),
     GB_TALL_STAGES = 2,
-    GB_TALL_WIDE = 64, // halves of a row that lie together: 128 bytes
+    GB_TALL_WIDE = 64, // halves of a row that are adjacent: 128 bytes
 };
 
 struct gb_attention_tiles {
     gb_attention p;
-    gb_tensor_map k, v; // (halves of a row, and in the order of their strides: row, head, batch)
-    int k_axis[3], v_axis[3]; // where row, head and batch are in it: 1 to 3
-    bool mask_pairs; // the mask is F32 or F16, and two elements of it can be read at once
+    gb_tensor_map k, v; // dimensions: halves of a row; then row, head and batch by stride
+    int k_axis[3], v_axis[3]; // dimension of row, head and batch in the map: 1 to 3
+    bool mask_pairs; // the mask is F32 or F16 and can be read in pairs
 };
 
-// Shared memory, in bytes: queries, stages of keys, stages of values, barriers. A tile of R rows of W halves is W / 64
+// Shared memory in bytes: queries, stages of keys, stages of values, barriers. A tile of R rows of W halves is W / 64
 // pieces of R rows.
 template <int DP, int KEYS> struct gb_tall_room {
     static constexpr int q = 0, tile = KEYS * DP * 2, k = GB_TALL_ROWS * DP * 2, v = k + GB_TALL_STAGES * tile,
@@ -46,9 +46,9 @@ struct gb_tall_barriers {
 };
 
 struct gb_tall_block {
-    int64_t group, i3, part, rows; // rows: of the group
-    int64_t first; // row
-    int key, tiles; // the first key, tiles of keys
+    int64_t group, i3, part, rows; // rows: rows of the group
+    int64_t first; // first row
+    int key, tiles; // first key, number of tiles
 };
 
 template <int KEYS> GB_DEVICE gb_tall_block gb_tall_block_of(const gb_attention & p) {
@@ -57,7 +57,7 @@ template <int KEYS> GB_DEVICE gb_tall_block gb_tall_block_of(const gb_attention 
     b.i3 = blockIdx.z;
     b.part = blockIdx.x % p.parts;
     b.rows = p.n * (p.heads / p.outer);
-    // the last rows see most keys: they come first
+    // The last rows see most keys, so they run first.
     b.first = (gridDim.x / p.parts - 1 - blockIdx.x / p.parts) * (int64_t) GB_TALL_ROWS;
     const int64_t last = gb_min(b.rows, b.first + GB_TALL_ROWS) - 1;
     const bool one_head = b.first / p.n == last / p.n;
@@ -68,9 +68,9 @@ template <int KEYS> GB_DEVICE gb_tall_block gb_tall_block_of(const gb_attention 
 }
 
 // ---------------------------------------------------------------------------------------------------------------
-// copies
+// ---- copies
 
-// Queries: by all threads, which meet afterwards.
+// Copies the queries, by all threads. The threads meet afterwards.
 template <int DP> GB_DEVICE void gb_tall_queries(const gb_attention & p, const gb_tall_block & b, char * shared) {
     for (int i = (int) threadIdx.x; i < GB_TALL_ROWS * DP / 8; i += GB_TALL_THREADS) {
         const int r = i / (DP / 8), piece = i % (DP / 8);
@@ -84,7 +84,7 @@ template <int DP> GB_DEVICE void gb_tall_queries(const gb_attention & p, const g
     gb_copies_to_matrix();
 }
 
-// Coordinates of the tile that begins at a row of a head: of dimensions 1 to 3.
+// Coordinates 1 to 3 of the tile that begins at a row of a head.
 GB_DEVICE void gb_tall_place(const int (&axis)[3], int row, int head, int batch, int (&at)[3]) {
     GB_UNROLL for (int i = 0; i < 3; i++) { at[i] = axis[0] == i + 1 ? row : axis[1] == i + 1 ? head : batch; }
 }
@@ -100,7 +100,7 @@ GB_DEVICE void gb_tall_copy(const gb_attention_tiles & t, const gb_tall_block & 
     for (int i = 0; i < b.tiles; i++) {
         const int key = b.key + i * KEYS, s = at.stage;
         int c[3];
-        gb_barrier_wait(&barriers->k_empty[s], at.parity ^ 1); // nobody has used it before: over at once
+        gb_barrier_wait(&barriers->k_empty[s], at.parity ^ 1); // returns at once for a new stage
         gb_barrier_expect(&barriers->k_full[s], room::tile);
         gb_tall_place(t.k_axis, key, k_head, k_batch, c);
         for (int w = 0; w < DP / GB_TALL_WIDE; w++) {
@@ -119,9 +119,9 @@ GB_DEVICE void gb_tall_copy(const gb_attention_tiles & t, const gb_tall_block & 
 }
 
 // -------------------------------------------------------------------------------------------------------------
-// products
+// ---- products
 
-// Of the two rows of a thread: what they see, and where what is added to their scores lies.
+// Visible keys of the two rows of a thread, and addresses of their masks.
 struct gb_tall_rows {
     int seen[2], all_see; // all_see: keys that all rows of the warp see
     const char * mask[2];
@@ -146,7 +146,7 @@ GB_DEVICE gb_tall_rows gb_tall_rows_of(const gb_attention & p, const gb_tall_blo
     return rows;
 }
 
-// What is added to the scores of a tile that exists as a whole, two at a time.
+// Adds the mask of a tile without an edge, in pairs.
 template <int KEYS>
 GB_DEVICE void gb_tall_add_pairs(const gb_attention & p, const gb_tall_rows & rows, int key, float (&s)[KEYS / 2]) {
     const float base = 1.44269504088896f, to_exponent = p.scale * base;
@@ -163,8 +163,8 @@ GB_DEVICE void gb_tall_add_pairs(const gb_attention & p, const gb_tall_rows & ro
     }
 }
 
-// Scores of the keys from `key` on become exponentials; `shrink`: what earlier sums are to be multiplied with. A score
-// counts `step` times, and one that has a mask was multiplied before.
+// Turns scores of the keys from `key` on into exponentials. `shrink`: factor for earlier sums. Scores have the unit
+// `step`. Scores with a mask were multiplied before.
 template <int KEYS, bool MASK>
 GB_DEVICE void gb_tall_softmax(const gb_attention_tiles & t, const gb_tall_rows & rows, int key, float (&s)[KEYS / 2],
     gb_softmax_state & state, float (&shrink)[2]) {
@@ -193,7 +193,7 @@ GB_DEVICE void gb_tall_softmax(const gb_attention_tiles & t, const gb_tall_rows 
             largest = fmaxf(largest, fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
         }
         largest = gb_quad_max(largest);
-        const float origin = largest == -INFINITY ? 0 : largest * step; // no key seen yet
+        const float origin = largest == -INFINITY ? 0 : largest * step; // no key so far
         shrink[h] = gb_exp2(state.largest[h] * step - origin);
         float sum = 0;
         GB_UNROLL for (int j = 0; j < KEYS / 8; j++) {
@@ -217,12 +217,12 @@ GB_DEVICE void gb_tall_pack(const float (&s)[KEYS / 2], uint32_t (&weights)[KEYS
     }
 }
 
-// 64 rows of queries, from the first of them, times a tile of keys.
+// Multiplies 64 rows of queries by a tile of keys.
 template <int KIND, int DP, int KEYS>
 GB_DEVICE void gb_tall_scores(const char * queries, const char * keys, float (&s)[KEYS / 2]) {
     const uint64_t a = gb_matrix_of(queries), b = gb_matrix_of(keys);
     gb_matrix_fence();
-    GB_UNROLL for (int i = 0; i < DP / 16; i++) { // an address is counted in 16 bytes
+    GB_UNROLL for (int i = 0; i < DP / 16; i++) { // addresses count 16 bytes
         gb_matrix_mma<KIND, KEYS>(s, a + i / 4 * (GB_TALL_ROWS * 128 / 16) + i % 4 * 2,
             b + i / 4 * (KEYS * 128 / 16) + i % 4 * 2, i > 0);
     }
@@ -289,14 +289,14 @@ GB_DEVICE void gb_tall_attend(const gb_attention_tiles & t, const gb_tall_block 
         gb_matrix_wait<0>();
         gb_matrix_done(out);
     }
-    const float unit = MASK ? 1 : p.scale * 1.44269504088896f; // of the largest scores, as gb_attention_join has them
+    const float unit = MASK ? 1 : p.scale * 1.44269504088896f; // of the largest scores, for gb_attention_join
     GB_UNROLL for (int h = 0; h < 2; h++) {
         state.largest[h] = state.largest[h] == -INFINITY ? -INFINITY : state.largest[h] * unit;
     }
     gb_attention_store<DP>(p, b.group, b.i3, b.part, mine, b.rows, state, out);
 }
 
-// DP: D rounded up; KEYS: of a tile. grid: x tiles of rows times parts, y groups, z batch. p.scale is above zero.
+// DP: D rounded up. KEYS: keys of a tile. grid: x tiles of rows times parts, y groups, z batch. p.scale is above zero.
 template <int KIND, int DP, int KEYS, bool MASK>
 GB_KERNEL GB_BOUNDS(GB_TALL_THREADS, 1) gb_attention_tall(GB_FIXED_PARAMETER gb_attention_tiles t) {
     GB_DYNAMIC_SHARED(char, shared);

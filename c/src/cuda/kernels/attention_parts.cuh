@@ -1,12 +1,12 @@
-// attention_parts.cuh - what the kernels of attention have in common: where rows of heads lie and what they see; with
-// tensor cores, the softmax of a lane's two rows and where the results go.
+// attention_parts.cuh - shared by the kernels of attention: rows of heads, visible keys, softmax on tensor cores,
+// results.
 #ifndef GB_CUDA_KERNELS_ATTENTION_PARTS_CUH
 #define GB_CUDA_KERNELS_ATTENTION_PARTS_CUH
 
 #include "cuda/kernels/attention_args.h"
 #include "cuda/kernels/bits.cuh"
 
-struct gb_attention_row { // row r of a group: queries first, then heads
+struct gb_attention_row { // row r of a group; queries change fastest, then heads
     int64_t i1, i2;
 };
 
@@ -18,7 +18,7 @@ GB_DEVICE const char * gb_attention_at(const gb_attention_input & t, int64_t i1,
     return t.x + i1 * (int64_t) t.nb1 + i2 / t.r2 % t.ne2 * (int64_t) t.nb2 + i3 / t.r3 % t.ne3 * (int64_t) t.nb3;
 }
 
-// Of a query: what is added to its score with key c lies c nb0 further.
+// The mask of a query: the addend of key c is c nb0 further.
 GB_DEVICE const char * gb_attention_mask_row(const gb_attention_mask & t, int64_t i1, int64_t i2, int64_t i3) {
     return t.x + i1 % t.ne1 * (int64_t) t.nb1 + i2 % t.ne2 * (int64_t) t.nb2 + i3 % t.ne3 * (int64_t) t.nb3;
 }
@@ -29,7 +29,7 @@ GB_DEVICE int64_t gb_keys_seen(const gb_attention & p, int64_t query) {
 
 // -------------------------------------------------------------------------------------------------------- tensor cores
 
-GB_DEVICE float gb_quad_max(float x) { // over the four lanes that have a row
+GB_DEVICE float gb_quad_max(float x) { // over the four lanes that share a row
     x = fmaxf(x, gb_shfl_xor(x, 1));
     return fmaxf(x, gb_shfl_xor(x, 2));
 }
@@ -43,8 +43,8 @@ struct gb_softmax_state { // of the two rows of a lane
     float largest[2], sum[2];
 };
 
-// Rows `mine` and `mine` + 8 of a group, of which a lane has columns 8 j + 2 (lane % 4) + i at out[4 j + i] and out[4 j
-// + 2 + i].
+// Stores rows `mine` and `mine` + 8 of a group. A lane has their columns 8 j + 2 (lane % 4) + i in out[4 j + i] and
+// out[4 j + 2 + i].
 template <int DP>
 GB_DEVICE void gb_attention_store(const gb_attention & p, int64_t group, int64_t i3, int64_t part, int64_t mine,
     int64_t rows, const gb_softmax_state & state, const float * out) {
@@ -52,7 +52,7 @@ GB_DEVICE void gb_attention_store(const gb_attention & p, int64_t group, int64_t
     GB_UNROLL for (int h = 0; h < 2; h++) {
         const int64_t r = mine + 8 * h;
         const float sum = gb_quad_sum(state.sum[h]);
-        const float scale = p.partial != NULL ? 1 : sum == 0 ? 0 : 1 / sum; // NaN stays
+        const float scale = p.partial != NULL ? 1 : sum == 0 ? 0 : 1 / sum; // keeps NaN
         if (r < rows) {
             const gb_attention_row at = gb_attention_row_of(p, group, r);
             const int64_t row = (i3 * p.heads + at.i2) * p.n + at.i1;

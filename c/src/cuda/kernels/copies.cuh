@@ -1,8 +1,8 @@
-// copies.cuh - element k of one tensor, in logical order, becomes element k of another: kernels of DUP, CPY, CONT, SET
-// and GET_ROWS.
+// copies.cuh - kernels of DUP, CPY, CONT, SET and GET_ROWS. Element k of one tensor becomes element k of another, in
+// logical order.
 //
-// The two sides may have different shapes with as many elements. Conversions go through float; to i32 they saturate,
-// NaN becomes 0.
+// Both tensors have the same number of elements; shapes may differ. Conversions go through float. To i32 they saturate,
+// and NaN becomes 0.
 #ifndef GB_CUDA_KERNELS_COPIES_CUH
 #define GB_CUDA_KERNELS_COPIES_CUH
 
@@ -24,7 +24,7 @@ GB_DEVICE void gb_convert(int to, char * y, int from, const char * x) {
     }
 }
 
-// Elements of `size` bytes; blocks of quantized types count as elements, with ne in blocks.
+// Copies elements of `size` bytes. Blocks of quantized types count as elements, and ne counts blocks.
 template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_moving(gb_view y, gb_view x, int size, int64_t n) {
     gb_wait_for_earlier();
     const int64_t k = gb_thread();
@@ -41,9 +41,9 @@ template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_converting(gb_view y, gb_
     }
 }
 
-// Transposes: dense along dim 0 of y and along dim `with` of x, both of one 2- or 4-byte type and one shape. grid: x
-// tiles along dim 0, y along `with`, z the rest. A tile goes through shared memory, so that both sides are read and
-// written in lines.
+// Transposes. y is dense along dimension 0, x along dimension `with`; both have one 2- or 4-byte type and one shape.
+// grid: x tiles along dimension 0, y along `with`, z the rest. A tile goes through shared memory, so that reads and
+// writes are coalesced.
 enum { GB_TILE = 32, GB_TILE_LINES = 8 };
 
 template <class T> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_transposing(gb_view y, gb_view x, int with) {
@@ -69,7 +69,7 @@ template <class T> GB_KERNEL GB_BOUNDS(256, 1) gb_copy_transposing(gb_view y, gb
     }
 }
 
-// Quantized to floats: a thread makes 32 elements. x counts groups of 32; rows are whole blocks on both sides.
+// Quantized to floats: a thread makes 32 elements. x counts groups of 32. Rows are whole blocks in both tensors.
 template <int TYPE> GB_DEVICE void gb_dequantize_group(const char * row, int64_t group, gb_group & o) {
     constexpr int per_block = gb_format<TYPE>::block / 32;
     gb_format<TYPE>::unpack((const uint8_t *) row + group / per_block * gb_format<TYPE>::bytes,

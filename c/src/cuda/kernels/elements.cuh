@@ -1,9 +1,9 @@
-// elements.cuh - how kernels reach the elements of a tensor, whatever its type and strides.
+// elements.cuh - access to elements of a tensor of any type and stride.
 //
-// A view is what a kernel is told of a tensor. One thread makes one element of the result: gb_unravel turns its number
-// into indices, with 32-bit divisions where the count allows (I = uint32_t). Float types are told apart at run time:
-// all threads take the same way, and memory is what bounds these kernels. Dense f32 has kernels of its own beside
-// these, with 16 bytes a thread.
+// A view describes a tensor to a kernel. One thread makes one element of the result. gb_unravel turns its number into
+// indices, with 32-bit divisions if the count allows (I = uint32_t). Float types are distinguished at run time: all
+// threads take the same branch, and memory limits these kernels. Dense f32 has kernels of its own, with 16 bytes a
+// thread.
 #ifndef GB_CUDA_KERNELS_ELEMENTS_CUH
 #define GB_CUDA_KERNELS_ELEMENTS_CUH
 
@@ -31,7 +31,7 @@ template <class I> GB_DEVICE gb_index gb_unravel(I k, const int64_t * ne) {
     return at;
 }
 
-// Of a row, counted through dims 1 to 3; i[0] is 0.
+// Indices of a row, which is counted through dimensions 1 to 3; i[0] is 0.
 template <class I> GB_DEVICE gb_index gb_unravel_row(I row, const int64_t * ne) {
     const I rest = row / (I) ne[1], i3 = rest / (I) ne[2];
     const gb_index at = { { 0, (int64_t) (row - rest * (I) ne[1]), (int64_t) (rest - i3 * (I) ne[2]), (int64_t) i3 } };
@@ -63,7 +63,7 @@ GB_DEVICE void gb_put(int type, char * p, float x) {
     }
 }
 
-// An element of 1, 2, 4 or 8 bytes, or of a block of a quantized type: bytes as they are.
+// Copies an element of 1, 2, 4 or 8 bytes, or a block of a quantized type.
 GB_DEVICE void gb_move(int size, char * to, const char * from) {
     switch (size) {
         case 1: *to = *from; break;
@@ -88,12 +88,12 @@ GB_DEVICE int64_t gb_thread(void) { return (int64_t) blockIdx.x * blockDim.x + t
 
 // -------------------------------------------------------------------------------------------- threads that share a row
 
-// A row is one warp's (WARPS = 1; several rows a block) or all of a block's. Every thread of the row's owner calls;
-// sums have one order.
+// A row belongs to one warp (WARPS = 1; several rows a block) or to a block. Every thread of the owner calls these.
+// Sums have a fixed order.
 template <int WARPS, class T> GB_DEVICE T gb_row_sum(T x, T * shared) {
     x = gb_warp_sum(x);
     if (WARPS > 1) {
-        gb_sync_block(); // what the last call wrote has been read
+        gb_sync_block(); // the values of the last call have been read
         if (threadIdx.x % GB_WARP == 0) {
             shared[threadIdx.x / GB_WARP] = x;
         }
@@ -122,8 +122,8 @@ template <int WARPS> GB_DEVICE float gb_row_max(float x, float * shared) {
     return x;
 }
 
-// The row of this thread, and its number among those that share it. Rows past the last one are the last one's copies:
-// nobody may leave.
+// The row of this thread, and its number among the threads of the row. After the last row, threads repeat it: no thread
+// may return.
 template <int WARPS> GB_DEVICE int64_t gb_my_row(void) {
     return WARPS > 1 ? (int64_t) blockIdx.x : (int64_t) blockIdx.x * (blockDim.x / GB_WARP) + threadIdx.x / GB_WARP;
 }

@@ -1,16 +1,16 @@
 // few_rows.cuh - products with 2 to 16 columns and weights of the formats that models have most, on the tensor cores:
 // Q4_0, Q8_0, Q4_K, Q6_K, IQ4_XS. From 8.0.
 //
-// Each weight is read once for all columns. A warp has 16 rows of weights, which are the rows of gb_mma_s8, and one or
-// two panels (panels.cuh) are its columns; a stage is 256 elements deep, what a block of the K formats has. The bytes
-// of its rows are copied as they lie, some stages ahead, and a lane makes of them what its fragment has: four times
-// four quants for a group of 32, in the order in which they lie, so that nothing is exchanged. Warps of a block have
-// rows of their own and share panels or, where there are few rows, share rows and take turns along the depth.
+// Each weight is read once for all columns. A warp has 16 rows of weights, the rows of gb_mma_s8, and one or two panels
+// (panels.cuh) as columns. A stage is 256 elements deep, a block of the K formats. The bytes of its rows are copied as
+// they are, some stages ahead. A lane turns them into its own fragment: four times four quants of a group of 32, in
+// their order in memory, so that lanes exchange nothing. Warps of a block have rows of their own and share panels. If
+// there are few rows, warps share rows and take turns along the depth.
 //
-// Sums of a group start at a number whose bits, with a sum added to them, are a float: 3 * 2^22. One multiplication
-// with addition takes that off again and applies the scale of the weights exactly, a second that of the activations.
-// Sums of products are below 2^22: 32 * 128 * 127. The table of instructions that docs/CUDA.md has is counted from this
-// loop (tools/count_sass.py).
+// The sums of a group start at 3 * 2^22 as the bits of a float, so with a sum added they are still a float. One
+// multiplication with addition subtracts the start and applies the scale of the weights exactly. Another one applies
+// the scale of the activations. Sums stay below 2^22: 32 * 128 * 127. tools/count_sass.py counts the instructions of
+// this loop.
 #ifndef GB_CUDA_KERNELS_FEW_ROWS_CUH
 #define GB_CUDA_KERNELS_FEW_ROWS_CUH
 
@@ -29,14 +29,14 @@ struct gb_few {
     int split; // 2 to the power of it warps share rows: 0, 1 or 2
 };
 
-// What is the same for all stages: constants that stay in registers, and what follows from the lane's number; and the
-// lane's part of a stage in shared memory.
+// Constants of all stages that stay in registers, values that depend on the lane, and the lane's part of a stage in
+// shared memory.
 struct gb_few_place {
-    const char * row[2]; // rows g and g + 8: where the block begins
-    int word; // 4 t: byte of the lane's word
-    int owner[4]; // 4 g ...: lanes that have scales of row g
-    int start[4]; // of a sum
-    uint32_t high, top2, signs; // bits of each byte: four, two, one
+    const char * row[2]; // rows g and g + 8 at the beginning of the block
+    int word; // 4 t, the offset of the lane's word
+    int owner[4]; // 4 g ..., the lanes that have scales of row g
+    int start[4]; // first value of sums
+    uint32_t high, top2, signs; // masks of each byte: four bits, two, one
     gb_table16 table; // of IQ4_XS
     GB_METHOD explicit gb_few_place(int lane) {
         word = lane % 4 * 4;
@@ -50,16 +50,15 @@ struct gb_few_place {
             owner[i] = gb_quick_keep(lane / 4 * 4 + i);
         }
     }
-    static GB_METHOD uint32_t keep(uint32_t x, int by) { // what is the same in all lanes would not be kept
-        return gb_quick_keep(x ^ (uint32_t) by) ^ (uint32_t) by;
-    }
+    // Hides a uniform value from the compiler, which would not keep it in a register.
+    static GB_METHOD uint32_t keep(uint32_t x, int by) { return gb_quick_keep(x ^ (uint32_t) by) ^ (uint32_t) by; }
 };
 
-// What a format does: `begin` decodes what a stage has once; `load` reads the words of `span` groups; `fragment` makes
-// of these the fragment of one of them, in signed bytes, and `scales` gives the scale of each row and half of it.
-// align: what addresses of rows have to be multiples of; 0: there is no kernel; bytes: of a stage; pitch: from row to
-// row in shared memory, such that the rows of a load meet no bank twice; chunk: of a copy; halves: scales of a group;
-// minima: activations are asked for their sums; unit: what all scales leave out.
+// A format. `begin` decodes what a stage has once. `load` reads the words of `span` groups. `fragment` turns them into
+// the fragment of one group, in signed bytes. `scales` gives the scale of each row and half of it. align: alignment of
+// rows in bytes; 0: there is no kernel. bytes: of a stage. pitch: distance of rows in shared memory, so that the rows
+// of one load hit distinct shared-memory banks. chunk: bytes of a copy. halves: scales of a group. minima: needs the
+// sums of the activations. unit: common factor of all scales.
 template <int TYPE> struct gb_few_format {
     static constexpr int align = 0;
 };
@@ -70,16 +69,16 @@ GB_DEVICE float gb_few_half(const char * at, int offset) {
     return gb_half_bits_to_float(*(const uint16_t *) (const void *) (at + offset));
 }
 
-// The word at an even byte of blocks whose first byte lies where 4 divides; the offset is a constant but for `word`.
+// Reads the word at an even offset of 4-aligned blocks. The offset is constant except for `word`.
 GB_DEVICE uint32_t gb_few_even_word(const char * at, int offset, int word) {
     return offset % 4 == 0 ? gb_few_word(at + word, offset)
                            : gb_perm(gb_few_word(at + word, offset - 2), gb_few_word(at + word, offset + 2), 0x5432);
 }
 
-// Scales of eight groups: a lane decodes those of groups t and t + 4, others ask it.
+// Scales of eight groups. A lane decodes those of groups t and t + 4; other lanes ask it.
 struct gb_few_scales {
-    float mine[2][2]; // of row, and group
-    template <int BYTES> GB_METHOD void of_blocks(const gb_few_place & p) { // of 32 elements, which begin with theirs
+    float mine[2][2]; // by row and group
+    template <int BYTES> GB_METHOD void of_blocks(const gb_few_place & p) { // blocks of 32 elements
         GB_UNROLL for (int i = 0; i < 4; i++) {
             mine[i / 2][i % 2] = gb_few_half(p.row[i / 2] + p.word / 4 * BYTES, i % 2 * 4 * BYTES);
         }
@@ -93,7 +92,7 @@ template <> struct gb_few_format<GGML_TYPE_Q4_0> : gb_few_scales {
     static constexpr bool minima = false;
     static constexpr int bytes = 8 * GB_BYTES(q4_0), pitch = bytes, chunk = 16, align = 16, span = 1, halves = 1,
                          stages = 4;
-    static constexpr float unit = 0.0625f; // nibbles are the high ones of their bytes, less 8, so sixteen times as much
+    static constexpr float unit = 0.0625f; // nibbles are the high ones of their bytes, less 8, so 16 times as large
     uint32_t w[2];
     GB_METHOD void begin(const gb_few_place & p) { of_blocks<GB_BYTES(q4_0)>(p); }
     GB_METHOD void load(const gb_few_place & p, int group) {
@@ -135,14 +134,14 @@ template <> struct gb_few_format<GGML_TYPE_Q4_K> : gb_few_scales {
     uint32_t w[2][2], minimum[4]; // minimum: the fragment of rows g, g + 8 and groups t, t + 4
     float dmin[2];
     GB_METHOD void begin(const gb_few_place & p) {
-        const uint32_t shift = (uint32_t) p.word * 2; // byte t of a word
+        const uint32_t shift = (uint32_t) p.word * 2; // selects byte t of a word
         GB_UNROLL for (int r = 0; r < 2; r++) {
             const uint4 head = *(const uint4 *) (const void *) p.row[r];
             const float2 d = gb_unpack_half2(head.x);
             const uint32_t s = head.y >> shift, m = head.z >> shift, both = head.w >> shift;
             mine[r][0] = d.x * (float) (s & 63);
             mine[r][1] = d.x * (float) ((both & 15) | (s >> 2 & 48));
-            minimum[r] = gb_bits((float) (m & 63)); // few bits: tf32 has them
+            minimum[r] = gb_bits((float) (m & 63)); // has few bits, so tf32 is exact
             minimum[2 + r] = gb_bits((float) ((both >> 4 & 15) | (m >> 2 & 48)));
             dmin[r] = d.y;
         }
@@ -157,7 +156,7 @@ template <> struct gb_few_format<GGML_TYPE_Q4_K> : gb_few_scales {
             a[i] = (group % 2 == 0 ? w[i / 2][i % 2] : w[i / 2][i % 2] >> 4) & 0x0f0f0f0fu;
         }
     }
-    // The minima of 8 groups times the sums of the activations are a product of their own.
+    // Multiplies the minima of 8 groups by the sums of the activations, as a product of its own.
     GB_METHOD void take_minima(const uint4 & s, float (&sum)[4]) const {
         const uint32_t first[2] = { s.x, s.y }, second[2] = { s.z, s.w };
         float all[4] = { 0, 0, 0, 0 };
@@ -187,7 +186,7 @@ template <> struct gb_few_format<GGML_TYPE_IQ4_XS> : gb_few_scales {
     GB_METHOD void load(const gb_few_place & p, int group) {
         GB_UNROLL for (int r = 0; r < 2; r++) { w[r] = gb_few_word(p.row[r] + p.word, GB_AT(iq4_xs, qs) + 16 * group); }
     }
-    // Values come in the order of their nibbles, so the activations do: gb_few_alternate.
+    // Values are in the order of their nibbles, and so are the activations: gb_few_alternate.
     GB_METHOD void fragment(const gb_few_place & p, int, uint32_t (&a)[4]) const {
         const gb_table16 & t = p.table;
         GB_UNROLL for (int r = 0; r < 2; r++) {
@@ -200,14 +199,14 @@ template <> struct gb_few_format<GGML_TYPE_IQ4_XS> : gb_few_scales {
     }
 };
 
-// The bits of a word lie where 2 divides, the same for all words of a block. A value is four times the level less 32.
+// Words begin at even addresses, with the same parity in a block. A value is four times the level less 32.
 template <> struct gb_few_format<GGML_TYPE_Q6_K> {
     static constexpr bool minima = false;
     static constexpr int bytes = GB_BYTES(q6_k), pitch = 240, chunk = 16, align = 2, span = 4, halves = 2, stages = 3;
     static constexpr float unit = 0.25f;
-    uint32_t low[2][2][2], high[2][2], shift[2]; // low: of row, side, part; high: of row, part
+    uint32_t low[2][2][2], high[2][2], shift[2]; // low: by row, side, part; high: by row, part
     float mine[2][4]; // scales t, t + 4, ...
-    const char * at[2]; // where 4 divides
+    const char * at[2]; // 4-aligned
     GB_METHOD void begin(const gb_few_place & p) {
         GB_UNROLL for (int r = 0; r < 2; r++) {
             const uint32_t odd = (uint32_t) (uintptr_t) p.row[r] & 2;
@@ -224,7 +223,7 @@ template <> struct gb_few_format<GGML_TYPE_Q6_K> {
         const char * from = at[r] + p.word;
         return gb_funnel_right(gb_few_word(from, offset), gb_few_word(from, offset + 4), shift[r]);
     }
-    GB_METHOD void load(const gb_few_place & p, int group) { // of half a block
+    GB_METHOD void load(const gb_few_place & p, int group) { // for half of a block
         GB_UNROLL for (int i = 0; i < 4; i++) {
             const int r = i / 2, part = i % 2;
             low[r][0][part] = word(p, r, GB_AT(q6_k, ql) + 16 * group + 16 * part);
@@ -250,29 +249,29 @@ template <> struct gb_few_format<GGML_TYPE_Q6_K> {
     }
 };
 
-template <int TYPE> struct gb_few_stage { // in shared memory: the rows of all warps, then `split` times the panels
+template <int TYPE> struct gb_few_stage { // in shared memory: the rows of all warps, then the panels, `split` times
     static constexpr int slot = GB_FEW_ROWS * gb_few_format<TYPE>::pitch, rows = GB_FEW_WARPS * slot,
                          panel = gb_few_format<TYPE>::minima ? (int) sizeof(gb_panel) : (int) offsetof(gb_panel, s);
 };
 
-// Where a thread is on its way along the depth, and where its things lie in a stage.
+// A thread's position along the depth, and its addresses in a stage.
 struct gb_few_walk {
-    const char * row; // of the next copy: the lane's row of weights, and its piece of it
+    const char * row; // of the next copy: the lane's piece of its row of weights
     const char * x; // panels
-    int64_t gap; // bytes from the end of one panel to the second
+    int64_t gap; // bytes from the end of one panel to the next
     int left; // bytes to the end of the row
     int ahead, computed; // stage to copy, to compute
-    char *there, *here, *end; // where these are; end of the stages
+    char *there, *here, *end; // their stages; end of the stages
     int step, stage, to_panels; // bytes of the next stage of the warp in a row; of a stage in shared memory
-    int first, each; // bytes of panels that the thread copies: from, distance
+    int first, each; // bytes of panels that the thread copies: offset, distance
     uint32_t begin[2]; // Q6_K: where rows g and g + 8 begin
-    float sum[2][4]; // of panels
+    float sum[2][4]; // by panel
 };
 
-// Queues the copy of a stage of the warp's rows; two lanes for each. `whole`: it is not the last.
+// Queues the copy of a stage of the warp's rows, two lanes for a row. `whole`: it is not the last stage.
 template <int TYPE, bool WHOLE> GB_DEVICE void gb_few_copy(char * slot, const char * row, int left) {
     typedef gb_few_format<TYPE> format;
-    constexpr bool moves = format::align < 8; // from where 16 divides, before the row
+    constexpr bool moves = format::align < 8; // copies from the aligned address before the row
     constexpr int chunk = format::chunk, n = (format::bytes + (moves ? 14 : 0) + chunk - 1) / chunk;
     const int lane = (int) threadIdx.x % 32;
     const uint32_t before = moves ? (uint32_t) (uintptr_t) row & 15 : 0;
@@ -291,7 +290,7 @@ template <int TYPE, bool WHOLE> GB_DEVICE void gb_few_copy(char * slot, const ch
     }
 }
 
-// The next copy of a thread, if there is one.
+// Queues the thread's next copy, if there is one.
 template <int TYPE, int NT, bool WHOLE> GB_DEVICE void gb_few_fetch(const gb_few & p, gb_few_walk & w, char * shared) {
     typedef gb_few_stage<TYPE> layout;
     if (WHOLE || w.ahead < p.stages) {
@@ -309,7 +308,7 @@ template <int TYPE, int NT, bool WHOLE> GB_DEVICE void gb_few_fetch(const gb_few
     w.there = w.there == w.end ? shared : w.there;
 }
 
-// A group of the weights times the panels.
+// Multiplies a group of the weights by the panels.
 template <int TYPE, int NT>
 GB_DEVICE void gb_few_multiply(const gb_few_format<TYPE> & f, const gb_few_place & place, const char * panels,
     int group, float (&sum)[2][4]) {
@@ -373,7 +372,7 @@ GB_DEVICE void gb_few_compute(const gb_few_place & place, const char * panels, f
     }
 }
 
-// The sums of warps that share rows, by the first of them; every thread of the block comes here.
+// The first of the warps that share rows adds up their sums. Every thread of the block calls this.
 template <int NT> GB_DEVICE void gb_few_join(char * shared, int split, float (&sum)[2][4]) {
     float * const part = (float *) (void *) shared;
     const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
@@ -385,13 +384,13 @@ template <int NT> GB_DEVICE void gb_few_join(char * shared, int split, float (&s
     }
 }
 
-// Waits for a stage, starts the copy of another and computes.
+// Waits for a stage, starts the copy of another, and computes.
 template <int TYPE, int NT, bool WHOLE>
 GB_DEVICE void gb_few_turn(const gb_few & p, gb_few_walk & w, gb_few_place & place, char * shared) {
     typedef gb_few_format<TYPE> format;
     const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
     gb_cp_async_wait<format::stages - 2>();
-    gb_sync_block(); // the copies of all threads have arrived, and all have read what is overwritten next
+    gb_sync_block(); // all copies have arrived, and no thread reads the stage that is overwritten next
     gb_few_fetch<TYPE, NT, WHOLE>(p, w, shared);
     GB_UNROLL for (int r = 0; r < 2; r++) {
         place.row[r] = w.here + warp * gb_few_stage<TYPE>::slot + (lane / 4 + 8 * r) * format::pitch;
@@ -416,7 +415,7 @@ template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_row
     const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32, g = lane / 4, t = lane % 4;
     const int part = warp & ((1 << p.split) - 1), band = warp >> p.split, bands = GB_FEW_WARPS >> p.split;
     const int64_t row = ((int64_t) blockIdx.x * bands + band) * GB_FEW_ROWS;
-    const char * a = gb_weights_of_slice(p.w, blockIdx.z) + part * format::bytes; // rows past the last repeat it
+    const char * a = gb_weights_of_slice(p.w, blockIdx.z) + part * format::bytes; // after the last row, rows repeat it
     gb_few_place place(lane);
     gb_few_walk w = {};
     w.row = a + gb_min<int64_t>(row + lane / 2, p.m - 1) * (int64_t) p.w.nb_m + lane % 2 * format::chunk;
@@ -440,7 +439,7 @@ template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_row
     const int turns = (p.stages + (1 << p.split) - 1) >> p.split;
     const int whole = ((p.stages - 1) >> p.split) - (format::stages - 1);
     int turn = 0;
-    for (; turn < whole; turn++) { // what is copied now are whole stages of all warps, and not the last
+    for (; turn < whole; turn++) { // every warp copies whole stages here, and not the last one
         gb_few_turn<TYPE, NT, true>(p, w, place, shared);
     }
     for (; turn < turns; turn++) {
@@ -459,7 +458,7 @@ template <int TYPE, int NT> GB_KERNEL GB_BOUNDS(GB_FEW_WARPS * 32, 4) gb_few_row
     }
 }
 
-// The panels: x rows of panels over all slices; y eight panels along the depth, or as many as a grid may have.
+// Makes panels. grid: x rows of panels over all slices; y eight panels along the depth, or as many as a grid may have.
 GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_panels(gb_make_panels p) {
     gb_wait_for_earlier();
     const uint32_t rows = (uint32_t) p.bands * GB_PANEL_ROWS, slice = blockIdx.x / rows, r = blockIdx.x % rows;

@@ -1,18 +1,17 @@
-// gemm.cuh - products with many columns: tiles in shared memory, tensor cores for halves and quantized weights, plain
-// arithmetic for floats.
+// gemm.cuh - products with many columns, in tiles: on tensor cores for halves and quantized weights, in float for the
+// rest.
 //
 // gb_gemm_halves: a block makes NT rows of dst times 128 columns, a warp 64 x 64 of them (NT = 256), 64 x 32 or 32 x
-// 16: the larger, the fewer bytes of shared memory a product needs, which is what limits the tensor cores. Both
-// operands have the sum along their rows, so both go to shared memory as rows of 64 halves, 16 bytes at a time, and a
-// piece lies in its row at its number xor the row's: loads of fragments then meet no bank twice. Copies run some stages
-// ahead of the products. Quantized weights are copied as they lie, 256 elements of each row at a time; after the
-// products of a stage, which the tensor cores still work on, a thread unpacks 32 elements of a later one from there.
-// Where shared memory has no room for these copies it unpacks them from where they are. What lies past the operands is
-// zeros.
-// gb_gemm_exact: the same product in float, from any type and stride; a stage is 32 deep.
+// 16. Shared memory limits the tensor cores, and larger tiles need fewer bytes of it. Both operands go to shared memory
+// as rows of 64 halves, along the sum. Piece p (16 bytes) of row r lies at p xor r, so that loads of fragments hit
+// distinct shared-memory banks. Copies run some stages ahead of the products. Quantized weights are copied as they are,
+// 256 elements of each row at a time. While the tensor cores work on a stage, a thread unpacks 32 elements of a later
+// one. If shared memory is too small for these copies, it unpacks from global memory. Zeros surround the operands.
 //
-// In MUL_MAT_ID, rows of dst are sorted by expert (gb_route in product_steps.cuh), and a block finds out which expert
-// its tile belongs to.
+// gb_gemm_exact: the same product in float, from any type and stride. A stage is 32 deep.
+//
+// In MUL_MAT_ID, rows of dst are sorted by expert (gb_route in product_steps.cuh). A block looks up the expert of its
+// tile.
 #ifndef GB_CUDA_KERNELS_GEMM_CUH
 #define GB_CUDA_KERNELS_GEMM_CUH
 
@@ -25,21 +24,21 @@ enum { GB_GEMM_THREADS = 256, GB_GEMM_M = 128, GB_GEMM_K = 64, GB_GEMM_BAND = 8,
 struct gb_gemm {
     gb_weights w;
     const void * x; // rows of halves, or of floats
-    int64_t x_row; // elements from row to row
+    int64_t x_row; // distance of rows, in elements
     float * dst;
     int64_t m, k, rows; // columns of dst, depth, rows of a slice
-    int64_t part_rows; // the depth is cut into parts, whose results lie part_rows rows apart
+    int64_t part_rows; // the depth is cut into parts; distance of their results, in rows
     int parts, part_depth;
-    const int * first; // NULL, or of the rows of each expert in `tokens`, and their end
+    const int * first; // NULL, or for each expert its first row in `tokens`, and the end
     const int * tokens; // row numbers, sorted by expert
     int stages; // 2, 3 or 4
-    int raw; // quantized: their bytes are copied to shared memory first
+    int raw; // quantized: bytes are copied to shared memory first
 };
 
-// The part of the product that a block has.
+// The part of the product that a block makes.
 struct gb_tile {
-    const char * a; // matrix; NULL: there is none
-    int64_t row, end; // its rows of the slice, or positions in `tokens`
+    const char * a; // matrix; NULL: none
+    int64_t row, end; // rows of the slice, or positions in `tokens`
     int64_t column, slice; // first column of dst
     int64_t k0, k1; // depth
     float * dst;
@@ -48,8 +47,8 @@ struct gb_tile {
 template <int NT> GB_DEVICE gb_tile gb_tile_of(const gb_gemm & p, int columns) {
     gb_tile t;
     const int64_t part = blockIdx.z % p.parts;
-    // Blocks with neighbouring numbers run at the same time: they take tiles that are close both ways, GB_GEMM_BAND of
-    // rows, so that the operands they share are few enough for the cache.
+    // Blocks with adjacent numbers run at the same time. They get tiles that are close in both directions, GB_GEMM_BAND
+    // rows of tiles, so that their operands fit the cache.
     const int64_t linear = (int64_t) blockIdx.y * gridDim.x + blockIdx.x, per_band = (int64_t) GB_GEMM_BAND * gridDim.x;
     const int64_t band = linear / per_band * GB_GEMM_BAND,
                   wide = gb_min<int64_t>(GB_GEMM_BAND, (int64_t) gridDim.y - band);
@@ -80,12 +79,12 @@ template <int NT> GB_DEVICE gb_tile gb_tile_of(const gb_gemm & p, int columns) {
     return t;
 }
 
-// The row of dst and of the other operand, over all slices.
+// Index of a row in dst and in the other operand, over all slices.
 GB_DEVICE int64_t gb_tile_row(const gb_gemm & p, const gb_tile & t, int64_t r) {
     return p.first != NULL ? p.tokens[r] : t.slice * p.rows + r;
 }
 
-// Columns c and c + 1 of a row of dst.
+// Stores columns c and c + 1 of a row of dst.
 GB_DEVICE void gb_store_two(const gb_gemm & p, const gb_tile & t, int64_t row, int64_t c, float x, float y) {
     float * to = t.dst + row * p.m + c;
     if (c + 1 < p.m && p.m % 2 == 0) {
@@ -102,12 +101,12 @@ GB_DEVICE void gb_store_two(const gb_gemm & p, const gb_tile & t, int64_t row, i
 
 // -------------------------------------------------------------------------------------------------------- tensor cores
 
-// Piece `piece` (16 bytes) of row r in a tile of rows of 64 halves.
+// Address of piece `piece` (16 bytes) of row r, in a tile of rows of 64 halves.
 GB_DEVICE uint16_t * gb_piece(uint16_t * tile, int r, int piece) {
     return tile + r * GB_GEMM_K + (piece ^ (r & 7)) * 8;
 }
 
-// 8 halves of a group from its element 8 i on, as 16 bytes.
+// Elements 8 i to 8 i + 7 of a group, as 16 bytes of halves.
 template <int KIND> GB_DEVICE uint4 gb_group_halves(const gb_group & o, int i) {
     const float d = o.d[i / 2], m = o.m[i / 2];
     uint32_t pair[4];
@@ -118,20 +117,20 @@ template <int KIND> GB_DEVICE uint4 gb_group_halves(const gb_group & o, int i) {
     return make_uint4(pair[0], pair[1], pair[2], pair[3]);
 }
 
-// Quantized weights as they lie: of each column of a tile 256 elements, with what precedes them from where 16 divides.
+// Quantized weights as bytes: 256 elements of each column of a tile, from the 16-aligned address before them.
 enum { GB_RAW_DEPTH = 256, GB_RAW_STAGES = GB_RAW_DEPTH / GB_GEMM_K };
 template <int SOURCE> struct gb_raw {
     static constexpr int bytes = GB_RAW_DEPTH / gb_format<SOURCE>::block * gb_format<SOURCE>::bytes,
-                         pieces = (bytes + 15 + 15) / 16, // an odd number lies between columns: banks
+                         pieces = (bytes + 15 + 15) / 16, // an odd pitch: columns hit distinct banks
         pitch = (pieces | 1) * 16, slot = GB_GEMM_M * pitch;
 };
 template <> struct gb_raw<GB_HALVES> {
     static constexpr int slot = 0;
 };
 
-// The column of weights that a thread copies and unpacks, two threads each.
+// The column of weights that a thread copies and unpacks. Two threads share a column.
 struct gb_raw_column {
-    const char * at; // its row at depth t.k0; NULL: there is none
+    const char * at; // its row at depth t.k0; NULL: none
     int depth; // of the part, from t.k0 on
 };
 
@@ -156,7 +155,7 @@ template <int SOURCE> GB_DEVICE void gb_raw_copy(const gb_raw_column & c, int n,
     const int total = gb_min(left, (int) layout::bytes) + (int) before - side;
     char * const to = raw + n % 2 * layout::slot + (int) threadIdx.x / 2 * layout::pitch + side;
     from += side - (int) before;
-    if (left >= layout::pieces * 16) { // what is copied beyond is still the row's
+    if (left >= layout::pieces * 16) { // bytes beyond belong to the row
         GB_UNROLL for (int i = 0; i < layout::pieces * 16; i += 32) {
             if (i + 16 < layout::pieces * 16 || side == 0) {
                 gb_cp_async_16(to + i, from + i);
@@ -193,7 +192,7 @@ GB_DEVICE void gb_unpack_weights(const gb_gemm & p, const gb_raw_column & c, int
     }
 }
 
-// Weights of columns [t.column, + 128), depth [k, + 64), that are halves.
+// Copies weights that are halves: columns [t.column, + 128), depth [k, + 64).
 template <int SOURCE> GB_DEVICE void gb_load_weights(const gb_gemm & p, const gb_tile & t, int64_t k, uint16_t * tile) {
     if constexpr (SOURCE == GB_HALVES) {
         GB_UNROLL for (int i = 0; i < GB_GEMM_M * 8 / GB_GEMM_THREADS; i++) {
@@ -206,7 +205,7 @@ template <int SOURCE> GB_DEVICE void gb_load_weights(const gb_gemm & p, const gb
     }
 }
 
-// The other operand: `row` has the addresses of the rows that this thread copies, NULL past the end.
+// Copies the other operand. `row`: addresses of the rows that this thread copies, NULL after the end.
 template <int N>
 GB_DEVICE void gb_load_rows(const gb_tile & t, int64_t k, const uint16_t * const (&row)[N], const void * any,
     uint16_t * tile) {
@@ -234,11 +233,11 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
     GB_DYNAMIC_SHARED(uint16_t, shared);
     const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
     if constexpr (NT == 256 && !gb_has_large_tiles) {
-        return; // nobody launches it
+        return; // not reached: there is no launch
     }
     const gb_tile t = gb_tile_of<NT>(p, GB_GEMM_M);
     if (t.a == NULL) {
-        return; // the whole block
+        return; // the whole block returns
     }
     const uint16_t * row[N_ROWS];
     GB_UNROLL for (int i = 0; i < N_ROWS; i++) {
@@ -249,7 +248,7 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
     float sum[FN][2 * FM][4] = {};
     int64_t ahead = t.k0;
     char * raw = (char *) (shared + p.stages * STAGE);
-    // of the weights: the stage to unpack next; the next bytes to copy
+    // Of the weights: stage to unpack next, next bytes to copy.
     gb_raw_column column = {};
     int unpacked = 0, copied = 2;
     if constexpr (SOURCE != GB_HALVES) {
@@ -289,14 +288,14 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
         } else {
             gb_cp_async_wait<2>();
         }
-        gb_sync_block(); // this stage is there, and nobody reads the one that is overwritten now
+        gb_sync_block(); // the stage is complete, and no thread reads the one that is overwritten next
         uint16_t * to = shared + (stage == 0 ? p.stages - 1 : stage - 1) * STAGE;
         if (ahead < t.k1) {
             gb_load_rows<N_ROWS>(t, ahead, row, p.x, to + GB_GEMM_M * GB_GEMM_K);
             gb_load_weights<SOURCE>(p, t, ahead, to);
         }
         if constexpr (SOURCE != GB_HALVES) {
-            // what was copied two before is unpacked; this is there in four stages
+            // Bytes that were copied two steps ago are unpacked now. They are needed in four stages.
             if (p.raw != 0 && unpacked == GB_RAW_STAGES * (copied - 1)) {
                 gb_raw_copy<SOURCE>(column, copied++, raw);
             }
@@ -306,10 +305,10 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
         uint16_t * rows = weights + GB_GEMM_M * GB_GEMM_K;
         GB_UNROLL for (int step = 0; step < GB_GEMM_K / 16; step++) {
             uint32_t a[FN][4], b[2 * FM][2];
-            GB_UNROLL for (int i = 0; i < FN; i++) { // rows 0 - 7, 8 - 15 of the first piece, then of the second
+            GB_UNROLL for (int i = 0; i < FN; i++) { // rows 0 to 7 and 8 to 15 of the first piece, then of the second
                 gb_ldmatrix_x4(a[i], gb_piece(rows, warp_n + 16 * i + lane % 16, 2 * step + lane / 16));
             }
-            GB_UNROLL for (int j = 0; j < FM; j++) { // both pieces of columns 0 - 7, then of 8 - 15
+            GB_UNROLL for (int j = 0; j < FM; j++) { // both pieces of columns 0 to 7, then of 8 to 15
                 uint32_t four[4];
                 gb_ldmatrix_x4(four,
                     gb_piece(weights, warp_m + 16 * j + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
@@ -346,9 +345,9 @@ GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, NT >= 128 ? 1 : 2) gb_gemm_halves(gb_gemm p
 
 enum { GB_EXACT_K = 32 };
 
-struct gb_exact { // where the elements of the weights lie
+struct gb_exact { // strides of the weights
     int type;
-    size_t nb_k; // bytes along the sum; quantized: unused or, with blocks across it, from row to row of a
+    size_t nb_k; // bytes along the sum; quantized: unused, or with `across` the distance of rows of a
     bool across; // blocks lie along the columns of dst
 };
 
@@ -368,14 +367,14 @@ GB_DEVICE void gb_unpack_any(int type, const char * row, int64_t element, gb_gro
     }
 }
 
-// Element [k][column] of a tile of `columns`; the pitch keeps groups of threads that write a column off the same banks.
+// Index of element [k][column] of a tile of `columns`. The pitch keeps threads that write a column off the same banks.
 template <int COLUMNS> GB_DEVICE float & gb_exact_at(float * tile, int k, int column) {
     return tile[k * (COLUMNS + 4) + column];
 }
 
 template <int COLUMNS>
 GB_DEVICE void gb_exact_groups(const gb_gemm & p, const gb_tile & t, const gb_exact & e, int64_t k, float * tile) {
-    // as many groups either way
+    // Both cases have the same number of groups.
     for (int i = (int) threadIdx.x; i < COLUMNS; i += GB_GEMM_THREADS) {
         const int g = e.across ? i % (COLUMNS / 32) * 32 : i; // first column
         const int depth = e.across ? i / (COLUMNS / 32) : 0;
@@ -395,7 +394,7 @@ GB_DEVICE void gb_exact_groups(const gb_gemm & p, const gb_tile & t, const gb_ex
 
 template <int COLUMNS>
 GB_DEVICE void gb_exact_floats(const gb_gemm & p, const gb_tile & t, const gb_exact & e, int64_t k, float * tile) {
-    const bool along = e.nb_k <= p.w.nb_m; // neighbouring threads take what lies closer
+    const bool along = e.nb_k <= p.w.nb_m; // adjacent threads take elements that are closer in memory
     GB_UNROLL for (int i = (int) threadIdx.x; i < COLUMNS * GB_EXACT_K; i += GB_GEMM_THREADS) {
         const int depth = along ? i % GB_EXACT_K : i / COLUMNS, c = along ? i / GB_EXACT_K : i % COLUMNS;
         const int64_t column = t.column + c;
@@ -405,7 +404,7 @@ GB_DEVICE void gb_exact_floats(const gb_gemm & p, const gb_tile & t, const gb_ex
     }
 }
 
-// Of a row of a tile: four elements, and four more 64 further on.
+// Four elements of a row of a tile, and four more 64 further on.
 template <int TM> GB_DEVICE void gb_exact_fours(const float * from, float (&to)[TM]) {
     GB_UNROLL for (int i = 0; i < TM; i += 4) {
         const float4 v = *(const float4 *) (const void *) (from + 16 * i);
@@ -413,7 +412,7 @@ template <int TM> GB_DEVICE void gb_exact_fours(const float * from, float (&to)[
     }
 }
 
-// Tiles of 16 TM x 16 TM; a thread has TM x TM of it, in fours. QUANTIZED: any format, along or across.
+// Tiles of 16 TM x 16 TM. A thread makes TM x TM of them, in fours. QUANTIZED: any format, along or across.
 template <bool QUANTIZED, int TM> GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, 1) gb_gemm_exact(gb_gemm p, gb_exact e) {
     gb_wait_for_earlier();
     constexpr int SIDE = 16 * TM;
@@ -422,7 +421,7 @@ template <bool QUANTIZED, int TM> GB_KERNEL GB_BOUNDS(GB_GEMM_THREADS, 1) gb_gem
     const gb_tile t = gb_tile_of<SIDE>(p, SIDE);
     const int tx = (int) threadIdx.x % 16, ty = (int) threadIdx.x / 16;
     if (t.a == NULL) {
-        return; // the whole block
+        return; // the whole block returns
     }
     float sum[TM][TM] = {};
     for (int64_t k = t.k0; k < t.k1; k += GB_EXACT_K) {

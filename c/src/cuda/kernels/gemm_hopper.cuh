@@ -1,16 +1,15 @@
-// gemm_hopper.cuh - products of F16 and BF16 with many columns on compute capability 9.0: tiles that the copy engine
-// brings, and products that read them from shared memory.
+// gemm_hopper.cuh - products of F16 and BF16 with many columns on compute capability 9.0. The copy engine copies tiles;
+// products read them from shared memory.
 //
-// A block makes tiles as hopper_tiles.cuh has them. Its last warp copies: a thread of it asks for 64 elements of depth
-// of both operands at a time, p.stages ahead. Two groups of four warps multiply, each 64 columns by NT rows, all of
-// whose sums are in registers.
+// A block makes the tiles of hopper_tiles.cuh. A thread of its last warp copies 64 elements of depth of both operands
+// at a time, p.stages ahead. Two groups of four warps multiply, each 64 columns by NT rows, with all sums in registers.
 //
-// Each stage of shared memory has two barriers. `full`: the thread that copies has asked, and all bytes have come.
-// `empty`: the eight warps are done with reading. A warp says so one stage later, when at most the products of the
-// newest stage are going on; so the tensor cores always have the next products, and copies go on while sums are stored.
+// Each stage of shared memory has two barriers. `full`: the copy has started and all bytes have arrived. `empty`: the
+// eight warps have read it. A warp arrives at `empty` one stage late, when only the products of the newest stage may
+// still run. So the tensor cores always have the next products, and copies go on while sums are stored.
 //
-// What lies past the operands is zeros, and has no place in dst. In MUL_MAT_ID the rows of the second operand are
-// sorted by expert, too; those of the next expert, which the end of a tile may have, have no place in dst either.
+// Zeros surround the operands and are not stored. In MUL_MAT_ID the rows of the second operand are also sorted by
+// expert. The end of a tile may have rows of the next expert, which are not stored either.
 #ifndef GB_CUDA_KERNELS_GEMM_HOPPER_CUH
 #define GB_CUDA_KERNELS_GEMM_HOPPER_CUH
 
@@ -20,12 +19,12 @@
 enum { GB_HOPPER_THREADS = 32 * (GB_HOPPER_WARPS + 1) };
 
 struct gb_gemm_tiles {
-    gb_tensor_map rows; // (depth, row, slice, 1)
+    gb_tensor_map rows; // dimensions: depth, row, slice, 1
     gb_hopper_grid grid;
     int stages;
-    int axis[3]; // of weights: where the column and the two dimensions of slices are: 1 to 3
-    int ne2, r2, r3; // slices z of the product: z % ne2 / r2, z / ne2 / r3 of the weights
-    // of the matrix or of the experts: (depth, and in the order of their strides: column, two dimensions of slices)
+    int axis[3]; // of weights: dimension of the column and of both dimensions of slices, 1 to 3
+    int ne2, r2, r3; // slice z of the product is slice z % ne2 / r2, z / ne2 / r3 of the weights
+    // Of the matrix or of the experts. Dimensions: depth; then column and both dimensions of slices by stride.
     gb_tensor_map weights[GGML_MAX_SRC];
 };
 
@@ -44,7 +43,7 @@ template <int NT> GB_DEVICE void gb_hopper_copy(const gb_gemm_tiles & p, char * 
         for (int step = 0; step < t.steps; step++) {
             const int k = t.k0 + step * GB_HOPPER_K;
             char * to = shared + at.stage * STAGE;
-            gb_barrier_wait(&empty[at.stage], at.parity ^ 1); // nobody has used it before: over at once
+            gb_barrier_wait(&empty[at.stage], at.parity ^ 1); // returns at once for a new stage
             gb_barrier_expect(&full[at.stage], STAGE);
             gb_copy_tile(to, p.weights[t.expert], k, c[1], c[2], c[3], &full[at.stage]);
             gb_copy_tile(to + GB_HOPPER_M * GB_HOPPER_K * 2, p.rows, k, t.row, t.slice, 0, &full[at.stage]);
@@ -61,8 +60,8 @@ template <int KIND, int NT> GB_DEVICE void gb_hopper_multiply(const gb_gemm_tile
     gb_hopper_place at;
     for (int number = (int) blockIdx.x; number < p.grid.tiles; number += (int) gridDim.x) {
         const gb_hopper_tile t = gb_hopper_tile_of<NT>(p.grid, number);
-        float sum[NT / 2] = {}; // ptxas of CUDA 12.0 has wgmma one by one where they begin with none
-        int before = 0; // the stage whose products may be going on
+        float sum[NT / 2] = {}; // zeros, because ptxas of CUDA 12.0 serializes wgmma with undefined sums
+        int before = 0; // the stage whose products may still run
         if (t.steps == 0) {
             continue;
         }
@@ -94,7 +93,7 @@ template <int KIND, int NT> GB_DEVICE void gb_hopper_multiply(const gb_gemm_tile
     }
 }
 
-// grid: as many blocks as the device has multiprocessors, or tiles. Shared memory: the stages, and two barriers for
+// grid: one block for each multiprocessor, at most one for each tile. Shared memory: the stages, and two barriers for
 // each.
 template <int KIND, int NT>
 GB_KERNEL GB_BOUNDS(GB_HOPPER_THREADS, 1) gb_gemm_hopper(GB_FIXED_PARAMETER gb_gemm_tiles p) {

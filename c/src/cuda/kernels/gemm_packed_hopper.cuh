@@ -1,21 +1,22 @@
-// gemm_packed_hopper.cuh - products of quantized weights with many columns on compute capability 9.0: weights become
-// bf16 in the registers that the products read them from, and are in shared memory only as the bytes they are.
+// gemm_packed_hopper.cuh - products of quantized weights with many columns on compute capability 9.0. Weights become
+// bf16 in the registers that products read; shared memory holds them only as bytes.
 //
-// A block makes tiles as hopper_tiles.cuh has them, with twelve warps. Two groups of four multiply, each 64 columns
-// (rows of weights) by NT rows, all of whose sums are in registers. Three warps copy the bytes of weights, GB_RAW_DEPTH
-// elements of 128 rows at a time, into one of two slots; a thread of the last asks for 64 elements of depth of the
-// other operand, p.stages ahead. setmaxnreg gives the groups what these four warps do not need.
+// A block has twelve warps and makes the tiles of hopper_tiles.cuh. Two groups of four warps multiply, each 64 columns
+// (rows of weights) by NT rows, with all sums in registers. Three warps copy the bytes of weights, GB_RAW_DEPTH
+// elements of 128 rows at a time, into one of two slots. A thread of the last warp copies 64 elements of depth of the
+// other operand, p.stages ahead. setmaxnreg gives the groups the registers that these four warps do not need.
 //
-// The order of the depth is ours, as a product is a sum: a thread has, of each of its two rows of weights, one of four
-// neighbouring groups of 32 elements, so each format is unpacked as everywhere (unpack.cuh) and no lane does what
-// another does. Of 128 elements, those that 16 columns of a step have are four of each group: column 2 t + 8 j + i of
-// step s is element 32 t + 4 s + 2 j + i. gb_rows_in_order puts the rows of the other operand in that order.
+// The order of the depth is free, because a product is a sum. A thread has, of each of its two rows of weights, one of
+// four adjacent groups of 32 elements. So each format is unpacked as everywhere (unpack.cuh), and no lane repeats the
+// work of another. Column 2 t + 8 j + i of step s is element 32 t + 4 s + 2 j + i of 128. gb_rows_in_order puts the
+// rows of the other operand in that order.
 //
-// Barriers: `full` and `empty` of each stage as in gemm_hopper.cuh; `raw_full` of a slot: the three warps have copied
-// it; `raw_empty`: the eight warps have it in registers. The products of 64 elements go on while the next 64 become
-// numbers: there are registers for two such operands.
+// Barriers: `full` and `empty` of each stage as in gemm_hopper.cuh. `raw_full` of a slot: the three warps have copied
+// it. `raw_empty`: the eight warps have it in registers. Registers hold two operands of 64 elements: the products of
+// one run while the next is unpacked.
 //
-// This is why a slot is handed over without a race, in the PTX memory model. compute-sanitizer's racecheck reports
+// A slot is handed over without a race in the PTX memory model, by the following steps. compute-sanitizer's racecheck
+// reports these reads and writes, because it does not follow one lane that arrives for its warp.
 // these reads and writes, because it does not follow one lane that arrives for its warp.
 //
 // 1. cp.async.wait_group makes the bytes that a lane copied visible to that lane. cp.async without .bulk belongs to the
@@ -23,8 +24,8 @@
 // 2. bar.warp.sync orders the copies of all lanes before the arrival of lane 0 at raw_full.
 // 3. mbarrier.arrive is a release and mbarrier.try_wait an acquire, for the block. Every thread that reads waits itself
 //    for the phase, which needs an arrival of each of the three warps. Causality order is transitive.
-// 4. The way back is the same. Reads end in registers, bar.warp.sync follows, lane 0 arrives at raw_empty, and every
-//    lane that copies waits for that phase. So no byte is overwritten before it was read.
+// 4. A slot returns in the same steps. Reads end in registers, bar.warp.sync follows, lane 0 arrives at raw_empty, and
+//    every lane that copies waits for that phase. So no byte is overwritten before it was read.
 // 5. No read goes past the pitch of its row: blocks end within gb_raw::pieces * 16 bytes, and so does a word that
 //    begins in a block. So no read meets the copies of the other slot.
 // 6. Some bytes that are read were not copied: rows past the last column, groups past the end of the depth. Such rows
@@ -36,19 +37,19 @@
 #include "cuda/kernels/hopper_tiles.cuh"
 
 enum {
-    GB_PACKED_COPIERS = 3, // warps
+    GB_PACKED_COPIERS = 3, // warps that copy
     GB_PACKED_THREADS = 32 * (GB_HOPPER_WARPS + GB_PACKED_COPIERS + 1),
     GB_PACKED_SLOTS = 2,
 };
 
 struct gb_gemm_packed {
-    gb_tensor_map rows; // (depth in that order, row, slice, 1)
+    gb_tensor_map rows; // dimensions: depth in that order, row, slice, 1
     gb_hopper_grid grid;
     int stages;
     gb_weights w;
 };
 
-// Shared memory, in bytes: stages of the rows, slots, barriers.
+// Shared memory in bytes: stages of the rows, slots, barriers.
 template <int SOURCE, int NT> struct gb_packed_room {
     static constexpr int stage = NT * GB_HOPPER_K * 2, slot = gb_raw<SOURCE>::slot, each = stage + 2 * 8,
                          once = GB_PACKED_SLOTS * (slot + 2 * 8);
@@ -64,7 +65,7 @@ struct gb_packed_barriers {
           raw_empty(raw_full + GB_PACKED_SLOTS) {}
 };
 
-// Rows of weights of a tile, from its depth on.
+// The rows of weights of a tile, from its depth on.
 GB_DEVICE const char * gb_packed_matrix(const gb_gemm_packed & p, const gb_hopper_tile & t, int block, int bytes) {
     const char * a = p.grid.first != NULL ? p.w.a[t.expert] : gb_weights_of_slice(p.w, t.slice);
     return a + t.column * (int64_t) p.w.nb_m + t.k0 / block * (int64_t) bytes;
@@ -74,8 +75,8 @@ GB_DEVICE const char * gb_packed_matrix(const gb_gemm_packed & p, const gb_hoppe
 
 GB_DEVICE void gb_packed_copy_rows(const gb_gemm_packed & p, char * shared, int stage, const gb_packed_barriers & b,
     const gb_hopper_tile & t, gb_hopper_place & at) {
-    for (int step = 0; step < (t.steps + 1) / 2 * 2; step++) { // 128 elements belong together
-        gb_barrier_wait(&b.empty[at.stage], at.parity ^ 1); // nobody has used it before: over at once
+    for (int step = 0; step < (t.steps + 1) / 2 * 2; step++) { // 128 elements at a time
+        gb_barrier_wait(&b.empty[at.stage], at.parity ^ 1); // returns at once for a new stage
         gb_barrier_expect(&b.full[at.stage], stage);
         gb_copy_tile(shared + at.stage * stage, p.rows, t.k0 + step * GB_HOPPER_K, t.row, t.slice, 0,
             &b.full[at.stage]);
@@ -83,7 +84,7 @@ GB_DEVICE void gb_packed_copy_rows(const gb_gemm_packed & p, char * shared, int 
     }
 }
 
-// By each of the warps that copy: eight lanes a row, as neighbouring bytes are asked for together.
+// By each warp that copies: eight lanes a row, so that adjacent bytes are requested together.
 template <int SOURCE>
 GB_DEVICE void gb_packed_copy_weights(const gb_gemm_packed & p, char * slots, const gb_packed_barriers & b,
     const gb_hopper_tile & t, gb_hopper_place & at) {
@@ -103,7 +104,7 @@ GB_DEVICE void gb_packed_copy_weights(const gb_gemm_packed & p, char * slots, co
             r += ROWS, from += ROWS * (int64_t) p.w.nb_m, to += ROWS * layout::pitch) {
             const int before = (int) ((uint32_t) (uintptr_t) from & 15);
             const char * x = from - before + piece;
-            if (left >= layout::pieces * 16) { // what is copied beyond is still the row's
+            if (left >= layout::pieces * 16) { // bytes beyond belong to the row
                 GB_UNROLL for (int i = 0; i < layout::pieces * 16; i += LANES * 16) {
                     if (piece < layout::pieces * 16 - i) {
                         gb_cp_async_16(to + i, x + i);
@@ -127,12 +128,12 @@ GB_DEVICE void gb_packed_copy_weights(const gb_gemm_packed & p, char * slots, co
 
 // ------------------------------------------------------------------------------------------------------------ products
 
-// Formats whose scales are not halves: what is large times one of them may be no number.
+// Formats whose scales are not halves. A large number times such a scale may overflow.
 template <int SOURCE>
 constexpr bool gb_has_large_scales = SOURCE == GGML_TYPE_MXFP4 || SOURCE == GGML_TYPE_Q8_1 || SOURCE == GGML_TYPE_Q8_K;
 
-// Four neighbouring elements of a group, as pairs of bf16. A signed byte x becomes the float 2^15 + 128 + x, whose part
-// before x is taken away with the offset: GB_PACKED_ABOVE times the scale, which loses nothing that bf16 has.
+// Four adjacent elements of a group, as pairs of bf16. A signed byte x becomes the float 2^15 + 128 + x. The offset
+// subtracts GB_PACKED_ABOVE times the scale, without a loss that bf16 would show.
 constexpr float GB_PACKED_ABOVE = 32768 + 128;
 
 template <int SOURCE>
@@ -151,7 +152,7 @@ GB_DEVICE void gb_packed_numbers(const gb_group & o, int word, uint32_t & first,
     second = gb_pack_bf16(x[2], x[3]);
 }
 
-// The two rows of a thread in a slot, its group of 128 elements from `element` on.
+// The two rows of a thread in a slot, in its group of 128 elements from `element` on.
 template <int SOURCE>
 GB_DEVICE void gb_packed_groups(const char * const (&row)[2], int element, int left, gb_group (&o)[2]) {
     typedef gb_format<SOURCE> format;
@@ -160,7 +161,7 @@ GB_DEVICE void gb_packed_groups(const char * const (&row)[2], int element, int l
         format::unpack((const uint8_t *) row[h] + mine / format::block * format::bytes, mine % format::block / 32,
             o[h]);
         const bool in = format::block == GB_RAW_DEPTH || mine < left;
-        GB_UNROLL for (int i = 0; i < 2; i++) { // past the end the other operand has zeros
+        GB_UNROLL for (int i = 0; i < 2; i++) { // after the end the other operand has zeros
             o[h].d[i] = in ? o[h].d[i] : 0;
             o[h].m[i] = in ? o[h].m[i] : 0;
             if constexpr (!gb_has_large_scales<SOURCE>) {
@@ -170,7 +171,7 @@ GB_DEVICE void gb_packed_groups(const char * const (&row)[2], int element, int l
     }
 }
 
-// The first 64 of the 128 elements, or the last, times those of a stage.
+// Multiplies the first or the last 64 of the 128 elements by those of a stage.
 template <int SOURCE, int NT>
 GB_DEVICE void gb_packed_products(const gb_group (&o)[2], int half, const char * rows, gb_barrier * full, int parity,
     uint32_t (&a)[4][4], float (&sum)[NT / 2]) {
@@ -204,7 +205,7 @@ GB_DEVICE void gb_packed_multiply(const gb_gemm_packed & p, char * shared, const
         float sum[NT / 2] = {};
         uint32_t a[2][4][4];
         gb_group o[2];
-        int before[2] = { 0, 0 }; // stages whose products may be going on
+        int before[2] = { 0, 0 }; // stages whose products may still run
         for (int i = 0; i < (t.steps + 1) / 2; i++) {
             const int half = i % 2;
             const uint32_t from = at_first + (uint32_t) (i / 2 * layout::bytes);
@@ -223,7 +224,7 @@ GB_DEVICE void gb_packed_multiply(const gb_gemm_packed & p, char * shared, const
                 raw_at.next(GB_PACKED_SLOTS);
             }
             GB_UNROLL for (int h = 0; h < 2; h++) {
-                if (i > 0) { // then its operand may be written again
+                if (i > 0) { // its operand may be written again
                     gb_matrix_wait<1>();
                     if (lane == 0) {
                         gb_barrier_arrive(&b.empty[before[h]]);
@@ -245,7 +246,7 @@ GB_DEVICE void gb_packed_multiply(const gb_gemm_packed & p, char * shared, const
     }
 }
 
-// grid: as many blocks as the device has multiprocessors, or tiles.
+// grid: one block for each multiprocessor, at most one for each tile.
 template <int SOURCE, int NT>
 GB_KERNEL GB_BOUNDS(GB_PACKED_THREADS, 1) gb_gemm_packed_hopper(GB_FIXED_PARAMETER gb_gemm_packed p) {
     typedef gb_packed_room<SOURCE, NT> room;

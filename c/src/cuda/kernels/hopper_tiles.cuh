@@ -1,9 +1,9 @@
-// hopper_tiles.cuh - what products on compute capability 9.0 share: which part of dst a block makes next, and how its
-// sums get there.
+// hopper_tiles.cuh - shared by products on compute capability 9.0: the part of dst that a block makes next, and the
+// stores of its sums.
 //
-// dst is tiles of 128 columns by NT rows, of each slice and each part of the depth. A block makes tile number
-// blockIdx.x, then gridDim.x further. In MUL_MAT_ID, rows of dst are sorted by expert (gb_route in product_steps.cuh)
-// and each expert's begin with a new tile: a number may have none.
+// dst is cut into tiles of 128 columns by NT rows, for each slice and each part of the depth. A block makes tile
+// blockIdx.x and every gridDim.x-th after it. In MUL_MAT_ID, rows of dst are sorted by expert (gb_route in
+// product_steps.cuh). Each expert begins with a new tile, so the last numbers may have none.
 #ifndef GB_CUDA_KERNELS_HOPPER_TILES_CUH
 #define GB_CUDA_KERNELS_HOPPER_TILES_CUH
 
@@ -13,28 +13,28 @@ enum {
     GB_HOPPER_M = 128, // columns of dst of a tile
     GB_HOPPER_K = 64,  // elements of a stage: 128 bytes of a row
     GB_HOPPER_BAND = 8,
-    GB_HOPPER_WARPS = 8, // that multiply: two groups, 64 columns each
+    GB_HOPPER_WARPS = 8, // warps that multiply: two groups, 64 columns each
 };
 
 struct gb_hopper_grid {
     float * dst;
     int64_t m, n;      // columns of dst, rows of a slice
-    int64_t part_rows; // the depth is cut into parts, whose results lie part_rows rows apart
+    int64_t part_rows; // the depth is cut into parts; distance of their results, in rows
     int k, parts, part_depth;
     int tiles_m, tiles_n, tiles; // of a slice and a part; in all
     int n_experts;
-    const int * first;  // NULL, or of the rows of each expert in `tokens`, and their end
+    const int * first;  // NULL, or for each expert its first row in `tokens`, and the end
     const int * tokens; // rows of dst, sorted by expert
 };
 
 struct gb_hopper_tile {
-    int column, row, end, slice; // the first of dst; rows: of the slice, or positions in `tokens`
-    int expert;                  // or 0
-    int k0, depth, steps;        // the depth, and how many stages it takes: 0 where there is no tile
+    int column, row, end, slice; // first column and row of dst; rows: of the slice, or positions in `tokens`
+    int expert;                  // expert, or 0
+    int k0, depth, steps;        // steps: stages of the depth; 0 without a tile
     float * dst;                 // of the part and the slice
 };
 
-// Blocks with neighbouring numbers work at the same time: they take tiles that are close both ways.
+// Blocks with adjacent numbers run at the same time, so they get tiles that are close in both directions.
 template <int NT> GB_DEVICE gb_hopper_tile gb_hopper_tile_of(const gb_hopper_grid & p, int number) {
     gb_hopper_tile t;
     const int plane = p.tiles_m * p.tiles_n, z = number / plane, in_plane = number % plane;
@@ -68,7 +68,7 @@ template <int NT> GB_DEVICE gb_hopper_tile gb_hopper_tile_of(const gb_hopper_gri
     return t;
 }
 
-// By the eight warps, of the sums as gb_matrix_mma has them.
+// Stores the sums of the eight warps, as gb_matrix_mma gives them.
 template <int NT>
 GB_DEVICE void gb_hopper_store(const gb_hopper_grid & p, const gb_hopper_tile & t, const float (&sum)[NT / 2]) {
     const int lane = (int) threadIdx.x % 32, warp = (int) threadIdx.x / 32;
@@ -78,7 +78,7 @@ GB_DEVICE void gb_hopper_store(const gb_hopper_grid & p, const gb_hopper_tile & 
             const int at = row + 8 * j + e;
             if (at < t.end) {
                 float * to = t.dst + (p.tokens != NULL ? p.tokens[at] : at) * p.m + column;
-                GB_UNROLL for (int h = 0; h < 2; h++) { // neighbouring lanes have neighbouring columns
+                GB_UNROLL for (int h = 0; h < 2; h++) { // adjacent lanes have adjacent columns
                     if (column + 8 * h < p.m) {
                         to[8 * h] = sum[4 * j + 2 * h + e];
                     }

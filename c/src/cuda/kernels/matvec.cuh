@@ -1,10 +1,10 @@
-// matvec.cuh - products with few columns: the weights are streamed once, at the speed of the memory.
+// matvec.cuh - products with few columns. Weights are streamed once, at the speed of the memory.
 //
-// Quantized weights: their blocks have odd sizes, so a warp copies the bytes of a stretch of its rows as they lie, 16
-// bytes at a time and two stretches ahead, into a ring in shared memory of its own, and no other warp is waited for. A
-// lane then takes the group of 32 elements with its number from each row: it reads the activations of the group, which
-// gb_rows_of_bytes has made bytes, once for all rows. Float weights are read straight into registers. The last warp
-// step adds up over the lanes and, when the warps of a block share rows, over these.
+// Quantized weights: blocks have odd sizes, so a warp copies the bytes of a stretch of its rows as they are, 16 bytes
+// at a time and two stretches ahead, into its own ring in shared memory. It waits for no other warp. A lane takes one
+// group of 32 elements of each row. It reads the activations of the group, bytes from gb_rows_of_bytes, once for all
+// rows. Float weights are read straight into registers. The last step adds up over the lanes, and over the warps that
+// share rows.
 #ifndef GB_CUDA_KERNELS_MATVEC_CUH
 #define GB_CUDA_KERNELS_MATVEC_CUH
 
@@ -16,15 +16,15 @@ enum { GB_MATVEC_WARPS = 4, GB_MATVEC_ROWS = 2, GB_MATVEC_STAGES = 3 };
 
 struct gb_matvec {
     struct gb_weights w;
-    const void * x; // columns, one after the other: gb_q8_stretch (quantized weights) or float
-    int64_t x_row;  // stretches or floats from one column to the next
+    const void * x; // adjacent columns: gb_q8_stretch (quantized weights) or float
+    int64_t x_row;  // distance of columns, in stretches or floats
     float * dst;    // column j at dst + j m
     int64_t m, k;
     int columns; // of a slice; slices share no column
-    int split;   // warps that share rows: 1 or all of a block
+    int split;   // warps that share rows: 1, or all of a block
 };
 
-// Which part of the product a block has: grid.x rows, grid.y columns, NCOLS at a time, grid.z slices.
+// The part of the product that a block makes: grid.x rows, grid.y columns, NCOLS at a time, grid.z slices.
 struct gb_matvec_place {
     const char * a;
     int64_t column, row, last; // columns from `column` up to `last`, rows from `row`
@@ -43,7 +43,7 @@ template <int NCOLS, int ROWS> GB_DEVICE gb_matvec_place gb_matvec_where(const g
     return at;
 }
 
-// Adds up and stores; every thread of the block comes here.
+// Adds up and stores. Every thread of the block calls this.
 template <int NCOLS, int ROWS>
 GB_DEVICE void gb_matvec_finish(const gb_matvec & p, const gb_matvec_place & at, float (&sum)[ROWS][NCOLS]) {
     GB_SHARED(float, part, GB_MATVEC_WARPS * ROWS * NCOLS);
@@ -73,11 +73,11 @@ GB_DEVICE void gb_matvec_finish(const gb_matvec & p, const gb_matvec_place & at,
 
 template <int TYPE> struct gb_stretch { // 32 groups of a row
     static constexpr int groups = 32, bytes = groups * 32 / gb_format<TYPE>::block * gb_format<TYPE>::bytes;
-    // with what alignment adds, and a word that may be read past the end
+    // With the bytes before the aligned address, and a word that may be read after the end.
     static constexpr int slot = (bytes + 15 + 15) / 16 * 16 + 16;
 };
 
-// Starts copying stretch `c` of a row; a and row_bytes describe the row.
+// Starts the copy of stretch `c` of a row; a and row_bytes describe the row.
 template <int TYPE> GB_DEVICE void gb_stretch_load(char * slot, const char * a, int64_t row_bytes, int64_t c) {
     const int64_t begin = c * gb_stretch<TYPE>::bytes;
     const int64_t bytes = row_bytes - begin < gb_stretch<TYPE>::bytes ? row_bytes - begin : gb_stretch<TYPE>::bytes;
@@ -100,7 +100,7 @@ template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_m
     const gb_matvec_place at = gb_matvec_where<NCOLS, ROWS>(p);
     const int64_t n_groups = p.k / 32, n = (n_groups + 31) / 32, row_bytes = p.k / format::block * format::bytes;
     const bool any = at.a != NULL && at.row < p.m;
-    const char * row[ROWS]; // rows past the last one repeat it
+    const char * row[ROWS]; // after the last row, rows repeat it
     GB_UNROLL for (int r = 0; r < ROWS; r++) {
         row[r] = any ? at.a + (at.row + r < p.m ? at.row + r : p.m - 1) * (int64_t) p.w.nb_m : NULL;
     }
@@ -123,7 +123,7 @@ template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_m
     for (int64_t c = at.first; any && c < n; c += at.step, ahead += at.step) {
         const int to = (stage + STAGES - 1) % STAGES;
         gb_cp_async_wait<STAGES - 2>();
-        gb_sync_warp(); // the copies of all lanes have arrived, and all have read what is overwritten next
+        gb_sync_warp(); // all copies have arrived, and no lane reads the stage that is overwritten next
         GB_UNROLL for (int r = 0; r < ROWS; r++) {
             if (ahead < n) {
                 gb_stretch_load<TYPE>(ring + (to * ROWS + r) * stretch::slot, row[r], row_bytes, ahead);
@@ -152,7 +152,7 @@ template <int TYPE, int NCOLS> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 4) gb_m
 
 // ------------------------------------------------------------------------------------------------------- float weights
 
-// 16 bytes of a row as numbers. dense: they lie at an address that 16 divides.
+// 16 bytes of a row as numbers. dense: 16-aligned.
 template <int TYPE> struct gb_sixteen_bytes {
     static constexpr int n = TYPE == GGML_TYPE_F32 ? 4 : 8;
     uint32_t bits[4];

@@ -1,11 +1,9 @@
-// matvec_quick.cuh - products with one column and weights of the formats that models have most: Q4_0, Q8_0, Q4_K, Q6_K,
-// IQ4_XS.
+// matvec_quick.cuh - products with one column and weights of common formats: Q4_0, Q8_0, Q4_K, Q6_K, IQ4_XS.
 //
-// As matvec.cuh, with a warp for four rows and nothing in the loop that is the same for every stretch: the rows begin
-// at addresses that 16 divides, so copies and words in shared memory lie where the lane's number says; stretches are
-// whole but for the last. Quants are not moved to where their value is right: a nibble that stays in the high half of
-// its byte counts sixteen times, and what a format subtracts from its quants is subtracted from the sum. The table of
-// instructions that docs/CUDA.md has is counted from this loop (tools/count_sass.py).
+// As matvec.cuh, with a warp for four rows, and without uniform work in the loop. Rows are 16-aligned, so the lane
+// alone determines the addresses of copies and of words in shared memory. All stretches but the last are whole. Quants
+// are not shifted into place: a nibble in the high half of its byte counts 16 times. What a format subtracts from its
+// quants is subtracted from the sum. tools/count_sass.py counts the instructions of this loop.
 #ifndef GB_CUDA_KERNELS_MATVEC_QUICK_CUH
 #define GB_CUDA_KERNELS_MATVEC_QUICK_CUH
 
@@ -13,14 +11,14 @@
 
 enum { GB_QUICK_ROWS = 4 };
 
-// What the compiler takes for unknown: a constant, or what follows from the lane's number, then stays in its register,
-// where it would be made again for each use. By all lanes.
+// Hides a value from the compiler: a constant, or a function of the lane. It then stays in its register, and is not
+// computed again for each use. By all lanes.
 template <class T> __device__ __forceinline__ T gb_quick_keep(T x) { return gb_shfl(x, gb_lane()); }
 
-// What a format does: `place` is what follows from the lane's number; `group` is what a lane has of the activations, a
-// group or as many elements of two, which `load` fetches and `prepare` makes into what suits the format, once for all
-// rows; `add` multiplies these elements of a row, whose stretch lies at `at` in shared memory, and adds them up.
-// bytes: of a stretch; chunk: of a copy; room: of a stretch in shared memory, with what may be read past its end.
+// A format. `place` holds what depends on the lane. `group` is a lane's part of the activations, a group or as many
+// elements of two. `load` reads it, and `prepare` converts it once for all rows. `add` multiplies it by the elements of
+// a row, whose stretch is at `at` in shared memory, and adds up. bytes: of a stretch. chunk: of a copy. room: bytes of
+// a stretch in shared memory, with those that may be read after its end.
 template <int TYPE> struct gb_quick {
     static constexpr bool exists = false;
 };
@@ -30,7 +28,7 @@ struct gb_quick_groups { // of formats whose lanes have a group each
     static GB_METHOD void load(group & x, const gb_q8_stretch * stretch, int lane) { x = gb_q8_load(stretch, lane); }
 };
 
-struct gb_quick_lane { // the place of formats that need no more
+struct gb_quick_lane { // the place of formats that need nothing else
     int lane;
     GB_METHOD explicit gb_quick_lane(int lane_) : lane(lane_) {}
 };
@@ -43,7 +41,7 @@ GB_DEVICE float gb_quick_half(const char * at, int offset) {
     return gb_half_bits_to_float(*(const uint16_t *) (const void *) (at + offset));
 }
 
-// N words from the byte that the lane's number says on, which lies at an even address.
+// N words from the lane's byte on, which has an even address.
 template <int N> GB_DEVICE void gb_quick_words(const char * at, int offset, uint32_t (&w)[N]) {
     const int aligned = offset & ~3;
     const uint32_t shift = (uint32_t) (offset & 3) * 8;
@@ -52,7 +50,7 @@ template <int N> GB_DEVICE void gb_quick_words(const char * at, int offset, uint
     GB_UNROLL for (int i = 0; i < N; i++) { w[i] = gb_funnel_right(raw[i], raw[i + 1], shift); }
 }
 
-// The low nibbles of four words with the first half of a group, the high ones with the second.
+// Multiplies the low nibbles of four words by the first half of a group, the high ones by the second.
 GB_DEVICE int gb_quick_nibbles(const uint32_t (&w)[4], const int (&q)[8], int start) {
     int sum = start * 16;
     GB_UNROLL for (int i = 0; i < 4; i++) { sum = gb_dp4a_unsigned(w[i] & 0xf0f0f0f0u, q[4 + i], sum); }
@@ -95,8 +93,8 @@ template <> struct gb_quick<GGML_TYPE_Q4_K> : gb_quick_groups {
     static constexpr int bytes = 4 * GB_BYTES(q4_k), chunk = 16, room = bytes;
     struct place {
         int head, qs; // bytes in a stretch
-        uint32_t mask, bytes, move, six, four; // of quants; which bytes of the scales, and which bits of these
-        float high; // what quants in high nibbles, those of odd groups, count less
+        uint32_t mask, bytes, move, six, four; // of quants; bytes of the scales, and their bits
+        float high; // subtrahend of quants in high nibbles, those of odd groups
         GB_METHOD explicit place(int lane) {
             const int g = lane % 8, j = g % 4;
             head = gb_quick_keep(lane / 8 * GB_BYTES(q4_k));
@@ -121,15 +119,15 @@ template <> struct gb_quick<GGML_TYPE_Q4_K> : gb_quick_groups {
         int sum = 0;
         GB_UNROLL for (int i = 0; i < 8; i++) { sum = gb_dp4a_unsigned(w[i] & p.mask, x.q[i], sum); }
         const float2 d = gb_unpack_half2(head.x); // of scales and of minima
-        const uint32_t scale = (gb_perm(head.y, head.z, p.bytes) >> p.move & p.six) | // and, in the next byte, minimum
+        const uint32_t scale = (gb_perm(head.y, head.z, p.bytes) >> p.move & p.six) | // the next byte is the minimum
                                (gb_perm(head.w, head.w >> 4, p.bytes) & p.four);
         to += d.x * (x.d * (float) (sum * (int) (scale & 0xffu)));
         to -= d.y * (x.minimum * (float) (scale >> 8));
     }
 };
 
-// A lane has sixteen bytes of low bits, whose nibbles are halves of two groups, `side` and the second after it of four.
-// One shift brings the two high bits of both where one mask takes them.
+// A lane has sixteen bytes of low bits. Their nibbles are halves of two groups, `side` and the second after it, of
+// four. One shift moves the two high bits of both under one mask.
 template <> struct gb_quick<GGML_TYPE_Q6_K> {
     static constexpr bool exists = true;
     static constexpr int bytes = 4 * GB_BYTES(q6_k), chunk = 8, room = (bytes + 31) / 16 * 16;
@@ -177,7 +175,7 @@ template <> struct gb_quick<GGML_TYPE_Q6_K> {
         words(at + p.high, p.move_high, high);
         int sum[2] = { x.sum[0], x.sum[1] };
         GB_UNROLL for (int i = 0; i < 4; i++) {
-            // bits 0 and 1 are the first's, 4 and 5 the second's
+            // Bits 0 and 1 belong to the first, 4 and 5 to the second.
             const uint32_t both = gb_select(0x33333333u, high[i], 0);
             const uint32_t first = gb_select(nibble, low[i], both << 4);
             const uint32_t second = gb_select(nibble, low[i] >> 4, both);
@@ -205,12 +203,12 @@ template <> struct gb_quick<GGML_TYPE_IQ4_XS> : gb_quick_groups {
             t = gb_iq4_table();
             t.w[2] += 0x01010101u; // see `lookup`
             t.w[3] += 0x01010101u;
-            GB_UNROLL for (int i = 0; i < 4; i++) { // what is the same in all lanes would not be kept
+            GB_UNROLL for (int i = 0; i < 4; i++) { // a uniform value would not stay in a register
                 t.w[i] = gb_quick_keep(t.w[i] ^ (uint32_t) lane) ^ (uint32_t) lane;
             }
         }
     };
-    // Values come in the order of their nibbles, so the activations do: low and high halves alternate.
+    // Values are in the order of their nibbles, and so are the activations: low and high halves alternate.
     static GB_METHOD void prepare(gb_q8_group & x, const place &) {
         int q[8];
         GB_UNROLL for (int i = 0; i < 4; i++) {
@@ -219,9 +217,9 @@ template <> struct gb_quick<GGML_TYPE_IQ4_XS> : gb_quick_groups {
         }
         GB_UNROLL for (int i = 0; i < 8; i++) { x.q[i] = q[i]; }
     }
-    // Adds four products: of the nibbles in the low half of `codes`. A selector of 8 or more gives the sign of a byte.
-    // Values of the lower half are negative, those of the upper half are not, and lie in the table one higher: so the
-    // table that does not have a value gives -1 or 0, and both add up to the value.
+    // Adds four products of the nibbles in the low half of `codes`. A selector of 8 or more gives the sign of a byte.
+    // Values of the lower half are negative, those of the upper half are not, and are stored one higher. So the table
+    // without the value gives -1 or 0, and both add up to the value.
     static GB_METHOD int lookup(const gb_table16 & t, uint32_t codes, uint32_t others, int x, int sum) {
         sum = gb_dp4a((int) gb_perm(t.w[0], t.w[1], codes), x, sum);
         return gb_dp4a((int) gb_perm(t.w[2], t.w[3], others), x, sum);
@@ -242,7 +240,7 @@ template <> struct gb_quick<GGML_TYPE_IQ4_XS> : gb_quick_groups {
     }
 };
 
-// Queues the copy of a stretch of a row: bytes are those that there are, `whole` all of them. from: the lane's place.
+// Queues the copy of a stretch of a row. bytes: those that exist; `whole`: all. from: the lane's address.
 template <int TYPE, bool WHOLE> GB_DEVICE void gb_quick_copy(char * to, const char * from, int lane, int bytes) {
     constexpr int chunk = gb_quick<TYPE>::chunk, step = 32 * chunk;
     GB_UNROLL for (int i = 0; i < gb_quick<TYPE>::bytes; i += step) {
@@ -271,7 +269,7 @@ GB_DEVICE void gb_quick_multiply(const char * at, const typename gb_quick<TYPE>:
     }
 }
 
-// One column; rows of weights begin at addresses that 16 divides.
+// One column; rows of weights are 16-aligned.
 template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick(gb_matvec p) {
     gb_wait_for_earlier();
     typedef gb_quick<TYPE> format;
@@ -284,14 +282,14 @@ template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick
     const typename format::place place(lane);
     const int n_groups = any ? (int) (p.k / 32) : 0, n = (n_groups + 31) / 32; // stretches
     const int last_bytes = (int) (p.k / gb_format<TYPE>::block * gb_format<TYPE>::bytes) - (n - 1) * format::bytes;
-    const char * from[ROWS]; // of the next copy; rows past the last one repeat it; without rows nobody follows it
+    const char * from[ROWS]; // of the next copy; after the last row, rows repeat it; unused without rows
     GB_UNROLL for (int r = 0; r < ROWS; r++) {
         from[r] = any ? at.a + gb_min<int64_t>(at.row + r, p.m - 1) * (int64_t) p.w.nb_m : (const char *) p.x;
         from[r] += at.first * format::bytes + lane * format::chunk;
     }
     const gb_q8_stretch * x = (const gb_q8_stretch *) p.x + at.column * p.x_row + at.first;
     float sum[ROWS][1] = {};
-    int ahead = at.first, here = 0, there = 0; // stretch to copy; stages to compute, to copy to
+    int ahead = at.first, here = 0, there = 0; // stretch to copy; stages to compute and to copy to
     for (int s = 0; s < STAGES - 1; s++) {
         GB_UNROLL for (int r = 0; r < ROWS; r++) {
             if (ahead < n) {
@@ -304,9 +302,9 @@ template <int TYPE> GB_KERNEL GB_BOUNDS(GB_MATVEC_WARPS * 32, 5) gb_matvec_quick
         ahead += at.step;
         there += stage;
     }
-    for (; ahead < n - 1; ahead += at.step, x += at.step) { // all of these are whole, and so are those before them
+    for (; ahead < n - 1; ahead += at.step, x += at.step) { // these stretches and those before them are whole
         gb_cp_async_wait<STAGES - 2>();
-        gb_sync_warp(); // the copies of all lanes have arrived, and all have read what is overwritten next
+        gb_sync_warp(); // all copies have arrived, and no lane reads the stage that is overwritten next
         GB_UNROLL for (int r = 0; r < ROWS; r++) {
             gb_quick_copy<TYPE, true>(ring + there + r * format::room, from[r], lane, 0);
             from[r] += at.step * format::bytes;

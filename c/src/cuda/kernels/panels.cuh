@@ -1,8 +1,8 @@
-// panels.cuh - rows of activations as bytes, laid out for the tensor cores: what few_rows.cuh multiplies with.
+// panels.cuh - rows of activations as bytes in the layout of the tensor cores, for few_rows.cuh.
 //
-// A panel has eight rows and 256 elements of each, so that a lane reads what its fragment of gb_mma_s8 has with one
-// load for two groups of 32 elements, and the scales of its two columns of the result with another. Rows that are not
-// there, and elements past the end of a row, are zeros.
+// A panel has eight rows and 256 elements of each. A lane reads its fragments of gb_mma_s8 for two groups of 32
+// elements with one load, and the scales of its two columns of the result with another. Missing rows and elements are
+// zeros.
 //
 // Invariant: bytes and scales are those of gb_rows_of_bytes.
 #ifndef GB_CUDA_KERNELS_PANELS_CUH
@@ -12,9 +12,10 @@
 
 enum { GB_PANEL_ROWS = 8, GB_PANEL_DEPTH = 256 };
 
-// With g and t as in the PTX manual, lane 4 g + t: fragments of groups 2 p and 2 p + 1 are q[p][lane]; scales of rows
-// 2 t and 2 t + 1, of both groups, d[p][t]. s[lane] is for formats with minima: of row g, the scale times the sum of
-// the bytes, as two floats for gb_mma_tf32 that add up to it: the first of groups t and t + 4, then the second of both.
+// With g and t as in the PTX manual, lane 4 g + t: q[p][lane] has the fragments of groups 2 p and 2 p + 1. d[p][t] has
+// the scales of rows 2 t and 2 t + 1, of both groups. s[lane] is for formats with minima: of row g, the scale times the
+// sum of the bytes, as two floats for gb_mma_tf32 that add up to it, the first of groups t and t + 4, then the second
+// of both.
 struct gb_panel {
     uint32_t q[4][32][4];
     float d[4][4][4];
@@ -22,13 +23,13 @@ struct gb_panel {
 };
 
 struct gb_make_panels {
-    gb_make_rows rows; // y: panels, slice by slice, eight rows by eight, along the depth; y_row is not used
+    gb_make_rows rows; // y: panels by slice, then eight rows, then depth; y_row is not used
     int n;             // rows of a slice
     int bands, stages; // panels of a slice: across its rows, along the depth
     bool dense;        // F32, 16 bytes at a time
 };
 
-// Eight neighbouring elements of a row.
+// Eight adjacent elements of a row.
 GB_DEVICE void gb_panel_load(const gb_make_panels & p, const char * row, int64_t i, float (&v)[8]) {
     if (p.dense && i + 8 <= p.rows.k) {
         const float4 a = *(const float4 *) (const void *) (row + i * 4),
@@ -41,7 +42,7 @@ GB_DEVICE void gb_panel_load(const gb_make_panels & p, const char * row, int64_t
     }
 }
 
-// Four bytes of a word, rounded half away from zero; adds them to sum.
+// Four bytes of a word, rounded half away from zero. Adds them to sum.
 GB_DEVICE uint32_t gb_panel_word(const float * v, float inverse, int & sum) {
     uint32_t word = 0;
     GB_UNROLL for (int j = 0; j < 4; j++) {
@@ -52,7 +53,7 @@ GB_DEVICE uint32_t gb_panel_word(const float * v, float inverse, int & sum) {
     return word;
 }
 
-// Row r of a slice, of panel s along the depth, by a warp, a lane eight elements. From p.n on: zeros.
+// Makes row r of a slice in panel s along the depth, by a warp, eight elements a lane. Zeros from p.n on.
 GB_DEVICE void gb_make_panel_row(const gb_make_panels & p, uint32_t slice, uint32_t r, int s) {
     const int lane = (int) threadIdx.x % 32, group = lane / 4, half = lane / 2 % 2, word = lane % 2 * 2;
     const int g = (int) (r % GB_PANEL_ROWS);

@@ -1,4 +1,4 @@
-// product_steps.cuh - what surrounds a product: rows sorted by expert before it, parts of the depth added up after it.
+// product_steps.cuh - the steps before and after a product: sorts rows by expert, adds up parts of the depth.
 #ifndef GB_CUDA_KERNELS_PRODUCT_STEPS_CUH
 #define GB_CUDA_KERNELS_PRODUCT_STEPS_CUH
 
@@ -17,8 +17,8 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_gemm_add_parts(float * dst, const float * part, i
     }
 }
 
-// One block sorts the tokens by expert, in their order: first[e] .. first[e + 1] in `tokens`. Rows of dst whose id is
-// out of range are not in the list and become NaN; the first is noted.
+// One block sorts the tokens by expert: first[e] .. first[e + 1] in `tokens`, in their order. Rows of dst whose id is
+// out of range are not in the list. They become NaN, and the first is noted.
 GB_KERNEL GB_BOUNDS(256, 1) gb_route(gb_weights w, int n, int * first, int * tokens, float * dst, int64_t m) {
     gb_wait_for_earlier();
     GB_SHARED(int, counts, 256);
@@ -27,7 +27,7 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_route(gb_weights w, int n, int * first, int * tok
     if (threadIdx.x == 0) {
         next[0] = 0;
     }
-    for (int e = 0; e <= w.n_experts; e++) { // the last is no expert
+    for (int e = 0; e <= w.n_experts; e++) { // the last is for ids out of range
         int mine = 0;
         for (int i = begin; i < end; i++) {
             const int id = *(const int *) (const void *) (w.ids + i * (int64_t) w.ids_nb);

@@ -1,12 +1,12 @@
-// quantize.cuh - floats to quantized blocks of 32 elements, byte for byte as the CPU makes them
+// quantize.cuh - floats to quantized blocks of 32 elements, byte for byte as on the CPU
 // (c/src/tensor/quant/<format>.c).
 //
-// A warp makes a block, a lane has one element. What the CPU adds up one after the other is added up so here, by every
-// lane for itself; products are rounded before they are added (gb_rounded_product). Of equal extremes the first one
-// counts, on both sides. Scales that are lost in half precision are chosen anew (c/src/tensor/quant/small.h), and a
-// block with a number that cannot be held becomes NaN (check.h).
+// A warp makes a block, and a lane has one element. Every lane adds up in the order of the CPU. Products are rounded
+// before they are added (gb_rounded_product). Of equal extremes the first counts. Scales that underflow in half
+// precision are chosen again (c/src/tensor/quant/small.h). A block with a number that it cannot hold becomes NaN
+// (check.h).
 //
-// Formats of super-blocks are not here: to quantize well they search for longer than a copy should take on one warp.
+// Formats of super-blocks are missing: their search takes too long for a copy by one warp.
 #ifndef GB_CUDA_KERNELS_QUANTIZE_CUH
 #define GB_CUDA_KERNELS_QUANTIZE_CUH
 
@@ -15,7 +15,7 @@
 
 enum { GB_QUANTIZE_WARPS = 8 };
 
-GB_DEVICE uint16_t gb_half_bits_of(float x) { // NaN: the quiet one with its sign, as in c/src/base/fp16.h
+GB_DEVICE uint16_t gb_half_bits_of(float x) { // NaN: quiet, with its sign, as in c/src/base/fp16.h
     return x != x ? (uint16_t) (0x7e00u | (gb_bits(x) >> 16 & 0x8000u)) : gb_half_bits(gb_float_to_half(x));
 }
 
@@ -31,17 +31,17 @@ GB_DEVICE void gb_write_u32(uint8_t * p, uint32_t x) {
     gb_write_u16(p + 2, (uint16_t) (x >> 16));
 }
 
-// The value of the first lane for which `is` holds; it holds for one at least.
+// The value of the first lane for which `is` holds. It holds for at least one.
 GB_DEVICE float gb_of_first(bool is, float x) { return gb_shfl(x, gb_lowest_bit(gb_ballot(is))); }
 
-// Of largest magnitude, with its sign. NaN does not count; 0 when nothing else is there.
+// The value of largest magnitude, with its sign. Ignores NaN; 0 without other values.
 GB_DEVICE float gb_block_extreme(float x) {
     const float magnitude = x == x ? fabsf(x) : 0, largest = gb_warp_max(magnitude);
     const float found = gb_of_first(magnitude == largest, x);
     return largest > 0 ? found : 0;
 }
 
-// The smallest and largest: NaN only where the first element is.
+// The smallest and largest value. NaN only if the first element is NaN.
 GB_DEVICE void gb_block_range(float x, float & low, float & high) {
     const float first = gb_shfl(x, 0);
     high = gb_warp_max(x);
@@ -50,7 +50,7 @@ GB_DEVICE void gb_block_range(float x, float & low, float & high) {
     high = gb_of_first(x == high || first != first, x);
 }
 
-GB_DEVICE int gb_block_level(float v, int max) { // cut; NaN: 0
+GB_DEVICE int gb_block_level(float v, int max) { // truncated; NaN: 0
     return !(v > 0) ? 0 : v >= (float) max ? max : (int) v;
 }
 
@@ -72,7 +72,7 @@ GB_DEVICE void gb_write_fifths(uint8_t * p, int level) {
 
 [[maybe_unused]] GB_CONST int8_t gb_iq4_levels[16] = { GB_VALUES_IQ4(GB_VALUE) };
 
-// The index of the value nearest to half of `twice`; NaN: 0.
+// The index of the value closest to half of `twice`; NaN: 0.
 GB_DEVICE int gb_iq4_nearest(float twice) {
     int low = 0;
     for (int step = 8; step > 0; step /= 2) {
@@ -83,12 +83,12 @@ GB_DEVICE int gb_iq4_nearest(float twice) {
     return low;
 }
 
-// Is level n times d, as stored, more than half a level off?
+// True if level n times the stored d is more than half a level off.
 GB_DEVICE bool gb_scale_is_lost(float d, float stored, int n) {
     return fabsf(stored) <= 65504.0f && 2 * (float) n * fabsf(stored - d) > fabsf(d);
 }
 
-// LOW .. HIGH, or, for -127 .. 113, the values of IQ4.
+// LOW .. HIGH, or for -127 .. 113 the values of IQ4.
 template <int LOW, int HIGH> GB_DEVICE int gb_nearest_level(float v) {
     if constexpr (LOW == -127 && HIGH == 113) {
         return gb_iq4_levels[gb_iq4_nearest(2 * v)];
@@ -108,7 +108,7 @@ template <int LOW, int HIGH> GB_DEVICE float gb_small_error(float x, float d, fl
     return error;
 }
 
-// The better one of the half floats on both sides of d, as bits, and the levels for it.
+// The better of the two half floats around d, as bits, and the levels for it.
 template <int LOW, int HIGH> GB_DEVICE uint16_t gb_small_scale(float x, float d, float m, int & level) {
     const uint16_t nearest = gb_half_bits_of(fabsf(d)), sign = d < 0 ? 0x8000 : 0;
     const float size = gb_half_bits_to_float(nearest);
@@ -125,12 +125,12 @@ template <int LOW, int HIGH> GB_DEVICE uint16_t gb_small_scale(float x, float d,
 
 // --------------------------------------------------------------------------------------------------------- the formats
 
-// levels 0 .. 2 N - 1, of which N is zero, in Q4_0 and Q5_0, which begin alike (blocks.h)
+// Levels 0 .. 2 N - 1 with zero at N, for Q4_0 and Q5_0, which begin alike (blocks.h).
 template <int N> GB_DEVICE int gb_symmetric_level(float x, uint8_t * block) {
     const float d = gb_block_extreme(x) / (float) -N, inverse = d != 0 ? 1 / d : 0;
     int level = gb_block_level(gb_rounded_product(x, inverse) + ((float) N + 0.5f), 2 * N - 1);
     uint16_t bits = gb_half_bits_of(d);
-    if (gb_scale_is_lost(d, gb_half_bits_to_float(bits), N)) { // the whole warp
+    if (gb_scale_is_lost(d, gb_half_bits_to_float(bits), N)) { // in the whole warp
         bits = gb_small_scale<-N, N - 1>(x, d, 0, level);
         level += N;
     }
@@ -140,7 +140,7 @@ template <int N> GB_DEVICE int gb_symmetric_level(float x, uint8_t * block) {
     return level;
 }
 
-// levels 0 .. N from the smallest to the largest, in Q4_1 and Q5_1, which begin alike (blocks.h)
+// Levels 0 .. N from the smallest to the largest, for Q4_1 and Q5_1, which begin alike (blocks.h).
 template <int N> GB_DEVICE int gb_affine_level(float x, uint8_t * block) {
     float low, high;
     gb_block_range(x, low, high);
@@ -171,7 +171,7 @@ GB_DEVICE int gb_byte_level(float x, float & d) {
 
 [[maybe_unused]] GB_CONST int8_t gb_e2m1_levels[16] = { GB_VALUES_E2M1(GB_VALUE) };
 
-// The weighted sums of x v and v v over the values v nearest to x / scale, in four turns as the CPU has them.
+// The weighted sums of x v and v v over the values v closest to x / scale, in four turns as on the CPU.
 GB_DEVICE void gb_iq4_sums(const float * x, const float * w, float scale, float & wxv, float & wvv) {
     const float inverse = 2 / scale;
     float p[4] = { 0, 0, 0, 0 }, q[4] = { 0, 0, 0, 0 };
@@ -186,12 +186,12 @@ GB_DEVICE void gb_iq4_sums(const float * x, const float * w, float scale, float 
     wvv = q[0] + q[1] + q[2] + q[3];
 }
 
-// The scale that fits best of 38 trials; a lane makes one or two of them. x and w: of the warp, in shared memory.
+// The best of 38 scales. A lane tries one or two. x and w: of the warp, in shared memory.
 GB_DEVICE float gb_iq4_fit(const float * x, const float * w, float extreme) {
     enum { TRIALS = 38 };
     float wxv[2], wvv[2], scale = 0, best = 0;
     if (!(fabsf(extreme) > 1e-30f) || fabsf(extreme) == INFINITY) {
-        return 0; // the whole warp
+        return 0; // the whole warp returns
     }
     GB_UNROLL for (int i = 0; i < 2; i++) {
         const int t = gb_min(gb_lane() + 32 * i, TRIALS - 1);
@@ -233,7 +233,7 @@ GB_DEVICE void gb_quantize_iq4_nl(float x, uint8_t * block, float * shared) {
     gb_write_nibbles(block + GB_AT(iq4_nl, qs), gb_iq4_nearest(d != 0 ? 2 * (x / d) : 0));
 }
 
-// The scale is the power of two with which the largest magnitude falls into [4, 8).
+// The scale is the power of two that brings the largest magnitude into [4, 8).
 GB_DEVICE void gb_quantize_mxfp4(float x, uint8_t * block) {
     const float largest = fabsf(gb_block_extreme(x));
     const float e = largest > 0 ? floorf((float) log2((double) largest)) - 2 + 127 : 0;
@@ -254,7 +254,7 @@ GB_DEVICE void gb_quantize_mxfp4(float x, uint8_t * block) {
     gb_write_nibbles(block + GB_AT(mxfp4, qs), level);
 }
 
-// Formats that can be made here; `shared`: 64 floats of the warp.
+// Formats that devices make; `shared`: 64 floats of the warp.
 template <int TYPE> struct gb_quantizer {
     static constexpr bool exists = false;
 };
@@ -312,8 +312,7 @@ GB_QUANTIZER(MXFP4) { gb_quantize_mxfp4(x == x ? gb_max(-0x1.fffffep127f, gb_min
 
 #undef GB_QUANTIZER
 
-// A block with a number that its scales cannot hold: NaN. A scale is the first that a block has, at byte 0; m is where
-// Q4_1 has it.
+// A block with a number that its scales cannot hold becomes NaN. The scale is at byte 0; m is where Q4_1 has it.
 static_assert(GB_AT(q4_0, d) == 0 && GB_AT(q4_1, d) == 0 && GB_AT(q5_0, d) == 0 && GB_AT(q5_1, d) == 0 &&
                   GB_AT(q8_0, d) == 0 && GB_AT(q8_1, d) == 0 && GB_AT(iq4_nl, d) == 0,
     "blocks begin with d");
@@ -321,7 +320,7 @@ template <int TYPE> GB_DEVICE void gb_check_block(float x, uint8_t * block, int 
     if constexpr (TYPE != GGML_TYPE_MXFP4) {
         constexpr bool WIDE = TYPE == GGML_TYPE_Q8_1, AFFINE = gb_format<TYPE>::offsets;
         const auto is_finite = [](float v) { return fabsf(v) < INFINITY; };
-        gb_sync_warp(); // the scales are there
+        gb_sync_warp(); // the scales are written
         bool bad = gb_ballot(!is_finite(x)) != 0;
         if constexpr (WIDE) {
             bad = bad ||
@@ -338,7 +337,7 @@ template <int TYPE> GB_DEVICE void gb_check_block(float x, uint8_t * block, int 
             bad = bad || (fabsf(most) > 80 * 65504.0f && !(fabsf(held - most) <= fabsf(most) / 2));
         }
         if (bad) {
-            gb_sync_warp(); // and have been read
+            gb_sync_warp(); // the scales have been read
             for (int i = gb_lane(); i < bytes; i += 32) {
                 block[i] = WIDE ? (i == 2 ? 0xc0 : i == 3 ? 0x7f : 0) : i == 1 ? 0x7e : 0;
             }
@@ -346,7 +345,7 @@ template <int TYPE> GB_DEVICE void gb_check_block(float x, uint8_t * block, int 
     }
 }
 
-// Block k of y, of `bytes`, from elements 32 k ... of x; rows of both are whole blocks.
+// Block k of y, of `bytes`, from elements 32 k ... of x. Rows of both are whole blocks.
 template <int TYPE>
 GB_KERNEL GB_BOUNDS(GB_QUANTIZE_WARPS * GB_WARP, 1)
     gb_copy_quantizing(gb_view y, gb_view x, int bytes, int64_t n_blocks) {
@@ -355,7 +354,7 @@ GB_KERNEL GB_BOUNDS(GB_QUANTIZE_WARPS * GB_WARP, 1)
     const int warp = (int) threadIdx.x / GB_WARP;
     const int64_t k = (int64_t) blockIdx.x * GB_QUANTIZE_WARPS + warp, per_row = y.ne[0] / 32;
     if (k >= n_blocks) {
-        return; // a whole warp; no barrier of the block follows
+        return; // the whole warp returns; no barrier of the block follows
     }
     const gb_index from = gb_unravel<uint64_t>((uint64_t) k * 32, x.ne);
     const gb_index to = gb_unravel_row<uint64_t>((uint64_t) (k / per_row), y.ne);

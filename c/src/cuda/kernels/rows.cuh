@@ -1,8 +1,8 @@
-// rows.cuh - what all products share: where weights lie, and rows of the other operand made ready.
+// rows.cuh - shared by all products: addresses of weights, and converted rows of the other operand.
 //
-// A product reads its second operand from dense rows of one type: gb_rows_of_* write these into scratch memory from any
-// source that is supported, or the tensor itself serves. Weights are found by slice or, in MUL_MAT_ID, by the id of a
-// token, which only the device knows.
+// A product reads its second operand from dense rows of one type. gb_rows_of_* write them into scratch memory, or the
+// tensor has such rows. Weights are found by slice or, in MUL_MAT_ID, by the id of a token, which only the device
+// knows.
 #ifndef GB_CUDA_KERNELS_ROWS_CUH
 #define GB_CUDA_KERNELS_ROWS_CUH
 
@@ -15,10 +15,10 @@
 struct gb_weights {
     const char * a[GGML_MAX_SRC]; // matrices: one, or the experts
     size_t nb_m, nb2, nb3; // bytes
-    int64_t ne2; // slices z of the product: z % ne2, z / ne2
-    int64_t r2, r3; // slices that share one of a
+    int64_t ne2; // of the product; slice z has indices z % ne2, z / ne2
+    int64_t r2, r3; // slices that share a slice of a
     const char * ids; // NULL, or the expert of each token
-    size_t ids_nb; // bytes from one token to the next
+    size_t ids_nb; // distance of tokens, in bytes
     int n_experts;
     gb_index_reader reader; // with ids
 };
@@ -27,7 +27,7 @@ GB_DEVICE const char * gb_weights_of_slice(const gb_weights & w, int64_t z) {
     return w.a[0] + z % w.ne2 / w.r2 * (int64_t) w.nb2 + z / w.ne2 / w.r3 * (int64_t) w.nb3;
 }
 
-// NULL: there is no such expert, which one thread of the grid notes.
+// NULL: the expert does not exist. One thread of the grid notes that.
 GB_DEVICE const char * gb_weights_of_token(const gb_weights & w, int64_t token) {
     const int id = *(const int *) (const void *) (w.ids + token * (int64_t) w.ids_nb);
     if (id >= 0 && id < w.n_experts) {
@@ -50,9 +50,9 @@ GB_DEVICE float gb_load_float(int type, const char * p) {
 
 // ------------------------------------------------------------------------------------------------------- rows of bytes
 
-// 32 groups of 32 elements: quants and scales lie so that a warp, a lane a group, reads them side by side. Element
-// 4 i + j of group g is the scale times byte j of q[i / 4][g][i % 4]. s[g]: the bits of the scale; the sums of the
-// quants of the first half, of the second, and of all. Groups past the end of a row are zeros.
+// 32 groups of 32 elements. Quants and scales are laid out for a warp that reads a group per lane. Element 4 i + j of
+// group g is the scale times byte j of q[i / 4][g][i % 4]. s[g]: bits of the scale; sums of the quants of the first
+// half, of the second, of all. Groups after the end of a row are zeros.
 struct gb_q8_stretch {
     int q[2][32][4];
     int s[32][4];
@@ -60,7 +60,7 @@ struct gb_q8_stretch {
 
 struct gb_q8_group { // of one lane
     int q[8];
-    float d, minimum; // minimum: d times all, where a kernel has made it
+    float d, minimum; // minimum: d times the sum of all quants, if a kernel computes it
     int sum[2], all;
 };
 
@@ -85,16 +85,16 @@ struct gb_make_rows { // row r of the result is row r % n of slice r / n % ne2, 
     size_t nb0, nb1, nb2, nb3;
     int64_t n, ne2, k;
     void * y;
-    int64_t y_row; // elements or stretches of 1,024 from row to row; what is past k becomes 0
+    int64_t y_row; // distance of rows, in elements or stretches of 1,024; zeros follow element k
 };
 
-// r: less than 2^31, as a grid has it.
+// r is below 2^31, as in a grid.
 GB_DEVICE const char * gb_source_row(const gb_make_rows & p, int64_t r) {
     const uint32_t n = (uint32_t) p.n, ne2 = (uint32_t) p.ne2, row = (uint32_t) r, slice = row / n;
     return p.x + row % n * (int64_t) p.nb1 + slice % ne2 * (int64_t) p.nb2 + slice / ne2 * (int64_t) p.nb3;
 }
 
-// Element i of a row: of a float type, or the formats that activations come in.
+// Element i of a row, of a float type or a format of activations.
 GB_DEVICE float gb_load_activation(const gb_make_rows & p, const char * row, int64_t i) {
     const uint8_t * b = (const uint8_t *) row;
     switch (p.type) {
@@ -111,8 +111,8 @@ GB_DEVICE float gb_load_activation(const gb_make_rows & p, const char * row, int
     }
 }
 
-// A warp makes a group: the largest magnitude becomes 127. Rounds half away from zero. As on the CPU, groups below
-// 2^-100 are zeros, and groups with a value of 2^100 or more, an infinity or NaN have the scale NaN.
+// Makes a group, by a warp. The largest magnitude becomes 127. Rounds half away from zero. As on the CPU, groups below
+// 2^-100 are zeros. Groups with a value of 2^100 or more, an infinity or NaN have the scale NaN.
 GB_DEVICE void gb_make_group(const gb_make_rows & p, int64_t r, int64_t group, int lane) {
     const int64_t i = group * 32 + lane;
     const float x = i < p.k ? gb_load_activation(p, gb_source_row(p, r), i) : 0;
@@ -136,8 +136,8 @@ GB_DEVICE void gb_make_group(const gb_make_rows & p, int64_t r, int64_t group, i
     }
 }
 
-// How an algorithm wants the rows of its second operand. A switch over kinds names all of them and has no default, so
-// the compiler lists the places that miss a new kind.
+// Forms of the rows of the second operand. A switch over them names all and has no default, so the compiler lists the
+// places that miss a new one.
 enum gb_row_kind {
     GB_ROWS_F16 = GB_HALF_F16,
     GB_ROWS_BF16 = GB_HALF_BF16,
@@ -165,8 +165,7 @@ template <int KIND> GB_KERNEL GB_BOUNDS(256, 1) gb_rows_of_floats(gb_make_rows p
     }
 }
 
-// Eight neighbouring elements of a row, from i on; row: the source's, dense F32 that begins where 16 bytes may be read
-// at a time.
+// Eight adjacent elements of a row, from i on. row: of the source, dense F32 with 16-aligned rows.
 template <int KIND> GB_DEVICE void gb_make_eight(const gb_make_rows & p, const float * row, int64_t r, int64_t i) {
     float v[8];
     if (i + 8 <= p.k) {

@@ -1,22 +1,22 @@
-// rows_in_order.cuh - rows of the second operand as products on compute capability 9.0 want them: 16-bit, as elsewhere,
-// but in the order of gemm_packed_hopper.cuh, or sorted by expert, so that tiles of them lie together.
+// rows_in_order.cuh - rows of the second operand for products on compute capability 9.0: 16-bit, in the order of
+// gemm_packed_hopper.cuh, or sorted by expert, so that tiles are contiguous.
 #ifndef GB_CUDA_KERNELS_ROWS_IN_ORDER_CUH
 #define GB_CUDA_KERNELS_ROWS_IN_ORDER_CUH
 
 #include "cuda/kernels/rows.cuh"
 
 struct gb_order_rows {
-    gb_make_rows rows; // y_row: a multiple of 128 where elements change places, else of 8
-    const int * source; // NULL, or which row each is made of
-    const int * n; // with `source`: how many there are
-    bool pairs; // rows are F32, dense, and two elements can be read at once
+    gb_make_rows rows; // y_row: a multiple of 128 if elements change places, else of 8
+    const int * source; // NULL, or the source row of each row
+    const int * n; // with `source`: number of rows
+    bool pairs; // rows are F32, dense, and can be read in pairs
 };
 
-// Where the pair number i of 128 elements, 2 i and 2 i + 1 of the result, comes from: pair t + 4 j of step s has
-// elements 32 t + 4 s + 2 j on.
+// Source of pair i of 128 elements, 2 i and 2 i + 1 of the result. Pair t + 4 j of step s has elements 32 t + 4 s + 2 j
+// and the next.
 GB_DEVICE int gb_pair_source(int i) { return i % 4 * 32 + i / 8 * 4 + i / 4 % 2 * 2; }
 
-// Eight elements of the result from number i on, as 16 bytes. row: of the source; pairs: two can be read at once.
+// Elements [number, number + 8) of the result, as 16 bytes. row: of the source. pairs: two can be read at once.
 template <int KIND, bool TURNED>
 GB_DEVICE uint4 gb_eight_in_order(const gb_make_rows & p, const char * row, int64_t i, bool pairs) {
     uint32_t both[4];

@@ -1,9 +1,9 @@
-// unpack.cuh - quantized blocks to integers: the one place of the device code that decodes the formats.
+// unpack.cuh - quantized blocks to integers. No other device code decodes the formats.
 //
-// The one idea: 32 neighbouring elements of any format are 32 signed bytes, with a scale and an offset for each half of
-// them (struct gb_group). gb_format<TYPE> says how many elements and bytes a block has and unpacks a group of it;
-// products, GET_ROWS and copies are written once, over groups. The bytes lie at any address, in global or shared
-// memory. Where they lie in a block is said by formats.def, what they mean in c/src/tensor/quant/<stem>.c.
+// 32 adjacent elements of any format are 32 signed bytes, with a scale and an offset for each half (struct gb_group).
+// gb_format<TYPE> has the elements and bytes of a block, and unpacks a group. Products, GET_ROWS and copies are written
+// once, over groups. The bytes may be at any address in global or shared memory. formats.def has the layout of a block,
+// c/src/tensor/quant/<stem>.c the meaning.
 #ifndef GB_CUDA_KERNELS_UNPACK_CUH
 #define GB_CUDA_KERNELS_UNPACK_CUH
 
@@ -24,13 +24,13 @@ struct gb_group { // element i is d[i / 16] level i + m[i / 16]; level i is byte
 
 // ----------------------------------------------------------------------------------------------------- bytes of blocks
 
-// 32-bit words at an address that need not be aligned. A word that holds none of the bytes asked for is not read.
+// 32-bit words at an address of any alignment. Reads no word outside of the requested bytes.
 struct gb_words {
     const uint32_t * aligned;
     uint32_t shift; // bits
     GB_METHOD explicit gb_words(const uint8_t * p) {
         const uint32_t beyond = (uint32_t) (uintptr_t) p & 3;
-        aligned = (const uint32_t *) (const void *) (p - beyond); // a pointer, of which is known what memory it is to
+        aligned = (const uint32_t *) (const void *) (p - beyond); // the compiler still knows the address space
         shift = beyond * 8;
     }
     GB_METHOD uint32_t operator[](int i) const {
@@ -49,19 +49,19 @@ GB_DEVICE float gb_read_f32(const uint8_t * p) { return gb_bits_to_float(gb_read
 
 // -------------------------------------------------------------------------------------------- four bytes in a register
 
-// Byte by byte x - c, for x in 0 .. 127 and c up to 128.
+// x - c for each byte, with x in 0 .. 127 and c up to 128.
 GB_DEVICE uint32_t gb_sub4(uint32_t x, uint32_t c) { return ((x | 0x80808080u) - c * 0x01010101u) ^ 0x80808080u; }
 
-// Bit i of four becomes bit 0 of byte i.
+// Moves bit i of four to bit 0 of byte i.
 GB_DEVICE uint32_t gb_spread4(uint32_t bits) { return ((bits & 15) * 0x00204081u) & 0x01010101u; }
 
-// Negates the bytes, none of them 0, that have a bit.
+// Negates the bytes that have a bit; none of them is 0.
 GB_DEVICE uint32_t gb_negate4(uint32_t x, uint32_t bits) {
     const uint32_t ones = gb_spread4(bits);
     return (x ^ ones * 0xff) + ones;
 }
 
-// Eight codes of 2 bits become values: the code selects a byte of the table.
+// Turns eight codes of 2 bits into values: a code selects a byte of the table.
 GB_DEVICE void gb_lookup2(uint32_t row, uint32_t table, int * q) {
     uint32_t x = (row | row << 8) & 0x00ff00ffu; // a code for each nibble, 4 codes in each half
     x = (x | x << 4) & 0x0f0f0f0fu;
@@ -74,20 +74,20 @@ struct gb_table16 { // sixteen bytes
     uint32_t w[4];
 };
 
-// Four nibbles of `codes` become values.
+// Turns the four nibbles of `codes` into values.
 GB_DEVICE uint32_t gb_lookup4(const gb_table16 & t, uint32_t codes) {
     const uint32_t low = gb_perm(t.w[0], t.w[1], codes & 0x7777), high = gb_perm(t.w[2], t.w[3], codes & 0x7777);
     return gb_perm(low, high, 0x3210 | (codes & 0x8888) >> 1);
 }
 
-// The low nibbles of four bytes become values in *low, the high ones in *high.
+// Turns the low nibbles of four bytes into values in *low, the high ones in *high.
 GB_DEVICE void gb_lookup_nibbles(const gb_table16 & t, uint32_t bytes, int * low, int * high) {
     const uint32_t a = gb_lookup4(t, bytes & 0xffff), b = gb_lookup4(t, bytes >> 16);
     *low = (int) gb_perm(a, b, 0x6420);
     *high = (int) gb_perm(a, b, 0x7531);
 }
 
-// Values as the bytes of words; the arguments are those of GB_VALUES_*.
+// Values as the bytes of words. The arguments are those of GB_VALUES_*.
 #define GB_WORD(a, b, c, d)                                                                      \
     ((uint32_t) (uint8_t) (a) | (uint32_t) (uint8_t) (b) << 8 | (uint32_t) (uint8_t) (c) << 16 | \
         (uint32_t) (uint8_t) (d) << 24)
@@ -115,7 +115,7 @@ GB_DEVICE void gb_scales2(gb_group & o, float d0, float d1) {
 
 // ------------------------------------------------------------------------------------------------------------- formats
 
-// block: elements; bytes: of a block; offsets: some m is not 0. unpack: group `g` of the block at p.
+// block: elements. bytes: of a block. offsets: some m is not 0. unpack: group `g` of the block at p.
 template <int TYPE> struct gb_format;
 
 #define GB_FORMAT(id, stem, name, n_elements, n_bytes, group, zero, ...)      \
@@ -127,7 +127,7 @@ template <int TYPE> struct gb_format;
 #include "tensor/quant/formats.def"
 #undef GB_FORMAT
 
-// Begins the definition of a format's unpack; a row of formats.def without one does not link.
+// Begins the definition of a format's unpack. A row of formats.def without one does not link.
 #define GB_UNPACK(id) \
     GB_METHOD void gb_format<GGML_TYPE_##id>::unpack(const uint8_t * p, [[maybe_unused]] int g, gb_group & o)
 
@@ -206,7 +206,7 @@ GB_UNPACK(MXFP4) {
     gb_scales(o, gb_bits_to_float(e < 2 ? 0x200000u << e : (e - 1) << 23), 0);
 }
 
-GB_DEVICE float gb_half_e4m3(uint32_t code) { // half the value; what would be NaN counts as 0
+GB_DEVICE float gb_half_e4m3(uint32_t code) { // half the value; the code of NaN counts as 0
     const int exponent = (int) (code >> 3 & 15), mantissa = (int) (code & 7);
     if (code == 0x7f) {
         return 0;
@@ -314,11 +314,10 @@ GB_UNPACK(TQ2_0) {
     gb_scales(o, gb_read_f16(p + GB_AT(tq2_0, d)), 0);
 }
 
-// Digit `n` of each of four bytes that are fractions in base 3.
+// Digit `n` of each of four bytes, which are fractions in base 3.
 GB_DEVICE uint32_t gb_ternary_digits(uint32_t bytes, int n) {
     const uint32_t power = n == 0 ? 1 : n == 1 ? 3 : n == 2 ? 9 : n == 3 ? 27 : 81;
-    // The digits before it overflow the byte and are dropped, then the next one is what three times the rest overflows
-    // by.
+    // The digits before it overflow the byte and are dropped. The overflow of three times the rest is the digit.
     const uint32_t even = (bytes & 0x00ff00ffu) * power & 0x00ff00ffu,
                    odd = (bytes >> 8 & 0x00ff00ffu) * power & 0x00ff00ffu;
     return (even * 3 >> 8 & 0x00030003u) | (odd * 3 & 0x03000300u);
@@ -347,7 +346,7 @@ GB_UNPACK(TQ1_0) { // digits lie 32 elements apart, then 16, then 4
 
 // ----------------------------------------------------------------------------------------------------------- codebooks
 
-GB_DEVICE uint32_t gb_parity_sign(uint32_t code) { // seven stored signs: the eighth makes their number even
+GB_DEVICE uint32_t gb_parity_sign(uint32_t code) { // seven stored signs; the eighth makes their number even
     return (code & 127) | gb_parity(code & 127) << 7;
 }
 
@@ -439,7 +438,7 @@ GB_UNPACK(IQ1_M) {
 
 #undef GB_UNPACK
 
-// Signed byte i of a word as a number: as the low bits of 2^23 + 128 + x, without a conversion.
+// Signed byte i of a word as a number, without a conversion: as the low bits of 2^23 + 128 + x.
 GB_DEVICE float gb_byte_to_float(int word, int i) {
     return gb_bits_to_float(gb_perm((uint32_t) word ^ 0x80808080u, 0x4b000000u, 0x7440u + (uint32_t) i)) - 8388736.0f;
 }

@@ -1,22 +1,19 @@
-// wrong_index.cuh - what a kernel says of an index that is out of range (index.cu reports it).
-//
-// A backend has one note, in pinned memory of the host: nobody looks at it, or waits, until the queue is empty anyway.
-// The first kernel that finds a wrong index writes the note, and until that was reported nobody else does.
+// wrong_index.cuh - notes an index out of range. index.cu reports it, see index.h.
 #ifndef GB_CUDA_KERNELS_WRONG_INDEX_CUH
 #define GB_CUDA_KERNELS_WRONG_INDEX_CUH
 
 #include "cuda/index.h"
 #include "cuda/launch.cuh"
 
-struct gb_index_reader { // who reads indices, by value in the launch: a recorded graph keeps it
+struct gb_index_reader { // a kernel parameter; a recorded graph keeps it
     gb_cuda_index_note * note;
     const void * dst;
-    int which;     // of the tensor's parameters, for the message
-    int64_t limit; // indices are below
+    int which;     // as in gb_cuda_index_note
+    int64_t limit; // indices must be below
     char text[GB_CUDA_INDEX_TEXT];
 };
 
-// place: where the index stands, in dimensions 1 to 3 of the result.
+// place: position of the index, in dimensions 1 to 3 of the result.
 GB_DEVICE void gb_note_wrong_index(const gb_index_reader & r, int id, int64_t i1, int64_t i2, int64_t i3) {
     gb_cuda_index_note * n = r.note;
     if (gb_atomic_add(&n->claimed, 1u) != 0) {

@@ -1,8 +1,8 @@
-// attention.cu - FLASH_ATTN: attention as one operator; scores are never stored. Which kernel, also for chains
+// attention.cu - FLASH_ATTN: attention as one operator. Scores are never stored. Chooses the kernel, also for chains
 // (attention_chain.cu).
 //
-// Halves with rows that can be copied 16 bytes at a time go to the tensor cores, everything else is computed in float.
-// Where the query rows alone would leave the device idle, as when one token is decoded, the keys are cut into parts.
+// Halves whose rows can be copied 16 bytes at a time go to the tensor cores, everything else is computed in float. If
+// the query rows alone would leave the device idle, as when one token is decoded, the keys are cut into parts.
 #include <algorithm>
 #include <cmath>
 
@@ -75,8 +75,8 @@ bool gb_attention_for_tensor_cores(const gb_cuda_device & device, const gb_atten
 
 static int64_t row_tiles(const gb_attention & p, int rows) { return gb_cuda_ceil_div(p.n * (p.heads / p.outer), rows); }
 
-// Keys in parts, of whole tiles of `keys`, where the tiles of `rows` rows are fewer than `places` for blocks. False: no
-// memory, reported.
+// Cuts the keys into parts of whole tiles of `keys`, if the tiles of `rows` rows are fewer than `places` for blocks.
+// False: no memory, reported.
 static bool cut_keys(gb_cuda_backend & b, gb_attention & p, int64_t batch, int rows, int keys, int64_t places) {
     const int64_t blocks = row_tiles(p, rows) * p.outer * batch, key_tiles = gb_cuda_ceil_div(p.m, keys);
     const int64_t wanted = std::min<int64_t>(std::min<int64_t>(places / blocks, p.m / LEAST_KEYS), MAX_PARTS);
@@ -165,7 +165,7 @@ static enum ggml_status run(gb_cuda_backend & b, const gb_attention & p, int64_t
                                                            : gb_attention_run_floats(b, p, batch);
 }
 
-// Kernels write dense f32; another result is converted from that.
+// Kernels write dense f32. Another result is converted from that.
 static enum ggml_status flash_attn_run(gb_cuda_backend & b, ggml_tensor * dst) {
     gb_attention p = describe(dst);
     if (dst->type == GGML_TYPE_F32 && ggml_is_contiguous(dst)) {

@@ -2,19 +2,19 @@
 //
 //     MUL_MAT(keys, queries) [SCALE | DIAG_MASK_INF | ADD]* SOFT_MAX MUL_MAT(values, .)
 //
-// Scores are not stored, which is allowed only where nobody can look at them (ggml_backend_may_leave_out). Results
-// differ from the chain's by rounding, of the kind that its products have: halves where they would have made halves of
-// queries and of probabilities.
+// Scores are not stored. That is allowed only if nobody can look at them (ggml_backend_may_leave_out). Results differ
+// from the chain's by rounding, as its products round: halves if the products would make halves of queries and
+// probabilities.
 //
-// Halves are always worth it. In float the two products have larger tiles than gb_attention_floats, so that is taken
-// only where the scores are more than the device's cache holds.
+// Chains of halves always become attention. In float the two products have larger tiles than gb_attention_floats, so
+// that kernel is used only if the scores exceed the device's cache.
 //
-// The result may lie where queries, keys, values or the mask lie, which are dead only when the whole chain is: then it
-// goes through scratch memory.
+// The result may overlap queries, keys, values or the mask, which are needed until the chain ends. Then it goes through
+// scratch memory.
 #include "cuda/kernels/rows.cuh"
 #include "cuda/ops/attention.h"
 
-enum { FEW_ROWS = 8 }; // products of more rows make halves of them
+enum { FEW_ROWS = 8 }; // products with more rows convert them to halves
 
 namespace {
 
@@ -22,7 +22,7 @@ struct chain {
     gb_attention p;
     const ggml_tensor * mask; // NULL: none
     bool exact;
-    int length; // nodes
+    int length; // number of nodes
 };
 
 } // namespace
@@ -31,7 +31,7 @@ struct chain {
 
 static bool is_dense(const ggml_tensor * t) { return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t); }
 
-// What is masked already must stay so.
+// Rows that are masked already must stay masked.
 static bool add_scale(chain & c, float factor) {
     if (factor == 1) {
         return true;
@@ -40,7 +40,7 @@ static bool add_scale(chain & c, float factor) {
     return c.mask == NULL && (factor > 0 || !c.p.masked);
 }
 
-// One row of t for each of the scores, or repeated.
+// True if t has one row for each row of scores, or is repeated.
 static bool add_mask(chain & c, const ggml_tensor * t, const ggml_tensor * scores) {
     if (c.mask != NULL || !gb_is_float_type(t->type) || gb_unaligned(t) != NULL || t->ne[0] != scores->ne[0] ||
         gb_count(t) == 0 || scores->ne[1] % t->ne[1] != 0) {
@@ -69,7 +69,7 @@ static bool add_soft_max(chain & c, const ggml_tensor * node) {
            (mask == NULL || (mask != node->src[0] && mask->ne[2] == 1 && mask->ne[3] == 1 && add_mask(c, mask, node)));
 }
 
-// An operator between the products.
+// Reads an operator between the products.
 static bool add_node(chain & c, const ggml_tensor * node, const ggml_tensor * before) {
     if (!is_dense(node) || !gb_same_shape(node, before) ||
         (node->src[0] != before && !(node->op == GGML_OP_ADD && node->src[1] == before))) {
@@ -86,7 +86,7 @@ static bool add_node(chain & c, const ggml_tensor * node, const ggml_tensor * be
 
 static bool is_product(const ggml_tensor * node) { return node->op == GGML_OP_MUL_MAT && is_dense(node); }
 
-// The n-th operand of a product, whose heads and batches share as products have it.
+// The n-th operand of a product. Heads and batches share it as in products.
 static bool describe_input(gb_attention_input & in, const ggml_tensor * t, const ggml_tensor * scores) {
     in = gb_attention_input_of(t);
     in.r2 = t->ne[2] > 0 ? scores->ne[2] / t->ne[2] : 0;
@@ -94,7 +94,7 @@ static bool describe_input(gb_attention_input & in, const ggml_tensor * t, const
     return gb_is_float_type(t->type) && gb_unaligned(t) == NULL && in.r2 > 0 && in.r3 > 0;
 }
 
-// What the products and their order say, once the chain is known to be one.
+// Checks the products and their order in a known chain.
 static bool describe(chain & c, const ggml_tensor * first, const ggml_tensor * last) {
     gb_attention & p = c.p;
     if (!describe_input(p.q, first->src[1], first) || !describe_input(p.k, first->src[0], first) ||
@@ -140,13 +140,13 @@ static bool follow(chain & c, const gb_cuda_nodes & nodes, int i) {
 static bool nobody_looks(const gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i, int length) {
     bool unseen = true;
     for (int j = i; j < i + length - 1 && unseen; j++) {
-        // who plans has no memory, so nobody said it yet
+        // a plan has no memory, so this was not checked before
         unseen = b.kind == GB_CUDA_PLAN || ggml_backend_may_leave_out(nodes.node[j]);
     }
     return unseen;
 }
 
-// Queries as the tensor cores want them: dense halves of the type of the keys.
+// Converts the queries for the tensor cores: dense halves of the type of the keys.
 static gb_attention_input dense_queries(const gb_attention & p) {
     const size_t row = (size_t) p.d * 2, matrix = row * (size_t) p.n;
     return { NULL, p.k.type, 2, row, matrix, matrix * (size_t) p.heads, p.heads, p.q.ne3, 1, 1 };

@@ -1,10 +1,10 @@
-// attention_hopper.cu - launches gb_attention_tall, and knows what it takes.
+// attention_hopper.cu - launches gb_attention_tall, and decides what it takes.
 #include "cuda/kernels/attention_hopper.cuh"
 #include "cuda/ops/attention.h"
 
 static_assert((int) GB_TALL_ROWS == (int) GB_ATTENTION_TALL_ROWS, "who cuts the keys knows the tiles");
 
-enum { SHORT_HEAD = 64, LONG_HEAD = 128 }; // padded; what is longer has 256
+enum { SHORT_HEAD = 64, LONG_HEAD = 128 }; // padded; longer heads have 256
 
 static int padded(const gb_attention & p) {
     return p.d <= SHORT_HEAD ? SHORT_HEAD : p.d <= LONG_HEAD ? LONG_HEAD : 256;
@@ -14,7 +14,7 @@ int gb_attention_tall_keys(const gb_attention & p) { return p.d <= LONG_HEAD ? 1
 
 // ------------------------------------------------------------------------------------------------------------ operands
 
-// Rows of `wide` halves, `tall` of them in a head.
+// Describes `tall` rows of `wide` halves in a head.
 static gb_tensor_layout layout_of(const gb_attention_input & t, int64_t wide, int64_t tall, int rows, int (&axis)[3]) {
     const int64_t ne[4] = { wide, tall, t.ne2, t.ne3 };
     const size_t nb[3] = { t.nb1, t.nb2, t.nb3 };
@@ -35,7 +35,7 @@ static bool has_pairs(const gb_attention_mask & m) {
            ((uintptr_t) m.x | m.nb1 | m.nb2 | m.nb3) % (2 * size) == 0;
 }
 
-// ------------------------------------------------------------------------------------------------------------- the way
+// -------------------------------------------------------------------------------------------------------------- choice
 
 static size_t shared_of(const gb_attention & p) {
     return p.d <= SHORT_HEAD  ? (size_t) gb_tall_room<SHORT_HEAD, 128>::end
@@ -44,7 +44,7 @@ static size_t shared_of(const gb_attention & p) {
 }
 
 bool gb_attention_tall_takes(const gb_cuda_device & d, const gb_attention & p) {
-    enum { LEAST_ROWS = 65 }; // with fewer half of a block would idle
+    enum { LEAST_ROWS = 65 }; // fewer rows would leave half of a block idle
     int axis[3];
     return d.hopper && p.n * (p.heads / p.outer) >= LEAST_ROWS && p.scale > 0 && p.m > 0 &&
            shared_of(p) <= d.shared_max && gb_tensor_map_is_possible(layout_of_keys(p, axis)) &&
@@ -68,7 +68,7 @@ template <int KIND> static cudaError_t launch_size(const gb_attention_tiles & t,
 cudaError_t gb_attention_launch_tall(const gb_attention & p, int64_t batch, const gb_queue & queue) {
     gb_attention_tiles t = { p, {}, {}, {}, {}, has_pairs(p.mask) };
     const gb_tensor_layout keys = layout_of_keys(p, t.k_axis), values = layout_of_values(p, t.v_axis);
-    // of a dry run nobody has the addresses
+    // a dry run has no addresses
     if (!queue.nowhere && !(gb_tensor_map_make(keys, &t.k) && gb_tensor_map_make(values, &t.v))) {
         return cudaErrorInvalidValue;
     }

@@ -1,7 +1,7 @@
 // binary.cu - ADD, SUB, MUL, DIV (src[1] repeats over src[0]), ADD1, and ACC and SET, which change a region of a copy
 // of src[0].
 //
-// ADD and ADD1 also take a quantized src[0], and give quantized results: by way of floats in scratch memory.
+// ADD and ADD1 also take a quantized src[0] and give quantized results, through floats in scratch memory.
 #include "cuda/ops/elements.h"
 
 enum gb_pair { GB_PAIR_ADD, GB_PAIR_SUB, GB_PAIR_MUL, GB_PAIR_DIV };
@@ -50,7 +50,7 @@ template <int OP> GB_KERNEL GB_BOUNDS(256, 1) gb_pairs_dense(float * z, const fl
     }
 }
 
-// y is one row of 4 `row4` elements for all.
+// y is one row of 4 `row4` elements that repeats.
 template <int OP, class I>
 GB_KERNEL GB_BOUNDS(256, 1) gb_pairs_row(float4 * z, const float4 * x, const float4 * y, I row4, int64_t n4) {
     gb_wait_for_earlier();
@@ -100,7 +100,7 @@ template <int OP> static enum ggml_status pairs_run(gb_cuda_backend & b, ggml_te
     return GGML_STATUS_SUCCESS;
 }
 
-// ADD and ADD1 where a quantized type takes part.
+// ADD and ADD1 with a quantized type.
 static enum ggml_status sum_of_blocks(gb_cuda_backend & b, ggml_tensor * dst) {
     const int64_t n = gb_count(dst);
     const gb_view x = gb_view_of(dst->src[0]), z = gb_view_of(dst);
@@ -145,7 +145,7 @@ static const char * blocks_unsupported(const ggml_tensor * dst) {
     if (ggml_is_quantized(dst->type) && !gb_may_quantize(dst->type)) {
         return "quantizing to this type, which takes a long search";
     }
-    return gb_count(dst) >> 32 != 0 ? "more than 2^32 elements" : NULL; // of scratch memory
+    return gb_count(dst) >> 32 != 0 ? "more than 2^32 elements" : NULL; // in scratch memory
 }
 
 static const char * pairs_supports(const gb_cuda_device &, const ggml_tensor * dst) {
@@ -159,7 +159,7 @@ static const char * sum_supports(const gb_cuda_device &, const ggml_tensor * dst
     return why != NULL ? why : shapes_unsupported(dst);
 }
 
-// src[1] is one value: a tensor of one element that repeats everywhere.
+// src[1] is a tensor of one element, which repeats.
 static const char * add1_supports(const gb_cuda_device & device, const ggml_tensor * dst) {
     const char * why = sum_supports(device, dst);
     return why != NULL ? why : gb_count(dst->src[1]) != 1 ? "src1 of more than one element" : NULL;
@@ -177,7 +177,7 @@ static gb_view region_of(const ggml_tensor * dst) {
     return r;
 }
 
-// Each element of src[1] has a place of its own, else the order would count.
+// True if elements of src[1] go to distinct places. Else their order would matter.
 static const char * region_unsupported(const ggml_tensor * dst) {
     const int64_t size = (int64_t) ggml_type_size(dst->type);
     int64_t extent = size;
@@ -202,7 +202,7 @@ static const char * region_unsupported(const ggml_tensor * dst) {
                : NULL;
 }
 
-// The result first becomes src[0], unless it is in its memory.
+// Copies src[0] to the result first, unless they share memory.
 static cudaError_t copy_first(const ggml_tensor * dst, const gb_queue & queue) {
     const ggml_tensor * a = dst->src[0];
     return dst->data == a->data ? cudaSuccess : gb_launch_copy(gb_view_of(dst), gb_view_of(a), queue);

@@ -1,4 +1,4 @@
-// conv.cu - IM2COL, the transposed convolutions, POOL_1D, POOL_2D: a thread makes one element of the result.
+// conv.cu - IM2COL, transposed convolutions, POOL_1D, POOL_2D. A thread makes one element of the result.
 #include "cuda/ops/elements.h"
 
 // -------------------------------------------------------------------------------------------------------------- IM2COL
@@ -38,7 +38,7 @@ static enum ggml_status im2col_run(gb_cuda_backend & b, ggml_tensor * dst) {
     return GGML_STATUS_SUCCESS;
 }
 
-// of the kernel only the shape is used
+// only its shape is used
 static const char * im2col_supports(const gb_cuda_device &, const ggml_tensor * dst) {
     const ggml_tensor * image = dst->src[1];
     if (dst->src[0] == NULL || image == NULL) {
@@ -59,7 +59,7 @@ struct gb_spread_args {
     bool is_2d;
 };
 
-// Sum over the input positions x with 0 <= position - x stride < width, in their order.
+// Sums over the input positions x with 0 <= position - x stride < width, in their order.
 GB_KERNEL GB_BOUNDS(256, 1) gb_conv_transpose(gb_spread_args q, int64_t n) {
     gb_wait_for_earlier();
     const int64_t t = gb_thread();
@@ -109,7 +109,7 @@ static const char * conv_transpose_supports(const gb_cuda_device &, const ggml_t
 struct gb_pool_args {
     gb_view y, x;
     bool average;
-    int k0, k1, s0, s1, p0, p1; // in 1d every row is its own window: k1 1, s1 1, p1 0
+    int k0, k1, s0, s1, p0, p1; // in 1d every row is a window of its own: k1 1, s1 1, p1 0
 };
 
 template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_pool(gb_pool_args q, int64_t n) {
@@ -125,10 +125,11 @@ template <class I> GB_KERNEL GB_BOUNDS(256, 1) gb_pool(gb_pool_args q, int64_t n
     for (int64_t j = gb_max<int64_t>(y0, 0); j < y1; j++) {
         for (int64_t i = gb_max<int64_t>(x0, 0); i < x1; i++) {
             const float v = gb_get(q.x.type, gb_at(q.x, i, j, at.i[2], at.i[3]));
-            acc = q.average ? acc + v : v > acc || v != v ? v : acc; // a NaN stays
+            acc = q.average ? acc + v : v > acc || v != v ? v : acc; // keeps NaN
         }
     }
-    gb_put(q.y.type, gb_at(q.y, at), q.average ? acc / ((float) q.k0 * (float) q.k1) : acc); // of the whole window
+    const float all = (float) q.k0 * (float) q.k1; // of the whole window, also at an edge
+    gb_put(q.y.type, gb_at(q.y, at), q.average ? acc / all : acc);
 }
 
 static gb_pool_args pool_of(const ggml_tensor * dst) {

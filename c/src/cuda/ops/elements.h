@@ -1,5 +1,4 @@
-// elements.h - what the host code of most operators needs: views of tensors, the sizes of grids, and the usual
-// refusals.
+// elements.h - host code of most operators: views of tensors, sizes of grids, common reasons for refusal.
 #ifndef GB_CUDA_OPS_ELEMENTS_H
 #define GB_CUDA_OPS_ELEMENTS_H
 
@@ -23,15 +22,15 @@ static inline int64_t gb_count(const ggml_tensor * t) { return t->ne[0] * t->ne[
 
 static inline int64_t gb_rows(const ggml_tensor * t) { return t->ne[1] * t->ne[2] * t->ne[3]; }
 
-static inline unsigned gb_blocks(int64_t n) { // of GB_BLOCK threads, one for each of n
+static inline unsigned gb_blocks(int64_t n) { // blocks of GB_BLOCK threads, one thread for each of n
     return (unsigned) gb_cuda_ceil_div(n, GB_BLOCK);
 }
 
-static inline bool gb_is_small(int64_t n) { // may be counted in 32 bits
+static inline bool gb_is_small(int64_t n) { // can be counted in 32 bits
     return n < (int64_t) 1 << 31;
 }
 
-// Scratch memory with the shape of t, as dense f32. False, reported: there is none.
+// Scratch memory in the shape of t, as dense f32. False, reported: no memory.
 static inline bool gb_scratch_floats(gb_cuda_backend & b, const ggml_tensor * t, gb_view * v) {
     *v = gb_view_of(t);
     v->type = GGML_TYPE_F32;
@@ -56,16 +55,16 @@ static inline bool gb_same_shape(const ggml_tensor * a, const ggml_tensor * b) {
     return a->ne[0] == b->ne[0] && a->ne[1] == b->ne[1] && a->ne[2] == b->ne[2] && a->ne[3] == b->ne[3];
 }
 
-// Dense f32 that begins where 16 bytes may be read at a time.
+// True for dense, 16-aligned f32.
 static inline bool gb_is_dense_f32(const ggml_tensor * t) {
     return t->type == GGML_TYPE_F32 && ggml_is_contiguous(t) && (uintptr_t) gb_cuda_data(t) % 16 == 0;
 }
 
 // ------------------------------------------------------------------------------------------------------------ refusals
 
-enum { GB_MAX_BITS = 38 }; // of a count: grids along x are large enough for that
+enum { GB_MAX_BITS = 38 }; // of a count; grids along x are large enough
 
-// Elements lie where hardware can read them at once.
+// True if elements are aligned.
 static inline const char * gb_unaligned(const ggml_tensor * t) {
     const size_t size = ggml_is_quantized(t->type) ? 1 : ggml_type_size(t->type);
     for (int i = 0; i < 4; i++) {
@@ -83,7 +82,7 @@ static inline const char * gb_need_plain(const ggml_tensor * t) {
     return gb_count(t) >> GB_MAX_BITS != 0 ? "more than 2^38 elements" : gb_unaligned(t);
 }
 
-// The result and the first n sources are F32, F16 or BF16.
+// NULL if the result and the first n sources are F32, F16 or BF16.
 static inline const char * gb_need_floats(const ggml_tensor * dst, int n) {
     for (int i = -1; i < n; i++) {
         const ggml_tensor * t = i < 0 ? dst : dst->src[i];
@@ -98,7 +97,7 @@ static inline const char * gb_need_floats(const ggml_tensor * dst, int n) {
     return NULL;
 }
 
-// The result and the first n sources have one type, which is not quantized.
+// NULL if the result and the first n sources have one type that is not quantized.
 static inline const char * gb_need_same(const ggml_tensor * dst, int n) {
     for (int i = -1; i < n; i++) {
         const ggml_tensor * t = i < 0 ? dst : dst->src[i];
@@ -116,9 +115,9 @@ static inline const char * gb_need_same(const ggml_tensor * dst, int n) {
 // soft_max.cu: SCALE, DIAG_MASK_INF or both, and the SOFT_MAX that follows.
 int gb_soft_max_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i);
 
-// copy.cu: elements in logical order, of one plain type or converted; as many on both sides, 0 too.
+// copy.cu: copies or converts elements in logical order; both sides have the same number, 0 is allowed.
 cudaError_t gb_launch_copy(const gb_view & y, const gb_view & x, const gb_queue & queue);
-// The same between floats and a quantized type, whose rows are whole blocks; to a type that gb_may_quantize.
+// The same between floats and a quantized type with rows of whole blocks; gb_may_quantize must allow the target.
 cudaError_t gb_launch_conversion(const gb_view & y, const gb_view & x, const gb_queue & queue);
 bool gb_may_quantize(enum ggml_type type);
 bool gb_rows_are_blocks(const ggml_tensor * t);
@@ -129,15 +128,15 @@ static inline bool gb_is_same_place(const ggml_tensor * a, const ggml_tensor * b
     return gb_cuda_data(a) == gb_cuda_data(b) && a->type == b->type && memcmp(a->nb, b->nb, sizeof(a->nb)) == 0;
 }
 
-// What `later` writes may be what `earlier` has written, element for element, or memory of its own.
+// True if `later` writes its own memory, or exactly the elements of `earlier`.
 static inline bool gb_is_apart_or_same(const ggml_tensor * earlier, const ggml_tensor * later) {
     return gb_is_same_place(earlier, later) || !gb_cuda_overlap(earlier, later);
 }
 
 // ----------------------------------------------------------------------------------------------------- grids over rows
 
-// Launches a row kernel with the number of threads that fits the length: GB_ROW_LAUNCH(kernel, n, rows, queue, ...),
-// where kernel<WARPS> works on rows of n elements. A short row is a warp's.
+// Launches a row kernel with threads that fit the length: GB_ROW_LAUNCH(kernel, n, rows, queue, ...). kernel<WARPS>
+// works on rows of n elements. A warp has a short row.
 #define GB_ROW_LAUNCH(kernel, n, rows, q, ...)                                                                       \
     ((n) <= 256       ? GB_LAUNCH((kernel<1>), (unsigned) gb_cuda_ceil_div(rows, 8), 8 * GB_WARP, 0, q, __VA_ARGS__) \
         : (n) <= 2048 ? GB_LAUNCH((kernel<4>), (unsigned) (rows), 4 * GB_WARP, 0, q, __VA_ARGS__)                    \

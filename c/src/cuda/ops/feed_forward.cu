@@ -15,7 +15,7 @@ GB_KERNEL GB_BOUNDS(256, 1)
     x[i] = gelu ? 0.5f * v * (1 + tanhf(0.797884560802865f * v * (1 + 0.044715f * v * v))) : v;
 }
 
-// The hidden rows: f32, dense, of the shape of a product of b0 and a.
+// Memory for the hidden rows: dense f32, in the shape of a product of b0 and a.
 static ggml_tensor hidden_of(const ggml_tensor * dst) {
     ggml_tensor h = {};
     h.type = GGML_TYPE_F32;

@@ -1,9 +1,9 @@
 // map.cu - operators that map each element of src[0] by itself.
 //
-// NaN goes through all of them but sgn and step, which give 0 as the CPU does.
+// They keep NaN, except sgn and step, which give 0 as on the CPU.
 #include "cuda/ops/elements.h"
 
-enum gb_map { // beyond the unary operators of ggml.h
+enum gb_map { // operators besides the unary ones of ggml.h
     GB_MAP_SQR = GGML_UNARY_OP_COUNT,
     GB_MAP_SQRT,
     GB_MAP_LOG,
@@ -12,13 +12,12 @@ enum gb_map { // beyond the unary operators of ggml.h
     GB_MAP_SCALE,
 };
 
-// x / (1 + exp(-t)), where -infinity times 0 is not asked for.
+// x / (1 + exp(-t)), without -infinity times 0.
 GB_DEVICE float gb_times_sigmoid(float x, float t) { return (x < -1000.0f ? -1000.0f : x) / (1.0f + expf(-t)); }
 
 GB_DEVICE float gb_hardsigmoid(float x) { return x <= -3.0f ? 0.0f : x >= 3.0f ? 1.0f : (x + 3.0f) / 6.0f; }
 
-// The functions of UNARY that this backend computes, of x. One that is missing here is refused, so that the scheduler
-// gives it to another backend.
+// The functions of UNARY that this backend computes. It refuses others, so the scheduler gives them to another backend.
 #define GB_UNARY_FORMULAS(X)                                                             \
     X(ABS, fabsf(x))                                                                     \
     X(SGN, (x > 0 ? 1.0f : 0.0f) - (x < 0 ? 1.0f : 0.0f))                                \

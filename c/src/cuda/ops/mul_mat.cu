@@ -1,4 +1,4 @@
-// mul_mat.cu - MUL_MAT: see products.h; two of them with a softmax between may be one: attention_chain.cu.
+// mul_mat.cu - MUL_MAT, see products.h. Two products with a softmax between may become attention (attention_chain.cu).
 #include "cuda/ops/attention.h"
 #include "cuda/ops/products.h"
 

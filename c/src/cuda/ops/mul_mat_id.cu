@@ -1,7 +1,7 @@
-// mul_mat_id.cu - MUL_MAT_ID: the weights of a row of dst are those of its token's expert, which only the device knows.
+// mul_mat_id.cu - MUL_MAT_ID. A row of dst uses the weights of its token's expert, which only the device knows.
 //
-// Few tokens: each block reads the id of its token. Many: the device sorts the tokens by expert first. A token whose id
-// is out of range gets a row of NaN, and who waits for the device is told (index.cu).
+// For few tokens, each block reads the id of its token. Otherwise the device sorts the tokens by expert first. A token
+// whose id is out of range gives a row of NaN and an error (index.h).
 #include "cuda/ops/products.h"
 
 static const char * mul_mat_id_supports(const gb_cuda_device &, const ggml_tensor * dst) {

@@ -1,21 +1,20 @@
-// norm.cu - NORM, RMS_NORM, GROUP_NORM, and NORM or RMS_NORM together with the product and sum by rows that follow it
-// in models, and with the rounding of the result that products want who read it.
+// norm.cu - NORM, RMS_NORM, GROUP_NORM. NORM and RMS_NORM also together with the product and sum by rows after them,
+// and with the conversion of the result for the products that read it.
 //
-// Deviations are summed around the mean that was found before, in a second pass over the row, which is in a cache by
-// then.
+// Deviations are summed around the mean, in a second pass over the row, which is in a cache by then.
 #include "cuda/kernels/rows_in_order.cuh"
 #include "cuda/ops/elements.h"
 #include "cuda/ops/products.h"
 
 struct gb_norm_args {
-    gb_view x, y;    // y.p NULL: nobody will see the norm itself
-    gb_view z, w, b; // y w, then + b: z.p or b.p NULL when there is none. w, b: one row, f32, dense
+    gb_view x, y;    // y.p NULL: the norm itself is not stored
+    gb_view z, w, b; // y w, then + b; z.p or b.p NULL: none; w, b: one row, dense f32
     gb_view s;       // y w + b
     float eps;
     int64_t rows;
-    // the last of these results, rounded: as products want it
-    gb_row_kind kind;    // GB_ROWS_NONE: nobody does
-    gb_make_panels made; // of other kinds than panels: its rows
+    // The last of these results, converted for products.
+    gb_row_kind kind;    // GB_ROWS_NONE: not converted
+    gb_make_panels made; // for other kinds than panels: its rows
 };
 
 #define GB_NORM_FAR 0x1p-80f
@@ -35,7 +34,7 @@ template <int WARPS> GB_DEVICE void gb_norm_turned(const gb_make_rows & p, int64
     }
 }
 
-// The row, whose result is stored, rounded by the threads that made it, just as kernels for that alone do.
+// Converts the row, by the threads that made it, exactly as the kernels for that alone do.
 template <int WARPS> GB_DEVICE void gb_norm_round(const gb_norm_args & q, int64_t row) {
     const gb_make_rows & p = q.made.rows;
     const int warp = WARPS == 1 ? 0 : (int) threadIdx.x / GB_WARP;
@@ -52,7 +51,8 @@ template <int WARPS> GB_DEVICE void gb_norm_round(const gb_norm_args & q, int64_
             break;
         case GB_ROWS_PANELS: {
             const uint32_t n = (uint32_t) q.made.n, slice = (uint32_t) row / n, r = (uint32_t) row % n;
-            const uint32_t end = r + 1 < n ? r + 1 : (uint32_t) q.made.bands * GB_PANEL_ROWS; // the last: what is left
+            // The last row also fills the rest of the panel.
+            const uint32_t end = r + 1 < n ? r + 1 : (uint32_t) q.made.bands * GB_PANEL_ROWS;
             for (uint32_t i = r; i < end; i++) {
                 for (int s = warp; s < q.made.stages; s += WARPS) {
                     gb_make_panel_row(q.made, slice, i, s);
@@ -66,7 +66,7 @@ template <int WARPS> GB_DEVICE void gb_norm_round(const gb_norm_args & q, int64_
         case GB_ROWS_TURNED: gb_norm_turned<WARPS>(p, row); break;
         case GB_ROWS_F32:
         case GB_ROWS_SORTED:
-        case GB_ROWS_NONE: break; // gb_rows_ahead offers none of these
+        case GB_ROWS_NONE: break; // gb_rows_ahead never gives these
     }
 }
 
@@ -77,7 +77,7 @@ template <int WARPS, bool MEAN> GB_KERNEL GB_BOUNDS(512, 1) gb_norm_rows(gb_norm
     const gb_index at = gb_unravel_row<uint64_t>((uint64_t) gb_min(row, q.rows - 1), q.x.ne);
     const char * x = gb_at(q.x, at);
     float down = 1, mean = 0, squares = 0;
-    for (int far = 0; far < 2; far++) { // again, made smaller, where squares overflow
+    for (int far = 0; far < 2; far++) { // again with smaller values if squares overflow
         float sum = 0;
         for (int64_t i = gb_my_place<WARPS>(); MEAN && i < n; i += step) {
             sum += gb_get(q.x.type, x + i * q.x.nb[0]) * down;
@@ -153,8 +153,8 @@ static const char * norm_supports(const gb_cuda_device &, const ggml_tensor * ds
 
 // -------------------------------------------------------------------------------------------------------------- fusion
 
-// The other factor or term of `node`, if that combines `value` with one dense row. All f32: what is not stored in
-// between is not rounded.
+// The other operand of `node`, if it combines `value` with one dense row. All are f32, so values that are not stored
+// are not rounded.
 static const ggml_tensor * row_beside(const ggml_tensor * node, enum ggml_op op, const ggml_tensor * value) {
     if (node->op != op || node->src[0] != value || node->src[1] == value || !gb_same_shape(node, value) ||
         node->type != GGML_TYPE_F32 || value->type != GGML_TYPE_F32) {
@@ -178,7 +178,7 @@ static int norm_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
     const ggml_tensor * w = mul != NULL ? row_beside(mul, GGML_OP_MUL, norm) : NULL;
     const ggml_tensor * add = w != NULL && i + 2 < nodes.n ? nodes.node[i + 2] : NULL;
     const ggml_tensor * bias = add != NULL ? row_beside(add, GGML_OP_ADD, mul) : NULL;
-    const int whole = bias != NULL ? 3 : w != NULL ? 2 : 1; // if the memory allows
+    const int whole = bias != NULL ? 3 : w != NULL ? 2 : 1; // if the memory allows it
     gb_norm_args q = args_of(norm);
     gb_row_kind kind = GB_ROWS_NONE;
     gb_cuda_kept * wanted = gb_rows_ahead(b, nodes.node[i + whole - 1], i + whole - 1, &kind, &q.made);
@@ -215,7 +215,7 @@ static int norm_fuse(gb_cuda_backend & b, const gb_cuda_nodes & nodes, int i) {
 
 // ---------------------------------------------------------------------------------------------------------- GROUP_NORM
 
-// A block normalises the channels [c0, c1) of a batch together.
+// A block normalizes the channels [c0, c1) of a batch together.
 enum { GB_GROUP_WARPS = 16 };
 
 GB_KERNEL GB_BOUNDS(512, 1) gb_group_norm(gb_view y, gb_view x, int64_t channels, int64_t groups) {
@@ -239,7 +239,7 @@ GB_KERNEL GB_BOUNDS(512, 1) gb_group_norm(gb_view y, gb_view x, int64_t channels
             mean = gb_row_sum<GB_GROUP_WARPS>(sum, shared) / (float) n;
         } else if (pass == 1) {
             sum = gb_row_sum<GB_GROUP_WARPS>(sum, shared);
-            if (!(sum < INFINITY) && down == 1) { // from the start, with smaller values
+            if (!(sum < INFINITY) && down == 1) { // starts again with smaller values
                 down = GB_NORM_FAR;
                 mean = 0;
                 pass = -1;

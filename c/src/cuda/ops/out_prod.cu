@@ -1,4 +1,4 @@
-// out_prod.cu - OUT_PROD: the product of products.h with the sum along the second dimension.
+// out_prod.cu - OUT_PROD: a product (products.h) whose sum goes along the second dimension.
 #include "cuda/ops/products.h"
 
 static const char * out_prod_supports(const gb_cuda_device &, const ggml_tensor * dst) {

@@ -43,8 +43,8 @@ static bool vectors_take(const gb_cuda_device &, const gb_product & p) {
 static gb_row_kind rows_of_vectors(const gb_product & p) { return gb_is_format(p.type) ? GB_ROWS_BYTES : GB_ROWS_F32; }
 
 static bool hopper_takes(const gb_cuda_device & d, const gb_product & p) {
-    gb_hopper_way way;
-    return gb_product_is_along(p) && gb_hopper_takes(d, p, &way);
+    gb_hopper_plan plan;
+    return gb_product_is_along(p) && gb_hopper_takes(d, p, &plan);
 }
 
 static gb_row_kind rows_of_hopper(const gb_product & p) {

@@ -28,7 +28,7 @@ template <int TYPE> static size_t shared_of(const gb_few & q, int nt) {
 
 template <int TYPE>
 static cudaError_t launch(const gb_cuda_device & d, const gb_product & p, gb_few q, int nt, const gb_queue & queue) {
-    // warps share rows where blocks would be fewer than multiprocessors
+    // Warps share rows if there would be fewer blocks than multiprocessors.
     const int64_t warps = gb_cuda_ceil_div(p.m, GB_FEW_ROWS) * p.slices;
     while (1 << q.split < GB_FEW_WARPS && warps << q.split < (int64_t) GB_FEW_WARPS * d.n_sm &&
            q.stages >> q.split >= 4) {

@@ -1,4 +1,4 @@
-// product_hopper.cu - launches gb_gemm_hopper, and knows what it and gb_gemm_packed_hopper take.
+// product_hopper.cu - launches gb_gemm_hopper, and decides what it and gb_gemm_packed_hopper take.
 #include "cuda/ops/product_hopper.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ static int matrices_of(const gb_product & p) { return p.w.ids != NULL ? p.w.n_ex
 
 // ------------------------------------------------------------------------------------------------------------ operands
 
-// axis: where the columns of dst, and the dimensions 2 and 3 of the matrices went.
+// axis: places of the columns of dst and of dimensions 2 and 3 of the matrices.
 static gb_tensor_layout layout_of_weights(const gb_product & p, int matrix, int (&axis)[3]) {
     const bool one = p.w.ids != NULL;
     const int64_t ne[4] = { p.k, p.m, one ? 1 : p.w.ne2 / p.w.r2, one ? 1 : p.slices / p.w.ne2 / p.w.r3 };
@@ -19,7 +19,7 @@ static gb_tensor_layout layout_of_weights(const gb_product & p, int matrix, int 
     return gb_tensor_layout_of(p.w.a[matrix], p.type == GGML_TYPE_BF16, ne, nb, GB_HOPPER_M, axis);
 }
 
-// Rows of packed weights are as long as x_row.
+// Rows for packed weights have x_row elements.
 static gb_tensor_layout layout_of_rows(const gb_product & p, const gb_ready_rows & x, int nt) {
     const int64_t nb = x.x_row * 2;
     return { x.x, p.type != GGML_TYPE_F16, { is_packed(p) ? x.x_row : p.k, p.rows, p.slices, 1 },
@@ -38,7 +38,7 @@ static bool operands_suit(const gb_product & p) {
     return suit;
 }
 
-// ------------------------------------------------------------------------------------------------------------- the way
+// ------------------------------------------------------------------------------------------------------------- plan
 
 static size_t shared_of(const gb_product & p, int nt, int stages) {
     return is_packed(p) ? gb_packed_bytes(p.type, nt, stages)
@@ -61,15 +61,15 @@ static int64_t tiles_of(const gb_product & p, int nt) {
     return gb_cuda_ceil_div(p.m, GB_HOPPER_M) * tiles_of_rows(p, nt) * p.slices;
 }
 
-// Those that are likely to have rows: experts have as many rows each.
+// Tiles that probably have rows, if all experts have the same number.
 static int64_t full_tiles_of(const gb_product & p, int nt) {
     return p.w.ids == NULL ? tiles_of(p, nt)
                            : gb_cuda_ceil_div(p.m, GB_HOPPER_M) * p.w.n_experts *
                                  gb_cuda_ceil_div(gb_cuda_ceil_div(p.rows, p.w.n_experts), nt);
 }
 
-// The depth is cut where the tiles are fewer than multiprocessors, as in run_tiles.
-static gb_hopper_way way_of(const gb_cuda_device & d, const gb_product & p, int nt) {
+// Cuts the depth if the tiles are fewer than the multiprocessors, as run_tiles does.
+static gb_hopper_plan plan_of(const gb_cuda_device & d, const gb_product & p, int nt) {
     enum { LEAST_DEPTH = 512, PART_DEPTH = 256, MOST_PARTS = 16 };
     const int64_t tiles = tiles_of(p, nt);
     int64_t parts = 1;
@@ -80,15 +80,15 @@ static gb_hopper_way way_of(const gb_cuda_device & d, const gb_product & p, int 
     return { nt, (int) gb_cuda_ceil_div(p.k, depth), (int) std::min<int64_t>(depth, INT32_MAX) };
 }
 
-// What it takes, in 64 clocks for a stage of each tile that the scarcest thing needs (docs/CUDA.md: shared memory, or
-// instructions where weights are unpacked), for all of the depth.
-static int64_t cost_of(const gb_cuda_device & d, const gb_product & p, const gb_hopper_way & w) {
+// Estimated cost for all of the depth. Per tile it counts units of 64 clocks for a stage, of the scarcest resource:
+// shared memory, or instructions if weights are unpacked (tools/count_hopper.py).
+static int64_t cost_of(const gb_cuda_device & d, const gb_product & p, const gb_hopper_plan & w) {
     const int64_t halves[] = { 16, 10, 7 }, packed[] = { 17, 10, 8 };
     const int64_t tile = (is_packed(p) ? packed : halves)[w.nt == 256 ? 0 : w.nt == 128 ? 1 : 2];
     return gb_cuda_ceil_div(full_tiles_of(p, w.nt) * w.parts, d.n_sm) * tile * 16 / w.parts;
 }
 
-bool gb_hopper_takes(const gb_cuda_device & d, const gb_product & p, gb_hopper_way * way) {
+bool gb_hopper_takes(const gb_cuda_device & d, const gb_product & p, gb_hopper_plan * plan) {
     enum { LEAST_ROWS = 33, LEAST_STAGES = 3 };
     const int64_t rows_of_one = p.w.ids != NULL && p.w.n_experts > 0 ? p.rows / p.w.n_experts : p.rows;
     if (!d.hopper || p.exact || rows_of_one < LEAST_ROWS || (p.w.ids != NULL && p.slices != 1) ||
@@ -98,10 +98,10 @@ bool gb_hopper_takes(const gb_cuda_device & d, const gb_product & p, gb_hopper_w
     }
     int64_t best = INT64_MAX;
     for (int nt : { 256, 128, 64 }) {
-        const gb_hopper_way w = way_of(d, p, nt);
+        const gb_hopper_plan w = plan_of(d, p, nt);
         if (stages_of(d, p, nt) >= LEAST_STAGES && (rows_of_one > nt / 2 || nt == 64) && cost_of(d, p, w) < best) {
             best = cost_of(d, p, w);
-            *way = w;
+            *plan = w;
         }
     }
     return best < INT64_MAX;
@@ -127,11 +127,11 @@ static gb_hopper_grid grid_of(const gb_product & p, const gb_hopper_run & run) {
     q.n = p.rows;
     q.part_rows = p.rows * p.slices;
     q.k = (int) p.k;
-    q.parts = run.way.parts;
-    q.part_depth = run.way.part_depth;
+    q.parts = run.plan.parts;
+    q.part_depth = run.plan.part_depth;
     q.tiles_m = (int) gb_cuda_ceil_div(p.m, GB_HOPPER_M);
-    q.tiles_n = (int) tiles_of_rows(p, run.way.nt);
-    q.tiles = (int) (tiles_of(p, run.way.nt) * run.way.parts);
+    q.tiles_n = (int) tiles_of_rows(p, run.plan.nt);
+    q.tiles = (int) (tiles_of(p, run.plan.nt) * run.plan.parts);
     q.n_experts = p.w.ids != NULL ? p.w.n_experts : 0;
     q.first = run.first;
     q.tokens = run.tokens;
@@ -141,11 +141,11 @@ static gb_hopper_grid grid_of(const gb_product & p, const gb_hopper_run & run) {
 cudaError_t gb_launch_hopper(const gb_cuda_device & d, const gb_product & p, const gb_hopper_run & run,
     const gb_queue & queue) {
     gb_gemm_tiles q = {};
-    const int nt = run.way.nt;
-    const unsigned blocks = (unsigned) std::min<int64_t>(tiles_of(p, nt) * run.way.parts, d.n_sm);
+    const int nt = run.plan.nt;
+    const unsigned blocks = (unsigned) std::min<int64_t>(tiles_of(p, nt) * run.plan.parts, d.n_sm);
     q.grid = grid_of(p, run);
     q.stages = stages_of(d, p, nt);
-    // of a dry run nobody has the addresses
+    // a dry run has no addresses
     if (!queue.nowhere && !gb_tensor_map_make(layout_of_rows(p, run.x, nt), &q.rows)) {
         return cudaErrorInvalidValue;
     }

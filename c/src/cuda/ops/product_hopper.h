@@ -1,5 +1,5 @@
 // product_hopper.h - products on compute capability 9.0, by kernels/gemm_hopper.cuh (F16 and BF16) and
-// kernels/gemm_packed_hopper.cuh (quantized weights): ways that products.cu chooses from.
+// kernels/gemm_packed_hopper.cuh (quantized weights).
 #ifndef GB_CUDA_OPS_PRODUCT_HOPPER_H
 #define GB_CUDA_OPS_PRODUCT_HOPPER_H
 
@@ -8,19 +8,19 @@
 struct gb_hopper_grid;
 struct gb_tensor_map;
 
-// How a product is done so: rows of a tile, parts of the depth and what each has of it.
-struct gb_hopper_way {
+// Plan of a product: rows of a tile, parts of the depth, depth of a part.
+struct gb_hopper_plan {
     int nt, parts, part_depth;
 };
 
-// Whether the product can be done so, and should: more than 32 rows (of an expert, on average), and of F16 and BF16
-// strides that tensor maps can have. It looks at addresses, types, sizes and the device alone.
-bool gb_hopper_takes(const gb_cuda_device & d, const gb_product & p, gb_hopper_way * way);
+// True if the kernels can and should compute the product: more than 32 rows (of an expert, on average), and for F16 and
+// BF16 strides that tensor maps can have. Depends on addresses, types, sizes and the device alone.
+bool gb_hopper_takes(const gb_cuda_device & d, const gb_product & p, gb_hopper_plan * plan);
 
-// dst: of the product, or memory for all parts, one behind the other. x: 16-bit rows, of quantized weights in the order
-// of gb_rows_in_order. first, tokens: NULL, or rows by expert (gb_route), in whose order x is.
+// dst: of the product, or memory for all parts in turn. x: 16-bit rows, for quantized weights in the order of
+// gb_rows_in_order. first, tokens: NULL, or rows by expert (gb_route); x is in their order.
 struct gb_hopper_run {
-    gb_hopper_way way;
+    gb_hopper_plan plan;
     gb_ready_rows x;
     float * dst;
     const int * first;

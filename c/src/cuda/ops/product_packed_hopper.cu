@@ -7,7 +7,7 @@ template <int TYPE> static size_t bytes_of(int nt, int stages) {
     return (size_t) room::once + (size_t) stages * ((size_t) nt * GB_HOPPER_K * 2 + 2 * sizeof(gb_barrier));
 }
 
-// ptxas of CUDA 12.0 makes these products one by one, that of 12.4 does not; of those between nothing is known.
+// ptxas of CUDA 12.0 serializes these products, ptxas of 12.4 does not. Versions between were not tried.
 #if defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1204
 enum { ARE_FAST = 0 };
 #else

@@ -1,5 +1,4 @@
-// product_rows.cu - the rows of b made ready for a product: how each kind of rows lies, scratch memory that products of
-// a graph share, and the kernels that write them.
+// product_rows.cu - converted rows of b: their layout by kind, scratch memory that products share, and their kernels.
 #include <algorithm>
 
 #include "cuda/kernels/rows_in_order.cuh"
@@ -44,9 +43,9 @@ gb_make_panels gb_panels_of(const gb_product & p, size_t * bytes) {
     return q;
 }
 
-// How rows of a kind lie (y is not set), and the bytes they take. Of other kinds than panels: `rows` alone.
+// The layout of rows of a kind (y is not set), and their bytes. For other kinds than panels only `rows` is set.
 static gb_make_panels rows_of_kind(const gb_product & p, gb_row_kind kind, size_t * bytes) {
-    enum { STRETCH = 128 }; // in which rows_in_order.cuh moves elements
+    enum { STRETCH = 128 }; // elements that rows_in_order.cuh permutes together
     gb_make_panels q = {};
     size_t each = sizeof(uint16_t);
     q.rows = p.b;
@@ -71,7 +70,7 @@ static gb_make_panels rows_of_kind(const gb_product & p, gb_row_kind kind, size_
 
 // ---------------------------------------------------------------------------------------------------------- made ahead
 
-// The first of the next nodes that reads t as rows for a product; NULL: there is none.
+// The first of the next nodes that reads t as rows for a product. NULL: none.
 static const ggml_tensor * first_product(const gb_cuda_backend & b, const ggml_tensor * t, int after) {
     enum { AHEAD = 64 };
     for (int i = after + 1; i < b.nodes->n && i <= after + AHEAD; i++) {
@@ -91,7 +90,7 @@ static bool is_made_ahead(gb_row_kind kind) {
     return kind != GB_ROWS_F32 && kind != GB_ROWS_SORTED && kind != GB_ROWS_NONE;
 }
 
-// 16 bytes are read at a time.
+// Kernels read 16 bytes at a time.
 static bool needs_dense_rows(gb_row_kind kind) { return kind != GB_ROWS_BYTES && kind != GB_ROWS_PANELS; }
 
 gb_cuda_kept * gb_rows_ahead(gb_cuda_backend & b, const ggml_tensor * t, int last, gb_row_kind * kind,
@@ -162,13 +161,13 @@ static cudaError_t launch_kind(const gb_product & p, gb_row_kind kind, const gb_
             return is_quantized(p)           ? launch_in_order<GB_ROWS_BF16, true>(q, from, n, queue)
                    : p.type == GGML_TYPE_F16 ? launch_in_order<GB_ROWS_F16, false>(q, from, n, queue)
                                              : launch_in_order<GB_ROWS_BF16, false>(q, from, n, queue);
-        case GB_ROWS_PANELS: // by product_few.cu
+        case GB_ROWS_PANELS: // product_few.cu makes these
         case GB_ROWS_NONE: break;
     }
     return cudaErrorInvalidValue;
 }
 
-// The tensor's own rows are of this kind: dense, of its type, and each begins where 16 divides.
+// True if the tensor's own rows are of this kind: dense, of its type, and 16-aligned.
 static bool are_ready(const gb_product & p, gb_row_kind kind) {
     const int type = kind == GB_ROWS_F32    ? GGML_TYPE_F32
                      : kind == GB_ROWS_F16  ? GGML_TYPE_F16

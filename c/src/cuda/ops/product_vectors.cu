@@ -7,7 +7,7 @@ static dim3 grid_of(const gb_product & p, const gb_matvec & q, int rows, int col
         (unsigned) p.slices);
 }
 
-// Experts differ from token to token: one column at a time.
+// Experts differ between tokens, so columns are computed one at a time.
 static int columns_at_once(const gb_matvec & q) {
     return q.w.ids != NULL || q.columns == 1 ? 1 : q.columns <= 4 ? 4 : 8;
 }

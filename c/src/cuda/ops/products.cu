@@ -27,7 +27,7 @@ static enum ggml_status run_vectors(gb_cuda_backend & b, const gb_product & p, g
 
 // ----------------------------------------------------------------------------------------------------------- many rows
 
-// The rows of dst by expert.
+// Sorts the rows of dst by expert.
 static enum ggml_status route(gb_cuda_backend & b, const gb_product & p, gb_gemm & q) {
     int * lists = (int *) gb_cuda_scratch(b, (size_t) (GGML_MAX_SRC + 1 + p.rows) * sizeof(int));
     if (lists == NULL) {
@@ -65,8 +65,7 @@ static int64_t tiles_of(const gb_product & p, int nt) {
 
 static size_t stage_of(int nt) { return (size_t) (GB_GEMM_M + nt) * GB_GEMM_K * 2; }
 
-// Rows of a tile. A tile of 256 takes about 1.6 times as long as one of 128: it is taken where the device is filled as
-// well with it.
+// Rows of a tile. A tile of 256 takes about 1.6 times as long as one of 128. It is used if it fills the device as well.
 static int rows_of_tile(const gb_cuda_device & d, const gb_product & p) {
     const int64_t rows_of_one = p.w.ids != NULL ? p.rows / p.w.n_experts : p.rows;
     if (rows_of_one <= 64) {
@@ -77,8 +76,8 @@ static int rows_of_tile(const gb_cuda_device & d, const gb_product & p) {
     return d.cc >= 80 && 3 * stage_of(256) <= d.shared_max && 16 * large <= 10 * small ? 256 : 128;
 }
 
-// As many stages as there is room for, beside the bytes of quantized weights if they and two stages fit. Two blocks
-// with small tiles share a multiprocessor.
+// As many stages as fit. The bytes of quantized weights are copied if two stages fit beside them. Two blocks with small
+// tiles share a multiprocessor.
 static void set_stages(gb_gemm & q, int source, const gb_cuda_device & d, int nt) {
     const size_t stage = stage_of(nt), raw = gb_raw_bytes(source), all = nt == 32 ? d.shared_max / 2 : d.shared_max;
     q.raw = raw > 0 && raw + 2 * stage <= all;
@@ -127,20 +126,20 @@ static enum ggml_status run_tiles(gb_cuda_backend & b, const gb_product & p, gb_
 }
 
 static enum ggml_status run_hopper(gb_cuda_backend & b, const gb_product & p, gb_row_kind kind) {
-    gb_hopper_way way = {};
-    if (!gb_hopper_takes(*b.device, p, &way)) {
+    gb_hopper_plan plan = {};
+    if (!gb_hopper_takes(*b.device, p, &plan)) {
         return gb_cuda_fail(b, "a product that the kernels for 9.0 do not take", cudaErrorInvalidValue);
     }
     const int64_t elements = p.rows * p.slices * p.m;
     gb_gemm lists = {};
-    gb_hopper_run run = { way, {}, p.dst, NULL, NULL };
+    gb_hopper_run run = { plan, {}, p.dst, NULL, NULL };
     enum ggml_status status = p.w.ids != NULL ? route(b, p, lists) : GGML_STATUS_SUCCESS;
     if (status == GGML_STATUS_SUCCESS) {
         const gb_row_sources sorted = { lists.tokens, lists.first != NULL ? lists.first + p.w.n_experts : NULL };
         status = gb_product_make_rows(b, p, kind, sorted, true, &run.x);
     }
-    if (status == GGML_STATUS_SUCCESS && way.parts > 1) {
-        run.dst = (float *) gb_cuda_scratch(b, (size_t) (elements * way.parts) * sizeof(float));
+    if (status == GGML_STATUS_SUCCESS && plan.parts > 1) {
+        run.dst = (float *) gb_cuda_scratch(b, (size_t) (elements * plan.parts) * sizeof(float));
         status = run.dst != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     }
     if (status != GGML_STATUS_SUCCESS) {
@@ -149,9 +148,9 @@ static enum ggml_status run_hopper(gb_cuda_backend & b, const gb_product & p, gb
     run.first = lists.first;
     run.tokens = lists.tokens;
     GB_CUDA_TRY(b, gb_launch_hopper(*b.device, p, run, b.queue));
-    if (way.parts > 1) {
+    if (plan.parts > 1) {
         GB_CUDA_TRY(b, GB_LAUNCH(gb_gemm_add_parts, (unsigned) gb_cuda_ceil_div(elements, 256), 256, 0, b.queue, p.dst,
-                           (const float *) run.dst, elements, way.parts));
+                           (const float *) run.dst, elements, plan.parts));
     }
     return GGML_STATUS_SUCCESS;
 }

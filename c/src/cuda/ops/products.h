@@ -23,11 +23,11 @@
 struct gb_product {
     gb_weights w;
     int type; // of the weights
-    size_t nb_k; // bytes along the sum; quantized across it: from one k to the next
-    bool across; // quantized, the blocks lie along the columns
-    bool exact; // GGML_PREC_F32: nothing is rounded but sums
+    size_t nb_k; // bytes along the sum; if quantized across it: distance of k and k + 1
+    bool across; // quantized, blocks lie along the columns
+    bool exact; // GGML_PREC_F32: only sums are rounded
     int64_t m, k, rows, slices;
-    gb_make_rows b; // where the rows of b lie, by number over all slices; y is not set
+    gb_make_rows b; // addresses of the rows of b, by number over all slices; y is not set
     bool b_dense;
     const ggml_tensor * b_tensor;
     float * dst;

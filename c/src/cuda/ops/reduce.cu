@@ -1,13 +1,13 @@
 // reduce.cu - SUM, SUM_ROWS, MEAN, ARGMAX, ARGSORT.
 //
-// Sums are formed in double precision, in an order that the shape alone determines.
+// Sums are in double precision. The shape alone determines their order.
 #include "cuda/ops/elements.h"
 
 #include <algorithm>
 
 // ----------------------------------------------------------------------------------------------------------------- SUM
 
-// Each block sums its share; then one block sums the shares.
+// Each block adds up its share. Then one block adds up the shares.
 enum { GB_SUM_BLOCKS = 512, GB_SUM_WARPS = 8 };
 
 GB_KERNEL GB_BOUNDS(256, 1) gb_sum_shares(gb_view x, double * shares, int64_t n) {
@@ -96,7 +96,7 @@ struct gb_argmax_args {
     int64_t nb, rows;
 };
 
-struct gb_best { // the last of equal maxima; NaN is above all
+struct gb_best { // the last of equal maxima; NaN is the largest
     float value;
     int at;
 };
@@ -160,19 +160,19 @@ static const char * argmax_supports(const gb_cuda_device &, const ggml_tensor * 
 
 // ------------------------------------------------------------------------------------------------------------- ARGSORT
 
-// Short rows: a block sorts one in shared memory. Longer ones: in pieces, and sorted pieces are merged two by two, each
-// element finding its place by bisection, until one is left.
+// A block sorts a short row in shared memory. A longer row is sorted in pieces, which are merged in pairs until one is
+// left. Each element finds its place by bisection.
 enum { GB_SORT_RUN = 4096 };
 
 struct gb_sort {
-    gb_view x, y; // y: i32, where the indices go
+    gb_view x, y; // y: i32, the result
     bool descending;
     int64_t n, rows;
-    int size;         // of runs: what a block sorts, a power of two; or of the sorted runs that are merged
-    const int * from; // merge: rows of indices
+    int size;         // of runs that a block sorts, a power of two; or of sorted runs that are merged
+    const int * from; // of a merge: rows of indices
 };
 
-// Does index a, whose value is x, come before b with y? By value, NaN last in either order; equal values by index.
+// True if index a with value x comes before b with y: by value, then by index. NaN is last in either order.
 GB_DEVICE bool gb_sorts_before(float x, int a, float y, int b, bool descending) {
     if (x != x || y != y) {
         return x != x && y != y ? a < b : y != y;
@@ -184,7 +184,7 @@ GB_DEVICE char * gb_sort_row(const gb_view & v, int64_t row) {
     return gb_at(v, gb_unravel_row<uint64_t>((uint64_t) row, v.ne));
 }
 
-// A block sorts a run with a network of comparators (bitonic). Places past the run come last of all.
+// A block sorts a run with a bitonic network. Places after the run come last.
 GB_KERNEL GB_BOUNDS(512, 1) gb_argsort(gb_sort q) {
     gb_wait_for_earlier();
     GB_DYNAMIC_SHARED(float, values);
@@ -217,7 +217,7 @@ GB_KERNEL GB_BOUNDS(512, 1) gb_argsort(gb_sort q) {
     }
 }
 
-// A thread moves one index from its run to the two merged ones.
+// A thread moves one index from its run into the merged one.
 GB_KERNEL GB_BOUNDS(256, 1) gb_argsort_merge(gb_sort q) {
     gb_wait_for_earlier();
     const int64_t k = gb_thread(), row = k / q.n, i = k % q.n;
@@ -230,7 +230,7 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_argsort_merge(gb_sort q) {
                   end = gb_min(q.n, middle + q.size);
     const int mine = from[i];
     const float value = gb_get(q.x.type, x + mine * q.x.nb[0]);
-    // of the other run: how many come before
+    // Number of elements of the other run that come before.
     int64_t low = i < middle ? middle : begin, high = i < middle ? end : middle;
     const int64_t other = low;
     while (low < high) {

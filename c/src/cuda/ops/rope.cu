@@ -1,17 +1,17 @@
-// rope.cu - ROPE and ROPE_BACK: pairs of elements of a head are rotated by angles that grow with the token's position.
-// A copy of the result that is its only reader, as keys are copied into their cache, is what is written then.
+// rope.cu - ROPE and ROPE_BACK: rotate pairs of elements of a head by angles that grow with the token's position. If
+// the only reader of the result is a copy, such as that of keys into a cache, they write into the copy.
 //
-// Two kernels: the first makes a table of cosines and sines, a pair of floats for each position and pair of elements,
-// once for all nodes of a graph that have the same positions and parameters (gb_cuda_keep), from angles in double
-// precision (at position 100,000 a float is off by a hundredth of a turn); the second applies it to all heads. The
-// layouts of pairs and the formulas of angles are those of the three modes, normal (2j, 2j + 1), NeoX
-// (j, j + n_dims/2), GLM (two halves with a position each), and of GGML_ROPE_EXACT (ggml.h).
+// The first kernel makes a table of cosines and sines for each position and pair, once for all nodes of a graph with
+// the same positions and parameters (gb_cuda_keep). Angles are in double precision: at position 100,000 a float is
+// wrong by a hundredth of a turn. The second kernel applies the table to all heads. Pairs and angles follow the three
+// modes, normal (2j, 2j + 1), NeoX (j, j + n_dims/2), GLM (two halves with a position each), and GGML_ROPE_EXACT
+// (ggml.h).
 #include "cuda/ops/elements.h"
 #include "tensor/numbers.h"
 
 struct gb_rope {
     int n_dims, mode, n_ctx, n; // n: elements of a row
-    int n_turns;                // pairs with an angle of their own
+    int n_turns;                // pairs that are rotated
     double freq_base, freq_scale, ext_factor, attn_factor, low, high;
     double xpos_base; // 0: no magnitude
     bool xpos_down, back;
@@ -22,7 +22,7 @@ GB_DEVICE float2 gb_turn(const gb_rope & r, double angle, double magnitude) {
     return make_float2((float) (cos(angle) * magnitude), (float) (r.back ? -s : s));
 }
 
-// `pair` places the pair on the ramp between interpolated (scaled) and extrapolated (unscaled) angles.
+// `pair` sets the position between interpolated (scaled) and extrapolated (unscaled) angles.
 GB_DEVICE float2 gb_turn_yarn(const gb_rope & r, double extrapolated, int pair, double factor) {
     double angle = r.freq_scale * extrapolated, magnitude = r.attn_factor;
     if (r.ext_factor != 0) {
@@ -45,12 +45,12 @@ GB_DEVICE double gb_xpos(const gb_rope & r, int j, int position) {
 GB_DEVICE float2 gb_turn_at(const gb_rope & r, int position, int j) {
     const int of = r.mode & GB_ROPE_GLM ? j % (r.n_turns / 2) : j;
     const double freq = pow(r.freq_base, -2.0 * of / r.n_dims);
-    if (r.mode & GB_ROPE_GLM) { // first half by the position in the text, second by that in the block being generated
+    if (r.mode & GB_ROPE_GLM) { // the first half by the position in the text, the second by that in the generated block
         const double limit = (double) r.n_ctx - 2;
         return gb_turn(r,
             (j < r.n_turns / 2 ? fmin((double) position, limit) : fmax((double) position - limit, 0.0)) * freq, 1.0);
     }
-    // freq_scale counts twice, and all pairs share the ramp of pair 0
+    // freq_scale counts twice, and all pairs use the ramp of pair 0.
     if ((r.mode & GB_ROPE_NEOX) && !(r.mode & GGML_ROPE_EXACT)) {
         return gb_turn_yarn(r, position * r.freq_scale * freq, 0, 1.0);
     }
@@ -67,7 +67,7 @@ GB_KERNEL GB_BOUNDS(256, 1) gb_rope_table(gb_rope r, gb_view positions, float2 *
     }
 }
 
-// A thread rotates a pair, or copies two elements that are not rotated. Pair j of a row: where its elements are.
+// A thread rotates a pair, or copies two elements. Gives the elements of pair j of a row.
 GB_DEVICE void gb_pair_at(const gb_rope & r, int64_t j, int64_t * a, int64_t * b) {
     if (r.mode & GB_ROPE_GLM) {
         const int64_t half = r.n_turns / 2, block = j / half, in = j - block * half;
@@ -98,7 +98,7 @@ GB_KERNEL GB_BOUNDS(256, 1)
     int64_t a, b;
     gb_pair_at(r, j, &a, &b);
     const float u = gb_get(x.type, from + a * x.nb[0]), v = b < y.ne[0] ? gb_get(x.type, from + b * x.nb[0]) : 0;
-    const bool turns = j < r.n_turns; // else both stay, whatever they are
+    const bool turns = j < r.n_turns; // else both are copied unchanged
     const float2 turn = turns ? table[at.i[2] * r.n_turns + j] : make_float2(1, 0);
     gb_put(y.type, to + a * y.nb[0], turns ? u * turn.x - v * turn.y : u);
     if (b < y.ne[0]) {
@@ -106,14 +106,14 @@ GB_KERNEL GB_BOUNDS(256, 1)
     }
 }
 
-// The pair at which a wavelength fits `beta` times into the original context.
+// The pair whose wavelength fits `beta` times into the original context.
 static double corr_dim(const gb_rope & r, int n_orig_ctx, double beta) {
     return r.n_dims * log(n_orig_ctx / (2.0 * 3.14159265358979323846 * beta)) / (2.0 * log(r.freq_base));
 }
 
 static gb_rope rope_of(const ggml_tensor * dst) {
     gb_rope r;
-    memset(&r, 0, sizeof(r)); // the bytes between its members, too: they are compared
+    memset(&r, 0, sizeof(r)); // also padding, because keys are compared byte by byte
     r.n_dims = dst->op_params[1];
     r.mode = dst->op_params[2];
     r.n_ctx = dst->op_params[3];
@@ -134,7 +134,7 @@ static gb_rope rope_of(const ggml_tensor * dst) {
     return r;
 }
 
-// Tables are the same for the same positions and parameters: q and k of all layers share one.
+// Nodes with the same positions and parameters share a table: q and k of all layers.
 static gb_cuda_recipe table_of(const ggml_tensor * dst, const gb_rope & r) {
     struct {
         gb_rope rope;
@@ -156,7 +156,7 @@ static bool table_of_node(const gb_cuda_backend &, const ggml_tensor * node, gb_
     return true;
 }
 
-// y: where the result goes, of the shape of dst.
+// y: the result, in the shape of dst.
 static enum ggml_status rope_into(gb_cuda_backend & b, const ggml_tensor * dst, const gb_view & y) {
     const gb_rope r = rope_of(dst);
     const int64_t n_table = dst->ne[2] * r.n_turns, pairs = gb_cuda_ceil_div(dst->ne[0], 2), n = pairs * gb_rows(dst);
@@ -180,8 +180,8 @@ static enum ggml_status rope_into(gb_cuda_backend & b, const ggml_tensor * dst, 
 
 static enum ggml_status rope_run(gb_cuda_backend & b, ggml_tensor * dst) { return rope_into(b, dst, gb_view_of(dst)); }
 
-// The memory of a copy, seen with the shape of the rotated tensor. False: strides cannot tell, or it is a copy of
-// something else.
+// The memory of a copy in the shape of the rotated tensor. False: strides cannot express it, or it copies something
+// else.
 static bool is_copy_of(const ggml_tensor * rope, const ggml_tensor * copy, gb_view * y) {
     const ggml_tensor * from = copy->src[0];
     if ((copy->op != GGML_OP_CPY && copy->op != GGML_OP_CONT) || !gb_is_float_type(copy->type) ||

@@ -1,12 +1,11 @@
-// rows.cu - GET_ROWS (rows chosen by an index tensor) and DIAG.
+// rows.cu - GET_ROWS (rows selected by an index tensor) and DIAG.
 //
-// An index that is out of range makes a row of NaN (zeros, if integers), and who waits for the device is told
-// (index.cu).
+// An index out of range gives a row of NaN (zeros, if integers) and an error (index.h).
 #include "cuda/kernels/copies.cuh"
 #include "cuda/kernels/wrong_index.cuh"
 #include "cuda/ops/elements.h"
 
-// Where row (i1, i2, i3) of the result comes from; NULL: the index is bad.
+// Source of row (i1, i2, i3) of the result. NULL: the index is out of range.
 GB_DEVICE const char * gb_chosen_row(const gb_view & a, const gb_view & ids, const gb_index & at,
     const gb_index_reader & reader) {
     const int32_t id =

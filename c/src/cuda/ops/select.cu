@@ -1,9 +1,9 @@
-// select.cu - COMPARE (src[1] repeats over src[0]), which makes masks, and WHERE, which chooses by one.
+// select.cu - COMPARE (src[1] repeats over src[0]), which makes masks, and WHERE, which selects by a mask.
 //
-// Any strides; floats of any type, or I32. What WHERE chooses moves as it is.
+// Any strides; floats of any type, or I32. WHERE copies elements unchanged.
 #include "cuda/ops/elements.h"
 
-// The element that repeats at `at`.
+// The element at `at` of a repeated tensor.
 template <class I> GB_DEVICE const char * gb_repeated(const gb_view & v, gb_index at) {
     GB_UNROLL for (int d = 0; d < 4; d++) { at.i[d] = v.ne[d] == 1 ? 0 : (int64_t) ((I) at.i[d] % (I) v.ne[d]); }
     return gb_at(v, at);
@@ -48,7 +48,7 @@ static enum ggml_status compare_run(gb_cuda_backend & b, ggml_tensor * dst) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Whether t repeats over dst.
+// True if t repeats over dst.
 static bool repeats_over(const ggml_tensor * t, const ggml_tensor * dst) {
     for (int d = 0; d < 4; d++) {
         if (t->ne[d] == 0 ? dst->ne[d] != 0 : dst->ne[d] % t->ne[d] != 0) {

@@ -1,7 +1,7 @@
 // shape.cu - operators whose elements are elements of a source, or 0: REPEAT, CONCAT, PAD, UPSCALE, WIN_PART,
 // WIN_UNPART, GET_REL_POS.
 //
-// Each is one function from the place of an element to where it comes from.
+// Each is a function from the place of an element to its source.
 #include "cuda/ops/elements.h"
 
 struct gb_shape_args {
@@ -19,7 +19,7 @@ enum gb_shape {
     GB_SHAPE_REL_POS
 };
 
-// NULL: a zero.
+// NULL: zero.
 template <int OP> GB_DEVICE const char * gb_origin(const gb_shape_args & s, const gb_index & at) {
     const int64_t *i = at.i, *ne = s.a.ne;
     switch (OP) {
@@ -88,8 +88,8 @@ template <int OP> static const char * shape_supports(const gb_cuda_device &, con
 
 // --------------------------------------------------------------------------------------------------------- ADD_REL_POS
 
-// Rows of src[0] are k x k pictures; line y gets ph[y], column x gets pw[x] of the same row of pw and ph. Dims 1 and on
-// are counted as rows.
+// Rows of src[0] are pictures of k x k. Line y gets ph[y], column x gets pw[x] of the same row of pw and ph. Dimensions
+// 1 and higher count as rows.
 GB_KERNEL GB_BOUNDS(256, 1) gb_add_rel_pos(gb_view y, gb_view a, gb_view pw, gb_view ph, int64_t k, int64_t n) {
     gb_wait_for_earlier();
     const int64_t t = gb_thread();

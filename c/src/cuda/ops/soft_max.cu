@@ -1,31 +1,32 @@
-// soft_max.cu - SOFT_MAX (scaled and masked, by rows; the mask times ALiBi's slope of the head, if there is a bias),
-// also together with the SCALE and DIAG_MASK_INF before it, DIAG_MASK_INF, DIAG_MASK_ZERO, ALIBI.
+// soft_max.cu - SOFT_MAX (scaled and masked, by rows; with a bias, ALiBi's slope of the head multiplies the mask), also
+// together with the SCALE and DIAG_MASK_INF before it; DIAG_MASK_INF, DIAG_MASK_ZERO, ALIBI.
 //
-// A row whose every entry is masked with -infinity becomes zeros; a row with a NaN becomes NaN. A row whose largest
-// product with the scale overflows is computed again, 2^-128 times as large, in two steps: overflow is no mask.
+// A row that is masked with -infinity everywhere becomes zeros. A row with a NaN becomes NaN. If the largest product
+// with the scale overflows, the row is computed again at 2^-128 of its size, in two steps: an overflow is no mask.
 #include "cuda/ops/elements.h"
 
 struct gb_soft_max_args {
-    gb_view x, y, mask; // mask.p NULL: none; its row is the row's number, counted through all, modulo mask.ne[1]
+    gb_view x, y, mask; // mask.p NULL: none; its row is the row's number modulo mask.ne[1]
     float scale;
     int64_t rows;
-    float bias_max; // 0: the mask counts as it is; else heads have slopes
+    float bias_max; // 0: the mask is added as it is; else heads have slopes
     int floor_heads;
-    // what comes before: x becomes x times `factor`, and -infinity past place last + number of the row in its matrix
+    // Operators before it: x becomes x times `factor`, and -infinity after place last + number of the row in its
+    // matrix.
     bool edited, causal;
     float factor;
     int64_t last;
-    gb_view scaled, masked; // f32; p NULL: nobody will see them
+    gb_view scaled, masked; // f32; p NULL: not stored
 };
 
-// The slope of a head. The odd powers of the finer base go to heads beyond the largest power of two.
+// The slope of a head. Heads above the largest power of two have the odd powers of the finer base.
 GB_DEVICE float gb_alibi_slope(int64_t head, int floor_heads, float bias_max) {
     return head < floor_heads
                ? exp2f(-bias_max / (float) floor_heads * (float) (head + 1))
                : exp2f(-bias_max / (2.0f * (float) floor_heads) * (float) (2 * (head - floor_heads) + 1));
 }
 
-static int floor_of(int64_t n_head) { // the largest power of two that is no more
+static int floor_of(int64_t n_head) { // the largest power of two that is not larger
     int floor = 1;
     while (floor <= n_head / 2 && floor < 1 << 30) {
         floor *= 2;
@@ -37,7 +38,7 @@ GB_DEVICE float gb_edited(const gb_soft_max_args & q, float v, int64_t i1, int64
     return q.causal && i > q.last + i1 ? -INFINITY : v * q.factor;
 }
 
-// Times `down` twice, a power of two. slope: of the mask.
+// Multiplies by `down` twice, a power of two. slope: of the mask.
 GB_DEVICE float gb_score(const gb_soft_max_args & q, const char * x, const char * mask, float slope, int64_t i1,
     int64_t i, float down) {
     const float first = gb_get(q.x.type, x + i * q.x.nb[0]), v = q.edited ? gb_edited(q, first, i1, i) : first,
@@ -59,7 +60,7 @@ template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q)
         max = fmaxf(max, gb_score(q, x, mask, slope, at.i[1], i, 1));
     }
     max = gb_row_max<WARPS>(max, shared);
-    if (!(fabsf(max) < INFINITY)) { // so it is in all threads of the row
+    if (!(fabsf(max) < INFINITY)) { // the same for all threads of the row
         down = 0x1p-64f;
         max = -INFINITY;
         for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
@@ -70,7 +71,7 @@ template <int WARPS> GB_KERNEL GB_BOUNDS(512, 1) gb_soft_max(gb_soft_max_args q)
     const float up = 1 / down;
     for (int64_t i = gb_my_place<WARPS>(); i < n; i += step) {
         const float s = gb_score(q, x, mask, slope, at.i[1], i, down);
-        // a NaN counts even among masked ones
+        // counts NaN in masked entries, too
         sum += max == -INFINITY ? (s == s ? 0.0f : s) : expf((s - max) * up * up);
     }
     sum = gb_row_sum<WARPS>(sum, shared);
@@ -125,7 +126,7 @@ static bool follows(const ggml_tensor * node, enum ggml_op op, const ggml_tensor
            gb_same_shape(node, before);
 }
 
-// The nodes from i on that end in a SOFT_MAX; 0: they do not.
+// Number of nodes from i on that end in a SOFT_MAX; 0: none.
 static int chain_length(const gb_cuda_nodes & nodes, int i) {
     const ggml_tensor * first = nodes.node[i];
     int n = 1;
@@ -138,7 +139,7 @@ static int chain_length(const gb_cuda_nodes & nodes, int i) {
     return i + n < nodes.n && follows(nodes.node[i + n], GGML_OP_SOFT_MAX, nodes.node[i + n - 1]) ? n + 1 : 0;
 }
 
-// Every result lies apart from, or exactly where, what was there before; the mask of the softmax lies apart from all.
+// True if every result is apart from, or exactly at, the memory before it, and the mask is apart from all.
 static bool chain_may_fuse(ggml_tensor * const * node, int n) {
     const ggml_tensor * mask = node[n - 1]->src[1];
     for (int j = 0; j < n; j++) {
@@ -154,7 +155,7 @@ static bool chain_may_fuse(ggml_tensor * const * node, int n) {
     return true;
 }
 
-// Where nothing comes later in its place.
+// Stores a result that no later one overwrites.
 static gb_view stored(ggml_tensor * const * node, int n, int j) {
     gb_view v = gb_view_of(node[j]);
     for (int k = j + 1; k < n; k++) {
