@@ -1,13 +1,13 @@
-// results.c - what of the current plan's results is still in memory.
+// results.c - which results are still in memory.
 //
-// The current plan is the one whose results the arenas hold. A leaf is vouched for by any kept plan that is bound to
-// it, a result by the current plan alone.
+// The arenas hold the results of the current plan. A leaf is valid if any kept plan is bound to it,
+// a result only if the current plan is.
 #include "sched/results.h"
 
 #include "base/hash.h"
 #include "sched/plan.h"
 
-// The id of a root in the current plan; GB_PTRMAP_ABSENT: there is no such plan, or the root is not in it.
+// The id of a root in the current plan; GB_PTRMAP_ABSENT: no plan, or not in it.
 static int64_t id_of(const struct ggml_backend_sched * s, const struct ggml_tensor * root) {
     return s->current != NULL ? gb_ptrmap_get(&s->current->in->map, root) : GB_PTRMAP_ABSENT;
 }
@@ -31,15 +31,15 @@ bool gb_sched_keeps(const struct ggml_backend_sched * s, const struct ggml_tenso
     return id != GB_PTRMAP_ABSENT && s->current->in->ids.data[id].keep;
 }
 
-// The id of a node is its place in the order of execution; what no node computes has a greater id than any node.
+// Node ids are in the order of execution. All other tensors have greater ids.
 bool gb_sched_is_computed_by(const struct ggml_backend_sched * s, const struct ggml_tensor * root,
     const struct ggml_tensor * node) {
     const int64_t id = id_of(s, root), last = node != NULL ? id_of(s, node) : GB_PTRMAP_ABSENT;
     return last != GB_PTRMAP_ABSENT && last < s->current->in->n_nodes && id <= last;
 }
 
-// Nodes are computed in the order of their ids, and items of the arena live from `lower` on: who was given memory of a
-// root afterwards has a greater `lower` and bytes in common with it.
+// Nodes run in the order of their ids, and items of the arena live from `lower` on. So an item that
+// reused memory of the root has a greater `lower` and overlaps it.
 const char * gb_sched_overwritten_by(const struct ggml_backend_sched * s, const struct ggml_tensor * root,
     const struct ggml_tensor * node) {
     const struct gb_sched_binding * p = s->current;
@@ -73,7 +73,8 @@ ggml_backend_buffer_t gb_sched_buffer_at(const struct ggml_backend_sched * s, si
     return i < s->mems.n ? s->mems.data[i]->buffer : NULL;
 }
 
-// Both take the time of planning; a replayed plan only took its offsets from an earlier one.
+// Made and replayed plans both cost planning time; a replayed plan took over the offsets of an
+// earlier one.
 uint64_t gb_sched_n_plans_made(const struct ggml_backend_sched * s) {
     return s->stats.n_plans_made + s->stats.n_plans_replayed;
 }
@@ -82,7 +83,7 @@ uint64_t gb_sched_n_plans_bound(const struct ggml_backend_sched * s) { return s-
 
 const char * gb_sched_device_name(const struct ggml_backend_sched * s, int i) { return s->devices[i].name; }
 
-// Called by threads that do not use the scheduler: the flag is written only when it changes.
+// Threads without a lock on the scheduler call it, so the flag is written only if it changes.
 void gb_sched_hold_for_readers(struct ggml_backend_sched * s) {
     if (!GB_READ_RELAXED(s->hold)) {
         GB_WRITE_RELAXED(s->hold, true);
