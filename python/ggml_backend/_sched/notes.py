@@ -1,4 +1,4 @@
-"""What pictures tell of a node besides its memory: what it reads, what reads it, and why it is where it is."""
+"""Facts about nodes for pictures: what a node reads, what reads it, and why it is on its backend."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ __all__ = ["computes", "read_notes"]
 
 
 def computes(node: Any) -> bool:
-    """A step of a program: no view, which needs none."""
+    """True for a step of a program; false for a view."""
     views = (lib.GGML_OP_NONE, lib.GGML_OP_RESHAPE, lib.GGML_OP_VIEW, lib.GGML_OP_PERMUTE, lib.GGML_OP_TRANSPOSE)
     return node.op not in views
 
 
 def _root(tensor: Any) -> Any:
-    """Whose memory a tensor looks into; its own."""
+    """The tensor that owns the memory of a tensor: itself, if it is not a view."""
     while tensor.view_src:
         tensor = tensor.view_src
     return tensor
 
 
 def read_notes(graph: Graph, explain: Callable[[Tensor], str]) -> dict[int, Note]:
-    """By index of the node; none of a graph that is closed."""
+    """By index of the node; empty for a closed graph."""
     try:
         tensors, core = graph.nodes, graph._live()
     except StateError:
