@@ -1,5 +1,5 @@
-// test_sched_callbacks.c - evaluation callbacks that change the scheduler or free what it uses, and settings that change
-// between runs.
+// test_sched_callbacks.c - evaluation callbacks that change the scheduler or free what it uses, and settings
+// that change between runs.
 #include "base/mem.h"
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"
