@@ -188,22 +188,23 @@ static enum ggml_status bind_shadows(struct gb_sched_binding * binding) {
 // Marks results that a backend need not store if it computes their only reader together with them
 // (tensor/tensor.h). A view that is not a node may have other readers.
 static bool mark_read_once(struct gb_sched_binding * binding) {
-    uint8_t * readers = gb_calloc((size_t) binding->in->n_ids, 1); // per tensor: 0, 1, or 2 for more
-    uint8_t * hidden = gb_calloc((size_t) binding->in->n_ids, 1);  // of roots
+    const struct gb_sched_input * in = binding->in;
+    uint8_t * readers = gb_calloc((size_t) in->n_ids, 1); // per tensor: 0, 1, or 2 for more
+    uint8_t * hidden = gb_calloc((size_t) in->n_ids, 1);  // of roots
     const bool ok = readers && hidden;
-    for (uint32_t k = 0; ok && k < binding->in->src_begin[binding->in->n_nodes]; k++) {
-        readers[binding->in->srcs[k]] = (uint8_t) GB_MIN(readers[binding->in->srcs[k]] + 1, 2);
+    for (uint32_t k = 0; ok && k < in->src_begin[in->n_nodes]; k++) {
+        readers[in->srcs[k]] = (uint8_t) GB_MIN(readers[in->srcs[k]] + 1, 2);
     }
-    for (int i = binding->in->n_nodes; ok && i < binding->in->n_ids; i++) {
-        hidden[binding->in->ids.data[i].root] = 1;
+    for (int i = in->n_nodes; ok && i < in->n_ids; i++) {
+        hidden[in->ids.data[i].root] = 1;
     }
-    for (int i = 0; ok && i < binding->in->n_ids; i++) {
-        const int r = binding->in->ids.data[i].root;
-        const struct gb_id * root = &binding->in->ids.data[r];
-        const bool once = readers[i] == 1 && i < binding->in->n_nodes && root->location == GB_LOCATION_ARENA &&
-                          !root->keep && !hidden[r] && !gb_tensor_has_flag(root->tensor, GB_TENSOR_INPUT) &&
-                          !gb_tensor_has_flag(binding->in->ids.data[i].tensor, GB_TENSOR_INPUT);
-        gb_tensor_set_read_once(binding->in->ids.data[i].tensor, once);
+    for (int i = 0; ok && i < in->n_ids; i++) {
+        const int r = in->ids.data[i].root;
+        const struct gb_id * root = &in->ids.data[r];
+        const bool once = readers[i] == 1 && i < in->n_nodes && root->location == GB_LOCATION_ARENA && !root->keep &&
+                          !hidden[r] && !gb_tensor_has_flag(root->tensor, GB_TENSOR_INPUT) &&
+                          !gb_tensor_has_flag(in->ids.data[i].tensor, GB_TENSOR_INPUT);
+        gb_tensor_set_read_once(in->ids.data[i].tensor, once);
     }
     gb_free(readers);
     gb_free(hidden);
@@ -241,9 +242,10 @@ static enum ggml_status bind_all(struct binder * b) {
 // Notes the old places for undo.
 static bool note_old(struct binder * b) {
     const struct gb_sched_binding * binding = b->binding;
-    b->old = gb_calloc((size_t) binding->in->n_ids, sizeof(*b->old));
-    for (int i = 0; b->old && i < binding->in->n_ids; i++) {
-        const struct ggml_tensor * t = binding->in->ids.data[i].tensor;
+    const struct gb_sched_input * in = binding->in;
+    b->old = gb_calloc((size_t) in->n_ids, sizeof(*b->old));
+    for (int i = 0; b->old && i < in->n_ids; i++) {
+        const struct ggml_tensor * t = in->ids.data[i].tensor;
         b->old[i] = (struct old_binding){ t->buffer, t->data, t->extra };
     }
     return b->old != NULL;
@@ -275,10 +277,11 @@ static void undo(struct binder * b, bool was_bound) {
 // Renews the plan's names: tensors may have been renamed since. False: no memory, and nothing has
 // changed.
 static bool renew_names(struct gb_sched_binding * binding) {
-    const size_t n = (size_t) binding->in->n_ids;
+    struct gb_sched_input * in = binding->in;
+    const size_t n = (size_t) in->n_ids;
     bool same = true;
     for (size_t i = 0; i < n && same; i++) {
-        const struct ggml_tensor * t = binding->in->ids.data[i].tensor;
+        const struct ggml_tensor * t = in->ids.data[i].tensor;
         same = strncmp(gb_sched_name_of(binding->in, (int64_t) i), t->name, sizeof(t->name) - 1) == 0;
     }
     if (same) {
@@ -287,29 +290,30 @@ static bool renew_names(struct gb_sched_binding * binding) {
     struct gb_keys keys = { 0 };
     bool ok = gb_keys_reserve(&keys, n);
     for (size_t i = 0; i < n && ok; i++) {
-        ok = gb_keys_add(&keys, binding->in->ids.data[i].tensor);
+        ok = gb_keys_add(&keys, in->ids.data[i].tensor);
     }
     if (!ok) {
         gb_keys_free(&keys);
         return false;
     }
-    gb_keys_free(&binding->in->keys);
-    binding->in->keys = keys;
+    gb_keys_free(&in->keys);
+    in->keys = keys;
     return true;
 }
 
 // Notes in `keys` where each tensor is; from now on the plan's leafs are valid.
 static void commit(struct binder * b, gb_mem_list arenas, gb_mem_list shared) {
     struct gb_sched_binding * binding = b->binding;
+    const struct gb_sched_input * in = binding->in;
     release(b->sched, &binding->arenas);
     release(b->sched, &binding->shared);
     binding->arenas = arenas;
     binding->shared = shared;
     binding->is_bound = true;
     binding->stale = false;
-    for (int i = 0; i < binding->in->n_ids; i++) {
-        const struct ggml_tensor * t = binding->in->ids.data[i].tensor;
-        struct gb_key * key = gb_key_of(&binding->in->keys, i);
+    for (int i = 0; i < in->n_ids; i++) {
+        const struct ggml_tensor * t = in->ids.data[i].tensor;
+        struct gb_key * key = gb_key_of(&in->keys, i);
         key->buffer = t->buffer;
         key->data = t->data;
         key->state = gb_tensor_state(t);
