@@ -1,27 +1,28 @@
-// freed.c - notices backends that their owner frees before the scheduler.
+// freed.c - reacts to backends that their owner frees before the scheduler.
 //
-// That is against the rules of the API, and easily done: so it is no crash but an error. While the backend still works,
-// everything queued is waited for, and what holds on to it (events, graph plans) is given back. Then a placeholder that
-// can only say its name takes its place. Graphs cannot be computed any more; results stay, and everything may be
-// queried, reset and freed.
+// The API forbids this order, but it happens easily, so it is an error and not a crash. While the
+// backend still works, the scheduler waits for all queued work and frees its events and graph
+// plans. Then a placeholder that only has a name replaces the backend. Graphs cannot be computed
+// any more. Results stay valid, and the scheduler can be queried, reset and freed.
 #include "sched/plan.h"
 
 static const char * GGML_CALL name_of(ggml_backend_t backend) { return backend->context; }
 
-// The placeholder takes no node: a plan that is made now says why.
+// The placeholder supports no node, so a new plan fails with a message.
 static bool GGML_CALL supports_nothing(ggml_backend_t backend, const struct ggml_tensor * op) {
     (void) backend;
     (void) op;
     return false;
 }
 
-// Called while the backend still works and nobody holds a lock.
+// Runs while the backend still works, without locks.
 static void is_freed(struct gb_backend_watch * watch) {
     struct gb_sched_device * d = (struct gb_sched_device *) ((char *) watch - offsetof(struct gb_sched_device, watch));
     struct ggml_backend_sched * s = d->sched;
-    // Within a callback each step is complete before the next, and the run ends when the callback returns.
+    // Within a callback each step is complete before the next, and the run ends when the callback
+    // returns.
     if (!s->in_callback) {
-        gb_sched_wait(s); // a failure has been reported
+        gb_sched_wait(s); // it has reported any failure
     }
     gb_sched_disarm_plans(s);
     gb_trace_disarm(s->trace);

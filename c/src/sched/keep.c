@@ -1,6 +1,7 @@
-// keep.c - the list of kept plans: the latest used first, at most GB_SCHED_PLANS_MAX once a call is done.
+// keep.c - the list of kept plans: the latest used first, at most GB_SCHED_PLANS_MAX after a call.
 //
-// Whoever frees a plan of the list does it here, so that no pointer to it (current, last, in_flight) stays behind.
+// All plans of the list are freed here, so that no pointer to them (current, last, pending)
+// remains.
 #include <string.h>
 
 #include "sched/plan.h"
@@ -15,7 +16,7 @@ void gb_sched_free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p)
     if (p == NULL) {
         return;
     }
-    gb_sched_free_binding(s, &p->binding); // first: it looks at the other parts
+    gb_sched_free_binding(s, &p->binding); // first: it uses the other parts
     gb_sched_free_report(&p->report);
     gb_sched_free_waits(&p->waits);
     gb_sched_free_layout(&p->layout);
@@ -25,7 +26,7 @@ void gb_sched_free_plan(struct ggml_backend_sched * s, struct gb_sched_plan * p)
     gb_free(p);
 }
 
-// Frees a plan of the list; nothing points to it afterwards.
+// Frees a plan of the list and clears all pointers to it.
 static void forget(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     s->current = s->current == &p->binding ? NULL : s->current;
     s->last = s->last == p ? NULL : s->last;

@@ -1,6 +1,6 @@
-// lifetime.c - a scheduler is made, reset and freed.
+// lifetime.c - makes, resets and frees a scheduler.
 //
-// A scheduler that could not be made to the end is freed like any other: every part is fine when it is all zero.
+// A scheduler whose making failed is freed like any other: each part may be zero.
 #include <stdio.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "sched/plan.h"
 
-// Notes what a backend is asked only once.
+// Caches properties of a backend.
 static enum ggml_status init_device(struct gb_sched_device * d, ggml_backend_t backend, ggml_backend_buffer_type_t buft,
     int i) {
     GB_FAIL_IF(backend == NULL, GGML_STATUS_INVALID_ARGUMENT,
@@ -25,8 +25,8 @@ static enum ggml_status init_device(struct gb_sched_device * d, ggml_backend_t b
     return d->alignment == 0 ? ggml_last_status() : GGML_STATUS_SUCCESS;
 }
 
-// Leafs are laid out as if for any of the devices: then inputs that lie behind each other can travel together wherever
-// they go to, whatever their sizes are.
+// Leafs use the largest alignment of all devices. So neighbouring inputs can be copied together to
+// any device, whatever their sizes are.
 static void set_leaf_units(struct ggml_backend_sched * s) {
     enum { LARGEST = 4096 };
     for (int i = 0; i < s->n_backends; i++) {
@@ -37,7 +37,7 @@ static void set_leaf_units(struct ggml_backend_sched * s) {
     }
 }
 
-// A backend stands for one device; named twice it would be two.
+// Each backend must be a different one.
 static enum ggml_status init_devices(struct ggml_backend_sched * s, ggml_backend_t * backends,
     ggml_backend_buffer_type_t * bufts, int n) {
     s->devices = gb_calloc((size_t) n, sizeof(*s->devices));
@@ -56,7 +56,7 @@ static enum ggml_status init_devices(struct ggml_backend_sched * s, ggml_backend
     return GGML_STATUS_SUCCESS;
 }
 
-// An earlier device has the name, or a later one will.
+// True if another device has the name, or a later one will.
 static bool is_taken(const struct ggml_backend_sched * s, int b, const char * name) {
     for (int i = 0; i < s->n_backends; i++) {
         if (i != b && strcmp(name, i < b ? s->devices[i].name : ggml_backend_name(s->devices[i].backend)) == 0) {
@@ -66,7 +66,8 @@ static bool is_taken(const struct ggml_backend_sched * s, int b, const char * na
     return false;
 }
 
-// Gives the device the name that users see: the backend's, with a number if one before it is called the same.
+// Gives the device the name that users see: the backend's, with a number if an earlier one has the
+// same name.
 static void name_device(struct ggml_backend_sched * s, int b) {
     struct gb_sched_device * d = &s->devices[b];
     const char * own = ggml_backend_name(d->backend);
@@ -75,7 +76,7 @@ static void name_device(struct ggml_backend_sched * s, int b) {
     for (int i = 0; i < b && first; i++) {
         first = strcmp(d->name, s->devices[i].name) != 0;
     }
-    for (int n = 1; !first && is_taken(s, b, d->name); n++) { // at most once for each device
+    for (int n = 1; !first && is_taken(s, b, d->name); n++) { // at most once per device
         snprintf(d->name, sizeof(d->name), "%.*s%d", (int) sizeof(d->name) - 12, own, n);
     }
 }
@@ -104,7 +105,7 @@ struct ggml_backend_sched * gb_sched_new(ggml_backend_t * backends, ggml_backend
 
 void gb_sched_free(struct ggml_backend_sched * s) {
     gb_sched_unwatch(s);
-    gb_sched_wait(s); // a failure has been reported; nothing more can be done about it
+    gb_sched_wait(s); // it has reported any failure
     gb_sched_drop_plans(s);
     gb_sched_free_mems(s);
     gb_validator_free(s->validator);

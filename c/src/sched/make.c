@@ -1,13 +1,13 @@
-// make.c - makes a plan: its parts one after the other, each from those before it.
+// make.c - makes a plan: one part after the other, each from earlier parts.
 //
-// fill_collected is the table of contents: what each part is made from stands in its arguments. A plan that needs more
-// memory than the user's costs allow is thrown away and made again.
+// fill_collected lists the parts, with what each is made from. A plan that needs more memory than
+// the user's costs allow is discarded and made again.
 #include "sched/plan.h"
 
 #include "backend/backend.h"
 #include "base/current.h"
 
-// Asks the backends what scratch memory they need themselves: the most of any split counts.
+// Asks the backends how much scratch memory they need. The largest split counts.
 static enum ggml_status measure_work(const struct ggml_backend_sched * s, const struct gb_sched_program * program,
     struct gb_sched_layout * layout) {
     const uint64_t before = gb_fail_count();
@@ -37,7 +37,7 @@ static enum ggml_status list_earlier(const struct ggml_backend_sched * s, gb_sch
     return GGML_STATUS_SUCCESS;
 }
 
-// Copies are merged as in the earlier plan that may fit, so that its offsets can be taken over.
+// Copies are merged as in an earlier plan that may fit, so that its offsets can be taken over.
 static enum ggml_status make_program(const struct ggml_backend_sched * s, struct gb_sched_plan * p,
     const gb_sched_parts_list * earlier) {
     const struct gb_sched_parts parts = parts_of(p);
@@ -48,8 +48,8 @@ static enum ggml_status make_program(const struct ggml_backend_sched * s, struct
     return gb_sched_make_program(s, &p->in, &p->assigned, p->layout.items.data, candidate, &p->program);
 }
 
-// What each part is made from. After each, and within those that walk the graph several times, the thread's poll is
-// asked whether to go on.
+// Makes each part. The thread's poll may cancel after each part, and within parts that walk the
+// graph several times.
 static enum ggml_status fill_collected(struct ggml_backend_sched * s, struct gb_sched_plan * p,
     const struct gb_sched_memory_prices * memory, const gb_sched_parts_list * earlier) {
 #define NEXT(part) \
@@ -78,7 +78,7 @@ static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan
     const struct gb_sched_memory_prices * memory) {
     gb_sched_parts_list earlier = { 0 };
     GB_TRY(gb_sched_collect(s, &p->in, graph, gb_sched_find_location));
-    const bool trust = gb_trust_tensors(true); // collecting has looked at them
+    const bool trust = gb_trust_tensors(true); // gb_sched_collect has checked them
     enum ggml_status status = list_earlier(s, &earlier);
     if (status == GGML_STATUS_SUCCESS) {
         status = fill_collected(s, p, memory, &earlier);
@@ -88,7 +88,7 @@ static enum ggml_status fill(struct ggml_backend_sched * s, struct gb_sched_plan
     return status;
 }
 
-// Makes one attempt, with memory priced as `memory` says.
+// Makes one attempt, with the prices of memory in `memory`.
 static enum ggml_status make_once(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, bool minimal,
     const struct gb_sched_memory_prices * memory, struct gb_sched_plan ** plan) {
     struct gb_sched_plan * p = GB_NEW(struct gb_sched_plan);
@@ -106,7 +106,7 @@ static enum ggml_status make_once(struct ggml_backend_sched * s, const struct gg
     return GGML_STATUS_SUCCESS;
 }
 
-// The plan is made again as long as it needs more memory than the costs allow.
+// Repeats while the plan needs more memory than the costs allow.
 enum ggml_status gb_sched_make_plan(struct ggml_backend_sched * s, const struct ggml_cgraph * graph, bool minimal,
     struct gb_sched_plan ** plan) {
     struct gb_sched_memory_prices memory = { .rounds = 0 };

@@ -1,12 +1,12 @@
 // match.c - decides whether a graph matches a kept plan.
 //
-// The graph is compared with what the plan was made from, field by field: no hash that could collide, no node count or
-// address taken as proof. A mismatch is no failure; the next plan is looked at, or one is made.
+// The graph is compared field by field with what the plan was made from. Hashes, node counts and
+// addresses prove nothing. After a mismatch the next plan is tried, or a new one is made.
 #include "sched/plan.h"
 
 #include <string.h>
 
-// The graph's nodes and leafs are the very tensors of the plan, in the same order.
+// The graph's nodes and leafs are the tensors of the plan, in the same order.
 static bool same_lists(const struct gb_sched_plan * p, const struct ggml_cgraph * graph) {
     return p->in.n_nodes == graph->n_nodes && p->in.n_leafs == graph->n_leafs &&
            (p->in.n_nodes == 0 ||
@@ -15,8 +15,8 @@ static bool same_lists(const struct gb_sched_plan * p, const struct ggml_cgraph 
                memcmp(p->in.leafs, graph->leafs, (size_t) p->in.n_leafs * sizeof(*p->in.leafs)) == 0);
 }
 
-// Each tensor is led to by one that was compared before it (collect.c), so no pointer is followed that the graph does
-// not hold.
+// An earlier tensor, already compared, refers to each tensor (collect.c). So every pointer that is
+// followed is in the graph.
 static bool is_as_bound(const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
         const struct ggml_tensor * t = p->in.nodes[i];
@@ -28,8 +28,8 @@ static bool is_as_bound(const struct gb_sched_plan * p) {
     return true;
 }
 
-// The user's buffers still are what they were. (A buffer of another scheduler may have been retired; one of the user's
-// may have been freed and another one made at its address.)
+// The user's buffers are unchanged. A buffer of another scheduler may have been retired; a buffer
+// of the user may have been freed and another one allocated at its address.
 static bool has_same_buffers(const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
         const struct ggml_backend_buffer * buffer =
@@ -46,7 +46,7 @@ static bool has_same_buffers(const struct gb_sched_plan * p) {
     return true;
 }
 
-// Choices of the user count for the graph's own tensors only; most programs make none.
+// Only choices for the graph's own tensors count. Most programs make none.
 static bool has_same_users(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids && (s->chosen.n > 0 || p->in.has_chosen); i++) {
         if (gb_sched_chosen_for(s, p->in.nodes[i]) != p->in.chosen[i]) {
@@ -56,7 +56,7 @@ static bool has_same_users(const struct ggml_backend_sched * s, const struct gb_
     return true;
 }
 
-// An arena that grew since has other chunks: the plan is bound to those of before.
+// An arena that has grown has other chunks than those that the plan is bound to.
 static bool arenas_are_current(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
     size_t k = 0;
     for (size_t i = 0; i < p->layout.chunks.n; i++) {
@@ -68,7 +68,7 @@ static bool arenas_are_current(const struct ggml_backend_sched * s, const struct
     return true;
 }
 
-// Each root would be placed where it is, and memory that is not ours to give is the same as before.
+// Each root would get the location that it has, and memory of other owners is unchanged.
 static bool has_same_locations(struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
         const struct gb_id * id = &p->in.ids.data[i];
@@ -79,9 +79,9 @@ static bool has_same_locations(struct ggml_backend_sched * s, const struct gb_sc
             continue;
         }
         if (!gb_sched_find_location(s, id->tensor, id->computes, p->in.chosen[i], &location)) {
-            return false; // making a plan reports it again, and better once than not at all
+            return false; // the error is reported when the plan is made
         }
-        // A leaf of this very plan that is where the plan put it.
+        // A leaf of this plan, at the plan's place.
         const bool own = id->location == GB_LOCATION_LEAF && location == GB_LOCATION_SHARED && mem &&
                          mem->buffer == id->tensor->buffer && key->data == id->tensor->data;
         if (location != id->location && !own) {

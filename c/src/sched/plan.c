@@ -1,14 +1,14 @@
-// plan.c - the plan of a graph, ready for what is to be done with it.
+// plan.c - finds or makes the plan of a graph, and prepares it.
 //
-// A graph whose tensors carry exactly the places that a kept plan gave them runs at once; one that differs only in
-// places that are the scheduler's to give is bound again; for anything else a plan is made. The most recent
-// GB_SCHED_PLANS_MAX plans are kept.
+// A graph whose tensors have exactly the places of a kept plan runs at once. If only places differ
+// that the scheduler assigns, the plan is bound again. Otherwise a new plan is made. The scheduler
+// keeps the latest GB_SCHED_PLANS_MAX plans.
 #include "sched/plan.h"
 
 #include "backend/backend.h"
 #include "base/env.h"
 
-// Counts how a plan was made. Its template counts as used, too: it moves to the front of the list.
+// Counts how the plan was made. Its template counts as used and moves to the front of the list.
 static void note_template(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     s->stats.n_plans_made += p->layout.tmpl == NULL;
     s->stats.n_plans_replayed += p->layout.tmpl != NULL;
@@ -21,7 +21,7 @@ static void note_template(struct ggml_backend_sched * s, struct gb_sched_plan * 
     p->layout.tmpl = NULL;
 }
 
-// The plan of the graph, made if there is none; at the front of the list.
+// Finds or makes the plan of the graph, and moves it to the front of the list.
 static enum ggml_status find_or_make(struct ggml_backend_sched * s, struct ggml_cgraph * graph,
     struct gb_sched_plan ** plan) {
     for (size_t k = 0; k < s->plans.n; k++) {
@@ -37,8 +37,8 @@ static enum ggml_status find_or_make(struct ggml_backend_sched * s, struct ggml_
     return gb_sched_add_plan(s, *plan);
 }
 
-// Fails for a leaf that the scheduler placed for a plan that it gave up since: its content is lost. (After a reset that
-// is what the user asked for.)
+// Fails for a leaf whose content is gone: a discarded plan had placed it. After a reset this is
+// what the user wanted.
 static enum ggml_status check_contents(const struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
     for (int i = 0; i < p->in.n_ids; i++) {
         const struct ggml_tensor * t = p->in.nodes[i];
@@ -55,19 +55,19 @@ static enum ggml_status check_contents(const struct ggml_backend_sched * s, cons
     return GGML_STATUS_SUCCESS;
 }
 
-// What a backend prepared may have looked behind addresses. Where a buffer was freed since, another one may have them
-// now.
+// Prepared graphs may contain addresses. After a buffer was freed, another one may have its
+// address.
 static enum ggml_status renew_prepared(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     const unsigned n_freed = gb_buffers_freed();
     if (p->in.foreign && p->binding.n_freed != n_freed) {
-        GB_TRY(gb_sched_wait_first(s)); // it may be running
+        GB_TRY(gb_sched_wait_first(s)); // a run may be using them
         gb_sched_drop_prepared(s, &p->binding);
     }
     p->binding.n_freed = n_freed;
     return GGML_STATUS_SUCCESS;
 }
 
-// The fast path: nothing is looked up but the graph itself. NULL: no kept plan is bound to it as it is.
+// The fast path: only the graph is compared. NULL: no kept plan is bound to it.
 static struct gb_sched_plan * find_as_it_is(struct ggml_backend_sched * s, const struct ggml_cgraph * graph) {
     for (size_t k = 0; k < s->plans.n; k++) {
         if (gb_sched_fits_as_it_is(s, s->plans.data[k], graph)) {
@@ -78,8 +78,8 @@ static struct gb_sched_plan * find_as_it_is(struct ggml_backend_sched * s, const
     return NULL;
 }
 
-// Makes the events that are still missing: one for each step that another step waits for. Events are numbered in the
-// order of their steps.
+// Makes the missing events: one for each step that another step waits for, numbered in the order of
+// the steps.
 static enum ggml_status make_events(struct ggml_backend_sched * s, struct gb_sched_plan * p) {
     struct gb_sched_binding * binding = &p->binding;
     for (size_t k = 0; k < p->program.steps.n && binding->events.n < p->waits.n_events; k++) {
@@ -98,7 +98,7 @@ static enum ggml_status make_events(struct ggml_backend_sched * s, struct gb_sch
     return GGML_STATUS_SUCCESS;
 }
 
-// Gets memory, replicas, events and stages, each only if it is missing; binding comes last because it writes to the
+// Makes what is missing: memory, replicas, events, stages. Binding is last because it writes to the
 // user's tensors.
 static enum ggml_status make_ready(struct ggml_backend_sched * s, struct gb_sched_plan * p, enum gb_prepare what) {
     if (what == GB_PREPARE_PLAN) {
@@ -118,8 +118,8 @@ static enum ggml_status make_ready(struct ggml_backend_sched * s, struct gb_sche
     return what == GB_PREPARE_RESERVE ? GGML_STATUS_SUCCESS : gb_sched_bind(s, &p->binding);
 }
 
-// Finds or makes the plan of a graph that is not bound as it is, and readies it. A plan that was made for this call is
-// dropped again when that fails.
+// Finds or makes the plan of a graph, and prepares it. If that fails, a plan that was made for this
+// call is dropped.
 static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgraph * graph, enum gb_prepare what,
     struct gb_sched_plan ** plan) {
     const size_t n_plans = s->plans.n;
@@ -128,7 +128,7 @@ static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgr
     (*plan)->draft |= what == GB_PREPARE_PLAN && s->plans.n > n_plans;
     enum ggml_status status = make_ready(s, *plan, what);
     if (status == GGML_STATUS_ALLOC_FAILED && !(*plan)->in.minimal && (*plan)->program.copies.n > 0) {
-        // Without replicas and early copies it may fit.
+        // It may fit without replicas and early copies.
         gb_sched_release_replicas(&(*plan)->binding);
         (*plan)->binding.stale = true;
         if (s->plans.n > n_plans) {
@@ -136,18 +136,18 @@ static enum ggml_status get_ready(struct ggml_backend_sched * s, struct ggml_cgr
         }
         struct gb_sched_plan * minimal;
         GB_TRY(gb_sched_make_plan(s, graph, true, &minimal));
-        minimal->layout.tmpl = NULL; // not counted a second time
+        minimal->layout.tmpl = NULL; // do not count it twice
         GB_TRY(gb_sched_add_plan(s, minimal));
         *plan = minimal;
         status = make_ready(s, minimal, what);
     }
-    if (status != GGML_STATUS_SUCCESS && s->plans.n > n_plans) { // not worth pushing out others
+    if (status != GGML_STATUS_SUCCESS && s->plans.n > n_plans) { // do not push out other plans
         gb_sched_drop_first(s);
     }
     return status;
 }
 
-// How the plan came about, in a word for the trace.
+// How the plan was found: a word for the trace.
 static const char * how_found(const struct ggml_backend_sched_stats * before,
     const struct ggml_backend_sched_stats * now) {
     return now->n_plans_made > before->n_plans_made           ? "made"
@@ -156,7 +156,7 @@ static const char * how_found(const struct ggml_backend_sched_stats * before,
                                                               : "found";
 }
 
-// Runs that are on their way are waited for unless this is one more of the same plan.
+// Waits for a pending run, unless it is a run of the same plan.
 static enum ggml_status find_or_get_ready(struct ggml_backend_sched * s, struct ggml_cgraph * graph,
     enum gb_prepare what, struct gb_sched_plan ** plan) {
     struct gb_sched_plan * p = find_as_it_is(s, graph);

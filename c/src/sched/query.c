@@ -1,7 +1,8 @@
-// query.c - what a plan decided, told through the public interface: splits, arenas, blocks, copies.
+// query.c - public functions that describe the last plan: splits, arenas, blocks, copies,
+// fallbacks, times.
 //
-// All of it is about the last graph that the scheduler was given. The functions read the plan and decide nothing. In
-// the child of a fork that came while another thread used the scheduler the plan may be half made: there they all fail.
+// They read the plan of the last graph. All fail in the child of a fork that happened while another
+// thread used the scheduler, because the plan may be incomplete there.
 #include "sched/plan.h"
 
 #include <stdio.h>
@@ -15,12 +16,12 @@ const struct gb_sched_plan * gb_sched_last_plan(const struct ggml_backend_sched 
     return s->last;
 }
 
-// The same for numbers of things: NULL before the first graph, when there are none, is no error.
+// For functions that count: NULL before the first graph, without an error.
 static const struct gb_sched_plan * plan_if_any(const struct ggml_backend_sched * s, const char * func) {
     return gb_sched_check_whole(s, func) == GGML_STATUS_SUCCESS ? s->last : NULL;
 }
 
-// Nothing can be less than an empty arena, so it counts as proved.
+// An empty arena is optimal, so it counts as proved.
 enum ggml_status ggml_backend_sched_get_arena(ggml_backend_sched_t sched, ggml_backend_t backend,
     struct ggml_backend_sched_arena * arena) {
     GB_CHECK_ARG(sched);
@@ -37,7 +38,7 @@ enum ggml_status ggml_backend_sched_get_arena(ggml_backend_sched_t sched, ggml_b
     return GGML_STATUS_SUCCESS;
 }
 
-// 0 stands for a failure, which is reported, and for a backend that needs no scratch memory.
+// Returns 0 after a failure, which is reported, and if the backend needs no scratch memory.
 size_t ggml_backend_sched_get_work_size(ggml_backend_sched_t sched, ggml_backend_t backend) {
     GB_CHECK_ARG_RETURNING(sched, 0);
     GB_CHECK_ARG_RETURNING(backend, 0);
@@ -48,10 +49,10 @@ size_t ggml_backend_sched_get_work_size(ggml_backend_sched_t sched, ggml_backend
 
 // -------------------------------------------------------------------------------------------------------------- blocks
 
-// Storage ids: the ids of tensors, then the copies.
+// Storage ids: tensor ids, then copies.
 static int64_t n_items(const struct gb_sched_plan * p) { return (int64_t) p->in.n_ids + (int64_t) p->program.copies.n; }
 
-// What users are told of an item. A copy is told as the tensor that was first read through it.
+// The public form of an item. A copy has the tensor that first reads through it.
 static struct ggml_backend_sched_block block_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     int64_t id, int root) {
     const struct gb_item * item = gb_sched_arena_item(&p->layout, id);
@@ -69,7 +70,7 @@ static struct ggml_backend_sched_block block_of(const struct ggml_backend_sched 
     };
 }
 
-// It counts all blocks and writes the first n of them, so a call with n = 0 tells how many there are. -1: a failure.
+// Returns the number of all blocks and writes the first n. -1: a failure.
 int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backend_sched_block * blocks, int n) {
     GB_CHECK_ARG_RETURNING(sched, -1);
     GB_FAIL_IF_RETURNING(n < 0 || (n > 0 && blocks == NULL), -1, GGML_STATUS_INVALID_ARGUMENT,
@@ -78,8 +79,7 @@ int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backen
     if (p == NULL) {
         return -1;
     }
-    int32_t * first =
-        gb_calloc((size_t) n_items(p), sizeof(*first)); // per alias group: the first block in its memory + 1
+    int32_t * first = gb_calloc((size_t) n_items(p), sizeof(*first)); // per alias group: its first block + 1
     int found = first ? 0 : -1;
     for (int64_t id = 0; first && id < n_items(p); id++) {
         const struct gb_item * item = gb_sched_arena_item(&p->layout, id);
@@ -97,7 +97,7 @@ int ggml_backend_sched_get_blocks(ggml_backend_sched_t sched, struct ggml_backen
 
 // -------------------------------------------------------------------------------------------------------------- splits
 
-// Split i of the last plan; NULL and reported: there is no such split.
+// Split i of the last plan. NULL and reported: there is none.
 static const struct gb_split * split_at(ggml_backend_sched_t sched, int i, const char * func) {
     if (gb_sched_check_whole(sched, func) != GGML_STATUS_SUCCESS) {
         return NULL;
@@ -114,7 +114,7 @@ static const struct gb_copy * input_at(const struct gb_sched_plan * p, const str
     return is_there ? &p->program.copies.data[p->program.transfers.data[split->transfers_begin + (size_t) k]] : NULL;
 }
 
-// Before the first graph there are none, and that is no error.
+// Before the first graph the number is 0, without an error.
 int ggml_backend_sched_get_n_splits(ggml_backend_sched_t sched) {
     GB_CHECK_ARG_RETURNING(sched, 0);
     const struct gb_sched_plan * p = plan_if_any(sched, __func__);
@@ -141,7 +141,7 @@ enum ggml_status ggml_backend_sched_get_split(ggml_backend_sched_t sched, int i,
     return GGML_STATUS_SUCCESS;
 }
 
-// A copy that holds all of a root is told as the root, one of a part as the tensor that was first read through it.
+// The root, if the copy holds all of it; else the tensor that first reads through the copy.
 struct ggml_tensor * ggml_backend_sched_get_split_input(ggml_backend_sched_t sched, int i_split, int i_input) {
     GB_CHECK_ARG_RETURNING(sched, NULL);
     const struct gb_split * split = split_at(sched, i_split, __func__);
@@ -151,7 +151,7 @@ struct ggml_tensor * ggml_backend_sched_get_split_input(ggml_backend_sched_t sch
     return copy ? sched->last->in.ids.data[copy->whole ? copy->root : copy->shown].tensor : NULL;
 }
 
-// Where no costs decided, all times are -1.
+// All times are -1 if costs did not decide.
 enum ggml_status ggml_backend_sched_get_prediction(ggml_backend_sched_t sched,
     struct ggml_backend_sched_prediction * prediction) {
     GB_CHECK_ARG(sched);
@@ -165,13 +165,13 @@ enum ggml_status ggml_backend_sched_get_prediction(ggml_backend_sched_t sched,
 
 // -------------------------------------------------------------------------------------------------------------- copies
 
-// The backend that owns a root's memory; NULL: no backend of the scheduler does.
+// The backend that owns a root's memory; NULL: no backend of the scheduler.
 static ggml_backend_t owner_of(const struct ggml_backend_sched * s, const struct gb_sched_plan * p, int root) {
     const int b = gb_sched_owner_of(s, &p->in, &p->assigned, root);
     return b < 0 ? NULL : s->devices[b].backend;
 }
 
-// The tensor stands where weights stand, in a buffer of the user that does not say that it holds weights.
+// A node uses the tensor as a weight, but its buffer, one of the user, is not marked as WEIGHTS.
 static bool is_unmarked(const struct ggml_backend_sched * s, const struct gb_sched_plan * p,
     const struct gb_copy * copy) {
     const struct gb_id * id = &p->in.ids.data[copy->root];
@@ -187,7 +187,7 @@ int ggml_backend_sched_get_n_transfers(ggml_backend_sched_t sched) {
     return p ? (int) (p->program.transfers.n + p->program.backs.n) : 0;
 }
 
-// The list begins with the copies into splits; write-backs follow.
+// Copies into splits come first, then write-backs.
 enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int i,
     struct ggml_backend_sched_transfer * transfer) {
     GB_CHECK_ARG(sched);
@@ -225,7 +225,7 @@ enum ggml_status ggml_backend_sched_get_transfer(ggml_backend_sched_t sched, int
     return GGML_STATUS_SUCCESS;
 }
 
-// Positions in the program, on the same scale as the lifetimes of blocks.
+// Positions in the program, as in the lifetimes of blocks.
 enum ggml_status ggml_backend_sched_get_split_span(ggml_backend_sched_t sched, int i, int64_t * lower,
     int64_t * upper) {
     GB_CHECK_ARG(sched);
@@ -244,14 +244,14 @@ enum ggml_status ggml_backend_sched_get_split_span(ggml_backend_sched_t sched, i
 
 // ----------------------------------------------------------------------------------------------------------- fallbacks
 
-// Without a plan there are none, and that is no error.
+// Without a plan the number is 0, without an error.
 int ggml_backend_sched_get_n_fallbacks(ggml_backend_sched_t sched) {
     GB_CHECK_ARG_RETURNING(sched, 0);
     const bool known = gb_sched_check_whole(sched, __func__) == GGML_STATUS_SUCCESS && sched->last;
     return known ? (int) sched->last->report.fallbacks.n : 0;
 }
 
-// Names come from the plan's copy of the tensor, because the tensor may be freed.
+// The name is the plan's copy, because the tensor may be freed.
 enum ggml_status ggml_backend_sched_get_fallback(ggml_backend_sched_t sched, int i,
     struct ggml_backend_sched_fallback * fallback) {
     GB_CHECK_ARG(sched);

@@ -1,13 +1,13 @@
-// results.c - tells which results of the current plan are still in memory.
+// results.c - which results are still in memory.
 //
-// The current plan is the one whose results the arenas hold. Any kept plan that is bound to a leaf guarantees its
-// content. Only the current plan guarantees a result.
+// The arenas hold the results of the current plan. A leaf is valid if any kept plan is bound to it,
+// a result only if the current plan is.
 #include "sched/results.h"
 
 #include "base/hash.h"
 #include "sched/plan.h"
 
-// The id of a root in the current plan; GB_PTRMAP_ABSENT: there is no such plan, or the root is not in it.
+// The id of a root in the current plan; GB_PTRMAP_ABSENT: no plan, or not in it.
 static int64_t id_of(const struct ggml_backend_sched * s, const struct ggml_tensor * root) {
     return s->current != NULL ? gb_ptrmap_get(&s->current->in->map, root) : GB_PTRMAP_ABSENT;
 }
@@ -78,7 +78,8 @@ ggml_backend_buffer_t gb_sched_buffer_at(const struct ggml_backend_sched * s, si
     return i < s->mems.n ? s->mems.data[i]->buffer : NULL;
 }
 
-// Both take the time of planning; a replayed plan only took its offsets from an earlier one.
+// Made and replayed plans both cost planning time; a replayed plan took over the offsets of an
+// earlier one.
 uint64_t gb_sched_n_plans_made(const struct ggml_backend_sched * s) {
     return s->stats.n_plans_made + s->stats.n_plans_replayed;
 }
@@ -87,7 +88,7 @@ uint64_t gb_sched_n_plans_bound(const struct ggml_backend_sched * s) { return s-
 
 const char * gb_sched_device_name(const struct ggml_backend_sched * s, int i) { return s->devices[i].name; }
 
-// Called by threads that do not use the scheduler: the flag is written only when it changes.
+// Threads without a lock on the scheduler call it, so the flag is written only if it changes.
 void gb_sched_hold_for_readers(struct ggml_backend_sched * s) {
     if (!GB_READ_RELAXED(s->hold)) {
         GB_WRITE_RELAXED(s->hold, true);

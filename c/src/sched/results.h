@@ -1,8 +1,8 @@
-// results.h - which of a scheduler's results are still in memory, and in which buffers. The Python extension asks before
-// an array looks into memory.
+// results.h - which results of a scheduler are still valid, and in which buffers. The Python
+// extension asks before it creates a view of memory.
 //
-// A root is a tensor that is no view. The caller uses the scheduler, so that no plan is made meanwhile; only
-// gb_sched_hold_for_readers may be called at any time. Each group of functions names the file that defines it.
+// A root is a tensor that is not a view. Callers hold the scheduler, so no plan is made meanwhile;
+// gb_sched_hold_for_readers needs no lock.
 #ifndef GB_SCHED_RESULTS_H
 #define GB_SCHED_RESULTS_H
 
@@ -11,7 +11,7 @@
 enum { GB_SCHED_PLANS_MAX = 16 }; // plans that a scheduler keeps
 
 // memory/location.c
-// A kept plan vouches for the content of a leaf in its store; the latest plan's arena still holds the result.
+// True if a kept plan is bound to the leaf's store, so the content is valid.
 bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct ggml_tensor * root);
 bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct ggml_tensor * root);
 
@@ -34,18 +34,19 @@ enum gb_content_state gb_content_state(const struct ggml_backend_sched * s, cons
     const struct ggml_tensor * node, const char ** by);
 
 // memory/memory.c
-// While set, no memory of the scheduler is given back before the scheduler is freed: arrays look into it.
+// While set, the scheduler frees no memory before it is freed itself: NumPy views may refer to it.
 void gb_sched_hold(struct ggml_backend_sched * s, bool hold);
 
 // results.c
-// The same from now on, without using the scheduler: what is retired meanwhile may or may not stay.
+// Sets the same flag without a lock on the scheduler. Memory that is retired at the same time may
+// be freed or not.
 void gb_sched_hold_for_readers(struct ggml_backend_sched * s);
 
-// The scheduler's buffer number i, in the order in which they were made; NULL: it has no so many.
+// Buffer number i of the scheduler, in the order of creation; NULL: i is too large.
 ggml_backend_buffer_t gb_sched_buffer_at(const struct ggml_backend_sched * s, size_t i);
-// Plans so far: made, for a graph of any size, and of those that were made before, given memory again.
+// Number of plans made, and of existing plans that were bound again.
 uint64_t gb_sched_n_plans_made(const struct ggml_backend_sched * s);
 uint64_t gb_sched_n_plans_bound(const struct ggml_backend_sched * s);
-const char * gb_sched_device_name(const struct ggml_backend_sched * s, int i); // no two devices have the same
+const char * gb_sched_device_name(const struct ggml_backend_sched * s, int i); // names are unique within a scheduler
 
 #endif // GB_SCHED_RESULTS_H

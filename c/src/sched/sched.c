@@ -1,5 +1,5 @@
-// sched.c - the public functions of the scheduler: each checks its arguments and forwards. Those that tell what a plan
-// decided are in report/.
+// sched.c - public functions of the scheduler: each checks its arguments and forwards. query.c has
+// the functions that describe a plan.
 #include "sched/plan.h"
 
 // ------------------------------------------------------------------------------------------------------ life and death
@@ -54,7 +54,7 @@ ggml_backend_buffer_t ggml_backend_sched_get_buffer(ggml_backend_sched_t sched, 
     }
     const struct gb_sched_device * d = &sched->devices[b];
     if (sched->measured && (d->arena.n == 0 || d->arena.data[0] == NULL)) {
-        // programs ask every backend for its size, without a thought of NULL
+        // programs ask every backend for its size and do not expect NULL
         gb_sched_reserve_arena(sched, b, d->alignment);
     }
     return d->arena.n > 0 && d->arena.data[0] ? d->arena.data[0]->buffer : NULL;
@@ -91,7 +91,7 @@ enum ggml_status ggml_backend_sched_get_memory(ggml_backend_sched_t sched, ggml_
     return GGML_STATUS_SUCCESS;
 }
 
-// The id of a tensor in the last plan; -1: it is not in it, or the scheduler may not be used.
+// The id of a tensor in the last plan; -1: not in it, or the scheduler cannot be used.
 static int id_in_last(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
     if (gb_sched_check_whole(s, "ggml_backend_sched") != GGML_STATUS_SUCCESS) {
         return -1;
@@ -212,7 +212,7 @@ enum ggml_status ggml_backend_sched_set_check(ggml_backend_sched_t sched, bool c
 
 // -------------------------------------------------------------------------------------------------------------- graphs
 
-// Checks what all functions that take a graph have in common.
+// Checks the arguments of all functions that take a graph, and prepares the plan.
 static enum ggml_status prepare(ggml_backend_sched_t sched, struct ggml_cgraph * graph, enum gb_prepare what,
     const char * func, struct gb_sched_plan ** plan) {
     GB_FAIL_IF(sched == NULL, GGML_STATUS_INVALID_ARGUMENT, "%s: argument 'sched' is NULL", func);
@@ -227,7 +227,7 @@ static enum ggml_status prepare(ggml_backend_sched_t sched, struct ggml_cgraph *
     return gb_sched_leave(sched, visit, gb_sched_prepare(sched, graph, what, plan));
 }
 
-// Prepares the plan of the graph, issues it, and waits for its end if that is wanted.
+// Prepares the plan of the graph, issues a run, and waits for it if `wait` is true.
 static enum ggml_status run(ggml_backend_sched_t sched, struct ggml_cgraph * graph, bool wait, const char * func) {
     struct gb_sched_plan * plan;
     GB_TRY(prepare(sched, graph, GB_PREPARE_COMPUTE, func, &plan));
@@ -236,8 +236,8 @@ static enum ggml_status run(ggml_backend_sched_t sched, struct ggml_cgraph * gra
     return gb_sched_leave(sched, visit, status == GGML_STATUS_SUCCESS && wait ? gb_sched_wait(sched) : status);
 }
 
-// What programs will place themselves through get_tallocr: what they placed while measuring, or else the leafs that
-// nobody placed.
+// Notes how much memory programs will need from get_tallocr: what they placed while measuring, or
+// the leafs without memory.
 static void note_inputs_need(struct ggml_backend_sched * s, const struct gb_sched_plan * p) {
     for (int b = 0; b < s->n_backends; b++) {
         struct gb_sched_device * d = &s->devices[b];
@@ -252,10 +252,11 @@ enum ggml_status ggml_backend_sched_reserve(ggml_backend_sched_t sched, struct g
     GB_TRY(prepare(sched, measure_graph, GB_PREPARE_RESERVE, __func__, &plan));
     note_inputs_need(sched, plan);
     return plan->binding.is_bound ? GGML_STATUS_SUCCESS
-                                  : gb_sched_reserve_stores(sched, &plan->binding); // one that is bound has them
+                                  : gb_sched_reserve_stores(sched, &plan->binding); // a bound plan has them
 }
 
-// Who measures places inputs with ggml_backend_sched_get_tallocr, so no memory is set aside for them here.
+// Programs that measure place inputs with ggml_backend_sched_get_tallocr, so no memory is reserved
+// for inputs here.
 enum ggml_status ggml_backend_sched_init_measure(ggml_backend_sched_t sched, struct ggml_cgraph * measure_graph) {
     struct gb_sched_plan * plan;
     GB_TRY(prepare(sched, measure_graph, GB_PREPARE_RESERVE, __func__, &plan));

@@ -1,5 +1,5 @@
-// sim_backend.c - the simulated device as a backend. Calls check and then queue: they return at once, and synchronize
-// waits. A failure in the queue reaches the caller at the next synchronize.
+// sim_backend.c - the simulated device as a backend. Calls check their arguments, queue work and
+// return; synchronize waits. It also reports failures in the queue.
 #include <string.h>
 
 #include "base/env.h"
@@ -13,7 +13,8 @@ static GGML_CALL const char * name_of(ggml_backend_t backend) {
     return ((struct gb_sim_device *) backend->context)->name;
 }
 
-// The default device's type outlives the device, so that the registry can hand it out without one.
+// The default device's type outlives the device, so that the registry can return it without a
+// device.
 static GGML_CALL ggml_backend_buffer_type_t default_buffer_type(ggml_backend_t backend) {
     struct gb_sim_device * device = backend->context;
     return device->is_default ? gb_sim_default_buffer_type() : &device->buft;
@@ -32,7 +33,7 @@ static GGML_CALL void backend_free(ggml_backend_t backend) {
     struct gb_sim_device * device = backend->context;
     gb_sim_drain(device, UINT64_MAX);
     gb_mutex_lock(&device->mutex);
-    device->failed = GGML_STATUS_SUCCESS; // no backend is left to learn of it; buffers that live on stay usable
+    device->failed = GGML_STATUS_SUCCESS; // no backend can report failures any more; remaining buffers stay usable
     gb_mutex_unlock(&device->mutex);
     leave_device(device);
     gb_free(backend);
@@ -47,7 +48,7 @@ static bool is_mine(const struct gb_sim_device * device, const struct ggml_tenso
     return true;
 }
 
-// A refusal is reported: hooks that return nothing fail that way.
+// A refusal is reported: hooks without a result fail that way.
 static GGML_CALL void set_async(ggml_backend_t backend, struct ggml_tensor * tensor, const void * data, size_t offset,
     size_t size) {
     if (is_mine(backend->context, tensor)) {
@@ -62,15 +63,16 @@ static GGML_CALL void get_async(ggml_backend_t backend, const struct ggml_tensor
     }
 }
 
-// Copies only inside the device: a host or another device would not know when the copy has read or written their
-// memory.
+// Copies only inside the device. A host or another device would not know when the copy has accessed
+// their memory.
 static GGML_CALL bool copy_async(ggml_backend_t backend, const struct ggml_tensor * src, struct ggml_tensor * dst) {
     struct gb_sim_device * device = backend->context;
     return gb_sim_device_of(src) == device && gb_sim_device_of(dst) == device &&
            gb_sim_queue_copy(device, src, dst, false) == GGML_STATUS_SUCCESS;
 }
 
-// Copies between this device and the host or another device; the caller orders the copy with events.
+// Copies between this device and the host or another device. The caller orders the copy with
+// events.
 static GGML_CALL bool copy_peer_async(ggml_backend_t backend, const struct ggml_tensor * src,
     struct ggml_tensor * dst) {
     struct gb_sim_device * device = backend->context;
@@ -88,12 +90,12 @@ static GGML_CALL ggml_backend_graph_plan_t plan_create(ggml_backend_t backend, c
 
 static GGML_CALL void plan_free(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
     (void) backend;
-    gb_sim_graph_unref(plan); // queued work holds its own reference
+    gb_sim_graph_unref(plan); // queued work has its own reference
 }
 
 static GGML_CALL void plan_compute(ggml_backend_t backend, ggml_backend_graph_plan_t plan) {
     (void) backend;
-    gb_sim_graph_queue(plan); // a failure is reported: that is how the caller learns of it
+    gb_sim_graph_queue(plan); // the caller learns of a failure because it is reported
 }
 
 // A snapshot for this one computation; the queue's reference keeps it alive.
@@ -123,7 +125,7 @@ struct sim_event {
     struct gb_sim_device * device;   // a reference
     uint64_t ticket;
     bool timed;
-    _Atomic int64_t time_ns; // when the queue came to a timed event
+    _Atomic int64_t time_ns; // time when the queue reached a timed event
 };
 
 static GGML_CALL ggml_backend_event_t event_new(ggml_backend_t backend) {
@@ -150,7 +152,7 @@ static GGML_CALL int64_t event_time(ggml_backend_event_t event) {
 
 struct stamp_work {
     struct gb_sim_work work;  // first
-    struct sim_event * event; // is freed only after this piece is over (event_free)
+    struct sim_event * event; // it is freed only after this piece ends (event_free)
 };
 
 static enum ggml_status run_stamp(struct gb_sim_work * work) {
@@ -170,7 +172,7 @@ static void queue_stamp(struct sim_event * e) {
     }
 }
 
-// An untimed event can go at once: nothing in the queue refers to it.
+// An untimed event can be freed at once: the queue does not refer to it.
 static GGML_CALL void event_free(ggml_backend_event_t event) {
     struct sim_event * e = event->context;
     if (e->timed) {
@@ -239,7 +241,7 @@ GGML_CALL ggml_backend_t gb_sim_reg_init(const char * params, void * user_data) 
     }
     const bool plain = params == NULL || params[0] == '\0';
     struct gb_sim_device * device = plain ? gb_sim_default_device_claim() : NULL;
-    if (device == NULL) { // with parameters, or another backend has the default device
+    if (device == NULL) { // with parameters, or another backend uses the default device
         device = gb_sim_device_new(&parsed);
     }
     if (device == NULL) {

@@ -1,8 +1,8 @@
 // sim_buffer.c - memory of a simulated device.
 //
-// A buffer has addresses with nothing behind them, which tensors point to, and private memory, which only the queue
-// thread accesses. A host that follows a tensor's pointer faults. Fresh memory is all ones (NaN as floats), so that
-// reading what was never written shows.
+// A buffer has reserved addresses, which tensors point to, and private memory, which only the queue
+// thread accesses. A host that dereferences a tensor's pointer faults. New memory is all ones (NaN
+// as floats), so that reads of unset memory show.
 #include <string.h>
 
 #include "base/current.h"
@@ -26,7 +26,7 @@ struct transfer {
     struct gb_sim_device * device;
 };
 
-// A transfer can be cancelled after each of so many bytes.
+// A copy can be cancelled after each block of this many bytes.
 #define PIECE ((size_t) 1 << 22)
 
 // Moves bytes between a device and the host, which never overlap.
@@ -56,7 +56,7 @@ static enum ggml_status run_fill(struct gb_sim_work * work) {
 
 static void free_transfer(struct gb_sim_device * device, struct gb_sim_work * work) { gb_sim_work_free(device, work); }
 
-// Queues a transfer with the delay that the device's parameters give it. The addresses may be NULL after a failed
+// Queues a copy with the delay of the device's parameters. The addresses are NULL after a failed
 // translation, which has been reported.
 static enum ggml_status queue_transfer(struct gb_sim_device * device, enum ggml_status (*run)(struct gb_sim_work *),
     struct transfer what, bool wait) {
@@ -80,7 +80,7 @@ static enum ggml_status queue_transfer(struct gb_sim_device * device, enum ggml_
     return wait ? gb_sim_submit_and_wait(device, &t->work) : gb_sim_submit(device, &t->work);
 }
 
-// The address is translated now: the tensor may be placed elsewhere before the queue comes to it.
+// The address is translated now, because the tensor may move before the queue reaches the copy.
 enum ggml_status gb_sim_queue_set(struct gb_sim_device * device, struct ggml_tensor * tensor, const void * host,
     size_t offset, size_t size, bool wait) {
     char * to = gb_sim_translate(tensor, offset, size);
@@ -108,7 +108,7 @@ enum ggml_status gb_sim_queue_copy(struct gb_sim_device * device, const struct g
 
 static GGML_CALL void buffer_free(ggml_backend_buffer_t buffer);
 
-// A buffer of any simulated device, recognised by its hook.
+// True for a buffer of any simulated device; its hook identifies it.
 static bool is_sim_buffer(ggml_backend_buffer_t buffer) {
     return buffer != NULL && buffer->iface.free_buffer == buffer_free;
 }
@@ -118,7 +118,7 @@ struct gb_sim_device * gb_sim_device_of(const struct ggml_tensor * tensor) {
     return is_sim_buffer(buffer) ? ((struct gb_sim_buffer *) buffer->context)->device : NULL;
 }
 
-// Tensors keep reserved addresses; their distance from the buffer's base is valid in private memory as well.
+// Tensors keep reserved addresses. Their offset in the buffer is valid in private memory, too.
 char * gb_sim_translate(const struct ggml_tensor * tensor, size_t offset, size_t size) {
     const struct gb_sim_buffer * b = gb_root(tensor)->buffer->context;
     const size_t from = (uintptr_t) tensor->data - (uintptr_t) b->addresses;
@@ -141,7 +141,7 @@ static GGML_CALL void * buffer_base(ggml_backend_buffer_t buffer) {
     return ((struct gb_sim_buffer *) buffer->context)->addresses;
 }
 
-// Nothing in the queue may use the memory any more.
+// Waits until no queued work uses the memory.
 static void destroy(struct gb_sim_buffer * b) {
     gb_addresses_release(b->addresses, b->size);
     gb_aligned_free(b->memory);
@@ -173,14 +173,14 @@ static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) 
     queue_transfer(b->device, run_fill, what, true);
 }
 
-// Other backends' memory is out of reach unless the host can access it.
+// The host must be able to access another backend's memory.
 bool gb_sim_is_in_reach(const struct ggml_tensor * t) {
     const ggml_backend_buffer_t buffer = gb_root(t)->buffer;
     return is_sim_buffer(buffer) || (t->data != NULL && (buffer == NULL || ggml_backend_buffer_is_host(buffer)));
 }
 
-// Copies where at least one side is on a simulated device. The copy runs in the queue of dst's device (else of src's),
-// after what is queued on both.
+// Copies with at least one side on a simulated device, in the queue of dst's device (else of
+// src's), after all work queued on both.
 static bool copy_and_wait(const struct ggml_tensor * src, struct ggml_tensor * dst) {
     if (!gb_sim_is_in_reach(src) || !gb_sim_is_in_reach(dst)) {
         return false;
@@ -306,7 +306,7 @@ static GGML_CALL size_t default_alignment(ggml_backend_buffer_type_t buft) {
     return 128;
 }
 
-// The buffer keeps the device alive when no backend has it.
+// The buffer keeps the device alive after its backend is freed.
 static GGML_CALL ggml_backend_buffer_t default_alloc(ggml_backend_buffer_type_t buft, size_t size) {
     struct gb_sim_device * device = gb_sim_default_device();
     ggml_backend_buffer_t buffer = device != NULL ? gb_sim_buffer_new(device, buft, size) : NULL;

@@ -1,8 +1,8 @@
-// sim_device.c - the device itself: memory accounting and the queue with its thread.
+// sim_device.c - the device itself: memory accounting, and the queue with its thread.
 //
-// The queue thread starts with the first piece of work and ends with the device. Invariants: pieces run one at a time
-// in the order in which they were submitted; n_completed counts those that are over (run or skipped, and freed). No
-// thread holds the mutexes of two devices.
+// The queue thread starts with the first piece of work and ends with the device. Invariants: pieces
+// run one at a time, in the order of submission. n_completed counts pieces that ended (run or
+// skipped, and freed). No thread holds the mutexes of two devices.
 #include "sim/sim_device.h"
 
 #include <stdio.h>
@@ -16,11 +16,12 @@
 
 // ---------------------------------------------------------------------------------------------------------- life cycle
 
-#define ADOPTING UINT32_MAX // value of `generation` while a thread of a forked child makes the device usable
+#define ADOPTING UINT32_MAX // value of `generation` while a thread of a forked child repairs the device
 
 static atomic_int device_count;
 
-// Also makes them anew in a child, where queued work is lost: the store of blocks and the queue start empty.
+// Also makes them again in a child, where queued work is gone: the store of blocks and the queue
+// start empty.
 static bool init_locks(struct gb_sim_device * device) {
     if (!gb_mutex_init(&device->mutex)) {
         return false;
@@ -81,8 +82,9 @@ struct gb_sim_device * gb_sim_device_ref(struct gb_sim_device * device) {
     return device;
 }
 
-// A forked child has no queue thread, and no thread that would unlock the mutex: what was queued is done in the parent
-// only. In the child it has failed, so that nobody takes what the memory holds for results.
+// A forked child has no queue thread, and no thread that would unlock the mutex. The parent does
+// the queued work. In the child it counts as failed, so that the memory's content is not taken for
+// results.
 static void lose_work(struct gb_sim_device * device) {
     if (device->n_completed < device->n_submitted) {
         device->failed = GGML_STATUS_INVALID_STATE;
@@ -97,8 +99,8 @@ static void lose_work(struct gb_sim_device * device) {
     device->n_completed = device->n_submitted;
 }
 
-// Makes the device usable in a child after a fork; every entry point calls this first. Several threads of the child may
-// come here at once; one of them does the work, the others wait for it.
+// Repairs the device in a child after a fork; every entry point calls this first. If several
+// threads of the child call it at once, one does the work and the others wait.
 static void adopt_after_fork(struct gb_sim_device * device) {
     const unsigned now = gb_fork_generation();
     unsigned last = atomic_load(&device->generation);
@@ -115,8 +117,8 @@ static void adopt_after_fork(struct gb_sim_device * device) {
     }
 }
 
-// Cancels all that is queued now. Called with the mutex held, which is released meanwhile if the queue waits for
-// another device, because that wait has to be woken.
+// Cancels all queued work. The mutex is held on entry. It is released meanwhile if the queue waits
+// for another device, to wake up that wait.
 static void cancel(struct gb_sim_device * device) {
     struct gb_sim_device * const other = device->waits_for != NULL ? gb_sim_device_ref(device->waits_for) : NULL;
     atomic_store(&device->cancelled, device->n_submitted);
@@ -137,7 +139,7 @@ static void cancel(struct gb_sim_device * device) {
 static void stop_thread(struct gb_sim_device * device) {
     gb_mutex_lock(&device->mutex);
     device->exiting = true;
-    cancel(device); // nobody is left to see results
+    cancel(device); // no caller is left to see results
     gb_mutex_unlock(&device->mutex);
     gb_thread_join(device->thread);
 }
@@ -145,12 +147,12 @@ static void stop_thread(struct gb_sim_device * device) {
 // -------------------------------------------------------------------------------------------------- the default device
 
 static struct {
-    struct gb_sim_device * device; // no reference: NULL when the last one goes
+    struct gb_sim_device * device; // no reference: NULL after the last one is dropped
     bool claimed;
 } standard; // guarded by its brief lock
 
-// Gives a reference back; true: it was the last one. The default device is found by a pointer without a reference, so
-// its last reference goes under the lock.
+// Drops a reference; true: it was the last one. A pointer without a reference finds the default
+// device, so its last reference is dropped under the lock.
 static bool drop_ref(struct gb_sim_device * device) {
     if (!device->is_default) {
         return atomic_fetch_sub(&device->refs, 1) == 1;
@@ -165,8 +167,8 @@ static bool drop_ref(struct gb_sim_device * device) {
     return last;
 }
 
-// The default device with a reference; if there is none, `fresh` becomes it (and keeps its reference). NULL: none, and
-// `fresh` is NULL.
+// The default device with a reference; if there is none, `fresh` becomes it and keeps its
+// reference. NULL: none, and `fresh` is NULL.
 static struct gb_sim_device * get_default(struct gb_sim_device * fresh) {
     struct gb_brief_lock * lock = gb_brief_lock_for(&standard);
     gb_brief_lock(lock);
@@ -181,7 +183,7 @@ static struct gb_sim_device * get_default(struct gb_sim_device * fresh) {
     return device;
 }
 
-// A new device is made without the lock, so two threads may make one; the second gives its own back.
+// A new device is made without the lock, so two threads may make one; the second drops its own.
 struct gb_sim_device * gb_sim_default_device(void) {
     struct gb_sim_device * device = get_default(NULL);
     if (device != NULL) {
@@ -197,7 +199,7 @@ struct gb_sim_device * gb_sim_default_device(void) {
     return device;
 }
 
-// Claims the default device for a backend, or ends the claim; false: that is the case already.
+// Claims the default device for a backend, or ends the claim. False: no change.
 static bool set_claimed(bool claimed) {
     struct gb_brief_lock * lock = gb_brief_lock_for(&standard);
     gb_brief_lock(lock);
@@ -218,7 +220,8 @@ struct gb_sim_device * gb_sim_default_device_claim(void) {
     return device;
 }
 
-// The reference goes before the claim, so that the next backend finds this device only if a buffer keeps it.
+// The reference is dropped before the claim ends, so that the next backend finds this device only
+// if a buffer keeps it.
 void gb_sim_default_device_leave(struct gb_sim_device * device) {
     gb_sim_device_unref(device);
     set_claimed(false);
@@ -241,7 +244,7 @@ void gb_sim_device_unref(struct gb_sim_device * device) {
 
 // --------------------------------------------------------------------------------------------------------------- queue
 
-// The next piece of work, waiting for one with the mutex held; NULL: the device ends.
+// The next piece of work; waits for one with the mutex held. NULL: the device ends.
 static struct gb_sim_work * take_work(struct gb_sim_device * device) {
     while (device->first == NULL && !device->exiting) {
         gb_cond_wait(&device->submitted, &device->mutex);
@@ -260,12 +263,12 @@ bool gb_sim_is_cancelled(void * device) {
            d->n_completed; // only the queue thread changes n_completed
 }
 
-// The failure of work that a waiting thread has given up.
+// The failure of cancelled work.
 static enum ggml_status fail_cancelled(const struct gb_sim_device * device) {
     char message[128];
     snprintf(message, sizeof(message), "%s: what was queued was cancelled: whoever waited for it gave up",
         device->name);
-    return gb_fail_quietly(GGML_STATUS_ABORTED, message); // the program asked for it: nothing for the log
+    return gb_fail_quietly(GGML_STATUS_ABORTED, message); // the program cancelled: nothing to log
 }
 
 // Sleeps unless the work is cancelled, which ends the sleep early.
@@ -289,8 +292,8 @@ static enum ggml_status do_work(struct gb_sim_device * device, struct gb_sim_wor
     return gb_sim_is_cancelled(device) ? fail_cancelled(device) : status;
 }
 
-// Records the end of a piece that was done, or was skipped because of an earlier failure (`skipped`). Called with the
-// mutex held.
+// Records the end of a piece that ran, or was skipped because of an earlier failure (`skipped`).
+// The mutex is held.
 static void close_work(struct gb_sim_device * device, enum ggml_status skipped, enum ggml_status status,
     enum ggml_status * outcome) {
     if (outcome != NULL) {
@@ -299,7 +302,7 @@ static void close_work(struct gb_sim_device * device, enum ggml_status skipped, 
     const bool told =
         outcome != NULL &&
         status ==
-            GGML_STATUS_ABORTED; // the thread that waits for this piece learns of it; it is no failure of the device
+            GGML_STATUS_ABORTED; // the thread that waits for this piece reports it; it is no failure of the device
     if (status != GGML_STATUS_SUCCESS && !told && device->failed == GGML_STATUS_SUCCESS) {
         device->failed = status;
         snprintf(device->message, sizeof(device->message), "%s", ggml_last_error());
@@ -314,7 +317,7 @@ static void queue_main(void * arg) {
     struct gb_sim_work * work;
     gb_mutex_lock(&device->mutex);
     while ((work = take_work(device)) != NULL) {
-        // read now: a thread may synchronize, and so clear the failure, before this piece is over
+        // read now: a thread may synchronize, and so clear the failure, before this piece ends
         const enum ggml_status skipped = device->failed;
         enum ggml_status * const outcome = work->outcome;
         gb_mutex_unlock(&device->mutex);
@@ -388,9 +391,10 @@ void gb_sim_work_free(struct gb_sim_device * device, void * work) {
 
 enum wait_end { COMPLETE, GIVEN_UP_BY_OTHERS, GIVEN_UP };
 
-// Waits until `target` pieces are completed, with the mutex held. If the thread's poll asks to give up, all that is
-// queued is cancelled, and the queue becomes empty soon. GIVEN_UP also if nothing was left to cancel, so that a series
-// of short waits is given up as well, and in a child that the poll has forked.
+// Waits until `target` pieces are completed, with the mutex held. If the thread's poll cancels, all
+// queued work is cancelled, and the queue becomes empty soon. Returns GIVEN_UP also if nothing was
+// left to cancel, so that a series of short waits is cancelled as well, and in a child that the
+// poll has forked.
 static enum wait_end wait_locked(struct gb_sim_device * device, uint64_t target) {
     const uint64_t n_cancels = device->n_cancels;
     bool gave_up = false;
@@ -414,7 +418,7 @@ static enum wait_end wait_locked(struct gb_sim_device * device, uint64_t target)
     return gave_up ? GIVEN_UP : device->n_cancels != n_cancels ? GIVEN_UP_BY_OTHERS : COMPLETE;
 }
 
-// Called before anything is freed that the queue may still use.
+// Called before anything is freed that queued work may use.
 void gb_sim_drain(struct gb_sim_device * device, uint64_t ticket) {
     adopt_after_fork(device);
     gb_mutex_lock(&device->mutex);
@@ -422,8 +426,8 @@ void gb_sim_drain(struct gb_sim_device * device, uint64_t ticket) {
     gb_mutex_unlock(&device->mutex);
 }
 
-// Unlocks the mutex and reports: the pending failure if `report`, else that the wait was given up. `forget` clears the
-// pending failure.
+// Unlocks the mutex and reports: the pending failure if `report`, else that the wait was cancelled.
+// `forget` clears the pending failure.
 static enum ggml_status end_wait(struct gb_sim_device * device, bool complete, bool report, bool forget) {
     char message[GB_ERROR_SIZE];
     const enum ggml_status failed = report ? device->failed : GGML_STATUS_SUCCESS;
@@ -435,7 +439,7 @@ static enum ggml_status end_wait(struct gb_sim_device * device, bool complete, b
     }
     gb_mutex_unlock(&device->mutex);
     if (failed != GGML_STATUS_SUCCESS) {
-        return gb_fail_quietly(failed, message); // logged where it happened
+        return gb_fail_quietly(failed, message); // logged when it happened
     }
     return complete ? GGML_STATUS_SUCCESS : fail_cancelled(device);
 }
@@ -447,10 +451,10 @@ enum ggml_status gb_sim_wait(struct gb_sim_device * device, bool forget) {
     return end_wait(device, complete, true, forget);
 }
 
-// The outcome is the piece's own status: a failure of an earlier piece counts as "skipped", and stays pending for the
-// backend.
+// Returns the piece's own status. After a failure of an earlier piece it is "skipped", and the
+// failure stays pending for the backend.
 enum ggml_status gb_sim_submit_and_wait(struct gb_sim_device * device, struct gb_sim_work * work) {
-    enum ggml_status outcome = GGML_STATUS_INVALID_STATE; // stays in a child whose queue is in the parent
+    enum ggml_status outcome = GGML_STATUS_INVALID_STATE; // stays in a child: the parent has the queue
     work->outcome = &outcome;
     GB_TRY(gb_sim_submit(device, work));
     gb_mutex_lock(&device->mutex);
@@ -482,8 +486,7 @@ uint64_t gb_sim_ticket(struct gb_sim_device * device) {
 enum ggml_status gb_sim_wait_for(struct gb_sim_device * device, uint64_t ticket) {
     adopt_after_fork(device);
     gb_mutex_lock(&device->mutex);
-    if (ticket > device->lost_after &&
-        ticket <= device->lost_until) { // even if the failure itself was reported long ago
+    if (ticket > device->lost_after && ticket <= device->lost_until) { // even if the failure was reported long ago
         gb_mutex_unlock(&device->mutex);
         return gb_fail(GGML_STATUS_INVALID_STATE,
             "%s: the work before the event was on its way when the process was forked", device->name);
@@ -506,7 +509,7 @@ static void set_waits_for(struct gb_sim_device * device, struct gb_sim_device * 
     gb_mutex_unlock(&device->mutex);
 }
 
-// A failure of the other device is reported there, not here. cancel() wakes this wait up through `waits_for`.
+// The other device reports its own failure. cancel() wakes this wait up through `waits_for`.
 static enum ggml_status run_wait(struct gb_sim_work * work) {
     const struct wait_work * w = (struct wait_work *) work;
     adopt_after_fork(w->other);
@@ -520,13 +523,13 @@ static enum ggml_status run_wait(struct gb_sim_work * work) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Called in any case, so the reference to the other device never stays behind.
+// Always called, so that the reference to the other device is dropped.
 static void free_wait(struct gb_sim_device * device, struct gb_sim_work * work) {
     gb_sim_device_unref(((struct wait_work *) work)->other);
     gb_sim_work_free(device, work);
 }
 
-// A queue that waits for itself would wait for ever, and keeps its order anyway.
+// A queue that waits for itself would wait forever, and is in order anyway.
 enum ggml_status gb_sim_queue_wait(struct gb_sim_device * device, struct gb_sim_device * other, uint64_t ticket) {
     if (device == other) {
         return GGML_STATUS_SUCCESS;
@@ -544,7 +547,7 @@ enum ggml_status gb_sim_queue_wait(struct gb_sim_device * device, struct gb_sim_
 
 // -------------------------------------------------------------------------------------------------------------- memory
 
-// All is counted with the mutex held, messages are made without it.
+// Counters change with the mutex held, messages are made without it.
 enum ggml_status gb_sim_take_memory(struct gb_sim_device * device, size_t size) {
     adopt_after_fork(device);
     const struct gb_sim_params * params = &device->params;

@@ -1,9 +1,9 @@
-// sim_graph.c - what a device computes: a snapshot of a graph whose tensors point into private memory, run by the CPU
-// engine.
+// sim_graph.c - computes a graph on a device: a snapshot whose tensors point into private memory,
+// run by the CPU engine.
 //
-// The snapshot has its own copy of every tensor that a computed node is or reads, so the program may change the graph,
-// and place its tensors elsewhere, while the work is still queued. A graph plan and the pieces of queued work share it;
-// nothing in it changes after it was taken.
+// The snapshot copies every tensor that a computed node is or reads. So the program may change the
+// graph, and place its tensors elsewhere, while the work is queued. A graph plan and pieces of
+// queued work share it; it never changes.
 #include <string.h>
 
 #include "base/hash.h"
@@ -24,7 +24,7 @@ struct gb_sim_graph {
     struct ggml_tensor * faulty; // the shadow whose computation fails by parameter fail_op; NULL: none
 };
 
-// What is known while a snapshot is taken.
+// State while a snapshot is taken.
 struct snapshot {
     struct gb_ptrmap ids; // original -> index in originals and in shadows
     GB_VEC(struct ggml_tensor *) originals; // by id
@@ -33,7 +33,7 @@ struct snapshot {
 
 // ----------------------------------------------------------------------------------------------------------- op filter
 
-// Whether a parameter excludes the operator, or the function of a UNARY node.
+// True if a parameter excludes the operator, or the function of a UNARY node.
 static bool is_refused(const struct gb_sim_params * params, const struct ggml_tensor * node) {
     if (node->op >= GGML_OP_COUNT || node->op != GGML_OP_UNARY) {
         return node->op < GGML_OP_COUNT && params->refuses[node->op];
@@ -62,7 +62,7 @@ const char * gb_sim_unsupported_reason(const struct gb_sim_device * device, cons
 
 // ------------------------------------------------------------------------------------------------------------ snapshot
 
-// Gives a tensor the next index unless it has one; false: memory is out. NULL is fine.
+// Gives a tensor the next index unless it has one. False: no memory. NULL is allowed.
 static bool add_original(struct snapshot * s, struct ggml_tensor * t) {
     return t == NULL || gb_ptrmap_get(&s->ids, t) != GB_PTRMAP_ABSENT ||
            (gb_ptrmap_set(&s->ids, t, (int64_t) s->originals.n) && gb_vec_push(&s->originals, t));
@@ -77,7 +77,8 @@ static enum ggml_status check_node(const struct gb_sim_device * device, const st
     return GGML_STATUS_SUCCESS;
 }
 
-// Lists the nodes that compute, and all tensors that they are or read; the rest of the graph is not copied.
+// Lists the nodes that compute, and all tensors that they are or read. The rest of the graph is not
+// copied.
 static enum ggml_status collect(struct snapshot * s, struct gb_sim_device * device, const struct ggml_cgraph * cgraph) {
     GB_TRY(gb_tensors_check(cgraph->nodes, cgraph->n_nodes, device->name));
     for (int i = 0; i < cgraph->n_nodes; i++) {
@@ -109,7 +110,8 @@ static enum ggml_status check_memory(const struct gb_sim_device * device, const 
     return GGML_STATUS_SUCCESS;
 }
 
-// A copy of the tensor that the engine can use: it points into private memory, is no view, and belongs to no buffer.
+// A copy of the tensor for the engine: it points into private memory, is not a view, and has no
+// buffer.
 static enum ggml_status make_shadow(struct gb_sim_graph * graph, const struct snapshot * s, size_t id) {
     const struct ggml_tensor * t = s->originals.data[id];
     struct ggml_tensor * shadow = &graph->shadows[id];
@@ -133,7 +135,8 @@ static enum ggml_status make_shadow(struct gb_sim_graph * graph, const struct sn
     return GGML_STATUS_SUCCESS;
 }
 
-// Replaces the nodes by their shadows and plans them for the CPU engine, as nodes of a graph of this size.
+// Replaces the nodes by their shadows and plans them for the CPU engine, as nodes of a graph of
+// this size.
 static enum ggml_status make_plan(struct gb_sim_graph * graph, struct snapshot * s, int size) {
     const struct gb_sim_params * params = &graph->device->params;
     graph->n_nodes = s->nodes.n;
@@ -155,7 +158,7 @@ static enum ggml_status make_plan(struct gb_sim_graph * graph, struct snapshot *
     return graph->work != NULL ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// Collects first: the shadows are one array, whose size must be known.
+// Collects first, because the shadows are one array whose size must be known.
 static enum ggml_status take_snapshot(struct gb_sim_graph * graph, struct snapshot * s,
     const struct ggml_cgraph * cgraph) {
     GB_TRY(collect(s, graph->device, cgraph));
@@ -188,7 +191,7 @@ struct gb_sim_graph * gb_sim_graph_new(struct gb_sim_device * device, const stru
     return graph;
 }
 
-// The queue thread never ends the device here: a thread that waits for queued work holds a reference.
+// The queue thread never ends the device here: a thread that waits for queued work has a reference.
 void gb_sim_graph_unref(struct gb_sim_graph * graph) {
     if (graph == NULL || atomic_fetch_sub(&graph->refs, 1) > 1) {
         return;

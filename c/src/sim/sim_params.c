@@ -1,5 +1,5 @@
-// sim_params.c - reads the parameters that say what kind of device is wanted. An unknown key or a value that is not
-// understood is an error, which names the pair and lists the known keys.
+// sim_params.c - reads the parameters of a device. An unknown key or a bad value is an error, which
+// names the pair and lists the known keys.
 #include <stdio.h>
 #include <string.h>
 
@@ -19,7 +19,8 @@ bool gb_sim_op_has_name(const struct ggml_tensor * node, const char * name) {
     return gb_text_equal(ggml_op_name(node->op), name) || gb_text_equal(ggml_op_desc(node), name);
 }
 
-// Marks the operator, or the function of UNARY, of that name as refused or not; false if there is no such name.
+// Marks the operator, or the function of UNARY, of that name as refused or not. False: there is no
+// such name.
 static bool set_op(struct gb_sim_params * params, const char * name, bool refuse) {
     for (int op = 1; op < GGML_OP_COUNT; op++) {
         if (gb_text_equal(ggml_op_name((enum ggml_op) op), name)) {
@@ -58,7 +59,7 @@ struct lists {
     bool has_ops;
 };
 
-// NULL, or what is wrong with the value, as all functions of this section.
+// NULL, or the error of the value, as all functions of this section.
 static const char * set_text(char * to, size_t size, const char * value) {
     if (*value == '\0' || strlen(value) >= size) {
         return "needs a text that is neither empty nor long";
@@ -67,7 +68,7 @@ static const char * set_text(char * to, size_t size, const char * value) {
     return NULL;
 }
 
-// Limits that tensors of all types can live with.
+// Limits that tensors of all types allow.
 static const char * set_alignment(struct gb_sim_params * params, const char * value) {
     size_t size;
     if (!gb_params_size(value, &size) || size < 16 || size > 65536 || (size & (size - 1)) != 0) {
@@ -77,7 +78,7 @@ static const char * set_alignment(struct gb_sim_params * params, const char * va
     return NULL;
 }
 
-// The name is tried on a scratch device first: what no operator has would never fail.
+// The name is tried on a scratch device first: a name without an operator would never fail.
 static const char * set_fail_op(struct gb_sim_params * params, const char * value) {
     struct gb_sim_params scratch = { 0 };
     if (!set_op(&scratch, value, true)) {
@@ -86,7 +87,7 @@ static const char * set_fail_op(struct gb_sim_params * params, const char * valu
     return set_text(params->fail_op, sizeof(params->fail_op), value);
 }
 
-// Sets one parameter; NULL, or what is wrong with it.
+// Sets one parameter. NULL, or the error of the value.
 static const char * set_param(struct gb_sim_params * params, struct lists * lists, const char * key,
     const char * value) {
     static const char bad_size[] = "needs a size like 64M", bad_time[] = "needs a time like 2ms";

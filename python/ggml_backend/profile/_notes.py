@@ -1,4 +1,4 @@
-"""What pictures tell of a node besides its memory: what it reads, what reads it, and why it is where it is."""
+"""Facts about nodes for pictures: what a node reads, what reads it, and why it is on its backend."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["read_notes"]
 
 
 def _root(tensor: Any) -> Any:
-    """Whose memory a tensor looks into; its own."""
+    """The tensor that owns the memory of a tensor: itself, if it is not a view."""
     while tensor.view_src:
         tensor = tensor.view_src
     return tensor
 
 
 def read_notes(graph: Graph, explain: Callable[[Tensor], str]) -> dict[int, Note]:
-    """By index of the node; none of a graph that is closed."""
+    """By index of the node; empty for a closed graph."""
     try:
         tensors, core = graph.nodes, graph._live()
     except StateError:

@@ -1,8 +1,9 @@
-"""What work costs: :class:`Costs` for ``Scheduler(policy="cost")``, and the files in which they are kept.
+"""Costs of work: :class:`Costs` for ``Scheduler(policy="cost")``, and the files that store them.
 
-One file per device and version lies in ``$XDG_CACHE_HOME/ggml_backend`` (``~/.cache/ggml_backend``): times of ops by
-class and type as launch + max(bytes / bandwidth, flops / rate), and of copies between the device and the host as
-latency + bytes / bandwidth. Other pairs of devices go through the host, so their copies cost both ways together.
+``$XDG_CACHE_HOME/ggml_backend`` (``~/.cache/ggml_backend``) has one file per device and version:
+times of ops by class and type as launch + max(bytes / bandwidth, flops / rate), and of copies
+between the device and the host as latency + bytes / bandwidth. Copies between other devices go
+through the host and cost both ways.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class OpCost:
-    """An op of a class on arrays of a type takes ``launch_us + max(bytes / bytes_per_us, flops / flops_per_us)``."""
+    """An op of a class on arrays of a type takes ``launch_us + max(bytes / bytes_per_us, flops /
+    flops_per_us)``."""
 
     op_class: str = "any"
     """``"any"``, ``"matmul"``, ``"rows"``, ``"elements"``, ``"moves"`` or ``"windows"``"""
@@ -75,29 +77,29 @@ class CopyCost:
 
 @dataclass(frozen=True)
 class DeviceCosts:
-    """Costs of one device. ``ops`` holds at least one entry for any class and type."""
+    """Costs of one device. ``ops`` has at least one entry for any class and type."""
 
     ops: tuple[OpCost, ...] = (OpCost(),)
     from_host: CopyCost = CopyCost()
     to_host: CopyCost = CopyCost()
     host: bool = False
-    """Its memory is the host's: copies from and to it cost nothing of its own."""
+    """True if its memory is host memory, so copies from and to it are free."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Microseconds that a graph takes by the costs."""
+    """Predicted microseconds of a graph."""
 
     us: float
     weights_us: float
-    """As the policy "weights" would place it."""
+    """Microseconds of the placement by the policy "weights"."""
     bound_us: float
-    """Nothing is cheaper."""
+    """Lower bound: no placement is cheaper."""
     proved: bool
 
     @property
     def gap(self) -> float:
-        """How far ``us`` can be above the optimum, as a part of it."""
+        """How far ``us`` may exceed the optimum, as a fraction."""
         return self.us / self.bound_us - 1 if self.bound_us > 0 else 0.0
 
 
@@ -107,9 +109,11 @@ class Costs:
 
     devices: one for each backend
     copies: between two backends, by their indices; default: through the host
-    split_us: each change of backends
-    weight_runs: how many runs a copy of a weight serves; the more, the sooner weights are copied to a faster device
-    max_bytes: for each backend, what the scheduler may allocate there for a graph; 0: no limit
+    split_us: overhead of each change of backends
+    weight_runs: number of runs that a copy of a weight serves. With more runs, weights are copied
+        to a faster device sooner
+    max_bytes: for each backend, the bytes that the scheduler may allocate there for a graph; 0: no
+        limit
     """
 
     devices: Sequence[DeviceCosts]
@@ -120,8 +124,8 @@ class Costs:
 
     @classmethod
     def cached(cls, backends: Sequence[Backend], **options: Any) -> Costs | None:
-        """From the files of :func:`calibrate`, and of :meth:`Cluster.calibrate` for links between ranks; None if that
-        of a backend is missing. ``options``: other fields."""
+        """Reads the files of :func:`calibrate`, and of :meth:`Cluster.calibrate` for links between
+        ranks; None if a file is missing. ``options``: other fields."""
         given = (
             (backends,)
             if isinstance(backends, Backend)
@@ -136,7 +140,7 @@ class Costs:
         return cls([d for d in found if d is not None], **options)
 
     def copy(self, source: int, target: int) -> CopyCost:
-        """What a copy from one backend to another costs."""
+        """The cost of a copy from one backend to another."""
         source, target = expect_int(source, "Costs.copy: source"), expect_int(target, "Costs.copy: target")
         if not (0 <= source < len(self.devices) and 0 <= target < len(self.devices)):
             raise InvalidArgumentError(f"Costs.copy: from backend {source} to {target}, of {len(self.devices)}")
@@ -152,7 +156,7 @@ class Costs:
         return CopyCost(sum(leg.launch_us for leg in legs), 1 / max(sum(1 / leg.bytes_per_us for leg in legs), 1e-300))
 
     def _set(self, sched: Any, n_backends: int) -> None:
-        """Gives them to a scheduler."""
+        """Passes the costs to a scheduler."""
         if not isinstance(self.devices, Sequence) or not all(isinstance(d, DeviceCosts) for d in self.devices):
             raise TypeError(f"Costs: devices must be DeviceCosts, one for each backend, not {self.devices!r:.60}")
         for d in self.devices:
@@ -198,7 +202,7 @@ for _public in (OpCost, CopyCost, DeviceCosts, Prediction, Costs):
 
 
 def processor_model() -> str:
-    """What the processor of this host calls itself."""
+    """The name of the processor of this host."""
     model = platform.processor()
     with contextlib.suppress(OSError):
         known = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
@@ -208,7 +212,7 @@ def processor_model() -> str:
 
 
 def describe_device(backend: Backend) -> str:
-    """What tells devices apart that cost differently."""
+    """A text that differs between devices with different costs."""
     if not backend.is_cpu:
         return getattr(backend.device, "_cost_name", None) or backend.name  # a rank's number says nothing
     return f"CPU {processor_model()}, {count(backend.n_threads, 'thread')}, {backend.level}"
@@ -226,7 +230,7 @@ def file_of(backend: Backend) -> Path:
 
 
 def kept_links(backends: Sequence[Backend]) -> dict[tuple[int, int], CopyCost]:
-    """What was measured of links between devices of a cluster, by the places of the backends."""
+    """Measured links between devices of a cluster, by the indices of the backends."""
     devices = [(i, b.device) for i, b in enumerate(backends) if hasattr(b.device, "_kept_links")]
     known = devices[0][1]._kept_links() if len(devices) > 1 else {}
     pairs = itertools.permutations(devices, 2) if known else ()
@@ -247,7 +251,7 @@ def to_json(device: DeviceCosts) -> dict[str, Any]:
 
 
 class _Malformed(ValueError):
-    """What a file of costs has wrong."""
+    """The error of a file of costs."""
 
 
 def _entry(value: Any, keys: set[str], what: str) -> dict[str, Any]:
@@ -257,7 +261,7 @@ def _entry(value: Any, keys: set[str], what: str) -> dict[str, Any]:
 
 
 def _number(entry: dict[str, Any], key: str, what: str) -> float:
-    """Microseconds, or a rate, which is infinite where there is null."""
+    """Microseconds, or a rate; null means infinite."""
     value = entry[key]
     if value is None and key != "launch_us":
         return math.inf
@@ -294,7 +298,7 @@ def _costs_of(data: Any) -> DeviceCosts:
 
 
 def read_costs(backend: Backend) -> DeviceCosts | None:
-    """None: not measured yet, or by another version. What is not ours is ignored, with a warning."""
+    """None: not measured yet, or by another version. Foreign files are ignored, with a warning."""
     path = file_of(backend)
     try:
         data = json.loads(read_text(path))

@@ -1,6 +1,6 @@
-"""What a plan does that is slower than it need be: heavy operations that run on a device of lower priority, because one
-of higher priority does not take them, and weights that travel because nothing says that they are weights. Said once for
-each plan, as a :class:`PerformanceWarning`."""
+"""Warnings about slow plans: heavy operations on a device of lower priority, because a faster one does
+not support them, and weights that are copied because their buffer is not marked. Each plan warns
+once, by a :class:`PerformanceWarning`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HEAVY_WEIGHTS = 1 << 20
 
 @dataclass(frozen=True)
 class Fallback:
-    """A node, where it runs, which device does not take it, and why."""
+    """A node, its device, the device that does not support it, and the reason."""
 
     name: str
     op: str
@@ -47,8 +47,8 @@ class Fallback:
 
 
 def heavy_fallbacks(sched: Any, backends: Sequence[tuple[Any, str, bool]]) -> list[Fallback]:
-    """Of the graph that a C scheduler planned last. ``backends``: C backend, name, is it a CPU. Between CPUs nothing is
-    lost."""
+    """Heavy fallbacks of the last plan of a C scheduler. ``backends``: C backend, name, is it a CPU.
+    Fallbacks between CPUs do not count."""
     f = ffi.new("struct ggml_backend_sched_fallback *")
     found = []
     for i in range(lib.ggml_backend_sched_get_n_fallbacks(sched)):
@@ -66,7 +66,8 @@ def heavy_fallbacks(sched: Any, backends: Sequence[tuple[Any, str, bool]]) -> li
 
 
 def _stack_level() -> int:
-    """Of the first frame outside of this package, for ``warnings.warn`` in the calling function."""
+    """The level of the first frame outside of this package, for ``warnings.warn`` in the calling
+    function."""
     folder, frame, level = str(Path(__file__).parents[1]), sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(folder):
         frame, level = frame.f_back, level + 1
@@ -74,7 +75,7 @@ def _stack_level() -> int:
 
 
 def warn_of(found: Sequence[Fallback]) -> None:
-    """One warning for all of them, the heaviest first."""
+    """One warning for all fallbacks, the heaviest first."""
     if not found:
         return
     order = sorted(found, key=lambda f: (-f.flops, -f.copied_bytes))
@@ -96,8 +97,8 @@ def warn_of(found: Sequence[Fallback]) -> None:
 
 
 def unmarked_weights(sched: Any, names: dict[Any, str]) -> list[tuple[str, int, str, str, bool]]:
-    """Of the graph that a C scheduler planned last: name, bytes, where they lie, where they go, and if that is in each
-    run."""
+    """Unmarked weights of the last plan of a C scheduler: name, bytes, source, target, and if they are
+    copied in each run."""
     t = ffi.new("struct ggml_backend_sched_transfer *")
     found = []
     for i in range(lib.ggml_backend_sched_get_n_transfers(sched)):
@@ -108,7 +109,7 @@ def unmarked_weights(sched: Any, names: dict[Any, str]) -> list[tuple[str, int, 
 
 
 def warn_of_weights(found: Sequence[tuple[str, int, str, str, bool]]) -> None:
-    """One warning for all of them, the largest first."""
+    """One warning for all weights, the largest first."""
     total = sum(size for _, size, *_ in found)
     if total < _HEAVY_WEIGHTS:
         return

@@ -40,10 +40,11 @@ class _TallocrCore(Core):
 
 
 class TensorAllocator(Handle):
-    """Places tensors, one by one, in one buffer: in the best-fitting free block.
+    """Places single tensors in one buffer, each in the best-fitting free block.
 
     target: a :class:`Buffer`; or a backend or buffer type, on which ``size`` bytes are allocated
-    measure: with a backend or buffer type: place nothing, only find out how much is needed (see ``max_nbytes``)
+    measure: with a backend or buffer type: place nothing, and only count the bytes (see
+        ``max_nbytes``)
     """
 
     __slots__ = ("__weakref__", "_buffer", "_core")
@@ -86,7 +87,7 @@ class TensorAllocator(Handle):
 
     @property
     def max_nbytes(self) -> int:
-        """Bytes needed so far, at the highest, plus a tenth."""
+        """Maximum of the bytes needed so far, plus a tenth."""
         core = self._live()
         return int(lib.ggml_tallocr_max_size(core.ptr))
 
@@ -105,7 +106,8 @@ class TensorAllocator(Handle):
     alloc, max_size = Renamed("allocate"), Renamed("max_nbytes")
 
     def reset(self) -> None:
-        """Forgets all placements: the buffer is used from the start again, also for what tensors still lie in."""
+        """Forgets all placements. The buffer is reused from the start, although earlier tensors still
+        point to it."""
         core = self._live()
         with use("TensorAllocator.reset", core):
             check(lib.ggml_tallocr_reset(core.ptr), "TensorAllocator.reset")
@@ -125,9 +127,10 @@ class TensorAllocator(Handle):
 
 
 class GraphAllocator(Handle):
-    """Places the tensors of a graph in one buffer, reusing the memory of those no longer needed.
+    """Places the tensors of a graph in one buffer, and reuses the memory of tensors that are no longer
+    needed.
 
-    target: backend or buffer type. The buffer is made, and made larger, as graphs need it.
+    target: backend or buffer type. The buffer grows with the graphs.
     """
 
     __slots__ = ("__weakref__", "_buffer", "_buft", "_core", "_graph")
@@ -136,7 +139,7 @@ class GraphAllocator(Handle):
         self._buft = _buffer_type(target, "GraphAllocator: target")
         self._core: _GallocrCore | None = _GallocrCore()
         self._buffer: Buffer | None = None
-        self._graph: GraphCore | None = None  # keeps what its tensors lie in
+        self._graph: GraphCore | None = None  # keeps the memory of its tensors
 
     def _live(self) -> _GallocrCore:
         core = self._core  # once: another thread may close it meanwhile
@@ -145,8 +148,8 @@ class GraphAllocator(Handle):
         return core
 
     def set_order(self, order: Sequence[int] | None) -> None:
-        """An execution order that is not that of the nodes: indices of nodes, with -1 as a barrier. Memory is reused
-        only across barriers.
+        """An execution order other than that of the nodes: indices of nodes, with -1 as a barrier.
+        Memory is reused only across barriers.
         None: the order of the nodes."""
         core = self._live()
         given = () if order is None else expect_list(order, "GraphAllocator.set_order: order", "ints")
@@ -160,7 +163,7 @@ class GraphAllocator(Handle):
             )
 
     def measure(self, graph: Graph) -> int:
-        """Bytes that the graph needs. Its tensors are left alone."""
+        """Bytes that the graph needs. Its tensors do not change."""
         core = self._live()
         expect(graph, Graph, "GraphAllocator.measure: graph")
         graph_core = graph._live()
@@ -171,12 +174,12 @@ class GraphAllocator(Handle):
         return int(size[0])
 
     def allocate(self, graph: Graph) -> Buffer | None:
-        """Gives every tensor of the graph that has none memory. What this allocator placed before loses its place.
-        Returns the buffer (None if the graph needs no memory). Raises :class:`AllocationError` when there is not
-        enough.
+        """Gives memory to every tensor of the graph that has none. Earlier placements of this
+        allocator end. Returns the buffer (None if the graph needs no memory). Raises
+        :class:`AllocationError` if there is not enough.
 
-        Results whose memory the graph uses again, because nothing reads them any more, cannot be read afterwards:
-        ``ctx.graph(..., keep=[...])`` keeps them.
+        Results whose memory is reused within the graph cannot be read afterwards: ``ctx.graph(...,
+        keep=[...])`` keeps them.
         """
         core = self._live()
         expect(graph, Graph, "GraphAllocator.allocate: graph")
@@ -200,12 +203,12 @@ class GraphAllocator(Handle):
 
     @staticmethod
     def _serves(buffer: Buffer, size: int) -> bool:
-        """Is it large enough, and does no array look into it?"""
+        """True if the buffer is large enough, and no array uses it."""
         core = buffer._core
         return core is not None and not core.closed and buffer.size >= size and not lib.gbpy_is_pinned(core.h)
 
     def _forget(self, buffer: Buffer) -> None:
-        """What was placed before loses its place."""
+        """Ends earlier placements."""
         owner = buffer._live()
         status = lib.gbpy_unplace_graph(owner.h)
         if status:
@@ -224,7 +227,7 @@ class GraphAllocator(Handle):
     size = Renamed("nbytes")
 
     def close(self) -> None:
-        """Gives the buffer back: the tensors in it lose their place."""
+        """Frees the buffer: the tensors in it lose their memory."""
         self._core = None
         self._graph = None
         if self._buffer is not None:

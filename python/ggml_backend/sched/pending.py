@@ -21,7 +21,7 @@ __all__ = ["Fetch", "Pending"]
 
 
 class Fetch:
-    """A result that is fetched to the host. C writes into ``bytes`` until the run is complete."""
+    """A result that is being copied to the host. C writes into ``bytes`` until the run is complete."""
 
     __slots__ = ("array", "bytes", "tensor")
 
@@ -61,8 +61,7 @@ class Pending(Local):
             outcome.held = False  # from now on synchronize() reports its failure
 
     def wait(self) -> None:
-        """Waits for this run, not for those that were started after it. Raises its failure, on whatever thread this is
-        called."""
+        """Waits for this run, not for later ones. Raises its failure, on any thread."""
         core = self._core
         status = lib.gbpy_sched_wait(core.h, self._outcome)
         if self._run is not None:
@@ -72,7 +71,7 @@ class Pending(Local):
             raise_last("Pending", status)
 
     def results(self) -> list[np.ndarray[Any, Any]]:
-        """Waits, and returns copies of the tensors that ``compute_async`` was asked for, as this run computed them."""
+        """Waits, and returns copies of the results of this run that ``compute_async`` was asked for."""
         self.wait()
         return [f.finished() for f in self._fetches]
 
@@ -82,7 +81,7 @@ class Pending(Local):
 
 
 def fetch_arrays(fetches: list[Fetch]) -> tuple[Any, Any]:
-    """For C: the tensors, and where their bytes go."""
+    """For C: the tensors, and addresses for their bytes."""
     tensors = ffi.new("struct ggml_tensor *[]", [f.tensor._p for f in fetches] or 1)
     where = ffi.new("void *[]", [ffi.cast("void *", f.bytes.ctypes.data) for f in fetches] or 1)
     return tensors, where

@@ -1,4 +1,4 @@
-"""What a scheduler decided about a graph: :meth:`Scheduler.prepare <ggml_backend.Scheduler.prepare>` returns a
+"""Plans of a scheduler: :meth:`Scheduler.prepare <ggml_backend.Scheduler.prepare>` returns a
 :class:`Plan`."""
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ __all__ = ["ArenaPlan", "CopyInfo", "Plan", "PlanBlock", "Split", "computes", "r
 
 @dataclass(frozen=True)
 class PlanBlock:
-    """One tensor's stay in the arena of a backend.
+    """The place of one tensor in the arena of a backend, and its lifetime.
 
-    Times are positions in the plan's program: the nodes in order, with the copies between them. Spans are half-open,
-    sizes are bytes.
+    Times are positions in the plan's program: the nodes in order, with the copies between them.
+    Ranges are half-open, sizes are bytes.
     """
 
     id: int  #: within its arena
@@ -58,8 +58,8 @@ class PlanBlock:
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """The memory of one backend, in bytes: the arena, with it leafs and kept copies (``allocated``), and with scratch
-    memory all of it (``total``)."""
+    """Memory of one backend, in bytes: the arena; with leafs and kept copies (``allocated``); with
+    scratch memory, too (``total``)."""
 
     backend: str
     peak: int  #: of the arena; pictures and tables call it "arena"
@@ -74,17 +74,17 @@ class ArenaPlan:
 
     @property
     def gap(self) -> float:
-        """By how much ``peak`` exceeds the lower bound; 0.0 means optimal."""
+        """How far ``peak`` exceeds the lower bound, as a fraction; 0.0 means optimal."""
         return self.peak / self.lower_bound - 1 if self.lower_bound else 0.0
 
     @property
     def allocated(self) -> int:
-        """What the scheduler allocates there for this plan."""
+        """Bytes that the scheduler allocates there for this plan."""
         return self.peak + self.leafs + self.replicas
 
     @property
     def total(self) -> int:
-        """All that the plan needs on this backend: ``allocated`` and ``scratch``."""
+        """All bytes that the plan needs on this backend: ``allocated`` and ``scratch``."""
         return self.allocated + self.scratch
 
 
@@ -119,9 +119,9 @@ class Split:
 class CopyInfo:
     """A copy that the plan makes.
 
-    ``reason``: "input" is made each run, since the split reads it, be it an input of the graph or a result of another
-    split (:class:`SchedulerStats` counts the two apart); "kept" only when the original was written since; "write-back"
-    brings a result home.
+    ``reason``: "input" is made in each run, of an input of the graph or a result of another split
+    (:class:`SchedulerStats` counts them separately); "kept" is made only after the original was
+    written; "write-back" copies a result to its own memory.
     """
 
     name: str
@@ -137,18 +137,19 @@ class CopyInfo:
 
 
 class _ByName(dict[str, ArenaPlan]):
-    """Says which names are near."""
+    """Suggests similar names for a missing key."""
 
     def __missing__(self, name: object) -> ArenaPlan:
         raise UnknownKey(name, self)
 
 
 class Plan(Local):
-    """What the scheduler decided about a graph, as it was when it was prepared.
+    """What the scheduler decided about a graph, at the time when it was prepared.
 
-    It can be looked at (``memory``, ``splits``, ``copies``, ``arenas``, :meth:`explain`), drawn (:meth:`to_html`,
-    :meth:`to_svg`, :meth:`to_png`, :meth:`to_csv`, :meth:`to_text`) and run. Several plans of a scheduler live side by
-    side: running one after the other plans nothing again, while each graph stays as it is.
+    You can read it (``memory``, ``splits``, ``copies``, ``arenas``, :meth:`explain`), draw it
+    (:meth:`to_html`, :meth:`to_svg`, :meth:`to_png`, :meth:`to_csv`, :meth:`to_text`) and run it. A
+    scheduler keeps several plans: running them in turn needs no planning, while the graphs do not
+    change.
     """
 
     __slots__ = ("_graph", "_known", "_reasons", "_scheduler", "arenas", "copies", "splits")
@@ -175,8 +176,8 @@ class Plan(Local):
 
     @property
     def memory(self) -> Mapping[str, ArenaPlan]:
-        """By name of the backend: ``allocated`` is what the scheduler allocates there for this plan, ``total`` is that
-        and the scratch memory of the device."""
+        """By name of the backend: ``allocated`` is what the scheduler allocates there for this plan;
+        ``total`` adds the scratch memory of the device."""
         return _ByName((a.backend, a) for a in self.arenas)
 
     def compute(self) -> bool:
@@ -186,8 +187,8 @@ class Plan(Local):
     run = Renamed("compute")
 
     def explain(self, tensor: Tensor) -> str:
-        """Why the tensor is where it is, in words; or that it is not in the graph. Allocates nothing. Works also after
-        the scheduler was closed."""
+        """Why the tensor is on its backend, in words; or that it is not in the graph. Allocates
+        nothing. Works after the scheduler was closed, too."""
         try:
             return self._scheduler._explain_in(self._graph, tensor)
         except StateError:
@@ -216,8 +217,8 @@ class Plan(Local):
         title: str = "plan",
         theme: Literal["auto", "light", "dark"] = "auto",
     ) -> str:
-        """The same pictures as one SVG, so many pixels wide; ``theme`` "auto" follows the reader's system. Returned,
-        and written if there is a path."""
+        """The same pictures as one SVG of this width in pixels; ``theme`` "auto" follows the reader's
+        system. Returned, and written if there is a path."""
         from ..profile import _pictures
 
         return _pictures.plan_svg(self, path, width, title, theme)
@@ -237,13 +238,14 @@ class Plan(Local):
         return _pictures.plan_png(self, path, width, title, theme, scale)
 
     def to_text(self, width: int = 100, rows: int = 12, largest: int = 8, title: str = "plan") -> str:
-        """A map for terminals of so many columns: ``rows`` lines for each arena, and its ``largest`` blocks."""
+        """A map for terminals with this many columns: ``rows`` lines for each arena, and its
+        ``largest`` blocks."""
         from ..profile import _pictures
 
         return _pictures.plan_map(self, width, rows, largest, title)
 
     def _notes(self) -> Mapping[int, Note]:
-        """What is known of the nodes while the graph and the scheduler are open; asked for once."""
+        """Facts about the nodes, read once while the graph and the scheduler are open."""
         if self._known is None and self._graph is not None:
             from ..profile._notes import read_notes
 
@@ -256,7 +258,7 @@ class Plan(Local):
         return _pictures.notebook(_pictures.picture_of(self))
 
     def __repr__(self) -> str:
-        """The figures of the pictures, by the same names."""
+        """The numbers of the pictures, by the same names."""
         from ..profile import _pictures
 
         picture = _pictures.picture_of(self, notes=False)
@@ -279,7 +281,7 @@ _Backends = Sequence[tuple[Any, str]]  # (C backend, name), in the scheduler's o
 def read_plan(
     sched: Any, graph: Any, backends: _Backends
 ) -> tuple[tuple[ArenaPlan, ...], tuple[Split, ...], tuple[CopyInfo, ...]]:
-    """What a C scheduler has decided about the C graph that it planned last."""
+    """Reads the plan that a C scheduler made last, for the C graph."""
     names = dict(backends)
     splits = read_splits(sched, graph, names)
     blocks = _blocks(sched, names, _places(graph, splits))
@@ -287,8 +289,8 @@ def read_plan(
 
 
 def read_reasons(sched: Any, graph: Any) -> dict[Any, str]:
-    """Why each tensor is where it is, by C tensor, in the graph that a C scheduler planned last: in C's words, which
-    many tensors share, for :func:`plain` to translate when somebody asks."""
+    """Why each tensor is on its backend, by C tensor, in the last plan of a C scheduler. The texts are
+    those of C, which many tensors share; :func:`plain` translates them on demand."""
     tensors = [*graph.nodes[0 : graph.n_nodes], *graph.leafs[0 : graph.n_leafs]]
     shared: dict[str, str] = {}
     told = ((t, message_of(lib.ggml_backend_sched_explain(sched, t))) for t in tensors)
@@ -302,7 +304,7 @@ def computes(node: Any) -> bool:
 
 
 def _places(graph: Any, splits: Sequence[Split]) -> dict[Any, tuple[int, int]]:
-    """Of each node that computes something: the step at which it does, and its index in the graph."""
+    """For each node that computes: its step, and its index in the graph."""
     found, first = {}, 0
     for s in splits:
         computing = [i for i in range(first, first + len(s.nodes)) if computes(graph.nodes[i])]

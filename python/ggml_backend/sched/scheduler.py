@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["Memory", "Scheduler"]
 
 _POLICIES = {name: getattr(lib, f"GGML_BACKEND_SCHED_POLICY_{name.upper()}") for name in ("weights", "sources", "cost")}
-MAX_COPIES = 64  # as C has it
+MAX_COPIES = 64  # the limit of C
 _compute = lib.gbpy_sched_compute
 _PLANNED: int = lib.GBPY_PLANNED
 _A = TypeVar("_A")
@@ -55,7 +55,7 @@ _how_type: Any = ffi.typeof("int *")
 
 
 class SchedCore(Core):
-    """A ``ggml_backend_sched``. C knows what it has planned and which runs are pending."""
+    """A ``ggml_backend_sched``. C knows its plans and its pending runs."""
 
     __slots__ = ("failures", "may_warn", "names")
     may_warn: bool
@@ -74,7 +74,7 @@ class SchedCore(Core):
         super().__init__(h, "struct ggml_backend_sched *", backends)
         # of several CPUs: CPU, CPU1
         self.names = tuple(text(lib.gbpy_sched_device_name(h, i)) for i in range(len(backends)))
-        # there is a device that work or weights could lie on
+        # true if a device other than a CPU exists
         self.may_warn = len(backends) > 1 and any(not b.is_cpu for b in backends)
         # the last pending run whose callback has raised, until its Pending or synchronize() raises the exception
         self.failures: deque[RunState] = deque(maxlen=1)
@@ -94,7 +94,8 @@ class SchedCore(Core):
         return [(b.ptr, name) for b, name in zip(self.backends, self.names, strict=True)]
 
     def synchronize(self) -> None:
-        """Waits for pending runs. Raises the failure of runs that this thread started or that have no Pending."""
+        """Waits for pending runs. Raises failures of runs that this thread started, or whose
+        ``Pending`` is gone."""
         status = lib.gbpy_sched_wait(self.h, _NULL)
         with contextlib.suppress(IndexError):
             self.failures.pop().raise_unheard()
@@ -104,8 +105,8 @@ class SchedCore(Core):
 
 
 def _shared_host_types(backends: tuple[BackendCore, ...]) -> Any:
-    """Beside a device written in Python whose memory is on the host, results of the CPU lie in such memory, too: then
-    neither has to copy what the other has computed. NULL: there is no such device."""
+    """Buffer types that let the CPU put results into the memory of a device written in Python, if that
+    is on the host. Then neither has to copy the other's results. NULL: there is no such device."""
     shared = next((t for t in (lib.gbpy_device_host_type(b.h) for b in backends) if t), None)
     if shared is None:
         return _NULL
@@ -113,7 +114,7 @@ def _shared_host_types(backends: tuple[BackendCore, ...]) -> Any:
 
 
 def _unassigned(node: Tensor, graph: Graph | None, which: str) -> str:
-    """What explains a tensor that no backend was chosen for."""
+    """Explains why a tensor has no backend."""
     if graph is None:
         return "no backend: no graph is allocated"
     with contextlib.suppress(StateError):  # its context is closed
@@ -126,42 +127,49 @@ class Memory(NamedTuple):
     """Bytes that the plan of a graph needs on one backend, by the names of :class:`ArenaPlan`."""
 
     allocated: int
-    """The arena (``plan.memory[...].peak``), leafs that the scheduler places, and kept copies."""
+    """The arena (``plan.memory[...].peak``), inputs that the scheduler places, and kept copies."""
     no_reuse: int
-    """What the same tensors would take if none shared memory."""
+    """Bytes of the same tensors if none shared memory."""
 
 
 class Scheduler(Handle):
-    """Runs graphs on several backends: assigns nodes to them, cuts the graph into splits, gives tensors memory, copies
-    what crosses.
+    """Runs one graph on several backends.
 
-    backends: one; or several in order of priority, the highest first: the last is the fallback, usually the CPU
+    The scheduler assigns each node to a backend, copies tensors between backends, and plans memory.
+
+    backends: one backend, or several, fastest first. The last one runs what the others cannot,
+        usually the CPU
     buffer_types: one for each backend; default: the backend's own
-    policy: where nodes go that ``set_backend`` says nothing about: ``"weights"``: to where their weights are, and their
-        neighbours with them; ``"sources"``: to where their best source is; ``"cost"``: so that the graph takes the
-        least time, without costs as ``"weights"`` (docs/PLACEMENT.md)
-    costs: for the policy ``"cost"``; default: what ``python -m ggml_backend calibrate`` measured, if it did for each
-        backend
-    n_copies: how many runs of a graph may be on their way at once (:meth:`compute_async`), 1 to 64
-    keep_all: keep all results of a graph until the next one, so that each can be read: for debugging, it takes more
-        memory
-    check: judge each run: is every access ordered behind those that it must not meet, does every read find the content
-        that is meant? A violation is an error that names the two. Slow: one step after the other, and dead memory is
-        filled with NaN
+    policy: how to assign nodes that you did not assign yourself. ``"weights"``: run a node where
+        its weights are; ``"sources"``: run a node where its largest input is; ``"cost"``: minimize
+        the predicted run time (docs/PLACEMENT.md), or ``"weights"`` without costs
+    costs: for the policy ``"cost"``; default: what ``python -m ggml_backend calibrate`` measured,
+        if it measured every backend
+    n_copies: number of runs that ``compute_async`` may keep pending, 1 to 64
+    keep_all: keep every intermediate result readable. Uses more memory; for debugging
+    check: verify each run for races and reads of stale memory. Slow; for debugging
 
-    ``allocate`` gives every tensor of a graph that has none memory; then inputs can be set, and ``compute`` runs the
-    graph as often as wanted. Several graphs may take turns: inputs keep their data, results are there until another
-    graph is allocated or computed. Only outputs of the graph keep their data to its end; the memory of other results is
-    used again while it runs, unless they are kept (``ctx.graph(y, keep=[h])``, or ``keep_all``).
+    ``allocate`` gives memory to every tensor of a graph that has none. Then you can set inputs, and
+    call ``compute`` as often as you want::
 
-    A scheduler remembers the last 16 graphs. The inputs of one that it has forgotten have lost their data, and must be
-    set again. What must survive for good belongs into a buffer of its own: ``Context.allocate``.
+        sched = Scheduler([Backend("SIM"), Backend("CPU")])
+        sched.allocate(graph)
+        x.set(array)
+        sched.compute(graph)
+        print(y.numpy())
 
-    Nothing that is not there can be read or computed with: a result that was not computed, or not since an input was
-    set, or whose memory was used again, and an input that was not set or has lost its memory, raise
-    :class:`StateError`. ``x.numpy()`` sets an input in host memory, to zeros, if nothing else did.
+    Inputs keep their data. Results are valid until another graph is allocated or computed. Only
+    outputs of the graph are kept to its end; other results lose their memory while it runs, unless
+    you keep them (``ctx.graph(y, keep=[h])``, or ``keep_all``).
 
-    Arrays from ``Tensor.numpy()`` stay valid memory whatever happens; the next computation overwrites them.
+    A scheduler remembers the last 16 graphs. Inputs of older graphs lose their data and must be set
+    again. Use ``Context.allocate`` for data that must stay.
+
+    Reading or computing with missing data raises :class:`StateError`: results that were not
+    computed since an input was set, results whose memory was reused, and inputs that were not set.
+    ``x.numpy()`` sets an unset input in host memory to zeros.
+
+    Arrays from ``Tensor.numpy()`` stay valid memory; the next computation overwrites them.
 
     Calls from several threads wait for each other.
     """
@@ -203,10 +211,10 @@ class Scheduler(Handle):
             raise InvalidArgumentError(f"Scheduler: {len(self._backends)} backends, {len(types)} buffer types")
         self._buffer_types: tuple[BufferType, ...] | None = types
         self._eval: tuple[Callable[[Tensor], bool | None], Callable[[Tensor], bool]] | None = None
-        self._graph: Graph | None = None  # asked for last
+        self._graph: Graph | None = None  # the graph of the last call
         self._n_copies = 1
-        self._profile: Callable[[], Profile | None] = lambda: None  # that was begun last
-        self._trace: Trace | None = None  # that is being recorded
+        self._profile: Callable[[], Profile | None] = lambda: None  # the last one that began
+        self._trace: Trace | None = None  # the one being recorded
         for b in self._backends:
             expect(b, Backend, "Scheduler: each backend")
         for t in self._buffer_types or ():
@@ -279,22 +287,23 @@ class Scheduler(Handle):
     def allocate(self, graph: Graph) -> None:
         """Assigns the graph's nodes to backends and gives memory to every tensor that has none.
 
-        Warns (:class:`PerformanceWarning`), once for each plan, of heavy operations that a device of higher priority
-        does not take, and of weights that are copied to another device because the usage of their buffer is ``"any"``.
-        Raises :class:`UnsupportedError` if no backend can run a node, :class:`AllocationError` if memory is short.
+        Warns (:class:`PerformanceWarning`), once per plan, about heavy operations that a faster
+        device does not support, and about weights that are copied because the usage of their buffer
+        is ``"any"``. Raises :class:`UnsupportedError` if no backend can run a node,
+        :class:`AllocationError` if memory is short.
         """
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.allocate: graph")
         self._plan(core, graph, graph_core, lib.GBPY_PLAN_ALLOCATE, "Scheduler.allocate")
 
     def prepare(self, graph: Graph, *, allocate: bool = True, reorder: bool = False) -> Plan:
-        """Allocates the graph, as :meth:`allocate` does, and returns what was decided: memory, splits, copies, reasons,
-        pictures.
+        """Allocates the graph, as :meth:`allocate` does, and returns the plan: memory, splits, copies,
+        reasons, pictures.
 
-        allocate: False only decides: no tensor is placed and no memory of a device is taken. What the plan says then is
-            what allocating the graph takes, also where that would not fit
-        reorder: the plan is that of :meth:`Graph.reordered`, if the bound of its memory is lower, with no more splits
-            and copies; ``plan.graph`` is then that graph. Nothing of the graph may have memory yet that the scheduler
-            gives
+        allocate: False makes the plan only. No memory is allocated, and graphs that do not fit can
+            be planned
+        reorder: use :meth:`Graph.reordered` if that lowers the bound of the memory without more
+            splits or copies; ``plan.graph`` is then that graph. The scheduler must not have placed
+            tensors of the graph yet
         """
         self._live()
         self._graph_of(graph, "Scheduler.prepare: graph")
@@ -307,7 +316,7 @@ class Scheduler(Handle):
         )
 
     def _asked(self, graph: Graph, kind: int, answer: Callable[[SchedCore, GraphCore], _A], warn: bool = True) -> _A:
-        """What the plan of this graph says: made if it is not the last one."""
+        """Reads the plan of this graph; makes it if it is not the last one."""
         core, graph_core = self._live(), graph._live()
         while True:
             self._plan(core, graph, graph_core, kind, "Scheduler.prepare", warn)
@@ -346,14 +355,14 @@ class Scheduler(Handle):
         return told or _unassigned(node, graph, "the graph of the plan")
 
     def reserve(self, graph: Graph) -> None:
-        """Allocates what the graph needs, inputs included, and touches no tensor. Graphs of the same structure whose
-        tensors are no larger take the places that were planned for this one: nothing is planned or allocated for them
-        any more."""
+        """Allocates what the graph needs, with inputs, and touches no tensor. Later graphs of the same
+        structure, with tensors that are no larger, reuse this memory and need no planning."""
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.reserve: graph")
         self._plan(core, graph, graph_core, lib.GBPY_PLAN_RESERVE, "Scheduler.reserve")
 
     def reset(self) -> None:
-        """Forgets assignments and placements; tensors that it placed lose their place. The compute buffers are kept."""
+        """Forgets assignments and placements. Tensors that the scheduler placed lose their memory. The
+        compute buffers are kept."""
         core = self._live()
         status = lib.gbpy_sched_reset(core.h)
         self._graph = None
@@ -365,15 +374,16 @@ class Scheduler(Handle):
     def compute(
         self, graph: Graph, callback: Callable[[Tensor], bool | None] | None = None, wanted: Wanted = None
     ) -> bool:
-        """Runs the graph; allocates it first if that was not done.
+        """Runs the graph; allocates it first if necessary.
 
-        callback: called with each tensor as soon as it is computed; it may read it with ``numpy()``; returning False
-            ends the computation
-        wanted: which tensors: a name pattern (``"layer.*"``), names or tensors, or a function of the tensor; default:
-            all. The fewer, the faster, because the others are computed together
+        callback: called with each tensor after it is computed. It may read the tensor with
+            ``numpy()``. If it returns False, the computation ends
+        wanted: tensors for the callback: a name pattern (``"layer.*"``), names or tensors, or a
+            function of the tensor; default: all. Fewer are faster, because the others are computed
+            together
 
-        Returns True; or False when the callback, :meth:`Backend.stop` or an abort callback ended it early. An exception
-        in a callback ends the computation and is raised here.
+        Returns True; or False if the callback, :meth:`Backend.stop` or an abort callback ended it
+        early. An exception in a callback ends the computation and is raised here.
         """
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.compute: graph")
         wish = self._eval
@@ -409,14 +419,15 @@ class Scheduler(Handle):
         return status
 
     def compute_async(self, graph: Graph, results: Tensor | Sequence[Tensor] = ()) -> Pending:
-        """Starts the computation and returns. ``synchronize`` waits for it, and so does whatever needs its results.
+        """Starts the computation and returns. ``synchronize`` waits for it, as does every call that
+        needs its results.
 
-        results: outputs of the graph to be fetched behind this run: ``pending.results()`` returns them
+        results: outputs of the graph that ``pending.results()`` returns
 
-        With ``n_copies`` of 2 or more, the same graph may be started again before it is complete. Inputs in host memory
-        may be set as soon as this call returns, because what they held was taken; whatever else is set waits. Results
-        of each run are in its ``results``; ``numpy()`` waits for all runs and shows the last one's. With ``n_copies``
-        runs on their way this waits for the first.
+        With ``n_copies`` of 2 or more, you can start the same graph again while a run is pending.
+        You can set inputs in host memory as soon as this call returns; setting other tensors waits.
+        ``results`` has the results of each run; ``numpy()`` waits for all runs and shows those of
+        the last one. If ``n_copies`` runs are pending, this call waits for the first.
         """
         core, graph_core = self._live(), self._graph_of(graph, "Scheduler.compute_async: graph")
         results = (
@@ -431,7 +442,7 @@ class Scheduler(Handle):
         run = Run(core.backends, graph_core, graph_core.customs, core.failures) if calls_python else None
         tensors, where = fetch_arrays(fetches)
         how, outcome = _new(_how_type), _new("struct gbpy_run_outcome *", {"held": True})
-        # the work goes on even if everything is dropped now
+        # the run continues even if all objects are dropped now
         kept = (fetches, run, outcome, graph_core, [b.asked for b in core.backends])
         self._graph = graph
         status = lib.gbpy_sched_start(
@@ -455,14 +466,15 @@ class Scheduler(Handle):
         return Pending(core, outcome, fetches, run)
 
     def synchronize(self) -> bool:
-        """Waits for all runs that ``compute_async`` started. Raises the failure of a run that this thread started, or
-        whose :class:`Pending` is gone. A run that another thread holds raises its failure there."""
+        """Waits for all runs that ``compute_async`` started. Raises failures of runs that this thread
+        started, or whose :class:`Pending` is gone. Other failures are raised by their
+        :class:`Pending`."""
         core = self._live()
         core.synchronize()
         return True
 
     def set_eval_callback(self, callback: Callable[[Tensor], bool | None] | None, wanted: Wanted = None) -> None:
-        """The callback of every ``compute`` that is given none. None removes it."""
+        """Sets the callback of every ``compute`` without its own. None removes it."""
         self._live()
         if callback is not None:
             expect_function(callback, "Scheduler.set_eval_callback: callback")
@@ -481,8 +493,8 @@ class Scheduler(Handle):
         return core
 
     def set_backend(self, node: Tensor, backend: Backend | None) -> None:
-        """Runs ``node`` on ``backend``; None: where the scheduler thinks best. It counts from the next ``allocate`` or
-        ``compute`` on."""
+        """Runs ``node`` on ``backend``; None: the scheduler decides. Takes effect with the next
+        ``allocate`` or ``compute``."""
         core = self._live()
         expect(node, Tensor, "Scheduler.set_backend: node")
         pointer = node._live()
@@ -492,7 +504,8 @@ class Scheduler(Handle):
             raise_last(f"Scheduler.set_backend({node.describe()})", status)
 
     def get_backend(self, node: Tensor) -> Backend | None:
-        """Where ``node`` is, by ``set_backend`` or by the last ``allocate``; None if it is not assigned."""
+        """The backend of ``node``, from ``set_backend`` or the last ``allocate``; None if it is not
+        assigned."""
         core = self._live()
         expect(node, Tensor, "Scheduler.get_backend: node")
         with use("Scheduler", core, nested=True):
@@ -506,7 +519,7 @@ class Scheduler(Handle):
         raise StateError("Scheduler: a backend that is not one of its own")
 
     def explain(self, node: Tensor) -> str:
-        """Why the node is where it is, in words; or why that is not decided."""
+        """Why the node is on its backend, in words; or why it is not assigned."""
         core = self._live()
         expect(node, Tensor, "Scheduler.explain: node")
         graph = self._graph
@@ -518,8 +531,8 @@ class Scheduler(Handle):
 
     @property
     def stats(self) -> SchedulerStats:
-        """What it has done since it was made, or since :meth:`reset_stats`: runs, plans, bytes by reason, waits,
-        times."""
+        """Counts since the scheduler was made, or since :meth:`reset_stats`: runs, plans, bytes by
+        reason, waits, times."""
         from .stats import read_stats
 
         core = self._live()
@@ -527,21 +540,23 @@ class Scheduler(Handle):
             return read_stats(core.ptr, core.named)
 
     def reset_stats(self) -> None:
-        """Counts from zero again."""
+        """Sets all counts to zero."""
         core = self._live()
         status = lib.gbpy_sched_reset_stats(core.h)
         if status:
             raise_last("Scheduler.reset_stats", status)
 
     def trace(self, path: str | os.PathLike[str] | None = None) -> Trace:
-        """Begins a record of what runs when on which device. The end of the ``with`` block, ``stop()``, or ``close`` of
-        the scheduler, ends it and writes it as Chrome trace JSON, which https://ui.perfetto.dev opens::
+        """Begins a record of what runs when on which device. It ends with the ``with`` block,
+        ``stop()``, or ``close`` of the scheduler. It is then written as Chrome trace JSON, which
+        https://ui.perfetto.dev opens::
 
             with sched.trace("run.json") as trace:
                 sched.compute(graph)
             print(trace.events[0])
 
-        While it is on, each run is waited for; within a run devices overlap as ever. A run that fails is not in it.
+        While it is on, each run is waited for; within a run devices overlap as usual. Failed runs
+        are not recorded.
         """
         core = self._live()
         from .trace import Trace
@@ -553,29 +568,29 @@ class Scheduler(Handle):
                     raise StateError("Scheduler.trace: a trace is being recorded already; stop() it first")
                 if path is not None:
                     expect_path(path, "Scheduler.trace: path")
-                    can_write(path)  # fails now rather than when everything is done
+                    can_write(path)  # fail before the work, not after it
                 _check(lib.gbpy_sched_finish(core.h), "Scheduler.trace")
                 self._trace = trace
                 _check(lib.ggml_backend_sched_set_trace(core.ptr, True), "Scheduler.trace")
                 return trace
         except BaseException:
-            if self._trace is trace:  # a signal handler has raised: nobody else could end it
+            if self._trace is trace:  # a signal handler has raised, and no other code can end the trace
                 trace._path = None
                 self._stop_trace(trace)
             raise
 
     def profile(self, *, max_records: int = 1 << 20) -> Profile:
-        """Begins a profile: how long each operator takes, what it has to do, how it is computed. The end of the
-        ``with`` block, ``stop()``, or ``close`` of the scheduler, ends it::
+        """Begins a profile: the time, work and algorithm of each operator. It ends with the ``with``
+        block, ``stop()``, or ``close`` of the scheduler::
 
             with sched.profile() as p:
                 for _ in range(10):
                     sched.compute(graph)
             print(p.table(by="kind"))
 
-        What the scheduler computes meanwhile is recorded, whichever thread calls it; each run is waited for. Memory for
-        ``max_records`` records is set aside, 100 bytes of addresses each; what finds no place is counted in
-        ``Profile.dropped``.
+        It records what the scheduler computes, from any thread; each run is waited for. Memory for
+        ``max_records`` records is reserved, 100 bytes of addresses each. ``Profile.dropped`` counts
+        further records.
         """
         from ..profile.profile import begin
 
@@ -599,7 +614,7 @@ class Scheduler(Handle):
 
     @property
     def n_copies(self) -> int:
-        """How many runs of a graph may be on their way at once. It counts from the next allocation on."""
+        """Number of runs of a graph that may be pending. Takes effect with the next allocation."""
         self._live()
         return self._n_copies
 
@@ -615,7 +630,7 @@ class Scheduler(Handle):
 
     @property
     def prediction(self) -> Prediction | None:
-        """What the last graph takes by the costs; None if it was not placed by them."""
+        """Predicted time of the last graph; None if costs did not place it."""
         core, out = self._live(), ffi.new("struct ggml_backend_sched_prediction *")
         with use("Scheduler", core, nested=True):
             _check(lib.ggml_backend_sched_get_prediction(core.ptr, out), "Scheduler.prediction")
@@ -629,14 +644,14 @@ class Scheduler(Handle):
 
     @property
     def n_splits(self) -> int:
-        """Of the last graph."""
+        """Number of splits of the last graph."""
         core = self._live()
         with use("Scheduler", core, nested=True):
             return int(lib.ggml_backend_sched_get_n_splits(core.ptr))
 
     @property
     def splits(self) -> list[Split]:
-        """Of the graph allocated last, in the order in which they run."""
+        """Splits of the last graph, in the order in which they run."""
         core, graph = self._live(), self._graph
         if graph is None:
             return []
@@ -663,7 +678,7 @@ class Scheduler(Handle):
     buffer_size = Renamed("buffer_nbytes")
 
     def memory(self, backend: Backend) -> Memory:
-        """What the last graph needs on a backend."""
+        """Memory that the last graph needs on a backend."""
         core, device = self._live(), self._device(backend)
         out = ffi.new("size_t[2]")
         with use("Scheduler", core, nested=True):
@@ -673,8 +688,8 @@ class Scheduler(Handle):
     # --------------------------------------------------------------------------------------------------------- lifetime
 
     def close(self) -> None:
-        """Gives the compute buffers back (arrays keep them until they are gone): tensors in them lose their place.
-        Closing twice is fine."""
+        """Frees the compute buffers, or leaves them to the arrays that use them. Tensors in them lose
+        their memory. Closing twice is allowed."""
         core = self._core
         if core is None:
             return
@@ -687,7 +702,7 @@ class Scheduler(Handle):
                 trace.stop()
         finally:
             status = lib.gbpy_sched_close(core.h)
-            if core.closed:  # else it was interrupted before
+            if core.closed:  # else an interrupt came first
                 self._core = self._graph = None
             if status:
                 raise_last("Scheduler.close", status)

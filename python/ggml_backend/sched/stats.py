@@ -1,4 +1,4 @@
-"""What a scheduler has done, in numbers: ``Scheduler.stats`` returns a :class:`SchedulerStats`."""
+"""Counts of a scheduler: ``Scheduler.stats`` returns a :class:`SchedulerStats`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Traffic(NamedTuple):
 
 @dataclass(frozen=True)
 class SplitTime:
-    """How long a split of the last graph took on its backend. It is measured while a trace is recorded."""
+    """Time of a split of the last graph on its backend, in traced runs."""
 
     index: int
     backend: str
@@ -35,15 +35,16 @@ class SplitTime:
 
     @property
     def mean(self) -> float:
-        """Seconds a run; 0.0 if none was recorded."""
+        """Seconds per run; 0.0 if no run was traced."""
         return self.seconds / self.runs if self.runs else 0.0
 
 
 @dataclass(frozen=True)
 class SchedulerStats:
-    """What a scheduler has done since it was made, or since :meth:`Scheduler.reset_stats`.
+    """Counts since the scheduler was made, or since :meth:`Scheduler.reset_stats`.
 
-    Copies are counted by the reason for them; ``up_to_date`` were not made, because they still held what they had to.
+    Copies are counted by their reason. ``up_to_date`` counts kept copies that were still valid and
+    not made.
     """
 
     runs: int
@@ -65,14 +66,14 @@ class SchedulerStats:
 
     @property
     def nbytes_copied(self) -> int:
-        """Of all kinds."""
+        """Bytes of all kinds of copies."""
         return self.weights.bytes + self.inputs.bytes + self.results.bytes + self.write_backs.bytes
 
     bytes_copied = Renamed("nbytes_copied")
 
     @property
     def plan_hits(self) -> int:
-        """How often no plan had to be made."""
+        """Number of times that no plan had to be made."""
         return self.plans_found + self.plans_bound
 
     def __str__(self) -> str:
@@ -109,7 +110,7 @@ def _split_times(sched: Any, names: dict[Any, str]) -> tuple[SplitTime, ...]:
 
 
 def read_stats(sched: Any, backends: Sequence[tuple[Any, str]]) -> SchedulerStats:
-    """Of a C scheduler, whose backends are given as (C backend, name)."""
+    """Reads the counts of a C scheduler, whose backends are given as (C backend, name)."""
     s = ffi.new("struct ggml_backend_sched_stats *")
     check(lib.ggml_backend_sched_get_stats(sched, s), "Scheduler.stats")
     return SchedulerStats(

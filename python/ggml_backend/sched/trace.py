@@ -41,12 +41,12 @@ _REASONS = {
 
 @dataclass(frozen=True)
 class TraceEvent:
-    """Something that a scheduler, or one of its devices, did. Backends are indices into ``Scheduler.backends``; -1:
-    none of them."""
+    """A step of a scheduler or of one of its devices. Backends are indices into
+    ``Scheduler.backends``; -1: none of them."""
 
     kind: str
     """``"plan"``: a plan was found or made; ``"copy"``: into a split; ``"compute"``: the nodes of a split;
-    ``"write-back"``: a result went to where it belongs; ``"wait"``: the host waited for a device"""
+    ``"write-back"``: a result was copied to its own memory; ``"wait"``: the host waited for a device"""
     reason: str  #: of a copy: ``"weight"``, ``"input"`` or ``"result"``; else ``""``
     name: str  #: of the tensor that is copied, of the first node, of what is waited for
     run: int  #: counted from 0 in each record
@@ -68,7 +68,7 @@ class TraceEvent:
 
 
 def read_events(sched: Any) -> tuple[TraceEvent, ...]:
-    """The record of a C scheduler."""
+    """Reads the record of a C scheduler."""
     e = ffi.new("struct ggml_backend_sched_trace_event *")
     found = []
     for i in range(lib.ggml_backend_sched_get_n_trace_events(sched)):
@@ -83,8 +83,9 @@ def read_events(sched: Any) -> tuple[TraceEvent, ...]:
 
 
 class Trace(Owner):
-    """A record that :meth:`Scheduler.trace` has begun. It ends with :meth:`stop`, with the ``with`` block, or with the
-    scheduler; then ``events`` has what happened, and the file, if one was named, is written."""
+    """A record that :meth:`Scheduler.trace` has begun. It ends with :meth:`stop`, with the ``with``
+    block, or with the scheduler. Then ``events`` has the record, and it is written to the file if
+    you named one."""
 
     __slots__ = ("_names", "_operators", "_path", "_queueless", "_scheduler", "events")
 
@@ -98,11 +99,11 @@ class Trace(Owner):
 
     @property
     def running(self) -> bool:
-        """Is it still recording?"""
+        """True while it records."""
         return self._scheduler is not None and self._scheduler() is not None
 
     def stop(self) -> Trace:
-        """Ends the record and writes the file. Stopping twice is fine."""
+        """Ends the record and writes the file. Stopping twice is allowed."""
         scheduler = self._scheduler() if self._scheduler is not None else None
         if scheduler is not None:
             scheduler._stop_trace(self)
@@ -118,9 +119,10 @@ class Trace(Owner):
             self.to_json(self._path)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Chrome trace JSON, for ui.perfetto.dev: a lane for each device, copies with flow arrows, counters of live and
-        arena bytes; and a lane for each kind of operators, if the scheduler recorded a profile at the same time
-        (:meth:`Scheduler.profile`). Returned, and written if there is a path."""
+        """Chrome trace JSON, for ui.perfetto.dev: a lane for each device, copies with flow arrows,
+        counters of live and arena bytes. A profile recorded at the same time
+        (:meth:`Scheduler.profile`) adds a lane for each kind of operators. Returned, and written if
+        there is a path."""
         from ..profile._pictures.chrome import chrome_trace
 
         trace = chrome_trace(self.events, self._names, self._queueless, self._operators)
@@ -138,8 +140,8 @@ class Trace(Owner):
         return Record(title, self.events, self._names, self._queueless, self._operators)
 
     def to_html(self, path: str | os.PathLike[str] | None = None, title: str = "trace") -> str:
-        """One self-contained page with a picture of the record: a lane for each device, what each did and what
-        travelled. Returned, and written if there is a path."""
+        """One self-contained page with a picture of the record: a lane for each device, with its steps
+        and copies. Returned, and written if there is a path."""
         from ..profile._pictures.traces import trace_page
 
         return trace_page(self._record(title, "Trace.to_html"), path, "Trace.to_html")
@@ -151,7 +153,7 @@ class Trace(Owner):
         title: str = "trace",
         theme: Literal["auto", "light", "dark"] = "auto",
     ) -> str:
-        """The same picture as SVG, so many pixels wide; as :meth:`Plan.to_svg`."""
+        """The same picture as SVG of this width in pixels; as :meth:`Plan.to_svg`."""
         from ..profile._pictures.traces import trace_svg
 
         return trace_svg(self._record(title, "Trace.to_svg"), path, width, theme, "Trace.to_svg")

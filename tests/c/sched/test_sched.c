@@ -286,7 +286,7 @@ static void every_source_slot_counts(void) {
     OPEN(q, "SIM:name=A CPU");
     struct ggml_tensor *x = leaf(&q, "x", 4, 1), *y = put(&q, leaf(&q, "y", 4, 1), 1, false);
     struct ggml_tensor * sum = ggml_add(q.ctx, x, y);
-    sum->src[3] = put(&q, leaf(&q, "far", 4, 1), 1, false); // nobody computes with it, but it is a source
+    sum->src[3] = put(&q, leaf(&q, "far", 4, 1), 1, false); // a source that no operation uses
     expand(&q, sum);
     OK(ggml_backend_sched_set_node_backend(q.sched, sum, q.backends[0]));
     OK(ggml_backend_sched_alloc_graph(q.sched, q.graph));
@@ -642,7 +642,7 @@ static void device_memory_runs_out(void) {
     ggml_build_forward_expand(large, big);
     CHECK_INT(ggml_backend_sched_graph_compute(p.sched, large), GGML_STATUS_ALLOC_FAILED);
     CHECK(big->data == NULL);
-    OK(ggml_backend_sched_graph_compute(p.sched, p.graph)); // as before, nothing lost
+    OK(ggml_backend_sched_graph_compute(p.sched, p.graph)); // as before
     CHECK_AT(z, 255, 1);
     // with less on the device it fits
     OK(ggml_backend_sched_set_node_backend(p.sched, big, p.backends[1]));

@@ -1,4 +1,4 @@
-// Nodes that a better backend refuses: which ones are told, what copies they force, and what is heavy.
+// Nodes that a better backend does not support: which are reported, with which copies, and which are heavy.
 #include "base/mem.h"
 #include "test_place.h"
 
@@ -122,7 +122,7 @@ static void heavy_by_copies(void) {
     }
 }
 
-// What is told comes from the plan: the graph may be gone.
+// Reports use the plan: the graph may be freed.
 static void outlives_the_graph(void) {
     OPEN(p, "SIM:name=A,noops=tanh CPU");
     struct ggml_context * ctx = ggml_init((struct ggml_init_params){ 1 << 16, NULL, true });
@@ -136,7 +136,7 @@ static void outlives_the_graph(void) {
     close_place(&p);
 }
 
-// A tensor that gets another name before its graph runs is told by that one, as long as it may be.
+// Reports use the new name of a tensor that was renamed before its graph runs.
 static void renamed(void) {
     char name[GGML_MAX_NAME];
     memset(name, 'n', sizeof(name) - 1);

@@ -1,5 +1,5 @@
 // Runs that end early: stopped by the callback at each node, aborted at each poll, by devices that fail or run out of
-// memory at any point. Afterwards the scheduler works. And graphs stay as they are, whoever computes them.
+// memory at any point. Afterwards the scheduler works. Graphs stay unchanged.
 #include "ggml-cpu.h"
 #include "test_place.h"
 #include "tensor/marks.h"
@@ -267,7 +267,7 @@ static void free_device(struct chain * c, int b) {
     c->p.backends[b] = NULL;
 }
 
-// All that can be asked and told. Errors are fine, and nothing is touched that is gone.
+// All queries. Errors are fine, and freed objects are not touched.
 static void ask_everything(struct chain * c) {
     ggml_backend_sched_t sched = c->p.sched;
     struct ggml_backend_sched_split_info split;
@@ -329,7 +329,7 @@ static void freed_backends(void) {
         for (int i = 0; i < (stage == 0 ? 0 : stage == 3 ? 2 : 1); i++) {
             OK(ggml_backend_sched_graph_compute_async(c.p.sched, c.p.graph));
         }
-        if (stage != 2 && stage != 3) { // there it is on its way
+        if (stage != 2 && stage != 3) { // the run is pending
             OK(ggml_backend_sched_synchronize(c.p.sched));
         }
         free_device(&c, b);
@@ -350,7 +350,7 @@ static void freed_backends(void) {
     }
 }
 
-// A scheduler that has nothing to do with it goes on; one that was freed is told nothing.
+// Other schedulers are unaffected, and a freed scheduler is not called.
 static void freed_backends_of_others(void) {
     struct chain c;
     REQUIRE(open_chain(&c, "SIM:name=A SIM:name=B CPU"));

@@ -1,4 +1,4 @@
-// test_sched_hazards.c - who waits for whom: small programs whose waits can be counted by hand, programs that would
+// test_sched_hazards.c - waits between steps: small programs whose waits can be counted by hand, programs that would
 // fail without them, and time that is not spent waiting.
 #include "base/env.h"
 #include "base/mem.h"
@@ -159,7 +159,7 @@ static void memory_is_reused_across_queues(void) {
     close_place(&p);
 }
 
-// Inputs of the next split are on their way while this one computes, and what is there already goes before what is not.
+// Inputs of the next split are copied while this one computes, and inputs go before results.
 static void copies_come_ahead(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 2, false), *y = put(&p, leaf(&p, "y", 4, 1), 2, false);
@@ -257,7 +257,7 @@ static void inputs_travel_together(void) {
     close_place(&p);
 }
 
-// The host issues everything at once, and who does not depend on the slow one does not wait for it.
+// The host issues everything at once. A device that does not depend on the slow one does not wait for it.
 static void the_host_is_not_held_up(void) {
     SKIP_IF_CHECKED("the host waits for each step");
     OPEN(p, "SIM:name=A,delay=150ms SIM:name=B SIM:name=C,delay=150ms CPU");
@@ -284,7 +284,7 @@ static void the_host_is_not_held_up(void) {
     close_place(&p);
 }
 
-// A device that fails while others wait for it: told once, and the next run is as if nothing had been.
+// A device fails while others wait for it: the failure is reported once, and the next run works.
 static void failures_while_others_wait(void) {
     OPEN(p, "SIM:name=A,fail_op=sqr,delay=5ms SIM:name=B CPU");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *a = on(&p, ggml_sqr(p.ctx, x), 0);

@@ -465,7 +465,7 @@ static bool same_data(const struct ggml_tensor * expected, const struct ggml_ten
     return same;
 }
 
-// nobody reads it, or it is flagged
+// unread or flagged
 static bool is_result(const struct ggml_cgraph * graph, const struct ggml_tensor * t) {
     for (int i = 0; i < graph->n_nodes; i++) {
         for (int s = 0; s < GGML_MAX_SRC; s++) {
@@ -711,7 +711,7 @@ static bool is_written(const struct world * w, const struct ggml_tensor * leaf) 
     return false;
 }
 
-// What may be set while runs are on their way.
+// Inputs that may be set while runs are pending.
 static bool fill_inputs(struct world * w) {
     for (int i = 0; i < LEAFS; i++) {
         struct ggml_tensor *r = w->reference_leafs[i], *t = w->placed_leafs[i];

@@ -236,7 +236,7 @@ static void random_world(const char * devices, bool check) {
 static void random_graphs_take_smaller_sizes(void) {
     static const char * const devices[] = { "CPU", "SIM:name=A CPU", "SIM:name=A SIM:name=B CPU",
         "SIM:name=A,max=3K SIM:name=B,align=64 CPU" };
-    ggml_graph_set_fusion(false); // results are compared bit by bit, with those of graphs whose memory nobody planned
+    ggml_graph_set_fusion(false); // results are compared bit by bit, with those of graphs without planned memory
     for (int k = 0; k < 120 && test_failures == 0; k++) {
         test_seed = (uint64_t) k * 1000 + 1;
         random_world(devices[k % 4], k % 3 == 0);

@@ -143,7 +143,7 @@ static void written_in_the_graph(void) {
 
 static void who_is_kept(void) {
     OPEN(p, "SIM:name=A SIM:name=B CPU");
-    struct product on_device = make(&p, 1, false); // nobody can write it unnoticed
+    struct product on_device = make(&p, 1, false); // all writes are noticed
     RUN(p, on_device, 4);
     bytes_to(&p, 0);
     RUN(p, on_device, 4);
@@ -206,7 +206,7 @@ static void leafs_of_the_scheduler_on_the_host(void) {
     OK(ggml_backend_sched_alloc_graph(p.sched, r.graph));
     for (int i = 0; i < 3; i++) {
         for (int k = 0; k < 16; k++) {
-            ((float *) r.w->data)[k] = (float) i; // nobody can notice
+            ((float *) r.w->data)[k] = (float) i; // not noticed
         }
         RUN(p, r, (float) i * 4);
     }
@@ -275,7 +275,7 @@ static void in_several_buffers(void) {
     close_place(&p);
 }
 
-// What does not fit beside the rest is copied each time; what is kept for other graphs gives way.
+// A weight that does not fit is copied each time, after replicas of other graphs were freed.
 static void memory_is_short(void) {
     OPEN(p, "SIM:name=A,mem=2K,align=16 CPU");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 8, 8), 0, false), *w[4], *t = x; // 256 bytes each
@@ -327,7 +327,7 @@ static void too_large_to_keep(void) {
     close_place(&p);
 }
 
-// After a failure nobody knows what was filled.
+// After a failure the content of replicas is unknown.
 static void failures_forget(void) {
     OPEN(p, "SIM:name=A,fail_op=sqr CPU");
     struct product r = make(&p, 1, true);

@@ -1,5 +1,5 @@
-// Runs of the scheduler that are given up while they wait: nothing is left on its way, and the next run is right,
-// whatever was cut short: copies of inputs and weights, splits, write-backs, several graphs in flight.
+// Runs that are cancelled while they wait: nothing stays pending, and the next run is right. Cancelled are copies of
+// inputs and weights, splits, write-backs, and several pending runs.
 #include "test.h"
 
 #include "base/current.h"
@@ -18,7 +18,7 @@ static unsigned draw(unsigned n) {
     return (state >> 8) % n;
 }
 
-struct world { // a graph and who computes it
+struct scene { // a graph and its scheduler
     ggml_backend_t backends[BACKENDS];
     int n_backends;
     ggml_backend_sched_t sched;
@@ -28,7 +28,7 @@ struct world { // a graph and who computes it
     struct ggml_cgraph * graph;
 };
 
-static void build(struct world * w, uint32_t seed) {
+static void build(struct scene * w, uint32_t seed) {
     const uint32_t kept = state;
     struct ggml_tensor * all[INPUTS + WEIGHTS + NODES];
     int n = 0;
@@ -40,7 +40,7 @@ static void build(struct world * w, uint32_t seed) {
     }
     for (int i = 0; i < INPUTS; i++) {
         all[n++] = w->inputs[i] = ggml_new_tensor_2d(w->ctx, GGML_TYPE_F32, N, N);
-        ggml_set_input(w->inputs[i]); // may be set while runs are on their way
+        ggml_set_input(w->inputs[i]); // may be set while runs are pending
     }
     for (int i = 0; i < NODES; i++) {
         struct ggml_tensor *a = all[draw((unsigned) n)], *b = all[draw((unsigned) n)];
@@ -63,8 +63,8 @@ static void build(struct world * w, uint32_t seed) {
     state = kept;
 }
 
-static bool open_world(struct world * w, const char * const * devices, int n, uint32_t seed) {
-    *w = (struct world){ .n_backends = n };
+static bool open_world(struct scene * w, const char * const * devices, int n, uint32_t seed) {
+    *w = (struct scene){ .n_backends = n };
     for (int i = 0; i < n; i++) {
         w->backends[i] = ggml_backend_reg_init_backend_from_str(devices[i]);
         if (w->backends[i] == NULL) {
@@ -75,7 +75,7 @@ static bool open_world(struct world * w, const char * const * devices, int n, ui
     return w->sched != NULL && w->buffer != NULL;
 }
 
-static void close_world(struct world * w) {
+static void close_world(struct scene * w) {
     ggml_backend_sched_free(w->sched);
     ggml_backend_buffer_free(w->buffer);
     ggml_free(w->ctx);
@@ -85,7 +85,7 @@ static void close_world(struct world * w) {
     }
 }
 
-static void spread(struct world * w, uint32_t seed) { // some nodes have a device of their own
+static void spread(struct scene * w, uint32_t seed) { // some nodes have a device of their own
     const uint32_t kept = state;
     state = seed;
     for (int i = 0; i < NODES; i++) {
@@ -105,7 +105,7 @@ static enum ggml_status set(struct ggml_tensor * t, uint32_t seed) {
     return ggml_backend_tensor_set(t, x, 0, sizeof(x));
 }
 
-static enum ggml_status set_inputs(struct world * w, uint32_t seed) {
+static enum ggml_status set_inputs(struct scene * w, uint32_t seed) {
     const enum ggml_status status = ggml_backend_sched_alloc_graph(w->sched, w->graph);
     enum ggml_status last = status;
     for (uint32_t i = 0; i < INPUTS && last == GGML_STATUS_SUCCESS; i++) {
@@ -114,7 +114,7 @@ static enum ggml_status set_inputs(struct world * w, uint32_t seed) {
     return last;
 }
 
-static enum ggml_status set_weights(struct world * w, uint32_t seed) {
+static enum ggml_status set_weights(struct scene * w, uint32_t seed) {
     for (uint32_t i = 0; i < WEIGHTS; i++) {
         const enum ggml_status status = set(w->weights[i], seed + 100 + i);
         if (status != GGML_STATUS_SUCCESS) {
@@ -126,7 +126,7 @@ static enum ggml_status set_weights(struct world * w, uint32_t seed) {
 
 static bool enough(void * data) { return --*(int *) data <= 0; } // and again, until the call has returned
 
-static void compare(struct world * w, struct world * oracle, const char * what, unsigned round) {
+static void compare(struct scene * w, struct scene * oracle, const char * what, unsigned round) {
     float x[N * N], want[N * N];
     for (int i = 0; i < NODES; i++) {
         CHECK_INT(ggml_backend_tensor_get(w->nodes[i], x, 0, sizeof(x)), GGML_STATUS_SUCCESS);
@@ -136,21 +136,21 @@ static void compare(struct world * w, struct world * oracle, const char * what, 
     }
 }
 
-static void check_idle(struct world * w) { // without a poll: it would wait for seconds
+static void check_idle(struct scene * w) { // without a poll: it would wait for seconds
     for (int i = 0; i < w->n_backends; i++) {
         CHECK_INT(ggml_backend_synchronize(w->backends[i]), GGML_STATUS_SUCCESS);
     }
 }
 
-// `in_flight` graphs at a time; aborts after 1 .. questions.
-static void give_up_often(const char * const * devices, int n, int in_flight, unsigned rounds, uint32_t seed) {
+// `n_pending` graphs at a time; aborts after 1 .. questions.
+static void give_up_often(const char * const * devices, int n, int n_pending, unsigned rounds, uint32_t seed) {
     static const char * const cpu[] = { "CPU:threads=1" };
-    struct world w, oracle;
+    struct scene w, oracle;
     unsigned n_aborted = 0;
     ggml_graph_set_fusion(false); // the same bits, however nodes are spread
     REQUIRE(open_world(&w, devices, n, seed));
     REQUIRE(open_world(&oracle, cpu, 1, seed));
-    CHECK_INT(ggml_backend_sched_set_n_copies(w.sched, in_flight), GGML_STATUS_SUCCESS);
+    CHECK_INT(ggml_backend_sched_set_n_copies(w.sched, n_pending), GGML_STATUS_SUCCESS);
     spread(&w, seed + 1);
     CHECK_INT(set_weights(&w, seed), GGML_STATUS_SUCCESS);
     CHECK_INT(set_weights(&oracle, seed), GGML_STATUS_SUCCESS);
@@ -163,10 +163,10 @@ static void give_up_often(const char * const * devices, int n, int in_flight, un
         int left = round == 0 ? 1 : 1 + (int) draw(6);
         enum ggml_status status = GGML_STATUS_SUCCESS;
         gb_set_poll(enough, &left);
-        for (int k = 0; k < in_flight && status == GGML_STATUS_SUCCESS; k++) {
+        for (int k = 0; k < n_pending && status == GGML_STATUS_SUCCESS; k++) {
             status = set_inputs(&w, values + (uint32_t) k);
             if (status == GGML_STATUS_SUCCESS) {
-                status = in_flight > 1 ? ggml_backend_sched_graph_compute_async(w.sched, w.graph)
+                status = n_pending > 1 ? ggml_backend_sched_graph_compute_async(w.sched, w.graph)
                                        : ggml_backend_sched_graph_compute(w.sched, w.graph);
             }
         }
@@ -174,13 +174,13 @@ static void give_up_often(const char * const * devices, int n, int in_flight, un
         gb_set_poll(NULL, NULL);
         status = status == GGML_STATUS_SUCCESS ? end : status;
         CHECK_MSG(status == GGML_STATUS_SUCCESS || status == GGML_STATUS_ABORTED, "%s", ggml_last_error());
-        CHECK_INT(set_inputs(&oracle, values + (uint32_t) in_flight - 1), GGML_STATUS_SUCCESS);
+        CHECK_INT(set_inputs(&oracle, values + (uint32_t) n_pending - 1), GGML_STATUS_SUCCESS);
         CHECK_INT(ggml_backend_sched_graph_compute(oracle.sched, oracle.graph), GGML_STATUS_SUCCESS);
         n_aborted += status == GGML_STATUS_ABORTED;
         if (status == GGML_STATUS_ABORTED) {
             check_idle(&w);
             CHECK_INT(ggml_backend_sched_synchronize(w.sched), GGML_STATUS_SUCCESS);
-            CHECK_INT(set_inputs(&w, values + (uint32_t) in_flight - 1), GGML_STATUS_SUCCESS);
+            CHECK_INT(set_inputs(&w, values + (uint32_t) n_pending - 1), GGML_STATUS_SUCCESS);
             CHECK_INT(ggml_backend_sched_graph_compute(w.sched, w.graph), GGML_STATUS_SUCCESS);
         }
         compare(&w, &oracle, devices[0], round);
@@ -203,7 +203,7 @@ static void aborted_at_any_moment(void) {
     }
 }
 
-static void graphs_in_flight(void) {
+static void pending_graphs(void) {
     static const char * const three[] = { "SIM:name=A,delay=20ms,copy_delay=3ms",
         "SIM:name=B,delay=30ms,copy_delay=3ms", "CPU:threads=1" };
     static const char * const alone[] = { "SIM:name=A,delay=40ms" };
@@ -213,11 +213,11 @@ static void graphs_in_flight(void) {
     give_up_often(alone, 1, 3, rounds, 7);
 }
 
-// Who gives up one run loses those before it, too, and is told so.
-static void earlier_runs_are_told(void) {
+// Cancelling a run also makes earlier pending runs fail, and the next wait reports that.
+static void earlier_runs_are_reported(void) {
     static const char * const devices[] = { "SIM:name=A,delay=100s", "CPU:threads=1" };
     SKIP_IF_CHECKED("one after the other");
-    struct world w;
+    struct scene w;
     REQUIRE(open_world(&w, devices, 2, 3));
     CHECK_INT(ggml_backend_sched_set_n_copies(w.sched, 2), GGML_STATUS_SUCCESS);
     for (int i = 0; i < INPUTS; i++) { // copied to the device, from two places in turn
@@ -256,7 +256,7 @@ static void ends_do_not_hang(void) {
     static const char * const devices[] = { "SIM:name=A,delay=100s,copy_delay=1ms", "SIM:name=B", "CPU:threads=1" };
     SKIP_IF_CHECKED("one after the other");
     for (int reset = 0; reset < 2; reset++) {
-        struct world w;
+        struct scene w;
         REQUIRE(open_world(&w, devices, 3, 4));
         spread(&w, 2);
         CHECK_INT(set_weights(&w, 1), GGML_STATUS_SUCCESS);
@@ -273,4 +273,4 @@ static void ends_do_not_hang(void) {
     ggml_clear_error();
 }
 
-TEST_MAIN(TEST(aborted_at_any_moment), TEST(graphs_in_flight), TEST(earlier_runs_are_told), TEST(ends_do_not_hang))
+TEST_MAIN(TEST(aborted_at_any_moment), TEST(pending_graphs), TEST(earlier_runs_are_reported), TEST(ends_do_not_hang))

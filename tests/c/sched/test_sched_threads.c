@@ -1,7 +1,7 @@
 // test_sched_threads.c - the scheduler with devices that really run at the same time; meant for the thread sanitizer,
 // too.
 //
-// Devices of test_queue.h share memory and wait for nobody, so every order that results depend on must come from the
+// Devices of test_queue.h share memory and do not wait, so every order that results depend on must come from the
 // scheduler.
 #include "ggml-backend.h"
 #include "sched/plan.h"

@@ -91,22 +91,16 @@ NOT_RUN = {
     ("docs/howto/from-c.md", "#include <stdio.h>"): "C, compiled and run by tests/consumer/run.sh",
     ("docs/PLACEMENT.md", "cost of a placement"): "a formula",
     ("docs/PLACEMENT.md", "python -m ggml_backend calibrate"): MEASURES,
-    ("docs/PLACEMENT.md", "python benchmarks/"): MEASURES,
     ("docs/PLANNING.md",
      "python -m ggml_backend plan FILE.csv"): "files are placeholders; tests/python/plans/test_planning.py",
     ("docs/PLANNING.md", "python -m ggml_backend plan unet"): "runs below",
     ("docs/PLANS.md", "10 runs"): "times differ from run to run; the lines are compared below",
     ("docs/PLANS.md", "python -m ggml_backend plan FILE.csv"): "the arguments are placeholders; "
-     "tests/python/plans/test_planning.py",
-    ("docs/PLANS.md", "python -m ggml_backend plan MODEL.gguf"): "the arguments are placeholders; "
-     "tests/python/plans/test_plan_memory.py",
+     "tests/python/plans/test_planning.py and test_plan_memory.py",
     ("docs/QUANTIZATION.md", "PYTHONPATH=. python benchmarks/"): MEASURES,
-    ("docs/SCHEDULER.md", "runs on CPU, like"): (
-        "one line of an answer; tests/python/sched/test_fallbacks.py compares such"
-    ),
     ("docs/howto/where-time-goes.md",
      "python -m ggml_backend profile"): "names no script; tests/python/cli/test_cli_profile.py runs some",
-    ("docs/SCHEDULER.md", "check: step 1"): "the message of a fault that no user can make; tests/c makes it",
+    ("docs/design/scheduler.md", "check: step 1"): "the message of a fault that no user can make; tests/c makes it",
 }  # fmt: skip
 
 

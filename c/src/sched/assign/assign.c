@@ -1,12 +1,14 @@
-// assign.c - the assignment of a plan: answers the questions of rules.c about real backends and buffers.
+// assign.c - the assignment of a plan: answers the questions of rules.c with real backends and
+// buffers.
 //
-// What a backend says of a node (supports_op) is kept, because the rules, the prices and the fallbacks ask again.
+// It caches what backends say about nodes (supports_op), because rules, prices and fallbacks ask
+// several times.
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
 #include "sched/sched.h"
 
-// The backend that owns the memory of a root: whose handle it is, or the first in priority that can use its type; -1:
-// none can, or it has none.
+// The backend that owns the memory of a root: the owner of its handle, or the first by priority
+// that supports its type. -1: none.
 static int backend_of_memory(const struct ggml_backend_sched * s, const struct gb_sched_input * in, int root) {
     const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(in, root);
     const struct gb_mem * mem = buft ? gb_sched_mem_of(s, in->ids.data[root].tensor->buffer) : NULL;
@@ -21,15 +23,15 @@ static int backend_of_memory(const struct ggml_backend_sched * s, const struct g
     return -1;
 }
 
-// What the callbacks of struct gb_assign_graph are given as their user data.
+// User data of the callbacks in struct gb_assign_graph.
 struct question {
     const struct ggml_backend_sched * sched;
     const struct gb_sched_input * in;
     struct gb_sched_assigned * assigned;
-    enum ggml_status failure; // the first of a hook that failed instead of answering
+    enum ggml_status failure; // the first failure of a hook
 };
 
-// Each backend is asked once about a node.
+// Asks each backend once about a node.
 static bool runs(void * user_data, int backend, int node) {
     struct question * a = user_data;
     uint8_t * known = &a->assigned->supports[(size_t) node * (size_t) a->in->n_backends + (size_t) backend];
@@ -41,7 +43,7 @@ static bool runs(void * user_data, int backend, int node) {
     return *known == 1;
 }
 
-// Asked of placed roots only; of others the answer is no.
+// False for roots that are not placed.
 static bool reaches(void * user_data, int backend, int root) {
     const struct question * a = user_data;
     const ggml_backend_buffer_type_t buft = gb_sched_placed_buft(a->in, root);
@@ -54,7 +56,7 @@ static bool shares(void * user_data, int backend, int of_backend) {
 }
 
 // The arrays that struct gb_assign_graph points to.
-struct tables { // per id, for the length of one call; owned
+struct tables { // per id; owned, for one call
     int32_t * root;
     int32_t * place;
     uint8_t * placed;
@@ -72,14 +74,14 @@ static void free_tables(struct tables * t) {
     gb_free(t->chosen);
 }
 
-// An input that is to be set while the graph runs: from the host, whoever reads it first.
+// True for an input that the user sets: the host writes it before any node reads it.
 static bool wants_host(const struct ggml_backend_sched * s, const struct gb_sched_input * in, int id) {
     return in->n_copies > 1 && in->chosen[id] < 0 && in->ids.data[id].location == GB_LOCATION_LEAF &&
            gb_tensor_has_flag(in->ids.data[id].tensor, GB_TENSOR_INPUT) &&
            ggml_backend_buft_is_host(s->devices[s->n_backends - 1].buft);
 }
 
-// The graph as rules.c wants it: flat arrays, from the plan's ids.
+// The graph for rules.c: flat arrays, from the plan's ids.
 static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sched_input * in, struct tables * t) {
     const size_t n = (size_t) in->n_ids;
     t->root = gb_calloc(n, sizeof(*t->root));
@@ -107,7 +109,7 @@ static bool fill_tables(const struct ggml_backend_sched * s, const struct gb_sch
     return true;
 }
 
-// Rules or costs decide; then the first tensor whose assignment cannot stand makes the call fail.
+// Rules or costs decide. The call fails for the first tensor whose assignment is invalid.
 enum ggml_status gb_sched_assign(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_memory_prices * memory, struct gb_sched_assigned * assigned) {
     struct tables tables = { 0 };

@@ -1,10 +1,10 @@
-// fill.c - labels that keep to memory limits where no price on bytes does. Pure.
+// fill.c - labels that respect memory limits, for problems that prices of bytes cannot solve. Pure.
 //
-// Prices cannot part what is alike: of equal layers and equal backends either all are cheaper elsewhere, or none. So
-// backends are filled one after the other, the fastest first, in the order of execution: each takes what comes until
-// what it would hold, the leafs that nobody has placed and the most that one node needs besides, is a share of what it
-// may. Then the next one goes on, so that there are as few splits as there are backends in use. The planner, which
-// knows what is alive at once, judges.
+// Prices cannot separate equal layers on equal backends: either all are cheaper elsewhere, or none.
+// So backends are filled one after the other, the fastest first, in the order of execution. Each
+// backend takes nodes until a share of its limit is used by unplaced leafs and the largest memory
+// of a single node. So there are as few splits as backends in use. The memory planner then decides
+// whether the plan fits.
 #include "sched/assign/problem.h"
 
 #include "base/mem.h"
@@ -14,10 +14,10 @@ struct fill {
     const struct gb_assign_graph * g;
     const size_t * max_bytes;
     double share;
-    int32_t * labels; // -1: not yet
+    int32_t * labels; // -1: none yet
     size_t * leafs;   // per backend: bytes
-    size_t * most;    // per backend: bytes of results that one node makes or reads
-    int32_t * turn;   // backends, the fastest first
+    size_t * most; // per backend: bytes of results that one node reads or writes
+    int32_t * turn; // backends, the fastest first
 };
 
 static bool may_be(const struct fill * f, int32_t item, int backend) {
@@ -26,7 +26,7 @@ static bool may_be(const struct fill * f, int32_t item, int backend) {
 
 static bool is_result(const struct fill * f, int root) { return root < f->g->n_nodes && f->g->computes[root]; }
 
-// What a node adds: leafs that have no place yet, and results.
+// The memory that a node adds: unplaced leafs, and results.
 static void needs_of(const struct fill * f, int node, size_t * leafs, size_t * results) {
     const struct gb_assign_graph * g = f->g;
     *leafs = 0;
@@ -47,8 +47,8 @@ static bool has_room(const struct fill * f, int backend, size_t leafs, size_t re
     return limit == 0 || (double) (f->leafs[backend] + leafs + most) <= f->share * (double) limit;
 }
 
-// The place in `turn` of the backend that takes a node: that of the one before it, or the next one with room; without
-// any, the first that can.
+// The index in `turn` of the backend for a node: that of the previous node, else the next one with
+// enough memory, else the first that can run it.
 static int next_for(const struct fill * f, int at, int32_t item, size_t leafs, size_t results) {
     const int n = f->g->n_backends;
     for (int pass = 0; pass < 2; pass++) {
@@ -62,7 +62,7 @@ static int next_for(const struct fill * f, int at, int32_t item, size_t leafs, s
     return at;
 }
 
-// The node's item, and the leafs that it is the first to read.
+// Labels the node's item, and the leafs that it reads first.
 static void take(struct fill * f, int node, int backend, size_t leafs, size_t results) {
     const struct gb_assign_graph * g = f->g;
     f->labels[f->m->item[node]] = backend;
@@ -95,7 +95,7 @@ static void walk(struct fill * f) {
     }
 }
 
-// Backends by what all items would cost there, those that they cannot be on aside.
+// Sorts the backends by the cost of all items that they can have.
 static void take_turns(struct fill * f, int64_t * total) {
     const int n = f->g->n_backends;
     for (int b = 0; b < n; b++) {
@@ -110,7 +110,7 @@ static void take_turns(struct fill * f, int64_t * total) {
     }
 }
 
-// What is left may be anywhere that it can be.
+// Labels the rest with any backend that is possible.
 static void label_rest(const struct fill * f) {
     for (int32_t item = 0; item < f->m->p.n_items; item++) {
         for (int b = 0; f->labels[item] < 0 && b < f->g->n_backends; b++) {

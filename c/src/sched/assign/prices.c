@@ -1,10 +1,11 @@
-// prices.c - costs as the user gives them: checked, kept for a scheduler, turned into prices of a graph's nodes, and
-// the prediction that comes of them.
+// prices.c - the user's costs: checks and copies them, computes prices of a graph's nodes, and the
+// prediction.
 //
-// The time of a node is a launch, plus the longer of its traffic and its arithmetic, both counted from shapes. Memory
-// limits: a plan that needs more than is allowed is made again with a price on every byte there, and with twice that
-// price, until it fits (make.c calls gb_sched_raise_prices). If no price does it, backends are filled one after the
-// other (fill.c), up to their limits, and then up to less and less of them.
+// The time of a node is a launch, plus the maximum of its traffic and its arithmetic; both follow
+// from shapes. A plan that exceeds a memory limit is made again with a price on every byte of that
+// backend, and the price doubles until the plan fits (make.c calls gb_sched_raise_prices). If no
+// price helps, backends are filled one after the other (fill.c), up to their limits and then up to
+// smaller shares.
 #include <math.h>
 #include <string.h>
 
@@ -15,10 +16,10 @@
 #include "sched/types.h"
 #include "tensor/work.h"
 
-enum { MAX_STATES = 300000 };      // of the frontier search: below half a second
+enum { MAX_STATES = 300000 }; // of the frontier search: less than half a second
 enum { PRICED = 40, FILLED = 12 }; // rounds of raising prices, then of filling backends
 
-struct gb_costs { // one block with what the table points to
+struct gb_costs { // one block, with the arrays that the table points to
     struct ggml_backend_op_cost * ops;
     struct ggml_backend_copy_cost * copies;
     size_t n_ops, n_copies;
@@ -36,7 +37,7 @@ enum ggml_backend_cost_class ggml_backend_cost_class_of(enum ggml_op op) {
     return (unsigned) op < GGML_OP_COUNT ? (enum ggml_backend_cost_class) class_of[op] : GGML_BACKEND_COST_ANY;
 }
 
-// The most exact entry: class and type, class, type, any.
+// Finds the most specific entry: class and type, class, type, any.
 static const struct ggml_backend_op_cost * entry_for(const struct gb_costs * costs, int backend, int op_class,
     int type) {
     const struct ggml_backend_op_cost * best = NULL;
@@ -54,7 +55,7 @@ static const struct ggml_backend_op_cost * entry_for(const struct gb_costs * cos
     return best;
 }
 
-// The price of a node on a backend, in units of cost.h, by the most exact entry of the user's table.
+// The price of a node on a backend, in units of cost.h, from the most specific entry.
 static double units_of(const struct gb_costs * costs, int backend, const struct ggml_tensor * t) {
     const int type = t->src[0] ? (int) t->src[0]->type : (int) t->type;
     const struct ggml_backend_op_cost * e = entry_for(costs, backend, ggml_backend_cost_class_of(t->op), type);
@@ -67,7 +68,7 @@ static double units_of(const struct gb_costs * costs, int backend, const struct 
 
 static bool is_time(double us) { return us >= 0 && us <= 1e15; }
 
-// Every backend needs an entry for any class and any type: with it each node has a price everywhere.
+// Every backend needs an entry for any class and type, so that each node has a price everywhere.
 static enum ggml_status check_ops(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table) {
     const char * func = "ggml_backend_sched_set_costs";
     bool any[GB_COST_BACKENDS_MAX] = { false };
@@ -90,7 +91,7 @@ static enum ggml_status check_ops(const struct ggml_backend_sched * s, const str
     return GGML_STATUS_SUCCESS;
 }
 
-// The user's entry for copies between two backends; NULL: there is none.
+// The user's entry for copies between two backends; NULL: none.
 static const struct ggml_backend_copy_cost * copy_entry(const struct ggml_backend_copy_cost * copies, size_t n,
     int from, int to) {
     for (size_t k = 0; k < n; k++) {
@@ -101,7 +102,7 @@ static const struct ggml_backend_copy_cost * copy_entry(const struct ggml_backen
     return NULL;
 }
 
-// Every pair of different backends needs an entry: any node may end up behind a copy.
+// Every pair of different backends needs an entry, because any node may need a copy.
 static enum ggml_status check_copies(const struct ggml_backend_sched * s,
     const struct ggml_backend_cost_table * table) {
     const char * func = "ggml_backend_sched_set_costs";
@@ -116,7 +117,7 @@ static enum ggml_status check_copies(const struct ggml_backend_sched * s,
     return GGML_STATUS_SUCCESS;
 }
 
-// All that the solver relies on: every price exists, and none is negative.
+// Checks what the solver relies on: every price exists and is not negative.
 static enum ggml_status check_table(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table) {
     const char * func = "ggml_backend_sched_set_costs";
     GB_FAIL_IF(s->n_backends > GB_COST_BACKENDS_MAX, GGML_STATUS_UNSUPPORTED, "%s: needs at most %d backends, has %d",
@@ -141,7 +142,7 @@ void gb_costs_free(struct gb_costs * costs) {
     }
 }
 
-// NULL: no memory. An array without elements is no failure.
+// NULL: no memory. An empty array also has an address.
 static void * copy_of(const void * data, size_t n, size_t size) {
     void * copy = gb_calloc(n, size);
     if (copy && n > 0) {
@@ -150,7 +151,7 @@ static void * copy_of(const void * data, size_t n, size_t size) {
     return copy;
 }
 
-// The user may free the table afterwards.
+// The copy lets the user free the table.
 enum ggml_status gb_costs_new(const struct ggml_backend_sched * s, const struct ggml_backend_cost_table * table,
     struct gb_costs ** costs) {
     GB_TRY(check_table(s, table));
@@ -179,7 +180,7 @@ enum ggml_status gb_costs_new(const struct ggml_backend_sched * s, const struct 
 
 // ------------------------------------------------------------------------------------------------------- the placement
 
-// Prices of one graph, and the view of them that the problem is made from.
+// Prices of one graph, and the problem's view of them.
 struct prices { // owned
     double *node, *copy, *copy_per_byte;
     struct gb_cost_prices view;
@@ -191,7 +192,7 @@ static void free_prices(struct prices * x) {
     gb_free(x->copy_per_byte);
 }
 
-// Prices of all nodes on all backends, and of copies between them. Nodes that compute nothing are free.
+// Prices of all nodes on all backends, and of copies. Nodes that compute nothing cost nothing.
 static bool fill_prices(const struct ggml_backend_sched * s, const struct gb_sched_input * in, const double * per_byte,
     struct prices * x) {
     const size_t n = (size_t) s->n_backends;
@@ -218,14 +219,14 @@ static bool fill_prices(const struct ggml_backend_sched * s, const struct gb_sch
     return true;
 }
 
-// Is it up to the placement where the tensor is?
+// True if the placement decides where the tensor is.
 static bool is_free(const struct gb_assign_graph * g, int t) {
     const bool computed = t < g->n_nodes && g->computes[t];
     return g->chosen[t] < 0 && (computed || (g->root[t] == t && !g->placed[t]));
 }
 
-// What the policy "weights" would choose, by item: a start for the solver. Where the tensors of an item differ, the
-// first of them decides.
+// What the policy "weights" would choose, per item, as a start for the solver. The first tensor of
+// an item decides.
 static void labels_of_weights(const struct gb_assign_graph * g, const struct gb_cost_model * m,
     struct gb_assignment * out, int32_t * labels) {
     gb_assign(g, GB_ASSIGN_WEIGHTS, out);
@@ -237,10 +238,10 @@ static void labels_of_weights(const struct gb_assign_graph * g, const struct gb_
     }
 }
 
-// From the units of cost.h to microseconds.
+// Converts units of cost.h to microseconds.
 static double to_us(int64_t units) { return (double) units / (1000.0 * GB_COST_UNIT); }
 
-// What the solver found: labels of the start and of the result, and what each item saves.
+// The result of the solver: labels of the start and of the result, and what each item saves.
 struct found { // owned, per item
     int32_t *weights, *labels, *other, *tensor_label;
     int64_t * saved;
@@ -256,7 +257,8 @@ static void free_found(struct found * f) {
 
 static bool is_filled(const struct gb_sched_memory_prices * memory) { return memory && memory->rounds > PRICED; }
 
-// Labels of the items: by the solver, from those of the policy "weights" on, or by filling, where prices were in vain.
+// Labels the items: the solver improves those of the policy "weights". If prices did not help,
+// backends are filled.
 static enum ggml_status label_items(const struct gb_costs * costs, const struct gb_sched_memory_prices * memory,
     const struct gb_assign_graph * g, const struct gb_cost_model * m, const int32_t * start, int32_t * labels,
     struct gb_cost_result * r) {
@@ -270,7 +272,7 @@ static enum ggml_status label_items(const struct gb_costs * costs, const struct 
     return GGML_STATUS_SUCCESS;
 }
 
-// The solver's result is never worse than the policy "weights".
+// The result is never worse than the policy "weights".
 static enum ggml_status solve(const struct gb_costs * costs, const struct gb_sched_memory_prices * memory,
     const struct gb_assign_graph * g, struct gb_cost_model * m, struct gb_assignment * out, struct found * f,
     struct ggml_backend_sched_prediction * prediction) {
@@ -296,7 +298,7 @@ static enum ggml_status solve(const struct gb_costs * costs, const struct gb_sch
     return GGML_STATUS_SUCCESS;
 }
 
-// For explain: what each node would cost more on its next best backend, all others staying where they are.
+// For explain: the extra cost of each node on its next best backend, if nothing else moves.
 static void tell_savings(const struct gb_assign_graph * g, const struct gb_cost_model * m, const struct found * f,
     struct gb_assignment * out) {
     for (int t = 0; t < g->n_tensors; t++) {
@@ -307,7 +309,7 @@ static void tell_savings(const struct gb_assign_graph * g, const struct gb_cost_
     }
 }
 
-// The labels were found with memory at a price; what they cost is counted without.
+// The labels were found with prices of memory; their cost is counted without.
 static enum ggml_status predict_without_prices(struct gb_sched_assigned * assigned, double bound_us,
     const struct gb_assign_graph * graph, const struct gb_cost_prices * prices, const struct found * found) {
     struct gb_cost_prices plain = *prices;
@@ -363,10 +365,10 @@ enum ggml_status gb_sched_assign_by_policy(const struct ggml_backend_sched * s, 
 
 // -------------------------------------------------------------------------------------------------------------- memory
 
-// All that a plan needs of a backend at once.
+// Bytes that a plan needs of a backend.
 static size_t sum_of(const struct gb_backend_need * need) { return need->peak + need->leafs + need->replicas; }
 
-// A first price at which all that the plan needs there would cost a thousandth of its time; then twice as much each
+// At the first price, the plan's memory costs a thousandth of its time. Then the price doubles each
 // time.
 static void raise_price(struct gb_sched_memory_prices * r, const struct gb_sched_assigned * assigned, size_t bytes,
     int b) {

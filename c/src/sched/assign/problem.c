@@ -1,40 +1,40 @@
-// problem.c - what stays together, what it may run on, and what has to travel.
+// problem.c - groups tensors into items, and finds where each item may be and what must be copied.
 //
-// An item is a root with the ops that write its memory: an op whose result lies in another tensor goes where that
-// tensor is. Where no backend can have both, they are two items, and the result travels back. Memory that exists is an
-// item that cannot move, and who writes it must reach it, if somebody can. Every write begins a new value of its root:
-// a copy made before does not serve who reads after. Memory that nobody computes and nobody has placed (inputs) may be
-// anywhere.
+// An item is a root with the ops that write its memory. If no backend can run such an op and reach
+// the memory, the op and the root are two items, and the result is copied back. Existing memory is
+// an item that cannot move; ops that write it should reach it. Every write begins a new value of
+// its root, because earlier copies are stale. Memory that no node computes and that has no place
+// yet (inputs) may be anywhere.
 #include "sched/assign/problem.h"
 
 #include "base/status.h"
 
-struct use { // an item needs a value
+struct use { // an item that needs a value
     int32_t value, item;
 };
 
 struct value { // one state of a root's memory
     int32_t root;
-    size_t bytes; // the largest part that is read of it at once
-    bool back;    // a result that goes to where its memory is
+    size_t bytes; // bytes of the largest part that a node reads
+    bool back; // a result that must be copied to its memory
     int32_t producer;
 };
 
-// What is known while the problem is built. Sets of backends are words, a bit for each.
+// State while the problem is built. Sets of backends are bit masks.
 struct build {
     struct gb_cost_model * m;
     const struct gb_assign_graph * g;
     const struct gb_cost_prices * prices;
-    int32_t * leader;   // per tensor: union-find
-    uint64_t * allowed; // per leader: backends
-    int32_t * current;  // per root: its value now, -1: not read yet
+    int32_t * leader; // per tensor: union-find
+    uint64_t * allowed; // per leader: mask of backends
+    int32_t * current; // per root: its current value, -1: not read yet
     GB_VEC(struct value) values;
     GB_VEC(struct use) uses;
     int64_t * cost;
-    double limit; // of a single price
+    double limit; // limit of a single price
 };
 
-// The leader of the item that a tensor belongs to.
+// The leader of the tensor's item.
 static int32_t find(const struct build * b, int32_t t) {
     while (b->leader[t] != t) {
         b->leader[t] = b->leader[b->leader[t]];
@@ -45,7 +45,7 @@ static int32_t find(const struct build * b, int32_t t) {
 
 static bool computes(const struct build * b, int t) { return t < b->g->n_nodes && b->g->computes[t]; }
 
-// All backends; a shift by all bits of the word would be undefined.
+// The mask of all backends. A shift by the width of the word is undefined.
 static uint64_t everybody(const struct build * b) {
     return b->g->n_backends == GB_COST_BACKENDS_MAX ? UINT64_MAX : (UINT64_C(1) << b->g->n_backends) - 1;
 }
@@ -59,21 +59,21 @@ static uint64_t reaching(const struct build * b, int root) {
     return set;
 }
 
-// Who can run the node and write where its result belongs; if nobody can do both, who can run it, and the result
-// travels back.
+// The backends that can run the node and write its result in place. If there are none, those that
+// can run it; then the result is copied back.
 static uint64_t allowed_for_node(const struct build * b, int node) {
     const struct gb_assign_graph * g = b->g;
     uint64_t set = 0;
     for (int k = 0; k < g->n_backends; k++) {
         set |= g->runs(g->user_data, k, node) ? UINT64_C(1) << k : 0;
     }
-    set = set == 0 ? everybody(b) : set; // an error that is reported elsewhere
+    set = set == 0 ? everybody(b) : set; // the check of the assignment reports it
     const uint64_t writes = g->placed[g->root[node]] ? reaching(b, g->root[node]) : everybody(b);
     return set & writes ? set & writes : set;
 }
 
-// Where a tensor may be. The user's choice stands; memory that exists is where it is, and counts as the last backend's
-// if it is nobody's; the rest may be anywhere.
+// Where a tensor may be. A user's choice is final. Existing memory cannot move; memory that no
+// backend owns counts as the last backend's. The rest may be anywhere.
 static uint64_t allowed_for(const struct build * b, int t) {
     const struct gb_assign_graph * g = b->g;
     if (g->chosen[t] >= 0) {
@@ -88,7 +88,7 @@ static uint64_t allowed_for(const struct build * b, int t) {
     return everybody(b);
 }
 
-// Roots first; then whoever writes a root joins it.
+// Roots first; then the nodes that write them join.
 static void join_items(struct build * b) {
     const struct gb_assign_graph * g = b->g;
     for (int t = 0; t < g->n_tensors; t++) {
@@ -102,12 +102,12 @@ static void join_items(struct build * b) {
         if (root == t || (computes(b, t) && (g->placed[root] || (b->allowed[t] & b->allowed[at]) == 0))) {
             continue;
         }
-        b->allowed[at] &= computes(b, t) ? b->allowed[t] : UINT64_MAX; // views follow
+        b->allowed[at] &= computes(b, t) ? b->allowed[t] : UINT64_MAX; // views follow their roots
         b->leader[t] = at;
     }
 }
 
-// Items are numbered in the order of their leaders; each tensor learns the number of its item.
+// Numbers items in the order of their leaders, and gives each tensor the number of its item.
 static bool number_items(struct build * b) {
     int n = 0;
     for (int t = 0; t < b->g->n_tensors; t++) {
@@ -124,12 +124,12 @@ static bool number_items(struct build * b) {
     return b->cost != NULL;
 }
 
-// A price as a whole number between 0 and the limit: sums of these cannot overflow.
+// Rounds a price to a whole number from 0 to the limit, so that sums cannot overflow.
 static int64_t whole(const struct build * b, double units) {
     return units >= b->limit ? (int64_t) b->limit : units > 0 ? (int64_t) (units + 0.5) : 0;
 }
 
-// An item costs the work of its nodes, and where memory has a price the bytes of its root.
+// The cost of an item is that of its nodes, and the bytes of its root if memory has a price.
 static void price_items(struct build * b) {
     const struct gb_assign_graph * g = b->g;
     const size_t n = (size_t) g->n_backends;
@@ -151,8 +151,8 @@ static void price_items(struct build * b) {
 
 // -------------------------------------------------------------------------------------------------------------- values
 
-// The item reads the value that the root has now, which is noted when it is read first. An item reads what it made
-// itself for nothing.
+// The item reads the root's current value, which is created on the first read. Reading its own
+// result costs nothing.
 static bool add_use(struct build * b, int32_t root, int32_t item, size_t bytes) {
     if (b->m->item[root] == item) {
         return true;
@@ -168,8 +168,8 @@ static bool add_use(struct build * b, int32_t root, int32_t item, size_t bytes) 
     return gb_vec_push(&b->uses, ((struct use){ b->current[root], item }));
 }
 
-// Whoever reads the root after this node needs a value of its own. If the node and its root are different items, the
-// result is a value that travels to the root.
+// Later readers of the root need a new value. If the node and its root are different items, the
+// result is a value that is copied to the root.
 static bool add_write(struct build * b, int node) {
     const struct gb_assign_graph * g = b->g;
     const int32_t root = g->root[node];
@@ -183,7 +183,7 @@ static bool add_write(struct build * b, int node) {
                gb_vec_push(&b->uses, ((struct use){ (int32_t) b->values.n - 1, b->m->item[root] })));
 }
 
-// Reads and writes of the nodes, in order of execution.
+// Reads and writes of all nodes, in order of execution.
 static bool list_uses(struct build * b) {
     const struct gb_assign_graph * g = b->g;
     bool ok = true;
@@ -199,13 +199,14 @@ static bool list_uses(struct build * b) {
     return ok;
 }
 
-// Can `to` use the root's memory, which is placed, or will be on `from`, without a copy?
+// True if `to` can use the root's memory without a copy. The memory is placed, or will be on
+// `from`.
 static bool is_in_reach(const struct build * b, int32_t root, int from, int to) {
     return b->g->placed[root] ? b->g->reaches(b->g->user_data, to, root) : b->g->shares(b->g->user_data, to, from);
 }
 
-// A copy costs nothing where the memory is in reach. That of a weight is made once and serves many runs, so a run pays
-// a part of it; its bytes are paid for in full.
+// A copy costs nothing if the memory is reachable. A weight is copied once for many runs, so a run
+// pays a part of the transfer. It pays for all of the memory.
 static void price_copies(const struct build * b, const struct value * v, int64_t * copy) {
     const int n = b->g->n_backends;
     const double runs = b->g->weight[v->root] ? b->prices->weight_runs : 1;
@@ -221,7 +222,7 @@ static void price_copies(const struct build * b, const struct value * v, int64_t
     }
 }
 
-// Uses, which are by node, to values with their consumers, no item twice.
+// Converts reads, which are per node, to values with their consumers, each item once.
 static bool fill_values(struct build * b) {
     const size_t n_values = b->values.n, k = (size_t) b->g->n_backends;
     struct gb_cost_value * values = gb_calloc(n_values, sizeof(*values));
@@ -262,7 +263,7 @@ static bool fill_values(struct build * b) {
     return true;
 }
 
-// The items of the nodes that compute something, in order of execution.
+// The items of the nodes that compute, in order of execution.
 static bool fill_order(struct build * b) {
     int32_t * order = gb_calloc((size_t) b->g->n_nodes, sizeof(*order));
     b->m->p.order = order;
@@ -274,7 +275,7 @@ static bool fill_order(struct build * b) {
     return order != NULL;
 }
 
-// The limit of a single price is such that all prices together stay below GB_COST_SUM_MAX.
+// The limit of a single price keeps the sum of all prices below GB_COST_SUM_MAX.
 static bool build(struct build * b) {
     const size_t n = (size_t) b->g->n_tensors;
     b->leader = gb_calloc(n, sizeof(*b->leader));
@@ -291,7 +292,7 @@ static bool build(struct build * b) {
     const double k = b->g->n_backends;
     const double terms = ((double) n + b->g->n_nodes) * 2 * k + (double) b->values.n * k * k + 1;
     b->limit = (double) GB_COST_SUM_MAX / terms;
-    b->m->p.split = GB_MAX(whole(b, b->prices->split), 1); // of equals, the one with fewer splits
+    b->m->p.split = GB_MAX(whole(b, b->prices->split), 1); // breaks ties in favour of fewer splits
     price_items(b);
     return fill_values(b) && fill_order(b);
 }

@@ -1,5 +1,5 @@
-// reach.c - which backend can use which memory: that of the user by its buffer type, that of the scheduler by the
-// backend to which the root is assigned.
+// reach.c - which backend can use which memory. The buffer type decides for memory of the user, the
+// assigned backend for memory of the scheduler.
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
 #include "sched/sched.h"

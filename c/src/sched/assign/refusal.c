@@ -1,4 +1,5 @@
-// refusal.c - reports why a graph cannot be assigned: the node or leaf, and what each backend says against it.
+// refusal.c - reports why a graph cannot be assigned: the node or leaf, and the reason of each
+// backend.
 #include "base/text.h"
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
@@ -14,7 +15,7 @@ void gb_sched_append_refusals(struct gb_text * t, const struct ggml_backend_sche
     }
 }
 
-// A leaf can only fail because the user wants it where its memory cannot be used.
+// A leaf fails only if the user's choice cannot use its memory.
 static enum ggml_status fail_leaf(const struct ggml_backend_sched * s, const struct gb_sched_input * in, int id) {
     const struct ggml_tensor * tensor = in->ids.data[id].tensor;
     return gb_fail(GGML_STATUS_INVALID_STATE,

@@ -1,11 +1,11 @@
 // rules.c - the policies that assign nodes to backends. Pure.
 //
-// "weights" takes, in this order: the user's choices; memory and weights that exist; the backends of neighbours, spread
-// in node order; the highest priority for what is left. A backend takes a node only if it can run it and can write
-// where the result must go. A node that no backend takes that way goes to the next one in priority that can run it, at
-// worst on a copy, which is then written back.
-// "sources" sends each op to the backend of its best source and spreads nothing. "cost" puts the labels that a solver
-// found (problem.c, cost/) right after the user's choices.
+// "weights" applies, in this order: the user's choices; existing memory and weights; the backends
+// of neighbours, in node order; the highest priority for the rest. A backend gets a node only if it
+// can run it and can write its result in place. Otherwise the next backend by priority that can run
+// the node gets it; the result may be written to a copy and then written back.
+// "sources" assigns each op to the backend of its best source, and does not look at neighbours.
+// "cost" applies the labels of a solver (problem.c, cost/) right after the user's choices.
 #include "sched/assign/rules.h"
 
 #include <limits.h>
@@ -23,7 +23,7 @@ bool gb_assign_reaches(const struct gb_assign_graph * graph, const struct gb_ass
     return owner < 0 || owner == backend || graph->shares(graph->user_data, backend, owner);
 }
 
-// `wanted` is kept only where the node went elsewhere.
+// `wanted` is kept only if the node was assigned elsewhere.
 static void set(struct pass * p, int tensor, int backend, enum gb_cause cause, int by, int wanted) {
     p->out[tensor] = (struct gb_assignment){
         .backend = backend, .by = by, .wanted = wanted == backend ? -1 : wanted, .cause = (int32_t) cause
@@ -36,18 +36,19 @@ static bool runs(const struct pass * p, int backend, int node) {
     return p->graph->runs(p->graph->user_data, backend, node);
 }
 
-// The result goes where the backend can write: its own memory, unless it is placed already or part of another tensor.
+// True if the backend can write the result: to its own memory, unless the result has a place
+// already or is part of another tensor.
 static bool can_write(const struct pass * p, int backend, int node) {
     const int root = p->graph->root[node];
     return (root == node && !p->graph->placed[root]) || gb_assign_reaches(p->graph, p->out, backend, root);
 }
 
-// The backend can run the node and write its result in place.
+// True if the backend can run the node and write its result in place.
 static bool takes(const struct pass * p, int backend, int node) {
     return runs(p, backend, node) && can_write(p, backend, node);
 }
 
-// The node can run there without a copy of a source that is placed already.
+// True if the node can run there without copying a placed source.
 static bool reads_all_placed(const struct pass * p, int backend, int node) {
     const struct gb_assign_graph * g = p->graph;
     for (uint32_t k = g->src_begin[node]; k < g->src_begin[node + 1]; k++) {
@@ -59,9 +60,9 @@ static bool reads_all_placed(const struct pass * p, int backend, int node) {
     return true;
 }
 
-// The backend for a node that `wanted` should have: itself if it takes the node; else, from the next in priority on and
-// around, the best that can run it: without any copy, then with copies of sources, then with the result written back.
-// -1: nobody can run it.
+// The backend for a node whose preferred backend is `wanted`: that one if it can; else the best of
+// the others by priority. Best is without copies, then with copies of sources, then with a
+// write-back. -1: none can run it.
 static int next_best(const struct pass * p, int wanted, int node) {
     const int n = p->graph->n_backends;
     const int first = wanted < 0 ? 0 : wanted;
@@ -82,7 +83,7 @@ static int next_best(const struct pass * p, int wanted, int node) {
     return best[0] >= 0 ? best[0] : best[1] >= 0 ? best[1] : best[2];
 }
 
-// The cause and `by` hold only if the node went where it was wanted; elsewhere the cause is its priority.
+// The cause and `by` hold only if the node got the preferred backend; else the cause is priority.
 static void assign_next_best(struct pass * p, int wanted, int node, enum gb_cause cause, int by) {
     const int b = next_best(p, wanted, node);
     if (b >= 0) {
@@ -92,7 +93,7 @@ static void assign_next_best(struct pass * p, int wanted, int node, enum gb_caus
 
 // -------------------------------------------------------------------------------------------------------------- step 1
 
-// The user's choices stand, even those that cannot run: gb_assign_check names them.
+// The user's choices are final, even those that cannot run: gb_assign_check reports them.
 static void assign_users(struct pass * p) {
     for (int t = 0; t < p->graph->n_tensors; t++) {
         if (p->graph->chosen[t] >= 0) {
@@ -101,7 +102,8 @@ static void assign_users(struct pass * p) {
     }
 }
 
-// Memory that exists: leafs and unread roots belong where they are; nodes that compute go where their result must be.
+// Existing memory: leafs and unread roots belong to its backend; nodes that compute run where their
+// result is.
 static void assign_placed(struct pass * p) {
     const struct gb_assign_graph * g = p->graph;
     for (int t = 0; t < g->n_tensors; t++) {
@@ -129,11 +131,11 @@ static void assign_by_weight(struct pass * p, int node) {
     }
 }
 
-static bool is_open(const struct pass * p, int node) { // a node that computes and is not assigned yet
+static bool is_open(const struct pass * p, int node) { // true for a node that computes and is not assigned yet
     return p->graph->computes[node] && !is_assigned(p, node);
 }
 
-// Nodes that read a weight go where the weight is.
+// Nodes that read a weight run where the weight is.
 static void assign_weights(struct pass * p) {
     for (int i = 0; i < p->graph->n_nodes; i++) {
         if (is_open(p, i)) {
@@ -144,8 +146,8 @@ static void assign_weights(struct pass * p) {
 
 // -------------------------------------------------------------------------------------------------------------- step 2
 
-// Walks the nodes up (against their order) or down, giving each open node the backend of the assigned one seen last.
-// With `fallback` false the last backend is not spread: it ends a run.
+// Walks the nodes up (against their order) or down. Each open node gets the backend of the last
+// assigned one. If `fallback` is false, the last backend is not spread: it ends a group.
 static void spread(struct pass * p, bool up, bool fallback) {
     const struct gb_assign_graph * g = p->graph;
     int from = -1;
@@ -162,8 +164,9 @@ static void spread(struct pass * p, bool up, bool fallback) {
     }
 }
 
-// What spreading could not give away: a node wants the backend of the last node before it that the rules placed, and
-// without one the highest priority; nodes that this function moved aside do not pull others after them.
+// Nodes without an assigned neighbour: each prefers the backend of the last node before it that the
+// rules assigned, or the highest priority. Nodes that this function moved elsewhere do not attract
+// others.
 static void assign_rest_by_priority(struct pass * p) {
     const struct gb_assign_graph * g = p->graph;
     int last = 0;
@@ -181,7 +184,8 @@ static void assign_rest_by_priority(struct pass * p) {
 
 // ---------------------------------------------------------------------------------------------------- policy "sources"
 
-// Best source: of higher priority and not smaller than what was seen so far. `placed`: only sources with memory count.
+// The best source has higher priority and is not smaller than earlier ones. `placed`: consider only
+// sources with memory.
 static void assign_by_source(struct pass * p, int node, bool placed) {
     const struct gb_assign_graph * g = p->graph;
     int best = INT_MAX, by = -1;
@@ -202,7 +206,7 @@ static void assign_by_source(struct pass * p, int node, bool placed) {
     }
 }
 
-// Placed sources first; then those that the first round has assigned.
+// Placed sources first; then those that the first round assigned.
 static void assign_sources(struct pass * p) {
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < p->graph->n_nodes; i++) {
@@ -215,7 +219,7 @@ static void assign_sources(struct pass * p) {
 
 // ------------------------------------------------------------------------------------------------------- policy "cost"
 
-// Only nodes that the user left open, and only where the label can run them.
+// Only nodes without a user's choice, and only if the label can run them.
 static void assign_labels(struct pass * p) {
     const struct gb_assign_graph * g = p->graph;
     for (int t = 0; g->label && t < g->n_tensors; t++) {
@@ -228,13 +232,15 @@ static void assign_labels(struct pass * p) {
 
 // -------------------------------------------------------------------------------------------------------------- step 3
 
-// A root without memory that no node computes and nobody has assigned: its first user may have it.
+// True for a root without memory that no node computes and that is not assigned: its first reader
+// decides.
 static bool is_open_leaf(const struct pass * p, int root) {
     const struct gb_assign_graph * g = p->graph;
     return !is_assigned(p, root) && !g->placed[root] && !(root < g->n_nodes && g->computes[root]);
 }
 
-// Memory that is not placed and not computed goes to the first node that uses it, through whatever view.
+// Memory that is not placed and not computed goes to the first node that reads it, also through a
+// view.
 static void assign_leafs(struct pass * p) {
     const struct gb_assign_graph * g = p->graph;
     for (int i = 0; i < g->n_nodes; i++) {
@@ -253,8 +259,8 @@ static void assign_leafs(struct pass * p) {
     }
 }
 
-// A node whose result is part of another tensor moves to where that tensor is, if somebody who can write there can run
-// it.
+// A node whose result is part of another tensor moves to that tensor's backend, if a backend that
+// can write there can run it.
 static void follow_aliases(struct pass * p) {
     const struct gb_assign_graph * g = p->graph;
     for (int i = 0; i < g->n_nodes; i++) {
@@ -271,10 +277,11 @@ static void follow_aliases(struct pass * p) {
     }
 }
 
-// What is left computes nothing. Unused roots go to the last backend, views to where their root is.
+// The rest computes nothing. Unused roots go to the last backend, views to the backend of their
+// root.
 static void assign_views(struct pass * p) {
     const struct gb_assign_graph * g = p->graph;
-    for (int t = 0; t < g->n_tensors; t++) { // roots first: views only look at roots
+    for (int t = 0; t < g->n_tensors; t++) { // roots first: views depend on roots
         const bool computed = t < g->n_nodes && g->computes[t];
         if (g->root[t] == t && !computed && !is_assigned(p, t)) {
             set(p, t, g->n_backends - 1, GB_CAUSE_UNUSED, -1, -1);

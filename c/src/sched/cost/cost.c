@@ -1,10 +1,12 @@
-// cost.c - the sum that is to be small, and how: one minimum cut for two backends; for more the frontier search, and
-// expansion moves (each one a cut) for a start and for graphs that are too wide.
+// cost.c - the cost of labels, and how to minimize it. Two backends need one minimum cut. More
+// backends use the frontier search, with expansion moves (each one a cut) for a start and for
+// graphs that are too wide.
 //
-// An expansion move lets each item keep its label or take alpha. Its terms are cuts except one: a copy that gets
-// cheaper because its producer moves to alpha while a consumer stays. There the dearer price is taken, so a move
-// promises at most what it gives; it is accepted only when the true sum has become smaller. With two backends and all
-// labels 0 that case cannot occur: the cut is exact.
+// An expansion move lets each item keep its label or take alpha. All its terms are cuts except one:
+// a copy that gets cheaper because its producer moves to alpha while a consumer stays. That copy
+// counts with the higher price, so a move saves at least what the cut promises. A move is accepted
+// only if the exact cost decreases. With two backends and all labels 0 this case does not occur,
+// and the cut is exact.
 #include "sched/cost/cost.h"
 
 #include <string.h>
@@ -12,7 +14,7 @@
 #include "base/status.h"
 #include "sched/cost/frontier.h"
 
-// The price of one copy of a value; it costs nothing where the value is already.
+// The price of one copy of a value; 0 if the backend has the value already.
 static int64_t price(const struct gb_cost_problem * p, int value, int from, int to) {
     const size_t k = (size_t) p->n_backends;
     return from == to ? 0 : p->copy[((size_t) value * k + (size_t) from) * k + (size_t) to];
@@ -22,7 +24,7 @@ static int64_t cost_at(const struct gb_cost_problem * p, int item, int backend) 
     return p->cost[(size_t) item * (size_t) p->n_backends + (size_t) backend];
 }
 
-// Is consumer c of the value the first with its label?
+// True if consumer c of the value is the first with its label.
 static bool is_first_there(const struct gb_cost_problem * p, const struct gb_cost_value * v, uint32_t c,
     const int32_t * labels) {
     for (uint32_t d = v->begin; d < c; d++) {
@@ -33,8 +35,8 @@ static bool is_first_there(const struct gb_cost_problem * p, const struct gb_cos
     return true;
 }
 
-// What the copies of a value cost under these labels: each backend that has a consumer, other than the producer's, gets
-// one. Up to 64 backends are remembered in a word; beyond, consumers are compared with those before them.
+// The cost of a value's copies: one for each backend of a consumer, except the producer's. A word
+// remembers up to 64 backends; for others, consumers are compared with earlier ones.
 static int64_t copies_of(const struct gb_cost_problem * p, int value, const int32_t * labels) {
     const struct gb_cost_value * v = &p->values[value];
     const int home = labels[v->producer];
@@ -73,8 +75,8 @@ int64_t gb_cost_of(const struct gb_cost_problem * p, const int32_t * labels) {
 
 // ------------------------------------------------------------------------------------------------------ expansion move
 
-// An expansion move while its network is built. A node on the side of the source keeps its label, one on the side of
-// the sink takes alpha; an arc is paid for when it leads from the first side to the second.
+// State while the network of a move is built. A node on the source side keeps its label, one on the
+// sink side takes alpha. The cut pays for arcs from the source side to the sink side.
 struct move {
     const struct gb_cost_problem * p;
     const int32_t * labels;
@@ -84,12 +86,12 @@ struct move {
     bool ok;
 };
 
-// No capacity is larger than `inf`: to cut such an arc is dearer than all finite costs together.
+// `inf` is the largest capacity: more than all finite costs together.
 static void arc(struct move * m, int32_t from, int32_t to, int64_t cap) {
     m->ok = m->ok && gb_flow_add(m->net, from, to, GB_MIN(cap, m->inf), 0);
 }
 
-// Items pay cap when they take alpha (from = source) or keep their label (to = sink).
+// The cut pays cap if the item takes alpha (from = source) or keeps its label (to = sink).
 static void add_items(struct move * m) {
     for (int32_t i = 0; i < m->p->n_items; i++) {
         arc(m, m->source, i, cost_at(m->p, i, m->alpha));
@@ -99,7 +101,7 @@ static void add_items(struct move * m) {
     }
 }
 
-// Each pair of neighbours pays for a split where the move leaves them with different labels.
+// Neighbours pay for a split if their labels differ after the move.
 static void add_neighbours(struct move * m) {
     const struct gb_cost_problem * p = m->p;
     for (int k = 0; k + 1 < p->n_order; k++) {
@@ -108,11 +110,11 @@ static void add_neighbours(struct move * m) {
         if (i == j || (i_there && j_there)) {
             continue;
         }
-        if (i_there || j_there) { // one has it anyway: apart as long as the other keeps its own
+        if (i_there || j_there) { // one has alpha already: a split if the other keeps its label
             arc(m, i_there ? j : i, m->sink, p->split);
         } else if (m->labels[i] == m->labels[j]) {
             m->ok = m->ok && gb_flow_add(m->net, i, j, p->split, p->split);
-        } else { // apart unless both move: one node more, which goes with alpha only when both do
+        } else { // a split unless both move: an extra node takes alpha only if both do
             const int32_t w = m->net->n_nodes;
             arc(m, w, m->sink, p->split);
             arc(m, i, w, m->inf);
@@ -121,8 +123,8 @@ static void add_neighbours(struct move * m) {
     }
 }
 
-// The cut pays cap if `producer` is on the side of the source and some item of the group, the consumers labelled
-// `group`, at the sink's; with `reverse` the other way round.
+// The cut pays cap if `producer` is on the source side and a consumer labelled `group` on the sink
+// side; with `reverse` the other way round.
 static void add_group(struct move * m, const struct gb_cost_value * v, int group, int64_t cap, bool reverse) {
     int32_t only = -1;
     int n = 0;
@@ -149,7 +151,7 @@ static void add_group(struct move * m, const struct gb_cost_value * v, int group
     }
 }
 
-// The cut pays cap if some item of the group keeps its label, whatever the producer does.
+// The cut pays cap if an item of the group keeps its label, whatever the producer does.
 static void add_group_stays(struct move * m, const struct gb_cost_value * v, int group, int64_t cap) {
     if (cap == 0) {
         return;
@@ -163,14 +165,15 @@ static void add_group_stays(struct move * m, const struct gb_cost_value * v, int
     }
 }
 
-// The copies of one value. Its consumers are taken in groups of one label, because a backend gets a value once. A group
-// that stays pays for its copy wherever the producer is, and what the copy costs more if the producer moves to alpha.
-// Whoever moves to alpha needs a copy there unless the producer moves, too.
+// The copies of one value. Consumers are grouped by label, because a backend gets a value once. A
+// group that stays pays for its copy from the producer's current backend, plus the difference if
+// the producer moves to alpha. Consumers that move to alpha need a copy there unless the producer
+// moves, too.
 static void add_value(struct move * m, int value) {
     const struct gb_cost_problem * p = m->p;
     const struct gb_cost_value * v = &p->values[value];
     const int home = m->labels[v->producer], alpha = m->alpha;
-    bool there = false; // a consumer has alpha anyway
+    bool there = false; // a consumer has alpha already
     for (uint32_t c = v->begin; c < v->end; c++) {
         const int b = m->labels[p->consumers[c]];
         there |= b == alpha;
@@ -179,7 +182,7 @@ static void add_value(struct move * m, int value) {
         }
         const int64_t stays = home == alpha ? price(p, value, alpha, b) : price(p, value, home, b);
         add_group_stays(m, v, b, stays);
-        if (home != alpha) { // dearer when the producer leaves and they stay
+        if (home != alpha) { // extra price if the producer moves and they stay
             add_group(m, v, b, GB_MAX(price(p, value, alpha, b) - stays, 0), true);
         }
     }
@@ -192,10 +195,10 @@ static void add_value(struct move * m, int value) {
     }
 }
 
-// A place where an item cannot be adds nothing to a sum of finite costs.
+// Labels that an item cannot have add nothing to a sum of finite costs.
 static int64_t finite(int64_t cost) { return cost >= GB_COST_INF ? 0 : cost; }
 
-// A number that is more than all finite costs together.
+// A number greater than the sum of all finite costs.
 static int64_t infinity_of(const struct gb_cost_problem * p) {
     int64_t sum = 1 + p->split * p->n_order;
     for (size_t k = 0; k < (size_t) p->n_items * (size_t) p->n_backends; k++) {
@@ -207,7 +210,7 @@ static int64_t infinity_of(const struct gb_cost_problem * p) {
     return sum;
 }
 
-// Each item and both ends are nodes; so are groups that are paid for together.
+// Nodes are the items, source and sink, and one for each group that is paid for together.
 bool gb_cost_network(const struct gb_cost_problem * p, const int32_t * labels, int alpha, struct gb_flow * net) {
     struct move m = {
         .p = p,
@@ -230,7 +233,7 @@ bool gb_cost_network(const struct gb_cost_problem * p, const int32_t * labels, i
 
 // ------------------------------------------------------------------------------------------------------------- solving
 
-// Makes one move; *cost becomes smaller or stays. `trial` has room for the labels.
+// Makes one move; *cost decreases or stays. `trial`: memory for the labels.
 static enum ggml_status expand(const struct gb_cost_problem * p, int alpha, int32_t * labels, int32_t * trial,
     int64_t * cost) {
     struct gb_flow net = { 0 };
@@ -252,7 +255,7 @@ static enum ggml_status expand(const struct gb_cost_problem * p, int alpha, int3
     return status;
 }
 
-// A start for the moves: each item where it costs least by itself, whatever the copies are.
+// A start for the moves: each item where it is cheapest, without regard to copies.
 static void cheapest_alone(const struct gb_cost_problem * p, int32_t * labels) {
     for (int i = 0; i < p->n_items; i++) {
         labels[i] = 0;
@@ -262,7 +265,7 @@ static void cheapest_alone(const struct gb_cost_problem * p, int32_t * labels) {
     }
 }
 
-// No placement costs less than this: each item at its cheapest, no copies, no splits.
+// Lower bound: each item at its cheapest, without copies and splits.
 static int64_t sum_of_cheapest(const struct gb_cost_problem * p) {
     int64_t sum = 0;
     for (int i = 0; i < p->n_items; i++) {
@@ -275,7 +278,7 @@ static int64_t sum_of_cheapest(const struct gb_cost_problem * p) {
     return sum;
 }
 
-// Makes one move after the other until none of the backends as alpha helps any more.
+// Repeats moves until no backend as alpha improves the labels.
 static enum ggml_status descend(const struct gb_cost_problem * p, int32_t * labels, int32_t * trial, int64_t * cost) {
     for (int alpha = 0, idle = 0; idle < p->n_backends; alpha = (alpha + 1) % p->n_backends) {
         const int64_t before = *cost;
@@ -285,7 +288,8 @@ static enum ggml_status descend(const struct gb_cost_problem * p, int32_t * labe
     return GGML_STATUS_SUCCESS;
 }
 
-// From the given start, from each item's own best, and from everything on one backend (where possible).
+// Starts from the given labels, from each item's cheapest, and from everything on one backend
+// (where possible).
 static enum ggml_status moves(const struct gb_cost_problem * p, const int32_t * start, int32_t * labels,
     int32_t * scratch, struct gb_cost_result * r) {
     int32_t *at = scratch, *trial = scratch + p->n_items;
@@ -304,8 +308,8 @@ static enum ggml_status moves(const struct gb_cost_problem * p, const int32_t * 
     return GGML_STATUS_SUCCESS;
 }
 
-// Any number of backends but two. The moves find a good placement; where the backends are few enough, the frontier
-// search looks for a better one, proves that there is none, or leaves a bound.
+// For any number of backends but two. Moves find a good placement. With few backends, the frontier
+// search looks for a better one and proves the optimum or gives a bound.
 static enum ggml_status solve_many(const struct gb_cost_problem * p, const int32_t * start, size_t max_states,
     int32_t * labels, int32_t * scratch, struct gb_cost_result * r) {
     GB_TRY(moves(p, start, labels, scratch, r));
@@ -323,7 +327,7 @@ static enum ggml_status solve_many(const struct gb_cost_problem * p, const int32
     return GGML_STATUS_SUCCESS;
 }
 
-// Two backends: the optimum is one cut, which is its own proof.
+// With two backends one cut gives and proves the optimum.
 static enum ggml_status solve_two(const struct gb_cost_problem * p, int32_t * labels, int32_t * scratch,
     struct gb_cost_result * r) {
     memset(labels, 0, (size_t) p->n_items * sizeof(*labels));
@@ -350,7 +354,7 @@ enum ggml_status gb_cost_solve(const struct gb_cost_problem * p, const int32_t *
 
 // ------------------------------------------------------------------------------------------------------------- savings
 
-// Adds to at[item * n_backends + b] what the terms that item takes part in are when it alone is on b.
+// Adds to at[item * n_backends + b] the terms of the item if it alone moved to b.
 static void add_values_of(const struct gb_cost_problem * p, int32_t * labels, int64_t * at) {
     const size_t k = (size_t) p->n_backends;
     for (int v = 0; v < p->n_values; v++) {
@@ -367,7 +371,7 @@ static void add_values_of(const struct gb_cost_problem * p, int32_t * labels, in
     }
 }
 
-// The same for neighbours: one of the pair is on b, the other where its label says.
+// The same for neighbours: one of the pair is on b, the other keeps its label.
 static void add_splits_of(const struct gb_cost_problem * p, const int32_t * labels, int64_t * at) {
     for (int n = 0; n + 1 < p->n_order; n++) {
         const int32_t i = p->order[n], j = p->order[n + 1];
@@ -378,7 +382,7 @@ static void add_splits_of(const struct gb_cost_problem * p, const int32_t * labe
     }
 }
 
-// The move of one item changes only the terms that it takes part in, so one walk over values and neighbours prices all
+// Moving one item changes only its own terms, so one walk over values and neighbours prices all
 // moves.
 enum ggml_status gb_cost_savings(const struct gb_cost_problem * p, const int32_t * labels, int64_t * saved,
     int32_t * other) {

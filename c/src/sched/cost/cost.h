@@ -36,7 +36,7 @@ struct gb_cost_value {
     uint32_t begin, end; // its part of `consumers`
 };
 
-// Arrays are indexed in the order of the dimensions that stand beside them, the last one fastest.
+// The comment beside an array names its dimensions, the last one fastest.
 struct gb_cost_problem { // borrowed
     int n_backends, n_items, n_order, n_values;
     const int64_t * cost;  // n_items x n_backends; at least one of each item is finite
@@ -49,32 +49,34 @@ struct gb_cost_problem { // borrowed
 
 enum gb_cost_method { GB_COST_CUT, GB_COST_FRONTIER, GB_COST_MOVES };
 
-// How good the labels are: with `proved` nothing is cheaper, else the optimum lies between `bound` and `cost`.
+// Quality of the labels. With `proved` no labels are cheaper; else the optimum is between `bound`
+// and `cost`.
 struct gb_cost_result {
     int64_t cost, bound; // bound <= the optimum <= cost
-    int method;          // enum gb_cost_method: what gave the labels, or proved them
+    int method; // enum gb_cost_method: the method that found or proved the labels
     bool proved;         // cost == optimum
     size_t n_states;     // of the frontier search
 };
 
-// The sum above for labels[n_items], each a backend. GB_COST_INF or more if an item is where it cannot be.
+// The cost of labels[n_items], each a backend. GB_COST_INF or more if an item has a label that it
+// cannot have.
 int64_t gb_cost_of(const struct gb_cost_problem * p, const int32_t * labels);
 
-// The cheapest labels. `start` (NULL: none): labels that are good already; the result is never worse. max_states limits
-// the frontier search. It fills labels[n_items] and `result`. With two backends neither `start` nor `max_states` is
-// looked at: one cut is the optimum. ALLOC_FAILED: no memory; ABORTED: the thread's poll gave up; `labels` and `result`
-// say nothing then.
+// Finds the cheapest labels. Fills labels[n_items] and `result`. `start` (NULL: none) are labels
+// that the result is at least as good as. max_states limits the frontier search. With two backends
+// one cut is the optimum, and neither `start` nor `max_states` is used. After ALLOC_FAILED (no
+// memory) and ABORTED (the thread's poll cancelled) `labels` and `result` are undefined.
 enum ggml_status gb_cost_solve(const struct gb_cost_problem * p, const int32_t * start, size_t max_states,
     int32_t * labels, struct gb_cost_result * result);
 
-// The network of the move in which every item keeps its label (source side) or takes `alpha` (sink side); node i is
-// item i, the source is n_items, the sink n_items + 1. For two backends, alpha 1 and all labels 0 the cut is the
-// optimum. False when memory is out.
+// The network of an expansion move: every item keeps its label (source side) or takes `alpha` (sink
+// side). Node i is item i, the source is n_items, the sink n_items + 1. For two backends the cut
+// with alpha 1 and all labels 0 is the optimum. False: no memory.
 bool gb_cost_network(const struct gb_cost_problem * p, const int32_t * labels, int alpha, struct gb_flow * net);
 
-// saved[i]: what moving item i alone would cost more, at its best other backend other[i] (-1: it has none). Both arrays
-// have n_items entries, `saved` in the units of the costs; a negative entry says that the move alone would be cheaper.
-// ALLOC_FAILED: no memory.
+// saved[i]: the extra cost if item i alone moved to its best other backend other[i] (-1: there is
+// none). A negative entry means that the move is cheaper. Both arrays have n_items entries; `saved`
+// has the unit of the costs. ALLOC_FAILED: no memory.
 enum ggml_status gb_cost_savings(const struct gb_cost_problem * p, const int32_t * labels, int64_t * saved,
     int32_t * other);
 

@@ -1,14 +1,14 @@
 // frontier.c - exact placement by dynamic programming over the frontier.
 //
-// Items get their labels one after the other, ops in order of execution, memory that no op computes just before its
-// first reader. After each step only this matters of what was decided: the labels of items that later terms still ask
-// for, and for each value with several consumers the set of backends that were paid for already. That is a state, a few
-// bytes in fixed slots; equal states are merged, the cheapest stays. Graphs of networks are narrow, so there are few
-// states at a time.
+// Items get their labels one after the other: ops in order of execution, memory that no op computes
+// just before its first reader. After each step a state has only what later terms depend on: labels
+// of items, and for each value with several consumers the set of backends that have it. A state has
+// a few bytes in fixed slots. Equal states are merged, and the cheapest is kept. Graphs of networks
+// are narrow, so there are few states at a time.
 //
-// A term is counted in the step that labels the last of its items. States that cannot come below `upper` (their cost,
-// and for each item to come its cheapest backend) are dropped. When the budget is used up, the least of these estimates
-// is a bound for every placement.
+// A term is counted in the step that labels its last item. A state is dropped if its cost, plus the
+// cheapest backend of each later item, is not below `upper`. If the budget is used up, the minimum
+// of these estimates is a lower bound.
 #include "sched/cost/frontier.h"
 
 #include <string.h>
@@ -16,13 +16,13 @@
 #include "base/current.h"
 #include "base/status.h"
 
-enum { NO_SLOT = -1, ASK = 256 }; // states between two questions of the thread's poll
+enum { NO_SLOT = -1, ASK = 256 }; // states between two calls of the thread's poll
 
 struct term { // value >= 0: consumer `a` of that value; else `a` and `b` are neighbours
     int32_t step, value, a, b;
 };
 
-struct origin { // how a state came about: the chain of these are the labels
+struct origin { // the origin of a state; the chain of origins gives the labels
     uint32_t parent;
     uint8_t label;
 };
@@ -31,21 +31,20 @@ struct origin { // how a state came about: the chain of these are the labels
 struct layer {
     GB_VEC(uint8_t) bytes; // `width` for each state
     GB_VEC(int64_t) cost;
-    size_t first; // index of its first state in the history
+    size_t first; // index of its first state in `history`
 };
 
-// Everything of one search. A state is `width` bytes: in the slot of an item its label, in that of a value the set of
-// backends that it was copied to. Slots that nobody asks for any more are zero, so states that differ only in what does
-// not matter are equal.
+// One search. A state is `width` bytes: an item's slot has its label, a value's slot the set of
+// backends that have it. Unused slots are zero, so that equal states have equal bytes.
 struct search {
     const struct gb_cost_problem * p;
     int64_t upper;
     size_t max_states;
-    int32_t * item; // per step
+    int32_t * item; // per step: its item
     int32_t * when; // per item: its step
-    int64_t * togo; // per step, n + 1 entries: cheapest way to label what comes from there on, alone
-    int32_t *item_slot, *value_slot; // in a state; NO_SLOT: nobody asks later
-    int32_t *item_last, *value_last; // last step with a term of it; -1: none
+    int64_t * togo; // per step, n + 1 entries: lower bound of the cost of later items
+    int32_t *item_slot, *value_slot; // its slot in a state; NO_SLOT: no later term needs it
+    int32_t *item_last, *value_last; // the last step with a term of it; -1: none
     int32_t * value_first;
     GB_VEC(struct term) terms; // by step
     uint32_t * term_begin; // per step, n + 1 entries
@@ -141,8 +140,9 @@ static void put(struct search * s, int32_t item, int * n) {
     s->item[(*n)++] = item;
 }
 
-// Fills item[] and when[]. Meanwhile when[] is -1 for items of `order` that are not put yet, and -2 for the others.
-// Memory that no op computes is put right before the op that reads it first; what nothing orders comes last.
+// Fills item[] and when[]. Meanwhile when[] is -1 for items of `order` without a step, and -2 for
+// the others. Memory that no op computes comes right before its first reader; items without an
+// order come last.
 static void order_items(struct search * s, const struct reads * r) {
     const struct gb_cost_problem * p = s->p;
     int n = 0;
@@ -186,7 +186,7 @@ static int64_t cost_at(const struct gb_cost_problem * p, int item, int backend) 
     return p->cost[(size_t) item * (size_t) p->n_backends + (size_t) backend];
 }
 
-// What the items from a step on cost at least: each at its cheapest, no copies, no splits.
+// The lower bound from each step on: items at their cheapest, without copies and splits.
 static void estimate(struct search * s) {
     for (int step = s->p->n_items; step-- > 0;) {
         int64_t least = GB_COST_INF;
@@ -199,8 +199,8 @@ static void estimate(struct search * s) {
 
 // --------------------------------------------------------------------------------------------------------------- terms
 
-// Visits every term of the sum, always in the same order: each value with each consumer, then each pair of neighbours.
-// It stops, and returns false, when a visit does.
+// Visits every term of the sum in a fixed order: each value with each consumer, then each pair of
+// neighbours. Stops and returns false if a visit does.
 static bool each_term(const struct search * s, bool (*visit)(struct search *, struct term), struct search * out) {
     const struct gb_cost_problem * p = s->p;
     for (int v = 0; v < p->n_values; v++) {
@@ -220,7 +220,7 @@ static bool each_term(const struct search * s, bool (*visit)(struct search *, st
     return true;
 }
 
-// How many terms each step has, and in which steps items and values are asked for last.
+// Counts the terms of each step, and finds the last steps of items and values.
 static bool count_term(struct search * s, struct term t) {
     s->term_begin[t.step + 1]++;
     s->item_last[t.a] = GB_MAX(s->item_last[t.a], t.step);
@@ -232,7 +232,7 @@ static bool count_term(struct search * s, struct term t) {
     return true;
 }
 
-// The begin of the step moves on with each term; list_terms moves it back.
+// Each term advances the begin of its step; list_terms moves it back.
 static bool store_term(struct search * s, struct term t) {
     s->terms.data[s->term_begin[t.step]++] = t;
     return true;
@@ -265,21 +265,21 @@ static enum ggml_status list_terms(struct search * s) {
 
 // --------------------------------------------------------------------------------------------------------------- slots
 
-// The slot that was given back last, or a new one.
+// The slot that was freed last, or a new one.
 static int32_t take_slot(struct search * s) {
     return s->free_slots.n > 0 ? s->free_slots.data[--s->free_slots.n] : s->n_slots++;
 }
 
-// Several consumers: which backends have it must be remembered from the first on, also within one step.
+// With several consumers, the set of backends that have the value must be stored from the first on,
+// also within one step.
 static bool is_shared(const struct search * s, int value) {
     return s->p->values[value].end - s->p->values[value].begin > 1;
 }
 
-// Slots that nobody asks for after the step, and back into the list they go: items that it labels or names, values that
-// it ends.
+// Frees slots that no later step needs: of the items and values in the step's terms.
 static bool end_slots(struct search * s, int step, uint32_t * n_dying) {
     const int32_t own = s->item[step];
-    if (s->item_last[own] < step) { // no term at all
+    if (s->item_last[own] < step) { // it has no terms
         s->item_last[own] = step;
     }
     for (int64_t k = (int64_t) s->term_begin[step] - 1; k < (int64_t) s->term_begin[step + 1]; k++) {
@@ -292,7 +292,7 @@ static bool end_slots(struct search * s, int step, uint32_t * n_dying) {
             if (slot[j] == NULL || *slot[j] != step || index[j] == NO_SLOT) {
                 continue;
             }
-            *slot[j] = -1; // once
+            *slot[j] = -1; // only once
             s->dying[(*n_dying)++] = index[j];
             if (!gb_vec_push(&s->free_slots, index[j])) {
                 return false;
@@ -303,8 +303,8 @@ static bool end_slots(struct search * s, int step, uint32_t * n_dying) {
     return true;
 }
 
-// An item has a slot from its step on, a value with several consumers from its first term on, both to the last step
-// that asks for them. Then the slot is given to somebody else.
+// An item has a slot from its step on, a value with several consumers from its first term on; both
+// until their last step. Then the slot is reused.
 static enum ggml_status assign_slots(struct search * s) {
     uint32_t n_dying = 0;
     for (int v = 0; v < s->p->n_values; v++) {
@@ -329,7 +329,8 @@ static enum ggml_status assign_slots(struct search * s) {
 
 // -------------------------------------------------------------------------------------------------------------- states
 
-// What the step's terms add to the trial state, in which all its items have their labels; marks what was paid for.
+// The cost of the step's terms in the trial state, where all its items have labels. Marks the
+// copies that are paid for.
 static int64_t count_terms(struct search * s, int step) {
     const struct gb_cost_problem * p = s->p;
     const size_t k = (size_t) p->n_backends;
@@ -361,8 +362,8 @@ static uint64_t hash_of(const uint8_t * bytes, size_t n) { // FNV-1a
     return h ^ h >> 32;
 }
 
-// A table of the states of the next layer, with room for four times as many; an old one that is large enough is used
-// again.
+// A table for the next layer, with memory for four times as many states. An old table that is large
+// enough is reused.
 static bool grow_table(struct search * s) {
     const size_t want = GB_MAX((size_t) 1024, 4 * s->next.cost.n);
     if (want > s->table_size || s->table == NULL) {
@@ -386,8 +387,8 @@ static bool grow_table(struct search * s) {
     return true;
 }
 
-// Adds the trial state to the next layer, or makes the equal one there cheaper. False when memory is out. Open
-// addressing; the table holds indices into the layer, and is at most half full.
+// Adds the trial state to the next layer, or lowers the cost of the equal one there. False: no
+// memory. Open addressing; the table has indices into the layer and is at most half full.
 static bool merge(struct search * s, int64_t cost, struct origin origin) {
     if (2 * s->next.cost.n >= s->table_size && !grow_table(s)) {
         return false;
@@ -414,7 +415,7 @@ static bool merge(struct search * s, int64_t cost, struct origin origin) {
     return true;
 }
 
-// All labels of the step's item after state k.
+// Tries all labels of the step's item after state k.
 static bool branch(struct search * s, int step, size_t k) {
     const int32_t item = s->item[step];
     for (int b = 0; b < s->p->n_backends; b++) {
@@ -438,7 +439,7 @@ static bool branch(struct search * s, int step, size_t k) {
     return true;
 }
 
-// The states after the step, from those before it. The step stays incomplete when the budget is used up.
+// Makes the states after the step. The step stays incomplete if the budget is used up.
 static enum ggml_status take_step(struct search * s, int step) {
     s->next.cost.n = 0;
     s->next.first = s->history.n;
@@ -456,7 +457,8 @@ static enum ggml_status take_step(struct search * s, int step) {
     return GGML_STATUS_SUCCESS;
 }
 
-// A bound when the search is cut short: each placement continues one of these states, or costs `upper` or more.
+// The lower bound of a search that stopped: each placement continues one of these states, or costs
+// `upper` or more.
 static int64_t least_estimate(const struct search * s, int step) { // over the states before the step
     int64_t least = INT64_MAX;
     for (size_t k = 0; k < s->now.cost.n; k++) {
@@ -465,7 +467,7 @@ static int64_t least_estimate(const struct search * s, int step) { // over the s
     return GB_MIN(least, s->upper);
 }
 
-// The chain of origins leads from the last step to the first.
+// Follows the origins from the last step to the first.
 static void read_labels(const struct search * s, size_t state, int32_t * labels) {
     for (int step = s->p->n_items; step-- > 0;) {
         labels[s->item[step]] = s->history.data[state].label;
@@ -479,7 +481,7 @@ static bool begin(struct search * s) {
            gb_vec_push(&s->history, ((struct origin){ 0, 0 }));
 }
 
-// The last layer has at most one state, because no term asks for anything after the end.
+// The last layer has at most one state, because no later term needs anything.
 static enum ggml_status run(struct search * s, int32_t * labels, struct gb_frontier_result * r) {
     if (!begin(s)) {
         return GGML_STATUS_ALLOC_FAILED;
@@ -496,7 +498,7 @@ static enum ggml_status run(struct search * s, int32_t * labels, struct gb_front
         r->widest = GB_MAX(r->widest, s->now.cost.n);
     }
     r->complete = true;
-    r->found = s->now.cost.n > 0; // one state: nothing is asked for after the end
+    r->found = s->now.cost.n > 0; // one state: no later term needs anything
     r->cost = r->found ? s->now.cost.data[0] : s->upper;
     r->bound = r->cost;
     if (r->found) {
@@ -505,7 +507,7 @@ static enum ggml_status run(struct search * s, int32_t * labels, struct gb_front
     return GGML_STATUS_SUCCESS;
 }
 
-// Everything that does not depend on states: the order of items, the terms of each step, the slots.
+// Prepares everything that does not depend on states: order of items, terms of each step, slots.
 static enum ggml_status prepare(struct search * s) {
     if (!allocate(s)) {
         return GGML_STATUS_ALLOC_FAILED;

@@ -1,14 +1,16 @@
-// mincut.c - Dinic's method: again and again, the distance of each node to the sink, then as much flow as fits along
-// arcs that lead one step closer. Without recursion: the path is a stack of half arcs.
+// mincut.c - Dinic's method: each round computes the distance of each node to the sink, then pushes
+// as much flow as fits along arcs that lead one step closer. Without recursion: the path is a stack
+// of half arcs.
 //
-// Half arc 2e is arc e forward, 2e + 1 the same backward; rest[] is what still fits through each. Networks of cost.c
-// are shallow (every item has an arc to both ends), so few rounds are needed.
+// Half arc 2e is arc e forward, 2e + 1 the same arc backward; rest[] is the remaining capacity of
+// each. Networks of cost.c are shallow (every item has arcs to source and sink), so few rounds are
+// needed.
 #include "sched/cost/mincut.h"
 
 #include "base/current.h"
 #include "base/status.h"
 
-enum { ASK = 4096 }; // arcs between two questions of the thread's poll
+enum { ASK = 4096 }; // arcs between two calls of the thread's poll
 
 bool gb_flow_add(struct gb_flow * net, int32_t from, int32_t to, int64_t cap, int64_t back) {
     net->n_nodes = GB_MAX(net->n_nodes, GB_MAX(from, to) + 1);
@@ -23,20 +25,20 @@ void gb_flow_free(struct gb_flow * net) {
     *net = (struct gb_flow){ 0 };
 }
 
-// One solution in progress: what still fits through each half arc, and the distances of this round.
+// State of a solution: remaining capacities, and the distances of this round.
 struct solver {
     const struct gb_flow * net;
     int32_t source, sink;
     int64_t * rest;   // per half arc
     uint32_t * begin; // per node, n + 1 entries: its half arcs in `half`
     uint32_t * half;
-    uint32_t * next;    // per node: the first half arc that may still lead on
-    int32_t * distance; // per node: arcs to the sink, -1: no way
+    uint32_t * next; // per node: the first half arc that was not rejected in this round
+    int32_t * distance; // per node: number of arcs to the sink, -1: unreachable
     int32_t * queue;
     uint32_t * path;
 };
 
-// Half arc h leads from its tail to its head; h ^ 1 is the same arc the other way.
+// Half arc h is from its tail to its head; h ^ 1 is the same arc backward.
 static int32_t tail_of(const struct solver * s, uint32_t h) {
     const struct gb_flow_arc * a = &s->net->arcs.data[h / 2];
     return h % 2 ? a->to : a->from;
@@ -54,7 +56,8 @@ static void free_solver(struct solver * s) {
     gb_free(s->path);
 }
 
-// Sorts the half arcs by their tails; `next` is where the next one of a node goes. Every arc starts empty.
+// Sorts the half arcs by their tails; `next` is the insertion index per node. Every arc starts
+// empty.
 static bool make_solver(struct solver * s) {
     const size_t n = (size_t) s->net->n_nodes, m = 2 * s->net->arcs.n;
     s->rest = gb_calloc(m, sizeof(*s->rest));
@@ -81,7 +84,7 @@ static bool make_solver(struct solver * s) {
     return true;
 }
 
-// Distances to the sink through arcs with room; true if the source has one.
+// Distances to the sink through arcs with remaining capacity. True if the source reaches it.
 static bool find_distances(struct solver * s) {
     for (int32_t v = 0; v < s->net->n_nodes; v++) {
         s->distance[v] = -1;
@@ -103,8 +106,8 @@ static bool find_distances(struct solver * s) {
     return s->distance[s->source] >= 0;
 }
 
-// The next half arc of `v` with room that leads one step closer; false: none. Half arcs that were passed over are not
-// looked at again in this round: they are full or lead nowhere.
+// The next half arc of `v` with remaining capacity that leads one step closer; false: none.
+// Rejected half arcs are skipped for the rest of the round.
 static bool advance(struct solver * s, int32_t v, uint32_t * h) {
     for (; s->next[v] < s->begin[v + 1]; s->next[v]++) {
         *h = s->half[s->next[v]];
@@ -115,7 +118,7 @@ static bool advance(struct solver * s, int32_t v, uint32_t * h) {
     return false;
 }
 
-// Fills the path; returns where it is full first, as a number of half arcs from the source.
+// Fills the path. Returns the index of its first full half arc.
 static size_t push(struct solver * s, size_t depth) {
     int64_t amount = s->rest[s->path[0]];
     for (size_t k = 1; k < depth; k++) {
@@ -130,8 +133,8 @@ static size_t push(struct solver * s, size_t depth) {
     return full;
 }
 
-// Fills paths of the shortest length until none is left. The path grows by one half arc, or goes back from a node that
-// leads nowhere; after a push it goes on from where it became full.
+// Pushes flow along shortest paths until none is left. The path grows by one half arc, or retreats
+// from a dead end. After a push it continues from the first full half arc.
 static enum ggml_status fill_paths(struct solver * s) {
     size_t depth = 0;
     int32_t v = s->source;
@@ -149,13 +152,13 @@ static enum ggml_status fill_paths(struct solver * s) {
         } else if (v == s->source) {
             return GGML_STATUS_SUCCESS;
         } else {
-            s->distance[v] = -1; // leads nowhere any more
+            s->distance[v] = -1; // a dead end
             v = tail_of(s, s->path[--depth]);
         }
     }
 }
 
-// When no path is left, the distances tell who still reaches the sink: these are its side of the cut.
+// If no path is left, the nodes that reach the sink are its side of the cut.
 enum ggml_status gb_flow_solve(struct gb_flow * net, int32_t source, int32_t sink) {
     net->n_nodes = GB_MAX(net->n_nodes, GB_MAX(source, sink) + 1);
     struct solver s = { .net = net, .source = source, .sink = sink };

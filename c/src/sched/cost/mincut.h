@@ -16,7 +16,7 @@ struct gb_flow_arc {
     int64_t cap, back; // capacity from -> to and to -> from, >= 0
 };
 
-struct gb_flow { // all zero: no nodes
+struct gb_flow { // all zero: a network without nodes
     int32_t n_nodes;
     GB_VEC(struct gb_flow_arc) arcs;
 
@@ -28,10 +28,11 @@ struct gb_flow { // all zero: no nodes
     uint8_t * side;
 };
 
-// Twice each capacity, and the value of the smallest cut, must be below INT64_MAX. False when memory is out (reported).
-// gb_flow_add makes the nodes that an arc names; an arc without capacity, or from a node to itself, is left out.
-// gb_flow_solve replaces what an earlier call found; ALLOC_FAILED: no memory; ABORTED: the thread's poll gave up; flow
-// and side say nothing then. gb_flow_free leaves an empty network.
+// Twice each capacity, and the value of the minimum cut, must be below INT64_MAX.
+// gb_flow_add adds an arc and the nodes that it names. It skips arcs without capacity and arcs from
+// a node to itself. False and reported: no memory.
+// gb_flow_solve replaces the result of an earlier call. After ALLOC_FAILED (no memory) and ABORTED
+// (the thread's poll cancelled) flow and side are undefined. gb_flow_free leaves an empty network.
 bool gb_flow_add(struct gb_flow * net, int32_t from, int32_t to, int64_t cap, int64_t back);
 enum ggml_status gb_flow_solve(struct gb_flow * net, int32_t source, int32_t sink);
 void gb_flow_free(struct gb_flow * net);

@@ -1,7 +1,8 @@
-// collect.c - a graph's tensors become dense ids: the nodes in order, the leafs, then whatever else they refer to.
+// collect.c - gives the graph's tensors dense ids: the nodes in order, the leafs, then all other
+// tensors that these refer to.
 //
-// Ids are handed out from tensors already found, so a walk over the ids meets a tensor only after one that leads to it.
-// Therefore a kept plan can be compared with a graph without ever following a stale pointer (match.c).
+// An id is assigned when an earlier tensor refers to the tensor. So a kept plan can be compared
+// with a graph without following a stale pointer (match.c).
 #include "sched/input/input.h"
 
 #include <string.h>
@@ -9,7 +10,7 @@
 #include "base/current.h"
 #include "sched/sched.h"
 
-// The id of a tensor, which gets one now if it has none. -1: no memory, or too many.
+// The id of a tensor; it gets a new one if it has none. -1: no memory, or too many.
 static int32_t id_of(struct gb_sched_input * in, struct ggml_tensor * t) {
     const int64_t known = gb_ptrmap_get(&in->map, t);
     if (known != GB_PTRMAP_ABSENT) {
@@ -21,7 +22,7 @@ static int32_t id_of(struct gb_sched_input * in, struct ggml_tensor * t) {
     return gb_ptrmap_set(&in->map, t, (int64_t) in->ids.n) && gb_vec_push(&in->ids, id) ? (int32_t) in->ids.n - 1 : -1;
 }
 
-// Nodes and leafs get their ids first, so that the id of a node is its position.
+// Nodes and leafs get the first ids, so that the id of a node is its position.
 static enum ggml_status add_nodes(struct gb_sched_input * in, const struct ggml_cgraph * graph) {
     const size_t n = (size_t) graph->n_nodes + (size_t) graph->n_leafs;
     if (!gb_ptrmap_reserve(&in->map, n) || !gb_vec_reserve(&in->ids, n)) {
@@ -47,10 +48,10 @@ static enum ggml_status add_nodes(struct gb_sched_input * in, const struct ggml_
     return GGML_STATUS_SUCCESS;
 }
 
-// Sources of the nodes, one node after the other; it becomes the array `srcs`.
+// Sources of the nodes in order; becomes the array `srcs`.
 typedef GB_VEC(int32_t) id_list;
 
-// All sources get ids; a node that names itself is no source of its own.
+// All sources get ids. A node that names itself is not its own source.
 static bool add_sources(struct gb_sched_input * in, struct ggml_tensor * t, id_list * list) {
     for (int s = 0; s < GGML_MAX_SRC; s++) {
         if (t->src[s]) {
@@ -63,7 +64,7 @@ static bool add_sources(struct gb_sched_input * in, struct ggml_tensor * t, id_l
     return true;
 }
 
-// Sources of nodes, and roots of everything: each is looked up once, and gets an id where it is met first.
+// Looks up the sources of nodes and the roots of all tensors once. New tensors get ids.
 static bool add_reached(struct gb_sched_input * in, id_list * list) {
     for (size_t i = 0; i < in->ids.n; i++) {
         struct ggml_tensor * t = in->ids.data[i].tensor;
@@ -97,7 +98,7 @@ static enum ggml_status find_sources(struct gb_sched_input * in) {
     return ok ? GGML_STATUS_SUCCESS : ggml_last_status();
 }
 
-// Results that nobody reads are what the user wants: their memory is kept, as is what was flagged.
+// Results that no node reads are outputs: their memory is kept, as is that of flagged tensors.
 static enum ggml_status keep_unread(struct gb_sched_input * in) {
     uint8_t * is_read = gb_calloc((size_t) in->n_nodes, 1);
     if (is_read == NULL) {
@@ -117,8 +118,7 @@ static enum ggml_status keep_unread(struct gb_sched_input * in) {
 
 // --------------------------------------------------------------------------------------------------------- what memory
 
-// The location of a tensor that was looked at. Needs the choice of the user: a leaf moves when the user wants it
-// elsewhere.
+// The location of a tensor. A leaf moves if the user has chosen another backend for it.
 static bool find_location(const struct ggml_backend_sched * s, struct gb_sched_input * in, int i, gb_locate_fn locate) {
     struct gb_id * id = &in->ids.data[i];
     enum gb_location location = GB_LOCATION_VIEW;
@@ -136,7 +136,7 @@ static bool find_location(const struct ggml_backend_sched * s, struct gb_sched_i
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-// All that is per id.
+// Allocates the tables per id.
 static enum ggml_status allocate_tables(struct gb_sched_input * in) {
     const size_t n = (size_t) in->n_ids;
     in->chosen = gb_calloc(n, sizeof(*in->chosen));
@@ -148,7 +148,8 @@ static enum ggml_status allocate_tables(struct gb_sched_input * in) {
     return GGML_STATUS_SUCCESS;
 }
 
-// All of a tensor that is looked at while it is at hand; what it is known by again is kept.
+// Reads each tensor once, while it is in the cache: checks it, keeps its record and finds its
+// location.
 static enum ggml_status fill_tables(const struct ggml_backend_sched * s, struct gb_sched_input * in,
     gb_locate_fn locate) {
     const bool look = !gb_tensors_are_trusted();
@@ -175,7 +176,7 @@ static enum ggml_status fill_tables(const struct ggml_backend_sched * s, struct 
     return GGML_STATUS_SUCCESS;
 }
 
-// The graph's own list of leafs, only for comparing: it says nothing about ids.
+// The graph's own list of leafs, only to compare it later.
 static enum ggml_status copy_leafs(struct gb_sched_input * in, const struct ggml_cgraph * graph) {
     in->leafs = gb_calloc((size_t) graph->n_leafs, sizeof(*in->leafs));
     if (in->leafs == NULL) {
@@ -187,8 +188,8 @@ static enum ggml_status copy_leafs(struct gb_sched_input * in, const struct ggml
     return GGML_STATUS_SUCCESS;
 }
 
-// Sources are found before tables are made, because only then the number of ids is known; locations come last, because
-// they depend on what computes and on the user's choices.
+// Sources come first, because they determine the number of ids. Locations come last, because they
+// depend on which nodes compute and on the user's choices.
 enum ggml_status gb_sched_collect(const struct ggml_backend_sched * s, struct gb_sched_input * in,
     const struct ggml_cgraph * graph, gb_locate_fn locate) {
     in->n_nodes = graph->n_nodes;

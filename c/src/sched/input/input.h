@@ -1,8 +1,9 @@
-// input.h - what came in: a graph's tensors as dense ids, and what memory each has already.
+// input.h - the graph's tensors as dense ids, and the memory that they have already.
 //
-// Ids 0 .. n_nodes-1 are the nodes in the order of execution, then come the leafs of the graph, then whatever else they
-// refer to. Each tensor is met after one that leads to it, so a kept plan can be compared with a graph without ever
-// following a stale pointer. From here on a plan is made of integers; the user's graph is only read.
+// Ids 0 .. n_nodes-1 are the nodes in the order of execution. The leafs of the graph follow, then
+// all other tensors that these refer to. Each tensor comes after a tensor that refers to it. So a
+// kept plan can be compared with a graph without following a stale pointer. The rest of a plan
+// consists of integers; the user's graph is only read.
 #ifndef GB_SCHED_INPUT_INPUT_H
 #define GB_SCHED_INPUT_INPUT_H
 
@@ -15,44 +16,45 @@
 
 struct ggml_backend_sched;
 
-// What memory a root has.
+// The memory that a root has.
 enum gb_location {
     GB_LOCATION_VIEW, // not a root
-    GB_LOCATION_ARENA, // placed by the plan, computed by a node
-    GB_LOCATION_LEAF, // placed by the plan, content from outside
-    GB_LOCATION_SHARED, // a leaf that another kept plan placed
-    GB_LOCATION_USER, // in a buffer of the user (or of another scheduler)
-    GB_LOCATION_HOST, // plain host memory, no buffer
+    GB_LOCATION_ARENA, // the plan places it; a node computes it
+    GB_LOCATION_LEAF, // the plan places it; the user sets its content
+    GB_LOCATION_SHARED, // another kept plan placed this leaf
+    GB_LOCATION_USER, // in a buffer of the user, or of another scheduler
+    GB_LOCATION_HOST, // in plain host memory, without a buffer
 };
 
-// What the plan knows of a tensor of the graph.
+// The plan's data of one tensor.
 struct gb_id {
     struct ggml_tensor * tensor; // borrowed
     int32_t root; // id of the owner of its memory
-    uint8_t location; // enum gb_location, of roots
+    uint8_t location; // enum gb_location; of roots
     bool computes;
-    bool keep; // roots: to the end of the graph
-    ggml_backend_buffer_type_t buft; // borrowed; of the buffer, for roots in memory of the user
+    bool keep; // of roots: keep the content to the end of the graph
+    ggml_backend_buffer_type_t buft; // borrowed; of roots in memory of the user: their buffer's type
 };
 
-// Made by gb_sched_collect, then never changed, except for `keys`: binding notes there where tensors lie. Arrays are
-// owned by the plan, tensors by the user: they may be gone when another graph is compared with the plan.
+// gb_sched_collect makes it. Then it never changes, except for `keys`: binding notes addresses
+// there. The plan owns the arrays. The user owns the tensors: they may be freed when another graph
+// is compared with the plan.
 struct gb_sched_input {
     int n_nodes, n_leafs, n_ids, n_backends;
     struct ggml_tensor ** nodes; // per id
     struct ggml_tensor ** leafs;
     struct gb_ptrmap map; // tensor -> id
     GB_VEC(struct gb_id) ids;
-    struct gb_keys keys; // per id: the tensor as it was when planned; after binding: as it is bound
-    uint32_t * src_begin; // per node and one more: its part of srcs
-    int32_t * srcs; // ids; a node that names itself as a source is left out
+    struct gb_keys keys; // per id: the tensor as it was when planned, or when bound since
+    uint32_t * src_begin; // n_nodes + 1 entries: where the sources of a node begin in `srcs`
+    int32_t * srcs; // ids; without nodes that name themselves as a source
     int32_t * chosen; // per id: the backend that the user chose, -1: none
-    bool has_chosen; // some of them are set
-    uint8_t * weight; // per id: its buffer's usage was WEIGHTS
-    bool foreign; // uses buffers of the user
+    bool has_chosen; // `chosen` has entries other than -1
+    uint8_t * weight; // per id: 1 if its buffer has usage WEIGHTS
+    bool foreign; // true if the graph uses buffers of the user
     enum gb_assign_policy policy;
-    int n_copies; // of inputs: graphs in flight
-    bool minimal; // memory was short: no replicas, no early copies
+    int n_copies; // number of runs that may be pending at once
+    bool minimal; // no replicas, no early copies: memory was short
 };
 
 // Finds the memory of a root: memory/location.c. LEAF and ARENA mean that the plan places it. Reports and returns false
@@ -66,10 +68,10 @@ typedef bool (*gb_locate_fn)(const struct ggml_backend_sched * s, const struct g
 // the graph reads a result that is gone; ALLOC_FAILED; ABORTED: the thread's poll cancelled.
 enum ggml_status gb_sched_collect(const struct ggml_backend_sched * s, struct gb_sched_input * in,
     const struct ggml_cgraph * graph, gb_locate_fn locate);
-// Frees the tables and touches no tensor: they may be gone.
+// Frees the tables. Touches no tensor: tensors may be freed.
 void gb_sched_free_input(struct gb_sched_input * in);
 
-// The name that the tensor had when it was planned, or bound since, also where it is gone.
+// The tensor's name when it was planned or last bound. The tensor may be freed.
 static inline const char * gb_sched_name_of(const struct gb_sched_input * in, int64_t id) {
     return gb_key_name(gb_key_of(&in->keys, id));
 }

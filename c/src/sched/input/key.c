@@ -1,9 +1,9 @@
-// key.c - makes what a plan keeps of a tensor.
+// key.c - makes the record that a plan keeps of a tensor.
 #include "sched/input/key.h"
 
 #include <string.h>
 
-// What an ordinary record has: no parameters, two sources, and a name of up to 15 letters.
+// The size of a usual record: no parameters, two sources, and a name of up to 15 letters.
 enum { USUAL_WORDS = (sizeof(struct gb_key) + 16) / sizeof(uint64_t) };
 
 bool gb_keys_reserve(struct gb_keys * keys, size_t n) {
@@ -25,7 +25,7 @@ bool gb_keys_add(struct gb_keys * keys, const struct ggml_tensor * t) {
     const size_t more = key.has_more ? GB_KEY_MORE * sizeof(*t->src) : 0;
     const size_t name = strnlen(t->name, sizeof(t->name) - 1);
     const size_t at = keys->words.n;
-    const size_t words = (sizeof(key) + params + more + name) / sizeof(uint64_t) + 1; // with at least one 0
+    const size_t words = (sizeof(key) + params + more + name) / sizeof(uint64_t) + 1; // with at least one 0 byte
     memcpy(key.ne, t->ne, sizeof(key.ne));
     memcpy(key.nb, t->nb, sizeof(key.nb));
     if (!gb_vec_reserve(&keys->words, at + words) || !gb_vec_push(&keys->at, at)) {

@@ -1,9 +1,8 @@
-// key.h - what a plan keeps of each tensor of its graph: enough to know it again, and what is said of it once it is
-// gone.
+// key.h - what a plan remembers of each tensor, to recognize it and to name it after it is freed.
 //
-// Records lie one after the other, in the order of ids. The parameters of an operator take room where one is not 0, and
-// sources beyond the second where there are some. A record is compared field by field; no hash stands for a tensor. The
-// comparison is part of every run of a kept plan.
+// Records follow each other in the order of ids. A record has operator parameters only if one is
+// not 0, and sources beyond the second only if there are some. Records are compared field by field,
+// without hashes. Each run of a kept plan makes this comparison.
 #ifndef GB_SCHED_INPUT_KEY_H
 #define GB_SCHED_INPUT_KEY_H
 
@@ -16,14 +15,14 @@
 
 enum {
     GB_KEY_PARAMS = GGML_MAX_OP_PARAMS / sizeof(int32_t),
-    GB_KEY_SRC = 2, // that have a place in each record
+    GB_KEY_SRC = 2, // sources that each record stores
     GB_KEY_MORE = GGML_MAX_SRC - GB_KEY_SRC,
 };
 
-// The tensor as it was when planned; `buffer`, `data` and `state` after binding as it is bound. Behind it lie the
-// parameters and the other sources, if there are any, and the name, which ends with a 0.
+// The tensor when it was planned; `buffer`, `data` and `state` are updated when it is bound. The
+// parameters follow, then the other sources, then the name with its final 0.
 struct gb_key {
-    struct ggml_backend_buffer * buffer; // borrowed, as all tensors here: they may be gone
+    struct ggml_backend_buffer * buffer; // borrowed; all tensors here may be freed
     void * data;
     struct ggml_tensor * view_src;
     struct ggml_tensor * src[GB_KEY_SRC];
@@ -35,14 +34,14 @@ struct gb_key {
     bool has_params, has_more;
 };
 
-// All zero: none. Keys are valid until the next is added.
+// All zero: empty. Pointers to keys are valid until the next key is added.
 struct gb_keys {
     GB_VEC(uint64_t) words; // owned
-    GB_VEC(size_t) at; // owned; by id: where in `words`
+    GB_VEC(size_t) at; // owned; per id: index in `words`
 };
 
-bool gb_keys_reserve(struct gb_keys * keys, size_t n); // for n tensors. False: no memory
-bool gb_keys_add(struct gb_keys * keys, const struct ggml_tensor * tensor); // the next id. False: no memory
+bool gb_keys_reserve(struct gb_keys * keys, size_t n); // reserves memory for n tensors. False: no memory
+bool gb_keys_add(struct gb_keys * keys, const struct ggml_tensor * tensor); // adds the next id. False: no memory
 void gb_keys_free(struct gb_keys * keys);
 
 static inline struct gb_key * gb_key_of(const struct gb_keys * keys, int64_t id) {
@@ -67,8 +66,8 @@ static inline size_t gb_key_nbytes(const struct gb_key * key) {
     return ggml_nbytes(&t);
 }
 
-// Whether an operator has parameters, or sources without a place in each record. (Sums in place of branches: these
-// loops become a few instructions.)
+// True if an operator has parameters, or more sources than each record stores. The loops have no
+// branches, so that compilers vectorize them.
 static inline bool gb_key_wants_params(const struct ggml_tensor * t) {
     int32_t any = 0;
     for (int i = 0; i < GB_KEY_PARAMS; i++) {
@@ -84,8 +83,8 @@ static inline bool gb_key_wants_more(const struct ggml_tensor * t) {
     return any != 0;
 }
 
-// Whether all that planning looks at is the same, except for places. The mark "read once" is the plan's own and not
-// compared.
+// True if the tensor equals the record in all that planning depends on, except for places. The mark
+// "read once" is the plan's own and is not compared.
 static inline bool gb_key_is_like(const struct gb_key * key, const struct ggml_tensor * t) {
     const bool params = key->has_params ? memcmp(gb_key_params(key), t->op_params, GB_KEY_PARAMS * sizeof(int32_t)) == 0
                                         : !gb_key_wants_params(t);

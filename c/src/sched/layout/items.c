@@ -1,16 +1,16 @@
-// items.c - where one tensor of a plan lies, and the buffers that all of them need together.
+// items.c - the places of single tensors, and the chunks that contain them.
 //
-// Items have storage ids: the ids of tensors, then the copies of the program. Only roots and copies have an item of
-// their own; views lie in their root's.
+// Items have storage ids: tensor ids, then the copies of the program. Only roots and copies have an
+// item; views are in the item of their root.
 #include "sched/layout/layout.h"
 #include "sched/sched.h"
 
 size_t gb_sched_alloc_size(const struct ggml_backend_sched * s, int backend, struct ggml_tensor * t) {
     const size_t size = ggml_backend_buft_get_alloc_size(s->devices[backend].buft, t);
-    return GB_MAX(size, 1); // an empty tensor has an address, too
+    return GB_MAX(size, 1); // an empty tensor needs an address, too
 }
 
-// The entry of a chunk, made if it is missing; NULL: no memory.
+// The entry of a chunk; made if it is missing. NULL: no memory.
 static struct gb_chunk_need * chunk_need(struct gb_sched_layout * layout, int backend, int chunk, bool leafs) {
     for (size_t k = 0; k < layout->chunks.n; k++) {
         struct gb_chunk_need * need = &layout->chunks.data[k];

@@ -1,11 +1,11 @@
-// layout.c - the offsets in the arenas, from the lifetimes of a program's tensors.
+// layout.c - computes the offsets in the arenas, from the lifetimes of a program's tensors.
 //
-// The lifetimes are those of a private node list: what the steps do, in the order of issue. What planning proves about
-// positions in that list holds for the memory as long as everything runs in that order; what runs at the same time on
-// several queues is kept apart by the waits of run/hazards.c.
+// Lifetimes are positions in a private node list: what the steps do, in the order of issue. The
+// offsets are valid if everything runs in that order. The waits of run/hazards.c keep apart what
+// runs at the same time on several queues.
 //
-// Results are computed in place where that may be. If an arena then needs more than its load, the same is tried with
-// nothing in place, and the smaller one is taken.
+// Results are computed in place where that is allowed. If an arena then needs more than its load,
+// it is also planned with nothing in place, and the smaller plan is used.
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
 #include "sched/layout/layout.h"
@@ -23,9 +23,9 @@ struct layout {
     const struct gb_sched_program * program;
     struct gb_sched_layout * layout; // borrowed; to be filled
     GB_VEC(struct ggml_tensor *) list; // the private node list
-    int32_t * ids;                     // owned; storage of all slots, if the program has no tensors of its own; else:
-    struct gb_ptrmap stands_for;       // roots in the list -> lifetime id: tensor ids, then copies
-    const struct gb_sched_parts * tmpl; // borrowed: whose sizes decide what is computed in place; NULL: none
+    int32_t * ids; // owned; per slot: its storage id. Only if the program has no tensors of its own; else:
+    struct gb_ptrmap stands_for; // roots in the list -> storage id: tensor ids, then copies
+    const struct gb_sched_parts * tmpl; // borrowed; its sizes decide what is computed in place; NULL: none
     struct gb_liveness live;
 };
 
@@ -50,7 +50,7 @@ static bool list_split(struct layout * l, const struct gb_split * split) {
     return ok;
 }
 
-// The positions of the program: what each step computes or copies, in the order in which the steps are issued.
+// Lists what each step computes or copies, in the order of issue.
 static bool list_nodes(struct layout * l) {
     bool ok = true;
     for (size_t k = 0; ok && k < l->program->steps.n; k++) {
@@ -64,7 +64,8 @@ static bool list_nodes(struct layout * l) {
     return ok;
 }
 
-// The ids of a node's slots, from those of its sources, which come in the order of the slots, without the node itself.
+// The storage ids of a node's slots. in->srcs has the sources in the order of the slots, without
+// the node itself.
 static enum ggml_status name_slots(const struct gb_sched_input * in, int32_t node, int32_t * slots) {
     const struct ggml_tensor * t = in->ids.data[node].tensor;
     uint32_t k = in->src_begin[node];
@@ -80,8 +81,8 @@ static enum ggml_status name_slots(const struct gb_sched_input * in, int32_t nod
     return GGML_STATUS_SUCCESS;
 }
 
-// Where the program has no tensors of its own, the list is the graph's nodes in their order, and the ids of all slots
-// are known. Else tensors of the program stand for others, and roots are looked up.
+// If the program has no tensors of its own, the list is the graph's nodes in order, and the ids of
+// all slots are known. Else roots are looked up.
 static enum ggml_status name_storage(struct layout * l) {
     if (l->program->shadows != NULL) {
         return gb_sched_map_storage(l->in, l->program, &l->stands_for) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
@@ -97,14 +98,14 @@ static enum ggml_status name_storage(struct layout * l) {
     return GGML_STATUS_SUCCESS;
 }
 
-// The storage id of a root in the private node list; -1: memory that is not laid out here.
+// The storage id of a root in the private node list; -1: not placed by the plan.
 static int64_t id_of(void * user_data, const struct ggml_tensor * t) {
     const struct layout * l = user_data;
     const int64_t id = gb_ptrmap_get(&l->stands_for, t);
     return id == GB_PTRMAP_ABSENT ? -1 : id;
 }
 
-// The backend in whose arena a root lies; -1: the user's memory, a leaf store or a replica.
+// The backend whose arena has a root; -1: memory of the user, a leaf store or a replica.
 static int arena_of(void * user_data, int64_t id, const struct ggml_tensor * t) {
     const struct layout * l = user_data;
     (void) t;
@@ -115,33 +116,32 @@ static int arena_of(void * user_data, int64_t id, const struct ggml_tensor * t) 
     return l->in->ids.data[id].location == GB_LOCATION_ARENA ? l->assigned->to[id].backend : -1;
 }
 
-// Bytes of a root or copy on a backend, by what the plan says of it and not by its template.
+// Bytes of a root or copy on a backend, regardless of the template.
 static size_t own_size(const struct layout * l, int64_t id, int backend) {
     return gb_sched_alloc_size(l->sched, backend,
         id >= l->in->n_ids ? &l->program->copies.data[id - l->in->n_ids].dst->tensor : l->in->ids.data[id].tensor);
 }
 
-// With a template, its sizes decide: a smaller tensor takes the place of the larger one, so what is computed in place
-// is the same in both plans.
+// With a template its sizes count, so that the same results are computed in place in both plans.
 static size_t size_of(void * user_data, int64_t id, const struct ggml_tensor * t) {
     const struct layout * l = user_data;
     const struct gb_item * item = l->tmpl ? gb_sched_arena_item(l->tmpl->layout, id) : NULL;
     return item ? item->capacity : own_size(l, id, arena_of(user_data, id, t));
 }
 
-// The alias group of a storage in the template; -1: it lies in no arena there.
+// The alias group of a storage id in the template; -1: none.
 static int64_t group_in_template(const struct layout * l, int64_t id) {
     const struct gb_item * item = gb_sched_arena_item(l->tmpl->layout, id);
     return item ? item->group : -1;
 }
 
-// With a template only what shares memory there may share memory here.
+// With a template only members of one of its groups may share memory.
 static bool may_join(void * user_data, int64_t id, int64_t source) {
     const struct layout * l = user_data;
     return l->tmpl == NULL || group_in_template(l, id) == group_in_template(l, source);
 }
 
-// Outputs of the graph live to its end.
+// Outputs live to the end of the graph.
 static bool keep(void * user_data, int64_t id, const struct ggml_tensor * t) {
     const struct layout * l = user_data;
     (void) t;
@@ -170,7 +170,7 @@ static enum ggml_status find_lifetimes(struct layout * l, bool no_join, struct g
 
 // -------------------------------------------------------------------------------------------------------------- arenas
 
-// The offsets of the items of one arena, in as many chunks as the largest buffer of the device asks for.
+// Plans the offsets of one arena, in chunks of at most the device's largest buffer.
 static enum ggml_status plan_arena(struct layout * l, int backend, struct gb_plan_item * items, size_t n,
     int * chunk_of) {
     const struct gb_sched_device * d = &l->sched->devices[backend];
@@ -187,7 +187,7 @@ static enum ggml_status plan_arena(struct layout * l, int backend, struct gb_pla
     return GGML_STATUS_SUCCESS;
 }
 
-// The offsets of one arena: plans its items and notes them, by item, in `at`.
+// Plans one arena and notes the places in `at`, per item.
 static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_plan_item * items, size_t * index,
     int * chunk_of, struct gb_item * at) {
     size_t n = 0;
@@ -219,7 +219,7 @@ static enum ggml_status lay_out_arena(struct layout * l, int backend, struct gb_
     return GGML_STATUS_SUCCESS;
 }
 
-// An alias group is named after the first tensor in it, so that names are storage ids.
+// An alias group is named by the storage id of its first member.
 static void hand_out(struct layout * l, struct gb_item * at) {
     for (int64_t id = 0; id < l->in->n_ids + (int64_t) l->program->copies.n; id++) {
         const int64_t k = l->live.item_of[id];
@@ -237,7 +237,7 @@ static void hand_out(struct layout * l, struct gb_item * at) {
     }
 }
 
-// One arena after the other; items of different backends never meet.
+// Items of different backends never overlap.
 static enum ggml_status lay_out_arenas(struct layout * l) {
     const size_t n = l->live.n_items;
     struct gb_plan_item * items = gb_calloc(n, sizeof(*items));
@@ -258,7 +258,7 @@ static enum ggml_status lay_out_arenas(struct layout * l) {
     return status;
 }
 
-// Bytes that the arena was laid out in.
+// Bytes of the chunks of an arena.
 static size_t arena_size(const struct gb_sched_layout * layout, int backend) {
     size_t sum = 0;
     for (size_t k = 0; k < layout->chunks.n; k++) {
@@ -268,7 +268,7 @@ static size_t arena_size(const struct gb_sched_layout * layout, int backend) {
     return sum;
 }
 
-// Chunks of leaf stores stay.
+// Drops all chunks but those of leaf stores.
 static void forget_arenas(struct layout * l) {
     size_t n = 0;
     for (size_t k = 0; k < l->layout->chunks.n; k++) {
@@ -282,7 +282,7 @@ static void forget_arenas(struct layout * l) {
     }
 }
 
-// The arena in as many bytes if nothing is computed in place.
+// The arena's size if nothing is computed in place.
 static enum ggml_status size_apart(struct layout * l, const struct gb_liveness * apart, int backend, size_t * size) {
     const struct gb_sched_device * d = &l->sched->devices[backend];
     struct gb_plan_item * items = gb_calloc(apart->n_items, sizeof(*items));
@@ -303,7 +303,7 @@ static enum ggml_status size_apart(struct layout * l, const struct gb_liveness *
     return status;
 }
 
-// Lays the arenas out again; what bounded them with results in place still does.
+// Lays out the arenas again. The bounds of the first layout still hold.
 static enum ggml_status lay_out_again(struct layout * l) {
     size_t * bounds = gb_calloc((size_t) l->in->n_backends, sizeof(*bounds));
     for (int b = 0; bounds && b < l->in->n_backends; b++) {
@@ -319,8 +319,8 @@ static enum ggml_status lay_out_again(struct layout * l) {
     return status;
 }
 
-// In place the load is never higher, and a plan that needs no more than that cannot be worse. One that does may be, by
-// bad luck: then the arena is laid out with nothing in place.
+// In place the load is never higher, so a plan that needs no more than the load is best. If it
+// needs more, the arena is also planned with nothing in place.
 static enum ggml_status drop_in_place(struct layout * l, const struct gb_liveness * apart) {
     bool again = false;
     for (int b = 0; b < l->in->n_backends; b++) {
@@ -338,7 +338,7 @@ static enum ggml_status drop_in_place(struct layout * l, const struct gb_livenes
     return again ? lay_out_again(l) : GGML_STATUS_SUCCESS;
 }
 
-// A plan that needs no more than its load is as good as any; only others are tried without in-place results.
+// Only arenas that exceed their load are planned again with nothing in place.
 static enum ggml_status lay_out_well(struct layout * l) {
     GB_TRY(find_lifetimes(l, false, &l->live));
     GB_TRY(gb_go_on());
@@ -359,10 +359,10 @@ static enum ggml_status lay_out_well(struct layout * l) {
 
 // ----------------------------------------------------------------------------------------------------- an earlier plan
 
-// The most bytes alive at once, group by group: no plan needs less.
+// Lower bounds: the maximum of the bytes alive, counted per group.
 static bool find_bounds(struct layout * l, const struct gb_item * at) {
     const size_t n = l->list.n + 1;
-    // The table holds differences first; unsigned numbers wrap, so their sums come out right.
+    // The table first holds differences. Unsigned arithmetic wraps, so the sums are correct.
     size_t * load = gb_calloc((size_t) l->in->n_backends, n * sizeof(*load));
     for (size_t k = 0; load && k < l->live.n_items; k++) {
         const size_t size = GGML_PAD(at[k].size, l->sched->devices[at[k].backend].alignment);
@@ -380,7 +380,7 @@ static bool find_bounds(struct layout * l, const struct gb_item * at) {
     return load != NULL;
 }
 
-// The template's places if all fit; *taken says so. A failure is only that memory is out.
+// Takes over the template's places if all fit, and sets *taken. Fails only if there is no memory.
 static enum ggml_status take_places(struct layout * l, const size_t * sizes, struct gb_item * at, bool * taken) {
     *taken = gb_sched_take_offsets(l->tmpl, &l->live, sizes, at);
     if (!*taken) {
@@ -396,7 +396,7 @@ static enum ggml_status take_places(struct layout * l, const size_t * sizes, str
     return find_bounds(l, at) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// By sizes alone: every root and copy fits the bytes that its counterpart has.
+// True if every root and copy fits the capacity of its counterpart.
 static bool all_fit(const struct layout * l, size_t * sizes) {
     for (int64_t id = 0; id < l->in->n_ids + (int64_t) l->program->copies.n; id++) {
         const struct gb_item * item = gb_sched_arena_item(l->tmpl->layout, id);
@@ -408,7 +408,7 @@ static bool all_fit(const struct layout * l, size_t * sizes) {
     return true;
 }
 
-// The places of an earlier plan that does the same, if there is one and everything fits.
+// Takes over the places of an earlier plan if it has the same structure and everything fits.
 static enum ggml_status try_template(struct layout * l, const struct gb_sched_parts * tmpl, size_t * sizes) {
     bool taken = false;
     l->tmpl = tmpl;
@@ -438,8 +438,7 @@ static enum ggml_status find_template(struct layout * l, const gb_sched_parts_li
     return status;
 }
 
-// A result that the program neither writes where it belongs nor reads from it (nothing refers to it) still gets memory,
-// because the user wants it.
+// A result that the program neither writes nor reads still gets memory, because the user wants it.
 static bool has_all_locations(const struct layout * l) {
     for (int i = 0; i < l->in->n_ids; i++) {
         if (l->in->ids.data[i].location == GB_LOCATION_ARENA && !l->layout->items.data[i].valid) {
@@ -451,7 +450,7 @@ static bool has_all_locations(const struct layout * l) {
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-// What the plan needs of each backend is summed up at the end.
+// At the end, sums up what the plan needs of each backend.
 static enum ggml_status lay_out(struct layout * l, const gb_sched_parts_list * earlier) {
     if (!gb_vec_resize_zero(&l->layout->items, (size_t) l->in->n_ids + l->program->copies.n) ||
         !gb_vec_resize_zero(&l->layout->spans, l->program->splits.n) || !list_nodes(l)) {

@@ -1,6 +1,6 @@
-// leafs.c - leafs that nobody has placed lie one after another in stores of their own, apart from the arenas.
+// leafs.c - places unplaced leafs one after another in leaf stores, apart from the arenas.
 //
-// They are laid out before the program is made: leafs that lie behind each other travel to another backend together.
+// This runs before the program is made: copies of neighbouring leafs are merged.
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
 #include "sched/layout/layout.h"
@@ -14,7 +14,8 @@ struct leafs {
     struct gb_item * end; // owned; per backend: the first free chunk and offset
 };
 
-// A leaf begins where the one before it ends, padded; where the buffer would become too large, a new chunk begins.
+// A leaf begins at the padded end of the previous one, or in a new chunk if the buffer would become
+// too large.
 static enum ggml_status lay_out_leaf(struct leafs * l, int id) {
     const int b = l->assigned->to[id].backend;
     const struct gb_sched_device * d = &l->sched->devices[b];
@@ -41,14 +42,14 @@ static enum ggml_status lay_out_leaf(struct leafs * l, int id) {
     return gb_sched_need_chunk(l->layout, item, true, d->alignment) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// One version stands for all of a buffer. So inputs, which are set for each run, lie in another one than leafs whose
-// copies are kept.
+// A buffer has one version. So inputs, which are set for each run, are in other buffers than leafs
+// whose copies are kept.
 static bool lies_alone(const struct leafs * l, int id) {
     return l->in->n_backends > 1 && gb_tensor_has_flag(l->in->ids.data[id].tensor, GB_TENSOR_INPUT) &&
            !ggml_backend_buft_is_host(l->sched->devices[l->assigned->to[id].backend].buft);
 }
 
-// In the order of ids, which is that of the graph's list of leafs.
+// In the order of ids, which is the order of the graph's leafs.
 static enum ggml_status lay_out_those(struct leafs * l, bool alone) {
     for (int i = 0; i < l->in->n_ids; i++) {
         if (l->in->ids.data[i].location == GB_LOCATION_LEAF && lies_alone(l, i) == alone) {
@@ -58,7 +59,7 @@ static enum ggml_status lay_out_those(struct leafs * l, bool alone) {
     return GGML_STATUS_SUCCESS;
 }
 
-// A new chunk begins between the inputs that lie alone and the other leafs, so no store holds both.
+// A new chunk separates the inputs from the other leafs.
 static enum ggml_status lay_out(struct leafs * l) {
     struct gb_sched_layout * layout = l->layout;
     layout->need = gb_calloc((size_t) l->in->n_backends, sizeof(*layout->need));
@@ -70,7 +71,7 @@ static enum ggml_status lay_out(struct leafs * l) {
         l->end[b] = l->end[b].offset > 0 ? (struct gb_item){ .chunk = l->end[b].chunk + 1 } : l->end[b];
     }
     GB_TRY(lay_out_those(l, true));
-    for (size_t k = 0; k < layout->chunks.n; k++) { // there are no others yet
+    for (size_t k = 0; k < layout->chunks.n; k++) { // all chunks so far are leaf stores
         layout->need[layout->chunks.data[k].backend].leafs += layout->chunks.data[k].size;
     }
     return GGML_STATUS_SUCCESS;

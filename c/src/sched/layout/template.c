@@ -1,10 +1,11 @@
-// template.c - the offsets of an earlier plan for a graph of the same structure whose tensors are no larger: a prompt
-// of another length, a batch of fewer. The earlier plan is called the template.
+// template.c - reuses the offsets of an earlier plan for a graph of the same structure with tensors
+// that are no larger: a shorter prompt, a smaller batch. The earlier plan is the template.
 //
-// A template is found by comparing what both plans do, step by step. Whether its offsets may be taken does not rest on
-// that comparison: the lifetimes of the new plan are computed as ever, and each alias group must lie within one alias
-// group of the template, in time and in bytes, and no two in the same one. As the template's groups do not meet, these
-// do not either. Where that fails, the plan is laid out anew.
+// A template is found by comparing both plans step by step. Correctness does not depend on that
+// comparison: the lifetimes of the new plan are computed as usual. Each alias group must be inside
+// one alias group of the template, in time and in bytes, and no two groups in the same one. The
+// template's groups do not overlap, so the new groups do not either. If that fails, the plan is
+// laid out normally.
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
 #include "sched/layout/layout.h"
@@ -16,7 +17,7 @@
 
 // ----------------------------------------------------------------------------------------------------------- structure
 
-// Compares what the plans keep of tensors: those that the template was made from may be freed.
+// Compares the records of tensors, because the template's tensors may be freed.
 static bool same_ids(const struct gb_sched_parts * p, const struct gb_sched_parts * tmpl) {
     for (int i = 0; i < p->in->n_ids; i++) {
         const struct gb_key *a = gb_key_of(&p->in->keys, i), *b = gb_key_of(&tmpl->in->keys, i);
@@ -30,7 +31,7 @@ static bool same_ids(const struct gb_sched_parts * p, const struct gb_sched_part
     return true;
 }
 
-// The same nodes read the same ids in the same order.
+// True if the same nodes read the same ids in the same order.
 static bool same_sources(const struct gb_sched_parts * p, const struct gb_sched_parts * tmpl) {
     const size_t n = p->in->src_begin[p->in->n_nodes];
     return memcmp(p->in->src_begin, tmpl->in->src_begin, ((size_t) p->in->n_nodes + 1) * sizeof(*p->in->src_begin)) ==
@@ -38,7 +39,7 @@ static bool same_sources(const struct gb_sched_parts * p, const struct gb_sched_
            (n == 0 || memcmp(p->in->srcs, tmpl->in->srcs, n * sizeof(*p->in->srcs)) == 0);
 }
 
-// Compares splits, copies and steps: what is done, when and by whom. Sizes may differ.
+// Compares splits, copies and steps. Sizes may differ.
 static bool same_program(const struct gb_sched_parts * p, const struct gb_sched_parts * tmpl) {
     bool same = p->program->splits.n == tmpl->program->splits.n && p->program->copies.n == tmpl->program->copies.n &&
                 p->program->backs.n == tmpl->program->backs.n && p->program->steps.n == tmpl->program->steps.n &&
@@ -59,7 +60,7 @@ static bool same_program(const struct gb_sched_parts * p, const struct gb_sched_
     return same;
 }
 
-// As far as it is known before a program is made.
+// Compares what exists before the program is made.
 static bool is_built_like(const struct gb_sched_parts * p, const struct gb_sched_parts * tmpl) {
     return p->in->n_nodes == tmpl->in->n_nodes && p->in->n_leafs == tmpl->in->n_leafs &&
            p->in->n_ids == tmpl->in->n_ids && p->in->n_backends == tmpl->in->n_backends &&
@@ -71,8 +72,8 @@ bool gb_sched_is_like(const struct gb_sched_parts * p, const struct gb_sched_par
     return is_built_like(p, tmpl) && same_program(p, tmpl);
 }
 
-// As far as it is known before copies are made: does each tensor, and each copy of a whole one, fit its counterpart's
-// capacity?
+// True if each tensor, and each copy of a whole tensor, fits the capacity of its counterpart. Other
+// copies are not known yet.
 static bool fits(const struct gb_sched_parts * p, const struct gb_sched_parts * tmpl) {
     bool fits = true;
     for (int i = 0; fits && i < p->in->n_ids; i++) {
@@ -93,16 +94,16 @@ bool gb_sched_may_fit(const struct gb_sched_parts * p, const struct gb_sched_par
 
 // -------------------------------------------------------------------------------------------------------- alias groups
 
-// The offsets of a template while they are given to the alias groups of a new plan.
+// State while alias groups get places of the template.
 struct taking {
     const struct gb_sched_parts * tmpl;
     const struct gb_liveness * live;
     const size_t * size_of; // per id
-    struct gb_item * at;    // per alias group: its place, and how much it takes
+    struct gb_item * at; // per alias group: its place and size
     int64_t * taken;        // owned; per alias group of the template: the group in it + 1
 };
 
-// The place of one storage id: within that of its counterpart, and in an alias group that no other group has taken.
+// Places one storage id inside its counterpart, if no other alias group has taken that place.
 static bool take_place(struct taking * r, int64_t id) {
     const int64_t group = r->live->item_of[id];
     const struct gb_item * place = gb_sched_arena_item(r->tmpl->layout, id);
@@ -128,7 +129,7 @@ static bool take_place(struct taking * r, int64_t id) {
 bool gb_sched_take_offsets(const struct gb_sched_parts * tmpl, const struct gb_liveness * live, const size_t * size_of,
     struct gb_item * at) {
     const int64_t n_ids =
-        (int64_t) tmpl->in->n_ids + (int64_t) tmpl->program->copies.n; // there are no more alias groups
+        (int64_t) tmpl->in->n_ids + (int64_t) tmpl->program->copies.n; // upper bound of the number of alias groups
     struct taking r = { tmpl, live, size_of, at, gb_calloc((size_t) n_ids, sizeof(*r.taken)) };
     bool fits = r.taken != NULL;
     for (int64_t id = 0; fits && id < n_ids; id++) {

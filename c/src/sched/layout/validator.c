@@ -1,7 +1,8 @@
-// validator.c - validates the layout of each plan when it is made, those that take over another plan's included.
+// validator.c - validates the layout of each new plan, also if it took over the offsets of a
+// template.
 //
-// The validator of memory plans that it calls (plan/plan_validator.c) shares no code with what found the offsets: a
-// mistake of the planner is an error, never a wrong result.
+// It calls the validator of memory plans, which shares no code with the planner. So a mistake of
+// the planner is an error and never a wrong result.
 #include "plan/plan.h"
 #include "base/mem.h"
 #include "base/status.h"
@@ -10,7 +11,7 @@
 #include "sched/program/program.h"
 #include "sched/sched.h"
 
-// The items of one arena, as the validator of memory plans takes them.
+// The items of one arena, in the form of the validator of memory plans.
 struct validator {
     const struct ggml_backend_sched * sched;
     const struct gb_sched_input * in;
@@ -19,17 +20,17 @@ struct validator {
     struct gb_plan_item * items; // owned
     int * chunk_of;              // owned
     int64_t * group_at;          // owned; per storage id of an alias group: its item + 1
-    int64_t * ids;               // owned; per item: an id in it
+    int64_t * ids; // owned; per item: a storage id in it
     size_t n;
 };
 
-// For messages. Copies have a name of their own, tensors the one that they had when the graph was planned.
+// A name for messages. Copies have their own, tensors the name when they were planned.
 static const char * name_of(const struct validator * v, int64_t id) {
     const int n_ids = v->in->n_ids;
     return id >= n_ids ? v->program->copies.data[id - n_ids].dst->tensor.name : gb_sched_name_of(v->in, id);
 }
 
-// An alias group is one item: as large as its largest member. All members must be at one offset.
+// An alias group is one item, as large as its largest member. All members must have one offset.
 static bool add_to_group(struct validator * v, int64_t id, const struct gb_item * item) {
     int64_t * at = &v->group_at[item->group];
     if (*at == 0) {
@@ -45,7 +46,7 @@ static bool add_to_group(struct validator * v, int64_t id, const struct gb_item 
            group->upper == item->upper;
 }
 
-// All alias groups of one arena: inside of their chunks, aligned, and no two that live at once overlap.
+// Validates one arena: groups are inside chunks, aligned, and do not overlap while both live.
 static enum ggml_status validate_arena(struct validator * v, int backend) {
     const struct gb_sched_device * d = &v->sched->devices[backend];
     const uint64_t before = gb_fail_count();
@@ -67,7 +68,7 @@ static enum ggml_status validate_arena(struct validator * v, int backend) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Leaf stores are not looked at: nothing in them shares memory.
+// Leaf stores need no check: nothing shares memory there.
 enum ggml_status gb_sched_validate_layout(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_program * program, const struct gb_sched_layout * layout) {
     const size_t n = (size_t) in->n_ids + program->copies.n;

@@ -1,10 +1,11 @@
-// bind.c - binds a plan: gives the user's tensors, and the plan's own, their buffer and data.
+// bind.c - binds a plan: gives the tensors of the user and of the plan their buffer and data.
 //
-// Binding is all or nothing: when something fails, the tensors get back what they had. A leaf whose content is
-// elsewhere (the user moved it to another backend, or it is a result of the graph before) is copied to its new place.
+// Binding is all or nothing: after a failure the tensors have what they had before. If the content
+// of a leaf is elsewhere, it is copied to the new place: the user moved the leaf to another
+// backend, or the leaf is a result of another graph.
 //
-// Only tensors that nobody has placed are written, and their views; of these only buffer, data, extra and the mark
-// "read once".
+// Binding writes only to unplaced tensors and their views, and only buffer, data, extra and the
+// mark "read once".
 #include "sched/input/input.h"
 #include "sched/layout/layout.h"
 #include "sched/memory/memory.h"
@@ -23,12 +24,12 @@ struct binder {
     struct ggml_backend_sched * sched;
     struct gb_sched_binding * binding;
     struct old_binding * old; // owned; per id
-    GB_VEC(int32_t) moved;    // leafs whose content comes from their old place
+    GB_VEC(int32_t) moved; // leafs whose content must be copied from their old place
 };
 
 // -------------------------------------------------------------------------------------------------------------- memory
 
-// A ref on the buffer; false: no memory, and no ref.
+// Adds a reference to the buffer. False: no memory, and no reference.
 static bool hold(gb_mem_list * list, struct gb_mem * mem) {
     if (!gb_vec_push(list, mem)) {
         return false;
@@ -51,7 +52,8 @@ static void unbind(struct ggml_backend_sched * s, struct gb_sched_binding * bind
     binding->is_bound = false;
 }
 
-// One store for each leaf entry of the plan's chunks, in their order. A plan that is bound again keeps its own.
+// Takes one store for each leaf entry of the plan's chunks, in their order. A plan that is bound
+// again keeps its stores.
 bool gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_binding * binding) {
     size_t k = 0;
     for (size_t i = 0; i < binding->layout->chunks.n; i++) {
@@ -66,12 +68,12 @@ bool gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_binding
         if (mem == NULL) {
             return false;
         }
-        binding->leafs.data[binding->leafs.n++] = mem; // the ref came with it
+        binding->leafs.data[binding->leafs.n++] = mem; // with its reference
     }
     return true;
 }
 
-// Refs on the chunks in use now, and on the stores of other plans.
+// Adds references to the current chunks, and to the stores of other plans.
 static bool hold_memory(struct ggml_backend_sched * s, struct gb_sched_binding * binding, gb_mem_list * arenas,
     gb_mem_list * shared) {
     bool ok = gb_sched_take_stores(s, binding);
@@ -88,19 +90,19 @@ static bool hold_memory(struct ggml_backend_sched * s, struct gb_sched_binding *
 
 // ------------------------------------------------------------------------------------------------------------- tensors
 
-// The buffer may want to see each tensor that is placed in it (init_tensor).
+// The buffer may need to see each tensor in it (init_tensor).
 static enum ggml_status put(struct ggml_tensor * t, ggml_backend_buffer_t buffer, void * data) {
     gb_tensor_put(t, buffer, data);
     return buffer ? ggml_backend_buffer_init_tensor(buffer, t) : GGML_STATUS_SUCCESS;
 }
 
-// Buffers see a tensor once for each place.
+// Buffers see a tensor once per place.
 static enum ggml_status put_at(struct ggml_tensor * t, const struct gb_mem * mem, const struct gb_item * item) {
     void * data = mem->base + item->offset;
     return t->buffer == mem->buffer && t->data == data ? GGML_STATUS_SUCCESS : put(t, mem->buffer, data);
 }
 
-// Roots first: everything else lies in one.
+// Roots come first: all other tensors are in one.
 static enum ggml_status bind_roots(struct binder * b) {
     struct gb_sched_binding * binding = b->binding;
     for (int i = 0; i < binding->in->n_ids; i++) {
@@ -126,7 +128,7 @@ static enum ggml_status bind_roots(struct binder * b) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Views take their root's buffer, whoever placed it.
+// Views take the buffer of their root, whoever owns it.
 static enum ggml_status bind_views(struct gb_sched_binding * binding) {
     for (int i = 0; i < binding->in->n_ids; i++) {
         const struct gb_id * id = &binding->in->ids.data[i];
@@ -143,7 +145,7 @@ static enum ggml_status bind_views(struct gb_sched_binding * binding) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Copies that travel with another one lie in its bytes and need no place of their own.
+// Merged copies are in the bytes of another one and need no place.
 static enum ggml_status bind_copies(struct binder * b) {
     struct gb_sched_binding * binding = b->binding;
     for (size_t c = 0; c < binding->program->copies.n; c++) {
@@ -163,7 +165,8 @@ static enum ggml_status bind_copies(struct binder * b) {
     return GGML_STATUS_SUCCESS;
 }
 
-// After the roots they lie in. Those in memory of the original use what its buffer made of the original.
+// Binds shadows after their roots. A shadow in the memory of the original shares the buffer's data
+// of the original.
 static enum ggml_status bind_shadows(struct gb_sched_binding * binding) {
     struct gb_shadow_iter it = { 0 };
     for (struct gb_shadow * sh = gb_sched_next_shadow(binding->program, &it); sh;
@@ -182,25 +185,26 @@ static enum ggml_status bind_shadows(struct gb_sched_binding * binding) {
     return GGML_STATUS_SUCCESS;
 }
 
-// What a backend need not store when it computes the one reader together with it (tensor/tensor.h). A view that is no
-// node hides readers.
+// Marks results that a backend need not store if it computes their only reader together with them
+// (tensor/tensor.h). A view that is not a node may have other readers.
 static bool mark_read_once(struct gb_sched_binding * binding) {
-    uint8_t * readers = gb_calloc((size_t) binding->in->n_ids, 1); // of each tensor: 0, 1, 2 for more
-    uint8_t * hidden = gb_calloc((size_t) binding->in->n_ids, 1);  // of roots
+    const struct gb_sched_input * in = binding->in;
+    uint8_t * readers = gb_calloc((size_t) in->n_ids, 1); // per tensor: 0, 1, or 2 for more
+    uint8_t * hidden = gb_calloc((size_t) in->n_ids, 1);  // of roots
     const bool ok = readers && hidden;
-    for (uint32_t k = 0; ok && k < binding->in->src_begin[binding->in->n_nodes]; k++) {
-        readers[binding->in->srcs[k]] = (uint8_t) GB_MIN(readers[binding->in->srcs[k]] + 1, 2);
+    for (uint32_t k = 0; ok && k < in->src_begin[in->n_nodes]; k++) {
+        readers[in->srcs[k]] = (uint8_t) GB_MIN(readers[in->srcs[k]] + 1, 2);
     }
-    for (int i = binding->in->n_nodes; ok && i < binding->in->n_ids; i++) {
-        hidden[binding->in->ids.data[i].root] = 1;
+    for (int i = in->n_nodes; ok && i < in->n_ids; i++) {
+        hidden[in->ids.data[i].root] = 1;
     }
-    for (int i = 0; ok && i < binding->in->n_ids; i++) {
-        const int r = binding->in->ids.data[i].root;
-        const struct gb_id * root = &binding->in->ids.data[r];
-        const bool once = readers[i] == 1 && i < binding->in->n_nodes && root->location == GB_LOCATION_ARENA &&
-                          !root->keep && !hidden[r] && !gb_tensor_has_flag(root->tensor, GB_TENSOR_INPUT) &&
-                          !gb_tensor_has_flag(binding->in->ids.data[i].tensor, GB_TENSOR_INPUT);
-        gb_tensor_set_read_once(binding->in->ids.data[i].tensor, once);
+    for (int i = 0; ok && i < in->n_ids; i++) {
+        const int r = in->ids.data[i].root;
+        const struct gb_id * root = &in->ids.data[r];
+        const bool once = readers[i] == 1 && i < in->n_nodes && root->location == GB_LOCATION_ARENA && !root->keep &&
+                          !hidden[r] && !gb_tensor_has_flag(root->tensor, GB_TENSOR_INPUT) &&
+                          !gb_tensor_has_flag(in->ids.data[i].tensor, GB_TENSOR_INPUT);
+        gb_tensor_set_read_once(in->ids.data[i].tensor, once);
     }
     gb_free(readers);
     gb_free(hidden);
@@ -209,7 +213,7 @@ static bool mark_read_once(struct gb_sched_binding * binding) {
 
 // ------------------------------------------------------------------------------------------------------------ contents
 
-// After the plan's tensors are in place: content of leafs, from where they were.
+// Copies the content of leafs from their old places, after all tensors are bound.
 static enum ggml_status move_contents(struct binder * b) {
     for (size_t k = 0; k < b->moved.n; k++) {
         const int id = b->moved.data[k];
@@ -235,18 +239,19 @@ static enum ggml_status bind_all(struct binder * b) {
     return move_contents(b);
 }
 
-// What a failure puts back.
+// Notes the old places for undo.
 static bool note_old(struct binder * b) {
     const struct gb_sched_binding * binding = b->binding;
-    b->old = gb_calloc((size_t) binding->in->n_ids, sizeof(*b->old));
-    for (int i = 0; b->old && i < binding->in->n_ids; i++) {
-        const struct ggml_tensor * t = binding->in->ids.data[i].tensor;
+    const struct gb_sched_input * in = binding->in;
+    b->old = gb_calloc((size_t) in->n_ids, sizeof(*b->old));
+    for (int i = 0; b->old && i < in->n_ids; i++) {
+        const struct ggml_tensor * t = in->ids.data[i].tensor;
         b->old[i] = (struct old_binding){ t->buffer, t->data, t->extra };
     }
     return b->old != NULL;
 }
 
-// Buffers are not told of the old places: they have seen the tensors there.
+// Buffers have seen the tensors at the old places and need no call.
 static void put_back(struct binder * b) {
     for (int i = 0; b->old && i < b->binding->in->n_ids; i++) {
         struct ggml_tensor * t = b->binding->in->ids.data[i].tensor;
@@ -255,13 +260,13 @@ static void put_back(struct binder * b) {
     }
 }
 
-// Where the plan was bound before, it still is, but its own tensors have to be bound again.
+// A plan that was bound before still is, but its own tensors must be bound again.
 static void undo(struct binder * b, bool was_bound) {
     struct gb_sched_binding * binding = b->binding;
     put_back(b);
     binding->stale = true;
     if (!was_bound) {
-        gb_sched_release_replicas(binding); // of leafs in stores that go, too
+        gb_sched_release_replicas(binding); // also those of leafs in stores that are released
         unbind(b->sched, binding);
     }
     for (int i = 0; i < binding->in->n_ids; i++) {
@@ -269,13 +274,14 @@ static void undo(struct binder * b, bool was_bound) {
     }
 }
 
-// Tensors may have other names than when the graph was planned: these are what is said of them from now on. False: no
-// memory, and nothing has changed.
+// Renews the plan's names: tensors may have been renamed since. False: no memory, and nothing has
+// changed.
 static bool renew_names(struct gb_sched_binding * binding) {
-    const size_t n = (size_t) binding->in->n_ids;
+    struct gb_sched_input * in = binding->in;
+    const size_t n = (size_t) in->n_ids;
     bool same = true;
     for (size_t i = 0; i < n && same; i++) {
-        const struct ggml_tensor * t = binding->in->ids.data[i].tensor;
+        const struct ggml_tensor * t = in->ids.data[i].tensor;
         same = strncmp(gb_sched_name_of(binding->in, (int64_t) i), t->name, sizeof(t->name) - 1) == 0;
     }
     if (same) {
@@ -284,29 +290,30 @@ static bool renew_names(struct gb_sched_binding * binding) {
     struct gb_keys keys = { 0 };
     bool ok = gb_keys_reserve(&keys, n);
     for (size_t i = 0; i < n && ok; i++) {
-        ok = gb_keys_add(&keys, binding->in->ids.data[i].tensor);
+        ok = gb_keys_add(&keys, in->ids.data[i].tensor);
     }
     if (!ok) {
         gb_keys_free(&keys);
         return false;
     }
-    gb_keys_free(&binding->in->keys);
-    binding->in->keys = keys;
+    gb_keys_free(&in->keys);
+    in->keys = keys;
     return true;
 }
 
-// From here on the plan vouches for its leafs: `keys` say where each tensor lies.
+// Notes in `keys` where each tensor is; from now on the plan's leafs are valid.
 static void commit(struct binder * b, gb_mem_list arenas, gb_mem_list shared) {
     struct gb_sched_binding * binding = b->binding;
+    const struct gb_sched_input * in = binding->in;
     release(b->sched, &binding->arenas);
     release(b->sched, &binding->shared);
     binding->arenas = arenas;
     binding->shared = shared;
     binding->is_bound = true;
     binding->stale = false;
-    for (int i = 0; i < binding->in->n_ids; i++) {
-        const struct ggml_tensor * t = binding->in->ids.data[i].tensor;
-        struct gb_key * key = gb_key_of(&binding->in->keys, i);
+    for (int i = 0; i < in->n_ids; i++) {
+        const struct ggml_tensor * t = in->ids.data[i].tensor;
+        struct gb_key * key = gb_key_of(&in->keys, i);
         key->buffer = t->buffer;
         key->data = t->data;
         key->state = gb_tensor_state(t);
@@ -348,7 +355,7 @@ enum ggml_status gb_sched_init_binding(struct gb_sched_input * in, const struct 
     return binding->mem && binding->copies && binding->splits ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// A plan whose making failed has no binding, or a part of one, and holds nothing.
+// After a failure to make the plan, the binding may be missing or incomplete, and it holds nothing.
 void gb_sched_free_binding(struct ggml_backend_sched * s, struct gb_sched_binding * binding) {
     if (binding->copies && binding->splits) {
         gb_sched_disarm(s, binding);

@@ -1,12 +1,12 @@
-// location.c - the memory that a tensor of the user has now, and whether a kept plan vouches for its content.
+// location.c - finds the memory that a tensor of the user has, and whether its content is valid.
 //
-// Handles of the scheduler stay on the user's tensors after the plan that put them there was given up. So a handle says
-// nothing by itself: the tensor counts as placed only while a kept plan is bound to the very address that it points to.
+// Tensors keep handles of the scheduler after their plan was dropped. So a handle proves nothing:
+// the tensor is placed only while a kept plan is bound to its address.
 #include "sched/input/input.h"
 #include "sched/memory/memory.h"
 #include "sched/sched.h"
 
-// Leafs that other plans placed count as well: a plan that shares a store holds a reference on it.
+// Leafs that other plans placed count: a plan that shares a store holds a reference.
 bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
     for (size_t k = 0; k < s->bindings.n; k++) {
         const struct gb_sched_binding * binding = s->bindings.data[k];
@@ -24,7 +24,7 @@ bool gb_sched_leaf_is_bound(const struct ggml_backend_sched * s, const struct gg
     return false;
 }
 
-// Only what is kept to the end of the graph: other memory of the arena may have been used again.
+// Only results that are kept to the end of the graph: other memory of the arena may be reused.
 bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct ggml_tensor * t) {
     const struct gb_sched_binding * binding = s->current;
     const int64_t at = binding ? gb_ptrmap_get(&binding->in->map, t) : GB_PTRMAP_ABSENT;
@@ -37,12 +37,12 @@ bool gb_sched_result_is_alive(const struct ggml_backend_sched * s, const struct 
            gb_key_of(&binding->in->keys, at)->data == t->data;
 }
 
-// A handle of some scheduler whose memory was given back.
+// True for a retired handle of any scheduler.
 static bool is_retired(const struct ggml_backend_buffer * buffer) {
     return GB_READ_RELAXED(buffer->usage) == GB_USAGE_SCHED && buffer->size == 0;
 }
 
-// The result of an op of another graph, in memory of ours.
+// The location of another graph's result.
 static bool find_location_of_result(const struct ggml_backend_sched * s, const struct ggml_tensor * t,
     enum gb_location * location) {
     const struct gb_mem * mem = t->buffer ? gb_sched_mem_of(s, t->buffer) : NULL;
@@ -67,7 +67,8 @@ static bool find_location_of_result(const struct ggml_backend_sched * s, const s
     return true;
 }
 
-// A leaf of ours stays where it is, unless the user wants it on a backend that cannot use that memory.
+// A leaf of the scheduler stays where it is, unless the user has chosen a backend that cannot use
+// that memory.
 static enum gb_location location_of_leaf(const struct ggml_backend_sched * s, const struct ggml_tensor * t,
     int chosen) {
     const struct gb_mem * mem = gb_sched_mem_of(s, t->buffer);
@@ -83,8 +84,8 @@ static enum gb_location location_of_leaf(const struct ggml_backend_sched * s, co
     return stays ? GB_LOCATION_SHARED : GB_LOCATION_LEAF;
 }
 
-// A tensor that this graph computes needs no content, so whatever memory of ours it carries is not looked at; one that
-// another graph computed, and a leaf, may have content that must not be lost.
+// The content of a tensor that this graph computes does not matter, so its memory may be replaced.
+// A leaf, or a result of another graph, may have content that must be kept.
 bool gb_sched_find_location(const struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed,
     int chosen, enum gb_location * location) {
     if (computed) {

@@ -1,8 +1,9 @@
-// memory.c - the scheduler's buffers: made, counted, retired. memory.h says what kinds there are and why handles
-// outlive their memory.
+// memory.c - allocates, counts and retires the scheduler's buffers. memory.h lists the kinds, and
+// why handles outlive their memory.
 //
-// When a device has no memory left, what nobody uses goes first: spare leaf stores, then replicas that no plan holds,
-// then what earlier plans are bound to. A plan that gave something up is bound again before it runs.
+// If a device has no memory left, the scheduler frees unused memory: spare leaf stores first, then
+// replicas without a plan, then memory that earlier plans are bound to. Such a plan is bound again
+// before it runs.
 #include "sched/input/input.h"
 #include "sched/layout/layout.h"
 #include "sched/memory/memory.h"
@@ -11,7 +12,7 @@
 
 #include <string.h>
 
-// Frees the memory and leaves the handle, with size 0 and no hooks.
+// Frees the memory and keeps the handle, with size 0 and no hooks.
 static void give_back(ggml_backend_buffer_t buffer) {
     if (buffer->iface.free_buffer) {
         buffer->iface.free_buffer(buffer);
@@ -21,8 +22,8 @@ static void give_back(ggml_backend_buffer_t buffer) {
     buffer->size = 0;
 }
 
-// Gives the memory back and leaves a handle without hooks, which every access through it reports. While memory is held,
-// that happens later: the scheduler is done with it, but who looks into it is not.
+// Frees the memory and keeps a handle without hooks; any access through it is an error. While
+// `hold` is set, freeing is delayed: NumPy views may still refer to the memory.
 static void retire(struct ggml_backend_sched * s, struct gb_mem * mem) {
     mem->buffer->usage = GB_USAGE_SCHED;
     mem->base = NULL;
@@ -41,12 +42,12 @@ void gb_sched_hold(struct ggml_backend_sched * s, bool hold) {
     }
 }
 
-// A leaf store that no plan is bound to. It waits for a plan that needs a store of its size.
+// True for a leaf store that no plan is bound to. Another plan may take it.
 static bool is_spare(const struct gb_mem * mem) {
     return mem->kind == GB_MEM_LEAFS && mem->n_refs == 0 && mem->size > 0;
 }
 
-static void retire_spares(struct ggml_backend_sched * s, int backend) { // -1: of all
+static void retire_spares(struct ggml_backend_sched * s, int backend) { // -1: of all backends
     for (size_t i = 0; i < s->mems.n; i++) {
         if (is_spare(s->mems.data[i]) && (backend < 0 || s->mems.data[i]->backend == backend)) {
             retire(s, s->mems.data[i]);
@@ -54,7 +55,7 @@ static void retire_spares(struct ggml_backend_sched * s, int backend) { // -1: o
     }
 }
 
-// A buffer of the device; when it has no room, spare leaf stores are given up first.
+// Allocates a buffer of the device. If that fails, spare leaf stores are freed first.
 static ggml_backend_buffer_t alloc_buffer(struct ggml_backend_sched * s, int backend, size_t size) {
     struct gb_sched_device * d = &s->devices[backend];
     ggml_backend_buffer_t buffer = ggml_backend_buft_alloc_buffer(d->buft, size);
@@ -70,13 +71,12 @@ static ggml_backend_buffer_t alloc_buffer(struct ggml_backend_sched * s, int bac
     return buffer;
 }
 
-// Room for one more handle, so that a buffer that was allocated can always be noted.
+// Reserves memory for one more handle, so that an allocated buffer can always be noted.
 static bool reserve_handle(struct ggml_backend_sched * s) {
     return gb_vec_reserve(&s->mems, s->mems.n + 1) && gb_ptrmap_reserve(&s->mem_of, s->mem_of.n + 1);
 }
 
-// Spares and unused replicas are given up for it if need be. The handle lives as long as the scheduler; NULL: no
-// memory.
+// Frees spares and unused replicas if necessary. NULL: no memory.
 struct gb_mem * gb_sched_mem_new(struct ggml_backend_sched * s, int backend, size_t size, enum gb_mem_kind kind) {
     if (!reserve_handle(s)) {
         return NULL;
@@ -99,14 +99,14 @@ struct gb_mem * gb_sched_mem_new(struct ggml_backend_sched * s, int backend, siz
         mem->buffer->usage = GB_USAGE_SCHED;
     }
     mem->buffer->arena = kind == GB_MEM_ARENA;
-    gb_ptrmap_set(&s->mem_of, mem->buffer, (int64_t) s->mems.n); // has room
+    gb_ptrmap_set(&s->mem_of, mem->buffer, (int64_t) s->mems.n); // memory is reserved
     s->mems.data[s->mems.n++] = mem;
     return mem;
 }
 
 void gb_sched_mem_ref(struct gb_mem * mem) { mem->n_refs++; }
 
-// Leaf stores stay as spares for the next graph, a few of them.
+// A few leaf stores stay as spares for the next graph.
 void gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem * mem) {
     if (--mem->n_refs > 0 || mem->size == 0) {
         return;
@@ -120,7 +120,7 @@ void gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem * mem) {
     }
 }
 
-// The smallest spare that is large enough, else a new one.
+// Takes the smallest spare that is large enough, else a new store.
 struct gb_mem * gb_sched_take_store(struct ggml_backend_sched * s, int backend, size_t size) {
     struct gb_mem * best = NULL;
     for (size_t i = 0; i < s->mems.n; i++) {
@@ -139,9 +139,9 @@ struct gb_mem * gb_sched_take_store(struct ggml_backend_sched * s, int backend, 
     return best;
 }
 
-// The stores are given back at once: they stay as spares, for the plan or for another one.
+// Releases the stores at once: they stay as spares, for this plan or another one.
 enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const struct gb_sched_binding * binding) {
-    gb_mem_list taken = { 0 }; // all at once: each needs one of its own
+    gb_mem_list taken = { 0 }; // all at the same time, because each leaf entry needs its own
     enum ggml_status status =
         gb_vec_reserve(&taken, binding->layout->chunks.n) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
     for (size_t k = 0; k < binding->layout->chunks.n && status == GGML_STATUS_SUCCESS; k++) {
@@ -159,7 +159,7 @@ enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const st
     return status;
 }
 
-// Leaf stores are held in the order of the leaf entries of the plan's chunks.
+// binding->leafs is in the order of the leaf entries of the plan's chunks.
 struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const struct gb_sched_binding * binding,
     const struct gb_item * item) {
     if (!item->leaf) {
@@ -178,7 +178,7 @@ struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const 
 
 // -------------------------------------------------------------------------------------------------------------- arenas
 
-// The plan will be bound again before it runs. What its last run left in the arenas is gone.
+// The plan will be bound again before it runs. Its results in the arenas are gone.
 static void give_up_arenas(struct ggml_backend_sched * s, struct gb_sched_binding * binding) {
     for (size_t i = 0; i < binding->arenas.n; i++) {
         gb_sched_mem_unref(s, binding->arenas.data[i]);
@@ -189,7 +189,8 @@ static void give_up_arenas(struct ggml_backend_sched * s, struct gb_sched_bindin
     s->current = s->current == binding ? NULL : s->current;
 }
 
-// Some leaf of the plan is a result that the arenas still hold: then they must not be given up before it was moved.
+// True if a leaf of the plan is a result in the arenas. Then its content must be copied before the
+// arenas are released.
 static bool reads_results(const struct ggml_backend_sched * s, const struct gb_sched_binding * binding) {
     for (int i = 0; binding && i < binding->in->n_ids; i++) {
         const struct gb_id * id = &binding->in->ids.data[i];
@@ -200,7 +201,7 @@ static bool reads_results(const struct ggml_backend_sched * s, const struct gb_s
     return false;
 }
 
-// A plan that holds replicas may free some when it is given up.
+// True if releasing the plan may free replicas.
 static bool holds_replicas(const struct gb_sched_binding * binding) {
     for (size_t c = 0; c < binding->program->copies.n; c++) {
         if (binding->copies[c].replica) {
@@ -210,7 +211,8 @@ static bool holds_replicas(const struct gb_sched_binding * binding) {
     return false;
 }
 
-// Chunks and replicas that only remembered plans are bound to, of graphs before the last; true if there were any.
+// Releases chunks and replicas of plans other than the current one and `keep`. True if there were
+// any.
 static bool give_up_earlier(struct ggml_backend_sched * s, const struct gb_sched_binding * keep) {
     bool any = false;
     for (size_t k = 0; k < s->bindings.n; k++) {
@@ -223,8 +225,8 @@ static bool give_up_earlier(struct ggml_backend_sched * s, const struct gb_sched
     return any;
 }
 
-// There is no room for a new chunk beside the old one, so the old one goes first; should the new one fail even then,
-// the old size is taken back.
+// If the new chunk does not fit beside the old one, the old one is freed first. If the new one
+// fails even then, a chunk of the old size is allocated again.
 static struct gb_mem * replace_chunk(struct ggml_backend_sched * s, struct gb_mem ** slot, size_t size) {
     const size_t old_size = (*slot)->size;
     const int backend = (*slot)->backend;
@@ -239,8 +241,9 @@ static struct gb_mem * replace_chunk(struct ggml_backend_sched * s, struct gb_me
     return mem;
 }
 
-// A new chunk for the slot. Plans that are bound to the old one keep it until they are bound again, or until memory is
-// short: then they give it up, the last graph's plan last, and not when its results are what `reader` reads.
+// Allocates a new chunk. Plans that are bound to the old chunk keep it until they are bound again,
+// or until memory is short. The current plan releases it last, and not if `reader` reads its
+// results.
 static struct gb_mem * new_chunk(struct ggml_backend_sched * s, const struct gb_sched_binding * reader, int backend,
     struct gb_mem ** slot, size_t size) {
     struct gb_mem * mem = gb_sched_mem_new(s, backend, size, GB_MEM_ARENA);
@@ -253,7 +256,7 @@ static struct gb_mem * new_chunk(struct ggml_backend_sched * s, const struct gb_
     return mem == NULL && *slot && (*slot)->n_refs == 1 ? replace_chunk(s, slot, size) : mem;
 }
 
-// Chunk `chunk` of the arena gets at least `size` bytes.
+// Makes chunk `chunk` of the arena at least `size` bytes large.
 static enum ggml_status grow_chunk(struct ggml_backend_sched * s, const struct gb_sched_binding * reader, int backend,
     int chunk, size_t size) {
     struct gb_sched_device * d = &s->devices[backend];
@@ -294,8 +297,9 @@ enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, struct g
 
 // -------------------------------------------------------------------------------------------------------------- inputs
 
-// Before init_measure a measure allocator; after it a real one, with a buffer as large as was measured, or larger if a
-// later graph measured more. A buffer that is outgrown stays: the user's tensors may lie in it.
+// Before init_measure: an allocator that measures. After it: an allocator with a buffer of the
+// measured size, or a larger one if a later graph measured more. The old buffer stays, because
+// tensors of the user may be in it.
 ggml_tallocr_t gb_sched_inputs(struct ggml_backend_sched * s, int backend) {
     struct gb_sched_device * d = &s->devices[backend];
     if (!s->measured) {
@@ -322,7 +326,7 @@ ggml_tallocr_t gb_sched_inputs(struct ggml_backend_sched * s, int backend) {
     return next;
 }
 
-// Only here handles are freed: nobody uses the scheduler or its tensors any more.
+// Handles are freed only here: the scheduler and its tensors are not used any more.
 void gb_sched_free_mems(struct ggml_backend_sched * s) {
     gb_sched_free_replicas(s);
     for (int b = 0; s->devices && b < s->n_backends; b++) {

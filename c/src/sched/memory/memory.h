@@ -1,21 +1,23 @@
 // memory.h - the memory behind a plan: the scheduler's buffers, and what binds a plan to them.
 //
 // Memory, per backend:
-//   arena     results and copies of one run. All plans share it; a plan's content is overwritten by the next plan that
-//             runs. Tensors that carry a handle of it count as unplaced for every scheduler: they are placed again.
-//   leafs     unplaced tensors that no node computes (inputs, weights of small programs). They keep their memory, and
-//             so their content, as long as a plan that uses them is kept: until reset, or until GB_SCHED_PLANS_MAX
-//             other graphs came by.
-//   replicas  copies of the user's weights (and of what else nobody writes), filled again only when their source was
-//             written. They belong to the scheduler, not to a plan, and stay until memory is short or a buffer that has
-//             some is freed.
-//   inputs    what programs place themselves through ggml_backend_sched_get_tallocr. Never used for anything else.
+//   arena     results and copies of one run. All plans share it, and the next plan that runs
+//             overwrites the content. Tensors with a handle of it count as unplaced for every
+//             scheduler.
+//   leafs     unplaced tensors that no node computes (inputs, weights of small programs). They keep
+//             memory and content while a plan that uses them is kept: until reset, or until
+//             GB_SCHED_PLANS_MAX other graphs were planned.
+//   replicas  copies of weights and other tensors that no node writes. They are filled again only
+//             after their source was written. They belong to the scheduler. They are freed when
+//             memory is short or a source's buffer is freed.
+//   inputs    tensors that programs place themselves through ggml_backend_sched_get_tallocr.
+//             Nothing else uses it.
 //
-// A handle (struct ggml_backend_buffer) of the scheduler is never freed before the scheduler itself, because the user's
-// tensors go on pointing to it; memory that is given back leaves a handle of size 0 without hooks behind (a "retired"
-// one), so an old pointer is recognised and never confused with a live buffer of somebody else. Handles of the
-// scheduler have usage GB_USAGE_SCHED. Therefore reset and free need not touch tensors, whose context may be gone: a
-// tensor that carries a handle of ours which no kept plan vouches for is simply unplaced.
+// The scheduler frees its handles (struct ggml_backend_buffer) only when it is freed itself,
+// because tensors of the user still point to them. Freed memory leaves a "retired" handle of size 0
+// without hooks. So an old pointer is recognized and never confused with a new buffer. Handles have
+// usage GB_USAGE_SCHED. Reset and free touch no tensors, whose context may be gone: a tensor with a
+// handle of the scheduler, but without a kept plan, is unplaced.
 #ifndef GB_SCHED_MEMORY_MEMORY_H
 #define GB_SCHED_MEMORY_MEMORY_H
 
@@ -28,112 +30,118 @@ struct gb_item;
 struct gb_sched_layout;
 struct gb_sched_program;
 
-// A copy of bytes of the user, kept from run to run.
+// A copy of the user's bytes, kept from run to run.
 struct gb_replica {
     const struct ggml_backend_buffer * source; // only compared
-    const char * data; // its first byte there; only compared
+    const char * data; // address of the first byte in `source`; only compared
     struct ggml_tensor layout; // type, ne and nb
     int backend;
-    struct gb_mem * mem; // a ref held
+    struct gb_mem * mem; // one reference is held
     size_t offset;
-    uint64_t version; // of the source's buffer that it equals; 0: none
-    uint64_t checked; // the same, as the validator saw it; 0: it saw nothing
-    int n_refs; // plans
+    uint64_t version; // version of the source's buffer that it equals; 0: none
+    uint64_t checked; // the same, as the validator saw it; 0: unknown
+    int n_refs; // number of plans that use it
 };
 
-// What an input held when a run was issued.
+// The content of an input when a run was issued.
 struct gb_stage {
     struct ggml_tensor tensor; // owns its data
-    ggml_backend_event_t event; // owned; after the copy from here
+    ggml_backend_event_t event; // owned; recorded after the copy from here
 };
 
 struct gb_bound_copy {
-    struct gb_replica * replica; // of kept ones: a ref held; NULL: to be taken
-    uint64_t seen; // of kept ones: the version of the source when the run began
-    bool due; // of kept ones: this run has to fill it
-    struct gb_stage * stages; // of staged ones: owned, one per graph in flight; NULL: not yet
+    struct gb_replica * replica; // of kept copies: one reference; NULL: not taken yet
+    uint64_t seen; // of kept copies: version of the source when the run began
+    bool due; // of kept copies: this run fills it
+    struct gb_stage * stages; // of staged copies: owned, one per pending run; NULL: not made yet
 };
 
 struct gb_bound_split {
-    ggml_backend_graph_plan_t prepared; // owned; NULL: not yet, or the backend has none
-    bool no_plan; // the backend could not prepare it
-    uint64_t n_traced, traced_ns; // runs that were recorded, and how long they took
+    ggml_backend_graph_plan_t prepared; // owned; NULL: not made yet, or not supported
+    bool no_plan; // the backend did not prepare the split
+    uint64_t n_traced, traced_ns; // number of recorded runs and their total time
 };
 
-// What a plan holds of the scheduler's memory and of backends: the only part of a plan that comes and goes while it is
-// kept. Refs on memory are given back when the plan is unbound, what backends made when they are freed.
+// The memory and backend objects that a plan holds. Only this part of a plan changes while the plan
+// is kept. Unbinding releases references on memory; gb_sched_free_binding also frees what backends
+// made.
 struct gb_sched_binding {
     struct gb_sched_input * in; // borrowed, as the next two: parts of the same plan
     const struct gb_sched_program * program;
     const struct gb_sched_layout * layout;
-    bool is_bound; // the user's tensors were given the places in the input's `keys`
-    bool stale; // its shadows have no addresses, or its arenas were given up
-    struct gb_mem ** mem; // owned; per id, roots: where it is bound; NULL if not by us
+    bool is_bound; // the user's tensors have the places in the input's `keys`
+    bool stale; // the shadows have no addresses, or the arenas were released
+    struct gb_mem ** mem; // owned; per id of a root: its buffer; NULL: another owner's
     struct gb_bound_copy * copies; // owned; per copy of the program
     struct gb_bound_split * splits; // owned; per split of the program
-    gb_mem_list arenas; // refs held: chunks
-    gb_mem_list leafs; // refs held: own leaf stores, in the order of the leaf entries of the layout's chunks
-    gb_mem_list shared; // refs held: stores of other plans
-    GB_VEC(ggml_backend_event_t) events; // owned; as many as the plan's waits need
-    unsigned n_freed; // buffers in the process that were gone when its splits were prepared
-    unsigned turn; // number of runs so far; chooses the stage of copies that are kept several times
+    gb_mem_list arenas; // chunks; a reference each
+    gb_mem_list leafs; // own leaf stores, in the order of the layout's chunks; a reference each
+    gb_mem_list shared; // stores of other plans; a reference each
+    GB_VEC(ggml_backend_event_t) events; // owned; for the plan's waits
+    unsigned n_freed; // value of gb_buffers_freed() when the splits were prepared
+    unsigned turn; // number of runs so far; selects the stage of staged copies
 };
 
 // memory.c
-// A new buffer without a reference; NULL: no memory, even after spares and unused replicas were given up.
+// A new buffer without references. NULL: no memory, even after spare stores and unused replicas
+// were freed.
 struct gb_mem * gb_sched_mem_new(struct ggml_backend_sched * s, int backend, size_t size, enum gb_mem_kind kind);
-// The buffer behind an item of the plan, `leaf`: in a leaf store; NULL: the plan holds none yet.
+// The buffer of an item; NULL: the plan has none yet.
 struct gb_mem * gb_sched_mem_of_item(const struct ggml_backend_sched * s, const struct gb_sched_binding * binding,
     const struct gb_item * item);
-// The last unref gives the memory back, or keeps a leaf store as a spare. The object lives on.
+// The last unref frees the memory, or keeps a leaf store as a spare. The struct lives on.
 void gb_sched_mem_ref(struct gb_mem * mem);
 void gb_sched_mem_unref(struct ggml_backend_sched * s, struct gb_mem * mem);
-// A store for leafs, with one ref: a spare that is large enough, or a new one. NULL: no memory.
+// A store for leafs, with one reference: a spare that is large enough, or a new one. NULL: no
+// memory.
 struct gb_mem * gb_sched_take_store(struct ggml_backend_sched * s, int backend, size_t size);
-// Makes sure that there are spares for the leafs of such a plan.
+// Makes spares for the leafs of the plan.
 enum ggml_status gb_sched_reserve_stores(struct ggml_backend_sched * s, const struct gb_sched_binding * binding);
-enum ggml_status gb_sched_reserve_arena(struct ggml_backend_sched * s, int backend, size_t size); // its first chunk
-// Where memory is short, a chunk grows at the cost of earlier plans, which are bound again before they run.
+enum ggml_status gb_sched_reserve_arena(struct ggml_backend_sched * s, int backend, size_t size); // the first chunk
+// If memory is short, a chunk grows at the cost of earlier plans, which must be bound again before
+// they run.
 enum ggml_status gb_sched_reserve_arenas(struct ggml_backend_sched * s, struct gb_sched_binding * binding);
 void gb_sched_free_mems(struct ggml_backend_sched * s);
-// NULL: no memory. Borrowed; a later call may free it and return a larger one.
+// NULL: no memory. Borrowed, until a later call.
 ggml_tallocr_t gb_sched_inputs(struct ggml_backend_sched * s, int backend);
 
 // replica.c
-// The plan gets all its replicas whose source has a place, or none. ALLOC_FAILED: no memory; then the plan holds no
-// replica.
+// Takes all replicas whose source has a place, or none. ALLOC_FAILED: no memory.
 enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb_sched_binding * binding);
 void gb_sched_release_replicas(struct gb_sched_binding * binding);
-// Frees the replicas of a backend (-1: of all) that no plan holds; true if there were any.
+// Frees the replicas of a backend (-1: of all) that no plan uses. True if there were any.
 bool gb_sched_drop_spare_replicas(struct ggml_backend_sched * s, int backend);
-void gb_sched_drop_orphans(struct ggml_backend_sched * s); // when a buffer with replicas was freed since
+// Frees unused replicas if a buffer with replicas was freed
+void gb_sched_drop_orphans(struct ggml_backend_sched * s);
 void gb_sched_free_replicas(struct ggml_backend_sched * s);
-// Called at the begin of a run: finds which replicas have to be filled.
+// At the begin of a run: finds the replicas that must be filled.
 void gb_sched_look_at_replicas(struct gb_sched_binding * binding);
-// Called at its end: what the run itself wrote was not in them.
+// At the end of a run: writes of the run itself do not make replicas stale.
 void gb_sched_keep_replicas(struct gb_sched_binding * binding);
-void gb_sched_forget_replicas(struct ggml_backend_sched * s); // after a failure: their content is not known
+void gb_sched_forget_replicas(struct ggml_backend_sched * s); // after a failure: their content is unknown
 
 // bind.c
-// Binds nothing yet; ALLOC_FAILED: no memory.
+// A binding that binds nothing yet. ALLOC_FAILED: no memory.
 enum ggml_status gb_sched_init_binding(struct gb_sched_input * in, const struct gb_sched_program * program,
     const struct gb_sched_layout * layout, struct gb_sched_binding * binding);
-// One store for each leaf entry of the layout; false: no memory, and what was taken stays with the plan.
-bool gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_binding * binding); // for the plan's leafs
-// All or nothing. ALLOC_FAILED: no memory; other statuses are those of the buffers and of copies of contents.
+// Takes one store for each leaf entry of the layout. False: no memory; the plan keeps the stores
+// that it got.
+bool gb_sched_take_stores(struct ggml_backend_sched * s, struct gb_sched_binding * binding);
+// Binds all tensors, or none. ALLOC_FAILED: no memory; other statuses come from buffers and from
+// copies of contents.
 enum ggml_status gb_sched_bind(struct ggml_backend_sched * s, struct gb_sched_binding * binding);
-// Gives the memory back and touches no tensor.
+// Releases the memory. Touches no tensor.
 void gb_sched_free_binding(struct ggml_backend_sched * s, struct gb_sched_binding * binding);
 
 // prepared.c
-// Host memory where inputs are kept until they have travelled; what the host copies itself needs none.
+// Makes host memory for staged inputs that a queue copies.
 enum ggml_status gb_sched_make_stages(struct ggml_backend_sched * s, struct gb_sched_binding * binding);
-void gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_binding * binding); // graphs
-// Drops all of it: the plan can be asked, and never run again.
+void gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_binding * binding); // prepared graphs
+// Frees events, stages and prepared graphs. The plan can be queried, but not run again.
 void gb_sched_disarm(struct ggml_backend_sched * s, struct gb_sched_binding * binding);
 
 // location.c
-// See gb_locate_fn.
+// A gb_locate_fn.
 bool gb_sched_find_location(const struct ggml_backend_sched * s, const struct ggml_tensor * t, bool computed,
     int chosen, enum gb_location * location);
 

@@ -1,6 +1,7 @@
-// prepared.c - what a bound plan holds of its backends: events, host memory for staged inputs, prepared graphs.
+// prepared.c - objects of the backends that a bound plan holds: stages and prepared graphs, and
+// freeing events.
 //
-// All of it is made for the first run and used again by later ones; it is given back while the backends still work.
+// They are made for the first run and reused later. They are freed while the backends still work.
 #include <string.h>
 
 #include "backend/backend.h"
@@ -10,7 +11,7 @@
 #include "sched/program/program.h"
 #include "sched/sched.h"
 
-// Prepared graphs may have looked at addresses.
+// Prepared graphs may contain addresses.
 void gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_binding * binding) {
     for (size_t k = 0; k < binding->program->splits.n; k++) {
         struct gb_bound_split * split = &binding->splits[k];
@@ -19,7 +20,7 @@ void gb_sched_drop_prepared(struct ggml_backend_sched * s, struct gb_sched_bindi
     }
 }
 
-// Stages that were made in part are freed, too.
+// Also frees stages that are incomplete.
 static void free_stages(struct gb_sched_binding * binding) {
     for (size_t c = 0; c < binding->program->copies.n; c++) {
         struct gb_stage * stages = binding->copies[c].stages;
@@ -41,7 +42,7 @@ void gb_sched_disarm(struct ggml_backend_sched * s, struct gb_sched_binding * bi
     gb_vec_free(&binding->events);
 }
 
-// Host memory as large as the copy, with an event that says when it has been read.
+// Host memory for the copy, with an event that says when the memory has been read.
 static bool make_stage(struct gb_stage * stage, const struct gb_copy * copy, ggml_backend_t backend) {
     const struct ggml_tensor * dst = &copy->dst->tensor;
     stage->event = ggml_backend_event_new(backend);
@@ -54,7 +55,7 @@ static bool make_stage(struct gb_stage * stage, const struct gb_copy * copy, ggm
     return stage->event && stage->tensor.data;
 }
 
-// Stages are made for one copy after the other, and all of them are freed when one cannot be made.
+// Makes the stages of one copy after the other, and frees all if one fails.
 enum ggml_status gb_sched_make_stages(struct ggml_backend_sched * s, struct gb_sched_binding * binding) {
     for (size_t k = 0; binding->program->n_staged > 0 && k < binding->program->steps.n; k++) {
         const struct gb_step * step = &binding->program->steps.data[k];

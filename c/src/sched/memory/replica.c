@@ -1,10 +1,12 @@
-// replica.c - copies of what nobody writes (weights, mostly), kept from run to run outside of the arenas.
+// replica.c - copies of tensors that no node writes, mostly weights, kept from run to run outside
+// the arenas.
 //
-// A replica belongs to the scheduler and is found by where its source lies and how it is laid out, so another graph, or
-// the same graph built again, finds it filled. Plans hold references. Whether its content is right is a question of
-// versions alone (run.c asks it at the begin of each run): the version of a buffer changes with every write, and no two
-// buffers ever had the same one, so a buffer that was freed and another one made at its address is not taken for the
-// first. What no plan holds goes when memory is short, and when a buffer that has replicas was freed.
+// A replica belongs to the scheduler. It is found by the address and layout of its source, so
+// another graph, or the same graph built again, finds it filled. Plans hold references. Versions
+// decide whether its content is valid (run.c checks them when a run begins). Each write changes a
+// buffer's version, and versions are unique among all buffers. So a new buffer at the address of a
+// freed one is not confused with it. Unused replicas are freed when memory is short, and when a
+// buffer with replicas is freed.
 #include "sched/input/input.h"
 #include "sched/layout/layout.h"
 #include "sched/memory/memory.h"
@@ -15,7 +17,7 @@
 
 #include "backend/backend.h"
 
-// Bytes that the replica takes, at least 1, so that it has an address.
+// Bytes of the replica, at least 1, so that it has an address.
 static size_t size_on(const struct ggml_backend_sched * s, const struct gb_copy * copy) {
     const size_t size = ggml_backend_buft_get_alloc_size(s->devices[copy->backend].buft, &copy->dst->tensor);
     return GB_MAX(size, 1);
@@ -26,13 +28,13 @@ static const struct ggml_tensor * source_of(const struct gb_sched_binding * bind
     return binding->in->ids.data[copy->root].tensor;
 }
 
-// Where the bytes that are copied are.
+// The address of the bytes that are copied.
 struct address {
     ggml_backend_buffer_t buffer; // NULL: not known yet
     const char * data;
 };
 
-// Leafs of the plan go to its own stores when it is bound, wherever they are before.
+// Binding moves leafs of the plan to its own stores, wherever they are before.
 static struct address address_of(const struct ggml_backend_sched * s, const struct gb_sched_binding * binding,
     const struct gb_copy * copy) {
     const struct gb_id * id = &binding->in->ids.data[copy->root];
@@ -45,7 +47,7 @@ static struct address address_of(const struct ggml_backend_sched * s, const stru
     return mem ? (struct address){ mem->buffer, mem->base + item->offset + copy->lo } : (struct address){ NULL, NULL };
 }
 
-// A replica of the same bytes, with the same layout, on the same backend.
+// Finds a replica of the same bytes, with the same layout, on the same backend.
 static struct gb_replica * find(const struct ggml_backend_sched * s, const struct gb_sched_binding * binding,
     const struct gb_copy * copy) {
     const struct address at = address_of(s, binding, copy);
@@ -59,7 +61,7 @@ static struct gb_replica * find(const struct ggml_backend_sched * s, const struc
     return NULL;
 }
 
-// The last replica of a buffer takes the buffer along.
+// The last replica of a buffer frees the buffer.
 static void drop(struct ggml_backend_sched * s, size_t i) {
     struct gb_replica * r = s->replicas.data[i];
     s->replicas.data[i] = s->replicas.data[--s->replicas.n];
@@ -78,7 +80,7 @@ bool gb_sched_drop_spare_replicas(struct ggml_backend_sched * s, int backend) {
     return any;
 }
 
-// A freed buffer is never the source of a copy again.
+// No copy will read from a freed buffer again.
 void gb_sched_drop_orphans(struct ggml_backend_sched * s) {
     const unsigned n_freed = gb_replicated_buffers_freed();
     if (s->n_replicated_freed != n_freed) {
@@ -87,7 +89,7 @@ void gb_sched_drop_orphans(struct ggml_backend_sched * s) {
     }
 }
 
-// Their memory goes with the scheduler's other buffers.
+// Their memory is freed with the scheduler's other buffers.
 void gb_sched_free_replicas(struct ggml_backend_sched * s) {
     for (size_t i = 0; i < s->replicas.n; i++) {
         gb_free(s->replicas.data[i]);
@@ -107,7 +109,7 @@ void gb_sched_release_replicas(struct gb_sched_binding * binding) {
 
 // -------------------------------------------------------------------------------------------------------------- taking
 
-// The source is noted to have replicas: when its buffer is freed, orphans are looked for.
+// Marks the source's buffer: when it is freed, its replicas are orphans.
 static bool add(struct ggml_backend_sched * s, struct gb_sched_binding * binding, size_t c, struct gb_mem * mem,
     size_t offset) {
     const struct gb_copy * copy = &binding->program->copies.data[c];
@@ -130,7 +132,7 @@ static bool add(struct ggml_backend_sched * s, struct gb_sched_binding * binding
     return true;
 }
 
-// Those of leafs whose place is not known yet come when it is.
+// Replicas of leafs are taken when the leaf's place is known.
 static bool is_missing(const struct ggml_backend_sched * s, const struct gb_sched_binding * binding, size_t c,
     int backend) {
     const struct gb_copy * copy = &binding->program->copies.data[c];
@@ -138,7 +140,8 @@ static bool is_missing(const struct ggml_backend_sched * s, const struct gb_sche
            address_of(s, binding, copy).buffer != NULL;
 }
 
-// Bytes of the missing replicas from copy `c` on that fit into one buffer; *end: behind the last of them.
+// Bytes of the missing replicas, from copy `c` on, that fit into one buffer. *end: the first copy
+// that does not.
 static size_t fill_one(const struct ggml_backend_sched * s, const struct gb_sched_binding * binding, int backend,
     size_t c, size_t * end) {
     const struct gb_sched_device * d = &s->devices[backend];
@@ -158,7 +161,8 @@ static size_t fill_one(const struct ggml_backend_sched * s, const struct gb_sche
     return size;
 }
 
-// All replicas that are missing on a backend, several in one buffer. False: no memory, and some may be there.
+// Makes all missing replicas of a backend, several per buffer. False: no memory; some may have been
+// made.
 static bool take_missing(struct ggml_backend_sched * s, struct gb_sched_binding * binding, int backend) {
     for (size_t c = 0, end; c < binding->program->copies.n; c = end) {
         const size_t size = fill_one(s, binding, backend, c, &end);
@@ -179,7 +183,7 @@ static bool take_missing(struct ggml_backend_sched * s, struct gb_sched_binding 
                 offset += GGML_PAD(size_on(s, copy), s->devices[backend].alignment);
             }
         }
-        gb_sched_mem_unref(s, mem); // the replicas in it hold it now
+        gb_sched_mem_unref(s, mem); // its replicas have references
         if (!ok) {
             return false;
         }
@@ -187,7 +191,7 @@ static bool take_missing(struct ggml_backend_sched * s, struct gb_sched_binding 
     return true;
 }
 
-// Replicas that are there already, of another plan or of none, are taken first; only what is missing costs memory.
+// Existing replicas are taken first; only missing ones need memory.
 enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb_sched_binding * binding) {
     for (size_t c = 0; c < binding->program->copies.n; c++) {
         const struct gb_copy * copy = &binding->program->copies.data[c];
@@ -208,7 +212,7 @@ enum ggml_status gb_sched_take_replicas(struct ggml_backend_sched * s, struct gb
 
 // ------------------------------------------------------------------------------------------------------------ versions
 
-// A replica is up to date when it equals the version that its source's buffer has now.
+// A replica is up to date if its version equals that of the source's buffer.
 void gb_sched_look_at_replicas(struct gb_sched_binding * binding) {
     for (size_t c = 0; binding->program->n_kept > 0 && c < binding->program->copies.n; c++) {
         const struct gb_copy * copy = &binding->program->copies.data[c];

@@ -1,19 +1,20 @@
-// copies.c - completes the splits: their copies, the tensors to compute, and what is written back.
+// copies.c - completes the splits: their copies, the tensors that they compute, and their
+// write-backs.
 //
-// Every root has a version, raised by each node that writes it or a view of it. A copy of a root on a backend serves
-// all readers there until the version moves on; the next reader gets a fresh copy. The original is always up to date: a
-// node that must compute on a copy has its result written back, and the copy keeps up with the version that it made. A
-// copy holds the bytes that its readers use, as one range that grows while the version lasts; it holds all of a root
-// that is quantized, because such types may be stored in another form.
+// Each root has a version, which every node that writes the root or a view of it raises. A copy of
+// a root on a backend serves all readers there until the version changes. The original is always up
+// to date: the result of a node that computes on a copy is written back, and the copy gets the new
+// version. A copy holds the bytes that its readers use, as one range. It holds the whole root if
+// that is quantized, because backends may store such types in another form.
 //
-// What a shadow computed lies where its original's result would, so later nodes may read it as the original. But
-// backends compute neighbouring nodes together by who reads whom, and a cut must not change that: it would cost time,
-// and sums would be rounded in another order. So readers that come soon after a shadow in its split are shadows, too,
-// that read it; views in between as well.
+// The result of a shadow is in the memory of the original, so later nodes could read the original.
+// But backends fuse neighbouring nodes by looking at their sources, and shadows must not prevent
+// fusion: it would take more time, and sums would be rounded in another order. So nodes that read a
+// shadow soon after it, in the same split, are shadows, too, as are the views between them.
 //
-// A copy is filled before its split begins although it may be read later in it: within a split only its own backend
-// writes, and where that backend needs a copy its writes go through the copy. Copies of what no node writes may outlive
-// the run (memory/replica.c).
+// A copy is filled before its split begins, even if a later node of the split reads it. Within a
+// split only its own backend writes, and its writes go through the copy. Copies of tensors that no
+// node writes may be kept for later runs (memory/replica.c).
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
 #include "sched/program/program.h"
@@ -34,66 +35,66 @@ static void name_copy(const struct ggml_backend_sched * s, int backend, struct g
 
 // ------------------------------------------------------------------------------------------------------------- builder
 
-struct seen { // the shadow made last for reading a tensor
+struct seen { // the latest shadow made to read a tensor
     int copy;
     struct gb_shadow * shadow;
 };
 
-struct twin { // the shadow that stands for a node, or for a view of one, in the memory of the original
+struct node_shadow { // the shadow of a node, or of a view of a node, in the memory of the original
     struct gb_shadow * shadow;
-    size_t at; // of the node: its index in the program's list
+    size_t at; // of the node: its index in `exec`
 };
 
-// What is known of the program while the splits are completed, in order.
+// State while the splits are completed, in order.
 struct builder {
     const struct ggml_backend_sched * sched;
     const struct gb_sched_input * in;
     const struct gb_sched_assigned * assigned;
-    const struct gb_item * leafs; // per id, of leafs: where they were laid out
-    const struct gb_sched_program * candidate; // merge copies as it does, if it has the same ones; NULL: none
+    const struct gb_item * leafs; // per id: places of leafs
+    const struct gb_sched_program * candidate; // merge copies as in this program; NULL: none
     struct gb_sched_program * program;
     int * version; // owned; per id, of roots
     int32_t * copy_of; // owned; per id and backend: the latest copy of a root + 1
     struct seen * seen; // owned; per id
-    struct twin * twins; // owned; per id, of nodes
-    uint8_t * written; // owned; per id, of roots: some node writes it
+    struct node_shadow * node_shadows; // owned; per id, of nodes
+    uint8_t * written; // owned; per root: 1 if a node writes it
     struct gb_split * split;
 };
 
-// The program is not freed: it belongs to the plan, complete or not.
+// Frees the tables. The program belongs to the plan, complete or not.
 static void free_builder(struct builder * b) {
     gb_free(b->version);
     gb_free(b->copy_of);
     gb_free(b->seen);
-    gb_free(b->twins);
+    gb_free(b->node_shadows);
     gb_free(b->written);
 }
 
-// Every table starts at zero: no version was made and nothing was copied.
+// All tables start at zero: no versions, no copies.
 static bool init_builder(struct builder * b) {
     const size_t n = (size_t) b->in->n_ids;
     b->version = gb_calloc(n, sizeof(*b->version));
     b->copy_of = gb_calloc(n, (size_t) b->in->n_backends * sizeof(*b->copy_of));
     b->seen = gb_calloc(n, sizeof(*b->seen));
-    b->twins = gb_calloc(n, sizeof(*b->twins));
+    b->node_shadows = gb_calloc(n, sizeof(*b->node_shadows));
     b->written = gb_calloc(n, sizeof(*b->written));
-    return b->version && b->copy_of && b->seen && b->twins && b->written;
+    return b->version && b->copy_of && b->seen && b->node_shadows && b->written;
 }
 
 // ----------------------------------------------------------------------------------------------------- what is written
 
-// Where tensors may overlap without sharing a root.
+// True if the tensor may overlap tensors of other roots.
 static bool in_user_memory(const struct gb_id * id) {
     return id->location == GB_LOCATION_USER || id->location == GB_LOCATION_HOST;
 }
 
-// The bytes of the two have an address in common.
+// True if two tensors overlap.
 static bool overlap(const struct ggml_tensor * a, const struct ggml_tensor * b) {
     const uintptr_t a0 = (uintptr_t) a->data, b0 = (uintptr_t) b->data;
     return a0 < b0 + ggml_nbytes(b) && b0 < a0 + ggml_nbytes(a);
 }
 
-// Roots that some node writes; tensors of the user that lie in the same bytes as one of them, too.
+// Marks roots that a node writes, and tensors of the user that overlap such a root.
 static bool find_written(struct builder * b) {
     GB_VEC(int32_t) of_user = { 0 };
     bool ok = true;
@@ -113,8 +114,9 @@ static bool find_written(struct builder * b) {
     return ok;
 }
 
-// A copy of it can be kept until somebody writes it: nobody does in this graph, and whoever does elsewhere is noticed,
-// because the host has no pointer to it, or has promised (usage WEIGHTS) to say so. Inputs change with every run.
+// True if the copy can be kept until its source is written. No node of this graph writes the
+// source, and other writes are noticed: the host has no pointer to it, or usage WEIGHTS promises to
+// report writes. Inputs change with every run.
 static bool can_be_kept(const struct builder * b, int root) {
     const struct gb_id * id = &b->in->ids.data[root];
     const ggml_backend_buffer_t buffer = id->tensor->buffer;
@@ -134,14 +136,14 @@ static bool can_be_kept(const struct builder * b, int root) {
 
 // -------------------------------------------------------------------------------------------------------------- copies
 
-// The copy holds at least what tensor id t uses of its root.
+// Widens the copy to the bytes of its root that tensor t uses.
 static void widen(struct builder * b, struct gb_copy * copy, int t) {
     const struct ggml_tensor * tensor = b->in->ids.data[t].tensor;
     const struct ggml_tensor * root = b->in->ids.data[copy->root].tensor;
     const size_t total = ggml_nbytes(root);
     size_t lo = tensor->view_src ? tensor->view_offs : 0;
     const size_t hi = lo + ggml_nbytes(tensor);
-    lo -= lo % b->sched->devices[copy->backend].alignment; // views keep their alignment
+    lo -= lo % b->sched->devices[copy->backend].alignment; // views stay aligned
     copy->lo = GB_MIN(copy->lo, lo);
     copy->hi = GB_MAX(copy->hi, hi);
     copy->whole = copy->whole || ggml_is_quantized(root->type) || (copy->kept && b->in->weight[copy->root]) ||
@@ -152,7 +154,7 @@ static void widen(struct builder * b, struct gb_copy * copy, int t) {
     }
 }
 
-// An input that the user may set again while the graph still runs: devices read a copy of what it was.
+// True for an input that the user may set again during the run: devices read a copy of it.
 static bool is_staged(const struct builder * b, int root) {
     const struct gb_id * id = &b->in->ids.data[root];
     if (b->in->n_copies < 2 || id->computes || b->written[root] || !gb_tensor_has_flag(id->tensor, GB_TENSOR_INPUT) ||
@@ -168,7 +170,7 @@ static bool is_staged(const struct builder * b, int root) {
     }
 }
 
-// The copy becomes the latest of its root on that backend.
+// Adds a copy, the latest of its root on that backend.
 static bool add_copy(struct builder * b, int root, int backend, int shown, bool fill) {
     struct gb_copy copy = {
         .root = root,
@@ -197,7 +199,8 @@ static bool add_copy(struct builder * b, int root, int backend, int shown, bool 
     return true;
 }
 
-// A copy of the current version of t's root on the split's backend, wide enough for t; its index, or -1 (no memory).
+// The index of a copy of the current version of t's root on the split's backend, wide enough for t;
+// -1: no memory.
 static int need_copy(struct builder * b, int t, bool fill) {
     const int root = b->in->ids.data[t].root;
     const int32_t * known = &b->copy_of[(size_t) root * (size_t) b->in->n_backends + (size_t) b->split->backend];
@@ -210,7 +213,7 @@ static int need_copy(struct builder * b, int t, bool fill) {
     return *known - 1;
 }
 
-// The tensor t as it appears on a copy of its root. view_offs is relative to the root until finish_copies.
+// The shadow of t on a copy of its root. view_offs is relative to the root until finish_copies.
 static struct gb_shadow * on_copy(struct builder * b, int t, int copy) {
     if (b->seen[t].shadow && b->seen[t].copy == copy) {
         return b->seen[t].shadow;
@@ -231,14 +234,14 @@ static struct gb_shadow * on_copy(struct builder * b, int t, int copy) {
 
 // --------------------------------------------------------------------------------------------------------------- nodes
 
-// The split's backend can use the tensor where it is. A staged input is never used where it is: the user may set it
-// again.
+// True if the split's backend can use the tensor in place. Never true for a staged input, which the
+// user may set again.
 static bool is_reached(const struct builder * b, int t) {
     const int root = b->in->ids.data[t].root;
     return gb_sched_reaches(b->sched, b->in, b->assigned, b->split->backend, root) && !is_staged(b, root);
 }
 
-// Result and all sources can be used where they are.
+// True if the result and all sources can be used in place.
 static bool runs_as_it_is(const struct builder * b, int node) {
     for (uint32_t k = b->in->src_begin[node]; k < b->in->src_begin[node + 1]; k++) {
         if (!is_reached(b, b->in->srcs[k])) {
@@ -248,7 +251,7 @@ static bool runs_as_it_is(const struct builder * b, int node) {
     return is_reached(b, node);
 }
 
-// The node reads what it overwrites a part of, so a copy to compute on must be filled.
+// True if the node reads a part of what it overwrites: then a copy to compute on must be filled.
 static bool reads_own_root(const struct gb_sched_input * in, int node) {
     for (uint32_t k = in->src_begin[node]; k < in->src_begin[node + 1]; k++) {
         if (in->ids.data[in->srcs[k]].root == in->ids.data[node].root) {
@@ -259,17 +262,17 @@ static bool reads_own_root(const struct gb_sched_input * in, int node) {
 }
 
 enum {
-    NEAR = 8, // nodes: no backend computes more together
-    MAX_VIEWS = 4 // between a node and its reader
+    NEAR = 8, // nodes; no backend fuses more
+    MAX_VIEWS = 4 // distance of a node to its reader
 };
 
-// The node whose result the tensor shows, unchanged or through views, if a shadow computed it shortly before in this
-// split; -1: none.
-static int near_twin(const struct builder * b, int t) {
+// The node whose result the tensor shows, itself or through views, if a shadow computed it shortly
+// before in this split; -1: none.
+static int near_shadow(const struct builder * b, int t) {
     for (int views = 0; views <= MAX_VIEWS && t >= b->split->start && t < b->split->end; views++) {
         if (b->in->ids.data[t].computes) {
-            const struct twin * twin = &b->twins[t];
-            return twin->shadow && b->program->exec.n - twin->at < NEAR ? t : -1;
+            const struct node_shadow * near = &b->node_shadows[t];
+            return near->shadow && b->program->exec.n - near->at < NEAR ? t : -1;
         }
         const struct ggml_tensor * src = b->in->ids.data[t].tensor->src[0];
         t = src ? (int) gb_ptrmap_get(&b->in->map, src) : -1;
@@ -277,45 +280,45 @@ static int near_twin(const struct builder * b, int t) {
     return -1;
 }
 
-static bool reads_near_twin(const struct builder * b, int node) {
-    if (b->program->shadows == NULL) { // and so no twins, as in most graphs
+static bool reads_near_shadow(const struct builder * b, int node) {
+    if (b->program->shadows == NULL) { // so there are no shadows of nodes; true for most graphs
         return false;
     }
     for (uint32_t k = b->in->src_begin[node]; k < b->in->src_begin[node + 1]; k++) {
-        if (near_twin(b, b->in->srcs[k]) >= 0) {
+        if (near_shadow(b, b->in->srcs[k]) >= 0) {
             return true;
         }
     }
     return false;
 }
 
-// A shadow of a view lies in the one that stands for its root, if there is one.
+// The shadow of a view is in the shadow of its root, if there is one.
 static void lie_in_twin(const struct builder * b, struct gb_shadow * shadow) {
     const int root = b->in->ids.data[shadow->origin].root;
-    struct gb_shadow * twin = b->twins[root].shadow;
-    if (root != shadow->origin && root >= b->split->start && twin != NULL) {
-        shadow->tensor.view_src = &twin->tensor;
+    struct gb_shadow * near = b->node_shadows[root].shadow;
+    if (root != shadow->origin && root >= b->split->start && near != NULL) {
+        shadow->tensor.view_src = &near->tensor;
     }
 }
 
-// The shadow that stands for t, for which near_twin has found a node; of a view it is made here, with those of the
-// views between. NULL: no memory.
-static struct gb_shadow * twin_of(struct builder * b, int t) {
-    if (b->twins[t].shadow == NULL) {
+// The shadow of t, for which near_shadow has found a node. Makes the shadows of views if they are
+// missing. NULL: no memory.
+static struct gb_shadow * shadow_for(struct builder * b, int t) {
+    if (b->node_shadows[t].shadow == NULL) {
         const struct ggml_tensor * src = b->in->ids.data[t].tensor->src[0];
-        struct gb_shadow * source = twin_of(b, (int) gb_ptrmap_get(&b->in->map, src));
+        struct gb_shadow * source = shadow_for(b, (int) gb_ptrmap_get(&b->in->map, src));
         struct gb_shadow * shadow = source ? gb_sched_new_shadow(b->program, b->in, t, -1) : NULL;
         if (shadow == NULL) {
             return NULL;
         }
         shadow->tensor.src[0] = &source->tensor;
         lie_in_twin(b, shadow);
-        b->twins[t].shadow = shadow;
+        b->node_shadows[t].shadow = shadow;
     }
-    return b->twins[t].shadow;
+    return b->node_shadows[t].shadow;
 }
 
-// Replaces the sources of a shadow that are out of reach, and those that a shadow near by stands for.
+// Replaces sources that are out of reach or have a shadow near by.
 static bool replace_sources(struct builder * b, struct gb_shadow * shadow) {
     const struct ggml_tensor * node = b->in->ids.data[shadow->origin].tensor;
     for (int s = 0; s < GGML_MAX_SRC; s++) {
@@ -328,12 +331,12 @@ static bool replace_sources(struct builder * b, struct gb_shadow * shadow) {
         }
         const int t = (int) gb_ptrmap_get(&b->in->map, node->src[s]);
         if (is_reached(b, t)) {
-            if (near_twin(b, t) >= 0) {
-                struct gb_shadow * twin = twin_of(b, t);
-                if (twin == NULL) {
+            if (near_shadow(b, t) >= 0) {
+                struct gb_shadow * near = shadow_for(b, t);
+                if (near == NULL) {
                     return false;
                 }
-                shadow->tensor.src[s] = &twin->tensor;
+                shadow->tensor.src[s] = &near->tensor;
             }
             continue;
         }
@@ -348,7 +351,7 @@ static bool replace_sources(struct builder * b, struct gb_shadow * shadow) {
     return true;
 }
 
-// The node computes on a copy of its root; afterwards the result is written back.
+// The node computes on a copy of its root; then the result is written back.
 static bool add_write_back(struct builder * b, struct gb_shadow * shadow, int copy) {
     const int node = shadow->origin;
     struct ggml_tensor * dst = &b->program->copies.data[copy].dst->tensor;
@@ -367,7 +370,7 @@ static bool add_write_back(struct builder * b, struct gb_shadow * shadow, int co
     return gb_vec_push(&b->program->backs, ((struct gb_write_back){ node, shadow, marker }));
 }
 
-// The node runs as a clone whose sources, or whose result, lie on copies, or whose sources are clones.
+// The node runs as a shadow, because a source or its result is on a copy, or a source is a shadow.
 static bool add_shadow_node(struct builder * b, int node) {
     const int root = b->in->ids.data[node].root;
     struct gb_shadow * shadow = gb_sched_new_shadow(b->program, b->in, node, -1);
@@ -375,7 +378,7 @@ static bool add_shadow_node(struct builder * b, int node) {
         return false;
     }
     int copy = -1;
-    if (!is_reached(b, node)) { // before the sources: what they read of the same root is in the same copy
+    if (!is_reached(b, node)) { // before the sources, because sources of the same root are in the same copy
         copy = need_copy(b, node, root != node || reads_own_root(b->in, node));
         if (copy < 0) {
             return false;
@@ -386,16 +389,16 @@ static bool add_shadow_node(struct builder * b, int node) {
     }
     if (copy < 0) {
         lie_in_twin(b, shadow);
-        b->twins[node] = (struct twin){ shadow, b->program->exec.n - 1 };
+        b->node_shadows[node] = (struct node_shadow){ shadow, b->program->exec.n - 1 };
         return true;
     }
     return add_write_back(b, shadow, copy);
 }
 
-// Each node raises the version of its root, on whatever memory it computes.
+// Each node raises the version of its root, in whatever memory it computes.
 static bool add_node(struct builder * b, int node) {
     const size_t n_backs = b->program->backs.n;
-    if (runs_as_it_is(b, node) && !reads_near_twin(b, node)
+    if (runs_as_it_is(b, node) && !reads_near_shadow(b, node)
             ? !gb_vec_push(&b->program->exec, b->in->ids.data[node].tensor)
             : !add_shadow_node(b, node)) {
         return false;
@@ -408,7 +411,7 @@ static bool add_node(struct builder * b, int node) {
     return gb_vec_push(&b->program->exec_node, node);
 }
 
-// Copies, transfers, nodes and write-backs of a split are contiguous in the lists of the program.
+// The copies, transfers, nodes and write-backs of a split are contiguous in the program's lists.
 static bool add_split(struct builder * b, struct gb_split * split) {
     b->split = split;
     split->copies_begin = b->program->copies.n;
@@ -429,14 +432,14 @@ static bool add_split(struct builder * b, struct gb_split * split) {
 
 // ------------------------------------------------------------------------------------------------------------ together
 
-struct address { // where the bytes of a root are, as far as it is known before it is bound
+struct address { // place of a root's bytes, as far as it is known before binding
     bool known;
-    const void * buffer; // of the user; NULL: a leaf store of ours, chunk `chunk` of those of `backend`
+    const void * buffer; // of the user; NULL: chunk `chunk` of the leaf stores of `backend`
     int backend, chunk;
     size_t at;
 };
 
-// Leafs are compared by where they will lie: they were laid out before.
+// Leafs are compared by their places in the layout.
 static struct address address_of(const struct builder * b, int root) {
     const struct gb_id * id = &b->in->ids.data[root];
     const struct gb_item * item = &b->leafs[root];
@@ -449,7 +452,7 @@ static struct address address_of(const struct builder * b, int root) {
     }
 }
 
-// All of a root from outside the graph, as bytes.
+// True if the copy is a whole root from outside the graph, as plain bytes.
 static bool can_travel_together(const struct builder * b, const struct gb_copy * copy) {
     const struct ggml_tensor * root = b->in->ids.data[copy->root].tensor;
     return copy->fill && !copy->kept && !b->written[copy->root] && !ggml_is_quantized(root->type) && copy->lo == 0 &&
@@ -458,18 +461,19 @@ static bool can_travel_together(const struct builder * b, const struct gb_copy *
                copy->hi;
 }
 
-// `next` begins where the bytes that travel with `first` end, or little behind, and its place there is aligned.
+// True if `next` begins where the bytes of `first` end, or shortly after, and would be aligned
+// there.
 static bool follows(const struct builder * b, const struct gb_copy * first, const struct gb_copy * next) {
     enum { GAP = 256 };
     const struct address p = address_of(b, first->root), q = address_of(b, next->root);
     const bool same = p.buffer == q.buffer && p.backend == q.backend && p.chunk == q.chunk;
-    // Leafs are padded to the leaf unit, so they follow whatever the size of `first` is.
+    // Leafs are padded to the leaf unit, so they are neighbours whatever the size of `first`.
     const size_t gap = p.backend < 0 ? GAP : GB_MAX(GAP, b->sched->devices[p.backend].leaf_unit);
     return same && first->staged == next->staged && q.at >= p.at + first->span && q.at - p.at - first->span < gap &&
            (q.at - p.at) % b->sched->devices[first->backend].alignment == 0;
 }
 
-// Does the plan whose offsets this one hopes to take merge the same copies?
+// True if `candidate` merges the same copies.
 static bool candidate_agrees(const struct builder * b, size_t c, int with) {
     const struct gb_sched_program * candidate = b->candidate;
     return candidate == NULL || c >= candidate->copies.n ||
@@ -477,8 +481,8 @@ static bool candidate_agrees(const struct builder * b, size_t c, int with) {
            candidate->copies.data[c].merged == with;
 }
 
-// Inputs of a split that lie behind each other become one transfer. In the order in which they were met: who wants it
-// places them so.
+// Neighbouring inputs of a split become one transfer. Programs that want this place their inputs in
+// this order.
 static void merge_copies(struct builder * b, const struct gb_split * split) {
     int last = -1;
     for (size_t c = split->copies_begin; c < split->copies_end; c++) {
@@ -500,7 +504,7 @@ static void merge_copies(struct builder * b, const struct gb_split * split) {
     }
 }
 
-// What is on a merged copy is on the other one's bytes.
+// Moves the shadows on a merged copy to the bytes of the other one.
 static void move_shadow(const struct builder * b, struct gb_shadow * shadow) {
     struct gb_copy * copy = &b->program->copies.data[shadow->copy];
     if (copy->merged >= 0 && shadow != copy->dst) {
@@ -512,7 +516,7 @@ static void move_shadow(const struct builder * b, struct gb_shadow * shadow) {
     }
 }
 
-// Shadows move with the copies that they are in.
+// Shadows move with the copies that contain them.
 static void merge_all(struct builder * b) {
     for (size_t k = 0; k < b->program->splits.n; k++) {
         merge_copies(b, &b->program->splits.data[k]);
@@ -528,7 +532,7 @@ static void merge_all(struct builder * b) {
 
 // -------------------------------------------------------------------------------------------------------------- finish
 
-// Ranges that are parts of tensors travel as plain bytes.
+// Ranges of tensors are copied as plain bytes.
 static void as_bytes(struct ggml_tensor * t, size_t size) {
     t->type = GGML_TYPE_I8;
     gb_tensor_set_ndim(t, 1);
@@ -540,7 +544,8 @@ static void as_bytes(struct ggml_tensor * t, size_t size) {
     }
 }
 
-// Now that the ranges are known: layouts of the copies, names, sources, and offsets of what is on them.
+// When the ranges are known: sets the layouts of the copies, their names and sources, and the
+// offsets of shadows on them.
 static bool finish_copies(const struct builder * b) {
     for (size_t c = 0; c < b->program->copies.n; c++) {
         struct gb_copy * copy = &b->program->copies.data[c];
@@ -575,7 +580,7 @@ static bool finish_copies(const struct builder * b) {
     return true;
 }
 
-// Copies are merged only when all are known, and get their layouts and names after that.
+// Copies are merged when all are known. Then they get their layouts and names.
 enum ggml_status gb_sched_make_program(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, const struct gb_item * leafs, const struct gb_sched_program * candidate,
     struct gb_sched_program * program) {

@@ -1,8 +1,9 @@
-// program.h - what a plan does: splits, the copies and write-backs that make them complete, and the steps in the order
-// of issue.
+// program.h - what a plan does: splits, their copies and write-backs, and the steps in the order of
+// issue.
 //
-// The user's graph is never changed. A node that must read or write a copy runs as a shadow: a clone of its tensor,
-// owned by the plan, whose sources are replaced. So do nodes that read a shadow soon after it.
+// The user's graph never changes. A node that must read or write a copy runs as a shadow: a clone
+// of its tensor with other sources, owned by the plan. A node that reads a shadow in the same split
+// also runs as a shadow.
 #ifndef GB_SCHED_PROGRAM_PROGRAM_H
 #define GB_SCHED_PROGRAM_PROGRAM_H
 
@@ -18,42 +19,42 @@ struct gb_sched_input;
 struct gb_shadow {
     struct ggml_tensor tensor;
     int32_t origin; // id of the original
-    int32_t copy;   // its memory is in this copy; -1: in the original's
+    int32_t copy; // the copy that has its memory; -1: the memory of the original
 };
 
 struct gb_shadow_block;
 
-struct gb_shadow_iter { // all zero: before the first
+struct gb_shadow_iter { // all zero: before the first shadow
     struct gb_shadow_block * block;
     int next;
     bool started;
 };
 
-// Content of a root, or of bytes [lo, hi) of it, made on another backend before a split runs.
+// Content of a root, or of its bytes [lo, hi), copied to another backend before a split runs.
 struct gb_copy {
     int root, backend, split;
-    int shown;  // id of the tensor that was first read through it
-    bool whole; // has the root's layout; else plain bytes
-    bool fill;  // false: fully written by the node that needs it, nothing to copy in
-    // A node reads it where weights stand: as the matrix of a product, or as a table of rows.
+    int shown; // id of the tensor that first reads through it
+    bool whole; // it has the layout of the root; else it is plain bytes
+    bool fill; // false: the node that needs it writes all of it, so nothing is copied
+    // A node reads it as the matrix of a product, or as a table of rows.
     bool as_weight;
-    bool kept; // from run to run, in a replica; else in the arena
+    bool kept; // kept from run to run, in a replica; else in the arena
     size_t lo, hi;
-    int version; // of the root that it equals (while building)
+    int version; // version of the root that it equals (while the program is built)
     struct gb_shadow * dst;
-    struct gb_shadow * range; // the source as plain bytes; NULL when whole
-    int merged;               // travels with this copy, behind its bytes; -1: by itself
-    size_t span;              // bytes of those that travel with it, from its lo; hi - lo if there are none
-    bool staged;              // goes through host memory of the plan: the user can set the source again at once
+    struct gb_shadow * range; // the source as plain bytes; NULL if `whole`
+    int merged; // the copy that transfers these bytes behind its own; -1: none, it transfers itself
+    size_t span; // bytes that this copy transfers from `lo` on, with those of copies merged into it
+    bool staged; // it goes through host memory of the plan, so the user can set the source again at once
 };
 
 struct gb_write_back {
-    int node;                  // after this node ...
-    struct gb_shadow * from;   // ... its result, on a copy, goes to where it belongs
-    struct gb_shadow * marker; // stands for it in the lifetimes
+    int node; // the node that computes the result
+    struct gb_shadow * from; // the result in a copy, to be written to the node's own memory
+    struct gb_shadow * marker; // represents the write-back in the lifetimes
 };
 
-struct gb_split { // each [begin, end) is a part of the program's list of that name
+struct gb_split { // each [begin, end) is a range of the program's list of that name
     int backend;
     int start, end; // nodes
     size_t copies_begin, copies_end;
@@ -62,39 +63,41 @@ struct gb_split { // each [begin, end) is a part of the program's list of that n
     size_t backs_begin, backs_end;
 };
 
-// In a split's own order: its copies in, its nodes, its write-backs.
+// Within a split, copies come first, then its nodes, then its write-backs.
 enum gb_step_kind { GB_STEP_COPY, GB_STEP_COMPUTE, GB_STEP_BACK };
 
-// What is issued at once.
+// What one call issues.
 struct gb_step {
     uint8_t kind;   // enum gb_step_kind
-    int32_t index;  // of the copy, split or write-back
-    int32_t issuer; // the backend in whose queue it is; n_backends: the host, which is done when the call returns
+    int32_t index; // index of the copy, split or write-back
+    int32_t issuer; // the backend whose queue runs it; n_backends: the host, which is done when the call returns
 };
 
-// Made by split.c, copies.c and steps.c, then never changed. Owned by the plan, shadows included.
+// split.c, copies.c and steps.c make it. Then it never changes. Owned by the plan, as are the
+// shadows.
 struct gb_sched_program {
     GB_VEC(struct gb_split) splits;
     GB_VEC(struct gb_copy) copies;
-    GB_VEC(int32_t) transfers;         // indices of the copies that are filled, ascending
-    GB_VEC(struct ggml_tensor *) exec; // what runs: nodes of the user or shadows
-    GB_VEC(int32_t) exec_node;         // per exec: its node
+    GB_VEC(int32_t) transfers; // indices of the copies with `fill`, ascending
+    GB_VEC(struct ggml_tensor *) exec; // nodes of the user or shadows, in the order of execution
+    GB_VEC(int32_t) exec_node; // per entry of exec: its node
     GB_VEC(struct gb_write_back) backs;
     GB_VEC(struct gb_step) steps; // in the order of issue
     struct gb_shadow_block * shadows;
-    size_t n_kept;   // copies
-    size_t n_staged; // copies
+    size_t n_kept; // number of copies with `kept`
+    size_t n_staged; // number of copies with `staged`
 };
 
-// A graph of what runs from `begin` to `end`: it borrows the program's list.
+// A graph of exec[begin, end). It borrows the program's list.
 static inline struct ggml_cgraph gb_program_part(const struct gb_sched_program * program, size_t begin, size_t end) {
     const int n = (int) (end - begin);
     return (struct ggml_cgraph) { .size = n, .n_nodes = n, .nodes = program->exec.data + begin };
 }
 
 // split.c
-// Cuts the node list where the backend changes. Nodes that compute nothing never cut: they belong to the split they
-// stand in, leading ones to the first. The splits cover [0, n_nodes) without gaps.
+// Cuts the node list where the backend changes. Nodes that compute nothing (views) never cut: they
+// belong to the current split, leading ones to the first. The splits cover [0, n_nodes) without
+// gaps.
 enum ggml_status gb_sched_cut(const struct gb_sched_input * in, const struct gb_sched_assigned * assigned,
     struct gb_sched_program * program);
 
@@ -105,13 +108,13 @@ struct gb_split_range {
 
 typedef GB_VEC(struct gb_split_range) gb_split_list;
 
-// The same for arrays: backend[i] and computes[i] of each node; pure. `out` must be empty. False when memory is out
-// (reported).
+// Pure form of gb_sched_cut: backend[i] and computes[i] of each node. `out` must be empty. False
+// and reported: no memory.
 bool gb_split_nodes(const int32_t * backend, const uint8_t * computes, int n_nodes, gb_split_list * out);
 
 // copies.c
-// `leafs` says, per id, where leafs were laid out. Copies are merged as in `candidate` (NULL: none) where it has the
-// same ones. Fills everything but the steps, for splits that were cut. ALLOC_FAILED: no memory.
+// Fills everything but the steps, for splits that were cut. `leafs`: per id, the places of leafs.
+// Copies that `candidate` (NULL: none) has too are merged as there. ALLOC_FAILED: no memory.
 enum ggml_status gb_sched_make_program(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, const struct gb_item * leafs, const struct gb_sched_program * candidate,
     struct gb_sched_program * program);
@@ -120,18 +123,18 @@ enum ggml_status gb_sched_make_program(const struct ggml_backend_sched * s, cons
 // Fills the steps. ALLOC_FAILED: no memory.
 enum ggml_status gb_sched_order_steps(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, struct gb_sched_program * program);
-// The split whose result a write-back takes.
+// The split whose result a write-back copies.
 int gb_sched_split_of_back(const struct gb_sched_program * program, size_t back);
 
 // shadow.c
-// A clone without memory and flags; NULL: no memory. `origin`: the id of the tensor that it clones; `copy`: the copy
-// that its memory is in, -1: none. Owned by the program.
+// A clone without memory and flags, owned by the program; NULL: no memory. `origin`: id of the
+// cloned tensor. `copy`: the copy that has its memory, -1: none.
 struct gb_shadow * gb_sched_new_shadow(struct gb_sched_program * program, const struct gb_sched_input * in, int origin,
     int copy);
-// The shadows one after the other, in no order that means anything; NULL at the end.
+// Iterates over the shadows in no particular order; NULL at the end.
 struct gb_shadow * gb_sched_next_shadow(const struct gb_sched_program * program, struct gb_shadow_iter * it);
-// Maps roots and what stands for them to storage ids: tensor ids, then copies from n_ids on. `map` is empty before.
-// False: no memory.
+// Maps roots, and shadows that own memory, to storage ids: tensor ids, then copies from n_ids on.
+// `map` must be empty. False: no memory.
 bool gb_sched_map_storage(const struct gb_sched_input * in, const struct gb_sched_program * program,
     struct gb_ptrmap * map);
 // Frees the shadows, too: nothing may point to them any more.

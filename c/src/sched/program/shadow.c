@@ -1,7 +1,8 @@
 // shadow.c - the plan's own tensors.
 //
-// A shadow is a clone of a tensor of the graph without its memory and its marks; who makes it sets what differs.
-// Shadows live in blocks that never move, because nodes point to each other. They are freed with the program.
+// A shadow is a clone of a graph's tensor without memory and marks; the caller sets what differs.
+// Shadows are in blocks that never move, because nodes point to each other. They are freed with the
+// program.
 #include "sched/input/input.h"
 #include "sched/program/program.h"
 
@@ -13,7 +14,7 @@ struct gb_shadow_block {
     struct gb_shadow items[BLOCK];
 };
 
-// The newest block is the first of the list; only it has room.
+// The newest block is the first of the list. Older blocks are full.
 struct gb_shadow * gb_sched_new_shadow(struct gb_sched_program * program, const struct gb_sched_input * in, int origin,
     int copy) {
     struct gb_shadow_block * block = program->shadows;
@@ -31,7 +32,7 @@ struct gb_shadow * gb_sched_new_shadow(struct gb_sched_program * program, const 
     shadow->tensor.data = NULL;
     shadow->tensor.extra = NULL;
     shadow->tensor.grad = NULL;
-    // The shadow is no input or output: the original is. Binding says whether it is read once, as the original is.
+    // A shadow is no input or output. Binding copies the mark "read once" from the original.
     gb_tensor_clear_marks(&shadow->tensor);
     gb_tensor_set_ndim(&shadow->tensor, gb_tensor_ndim(in->ids.data[origin].tensor));
     shadow->origin = origin;

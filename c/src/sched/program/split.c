@@ -20,7 +20,7 @@ bool gb_split_nodes(const int32_t * backend, const uint8_t * computes, int n_nod
     return true;
 }
 
-// Nodes that compute nothing have a backend, too, whose change begins no split.
+// Nodes that compute nothing have a backend, too, but begin no split.
 enum ggml_status gb_sched_cut(const struct gb_sched_input * in, const struct gb_sched_assigned * assigned,
     struct gb_sched_program * program) {
     int32_t * backend = gb_calloc((size_t) in->n_nodes, sizeof(*backend));

@@ -1,26 +1,27 @@
-// steps.c - the order in which a plan's program is issued, and which queue does what.
+// steps.c - the order in which the steps of a program are issued, and the queue that runs each.
 //
-// Splits are issued in their order, each with its copies before and its write-backs behind it. A copy is issued as soon
-// as its source is complete and its queue has nothing else to do first, so that it travels while other devices compute:
-// ahead of all splits of other backends that come before its own, if the receiver makes it; else one split ahead.
-// Nothing is computed by the receiver meanwhile, so its memory is taken a little longer and that of nobody else. Of the
-// copies that could be issued at a point, what comes from outside the graph goes first: a queue does in order what it
-// is given, and those need not wait for other devices.
+// Splits are issued in their order, each with its copies before and its write-backs after it. A
+// copy is issued as early as possible, so that it runs while other devices compute. Its source must
+// be complete and its queue free of earlier work. If the receiver makes the copy, it can be issued
+// before all preceding splits of other backends; else one split ahead. The receiver computes
+// nothing meanwhile, so only its own memory is in use a little longer. Of the copies at one point,
+// those from outside the graph come first: a queue is in order, and they need not wait for other
+// devices.
 //
-// Invariant: a step is issued after everything it needs was issued, so waiting for what was issued before can never be
-// a deadlock.
+// Invariant: a step is issued after everything that it needs. So waiting for earlier steps cannot
+// deadlock.
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
 #include "sched/program/program.h"
 #include "sched/sched.h"
 
-// Its queue can copy from and to the memory of others.
+// True if its queue can copy from and to other devices' memory.
 static bool queues_copies(const struct ggml_backend_sched * s, int backend) {
     return gb_sched_has_queue(s, backend) && s->devices[backend].backend->iface.cpy_tensor_peer_async != NULL;
 }
 
-// Who copies from memory that `from` owns (-1: nobody) to memory of `to`: the receiver, else the sender, else the host.
-// The receiver knows when the memory that it overwrites is free.
+// The backend that copies from memory of `from` (-1: no backend's) to memory of `to`: the receiver,
+// else the sender, else the host. The receiver knows when the memory that it overwrites is free.
 static int copying_issuer(const struct ggml_backend_sched * s, int from, int to) {
     if (to >= 0 && queues_copies(s, to)) {
         return to;
@@ -28,37 +29,37 @@ static int copying_issuer(const struct ggml_backend_sched * s, int from, int to)
     return from >= 0 && queues_copies(s, from) ? from : s->n_backends;
 }
 
-// The next step in the order of issue.
+// Appends a step.
 static bool add_step(struct gb_sched_program * program, enum gb_step_kind kind, size_t index, int issuer) {
     return gb_vec_push(&program->steps,
         ((struct gb_step){ .kind = (uint8_t) kind, .index = (int32_t) index, .issuer = issuer }));
 }
 
-// What is known of the splits that were come to, while copies find their place among the steps.
+// State while copies get their position among the steps, split by split.
 struct order {
     const struct ggml_backend_sched * sched;
     const struct gb_sched_input * in;
     const struct gb_sched_assigned * assigned;
     struct gb_sched_program * program;
-    int32_t * writer; // owned; per root: the last split that writes it, of those that were come to; + 1
-    int32_t * free; // owned; per backend: the first split ahead of which its queue may be given a copy
-    int32_t * first; // owned; per split: the copies that are issued ahead of it, a list; -1: none
+    int32_t * writer; // owned; per root: the last split so far that writes it, + 1
+    int32_t * free; // owned; per backend: the first split before which its queue may run a copy
+    int32_t * first; // owned; per split: linked list of the copies issued before it; -1: none
     int32_t * last;
     int32_t * next; // owned; per copy
-    int32_t writes_user; // the last split that writes memory of the user, where tensors may overlap; + 1
+    int32_t writes_user; // the last split so far that writes memory of the user, where tensors may overlap; + 1
 };
 
-// Tensors of different roots may overlap there.
+// True if tensors of different roots may overlap there.
 static bool in_user_memory(const struct gb_id * id) {
     return id->location == GB_LOCATION_USER || id->location == GB_LOCATION_HOST;
 }
 
-// Who makes a copy.
+// The backend that makes a copy.
 static int issuer_of(const struct order * o, const struct gb_copy * copy) {
     return copying_issuer(o->sched, gb_sched_owner_of(o->sched, o->in, o->assigned, copy->root), copy->backend);
 }
 
-// The split ahead of which a copy into split k is issued.
+// The split before which a copy into split k is issued.
 static size_t issue_point(const struct order * o, const struct gb_copy * copy, size_t k) {
     if (o->in->minimal || !copy->fill || k == 0) {
         return k;
@@ -71,13 +72,13 @@ static size_t issue_point(const struct order * o, const struct gb_copy * copy, s
     return GB_MAX(free, GB_MAX(written, user));
 }
 
-// Who makes a write-back: by the same rule, from the backend of the split to the owner of the memory.
+// The backend that makes a write-back, by the same rule.
 static int back_issuer(const struct order * o, const struct gb_split * split, const struct gb_write_back * back) {
     return copying_issuer(o->sched, split->backend,
         gb_sched_owner_of(o->sched, o->in, o->assigned, o->in->ids.data[back->node].root));
 }
 
-// To the copies that are issued ahead of split `point`.
+// Adds a copy to those that are issued before split `point`.
 static void append(struct order * o, size_t point, size_t c) {
     if (o->first[point] < 0) {
         o->first[point] = (int32_t) c;
@@ -87,7 +88,7 @@ static void append(struct order * o, size_t point, size_t c) {
     o->last[point] = (int32_t) c;
 }
 
-// Those of what no split writes first.
+// Copies of tensors that no split writes come first.
 static void place_copies(struct order * o, size_t k) {
     const struct gb_split * split = &o->program->splits.data[k];
     for (int pass = 0; pass < 2; pass++) {
@@ -100,14 +101,14 @@ static void place_copies(struct order * o, size_t k) {
     }
 }
 
-// The queue has work up to split `until`, so a copy that it makes to itself is not issued ahead of that.
+// The queue has work up to split `until`, so it makes no copy to itself before that.
 static void keep_busy(struct order * o, int issuer, size_t until) {
     if (issuer < o->in->n_backends) {
         o->free[issuer] = GB_MAX(o->free[issuer], (int32_t) until);
     }
 }
 
-// What the queues do for split k, besides copies to themselves, which keep to their order anyway.
+// Notes the work of the queues for split k. Copies of a queue to itself are in order anyway.
 static void note_work(struct order * o, size_t k) {
     const struct gb_split * split = &o->program->splits.data[k];
     keep_busy(o, split->backend, k + 1);
@@ -119,7 +120,7 @@ static void note_work(struct order * o, size_t k) {
     }
 }
 
-// A copy of what a split writes cannot be issued before that split.
+// A copy of a split's result cannot be issued before that split.
 static void note_writes(struct order * o, size_t k) {
     for (int i = o->program->splits.data[k].start; i < o->program->splits.data[k].end; i++) {
         const struct gb_id * id = &o->in->ids.data[i];
@@ -130,7 +131,7 @@ static void note_writes(struct order * o, size_t k) {
     }
 }
 
-// Copies ahead of the split, its nodes, then its write-backs.
+// Lists the copies before the split, its nodes, then its write-backs.
 static bool add_split(struct order * o, size_t k) {
     const struct gb_split * split = &o->program->splits.data[k];
     for (int32_t c = o->first[k]; c >= 0; c = o->next[c]) {
@@ -138,7 +139,7 @@ static bool add_split(struct order * o, size_t k) {
             return false;
         }
     }
-    // Also when it has views only: a callback is asked for them.
+    // also for a split of views: a callback is asked about them
     bool ok = add_step(o->program, GB_STEP_COMPUTE, k,
         gb_sched_has_queue(o->sched, split->backend) ? split->backend : o->in->n_backends);
     for (size_t w = split->backs_begin; ok && w < split->backs_end; w++) {
@@ -147,8 +148,8 @@ static bool add_split(struct order * o, size_t k) {
     return ok;
 }
 
-// Where copies go is decided split by split, in order, before any step is listed: a copy may be issued ahead of splits
-// that come long before its own.
+// All copies get their position before any step is listed, because a copy may be issued long before
+// its own split.
 static bool add_steps(struct order * o) {
     const size_t n = o->program->splits.n;
     for (size_t k = 0; k < n; k++) {

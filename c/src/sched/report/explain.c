@@ -1,4 +1,4 @@
-// explain.c - says in words why a node runs where it does. Names come from the plan's own copies of tensors, because
+// explain.c - says why a node runs on its backend. Names come from the plan's records, because
 // other tensors of the graph may be freed.
 #include "base/text.h"
 #include "sched/assign/assign.h"
@@ -7,7 +7,7 @@
 #include "sched/report/report.h"
 #include "sched/sched.h"
 
-// What is said comes from these parts of a plan, borrowed.
+// The parts of a plan that the text describes; borrowed.
 struct explained {
     const struct gb_sched_input * in;
     const struct gb_sched_assigned * assigned;
@@ -15,7 +15,7 @@ struct explained {
     const struct gb_sched_report * report;
 };
 
-// What the next best backend would cost more, as the solver found it.
+// The extra cost on the next best backend, from the solver.
 static void append_cost(struct gb_text * t, const struct ggml_backend_sched * s, const struct gb_assignment * a) {
     if (a->other < 0) {
         gb_text_append(t, ", because no other device can take it");
@@ -25,7 +25,7 @@ static void append_cost(struct gb_text * t, const struct ggml_backend_sched * s,
     }
 }
 
-// Says which rule of docs/SCHEDULER.md decided.
+// The rule of docs/design/scheduler.md that decided.
 static void append_cause(struct gb_text * t, const struct ggml_backend_sched * s, const struct explained * p, int id) {
     const struct gb_assignment * a = &p->assigned->to[id];
     const char * by = a->by >= 0 ? gb_sched_name_of(p->in, a->by) : "";
@@ -52,7 +52,7 @@ static void append_cause(struct gb_text * t, const struct ggml_backend_sched * s
     }
 }
 
-// Small sizes exactly, larger ones with four digits.
+// Small sizes are exact, larger ones have four digits.
 static void append_size(struct gb_text * t, size_t bytes) {
     if (bytes < 10240) {
         gb_text_append(t, "%zu bytes", bytes);
@@ -63,7 +63,7 @@ static void append_size(struct gb_text * t, size_t bytes) {
     }
 }
 
-// Copies that the node's split makes for sources of this node; of one that fell back also those of its result.
+// Copies of the node's sources; if the node fell back, also copies of its result.
 static void append_copies(struct gb_text * t, const struct ggml_backend_sched * s, const struct explained * p, int id) {
     const struct gb_fallback * f = gb_sched_fallback_of(p->report, id);
     const struct gb_copied copied = gb_sched_copies_of(p->report, id, f != NULL);
@@ -83,8 +83,8 @@ static void append_copies(struct gb_text * t, const struct ggml_backend_sched * 
     }
 }
 
-// Says why other backends do not run the node. A backend that supports the node and was passed over cannot write its
-// result. The others are asked again, because their answers give the reasons.
+// Why other backends do not run the node. A preferred backend that supports the node cannot write
+// its result. Other backends are asked again for their reasons.
 static void append_others(struct gb_text * t, struct ggml_backend_sched * s, const struct explained * p, int id) {
     const struct gb_assignment * a = &p->assigned->to[id];
     const struct gb_fallback * f = gb_sched_fallback_of(p->report, id);
@@ -102,7 +102,7 @@ static void append_others(struct gb_text * t, struct ggml_backend_sched * s, con
     }
 }
 
-// `tensor` of the id is alive: the caller has just named it.
+// The tensor of `id` is alive: the caller has just named it.
 const char * gb_sched_explain(struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, const struct gb_sched_program * program,
     const struct gb_sched_report * report, int id) {

@@ -1,9 +1,10 @@
-// fallback.c - nodes that run on a backend of lower priority because a better one cannot run them, and what that costs.
+// fallback.c - finds nodes that run on a backend of lower priority because a better one cannot run
+// them, and what that costs.
 //
-// Not every node on such a backend is one: where the user, a weight or memory says so, it is where it belongs. A node
-// has fallen back if a backend of higher priority refuses it that had to do with it: it computes what the node reads
-// (or holds a weight of it), reads what the node computes, or is the one that the rules named. Found when a plan is
-// made, while the tensors are there; told by explain.c and to the user.
+// A node that the user, a weight or existing memory assigned there has not fallen back. A node has
+// fallen back if a related backend of higher priority cannot run it. A backend is related if it
+// computes a source of the node, has a weight of it, reads its result, or is the one that the rules
+// preferred. The search runs when the plan is made, while the tensors exist.
 #include "base/current.h"
 #include "sched/assign/assign.h"
 #include "sched/input/input.h"
@@ -15,7 +16,7 @@
 
 #include "tensor/work.h"
 
-// The parts of a plan that are searched, borrowed, and the report to be filled.
+// The parts of a plan that are searched, borrowed, and the report to fill.
 struct finder {
     const struct ggml_backend_sched * sched;
     const struct gb_sched_input * in;
@@ -24,10 +25,11 @@ struct finder {
     struct gb_sched_report * report;
 };
 
-// Backends beyond the 64th have no bit: fallbacks because of them are not told.
+// Backends after the 64th have no bit, so fallbacks because of them are not found.
 static uint64_t bit(int backend) { return backend >= 0 && backend < 64 ? UINT64_C(1) << backend : 0; }
 
-// The backends, per tensor, of computed neighbours and weights; NULL: no memory. Owned by the caller.
+// Per tensor: mask of the backends that compute its neighbours or have its weights. Owned by the
+// caller; NULL: no memory.
 static uint64_t * find_neighbours(const struct finder * p) {
     uint64_t * neighbours = gb_calloc((size_t) p->in->n_ids, sizeof(*neighbours));
     for (int i = 0; neighbours && i < p->in->n_nodes; i++) {
@@ -43,7 +45,7 @@ static uint64_t * find_neighbours(const struct finder * p) {
     return neighbours;
 }
 
-// The backend cannot run the node. Its answer is kept with those of the assignment.
+// True if the backend cannot run the node. The answer is cached.
 static bool refuses(const struct finder * p, int backend, int node) {
     uint8_t * known = &p->assigned->supports[(size_t) node * (size_t) p->in->n_backends + (size_t) backend];
     if (*known == 0) {
@@ -52,7 +54,7 @@ static bool refuses(const struct finder * p, int backend, int node) {
     return *known == 2;
 }
 
-// The user, a weight or memory put the node there, or there is no better backend.
+// True if the user, a weight or existing memory assigned the node, or no backend is better.
 static bool is_where_it_belongs(const struct gb_assignment * a) {
     switch ((enum gb_cause) a->cause) {
         case GB_CAUSE_USER:
@@ -63,7 +65,7 @@ static bool is_where_it_belongs(const struct gb_assignment * a) {
     }
 }
 
-// The backend of highest priority that had to do with the node and refuses it; -1: none.
+// The related backend of highest priority that cannot run the node; -1: none.
 static int refused_by(const struct finder * p, int node, uint64_t neighbours) {
     const struct gb_assignment * a = &p->assigned->to[node];
     for (int b = 0; b < a->backend; b++) {
@@ -76,7 +78,7 @@ static int refused_by(const struct finder * p, int node, uint64_t neighbours) {
 
 // -------------------------------------------------------------------------------------------------------------- copies
 
-// What is known of a root: its copies in the current split, and the last node so far that wrote it.
+// State of a root: its copies in the current split, and the last node so far that wrote it.
 struct of_root {
     int32_t split, writer; // -1: none
     int32_t reader; // the last node that these copies were counted for
@@ -88,8 +90,8 @@ static void add(struct gb_copied * sum, struct gb_copied more) {
     sum->bytes += more.bytes;
 }
 
-// Counts the copies of a split under their roots. A copy of an earlier result also counts for the node that wrote it.
-// Copies without `fill` move no bytes and do not count.
+// Counts the copies of a split per root. A copy of an earlier result also counts for the node that
+// wrote it. Copies without `fill` move no bytes and do not count.
 static void count_in(const struct finder * p, int k, struct of_root * roots) {
     const struct gb_split * split = &p->program->splits.data[k];
     for (size_t c = split->copies_begin; c < split->copies_end; c++) {
@@ -110,8 +112,8 @@ static void count_in(const struct finder * p, int k, struct of_root * roots) {
     }
 }
 
-// Each node of the split gets the copies of the roots that it reads, each root once. It is then the last writer of its
-// own root.
+// Adds the copies of each root that a node of the split reads, once per root. Then the node is the
+// last writer of its own root.
 static void count_of_nodes(const struct finder * p, int k, struct of_root * roots) {
     const struct gb_split * split = &p->program->splits.data[k];
     for (int i = split->start; i < split->end; i++) {
@@ -128,7 +130,7 @@ static void count_of_nodes(const struct finder * p, int k, struct of_root * root
     }
 }
 
-// Counts the copies of all nodes in one pass. Copies that travel together are counted one by one.
+// Counts the copies of all nodes in one pass. Merged copies are counted one by one.
 static enum ggml_status count_copies(const struct finder * p) {
     struct of_root * roots = gb_malloc((size_t) p->in->n_ids * sizeof(*roots));
     enum ggml_status status = GGML_STATUS_ALLOC_FAILED;
@@ -161,7 +163,7 @@ struct gb_copied gb_sched_copies_of(const struct gb_sched_report * report, int n
 
 // ------------------------------------------------------------------------------------------------------------ a plan's
 
-// Notes a fallback while the tensors are there, because the reason may name their shapes.
+// Copies the reason while the tensors exist, because it may contain their shapes.
 static bool note(const struct finder * p, int node, int by) {
     const struct ggml_tensor * t = p->in->ids.data[node].tensor;
     const char * reason = ggml_backend_unsupported_reason(p->sched->devices[by].backend, t);

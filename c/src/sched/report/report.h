@@ -1,7 +1,7 @@
-// report.h - what a plan decided, told in words and numbers. Nothing is decided here.
+// report.h - describes what a plan decided, in words and numbers.
 //
-// Answers are about a plan and not about its last run; they can be asked before the graph was run, and after a backend
-// was freed.
+// The answers are about a plan, not about its last run. They are available before the first run,
+// and after a backend was freed.
 #ifndef GB_SCHED_REPORT_REPORT_H
 #define GB_SCHED_REPORT_REPORT_H
 
@@ -17,14 +17,15 @@ struct gb_copied {
     size_t n, bytes;
 };
 
-// The copies that the split of a node makes for what the node reads, and those of its result for later splits.
+// Copies that the node's split makes of the node's sources, and copies of its result for later
+// splits.
 struct gb_node_copies {
     struct gb_copied in, of_result;
 };
 
-// The reason is a copy of what the backend said when the plan was made; it may name shapes of tensors that are freed
-// since.
-struct gb_fallback { // a node that a better backend refuses
+// `reason` is a copy of the backend's answer when the plan was made. It may contain shapes of
+// tensors that are freed.
+struct gb_fallback { // a node that a backend of higher priority cannot run
     int32_t node, refused_by;
     double flops;
     struct gb_copied copied;
@@ -41,19 +42,20 @@ struct gb_sched_report {
 };
 
 // fallback.c
-// Counts the copies of each node and lists the fallbacks of a plan, once, while the plan is made. With one backend
-// there are none. ALLOC_FAILED: no memory; ABORTED: the thread's poll asked to give up.
+// Counts the copies of each node and lists the fallbacks, once per plan. With one backend there are
+// none. ALLOC_FAILED: no memory; ABORTED: the thread's poll cancelled.
 enum ggml_status gb_sched_find_fallbacks(const struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, const struct gb_sched_program * program,
     struct gb_sched_report * report);
-const struct gb_fallback * gb_sched_fallback_of(const struct gb_sched_report * report, int node); // NULL: it is none
-// The copies for what the node reads, and with `of_result` those of its result.
+// NULL: the node did not fall back
+const struct gb_fallback * gb_sched_fallback_of(const struct gb_sched_report * report, int node);
+// Copies of what the node reads, and with `of_result` copies of its result, too.
 struct gb_copied gb_sched_copies_of(const struct gb_sched_report * report, int node, bool of_result);
 void gb_sched_free_report(struct gb_sched_report * report);
 
 // explain.c
-// Why the tensor `id` is where it is, in one line of English. The scheduler owns the text, until the next call. It is
-// empty for a tensor without a backend, or if there is no memory.
+// One line of English: why tensor `id` is on its backend. The scheduler owns the text, until the
+// next call. "" for a tensor without a backend, or if there is no memory.
 const char * gb_sched_explain(struct ggml_backend_sched * s, const struct gb_sched_input * in,
     const struct gb_sched_assigned * assigned, const struct gb_sched_program * program,
     const struct gb_sched_report * report, int id);

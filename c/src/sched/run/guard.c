@@ -1,10 +1,11 @@
-// guard.c - decides whether a call may use the scheduler now: not while another thread of a process that was forked
-// since is inside, not from the scheduler's own callback, and for computing not after a backend was freed.
+// guard.c - decides whether a call may use the scheduler now. It may not in the child of a fork
+// that happened while another thread was inside, nor from the scheduler's own callback. After a
+// backend was freed it may not compute.
 #include "base/thread.h"
 #include "sched/run/run.h"
 #include "sched/sched.h"
 
-// What another thread was changing when the process was forked stays half done in the child.
+// In the child, data that another thread was changing is incomplete.
 enum ggml_status gb_sched_check_whole(const struct ggml_backend_sched * s, const char * func) {
     GB_FAIL_IF(s->user_thread != 0 && s->user_thread != gb_thread_number() &&
                    s->user_fork_generation != gb_fork_generation(),
@@ -13,7 +14,7 @@ enum ggml_status gb_sched_check_whole(const struct ggml_backend_sched * s, const
     return GGML_STATUS_SUCCESS;
 }
 
-// Calls may nest: a callback may ask about the scheduler that runs it.
+// Calls may nest: a callback may query the scheduler that runs it.
 struct gb_visit gb_sched_enter(struct ggml_backend_sched * s) {
     const struct gb_visit before = { s->user_thread, s->user_fork_generation };
     s->user_fork_generation = gb_fork_generation();

@@ -1,13 +1,17 @@
-// hazards.c - finds who has to wait for whom, once for a plan, by running its steps against a model of the memory.
+// hazards.c - computes which step waits for which, once per plan, by running the steps against a
+// model of the memory.
 //
-// Issuers are the queues of the backends and the host. A step runs after every earlier step of its issuer, and after
-// all that the host knew to be complete when it issued the step. What an issuer knows is a vector clock: for each other
-// issuer, how many of its steps are complete for sure. Each byte range remembers the last step that wrote it and, per
-// issuer, the last one that read it since. A step that touches the range must come after the writer; if it writes,
-// after the readers, too. What the issuer does not know already becomes a wait, and a wait brings all that the awaited
-// step knew, so waits that follow from others are left out. Every wait that remains is needed.
+// Issuers are the queues of the backends and the host. A step runs after every earlier step of its
+// issuer, and after all steps that the host knew to be complete when it issued the step. The
+// knowledge of an issuer is a vector clock: per issuer, the number of its steps that are complete.
+// Each byte range remembers the last step that wrote it and, per issuer, the last step that read it
+// since. A step that reads the range must come after the writer, a step that writes it also after
+// the readers. A step that the issuer does not know to be complete becomes a wait. A wait also adds
+// the knowledge of the awaited step, so redundant waits are left out. Every remaining wait is
+// necessary.
 //
-// A queue waits by itself where it understands the other's events; otherwise the host waits before it issues the step.
+// A queue waits itself if it supports the other queue's events; otherwise the host waits before it
+// issues the step.
 #include "sched/input/input.h"
 #include "sched/layout/layout.h"
 #include "sched/program/program.h"
@@ -20,18 +24,18 @@
 
 // Bytes [lo, hi) of one address space that a step reads or writes.
 struct range {
-    int64_t space; // one address range after the other: arenas, leaf stores, replicas, what has addresses already
+    int64_t space; // number of an address range: an arena, a leaf store, a replica, or addresses that exist
     size_t lo, hi;
     bool write;
 };
 
-// Where a range begins or ends.
+// The begin or end of a range.
 struct bound {
     int64_t space;
     size_t at;
 };
 
-// The model of the memory and of what the issuers know while the steps are gone through.
+// The model of the memory and of the issuers' knowledge.
 struct hazards {
     const struct ggml_backend_sched * sched;
     const struct gb_sched_input * in;
@@ -40,19 +44,19 @@ struct hazards {
     struct gb_sched_waits * waits; // to be filled
     struct gb_ptrmap storage;
     GB_VEC(struct range) ranges;
-    size_t * begin; // owned; per step and one more: its part of ranges
-    GB_VEC(struct bound) bounds; // where ranges begin or end, ascending; segment i reaches from bound i to bound i + 1
+    size_t * begin; // owned; n_steps + 1 entries: where the ranges of a step begin
+    GB_VEC(struct bound) bounds; // begins and ends of ranges, ascending; segment i is from bound i to bound i + 1
     int n_issuers;
     int32_t * writer; // owned; per segment: the step that wrote it + 1
     int32_t * readers; // owned; per segment and issuer: the last step that read it + 1
     int32_t * known; // owned; per issuer and issuer: steps known to be complete
-    int32_t * clock; // owned; per step and issuer: what its completion tells
+    int32_t * clock; // owned; per step and issuer: knowledge after its completion
     int32_t * count; // owned; per issuer: steps issued
-    int32_t * last; // owned; per issuer: the step issued last + 1
-    int32_t * time; // owned; per step: its number among its issuer's
+    int32_t * last; // owned; per issuer: the last issued step + 1
+    int32_t * time; // owned; per step: its number among the steps of its issuer
 };
 
-// What was found is in the plan; the model of the memory goes.
+// Frees the model; the plan has the waits.
 static void free_hazards(struct hazards * h) {
     gb_ptrmap_free(&h->storage);
     gb_vec_free(&h->ranges);
@@ -69,14 +73,14 @@ static void free_hazards(struct hazards * h) {
 
 // -------------------------------------------------------------------------------------------------------------- ranges
 
-// The bytes of a tensor. Those without an address yet are told by their place in the layout: each arena, leaf store and
-// replica is an address space of its own.
+// The bytes of a tensor. Each arena, leaf store and replica is an address space; tensors without an
+// address have their offset there.
 static bool add_range(struct hazards * h, const struct ggml_tensor * t, bool write) {
     const struct ggml_tensor * base = t->view_src ? t->view_src : t;
     const int64_t id = gb_ptrmap_get(&h->storage, base);
     const bool copy = id >= h->in->n_ids;
     const struct gb_item * item = &h->layout->items.data[id];
-    // A shadow has no address yet; what it stands for has one.
+    // A shadow has no address yet; its original has one.
     const struct ggml_tensor * own = copy ? base : h->in->ids.data[id].tensor;
     struct range r = { 0, (size_t) (uintptr_t) own->data, 0, write };
     size_t size = ggml_nbytes(base);
@@ -94,7 +98,7 @@ static bool add_range(struct hazards * h, const struct ggml_tensor * t, bool wri
     return r.lo == r.hi || gb_vec_push(&h->ranges, r);
 }
 
-// What a node writes and reads. A node that names itself as a source reads nothing by that.
+// What a node writes and reads. A node that names itself as a source does not read itself.
 static bool add_node(struct hazards * h, const struct ggml_tensor * t) {
     bool ok = add_range(h, t, true);
     for (int i = 0; ok && i < GGML_MAX_SRC; i++) {
@@ -103,14 +107,14 @@ static bool add_node(struct hazards * h, const struct ggml_tensor * t) {
     return ok;
 }
 
-// All that a step reads and writes. A staged input is read from host memory of its own, so the copy waits for nobody
-// there.
+// Adds the ranges of a step. A staged input is read from its own host memory, so that read needs no
+// wait.
 static bool add_ranges(struct hazards * h, const struct gb_step * step) {
     bool ok = true;
     if (step->kind == GB_STEP_COPY) {
         const struct gb_copy * copy = &h->program->copies.data[step->index];
         const struct ggml_tensor * src = copy->range ? &copy->range->tensor : h->in->ids.data[copy->root].tensor;
-        const bool staged = copy->staged && step->issuer < h->in->n_backends; // then what it reads is its own
+        const bool staged = copy->staged && step->issuer < h->in->n_backends; // it reads its own memory
         return !copy->fill || ((staged || add_range(h, src, false)) && add_range(h, &copy->dst->tensor, true));
     }
     if (step->kind == GB_STEP_BACK) {
@@ -133,7 +137,7 @@ static int by_place(const void * pa, const void * pb) {
     return a->space != b->space ? (a->space > b->space) - (a->space < b->space) : (a->lo > b->lo) - (a->lo < b->lo);
 }
 
-// Ranges of one step that touch become one.
+// Merges adjacent ranges of one step.
 static void merge_ranges(struct hazards * h, size_t from) {
     struct range * r = h->ranges.data + from;
     const size_t n = h->ranges.n - from;
@@ -158,7 +162,7 @@ static int compare_bounds(const void * pa, const void * pb) {
     return a->space != b->space ? (a->space > b->space) - (a->space < b->space) : (a->at > b->at) - (a->at < b->at);
 }
 
-// Between two neighbouring bounds all bytes are read and written by the same steps.
+// The same steps read and write all bytes of a segment.
 static bool cut_segments(struct hazards * h) {
     for (size_t i = 0; i < h->ranges.n; i++) {
         const struct range * r = &h->ranges.data[i];
@@ -180,7 +184,7 @@ static bool cut_segments(struct hazards * h) {
     return true;
 }
 
-// The segment that begins at a bound. Every end of a range is one.
+// The segment that begins at a bound. Every end of a range is a bound.
 static size_t segment_at(const struct hazards * h, int64_t space, size_t at) {
     const struct bound key = { space, at };
     size_t lo = 0, hi = h->bounds.n;
@@ -195,7 +199,7 @@ static size_t segment_at(const struct hazards * h, int64_t space, size_t at) {
     return lo;
 }
 
-// The ranges of all steps, and clocks at zero.
+// Collects the ranges of all steps, and sets the clocks to zero.
 static bool prepare(struct hazards * h) {
     const size_t n_steps = h->program->steps.n, n = (size_t) h->n_issuers;
     h->begin = gb_calloc(n_steps + 1, sizeof(*h->begin));
@@ -219,23 +223,23 @@ static bool prepare(struct hazards * h) {
 
 // --------------------------------------------------------------------------------------------------------------- waits
 
-// What one step needs of one issuer.
+// The step of one issuer that must be complete.
 struct need {
     int32_t step; // + 1; 0: none
     bool content;
 };
 
-// What an issuer knows: per issuer, how many of its steps are complete.
+// Knowledge of an issuer: per issuer, the number of its steps that are complete.
 static int32_t * known_by(const struct hazards * h, int issuer) {
     return h->known + (size_t) issuer * (size_t) h->n_issuers;
 }
 
-// What an issuer learns from the completion of a step.
-static int32_t * told_by(const struct hazards * h, int step) {
+// Knowledge after the completion of a step.
+static int32_t * known_after(const struct hazards * h, int step) {
     return h->clock + (size_t) step * (size_t) h->n_issuers;
 }
 
-// An issuer knows at least what `clock` says; clocks never go back.
+// Adds `clock` to the knowledge of an issuer.
 static void learn(const struct hazards * h, int issuer, const int32_t * clock) {
     int32_t * known = known_by(h, issuer);
     for (int b = 0; b < h->n_issuers; b++) {
@@ -243,7 +247,7 @@ static void learn(const struct hazards * h, int issuer, const int32_t * clock) {
     }
 }
 
-// The latest step of each issuer is enough: a queue is in order. step: + 1; 0: none.
+// Queues are in order, so the latest step of each issuer suffices. step: + 1; 0: none.
 static void need_step(const struct hazards * h, struct need * needs, int issuer, int32_t step, bool content) {
     const int of = step ? h->program->steps.data[step - 1].issuer : issuer;
     if (of == issuer || known_by(h, issuer)[of] >= h->time[step - 1]) {
@@ -253,7 +257,7 @@ static void need_step(const struct hazards * h, struct need * needs, int issuer,
     needs[of].content |= content;
 }
 
-// A read comes after the last write, a write after the last reads, too.
+// A read comes after the last write, a write also after the last reads.
 static void find_needs(const struct hazards * h, int k, struct need * needs) {
     const int issuer = h->program->steps.data[k].issuer;
     for (size_t i = h->begin[k]; i < h->begin[k + 1]; i++) {
@@ -268,13 +272,13 @@ static void find_needs(const struct hazards * h, int k, struct need * needs) {
     }
 }
 
-// The queue understands the other's events, so the host need not wait.
+// True if the queue supports the other queue's events.
 static bool waits_by_itself(const struct hazards * h, int issuer, int of) {
     return issuer < h->in->n_backends &&
            gb_backend_waits_for(h->sched->devices[issuer].backend, h->sched->devices[of].backend);
 }
 
-// Without events of its own, all of a queue is waited for.
+// A queue without events is waited for as a whole.
 static void extend_needs(const struct hazards * h, struct need * needs) {
     for (int b = 0; b < h->in->n_backends; b++) {
         const ggml_backend_t backend = h->sched->devices[b].backend;
@@ -284,11 +288,11 @@ static void extend_needs(const struct hazards * h, struct need * needs) {
     }
 }
 
-// A step that another needed step has waited for need not be waited for again.
+// Drops a need that another needed step has waited for.
 static void drop_implied(const struct hazards * h, struct need * needs) {
     for (int c = 0; c < h->n_issuers; c++) {
         for (int b = 0; b < h->n_issuers && needs[c].step; b++) {
-            if (b != c && needs[b].step && told_by(h, needs[b].step - 1)[c] >= h->time[needs[c].step - 1]) {
+            if (b != c && needs[b].step && known_after(h, needs[b].step - 1)[c] >= h->time[needs[c].step - 1]) {
                 needs[b].content |= needs[c].content;
                 needs[c].step = 0;
             }
@@ -296,7 +300,7 @@ static void drop_implied(const struct hazards * h, struct need * needs) {
     }
 }
 
-// Waits of the host are known to all that is issued later.
+// Everything issued later knows what the host has waited for.
 static bool add_waits(struct hazards * h, int issuer, const struct need * needs) {
     for (int b = 0; b < h->in->n_backends; b++) {
         if (needs[b].step == 0) {
@@ -310,16 +314,17 @@ static bool add_waits(struct hazards * h, int issuer, const struct need * needs)
             return false;
         }
         h->waits->of[on].event = implied ? h->waits->of[on].event : 0;
-        learn(h, issuer, told_by(h, on));
+        learn(h, issuer, known_after(h, on));
         if (by_host) {
-            learn(h, h->in->n_backends, told_by(h, on));
+            learn(h, h->in->n_backends, known_after(h, on));
             learn(h, issuer, known_by(h, h->in->n_backends));
         }
     }
     return true;
 }
 
-// A write makes all earlier readers of the segment forgotten: whoever comes after the write comes after them.
+// A write forgets the earlier readers of a segment: later steps come after the write, and so after
+// them.
 static void note_accesses(struct hazards * h, int k) {
     const size_t n = (size_t) h->n_issuers, issuer = (size_t) h->program->steps.data[k].issuer;
     for (size_t i = h->begin[k]; i < h->begin[k + 1]; i++) { // reads come before writes
@@ -336,8 +341,8 @@ static void note_accesses(struct hazards * h, int k) {
     }
 }
 
-// One step: its waits, and what it leaves behind for later ones. again: in the second of two runs without a wait
-// between them.
+// Computes the waits of one step, and updates the model. again: the second of two runs without a
+// wait between them.
 static bool run_step(struct hazards * h, int k, struct need * needs, bool again) {
     const struct gb_step * step = &h->program->steps.data[k];
     struct gb_step_waits * of = &h->waits->of[k];
@@ -361,12 +366,12 @@ static bool run_step(struct hazards * h, int k, struct need * needs, bool again)
     h->time[k] = ++h->count[step->issuer];
     h->last[step->issuer] = k + 1;
     known_by(h, step->issuer)[step->issuer] = h->time[k];
-    memcpy(told_by(h, k), known_by(h, step->issuer), (size_t) h->n_issuers * sizeof(*h->known));
+    memcpy(known_after(h, k), known_by(h, step->issuer), (size_t) h->n_issuers * sizeof(*h->known));
     note_accesses(h, k);
     return true;
 }
 
-// Only steps that somebody waits for get an event.
+// Only steps that another step waits for get an event.
 static void number_events(const struct gb_sched_program * program, struct gb_sched_waits * waits) {
     for (size_t k = 0; k < program->steps.n; k++) {
         if (waits->of[k].event >= 0) {
@@ -375,7 +380,7 @@ static void number_events(const struct gb_sched_program * program, struct gb_sch
     }
 }
 
-// The order of a single issuer is all that is needed: no step waits.
+// True if all steps have one issuer: then its order is enough.
 static bool has_one_issuer(const struct gb_sched_program * program) {
     for (size_t k = 1; k < program->steps.n; k++) {
         if (program->steps.data[k].issuer != program->steps.data[0].issuer) {
@@ -405,8 +410,9 @@ enum ggml_status gb_sched_find_hazards(const struct ggml_backend_sched * s, cons
     for (size_t k = 0; ok && k < program->steps.n; k++) {
         ok = run_step(&h, (int) k, needs, false);
     }
-    // A second run right behind the first. A third one needs no other waits: whoever waits for a step that was issued
-    // twice waits for the later time, and what is known of the run before is never less than it was the first time.
+    // Computes the waits of a second run right after the first. Third and later runs need no other
+    // waits: a wait for a step that was issued twice is for the later one, and knowledge of the
+    // previous run never decreases.
     for (size_t k = 0; ok && program->n_staged > 0 && k < program->steps.n; k++) {
         ok = run_step(&h, (int) k, needs, true);
     }

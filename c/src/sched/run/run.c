@@ -1,12 +1,13 @@
-// run.c - executes a plan: issues its steps in order, and before each the waits that were found for it.
+// run.c - executes a plan: issues its steps in order, each after its waits.
 //
-// Rules of ordering (docs/SCHEDULER.md has them at length). A queue does what it is given in order. With several
-// backends a run begins when all of them are idle, because the user may have queued work, too. Between queues nothing
-// is in order but by the waits of the plan. What the host does itself (nodes of backends without a queue, copies that
-// no queue can make) is done when the step was issued. With a callback, or when the run is validated, each step is
-// complete before the next one begins.
+// Order of execution (docs/design/scheduler.md explains it). A queue is in order. With several
+// backends a run begins when all are idle, because the user may have queued work. Only the waits of
+// the plan order different queues. Steps of the host are complete when their call returns: nodes of
+// backends without a queue, and copies that no queue can make. With a callback or the validator
+// each step is complete before the next one begins.
 //
-// After a failure everything is waited for (wait.c), so the scheduler can go on with the next call.
+// After a failure the run waits for everything queued (wait.c), so the next call can use the
+// scheduler.
 #include "sched/input/input.h"
 #include "sched/memory/memory.h"
 #include "sched/program/program.h"
@@ -20,7 +21,7 @@
 #include "base/env.h"
 #include "base/thread.h"
 
-// One run while it is issued.
+// One run while its steps are issued.
 struct run {
     struct ggml_backend_sched * sched;
     const struct gb_sched_input * in;
@@ -28,10 +29,10 @@ struct run {
     const struct gb_sched_program * program;
     const struct gb_sched_waits * waits;
     struct gb_sched_binding * binding;
-    bool behind;  // earlier runs, whose end nobody has waited for, may be on their way
-    bool watched; // there was a callback, which may do anything
-    bool serial;  // one step after the other
-    bool again;   // right behind a run of the same plan
+    bool behind; // earlier runs may be pending
+    bool watched; // there was a callback, which may change any buffer
+    bool serial; // each step is complete before the next
+    bool again; // the previous run is pending and of the same plan
     bool traced;
 };
 
@@ -39,7 +40,7 @@ static ggml_backend_t backend_of(const struct run * r, int backend) { return r->
 
 // --------------------------------------------------------------------------------------------------------------- waits
 
-// The host waits itself where the queue does not understand the event.
+// The host waits if the queue does not support the event.
 static enum ggml_status wait_for(struct run * r, const struct gb_step * step, const struct gb_wait * wait) {
     const struct gb_step * on = &r->program->steps.data[wait->step];
     if (r->sched->validator) {
@@ -63,7 +64,7 @@ static enum ggml_status wait_for(struct run * r, const struct gb_step * step, co
     return ggml_backend_event_wait(backend_of(r, step->issuer), event);
 }
 
-// A run right behind one of the same plan needs the waits of "again".
+// A run right after one of the same plan makes the waits of "again".
 static enum ggml_status wait_for_needs(struct run * r, const struct gb_step * step) {
     const struct gb_step_waits * of = &r->waits->of[step - r->program->steps.data];
     const size_t end = r->again ? of->again_end : of->end;
@@ -75,8 +76,7 @@ static enum ggml_status wait_for_needs(struct run * r, const struct gb_step * st
 
 // -------------------------------------------------------------------------------------------------------------- copies
 
-// Copies in the issuer's queue, where that takes it; else the host copies, when the queue has come to where the copy
-// would have been.
+// The issuer's queue copies if it can. Otherwise the host waits for the queue and copies.
 static enum ggml_status transfer(struct run * r, const struct gb_step * step, struct ggml_tensor * src,
     struct ggml_tensor * dst) {
     if (step->issuer == r->in->n_backends) {
@@ -106,7 +106,7 @@ static bool is_to_be_made(const struct run * r, const struct gb_step * step) {
     return copy == NULL || (copy->fill && (!copy->kept || r->binding->copies[step->index].due));
 }
 
-// What the user has set is taken now, into host memory that the copy before the last n_copies has left.
+// Copies the user's input now, into the host memory of the run n_copies before.
 static enum ggml_status copy_staged(struct run * r, const struct gb_step * step, const struct gb_copy * copy) {
     struct gb_stage * stage = &r->binding->copies[step->index].stages[r->binding->turn % (unsigned) r->in->n_copies];
     const struct ggml_tensor * src = copy->range ? &copy->range->tensor : r->in->ids.data[copy->root].tensor;
@@ -136,7 +136,7 @@ static enum ggml_status copy_in(struct run * r, const struct gb_step * step, boo
         &copy->dst->tensor);
 }
 
-// The result goes back to where it belongs.
+// Writes the result to its own memory.
 static enum ggml_status copy_back(struct run * r, const struct gb_step * step) {
     const struct gb_write_back * back = &r->program->backs.data[step->index];
     gb_sched_count_back(r->sched, back);
@@ -145,13 +145,13 @@ static enum ggml_status copy_back(struct run * r, const struct gb_step * step) {
 
 // ----------------------------------------------------------------------------------------------------------- computing
 
-// The backend can prepare a list of nodes once for many runs.
+// True if the backend can prepare a graph for many runs.
 static bool has_plans(ggml_backend_t backend) {
     return backend->iface.graph_plan_create && backend->iface.graph_plan_free && backend->iface.graph_plan_compute;
 }
 
-// Computes nodes [begin, end) of the list of what runs; `seen`: somebody looks at the last one and what it reads before
-// the rest is computed, as with a view of a graph, which has no size.
+// Computes exec[begin, end). `seen`: the callback looks at the last node and its sources before the
+// next part, so the graph is marked as a view by size 0.
 static enum ggml_status compute_part(struct run * r, int backend, size_t begin, size_t end, bool seen) {
     if (begin == end) {
         return GGML_STATUS_SUCCESS;
@@ -166,19 +166,19 @@ static enum ggml_status compute_part(struct run * r, int backend, size_t begin, 
     return status == GGML_STATUS_SUCCESS ? GGML_STATUS_FAILED : status;
 }
 
-// A backend that prepares nothing is not asked again.
+// Does not ask again after a backend prepared nothing.
 static void prepare(struct run * r, const struct gb_split * split, struct gb_bound_split * bound,
     ggml_backend_t backend) {
     struct ggml_cgraph graph = gb_program_part(r->program, split->exec_begin, split->exec_end);
-    // The tensors are what they were when collecting looked at them: the plan was found by that.
+    // the tensors equal those that were checked, because the plan was found by that
     const bool trust = gb_trust_tensors(true);
     bound->prepared = has_plans(backend) ? ggml_backend_graph_plan_create(backend, &graph) : NULL;
     bound->no_plan = bound->prepared == NULL;
     gb_trust_tensors(trust);
 }
 
-// A split is prepared by its backend once and then run many times, where the backend can do that. It stays prepared
-// until the plan is bound again, or a buffer was freed whose addresses it may know.
+// Prepares a split once and runs it many times, if the backend supports that. It stays prepared
+// until the plan is bound again, or a buffer was freed whose address it may contain.
 static enum ggml_status compute_split(struct run * r, int k) {
     const struct gb_split * split = &r->program->splits.data[k];
     struct gb_bound_split * bound = &r->binding->splits[k];
@@ -190,24 +190,26 @@ static enum ggml_status compute_split(struct run * r, int k) {
                            : compute_part(r, split->backend, split->exec_begin, split->exec_end, false);
 }
 
-// The callback may ask the scheduler about things and wait for it, even take itself back (then nothing is wanted any
-// more), but not run, reset or free it.
+// The callback may query the scheduler, wait for it and remove itself. It may not run, reset or
+// free the scheduler.
 static bool call_back(struct ggml_backend_sched * s, struct ggml_tensor * t, bool ask) {
     if (s->callback == NULL) {
         return !ask;
     }
     s->in_callback = true;
     const uint64_t before = gb_fail_count();
-    const struct gb_profile_scope profile = gb_profile_enter(NULL); // what it computes is none of the run's steps
+    // Nodes that the callback computes are no steps of the run
+    const struct gb_profile_scope profile = gb_profile_enter(NULL);
     const bool answer = s->callback(t, ask, s->callback_data);
     gb_profile_leave(profile);
     gb_forget_failures_since(before);
     s->in_callback = false;
-    s->running = true; // whatever it waited for, there is more to come
+    s->running = true; // even if the callback has waited: more steps follow
     return answer;
 }
 
-// Nodes [i, j) where j - 1 is the first whose result the callback wants, or the end of the split.
+// The end of the nodes from i on that are computed together: after the first one that the callback
+// wants to see, or at the end of the split.
 static int end_of_unseen(struct run * r, const struct gb_split * split, int i, bool * wanted) {
     *wanted = false;
     while (i < split->end && !*wanted) {
@@ -217,8 +219,8 @@ static int end_of_unseen(struct run * r, const struct gb_split * split, int i, b
     return i;
 }
 
-// What a callback is shown is read where the node's result belongs, so results on copies go there at once. They go
-// again in their step.
+// Writes results on copies to their own memory at once, where the callback reads them. Their step
+// writes them again.
 static enum ggml_status show_result(struct run * r, const struct gb_split * split, size_t begin, size_t end) {
     for (size_t w = split->backs_begin; w < split->backs_end && begin < end; w++) {
         const struct gb_write_back * back = &r->program->backs.data[w];
@@ -229,8 +231,8 @@ static enum ggml_status show_result(struct run * r, const struct gb_split * spli
     return GGML_STATUS_SUCCESS;
 }
 
-// Parts between the nodes that the callback wants to see are computed at once; nothing is prepared, because the parts
-// differ from run to run.
+// Computes the nodes between those that the callback wants to see at once. Nothing is prepared,
+// because the parts differ from run to run.
 static enum ggml_status run_with_callback(struct run * r, const struct gb_split * split) {
     size_t exec = split->exec_begin;
     for (int i = split->start; i < split->end;) {
@@ -246,7 +248,7 @@ static enum ggml_status run_with_callback(struct run * r, const struct gb_split 
             GB_TRY(ggml_backend_synchronize(backend_of(r, split->backend)));
             GB_TRY(show_result(r, split, split->exec_begin, exec));
             if (!call_back(r->sched, r->in->ids.data[end - 1].tensor, false)) {
-                // The callback wanted this, so it is no failure to report.
+                // the callback asked for it: no failure to log
                 return gb_fail_quietly(GGML_STATUS_ABORTED, "ggml_backend_sched: stopped by the evaluation callback");
             }
             GB_TRY(gb_sched_check_backends(r->sched, "ggml_backend_sched"));
@@ -267,7 +269,7 @@ static enum ggml_status issue(struct run * r, const struct gb_step * step, bool 
                               : compute_split(r, step->index);
 }
 
-// Makes the waits, the step itself, then its event: who waits for the event waits for all that the step did.
+// Executes the waits, the step, and its event. Waiting for the event waits for all of the step.
 static enum ggml_status run_step(struct run * r, const struct gb_step * step) {
     struct ggml_backend_sched * s = r->sched;
     GB_TRY(wait_for_needs(r, step));
@@ -293,7 +295,7 @@ static enum ggml_status run_step(struct run * r, const struct gb_step * step) {
     return s->validator ? gb_validator_done(s, step) : GGML_STATUS_SUCCESS;
 }
 
-// Waits for everything still queued, and reports the failure with where it was.
+// Waits for everything still queued, and reports the failure with the name of its split.
 static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step, enum ggml_status status,
     const char * func) {
     char message[GB_ERROR_SIZE - 256];
@@ -305,7 +307,7 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
     const char * name = ggml_backend_name(backend_of(r, split->backend));
     const size_t known = strlen(name);
     if (strncmp(text, name, known) == 0 && strncmp(text + known, ": ", 2) == 0) {
-        text += known + 2; // the backend is named below
+        text += known + 2; // the message names the backend anyway
     }
     const size_t size = strlen(text) + 1;
     memcpy(message, text, GB_MIN(size, sizeof(message)));
@@ -313,7 +315,7 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
     for (int b = 0; b < r->in->n_backends; b++) {
         gb_sched_wait_for_backend(backend_of(r, b), status == GGML_STATUS_ABORTED);
     }
-    r->sched->lost = r->behind ? status : GGML_STATUS_SUCCESS;
+    r->sched->earlier_failure = r->behind ? status : GGML_STATUS_SUCCESS;
     r->sched->running = false;
     r->sched->pending = NULL;
     gb_sched_forget_replicas(r->sched);
@@ -324,9 +326,9 @@ static enum ggml_status fail_in_step(struct run * r, const struct gb_step * step
         r->sched->devices[split->backend].name, message);
 }
 
-// With several backends all must be idle, unless the run before was one of the same plan and its inputs are staged.
-// Inputs that are staged can be set while the run before still computes, and the waits of a second run in a row were
-// found with the plan.
+// With several backends all must be idle, unless the previous run is of the same plan and has
+// staged inputs. The user can set staged inputs while the previous run computes, and the plan has
+// the waits for a second run in a row.
 static enum ggml_status begin(struct run * r) {
     struct ggml_backend_sched * s = r->sched;
     r->behind = s->running;
@@ -336,13 +338,14 @@ static enum ggml_status begin(struct run * r) {
     r->binding->turn++;
     r->again = s->pending == r->binding && r->program->n_staged > 0 && !r->serial;
     const bool forked = r->behind && s->fork_generation != gb_fork_generation();
-    if ((r->in->n_backends > 1 && !r->again) || forked) { // what was on its way there is an error, told once
+    // Pending work of the parent process is an error, reported once
+    if ((r->in->n_backends > 1 && !r->again) || forked) {
         GB_TRY(gb_sched_wait_first(s));
         s->running = true;
         r->behind = false;
     }
     s->pending = NULL;
-    s->lost = GGML_STATUS_SUCCESS;
+    s->earlier_failure = GGML_STATUS_SUCCESS;
     s->fork_generation = gb_fork_generation();
     gb_sched_look_at_replicas(r->binding);
     if (r->traced) {
@@ -363,18 +366,18 @@ static enum ggml_status run_steps(struct run * r, const char * func) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Whether the times of splits are wanted, by a trace or by the profile that the thread uses.
+// True if a trace, or the profile of the calling thread, needs the times of splits.
 static bool is_timed(struct ggml_backend_sched * s, bool profiled) {
     if (profiled && s->trace == NULL) {
         const uint64_t before = gb_fail_count();
         s->trace = gb_trace_new(s->n_backends, false);
-        gb_forget_failures_since(before); // then the profile has only what backends record by themselves
+        gb_forget_failures_since(before); // without memory the profile has only what backends record
     }
     return gb_sched_is_traced(s) || (profiled && s->trace != NULL);
 }
 
-// A run that was watched by a callback may have changed any buffer meanwhile, so replicas are not taken to be up to
-// date after it. A traced run is waited for, because its times are read at the end.
+// A callback may have changed any buffer, so replicas count as stale afterwards. A traced run is
+// waited for, because its times are read at the end.
 enum ggml_status gb_sched_run(struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
     const struct gb_sched_waits * waits, struct gb_sched_binding * binding, const char * func) {
     const bool profiled = gb_profile_is_on();

@@ -1,11 +1,11 @@
-// stats.c - counts what the scheduler does while it does it. Nothing is decided by these numbers.
+// stats.c - counts copies and waits for users.
 #include <string.h>
 
 #include "sched/program/program.h"
 #include "sched/run/run.h"
 #include "sched/sched.h"
 
-// A root that a node writes has a version from then on.
+// A root that a node writes has a version greater than 0.
 enum ggml_backend_sched_reason gb_sched_reason(const struct gb_copy * copy) {
     if (copy->kept) {
         return GGML_BACKEND_SCHED_REASON_WEIGHT;
@@ -13,14 +13,14 @@ enum ggml_backend_sched_reason gb_sched_reason(const struct gb_copy * copy) {
     return copy->version > 0 ? GGML_BACKEND_SCHED_REASON_RESULT : GGML_BACKEND_SCHED_REASON_INPUT;
 }
 
-// One more transfer of so many bytes.
+// Counts one transfer.
 static void add(struct ggml_backend_sched_traffic * traffic, size_t bytes) {
     traffic->n++;
     traffic->bytes += bytes;
 }
 
-// A kept copy that is not due moves nothing: it counts as up to date. One that others travel with counts once, with the
-// bytes of all.
+// A kept copy that is not due counts as up to date. A copy with merged ones counts once, with all
+// bytes.
 void gb_sched_count_copy(struct ggml_backend_sched * s, const struct gb_copy * copy, bool due) {
     if (copy->kept && !due) {
         add(&s->stats.up_to_date, copy->hi - copy->lo);

@@ -1,12 +1,13 @@
-// trace.c - a record of what ran when, for ggml_backend_sched_set_trace.
+// trace.c - records what ran when, for ggml_backend_sched_set_trace.
 //
-// The host's own steps are timed by its clock. A step in a queue lies between two events that note when the queue came
-// to them, so steps of several devices overlap in the record as they did; their times are read when the run is
-// complete. A queue without such events is waited for after each of its steps. When there is no memory for the record,
-// entries are missing; the run does not notice.
+// The host times its own steps by its clock. A step in a queue is between two events that note when
+// the queue reached them, so the record shows how steps of several devices overlap. The times are
+// read when the run is complete. A queue without such events is waited for after each of its steps.
+// If there is no memory for the record, entries are missing, but the run succeeds.
 //
-// The profile that the calling thread uses (backend/profile.h) gets the times of splits from here, where the backend
-// does not record its own steps. Then there may be no record to keep (`on` is false), and entries go with their run.
+// The profile of the calling thread (backend/profile.h) gets the times of splits from here if the
+// backend does not record its own steps. If only a profile is recorded (`on` is false), entries are
+// dropped after the run.
 #include <string.h>
 
 #include "backend/backend.h"
@@ -24,7 +25,7 @@ struct clock_pair { // around a step in a queue
     ggml_backend_event_t begin, end;
 };
 
-struct queue_clock { // of one backend: pairs are used again in each run
+struct queue_clock { // of one backend; pairs are reused in each run
     GB_VEC(struct clock_pair) pairs;
     size_t n_used; // in this run
 };
@@ -35,22 +36,21 @@ struct pending { // an entry whose times are not known yet
     size_t pair;
 };
 
-// A record, and what is needed to fill in the run that is on its way. Entries are in the order in which steps were
-// issued, not in that of their times.
+// A record, and the state of the run that is being recorded. Entries are in the order of issue.
 struct gb_trace {
     bool on;
     uint64_t n_runs;
     GB_VEC(struct ggml_backend_sched_trace_event) entries;
-    size_t run_begin; // entries of this run begin here
+    size_t run_begin; // index of this run's first entry
     GB_VEC(struct pending) pending;
-    GB_VEC(size_t) live;         // per step of `plan`: bytes in the arena of its backend, at most
+    GB_VEC(size_t) live; // per step of the run: maximum of the bytes alive in the arena of its backend
     const struct gb_sched_assigned * assigned; // of this run
     const struct gb_sched_binding * run; // of this run
     int n_backends;
     struct queue_clock * queues;               // owned, per backend
-    struct ggml_backend_sched_trace_event now; // the step that is being issued
+    struct ggml_backend_sched_trace_event now; // the entry of the current step
     size_t now_pair;                           // its pair + 1; 0: none
-    uint64_t profiled;                         // records of the thread's profile before it
+    uint64_t profiled; // number of records in the thread's profile before the step
 };
 
 // Events are freed while their backend still works.
@@ -91,20 +91,20 @@ void gb_trace_stop(struct gb_trace * trace) {
     }
 }
 
-// A record that was stopped can still be read.
+// A stopped record can still be read.
 bool gb_sched_is_traced(const struct ggml_backend_sched * s) { return s->trace && s->trace->on; }
 
-// An entry that finds no memory is missing from the record.
+// An entry without memory is missing from the record.
 static enum ggml_status push(struct gb_trace * trace, const struct ggml_backend_sched_trace_event * e) {
     return gb_vec_push(&trace->entries, *e) ? GGML_STATUS_SUCCESS : GGML_STATUS_ALLOC_FAILED;
 }
 
-// The name is cut off where it is too long; entries begin as zeros.
+// Truncates the name; entries begin as zeros.
 static void set_name(struct ggml_backend_sched_trace_event * e, const char * name) {
     memcpy(e->name, name, GB_MIN(strlen(name), sizeof(e->name) - 1));
 }
 
-// An entry with all that does not depend on the step.
+// An entry with everything that does not depend on the step.
 static struct ggml_backend_sched_trace_event entry_of(const struct gb_trace * trace,
     enum ggml_backend_sched_trace_kind kind, int64_t start) {
     return (struct ggml_backend_sched_trace_event){
@@ -120,7 +120,7 @@ static struct ggml_backend_sched_trace_event entry_of(const struct gb_trace * tr
     };
 }
 
-// An entry for the time from `start_ns` to now; `what`: how the plan came about.
+// Adds an entry from `start_ns` to now; `what`: how the plan was found.
 void gb_trace_plan(struct ggml_backend_sched * s, int64_t start_ns, const char * what) {
     struct ggml_backend_sched_trace_event e = entry_of(s->trace, GGML_BACKEND_SCHED_TRACE_PLAN, start_ns);
     e.end_ns = gb_time_ns();
@@ -151,8 +151,8 @@ static int backend_of_step(const struct gb_trace * trace, const struct gb_step *
     return -1;
 }
 
-// Fills change[position] with how the bytes alive in the arena of one backend change there. Members of an alias group
-// share memory: the largest counts.
+// Fills change[position] with the change of the bytes alive in the arena of one backend. Members of
+// an alias group share memory: the largest counts.
 static void note_changes(const struct gb_sched_binding * run, int backend, int64_t n, int64_t * change,
     size_t * of_group) {
     const int64_t n_items = run->in->n_ids + (int64_t) run->program->copies.n;
@@ -168,7 +168,7 @@ static void note_changes(const struct gb_sched_binding * run, int backend, int64
     }
 }
 
-// The most bytes alive during each step of a backend, from the changes at each position.
+// Notes the maximum of the bytes alive during each step of a backend.
 static void note_live_of(struct gb_trace * trace, const struct gb_sched_binding * run, int backend, int64_t n,
     int64_t * live) {
     int64_t at = 0, end;
@@ -187,7 +187,7 @@ static void note_live_of(struct gb_trace * trace, const struct gb_sched_binding 
     }
 }
 
-// Finds the most bytes alive in each step, for the lanes of memory in a picture of the trace.
+// Notes the maximum of the bytes alive in each step, for pictures of the trace.
 static void note_live(struct gb_trace * trace, const struct gb_sched_binding * run) {
     int64_t n = 0, end;
     for (size_t k = 0; k < run->program->steps.n; k++, n = end) {
@@ -208,7 +208,7 @@ static void note_live(struct gb_trace * trace, const struct gb_sched_binding * r
 
 // --------------------------------------------------------------------------------------------------------------- a run
 
-// The events of earlier runs are used again: nobody reads them any more.
+// Reuses the events of earlier runs: their times have been read.
 void gb_trace_begin_run(struct ggml_backend_sched * s, const struct gb_sched_assigned * assigned,
     const struct gb_sched_binding * run) {
     struct gb_trace * trace = s->trace;
@@ -226,7 +226,7 @@ void gb_trace_begin_run(struct ggml_backend_sched * s, const struct gb_sched_ass
     }
 }
 
-// What the entry of a copy says beyond its step: why, from where, how much.
+// Fills the entry of a copy: reason, source, bytes.
 static void describe_copy(struct ggml_backend_sched * s, const struct gb_copy * copy,
     struct ggml_backend_sched_trace_event * e) {
     const struct gb_sched_binding * run = s->trace->run;
@@ -238,7 +238,7 @@ static void describe_copy(struct ggml_backend_sched * s, const struct gb_copy * 
     set_name(e, gb_sched_name_of(run->in, copy->shown));
 }
 
-// A write-back is the result of a split, on its way to the owner of the memory.
+// A write-back is from the backend of the split to the owner of the memory.
 static void describe_back(struct ggml_backend_sched * s, int back, struct ggml_backend_sched_trace_event * e) {
     const struct gb_sched_binding * run = s->trace->run;
     const int node = run->program->backs.data[back].node;
@@ -261,7 +261,7 @@ static void describe_split(struct ggml_backend_sched * s, int k, struct ggml_bac
     set_name(e, gb_sched_name_of(run->in, split->start));
 }
 
-// All that is known of a step before it runs.
+// Fills everything that is known before the step runs.
 static void describe(struct ggml_backend_sched * s, const struct gb_step * step,
     struct ggml_backend_sched_trace_event * e) {
     const struct gb_sched_binding * run = s->trace->run;
@@ -293,7 +293,7 @@ void gb_trace_wait(struct ggml_backend_sched * s, const struct gb_step * on, int
     push(s->trace, &e);
 }
 
-// The queue can note when it came to an event.
+// True if the queue can note when it reaches an event.
 static bool has_clock(ggml_backend_t backend) {
     return backend->iface.event_new_timed && backend->iface.event_time && backend->iface.event_record &&
            backend->iface.event_free;
@@ -321,7 +321,7 @@ static size_t next_pair(struct gb_trace * trace, ggml_backend_t backend, int b) 
     return ++q->n_used;
 }
 
-// The host's time stays in the entries of its own steps, and of queues that have no clock.
+// Times by the host are used for its own steps, and for queues without a clock.
 void gb_trace_begin_step(struct ggml_backend_sched * s, const struct gb_step * step) {
     struct gb_trace * trace = s->trace;
     describe(s, step, &trace->now);
@@ -336,7 +336,7 @@ void gb_trace_begin_step(struct ggml_backend_sched * s, const struct gb_step * s
     trace->now.start_ns = gb_time_ns();
 }
 
-// The split of an entry as a step of the thread's profile.
+// Adds the split of an entry to the thread's profile.
 static void profile_split(struct ggml_backend_sched * s, const struct ggml_backend_sched_trace_event * e) {
     const struct gb_sched_program * program = s->trace->run->program;
     if (e->kind == GGML_BACKEND_SCHED_TRACE_COMPUTE) {
@@ -354,7 +354,8 @@ static void profile_split(struct ggml_backend_sched * s, const struct ggml_backe
     }
 }
 
-// A step that was not made leaves no entry. One whose queue has a clock is noted at once, and its times later.
+// A step that was not made gets no entry. If the queue has a clock, the entry is added now and its
+// times later.
 bool gb_trace_end_step(struct ggml_backend_sched * s, const struct gb_step * step, bool made) {
     struct gb_trace * trace = s->trace;
     trace->now.end_ns = gb_time_ns();
@@ -393,13 +394,13 @@ static void add_to_split(struct gb_trace * trace, const struct ggml_backend_sche
     }
 }
 
-// Times of queues are read now that all is complete; a run that failed leaves no entries.
+// Reads the times of the queues. A failed run leaves no entries.
 void gb_trace_end_run(struct ggml_backend_sched * s, bool complete) {
     struct gb_trace * trace = s->trace;
     if (trace->run == NULL) {
         return; // it did not begin
     }
-    if (!complete) { // some of its times will never be known
+    if (!complete) { // some of its times are unknown
         trace->entries.n = trace->run_begin;
     }
     for (size_t k = 0; complete && k < trace->pending.n; k++) {
@@ -426,7 +427,7 @@ void gb_trace_end_run(struct ggml_backend_sched * s, bool complete) {
 
 // -------------------------------------------------------------------------------------------------------------- public
 
-// The record begins at once, if it is on, with no entries.
+// A record without entries.
 struct gb_trace * gb_trace_new(int n_backends, bool on) {
     struct gb_trace * trace = GB_NEW(struct gb_trace);
     if (trace) {

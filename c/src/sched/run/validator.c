@@ -1,15 +1,15 @@
-// validator.c - validates a run while it happens: is every access ordered after those that it must not meet, and does
-// every read find the content that the program means?
+// validator.c - validates a run while it happens: all conflicting accesses are ordered, and every
+// read finds the right content.
 //
-// The validator shares no code with hazards.c and looks at nothing that was planned: it sees the waits that are made
-// and the addresses of the tensors that are read and written, just before a step is issued. For each range of bytes it
-// knows the last step that wrote it, the last readers on each queue, and whose content it is. Two accesses of different
-// queues, one of them a write, need a chain of waits between them (vector clocks), however the timing turned out: an
-// error is found every time, not by luck. A validated run waits for each step, therefore nothing bad happens before it
-// is reported.
+// The validator shares no code with hazards.c and uses no results of planning. It sees the executed
+// waits, and the addresses that a step is about to read and write. For each byte range it knows the
+// last step that wrote it, the last readers on each queue, and the owner of the content. Two
+// accesses from different queues, at least one of them a write, need a chain of waits between them
+// (vector clocks). So an error is found in every run, independent of timing. A validated run waits
+// for each step, so errors are reported before they do harm.
 //
-// Arenas are filled with ones (NaN as floats) when a run begins, and what died is filled again, so whoever reads too
-// early or too late computes nonsense. Memory of the user is taken to hold what is right when a run begins.
+// Arenas are filled with ones (NaN as floats) when a run begins, and again where content dies, so
+// that wrong reads give NaN. Memory of the user is assumed to be valid when a run begins.
 #include "sched/input/input.h"
 #include "sched/memory/memory.h"
 #include "sched/program/program.h"
@@ -19,16 +19,16 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { NOBODY = -1, DEAD = -2 }; // whose content
+enum { NOBODY = -1, DEAD = -2 }; // special values of `storage`
 
 struct area { // bytes [lo, hi), touched in this run; areas are sorted and do not overlap
     uintptr_t lo, hi;
     int32_t writer; // step, -1: none
-    int32_t storage; // whose content: id of a root, n_ids + copy, or one of the above
+    int32_t storage; // owner of the content: id of a root, n_ids + copy, or one of the above
 };
 
-// What is known of the memory and of who knows what, while one run is validated. Steps are counted per issuer from 1
-// on; `known` and `clock` are vector clocks of such counts.
+// State of the memory and of the issuers during one run. Steps are counted per issuer, from 1 on;
+// `known` and `clock` are vector clocks.
 struct gb_validator {
     const struct gb_sched_binding * run; // of this run
     int n_issuers;
@@ -40,8 +40,8 @@ struct gb_validator {
     GB_VEC(int32_t) count; // per issuer: steps issued
     GB_VEC(int32_t) latest; // per issuer: step, -1: none
     GB_VEC(int32_t) time; // per step: its number among its issuer's
-    GB_VEC(int32_t) last_use; // per storage: step
-    GB_VEC(uint8_t) away; // per write-back: the result is in a copy
+    GB_VEC(int32_t) last_use; // per storage: the last step that uses it
+    GB_VEC(uint8_t) away; // per write-back: 1 while the result is only in a copy
 };
 
 void gb_validator_free(struct gb_validator * c) {
@@ -70,7 +70,7 @@ enum ggml_status gb_sched_set_validator(struct ggml_backend_sched * s, bool chec
         if (s->validator == NULL) {
             return GGML_STATUS_ALLOC_FAILED;
         }
-        gb_sched_forget_replicas(s); // it wants to see how they were filled
+        gb_sched_forget_replicas(s); // the validator must see them filled
     }
     return GGML_STATUS_SUCCESS;
 }
@@ -83,7 +83,7 @@ struct access {
     bool write;
 };
 
-// The accesses of a step, one after the other; false at the end. *at is 0 before the first.
+// Iterates over the accesses of a step; false at the end. *at is 0 before the first.
 static bool next_access(const struct gb_sched_binding * run, const struct gb_step * step, size_t * at,
     struct access * a) {
     const size_t i = (*at)++;
@@ -111,15 +111,15 @@ static bool next_access(const struct gb_sched_binding * run, const struct gb_ste
     if (a->tensor == run->program->exec.data[e] && !a->write) {
         a->tensor = NULL;
     }
-    return true; // perhaps without a tensor
+    return true; // the tensor may be NULL
 }
 
-// The storage id of what a tensor lies in: a root or a copy.
+// The storage id of a tensor's root or copy.
 static int32_t storage_of(const struct gb_validator * c, const struct ggml_tensor * t) {
     return (int32_t) gb_ptrmap_get(&c->storage, t->view_src ? t->view_src : t);
 }
 
-// The content of the storage ends with the run.
+// True if the content of the storage ends with the run.
 static bool in_arena(const struct gb_sched_binding * run, int32_t storage) {
     return storage >= run->in->n_ids ? !run->program->copies.data[storage - run->in->n_ids].kept
                                      : run->in->ids.data[storage].location == GB_LOCATION_ARENA;
@@ -141,8 +141,7 @@ static size_t area_at(const struct gb_validator * c, uintptr_t at) {
     return lo;
 }
 
-// The new area becomes number i. `readers` is copied, per issuer; NULL: nobody has read it. The areas behind it move
-// up, and their readers with them.
+// Inserts an area at index i, with its readers per issuer; NULL: none.
 static bool insert_area(struct gb_validator * c, size_t i, struct area area, const int32_t * readers) {
     const size_t n = (size_t) c->n_issuers;
     if (!gb_vec_reserve(&c->areas, c->areas.n + 1) || !gb_vec_reserve(&c->readers, (c->areas.n + 1) * n)) {
@@ -158,7 +157,7 @@ static bool insert_area(struct gb_validator * c, size_t i, struct area area, con
     return true;
 }
 
-// An area begins at `at`, if one covers it.
+// Splits the area that covers `at`.
 static bool cut(struct gb_validator * c, uintptr_t at) {
     const size_t i = area_at(c, at);
     if (i == c->areas.n || c->areas.data[i].lo >= at) {
@@ -170,12 +169,12 @@ static bool cut(struct gb_validator * c, uintptr_t at) {
         return false;
     }
     c->areas.data[i + 1].lo = at;
-    // Whoever read all of it read both parts.
+    // readers of the whole area have read both parts
     memcpy(c->readers.data + i * n, c->readers.data + (i + 1) * n, n * sizeof(int32_t));
     return true;
 }
 
-// [lo, hi) is covered by areas that begin and end there; *first and *end are their indices.
+// Covers [lo, hi) with areas that begin and end there; they are [*first, *end).
 static bool cover(struct gb_validator * c, uintptr_t lo, uintptr_t hi, size_t * first, size_t * end) {
     if (!cut(c, lo) || !cut(c, hi)) {
         return false;
@@ -195,7 +194,7 @@ static bool cover(struct gb_validator * c, uintptr_t lo, uintptr_t hi, size_t * 
 
 // ------------------------------------------------------------------------------------------------------------- reports
 
-// Names for messages: steps by number and by what they do, contents by tensor.
+// Names for messages: steps by number and kind, contents by tensor.
 static const char * describe_step(const struct ggml_backend_sched * s, int k, char * text, size_t size) {
     const struct gb_sched_binding * run = s->validator->run;
     const struct gb_step * step = &run->program->steps.data[k];
@@ -220,7 +219,7 @@ static const char * describe_storage(const struct gb_sched_binding * run, int32_
                                        : gb_sched_name_of(run->in, storage);
 }
 
-// Two accesses that no wait orders.
+// Reports two accesses without a wait between them.
 static enum ggml_status fail_order(const struct ggml_backend_sched * s, int k, const struct access * a, int other,
     bool other_writes) {
     char one[160], two[160];
@@ -229,7 +228,7 @@ static enum ggml_status fail_order(const struct ggml_backend_sched * s, int k, c
         describe_step(s, other, two, sizeof(two)), other_writes ? "writing" : "reading");
 }
 
-// A read that would find the content of something else.
+// Reports a read of other content.
 static enum ggml_status fail_content(const struct ggml_backend_sched * s, int k, const struct access * a,
     const struct area * area) {
     char one[160], two[160] = "no step of this run";
@@ -248,7 +247,7 @@ static bool is_before(const struct gb_validator * c, int other, int issuer) { //
     return of == issuer || c->known.data[issuer * c->n_issuers + of] >= c->time.data[other];
 }
 
-// The step must come after the last writer of an area, and if it writes, after the last readers.
+// The step must come after the last writer of an area; if it writes, also after the last readers.
 static enum ggml_status check_order(const struct ggml_backend_sched * s, int k, const struct access * a, size_t i) {
     const struct gb_validator * c = s->validator;
     const int issuer = c->run->program->steps.data[k].issuer, writer = c->areas.data[i].writer;
@@ -264,12 +263,12 @@ static enum ggml_status check_order(const struct ggml_backend_sched * s, int k, 
     return GGML_STATUS_SUCCESS;
 }
 
-// What comes from outside is right until somebody else was there.
+// Content from outside the plan is valid until the plan writes there.
 static bool has_content(const struct gb_sched_binding * run, const struct area * area, int32_t storage) {
     return area->storage == storage || (area->storage == NOBODY && !in_arena(run, storage));
 }
 
-// A replica is read: its content must be that of its source, as far as the validator saw it filled.
+// A replica must have the content of its source, as far as the validator saw it filled.
 static enum ggml_status check_replica(const struct ggml_backend_sched * s, int k, const struct access * a,
     int32_t storage) {
     const struct gb_sched_binding * run = s->validator->run;
@@ -282,7 +281,7 @@ static enum ggml_status check_replica(const struct ggml_backend_sched * s, int k
     return GGML_STATUS_SUCCESS;
 }
 
-// One access of a step: its order, the content that it finds, and what it leaves.
+// Checks the order and content of one access, and notes it.
 static enum ggml_status check_access(struct ggml_backend_sched * s, int k, const struct access * a) {
     struct gb_validator * c = s->validator;
     const struct gb_sched_binding * run = c->run;
@@ -312,7 +311,7 @@ static enum ggml_status check_access(struct ggml_backend_sched * s, int k, const
     return GGML_STATUS_SUCCESS;
 }
 
-// What the completion of a step tells becomes known to an issuer.
+// Adds the knowledge after a step to that of an issuer.
 static void learn(struct gb_validator * c, int issuer, const int32_t * clock) {
     for (int b = 0; b < c->n_issuers; b++) {
         int32_t * known = &c->known.data[issuer * c->n_issuers + b];
@@ -320,19 +319,20 @@ static void learn(struct gb_validator * c, int issuer, const int32_t * clock) {
     }
 }
 
-// Who waited learns what the awaited step knew; what the host learns it knows for all that it issues later.
+// The waiting issuer gets the knowledge of the awaited step. What the host knows holds for
+// everything that it issues later.
 void gb_validator_wait(struct ggml_backend_sched * s, const struct gb_step * step, const struct gb_wait * wait) {
     struct gb_validator * c = s->validator;
     const struct gb_step * on = &c->run->program->steps.data[wait->step];
     const ggml_backend_t backend = s->devices[on->issuer].backend;
     const int host = c->n_issuers - 1;
-    // The host waits for a backend without events by waiting for all that it has.
-    const int told =
+    // The host waits for everything on a backend without events.
+    const int done =
         wait->by_host && backend->iface.event_synchronize == NULL ? c->latest.data[on->issuer] : wait->step;
-    learn(c, wait->by_host ? host : step->issuer, c->clock.data + (size_t) told * (size_t) c->n_issuers);
+    learn(c, wait->by_host ? host : step->issuer, c->clock.data + (size_t) done * (size_t) c->n_issuers);
 }
 
-// Results that a split leaves in copies have to be written back.
+// Notes results that must be written back.
 static void note_results(struct gb_validator * c, const struct gb_step * step) {
     if (step->kind == GB_STEP_BACK) {
         c->away.data[step->index] = 0;
@@ -345,7 +345,7 @@ static void note_results(struct gb_validator * c, const struct gb_step * step) {
     }
 }
 
-// A step that is not made in this run (`make` is false) accesses nothing, but counts as issued: others may wait for it.
+// A step that this run does not make (`make` is false) accesses nothing, but counts as issued.
 enum ggml_status gb_validator_step(struct ggml_backend_sched * s, const struct gb_step * step, bool make) {
     struct gb_validator * c = s->validator;
     const int k = (int) (step - c->run->program->steps.data), host = c->n_issuers - 1;
@@ -373,7 +373,8 @@ enum ggml_status gb_validator_step(struct ggml_backend_sched * s, const struct g
 
 // -------------------------------------------------------------------------------------------------------------- poison
 
-// Fills bytes with ones, through the interface of the buffer: devices need not be reachable from the host.
+// Fills bytes with ones, through the interface of the buffer, because the host may not reach the
+// device.
 static enum ggml_status poison(ggml_backend_buffer_t buffer, uintptr_t lo, uintptr_t hi) {
     static const uint64_t ones[64] = {
 #define EIGHT UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX
@@ -391,7 +392,7 @@ static enum ggml_status poison(ggml_backend_buffer_t buffer, uintptr_t lo, uintp
     return GGML_STATUS_SUCCESS;
 }
 
-// The step is the last one that uses the storage, and its content is not kept.
+// True if the step is the last one that uses the storage, and the content is not kept.
 static bool dies_at(const struct gb_validator * c, int32_t storage, int k) {
     return storage >= 0 && in_arena(c->run, storage) && c->last_use.data[storage] == k &&
            (storage >= c->run->in->n_ids || !c->run->in->ids.data[storage].keep);
@@ -403,7 +404,7 @@ static ggml_backend_buffer_t buffer_of(const struct gb_sched_binding * run, int3
                                      : run->in->ids.data[storage].tensor->buffer;
 }
 
-// What the step used last is poisoned: whoever reads it after its end computes nonsense, and finds DEAD here.
+// Fills content that died with ones, so that later reads give NaN and are reported as DEAD.
 enum ggml_status gb_validator_done(struct ggml_backend_sched * s, const struct gb_step * step) {
     struct gb_validator * c = s->validator;
     const int k = (int) (step - c->run->program->steps.data);
@@ -419,7 +420,7 @@ enum ggml_status gb_validator_done(struct ggml_backend_sched * s, const struct g
 
 // ------------------------------------------------------------------------------------------------------- begin and end
 
-// Makes all tables empty and large enough for the steps and storages of this plan.
+// Empties and resizes all tables for the steps and storages of this plan.
 static bool resize(struct gb_validator * c) {
     const size_t n = (size_t) c->n_issuers, n_steps = c->run->program->steps.n,
                  n_storages = (size_t) c->run->in->n_ids + c->run->program->copies.n;
@@ -435,7 +436,8 @@ static bool resize(struct gb_validator * c) {
     return gb_sched_map_storage(c->run->in, c->run->program, &c->storage);
 }
 
-// Nothing else is on its way when the run begins. Last uses are found before, because content dies at them.
+// No earlier run is pending when the run begins. The last uses are found first, because content
+// dies there.
 enum ggml_status gb_validator_begin(struct ggml_backend_sched * s, const struct gb_sched_binding * run) {
     struct gb_validator * c = s->validator;
     c->run = run;

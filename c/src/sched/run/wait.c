@@ -1,8 +1,9 @@
-// wait.c - waiting until no backend has work of the scheduler any more, and telling what became of it.
+// wait.c - waits until no backend has work of the scheduler, and returns the status of the pending
+// run.
 //
-// A run that was issued ends here: its failures, those of files that devices copied from, and that a fork has cut it
-// off are found by who waits. A wait that is given up (base/current.h) is a failure, too: what is queued on all
-// backends is cancelled then.
+// The wait finds the run's failures, failures of files that devices copied from, and a fork during
+// the run. A cancelled wait (base/current.h) is a failure, too: all backends drop what they have
+// queued.
 #include <string.h>
 
 #include "base/current.h"
@@ -15,8 +16,8 @@
 #include "sched/run/run.h"
 #include "sched/sched.h"
 
-// Fails if a mapped file was cut short under what devices copied from it. (What the host reads itself, its backend
-// checks.)
+// Fails if a mapped file was cut short while devices copied from it. Backends check what the host
+// reads.
 enum ggml_status gb_sched_check_files(const struct gb_sched_binding * run) {
     for (size_t i = 0; gb_mapped_any() && i < run->program->copies.n; i++) {
         const struct ggml_tensor * source = run->in->ids.data[run->program->copies.data[i].root].tensor;
@@ -27,17 +28,18 @@ enum ggml_status gb_sched_check_files(const struct gb_sched_binding * run) {
     return GGML_STATUS_SUCCESS;
 }
 
-// A poll that has given up: the backend cancels what it has queued.
+// A poll that always cancels.
 static bool always(void * data) {
     (void) data;
     return true;
 }
 
-// A backend asks the thread's poll while it waits, so a poll that says yes at once is how to cancel.
-enum ggml_status gb_sched_wait_for_backend(ggml_backend_t backend, bool gave_up) {
+// A backend calls the thread's poll while it waits. So a poll that returns true cancels the
+// backend's work.
+enum ggml_status gb_sched_wait_for_backend(ggml_backend_t backend, bool cancel) {
     void * data;
     const gb_poll_fn poll = gb_get_poll(&data);
-    if (gave_up) {
+    if (cancel) {
         gb_set_poll(always, NULL);
     }
     const enum ggml_status status = ggml_backend_synchronize(backend);
@@ -45,26 +47,26 @@ enum ggml_status gb_sched_wait_for_backend(ggml_backend_t backend, bool gave_up)
     return status;
 }
 
-// The queues of devices stay with the parent; the child has no copy of what they computed.
-static enum ggml_status lost_by_fork(const struct ggml_backend_sched * s) {
+// After a fork the parent has the queues of devices; the child does not get their results.
+static enum ggml_status fail_after_fork(const struct ggml_backend_sched * s) {
     for (int b = 0; b < s->n_backends; b++) {
         GB_FAIL_IF(gb_sched_has_queue(s, b), GGML_STATUS_INVALID_STATE,
             "ggml_backend_sched: was computing when the process was forked; the results are in the parent process");
     }
-    return GGML_STATUS_SUCCESS; // calls were complete when they returned
+    return GGML_STATUS_SUCCESS; // calls without a queue were complete when they returned
 }
 
-// All backends are waited for, whichever fails: after the wait nobody uses the memory. The first failure is told; its
-// message is kept before later backends overwrite it.
+// Waits for all backends, even after a failure, so that the memory is unused afterwards. Returns
+// the first failure; its message is saved before later backends overwrite it.
 enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
     if (!s->running) {
-        const enum ggml_status lost = s->lost;
-        s->lost = GGML_STATUS_SUCCESS;
-        return lost == GGML_STATUS_SUCCESS ? lost
-               : lost == GGML_STATUS_ABORTED
-                   ? gb_fail_quietly(lost, "ggml_backend_sched: the run was cancelled with a later one")
-                   : gb_fail_quietly(lost, "ggml_backend_sched: the run may be incomplete: "
-                                           "a failure was told to who issued the next one");
+        const enum ggml_status earlier = s->earlier_failure;
+        s->earlier_failure = GGML_STATUS_SUCCESS;
+        return earlier == GGML_STATUS_SUCCESS ? earlier
+               : earlier == GGML_STATUS_ABORTED
+                   ? gb_fail_quietly(earlier, "ggml_backend_sched: the run was cancelled with a later one")
+                   : gb_fail_quietly(earlier, "ggml_backend_sched: the run may be incomplete: "
+                                              "another call reported a failure");
     }
     const int64_t start = s->n_backends > 1 || gb_sched_has_queue(s, 0) ? gb_time_ns() : 0;
     enum ggml_status first = GGML_STATUS_SUCCESS;
@@ -80,12 +82,12 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
             failing = b;
         }
     }
-    if (first == GGML_STATUS_ABORTED) { // wanted
+    if (first == GGML_STATUS_ABORTED) { // the user cancelled: nothing to log
         gb_fail_quietly(first, message);
     } else if (first != GGML_STATUS_SUCCESS) {
         gb_fail(first, "ggml_backend_sched: backend %s: %s", s->devices[failing].name, message);
     } else if (s->fork_generation != gb_fork_generation()) {
-        first = lost_by_fork(s);
+        first = fail_after_fork(s);
     }
     s->stats.wait_ns += start ? (uint64_t) (gb_time_ns() - start) : 0;
     if (first == GGML_STATUS_SUCCESS && s->pending) {
@@ -99,8 +101,8 @@ enum ggml_status gb_sched_wait(struct ggml_backend_sched * s) {
     return first;
 }
 
-// Callers may queue work of their own behind a run, for example with ggml_backend_tensor_get_async. So the backends are
-// waited for even if the run has ended.
+// Callers may queue work of their own after a run, for example with ggml_backend_tensor_get_async.
+// So this waits for the backends even if no run is pending.
 enum ggml_status gb_sched_wait_for_callers(struct ggml_backend_sched * s) {
     const bool running = s->running;
     enum ggml_status first = gb_sched_wait(s);
@@ -113,12 +115,12 @@ enum ggml_status gb_sched_wait_for_callers(struct ggml_backend_sched * s) {
     return first;
 }
 
-// The failure is told twice: to this call, and to the next one that waits for the run.
+// This call and the next wait both report the failure.
 enum ggml_status gb_sched_wait_first(struct ggml_backend_sched * s) {
     if (!s->running) {
         return GGML_STATUS_SUCCESS;
     }
     const enum ggml_status status = gb_sched_wait(s);
-    s->lost = status; // whoever issued what was on its way asks later
+    s->earlier_failure = status; // the caller who issued the run waits later
     return status;
 }

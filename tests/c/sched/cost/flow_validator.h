@@ -49,8 +49,8 @@ static const char * check_balance(const struct gb_flow * net, int32_t source, in
     return wrong;
 }
 
-// NULL, or what is wrong with the certificate: flow within capacities, nothing lost on the way, and a cut of the same
-// value, whose arcs are full one way and empty the other.
+// NULL, or what is wrong with the certificate: flow within capacities and conserved, and a cut of the same value,
+// whose arcs are full forward and empty backward.
 static const char * flow_problem(const struct gb_flow * net, int32_t source, int32_t sink) {
     if (net->flow == NULL || net->side == NULL) {
         return "there is no result";

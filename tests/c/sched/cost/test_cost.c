@@ -181,7 +181,7 @@ static void prediction_by_hand(void) {
     CHECK(ggml_backend_sched_get_node_backend(p.sched, c.out) == p.backends[0]);
     CHECK_INT(ggml_backend_sched_get_n_splits(p.sched), 1);
     CHECK_MSG(fabs(got.weights_us - 31.128) < 0.02, "%g", got.weights_us);
-    // a fast second device takes all, weights are copied; and who uses a copy many times pays little for it
+    // a fast second device takes all, weights are copied; and a copy that many runs use costs little
     make_table(&x, 2, (double[]){ 8, 512 }, 0, 1);
     x.t.weight_runs = 100;
     OK(ggml_backend_sched_set_costs(p.sched, &x.t));
