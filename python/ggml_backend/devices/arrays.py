@@ -28,7 +28,7 @@ _MOVES = frozenset(("cpy", "cont", "dup", "repeat"))  # whose second source, if 
 @register_device("ARRAY", replace=True)
 class ArrayDevice(Elements, Products, Rows, Copies):
     """Computes with NumPy, PyTorch or CuPy, through the package ``array-api-compat``. What it computes, and what its
-    options are for, is in docs/BACKENDS.md, "Accelerators through PyTorch and CuPy"."""
+    options are for, is in docs/howto/array-device.md."""
 
     def __init__(
         self,
