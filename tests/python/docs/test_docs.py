@@ -48,6 +48,8 @@ BUILD, INSTALL, MEASURES, C, DRAWING = (
 #: page, begin of the first line: why the block is not run
 NOT_RUN = {
     ("README.md", "pip install ."): INSTALL,
+    ("docs/howto/deploy.md", "pip wheel"): BUILD,
+    ("docs/howto/memory-before-loading.md", "python -m ggml_backend plan MODEL"): "names no model; see docs/PLANS.md",
     ("README.md", "cmake -S"): BUILD,
     ("CONTRIBUTING.md", "make test"): BUILD,
     ("CONTRIBUTING.md", "cmake --preset"): BUILD,
