@@ -105,6 +105,8 @@ NOT_RUN = {
     ("docs/QUANTIZATION.md", "python -m ggml_backend gguf quantize"): "of any model; tests/python/files has such",
     ("docs/CONFIGURATION.md", "GGML_CPU_LEVEL"): "test_commands_that_are_cheap_run has the command",
     ("docs/COMPAT.md", "cc old_program.c"): C,
+    ("docs/reference/errors.md", "try:"): "a sketch",
+    ("docs/reference/operations.md", "y = gb.relu"): "a sketch",
     ("docs/SCHEDULER.md", "runs on CPU, like"): (
         "one line of an answer; tests/python/sched/test_fallbacks.py compares such"
     ),
