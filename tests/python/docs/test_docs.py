@@ -54,6 +54,8 @@ NOT_RUN = {
     ("CONTRIBUTING.md", "make test"): BUILD,
     ("CONTRIBUTING.md", "cmake --preset"): BUILD,
     ("CONTRIBUTING.md", "pip install"): INSTALL,
+    ("benchmarks/README.md", "python -m ggml_backend bench"): MEASURES,
+    ("benchmarks/README.md", "cmake -S"): BUILD,
     ("docs/ARCHITECTURE.md", "base  ->"): DRAWING,
     ("docs/ARCHITECTURE.md", "_ffi (generated)"): "no code; tests/python/package/test_package.py has the order",
     ("docs/howto/array-device.md", "pip install 'ggml_backend[torch]'"): INSTALL,
