@@ -1,13 +1,11 @@
-"""What opening, computing and closing a scheduler costs beside what else lives in the process: ratios to the same
-alone.
+"""Measures opening, computing and closing beside many other objects, as ratios to the same without them.
 
     python benchmarks/bench_close.py [--rounds N] [--json FILE]
 
-A scheduler of one node, a context, a buffer, or ``Scheduler.reset``, alone and beside many tensors in one context, many
-contexts, and many buffers, in turns within each round: the others are made, it is measured, they are closed, it is
-measured. The ratio is the median over rounds. They are unrelated, so it should be 1 (the aim: below 1.1 on a quiet
-machine). How much is looked at is counted, and the same in any company
-(``tests/python/lifetimes/test_lifetimes.py``). What time it takes beyond that was not traced to its cause.
+Cases: a scheduler of one node, a context, a buffer, ``Scheduler.reset``. Others: many tensors in one context, many
+contexts, many buffers. Each round makes the others, measures, closes them, and measures again. The ratio is the median
+over the rounds. The others are unrelated, so it should be 1 (aim: below 1.1 on a quiet machine).
+``tests/python/lifetimes/test_lifetimes.py`` counts the objects that a call looks at: the others do not matter.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What a cluster costs, on the processes of one machine. Started with mpiexec it measures cuts; without, pipelines over
-a simulated network.
+"""Measures cuts of a cluster on one machine (with mpiexec), or pipelines over a simulated network (without).
 
     mpiexec -n 3 python benchmarks/bench_cluster.py               # a cut beside plain MPI, microseconds
-    python benchmarks/bench_cluster.py --pipeline                 # runs in flight over links of 1, 20 and 80 ms
+    python benchmarks/bench_cluster.py --pipeline                 # pending runs over links of 1, 20 and 80 ms
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-// bench_plan_orders.c - what the single heuristics of the memory planner cost: microseconds of processor time a buffer
-// for each, on one thread, and how far the peak is above the lower bound.
+// bench_plan_orders.c - the cost of each heuristic of the memory planner: microseconds of processor time a buffer, on
+// one thread, and the peak above the lower bound.
 //
 //     python benchmarks/plan_instances.py transformer-100000 --out big.csv
 //     bench_plan_orders FILE.csv...          columns id,lower,upper,size
 //
-// With several files the exponents are fitted of the growth of time with the number of buffers, and with n log n and
-// the pairs of buffers that are alive together, which any placement has to keep apart: 1 is linear.
+// With several files it fits exponents of the growth of time: with the number of buffers, and with n log n and the
+// pairs of buffers that are alive together. 1 is linear.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

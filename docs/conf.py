@@ -27,7 +27,10 @@ nitpick_ignore_regex = [
     ("py:.*", r"(np|numpy|logging|_typing|typing|collections|contextlib|types|os|pathlib|ml_dtypes|torch)\..*"),
     ("py:class", r"(Any|Callable|Iterable|Iterator|Sequence|Mapping|Literal|Self|Path|Final|ArrayLike|_.*|.*\._.*)"),
     # Names for unions and protocols of the package's own, and what objects are made of.
-    ("py:class", r"(.*\.)?(\w+Core|Array|TensorLike|By|DTypes|OnInvalid|Fetch|Run|Part|LocalNetwork|IntPair|type\[Any\])"),
+    (
+        "py:class",
+        r"(.*\.)?(\w+Core|Array|TensorLike|By|DTypes|IntPair|OnInvalid|Fetch|Run|Part|LocalNetwork|type\[Any\])",
+    ),
 ]
 # An attribute may have the name of a type (Traffic.bytes).
 suppress_warnings = ["ref.python"]

@@ -1,5 +1,5 @@
-"""The sides that compare_peers.py measures. Whoever imports this does so before NumPy: it chooses the kernels that
-NumPy's OpenBLAS takes, which looks for the model of a processor, and hypervisors hide that."""
+"""The libraries that compare_peers.py measures. Import this before NumPy: it chooses the kernels of NumPy's OpenBLAS,
+which looks for the model of the processor. Hypervisors hide the model."""
 
 from __future__ import annotations
 

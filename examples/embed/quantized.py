@@ -32,8 +32,8 @@ def is_whole(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> bool:
 
 
 def cached_file(source: Path, dtype: str, report: Callable[[str], None] = print) -> Path:
-    """The GGUF file of ``source`` (safetensors) quantized to ``dtype``; made, and the choice for each tensor reported,
-    if it is not there."""
+    """The GGUF file of ``source`` (safetensors) quantized to ``dtype``. A missing file is made, and ``report`` gets the
+    choice for each tensor."""
     wanted = gb.as_dtype(dtype)
     if not wanted.is_quantized and wanted.name not in ("float16", "bfloat16"):
         raise ValueError(f"type {wanted.name}: weights are f32, f16, bf16 or of a quantized type")
