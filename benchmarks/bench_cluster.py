@@ -104,7 +104,7 @@ def pipeline(stage: float, runs: int) -> None:
     from ggml_backend.cluster import simulated
     from ggml_backend.cluster._messages import What
 
-    print("delay   in flight   runs/s   of the slowest stage")
+    print("delay     pending   runs/s   of the slowest stage")
     for delay in (0.001, 0.02, 0.08):
         n = min(64, int(4 * delay / stage) + 6)
         with simulated(3, delay=delay) as cluster:

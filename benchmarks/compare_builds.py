@@ -56,7 +56,7 @@ with ExitStack() as stack:
                 break
             print(per_call(case.run, options.seconds, pause=0.001), flush=True)
         else:
-            sys.exit()  # nobody asks any more
+            sys.exit()  # the parent has ended
 print("end", flush=True)
 """
 

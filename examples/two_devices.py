@@ -81,7 +81,7 @@ def main() -> None:
         batches = [rng.standard_normal((BATCH, WIDTH)).astype(np.float32) for _ in range(RUNS)]
         start = time.perf_counter()
         pending = []
-        for batch in batches:  # set while earlier batches are still on their way
+        for batch in batches:  # earlier batches are still pending
             x.set(batch)
             pending.append(sched.compute_async(graph, results=[y]))
         results = [p.results()[0] for p in pending]

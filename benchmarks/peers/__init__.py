@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def processor() -> tuple[str, set[str]]:
-    """Its name and its flags, as Linux tells them."""
+    """Its name and its flags, from Linux."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

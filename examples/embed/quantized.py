@@ -46,7 +46,7 @@ def cached_file(source: Path, dtype: str, report: Callable[[str], None] = print)
     }
     if path.exists():
         if not path.is_file():
-            raise ValueError(f"{path} is in the way of the quantized weights: it is no file")
+            raise ValueError(f"{path} is not a file, so the quantized weights cannot be written there")
         if path.stat().st_mtime >= source.stat().st_mtime and is_whole(path, shapes):
             return path
     path.parent.mkdir(parents=True, exist_ok=True)
