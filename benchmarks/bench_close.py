@@ -91,7 +91,7 @@ def main() -> None:
         "context and buffer": context_and_buffer,
         "reset": resetter(),
     }
-    beside = {
+    neighbours = {
         "500,000 tensors": lambda: many_tensors(max(1, int(500_000 * options.scale))),
         "3,000 contexts": lambda: many_contexts(max(1, int(3_000 * options.scale))),
         "3,000 buffers": lambda: many_buffers(max(1, int(3_000 * options.scale))),
@@ -100,7 +100,7 @@ def main() -> None:
         seconds(act, 20)
     gc.disable()  # Python's collector looks at all objects that there are, ours or not
     found: dict[str, list[dict[str, float]]] = {}
-    for name, make_others in beside.items():
+    for name, make_others in neighbours.items():
         for _ in range(options.rounds):
             others = make_others()
             row = {}
