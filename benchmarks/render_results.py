@@ -3,8 +3,8 @@
     python benchmarks/render_results.py            all files
     python benchmarks/render_results.py NAME...    some, such as zen4-peers-llama
 
-A file holds one benchmark on one machine: title, machine, commit, date, command, columns and rows. The commit is the
-one that recorded the figures. The site shows all files (``docs/_ext/results.py``).
+A file holds one benchmark on one machine: title, machine, commit, date, command, columns, rows. A note is optional: a
+list of lines. The commit is the one that recorded the figures. The site shows all files (``docs/_ext/results.py``).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def render(found: dict[str, Any]) -> str:
     lines = [f"## {found['title']}", "", f"{found['machine']}; {found['date']}, commit {found['commit']}.", ""]
     lines += ["```sh", found["command"], "```", ""]
     if found.get("note"):
-        lines += [found["note"], ""]
+        lines += [*found["note"], ""]
     return "\n".join([*lines, *table(found["columns"], found["rows"]), ""])
 
 
