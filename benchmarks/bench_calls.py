@@ -1,14 +1,14 @@
-"""What single calls from Python cost: small graphs, setting, reading, making nodes. Microseconds, the best of many
-short rounds; of products that follow a rest, in which the other thread falls asleep, and of those that follow each
-other after many rests, the median.
+"""Measures single calls from Python: small graphs, setting, reading, making nodes.
 
     python benchmarks/bench_calls.py [--cpu] [--weights N ...] [--beside FOLDER] [--turns N] [--json FILE]
 
---beside: another version of the package, installed by ``pip install --target FOLDER``: both are measured in processes
-of their own, in turns; the ratio is that of the medians.
---cpu: the processor time of the thread that calls, without products that follow a rest: for busy machines.
---weights: also the first plan of a chain of N products on a device that the matrices have to be copied to; it should
-grow as N does.
+Prints microseconds: the best of many short rounds. For products after a rest, in which the other thread falls asleep,
+and for products that follow each other after many rests, it prints the median.
+
+--beside: another version of the package, installed by ``pip install --target FOLDER``. Each version has a process of
+    its own, and they alternate. The ratio is that of the medians.
+--cpu: measure the processor time of the calling thread, without products after a rest. For busy machines.
+--weights: also measure the first plan of N products whose matrices are copied to a device. It should grow as N does.
 """
 
 from __future__ import annotations

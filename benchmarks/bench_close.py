@@ -1,13 +1,11 @@
-"""What opening, computing and closing a scheduler costs beside what else lives in the process: ratios to the same
-alone.
+"""Measures opening, computing and closing beside many other objects, as ratios to the same without them.
 
     python benchmarks/bench_close.py [--rounds N] [--json FILE]
 
-A scheduler of one node, a context, a buffer, or ``Scheduler.reset``, alone and beside many tensors in one context, many
-contexts, and many buffers, in turns within each round: the others are made, it is measured, they are closed, it is
-measured. The ratio is the median over rounds. They are unrelated, so it should be 1 (the aim: below 1.1 on a quiet
-machine). How much is looked at is counted, and the same in any company
-(``tests/python/lifetimes/test_lifetimes.py``). What time it takes beyond that was not traced to its cause.
+Cases: a scheduler of one node, a context, a buffer, ``Scheduler.reset``. Others: many tensors in one context, many
+contexts, many buffers. Each round makes the others, measures, closes them, and measures again. The ratio is the median
+over the rounds. The others are unrelated, so it should be 1 (aim: below 1.1 on a quiet machine).
+``tests/python/lifetimes/test_lifetimes.py`` counts the objects that a call looks at: the others do not matter.
 """
 
 from __future__ import annotations
@@ -93,7 +91,7 @@ def main() -> None:
         "context and buffer": context_and_buffer,
         "reset": resetter(),
     }
-    crowds = {
+    neighbours = {
         "500,000 tensors": lambda: many_tensors(max(1, int(500_000 * options.scale))),
         "3,000 contexts": lambda: many_contexts(max(1, int(3_000 * options.scale))),
         "3,000 buffers": lambda: many_buffers(max(1, int(3_000 * options.scale))),
@@ -102,9 +100,9 @@ def main() -> None:
         seconds(act, 20)
     gc.disable()  # Python's collector looks at all objects that there are, ours or not
     found: dict[str, list[dict[str, float]]] = {}
-    for name, crowd in crowds.items():
+    for name, make_others in neighbours.items():
         for _ in range(options.rounds):
-            others = crowd()
+            others = make_others()
             row = {}
             beside = {act: seconds(f, 3 if options.scale >= 1 else 1) for act, f in acts.items()}
             del others

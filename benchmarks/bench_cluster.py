@@ -1,8 +1,9 @@
-"""What a cluster costs, on the processes of one machine. Started with mpiexec it measures cuts; without, pipelines over
-a simulated network.
+"""Measures cuts of a cluster on one machine (with mpiexec), or pipelines over a simulated network (without).
 
     mpiexec -n 3 python benchmarks/bench_cluster.py               # a cut beside plain MPI, microseconds
-    python benchmarks/bench_cluster.py --pipeline                 # runs in flight over links of 1, 20 and 80 ms
+    python benchmarks/bench_cluster.py --pipeline                 # pending runs over links of 1, 20 and 80 ms
+
+``benchmarks/results/cluster-cuts.json`` has figures.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ def pipeline(stage: float, runs: int) -> None:
     from ggml_backend.cluster import simulated
     from ggml_backend.cluster._messages import What
 
-    print("delay   in flight   runs/s   of the slowest stage")
+    print("delay     pending   runs/s   of the slowest stage")
     for delay in (0.001, 0.02, 0.08):
         n = min(64, int(4 * delay / stage) + 6)
         with simulated(3, delay=delay) as cluster:

@@ -1,5 +1,5 @@
-"""How far a Llama of 70 layers scales by layers: predicted and simulated tokens a second on 2 to 64 hosts that are not
-there, with the links of a data centre, of a campus and of the internet.
+"""Predicts and simulates the tokens per second of a Llama of 70 layers on 2 to 64 described hosts, with the links of a
+data centre, of a campus and of the internet.
 
     python benchmarks/bench_cluster_scaling.py [--json FILE] [--ranks N ...] [--type q4_k] [--context N] [--seed N]
 
@@ -8,9 +8,9 @@ middle, a vocabulary of 32000. It is made of its metadata; nothing is loaded or 
 GB/s, computes 2 TFLOP/s, takes 2 us for each node and has 64 GiB; rank 0 is on the first, and takes 10 us to start a
 stage.
 
-Tables show a step of one sequence, and many sequences at once, each with one step on its way: as many as there are
-hosts, and 64, the most that a scheduler has on their way. Layers are spread evenly over all hosts, so that the figures
-tell of all of them; the last table shows what the planner takes instead when it may leave hosts out.
+The tables show one sequence, as many sequences as hosts, and 64 sequences, the maximum of a scheduler. Each sequence
+has one pending step. Layers are spread evenly over all hosts. The last table shows the choice of the planner if it may
+leave hosts out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What PyTorch reaches on the first CUDA device, for the figures of bench_cuda.c: the same shapes, counted the same
-way. JSON on standard output.
+"""Measures PyTorch on the first CUDA device: the shapes of bench_cuda.c, counted in the same way. Prints JSON.
 
     python3 benchmarks/bench_cuda_torch.py >build/bench/torch.json
 
-Without PyTorch or a device it says so and exits with 77.
+Without PyTorch or a device it exits with 77 and prints the reason.
 """
 
 import importlib

@@ -1,14 +1,14 @@
-"""What the device ARRAY costs beside the array library itself, in turns.
+"""Measures the cost of the device ARRAY beside the array library itself. Both alternate.
 
     python benchmarks/bench_devices.py [nodes|embed ...] [--nodes N] [--threads N] [--repeats N] [--cpu] [--json FILE]
 
 nodes: a planned graph of 1,000 sums and products of 64 x 64 numbers, beside the same calls of NumPy and of PyTorch in
-    a loop of Python, into arrays that are there: microseconds a node
+    a loop of Python, into existing arrays: microseconds a node
 embed: all-MiniLM-L6-v2 in float32 with batch 32 on ARRAY with PyTorch, beside the network written in PyTorch
-    (bench_embed.py): milliseconds, and their ratio. Both use as many threads
---cpu: processor time of the process instead of the clock, for busy machines; with one thread it is the work
+    (bench_embed.py): milliseconds, and their ratio, with the same number of threads
+--cpu: processor time of the process. For busy machines.
 
-PyTorch is left out where it is not installed. Aims: at most 2 us a node above the library, a ratio of at most 1.1.
+PyTorch is left out if it is not installed. Aims: at most 2 us a node above the library, a ratio of at most 1.1.
 """
 
 from __future__ import annotations

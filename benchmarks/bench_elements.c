@@ -3,11 +3,11 @@
 //
 //     bench_elements [name|all] [threads] [level] [KB of a tensor]
 //
-// A tensor has 8192 KB unless said otherwise, and 16 KB at least: 16, 512, 8192 and 262144 are good for the first-level
-// cache, the second, the third, and memory.
+// The default is 8192 KB, the minimum 16 KB. Use 16, 512, 8192 and 262144 for the first-level cache, the second, the
+// third, and memory.
 //
-// Bytes count each operand once and the result once; the limit is a copy (read + write) of as many bytes by the same
-// threads, measured in turns with the operator. Each figure is the best of the rounds. Attention counts its
+// Bytes count each operand and the result once. The limit is a copy (read + write) of as many bytes by the same
+// threads, in the same round. Each figure is the best of the rounds. Attention counts its
 // multiply-adds, or the bytes of its cache.
 #include <stdio.h>
 #include <stdlib.h>

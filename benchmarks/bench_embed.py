@@ -1,10 +1,10 @@
-"""Sentences per second of the embedding example, beside PyTorch when it is installed, in one run.
+"""Sentences per second of the embedding example, beside PyTorch if it is installed.
 
     python benchmarks/bench_embed.py [--threads N] [--repeats N] [--json FILE]
 
-Both sides get the same token sequences (about 34 tokens each), the same weights and the same number of threads; rounds
-alternate, and the median of the rounds and of the ratio round by round is reported. A pause before each round lets the
-other side's threads fall asleep.
+Both sides get the same token sequences (about 34 tokens each), the same weights and the same number of threads. Rounds
+alternate. Printed are the median of the rounds, and the median of the ratios of each round. A pause before each round
+lets the other side's threads fall asleep.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-// bench_fusion.c - what is computed together beside the same graph node by node: both plans run in turns, the shortest
-// time of each counts.
+// bench_fusion.c - fused plans beside the same graph node by node. Both alternate; the shortest time of each counts.
 //
 //     bench_fusion [name|all] [threads] [level] [rounds]
 //
 // G/s: operations of products, bytes of decoding and rotations.
-// The graph's results lie in an arena that a graph allocator planned, as in programs; one node behind the part in
-// question keeps it from being what the graph is about, and costs next to nothing.
+// A graph allocator plans the results, as in programs. One cheap node at the end makes the measured part an
+// intermediate result.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,8 +54,8 @@ struct shape {
     int mask; // of the kinds below
 };
 
-// What is added to the scores: nothing; -inf, or finite numbers in its place, for a third of the keys; slopes of
-// positions; -inf for keys behind the query.
+// Masks: none; -inf or a large finite number for a third of the keys; slopes of positions; -inf for keys behind the
+// query.
 enum { MASK_NONE, MASK_INF, MASK_1E9, MASK_65504, MASK_SLOPES, MASK_CAUSAL };
 
 static struct ggml_tensor * mask_of(struct maker * m, const struct shape * s) {

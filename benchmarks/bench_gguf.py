@@ -2,10 +2,12 @@
 
     python benchmarks/bench_gguf.py [--only NAME ...] [--repeats N] [--cpu] [--json FILE]
 
-GB/s counts the float32 side. Rounds of both sides alternate; printed are the shortest of ours and how many times as
-long the shortest of the package is ("-" where it cannot do it): what others do on the machine only ever adds.
---cpu: one thread, and its processor time instead of the time that passes, for machines that are busy. Quantizing to
-formats that need them uses importance weights of one.
+GB/s counts the float32 side. Rounds of both sides alternate. The shortest round counts, because other programs can only
+make a round longer. Printed are our rate, and how many times as long the package takes ("-" if it has no such code).
+
+--cpu: one thread, and its processor time. For busy machines.
+
+Formats that need importances are quantized with importances of one.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@
     N] [--at-once N ...] [--json FILE]
 
 The default is the shape of a model of 1.1 billion parameters (embd 2048, 22 layers, 32 heads, 4 of them for keys, ff
-5632, vocabulary 32000). Files are made once, in --dir, from random blocks: what a product costs does not depend on the
-values. Beside each speed stands what the memory allows: generating a token reads all weights once, so steps/s times
-their bytes is compared with the rate at which this machine reads the same bytes right before and after (an OR over the
-mapped file by NumPy, one thread for each): medians of the rounds' ratios. Several sequences at once are as many tokens
-in a step, which share the reading; here they are of one sequence, and only the last has logits.
+5632, vocabulary 32000). Files are made once, in --dir, from random blocks: the time of a product does not depend on
+the values. Generating a token reads all weights once. So the speed is compared with the rate at which this machine
+reads the same bytes right before and after (an OR over the mapped file by NumPy, one thread for each). Printed are
+medians of the ratios of each round. --at-once computes several tokens in a step. They share the reading of weights.
+Here they belong to one sequence, and only the last has logits.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def at_once(model: Llama, tokens: int) -> Callable[[], None]:
 
 
 def graph_costs(model: Llama, rounds: int = 10) -> dict[str, float]:
-    """What a graph of one token costs before it computes, which a window of positions pays once: seconds a node, the
-    shortest of some rounds."""
+    """Seconds a node to build and plan a graph of one token, the shortest of some rounds. A window of positions does
+    that once."""
     built, planned, nodes = float("inf"), float("inf"), 1
     for _ in range(rounds):
         seconds, window = timed(

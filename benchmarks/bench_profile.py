@@ -1,13 +1,14 @@
-"""What a profile costs while it is on, and what the possibility costs while none is: a Llama-shaped network with random
-weights reads a prompt, and generates tokens.
+"""Measures the cost of a profile, and of the possibility of one. A Llama-shaped network with random weights reads a
+prompt and generates tokens.
 
     python benchmarks/bench_profile.py [--types f16,q4_0] [--layers N] [--prompt N] [--tokens N] [--threads N]
     [--turns N] [--cpu] [--beside FOLDER] [--json FILE]
 
-All sides run in turns; the ratio is the median over the turns of one side's seconds by the other's in the same turn.
---beside: an older version of the package, installed by ``pip install --target FOLDER``, in a process of its own; this
-one without a profile is compared with it.
---cpu: the processor time of one thread, for busy machines.
+All sides alternate. The ratio is the median over the rounds of one side's seconds by the other's.
+
+--beside: an older version of the package, installed by ``pip install --target FOLDER``. It is compared with this one
+    without a profile.
+--cpu: measure the processor time of one thread. For busy machines.
 """
 
 from __future__ import annotations

@@ -1,22 +1,18 @@
-"""How much quantization costs: round-trip errors, and the embedding model's answers, for each type. Prints Markdown
-tables.
+"""Measures the errors of quantized formats: round trips, and the answers of the embedding model. Prints Markdown.
 
     python benchmarks/bench_quality.py [--sentences N] [--types NAME ...]
     python benchmarks/bench_quality.py --small [--types NAME ...]
     python benchmarks/bench_quality.py --ones [--types NAME ...]
 
 Round trip: rms(quantized - x) / rms(x), on normal numbers and on the embedding model's matrices, without and with
-importance weights (for these the error is weighted too; the weights are 1/16 to 16, log-uniform). Types marked with *
-do not quantize without an importance matrix: "without" is one of ones for them. Embeddings: cosine to the float32
-model, mean and lowest.
+importances of 1/16 to 16. With importances the error is weighted, too. Types marked with * need importances: "without"
+means importances of one. Embeddings: cosine to the float32 model, mean and lowest.
 
---small: round trips of numbers so small that half precision does not hold the scales of blocks, ours / as the format's
-algorithm gives them (the package gguf; for the K formats tests/python/support/kquant_reference.py), for normal numbers,
-heavy tails (Student's t, 2 degrees of freedom) and the model's matrices, all scaled to the same root mean square; first
-of all 0.02, which is that of ordinary weights.
-
---ones: without importance weights / with weights of one, on the same data: the error, and sum(x y) / sum(x x), which is
-1 where products with the quantized numbers come out neither too small nor too large.
+--small: round trips of numbers whose scales half precision cannot hold well, ours / by the format's algorithm (the gguf
+    package; for K formats tests/python/support/kquant_reference.py). The numbers are normal, heavy-tailed (Student's t,
+    2 degrees of freedom) or the model's matrices. All have the same root mean square.
+--ones: without importances / with importances of one: the error, and sum(x y) / sum(x x). The latter is 1 if products
+    with the quantized numbers are neither too small nor too large.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ struct found {
     int64_t ns, processor_ns;
 };
 
-// In a child: nobody has asked there.
+// In a child process, where no trait has been measured yet.
 static struct found probe(const struct gb_level * level) {
     int ends[2];
     struct found found = { { 0 }, 0, 0 };

@@ -5,9 +5,9 @@
 BEFORE and AFTER are folders that the package was installed into (``pip install --no-deps --target FOLDER .``). Each is
 loaded by a process of its own, and both hold the same case at the same time. They compute it alternately, for
 ``--seconds`` each, so that what else happens on the machine meets both. The ratio of a case is the median over the
-turns of AFTER's rate over BEFORE's in the same turn: above 1 AFTER is faster. Where memory lies differs from process to
-process, and moves single cases by some percent: ``--processes`` repeats all with new ones, and the median is over all
-turns. Cases that only one build has are left out and counted.
+turns of AFTER's rate over BEFORE's in the same turn: above 1 AFTER is faster. Addresses differ from
+process to process, which changes single cases by some percent. ``--processes`` repeats everything with new processes,
+and the median is over all turns. Cases that only one build has are left out and counted.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ with ExitStack() as stack:
                 break
             print(per_call(case.run, options.seconds, pause=0.001), flush=True)
         else:
-            sys.exit()  # nobody asks any more
+            sys.exit()  # the parent has ended
 print("end", flush=True)
 """
 

@@ -4,15 +4,15 @@ they can be imported.
     python benchmarks/compare_peers.py [products|small|ops|attention|model|llama ...] [--threads N] [--only TEXT ...]
         [--sizes 16K 512K 8M 256M] [--rounds N] [--seconds S] [--compile] [--cpu] [--quick] [--json FILE] [--markdown]
 
-It installs nothing (pip install torch onnxruntime onnx llama-cpp-python) and says what is absent. All sides get the
-same inputs and the same number of threads (NumPy takes what its BLAS takes); results are compared before anything is
-measured. In every round each side runs for a while, after a pause in which the threads of the side before fall asleep;
-the table has medians of the rounds, and ratios to ours taken round by round. Above 1: we are faster. Outputs are made
-by each library in its own way: PyTorch and NumPy allocate them, ONNX Runtime copies them out, ours lie in a buffer.
+It installs nothing (pip install torch onnxruntime onnx llama-cpp-python) and names the missing libraries. All sides
+get the same inputs and the same number of threads (NumPy uses the threads of its BLAS). Results are compared before
+anything is measured. In every round each side runs for a while, after a pause in which the threads of the previous side
+fall asleep. The table has medians of the rounds, and medians of the ratios of each round. Above 1, we are faster. Each
+library makes its outputs in its own way: PyTorch and NumPy allocate, ONNX Runtime copies, ours are in a buffer.
 
-Operators (ops) are measured for each of --sizes: the bytes that one computation reads and writes. --compile has
-torch.compile beside PyTorch, which needs a C++ compiler and seconds for each case. With --cpu it is one thread, and the
-processor time of the process is measured instead: what is left to do on a machine that others use meanwhile.
+--sizes: for ops, the bytes that one computation reads and writes
+--compile: torch.compile beside PyTorch; needs a C++ compiler and some seconds for each case
+--cpu: one thread, and the processor time of the process. For busy machines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 // timing.h - how the C benchmarks measure: the shortest of several series of calls, because other work on a machine can
-// only lengthen them. What is compared takes turns: a series of each in every round, so that a busy moment meets both.
+// only lengthen them. Compared cases alternate, so that a busy moment affects both.
 //
-// GB_BENCH_CPU=1 in the environment: processor time instead of time that passes, for machines that others use.
+// Set GB_BENCH_CPU=1 to measure processor time, on machines that others use.
 #ifndef GB_BENCHMARKS_TIMING_H
 #define GB_BENCHMARKS_TIMING_H
 

@@ -1,10 +1,8 @@
-"""Time measured as in the package, ``python/ggml_backend/_base/timing.py`` of this tree, and comparisons of times.
+"""How the benchmarks measure time. ``python/ggml_backend/_base/timing.py`` comes from this tree, so other versions of the
+package are measured in the same way. This module adds comparisons.
 
-
-So all figures are taken alike, also where another version of the package is measured, or where there is none.
-
-Sides that are compared run in turns (:func:`in_turns`): what others do on the machine meets all of them. Where other
-work can only make a figure worse, and nothing is compared within a round, the shortest counts (:func:`shortest`).
+Sides that are compared alternate (:func:`in_turns`), so that other work on the machine affects all of them. If nothing
+is compared within a round, the shortest round counts (:func:`shortest`), because other work only makes it longer.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ release = version = ggml_backend.__version__
 
 extensions = [
     "myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton",
-    "commands", "docstrings", "files", "headers", "links",
+    "commands", "docstrings", "files", "headers", "links", "results",
 ]  # fmt: skip
 exclude_patterns = ["_build", "_ext", "_static"]
 templates_path: list[str] = []
@@ -27,7 +27,10 @@ nitpick_ignore_regex = [
     ("py:.*", r"(np|numpy|logging|_typing|typing|collections|contextlib|types|os|pathlib|ml_dtypes|torch)\..*"),
     ("py:class", r"(Any|Callable|Iterable|Iterator|Sequence|Mapping|Literal|Self|Path|Final|ArrayLike|_.*|.*\._.*)"),
     # Names for unions and protocols of the package's own, and what objects are made of.
-    ("py:class", r"(.*\.)?(\w+Core|Array|TensorLike|By|DTypes|OnInvalid|Fetch|Run|Part|LocalNetwork|type\[Any\])"),
+    (
+        "py:class",
+        r"(.*\.)?(\w+Core|Array|TensorLike|By|DTypes|IntPair|OnInvalid|Fetch|Run|Part|LocalNetwork|type\[Any\])",
+    ),
 ]
 # An attribute may have the name of a type (Traffic.bytes).
 suppress_warnings = ["ref.python"]

@@ -1,5 +1,4 @@
-"""What the command lines of the examples share: numbers with limits, one line for an error, files that are written
-whole."""
+"""Shared by the command lines of the examples: limits of numbers, errors in one line, files that are written whole."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""A device whose operators are functions of NumPy: what the sentence embeddings of examples/embed need, in f32.
+"""A device in Python that computes the operators of examples/embed with NumPy, in float32.
 
     python -m examples.embed --devices NP,CPU
     python -m ggml_backend check-device NP --import examples.numpy_device
 
-What it does not compute, the next device does. docs/BACKENDS.md builds it step by step.
+The next device computes everything else. docs/BACKENDS.md builds a device step by step.
 """
 
 from __future__ import annotations

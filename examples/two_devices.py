@@ -1,11 +1,10 @@
-"""Two devices share a network: what the scheduler decides, what it costs, and what runs when.
+"""Two devices share a network. The program shows the scheduler's decisions, their cost, and the order of the work.
 
     python examples/two_devices.py [FOLDER]
 
-The devices are simulated (they take 2 ms for each split and 1 ms for each copy), so this runs anywhere. The first half
-of the layers runs on A, the second on B; batches follow each other without waiting, so that A works on one batch while
-B works on the one before. Written to FOLDER: ``plan.html``, a picture of the memory and the copies, and ``trace.json``,
-which https://ui.perfetto.dev opens.
+The devices are simulated: each split takes 2 ms, each copy 1 ms. So this runs anywhere. The first half of the layers
+runs on A, the second on B. Several batches are pending, so A computes one batch while B computes the previous one. The
+program writes ``plan.html``, a picture of memory and copies, and ``trace.json`` for https://ui.perfetto.dev to FOLDER.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def main() -> None:
         batches = [rng.standard_normal((BATCH, WIDTH)).astype(np.float32) for _ in range(RUNS)]
         start = time.perf_counter()
         pending = []
-        for batch in batches:  # set while earlier batches are still on their way
+        for batch in batches:  # earlier batches are still pending
             x.set(batch)
             pending.append(sched.compute_async(graph, results=[y]))
         results = [p.results()[0] for p in pending]

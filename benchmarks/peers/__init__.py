@@ -1,5 +1,5 @@
-"""The sides that compare_peers.py measures. Whoever imports this does so before NumPy: it chooses the kernels that
-NumPy's OpenBLAS takes, which looks for the model of a processor, and hypervisors hide that."""
+"""The libraries that compare_peers.py measures. Import this before NumPy: it chooses the kernels of NumPy's OpenBLAS,
+which looks for the model of the processor. Hypervisors hide the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def processor() -> tuple[str, set[str]]:
-    """Its name and its flags, as Linux tells them."""
+    """Its name and its flags, from Linux."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

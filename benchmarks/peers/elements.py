@@ -1,8 +1,8 @@
 """Operators by elements and by rows, for working sets from the first-level cache to memory.
 
 A small working set is computed many times in a row: in one graph of ours, one session of ONNX Runtime, and a loop over
-calls of NumPy and PyTorch. Where results have the type and the shape of what they are computed from, each is the input
-of the next; else all are computed from the same values, which ONNX Runtime would do once: it is left out there.
+calls of NumPy and PyTorch. If a result has the type and shape of its source, it is the input of the next call.
+Otherwise all calls read the same values. ONNX Runtime would compute these once, so it is left out there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is compared, and the libraries that can be there: small graphs in each of them."""
+"""The cases, and the libraries that compute them: small graphs in each library."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def openblas_core() -> str:
 
 @dataclass
 class Scope:
-    """What a suite is to yield."""
+    """The cases that a suite yields."""
 
     quick: bool  # tiny sizes
     sizes: Sequence[int]  # bytes that an operator reads and writes
@@ -41,7 +41,7 @@ class Scope:
 
 @dataclass
 class Work:
-    """What all sides do; ``peers``: how to prepare it for each, called only if the library is there."""
+    """A case. ``peers`` prepares it for each library, and is called only if the library is installed."""
 
     name: str
     unit: str  # GB/s, GFLOP/s, sentences/s

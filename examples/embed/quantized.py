@@ -32,8 +32,8 @@ def is_whole(path: Path, shapes: Mapping[str, tuple[int, ...]]) -> bool:
 
 
 def cached_file(source: Path, dtype: str, report: Callable[[str], None] = print) -> Path:
-    """The GGUF file of ``source`` (safetensors) quantized to ``dtype``; made, and the choice for each tensor reported,
-    if it is not there."""
+    """The GGUF file of ``source`` (safetensors) quantized to ``dtype``. A missing file is made, and ``report`` gets the
+    choice for each tensor."""
     wanted = gb.as_dtype(dtype)
     if not wanted.is_quantized and wanted.name not in ("float16", "bfloat16"):
         raise ValueError(f"type {wanted.name}: weights are f32, f16, bf16 or of a quantized type")
@@ -46,7 +46,7 @@ def cached_file(source: Path, dtype: str, report: Callable[[str], None] = print)
     }
     if path.exists():
         if not path.is_file():
-            raise ValueError(f"{path} is in the way of the quantized weights: it is no file")
+            raise ValueError(f"{path} is not a file, so the quantized weights cannot be written there")
         if path.stat().st_mtime >= source.stat().st_mtime and is_whole(path, shapes):
             return path
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
-"""The metadata of a file that nobody vouches for: each value is there, of the right kind, and within limits, or a
-ValueError says which is not."""
+"""Checked access to the metadata of an untrusted file. A missing value, or one of the wrong kind or out of limits,
+raises ValueError with its key."""
 
 from __future__ import annotations
 

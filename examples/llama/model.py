@@ -1,11 +1,10 @@
 """A Llama-architecture network with a cache of keys and values, on ggml_backend tensors.
 
-* ``Config`` - what the file's metadata says.
-* ``Cache`` - keys and values of all positions so far, in buffers of its own that no plan reuses.
-* ``decoder`` - the network: describes the logits of the last token, and the writes into the cache.
-* ``Window`` - the graph that generates: one token, at any position below a bound, so that it is built and placed once
-  for many tokens.
-* ``Llama`` - runs them: prompts by graphs of their own, then token after token in the present window.
+* ``Config`` - the sizes of the network, from the file's metadata.
+* ``Cache`` - keys and values of all positions so far, in their own buffers.
+* ``decoder`` - the network: builds the logits of the last token, and the writes into the cache.
+* ``Window`` - the graph of one token at any position below a bound. It is built and planned once for many tokens.
+* ``Llama`` - runs them: a graph for each part of a prompt, then token after token in the current window.
 """
 
 from __future__ import annotations
@@ -185,9 +184,8 @@ class Cache:
 
 @dataclass(frozen=True)
 class Span:
-    """What of the cache a graph writes and reads: the keys and values of its tokens go to the positions from ``start``
-    on, and each token looks at the ``total`` positions from 0 on: as far as the mask (1, total) is 0, or, without a
-    mask, to its own."""
+    """The part of the cache that a graph writes and reads. Its tokens write to the positions from ``start`` on. Each
+    token reads the first ``total`` positions where the mask (1, total) is 0, or without a mask up to its own."""
 
     layers: list[tuple[gb.Tensor, gb.Tensor]]
     start: int
@@ -261,10 +259,9 @@ def graph_of(context: gb.Context, logits: gb.Tensor, writes: Sequence[gb.Tensor]
 class Window:
     """The graph of one token at any position below ``total``.
 
-    What changes from token to token are inputs: the token, its position, and the mask of those that it looks at. The
-    place that it writes to cannot be an input. So keys and values always go to the last place of the window, where they
-    take part in the attention like all others (they know their position by their rotation; the order in the cache does
-    not matter), and are moved to their own place afterwards.
+    Token, position and mask are inputs, because they change from token to token. The place of a write cannot be an
+    input. So keys and values always go to the last place of the window, and are moved to their own place afterwards.
+    The order in the cache does not matter, because the rotation holds the position.
     """
 
     def __init__(self, w: Tensors, c: Config, cache: Cache, scheduler: gb.Scheduler, total: int) -> None:
@@ -278,7 +275,7 @@ class Window:
         self.graph = graph_of(context, self.logits, writes)
 
     def step(self, token: int, position: int) -> FloatArray:
-        """Logits (vocab,) after a token at a position, which the cache holds then."""
+        """Logits (vocab,) after a token at a position, which is then in the cache."""
         mask = np.full((1, self.total), -np.inf, np.float32)
         mask[0, :position] = mask[0, -1] = 0
         self.scheduler.allocate(self.graph)  # does nothing but the first time, and after a prompt
@@ -307,10 +304,11 @@ class Stats:
 class Llama:
     """A model file, ready to generate.
 
-    devices: registry names in order of priority, the last one the fallback; layers are spread evenly. context:
-    positions of the cache (default: the model's, at most 4096). batch: tokens of a prompt that are computed at once.
-    survivors: asked for the devices that are left when one was lost in the middle of a text (``gb.DeviceLostError``):
-    then everything is loaded there, the cache is computed again by the same steps, and the text goes on, the same.
+    devices: registry names in order of priority. The last one is the fallback. Layers are spread evenly.
+    context: positions of the cache. Default: the model's, at most 4096.
+    batch: tokens of a prompt that are computed at once.
+    survivors: returns the devices that are left after a ``gb.DeviceLostError``. The model is loaded there, the cache is
+        computed again by the same steps, and the same text continues.
     """
 
     def __init__(

@@ -340,7 +340,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     cluster = parser.add_argument_group("for MODEL.gguf on a cluster that need not be there")
     cluster.add_argument(
-        "--cluster", metavar="FILE", help="a description of hosts, devices and links, TOML or JSON (docs/CLUSTER.md)"
+        "--cluster",
+        metavar="FILE",
+        help="a description of hosts, devices and links, TOML or JSON (docs/howto/plan-cluster.md)",
     )
     cluster.add_argument(
         "--sequences", type=int, metavar="N", help="texts that are generated at once, each with a cache of its own (1)"

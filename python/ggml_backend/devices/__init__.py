@@ -6,7 +6,7 @@ PyTorch or CuPy, and so with every accelerator that these reach::
     gb.Backend("ARRAY", library="torch", device="cuda:0")
     gb.Backend("ARRAY:library=torch,device=cpu")
 
-docs/BACKENDS.md says what it computes, and what its options are for.
+docs/howto/array-device.md says what it computes, and what its options are for.
 """
 
 from __future__ import annotations

@@ -402,7 +402,7 @@ class Device:
         ``wait(device)``: what is submitted to ``device``, whose class has the same ``event``, from now on waits for it.
 
         Optional: ``transfer(to, to_offset, source, offset, nbytes)``, which queues a copy; ``timed_event()``, a mark
-        that has ``time()``; ``fill_from_file``. docs/BACKENDS.md has them.
+        that has ``time()``; ``fill_from_file``. docs/howto/device-memory.md has them.
         """
         work()
 

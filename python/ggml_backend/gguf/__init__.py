@@ -589,7 +589,7 @@ def open(source: Any, *, part: bool = False) -> GGUFFile:
         ``split.tensors.count`` say that a file is a part. The names of the files, ``NAME-00001-of-00003.gguf``, say
         where the other parts are.
     part: open one part of a split model alone, to look at it. Otherwise a part is an error if the other parts are not
-    found.
+        found.
 
     Raises :class:`FileError` for what is not a valid file, naming the field and its offset, for an incomplete file or
     model, and for a file of another kind (a Git LFS pointer, a web page, a checkpoint). Raises OSError when it cannot

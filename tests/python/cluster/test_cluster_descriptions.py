@@ -150,7 +150,7 @@ def test_the_example_is_one():
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="TOML needs Python 3.11")
 def test_the_one_of_the_documentation(tmp_path):
-    page = in_tree("docs/CLUSTER.md").read_text(encoding="utf-8")
+    page = in_tree("docs/howto/plan-cluster.md").read_text(encoding="utf-8")
     (tmp_path / "c.toml").write_text(page.partition("```toml\n")[2].partition("```")[0])
     found = Description.read(tmp_path / "c.toml")
     assert (

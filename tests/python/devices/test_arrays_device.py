@@ -34,7 +34,7 @@ assert "torch" not in sys.modules
 
 
 def test_the_table_of_options_is_that_of_the_class():
-    text = in_tree("docs/BACKENDS.md").read_text()
+    text = in_tree("docs/howto/array-device.md").read_text()
     table = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text[text.index("| option | default |") :], re.MULTILINE))
     parameters = inspect.signature(gb.devices.ArrayDevice).parameters
     assert list(table) == list(parameters)

@@ -142,7 +142,7 @@ class Description:
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Description:
         """The description in a file of TOML, or of JSON if its name ends so. :class:`FileError` for what is wrong in
-        it, with the key. docs/CLUSTER.md has the keys."""
+        it, with the key. docs/howto/plan-cluster.md has the keys."""
         expect_path(path, "Description.read: path")
         text = read_text(path)
         shown = line(os.fsdecode(path))

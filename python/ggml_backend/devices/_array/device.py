@@ -25,7 +25,7 @@ _MOVES = frozenset(("cpy", "cont", "dup", "repeat"))  # whose second source, if 
 @register_device("ARRAY", replace=True)
 class ArrayDevice(Family):
     """Computes with NumPy, PyTorch or CuPy, through the package ``array-api-compat``. What it computes, and what its
-    options are for, is in docs/BACKENDS.md, "Accelerators through PyTorch and CuPy"."""
+    options are for, is in docs/howto/array-device.md."""
 
     # The operators. Each function takes a node and its arrays, and returns a step that computes it.
     _binary = elements.binary
