@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-_file = Path(__file__).resolve().parents[1] / "python" / "ggml_backend" / "_timing.py"
+_file = Path(__file__).resolve().parents[1] / "python" / "ggml_backend" / "_base" / "timing.py"
 _spec = importlib.util.spec_from_file_location("_timing", _file)
 assert _spec is not None
 assert _spec.loader is not None

@@ -38,7 +38,9 @@ class Widened:
 
 
 class Family(Device):
-    """What operators need of the library. Functions marked with ``op`` return a step: a function without arguments that computes the node."""
+    """What operators need of the library.
+
+    Functions marked with ``op`` return a step: a function without arguments that computes the node."""
 
     library: Library
     widened: bool = False
