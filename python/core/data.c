@@ -30,7 +30,7 @@ static int lock_tensors(struct gbpy_locks * locks, struct gbpy_context ** contex
         status = gbpy_wait_for_placement(contexts, n, what);
         for (int i = 0; i < n && status == GGML_STATUS_SUCCESS; i++) {
             status = find_owner(contexts[i], tensors[i], what, &owners[i]);
-            requests[i] = (struct gbpy_request){ .object = &owners[i]->head, .write = i < n_written };
+            requests[i] = (struct gbpy_request){ .object = (struct gbpy_object *) owners[i], .write = i < n_written };
         }
         if (status == GGML_STATUS_SUCCESS) {
             // if both lie in the same memory, the request to write, which is the first, serves both
