@@ -38,7 +38,7 @@ PRODUCTS = ("IDP", "IMMA", "HMMA", "HGMMA", "FFMA")
 
 @dataclass(frozen=True)
 class Kernel:
-    """What is counted: a kernel, how it is called in the table, and what an iteration of its loop does."""
+    """A kernel to count, its name in the table, and the work of an iteration of its loop."""
 
     title: str
     call: str  # of the template, as in the source

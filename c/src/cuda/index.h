@@ -26,7 +26,7 @@ struct gb_index_reader; // kernels/wrong_index.cuh
 gb_cuda_index_watch * gb_cuda_index_new(const char * device); // NULL on failure, reported
 void gb_cuda_index_free(gb_cuda_index_watch * watch);
 
-// What a kernel that reads indices needs to fill the note. which: as in the note, -1 for GET_ROWS.
+// A kernel that reads indices takes this parameter, to fill the note. which: as in the note, -1 for GET_ROWS.
 gb_index_reader gb_cuda_index_reader(const gb_cuda_backend & b, const ggml_tensor * dst, int which, int64_t limit);
 
 // Call it when the queue is empty. False, reported once: there was a wrong index.

@@ -2,7 +2,7 @@
 #include "cuda/kernels/attention_hopper.cuh"
 #include "cuda/ops/attention.h"
 
-static_assert((int) GB_TALL_ROWS == (int) GB_ATTENTION_TALL_ROWS, "who cuts the keys knows the tiles");
+static_assert((int) GB_TALL_ROWS == (int) GB_ATTENTION_TALL_ROWS, "both names have one value");
 
 enum { SHORT_HEAD = 64, LONG_HEAD = 128 }; // padded; longer heads have 256
 
