@@ -213,9 +213,7 @@ step "CFLAGS that change arithmetic: every flag, every source, every kernel leve
 "$py" tools/check_flags.py --all --jobs "$jobs"
 
 step "made-up operators, a format and a kernel level, added to a copy of the tree"
-"$py" tools/try_operator.py --all-levels
-"$py" tools/try_format.py
-"$py" tools/try_level.py
+"$py" tools/try_additions.py
 
 step "random graphs over simulated devices"
 GGML_TEST_RANDOM_GRAPHS=5000 build/dev/tests/c/test_sched_random
@@ -345,8 +343,5 @@ fi
 
 step "safetensors files of other programs"
 "$py" tools/check_safetensors.py
-
-step "pages of memory plans in a headless Chromium"
-build/empty/bin/python tools/check_pictures.py
 
 step "all passed"
