@@ -106,6 +106,13 @@ void * gbpy_device_of(const struct gbpy_handle * backend);
 struct ggml_backend_buffer_type * gbpy_device_host_type(const struct gbpy_handle * backend);
 
 bool gbpy_computes(const struct ggml_tensor * t); // false: a leaf or a view, for which nothing is to be done
+
+// What ops.def states of an operator (GGML_OP_*).
+struct gbpy_op_facts {
+    bool elementwise; // priced as elementwise: computes each element by itself
+    int inplace; // sources on which the result may lie: bit 0 for src[0], bit 1 for src[1]
+};
+struct gbpy_op_facts gbpy_op_facts(int op);
 // What a device may rely on. Need a result not be stored, where it is computed together with its one reader?
 bool gbpy_device_may_leave_out(const struct ggml_tensor * node);
 // The buffer of weights that a tensor lies in, NULL: in none; and a number that grows whenever its content changes.

@@ -144,3 +144,13 @@ def test_not_a_module(tmp_path):
         gb.load_backend(None)  # type: ignore[arg-type]
     # built with CUDA there may be one more
     assert [r.ok for r in gb.load_report() if str(tmp_path) in r.path] == [False, False]
+
+
+def test_a_long_module_path_is_a_missing_file(holds):
+    holds(
+        """
+    assert "CPU" in gb.backends()
+    assert "GGML_CUDA_MODULE" in gb.backends().missing["CUDA"]
+    """,
+        {"GGML_CUDA_MODULE": "x" * 5000},
+    )

@@ -551,3 +551,13 @@ def test_what_is_looked_at_grows_with_what_belongs_together(n, cpu):
     del ctx, buffer, buffers, b
     gc.collect()
     assert visited() - before >= n
+
+
+def test_abort_callbacks_do_not_keep_their_backend():
+    backend = gb.Backend("CPU", n_threads=1)
+    gb.set_abort_callback(backend, lambda backend=backend: backend.closed)
+    core = backend._core.__class__
+    before = sum(isinstance(o, core) for o in gc.get_objects())
+    del backend
+    gc.collect()
+    assert sum(isinstance(o, core) for o in gc.get_objects()) == before - 1

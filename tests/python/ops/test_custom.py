@@ -716,3 +716,32 @@ def test_map_custom_broadcasts_and_shows_quantized_rows_as_bytes(ctx, x):
     np.testing.assert_array_equal(y.numpy(), np.broadcast_to(x.numpy()[:1], (3, 4)))
     assert seen == [(np.ndarray, (2, 34))]
     assert CustomOp.of_node(y._p).results is None
+
+
+# operations
+@pytest.mark.parametrize("how", ["graph", "scheduler", "copy"])
+def test_a_copied_graph_keeps_its_custom_functions(holds, how):
+    """Also when the original and its context are gone."""
+    program = """
+        def make():
+            ctx = gb.Context()
+            x = ctx.tensor(4)
+            g = ctx.graph(gb.map_custom(lambda out, a: a * 2, x) + 1.0)
+            ctx.allocate(cpu); x.set(3.0)
+            return g.copy(cpu)
+        cpu = gb.Backend("CPU", n_threads=1)
+        k = make()
+        if HOW == "copy": k = k.copy(cpu)
+        run = (lambda: gb.Scheduler([cpu]).compute(k)) if HOW == "scheduler" else (lambda: k.compute(cpu))
+        for _ in range(3):
+            assert run() and k.outputs[0].tolist() == [7.0] * 4, k.outputs[0].tolist()
+            gc.collect(); junk = [gb.Context().tensor(3) for _ in range(20)]
+        def boom(out, a): raise ZeroDivisionError
+        ctx = gb.Context(); x = ctx.tensor(4); g = ctx.graph(gb.map_custom(boom, x)); ctx.allocate(cpu); x.set(3.0)
+        k = g.copy(cpu)
+        for _ in range(2):
+            try: run()
+            except ZeroDivisionError: pass
+            else: raise SystemExit("nothing was raised")
+    """
+    holds(program.replace("HOW", repr(how)))

@@ -157,3 +157,81 @@ def test_repeat_back_of_rows_without_elements(cpu, like):
         ctx.allocate(cpu)
         assert graph.compute(cpu)
         assert y.tolist() == np.zeros(like).tolist()
+
+
+def test_custom_functions_get_empty_tensors(holds):
+    holds("""
+    c = gb.Context(); x = c.tensor((0, 512, 512)); seen = []
+    s = gb.Scheduler([sim, cpu])
+    def double(d, a):
+        seen.extend([d.shape, a.shape]); return a * 2
+    y = gb.map_custom(double, gb.relu(x))
+    s.allocate(g := c.graph(y)); x.set(1.0); s.compute(g)
+    assert set(seen) <= {(0, 512, 512)}, seen
+    assert y.numpy().shape == (0, 512, 512)
+    """)
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 8), (1, 1, 8), (8, 1), (1,), (1, 1, 1, 1), (), (0, 3), (3, 0), (1, 0, 2)], ids=str
+)
+@pytest.mark.parametrize("devices", [["CPU"], ["SIM", "CPU"]], ids="-".join)
+def test_custom_functions_get_every_axis(shape, devices):
+    backends = [gb.Backend(d) for d in devices]
+    seen = []
+
+    def function(dst, a, b):
+        seen.append((dst.shape, a.shape, b.shape, dst.size))
+        dst[...] = a + b
+
+    with gb.Context() as ctx, gb.Scheduler(backends) as scheduler:
+        x = ctx.tensor(shape, name="x")
+        y = gb.map_custom(function, gb.relu(x), gb.neg(x))
+        graph = ctx.graph(gb.sqr(y))
+        scheduler.allocate(graph)
+        x.set(2.0)
+        scheduler.compute(graph)
+        assert set(seen) <= {(shape, shape, shape, int(np.prod(shape)))}
+        assert seen or 0 in shape
+
+
+def test_arrays_of_inner_nodes_end_with_the_node(ctx, cpu):
+    kernel, image = ctx.tensor((4, 3, 3, 3), gb.float16), ctx.tensor((0, 3, 200, 200))
+    graph = ctx.graph(gb.conv_2d(kernel, image))
+    ctx.allocate(cpu)
+    kernel.set(1.0)
+    image.set(1.0)
+    assert graph.compute(cpu)
+    for node in graph.nodes:
+        array = node.numpy()
+        assert array.nbytes <= node.nbytes
+        assert array.shape == node.shape
+        assert node.size == np.prod(node.shape)
+
+
+def test_compare_reads_nothing_of_empty_tensors(holds):
+    holds("""
+    c = gb.Context(); k, d = c.tensor((4, 3, 3, 3), gb.float16), c.tensor((0, 3, 200, 200))
+    g = c.graph(gb.relu(gb.conv_2d(k, d)))
+    c.allocate(cpu); k.set(1.0)
+    found = []
+    g.compare(cpu, sim, lambda i, a, b: found.append((i, a.nbytes, b.nbytes)))
+    assert found
+    for i, a, b in found:
+        assert a <= g.nodes[i].nbytes and b <= g.nodes[i].nbytes, (g.nodes[i], a, b)
+    assert [t.shape for t in g.copy(cpu).nodes] == [t.shape for t in g.nodes]
+    """)
+
+
+@pytest.mark.parametrize(
+    "shape", [(0, 2**31), (0, 2**40, 2**20), (2**62, 0), (0, 2**62, 2), (2**31, 2**31, 0, 2**31)], ids=str
+)
+def test_empty_tensors_may_have_huge_axes(ctx, cpu, shape):
+    try:
+        t = ctx.tensor(shape)
+        ctx.allocate(cpu)
+        t.set(1.0)
+        array = t.numpy()
+    except gb.GgmlError:
+        return
+    assert array.shape == shape

@@ -504,3 +504,75 @@ def test_no_results_of_a_run_whose_failure_another_was_told(cpu, n_copies, delay
             sched.compute(graph)
         with pytest.raises(gb.StateError):
             y.numpy()
+
+
+def test_splits_describe_the_last_graph_after_an_exception(cpu):
+    scheduler = gb.Scheduler([cpu])
+    graphs = []
+    for n in (1, 500):
+        ctx = gb.Context()
+        y = x = ctx.tensor(4, name="x")
+        for _ in range(n):
+            y = gb.relu(y)
+        graphs.append(ctx.graph(y))
+        scheduler.allocate(graphs[-1])
+        x.set(1.0)
+    few, many = graphs
+
+    def boom(t: gb.Tensor) -> None:
+        assert len(scheduler.splits[0].nodes) == 500
+        raise ZeroDivisionError
+
+    assert scheduler.compute(few)
+    assert scheduler.splits[0].nodes == few.nodes
+    with pytest.raises(ZeroDivisionError):
+        scheduler.compute(many, boom)
+    assert scheduler.splits[0].nodes == many.nodes
+    assert scheduler.compute(few)
+    assert scheduler.splits[0].nodes == few.nodes
+
+
+def test_splits_while_threads_compute_other_graphs(holds):
+    holds("""
+        s = gb.Scheduler([cpu])
+        def graph(n):
+            ctx = gb.Context(); y = x = ctx.tensor(4)
+            for _ in range(n): y = gb.relu(y)
+            g = ctx.graph(y); s.allocate(g); x.set(1.0)
+            return g
+        few, many = graph(1), graph(3000)
+        stop = []
+        def work(g):
+            while not stop: s.compute(g)
+        threads = [threading.Thread(target=work, args=(g,)) for g in (few, many)]
+        for t in threads: t.start()
+        seen = set()
+        try:
+            for _ in range(20):
+                nodes = s.splits[0].nodes
+                assert [t.op for t in nodes] == ["RELU"] * len(nodes)
+                seen.add(len(nodes))
+        finally:
+            stop.append(1)
+        for t in threads: t.join()
+        assert seen <= {1, 3000}, seen
+    """)
+
+
+def test_an_event_can_follow_a_pending_run():
+    cpu, sim = gb.Backend("CPU", n_threads=1), gb.Backend("SIM:delay=300ms")
+    scheduler = gb.Scheduler([sim, cpu], n_copies=2)
+    ctx = gb.Context()
+    x = ctx.tensor(4)
+    y = gb.relu(x)
+    graph = ctx.graph(y)
+    scheduler.allocate(graph)
+    x.set(1.0)
+    first = scheduler.compute_async(graph)
+    event = gb.Event(sim).record()
+    assert "running" in repr(first)
+    second = scheduler.compute_async(graph)
+    event.synchronize()  # behind the first, not behind the second
+    assert "running" in repr(second)
+    second.wait()
+    assert y.tolist() == [1.0] * 4

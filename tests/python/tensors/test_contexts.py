@@ -111,7 +111,7 @@ def test_without_weights_it_is_an_error_or_named(result):
 @pytest.mark.parametrize("case", SEVERAL, ids=lambda case: case[0])
 @pytest.mark.parametrize("holds_weights", ["first", "last"])
 def test_every_operation_follows_the_rule(case, holds_weights):
-    _, build, inputs, _, _ = case
+    _, build, inputs = case
     for order in itertools.permutations(("weights", "inputs")):
         contexts = made(order, weights={"usage": "weights"})
         at = 0 if holds_weights == "first" else len(inputs) - 1
@@ -121,7 +121,7 @@ def test_every_operation_follows_the_rule(case, holds_weights):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_every_operation_can_be_named_a_context(case):
-    _, build, inputs, _, _ = case
+    _, build, inputs = case
     contexts = [gb.Context() for _ in inputs]
     named = gb.Context()
     with named.as_default():
