@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from array_devices import NO_TORCH, TEXTS
+from array_devices import NO_TORCH, TEXTS, check_wrong_index
 from conftest import unfused
 from ggml_backend._ffi import lib
 from ggml_backend.devices import arrays
@@ -393,26 +393,8 @@ def test_events_are_those_of_the_streams(streams):
 
 
 @NO_TORCH
-def test_a_wrong_index_is_told_to_who_waits(streams):
-    device = gb.Backend("ARRAY:library=torch,memory=own")
-    with gb.Context() as ctx:
-        table, ids = ctx.tensor((9, 4), name="table"), ctx.tensor((3,), gb.int32, name="ids")
-        y = gb.get_rows(table, ids)
-        graph, memory = ctx.graph(y), ctx.allocate(device)
-        table.set(np.arange(36, dtype=np.float32).reshape(9, 4))
-        ids.set(np.array([0, 9, -1], np.int32))
-
-        def computed() -> None:
-            graph.compute(device)
-            device.synchronize()
-
-        with pytest.raises(gb.InvalidArgumentError, match=r"out of range"):
-            computed()
-        ids.set(np.array([0, 8, 3], np.int32))
-        graph.compute(device)
-        device.synchronize()
-        np.testing.assert_array_equal(y.numpy()[1], [32, 33, 34, 35])
-        del memory
+def test_the_wait_raises_a_wrong_index(streams):
+    check_wrong_index(gb.Backend("ARRAY:library=torch,memory=own"))
 
 
 @NO_TORCH

