@@ -689,10 +689,10 @@ def chains(digest: Digest, wanted: Wanted) -> None:
                         digest.add(name, label, type(error).__name__)
 
 
-# ---- worlds ----------------------------------------------------------------------------------------------------------
+# ---- scenes ----------------------------------------------------------------------------------------------------------
 
 
-class World:
+class Scene:
     """A random graph over three devices: weights lie on some, some nodes are pinned, one device lacks operators."""
 
     WIDTH = 32
@@ -793,30 +793,30 @@ def counters(stats: gb.SchedulerStats) -> list[Any]:
     ]
 
 
-def run_world(digest: Digest, label: str, policy: str) -> None:
-    world = World(label, policy)
-    world.place()
+def run_scene(digest: Digest, label: str, policy: str) -> None:
+    scene = Scene(label, policy)
+    scene.place()
     try:
-        plan = world.sched.prepare(world.graph)
+        plan = scene.sched.prepare(scene.graph)
     except gb.GgmlError as error:
         digest.add("plans", label, type(error).__name__)
         return
-    digest.add("plans", label, plan.arenas, plan.splits, plan.copies, world.sched.prediction)
-    digest.add("reasons in words", label, [plan.explain(n) for n in world.graph.nodes], plan.to_text(), plan.to_csv())
+    digest.add("plans", label, plan.arenas, plan.splits, plan.copies, scene.sched.prediction)
+    digest.add("reasons in words", label, [plan.explain(n) for n in scene.graph.nodes], plan.to_text(), plan.to_csv())
     for _ in range(3):
-        world.set_inputs()
-        world.sched.compute(world.graph)
-        digest.add("results", label, *world.read())
-    world.set_inputs()
-    pending = world.sched.compute_async(world.graph)
+        scene.set_inputs()
+        scene.sched.compute(scene.graph)
+        digest.add("results", label, *scene.read())
+    scene.set_inputs()
+    pending = scene.sched.compute_async(scene.graph)
     pending.wait()
-    digest.add("results", label, *world.read())
-    digest.add("counters", label, counters(world.sched.stats))
-    world.close()
+    digest.add("results", label, *scene.read())
+    digest.add("counters", label, counters(scene.sched.stats))
+    scene.close()
 
 
-def worlds(digest: Digest, wanted: Wanted) -> None:
-    # Without automatic collections: an object of another world that is collected in the middle of this one makes the
+def scenes(digest: Digest, wanted: Wanted) -> None:
+    # Without automatic collections: an object of another scene that is collected in the middle of this one makes the
     # scheduler look for a plan once more, which its counters tell.
     gc.collect()
     gc.disable()
@@ -825,7 +825,7 @@ def worlds(digest: Digest, wanted: Wanted) -> None:
             digest.group = f"sched/{policy}"
             if wanted(digest.group):
                 for seed in range(80):
-                    run_world(digest, f"world {seed}", policy)
+                    run_scene(digest, f"world {seed}", policy)
     finally:
         gc.enable()
 
@@ -846,20 +846,20 @@ def memory(digest: Digest, wanted: Wanted) -> None:
     cpu = gb.Backend("CPU", n_threads=1)
     for seed in range(40):
         label = f"order {seed}"
-        world = World(label, "weights")
-        digest.add("orders", label, [n.name for n in world.graph.reordered().nodes])
-        for store in world.stores:
+        scene = Scene(label, "weights")
+        digest.add("orders", label, [n.name for n in scene.graph.reordered().nodes])
+        for store in scene.stores:
             if store.tensors():
                 store.allocate(cpu)
-        for w in [*world.weights, world.state]:
-            w.set(values_of(In(w.shape, w.dtype.name, -0.3, 0.3), world.rng))
+        for w in [*scene.weights, scene.state]:
+            w.set(values_of(In(w.shape, w.dtype.name, -0.3, 0.3), scene.rng))
         with gb.GraphAllocator(cpu) as allocator:
-            digest.add("graph allocator", label, allocator.measure(world.graph))
-            allocator.allocate(world.graph)
-            world.set_inputs()
-            world.graph.compute(cpu)
-            digest.add("graph allocator", label, *world.read())
-        world.close()
+            digest.add("graph allocator", label, allocator.measure(scene.graph))
+            allocator.allocate(scene.graph)
+            scene.set_inputs()
+            scene.graph.compute(cpu)
+            digest.add("graph allocator", label, *scene.read())
+        scene.close()
 
 
 def lifetimes() -> Iterator[tuple[str, Array, Array, Array]]:
@@ -937,7 +937,7 @@ def everything(digest: Digest, wanted: Wanted) -> list[str]:
         operators,
         formats,
         chains,
-        worlds,
+        scenes,
         memory,
         files,
     ):

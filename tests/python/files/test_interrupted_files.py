@@ -23,7 +23,7 @@ from ggml_backend import _files
 from ggml_backend._ffi import lib
 from ggml_backend._files import mapped
 from harness_interleave import Places, interrupt
-from harness_world import lost_by_python
+from harness_scene import lost_by_python
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors and mappings are counted in /proc")
 

@@ -30,7 +30,7 @@ import numpy as np
 import ggml_backend as gb
 import op_cases
 from ggml_backend._devices.nodes import op_facts
-from harness_world import Wrong, report, supervise, watched
+from harness_scene import Wrong, report, supervise, watched
 
 Array = np.ndarray[Any, Any]
 Build = Callable[..., gb.Tensor]
@@ -213,10 +213,10 @@ class Machines:
 
         trial.graph.compare(self.one, self.two, see)
         copied = trial.graph.copy(self.two)
-        for node, twin in zip(trial.graph.nodes, copied.nodes, strict=True):
-            if node.shape != twin.shape:
-                raise Wrong(f"Graph.copy: {twin!r} of {node!r}")
-            whole(twin, twin.numpy(), "Graph.copy")
+        for node, copy in zip(trial.graph.nodes, copied.nodes, strict=True):
+            if node.shape != copy.shape:
+                raise Wrong(f"Graph.copy: {copy!r} of {node!r}")
+            whole(copy, copy.numpy(), "Graph.copy")
         return array
 
     def scheduled(self, trial: Trial, values: Sequence[Array], scheduler: gb.Scheduler, callback: bool) -> Array:

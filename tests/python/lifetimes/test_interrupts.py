@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from harness_world import SANITIZED
+from harness_scene import SANITIZED
 from programs import PATIENCE
 
 pytestmark = pytest.mark.alone

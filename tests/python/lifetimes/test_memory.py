@@ -50,11 +50,11 @@ def test_constants_are_written_to_their_own_memory_only(cpu):
         scheduler.allocate(graph)
         x.set(5.0)
         scheduler.compute(graph)
-        worlds = others(scheduler)
-        before = readable(t for w in worlds for t in w[:2])
+        scenes = others(scheduler)
+        before = readable(t for w in scenes for t in w[:2])
         ctx.tensor(3)
         ctx.allocate(cpu)
-        assert readable(t for w in worlds for t in w[:2]) == before
+        assert readable(t for w in scenes for t in w[:2]) == before
         scheduler.allocate(graph)
         x.set(5.0)
         scheduler.compute(graph)
@@ -166,7 +166,7 @@ def test_an_input_that_another_scheduler_gave_away(cpu):
         graph = ctx.graph(y := x + 1.0)
         first.allocate(graph)
         x.set(5.0)
-        worlds = others(first)
+        scenes = others(first)
         with pytest.raises(gb.StateError, match="'x'"):
             second.compute(graph)
         second.allocate(graph)
@@ -175,7 +175,7 @@ def test_an_input_that_another_scheduler_gave_away(cpu):
         x.set(5.0)
         second.compute(graph)
         assert y.numpy()[0] == 6
-        assert worlds[-1][2].numpy()[0] == 40
+        assert scenes[-1][2].numpy()[0] == 40
 
 
 @pytest.mark.parametrize("how", ["allocate", "place", "host", "allocator"])

@@ -220,7 +220,7 @@ def test_an_exception_is_raised_by_the_run_that_it_belongs_to(kind, other):
 
 
 def started(shared: Shared) -> gb.Pending:
-    """A run in flight, whose function has not been called."""
+    """A pending run, whose function has not been called."""
     pending = shared.sched.compute_async(shared.graph)
     assert "running" in repr(pending)
     return pending

@@ -255,7 +255,7 @@ def test_fused_attention_hides_nothing(kind, dtype):
     and without."""
     heads, n, m, d = 2, 20, 40, 16
     rng = random()
-    told = set()
+    seen = set()
     for where, value in itertools.product(["k", "v", "q", "mask", "nothing"], [NAN, INF, -INF, 60000.0]):
         for backend in [b for _, b in cpus()]:
             data = {"q": rng.standard_normal((heads, n, d)), "k": rng.standard_normal((heads, m, d)),
@@ -296,8 +296,8 @@ def test_fused_attention_hides_nothing(kind, dtype):
             fused, alone = results
             np.testing.assert_array_equal(np.isnan(fused), np.isnan(alone), err_msg=f"{where} {value} {backend.level}")
             np.testing.assert_allclose(fused, alone, rtol=2e-4, atol=2e-5, err_msg=f"{where} {value}")
-            told.add(bool(np.isnan(alone).any()))
-    assert told == {True, False}
+            seen.add(bool(np.isnan(alone).any()))
+    assert seen == {True, False}
 
 
 @covers("FLASH_ATTN")

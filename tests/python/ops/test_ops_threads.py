@@ -47,7 +47,9 @@ def test_threads_compute_the_same_bits(name, teams):
     alone = gb.Backend("CPU", n_threads=1)
     for bench in filter(None, map(bench_of, VARIANTS[name])):
         with bench.ctx:
-            assert bench.refusal(alone) is None
+            if bench.refusal(alone) is not None:
+                assert name in ("cast", "cpy")
+                continue
             bench.ctx.allocate(alone)
             results = []
             for backend in (alone, *teams):

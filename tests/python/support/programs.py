@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-import harness_world
-from harness_world import SANITIZED
+import harness_scene
+from harness_scene import SANITIZED
 
 PATIENCE = 240 if SANITIZED else 60
 LONGER = float(os.environ.get("GB_HARNESS_SECONDS", "8")) / 8
@@ -106,7 +106,7 @@ def holds(monkeypatch) -> Callable[..., str]:
         program = (
             PRELUDE.replace("PATIENCE", str(patience * max(1, LONGER)))
             .replace("FACTOR", str(LONGER))
-            .replace("FOLDER", repr(str(Path(harness_world.__file__).parent)))
+            .replace("FOLDER", repr(str(Path(harness_scene.__file__).parent)))
             + textwrap.dedent(source)
             + "\nfaulthandler.cancel_dump_traceback_later()\n"
         )
