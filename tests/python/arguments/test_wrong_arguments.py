@@ -1,5 +1,6 @@
-"""Every parameter of everything public is given values that it cannot take: what comes out is an error of this package,
-or a TypeError or ValueError that names the parameter or what was called; never one from inside."""
+"""Each parameter of each public name gets values that it cannot take. The result is an error of
+this package, or a TypeError or ValueError that names the parameter or the call.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gb.testing.check_device``: it passes what is right, and finds every defect of a device that has one."""
+"""``gb.testing.check_device`` passes a correct device and finds each defect of a defective one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Backends in shared libraries, compiled here against what the package brings along. Each test has a process of its
-own: loading is for good."""
+"""Backend modules that these tests compile against the headers of the package. Each test has its
+own process, because a module is never unloaded.
+"""
 
 import os
 import shutil

@@ -1,5 +1,4 @@
-"""The command line as programs and people use it: exit statuses, one line for an error, the usage of the right command,
-pipes, Ctrl-C."""
+"""The command line: exit statuses, one line per error, usage, pipes and Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m ggml_backend profile``: what it runs, what it prints, what it writes."""
+"""``python -m ggml_backend profile``: the graphs that it runs, its output and its files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work of a command follows from the size of its files, not from numbers in them."""
+"""A command works in proportion to the size of its files, not to the numbers in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters inside one process: the same bits as one CPU, and what is sent for that."""
+"""Clusters inside one process compute the bits of one CPU. The tests also count the messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples over clusters: texts that survive the loss of a rank, batches in flight."""
+"""The examples on clusters: texts that survive a lost rank, and pending batches."""
 
 from __future__ import annotations
 

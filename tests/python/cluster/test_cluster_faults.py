@@ -1,5 +1,6 @@
-"""Ranks that die, fall silent, come late, are of another version, or say what is no message: an error that names rank
-and host, within the deadline, and the others go on."""
+"""Ranks that die, stop answering, answer late, have another version, or send garbage. The caller
+gets an error with rank and host within the deadline, and the other ranks go on.
+"""
 
 from __future__ import annotations
 

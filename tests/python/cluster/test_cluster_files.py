@@ -1,4 +1,6 @@
-"""Weights of ranks: read from their own copy of the file, sent where there is none, refused where it is another one."""
+"""A rank reads weights from its own copy of the file, receives them without a copy, and refuses a
+different file.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Layers on described clusters: the best of all placements, the scheduler's own plans and prices, and what the command
-line tells."""
+"""Layers on described clusters: the best of all placements, plans and prices of the scheduler, and
+the output of the command.
+"""
 
 from __future__ import annotations
 

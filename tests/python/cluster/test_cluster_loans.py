@@ -1,6 +1,7 @@
-"""Data that are sent from where they are: a rank that waits says so, and who sends to it makes no copy. What is being
-sent is not changed before it has come, whatever happens to the memory or to either rank. The simulated network reads
-lent bytes when they are taken, as late as any MPI may."""
+"""Data that a rank sends without a copy. A waiting rank announces it, and the sender lends its
+memory. Lent memory stays unchanged until the receiver has it. The simulated network reads lent
+bytes as late as any MPI may.
+"""
 
 from __future__ import annotations
 

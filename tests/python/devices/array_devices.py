@@ -1,4 +1,4 @@
-"""The array libraries that are here, as devices: what the tests of ARRAY share."""
+"""The installed array libraries as devices, for the tests of ARRAY."""
 
 from __future__ import annotations
 

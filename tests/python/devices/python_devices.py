@@ -1,4 +1,4 @@
-"""Devices written in Python that the tests of this folder share."""
+"""Devices written in Python, for the tests of this folder."""
 
 from __future__ import annotations
 

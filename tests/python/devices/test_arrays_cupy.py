@@ -1,5 +1,6 @@
-"""ARRAY with CuPy, whose functions are NumPy's here: no GPU is needed. This tells that what is called for memory,
-streams and events is called with what CuPy takes, and in which order; not that CuPy computes it."""
+"""ARRAY with a fake CuPy made of NumPy. The tests check the calls for memory, streams and events,
+and their order. They need no GPU, and check no results of CuPy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""ARRAY as a device: options, memory, weights, groups of operators, a queue, what it refuses."""
+"""ARRAY as a device: options, memory, weights, fused operators, its queue, and the nodes that it
+refuses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples on ARRAY: sentence embeddings, and a Llama that is split over ARRAY and the CPU."""
+"""The examples on ARRAY: sentence embeddings, and a Llama on ARRAY and the CPU."""
 
 from __future__ import annotations
 

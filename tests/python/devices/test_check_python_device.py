@@ -1,5 +1,6 @@
-"""``gb.testing.check_device`` on devices written in Python: those that are right pass, and what others do wrong is
-found."""
+"""``gb.testing.check_device`` passes correct devices written in Python, and finds the faults of
+others.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``Node.params``: the parameters of operators, as the functions that build them take them."""
+"""``Node.params`` are the arguments of the function that builds the node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices written in Python that compute later: whom a failure is told, who waits for whom, and for what."""
+"""Devices written in Python with a queue: which call raises a failure, and which calls wait."""
 
 from __future__ import annotations
 

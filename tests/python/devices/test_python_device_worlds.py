@@ -1,5 +1,6 @@
-"""Random graphs over devices written in Python, a simulated one and the CPU: the same bits as NumPy, however nodes are
-spread."""
+"""Random graphs on devices in Python, a simulated device and the CPU give the bits of NumPy, for
+any placement.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices written in Python: what they compute, on which memory, with which options."""
+"""Devices written in Python: their operators, memory and options."""
 
 from __future__ import annotations
 

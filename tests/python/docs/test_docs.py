@@ -1,10 +1,10 @@
-"""The code in README.md and docs: Python runs, in the order in which it is read, and prints what the page says that it
-prints.
+"""Code blocks in README.md and docs run in order and print what the page shows.
 
-A block is fenced (```` ```python ````) or indented by four spaces. Python blocks of a page share their names;
-``BEFORE`` has what a page takes for given. A ``text`` block behind a Python block is what that prints; in blocks with
-``>>>`` the answers are compared. Every other block is in ``NOT_RUN``, with the reason, and each command ``python -m
-ggml_backend ...`` that a page mentions has the options that the page mentions.
+A block is fenced (```` ```python ````) or indented by four spaces. Python blocks of a page share
+their names. ``BEFORE`` defines the names that a page assumes. A ``text`` block after a Python block
+is the expected output. In blocks with ``>>>`` the answers are compared. ``NOT_RUN`` lists every
+other block, with the reason. Each command ``python -m ggml_backend ...`` of a page accepts the
+options that the page shows.
 """
 
 from __future__ import annotations

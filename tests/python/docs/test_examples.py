@@ -1,5 +1,6 @@
-"""The examples with files and arguments that are wrong in all ways: one line for each, no traceback, no endless
-work."""
+"""The examples with wrong files and arguments: one line for each error, no traceback, and no
+endless work.
+"""
 
 from __future__ import annotations
 

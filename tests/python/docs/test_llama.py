@@ -1,4 +1,6 @@
-"""examples/llama against a float64 NumPy network without a cache, and its tokenizers against definitions."""
+"""examples/llama against a NumPy network in float64 without a cache. Its tokenizers against their
+definitions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notebooks of the tutorial: they are what their chapters say, and they run."""
+"""The notebooks of the tutorial equal their chapters, and run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the package writes: all of it or nothing, with the rights of what was there, and no remains."""
+"""The package writes a file completely or not at all, keeps its permissions, and leaves no
+temporary files.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""An interrupt at any instruction of what opens, maps and writes files leaves no descriptor, no mapping, no guard and
-no file behind."""
+"""An interrupt at any instruction that opens, maps or writes files leaves no descriptor, mapping,
+guard or file behind.
+"""
 
 from __future__ import annotations
 

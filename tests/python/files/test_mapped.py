@@ -1,5 +1,6 @@
-"""Files that shrink while they are mapped: an error of the call that reads them, never a signal that ends the
-process."""
+"""A mapped file that shrinks gives an error in the reading call, never a signal that ends the
+process.
+"""
 
 from __future__ import annotations
 

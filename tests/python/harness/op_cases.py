@@ -1,6 +1,7 @@
-"""Each function of the package once, with small inputs: the calls of the package's own table, and what that leaves out.
+"""Small calls of each function of the package: those of the package's own table, and some that the
+table lacks.
 
-Tests of all functions use these calls, and change their sizes (harness_zeros.py).
+Tests of all functions use these calls. harness_zeros.py changes their sizes.
 """
 
 from __future__ import annotations

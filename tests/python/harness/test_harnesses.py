@@ -1,5 +1,6 @@
-"""The attack harnesses, each for a few seconds; ``make check-long`` gives them two to ten minutes each. A failure names
-the seed: run the command again with ``--seed`` and it begins alike."""
+"""Each attack harness for a few seconds. ``make check-long`` runs each for two to ten minutes. A
+failure names the seed. Run the command with ``--seed`` to repeat it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a forked child may do with what the parent has, and with what is its own."""
+"""A forked child: the objects of the parent work or raise, and new objects work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closing in any order, use after close, memory that arrays look into, and the end of the interpreter."""
+"""Closing in any order, use after close, arrays over freed memory, and the end of the interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One scheduler on several threads: each run ends for the thread that started it, whatever the others call."""
+"""One scheduler on several threads: each run ends for the thread that started it, whatever other
+threads call.
+"""
 
 from __future__ import annotations
 

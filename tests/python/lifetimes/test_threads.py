@@ -1,4 +1,6 @@
-"""Several Python threads: different objects at once, one object in turns, closing while others work."""
+"""Several Python threads use different objects at once, share objects, and close them while others
+work.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gb.custom: any sources, any results, computed by a function of Python. NumPy says what comes out."""
+"""``gb.custom``: a Python function computes any results from any sources. NumPy is the reference."""
 
 from __future__ import annotations
 

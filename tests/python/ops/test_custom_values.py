@@ -1,4 +1,4 @@
-"""What functions of ``gb.custom`` and ``gb.map_custom`` return keeps its value, or is refused."""
+"""Results of functions of ``gb.custom`` and ``gb.map_custom`` keep their values, or raise an error."""
 
 from __future__ import annotations
 

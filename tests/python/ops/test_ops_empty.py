@@ -1,5 +1,6 @@
-"""Every operation on tensors without elements: the result has its shape, and what it holds in spite of that is a sum
-without terms, zero. Or it is refused by name. Nothing crashes."""
+"""Each operator on tensors without elements. The result has the shape of the operator, and elements
+that are empty sums are zero. An operator that refuses such tensors names itself.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operators and the indexing of tensors mean what they mean in NumPy."""
+"""Python operators and indexing of tensors mean what they mean in NumPy."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""What operations make of NaN, infinities, zeros of either sign, denormals and the largest numbers: one answer at every
-level of instructions, on every device, computed together or one by one; and what long rows, far logits and stretched
-rotations cost in accuracy.
+"""NaN, infinities, signed zeros, denormals and the largest numbers: all kernel levels and devices
+give one answer, fused or not. Also the accuracy of long rows, large logits and stretched rotations.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Built files are found beside the extension, wherever the Python files lie. An editable install leaves these in the
-source tree."""
+"""The package finds built files beside the extension. In an editable install its Python files are
+elsewhere.
+"""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""The package as a whole: what it exports, how it is built, the command line, the first example."""
+"""The package as a whole: exports, build, command line, and the first example."""
 
 from __future__ import annotations
 

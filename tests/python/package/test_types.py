@@ -1,4 +1,4 @@
-"""What type checkers see of the package: everything that is public, and a user's program that uses all of it."""
+"""Type checkers know every public name, and accept a program of a user that uses all of them."""
 
 from __future__ import annotations
 

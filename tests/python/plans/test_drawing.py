@@ -1,4 +1,4 @@
-"""What is drawn, judged by its geometry, its colours, and by figures that are counted apart."""
+"""Drawings of plans: geometry, colours, and figures against separate counts."""
 
 from __future__ import annotations
 

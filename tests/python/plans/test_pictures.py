@@ -1,4 +1,4 @@
-"""Pictures of memory plans. The validator counts bytes one moment at a time."""
+"""Pictures of memory plans, against a count of bytes one moment at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs, allocators, the scheduler."""
+"""Graphs, allocators and the scheduler."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""How a scheduler runs: checked runs, several on their way, results fetched behind them, marks in queues,
-statistics."""
+"""Runs of a scheduler: checked runs, several pending runs, their results, events and statistics."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""DLPack as its specification has it, by ctypes: what capsules of the package say, and capsules of a library that knows
-nothing of it."""
+"""DLPack by ctypes, from its specification: reads capsules of the package and makes capsules of
+another library.
+"""
 
 from __future__ import annotations
 

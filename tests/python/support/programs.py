@@ -1,4 +1,4 @@
-"""Programs that must hold: what may crash, hang or end the interpreter runs in one of its own."""
+"""Programs that could crash, hang or end the interpreter run in their own interpreter."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Nothing that is not there is read or computed with: results that were not computed, are out of date or whose memory
-was used again, inputs that were not set or have lost their memory."""
+"""No call reads or uses invalid content: results that are not computed, outdated or overwritten,
+and inputs that are unset or lost their memory.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Which context a result belongs to: it follows from the sources, or is named, or it is an error. The order in which
-contexts were made never matters."""
+"""The context of a result follows from the sources, or the caller names it, or the call is an
+error. The order of creation never matters.
+"""
 
 from __future__ import annotations
 

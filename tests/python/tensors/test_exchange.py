@@ -1,5 +1,6 @@
-"""Arrays of other libraries over the memory of tensors, and tensors over theirs: DLPack, buffers, and what only has
-``__array__``. PyTorch and JAX: ``test_exchange_torch.py``, ``test_exchange_jax.py``."""
+"""Arrays of other libraries over the memory of tensors, and tensors over theirs: DLPack, buffers,
+and ``__array__``.
+"""
 
 from __future__ import annotations
 

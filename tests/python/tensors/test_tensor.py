@@ -1,4 +1,4 @@
-"""Tensors: shapes, data in and out, indexing, operators - against NumPy."""
+"""Tensors: shapes, data, indexing and operators, against NumPy."""
 
 from __future__ import annotations
 

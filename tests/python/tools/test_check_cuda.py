@@ -1,4 +1,6 @@
-"""tools/check_cuda.sh: what cannot be checked on a machine is owed, what fails has failed."""
+"""tools/check_cuda.sh counts a check that a machine cannot run as owed, and a failing check as
+failed.
+"""
 
 from __future__ import annotations
 

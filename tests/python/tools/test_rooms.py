@@ -1,4 +1,6 @@
-"""tools/rooms.py finds circles and forbidden uses in object files: tried on small trees that are compiled here."""
+"""tools/rooms.py finds circles and forbidden uses in object files of small trees that the tests
+compile.
+"""
 
 from __future__ import annotations
 
