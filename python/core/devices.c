@@ -48,7 +48,7 @@ void gbpy_device_say(const char * text) { snprintf(said, sizeof(said), "%s", tex
 bool gbpy_computes(const struct ggml_tensor * t) { return t != NULL && gb_op_computes(t->op); }
 
 struct gbpy_op_facts gbpy_op_facts(int op) {
-    return (struct gbpy_op_facts) {
+    return (struct gbpy_op_facts){
         .elementwise = ggml_backend_cost_class_of((enum ggml_op) op) == GGML_BACKEND_COST_ELEMENTS,
         .inplace = (int) gb_op_inplace_sources((enum ggml_op) op),
     };
