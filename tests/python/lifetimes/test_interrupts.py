@@ -17,8 +17,6 @@ import ggml_backend as gb
 from harness_scene import SANITIZED
 from programs import PATIENCE
 
-pytestmark = pytest.mark.alone
-
 # seconds; the promise is 0.2, what is asserted leaves room for machines that others use
 LATE = 20.0 if SANITIZED else 2.0
 BYTES = 1 << 28
@@ -111,11 +109,13 @@ LONG: dict[str, Callable[[Path], Callable[[], object]]] = {
 }
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", LONG)
 def test_interrupts_end_long_calls(name: str, interrupted: Callable[..., float], tmp_path: Path) -> None:
     assert interrupted(LONG[name](tmp_path), 0.2) < LATE
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("device", ["CPU", "SIM"])
 def test_interrupted_set_leaves_the_input_unset(device: str, interrupted: Callable[..., float]) -> None:
     backend, ctx = gb.Backend(device), gb.Context()
@@ -147,6 +147,7 @@ COPIES: dict[str, Callable[[gb.Tensor, gb.Tensor, Path], object]] = {
 }
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("name", COPIES)
 def test_interrupts_end_copies(name: str, interrupted: Callable[..., float], tmp_path: Path) -> None:
     backend, ctx = gb.Backend("CPU"), gb.Context()
@@ -160,6 +161,7 @@ def test_interrupts_end_copies(name: str, interrupted: Callable[..., float], tmp
     assert x.numpy()[-1, -1] == 2.0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("how", ["alloc", "load"])
 def test_interrupts_end_writes_to_a_simulated_device(
     how: str, interrupted: Callable[..., float], tmp_path: Path
