@@ -27,7 +27,7 @@ class Lies:
 
 
 class Agrees:
-    """Equals everything, and has a hash of its own."""
+    """Equals every object, and has its own hash."""
 
     def __eq__(self, other: object) -> bool:
         return True
@@ -231,7 +231,7 @@ def call(world: World, name: str, wanted: str, wrong: Any) -> None:
 
 
 def complaint(error: Exception, name: str, parameter: str) -> str | None:
-    """What is wrong with an error."""
+    """Describes a wrong error, or returns an empty text."""
     text = str(error)
     if INSIDE.search(text):
         return "it comes from inside"
@@ -266,7 +266,7 @@ def tried(world: World, name: str, parameter: str) -> list[str]:
 
 @pytest.fixture
 def quiet(tmp_path, monkeypatch):
-    """Files with wrong names go where they can be lost; what is global stays as it was."""
+    """Files with wrong names go into a temporary folder. Global state is restored."""
     monkeypatch.chdir(tmp_path)
     yield
     gb.set_log(None)

@@ -89,8 +89,7 @@ def test_beside_a_library_with_the_same_names(mini, tmp_path):
 
 
 def test_never_searched_for(mini):
-    """A path is a path: of a bare name the caller's directory is taken, never a search path, and what is not there is
-    not found."""
+    """A bare name means a file in the current folder. The loader searches no path."""
     code = """
 import os, sys
 import ggml_backend as gb

@@ -24,7 +24,7 @@ COMMAND = [sys.executable, "-m", "ggml_backend"]
 
 
 def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """In this process; with options for a process of its own, in one."""
+    """Runs the command in this process, or in its own process if options are given."""
     words = list(map(str, arguments))
     if options:
         options = {"capture_output": True, "text": True, "timeout": 120, "check": False, **options}

@@ -445,7 +445,7 @@ def interrupted() -> None:
 
 
 def forks() -> None:
-    """Children of rank 0 hear that the cluster is not theirs, also at their exit, and disturb nobody."""
+    """Children of rank 0 cannot use the cluster, and their exit does not disturb it."""
     with gb.cluster(deadline=20, threads=1) as cluster, placed("embed", cluster.backends()) as (model, sched):
         wanted = model.run(sched, 7)
         for status in (0, 3):
@@ -464,7 +464,7 @@ def forks() -> None:
 
 
 def forgets() -> None:
-    """Nobody closes the cluster."""
+    """No call closes the cluster."""
     compute_on(gb.cluster(deadline=20, threads=1).backends()[0])
 
 

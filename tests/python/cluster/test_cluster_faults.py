@@ -45,7 +45,7 @@ class Counting(LocalNetwork):
 
 
 def survivors_compute(cluster):
-    """A new scheduler over what is left."""
+    """A new scheduler uses the remaining ranks."""
     devices = cluster.backends()
     assert devices
     for device in devices:
@@ -87,7 +87,7 @@ def length(error):
 
 
 def test_who_is_told_often_that_a_rank_is_lost_keeps_nothing():
-    """Each exception has a traceback of its own."""
+    """Each exception has its own traceback, and keeps no objects alive."""
     network = LocalNetwork(2)
     with simulated(2, network=network) as cluster:
         device = cluster.backends()[0]
@@ -378,8 +378,8 @@ def commands(rng):
 
 
 def test_fuzzed_messages_leave_a_rank_usable():
-    """Random commands, and messages with bytes changed, behind a healthy beginning: no crash, no memory beyond the
-    host's, and it still does what it is told."""
+    """Random commands and changed bytes after a valid start: the rank does not crash, uses no
+    foreign memory, and still works."""
     rng = np.random.default_rng(2)
     network = LocalNetwork(2)
     here = network.transport(0)

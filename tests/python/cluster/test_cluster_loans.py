@@ -127,7 +127,7 @@ def test_large_data_that_a_rank_waits_for_are_sent_from_where_they_are(monkeypat
 
 
 def test_what_nobody_waits_for_yet_is_copied(monkeypatch):
-    """A rank that is busy has not asked, so who sends to it goes on at once."""
+    """A busy rank has not announced a wait, so the sender copies and goes on at once."""
     sizes = lent(monkeypatch)
     with pair() as p:
         p.network.stop(2)
@@ -188,7 +188,7 @@ def test_other_memory_is_used_meanwhile():
 
 @pytest.mark.parametrize("how", ["kill", "stop", "cut"])
 def test_who_lends_to_a_rank_that_is_lost_goes_on(how):
-    """Its memory is its own again, and whoever was to get the bytes will not be asked for them."""
+    """The lender gets its memory back, and no rank asks for the bytes."""
     with pair(deadline=0.4) as p:
         if how == "cut":
             p.network.cut(1, 2)
@@ -205,7 +205,7 @@ def test_who_lends_to_a_rank_that_is_lost_goes_on(how):
 
 
 def test_a_rank_that_lends_dies():
-    """What it has sent is there or is not; the other one goes on."""
+    """Its data arrived completely or not at all. The other rank goes on."""
     with pair(deadline=1.0) as p:
         p.lend()
         p.network.kill(1)

@@ -295,7 +295,7 @@ def test_results_that_others_read_are_stored(rng):
 
 
 class Streams:
-    """What ``torch.cuda`` has, of a device that computes at once, with a record of what is asked of it."""
+    """A fake ``torch.cuda`` of a device that computes at once, with a record of its calls."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -337,7 +337,7 @@ class Streams:
 
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
-    """ARRAY:library=torch,memory=own has a queue then: what is told is the calls, not that they overlap."""
+    """Gives ARRAY:library=torch,memory=own a queue. The tests see the calls, not their overlap."""
     import ggml_backend.devices._torch as torch_library
 
     streams, plain = Streams(), torch_library.Torch.__init__

@@ -194,7 +194,7 @@ def _usual(names: dict[str, Any], folder: Path) -> None:
 
 
 def _nothing(names: dict[str, Any], folder: Path) -> None:
-    """The page has what it needs."""
+    """For pages that assume nothing."""
 
 
 BEFORE = {
@@ -220,7 +220,7 @@ def within(folder: Path) -> Iterator[None]:
 
 
 def execute(block: Block, names: dict[str, Any]) -> str:
-    """Runs a block; what it prints."""
+    """Runs a block and returns its output."""
     out = io.StringIO()
     code = compile("\n" * (block.line - 1) + block.text, str(ROOT / block.page), "exec")
     with contextlib.redirect_stdout(out):

@@ -47,8 +47,8 @@ Act = Callable[["ClusterScene"], Any]
 
 
 class Instructions(Places):
-    """Only where CPython looks for signals. A line may begin elsewhere: that of ``with lock``, once more, before
-    the lock is released, and no signal handler runs there."""
+    """The places where CPython looks for signals. The line of ``with lock`` appears again before
+    the release of the lock, where no signal handler runs."""
 
     def __init__(self) -> None:
         super().__init__(True)

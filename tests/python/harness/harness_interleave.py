@@ -130,7 +130,7 @@ def interrupts(seconds: float, seed: int, options: argparse.Namespace) -> Counte
 
 
 def tolerant(act: Callable[[Scene], object], scene: Scene) -> None:
-    """What is closed meanwhile, or in use, raises one of our errors."""
+    """Closed or locked objects raise errors of the package."""
     with contextlib.suppress(gb.GgmlError):
         act(scene)
 

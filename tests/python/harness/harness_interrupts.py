@@ -64,7 +64,8 @@ class Timer:
             raise KeyboardInterrupt
 
     def attempt(self, act: Callable[[], object], seconds: float, number: int = signal.SIGALRM) -> bool:
-        """Was the act interrupted?"""
+        """Earlier interrupts may have left outdated results or unset inputs, which raise
+        StateError. The check that follows finds real faults."""
         try:
             try:
                 self.armed = True
@@ -162,8 +163,8 @@ def by_timer(seconds: float, seed: int, options: argparse.Namespace) -> Counter[
 
 
 def attempt(name: str, act: Callable[[Scene], object], scene: Scene) -> None:
-    """What was interrupted before may have left results out of date, or inputs unset: StateError. The check that
-    follows finds what is worse."""
+    """Earlier interrupts may have left outdated results or unset inputs, which raise StateError.
+    The check that follows finds real faults."""
     with contextlib.suppress(gb.StateError):
         act(scene)
 
@@ -183,8 +184,7 @@ def checked(scene: Scene, counts: Counter[str]) -> None:
 
 
 def without_memory(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
-    """The n-th allocation of each operation fails, n = 0, 1, ... until none of some dozens in a row makes a
-    difference."""
+    """Allocation n of each operation fails, for n = 0, 1, ... until dozens in a row make no difference."""
     try:
         import _testcapi
     except ImportError:
@@ -288,8 +288,8 @@ LATENCY: dict[str, Callable[[], Callable[[], object]]] = {
 
 
 def latency(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
-    """Milliseconds from SIGINT to KeyboardInterrupt. The promise is 200; what is asserted leaves room for machines that
-    others use."""
+    """Milliseconds from SIGINT to KeyboardInterrupt. The promise is 200. The limit allows for a
+    busy machine."""
     chooser, timer, counts = random.Random(seed), Timer(), Counter[str]()
     acts = {name: make() for name, make in LATENCY.items()}
     late: dict[str, list[float]] = {name: [] for name in acts}

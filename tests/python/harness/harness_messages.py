@@ -76,7 +76,7 @@ def damaged(damage: Damage) -> Iterator[None]:
 
 
 class Calls:
-    """A model over two ranks, and what is done with it."""
+    """A model on two ranks, and calls that use it."""
 
     def __init__(self, cluster: Any) -> None:
         self.cluster = cluster

@@ -89,7 +89,7 @@ class Hosted(gb.Device):
 
 
 class Boxed(Hosted):
-    """The same on memory of its own, with a queue that is emptied by who waits."""
+    """The same device with its own memory, and with a queue that runs during waits."""
 
     memory = "own"
 
@@ -781,7 +781,7 @@ def _(w: Scene) -> None:
 
 
 def _drop_context(w: Scene) -> None:
-    """Nothing keeps it any more but what is being done with it."""
+    """Only pending work keeps the context."""
     w.ctx.close()
     w.graph = w.custom = w.several = w.dead
     w.pending = None
@@ -811,7 +811,7 @@ CLOSERS.update({
 
 
 def in_thread(act: Callable[[], Any]) -> None:
-    """Runs it on another thread, and raises here what it raised there."""
+    """Runs it on another thread, and raises its exception here."""
     raised: list[BaseException] = []
 
     def guarded() -> None:
@@ -896,9 +896,9 @@ def report(counts: Counter[str]) -> None:
 def supervise(
     file: str, work: Callable[[float, int, argparse.Namespace], Counter[str]], *flags: tuple[str, dict[str, Any]]
 ) -> int:
-    """The command line of a harness. ``work(seconds, seed, options)`` runs in a process of its own and returns counts;
-    what goes wrong it raises, or it dies of it. Then another process goes on with the next seed, up to ``--deaths``
-    times. The exit status is 0 if none died."""
+    """The command line of a harness. ``work(seconds, seed, options)`` runs in its own process and
+    returns counts, or raises an error, or dies. After a death another process continues with the
+    next seed, up to ``--deaths`` times. The exit status is 0 if no process died."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--seed", type=int, default=1)

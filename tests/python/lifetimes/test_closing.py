@@ -122,7 +122,7 @@ for call in calls:
 
 
 def test_close_in_a_callback_ends_the_run(holds):
-    """Whoever wants its devices would wait for that run, for which nobody can wait any more."""
+    """A later call on its devices would wait forever for a run that no thread can finish."""
     holds("""
     slow = gb.Backend("SIM", delay="20ms"); s = gb.Scheduler([slow, cpu])
     ctx = gb.Context(); x = ctx.tensor((4, 4))
@@ -280,8 +280,7 @@ def test_objects_that_close_cannot_be_copied(tmp_path, cpu):
 
 
 def test_finalizers_can_use_a_file_of_their_cycle(holds, tmp_path):
-    """Python's collector calls finalizers in any order: what is behind a file must outlive all that may still use
-    it."""
+    """The collector of Python calls finalizers in any order, so the file must outlive its users."""
     holds(f"""
     path = {str(tmp_path / "model.gguf")!r}
     with gb.gguf.Writer(path) as writer:

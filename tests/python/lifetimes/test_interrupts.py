@@ -166,7 +166,7 @@ def test_interrupts_end_copies(name: str, interrupted: Callable[..., float], tmp
 def test_interrupts_end_writes_to_a_simulated_device(
     how: str, interrupted: Callable[..., float], tmp_path: Path
 ) -> None:
-    """It is filled before it is handed out; none of it is lost."""
+    """The device fills new memory first. An interrupt leaks none of it."""
     sim = gb.Backend("SIM", mem=2 * BYTES)
     with gb.gguf.Writer(tmp_path / "x.gguf") as writer:
         writer.add_tensor("x", np.zeros(BYTES // 4 - 1024, np.float32))
@@ -329,8 +329,7 @@ HEARD = {
 @pytest.mark.alone
 @pytest.mark.parametrize("case", HEARD)
 def test_interrupts_end_waits_at_once(holds, case):
-    """The promise is 0.2 s. What is asserted is generous, as others may use the machine; what it may never be is the
-    end of the work."""
+    """The promise is 0.2 s. The limit allows for a busy machine, but is below the length of the work."""
     out = holds(
         textwrap.dedent(HEARD[case])
         + """

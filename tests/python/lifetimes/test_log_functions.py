@@ -106,7 +106,7 @@ def test_a_log_function_of_a_device_cannot_wait_for_its_own_run(holds, act):
 
 
 def test_a_log_function_of_a_device_needs_its_own_locks(holds):
-    """It reads a tensor while that one sets it: all of one set, or all of the other."""
+    """It reads a tensor while another thread sets it, and must see one of the two sets completely."""
     holds("""
         failing = gb.Backend("SIM:delay=20ms,fail_op=sqr")
         big = gb.Context(); b = big.tensor(1 << 21); big.allocate(cpu); b.set(0.0)

@@ -22,7 +22,7 @@ SECONDS = float(os.environ.get("GB_THREADS_SECONDS", "0.15"))  # for each pair o
 
 
 class Queued(gb.Device):
-    """A device whose queue is emptied by a thread of its own, which also runs Python functions."""
+    """A device with a thread that empties its queue and runs Python functions."""
 
     in_order = True
     computes_custom = True

@@ -122,7 +122,8 @@ def test_buffers_freed_while_others_build(cpu):
 
 
 def test_memory_that_comes_and_goes_while_others_wait_to_compute(cpu):
-    """Who waited for the backend computes with the memory of now, not with what there was when it began to wait."""
+    """A thread that waited for the backend computes with the present memory, not with that of the
+    start of its wait."""
     ctx = gb.Context()
     x, w = ctx.tensor((64, 512)), ctx.tensor((512, 512))
     graph = ctx.graph(gb.relu(x @ w.T))
@@ -298,7 +299,7 @@ def test_arrays_are_shared_between_threads(cpu):
 
 
 def test_graphs_and_schedulers_share_a_backend(cpu):
-    """Whoever computes has the backend for himself, by whichever way he came."""
+    """Each computation has the backend alone, through a graph or a scheduler."""
 
     def work(i: int) -> None:
         with gb.Context() as ctx:

@@ -157,7 +157,7 @@ def test_several_results_that_different_nodes_read(ctx, rng, devices, how):
 
 
 def test_results_swapped_by_the_function(ctx):
-    """What is returned for one result may look into another."""
+    """The array of one result may look into another result."""
 
     def swap(out):
         out[0][...], out[1][...] = [1, 2], [3, 4]
@@ -172,7 +172,7 @@ def test_results_swapped_by_the_function(ctx):
 @pytest.mark.parametrize("check", [False, True], ids=["", "checked"])
 @pytest.mark.parametrize("devices", DEVICES, ids="-".join)
 def test_results_that_live_on_while_memory_is_used_again(ctx, rng, devices, check):
-    """Each result is read late, behind nodes that want memory: none of them may lie where another still is."""
+    """Later nodes need memory before each result is read. No two live results may overlap."""
     values = rng.standard_normal((16, 16)).astype(f32)
     x = ctx.tensor((16, 16))
     outs = gb.custom(lambda out, a: tuple(a * (i + 1) for i in range(6)), x, shape=[(16, 16)] * 6)

@@ -96,7 +96,7 @@ def test_slices_of_nothing(shape, ctx):
 
 
 def test_sums_of_empty_slices(ctx):
-    """What is computed from an empty slice is what NumPy makes of it."""
+    """Results of empty slices equal those of NumPy."""
     x = ctx.tensor((4, 3), gb.float32)
     y = ctx.tensor((2, 3), gb.float32)
     nodes = [gb.sum(x[2:2]), gb.sum(x[:, 3:]), x[1:1] * 2.0, x[4:] @ y.T, gb.concat(gb.cont(x[3:3]), gb.cont(x[3:]), 0)]

@@ -264,7 +264,7 @@ def test_kinds_of_operators():
 
 
 class Tables(HTMLParser):
-    """Rows of cells of each table of a page, by the label of what it is in; without what is small."""
+    """The cells of each table of a page by its label, without small print."""
 
     def __init__(self, text):
         super().__init__()

@@ -247,7 +247,7 @@ def test_checked_runs(line, rng, cpu, slow):
 
 @unchecked
 def test_checked_runs_poison_what_is_dead(ctx, cpu):
-    """The memory of an intermediate result is filled with NaN as soon as nobody needs it."""
+    """Checked runs fill the memory of an intermediate result with NaN after its last use."""
     x = ctx.tensor((8, 8), name="x")
     h = (x @ x).named("h")
     k = (h @ h).named("k")
@@ -399,7 +399,7 @@ def test_stats_of_results_written_back(ctx, cpu, slow):
 
 
 def test_threads_share_the_devices(rng, cpu):
-    """Each with a scheduler and runs of its own on their way; one of them reads arrays while others compute."""
+    """Each thread has a scheduler and pending runs. One thread reads arrays while others compute."""
     a, b = gb.Backend("SIM:name=A,delay=1ms"), gb.Backend("SIM:name=B,copy_delay=1ms")
 
     def work(i):
@@ -441,7 +441,7 @@ def test_several_threads_wait_for_one_run(line, rng, cpu, slow):
 
 
 def test_abandoned_runs(rng, cpu):
-    """Everything is dropped while devices still work and write into arrays that nobody holds."""
+    """All objects are dropped while devices still write into their arrays."""
     for delay in ("0", "1ms", "5ms"):
         for keep in range(3):
             device = gb.Backend(f"SIM:delay={delay}")
@@ -471,8 +471,8 @@ def test_abandoned_runs(rng, cpu):
 @pytest.mark.parametrize("pause", [0, 0.003])
 @pytest.mark.parametrize("asks_first", [True, False])
 def test_no_results_of_a_run_whose_failure_another_was_told(cpu, n_copies, delay, pause, asks_first):
-    """The device fails while a later run is issued, or before: whoever is told, no run has results that it did not
-    compute."""
+    """The device fails while a later run is issued, or before. Some call reports it, and no run
+    returns results that it did not compute."""
     bad = gb.Backend(f"SIM:delay={delay},fail_op=sqr")
     ctx = gb.Context()
     x = ctx.tensor(4)

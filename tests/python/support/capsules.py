@@ -137,7 +137,7 @@ class Library:
         return ctypes.addressof(managed)
 
     def _drop(self, address: int) -> None:
-        """The destructor of a capsule, by address: what nobody took gives its memory back."""
+        """The destructor of a capsule, by address: an unused capsule frees its memory."""
         get_name = ctypes.pythonapi["PyCapsule_GetName"]
         get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
         if get_name(address) in (PLAIN, VERSIONED):

@@ -338,7 +338,7 @@ def test_two_threads_compute_a_graph_with_custom_operations_on_two_backends(hold
 
 
 def test_a_view_of_all_of_a_result_needs_that_result(ctx, cpu):
-    """It is part of the graph, not memory that somebody may have computed."""
+    """The result is part of the graph, not memory with computed content."""
     x = ctx.tensor((3, 4), name="x")
     y = gb.relu(gb.view(gb.sqr(x)))
     graph = ctx.graph(y)

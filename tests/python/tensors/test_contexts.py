@@ -96,7 +96,7 @@ def test_the_order_in_which_contexts_were_made_does_not_matter(way, result):
 
 @pytest.mark.parametrize("result", RESULTS)
 def test_without_weights_it_is_an_error_or_named(result):
-    """The weights are not marked as such, so either context could be that of the result."""
+    """No context is marked as weights, so the result could belong to either one."""
     build, expected = RESULTS[result]
     expected = "error" if "with" in result and expected == "inputs" else expected
     for order in ORDERS:
@@ -286,7 +286,7 @@ def test_results_keep_the_contexts_of_their_sources(first):
 
 
 def test_contexts_of_a_chain_are_freed():
-    """Each step builds on the result of the step before, in a context of its own that is older or younger."""
+    """Each step uses the result of the step before, in an older or younger context."""
     ring = [gb.Context() for _ in range(100)]
     watched = [weakref.ref(c) for c in ring]
     y = ring[0].tensor((2, 2))

@@ -627,7 +627,7 @@ def test_threads_exchange_arrays(cpu):
 
 
 def test_a_capsule_goes_on_a_thread_without_the_interpreter(ctx):
-    """Its reader, a library in C, gives the memory back on a thread of its own, which Python has never seen."""
+    """A C library frees the memory on a thread that Python has never seen."""
     import threading
 
     alive = weakref.ref(array := numbers(100))

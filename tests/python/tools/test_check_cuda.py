@@ -17,7 +17,7 @@ SCRIPT = in_tree("tools/check_cuda.sh")
 
 
 def run_sanitizer(tree: Path, sanitizer: str | None, step: str = "memcheck") -> tuple[int, str]:
-    """The step in a tree of its own, with a program that passes and this text of a script as compute-sanitizer."""
+    """Runs the step in its own tree, with a passing program and this script as compute-sanitizer."""
     (tree / "tools").mkdir()
     shutil.copy(SCRIPT, tree / "tools")
     programs = tree / "build/cuda/tests/cuda"
