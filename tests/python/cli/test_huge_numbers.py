@@ -6,6 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def test_no_number_of_a_file_decides_how_long_a_command_takes(tmp_path: Path) -> None:
     program = Path(__file__).with_name("huge_numbers.py")

@@ -12,6 +12,8 @@ from ggml_backend._ffi import lib
 from ggml_backend.cluster import LocalNetwork, simulated
 from source_tree import in_tree
 
+pytestmark = pytest.mark.slow
+
 ROOT = in_tree("examples").parent
 sys.path[0:0] = [str(ROOT), str(in_tree("tests/python/docs"))]
 import test_llama  # noqa: E402

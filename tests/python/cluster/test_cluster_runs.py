@@ -22,6 +22,8 @@ from ggml_backend.cluster._host import Arrival, Queue
 from ggml_backend.cluster._messages import What
 from ranks import compute_on
 
+pytestmark = pytest.mark.slow
+
 WORLDS = int(os.environ.get("GGML_TEST_WORLDS", "60"))
 LARGE = 4000  # elements: more bytes than a command holds
 

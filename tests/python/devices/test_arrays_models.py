@@ -11,6 +11,8 @@ import pytest
 from array_devices import TEXTS
 from source_tree import in_tree
 
+pytestmark = pytest.mark.slow
+
 ROOT = in_tree("examples").parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).parents[1] / "docs")]
 from examples.embed.model import MODEL_PACKAGE, Embedder  # noqa: E402

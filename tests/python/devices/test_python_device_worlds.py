@@ -12,6 +12,8 @@ import pytest
 import ggml_backend as gb
 from python_devices import NAMES
 
+pytestmark = pytest.mark.slow
+
 DEVICES = {
     **{name: {} for name in NAMES if "QUEUE" not in name},
     **{name: {"delay": 0.0002} for name in NAMES if "QUEUE" in name},

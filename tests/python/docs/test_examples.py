@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 import ggml_backend as gb
 from source_tree import in_tree
 
+pytestmark = pytest.mark.slow
+
 ROOT = in_tree("examples").parent
 sys.path.insert(0, str(ROOT))
 

@@ -15,6 +15,8 @@ import pytest
 import ggml_backend as gb
 from source_tree import in_tree
 
+pytestmark = pytest.mark.slow
+
 ROOT = in_tree("examples").parent
 sys.path.insert(0, str(ROOT))
 from examples.llama import model as llama_model  # noqa: E402

@@ -11,6 +11,8 @@ import pytest
 
 from source_tree import in_tree
 
+pytestmark = pytest.mark.slow
+
 LEARN = in_tree("docs/learn/index.md").parent
 NOTEBOOKS = in_tree("examples/notebooks/inside.ipynb").parent
 NAMES = sorted(p.stem for p in NOTEBOOKS.glob("*.ipynb"))

@@ -26,7 +26,10 @@ from ggml_backend._files import mapped
 from harness_interleave import Places, interrupt
 from harness_scene import lost_by_python
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors and mappings are counted in /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="descriptors and mappings are counted in /proc"),
+]
 
 
 class Everywhere(Places):

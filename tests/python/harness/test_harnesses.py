@@ -20,6 +20,8 @@ from harness_clusters import ClusterScene, Instructions
 from harness_interleave import Places, tolerant
 from harness_scene import CLOSERS, OPERATIONS, SANITIZED, Scene
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 HARNESSES = {
     "interrupts": ["harness_interrupts.py"],

@@ -9,6 +9,8 @@ import pytest
 
 import ggml_backend as gb
 
+pytestmark = pytest.mark.slow
+
 # in use
 CLOSES = {
     "context, read": ("w.ctx.close()", "w.y.numpy(copy=True)"),

@@ -15,6 +15,8 @@ import ggml_backend as gb
 from harness_scene import SANITIZED
 from programs import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 
 # allocations
 @pytest.mark.parametrize("act", [

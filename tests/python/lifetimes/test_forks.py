@@ -9,6 +9,8 @@ import pytest
 from harness_scene import SANITIZED
 from programs import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 
 def forked(act: str, rounds: int = 40) -> str:
     """A program that forks while threads compute; each child runs the act and must end with status 0 within ten

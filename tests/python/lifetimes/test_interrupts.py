@@ -17,6 +17,8 @@ import ggml_backend as gb
 from harness_scene import SANITIZED
 from programs import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 # seconds; the promise is 0.2, what is asserted leaves room for machines that others use
 LATE = 20.0 if SANITIZED else 2.0
 BYTES = 1 << 28

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def test_exceptions_of_log_functions_are_raised(holds):
     holds("""

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 BEGIN = """
 import gc, importlib, sys
 import numpy as np

@@ -18,6 +18,8 @@ import pytest
 import ggml_backend as gb
 from threads import run_threads
 
+pytestmark = pytest.mark.slow
+
 SECONDS = float(os.environ.get("GB_THREADS_SECONDS", "0.15"))  # for each pair of calls
 
 

@@ -16,6 +16,8 @@ from conftest import unfused
 from ggml_backend.ops._rope import ROPE_MODES
 from op_harness import EXACT, Built, In, Tolerance, array, check, covers, cpus, random, real, sim
 
+pytestmark = pytest.mark.slow
+
 NAN, INF = math.nan, math.inf
 SPECIAL = [NAN, INF, -INF, 0.0, -0.0, 1e-45, -1e-45, 1e-39, -1e-39, 1.1754944e-38, -1.1754944e-38, 3.4028235e38,
  -3.4028235e38, 1.0, -1.0, 3.0,

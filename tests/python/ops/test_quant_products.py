@@ -14,6 +14,8 @@ import pytest
 
 import ggml_backend as gb
 
+pytestmark = pytest.mark.slow
+
 FORMATS = [d.name for d in gb.dtypes.dtypes.values() if d.is_quantized and d.name not in ("q8_1", "q8_k")]
 NEED_WEIGHTS = ("iq2_xxs", "iq2_xs", "iq1_s")
 THREADS = 6

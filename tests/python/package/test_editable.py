@@ -13,6 +13,8 @@ import pytest
 import ggml_backend as gb
 from source_tree import ROOT, in_tree
 
+pytestmark = pytest.mark.slow
+
 CC = next((c for c in (os.environ.get("CC"), "cc", "gcc", "clang") if c and shutil.which(c)), None)
 
 # Like the finder of an editable install: Python files come from one folder, built files from another.

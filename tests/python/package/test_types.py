@@ -17,6 +17,8 @@ import ggml_backend as gb
 from ggml_backend import dtypes, ops
 from source_tree import in_tree
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = "tests/typing/user_program.py"
 
 

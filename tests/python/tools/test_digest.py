@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from source_tree import in_tree
+
+pytestmark = pytest.mark.slow
 
 
 def digest(*options: str) -> subprocess.CompletedProcess[str]:

@@ -13,6 +13,8 @@ import pytest
 
 from source_tree import load_tool
 
+pytestmark = pytest.mark.slow
+
 COMPILERS = [c for c in ("gcc", "clang") if shutil.which(c)]
 CLEAN = {
     "base/a.c": "int a_data = 1; int a(void); int a(void) { return a_data; }",
