@@ -49,7 +49,6 @@ BUILD, INSTALL, MEASURES, C, DRAWING = (
 NOT_RUN = {
     ("README.md", "pip install ."): INSTALL,
     ("README.md", "cmake -S"): BUILD,
-    ("CONTRIBUTING.md", "make test"): BUILD,
     ("CONTRIBUTING.md", "cmake --preset"): BUILD,
     ("CONTRIBUTING.md", "pip install"): INSTALL,
     ("docs/ARCHITECTURE.md", "base  ->"): DRAWING,
