@@ -73,7 +73,8 @@ class Sizes:
     def shapes(self) -> list[tuple[int, ...]]:
         every = [(1,), (7,), (3, 5), (2, 33), (5, 64), (2, 256), (2, 3, 4, 33), (70, 17), (0, 3), (2, 0)]
         few = [(1,), (3, 5), (2, 256), (0, 3)]
-        return {"one": [(3, 5)], "quick": few, "all": every, "large": [(130, 517)]}[self.kind]
+        found: dict[str, list[tuple[int, ...]]] = {"one": [(3, 5)], "quick": few, "all": every, "large": [(130, 517)]}
+        return found[self.kind]
 
     def some(self, found: Sequence[Any], quick: int, large: Sequence[Any]) -> list[Any]:
         """All sizes; the first one; the first ones; the large ones."""

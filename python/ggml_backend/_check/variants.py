@@ -128,7 +128,7 @@ def _may_hold_result(variant: Variant, source: int, dtype: str) -> bool:
 
 def all_cases(sizes: Sizes) -> Iterator[Case]:
     """Each call of the table of operators."""
-    for family in (in_place_sources, of_elements, of_rows, of_products, of_windows, of_attention):
+    for family in (of_elements, of_rows, of_products, of_windows, of_attention):
         yield from family(sizes)
 
 
