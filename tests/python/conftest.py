@@ -22,7 +22,7 @@ from ggml_backend._ffi import lib
 # What tests of several folders import. Everything else that a test imports is beside it.
 sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("support", "harness")]
 
-from programs import holds  # noqa: E402, F401 - a fixture
+from programs import forks, holds  # noqa: E402, F401 - fixtures
 
 # in the background of a shell: programs that tests start would inherit that
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

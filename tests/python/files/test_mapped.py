@@ -268,7 +268,7 @@ for line in sys.stdin:
 
 
 @pytest.fixture(scope="module")
-def forks() -> Iterator[subprocess.Popen[str]]:
+def children() -> Iterator[subprocess.Popen[str]]:
     """A process that imports the package once, and runs each program in a child."""
     command = [sys.executable, "-W", "ignore", "-c", FORKS]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -279,13 +279,13 @@ def forks() -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's list of mappings is read on Linux only")
 @pytest.mark.parametrize("left", ["little", "all but the end"])
 @pytest.mark.parametrize("case", CASES)
-def test_reads_of_a_file_that_shrinks_are_errors(tmp_path: Path, case: str, left: str, forks: Any) -> None:
+def test_reads_of_a_file_that_shrinks_are_errors(tmp_path: Path, case: str, left: str, children: Any) -> None:
     """The file shrinks to a hundred bytes, so that pages are missing, or by less than a page, which gives no signal."""
     path, log = model(tmp_path / "model.gguf"), tmp_path / "log"
     size = 100 if left == "little" else path.stat().st_size - 50
-    forks.stdin.write(json.dumps([PRELUDE + textwrap.dedent(CASES[case]), str(path), str(size), str(log)]) + "\n")
-    forks.stdin.flush()
-    assert forks.stdout.readline() == "0\n", log.read_text()
+    children.stdin.write(json.dumps([PRELUDE + textwrap.dedent(CASES[case]), str(path), str(size), str(log)]) + "\n")
+    children.stdin.flush()
+    assert children.stdout.readline() == "0\n", log.read_text()
 
 
 def test_an_interpreter_ends_after_a_file_shrank(tmp_path: Path) -> None:
