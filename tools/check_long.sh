@@ -208,7 +208,6 @@ else
     echo "skipped: clang with libFuzzer is not installed (Debian: clang and libclang-rt-*-dev)"
 fi
 
-# By the files that CONTRIBUTING.md lists.
 step "CFLAGS that change arithmetic: every flag, every source, every kernel level"
 "$py" tools/check_flags.py --all --jobs "$jobs"
 
@@ -255,7 +254,8 @@ done
 step "what attacks once found, ten times as long"
 GB_HARNESS_SECONDS=80 "$py" -m pytest -q -p no:cacheprovider -o timeout=3000 \
     tests/python/lifetimes/test_closing.py tests/python/lifetimes/test_interrupts.py \
-    tests/python/lifetimes/test_failed_allocations.py tests/python/lifetimes/test_forks.py tests/python/tensors/test_content.py
+    tests/python/lifetimes/test_failed_allocations.py tests/python/lifetimes/test_forks.py \
+    tests/python/tensors/test_content.py
 
 step "pytest, address sanitizer"
 rm -rf build/asan-site
