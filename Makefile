@@ -19,6 +19,8 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
 DEBUG  ?=
+# The tests of the package to run, an expression of pytest: SELECT="not slow".
+SELECT ?= slow or not slow
 CMAKE_ARGS ?=
 export CMAKE_ARGS
 # What programs keep for the next time (downloads, quantized weights, measured costs, settings) stays in the tree, too.
@@ -109,8 +111,8 @@ workers = $$(( $(JOBS) > 4 ? $(JOBS) / 2 : $(JOBS) > 1 ? 2 : 0 ))
 pytest = $(py) -m pytest --basetemp build/pytest -o tmp_path_retention_policy=failed
 
 test-python: $(venv)/.test
-	@$(step) "tests of the package" $(pytest) -n $(workers) --dist loadfile -m "not alone" tests/python
-	@$(step) "tests that need the machine to themselves" $(pytest) -m alone tests/python
+	@$(step) "tests of the package" $(pytest) -n $(workers) --dist loadfile -m "not alone and ($(SELECT))" tests/python
+	@$(step) "tests that need the machine to themselves" $(pytest) -m "alone and ($(SELECT))" tests/python || [ $$? -eq 5 ]  # 5: none
 
 lint: build-c $(venv)/.test
 	@$(quiet) "ruff check" $(py) -m ruff check python tests/python docs examples benchmarks tools

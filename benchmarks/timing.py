@@ -1,4 +1,4 @@
-"""How the benchmarks measure time. ``python/ggml_backend/_base/timing.py`` comes from this tree, so other versions of the
+"""How the benchmarks measure time. ``_base/timing.py`` of the package comes from this tree, so other versions of the
 package are measured in the same way. This module adds comparisons.
 
 Sides that are compared alternate (:func:`in_turns`), so that other work on the machine affects all of them. If nothing

@@ -3,16 +3,14 @@
 
     check_lifetimes.py [FILE ...]        default: all of python/ggml_backend
 
-What a C call uses must not go while it runs, whatever other threads, signal handlers and finalizers do. A variable of
-the function keeps what it refers to until the function ends; an attribute does not, because somebody else may set it.
-So:
+A C call needs its objects until it returns, while other threads, signal handlers and finalizers run. A local variable
+keeps its object alive. An attribute does not, because another thread may assign it. Two rules follow:
 
-- the pointer of a core (``.ptr``) and the handle of one (``.h``) are read from a variable of the function, or from
-  ``self`` in a class that holds them itself, never from a call or through another attribute (``self._live().ptr``,
-  ``graph._core.ptr``);
-- ``ffi.gc`` is called in ``_base/handles.py`` only, which hides its objects from the collector.
+- Read the pointer (``.ptr``) or the handle (``.h``) of a core from a local variable, or from ``self`` in the class that
+  owns it. Do not read it from a call or through another attribute (``self._live().ptr``, ``graph._core.ptr``).
+- Call ``ffi.gc`` in ``_base/handles.py`` only, which hides its objects from the collector.
 
-Prints each violation as FILE:LINE and ends with 1 if there are any.
+Prints each violation as FILE:LINE. Exits with 1 if there are any.
 """
 
 from __future__ import annotations

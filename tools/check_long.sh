@@ -208,14 +208,11 @@ else
     echo "skipped: clang with libFuzzer is not installed (Debian: clang and libclang-rt-*-dev)"
 fi
 
-# By the files that CONTRIBUTING.md lists.
 step "CFLAGS that change arithmetic: every flag, every source, every kernel level"
 "$py" tools/check_flags.py --all --jobs "$jobs"
 
 step "made-up operators, a format and a kernel level, added to a copy of the tree"
-"$py" tools/try_operator.py --all-levels
-"$py" tools/try_format.py
-"$py" tools/try_level.py
+"$py" tools/try_additions.py
 
 step "random graphs over simulated devices"
 GGML_TEST_RANDOM_GRAPHS=5000 build/dev/tests/c/test_sched_random
@@ -256,7 +253,9 @@ done
 
 step "what attacks once found, ten times as long"
 GB_HARNESS_SECONDS=80 "$py" -m pytest -q -p no:cacheprovider -o timeout=3000 \
-    tests/python/lifetimes/test_holes.py tests/python/lifetimes/test_forks.py tests/python/tensors/test_content.py
+    tests/python/lifetimes/test_closing.py tests/python/lifetimes/test_interrupts.py \
+    tests/python/lifetimes/test_failed_allocations.py tests/python/lifetimes/test_forks.py \
+    tests/python/tensors/test_content.py
 
 step "pytest, address sanitizer"
 rm -rf build/asan-site
@@ -345,8 +344,5 @@ fi
 
 step "safetensors files of other programs"
 "$py" tools/check_safetensors.py
-
-step "pages of memory plans in a headless Chromium"
-build/empty/bin/python tools/check_pictures.py
 
 step "all passed"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# What needs PyTorch, in an environment of its own, build/torch-venv, with the wheel that `make` has built: the device
-# ARRAY with library=torch, in tests of its own, in all tests of operators, and by gb.testing.check_device. Part of
-# make check-long. Extra arguments are files of tests to run there, too.
+# Runs the tests that need PyTorch: tests of the device ARRAY with library=torch, tests of operators on it, and
+# gb.testing.check_device. Installs the wheel of `make` and PyTorch into build/torch-venv. make check-long calls it.
+# Arguments are more files of tests.
 set -eu
 cd "$(dirname "$0")/.."
 env=build/torch-venv

@@ -3,7 +3,7 @@
 
     tools/draw_docs.py            with the installed package
 
-tests/python/docs/test_drawn.py says when they are no longer what the package draws.
+tests/python/docs/test_drawn.py fails if the package draws other pictures.
 """
 
 from __future__ import annotations

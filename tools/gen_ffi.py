@@ -4,9 +4,8 @@
     gen_ffi.py --module NAME --output FILE.c HEADER...
 
 The declarations come from the headers themselves: everything between the comments `// cdef: begin` and `// cdef: end`.
-Declaring something a second time by hand would only let it drift. What cffi cannot parse (macros that expand to
-attributes, constant expressions in array sizes) is rewritten here; the C compiler then checks every declaration against
-the header.
+So no declaration is written twice. This program rewrites macros that expand to attributes and constant expressions in
+array sizes, because cffi cannot parse them. The C compiler then checks every declaration against the header.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ What is counted, and in which unit:
   within included, as lizard finds functions. Functions made by macros are invisible to it. p90 is the smallest length
   that nine tenths of all functions do not exceed.
 - *Line width* is in characters without the line break. "All" are the tracked C, C++, CUDA, .def, Python, CMake,
-  shell, HTML, TOML and JSON sources and makefiles of the whole tree, tests included; not what tests/data holds.
+  shell, HTML, TOML and JSON sources and makefiles of the whole tree with its tests, but without tests/data.
 - *Comment share* is the lines that hold nothing but a comment, by these and the lines with code (which may end in a
   comment); blank lines do not count. In Python docstrings count as comments. *Lines with a comment* also has those
   that end in one, by the same sum.

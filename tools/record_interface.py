@@ -1,5 +1,5 @@
-"""The public interface as text, one line a thing: what a change to it changes is seen in a review, and by a test
-(``tests/python/package/test_interface.py``) where nobody meant to.
+"""Writes the public interface as text, one line for each name. A review shows how a change alters it, and
+``tests/python/package/test_interface.py`` fails if the record and the interface differ.
 
     python tools/record_interface.py          writes tests/data/interface_python.txt and tests/data/interface_c.txt
 
@@ -77,8 +77,7 @@ def python_lines() -> list[str]:
 
 
 def declarations(text: str) -> Iterator[str]:
-    """Macros and declarations of a header, each on a line, without comments and without what the compiler is told
-    about itself (``#if`` and the like)."""
+    """Macros and declarations of a header, each on a line, without comments and preprocessor conditions."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", text, flags=re.DOTALL).replace("\\\n", " ")
     rest = []
     for line in text.splitlines():

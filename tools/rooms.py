@@ -52,8 +52,8 @@ ROOMS: dict[str, str] = {
     "alloc": "base tensor backend",
     "plan": "base alloc",
     "plan/search": "base plan",
-    # The rooms of the scheduler, in the order in which a plan is made and run: each uses only rooms before it. What
-    # lies in sched itself makes, finds and keeps plans and has the public functions, so it is above all rooms.
+    # The rooms of the scheduler, in the order in which a plan is made and run: each uses only rooms before it. The
+    # files of sched itself make, find and keep plans and hold the public functions. They may use all rooms.
     "sched/input": "base tensor backend",
     "sched/cost": "base",
     "sched/assign": "base tensor backend sched/input sched/cost",

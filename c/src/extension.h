@@ -38,7 +38,8 @@
 #include "base/mapped.h"
 
 // Tensors: whose memory they use, where they are put, what the extension notes on them.
-//   gb_root gb_tensor_put gb_context_has gb_op_computes gb_to_float_of gb_trust_tensors gb_graph_dump_dot
+//   gb_root gb_tensor_put gb_context_has gb_op_computes gb_op_inplace_sources gb_to_float_of gb_trust_tensors
+//   gb_graph_dump_dot
 #include "tensor/tensor.h"
 //   gb_tensor_ndim gb_tensor_set_ndim gb_tensor_content gb_tensor_set_content gb_tensor_is_read_once
 //   gb_tensor_has_flag gb_tensor_set_flag gb_tensor_clear_flag GB_TENSOR_CONSTANT GB_TENSOR_LOST

@@ -47,6 +47,13 @@ void gbpy_device_say(const char * text) { snprintf(said, sizeof(said), "%s", tex
 
 bool gbpy_computes(const struct ggml_tensor * t) { return t != NULL && gb_op_computes(t->op); }
 
+struct gbpy_op_facts gbpy_op_facts(int op) {
+    return (struct gbpy_op_facts){
+        .elementwise = ggml_backend_cost_class_of((enum ggml_op) op) == GGML_BACKEND_COST_ELEMENTS,
+        .inplace = (int) gb_op_inplace_sources((enum ggml_op) op),
+    };
+}
+
 bool gbpy_device_may_leave_out(const struct ggml_tensor * node) { return ggml_backend_may_leave_out(node); }
 
 const void * gbpy_device_weights(const struct ggml_tensor * t) {

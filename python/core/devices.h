@@ -106,6 +106,13 @@ void * gbpy_device_of(const struct gbpy_handle * backend);
 struct ggml_backend_buffer_type * gbpy_device_host_type(const struct gbpy_handle * backend);
 
 bool gbpy_computes(const struct ggml_tensor * t); // false: a leaf or a view, which need no computation
+
+// The facts of an operator (GGML_OP_*) in ops.def.
+struct gbpy_op_facts {
+    bool elementwise; // priced as elementwise: computes each element by itself
+    int inplace; // sources on which the result may lie: bit 0 for src[0], bit 1 for src[1]
+};
+struct gbpy_op_facts gbpy_op_facts(int op);
 // The result need not be stored, because it is computed together with its only reader.
 bool gbpy_device_may_leave_out(const struct ggml_tensor * node);
 // The buffer of weights that a tensor lies in; NULL: none. Its version grows whenever its content changes.

@@ -22,7 +22,7 @@ from ggml_backend._ffi import lib
 # What tests of several folders import. Everything else that a test imports is beside it.
 sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("support", "harness")]
 
-from programs import holds  # noqa: E402, F401 - a fixture
+from programs import forks, holds  # noqa: E402, F401 - fixtures
 
 # in the background of a shell: programs that tests start would inherit that
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -31,7 +31,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(scope="session", autouse=True)
 def _caches(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What is kept for the next time stays out of the user's home, also without the Makefile."""
+    """Caches stay out of the user's home, also without the Makefile."""
     cache = tmp_path_factory.mktemp("cache")
     os.environ.setdefault("XDG_CACHE_HOME", str(cache))
     for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
@@ -82,8 +82,8 @@ def open_device(name: str) -> gb.Backend:
 
 @contextlib.contextmanager
 def unfused() -> Iterator[None]:
-    """Nothing is computed together: that rounds differently, and depends on memory (what need not be stored) and on
-    what are neighbours."""
+    """Turns fusion off. Fused nodes round differently, and their neighbours and memory decide which
+    nodes are fused."""
     before = lib.ggml_graph_get_fusion()
     lib.ggml_graph_set_fusion(False)
     try:

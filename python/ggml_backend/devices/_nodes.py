@@ -6,7 +6,7 @@ import struct
 import weakref
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from ..tensor._operators import COMPARISONS, EPS_OF_2024, POOLS, PRECISIONS, ROP
 from ..tensor._shapes import MAX_DIMS
 
 __all__ = [
-    "Node", "byte_layout", "node_at", "numpy_view", "operators", "read_bytes", "single", "sources_at", "write_bytes",
+    "Node", "OpFacts", "byte_layout", "node_at", "numpy_view", "op_facts", "operators",
+    "read_bytes", "single", "sources_at", "write_bytes",
 ]  # fmt: skip
 
 _ndim = lib.gbpy_ndim
@@ -231,12 +232,32 @@ def single() -> Node:
     return node
 
 
+class OpFacts(NamedTuple):
+    """What the library's table of operators states of one. in_place: the sources on which the result may lie."""
+
+    elementwise: bool
+    in_place: tuple[int, ...]
+
+
+@cache
+def op_facts() -> dict[str, OpFacts]:
+    """By each name that ``Node.op`` may have."""
+    facts = {}
+    for i in range(lib.GGML_OP_COUNT):
+        found = lib.gbpy_op_facts(i)
+        sources = tuple(k for k in (0, 1) if found.inplace >> k & 1)
+        facts[_string(lib.ggml_op_name(i)).decode().lower()] = OpFacts(found.elementwise, sources)
+    of_unary = facts.pop("unary")
+    for i in range(lib.GGML_UNARY_OP_COUNT):
+        facts[_string(lib.ggml_unary_op_name(i)).decode().lower()] = of_unary
+    del facts["none"]
+    return facts
+
+
 @cache
 def operators() -> frozenset[str]:
     """Whatever ``Node.op`` may be of a node."""
-    named = [lib.ggml_op_name(i) for i in range(lib.GGML_OP_COUNT)]
-    named += [lib.ggml_unary_op_name(i) for i in range(lib.GGML_UNARY_OP_COUNT)]
-    return frozenset(_string(name).decode().lower() for name in named) - {"none", "unary"}
+    return frozenset(op_facts())
 
 
 def sources_at(pointer: Any) -> list[Any]:

@@ -40,20 +40,13 @@ from ..tensor._blocks import as_blocks
 from ..tensor._callbacks import CustomOp
 from ..tensor._results import expect_kind
 from . import _hooks as _hooks
-from ._nodes import Node, custom_of, numpy_view, operators, read_bytes, single, write_bytes
+from ._nodes import Node, custom_of, numpy_view, op_facts, operators, read_bytes, single, write_bytes
 from ._program import Call, copied, overwritten_of, program_of, refreshed
 
 __all__ = ["Call", "Device", "Node", "op", "register_device"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _D = TypeVar("_D", bound="type[Device]")
-
-ELEMENTWISE = frozenset({
-    "add", "sub", "mul", "div", "sqr", "sqrt", "log", "scale", "clamp", "abs", "sgn", "neg", "step", "tanh", "elu",
-    "relu", "gelu", "gelu_quick", "silu", "gelu_erf", "leaky_relu", "hardswish", "hardsigmoid", "exp",
-    "sigmoid", "sin", "cos", "softplus", "compare", "where",
-})  # fmt: skip
-"""Operators whose functions in NumPy read each element before they write the same one."""
 
 _BROADCAST = frozenset(("add", "sub", "mul", "div", "compare", "where"))
 _INDICES = {"get_rows": 1, "get_rows_back": 1, "rope": 1, "rope_back": 1, "mul_mat_id": 0}
@@ -75,7 +68,7 @@ class _Entry:
         self.method = method
         self.dtypes: frozenset[DType] = options["dtypes"]
         given = options["in_place"]
-        self.in_place: bool = name in ELEMENTWISE if given is None else given
+        self.in_place: bool = op_facts()[name].elementwise if given is None else given
         self.prepare: bool = options["prepare"]
         self.repeats: bool = options["repeats"]
         self.when: Callable[[Node], bool | str] | None = options["when"]

@@ -76,5 +76,18 @@ for _name in ("", "_1d", "_2d", "_3d", "_4d"):
     BUILDERS[f"ggml_new_tensor{_name}"] = Tensor
 BUILDERS["ggml_new_i32"] = BUILDERS["ggml_new_f32"] = Tensor
 
-OPERATIONS: dict[str, Callable[..., Any]] = {name: globals()[name] for name in __all__}
-"""The public operations by name."""
+ALIASES = {
+    "contiguous": "cont", "divide": "div", "multiply": "mul", "sign": "sgn", "softmax": "soft_max", "square": "sqr",
+    "subtract": "sub",
+}  # fmt: skip
+"""Second names, those of NumPy or PyTorch."""
+
+OPERATIONS: dict[str, Callable[..., Any]] = {name: globals()[name] for name in __all__ if name not in ALIASES}
+"""The public operations by ggml's names."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "permute":  # until the next release
+        warn_of("ops.permute", "ops.permute_ggml")
+        return permute_ggml
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

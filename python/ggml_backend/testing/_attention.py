@@ -28,14 +28,14 @@ def _rows(x: Any, at: Any, y: Any) -> Any:
 
 def of_attention(sizes: Sizes) -> Iterator[Case]:
     shapes = [(2, 3, 5, 8), (4, 33, 40, 64), (1, 1, 5, 8), (2, 70, 150, 32), (1, 1, 300, 128)]
-    for heads, tokens, keys, size in sizes.some(shapes, 2):
+    for heads, tokens, keys, size in sizes.some(shapes, 2, [(6, 50, 90, 32)]):
         rule = Rule("product", terms=40, n=4 * (size + keys), rounded=8, magnitude=_values)
         back = Rule("product", terms=200, n=16 * (size + keys), rounded=32, magnitude=_gradients)
         for masked in (False, True):
             inputs = (a(heads, tokens, size), b(heads, keys, size), b(heads, size, keys))
             yield call("flash_attn", rule, *inputs, masked=masked)
             yield call("flash_attn_back", back, *inputs, b(heads, tokens, size), masked=masked)
-    for tokens, heads, size in sizes.some([(5, 2, 8), (1, 4, 64), (33, 3, 128)], 1):
+    for tokens, heads, size in sizes.some([(5, 2, 8), (1, 4, 64), (33, 3, 128)], 1, [(120, 6, 64)]):
         yield from _rotations(tokens, heads, size)
 
 

@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from .. import ops
+from .._devices.nodes import op_facts
 from ..dtypes import dtypes
 from ._inputs import FLOATS, In
 from ._tolerance import ABSOLUTE, BLOCKS, EXACT, Rule
 
 __all__ = [
     "COMPARE",
-    "IN_PLACE",
     "VIEWS",
     "Case",
     "Sizes",
@@ -31,6 +31,7 @@ __all__ = [
     "f16",
     "f32",
     "ids",
+    "in_place_sources",
     "of_elements",
     "of_rows",
     "one",
@@ -39,16 +40,13 @@ __all__ = [
 VIEWS = frozenset({"reshape", "view", "permute", "transpose", "empty_like"})
 """Operations that compute nothing; what others do with their results is checked."""
 
-_ON_FIRST = (
-    *("dup", "add1", "sqr", "sqrt", "log", "scale", "leaky_relu", "diag_mask_inf", "diag_mask_zero", "add_rel_pos"),
-    *("acc", "set", "norm", "rms_norm", "group_norm", "soft_max", "rope", "rope_back", "abs", "sgn", "neg", "step"),
-    *("tanh", "elu", "relu", "gelu", "gelu_quick", "silu", "hardswish", "hardsigmoid", "gelu_erf", "unary"),
-    *("exp", "sigmoid", "sin", "cos", "softplus"),
-)
 COMPARE = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
-_ON_BOTH = ("add", "sub", "mul", "div", "silu_back", "rms_norm_back", "soft_max_back", "where", *COMPARE)
-IN_PLACE = {**dict.fromkeys(_ON_BOTH, (0, 1)), **dict.fromkeys(_ON_FIRST, (0,))}
-"""The sources on which a scheduler may lay the result (docs/PLANNING.md, "In place")."""
+
+
+def in_place_sources(name: str) -> tuple[int, ...]:
+    """The sources on which a scheduler may lay the result of a function (docs/PLANNING.md, "In place")."""
+    op = {"unary": "silu", **dict.fromkeys(COMPARE, "compare")}.get(name, name)
+    return op_facts()[op].in_place if op in op_facts() else ()
 
 
 @dataclass(frozen=True)
@@ -67,19 +65,21 @@ class Case:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many sizes of each operator there are."""
+    """The sizes of each operator: one, a few (``"quick"``), all, or those that several threads share (``"large"``)."""
 
-    quick: bool
+    kind: Literal["one", "quick", "all", "large"]
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        if self.quick:
-            return [(1,), (3, 5), (2, 256), (0, 3)]
-        return [(1,), (7,), (3, 5), (2, 33), (5, 64), (2, 256), (2, 3, 4, 33), (70, 17), (0, 3), (2, 0)]
+        every = [(1,), (7,), (3, 5), (2, 33), (5, 64), (2, 256), (2, 3, 4, 33), (70, 17), (0, 3), (2, 0)]
+        few = [(1,), (3, 5), (2, 256), (0, 3)]
+        found: dict[str, list[tuple[int, ...]]] = {"one": [(3, 5)], "quick": few, "all": every, "large": [(130, 517)]}
+        return found[self.kind]
 
-    def some(self, found: Sequence[Any], quick: int) -> list[Any]:
-        """All; of a quick run the first ones."""
-        return list(found[:quick] if self.quick else found)
+    def some(self, found: Sequence[Any], quick: int, large: Sequence[Any]) -> list[Any]:
+        """All sizes; the first one; the first ones; the large ones."""
+        n = {"one": 1, "quick": quick, "all": len(found)}
+        return list(found[: n[self.kind]] if self.kind in n else large)
 
 
 def a(*shape: int, low: float = -2.0, high: float = 2.0) -> In:
@@ -138,8 +138,8 @@ _FRESH = ("hardswish", "hardsigmoid")  # have no form in place
 
 def of_elements(sizes: Sizes) -> Iterator[Case]:
     """Functions of one tensor, and arithmetic of two."""
-    for shape in sizes.shapes:
-        views = len(shape) > 1 and prod(shape) < 300
+    for shape in [*sizes.shapes, *sizes.some([], 0, [(1, 70001)])]:
+        views = len(shape) > 1 and (prod(shape) < 300 or sizes.kind == "large")
         for name in _CHOOSE:
             yield call(name, EXACT, a(*shape), layouts=views, inplace=True)
         for name, rule in _COMPUTE.items():
@@ -210,7 +210,7 @@ def _norm_back(x: Any, g: Any, y: Any, eps: float = 1e-5) -> Any:
 def of_rows(sizes: Sizes) -> Iterator[Case]:
     """Sums, norms, softmax, order, copies and conversions."""
     for shape in sizes.shapes:
-        n, views = shape[-1], len(shape) > 1 and prod(shape) < 300
+        n, views = shape[-1], len(shape) > 1 and (prod(shape) < 300 or sizes.kind == "large")
         total = Rule(n=n, magnitude=ABSOLUTE)
         yield call("sum", Rule(n=prod(shape), magnitude=ABSOLUTE), a(*shape), layouts=views)
         yield call("sum_rows", total, a(*shape), layouts=views)
@@ -273,7 +273,7 @@ def _moves(shape: tuple[int, ...], views: bool) -> Iterator[Case]:
     yield call("upscale", EXACT, a(*shape), layouts=views, factor=2)
     yield call("concat", EXACT, a(*shape), b(*shape), axis=-1)
     yield call("concat", EXACT, a(*shape), b(*shape), axis=0)
-    yield call("diag", EXACT, a(*shape[:-1][:2], 1, n))
+    yield call("diag", EXACT, a(*shape[:-1][:2], 1, min(n, 256)))
 
 
 def _picks(shape: tuple[int, ...]) -> Iterator[Case]:
@@ -291,7 +291,7 @@ _UNPACKED = Rule(terms=6, magnitude=lambda *x: np.abs(x[-1]).max(initial=0.0))
 
 
 def _conversions(sizes: Sizes) -> Iterator[Case]:
-    shapes = sizes.some([(2, 256), (1,), (3, 5), (0, 3), (4, 3, 64)], 2)
+    shapes = sizes.some([(2, 256), (1,), (3, 5), (0, 3), (4, 3, 64)], 2, [(130, 512)])
     for shape in shapes:
         for target in dtypes.values():
             rule = BLOCKS if target.is_quantized else _UNPACKED
@@ -299,7 +299,7 @@ def _conversions(sizes: Sizes) -> Iterator[Case]:
             if whole:
                 yield call("cast", rule, a(*shape), dtype=target.name)
                 yield one("cpy", rule, [a(*shape), In(shape, target.name)], ops.cpy)
-    for shape in sizes.some([(3, 5), (2, 3, 33)], 1):
+    for shape in sizes.some([(3, 5), (2, 3, 33)], 1, [(130, 517)]):
         for target_name in (*FLOATS, "int32"):
             for view in ("padded", "transposed"):
                 yield one("cpy", _UNPACKED, [a(*shape), In(shape, target_name)], partial(_into, view), f"into-{view}")

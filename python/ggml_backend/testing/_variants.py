@@ -9,13 +9,13 @@ from typing import Any
 
 from ..dtypes import dtypes
 from ._attention import of_attention
-from ._cases import _UNPACKED, COMPARE, IN_PLACE, Case, Sizes, of_elements, of_rows
+from ._cases import _UNPACKED, COMPARE, Case, Sizes, in_place_sources, of_elements, of_rows
 from ._inputs import FLOATS, LAYOUTS, In, shown
 from ._products import of_products
 from ._tolerance import EXACT
 from ._windows import of_windows
 
-__all__ = ["Variant", "all_variants", "special_variants"]
+__all__ = ["Variant", "all_cases", "all_variants", "large_variants", "special_variants"]
 
 _SPECIAL = (
     *("abs", "sgn", "neg", "step", "relu", "tanh", "elu", "gelu", "gelu_erf", "gelu_quick", "silu", "hardswish"),
@@ -112,7 +112,7 @@ def _placed(case: Case, quick: bool) -> Iterator[Variant]:
             continue
         if case.inplace:
             yield replace(found, inplace=True)
-        for source in IN_PLACE.get(case.name, ()):
+        for source in in_place_sources(case.name):
             if _may_hold_result(found, source, dtype):
                 yield replace(found, on=source)
 
@@ -126,7 +126,8 @@ def _may_hold_result(variant: Variant, source: int, dtype: str) -> bool:
     return given.shape == like.shape and given.dtype == dtype
 
 
-def _cases(sizes: Sizes) -> Iterator[Case]:
+def all_cases(sizes: Sizes) -> Iterator[Case]:
+    """Each call of the table of operators."""
     for family in (of_elements, of_rows, of_products, of_windows, of_attention):
         yield from family(sizes)
 
@@ -144,14 +145,24 @@ def all_variants(quick: bool) -> tuple[Variant, ...]:
     """Everything that is checked of operators; names are unique."""
 
     def every() -> Iterator[Variant]:
-        for case in _cases(Sizes(quick)):
+        for case in all_cases(Sizes("quick" if quick else "all")):
             yield from _plain(case, quick)
             if case.layouts:
                 yield from _views(case, quick)
-            if case.inplace or case.name in IN_PLACE:
+            if case.inplace or in_place_sources(case.name):
                 yield from _placed(case, quick)
 
     return tuple(_once(every()))
+
+
+def large_variants() -> Iterator[Variant]:
+    """Calls with floats that several threads share, with each source whole and transposed."""
+    for case in all_cases(Sizes("large")):
+        found = _typed(case, "float32", "float32")
+        if found is not None:
+            yield found
+            for moved in range(len(found.inputs) if case.layouts else 0):
+                yield replace(found, moved=moved, layout="transposed")
 
 
 @cache
@@ -159,7 +170,7 @@ def special_variants(quick: bool) -> tuple[Variant, ...]:
     """Operators whose results are defined for NaN, infinities and what is at the limits of floats."""
 
     def every() -> Iterator[Variant]:
-        for case in _cases(Sizes(quick)):
+        for case in all_cases(Sizes("quick" if quick else "all")):
             shape = case.inputs[0].shape
             if case.name not in _SPECIAL or case.label.startswith("eps") or not 3 <= shape[-1] <= 64:
                 continue

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 from .. import ops
 from ._cases import Case, Sizes, a, b, call, one
@@ -12,22 +14,30 @@ __all__ = ["of_windows"]
 
 
 def of_windows(sizes: Sizes) -> Iterator[Case]:
-    for channels, h, w in sizes.some([(3, 8, 9), (1, 5, 5), (8, 12, 33)], 1):
-        for k in sizes.some([2, 1, 3], 1):
+    for channels, h, w in sizes.some([(3, 8, 9), (1, 5, 5), (8, 12, 33)], 1, [(33, 30, 150)]):
+        for k in sizes.some([2, 1, 3], 1, [3]):
             yield from _convolutions(channels, h, w, k)
         yield call("pool_1d", EXACT, a(channels, w), op="max", kernel=2)
         yield call("pool_1d", Rule(n=2, magnitude=ABSOLUTE), a(channels, w), op="avg", kernel=2)
         for mode, rule in (("max", EXACT), ("avg", Rule(n=9, magnitude=ABSOLUTE))):
             yield call("pool_2d", rule, a(channels, h, w), op=mode, kernel=(2, 3))
             yield call("pool_2d", rule, a(channels, h, w), op=mode, kernel=3, stride=2, padding=1)
-    yield call("win_part", EXACT, a(4, 5, 2), window=3)
-    yield one("win_unpart", EXACT, [a(4, 5, 2)], lambda x: ops.win_unpart(ops.win_part(x, 3), 5, 4, 3))
-    yield call("get_rel_pos", EXACT, a(5, 4), qh=3, kh=3)
+    for h, w, n, size in sizes.some([(4, 5, 2, 3)], 1, [(40, 45, 33, 7)]):
+        yield call("win_part", EXACT, a(h, w, n), window=size)
+        yield one("win_unpart", EXACT, [a(h, w, n)], partial(_joined, w=w, h=h, size=size))
+    for n, k in sizes.some([(3, 4)], 1, [(60, 33)]):
+        yield call("get_rel_pos", EXACT, a(2 * n - 1, k), qh=n, kh=n)
     positions = Rule(terms=3, magnitude=ABSOLUTE)
-    yield call("add_rel_pos", positions, a(1, 6, 9), b(1, 2, 3, 3), b(1, 2, 3, 3), inplace=True)
-    for shape, groups in (((4, 3, 3), 2), ((2, 6, 5, 7), 3)):
+    for n, h, w in sizes.some([(1, 2, 3)], 1, [(3, 14, 14)]):
+        bias = (n, h, w, w)
+        yield call("add_rel_pos", positions, a(n, h * w, w * w), b(*bias), b(*bias), inplace=True)
+    for shape, groups in sizes.some([((4, 3, 3), 2), ((2, 6, 5, 7), 3)], 2, [((2, 13, 50, 60), 5)]):
         rule = Rule(terms=16, n=2 * shape[-1] * shape[-2] * shape[-3], magnitude=lambda x, y: 1 + abs(y))
         yield call("group_norm", rule, a(*shape), n_groups=groups, inplace=True)
+
+
+def _joined(x: Any, w: int, h: int, size: int) -> Any:
+    return ops.win_unpart(ops.win_part(x, size), w, h, size)
 
 
 def _convolutions(channels: int, h: int, w: int, k: int) -> Iterator[Case]:

@@ -3,7 +3,7 @@
 
 enum { N = 20 };
 
-struct world {
+struct scene {
     struct fake f;
     struct ggml_context * ctx;
     struct ggml_tensor * t[N];
@@ -13,8 +13,8 @@ struct world {
     ggml_backend_buffer_t own;
 };
 
-static void world_open(struct world * w) {
-    *w = (struct world){ 0 };
+static void scene_open(struct scene * w) {
+    *w = (struct scene){ 0 };
     fake_new(&w->f);
     w->ctx = ggml_init((struct ggml_init_params){ 1000, NULL, true });
     for (int i = 0; i < N; i++) {
@@ -30,13 +30,13 @@ static void world_open(struct world * w) {
     w->f.n_init = 0;
 }
 
-static void world_close(struct world * w) {
+static void scene_close(struct scene * w) {
     ggml_backend_buffer_free(w->own);
     ggml_free(w->ctx);
     CHECK_INT(w->f.n_buffers, 0);
 }
 
-static void check_unplaced(const struct world * w) {
+static void check_unplaced(const struct scene * w) {
     for (int i = 0; i < N; i++) {
         CHECK(w->t[i]->data == NULL && w->t[i]->buffer == NULL);
         CHECK(w->v[i] == NULL || (w->v[i]->data == NULL && w->v[i]->buffer == NULL));
@@ -46,7 +46,7 @@ static void check_unplaced(const struct world * w) {
 }
 
 // Every tensor inside its buffer, apart from the others, aligned; views where they belong.
-static void check_placed(const struct world * w) {
+static void check_placed(const struct scene * w) {
     for (int i = 0; i < N; i++) {
         const struct ggml_tensor * t = w->t[i];
         char * base = t->buffer ? ggml_backend_buffer_get_base(t->buffer) : NULL;
@@ -63,8 +63,8 @@ static void check_placed(const struct world * w) {
 }
 
 static void one_buffer(void) {
-    struct world w;
-    world_open(&w);
+    struct scene w;
+    scene_open(&w);
     w.f.extra = 3;
     ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors(w.ctx, &w.f.backend);
     REQUIRE(buffer);
@@ -75,13 +75,13 @@ static void one_buffer(void) {
     CHECK(ggml_backend_alloc_ctx_tensors(w.ctx, &w.f.backend) == NULL); // nothing left to do
     CHECK_INT(ggml_last_status(), GGML_STATUS_SUCCESS);
     ggml_backend_buffer_free(buffer);
-    world_close(&w);
+    scene_close(&w);
 }
 
 static void several_buffers(void) {
     for (size_t max_size = 116; max_size < 2200; max_size += 52) {
-        struct world w;
-        world_open(&w);
+        struct scene w;
+        scene_open(&w);
         w.f.max_size = max_size;
         ggml_backend_buffer_t buffer = ggml_backend_alloc_ctx_tensors_from_buft(w.ctx, &w.f.buft);
         REQUIRE(buffer);
@@ -97,13 +97,13 @@ static void several_buffers(void) {
         ggml_backend_buffer_set_usage(buffer, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
         CHECK_INT(w.t[N - 1]->buffer->usage, GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
         ggml_backend_buffer_free(buffer);
-        world_close(&w);
+        scene_close(&w);
     }
 }
 
 static void too_large(void) {
-    struct world w;
-    world_open(&w);
+    struct scene w;
+    scene_open(&w);
     ggml_set_name(w.t[N - 1], "big");
     w.f.max_size = 115; // the last one has 116 bytes
     CHECK(ggml_backend_alloc_ctx_tensors(w.ctx, &w.f.backend) == NULL);
@@ -113,12 +113,12 @@ static void too_large(void) {
     CHECK(ggml_backend_alloc_ctx_tensors(w.ctx, NULL) == NULL);
     CHECK(ggml_backend_alloc_ctx_tensors_from_buft(w.ctx, NULL) == NULL);
     CHECK_ERROR(GGML_STATUS_INVALID_ARGUMENT, "'buft'");
-    world_close(&w);
+    scene_close(&w);
 }
 
 static void every_tensor_fails_once(void) {
-    struct world w;
-    world_open(&w);
+    struct scene w;
+    scene_open(&w);
     w.f.max_size = 500;
     ggml_backend_buffer_t buffer = NULL;
     int n;
@@ -133,12 +133,12 @@ static void every_tensor_fails_once(void) {
     CHECK_INT(n, N + N / 2 + 1 + 2);
     check_placed(&w);
     ggml_backend_buffer_free(buffer);
-    world_close(&w);
+    scene_close(&w);
 }
 
 static void out_of_memory(void) {
-    struct world w;
-    world_open(&w);
+    struct scene w;
+    scene_open(&w);
     w.f.max_size = 500;
     const int64_t live = gb_test_live_allocs();
     for (int n = 1;; n++) {
@@ -157,7 +157,7 @@ static void out_of_memory(void) {
         check_unplaced(&w);
         CHECK_INT(gb_test_live_allocs(), live);
     }
-    world_close(&w);
+    scene_close(&w);
 }
 
 static void special_contexts(void) {

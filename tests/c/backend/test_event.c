@@ -93,7 +93,8 @@ static void queues_without_events(void) {
     ggml_free(ctx);
 }
 
-// The failure of what an event marks is told to who waits for it on the host, and to its own device's next synchronize.
+// If the marked work fails, a wait on the host for the event reports it, and so does the next synchronize of its
+// device.
 static void failures(void) {
     OPEN(p, "SIM:name=A,fail_op=sqr SIM:name=B");
     struct ggml_tensor *x = put(&p, leaf(&p, "x", 4, 1), 0, false), *y = ggml_sqr(p.ctx, x);

@@ -109,7 +109,7 @@ static void a_device_reads_its_own_file(void) {
     OK(ggml_backend_fill_from_files(p.parts, N));
     CHECK_INT(n_filled(), N);
     CHECK_INT(p.device.n_set, 0); // nothing was sent
-    CHECK_INT(disk.most, MOST);   // several were on their way
+    CHECK_INT(disk.most, MOST);   // several reads were pending
     CHECK_INT(disk.n_begun, N);
 
     ggml_backend_buffer_clear(p.buffer, 0); // a part of a tensor

@@ -77,7 +77,7 @@ static void timed_waits_end(void) {
     destroy_locks();
 }
 
-static void waits_ask_until_told_to_stop(void) {
+static void waits_poll_until_they_are_stopped(void) {
     struct asked a = { .stop_at = 3 };
     REQUIRE(init_locks());
     gb_set_poll(ask, &a);
@@ -222,5 +222,5 @@ static void queues_carry_the_run(void) {
     gb_cpu_pools_trim();
 }
 
-TEST_MAIN(TEST(the_poll_is_the_threads), TEST(timed_waits_end), TEST(waits_ask_until_told_to_stop),
+TEST_MAIN(TEST(the_poll_is_the_threads), TEST(timed_waits_end), TEST(waits_poll_until_they_are_stopped),
     TEST(wakeups_do_not_keep_it_from_asking), TEST(pools_carry_the_run), TEST(queues_carry_the_run))

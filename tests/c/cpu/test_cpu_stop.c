@@ -323,7 +323,7 @@ static void check_case(int which, const struct gb_level * level) {
     struct questions q = { .stop_at = 2 }; // the first is before the run, the second inside the node
     spoil(&l);
     CHECK_MSG(run(&l, 1, level->kernels, &q) == GGML_STATUS_ABORTED, "%s is not aborted", name);
-    CHECK_MSG(q.n == 2, "%s: asked again after it was told to stop", name);
+    CHECK_MSG(q.n == 2, "%s: asked again after it answered \"stop\"", name);
     CHECK_MSG(memcmp(whole, last->data, size) != 0, "%s, level %s: completed all the same", name, level->name);
     CHECK_MSG(begins_with_all(last) || is_untouched(last), "%s, level %s: all of the result was begun", name,
         level->name);
@@ -392,7 +392,7 @@ static bool is_over(void * data) {
     return gb_time_ns() >= d->at_ns;
 }
 
-// Ten seconds of work and more on one thread, told to stop after some milliseconds.
+// Ten seconds of work and more on one thread, stopped after some milliseconds.
 static void long_nodes_end_early(void) {
     ctx = ggml_init((struct ggml_init_params){ .mem_size = (size_t) 1 << 30 });
     const int64_t n = SLOW ? 2048 : 4096;

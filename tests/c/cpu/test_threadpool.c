@@ -116,7 +116,7 @@ static void dawdle(void * arg, int ith, int nth) {
     }
 }
 
-// A run that must be alone is, whether threads sleep or not; how long the caller waited for others is told.
+// A run that must be alone is, whether threads sleep or not; it reports how long the caller waited.
 static void who_is_held_up_goes_alone(void) {
     struct gb_cpu_pool * pool = gb_cpu_pool_new(3);
     REQUIRE(pool != NULL);

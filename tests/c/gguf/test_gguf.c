@@ -245,7 +245,7 @@ static void overwritten_anywhere(void) {
     remove(path);
 }
 
-// A file in memory is read like one on disk; what its tensors are is told without a ggml context.
+// A file in memory is read like one on disk; its tensors are described without a ggml context.
 static void from_a_buffer(void) {
     size_t size, meta_size;
     uint8_t * bytes = sample_bytes(&size, &meta_size);
@@ -333,7 +333,7 @@ static size_t unknown_types(uint8_t * out, uint32_t first_type, uint64_t second_
     return n;
 }
 
-// Their ids, shapes and sizes are told, their bytes can be written again; tensors cannot be made of them.
+// Their ids, shapes and sizes can be read, and their bytes written again. No tensor can have such a type.
 static void types_of_the_future(void) {
     static const uint32_t types[] = { 4, 5, 31, 33, 36, 38, 255, 1023 };
     static uint8_t bytes[1024], again[1024];

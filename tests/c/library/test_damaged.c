@@ -283,8 +283,7 @@ static void least_size_by_minus_one(void) {
     }
 }
 
-// Operators look into the sources that they have to have: whoever asks whether they are supported is told that one is
-// not there.
+// A query whether a node is supported reports a missing source.
 static void missing_sources(void) {
     int n_asked = 0;
     for (int k = 0; k < N_BUILDERS; k++) {

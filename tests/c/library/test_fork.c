@@ -1,5 +1,5 @@
 // Forks at any moment: in a child whose parent's other threads were computing, loading, logging, new objects work, and
-// old ones work or are an error. Nobody hangs, and nothing that was on its way is taken for a result.
+// old ones work or are an error. No call hangs, and pending work is never read as a result.
 #include "test.h"
 
 #include <pthread.h>
@@ -157,7 +157,7 @@ static void * talk_often(void * arg) {
     (void) arg;
     while (!ending) {
         ggml_log_set(ggml_log_discard, NULL);
-        gb_fail(GGML_STATUS_FAILED, "told often");
+        gb_fail(GGML_STATUS_FAILED, "reported often");
         ggml_backend_reg_find_by_name("nobody");
         ggml_backend_load_count();
         ggml_backend_load("/nowhere/module.so");
@@ -234,11 +234,11 @@ static void children_of_busy_processes(void) {
     gb_cpu_pools_trim();
 }
 
-// ----------------------------------------------------------------------------------------------------- work on its way
+// ----------------------------------------------------------------------------------------------------- pending work
 
 static void results_on_their_way_are_lost(void) {
     SKIP_UNDER_TSAN();
-    SKIP_IF_CHECKED("nothing is on its way");
+    SKIP_IF_CHECKED("no work is pending");
     static const char * const second[] = { NULL, "CPU:threads=2" };
     for (int k = 0; k < 4; k++) {
         struct job j;
@@ -263,7 +263,7 @@ static void results_on_their_way_are_lost(void) {
                 CHILD_NEEDS(strstr(ggml_last_error(), "forked") != NULL);
                 CHILD_NEEDS(ggml_backend_sched_synchronize(j.sched) == GGML_STATUS_SUCCESS);
             } else {
-                CHILD_NEEDS(job_start(&j, 2, true) == GGML_STATUS_INVALID_STATE); // told by the next run
+                CHILD_NEEDS(job_start(&j, 2, true) == GGML_STATUS_INVALID_STATE); // the next run reports it
                 ggml_backend_sched_synchronize(j.sched);
             }
             CHILD_NEEDS(ggml_backend_event_synchronize(event) == GGML_STATUS_INVALID_STATE);

@@ -11,16 +11,16 @@
 
 enum { MAX_NODES = 64 };
 
-// The sizes that are told have as many elements as the tensor, and what is not told is 1.
-static void check_told(const struct ggml_tensor * t, const char * what) {
+// The reported dimensions hold all elements of the tensor. All other dimensions are 1.
+static void check_ndim(const struct ggml_tensor * t, const char * what) {
     const int ndim = gb_tensor_ndim(t);
-    int64_t told = 1;
+    int64_t product = 1;
     bool whole = ndim >= 0 && ndim <= GGML_MAX_DIMS;
     for (int d = 0; whole && d < GGML_MAX_DIMS; d++) {
-        told *= d < ndim ? t->ne[d] : 1;
+        product *= d < ndim ? t->ne[d] : 1;
         whole = d < ndim || t->ne[d] == 1;
     }
-    CHECK_MSG(whole && told == ggml_nelements(t), "%s: %s tells %d dimensions of [%lld, %lld, %lld, %lld]", what,
+    CHECK_MSG(whole && product == ggml_nelements(t), "%s: %s reports %d dimensions of [%lld, %lld, %lld, %lld]", what,
         t->name, ndim, (long long) t->ne[0], (long long) t->ne[1], (long long) t->ne[2], (long long) t->ne[3]);
 }
 
@@ -34,7 +34,7 @@ static void never_more_than_there_is(void) {
             gb_tensor_set_flag(&t, GB_TENSOR_INPUT);
             gb_tensor_set_flag(&t, GB_TENSOR_OUTPUT);
             gb_tensor_set_ndim(&t, ndim);
-            check_told(&t, "any");
+            check_ndim(&t, "any");
             CHECK(gb_tensor_has_flag(&t, GB_TENSOR_INPUT) && gb_tensor_has_flag(&t, GB_TENSOR_OUTPUT));
             const int need = t.ne[3] != 1 ? 4 : t.ne[2] != 1 ? 3 : t.ne[1] != 1 ? 2 : t.ne[0] != 1 ? 1 : 0;
             if (ndim >= need && ndim <= 4) {
@@ -87,7 +87,7 @@ static struct ggml_cgraph * sample(struct ggml_context * ctx, int64_t n) {
 static void check_same(const struct ggml_cgraph * a, const struct ggml_cgraph * b, const char * what) {
     CHECK(a->n_nodes == b->n_nodes && a->n_leafs == b->n_leafs);
     for (int i = 0; i < a->n_nodes; i++) {
-        check_told(a->nodes[i], "sample");
+        check_ndim(a->nodes[i], "sample");
         CHECK_MSG(gb_tensor_knows_ndim(b->nodes[i]) && gb_tensor_ndim(a->nodes[i]) == gb_tensor_ndim(b->nodes[i]),
             "%s: node %d", what, i);
     }
@@ -141,8 +141,8 @@ static void look(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith
     if (ith == 0 && n_seen + 2 <= 16) {
         seen[n_seen++] = gb_tensor_ndim(dst);
         seen[n_seen++] = gb_tensor_ndim(a);
-        check_told(dst, "custom");
-        check_told(a, "custom");
+        check_ndim(dst, "custom");
+        check_ndim(a, "custom");
     }
 }
 

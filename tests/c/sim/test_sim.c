@@ -126,7 +126,7 @@ static void waits_are_given_up(void) {
     float v;
     CHECK(ggml_backend_graph_compute(r.backend, g));
     PATIENTLY(1, ggml_backend_tensor_get(x, &v, 0, sizeof(v)));
-    PATIENTLY(1, ggml_backend_tensor_get(x, &v, 0, sizeof(v))); // a failure that nobody was told
+    PATIENTLY(1, ggml_backend_tensor_get(x, &v, 0, sizeof(v))); // a failure that no call reported
     CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_ABORTED);
     CHECK(last(x) == 3);
     int one = 1; // freeing does not wait for minutes either
@@ -237,8 +237,8 @@ static void * use_and_check(void * arg) {
     return NULL;
 }
 
-// One thread gives up again and again; what another one reads is right, or it is told.
-static void others_are_told(void) {
+// One thread gives up again and again. Another thread reads right values, or gets an error.
+static void other_threads_get_errors(void) {
     struct rig r;
     REQUIRE(rig_open(&r, "delay=100s,copy_delay=20us"));
     struct ggml_tensor * x = vector(&r, 100);
@@ -652,7 +652,7 @@ static void failures_wait_for_synchronize(void) {
     CHECK(ggml_backend_synchronize(r.backend) == GGML_STATUS_DEVICE_ERROR);
     CHECK_ERROR(GGML_STATUS_DEVICE_ERROR, "fail_op");
     CHECK(v == 5);
-    CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_SUCCESS); // told once
+    CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_SUCCESS); // reported once
     CHECK(last(z) == 9);
     CHECK(ggml_backend_graph_compute(r.backend, gz)); // and the device works again
     CHECK_INT(ggml_backend_synchronize(r.backend), GGML_STATUS_SUCCESS);
@@ -807,4 +807,4 @@ TEST_MAIN(TEST(host_access_faults), TEST(transfers), TEST(memory_is_limited), TE
     TEST(op_filter), TEST(bad_parameters), TEST(failures_wait_for_synchronize), TEST(failures_inside_nodes),
     TEST(ends_in_any_order), TEST(devices_at_once), TEST(survives_a_fork), TEST(out_of_memory),
     TEST(waits_are_given_up), TEST(transfers_are_given_up), TEST(queues_stop_waiting), TEST(computing_is_given_up),
-    TEST(others_are_told))
+    TEST(other_threads_get_errors))

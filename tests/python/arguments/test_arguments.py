@@ -1,5 +1,6 @@
-"""Objects of a wrong kind as arguments, everywhere: an error of this package or a TypeError that names the argument,
-never an error from inside."""
+"""A wrong kind of object as an argument raises an error of this package, or a TypeError that names
+the argument.
+"""
 
 from __future__ import annotations
 

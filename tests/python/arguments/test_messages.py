@@ -1,8 +1,8 @@
-"""What usual mistakes are told: complete texts, to be read as prose.
+"""Complete texts of errors for usual mistakes, to be read as prose.
 
-A message says what was called, by the names and operators that the caller used, with the tensors in the caller's order
-and shapes in NumPy's; then what is wrong, with the values; and, where a mistake is usual, what is likely meant. No
-function of C is named.
+A message names the call and its operands, in the caller's words and order, with shapes as NumPy
+writes them. It states what is wrong, with the values. For a usual mistake it suggests what the
+caller meant. It names no function of C.
 """
 
 from __future__ import annotations

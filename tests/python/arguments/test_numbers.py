@@ -1,4 +1,4 @@
-"""Numbers of other kinds than Python's: what has a fraction is no integer, and text is no number."""
+"""Numbers of other types than int and float: fractions are no integers, and text is no number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Names that mean something to HTML, SVG, DOT, JSON, CSV or a terminal, through everything that shows names."""
+"""Names with characters that are special in HTML, SVG, DOT, JSON, CSV or a terminal appear as text
+everywhere.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Every parameter of everything public is given values that it cannot take: what comes out is an error of this package,
-or a TypeError or ValueError that names the parameter or what was called; never one from inside."""
+"""Each parameter of each public name gets values that it cannot take. The result is an error of
+this package, or a TypeError or ValueError that names the parameter or the call.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Lies:
 
 
 class Agrees:
-    """Equals everything, and has a hash of its own."""
+    """Equals every object, and has its own hash."""
 
     def __eq__(self, other: object) -> bool:
         return True
@@ -230,7 +231,7 @@ def call(world: World, name: str, wanted: str, wrong: Any) -> None:
 
 
 def complaint(error: Exception, name: str, parameter: str) -> str | None:
-    """What is wrong with an error."""
+    """Describes a wrong error, or returns an empty text."""
     text = str(error)
     if INSIDE.search(text):
         return "it comes from inside"
@@ -265,7 +266,7 @@ def tried(world: World, name: str, parameter: str) -> list[str]:
 
 @pytest.fixture
 def quiet(tmp_path, monkeypatch):
-    """Files with wrong names go where they can be lost; what is global stays as it was."""
+    """Files with wrong names go into a temporary folder. Global state is restored."""
     monkeypatch.chdir(tmp_path)
     yield
     gb.set_log(None)

@@ -1,4 +1,4 @@
-"""``gb.testing.check_device``: it passes what is right, and finds every defect of a device that has one."""
+"""``gb.testing.check_device`` passes a correct device and finds each defect of a defective one."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 import ggml_backend as gb
 from ggml_backend import ops
 from ggml_backend._ffi import lib
+from ggml_backend.devices._nodes import op_facts
 from ggml_backend.testing import _cases as cases
 from ggml_backend.testing import _tolerance as tolerance
 from ggml_backend.testing import _variants as variants
@@ -332,16 +333,16 @@ def test_every_operation_dtype_and_layout_is_among_the_cases():
     assert {name.split("/")[0] for name in quick} == {v.op for v in found}
 
 
-def test_results_lie_on_the_sources_that_plans_lay_them_on():
-    """``IN_PLACE`` is the column of ops.def."""
+def test_facts_of_operators_are_the_columns_of_the_table():
     text = in_tree("c/src/tensor/ops.def").read_text()
     table = {}
-    for stem, where in re.findall(r"^GB_OP\(\w+, +(\w+), +\d+, \w+, +\w+, +(\w+),", text, re.MULTILINE):
-        if where != "NEVER":
-            table[stem] = (0, 1) if where.endswith("AB") else (0,)
-    unary = re.findall(r"^GB_UNARY_OP\(\w+, +(\w+),", text, re.MULTILINE)
-    where = table.pop("compare")  # one operator, a function for each comparison
-    assert {**table, **dict.fromkeys(unary, (0,)), **dict.fromkeys(cases.COMPARE, where)} == cases.IN_PLACE
+    for stem, cost, where in re.findall(r"^GB_OP\(\w+, +(\w+), +\d+, \w+, +(\w+), +(\w+),", text, re.MULTILINE):
+        table[stem] = (cost == "ELEMENTS", (0, 1) if where.endswith("AB") else (0,) if where != "NEVER" else ())
+    del table["none"]
+    of_unary = table.pop("unary")
+    table |= dict.fromkeys(re.findall(r"^GB_UNARY_OP\(\w+, +(\w+),", text, re.MULTILINE), of_unary)
+    assert table == op_facts()
+    assert cases.in_place_sources("less") == (0, 1) and cases.in_place_sources("unary") == (0,)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""CUDA from Python: devices that compute like the CPU, or a reason why there are none."""
+"""CUDA devices compute the results of the CPU. Without a device, the package states the reason."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Backends in shared libraries, compiled here against what the package brings along. Each test has a process of its
-own: loading is for good."""
+"""Backend modules that these tests compile against the headers of the package. Each test has its
+own process, because a module is never unloaded.
+"""
 
 import os
 import shutil
@@ -88,8 +89,7 @@ def test_beside_a_library_with_the_same_names(mini, tmp_path):
 
 
 def test_never_searched_for(mini):
-    """A path is a path: of a bare name the caller's directory is taken, never a search path, and what is not there is
-    not found."""
+    """A bare name means a file in the current folder. The loader searches no path."""
     code = """
 import os, sys
 import ggml_backend as gb
@@ -144,3 +144,13 @@ def test_not_a_module(tmp_path):
         gb.load_backend(None)  # type: ignore[arg-type]
     # built with CUDA there may be one more
     assert [r.ok for r in gb.load_report() if str(tmp_path) in r.path] == [False, False]
+
+
+def test_a_long_module_path_is_a_missing_file(holds):
+    holds(
+        """
+    assert "CPU" in gb.backends()
+    assert "GGML_CUDA_MODULE" in gb.backends().missing["CUDA"]
+    """,
+        {"GGML_CUDA_MODULE": "x" * 5000},
+    )

@@ -1,5 +1,4 @@
-"""The command line as programs and people use it: exit statuses, one line for an error, the usage of the right command,
-pipes, Ctrl-C."""
+"""The command line: exit statuses, one line per error, usage, pipes and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ COMMAND = [sys.executable, "-m", "ggml_backend"]
 
 
 def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """In this process; with options for a process of its own, in one."""
+    """Runs the command in this process, or in its own process if options are given."""
     words = list(map(str, arguments))
     if options:
         options = {"capture_output": True, "text": True, "timeout": 120, "check": False, **options}

@@ -1,5 +1,6 @@
-"""``python -m ggml_backend bench``, in tiny sizes: what it prints and writes, comparing, bad arguments; and its
-arithmetic with limits given."""
+"""``python -m ggml_backend bench`` with tiny sizes: output, files, comparisons, wrong arguments,
+and its arithmetic.
+"""
 
 from __future__ import annotations
 

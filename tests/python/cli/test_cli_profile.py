@@ -1,4 +1,4 @@
-"""``python -m ggml_backend profile``: what it runs, what it prints, what it writes."""
+"""``python -m ggml_backend profile``: the graphs that it runs, its output and its files."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_what_it_writes(folder):
     ("exit", 7, ""), ("text", 1, "gone\n"), ("raise", 1, "ValueError: of the script"),
 ])  # fmt: skip
 def test_the_status_is_the_scripts(folder, word, status, said):
-    """And what it had computed is told."""
+    """The command also prints what the script computed before it ended."""
     done = run(folder, "--no-limits", "program.py", word)
     assert done.returncode == status
     assert said in done.stderr

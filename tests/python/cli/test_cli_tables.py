@@ -1,4 +1,4 @@
-"""Tables that commands print: sums first, headings, marks for figures that mean little, numbers with nouns."""
+"""Tables of commands: order of rows, headings, marks of unreliable figures, and units."""
 
 from __future__ import annotations
 

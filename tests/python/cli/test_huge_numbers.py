@@ -1,10 +1,14 @@
-"""The work of a command follows from the size of its files, not from numbers in them."""
+"""A command works in proportion to the size of its files, not to the numbers in them."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
 
 
 def test_no_number_of_a_file_decides_how_long_a_command_takes(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Descriptions of clusters and made-up models of layers for tests."""
+"""Descriptions of clusters and invented models of layers for tests."""
 
 from __future__ import annotations
 

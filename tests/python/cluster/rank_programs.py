@@ -445,8 +445,8 @@ def interrupted() -> None:
 
 
 def forks() -> None:
-    """Children of rank 0 hear that the cluster is not theirs, also at their exit, and disturb nobody."""
-    with gb.cluster.start(deadline=20, threads=1) as cluster, placed("embed", cluster.backends()) as (model, sched):
+    """Children of rank 0 cannot use the cluster, and their exit does not disturb it."""
+    with gb.cluster(deadline=20, threads=1) as cluster, placed("embed", cluster.backends()) as (model, sched):
         wanted = model.run(sched, 7)
         for status in (0, 3):
             child = os.fork()
@@ -464,8 +464,8 @@ def forks() -> None:
 
 
 def forgets() -> None:
-    """Nobody closes the cluster."""
-    compute_on(gb.cluster.start(deadline=20, threads=1).backends()[0])
+    """No call closes the cluster."""
+    compute_on(gb.cluster(deadline=20, threads=1).backends()[0])
 
 
 def raises() -> None:

@@ -1,4 +1,4 @@
-"""Graphs of well-known models cut by layers, and what they give on one CPU: what tests of clusters compare with."""
+"""Graphs of models that are cut by layers, with the reference results of one CPU."""
 
 from __future__ import annotations
 

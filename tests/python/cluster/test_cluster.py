@@ -1,4 +1,4 @@
-"""Clusters inside one process: the same bits as one CPU, and what is sent for that."""
+"""Clusters inside one process compute the bits of one CPU. The tests also count the messages."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_one_trace_of_all_ranks_on_one_clock():
 
 
 def test_nothing_is_left_on_a_rank():
-    """Buffers, graphs and marks go when nobody needs them any more."""
+    """Buffers, graphs and events are freed when no object needs them."""
     with simulated(2) as cluster:
         worker, conductor = cluster._workers[0], cluster._conductor
         device = cluster.backends()[0]

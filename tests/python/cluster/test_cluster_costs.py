@@ -1,4 +1,6 @@
-"""What work on other ranks costs: measured over a simulated network, kept, and followed by the policy "cost"."""
+"""Costs of work on other ranks: measured over a simulated network, stored, and used by the policy
+"cost".
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptions of clusters: what they say, and what is told of each mistake in one."""
+"""Descriptions of clusters: their fields, and the error for each mistake."""
 
 from __future__ import annotations
 

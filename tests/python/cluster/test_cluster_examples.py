@@ -1,4 +1,4 @@
-"""The examples over clusters: texts that survive the loss of a rank, batches in flight."""
+"""The examples on clusters: texts that survive a lost rank, and pending batches."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import pytest
 from ggml_backend._ffi import lib
 from ggml_backend.cluster import LocalNetwork, simulated
 from source_tree import in_tree
+
+pytestmark = pytest.mark.slow
 
 ROOT = in_tree("examples").parent
 sys.path[0:0] = [str(ROOT), str(in_tree("tests/python/docs"))]

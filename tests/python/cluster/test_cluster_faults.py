@@ -1,5 +1,6 @@
-"""Ranks that die, fall silent, come late, are of another version, or say what is no message: an error that names rank
-and host, within the deadline, and the others go on."""
+"""Ranks that die, stop answering, answer late, have another version, or send garbage. The caller
+gets an error with rank and host within the deadline, and the other ranks go on.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +25,8 @@ from ggml_backend.cluster._transport import Killed
 from ggml_backend.cluster._worker import Worker
 from ranks import alone, compute_on, placed
 
+pytestmark = pytest.mark.slow
+
 HOST = socket.gethostname()
 SHORT = 0.4  # seconds: a deadline for what is silent
 
@@ -44,7 +47,7 @@ class Counting(LocalNetwork):
 
 
 def survivors_compute(cluster):
-    """A new scheduler over what is left."""
+    """A new scheduler uses the remaining ranks."""
     devices = cluster.backends()
     assert devices
     for device in devices:
@@ -86,7 +89,7 @@ def length(error):
 
 
 def test_who_is_told_often_that_a_rank_is_lost_keeps_nothing():
-    """Each exception has a traceback of its own."""
+    """Each exception has its own traceback, and keeps no objects alive."""
     network = LocalNetwork(2)
     with simulated(2, network=network) as cluster:
         device = cluster.backends()[0]
@@ -377,8 +380,8 @@ def commands(rng):
 
 
 def test_fuzzed_messages_leave_a_rank_usable():
-    """Random commands, and messages with bytes changed, behind a healthy beginning: no crash, no memory beyond the
-    host's, and it still does what it is told."""
+    """Random commands and changed bytes after a valid start: the rank does not crash, uses no
+    foreign memory, and still works."""
     rng = np.random.default_rng(2)
     network = LocalNetwork(2)
     here = network.transport(0)

@@ -1,4 +1,6 @@
-"""Weights of ranks: read from their own copy of the file, sent where there is none, refused where it is another one."""
+"""A rank reads weights from its own copy of the file, receives them without a copy, and refuses a
+different file.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,7 @@ def denied(path):
 
 
 def test_a_path_that_leads_through_a_file_is_no_file(file, tmp_path):
-    """On this rank what is a folder elsewhere is a file."""
+    """On this rank a file stands in the place of a folder."""
     (tmp_path / "folder").mkdir()
     moved = gb.gguf.open(shutil.copy(tmp_path / "model.gguf", tmp_path / "folder"))
     shutil.rmtree(tmp_path / "folder")
@@ -206,7 +208,7 @@ def test_constants_of_another_file(file, tmp_path):
 
 
 class Reader(gb.Device):
-    """Memory of its own, which it fills from files itself."""
+    """A device with its own memory that reads files itself."""
 
     memory = "own"
 

@@ -1,5 +1,6 @@
-"""Layers on described clusters: the best of all placements, the scheduler's own plans and prices, and what the command
-line tells."""
+"""Layers on described clusters: the best of all placements, plans and prices of the scheduler, and
+the output of the command.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +94,7 @@ def test_the_best_of_all_placements(tmp_path, seed):
 
 
 def test_many_devices_that_differ(tmp_path):
-    """Where not all orders are tried, what is found is no worse than each order that one would think of."""
+    """If the planner does not try all orders, its result is no worse than each obvious order."""
     rng = np.random.default_rng(0)
     model, cluster = random_model(rng, 12), random_cluster(tmp_path, rng, 9)
     value = seconds_for_each(model, place(model, cluster, 4).stages, cluster, 4)
@@ -132,8 +133,8 @@ def split_evenly(n_units: int, n: int) -> tuple[Stage, ...]:
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8])
 def test_times_are_those_of_the_schedulers_costs(tmp_path, n):
-    """C counts bytes and operations of every node and copy by itself. The pass fills the cache, since what is written
-    to a part of it C counts with what lies between."""
+    """The C library counts bytes and operations of each node and copy independently. The pass fills
+    the cache, because C counts a write to a part of it with the elements between."""
     cluster = description(tmp_path, table(n, issue="7 us", links=[{**LINK, "bandwidth": "10 MB/s"}]))
     cluster.devices[0].kind.types["q4_0"] = type(cluster.devices[0].kind.rates)(50e9, 1e12)  # type: ignore[index]
     file = small(32, 32)

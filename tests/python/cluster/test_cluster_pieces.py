@@ -1,4 +1,4 @@
-"""No message of data is longer than the limit, on whatever path the data travel."""
+"""No data message is longer than the limit, on any path."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Every question to a rank ends: with its own answer, or with DeviceLostError within a small multiple of the deadline,
-whatever was damaged on the way."""
+"""Each query to a rank ends with its answer, or with DeviceLostError within a small multiple of the
+deadline, even if messages are damaged.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ import pytest
 import ggml_backend as gb
 from ggml_backend.cluster import _messages as m
 from ggml_backend.cluster import _transport, simulated
+
+pytestmark = pytest.mark.slow
 
 DEADLINE = 0.5
 QUESTION = 28  # where the number of a question lies in a message whose first command asks it

@@ -1,6 +1,6 @@
-"""Failures belong to the runs that lost work by them: many runs on their way, over several schedulers and threads, any
-of whose commands may fail on a rank. Each run gives the right result or raises its own failure, and what is of no run
-is carried out."""
+"""A failure on a rank belongs to the runs that lost work. Schedulers and threads keep many runs
+pending, and any command can fail. Each run gives the right result or raises its own failure.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from ggml_backend.cluster import _messages as m
 from ggml_backend.cluster._host import Arrival, Queue
 from ggml_backend.cluster._messages import What
 from ranks import compute_on
+
+pytestmark = pytest.mark.slow
 
 WORLDS = int(os.environ.get("GGML_TEST_WORLDS", "60"))
 LARGE = 4000  # elements: more bytes than a command holds
@@ -55,7 +57,7 @@ class Chain:
 
 
 def sent(cluster, rank):
-    """Waits until a rank has done all that it was told, and tells nobody what failed."""
+    """Waits until a rank has done its commands, and reports no failures."""
     conductor = cluster._conductor
     peer = conductor.peers[rank]
     conductor.wait(lambda: not peer.out and peer.done == peer.sent)
@@ -222,8 +224,8 @@ def test_a_graph_that_cannot_be_prepared_fails_its_own_runs():
 
 @pytest.mark.parametrize("seed", range(max(WORLDS // 6, 1)))
 def test_each_run_is_right_or_raises_its_own_failure(seed):
-    """Threads with a scheduler each, runs in flight, random faults in random commands of random ranks; a failure names
-    the fault, and a run that nobody made fail is right."""
+    """Each thread has a scheduler and pending runs. Random commands of random ranks fail. A failure
+    names its fault, and a run without a fault is right."""
     rng = np.random.default_rng(seed)
     ranks, raised = int(rng.integers(2, 4)), []
     with simulated(ranks + 1, jitter=0.001, seed=seed) as cluster:

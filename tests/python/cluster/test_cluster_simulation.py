@@ -1,5 +1,6 @@
-"""Simulated passes: against times added up by hand, against the prediction, and against pipelines of real ranks that
-are threads."""
+"""Simulated passes agree with sums by hand, with the prediction, and with pipelines of real ranks
+in threads.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +48,8 @@ def test_the_same_seed_gives_the_same(tmp_path):
 
 
 def test_commands_are_done_in_order(tmp_path):
-    """Passes leave a stage in the order in which they were begun: what a rank of this package does. With it the rate of
-    two stages of random times is below that of the slower one alone."""
+    """Passes leave a stage in their starting order, as on a rank of this package. So two stages of
+    random times are slower together than the slower stage alone."""
     model, placement, cluster = pipeline(tmp_path, [0.01, 0.01], latency=0.0)
     fixed = simulate(model, placement, cluster, 2, passes=2000, jitter=0.0).rate
     varied = simulate(model, placement, cluster, 2, passes=2000, jitter=0.9, seed=3).rate
@@ -85,7 +86,7 @@ def test_losses(tmp_path):
 
 
 def test_predictions_hold_where_nothing_is_lost(tmp_path):
-    """Two ways to the same: what is added up, and what is gone through event by event."""
+    """The predicted sum equals the simulation event by event."""
     rng = np.random.default_rng(0)
     for _ in range(10):
         n = int(rng.integers(1, 7))

@@ -1,5 +1,6 @@
-"""Beginning a cluster where the system has no threads, memory or files left: an error of the package, and nothing of
-the cluster stays."""
+"""A cluster that cannot start for lack of threads, memory or files raises an error and leaves
+nothing behind.
+"""
 
 from __future__ import annotations
 

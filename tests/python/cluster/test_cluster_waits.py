@@ -1,4 +1,4 @@
-"""A rank that waits for the data of a cut listens to that message alone for a moment (`Transport.catch`)."""
+"""A rank that waits for data of a cut first waits for that message alone (`Transport.catch`)."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_message_of_another_length_fails_the_run_and_no_more(monkeypatch, nbyt
 
 
 def test_ranks_that_keep_one_order_record_no_events_for_each_other(monkeypatch):
-    """Only whoever waits on the host has a use for the place of a rank's queue."""
+    """Only a wait on the host needs the position in the queue of a rank."""
     records, real = [], _device.Mark.record
 
     def record(self):

@@ -1,4 +1,4 @@
-"""The array libraries that are here, as devices: what the tests of ARRAY share."""
+"""The installed array libraries as devices, for the tests of ARRAY."""
 
 from __future__ import annotations
 
@@ -54,3 +54,24 @@ def check(
     assert all(device.supports(t) for t in built.graph.nodes), device.unsupported_reason(built.node)
     compare(built.compute(device), want, size, tolerance, text)
     built.untouched(writes)
+
+
+def check_wrong_index(device: gb.Backend) -> None:
+    """The wait for a run raises the error of a wrong index. The next run computes."""
+    with gb.Context() as ctx:
+        table, ids = ctx.tensor((9, 4), name="table"), ctx.tensor((3,), gb.int32, name="ids")
+        y = gb.get_rows(table, ids)
+        graph, memory = ctx.graph(y), ctx.allocate(device)
+        table.set(np.arange(36, dtype=np.float32).reshape(9, 4))
+        ids.set(np.array([0, 9, -1], np.int32))
+
+        def waited() -> None:
+            graph.compute(device)
+            device.synchronize()
+
+        with pytest.raises(gb.InvalidArgumentError, match=r"out of range"):
+            waited()
+        ids.set(np.array([0, 8, 3], np.int32))
+        waited()
+        np.testing.assert_array_equal(y.numpy()[1], [32, 33, 34, 35])
+        del memory

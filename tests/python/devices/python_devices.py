@@ -1,4 +1,4 @@
-"""Devices written in Python that the tests of this folder share."""
+"""Devices written in Python, for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FUNCTIONS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.di
 
 
 class Host(gb.Device):
-    """Elements on memory of the host. ``odd``: what it does wrong, by name."""
+    """Elements on memory of the host. ``odd`` names its fault."""
 
     def __init__(self, odd: str = "") -> None:
         self.odd = odd
@@ -86,7 +86,7 @@ class Box:
 
 
 class Own(Host):
-    """The same with memory of its own."""
+    """The same device with its own memory."""
 
     memory = "own"
     alignment = 32
@@ -128,7 +128,7 @@ class Mark:
 
 
 class Queued(Own):
-    """Computes on a thread of its own, with a delay that makes every missing wait show."""
+    """Computes on its own thread, with a delay that shows each missing wait."""
 
     def __init__(self, odd: str = "", delay: float = 0.001) -> None:
         super().__init__(odd)

@@ -1,5 +1,6 @@
-"""ARRAY with CuPy, whose functions are NumPy's here: no GPU is needed. This tells that what is called for memory,
-streams and events is called with what CuPy takes, and in which order; not that CuPy computes it."""
+"""ARRAY with a fake CuPy made of NumPy. The tests check the calls for memory, streams and events,
+and their order. They need no GPU, and check no results of CuPy.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+from array_devices import check_wrong_index
 
 
 class Pointer:
@@ -149,25 +151,8 @@ def test_streams_and_events(said):
     assert marks == ["record", "wait", "wait here", "wait here"]
 
 
-def test_a_wrong_index_is_told_to_who_waits(said):
-    device = gb.Backend("ARRAY", library="cupy")
-    with gb.Context() as ctx:
-        table, ids = ctx.tensor((9, 4), name="table"), ctx.tensor((3,), gb.int32, name="ids")
-        y = gb.get_rows(table, ids)
-        graph, memory = ctx.graph(y), ctx.allocate(device)
-        table.set(np.arange(36, dtype=np.float32).reshape(9, 4))
-        ids.set(np.array([0, 9, -1], np.int32))
-
-        def waited() -> None:
-            graph.compute(device)
-            device.synchronize()
-
-        with pytest.raises(gb.InvalidArgumentError, match=r"out of range"):
-            waited()
-        ids.set(np.array([0, 8, 3], np.int32))
-        waited()
-        np.testing.assert_array_equal(y.numpy()[1], [32, 33, 34, 35])
-        del memory
+def test_the_wait_raises_a_wrong_index(said):
+    check_wrong_index(gb.Backend("ARRAY", library="cupy"))
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:x", "rocm:0"])

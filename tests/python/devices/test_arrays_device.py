@@ -1,4 +1,6 @@
-"""ARRAY as a device: options, memory, weights, groups of operators, a queue, what it refuses."""
+"""ARRAY as a device: options, memory, weights, fused operators, its queue, and the nodes that it
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-from array_devices import NO_TORCH, TEXTS
+from array_devices import NO_TORCH, TEXTS, check_wrong_index
 from conftest import unfused
 from ggml_backend._ffi import lib
 from ggml_backend.devices._array import device as arrays
@@ -293,7 +295,7 @@ def test_results_that_others_read_are_stored(rng):
 
 
 class Streams:
-    """What ``torch.cuda`` has, of a device that computes at once, with a record of what is asked of it."""
+    """A fake ``torch.cuda`` of a device that computes at once, with a record of its calls."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -335,8 +337,8 @@ class Streams:
 
 @pytest.fixture
 def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
-    """ARRAY:library=torch,memory=own has a queue then: what is told is the calls, not that they overlap."""
-    import ggml_backend.devices._array.library_torch as torch_library
+    """Gives ARRAY:library=torch,memory=own a queue. The tests see the calls, not their overlap."""
+    import ggml_backend.devices._torch as torch_library
 
     streams, plain = Streams(), torch_library.Torch.__init__
 
@@ -393,26 +395,8 @@ def test_events_are_those_of_the_streams(streams):
 
 
 @NO_TORCH
-def test_a_wrong_index_is_told_to_who_waits(streams):
-    device = gb.Backend("ARRAY:library=torch,memory=own")
-    with gb.Context() as ctx:
-        table, ids = ctx.tensor((9, 4), name="table"), ctx.tensor((3,), gb.int32, name="ids")
-        y = gb.get_rows(table, ids)
-        graph, memory = ctx.graph(y), ctx.allocate(device)
-        table.set(np.arange(36, dtype=np.float32).reshape(9, 4))
-        ids.set(np.array([0, 9, -1], np.int32))
-
-        def computed() -> None:
-            graph.compute(device)
-            device.synchronize()
-
-        with pytest.raises(gb.InvalidArgumentError, match=r"out of range"):
-            computed()
-        ids.set(np.array([0, 8, 3], np.int32))
-        graph.compute(device)
-        device.synchronize()
-        np.testing.assert_array_equal(y.numpy()[1], [32, 33, 34, 35])
-        del memory
+def test_the_wait_raises_a_wrong_index(streams):
+    check_wrong_index(gb.Backend("ARRAY:library=torch,memory=own"))
 
 
 @NO_TORCH

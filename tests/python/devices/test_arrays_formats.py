@@ -1,4 +1,4 @@
-"""ARRAY's unpacking of quantized formats, bit by bit."""
+"""ARRAY unpacks quantized formats bit by bit."""
 
 from __future__ import annotations
 

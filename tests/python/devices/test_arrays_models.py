@@ -1,4 +1,4 @@
-"""The examples on ARRAY: sentence embeddings, and a Llama that is split over ARRAY and the CPU."""
+"""The examples on ARRAY: sentence embeddings, and a Llama on ARRAY and the CPU."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pytest
 
 from array_devices import TEXTS
 from source_tree import in_tree
+
+pytestmark = pytest.mark.slow
 
 ROOT = in_tree("examples").parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).parents[1] / "docs")]

@@ -1,4 +1,4 @@
-"""Each operator of ARRAY, by each library, in each dtype and layout, against NumPy in float64."""
+"""Each operator of ARRAY, with each library, dtype and layout, against NumPy in float64."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""``gb.testing.check_device`` on devices written in Python: those that are right pass, and what others do wrong is
-found."""
+"""``gb.testing.check_device`` passes correct devices written in Python, and finds the faults of
+others.
+"""
 
 from __future__ import annotations
 
@@ -141,7 +142,7 @@ class Hasty(Queued):
 
 
 class Lazy(HostQueued):
-    """It does nothing before somebody waits for it, so that who does not wait is seen, however busy the machine is."""
+    """Computes only during a wait, so that a missing wait shows on a busy machine, too."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,6 @@
-"""Names of devices in tests and documents. A registered name stays for the life of the process, and tests of several
-files share a process."""
+"""Names of devices in tests and documents are unique: a name stays registered for the life of the
+process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``Node.params``: the parameters of operators, as the functions that build them take them."""
+"""``Node.params`` are the arguments of the function that builds the node."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_parameters_build_the_node_again(ctx):
     x, y = ctx.tensor((2, 3, 2, 8)), ctx.tensor((4, 4))
     ids, p = ctx.tensor((4, 2), gb.int32), ctx.tensor((3,), gb.int32)
     kernel, data = ctx.tensor((6, 3, 2, 2), gb.float16), ctx.tensor((2, 3, 16, 18))
-    made = [build(*[ctx.tensor(array.shape, array.dtype) for array in arrays]) for _, build, arrays, _, _ in CASES]
+    made = [build(*[ctx.tensor(array.shape, array.dtype) for array in arrays]) for _, build, arrays in CASES]
     made += [build(x, y, ids, p, kernel, data) for build in MORE]
     seen: dict[str, int] = {}
     for tensor in ctx.graph(*made).nodes:

@@ -1,5 +1,6 @@
-"""The example of a device in NumPy: everything that it says it supports, beside the CPU, and the sentence embeddings on
-it."""
+"""The example of a device in NumPy agrees with the CPU on all that it supports, and computes
+sentence embeddings.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices written in Python that do something wrong: what the caller is told, and that everything stays usable."""
+"""Faults of devices written in Python raise clear errors, and leave everything usable."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Functions of the user (``gb.custom``) on devices written in Python, with arrays of NumPy and of another library; and
-that what functions and devices return keeps its value."""
+"""Custom functions on devices written in Python, with arrays of NumPy and of another library.
+Returned arrays keep their values.
+"""
 
 from __future__ import annotations
 

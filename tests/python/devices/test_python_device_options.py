@@ -1,4 +1,4 @@
-"""How devices written in Python are declared: options by annotations, names of operators, dtypes, ``missing``."""
+"""Declarations of devices written in Python: options, names of operators, dtypes, ``missing``."""
 
 from __future__ import annotations
 

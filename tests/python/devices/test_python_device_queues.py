@@ -1,4 +1,4 @@
-"""Devices written in Python that compute later: whom a failure is told, who waits for whom, and for what."""
+"""Devices written in Python with a queue: which call raises a failure, and which calls wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from python_devices import HostQueued, Mark, Queued
 
 
 class OnDemand(gb.Device):
-    """A queue that runs when somebody waits for it, on the thread that waits."""
+    """A queue that runs during a wait, on the waiting thread."""
 
     def __init__(self) -> None:
         self.jobs: list[Callable[[], None]] = []
@@ -75,7 +75,7 @@ ACCESSES = {
 @pytest.mark.parametrize("access", ACCESSES)
 @pytest.mark.parametrize("name", ["ONDEMAND", "OWNONDEMAND"])
 def test_a_run_that_failed_says_so_itself(name, access, cpu):
-    """Whoever uses other memory of the device meanwhile hears nothing, and the run is no less failed."""
+    """Calls that use other memory of the device raise nothing, and the run still reports its failure."""
     w = Doubles(name, cpu)
     w.x.set(5.0)
     pending = w.sched.compute_async(w.graph)
@@ -191,8 +191,7 @@ gb.register_device("OTHERQUEUE", OtherQueue)
 
 
 def chain(names: list[str], cpu: gb.Backend) -> list[gb.Backend]:
-    """Every second node on each of two devices, whose memory is the host's: a missing wait reads what is not there
-    yet."""
+    """Nodes alternate between two devices with host memory. A missing wait reads unfinished results."""
     devices = [gb.Backend(name, delay=0.002) for name in names]
     ctx = gb.Context()
     x = ctx.tensor((1000,), name="x").set_input()

@@ -1,5 +1,6 @@
-"""Random graphs over devices written in Python, a simulated one and the CPU: the same bits as NumPy, however nodes are
-spread."""
+"""Random graphs on devices in Python, a simulated device and the CPU give the bits of NumPy, for
+any placement.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ import pytest
 
 import ggml_backend as gb
 from python_devices import NAMES
+
+pytestmark = pytest.mark.slow
 
 DEVICES = {
     **{name: {} for name in NAMES if "QUEUE" not in name},

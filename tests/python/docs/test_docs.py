@@ -1,10 +1,10 @@
-"""The code in README.md and docs: Python runs, in the order in which it is read, and prints what the page says that it
-prints.
+"""Code blocks in README.md and docs run in order and print what the page shows.
 
-A block is fenced (```` ```python ````) or indented by four spaces. Python blocks of a page share their names;
-``BEFORE`` has what a page takes for given. A ``text`` block behind a Python block is what that prints; in blocks with
-``>>>`` the answers are compared. Every other block is in ``NOT_RUN``, with the reason, and each command ``python -m
-ggml_backend ...`` that a page mentions has the options that the page mentions.
+A block is fenced (```` ```python ````) or indented by four spaces. Python blocks of a page share
+their names. ``BEFORE`` defines the names that a page assumes. A ``text`` block after a Python block
+is the expected output. In blocks with ``>>>`` the answers are compared. ``NOT_RUN`` lists every
+other block, with the reason. Each command ``python -m ggml_backend ...`` of a page accepts the
+options that the page shows.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ NOT_RUN = {
     ("docs/howto/deploy.md", "pip wheel"): BUILD,
     ("docs/howto/memory-before-loading.md", "python -m ggml_backend plan MODEL"): "names no model; see docs/PLANS.md",
     ("README.md", "cmake -S"): BUILD,
-    ("CONTRIBUTING.md", "make test"): BUILD,
     ("CONTRIBUTING.md", "cmake --preset"): BUILD,
     ("CONTRIBUTING.md", "pip install"): INSTALL,
     ("benchmarks/README.md", "python -m ggml_backend bench"): MEASURES,
@@ -197,7 +196,7 @@ def _usual(names: dict[str, Any], folder: Path) -> None:
 
 
 def _nothing(names: dict[str, Any], folder: Path) -> None:
-    """The page has what it needs."""
+    """For pages that assume nothing."""
 
 
 BEFORE = {
@@ -223,7 +222,7 @@ def within(folder: Path) -> Iterator[None]:
 
 
 def execute(block: Block, names: dict[str, Any]) -> str:
-    """Runs a block; what it prints."""
+    """Runs a block and returns its output."""
     out = io.StringIO()
     code = compile("\n" * (block.line - 1) + block.text, str(ROOT / block.page), "exec")
     with contextlib.redirect_stdout(out):

@@ -1,4 +1,4 @@
-"""The embedding example against an independent float64 forward pass, and over devices."""
+"""The embedding example against an independent forward pass in float64, and on several devices."""
 
 from __future__ import annotations
 

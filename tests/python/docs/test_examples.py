@@ -1,5 +1,6 @@
-"""The examples with files and arguments that are wrong in all ways: one line for each, no traceback, no endless
-work."""
+"""The examples with wrong files and arguments: one line for each error, no traceback, and no
+endless work.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ from hypothesis import strategies as st
 
 import ggml_backend as gb
 from source_tree import in_tree
+
+pytestmark = pytest.mark.slow
 
 ROOT = in_tree("examples").parent
 sys.path.insert(0, str(ROOT))

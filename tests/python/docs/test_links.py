@@ -1,6 +1,6 @@
-"""Links of all documents lead somewhere: to a file of the tree and, behind ``#``, to a heading of it.
+"""Each link of a document leads to a file of the tree and, after ``#``, to a heading.
 
-The site's own check (``make docs``) sees its pages alone; the documents are read in the repository, too.
+``make docs`` checks the pages of the site only. People also read the documents in the repository.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""examples/llama against a float64 NumPy network without a cache, and its tokenizers against definitions."""
+"""examples/llama against a NumPy network in float64 without a cache. Its tokenizers against their
+definitions.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,8 @@ import pytest
 
 import ggml_backend as gb
 from source_tree import in_tree
+
+pytestmark = pytest.mark.slow
 
 ROOT = in_tree("examples").parent
 sys.path.insert(0, str(ROOT))

@@ -1,4 +1,4 @@
-"""The notebooks of the tutorial: they are what their chapters say, and they run."""
+"""The notebooks of the tutorial equal their chapters, and run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from source_tree import in_tree
+
+pytestmark = pytest.mark.slow
 
 LEARN = in_tree("docs/learn/index.md").parent
 NOTEBOOKS = in_tree("examples/notebooks/inside.ipynb").parent

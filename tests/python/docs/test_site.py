@@ -1,6 +1,7 @@
-"""The documentation site: its reference has every public name and header, and its extensions read what they should.
+"""The reference of the site has every public name and header, and the extensions of the site read
+their input.
 
-``make docs`` builds the site; warnings are errors there.
+``make docs`` builds the site. Warnings are errors.
 """
 
 from __future__ import annotations

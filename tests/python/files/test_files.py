@@ -1,4 +1,6 @@
-"""What the package writes: all of it or nothing, with the rights of what was there, and no remains."""
+"""The package writes a file completely or not at all, keeps its permissions, and leaves no
+temporary files.
+"""
 
 from __future__ import annotations
 
@@ -203,8 +205,8 @@ if openat is None or prctl(38, 1, 0, 0, 0) or prctl(22, 2, ctypes.byref(program)
 
 
 def test_without_nameless_files(tmp_path: Path) -> None:
-    """File systems that have none; the kernel refuses them here (seccomp). What was left by a process that was killed
-    is in nobody's way."""
+    """Some file systems have no nameless files. seccomp refuses them here. Remains of a killed
+    process do not disturb later writes."""
     program = (
         WITHOUT_NAMELESS
         + """
@@ -254,7 +256,8 @@ def test_a_trace_that_is_on_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_standard_output(tmp_path: Path) -> None:
-    """/dev/stdout, whatever it is: a file that somebody else has opened is written to, not replaced."""
+    """/dev/stdout may be a file that another program opened. The package writes to it and does not
+    replace it."""
     program = "test_files.WRITERS['to_csv'](Path('/dev/stdout'))"
     process = child(program)
     out, err = process.communicate(timeout=60)

@@ -1,5 +1,4 @@
-"""GGUF files: what we write the ``gguf`` package reads and the other way round, placing on backends, split files, the
-writer."""
+"""GGUF files: reading and writing against the package ``gguf``, placement on backends, split files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are not models, or incomplete: each message says what the file is, and what to do."""
+"""Files that are no models, or incomplete: the message names the kind of the file and what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Broken GGUF files, one fault each: every one is refused with a message that names the field and its offset."""
+"""Broken GGUF files with one fault each: the reader refuses each and names the field and its
+offset.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Split models: the keys of a file say that it is a part, its name says where the others are. One part is never taken
-for the whole, whatever it is called."""
+"""Split models. The keys of a file state that it is a part, and its name locates the others. The
+reader never takes a part for the whole, under any name.
+"""
 
 from __future__ import annotations
 

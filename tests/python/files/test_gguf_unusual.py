@@ -148,7 +148,7 @@ def by_hand(tensors: list[tuple[str, tuple[int, ...], int, int]], data: bytes, p
 
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[bytes, dict[str, np.ndarray]]:
-    """Tensors of several types at places in any order, with gaps, some tied, and what is in each."""
+    """Tensors of several types in any order, with gaps and shared bytes, and their contents."""
     places = draw(st.lists(st.integers(0, 3), min_size=1, max_size=6))  # gaps before each, in units of 32 bytes
     shapes = [draw(st.sampled_from(SHAPES)) for _ in places]
     kinds = [draw(st.sampled_from([(0, np.float32), (1, np.float16), (24, np.int8), (27, np.int64)])) for _ in places]

@@ -1,5 +1,6 @@
-"""An interrupt at any instruction of what opens, maps and writes files leaves no descriptor, no mapping, no guard and
-no file behind."""
+"""An interrupt at any instruction that opens, maps or writes files leaves no descriptor, mapping,
+guard or file behind.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +24,12 @@ from ggml_backend._base import files as _files
 from ggml_backend._base import mapped
 from ggml_backend._ffi import lib
 from harness_interleave import Places, interrupt
-from harness_world import lost_by_python
+from harness_scene import lost_by_python
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors and mappings are counted in /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="descriptors and mappings are counted in /proc"),
+]
 
 
 class Everywhere(Places):

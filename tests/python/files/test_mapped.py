@@ -1,14 +1,18 @@
-"""Files that shrink while they are mapped: an error of the call that reads them, never a signal that ends the
-process."""
+"""A mapped file that shrinks gives an error in the reading call, never a signal that ends the
+process.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -207,7 +211,7 @@ CASES = {
         shrinks(lambda: s.compute(g))
     """
     ),
-    "the rest is as good as before": (
+    "other tensors are unchanged": (
         """
         w = file.load(cpu)["w"]
         _, g, s = product(w, [cpu])
@@ -234,27 +238,64 @@ def model(path: Path) -> Path:
 
 
 def run(case: str, path: Path, size: int) -> subprocess.CompletedProcess[str]:
+    """In its own interpreter."""
     program = PRELUDE + textwrap.dedent(case)
     return subprocess.run(
         [sys.executable, "-c", program, str(path), str(size)], capture_output=True, text=True, timeout=120, check=False
     )
 
 
+FORKS = """
+import json, os, sys, traceback
+import ggml_backend
+for line in sys.stdin:
+    program, path, size, log = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT), 1)
+            os.dup2(1, 2)
+            sys.argv = ["case", path, size]
+            exec(compile(program, "case", "exec"), {"__name__": "__main__"})
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def children() -> Iterator[subprocess.Popen[str]]:
+    """A process that imports the package once, and runs each program in a child."""
+    command = [sys.executable, "-W", "ignore", "-c", FORKS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.stdin.close()  # type: ignore[union-attr]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's list of mappings is read on Linux only")
 @pytest.mark.parametrize("left", ["little", "all but the end"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_file_that_shrinks(tmp_path: Path, case: str, left: str) -> None:
-    """To a hundred bytes, so that pages are gone; and by less than a page, which no signal tells of."""
-    path = model(tmp_path / "model.gguf")
+def test_reads_of_a_file_that_shrinks_are_errors(tmp_path: Path, case: str, left: str, children: Any) -> None:
+    """The file shrinks to a hundred bytes, so that pages are missing, or by less than a page, which gives no signal."""
+    path, log = model(tmp_path / "model.gguf"), tmp_path / "log"
     size = 100 if left == "little" else path.stat().st_size - 50
-    done = run(CASES[case], path, size)
+    children.stdin.write(json.dumps([PRELUDE + textwrap.dedent(CASES[case]), str(path), str(size), str(log)]) + "\n")
+    children.stdin.flush()
+    assert children.stdout.readline() == "0\n", log.read_text()
+
+
+def test_an_interpreter_ends_after_a_file_shrank(tmp_path: Path) -> None:
+    done = run(CASES["other tensors are unchanged"], model(tmp_path / "model.gguf"), 100)
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr[-2000:])
 
 
 @pytest.mark.parametrize("handler", ["", "import faulthandler; faulthandler.enable()"])
-def test_reading_by_numpy_is_beyond_us(tmp_path: Path, handler: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A view that a user holds is theirs: no zeros are passed off as data. faulthandler, which comes after our handler,
-    tells where."""
+def test_numpy_reads_of_a_view_get_the_signal(tmp_path: Path, handler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package does not replace missing data of a user's view by zeros. faulthandler reports the place."""
     path = model(tmp_path / "model.gguf")
     # an address sanitizer would catch it
     monkeypatch.setenv("ASAN_OPTIONS", f"{os.environ.get('ASAN_OPTIONS', '')}:handle_sigbus=0")
@@ -267,7 +308,7 @@ def test_reading_by_numpy_is_beyond_us(tmp_path: Path, handler: str, monkeypatch
     assert done.stderr.count("Fatal Python error: Bus error") == bool(handler)
 
 
-def test_a_file_in_the_way_of_another_is_no_loss(tmp_path: Path) -> None:
+def test_replacing_the_file_keeps_the_mapping(tmp_path: Path) -> None:
     """Replacing the path leaves the mapping whole."""
     path = model(tmp_path / "model.gguf")
     with gb.gguf.open(path) as file:

@@ -1,4 +1,4 @@
-"""What ``gguf quantize`` and ``gguf convert`` do with importances and with the keys that describe formats."""
+"""``gguf quantize`` and ``gguf convert`` with importances, and the keys that describe formats."""
 
 from __future__ import annotations
 

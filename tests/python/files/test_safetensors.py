@@ -1,5 +1,6 @@
-"""``gguf convert``: safetensors files, their indexes and folders. Oracles: the packages safetensors, gguf and
-ml_dtypes."""
+"""``gguf convert`` on safetensors files, indexes and folders, against the packages safetensors,
+gguf and ml_dtypes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text files that users and their programs write: byte order marks, encodings, line ends, and tables."""
+"""Text files of users and their programs: byte order marks, encodings, line ends, and tables."""
 
 from __future__ import annotations
 

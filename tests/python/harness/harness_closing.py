@@ -6,7 +6,7 @@ each other.
     python tests/python/harness/harness_closing.py --pairs
         every pair of operations for some milliseconds: does any wait for ever?
 
-Rounds of four kinds take turns. *Threads*: some run random operations on one world, others close parts of it, until all
+Rounds of four kinds take turns. *Threads*: some run random operations on one scene, others close parts of it, until all
 is closed. *Handlers*: a timer's signals close parts, in the middle of what the main thread does. *Callbacks*: parts are
 closed by ``__array__`` of an argument, an eval callback, a custom operation, an abort callback, a log function, the
 generator of a ``with`` block that is dropped, ``copy.copy`` of an object. *Finalizers*: cycles of garbage whose
@@ -35,16 +35,16 @@ from typing import Any
 import numpy as np
 
 import ggml_backend as gb
-from harness_world import CLOSERS, OPERATIONS, N, World, doubled, report, shuffled, supervise, watched
+from harness_scene import CLOSERS, OPERATIONS, N, Scene, doubled, report, shuffled, supervise, watched
 
-Task = Callable[[World], object]
+Task = Callable[[Scene], object]
 MINE = (gb.GgmlError,)
 WEIGHTS = {"open backend": 0.1, "write file": 0.1, "pictures": 0.2, "compare": 0.3}
 
 
-def tolerant(act: Task, world: World) -> bool:
+def tolerant(act: Task, scene: Scene) -> bool:
     try:
-        act(world)
+        act(scene)
     except MINE:
         return False
     return True
@@ -76,9 +76,9 @@ class Team:
             raise self.raised[0][1]
 
 
-def run_named(name: str, act: Task, world: World) -> bool:
+def run_named(name: str, act: Task, scene: Scene) -> bool:
     try:
-        return tolerant(act, world)
+        return tolerant(act, scene)
     except BaseException as error:
         error._at = name  # type: ignore[attr-defined]
         raise
@@ -89,7 +89,7 @@ NAME_WEIGHTS = [WEIGHTS.get(n, 1.0) for n in NAMES]
 
 
 def threads_round(chooser: random.Random, counts: Counter[str]) -> None:
-    world, team = World(), Team()
+    scene, team = Scene(), Team()
     over = threading.Event()
     favourites = chooser.sample(NAMES, 12)
 
@@ -98,7 +98,7 @@ def threads_round(chooser: random.Random, counts: Counter[str]) -> None:
         n = good = 0
         while not over.is_set():
             name = mine.choice(favourites) if mine.random() < 0.7 else mine.choices(NAMES, NAME_WEIGHTS)[0]
-            good += run_named(name, OPERATIONS[name], world)
+            good += run_named(name, OPERATIONS[name], scene)
             n += 1
         counts["operations"] += n
         counts["that succeeded"] += good
@@ -108,7 +108,7 @@ def threads_round(chooser: random.Random, counts: Counter[str]) -> None:
         try:
             for name in shuffled(list(CLOSERS), mine):
                 time.sleep(mine.choice([0, 1e-5, 1e-4, 1e-3, 3e-3]))
-                run_named(name, CLOSERS[name], world)
+                run_named(name, CLOSERS[name], scene)
                 counts["closes"] += 1
         finally:
             over.set()
@@ -118,24 +118,24 @@ def threads_round(chooser: random.Random, counts: Counter[str]) -> None:
     time.sleep(chooser.choice([0, 0.002, 0.01]))
     team.start(functools.partial(closer, chooser.getrandbits(32)))
     team.join()
-    world.read_views()
+    scene.read_views()
 
 
-def one_of(world: World, closers: list[str], chooser: random.Random, counts: Counter[str], where: str) -> None:
-    """Closes the next part of the world, or uses any."""
+def one_of(scene: Scene, closers: list[str], chooser: random.Random, counts: Counter[str], where: str) -> None:
+    """Closes the next part of the scene, or uses any."""
     closes = bool(closers) and chooser.random() < 0.3
     name = closers.pop() if closes else chooser.choice(NAMES)
     counts["closes" if closes else f"operations in {where}"] += 1
-    run_named(name, (CLOSERS if closes else OPERATIONS)[name], world)
+    run_named(name, (CLOSERS if closes else OPERATIONS)[name], scene)
 
 
 def handlers_round(chooser: random.Random, counts: Counter[str]) -> None:
-    world = World()
+    scene = Scene()
     closers = shuffled(list(CLOSERS), chooser)
     interval = 10 ** chooser.uniform(-4, -2.7)
 
     def handler(number: int, frame: Any) -> None:
-        one_of(world, closers, chooser, counts, "handlers")
+        one_of(scene, closers, chooser, counts, "handlers")
         signal.setitimer(signal.ITIMER_REAL, interval)
 
     signal.signal(signal.SIGALRM, handler)
@@ -144,7 +144,7 @@ def handlers_round(chooser: random.Random, counts: Counter[str]) -> None:
     try:
         while closers:
             name = chooser.choices(NAMES, NAME_WEIGHTS)[0]
-            run_named(name, OPERATIONS[name], world)
+            run_named(name, OPERATIONS[name], scene)
             counts["operations"] += 1
     except BaseException:
         print(f"at: {name}, with a handler", flush=True)
@@ -152,7 +152,7 @@ def handlers_round(chooser: random.Random, counts: Counter[str]) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
-    world.read_views()
+    scene.read_views()
 
 
 class _Array:
@@ -207,8 +207,8 @@ def named(act: Callable[[], object], value: str) -> _Name:
     return name
 
 
-def _suspended(world: World, act: Callable[[], object]) -> Iterator[int]:
-    with gb.Context() as ctx, gb.Scheduler([world.sim, world.cpu]) as scheduler:
+def _suspended(scene: Scene, act: Callable[[], object]) -> Iterator[int]:
+    with gb.Context() as ctx, gb.Scheduler([scene.sim, scene.cpu]) as scheduler:
         x = ctx.tensor(3)
         graph = ctx.graph(x * 2.0)
         scheduler.allocate(graph)
@@ -225,79 +225,79 @@ def _yes(act: Callable[[], object]) -> Callable[..., bool]:
     return asked
 
 
-def _custom(world: World, act: Callable[[], object]) -> None:
+def _custom(scene: Scene, act: Callable[[], object]) -> None:
     def function(dst: Any, a: Any) -> None:
         act()
         doubled(dst, a)
         a.sum()
 
-    node = gb.scale(gb.map_custom(function, gb.relu(world.x)), 1.0)
-    graph = world.ctx.graph(node)
-    world.sched.allocate(graph)
-    world.x.set(2.0)
-    world.sched.compute(graph)
+    node = gb.scale(gb.map_custom(function, gb.relu(scene.x)), 1.0)
+    graph = scene.ctx.graph(node)
+    scene.sched.allocate(graph)
+    scene.x.set(2.0)
+    scene.sched.compute(graph)
 
 
-def _custom_several(world: World, act: Callable[[], object]) -> None:
+def _custom_several(scene: Scene, act: Callable[[], object]) -> None:
     def function(out: Any, a: Any, b: Any) -> Any:
         act()
         out[0][...] = a * 2
         return None, (a + b).sum(1)
 
-    y, z = gb.custom(function, gb.relu(world.x), world.x, shape=[(4, N), (4,)], dtype=["f32", "f64"])
-    graph = world.ctx.graph(gb.scale(y, 1.0), z)
-    world.sched.allocate(graph)
-    world.x.set(2.0)
-    world.sched.compute(graph)
+    y, z = gb.custom(function, gb.relu(scene.x), scene.x, shape=[(4, N), (4,)], dtype=["f32", "f64"])
+    graph = scene.ctx.graph(gb.scale(y, 1.0), z)
+    scene.sched.allocate(graph)
+    scene.x.set(2.0)
+    scene.sched.compute(graph)
 
 
-def _custom_own(world: World, act: Callable[[], object]) -> None:
+def _custom_own(scene: Scene, act: Callable[[], object]) -> None:
     with gb.Context() as ctx:
         x = ctx.tensor((4, N))
         graph = ctx.graph(gb.map_custom(lambda d, a: (act(), doubled(d, a))[1], x))
-        ctx.allocate(world.cpu)
+        ctx.allocate(scene.cpu)
         x.set(1.0)
-        graph.compute(world.cpu)
+        graph.compute(scene.cpu)
 
 
-def _abort(world: World, act: Callable[[], object]) -> None:
-    gb.set_abort_callback(world.cpu, lambda: bool(act() and False))
-    world.own_graph.compute(world.cpu)
+def _abort(scene: Scene, act: Callable[[], object]) -> None:
+    gb.set_abort_callback(scene.cpu, lambda: bool(act() and False))
+    scene.own_graph.compute(scene.cpu)
 
 
-def _eval_kept(world: World, act: Callable[[], object]) -> None:
-    world.sched.set_eval_callback(_yes(act))
-    world.sched.compute(world.graph)
+def _eval_kept(scene: Scene, act: Callable[[], object]) -> None:
+    scene.sched.set_eval_callback(_yes(act))
+    scene.sched.compute(scene.graph)
 
 
-def _log(world: World, act: Callable[[], object]) -> None:
+def _log(scene: Scene, act: Callable[[], object]) -> None:
     gb.set_log(lambda level, text: act())
     try:
-        gb.mul_mat(world.x, world.t[:, 1:])
+        gb.mul_mat(scene.x, scene.t[:, 1:])
     finally:
         gb.set_log(None)
 
 
-def _generator(world: World, act: Callable[[], object]) -> None:
-    suspended = _suspended(world, act)
+def _generator(scene: Scene, act: Callable[[], object]) -> None:
+    suspended = _suspended(scene, act)
     next(suspended)
     act()
     del suspended
 
 
-def _copied(world: World, act: Callable[[], object]) -> None:
-    for thing in (world.sched, world.buffer, world.ctx, world.cpu, world.graph, world.x, world.file, world.event):
+def _copied(scene: Scene, act: Callable[[], object]) -> None:
+    for thing in (scene.sched, scene.buffer, scene.ctx, scene.cpu, scene.graph, scene.x, scene.file, scene.event):
         try:
             other = copy.copy(thing)
         except (TypeError, *MINE):
             continue
-        if hasattr(other, "close") and other is not world.file:
+        if hasattr(other, "close") and other is not scene.file:
             other.close()
         repr(other)
     act()
 
 
-REENTRIES: dict[str, Callable[[World, Callable[[], object]], object]] = {
+REENTRIES: dict[str, Callable[[Scene, Callable[[], object]], object]] = {
     "__array__ of set": lambda w, act: w.x.set(_Array(act, (4, N))),
     "__array__ of set in a buffer": lambda w, act: w.a.set(_Array(act, (4, N))),
     "__array__ of quantize": lambda w, act: gb.quantize(_Array(act, (4, 64)), "q8_0"),
@@ -326,18 +326,18 @@ REENTRIES: dict[str, Callable[[World, Callable[[], object]], object]] = {
 
 
 def callbacks_round(chooser: random.Random, counts: Counter[str]) -> None:
-    world = World()
+    scene = Scene()
     closers = shuffled(list(CLOSERS), chooser)
     name = "?"
 
     def act() -> None:
-        one_of(world, closers, chooser, counts, "callbacks")
+        one_of(scene, closers, chooser, counts, "callbacks")
 
     try:
         while closers:
             name = chooser.choice(list(REENTRIES))
             try:
-                REENTRIES[name](world, act)
+                REENTRIES[name](scene, act)
             except (*MINE, TypeError):
                 pass
             act()
@@ -345,46 +345,46 @@ def callbacks_round(chooser: random.Random, counts: Counter[str]) -> None:
     except BaseException as error:
         print(f"at: {name}, with {getattr(error, '_at', '?')}", flush=True)
         raise
-    world.read_views()
+    scene.read_views()
 
 
 class _Garbage:
-    """Part of a cycle; uses and closes parts of a world when it is collected."""
+    """Part of a cycle; uses and closes parts of a scene when it is collected."""
 
-    def __init__(self, world: World, chooser: random.Random, counts: Counter[str]) -> None:
-        self.world, self.me, self.chooser, self.counts = world, self, chooser, counts
-        self.views = [world.y.numpy(), world.w.numpy()]
+    def __init__(self, scene: Scene, chooser: random.Random, counts: Counter[str]) -> None:
+        self.scene, self.me, self.chooser, self.counts = scene, self, chooser, counts
+        self.views = [scene.y.numpy(), scene.w.numpy()]
         self.refs = [
-            weakref.ref(self, lambda ref, file=world.file: file.nbytes),
-            weakref.ref(world.graph, lambda ref: gc.get_count()),
+            weakref.ref(self, lambda ref, file=scene.file: file.nbytes),
+            weakref.ref(scene.graph, lambda ref: gc.get_count()),
         ]
 
     def __del__(self) -> None:
         for _ in range(6):
             name = self.chooser.choice(NAMES)
-            tolerant(OPERATIONS[name], self.world)
+            tolerant(OPERATIONS[name], self.scene)
         for name in shuffled(list(CLOSERS), self.chooser)[:6]:
-            tolerant(CLOSERS[name], self.world)
+            tolerant(CLOSERS[name], self.scene)
         for view in self.views:
             view.tobytes()
         self.counts["finalizers"] += 1
 
 
 def finalizers_round(chooser: random.Random, counts: Counter[str]) -> None:
-    world = World()
+    scene = Scene()
     gc.set_threshold(chooser.choice([20, 100, 300]), 3, 3)
     name = "?"
     try:
         for _ in range(12):
-            garbage = World()
+            garbage = Scene()
             garbage.__dict__["cycle"] = [_Garbage(garbage, chooser, counts), garbage]
             if chooser.random() < 0.5:  # it shares devices with what is in use
-                garbage.__dict__["other"] = world
-                garbage.sched = gb.Scheduler([world.sim, world.cpu])
+                garbage.__dict__["other"] = scene
+                garbage.sched = gb.Scheduler([scene.sim, scene.cpu])
             del garbage
             for _ in range(15):
                 name = chooser.choices(NAMES, NAME_WEIGHTS)[0]
-                run_named(name, OPERATIONS[name], world)
+                run_named(name, OPERATIONS[name], scene)
                 counts["operations"] += 1
     except BaseException:
         print(f"at: {name}, with finalizers", flush=True)
@@ -392,7 +392,7 @@ def finalizers_round(chooser: random.Random, counts: Counter[str]) -> None:
     finally:
         gc.set_threshold(700, 10, 10)
     gc.collect()
-    world.read_views()
+    scene.read_views()
 
 
 ROUNDS = {
@@ -431,21 +431,21 @@ def pairs(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str
     couples = [*itertools.combinations_with_replacement(table, 2)]
     chooser.shuffle(couples)
     each = min(0.05, max(0.004, 0.7 * seconds / len(couples)))
-    world = World()
+    scene = Scene()
     for i, (one, two) in enumerate(couples):
         if time.monotonic() > end:
             break
         if i % 50 == 0:
-            world.close()
-            world = World()
+            scene.close()
+            scene = Scene()
             gc.collect()
             report(counts)
         team, over = Team(), threading.Event()
         print(f"at: {one} | {two}", flush=True)
 
-        def again(name: str, over: threading.Event = over, world: World = world) -> None:
+        def again(name: str, over: threading.Event = over, scene: Scene = scene) -> None:
             while not over.is_set():
-                counts["operations"] += run_named(name, table[name], world)
+                counts["operations"] += run_named(name, table[name], scene)
 
         with watched():
             for name in (one, two):
@@ -453,16 +453,16 @@ def pairs(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str
             time.sleep(each)
             over.set()
             team.join()
-            world.read_views()
-            world.pending = None
-            world.check()
+            scene.read_views()
+            scene.pending = None
+            scene.check()
         counts["pairs"] += 1
     else:
         counts["complete"] += 1
     return counts
 
 
-def _read_while_computing(w: World) -> None:
+def _read_while_computing(w: Scene) -> None:
     """An evaluation callback that reads what others write."""
     w.sched.compute(w.graph, lambda t: w.w.numpy() is not None and w.t.numpy() is not None)
 

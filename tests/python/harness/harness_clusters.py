@@ -9,7 +9,7 @@ threads, ranks that die, forks.
     python tests/python/harness/harness_clusters.py --mode handlers
         another operation or ending runs at a random place of an operation, on the same thread
     python tests/python/harness/harness_clusters.py --mode threads
-        threads do operations at random; in the end the world is closed, or ranks are killed, in the middle of them
+        threads do operations at random; in the end the scene is closed, or ranks are killed, in the middle of them
     python tests/python/harness/harness_clusters.py --mode fork
         a child at any moment: everything of the cluster raises there, another cluster works, and the parent goes on
 
@@ -40,15 +40,15 @@ import ggml_backend as gb
 from ggml_backend.cluster import LocalNetwork, _worker, simulated
 from harness_interleave import Places, after_calls, interrupted
 from harness_interrupts import Timer
-from harness_world import PATIENCE, Wrong, in_thread, model_file, must, report, shuffled, supervise, valid, watched
+from harness_scene import PATIENCE, Wrong, in_thread, model_file, must, report, shuffled, supervise, valid, watched
 
 SMALL, LARGE = 16, 4096  # elements; bytes of the second go as data of their own
-Act = Callable[["ClusterWorld"], Any]
+Act = Callable[["ClusterScene"], Any]
 
 
 class Instructions(Places):
-    """Only where CPython looks for signals. A line may begin elsewhere: that of ``with lock``, once more, before
-    the lock is released, and no signal handler runs there."""
+    """The places where CPython looks for signals. The line of ``with lock`` appears again before
+    the release of the lock, where no signal handler runs."""
 
     def __init__(self) -> None:
         super().__init__(True)
@@ -57,8 +57,8 @@ class Instructions(Places):
         return event == "opcode" and frame.f_lasti in after_calls(frame.f_code)
 
 
-class ClusterWorld:
-    """Two ranks, a scheduler over both with runs in flight, and memory on each. ``x`` is 2 or 3 in all elements, ``a``
+class ClusterScene:
+    """Two ranks, a scheduler over both with pending runs, and memory on each. ``x`` is 2 or 3 in all elements, ``a``
     and ``b`` are 1 or 2, whatever order things happen in."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class ClusterWorld:
             device.allocate(900_000).close()
 
     def check_ranks(self) -> None:
-        """Nothing is left on the ranks but what this world has, and their data have all been taken."""
+        """Nothing is left on the ranks but what this scene has, and their data have all been taken."""
         gc.collect()
         for device in (self.one, self.two):
             device.synchronize()
@@ -132,26 +132,26 @@ class ClusterWorld:
                 closer(self)
 
 
-def _flying(w: ClusterWorld) -> None:
+def _pending(w: ClusterScene) -> None:
     runs = []
     for value in (2.0, 3.0, 2.0):
         w.x.set(value)
         runs.append(w.sched.compute_async(w.graph, [w.y]))
     for run in runs:
-        valid("y in flight", run.results()[0], 4, 6)
+        valid("y of a pending run", run.results()[0], 4, 6)
 
 
-def _start(w: ClusterWorld) -> None:
+def _start(w: ClusterScene) -> None:
     w.pending = w.sched.compute_async(w.graph, [w.y])
 
 
-def _finish(w: ClusterWorld) -> None:
+def _finish(w: ClusterScene) -> None:
     pending = w.pending
     if pending is not None:
         valid("y of a run", pending.results()[0], 4, 6)
 
 
-def _open_scheduler(w: ClusterWorld) -> None:
+def _open_scheduler(w: ClusterScene) -> None:
     with gb.Context() as ctx, gb.Scheduler([w.two, w.one, w.cpu]) as scheduler:
         t = ctx.tensor((3, 4))
         y = gb.relu(t + t)
@@ -164,7 +164,7 @@ def _open_scheduler(w: ClusterWorld) -> None:
             valid("a new scheduler", y.numpy(copy=True), 2)
 
 
-def _open_device(w: ClusterWorld) -> None:
+def _open_device(w: ClusterScene) -> None:
     with gb.Backend("MPI2:CPU") as device, gb.Context() as ctx:
         t = ctx.tensor(LARGE)
         with device.allocate(4 * LARGE) as buffer:
@@ -173,7 +173,7 @@ def _open_device(w: ClusterWorld) -> None:
             valid("a new device", t.numpy(copy=True), 5)
 
 
-def _own(w: ClusterWorld) -> None:
+def _own(w: ClusterScene) -> None:
     with gb.Context() as ctx:
         t = ctx.tensor((SMALL,))
         y = gb.sqr(t)
@@ -184,7 +184,7 @@ def _own(w: ClusterWorld) -> None:
                 valid("a graph on a rank", y.numpy(copy=True), 9)
 
 
-def _load(w: ClusterWorld) -> None:
+def _load(w: ClusterScene) -> None:
     with w.file.load(w.two) as weights:
         valid("weights of a rank", weights["w"].numpy(copy=True), 0, 1)
 
@@ -192,7 +192,7 @@ def _load(w: ClusterWorld) -> None:
 OPERATIONS: dict[str, Act] = {
     "compute": lambda w: w.sched.compute(w.graph),
     "read y": lambda w: valid("y", w.y.numpy(copy=True), 4, 6),
-    "in flight": _flying,
+    "pending run": _pending,
     "start": _start,
     "finish": _finish,
     "synchronize": lambda w: w.sched.synchronize(),
@@ -223,7 +223,7 @@ OPERATIONS: dict[str, Act] = {
 }  # fmt: skip
 
 
-def _no_memory(w: ClusterWorld) -> None:
+def _no_memory(w: ClusterScene) -> None:
     with contextlib.suppress(gb.AllocationError):
         w.one.allocate(1 << 60)
 
@@ -243,45 +243,45 @@ KILLERS: dict[str, Act] = {
 }
 
 
-def attempt(act: Act, world: ClusterWorld) -> None:
+def attempt(act: Act, scene: ClusterScene) -> None:
     """What was interrupted before may have left a run that failed, or results out of date."""
     with contextlib.suppress(gb.StateError):
-        act(world)
+        act(scene)
 
 
-def tolerant(act: Act, world: ClusterWorld) -> None:
+def tolerant(act: Act, scene: ClusterScene) -> None:
     with contextlib.suppress(gb.GgmlError):
-        act(world)
+        act(scene)
 
 
-def checked(world: ClusterWorld, counts: Counter[str]) -> None:
+def checked(scene: ClusterScene, counts: Counter[str]) -> None:
     with watched():
-        world.check()
-        in_thread(world.check)
+        scene.check()
+        in_thread(scene.check)
     counts["checks"] += 2
 
 
 def interrupts(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
     chooser, places, counts = random.Random(seed), Instructions(), Counter[str]()
     end = time.monotonic() + seconds
-    world = ClusterWorld()
+    scene = ClusterScene()
     for name in shuffled(list(OPERATIONS), chooser):
         first = chooser.randint(1, 12) if not options.complete else 1
         step = 1 if options.complete else chooser.randint(3, 12)
         for k in itertools.count(first, step):
             if time.monotonic() > end and not options.complete:
-                world.close()
+                scene.close()
                 return counts
-            if not interrupted(places, name, functools.partial(attempt, OPERATIONS[name], world), k):
+            if not interrupted(places, name, functools.partial(attempt, OPERATIONS[name], scene), k):
                 break
             counts["interrupts"] += 1
             print(f"at: the check after {name}, interrupted at {places.where}", flush=True)
-            checked(world, counts)
+            checked(scene, counts)
         counts["operations"] += 1
         with watched():
-            world.check_ranks()
+            scene.check_ranks()
         report(counts)
-    world.close()
+    scene.close()
     counts["complete"] += 1
     return counts
 
@@ -289,21 +289,21 @@ def interrupts(seconds: float, seed: int, options: argparse.Namespace) -> Counte
 def by_timer(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
     chooser, timer, counts = random.Random(seed), Timer(), Counter[str]()
     end = time.monotonic() + seconds
-    world = ClusterWorld()
+    scene = ClusterScene()
     while time.monotonic() < end:
         for name in shuffled(list(OPERATIONS), chooser)[:8]:
             print(f"at: {name}", flush=True)
-            act = functools.partial(attempt, OPERATIONS[name], world)
+            act = functools.partial(attempt, OPERATIONS[name], scene)
             with watched():
                 number = signal.SIGINT if chooser.random() < 0.2 else signal.SIGALRM
                 counts["interrupts"] += timer.attempt(act, 10 ** chooser.uniform(-5.5, -2.3), number)
             counts["operations"] += 1
         print("at: the check", flush=True)
-        checked(world, counts)
+        checked(scene, counts)
         report(counts)
     with watched():
-        world.check_ranks()
-    world.close()
+        scene.check_ranks()
+    scene.close()
     return counts
 
 
@@ -311,7 +311,7 @@ def handlers(seconds: float, seed: int, options: argparse.Namespace) -> Counter[
     chooser, places, counts = random.Random(seed), Instructions(), Counter[str]()
     end = time.monotonic() + seconds
     lengths: dict[str, int] = {}
-    world = ClusterWorld()
+    scene = ClusterScene()
     while time.monotonic() < end:
         name = chooser.choice(list(OPERATIONS))
         ends = chooser.random() < 0.1
@@ -321,20 +321,20 @@ def handlers(seconds: float, seed: int, options: argparse.Namespace) -> Counter[
         print(f"at: {name} with {other} at place {k}", flush=True)
         with watched():
             reached = places.run(
-                functools.partial(tolerant, OPERATIONS[name], world), k, lambda other=other, others=others, world=world:
-                tolerant(others[other], world)
+                functools.partial(tolerant, OPERATIONS[name], scene), k, lambda other=other, others=others, scene=scene:
+                tolerant(others[other], scene)
             )  # fmt: skip
         if not reached:
             lengths[name] = k
         elif ends:
             with watched():
-                world.close()
-                world = ClusterWorld()
+                scene.close()
+                scene = ClusterScene()
         else:
-            checked(world, counts)
+            checked(scene, counts)
         counts["re-entries"] += reached
         report(counts)
-    world.close()
+    scene.close()
     return counts
 
 
@@ -343,14 +343,14 @@ def threads(seconds: float, seed: int, options: argparse.Namespace) -> Counter[s
     end = time.monotonic() + seconds
     sys.setswitchinterval(1e-5)
     while time.monotonic() < end:
-        world, over, raised = ClusterWorld(), threading.Event(), list[BaseException]()
+        scene, over, raised = ClusterScene(), threading.Event(), list[BaseException]()
 
-        def user(mine: random.Random, world: Any = world, over: Any = over, raised: Any = raised) -> None:
+        def user(mine: random.Random, scene: Any = scene, over: Any = over, raised: Any = raised) -> None:
             name = "?"
             try:
                 while not over.is_set():
                     name = mine.choice(list(OPERATIONS))
-                    tolerant(OPERATIONS[name], world)
+                    tolerant(OPERATIONS[name], scene)
                     counts["operations"] += 1
             except BaseException as error:
                 print(f"at: {name}, in a thread", flush=True)
@@ -364,7 +364,7 @@ def threads(seconds: float, seed: int, options: argparse.Namespace) -> Counter[s
                 thread.start()
             over.wait(chooser.choice([0.05, 0.2, 0.5]))
             if how != "nothing":
-                tolerant({**CLOSERS, **KILLERS}[how], world)
+                tolerant({**CLOSERS, **KILLERS}[how], scene)
                 over.wait(0.1)
             over.set()
             for thread in users:
@@ -372,26 +372,26 @@ def threads(seconds: float, seed: int, options: argparse.Namespace) -> Counter[s
             if raised:
                 raise raised[0]
             if how == "nothing":
-                world.check()
-                world.check_ranks()
+                scene.check()
+                scene.check_ranks()
             elif how in KILLERS:
-                for device in world.cluster.backends():
+                for device in scene.cluster.backends():
                     with gb.Context() as ctx, device.allocate(64) as buffer:
                         t = buffer.place(ctx.tensor(4))
                         t.set(7.0)
                         valid("what is left", t.numpy(copy=True), 7)
-            world.close()
-        counts["worlds"] += 1
+            scene.close()
+        counts["scenes"] += 1
         report(counts)
     return counts
 
 
-def child(world: ClusterWorld, chooser: random.Random) -> int:
+def child(scene: ClusterScene, chooser: random.Random) -> int:
     for name in shuffled(list(OPERATIONS), chooser):
         with contextlib.suppress(gb.GgmlError):
-            OPERATIONS[name](world)
-    world.close()
-    mine = ClusterWorld()
+            OPERATIONS[name](scene)
+    scene.close()
+    mine = ClusterScene()
     mine.check()
     mine.close()
     return 0
@@ -400,14 +400,14 @@ def child(world: ClusterWorld, chooser: random.Random) -> int:
 def forks(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
     chooser, counts = random.Random(seed), Counter[str]()
     end = time.monotonic() + seconds
-    world = ClusterWorld()
+    scene = ClusterScene()
     while time.monotonic() < end:
         over, raised = threading.Event(), list[BaseException]()
 
         def busy(over: Any = over, raised: Any = raised) -> None:
             try:
                 while not over.is_set():
-                    attempt(OPERATIONS[chooser.choice(list(OPERATIONS))], world)
+                    attempt(OPERATIONS[chooser.choice(list(OPERATIONS))], scene)
             except BaseException as error:
                 raised.append(error)
 
@@ -421,7 +421,7 @@ def forks(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str
                 signal.alarm(int(PATIENCE))
                 status = 99
                 try:
-                    status = child(world, random.Random(chooser.getrandbits(32)))
+                    status = child(scene, random.Random(chooser.getrandbits(32)))
                 except BaseException:
                     import traceback
 
@@ -439,9 +439,9 @@ def forks(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str
             thread.join()
             if raised:
                 raise raised[0]
-        checked(world, counts)
+        checked(scene, counts)
         report(counts)
-    world.close()
+    scene.close()
     return counts
 
 

@@ -24,11 +24,11 @@ from collections import Counter
 from typing import Any
 
 import ggml_backend as gb
-from harness_world import (
+from harness_scene import (
     CLOSERS,
     OPERATIONS,
     SANITIZED,
-    World,
+    Scene,
     Wrong,
     in_thread,
     out_of_memory,
@@ -52,20 +52,20 @@ BUSY = (
 class Busy:
     """Threads that are in the middle of something, most of the time."""
 
-    def __init__(self, chooser: random.Random, worlds: list[World]) -> None:
+    def __init__(self, chooser: random.Random, scenes: list[Scene]) -> None:
         self.over = threading.Event()
         self.raised: list[BaseException] = []
-        self.threads = [threading.Thread(target=self._run, args=(chooser.getrandbits(32), worlds)) for _ in range(3)]
+        self.threads = [threading.Thread(target=self._run, args=(chooser.getrandbits(32), scenes)) for _ in range(3)]
         for thread in self.threads:
             thread.start()
 
-    def _run(self, seed: int, worlds: list[World]) -> None:
+    def _run(self, seed: int, scenes: list[Scene]) -> None:
         chooser = random.Random(seed)
         names = [n for n in BUSY if n in OPERATIONS]
         try:
             while not self.over.is_set():
                 with contextlib.suppress(gb.GgmlError):
-                    OPERATIONS[chooser.choice(names)](chooser.choice(worlds))
+                    OPERATIONS[chooser.choice(names)](chooser.choice(scenes))
         except BaseException as error:
             self.raised.append(error)
 
@@ -77,25 +77,25 @@ class Busy:
             raise self.raised[0]
 
 
-def child(worlds: list[World], pending: Any, chooser: random.Random) -> int:
+def child(scenes: list[Scene], pending: Any, chooser: random.Random) -> int:
     """What the exit status says. Runs in the child only."""
     doing = "?"
 
     def use_new() -> None:
-        world = World()
-        world.check()
-        in_thread(world.check)
-        world.close()
+        scene = Scene()
+        scene.check()
+        in_thread(scene.check)
+        scene.close()
 
     def use_old() -> None:
         nonlocal doing
-        for world in worlds:
+        for scene in scenes:
             for name in chooser.sample(list(OPERATIONS), 10):
                 doing = name
                 with contextlib.suppress(gb.GgmlError):
-                    OPERATIONS[name](world)
+                    OPERATIONS[name](scene)
         if pending is not None:
-            doing = "results of a run that was on its way"
+            doing = "results of a pending run"
             try:
                 array = pending.results()[0]
             except gb.GgmlError:
@@ -113,11 +113,11 @@ def child(worlds: list[World], pending: Any, chooser: random.Random) -> int:
     try:
         for step in steps:
             step()
-        for world in worlds:
+        for scene in scenes:
             for name in shuffled(list(CLOSERS), chooser):
                 doing = name
                 with contextlib.suppress(gb.GgmlError):
-                    CLOSERS[name](world)
+                    CLOSERS[name](scene)
         gc.collect()
         doing = "new objects in the end"
         use_new()
@@ -140,17 +140,17 @@ def forks(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str
     sys.setswitchinterval(1e-4)
     while time.monotonic() < end and sum(bad.values()) < 40:
         with watched():
-            worlds = [World(), World()]
-            for world in worlds:
+            scenes = [Scene(), Scene()]
+            for scene in scenes:
                 for name in ("compute", "compute own"):
-                    OPERATIONS[name](world)
-        busy = Busy(chooser, worlds)
+                    OPERATIONS[name](scene)
+        busy = Busy(chooser, scenes)
         for _ in range(12):
             time.sleep(chooser.choice([0, 1e-4, 1e-3, 5e-3]))
             pending = None
             if chooser.random() < 0.3:
                 with contextlib.suppress(gb.GgmlError):
-                    pending = worlds[0].sched.compute_async(worlds[0].graph, [worlds[0].y])
+                    pending = scenes[0].sched.compute_async(scenes[0].graph, [scenes[0].y])
             sys.stdout.flush()
             process = os.fork()  # no watchdog of faulthandler may run now: in the child it could never be cancelled
             if process == 0:
@@ -158,7 +158,7 @@ def forks(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str
                 faulthandler.dump_traceback_later(PATIENCE, exit=True)
                 status = 99
                 try:
-                    status = child(worlds, pending, random.Random(chooser.getrandbits(32)))
+                    status = child(scenes, pending, random.Random(chooser.getrandbits(32)))
                     sys.stdout.flush()
                 finally:
                     os._exit(status)
@@ -181,9 +181,9 @@ def forks(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str
                 break
         with watched():
             busy.stop()
-            for world in worlds:
-                world.check()
-                world.close()
+            for scene in scenes:
+                scene.check()
+                scene.close()
     if bad:
         raise AssertionError(f"of {counts['children']} children " + ", ".join(f"{v} {k}" for k, v in bad.most_common()))
     return counts

@@ -32,8 +32,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 import ggml_backend as gb
-from harness_interrupts import attempt, checked, new_world_and_close
-from harness_world import CLOSERS, OPERATIONS, World, report, shuffled, supervise, watched
+from harness_interrupts import attempt, checked, new_scene_and_close
+from harness_scene import CLOSERS, OPERATIONS, Scene, report, shuffled, supervise, watched
 
 PACKAGE = str(Path(gb.__file__).parent)
 STANDSTILL = 0.01  # seconds that a thread stands still for one that waits for it
@@ -109,30 +109,30 @@ def interrupted(places: Places, name: str, act: Callable[[], object], k: int) ->
 def interrupts(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
     chooser, places, counts = random.Random(seed), Places(options.instructions), Counter[str]()
     end = time.monotonic() + seconds
-    acts: dict[str, Any] = {**OPERATIONS, "a world": new_world_and_close}
-    world = World()
+    acts: dict[str, Any] = {**OPERATIONS, "a scene": new_scene_and_close}
+    scene = Scene()
     for name in shuffled(list(acts), chooser):
         act = acts[name]
         for k in itertools.count(1):
             if time.monotonic() > end and not options.complete:
                 return counts
-            if not interrupted(places, name, functools.partial(attempt, name, act, world), k):
+            if not interrupted(places, name, functools.partial(attempt, name, act, scene), k):
                 break
             counts["interrupts"] += 1
             print(f"at: the check after {name}, interrupted at {places.where}", flush=True)
-            checked(world, counts)
+            checked(scene, counts)
         counts["operations"] += 1
         report(counts)
-        world.close()
-        world = World()
+        scene.close()
+        scene = Scene()
     counts["complete"] += 1
     return counts
 
 
-def tolerant(act: Callable[[World], object], world: World) -> None:
-    """What is closed meanwhile, or in use, raises one of our errors."""
+def tolerant(act: Callable[[Scene], object], scene: Scene) -> None:
+    """Closed or locked objects raise errors of the package."""
     with contextlib.suppress(gb.GgmlError):
-        act(world)
+        act(scene)
 
 
 def intruders(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
@@ -147,14 +147,14 @@ def intruders(seconds: float, seed: int, options: argparse.Namespace) -> Counter
             gc.collect()
             report(counts)
         done += 1
-        world = World()
+        scene = Scene()
         act, second = OPERATIONS[name], CLOSERS.get(other) or OPERATIONS[other]
         helper: list[threading.Thread] = []
         raised: list[BaseException] = []
 
-        def beside(second: Any = second, world: World = world, raised: list[BaseException] = raised) -> None:
+        def beside(second: Any = second, scene: Scene = scene, raised: list[BaseException] = raised) -> None:
             try:
-                tolerant(second, world)
+                tolerant(second, scene)
             except BaseException as error:
                 raised.append(error)
 
@@ -166,7 +166,7 @@ def intruders(seconds: float, seed: int, options: argparse.Namespace) -> Counter
         with watched():
             print(f"at: {name} with {other} at place {k}", flush=True)
             reached = places.run(
-                lambda act=act, world=world: tolerant(act, world), k, beside if options.mode == "handlers" else start
+                lambda act=act, scene=scene: tolerant(act, scene), k, beside if options.mode == "handlers" else start
             )
             for thread in helper:
                 thread.join()
@@ -177,7 +177,7 @@ def intruders(seconds: float, seed: int, options: argparse.Namespace) -> Counter
                 continue
             counts[f"{'re-entries' if options.mode == 'handlers' else 'meetings'}"] += 1
             for last in (lambda w: w.read_views(), *CLOSERS.values()):
-                tolerant(last, world)
+                tolerant(last, scene)
     else:
         counts["complete"] += 1
     return counts

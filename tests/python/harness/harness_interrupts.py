@@ -8,7 +8,7 @@
         how long until SIGINT is heard while the library works or waits
 
 An interrupt is a KeyboardInterrupt that the handler of a signal raises, SIGINT or SIGALRM, sent by a timer 1 us to 5 ms
-after an operation began. After every burst of them the world is checked by this thread and by another one. Descriptors
+after an operation began. After every burst of them the scene is checked by this thread and by another one. Descriptors
 and threads must not grow, memory not by more than a few dozen MB, and a simulated device of 4 MB still has its memory.
 A lock that is left behind shows as a hang.
 """
@@ -31,11 +31,11 @@ from collections.abc import Callable
 from typing import Any
 
 import ggml_backend as gb
-from harness_world import (
+from harness_scene import (
     OPERATIONS,
     SANITIZED,
     Resources,
-    World,
+    Scene,
     in_thread,
     lost_by_python,
     out_of_memory,
@@ -64,7 +64,8 @@ class Timer:
             raise KeyboardInterrupt
 
     def attempt(self, act: Callable[[], object], seconds: float, number: int = signal.SIGALRM) -> bool:
-        """Was the act interrupted?"""
+        """Earlier interrupts may have left outdated results or unset inputs, which raise
+        StateError. The check that follows finds real faults."""
         try:
             try:
                 self.armed = True
@@ -114,20 +115,20 @@ class _Sender:
 _sender = _Sender()
 
 
-def new_world_and_close(w: World) -> None:
-    World().close()
+def new_scene_and_close(w: Scene) -> None:
+    Scene().close()
 
 
 def by_timer(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
     chooser, timer, counts = random.Random(seed), Timer(), Counter[str]()
     end = time.monotonic() + seconds
-    acts: dict[str, Any] = {**OPERATIONS, "a world": new_world_and_close}
+    acts: dict[str, Any] = {**OPERATIONS, "a scene": new_scene_and_close}
     durations = dict.fromkeys(acts, 0.0)
     with watched():
-        world = World()
+        scene = Scene()
         for name, act in acts.items():
             began = time.perf_counter()
-            attempt(name, act, world)
+            attempt(name, act, scene)
             durations[name] = time.perf_counter() - began
     before: Resources | None = None
     while time.monotonic() < end:
@@ -140,18 +141,18 @@ def by_timer(seconds: float, seed: int, options: argparse.Namespace) -> Counter[
             with watched():
                 try:
                     counts["interrupts"] += timer.attempt(
-                        functools.partial(attempt, name, acts[name], world), delay, number
+                        functools.partial(attempt, name, acts[name], scene), delay, number
                     )
                 except BaseException:
                     print(f"at: {name}", flush=True)
                     raise
             counts["operations"] += 1
         print("at: the check", flush=True)
-        checked(world, counts)
+        checked(scene, counts)
         if chooser.random() < 0.05:
             with watched():
-                world.close()
-                world = World()
+                scene.close()
+                scene = Scene()
         if counts["checks"] % 10 == 0:
             now = Resources()
             if before is None and (counts["checks"] >= 100 or time.monotonic() > end - seconds / 2):
@@ -161,30 +162,29 @@ def by_timer(seconds: float, seed: int, options: argparse.Namespace) -> Counter[
     return counts
 
 
-def attempt(name: str, act: Callable[[World], object], world: World) -> None:
-    """What was interrupted before may have left results out of date, or inputs unset: StateError. The check that
-    follows finds what is worse."""
+def attempt(name: str, act: Callable[[Scene], object], scene: Scene) -> None:
+    """Earlier interrupts may have left outdated results or unset inputs, which raise StateError.
+    The check that follows finds real faults."""
     with contextlib.suppress(gb.StateError):
-        act(world)
+        act(scene)
 
 
-def checked(world: World, counts: Counter[str]) -> None:
-    """The world works from this thread and another one."""
-    for where, check in (("this thread", world.check), ("another thread", lambda: in_thread(world.check))):
+def checked(scene: Scene, counts: Counter[str]) -> None:
+    """The scene works from this thread and another one."""
+    for where, check in (("this thread", scene.check), ("another thread", lambda: in_thread(scene.check))):
         with watched():
             try:
                 check()
             except BaseException:
                 print(f"by {where}", flush=True)
                 raise
-    world.read_views()
+    scene.read_views()
     counts["checks"] += 2
     report(counts)
 
 
 def without_memory(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
-    """The n-th allocation of each operation fails, n = 0, 1, ... until none of some dozens in a row makes a
-    difference."""
+    """Allocation n of each operation fails, for n = 0, 1, ... until dozens in a row make no difference."""
     try:
         import _testcapi
     except ImportError:
@@ -192,11 +192,11 @@ def without_memory(seconds: float, seed: int, options: argparse.Namespace) -> Co
         return Counter()
     chooser, counts = random.Random(seed), Counter[str]()
     end = time.monotonic() + seconds
-    acts: dict[str, Any] = {**OPERATIONS, "a world": new_world_and_close}
-    world = World()
+    acts: dict[str, Any] = {**OPERATIONS, "a scene": new_scene_and_close}
+    scene = Scene()
     for name, act in acts.items():
-        attempt(name, act, world)
-    world.check()
+        attempt(name, act, scene)
+    scene.check()
     gc.collect()
     gc.disable()
     for name in shuffled(list(acts), chooser):
@@ -207,7 +207,7 @@ def without_memory(seconds: float, seed: int, options: argparse.Namespace) -> Co
                 _testcapi.set_nomemory(n, n + 1)
                 try:
                     try:
-                        attempt(name, act, world)
+                        attempt(name, act, scene)
                         failed = False
                     finally:
                         _testcapi.remove_mem_hooks()
@@ -219,12 +219,12 @@ def without_memory(seconds: float, seed: int, options: argparse.Namespace) -> Co
             quiet = 0 if failed else quiet + 1
             if failed:
                 print(f"at: the check after {name}, allocation {n}", flush=True)
-                checked(world, counts)
+                checked(scene, counts)
             n += 1
         counts["operations"] += 1
         report(counts)
-        world.close()
-        world = World()
+        scene.close()
+        scene = Scene()
     return counts
 
 
@@ -288,8 +288,8 @@ LATENCY: dict[str, Callable[[], Callable[[], object]]] = {
 
 
 def latency(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:
-    """Milliseconds from SIGINT to KeyboardInterrupt. The promise is 200; what is asserted leaves room for machines that
-    others use."""
+    """Milliseconds from SIGINT to KeyboardInterrupt. The promise is 200. The limit allows for a
+    busy machine."""
     chooser, timer, counts = random.Random(seed), Timer(), Counter[str]()
     acts = {name: make() for name, make in LATENCY.items()}
     late: dict[str, list[float]] = {name: [] for name in acts}
@@ -316,7 +316,7 @@ def work(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]
         return (without_memory if options.no_memory else latency if options.latency else by_timer)(
             seconds, seed, options
         )
-    finally:  # one may be on its way, and Python's own handlers end before the process does
+    finally:  # a signal may be pending, and Python's own handlers end before the process does
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 

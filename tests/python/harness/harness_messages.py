@@ -1,4 +1,4 @@
-"""Control messages of a cluster, damaged on their way: every wait ends.
+"""Control messages of a cluster, damaged in transit: every wait ends.
 
     python tests/python/harness/harness_messages.py --seconds 60 --seed 1
 
@@ -23,7 +23,7 @@ import numpy as np
 import ggml_backend as gb
 from ggml_backend.cluster import LocalNetwork, _transport, _worker, simulated
 from ggml_backend.cluster import _messages as m
-from harness_world import model_file, report, supervise, watched
+from harness_scene import model_file, report, supervise, watched
 
 DEADLINE = 0.5
 MOST = 40 * DEADLINE + 20  # seconds of a round: each of its calls may wait for the deadline, on a busy machine
@@ -39,7 +39,7 @@ class Damage:
         self.numbers = {chooser.randint(1, chooser.choice([10, 30, 100])) for _ in range(chooser.choice([1, 1, 3]))}
         self.rank = chooser.randrange(3)
         self.sent = 0
-        self.told: list[str] = []
+        self.damages: list[str] = []
 
     def __call__(self, rank: int, data: bytes) -> list[bytes]:
         if rank != self.rank:
@@ -48,7 +48,7 @@ class Damage:
         if self.sent not in self.numbers:
             return [data]
         how = self.chooser.choice(["lost", "twice", *["bits"] * 10])
-        self.told.append(f"rank {rank}, message {self.sent}: {how}")
+        self.damages.append(f"rank {rank}, message {self.sent}: {how}")
         if how != "bits":
             return [] if how == "lost" else [data, data]
         changed = bytearray(data)
@@ -56,7 +56,7 @@ class Damage:
             near = self.chooser.random() < 0.8
             at = self.chooser.randrange(min(len(data), HEADER + 48) if near else len(data))
             changed[at] ^= 1 << self.chooser.randrange(8)
-            self.told[-1] += f" of byte {at}"
+            self.damages[-1] += f" of byte {at}"
         return [bytes(changed)]
 
 
@@ -76,7 +76,7 @@ def damaged(damage: Damage) -> Iterator[None]:
 
 
 class Calls:
-    """A model over two ranks, and what is done with it."""
+    """A model on two ranks, and calls that use it."""
 
     def __init__(self, cluster: Any) -> None:
         self.cluster = cluster
@@ -166,10 +166,10 @@ def one_round(chooser: random.Random, counts: Counter[str]) -> None:
                 counts["slowest call, ms"] = max(
                     counts["slowest call, ms"], int(1000 * (time.monotonic() - begin))
                 )  # fmt: skip
-                if damage.told:
-                    print(f"at: {call.__name__}, {damage.told}", flush=True)
+                if damage.damages:
+                    print(f"at: {call.__name__}, {damage.damages}", flush=True)
         counts["wrong results"] += calls.wrong if calls is not None else 0
-    counts["damaged messages"] += len(damage.told)
+    counts["damaged messages"] += len(damage.damages)
 
 
 def work(seconds: float, seed: int, options: argparse.Namespace) -> Counter[str]:

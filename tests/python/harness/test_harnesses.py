@@ -1,5 +1,6 @@
-"""The attack harnesses, each for a few seconds; ``make check-long`` gives them two to ten minutes each. A failure names
-the seed: run the command again with ``--seed`` and it begins alike."""
+"""Each attack harness for a few seconds. ``make check-long`` runs each for two to ten minutes. A
+failure names the seed. Run the command with ``--seed`` to repeat it.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +16,11 @@ import pytest
 
 import ggml_backend as gb
 from harness_clusters import OPERATIONS as CLUSTER_OPERATIONS
-from harness_clusters import ClusterWorld, Instructions
+from harness_clusters import ClusterScene, Instructions
 from harness_interleave import Places, tolerant
-from harness_world import CLOSERS, OPERATIONS, SANITIZED, World
+from harness_scene import CLOSERS, OPERATIONS, SANITIZED, Scene
+
+pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 HARNESSES = {
@@ -41,28 +44,28 @@ HARNESSES = {
 
 
 def test_every_operation_of_a_cluster_works_alone():
-    world = ClusterWorld()
+    scene = ClusterScene()
     for act in CLUSTER_OPERATIONS.values():
-        act(world)
-    world.check()
-    world.check_ranks()
-    world.close()
+        act(scene)
+    scene.check()
+    scene.check_ranks()
+    scene.close()
 
 
 @pytest.mark.parametrize("name", ["read a", "compute", "copy to b"])
 def test_handlers_may_read_in_the_middle_of_everything(name):
     """At each place of an operation of a cluster a handler, which is on the same thread, takes what has come, and asks
     for more: what the operation was about to take among it."""
-    world, places = ClusterWorld(), Instructions()
+    scene, places = ClusterScene(), Instructions()
     for k in itertools.count(1):
-        if not places.run(lambda: CLUSTER_OPERATIONS[name](world), k, lambda: CLUSTER_OPERATIONS["read a"](world)):
+        if not places.run(lambda: CLUSTER_OPERATIONS[name](scene), k, lambda: CLUSTER_OPERATIONS["read a"](scene)):
             break
-        lost = [r.lost for r in world.cluster.ranks if r.lost]
+        lost = [r.lost for r in scene.cluster.ranks if r.lost]
         assert not lost, f"{places.where}: {lost[0]}"
     assert k > 20
-    world.check()
-    world.check_ranks()
-    world.close()
+    scene.check()
+    scene.check_ranks()
+    scene.close()
 
 
 ALONE = {"interrupts heard"}
@@ -87,17 +90,17 @@ def test_holds(name, prompt_frees, capsys):
 
 
 def test_every_operation_works_alone():
-    """And again, in a world where the others were done before."""
-    world = World()
+    """And again, in a scene where the others were done before."""
+    scene = Scene()
     for name, act in OPERATIONS.items():
-        fresh = World()
+        fresh = Scene()
         if name in ("read z", "file view"):  # z was not computed yet
             fresh.sched.compute(fresh.custom)
         act(fresh)
         fresh.check()
         fresh.close()
         try:
-            act(world)
+            act(scene)
         except gb.StateError:
             assert name in (
                 "read y",
@@ -110,15 +113,15 @@ def test_every_operation_works_alone():
                 "dlpack result",
                 "dlpack copy",
             ), name  # out of date by now
-    world.check()
+    scene.check()
 
 
-def _trace_and_close(w: World) -> None:
+def _trace_and_close(w: Scene) -> None:
     w.sched.trace()
     w.sched.close()
 
 
-def _stop_trace(w: World) -> None:
+def _stop_trace(w: Scene) -> None:
     trace = w.sched._trace
     if trace is not None:
         trace.stop()
@@ -136,11 +139,11 @@ def test_something_else_at_every_place(act, intruder):
     """What the harness does at random places, for some pairs at all of them."""
     places = Places(instructions=False)
     for k in itertools.count(1):
-        world = World()
-        if not places.run(lambda world=world: tolerant(act, world), k, lambda world=world: tolerant(intruder, world)):
+        scene = Scene()
+        if not places.run(lambda scene=scene: tolerant(act, scene), k, lambda scene=scene: tolerant(intruder, scene)):
             break
         for closer in CLOSERS.values():
-            tolerant(closer, world)
+            tolerant(closer, scene)
     assert k > 5
 
 
@@ -154,11 +157,11 @@ BESIDE = {
 @pytest.mark.parametrize("act", list(BESIDE))
 def test_another_thread_at_every_place(act, other):
     """At each place of an operation another thread does something, as far as it can while the first stands still."""
-    world, places, raised = World(), Places(instructions=False), []
+    scene, places, raised = Scene(), Places(instructions=False), []
 
     def guarded() -> None:
         try:
-            tolerant(BESIDE[other], world)
+            tolerant(BESIDE[other], scene)
         except BaseException as error:
             raised.append(error)
 
@@ -169,13 +172,13 @@ def test_another_thread_at_every_place(act, other):
             helper.start()
             helper.join(0.002)
 
-        if not places.run(lambda: tolerant(BESIDE[act], world), k, start):
+        if not places.run(lambda: tolerant(BESIDE[act], scene), k, start):
             break
         helper.join()
         assert not raised, f"{places.where}: {raised[0]!r}"
     assert k > 5
-    world.check()
-    world.close()
+    scene.check()
+    scene.close()
 
 
 CLASSES = [
@@ -188,7 +191,7 @@ CLASSES = [
 @pytest.mark.parametrize("kind", CLASSES)
 def test_every_public_method_is_attacked(kind):
     """A new one belongs into the table of operations."""
-    source = (HERE / "harness_world.py").read_text(encoding="utf-8") + (HERE / "harness_closing.py").read_text(
+    source = (HERE / "harness_scene.py").read_text(encoding="utf-8") + (HERE / "harness_closing.py").read_text(
         encoding="utf-8"
     )
     names = {

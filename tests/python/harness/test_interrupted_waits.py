@@ -1,4 +1,4 @@
-"""An interrupted wait lets go of the memory that results were to come into."""
+"""An interrupted wait releases the memory that the results would fill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a forked child may do with what the parent has, and with what is its own."""
+"""A forked child: the objects of the parent work or raise, and new objects work."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import textwrap
 
 import pytest
 
-from harness_world import SANITIZED
+from harness_scene import SANITIZED
 from programs import PATIENCE
+
+pytestmark = pytest.mark.slow
 
 
 def forked(act: str, rounds: int = 40) -> str:
@@ -117,7 +119,7 @@ QUESTIONS = [
      "s.close()")),
 ])  # fmt: skip
 def test_questions_about_a_scheduler_that_was_busy_at_a_fork(holds, question, recorded):
-    """A run is on its way, and another thread computes: each question is answered in the child, or raises."""
+    """A run is pending, and another thread computes: each question is answered in the child, or raises."""
     holds(f"""
     faulthandler.cancel_dump_traceback_later()
     slow = gb.Backend("SIM", delay="10ms"); one = gb.Backend("CPU", n_threads=2)

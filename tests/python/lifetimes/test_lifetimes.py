@@ -1,4 +1,4 @@
-"""Closing in any order, use after close, memory that arrays look into, and the end of the interpreter."""
+"""Closing in any order, use after close, arrays over freed memory, and the end of the interpreter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import ggml_backend as gb
 PARTS = ["context", "weights", "buffer", "scheduler", "cpu", "sim"]
 
 
-class World:
+class Scene:
     """Everything at once: weights in their own context and buffer on a device, a graph over two devices, results in
     arrays."""
 
@@ -64,35 +64,35 @@ class World:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(PARTS))[::7], ids="-".join)
 def test_every_order_of_closing(order):
-    world = World()
+    scene = Scene()
     for part in order:
-        getattr(world, part).close()
-        world.use()
-        assert np.isfinite(world.array).all()  # still there, even if computed again meanwhile
+        getattr(scene, part).close()
+        scene.use()
+        assert np.isfinite(scene.array).all()  # still there, even if computed again meanwhile
     for part in order:
-        getattr(world, part).close()  # again
-        if hasattr(getattr(world, part), "closed"):
-            assert getattr(world, part).closed
+        getattr(scene, part).close()  # again
+        if hasattr(getattr(scene, part), "closed"):
+            assert getattr(scene, part).closed
     with pytest.raises(gb.StateError):
-        world.y.numpy()
+        scene.y.numpy()
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(PARTS))[::31], ids="-".join)
 def test_every_order_of_dropping(order):
-    world = World()
-    array = world.array
+    scene = Scene()
+    array = scene.array
     for name in ("x", "y", "w", "graph"):
-        delattr(world, name)
+        delattr(scene, name)
     before = array.copy()
     for part in order:
-        delattr(world, part)
+        delattr(scene, part)
         gc.collect()
         np.testing.assert_array_equal(array, before)
 
 
-def test_world_computes_again_and_again():
+def test_scene_computes_again_and_again():
     for _ in range(20):
-        World()
+        Scene()
 
 
 def test_memory_is_given_back_at_once():
@@ -197,11 +197,11 @@ def test_nothing_leaks():
     gc.collect()
     gc.disable()
     try:
-        world = World()
-        cores = [weakref.ref(c) for c in (world.cpu._core, world.sim._core, world.weights._core, world.context._core,
-         world.scheduler._core,
-                                          world.buffer._core, world.graph._core)]  # fmt: skip
-        del world
+        scene = Scene()
+        cores = [weakref.ref(c) for c in (scene.cpu._core, scene.sim._core, scene.weights._core, scene.context._core,
+         scene.scheduler._core,
+                                          scene.buffer._core, scene.graph._core)]  # fmt: skip
+        del scene
         assert [r() for r in cores] == [None] * len(cores)
     finally:
         gc.enable()
@@ -255,22 +255,22 @@ def test_finalizers_in_a_cycle_can_use_everything():
     done = []
 
     class Last:
-        def __init__(self, world):
-            self.world, self.array, self.me = world, world.array, self
+        def __init__(self, scene):
+            self.scene, self.array, self.me = scene, scene.array, self
 
         def __del__(self):
             self.array += 1
             done.append(float(self.array[0, 0]))
-            self.world.use()
-            self.world.scheduler.close()
-            self.world.context.close()
+            self.scene.use()
+            self.scene.scheduler.close()
+            self.scene.context.close()
             self.array += 1
 
     for _ in range(5):
-        world = World()
-        world.first, world.cycle = Last(world), world
-        world.last = Last(world)
-        del world
+        scene = Scene()
+        scene.first, scene.cycle = Last(scene), scene
+        scene.last = Last(scene)
+        del scene
         gc.collect()
     assert len(done) == 10
 
@@ -507,23 +507,25 @@ def many_graphs(cpu):
 
 
 def fastest(life, cpu) -> float:
+    """Seconds of processor time, which other processes do not change much."""
     times = []
     for _ in range(15):
-        start = time.perf_counter()
+        start = time.thread_time()
         life(cpu)
-        times.append(time.perf_counter() - start)
+        times.append(time.thread_time() - start)
     return min(times)
 
 
 @pytest.mark.parametrize("life", [life_of_a_scheduler, life_of_a_buffer])
-@pytest.mark.parametrize("crowd", [many_tensors, many_contexts, many_graphs])
-def test_time_to_open_and_close_does_not_grow_with_other_objects(life, crowd, cpu):
+@pytest.mark.parametrize("many", [many_tensors, many_contexts, many_graphs])
+def test_open_and_close_do_not_walk_over_other_objects(life, many, cpu):
+    """A walk over the thousands of other objects would take hundreds of times as much processor time."""
     gc.collect()
     gc.disable()  # it would take long beside many objects
     try:
         alone = fastest(life, cpu)
-        others = crowd(cpu)
-        assert fastest(life, cpu) < 3 * alone + 1e-4
+        others = many(cpu)
+        assert fastest(life, cpu) < 20 * alone + 1e-3
         del others
     finally:
         gc.enable()

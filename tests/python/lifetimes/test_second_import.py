@@ -1,5 +1,6 @@
-"""The package is imported again after somebody has removed it from ``sys.modules``, or modules are reloaded: each in a
-process of its own, since both change the process for good."""
+"""The package is imported again after its removal from ``sys.modules``, or its modules are
+reloaded. Each test has its own process, because the change is permanent.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ import subprocess
 import sys
 
 import pytest
+
+pytestmark = pytest.mark.slow
 
 BEGIN = """
 import gc, importlib, sys

@@ -1,4 +1,6 @@
-"""One scheduler on several threads: each run ends for the thread that started it, whatever the others call."""
+"""One scheduler on several threads: each run ends for the thread that started it, whatever other
+threads call.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,13 @@ import pytest
 import ggml_backend as gb
 from threads import run_threads
 
+pytestmark = pytest.mark.slow
+
 SECONDS = float(os.environ.get("GB_THREADS_SECONDS", "0.15"))  # for each pair of calls
 
 
 class Queued(gb.Device):
-    """A device whose queue is emptied by a thread of its own, which also runs Python functions."""
+    """A device with a thread that empties its queue and runs Python functions."""
 
     in_order = True
     computes_custom = True
@@ -220,7 +224,7 @@ def test_an_exception_is_raised_by_the_run_that_it_belongs_to(kind, other):
 
 
 def started(shared: Shared) -> gb.Pending:
-    """A run in flight, whose function has not been called."""
+    """A pending run, whose function has not been called."""
     pending = shared.sched.compute_async(shared.graph)
     assert "running" in repr(pending)
     return pending

@@ -1,4 +1,6 @@
-"""Several Python threads: different objects at once, one object in turns, closing while others work."""
+"""Several Python threads use different objects at once, share objects, and close them while others
+work.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +122,8 @@ def test_buffers_freed_while_others_build(cpu):
 
 
 def test_memory_that_comes_and_goes_while_others_wait_to_compute(cpu):
-    """Who waited for the backend computes with the memory of now, not with what there was when it began to wait."""
+    """A thread that waited for the backend computes with the present memory, not with that of the
+    start of its wait."""
     ctx = gb.Context()
     x, w = ctx.tensor((64, 512)), ctx.tensor((512, 512))
     graph = ctx.graph(gb.relu(x @ w.T))
@@ -296,7 +299,7 @@ def test_arrays_are_shared_between_threads(cpu):
 
 
 def test_graphs_and_schedulers_share_a_backend(cpu):
-    """Whoever computes has the backend for himself, by whichever way he came."""
+    """Each computation has the backend alone, through a graph or a scheduler."""
 
     def work(i: int) -> None:
         with gb.Context() as ctx:
@@ -337,3 +340,60 @@ def test_a_backend_is_not_used_from_its_own_callbacks(cpu):
         assert len(attempts) == 4 * graph.n_nodes
         assert graph.compute(cpu)  # it was given back
         assert (y.numpy() == 3).all()
+
+
+# waits for ever
+def test_copy_from_a_scheduled_tensor_during_reset(holds):
+    holds("""
+    sys.setswitchinterval(1e-5)
+    own = gb.Context(allocate=True); t = own.tensor((4, 4)); t.set(1.0)
+    for i in range(6):  # which of the two was made first, and lies where, must not matter
+        ctx, x, y, g, s = small()
+        if i % 2: own = gb.Context(allocate=True); t = own.tensor((4, 4)); t.set(1.0)
+        over = threading.Event()
+        copier = thread(again(lambda: t.copy_from(x), over))
+        other = thread(again(lambda: x.copy_from(t), over)) if i > 2 else copier
+        for _ in range(400):
+            s.reset(); s.allocate(g); x.set(1.0)
+        over.set(); copier.finish(); other.finish()
+    """)
+
+
+def test_copy_from_a_scheduled_tensor_while_callbacks_read_the_target(holds):
+    holds("""
+    sys.setswitchinterval(1e-5)
+    for i in range(6):
+        own = gb.Context(); w = own.tensor((4, 4)); b = own.allocate(cpu); w.set(1.0)
+        ctx, x, y, g, s = small()
+        if i % 2: own = gb.Context(); w = own.tensor((4, 4)); b = own.allocate(cpu); w.set(1.0)
+        over = threading.Event()
+        copier = thread(again(lambda: w.copy_from(y), over))
+        other = thread(again(lambda: x.copy_from(w), over)) if i > 2 else copier
+        for _ in range(1500):
+            try: s.compute(g, lambda t: w.numpy() is not None)
+            except gb.StateError: pass
+        over.set(); copier.finish(); other.finish()
+    """)
+
+
+def test_callbacks_that_read_schedulers_of_each_other_end(holds):
+    """One of them may be refused; neither waits for ever."""
+    holds("""
+    first = small(gb.Scheduler([gb.Backend("CPU", n_threads=1)]))
+    second = small(gb.Scheduler([gb.Backend("CPU", n_threads=1)]))
+    meet = threading.Barrier(2)
+    def compute(mine, other):
+        def callback(t):
+            try: meet.wait(0.05)
+            except threading.BrokenBarrierError: pass
+            other[1].numpy()
+        for _ in range(20):
+            meet.reset()
+            try: mine[4].compute(mine[3], callback)
+            except OURS: pass
+    threads = [thread(lambda a=a, b=b: compute(a, b)) for a, b in ((first, second), (second, first))]
+    for t in threads: t.finish()
+    for ctx, x, y, g, s in (first, second):
+        x.set(1.0); s.compute(g)
+        assert (y.numpy() == 3).all()
+    """)

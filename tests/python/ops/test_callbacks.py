@@ -1,4 +1,6 @@
-"""Python functions called by C: custom operations, eval, abort and log callbacks, and what happens when they raise."""
+"""Python functions that C calls: custom functions, and eval, abort and log callbacks, also if they
+raise.
+"""
 
 from __future__ import annotations
 

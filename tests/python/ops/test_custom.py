@@ -1,4 +1,4 @@
-"""gb.custom: any sources, any results, computed by a function of Python. NumPy says what comes out."""
+"""``gb.custom``: a Python function computes any results from any sources. NumPy is the reference."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def test_several_results_that_different_nodes_read(ctx, rng, devices, how):
 
 
 def test_results_swapped_by_the_function(ctx):
-    """What is returned for one result may look into another."""
+    """The array of one result may look into another result."""
 
     def swap(out):
         out[0][...], out[1][...] = [1, 2], [3, 4]
@@ -172,7 +172,7 @@ def test_results_swapped_by_the_function(ctx):
 @pytest.mark.parametrize("check", [False, True], ids=["", "checked"])
 @pytest.mark.parametrize("devices", DEVICES, ids="-".join)
 def test_results_that_live_on_while_memory_is_used_again(ctx, rng, devices, check):
-    """Each result is read late, behind nodes that want memory: none of them may lie where another still is."""
+    """Later nodes need memory before each result is read. No two live results may overlap."""
     values = rng.standard_normal((16, 16)).astype(f32)
     x = ctx.tensor((16, 16))
     outs = gb.custom(lambda out, a: tuple(a * (i + 1) for i in range(6)), x, shape=[(16, 16)] * 6)
@@ -716,3 +716,32 @@ def test_map_custom_broadcasts_and_shows_quantized_rows_as_bytes(ctx, x):
     np.testing.assert_array_equal(y.numpy(), np.broadcast_to(x.numpy()[:1], (3, 4)))
     assert seen == [(np.ndarray, (2, 34))]
     assert CustomOp.of_node(y._p).results is None
+
+
+# operations
+@pytest.mark.parametrize("how", ["graph", "scheduler", "copy"])
+def test_a_copied_graph_keeps_its_custom_functions(holds, how):
+    """Also when the original and its context are gone."""
+    program = """
+        def make():
+            ctx = gb.Context()
+            x = ctx.tensor(4)
+            g = ctx.graph(gb.map_custom(lambda out, a: a * 2, x) + 1.0)
+            ctx.allocate(cpu); x.set(3.0)
+            return g.copy(cpu)
+        cpu = gb.Backend("CPU", n_threads=1)
+        k = make()
+        if HOW == "copy": k = k.copy(cpu)
+        run = (lambda: gb.Scheduler([cpu]).compute(k)) if HOW == "scheduler" else (lambda: k.compute(cpu))
+        for _ in range(3):
+            assert run() and k.outputs[0].tolist() == [7.0] * 4, k.outputs[0].tolist()
+            gc.collect(); junk = [gb.Context().tensor(3) for _ in range(20)]
+        def boom(out, a): raise ZeroDivisionError
+        ctx = gb.Context(); x = ctx.tensor(4); g = ctx.graph(gb.map_custom(boom, x)); ctx.allocate(cpu); x.set(3.0)
+        k = g.copy(cpu)
+        for _ in range(2):
+            try: run()
+            except ZeroDivisionError: pass
+            else: raise SystemExit("nothing was raised")
+    """
+    holds(program.replace("HOW", repr(how)))

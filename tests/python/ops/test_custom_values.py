@@ -1,4 +1,4 @@
-"""What functions of ``gb.custom`` and ``gb.map_custom`` return keeps its value, or is refused."""
+"""Results of functions of ``gb.custom`` and ``gb.map_custom`` keep their values, or raise an error."""
 
 from __future__ import annotations
 
@@ -6,19 +6,7 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
-
-DEVICES = [["CPU"], ["SIM", "CPU"]]
-f32 = np.float32
-
-
-def scheduler(names):
-    return gb.Scheduler([gb.Backend(n) for n in names])
-
-
-def run(names, ctx, *nodes):
-    s = scheduler(names)
-    assert s.compute(ctx.graph(*nodes))
-    return s
+from test_custom import DEVICES, f32, run, scheduler
 
 
 @pytest.mark.parametrize(

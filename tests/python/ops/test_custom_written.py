@@ -1,4 +1,6 @@
-"""Functions of gb.custom and gb.map_custom that leave elements unwritten never show old memory."""
+"""Elements that functions of ``gb.custom`` and ``gb.map_custom`` leave unwritten never show old
+memory.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The number of dimensions of a tensor is part of it, wherever it goes: functions of the user's behind copies, hidden
-nodes, copies."""
+"""A tensor keeps its number of dimensions in custom functions, inner nodes and copies."""
 
 import numpy as np
 import pytest

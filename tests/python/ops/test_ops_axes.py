@@ -1,4 +1,4 @@
-"""Reductions and normalisation along any axis, products of heads in groups, pools of batches; beside NumPy."""
+"""Reductions and norms along any axis, grouped products, and pools of batches, against NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No operation without a comparison with NumPy: the enumerations of ggml.h against what the tests say they cover."""
+"""Each operator of ggml.h is compared with NumPy by some test."""
 
 from __future__ import annotations
 

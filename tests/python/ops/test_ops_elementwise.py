@@ -55,7 +55,7 @@ def at_least_1(x):
 
 
 def normal(function):
-    """What is too small for a normal number is 0."""
+    """Results below the normal numbers are 0."""
 
     def cut(x):
         y = function(x)

@@ -1,4 +1,4 @@
-"""The operators and the indexing of tensors mean what they mean in NumPy."""
+"""Python operators and indexing of tensors mean what they mean in NumPy."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ INDICES = [
 
 @pytest.mark.parametrize("index", INDICES, ids=str)
 def test_indexing(index):
-    """As in NumPy, for every layout of what is indexed."""
+    """As in NumPy, for each layout of the indexed tensor."""
     for layout in ALL_LAYOUTS:
         for shape in ((3, 4, 5), (2, 3, 4)):
             x = real(*shape, layout=layout)

@@ -1,5 +1,6 @@
-"""Random shapes, repetitions, dtypes and layouts against NumPy, shrunk to the smallest failure. The families have their
-own files; this one looks for the combination that nobody thought of."""
+"""Random combinations of shapes, repetitions, dtypes and layouts against NumPy, reduced to the
+smallest failure.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons, and what is chosen by one, against NumPy; as functions, operators and ufuncs."""
+"""Comparisons and ``where`` against NumPy, as functions, operators and ufuncs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Products on quantized weights against float64 on the dequantized weights: every batch from 1 to 70, every number of
-threads, tails, strides.
+"""Products with quantized weights against float64 on the dequantized weights: batches from 1 to 70,
+any number of threads, tails and strides.
 
-Full precision is bound as any sum of floats is. Otherwise activations may be rounded to bytes in groups of 32: each may
-be off by half a step of the group's largest magnitude / 127.
+Full precision has the bound of a float sum. Otherwise the library may round activations to bytes in
+groups of 32. Each may be off by half a step, which is the largest magnitude of its group / 127.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 import ggml_backend as gb
+
+pytestmark = pytest.mark.slow
 
 FORMATS = [d.name for d in gb.dtypes.dtypes.values() if d.is_quantized and d.name not in ("q8_1", "q8_k")]
 NEED_WEIGHTS = ("iq2_xxs", "iq2_xs", "iq1_s")

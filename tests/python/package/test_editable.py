@@ -1,5 +1,6 @@
-"""Built files are found beside the extension, wherever the Python files lie. An editable install leaves these in the
-source tree."""
+"""The package finds built files beside the extension. In an editable install its Python files are
+elsewhere.
+"""
 
 import os
 import shutil
@@ -11,6 +12,8 @@ import pytest
 
 import ggml_backend as gb
 from source_tree import ROOT, in_tree
+
+pytestmark = pytest.mark.slow
 
 CC = next((c for c in (os.environ.get("CC"), "cc", "gcc", "clang") if c and shutil.which(c)), None)
 

@@ -1,4 +1,4 @@
-"""The public interface is what was recorded: a change to it is meant, and told."""
+"""The public interface equals its record, so that each change is intended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The package as a whole: what it exports, how it is built, the command line, the first example."""
+"""The package as a whole: exports, build, command line, and the first example."""
 
 from __future__ import annotations
 
@@ -181,7 +181,8 @@ def test_at_most_three_folders_are_private():
 
 
 def test_extension_enters_the_library_by_one_door():
-    """python/ includes public headers, its own, and extension.h; that lists exactly what it uses of the inside."""
+    """python/ includes public headers, its own headers, and extension.h, which lists exactly the
+    internal names that python/ uses."""
     sources = [*in_tree("python/core").glob("*.[ch]"), *in_tree("python").glob("*.h")]
     own = {f.name for f in (*sources, *in_tree("c/include").iterdir())}
     used: set[str] = set()
@@ -216,7 +217,7 @@ def test_extension_exports_only_its_entry_point():
 
 @pytest.mark.parametrize("line", ["gb.Error", "gb.Context().tensr", "gb.gguf.opn", "gb.Graph.comput"])
 def test_a_wrong_name_has_one_hint(line):
-    """Python adds one of its own to what a program ends with, unless it is kept from it."""
+    """Python adds its own hint to the last error of a program, unless the package prevents it."""
     run = subprocess.run(
         [sys.executable, "-c", f"import ggml_backend as gb; {line}"], capture_output=True, text=True, check=False
     )

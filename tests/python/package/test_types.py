@@ -1,4 +1,4 @@
-"""What type checkers see of the package: everything that is public, and a user's program that uses all of it."""
+"""Type checkers know every public name, and accept a program of a user that uses all of them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ import pytest
 import ggml_backend as gb
 from ggml_backend import dtypes, ops
 from source_tree import in_tree
+
+pytestmark = pytest.mark.slow
 
 PROGRAM = "tests/typing/user_program.py"
 

@@ -1,4 +1,4 @@
-"""What is drawn, judged by its geometry, its colours, and by figures that are counted apart."""
+"""Drawings of plans: geometry, colours, and figures against separate counts."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_kinds_of_operators():
 
 
 class Tables(HTMLParser):
-    """Rows of cells of each table of a page, by the label of what it is in; without what is small."""
+    """The cells of each table of a page by its label, without small print."""
 
     def __init__(self, text):
         super().__init__()

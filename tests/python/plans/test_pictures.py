@@ -1,4 +1,4 @@
-"""Pictures of memory plans. The validator counts bytes one moment at a time."""
+"""Pictures of memory plans, against a count of bytes one moment at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -31,6 +30,7 @@ from ggml_backend.profile._pictures import (
     write_table,
 )
 from ggml_backend.profile._pictures.data import bases, chains, curve, peak_moment, storages, verdict
+from small_plans import Copy, Split
 
 HOSTILE = [
     '</script><img src=x onerror="alert(1)">',
@@ -42,26 +42,6 @@ HOSTILE = [
     "\x1b[31mred",
     "",
 ]
-
-
-class Split(NamedTuple):
-    index: int
-    backend: str
-    nodes: tuple[str, ...]
-    start: int
-    end: int
-    n_inputs: int
-
-
-class Copy(NamedTuple):
-    name: str
-    src_backend: str
-    dst_backend: str
-    nbytes: int
-    split: int
-    reason: str
-    shape: tuple[int, ...] | None = None
-    dtype: str = ""
 
 
 def random_arena(rng, n, name="X", n_chunks=1, in_place=True):

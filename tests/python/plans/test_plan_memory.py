@@ -1,5 +1,4 @@
-"""What plans say about memory against what is then allocated, and plans side by side: prompts and single tokens, old
-and new, large and small."""
+"""The memory that plans announce equals the allocated memory. Several plans are compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: what a scheduler says it will do, against what it does."""
+"""A plan describes what the scheduler does."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Static memory planning from Python and from the command line. The validator compares all pairs."""
+"""Memory planning from Python and the command line, against a validator that compares all pairs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Example graphs and orders of nodes: results are the same bits with memory of its own for each tensor, with shared
-memory, in another order."""
+"""Example graphs give the same bits with separate memory, with shared memory, and in another order
+of nodes.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Costs: the policy "cost" with given ones, measuring them, and the files that keep them."""
+"""Costs: the policy "cost" with given costs, measured costs, and their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What backends compute together without a cut, they compute together behind it, so that no bit changes."""
+"""A cut does not change which nodes a backend fuses, so that no bit changes."""
 
 from __future__ import annotations
 

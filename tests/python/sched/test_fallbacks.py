@@ -1,4 +1,4 @@
-"""Warnings about heavy operations that fall to a device of lower priority."""
+"""Warnings about heavy operators that run on a device of lower priority."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Profiles: what was computed, counted once more with NumPy; how it adds up; and what happens beside it: threads,
-failures, forks, files."""
+"""Profiles against counts by NumPy: sums, threads, failures, forks and files."""
 
 from __future__ import annotations
 

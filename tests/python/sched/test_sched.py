@@ -1,4 +1,4 @@
-"""Graphs, allocators, the scheduler."""
+"""Graphs, allocators and the scheduler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from conftest import open_device
 
 
 class Net:
-    """A small network and what it computes."""
+    """A small network and its results."""
 
     def __init__(self, ctx: gb.Context, rng: np.random.Generator, layers: int = 3) -> None:
         self.x = ctx.tensor((2, 8), name="x")

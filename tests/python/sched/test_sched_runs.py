@@ -1,5 +1,4 @@
-"""How a scheduler runs: checked runs, several on their way, results fetched behind them, marks in queues,
-statistics."""
+"""Runs of a scheduler: checked runs, several pending runs, their results, events and statistics."""
 
 from __future__ import annotations
 
@@ -248,7 +247,7 @@ def test_checked_runs(line, rng, cpu, slow):
 
 @unchecked
 def test_checked_runs_poison_what_is_dead(ctx, cpu):
-    """The memory of an intermediate result is filled with NaN as soon as nobody needs it."""
+    """Checked runs fill the memory of an intermediate result with NaN after its last use."""
     x = ctx.tensor((8, 8), name="x")
     h = (x @ x).named("h")
     k = (h @ h).named("k")
@@ -400,7 +399,7 @@ def test_stats_of_results_written_back(ctx, cpu, slow):
 
 
 def test_threads_share_the_devices(rng, cpu):
-    """Each with a scheduler and runs of its own on their way; one of them reads arrays while others compute."""
+    """Each thread has a scheduler and pending runs. One thread reads arrays while others compute."""
     a, b = gb.Backend("SIM:name=A,delay=1ms"), gb.Backend("SIM:name=B,copy_delay=1ms")
 
     def work(i):
@@ -442,7 +441,7 @@ def test_several_threads_wait_for_one_run(line, rng, cpu, slow):
 
 
 def test_abandoned_runs(rng, cpu):
-    """Everything is dropped while devices still work and write into arrays that nobody holds."""
+    """All objects are dropped while devices still write into their arrays."""
     for delay in ("0", "1ms", "5ms"):
         for keep in range(3):
             device = gb.Backend(f"SIM:delay={delay}")
@@ -472,8 +471,8 @@ def test_abandoned_runs(rng, cpu):
 @pytest.mark.parametrize("pause", [0, 0.003])
 @pytest.mark.parametrize("asks_first", [True, False])
 def test_no_results_of_a_run_whose_failure_another_was_told(cpu, n_copies, delay, pause, asks_first):
-    """The device fails while a later run is issued, or before: whoever is told, no run has results that it did not
-    compute."""
+    """The device fails while a later run is issued, or before. Some call reports it, and no run
+    returns results that it did not compute."""
     bad = gb.Backend(f"SIM:delay={delay},fail_op=sqr")
     ctx = gb.Context()
     x = ctx.tensor(4)
@@ -504,3 +503,75 @@ def test_no_results_of_a_run_whose_failure_another_was_told(cpu, n_copies, delay
             sched.compute(graph)
         with pytest.raises(gb.StateError):
             y.numpy()
+
+
+def test_splits_describe_the_last_graph_after_an_exception(cpu):
+    scheduler = gb.Scheduler([cpu])
+    graphs = []
+    for n in (1, 500):
+        ctx = gb.Context()
+        y = x = ctx.tensor(4, name="x")
+        for _ in range(n):
+            y = gb.relu(y)
+        graphs.append(ctx.graph(y))
+        scheduler.allocate(graphs[-1])
+        x.set(1.0)
+    few, many = graphs
+
+    def boom(t: gb.Tensor) -> None:
+        assert len(scheduler.splits[0].nodes) == 500
+        raise ZeroDivisionError
+
+    assert scheduler.compute(few)
+    assert scheduler.splits[0].nodes == few.nodes
+    with pytest.raises(ZeroDivisionError):
+        scheduler.compute(many, boom)
+    assert scheduler.splits[0].nodes == many.nodes
+    assert scheduler.compute(few)
+    assert scheduler.splits[0].nodes == few.nodes
+
+
+def test_splits_while_threads_compute_other_graphs(holds):
+    holds("""
+        s = gb.Scheduler([cpu])
+        def graph(n):
+            ctx = gb.Context(); y = x = ctx.tensor(4)
+            for _ in range(n): y = gb.relu(y)
+            g = ctx.graph(y); s.allocate(g); x.set(1.0)
+            return g
+        few, many = graph(1), graph(3000)
+        stop = []
+        def work(g):
+            while not stop: s.compute(g)
+        threads = [threading.Thread(target=work, args=(g,)) for g in (few, many)]
+        for t in threads: t.start()
+        seen = set()
+        try:
+            for _ in range(20):
+                nodes = s.splits[0].nodes
+                assert [t.op for t in nodes] == ["RELU"] * len(nodes)
+                seen.add(len(nodes))
+        finally:
+            stop.append(1)
+        for t in threads: t.join()
+        assert seen <= {1, 3000}, seen
+    """)
+
+
+def test_an_event_can_follow_a_pending_run():
+    cpu, sim = gb.Backend("CPU", n_threads=1), gb.Backend("SIM:delay=300ms")
+    scheduler = gb.Scheduler([sim, cpu], n_copies=2)
+    ctx = gb.Context()
+    x = ctx.tensor(4)
+    y = gb.relu(x)
+    graph = ctx.graph(y)
+    scheduler.allocate(graph)
+    x.set(1.0)
+    first = scheduler.compute_async(graph)
+    event = gb.Event(sim).record()
+    assert "running" in repr(first)
+    second = scheduler.compute_async(graph)
+    event.synchronize()  # behind the first, not behind the second
+    assert "running" in repr(second)
+    second.wait()
+    assert y.tolist() == [1.0] * 4

@@ -1,5 +1,4 @@
-"""Records of what ran when: the events themselves, and the Chrome trace JSON, which a validator of its own
-looks at."""
+"""Events of traces, and the Chrome trace JSON, which an independent validator reads."""
 
 from __future__ import annotations
 

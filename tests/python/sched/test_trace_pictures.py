@@ -1,4 +1,4 @@
-"""Pictures of records: what is drawn, against the events."""
+"""Pictures of traces against their events."""
 
 from __future__ import annotations
 

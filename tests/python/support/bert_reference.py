@@ -1,5 +1,4 @@
-"""An independent forward pass of BERT in float64 NumPy: the oracle for the embedding example. Shares no code with
-it."""
+"""An independent forward pass of BERT in NumPy with float64: the oracle of the embedding example."""
 
 from __future__ import annotations
 

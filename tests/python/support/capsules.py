@@ -1,5 +1,6 @@
-"""DLPack as its specification has it, by ctypes: what capsules of the package say, and capsules of a library that knows
-nothing of it."""
+"""DLPack by ctypes, from its specification: reads capsules of the package and makes capsules of
+another library.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +137,7 @@ class Library:
         return ctypes.addressof(managed)
 
     def _drop(self, address: int) -> None:
-        """The destructor of a capsule, by address: what nobody took gives its memory back."""
+        """The destructor of a capsule, by address: an unused capsule frees its memory."""
         get_name = ctypes.pythonapi["PyCapsule_GetName"]
         get_name.restype, get_name.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
         if get_name(address) in (PLAIN, VERSIONED):

@@ -1,4 +1,4 @@
-"""Values of JSON with a part put in the place of another."""
+"""JSON values in which one part is replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is exchanged with other array libraries: dtypes and shapes that all of them have, and numbers."""
+"""Dtypes, shapes and numbers that all array libraries can exchange."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The K formats quantized as their specification says, in NumPy: float32, every product rounded before it is added,
-sums in order.
+"""The K formats quantized in NumPy, from their specification: float32, each product rounded before
+its addition, sums in order.
 
-It shares nothing with the library. Sub-blocks are rows here: what the specification does one element after the other
-happens to all sub-blocks at once, so that sums have the same order.
+It shares no code with the library. A row is a sub-block: the specification handles one element
+after another, and this file does so in all sub-blocks at once. So sums have the same order.
 """
 
 from __future__ import annotations

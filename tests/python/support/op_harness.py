@@ -185,7 +185,7 @@ _seen: set[str] = set()
 
 
 def covers(*ops: str) -> Callable[[Any], Any]:
-    """Says which operations a test compares with NumPy. The test fails if it compared none of them."""
+    """Lists the operators that a test compares with NumPy. The test fails if it compared none of them."""
     COVERED.update(ops)
 
     def decorate(test: Any) -> Any:
@@ -252,8 +252,7 @@ class Built:
         return read(self.node)
 
     def untouched(self, but: Sequence[int] = ()) -> None:
-        """The memory of the inputs is as it was, except that of the ones that are written, which are so outside of the
-        view only."""
+        """The memory of the inputs is unchanged. Inputs in ``but`` may change inside their view."""
         for i, (root, memory, given) in enumerate(zip(self.roots, self.memory, self.inputs, strict=True)):
             now = np.ascontiguousarray(read(root))
             if i in but:

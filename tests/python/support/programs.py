@@ -1,18 +1,21 @@
-"""Programs that must hold: what may crash, hang or end the interpreter runs in one of its own."""
+"""Programs that could crash, hang or end the interpreter run in their own interpreter."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-import harness_world
-from harness_world import SANITIZED
+import harness_scene
+from harness_scene import SANITIZED
 
 PATIENCE = 240 if SANITIZED else 60
 LONGER = float(os.environ.get("GB_HARNESS_SECONDS", "8")) / 8
@@ -98,30 +101,97 @@ def small(scheduler=None, n=4):
 """
 
 
+SERVER = """
+import json, os, sys, warnings
+warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
+import numpy, ggml_backend
+for line in sys.stdin:
+    job = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        break
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    os._exit(0)
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+for fd, name in enumerate(("out", "err"), 1):
+    os.dup2(os.open(job[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), fd)
+warnings.resetwarnings()
+warnings.simplefilter("error")
+exec(compile(job["program"], "program", "exec"), globals())
+"""
+MALLOC = {"PYTHONFAULTHANDLER": "1", "MALLOC_PERTURB_": "165", "MALLOC_MMAP_THRESHOLD_": "16384"}
+FORKS = sys.platform == "linux" and not SANITIZED
+"""True if programs run in forked children of a process that has imported the package. They end as interpreters do.
+Under sanitizers each program has a fresh interpreter."""
+
+
+class Forks:
+    """That process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.out, self.err = folder / "out", folder / "err"
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, **MALLOC},
+        )  # fmt: skip
+
+    def run(self, program: str, timeout: float) -> tuple[int, str, str]:
+        """The exit status, and what the program printed to stdout and stderr."""
+        to, back = self.process.stdin, self.process.stdout
+        assert to is not None and back is not None
+        to.write(json.dumps({"program": program, "out": str(self.out), "err": str(self.err)}) + "\n")
+        to.flush()
+        child = int(back.readline())
+        hangs = threading.Timer(timeout, os.kill, (child, signal.SIGKILL))
+        hangs.start()
+        status = int(back.readline())
+        hangs.cancel()
+        return status, self.out.read_text(errors="replace"), self.err.read_text(errors="replace")
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks | None]:
+    if not FORKS:
+        yield None
+        return
+    found = Forks(tmp_path_factory.mktemp("programs"))
+    yield found
+    found.process.communicate()
+
+
+def fresh(program: str, timeout: float, environment: dict[str, str]) -> tuple[int, str, str]:
+    """The same in a fresh interpreter."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=timeout,
+            check=False, env={**os.environ, **MALLOC, **environment},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        pytest.fail("the program hangs")
+    return done.returncode, done.stdout, done.stderr
+
+
 @pytest.fixture
-def holds(monkeypatch) -> Callable[..., str]:
-    """Runs a program in a fresh interpreter: it ends by itself, with status 0 and nothing on stderr."""
+def holds(forks: Forks | None) -> Callable[..., str]:
+    """Runs a program in a process of its own: it ends by itself, with status 0 and nothing on stderr."""
 
     def run(source: str, environment: dict[str, str] | None = None, patience: int = PATIENCE) -> str:
         program = (
             PRELUDE.replace("PATIENCE", str(patience * max(1, LONGER)))
             .replace("FACTOR", str(LONGER))
-            .replace("FOLDER", repr(str(Path(harness_world.__file__).parent)))
+            .replace("FOLDER", repr(str(Path(harness_scene.__file__).parent)))
             + textwrap.dedent(source)
             + "\nfaulthandler.cancel_dump_traceback_later()\n"
         )
-        try:
-            done = subprocess.run(
-                [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True,
-                timeout=2 * patience * max(1, LONGER), check=False,
-                env={**os.environ, "PYTHONFAULTHANDLER": "1", "MALLOC_PERTURB_": "165",
-                 "MALLOC_MMAP_THRESHOLD_": "16384", **(environment or {})},
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            pytest.fail("the program hangs")
-        errors = done.stderr[-4000:]
-        assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout[-2000:]}\n{errors}"
-        assert errors == "", errors
-        return done.stdout
+        timeout = 2 * patience * max(1, LONGER)
+        if forks is None or environment:
+            status, out, err = fresh(program, timeout, environment or {})
+        else:
+            status, out, err = forks.run(program, timeout)
+        assert status == 0, f"exit status {status}\n{out[-2000:]}\n{err[-4000:]}"
+        assert err == "", err[-4000:]
+        return out
 
     return run

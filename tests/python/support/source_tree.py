@@ -1,4 +1,4 @@
-"""What tests need of the source tree. The others run with the installed package and this folder alone."""
+"""Access to the source tree. Other tests need the installed package and this folder only."""
 
 from __future__ import annotations
 

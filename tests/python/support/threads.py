@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 
 def run_threads(n: int, function: Callable[[int], None]) -> None:
-    """Calls function(0) to function(n - 1), each on a thread of its own; raises the first error of one, and fails when
-    they do not end."""
+    """Calls function(0) to function(n - 1) on one thread each. Raises the first error, or fails if
+    a thread does not end."""
     errors: list[BaseException] = []
 
     def guarded(i: int) -> None:

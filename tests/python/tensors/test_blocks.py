@@ -1,4 +1,4 @@
-"""Blocks that know their format: what quantize returns, and every function that takes it."""
+"""Blocks that know their format: the results of ``quantize``, in each function that takes them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Nothing that is not there is read or computed with: results that were not computed, are out of date or whose memory
-was used again, inputs that were not set or have lost their memory."""
+"""No call reads or uses invalid content: results that are not computed, outdated or overwritten,
+and inputs that are unset or lost their memory.
+"""
 
 from __future__ import annotations
 
@@ -337,7 +338,7 @@ def test_two_threads_compute_a_graph_with_custom_operations_on_two_backends(hold
 
 
 def test_a_view_of_all_of_a_result_needs_that_result(ctx, cpu):
-    """It is part of the graph, not memory that somebody may have computed."""
+    """The result is part of the graph, not memory with computed content."""
     x = ctx.tensor((3, 4), name="x")
     y = gb.relu(gb.view(gb.sqr(x)))
     graph = ctx.graph(y)
@@ -376,3 +377,44 @@ def test_setting_waits_for_who_computes_with_it(cpu):
             order.append("set")
             thread.join()
             assert order == ["computed", "set"]
+
+
+@pytest.mark.parametrize("how", ["weights", "own", "allocator"])
+def test_results_in_a_cleared_buffer_cannot_be_read(cpu, how):
+    """A clear writes all that lies in the buffer: inputs are set by it, results are results no more."""
+    weights, ctx = gb.Context(), gb.Context()
+    x = weights.tensor(4, name="x")
+    buffer = weights.allocate(cpu)
+    y = gb.scale(gb.relu(ctx.view(x)), 2.0)
+    graph = ctx.graph(y)
+    if how == "weights":
+        scheduler = gb.Scheduler([cpu])
+        run = lambda: scheduler.compute(graph)  # noqa: E731
+    else:
+        own = ctx.allocate(cpu) if how == "own" else gb.GraphAllocator(cpu).allocate(graph)
+        run = lambda: graph.compute(cpu)  # noqa: E731
+        x.set(3.0)
+        assert run()
+        own.clear()
+        with pytest.raises(gb.StateError, match="its buffer was cleared"):
+            y.numpy()
+        with pytest.raises(gb.StateError, match="its buffer was cleared"):
+            y.copy_from(y)
+        if how == "own":
+            copied = graph.copy(cpu).outputs[0]
+            with pytest.raises(gb.StateError):
+                copied.numpy()
+    x.set(3.0)
+    assert run() and y.tolist() == [6.0] * 4
+    copied = graph.copy(cpu).outputs[0]
+    assert copied.tolist() == [6.0] * 4
+    buffer.clear()
+    assert x.tolist() == [0.0] * 4
+    with pytest.raises(gb.StateError, match="'x' was cleared with its buffer after the last computation"):
+        y.numpy()
+    assert copied.tolist() == [6.0] * 4
+    assert run() and y.tolist() == [0.0] * 4
+    x.set(5.0)
+    with pytest.raises(gb.StateError, match="'x' was set after"):
+        y.numpy()
+    assert run() and y.tolist() == [10.0] * 4

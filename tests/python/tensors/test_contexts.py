@@ -1,5 +1,6 @@
-"""Which context a result belongs to: it follows from the sources, or is named, or it is an error. The order in which
-contexts were made never matters."""
+"""The context of a result follows from the sources, or the caller names it, or the call is an
+error. The order of creation never matters.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +96,7 @@ def test_the_order_in_which_contexts_were_made_does_not_matter(way, result):
 
 @pytest.mark.parametrize("result", RESULTS)
 def test_without_weights_it_is_an_error_or_named(result):
-    """The weights are not marked as such, so either context could be that of the result."""
+    """No context is marked as weights, so the result could belong to either one."""
     build, expected = RESULTS[result]
     expected = "error" if "with" in result and expected == "inputs" else expected
     for order in ORDERS:
@@ -111,7 +112,7 @@ def test_without_weights_it_is_an_error_or_named(result):
 @pytest.mark.parametrize("case", SEVERAL, ids=lambda case: case[0])
 @pytest.mark.parametrize("holds_weights", ["first", "last"])
 def test_every_operation_follows_the_rule(case, holds_weights):
-    _, build, inputs, _, _ = case
+    _, build, inputs = case
     for order in itertools.permutations(("weights", "inputs")):
         contexts = made(order, weights={"usage": "weights"})
         at = 0 if holds_weights == "first" else len(inputs) - 1
@@ -121,7 +122,7 @@ def test_every_operation_follows_the_rule(case, holds_weights):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
 def test_every_operation_can_be_named_a_context(case):
-    _, build, inputs, _, _ = case
+    _, build, inputs = case
     contexts = [gb.Context() for _ in inputs]
     named = gb.Context()
     with named.as_default():
@@ -285,7 +286,7 @@ def test_results_keep_the_contexts_of_their_sources(first):
 
 
 def test_contexts_of_a_chain_are_freed():
-    """Each step builds on the result of the step before, in a context of its own that is older or younger."""
+    """Each step uses the result of the step before, in an older or younger context."""
     ring = [gb.Context() for _ in range(100)]
     watched = [weakref.ref(c) for c in ring]
     y = ring[0].tensor((2, 2))

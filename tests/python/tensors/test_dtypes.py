@@ -1,4 +1,4 @@
-"""Element formats and what NumPy knows about them."""
+"""Element formats and their NumPy dtypes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Arrays of other libraries over the memory of tensors, and tensors over theirs: DLPack, buffers, and what only has
-``__array__``. PyTorch and JAX: ``test_exchange_torch.py``, ``test_exchange_jax.py``."""
+"""Arrays of other libraries over the memory of tensors, and tensors over theirs: DLPack, buffers,
+and ``__array__``.
+"""
 
 from __future__ import annotations
 
@@ -82,9 +83,14 @@ def test_what_the_capsule_says(ctx):
     plain, versioned = t.__dlpack__(), t.__dlpack__(max_version=(1, 2))
     assert (name_of(plain), name_of(versioned)) == (PLAIN, VERSIONED)
     for capsule, version in ((plain, None), (versioned, (1, 0))):
-        told = said(capsule)
-        assert (told.version, told.flags, told.device, told.dtype) == (version, 0, (CPU, 0), (CODES["float"], 32, 1))
-        assert (told.shape, told.strides, told.data) == ((4, 3), (6, 1), t.numpy().ctypes.data)
+        found = said(capsule)
+        assert (found.version, found.flags, found.device, found.dtype) == (
+            version,
+            0,
+            (CPU, 0),
+            (CODES["float"], 32, 1),
+        )
+        assert (found.shape, found.strides, found.data) == ((4, 3), (6, 1), t.numpy().ctypes.data)
     assert name_of(t.__dlpack__(max_version=(0, 8))) == PLAIN
 
 
@@ -92,8 +98,8 @@ def test_bfloat16_comes_and_goes(ctx, graph_of):
     bits = bfloat16([[1, -2.5], [0.125, 3], [7, 1024]])
     t = ctx.from_dlpack(Library(bits, kind="bfloat"))
     assert t.dtype == gb.bfloat16 and np.shares_memory(t.numpy(), bits)
-    told = said(t.__dlpack__(max_version=(1, 0)))
-    assert told.dtype == (CODES["bfloat"], 16, 1) and told.data == bits.ctypes.data
+    found = said(t.__dlpack__(max_version=(1, 0)))
+    assert found.dtype == (CODES["bfloat"], 16, 1) and found.data == bits.ctypes.data
     again = ctx.from_dlpack(t)
     assert again.dtype == gb.bfloat16 and np.shares_memory(again.numpy(), bits)
     np.testing.assert_array_equal(graph_of(ctx, gb.cast(again, gb.float32)), [[1, -2.5], [0.125, 3], [7, 1024]])
@@ -306,8 +312,8 @@ def test_device_memory(ctx, sim):
             give()
     with pytest.raises(BufferError, match="copy=False"):
         t.__dlpack__(dl_device=(1, 0), copy=False)
-    told = said(t.__dlpack__(dl_device=(1, 0), max_version=(1, 0)))
-    assert told.flags == IS_COPIED and told.shape == (2, 3)
+    found = said(t.__dlpack__(dl_device=(1, 0), max_version=(1, 0)))
+    assert found.flags == IS_COPIED and found.shape == (2, 3)
     if NUMPY_2_1:
         np.testing.assert_array_equal(np.from_dlpack(t, device="cpu"), numbers((2, 3)))
         np.testing.assert_array_equal(np.from_dlpack(t, copy=True), numbers((2, 3)))
@@ -424,7 +430,7 @@ def test_no_capsule_at_all(ctx, gives):
         ctx.from_dlpack(Wrong())
 
 
-def test_what_a_library_raises_is_told(ctx):
+def test_errors_of_a_library_are_reported(ctx):
     class Refuses:
         def __dlpack__(self, **options):
             raise BufferError("call detach() first")
@@ -621,7 +627,7 @@ def test_threads_exchange_arrays(cpu):
 
 
 def test_a_capsule_goes_on_a_thread_without_the_interpreter(ctx):
-    """Its reader, a library in C, gives the memory back on a thread of its own, which Python has never seen."""
+    """A C library frees the memory on a thread that Python has never seen."""
     import threading
 
     alive = weakref.ref(array := numbers(100))

@@ -1,5 +1,6 @@
-"""Arrays of JAX: what ``test_exchange.py`` tries with NumPy and made-up libraries. ``make check-long`` installs
-JAX (for the CPU) in an environment of its own; elsewhere this is skipped."""
+"""Exchange with JAX. ``make check-long`` installs JAX for the CPU in its own environment. Without
+JAX the tests are skipped.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Arrays whose memory cannot be shared, arguments that make no sense, mapped files that shrink behind a view."""
+"""Exchange that must fail: memory that cannot be shared, wrong arguments, and mapped files that
+shrink.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Arrays of PyTorch: what ``test_exchange.py`` tries with NumPy and made-up libraries. ``make check-long`` installs
-PyTorch (for the CPU) in an environment of its own; elsewhere this is skipped."""
+"""Exchange with PyTorch. ``make check-long`` installs PyTorch for the CPU in its own environment.
+Without PyTorch the tests are skipped.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of tensors, keys and backends on their way to C and back."""
+"""Names of tensors, keys and backends passed to C and back."""
 
 from __future__ import annotations
 

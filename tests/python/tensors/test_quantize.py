@@ -1,4 +1,4 @@
-"""quantize and dequantize on arrays, against the ``gguf`` package where it has the format."""
+"""quantize and dequantize on arrays, against the package ``gguf`` where it has the format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors: shapes, data in and out, indexing, operators - against NumPy."""
+"""Tensors: shapes, data, indexing and operators, against NumPy."""
 
 from __future__ import annotations
 
@@ -563,7 +563,7 @@ def test_matmul_refuses(ctx, a, b):
         ctx.tensor(a) @ ctx.tensor(b)
 
 
-def test_a_wrong_product_is_told_in_the_order_of_the_caller(ctx):
+def test_errors_of_products_use_the_order_of_the_caller(ctx):
     with pytest.raises(
         gb.InvalidArgumentError,
         match=(

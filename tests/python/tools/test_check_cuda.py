@@ -1,4 +1,6 @@
-"""tools/check_cuda.sh: what cannot be checked on a machine is owed, what fails has failed."""
+"""tools/check_cuda.sh counts a check that a machine cannot run as owed, and a failing check as
+failed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ SCRIPT = in_tree("tools/check_cuda.sh")
 
 
 def run_sanitizer(tree: Path, sanitizer: str | None, step: str = "memcheck") -> tuple[int, str]:
-    """The step in a tree of its own, with a program that passes and this text of a script as compute-sanitizer."""
+    """Runs the step in its own tree, with a passing program and this script as compute-sanitizer."""
     (tree / "tools").mkdir()
     shutil.copy(SCRIPT, tree / "tools")
     programs = tree / "build/cuda/tests/cuda"

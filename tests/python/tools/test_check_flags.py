@@ -1,4 +1,4 @@
-"""The flags of the environment do not reach what the library computes (tools/check_flags.py)."""
+"""Flags of the environment do not change the code of the library (tools/check_flags.py)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -1,4 +1,4 @@
-"""tools/check_site.py finds links and pictures that lead nowhere."""
+"""tools/check_site.py finds links and pictures without a target."""
 
 from __future__ import annotations
 

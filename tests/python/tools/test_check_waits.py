@@ -1,4 +1,6 @@
-"""tools/check_waits.py: kernels that wait on every path, and each mistake, as the disassembler writes them."""
+"""tools/check_waits.py accepts kernels that wait on every path, and finds each mistake in
+disassembled code.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""benchmarks/compare_peers.py in tiny sizes: it runs with what is there, and says what is not."""
+"""benchmarks/compare_peers.py with tiny sizes: it runs the installed peers and names the missing
+ones.
+"""
 
 from __future__ import annotations
 

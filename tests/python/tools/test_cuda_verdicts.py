@@ -1,4 +1,4 @@
-"""benchmarks/cuda_verdicts.py: claims that hold, that do not, and that nothing was measured for."""
+"""benchmarks/cuda_verdicts.py: claims that hold, that fail, and that nothing measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tools/digest.py: equal runs are equal, a difference is told, and no operation is left out."""
+"""tools/digest.py: equal runs are equal, a difference is reported, and no function is left out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from source_tree import in_tree
+
+pytestmark = pytest.mark.slow
 
 
 def digest(*options: str) -> subprocess.CompletedProcess[str]:

@@ -1,4 +1,4 @@
-"""tools/house.py measures what its docstring says: tried on a small tree."""
+"""tools/house.py measures what its docstring states, on a small tree."""
 
 from __future__ import annotations
 

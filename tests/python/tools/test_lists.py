@@ -1,4 +1,4 @@
-"""Lists of files that documents and headers have are complete."""
+"""Lists of files in documents and headers are complete."""
 
 from __future__ import annotations
 

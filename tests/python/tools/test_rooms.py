@@ -1,4 +1,6 @@
-"""tools/rooms.py finds circles and forbidden uses in object files: tried on small trees that are compiled here."""
+"""tools/rooms.py finds circles and forbidden uses in object files of small trees that the tests
+compile.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,8 @@ from types import ModuleType
 import pytest
 
 from source_tree import load_tool
+
+pytestmark = pytest.mark.slow
 
 COMPILERS = [c for c in ("gcc", "clang") if shutil.which(c)]
 CLEAN = {
@@ -100,7 +104,7 @@ def test_forbidden_use_names_the_symbol(rooms: ModuleType, tmp_path: Path, capsy
     assert "base/b.c -> cpu/a.c: base may not use cpu (a_data)" in out
 
 
-def test_unused_doors_are_told(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unused_doors_are_reported(rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rooms.main([str(build(tmp_path, {"backend/registry.c": "int f(void); int f(void) { return 0; }"}))]) == 1
     assert "backend/registry.c: its door to cpu is not used" in capsys.readouterr().out
 
@@ -153,8 +157,8 @@ def test_link_time_optimization_hides_no_circle(
     rooms: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], compiler: str
 ) -> None:
     status = rooms.main([str(build(tmp_path, ring(4), compiler, "-flto", "-O1"))])
-    told = capsys.readouterr()
-    assert (status == 1 and "4 files in a circle" in told.out) or (status == 2 and "link-time" in told.err)
+    printed = capsys.readouterr()
+    assert (status == 1 and "4 files in a circle" in printed.out) or (status == 2 and "link-time" in printed.err)
 
 
 def test_every_row_names_rows(rooms: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""tools/step.py tells that a command is running; the Makefile uses it for every command that may be silent for long."""
+"""tools/step.py reports that a command is running. The Makefile uses it for long commands."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ static void every_level_passes(void) {
     }
 }
 
-static void a_wrong_kernel_is_told(void) {
+static void a_wrong_kernel_is_reported(void) {
     const struct gb_level * best = gb_level_default();
     CHECK_MSG(best != NULL, "%s", ggml_last_error());
     if (best == NULL) {
@@ -101,4 +101,4 @@ static void the_state_of_the_thread_does_not_matter(void) {
     fesetround(rounding);
 }
 
-TEST_MAIN(TEST(every_level_passes), TEST(a_wrong_kernel_is_told), TEST(the_state_of_the_thread_does_not_matter))
+TEST_MAIN(TEST(every_level_passes), TEST(a_wrong_kernel_is_reported), TEST(the_state_of_the_thread_does_not_matter))

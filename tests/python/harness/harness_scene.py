@@ -1,7 +1,7 @@
-"""What the attack harnesses share: a small world with one of everything, and a table of all that one can do with it.
+"""What the attack harnesses share: a small scene with one of everything, and a table of all that one can do with it.
 
-``World`` has schedulers, graphs, buffers, contexts, allocators, a file. ``OPERATIONS`` maps names to functions of a
-world; each leaves the world usable. ``CLOSERS`` maps names to functions that close a part of it. ``World.check``
+``Scene`` has schedulers, graphs, buffers, contexts, allocators, a file. ``OPERATIONS`` maps names to functions of a
+scene; each leaves the scene usable. ``CLOSERS`` maps names to functions that close a part of it. ``Scene.check``
 computes with everything that is left and compares: after whatever a harness did, it must succeed, from any thread.
 
 Values. ``x`` is only ever 2 or 3 in all elements, ``w`` the identity, ``a`` 1 or 2. So each readable result has few
@@ -89,7 +89,7 @@ class Hosted(gb.Device):
 
 
 class Boxed(Hosted):
-    """The same on memory of its own, with a queue that is emptied by who waits."""
+    """The same device with its own memory, and with a queue that runs during waits."""
 
     memory = "own"
 
@@ -111,7 +111,7 @@ gb.register_device("WORLD_HOSTED", Hosted)
 gb.register_device("WORLD_BOXED", Boxed)
 
 
-class World:
+class Scene:
     """One of everything."""
 
     def __init__(self) -> None:
@@ -226,7 +226,7 @@ def must(value: object, what: str) -> None:
         raise Wrong(f"{what}: {value!r}")
 
 
-Act = Callable[[World], Any]
+Act = Callable[[Scene], Any]
 OPERATIONS: dict[str, Act] = {}
 CLOSERS: dict[str, Act] = {}
 
@@ -291,20 +291,20 @@ operations(
 
 
 @operation("compute async on python")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     w.devices.compute_async(w.python_graph)
     w.devices.synchronize()
 
 
 @operation("reset python")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     w.devices.reset()
     w.devices.allocate(w.python_graph)
     w.p.set(2.0)
 
 
 @operation("open python device")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     with gb.Context() as ctx, gb.Backend("WORLD_BOXED") as device, gb.Scheduler([device, w.cpu]) as scheduler:
         t = ctx.tensor((3, 4))
         y = gb.relu(t + t)
@@ -316,7 +316,7 @@ def _(w: World) -> None:
 
 
 @operation("memory of a python device")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     with gb.Context() as ctx:
         t, u = ctx.tensor((3, 4)), ctx.tensor((3, 4))
         for device in (w.boxed, w.hosted):
@@ -330,34 +330,34 @@ def _(w: World) -> None:
 
 
 @operation("reset")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     w.sched.reset()
     w.sched.allocate(w.graph)
     w.x.set(2.0)
 
 
 @operation("compute async")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     w.pending = w.sched.compute_async(w.graph, [w.y])
 
 
 @operation("results")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     valid("results", w.sched.compute_async(w.graph, [w.y]).results()[0], 3, 4)
 
 
 @operation("compute a function async")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     w.pending = w.sched.compute_async(w.custom)
 
 
 @operation("results of a function")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     valid("results of a function", w.sched.compute_async(w.custom, [w.z]).results()[0], 4, 6)
 
 
 @operation("wait")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     pending = w.pending
     if pending is not None:
         for found in pending.results():
@@ -365,19 +365,19 @@ def _(w: World) -> None:
 
 
 @operation("name the context of results")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     with w.own.as_default():
         gb.relu(w.x)
 
 
 @operation("n copies")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     w.sched.n_copies = 2
     w.sched.n_copies = 1
 
 
 @operation("trace")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     try:
         with w.sched.trace() as trace:
             w.sched.compute(w.graph)
@@ -390,7 +390,7 @@ def _(w: World) -> None:
 
 
 @operation("profile")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     try:
         with w.sched.profile(max_records=100) as profile:
             w.sched.compute(w.graph)
@@ -403,7 +403,7 @@ def _(w: World) -> None:
 
 
 @operation("profile of the graph")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     try:
         with w.graph.profile(max_records=10) as profile:
             w.sched.compute(w.graph)
@@ -415,28 +415,28 @@ def _(w: World) -> None:
 
 
 @operation("eval callback")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     w.sched.set_eval_callback(lambda t: None)
     w.sched.compute(w.graph)
     w.sched.set_eval_callback(None)
 
 
 @operation("abort callback")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     gb.set_abort_callback(w.cpu, lambda: False)
     w.own_graph.compute(w.cpu)
     gb.set_abort_callback(w.cpu, None)
 
 
 @operation("compare")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     for node in w.own_graph.compare(w.cpu, w.sim):
         if node.max_abs:
             raise Wrong(f"compare: {node}")
 
 
 @operation("copy graph")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     copy = w.own_graph.copy(w.cpu)
     copy.compute(w.cpu)
     valid("copy graph", copy.outputs[0].numpy(copy=True), 2, 4)
@@ -496,7 +496,7 @@ operations(
 
 
 @operation("name")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     w.x.name = "x"
     w.x.named("x").set_input()
     w.y.set_output()
@@ -538,14 +538,14 @@ operations(
 
 
 @operation("open context")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     with gb.Context() as ctx:
         t = ctx.tensor((3, 4))
         gb.relu(t)
 
 
 @operation("open and allocate")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     with gb.Context() as ctx:
         t = ctx.tensor((3, 4))
         buffer = ctx.allocate(w.cpu)
@@ -555,7 +555,7 @@ def _(w: World) -> None:
 
 
 @operation("open scheduler")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     with gb.Context() as ctx, gb.Scheduler([w.sim, w.cpu]) as scheduler:
         x = ctx.tensor((3, 4))
         y = x * 2.0
@@ -567,7 +567,7 @@ def _(w: World) -> None:
 
 
 @operation("drop scheduler")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     ctx = gb.Context()
     x = ctx.tensor((3, 4))
     graph = ctx.graph(x + 1.0)
@@ -578,13 +578,13 @@ def _(w: World) -> None:
 
 
 @operation("buffer from array")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     with gb.Context() as ctx, gb.Buffer.from_array(EYE.copy()) as buffer, gb.cpu_buffer_type().from_array(EYE.copy()):
         valid("buffer from array", buffer.place(ctx.tensor((N, N))).numpy(copy=True) - EYE, 0)
 
 
 @operation("a constant in a buffer that is cleared")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     with gb.Context() as ctx, w.cpu.allocate(4096) as buffer:
         c = ctx.constant(EYE)
         other = ctx.tensor((N, N))
@@ -596,7 +596,7 @@ def _(w: World) -> None:
 
 
 @operation("from numpy")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     with gb.Context() as ctx:
         t = ctx.from_numpy(np.ones((3, 4), np.float32))
         gb.relu(t)
@@ -604,7 +604,7 @@ def _(w: World) -> None:
 
 
 @operation("from dlpack")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     with gb.Context() as ctx:
         array = np.ones((6, 8), np.float32)
         t = ctx.from_dlpack(array[::2, 1::2])
@@ -615,7 +615,7 @@ def _(w: World) -> None:
 
 
 @operation("from dlpack, of a result")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     with gb.Context() as ctx:
         w.views.append(ctx.from_dlpack(w.w, copy=None).numpy())
 
@@ -673,19 +673,19 @@ operations(
 
 
 @operation("threads")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     w.cpu.n_threads = 1
     w.cpu.n_threads = 2
 
 
 @operation("usage")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     w.buffer.usage = "any"
     w.buffer.usage = "weights"
 
 
 @operation("open buffer")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     with w.sim.allocate(1 << 16) as buffer:
         buffer.clear(1)
         buffer.changed()
@@ -693,13 +693,13 @@ def _(w: World) -> None:
 
 
 @operation("open backend")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     with gb.Backend("SIM", mem="1M") as sim, gb.Backend("CPU", n_threads=1) as cpu:
         gb.Event(sim).record().wait(cpu)
 
 
 @operation("tensor allocator")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     with gb.Context() as ctx:
         t = ctx.tensor(16)
         w.talloc.allocate(t)
@@ -708,7 +708,7 @@ def _(w: World) -> None:
 
 
 @operation("graph allocator")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     with gb.Context() as ctx:
         x = ctx.tensor((2, 3))
         y = gb.relu(x) + 1.0
@@ -742,26 +742,26 @@ operations(
 
 
 @operation("open file")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     with gb.gguf.open(w.path) as file:
         w.views.append(file.tensors["w"].data)
 
 
 @operation("load")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     with w.file.load(w.cpu) as weights:
         valid("load", weights["w"].numpy(copy=True) - EYE, 0)
         repr((weights, weights.buffers, weights.context, weights.in_place, weights.left_out))
 
 
 @operation("load on the device")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     with w.file.load(w.sim) as weights:
         valid("load on the device", weights["w"].numpy(copy=True) - EYE, 0)
 
 
 @operation("quantize into")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     with gb.Context() as ctx:
         t = ctx.tensor((4, 64), gb.q8_0)
         ctx.allocate(w.cpu)
@@ -769,7 +769,7 @@ def _(w: World) -> None:
 
 
 @operation("write file")
-def _(w: World) -> None:
+def _(w: Scene) -> None:
     path = f"{w.path}.{os.getpid()}.{threading.get_ident()}"
     try:
         with gb.gguf.Writer(path) as writer:
@@ -780,14 +780,14 @@ def _(w: World) -> None:
             os.unlink(path)
 
 
-def _drop_context(w: World) -> None:
-    """Nothing keeps it any more but what is being done with it."""
+def _drop_context(w: Scene) -> None:
+    """Only pending work keeps the context."""
     w.ctx.close()
     w.graph = w.custom = w.several = w.dead
     w.pending = None
 
 
-def _drop_own(w: World) -> None:
+def _drop_own(w: Scene) -> None:
     w.own.close()
     w.own_graph = w.dead
 
@@ -811,7 +811,7 @@ CLOSERS.update({
 
 
 def in_thread(act: Callable[[], Any]) -> None:
-    """Runs it on another thread, and raises here what it raised there."""
+    """Runs it on another thread, and raises its exception here."""
     raised: list[BaseException] = []
 
     def guarded() -> None:
@@ -896,9 +896,9 @@ def report(counts: Counter[str]) -> None:
 def supervise(
     file: str, work: Callable[[float, int, argparse.Namespace], Counter[str]], *flags: tuple[str, dict[str, Any]]
 ) -> int:
-    """The command line of a harness. ``work(seconds, seed, options)`` runs in a process of its own and returns counts;
-    what goes wrong it raises, or it dies of it. Then another process goes on with the next seed, up to ``--deaths``
-    times. The exit status is 0 if none died."""
+    """The command line of a harness. ``work(seconds, seed, options)`` runs in its own process and
+    returns counts, or raises an error, or dies. After a death another process continues with the
+    next seed, up to ``--deaths`` times. The exit status is 0 if no process died."""
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--seed", type=int, default=1)

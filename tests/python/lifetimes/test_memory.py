@@ -1,4 +1,4 @@
-"""Memory that goes to others: what was read, written, pinned or remembered of it stays right, or is an error."""
+"""Memory that changes its owner or content: tensors, constants and arrays stay right, or their use is an error."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def test_constants_are_written_to_their_own_memory_only(cpu):
         scheduler.allocate(graph)
         x.set(5.0)
         scheduler.compute(graph)
-        worlds = others(scheduler)
-        before = readable(t for w in worlds for t in w[:2])
+        scenes = others(scheduler)
+        before = readable(t for w in scenes for t in w[:2])
         ctx.tensor(3)
         ctx.allocate(cpu)
-        assert readable(t for w in worlds for t in w[:2]) == before
+        assert readable(t for w in scenes for t in w[:2]) == before
         scheduler.allocate(graph)
         x.set(5.0)
         scheduler.compute(graph)
@@ -117,7 +117,7 @@ def test_a_constant_has_its_value_wherever_it_is_placed_and_when_that_is_cleared
     assert graph.compute(on) and (y.numpy() == 2 * VALUE).all()  # the other context uses it
 
 
-def test_a_clear_that_is_interrupted_leaves_constants_as_they_are(holds):
+def test_interrupted_clear_keeps_constants(holds):
     holds("""
         ctx = gb.Context(); c = ctx.constant(np.arange(4, dtype=np.float32)); x = ctx.tensor(1 << 26)
         buffer = ctx.allocate(cpu)
@@ -166,7 +166,7 @@ def test_an_input_that_another_scheduler_gave_away(cpu):
         graph = ctx.graph(y := x + 1.0)
         first.allocate(graph)
         x.set(5.0)
-        worlds = others(first)
+        scenes = others(first)
         with pytest.raises(gb.StateError, match="'x'"):
             second.compute(graph)
         second.allocate(graph)
@@ -175,7 +175,7 @@ def test_an_input_that_another_scheduler_gave_away(cpu):
         x.set(5.0)
         second.compute(graph)
         assert y.numpy()[0] == 6
-        assert worlds[-1][2].numpy()[0] == 40
+        assert scenes[-1][2].numpy()[0] == 40
 
 
 @pytest.mark.parametrize("how", ["allocate", "place", "host", "allocator"])
@@ -344,7 +344,7 @@ def test_tensors_found_through_others_belong_to_their_own_context(cpu, way):
         x.numpy()
 
 
-def test_a_log_function_may_use_everything(ctx):
+def test_a_log_function_may_call_the_package(ctx):
     x, y = ctx.tensor(3, name="x"), ctx.tensor(3, name="y")
     said = []
     gb.set_log(lambda level, text: said.append((text, y.is_placed)))
@@ -360,7 +360,7 @@ def test_a_log_function_may_use_everything(ctx):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.parametrize("drop", [False, True])
-def test_a_child_uses_the_backend_of_a_run_on_its_way(cpu, drop):
+def test_a_child_uses_the_backend_of_a_pending_run(cpu, drop):
     sim = gb.Backend("SIM:delay=300ms")
     scheduler = gb.Scheduler([sim, cpu])
     ctx = gb.Context()

@@ -1,9 +1,7 @@
-"""A headless Chromium, driven by Selenium, for tests of pages and for ``tools/check_pictures.py``."""
+"""A headless Chromium, driven by Selenium."""
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import shutil
 from collections.abc import Iterator
@@ -29,19 +27,15 @@ def _programs() -> dict[str, str | None]:
 
 
 def missing() -> str:
-    """What a browser needs and is not there; "" if all is."""
+    """The programs and packages that are not installed; "" if none is missing."""
     lacking = [name for name, path in _programs().items() if path is None]
     try:
         import selenium.webdriver  # noqa: F401
     except ImportError:
         lacking.append("selenium")
-    try:
-        import PIL.Image  # noqa: F401
-    except ImportError:
-        lacking.append("pillow")
     if not lacking:
         return ""
-    return f"{', '.join(lacking)} not installed (Debian: chromium chromium-driver; pip: selenium pillow)"
+    return f"{', '.join(lacking)} not installed (Debian: chromium chromium-driver; pip: selenium)"
 
 
 class Browser:
@@ -71,40 +65,23 @@ class Browser:
         return self.driver.execute_script(script, *arguments)
 
     def settle(self) -> None:
-        """Until the page has drawn, and heard of scrolling; what it puts off is done."""
+        """Waits until the page has handled scrolling, drawn, and run its timers."""
         self.driver.execute_async_script(
             "const done = arguments[0];requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 120)));"
         )
-
-    def pixels(self, selector: str | None = None) -> Any:
-        """A picture (PIL) of an element, or of the page from its head to its end."""
-        clip = self.run(
-            "const e = arguments[0] ? document.querySelector(arguments[0]) : document.documentElement;"
-            "const r = e.getBoundingClientRect();"
-            "return [r.left + scrollX, r.top + scrollY, r.width, r.height];",
-            selector,
-        )
-        x, y, width, height = clip
-        shot = self.cdp(
-            "Page.captureScreenshot", captureBeyondViewport=True,
-            clip={"x": x, "y": y, "width": width, "height": min(height, 6000), "scale": 1},
-        )  # fmt: skip
-        from PIL import Image
-
-        return Image.open(io.BytesIO(base64.b64decode(shot["data"]))).convert("RGB")
 
     def messages(self) -> list[str]:
         return [m["message"] for m in self.driver.get_log("browser")]
 
     def loaded(self, page: Path) -> list[str]:
-        """What the page has asked for besides itself."""
+        """The other URLs that the page has requested."""
         found = []
         for entry in self.driver.get_log("performance"):
             event = json.loads(entry["message"])["message"]
             about = event["params"]
             if event["method"] == "Network.requestWillBeSent" and about["documentURL"].startswith(page.as_uri()):
                 found.append(about["request"]["url"])  # others are of the browser itself
-        assert page.as_uri() in found, "the browser's log does not tell what it loads"
+        assert page.as_uri() in found, "the browser's log has no requests"
         return [url for url in found if not url.startswith((page.as_uri(), "data:"))]
 
 
