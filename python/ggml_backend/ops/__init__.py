@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .._base.renamed import warn_of
 from ..tensor.tensor import Tensor
 from . import (
     _attention,
