@@ -42,6 +42,10 @@ class Kind:
     def cls(self, cls: type[Any]) -> None:
         self._cls = cls
 
+    def load(self) -> None:
+        """Imports the class, and the hooks that C calls. Call it before C opens a device of this kind."""
+        _ = self.cls
+
     def missing(self) -> object:
         """Why devices of this kind cannot be used here; None: they can."""
         return (import_module(_LATER[self.name]) if self._cls is None else self._cls).missing()

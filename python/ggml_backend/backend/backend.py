@@ -286,6 +286,7 @@ class Backend(Handle):
             reason = kind.missing()
             if reason:
                 raise UnsupportedError(f"Backend: {kind.name} cannot be used here: {reason}")
+            kind.load()
             before, registry.given.keywords = registry.given.keywords, params
             try:
                 self._core = core = BackendCore(spec)

@@ -24,7 +24,7 @@ from ._variants import Variant, all_variants, special_variants
 __all__ = ["Settings", "UnknownCaseError", "reference_of", "run_checks"]
 
 _PACKAGE = Path(__file__).parents[1]
-_DEVICES = _PACKAGE / "devices"
+_DEVICES = _PACKAGE / "devices" / "_array"
 
 Progress = Callable[[int, int, str], None]
 
