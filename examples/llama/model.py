@@ -179,7 +179,7 @@ class Cache:
 
     @property
     def nbytes(self) -> int:
-        return sum(part.buffer.size for part in self.parts)
+        return sum(part.buffer.nbytes for part in self.parts)
 
 
 @dataclass(frozen=True)

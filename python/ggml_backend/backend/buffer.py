@@ -255,7 +255,7 @@ class Buffer(Handle):
         core = self._live()
         expect_tensor(tensor, "Buffer.place: tensor")
         pointer = tensor._live()
-        size, offset = self.size, expect_int(offset, "Buffer.place: offset")
+        size, offset = self.nbytes, expect_int(offset, "Buffer.place: offset")
         if not 0 <= offset <= size:
             raise InvalidArgumentError(f"Buffer.place: offset {offset} is outside of a buffer of {size} bytes")
         step = min(tensor.dtype.itemsize & -tensor.dtype.itemsize, 8)
@@ -304,7 +304,7 @@ class Buffer(Handle):
         return hash(self._core)
 
     def __len__(self) -> int:
-        return self.size
+        return self.nbytes
 
     def __repr__(self) -> str:
         try:
@@ -312,4 +312,4 @@ class Buffer(Handle):
         except StateError:
             return "<Buffer closed>"
         flags = "".join([" host" if self.is_host else "", " read-only" if self.readonly else ""])
-        return f"<Buffer {self.name!r} {self.size} bytes usage={self.usage}{flags}>"
+        return f"<Buffer {self.name!r} {self.nbytes} bytes usage={self.usage}{flags}>"

@@ -110,7 +110,7 @@ def _open(entry: Any, params: Any, info: Any, to: Any) -> int:
         info.ordered = getattr(device, "_ordered", False)
         info.bounded = getattr(device, "_bounded", False)
         if device.max_nbytes is not None:
-            info.max_size = device.max_size
+            info.max_size = device.max_nbytes
         to[0] = handle = handle_of(state)
         state.handle = address(handle)
         return _OK
@@ -135,7 +135,7 @@ def _made(kind: Kind, options: dict[str, Any]) -> Any:
         )
     n = device.max_nbytes
     if n is not None and (not isinstance(n, int) or not 1 <= n < 2**63):
-        raise InvalidArgumentError(f"{what}.max_size must be a positive number of bytes or None, not {n!r}")
+        raise InvalidArgumentError(f"{what}.max_nbytes must be a positive number of bytes or None, not {n!r}")
     if has_queue(device) and not waits(device):
         raise InvalidArgumentError(
             f"{what} has a submit of its own, and needs a synchronize of its own, too, which waits for what was"

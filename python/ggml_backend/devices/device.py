@@ -32,6 +32,7 @@ from .._base.errors import (
     expect_list,
 )
 from .._base.errors.messages import close_matches, kind_of
+from .._base.renamed import warn_of
 from .._base.text import as_name
 from ..backend import _registry as registry
 from ..backend._state import _base
@@ -170,7 +171,7 @@ class Device:
 
     memory: str = "host"  #: ``"host"`` or ``"own"``
     alignment: int = 64  #: of tensors in its memory, in bytes: a power of two, with memory "host" at least 64
-    max_size: int | None = None  #: bytes of the largest buffer; None: no limit
+    max_nbytes: int | None = None  #: bytes of the largest buffer; None: no limit
     in_order: bool = False  #: :meth:`write`, :meth:`read`, :meth:`fill` and :meth:`copy` keep to the order of the queue
     computes_custom: bool = False  #: functions of ``gb.custom`` run on it
     name: str = ""  #: what plans and messages call it: the name it is registered with, unless ``__init__`` sets another
@@ -480,5 +481,9 @@ def _register(name: str, replace: bool, cls: Any) -> Any:
         raise TypeError(f"register_device: cls must be a subclass of Device, not {kind_of(cls)}{hint}")
     if not callable(getattr(cls, "synchronize", None)):
         raise InvalidArgumentError(f"register_device: {cls.__name__}.synchronize must be a method")
+    for old, new in (("alloc", "allocate"), ("max_size", "max_nbytes")):  # until the next release
+        if hasattr(cls, old):
+            warn_of(f"{cls.__name__}.{old}", new, stacklevel=4)
+            setattr(cls, new, getattr(cls, old))
     registry.register(name, cls, replace)
     return cls

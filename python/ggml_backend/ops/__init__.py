@@ -90,5 +90,5 @@ OPERATIONS: dict[str, Callable[..., Any]] = {name: globals()[name] for name in _
 def __getattr__(name: str) -> Any:
     if name == "permute":  # until the next release
         warn_of("ops.permute", "ops.permute_ggml")
-        return permute_ggml
+        return OPERATIONS["permute_ggml"]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

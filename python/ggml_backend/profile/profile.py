@@ -185,8 +185,8 @@ class Profile(Owner):
         """Records in groups.
 
         by: ``"operator"``: by name; ``"kind"``: by operators (``"MUL_MAT+ADD"`` was fused);
-            ``"algorithm"`` (of products), ``"fusion"``, ``"dtype"`` (of weights), ``"device"``; or patterns for names of nodes and matrices,
-            one or several: as in a shell (``"*attn*"``), or compiled expressions, whose groups, if they have some, name
+            ``"algorithm"`` (of products), ``"fusion"``, ``"dtype"`` (of weights), ``"device"``; or patterns for names of
+            nodes and matrices, one or several: as in a shell (``"*attn*"``), or compiled expressions, whose groups, if they have some, name
             the row. A step belongs to the first one that fits. Default: ``"operator"`` if nodes have names, else
             ``"kind"``
         sort: ``"time"``, ``"calls"``, ``"median"``, ``"limit"`` (what is furthest from it first), ``"waiting"``,

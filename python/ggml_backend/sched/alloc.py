@@ -205,7 +205,7 @@ class GraphAllocator(Handle):
     def _serves(buffer: Buffer, size: int) -> bool:
         """True if the buffer is large enough, and no array uses it."""
         core = buffer._core
-        return core is not None and not core.closed and buffer.size >= size and not lib.gbpy_is_pinned(core.h)
+        return core is not None and not core.closed and buffer.nbytes >= size and not lib.gbpy_is_pinned(core.h)
 
     def _forget(self, buffer: Buffer) -> None:
         """Ends earlier placements."""

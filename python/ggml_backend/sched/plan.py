@@ -363,7 +363,7 @@ def read_splits(sched: Any, graph: Any, names: dict[Any, str]) -> tuple[Split, .
         sources = (lib.ggml_backend_sched_get_split_input(sched, i, j) for j in range(info.n_inputs))
         inputs = tuple(text(source.name) for source in sources)
         where = (indices, int(span[0]), int(span[1]))
-        found.append(Split(i, names[info.backend], nodes, ops, *where, inputs, int(info.input_nbytes)))
+        found.append(Split(i, names[info.backend], nodes, ops, *where, inputs, int(info.input_bytes)))
     return tuple(found)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .. import ops
-from .._devices.nodes import op_facts
+from ..devices._nodes import op_facts
 from ..dtypes import dtypes
 from ._inputs import FLOATS, In
 from ._tolerance import ABSOLUTE, BLOCKS, EXACT, Rule

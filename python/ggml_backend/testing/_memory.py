@@ -49,8 +49,8 @@ def _sizes(backend: Backend, cpu: Backend, rng: np.random.Generator) -> None:
     """Buffers of no byte, of one, and of sizes that are no multiple of anything."""
     for n in (0, 1, backend.alignment - 1, backend.alignment, backend.alignment + 1, 4097):
         with Context() as ctx, backend.allocate(n) as buffer:
-            if buffer.size < n:
-                raise Wrong(f"a buffer of {in_bytes(n)} has only {buffer.size}")
+            if buffer.nbytes < n:
+                raise Wrong(f"a buffer of {in_bytes(n)} has only {buffer.nbytes}")
             t = buffer.place(ctx.tensor((n,), int8))
             data = _random(rng, n)
             t.set(data)

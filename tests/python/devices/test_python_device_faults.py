@@ -213,7 +213,7 @@ def test_memory_that_fails(method, ctx, cpu, monkeypatch):
                 "copy_from": lambda: b.copy_from(a),
             }[method]()
     doing = {"write": "wrote 16 bytes at 0", "read": "read 16 bytes at 0", "copy_from": "copied 16 bytes"}
-    doing["fill"] = f"filled {buffer.size} bytes"
+    doing["fill"] = f"filled {buffer.nbytes} bytes"
     assert notes_of(caught.value) == [f"raised by the device PYOWN while it {doing[method]}"]
     b.copy_from(a)
     assert b.numpy()[0] == 1

@@ -626,7 +626,7 @@ def _(w: Scene) -> None:
 operations(
     buffer_facts=lambda w: (
         w.buffer.name,
-        w.buffer.size,
+        w.buffer.nbytes,
         w.buffer.type,
         w.buffer.alignment,
         w.buffer.is_host,

@@ -159,7 +159,7 @@ def test_weights_and_inputs_of_any_order_compute_in_planned_memory():
         x.set(np.full((8, 64), 2, np.float32))
         scheduler.compute(graph)
         assert (y.numpy() == 2).all()
-        sizes.add((buffer.size, scheduler.memory(CPU).allocated))
+        sizes.add((buffer.nbytes, scheduler.memory(CPU).allocated))
     assert len(sizes) == 1
 
 
