@@ -7,7 +7,7 @@ elements; NumPy sees them as bytes.
 
 from __future__ import annotations
 
-from typing import Any, Union
+from typing import Any, ClassVar, Union
 
 import numpy as np
 
@@ -55,7 +55,7 @@ class DType:
             raise InvalidArgumentError(f"{self.name}: rows of {n} elements are not whole blocks of {self.block_size}")
         return n // self.block_size * self.itemsize
 
-    row_size = Renamed("row_nbytes")
+    row_size: ClassVar[Renamed] = Renamed("row_nbytes")
 
     def __repr__(self) -> str:
         return f"ggml_backend.{self.name}"

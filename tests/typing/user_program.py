@@ -45,9 +45,9 @@ def dtypes() -> list[gb.DType]:
 
 def elementwise(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
     functions: list[Callable[[gb.Tensor], gb.Tensor]] = [
-        gb.abs, gb.sgn, gb.neg, gb.step, gb.tanh, gb.elu, gb.relu, gb.gelu, gb.gelu_erf, gb.gelu_quick, gb.silu,
-        gb.hardswish, gb.hardsigmoid,
-        gb.leaky_relu, gb.sqr, gb.sqrt, gb.log, gb.exp, gb.sigmoid, gb.softplus, gb.sin, gb.cos,
+        gb.abs, gb.sgn, gb.sign, gb.neg, gb.step, gb.tanh, gb.elu, gb.relu, gb.gelu, gb.gelu_erf, gb.gelu_quick,
+        gb.silu, gb.hardswish, gb.hardsigmoid,
+        gb.leaky_relu, gb.sqr, gb.square, gb.sqrt, gb.log, gb.exp, gb.sigmoid, gb.softplus, gb.sin, gb.cos,
     ]  # fmt: skip
     results = [function(x) for function in functions]
     results += [
@@ -55,6 +55,9 @@ def elementwise(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
         gb.sub(x, y),
         gb.mul(x, y),
         gb.div(x, y),
+        gb.subtract(x, y),
+        gb.multiply(x, y),
+        gb.divide(x, y),
         gb.scale(x, 2.0),
         gb.clamp(x, min=0.0, max=1.0),
         gb.unary(x, "relu"),
@@ -144,6 +147,7 @@ def rows(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
         gb.repeat_back(gb.repeat(x, (6, 4)), x),
         gb.concat(x, y, axis=0),
         gb.soft_max(x),
+        gb.softmax(x),
         gb.soft_max_back(x, y),
         gb.dup(x),
     ]
@@ -151,6 +155,7 @@ def rows(x: gb.Tensor, y: gb.Tensor) -> list[gb.Tensor]:
         gb.cpy(x, gb.empty_like(y)),
         gb.cast(x, np.float16),
         gb.cont(x.T),
+        gb.contiguous(x.T),
         gb.reshape(x, (4, 3)),
         gb.view(x),
         gb.permute_ggml(x, 1, 0, 2, 3),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -380,7 +380,8 @@ class Backend(Handle):
         """Allocates ``size`` bytes on the device."""
         return self.buffer_type.allocate(size, usage)
 
-    alloc, max_size = Renamed("allocate"), Renamed("max_nbytes")
+    alloc: ClassVar[Renamed] = Renamed("allocate")
+    max_size: ClassVar[Renamed] = Renamed("max_nbytes")
 
     def supports(self, tensor: Tensor) -> bool:
         """Can it compute the operation that makes ``tensor``?"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -104,7 +104,9 @@ class BufferType(Local):
             fail(status, f"BufferType.allocate({self.name}, {size})")
         return Buffer(BufferCore(h))
 
-    alloc, alloc_size, max_size = Renamed("allocate"), Renamed("nbytes_for"), Renamed("max_nbytes")
+    alloc: ClassVar[Renamed] = Renamed("allocate")
+    alloc_size: ClassVar[Renamed] = Renamed("nbytes_for")
+    max_size: ClassVar[Renamed] = Renamed("max_nbytes")
 
     def from_array(self, array: Any, usage: Usage = "any") -> Buffer:
         """:meth:`Buffer.from_array`, for a host buffer type."""
@@ -198,7 +200,7 @@ class Buffer(Handle):
         core = self._live()
         return int(lib.ggml_backend_buffer_get_size(core.ptr))
 
-    size = Renamed("nbytes")
+    size: ClassVar[Renamed] = Renamed("nbytes")
 
     @property
     def type(self) -> BufferType:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from .._base.errors import InvalidArgumentError
+from .._base.renamed import Renamed
 from .._ffi import ffi, lib
 from ..dtypes import dtype_of_id
 
@@ -42,6 +43,8 @@ class ProfileStep:
     level: str  #: of the kernels; ``""`` where that means nothing
     source: str  #: name of the matrix of the first product; where there is none, of what the first node reads first
     source_dtype: str
+
+    way: ClassVar[Renamed] = Renamed("algorithm")
 
     @property
     def name(self) -> str:

@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
-from typing import Any, Generic, Protocol, TypeVar, Union
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, Union
 
 import numpy as np
 
 from .._base.errors import InvalidArgumentError, expect_int, expect_list
 from .._base.errors.messages import UnknownKey
+from .._base.renamed import Renamed
 from .._base.text import count, line, markup, nearest
 from ._limits import MachineLimits, least_seconds, notes_on
 from ._records import ProfileStep, Recorded
@@ -60,6 +61,8 @@ class ProfileRow:
     waiting: float
     """Share of the time of all threads in which they waited for others, or had nothing to do"""
     threads: int  #: of the team, at most
+
+    way: ClassVar[Renamed] = Renamed("algorithm")
 
     @property
     def gflops(self) -> float:

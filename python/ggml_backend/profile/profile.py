@@ -185,10 +185,10 @@ class Profile(Owner):
         """Records in groups.
 
         by: ``"operator"``: by name; ``"kind"``: by operators (``"MUL_MAT+ADD"`` was fused);
-            ``"algorithm"`` (of products), ``"fusion"``, ``"dtype"`` (of weights), ``"device"``; or patterns for names of
-            nodes and matrices, one or several: as in a shell (``"*attn*"``), or compiled expressions, whose groups, if they have some, name
-            the row. A step belongs to the first one that fits. Default: ``"operator"`` if nodes have names, else
-            ``"kind"``
+            ``"algorithm"`` (of products), ``"fusion"``, ``"dtype"`` (of weights), ``"device"``; or one
+            or several patterns for names of nodes and matrices: as in a shell (``"*attn*"``), or
+            compiled expressions, whose groups, if they have some, name the row. A step belongs to the
+            first pattern that fits. Default: ``"operator"`` if nodes have names, else ``"kind"``
         sort: ``"time"``, ``"calls"``, ``"median"``, ``"limit"`` (what is furthest from it first), ``"waiting"``,
             ``"bytes"``, ``"flops"``, ``"name"``
         top: only so many rows

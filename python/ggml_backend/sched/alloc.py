@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from .._base.errors import InvalidArgumentError, StateError, check, expect, expect_bool, expect_int, expect_list
 from .._base.handles import Core, Handle, fail, new_handle, use
@@ -103,7 +104,8 @@ class TensorAllocator(Handle):
             fail(status, f"TensorAllocator.allocate({tensor.describe()})")
         return tensor
 
-    alloc, max_size = Renamed("allocate"), Renamed("max_nbytes")
+    alloc: ClassVar[Renamed] = Renamed("allocate")
+    max_size: ClassVar[Renamed] = Renamed("max_nbytes")
 
     def reset(self) -> None:
         """Forgets all placements. The buffer is reused from the start, although earlier tensors still
@@ -224,7 +226,7 @@ class GraphAllocator(Handle):
         """Bytes of the buffer."""
         return self._buffer.nbytes if self._buffer is not None and not self._buffer.closed else 0
 
-    size = Renamed("nbytes")
+    size: ClassVar[Renamed] = Renamed("nbytes")
 
     def close(self) -> None:
         """Frees the buffer: the tensors in it lose their memory."""

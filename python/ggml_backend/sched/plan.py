@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from .._base.errors import StateError, check, raise_last
 from .._base.errors.messages import UnknownKey, message_of, plain
@@ -53,7 +53,7 @@ class PlanBlock:
     def in_place(self) -> bool:
         return self.root is not None
 
-    size = Renamed("nbytes")
+    size: ClassVar[Renamed] = Renamed("nbytes")
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,8 @@ class Split:
     def n_inputs(self) -> int:
         return len(self.inputs)
 
-    input_bytes, bytes = Renamed("input_nbytes"), Renamed("input_nbytes")
+    input_bytes: ClassVar[Renamed] = Renamed("input_nbytes")
+    bytes: ClassVar[Renamed] = Renamed("input_nbytes")
 
     def __repr__(self) -> str:
         return (
@@ -133,7 +134,7 @@ class CopyInfo:
     shape: tuple[int, ...] | None = None  #: of the tensor; a copy may take a part of it
     dtype: str = ""
 
-    size = Renamed("nbytes")
+    size: ClassVar[Renamed] = Renamed("nbytes")
 
 
 class _ByName(dict[str, ArenaPlan]):
@@ -184,7 +185,7 @@ class Plan(Local):
         """Computes the graph; False if a callback stopped it. The same as ``scheduler.compute(graph)``."""
         return self._scheduler.compute(self._graph)
 
-    run = Renamed("compute")
+    run: ClassVar[Renamed] = Renamed("compute")
 
     def explain(self, tensor: Tensor) -> str:
         """Why the tensor is on its backend, in words; or that it is not in the graph. Allocates

@@ -7,7 +7,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from .._base.errors import (
     AllocationError,
@@ -675,7 +675,7 @@ class Scheduler(Handle):
         with use("Scheduler", core, nested=True):
             return int(lib.ggml_backend_sched_get_buffer_size(core.ptr, device.ptr))
 
-    buffer_size = Renamed("buffer_nbytes")
+    buffer_size: ClassVar[Renamed] = Renamed("buffer_nbytes")
 
     def memory(self, backend: Backend) -> Memory:
         """Memory that the last graph needs on a backend."""

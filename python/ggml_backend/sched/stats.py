@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from .._base.errors import check
 from .._base.renamed import Renamed
@@ -69,7 +69,7 @@ class SchedulerStats:
         """Bytes of all kinds of copies."""
         return self.weights.bytes + self.inputs.bytes + self.results.bytes + self.write_backs.bytes
 
-    bytes_copied = Renamed("nbytes_copied")
+    bytes_copied: ClassVar[Renamed] = Renamed("nbytes_copied")
 
     @property
     def plan_hits(self) -> int:

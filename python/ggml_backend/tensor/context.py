@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 
@@ -377,7 +377,7 @@ class Context(Handle):
         """Bytes that the context itself takes, without the memory of its tensors."""
         return sum(int(lib.ggml_used_mem(pool)) for pool in self._live().pools())
 
-    used_bytes = Renamed("used_nbytes")
+    used_bytes: ClassVar[Renamed] = Renamed("used_nbytes")
 
     def close(self) -> None:
         """Ends the use of the context and of its tensors and graphs, which raise :class:`StateError` from now on.
