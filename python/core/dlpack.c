@@ -567,7 +567,7 @@ static int plan_sharing(struct gbpy_context * c, const struct gbpy_array * array
     GB_FAIL_IF(c->memory.head.kind != GBPY_CONTEXT, GGML_STATUS_INVALID_STATE,
         "%s: the copy of a graph cannot be built on", what);
     GB_FAIL_IF(!ggml_get_no_alloc(c->memory.head.ptr), GGML_STATUS_INVALID_STATE,
-        "%s: with no_alloc=False each tensor of the context gets memory of its own; use gb.Context()", what);
+        "%s: with allocate=True each tensor of the context gets memory of its own; use gb.Context()", what);
     GB_TRY(find_span(v, array, what));
     if (!v->adjacent) {
         GB_TRY(find_views(v, array, what));

@@ -12,6 +12,7 @@ from .._base.handles import owned
 from .._base.text import as_name
 from .._ffi import ffi, lib
 from ..dtypes import DType, dtype_of_id, is_dtype_id
+from ..tensor._arrays import cast
 
 __all__ = [
     "ELEMENTS",
@@ -246,8 +247,7 @@ def _exact(values: Any, name: str) -> np.ndarray[Any, Any]:
             raise InvalidArgumentError(f"{low if low < info.min else high} does not fit into {name}")
     if source.size and dtype.kind == "b" and source.dtype.kind != "b":
         raise TypeError(f"cannot store {source.dtype} as bool")
-    with np.errstate(over="ignore"):
-        return np.ascontiguousarray(source.astype(dtype))
+    return np.ascontiguousarray(cast(source, dtype))
 
 
 def store(meta: Any, key: str, value: Any, kind: str | None) -> None:

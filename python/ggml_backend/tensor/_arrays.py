@@ -389,6 +389,23 @@ def is_array(value: Any) -> bool:
     return any(hasattr(value, name) for name in ("__array__", "__array_interface__", "__dlpack__"))
 
 
+def cast(array: np.ndarray[Any, Any], dtype: Any, value: Any = None) -> np.ndarray[Any, Any]:
+    """``np.asarray(value, dtype)``, without a warning for numbers that become infinite. ``array`` is the value as NumPy
+    sees it, and the default of ``value``.
+
+    ``np.errstate`` is entered only for such numbers, and for NaN: CPython 3.10 and 3.11 can crash if finalizers of a
+    garbage collection enter it, too, while it changes the context.
+    """
+    target, given = np.dtype(dtype), array if value is None else value
+    if target.kind != "f" or array.dtype.kind == "b" or not array.size or array.dtype == target:
+        return np.asarray(given, target)
+    limit = float(np.finfo(target).max)
+    if -limit <= float(array.min()) and float(array.max()) <= limit:
+        return np.asarray(given, target)
+    with np.errstate(over="ignore"):
+        return np.asarray(given, target)
+
+
 def exact_array(value: Any, dtype: DType, what: str) -> np.ndarray[Any, Any]:
     """``value`` as an array of exactly the dtype in which NumPy sees ``dtype``. Arrays are never converted."""
     if isinstance(value, Blocks) and value.format is not None:
@@ -415,15 +432,13 @@ def exact_array(value: Any, dtype: DType, what: str) -> np.ndarray[Any, Any]:
             f"{what} takes the bytes of its rows, as an array of uint8; set(value, quantize=True) converts floats"
         )
     if dtype.name == "bfloat16":
-        with np.errstate(over="ignore"):
-            bits = _round_to_bfloat16(np.asarray(array, np.float32))
+        bits = _round_to_bfloat16(cast(array, np.float32))
         _expect_finite(array, widened(bits), dtype, what)
         return bits
     if target.kind == "i" and array.dtype.kind == "f" and array.size:
         raise InvalidArgumentError(f"{what} takes integers, not floats")
     try:
-        with np.errstate(over="ignore"):
-            made = np.asarray(value, target)
+        made = cast(array, target, value)
     except (OverflowError, ValueError, TypeError) as error:
         raise InvalidArgumentError(f"{what}: {error}") from None
     _expect_finite(array, made, dtype, what)

@@ -17,7 +17,7 @@ from .._base.errors import InvalidArgumentError, UnsupportedError, clear_error, 
 from .._base.mapped import check_file, reading, watch_of
 from .._ffi import ffi, lib
 from ..dtypes import DType, DTypeLike, as_dtype, dtypes
-from ._arrays import to_array
+from ._arrays import cast, to_array
 from ._blocks import Blocks, as_rows, rows_of
 
 __all__ = ["FLOATS", "OnInvalid", "dequantize", "fallback_dtype", "quantize"]
@@ -144,8 +144,7 @@ class _Job:
         if part.dtype == np.float32 and part.flags.c_contiguous:
             return part
         # float64 beyond the range of float32 is infinite, which C refuses in quantized formats
-        with np.errstate(over="ignore"):
-            floats = np.ascontiguousarray(part, np.float32)
+        floats = np.ascontiguousarray(cast(part, np.float32))
         if part.dtype.itemsize > 4 and not self.element.is_quantized and self.on_invalid != _ON_INVALID["nan"]:
             self.cut(begin, part, floats)
         return floats

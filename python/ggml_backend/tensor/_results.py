@@ -15,7 +15,7 @@ import numpy as np
 from .._base.errors import InvalidArgumentError
 from .._base.errors.messages import kind_of
 from ..dtypes import DType, as_dtype, float32
-from ._arrays import _round_to_bfloat16, to_array
+from ._arrays import _round_to_bfloat16, cast, to_array
 from ._blocks import Blocks, array_shape, as_blocks, of_format
 from ._shapes import MAX_DIMS, common_shape, ne_of, refuse_shape, shape_tuple
 
@@ -262,6 +262,4 @@ def _bits(array: np.ndarray[Any, Any], what: str) -> np.ndarray[Any, Any]:
         return array
     if array.dtype.kind not in "iubf":
         raise InvalidArgumentError(f"{what} must be floats, or uint16 bits of bfloat16, not {array.dtype}")
-    with np.errstate(over="ignore"):
-        floats = np.asarray(array, np.float32)
-    return _round_to_bfloat16(floats).reshape(array.shape)
+    return _round_to_bfloat16(cast(array, np.float32)).reshape(array.shape)

@@ -28,7 +28,7 @@ from .._ffi import ffi, lib
 from ..backend.backend import Backend
 from ..backend.buffer import Buffer, BufferCore, BufferType, Usage, cpu_buffer_type, usage_id
 from ..dtypes import DType, DTypeLike, as_dtype, float32
-from ._arrays import contiguous, dtype_of_array, elements_of, elements_over, exact_array, is_array, take_array
+from ._arrays import cast, contiguous, dtype_of_array, elements_of, elements_over, exact_array, is_array, take_array
 from ._blocks import Blocks, rows_of
 from ._build import DefaultContext, build
 from ._exchange import not_shared, share
@@ -449,8 +449,7 @@ def _of(tensor: Tensor, what: str) -> tuple[ContextCore, Any]:
 def _narrowed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """What NumPy made of numbers of Python as float32 or int32."""
     if array.dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            narrow = array.astype(np.float32)
+        narrow = cast(array, np.float32)
         if (lost := np.isinf(narrow) & np.isfinite(array)).any():
             wide = array[lost].reshape(-1)[0]
             raise InvalidArgumentError(f"Context.constant: {wide} does not fit into float32; say dtype='float64'")

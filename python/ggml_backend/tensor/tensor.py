@@ -391,7 +391,7 @@ class Tensor(Local):
 
     def transpose(self, *axes: SupportsIndex | Sequence[int] | None) -> Tensor:
         """A view with the axes in another order; axis ``i`` of the result is axis ``axes[i]`` of this tensor. Without
-        axes the order is reversed, as in NumPy. (:func:`ggml_backend.permute` counts axes the way ggml does.)"""
+        axes the order is reversed, as in NumPy. (:func:`ggml_backend.ops.permute_ggml` counts axes as ggml does.)"""
         if (
             2 < len(axes) <= MAX_DIMS
             and (found := attempt(self, _transpose, len(axes), *axes, *ZEROS[len(axes)])) is not None

@@ -230,7 +230,7 @@ def test_another_protocol_is_refused(monkeypatch):
 
 
 def test_a_rank_that_does_not_come():
-    with pytest.raises(gb.DeviceLostError, match=r"rank 1 has not called gb.cluster\(\) within 0.2 s"):
+    with pytest.raises(gb.DeviceLostError, match=r"rank 1 has not called gb.cluster.start\(\) within 0.2 s"):
         _started(LocalNetwork(2).transport(0), Options(deadline=0.2))
 
 
@@ -248,7 +248,7 @@ def test_a_rank_that_starts_late():
 
 def test_a_worker_that_is_alone():
     worker = Worker(LocalNetwork(2).transport(1), gb.__version__, Options(deadline=0.2))
-    with pytest.raises(gb.StateError, match=r"rank 0 has not called gb.cluster\(\) within 0.2 s. All ranks run the"):
+    with pytest.raises(gb.StateError, match=r"rank 0 has not called gb.cluster.start\(\) within 0.2 s. All ranks run the"):
         worker.serve()
 
 

@@ -179,7 +179,7 @@ def test_cuts_and_memory_are_those_of_a_plan(tmp_path, n):
                 crossing = [
                     c for c in plan.copies if c.dst_backend == cluster.devices[b.device].name and c.name != "positions"
                 ]
-                assert sum(c.size for c in crossing) == model.units[a.end - 1].carry
+                assert sum(c.nbytes for c in crossing) == model.units[a.end - 1].carry
                 assert {c.src_backend for c in crossing} == {cluster.devices[a.device].name}
             for stage, arena in zip(placement.stages, plan.arenas, strict=True):
                 units = model.units[stage.begin : stage.end]

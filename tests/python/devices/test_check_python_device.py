@@ -40,7 +40,7 @@ def test_the_example_passes(numpy_device):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_right_devices_pass(name, monkeypatch):
-    monkeypatch.setattr(Own, "alloc", lambda device, nbytes: Box(nbytes))  # the other one keeps its boxes
+    monkeypatch.setattr(Own, "allocate", lambda device, nbytes: Box(nbytes))  # the other one keeps its boxes
     report = gb.testing.check_device(name, quick=True, **({"delay": 0.0} if "QUEUE" in name else {}))
     assert report.ok, str(report)
     assert {c.op for c in report.passed if c.group == "operators"} == {"add", "sub", "mul", "div", "scale"}

@@ -222,7 +222,7 @@ def test_memory_that_fails(method, ctx, cpu, monkeypatch):
 @pytest.mark.parametrize(
     ("method", "where"),
     [
-        ("alloc", "in allocate(8)"),
+        ("allocate", "in allocate(8)"),
         ("submit", "in submit(work)"),
         ("synchronize", "in synchronize()"),
         ("event", "in event()"),
@@ -244,7 +244,7 @@ def test_notes_name_the_device_whatever_failed(method, where, ctx, cpu, monkeypa
     monkeypatch.setattr(*(Mark, method.removeprefix("Mark.")) if where.endswith("an event") else (Queued, method), fail)
     with pytest.raises(OSError, match="not today") as caught:
         {
-            "alloc": lambda: device.allocate(8),
+            "allocate": lambda: device.allocate(8),
             "submit": lambda: graph.compute(device),
             "synchronize": device.synchronize,
             "event": lambda: gb.Event(device),

@@ -35,9 +35,9 @@ def test_a_file_of_results_renders(path: Path) -> None:
     assert len(re.findall(r"(?m)^\| ", text)) == len(found["rows"]) + 2
     assert re.fullmatch(r"[0-9a-f]{8,40}", found["commit"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\d", found["date"])
-    program = re.search(r"benchmarks/(bench_\w+|compare_\w+)", found["command"])
+    program = re.search(r"(benchmarks|tools)/((bench|compare|count|check)_\w+)", found["command"])
     assert program is not None
-    assert list((ROOT / "benchmarks").glob(f"{program[1].removesuffix('.py')}.*"))
+    assert list((ROOT / program[1]).glob(f"{program[2]}.*"))
 
 
 def test_all_files_are_on_the_page() -> None:

@@ -40,7 +40,8 @@ def test_the_reference_has_every_public_name_once():
         )
         named += re.findall(r"^\| `gb\.(\w+)` ", text, re.M)
     modules = {name for name in ("devices", "gguf", "testing") if f"ggml_backend.{name}" in "".join(REFERENCE.values())}
-    assert sorted(named) == sorted({*gb.__all__, *gb.ops.__all__} - {"__version__"} - modules)
+    second = {name for name in gb.ops.__all__ if getattr(gb.ops, name).__name__ != name}
+    assert sorted(named) == sorted({*gb.__all__, *gb.ops.__all__} - {"__version__"} - modules - second)
     assert modules == {"devices", "gguf", "testing"}
 
 

@@ -167,7 +167,7 @@ sys.exit(2)
 def test_signals_leave_nothing(tmp_path: Path) -> None:
     """SIGTERM and kill -9 in the middle of writing."""
     program = """
-from ggml_backend import _files
+from ggml_backend._base import files as _files
 for number in (signal.SIGTERM, signal.SIGHUP):  # whoever runs the tests may ignore them (nohup)
     signal.signal(number, signal.SIG_DFL)
 def write(file):
@@ -215,7 +215,7 @@ try:
     sys.exit("it was not refused")
 except OSError as error:
     assert error.errno == 95
-from ggml_backend import _files
+from ggml_backend._base import files as _files
 folder = Path(sys.argv[1])
 for i in range(5):
     (folder / f"target.{os.getpid()}.{i}.part").write_text("left")

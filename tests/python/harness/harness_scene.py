@@ -661,7 +661,7 @@ operations(
     measure=lambda w: w.galloc.measure(w.custom),
     allocator_facts=lambda w: (
         repr(w.galloc),
-        w.galloc.size,
+        w.galloc.nbytes,
         w.galloc.buffer,
         repr(w.talloc),
         w.talloc.is_measure,

@@ -65,7 +65,7 @@ CASES: list[tuple[str, Build, list[Array]]] = [
     ("reshape", lambda x, y: gb.cont(gb.reshape(x, y)), [a(3, 4), a(2, 6)]),
     ("view", lambda x: gb.cont(gb.view(x, (2, 2), strides=(16, 4), offset=4)), [a(3, 4)]),
     ("view", lambda x: gb.cont(gb.view(x)), [a(3, 4)]),
-    ("permute", lambda x: gb.cont(gb.permute(x, 1, 2, 0, 3)), [a(2, 3, 4)]),
+    ("permute_ggml", lambda x: gb.cont(gb.permute_ggml(x, 1, 2, 0, 3)), [a(2, 3, 4)]),
     ("transpose", lambda x: gb.cont(gb.transpose(x)), [a(2, 3, 4)]),
     ("empty_like", lambda x: gb.cpy(x, gb.empty_like(x)), [a(3, 4)]),
     ("im2col", lambda k, x: gb.im2col(k, x, padding=1, is_2d=False), [a(6, 3, 3), a(2, 3, 9)]),

@@ -476,7 +476,7 @@ def test_interrupts_end_queries_that_wait(holds, question):
     """The tensor's place, or its context, is in use by another thread."""
     holds(f"""
         from ggml_backend._base.handles import use
-        ctx = gb.Context(no_alloc={question.startswith("ctx")}) if {question.startswith("ctx")} else gb.Context()
+        ctx = gb.Context(allocate={not question.startswith("ctx")}) if {question.startswith("ctx")} else gb.Context()
         t = ctx.tensor(4)
         if {not question.startswith("ctx")}: ctx.allocate(cpu)
         held, done = threading.Event(), threading.Event()

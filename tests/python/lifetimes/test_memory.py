@@ -180,7 +180,7 @@ def test_an_input_that_another_scheduler_gave_away(cpu):
 
 @pytest.mark.parametrize("how", ["allocate", "place", "host", "allocator"])
 def test_inputs_that_were_never_set(cpu, how):
-    with gb.Context(no_alloc=how != "host") as ctx:
+    with gb.Context(allocate=how == "host") as ctx:
         w, x = ctx.tensor((4, 4), name="w"), ctx.tensor((4,), name="x")
         graph = ctx.graph(y := x @ w)
         if how == "allocator":
@@ -208,7 +208,7 @@ def test_an_array_over_an_input_that_was_never_set_begins_with_zeros(cpu, how):
             t = before.tensor((4, 64))
             before.allocate(cpu)
             t.set(7.0)
-    with gb.Context(no_alloc=how != "host") as ctx, gb.Scheduler([cpu]) as sched:
+    with gb.Context(allocate=how == "host") as ctx, gb.Scheduler([cpu]) as sched:
         x = ctx.tensor((4, 64), name="x")
         graph = ctx.graph(y := x + 1.0)
         if how in ("scheduler", "dlpack"):

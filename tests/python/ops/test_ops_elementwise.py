@@ -205,7 +205,7 @@ def test_with_parameters(dtype, layout):
     for shape in SHAPES:
         x = real(*shape, dtype=dtype, layout=layout)
         both_ways(
-            lambda t, inplace: gb.leaky_relu(t, 0.125, inplace),
+            lambda t, inplace: gb.leaky_relu(t, 0.125, inplace=inplace),
             [x],
             lambda v: np.where(v > 0, v, 0.125 * v),
             Tolerance(1),

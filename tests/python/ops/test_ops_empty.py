@@ -24,7 +24,7 @@ REFUSED = {
 }  # fmt: skip
 CALLS: dict[str, list[Any]] = {}
 for name, build, arrays in CASES:
-    if name not in ("custom", "map_custom", "view", "reshape", "permute", "transpose", "empty_like"):
+    if name not in ("custom", "map_custom", "view", "reshape", "permute_ggml", "transpose", "empty_like"):
         CALLS.setdefault(name, []).append((build, arrays))
 
 

@@ -50,7 +50,7 @@ def test_binary(pair, name, first, second, one, two, inplace, seed):
     function = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[name]
     inputs = [real(*shape, dtype=first, layout=one), real(*small, dtype=second, low=0.5, layout=two)]
     check(
-        lambda a, b: getattr(gb, name)(a, b, inplace),
+        lambda a, b: getattr(gb, name)(a, b, inplace=inplace),
         inputs,
         lambda x, y: function(x, tiled(y, shape)),
         Tolerance(1),

@@ -148,7 +148,7 @@ def test_group_norm(dtype):
             x = real(*shape, dtype=dtype, low=-1, high=3, layout=layout)
             low = grouped(x.exact, groups, lambda p: np.full_like(p, math.sqrt(p.var() + 1e-6)))
             both_ways(
-                lambda t, inplace, g=groups: gb.group_norm(t, g, inplace), [x], lambda v,
+                lambda t, inplace, g=groups: gb.group_norm(t, g, inplace=inplace), [x], lambda v,
                 g=groups: grouped(v, g, normed), Tolerance(8),
                 magnitude=lambda v, d=low, g=groups: (v + grouped(v, g, lambda p: np.full_like(p, p.mean()))) / d,
             )  # fmt: skip

@@ -19,7 +19,7 @@ from ggml_backend.testing._variants import Variant, large_variants
 # Sums of all rows: the order in which threads add partial sums is not fixed.
 ONE_NUMBER = {"sum", "cross_entropy_loss"}
 # Views compute nothing. Functions in Python are tested below.
-NOT_HERE = {"reshape", "view", "permute", "transpose", "map_unary", "map_binary", "custom", "map_custom1",
+NOT_HERE = {"reshape", "view", "permute_ggml", "transpose", "map_unary", "map_binary", "custom", "map_custom1",
             "map_custom2", "map_custom3", "map_custom1_f32", "map_custom2_f32", "map_custom3_f32"}  # fmt: skip
 
 

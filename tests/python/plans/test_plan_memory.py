@@ -15,7 +15,7 @@ def allocated(sched: gb.Scheduler) -> dict[str, int]:
     """Bytes of the buffers that a scheduler holds, by the name of their type; counted at the buffers themselves,
     without what a type of buffer adds to each (the CPU's: room to align)."""
     core = sched._core
-    added = {b.buffer_type.name: b.allocate(4096).size - 4096 for b in sched.backends}
+    added = {b.buffer_type.name: b.allocate(4096).nbytes - 4096 for b in sched.backends}
     found: dict[str, int] = {}
     for i in range(lib.gbpy_n_owned(core.h)):
         buffer = lib.gbpy_owned(core.h, i)
@@ -126,7 +126,7 @@ def test_prompt_and_tokens_side_by_side(rng, devices):
             for step in (prompt, token):
                 X = rng.standard_normal((step.tokens, 16)).astype(np.float32)
                 step.x.set(X)
-                assert plans[step].run()
+                assert plans[step].compute()
                 known[step.position : step.position + step.tokens] = X.astype(np.float64) @ values["k"].T
                 expected = X.astype(np.float64) @ values["q"].T @ known[: step.position + step.tokens].T
                 np.testing.assert_allclose(step.scores.numpy(), expected, rtol=1e-4, atol=1e-3)
@@ -182,9 +182,9 @@ def test_a_draft_leaves_everything_as_it_was(cpu, sim):
         np.testing.assert_array_equal(y.numpy(), np.full(y.shape, 12))  # where it was
         assert sched.stats.plans_made == 2
         with pytest.raises(gb.StateError, match="not set"):
-            draft.run()
+            draft.compute()
         big.set(1)
-        assert draft.run() is True or pytest.fail("a draft runs when its inputs are set")
+        assert draft.compute() is True or pytest.fail("a draft runs when its inputs are set")
         assert sched.stats.plans_made == 2
 
 
@@ -233,7 +233,7 @@ def test_plans_outlive_everything(cpu):
     plan = sched.prepare(graph)
     words = repr(plan)
     ctx.close()
-    for act in (plan.run, lambda: plan.explain(y)):
+    for act in (plan.compute, lambda: plan.explain(y)):
         with pytest.raises(gb.StateError, match=r"context.*closed"):
             act()
     assert plan.arenas[0].peak > 0

@@ -67,7 +67,7 @@ def test_scratch_memory(ctx, sim):
 
 def overlaps(a, b):
     in_time = a.lower < b.upper and b.lower < a.upper
-    return in_time and a.chunk == b.chunk and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.size
+    return in_time and a.chunk == b.chunk and a.offset < b.offset + b.nbytes and b.offset < a.offset + a.nbytes
 
 
 @pytest.mark.parametrize("devices", [["CPU"], ["SIM", "CPU"], ["SIM", "SIM", "CPU"]])
@@ -109,7 +109,7 @@ def test_weights_are_kept(ctx, cpu, sim):
         sched.set_backend(y, sim)
         plan = sched.prepare(graph)
         kept = {c.name: c for c in plan.copies}["w"]
-        assert (kept.reason, kept.src_backend, kept.dst_backend, kept.size) == ("kept", "CPU", sim.name, 256)
+        assert (kept.reason, kept.src_backend, kept.dst_backend, kept.nbytes) == ("kept", "CPU", sim.name, 256)
         assert plan.memory[sim.name].replicas >= 256
         assert "as you assigned it" in plan.explain(y) or sim.name in plan.explain(y)
 
