@@ -167,8 +167,8 @@ static void copy_memory(const struct gb_cpu_call * call, char * d, const char * 
     }
 }
 
-// For elements of 2 or 4 bytes that are dense along dim 0 of one side and along dim `with` of the
-// other side. Returns `with`, or 0 if no dim fits.
+// For elements of 2 or 4 bytes that are dense along dim 0 of the result and along another dim of
+// the source. Returns that dim, or 0 if no dim fits.
 static int transposed_with(const struct layout * l, size_t size) {
     if (l->db[0] != size || (size != 2 && size != 4)) {
         return 0;
