@@ -327,7 +327,6 @@ static void clear(float * x, int64_t from, int64_t to) {
     }
 }
 
-// GB_MAX with a NaN may give its other argument, so NaN needs a separate check.
 static bool has_nan(const float * x, int64_t n) {
     bool found = false;
     for (int64_t i = 0; i < n; i++) {
