@@ -24,13 +24,13 @@
 // How many buffers were freed in this process, modulo 2^32: as long as the number stays the same, no buffer's address
 // has been given to another buffer.
 unsigned gb_buffers_freed(void);
-// How many of those had `replicated` set.
+// The number of freed buffers that had `replicated` set.
 unsigned gb_replicated_buffers_freed(void);
 
 // The type that host memory without a buffer counts as: that of the CPU backend.
 ggml_backend_buffer_type_t gb_plain_host_buffer_type(void);
 
-// A buffer of that type around memory that stays the caller's. NULL on failure (reported).
+// A buffer of that type around memory that the caller owns. NULL on failure (reported).
 ggml_backend_buffer_t gb_plain_host_buffer(void * ptr, size_t size);
 
 // Storage versions. Whatever writes into a buffer, in any way, calls gb_buffer_changed before it returns: a copy of its
@@ -45,7 +45,7 @@ static inline uint64_t gb_buffer_version(const struct ggml_backend_buffer * buff
 static inline void gb_buffer_set_version(struct ggml_backend_buffer * buffer, uint64_t version) {
     GB_WRITE_RELAXED(buffer->version, version);
 }
-// Gives the buffer a new version; NULL is fine.
+// Gives the buffer a new version. NULL is allowed.
 void gb_buffer_changed(ggml_backend_buffer_t buffer);
 
 // For language bindings, whose tensors may go on pointing to a buffer that was freed. While a buffer is held, freeing
@@ -70,7 +70,7 @@ enum ggml_status gb_tensor_check_placed(const char * func, const struct ggml_ten
 enum ggml_status gb_tensor_check_access(const char * func, const struct ggml_tensor * tensor, const void * data,
     size_t offset, size_t size);
 
-// As ggml_backend_buffer_is_host, for a buffer that is not NULL.
+// Like ggml_backend_buffer_is_host, for a buffer that is not NULL.
 static inline bool gb_buffer_is_host(const struct ggml_backend_buffer * buffer) {
     const ggml_backend_buffer_type_t type = buffer->buft;
     return type->iface.is_host != NULL && type->iface.is_host(type);
@@ -85,8 +85,8 @@ enum ggml_status gb_tensor_write(struct ggml_tensor * tensor, const void * data,
 // Writes all elements of a placed tensor with gaps. In `data` they lie one after the other. Bytes in the gaps stay.
 enum ggml_status gb_tensor_scatter(struct ggml_tensor * t, const void * data);
 
-// True if the bytes of the tensor leave gaps (a strided view). Writing its whole extent would then overwrite what
-// belongs to other tensors.
+// True if the bytes of the tensor leave gaps (a strided view). Writing its whole extent would then
+// overwrite other tensors.
 bool gb_tensor_has_gaps(const struct ggml_tensor * t);
 
 // True if work that is queued on `backend` can wait for events of `other` without stopping the host.
@@ -104,10 +104,10 @@ struct gb_backend_watch {
     void (*on_free)(struct gb_backend_watch * watch);
 };
 void gb_backend_watch(struct gb_backend_watch * watch, ggml_backend_t backend);
-// Ends the watch, if it has not ended yet; then `on_free` will not be called.
+// Ends the watch, unless it has ended. `on_free` is not called afterwards.
 void gb_backend_unwatch(struct gb_backend_watch * watch);
 
-// Part i of a multi-buffer; NULL behind the last part, and for any other buffer.
+// Part i of a multi-buffer. NULL after the last part, and for any other buffer.
 ggml_backend_buffer_t gb_multi_buffer_part(ggml_backend_buffer_t buffer, size_t i);
 
 #endif // GB_BACKEND_BACKEND_H

@@ -1,4 +1,4 @@
-// profile.h - how those who compute record it in the profile that their thread uses (ggml-profile.h).
+// profile.h - recording of computations in the profile of the calling thread (ggml-profile.h).
 //
 // A run begins where the first of them does: a scheduler, ggml_backend_graph_compute, the CPU engine. Who is called
 // inside of a run adds to it.
@@ -13,7 +13,7 @@
 
 extern atomic_int gb_profiles; // how many there are
 
-// The calling thread uses a profile. While there are none at all that costs the look at one number.
+// True if the calling thread uses a profile. Without any profile, the check reads one number.
 bool gb_profile_is_used(void);
 static inline bool gb_profile_is_on(void) {
     return atomic_load_explicit(&gb_profiles, memory_order_relaxed) != 0 && gb_profile_is_used();
@@ -32,7 +32,8 @@ struct gb_profile_note {
 void gb_profile_add(const struct gb_profile_note * note);
 // Counts records that could not be made.
 void gb_profile_drop(uint64_t n);
-// Records of the calling thread so far: who calls a backend sees by it whether that records by itself.
+// Records of the calling thread so far. A caller of a backend uses it to see if the backend
+// records.
 uint64_t gb_profile_n_added(void);
 
 // Begins a run; false: the thread uses no profile, or is in a run already. The matching call of gb_profile_end_run gets

@@ -1,7 +1,7 @@
 // current.c - the calling thread's poll and run, in thread-local variables.
 //
-// A poll may call anything, even a function that polls again. While it runs the thread therefore has no poll, so that
-// it is never entered a second time; afterwards it is put back.
+// A poll may call any function, even a function that polls. So the thread has no poll while the
+// poll runs, and gets it back afterwards.
 #include "current.h"
 
 #include <stddef.h>
@@ -33,7 +33,7 @@ bool gb_poll(void) {
     if (poll == NULL) {
         return false;
     }
-    gb_set_poll(NULL, NULL); // the poll may run anything, waits too
+    gb_set_poll(NULL, NULL);
     const bool stop = poll(data);
     gb_set_poll(poll, data);
     polled_ns = gb_time_ns();
@@ -42,13 +42,11 @@ bool gb_poll(void) {
 
 bool gb_poll_is_due(void) { return current_poll != NULL && gb_time_ns() - polled_ns >= GB_POLL_NS; }
 
-// The failure is not logged: the program itself asked to give up, and the function that it called reports that in its
-// own words.
+// The failure is not logged, because the program asked to give up. The calling function reports it.
 enum ggml_status gb_go_on(void) {
     return gb_poll_is_due() && gb_poll() ? gb_fail_quietly(GGML_STATUS_ABORTED, "interrupted") : GGML_STATUS_SUCCESS;
 }
 
-// In pieces, because the first touch of GB_POLL_BYTES of fresh memory takes the system tens of milliseconds.
 enum ggml_status gb_fill(void * memory, int value, size_t size) {
     for (size_t done = 0; done < size; done += GB_POLL_BYTES) {
         if (done > 0) {

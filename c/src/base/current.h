@@ -1,9 +1,8 @@
-// current.h - what the calling thread works for: its run (the computation) and its poll (the function that may ask it
+// current.h - the calling thread's run (its computation) and its poll (a function that may ask it
 // to give up).
 //
-// Both are thread-local. The run is passed on to the other threads that work for the same computation: a pool sets it
-// on its workers, a simulated device on the thread of its queue. The poll is not passed on: only the thread that set it
-// calls it.
+// Both are thread-local. The other threads of a computation get the same run: a pool sets it on its
+// workers, a simulated device on the thread of its queue. Only the thread that set a poll calls it.
 #ifndef GB_BASE_CURRENT_H
 #define GB_BASE_CURRENT_H
 
@@ -13,31 +12,31 @@
 
 // A thread that waits or works for long calls its poll about this often.
 #define GB_POLL_NS 20000000
-// Bytes that are copied or filled between two polls. The first touch of that much fresh memory takes the system tens of
-// milliseconds.
+// Bytes that are copied or filled between two polls. The system takes tens of milliseconds for the
+// first touch of so much memory.
 #define GB_POLL_BYTES ((size_t) 8 << 20)
 
-// The poll of this thread. Long waits and long work call poll(data) about every GB_POLL_NS, with no lock held; a true
-// answer asks them to give up as soon as possible. NULL means that there is no poll. While a poll runs the thread has
-// none, so a poll that waits itself is not called again.
+// Sets the poll of this thread; NULL removes it. Long waits and long work call poll(data) about
+// every GB_POLL_NS, with no lock held. If it returns true, they give up as soon as possible. While
+// a poll runs, the thread has no poll. So a poll that waits is not called again.
 typedef bool (*gb_poll_fn)(void * data);
 void gb_set_poll(gb_poll_fn poll, void * data);
 // The poll that is set, and its data if `data` is not NULL, so that a caller can put it back.
 gb_poll_fn gb_get_poll(void ** data);
-// Calls the poll now; false without one.
+// Calls the poll now. False if the thread has no poll.
 bool gb_poll(void);
-// True if there is a poll that was last called GB_POLL_NS ago or earlier.
+// True if the thread has a poll and last called it at least GB_POLL_NS ago.
 bool gb_poll_is_due(void);
 
 // Long work calls this between two pieces of some microseconds to milliseconds; it calls the poll when that is due.
 // GGML_STATUS_ABORTED asks the caller to give up; it is the thread's last failure then, but nothing is logged.
 enum ggml_status gb_go_on(void);
 
-// Sets `size` bytes to `value` in pieces of GB_POLL_BYTES, with gb_go_on between them. ABORTED leaves the rest as it
-// was.
+// Sets `size` bytes to `value` in pieces of GB_POLL_BYTES, with gb_go_on between them. ABORTED
+// leaves the rest unchanged.
 enum ggml_status gb_fill(void * memory, int value, size_t size);
 
-// A handle of the computation that this thread works for; this file never looks into it. NULL: none.
+// An opaque handle of the computation that this thread works for. NULL: none.
 void gb_set_run(void * run);
 void * gb_run(void);
 

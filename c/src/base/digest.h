@@ -10,9 +10,9 @@
 // Of bytes that come in pieces. Begun by gb_digest_begin; nothing is owned.
 struct gb_digest {
     uint64_t chain[8];
-    uint64_t count;     // bytes that were compressed
-    uint8_t block[128]; // bytes that were not, since the last block is compressed otherwise
-    size_t used;        // of it
+    uint64_t count;     // compressed bytes
+    uint8_t block[128]; // pending bytes; the last block is compressed differently
+    size_t used;        // bytes of `block`
 };
 
 void gb_digest_begin(struct gb_digest * digest);

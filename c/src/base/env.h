@@ -1,5 +1,6 @@
-// env.h - what the process finds around it: environment variables, clocks, processors, pages. The library changes none
-// of that; it may ask the system for more (tile registers, addresses). Only gb_addresses_reserve reports failures.
+// env.h - the environment of the process: environment variables, clocks, processors, pages. The
+// functions only read it, or request tile registers and address ranges. Only gb_addresses_reserve
+// reports failures.
 #ifndef GB_BASE_ENV_H
 #define GB_BASE_ENV_H
 
@@ -12,7 +13,7 @@ const char * gb_env_get(const char * name);
 
 // Nanoseconds of a monotonic clock since an unspecified start.
 int64_t gb_time_ns(void);
-// Nanoseconds of processor time that the calling thread has used; gb_time_ns where the system does not tell.
+// Nanoseconds of processor time of the calling thread. gb_time_ns if the system does not report it.
 int64_t gb_thread_time_ns(void);
 
 // How many threads can compute at once: min(physical cores, affinity mask, cgroup CPU quota), at least 1. Computed once
@@ -25,14 +26,15 @@ size_t gb_page_size(void);
 unsigned long gb_hwcap(void);
 unsigned long gb_hwcap2(void);
 
-// Asks the system to let the threads of this process use the tile registers of AMX, which Linux saves only for who
-// asks. False: it does not (other systems, older kernels, a signal stack that is too small for what is saved).
+// Requests the tile registers of AMX for the threads of this process. Linux saves them only on
+// request. False: refused (other systems, older kernels, or a signal stack that is too small for
+// the tiles).
 bool gb_allow_tile_registers(void);
 
-// Reserves a range of addresses with nothing behind it: any access faults. Device memory that the host must not touch
-// hands out such addresses. NULL on failure (reported).
+// Reserves a range of addresses without memory: any access faults. Device memory that the host must
+// not access has such addresses. NULL on failure (reported).
 void * gb_addresses_reserve(size_t size);
-// Gives such a range back; `size` as it was reserved. NULL is fine.
+// Frees such a range. `size` is the reserved size. NULL is allowed.
 void gb_addresses_release(void * addresses, size_t size);
 
 #endif // GB_BASE_ENV_H

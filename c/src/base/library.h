@@ -15,7 +15,7 @@ bool gb_path_has_directory(const char * path);
 // Loads a library: all its symbols are bound now, and none is visible to other libraries. The path must be absolute, so
 // that the system searches nowhere. NULL on failure (reported).
 void * gb_library_open(const char * path);
-// The function of that name; NULL if there is none (not reported).
+// The function of that name, or NULL (not reported).
 gb_library_function gb_library_find(void * library, const char * name);
 // Closes the library. The system unloads it after the last close. None of its code may run any more.
 void gb_library_close(void * library);

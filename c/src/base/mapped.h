@@ -9,9 +9,10 @@
 // goes to the handler that was installed before ours, so a program that reads a mapping by itself
 // still gets its signal. Each outermost enter makes sure that our handler is the first one.
 //
-// The threads of this library are inside for as long as they live (base/thread.c).
+// The threads of this library stay between enter and leave all their life (base/thread.c).
 //
-// Invariant: the handler reads only the range and the mark of a watch; both are atomic, and watches are never freed.
+// Invariant: the handler reads only the range of a watch and its mark. Both are atomic, and watches
+// are never freed.
 #ifndef GB_BASE_MAPPED_H
 #define GB_BASE_MAPPED_H
 
@@ -24,11 +25,11 @@
 
 struct gb_mapped;
 
-// Registers a mapping: the memory [data, data + size) shows the bytes [offset, offset + size) of a file. `path` is for
-// messages, and for asking for the size of the file while it still is the same one; NULL: not known. It is copied. NULL
-// is returned, and reported, when memory is out.
+// Registers a mapping: the memory [data, data + size) shows the bytes [offset, offset + size) of a
+// file. `path` (copied; NULL: not known) serves messages and checks of the file's size, while it
+// names the same file. Returns NULL and reports the failure if memory runs out.
 struct gb_mapped * gb_mapped_watch(const void * data, size_t size, uint64_t offset, bool writable, const char * path);
-// Ends the watch; called before the memory is unmapped. NULL is fine.
+// Ends the watch. Call it before the memory is unmapped. NULL is allowed.
 void gb_mapped_forget(struct gb_mapped * mapped);
 
 // The calling thread begins or ends reading. Pairs may be nested.
@@ -37,10 +38,10 @@ void gb_mapped_leave(void);
 
 extern atomic_int gb_mapped_count; // of watches
 
-// True if there is any watch. Without one the functions below have nothing to do.
+// True if a watch exists. Without a watch the functions below have nothing to do.
 static inline bool gb_mapped_any(void) { return atomic_load_explicit(&gb_mapped_count, memory_order_relaxed) > 0; }
 
-// The watch whose range has this byte; NULL if none has.
+// The watch whose range contains this byte, or NULL.
 struct gb_mapped * gb_mapped_find(const void * data);
 
 // Finds the file that holds the bytes [data, data + size): its path (the caller frees it with
@@ -51,7 +52,8 @@ bool gb_mapped_place(const void * data, size_t size, char ** path, uint64_t * of
 // IO_ERROR (reported under the name `func`) if the file has shrunk or pages of it were lost.
 enum ggml_status gb_mapped_check(const char * func, const struct gb_mapped * mapped);
 
-// The same for the watch whose range has the first byte of `data`; success if there is none.
+// The same for the watch whose range contains the first byte of `data`. Success without such a
+// watch.
 static inline enum ggml_status gb_mapped_check_at(const char * func, const void * data) {
     struct gb_mapped * mapped = gb_mapped_any() ? gb_mapped_find(data) : NULL;
     return mapped ? gb_mapped_check(func, mapped) : GGML_STATUS_SUCCESS;

@@ -1,7 +1,8 @@
-// mem.h - all host memory of the library comes from here, and sizes are computed with checks.
+// mem.h - allocation of all host memory of the library, and checked arithmetic for sizes.
 //
-// A failed allocation reports GGML_STATUS_ALLOC_FAILED and returns NULL. In a test build (GB_TEST_HOOKS) chosen
-// allocations fail. Sizes are in bytes, alignments are powers of two.
+// A failed allocation reports GGML_STATUS_ALLOC_FAILED and returns NULL. In a test build
+// (GB_TEST_HOOKS), tests choose allocations that fail. Sizes are in bytes. Alignments are powers of
+// two.
 #ifndef GB_BASE_MEM_H
 #define GB_BASE_MEM_H
 
@@ -11,26 +12,25 @@
 
 // Free the results of these functions with gb_free.
 void * gb_malloc(size_t size); // of size 0: a pointer to nothing, not NULL
-// Zeroed memory for `count` objects; an overflow of the product is a failure like any other.
+// Zeroed memory for `count` objects. An overflow of the product is a failed allocation.
 void * gb_calloc(size_t count, size_t size);
 void * gb_realloc(void * ptr, size_t count, size_t size); // on failure ptr stays valid
-void gb_free(void * ptr);                                 // NULL is fine
+void gb_free(void * ptr);                                 // NULL is allowed
 // A copy of the text, owned by the caller.
 char * gb_strdup(const char * text);
 
 // Memory at a multiple of `alignment`, which is at least sizeof(void *); freed with gb_aligned_free, never with
 // gb_free.
 void * gb_aligned_alloc(size_t alignment, size_t size);
-void gb_aligned_free(void * ptr); // NULL is fine
+void gb_aligned_free(void * ptr); // NULL is allowed
 
-// As gb_aligned_alloc. From GB_HUGE_MIN bytes on the system is asked for huge pages where it has them (Linux:
-// MADV_HUGEPAGE, which the setting "madvise" of transparent huge pages waits for): the processor misses fewer
-// translations of addresses, and there are fewer page faults. The system may ignore the request.
-// The environment variable GGML_CPU_HUGE_PAGES=0 turns it off.
+// Like gb_aligned_alloc. From GB_HUGE_MIN bytes on, requests huge pages (Linux: MADV_HUGEPAGE).
+// They save TLB misses and page faults. The system may ignore the request. The environment variable
+// GGML_CPU_HUGE_PAGES=0 turns the request off.
 #define GB_HUGE_MIN ((size_t) 4 << 20)
 void * gb_large_alloc(size_t alignment, size_t size);
 
-// One zeroed object; NULL when memory is out (reported).
+// One zeroed object. NULL if memory runs out (reported).
 #define GB_NEW(type) ((type *) gb_calloc(1, sizeof(type)))
 
 // Checked arithmetic: false on overflow, and *r is then unspecified.
@@ -80,7 +80,7 @@ static inline bool gb_mul_i64(int64_t a, int64_t b, int64_t * r) { // a, b >= 0
 #ifdef GB_TEST_HOOKS
 // The n-th allocation from now on (1 = the next) fails, and, if `onwards`, all after it; n <= 0: none.
 void gb_test_fail_alloc(int64_t n, bool onwards);
-bool gb_test_alloc_failed(void);   // did the chosen one come up
+bool gb_test_alloc_failed(void);   // true if the chosen allocation has failed
 int64_t gb_test_live_allocs(void); // blocks that are not freed yet, to find leaks
 #endif
 

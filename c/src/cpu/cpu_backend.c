@@ -1,8 +1,8 @@
-// cpu_backend.c - the CPU as a backend: the engine with threads, a kernel level and work memory that stay between
-// calls.
+// cpu_backend.c - the CPU backend: the engine with threads, a kernel level and work memory that
+// persist between calls.
 //
-// Everything is synchronous: when a call returns, it is done. One backend is used by one thread at a time; different
-// ones are independent. Threads are started by the first graph that wants more than one.
+// All calls are synchronous. One thread at a time may use a backend. Different backends are
+// independent. The first graph that uses more than one thread starts the threads.
 #include <stdio.h>
 #include <string.h>
 
@@ -44,7 +44,7 @@ static GGML_CALL const char * name_of(ggml_backend_t backend) {
     return "CPU";
 }
 
-// NULL and reported, with the name of the public function, for backends of another kind.
+// Returns NULL and reports the failure, with the name of the public function, for other backends.
 static struct cpu * cpu_of(ggml_backend_t backend, const char * func) {
     GB_FAIL_IF_RETURNING(!ggml_backend_is_cpu(backend), NULL, GGML_STATUS_INVALID_ARGUMENT,
         "%s: argument 'backend_cpu' is no CPU backend", func);
@@ -53,12 +53,12 @@ static struct cpu * cpu_of(ggml_backend_t backend, const char * func) {
 
 // ----------------------------------------------------------------------------------------------------------- computing
 
-// False: no memory, and what was there stays.
+// False: memory ran out, and the old memory stays.
 static bool work_reserve(struct work * work, size_t size) {
     if (size <= work->size) {
         return true;
     }
-    void * data = gb_malloc(size); // not realloc: the content is of no interest
+    void * data = gb_malloc(size); // not realloc: the content is not needed
     if (data == NULL) {
         return false;
     }
@@ -67,7 +67,7 @@ static bool work_reserve(struct work * work, size_t size) {
     return true;
 }
 
-// Threads start with the first plan that wants more than one, so a backend that is only asked questions has none.
+// The first plan that uses more than one thread starts the pool, so an idle backend has no threads.
 static bool ensure_pool(struct cpu * cpu, const struct gb_cpu_plan * plan) {
     if (cpu->pool == NULL && gb_cpu_plan_n_threads(plan) > 1 && cpu->n_threads > 1) {
         cpu->pool = gb_cpu_pool_new(cpu->n_threads);
@@ -84,7 +84,7 @@ static enum ggml_status run_plan(struct cpu * cpu, struct gb_cpu_plan * plan) {
     return gb_cpu_plan_run(plan, cpu->pool, &run);
 }
 
-// Plans anew for each call: the graph may have changed since the last.
+// Makes a new plan for each call, because the graph may have changed.
 static GGML_CALL bool graph_compute(ggml_backend_t backend, struct ggml_cgraph * cgraph) {
     struct cpu * cpu = backend->context;
     struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(cgraph, cpu->n_threads);
@@ -142,11 +142,11 @@ static GGML_CALL void plan_compute(ggml_backend_t backend, ggml_backend_graph_pl
     struct cpu * cpu = backend->context;
     struct cpu_graph_plan * p = graph_plan;
     if (renew_plan(p, cpu->n_threads)) {
-        run_plan(cpu, p->plan); // a failure is reported: that is how the caller learns of it
+        run_plan(cpu, p->plan); // reports a failure
     }
 }
 
-// Bytes of scratch memory that the graph would need now; 0 too when it cannot run, which is reported.
+// Bytes of scratch memory that the graph needs. Returns 0 and reports the failure if it cannot run.
 static GGML_CALL size_t work_size(ggml_backend_t backend, const struct ggml_cgraph * cgraph) {
     const struct cpu * cpu = backend->context;
     struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(cgraph, cpu->n_threads);
@@ -171,7 +171,7 @@ static GGML_CALL ggml_backend_buffer_type_t default_buffer_type(ggml_backend_t b
     return ggml_backend_cpu_buffer_type();
 }
 
-// Buffers and the buffer type live on: they are not the backend's.
+// Buffers and the buffer type stay valid: the backend does not own them.
 static GGML_CALL void backend_free(ggml_backend_t backend) {
     struct cpu * cpu = backend->context;
     gb_cpu_pool_free(cpu->pool);
@@ -193,7 +193,7 @@ static const struct ggml_backend_i hooks = {
     .graph_work_size = work_size,
 };
 
-// level NULL: gb_level_find has failed and reported; NULL is passed on.
+// If `level` is NULL, gb_level_find has reported a failure, and the result is NULL.
 static ggml_backend_t backend_new(int n_threads, const struct gb_level * level) {
     struct cpu * cpu = level != NULL && gb_cpu_traits_check() ? GB_NEW(struct cpu) : NULL;
     ggml_backend_t backend = cpu != NULL ? GB_NEW(struct ggml_backend) : NULL;
@@ -209,7 +209,7 @@ static ggml_backend_t backend_new(int n_threads, const struct gb_level * level) 
 
 ggml_backend_t ggml_backend_cpu_init(void) { return backend_new(GGML_DEFAULT_N_THREADS, gb_level_default()); }
 
-// Takes one "key=value" of the registry's parameters. NULL, or what is wrong with it, to be put behind its text.
+// Takes one "key=value" of the registry's parameters. Returns NULL, or the end of an error message.
 static const char * take_param(const struct gb_param * param, int64_t * n_threads, const char ** level) {
     if (gb_text_equal(param->key, "threads")) {
         return gb_params_int(param->value, 1, GB_CPU_MAX_THREADS, n_threads) ? NULL : "needs a number from 1 to 512";
@@ -247,7 +247,7 @@ GGML_CALL bool ggml_backend_is_cpu(ggml_backend_t backend) {
     return backend != NULL && backend->iface.get_name == name_of;
 }
 
-// A pool of the old size is freed here; the next graph that wants threads makes one of the new size.
+// Frees a pool of the old size. The next graph that uses threads makes a pool of the new size.
 enum ggml_status ggml_backend_cpu_set_n_threads(ggml_backend_t backend_cpu, int n_threads) {
     struct cpu * cpu = cpu_of(backend_cpu, __func__);
     if (cpu == NULL) {
@@ -258,7 +258,7 @@ enum ggml_status ggml_backend_cpu_set_n_threads(ggml_backend_t backend_cpu, int 
     if (n_threads != cpu->n_threads) {
         gb_cpu_pool_free(cpu->pool);
         cpu->pool = NULL;
-        GB_WRITE_RELAXED(cpu->n_threads, n_threads); // others may ask for it
+        GB_WRITE_RELAXED(cpu->n_threads, n_threads); // other threads may read it
     }
     return GGML_STATUS_SUCCESS;
 }

@@ -1,8 +1,8 @@
-// cpu_buffer.c - host memory as buffers: our own (aligned), somebody else's (from_ptr), high-bandwidth memory
-// (optional).
+// cpu_buffer.c - buffers in host memory: aligned memory, the caller's memory (from_ptr), or
+// high-bandwidth memory (optional).
 //
-// The one idea: the buffer's context is its first byte. All three kinds share their hooks and differ only in who gives
-// the memory back.
+// The buffer's context is the address of its first byte. The three kinds share their hooks. They
+// differ only in how the memory is freed.
 #include <string.h>
 
 #include "base/current.h"
@@ -21,7 +21,8 @@
 
 // ---------------------------------------------------------------------------------------------------- copying elements
 
-// Do bytes [0, nbytes) hold the tensor's elements and nothing else? Then one memmove copies them, whatever the order.
+// True if bytes [0, nbytes) hold the tensor's elements and nothing else. Then one memmove copies
+// them.
 static bool is_dense(const struct ggml_tensor * t) {
     return (size_t) ggml_nelements(t) / (size_t) ggml_blck_size(t->type) * ggml_type_size(t->type) == ggml_nbytes(t);
 }
@@ -37,7 +38,7 @@ void gb_cpu_copy_elements(void * to, const void * from, const struct ggml_tensor
     const size_t item = ggml_type_size(layout->type);
     const int64_t items = layout->ne[0] / ggml_blck_size(layout->type);
     const bool rows = layout->nb[0] == item;
-    for (int64_t r = 0; r < ggml_nrows(layout); r++) { // what lies between the rows belongs to others
+    for (int64_t r = 0; r < ggml_nrows(layout); r++) { // bytes between the rows stay unchanged
         const int64_t plane = r / layout->ne[1];
         const int64_t i1 = r % layout->ne[1], i2 = plane % layout->ne[2], i3 = plane / layout->ne[2];
         const size_t offs = (size_t) i1 * layout->nb[1] + (size_t) i2 * layout->nb[2] + (size_t) i3 * layout->nb[3];
@@ -75,7 +76,7 @@ static GGML_CALL void buffer_get(ggml_backend_buffer_t buffer, const struct ggml
     memmove(data, (const char *) tensor->data + offset, size);
 }
 
-// False: the source is not in memory that the host can read, and the caller copies another way.
+// False: the host cannot read the source's memory, and the caller uses another path.
 static GGML_CALL bool buffer_copy(ggml_backend_buffer_t buffer, const struct ggml_tensor * src,
     struct ggml_tensor * dst) {
     (void) buffer;
@@ -91,7 +92,7 @@ static GGML_CALL void buffer_clear(ggml_backend_buffer_t buffer, uint8_t value) 
     (void) gb_fill(buffer->context, value, buffer->size); // an interrupt is left as the thread's failure
 }
 
-// free_buffer NULL: the memory is not the buffer's to free.
+// free_buffer NULL: the buffer does not own its memory.
 static struct ggml_backend_buffer_i buffer_hooks(void (*free_buffer)(ggml_backend_buffer_t buffer)) {
     return (struct ggml_backend_buffer_i){
         .get_name = buffer_name,
@@ -111,8 +112,8 @@ static GGML_CALL const char * type_name(ggml_backend_buffer_type_t buft) {
     return "CPU";
 }
 
-// Programs size a buffer as the sum of ggml_nbytes of what goes in: the memory is larger by what aligning two tensors
-// can cost.
+// Programs size a buffer as the sum of ggml_nbytes of its tensors. So the memory is larger, by the
+// padding of two tensors.
 static bool size_with_slack(size_t size, size_t * r) {
     return gb_pad_size(size, ALIGNMENT, r) && gb_add_size(*r, ALIGNMENT, r);
 }

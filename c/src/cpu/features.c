@@ -1,9 +1,9 @@
-// features.c - detects the instruction sets of the running processor: CPUID and XGETBV on x86-64, the kernel's
-// capability words on arm64 Linux, and elsewhere what the compiler was told that it may use. Detection happens once,
-// under gb_once.
+// features.c - detects the instruction sets of the running processor, once, under gb_once. The
+// sources are CPUID and XGETBV on x86-64, the kernel's capability words on arm64 Linux, and the
+// compiler's target options elsewhere.
 //
-// An instruction set counts only when the system also saves its registers across context switches (XCR0), else using it
-// faults.
+// An instruction set counts only if the system saves its registers across context switches (XCR0).
+// Otherwise its instructions fault.
 #include "cpu/features.h"
 
 #include <stdint.h>
@@ -32,7 +32,7 @@ static gb_once features_once = GB_ONCE_INIT;
 
 enum { EAX, EBX, ECX, EDX };
 
-// Leaf and subleaf as in the manuals of Intel and AMD; the answer's registers in the order of the enum above.
+// Leaf and subleaf as in the manuals of Intel and AMD. `regs` has the order of the enum above.
 static void cpuid(uint32_t leaf, uint32_t subleaf, uint32_t regs[4]) {
 #    ifdef _MSC_VER
     __cpuidex((int *) regs, (int) leaf, (int) subleaf);
@@ -41,7 +41,7 @@ static void cpuid(uint32_t leaf, uint32_t subleaf, uint32_t regs[4]) {
 #    endif
 }
 
-// XCR0: which register sets the system saves. The instruction exists only where CPUID's OSXSAVE bit is set.
+// XCR0: the register sets that the system saves. XGETBV exists only if CPUID's OSXSAVE bit is set.
 static uint64_t enabled_state(void) {
 #    ifdef _MSC_VER
     return _xgetbv(0);
@@ -104,7 +104,7 @@ static void detect_machine(struct gb_cpu_features * f) {
     }
 }
 
-// Caches are listed by a leaf of Intel's, or by one of AMD's in the same form.
+// One leaf of Intel, or one of AMD in the same form, lists the caches.
 size_t gb_cpu_cache_size(int level) {
     uint32_t r[4];
     cpuid(0, 0, r);
@@ -114,7 +114,7 @@ size_t gb_cpu_cache_size(int level) {
     for (int leaf = 0; leaf < 2; leaf++) {
         for (uint32_t i = 0; i < 8 && (leaf == 0 ? has_intels : has_amds); i++) {
             cpuid(leaf == 0 ? 4 : 0x8000001du, i, r);
-            const uint32_t type = r[EAX] & 31; // 0: no more, 1: data, 2: instructions, 3: both
+            const uint32_t type = r[EAX] & 31; // 0: end, 1: data, 2: instructions, 3: unified
             if (type == 0) {
                 break;
             }
@@ -138,7 +138,7 @@ static void read_name(void) {
         cpuid(0x80000002u + i, 0, part);
         memcpy(processor_name + 16 * i, part, 16);
     }
-    size_t n = 0; // blanks, of which some have many, become one each, and none at the ends
+    size_t n = 0; // collapses runs of blanks and trims both ends
     for (const char * c = processor_name; *c != '\0'; c++) {
         if (*c != ' ' || (n > 0 && processor_name[n - 1] != ' ')) {
             processor_name[n++] = *c;
@@ -214,7 +214,8 @@ const struct gb_cpu_features * gb_cpu_features(void) {
 
 // ------------------------------------------------------------------------------------------------------ public queries
 
-// 1 or 0: what the running processor has (wasm_simd and vsx: what the library was compiled for).
+// 1 if the running processor has the instruction set, else 0. For wasm_simd and vsx: 1 if the
+// library was compiled for it.
 int ggml_cpu_has_sse3(void) { return gb_cpu_features()->sse3; }
 int ggml_cpu_has_ssse3(void) { return gb_cpu_features()->ssse3; }
 int ggml_cpu_has_avx(void) { return gb_cpu_features()->avx; }

@@ -1,4 +1,5 @@
-// features.h - what the running processor can do, so that levels.def can tell which levels are usable.
+// features.h - the instruction sets of the running processor. levels.def selects usable levels by
+// them.
 #ifndef GB_CPU_FEATURES_H
 #define GB_CPU_FEATURES_H
 
@@ -21,7 +22,7 @@ struct gb_cpu_features {
 
 const struct gb_cpu_features * gb_cpu_features(void); // detected once; thread-safe
 
-// Bytes of the cache for data of a level from 1 to 3, as the processor states it; 0: it does not, or has none.
+// Bytes of the data cache of a level from 1 to 3, as the processor reports it. 0: not reported.
 size_t gb_cpu_cache_size(int level);
 
 #endif // GB_CPU_FEATURES_H

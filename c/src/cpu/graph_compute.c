@@ -1,7 +1,8 @@
-// graph_compute.c - ggml_graph_plan and ggml_graph_compute: computing for callers that have no backend at hand.
+// graph_compute.c - ggml_graph_plan and ggml_graph_compute, which compute a graph without a
+// backend.
 //
-// Every call makes its plan anew (the graph may have changed) and borrows threads for as long as it runs, so any number
-// of calls on different graphs can be under way at once.
+// Each call makes a new plan, because the graph may have changed. It borrows threads while it runs.
+// So several calls on different graphs can run at once.
 #include "base/mem.h"
 #include "base/status.h"
 #include "cpu/cpu.h"
@@ -9,7 +10,7 @@
 #include "cpu/traits.h"
 #include "tensor/tensor.h"
 
-// False and reported, in the public function's name, for a NULL graph.
+// Returns false and reports the failure, with the name of the public function, for a NULL graph.
 static bool check_graph(const struct ggml_cgraph * cgraph, const char * func) {
     if (cgraph == NULL) {
         gb_fail_null(func, "cgraph");
@@ -25,14 +26,14 @@ struct ggml_cplan ggml_graph_plan(const struct ggml_cgraph * cgraph, int n_threa
         return cplan;
     }
     struct gb_cpu_plan * plan = gb_cpu_plan_of_graph(cgraph, cplan.n_threads);
-    if (plan != NULL) { // else reported; computing with this cplan reports it again
+    if (plan != NULL) { // NULL: reported; computing with this cplan reports it again
         cplan.work_size = gb_cpu_plan_work_size(plan);
         gb_cpu_plan_free(plan);
     }
     return cplan;
 }
 
-// The caller allocates the work memory, perhaps for a plan of another graph or of other shapes.
+// The caller allocates the work memory. It may belong to a plan of another graph or other shapes.
 static enum ggml_status check_cplan(const struct ggml_cplan * cplan, const struct gb_cpu_plan * plan) {
     const size_t needed = gb_cpu_plan_work_size(plan);
     GB_FAIL_IF(cplan->work_size > 0 && cplan->work_data == NULL, GGML_STATUS_INVALID_ARGUMENT,
@@ -43,7 +44,7 @@ static enum ggml_status check_cplan(const struct ggml_cplan * cplan, const struc
     return GGML_STATUS_SUCCESS;
 }
 
-// With threads borrowed for this call alone.
+// Runs the plan on threads that it borrows for this call.
 static enum ggml_status run_plan(struct gb_cpu_plan * plan, const struct ggml_cplan * cplan) {
     GB_TRY(check_cplan(cplan, plan));
     struct gb_cpu_pool * pool = NULL;

@@ -1,8 +1,9 @@
-// limits.c - measures what the machine can do at most (limits.h).
-//
-// All threads of a team start together and work until their time is over, each in its own memory, which it touches
-// first. Rates of threads are taken over the time that each really worked, then added up. The kernels are those of
+// limits.c - measures the peak rates of the machine (limits.h) with the kernels of
 // kernels/limits.tpl.h.
+//
+// All threads of a team start together and work until their time is over. Each uses its own memory.
+// The rate of a thread counts only the time in which it worked. The result is the sum of these
+// rates.
 #include "cpu/limits.h"
 
 #include <string.h>
@@ -16,7 +17,8 @@
 #define BATCH_BYTES ((size_t) 1 << 20) // between two looks at the clock
 #define ALIGNMENT 4096
 
-// What all threads of a measurement share. Only `rates` is written, each thread its own entry.
+// Shared by all threads of a measurement. Each thread writes its own entry of `rates`, nothing
+// else.
 struct measurement {
     struct gb_cpu_pool * pool;
     const struct gb_kernels * kernels;
@@ -28,10 +30,10 @@ struct measurement {
     double * rates;
 };
 
-// READ and COPY need memory of their own; the others work in registers.
+// READ and COPY need memory. The other limits work in registers.
 static bool is_memory(enum gb_cpu_limit what) { return what == GB_CPU_LIMIT_READ || what == GB_CPU_LIMIT_COPY; }
 
-// Does a piece of work long enough for the clock and returns how much that was: operations, or bytes of memory limits.
+// Does enough work for the clock to measure. Returns the operations, or the bytes of READ and COPY.
 static double one_batch(const struct measurement * m, char * memory) {
     const struct gb_kernels * k = m->kernels;
     switch (m->what) {
@@ -71,7 +73,8 @@ static void measure_part(void * arg, int ith, int nth) {
     m->rates[ith] = work / ((double) (now - start) * 1e-9);
 }
 
-// The sum of the threads' rates; 0: threads or memory are missing, which is reported.
+// The sum of the threads' rates. Returns 0 and reports the failure if threads or memory are
+// missing.
 static double run_measurement(struct measurement * m, int n_threads) {
     double total = 0;
     m->rates = gb_calloc((size_t) n_threads, sizeof(double));

@@ -1,5 +1,5 @@
-// limits.h - measures what this machine can do at most: arithmetic and memory rates of its threads together. Benchmarks
-// compare the rates of operators with these.
+// limits.h - measures the peak arithmetic and memory rates of this machine, over all threads.
+// Benchmarks compare the rates of operators with these peaks.
 #ifndef GB_CPU_LIMITS_H
 #define GB_CPU_LIMITS_H
 

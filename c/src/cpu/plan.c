@@ -1,8 +1,8 @@
-// plan.c - compiles a list of nodes for a number of threads: checks each node, lets its operator say which threads and
-// scratch memory it wants, and cuts the list into steps (plan.h).
+// plan.c - compiles a list of nodes for a number of threads. It checks each node, asks its operator
+// for the number of threads and the scratch memory, and cuts the list into steps (plan.h).
 //
-// Views are no work: they are in no job. The kernel level is not known yet, a plan serves all of them. Structure alone
-// decides here; where tensors lie is looked at when the plan runs (run.c).
+// Views compute nothing, so no job contains them. A plan works with all kernel levels. It depends
+// only on the structure of the graph. The run checks where tensors lie (run.c).
 #include "cpu/plan.h"
 
 #include "base/mem.h"
@@ -11,11 +11,12 @@
 #include "ggml-cpu.h"
 #include "tensor/tensor.h"
 
-// Steps of a list of n nodes are at most so many times n: one for each node, and a share of fused ones, which hold two
-// nodes or more.
+// A list of n nodes has at most STEPS_A_NODE * n steps: one for each node, and fused steps, which
+// hold at least two nodes.
 enum { STEPS_A_NODE = 1 + (GB_FUSION_KINDS + 1) / 2 };
 
-// The checks go from the general to the particular, and a driver's own reason comes before the builder's rule.
+// The checks go from the general to the particular. The operator's reason comes before the
+// builder's rule, because it is more specific.
 const char * ggml_cpu_unsupported_reason(const struct ggml_tensor * node) {
     if (node == NULL) {
         return "there is no node";
@@ -30,7 +31,6 @@ const char * ggml_cpu_unsupported_reason(const struct ggml_tensor * node) {
     if (!gb_node_has_sources(node)) {
         return "a source is missing";
     }
-    // says more than that something does not fit
     const char * reason = op->unsupported != NULL ? op->unsupported(node) : NULL;
     return reason != NULL ? reason : gb_node_mismatch(node);
 }
@@ -44,7 +44,7 @@ static int count_sources(const struct ggml_tensor * node) {
     return n;
 }
 
-// The operator is asked once; what it answers holds for every run of the plan.
+// Asks the operator once. The answers hold for every run of the plan.
 static enum ggml_status plan_job(struct gb_cpu_job * job, struct ggml_tensor * node, int n_threads) {
     const char * reason = ggml_cpu_unsupported_reason(node);
     if (reason != NULL) {
@@ -62,7 +62,7 @@ static enum ggml_status plan_job(struct gb_cpu_job * job, struct ggml_tensor * n
     return GGML_STATUS_SUCCESS;
 }
 
-// Jobs of one thread each share a step: a meeting between them would cost more than most of them take.
+// Consecutive jobs of one thread share a step, because a barrier would cost more than most of them.
 static void add_plain(struct gb_cpu_plan * plan, int i_job) {
     const int n_tasks = plan->jobs[i_job].n_tasks;
     struct gb_cpu_step * last = plan->n_steps > plan->sealed ? &plan->steps[plan->n_steps - 1] : NULL;
@@ -75,7 +75,8 @@ static void add_plain(struct gb_cpu_plan * plan, int i_job) {
     plan->team = GB_MAX(plan->team, n_tasks);
 }
 
-// The first kind from `kind` on in which jobs [i, end) can begin a fused step of *n; GB_FUSE_NOT: none.
+// The first kind, from `kind` on, of a fused step that jobs [i, end) can begin, with *n jobs.
+// GB_FUSE_NOT: no kind fits.
 static int find_fusion(const struct gb_cpu_plan * plan, int i, int end, int kind, int * n) {
     struct ggml_tensor * nodes[GB_FUSE_MAX];
     for (; kind < GB_FUSION_KINDS && end - i > 1; kind++) {
@@ -89,7 +90,7 @@ static int find_fusion(const struct gb_cpu_plan * plan, int i, int end, int kind
     return GB_FUSE_NOT;
 }
 
-// A fused step is sealed: jobs that follow it begin a step of their own.
+// A fused step is sealed: later jobs begin a new step.
 static void add_fused(struct gb_cpu_plan * plan, int first, int count, enum gb_fusion_kind kind) {
     struct ggml_tensor * nodes[GB_FUSE_MAX];
     const int n = gb_cpu_plan_nodes(plan, first, first + count, nodes);
@@ -103,8 +104,8 @@ static void add_fused(struct gb_cpu_plan * plan, int first, int count, enum gb_f
     plan->work_size = GB_MAX(plan->work_size, work);
 }
 
-// Steps for jobs [i, end), with fusions of `kind` and later kinds. Calls itself for what is to be done instead, at most
-// as often as there are kinds.
+// Adds steps for jobs [i, end), with fusions of `kind` and later kinds. Calls itself for the
+// unfused steps. The depth is at most the number of kinds.
 static void add_steps(struct gb_cpu_plan * plan, int i, int end, int kind) {
     for (int n = 1; i < end; i += n) {
         const int found = plan->fuses ? find_fusion(plan, i, end, kind, &n) : GB_FUSE_NOT;
@@ -121,8 +122,7 @@ static void add_steps(struct gb_cpu_plan * plan, int i, int end, int kind) {
     }
 }
 
-// Fills the plan's lists. Nodes that compute nothing (views) stay in `nodes`, whose memory a run checks, but get no
-// job.
+// Fills the plan's lists. Views get no job, but stay in `nodes`, because a run checks their memory.
 static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor * const * nodes, int n_nodes,
     int n_threads) {
     GB_TRY(gb_tensors_check(nodes, n_nodes, "CPU"));
@@ -144,7 +144,7 @@ static enum ggml_status plan_nodes(struct gb_cpu_plan * plan, struct ggml_tensor
     return GGML_STATUS_SUCCESS;
 }
 
-// With its lists behind it, in one piece: small graphs are planned for each run.
+// One allocation holds the plan and its lists, because small graphs are planned for each run.
 static struct gb_cpu_plan * empty_plan(size_t n_nodes) {
     struct gb_cpu_plan * plan = NULL;
     const size_t each = sizeof(*plan->nodes) + sizeof(*plan->jobs) + STEPS_A_NODE * sizeof(*plan->steps);

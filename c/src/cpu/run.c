@@ -1,11 +1,12 @@
 // run.c - runs a plan on a team of threads.
 //
-// The one idea: the whole team goes through the steps of the plan together and meets after each, so a node sees all
-// effects of earlier ones. A plan in which no node wants a second thread wakes nobody, and neither does one that is so
-// short that waking them, or waiting for them, takes longer (struct gb_cpu_plan_times).
+// The whole team goes through the steps of the plan, with a barrier after each step. So a node sees
+// all effects of earlier nodes. The caller computes a plan alone if no node uses a second thread.
+// It also computes a plan alone that is shorter than waking or waiting for threads (struct
+// gb_cpu_plan_times).
 //
-// Invariant: whether to go on after a step is decided once, by the last thread to arrive, and seen by all: a failed or
-// aborted run never leaves a thread waiting at a meeting that the others skip.
+// Invariant: the last thread that arrives at a barrier decides for all whether to go on. So after a
+// failure or an abort, no thread waits at a barrier that the others skip.
 //
 // Called by graph_compute.c (public graph functions), cpu_backend.c, and the simulated device.
 #include <stdatomic.h>
@@ -43,12 +44,12 @@ static enum ggml_status check_placed(const struct ggml_tensor * t, const struct 
         return gb_fail(GGML_STATUS_INVALID_ARGUMENT, "CPU: tensor %s is in a %s buffer, which the host cannot read",
             gb_describe(t, text), ggml_backend_buffer_name(root->buffer));
     }
-    *host = root->buffer; // most tensors of a graph share one
+    *host = root->buffer;
     return GGML_STATUS_SUCCESS;
 }
 
-// All nodes, views too, and all sources of nodes that are computed have memory; else the first that has none is
-// reported.
+// Checks that all nodes, with views, and all sources of computed nodes have memory. Reports the
+// first tensor without memory.
 static enum ggml_status check_all_placed(const struct gb_cpu_plan * plan) {
     const void * host = NULL;
     for (int i = 0; i < plan->n_nodes; i++) {
@@ -65,7 +66,7 @@ static enum ggml_status check_all_placed(const struct gb_cpu_plan * plan) {
     return GGML_STATUS_SUCCESS;
 }
 
-// One thread's share of one node. Thread 0 is the one that asks the abort callback: it is the calling thread.
+// One thread's share of one node. Thread 0, the calling thread, calls the abort callback.
 static void run_job(struct gb_cpu_team * team, const struct gb_cpu_job * job, int ith, int nth) {
     struct gb_cpu_pace pace = { GB_CPU_PACE, ith == 0, false };
     const struct gb_cpu_call call = { ith, nth, team->work, job->work_size, team->run->kernels, team, &pace,
@@ -73,8 +74,8 @@ static void run_job(struct gb_cpu_team * team, const struct gb_cpu_job * job, in
     job->op->run(&call, job->node);
 }
 
-// Nodes that one thread computes in turn. The abort callback is asked before each but the first, because together they
-// may take as long as a large one.
+// Computes the jobs of a step of one thread. It calls the abort callback before each job but the
+// first, because many small jobs may take as long as a large one.
 static void run_alone(struct gb_cpu_team * team, const struct gb_cpu_step * step) {
     for (int i = step->first; i < step->first + step->count; i++) {
         if (i > step->first) {
@@ -90,7 +91,7 @@ static void run_alone(struct gb_cpu_team * team, const struct gb_cpu_step * step
     }
 }
 
-// One thread's share of a fused step, with scratch memory sized for the step, not for its nodes.
+// One thread's share of a fused step. The scratch memory is sized for the step, not for its nodes.
 static void run_fused(struct gb_cpu_team * team, const struct gb_cpu_step * step, int ith, int nth) {
     struct ggml_tensor * nodes[GB_FUSE_MAX];
     const int n = gb_cpu_plan_nodes(team->plan, step->first, step->first + step->count, nodes);
@@ -100,7 +101,7 @@ static void run_fused(struct gb_cpu_team * team, const struct gb_cpu_step * step
     gb_fusion_of((enum gb_fusion_kind) step->fusion)->run(&call, nodes, n);
 }
 
-// A thread that the step has no task for goes straight to the meeting behind it.
+// A thread without a task in the step goes straight to the barrier.
 static void run_step(struct gb_cpu_team * team, const struct gb_cpu_step * step, int ith, int nth) {
     const int n_tasks = GB_MIN(step->n_tasks, nth);
     if (ith >= n_tasks) {
@@ -129,25 +130,26 @@ static void run_stamped(struct gb_cpu_team * team, int i, int ith, int nth) {
     stamps->worked[ith * team->plan->n_steps + i] = gb_time_ns() - begin - *waited;
 }
 
-// Called by the last thread to arrive, while the others wait: what it writes to `stop`, all of them read afterwards.
+// The last thread that arrives at the barrier calls this while the others wait. All threads read
+// the decision after the barrier.
 static void decide(void * arg) {
     struct gb_cpu_team * team = arg;
     team->stop = gb_cpu_team_is_halted(team);
     team->solo = team->held_up;
 }
 
-static void poll_while_waiting(void * arg) { // the others may have long pieces of a node, or functions of the user's
+static void poll_while_waiting(void * arg) { // workers may have long tasks or call user functions
     if (!gb_cpu_team_is_halted(arg)) {
         gb_cpu_team_poll_abort(arg);
     }
 }
 
-// nanoseconds; a caller that waited less in a run is not held up
+// A caller that waited for fewer nanoseconds in a run is not held up.
 #define HELD_UP_NS 1000000
 
-// True if the caller would have computed the steps so far in less time without the others. The estimate assumes that
-// each thread has as much to compute as the caller. Another process that uses a processor stops one thread for
-// milliseconds, and the whole team waits for it at the next meeting.
+// True if the caller alone would have computed the steps so far in less time. The estimate assumes
+// that each thread has as much work as the caller. If another process takes the processor of a
+// thread for milliseconds, the whole team waits at the next barrier.
 static bool is_held_up(const struct gb_cpu_team * team, int nth) {
     const int64_t waited = gb_cpu_pool_waited_ns();
     if (waited < HELD_UP_NS || team->plan->has_custom) {
@@ -180,7 +182,7 @@ static void team_main(void * arg, int ith, int nth) {
         if (ith == 0) {
             gb_cpu_team_poll_abort(team);
         }
-        if (nth == 1) { // others that were sent away may still read `solo`, but not `stop`
+        if (nth == 1) { // dismissed threads may still read `solo`, but not `stop`
             team->stop = gb_cpu_team_is_halted(team);
             continue;
         }
@@ -200,12 +202,12 @@ static void * align_work(void * work) {
     return (void *) (((uintptr_t) work + GB_CPU_WORK_ALIGNMENT - 1) & ~(uintptr_t) (GB_CPU_WORK_ALIGNMENT - 1));
 }
 
-// The run's status. A failure is reported on the calling thread, whichever thread of the team failed, because failures
-// are kept per thread.
+// The run's status. Failures are kept per thread, so the calling thread reports the failure of any
+// thread of the team.
 static enum ggml_status outcome(struct gb_cpu_team * team) {
     const enum ggml_status status = (enum ggml_status) atomic_load(&team->halted);
     if (status == GGML_STATUS_ABORTED && atomic_load(&team->claimed) == 0) {
-        return gb_fail_quietly(status, "CPU: stopped by the abort callback"); // wanted: nothing for the log
+        return gb_fail_quietly(status, "CPU: stopped by the abort callback"); // not logged
     }
     return status == GGML_STATUS_SUCCESS ? status : gb_fail(status, "%s", team->message);
 }
@@ -217,8 +219,9 @@ static void count_runs(const struct gb_cpu_plan * plan) {
     }
 }
 
-// Chooses the fused steps that this run takes: memory may be another than last time. A fused step that leaves results
-// out must not hold the last node of a part of a graph, and of a graph only if its kind says so.
+// Chooses the fused steps that this run takes. Each run chooses anew because the tensors may have
+// moved. A fused step that leaves results out must not end a part of a graph. It may end a whole
+// graph only if its kind has `may_end`.
 static void choose_steps(struct gb_cpu_plan * plan) {
     for (int i = 0; i < plan->n_steps && plan->fuses; i++) {
         struct gb_cpu_step * step = &plan->steps[i];
@@ -237,16 +240,17 @@ static void choose_steps(struct gb_cpu_plan * plan) {
 #define SHORT_NS 200000
 // One run in this many tries the slower choice again.
 #define RETRY_EVERY 32
-// For how many runs a caller that was held up goes on alone.
+// Limits of the number of runs that a caller does alone after threads held it up.
 #define ALONE_LEAST 8
 #define ALONE_MOST 4096
 #define ALONE_NS 2000000000
 
-// The mean moves a quarter of the way; a run that was interrupted counts as one of twice the length.
+// The mean moves by a quarter of the difference. A run counts at most twice the mean, because it
+// may have been interrupted.
 static int64_t mean_with(int64_t mean, int64_t took) { return GB_MAX(mean + (GB_MIN(took, 2 * mean) - mean) / 4, 1); }
 
-// Of a run by the caller alone. One that is long though others were short has more to do than those: all is measured
-// anew.
+// Notes a run by the caller alone. If a run is long and earlier runs were short, the work has
+// grown, and the measurements start again.
 static void remember_alone(struct gb_cpu_plan_times * t, int64_t took, int64_t now) {
     if (t->alone_ns > 0 && t->alone_ns < SHORT_NS && took >= SHORT_NS) {
         *t = (struct gb_cpu_plan_times){ 0 };
@@ -256,8 +260,9 @@ static void remember_alone(struct gb_cpu_plan_times * t, int64_t took, int64_t n
     t->ended_ns = now;
 }
 
-// The caller is held up if waiting makes a run with the team slower than a run alone. It then computes some runs alone,
-// for ALONE_NS at most: twice as many each time it is held up again, half as many when it is not.
+// The caller is held up if waiting makes a run with the team slower than a run alone. It then
+// computes some runs alone, for ALONE_NS at most. Each further hold-up doubles the number of runs.
+// A run without one halves it.
 static void note_waiting(struct gb_cpu_plan_times * t, const struct gb_cpu_rest * rest, int64_t took, bool solo) {
     const bool is_short = took - rest->waited_ns < SHORT_NS && t->alone_ns < SHORT_NS;
     const bool held_up =
@@ -269,7 +274,7 @@ static void note_waiting(struct gb_cpu_plan_times * t, const struct gb_cpu_rest 
     }
 }
 
-// What the times of a run tell about the next ones.
+// Updates the times that decide about the next runs.
 static void remember(struct gb_cpu_plan * plan, const struct gb_cpu_rest * rest, bool solo) {
     struct gb_cpu_plan_times * t = &plan->times;
     if (!rest->slept && !rest->alone && rest->waited_ns == 0) { // most runs
@@ -292,8 +297,9 @@ static void remember(struct gb_cpu_plan * plan, const struct gb_cpu_rest * rest,
     }
 }
 
-// If the threads sleep, a short plan runs twice with them, then once by the caller alone. From then
-// on it runs in the way that is faster on average. Now and then it runs in the other way, to notice a change.
+// If the threads sleep, the team runs a short plan twice, then the caller runs it once alone. From
+// then on, the choice that is faster on average is taken. One run in RETRY_EVERY takes the other
+// choice, to notice a change.
 static bool is_better_alone(const struct gb_cpu_plan * plan) {
     const struct gb_cpu_plan_times * t = &plan->times;
     const bool is_short = t->n_woken == 2 && t->woken_ns < SHORT_NS;
@@ -301,7 +307,8 @@ static bool is_better_alone(const struct gb_cpu_plan * plan) {
     return is_short && !plan->has_custom && (t->alone_ns == 0 || (t->alone_ns < t->woken_ns) != other);
 }
 
-// Threads that are awake are used unless they held up the caller. A run that was stopped tells nothing.
+// Threads that are awake take part unless they held up the caller. The times of a stopped run are
+// ignored.
 static enum ggml_status run_on_pool(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, struct gb_cpu_team * team) {
     struct gb_cpu_rest rest = { .may_be_alone = is_better_alone(plan),
         .must_be_alone = plan->times.alone_left > 0,
@@ -324,8 +331,8 @@ static enum ggml_status run_team(struct gb_cpu_plan * plan, struct gb_cpu_pool *
     return GGML_STATUS_SUCCESS;
 }
 
-// The same as a run of the profile that the thread uses. Functions of the user's in the graph, and the abort callback,
-// record nothing.
+// The same, recorded in the profile of the calling thread. User functions in the graph and the
+// abort callback record nothing.
 static enum ggml_status run_profiled(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, struct gb_cpu_team * team) {
     const bool begun = gb_profile_begin_run();
     team->stamps = gb_cpu_stamps_new(plan);
@@ -342,7 +349,7 @@ static enum ggml_status run_profiled(struct gb_cpu_plan * plan, struct gb_cpu_po
     return status;
 }
 
-// The abort callback is asked once before the first step, so a run that is aborted already computes nothing.
+// Calls the abort callback once before the first step, so that an aborted run computes nothing.
 static enum ggml_status run_plan(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_run * run) {
     GB_FAIL_IF(plan->work_size > 0 && run->work == NULL, GGML_STATUS_INVALID_ARGUMENT,
         "CPU: the graph needs %zu bytes of work memory, has none", plan->work_size);
@@ -366,11 +373,11 @@ static enum ggml_status run_plan(struct gb_cpu_plan * plan, struct gb_cpu_pool *
     return GGML_STATUS_SUCCESS;
 }
 
-// Fails if a mapped file that the run read from was cut short meanwhile: its pages would have read as zeros. Most
-// tensors lie in few buffers and files, so the last ones seen are remembered.
+// Fails if a mapped file was truncated while the run read it, because its missing pages read as
+// zeros. Most tensors lie in few buffers and files, so the function remembers the last ones.
 static enum ggml_status check_files(const struct gb_cpu_plan * plan) {
     enum { SEEN = 4 };
-    ggml_backend_buffer_t other = NULL;       // a buffer that is no file's
+    ggml_backend_buffer_t other = NULL;       // a buffer without a mapped file
     struct gb_mapped * seen[SEEN] = { NULL }; // checked last
     int n_seen = 0;
     for (int i = 0; i < plan->n_nodes; i++) {
@@ -397,7 +404,7 @@ static enum ggml_status check_files(const struct gb_cpu_plan * plan) {
     return GGML_STATUS_SUCCESS;
 }
 
-// Mapped files are guarded for the length of the run; they are checked only after a run that succeeded.
+// Guards mapped files during the run. Checks them only after a run that succeeded.
 enum ggml_status gb_cpu_plan_run(struct gb_cpu_plan * plan, struct gb_cpu_pool * pool, const struct gb_cpu_run * run) {
     gb_mapped_enter();
     const enum ggml_status status = run_plan(plan, pool, run);

@@ -1,7 +1,7 @@
-// stamps.c - from the times of a run to records of a profile (stamps.h).
+// stamps.c - turns the times of a run into records of a profile (stamps.h).
 //
-// A step lasts from when thread 0 comes to it until it comes to the next one, so the records of a run follow one
-// another. Jobs that one thread does in turn share a step, and each becomes a record of its own.
+// A step lasts until thread 0 begins the next step, so the records of a run do not overlap. Each
+// job of a step of one thread becomes one record.
 #include "cpu/stamps.h"
 
 #include "backend/profile.h"
@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "cpu/ops/product/product.h"
 
-// All lists lie behind the struct.
+// All lists follow the struct in one allocation.
 struct gb_cpu_stamps * gb_cpu_stamps_new(const struct gb_cpu_plan * plan) {
     if (!gb_profile_is_on()) {
         return NULL;
@@ -28,7 +28,7 @@ struct gb_cpu_stamps * gb_cpu_stamps_new(const struct gb_cpu_plan * plan) {
     s->begin = (int64_t *) (void *) (s + 1);
     s->job_end = s->begin + steps;
     s->worked = s->job_end + jobs;
-    s->waited = s->worked + threads * steps + GB_CPU_STAMPS_APART; // behind a line that nobody writes
+    s->waited = s->worked + threads * steps + GB_CPU_STAMPS_APART; // after an unused cache line
     return s;
 }
 
@@ -41,7 +41,7 @@ static const char * level_name(const struct gb_kernels * kernels) {
     return NULL;
 }
 
-// How the step's product is computed; NULL: it has none.
+// The algorithm of the step's product. NULL: the step has no product.
 static const char * algorithm_of(struct ggml_tensor * const * nodes, int n, enum gb_fusion_kind fusion,
     const struct gb_cpu_run * run) {
     if (fusion == GB_FUSE_ATTENTION) {
@@ -55,7 +55,7 @@ static const char * algorithm_of(struct ggml_tensor * const * nodes, int n, enum
     return NULL;
 }
 
-// What all records of a run have in common.
+// The fields that all records of a run share.
 struct context {
     const struct gb_cpu_stamps * stamps;
     const struct gb_cpu_plan * plan;
@@ -63,7 +63,8 @@ struct context {
     const char * level;
 };
 
-// Jobs that one thread did in turn; the others waited. The meeting at the end belongs to the last.
+// The jobs of a step of one thread. The other threads waited. The last job includes the final
+// barrier.
 static void add_alone(const struct context * c, const struct gb_cpu_step * step, int64_t start, int64_t end) {
     for (int j = step->first; j < step->first + step->count; j++) {
         struct ggml_tensor * const node = c->plan->jobs[j].node;

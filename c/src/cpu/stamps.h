@@ -1,7 +1,7 @@
-// stamps.h - when the threads of a run came to its steps and left them, for the profile that the calling thread uses
-// (backend/profile.h). A run without a profile has no stamps (NULL).
+// stamps.h - the times at which the threads of a run start and end its steps. They go into the
+// profile of the calling thread (backend/profile.h). A run without a profile has no stamps (NULL).
 //
-// Invariant: while the team runs, each thread writes only what is its own; all of it is read when the run is over.
+// Invariant: each thread writes only its own stamps. They are read after the run.
 #ifndef GB_CPU_STAMPS_H
 #define GB_CPU_STAMPS_H
 
@@ -10,21 +10,21 @@
 #include "cpu/plan.h"
 
 struct gb_cpu_stamps {
-    int n_threads;     // there is room for
-    int nth;           // of the team, as thread 0 saw it
+    int n_threads;     // capacity
+    int nth;           // threads of the team, as thread 0 saw it
     int64_t end;       // of the run
-    int64_t * begin;   // per step of the plan: when thread 0 came to it; 0: the run did not take it
-    int64_t * job_end; // per job of a step of one thread: when it was done
+    int64_t * begin;   // per step: time when thread 0 began it; 0: the run did not take it
+    int64_t * job_end; // per job of a step of one thread: time when it ended
     int64_t * worked;  // per thread and step: nanoseconds in it, without waits for others
-    int64_t * waited;  // per thread, on a cache line of its own: in barriers of the step that it is in
+    int64_t * waited;  // per thread, on separate cache lines: ns in barriers of the current step
 };
 
 enum { GB_CPU_STAMPS_APART = 64 / sizeof(int64_t) }; // from a thread's `waited` to the next one's
 
-// NULL: the thread uses no profile, or there is no memory, which the profile notes.
+// NULL if the thread uses no profile, or if memory runs out. The profile notes the latter.
 struct gb_cpu_stamps * gb_cpu_stamps_new(const struct gb_cpu_plan * plan);
-// Adds what the steps took to the profile, and frees the stamps; NULL is fine. Of a run that was not complete the last
-// step is left out.
+// Adds the times of the steps to the profile, and frees the stamps. NULL is allowed. If the run was
+// not complete, its last step is left out.
 void gb_cpu_stamps_end(struct gb_cpu_stamps * stamps, const struct gb_cpu_plan * plan, const struct gb_cpu_run * run,
     bool complete);
 

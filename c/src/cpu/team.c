@@ -1,7 +1,8 @@
-// team.c - what operators need of a run: barriers, whether the run is over, and a place for the first failure.
+// team.c - services of a run for operators: barriers, checks for an abort, sharing of work, and the
+// first failure.
 //
-// Invariant: whether to go on behind a barrier is decided once, by the last thread to arrive, and seen by all: a failed
-// or aborted run never leaves a thread waiting at a barrier that the others skip.
+// Invariant: the last thread that arrives at a barrier decides for all whether to go on. So after a
+// failure or an abort, no thread waits at a barrier that the others skip.
 #include "cpu/team.h"
 
 #include <stdarg.h>
@@ -53,18 +54,19 @@ bool gb_cpu_barrier(const struct gb_cpu_call * call) {
     return !call->team->leave;
 }
 
-// ---------------------------------------------------------------------------------------------------- who takes what
+// ------------------------------------------------------------------------------------------------------- work sharing
 //
-// The number of slots taken of a part stands in the lower bits of gb_cpu_pool_taken of the part's
-// thread, the epoch in the upper bits. A number of an earlier epoch counts as zero. So nothing
-// resets it, and threads can take slots from the part of a thread that has not started.
+// gb_cpu_pool_taken of a thread holds the number of slots taken from its part, in the lower bits.
+// The upper bits hold the epoch. A number of an earlier epoch counts as zero. So nothing resets it,
+// and threads can take slots from the part of a thread that has not started.
 //
-// Invariant: a slot is taken once. Each thread empties its own part before it ends, so all are taken.
+// Invariant: each slot is taken once. Each thread empties its own part before it ends, so no slot
+// is left.
 
 #define TAKEN_BITS 16
 #define SLOTS 32 // of a part, at most
 #define SLOTS_LEAST 4 // of a part that can be taken from
-#define VISITS 8 // parts that a thread looks into, its own among them: each look fetches a line of another core
+#define VISITS 8 // parts that a thread checks, with its own; a check fetches a line of another core
 
 struct gb_cpu_taking gb_cpu_taking_of(const struct gb_cpu_call * call, int64_t n, int64_t slot) {
     struct gb_cpu_taking t = { .call = call, .n = n, .per = gb_div_up(n, call->nth), .slot = slot };
@@ -76,7 +78,8 @@ struct gb_cpu_taking gb_cpu_taking_of(const struct gb_cpu_call * call, int64_t n
     return t;
 }
 
-// Takes a quarter of the slots that are left, at least one. How many; *first: the first of them.
+// Takes a quarter of the remaining slots, at least one. Returns their number. *first: the first
+// one.
 static int64_t take_slots(atomic_ullong * taken, uint64_t epoch, int64_t slots, int64_t * first) {
     unsigned long long now = atomic_load_explicit(taken, memory_order_relaxed);
     for (;;) {
@@ -114,8 +117,8 @@ bool gb_cpu_take(struct gb_cpu_taking * t, int64_t * first, int64_t * last, int6
     return false;
 }
 
-// The exchange of `claimed` makes one thread the owner of `message`; `halted` is set after it, so that who reads the
-// message after the run finds it whole.
+// The exchange of `claimed` makes one thread the owner of `message`. `halted` is set after
+// `message`, so that a reader after the run finds the message complete.
 void gb_cpu_fail(const struct gb_cpu_call * call, const struct ggml_tensor * node, enum ggml_status status,
     const char * fmt, ...) {
     struct gb_cpu_team * team = call->team;

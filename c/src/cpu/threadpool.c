@@ -1,16 +1,19 @@
 // threadpool.c - the threads of the CPU engine.
 //
-// All waits use gates. A gate is a number that only grows. A thread that waits for
-// it to change spins for a short while (a wake-up through the system costs more than most nodes) and then sleeps. A
-// worker has a gate that opens when there is work for it, the pool one that opens when the last worker is done, and
-// each meeting point one that opens when the last thread has come. A thread that has spun for PATIENCE_NS yields its
-// processor between two looks; in a team larger than the machine threads yield from the start.
+// All waits use gates. A gate is a number that only grows. A thread that waits for a change spins
+// for a short time, then sleeps. Spinning pays because a wake-up through the system costs more than
+// most nodes. After PATIENCE_NS, a spinning thread yields its processor between two reads. In a
+// team larger than the machine, threads yield from the start.
+// - The gate of a worker opens when the worker has work.
+// - The gate of the pool opens when the last worker is done.
+// - The gate of a barrier opens when the last thread arrives.
 //
-// Invariants: between two runs every worker waits at its gate; fn, arg, nth, tag and processor are written only then.
-// Only workers that were called take part in a run and only they are counted in `pending`.
+// Invariants: between two runs every worker waits at its gate. fn, arg, nth, tag and processor
+// change only then. Only the workers whose gates opened take part in a run and count in `pending`.
 //
-// Threads do not survive a fork. A pool that finds itself in a child makes its locks anew and starts workers again when
-// needed. If a function of the user forks during a run, the run ends in the child as failed, without the other threads.
+// Threads do not survive a fork. In a child, a pool creates its locks again and restarts workers
+// when needed. If a user function forks during a run, the run in the child fails and does not wait
+// for the other threads.
 #include "cpu/threadpool.h"
 
 #include <stdatomic.h>
@@ -25,13 +28,13 @@
 #include "base/thread.h"
 
 #define SPIN_NS 50000 // how long to spin before sleeping
-#define PATIENCE_NS 5000 // how long of that without yielding
-#define RELAXES 32 // looks between two glances at the clock
-#define LOOK_NS 1000000 // how often at most a worker looks for another processor than the caller's
+#define PATIENCE_NS 5000 // how long to spin without yielding
+#define RELAXES 32 // reads of the gate between two reads of the clock
+#define LOOK_NS 1000000 // least time between two checks for a processor other than the caller's
 #define ADOPTING UINT32_MAX // value of `generation` while a thread of a forked child makes the pool usable
 
-// `seq` is the gate's number. The mutex and the condition are for threads that sleep; spinning threads touch only
-// `seq`.
+// `seq` is the gate's number. Spinning threads read only `seq`. Sleeping threads use the mutex and
+// the condition variable.
 struct gate {
     atomic_uint seq; // grows by one when the gate opens
     atomic_int sleepers; // threads that wait at `opened`, or are about to
@@ -39,30 +42,30 @@ struct gate {
     gb_cond opened;
 };
 
-// `arrived` goes back to 0 before the gate opens, so the same point serves the next meeting.
+// A barrier. `arrived` returns to 0 before the gate opens, so the barrier can be used again.
 struct meeting_point {
     struct gate gate;
     atomic_int arrived;
 };
 
-// Each on cache lines of its own: a worker that spins at its gate disturbs no other.
+// Each worker has separate cache lines, so that a spinning worker does not slow down the others.
 struct worker {
     _Alignas(64) atomic_ullong taken;
     _Alignas(64) struct gate gate; // opens when there is work, or when the pool ends
     struct gb_cpu_pool * pool;
     int ith;
-    int64_t looked_ns; // gb_time_ns() when it last looked for another processor than the caller's
+    int64_t looked_ns; // gb_time_ns() of the last check for a processor other than the caller's
     gb_thread thread;
     struct gb_thread_main main;
 };
 
 struct gb_cpu_pool {
-    _Alignas(64) atomic_ullong taken; // by the caller of a run
+    _Alignas(64) atomic_ullong taken; // slots of the caller's part
     _Alignas(64) struct meeting_point meetings[2]; // by enum gb_cpu_meeting
-    uint64_t epoch; // written while all others wait, or are not called yet
+    uint64_t epoch; // written while all other threads wait
     struct gate done; // opens when the last worker of a run has finished
-    atomic_int pending; // workers of the run that have not
-    gb_mutex running; // held during a run: further callers queue here
+    atomic_int pending; // workers of the run that have not finished
+    gb_mutex running; // held during a run; further callers wait here
     gb_cpu_pool_fn fn; // of the run
     void * arg; // of the run, borrowed
     int nth; // of the run
@@ -70,15 +73,15 @@ struct gb_cpu_pool {
     int processor; // of the caller when the run began
     int n_threads; // at most, the caller included
     int n_started; // workers that exist; protected by `running`
-    bool no_more; // the system refused a thread: no more are started
+    bool no_more; // the system refused a thread; the pool starts no more
     bool exiting;
     int64_t patience_ns;
     atomic_uint generation; // gb_fork_generation() in which the workers live
     struct worker workers[]; // n_threads - 1
 };
 
-static _Thread_local struct gb_cpu_pool * current; // whose fn this thread is in
-// of the thread that calls a run: called from time to time while it waits for the others
+static _Thread_local struct gb_cpu_pool * current; // the pool whose fn this thread runs
+// The calling thread of a run calls `waiting` every GB_POLL_NS while it waits for workers.
 static _Thread_local void (*waiting)(void * arg);
 static _Thread_local void * waiting_arg;
 static _Thread_local int64_t waited_ns; // at gates in this run, beyond SPIN_NS
@@ -103,8 +106,8 @@ static void gate_destroy(struct gate * g) {
     gb_mutex_destroy(&g->mutex);
 }
 
-// A sleeper counts itself before it looks at seq for the last time, and the opener changes seq before it looks for
-// sleepers: one of the two always sees the other.
+// A sleeper increments `sleepers` before it reads seq for the last time. The opener changes seq
+// before it reads `sleepers`. So the sleeper sees the new seq, or the opener sees the sleeper.
 static void gate_open(struct gate * g) {
     atomic_fetch_add(&g->seq, 1);
     if (atomic_load(&g->sleepers) > 0) {
@@ -114,7 +117,7 @@ static void gate_open(struct gate * g) {
     }
 }
 
-// True: the gate has opened. False: SPIN_NS have passed since *start without that, and the thread should sleep.
+// True if the gate opens within SPIN_NS from *start. False: the thread should sleep.
 static bool gate_opens_soon(struct gate * g, unsigned seen, int64_t patience_ns, int64_t * start) {
     if (atomic_load(&g->seq) != seen) {
         return true;
@@ -127,7 +130,7 @@ static bool gate_opens_soon(struct gate * g, unsigned seen, int64_t patience_ns,
                 return true;
             }
         }
-        if (now - *start >= patience_ns) { // the thread that opens the gate may wait for this very processor
+        if (now - *start >= patience_ns) { // the opener may be waiting for this processor
             gb_thread_yield();
         }
         now = gb_time_ns();
@@ -135,7 +138,8 @@ static bool gate_opens_soon(struct gate * g, unsigned seen, int64_t patience_ns,
     return false;
 }
 
-// Sleeps until seq is no longer `seen`. The thread that called the run wakes every GB_POLL_NS to call its `waiting`.
+// Sleeps until seq is no longer `seen`. The calling thread of the run wakes every GB_POLL_NS to
+// call `waiting`.
 static void gate_sleep(struct gate * g, unsigned seen) {
     gb_mutex_lock(&g->mutex);
     atomic_fetch_add(&g->sleepers, 1);
@@ -161,7 +165,7 @@ static void gate_wait(struct gate * g, unsigned seen, int64_t patience_ns) {
     }
 }
 
-static bool is_forked(struct gb_cpu_pool * pool) { // during a run: the others are not here any more
+static bool is_forked(struct gb_cpu_pool * pool) { // during a run: no workers here
     return atomic_load_explicit(&pool->generation, memory_order_relaxed) != gb_fork_generation();
 }
 
@@ -175,7 +179,7 @@ void gb_cpu_pool_meet(struct gb_cpu_pool * pool, enum gb_cpu_meeting meeting, in
         return;
     }
     struct meeting_point * m = &pool->meetings[meeting];
-    const unsigned seen = atomic_load(&m->gate.seq); // cannot change before we have arrived
+    const unsigned seen = atomic_load(&m->gate.seq); // cannot change before this thread arrives
     if (atomic_fetch_add(&m->arrived, 1) + 1 < n) {
         gate_wait(&m->gate, seen, pool->patience_ns);
         return;
@@ -198,9 +202,9 @@ uint64_t gb_cpu_pool_epoch(const struct gb_cpu_pool * pool) { return pool->epoch
 
 // ------------------------------------------------------------------------------------------------------------- workers
 
-// A worker that finds itself on the caller's processor while another is idle goes there. In a virtual machine a
-// processor that sleeps counts as taken away by the host, so Linux wakes threads beside the one that wakes them, and
-// lets both share a processor for tens of milliseconds. If all processors are busy, the worker stays.
+// Moves a worker off the caller's processor if another processor is idle. In a virtual machine,
+// Linux takes a sleeping processor for one that the host has taken away. So it wakes a thread on
+// the processor of its waker, and both share it for tens of milliseconds.
 static void leave_caller(struct worker * w) {
     const int processor = w->pool->processor;
     if (processor < 0 || w->pool->patience_ns == 0 || gb_this_processor() != processor) {
@@ -215,8 +219,8 @@ static void leave_caller(struct worker * w) {
     }
 }
 
-// A worker's gate opens once for each run, so the number seen counts its runs; what is written before the gate opens
-// (fn, arg, nth, tag, processor, exiting) is read behind it.
+// A worker's gate opens once for each run, so `seen` counts its runs. The worker reads fn, arg,
+// nth, tag, processor and exiting only after the gate opens.
 static void worker_main(void * arg) {
     struct worker * w = arg;
     struct gb_cpu_pool * pool = w->pool;
@@ -237,7 +241,7 @@ static void worker_main(void * arg) {
     }
 }
 
-// False: the system refuses the thread or its gate; nothing is left behind.
+// False: the system refuses the thread or its gate. Everything is cleaned up.
 static bool start_worker(struct gb_cpu_pool * pool, int i) {
     struct worker * w = &pool->workers[i];
     w->pool = pool;
@@ -253,7 +257,8 @@ static bool start_worker(struct gb_cpu_pool * pool, int i) {
     return true;
 }
 
-// Up to n workers; returns how many of them there are. With fewer the work is done all the same, so that is no error.
+// Starts workers until n exist, and returns how many exist, at most n. Fewer workers are no error:
+// the team is smaller.
 static int start_workers(struct gb_cpu_pool * pool, int n) {
     while (pool->n_started < n && !pool->no_more) {
         if (start_worker(pool, pool->n_started)) {
@@ -269,7 +274,7 @@ static int start_workers(struct gb_cpu_pool * pool, int n) {
 
 // ---------------------------------------------------------------------------------------------------------------- pool
 
-// False: the system refuses one; those that were made are destroyed again.
+// False: the system refuses a lock. The function destroys the locks that it has made.
 static bool init_locks(struct gb_cpu_pool * pool) {
     if (!gb_mutex_init(&pool->running)) {
         return false;
@@ -320,9 +325,8 @@ struct gb_cpu_pool * gb_cpu_pool_new(int n_threads) {
     return pool;
 }
 
-// In a forked child: locks are made anew (some may be held by threads that did not survive), and workers are started
-// when needed.
-// Several threads of the child may come here at once; one of them does it.
+// In a forked child: creates the locks again, because threads that did not survive may hold them.
+// Workers start when needed. If several threads of the child call this at once, one does the work.
 static void adopt_after_fork(struct gb_cpu_pool * pool) {
     const unsigned now = gb_fork_generation();
     unsigned last = atomic_load(&pool->generation);
@@ -360,8 +364,8 @@ void gb_cpu_pool_free(struct gb_cpu_pool * pool) {
 
 int gb_cpu_pool_n_threads(const struct gb_cpu_pool * pool) { return pool != NULL ? pool->n_threads : 1; }
 
-// Opens the gates of nth - 1 workers, does its own share, and waits until the last worker is done. In a child that fn
-// forked there are no workers to wait for.
+// Opens the gates of nth - 1 workers, runs the caller's share, and waits for the workers. A child
+// that fn forked has no workers to wait for.
 static void run_team(struct gb_cpu_pool * pool, int nth, gb_cpu_pool_fn fn, void * arg) {
     const unsigned seen = atomic_load(&pool->done.seq);
     pool->fn = fn;
@@ -382,7 +386,7 @@ static void run_team(struct gb_cpu_pool * pool, int nth, gb_cpu_pool_fn fn, void
 
 static bool any_sleeps(struct gb_cpu_pool * pool, int n_workers) {
     if (pool->n_started < n_workers) {
-        return false; // threads have yet to be started
+        return false; // some threads are not started yet
     }
     for (int i = 0; i < n_workers; i++) {
         if (atomic_load_explicit(&pool->workers[i].gate.sleepers, memory_order_relaxed) > 0) {
@@ -392,7 +396,7 @@ static bool any_sleeps(struct gb_cpu_pool * pool, int n_workers) {
     return false;
 }
 
-// True: the caller does it alone.
+// True: the caller computes the run alone.
 static bool lets_rest(struct gb_cpu_pool * pool, int n_workers, struct gb_cpu_rest * rest) {
     if (rest == NULL) {
         return false;
@@ -435,11 +439,11 @@ enum ggml_status gb_cpu_pool_run(struct gb_cpu_pool * pool, int n_threads, gb_cp
 
 // ---------------------------------------------------------------------------------------------------- lending of pools
 
-// Idle pools. A slot is taken and filled with one atomic exchange, so a fork cannot leave a lock behind.
+// Idle pools. One atomic exchange takes or fills a slot, so a fork cannot leave a lock held.
 #define N_IDLE 4
 static _Atomic(struct gb_cpu_pool *) idle[N_IDLE];
 
-// True: the pool is in an idle slot and no longer the caller's.
+// True: an idle slot took ownership of the pool.
 static bool keep(struct gb_cpu_pool * pool) {
     for (int i = 0; i < N_IDLE; i++) {
         struct gb_cpu_pool * none = NULL;
@@ -467,7 +471,7 @@ void gb_cpu_pool_give_back(struct gb_cpu_pool * pool) {
     if (pool == NULL || keep(pool)) {
         return;
     }
-    gb_cpu_pool_free(atomic_exchange(&idle[N_IDLE - 1], pool)); // the newest stays: it fits what is wanted now
+    gb_cpu_pool_free(atomic_exchange(&idle[N_IDLE - 1], pool)); // keeps the newest pool
 }
 
 void gb_cpu_pools_trim(void) {

@@ -1,8 +1,9 @@
-// traits.c - finds out what distinguishes this processor from others with the same instructions (traits.h).
+// traits.c - measures the traits of this processor (traits.h).
 //
-// The probe runs the loops of kernels/limits.tpl.h in slices of some microseconds, in turns, and keeps the best rate of
-// each: whoever takes the core meanwhile disturbs some slices, and a clock that changes disturbs both sides of a ratio.
-// A ratio that lies between two powers of two is measured for longer.
+// The probe runs the loops of kernels/limits.tpl.h in turn, in slices of some microseconds, and
+// keeps the best rate of each. Other processes on the core disturb only some slices. A change of
+// the clock rate affects both sides of a ratio. The probe takes longer if a ratio lies between two
+// powers of two.
 #include "cpu/traits.h"
 
 #include <math.h>
@@ -17,17 +18,17 @@
 #include "cpu/limits.h"
 #include "ggml-cpu.h"
 
-#define SLICE_STEPS 256 // of a loop of kernels/limits.tpl.h
-#define ROUNDS 12 // at least
-#define PROBE_NS 1500000 // at most, but for the first rounds
-#define CLEAR 0.3 // how far log2 of a ratio may be from a whole number
-#define MOST 1000 // of a rate that is given
+#define SLICE_STEPS 256 // steps of one call of a loop of kernels/limits.tpl.h
+#define ROUNDS 12 // least number of rounds
+#define PROBE_NS 1500000 // time limit after the first ROUNDS
+#define CLEAR 0.3 // largest distance of log2 of a clear ratio from a whole number
+#define MOST 1000 // largest rate that a user may give
 
 static const struct {
     const char * name;
     bool bits; // results depend on it: GGML_CPU_REPRODUCIBLE makes it 0
-    bool size; // bytes, else a rate
-    const char * meaning; // for people: what it is, and what is chosen by it
+    bool size; // true: bytes; false: a rate
+    const char * meaning; // description for users
 } facts[GB_TRAIT_COUNT] = {
     [GB_TRAIT_BF16_DOTS] = { "bf16_dots", true, false,
         "rate of bfloat16 products by f32 multiply-adds; above 1, batches meet BF16 weights in pairs of bfloat16, else "
@@ -53,7 +54,7 @@ double gb_cpu_trait_class(double ratio) { return ratio > 0 && isfinite(ratio) ? 
 
 typedef int64_t loop(int64_t steps); // returns operations
 
-// *best: operations a nanosecond. A loop of NULL has none.
+// *best: operations a nanosecond. Does nothing if `run` is NULL.
 static void run_slice(loop * run, double * best) {
     const int64_t start = run != NULL ? gb_time_ns() : 0;
     if (run != NULL) {
@@ -68,7 +69,7 @@ static bool is_clear(double ratio) {
     return fabs(log_ratio - floor(log_ratio + 0.5)) <= CLEAR;
 }
 
-// The multiply-adds of the level with vectors of 256 bits; NULL: there is none.
+// The multiply-add loop of the level with vectors of 256 bits. NULL if that level is not usable.
 static loop * narrow_loop(void) {
     for (int i = 0; i < gb_level_count(); i++) {
         if (strcmp(gb_level_at(i)->name, "avx2") == 0 && gb_level_at(i)->usable()) {
@@ -96,9 +97,9 @@ static void measure_rates(const struct gb_kernels * k, struct gb_cpu_traits * t)
     set(t, GB_TRAIT_WIDE, best[NARROW] > 0 ? gb_cpu_trait_class(best[F32] / best[NARROW]) : 0, GB_TRAIT_MEASURED);
 }
 
-// ------------------------------------------------------------------------------------------------------- what is given
+// ------------------------------------------------------------------------------------------------------- given values
 
-static int trait_of(const char * name) { // -1: there is none
+static int trait_of(const char * name) { // -1: unknown name
     for (int i = 0; i < GB_TRAIT_COUNT; i++) {
         if (strcmp(facts[i].name, name) == 0) {
             return i;
@@ -151,8 +152,8 @@ bool gb_cpu_traits_parse(const char * text, struct gb_cpu_traits * traits, char 
 }
 
 static gb_once given_once = GB_ONCE_INIT;
-static struct gb_cpu_traits given; // by the environment
-static char wrong[GB_ERROR_SIZE]; // "": nothing is
+static struct gb_cpu_traits given; // from GGML_CPU_TRAITS
+static char wrong[GB_ERROR_SIZE]; // the error in GGML_CPU_TRAITS; "": none
 
 static void read_environment(void) {
     if (!gb_cpu_traits_parse(gb_env_get("GGML_CPU_TRAITS"), &given, wrong)) {
@@ -184,7 +185,7 @@ static void find_out(const struct gb_kernels * kernels, struct gb_cpu_traits * t
     }
 }
 
-// One for each level of levels.def, whose place gb_level_at() counts.
+// One entry for each level, in the order of gb_level_at().
 enum {
 #define GB_LEVEL(level, condition) AT_##level,
 #include "cpu/kernels/levels.def"

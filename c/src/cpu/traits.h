@@ -17,12 +17,12 @@
 #include "cpu/kernels/kernels.h"
 
 enum gb_cpu_trait {
-    GB_TRAIT_BF16_DOTS, // operations in products of bfloat16, by those in multiply-adds of f32, as the level does both
+    GB_TRAIT_BF16_DOTS, // rate of bfloat16 products divided by that of f32 multiply-adds
     GB_TRAIT_BYTE_DOTS, // the same for products of bytes
-    GB_TRAIT_WIDE, // multiply-adds of f32 with the level's vectors, by those with vectors of 256 bits
-    GB_TRAIT_L1, // bytes of a core's first-level cache for data
-    GB_TRAIT_L2, // of the second-level cache that it uses
-    GB_TRAIT_L3, // of the third-level cache
+    GB_TRAIT_WIDE, // rate of f32 multiply-adds at the level divided by that with 256-bit vectors
+    GB_TRAIT_L1, // bytes of a core's first-level data cache
+    GB_TRAIT_L2, // bytes of its second-level cache
+    GB_TRAIT_L3, // bytes of its third-level cache
     GB_TRAIT_COUNT
 };
 
@@ -39,20 +39,21 @@ struct gb_cpu_traits {
     enum gb_cpu_trait_source source[GB_TRAIT_COUNT];
 };
 
-// Those of this processor with the kernels of a level. The first call for a level takes up to 2 ms of the
-// processor, more of a clock where others use it.
+// The traits of this processor with the kernels of a level. The first call for a level takes up to
+// 2 ms of processor time. On a busy machine, it takes more wall time.
 const struct gb_cpu_traits * gb_cpu_traits_of(const struct gb_kernels * kernels);
 
-// False and reported: GGML_CPU_TRAITS cannot be read. Asked where a backend is made that computes with kernels, and
-// where a graph is computed without one. Reads the variable once per process and measures nothing.
+// Returns false and reports the error if GGML_CPU_TRAITS is invalid. Called when a backend that
+// uses kernels is made, and when a graph is computed without a backend. Reads the variable once per
+// process and measures nothing.
 bool gb_cpu_traits_check(void);
 
 // ---------------------------------------------------------------------------------------------------- parts, for tests
 
-// Reads "bf16_dots=0.5,l2=2M": each trait that it names gets the value, and the source "given". False: `message` says
-// what is wrong, and *traits may hold some of it.
+// Parses "bf16_dots=0.5,l2=2M". Each named trait gets the value and the source "given". False:
+// `message` is the error, and *traits may have changed in part.
 bool gb_cpu_traits_parse(const char * text, struct gb_cpu_traits * traits, char message[GB_ERROR_SIZE]);
-// The power of two that is nearest by ratio; 0 for what is no positive number.
+// The power of two that is nearest by ratio. 0 if `ratio` is not a finite positive number.
 double gb_cpu_trait_class(double ratio);
 
 #endif // GB_CPU_TRAITS_H

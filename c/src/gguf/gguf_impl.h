@@ -1,4 +1,4 @@
-// gguf_impl.h - what a gguf_context holds: all of a file but its tensor data.
+// gguf_impl.h - the content of a gguf_context: a whole file except its tensor data.
 //
 // context.c makes, frees and queries it, edit.c changes it, reader.c fills it from a file, writer.c turns it into
 // bytes.
@@ -9,8 +9,8 @@
 // general.alignment if there is one. Tensor offsets are the running sum of padded sizes, unless they were read from a
 // file: then tensors may lie in any order, and two tensors share all of their bytes or none.
 //
-// Two things are opaque: arrays of arrays, and tensors that no ggml tensor can describe (of an unknown type, or of more
-// than GGML_MAX_DIMS axes). Their bytes are kept and written again as they are.
+// Arrays of arrays are opaque. So are tensors that no ggml tensor can describe: those of an unknown
+// type, or of more than GGML_MAX_DIMS axes. Their bytes are kept and written unchanged.
 #ifndef GB_GGUF_GGUF_IMPL_H
 #define GB_GGUF_GGUF_IMPL_H
 
@@ -87,24 +87,24 @@ struct gguf_context {
 
 // Bytes of a scalar of this type; 0 for strings, arrays and invalid types.
 size_t gb_gguf_type_size(enum gguf_type type);
-// Frees what the value owns and makes it zero.
+// Frees the memory that the value owns, and zeroes it.
 void gb_gguf_value_free(struct gb_gguf_value * value);
 
-// Sets a pair; an existing key keeps its place. The value is taken over, and freed on failure, too; *value is zero
-// afterwards. Checks general.alignment and follows it.
+// Sets a pair. An existing key keeps its place. Takes ownership of the value, on failure too, and
+// zeroes *value. Checks general.alignment and applies it.
 enum ggml_status gb_gguf_put(struct gguf_context * ctx, const char * key, struct gb_gguf_value * value);
 
 // Adds a tensor like number i of src, opaque or not, without its data.
 enum ggml_status gb_gguf_copy_tensor(struct gguf_context * ctx, const struct gguf_context * src, size_t i,
     const char * name);
 
-// Appends a tensor's description and takes over what t owns, which a failure frees.
+// Appends a tensor's description. Takes ownership of the memory of t. A failure frees it.
 enum ggml_status gb_gguf_append_tensor(struct gguf_context * ctx, struct gb_gguf_tensor * t);
 
 // Frees what the description owns.
 void gb_gguf_tensor_free(struct gb_gguf_tensor * t);
 
-// The sizes of all axes, at least GGML_MAX_DIMS of them, 1 beyond n_dims; *n is how many.
+// The sizes of all axes, at least GGML_MAX_DIMS. Sizes beyond n_dims are 1. *n is their number.
 const int64_t * gb_gguf_tensor_ne(const struct gb_gguf_tensor * t, int * n);
 
 // True if no ggml tensor can describe it.

@@ -1,22 +1,23 @@
-// fuse/attention.c - the chain of operators that models build attention from, taken together by tiles
+// fuse/attention.c - fuses the chain of operators of attention and computes it by tiles
 // (ops/attention_tiles.h).
 //
 //     MUL_MAT(keys, queries) [SCALE | ADD | DIAG_MASK_INF]* SOFT_MAX MUL_MAT(values, .) [CONT or CPY of a permutation
 //     of it]
 //
-// The scores (queries x keys x heads) and the results before the copy are never stored. The fusion needs that no other
-// code can read them (fuse.h). Its results differ from the chain's by the rounding of sums.
+// The scores (queries x keys x heads) and the results before the copy are never stored. So the
+// fusion requires that no other code can read them (fuse.h). Its results differ from those of the
+// chain by the rounding of sums.
 //
-// The result may lie on queries, keys or values: in the plan they are dead by then, but here only
-// at the end of the whole chain. In that case the result goes to scratch memory, and the threads
-// copy it when all of them have finished.
+// The memory plan may place the result on queries, keys or values, which the fused step reads until
+// its end. In that case the result goes to scratch memory. The threads copy it after all of them
+// have finished.
 #include <math.h>
 
 #include "cpu/fuse/fusions.h"
 #include "cpu/ops/attention_tiles.h"
 #include "ggml-backend-impl.h"
 
-struct chain { // as far as it was followed
+struct chain { // the part that was matched so far
     struct ggml_tensor * const * nodes;
     int n, length;
     struct gb_attention a;
@@ -33,8 +34,8 @@ static bool add_edit(struct gb_attention * a, enum gb_score_edit_kind kind, floa
     return true;
 }
 
-// A factor right behind the product is given to the queries, unless it could make them overflow. Scores that
-// a mask set to -inf must stay -inf, so behind a mask only positive factors are accepted.
+// A factor right after the product scales the queries, unless they could overflow. Scores that a
+// mask set to -inf must stay -inf, so only positive factors are accepted after a mask.
 static bool add_scale(struct gb_attention * a, float value) {
     if (value == 1) {
         return true;
@@ -86,7 +87,7 @@ static bool add_soft_max(struct gb_attention * a, const struct ggml_tensor * nod
            (mask == NULL || (mask != before && add_tensor(a, GB_SCORE_ADD_ROW, mask, node)));
 }
 
-// The strides of the copy, by the dimensions of what was permuted.
+// The strides of the copy, in the order of the dimensions of the permuted tensor.
 static bool add_copy(struct chain * c, const struct ggml_tensor * copy, const struct ggml_tensor * product) {
     const struct ggml_tensor * p = copy->src[0];
     if ((copy->op != GGML_OP_CONT && copy->op != GGML_OP_CPY) || p == NULL || p->op != GGML_OP_PERMUTE ||
@@ -180,7 +181,7 @@ static bool attention_leaves_out(struct ggml_tensor * const * nodes, int n) {
     return n > 0;
 }
 
-// Would a result be written where another still reads?
+// True if a result would overwrite data that another thread still reads.
 static bool is_over_sources(const struct gb_attention * a, const struct ggml_tensor * out) {
     bool over = !gb_fuse_is_disjoint(out, a->q) || !gb_fuse_is_disjoint(out, a->k) || !gb_fuse_is_disjoint(out, a->v);
     for (int i = 0; i < a->n_edits; i++) {

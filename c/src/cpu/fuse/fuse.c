@@ -1,4 +1,4 @@
-// fuse/fuse.c - which kinds of fused steps there are.
+// fuse/fuse.c - the list of the kinds of fused steps.
 #include "cpu/fuse/fuse.h"
 
 #include "cpu/fuse/fusions.h"

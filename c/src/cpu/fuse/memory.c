@@ -1,4 +1,4 @@
-// fuse/memory.c - what fused steps ask about memory.
+// fuse/memory.c - checks whether tensors of fused steps share memory.
 #include "cpu/fuse/fusions.h"
 #include "cpu/ops/elements.h"
 

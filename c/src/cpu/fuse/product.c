@@ -1,14 +1,15 @@
-// fuse/product.c - a product with the elementwise operators behind it: bias, activation, gate, residual.
+// fuse/product.c - fuses a product with later elementwise operators: bias, activation, gate,
+// residual.
 //
 //     MUL_MAT [ADD | SUB | MUL | DIV | SCALE | UNARY | CLAMP | LEAKY_RELU | SQR | SQRT | LOG]+
 //
-// Each operator reads the result of the one before, and perhaps another tensor: one of the same shape, or a row that
-// all rows share. They are applied to parts of rows as soon as the product has completed them (gb_gemm_epilogue).
-// Results are the same bits as without fusion: an element goes through the same functions. A result that
-// no other code can read is not stored.
+// Each operator reads the result of the operator before it. It may also read a tensor of the same
+// shape, or a row that all rows share. The operators are applied to parts of rows as soon as the
+// product has completed them (gb_gemm_epilogue). Each element goes through the same functions, so
+// results are the same bits as without fusion. A result that no other code can read is not stored.
 //
-// Only for results that fit into caches: the fusion saves a barrier of the threads. From memory, whole rows are read
-// faster than the pieces in which a product completes them.
+// Only results that fit into caches are fused. The fusion saves a barrier. But a product completes
+// rows in pieces, and pieces are slower to read from memory than whole rows.
 #include "cpu/fuse/fusions.h"
 #include "cpu/ops/elements.h"
 #include "cpu/ops/product/product.h"
@@ -16,16 +17,16 @@
 
 enum { ELEMENTS_MAX = 1 << 17 }; // of a result
 
-struct stage { // an operator behind the product
+struct stage { // an operator after the product
     const struct ggml_tensor * node;
-    gb_map1 * map1;                   // of one source, or
-    gb_map2 * map2;                   // of two
-    const struct ggml_tensor * other; // of two: the one that is not the result before
-    bool swapped;                     // the other is the first
-    const char *from, *to;            // data of the result before; of this one, or where that may stay
+    gb_map1 * map1;                   // for one source, or
+    gb_map2 * map2;                   // for two sources
+    const struct ggml_tensor * other; // for two sources: the one that is not the previous result
+    bool swapped;                     // `other` is src[0]
+    const char *from, *to;            // data of the previous result; memory for this result
 };
 
-struct product { // the product and what follows it
+struct product { // the product and its stages
     struct gb_gemm_epilogue epilogue;
     const char * product; // data
     int n;
@@ -98,8 +99,8 @@ static struct product product_of(struct ggml_tensor * const * nodes, int n) {
 
 static bool is_aligned(const struct ggml_tensor * t) { return (uintptr_t) t->data % sizeof(float) == 0; }
 
-// True if no write overlaps the operands of the product, rows that all share, or other elements of the operators'
-// operands.
+// True if no write overlaps the operands of the product, shared rows, or other elements of the
+// operators' operands.
 static bool product_is_safe(struct ggml_tensor * const * nodes, int n) {
     const struct product l = product_of(nodes, n);
     bool safe = is_aligned(nodes[0]);

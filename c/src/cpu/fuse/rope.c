@@ -1,15 +1,17 @@
-// fuse/rope.c - a rotation with the copy of its result: keys go straight into their cache, in its type.
+// fuse/rope.c - fuses a rotation with the copy of its result, so that keys go directly into the
+// cache.
 //
 //     ROPE [RESHAPE | PERMUTE] CPY or CONT
 //
-// Nobody must be able to look at the rotated tensor itself, which is not stored. The copy holds the same bits as
-// without fusion: each row is rotated in floats and then stored as the copy would.
+// The rotated tensor is not stored, so no other code may read it. The copy holds the same bits as
+// without fusion: each row is rotated in floats and then stored like a copy.
 #include "cpu/fuse/fusions.h"
 #include "cpu/ops/elements.h"
 #include "cpu/ops/rope.h"
 #include "ggml-backend-impl.h"
 
-// The copy's memory, seen with the shape of the rotated tensor. False: another order of elements than strides can tell.
+// Describes the copy's memory with the shape of the rotated tensor. False: strides cannot express
+// the order of the elements.
 static bool target_of(struct ggml_tensor * out, const struct ggml_tensor * rope, const struct ggml_tensor * copy) {
     const struct ggml_tensor * view = copy->src[0];
     const bool permuted = view != rope && view->op == GGML_OP_PERMUTE, same = gb_same_ne(copy, view);
@@ -19,7 +21,7 @@ static bool target_of(struct ggml_tensor * out, const struct ggml_tensor * rope,
     }
     *out = *rope;
     for (int i = 0; i < 4; i++) {
-        const int dim = permuted ? gb_op_param_i32(view, i) : i; // where dimension i of the rotated tensor went
+        const int dim = permuted ? gb_op_param_i32(view, i) : i; // its new place
         size_t stride = size;
         for (int j = 0; j < dim; j++) {
             stride *= (size_t) view->ne[j];
@@ -50,7 +52,7 @@ static int rope_length(struct ggml_tensor * const * nodes, int n) {
         !is_view_of(copy->src[0], rope)) {
         return 0;
     }
-    // all is contiguous: the shapes in between are of no interest
+    // all tensors are contiguous, so the shapes in between do not matter
     if (copy->src[0]->op == GGML_OP_RESHAPE && copy->src[0] != rope) {
         return ggml_is_contiguous(copy) ? 2 : 0;
     }

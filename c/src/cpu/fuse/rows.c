@@ -1,12 +1,12 @@
-// fuse/rows.c - groups of neighbouring operators on rows, taken a few rows at a time through all of them.
+// fuse/rows.c - fuses groups of neighbouring operators on rows.
 //
 // An operator that works on rows (normalisation, mask, softmax, elementwise) reads only the same
-// row of the node before. So a thread computes a few rows through all nodes of a group while they
-// lie in the nearest cache. The threads meet once a group instead of once a node.
+// row of the previous node. So a thread computes a few rows through all nodes of a group while the
+// rows lie in the nearest cache. A group needs one barrier instead of one for each node.
 //
-// Invariant: each node of a group is computed by its own operator and stored. Results are the same bits as without
-// fusion. Exception: a result that the next node overwrites in place is not stored. Norm, weight and bias are then one
-// pass.
+// Invariant: the operator of each node computes and stores its result, with the same bits as
+// without fusion. Exception: if a norm, its weight and its bias have the same memory, one pass
+// computes them, and only the last result is stored.
 //
 // Rows of a group must not disturb each other: is_safe looks at the memory.
 #include "cpu/fuse/fusions.h"
@@ -35,7 +35,7 @@ static bool is_periodic(const struct ggml_tensor * t, const struct ggml_tensor *
                                   : (t->ne[0] == shape->ne[0] || t->ne[0] == 1) && shape->ne[1] % t->ne[1] == 0;
 }
 
-// All sources fit, src[0] is aligned, and nothing is behind src[1].
+// True if all sources fit, src[0] is aligned, and src[2] and later are NULL.
 static bool fits(const struct ggml_tensor * node, const struct ggml_tensor * shape) {
     if (gb_op_info(node->op)->unit != GB_UNIT_ROW || !is_aligned(node, shape) || node->src[0] == NULL ||
         !is_aligned(node->src[0], shape)) {
@@ -50,7 +50,7 @@ static bool fits(const struct ggml_tensor * node, const struct ggml_tensor * sha
         return false; // a window does not know its head
     }
     if (is_mask(node) && node->ne[1] > INT32_MAX - (int64_t) gb_op_param_i32(node, 0)) {
-        return false; // a diagonal that a window could not be told
+        return false; // a window cannot express the diagonal
     }
     const struct ggml_tensor * b = node->src[1];
     return b == NULL || is_aligned(b, shape) || is_periodic(b, shape, node->op);
@@ -80,7 +80,7 @@ static bool rows_are_safe(struct ggml_tensor * const * group, int n) {
                 (b != NULL && !gb_fuse_is_apart(out, b))) {
                 return false;
             }
-            // a row that repeats must not be one that is written, even if it is all there is
+            // a repeated row must not be written, even if it is the only row
             if (b != NULL && !gb_same_ne(b, out) && !gb_fuse_is_disjoint(b, out)) {
                 return false;
             }
@@ -91,7 +91,7 @@ static bool rows_are_safe(struct ggml_tensor * const * group, int n) {
 
 // ------------------------------------------------------------------------------------------------------------- running
 
-struct window { // copies of a node and its sources that show some rows only
+struct window { // copies of a node and its sources, limited to some rows
     struct ggml_tensor node, src[2];
 };
 
@@ -144,7 +144,7 @@ static void open_window(struct window * w, const struct ggml_tensor * node) {
     }
 }
 
-// Rows from `row` on where no source, and no plane of a mask, begins again in between.
+// The number of rows from `row` on within which no source repeats and no plane of a mask ends.
 static int64_t rows_at_once(struct ggml_tensor * const * group, int n, int64_t row, int64_t rows) {
     for (int i = 0; i < n; i++) {
         const struct ggml_tensor * b = group[i]->src[1];
@@ -164,7 +164,7 @@ static bool is_row_of(const struct ggml_tensor * node, enum ggml_op op, const st
            b->ne[1] == 1 && b->ne[2] == 1 && b->ne[3] == 1;
 }
 
-// How many of the nodes are a norm with weight and bias in one place; 0: none.
+// The number of nodes that are a norm with weight and bias in the same memory. 0: none.
 static int norm_length(struct ggml_tensor * const * group, int n) {
     const enum ggml_op op = group[0]->op;
     if ((op != GGML_OP_NORM && op != GGML_OP_RMS_NORM) || n < 2 || !is_row_of(group[1], GGML_OP_MUL, group[0])) {

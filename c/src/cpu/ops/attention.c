@@ -3,15 +3,16 @@
 // FLASH_ATTN: out = softmax(q k^T / sqrt(D)) v, causal if op_params[0] is not 0.
 // FLASH_FF:   out = c0 gelu(b0 a + b1) + c1.
 //
-// attention_tiles.c computes many queries at once. This file computes one query row at a time, with its scores against
-// all keys in the scratch memory of the thread. v is stored transposed, so the weighted sum over
-// positions is a dot product of rows too. Heads map modulo: query head i uses key head i mod the number of key heads.
+// attention_tiles.c computes many queries at once. This file computes one query row at a time. The
+// thread's scratch memory holds the scores of the row for all keys. v is stored transposed, so the
+// weighted sum over positions is a dot product of rows too. Query head i uses key head i mod the
+// number of key heads.
 #include <math.h>
 
 #include "cpu/ops/attention_tiles.h"
 #include "cpu/ops/elements.h"
 
-// sum x[i] y[i] with the n values of t at p; half types have kernels of their own.
+// sum x[i] y[i] with the n values of t at p. Half types have separate kernels.
 static float dot_with(const struct gb_kernels * k, const struct ggml_tensor * t, const char * p, int64_t n,
     const float * y, float * buf) {
     if (t->type != GGML_TYPE_F32 && t->nb[0] == sizeof(uint16_t) && (uintptr_t) p % sizeof(uint16_t) == 0) {
@@ -21,7 +22,7 @@ static float dot_with(const struct gb_kernels * k, const struct ggml_tensor * t,
     return k->dot_f32(n, gb_in(k, t, p, n, buf), y);
 }
 
-// Keys that query row n sees: all, or those up to its own position.
+// Number of keys that query row n sees: all, or those up to its position.
 static int64_t keys_seen(const struct ggml_tensor * q, const struct ggml_tensor * k, int64_t n, bool masked) {
     const int64_t past = k->ne[1] - q->ne[1];
     return masked ? GB_MAX((int64_t) 0, GB_MIN(past + n + 1, k->ne[1])) : k->ne[1];
@@ -57,7 +58,7 @@ static int64_t attn_floats(const struct ggml_tensor * node) {
     return 2 * d + m + GB_MAX(d, m);
 }
 
-// The node in the terms of attention_tiles.h: no edits of the scores but the causal mask.
+// Describes the node for attention_tiles.h. The causal mask is the only edit of the scores.
 static struct gb_attention attention_of(const struct ggml_tensor * node) {
     struct gb_attention a = {
         .q = node->src[0],
@@ -74,7 +75,7 @@ static struct gb_attention attention_of(const struct ggml_tensor * node) {
     return a;
 }
 
-// Without tiles: threads share the query rows, and a row's scores lie in scratch as a whole.
+// Without tiles: threads share the query rows, and scratch holds all scores of a row.
 static void run_flash_attn(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct gb_attention a = attention_of(node);
     if (gb_attention_is_tiled(&a) && gb_attention_is_aligned(&a)) {
@@ -112,10 +113,10 @@ static void run_flash_attn(const struct gb_cpu_call * call, struct ggml_tensor *
     }
 }
 
-// Heads are taken modulo these numbers, which therefore must not be 0.
+// Head numbers are taken modulo these numbers, so they must not be 0.
 static bool has_heads(const struct ggml_tensor * t) { return t->ne[2] > 0 && t->ne[3] > 0; }
 
-// Any float types; strides are the drivers' business.
+// Any float types. The drivers handle all strides.
 static const char * flash_attn_unsupported(const struct ggml_tensor * node) {
     const char * why = gb_need_float(node, 3);
     if (why != NULL) {
@@ -124,14 +125,14 @@ static const char * flash_attn_unsupported(const struct ggml_tensor * node) {
     return has_heads(node->src[1]) && has_heads(node->src[2]) ? NULL : "src[1] and src[2] must have heads";
 }
 
-// Sized for both: whether the tiles' alignment is met is known only when memory is.
+// The larger size of both paths, because the alignment for tiles is known only at run time.
 static size_t flash_attn_work(const struct ggml_tensor * node, int n_tasks) {
     const struct gb_attention a = attention_of(node);
     const int64_t tiled = gb_attention_is_tiled(&a) ? gb_attention_tiled_floats(&a) : 0;
     return gb_floats_size(GB_MAX(tiled, attn_floats(node)), n_tasks);
 }
 
-// Every query meets every key: that product is the work.
+// The work is the product of queries and keys.
 static int flash_attn_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct gb_attention a = attention_of(node);
     const int64_t units = gb_attention_is_tiled(&a) ? gb_attention_tiled_units(&a) : gb_rows(node);
@@ -192,15 +193,15 @@ static size_t flash_ff_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(ff_floats(node), n_tasks);
 }
 
-// Every row meets every hidden unit: that product is the work.
+// The work is the product of rows and hidden units.
 static int flash_ff_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node) * (double) node->src[1]->ne[1], gb_rows(node), n_threads);
 }
 
 // ----------------------------------------------------------------------------------------------------- FLASH_ATTN_BACK
 
-// The result is one dense vector: the gradients of q, k and v, each in its tensor's shape and starting at a multiple of
-// 16 bytes.
+// The result is one dense vector: the gradients of q, k and v. Each has its tensor's shape and
+// starts at a multiple of 16 bytes.
 struct grads {
     float *q, *k, *v;
 };
@@ -210,7 +211,7 @@ static size_t padded(const struct ggml_tensor * t) {
     return ((size_t) gb_count(t) * sizeof(float) + 15) & ~(size_t) 15;
 }
 
-// Only a division of the result's memory: nothing is allocated.
+// Divides the result's memory. Allocates nothing.
 static struct grads grads_of(const struct ggml_tensor * node) {
     char * base = node->data;
     char * k = base + padded(node->src[0]);
@@ -218,12 +219,12 @@ static struct grads grads_of(const struct ggml_tensor * node) {
         (float *) (void *) (k + padded(node->src[1])) };
 }
 
-// A row of a gradient, which is dense whatever the strides of its tensor are.
+// A row of a gradient. Gradients are dense for any strides of their tensors.
 static float * grad_row(float * grad, const struct ggml_tensor * t, int64_t i1, int64_t i2, int64_t i3) {
     return grad + ((i3 * t->ne[2] + i2) * t->ne[1] + i1) * t->ne[0];
 }
 
-// Done by the first thread, so that the whole result is defined.
+// The first thread calls this, so that the whole result is defined.
 static void clear_gaps(const struct ggml_tensor * node) { // the bytes that pad the three parts
     char * at = node->data;
     for (int i = 0; i < 3; i++) {
@@ -263,7 +264,8 @@ static struct back back_of(const struct gb_cpu_call * call, const struct ggml_te
         .buf = p + 2 * d + 2 * m };
 }
 
-// From the gradient of the weights to that of the scores: Z = A (G - sum A G) / sqrt(D), in place of G.
+// Turns the gradient of the weights into that of the scores, in place: Z = A (G - sum A G) /
+// sqrt(D).
 static void score_gradient(const struct back * b, int64_t n) {
     double along = 0;
     for (int64_t c = 0; c < n; c++) {
@@ -308,7 +310,7 @@ static bool back_row(const struct gb_cpu_call * call, const struct back * b, str
     return true;
 }
 
-// Threads share the key heads: all query heads that add to one belong to the same thread.
+// Threads share the key heads. One thread computes all query heads of a key head.
 static void run_flash_attn_back(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct back b = back_of(call, node);
     const size_t plane = (size_t) (b.k->ne[0] * b.k->ne[1]) * sizeof(float);

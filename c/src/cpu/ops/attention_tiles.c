@@ -1,42 +1,44 @@
-// attention_tiles.c - attention for many queries: tiles of queries and keys, the score matrix never exists as a whole.
+// attention_tiles.c - attention for many queries, by tiles. The full score matrix is never stored.
 //
-// The one idea: softmax can be formed piece by piece. For a tile of queries the thread goes through the keys in blocks:
-// scores of the block by the tile product, exponentials against the largest score so far, results
-// (values weighted by them) added up the same way. When a block raises a query's largest score, what was added up for
-// it is scaled down. At the end each result is divided by its sum of exponentials. A unit of work is several tiles of
-// one head, so that a packed block of keys and values serves them all.
+// Softmax is computed piece by piece. For a tile of queries, the thread goes through the keys in
+// blocks. A block adds its exponentials, relative to the largest score so far, and its weighted
+// values to the sums. If a block raises a query's largest score, the query's sums are scaled down.
+// At the end each result is divided by its sum of exponentials.
 //
-// Keys and values are packed, queries and weights are multiplied as they lie. Of the queries of a tile those that one
-// product takes, a panel, meet no key behind the last that one of them sees.
+// A unit of work is several tiles of one head, so that all of them use a packed block of keys and
+// values. A packed block stays for the next unit if that has the same head and a single block.
+// Queries and weights are not packed. A panel is the queries that one product takes. The product
+// skips keys after the last key that a query of the panel sees.
 //
-// Keys that a mask hides are left out where that changes nothing: a mask of -inf that is added hides no NaN, and a
-// weight of zero hides no infinite value. Heads with such keys or values, for which nobody looks unless a mask hides
-// something, take the keys one and all. In FLASH_ATTN what a query does not see does not count, whatever it is.
+// Keys that a mask hides are left out if that does not change the result. An added mask of -inf
+// hides no NaN, and a weight of zero hides no infinite value. So heads with such keys or values use
+// all keys. Heads are checked only if a mask hides keys. In FLASH_ATTN, hidden keys and values
+// never count.
 //
-// Invariant: how a query's result is computed depends on shapes and data alone, not on its tile, its unit or the
-// thread: results are the same bits for every number of threads. Packed blocks stay for the next unit when that has the
-// same head and a single block.
+// Invariant: a query's result depends on shapes and data alone, not on its tile, its unit or the
+// thread. So results are the same bits for every number of threads.
 #include "cpu/ops/attention_tiles.h"
 
 #include <math.h>
 
-// Rows of scores are no power of two apart: those of a panel would push each other out of the first-level cache.
+// The stride of score rows is no power of two. Else rows of a panel would evict each other from the
+// first-level cache.
 enum { QUERIES = 48, KEYS = 512, TILES = 4, PANEL = GB_GEMM_NR_MAX, SCORES = KEYS + 16 };
 
-// Scores so far below the largest count as 0, 2^-100 of it. Products with their exponentials may be denormal numbers,
-// which are slow.
+// Scores that lie so far below the largest score (a factor of 2^-100) count as 0. Products with
+// their exponentials may be denormal numbers, which are slow.
 #define LEAST (-70.0f)
 
-// The multiple of `to` that is not below n.
+// The smallest multiple of `to` that is at least n.
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// of a unit
+// A tile of queries.
 struct tile {
     int64_t first, n; // queries
-    int64_t end; // keys that any of them sees
-    int64_t seen[QUERIES]; // keys that each sees
-    bool masks_hide; // what masks add to keys that are not seen is below infinity
-    bool all_count; // all keys count, whatever masks say
+    int64_t end; // number of leading keys that some query sees
+    int64_t seen[QUERIES]; // number of leading keys that each query sees
+    bool masks_hide; // masks add only finite numbers or -inf to hidden keys
+    bool all_count; // hidden keys are computed too
     float max[QUERIES];
     double sum[QUERIES];
     float * queries; // n x d, scaled
@@ -52,10 +54,10 @@ struct tiles {
     float * values; // packed block of values
     float * score; // QUERIES x SCORES
     int64_t out_stride;
-    // the block that keys and values hold: plane of the head * blocks + block; -1: none
+    // the block in `keys` and `values`: plane of the head * blocks + block; -1: none
     int64_t packed;
-    int64_t looked; // the head of which `keys_norm` and `values_norm` tell; -1: none
-    // of the longest key, of all values: NaN or infinite if one is, or is huge
+    int64_t looked; // the head of `keys_norm` and `values_norm`; -1: none
+    // of the longest key, of all values; NaN or infinite if an element is, or is huge
     double keys_norm, values_norm;
     bool values_far; // FLASH_ATTN: not all values of the block are finite
     struct tile tile[TILES];
@@ -72,7 +74,7 @@ static struct sizes sizes_of(const struct gb_attention * a) { // for tiles of an
     return (struct sizes){ QUERIES * d, keys * d, keys * wide, QUERIES * (int64_t) SCORES, QUERIES * wide };
 }
 
-// Tiles of a unit: as many as share a block that had to be packed for them.
+// Number of tiles of a unit, which share packed blocks.
 static int64_t tiles_a_unit(const struct gb_attention * a) { return a->k->ne[1] > KEYS ? TILES : 1; }
 
 int64_t gb_attention_tiled_floats(const struct gb_attention * a) {
@@ -80,7 +82,7 @@ int64_t gb_attention_tiled_floats(const struct gb_attention * a) {
     return s.keys + s.values + s.score + tiles_a_unit(a) * (s.queries + s.out);
 }
 
-// Lays out this thread's scratch; no panel is packed yet.
+// Divides this thread's scratch. No block is packed yet.
 static struct tiles tiles_of(const struct gb_cpu_call * call, const struct gb_attention * a) {
     const struct sizes s = sizes_of(a);
     struct tiles t = {
@@ -99,7 +101,7 @@ static struct tiles tiles_of(const struct gb_cpu_call * call, const struct gb_at
 
 // ------------------------------------------------------------------------------------------------------------- packing
 
-// n rows of length `depth` at p, `stride` bytes apart, to panels of `width`.
+// Packs n rows of length `depth` at p, `stride` bytes apart, into panels of `width`.
 static void pack(const struct gb_kernels * k, enum ggml_type type, float * y, const char * p, size_t stride, int64_t n,
     int64_t depth, int width) {
     const void * rows[PANEL];
@@ -121,12 +123,12 @@ static void scale_queries(struct tiles * t, struct tile * tile, struct gb_row at
     }
 }
 
-// Which of n heads goes with head i of n_query.
+// The head, of n, that query head i of n_query uses.
 static int64_t head_of(const struct gb_attention * a, int64_t i, int64_t n, int64_t n_query) {
     return a->in_turn ? i % n : i / (n_query / n);
 }
 
-struct heads { // of keys and values, that go with a row of queries
+struct heads { // of keys and values, for a row of queries
     int64_t k2, k3, v2, v3;
     int64_t number; // of this combination
 };
@@ -159,7 +161,7 @@ static void pack_block(struct tiles * t, struct gb_row at, int64_t key0, int64_t
 
 // --------------------------------------------------------------------------------------------------------------- masks
 
-// The row of an edit's tensor that goes with a row of scores.
+// The row of an edit's tensor for a row of scores.
 static const float * edit_row(const struct gb_attention * a, const struct gb_score_edit * e, int64_t query,
     struct gb_row at) {
     const struct ggml_tensor * t = e->t;
@@ -170,7 +172,7 @@ static const float * edit_row(const struct gb_attention * a, const struct gb_sco
     return (const float *) (const void *) gb_row_ptr(t, query % t->ne[1], at.i2 % t->ne[2], at.i3 % t->ne[3]);
 }
 
-// How many of a row's n values are left without those of -inf behind the last other.
+// The number of the row's n values without the trailing values of -inf.
 static int64_t without_hidden(const float * row, int64_t n) {
     enum { AT_ONCE = 16 };
     const uint32_t minus_infinity = 0xff800000;
@@ -198,8 +200,8 @@ static bool all_below_infinity(const float * row, int64_t first, int64_t end) {
     return fine;
 }
 
-// Finds the number of keys that query i of the tile sees: behind them all scores are -inf. Also
-// checks that masks add only finite numbers or -inf there.
+// Finds the number of leading keys that query i of the tile sees: all later scores are -inf. Also
+// checks that masks add only finite numbers or -inf to the later keys.
 static void look_at_masks(const struct tiles * t, struct tile * tile, int64_t i, struct gb_row at) {
     const struct gb_attention * a = t->a;
     const int64_t query = tile->first + i;
@@ -219,15 +221,15 @@ static void look_at_masks(const struct tiles * t, struct tile * tile, int64_t i,
     }
 }
 
-// what DIAG_MASK_INF does
+// Hides keys like DIAG_MASK_INF.
 static void hide(const struct tiles * t, float * score, int64_t query, int64_t key0, int64_t n) {
     for (int64_t i = GB_MAX((int64_t) 0, t->a->past + query + 1 - key0); i < n; i++) {
         score[i] = -INFINITY;
     }
 }
 
-// Applies the edits, in order, to n scores of a query, from key0 on; the causal mask too where hidden keys are
-// computed.
+// Applies the edits, in order, to n scores of a query, from key0 on. Applies the causal mask too if
+// hidden keys are computed.
 static void edit(const struct tiles * t, bool all_count, float * score, int64_t query, struct gb_row at, int64_t key0,
     int64_t n) {
     for (int i = 0; i <= t->a->n_edits; i++) {
@@ -248,14 +250,14 @@ static void edit(const struct tiles * t, bool all_count, float * score, int64_t 
 
 // ---------------------------------------------------------------------------------------------- what masks do not hide
 
-// The sum of squares of a dense row, of a type that is_packable lets in.
+// The sum of squares of a dense row, of a type that is_packable accepts.
 static double squares(const struct gb_kernels * k, enum ggml_type type, const void * row, int64_t n) {
     return type == GGML_TYPE_F32   ? k->dot_f32(n, row, row)
            : type == GGML_TYPE_F16 ? k->dot_f16(n, row, row)
                                    : k->dot_bf16(n, row, row);
 }
 
-// Fills keys_norm and values_norm for the head, unless they are there already.
+// Computes keys_norm and values_norm for the head, unless they are known.
 static void look_at_head(struct tiles * t, struct gb_row at) {
     const struct ggml_tensor *k = t->a->k, *v = t->a->v;
     const struct heads h = heads_of(t->a, at);
@@ -276,7 +278,8 @@ static void look_at_head(struct tiles * t, struct gb_row at) {
     }
 }
 
-// May keys that a mask hides from a query of the tile be left out? Not a product with one may be infinite.
+// True if keys that a mask hides from a query of the tile may be left out: no product with such a
+// key can be infinite.
 static bool may_leave_out(struct tiles * t, const struct tile * tile, struct gb_row at) {
     double bound = 0;
     if (!tile->masks_hide) {
@@ -298,8 +301,8 @@ static bool may_leave_out(struct tiles * t, const struct tile * tile, struct gb_
 
 // --------------------------------------------------------------------------------------------------------------- tiles
 
-// c[rows x columns] = or += a b over `depth` terms, for at most gemm_mr rows as they lie; b has panels of b_depth
-// terms.
+// c[rows x columns] = or += a b over `depth` terms, for at most gemm_mr rows of a, which is not
+// packed. b has panels of b_depth terms.
 static void product(const struct gb_kernels * k, int64_t depth, const float * a, int64_t lda, int64_t rows,
     const float * b, int64_t b_depth, int64_t columns, float * c, int64_t stride, bool accumulate) {
     for (int64_t j = 0; j < columns; j += k->gemm_nr) {
@@ -324,7 +327,6 @@ static void clear(float * x, int64_t from, int64_t to) {
     }
 }
 
-// max_f32 passes over them.
 static bool has_nan(const float * x, int64_t n) {
     bool found = false;
     for (int64_t i = 0; i < n; i++) {
@@ -333,12 +335,13 @@ static bool has_nan(const float * x, int64_t n) {
     return found;
 }
 
-// Scores of query i of the tile become exponentials; the first `seen` keys of the block count.
+// Turns the scores of query i of the tile into exponentials. The first `seen` keys of the block
+// count.
 static void weigh(struct tiles * t, struct tile * tile, int64_t i, int64_t keys, int64_t seen) {
     float * score = t->score + i * SCORES;
     float * out = tile->out + i * t->out_stride;
     const float block_max = seen > 0 ? t->k->max_f32(seen, score) : -INFINITY, max = GB_MAX(tile->max[i], block_max);
-    if (seen == 0 || max == -INFINITY) { // nothing is seen
+    if (seen == 0 || max == -INFINITY) { // no key is seen
         tile->sum[i] = has_nan(score, seen) ? NAN : tile->sum[i];
         clear(score, 0, keys);
         return;
@@ -359,7 +362,7 @@ static void add_values(struct tiles * t, struct tile * tile, int64_t i, int64_t 
         t->out_stride, true);
 }
 
-// Prepares a tile of queries: what each sees, and whether hidden keys count all the same.
+// Prepares a tile of queries: the keys that each query sees, and whether hidden keys are computed.
 static void open_tile(struct tiles * t, struct tile * tile, struct gb_row at, int64_t first) {
     tile->first = first;
     tile->n = GB_MIN(t->a->q->ne[1] - first, (int64_t) QUERIES);
@@ -381,11 +384,11 @@ static void open_tile(struct tiles * t, struct tile * tile, struct gb_row at, in
     memset(tile->out, 0, (size_t) (tile->n * t->out_stride) * sizeof(float));
 }
 
-// The keys of the packed block, as far as a query of the panel sees them. First all scores, then all results: the keys
-// stay in the second-level cache, then the values.
+// Adds the keys of the packed block that a query of the panel sees. It computes all scores, then
+// all results, so that the keys, and then the values, stay in the second-level cache.
 static void add_block(struct tiles * t, struct tile * tile, struct gb_row at, int64_t key0, int64_t packed) {
     const int64_t mr = t->k->gemm_mr;
-    int64_t seen[QUERIES], keys[QUERIES]; // of the block: what a query sees, what its panel meets
+    int64_t seen[QUERIES], keys[QUERIES]; // keys that a query sees, that its panel computes
     for (int64_t i = 0, n; i < tile->n; i += n) {
         n = GB_MIN(tile->n - i, mr);
         int64_t end = 0;
@@ -416,7 +419,7 @@ static void close_tile(struct tiles * t, struct tile * tile, struct gb_row at) {
             a->out + (size_t) (tile->first + i) * a->nb[1] + (size_t) at.i2 * a->nb[2] + (size_t) at.i3 * a->nb[3];
         const bool direct = gb_are_floats(a->type, a->nb[0], to, t->dv);
         float * y = direct ? (float *) (void *) to : t->score;
-        // no sum: no key was seen, and the results are zeros
+        // a sum of 0: no key was seen, and the results are zeros
         t->k->scale_f32(t->dv, y, out, tile->sum[i] != 0 ? (float) (1.0 / tile->sum[i]) : 1.0f);
         if (!direct) {
             gb_store(t->k, a->type, t->dv, to, a->nb[0], y);
@@ -424,7 +427,7 @@ static void close_tile(struct tiles * t, struct tile * tile, struct gb_row at) {
     }
 }
 
-// Queries from at.i1 on of one head, up to n tiles of them.
+// Computes up to n tiles of queries of one head, from query at.i1 on.
 static void run_unit(const struct gb_cpu_call * call, struct tiles * t, struct gb_row at, int64_t n) {
     int64_t end = 0, count = 0;
     for (; count < n && at.i1 + count * QUERIES < t->a->q->ne[1]; count++) {
@@ -460,7 +463,8 @@ bool gb_attention_is_aligned(const struct gb_attention * a) {
            (uintptr_t) a->v->data % ggml_type_size(a->v->type) == 0;
 }
 
-// With fewer queries or keys packing costs more than it saves; the longest rows bound the scratch of a thread.
+// With fewer queries or keys, packing costs more than it saves. The longest rows bound the scratch
+// of a thread.
 bool gb_attention_is_tiled(const struct gb_attention * a) {
     const struct ggml_tensor *q = a->q, *k = a->k, *v = a->v;
     return q->ne[1] >= 8 && k->ne[1] >= 16 && q->ne[0] >= 8 && q->ne[0] <= 512 && v->ne[1] >= 8 && v->ne[1] <= 512 &&
@@ -471,7 +475,7 @@ int64_t gb_attention_tiled_units(const struct gb_attention * a) {
     return gb_div_up(a->q->ne[1], QUERIES * tiles_a_unit(a)) * a->q->ne[2] * a->q->ne[3];
 }
 
-// Units go chunk by chunk through a head, then to the next head, so that packed blocks are used again.
+// Units of one head follow each other, so that packed blocks are used again.
 void gb_attention_run_tiled(const struct gb_cpu_call * call, const struct gb_attention * a) {
     struct tiles t = tiles_of(call, a);
     const int64_t each = QUERIES * tiles_a_unit(a);

@@ -1,15 +1,15 @@
-// binary.c - ADD, SUB, MUL, DIV (src[1] repeats over src[0]), ADD1, and ACC and SET, which change a region of a copy of
-// src[0]. ADD and ADD1 also take a quantized src[0] and give a quantized result: runs are dequantized, added,
-// quantized.
+// binary.c - ADD, SUB, MUL, DIV (src[1] repeats over src[0]), ADD1, and ACC and SET, which change a
+// region of a copy of src[0]. ADD and ADD1 also accept a quantized src[0] and then give a quantized
+// result. They dequantize runs, add, and quantize.
 #include "cpu/ops/elements.h"
 
 // --------------------------------------------------------------------------------------------------------- elementwise
 
-// Any float types, not necessarily the same: runs are converted.
+// Any float types. They may differ, because runs are converted.
 static const char * unsupported2(const struct ggml_tensor * node) { return gb_need_float(node, 2); }
 
-// Without a quantized tensor the rule is that of the other operators; with one, src[0] is loaded and the result stored
-// by blocks, and src[1] is a float.
+// Without a quantized tensor, the rule of the other operators holds. With a quantized tensor,
+// src[0] must load and the result must store by blocks, and src[1] must be a float type.
 static const char * sum_unsupported(const struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     if (a == NULL || b == NULL || !(ggml_is_quantized(a->type) || ggml_is_quantized(node->type))) {
@@ -46,7 +46,8 @@ ELEMENTWISE(sub, unsupported2)
 ELEMENTWISE(mul, unsupported2)
 ELEMENTWISE(div, unsupported2)
 
-// src[1] is one value, read anew for each run: it may lie in the result only if that is one element, hence one run.
+// src[1] is one value, read again for each run. It may lie in the result only if the result is one
+// element.
 static void map_add1(const struct gb_cpu_call * call, const struct ggml_tensor * node, int64_t n, float * y,
     const float * x) {
     const struct ggml_tensor * b = node->src[1];
@@ -59,7 +60,7 @@ const struct gb_cpu_op gb_cpu_op_add1 = { .unsupported = sum_unsupported, .n_tas
 
 // ------------------------------------------------------------------------------------------------------------ ACC, SET
 
-// The region of the result that src[1] goes to: strides in bytes, elements along dim 0 dense.
+// The region of the result that src[1] changes: strides in bytes, elements along dim 0 dense.
 struct region {
     size_t nb[4], offset;
     bool inplace;
@@ -75,7 +76,7 @@ static struct region region_of(const struct ggml_tensor * node) {
     return r;
 }
 
-// One past the last byte; SIZE_MAX when that cannot be computed.
+// One past the last byte. SIZE_MAX if the computation overflows.
 static size_t region_end(const struct region * r, const struct ggml_tensor * b) {
     size_t end = r->offset + r->nb[0];
     for (int i = 0; i < 4; i++) {
@@ -87,7 +88,8 @@ static size_t region_end(const struct region * r, const struct ggml_tensor * b) 
     return end;
 }
 
-// Does each element of src[1] have a place of its own? Else the order counts and one thread does all.
+// True if the elements of src[1] go to distinct places. Else their order matters, and one thread
+// does all of them.
 static bool region_is_injective(const struct region * r, const struct ggml_tensor * b) {
     size_t extent = r->nb[0];
     for (int i = 0; i < 4; i++) {
@@ -99,7 +101,8 @@ static bool region_is_injective(const struct region * r, const struct ggml_tenso
     return true;
 }
 
-// The region must lie inside of the result: its strides and offset are parameters, which a file or a user may give.
+// Checks that the region lies inside of the result. Its strides and offset are parameters, which
+// may come from a file or a user.
 static const char * region_unsupported(const struct ggml_tensor * node) {
     const struct region r = region_of(node);
     const struct ggml_tensor * b = node->src[1];
@@ -124,13 +127,13 @@ static const char * set_unsupported(const struct ggml_tensor * node) {
     return why != NULL ? why : region_unsupported(node);
 }
 
-// Overlapping elements of the region are written in order, which only one thread can do.
+// One thread writes overlapping elements of the region, in order.
 static int region_tasks(const struct ggml_tensor * node, int n_threads) {
     const struct region r = region_of(node);
     return region_is_injective(&r, node->src[1]) ? gb_tasks_dst_rows(node, n_threads) : 1;
 }
 
-// d = s for n elements, converted where the types differ.
+// d = s for n elements, converted if the types differ.
 static void copy_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d,
     const struct ggml_tensor * src, const char * s, int64_t n) {
     if (dst->type == src->type) {
@@ -173,11 +176,12 @@ static void add_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, c
     }
 }
 
-// An operation on each row of src[1] and the row of the region d that it goes to.
+// An operation on a row of src[1] and its row d of the region.
 typedef void region_row(const struct gb_cpu_call * call, struct ggml_tensor * dst, char * d,
     const struct ggml_tensor * src, const char * s, int64_t n);
 
-// First the copy of src[0], shared by rows of the result, then, behind a barrier, the region, shared by rows of src[1].
+// Threads copy src[0], shared by rows of the result. After a barrier, they change the region,
+// shared by rows of src[1].
 static void run_region(const struct gb_cpu_call * call, struct ggml_tensor * dst, region_row * f) {
     const struct region r = region_of(dst);
     const struct ggml_tensor * b = dst->src[1];

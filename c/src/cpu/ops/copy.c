@@ -12,7 +12,7 @@
 
 enum { BLOCK_ROWS = 64, STRIDED_COLUMNS = 16 }; // a strided block touches a cache line a column: all must stay in L1
 #define DIRECT_BYTES ((size_t) 1 << 16)         // a unit of plain memory copy
-#define PIECE_BYTES ((size_t) 1 << 20)         // between two of which a thread may stop
+#define PIECE_BYTES ((size_t) 1 << 20)         // a thread may stop after each piece
 
 struct layout { // of both sides
     int64_t ne[4];
@@ -53,7 +53,7 @@ static bool is_dense_f32(enum ggml_type type, const char * p, size_t stride) {
     return type == GGML_TYPE_F32 && stride == sizeof(float) && (uintptr_t) p % sizeof(float) == 0;
 }
 
-// By a buffer; n <= GB_RUN.
+// Through a buffer; n <= GB_RUN.
 static void between_floats(const struct gb_kernels * k, enum ggml_type to, enum ggml_type from, int64_t n, char * d,
     size_t ds, const char * s, size_t ss) {
     float buf[GB_RUN];
@@ -105,7 +105,7 @@ static void view_dense(int64_t ne[4], size_t nb[4], size_t size) { // strides of
     }
 }
 
-// Merges dims that are dense behind each other on both sides into the lower one; dims of length 1 vanish.
+// Merges adjacent dims that are dense on both sides. Removes dims of length 1.
 static void merge(struct layout * l) {
     int n = 0;
     for (int i = 1; i < 4; i++) {
@@ -131,7 +131,7 @@ static void merge(struct layout * l) {
     }
 }
 
-// False when no single shape describes both sides.
+// False: no single shape describes both sides.
 static bool layout_of(struct layout * l, const struct ggml_tensor * dst, const struct ggml_tensor * src) {
     const bool same = gb_same_ne(dst, src);
     if (!same && !ggml_is_contiguous(dst) && !ggml_is_contiguous(src)) {
@@ -152,14 +152,14 @@ static bool layout_of(struct layout * l, const struct ggml_tensor * dst, const s
 
 // -------------------------------------------------------------------------------------------------------------- copies
 
-// Threads share pieces of DIRECT_BYTES. Sides that overlap are moved in one piece for each thread.
+// Threads share pieces of DIRECT_BYTES. If the sides overlap, each thread moves one piece.
 static void copy_memory(const struct gb_cpu_call * call, char * d, const char * s, size_t size) {
     int64_t first, last;
     gb_cpu_share(call, (int64_t) ((size + DIRECT_BYTES - 1) / DIRECT_BYTES), &first, &last);
     const bool apart = (uintptr_t) d + size <= (uintptr_t) s || (uintptr_t) s + size <= (uintptr_t) d;
     const size_t end = GB_MIN((size_t) last * DIRECT_BYTES, size);
     for (size_t at = (size_t) first * DIRECT_BYTES, piece; at < end; at += piece) {
-        piece = apart ? GB_MIN(end - at, (size_t) PIECE_BYTES) : end - at; // what overlaps is moved as a whole
+        piece = apart ? GB_MIN(end - at, (size_t) PIECE_BYTES) : end - at; // overlap: one piece
         memmove(d + at, s + at, piece);
         if (gb_cpu_stopped(call, (int64_t) (piece / 8))) {
             return;
@@ -167,8 +167,8 @@ static void copy_memory(const struct gb_cpu_call * call, char * d, const char * 
     }
 }
 
-// Elements of 2 or 4 bytes that lie densely along one dim of the source and another of the result: dims 0 and `with`.
-// Returns the other dim, or 0 when there is none.
+// For elements of 2 or 4 bytes that are dense along dim 0 of the result and along another dim of
+// the source. Returns that dim, or 0 if no dim fits.
 static int transposed_with(const struct layout * l, size_t size) {
     if (l->db[0] != size || (size != 2 && size != 4)) {
         return 0;
@@ -222,8 +222,8 @@ static void copy_transposing(const struct gb_cpu_call * call, struct ggml_tensor
     }
 }
 
-// Columns of a block: of a single dense row so many that finding a block takes a tenth of copying it, as long as each
-// thread has some blocks. Of several rows more columns are no faster.
+// Columns of a block. A block of a single dense row is so wide that finding it takes a tenth of the
+// copy, but each thread has some blocks. For several rows, more columns are no faster.
 static int64_t block_width(const struct gb_cpu_call * call, bool dense, const struct layout * l) {
     const int64_t others = l->ne[2] * l->ne[3];
     int64_t width = dense ? GB_RUN : STRIDED_COLUMNS;
@@ -282,7 +282,8 @@ static void walker_advance(struct walker * w, int64_t n) { // never past the end
     }
 }
 
-// Threads share the elements in logical order; each starts both walkers at its first element.
+// Threads share the elements in logical order. Each thread starts both walkers at its first
+// element.
 static void copy_walking(const struct gb_cpu_call * call, struct ggml_tensor * dst, const struct ggml_tensor * src) {
     const int64_t block = GB_MAX(ggml_blck_size(dst->type), ggml_blck_size(src->type)); // rows and runs are multiples
     int64_t first, last;
@@ -306,7 +307,7 @@ static void copy_walking(const struct gb_cpu_call * call, struct ggml_tensor * d
 
 // -------------------------------------------------------------------------------------------------------------- the op
 
-// Plain types that copy_run knows how to turn into each other.
+// True for plain types that copy_run can convert into each other.
 static bool can_convert(enum ggml_type from, enum ggml_type to) {
     return (gb_is_float(from) || from == GGML_TYPE_I32) && (gb_is_float(to) || to == GGML_TYPE_I32);
 }
@@ -332,7 +333,7 @@ static const char * quantized_unsupported(const struct ggml_tensor * dst, const 
     return gb_can_store(dst) ? NULL : "the result cannot be quantized: its format, or blocks that are not dense";
 }
 
-// Plain types are copied or converted; quantized ones have rules of their own.
+// Plain types are copied or converted. Quantized types have separate rules.
 static const char * copy_unsupported(const struct ggml_tensor * node) {
     const struct ggml_tensor * src = node->src[0];
     if (ggml_is_quantized(src->type) || ggml_is_quantized(node->type)) {
@@ -363,7 +364,7 @@ static void copy_run_node(const struct gb_cpu_call * call, struct ggml_tensor * 
     }
 }
 
-// Any element may begin a share: rows do not matter for most copies.
+// A share may begin at any element, because most copies do not depend on rows.
 static int copy_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node), gb_count(node), n_threads);
 }

@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "cpu/ops/elements.h"
 
-// Failures that happen inside of the user's function are forgotten, so that they do not become the run's.
+// Discards failures inside of the user's function, so that they do not become failures of the run.
 #define CALL_USER(call)                           \
     do {                                          \
         const uint64_t before_ = gb_fail_count(); \
@@ -16,14 +16,14 @@
         gb_forget_failures_since(before_);        \
     } while (0)
 
-// The user's function need not stand two calls at once.
+// The user's function need not be thread-safe.
 static int one_task(const struct ggml_tensor * node, int n_threads) {
     (void) node;
     (void) n_threads;
     return 1;
 }
 
-// Checked when the plan is made, so that run() can call without looking.
+// The plan checks this, so run() calls the function without a check.
 static const char * function_unsupported(const struct ggml_tensor * node) {
     void * fun;
     memcpy(&fun, node->op_params, sizeof(fun));
@@ -32,9 +32,9 @@ static const char * function_unsupported(const struct ggml_tensor * node) {
 
 // ----------------------------------------------------------------------------------------------- MAP_UNARY, MAP_BINARY
 
-enum { USER_WORK = GB_CPU_PACE / 8 }; // a row of what nobody knows
+enum { USER_WORK = GB_CPU_PACE / 8 }; // assumed cost of a row
 
-// The user's function gets rows as plain arrays of f32, with an int for the length.
+// The user's function takes rows as plain arrays of f32, with an int for the length.
 static const char * rows_unsupported(const struct ggml_tensor * node, int n_src) {
     const char * why = function_unsupported(node);
     why = why != NULL ? why : gb_need_f32(node, n_src);
@@ -96,7 +96,7 @@ struct custom { // the layout of op_params for MAP_CUSTOMn and CUSTOM; the _F32 
     void * userdata;
 };
 
-// For the _F32 forms the members behind `fun` are not meaningful.
+// For the _F32 forms the members after `fun` have no meaning.
 static struct custom custom_of(const struct ggml_tensor * node) {
     struct custom c;
     memcpy(&c, node->op_params, sizeof(c));
@@ -128,7 +128,7 @@ static void run_map_custom3_f32(const struct gb_cpu_call * call, struct ggml_ten
     }
 }
 
-// Every thread calls the function, which divides the work itself by ith and nth.
+// Every thread calls the function, which divides the work by ith and nth.
 static void run_map_custom1(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct custom c = custom_of(node);
     CALL_USER(((ggml_custom1_op_t) c.fun)(node, node->src[0], call->ith, call->nth, c.userdata));

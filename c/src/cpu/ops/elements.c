@@ -47,8 +47,8 @@ static bool is_float(enum ggml_type type, enum ggml_type result) {
 
 static bool is_same(enum ggml_type type, enum ggml_type result) { return type == result; }
 
-// The result (message 0) and sources 0 .. n_src - 1 (message i + 1): NULL when all fit, else the message of the first
-// that does not. Quantized and huge tensors fit nowhere.
+// Checks the result (message 0) and sources 0 .. n_src - 1 (message i + 1). Returns NULL, or the
+// message of the first tensor that does not fit. Quantized and huge tensors never fit.
 static const char * need(const struct ggml_tensor * node, int n_src, bool (*fits)(enum ggml_type, enum ggml_type),
     const char * const * messages) {
     for (int i = -1; i < n_src; i++) {
@@ -211,7 +211,7 @@ void gb_move(size_t size, int64_t n, char * d, size_t d_stride, const char * s, 
     }
 }
 
-// A strided result is cleared element by element, because the bytes between are not its own.
+// Clears a strided result element by element, because the bytes between do not belong to it.
 void gb_clear(size_t size, int64_t n, char * d, size_t d_stride) {
     if (n <= 0) {
         return;
@@ -229,14 +229,14 @@ void gb_clear(size_t size, int64_t n, char * d, size_t d_stride) {
 
 int gb_cpu_default_tasks(const struct ggml_tensor * node, int n_threads) {
     int64_t n = ggml_nelements(node);
-    // reductions: the input is the work; a gather reads what it writes
+    // A reduction reads its whole input. A gather reads only as much as it writes.
     if (node->src[0] != NULL && gb_op_info(node->op)->work != GB_WORK_PICK) {
         n = GB_MAX(n, ggml_nelements(node->src[0]));
     }
     return (int) GB_MIN(GB_MAX(n / GB_TASK_ELEMENTS, 1), n_threads);
 }
 
-// A row is the least that a thread gets.
+// A thread gets at least one row.
 int gb_tasks_src_rows(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node->src[0]), gb_rows(node->src[0]), n_threads);
 }
@@ -254,7 +254,7 @@ struct space {
     int64_t n0, runs, units; // runs in a row, runs in all
 };
 
-// n_src sources are taken in: a source of another shape or with strides makes the space one of rows.
+// The space has rows if one of n_src sources has strides or another shape.
 static struct space space_of(const struct ggml_tensor * node, int n_src) {
     struct space s = { .flat = ggml_is_contiguous(node) };
     for (int i = 0; i < n_src; i++) {
@@ -266,32 +266,32 @@ static struct space space_of(const struct ggml_tensor * node, int n_src) {
     return s;
 }
 
-// An estimate for both drivers: how a second source repeats is not looked at.
+// An estimate for all drivers. It ignores the repetition of further sources.
 int gb_tasks_map(const struct ggml_tensor * node, int n_threads) {
     const double n = (double) gb_count(node);
     if (gb_tasks_for(n, INT64_MAX, n_threads) == 1) {
-        return 1; // however it may be cut
+        return 1; // for any number of units
     }
     return gb_tasks_for(n, space_of(node, 1).units, n_threads);
 }
 
-// Every run of t, of any length within a row, can be used where it lies.
+// True if each run of t, of any length within a row, can be used in place.
 static bool is_dense_f32(const struct ggml_tensor * t) {
     return t->type == GGML_TYPE_F32 && t->nb[0] == sizeof(float) &&
            ((uintptr_t) t->data | t->nb[1] | t->nb[2] | t->nb[3]) % sizeof(float) == 0;
 }
 
-enum { LONG_RUNS = 128 }; // as many as a long run has, at most: between them a thread may stop
+enum { LONG_RUNS = 128 }; // most units of a long run; a thread may stop between runs
 
-// A run: n values from i0 on of the row with coordinates r of the result. p is their address. `units` is its cost.
+// A run: n values from i0 on of row r of the result. p is their address. `units` is its cost.
 struct run {
     int64_t units, i0, n;
     struct gb_row r;
     char * p;
 };
 
-// The run that begins with unit u. Without conversions nothing has to fit into a buffer, and it goes on to the end of
-// the row, at most to unit `last`.
+// The run that begins with unit u. A direct run needs no buffer, so it extends to the end of the
+// row, at most to unit `last`.
 static struct run run_of(const struct space * s, const struct ggml_tensor * node, int64_t u, int64_t last,
     bool direct) {
     struct run at;
@@ -304,12 +304,12 @@ static struct run run_of(const struct space * s, const struct ggml_tensor * node
     return at;
 }
 
-// Results from here on are stored past the caches: no reader would find them there, and ordinary stores read the memory
-// that they overwrite first. Copies of 64 MiB and more take 0.6 of the time, those of 4 to 16 MiB the same, smaller
-// ones that stay in a cache 1.4 times as long (one core with 2 MB of second-level cache).
+// Results of this size and more bypass the caches. They would be evicted before a reader needs
+// them, and ordinary stores first read the memory that they overwrite.
 #define FAR_BYTES ((size_t) 32 << 20)
 
-// Is the result of f32 that large, and none of the sources overwritten, whose memory is in the caches already?
+// True if the f32 result is that large and overwrites no source. The memory of an overwritten
+// source is in the caches already.
 static bool is_far(const struct ggml_tensor * node, const struct space * s, int n_src) {
     if (s->units < (int64_t) (FAR_BYTES / sizeof(float) / GB_RUN) || ggml_nbytes(node) < FAR_BYTES) {
         return false;
@@ -321,8 +321,8 @@ static bool is_far(const struct ggml_tensor * node, const struct space * s, int 
     return apart;
 }
 
-// Takes the values of a run, which `streams` or may lie there already, to their place. next: what will be
-// read soon.
+// Stores the values of a run, unless they were computed in place. `streams`: bypasses the caches.
+// `next`: an address that will be read soon.
 static void put(const struct gb_cpu_call * call, const struct ggml_tensor * node, const struct run * at,
     const float * values, const float * next, bool streams) {
     if (streams) {
@@ -332,7 +332,8 @@ static void put(const struct gb_cpu_call * call, const struct ggml_tensor * node
     }
 }
 
-// Units are runs of GB_RUN elements; threads share them, and a thread takes several at once where nothing is converted.
+// Units are runs of GB_RUN elements. Threads share them. A thread takes several units at once if no
+// conversion is needed.
 void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map1 * f) {
     const struct ggml_tensor * a = node->src[0];
     const struct space s = space_of(node, 1);
@@ -356,7 +357,7 @@ void gb_run_map1(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
     }
 }
 
-// n values of the row of b at p from (repeated) index i0 on.
+// n values of the repeated row of b at p, from index i0 on.
 static const float * repeated_in(const struct gb_cpu_call * call, const struct ggml_tensor * b, const char * p,
     int64_t i0, int64_t n, bool whole, float * buf) {
     if (whole) { // as long as the result's row
@@ -383,7 +384,7 @@ static const char * repeated_row(const struct ggml_tensor * b, struct gb_row r) 
     return (r.i1 | r.i2 | r.i3) == 0 ? b->data : gb_row_ptr(b, r.i1 % b->ne[1], r.i2 % b->ne[2], r.i3 % b->ne[3]);
 }
 
-// As gb_run_map1; the row of src[1] is found by the coordinates modulo its dims.
+// Like gb_run_map1. The coordinates modulo the dims of src[1] select its row.
 void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map2 * f) {
     const struct ggml_tensor * a = node->src[0];
     const struct ggml_tensor * b = node->src[1];
@@ -410,7 +411,7 @@ void gb_run_map2(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_
     }
 }
 
-// Sources beside the first are found as in gb_run_map2, and so is the first.
+// Like gb_run_map2, but all three sources repeat.
 void gb_run_map3(const struct gb_cpu_call * call, struct ggml_tensor * node, gb_map3 * f) {
     const struct space s = space_of(node, 3);
     bool direct = is_dense_f32(node), whole[3], is_empty = false;

@@ -1,13 +1,14 @@
-// elements.h - how operators reach the elements of a tensor, whatever its type and strides.
+// elements.h - access of operators to the elements of tensors of any type and strides.
 //
-// The one idea: arithmetic happens on short dense runs of f32. A dense f32 run is used where it lies; anything else
-// (f16, bf16, a strided or misaligned dim 0, quantized blocks) is converted into a buffer, computed there and converted
-// back. So an operator is written once and works for every float type and stride, and for quantized tensors where it
-// lets them in. Operators that only move data (repeat, pad, ...) go by element size and never convert.
+// Arithmetic happens on short dense runs of f32. A dense f32 run is used in place. Other runs (f16,
+// bf16, a strided or misaligned dim 0, quantized blocks) are converted into a buffer, computed
+// there and converted back. So one driver works for every float type and stride, and for quantized
+// tensors if it accepts them. Operators that only move data (repeat, pad, ...) use the element size
+// and never convert.
 //
-// Invariant: the borders of runs depend on shapes alone, never on the number of threads; with that every operator gives
-// the same bits for every number of threads. A run is read completely before it is written, so results may alias
-// sources exactly.
+// Invariant: the borders of runs depend on shapes alone, never on the number of threads. So every
+// operator gives the same bits for every number of threads. A run is read completely before it is
+// written, so a result may have exactly the memory of a source.
 #ifndef GB_CPU_OPS_ELEMENTS_H
 #define GB_CPU_OPS_ELEMENTS_H
 
@@ -19,18 +20,18 @@
 
 // -------------------------------------------------------------------------------------------------------------- checks
 
-static inline bool gb_is_float(enum ggml_type type) { // what the run functions convert at any stride
+static inline bool gb_is_float(enum ggml_type type) { // run functions convert these at any stride
     return type == GGML_TYPE_F32 || type == GGML_TYPE_F16 || type == GGML_TYPE_BF16;
 }
 
-// Can runs be loaded, stored? Float types, and quantized formats that have the function, if their rows are whole blocks
-// behind each other (a transposed tensor's are not).
+// True if runs can be loaded, or stored: float types, and quantized formats that have the function
+// and rows of consecutive whole blocks. A transposed quantized tensor has no such rows.
 bool gb_can_load(const struct ggml_tensor * t);
 bool gb_can_store(const struct ggml_tensor * t);
 bool gb_rows_are_blocks(const struct ggml_tensor * t); // any type
 
-// For unsupported(): NULL, or a static string that names the first of the result and src[0 .. n_src - 1] (none of them
-// NULL) that does not fit.
+// For unsupported(): checks the result and src[0 .. n_src - 1], none of them NULL. Returns NULL, or
+// a static string that names the first tensor that does not fit.
 const char * gb_need_float(const struct ggml_tensor * node, int n_src); // f32, f16 or bf16
 const char * gb_need_f32(const struct ggml_tensor * node, int n_src);
 const char * gb_need_same(const struct ggml_tensor * node, int n_src); // not quantized, the type of the result
@@ -55,12 +56,13 @@ static inline float gb_get_f32(const char * p) {
 
 // ---------------------------------------------------------------------------------------------------------------- runs
 
-// n values of a float type at p, `stride` bytes apart, to and from dense f32. Any n. Of a quantized type: n / block
-// size blocks, one after the other.
+// Converts n values of a float type at p, `stride` bytes apart, to and from dense f32. Any n. For a
+// quantized type: n / block size consecutive blocks.
 void gb_load(const struct gb_kernels * k, enum ggml_type type, int64_t n, float * y, const char * p, size_t stride);
 void gb_store(const struct gb_kernels * k, enum ggml_type type, int64_t n, char * p, size_t stride, const float * x);
 
-// Can n elements at p, of a tensor or of such a type and stride, be read and written as a float array where they are?
+// True if n elements at p, of this type and stride or of a tensor, can be used in place as a float
+// array.
 static inline bool gb_are_floats(enum ggml_type type, size_t stride, const char * p, int64_t n) {
     return type == GGML_TYPE_F32 && (stride == sizeof(float) || n == 1) && (uintptr_t) p % sizeof(float) == 0;
 }
@@ -69,12 +71,13 @@ static inline bool gb_is_direct(const struct ggml_tensor * t, const char * p, in
     return gb_are_floats(t->type, t->nb[0], p, n);
 }
 
-// The distance of element i0 from the start of its row: i0 is a multiple of the block size.
+// Bytes from the start of a row to element i0, a multiple of the block size.
 static inline size_t gb_offset(const struct ggml_tensor * t, int64_t i0) {
     return (size_t) (ggml_is_quantized(t->type) ? i0 / ggml_blck_size(t->type) : i0) * t->nb[0];
 }
 
-// The n values at p (an element of t, going on along dim 0): in place when possible, else in buf.
+// The n values along dim 0 from p on, the address of an element of t. In place if possible, else in
+// buf.
 static inline const float * gb_in(const struct gb_kernels * k, const struct ggml_tensor * t, const char * p, int64_t n,
     float * buf) {
     if (gb_is_direct(t, p, n)) {
@@ -84,12 +87,12 @@ static inline const float * gb_in(const struct gb_kernels * k, const struct ggml
     return buf;
 }
 
-// Where to compute the n values for p; gb_put takes them there.
+// The memory in which to compute the n values for p. gb_put then stores them at p.
 static inline float * gb_out(const struct ggml_tensor * t, char * p, int64_t n, float * buf) {
     return gb_is_direct(t, p, n) ? (float *) (void *) p : buf;
 }
 
-// Stores values unless they were computed in place, at p.
+// Stores values at p unless they were computed in place.
 static inline void gb_put(const struct gb_kernels * k, const struct ggml_tensor * t, char * p, int64_t n,
     const float * values) {
     if ((const void *) values != (const void *) p) {
@@ -103,10 +106,11 @@ void gb_clear(size_t size, int64_t n, char * d, size_t d_stride); // all bytes z
 
 // ------------------------------------------------------------------------------------------------- rows, work, sharing
 
-// Elements of a long row between which a thread may stop, where drivers pass over the row themselves.
+// Drivers that process a long row themselves may stop after each stretch of this many elements.
 #define GB_STRETCH 65536
 
-// For gb_cpu_stopped: what n elements take that are converted to `type`. Most quantized formats are searched for.
+// For gb_cpu_stopped: the work of converting n elements to `type`. Most quantized formats need a
+// search.
 static inline int64_t gb_store_work(enum ggml_type type, int64_t n) {
     return ggml_is_quantized(type) ? n * (type == GGML_TYPE_Q8_0 || type == GGML_TYPE_Q4_0 ? 2 : 200) : n;
 }
@@ -120,12 +124,13 @@ static inline bool gb_same_ne(const struct ggml_tensor * a, const struct ggml_te
     return a->ne[0] == b->ne[0] && a->ne[1] == b->ne[1] && a->ne[2] == b->ne[2] && a->ne[3] == b->ne[3];
 }
 
-// Has the tensor no elements? Then its dims must not be divided by.
+// True if the tensor has no elements. Do not divide by its dims then.
 static inline bool gb_is_empty(const struct ggml_tensor * t) {
     return t->ne[0] == 0 || t->ne[1] == 0 || t->ne[2] == 0 || t->ne[3] == 0;
 }
 
-// Elements: larger tensors are views that repeat memory, and refused, so that sizes cannot overflow.
+// Largest number of elements. Larger tensors are views that repeat memory. They are refused, so
+// that sizes cannot overflow.
 #define GB_MAX_COUNT ((int64_t) 1 << 48)
 
 static inline int64_t gb_count(const struct ggml_tensor * t) { return ggml_nelements(t); }
@@ -147,11 +152,11 @@ static inline size_t gb_two_rows_work(const struct ggml_tensor * node, int n_tas
     return gb_floats_size(2 * node->ne[0], n_tasks);
 }
 
-// A share of fewer elements costs less than meeting another thread.
+// A share of fewer elements costs less than a barrier.
 #define GB_TASK_ELEMENTS 8192
 
-// Threads for `units` indivisible shares with `elements` elements to touch altogether: few when meeting others costs
-// more.
+// Threads for `units` indivisible shares that touch `elements` elements in total. Small work uses
+// few threads, because barriers would cost more.
 static inline int gb_tasks_for(double elements, int64_t units, int n_threads) {
     const double worth = GB_MIN(elements / GB_TASK_ELEMENTS, (double) n_threads);
     return (int) GB_MAX((int64_t) 1, GB_MIN(units, (int64_t) worth));
@@ -177,10 +182,11 @@ int gb_tasks_map(const struct ggml_tensor * node, int n_threads);
 
 // ---------------------------------------------------------------------------------------------------------- row by row
 
-// Writes the row of the result with coordinates r, which lies at d.
+// Writes the row of the result with coordinates r. Its address is d.
 typedef void gb_row_writer(const struct ggml_tensor * node, struct gb_row r, char * d);
 
-// The result's rows, shared by the threads and written one by one. Inline, so that the compiler sees f.
+// Threads share the rows of the result and write them one by one. Inline, so that the compiler sees
+// f.
 static inline void gb_run_rows(const struct gb_cpu_call * call, const struct ggml_tensor * node, gb_row_writer * f) {
     int64_t first, last;
     gb_cpu_share(call, gb_rows(node), &first, &last);
@@ -193,8 +199,8 @@ static inline void gb_run_rows(const struct gb_cpu_call * call, const struct ggm
     }
 }
 
-// Row i of the result, n values, and the row of src[0] that it comes from, both as float32; y may be x. `spare` are n
-// floats of the thread's own where the operator's work size has two rows for each thread.
+// Row i of the result and row i of src[0], n values each, as f32. y may be x. `spare` is the
+// thread's scratch of n floats, if the operator's work size has two rows for each thread.
 struct gb_float_row {
     int64_t i;
     struct gb_row r;
@@ -208,7 +214,8 @@ struct gb_float_row {
 typedef bool gb_row_map(const struct gb_cpu_call * call, const struct ggml_tensor * node,
     const struct gb_float_row * row);
 
-// The same for operators that compute whole rows; n_rows: how many rows the work size has for each thread, 1 or 2.
+// The same for operators that compute whole rows. n_rows: rows of work memory for each thread, 1 or
+// 2.
 static inline void gb_run_row_map(const struct gb_cpu_call * call, const struct ggml_tensor * node, int n_rows,
     gb_row_map * f) {
     const struct ggml_tensor * a = node->src[0];
@@ -228,7 +235,7 @@ static inline void gb_run_row_map(const struct gb_cpu_call * call, const struct 
     }
 }
 
-// How much ALiBi's bias grows from one position to the next (mask.c).
+// The growth of ALiBi's bias from one position to the next (mask.c).
 float gb_alibi_slope(int64_t head, int n_head, float bias_max);
 
 #endif // GB_CPU_OPS_ELEMENTS_H

@@ -9,7 +9,7 @@
 
 #define EPS 1e-9f
 
-// e = exp(x - max), of which it returns the sum; e may be x. Not all of them when the run is over.
+// e = exp(x - max). Returns the sum of e. e may be x. Stops early if the run is over.
 static double exponentials(const struct gb_cpu_call * call, int64_t n, float * e, const float * x, float * max) {
     double sum = 0;
     *max = -INFINITY;
@@ -36,7 +36,7 @@ static void probabilities(const struct gb_kernels * k, int64_t n, float * p, dou
 
 static const char * loss_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 2); }
 
-struct given { // what op_params say
+struct given { // decoded op_params
     bool eps_is_given;
     double eps;
 };
@@ -46,7 +46,7 @@ static struct given given_of(const struct ggml_tensor * node) {
     return (struct given){ gb_op_param_i32(node, 0) != 0, (double) gb_op_param_f32(node, 1) };
 }
 
-// Work: one number a row, then 3 rows for each thread.
+// Work memory: one number a row, then 3 rows for each thread.
 static size_t totals_size(const struct ggml_tensor * node) {
     return gb_lines((size_t) gb_rows(node->src[0]) * sizeof(double));
 }
@@ -57,8 +57,8 @@ static size_t loss_work(const struct ggml_tensor * node, int n_tasks) {
 
 // -------------------------------------------------------------------------------------------------- CROSS_ENTROPY_LOSS
 
-// The sum of target log(p) of one row; e: n floats, which may be x unless an eps was given. Not all of it when the run
-// is over.
+// The sum of target log(p) of one row. e: n floats, which may be x unless an eps was given. Stops
+// early if the run is over.
 static double loss_row(const struct gb_cpu_call * call, int64_t n, float * e, const float * x, const float * target,
     const struct given * given) {
     float max;
@@ -88,13 +88,13 @@ static double loss_row(const struct gb_cpu_call * call, int64_t n, float * e, co
     return total;
 }
 
-// loss = -sum over rows and classes of b log(p) / rows. Each row's part is kept by itself and the first thread adds
-// them in order, so the result does not depend on the number of threads.
+// loss = -sum over rows and classes of b log(p) / rows. Each row has a separate sum. The first
+// thread adds these sums in order, so the result does not depend on the number of threads.
 static void run_cross_entropy_loss(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor *a = node->src[0], *b = node->src[1];
     const int64_t n = a->ne[0], rows = n > 0 ? gb_rows(a) : 0;
     const struct given given = given_of(node);
-    struct gb_cpu_call behind = *call; // the part of work that is for threads
+    struct gb_cpu_call behind = *call; // the threads' part of the work memory
     behind.work = (char *) call->work + totals_size(node);
     double * totals = call->work;
     float * scratch = gb_my_floats(&behind, 3 * n);

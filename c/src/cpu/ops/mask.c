@@ -1,5 +1,5 @@
-// mask.c - DIAG_MASK_INF, DIAG_MASK_ZERO (what lies right of a diagonal is replaced) and ALIBI (a slope per head is
-// added).
+// mask.c - DIAG_MASK_INF and DIAG_MASK_ZERO (replace elements right of a diagonal) and ALIBI (adds
+// a slope per head).
 #include <math.h>
 
 #include "cpu/ops/elements.h"
@@ -34,12 +34,12 @@ static void run_mask(const struct gb_cpu_call * call, struct ggml_tensor * node,
     }
 }
 
-// For scores before a softmax: the later positions get no weight.
+// For scores before a softmax: later positions get no weight.
 static void run_diag_mask_inf(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     run_mask(call, node, -INFINITY);
 }
 
-// For gradients: those of masked scores are 0.
+// For gradients: the gradients of masked scores are 0.
 static void run_diag_mask_zero(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     run_mask(call, node, 0.0f);
 }

@@ -1,7 +1,8 @@
 // norm.c - NORM, RMS_NORM, RMS_NORM_BACK, GROUP_NORM.
 //
-// A row that is not dense f32 is converted into the thread's scratch row, normalised there and converted back. Threads
-// share whole rows (GROUP_NORM: whole groups), so no sum crosses threads.
+// A row that is not dense f32 is converted into the thread's scratch row, normalised there and
+// converted back. Threads share whole rows (GROUP_NORM: whole groups), so one thread computes each
+// sum.
 //
 // NORM: y = (x - mean) / sqrt(variance + eps). RMS_NORM: y = x / sqrt(mean(x^2) + eps). eps is op_params[0].
 #include <math.h>
@@ -77,7 +78,7 @@ static void run_rms_norm_back(const struct gb_cpu_call * call, struct ggml_tenso
 
 static const char * rms_norm_back_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 2); }
 
-// x and dy of a row, where they have to be converted.
+// Scratch for x and dy of a row, if they must be converted.
 // ---------------------------------------------------------------------------------------------------------- GROUP_NORM
 
 // Channels [c0, c1) of batch i3 are normalised together, in three passes over their runs.
@@ -119,7 +120,7 @@ static double group_pass(const struct gb_cpu_call * call, const struct group * g
     return sum;
 }
 
-// Groups are equally large but for the last; with few channels the last groups may be empty.
+// Groups have equal size, except the last. With few channels the last groups may be empty.
 static int64_t channels_a_group(const struct ggml_tensor * node) {
     return gb_div_up(node->ne[2], gb_op_param_i32(node, 0));
 }
@@ -148,7 +149,7 @@ static const char * group_norm_unsupported(const struct ggml_tensor * node) {
     return gb_op_param_i32(node, 0) < 1 ? "the number of groups must be positive" : gb_need_float(node, 1);
 }
 
-// A group is indivisible: its sums are one thread's.
+// A group is indivisible, because one thread computes its sums.
 static int group_norm_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node), GB_MIN((int64_t) gb_op_param_i32(node, 0), node->ne[2]) * node->ne[3],
         n_threads);

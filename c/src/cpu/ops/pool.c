@@ -1,5 +1,6 @@
-// pool.c - POOL_1D and POOL_2D: the maximum or mean of windows. Positions outside the input are skipped, but the mean
-// divides by the whole window. A window with a NaN gives NaN; the maximum of a window wholly outside is -inf.
+// pool.c - POOL_1D and POOL_2D: the maximum or mean of windows. Positions outside the input are
+// skipped, but the mean divides by the size of the whole window. A window with a NaN gives NaN. The
+// maximum of a window that lies fully outside is -inf.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
@@ -18,7 +19,7 @@ static struct pool pool_of(const struct ggml_tensor * node) {
                  : (struct pool){ (enum ggml_op_pool) p[0], p[1], p[2], p[3], p[4], p[5], p[6] };
 }
 
-// Takes one input row into the accumulators of an output row. False: the run is over.
+// Adds one input row to the accumulators of an output row. False: the run is over.
 static bool take_row(const struct gb_cpu_call * call, const struct pool * p, double * acc, int64_t n_out,
     const float * x, int64_t n_in) {
     const int64_t width = GB_MIN((int64_t) p->k0, n_in), piece = GB_STRETCH / width + 1; // n_in is above 0
@@ -33,7 +34,7 @@ static bool take_row(const struct gb_cpu_call * call, const struct pool * p, dou
             for (int64_t i = GB_MAX(from, (int64_t) 0); i < to; i++) {
                 if (p->op == GGML_OP_POOL_AVG) {
                     acc[o] += x[i];
-                } else if (!(x[i] <= acc[o]) && !isnan(acc[o])) { // a NaN comes in, and stays
+                } else if (!(x[i] <= acc[o]) && !isnan(acc[o])) { // NaN replaces x and stays
                     acc[o] = x[i];
                 }
             }
@@ -47,7 +48,7 @@ static size_t pool_work(const struct ggml_tensor * node, int n_tasks) {
     return gb_floats_size(3 * node->ne[0] + node->src[0]->ne[0], n_tasks);
 }
 
-// Threads share the rows of the result. Accumulators are double and take one input row after the other.
+// Threads share the rows of the result. Accumulators are double. Input rows are added one by one.
 static void run_pool(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a = node->src[0];
     const struct pool p = pool_of(node);
@@ -78,7 +79,7 @@ static void run_pool(const struct gb_cpu_call * call, struct ggml_tensor * node)
     }
 }
 
-// A window without elements has no mean, and a window has to move.
+// Windows must have elements, and strides must be positive.
 static const char * pool_unsupported(const struct ggml_tensor * node) {
     const struct pool p = pool_of(node);
     if (p.op != GGML_OP_POOL_AVG && p.op != GGML_OP_POOL_MAX) {
@@ -87,7 +88,7 @@ static const char * pool_unsupported(const struct ggml_tensor * node) {
     return p.k0 < 1 || p.k1 < 1 || p.s0 < 1 || p.s1 < 1 ? "window and stride must be positive" : gb_need_float(node, 1);
 }
 
-// Input elements count too: a window may be large and its result one number.
+// Input elements count too, because a large window gives only one number.
 static int pool_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node->src[0]) + (double) gb_count(node), gb_rows(node), n_threads);
 }

@@ -1,16 +1,17 @@
-// reduce.c - SUM, SUM_ROWS, MEAN, ARGMAX, and ARGSORT, which also looks at whole rows.
+// reduce.c - SUM, SUM_ROWS, MEAN, ARGMAX and ARGSORT.
 //
-// Sums are formed in double from runs with fixed borders, in a fixed order: the same bits for every number of threads.
+// Sums are formed in double from runs with fixed borders, in a fixed order. So they are the same
+// bits for every number of threads.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
 
 enum {
     LOOK = 64 * GB_RUN,     // elements of a long row between two looks at the run
-    IN_MEMORY = 16 * GB_RUN // of a run that is summed where it lies
+    IN_MEMORY = 16 * GB_RUN // of a run that is summed in place
 };
 
-// The sum of n values at p, an element of t; not of all of them when the run is over.
+// The sum of n values at p, an element of t. Stops early if the run is over.
 static double sum_of(const struct gb_cpu_call * call, const struct ggml_tensor * t, const char * p, int64_t n) {
     float buf[GB_RUN];
     double sum = 0;
@@ -28,8 +29,8 @@ static double sum_of(const struct gb_cpu_call * call, const struct ggml_tensor *
 
 // ----------------------------------------------------------------------------------------------------------------- SUM
 
-// The rows (of a contiguous tensor: slices) are cut into at most MAX_PARTS parts; each part is summed by one thread,
-// then the first thread adds the parts.
+// The rows (of a contiguous tensor: slices) are cut into at most MAX_PARTS parts. One thread sums
+// each part. Then the first thread adds the parts.
 enum { MAX_PARTS = 256, SLICE = 4096 };
 
 struct parts {
@@ -44,7 +45,7 @@ static struct parts parts_of(const struct ggml_tensor * a) {
     return p;
 }
 
-// Parts have nearly equally many rows; their borders depend on the shape alone.
+// Parts have nearly the same number of rows. Their borders depend on the shape alone.
 static double sum_part(const struct gb_cpu_call * call, const struct ggml_tensor * a, const struct parts * p,
     int64_t part) {
     const bool flat = ggml_is_contiguous(a);
@@ -65,7 +66,8 @@ static double sum_part(const struct gb_cpu_call * call, const struct ggml_tensor
     return sum;
 }
 
-// The partial sums lie in scratch; the first thread adds them behind the barrier, in the order of the parts.
+// The partial sums lie in scratch. After the barrier, the first thread adds them in the order of
+// parts.
 static void run_sum(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a = node->src[0];
     double * partials = call->work;
@@ -133,8 +135,8 @@ struct best {
     int32_t at;
 };
 
-// The last of equal maxima; NaN is above all. The kernel finds the maximum of a run; who holds it matters only if it is
-// one of the row so far.
+// The index of the last of equal maxima. NaN is above all. The kernel finds the maximum of a run.
+// Its index is searched only if it is a maximum of the row so far.
 static void improve(const struct gb_kernels * k, struct best * best, int64_t i0, int64_t n, const float * x) {
     const float max = k->max_f32(n, x);
     const bool is_none = isnan(max);
@@ -155,7 +157,7 @@ static void improve(const struct gb_kernels * k, struct best * best, int64_t i0,
     }
 }
 
-// 0 when there is nothing to choose from.
+// 0 if the row is empty.
 static void run_argmax(const struct gb_cpu_call * call, struct ggml_tensor * node) {
     const struct ggml_tensor * a = node->src[0];
     float buf[GB_RUN];
@@ -195,7 +197,7 @@ static const char * index_result_unsupported(const struct ggml_tensor * node) {
 
 // ------------------------------------------------------------------------------------------------------------- ARGSORT
 
-// Does index a come no later than b by value? NaN comes last in either order.
+// True if the value of index a sorts before that of b, or is equal. NaN is last in both orders.
 static bool in_order(const float * x, int32_t a, int32_t b, bool descending) {
     const float u = x[a], v = x[b];
     if (u != u || v != v) {
@@ -206,7 +208,7 @@ static bool in_order(const float * x, int32_t a, int32_t b, bool descending) {
 
 enum { SORT_BLOCK = 8, SORT_PIECE = 16384 };
 
-// Stable: an index moves only past such that are out of order with it.
+// Stable: an index moves only past indices that are out of order with it.
 static void insertion_sort(const float * x, int32_t * index, int64_t n, bool descending) {
     for (int64_t i = 1; i < n; i++) {
         const int32_t moving = index[i];
@@ -235,8 +237,8 @@ static bool merge_runs(const struct gb_cpu_call * call, const float * x, int32_t
     return true;
 }
 
-// Stable: equal values keep ascending indices. index and spare hold n each; the result is in index. False: the run is
-// over.
+// Stable: equal values keep ascending indices. index and spare hold n each. The result is in index.
+// False: the run is over.
 static bool merge_sort(const struct gb_cpu_call * call, const float * x, int32_t * index, int32_t * spare, int64_t n,
     bool descending) {
     for (int64_t i = 0; i < n; i++) {

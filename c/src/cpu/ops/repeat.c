@@ -55,7 +55,7 @@ static void add_repeats(const struct gb_cpu_call * call, const struct ggml_tenso
     }
 }
 
-// The same for rows of one element: whole source rows become one number.
+// The same for rows of one element: each source row becomes one number.
 static double sum_repeats(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct gb_row r) {
     const struct ggml_tensor * a = node->src[0];
     float buf[GB_RUN];
@@ -104,7 +104,7 @@ static void run_repeat_back(const struct gb_cpu_call * call, struct ggml_tensor 
 
 static const char * repeat_back_unsupported(const struct ggml_tensor * node) { return gb_need_float(node, 1); }
 
-// The source is the work; a run of the result is indivisible.
+// The work is the size of the source. A run of the result is indivisible.
 static int repeat_back_tasks(const struct ggml_tensor * node, int n_threads) {
     return gb_tasks_for((double) gb_count(node->src[0]), gb_div_up(node->ne[0], GB_RUN) * gb_rows(node), n_threads);
 }
@@ -126,7 +126,7 @@ static void run_concat(const struct gb_cpu_call * call, struct ggml_tensor * nod
 
 static const char * concat_unsupported(const struct ggml_tensor * node) { return gb_need_same(node, 2); }
 
-// src[0] lies at the origin of the result; what is beyond it in any dim is 0.
+// src[0] lies at the origin of the result. Elements beyond it in any dim are 0.
 static void pad_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
     const struct ggml_tensor * a = node->src[0];
     const size_t size = ggml_type_size(node->type);

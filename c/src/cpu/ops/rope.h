@@ -1,10 +1,11 @@
-// rope.h - the rotation of ROPE for who wants its result elsewhere (fuse/rope.c).
+// rope.h - the rotation of ROPE into another tensor (fuse/rope.c).
 #ifndef GB_CPU_OPS_ROPE_H
 #define GB_CPU_OPS_ROPE_H
 
 #include "cpu/ops/ops.h"
 
-// Rotates node->src[0] as the node says and stores it in `out`: the node's shape, any float type, strides and memory.
+// Rotates node->src[0] with the node's parameters and stores the result in `out`. `out` has the
+// node's shape, any float type, any strides.
 void gb_rope_run_to(const struct gb_cpu_call * call, const struct ggml_tensor * node, struct ggml_tensor * out);
 
 #endif // GB_CPU_OPS_ROPE_H

@@ -1,7 +1,7 @@
 // rows.c - GET_ROWS, GET_ROWS_BACK (rows chosen by an index tensor) and DIAG.
 //
-// Indices are data: they are checked when they are read. A bad one is reported, its row is left alone, nothing outside
-// is touched.
+// Indices are data, so they are checked when they are read. An invalid index is reported. Its row
+// is not changed.
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -174,7 +174,7 @@ static void run_get_rows_back(const struct gb_cpu_call * call, struct ggml_tenso
     if (call->ith == 0) {
         sort_hits(call, node, h);
     }
-    if (!gb_cpu_barrier(call)) { // an index was wrong, say
+    if (!gb_cpu_barrier(call)) { // an invalid index, for example
         return;
     }
     gb_cpu_share(call, gb_div_up(node->ne[0], COLUMNS), &first, &last);
@@ -202,7 +202,7 @@ static int get_rows_back_tasks(const struct ggml_tensor * node, int n_threads) {
 
 // ---------------------------------------------------------------------------------------------------------------- DIAG
 
-// Row i1 of the result is 0 but for element i1, which is element i1 of the source's row.
+// Row i1 of the result is 0, except element i1, which is element i1 of the source's row.
 static void diag_row(const struct ggml_tensor * node, struct gb_row r, char * d) {
     const struct ggml_tensor * a = node->src[0];
     const size_t size = ggml_type_size(node->type);

@@ -1,5 +1,5 @@
-// table.c - from enum ggml_op to its driver. Every operator has one, but for views, which compute nothing: without its
-// definition nothing links.
+// table.c - maps enum ggml_op to drivers. Every operator except views has a driver. A missing
+// definition is a link error.
 #include "cpu/ops/ops.h"
 
 // Made from ops.def, so no operator can be left out.

@@ -1,13 +1,13 @@
 // unary.c - operators that map each element of src[0] by itself (SQR, SQRT, LOG, UNARY, LEAKY_RELU, CLAMP, SCALE), and
 // SILU_BACK, which maps pairs of elements of its two sources.
 //
-// Each is one function on a dense f32 run; gb_run_map1 and gb_run_map2 (elements.h) do the rest, for every float type
-// and stride.
+// Each operator is one function on a dense f32 run. gb_run_map1 and gb_run_map2 (elements.h) apply
+// it to every float type and stride.
 #include <math.h>
 
 #include "cpu/ops/elements.h"
 
-// Any float types, not necessarily the same: runs are converted.
+// Any float types. They may differ, because runs are converted.
 static const char * unsupported1(const struct ggml_tensor * node) { return gb_need_float(node, 1); }
 
 // The driver of an operator that does map_<name> to each run.

@@ -1,9 +1,8 @@
-// algorithm.h - what an algorithm of products is, for algorithms.c, and what they share. Nobody outside of this folder
-// needs it.
+// algorithm.h - the interface of the algorithms for products, and their shared functions. Private
+// to this folder.
 //
-// All algorithms compute the same sums; they differ in what they do to the operands on the way, and in the shapes for
-// which that is fast. Each is a file of this folder, or shares one with its relatives; algorithms.c lists them in the
-// order in which they are tried.
+// All algorithms compute the same sums. They differ in how they convert the operands, and in the
+// shapes for which they are fast. algorithms.c lists them in the order of preference.
 #ifndef GB_CPU_OPS_PRODUCT_ALGORITHM_H
 #define GB_CPU_OPS_PRODUCT_ALGORITHM_H
 
@@ -22,10 +21,10 @@ struct gb_product_algorithm {
         const struct gb_cpu_traits * traits);
     size_t (*work_size)(const struct gb_gemm * p, int n_tasks);
     void (*run)(const struct gb_cpu_call * call, const struct gb_gemm * p);
-    bool finishes; // run() also does what the epilogue wants; else that is left for the end (gb_gemm_finish_all)
+    bool finishes; // run() applies the epilogue; else gb_gemm_finish_all does at the end
 };
 
-// declines() and level_declines() of algorithms.c, each beside its run().
+// declines() and level_declines() for algorithms.c. Each is defined beside its run().
 const char * gb_short_declines(const struct gb_gemm * p);
 const char * gb_short_level_declines(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits);
@@ -113,7 +112,7 @@ static inline void gb_gemm_dequantize(enum ggml_type type, const char * x, int64
     gb_quant_format_of(type)->to_float(x, y, (int) n);
 }
 
-// Bytes from one row's x to the next; 0: they are anywhere.
+// Bytes from one row's x to the next; 0: no fixed distance.
 static inline int64_t gb_gemm_x_stride(const struct gb_gemm_row * row, int rows) {
     const int64_t nb = rows > 1 ? row[1].x - row[0].x : 0;
     for (int r = 2; r < rows; r++) {
@@ -124,7 +123,7 @@ static inline int64_t gb_gemm_x_stride(const struct gb_gemm_row * row, int rows)
     return nb;
 }
 
-// Floats from one row's dst to the next; 0: they are anywhere.
+// Floats from one row's dst to the next; 0: no fixed distance.
 static inline int64_t gb_gemm_dst_stride(const struct gb_gemm_row * row, int rows) {
     const int64_t ld = rows > 1 ? row[1].dst - row[0].dst : 0;
     for (int r = 2; r < rows; r++) {
@@ -156,7 +155,7 @@ static inline struct gb_gemm_columns gb_gemm_share_columns(const struct gb_cpu_c
     return (struct gb_gemm_columns) { .taking = gb_cpu_taking_of(call, n, worth ? GB_TAKE_COLUMNS : 0) };
 }
 
-// The thread's next columns, all of one group, at most `most` of them; false: it has no more.
+// The thread's next columns, all of one group, at most `most`. False: no column is left.
 static inline bool gb_gemm_next_columns(const struct gb_gemm * p, struct gb_gemm_columns * c, int64_t most) {
     if (c->next >= c->last && !gb_cpu_take(&c->taking, &c->next, &c->last, &c->part)) {
         return false;
@@ -185,7 +184,7 @@ static inline int64_t gb_gemm_dots_work(const struct gb_gemm * p, int rows, int6
 // The epilogue for n columns of rows [first, end) of group g.
 void gb_gemm_finish_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int64_t g, int64_t first,
     int64_t end, int64_t column, int64_t n);
-// The epilogue for all results, behind a barrier.
+// The epilogue for all results, after a barrier.
 void gb_gemm_finish_all(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
 #endif // GB_CPU_OPS_PRODUCT_ALGORITHM_H

@@ -1,7 +1,8 @@
-// algorithms.c - the one place that decides which algorithm computes a product.
+// algorithms.c - chooses the algorithm that computes a product.
 //
-// The table is in the order in which algorithms are tried: the first that does not decline takes the product. The last
-// takes any. Sizing, the number of threads, running, fused steps and gb_cpu_product_algorithm all ask here.
+// The table lists algorithms in the order of preference. The first algorithm that does not decline
+// takes the product. The last one takes every product. Sizing, the number of threads, running,
+// fused steps and gb_cpu_product_algorithm all use this table.
 //
 // The level of the kernels and the traits of the processor are known when a product runs, not when
 // its plan is made. So a plan has memory for every algorithm that some level could take, up to the
@@ -53,8 +54,8 @@ static const struct gb_product_algorithm algorithms[] = {
 };
 // clang-format on
 
-// NULL: the algorithm takes the product with these kernels, or, where `kernels` is NULL, with those of any level. Else
-// why not.
+// NULL: the algorithm takes the product with these kernels. If `kernels` is NULL: with those of
+// every level. Else the reason why it declines.
 static const char * reason_against(const struct gb_product_algorithm * a, const struct gb_gemm * p,
     const struct gb_kernels * kernels, const struct gb_cpu_traits * traits) {
     const char * why = a->declines(p);

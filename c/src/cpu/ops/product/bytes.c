@@ -97,7 +97,7 @@ static void locate(const struct gb_gemm * p, int64_t flat, int64_t * g, int64_t 
     *r = flat - p->first[*g];
 }
 
-// In pieces, so that one row is work for several threads.
+// Works in pieces, so that several threads can share one row.
 void gb_bytes_quantize_rows(const struct gb_cpu_call * call, const struct gb_gemm * p, int kind, char * rows) {
     enum { PIECE = 2048 };
     const int64_t pieces = gb_div_up(p->k, PIECE);

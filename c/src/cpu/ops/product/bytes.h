@@ -1,8 +1,9 @@
 // bytes.h - products of quantized weights with activations that are quantized to bytes, for all algorithms that do so.
 //
-// Weights are used as they are stored. Activations are rounded to one of 255 levels, in groups of 32 with a scale each:
-// the largest magnitude / 127. So the error of a result is at most the sum over groups of (max |x| / 254) sum |w|, plus
-// the rounding of a float sum. Used unless the node asks for GGML_PREC_F32.
+// Weights are used as they are stored. Activations are rounded to one of 255 levels, in groups of
+// 32. The scale of a group is its largest magnitude / 127. So the error of a result is at most the
+// sum over groups of (max |x| / 254) sum |w|, plus the rounding of a float sum. Not used with
+// GGML_PREC_F32.
 #ifndef GB_CPU_OPS_PRODUCT_BYTES_H
 #define GB_CPU_OPS_PRODUCT_BYTES_H
 
@@ -16,7 +17,7 @@ struct gb_unpack {
 
 struct gb_unpack gb_unpack_of(const struct gb_kernels * k, enum ggml_type type);
 
-// NULL: activations may be rounded to bytes, at every level. Else why not, a static text.
+// NULL: activations may be rounded to bytes, at every level. Else the reason, a static text.
 const char * gb_bytes_decline(const struct gb_gemm * p);
 
 static inline int64_t gb_bytes_group(int kind) { return kind & GB_BYTES_HALVES ? 16 : 32; }

@@ -1,7 +1,8 @@
 // dots.c - products with few rows of x, one dot product after the other: columns of w are read once, as they lie.
 //
-// byte_dots: quantized weights with rows that were rounded to bytes (bytes.h). dots: what no other algorithm for few
-// rows takes, as quantized weights with exact rows, which are dequantized, and rows of f16 or bf16.
+// byte_dots: quantized weights with rows that were rounded to bytes (bytes.h). dots: products that
+// no other algorithm for few rows takes. Examples are rows of f16 or bf16, and quantized weights
+// with exact rows, for which the weights are dequantized.
 #include "cpu/ops/product/algorithm.h"
 #include "cpu/ops/product/tuning.h"
 

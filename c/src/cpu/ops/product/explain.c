@@ -1,5 +1,5 @@
-// explain.c - tells benchmarks and people which algorithm computes a product (gb_cpu_product_algorithm). It asks the
-// table that running asks, so it cannot be wrong.
+// explain.c - reports the algorithm that computes a product (gb_cpu_product_algorithm). It uses the
+// same table as runs.
 #include "base/status.h"
 #include "cpu/cpu.h"
 #include "cpu/ops/product/product.h"

@@ -28,8 +28,8 @@ struct gb_packing gb_packing_bytes(const struct gb_kernels * kernels, const stru
 // Weights are of bfloat16, or quantized and become it. x is rounded to it.
 struct gb_packing gb_packing_pairs(const struct gb_kernels * kernels, const struct gb_gemm * p);
 
-// The most that any packing of the product takes at any level of this processor: the level of a run is not known when
-// its plan is made.
+// The largest sizes that any packing of the product needs at any level of this processor. The level
+// of a run is not known when its plan is made.
 struct gb_packing_limits {
     int64_t row; // floats of a row of x in a panel
     int64_t stretch; // terms: here the fewest

@@ -40,7 +40,7 @@ struct gb_gemm {
     int64_t total;         // rows of all groups
     const int64_t * first; // NULL, or n_groups + 1 values: group g has rows first[g] .. first[g + 1] - 1
     struct gb_gemm_operand w, x;
-    bool exact;                               // no activations in fewer bits than they have (GGML_PREC_F32)
+    bool exact;                               // activations keep all their bits (GGML_PREC_F32)
     const struct gb_gemm_epilogue * epilogue; // NULL: none
     const void * context;                     // of the two functions
     struct gb_gemm_matrix (*w_of)(const struct gb_gemm * p, int64_t g);
@@ -51,7 +51,7 @@ struct gb_gemm {
     size_t run_nb_x, run_nb_dst;
 };
 
-// Asks for memory that will be read soon. Any address will do.
+// Prefetches memory that will be read soon. Any address is allowed.
 static inline void gb_prefetch(const void * p, size_t size) {
 #ifdef __GNUC__
     for (size_t i = 0; i < size; i += 64) {
@@ -63,15 +63,15 @@ static inline void gb_prefetch(const void * p, size_t size) {
 #endif
 }
 
-// algorithms.c chooses who computes. The first two are asked when the plan is made, when data, hence `first`, and the
-// level of the kernels are not known yet. Scratch bytes are for n_tasks threads.
+// algorithms.c chooses the algorithm. Making a plan calls the first two functions. The data, and so
+// `first`, and the level of the kernels are not known then. Scratch bytes are for n_tasks threads.
 size_t gb_gemm_work_size(const struct gb_gemm * p, int n_tasks);
 int gb_gemm_n_tasks(const struct gb_gemm * p, int n_threads);
 void gb_gemm_run(const struct gb_cpu_call * call, const struct gb_gemm * p);
 
-// The name of the algorithm that is tried i-th for the product, with these kernels, on a processor with these traits
-// (NULL: this one). *why: why it declines, a static text, or NULL: it takes the product. NULL behind the one that takes
-// it.
+// The name of the i-th candidate for the product, with these kernels, on a processor with these
+// traits (NULL: this processor). *why: the reason why it declines, a static text. *why NULL: it
+// takes the product. Returns NULL after that candidate.
 const char * gb_gemm_candidate(const struct gb_gemm * p, const struct gb_kernels * kernels,
     const struct gb_cpu_traits * traits, int i, const char ** why);
 

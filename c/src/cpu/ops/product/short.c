@@ -7,7 +7,7 @@
 
 _Static_assert(GB_SHORT_ROWS <= GB_Q8_0_ROWS_MAX, "the kernel may be given all rows");
 
-#define PIECE 4096 // columns between which a thread may stop
+#define PIECE 4096 // columns; a thread may stop after each piece
 
 const char * gb_short_declines(const struct gb_gemm * p) {
     return p->w.type != GGML_TYPE_Q8_0 ? "the weights are not q8_0"
