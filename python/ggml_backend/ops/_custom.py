@@ -112,7 +112,7 @@ def custom(
 ) -> Tensor | tuple[Tensor, ...]:
     """A node with one or several results that a Python function computes.
 
-    It takes any number of tensors of any dtype. Sources and results together are at most ten.
+    It takes at most ten tensors of any dtype.
 
     function: called as ``function(out, *sources)`` with NumPy arrays. It writes ``out`` or returns the
         values to write: an array of any library (with ``__array__`` or ``__dlpack__``), a list or a
